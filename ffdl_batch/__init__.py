@@ -1,0 +1,24 @@
+"""Deep-learning training jobs from one manifest on Slurm, Kubernetes or this machine.
+
+``ffdl_batch.Client`` is the typed Python client. It is imported on first use, so that programs which need
+only the version or one of the small modules below start fast.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ffdl_batch.client import Client as Client
+
+__version__ = "0.1.0"
+__all__ = ["Client", "__version__"]
+
+
+def __getattr__(name: str) -> object:
+    """Import :class:`Client` when it is first asked for (PEP 562)."""
+    if name == "Client":
+        from ffdl_batch.client import Client
+
+        return Client
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

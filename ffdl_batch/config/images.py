@@ -1,0 +1,72 @@
+"""Framework and version → image."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ffdl_batch.config.settings import FrameworkImages, Settings
+from ffdl_batch.domain.spec import Framework
+
+
+class UnknownImage(ValueError):
+    """The framework or its version has no image; the message lists what is known and how to add one."""
+
+
+def known_frameworks(settings: Settings) -> dict[str, tuple[str, ...]]:
+    """Framework → versions that are named; a framework with a template takes any (shown as ``*``)."""
+    return {
+        name: (*sorted(images.versions), *(("*",) if images.template or name == "custom" else ()))
+        for name, images in sorted(settings.frameworks.items())
+    }
+
+
+def resolve_image(settings: Settings, framework: Framework) -> str:
+    """An absolute SIF path or a reference with a scheme; raises :class:`UnknownImage`."""
+    images = settings.frameworks.get(framework.name)
+    if images is None:
+        known = ", ".join(sorted(settings.frameworks))
+        raise UnknownImage(f"framework {framework.name!r} is not known here; known are {known}")
+    reference = _reference(framework, images)
+    if "://" in reference:
+        return reference
+    if reference.startswith("/") or reference.endswith(".sif"):
+        return _existing(settings, Path(reference))
+    if reference == framework.version and ("/" in reference or ":" in reference):  # custom: FfDL's OCI reference
+        return f"docker://{reference}"
+    found = _in_images_dirs(settings, reference)
+    if found is None:
+        places = " or ".join(settings.images_dirs) or "no images directory (images_dirs is empty)"
+        raise UnknownImage(
+            f"image {reference}.sif is not in {places}; build it with `make images`, or name an image by path "
+            f"or with a scheme, as docker://{reference}"
+        )
+    return str(found)
+
+
+def _reference(framework: Framework, images: FrameworkImages) -> str:
+    if framework.version in images.versions:
+        return images.versions[framework.version]
+    if framework.name == "custom":
+        return framework.version
+    if images.template:
+        return images.template.replace("{version}", framework.version)
+    known = ", ".join(sorted(images.versions)) or "none"
+    raise UnknownImage(f"framework {framework.name} has no version {framework.version!r} here; known are {known}")
+
+
+def _in_images_dirs(settings: Settings, name: str) -> Path | None:
+    if "/" in name or name in (".", ".."):
+        return None
+    candidates = (Path(directory) / f"{name}.sif" for directory in settings.images_dirs)
+    return next((path for path in candidates if path.exists()), None)
+
+
+def _existing(settings: Settings, path: Path) -> str:
+    if not path.is_absolute():
+        found = _in_images_dirs(settings, path.stem)
+        if found is None:
+            raise UnknownImage(f"image {path} is in none of {', '.join(settings.images_dirs) or 'no directory'}")
+        return str(found)
+    if settings.check_images and not path.exists():
+        raise UnknownImage(f"image {path} does not exist; correct framework.version, or build the image")
+    return str(path)

@@ -1,0 +1,184 @@
+"""Reads and merges the configuration.
+
+Later wins: ``/etc/ffdl/site.toml``, ``/etc/xdg/ffdl/config.toml``, ``$XDG_CONFIG_HOME/ffdl/config.toml``,
+``./ffdl.toml``, ``$FFDL_CONFIG`` (a file), then ``FFDL_<KEY>`` variables. An unknown key is an error that names the
+file: a misspelt setting that is silently ignored costs a night.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import pwd
+import tomllib
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from ffdl_batch.config.settings import FrameworkImages, Settings, builtin_frameworks
+from ffdl_batch.domain.quantity import parse_size
+from ffdl_batch.domain.spec import NetworkLevel
+
+_PATHS = ("state_dir", "jobs_dir")
+_TEXTS = ("backend", "database_url", "default_memory")
+_SECONDS = ("watch_interval_s", "doorbell_interval_s", "lease_s", "idle_exit_s")
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be used; the message names file and key."""
+
+
+def home_directory(environ: Mapping[str, str]) -> Path:
+    """The user's home, also from cron's bare environment (password database where HOME is unset)."""
+    return Path(environ.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir)
+
+
+def load_settings(*, cwd: Path | None = None, environ: Mapping[str, str] | None = None) -> Settings:
+    """The merged configuration; raises :class:`ConfigError`."""
+    env = os.environ if environ is None else environ
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for path in _files(cwd, env):
+        for key, value in _read(path).items():
+            _merge(values, origins, key, value, str(path))
+    for key in _known():
+        name = f"FFDL_{key.upper()}"
+        if name in env and key not in ("frameworks", "backends"):
+            _merge(values, origins, key, _from_text(key, env[name]), f"environment {name}")
+    return _settings(values, origins, env)
+
+
+def _files(cwd: Path | None, env: Mapping[str, str]) -> list[Path]:
+    user = Path(env.get("XDG_CONFIG_HOME") or home_directory(env) / ".config")
+    candidates = [
+        Path("/etc/ffdl/site.toml"),
+        Path("/etc/xdg/ffdl/config.toml"),
+        user / "ffdl" / "config.toml",
+        (cwd or Path.cwd()) / "ffdl.toml",
+    ]
+    found = [path for path in candidates if path.is_file()]
+    if env.get("FFDL_CONFIG"):
+        named = Path(env["FFDL_CONFIG"])
+        if not named.is_file():
+            raise ConfigError(f"FFDL_CONFIG names {named}, which is no file")
+        found.append(named)
+    return found
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{path}: {error}") from error
+    if "backend" in table and isinstance(table["backend"], dict):
+        table["backends"] = table.pop("backend")
+        default = table["backends"].pop("default", None)
+        if default is not None:
+            table["backend"] = default
+    known = _known()
+    for key in table:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            raise ConfigError(f"{path}: unknown key {key!r}" + (f"; did you mean {near[0]}?" if near else ""))
+    return table
+
+
+def _known() -> tuple[str, ...]:
+    return tuple(f.name for f in fields(Settings) if f.name != "origins")
+
+
+def _merge(values: dict[str, Any], origins: dict[str, str], key: str, value: Any, origin: str) -> None:
+    if key in ("frameworks", "backends"):
+        if not isinstance(value, dict) or not all(isinstance(v, dict) for v in value.values()):
+            raise ConfigError(f"{origin}: {key} must be tables")
+        merged = values.setdefault(key, {})
+        for name, table in value.items():
+            merged[name] = merged.get(name, {}) | table
+            for field_name in table:
+                origins[f"{key.rstrip('s')}.{name}.{field_name}"] = origin
+        return
+    values[key] = value
+    origins[key] = origin
+
+
+def _from_text(key: str, text: str) -> Any:
+    if key == "images_dirs":
+        return [part for part in text.split(":") if part]
+    if key == "check_images":
+        if text.lower() not in ("true", "false", "1", "0", "yes", "no"):
+            raise ConfigError(f"FFDL_{key.upper()}: {text!r} is neither true nor false")
+        return text.lower() in ("true", "1", "yes")
+    if key in _SECONDS or key == "default_cpus":
+        try:
+            return float(text)
+        except ValueError:
+            raise ConfigError(f"FFDL_{key.upper()}: {text!r} is not a number") from None
+    return text
+
+
+def _settings(values: dict[str, Any], origins: dict[str, str], env: Mapping[str, str]) -> Settings:
+    home = home_directory(env)
+    state = Path(env.get("XDG_STATE_HOME") or home / ".local" / "state") / "ffdl"
+    checked: dict[str, Any] = {"state_dir": str(state)}
+    for key, value in values.items():
+        checked[key] = _check(key, value, origins.get(key, key), home)
+    checked.setdefault("jobs_dir", checked["state_dir"])
+    checked.setdefault("images_dirs", _default_images(env, home))
+    return Settings(**checked, origins=origins)
+
+
+def _default_images(env: Mapping[str, str], home: Path) -> tuple[str, ...]:
+    data = Path(env.get("XDG_DATA_HOME") or home / ".local" / "share")
+    return (str(data / "ffdl" / "images"), "/usr/local/share/ffdl/images", "/opt/ffdl/images")
+
+
+def _check(key: str, value: Any, origin: str, home: Path) -> Any:
+    """The typed value of one key, or a ConfigError that names it."""
+
+    def need(condition: bool, what: str) -> None:
+        if not condition:
+            raise ConfigError(f"{origin}: {key} must be {what}, not {value!r}")
+
+    if key in _PATHS:
+        need(isinstance(value, str) and bool(value), "a path")
+        path = home / value[2:] if value.startswith("~/") else Path(value)
+        need(path.is_absolute(), "an absolute path")
+        return str(path)
+    if key in _TEXTS:
+        need(isinstance(value, str), "text")
+        if key == "default_memory":
+            _check_size(value, origin)
+        return value
+    if key in _SECONDS or key == "default_cpus":
+        need(isinstance(value, int | float) and not isinstance(value, bool) and value > 0, "a number above zero")
+        return float(value)
+    if key == "check_images":
+        need(isinstance(value, bool), "true or false")
+        return value
+    if key == "images_dirs":
+        need(isinstance(value, list) and all(isinstance(v, str) and v for v in value), "a list of paths")
+        return tuple(str(home / v[2:]) if v.startswith("~/") else v for v in value)
+    if key == "network_minimum":
+        need(value in set(NetworkLevel), f"one of {', '.join(NetworkLevel)}")
+        return NetworkLevel(value)
+    return _frameworks(value, origin) if key == "frameworks" else value
+
+
+def _check_size(value: str, origin: str) -> None:
+    try:
+        parse_size(value)
+    except ValueError as error:
+        raise ConfigError(f"{origin}: default_memory: {error}") from None
+
+
+def _frameworks(tables: dict[str, Any], origin: str) -> dict[str, FrameworkImages]:
+    merged = builtin_frameworks()
+    for name, table in tables.items():
+        versions, template = table.get("versions", {}), table.get("template", "")
+        good = isinstance(versions, dict) and all(isinstance(v, str) for v in versions.values())
+        if not good or not isinstance(template, str) or set(table) - {"versions", "template"}:
+            raise ConfigError(f"{origin}: frameworks.{name} takes a table `versions` of texts and a text `template`")
+        old = merged.get(name, FrameworkImages())
+        merged[name] = FrameworkImages({**old.versions, **versions}, template or old.template)
+    return merged

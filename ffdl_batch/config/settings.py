@@ -1,0 +1,94 @@
+"""Every configuration value, its default, and what it means."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ffdl_batch.domain.spec import NetworkLevel
+
+
+@dataclass(frozen=True, slots=True)
+class FrameworkImages:
+    """Which image a framework's version is.
+
+    `versions` maps a version to an image: a SIF's path, a bare name (``<name>.sif`` in an images directory), or
+    a reference with a scheme (docker://, oras://). `template` serves every other version, with ``{version}`` in it.
+    """
+
+    versions: Mapping[str, str] = field(default_factory=dict)
+    template: str = ""
+
+
+def builtin_frameworks() -> dict[str, FrameworkImages]:
+    """FfDL's table of images (its learner images of 2018), and ours that `make images` builds.
+
+    Source: FfDL's container_helper_extensions.go and user guide; `custom` names the whole image itself.
+    """
+    return {
+        "tensorflow": FrameworkImages(template="docker://tensorflow/tensorflow:{version}"),
+        "caffe": FrameworkImages(template="docker://bvlc/caffe:{version}"),
+        "caffe2": FrameworkImages(template="docker://caffe2ai/caffe2:{version}"),
+        "pytorch": FrameworkImages({"debian": "pytorch"}, "docker://pytorch/pytorch:{version}"),
+        "h2o3": FrameworkImages(template="docker://opsh2oai/h2o3-ffdl:{version}"),
+        "horovod": FrameworkImages(template="docker://uber/horovod:{version}"),
+        "pytorchmpi": FrameworkImages(template="docker://tomcli/pytorch:{version}"),
+        "jax": FrameworkImages({"debian": "jax"}),
+        "custom": FrameworkImages(),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The merged configuration. Empty text means "not set".
+
+    Paths are absolute. Times are seconds. `backend` "" means: slurm where `sbatch` is on the PATH, else local.
+    `state_dir` holds the database, the lock and the daemon's log; `jobs_dir` the job directories and must be
+    visible on the nodes. `images_dirs` are searched in order for ``<name>.sif``. `backends` are the adapters' own
+    tables. `origins` says for every key where its value came from.
+    """
+
+    state_dir: str
+    jobs_dir: str
+    backend: str = ""
+    database_url: str = ""
+    images_dirs: tuple[str, ...] = ()
+    check_images: bool = True
+    frameworks: Mapping[str, FrameworkImages] = field(default_factory=builtin_frameworks)
+    default_memory: str = "8GB"
+    default_cpus: float = 5.0
+    network_minimum: NetworkLevel = NetworkLevel.HOST
+    watch_interval_s: float = 2.0
+    doorbell_interval_s: float = 0.5
+    lease_s: float = 30.0
+    idle_exit_s: float = 60.0
+    backends: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    origins: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def database(self) -> str:
+        """The database's URL; an embedded SQLite file in the state directory by default."""
+        return self.database_url or f"sqlite:///{Path(self.state_dir) / 'ffdl.sqlite3'}"
+
+    def backend_settings(self, name: str) -> Mapping[str, object]:
+        """``[backend.<name>]``."""
+        return self.backends.get(name, {})
+
+    def explain(self) -> tuple[tuple[str, str, str], ...]:
+        """(key, value, where it came from) of every setting, sorted by key; for `ffdl config`."""
+        values: dict[str, object] = {
+            name: getattr(self, name) for name in self.__dataclass_fields__ if name not in ("origins", "backends")
+        }
+        values["database"] = self.database
+        for adapter, table in self.backends.items():
+            values.update({f"backend.{adapter}.{key}": value for key, value in table.items()})
+        return tuple((key, _shown(value), self.origins.get(key, "default")) for key, value in sorted(values.items()))
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(sorted(value)) or "none"
+    if isinstance(value, tuple):
+        return ":".join(str(v) for v in value)
+    return str(value)

@@ -1,0 +1,131 @@
+"""What controllers report: append-only event files and the head's final record. Runs on Python 3.9.
+
+Each controller writes one file ``events/<source>.jsonl``, one JSON object a line, with a sequence number from 1.
+A torn last line is ignored by readers; a writer that restarts goes on after the last whole line.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Dict, Iterable, List, Mapping, Optional, Tuple, Union
+
+Scalar = Union[str, int, float, bool, None]
+HEAD = "head"
+
+
+def node_source(node_rank: int) -> str:
+    """The name under which node controller `node_rank` (from 0) writes."""
+    return f"node-{node_rank}"
+
+
+class EventKind(str, Enum):
+    """What an event says. Fields in brackets."""
+
+    CLAIMED = "claimed"
+    """The head executes this attempt [native_id, host, restart]."""
+    STARTED = "started"
+    """A controller runs [host, pid, boot_id, start_ticks]."""
+    PHASE = "phase"
+    """[phase, status = started | ended, exit]: load-model, load-data, learner, store-results, store-logs."""
+    LEARNER_STARTED = "learner_started"
+    """[learner_id, pid, host, boot_id, start_ticks]"""
+    LEARNER_ENDED = "learner_ended"
+    """[learner_id, exit_code | signal, out_of_memory, began (the user's command was reached), detail,
+    ended_by (why the controller ended it: "" = it ended itself, else stop, term, halt, time), code (a fault
+    code where the learner could not be run)]"""
+    STORED = "stored"
+    """Everything of this learner is where it belongs [learner_id]."""
+    FAULT = "fault"
+    """[code, message]"""
+    FINAL = "final"
+    """The head's final record was written [outcome]."""
+
+
+class Phase(str, Enum):
+    """The phases of a node controller; the names are FfDL's."""
+
+    LOAD_MODEL = "load-model"
+    LOAD_DATA = "load-data"
+    LEARNER = "learner"
+    STORE_RESULTS = "store-results"
+    STORE_LOGS = "store-logs"
+
+
+@dataclass(frozen=True)
+class Event:
+    """One line of an event file. `at` is seconds since the epoch by the writer's clock."""
+
+    seq: int
+    at: float
+    source: str
+    kind: EventKind
+    fields: Mapping[str, Scalar] = field(default_factory=dict)
+
+
+class Outcome(str, Enum):
+    """How an attempt ended, by the head's word."""
+
+    COMPLETED = "completed"
+    FAILED = "failed"
+    HALTED = "halted"
+    CANCELLED = "cancelled"
+    TIMED_OUT = "timed_out"
+
+
+@dataclass(frozen=True)
+class FinalRecord:
+    """``final.json``. `stored`: the results and logs of every learner are where they belong."""
+
+    native_id: str
+    outcome: Outcome
+    at: float
+    stored: bool
+    exit_code: Optional[int] = None
+    exit_signal: Optional[int] = None
+    error_code: str = "000"
+    message: str = ""
+    log_tail: Tuple[str, ...] = ()
+    restart: int = 0
+    format: int = 1
+
+
+def encode_event(event: Event) -> str:
+    """One line, newline included."""
+    body: Dict[str, Scalar] = {"seq": event.seq, "at": event.at, "source": event.source, "kind": event.kind.value}
+    body.update({f"x_{key}": value for key, value in event.fields.items()})
+    return json.dumps(body, separators=(",", ":"), ensure_ascii=True) + "\n"
+
+
+def decode_events(text: str) -> List[Event]:
+    """The events of one file in order.
+
+    Ignored: a last line without newline (torn), lines that are no event, kinds of a newer release, and a
+    sequence number that was seen before (a writer that retried).
+    """
+    events: List[Event] = []
+    last = 0
+    for line in text.split("\n")[:-1]:
+        event = _decode_line(line)
+        if event is not None and event.seq > last:
+            last = event.seq
+            events.append(event)
+    return events
+
+
+def _decode_line(line: str) -> Optional[Event]:
+    try:
+        body = json.loads(line)
+        kind = EventKind(body["kind"])
+        seq, at, source = body["seq"], body["at"], body["source"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    if not isinstance(seq, int) or not isinstance(at, (int, float)) or not isinstance(source, str):
+        return None
+    return Event(seq, float(at), source, kind, {k[2:]: v for k, v in body.items() if k.startswith("x_")})
+
+
+def merge(files: Iterable[List[Event]]) -> List[Event]:
+    """Events of several writers in the order of their clocks; ties by source and number."""
+    return sorted((e for events in files for e in events), key=lambda e: (e.at, e.source, e.seq))

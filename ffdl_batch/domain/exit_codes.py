@@ -1,0 +1,20 @@
+"""Exit codes of our commands (sysexits.h where it has one), the same in every command."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """What a script that calls us can rely on."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    NO_INPUT = 66
+    UNAVAILABLE = 69
+    TRY_AGAIN = 75
+    NOT_ALLOWED = 77
+    BAD_MANIFEST = 78
+    TIMEOUT = 124
+    INTERRUPTED = 130

@@ -1,0 +1,81 @@
+"""Why jobs end abnormally: FfDL's error codes, kept and extended.
+
+Each code says who caused the fault, who pays for a retry, and what the user can do about it. S is the
+platform's side, C the user's, as in FfDL.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Party(StrEnum):
+    """Who caused a fault, or who pays for the retry."""
+
+    USER = "user"
+    PLATFORM = "platform"
+
+
+@dataclass(frozen=True, slots=True)
+class FaultKind:
+    """One error code and what it means for the people involved."""
+
+    code: str
+    title: str
+    caused_by: Party
+    retry_paid_by: Party
+    cure: str
+
+
+def _platform(code: str, title: str, cure: str) -> FaultKind:
+    return FaultKind(code, title, Party.PLATFORM, Party.PLATFORM, cure)
+
+
+def _user(code: str, title: str, cure: str) -> FaultKind:
+    return FaultKind(code, title, Party.USER, Party.USER, cure)
+
+
+NORMAL = FaultKind("000", "normal operation", Party.PLATFORM, Party.PLATFORM, "nothing to do")
+FAULTS: dict[str, FaultKind] = {
+    kind.code: kind
+    for kind in (
+        _user("S100", "not enough resources", "ask for fewer GPUs, CPUs or less memory, or another partition"),
+        _platform("S101", "deployment failed", "read the scheduler's message; correct the request and submit again"),
+        _platform("S102", "a parameter server failed", "read its log with ffdl logs"),
+        _user("S103", "image missing or not usable", "check the framework's image in the configuration; build it"),
+        _platform("S104", "the job ended for an unknown reason", "read ffdl events and the job's log"),
+        _platform("S105", "the container runtime failed", "check Apptainer on the named node"),
+        _platform("S106", "a controller died", "submit again; the platform is at fault"),
+        _platform("S110", "node failure", "submit again; the node is at fault"),
+        _platform("S111", "preempted", "submit again, or use a partition or QOS that is not preempted"),
+        _platform("S112", "the scheduler ended the job", "read the scheduler's reason in ffdl show"),
+        _platform("S200", "the scheduler cannot be reached", "wait; the platform tries again"),
+        _platform("S210", "the submission could not be queued", "submit again"),
+        _user("S301", "loading the model failed", "check the model archive"),
+        _user("S302", "loading the data failed", "check the data store's path, credentials and space"),
+        _platform("S303", "storing results or logs failed", "check the space of the results store"),
+        _platform("S304", "storing failed after the job had failed", "check the space of the results store"),
+        _platform("S305", "storing failed after a halt", "check the space of the results store"),
+        _user("C101", "invalid manifest", "correct the manifest; ffdl validate names line and column"),
+        _user("C102", "invalid model archive", "zip the model's files again"),
+        _user("C103", "bad data store, credentials or bucket", "check the data store of the manifest"),
+        _user("C104", "bad resource specification", "correct cpus, gpus, memory or learners"),
+        _user("C201", "the learner ended with an error", "read its last lines in ffdl show and its log"),
+        _user("C202", "the learner ran out of memory", "ask for more memory, or make the batch smaller"),
+        _user("C203", "the time limit was reached", "ask for more time, or write checkpoints"),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault of one job: the code, and the sentence that belongs to this case."""
+
+    code: str
+    message: str
+
+    @property
+    def kind(self) -> FaultKind:
+        """What the code means; an unknown code (of a newer release) reads as S104."""
+        return FAULTS.get(self.code, FAULTS["S104"])

@@ -1,0 +1,50 @@
+"""What is wrong, or worth knowing, about an input: where, what, and what would be right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Severity(StrEnum):
+    """Errors refuse the input; warnings and notes travel with the job."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    NOTE = "note"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One message about one place in one input.
+
+    `line` and `column` count from 1; None where the input has no lines (an option, an archive). `path` is
+    the place inside the document, as ``data_stores[0].type``.
+    """
+
+    severity: Severity
+    message: str
+    cure: str | None = None
+    file: str | None = None
+    line: int | None = None
+    column: int | None = None
+    path: str | None = None
+    code: str = "C101"
+
+    def __str__(self) -> str:
+        place = self.file or ""
+        if self.line is not None:
+            place += f":{self.line}:{self.column or 1}"
+        where = f"{place}: " if place else ""
+        subject = f"{self.path}: " if self.path else ""
+        cure = f" ({self.cure})" if self.cure else ""
+        return f"{where}{self.severity}: {subject}{self.message}{cure}"
+
+
+class InputRefused(Exception):
+    """An input with at least one error; carries every finding."""
+
+    def __init__(self, findings: Iterable[Finding]) -> None:
+        self.findings = tuple(findings)
+        super().__init__("\n".join(str(f) for f in self.findings if f.severity is Severity.ERROR))

@@ -1,0 +1,108 @@
+"""Identity of jobs and attempts, and a job as the services hand it around."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from dataclasses import dataclass, field
+from typing import NewType
+
+from ffdl_batch.domain.job_state import JobState, Wish
+from ffdl_batch.domain.spec import JobSpec
+
+JobId = NewType("JobId", str)
+"""`training-` and nine characters, as FfDL's: also a DNS label and a directory name."""
+Token = NewType("Token", str)
+"""One attempt's name in the scheduler: `<job id>-<attempt>`, a lower-case DNS label of at most 40 characters."""
+
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+_JOB_ID = re.compile(r"training-[0-9a-z]{9}", re.ASCII)
+MAX_TOKEN = 40
+
+
+def new_job_id() -> JobId:
+    """A fresh id of 45 random bits; the store refuses the one collision in 3·10¹³ and the caller draws again."""
+    return JobId("training-" + "".join(secrets.choice(_ALPHABET) for _ in range(9)))
+
+
+def parse_job_id(text: str) -> JobId:
+    """The id in `text`; ValueError where it is none (so that it may stand in a path)."""
+    if not _JOB_ID.fullmatch(text):
+        raise ValueError(f"{text[:60]!r} is not a training id; ids look like training-0a1b2c3d4")
+    return JobId(text)
+
+
+def attempt_token(job: JobId, attempt: int) -> Token:
+    """The token of one attempt; never given to another."""
+    token = f"{job}-{attempt}"
+    if attempt < 1 or len(token) > MAX_TOKEN:
+        raise ValueError(f"attempt {attempt} of {job} has no token")
+    return Token(token)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job's row. Times are seconds since the epoch (UTC); `revision` guards every write.
+
+    `backend` is the adapter's name, `native_id` the scheduler's id of the current attempt ("" until it has one).
+    `uncertain_since` is set while nobody knows whether the scheduler took the current attempt.
+    """
+
+    id: JobId
+    uid: int
+    user: str
+    spec: JobSpec
+    state: JobState
+    wish: Wish
+    backend: str
+    attempt: int
+    native_id: str
+    revision: int
+    submitted_at: float
+    updated_at: float
+    ended_at: float | None = None
+    error_code: str = "000"
+    message: str = ""
+    exit_code: int | None = None
+    exit_signal: int | None = None
+    pending_reason: str = ""
+    nodes: str = ""
+    network: str = ""
+    results: str = ""
+    model_digest: str = ""
+    uncertain_since: float | None = None
+    warnings: tuple[str, ...] = ()
+    log_tail: tuple[str, ...] = ()
+
+    @property
+    def token(self) -> Token:
+        """The current attempt's token."""
+        return attempt_token(self.id, max(1, self.attempt))
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryEntry:
+    """One change of state; `seq` counts from 1 without gaps within a job."""
+
+    job_id: JobId
+    seq: int
+    at: float
+    state: JobState
+    attempt: int
+    cause: str = "progress"
+    message: str = ""
+    error_code: str = "000"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a step wants written: states to pass through, in order, and the columns that change with them.
+
+    `columns` names fields of :class:`Job`. State change and history commit together.
+    """
+
+    steps: tuple[tuple[JobState, float], ...] = ()
+    cause: str = "progress"
+    message: str = ""
+    error_code: str = "000"
+    columns: dict[str, object] = field(default_factory=dict)

@@ -1,0 +1,205 @@
+"""Where the files of a job lie: names only, nothing here touches the disk. Runs on Python 3.9.
+
+::
+
+    <root>/                       one per user, on the shared file system, mode 0700
+      doorbell/<job id>           empty; rung by a controller that wrote something
+      models/<sha256>.zip         submitted model archives by content
+      jobs/<job id>/
+        manifest.yml              as submitted, secrets replaced by references
+        model.zip                 hard link or copy of the archive
+        secrets.json              0600; only where the manifest had inline credentials
+        environment.json          0600; only where the submission exported variables
+        checkpoints/              $CHECKPOINT_DIR, one for all attempts
+        attempt-<n>/
+          script.sh launch.json environment.json   written by the deployer before the scheduler hears of it
+          submit/                 that a submission began, and what the submitting command said
+          claim/owner.json        who executes this attempt; made by one atomic rename
+          control.json            cell: what the platform wants of the running attempt
+          stop.json               cell written by controllers: why all learners must end
+          events/<source>.jsonl   append only, one writer each
+          events/learner-<n>.marks  lines "<epoch> <size of the log>", for the times of log lines
+          events/node-<n>.heartbeat touched while a node controller lives
+          final.json              cell: the head's last word
+          state/                  $JOB_STATE_DIR, shared by the attempt's learners
+          model/ data/ results/   $MODEL_DIR, copied data, $RESULT_DIR
+          logs/learner-<n>/       $LOG_DIR of one learner, with training-log.txt
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+TRAINING_LOG = "training-log.txt"
+
+
+@dataclass(frozen=True)
+class Root:
+    """A user's tree."""
+
+    path: str
+
+    @property
+    def doorbell(self) -> str:
+        """Directory of empty files named like the jobs that have news."""
+        return os.path.join(self.path, "doorbell")
+
+    @property
+    def models(self) -> str:
+        """Directory of model archives by content."""
+        return os.path.join(self.path, "models")
+
+    def model(self, digest: str) -> str:
+        """The archive with this SHA-256 (hex)."""
+        return os.path.join(self.models, f"{digest}.zip")
+
+    def job(self, job_id: str) -> JobDir:
+        """The directory of one job."""
+        return JobDir(os.path.join(self.path, "jobs", job_id))
+
+
+@dataclass(frozen=True)
+class JobDir:
+    """One job's directory."""
+
+    path: str
+
+    @property
+    def manifest(self) -> str:
+        """The manifest as submitted, secrets replaced."""
+        return os.path.join(self.path, "manifest.yml")
+
+    @property
+    def model_archive(self) -> str:
+        """The submitted model."""
+        return os.path.join(self.path, "model.zip")
+
+    @property
+    def secrets(self) -> str:
+        """Inline credentials, moved out of the manifest; mode 0600."""
+        return os.path.join(self.path, "secrets.json")
+
+    @property
+    def exported(self) -> str:
+        """Variables that the submission exported, a JSON object; mode 0600."""
+        return os.path.join(self.path, "environment.json")
+
+    @property
+    def checkpoints(self) -> str:
+        """$CHECKPOINT_DIR on the host."""
+        return os.path.join(self.path, "checkpoints")
+
+    def attempt(self, number: int) -> AttemptDir:
+        """The directory of one attempt."""
+        return AttemptDir(os.path.join(self.path, f"attempt-{number}"))
+
+
+@dataclass(frozen=True)
+class AttemptDir:
+    """One attempt's directory; never shared with another attempt."""
+
+    path: str
+
+    def _join(self, *names: str) -> str:
+        return os.path.join(self.path, *names)
+
+    @property
+    def script(self) -> str:
+        """The batch script."""
+        return self._join("script.sh")
+
+    @property
+    def launch(self) -> str:
+        """The launch file."""
+        return self._join("launch.json")
+
+    @property
+    def environment(self) -> str:
+        """User environment for the learner, a JSON object; mode 0600."""
+        return self._join("environment.json")
+
+    @property
+    def submit(self) -> str:
+        """Directory with what the submitting command said."""
+        return self._join("submit")
+
+    @property
+    def submit_begun(self) -> str:
+        """Exists from just before the scheduler is asked; absent = it never heard of this attempt."""
+        return self._join("submit", "begun")
+
+    @property
+    def claim(self) -> str:
+        """Directory that exists once somebody executes the attempt."""
+        return self._join("claim")
+
+    @property
+    def claim_owner(self) -> str:
+        """Who executes it."""
+        return self._join("claim", "owner.json")
+
+    @property
+    def control(self) -> str:
+        """Cell written by the platform, read by the controllers."""
+        return self._join("control.json")
+
+    @property
+    def stop(self) -> str:
+        """Cell in which one controller tells the others that all learners must end; empty until then."""
+        return self._join("stop.json")
+
+    @property
+    def events(self) -> str:
+        """Directory of the controllers' event files."""
+        return self._join("events")
+
+    def event_file(self, source: str) -> str:
+        """The event file of one writer."""
+        return self._join("events", f"{source}.jsonl")
+
+    def marks(self, learner_id: int) -> str:
+        """When the log of one learner had which size."""
+        return self._join("events", f"learner-{learner_id}.marks")
+
+    def heartbeat(self, node_rank: int) -> str:
+        """Touched while the node controller lives."""
+        return self._join("events", f"node-{node_rank}.heartbeat")
+
+    @property
+    def final(self) -> str:
+        """The head's final record."""
+        return self._join("final.json")
+
+    @property
+    def state(self) -> str:
+        """$JOB_STATE_DIR on the host."""
+        return self._join("state")
+
+    @property
+    def model(self) -> str:
+        """$MODEL_DIR on the host."""
+        return self._join("model")
+
+    @property
+    def data(self) -> str:
+        """Copied input data."""
+        return self._join("data")
+
+    @property
+    def results(self) -> str:
+        """$RESULT_DIR on the host."""
+        return self._join("results")
+
+    @property
+    def logs(self) -> str:
+        """Directory of the learners' log directories."""
+        return self._join("logs")
+
+    def learner_logs(self, learner_id: int) -> str:
+        """$LOG_DIR of one learner (counted from 1) on the host."""
+        return self._join("logs", f"learner-{learner_id}")
+
+    def training_log(self, learner_id: int) -> str:
+        """Standard output and error of one learner."""
+        return os.path.join(self.learner_logs(learner_id), TRAINING_LOG)

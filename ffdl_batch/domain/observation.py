@@ -1,0 +1,69 @@
+"""What a scheduler says about one job, in words that no scheduler owns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Phase(StrEnum):
+    """A scheduler's phase. It is not the job's state, and UNKNOWN is never an end."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    SUSPENDED = "suspended"
+    COMPLETING = "completing"
+    ENDED = "ended"
+    UNKNOWN = "unknown"
+
+
+class EndCause(StrEnum):
+    """Why the scheduler ended a job."""
+
+    SUCCESS = "success"
+    FAILURE = "failure"
+    CANCELLED = "cancelled"
+    TIMEOUT = "timeout"
+    OUT_OF_MEMORY = "out_of_memory"
+    NODE_FAIL = "node_fail"
+    PREEMPTED = "preempted"
+    LAUNCH_FAILED = "launch_failed"
+    REVOKED = "revoked"
+
+
+@dataclass(frozen=True, slots=True)
+class NativeId:
+    """A scheduler's id: the job, and the element where the job is an array."""
+
+    job: str
+    task: str | None = None
+
+    def __str__(self) -> str:
+        return self.job if self.task is None else f"{self.job}_{self.task}"
+
+    @classmethod
+    def parse(cls, text: str) -> NativeId:
+        """The inverse of ``str``."""
+        job, _, task = text.partition("_")
+        return cls(job, task or None)
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One job as the scheduler shows it.
+
+    `native_state` is the scheduler's own word, `reason` its reason for waiting or ending, `nodes` its node
+    list, `restarts` how often it started the job anew under the same id. Times are seconds since the epoch.
+    """
+
+    phase: Phase
+    native_state: str
+    end: EndCause | None = None
+    exit_code: int | None = None
+    exit_signal: int | None = None
+    reason: str = ""
+    nodes: str = ""
+    restarts: int = 0
+    submitted_at: float | None = None
+    started_at: float | None = None
+    ended_at: float | None = None

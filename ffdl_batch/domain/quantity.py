@@ -1,0 +1,113 @@
+"""Sizes, durations and counts as people write them in manifests and on command lines.
+
+One parser per quantity, used by the manifest, the command-line options and the site configuration alike.
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal, InvalidOperation
+
+_SIZE = re.compile(r"\s*(?P<number>\d+(?:\.\d+)?|\.\d+)\s*(?P<unit>[A-Za-z]+)\s*")
+_UNITS = {
+    "B": 1,
+    **{f"{prefix}{suffix}": 1000 ** (i + 1) for i, prefix in enumerate("KMGTP") for suffix in ("", "B")},
+    **{f"{prefix}{suffix}": 1024 ** (i + 1) for i, prefix in enumerate("KMGTP") for suffix in ("I", "IB")},
+}
+_SLURM_UNITS = {"": 1024**2, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
+_DURATION = re.compile(r"(?:(\d+)w)?(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?:in)?)?(?:(\d+)s)?", re.ASCII)
+MAX_TEXT = 64
+
+
+def parse_size(text: str) -> int:
+    """Bytes of a size such as ``8GB`` (10⁹), ``8 GiB`` (2³⁰), ``1.5Gi`` or ``500mb``; case does not matter.
+
+    Raises ValueError for a bare number (of what?), an unknown unit, zero or a negative size. ``8G`` means
+    8 GB as ``Gb`` does: FfDL's users write all of them and mean decimal gigabytes.
+    """
+    match = _SIZE.fullmatch(text) if len(text) <= MAX_TEXT else None
+    if match is None:
+        if re.fullmatch(r"\s*[\d.]+\s*", text) and len(text) <= MAX_TEXT:
+            raise ValueError(f"{text.strip()!r} has no unit; write for example {text.strip()}GB or {text.strip()}MiB")
+        raise ValueError(f"{text[:MAX_TEXT]!r} is not a size; write for example 8GB or 8GiB")
+    unit = match["unit"].upper()
+    if unit not in _UNITS:
+        raise ValueError(f"{match['unit']!r} is not a unit of size; known are MB, MiB, GB, GiB, TB, TiB")
+    size = int(Decimal(match["number"]) * _UNITS[unit])
+    if size <= 0:
+        raise ValueError(f"{text.strip()!r} is not more than nothing")
+    return size
+
+
+def parse_slurm_memory(text: str) -> int:
+    """Bytes of an sbatch memory value: a whole number with K, M, G or T (powers of 1024), MiB by default."""
+    match = re.fullmatch(r"(\d+)([KMGTkmgt]?)[Bb]?", text.strip())
+    if match is None:
+        raise ValueError(f"{text[:MAX_TEXT]!r} is not a memory size as sbatch takes it; write for example 4000 or 8G")
+    return int(match[1]) * _SLURM_UNITS[match[2].upper()]
+
+
+def format_size(size: int) -> str:
+    """A size in the unit that writes it shortest without loss down to a hundredth, for people."""
+    for unit, factor in (("TiB", 1024**4), ("GiB", 1024**3), ("MiB", 1024**2)):
+        if size >= factor and size % factor == 0:
+            return f"{size // factor}{unit}"
+    for unit, factor in (("TB", 1000**4), ("GB", 1000**3), ("MB", 1000**2), ("kB", 1000)):
+        if size >= factor:
+            return f"{size / factor:.2f}".rstrip("0").rstrip(".") + unit
+    return f"{size}B"
+
+
+def parse_time_limit(text: str) -> int:
+    """Seconds of a time limit, in Slurm's forms or as ``2h30m``.
+
+    Slurm's forms (sbatch(1), ``--time``): minutes, minutes:seconds, hours:minutes:seconds, days-hours,
+    days-hours:minutes, days-hours:minutes:seconds. Raises ValueError for anything else and for zero.
+    """
+    seconds = _slurm_seconds(text.strip()) if len(text) <= MAX_TEXT else None
+    if seconds is None:
+        match = _DURATION.fullmatch(text.strip()) if len(text) <= MAX_TEXT else None
+        if match is None or not any(match.groups()):
+            raise ValueError(
+                f"{text[:MAX_TEXT]!r} is not a time limit; write minutes, [days-]hours:minutes:seconds, or 2h30m"
+            )
+        parts = [int(group or 0) for group in match.groups()]
+        seconds = sum(n * unit for n, unit in zip(parts, (604800, 86400, 3600, 60, 1), strict=True))
+    if seconds <= 0:
+        raise ValueError("a time limit must be more than zero")
+    return seconds
+
+
+def _slurm_seconds(text: str) -> int | None:
+    days, dash, clock = text.rpartition("-")
+    fields = clock.split(":")
+    if not all(f.isascii() and f.isdigit() for f in fields) or (dash and not (days.isascii() and days.isdigit())):
+        return None
+    if len(fields) > 3:
+        return None
+    numbers = [int(f) for f in fields]
+    if dash:
+        hours, minutes, seconds = [*numbers, 0, 0][:3]
+        return int(days) * 86400 + hours * 3600 + minutes * 60 + seconds
+    if len(numbers) == 3:
+        return numbers[0] * 3600 + numbers[1] * 60 + numbers[2]
+    minutes, seconds = [*numbers, 0][:2]
+    return minutes * 60 + seconds
+
+
+def format_time_limit(seconds: int) -> str:
+    """Slurm's ``[days-]hours:minutes:seconds``."""
+    days, rest = divmod(seconds, 86400)
+    clock = f"{rest // 3600:02d}:{rest // 60 % 60:02d}:{rest % 60:02d}"
+    return f"{days}-{clock}" if days else clock
+
+
+def parse_decimal(text: str) -> Decimal:
+    """A finite decimal number, underscores allowed as in YAML 1.1; ValueError otherwise."""
+    try:
+        number = Decimal(text.strip().replace("_", ""))
+    except InvalidOperation:
+        raise ValueError(f"{text[:MAX_TEXT]!r} is not a number") from None
+    if not number.is_finite():
+        raise ValueError(f"{text[:MAX_TEXT]!r} is not a finite number")
+    return number

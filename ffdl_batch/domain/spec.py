@@ -1,0 +1,245 @@
+"""What a user asked for, checked and typed: the manifest and the command line after parsing.
+
+A JobSpec is a value. It is written once at submission, stored as JSON (see :mod:`ffdl_batch.domain.codec`)
+and never changed; what a resume alters goes beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class StoreType(StrEnum):
+    """FfDL's data store types (manifest `data_stores[].type`), and `directory`, ours, for plain directories."""
+
+    MOUNT_VOLUME = "mount_volume"
+    MOUNT_COS = "mount_cos"
+    S3_DATASTORE = "s3_datastore"
+    SWIFT_DATASTORE = "swift_datastore"
+    INMEM_DATASTORE = "inmem_datastore"
+    SOFTLAYER_OBJECTSTORE = "softlayer_objectstore"
+    BLUEMIX_OBJECTSTORE = "bluemix_objectstore"
+    HOST_MOUNT = "host_mount"
+    DIRECTORY = "directory"
+
+
+class NetworkLevel(StrEnum):
+    """The ladder of network isolation, tightest first; AUTO is the tightest that works and can be proved."""
+
+    AUTO = "auto"
+    NONE = "none"
+    JOB = "job"
+    EGRESS = "egress"
+    HOST = "host"
+
+
+class Placement(StrEnum):
+    """How learners are laid over nodes."""
+
+    NODE = "node"
+    PACK = "pack"
+    SPREAD = "spread"
+
+
+@dataclass(frozen=True, slots=True)
+class ImageLocation:
+    """A private image (dialect of AISphere's command line); the token is a secret and lives elsewhere."""
+
+    registry: str
+    namespace: str
+    email: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Framework:
+    """`framework:` of the manifest. For `custom`, `version` is the whole image reference."""
+
+    name: str
+    version: str
+    command: str
+    image_tag: str = ""
+    image_location: ImageLocation | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DataStore:
+    """One data store. `connection` holds no secret: those are references (`${secret:name}`) or `***`.
+
+    `effective_type` is what FfDL would act on: `connection.type` where given, else `type`.
+    `training_data` and `training_results` are container names (buckets, sub-directories), "" where absent.
+    """
+
+    id: str
+    type: StoreType
+    effective_type: StoreType
+    training_data: str = ""
+    training_results: str = ""
+    connection: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether data are copied into the job's directory (FfDL: s3_datastore) rather than mounted."""
+        if self.effective_type is StoreType.DIRECTORY:
+            return self.connection.get("mode", "mount") == "copy"
+        return self.effective_type is StoreType.S3_DATASTORE
+
+
+@dataclass(frozen=True, slots=True)
+class MetricValue:
+    """`{type, value}` of a scalar or a time axis in `evaluation_metrics.groups`."""
+
+    type: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class MetricGroup:
+    """One group of the regex extractor."""
+
+    regex: str = ""
+    meta_time: str = ""
+    scalars: Mapping[str, MetricValue] = field(default_factory=dict)
+    etimes: Mapping[str, MetricValue] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationMetrics:
+    """`evaluation_metrics:`; carried with the job for the log collectors."""
+
+    type: str = ""
+    image_tag: str = ""
+    in_: str = ""
+    line_lookahead: int = 4
+    event_types: tuple[str, ...] = ()
+    groups: Mapping[str, MetricGroup] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What each learner gets, and how many learners there are.
+
+    `cpus` and `gpus` may be fractions; `memory_bytes` and `storage_bytes` are bytes.
+    `gres` are further generic resources per node (`type[:kind]` → count).
+    """
+
+    learners: int = 1
+    cpus: float = 5.0
+    gpus: float = 0.0
+    gpu_type: str = ""
+    memory_bytes: int = 8 * 1000**3
+    storage_bytes: int | None = None
+    gres: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """How a learner is asked to checkpoint. Seconds; `signal` without SIG, as USR2."""
+
+    signal: str = "USR2"
+    grace_s: int = 60
+    lead_s: int | None = None
+    shared: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """How often each kind of abnormal end is followed by another attempt; None = the site's default."""
+
+    timeouts: int | None = None
+    preemptions: int | None = None
+    node_failures: int | None = None
+    failures: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """A named role of a distributed job with resources of its own."""
+
+    learners: int = 1
+    cpus: float | None = None
+    gpus: float | None = None
+    memory_bytes: int | None = None
+    command: str = ""
+    service: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Notify:
+    """Who is told of which events; `events` are sbatch's --mail-type words in upper case."""
+
+    mail_user: str = ""
+    events: tuple[str, ...] = ()
+    webhook: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Egress:
+    """One destination of network level `egress`."""
+
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class BatchOptions:
+    """`batch:` of the manifest and its equals on the command line (design: flag > manifest > …).
+
+    Empty text and None mean "not asked for". `dependency`, `begin`, `nodelist`, `exclude`, `constraint`,
+    `output`, `mail`, `comment` are as sbatch means them; `slurm_args` are further, allow-listed sbatch
+    options. `env` holds values for the learner's environment; `secrets` maps a variable to a reference.
+    """
+
+    time_s: int | None = None
+    profile: str = ""
+    partition: str = ""
+    account: str = ""
+    qos: str = ""
+    constraint: str = ""
+    reservation: str = ""
+    priority: str = ""
+    preemptible: bool | None = None
+    placement: Placement = Placement.NODE
+    network: NetworkLevel = NetworkLevel.AUTO
+    egress: tuple[Egress, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, str] = field(default_factory=dict)
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    retry: Retry = field(default_factory=Retry)
+    roles: Mapping[str, Role] = field(default_factory=dict)
+    array: str = ""
+    elastic: Mapping[str, str] = field(default_factory=dict)
+    notify: Notify = field(default_factory=Notify)
+    slurm_args: tuple[str, ...] = ()
+    kubernetes: Mapping[str, str] = field(default_factory=dict)
+    nodelist: str = ""
+    exclude: str = ""
+    dependency: str = ""
+    begin: str = ""
+    hold: bool = False
+    requeue: bool | None = None
+    signal: str = ""
+    comment: str = ""
+    output: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """One training job as asked for. `sources` says where each value came from, by dotted path.
+
+    `base_dir` is the directory that relative paths of the manifest start from (where the manifest lies).
+    `manifest_text` is the manifest as submitted, credentials replaced by ``***``.
+    """
+
+    name: str
+    framework: Framework
+    description: str = ""
+    version: str = ""
+    resources: Resources = field(default_factory=Resources)
+    data_stores: tuple[DataStore, ...] = ()
+    metrics: EvaluationMetrics = field(default_factory=EvaluationMetrics)
+    batch: BatchOptions = field(default_factory=BatchOptions)
+    base_dir: str = ""
+    manifest_text: str = ""
+    sources: Mapping[str, str] = field(default_factory=dict)

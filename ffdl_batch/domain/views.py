@@ -1,0 +1,177 @@
+"""What the daemon says about jobs over its socket, and what ``--json`` prints: one schema for both.
+
+`SCHEMA` counts up when a field changes its meaning or goes; a new field is no change. All times are seconds since
+the epoch, UTC. The client reads these with :mod:`ffdl_batch.domain.codec`, so it needs no other library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ffdl_batch.domain.findings import Finding
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """One job. `timestamps` holds the first time of every state of the current attempt that was reached.
+
+    `network_requested` is the manifest's word, `network` the level achieved ("" before deployment).
+    `results` and `logs` are directories. `log_tail` holds the last lines of the learner that failed.
+    """
+
+    id: str
+    name: str
+    user: str
+    state: str
+    wish: str
+    backend: str
+    native_id: str
+    attempt: int
+    framework: str
+    framework_version: str
+    learners: int
+    cpus: float
+    gpus: float
+    gpu_type: str
+    memory_bytes: int
+    submitted_at: float
+    updated_at: float
+    ended_at: float | None = None
+    error_code: str = "000"
+    message: str = ""
+    cure: str = ""
+    exit_code: int | None = None
+    exit_signal: int | None = None
+    pending_reason: str = ""
+    nodes: str = ""
+    network_requested: str = ""
+    network: str = ""
+    results: str = ""
+    logs: str = ""
+    job_dir: str = ""
+    warnings: tuple[str, ...] = ()
+    log_tail: tuple[str, ...] = ()
+    timestamps: Mapping[str, float] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)
+    uncertain_since: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EventView:
+    """One change of state; `seq` counts from 1 without gaps within a job."""
+
+    job_id: str
+    seq: int
+    at: float
+    state: str
+    attempt: int
+    cause: str
+    message: str = ""
+    error_code: str = "000"
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """One line of one learner's log. `index` counts from 1 per learner; `at` is None where no time is known."""
+
+    learner: int
+    index: int
+    line: str
+    at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a request was refused. `exit_code` is what a command ends with (see domain.exit_codes)."""
+
+    code: str
+    message: str
+    exit_code: int
+    cure: str = ""
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """One job to submit.
+
+    `manifest` is the text, `manifest_name` and `base_dir` say where it came from (for messages and relative
+    paths). `archive` is the SHA-256 (hex) of a model archive that was uploaded before. `options` are sbatch-like
+    long option names without dashes to their texts ("" for flags), as given on the command line;
+    `environment_options` likewise but read from SBATCH_* and FFDL_* (lower precedence than the manifest's values).
+    `environ` holds the variables that --export needs. `key` makes a repeated request harmless.
+    """
+
+    manifest: str
+    manifest_name: str
+    base_dir: str
+    archive: str
+    key: str
+    options: Mapping[str, str] = field(default_factory=dict)
+    environment_options: Mapping[str, str] = field(default_factory=dict)
+    environ: Mapping[str, str] = field(default_factory=dict)
+    backend: str = ""
+    strict: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SubmissionResult:
+    """What became of one submission: an id, or a problem. Never both."""
+
+    id: str = ""
+    problem: Problem | None = None
+    warnings: tuple[str, ...] = ()
+    network: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedFileView:
+    """A file that would be written, by its name in the attempt's directory."""
+
+    name: str
+    text: str
+    mode: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlanView:
+    """What ``--dry-run`` prints: exactly what would be sent."""
+
+    backend: str
+    script: str
+    submit_argv: tuple[str, ...]
+    learner_argv: tuple[str, ...]
+    environment: Mapping[str, str]
+    files: tuple[PlannedFileView, ...]
+    network_requested: str
+    network: str
+    warnings: tuple[str, ...] = ()
+    trial: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BackendHealth:
+    """One backend as the daemon last saw it. `unreachable_since` None = it answers."""
+
+    name: str
+    unreachable_since: float | None = None
+    detail: str = ""
+    version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """The daemon itself."""
+
+    version: str
+    host: str
+    pid: int
+    uid: int
+    started_at: float
+    database: str
+    live_jobs: int
+    backends: tuple[BackendHealth, ...] = ()
+    schema: int = SCHEMA

@@ -1,0 +1,30 @@
+"""Time as an argument, so that tests own it."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Wall-clock and monotonic time in seconds."""
+
+    def now(self) -> float:
+        """Seconds since the epoch."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds since some moment; never goes back."""
+        ...
+
+
+class SystemClock:
+    """The machine's clocks."""
+
+    def now(self) -> float:
+        """See :class:`Clock`."""
+        return time.time()
+
+    def monotonic(self) -> float:
+        """See :class:`Clock`."""
+        return time.monotonic()

@@ -1,0 +1,213 @@
+"""The scheduler port: the contract between the core and a backend.
+
+A backend is a package with one entry point in the group ``ffdl_batch.adapters`` that names a function
+``create(settings, context) -> Scheduler`` (see :mod:`ffdl_batch.ports.registry`). One suite,
+``tests/contract/test_scheduler_contract.py``, runs over all of them and is the contract's second half.
+
+Required are six methods. Everything else is a small optional Protocol below, asked for with isinstance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+from ffdl_batch.domain.findings import Finding
+from ffdl_batch.domain.job import JobId, Token
+from ffdl_batch.domain.jobdir import AttemptDir, JobDir
+from ffdl_batch.domain.launch import LaunchFile, Network
+from ffdl_batch.domain.observation import NativeId, Observation
+from ffdl_batch.domain.spec import JobSpec, NetworkLevel
+
+
+class SchedulerError(Exception):
+    """Base of what a backend may raise. The message says what was tried, what came back, what to do."""
+
+
+class InvalidRequest(SchedulerError):
+    """The request can never succeed as it is; never retried. `findings` name the fields."""
+
+    def __init__(self, message: str, findings: tuple[Finding, ...] = ()) -> None:
+        super().__init__(message)
+        self.findings = findings
+
+
+class NotYet(InvalidRequest):
+    """The request is right, but this release or this backend cannot do it."""
+
+
+class SchedulerUnreachable(SchedulerError):
+    """The scheduler did not answer; nothing was changed; try again later."""
+
+
+class SubmissionUncertain(SchedulerError):
+    """The submission may or may not have been accepted: `find` first, never submit again at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeShape:
+    """One kind of node. `gpus` maps a GPU type ("" = untyped) to how many one node has."""
+
+    name: str
+    cpus: int
+    memory_bytes: int
+    gpus: Mapping[str, int] = field(default_factory=dict)
+    partitions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionShape:
+    """One partition. `max_time_s` None = unlimited."""
+
+    name: str
+    is_default: bool = False
+    max_time_s: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BackendFacts:
+    """What a backend knew about its site when it was last asked; input of `plan`, so that `plan` is pure.
+
+    `network_levels` are the levels that it can prove for a job of one learner and of several.
+    `python` is the interpreter that the controller runs with on the nodes, `controller` the argv after it.
+    `needs_image` is false where learners run as plain processes.
+    """
+
+    nodes: tuple[NodeShape, ...] = ()
+    partitions: tuple[PartitionShape, ...] = ()
+    network_levels: frozenset[NetworkLevel] = frozenset({NetworkLevel.HOST})
+    version: str = ""
+    python: str = ""
+    controller: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    needs_image: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchRequest:
+    """One attempt to plan.
+
+    `image` is what the configuration resolved the framework to ("" where the backend runs without one).
+    `results_store` is the directory that results and logs are stored into ("" = they stay in the attempt).
+    `native_dependencies` are the ids behind training ids in `spec.batch.dependency`, by training id.
+    `user_env` are the literal variables for the learner (manifest and --export); values may be secret.
+    """
+
+    job_id: JobId
+    attempt: int
+    token: Token
+    spec: JobSpec
+    job_dir: JobDir
+    attempt_dir: AttemptDir
+    doorbell: str
+    facts: BackendFacts
+    image: str = ""
+    results_store: str = ""
+    user_env: Mapping[str, str] = field(default_factory=dict)
+    native_dependencies: Mapping[str, str] = field(default_factory=dict)
+    minimum_network: NetworkLevel = NetworkLevel.HOST
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedFile:
+    """A file of the attempt's directory; `name` is relative to it."""
+
+    name: str
+    text: str
+    mode: int = 0o600
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchPlan:
+    """What is sent, exactly: `ffdl-submit --dry-run` prints this value, `submit` sends this value.
+
+    `script` is the batch script ("" where the backend has none), `submit_argv` the command that submits it,
+    `objects` what a backend with an API creates. `files` are written into the attempt's directory before
+    `submit`; they hold `script`, the launch file and the environment.
+    """
+
+    backend: str
+    token: Token
+    attempt_dir: AttemptDir
+    launch: LaunchFile
+    files: tuple[PlannedFile, ...]
+    submit_argv: tuple[str, ...] = ()
+    script: str = ""
+    objects: tuple[Mapping[str, object], ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    network: Network = field(default_factory=Network)
+    warnings: tuple[str, ...] = ()
+
+
+class Scheduler(Protocol):
+    """A backend."""
+
+    @property
+    def name(self) -> str:
+        """The adapter's name, as in configuration and records."""
+        ...
+
+    def probe(self) -> BackendFacts:
+        """Ask the site what it is. Raises SchedulerUnreachable, or InvalidRequest where there is no such backend."""
+        ...
+
+    def plan(self, request: LaunchRequest) -> LaunchPlan:
+        """What would be sent. Pure: no I/O, same request, same plan. Raises InvalidRequest."""
+        ...
+
+    def submit(self, plan: LaunchPlan) -> NativeId:
+        """Hand over one attempt whose files are written. Called at most once per process for a token unless
+        `find` came back empty after the credential's life.
+
+        Raises InvalidRequest (refused for good), SchedulerUnreachable (surely not accepted),
+        SubmissionUncertain (look first).
+        """
+        ...
+
+    def find(self, token: Token, attempt_dir: AttemptDir) -> frozenset[NativeId]:
+        """All own jobs of this token, living or ended, duplicates included; looks at the scheduler, its
+        accounting and the attempt's directory. Empty is a statement: raises SchedulerUnreachable rather than
+        return half an answer.
+        """
+        ...
+
+    def observe(self, ids: Collection[NativeId]) -> Mapping[NativeId, Observation]:
+        """One round trip for any number of jobs. An id left out is unknown, not ended."""
+        ...
+
+    def signal(self, native_id: NativeId, signal: str) -> None:
+        """Request that the node controllers get this signal (name without SIG). Idempotent."""
+        ...
+
+    def cancel(self, native_id: NativeId) -> None:
+        """Request the end of the job; a job that has ended or is unknown is no error. Idempotent."""
+        ...
+
+
+@runtime_checkable
+class TrialSubmission(Protocol):
+    """A backend that can check a plan with the scheduler without submitting (sbatch --test-only)."""
+
+    def test_only(self, plan: LaunchPlan) -> str:
+        """The scheduler's sentence (when and where it would start). Raises InvalidRequest when it would refuse."""
+        ...
+
+
+@runtime_checkable
+class ForgetsJobs(Protocol):
+    """A backend whose scheduler forgets ended jobs."""
+
+    def is_forgotten(self, ids: Collection[NativeId]) -> frozenset[NativeId]:
+        """Of `ids`, those that a *complete* answer of scheduler and accounting does not hold any more."""
+        ...
+
+
+@runtime_checkable
+class CredentialLife(Protocol):
+    """A backend whose lost requests may still land for a while."""
+
+    @property
+    def credential_life_s(self) -> float:
+        """Seconds after which a request that was sent can no longer be accepted."""
+        ...

@@ -1,0 +1,232 @@
+"""Brings accepted jobs to their scheduler: at most one execution of each attempt, whatever dies in between.
+
+The order is the safety: lease the row; write DEPLOYING with the attempt's token; commit; mark on disk that the
+scheduler is about to be asked; ask. Whoever finds a row in DEPLOYING looks for the token first (`find`), adopts what
+it finds, and submits again only when nothing was found and no request that was sent can still land. The claim in
+the attempt's directory guards what this cannot: a request that lands late executes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from ffdl_batch.domain.job import Change, Job, JobId, parse_job_id
+from ffdl_batch.domain.job_state import JobState, Wish
+from ffdl_batch.domain.observation import NativeId
+from ffdl_batch.ports.scheduler import (
+    CredentialLife,
+    InvalidRequest,
+    LaunchPlan,
+    Scheduler,
+    SchedulerUnreachable,
+    SubmissionUncertain,
+)
+from ffdl_batch.services.evidence import claim_owner
+from ffdl_batch.services.intake import launch_request
+from ffdl_batch.services.materialize import (
+    begun_at,
+    exported_environment,
+    mark_begun,
+    materialize,
+    unmark_begun,
+)
+from ffdl_batch.services.platform import Platform
+from ffdl_batch.services.problems import Refused
+from ffdl_batch.store import LeasedJob
+
+log = logging.getLogger(__name__)
+
+BATCH = 32
+WORKERS = 4
+"""Submissions at once: Slurm takes about twice as many per second from four callers as from one."""
+LOOK_AGAIN_S = 2.0
+_TRAINING_ID = re.compile(r"training-[0-9a-z]{9}", re.ASCII)
+
+Checkpoint = Callable[[str], None]
+"""Called with the name of each step; tests make it fail or kill the process there."""
+
+
+class Deployer:
+    """Leases PENDING and DEPLOYING jobs and takes each one step further."""
+
+    def __init__(self, platform: Platform, reached: Checkpoint = lambda _step: None) -> None:
+        self._platform = platform
+        self._reached = reached
+
+    def step(self) -> int:
+        """Deal with up to BATCH jobs; returns how many made progress."""
+        platform = self._platform
+        leased = platform.store.claim_deployable(platform.owner, limit=BATCH, lease_s=platform.settings.lease_s)
+        if not leased:
+            return 0
+        self._reached("claimed")
+        with ThreadPoolExecutor(max_workers=WORKERS, thread_name_prefix="deploy") as pool:
+            return sum(pool.map(self._one, leased))
+
+    def _one(self, leased: LeasedJob) -> bool:
+        """One job, one step. A failure that is not the job's puts it off; the lease ends either way."""
+        job, token = leased.job, leased.lease_token
+        retry_in: float | None = None
+        try:
+            if not self._platform.adapters.may_ask(job.backend) and job.wish is Wish.NONE:
+                retry_in = LOOK_AGAIN_S
+                return False
+            retry_in = self._advance(job, token)
+        except (SchedulerUnreachable, Refused) as error:
+            self._put_off(job, error)
+            retry_in = _pause()
+        except OSError as error:
+            log.error("job %s cannot be prepared: %s", job.id, error)
+            retry_in = 4 * _pause()
+        finally:
+            at = None if retry_in is None else self._platform.store.now() + retry_in
+            self._platform.store.release(job.id, token, at)
+        return retry_in is None
+
+    def _put_off(self, job: Job, error: Exception) -> None:
+        log.warning("job %s is put off: %s", job.id, error)
+        if isinstance(error, SchedulerUnreachable):
+            self._platform.adapters.failed(job.backend, str(error))
+
+    def _advance(self, job: Job, token: str) -> float | None:
+        """None when the job went on, else the seconds after which to look again."""
+        if job.state is JobState.PENDING:
+            if job.wish is Wish.CANCEL:
+                self._end(job, token, JobState.CANCELLED, "000", "cancelled by its owner before it was deployed")
+                return None
+            if self._waits_for_dependency(job):
+                return LOOK_AGAIN_S
+            begun = self._platform.store.begin_attempt(job, token, self._platform.clock.now())
+            if begun is None:
+                return 0.0
+            self._reached("deploying")
+            return self._submit(begun, token)
+        return self._recover(job, token)
+
+    def _recover(self, job: Job, token: str) -> float | None:
+        """A row found in DEPLOYING: somebody began this attempt and nobody knows how far it went."""
+        adapter = self._platform.adapters.get(job.backend)
+        attempt = self._platform.root.job(job.id).attempt(job.attempt)
+        asked_at = begun_at(attempt)
+        if asked_at is None:
+            return self._submit_or_cancel(job, token)
+        found = adapter.find(job.token, attempt)
+        self._platform.adapters.answered(job.backend)
+        self._reached("looked")
+        if found:
+            return self._adopt(job, token, adapter, found)
+        life = adapter.credential_life_s if isinstance(adapter, CredentialLife) else 0.0
+        left = max(asked_at, job.uncertain_since or 0.0) + life - self._platform.clock.now()
+        if left > 0:
+            return min(left, LOOK_AGAIN_S)
+        return self._submit_or_cancel(job, token)
+
+    def _submit_or_cancel(self, job: Job, token: str) -> float | None:
+        if job.wish is Wish.CANCEL:
+            self._end(job, token, JobState.CANCELLED, "000", "cancelled by its owner before it was deployed")
+            return None
+        return self._submit(job, token)
+
+    def _adopt(self, job: Job, token: str, adapter: Scheduler, found: frozenset[NativeId]) -> float | None:
+        """One of `found` is the attempt: the one that claimed it, else the oldest; the others are cancelled."""
+        attempt = self._platform.root.job(job.id).attempt(job.attempt)
+        owner = claim_owner(attempt)
+        ordered = sorted(found, key=_age)
+        keep = next((native for native in ordered if str(native) == owner), ordered[0])
+        for native in ordered:
+            if native != keep:
+                log.warning("job %s: cancelling the duplicate %s of %s", job.id, native, keep)
+                adapter.cancel(native)
+        return self._queued(job, token, keep, None)
+
+    def _submit(self, job: Job, token: str) -> float | None:
+        try:
+            plan = self._plan(job)
+        except InvalidRequest as error:
+            self._end(job, token, JobState.FAILED, "S101", str(error))
+            return None
+        except Refused as error:
+            if error.status == 503:
+                raise
+            self._end(job, token, JobState.FAILED, error.problem.code, error.problem.message)
+            return None
+        materialize(self._platform.root, job, plan)
+        self._reached("written")
+        return self._send(job, token, plan)
+
+    def _send(self, job: Job, token: str, plan: LaunchPlan) -> float | None:
+        adapter = self._platform.adapters.get(job.backend)
+        if not self._platform.store.renew(job.id, token, self._platform.settings.lease_s + 120.0):
+            return 0.0
+        mark_begun(plan.attempt_dir)
+        self._reached("marked")
+        try:
+            native = adapter.submit(plan)
+        except InvalidRequest as error:
+            self._end(job, token, JobState.FAILED, "S101", str(error))
+            return None
+        except SchedulerUnreachable:
+            unmark_begun(plan.attempt_dir)
+            raise
+        except SubmissionUncertain as error:
+            log.warning("job %s: %s", job.id, error)
+            change = Change(columns={"uncertain_since": self._platform.clock.now()})
+            self._platform.store.apply(job, change, lease_token=token)
+            return LOOK_AGAIN_S / 2
+        self._reached("submitted")
+        self._platform.adapters.answered(job.backend)
+        return self._queued(job, token, native, plan)
+
+    def _plan(self, job: Job) -> LaunchPlan:
+        job_dir = self._platform.root.job(job.id)
+        request = launch_request(
+            self._platform,
+            job.spec,
+            job.backend,
+            job.id,
+            job.attempt,
+            environ=exported_environment(job_dir),
+            native_dependencies=self._native_dependencies(job),
+        )
+        return self._platform.adapters.get(job.backend).plan(request)
+
+    def _queued(self, job: Job, token: str, native: NativeId, plan: LaunchPlan | None) -> float | None:
+        plan = plan or self._plan(job)
+        columns: dict[str, object] = {
+            "native_id": str(native),
+            "uncertain_since": None,
+            "network": plan.network.level,
+            "results": plan.launch.stores.results or plan.attempt_dir.results,
+        }
+        change = Change(steps=((JobState.QUEUED, self._platform.clock.now()),), columns=columns)
+        updated = self._platform.store.apply(job, change, lease_token=token)
+        self._reached("queued")
+        return None if updated is not None else 0.0
+
+    def _end(self, job: Job, token: str, state: JobState, code: str, message: str) -> None:
+        change = Change(steps=((state, self._platform.clock.now()),), message=message, error_code=code)
+        self._platform.store.apply(job, change, lease_token=token)
+
+    def _dependencies(self, job: Job) -> tuple[JobId, ...]:
+        return tuple(parse_job_id(text) for text in _TRAINING_ID.findall(job.spec.batch.dependency))
+
+    def _waits_for_dependency(self, job: Job) -> bool:
+        """Whether a job that this one depends on has no scheduler's id yet (and may still get one)."""
+        others = self._platform.store.get_many(self._dependencies(job))
+        return any(not other.native_id and not other.state.is_terminal for other in others)
+
+    def _native_dependencies(self, job: Job) -> dict[str, str]:
+        others = self._platform.store.get_many(self._dependencies(job))
+        return {other.id: other.native_id for other in others if other.native_id and other.uid == job.uid}
+
+
+def _age(native: NativeId) -> tuple[int, str]:
+    return (int(native.job) if native.job.isdigit() else 0, str(native))
+
+
+def _pause() -> float:
+    return LOOK_AGAIN_S * (0.75 + secrets.randbelow(501) / 1000)

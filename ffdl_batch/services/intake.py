@@ -1,0 +1,137 @@
+"""From a submission to a job that could be deployed: parsed, checked against the site, planned. Writes nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ffdl_batch.config.images import UnknownImage, known_frameworks, resolve_image
+from ffdl_batch.domain.findings import Finding, Severity
+from ffdl_batch.domain.job import JobId, attempt_token
+from ffdl_batch.domain.quantity import parse_size
+from ffdl_batch.domain.spec import JobSpec
+from ffdl_batch.domain.views import Submission
+from ffdl_batch.ports.scheduler import (
+    BackendFacts,
+    InvalidRequest,
+    LaunchPlan,
+    LaunchRequest,
+    SchedulerUnreachable,
+)
+from ffdl_batch.services.platform import Platform
+from ffdl_batch.services.problems import Refused, bad_input, bad_request, try_again
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A submission that could run. `secrets` are inline credentials, by name; they go into a 0600 file only."""
+
+    spec: JobSpec
+    backend: str
+    warnings: tuple[str, ...]
+    secrets: Mapping[str, str]
+
+
+def read_submission(platform: Platform, submission: Submission) -> Candidate:
+    """Parse and check what a user sent; raises :class:`Refused`."""
+    from ffdl_batch.manifest import Defaults, ManifestSource, parse_manifest
+
+    settings = platform.settings
+    name = submission.backend or platform.adapters.default_name()
+    source = ManifestSource(submission.manifest, submission.manifest_name, submission.base_dir)
+    defaults = Defaults(
+        memory_bytes=parse_size(settings.default_memory),
+        cpus=settings.default_cpus,
+        known_frameworks=known_frameworks(settings),
+    )
+    parsed = parse_manifest(
+        source,
+        options=submission.options,
+        environment_options=submission.environment_options,
+        defaults=defaults,
+        strict=submission.strict,
+    )
+    if parsed.spec is None:
+        raise bad_input(parsed.findings)
+    spec = dataclasses.replace(parsed.spec, manifest_text=parsed.redacted_text)
+    warnings = tuple(str(f) for f in parsed.findings if f.severity is not Severity.ERROR)
+    return Candidate(spec, name, warnings, parsed.inline_secrets)
+
+
+def facts_or_refuse(platform: Platform, backend: str) -> BackendFacts:
+    """What the backend's site is; raises :class:`Refused` where there is no such backend or it never answered."""
+    try:
+        return platform.adapters.facts(backend)
+    except InvalidRequest as error:
+        raise bad_request("S101", str(error), error.findings) from error
+    except SchedulerUnreachable as error:
+        raise try_again("S200", str(error)) from error
+
+
+def plan_or_refuse(
+    platform: Platform,
+    candidate: Candidate,
+    job_id: JobId,
+    environ: Mapping[str, str],
+) -> LaunchPlan:
+    """The plan of the first attempt; raises :class:`Refused` with the adapter's reasons.
+
+    A request that names something unknown (a partition made a minute ago) is tried once more on fresh facts.
+    """
+    facts_or_refuse(platform, candidate.backend)
+    for last in (False, True):
+        request = launch_request(platform, candidate.spec, candidate.backend, job_id, environ=environ)
+        try:
+            return platform.adapters.get(candidate.backend).plan(request)
+        except InvalidRequest as error:
+            if last:
+                raise _refusal(error) from error
+            platform.adapters.refresh(candidate.backend)
+    raise AssertionError("unreachable")
+
+
+def _refusal(error: InvalidRequest) -> Refused:
+    code = error.findings[0].code if error.findings else "C104"
+    return bad_request(code, str(error), error.findings)
+
+
+def launch_request(  # noqa: PLR0913 - one value per column of the attempt
+    platform: Platform,
+    spec: JobSpec,
+    backend: str,
+    job_id: JobId,
+    attempt: int = 1,
+    *,
+    environ: Mapping[str, str],
+    native_dependencies: Mapping[str, str] | None = None,
+) -> LaunchRequest:
+    """Everything an adapter's `plan` may know; raises :class:`Refused` for an image that is not there."""
+    facts = platform.adapters.facts(backend)
+    job_dir = platform.root.job(job_id)
+    return LaunchRequest(
+        job_id=job_id,
+        attempt=attempt,
+        token=attempt_token(job_id, attempt),
+        spec=spec,
+        job_dir=job_dir,
+        attempt_dir=job_dir.attempt(attempt),
+        doorbell=platform.root.doorbell,
+        facts=facts,
+        image=_image(platform, spec, facts),
+        user_env={**environ, **spec.batch.env},
+        native_dependencies=native_dependencies or {},
+        minimum_network=platform.settings.network_minimum,
+    )
+
+
+def _image(platform: Platform, spec: JobSpec, facts: BackendFacts) -> str:
+    if not facts.needs_image:
+        return ""
+    try:
+        return resolve_image(platform.settings, spec.framework)
+    except UnknownImage as error:
+        path = spec.sources.get("framework.version", "")
+        line = int(path.rpartition(":")[2]) if path.startswith("manifest:") else None
+        finding = Finding(Severity.ERROR, str(error), path="framework", line=line, code="S103")
+        raise bad_request("S103", str(error), (finding,)) from error

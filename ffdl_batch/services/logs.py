@@ -1,0 +1,163 @@
+"""Learners' logs: read from the job's directory while the job runs and after it ended.
+
+A learner writes its log file itself; its node controller notes now and then how long the file was at which time
+(``events/learner-<n>.marks``: lines "<seconds since the epoch> <bytes>"), from which a line's time is known to about
+a second.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import heapq
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ffdl_batch.domain.job import Job
+from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_batch.domain.views import LogLine
+from ffdl_batch.services.platform import Caller, Platform
+from ffdl_batch.services.problems import bad_request
+from ffdl_batch.services.query import own_job
+
+POLL_S = 0.25
+KEEP_ALIVE_S = 5.0
+CHUNK = 256 * 1024
+MAX_LINE = 64 * 1024
+"""A longer line is handed on in pieces of this size."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogQuery:
+    """Which lines: one learner or all (None), from a time on (seconds since the epoch), the last `tail` ones."""
+
+    learner: int | None = None
+    follow: bool = False
+    since: float | None = None
+    tail: int | None = None
+
+
+@dataclass(slots=True)
+class _Marks:
+    """Times of sizes of one log."""
+
+    path: Path
+    times: list[float] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    read_to: int = 0
+
+    def refresh(self) -> None:
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self.read_to)
+                text = file.read()
+        except FileNotFoundError:
+            return
+        whole = text[: text.rfind(b"\n") + 1]
+        self.read_to += len(whole)
+        for line in whole.splitlines():
+            with contextlib.suppress(ValueError):
+                at, size = line.split()
+                self.sizes.append(int(size))
+                self.times.append(float(at))
+
+    def time_of(self, offset: int) -> float | None:
+        """When the byte at `offset` had been written, by the first mark behind it."""
+        index = bisect.bisect_right(self.sizes, offset)
+        return self.times[index] if index < len(self.times) else None
+
+
+class _Reader:
+    """One learner's log, read on from where the last read ended."""
+
+    def __init__(self, attempt: AttemptDir, learner: int) -> None:
+        self._path = Path(attempt.training_log(learner))
+        self._marks = _Marks(Path(attempt.events) / f"learner-{learner}.marks")
+        self._learner, self._index, self._offset, self._rest = learner, 0, 0, b""
+
+    def lines(self, *, ended: bool) -> Iterator[LogLine]:
+        """Whole lines that are new; when the log `ended`, also a last one without a newline."""
+        self._marks.refresh()
+        try:
+            file = self._path.open("rb")
+        except FileNotFoundError:
+            return
+        with file:
+            file.seek(self._offset)
+            while chunk := file.read(CHUNK):
+                self._offset += len(chunk)
+                yield from self._split(chunk)
+        if ended and self._rest:
+            rest, self._rest = self._rest, b""
+            yield self._line(rest, self._offset)
+
+    def _split(self, chunk: bytes) -> Iterator[LogLine]:
+        *whole, self._rest = (self._rest + chunk).split(b"\n")
+        end = self._offset - len(self._rest) - sum(len(line) + 1 for line in whole)
+        for line in whole:
+            end += len(line) + 1
+            for start in range(0, max(1, len(line)), MAX_LINE):
+                yield self._line(line[start : start + MAX_LINE], end)
+        while len(self._rest) > MAX_LINE:
+            piece, self._rest = self._rest[:MAX_LINE], self._rest[MAX_LINE:]
+            yield self._line(piece, self._offset - len(self._rest))
+
+    def _line(self, raw: bytes, end: int) -> LogLine:
+        self._index += 1
+        text = raw.decode("utf-8", errors="replace").rstrip("\r")
+        return LogLine(self._learner, self._index, text, self._marks.time_of(max(0, end - 1)))
+
+
+def read_logs(platform: Platform, caller: Caller, job_id: str, query: LogQuery) -> Iterator[LogLine | None]:
+    """Lines in order; with `follow`, until the job has ended, None meaning "still nothing new"."""
+    job = own_job(platform, caller, job_id)
+    learners = job.spec.resources.learners
+    if query.learner is not None and not 1 <= query.learner <= learners:
+        raise bad_request("C101", f"{job_id} has learners 1 to {learners}; there is no learner {query.learner}")
+    return _stream(platform, job, query)
+
+
+def _stream(platform: Platform, job: Job, query: LogQuery) -> Iterator[LogLine | None]:
+    wanted = [query.learner] if query.learner else list(range(1, job.spec.resources.learners + 1))
+    while job.attempt == 0 and query.follow and not job.state.is_terminal:
+        yield None
+        time.sleep(POLL_S)
+        job = platform.store.get(job.id) or job
+    attempt = platform.root.job(job.id).attempt(max(1, job.attempt))
+    readers = [_Reader(attempt, learner) for learner in wanted]
+    ended = job.state.is_terminal
+    yield from _first(readers, query, ended=ended or not query.follow)
+    quiet_since = state_read_at = time.monotonic()
+    while query.follow and not ended:
+        time.sleep(POLL_S)
+        now = time.monotonic()
+        if now - state_read_at >= 2 * POLL_S:
+            job, state_read_at = platform.store.get(job.id) or job, now
+            ended = job.state.is_terminal
+        for reader in readers:
+            for line in reader.lines(ended=ended):
+                quiet_since = now
+                yield line
+        if now - quiet_since >= KEEP_ALIVE_S:
+            quiet_since = now
+            yield None
+
+
+def _first(readers: list[_Reader], query: LogQuery, *, ended: bool) -> Iterator[LogLine]:
+    """What is there already: merged in time order, cut by `since` and `tail`."""
+    merged = heapq.merge(*(_timed(reader.lines(ended=ended)) for reader in readers), key=lambda pair: pair[0])
+    lines = (line for at, line in merged if query.since is None or at >= query.since)
+    if query.tail is None:
+        return lines
+    return iter(deque(lines, maxlen=max(0, query.tail)))
+
+
+def _timed(lines: Iterator[LogLine]) -> Iterator[tuple[float, LogLine]]:
+    """Lines with a time to order by: their own, else that of the line before (a time never goes back)."""
+    clock = 0.0
+    for line in lines:
+        clock = max(clock, line.at if line.at is not None else clock)
+        yield clock, line

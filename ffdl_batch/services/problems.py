@@ -1,0 +1,46 @@
+"""Refusals: what a service answers when it cannot do what was asked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.findings import Finding, Severity
+from ffdl_batch.domain.views import Problem
+
+
+class Refused(Exception):
+    """A request that is refused; `status` is the HTTP status that fits."""
+
+    def __init__(self, problem: Problem, status: int) -> None:
+        super().__init__(problem.message)
+        self.problem = problem
+        self.status = status
+
+
+def bad_input(findings: Sequence[Finding]) -> Refused:
+    """The manifest, the options or the archive are wrong."""
+    errors = [f for f in findings if f.severity is Severity.ERROR]
+    message = str(errors[0]) if len(errors) == 1 else f"{len(errors)} errors; the first: {errors[0]}"
+    return Refused(Problem(errors[0].code, message, ExitCode.BAD_MANIFEST, findings=tuple(findings)), 422)
+
+
+def bad_request(code: str, message: str, findings: Sequence[Finding] = (), cure: str = "") -> Refused:
+    """The request can never succeed as it is."""
+    return Refused(Problem(code, message, ExitCode.BAD_MANIFEST, cure=cure, findings=tuple(findings)), 422)
+
+
+def try_again(code: str, message: str, cure: str = "") -> Refused:
+    """Nothing was changed, and the same request may succeed later."""
+    return Refused(Problem(code, message, ExitCode.TRY_AGAIN, cure=cure), 503)
+
+
+def unknown_job(job_id: str) -> Refused:
+    """There is no such job, or it is another user's (which is not told apart)."""
+    problem = Problem("C101", f"there is no job {job_id}", ExitCode.FAILED, cure="ffdl list shows your jobs")
+    return Refused(problem, 404)
+
+
+def not_allowed(message: str) -> Refused:
+    """The caller may not do this."""
+    return Refused(Problem("C101", message, ExitCode.NOT_ALLOWED), 403)

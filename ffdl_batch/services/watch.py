@@ -1,0 +1,202 @@
+"""Keeps jobs' states true: reads what controllers rang for, and asks each scheduler one question for all its jobs.
+
+An idle job costs nothing: its files are read only when its doorbell rang or the scheduler's word changed.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ffdl_batch.domain.job import Change, Job, JobId
+from ffdl_batch.domain.job_state import Wish
+from ffdl_batch.domain.observation import NativeId, Observation, Phase
+from ffdl_batch.domain.verdict import Evidence, Known, Verdict, judge
+from ffdl_batch.ports.scheduler import ForgetsJobs, InvalidRequest, Scheduler, SchedulerUnreachable
+from ffdl_batch.services.evidence import read_evidence
+from ffdl_batch.services.platform import Platform
+
+log = logging.getLogger(__name__)
+
+SETTLE_S = 10.0
+"""How long after the scheduler's word "ended" a final record may still become visible on a shared file system."""
+CANCEL_AGAIN_S = 15.0
+FORGOTTEN_AFTER = 3
+"""Full listings in a row that left a job out before we ask whether it was forgotten."""
+LEASE = "watcher"
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What the watcher remembers of one job between steps; lost at a restart without harm."""
+
+    observation: Observation | None = None
+    ended_seen_at: float | None = None
+    missing: int = 0
+    cancel_sent_at: float | None = None
+    read_once: bool = False
+
+
+class Watcher:
+    """One per daemon; several daemons on one database take turns by a lease."""
+
+    def __init__(self, platform: Platform) -> None:
+        self._platform = platform
+        self._memory: dict[JobId, _Memory] = {}
+        self._lease: str | None = None
+
+    def step(self, *, full: bool) -> int:
+        """Read rung doorbells; with `full`, ask the schedulers too. Returns how many jobs changed."""
+        if not self._hold_lease():
+            return 0
+        changed = self._hear()
+        if full:
+            changed += self._look()
+        return changed
+
+    def close(self) -> None:
+        """Give the lease back, so that another daemon goes on at once."""
+        if self._lease is not None:
+            self._platform.store.release_lease(LEASE, self._lease)
+            self._lease = None
+
+    def _hold_lease(self) -> bool:
+        store, seconds = self._platform.store, self._platform.settings.lease_s
+        if self._lease is not None and store.renew_lease(LEASE, self._lease, seconds):
+            return True
+        self._lease = store.acquire_lease(LEASE, self._platform.owner, seconds)
+        return self._lease is not None
+
+    def _hear(self) -> int:
+        """Jobs whose controllers have news. The bell is taken down before the files are read, never after."""
+        directory = Path(self._platform.root.doorbell)
+        names = [entry.name for entry in os.scandir(directory)]
+        if not names:
+            return 0
+        jobs = self._platform.store.get_many([JobId(name) for name in names])
+        for name in names:
+            (directory / name).unlink(missing_ok=True)
+        return self._settle([job for job in jobs if not job.state.is_terminal and job.native_id])
+
+    def _look(self) -> int:
+        """One question to each backend about all its live jobs."""
+        changed = 0
+        live_ids: set[JobId] = set()
+        for backend in self._platform.store.live_backends():
+            jobs = self._platform.store.live_deployed(backend)
+            live_ids.update(job.id for job in jobs)
+            if jobs and self._platform.adapters.may_ask(backend):
+                changed += self._look_at(backend, jobs)
+        self._memory = {key: value for key, value in self._memory.items() if key in live_ids}
+        return changed
+
+    def _look_at(self, backend: str, jobs: list[Job]) -> int:
+        try:
+            adapter = self._platform.adapters.get(backend)
+            seen = adapter.observe([NativeId.parse(job.native_id) for job in jobs])
+            self._platform.adapters.answered(backend)
+            self._send_cancels(adapter, jobs)
+            forgotten = self._forgotten(adapter, jobs, seen)
+        except (SchedulerUnreachable, InvalidRequest) as error:
+            self._platform.adapters.failed(backend, str(error))
+            log.warning("backend %s does not answer: %s", backend, error)
+            return 0
+        news = [job for job in jobs if self._note(job, seen.get(NativeId.parse(job.native_id))) or job.id in forgotten]
+        return self._settle(news, forgotten)
+
+    def _note(self, job: Job, seen: Observation | None) -> bool:
+        """Remember what was seen; whether it asks for a closer look."""
+        memory = self._memory.setdefault(job.id, _Memory())
+        memory.missing = 0 if seen is not None else memory.missing + 1
+        changed = seen is not None and seen != memory.observation
+        if seen is not None:
+            memory.observation = seen
+            if seen.phase is Phase.ENDED and memory.ended_seen_at is None:
+                memory.ended_seen_at = self._platform.clock.monotonic()
+            elif seen.phase is not Phase.ENDED:
+                memory.ended_seen_at = None
+        return changed or memory.ended_seen_at is not None or not memory.read_once
+
+    def _forgotten(
+        self, adapter: Scheduler, jobs: Iterable[Job], seen: Mapping[NativeId, Observation]
+    ) -> frozenset[JobId]:
+        """Jobs that several listings left out and that a complete answer does not hold either."""
+        if not isinstance(adapter, ForgetsJobs):
+            return frozenset()
+        suspects = {
+            NativeId.parse(job.native_id): job.id
+            for job in jobs
+            if NativeId.parse(job.native_id) not in seen
+            and self._memory.setdefault(job.id, _Memory()).missing + 1 >= FORGOTTEN_AFTER
+        }
+        if not suspects:
+            return frozenset()
+        return frozenset(suspects[native] for native in adapter.is_forgotten(list(suspects)))
+
+    def _send_cancels(self, adapter: Scheduler, jobs: Iterable[Job]) -> None:
+        """Pass wishes on; again after a while, because a request may be lost."""
+        now = self._platform.clock.monotonic()
+        for job in jobs:
+            memory = self._memory.setdefault(job.id, _Memory())
+            due = memory.cancel_sent_at is None or now - memory.cancel_sent_at >= CANCEL_AGAIN_S
+            if job.wish is Wish.CANCEL and due:
+                adapter.cancel(NativeId.parse(job.native_id))
+                memory.cancel_sent_at = now
+
+    def _settle(self, jobs: list[Job], forgotten: frozenset[JobId] = frozenset()) -> int:
+        """Judge each job by all that is known and write what follows, in one transaction."""
+        pairs = []
+        for job in jobs:
+            memory = self._memory.setdefault(job.id, _Memory())
+            memory.read_once = True
+            evidence = read_evidence(self._platform.root.job(job.id).attempt(job.attempt))
+            known = self._known(job, memory, evidence, job.id in forgotten)
+            change = _change(job, judge(known), memory.observation)
+            if change is not None:
+                pairs.append((job, change))
+        return len(self._platform.store.apply_many(pairs)) if pairs else 0
+
+    def _known(self, job: Job, memory: _Memory, evidence: Evidence, forgotten: bool) -> Known:
+        seen = memory.observation
+        waited = memory.ended_seen_at is not None and (
+            self._platform.clock.monotonic() - memory.ended_seen_at >= SETTLE_S
+        )
+        never_began = not evidence.events
+        if seen is not None and memory.missing:
+            seen = replace(seen, phase=Phase.UNKNOWN) if seen.phase is not Phase.ENDED else seen
+        return Known(
+            state=job.state,
+            wish=job.wish,
+            observation=None if forgotten else seen,
+            evidence=evidence,
+            now=self._platform.clock.now(),
+            forgotten=forgotten,
+            settled=forgotten or waited or (never_began and seen is not None and seen.started_at is None),
+        )
+
+
+def _change(job: Job, verdict: Verdict, seen: Observation | None) -> Change | None:
+    """What to write, or None when nothing differs from the row."""
+    columns: dict[str, object] = {}
+    if seen is not None:
+        reason = seen.reason if seen.phase is Phase.PENDING else ""
+        if reason != job.pending_reason:
+            columns["pending_reason"] = reason
+        if seen.nodes and seen.nodes != job.nodes:
+            columns["nodes"] = seen.nodes
+    ends = bool(verdict.steps) and verdict.steps[-1][0].is_terminal
+    if ends:
+        columns |= {
+            "exit_code": verdict.exit_code,
+            "exit_signal": verdict.exit_signal,
+            "log_tail": verdict.log_tail,
+            "pending_reason": "",
+        }
+    if verdict.warning:
+        columns["warnings"] = (*job.warnings, verdict.warning)
+    if not verdict.steps and not columns:
+        return None
+    return Change(verdict.steps, verdict.cause, verdict.message, verdict.error_code, columns)
