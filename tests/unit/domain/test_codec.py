@@ -1,0 +1,109 @@
+"""Dataclasses to JSON and back, without loss."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ffdl_batch.domain.codec import CodecError, from_plain, to_plain
+from ffdl_batch.domain.spec import (
+    BatchOptions,
+    DataStore,
+    Egress,
+    EvaluationMetrics,
+    Framework,
+    JobSpec,
+    MetricGroup,
+    MetricValue,
+    NetworkLevel,
+    Resources,
+    Role,
+    StoreType,
+)
+from ffdl_batch.domain.views import Problem, SubmissionResult
+
+TEXT = st.text(max_size=20)
+SPECS = st.builds(
+    JobSpec,
+    name=TEXT,
+    framework=st.builds(Framework, name=TEXT, version=TEXT, command=TEXT),
+    resources=st.builds(Resources, gpus=st.floats(0, 100), gres=st.dictionaries(TEXT, st.integers(0, 9), max_size=2)),
+    data_stores=st.lists(
+        st.builds(
+            DataStore,
+            id=TEXT,
+            type=st.sampled_from(StoreType),
+            effective_type=st.sampled_from(StoreType),
+            connection=st.dictionaries(TEXT, TEXT, max_size=3),
+        ),
+        max_size=2,
+    ).map(tuple),
+    batch=st.builds(
+        BatchOptions,
+        network=st.sampled_from(NetworkLevel),
+        egress=st.just((Egress("a", 1),)),
+        env=st.dictionaries(TEXT, TEXT, max_size=3),
+        roles=st.just({"ps": Role(learners=2, cpus=None)}),
+        requeue=st.none() | st.booleans(),
+    ),
+    metrics=st.just(EvaluationMetrics(in_="x", groups={"g": MetricGroup("r", "t", {"s": MetricValue("INT", "$a")})})),
+)
+
+
+@given(SPECS)
+def test_a_spec_survives_json(spec: JobSpec) -> None:
+    assert from_plain(JobSpec, json.loads(json.dumps(to_plain(spec)))) == spec
+
+
+def test_names_with_an_underscore_lose_it_outside() -> None:
+    assert to_plain(EvaluationMetrics(in_="log"))["in"] == "log"
+
+
+def test_what_a_newer_release_wrote_is_ignored_and_what_is_missing_is_named() -> None:
+    plain = to_plain(Framework("a", "b", "c")) | {"from_the_future": 1}
+    assert from_plain(Framework, plain) == Framework("a", "b", "c")
+    with pytest.raises(CodecError, match=r"\$\.command is missing"):
+        from_plain(Framework, {"name": "a", "version": "b"})
+
+
+@pytest.mark.parametrize(
+    ("plain", "place"),
+    [
+        ({"name": 1, "framework": {}}, r"\$\.name"),
+        ({"name": "x", "framework": []}, r"\$\.framework"),
+        (
+            {"name": "x", "framework": {"name": "a", "version": "b", "command": "c"}, "resources": {"learners": 1.5}},
+            "learners",
+        ),
+        (
+            {"name": "x", "framework": {"name": "a", "version": "b", "command": "c"}, "resources": {"learners": True}},
+            "learners",
+        ),
+        (
+            {"name": "x", "framework": {"name": "a", "version": "b", "command": "c"}, "batch": {"network": "moon"}},
+            "network",
+        ),
+    ],
+)
+def test_a_wrong_type_is_named_by_its_path(plain: dict[str, object], place: str) -> None:
+    with pytest.raises(CodecError, match=place):
+        from_plain(JobSpec, plain)
+
+
+def test_optional_dataclasses() -> None:
+    refused = SubmissionResult(problem=Problem("C101", "bad", 78))
+    assert from_plain(SubmissionResult, to_plain(refused)) == refused
+    assert from_plain(SubmissionResult, to_plain(SubmissionResult(id="x"))).problem is None
+
+
+def test_an_unknown_type_is_refused() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Odd:
+        value: object
+
+    with pytest.raises(CodecError, match="bytes"):
+        to_plain(Odd(b"x"))

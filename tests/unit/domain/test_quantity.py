@@ -1,0 +1,96 @@
+"""Sizes, time limits and numbers as people write them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ffdl_batch.domain.quantity import (
+    format_size,
+    format_time_limit,
+    parse_decimal,
+    parse_size,
+    parse_slurm_memory,
+    parse_time_limit,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("1Gb", 10**9),
+        ("1GB", 10**9),
+        ("8G", 8 * 10**9),
+        ("1GiB", 2**30),
+        ("1 GiB", 2**30),
+        ("512Mi", 512 * 2**20),
+        ("300mib", 300 * 2**20),
+        ("8.5GB", 85 * 10**8),
+        ("1TB", 10**12),
+        (" 1TiB ", 2**40),
+        (".5gb", 5 * 10**8),
+        ("100B", 100),
+    ],
+)
+def test_sizes(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["512", "", "GB", "-1GB", "1GBfoo", "1 2GB", "0GB", "1e3GB", "1,5GB", "9" * 99 + "GB"])
+def test_what_is_no_size(text: str) -> None:
+    with pytest.raises(ValueError, match=r"size|unit|nothing"):
+        parse_size(text)
+
+
+def test_a_bare_number_is_asked_for_its_unit() -> None:
+    with pytest.raises(ValueError, match="512GB or 512MiB"):
+        parse_size("512")
+
+
+@given(st.integers(min_value=1, max_value=2**60))
+def test_a_formatted_size_reads_back_to_within_a_hundredth_of_its_unit(size: int) -> None:
+    assert parse_size(format_size(size)) == pytest.approx(size, rel=0.006)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("5", 300),
+        ("5:30", 330),
+        ("1:02:03", 3723),
+        ("2-0", 172800),
+        ("1-12:30", 131400),
+        ("1-1:1:1", 90061),
+        ("2h30m", 9000),
+        ("90s", 90),
+        ("1w2d", 777600),
+        ("15min", 900),
+    ],
+)
+def test_time_limits(text: str, seconds: int) -> None:
+    assert parse_time_limit(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "0", "-5", "1:2:3:4", "x", "1-", "-1-2", "h", "１", "5:", "1d 2h", "0:0"])
+def test_what_is_no_time_limit(text: str) -> None:
+    with pytest.raises(ValueError, match="time limit"):
+        parse_time_limit(text)
+
+
+@given(st.integers(min_value=1, max_value=10**8))
+def test_a_formatted_time_limit_reads_back(seconds: int) -> None:
+    assert parse_time_limit(format_time_limit(seconds)) == seconds
+
+
+def test_memory_as_sbatch_takes_it() -> None:
+    assert parse_slurm_memory("4000") == 4000 * 2**20
+    assert parse_slurm_memory("8G") == 8 * 2**30
+    with pytest.raises(ValueError, match="sbatch"):
+        parse_slurm_memory("8GiBs")
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "-inf", "one", ""])
+def test_numbers_must_be_finite(text: str) -> None:
+    with pytest.raises(ValueError, match="number"):
+        parse_decimal(text)

@@ -1,0 +1,172 @@
+"""What follows from what is known; each rule of the module, and that unknown is never an end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from ffdl_batch.domain.events import Event, EventKind, FinalRecord, Outcome
+from ffdl_batch.domain.job_state import LIVE, Cause, JobState, Wish
+from ffdl_batch.domain.observation import EndCause, Observation, Phase
+from ffdl_batch.domain.verdict import Evidence, Known, judge
+
+NOW = 1000.0
+
+
+def event(seq: int, phase: str, at: float) -> Event:
+    return Event(seq, at, "node-0", EventKind.PHASE, {"phase": phase, "status": "started"})
+
+
+RUN = [event(1, "load-model", 10.0), event(2, "learner", 20.0), event(3, "store-results", 30.0)]
+DONE = FinalRecord("7", Outcome.COMPLETED, 40.0, stored=True, exit_code=0)
+FAILED = FinalRecord("7", Outcome.FAILED, 40.0, True, 3, None, "C201", "the learner ended with 3", ("boom",))
+
+
+def seen(phase: Phase, end: EndCause | None = None, reason: str = "", native: str = "X") -> Observation:
+    return Observation(phase, native, end, reason=reason, submitted_at=5.0, ended_at=50.0 if end else None)
+
+
+def known(
+    state: JobState = JobState.QUEUED,
+    observation: Observation | None = None,
+    events: Sequence[Event] = (),
+    final: FinalRecord | None = None,
+    wish: Wish = Wish.NONE,
+    forgotten: bool = False,
+    settled: bool = True,
+) -> Known:
+    return Known(state, wish, observation, Evidence(events, final), NOW, forgotten, settled)
+
+
+ENDED_WELL = seen(Phase.ENDED, EndCause.SUCCESS)
+
+
+def test_a_fast_job_shows_every_state_with_its_time() -> None:
+    verdict = judge(known(JobState.DEPLOYING, ENDED_WELL, RUN, DONE))
+    assert verdict.steps == (
+        (JobState.QUEUED, 5.0),
+        (JobState.DOWNLOADING, 10.0),
+        (JobState.PROCESSING, 20.0),
+        (JobState.STORING, 30.0),
+        (JobState.COMPLETED, 40.0),
+    )
+    assert verdict.exit_code == 0
+
+
+def test_phases_come_from_files_before_the_scheduler_says_running() -> None:
+    verdict = judge(known(JobState.QUEUED, seen(Phase.PENDING), RUN[:2]))
+    assert [s for s, _ in verdict.steps] == [JobState.DOWNLOADING, JobState.PROCESSING]
+
+
+@pytest.mark.parametrize("state", sorted(LIVE))
+@pytest.mark.parametrize("observation", [None, seen(Phase.UNKNOWN), seen(Phase.RUNNING), seen(Phase.COMPLETING)])
+@pytest.mark.parametrize("final", [None, DONE, FAILED])
+def test_without_the_schedulers_end_nothing_ends(
+    state: JobState, observation: Observation | None, final: FinalRecord | None
+) -> None:
+    assert all(s in LIVE for s, _ in judge(known(state, observation, RUN, final)).steps)
+
+
+def test_success_by_the_scheduler_alone_is_no_success() -> None:
+    verdict = judge(known(JobState.PROCESSING, ENDED_WELL, RUN))
+    assert verdict.steps[-1][0] is JobState.FAILED
+    assert verdict.error_code == "S106"
+
+
+def test_a_vanished_job_completes_only_by_its_final_record() -> None:
+    assert judge(known(JobState.PROCESSING, None, RUN, DONE)).steps == ((JobState.STORING, 30.0),)
+    assert judge(known(JobState.PROCESSING, None, RUN, DONE, forgotten=True)).steps[-1][0] is JobState.COMPLETED
+    lost = judge(known(JobState.PROCESSING, None, RUN, forgotten=True))
+    assert (lost.steps[-1][0], lost.error_code) == (JobState.FAILED, "S106")
+
+
+def test_a_node_that_fails_after_everything_was_stored_is_a_warning() -> None:
+    verdict = judge(known(JobState.STORING, seen(Phase.ENDED, EndCause.NODE_FAIL, native="NODE_FAIL"), RUN, DONE))
+    assert verdict.steps[-1][0] is JobState.COMPLETED
+    assert "NODE_FAIL" in verdict.warning
+
+
+def test_success_that_was_not_stored_is_s303() -> None:
+    final = FinalRecord("7", Outcome.COMPLETED, 40.0, stored=False, message="no space left")
+    verdict = judge(known(JobState.STORING, seen(Phase.ENDED, EndCause.FAILURE), RUN, final))
+    assert (verdict.steps[-1][0], verdict.error_code, verdict.message) == (JobState.FAILED, "S303", "no space left")
+
+
+def test_a_learners_failure_keeps_its_code_and_its_last_lines() -> None:
+    verdict = judge(known(JobState.PROCESSING, seen(Phase.ENDED, EndCause.FAILURE), RUN, FAILED))
+    assert verdict.steps[-1][0] is JobState.FAILED
+    assert (verdict.error_code, verdict.exit_code, verdict.log_tail) == ("C201", 3, ("boom",))
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [
+        (EndCause.TIMEOUT, "C203"),
+        (EndCause.OUT_OF_MEMORY, "C202"),
+        (EndCause.NODE_FAIL, "S110"),
+        (EndCause.PREEMPTED, "S111"),
+        (EndCause.LAUNCH_FAILED, "S101"),
+        (EndCause.REVOKED, "S112"),
+        (EndCause.FAILURE, "S106"),
+    ],
+)
+def test_an_end_without_final_record_is_the_schedulers(end: EndCause, code: str) -> None:
+    verdict = judge(known(JobState.PROCESSING, seen(Phase.ENDED, end), RUN))
+    assert (verdict.steps[-1][0], verdict.error_code) == (JobState.FAILED, code)
+
+
+@pytest.mark.parametrize("end", [EndCause.TIMEOUT, EndCause.OUT_OF_MEMORY])
+def test_time_limit_and_memory_win_over_the_learners_exit_code(end: EndCause) -> None:
+    verdict = judge(known(JobState.PROCESSING, seen(Phase.ENDED, end), RUN, FAILED))
+    assert verdict.error_code in ("C202", "C203")
+    assert verdict.exit_code == 3
+
+
+def test_every_end_cause_has_a_sentence() -> None:
+    for end in EndCause:
+        verdict = judge(known(JobState.PROCESSING, seen(Phase.ENDED, end, reason="SomeReason"), RUN))
+        assert verdict.steps[-1][0] in (JobState.FAILED, JobState.CANCELLED)
+        assert verdict.message
+
+
+@pytest.mark.parametrize("end", [EndCause.CANCELLED, EndCause.FAILURE, EndCause.TIMEOUT, EndCause.SUCCESS])
+def test_a_cancel_before_everything_was_stored_wins(end: EndCause) -> None:
+    verdict = judge(known(JobState.PROCESSING, seen(Phase.ENDED, end), RUN[:2], wish=Wish.CANCEL))
+    assert verdict.steps[-1][0] is JobState.CANCELLED
+
+
+def test_a_cancel_that_came_too_late_changes_nothing() -> None:
+    verdict = judge(known(JobState.STORING, ENDED_WELL, RUN, DONE, wish=Wish.CANCEL))
+    assert verdict.steps[-1][0] is JobState.COMPLETED
+
+
+def test_a_cancel_outside_of_us_is_cancelled_too() -> None:
+    verdict = judge(known(JobState.QUEUED, seen(Phase.ENDED, EndCause.CANCELLED)))
+    assert verdict.steps[-1][0] is JobState.CANCELLED
+
+
+def test_a_final_record_may_still_become_visible() -> None:
+    assert judge(known(JobState.STORING, ENDED_WELL, RUN, None, settled=False)).steps == ()
+    assert judge(known(JobState.STORING, ENDED_WELL, RUN, DONE, settled=False)).steps[-1][0] is JobState.COMPLETED
+
+
+def test_a_requeue_goes_back_once_and_times_start_anew() -> None:
+    back = judge(known(JobState.PROCESSING, seen(Phase.PENDING), RUN[:2]))
+    assert (back.steps, back.cause) == (((JobState.QUEUED, NOW),), Cause.REQUEUED)
+    claims = [Event(1, 1.0, "head", EventKind.CLAIMED), *RUN[:2], Event(2, 500.0, "head", EventKind.CLAIMED)]
+    again = [*claims, event(4, "learner", 520.0)]
+    assert judge(known(JobState.QUEUED, seen(Phase.PENDING), claims)).steps == ()
+    assert judge(known(JobState.QUEUED, seen(Phase.RUNNING), again)).steps == ((JobState.PROCESSING, 520.0),)
+
+
+def test_times_never_go_backwards_though_clocks_differ() -> None:
+    skewed = [event(1, "load-model", 30.0), event(2, "learner", 20.0)]
+    assert judge(known(JobState.QUEUED, seen(Phase.RUNNING), skewed)).steps == (
+        (JobState.DOWNLOADING, 30.0),
+        (JobState.PROCESSING, 30.0),
+    )
+
+
+def test_an_ended_job_stays_ended() -> None:
+    assert judge(known(JobState.COMPLETED, seen(Phase.RUNNING), RUN)).steps == ()
