@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from pathlib import Path
 
 
@@ -11,7 +12,7 @@ def write_whole(path: Path, text: str, *, mode: int = 0o600, durable: bool = Fal
 
     Raises OSError and leaves nothing behind then.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:

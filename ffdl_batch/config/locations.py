@@ -1,0 +1,192 @@
+"""Where a user's daemon is: its socket, its lock file, and whether the process that the lock names lives.
+
+The client looks here for the daemon, the daemon puts itself here: one set of rules for both. Standard library and
+domain only, because `ffdl-submitd dial` and every client command start with it.
+
+The socket: ``$FFDL_SOCKET``, else ``$XDG_RUNTIME_DIR/ffdl/ffdl.sock`` where that runtime directory is the user's own,
+else ``/tmp/ffdl-<uid>/ffdl.sock``. Anybody may create a name in /tmp, so a directory that is found there is used only
+when it is a real directory, owned by the user, and closed to others: through somebody else's socket manifests, and
+the credentials in them, would be handed over.
+
+The lock file ``daemon.lock`` in the state directory is written by the daemon alone. What it says is believed only as
+far as it can be proved: "dead" needs proof on this machine, everything else counts as alive.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from ffdl_batch.domain.codec import CodecError, from_plain
+from ffdl_batch.domain.exit_codes import ExitCode
+
+SOCKET_NAME = "ffdl.sock"
+LOCK_NAME = "daemon.lock"
+LOG_NAME = "daemon.log"
+MAX_SOCKET_PATH = 107
+"""Bytes that fit into sun_path with its final NUL (unix(7))."""
+_HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,252}", re.ASCII)
+
+
+class PlaceRefused(Exception):
+    """A directory or path that must not, or cannot, hold the daemon's socket."""
+
+    def __init__(self, message: str, cure: str = "", exit_code: int = ExitCode.TRY_AGAIN) -> None:
+        super().__init__(message)
+        self.cure = cure
+        self.exit_code = int(exit_code)
+
+
+class LockUnreadable(Exception):
+    """The lock file is there but is none; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class SocketPlace:
+    """A socket's path; `named`: the user named it, so its owner may be somebody else (a site's daemon)."""
+
+    path: Path
+    named: bool
+
+
+class Holder(StrEnum):
+    """What is known about the process that the lock file names."""
+
+    ALIVE_HERE = "alive here"
+    DEAD = "dead"
+    ELSEWHERE = "elsewhere"
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonLock:
+    """The lock file's content. `start_ticks` is field 22 of ``/proc/<pid>/stat`` (proc(5)), clock ticks since boot."""
+
+    host: str
+    pid: int
+    boot_id: str
+    start_ticks: int
+    socket: str
+    version: str = ""
+    started_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """This machine, as a value, so that tests can be another one."""
+
+    host: str
+    boot_id: str
+    proc: Path = Path("/proc")
+
+    def start_ticks(self, pid: int) -> int | None:
+        """When process `pid` began; None when there is none."""
+        try:
+            text = (self.proc / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+        return int(text.rpartition(")")[2].split()[19])
+
+
+def this_machine() -> Machine:
+    """The machine that we run on."""
+    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return Machine(socket.gethostname(), boot_id)
+
+
+def socket_place(environ: Mapping[str, str], *, tmp: Path = Path("/tmp")) -> SocketPlace:  # noqa: S108
+    """The user's socket; raises :class:`PlaceRefused` where its directory cannot be trusted. Creates nothing."""
+    named = environ.get("FFDL_SOCKET")
+    if named:
+        return SocketPlace(_fitting(Path(named).absolute()), named=True)
+    runtime = environ.get("XDG_RUNTIME_DIR")
+    if runtime and _is_own_directory(Path(runtime)):
+        directory = Path(runtime) / "ffdl"
+        check_directory(directory, closed=False)
+    else:
+        directory = tmp / f"ffdl-{os.getuid()}"
+        check_directory(directory, closed=True)
+    return SocketPlace(_fitting(directory / SOCKET_NAME), named=False)
+
+
+def check_directory(directory: Path, *, closed: bool) -> None:
+    """Refuse a directory that another user made or could write to; one that does not exist is fine.
+
+    `closed`: mode 0700 is demanded, else only that nobody else may write. Raises :class:`PlaceRefused`, with
+    exit code 77 where trying again does not help.
+    """
+    try:
+        found = directory.lstat()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise PlaceRefused(f"{directory} cannot be looked at: {error.strerror}") from error
+    mode = stat.S_IMODE(found.st_mode)
+    if stat.S_ISLNK(found.st_mode):
+        fault = "is a symbolic link"
+    elif not stat.S_ISDIR(found.st_mode):
+        fault = "is not a directory"
+    elif found.st_uid != os.getuid():
+        fault = f"belongs to user {found.st_uid}, not to you"
+    elif mode & (0o077 if closed else 0o022):
+        fault = f"has mode {mode:04o}, which lets others in"
+    else:
+        return
+    raise PlaceRefused(
+        f"{directory} {fault}; the daemon's socket is not looked for there",
+        "remove it if it is yours; else name a directory of your own: FFDL_SOCKET=$HOME/.ffdl/ffdl.sock",
+        ExitCode.NOT_ALLOWED,
+    )
+
+
+def _is_own_directory(path: Path) -> bool:
+    try:
+        found = path.stat()
+    except OSError:
+        return False
+    return path.is_absolute() and stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+
+
+def _fitting(path: Path) -> Path:
+    if len(os.fsencode(path)) > MAX_SOCKET_PATH:
+        raise PlaceRefused(
+            f"the socket's path {path} has more than {MAX_SOCKET_PATH} bytes, the most that Unix sockets take",
+            "set FFDL_SOCKET to a shorter path",
+            ExitCode.USAGE,
+        )
+    return path
+
+
+def read_lock(state_dir: Path) -> DaemonLock | None:
+    """The lock file's content; None when there is none. Raises :class:`LockUnreadable`."""
+    path = state_dir / LOCK_NAME
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise LockUnreadable(f"{path} cannot be read: {error}") from error
+    if not text.strip():
+        return None  # a daemon has just created it, or died before it wrote
+    try:
+        lock = from_plain(DaemonLock, json.loads(text))
+    except (ValueError, CodecError) as error:
+        raise LockUnreadable(f"{path} is not a daemon's lock file: {error}") from error
+    if not _HOST.fullmatch(lock.host):
+        raise LockUnreadable(f"{path} names a host {lock.host[:60]!r}, which is none")
+    return lock
+
+
+def judge_holder(lock: DaemonLock, machine: Machine) -> Holder:
+    """Whether the holder lives. On the same host it is dead when the boot, the process or its start time differ."""
+    if lock.host != machine.host:
+        return Holder.ELSEWHERE
+    if lock.boot_id != machine.boot_id or machine.start_ticks(lock.pid) != lock.start_ticks:
+        return Holder.DEAD
+    return Holder.ALIVE_HERE

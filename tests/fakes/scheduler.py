@@ -1,0 +1,117 @@
+"""A scheduler in memory, with faults on demand, for the tests of services. The real ones are tested elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from ffdl_batch.domain.job import Token
+from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Network, encode
+from ffdl_batch.domain.observation import EndCause, NativeId, Observation, Phase
+from ffdl_batch.ports.scheduler import (
+    BackendFacts,
+    InvalidRequest,
+    LaunchPlan,
+    LaunchRequest,
+    PlannedFile,
+    SchedulerUnreachable,
+    SubmissionUncertain,
+)
+
+
+@dataclass
+class FakeScheduler:
+    """`submitted` are accepted submissions in order; `down`, `refuse`, `lose_reply` make faults.
+
+    `observe_calls` counts questions, whatever the number of jobs in them.
+    """
+
+    name: str = "fake"
+    down: bool = False
+    refuse: str = ""
+    lose_reply: bool = False
+    swallow: bool = False
+    credential_life_s: float = 300.0
+    max_gpus: float = 4.0
+    submitted: list[tuple[NativeId, Token]] = field(default_factory=list)
+    seen: dict[NativeId, Observation] = field(default_factory=dict)
+    cancelled: list[NativeId] = field(default_factory=list)
+    forgotten: set[NativeId] = field(default_factory=set)
+    observe_calls: int = 0
+    next_id: int = 100
+
+    def probe(self) -> BackendFacts:
+        self._answer()
+        return BackendFacts(version="fake 1", needs_image=False)
+
+    def plan(self, request: LaunchRequest) -> LaunchPlan:
+        if request.spec.resources.gpus > self.max_gpus:
+            raise InvalidRequest(f"no node has {request.spec.resources.gpus:g} GPUs; the most is {self.max_gpus:g}")
+        launch = LaunchFile(
+            job_id=request.job_id,
+            attempt=request.attempt,
+            token=request.token,
+            job_dir=request.job_dir.path,
+            attempt_dir=request.attempt_dir.path,
+            doorbell=request.doorbell,
+            learner=LearnerCommand(("true",), {}),
+        )
+        return LaunchPlan(
+            backend=self.name,
+            token=request.token,
+            attempt_dir=request.attempt_dir,
+            launch=launch,
+            files=(PlannedFile("launch.json", encode(launch)), PlannedFile("script.sh", "#!/bin/sh\n", 0o700)),
+            script="#!/bin/sh\n",
+            environment=dict(request.user_env),
+            network=Network("auto", "none", "fake"),
+            warnings=("a warning of the plan",),
+        )
+
+    def submit(self, plan: LaunchPlan) -> NativeId:
+        self._answer()
+        if self.refuse:
+            raise InvalidRequest(self.refuse)
+        if self.swallow:
+            raise SubmissionUncertain("timed out; nothing was accepted, but nobody knows")
+        native = self.accept(plan.token)
+        if self.lose_reply:
+            raise SubmissionUncertain("timed out after the request was accepted")
+        return native
+
+    def accept(self, token: Token) -> NativeId:
+        """What the scheduler does when a request lands."""
+        native = NativeId(str(self.next_id))
+        self.next_id += 1
+        self.submitted.append((native, token))
+        self.seen[native] = Observation(Phase.PENDING, "PENDING", reason="Resources")
+        return native
+
+    def find(self, token: Token, attempt_dir: AttemptDir) -> frozenset[NativeId]:
+        self._answer()
+        return frozenset(native for native, known in self.submitted if known == token)
+
+    def observe(self, ids: Collection[NativeId]) -> Mapping[NativeId, Observation]:
+        self._answer()
+        self.observe_calls += 1
+        return {native: self.seen[native] for native in ids if native in self.seen}
+
+    def signal(self, native_id: NativeId, signal: str) -> None:
+        self._answer()
+
+    def cancel(self, native_id: NativeId) -> None:
+        self._answer()
+        self.cancelled.append(native_id)
+
+    def is_forgotten(self, ids: Collection[NativeId]) -> frozenset[NativeId]:
+        self._answer()
+        return frozenset(ids) & frozenset(self.forgotten)
+
+    def end(self, native: NativeId, cause: EndCause, at: float, started: float | None = 1.0) -> None:
+        """Let the scheduler report an end."""
+        self.seen[native] = Observation(Phase.ENDED, cause.upper(), cause, started_at=started, ended_at=at)
+
+    def _answer(self) -> None:
+        if self.down:
+            raise SchedulerUnreachable("Unable to contact slurm controller")

@@ -1,0 +1,123 @@
+"""Configuration: precedence, origins, and errors that name file and key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.config import ConfigError, Settings, load_settings
+from ffdl_batch.config.images import UnknownImage, known_frameworks, resolve_image
+from ffdl_batch.domain.spec import Framework, NetworkLevel
+
+
+def load(tmp_path: Path, text: str = "", **environ: str) -> Settings:
+    (tmp_path / "ffdl.toml").write_text(text)
+    return load_settings(cwd=tmp_path, environ={"HOME": str(tmp_path), **environ})
+
+
+def test_defaults_lie_under_the_home(tmp_path: Path) -> None:
+    settings = load(tmp_path)
+    assert settings.state_dir == str(tmp_path / ".local/state/ffdl")
+    assert settings.jobs_dir == settings.state_dir
+    assert settings.database == f"sqlite:///{settings.state_dir}/ffdl.sqlite3"
+
+
+def test_a_bare_environment_finds_the_home_in_the_password_database(tmp_path: Path) -> None:
+    assert Path(load_settings(cwd=tmp_path, environ={}).state_dir).is_absolute()
+
+
+def test_the_environment_wins_over_files_and_says_so(tmp_path: Path) -> None:
+    (tmp_path / ".config/ffdl").mkdir(parents=True)
+    (tmp_path / ".config/ffdl/config.toml").write_text("lease_s = 1\nwatch_interval_s = 1\nidle_exit_s = 1\n")
+    settings = load(tmp_path, "watch_interval_s = 2\nidle_exit_s = 2\n", FFDL_IDLE_EXIT_S="3")
+    assert (settings.lease_s, settings.watch_interval_s, settings.idle_exit_s) == (1, 2, 3)
+    origins = {key: origin for key, _, origin in settings.explain()}
+    assert origins["lease_s"].endswith("config.toml")
+    assert origins["watch_interval_s"].endswith("ffdl.toml")
+    assert origins["idle_exit_s"] == "environment FFDL_IDLE_EXIT_S"
+    assert origins["backend"] == "default"
+
+
+def test_backend_tables_and_the_default_backend(tmp_path: Path) -> None:
+    settings = load(tmp_path, '[backend]\ndefault = "slurm"\n[backend.slurm]\ngateway = "cli"\n')
+    assert settings.backend == "slurm"
+    assert settings.backend_settings("slurm") == {"gateway": "cli"}
+    assert settings.backend_settings("local") == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("leese_s = 1", r"ffdl\.toml: unknown key 'leese_s'; did you mean lease_s\?"),
+        ("lease_s = 'x'", "lease_s must be a number above zero"),
+        ("lease_s = 0", "above zero"),
+        ("state_dir = 'relative'", "absolute path"),
+        ("default_memory = '8'", "default_memory"),
+        ("network_minimum = 'moon'", "one of auto, none"),
+        ("= 1", r"ffdl\.toml"),
+        ("[frameworks.x]\nversion = '1'", "table `versions`"),
+        ("[frameworks]\nx = 1", "must be tables"),
+        ("images_dirs = 'x'", "list of paths"),
+    ],
+)
+def test_errors_name_file_and_key(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load(tmp_path, text)
+
+
+@pytest.mark.parametrize(("name", "value"), [("FFDL_LEASE_S", "soon"), ("FFDL_CHECK_IMAGES", "maybe")])
+def test_errors_name_the_variable(tmp_path: Path, name: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=name):
+        load(tmp_path, **{name: value})
+
+
+def test_a_named_file_must_exist(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="FFDL_CONFIG"):
+        load(tmp_path, FFDL_CONFIG=str(tmp_path / "none.toml"))
+
+
+def test_network_minimum(tmp_path: Path) -> None:
+    assert load(tmp_path, 'network_minimum = "none"').network_minimum is NetworkLevel.NONE
+
+
+def framework(name: str, version: str) -> Framework:
+    return Framework(name, version, "true")
+
+
+def test_images(tmp_path: Path) -> None:
+    images = tmp_path / "images"
+    images.mkdir()
+    (images / "python-numpy.sif").touch()
+    settings = load(
+        tmp_path,
+        f'images_dirs = ["{images}"]\n[frameworks.pytorch.versions]\n"2.6" = "python-numpy"\n'
+        '[frameworks.mxnet.versions]\n"1" = "docker://mx/net:1"\n',
+    )
+    sif = str(images / "python-numpy.sif")
+    assert resolve_image(settings, framework("custom", "python-numpy")) == sif
+    assert resolve_image(settings, framework("custom", sif)) == sif
+    assert resolve_image(settings, framework("custom", "python-numpy.sif")) == sif
+    assert resolve_image(settings, framework("custom", "tomcli/pytorch:1")) == "docker://tomcli/pytorch:1"
+    assert resolve_image(settings, framework("custom", "oras://x/y")) == "oras://x/y"
+    assert resolve_image(settings, framework("pytorch", "2.6")) == sif
+    assert resolve_image(settings, framework("pytorch", "v0.2")) == "docker://pytorch/pytorch:v0.2"
+    assert resolve_image(settings, framework("mxnet", "1")) == "docker://mx/net:1"
+    assert known_frameworks(settings)["mxnet"] == ("1",)
+    assert "*" in known_frameworks(settings)["custom"]
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "message"),
+    [
+        ("theano", "1", "known are caffe, "),
+        ("jax", "9", "known are debian"),
+        ("custom", "nothing-here", "make images"),
+        ("custom", "/no/such.sif", "does not exist"),
+        ("custom", "no-such.sif", "is in none of"),
+        ("custom", "..", "make images"),
+    ],
+)
+def test_unknown_images_say_what_is_known(tmp_path: Path, name: str, version: str, message: str) -> None:
+    with pytest.raises(UnknownImage, match=message):
+        resolve_image(load(tmp_path), framework(name, version))

@@ -1,0 +1,96 @@
+"""Model archives: kept whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import stat
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.services import archives
+from ffdl_batch.services.archives import has_archive, receive_archive
+from ffdl_batch.services.problems import Refused
+from tests.unit.services.conftest import Site, model_zip
+
+
+def send(site: Site, data: bytes) -> str:
+    digest = hashlib.sha256(data).hexdigest()
+    receive_archive(site.platform, digest, [data[:10], data[10:]])
+    return digest
+
+
+def kept(site: Site) -> set[str]:
+    return {path.name for path in Path(site.platform.root.models).iterdir()}
+
+
+def test_an_archive_is_kept_once(site: Site) -> None:
+    data = model_zip({"a.py": "1"})
+    digest = hashlib.sha256(data).hexdigest()
+    assert receive_archive(site.platform, digest, [data])
+    assert not receive_archive(site.platform, digest, [data])
+    assert has_archive(site.platform, digest)
+    assert Path(site.platform.root.model(digest)).read_bytes() == data
+
+
+def entry(name: str, mode: int = stat.S_IFREG | 0o644) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("fine.py", "x")
+        info = zipfile.ZipInfo(name)
+        info.external_attr = mode << 16
+        archive.writestr(info, "target")
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("name", ["../evil", "a/../../evil", "/etc/evil", "..\\evil", "C:/evil", "a/.."])
+def test_zip_slip_is_refused_by_name(site: Site, name: str) -> None:
+    before = kept(site)
+    with pytest.raises(Refused, match="reaches outside"):
+        send(site, entry(name))
+    assert kept(site) == before
+
+
+def test_links_devices_and_encrypted_entries_are_refused(site: Site) -> None:
+    with pytest.raises(Refused, match="neither a file nor a directory"):
+        send(site, entry("link", stat.S_IFLNK | 0o777))
+
+
+@pytest.mark.parametrize("data", [b"", b"not a zip", model_zip()[:-10], b"PK\x05\x06" + b"\0" * 18])
+def test_what_is_no_zip_or_empty_is_refused(site: Site, data: bytes) -> None:
+    before = kept(site)
+    with pytest.raises(Refused, match=r"not a readable zip|holds no file"):
+        send(site, data)
+    assert kept(site) == before
+
+
+def test_a_bomb_is_refused_without_unpacking_it(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archives, "RATIO_FLOOR_BYTES", 1000_000)
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("zeros", b"\0" * 5_000_000)
+    with pytest.raises(Refused, match="would unpack to 5000000 bytes"):
+        send(site, buffer.getvalue())
+
+
+def test_a_damaged_transfer_is_noticed(site: Site) -> None:
+    before = kept(site)
+    with pytest.raises(Refused, match="damaged on its way"):
+        receive_archive(site.platform, "0" * 64, [model_zip()])
+    assert kept(site) == before
+
+
+def test_too_large_stops_early(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archives, "MAX_PACKED_BYTES", 100)
+    with pytest.raises(Refused) as caught:
+        send(site, model_zip({"other.py": "1" * 200}))
+    assert caught.value.status == 413
+
+
+@pytest.mark.parametrize("digest", ["", "../../etc/passwd", "Z" * 64, "0" * 63])
+def test_a_digest_is_never_a_path(site: Site, digest: str) -> None:
+    assert not has_archive(site.platform, digest)
+    with pytest.raises(Refused, match="SHA-256"):
+        receive_archive(site.platform, digest, [b""])

@@ -1,0 +1,162 @@
+"""Deploying: one execution per attempt, whatever the scheduler does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.services.cancel import cancel_job
+from ffdl_batch.services.deploy import Deployer
+from ffdl_batch.services.materialize import begun_at
+from tests.unit.services.conftest import MANIFEST, Site
+
+
+def test_a_job_is_submitted_once_under_its_token(site: Site) -> None:
+    job = site.deployed()
+    assert site.states(job) == ["PENDING", "DEPLOYING", "QUEUED"]
+    assert [(str(n), t) for n, t in site.scheduler.submitted] == [(job.native_id, f"{job.id}-1")]
+    assert job.network == "none"
+    assert Path(site.attempt(job).launch).is_file()
+    assert Path(site.platform.root.job(job.id).model_archive).is_file()
+    assert Deployer(site.platform).step() == 0
+
+
+def test_a_refusal_ends_the_job_with_the_schedulers_words(site: Site) -> None:
+    site.scheduler.refuse = "Invalid account or account/partition combination specified"
+    job = site.deployed()
+    assert (job.state, job.error_code) == (JobState.FAILED, "S101")
+    assert "Invalid account" in job.message
+
+
+def test_an_unreachable_scheduler_puts_the_job_off(site: Site) -> None:
+    job = site.accept()
+    site.scheduler.down = True
+    deployer = Deployer(site.platform)
+    for _ in range(5):
+        deployer.step()
+        site.clock.tick(60)
+    assert site.job(job.id).state is JobState.DEPLOYING
+    assert begun_at(site.attempt(site.job(job.id))) is None
+    (health,) = site.platform.adapters.health()
+    assert health.unreachable_since is not None
+    site.scheduler.down = False
+    deployer.step()
+    assert site.job(job.id).state is JobState.QUEUED
+    assert len(site.scheduler.submitted) == 1
+
+
+def test_a_lost_reply_is_looked_for_and_adopted(site: Site) -> None:
+    site.scheduler.lose_reply = True
+    job = site.deployed()
+    assert job.state is JobState.DEPLOYING
+    assert job.uncertain_since is not None
+    site.scheduler.lose_reply = False
+    site.clock.tick(5)
+    Deployer(site.platform).step()
+    job = site.job(job.id)
+    assert (job.state, job.uncertain_since) == (JobState.QUEUED, None)
+    assert len(site.scheduler.submitted) == 1
+
+
+def test_a_swallowed_request_is_sent_again_only_after_the_credentials_life(site: Site) -> None:
+    site.scheduler.swallow = True
+    job = site.deployed()
+    site.scheduler.swallow = False
+    deployer = Deployer(site.platform)
+    for _ in range(10):
+        site.clock.tick(25)
+        deployer.step()
+    assert site.scheduler.submitted == []
+    # the mark on disk has the real clock's time; the life counts from what is later
+    site.clock.at = max(site.clock.at, (begun_at(site.attempt(site.job(job.id))) or 0.0)) + 301
+    deployer.step()
+    assert site.job(job.id).state is JobState.QUEUED
+    assert len(site.scheduler.submitted) == 1
+
+
+def test_of_duplicates_the_claimer_is_kept_and_the_others_are_cancelled(site: Site) -> None:
+    site.scheduler.lose_reply = True
+    job = site.deployed()
+    late = site.scheduler.accept(job.token)
+    claim = Path(site.attempt(job).claim)
+    claim.mkdir()
+    (claim / "owner.json").write_text(f'{{"native_id": "{late}"}}')
+    site.scheduler.lose_reply = False
+    site.clock.tick(5)
+    Deployer(site.platform).step()
+    assert site.job(job.id).native_id == str(late)
+    assert [str(n) for n in site.scheduler.cancelled] == [str(site.scheduler.submitted[0][0])]
+
+
+def test_of_unclaimed_duplicates_the_oldest_is_kept(site: Site) -> None:
+    site.scheduler.lose_reply = True
+    job = site.deployed()
+    late = site.scheduler.accept(job.token)
+    site.clock.tick(5)
+    Deployer(site.platform).step()
+    assert site.scheduler.cancelled == [late]
+
+
+@pytest.mark.parametrize("step", ["claimed", "deploying", "written", "marked", "submitted"])
+def test_a_crash_after_any_step_leads_to_exactly_one_submission(site: Site, step: str) -> None:
+    class Crashed(Exception):
+        """Stands for SIGKILL: nothing after it runs in that step."""
+
+    def crash(reached: str) -> None:
+        if reached == step:
+            raise Crashed
+
+    job = site.accept()
+    with pytest.raises(Crashed):
+        Deployer(site.platform, crash).step()
+    site.clock.at += 1000
+    for _ in range(3):
+        Deployer(site.platform).step()
+        site.clock.at = max(site.clock.at, (begun_at(site.attempt(site.job(job.id))) or 0.0)) + 400
+    assert site.job(job.id).state is JobState.QUEUED
+    assert len(site.scheduler.submitted) == 1
+
+
+def test_two_deployers_never_send_one_job_twice(site: Site) -> None:
+    job = site.accept()
+    first = site.platform.store.claim_deployable("other daemon", limit=10, lease_s=30)
+    assert [leased.job.id for leased in first] == [job.id]
+    assert Deployer(site.platform).step() == 0
+    site.clock.tick(31)
+    assert Deployer(site.platform).step() == 1
+    stale = site.platform.store.begin_attempt(first[0].job, first[0].lease_token, site.clock.now())
+    assert stale is None
+
+
+def test_a_cancel_before_deployment_ends_at_once(site: Site) -> None:
+    job = site.accept()
+    view = cancel_job(site.platform, site.caller, job.id)
+    assert view.state == "CANCELLED"
+    assert Deployer(site.platform).step() == 0
+    assert site.scheduler.submitted == []
+
+
+def test_a_cancel_while_nobody_knows_waits_for_the_truth(site: Site) -> None:
+    site.scheduler.lose_reply = True
+    job = site.deployed()
+    cancel_job(site.platform, site.caller, job.id)
+    site.clock.tick(5)
+    Deployer(site.platform).step()
+    assert site.job(job.id).state is JobState.QUEUED
+    assert site.job(job.id).wish == "cancel"
+
+
+def test_a_dependency_waits_for_the_other_jobs_native_id(site: Site) -> None:
+    first = site.accept("first")
+    manifest = MANIFEST + f"batch: {{dependency: 'afterok:{first.id}'}}\n"
+    second = site.accept("second", manifest)
+    site.scheduler.down = True
+    Deployer(site.platform).step()
+    assert site.job(second.id).state is JobState.PENDING
+    site.scheduler.down = False
+    for _ in range(3):
+        site.clock.tick(60)
+        Deployer(site.platform).step()
+    assert [token for _, token in site.scheduler.submitted] == [f"{first.id}-1", f"{second.id}-1"]

@@ -1,0 +1,100 @@
+"""Accepting jobs."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+from ffdl_batch.services.planning import DRY_RUN_ID, plan_submission
+from ffdl_batch.services.submit import submit
+from tests.unit.services.conftest import MANIFEST, Site
+
+
+def test_an_accepted_job_is_in_the_store_and_nothing_was_sent(site: Site) -> None:
+    job = site.accept()
+    assert site.states(job) == ["PENDING"]
+    assert job.backend == "fake"
+    assert "a warning of the plan" in job.warnings
+    assert site.scheduler.submitted == []
+
+
+def test_the_same_key_gives_the_same_job(site: Site) -> None:
+    assert site.accept("k").id == site.accept("k").id
+    assert site.platform.store.count_live() == 1
+
+
+def test_each_submission_is_accepted_or_refused_on_its_own(site: Site) -> None:
+    bad = MANIFEST.replace("gpus: 1", "gpus: many")
+    results = submit(
+        site.platform, site.caller, [site.submission("a"), site.submission("b", bad), site.submission("c")]
+    )
+    assert [bool(r.id) for r in results] == [True, False, True]
+    problem = results[1].problem
+    assert problem is not None
+    assert problem.exit_code == 78
+    assert "manifest.yml:2" in problem.message
+
+
+def test_impossible_resources_are_refused_and_leave_nothing(site: Site) -> None:
+    (result,) = submit(site.platform, site.caller, [site.submission("a", MANIFEST.replace("gpus: 1", "gpus: 64"))])
+    assert result.problem is not None
+    assert (result.problem.exit_code, "no node has 64 GPUs" in result.problem.message) == (78, True)
+    assert list((Path(site.platform.root.path) / "jobs").iterdir()) == []
+    assert site.platform.store.count_live() == 0
+
+
+def test_no_scheduler_is_try_again(site: Site) -> None:
+    site.scheduler.down = True
+    (result,) = submit(site.platform, site.caller, [site.submission("a")])
+    assert result.problem is not None
+    assert result.problem.exit_code == 75
+
+
+def test_a_scheduler_that_was_seen_once_may_be_away(site: Site) -> None:
+    site.accept("first")
+    site.scheduler.down = True
+    site.clock.tick(3600)
+    assert site.accept("second").state == "PENDING"
+
+
+def test_an_unknown_backend_lists_the_known(site: Site) -> None:
+    (result,) = submit(site.platform, site.caller, [site.submission("a", backend="pbs")])
+    assert result.problem is not None
+    assert "known: " in result.problem.message
+
+
+def test_a_missing_archive_is_refused(site: Site) -> None:
+    (result,) = submit(site.platform, site.caller, [site.submission("a", archive="0" * 64)])
+    assert result.problem is not None
+    assert result.problem.code == "C102"
+
+
+def test_exported_variables_and_credentials_are_private_files_and_not_in_the_record(site: Site) -> None:
+    manifest = MANIFEST + (
+        "data_stores:\n- id: s\n  type: s3_datastore\n  training_data: {container: in}\n"
+        "  connection: {auth_url: 'http://x', user_name: me, password: hunter2}\n"
+    )
+    (result,) = submit(site.platform, site.caller, [site.submission("a", manifest, environ={"TOKEN": "s3cr3t"})])
+    assert result.problem is None
+    job = site.job(result.id)
+    directory = site.platform.root.job(job.id)
+    assert "s3cr3t" in Path(directory.exported).read_text()
+    assert "hunter2" in Path(directory.secrets).read_text()
+    assert stat.S_IMODE(Path(directory.secrets).stat().st_mode) == 0o600
+    assert stat.S_IMODE(Path(directory.path).stat().st_mode) == 0o700
+    assert "hunter2" not in repr(job)
+    assert "s3cr3t" not in repr(job)
+    database = Path(site.platform.settings.state_dir)
+    for file in database.glob("ffdl.sqlite3*"):
+        assert b"hunter2" not in file.read_bytes()
+        assert b"s3cr3t" not in file.read_bytes()
+
+
+def test_a_dry_run_sends_and_keeps_nothing(site: Site) -> None:
+    view = plan_submission(site.platform, site.caller, site.submission("a"), trial=True)
+    assert view.backend == "fake"
+    assert view.network == "none"
+    assert DRY_RUN_ID in view.files[0].text
+    assert "no trial" in view.trial
+    assert site.platform.store.count_live() == 0
+    assert list((Path(site.platform.root.path) / "jobs").iterdir()) == []

@@ -1,0 +1,180 @@
+"""Watching: states come from files at once and from one question for all jobs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ffdl_batch.domain.events import Outcome
+from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.domain.observation import EndCause, NativeId, Observation, Phase
+from ffdl_batch.services.cancel import cancel_job
+from ffdl_batch.services.deploy import Deployer
+from ffdl_batch.services.query import get_job
+from ffdl_batch.services.watch import SETTLE_S, Watcher
+from tests.unit.services.conftest import Site, write_events, write_final
+
+
+def test_a_rung_bell_is_read_without_asking_the_scheduler(site: Site, watcher: Watcher) -> None:
+    job = site.deployed()
+    write_events(site, job, [("load-model", site.clock.now() + 1), ("learner", site.clock.now() + 2)])
+    assert watcher.step(full=False) == 1
+    assert site.job(job.id).state is JobState.PROCESSING
+    assert site.scheduler.observe_calls == 0
+    assert list(Path(site.platform.root.doorbell).iterdir()) == []
+    assert watcher.step(full=False) == 0
+
+
+def test_one_question_for_any_number_of_jobs(site: Site, watcher: Watcher) -> None:
+    for key in range(40):
+        site.accept(str(key))
+    while Deployer(site.platform).step():
+        pass
+    watcher.step(full=True)
+    assert site.scheduler.observe_calls == 1
+
+
+def test_the_whole_life_with_a_time_for_every_state(site: Site, watcher: Watcher) -> None:
+    job = site.deployed()
+    start = site.clock.now()
+    write_events(site, job, [("load-model", start + 1), ("learner", start + 2), ("store-results", start + 3)])
+    site.clock.tick(4)
+    write_final(site, job)
+    site.scheduler.end(NativeId(job.native_id), EndCause.SUCCESS, site.clock.now())
+    watcher.step(full=True)
+    view = get_job(site.platform, site.caller, job.id)
+    assert view.state == "COMPLETED"
+    assert list(view.timestamps) == [
+        "PENDING",
+        "DEPLOYING",
+        "QUEUED",
+        "DOWNLOADING",
+        "PROCESSING",
+        "STORING",
+        "COMPLETED",
+    ]
+    assert sorted(view.timestamps.values()) == list(view.timestamps.values())
+    assert view.ended_at is not None
+
+
+def test_a_failed_learner(site: Site, watcher: Watcher) -> None:
+    job = site.deployed()
+    write_final(
+        site, job, Outcome.FAILED, exit_code=3, error_code="C201", message="learner 1 ended with 3", log_tail=("boom",)
+    )
+    site.scheduler.end(NativeId(job.native_id), EndCause.FAILURE, site.clock.now())
+    watcher.step(full=True)
+    view = get_job(site.platform, site.caller, job.id)
+    assert (view.state, view.error_code, view.exit_code, view.log_tail) == ("FAILED", "C201", 3, ("boom",))
+    assert view.cure
+
+
+def test_an_end_without_final_record_waits_for_the_file_system(site: Site, watcher: Watcher) -> None:
+    job = site.deployed()
+    write_events(site, job, [("learner", site.clock.now())])
+    site.scheduler.end(NativeId(job.native_id), EndCause.SUCCESS, site.clock.now())
+    watcher.step(full=True)
+    assert site.job(job.id).state is JobState.PROCESSING
+    site.clock.tick(SETTLE_S / 2)
+    write_final(site, job)
+    watcher.step(full=True)
+    assert site.job(job.id).state is JobState.COMPLETED
+
+
+def test_and_not_for_ever(site: Site, watcher: Watcher) -> None:
+    job = site.deployed()
+    write_events(site, job, [("learner", site.clock.now())])
+    site.scheduler.end(NativeId(job.native_id), EndCause.NODE_FAIL, site.clock.now())
+    watcher.step(full=True)
+    site.clock.tick(SETTLE_S + 1)
+    watcher.step(full=True)
+    assert (site.job(job.id).state, site.job(job.id).error_code) == (JobState.FAILED, "S110")
+
+
+def test_a_job_left_out_is_unknown_and_not_ended(site: Site, watcher: Watcher) -> None:
+    job = site.deployed()
+    watcher.step(full=True)
+    site.scheduler.seen.clear()
+    for _ in range(10):
+        site.clock.tick(10)
+        watcher.step(full=True)
+    assert site.job(job.id).state is JobState.QUEUED
+    site.scheduler.forgotten.add(NativeId(job.native_id))
+    watcher.step(full=True)
+    assert (site.job(job.id).state, site.job(job.id).error_code) == (JobState.FAILED, "S106")
+
+
+def test_a_forgotten_job_with_proof_is_completed(site: Site, watcher: Watcher) -> None:
+    job = site.deployed()
+    write_final(site, job)
+    site.scheduler.seen.clear()
+    site.scheduler.forgotten.add(NativeId(job.native_id))
+    for _ in range(4):
+        watcher.step(full=True)
+    assert site.job(job.id).state is JobState.COMPLETED
+
+
+def test_a_scheduler_that_does_not_answer_ends_nothing_and_is_left_alone_for_a_while(
+    site: Site, watcher: Watcher
+) -> None:
+    job = site.deployed()
+    site.scheduler.down = True
+    for _ in range(20):
+        watcher.step(full=True)
+    assert site.job(job.id).state is JobState.QUEUED
+    assert not site.platform.adapters.may_ask("fake")
+    write_events(site, job, [("learner", site.clock.now() + 1)])
+    watcher.step(full=False)
+    assert site.job(job.id).state is JobState.PROCESSING
+
+
+def test_a_cancel_is_passed_on_and_repeated_only_after_a_while(site: Site, watcher: Watcher) -> None:
+    job = site.deployed()
+    cancel_job(site.platform, site.caller, job.id)
+    for _ in range(5):
+        watcher.step(full=True)
+    assert len(site.scheduler.cancelled) == 1
+    site.clock.tick(60)
+    watcher.step(full=True)
+    assert len(site.scheduler.cancelled) == 2
+    site.scheduler.end(NativeId(job.native_id), EndCause.CANCELLED, site.clock.now(), started=None)
+    watcher.step(full=True)
+    assert site.job(job.id).state is JobState.CANCELLED
+
+
+def test_the_reason_for_waiting_is_shown_and_goes(site: Site, watcher: Watcher) -> None:
+    job = site.deployed()
+    watcher.step(full=True)
+    assert site.job(job.id).pending_reason == "Resources"
+    site.scheduler.seen[NativeId(job.native_id)] = Observation(Phase.RUNNING, "RUNNING", nodes="n1", started_at=1.0)
+    watcher.step(full=True)
+    assert (site.job(job.id).pending_reason, site.job(job.id).nodes) == ("", "n1")
+
+
+def test_nothing_new_writes_nothing(site: Site, watcher: Watcher) -> None:
+    job = site.deployed()
+    watcher.step(full=True)
+    revision = site.job(job.id).revision
+    for _ in range(5):
+        assert watcher.step(full=True) == 0
+    assert site.job(job.id).revision == revision
+
+
+def test_only_one_watcher_works_at_a_time(site: Site, watcher: Watcher) -> None:
+    job = site.deployed()
+    watcher.step(full=True)
+    other = Watcher(site.platform)
+    write_events(site, job, [("learner", site.clock.now())])
+    assert other.step(full=True) == 0
+    watcher.close()
+    assert other.step(full=True) == 1
+
+
+def test_a_requeued_job_goes_back_and_on(site: Site, watcher: Watcher) -> None:
+    job = site.deployed()
+    write_events(site, job, [("learner", site.clock.now())])
+    site.scheduler.seen[NativeId(job.native_id)] = Observation(Phase.RUNNING, "RUNNING")
+    watcher.step(full=True)
+    site.scheduler.seen[NativeId(job.native_id)] = Observation(Phase.PENDING, "PENDING", reason="BeginTime", restarts=1)
+    watcher.step(full=True)
+    assert site.job(job.id).state is JobState.QUEUED
+    assert site.platform.store.history(job.id)[-1].cause == "requeued"
