@@ -106,7 +106,7 @@ def judge(known: Known) -> Verdict:
         )
     phases = _phases(known)
     end = _end(known)
-    steps = _in_order(known.state, phases, end)
+    steps = _in_order(known, phases, end)
     if end is None or not steps or steps[-1][0] is not end.state:
         return Verdict(steps=steps)
     final = known.evidence.final
@@ -209,15 +209,15 @@ def _late_trouble(seen: Observation | None) -> str:
 
 
 def _in_order(
-    current: JobState, phases: list[tuple[JobState, float]], end: _End | None
+    known: Known, phases: list[tuple[JobState, float]], end: _End | None
 ) -> tuple[tuple[JobState, float], ...]:
-    """Only legal steps, with times that never go backwards (clocks of nodes differ)."""
+    """Only legal steps, with times that neither go backwards nor lie ahead of us (clocks of nodes differ)."""
     steps: list[tuple[JobState, float]] = []
     wanted = phases + ([(end.state, end.at)] if end else [])
-    clock = 0.0
+    current, clock = known.state, 0.0
     for state, at in wanted:
         if is_legal(current, state):
-            clock = max(clock, at)
+            clock = max(clock, min(at, known.now))
             steps.append((state, clock))
             current = state
     return tuple(steps)

@@ -14,7 +14,7 @@ from ffdl_batch.services.intake import Candidate, plan_or_refuse, read_submissio
 from ffdl_batch.services.platform import Caller, Platform
 from ffdl_batch.services.problems import Refused, bad_request, try_again
 from ffdl_batch.services.whole_files import write_whole
-from ffdl_batch.store import NewJob, StoreUnavailable
+from ffdl_batch.store import DuplicateId, NewJob, StoreUnavailable
 
 
 def submit(platform: Platform, caller: Caller, submissions: Sequence[Submission]) -> list[SubmissionResult]:
@@ -33,7 +33,7 @@ def submit(platform: Platform, caller: Caller, submissions: Sequence[Submission]
             results[index] = SubmissionResult(problem=refusal.problem)
     try:
         stored = platform.store.add_jobs([job for _, job, _ in new])
-    except StoreUnavailable as error:
+    except (DuplicateId, StoreUnavailable) as error:
         for _, job, _ in new:
             _discard(platform, job.id)
         raise try_again("S210", str(error)) from error

@@ -168,5 +168,10 @@ def test_times_never_go_backwards_though_clocks_differ() -> None:
     )
 
 
+def test_a_nodes_clock_that_is_ahead_is_not_believed() -> None:
+    ahead = [event(1, "load-model", NOW + 500), event(2, "learner", NOW + 501)]
+    assert {at for _, at in judge(known(JobState.QUEUED, seen(Phase.RUNNING), ahead)).steps} == {NOW}
+
+
 def test_an_ended_job_stays_ended() -> None:
     assert judge(known(JobState.COMPLETED, seen(Phase.RUNNING), RUN)).steps == ()

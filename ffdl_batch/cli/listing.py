@@ -1,0 +1,96 @@
+"""``ffdl list``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from ffdl_batch.cli.present import format_time, print_json, print_table, read_moment
+
+if TYPE_CHECKING:
+    from ffdl_batch.domain.views import JobView
+
+_COLUMNS = ("ID", "NAME", "FRAMEWORK", "STATE", "SUBMITTED", "ENDED", "NODES(REASON)")
+_NAME_WIDTH = 28
+
+
+@click.command("list", context_settings={"help_option_names": ["--help"]})
+@click.option("-t", "--state", "states", multiple=True, metavar="STATES", help="Only these states, as PENDING,QUEUED.")
+@click.option("-n", "--name", default="", help="Only jobs of this name.")
+@click.option(
+    "-S",
+    "--since",
+    metavar="MOMENT",
+    callback=read_moment,
+    help="Only jobs submitted since: 2h, 2027-01-20, yesterday.",
+)
+@click.option("-l", "--limit", type=click.IntRange(1), help="At most so many.")
+@click.option("-a", "--all-users", is_flag=True, help="Everybody's jobs; for administrators.")
+@click.option("-h", "--noheader", is_flag=True, help="No header line.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def list_jobs(  # noqa: PLR0913  (one parameter per option)
+    *,
+    states: Sequence[str],
+    name: str,
+    since: float | None,
+    limit: int | None,
+    all_users: bool,
+    noheader: bool,
+    as_json: bool,
+) -> None:
+    """List jobs, newest first. Times are local."""
+    from ffdl_batch.client import Client
+    from ffdl_batch.client.api import JobFilter
+
+    which = JobFilter(read_states(states), name, since, limit, all_users)
+    with Client() as client:
+        jobs = client.list(which)
+    if as_json:
+        print_json({"jobs": jobs})
+        return
+    columns = (*_COLUMNS[:1], "USER", *_COLUMNS[1:]) if all_users else _COLUMNS
+    print_table(columns, [_row(job, with_user=all_users) for job in jobs], header=not noheader)
+
+
+def read_states(texts: Sequence[str]) -> tuple[str, ...]:
+    """State names of ``-t A,b -t c``; 'all' means no restriction, as in squeue."""
+    from ffdl_batch.domain.job_state import JobState
+
+    names = [word.strip().upper() for text in texts for word in text.split(",") if word.strip()]
+    if "ALL" in names:
+        return ()
+    known = [state.value for state in JobState]
+    for name in names:
+        if name not in known:
+            raise click.BadParameter(f"{name} is no state; states are {', '.join(known)}", param_hint="--state")
+    return tuple(dict.fromkeys(names))
+
+
+def _row(job: JobView, *, with_user: bool) -> list[str]:
+    name = job.name if len(job.name) <= _NAME_WIDTH else job.name[: _NAME_WIDTH - 1] + "+"
+    framework = f"{job.framework}:{job.framework_version}" if job.framework_version else job.framework
+    row = [
+        job.id,
+        name,
+        framework if len(framework) <= _NAME_WIDTH else framework[: _NAME_WIDTH - 1] + "+",
+        job.state,
+        format_time(job.submitted_at),
+        format_time(job.ended_at),
+        place_or_reason(job),
+    ]
+    return [row[0], job.user, *row[1:]] if with_user else row
+
+
+def place_or_reason(job: JobView) -> str:
+    """As squeue's last column: nodes, or in brackets why there are none, or how it failed."""
+    if job.wish not in ("", "none") and job.ended_at is None:
+        return f"({job.wish} requested)"
+    if job.uncertain_since is not None and job.ended_at is None:
+        return "(waiting for the scheduler's answer)"
+    if job.error_code not in ("", "000"):
+        return f"({job.error_code} {job.message})" if job.message else f"({job.error_code})"
+    if job.pending_reason and job.ended_at is None:
+        return f"({job.pending_reason})"
+    return job.nodes

@@ -1,0 +1,135 @@
+"""``ffdl logs``, and ``ffdl loglines`` as FfDL's command line has it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import click
+
+from ffdl_batch.cli.outcome import detachable
+from ffdl_batch.cli.present import format_time, is_colourful, print_json, printable, read_moment
+
+if TYPE_CHECKING:
+    from ffdl_batch.client import Client
+    from ffdl_batch.domain.views import LogLine
+
+_COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
+_HELP = {"help_option_names": ["-h", "--help"]}
+
+
+@click.command(context_settings=_HELP)
+@click.argument("job_id", metavar="ID")
+@click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended. Ctrl-C leaves the job alone.")
+@click.option("--learner", type=click.IntRange(1), help="Only this learner (from 1).")
+@click.option("--by-learner", is_flag=True, help="One learner after the other instead of merged.")
+@click.option("-S", "--since", metavar="MOMENT", callback=read_moment, help="Only lines since: 10m, 2027-01-20T12:34.")
+@click.option("-n", "--tail", type=click.IntRange(0), help="Only the last lines, so many of each learner.")
+@click.option("--timestamps", is_flag=True, help="The time in front of each line, where it is known.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, one line per line.")
+def logs(  # noqa: PLR0913  (one parameter per option)
+    *,
+    job_id: str,
+    follow: bool,
+    learner: int | None,
+    by_learner: bool,
+    since: float | None,
+    tail: int | None,
+    timestamps: bool,
+    as_json: bool,
+) -> None:
+    """The learners' output, while the job runs and after. With several learners, each line names its own."""
+    from ffdl_batch.client import Client
+
+    if by_learner and follow:
+        raise click.UsageError("--by-learner and --follow exclude each other: the first learner's output never ends")
+    with Client() as client, detachable([job_id], f"ffdl logs -f {job_id}"):
+        learners = client.get(job_id).learners
+        wanted = range(1, learners + 1) if by_learner and learner is None else [learner]
+        for which in wanted:
+            lines = client.logs(job_id, follow=follow, learner=which, since=since, tail=tail)
+            print_lines(lines, named=learners > 1 and learner is None, timestamps=timestamps, as_json=as_json)
+
+
+def print_lines(lines: Iterable[LogLine], *, named: bool, timestamps: bool, as_json: bool) -> None:
+    """Print as they come; a terminal gets no control characters, a pipe gets the lines as they are."""
+    terminal = is_terminal()
+    for line in lines:
+        if as_json:
+            print_json({"line": line})
+            continue
+        when = f"{format_time(line.at)} " if timestamps else ""
+        who = f"[{line.learner}] " if named else ""
+        click.echo(f"{when}{who}{keep_colours(line.line) if terminal else line.line}")
+
+
+def is_terminal() -> bool:
+    """Whether standard output is a terminal."""
+    return sys.stdout.isatty()
+
+
+def keep_colours(text: str) -> str:
+    """A log line for a terminal: its colours may stay, everything else that steers a terminal goes.
+
+    A carriage return means that what follows overwrote the line (a progress bar): its last stage is shown.
+    """
+    last = text.rstrip("\r").rpartition("\r")[2]
+    if "\x1b" not in last:
+        return printable(last)
+    parts = _COLOUR.split(last)
+    if not is_colourful():
+        return "".join(printable(part) for part in parts[::2])
+    return "".join(part if odd % 2 else printable(part) for odd, part in enumerate(parts)) + "\x1b[0m"
+
+
+@click.command(context_settings=_HELP)
+@click.argument("job_id", metavar="ID")
+@click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, one line per line.")
+@click.option("--pagesize", type=click.IntRange(1), help="At most so many lines; all without it.")
+@click.option("--pos", type=int, default=0, help="First line by number; a negative one counts from the end.")
+@click.option("--since", metavar="MOMENT", callback=read_moment, help="Only lines since; --pos is not looked at then.")
+@click.option("--learner", type=click.IntRange(1), default=1, show_default=True, help="Whose lines.")
+def loglines(  # noqa: PLR0913  (one parameter per option)
+    *,
+    job_id: str,
+    follow: bool,
+    as_json: bool,
+    pagesize: int | None,
+    pos: int,
+    since: float | None,
+    learner: int,
+) -> None:
+    """One learner's output as FfDL prints it: number, time in milliseconds, line."""
+    from ffdl_batch.client import Client
+
+    if follow and (pagesize is not None or pos < 0):
+        raise click.UsageError("--follow goes with neither --pagesize nor a negative --pos")
+    with Client() as client, detachable([job_id], f"ffdl loglines -f {job_id}"):
+        for line in _page(client, job_id, learner, follow=follow, pagesize=pagesize, pos=pos, since=since):
+            if as_json:
+                print_json({"line": line})
+            else:
+                milliseconds = "N/A" if line.at is None else str(round(line.at * 1000))
+                click.echo(f"{line.index} {milliseconds} {printable(line.line) if is_terminal() else line.line}")
+
+
+def _page(  # noqa: PLR0913  (FfDL's five paging parameters)
+    client: Client,
+    job_id: str,
+    learner: int,
+    *,
+    follow: bool,
+    pagesize: int | None,
+    pos: int,
+    since: float | None,
+) -> Iterator[LogLine]:
+    """FfDL's paging: since wins; pos > 0 starts at that number, pos < 0 so many before the end."""
+    tail = -pos if pos < 0 and since is None else None
+    lines: Iterable[LogLine] = client.logs(job_id, follow=follow, learner=learner, since=since, tail=tail)
+    if pos > 0 and since is None:
+        lines = (line for line in lines if line.index >= pos)
+    return iter(islice(lines, pagesize))

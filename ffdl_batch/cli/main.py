@@ -1,0 +1,75 @@
+"""``ffdl``: one word, one verb. Each verb's module is imported when it is used, so that all of them start fast."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import NoReturn
+
+import click
+
+from ffdl_batch.cli.outcome import run
+
+VERBS: dict[str, tuple[str, str]] = {
+    "submit": ("submit:submit", "Submit manifests with their model."),
+    "list": ("listing:list_jobs", "List jobs, newest first."),
+    "show": ("show:show", "Everything about a job."),
+    "logs": ("logs:logs", "The learners' output."),
+    "loglines": ("logs:loglines", "The learners' output by number, as FfDL prints it."),
+    "events": ("events:events", "The changes of a job's state."),
+    "wait": ("wait:wait", "Wait until jobs have ended."),
+    "cancel": ("cancel:cancel", "End jobs."),
+    "validate": ("validate:validate", "Check manifests; needs no daemon."),
+    "plan": ("plan:plan", "What a submission would send."),
+    "schema": ("schema:schema", "The manifest's JSON Schema."),
+    "init": ("init:init", "Write a manifest and a model that run as they are."),
+    "config": ("config:config", "The configuration, and where each value came from."),
+    "completion": ("completion:completion", "Completion for bash, zsh or fish."),
+    "version": ("version:version", "The version of this program."),
+}
+ALIASES = {
+    "train": "submit",
+    "ls": "list",
+    "ps": "list",
+    "status": "show",
+    "describe": "show",
+    "delete": "cancel",
+}
+
+
+class LazyGroup(click.Group):
+    """Knows its commands by name and imports one when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  (click's signature)
+        """The verbs in the order of a job's life; aliases are not repeated."""
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """The verb or alias; None lets click suggest the nearest."""
+        found = VERBS.get(ALIASES.get(cmd_name, cmd_name))
+        if found is None:
+            return None
+        module, _, name = found[0].partition(":")
+        command = getattr(import_module(f"ffdl_batch.cli.{module}"), name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """The verbs with their line from the table: help imports no verb."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in VERBS.items()])
+        with formatter.section("Other names"):
+            formatter.write_dl([(alias, f"same as {verb}") for alias, verb in ALIASES.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+def ffdl() -> None:
+    """Deep-learning training jobs from one manifest, on Slurm or on this machine.
+
+    Every command that reads takes --json. Exit codes: 0 done, 1 failed, 2 wrong usage, 66 missing input, 75 try
+    again, 77 not allowed, 78 bad manifest, 124 timed out, 130 interrupted.
+    """
+
+
+def main() -> NoReturn:
+    """The console script ``ffdl``."""
+    run(ffdl, "ffdl")

@@ -1,0 +1,106 @@
+"""How commands end: exit codes, messages on standard error, Ctrl-C and closed pipes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NoReturn
+
+import click
+
+from ffdl_batch.domain.exit_codes import ExitCode
+
+_CLOSED_PIPE = 128 + signal.SIGPIPE
+"""What a shell reports for a program that SIGPIPE ended; `ffdl logs | head` looks like any other filter."""
+
+
+class Stop(Exception):
+    """Ends the command with a code of our own; the message goes to standard error."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = int(code)
+
+
+class Detached(Exception):
+    """Ctrl-C while following or waiting; the message says that the job goes on."""
+
+
+def complain(text: str) -> None:
+    """One message for a person, on standard error."""
+    context = click.get_current_context(silent=True)
+    program = context.find_root().info_name if context else "ffdl"
+    for line in text.splitlines():
+        click.echo(f"{program}: {line}", err=True)
+
+
+@contextmanager
+def detachable(job_ids: Sequence[str], again: str) -> Iterator[None]:
+    """Ctrl-C inside leaves the jobs alone and says so; `again` is the command that picks up where this ended."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        whom = job_ids[0] if len(job_ids) == 1 else f"{len(job_ids)} jobs"
+        verb = "goes" if len(job_ids) == 1 else "go"
+        raise Detached(f"detached; {whom} {verb} on. Again: {again}. To end: ffdl cancel {job_ids[0]}") from None
+
+
+def run(command: click.Command, program: str) -> NoReturn:
+    """Run a command as the whole process; every way out goes through here."""
+    sys.exit(_guard(lambda: command.main(prog_name=program, standalone_mode=False), program))
+
+
+def _guard(body: Callable[[], object], program: str) -> int:
+    try:
+        code = body()
+        sys.stdout.flush()
+        return code if isinstance(code, int) else ExitCode.OK
+    except BrokenPipeError:
+        # Python flushes standard output once more at exit: give it somewhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _CLOSED_PIPE
+    except Detached as detached:
+        click.echo(f"\n{program}: {detached}", err=True)
+        return ExitCode.INTERRUPTED
+    except (KeyboardInterrupt, click.Abort):
+        click.echo(f"\n{program}: interrupted", err=True)
+        return ExitCode.INTERRUPTED
+    except Stop as stop:
+        _say(program, str(stop))
+        return stop.code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except Exception as error:  # noqa: BLE001  (the last line of defence: no traceback reaches a user)
+        return _explain(error, program)
+
+
+def _say(program: str, text: str) -> None:
+    for line in text.splitlines():
+        click.echo(f"{program}: {line}", err=True)
+
+
+def _explain(error: Exception, program: str) -> int:
+    if os.environ.get("FFDL_DEBUG") == "1":
+        raise error
+    problem = getattr(error, "problem", None)
+    if problem is not None:  # a ClientError, without importing the client for commands that never use it
+        _say(program, str(error))
+        return int(problem.exit_code)
+    message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    _say(program, f"unexpected error: {message}")
+    _say(program, f"this is a defect; FFDL_DEBUG=1 shows where it happened; the daemon's log is {_daemon_log()}")
+    return ExitCode.FAILED
+
+
+def _daemon_log() -> str:
+    from ffdl_batch.client.errors import ClientError
+    from ffdl_batch.client.locate import locate_state_dir
+
+    try:
+        return str(locate_state_dir(os.environ) / "daemon.log")
+    except ClientError:
+        return "daemon.log in its state directory"

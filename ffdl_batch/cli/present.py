@@ -1,0 +1,108 @@
+"""Text for people and JSON for programs; the only place that knows what a time or a table looks like."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+
+import click
+
+from ffdl_batch.domain.codec import to_plain
+from ffdl_batch.domain.views import SCHEMA
+
+_COLOURS = {
+    "COMPLETED": "green",
+    "FAILED": "red",
+    "CANCELLED": "yellow",
+    "HALTED": "yellow",
+    "PROCESSING": "cyan",
+    "DOWNLOADING": "cyan",
+    "STORING": "cyan",
+}
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_AGO = re.compile(r"(?:(\d+)w)?(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?:in)?)?(?:(\d+)s)?(?:\s*ago)?", re.ASCII)
+_UNITS_S = (604800, 86400, 3600, 60, 1)
+_MILLISECONDS_FROM = 10**11
+
+
+def print_json(fields: Mapping[str, object]) -> None:
+    """One JSON document on one line, with the schema's version in front."""
+    plain = {"schema": SCHEMA, **{key: to_plain(value) for key, value in fields.items()}}
+    click.echo(json.dumps(plain, ensure_ascii=True))
+
+
+def is_colourful() -> bool:
+    """Colour is for terminals, and not where NO_COLOR is set (no-color.org)."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+
+
+def paint_state(state: str, text: str | None = None) -> str:
+    """The state, or `text` in the state's colour."""
+    shown = state if text is None else text
+    return click.style(shown, fg=_COLOURS.get(state)) if is_colourful() and state in _COLOURS else shown
+
+
+def printable(text: str) -> str:
+    """Without control characters: a job's name or a log line must not steer a terminal. Tabs stay."""
+    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def format_time(at: float | None) -> str:
+    """Local time as squeue prints it; N/A where there is none."""
+    return "N/A" if at is None else time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(at))
+
+
+def format_number(number: float) -> str:
+    """4 for 4.0, 0.5 for 0.5."""
+    return f"{number:g}"
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, header: bool = True) -> None:
+    """Left-aligned columns two blanks apart, no blanks at the end; the last column may be any width."""
+    cells = [[printable(cell) for cell in row] for row in rows]
+    lines = ([list(columns)] if header else []) + cells
+    widths = [max((len(line[i]) for line in lines), default=0) for i in range(len(columns))]
+    state_column = columns.index("STATE") if "STATE" in columns else -1
+    for number, line in enumerate(lines):
+        padded = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
+        if state_column >= 0 and (number or not header):
+            padded[state_column] = paint_state(line[state_column], padded[state_column])
+        click.echo("  ".join(padded).rstrip())
+
+
+def parse_moment(text: str, now: float) -> float:
+    """Seconds since the epoch of a moment in the past.
+
+    Taken are: ``2h30m`` or ``5m ago`` (so long ago), ``2027-01-20`` and ``2027-01-20T12:34[:56]`` (local time unless
+    a zone is given), ``now``, ``today``, ``yesterday``, seconds or milliseconds since the epoch. Raises ValueError.
+    """
+    word = text.strip().lower()
+    midnight = datetime.fromtimestamp(now).replace(hour=0, minute=0, second=0, microsecond=0).timestamp()
+    named = {"now": now, "today": midnight, "yesterday": midnight - 86400}
+    if word in named:
+        return named[word]
+    if re.fullmatch(r"\d{9,}(\.\d+)?", word):
+        number = float(word)
+        return number / 1000 if number >= _MILLISECONDS_FROM else number
+    ago = _AGO.fullmatch(word)
+    if ago and any(ago.groups()):
+        return now - sum(int(n or 0) * unit for n, unit in zip(ago.groups(), _UNITS_S, strict=True))
+    try:
+        return datetime.fromisoformat(text.strip()).timestamp()
+    except ValueError:
+        raise ValueError(f"{text[:60]!r} is no moment; write for example 30m, 2027-01-20T12:34 or yesterday") from None
+
+
+def read_moment(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
+    """The callback of options that hold a moment."""
+    if value is None:
+        return None
+    try:
+        return parse_moment(value, time.time())
+    except ValueError as error:
+        raise click.BadParameter(str(error), ctx, param) from None

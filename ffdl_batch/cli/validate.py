@@ -1,0 +1,86 @@
+"""``ffdl validate``: the daemon's own check, in this process."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ffdl_batch.cli.outcome import complain
+from ffdl_batch.cli.present import print_json
+from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.findings import Finding, Severity
+
+if TYPE_CHECKING:
+    from ffdl_batch.manifest import Defaults
+
+_READ = (1 << 20) + 1
+"""One byte more than a manifest may have: the check then says that it is too large."""
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.option("--strict", is_flag=True, help="Unknown keys are errors.")
+@click.option("-Q", "--quiet", is_flag=True, help="Print errors only.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, one line per file.")
+def validate(files: Sequence[str], strict: bool, quiet: bool, as_json: bool) -> int:
+    """Check manifests and say what is wrong, where, and what would be right. Exit code 78 if any is in error."""
+    defaults = _site_defaults()
+    code = 0
+    for file in files:
+        try:
+            data = _read(file)
+        except OSError as error:
+            complain(f"{file}: {error.strerror}")
+            code = code or ExitCode.NO_INPUT
+            continue
+        findings = _check(data, file, defaults, strict=strict)
+        valid = not any(finding.severity is Severity.ERROR for finding in findings)
+        if not valid:
+            code = ExitCode.BAD_MANIFEST
+        if as_json:
+            print_json({"file": file, "valid": valid, "findings": findings})
+        else:
+            _print(file, findings, valid=valid, quiet=quiet)
+    return code
+
+
+def _read(file: str) -> bytes:
+    if file == "-":
+        return sys.stdin.buffer.read(_READ)
+    with Path(file).open("rb") as opened:
+        return opened.read(_READ)
+
+
+def _check(data: bytes, file: str, defaults: Defaults, *, strict: bool) -> tuple[Finding, ...]:
+    from ffdl_batch.manifest import ManifestSource, parse_manifest
+
+    name = "<stdin>" if file == "-" else file
+    base_dir = str(Path.cwd() if file == "-" else Path(file).absolute().parent)
+    return parse_manifest(ManifestSource(data, name, base_dir), defaults=defaults, strict=strict).findings
+
+
+def _site_defaults() -> Defaults:
+    """What the daemon of this user would take for what a manifest leaves out."""
+    from ffdl_batch.cli.config import settings_or_stop
+    from ffdl_batch.config.images import known_frameworks
+    from ffdl_batch.domain.quantity import parse_size
+    from ffdl_batch.manifest import Defaults
+
+    settings = settings_or_stop()
+    return Defaults(
+        memory_bytes=parse_size(settings.default_memory),
+        cpus=settings.default_cpus,
+        known_frameworks=known_frameworks(settings),
+    )
+
+
+def _print(file: str, findings: Sequence[Finding], *, valid: bool, quiet: bool) -> None:
+    for finding in findings:
+        if not quiet or finding.severity is Severity.ERROR:
+            click.echo(str(finding), err=True)
+    if valid and not quiet:
+        click.echo(f"{file}: ok")

@@ -1,0 +1,34 @@
+"""``ffdl wait``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import click
+
+from ffdl_batch.cli.outcome import detachable
+from ffdl_batch.cli.present import print_json
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("job_ids", nargs=-1, required=True, metavar="ID...")
+@click.option("--timeout", "timeout_s", type=click.FloatRange(0), metavar="SECONDS", help="Give up after so long.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, one line per job.")
+def wait(job_ids: Sequence[str], timeout_s: float | None, as_json: bool) -> int:
+    """Wait until jobs have ended; exits with the job's exit code (the largest of several), 124 after --timeout."""
+    from ffdl_batch.client import Client
+    from ffdl_batch.client.api import job_exit_code
+
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    code = 0
+    with Client() as client, detachable(job_ids, f"ffdl wait {' '.join(job_ids)}"):
+        for job_id in job_ids:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            job = client.wait(job_id, left)
+            code = max(code, job_exit_code(job))
+            if as_json:
+                print_json({"job": job})
+            else:
+                click.echo(f"{job.id} {job.state}")
+    return code

@@ -1,0 +1,41 @@
+"""The typed Python client: HTTP over the daemon's Unix socket, on the standard library alone.
+
+::
+
+    from ffdl_batch import Client
+
+    job = Client().submit("manifest.yml", "model/", time="2h", partition="gpu")
+    for line in job.logs(follow=True):
+        print(line.line)
+    print(job.wait().state)
+
+It holds no rule about jobs: the daemon checks and decides. What the client adds is packing the model, finding
+or starting the daemon, and resuming streams when the daemon restarts.
+"""
+
+from ffdl_batch.client.api import Client, OptionValue
+from ffdl_batch.client.errors import (
+    ClientError,
+    DaemonUnreachable,
+    InputUnusable,
+    NotAllowed,
+    OtherSchema,
+    RequestRefused,
+    UnknownJob,
+    WaitTimedOut,
+)
+from ffdl_batch.client.handle import JobHandle
+
+__all__ = [
+    "Client",
+    "ClientError",
+    "DaemonUnreachable",
+    "InputUnusable",
+    "JobHandle",
+    "NotAllowed",
+    "OptionValue",
+    "OtherSchema",
+    "RequestRefused",
+    "UnknownJob",
+    "WaitTimedOut",
+]

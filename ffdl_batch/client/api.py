@@ -1,0 +1,271 @@
+"""The client's calls, one per request of the daemon's API."""
+
+from __future__ import annotations
+
+import builtins
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+from urllib.parse import quote, urlencode
+
+from ffdl_batch.client.errors import RequestRefused, WaitTimedOut
+from ffdl_batch.client.handle import JobHandle
+from ffdl_batch.client.manifest import read_manifest
+from ffdl_batch.client.start import Dialling
+from ffdl_batch.client.streams import LONG_POLL_S, LogQuery, iterate_events, iterate_logs
+from ffdl_batch.client.submission import (
+    OptionValue,
+    Wanted,
+    build_submission,
+    cut_into_requests,
+    wanted_from_keywords,
+)
+from ffdl_batch.client.wire import Request, Wire, json_request
+from ffdl_batch.domain.codec import CodecError, from_plain, to_plain
+from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.job_state import TERMINAL, JobState
+from ffdl_batch.domain.views import (
+    EventView,
+    Health,
+    JobView,
+    LogLine,
+    PlanView,
+    Problem,
+    Submission,
+    SubmissionResult,
+)
+
+__all__ = ["Client", "JobFilter", "OptionValue"]
+V = TypeVar("V")
+_POLL_MARGIN_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class JobFilter:
+    """Which jobs a listing holds. `states` are names as in JobState; `since` is seconds since the epoch."""
+
+    states: tuple[str, ...] = ()
+    name: str = ""
+    since: float | None = None
+    limit: int | None = None
+    all_users: bool = False
+
+    def query(self) -> str:
+        """The query part of the URL, with its question mark."""
+        pairs = [("state", state) for state in self.states]
+        if self.name:
+            pairs.append(("name", self.name))
+        if self.since is not None:
+            pairs.append(("since", f"{self.since:.6f}"))
+        if self.limit is not None:
+            pairs.append(("limit", str(self.limit)))
+        if self.all_users:
+            pairs.append(("all_users", "true"))
+        return f"?{urlencode(pairs)}" if pairs else ""
+
+
+class Client:
+    """Talks to the daemon; starts one where none runs, unless ``start=False``.
+
+    Nothing is opened before the first call. One client serves one thread; use it as a context manager, or call
+    :meth:`close`, to end its connection early. All calls raise :class:`~ffdl_batch.client.ClientError`.
+    """
+
+    def __init__(
+        self,
+        socket_path: str | Path | None = None,
+        *,
+        start: bool = True,
+        state_dir: str | Path | None = None,
+        dialling: Dialling | None = None,
+    ) -> None:
+        self._dialling = dialling or Dialling(
+            socket_path=Path(socket_path).absolute() if socket_path else None,
+            state_dir=Path(state_dir).absolute() if state_dir else None,
+            start=start,
+        )
+        self._wire = Wire(self._dialling.dial)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the connection; a later call opens another."""
+        self._wire.close()
+
+    def submit(
+        self,
+        manifest: str | Path,
+        model: str | Path,
+        *,
+        backend: str = "",
+        strict: bool = False,
+        **options: OptionValue,
+    ) -> JobHandle:
+        """Submit one job: a manifest's path or text, and the model's directory or zip.
+
+        `options` are those of ``ffdl-submit`` with underscores (``time="2h"``, ``cpus_per_task=4``, ``hold=True``).
+        When this returns, the daemon has the job durably. Raises RequestRefused with all findings.
+        """
+        result = self.submit_many([manifest], model, backend=backend, strict=strict, **options)[0]
+        if result.problem is not None:
+            raise RequestRefused(result.problem)
+        return JobHandle(self, result.id, result.warnings, result.network)
+
+    def submit_many(
+        self,
+        manifests: Sequence[str | Path],
+        model: str | Path,
+        *,
+        backend: str = "",
+        strict: bool = False,
+        **options: OptionValue,
+    ) -> builtins.list[SubmissionResult]:
+        """Submit several jobs that share a model; results in order, each an id or a problem."""
+        wanted = wanted_from_keywords(backend, strict, options)
+        texts = [read_manifest(manifest) for manifest in manifests]
+        digest = self.upload(model)
+        return self.send([build_submission(text, digest, wanted) for text in texts])
+
+    def upload(self, model: str | Path, told: Callable[[str], None] | None = None) -> str:
+        """Pack the model, upload it unless the daemon has it, and return its digest. `told` hears what happens."""
+        from ffdl_batch.client.pack import open_model
+
+        tell = told or (lambda _: None)
+        with open_model(Path(model)) as archive:
+            path = f"/api/v1/archives/{archive.digest}"
+            tell(f"model {model}: {archive.size} bytes, sha256 {archive.digest}")
+            if self._wire.ask_status(Request("HEAD", path)) != 200:
+                tell("uploading it")
+                request = Request("PUT", path, archive.file, archive.size, "application/zip", timeout_s=600.0)
+                self._wire.ask(request)
+            return archive.digest
+
+    def send(self, submissions: Sequence[Submission]) -> builtins.list[SubmissionResult]:
+        """Send submissions whose archive is uploaded, at most 100 a request; results in order."""
+        results: builtins.list[SubmissionResult] = []
+        for part in cut_into_requests(submissions):
+            body = {"submissions": [to_plain(submission) for submission in part]}
+            reply = self._wire.ask(json_request("POST", "/api/v1/jobs", body))
+            answers = [_read(SubmissionResult, plain) for plain in reply.get("results", ())]
+            if len(answers) != len(part):
+                raise _odd(f"{len(answers)} results for {len(part)} submissions")
+            results.extend(answers)
+        return results
+
+    def plan(
+        self,
+        manifest: str | Path,
+        model: str | Path,
+        *,
+        backend: str = "",
+        strict: bool = False,
+        trial: bool = False,
+        **options: OptionValue,
+    ) -> PlanView:
+        """What a submission would send, exactly; nothing is sent. `trial`: ask the scheduler when it would start."""
+        from ffdl_batch.client.pack import open_model
+
+        wanted: Wanted = wanted_from_keywords(backend, strict, options)
+        text = read_manifest(manifest)
+        with open_model(Path(model)) as archive:
+            digest = archive.digest
+        return self.plan_submission(build_submission(text, digest, wanted), trial=trial)
+
+    def plan_submission(self, submission: Submission, *, trial: bool = False) -> PlanView:
+        """See :meth:`plan`."""
+        body = {"submission": to_plain(submission), "trial": trial}
+        return _read(PlanView, self._wire.ask(json_request("POST", "/api/v1/plan", body)).get("plan"))
+
+    def get(self, job_id: str) -> JobView:
+        """One job; raises UnknownJob."""
+        return _read(JobView, self._wire.ask(_job_request("GET", job_id)).get("job"))
+
+    def list(self, which: JobFilter | None = None) -> builtins.list[JobView]:
+        """Jobs, newest first."""
+        query = (which or JobFilter()).query()
+        reply = self._wire.ask(Request("GET", f"/api/v1/jobs{query}"))
+        return [_read(JobView, plain) for plain in reply.get("jobs", ())]
+
+    def wait(self, job_id: str, timeout_s: float | None = None) -> JobView:
+        """The job once it has ended; raises WaitTimedOut after `timeout_s` seconds. The job goes on either way."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            left = LONG_POLL_S if deadline is None else max(0.0, min(LONG_POLL_S, deadline - time.monotonic()))
+            request = _job_request("GET", job_id, f"/wait?wait_s={math.ceil(left)}", left + _POLL_MARGIN_S)
+            job = _read(JobView, self._wire.ask(request).get("job"))
+            if is_ended(job):
+                return job
+            if deadline is not None and time.monotonic() >= deadline:
+                message = f"{job_id} is {job.state} after {timeout_s:g} s and goes on"
+                raise WaitTimedOut(Problem("000", message, int(ExitCode.TIMEOUT)))
+
+    def logs(
+        self,
+        job_id: str,
+        *,
+        follow: bool = False,
+        learner: int | None = None,
+        since: float | None = None,
+        tail: int | None = None,
+    ) -> Iterator[LogLine]:
+        """The learners' lines, merged; with `follow` until the job has ended. Raises UnknownJob at the first line."""
+        with closing(Wire(self._dialling.dial)) as wire:  # its own connection: other calls may come in between
+            yield from iterate_logs(wire, LogQuery(_safe(job_id), follow, learner, since, tail))
+
+    def events(self, job_id: str, *, follow: bool = False, after: int = 0) -> Iterator[EventView]:
+        """The changes of state after number `after`; with `follow` until the job has ended."""
+        with closing(Wire(self._dialling.dial)) as wire:
+            yield from iterate_events(wire, _safe(job_id), follow=follow, after=after)
+
+    def cancel(self, job_id: str) -> JobView:
+        """Ask for the job's end; the answer shows the wish, the end comes later. A job that has ended stays so."""
+        return _read(JobView, self._wire.ask(_job_request("POST", job_id, "/cancel")).get("job"))
+
+    def health(self) -> Health:
+        """The daemon itself."""
+        return _read(Health, self._wire.ask(Request("GET", "/api/v1/health")))
+
+
+def is_ended(job: JobView) -> bool:
+    """Whether the job is in a terminal state; a state of a newer release counts as none."""
+    return job.state in {state.value for state in TERMINAL}
+
+
+def job_exit_code(job: JobView) -> int:
+    """What a command that waited for this job ends with, as ``sbatch --wait``: 0, its exit code, 128+signal, or 1."""
+    if job.state == JobState.COMPLETED:
+        return 0
+    if job.exit_signal:
+        return 128 + job.exit_signal
+    return job.exit_code or int(ExitCode.FAILED)
+
+
+def _safe(job_id: str) -> str:
+    """The id as one segment of a path, whatever the caller passed."""
+    return quote(job_id, safe="")
+
+
+def _job_request(method: str, job_id: str, rest: str = "", timeout_s: float = 120.0) -> Request:
+    return Request(method, f"/api/v1/jobs/{_safe(job_id)}{rest}", job_id=job_id, timeout_s=timeout_s)
+
+
+def _read(kind: type[V], plain: Mapping[str, Any] | object) -> V:
+    try:
+        return from_plain(kind, plain)
+    except CodecError as error:
+        raise _odd(str(error)) from error
+
+
+def _odd(why: str) -> RequestRefused:
+    return RequestRefused(Problem("S106", f"the daemon's answer cannot be read: {why}", int(ExitCode.FAILED)))

@@ -1,0 +1,57 @@
+"""What the client raises. Every exception carries a :class:`~ffdl_batch.domain.views.Problem`."""
+
+from __future__ import annotations
+
+from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.findings import Severity
+from ffdl_batch.domain.views import Problem
+
+
+class ClientError(Exception):
+    """Base class. `problem.exit_code` is what a command that meets it ends with."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        super().__init__(describe(problem))
+
+
+class RequestRefused(ClientError):
+    """The daemon answered, and the answer is no."""
+
+
+class NotAllowed(RequestRefused):
+    """The job belongs to somebody else, or the caller may not use this daemon."""
+
+
+class UnknownJob(RequestRefused):
+    """There is no job of this id (or none that the caller may see)."""
+
+
+class DaemonUnreachable(ClientError):
+    """No daemon answers and none could be started; nothing was changed. Exit code 75 unless said otherwise."""
+
+    def __init__(self, message: str, cure: str = "", exit_code: int = ExitCode.TRY_AGAIN) -> None:
+        super().__init__(Problem("S200", message, int(exit_code), cure))
+
+
+class OtherSchema(ClientError):
+    """The daemon is of a release whose replies this client cannot read."""
+
+
+class InputUnusable(ClientError):
+    """A manifest or model that the client cannot even send: missing, unreadable, empty, not a zip."""
+
+    def __init__(self, message: str, *, cure: str = "", code: str = "C102", exit_code: int = ExitCode.NO_INPUT) -> None:
+        super().__init__(Problem(code, message, int(exit_code), cure))
+
+
+class WaitTimedOut(ClientError):
+    """A wait's time is over and the job goes on. Exit code 124."""
+
+
+def describe(problem: Problem) -> str:
+    """The problem in the lines that a person reads: the errors with their places, or the message and its cure."""
+    errors = [str(finding) for finding in problem.findings if finding.severity is Severity.ERROR]
+    if errors:
+        return "\n".join(errors)
+    return f"{problem.message} ({problem.cure})" if problem.cure else problem.message

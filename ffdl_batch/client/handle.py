@@ -1,0 +1,45 @@
+"""A submitted job, as what `Client.submit` returns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ffdl_batch.domain.views import EventView, JobView, LogLine
+
+if TYPE_CHECKING:
+    from ffdl_batch.client.api import Client
+
+
+@dataclass(frozen=True, slots=True)
+class JobHandle:
+    """A job's id and the client that knows it. Every method asks the daemon anew.
+
+    `warnings` are what the manifest's check had to say; `network` is the isolation level that is planned.
+    """
+
+    client: Client
+    id: str
+    warnings: tuple[str, ...] = ()
+    network: str = ""
+
+    def view(self) -> JobView:
+        """The job as it is now."""
+        return self.client.get(self.id)
+
+    def wait(self, timeout_s: float | None = None) -> JobView:
+        """The job once it has ended; see :meth:`Client.wait`."""
+        return self.client.wait(self.id, timeout_s)
+
+    def logs(self, *, follow: bool = False, learner: int | None = None) -> Iterator[LogLine]:
+        """The learners' lines; see :meth:`Client.logs`."""
+        return self.client.logs(self.id, follow=follow, learner=learner)
+
+    def events(self, *, follow: bool = False) -> Iterator[EventView]:
+        """The changes of state; see :meth:`Client.events`."""
+        return self.client.events(self.id, follow=follow)
+
+    def cancel(self) -> JobView:
+        """Ask for the job's end; see :meth:`Client.cancel`."""
+        return self.client.cancel(self.id)

@@ -1,0 +1,217 @@
+"""Finds this user's daemon, or starts it.
+
+Any number of clients may do this at once, on any number of login nodes: each may start a daemon, and the daemon's
+own lock decides which one stays. So starting one that is not needed is harmless, and nothing here takes a lock.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ffdl_batch.client.errors import DaemonUnreachable
+from ffdl_batch.client.locate import SocketPlace, locate_socket, locate_state_dir
+from ffdl_batch.client.wire import Channel, DirectChannel
+from ffdl_batch.config.locations import (
+    LOCK_NAME,
+    LOG_NAME,
+    DaemonLock,
+    Holder,
+    LockUnreadable,
+    Machine,
+    judge_holder,
+    read_lock,
+    this_machine,
+)
+from ffdl_batch.domain.exit_codes import ExitCode
+
+DAEMON_ARGV = (sys.executable, "-m", "ffdl_batch.daemon.main", "--personal")
+START_S = 15.0
+_CONNECT_S = 10.0
+_GRACE_S = 2.0
+_FIRST_SLEEP_S, _LONGEST_SLEEP_S = 0.02, 0.25
+_KEPT = ("PATH", "SLURM_CONF", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME")
+
+
+@dataclass(frozen=True, slots=True)
+class Dialling:
+    """How to get a connection. `socket_path` and `state_dir` override what the environment says."""
+
+    environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    socket_path: Path | None = None
+    state_dir: Path | None = None
+    start: bool = True
+    daemon_argv: tuple[str, ...] = DAEMON_ARGV
+    patience_s: float = START_S
+    machine: Callable[[], Machine] = this_machine
+
+    def dial(self) -> Channel:
+        """A connection to a daemon; raises :class:`DaemonUnreachable`."""
+        place = SocketPlace(self.socket_path, named=True) if self.socket_path else locate_socket(self.environ)
+        connected = connect(place)
+        if connected is not None:
+            return connected
+        if not self.start:
+            raise DaemonUnreachable(f"no daemon answers at {place.path}", "start it with: ffdl-submitd --personal")
+        _refuse_foreign(place)
+        state_dir = self.state_dir or locate_state_dir(self.environ)
+        return self._find_or_start(place, state_dir)
+
+    def _find_or_start(self, place: SocketPlace, state_dir: Path) -> Channel:
+        lock = _read_or_refuse(state_dir)
+        holder = judge_holder(lock, self.machine()) if lock else Holder.DEAD
+        if lock and holder is Holder.ELSEWHERE:
+            return self._reach_over_ssh(lock)
+        process = None if holder is Holder.ALIVE_HERE else self._spawn(state_dir)
+        return self._await_socket(place, state_dir, process)
+
+    def _reach_over_ssh(self, lock: DaemonLock) -> Channel:
+        from ffdl_batch.client.relay import dial_host
+
+        return dial_host(lock, self.environ)
+
+    def _spawn(self, state_dir: Path) -> subprocess.Popen[bytes]:
+        try:
+            state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            log = os.open(state_dir / LOG_NAME, flags, 0o600)
+        except OSError as error:
+            raise DaemonUnreachable(f"the state directory {state_dir} cannot be used: {error.strerror}") from error
+        try:
+            process = subprocess.Popen(
+                self.daemon_argv,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd="/",
+                env=self._daemon_environment(state_dir),
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise DaemonUnreachable(f"{self.daemon_argv[0]} cannot be started: {error.strerror}") from error
+        finally:
+            os.close(log)
+        # Reaps the daemon if this process outlives it (a notebook does), so that no zombie stays.
+        threading.Thread(target=process.wait, daemon=True).start()
+        return process
+
+    def _daemon_environment(self, state_dir: Path) -> dict[str, str]:
+        kept = daemon_environment(self.environ, state_dir)
+        return kept | {"FFDL_SOCKET": str(self.socket_path)} if self.socket_path else kept
+
+    def _await_socket(self, place: SocketPlace, state_dir: Path, process: subprocess.Popen[bytes] | None) -> Channel:
+        """Poll both the place where we look and the one that the lock names (another login session's)."""
+        deadline = time.monotonic() + self.patience_s
+        pause = _FIRST_SLEEP_S
+        hopeless: float | None = None
+        while True:
+            candidates = _candidates(place, state_dir, self.machine())
+            for candidate in candidates:
+                connected = connect(candidate)
+                if connected is not None:
+                    return connected
+            if process is not None and process.poll() is not None and len(candidates) == 1 and hopeless is None:
+                hopeless = time.monotonic() + _GRACE_S  # it gave way to another that has not written its lock yet?
+            if time.monotonic() > min(deadline, hopeless or deadline):
+                raise DaemonUnreachable(*_why_silent(place, state_dir, process, self.patience_s))
+            time.sleep(pause)
+            pause = min(pause * 1.5, _LONGEST_SLEEP_S)
+
+
+def connect(place: SocketPlace) -> DirectChannel | None:
+    """A connection to the socket; None when nobody listens. Raises :class:`DaemonUnreachable` for a foreign one."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.settimeout(_CONNECT_S)
+    try:
+        connection.connect(os.fspath(place.path))
+    except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
+        connection.close()
+        return None
+    except OSError as error:
+        connection.close()
+        code = ExitCode.NOT_ALLOWED if isinstance(error, PermissionError) else ExitCode.TRY_AGAIN
+        raise DaemonUnreachable(f"{place.path}: {error.strerror or error}", "", code) from error
+    peer = _peer_uid(connection)
+    if not place.named and peer != os.getuid():
+        connection.close()
+        raise DaemonUnreachable(
+            f"the process behind {place.path} is of user {peer}, not yours; it is given nothing",
+            "remove the socket, or name the right one with FFDL_SOCKET",
+            ExitCode.NOT_ALLOWED,
+        )
+    return DirectChannel(connection)
+
+
+def daemon_environment(environ: Mapping[str, str], state_dir: Path) -> dict[str, str]:
+    """What a daemon that we start inherits: enough to find the user's files and Slurm, and nothing of this shell.
+
+    LD_LIBRARY_PATH and Python's own variables stay because an interpreter from an environment module may need
+    them to start at all.
+    """
+    from ffdl_batch.config.load import home_directory
+
+    kept = {k: v for k, v in environ.items() if k in _KEPT or k.startswith(("FFDL_", "XDG_"))}
+    kept.setdefault("PATH", os.defpath)
+    return kept | {"HOME": str(home_directory(environ)), "FFDL_STATE_DIR": str(state_dir)}
+
+
+def _refuse_foreign(place: SocketPlace) -> None:
+    """A socket that the user named in somebody else's directory is a site's: no personal daemon answers for it."""
+    directory = place.path.parent
+    if place.named and directory.exists() and directory.stat().st_uid != os.getuid():
+        raise DaemonUnreachable(
+            f"no daemon answers at {place.path}, and it is not yours to start", "tell the site's administrators"
+        )
+
+
+def _read_or_refuse(state_dir: Path) -> DaemonLock | None:
+    try:
+        return read_lock(state_dir)
+    except LockUnreadable as error:
+        raise DaemonUnreachable(str(error), "remove it if no ffdl-submitd of yours runs anywhere") from error
+
+
+def _candidates(place: SocketPlace, state_dir: Path, machine: Machine) -> list[SocketPlace]:
+    lock = _read_or_refuse(state_dir)
+    if lock is None or not lock.socket or judge_holder(lock, machine) is not Holder.ALIVE_HERE:
+        return [place]
+    return [SocketPlace(Path(lock.socket), named=False), place]
+
+
+def _why_silent(
+    place: SocketPlace, state_dir: Path, process: subprocess.Popen[bytes] | None, patience_s: float
+) -> tuple[str, str]:
+    log = state_dir / LOG_NAME
+    if process is None:
+        return (
+            f"your daemon holds {state_dir / LOCK_NAME} but does not answer at {place.path} after {patience_s:g} s",
+            f"read {log}; if the daemon hangs, end the process that the lock file names",
+        )
+    ended = process.poll()
+    what = (
+        f"ended with code {ended}" if ended is not None else f"does not answer at {place.path} after {patience_s:g} s"
+    )
+    last = _last_line(log)
+    return f"a daemon was started and {what}" + (f"; its last words: {last}" if last else ""), f"read {log}"
+
+
+def _last_line(path: Path) -> str:
+    try:
+        lines = path.read_bytes()[-4096:].decode("utf-8", "replace").split("\n")
+    except OSError:
+        return ""
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
+def _peer_uid(connection: socket.socket) -> int:
+    """SO_PEERCRED (unix(7)): who listens, by the kernel's word."""
+    _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return int(uid)

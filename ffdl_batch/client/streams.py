@@ -1,0 +1,99 @@
+"""Events and log lines as iterators that survive a restart of the daemon."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from urllib.parse import urlencode
+
+from ffdl_batch.client.errors import DaemonUnreachable, RequestRefused
+from ffdl_batch.client.wire import STREAM_SILENCE_S, Request, Wire
+from ffdl_batch.domain.codec import CodecError, from_plain
+from ffdl_batch.domain.views import EventView, LogLine, Problem
+
+LONG_POLL_S = 30
+_POLL_MARGIN_S = 30.0
+_RESUMES = 5
+"""Broken streams in a row without one new line, before giving up."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogQuery:
+    """Which lines. `since` is seconds since the epoch, `tail` the number of last lines of each learner."""
+
+    job_id: str
+    follow: bool = False
+    learner: int | None = None
+    since: float | None = None
+    tail: int | None = None
+
+    def path(self, *, with_tail: bool) -> str:
+        """The request's path; a resumed stream is asked without `tail`, or lines that came meanwhile were lost."""
+        asked: dict[str, str] = {}
+        if self.follow:
+            asked["follow"] = "true"
+        if self.learner is not None:
+            asked["learner"] = str(self.learner)
+        if self.since is not None:
+            asked["since"] = f"{self.since:.6f}"
+        if self.tail is not None and with_tail:
+            asked["tail"] = str(self.tail)
+        return f"/api/v1/jobs/{self.job_id}/logs" + (f"?{urlencode(asked)}" if asked else "")
+
+
+def iterate_logs(wire: Wire, query: LogQuery, sleep: Callable[[float], None] = time.sleep) -> Iterator[LogLine]:
+    """The lines in the daemon's order, each once; raises :class:`ClientError`.
+
+    A stream that breaks off is asked for again; lines that were seen are left out by learner and number.
+    """
+    seen: dict[int, int] = {}
+    failures = 0
+    while True:
+        request = Request("GET", query.path(with_tail=not seen), job_id=query.job_id, timeout_s=STREAM_SILENCE_S)
+        try:
+            for raw in wire.stream(request):
+                line = _decode(raw)
+                if line.index > seen.get(line.learner, 0):
+                    seen[line.learner] = line.index
+                    failures = 0
+                    yield line
+        except ConnectionError as error:
+            failures += 1
+            if failures > _RESUMES:
+                raise DaemonUnreachable(f"the log of {query.job_id} broke off again and again: {error}") from error
+            sleep(min(0.1 * 2**failures, 2.0))
+            continue
+        return
+
+
+def iterate_events(wire: Wire, job_id: str, *, follow: bool, after: int = 0) -> Iterator[EventView]:
+    """Changes of state after number `after`, in order; with `follow` until the job has ended."""
+    while True:
+        wait_s = LONG_POLL_S if follow else 0
+        path = f"/api/v1/jobs/{job_id}/events?after={after}&wait_s={wait_s}"
+        reply = wire.ask(Request("GET", path, job_id=job_id, timeout_s=wait_s + _POLL_MARGIN_S))
+        events = [_event(plain) for plain in reply.get("events", ())]
+        for event in events:
+            after = max(after, event.seq)
+            yield event
+        if not follow or (reply.get("terminal") and not events):
+            return
+
+
+def _decode(raw: bytes) -> LogLine:
+    try:
+        plain = json.loads(raw)
+        if isinstance(plain, dict) and "problem" in plain:  # an error after the stream had begun
+            raise RequestRefused(from_plain(Problem, plain["problem"]))
+        return from_plain(LogLine, plain)
+    except (ValueError, CodecError) as error:
+        raise RequestRefused(Problem("S106", f"the daemon sent a log line that is none: {error}", 1)) from error
+
+
+def _event(plain: object) -> EventView:
+    try:
+        return from_plain(EventView, plain)
+    except CodecError as error:
+        raise RequestRefused(Problem("S106", f"the daemon sent an event that is none: {error}", 1)) from error

@@ -1,0 +1,77 @@
+"""Builds the values that are sent, and cuts many of them into requests."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ffdl_batch.client.errors import InputUnusable
+from ffdl_batch.client.export import ExportError, select_variables
+from ffdl_batch.client.manifest import ManifestText
+from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.views import Submission
+
+OptionValue = str | int | float | bool | None
+MAX_PER_REQUEST = 100
+MAX_REQUEST_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is the same for every manifest of one command.
+
+    `options` and `environment_options` as in :class:`~ffdl_batch.domain.views.Submission`; `environ` holds the
+    variables that ``--export`` selected.
+    """
+
+    options: Mapping[str, str] = field(default_factory=dict)
+    environment_options: Mapping[str, str] = field(default_factory=dict)
+    environ: Mapping[str, str] = field(default_factory=dict)
+    backend: str = ""
+    strict: bool = False
+
+
+def wanted_from_keywords(backend: str, strict: bool, keywords: Mapping[str, OptionValue]) -> Wanted:
+    """Python's ``cpus_per_task=4, hold=True`` as sbatch's options; raises :class:`InputUnusable` for --export."""
+    options: dict[str, str] = {}
+    for keyword, value in keywords.items():
+        if value is not None and value is not False:
+            options[keyword.replace("_", "-")] = "" if value is True else str(value)
+    try:
+        exported = select_variables(options["export"], os.environ).values if "export" in options else {}
+    except ExportError as error:
+        raise InputUnusable(f"export: {error}", code="C101", exit_code=ExitCode.USAGE) from error
+    if "export" in options:  # the names alone: values may be secret and travel in `environ`
+        options["export"] = ",".join(sorted(exported))
+    return Wanted(options, {}, exported, backend, strict)
+
+
+def build_submission(manifest: ManifestText, digest: str, wanted: Wanted) -> Submission:
+    """One submission with a key of its own, so that sending it twice makes one job."""
+    return Submission(
+        manifest=manifest.text,
+        manifest_name=manifest.name,
+        base_dir=manifest.base_dir,
+        archive=digest,
+        key=uuid.uuid4().hex,
+        options=wanted.options,
+        environment_options=wanted.environment_options,
+        environ=wanted.environ,
+        backend=wanted.backend,
+        strict=wanted.strict,
+    )
+
+
+def cut_into_requests(submissions: Sequence[Submission]) -> Iterator[Sequence[Submission]]:
+    """Runs of at most 100 submissions and about 8 MiB, in order."""
+    start, size = 0, 0
+    for index, submission in enumerate(submissions):
+        weight = len(submission.manifest) + sum(len(k) + len(v) for k, v in submission.environ.items()) + 1000
+        if index > start and (index - start >= MAX_PER_REQUEST or size + weight > MAX_REQUEST_BYTES):
+            yield submissions[start:index]
+            start, size = index, 0
+        size += weight
+    if submissions:
+        yield submissions[start:]

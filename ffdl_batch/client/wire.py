@@ -1,0 +1,236 @@
+"""HTTP over a socket that is already connected, and the JSON of the contract.
+
+One keep-alive connection; a request whose connection dies before the answer is sent again on a new one. That is
+safe for every request of this contract: submissions carry a key, the others are idempotent.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException, HTTPResponse
+from typing import IO, Any, Protocol, cast
+
+from ffdl_batch import __version__
+from ffdl_batch.client.errors import ClientError, DaemonUnreachable, NotAllowed, OtherSchema, RequestRefused, UnknownJob
+from ffdl_batch.domain.codec import CodecError, from_plain
+from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.views import SCHEMA, Problem
+
+REQUEST_TIMEOUT_S = 120.0
+"""For an ordinary request: a plan may ask a slow scheduler what its nodes are."""
+STREAM_SILENCE_S = 90.0
+"""The daemon sends a blank line now and then; a stream that is silent for longer has lost its peer."""
+_BLOCK = 1 << 20
+_TRIES = 3
+
+
+class Channel(Protocol):
+    """A connection to a daemon: a socket, and whatever must end with it."""
+
+    @property
+    def connection(self) -> socket.socket:
+        """The connected socket."""
+        ...
+
+    def close(self) -> None:
+        """Close the connection and what carries it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DirectChannel:
+    """A connection to the daemon's own socket."""
+
+    connection: socket.socket
+
+    def close(self) -> None:
+        """See :class:`Channel`."""
+        self.connection.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request. `body_size` are the bytes of `body`; `job_id` is for the message when the answer is 404."""
+
+    method: str
+    path: str
+    body: bytes | IO[bytes] | None = None
+    body_size: int = 0
+    content_type: str = "application/json"
+    job_id: str = ""
+    timeout_s: float = REQUEST_TIMEOUT_S
+
+
+def json_request(method: str, path: str, plain: object) -> Request:
+    """A request with a JSON body."""
+    body = json.dumps(plain, separators=(",", ":")).encode("ascii")
+    return Request(method, path, body, len(body))
+
+
+def connection_over(connected: socket.socket) -> HTTPConnection:
+    """An HTTP connection that never dials itself: a new connection is the caller's affair."""
+    http = HTTPConnection("ffdl", blocksize=_BLOCK)
+    http.auto_open = False
+    http.sock = connected
+    return http
+
+
+class Wire:
+    """Sends requests over a channel that `connect` gives; not safe for several threads at once."""
+
+    def __init__(self, connect: Callable[[], Channel]) -> None:
+        self._connect = connect
+        self._channel: Channel | None = None
+        self._http: HTTPConnection | None = None
+
+    def close(self) -> None:
+        """Close the connection; the next request opens another."""
+        channel, self._channel, self._http = self._channel, None, None
+        if channel is not None:
+            channel.close()
+
+    def ask(self, request: Request) -> Mapping[str, Any]:
+        """The JSON reply; raises :class:`ClientError` for a refusal."""
+        response = self._send(request)
+        body = self._read_whole(response)
+        if response.status >= HTTPStatus.BAD_REQUEST:
+            raise refusal(response.status, body, request)
+        return _decode_reply(body, request)
+
+    def ask_status(self, request: Request) -> int:
+        """The status alone (HEAD); a 404 is an answer."""
+        response = self._send(request)
+        body = self._read_whole(response)
+        if response.status >= HTTPStatus.BAD_REQUEST and response.status != HTTPStatus.NOT_FOUND:
+            raise refusal(response.status, body, request)
+        return response.status
+
+    def stream(self, request: Request) -> Iterator[bytes]:
+        """The lines of an NDJSON reply without blank ones; raises ConnectionError where it breaks off."""
+        response = self._send(request)
+        if response.status >= HTTPStatus.BAD_REQUEST:
+            raise refusal(response.status, self._read_whole(response), request)
+        whole = False
+        try:
+            yield from _lines(response)
+            whole = True
+        except (OSError, HTTPException) as error:
+            raise ConnectionError(f"the stream broke off: {error}") from error
+        finally:
+            if not whole:  # what is left of the reply would be read as the next one
+                self.close()
+
+    def _send(self, request: Request) -> HTTPResponse:
+        for attempt in range(1, _TRIES + 1):
+            http = self._open()
+            try:
+                return self._send_once(http, request)
+            except (OSError, HTTPException) as error:
+                self.close()
+                # The daemon may have stopped since the last request, or be stopping now: dial again, which starts one.
+                if attempt == _TRIES or isinstance(error, TimeoutError):
+                    raise DaemonUnreachable(
+                        f"the daemon did not answer {request.method} {request.path}: {error or type(error).__name__}",
+                        "try again; its log is daemon.log in the state directory",
+                    ) from error
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    def _open(self) -> HTTPConnection:
+        if self._http is None:
+            self._channel = self._connect()
+            self._http = connection_over(self._channel.connection)
+        return self._http
+
+    def _send_once(self, http: HTTPConnection, request: Request) -> HTTPResponse:
+        headers = {"User-Agent": f"ffdl-client/{__version__}", "Accept": "application/json, application/x-ndjson"}
+        if request.body is not None:
+            headers |= {"Content-Type": request.content_type, "Content-Length": str(request.body_size)}
+            if not isinstance(request.body, bytes):
+                request.body.seek(0)
+        elif request.method in ("POST", "PUT"):
+            headers["Content-Length"] = "0"
+        cast(socket.socket, http.sock).settimeout(request.timeout_s)
+        try:
+            http.request(request.method, request.path, cast(Any, request.body), headers)
+        except (BrokenPipeError, ConnectionResetError):
+            # The daemon may refuse an upload before it has read all of it: its answer is then waiting.
+            if isinstance(request.body, bytes) or request.body is None:
+                raise
+        return http.getresponse()
+
+    def _read_whole(self, response: HTTPResponse) -> bytes:
+        try:
+            body = response.read()
+        except (OSError, HTTPException) as error:
+            self.close()
+            raise DaemonUnreachable(f"the daemon's answer broke off: {error}", "try again") from error
+        if response.will_close:
+            self.close()
+        return body
+
+
+def _lines(response: HTTPResponse) -> Iterator[bytes]:
+    rest = b""
+    while part := response.read1(65536):
+        *lines, rest = (rest + part).split(b"\n")
+        yield from (line for line in lines if line.strip())
+    if rest.strip():
+        yield rest
+
+
+def _decode_reply(body: bytes, request: Request) -> Mapping[str, Any]:
+    try:
+        reply = json.loads(body) if body else {"schema": SCHEMA}
+    except ValueError as error:
+        raise _unreadable(request, str(error)) from error
+    if not isinstance(reply, dict):
+        raise _unreadable(request, "it is not a mapping")
+    if reply.get("schema", SCHEMA) != SCHEMA:
+        raise OtherSchema(
+            Problem(
+                "S106",
+                f"the daemon answers in schema {reply['schema']}, this client reads schema {SCHEMA}",
+                int(ExitCode.UNAVAILABLE),
+                "use the release that the daemon was started from, or let the daemon stop and submit again",
+            )
+        )
+    return reply
+
+
+def _unreadable(request: Request, why: str) -> ClientError:
+    return RequestRefused(
+        Problem("S106", f"the daemon's answer to {request.method} {request.path} cannot be read: {why}", 1)
+    )
+
+
+def refusal(status: int, body: bytes, request: Request) -> ClientError:
+    """The exception that belongs to an error reply; a reply without a Problem gets one that says so."""
+    try:
+        reply = json.loads(body)
+        problem = from_plain(Problem, reply["problem"])
+    except (ValueError, KeyError, TypeError, CodecError):
+        problem = _problem_of_status(status, body, request)
+    if status == HTTPStatus.FORBIDDEN:
+        return NotAllowed(problem)
+    if status == HTTPStatus.NOT_FOUND and request.job_id:
+        return UnknownJob(problem)
+    return RequestRefused(problem)
+
+
+def _problem_of_status(status: int, body: bytes, request: Request) -> Problem:
+    codes: dict[int, ExitCode] = {
+        HTTPStatus.FORBIDDEN: ExitCode.NOT_ALLOWED,
+        HTTPStatus.SERVICE_UNAVAILABLE: ExitCode.TRY_AGAIN,
+        HTTPStatus.NOT_FOUND: ExitCode.NO_INPUT,
+    }
+    said = body[:200].decode("utf-8", "replace").strip()
+    message = f"the daemon answered {request.method} {request.path} with status {status}" + (
+        f": {said}" if said else ""
+    )
+    if status == HTTPStatus.NOT_FOUND and request.job_id:
+        message = f"there is no job {request.job_id}"
+    return Problem("S106", message, int(codes.get(status, ExitCode.FAILED)))

@@ -1,0 +1,94 @@
+"""``ffdl-controller``: head, node, isolate, probe-isolation. Started by batch scripts, not by people."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import List, Optional
+
+from ffdl_batch.domain.launch import LaunchFile, LaunchFileError, decode
+
+EXIT_BAD_LAUNCH_FILE = 78
+EXIT_UNAVAILABLE = 69
+EXIT_PLATFORM = 74
+
+
+def main(arguments: Optional[List[str]] = None) -> int:
+    """Run one command; returns the exit code."""
+    argv = sys.argv[1:] if arguments is None else arguments
+    if argv and argv[0] == "isolate":
+        return _isolate(argv[1:])
+    parser = argparse.ArgumentParser(prog="ffdl-controller", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, text in (("head", "execute an attempt"), ("node", "run the learners of one node")):
+        command = commands.add_parser(name, help=text)
+        command.add_argument("--launch", required=True, help="the launch file")
+        if name == "node":
+            command.add_argument("--rank", type=int, help="the node's rank; else from the scheduler's variable")
+    commands.add_parser("probe-isolation", help="whether this kernel lets a user isolate a learner's network")
+    options = parser.parse_args(argv)
+    if options.command == "probe-isolation":
+        return _probe()
+    path = os.path.abspath(options.launch)
+    try:
+        launch = _read_launch(path)
+    except (LaunchFileError, OSError, UnicodeDecodeError) as error:
+        sys.stderr.write(f"ffdl-controller: {path}: {error}\n")
+        return EXIT_BAD_LAUNCH_FILE
+    try:
+        return _head(launch, path) if options.command == "head" else _node(launch, path, options.rank)
+    except LaunchFileError as error:
+        sys.stderr.write(f"ffdl-controller: {error}\n")
+        return EXIT_BAD_LAUNCH_FILE
+    except OSError as error:
+        sys.stderr.write(f"ffdl-controller: {launch.attempt_dir}: {error}\n")
+        return EXIT_PLATFORM
+
+
+def _read_launch(path: str) -> LaunchFile:
+    with open(path, encoding="utf-8") as file:
+        return decode(file.read())
+
+
+def _head(launch: LaunchFile, path: str) -> int:
+    from ffdl_batch.controller.head import run_head
+
+    return run_head(launch, path)
+
+
+def _node(launch: LaunchFile, path: str, rank: Optional[int]) -> int:
+    from ffdl_batch.controller.node import run_node
+
+    if rank is None:
+        text = os.environ.get(launch.host.node_rank, "")
+        if not text.isdigit():
+            raise LaunchFileError(f"{launch.host.node_rank} is {text!r}; the node's rank must be there, or --rank")
+        rank = int(text)
+    if not 0 <= rank < launch.nodes:
+        raise LaunchFileError(f"node rank {rank} is not one of the {launch.nodes} nodes of this attempt")
+    return run_node(launch, path, rank)
+
+
+def _isolate(argv: List[str]) -> int:
+    from ffdl_batch.controller.isolate import isolate
+
+    command = argv[1:] if argv[:1] == ["--"] else argv
+    if not command:
+        sys.stderr.write("ffdl-controller isolate: no command given\n")
+        return 2
+    return isolate(command)
+
+
+def _probe() -> int:
+    from ffdl_batch.controller.isolate import probe
+
+    reason = probe()
+    if reason:
+        sys.stderr.write(f"ffdl-controller: {reason}\n")
+        return EXIT_UNAVAILABLE
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,122 @@
+"""A learner's environment, and its quoting for the file that a container runtime evaluates.
+
+Apptainer (1.4, 1.5) evaluates ``--env-file`` with mvdan's shell interpreter and then writes every variable once
+more into a script of single-quoted exports that the same interpreter reads (with ``--no-eval``; sources:
+``internal/pkg/util/env/env.go``, ``internal/pkg/runtime/engine/apptainer/process_linux.go``). That is exact but
+for a few names, which it treats specially, and for carriage returns, which its lexer drops before a newline. Those
+travel in EXPORTS_VARIABLE as text that the learner's own bash evaluates.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Dict, Mapping, Sequence, Tuple
+
+from ffdl_batch.domain.launch import EXPORTS_VARIABLE
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+RUNTIME_PREFIXES = ("APPTAINER", "SINGULARITY")
+READ_ONLY = frozenset(
+    {
+        "BASHOPTS",
+        "BASH_VERSINFO",
+        "EUID",
+        "GID",
+        "PPID",
+        "SHELLOPTS",
+        "UID",
+        "BASHPID",
+        "FUNCNAME",
+        "GROUPS",
+        "DIRSTACK",
+    }
+)
+"""bash does not let a program set these (bash(1)), nor does Apptainer's interpreter."""
+_ALTERED = frozenset(
+    {"HOME", "PATH", "PREPEND_PATH", "APPEND_PATH", "LD_LIBRARY_PATH", "PREPEND_LD_LIBRARY_PATH"}
+    | {"APPEND_LD_LIBRARY_PATH", "PS1", "PROMPT_COMMAND", "PWD", "OLDPWD", "IFS", "OPTIND", "LANG", "SHLVL", "_"}
+)
+
+
+class EnvironmentRefused(ValueError):
+    """A variable that cannot be given to a learner; the message names it and says why."""
+
+
+def host_subset(host: Mapping[str, str], names: Sequence[str]) -> Dict[str, str]:
+    """Variables of the node that pass; never a setting of a container runtime, whatever `names` says."""
+    exact = {name for name in names if not name.endswith("*")}
+    prefixes = tuple(name[:-1] for name in names if name.endswith("*"))
+    return {
+        name: value
+        for name, value in host.items()
+        if (name in exact or (prefixes and name.startswith(prefixes))) and not name.startswith(RUNTIME_PREFIXES)
+    }
+
+
+def read_user_environment(text: str) -> Dict[str, str]:
+    """``environment.json``: an object of texts. Raises EnvironmentRefused for anything else."""
+    try:
+        body = json.loads(text) if text.strip() else {}
+    except ValueError as error:
+        raise EnvironmentRefused(f"environment.json is damaged: {error}") from error
+    if not isinstance(body, dict) or not all(isinstance(value, str) for value in body.values()):
+        raise EnvironmentRefused("environment.json must be an object whose values are texts")
+    return dict(body)
+
+
+def merge(contract: Mapping[str, str], user: Mapping[str, str], protected: Sequence[str]) -> Dict[str, str]:
+    """The contract's variables with the user's on top, but for protected names."""
+    merged = dict(contract)
+    merged.update({name: value for name, value in user.items() if name not in protected})
+    for name, value in merged.items():
+        check_variable(name, value)
+    return merged
+
+
+def check_variable(name: str, value: str) -> None:
+    """Refuse what no process can be given."""
+    if not _NAME.fullmatch(name):
+        raise EnvironmentRefused(f"{name[:60]!r} is no name for a variable; use letters, digits and _")
+    if name in READ_ONLY:
+        raise EnvironmentRefused(f"{name} belongs to the shell and cannot be set; leave it out")
+    if name.startswith(RUNTIME_PREFIXES):
+        raise EnvironmentRefused(f"{name} is a setting of the container runtime and is never passed on; leave it out")
+    if "\0" in value:
+        raise EnvironmentRefused(f"{name} holds a NUL character, which no environment can carry")
+
+
+def file_text(variables: Mapping[str, str]) -> str:
+    """The file for ``--env-file``: ``NAME='value'`` lines; what Apptainer would alter goes through bash."""
+    direct, exports = split(variables)
+    if exports:
+        direct[EXPORTS_VARIABLE] = "".join(
+            f"export {name}={ansi_c(value)}\n" for name, value in sorted(exports.items())
+        )
+    return "".join(f"{name}={single_quoted(value)}\n" for name, value in sorted(direct.items()))
+
+
+def split(variables: Mapping[str, str]) -> Tuple[Dict[str, str], Dict[str, str]]:
+    """(what a container runtime passes exactly, what it would alter)."""
+    exports = {n: v for n, v in variables.items() if n in _ALTERED or "\r" in v or "\\\n" in v or not _is_text(v)}
+    return {n: v for n, v in variables.items() if n not in exports}, exports
+
+
+def single_quoted(value: str) -> str:
+    """POSIX single quoting (XCU 2.2.2): nothing inside is special but the quote itself."""
+    return "'" + value.replace("'", "'\\''") + "'"
+
+
+def ansi_c(value: str) -> str:
+    """bash's ``$'…'`` in ASCII letters, digits and octal escapes alone."""
+    raw = value.encode("utf-8", "surrogateescape")
+    safe = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:=+,@% ")
+    return "$'" + "".join(chr(byte) if byte in safe else f"\\{byte:03o}" for byte in raw) + "'"
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,59 @@
+"""FfDL's phase files in $JOB_STATE_DIR: ``<phase>.start``, ``.start_time`` (ms), ``.exit`` (status as text)."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Optional
+
+from ffdl_batch.controller.files import create_empty, read_text, touch, write_text
+from ffdl_batch.domain.events import Phase
+
+
+class PhaseFiles:
+    """The files of one attempt; names are FfDL's, existing user code and collectors read them."""
+
+    def __init__(self, state_dir: str) -> None:
+        self.state_dir = state_dir
+
+    def path(self, name: str) -> str:
+        """A file of the state directory."""
+        return os.path.join(self.state_dir, name)
+
+    def begin(self, phase: Phase) -> None:
+        """Note that the phase starts. Raises OSError."""
+        create_empty(self.path(f"{phase.value}.start"))
+        write_text(self.path(f"{phase.value}.start_time"), f"{time.time_ns() // 1_000_000}\n", 0o644)
+
+    def end(self, phase: Phase, status: int) -> None:
+        """Note how the phase ended. Raises OSError."""
+        write_text(self.path(f"{phase.value}.exit"), f"{status}\n", 0o644)
+
+    def status(self, phase: Phase) -> Optional[int]:
+        """How the phase ended in this attempt; None when it has not."""
+        text = read_text(self.path(f"{phase.value}.exit")).strip()
+        return int(text) if text.lstrip("-").isdigit() else None
+
+    def announce(self, training_id: str, first_learner: int) -> None:
+        """What FfDL's scripts make before the command runs: the id's file, and ``latest-log``. Raises OSError."""
+        touch(self.path(training_id))
+        logs = self.path("logs")
+        if not os.path.lexists(logs):
+            _link(f"../logs/learner-{first_learner}", logs)
+        if not os.path.lexists(self.path("latest-log")):
+            _link("logs/training-log.txt", self.path("latest-log"))
+
+    def request_halt(self) -> None:
+        """Make FfDL's ``halt`` file. Raises OSError."""
+        touch(self.path("halt"))
+
+    def began_path(self, learner_id: int) -> str:
+        """Made by the learner's shell when the user's command is reached; holds its pid as seen inside."""
+        return self.path(f".began-{learner_id}")
+
+
+def _link(target: str, path: str) -> None:
+    try:
+        os.symlink(target, path)
+    except FileExistsError:  # another node's controller was faster
+        return

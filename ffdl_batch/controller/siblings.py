@@ -1,0 +1,64 @@
+"""What the event files of all node controllers say: who has ended, which phase is done."""
+
+from __future__ import annotations
+
+from typing import Dict, List, Optional
+
+from ffdl_batch.controller.files import read_text
+from ffdl_batch.domain.events import Event, EventKind, Phase, decode_events, merge, node_source
+from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_batch.domain.launch import LaunchFile
+
+
+def read_events(attempt: AttemptDir, source: str) -> List[Event]:
+    """One writer's events so far."""
+    return decode_events(read_text(attempt.event_file(source)))
+
+
+def learner_status(event: Event) -> int:
+    """The status of an ended learner as a shell would say it: 128 + N for a signal, 127 for never started."""
+    code, number = event.fields.get("exit_code"), event.fields.get("signal")
+    if isinstance(code, int):
+        return code
+    return 128 + number if isinstance(number, int) else 127
+
+
+def last_endings(events: List[Event]) -> Dict[int, Event]:
+    """The ending of each learner that has ended and was not started again since."""
+    found: Dict[int, Event] = {}
+    for event in events:
+        learner = event.fields.get("learner_id")
+        if event.kind is EventKind.LEARNER_STARTED and isinstance(learner, int):
+            found.pop(learner, None)
+        elif event.kind is EventKind.LEARNER_ENDED and isinstance(learner, int):
+            found[learner] = event
+    return found
+
+
+class Siblings:
+    """The node controllers of one attempt, read afresh at every question."""
+
+    def __init__(self, launch: LaunchFile, node_rank: int) -> None:
+        self.launch, self.node_rank = launch, node_rank
+        self.attempt = AttemptDir(launch.attempt_dir)
+
+    def _events(self) -> List[Event]:
+        return merge(read_events(self.attempt, node_source(rank)) for rank in range(self.launch.nodes))
+
+    def phase_status(self, node_rank: int, phase: Phase) -> Optional[int]:
+        """How the phase last ended on that node; None when it is not done."""
+        status: Optional[int] = None
+        for event in read_events(self.attempt, node_source(node_rank)):
+            if event.kind is EventKind.PHASE and event.fields.get("phase") == phase.value:
+                found = event.fields.get("exit")
+                status = found if event.fields.get("status") == "ended" and isinstance(found, int) else None
+        return status
+
+    def ended_of_themselves(self) -> Dict[int, int]:
+        """Status of every learner that ended without being told to, in this run or an earlier one."""
+        endings = last_endings(self._events())
+        return {n: learner_status(event) for n, event in endings.items() if not event.fields.get("ended_by")}
+
+    def all_learners_ended(self) -> bool:
+        """Whether no learner of the job is left."""
+        return len(last_endings(self._events())) >= self.launch.learners

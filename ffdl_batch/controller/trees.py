@@ -1,0 +1,81 @@
+"""Copies directory trees so that several nodes may do it at once and a second pass is harmless."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from typing import Iterator, Tuple
+
+
+def copy_tree(source: str, target: str, *, link: bool = False) -> int:
+    """Bring every file of `source` into `target`; the number of files. Raises OSError.
+
+    Each file appears whole, by rename. `link`: hard links where both lie in one file system (for files that
+    nobody writes any more). Symbolic links are copied as links; sockets, pipes and devices are left out. A file
+    of the same size and time is taken to be there already. What vanishes meanwhile is left out: other nodes'
+    learners may still be at work.
+    """
+    os.makedirs(target, exist_ok=True)
+    count = 0
+    for directory, entry in _walk(source):
+        path = os.path.join(target, directory, entry.name)
+        if entry.is_dir(follow_symlinks=False):
+            os.makedirs(path, exist_ok=True)
+            continue
+        if entry.is_symlink() or entry.is_file(follow_symlinks=False):
+            try:
+                _place(entry, path, link=link)
+            except FileNotFoundError:
+                if os.path.lexists(entry.path):
+                    raise
+                continue
+            count += 1
+    return count
+
+
+def _walk(root: str) -> Iterator[Tuple[str, "os.DirEntry[str]"]]:
+    """Entries below `root` with their directory relative to it, parents first."""
+    waiting = [""]
+    while waiting:
+        directory = waiting.pop()
+        with os.scandir(os.path.join(root, directory)) as entries:
+            for entry in sorted(entries, key=lambda e: e.name):
+                yield directory, entry
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(os.path.join(directory, entry.name))
+
+
+def _place(entry: "os.DirEntry[str]", path: str, *, link: bool) -> None:
+    found = entry.stat(follow_symlinks=False)
+    if os.path.lexists(path) and _same(found, os.lstat(path)):
+        return
+    temporary = os.path.join(os.path.dirname(path), f".{os.uname().nodename}-{os.getpid()}.ffdl-tmp")
+    try:
+        if entry.is_symlink():
+            os.symlink(os.readlink(entry.path), temporary)
+        elif not (link and _hard_link(entry.path, temporary)):
+            shutil.copyfile(entry.path, temporary, follow_symlinks=False)
+            shutil.copystat(entry.path, temporary, follow_symlinks=False)
+        os.replace(temporary, path)
+        if os.path.lexists(temporary):  # rename(2) of two names of one file does nothing
+            os.unlink(temporary)
+    except OSError:
+        if os.path.lexists(temporary):
+            os.unlink(temporary)
+        raise
+
+
+def _hard_link(source: str, target: str) -> bool:
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError:  # another file system, too many links, or one that has none: copied instead
+        return False
+    return True
+
+
+def _same(one: os.stat_result, other: os.stat_result) -> bool:
+    if (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino):
+        return True
+    both_files = stat.S_ISREG(one.st_mode) and stat.S_ISREG(other.st_mode)
+    return both_files and one.st_size == other.st_size and one.st_mtime_ns == other.st_mtime_ns

@@ -1,0 +1,35 @@
+"""The HTTP application: routes, errors, the gate, and an OpenAPI document that says all of it."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI
+
+from ffdl_batch import __version__
+from ffdl_batch.daemon import archive_routes, errors, job_routes, log_routes
+from ffdl_batch.daemon.context import Context
+from ffdl_batch.daemon.peer import PeerGate
+from ffdl_batch.services.platform import Platform
+
+_DESCRIPTION = """HTTP/1.1 over a Unix socket. The caller is the peer of the socket, by the kernel's word: no header
+and no field of a request changes who asks. Every JSON reply has `schema` at its top; times are seconds since the
+epoch, UTC. Errors are `ErrorReply`; `problem.exit_code` is what a command should end with."""
+
+
+def create_app(platform: Platform, context: Context | None = None) -> FastAPI:
+    """The application over `platform`. Opens and starts nothing."""
+    context = context or Context(platform, platform.clock.now())
+    app = FastAPI(
+        title="ffdl-submitd",
+        version=__version__,
+        description=_DESCRIPTION,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/openapi.json",
+        max_body_size=None,
+    )
+    app.state.context = context
+    errors.install(app)
+    for routes in (archive_routes, job_routes, log_routes):
+        app.include_router(routes.router, prefix="/api/v1")
+    app.add_middleware(PeerGate, own_uid=platform.uid, admitted=context.note_request)
+    return app

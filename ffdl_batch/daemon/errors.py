@@ -1,0 +1,91 @@
+"""Exceptions to error replies. Every refusal is a Problem, whatever raised it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ffdl_batch.daemon.context import context_of
+from ffdl_batch.daemon.replies import problem_reply
+from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.findings import Finding, Severity
+from ffdl_batch.domain.views import Problem
+from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable
+from ffdl_batch.services.problems import Refused
+from ffdl_batch.store import StoreUnavailable
+
+log = logging.getLogger(__name__)
+
+MAX_BODY_BYTES = 128 * 1000**2
+_SHOWN = 10
+_SENTENCES = {
+    404: "there is no {method} {path} in this interface",
+    405: "{method} is not possible on {path}",
+    413: f"the request is larger than {MAX_BODY_BYTES // 1000**2} MB: submit fewer manifests at once, or smaller ones",
+}
+
+
+def install(app: FastAPI) -> None:
+    """Make `app` answer in Problems."""
+    app.add_exception_handler(Refused, _refused)
+    app.add_exception_handler(StoreUnavailable, _store_unavailable)
+    app.add_exception_handler(SchedulerUnreachable, _scheduler_unreachable)
+    app.add_exception_handler(InvalidRequest, _invalid_request)
+    app.add_exception_handler(RequestValidationError, _malformed)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(Exception, _unexpected)
+
+
+async def _refused(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, Refused)
+    return problem_reply(error.problem, error.status)
+
+
+async def _store_unavailable(_request: Request, error: Exception) -> Response:
+    log.warning("store unavailable: %s", error)
+    return problem_reply(Problem("S210", str(error), ExitCode.TRY_AGAIN), 503)
+
+
+async def _scheduler_unreachable(_request: Request, error: Exception) -> Response:
+    return problem_reply(Problem("S200", str(error), ExitCode.TRY_AGAIN), 503)
+
+
+async def _invalid_request(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, InvalidRequest)
+    return problem_reply(Problem("C104", str(error), ExitCode.BAD_MANIFEST, findings=error.findings), 422)
+
+
+async def _malformed(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    findings = tuple(_finding(each) for each in error.errors()[:_SHOWN])
+    message = "the request does not fit the interface: " + "; ".join(f"{f.path}: {f.message}" for f in findings)
+    cure = "client and daemon may be of different releases; /openapi.json describes this daemon's interface"
+    return problem_reply(Problem("C101", message, ExitCode.USAGE, cure, findings), 400)
+
+
+def _finding(error: dict[str, Any]) -> Finding:
+    place: Sequence[object] = error.get("loc", ())
+    path = ".".join(str(part) for part in place)
+    return Finding(Severity.ERROR, str(error.get("msg", "not valid")), path=path)
+
+
+async def _http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    sentence = _SENTENCES.get(error.status_code, str(error.detail))
+    message = sentence.format(method=request.method, path=request.url.path[:200])
+    code = ExitCode.BAD_MANIFEST if error.status_code == 413 else ExitCode.USAGE
+    return problem_reply(Problem("C101", message, code), error.status_code)
+
+
+async def _unexpected(request: Request, error: Exception) -> Response:
+    """Starlette raises the error again after this reply, and uvicorn writes its traceback to the log."""
+    log.error("%s %s failed: %s", request.method, request.url.path, type(error).__name__)
+    message = f"the daemon failed at this request; {context_of(request.app).log_name} holds the traceback"
+    return problem_reply(Problem("S104", message, ExitCode.FAILED, "report it with the lines of the log"), 500)

@@ -1,0 +1,155 @@
+"""Routes about jobs and the daemon itself. Waiting costs no thread: only each look at the store does."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, TypeVar
+
+from fastapi import APIRouter, Query
+
+from ffdl_batch.daemon.context import Asking, Context, Here, in_thread
+from ffdl_batch.daemon.errors import MAX_BODY_BYTES
+from ffdl_batch.daemon.replies import (
+    ErrorReply,
+    EventsReply,
+    JobReply,
+    JobsReply,
+    PlainReply,
+    PlanReply,
+    PlanRequest,
+    SubmitReply,
+    SubmitRequest,
+)
+from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.domain.views import Health
+from ffdl_batch.services.cancel import cancel_job
+from ffdl_batch.services.planning import plan_submission
+from ffdl_batch.services.query import get_events, get_job, health, list_jobs
+from ffdl_batch.services.submit import submit
+
+T = TypeVar("T")
+
+LONGEST_WAIT_S = 30.0
+_SETTLE_S = 0.02
+"""Pause between being woken and looking: a burst of changes is looked at once."""
+
+Answers = dict[int | str, dict[str, Any]]
+
+
+def answers(*statuses: int) -> Answers:
+    """The error replies of a route, for OpenAPI."""
+    return {status: {"model": ErrorReply, "description": ERRORS[status]} for status in sorted({*ALWAYS, *statuses})}
+
+
+ALWAYS = (400, 403, 500, 503)
+ERRORS = {
+    400: "The request does not fit this interface.",
+    403: "The caller may not do this.",
+    404: "There is no such job, or it is another user's.",
+    413: "The request is too large.",
+    422: "The manifest, the options or the archive are wrong.",
+    500: "The daemon failed; its log holds the traceback.",
+    503: "Nothing was changed; the same request may succeed later (exit code 75).",
+}
+
+router = APIRouter()
+WaitSeconds = Annotated[float, Query(ge=0, le=LONGEST_WAIT_S, description="Seconds to wait for news, at most.")]
+
+
+@router.get("/health", response_model=Health, responses=answers(), operation_id="health")
+async def read_health(here: Here) -> PlainReply:
+    """The daemon itself: version, process, live jobs, and whether each backend answers."""
+    return PlainReply(await in_thread(here.limits.quick, health, here.platform, here.started_at))
+
+
+@router.post("/jobs", response_model=SubmitReply, responses=answers(413, 422), operation_id="submit",
+             max_body_size=MAX_BODY_BYTES)  # fmt: skip
+async def submit_jobs(body: SubmitRequest, here: Here, caller: Asking) -> PlainReply:
+    """Submit jobs. Those with an id in the reply are durable; a `key` that was accepted before gives its id again."""
+    results = await in_thread(here.limits.quick, submit, here.platform, caller, body.submissions)
+    if any(result.id for result in results):
+        here.poke()
+    return PlainReply(SubmitReply(tuple(results)))
+
+
+@router.post("/plan", response_model=PlanReply, responses=answers(413, 422), operation_id="plan",
+             max_body_size=MAX_BODY_BYTES)  # fmt: skip
+async def plan_job(body: PlanRequest, here: Here, caller: Asking) -> PlainReply:
+    """What would be sent, exactly; nothing is sent. With `trial`, the scheduler's opinion (sbatch --test-only)."""
+    plan = await in_thread(here.limits.slow, plan_submission, here.platform, caller, body.submission, trial=body.trial)
+    return PlainReply(PlanReply(plan))
+
+
+@router.get("/jobs", response_model=JobsReply, responses=answers(), operation_id="list")
+async def read_jobs(  # noqa: PLR0913, PLR0917 - one parameter per field of the query string
+    here: Here,
+    caller: Asking,
+    state: Annotated[list[JobState] | None, Query(description="Only jobs in one of these states.")] = None,
+    name: Annotated[str | None, Query(description="Only jobs of this name.")] = None,
+    since: Annotated[float | None, Query(description="Only jobs submitted at or after this time.")] = None,
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 100,
+    all_users: bool = False,
+) -> PlainReply:
+    """Jobs, newest first."""
+    found = await in_thread(
+        here.limits.quick, list_jobs, here.platform, caller,
+        states=state, name=name, since=since, limit=limit, all_users=all_users,
+    )  # fmt: skip
+    return PlainReply(JobsReply(tuple(found)))
+
+
+@router.get("/jobs/{job_id}", response_model=JobReply, responses=answers(404), operation_id="get")
+async def read_job(job_id: str, here: Here, caller: Asking) -> PlainReply:
+    """One job."""
+    return PlainReply(JobReply(await in_thread(here.limits.quick, get_job, here.platform, caller, job_id)))
+
+
+@router.get("/jobs/{job_id}/events", response_model=EventsReply, responses=answers(404), operation_id="events")
+async def read_events(
+    job_id: str,
+    here: Here,
+    caller: Asking,
+    after: Annotated[int, Query(ge=0, description="Only events with a number above this one.")] = 0,
+    wait_s: WaitSeconds = 0.0,
+) -> PlainReply:
+    """Changes of state behind `after`; with `wait_s`, the reply comes when there is one, or the job has ended."""
+
+    async def look() -> EventsReply:
+        events, terminal = await in_thread(here.limits.quick, get_events, here.platform, caller, job_id, after)
+        return EventsReply(tuple(events), terminal)
+
+    return PlainReply(await _until(here, look, lambda reply: bool(reply.events) or reply.terminal, wait_s))
+
+
+@router.get("/jobs/{job_id}/wait", response_model=JobReply, responses=answers(404), operation_id="wait")
+async def wait_for_job(job_id: str, here: Here, caller: Asking, wait_s: WaitSeconds = LONGEST_WAIT_S) -> PlainReply:
+    """The job as soon as it has ended, else as it is after `wait_s` (or when the daemon stops)."""
+
+    async def look() -> JobReply:
+        return JobReply(await in_thread(here.limits.quick, get_job, here.platform, caller, job_id))
+
+    return PlainReply(await _until(here, look, lambda reply: JobState(reply.job.state).is_terminal, wait_s))
+
+
+@router.post("/jobs/{job_id}/cancel", response_model=JobReply, responses=answers(404), operation_id="cancel")
+async def cancel(job_id: str, here: Here, caller: Asking) -> PlainReply:
+    """Wish the end of a job. Idempotent; a job that has ended stays as it is."""
+    job = await in_thread(here.limits.quick, cancel_job, here.platform, caller, job_id)
+    here.changes.bump()
+    here.poke()
+    return PlainReply(JobReply(job))
+
+
+async def _until(here: Context, look: Callable[[], Awaitable[T]], is_news: Callable[[T], bool], wait_s: float) -> T:
+    """What `look` sees once it is news, else what it sees last when `wait_s` are over or the daemon stops."""
+    deadline = time.monotonic() + wait_s
+    while True:
+        version = here.changes.version
+        seen = await look()
+        left = deadline - time.monotonic()
+        if is_news(seen) or left <= 0 or here.changes.closed:
+            return seen
+        await here.changes.wait(version, left)
+        await asyncio.sleep(_SETTLE_S)

@@ -1,0 +1,176 @@
+"""The log stream: lines of JSON for as long as the reader stays. Each stream has a thread of its own.
+
+`read_logs` blocks while nothing is new, so streams share no threads with anything else: fifty followers that wait
+hold up nobody. A slow reader holds up only its own thread, by a bounded buffer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from starlette.requests import Request
+from starlette.responses import StreamingResponse
+
+from ffdl_batch.daemon.context import Asking, Context, Here, in_thread
+from ffdl_batch.daemon.job_routes import answers
+from ffdl_batch.daemon.peer import peer_of
+from ffdl_batch.daemon.replies import encode_line
+from ffdl_batch.domain.views import LogLine
+from ffdl_batch.services.logs import LogQuery, read_logs
+from ffdl_batch.services.problems import try_again
+
+log = logging.getLogger(__name__)
+
+MAX_STREAMS = 256
+KEEP_ALIVE_S = 5.0
+"""A blank line after so long without a line: readers see that the daemon lives, the daemon that readers do."""
+_BUFFER_BYTES = 1 << 20
+
+router = APIRouter()
+
+
+class LogPump:
+    """Runs a blocking iterator of lines in a thread and hands over what has come since the last look."""
+
+    def __init__(self, lines: Iterator[LogLine | None]) -> None:
+        self._lines = lines
+        self._loop = asyncio.get_running_loop()
+        self._news = asyncio.Event()
+        self._room = threading.Condition()
+        self._buffer: deque[bytes] = deque()
+        self._size = 0
+        self._stopped = False
+        self.ended = False
+        self.failed = False
+
+    def start(self) -> None:
+        """Begin to read."""
+        # A daemon thread: one that waits in a dead file server must not keep the process from ending.
+        threading.Thread(target=self._run, name="logs", daemon=True).start()
+
+    def stop(self) -> None:
+        """The reader is gone: the thread ends when its iterator next comes up for air."""
+        with self._room:
+            self._stopped = True
+            self._room.notify()
+
+    async def take(self, timeout_s: float) -> bytes:
+        """Everything that has come; empty after `timeout_s` without news, and when the lines have ended."""
+        if not self._buffer and not self.ended:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self._news.wait()
+            except TimeoutError:
+                return b""
+        self._news.clear()
+        with self._room:
+            taken = b"".join(self._buffer)
+            self._buffer.clear()
+            self._size = 0
+            self._room.notify()
+        return taken
+
+    def notify(self) -> None:
+        """End a :meth:`take` that waits. Call in the event loop."""
+        self._news.set()
+
+    def _run(self) -> None:
+        try:
+            for line in self._lines:
+                if line is not None:
+                    self._put(encode_line(line))
+                if self._stopped:
+                    break
+        except Exception:  # the thread's outermost frame; the reader sees the stream break off
+            self.failed = True
+            if not self._stopped:
+                log.exception("a log stream failed")
+        finally:
+            self.ended = True
+            self._tell()
+
+    def _put(self, line: bytes) -> None:
+        with self._room:
+            self._room.wait_for(lambda: self._stopped or self._size < _BUFFER_BYTES)
+            was_empty = not self._buffer
+            self._buffer.append(line)
+            self._size += len(line)
+        if was_empty:
+            self._tell()
+
+    def _tell(self) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._news.set)
+
+
+@router.get(
+    "/jobs/{job_id}/logs",
+    response_class=StreamingResponse,
+    operation_id="logs",
+    responses={
+        200: {
+            "description": "One JSON object (`LogLine`) a line; a blank line now and then while nothing is new. "
+            "A stream that ends without its last chunk was broken off by the daemon: ask again.",
+            "content": {"application/x-ndjson": {"schema": {"type": "string"}}},
+        },
+        **answers(404, 422),
+    },
+)
+async def read_log(  # noqa: PLR0913, PLR0917 - one parameter per field of the query string
+    job_id: str,
+    request: Request,
+    here: Here,
+    caller: Asking,
+    learner: Annotated[
+        int | None, Query(ge=1, description="Only this learner's lines; all, merged, by default.")
+    ] = None,
+    follow: Annotated[bool, Query(description="Go on until the job has ended.")] = False,
+    since: Annotated[float | None, Query(description="Only lines written at or after this time.")] = None,
+    tail: Annotated[int | None, Query(ge=0, description="Only so many of the last lines, then what is new.")] = None,
+) -> StreamingResponse:
+    """Learners' logs."""
+    if here.streams >= MAX_STREAMS:
+        raise try_again("S210", f"{MAX_STREAMS} logs are being read at once", cure="end some of the readers")
+    query = LogQuery(learner, follow, since, tail)
+    lines = await in_thread(here.limits.quick, read_logs, here.platform, caller, job_id, query)
+    return StreamingResponse(_stream(LogPump(lines), here, request), media_type="application/x-ndjson")
+
+
+async def _stream(pump: LogPump, here: Context, request: Request) -> AsyncIterator[bytes]:
+    here.streams += 1
+    stopping = asyncio.ensure_future(_tell_of_stop(here, pump))
+    pump.start()
+    try:
+        while not here.changes.closed:
+            lines = await pump.take(KEEP_ALIVE_S)
+            if lines or not pump.ended:
+                yield lines or b"\n"
+            elif not pump.failed:
+                return
+            else:
+                break
+        _break_off(request)
+    finally:
+        here.streams -= 1
+        stopping.cancel()
+        pump.stop()
+
+
+async def _tell_of_stop(here: Context, pump: LogPump) -> None:
+    """Wake the stream when the daemon stops; until then it sleeps through other changes."""
+    while not here.changes.closed:
+        await here.changes.wait(here.changes.version, 3600.0)
+    pump.notify()
+
+
+def _break_off(request: Request) -> None:
+    """Close without the last chunk, so that the reader knows that there is more and asks the next daemon."""
+    peer = peer_of(request.scope)
+    if peer is not None:
+        peer.abort()

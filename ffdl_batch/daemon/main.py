@@ -1,0 +1,134 @@
+"""The command ``ffdl-submitd``. Starts light: web framework and database are imported once the lock is held."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ffdl_batch import __version__
+from ffdl_batch.config.locations import LOG_NAME, DaemonLock, PlaceRefused, this_machine
+from ffdl_batch.domain.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from ffdl_batch.config import Settings
+    from ffdl_batch.daemon.lock import Hold, TakeOver
+    from ffdl_batch.services.platform import Platform
+
+Opener = Callable[["Settings"], "Platform"]
+"""Opens the platform; tests pass one that puts a scheduler of theirs in."""
+
+
+def main(arguments: Sequence[str] | None = None, *, opener: Opener | None = None) -> int:
+    """Run the command; returns its exit code."""
+    options = _parser().parse_args(arguments)
+    os.umask(0o077)
+    try:
+        if options.command == "dial":
+            from ffdl_batch.daemon.dial import dial
+
+            return dial(os.environ)
+        return _serve(options, opener)
+    except PlaceRefused as refusal:
+        return _end(f"{refusal}" + (f" ({refusal.cure})" if refusal.cure else ""), refusal.exit_code)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="ffdl-submitd",
+        description="The daemon of ffdl_batch. ffdl-submit starts it when it is needed; it ends by itself.",
+    )
+    parser.add_argument("--version", action="version", version=f"ffdl-submitd {__version__}")
+    parser.add_argument("--personal", action="store_true", help="one daemon for this user (the only mode, the default)")
+    parser.add_argument("--foreground", action="store_true", help=f"log to standard error instead of {LOG_NAME}")
+    parser.add_argument(
+        "--take-over", action="store_true", help="replace a holder of the lock that is proven dead; say why it is not"
+    )
+    parser.add_argument(
+        "--force-take-over-from",
+        metavar="HOST",
+        default="",
+        help="replace the holder on HOST: only when HOST is gone for good, else two daemons write to one database",
+    )
+    commands = parser.add_subparsers(dest="command", metavar="dial")
+    commands.add_parser("dial", help="copy standard input and output to the daemon's socket on this host")
+    return parser
+
+
+def _serve(options: argparse.Namespace, opener: Opener | None) -> int:
+    from ffdl_batch.config import ConfigError, load_settings
+    from ffdl_batch.config.load import home_directory
+    from ffdl_batch.daemon.lock import AlreadyServed, HeldElsewhere, TakeOver
+
+    # cron gives no HOME to some shells, and what we start (sbatch, apptainer) wants one.
+    os.environ.setdefault("HOME", str(home_directory(os.environ)))
+    try:
+        settings = load_settings()
+        hold = _hold(Path(settings.state_dir), TakeOver(options.take_over, options.force_take_over_from))
+    except ConfigError as error:
+        return _end(f"the configuration cannot be used: {error}", ExitCode.BAD_MANIFEST)
+    except AlreadyServed as served:
+        return _end(str(served), ExitCode.OK)
+    except HeldElsewhere as held:
+        return _end(str(held), ExitCode.TRY_AGAIN)
+    except OSError as error:
+        return _end(f"the configuration or the state directory cannot be used: {error}", ExitCode.TRY_AGAIN)
+    try:
+        return _run(settings, hold, opener, foreground=options.foreground)
+    finally:
+        hold.release()
+
+
+def _hold(state_dir: Path, take_over: TakeOver) -> Hold:
+    """The lock of the state directory, with this process's name in it."""
+    from ffdl_batch.daemon.lock import acquire
+
+    state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    machine, pid = this_machine(), os.getpid()
+    record = DaemonLock(
+        host=machine.host,
+        pid=pid,
+        boot_id=machine.boot_id,
+        start_ticks=machine.start_ticks(pid) or 0,
+        socket="",
+        version=__version__,
+        started_at=time.time(),
+    )
+    return acquire(state_dir, record, machine, take_over)
+
+
+def _run(settings: Settings, hold: Hold, opener: Opener | None, *, foreground: bool) -> int:
+    from ffdl_batch.daemon.logfile import log_to
+    from ffdl_batch.daemon.server import Daemon
+    from ffdl_batch.services.platform import open_platform
+    from ffdl_batch.store import StoreError, StoreUnavailable
+
+    log_path = Path(settings.state_dir) / LOG_NAME
+    try:
+        log_to(None if foreground else log_path)
+        platform = (opener or open_platform)(settings)
+    except StoreUnavailable as error:
+        return _end(str(error), ExitCode.TRY_AGAIN)
+    except StoreError as error:
+        return _end(str(error), ExitCode.UNAVAILABLE)
+    except OSError as error:
+        return _end(f"a directory cannot be made or written: {error}", ExitCode.TRY_AGAIN)
+    try:
+        Daemon(platform, hold, dict(os.environ), "standard error" if foreground else str(log_path)).run()
+    finally:
+        platform.close()
+    return ExitCode.OK
+
+
+def _end(sentence: str, code: int) -> int:
+    """Say why on standard error, which is the log where a client started us."""
+    print(f"ffdl-submitd: {sentence}", file=sys.stderr)  # noqa: T201
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

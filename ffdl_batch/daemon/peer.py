@@ -1,0 +1,124 @@
+"""Who is at the other end: the kernel's word about the accepted socket, and nothing that a request can say.
+
+The protocol class reads SO_PEERCRED (socket(7), unix(7)) when the connection is made and lays it into the ASGI scope
+of each request, where no header, path or body can reach. The gate in front of the application lets in the daemon's own
+user and root; in a scope without the kernel's word nobody is let in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import select
+import socket
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from ffdl_batch.daemon.replies import problem_reply
+from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.views import Problem
+from ffdl_batch.services.platform import Caller
+
+log = logging.getLogger(__name__)
+
+_PEER = "ffdl.peer"
+_UCRED = struct.Struct("3i")
+"""struct ucred: pid, uid, gid (unix(7))."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """The process that connected, as it was then. `abort` drops the connection at once."""
+
+    pid: int
+    uid: int
+    abort: Callable[[], None]
+
+
+def read_uid_and_pid(connection: Any) -> tuple[int, int]:
+    """(uid, pid) of a connected Unix socket's other end."""
+    pid, uid, _ = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+    return uid, pid
+
+
+def with_peer(scope: Scope, peer: Peer) -> None:
+    """Lay the peer into a request's scope."""
+    scope["extensions"] = {_PEER: peer}
+
+
+def peer_of(scope: Scope) -> Peer | None:
+    """The peer that :func:`with_peer` laid in."""
+    found = scope.get("extensions", {}).get(_PEER)
+    return found if isinstance(found, Peer) else None
+
+
+def is_admitted(uid: int, own_uid: int) -> bool:
+    """Personal mode: the daemon's own user, and root as root."""
+    return uid in (own_uid, 0)
+
+
+class PeerProtocol(HttpToolsProtocol):
+    """uvicorn's HTTP/1.1 protocol that knows its peer and survives a half-closed connection."""
+
+    peer: Peer
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in the base class
+        uid, pid = read_uid_and_pid(transport.get_extra_info("socket"))
+        self.peer = Peer(pid, uid, transport.abort)
+        super().connection_made(transport)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        with_peer(cast(Scope, self.scope), self.peer)
+
+    def eof_received(self) -> bool:  # type: ignore[override]  # asyncio.Protocol says bool | None, uvicorn None
+        """Keep a connection whose peer has only finished sending (a relay passes a half-close on) until it is answered.
+
+        A peer that closed altogether shows as POLLHUP on a Unix stream socket.
+        """
+        answering = self.cycle is not None and not self.cycle.response_complete
+        if not answering or self._is_hung_up():
+            return False
+        self.cycle.keep_alive = False
+        return True
+
+    def _is_hung_up(self) -> bool:
+        poll = select.poll()
+        poll.register(self.transport.get_extra_info("socket").fileno(), 0)
+        return any(events & select.POLLHUP for _, events in poll.poll(0))
+
+
+class PeerGate:
+    """Refuses everybody who is not to be here, before any route is looked at. `admitted` is called for the others."""
+
+    def __init__(self, app: ASGIApp, own_uid: int, admitted: Callable[[], None]) -> None:
+        self._app, self._own_uid, self._admitted = app, own_uid, admitted
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        peer = peer_of(scope)
+        if peer is None or not is_admitted(peer.uid, self._own_uid):
+            await self._refuse(peer, scope, receive, send)
+            return
+        self._admitted()
+        # Starlette copies the scope for mounted applications but keeps "state": the caller is put there once.
+        scope.setdefault("state", {})["caller"] = Caller(peer.uid, is_admin=peer.uid == 0)
+        await self._app(scope, receive, send)
+
+    async def _refuse(self, peer: Peer | None, scope: Scope, receive: Receive, send: Send) -> None:
+        who = f"user {peer.uid}" if peer else "a caller whom the kernel does not name"
+        log.warning("refused %s (process %s)", who, peer.pid if peer else "unknown")
+        problem = Problem(
+            "C101",
+            f"this is the daemon of user {self._own_uid}; {who} may not use it",
+            ExitCode.NOT_ALLOWED,
+            "use your own daemon: unset FFDL_SOCKET",
+        )
+        await problem_reply(problem, 403)(scope, receive, send)

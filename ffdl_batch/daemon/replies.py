@@ -1,0 +1,121 @@
+"""What the daemon answers with: envelopes around the views, and one shape for every error.
+
+The classes describe the replies in OpenAPI; what is sent is `domain.codec.to_plain` of the views, which is what the
+client reads back.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import Field
+from starlette.responses import Response
+
+from ffdl_batch.domain.codec import to_plain
+from ffdl_batch.domain.views import (
+    SCHEMA,
+    EventView,
+    JobView,
+    LogLine,
+    PlanView,
+    Problem,
+    Submission,
+    SubmissionResult,
+)
+
+MAX_SUBMISSIONS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitRequest:
+    """Jobs to submit; each is accepted or refused on its own."""
+
+    submissions: Annotated[list[Submission], Field(min_length=1, max_length=MAX_SUBMISSIONS)]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRequest:
+    """A submission to plan; `trial` asks the scheduler for its opinion, too."""
+
+    submission: Submission
+    trial: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorReply:
+    """Every refusal and failure."""
+
+    problem: Problem
+    schema: int = SCHEMA
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveReply:
+    """`new` is false where the archive was there already."""
+
+    new: bool
+    schema: int = SCHEMA
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitReply:
+    """One result per submission, in order."""
+
+    results: tuple[SubmissionResult, ...]
+    schema: int = SCHEMA
+
+
+@dataclass(frozen=True, slots=True)
+class PlanReply:
+    """Exactly what would be sent."""
+
+    plan: PlanView
+    schema: int = SCHEMA
+
+
+@dataclass(frozen=True, slots=True)
+class JobReply:
+    """One job."""
+
+    job: JobView
+    schema: int = SCHEMA
+
+
+@dataclass(frozen=True, slots=True)
+class JobsReply:
+    """Jobs, newest first."""
+
+    jobs: tuple[JobView, ...]
+    schema: int = SCHEMA
+
+
+@dataclass(frozen=True, slots=True)
+class EventsReply:
+    """Changes of state in order; `terminal`: there will be no more."""
+
+    events: tuple[EventView, ...]
+    terminal: bool
+    schema: int = SCHEMA
+
+
+class PlainReply(Response):
+    """JSON in ASCII: also a lone surrogate (a file name of undecodable bytes) travels as an escape."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        """See :class:`starlette.responses.Response`."""
+        return json.dumps(to_plain(content), ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode("ascii")
+
+
+def problem_reply(problem: Problem, status: int) -> PlainReply:
+    """The error reply."""
+    return PlainReply(ErrorReply(problem), status_code=status)
+
+
+def encode_line(line: LogLine) -> bytes:
+    """One line of a log stream, newline included."""
+    plain = {"learner": line.learner, "index": line.index, "line": line.line, "at": line.at}
+    return json.dumps(plain, ensure_ascii=True, separators=(",", ":")).encode("ascii") + b"\n"

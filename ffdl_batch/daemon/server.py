@@ -1,0 +1,191 @@
+"""Serving: uvicorn on our socket, the loops beside it, and the end of both.
+
+The daemon ends by SIGTERM or SIGINT, when it has been idle, or when its lock was given to another host. The end is
+always the same: no new connection, waiting requests let go, requests finished, loops ended between two steps, leases
+and database given back, socket and lock removed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import uvicorn
+
+from ffdl_batch.config.locations import PlaceRefused
+from ffdl_batch.daemon.app import create_app
+from ffdl_batch.daemon.context import Context
+from ffdl_batch.daemon.listening import Listener
+from ffdl_batch.daemon.lock import Hold
+from ffdl_batch.daemon.loops import Loops
+from ffdl_batch.daemon.peer import PeerProtocol, is_admitted
+from ffdl_batch.services.platform import Platform
+from ffdl_batch.store import StoreError
+
+log = logging.getLogger(__name__)
+
+FINISH_S = 10
+"""How long requests in progress may take at the end."""
+KEEP_ALIVE_S = 15
+LOOK_S = 1.0
+"""How often the keeper looks after socket, lock and idleness."""
+_LAST_CALL_S = 0.2
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server that leaves signals to us, lets waiting requests go at the end, and can listen anew."""
+
+    def __init__(self, config: uvicorn.Config, context: Context) -> None:
+        super().__init__(config)
+        self._context = context
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Nothing: uvicorn would raise the signal once more at the end, and we end with 0."""
+        yield
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """See :class:`uvicorn.Server`."""
+        self._context.changes.close()
+        await super().shutdown(sockets)
+
+    async def listen(self, listening: socket.socket) -> None:
+        """Accept on one more socket."""
+        loop = asyncio.get_running_loop()
+
+        def create_protocol() -> PeerProtocol:
+            return PeerProtocol(self.config, self.server_state, self.lifespan.state, loop)
+
+        self.servers.append(await loop.create_server(create_protocol, sock=listening))
+
+    def count_connections(self, own_uid: int) -> int:
+        """Open connections of those who may be here."""
+        peers = (c.peer for c in self.server_state.connections if isinstance(c, PeerProtocol))
+        return sum(1 for peer in peers if is_admitted(peer.uid, own_uid))
+
+
+@dataclass(slots=True)
+class Daemon:
+    """One run of the daemon, from an open platform and a held lock to the end."""
+
+    platform: Platform
+    hold: Hold
+    environ: Mapping[str, str]
+    log_name: str
+
+    def run(self) -> None:
+        """Serve until the end; raises PlaceRefused where there is no place for the socket."""
+        asyncio.run(self._serve())
+
+    async def _serve(self) -> None:
+        context = Context(self.platform, self.hold.record.started_at, self.log_name)
+        loops = Loops(self.platform, context.changes.bump)
+        context.poke = loops.poke
+        context.changes.attach(asyncio.get_running_loop())
+        server = Server(_uvicorn_config(create_app(self.platform, context)), context)
+        _on_signals(server)
+        listener = Listener(self.environ)
+        listening = listener.open()
+        self.hold.announce(listener.path)
+        loops.start()
+        keeper = asyncio.create_task(Keeper(self, context, server, listener).keep())
+        log.info("serving at %s, state in %s", listener.path, self.platform.settings.state_dir)
+        try:
+            await server.serve(sockets=[listening])
+        finally:
+            keeper.cancel()
+            loops.stop()
+            await asyncio.to_thread(loops.join)
+            listener.remove()
+            log.info("stopped")
+
+
+class Keeper:
+    """Looks now and then whether the socket is in place, the lock ours, and anybody there."""
+
+    def __init__(self, daemon: Daemon, context: Context, server: Server, listener: Listener) -> None:
+        self._platform, self._hold = daemon.platform, daemon.hold
+        self._context, self._server, self._listener = context, server, listener
+        self._clock = daemon.platform.clock
+        self._idle_s = daemon.platform.settings.idle_exit_s
+        self._active_at = self._clock.monotonic()
+        self._requests = 0
+
+    async def keep(self) -> None:
+        """Until the server is told to end."""
+        pause = min(LOOK_S, self._idle_s / 4)
+        while not self._server.should_exit:
+            await asyncio.sleep(pause)
+            try:
+                await self._look()
+            except (OSError, PlaceRefused, StoreError) as error:
+                log.warning("the keeper's look failed: %s", error)
+
+    async def _look(self) -> None:
+        if not await asyncio.to_thread(self._hold.is_ours):
+            log.error("the lock of this state directory was taken over from another host; this daemon stops")
+            self._server.should_exit = True
+            return
+        if not self._listener.is_in_place():
+            log.warning("the socket %s was removed from under us; listening anew", self._listener.path)
+            await self._listen_anew()
+        if self._is_quiet() and await self._nobody_left():
+            log.info("idle for %g s with no live job", self._idle_s)
+            self._server.should_exit = True
+
+    async def _listen_anew(self) -> None:
+        await self._server.listen(self._listener.open())
+        self._hold.announce(self._listener.path)
+
+    def _is_quiet(self) -> bool:
+        """No open connection and no request for the idle time."""
+        now = self._clock.monotonic()
+        if self._server.count_connections(self._platform.uid) or self._context.requests != self._requests:
+            self._requests = self._context.requests
+            self._active_at = now
+        return now - self._active_at >= self._idle_s
+
+    async def _nobody_left(self) -> bool:
+        """No live job either; and, once the socket's file is gone, nobody who was just coming in."""
+        if await asyncio.to_thread(self._platform.store.count_live):
+            self._active_at = self._clock.monotonic()  # asked again after the idle time
+            return False
+        self._listener.remove()
+        await asyncio.sleep(_LAST_CALL_S)
+        if self._is_quiet():
+            return True
+        await self._listen_anew()
+        return False
+
+
+def _uvicorn_config(app: object) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,  # type: ignore[arg-type]  # FastAPI is an ASGI application; uvicorn's alias is its own
+        http=PeerProtocol,
+        ws="none",
+        loop="asyncio",
+        lifespan="off",
+        interface="asgi3",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        date_header=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=FINISH_S,
+    )
+
+
+def _on_signals(server: Server) -> None:
+    def end(number: signal.Signals) -> None:
+        log.info("%s: stopping", number.name)
+        server.should_exit = True
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        loop.add_signal_handler(number, end, number)

@@ -1,0 +1,42 @@
+"""The manifest: text in, a checked :class:`~ffdl_batch.domain.spec.JobSpec` and findings out.
+
+pydantic and PyYAML are imported on first use (PEP 562), so that naming this package costs nothing. Nothing here
+opens a file, a connection or a process: callers bring the text and get values back.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from ffdl_batch.manifest.contract import Defaults, ManifestSource, Parsed
+
+if TYPE_CHECKING:
+    from ffdl_batch.manifest.literals import literal_paths as literal_paths
+    from ffdl_batch.manifest.parser import parse_manifest as parse_manifest
+    from ffdl_batch.manifest.schema import json_schema as json_schema
+    from ffdl_batch.manifest.starter import starter_manifest as starter_manifest
+
+__all__ = [
+    "Defaults",
+    "ManifestSource",
+    "Parsed",
+    "json_schema",
+    "literal_paths",
+    "parse_manifest",
+    "starter_manifest",
+]
+
+_HOMES = {
+    "json_schema": "schema",
+    "literal_paths": "literals",
+    "parse_manifest": "parser",
+    "starter_manifest": "starter",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import the module behind a public function when it is first asked for."""
+    if name in _HOMES:
+        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,202 @@
+"""From checked models to the domain's values, with the site's defaults where the manifest says nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping as Mappings
+from dataclasses import replace
+
+from ffdl_batch.domain import spec
+from ffdl_batch.manifest.batch_models import BatchBlock, ManifestBlock
+from ffdl_batch.manifest.contract import Defaults
+from ffdl_batch.manifest.credentials import is_secret, secret_name
+from ffdl_batch.manifest.log import FindingLog
+from ffdl_batch.manifest.models import EvaluationMetricsBlock, FrameworkBlock, ImageLocationBlock, MetricValueBlock
+from ffdl_batch.manifest.tree import Mapping, Place
+
+_NEWLINE = re.compile(r"\r?\n")
+_SITE = "site default"
+
+
+def command_text(text: str) -> str:
+    """Every line break becomes one blank, as FfDL's trainer has it before `bash -c eval`."""
+    return _NEWLINE.sub(" ", text)
+
+
+def assemble(
+    manifest: ManifestBlock, stores: tuple[spec.DataStore, ...], defaults: Defaults, base_dir: str
+) -> spec.JobSpec:
+    """The job; `sources` is left to :func:`name_sources`, secrets to :func:`move_secrets`."""
+    batch = manifest.batch or BatchBlock.model_validate({})
+    return spec.JobSpec(
+        name=manifest.name,
+        framework=_framework(manifest.framework),
+        description=manifest.description,
+        version=manifest.version,
+        resources=spec.Resources(
+            learners=manifest.learners or defaults.learners,
+            cpus=manifest.cpus or defaults.cpus,
+            gpus=manifest.gpus or 0.0,
+            gpu_type=manifest.gpu_type,
+            memory_bytes=manifest.memory or defaults.memory_bytes,
+            storage_bytes=manifest.storage,
+            gres=batch.gres,
+        ),
+        data_stores=stores,
+        metrics=_metrics(manifest.evaluation_metrics),
+        batch=_batch(batch),
+        base_dir=base_dir,
+    )
+
+
+def _framework(block: FrameworkBlock) -> spec.Framework:
+    location: ImageLocationBlock | None = block.image_location
+    return spec.Framework(
+        name=block.name,
+        version=block.version,
+        command=command_text(block.command),
+        image_tag=block.image_tag,
+        image_location=spec.ImageLocation(location.registry, location.namespace, location.email) if location else None,
+    )
+
+
+def _metrics(block: EvaluationMetricsBlock | None) -> spec.EvaluationMetrics:
+    if block is None:
+        return spec.EvaluationMetrics()
+    return spec.EvaluationMetrics(
+        type=block.type,
+        image_tag=block.image_tag,
+        in_=block.in_,
+        line_lookahead=4 if block.line_lookahead is None else block.line_lookahead,
+        event_types=tuple(block.event_types),
+        groups={
+            name: spec.MetricGroup(
+                group.regex, group.meta.time if group.meta else "", _values(group.scalars), _values(group.etimes)
+            )
+            for name, group in block.groups.items()
+        },
+    )
+
+
+def _values(blocks: Mappings[str, MetricValueBlock]) -> dict[str, spec.MetricValue]:
+    return {name: spec.MetricValue(block.type, block.value) for name, block in blocks.items()}
+
+
+def _batch(block: BatchBlock) -> spec.BatchOptions:
+    return spec.BatchOptions(
+        time_s=block.time,
+        profile=block.profile,
+        partition=block.partition,
+        account=block.account,
+        qos=block.qos,
+        constraint=block.constraint,
+        reservation=block.reservation,
+        priority=block.priority,
+        preemptible=block.preemptible,
+        placement=spec.Placement(block.placement),
+        network=spec.NetworkLevel(block.network.level),
+        egress=tuple(_destination(text) for text in block.network.allow),
+        env=block.env,
+        secrets=block.secrets,
+        checkpoint=_checkpoint(block),
+        retry=spec.Retry(**block.retry.model_dump()) if block.retry else spec.Retry(),
+        roles=_roles(block),
+        array=block.array,
+        elastic=block.elastic,
+        notify=spec.Notify(block.notify.mail, block.notify.events, block.notify.webhook)
+        if block.notify
+        else spec.Notify(),
+        slurm_args=block.slurm.args if block.slurm else (),
+        kubernetes=block.kubernetes,
+        nodelist=block.nodelist,
+        exclude=block.exclude,
+        dependency=block.dependency,
+        begin=block.begin,
+        hold=bool(block.hold),
+        requeue=block.requeue,
+        signal=block.signal,
+        comment=block.comment,
+        output=block.output,
+    )
+
+
+def _checkpoint(block: BatchBlock) -> spec.Checkpoint:
+    asked = block.checkpoint
+    site = spec.Checkpoint()
+    if asked is None:
+        return site
+    return spec.Checkpoint(
+        signal=asked.signal or site.signal,
+        grace_s=site.grace_s if asked.grace_s is None else asked.grace_s,
+        lead_s=asked.lead_s,
+        shared=bool(asked.shared),
+    )
+
+
+def _roles(block: BatchBlock) -> dict[str, spec.Role]:
+    return {
+        name: spec.Role(
+            learners=role.learners or 1,
+            cpus=role.cpus,
+            gpus=role.gpus,
+            memory_bytes=role.memory,
+            command=command_text(role.command),
+            service=bool(role.service),
+        )
+        for name, role in block.roles.items()
+    }
+
+
+def _destination(text: str) -> spec.Egress:
+    host, _, port = text.rpartition(":")
+    return spec.Egress(host.strip("[]"), int(port))
+
+
+def move_secrets(job: spec.JobSpec, manifest: ManifestBlock, secrets: dict[str, str], log: FindingLog) -> spec.JobSpec:
+    """Credentials outside the data stores: the image's token, and literal values under `batch.secrets`."""
+    location = manifest.framework.image_location
+    if location is not None and is_secret("access_token", location.access_token):
+        secrets["image-access-token"] = location.access_token
+        place: Place = ("framework", "image_location", "access_token")
+        log.warning(
+            place, "a credential stands in the manifest; it is moved to a secret at submission", "write ${secret:NAME}"
+        )
+    moved: dict[str, str] = {}
+    for variable, value in job.batch.secrets.items():
+        moved[variable] = value
+        if is_secret("password", value):
+            name = secret_name("env", variable)
+            secrets[name] = value
+            moved[variable] = f"${{secret:{name}}}"
+            log.warning(
+                ("batch", "secrets", variable),
+                "the value stands in the manifest; it is moved to a secret at submission",
+                "write ${secret:NAME}, ${env:NAME} or ${file:PATH}",
+            )
+    return replace(job, batch=replace(job.batch, secrets=moved))
+
+
+def name_sources(root: Mapping, manifest: ManifestBlock) -> dict[str, str]:
+    """Dotted path → where the value came from, for every value that was given and for the site's defaults."""
+    sources = {name: _SITE for name in ("cpus", "learners", "memory") if getattr(manifest, name) is None}
+    for key in ManifestBlock.model_fields:
+        node = root.get(key)
+        if node is None:
+            continue
+        if not isinstance(node, Mapping):
+            sources.setdefault(key, str(node.origin))
+            continue
+        for inner, entry in node.entries.items():
+            sources[f"{key}.{inner}"] = _source(entry.key.origin, entry.value)
+    return sources
+
+
+def _source(key: object, value: object) -> str:
+    """A block that options wrote into comes from its first option; else the line of its key counts."""
+    if isinstance(value, Mapping):
+        for entry in value.entries.values():
+            if entry.value.origin.option:
+                return str(entry.value.origin)
+        return str(key)
+    origin = getattr(value, "origin", key)
+    return str(origin)

@@ -1,0 +1,117 @@
+"""Where this software does otherwise than FfDL did, or than the text seems to say: nothing is changed silently.
+
+Each difference is a warning where the user may have to act and a note where what was plainly meant now happens.
+Facts about FfDL: its REST API's manifest reader and its life-cycle manager (IBM/FfDL, archived 2022).
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+
+from ffdl_batch.domain.quantity import format_size
+from ffdl_batch.manifest.batch_models import ManifestBlock
+from ffdl_batch.manifest.contract import Defaults
+from ffdl_batch.manifest.log import FindingLog
+from ffdl_batch.manifest.scalars import is_octal, shown
+from ffdl_batch.manifest.tree import Mapping, Scalar, find
+
+_FFDL_SIZE = re.compile(r"(\d*) *(mb|mib|gb|gib|tb|tib)?", re.IGNORECASE)
+_FFDL_MB = {"mb": 1.0, "mib": 1.048576, "gb": 1000.0, "gib": 1073.741824}
+_EXTRACTOR_TYPES = frozenset({"STRING", "JSONSTRING", "INT", "FLOAT"})
+_SECRET_VARIABLE = re.compile(r"(^|_)(PASSWORD|PASSWD|SECRET|TOKEN|API_?KEY|ACCESS_KEY|SECRET_KEY)$", re.IGNORECASE)
+
+
+def note_differences(root: Mapping, manifest: ManifestBlock, defaults: Defaults, log: FindingLog) -> None:
+    """Report on a manifest whose every single value is right."""
+    _memory(root, manifest, defaults, log)
+    _numbers(root, manifest, log)
+    if manifest.framework.image_tag:
+        log.note(
+            ("framework", "image_tag"), "the image follows from name and version; image_tag changes nothing, as in FfDL"
+        )
+    _metrics(manifest, log)
+    for name in manifest.batch.env if manifest.batch else ():
+        if _SECRET_VARIABLE.search(name):
+            log.warning(
+                ("batch", "env", name), "this looks like a credential, and env is recorded in clear",
+                f"write batch.secrets: {{{name}: '${{secret:NAME}}'}}",
+            )  # fmt: skip
+
+
+def check_framework(manifest: ManifestBlock, defaults: Defaults, log: FindingLog) -> None:
+    """The framework must be among the site's, where the site's are known."""
+    known = defaults.known_frameworks
+    framework = manifest.framework
+    if known is None or framework.name == "custom":
+        return
+    if framework.name not in known:
+        names = ", ".join(sorted({*known, "custom"}))
+        log.error(("framework", "name"), f"{shown(framework.name)} is not a framework here", f"known are {names}")
+        return
+    versions = known[framework.name]
+    if versions and not any(fnmatch.fnmatchcase(framework.version, v) for v in versions):
+        message = f"{framework.name} has no version {shown(framework.version)} here"
+        log.error(("framework", "version"), message, f"known are {', '.join(versions)}")
+
+
+def ffdl_memory(text: str) -> int | None:
+    """Bytes that FfDL gave for `text`; None where it understood nothing and gave 512 MB."""
+    match = _FFDL_SIZE.match(text)
+    if match is None or not match[1] or (match[2] or "").lower() not in _FFDL_MB:
+        return None
+    return round(round(int(match[1]) * _FFDL_MB[match[2].lower()], 2) * 1024 * 1024)
+
+
+def _memory(root: Mapping, manifest: ManifestBlock, defaults: Defaults, log: FindingLog) -> None:
+    node = root.get("memory")
+    if manifest.memory is None:
+        log.note(
+            (),
+            f"memory is not given: the site's {format_size(defaults.memory_bytes)} for each learner; FfDL gave 512 MB",
+        )
+        return
+    if not isinstance(node, Scalar) or node.origin.option:
+        return
+    theirs = ffdl_memory(node.text)
+    size = f"{manifest.memory} bytes"
+    if theirs is None:
+        log.warning(("memory",), f"FfDL did not understand {shown(node.text)} and gave 512 MB; here it is {size}")
+    elif theirs != manifest.memory:
+        log.note(("memory",), f"{node.text.strip()} is {size} here; FfDL gave {theirs}")
+
+
+def _numbers(root: Mapping, manifest: ManifestBlock, log: FindingLog) -> None:
+    if manifest.gpus is not None and manifest.gpus != int(manifest.gpus):
+        message = f"FfDL cut this to {int(manifest.gpus)} GPUs; here it asks for a share of a GPU"
+        log.warning(("gpus",), message, "backends without shares refuse it; write a whole number then")
+    if manifest.gpus and not manifest.gpu_type:
+        log.note(("gpus",), "gpu_type is not given: any type will do; FfDL took nvidia-TeslaK80")
+    for key in ("cpus", "gpus", "learners"):
+        node = find(root, (key,))
+        if isinstance(node, Scalar) and is_octal(node.text):
+            number = int(node.text.strip().replace("_", ""), 8)
+            log.warning(
+                (key,), f"{node.text} is an octal number to YAML and to FfDL: {number}", "drop the leading zero"
+            )
+
+
+def _metrics(manifest: ManifestBlock, log: FindingLog) -> None:
+    metrics = manifest.evaluation_metrics
+    if metrics is None:
+        return
+    place = ("evaluation_metrics", "groups")
+    for name, group in metrics.groups.items():
+        if group.meta is None:
+            log.warning((*place, name, "meta"), "FfDL's server fails on a group without meta; here it is not needed")
+        if metrics.type == "regex_extractor" and not group.regex:
+            log.warning((*place, name, "regex"), "a group without regex extracts nothing", "write its regex")
+        for axis, values in (("scalars", group.scalars), ("etimes", group.etimes)):
+            for key, value in values.items():
+                if value.type and value.type not in _EXTRACTOR_TYPES:
+                    kinds = ", ".join(sorted(_EXTRACTOR_TYPES))
+                    log.warning(
+                        (*place, name, axis, key, "type"),
+                        f"{shown(value.type)} is not a type of value",
+                        f"write one of {kinds}",
+                    )

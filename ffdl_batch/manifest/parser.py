@@ -1,0 +1,119 @@
+"""The way of a manifest: text → tree → options laid over → models → checks across fields → the domain's values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping as Mappings
+from dataclasses import replace
+from types import MappingProxyType
+
+from pydantic import ValidationError
+
+from ffdl_batch.domain.findings import Severity
+from ffdl_batch.domain.spec import JobSpec, NetworkLevel
+from ffdl_batch.manifest.assembly import assemble, move_secrets, name_sources
+from ffdl_batch.manifest.batch_models import ManifestBlock
+from ffdl_batch.manifest.composer import compose
+from ffdl_batch.manifest.contract import Defaults, ManifestSource, Parsed
+from ffdl_batch.manifest.credentials import redact
+from ffdl_batch.manifest.differences import check_framework, note_differences
+from ffdl_batch.manifest.intake import read_text
+from ffdl_batch.manifest.keys import WML_KEYS, check_keys
+from ffdl_batch.manifest.log import FindingLog
+from ffdl_batch.manifest.messages import report
+from ffdl_batch.manifest.options import apply_options
+from ffdl_batch.manifest.stores import read_stores
+from ffdl_batch.manifest.tree import Mapping, Origin, Scalar, Unreadable, to_raw
+
+_NO_OPTIONS: Mappings[str, str] = MappingProxyType({})
+_SITE = Defaults()
+
+
+def parse_manifest(
+    source: ManifestSource,
+    *,
+    options: Mappings[str, str] = _NO_OPTIONS,
+    environment_options: Mappings[str, str] = _NO_OPTIONS,
+    defaults: Defaults = _SITE,
+    strict: bool = False,
+) -> Parsed:
+    """Read one manifest. Never raises for bad input: `spec` is None exactly when an error was found.
+
+    `options` are long sbatch-like option names without dashes → their text; they win over the manifest, which
+    wins over `environment_options` (keyed alike, or by variable), which win over `defaults`. With `strict`,
+    unknown keys are errors.
+    """
+    log = FindingLog(source.name)
+    try:
+        text = read_text(source.text)
+        root = _read_tree(text, log)
+    except Unreadable as error:
+        log.unreadable(error)
+        return Parsed(None, log.findings, {}, "")
+    redacted = redact(text, root)
+    log.root = root
+    if WML_KEYS & root.entries.keys():
+        key = min(WML_KEYS & root.entries.keys(), key=lambda k: root.entries[k].key.origin.mark.index)
+        log.error((key,), "this is a manifest of Watson Machine Learning, not of FfDL", "convert it: ffdl convert")
+        return Parsed(None, log.findings, {}, redacted)
+    check_keys(root, log, strict)
+    recorded = apply_options(root, options, environment_options, log)
+    spec, secrets = _read_job(root, source.base_dir, defaults, log)
+    if log.has_errors or spec is None:
+        return Parsed(None, log.findings, {}, redacted)
+    return Parsed(replace(spec, sources={**spec.sources, **recorded}), log.findings, secrets, redacted)
+
+
+def _read_tree(text: str, log: FindingLog) -> Mapping:
+    document = compose(text)
+    root = document.root
+    if root is None or (isinstance(root, Scalar) and root.is_null):
+        raise Unreadable("the manifest is empty", "`ffdl init` writes one to start from")
+    if not isinstance(root, Mapping):
+        kind = "one text" if isinstance(root, Scalar) else "a list"
+        raise Unreadable(f"a manifest is a mapping of keys to values; this is {kind}", "", root.origin.mark)
+    if document.more is not None:
+        message = "a second document starts here; only the first one is read"
+        log.add(Severity.WARNING, (), message, "put each manifest into a file of its own", Origin(document.more))
+    return root
+
+
+def _read_job(
+    root: Mapping, base_dir: str, defaults: Defaults, log: FindingLog
+) -> tuple[JobSpec | None, dict[str, str]]:
+    try:
+        manifest = ManifestBlock.model_validate(to_raw(root))
+    except ValidationError as error:
+        report(error, log)
+        _check_stores_alone(root, base_dir, log)
+        return None, {}
+    check_framework(manifest, defaults, log)
+    stores = read_stores(manifest.data_stores, base_dir, log)
+    secrets = dict(stores.secrets)
+    job = assemble(manifest, stores.stores, defaults, base_dir)
+    _check_network(job, log)
+    job = move_secrets(job, manifest, secrets, log)
+    note_differences(root, manifest, defaults, log)
+    return replace(job, sources=name_sources(root, manifest)), secrets
+
+
+def _check_stores_alone(root: Mapping, base_dir: str, log: FindingLog) -> None:
+    """Another field is wrong already: still say what is wrong with the stores, so that one run shows everything."""
+    alone = {"name": "x", "framework": {"name": "x", "version": "x", "command": "x"}}
+    stores = root.get("data_stores")
+    if stores is None:
+        return
+    try:
+        manifest = ManifestBlock.model_validate({**alone, "data_stores": to_raw(stores)})
+    except ValidationError:
+        return  # reported with the whole manifest
+    read_stores(manifest.data_stores, base_dir, log)
+
+
+def _check_network(job: JobSpec, log: FindingLog) -> None:
+    if job.batch.egress and job.batch.network is not NetworkLevel.EGRESS:
+        message = f"destinations mean something at level egress only, not at {job.batch.network}"
+        log.error(("batch", "network", "allow"), message, "write level: egress, or delete allow")
+    if job.batch.network is NetworkLevel.EGRESS and not job.batch.egress:
+        log.error(
+            ("batch", "network"), "level egress needs destinations", "write {level: egress, allow: ['host:port']}"
+        )

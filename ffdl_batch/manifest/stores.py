@@ -1,0 +1,175 @@
+"""Data stores: what each type needs, paths made absolute, credentials moved out."""
+
+from __future__ import annotations
+
+import difflib
+import posixpath
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ffdl_batch.domain.spec import DataStore, StoreType
+from ffdl_batch.manifest.credentials import is_credential_key, is_secret, secret_name
+from ffdl_batch.manifest.log import FindingLog
+from ffdl_batch.manifest.models import STORE_TYPES, ContainerBlock, DataStoreBlock
+from ffdl_batch.manifest.tree import Place
+
+CONNECTION_KEYS = (
+    "auth_url", "user_name", "password", "region", "domain_name", "project_id", "type", "path", "name", "mode",
+)  # fmt: skip
+_DIRECTORIES = frozenset({StoreType.HOST_MOUNT, StoreType.DIRECTORY})
+_BUCKETS = frozenset(StoreType) - _DIRECTORIES - {StoreType.MOUNT_VOLUME, StoreType.INMEM_DATASTORE}
+_HERE = "."
+"""The container of a block that names none: the store's own directory ("" would mean that there is no block)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stores:
+    """The stores and the credentials that stood in them, by secret name."""
+
+    stores: tuple[DataStore, ...]
+    secrets: Mapping[str, str]
+
+
+def read_stores(blocks: list[DataStoreBlock], base_dir: str, log: FindingLog) -> Stores:
+    """Check each store and turn it into a value; findings go to `log`."""
+    stores: list[DataStore] = []
+    secrets: dict[str, str] = {}
+    ids: dict[str, int] = {}
+    with_input = any(block.training_data is not None for block in blocks)
+    for i, block in enumerate(blocks):
+        place: Place = ("data_stores", i)
+        store_id = block.id or f"store-{i + 1}"
+        earlier = ids.setdefault(store_id, i)
+        if earlier != i:
+            log.error((*place, "id"), f"{store_id!r} is also the id of data_stores[{earlier}]", "give each its own id")
+        store = _read_store(block, store_id, place, log)
+        if store is None:
+            continue
+        _check_blocks(block, store, place, log, needs_input=not with_input or len(blocks) == 1)
+        connection = _place_path(store, base_dir, place, log)
+        stores.append(_with_connection(store, _move_secrets(store_id, connection, secrets, place, log)))
+    return Stores(tuple(stores), secrets)
+
+
+def _read_store(block: DataStoreBlock, store_id: str, place: Place, log: FindingLog) -> DataStore | None:
+    connection = dict(block.connection or {})
+    override = connection.get("type", "").strip()
+    if override and override not in STORE_TYPES:
+        message = f"{override[:60]!r} is not a type of data store"
+        log.error((*place, "connection", "type"), message, f"write one of {', '.join(STORE_TYPES)}")
+        return None
+    if not block.type and not override:
+        log.error((*place, "type"), "Data store type is not set", f"write one of {', '.join(STORE_TYPES)}")
+        return None
+    declared = StoreType(block.type or override)
+    effective = StoreType(override or block.type)
+    if override and effective not in (declared, StoreType.HOST_MOUNT):
+        message = f"connection.type {override} wins over type {block.type}, as in FfDL"
+        log.warning((*place, "connection", "type"), message, "make them agree, or delete connection.type")
+    return DataStore(
+        id=store_id,
+        type=declared,
+        effective_type=effective,
+        training_data=_container(block.training_data, effective, (*place, "training_data"), log),
+        training_results=_container(block.training_results, effective, (*place, "training_results"), log),
+        connection=connection,
+    )
+
+
+def _container(block: ContainerBlock | None, kind: StoreType, place: Place, log: FindingLog) -> str:
+    if block is None:
+        return ""
+    name = block.container
+    at = (*place, "container")
+    if not name:
+        if kind in _BUCKETS:
+            log.error(at, "Data store bucket is not set", "write `container: ` and the name of the bucket")
+        return _HERE
+    if name.startswith("/") or ".." in name.split("/"):
+        log.error(at, f"{name[:60]!r} leads out of the store", "name a bucket, or a directory below connection.path")
+    return name
+
+
+def _check_blocks(block: DataStoreBlock, store: DataStore, place: Place, log: FindingLog, needs_input: bool) -> None:
+    ours = store.effective_type is StoreType.DIRECTORY
+    if block.training_data is None and (block.training_results is None or (needs_input and not ours)):
+        log.error(
+            (*place, "training_data"),
+            "Training input data is not set",
+            "write training_data: {container: NAME}, or delete the whole store if the job reads no data",
+        )
+    elif block.training_results is None and needs_input:
+        log.note((*place, "training_results"), "no place for results is named; they stay in the job's directory")
+    if block.connection is None and store.effective_type in _BUCKETS:
+        log.error((*place, "connection"), "Data store connection info not set", "write connection: {auth_url: …, …}")
+    if store.effective_type is StoreType.MOUNT_VOLUME:
+        log.warning(
+            (*place, "type"),
+            "FfDL mounts nothing for mount_volume alone, and neither does this",
+            "write connection: {type: host_mount, path: /a/directory}",
+        )
+
+
+def _place_path(store: DataStore, base_dir: str, place: Place, log: FindingLog) -> dict[str, str]:
+    """The connection with an absolute `path`, for stores that are directories."""
+    connection = dict(store.connection)
+    if store.effective_type not in _DIRECTORIES:
+        return connection
+    at = (*place, "connection", "path")
+    path = connection.get("path", "").rstrip("\r\n")
+    if not path.strip():
+        log.error(at, f"a {store.effective_type} store needs a path", "write connection: {path: /a/directory}")
+        return connection
+    if not path.isprintable():
+        log.error(at, "the path holds a control character", "write it as one line of plain text")
+    if path.startswith("~"):
+        log.error(at, "~ means nothing here: it depends on who reads it", "write the directory's absolute path")
+    elif not path.startswith("/") and not base_dir:
+        log.error(at, f"{path[:60]!r} is relative to a directory that is not known", "write an absolute path")
+    mode = connection.get("mode", "mount")
+    if store.effective_type is StoreType.DIRECTORY and mode not in ("mount", "copy"):
+        log.error((*place, "connection", "mode"), f"{mode[:60]!r} is not a mode", "write mount or copy")
+    connection["path"] = posixpath.normpath(posixpath.join(base_dir or "/", path))
+    return connection
+
+
+def _move_secrets(
+    store_id: str, connection: dict[str, str], secrets: dict[str, str], place: Place, log: FindingLog
+) -> dict[str, str]:
+    """The connection with credentials replaced by references; their values go to `secrets`."""
+    kept: dict[str, str] = {}
+    moved: list[str] = []
+    for key, value in connection.items():
+        _check_spelling(key, (*place, "connection", key), log)
+        if not is_secret(key, value):
+            kept[key] = value
+            continue
+        name = secret_name(store_id, key)
+        while secrets.get(name, value) != value:
+            name += "-2"
+        secrets[name] = value
+        moved.append(key)
+        kept[key] = f"${{secret:{name}}}"
+    if moved:
+        log.warning(
+            (*place, "connection"),
+            f"credentials stand in the manifest ({', '.join(sorted(moved))}); they are moved to a secret at submission",
+            "write ${secret:NAME} and keep the value out of the manifest",
+        )
+    return kept
+
+
+def _check_spelling(key: str, place: Place, log: FindingLog) -> None:
+    if key in CONNECTION_KEYS or len(key) > 60:
+        return
+    near = difflib.get_close_matches(key.lower(), CONNECTION_KEYS, n=1, cutoff=0.8)
+    if near:
+        log.warning(place, "this key is not known to any data store", f"did you mean {near[0]}?")
+    elif not is_credential_key(key):
+        log.note(place, "this key is passed on as it is; FfDL's data stores do not read it")
+
+
+def _with_connection(store: DataStore, connection: Mapping[str, str]) -> DataStore:
+    return DataStore(
+        store.id, store.type, store.effective_type, store.training_data, store.training_results, connection
+    )

@@ -1,0 +1,81 @@
+"""YAML's syntax errors in human words: what is wrong, where it began, what would be right."""
+
+from __future__ import annotations
+
+import re
+
+import yaml
+
+from ffdl_batch.manifest.tree import Mark, Unreadable
+
+_INDENTATION = (
+    "this line does not fit the lines above it",
+    "indent the keys of one block by the same number of blanks",
+)
+# The library's problem texts (libyaml and its Python twin differ a little), first match wins.
+_PLAIN: tuple[tuple[str, tuple[str, str]], ...] = (
+    (
+        r"mapping values are not allowed",
+        ("a ': ' stands where it cannot", "put the value in quotes, or give this key a line of its own"),
+    ),
+    (r"could not find expected ':'", ("there is a key without its ':'", "write `key: value`")),
+    (r"expected ',' or '\]'", ("the list in [ ] is not closed", "put ',' between its items and ']' at its end")),
+    (r"expected ',' or '\}'", ("the mapping in { } is not closed", "put ',' between its keys and '}' at its end")),
+    (
+        r"unexpected end of stream",
+        ("a quote is opened and never closed", "close it, or double a quote that is part of the text"),
+    ),
+    (r"unexpected document indicator", ("a quote is opened and never closed", "close it before the line of dashes")),
+    (
+        r"unknown escape|expected escape|invalid Unicode",
+        ("this escape is not known in double quotes", "write \\\\ for a backslash, or use single quotes"),
+    ),
+    (
+        r"comment or line break|chomping or indentation",
+        ("the text after | or > must start on the next line", "move it there, indented"),
+    ),
+    (r"expected key|expected '-' indicator|<block end>|<document start>", _INDENTATION),
+    (r"undefined tag handle", ("this tag means nothing in a manifest", "delete the tag")),
+)
+
+
+def explain(error: yaml.MarkedYAMLError, text: str) -> Unreadable:
+    """The refusal that a person can act on."""
+    problem = error.problem or "this is not YAML"
+    where = error.problem_mark or error.context_mark
+    mark = Mark(where.line + 1, where.column + 1) if where is not None else None
+    lines = re.split("\r\n|[\n\r\x85\u2028\u2029]", text)
+    for candidate in (error.problem_mark, error.context_mark):
+        if candidate is not None and candidate.line < len(lines) and _has_tab_indent(lines[candidate.line]):
+            column = lines[candidate.line].index("\t") + 1
+            return Unreadable(
+                "a tab indents this line; YAML takes blanks only",
+                "replace each tab by blanks",
+                Mark(candidate.line + 1, column),
+            )
+    if "cannot start any token" in problem and where is not None and where.line < len(lines):
+        return _odd_start(lines[where.line][where.column : where.column + 1], mark)
+    for pattern, (message, cure) in _PLAIN:
+        if re.search(pattern, problem):
+            opened = _opened_at(error, mark)
+            return Unreadable(message + opened, cure, mark)
+    context = f" {error.context}" if error.context else ""
+    return Unreadable(f"this is not YAML: {problem}{context}", "", mark)
+
+
+def _has_tab_indent(line: str) -> bool:
+    return "\t" in line[: len(line) - len(line.lstrip())]
+
+
+def _odd_start(character: str, mark: Mark | None) -> Unreadable:
+    if character == "\t":
+        return Unreadable("a tab stands here; YAML takes blanks only", "replace the tab by blanks", mark)
+    return Unreadable(f"a value cannot start with {character!r}", "put the whole value in quotes", mark)
+
+
+def _opened_at(error: yaml.MarkedYAMLError, mark: Mark | None) -> str:
+    """`` (it starts on line N)`` for what was opened on an earlier line."""
+    opened = error.context_mark
+    if opened is None or mark is None or opened.line + 1 == mark.line or "block" in (error.context or ""):
+        return ""
+    return f"; it starts on line {opened.line + 1}"

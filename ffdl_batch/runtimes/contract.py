@@ -1,0 +1,229 @@
+"""FfDL's contract with user code: variables, directories, and the shell text that runs the command.
+
+The variables and their values are those of FfDL's learners (AISphere/ffdl-lcm ``learner/envvars.go`` and the
+scripts of ``learner-configmap.yml``). Where ours differ, ``docs/reference/contract.md`` says so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ffdl_batch.domain.jobdir import AttemptDir, JobDir
+from ffdl_batch.domain.launch import EXPORTS_VARIABLE, literal
+
+DEFAULT_RESULTS_CONTAINER = "dlaas-trained-models"
+"""The bucket that FfDL stores results in when the manifest names none."""
+SHARED_CHECKPOINTS = "_wml_checkpoints"
+MASTER_PORT = 29500
+UNSET_PREFIXES = ("ALERTMANAGER", "DLAAS", "ETCD", "GRAFANA", "HOSTNAME", "KUBERNETES", "MONGO", "PUSHGATEWAY")
+"""Variables that FfDL takes away from the learner before the command runs, by prefix."""
+
+_UNSET = " ".join(f'"${{!{prefix}@}}"' for prefix in UNSET_PREFIXES)
+WRAPPER = "\n".join(
+    (
+        f'eval "${{{EXPORTS_VARIABLE}-}}"',
+        f"unset {EXPORTS_VARIABLE}",
+        # Frameworks keep caches below $HOME; inside a container the home directory is not there.
+        '[ -n "${HOME-}" ] && [ -w "$HOME" ] || export HOME=/tmp',
+        f'for _ffdl_name in {_UNSET}; do unset "$_ffdl_name" 2>/dev/null; done; unset _ffdl_name',
+        'printf "%s\\n" "$$" > "$JOB_STATE_DIR/.began-$LEARNER_ID"',
+        'cd -- "$MODEL_DIR" || exit 126',
+        'export PYTHONPATH="${PYTHONPATH:+$PYTHONPATH:}$PWD"',
+        'eval "$TRAINING_COMMAND 2>&1"',
+    )
+)
+"""What bash runs in every learner. A constant: nothing of a user's is in it but by the variables it reads.
+
+It notes its process id (as seen inside) in ``.began-<learner>`` so that the controller knows both that the
+command was reached and which process it may signal. The status of the last line is the learner's.
+"""
+SHELL = ("bash", "-c", WRAPPER)
+PROTECTED = (
+    "DATA_DIR",
+    "RESULT_DIR",
+    "RESULT_BUCKET_DIR",
+    "CHECKPOINT_DIR",
+    "MODEL_DIR",
+    "LOG_DIR",
+    "JOB_STATE_DIR",
+    "TRAINING_ID",
+    "TRAINING_COMMAND",
+    "NUM_LEARNERS",
+    "LEARNER_ID",
+    EXPORTS_VARIABLE,
+)
+"""Names that a user's environment cannot replace: the platform's bookkeeping hangs on them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """One directory or file of the host made visible inside a container."""
+
+    source: str
+    target: str
+    read_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where things lie on the host, and what the manifest calls them.
+
+    `data` is the host directory with the input (mounted form; "" = the attempt's own, empty or copied into).
+    `results_bucket` is the host directory of the whole results container ("" = there is none to show).
+    `copied` is FfDL's s3_datastore form. `shared_checkpoints`: FfDL's one directory for all jobs of the bucket.
+    """
+
+    job: JobDir
+    attempt: AttemptDir
+    training_id: str
+    data_container: str = ""
+    results_container: str = ""
+    data: str = ""
+    results_bucket: str = ""
+    copied: bool = False
+    shared_checkpoints: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The directories as the learner sees them, the binds that make them so, and what must exist before.
+
+    All texts may hold placeholders of the launch file (``{learner_id}``); literal braces are doubled.
+    """
+
+    data_dir: str
+    result_dir: str
+    result_bucket_dir: str
+    checkpoint_dir: str
+    model_dir: str
+    log_dir: str
+    job_state_dir: str
+    binds: tuple[Bind, ...] = ()
+    make_dirs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Learners:
+    """What the variables tell a learner about its job."""
+
+    training_id: str
+    command: str
+    learners: int = 1
+    learners_per_node: int = 1
+    nodes: int = 1
+    gpus: float = 0.0
+    extra: Mapping[str, str] = field(default_factory=dict)
+
+
+def container_layout(places: Places) -> Layout:
+    """Inside a container: FfDL's literal paths ``/job``, ``/mnt/data`` and ``/mnt/results``."""
+    attempt = places.attempt
+    results_name = _name(places.results_container) or DEFAULT_RESULTS_CONTAINER
+    data_name = _name(places.data_container)
+    data_source = places.data or attempt.data
+    mount_points = [_inside(attempt.state, "model-code"), _inside(attempt.state, "logs")]
+    binds = [Bind(attempt.state, "/job"), Bind(attempt.model, "/job/model-code")]
+    if places.copied:
+        data_dir = f"/job/{data_name}" if data_name else "/job/data"
+        result_dir = f"/job/{results_name}" if results_name != data_name else f"/job/results/{results_name}"
+        bucket_dir, checkpoints = "", "/job/checkpoints"
+        mount_points += [_inside(attempt.state, path[len("/job/") :]) for path in (data_dir, result_dir, checkpoints)]
+    else:
+        data_dir = f"/mnt/data/{data_name}".rstrip("/")
+        bucket_dir = f"/mnt/results/{results_name}"
+        result_dir, checkpoints = f"{bucket_dir}/{places.training_id}", f"{bucket_dir}/{SHARED_CHECKPOINTS}"
+        if places.results_bucket:
+            binds.append(Bind(places.results_bucket, bucket_dir))
+            mount_points += [_inside(places.results_bucket, n) for n in (places.training_id, SHARED_CHECKPOINTS)]
+    binds += [Bind(data_source, data_dir, read_only=not places.copied), Bind(attempt.results, result_dir)]
+    if not (places.shared_checkpoints and places.results_bucket and not places.copied):
+        binds.append(Bind(places.job.checkpoints, checkpoints))
+    literal_binds = [Bind(literal(b.source), literal(b.target), b.read_only) for b in binds]
+    logs = Bind(literal(attempt.logs) + "/learner-{learner_id}", "/job/logs")
+    return Layout(
+        data_dir=literal(data_dir),
+        result_dir=literal(result_dir),
+        result_bucket_dir=literal(bucket_dir),
+        checkpoint_dir=literal(checkpoints),
+        model_dir="/job/model-code",
+        log_dir="/job/logs",
+        job_state_dir="/job",
+        binds=(*literal_binds, logs),
+        make_dirs=tuple(literal(p) for p in (*mount_points, attempt.data, places.job.checkpoints)),
+    )
+
+
+def bare_layout(places: Places) -> Layout:
+    """Without a container: the same directories by their paths on the host."""
+    attempt = places.attempt
+    checkpoints = places.job.checkpoints
+    if places.shared_checkpoints and places.results_bucket and not places.copied:
+        checkpoints = _inside(places.results_bucket, SHARED_CHECKPOINTS)
+    data = attempt.data if places.copied else places.data or attempt.data
+    bucket = "" if places.copied else places.results_bucket or attempt.results
+    return Layout(
+        data_dir=literal(data),
+        result_dir=literal(attempt.results),
+        result_bucket_dir=literal(bucket),
+        checkpoint_dir=literal(checkpoints),
+        model_dir=literal(attempt.model),
+        log_dir=literal(attempt.logs) + "/learner-{learner_id}",
+        job_state_dir=literal(attempt.state),
+        make_dirs=(literal(attempt.data), literal(checkpoints)),
+    )
+
+
+def learner_environment(learners: Learners, layout: Layout) -> dict[str, str]:
+    """The contract's variables, with placeholders for what only the node knows."""
+    prefix = f"learner-{learners.training_id}"
+    fixed = {
+        "TRAINING_ID": learners.training_id,
+        "TRAINING_COMMAND": command_text(learners.command),
+        "GPU_COUNT": f"{learners.gpus:f}",
+        "NUM_LEARNERS": str(learners.learners),
+        "LEARNER_NAME_PREFIX": prefix,
+        "DOWNWARD_API_POD_NAMESPACE": "default",
+        "WORLD_SIZE": str(learners.learners),
+        "NNODES": str(learners.nodes),
+        "LOCAL_WORLD_SIZE": str(learners.learners_per_node),
+        "MASTER_PORT": str(MASTER_PORT),
+        **learners.extra,
+    }
+    env = {name: literal(value) for name, value in fixed.items()}
+    env |= {
+        "DATA_DIR": layout.data_dir,
+        "RESULT_DIR": layout.result_dir,
+        "RESULT_BUCKET_DIR": layout.result_bucket_dir,
+        "CHECKPOINT_DIR": layout.checkpoint_dir,
+        "MODEL_DIR": layout.model_dir,
+        "LOG_DIR": layout.log_dir,
+        "JOB_STATE_DIR": layout.job_state_dir,
+        "DOWNWARD_API_POD_NAME": literal(prefix) + "-{rank}",
+        "LEARNER_ID": "{learner_id}",
+        "RANK": "{rank}",
+        "LOCAL_RANK": "{local_rank}",
+        "NODE_RANK": "{node_rank}",
+        "MASTER_ADDR": "{master_addr}",
+        # Always set, so that a job without GPUs sees none where the device files are open to all.
+        "CUDA_VISIBLE_DEVICES": "{gpus}",
+    }
+    return env
+
+
+def command_text(command: str) -> str:
+    """FfDL turns every line break of the command into one blank before the shell sees it."""
+    return re.sub(r"\r?\n", " ", command)
+
+
+def _name(container: str) -> str:
+    """A container name as a relative path; ValueError where it would lead out of its place."""
+    parts = [part for part in container.split("/") if part not in ("", ".")]
+    if ".." in parts or any(ord(c) < 32 or ord(c) == 127 for c in container):
+        raise ValueError(f"{container!r} cannot name a data container; use a plain directory or bucket name")
+    return "/".join(parts)
+
+
+def _inside(directory: str, name: str) -> str:
+    return f"{directory.rstrip('/')}/{name}"

@@ -1,0 +1,239 @@
+"""From a job's specification to what its learners are started with: data, directories, argv, environment, network.
+
+Every adapter that starts learners itself (Slurm, this machine) asks here, so that a manifest means the same on
+all of them. Pure; refusals are :class:`RequestRefused`, which adapters hand on as their port's errors.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from ffdl_batch.domain.findings import Finding, Severity
+from ffdl_batch.domain.jobdir import AttemptDir, JobDir
+from ffdl_batch.domain.launch import Copy, EnvDelivery, LearnerCommand, Network, Stores
+from ffdl_batch.domain.spec import DataStore, JobSpec, NetworkLevel, Placement, StoreType
+from ffdl_batch.runtimes.apptainer import Container, GpuLibraries, NetworkMode, apptainer_argv
+from ffdl_batch.runtimes.bare import bare_argv, isolated_argv
+from ffdl_batch.runtimes.contract import (
+    PROTECTED,
+    Layout,
+    Learners,
+    Places,
+    bare_layout,
+    container_layout,
+    learner_environment,
+)
+
+MODEL_STORE = os.path.join("_submitted_code", "model.zip")  # noqa: PTH118 - a name, nothing is touched
+_TIGHTNESS = (NetworkLevel.NONE, NetworkLevel.JOB, NetworkLevel.EGRESS, NetworkLevel.HOST)
+
+
+class RequestRefused(ValueError):
+    """A request that cannot be planned. `not_yet`: it is right, but this release cannot do it."""
+
+    def __init__(self, findings: Collection[Finding], not_yet: bool = False) -> None:
+        self.findings, self.not_yet = tuple(findings), not_yet
+        super().__init__("; ".join(f"{f.path}: {f.message}" if f.path else f.message for f in self.findings))
+
+
+def refusal(path: str, message: str, cure: str = "", code: str = "C101") -> Finding:
+    """An error about one field."""
+    return Finding(Severity.ERROR, message, cure or None, path=path, code=code)
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The attempt that is planned."""
+
+    job_id: str
+    spec: JobSpec
+    job: JobDir
+    attempt: AttemptDir
+    results_store: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """What the learners run in.
+
+    `image` "" = plain processes. `controller` is the argv that starts the controller, interpreter included;
+    an isolated plain process needs it. `network` is the level that was chosen.
+    """
+
+    image: str = ""
+    program: str = "apptainer"
+    gpus: GpuLibraries = GpuLibraries.NONE
+    controller: tuple[str, ...] = ()
+    network: NetworkLevel = NetworkLevel.HOST
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The parts of a launch file that follow from specification and runtime."""
+
+    learner: LearnerCommand
+    copies: tuple[Copy, ...]
+    stores: Stores
+    make_dirs: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
+
+
+def compose_start(subject: Subject, runtime: Runtime) -> Start:
+    """How each learner is started, and what is copied in and stored out. Raises RequestRefused."""
+    places, copies, stores, warnings = _place_data(subject)
+    try:
+        layout = container_layout(places) if runtime.image else bare_layout(places)
+        env = learner_environment(_learners(subject), layout)
+        argv = _contained(runtime, layout) if runtime.image else _bare(runtime)
+    except ValueError as error:
+        raise RequestRefused([refusal("", str(error))]) from error
+    learner = LearnerCommand(
+        argv=argv,
+        env=env,
+        delivery=EnvDelivery.FILE if runtime.image else EnvDelivery.PROCESS,
+        protected=PROTECTED,
+    )
+    return Start(learner, copies, stores, layout.make_dirs, warnings)
+
+
+def _contained(runtime: Runtime, layout: Layout) -> tuple[str, ...]:
+    mode = NetworkMode.LOOPBACK if runtime.network is NetworkLevel.NONE else NetworkMode.HOST
+    return apptainer_argv(Container(runtime.image, layout.binds, mode, runtime.gpus, runtime.program))
+
+
+def _bare(runtime: Runtime) -> tuple[str, ...]:
+    return isolated_argv(runtime.controller) if runtime.network is NetworkLevel.NONE else bare_argv()
+
+
+def _learners(subject: Subject) -> Learners:
+    wanted = subject.spec.resources
+    return Learners(
+        training_id=subject.job_id,
+        command=subject.spec.framework.command,
+        learners=wanted.learners,
+        learners_per_node=1,
+        nodes=wanted.learners,
+        gpus=wanted.gpus,
+    )
+
+
+# ---------------------------------------------------------------------------------------------- data stores
+
+
+def _place_data(subject: Subject) -> tuple[Places, tuple[Copy, ...], Stores, tuple[str, ...]]:
+    stores = subject.spec.data_stores
+    if len(stores) > 1:
+        message = "more than one data store is not offered yet; put the input under one directory"
+        raise RequestRefused([refusal("data_stores[1]", message)], not_yet=True)
+    store = stores[0] if stores else None
+    base = _store_path(store, subject.spec.base_dir) if store else ""
+    places = Places(
+        job=subject.job,
+        attempt=subject.attempt,
+        training_id=subject.job_id,
+        data_container=store.training_data if store else "",
+        results_container=store.training_results if store else "",
+        data=_below(base, store.training_data) if store and base and not store.is_copied else "",
+        results_bucket=_below(base, store.training_results) if store and base and store.training_results else "",
+        copied=store is not None and store.is_copied,
+        shared_checkpoints=subject.spec.batch.checkpoint.shared,
+    )
+    copies = (Copy(_below(base, store.training_data), subject.attempt.data),) if store and store.is_copied else ()
+    kept = subject.results_store
+    if not kept and places.results_bucket:
+        kept = _below(places.results_bucket, subject.job_id)
+    out = Stores(results=kept, logs=kept, model=_below(kept, MODEL_STORE)) if kept else Stores()
+    warnings: tuple[str, ...] = ()
+    if store and not base:
+        warnings = (f"data_stores[0]: {store.type} without connection.path mounts nothing, as in FfDL",)
+    return places, copies, out, warnings
+
+
+def _store_path(store: DataStore, base_dir: str) -> str:
+    kind = store.effective_type
+    if kind not in (StoreType.HOST_MOUNT, StoreType.DIRECTORY, StoreType.MOUNT_VOLUME):
+        message = f"data stores of type {kind} are not offered yet; this release reads host_mount and directory"
+        raise RequestRefused([refusal("data_stores[0].type", message)], not_yet=True)
+    path = store.connection.get("path", "")
+    if not path and kind is StoreType.MOUNT_VOLUME:
+        return ""
+    if not path:
+        message = f"a data store of type {kind} needs connection.path, the directory that holds the data"
+        raise RequestRefused([refusal("data_stores[0].connection.path", message, code="C103")])
+    full = os.path.normpath(os.path.join(base_dir or "/", path))  # noqa: PTH118 - pure, nothing is touched
+    mode = store.connection.get("mode", "mount")
+    if mode not in ("mount", "copy"):
+        message = f"{mode!r} is no mode of a data store; choose mount or copy"
+        raise RequestRefused([refusal("data_stores[0].connection.mode", message, code="C103")])
+    return full
+
+
+def _below(base: str, name: str) -> str:
+    """`name` inside `base`; a name that leads out of it is refused."""
+    parts = [part for part in name.split("/") if part not in ("", ".")]
+    if ".." in parts:
+        message = f"{name!r} leads out of the data store; use a plain directory name"
+        raise RequestRefused([refusal("data_stores[0]", message, code="C103")])
+    return os.path.join(base, *parts)  # noqa: PTH118 - pure, nothing is touched
+
+
+# -------------------------------------------------------------------------------------------------- network
+
+
+def choose_network(
+    spec: JobSpec, provable: Mapping[NetworkLevel, str], minimum: NetworkLevel = NetworkLevel.HOST
+) -> Network:
+    """The level that this job gets; `provable` maps each level that the backend proves to its mechanism.
+
+    AUTO is the tightest provable level that the job can work with: several learners have to reach each other. A
+    named level is that level or a refusal, never a looser one.
+    """
+    asked = spec.batch.network
+    if asked in (NetworkLevel.JOB, NetworkLevel.EGRESS):
+        message = f"network level {asked} is not offered yet; this release has none (one learner alone) and host"
+        raise RequestRefused([refusal("batch.network", message)], not_yet=True)
+    alone = spec.resources.learners == 1
+    if asked is NetworkLevel.AUTO:
+        level = NetworkLevel.NONE if alone and NetworkLevel.NONE in provable else NetworkLevel.HOST
+    else:
+        level = asked
+    if level not in provable:
+        message = f"network level {level} cannot be proved on this backend; a named level is never loosened"
+        raise RequestRefused([refusal("batch.network", message, "use network: auto or host")])
+    if minimum in _TIGHTNESS and _TIGHTNESS.index(level) > _TIGHTNESS.index(minimum):
+        message = f"the site asks for network level {minimum} or tighter, and this job would get {level}"
+        raise RequestRefused([refusal("batch.network", message, "ask for one learner, or talk to the site")])
+    return Network(requested=asked.value, level=level.value, mechanism=provable[level])
+
+
+def refuse_unsupported(spec: JobSpec) -> None:
+    """Raise RequestRefused (not yet) for everything of `batch:` that no backend of this release offers."""
+    batch = spec.batch
+    asked = {
+        "batch.roles": bool(batch.roles),
+        "batch.array": bool(batch.array),
+        "batch.elastic": bool(batch.elastic),
+        "batch.egress": bool(batch.egress),
+        "batch.placement": batch.placement is Placement.PACK,
+        "batch.notify.webhook": bool(batch.notify.webhook),
+    }
+    findings = [refusal(path, f"{path} is not offered yet; leave it out") for path, there in asked.items() if there]
+    if findings:
+        raise RequestRefused(findings, not_yet=True)
+
+
+# ----------------------------------------------------------------------------------------------- controller
+
+_START = (
+    "import sys; sys.path.insert(0, sys.argv.pop(1)); from ffdl_batch.controller.__main__ import main; sys.exit(main())"
+)
+
+
+def controller_arguments(path: str) -> tuple[str, ...]:
+    """What follows the interpreter to start the controller at `path`: a zipapp, or the directory of the package.
+
+    Isolated and without site packages: the controller needs the standard library only, and starts in 10 ms.
+    """
+    return ("-I", "-S", path) if path.endswith(".pyz") else ("-I", "-S", "-c", _START, path)

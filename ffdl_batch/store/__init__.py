@@ -1,0 +1,19 @@
+"""Jobs, attempts, histories and leases in SQLite or PostgreSQL. Import from here; the modules are its insides."""
+
+from __future__ import annotations
+
+from ffdl_batch.store.errors import DuplicateId, SchemaTooNew, StoreError, StoreUnavailable
+from ffdl_batch.store.records import Attempt, LeasedJob, NewJob
+from ffdl_batch.store.repository import Store, open_store
+
+__all__ = [
+    "Attempt",
+    "DuplicateId",
+    "LeasedJob",
+    "NewJob",
+    "SchemaTooNew",
+    "Store",
+    "StoreError",
+    "StoreUnavailable",
+    "open_store",
+]

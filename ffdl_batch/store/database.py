@@ -1,0 +1,176 @@
+"""Connections and transactions of the two databases; knows no table.
+
+SQLite: one connection, serialised by the pool. Durable means fsync'ed at commit: `synchronous` FULL with a
+write-ahead log on a local file system; on a network file system no log and no shared memory, but a rollback
+journal and a lock that is kept for as long as the store is open (sqlite.org/wal.html, lockingv3.html).
+Writers begin with BEGIN IMMEDIATE, so that a transaction never finds out at its end that it came second.
+
+PostgreSQL: READ COMMITTED with row locks; its clock is everybody's clock.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy import URL, Double, Engine, create_engine, event, func, literal, make_url, select, type_coerce
+from sqlalchemy.engine import Connection
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
+from sqlalchemy.sql import ColumnElement
+
+from ffdl_batch.ports.clock import Clock
+from ffdl_batch.store.errors import StoreError, StoreUnavailable, translate
+from ffdl_batch.store.filesystem import is_network
+
+BUSY_TIMEOUT_S = 5.0
+POOL_TIMEOUT_S = 30.0
+_BEGIN = "sqlite_begin"
+_LOCAL_PRAGMAS = ("journal_mode = WAL", "synchronous = FULL", "journal_size_limit = 67108864")
+_NETWORK_PRAGMAS = ("locking_mode = EXCLUSIVE", "journal_mode = TRUNCATE", "synchronous = EXTRA")
+# lock_timeout: a stuck peer must not stop the loops for ever. idle_in_transaction_session_timeout: the locks of
+# a daemon whose machine vanished are given back before TCP notices.
+_POSTGRES_OPTIONS = "-c lock_timeout=30s -c idle_in_transaction_session_timeout=60s"
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """One open database. `place` is what messages call it (never with a password)."""
+
+    engine: Engine
+    place: str
+    clock: Clock
+
+    @property
+    def is_postgres(self) -> bool:
+        """Whether this is PostgreSQL; else it is SQLite."""
+        return self.engine.dialect.name == "postgresql"
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """A connection for reading. Raises :class:`StoreError`, as all here."""
+        with self._translated(), self.engine.connect() as connection:
+            yield connection
+
+    @contextmanager
+    def writing(self, begin: str = "IMMEDIATE") -> Iterator[Connection]:
+        """One transaction: durable when the block is left normally, undone when it raises.
+
+        `begin` is SQLite's kind of transaction (IMMEDIATE or EXCLUSIVE).
+        """
+        with self._translated(), self.engine.connect() as connection:
+            connection.execution_options(**{_BEGIN: begin})
+            with connection.begin():
+                yield connection
+
+    def now_expression(self) -> ColumnElement[float]:
+        """The time in a statement: the server's on PostgreSQL (skewed daemons agree), else the own clock's."""
+        if self.is_postgres:
+            return type_coerce(func.date_part("epoch", func.clock_timestamp()), Double)
+        return literal(self.clock.now(), Double)
+
+    def now(self, connection: Connection) -> float:
+        """The time as :meth:`now_expression` tells it; no statement on SQLite."""
+        if not self.is_postgres:
+            return self.clock.now()
+        return float(connection.execute(select(self.now_expression())).scalar_one())
+
+    def close(self) -> None:
+        """Give all connections back; SQLite folds its log into the file."""
+        self.engine.dispose()
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        driver = self.engine.dialect.dbapi
+        raw = (driver.Error,) if driver is not None else ()
+        try:
+            yield
+        except (SQLAlchemyError, *raw) as error:
+            raise translate(error, self.place) from error
+
+
+def connect(text: str, network_fs: bool | None, clock: Clock) -> Database:
+    """The database behind a URL; its file is created (0600) if there is none, its schema is not looked at.
+
+    Raises :class:`StoreError` for a URL that is none of ours or a driver that is not installed.
+    """
+    try:
+        url = make_url(text)
+    except ArgumentError as error:
+        raise StoreError(f"the database URL is not readable: {error}; {_URL_HELP}") from None
+    if url.get_backend_name() == "sqlite" and url.get_driver_name() == "pysqlite":
+        return _connect_sqlite(url, network_fs, clock)
+    if url.get_backend_name() == "postgresql" and url.drivername in ("postgresql", "postgresql+psycopg"):
+        return _connect_postgres(url.set(drivername="postgresql+psycopg"), clock)
+    raise StoreError(f"the database URL names {url.drivername!r}; {_URL_HELP}")
+
+
+_URL_HELP = "write sqlite:////directory/jobs.db or postgresql+psycopg://user@host/database"
+
+
+def _connect_postgres(url: URL, clock: Clock) -> Database:
+    arguments: Mapping[str, object] = {
+        "connect_timeout": 10,
+        "keepalives_idle": 30,  # a server whose machine vanished is noticed within a minute, not in two hours
+        "keepalives_interval": 10,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 60_000,
+        "client_encoding": "utf8",
+        "options": f"{url.query.get('options', '')} {_POSTGRES_OPTIONS}".strip(),
+    }
+    try:
+        engine = create_engine(
+            url, pool_size=5, max_overflow=5, pool_timeout=POOL_TIMEOUT_S, pool_pre_ping=True, connect_args=arguments
+        )
+    except ImportError as error:
+        raise StoreError(f"PostgreSQL needs psycopg: pip install 'ffdl-batch[postgres]' ({error})") from error
+    return Database(engine, url.render_as_string(hide_password=True), clock)
+
+
+def _connect_sqlite(url: URL, network_fs: bool | None, clock: Clock) -> Database:
+    if not url.database or url.database == ":memory:":
+        raise StoreError(f"a database in memory would lose jobs; {_URL_HELP}")
+    path = Path(url.database).absolute()
+    _create_file(path)
+    on_network = is_network(path.parent) if network_fs is None else network_fs
+    engine = create_engine(
+        url.set(database=str(path)),
+        poolclass=QueuePool,
+        pool_size=1,
+        max_overflow=0,
+        pool_timeout=POOL_TIMEOUT_S,
+        connect_args={"timeout": BUSY_TIMEOUT_S, "check_same_thread": False},
+    )
+    pragmas = _NETWORK_PRAGMAS if on_network else _LOCAL_PRAGMAS
+
+    @event.listens_for(engine, "connect")
+    def prepare(dbapi_connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
+        assert isinstance(dbapi_connection, sqlite3.Connection)
+        dbapi_connection.isolation_level = None  # the driver begins nothing by itself; `begin` below does
+        for pragma in (*pragmas, "foreign_keys = ON"):
+            dbapi_connection.execute(f"PRAGMA {pragma}").close()
+        if on_network:  # take the lock now: a second daemon must not get as far as its first write
+            dbapi_connection.execute("BEGIN EXCLUSIVE").close()
+            dbapi_connection.execute("COMMIT").close()
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        connection.exec_driver_sql(f"BEGIN {connection.get_execution_options().get(_BEGIN, 'DEFERRED')}")
+
+    return Database(engine, str(path), clock)
+
+
+def _create_file(path: Path) -> None:
+    """Create the file for its owner alone; SQLite gives its journals the same mode."""
+    try:
+        os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        raise StoreUnavailable(
+            f"the database {path} cannot be opened: {error.strerror}; "
+            "its directory must exist, be writable for this user, and have space"
+        ) from error

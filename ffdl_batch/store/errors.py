@@ -1,0 +1,112 @@
+"""What can go wrong with the database, as sentences that say what to do.
+
+Sources: sqlite.org/rescode.html; PostgreSQL manual, appendix A (error codes); psycopg's errors carry `sqlstate`,
+sqlite3's carry `sqlite_errorcode` (Python 3.11).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+
+class StoreError(Exception):
+    """The database refused or failed. Trying again does not help unless the subclass says so."""
+
+
+class StoreUnavailable(StoreError):
+    """Nothing is known to be written; the same call may succeed later. The message says what to do."""
+
+
+class SchemaTooNew(StoreError):
+    """A newer release has migrated this database; this one must not touch it."""
+
+
+class DuplicateId(StoreError):
+    """A new job's id is taken by another job: draw another id and try again."""
+
+
+class Conflict(StoreError):
+    """A unique key was taken by another transaction meanwhile. Internal: the store tries again by itself."""
+
+
+_SQLITE = {
+    sqlite3.SQLITE_FULL: "the disk (or the quota) is full: free some space; the daemon goes on by itself",
+    sqlite3.SQLITE_READONLY: "it is read-only: make the file and its directory writable for this user, "
+    "and check that the file system is not mounted read-only",
+    sqlite3.SQLITE_PERM: "access is denied: make the file readable and writable for this user",
+    sqlite3.SQLITE_BUSY: "another process has it locked: find it (another daemon? `fuser FILE`) and end it, "
+    "or wait until it is done",
+    sqlite3.SQLITE_LOCKED: "another connection has it locked; try again",
+    sqlite3.SQLITE_CANTOPEN: "it cannot be opened: check that its directory exists and is writable for this user",
+    sqlite3.SQLITE_PROTOCOL: "locking failed: the file system's locks do not work; keep the file on another one",
+    sqlite3.SQLITE_IOERR: "the file system reports an I/O error: check quota, space and the file server",
+}
+_SQLITE_LOCKS = (
+    "the file system refuses file locks: mount it with them (Lustre: -o flock; NFS: without nolock), "
+    "or keep the file on another file system"
+)
+_LOCK_IOERRS = frozenset(
+    {
+        sqlite3.SQLITE_IOERR_LOCK,
+        sqlite3.SQLITE_IOERR_UNLOCK,
+        sqlite3.SQLITE_IOERR_RDLOCK,
+        sqlite3.SQLITE_IOERR_CHECKRESERVEDLOCK,
+    }
+)
+_DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+
+_POSTGRES_STATES = {
+    "53100": "the server's disk is full: free some space there; the daemon goes on by itself",
+    "53300": "the server has no connection left: raise max_connections or end other clients",
+    "25006": "the server is read-only (a standby?): point the URL at the primary server",
+    "55P03": "a lock was not granted in time: another process holds it; try again",
+    "40001": "another transaction came first; try again",
+    "40P01": "another transaction came first; try again",
+}
+_POSTGRES_CLASSES = {
+    "08": "the connection was lost; try again",
+    "53": "the server is short of resources: look into its log",
+    "57": "the server is shutting down, starting up, or has cancelled the statement; try again",
+    "58": "the server's disk or operating system reports an error: look into its log",
+}
+
+
+def translate(error: Exception, place: str) -> StoreError:
+    """The :class:`StoreError` that `error`, raised by SQLAlchemy or a driver for the database `place`, stands for."""
+    if isinstance(error, PoolTimeout):
+        return StoreUnavailable(f"the database {place} is busy: no connection became free in time; try again")
+    if isinstance(error, IntegrityError):
+        return Conflict(f"the database {place} refused a row: {_first_line(error.orig or error)}")
+    cause = (error.orig if isinstance(error, DBAPIError) else None) or error
+    if isinstance(cause, sqlite3.Error):
+        return _of_sqlite(cause, place)
+    return _of_postgres(cause, place, lost=isinstance(error, DBAPIError) and error.connection_invalidated)
+
+
+def _of_sqlite(cause: sqlite3.Error, place: str) -> StoreError:
+    code = getattr(cause, "sqlite_errorcode", None)
+    if code in _LOCK_IOERRS:
+        return StoreUnavailable(f"the database {place} cannot be used: {_SQLITE_LOCKS}")
+    primary = code & 0xFF if isinstance(code, int) else None
+    if primary in _SQLITE:
+        return StoreUnavailable(f"the database {place} cannot be used: {_SQLITE[primary]} ({cause})")
+    if primary in _DAMAGED:
+        return StoreError(f"the database {place} is damaged or no SQLite database ({cause}): restore it from a copy")
+    return StoreError(f"the database {place} failed: {_first_line(cause)}")
+
+
+def _of_postgres(cause: BaseException, place: str, *, lost: bool) -> StoreError:
+    state = getattr(cause, "sqlstate", None) or ""
+    advice = _POSTGRES_STATES.get(state) or _POSTGRES_CLASSES.get(state[:2])
+    if advice is None and (lost or (not state and type(cause).__name__ == "OperationalError")):
+        advice = "the server cannot be reached: check that it runs and that the URL is right; the daemon tries again"
+    if advice is not None:
+        return StoreUnavailable(f"the database {place} cannot be used: {advice} ({_first_line(cause)})")
+    return StoreError(f"the database {place} failed: {_first_line(cause)}")
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

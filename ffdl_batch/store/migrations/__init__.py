@@ -1,0 +1,1 @@
+"""Alembic's migrations; append only. ``ffdl_batch.store.revisions`` runs them."""

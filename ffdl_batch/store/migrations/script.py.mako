@@ -1,0 +1,19 @@
+"""${message}.
+
+Revision ${up_revision}, after ${down_revision or "none"}. Add it to REVISIONS in ffdl_batch/store/revisions.py.
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+${imports if imports else ""}
+revision = ${repr(up_revision)}
+down_revision = ${repr(down_revision)}
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Bring the schema from the revision before to this one."""
+    ${upgrades if upgrades else "pass"}

@@ -1,0 +1,124 @@
+"""Reading. Each function is one statement for up to CHUNK ids."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import and_, func, or_, select
+from sqlalchemy.engine import Connection
+
+from ffdl_batch.domain.job import HistoryEntry, Job, JobId
+from ffdl_batch.domain.job_state import LIVE, JobState
+from ffdl_batch.store.records import (
+    ATTEMPT_COLUMNS,
+    HISTORY_COLUMNS,
+    JOB_COLUMNS,
+    Attempt,
+    JobReader,
+    attempt,
+    history_entry,
+)
+from ffdl_batch.store.schema import ATTEMPTS, HISTORY, JOBS
+
+# SQLite before 3.32 takes 999 variables in a statement (sqlite.org/limits.html), later ones 32766.
+CHUNK = 30_000 if sqlite3.sqlite_version_info >= (3, 32) else 900
+MAYBE_DEPLOYED = tuple(sorted(LIVE - {JobState.PENDING}))
+
+
+@dataclass(frozen=True, slots=True)
+class JobFilter:
+    """Which jobs to list: see :meth:`ffdl_batch.store.repository.Store.list_jobs`."""
+
+    uid: int | None = None
+    states: Collection[JobState] | None = None
+    name: str | None = None
+    since: float | None = None
+    limit: int = 100
+    after: str | None = None
+
+
+def chunks(ids: Collection[str]) -> Iterator[Sequence[str]]:
+    """`ids` in order, without doubles, in pieces that fit into one statement."""
+    unique = list(dict.fromkeys(ids))
+    for start in range(0, len(unique), CHUNK):
+        yield unique[start : start + CHUNK]
+
+
+def fetch_jobs(connection: Connection, reader: JobReader, ids: Collection[str]) -> dict[JobId, Job]:
+    """The jobs of `ids` that exist."""
+    found: dict[JobId, Job] = {}
+    for chunk in chunks(ids):
+        for row in connection.execute(select(*JOB_COLUMNS).where(JOBS.c.id.in_(chunk))):
+            job = reader.job(row)
+            found[job.id] = job
+    return found
+
+
+def list_jobs(connection: Connection, reader: JobReader, wanted: JobFilter) -> list[Job]:
+    """Newest first."""
+    query = select(*JOB_COLUMNS).order_by(JOBS.c.submitted_at.desc(), JOBS.c.id.desc()).limit(wanted.limit)
+    if wanted.uid is not None:
+        query = query.where(JOBS.c.uid == wanted.uid)
+    if wanted.states is not None:
+        query = query.where(JOBS.c.state.in_(sorted(state.value for state in wanted.states)))
+    if wanted.name is not None:
+        query = query.where(JOBS.c.name == wanted.name)
+    if wanted.since is not None:
+        query = query.where(JOBS.c.submitted_at >= wanted.since)
+    if wanted.after is not None:
+        last = JOBS.alias("last")
+        at = select(last.c.submitted_at).where(last.c.id == wanted.after).scalar_subquery()
+        older = and_(JOBS.c.submitted_at == at, JOBS.c.id < wanted.after)
+        query = query.where(or_(JOBS.c.submitted_at < at, older))
+    return [reader.job(row) for row in connection.execute(query)]
+
+
+def live_deployed(connection: Connection, reader: JobReader, backend: str) -> list[Job]:
+    """Live jobs of `backend` that have a native id, oldest first."""
+    query = (
+        select(*JOB_COLUMNS)
+        .where(JOBS.c.state.in_(MAYBE_DEPLOYED), JOBS.c.backend == backend, JOBS.c.native_id != "")
+        .order_by(JOBS.c.submitted_at, JOBS.c.id)
+    )
+    return [reader.job(row) for row in connection.execute(query)]
+
+
+def live_backends(connection: Connection) -> list[str]:
+    """The backends that :func:`live_deployed` has jobs of, sorted."""
+    query = select(JOBS.c.backend).where(JOBS.c.state.in_(MAYBE_DEPLOYED), JOBS.c.native_id != "").distinct()
+    return sorted(connection.execute(query).scalars())
+
+
+def live_digests(connection: Connection) -> frozenset[str]:
+    """The model archives of jobs that have not ended."""
+    query = select(JOBS.c.model_digest).where(JOBS.c.state.in_(sorted(LIVE))).distinct()
+    return frozenset(connection.execute(query).scalars())
+
+
+def count_live(connection: Connection) -> int:
+    """How many jobs have not ended."""
+    query = select(func.count()).select_from(JOBS).where(JOBS.c.state.in_(sorted(LIVE)))
+    return int(connection.execute(query).scalar_one())
+
+
+def histories(connection: Connection, ids: Collection[str], after_seq: int = 0) -> dict[JobId, list[HistoryEntry]]:
+    """The history of each of `ids`, in order; an id without entries has an empty list."""
+    found: dict[JobId, list[HistoryEntry]] = {JobId(job_id): [] for job_id in ids}
+    for chunk in chunks(ids):
+        query = (
+            select(*HISTORY_COLUMNS)
+            .where(HISTORY.c.job_id.in_(chunk), HISTORY.c.seq > after_seq)
+            .order_by(HISTORY.c.job_id, HISTORY.c.seq)
+        )
+        for row in connection.execute(query):
+            entry = history_entry(row)
+            found[entry.job_id].append(entry)
+    return found
+
+
+def attempts(connection: Connection, job_id: str) -> list[Attempt]:
+    """The attempts of one job, in order."""
+    query = select(*ATTEMPT_COLUMNS).where(ATTEMPTS.c.job_id == job_id).order_by(ATTEMPTS.c.number)
+    return [attempt(row) for row in connection.execute(query)]

@@ -1,0 +1,142 @@
+"""Rows to values and back, and the values that only the store knows."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ffdl_batch.domain.codec import from_plain, to_plain
+from ffdl_batch.domain.job import HistoryEntry, Job, JobId, Token
+from ffdl_batch.domain.job_state import JobState, Wish
+from ffdl_batch.domain.spec import JobSpec
+from ffdl_batch.store.schema import ATTEMPTS, HISTORY, JOBS
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """A job to be added. `submit_key` makes a repeated request harmless; "" = every request is a new job."""
+
+    id: JobId
+    uid: int
+    user: str
+    spec: JobSpec
+    backend: str
+    submit_key: str
+    model_digest: str
+    submitted_at: float
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LeasedJob:
+    """A job that the caller alone may deploy while the lease lasts.
+
+    `deploy_tries` counts the tries of this deployment that were put off (released with a time to try next).
+    """
+
+    job: Job
+    lease_token: str
+    deploy_tries: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One attempt of a job. `outcome_code` is the error code it ended with ("" while it has not ended)."""
+
+    job_id: JobId
+    number: int
+    token: Token
+    backend: str
+    native_id: str
+    created_at: float
+    submitted_at: float | None = None
+    ended_at: float | None = None
+    outcome_code: str = ""
+    network: str = ""
+    nodes: str = ""
+
+
+JOB_FIELDS = tuple(field.name for field in dataclasses.fields(Job))
+JOB_COLUMNS = tuple(JOBS.c[name] for name in JOB_FIELDS)
+HISTORY_COLUMNS = tuple(HISTORY.c[field.name] for field in dataclasses.fields(HistoryEntry))
+ATTEMPT_COLUMNS = tuple(ATTEMPTS.c[field.name] for field in dataclasses.fields(Attempt))
+_ID, _SPEC, _STATE, _WISH, _WARNINGS, _LOG_TAIL = (
+    JOB_FIELDS.index(name) for name in ("id", "spec", "state", "wish", "warnings", "log_tail")
+)
+_STATES = {state.value: state for state in JobState}
+_WISHES = {wish.value: wish for wish in Wish}
+
+
+class JobReader:
+    """Makes jobs of rows. Keeps decoded specs: one never changes, and reading it costs more than all the rest."""
+
+    def __init__(self, capacity: int = 12_000) -> None:
+        self._capacity = capacity
+        self._specs: OrderedDict[str, JobSpec] = OrderedDict()
+
+    def job(self, row: Sequence[Any]) -> Job:
+        """The job of a row that begins with JOB_COLUMNS."""
+        values = list(row[: len(JOB_FIELDS)])
+        values[_SPEC] = self._spec(values[_ID], values[_SPEC])
+        values[_STATE] = _STATES[values[_STATE]]
+        values[_WISH] = _WISHES[values[_WISH]]
+        values[_WARNINGS] = decode_lines(values[_WARNINGS])
+        values[_LOG_TAIL] = decode_lines(values[_LOG_TAIL])
+        return Job(*values)
+
+    def _spec(self, job_id: str, text: str) -> JobSpec:
+        spec = self._specs.get(job_id)
+        if spec is None:
+            spec = from_plain(JobSpec, json.loads(text), f"{job_id}.spec")
+            self._specs[job_id] = spec
+            while len(self._specs) > self._capacity:
+                self._forget_oldest()
+        return spec
+
+    def _forget_oldest(self) -> None:
+        try:
+            self._specs.popitem(last=False)
+        except KeyError:  # another thread made room
+            return
+
+
+def history_entry(row: Sequence[Any]) -> HistoryEntry:
+    """The entry of a row of HISTORY_COLUMNS."""
+    job_id, seq, at, state, *rest = row
+    return HistoryEntry(job_id, seq, at, JobState(state), *rest)
+
+
+def attempt(row: Sequence[Any]) -> Attempt:
+    """The attempt of a row of ATTEMPT_COLUMNS."""
+    return Attempt(*row)
+
+
+def encode_lines(lines: Sequence[str]) -> str:
+    """Lines as JSON text; ASCII, so it holds any string."""
+    return json.dumps(list(lines))
+
+
+def decode_lines(text: str) -> tuple[str, ...]:
+    """The inverse of :func:`encode_lines`."""
+    return () if text == "[]" else tuple(json.loads(text))
+
+
+def encode_spec(spec: JobSpec) -> str:
+    """A spec as JSON text; ASCII, so it holds any string."""
+    return json.dumps(to_plain(spec), separators=(",", ":"))
+
+
+def encode_columns(columns: dict[str, Any]) -> dict[str, Any]:
+    """Fields of a job as its columns hold them."""
+    encoded = dict(columns)
+    for name in ("warnings", "log_tail"):
+        if name in encoded:
+            encoded[name] = encode_lines(encoded[name])
+    for name in ("state", "wish"):
+        if name in encoded:
+            encoded[name] = encoded[name].value
+    return encoded

@@ -1,0 +1,189 @@
+"""The store as the services see it. One transaction a call; no call is made inside another's transaction.
+
+Every method raises :class:`StoreUnavailable` (try again later) or another :class:`StoreError`. After
+StoreUnavailable out of a writing method it is open whether the write happened (the connection may have been
+lost during the commit): keys, revisions and tokens make it safe to read again and repeat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from sqlalchemy.engine import Engine
+
+from ffdl_batch.domain.job import Change, HistoryEntry, Job, JobId
+from ffdl_batch.domain.job_state import JobState, Wish
+from ffdl_batch.ports.clock import Clock, SystemClock
+from ffdl_batch.store import leases, queries, submissions, transitions
+from ffdl_batch.store.database import Database, connect
+from ffdl_batch.store.records import Attempt, JobReader, LeasedJob, NewJob
+from ffdl_batch.store.revisions import bring_up_to_date
+
+
+def open_store(url: str, *, network_fs: bool | None = None, clock: Clock | None = None) -> Store:
+    """The store behind `url` (``sqlite:////path`` or ``postgresql+psycopg://...``), migrated to this release's schema.
+
+    `network_fs` says whether a SQLite file lies on a network file system; None = look. `clock` is the store's
+    time on SQLite. Raises SchemaTooNew, StoreUnavailable, or StoreError for a URL that is none of ours.
+    """
+    database = connect(url, network_fs, clock or SystemClock())
+    try:
+        bring_up_to_date(database)
+    except BaseException:
+        database.close()
+        raise
+    return Store(database)
+
+
+class Store:
+    """Jobs, their attempts and histories, and leases. Safe to use from several threads."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._reader = JobReader()
+
+    @property
+    def engine(self) -> Engine:
+        """SQLAlchemy's engine, for administration and tests; services use the methods."""
+        return self._database.engine
+
+    @property
+    def place(self) -> str:
+        """The file or the URL, without a password."""
+        return self._database.place
+
+    def add_jobs(self, jobs: Sequence[NewJob]) -> list[Job]:
+        """The job of each of `jobs`, PENDING with history entry 1, in one transaction, durable on return.
+
+        A `submit_key` that this uid used before returns the job of then. Raises DuplicateId for an id that
+        another job has.
+        """
+        return submissions.add_jobs(self._database, self._reader, jobs) if jobs else []
+
+    def get(self, job_id: str) -> Job | None:
+        """The job, or None."""
+        return next(iter(self.get_many([job_id])), None)
+
+    def get_many(self, ids: Collection[str]) -> list[Job]:
+        """The jobs of `ids` that exist, in the order of `ids`."""
+        with self._database.reading() as connection:
+            found = queries.fetch_jobs(connection, self._reader, ids)
+        return [found[JobId(job_id)] for job_id in dict.fromkeys(ids) if job_id in found]
+
+    def list_jobs(
+        self,
+        *,
+        uid: int | None,
+        states: Collection[JobState] | None = None,
+        name: str | None = None,
+        since: float | None = None,
+        limit: int = 100,
+        after: str | None = None,
+    ) -> list[Job]:
+        """Jobs by submission, newest first; None = any. `since` is the earliest submission; `name` is exact.
+
+        `after` is the id of the last job of the page before; an id that does not exist gives nothing.
+        """
+        wanted = queries.JobFilter(uid, states, name, since, limit, after)
+        with self._database.reading() as connection:
+            return queries.list_jobs(connection, self._reader, wanted)
+
+    def live_deployed(self, backend: str) -> list[Job]:
+        """Live jobs of `backend` that its scheduler can be asked about: DEPLOYING to STORING with a native id,
+        oldest first."""
+        with self._database.reading() as connection:
+            return queries.live_deployed(connection, self._reader, backend)
+
+    def live_backends(self) -> list[str]:
+        """The backends that have jobs in :meth:`live_deployed`, sorted."""
+        with self._database.reading() as connection:
+            return queries.live_backends(connection)
+
+    def live_digests(self) -> frozenset[str]:
+        """The `model_digest` of every job that has not ended."""
+        with self._database.reading() as connection:
+            return queries.live_digests(connection)
+
+    def count_live(self) -> int:
+        """How many jobs have not ended."""
+        with self._database.reading() as connection:
+            return queries.count_live(connection)
+
+    def history(self, job_id: str, after_seq: int = 0) -> list[HistoryEntry]:
+        """The job's changes of state behind `after_seq`, in order; empty for an unknown job."""
+        with self._database.reading() as connection:
+            return queries.histories(connection, [job_id], after_seq)[JobId(job_id)]
+
+    def histories(self, ids: Collection[str]) -> dict[JobId, list[HistoryEntry]]:
+        """The whole history of each of `ids`."""
+        with self._database.reading() as connection:
+            return queries.histories(connection, ids)
+
+    def attempts(self, job_id: str) -> list[Attempt]:
+        """The job's attempts, in order."""
+        with self._database.reading() as connection:
+            return queries.attempts(connection, job_id)
+
+    def claim_deployable(self, owner: str, *, limit: int, lease_s: float) -> list[LeasedJob]:
+        """Lease up to `limit` jobs, oldest first: PENDING or DEPLOYING, due, and nobody's. Any wish."""
+        return leases.claim_deployable(self._database, self._reader, owner, limit, lease_s)
+
+    def renew(self, job_id: str, lease_token: str, lease_s: float) -> bool:
+        """Make the lease last `lease_s` from now; False = it is another's."""
+        return leases.renew(self._database, job_id, lease_token, lease_s)
+
+    def release(self, job_id: str, lease_token: str, next_try_at: float | None = None) -> None:
+        """Give the lease back; with `next_try_at` (by :meth:`now`) the try is counted and the next one put off."""
+        leases.release(self._database, job_id, lease_token, next_try_at)
+
+    def begin_attempt(self, job: Job, lease_token: str, at: float) -> Job | None:
+        """PENDING → DEPLOYING, the next attempt with its token; None = job or lease is another's by now.
+
+        Raises IllegalTransition where the job is not PENDING.
+        """
+        return transitions.begin_attempt(self._database, self._reader, job, lease_token, at)
+
+    def apply(self, job: Job, change: Change, *, lease_token: str | None = None) -> Job | None:
+        """The job after `change`, or None: somebody else changed the row (or has the lease), drop the result.
+
+        See :func:`ffdl_batch.store.transitions.decide` for what ends and resumes set beside. A change that
+        changes nothing writes nothing. Raises IllegalTransition, or ValueError for a column that is none.
+        """
+        return next(iter(transitions.apply_many(self._database, self._reader, [(job, change)], lease_token)), None)
+
+    def apply_many(self, pairs: Sequence[tuple[Job, Change]]) -> list[Job]:
+        """As :meth:`apply` for many in one transaction: the updated jobs, without those that others changed.
+
+        One illegal change raises and undoes all.
+        """
+        return transitions.apply_many(self._database, self._reader, pairs) if pairs else []
+
+    def set_wish(self, job_id: str, wish: Wish) -> Job | None:
+        """Note what the owner wishes; the job as it is then, None if there is none.
+
+        An ended job stays as it is, and a cancel is not softened to a halt.
+        """
+        return transitions.set_wish(self._database, self._reader, job_id, wish)
+
+    def acquire_lease(self, name: str, owner: str, lease_s: float) -> str | None:
+        """The token of the named lease, or None while somebody holds it."""
+        return leases.acquire_lease(self._database, name, owner, lease_s)
+
+    def renew_lease(self, name: str, token: str, lease_s: float) -> bool:
+        """Make the named lease last `lease_s` from now; False = it is another's."""
+        return leases.renew_lease(self._database, name, token, lease_s)
+
+    def release_lease(self, name: str, token: str) -> None:
+        """Give the named lease back."""
+        leases.release_lease(self._database, name, token)
+
+    def now(self) -> float:
+        """Seconds since the epoch: the database's clock on PostgreSQL, the own one on SQLite."""
+        if not self._database.is_postgres:
+            return self._database.clock.now()
+        with self._database.reading() as connection:
+            return self._database.now(connection)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._database.close()

@@ -1,0 +1,134 @@
+"""The tables. Any change here needs a migration beside it; a test compares both on both databases.
+
+Ids are text. Times are seconds since the epoch (UTC). The lease columns of `jobs` are no part of a job:
+they do not count as a change of it, so they do not touch `revision`.
+"""
+
+from __future__ import annotations
+
+import re
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+from sqlalchemy.engine import Dialect
+from sqlalchemy.types import TypeDecorator
+
+_UNSTORABLE = re.compile("[\x00\x1a\ud800-\udfff]")
+_ESCAPED = re.compile("\x1a([0-9a-f]{4})")
+
+
+class AnyText(TypeDecorator[str]):
+    """Text that takes every Python string and gives the same one back.
+
+    PostgreSQL stores no NUL, and UTF-8 has no form for the lone surrogates that stand for bytes of file names
+    which are not UTF-8 (PEP 383). These, and SUBSTITUTE itself, are kept as SUBSTITUTE and four hex digits.
+    """
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, _dialect: Dialect) -> str | None:
+        """What is stored."""
+        if value is None or (value.isascii() and "\x00" not in value and "\x1a" not in value):
+            return value
+        return _UNSTORABLE.sub(lambda match: f"\x1a{ord(match[0]):04x}", value)
+
+    def process_result_value(self, value: str | None, _dialect: Dialect) -> str | None:
+        """What was given."""
+        if value is None or "\x1a" not in value:
+            return value
+        return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), value)
+
+
+METADATA = MetaData()
+
+JOBS = Table(
+    "jobs",
+    METADATA,
+    Column("id", Text, primary_key=True),
+    Column("uid", BigInteger, nullable=False),
+    # `user` alone is a function in PostgreSQL: a query by hand would silently get the session's user.
+    Column("user_name", AnyText, key="user", nullable=False),
+    Column("name", AnyText, nullable=False),
+    Column("spec", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("wish", Text, nullable=False),
+    Column("backend", AnyText, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("native_id", AnyText, nullable=False),
+    Column("revision", Integer, nullable=False),
+    Column("submitted_at", Double, nullable=False),
+    Column("updated_at", Double, nullable=False),
+    Column("ended_at", Double),
+    Column("error_code", AnyText, nullable=False),
+    Column("message", AnyText, nullable=False),
+    Column("exit_code", Integer),
+    Column("exit_signal", Integer),
+    Column("pending_reason", AnyText, nullable=False),
+    Column("nodes", AnyText, nullable=False),
+    Column("network", AnyText, nullable=False),
+    Column("results", AnyText, nullable=False),
+    Column("model_digest", AnyText, nullable=False),
+    Column("uncertain_since", Double),
+    Column("warnings", Text, nullable=False),
+    Column("log_tail", Text, nullable=False),
+    Column("submit_key", AnyText),
+    Column("lease_owner", AnyText, nullable=False),
+    Column("lease_token", Text, nullable=False),
+    Column("lease_until", Double, nullable=False),
+    Column("next_try_at", Double, nullable=False),
+    Column("deploy_tries", Integer, nullable=False),
+    UniqueConstraint("uid", "submit_key", name="uq_jobs_uid_submit_key"),
+    Index("ix_jobs_uid_submitted_at", "uid", "submitted_at"),
+    Index("ix_jobs_submitted_at", "submitted_at"),
+    Index("ix_jobs_state_next_try_at", "state", "next_try_at"),
+)
+
+ATTEMPTS = Table(
+    "attempts",
+    METADATA,
+    Column("job_id", Text, ForeignKey("jobs.id", name="fk_attempts_job_id"), primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("token", Text, nullable=False),
+    Column("backend", AnyText, nullable=False),
+    Column("native_id", AnyText, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("submitted_at", Double),
+    Column("ended_at", Double),
+    Column("outcome_code", AnyText, nullable=False),
+    Column("network", AnyText, nullable=False),
+    Column("nodes", AnyText, nullable=False),
+    UniqueConstraint("token", name="uq_attempts_token"),
+)
+
+HISTORY = Table(
+    "history",
+    METADATA,
+    Column("job_id", Text, ForeignKey("jobs.id", name="fk_history_job_id"), primary_key=True),
+    Column("seq", Integer, primary_key=True, autoincrement=False),
+    Column("at", Double, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("cause", Text, nullable=False),
+    Column("message", AnyText, nullable=False),
+    Column("error_code", AnyText, nullable=False),
+)
+
+LEASES = Table(
+    "leases",
+    METADATA,
+    Column("name", Text, primary_key=True),
+    Column("owner", AnyText, nullable=False),
+    Column("token", Text, nullable=False),
+    Column("until", Double, nullable=False),
+)

@@ -1,0 +1,254 @@
+"""Changing jobs: what a change means is decided by a pure function, then written in one transaction.
+
+Every change locks the rows it is about, compares `revision` (and the lease's token), and is dropped where
+somebody else came first. Locked in the order of ids, so that two transactions never wait for each other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sqlalchemy import func, insert, select, update
+from sqlalchemy.engine import Connection
+
+from ffdl_batch.domain.job import Change, HistoryEntry, Job, JobId, attempt_token
+from ffdl_batch.domain.job_state import DEPLOYED, Cause, JobState, Wish, advance
+from ffdl_batch.store.database import Database
+from ffdl_batch.store.errors import StoreError
+from ffdl_batch.store.queries import chunks
+from ffdl_batch.store.records import JOB_COLUMNS, JOB_FIELDS, JobReader, encode_columns
+from ffdl_batch.store.schema import ATTEMPTS, HISTORY, JOBS
+
+CHANGEABLE = frozenset(JOB_FIELDS) - {
+    "id", "uid", "user", "spec", "state", "backend", "attempt", "revision", "submitted_at", "updated_at",
+}  # fmt: skip
+_FRESH: dict[str, object] = {
+    "ended_at": None, "error_code": "000", "message": "", "exit_code": None, "exit_signal": None,
+    "log_tail": (), "wish": Wish.NONE,
+}  # fmt: skip
+_OF_AN_ATTEMPT = ("native_id", "network", "nodes")
+
+
+@dataclass(frozen=True, slots=True)
+class LockedJob:
+    """A job's row under lock, with the end of its history."""
+
+    job: Job
+    lease_token: str
+    seq: int
+    last_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What is to be written for one job: the job as it will be, its new history, and columns beside."""
+
+    job: Job
+    entries: tuple[HistoryEntry, ...] = ()
+    beside: dict[str, Any] = dataclasses.field(default_factory=dict)
+    attempt_columns: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def apply_many(
+    database: Database, reader: JobReader, pairs: Sequence[tuple[Job, Change]], lease_token: str | None = None
+) -> list[Job]:
+    """All of `pairs` in one transaction; the updated jobs, in order, without those that others changed meanwhile.
+
+    Raises IllegalTransition or ValueError (a column that is none) with nothing written at all.
+    """
+    updated: list[Job] = []
+    with database.writing() as connection:
+        locked = _lock(connection, reader, [job.id for job, _ in pairs])
+        now = database.now(connection)
+        for job, change in pairs:
+            current = locked.get(job.id)
+            if current is None or not _is_guarded(current, job, lease_token):
+                continue
+            step = decide(current, change, now)
+            after = _write(connection, current.job, step)
+            locked[job.id] = _moved(current, after, step)
+            updated.append(after)
+    return updated
+
+
+def begin_attempt(database: Database, reader: JobReader, job: Job, lease_token: str, at: float) -> Job | None:
+    """PENDING → DEPLOYING with a new attempt and its token; None where the job or the lease is another's by now."""
+    with database.writing() as connection:
+        current = _lock(connection, reader, [job.id]).get(job.id)
+        if current is None or not _is_guarded(current, job, lease_token):
+            return None
+        now = database.now(connection)
+        step = _begin(current, at, now)
+        row = {
+            "job_id": job.id,
+            "number": step.job.attempt,
+            "token": attempt_token(job.id, step.job.attempt),
+            "backend": job.backend,
+            "native_id": "",
+            "created_at": step.entries[0].at,
+            "outcome_code": "",
+            "network": "",
+            "nodes": "",
+        }
+        connection.execute(insert(ATTEMPTS), [row])
+        return _write(connection, current.job, step)
+
+
+def set_wish(database: Database, reader: JobReader, job_id: str, wish: Wish) -> Job | None:
+    """The job with the wish noted, or None if there is no such job.
+
+    A job that has ended stays as it is, and so does a wish to cancel when a halt is wished: the harder one wins.
+    """
+    with database.writing() as connection:
+        current = _lock(connection, reader, [job_id]).get(JobId(job_id))
+        if current is None:
+            return None
+        job = current.job
+        if job.state.is_terminal or (job.wish is Wish.CANCEL and wish is Wish.HALT):
+            return job
+        step = Step(replace(job, wish=wish, updated_at=max(job.updated_at, database.now(connection))))
+        return _write(connection, job, step)
+
+
+def decide(current: LockedJob, change: Change, now: float) -> Step:
+    """What `change` makes of a job. Pure.
+
+    Reaching an end sets `ended_at`, `error_code` and `message` and clears the wish; resuming clears what the
+    end had set; `change.columns` goes over both. Message and error code belong to the last step's entry.
+    """
+    unknown = change.columns.keys() - CHANGEABLE
+    if unknown:
+        raise ValueError(f"{', '.join(sorted(unknown))}: no column of a job that a change may write")
+    job, cause = current.job, Cause(change.cause)
+    entries = _entries(current, change, cause)
+    state = entries[-1].state if entries else job.state
+    columns: dict[str, Any] = {}
+    beside: dict[str, Any] = {}
+    if entries and state.is_terminal:
+        columns = {"ended_at": entries[-1].at, "error_code": change.error_code, "message": change.message}
+        columns["wish"] = Wish.NONE
+    elif entries and cause is Cause.RESUMED:
+        columns = dict(_FRESH)
+        beside = {"next_try_at": 0.0, "deploy_tries": 0}
+    if state in DEPLOYED and job.state not in DEPLOYED:
+        beside = {"deploy_tries": 0}
+    columns |= change.columns
+    after = replace(job, **columns, state=state, updated_at=max(job.updated_at, now))
+    return Step(after, entries, beside, _attempt_columns(job, after, entries, change.error_code, now))
+
+
+def _entries(current: LockedJob, change: Change, cause: Cause) -> tuple[HistoryEntry, ...]:
+    job = current.job
+    state, at = job.state, current.last_at
+    entries: list[HistoryEntry] = []
+    for number, (target, when) in enumerate(change.steps, start=1):
+        state, at = advance(state, target, cause), max(at, when)
+        is_last = number == len(change.steps)
+        entries.append(
+            HistoryEntry(
+                job.id,
+                current.seq + number,
+                at,
+                state,
+                job.attempt,
+                cause.value,
+                change.message if is_last else "",
+                change.error_code if is_last else "000",
+            )
+        )
+    return tuple(entries)
+
+
+def _attempt_columns(
+    job: Job, after: Job, entries: Sequence[HistoryEntry], error_code: str, now: float
+) -> dict[str, Any]:
+    """What changes in the row of the current attempt. An attempt ends with the job, or by going back to PENDING."""
+    if job.attempt == 0 or job.state.is_terminal:
+        return {}
+    columns: dict[str, Any] = {
+        name: getattr(after, name) for name in _OF_AN_ATTEMPT if getattr(after, name) != getattr(job, name)
+    }
+    if after.native_id and not job.native_id:
+        columns["submitted_at"] = next((entry.at for entry in entries if entry.state is JobState.QUEUED), now)
+    if entries and (after.state.is_terminal or after.state is JobState.PENDING):
+        columns |= {"ended_at": entries[-1].at, "outcome_code": error_code}
+    return columns
+
+
+def _begin(current: LockedJob, at: float, now: float) -> Step:
+    job = current.job
+    after = replace(
+        job,
+        state=advance(job.state, JobState.DEPLOYING),
+        attempt=job.attempt + 1,
+        native_id="",
+        nodes="",
+        network="",
+        pending_reason="",
+        uncertain_since=None,
+        updated_at=max(job.updated_at, now),
+    )
+    entry = HistoryEntry(job.id, current.seq + 1, max(at, current.last_at), after.state, after.attempt)
+    return Step(after, (entry,))
+
+
+def _is_guarded(current: LockedJob, seen: Job, lease_token: str | None) -> bool:
+    """Whether the row is still the one that the caller saw and, where that matters, holds the lease of."""
+    if current.job.revision != seen.revision:
+        return False
+    return lease_token is None or (lease_token != "" and current.lease_token == lease_token)
+
+
+def _lock(connection: Connection, reader: JobReader, ids: Collection[str]) -> dict[JobId, LockedJob]:
+    """The rows of `ids`, locked until the transaction ends (on SQLite the transaction locks everything)."""
+    locked: dict[JobId, LockedJob] = {}
+    for chunk in chunks(sorted(ids)):
+        query = select(*JOB_COLUMNS, JOBS.c.lease_token).where(JOBS.c.id.in_(chunk)).order_by(JOBS.c.id)
+        rows = connection.execute(query.with_for_update()).all()
+        ends = select(HISTORY.c.job_id, func.max(HISTORY.c.seq), func.max(HISTORY.c.at))
+        grouped = connection.execute(ends.where(HISTORY.c.job_id.in_(chunk)).group_by(HISTORY.c.job_id))
+        last = {job_id: (seq, at) for job_id, seq, at in grouped}
+        for row in rows:
+            job = reader.job(row)
+            locked[job.id] = LockedJob(job, row[-1], *last[job.id])
+    return locked
+
+
+def _write(connection: Connection, before: Job, step: Step) -> Job:
+    """Write the step; a job that it does not change is left alone, so that its revision stays."""
+    changed = {name: getattr(step.job, name) for name in JOB_FIELDS if getattr(step.job, name) != getattr(before, name)}
+    if not step.entries and changed.keys() <= {"updated_at"}:
+        return before
+    after = replace(step.job, revision=before.revision + 1)
+    values = encode_columns(changed) | step.beside | {"revision": after.revision}
+    guard = (JOBS.c.id == before.id, JOBS.c.revision == before.revision)
+    if connection.execute(update(JOBS).where(*guard).values(values)).rowcount != 1:
+        raise StoreError(f"the row of {before.id} changed under its lock; this is an error in the program")
+    if step.entries:
+        connection.execute(insert(HISTORY), [_history_row(entry) for entry in step.entries])
+    if step.attempt_columns:
+        row = (ATTEMPTS.c.job_id == before.id, ATTEMPTS.c.number == before.attempt)
+        connection.execute(update(ATTEMPTS).where(*row).values(step.attempt_columns))
+    return after
+
+
+def _moved(current: LockedJob, after: Job, step: Step) -> LockedJob:
+    if not step.entries:
+        return replace(current, job=after)
+    return replace(current, job=after, seq=step.entries[-1].seq, last_at=step.entries[-1].at)
+
+
+def _history_row(entry: HistoryEntry) -> dict[str, Any]:
+    return {
+        "job_id": entry.job_id,
+        "seq": entry.seq,
+        "at": entry.at,
+        "state": entry.state.value,
+        "attempt": entry.attempt,
+        "cause": entry.cause,
+        "message": entry.message,
+        "error_code": entry.error_code,
+    }

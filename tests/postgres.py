@@ -1,0 +1,188 @@
+"""A real PostgreSQL server for tests: its own directory, a Unix socket in it, no TCP, gone afterwards.
+
+As root the server runs as `postgres`, or as `nobody` where there is no such account (it refuses root).
+fsync stays on: what the store calls durable is durable here too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+
+START_TIMEOUT_S = 60.0
+_SETTINGS = {
+    "listen_addresses": "",
+    "max_connections": "60",
+    "shared_buffers": "32MB",
+    "autovacuum": "off",
+    "log_min_messages": "warning",
+}
+
+
+class PostgresMissing(RuntimeError):
+    """There is no server package on this machine."""
+
+
+class PostgresServer:
+    """One server. Use :func:`running_postgres`, which cleans up."""
+
+    def __init__(self, directory: Path, binaries: Path) -> None:
+        self._directory = directory
+        self._binaries = binaries
+        account = _account()
+        self._uid = account.pw_uid if account else None
+        self._gid = account.pw_gid if account else None
+        self._extra_groups: list[int] | None = [] if account else None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._databases = 0
+
+    @property
+    def pid(self) -> int:
+        """The postmaster's process."""
+        assert self._process is not None, "the server is not running"
+        return self._process.pid
+
+    def url(self, database: str) -> str:
+        """SQLAlchemy's URL of one database."""
+        return f"postgresql+psycopg://ffdl@/{database}?host={self._directory}"
+
+    def initialise(self) -> None:
+        """Make the data directory."""
+        if self._uid is not None and self._gid is not None:
+            os.chown(self._directory, self._uid, self._gid)
+        argv = [str(self._binaries / "initdb"), "-D", str(self._data), "-U", "ffdl", "-A", "trust", "-E", "UTF8"]
+        # --no-sync spares syncing the empty cluster; the server itself syncs.
+        made = subprocess.run(
+            [*argv, "--locale=C", "--no-sync"],
+            check=False,
+            capture_output=True,
+            cwd=self._directory,
+            env=self._environment(),
+            user=self._uid,
+            group=self._gid,
+            extra_groups=self._extra_groups,
+        )
+        if made.returncode != 0:
+            raise RuntimeError(f"initdb failed: {made.stderr.decode(errors='replace').strip()}")
+
+    def start(self) -> None:
+        """Start the server and wait until it answers."""
+        assert self._process is None, "the server is running already"
+        settings = [f"-c{name}={value}" for name, value in _SETTINGS.items()]
+        argv = [str(self._binaries / "postgres"), "-D", str(self._data), "-k", str(self._directory), *settings]
+        setpriv = shutil.which("setpriv")
+        if setpriv:  # the server ends with the test process even when that is killed
+            argv = [setpriv, "--pdeathsig", "INT", *argv]
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self._directory,
+                env=self._environment(),
+                start_new_session=True,
+                user=self._uid,
+                group=self._gid,
+                extra_groups=self._extra_groups,
+            )
+        self._wait_until_ready()
+
+    def stop(self, how: signal.Signals = signal.SIGINT) -> None:
+        """End the server: SIGINT closes all connections and shuts down cleanly, SIGQUIT is a crash."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.send_signal(how)
+        try:
+            process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGQUIT)
+            process.wait(timeout=30)
+
+    def create_database(self, template: str = "template0") -> str:
+        """Make a fresh database and return its name."""
+        self._databases += 1
+        name = f"test_{self._databases}"
+        with psycopg.connect(self._conninfo("postgres"), autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}".encode())
+        return name
+
+    def drop_database(self, name: str) -> None:
+        """Remove a database and end its connections."""
+        with psycopg.connect(self._conninfo("postgres"), autocommit=True) as connection:
+            connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
+
+    @property
+    def _data(self) -> Path:
+        return self._directory / "data"
+
+    @property
+    def _log(self) -> Path:
+        return self._directory / "server.log"
+
+    def _conninfo(self, database: str) -> str:
+        return f"host={self._directory} user=ffdl dbname={database} connect_timeout=5"
+
+    def _environment(self) -> dict[str, str]:
+        return {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "HOME": str(self._directory)}
+
+    def _wait_until_ready(self) -> None:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while True:
+            try:
+                psycopg.connect(self._conninfo("postgres")).close()
+                return
+            except psycopg.OperationalError as error:
+                ended = self._process is None or self._process.poll() is not None
+                if ended or time.monotonic() > deadline:
+                    log = self._log.read_text(errors="replace")[-2000:]
+                    raise RuntimeError(f"PostgreSQL did not start: {error}; its log ends with: {log}") from error
+                time.sleep(0.05)
+
+
+def find_binaries(root: Path = Path("/usr/lib/postgresql")) -> Path:
+    """Debian's directory of initdb and postgres, of the newest version. Raises :class:`PostgresMissing`."""
+    found = [path.parent for path in root.glob("*/bin/initdb") if (path.parent / "postgres").exists()]
+    if not found:
+        raise PostgresMissing(
+            "no PostgreSQL server is installed: `apt-get install postgresql`, or leave these tests out with "
+            "`pytest -m 'not postgres'`"
+        )
+    return max(found, key=lambda path: float(path.parent.name))
+
+
+@contextlib.contextmanager
+def running_postgres() -> Iterator[PostgresServer]:
+    """A running server with no database of its own yet; stopped and removed at the end, whatever happens."""
+    binaries = find_binaries()
+    # Not pytest's directory: a socket's path may have 107 bytes, and the server's account must get there.
+    directory = Path(tempfile.mkdtemp(prefix="ffdl-pg-", dir="/tmp"))
+    server = PostgresServer(directory, binaries)
+    try:
+        server.initialise()
+        server.start()
+        yield server
+    finally:
+        server.stop()
+        shutil.rmtree(directory)
+
+
+def _account() -> pwd.struct_passwd | None:
+    """The account the server runs as; None = the own one."""
+    if os.geteuid() != 0:
+        return None
+    try:
+        return pwd.getpwnam("postgres")
+    except KeyError:
+        return pwd.getpwnam("nobody")

@@ -1,0 +1,242 @@
+"""A daemon made of the standard library: the HTTP contract over a real Unix socket, with faults on demand."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import threading
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from socketserver import ThreadingUnixStreamServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from ffdl_batch.domain.codec import from_plain, to_plain
+from ffdl_batch.domain.views import (
+    SCHEMA,
+    EventView,
+    Health,
+    JobView,
+    LogLine,
+    PlannedFileView,
+    PlanView,
+    Problem,
+    Submission,
+    SubmissionResult,
+)
+
+
+def make_job(job_id: str = "training-000000001", **changes: Any) -> JobView:
+    """A job that runs, changed where a test wants it."""
+    job = JobView(
+        id=job_id,
+        name="digits",
+        user="alice",
+        state="PROCESSING",
+        wish="none",
+        backend="slurm",
+        native_id="4711",
+        attempt=1,
+        framework="pytorch",
+        framework_version="debian",
+        learners=1,
+        cpus=2.0,
+        gpus=1.0,
+        gpu_type="",
+        memory_bytes=8 * 1000**3,
+        submitted_at=1_800_000_000.0,
+        updated_at=1_800_000_010.0,
+        nodes="n1",
+        network_requested="auto",
+        network="none",
+    )
+    return replace(job, **changes)
+
+
+def make_plan(submission: Submission, *, trial: bool = False) -> PlanView:
+    """What a fake adapter would send."""
+    return PlanView(
+        backend=submission.backend or "slurm",
+        script="#!/bin/bash\nexec head\n",
+        submit_argv=("sbatch", "--job-name=a b"),
+        learner_argv=("apptainer", "exec", "{image}"),
+        environment={"A": "x y"},
+        files=(
+            PlannedFileView("script", "#!/bin/bash\nexec head\n", 0o700),
+            PlannedFileView("launch.json", "{}", 0o600),
+        ),
+        network_requested="auto",
+        network="none",
+        warnings=("a warning",),
+        trial="would start at once" if trial else "",
+    )
+
+
+@dataclass
+class FakeDaemon:
+    """State and faults. `hang_ups`: requests to drop without an answer. `refusals`: path prefix → (status, problem)."""
+
+    path: Path
+    archives: dict[str, bytes] = field(default_factory=dict)
+    submissions: dict[str, Submission] = field(default_factory=dict)
+    jobs: dict[str, JobView] = field(default_factory=dict)
+    events: list[EventView] = field(default_factory=list)
+    lines: list[LogLine] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+    batches: list[int] = field(default_factory=list)
+    hang_ups: int = 0
+    hang_up_after_work: bool = False
+    break_log_after: int | None = None
+    refusals: dict[str, tuple[int, Problem | None]] = field(default_factory=dict)
+    refuse_names: frozenset[str] = frozenset()
+    schema: int = SCHEMA
+    on_wait: Callable[[str], JobView] | None = None
+    server: ThreadingUnixStreamServer | None = None
+    thread: threading.Thread | None = None
+
+    def start(self) -> FakeDaemon:
+        """Listen and serve in a thread."""
+        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.server = ThreadingUnixStreamServer(str(self.path), _handler(self))
+        self.server.daemon_threads = True
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True)
+        self.thread.start()
+        return self
+
+    def stop(self) -> None:
+        """Stop listening; the socket's file goes."""
+        if self.server and self.thread:
+            self.server.shutdown()
+            self.server.server_close()
+            self.thread.join(5)
+            self.path.unlink(missing_ok=True)
+            self.server = None
+
+    def accept(self, submission: Submission) -> SubmissionResult:
+        """One job per key."""
+        if submission.manifest_name in self.refuse_names:
+            return SubmissionResult(problem=Problem("C101", f"{submission.manifest_name} is wrong", 78, "correct it"))
+        if submission.archive not in self.archives:
+            return SubmissionResult(problem=Problem("C102", "the archive was never uploaded", 66))
+        known = list(self.submissions)
+        if submission.key not in known:
+            self.submissions[submission.key] = submission
+            known.append(submission.key)
+        job_id = f"training-{known.index(submission.key) + 1:09d}"
+        self.jobs.setdefault(job_id, make_job(job_id))
+        return SubmissionResult(id=job_id, network="none")
+
+
+def _handler(daemon: FakeDaemon) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        timeout = 20
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Quiet: the address of a Unix client is empty, which the base class cannot print."""
+
+        def dispatch(self) -> None:
+            daemon.requests.append(f"{self.command} {self.path}")
+            url = urlsplit(self.path)
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            if daemon.hang_ups and not daemon.hang_up_after_work:
+                daemon.hang_ups -= 1
+                self.close_connection = True
+                return
+            for prefix, (status, problem) in daemon.refusals.items():
+                if url.path.startswith(prefix):
+                    self.reply({"problem": to_plain(problem)} if problem else None, status)
+                    return
+            self.answer(url.path, parse_qs(url.query), body)
+
+        do_GET = do_POST = do_HEAD = do_PUT = dispatch  # noqa: N815
+
+        def answer(self, path: str, query: dict[str, list[str]], body: bytes) -> None:
+            if path == "/api/v1/health":
+                self.reply(to_plain(Health("9.9", "host", 1, 0, 0.0, "sqlite", len(daemon.jobs))))
+            elif path.startswith("/api/v1/archives/"):
+                self.archive(path.rpartition("/")[2], body)
+            elif path == "/api/v1/plan":
+                asked = json.loads(body)
+                plan = make_plan(from_plain(Submission, asked["submission"]), trial=asked["trial"])
+                self.reply({"plan": to_plain(plan)})
+            elif path == "/api/v1/jobs" and self.command == "POST":
+                self.submit(json.loads(body))
+            elif path == "/api/v1/jobs":
+                jobs = [j for j in daemon.jobs.values() if not query.get("state") or j.state in query["state"]]
+                self.reply({"jobs": to_plain(jobs)})
+            else:
+                self.job(path.removeprefix("/api/v1/jobs/"), query)
+
+        def archive(self, digest: str, body: bytes) -> None:
+            if self.command == "HEAD":
+                self.reply(None, 200 if digest in daemon.archives else 404)
+                return
+            with zipfile.ZipFile(io.BytesIO(body)) as archive:
+                assert archive.testzip() is None
+            if hashlib.sha256(body).hexdigest() != digest:
+                self.reply({"problem": to_plain(Problem("C102", "the digest differs", 78))}, 422)
+                return
+            daemon.archives[digest] = body
+            self.reply({}, 201)
+
+        def submit(self, asked: dict[str, Any]) -> None:
+            parts = [from_plain(Submission, plain) for plain in asked["submissions"]]
+            daemon.batches.append(len(parts))
+            results = [daemon.accept(part) for part in parts]
+            if daemon.hang_ups:
+                daemon.hang_ups -= 1
+                self.close_connection = True
+                return
+            self.reply({"results": to_plain(results)})
+
+        def job(self, rest: str, query: dict[str, list[str]]) -> None:
+            job_id, _, verb = rest.partition("/")
+            job = daemon.jobs.get(job_id)
+            if job is None:
+                self.reply({"problem": to_plain(Problem("S104", f"there is no job {job_id}", 66))}, 404)
+            elif verb == "events":
+                after = int(query["after"][0])
+                terminal = job.state in ("COMPLETED", "FAILED", "HALTED", "CANCELLED")
+                self.reply({"events": to_plain([e for e in daemon.events if e.seq > after]), "terminal": terminal})
+            elif verb == "logs":
+                self.stream(query)
+            elif verb == "wait":
+                self.reply({"job": to_plain(daemon.on_wait(job_id) if daemon.on_wait else job)})
+            else:
+                if verb == "cancel":
+                    daemon.jobs[job_id] = job = replace(job, wish="cancel")
+                self.reply({"job": to_plain(job)})
+
+        def stream(self, query: dict[str, list[str]]) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "application/x-ndjson")
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            lines = [line for line in daemon.lines if str(line.learner) in query.get("learner", [str(line.learner)])]
+            if "tail" in query:
+                lines = lines[len(lines) - int(query["tail"][0]) :]
+            for number, line in enumerate(lines):
+                if number == daemon.break_log_after:
+                    daemon.break_log_after = None
+                    self.close_connection = True
+                    return
+                self.chunk(b"\n" + json.dumps(to_plain(line)).encode() + b"\n")
+            self.wfile.write(b"0\r\n\r\n")
+
+        def chunk(self, data: bytes) -> None:
+            self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+
+        def reply(self, plain: dict[str, Any] | None, status: int = 200) -> None:
+            body = b"" if plain is None else json.dumps({"schema": daemon.schema, **plain}).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(body)
+
+    return Handler

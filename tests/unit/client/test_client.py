@@ -1,0 +1,225 @@
+"""The client's calls against a fake daemon on a real socket."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import ffdl_batch
+from ffdl_batch.client import (
+    Client,
+    DaemonUnreachable,
+    InputUnusable,
+    NotAllowed,
+    OtherSchema,
+    RequestRefused,
+    UnknownJob,
+    WaitTimedOut,
+)
+from ffdl_batch.client.api import JobFilter, job_exit_code
+from ffdl_batch.client.manifest import MAX_BYTES
+from ffdl_batch.domain.views import EventView, JobView, LogLine, Problem
+from tests.unit.client.fake_daemon import FakeDaemon, make_job
+
+
+@pytest.fixture
+def client(daemon: FakeDaemon) -> Client:
+    return Client(daemon.path, start=False)
+
+
+def test_the_package_offers_the_client_on_first_use() -> None:
+    assert ffdl_batch.Client is Client
+
+
+def test_submit_uploads_once_and_returns_a_handle(
+    client: Client, daemon: FakeDaemon, manifest: Path, model: Path
+) -> None:
+    first = client.submit(manifest, model, time="2h", cpus_per_task=4, hold=True, requeue=False, backend="local")
+    second = client.submit(manifest, model)
+    assert (first.id, second.id) == ("training-000000001", "training-000000002")
+    assert first.network == "none"
+    sent = next(iter(daemon.submissions.values()))
+    assert sent.options == {"time": "2h", "cpus-per-task": "4", "hold": ""}
+    assert (sent.manifest, sent.backend, sent.base_dir) == ("name: digits\n", "local", str(manifest.parent))
+    assert sum(request.startswith("PUT") for request in daemon.requests) == 1
+    assert first.view().id == first.id
+    assert first.cancel().wish == "cancel"
+    client.close()
+
+
+def test_a_manifest_may_be_a_text(client: Client, daemon: FakeDaemon, model: Path) -> None:
+    client.submit("name: x\nlearners: 1\n", model)
+    assert [s.manifest for s in daemon.submissions.values()] == ["name: x\nlearners: 1\n"]
+
+
+def test_two_hundred_manifests_go_in_two_requests_with_one_upload(
+    client: Client, daemon: FakeDaemon, manifest: Path, model: Path
+) -> None:
+    results = client.submit_many([manifest] * 200, model)
+    assert [r.id for r in results] == [f"training-{n:09d}" for n in range(1, 201)]
+    assert daemon.batches == [100, 100]
+    assert sum(request.startswith("PUT") for request in daemon.requests) == 1
+
+
+def test_a_reply_that_is_lost_after_acceptance_makes_no_second_job(
+    client: Client, daemon: FakeDaemon, manifest: Path, model: Path
+) -> None:
+    daemon.hang_ups, daemon.hang_up_after_work = 1, True
+    assert client.submit(manifest, model).id == "training-000000001"
+    assert (daemon.batches, len(daemon.jobs)) == ([1, 1], 1)
+
+
+def test_a_daemon_that_restarts_between_requests_is_dialled_again(daemon: FakeDaemon) -> None:
+    client = Client(daemon.path, start=False)
+    assert client.health().version == "9.9"
+    daemon.stop()
+    daemon.start()
+    assert client.health().version == "9.9"
+
+
+def test_a_daemon_that_always_hangs_up_is_unreachable(client: Client, daemon: FakeDaemon) -> None:
+    daemon.hang_ups = 100
+    with pytest.raises(DaemonUnreachable, match="did not answer GET /api/v1/health") as caught:
+        client.health()
+    assert caught.value.problem.exit_code == 75
+
+
+def test_refusals_are_typed_and_carry_the_problem(client: Client, daemon: FakeDaemon) -> None:
+    problem = Problem("C101", "the job is not yours", 77, "ask its owner")
+    daemon.refusals["/api/v1/jobs/training-000000009"] = (403, problem)
+    with pytest.raises(NotAllowed) as not_allowed:
+        client.get("training-000000009")
+    assert not_allowed.value.problem == problem
+    with pytest.raises(UnknownJob, match="there is no job training-000000008"):
+        client.get("training-000000008")
+    daemon.refusals["/api/v1/health"] = (503, None)
+    with pytest.raises(RequestRefused) as busy:
+        client.health()
+    assert busy.value.problem.exit_code == 75
+
+
+def test_an_id_cannot_reach_another_path(client: Client, daemon: FakeDaemon) -> None:
+    with pytest.raises(UnknownJob):
+        client.get("../health?x")
+    assert daemon.requests == ["GET /api/v1/jobs/..%2Fhealth%3Fx"]
+
+
+def test_a_daemon_of_another_schema_is_named(client: Client, daemon: FakeDaemon) -> None:
+    daemon.schema = 2
+    with pytest.raises(OtherSchema, match="answers in schema 2, this client reads schema 1") as caught:
+        client.health()
+    assert caught.value.problem.exit_code == 69
+
+
+def test_a_submission_that_is_refused_raises_with_its_cure(
+    client: Client, daemon: FakeDaemon, manifest: Path, model: Path
+) -> None:
+    daemon.refuse_names = frozenset({str(manifest)})
+    with pytest.raises(RequestRefused, match=r"is wrong \(correct it\)") as caught:
+        client.submit(manifest, model)
+    assert caught.value.problem.exit_code == 78
+
+
+def test_plan_sends_no_archive(client: Client, daemon: FakeDaemon, manifest: Path, model: Path) -> None:
+    plan = client.plan(manifest, model, trial=True)
+    assert (plan.trial, plan.submit_argv[0]) == ("would start at once", "sbatch")
+    assert [request.split()[0] for request in daemon.requests] == ["POST"]
+
+
+def test_list_asks_for_what_was_wanted(client: Client, daemon: FakeDaemon) -> None:
+    daemon.jobs = {"a": make_job("a"), "b": make_job("b", state="FAILED")}
+    which = JobFilter(states=("FAILED", "HALTED"), name="a b", since=5.0, limit=3, all_users=True)
+    assert [job.id for job in client.list(which)] == ["b"]
+    asked = "state=FAILED&state=HALTED&name=a+b&since=5.000000&limit=3&all_users=true"
+    assert daemon.requests == [f"GET /api/v1/jobs?{asked}"]
+
+
+def test_wait_polls_until_the_job_has_ended(client: Client, daemon: FakeDaemon) -> None:
+    daemon.jobs["a"] = make_job("a")
+    answers = iter([make_job("a"), make_job("a"), make_job("a", state="COMPLETED")])
+    daemon.on_wait = lambda _: next(answers)
+    assert client.wait("a").state == "COMPLETED"
+    assert daemon.requests == ["GET /api/v1/jobs/a/wait?wait_s=30"] * 3
+
+
+def test_wait_gives_up_after_its_time(client: Client, daemon: FakeDaemon) -> None:
+    daemon.jobs["a"] = make_job("a")
+    with pytest.raises(WaitTimedOut, match="a is PROCESSING after 0 s and goes on") as caught:
+        client.wait("a", 0)
+    assert caught.value.problem.exit_code == 124
+
+
+@pytest.mark.parametrize(
+    ("job", "code"),
+    [
+        (make_job(state="COMPLETED", exit_code=0), 0),
+        (make_job(state="FAILED", exit_code=3), 3),
+        (make_job(state="FAILED", exit_signal=9), 137),
+        (make_job(state="FAILED"), 1),
+        (make_job(state="FAILED", exit_code=0), 1),
+        (make_job(state="CANCELLED"), 1),
+    ],
+)
+def test_the_exit_code_of_a_job(job: JobView, code: int) -> None:
+    assert job_exit_code(job) == code
+
+
+def test_events_are_followed_to_the_end(client: Client, daemon: FakeDaemon) -> None:
+    daemon.jobs["a"] = make_job("a", state="COMPLETED")
+    daemon.events = [EventView("a", n, float(n), "QUEUED", 1, "progress") for n in (1, 2, 3)]
+    assert [event.seq for event in client.events("a", follow=True, after=1)] == [2, 3]
+    assert daemon.requests[-1] == "GET /api/v1/jobs/a/events?after=3&wait_s=30"
+
+
+def test_a_log_that_breaks_off_is_resumed_without_repeating_a_line(client: Client, daemon: FakeDaemon) -> None:
+    daemon.jobs["a"] = make_job("a", learners=2)
+    daemon.lines = [LogLine(n % 2 + 1, n // 2 + 1, f"line {n}") for n in range(10)]
+    daemon.break_log_after = 5
+    got = [line.line for line in client.logs("a", follow=True, tail=10)]
+    assert got == [f"line {n}" for n in range(10)]
+    assert daemon.requests == ["GET /api/v1/jobs/a/logs?follow=true&tail=10", "GET /api/v1/jobs/a/logs?follow=true"]
+
+
+def test_other_calls_may_come_while_a_log_is_read(client: Client, daemon: FakeDaemon) -> None:
+    daemon.jobs["a"] = make_job("a")
+    daemon.lines = [LogLine(1, n, "x" * 100_000) for n in range(1, 30)]
+    lines = client.logs("a")
+    assert next(lines).index == 1
+    assert client.get("a").id == "a"
+    assert [line.index for line in lines] == list(range(2, 30))
+
+
+def test_the_log_of_an_unknown_job(client: Client) -> None:
+    with pytest.raises(UnknownJob):
+        next(client.logs("training-zzzzzzzzz"))
+
+
+@pytest.mark.parametrize(
+    ("content", "message", "code"),
+    [
+        (b"name: \xff\n", "is not UTF-8 text: byte 6 is 0xff", 78),
+        (b"x" * (MAX_BYTES + 1), "has more than 1 MiB", 78),
+        (None, "there is no such file", 66),
+    ],
+)
+def test_manifests_that_cannot_be_sent(
+    client: Client, daemon: FakeDaemon, model: Path, tmp_path: Path, content: bytes | None, message: str, code: int
+) -> None:
+    path = tmp_path / "bad.yml"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(InputUnusable, match=message) as caught:
+        client.submit(path, model)
+    assert caught.value.problem.exit_code == code
+    assert daemon.requests == []
+
+
+def test_export_travels_as_values_and_is_named_without_them(
+    client: Client, daemon: FakeDaemon, manifest: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MINE", "1")
+    client.submit(manifest, model, export="MINE,TOKEN=secret")
+    sent = next(iter(daemon.submissions.values()))
+    assert sent.environ == {"MINE": "1", "TOKEN": "secret"}
+    assert sent.options == {"export": "MINE,TOKEN"}

@@ -1,0 +1,47 @@
+"""--export, word by word as sbatch reads it."""
+
+from __future__ import annotations
+
+import pytest
+
+from ffdl_batch.client.export import ExportError, select_variables, split_words
+
+SHELL = {"HOME": "/h", "EDITOR": "vi", "SLURM_JOB_ID": "7", "SBATCH_QOS": "q", "BASH_FUNC_x%%": "() { :; }"}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("NONE", {}),
+        ("nil", {}),
+        ("ALL", {"HOME": "/h", "EDITOR": "vi"}),
+        ("all,A=1", {"HOME": "/h", "EDITOR": "vi", "A": "1"}),
+        ("EDITOR,ARG1=test", {"EDITOR": "vi", "ARG1": "test"}),
+        ("ALL,EDITOR=/bin/emacs", {"HOME": "/h", "EDITOR": "/bin/emacs"}),
+        ("EDITOR=x,ALL", {"HOME": "/h", "EDITOR": "vi"}),
+        ("A=b=c", {"A": "b=c"}),
+        ("A=", {"A": ""}),
+        ("'A=1,2',B=3", {"A": "1,2", "B": "3"}),
+        ("A='1,2'", {"A": "'1,2'"}),
+        ('"A=$(id) x"', {"A": "$(id) x"}),
+        ("SLURM_JOB_ID,SLURM_X=1,A=1", {"A": "1"}),
+        (",A=1,,", {"A": "1"}),
+    ],
+)
+def test_what_travels(text: str, expected: dict[str, str]) -> None:
+    assert select_variables(text, SHELL).values == expected
+
+
+def test_names_that_are_not_set_are_told() -> None:
+    chosen = select_variables("NOPE,EDITOR", SHELL)
+    assert (chosen.values, chosen.unset) == ({"EDITOR": "vi"}, ("NOPE",))
+
+
+@pytest.mark.parametrize("text", ["A='x", 'A="x,B=1', "1A=2", "a-b", "A=1,NONE", "=x"])
+def test_what_is_refused(text: str) -> None:
+    with pytest.raises(ExportError):
+        select_variables(text, SHELL)
+
+
+def test_a_quote_inside_the_other_kind_still_counts() -> None:
+    assert split_words("\"a'b'\",c") == ["a'b'", "c"]

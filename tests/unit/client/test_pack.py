@@ -1,0 +1,194 @@
+"""Packing a model: the same tree gives the same bytes, and what cannot be sent is refused with its name."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import tempfile
+import zipfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ffdl_batch.client.errors import InputUnusable
+from ffdl_batch.client.pack import open_model
+
+NAMES = st.text(st.characters(codec="utf-8", exclude_characters="/\0"), min_size=1, max_size=12).filter(
+    lambda name: name not in (".", "..")
+)
+TREES = st.dictionaries(
+    st.lists(NAMES, min_size=1, max_size=3).map(tuple), st.tuples(st.binary(max_size=64), st.booleans()), max_size=6
+)
+Tree = dict[tuple[str, ...], tuple[bytes, bool]]
+
+
+def write_tree(root: Path, tree: Tree, order: int) -> Tree:
+    """Make the files in one of two orders; a name that is both file and directory loses."""
+    written: Tree = {}
+    for place, (data, executable) in sorted(tree.items(), reverse=bool(order)):
+        if any(place[:n] in tree for n in range(1, len(place))):
+            continue
+        target = root.joinpath(*place)
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(data)
+        except OSError:  # a name that is too long in bytes for this file system
+            continue
+        target.chmod(0o750 if executable else 0o640)
+        os.utime(target, (order + 1, order + 1))
+        written[place] = (data, executable)
+    return written
+
+
+@settings(max_examples=40, deadline=None)
+@given(TREES)
+def test_the_same_tree_has_the_same_digest_and_comes_back_whole(tree: Tree) -> None:
+    digests = []
+    for order in (0, 1):
+        with tempfile.TemporaryDirectory() as directory:
+            written = write_tree(Path(directory), tree, order)
+            if not written:
+                return
+            with open_model(Path(directory)) as archive, zipfile.ZipFile(archive.file) as packed:
+                digests.append(archive.digest)
+                assert archive.size > 0
+                files = {name: packed.read(name) for name in packed.namelist() if not name.endswith("/")}
+                assert files == {"/".join(place): data for place, (data, _) in written.items()}
+                for place, (_, executable) in written.items():
+                    mode = packed.getinfo("/".join(place)).external_attr >> 16
+                    assert stat.S_IMODE(mode) == (0o755 if executable else 0o644)
+    assert digests[0] == digests[1]
+
+
+def names_in(model: Path) -> list[str]:
+    with open_model(model) as archive, zipfile.ZipFile(archive.file) as packed:
+        assert packed.testzip() is None
+        return packed.namelist()
+
+
+def test_content_and_execute_bits_change_the_digest(model: Path) -> None:
+    digests = set()
+    for step in range(3):
+        if step == 1:
+            (model / "train.py").chmod(0o755)
+        if step == 2:
+            (model / "train.py").write_text("other\n")
+        with open_model(model) as archive:
+            digests.add(archive.digest)
+    assert len(digests) == 3
+
+
+def test_empty_directories_are_kept(model: Path) -> None:
+    (model / "data" / "empty").mkdir(parents=True)
+    assert names_in(model) == ["data/empty/", "train.py"]
+
+
+def test_links_inside_the_tree_are_followed(model: Path) -> None:
+    (model / "lib").mkdir()
+    (model / "lib" / "net.py").write_text("net\n")
+    (model / "alias.py").symlink_to("train.py")
+    (model / "copy").symlink_to("lib")
+    assert names_in(model) == ["alias.py", "copy/net.py", "lib/net.py", "train.py"]
+
+
+def test_a_model_may_itself_be_a_link(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(model)
+    assert names_in(tmp_path / "link") == ["train.py"]
+
+
+def refusal_of(model: Path) -> InputUnusable:
+    with pytest.raises(InputUnusable) as caught, open_model(model):
+        pass
+    return caught.value
+
+
+def test_a_link_that_leaves_the_tree_is_refused(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("s")
+    (model / "x").symlink_to("../secret")
+    error = refusal_of(model)
+    assert "leaves the model's directory" in str(error)
+    assert error.problem.exit_code == 78
+
+
+def test_a_link_to_a_neighbour_with_the_same_prefix_is_refused(model: Path) -> None:
+    neighbour = model.with_name("model2")
+    neighbour.mkdir()
+    (neighbour / "f").write_text("s")
+    (model / "x").symlink_to(neighbour / "f")
+    assert "leaves the model's directory" in str(refusal_of(model))
+
+
+def test_loops_and_dangling_links_are_refused(model: Path) -> None:
+    (model / "loop").symlink_to(".")
+    assert "leads back to itself" in str(refusal_of(model))
+    (model / "loop").unlink()
+    (model / "gone").symlink_to("nothing")
+    assert "leads nowhere" in str(refusal_of(model))
+    (model / "gone").unlink()
+    (model / "self").symlink_to("self")
+    assert "leads nowhere" in str(refusal_of(model))
+
+
+def test_sockets_and_pipes_are_refused(short_dir: Path) -> None:
+    (short_dir / "train.py").write_text("x")
+    os.mkfifo(short_dir / "pipe")
+    assert "is a named pipe" in str(refusal_of(short_dir))
+    (short_dir / "pipe").unlink()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(short_dir / "sock"))
+        assert "is a socket" in str(refusal_of(short_dir))
+
+
+def test_missing_empty_and_odd_models(tmp_path: Path) -> None:
+    missing = refusal_of(tmp_path / "nothing")
+    assert (missing.problem.exit_code, "there is no such file or directory" in str(missing)) == (66, True)
+    (tmp_path / "empty" / "inner").mkdir(parents=True)
+    empty = refusal_of(tmp_path / "empty")
+    assert (empty.problem.exit_code, "holds no file" in str(empty)) == (78, True)
+    assert "neither a directory nor a zip archive" in str(refusal_of(Path("/dev/null")))
+
+
+def test_an_unreadable_file_is_named(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.open
+
+    def refuse(path: os.PathLike[str] | str, flags: int, mode: int = 0o777) -> int:
+        if str(path).endswith("train.py"):
+            raise PermissionError(13, "Permission denied")
+        return real(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", refuse)  # root may read everything, so permissions alone prove nothing
+    error = refusal_of(model)
+    assert "train.py: Permission denied" in str(error)
+    assert error.problem.exit_code == 66
+
+
+def test_a_name_that_is_not_utf8_is_refused(model: Path) -> None:
+    (model / os.fsdecode(b"caf\xe9.py")).write_text("x")
+    assert "is not UTF-8" in str(refusal_of(model))
+
+
+def test_a_zip_is_sent_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "model.zip"
+    with zipfile.ZipFile(path, "w") as packed:
+        packed.writestr("train.py", "x")
+    with open_model(path) as archive:
+        archive.file.seek(0)
+        assert archive.file.read() == path.read_bytes()
+
+
+@pytest.mark.parametrize("content", [b"", b"no zip at all", b"PK\x03\x04 torn"])
+def test_an_unreadable_zip(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "model.zip"
+    path.write_bytes(content)
+    error = refusal_of(path)
+    assert "unreadable zip" in str(error)
+    assert error.problem.exit_code == 78
+
+
+def test_a_zip_without_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "model.zip"
+    zipfile.ZipFile(path, "w").close()
+    assert "holds no file" in str(refusal_of(path))

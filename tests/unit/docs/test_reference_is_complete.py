@@ -1,0 +1,48 @@
+"""The reference names everything that the code has: a key that is added without a line there fails."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.config.settings import Settings
+from ffdl_batch.domain.events import EventKind
+from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.faults import FAULTS
+from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.domain.spec import NetworkLevel, StoreType
+from ffdl_batch.manifest.batch_models import BatchBlock, CheckpointBlock, RetryBlock, RoleBlock
+from ffdl_batch.manifest.models import DataStoreBlock, FfdlBlock, FrameworkBlock, ImageLocationBlock
+from tests.unit.docs.shown import ROOT
+
+PAGES = {
+    "reference/configuration.md": [f.name for f in dataclasses.fields(Settings) if f.name != "origins"],
+    "reference/exit-codes.md": [*FAULTS, *(code.name for code in ExitCode), *(str(int(c)) for c in ExitCode)],
+    "reference/manifest.md": [
+        *(name for block in (FfdlBlock, FrameworkBlock, ImageLocationBlock, BatchBlock) for name in block.model_fields),
+        *(name for block in (CheckpointBlock, RetryBlock, RoleBlock) for name in block.model_fields),
+        *DataStoreBlock.model_fields,
+        *StoreType,
+        *NetworkLevel,
+    ],
+    "architecture.md": [*JobState, *(kind.value for kind in EventKind), *NetworkLevel],
+    "images.md": [path.name for path in sorted((ROOT / "containers").glob("*.def"))],
+}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_page_names_everything(page: str) -> None:
+    words = set(re.findall(r"[A-Za-z0-9_.-]+", (ROOT / "docs" / page).read_text()))
+    words |= {word.strip(".") for word in words}
+    assert [name for name in PAGES[page] if str(name) not in words] == []
+
+
+@pytest.mark.parametrize("definition", sorted((ROOT / "containers").glob("*.def")), ids=lambda p: p.stem)
+def test_images_that_are_not_built_are_marked_in_file_and_page(definition: Path) -> None:
+    header = definition.read_text().split("\n", 1)[0]
+    row = next(line for line in (ROOT / "docs/images.md").read_text().splitlines() if f"`{definition.name}`" in line)
+    assert header.startswith(("# ffdl-image: built", "# ffdl-image: unbuilt ("))
+    assert ("unbuilt" in header) == ("unbuilt" in row)

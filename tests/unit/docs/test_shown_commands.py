@@ -1,0 +1,153 @@
+"""Every command that README and docs show is run by a test, covered by a tier, or listed with a reason."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.unit.docs.shown import ROOT, commands_in, shown_commands, site_only
+
+EXAMPLE_ID = "training-0a1b2c3d4"
+SUBMIT = "ffdl-submit docs/examples/digits/manifest.yml docs/examples/digits/model"
+# Run as they stand, in a copy of what they name; no daemon.
+ALONE = (
+    "ffdl validate docs/examples/digits/manifest.yml",
+    "ffdl validate --json docs/examples/digits/manifest.yml",
+    "ffdl schema",
+    "ffdl config",
+    "python3 containers/build.py --list",
+    "python3 slurm-configs/render.py --values slurm-configs/values.env --values site.env --overlay slurm-24.11 "
+    "--out build/slurm",
+)
+# Run in this order with the local backend; the example's id stands for the job that SUBMIT made.
+TOUR = (
+    "ffdl-submit --dry-run docs/examples/digits/manifest.yml docs/examples/digits/model",
+    SUBMIT,
+    "ffdl list",
+    f"ffdl logs -f {EXAMPLE_ID}",
+    f"ffdl wait {EXAMPLE_ID}",
+    f"ffdl show {EXAMPLE_ID}",
+    f"ffdl events {EXAMPLE_ID}",
+    f"ffdl cancel {EXAMPLE_ID}",
+)
+# Run by a tier of tools/run_tests.py.
+BY_TIER = {
+    "make quickstart": ("quickstart",),
+    "make check": ("lint", "unit"),
+    "make docs": ("docs",),
+}
+
+
+def test_a_command_is_found_by_its_prompt_and_output_is_not() -> None:
+    text = "```console\n$ ffdl list\nID  NAME\n$ ffdl \\\n  show x\n```\n"
+    text += "```bash\n# why\nmake a\n```\n```python\nmake b\n```\n"
+    assert list(commands_in(text)) == ["ffdl list", "ffdl    show x", "make a"]
+
+
+def test_every_shown_command_is_accounted_for() -> None:
+    known = {*ALONE, *TOUR, *BY_TIER, *site_only()}
+    unknown = [f"{shown.file}: {shown.text}" for shown in shown_commands() if shown.text not in known]
+    assert not unknown, "run them here, or give the reason in docs/site-only-commands.toml"
+
+
+def test_nothing_is_listed_that_is_not_shown() -> None:
+    shown = {command.text for command in shown_commands()}
+    assert {*ALONE, *TOUR, *BY_TIER, *site_only()} - shown == set()
+
+
+def test_every_exception_has_a_reason() -> None:
+    assert all(len(reason.split()) >= 4 for reason in site_only().values())
+
+
+def test_tiers_that_cover_commands_exist() -> None:
+    runner = [sys.executable, str(ROOT / "tools" / "run_tests.py"), "--list"]
+    tiers = subprocess.run(runner, capture_output=True, text=True, check=True).stdout.split()
+    assert {tier for covering in BY_TIER.values() for tier in covering} <= set(tiers)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A copy of the files that commands name, with a state directory and a socket of its own."""
+
+    path: Path
+    env: dict[str, str]
+
+    def run(self, command: str) -> subprocess.CompletedProcess[str]:
+        """Run a shown command; it must succeed."""
+        argv = shlex.split(command)
+        argv[0] = sys.executable if argv[0] == "python3" else str(Path(sys.executable).with_name(argv[0]))
+        done = subprocess.run(
+            argv, cwd=self.path, env=self.env, capture_output=True, text=True, check=False, timeout=90
+        )
+        assert done.returncode == 0, f"{command}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    path = tmp_path_factory.mktemp("shown")
+    shutil.copytree(ROOT / "docs/examples", path / "docs/examples", ignore=shutil.ignore_patterns("data"))
+    shutil.copytree(ROOT / "containers", path / "containers", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "slurm-configs", path / "slurm-configs", ignore=shutil.ignore_patterns("__pycache__"))
+    (path / "site.env").write_text("GRES_LINES=Name=gpu File=/dev/nvidia0\nACCOUNTING_STORAGE_HOST=dbd\n")
+    write_digits(path / "docs/examples/digits/data/digits/digits.csv.gz")
+    env = {
+        "HOME": str(path / "home"),
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.defpath}",
+        "FFDL_BACKEND": "local",
+        "FFDL_STATE_DIR": str(path / "state"),
+        "FFDL_SOCKET": str(path / "s"),
+        "FFDL_IDLE_EXIT_S": "30",
+    }
+    (path / "home").mkdir()
+    try:
+        yield Place(path, env)
+    finally:
+        end_daemon(path / "state" / "daemon.lock")
+
+
+def write_digits(target: Path) -> None:
+    """A stand-in with the shape of the data set: 1,797 lines of 64 grey values and a digit."""
+    target.parent.mkdir(parents=True)
+    lines = (",".join([str((i * 7 + k * (i % 10)) % 17) for k in range(64)] + [str(i % 10)]) for i in range(1797))
+    with gzip.open(target, "wt", encoding="ascii") as file:
+        file.writelines(f"{line}\n" for line in lines)
+
+
+def end_daemon(lock: Path) -> None:
+    """Ask the daemon that the tour started to go, by the process id in its lock."""
+    if lock.is_file() and lock.read_text().strip():
+        try:
+            os.kill(int(json.loads(lock.read_text())["pid"]), signal.SIGTERM)
+        except ProcessLookupError:
+            return
+
+
+@pytest.mark.parametrize("command", ALONE)
+def test_a_command_that_needs_no_service_runs_as_shown(place: Place, command: str) -> None:
+    done = place.run(command)
+    assert done.stdout or (place.path / command.rpartition("--out ")[2]).is_dir(), "it printed and wrote nothing"
+
+
+def test_the_tour_runs_as_shown(place: Place) -> None:
+    job_id = EXAMPLE_ID
+    for command in TOUR:
+        done = place.run(command.replace(EXAMPLE_ID, job_id))
+        if command == SUBMIT:
+            job_id = done.stdout.split()[-1]
+            assert done.stdout == f"Submitted batch job {job_id}\n"
+        if "logs" in command:
+            assert "accuracy" in done.stdout
+        if "show" in command:
+            assert "COMPLETED" in done.stdout

@@ -1,0 +1,78 @@
+"""Jobs, a clock and shortcuts that the store's tests share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ffdl_batch.domain.job import Change, Job, JobId, new_job_id
+from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.domain.spec import Framework, JobSpec
+from ffdl_batch.store import NewJob, Store
+
+SUBMITTED_AT = 1000.0
+
+
+@dataclass
+class FakeClock:
+    """A clock that stands still until a test moves it."""
+
+    time: float = SUBMITTED_AT
+
+    def now(self) -> float:
+        """Seconds since the epoch."""
+        return self.time
+
+    def monotonic(self) -> float:
+        """The same here."""
+        return self.time
+
+
+def new_job(
+    key: str = "", *, uid: int = 1000, name: str = "digits", at: float = SUBMITTED_AT, job_id: JobId | None = None
+) -> NewJob:
+    """A small job to add."""
+    spec = JobSpec(name, Framework("custom", "image.sif", "python train.py"))
+    return NewJob(job_id or new_job_id(), uid, "ada", spec, "local", key, "sha256", at)
+
+
+def add_job(store: Store, key: str = "", *, uid: int = 1000, name: str = "digits", at: float = SUBMITTED_AT) -> Job:
+    """A small job, added."""
+    return store.add_jobs([new_job(key, uid=uid, name=name, at=at)])[0]
+
+
+def steps(*states: JobState, at: float = SUBMITTED_AT + 1, **columns: object) -> Change:
+    """A change that passes through `states` at the same time."""
+    return Change(steps=tuple((state, at) for state in states), columns=columns)
+
+
+def applied(store: Store, job: Job, change: Change, *, lease_token: str | None = None) -> Job:
+    """The job after a change that must succeed."""
+    updated = store.apply(job, change, lease_token=lease_token)
+    assert updated is not None
+    return updated
+
+
+def deploying(store: Store, key: str = "") -> tuple[Job, str]:
+    """A job in its first attempt, and the token of its lease."""
+    job = add_job(store, key)
+    (leased,) = store.claim_deployable("deployer", limit=1, lease_s=60)
+    assert leased.job == job
+    begun = store.begin_attempt(job, leased.lease_token, SUBMITTED_AT + 1)
+    assert begun is not None
+    return begun, leased.lease_token
+
+
+def assert_consistent(store: Store, job_id: str) -> None:
+    """What must be true of every job after whatever happened."""
+    job = store.get(job_id)
+    assert job is not None
+    history = store.history(job_id)
+    assert [entry.seq for entry in history] == list(range(1, len(history) + 1))
+    assert history[-1].state is job.state
+    assert [entry.at for entry in history] == sorted(entry.at for entry in history)
+    attempts = store.attempts(job_id)
+    assert [attempt.number for attempt in attempts] == list(range(1, job.attempt + 1))
+    if attempts:
+        assert attempts[-1].token == job.token
+        assert attempts[-1].native_id == job.native_id
+    assert (job.ended_at is not None) is job.state.is_terminal

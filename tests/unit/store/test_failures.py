@@ -1,0 +1,273 @@
+"""What fails says so: full disks, locks, read-only files, servers that go away, URLs that are none."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+from sqlalchemy import event, text
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.store import Store, StoreError, StoreUnavailable, database, open_store
+from ffdl_batch.store.errors import translate
+from tests.postgres import PostgresMissing, PostgresServer, find_binaries, running_postgres
+from tests.unit.store.jobs import add_job, applied, assert_consistent, new_job, steps
+
+
+@contextmanager
+def plain_user() -> Iterator[None]:
+    """As somebody whom file modes bind: root is let through everywhere."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.fixture
+def open_directory() -> Iterator[Path]:
+    """A directory that every user may enter and write."""
+    directory = Path(tempfile.mkdtemp(prefix="ffdl-store-", dir="/tmp"))
+    directory.chmod(0o777)
+    yield directory
+    shutil.rmtree(directory)
+
+
+@pytest.fixture
+def small_store(tmp_path: Path) -> Iterator[Store]:
+    """A store with little space: a full tmpfs where the machine lets us mount one, else SQLite's own limit."""
+    directory = tmp_path / "small"
+    directory.mkdir()
+    mounted = os.geteuid() == 0 and (
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", directory], check=False).returncode == 0
+    )
+    store = open_store(f"sqlite:///{directory}/jobs.db", network_fs=False)
+    if not mounted:
+        with store.engine.connect() as connection:
+            connection.exec_driver_sql("PRAGMA max_page_count = 60")
+    yield store
+    store.close()
+    if mounted:
+        subprocess.run(["umount", directory], check=True)
+
+
+def test_a_full_disk_is_said_and_what_was_acknowledged_stays(small_store: Store) -> None:
+    added = []
+    with pytest.raises(StoreUnavailable, match=r"disk .*is full: free some space"):
+        for _ in range(5000):
+            added.append(add_job(small_store).id)
+    assert added
+    assert {job.id for job in small_store.list_jobs(uid=None, limit=9999)} == set(added)
+    for job_id in (added[0], added[-1]):
+        assert_consistent(small_store, job_id)
+
+
+def test_a_full_database_goes_on_when_there_is_space_again(tmp_path: Path) -> None:
+    store = open_store(f"sqlite:///{tmp_path}/jobs.db")
+    with store.engine.connect() as connection:
+        connection.exec_driver_sql("PRAGMA max_page_count = 1")  # as many as there are
+    request = [new_job(f"key-{number}") for number in range(200)]
+    with pytest.raises(StoreUnavailable, match="full"):
+        store.add_jobs(request)
+    assert store.list_jobs(uid=None) == []
+    with store.engine.connect() as connection:
+        connection.exec_driver_sql("PRAGMA max_page_count = 1000000")
+    assert len(store.add_jobs(request)) == 200
+    store.close()
+
+
+@pytest.mark.parametrize("network_fs", [False, True])
+def test_a_read_only_file_is_said(open_directory: Path, network_fs: bool) -> None:
+    path = open_directory / "jobs.db"
+    open_store(f"sqlite:///{path}", network_fs=network_fs).close()
+    path.chmod(0o444)
+    open_directory.chmod(0o555)
+    with plain_user(), pytest.raises(StoreUnavailable, match=r"jobs\.db cannot be used: .*writable for this user"):
+        add_job(open_store(f"sqlite:///{path}", network_fs=network_fs))
+
+
+def test_a_directory_that_is_missing_or_closed_is_said(open_directory: Path) -> None:
+    with pytest.raises(StoreUnavailable, match="directory must exist"):
+        open_store(f"sqlite:///{open_directory}/nothing/jobs.db")
+    open_directory.chmod(0o555)
+    with plain_user(), pytest.raises(StoreUnavailable, match="Permission denied"):
+        open_store(f"sqlite:///{open_directory}/jobs.db")
+
+
+def test_the_file_is_its_owners_alone(tmp_path: Path) -> None:
+    store = open_store(f"sqlite:///{tmp_path}/jobs.db", network_fs=False)
+    add_job(store)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    assert modes == {"jobs.db": 0o600, "jobs.db-wal": 0o600, "jobs.db-shm": 0o600}
+    store.close()
+
+
+def test_local_files_use_a_synced_log(tmp_path: Path) -> None:
+    store = open_store(f"sqlite:///{tmp_path}/jobs.db", network_fs=False)
+    assert pragmas(store) == {"journal_mode": "wal", "locking_mode": "normal", "synchronous": 2, "foreign_keys": 1}
+    store.close()
+
+
+def test_network_files_use_a_journal_and_are_held_by_one_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "BUSY_TIMEOUT_S", 0.05)
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    local = open_store(url, network_fs=False)  # a log from before the home moved to a server
+    job = add_job(local)
+    local.close()
+    store = open_store(url, network_fs=True)
+    expected = {"journal_mode": "truncate", "locking_mode": "exclusive", "synchronous": 3, "foreign_keys": 1}
+    assert pragmas(store) == expected
+    assert not (tmp_path / "jobs.db-shm").exists()
+    for network_fs in (True, False):
+        with pytest.raises(StoreUnavailable, match="another process has it locked"):
+            open_store(url, network_fs=network_fs)
+    assert store.get(job.id) == job
+    store.close()
+    again = open_store(url, network_fs=True)
+    assert again.get(job.id) == job
+    again.close()
+
+
+def pragmas(store: Store) -> dict[str, object]:
+    """What SQLite says it does."""
+    names = ("journal_mode", "locking_mode", "synchronous", "foreign_keys")
+    with store.engine.connect() as connection:
+        return {name: connection.exec_driver_sql(f"PRAGMA {name}").scalar_one() for name in names}
+
+
+def test_a_locked_file_is_said_and_free_again_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "BUSY_TIMEOUT_S", 0.05)
+    store = open_store(f"sqlite:///{tmp_path}/jobs.db", network_fs=False)
+    holder = sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreUnavailable, match="another process has it locked"):
+        add_job(store)
+    assert store.list_jobs(uid=None) == []  # readers go on
+    holder.close()
+    add_job(store)
+    store.close()
+
+
+def test_what_is_no_database_is_said(tmp_path: Path) -> None:
+    (tmp_path / "jobs.db").write_text("certainly no database\n" * 100)
+    with pytest.raises(StoreError, match="damaged or no SQLite database") as caught:
+        open_store(f"sqlite:///{tmp_path}/jobs.db")
+    assert not isinstance(caught.value, StoreUnavailable)
+
+
+@pytest.mark.parametrize(
+    "url", ["", "nonsense", "mysql://h/d", "sqlite://", "sqlite:///:memory:", "postgresql+asyncpg://h/d"]
+)
+def test_a_url_that_is_none_of_ours_is_refused(url: str) -> None:
+    with pytest.raises(StoreError, match="write sqlite:////directory"):
+        open_store(url)
+
+
+def test_a_server_that_is_not_there_is_said_without_its_password(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailable, match="server cannot be reached") as caught:
+        open_store(f"postgresql+psycopg://ada:geheim@/jobs?host={tmp_path}")
+    assert "geheim" not in str(caught.value)
+
+
+@pytest.mark.postgres
+def test_the_pool_reconnects_after_a_restart_of_the_server() -> None:
+    with running_postgres() as server:
+        store = open_store(server.url(server.create_database()))
+        job = add_job(store)
+        server.stop()
+        with pytest.raises(StoreUnavailable, match="cannot be used"):
+            store.get(job.id)
+        server.start()
+        assert store.get(job.id) == job
+        crash(server)
+        server.start()
+        assert applied(store, job, steps(JobState.QUEUED)).state is JobState.QUEUED
+        store.close()
+
+
+def crash(server: PostgresServer) -> None:
+    """As the power would: no clean shutdown, only what was synced counts."""
+    server.stop(signal.SIGQUIT)
+
+
+@pytest.mark.postgres
+def test_a_connection_that_is_cut_within_a_transaction_writes_nothing(postgres_url: str) -> None:
+    store, other = open_store(postgres_url), open_store(postgres_url)
+    job = add_job(store)
+
+    def cut(connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if statement.startswith("INSERT INTO history"):
+            with other.engine.begin() as killer:
+                killer.execute(
+                    text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() "
+                         "AND datname = current_database()")
+                )  # fmt: skip
+
+    event.listen(store.engine, "before_cursor_execute", cut)
+    with pytest.raises(StoreUnavailable):
+        store.apply(job, steps(JobState.QUEUED))
+    event.remove(store.engine, "before_cursor_execute", cut)
+    assert store.get(job.id) == job
+    assert_consistent(store, job.id)
+    store.close()
+    other.close()
+
+
+@pytest.mark.postgres
+def test_a_read_only_server_is_said(postgres_url: str) -> None:
+    store = open_store(f"{postgres_url}&options=-c%20default_transaction_read_only%3Don")
+    with pytest.raises(StoreUnavailable, match="server is read-only"):
+        add_job(store)
+    store.close()
+
+
+@pytest.mark.postgres
+def test_a_database_that_cannot_hold_every_text_is_refused(postgres: PostgresServer) -> None:
+    name = postgres.create_database("template0 ENCODING 'LATIN1'")
+    with pytest.raises(StoreError, match="encoding LATIN1"):
+        open_store(postgres.url(name))
+    postgres.drop_database(name)
+
+
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        (psycopg.errors.DiskFull("no space"), "the server's disk is full"),
+        (psycopg.errors.TooManyConnections("53300"), "no connection left"),
+        (psycopg.errors.AdminShutdown("bye"), "shutting down"),
+        (psycopg.errors.DeadlockDetected("loop"), "another transaction came first"),
+        (psycopg.errors.LockNotAvailable("lock"), "a lock was not granted"),
+        (psycopg.OperationalError("connection refused"), "cannot be reached"),
+    ],
+)
+def test_what_may_pass_is_unavailable(error: psycopg.Error, advice: str) -> None:
+    translated = translate(OperationalError("INSERT", None, error), "postgresql://h/d")
+    assert isinstance(translated, StoreUnavailable)
+    assert advice in str(translated)
+
+
+def test_a_busy_pool_is_unavailable_and_an_error_of_ours_is_not() -> None:
+    assert isinstance(translate(PoolTimeout("30 s"), "x"), StoreUnavailable)
+    assert not isinstance(translate(psycopg.errors.UndefinedTable("jobs"), "x"), StoreUnavailable)
+    assert not isinstance(translate(sqlite3.OperationalError("no such table"), "x"), StoreUnavailable)
+
+
+def test_a_machine_without_a_server_is_told_so(tmp_path: Path) -> None:
+    with pytest.raises(PostgresMissing, match="apt-get install postgresql"):
+        find_binaries(tmp_path)

@@ -1,0 +1,100 @@
+"""kill -9 between any two statements: what was acknowledged is there, and every job is whole."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.domain.job import Job, JobId
+from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.store import Store, open_store
+from tests.unit.store.jobs import applied, assert_consistent, steps
+
+# Adds two jobs, walks each to its end, says after each call what was acknowledged, and kills itself before the
+# statement (or the commit) of the given number.
+VICTIM = """
+    import os, signal, sys
+    from sqlalchemy import event
+    from ffdl_batch.store import open_store
+    from tests.unit.store.jobs import new_job
+    from tests.unit.store.test_kill import finish_all
+
+    url, kill_at = sys.argv[1], int(sys.argv[2])
+    store = open_store(url)
+    done = 0
+
+    def count(*_):
+        global done
+        done += 1
+        if done == kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    event.listen(store.engine, "before_cursor_execute", count)
+    event.listen(store.engine, "commit", count)
+
+    def say(job):
+        print(job.id, job.state, job.attempt, flush=True)
+
+    for job in store.add_jobs([new_job("a"), new_job("b")]):
+        say(job)
+    finish_all(store, say)
+    print("end", done, flush=True)
+    """
+
+
+def finish_all(store: Store, say: Callable[[Job], None]) -> None:
+    """Walk every job to its end from where its row says it is, as a daemon that starts anew does."""
+    for leased in store.claim_deployable("somebody", limit=2, lease_s=0):
+        job: Job | None = leased.job
+        if leased.job.state is JobState.PENDING:
+            job = store.begin_attempt(leased.job, leased.lease_token, 1001.0)
+            assert job is not None
+            say(job)
+        assert job is not None
+        say(applied(store, job, steps(JobState.QUEUED, native_id="7"), lease_token=leased.lease_token))
+    for job in store.live_deployed("local"):
+        say(applied(store, job, steps(JobState.PROCESSING, JobState.STORING, JobState.COMPLETED)))
+
+
+def run_victim(url: str, kill_at: int) -> tuple[int, list[str]]:
+    """Its exit status, and what it said."""
+    argv = [sys.executable, "-c", textwrap.dedent(VICTIM), url, str(kill_at)]
+    root = Path(__file__).parents[3]
+    ended = subprocess.run(argv, check=False, capture_output=True, text=True, cwd=root, timeout=60)
+    assert ended.stderr == ""
+    return ended.returncode, ended.stdout.splitlines()
+
+
+# 1-7 lie in add_jobs, then come the claim, the attempt's beginning, and the changes.
+@pytest.mark.parametrize("kill_at", [4, 11, 13, 18, 24, 29])
+def test_a_process_killed_between_two_steps_leaves_whole_jobs(empty_url: str, kill_at: int) -> None:
+    open_store(empty_url).close()
+    status, said = run_victim(empty_url, kill_at)
+    assert status == -9
+    acknowledged = {JobId(line.split()[0]): line.split()[1:] for line in said}
+    store = open_store(empty_url)
+    jobs = {job.id: job for job in store.list_jobs(uid=None)}
+    assert len(jobs) in (0, 2), "jobs of one request came apart"
+    order = list(JobState)
+    for job_id, (state, attempt) in acknowledged.items():
+        assert order.index(jobs[job_id].state) >= order.index(JobState(state))
+        assert jobs[job_id].attempt >= int(attempt)
+    for job_id in jobs:
+        assert_consistent(store, job_id)
+    finish_all(store, lambda _: None)
+    for job in store.list_jobs(uid=None):
+        assert (job.state, job.attempt) == (JobState.COMPLETED, 1)
+        assert_consistent(store, job.id)
+    store.close()
+
+
+def test_the_kill_points_lie_within_the_work(empty_url: str) -> None:
+    status, said = run_victim(empty_url, 0)
+    assert status == 0
+    assert int(said[-1].split()[1]) >= 29
+    assert [line.split()[1] for line in said[:-1]] == 2 * ["PENDING"] + 2 * ["DEPLOYING", "QUEUED"] + 2 * ["COMPLETED"]

@@ -1,0 +1,135 @@
+"""Leases: exclusive, ended by time or by their holder, opened by their token alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from threading import Barrier, Thread
+
+import pytest
+
+from ffdl_batch.domain.job_state import JobState, Wish
+from ffdl_batch.store import Store, open_store
+from tests.unit.store.jobs import SUBMITTED_AT, FakeClock, add_job, applied, new_job, steps
+
+
+def test_a_claimed_job_is_nobody_elses(store: Store) -> None:
+    jobs = [add_job(store, at=SUBMITTED_AT + n) for n in range(3)]
+    first = store.claim_deployable("one", limit=2, lease_s=60)
+    assert [leased.job for leased in first] == jobs[:2]
+    assert [leased.job for leased in store.claim_deployable("two", limit=9, lease_s=60)] == jobs[2:]
+    assert store.claim_deployable("three", limit=9, lease_s=60) == []
+    store.release(jobs[1].id, first[1].lease_token)
+    assert [leased.job for leased in store.claim_deployable("three", limit=9, lease_s=60)] == [jobs[1]]
+
+
+def test_what_can_be_deployed_is_pending_or_deploying_with_any_wish(store: Store) -> None:
+    cancelled = store.set_wish(add_job(store).id, Wish.CANCEL)
+    half_done = applied(store, add_job(store), steps(JobState.DEPLOYING))
+    applied(store, add_job(store), steps(JobState.QUEUED))
+    applied(store, add_job(store), steps(JobState.CANCELLED))
+    claimed = {leased.job.id for leased in store.claim_deployable("one", limit=9, lease_s=60)}
+    assert cancelled is not None
+    assert claimed == {cancelled.id, half_done.id}
+
+
+def test_a_try_that_is_put_off_is_counted_and_due_later(store: Store) -> None:
+    job = add_job(store)
+    (leased,) = store.claim_deployable("one", limit=1, lease_s=60)
+    assert leased.deploy_tries == 0
+    store.release(job.id, leased.lease_token, next_try_at=store.now() + 3600)
+    assert store.claim_deployable("one", limit=1, lease_s=60) == []
+    other = add_job(store)
+    (second,) = store.claim_deployable("one", limit=9, lease_s=60)
+    assert second.job == other
+    store.release(other.id, second.lease_token, next_try_at=store.now())
+    (third,) = store.claim_deployable("one", limit=9, lease_s=60)
+    assert (third.job, third.deploy_tries) == (other, 1)
+
+
+def test_a_lease_that_ran_out_may_be_taken_and_its_token_is_dead(store: Store) -> None:
+    job = add_job(store)
+    (old,) = store.claim_deployable("one", limit=1, lease_s=0)
+    assert store.renew(job.id, old.lease_token, 0) is True  # nobody took it yet
+    (new,) = store.claim_deployable("two", limit=1, lease_s=60)
+    assert new.lease_token != old.lease_token
+    assert store.renew(job.id, old.lease_token, 60) is False
+    store.release(job.id, old.lease_token)
+    assert store.claim_deployable("three", limit=1, lease_s=60) == []
+    assert store.begin_attempt(job, old.lease_token, 1001.0) is None
+    assert store.begin_attempt(job, new.lease_token, 1001.0) is not None
+
+
+def test_leases_end_by_the_clock(tmp_path: Path, clock: FakeClock) -> None:
+    store = open_store(f"sqlite:///{tmp_path}/jobs.db", clock=clock)
+    job = add_job(store)
+    (leased,) = store.claim_deployable("one", limit=1, lease_s=30)
+    loop = store.acquire_lease("watcher", "one", 30)
+    assert loop is not None
+    clock.time += 20
+    assert store.renew(job.id, leased.lease_token, 30)
+    assert store.renew_lease("watcher", loop, 30)
+    clock.time += 29
+    assert store.claim_deployable("two", limit=1, lease_s=30) == []
+    assert store.acquire_lease("watcher", "two", 30) is None
+    clock.time += 1
+    assert len(store.claim_deployable("two", limit=1, lease_s=30)) == 1
+    assert store.acquire_lease("watcher", "two", 30) is not None
+    assert not store.renew_lease("watcher", loop, 30)
+    store.close()
+
+
+def test_claimers_at_once_never_get_the_same_job(store: Store) -> None:
+    store.add_jobs([new_job() for _ in range(60)])
+    barrier = Barrier(4)
+    claimed: list[str] = []
+
+    def claim(owner: str) -> None:
+        barrier.wait()
+        # A claimer may find all free rows locked by others for a moment (SKIP LOCKED): look until none is left.
+        while len(claimed) < 60:
+            claimed.extend(leased.job.id for leased in store.claim_deployable(owner, limit=4, lease_s=60))
+
+    threads = [Thread(target=claim, args=(f"owner-{number}",)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(claimed) == len(set(claimed)) == 60
+
+
+def test_a_named_lease_has_one_holder(store: Store) -> None:
+    token = store.acquire_lease("watcher", "one", 60)
+    assert token is not None
+    assert store.acquire_lease("watcher", "two", 60) is None
+    assert store.acquire_lease("watcher", "one", 60) is None
+    assert store.acquire_lease("deployer", "two", 60) is not None
+    assert store.renew_lease("watcher", token, 60)
+    assert not store.renew_lease("watcher", "guess", 60)
+    store.release_lease("watcher", "guess")
+    assert store.acquire_lease("watcher", "two", 60) is None
+    store.release_lease("watcher", token)
+    assert not store.renew_lease("watcher", token, 60)
+    assert store.acquire_lease("watcher", "two", 0) is not None
+    assert store.acquire_lease("watcher", "three", 60) is not None
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_a_named_lease_asked_for_at_once_goes_to_one(store: Store, held: bool) -> None:
+    if held:  # and has run out
+        assert store.acquire_lease("watcher", "gone", 0) is not None
+    barrier = Barrier(4)
+    tokens: list[str | None] = []
+
+    def acquire(owner: str) -> None:
+        barrier.wait()
+        tokens.append(store.acquire_lease("watcher", owner, 60))
+
+    threads = [Thread(target=acquire, args=(f"owner-{number}",)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    winners = [token for token in tokens if token is not None]
+    assert len(tokens) == 4
+    assert len(winners) == 1
+    assert store.renew_lease("watcher", winners[0], 60)

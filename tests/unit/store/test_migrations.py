@@ -1,0 +1,139 @@
+"""The schema: what the migrations make is what the tables say; newer ones are refused; interruption is harmless."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import inspect, text
+
+from ffdl_batch.ports.clock import SystemClock
+from ffdl_batch.store import SchemaTooNew, open_store
+from ffdl_batch.store.database import connect
+from ffdl_batch.store.revisions import HEAD, REVISIONS, alembic_config, current_revision
+from ffdl_batch.store.schema import METADATA
+from tests.unit.store.jobs import add_job, assert_consistent
+
+
+def run_python(source: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Another process of this interpreter, from this checkout."""
+    argv = [sys.executable, "-c", textwrap.dedent(source), *arguments]
+    root = Path(__file__).parents[3]
+    return subprocess.run(argv, check=False, capture_output=True, text=True, cwd=root, timeout=60)
+
+
+def test_the_migrations_make_exactly_the_tables_of_the_code(empty_url: str) -> None:
+    store = open_store(empty_url)
+    with store.engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": True})
+        assert compare_metadata(context, METADATA) == []
+        assert set(inspect(connection).get_table_names()) == {*METADATA.tables, "alembic_version"}
+    store.close()
+
+
+def test_the_code_knows_every_revision(empty_url: str) -> None:
+    database = connect(empty_url, None, SystemClock())
+    with database.reading() as connection:
+        script = ScriptDirectory.from_config(alembic_config(connection))
+    database.close()
+    assert tuple(revision.revision for revision in script.walk_revisions())[::-1] == REVISIONS
+    assert script.get_heads() == [HEAD]
+
+
+def test_a_database_of_a_newer_release_is_refused_and_left_alone(empty_url: str) -> None:
+    store = open_store(empty_url)
+    with store.engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    store.close()
+    with pytest.raises(SchemaTooNew, match=r"revision 9999.*newer release"):
+        open_store(empty_url)
+    database = connect(empty_url, None, SystemClock())
+    with database.reading() as connection:
+        assert current_revision(connection) == "9999"
+    database.close()
+
+
+def test_an_up_to_date_store_opens_without_alembic(empty_url: str) -> None:
+    open_store(empty_url).close()
+    done = run_python(
+        """
+        import sys
+        from ffdl_batch.store import open_store
+        open_store(sys.argv[1]).close()
+        sys.exit("alembic was imported" if "alembic" in sys.modules else 0)
+        """,
+        empty_url,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_migration_that_is_killed_leaves_nothing_and_can_be_repeated(empty_url: str) -> None:
+    killed = run_python(
+        """
+        import os, signal, sys
+        from sqlalchemy import Engine, event
+        from ffdl_batch.store import open_store
+
+        @event.listens_for(Engine, "before_cursor_execute")
+        def kill(connection, cursor, statement, *rest):
+            if "CREATE TABLE history" in statement:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        open_store(sys.argv[1])
+        """,
+        empty_url,
+    )
+    assert killed.returncode == -9, killed.stderr
+    database = connect(empty_url, None, SystemClock())
+    with database.reading() as connection:
+        assert inspect(connection).get_table_names() == []
+    database.close()
+    store = open_store(empty_url)
+    assert_consistent(store, add_job(store).id)
+    store.close()
+
+
+def test_processes_that_open_an_empty_database_at_once_all_succeed(empty_url: str) -> None:
+    source = """
+        import sys
+        from ffdl_batch.store import open_store
+        import alembic.command  # loaded before the start, so that the migrations meet
+        print("ready", flush=True)
+        sys.stdin.readline()
+        store = open_store(sys.argv[1])
+        print(store.count_live(), flush=True)
+        store.close()
+        """
+    argv = [sys.executable, "-c", textwrap.dedent(source), empty_url]
+    root = Path(__file__).parents[3]
+    openers = [
+        subprocess.Popen(
+            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=root
+        )
+        for _ in range(3)
+    ]
+    try:
+        for opener in openers:
+            assert opener.stdout is not None
+            assert opener.stdout.readline() == "ready\n"
+        for opener in openers:
+            assert opener.stdin is not None
+            opener.stdin.write("go\n")
+            opener.stdin.flush()
+        ends = [opener.communicate(timeout=60) for opener in openers]
+    finally:
+        for opener in openers:
+            if opener.poll() is None:
+                opener.kill()
+                opener.communicate()
+    assert ends == [("0\n", "")] * 3
+    store = open_store(empty_url)
+    with store.engine.connect() as connection:
+        assert connection.execute(text("SELECT version_num FROM alembic_version")).scalars().all() == [HEAD]
+    store.close()

@@ -1,0 +1,212 @@
+"""Changing jobs: guards, histories, ends, and many at once."""
+
+from __future__ import annotations
+
+from threading import Thread
+
+import pytest
+
+from ffdl_batch.domain.job import Change
+from ffdl_batch.domain.job_state import TERMINAL, Cause, IllegalTransition, JobState, Wish
+from ffdl_batch.store import Store
+from tests.unit.store.jobs import (
+    SUBMITTED_AT,
+    add_job,
+    applied,
+    assert_consistent,
+    deploying,
+    steps,
+)
+
+S = JobState
+
+
+def test_an_attempt_begins_with_its_token(store: Store) -> None:
+    job, _ = deploying(store)
+    assert (job.state, job.attempt, job.token) == (S.DEPLOYING, 1, f"{job.id}-1")
+    assert store.get(job.id) == job
+    (attempt,) = store.attempts(job.id)
+    assert (attempt.token, attempt.backend, attempt.created_at) == (job.token, "local", SUBMITTED_AT + 1)
+    assert [(entry.state, entry.attempt) for entry in store.history(job.id)] == [(S.PENDING, 0), (S.DEPLOYING, 1)]
+
+
+def test_a_job_that_is_not_pending_begins_no_attempt(store: Store) -> None:
+    job, token = deploying(store)
+    with pytest.raises(IllegalTransition):
+        store.begin_attempt(job, token, SUBMITTED_AT + 2)
+    assert store.get(job.id) == job
+    assert len(store.attempts(job.id)) == 1
+
+
+def test_a_walk_to_the_end_is_recorded_step_by_step(store: Store) -> None:
+    job, token = deploying(store)
+    queued = Change(((S.QUEUED, 1002.0),), columns={"native_id": "4711", "network": "none"})
+    job = applied(store, job, queued, lease_token=token)
+    job = applied(store, job, Change(((S.DOWNLOADING, 1003.0), (S.PROCESSING, 1004.0)), columns={"nodes": "n[1-2]"}))
+    ended = Change(((S.STORING, 1005.0), (S.FAILED, 1006.0)), message="exit 3", error_code="C201")
+    job = applied(store, job, ended)
+    assert (job.state, job.ended_at, job.error_code, job.message) == (S.FAILED, 1006.0, "C201", "exit 3")
+    history = store.history(job.id)
+    assert [entry.state for entry in history] == [
+        S.PENDING, S.DEPLOYING, S.QUEUED, S.DOWNLOADING, S.PROCESSING, S.STORING, S.FAILED,
+    ]  # fmt: skip
+    assert [(entry.message, entry.error_code) for entry in history[-2:]] == [("", "000"), ("exit 3", "C201")]
+    (attempt,) = store.attempts(job.id)
+    assert (attempt.native_id, attempt.submitted_at, attempt.ended_at) == ("4711", 1002.0, 1006.0)
+    assert (attempt.outcome_code, attempt.network, attempt.nodes) == ("C201", "none", "n[1-2]")
+    assert_consistent(store, job.id)
+
+
+def test_times_within_a_job_never_go_backwards(store: Store) -> None:
+    job = add_job(store)
+    job = applied(store, job, Change(((S.QUEUED, 2000.0), (S.PROCESSING, 1500.0))))
+    job = applied(store, job, Change(((S.COMPLETED, 10.0),)))
+    assert [entry.at for entry in store.history(job.id)] == [SUBMITTED_AT, 2000.0, 2000.0, 2000.0]
+    assert job.ended_at == 2000.0
+
+
+def test_an_illegal_step_raises_and_nothing_of_the_change_is_written(store: Store) -> None:
+    job = applied(store, add_job(store), steps(S.PROCESSING))
+    with pytest.raises(IllegalTransition):
+        store.apply(job, steps(S.STORING, S.QUEUED, nodes="n1"))
+    with pytest.raises(ValueError, match="spec"):
+        store.apply(job, steps(S.STORING, spec="x"))
+    assert store.get(job.id) == job
+    assert_consistent(store, job.id)
+
+
+def test_one_illegal_change_undoes_all_of_apply_many(store: Store) -> None:
+    good, bad = add_job(store), applied(store, add_job(store), steps(S.STORING))
+    with pytest.raises(IllegalTransition):
+        store.apply_many([(good, steps(S.QUEUED)), (bad, steps(S.QUEUED))])
+    assert store.get_many([good.id, bad.id]) == [good, bad]
+
+
+@pytest.mark.parametrize("end", sorted(TERMINAL))
+def test_an_end_is_final(store: Store, end: JobState) -> None:
+    job = applied(store, add_job(store), steps(end))
+    for cause in (Cause.PROGRESS, Cause.REQUEUED):
+        for target in S:
+            with pytest.raises(IllegalTransition):
+                store.apply(job, Change(((target, 1e9),), cause=cause))
+    assert store.set_wish(job.id, Wish.CANCEL) == job
+    assert store.get(job.id) == job
+    assert store.count_live() == 0
+
+
+def test_a_stale_revision_changes_nothing(store: Store) -> None:
+    seen = add_job(store)
+    now = applied(store, seen, steps(S.QUEUED))
+    assert store.apply(seen, steps(S.FAILED)) is None
+    assert store.apply(seen, Change(columns={"nodes": "n9"})) is None
+    assert store.apply_many([(seen, steps(S.FAILED))]) == []
+    assert store.get(seen.id) == now
+    assert_consistent(store, seen.id)
+
+
+def test_a_stale_or_empty_lease_token_changes_nothing(store: Store) -> None:
+    job = add_job(store)
+    (old,) = store.claim_deployable("one", limit=1, lease_s=0)
+    (new,) = store.claim_deployable("two", limit=1, lease_s=60)
+    for token in (old.lease_token, "", "guess"):
+        assert store.begin_attempt(job, token, 1001.0) is None
+        assert store.apply(job, steps(S.FAILED), lease_token=token) is None
+        assert store.renew(job.id, token, 60) is False
+        store.release(job.id, token, next_try_at=1e12)
+    assert store.get(job.id) == job
+    assert store.attempts(job.id) == []
+    begun = store.begin_attempt(job, new.lease_token, 1001.0)
+    assert begun is not None
+    store.release(job.id, new.lease_token)
+    assert store.apply(begun, steps(S.QUEUED), lease_token="") is None
+    assert store.apply(begun, steps(S.QUEUED), lease_token=new.lease_token) is None
+
+
+def test_an_unknown_job_is_no_error(store: Store) -> None:
+    job = add_job(store)
+    unknown = type(job)(**{name: getattr(job, name) for name in job.__slots__} | {"id": "training-000000000"})
+    assert store.apply(unknown, steps(S.QUEUED)) is None
+    assert store.begin_attempt(unknown, "t", 1.0) is None
+    assert store.set_wish(unknown.id, Wish.HALT) is None
+    assert store.renew(unknown.id, "t", 1) is False
+
+
+def test_a_change_that_changes_nothing_keeps_the_revision(store: Store) -> None:
+    job = applied(store, add_job(store), steps(S.QUEUED, nodes="n1"))
+    assert store.apply(job, Change(columns={"nodes": "n1", "pending_reason": ""})) == job
+    assert store.apply_many([(job, Change())]) == [job]
+    assert store.get(job.id) == job
+
+
+def test_apply_many_drops_what_others_changed_and_keeps_the_rest(store: Store) -> None:
+    one, two, three = (add_job(store) for _ in range(3))
+    applied(store, two, steps(S.CANCELLED))
+    updated = store.apply_many([(job, steps(S.QUEUED, native_id=f"n-{job.id}")) for job in (three, two, one, one)])
+    assert [job.id for job in updated] == [three.id, one.id]
+    assert store.get_many([three.id, one.id]) == updated
+    for job in (one, two, three):
+        assert_consistent(store, job.id)
+
+
+def test_a_wish_is_noted_beside_the_state(store: Store) -> None:
+    job = applied(store, add_job(store), steps(S.PROCESSING))
+    halting = store.set_wish(job.id, Wish.HALT)
+    assert halting is not None
+    assert (halting.wish, halting.state, halting.revision) == (Wish.HALT, S.PROCESSING, job.revision + 1)
+    assert store.set_wish(job.id, Wish.HALT) == halting
+    cancelling = store.set_wish(job.id, Wish.CANCEL)
+    assert cancelling is not None
+    assert store.set_wish(job.id, Wish.HALT) == cancelling
+    assert len(store.history(job.id)) == 2
+    assert applied(store, cancelling, steps(S.CANCELLED)).wish is Wish.NONE
+
+
+def test_a_resumed_job_starts_clean_with_the_next_attempt(store: Store) -> None:
+    job, token = deploying(store)
+    change = Change(((S.FAILED, 1005.0),), message="no", error_code="C201", columns={"exit_code": 3, "native_id": "1"})
+    job = applied(store, job, change)
+    store.release(job.id, token)
+    job = applied(store, job, Change(((S.PENDING, 1006.0),), cause=Cause.RESUMED))
+    assert (job.state, job.ended_at, job.error_code, job.message, job.exit_code) == (S.PENDING, None, "000", "", None)
+    (leased,) = store.claim_deployable("deployer", limit=1, lease_s=60)
+    begun = store.begin_attempt(leased.job, leased.lease_token, 1007.0)
+    assert begun is not None
+    assert (begun.attempt, begun.native_id, begun.token) == (2, "", f"{job.id}-2")
+    assert [attempt.outcome_code for attempt in store.attempts(job.id)] == ["C201", ""]
+    assert_consistent(store, job.id)
+
+
+def test_a_requeued_job_goes_back_within_its_attempt(store: Store) -> None:
+    job, _ = deploying(store)
+    job = applied(store, job, steps(S.PROCESSING, native_id="5"))
+    job = applied(store, job, Change(((S.QUEUED, 1010.0),), cause=Cause.REQUEUED, message="requeued"))
+    assert (job.state, job.attempt, job.native_id) == (S.QUEUED, 1, "5")
+    assert store.history(job.id)[-1].cause == "requeued"
+    assert_consistent(store, job.id)
+
+
+def test_appliers_at_once_leave_a_gapless_history(store: Store) -> None:
+    jobs = [applied(store, add_job(store), steps(S.PROCESSING)) for _ in range(3)]
+    won: list[int] = []
+
+    def apply_ten(number: int) -> None:
+        for turn in range(10):
+            current = store.get_many([job.id for job in jobs])
+            change = Change(
+                ((S.PROCESSING, 1000.0 + turn),), cause=Cause.REQUEUED, columns={"nodes": f"{number}-{turn}"}
+            )
+            ordered = current if number % 2 else current[::-1]
+            won.append(len(store.apply_many([(job, change) for job in ordered])))
+
+    threads = [Thread(target=apply_ten, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(won) == 40
+    assert sum(len(store.history(job.id)) - 2 for job in jobs) == sum(won)
+    for job in jobs:
+        assert_consistent(store, job.id)
+        after = store.get(job.id)
+        assert after is not None
+        assert after.revision == len(store.history(job.id))
