@@ -6,6 +6,7 @@ only the version or one of the small modules below start fast.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,7 +19,5 @@ __all__ = ["Client", "__version__"]
 def __getattr__(name: str) -> object:
     """Import :class:`Client` when it is first asked for (PEP 562)."""
     if name == "Client":
-        from ffdl_batch.client import Client
-
-        return Client
+        return getattr(import_module("ffdl_batch.client"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -63,7 +63,7 @@ def print_lines(lines: Iterable[LogLine], *, named: bool, timestamps: bool, as_j
             continue
         when = f"{format_time(line.at)} " if timestamps else ""
         who = f"[{line.learner}] " if named else ""
-        click.echo(f"{when}{who}{keep_colours(line.line) if terminal else line.line}")
+        click.echo(f"{when}{who}{keep_colours(line.line) if terminal else line.line}", color=True)
 
 
 def is_terminal() -> bool:
@@ -114,7 +114,8 @@ def loglines(  # noqa: PLR0913  (one parameter per option)
                 print_json({"line": line})
             else:
                 milliseconds = "N/A" if line.at is None else str(round(line.at * 1000))
-                click.echo(f"{line.index} {milliseconds} {printable(line.line) if is_terminal() else line.line}")
+                text = keep_colours(line.line) if is_terminal() else line.line
+                click.echo(f"{line.index} {milliseconds} {text}", color=True)
 
 
 def _page(  # noqa: PLR0913  (FfDL's five paging parameters)

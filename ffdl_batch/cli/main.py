@@ -44,7 +44,7 @@ class LazyGroup(click.Group):
         return list(VERBS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """The verb or alias; None lets click suggest the nearest."""
+        """The verb or alias; None where there is no such verb."""
         found = VERBS.get(ALIASES.get(cmd_name, cmd_name))
         if found is None:
             return None
@@ -52,6 +52,17 @@ class LazyGroup(click.Group):
         command = getattr(import_module(f"ffdl_batch.cli.{module}"), name)
         assert isinstance(command, click.Command)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does; a misspelt verb gets the nearest."""
+        if args and self.get_command(ctx, args[0]) is None:
+            from difflib import get_close_matches
+
+            near = get_close_matches(args[0], [*VERBS, *ALIASES], n=1)
+            ctx.fail(f"there is no command {args[0]!r}" + (f"; did you mean {near[0]}?" if near else ""))
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """The verbs with their line from the table: help imports no verb."""

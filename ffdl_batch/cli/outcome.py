@@ -50,7 +50,18 @@ def detachable(job_ids: Sequence[str], again: str) -> Iterator[None]:
 
 def run(command: click.Command, program: str) -> NoReturn:
     """Run a command as the whole process; every way out goes through here."""
-    sys.exit(_guard(lambda: command.main(prog_name=program, standalone_mode=False), program))
+    sys.exit(_guard(lambda: _invoke(command, program), program))
+
+
+def _invoke(command: click.Command, program: str) -> object:
+    """What click's own `main` does, without its ideas about exit codes."""
+    asked = os.environ.get(f"_{program.replace('-', '_').upper()}_COMPLETE")
+    if asked:
+        from click.shell_completion import shell_complete
+
+        return shell_complete(command, {}, program, f"_{program.replace('-', '_').upper()}_COMPLETE", asked)
+    with command.make_context(program, sys.argv[1:]) as context:
+        return command.invoke(context)
 
 
 def _guard(body: Callable[[], object], program: str) -> int:
@@ -59,9 +70,9 @@ def _guard(body: Callable[[], object], program: str) -> int:
         sys.stdout.flush()
         return code if isinstance(code, int) else ExitCode.OK
     except BrokenPipeError:
-        # Python flushes standard output once more at exit: give it somewhere to go.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _CLOSED_PIPE
+        return _end_quietly()
+    except click.exceptions.Exit as end:
+        return end.exit_code
     except Detached as detached:
         click.echo(f"\n{program}: {detached}", err=True)
         return ExitCode.INTERRUPTED
@@ -76,6 +87,12 @@ def _guard(body: Callable[[], object], program: str) -> int:
         return error.exit_code
     except Exception as error:  # noqa: BLE001  (the last line of defence: no traceback reaches a user)
         return _explain(error, program)
+
+
+def _end_quietly() -> int:
+    """Python flushes standard output once more at exit: give it somewhere to go."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return _CLOSED_PIPE
 
 
 def _say(program: str, text: str) -> None:

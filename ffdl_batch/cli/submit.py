@@ -45,9 +45,9 @@ class Manner:
             complain(text)
 
     def warn(self, text: str) -> None:
-        """For everybody but -Q."""
+        """For everybody but -Q. A finding says its own severity after its place; other texts get the word."""
         if not self.quiet:
-            complain(f"warning: {text}")
+            complain(text if ": warning: " in text or ": note: " in text else f"warning: {text}")
 
 
 class SbatchLike(click.Command):

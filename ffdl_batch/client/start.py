@@ -70,8 +70,7 @@ class Dialling:
         holder = judge_holder(lock, self.machine()) if lock else Holder.DEAD
         if lock and holder is Holder.ELSEWHERE:
             return self._reach_over_ssh(lock)
-        process = None if holder is Holder.ALIVE_HERE else self._spawn(state_dir)
-        return self._await_socket(place, state_dir, process)
+        return self._await_socket(place, state_dir, None if holder is Holder.ALIVE_HERE else self._spawn(state_dir))
 
     def _reach_over_ssh(self, lock: DaemonLock) -> Channel:
         from ffdl_batch.client.relay import dial_host
@@ -107,18 +106,24 @@ class Dialling:
         kept = daemon_environment(self.environ, state_dir)
         return kept | {"FFDL_SOCKET": str(self.socket_path)} if self.socket_path else kept
 
+    def _live_holder(self, state_dir: Path) -> DaemonLock | None:
+        lock = _read_or_refuse(state_dir)
+        return lock if lock and judge_holder(lock, self.machine()) is Holder.ALIVE_HERE else None
+
     def _await_socket(self, place: SocketPlace, state_dir: Path, process: subprocess.Popen[bytes] | None) -> Channel:
         """Poll both the place where we look and the one that the lock names (another login session's)."""
         deadline = time.monotonic() + self.patience_s
         pause = _FIRST_SLEEP_S
         hopeless: float | None = None
         while True:
-            candidates = _candidates(place, state_dir, self.machine())
-            for candidate in candidates:
+            alive = self._live_holder(state_dir)
+            for candidate in _candidates(place, alive):
                 connected = connect(candidate)
                 if connected is not None:
                     return connected
-            if process is not None and process.poll() is not None and len(candidates) == 1 and hopeless is None:
+            if process is None and alive is None:  # the holder was stopping when we came
+                process = self._spawn(state_dir)
+            if process is not None and process.poll() is not None and alive is None and hopeless is None:
                 hopeless = time.monotonic() + _GRACE_S  # it gave way to another that has not written its lock yet?
             if time.monotonic() > min(deadline, hopeless or deadline):
                 raise DaemonUnreachable(*_why_silent(place, state_dir, process, self.patience_s))
@@ -179,11 +184,9 @@ def _read_or_refuse(state_dir: Path) -> DaemonLock | None:
         raise DaemonUnreachable(str(error), "remove it if no ffdl-submitd of yours runs anywhere") from error
 
 
-def _candidates(place: SocketPlace, state_dir: Path, machine: Machine) -> list[SocketPlace]:
-    lock = _read_or_refuse(state_dir)
-    if lock is None or not lock.socket or judge_holder(lock, machine) is not Holder.ALIVE_HERE:
-        return [place]
-    return [SocketPlace(Path(lock.socket), named=False), place]
+def _candidates(place: SocketPlace, alive: DaemonLock | None) -> list[SocketPlace]:
+    """Where to knock: what a live holder says, then where we look ourselves."""
+    return [SocketPlace(Path(alive.socket), named=False), place] if alive and alive.socket else [place]
 
 
 def _why_silent(

@@ -87,6 +87,10 @@ class Wire:
         self._channel: Channel | None = None
         self._http: HTTPConnection | None = None
 
+    def __del__(self) -> None:
+        """A client that is dropped takes its connection along; nobody has to remember `close`."""
+        self.close()
+
     def close(self) -> None:
         """Close the connection; the next request opens another."""
         channel, self._channel, self._http = self._channel, None, None

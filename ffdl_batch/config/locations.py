@@ -86,12 +86,13 @@ class Machine:
     proc: Path = Path("/proc")
 
     def start_ticks(self, pid: int) -> int | None:
-        """When process `pid` began; None when there is none."""
+        """When process `pid` began; None when there is none, or it has ended."""
         try:
             text = (self.proc / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
         except (FileNotFoundError, ProcessLookupError):
             return None
-        return int(text.rpartition(")")[2].split()[19])
+        fields = text.rpartition(")")[2].split()
+        return None if fields[0] in ("Z", "X") else int(fields[19])  # a zombie has ended; it waits to be reaped
 
 
 def this_machine() -> Machine:

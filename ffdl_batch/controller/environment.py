@@ -103,8 +103,11 @@ def split(variables: Mapping[str, str]) -> Tuple[Dict[str, str], Dict[str, str]]
 
 
 def single_quoted(value: str) -> str:
-    """POSIX single quoting (XCU 2.2.2): nothing inside is special but the quote itself."""
-    return "'" + value.replace("'", "'\\''") + "'"
+    """POSIX single quoting (XCU 2.2.2): nothing inside is special but the quote itself.
+
+    The quote goes into double quotes: Apptainer 1.4.5 was seen to keep the backslash of ``'\\''``.
+    """
+    return "'" + value.replace("'", "'\"'\"'") + "'"
 
 
 def ansi_c(value: str) -> str:

@@ -14,7 +14,7 @@ from ffdl_batch.controller.files import create_empty, read_cell, write_cell, wri
 from ffdl_batch.controller.journal import Journal
 from ffdl_batch.controller.location import controller_path, own_argv
 from ffdl_batch.controller.log_tail import tail
-from ffdl_batch.controller.orphans import end_learners, living_controller
+from ffdl_batch.controller.orphans import end_learners, living_controller, mark
 from ffdl_batch.controller.outcome import Conclusion, conclude, exit_status, may_run_again
 from ffdl_batch.controller.processes import hold_signals, identity, next_signal, read_process, release_signals, send
 from ffdl_batch.controller.siblings import read_events
@@ -105,7 +105,7 @@ class Head:
             self._prepare()
         self._follow(adopted)
         if not self.launch.step:
-            end_learners(self._node_events(0))
+            end_learners(self._node_events(0), mark(self.launch.token, 0))
 
     def _prepare(self) -> None:
         """Everything that node controllers and readers on other nodes expect to be there."""

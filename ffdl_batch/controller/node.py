@@ -11,7 +11,7 @@ from typing import Callable, Dict, Optional
 from ffdl_batch.controller.files import create_empty, make_private
 from ffdl_batch.controller.journal import Journal
 from ffdl_batch.controller.model import ModelRefused, unpack
-from ffdl_batch.controller.orphans import end_controller, end_learners, living_controller
+from ffdl_batch.controller.orphans import end_controller, end_learners, living_controller, mark
 from ffdl_batch.controller.phases import PhaseFiles
 from ffdl_batch.controller.processes import hold_signals, identity, next_signal
 from ffdl_batch.controller.seats import Seats
@@ -55,7 +55,7 @@ def run_node(launch: LaunchFile, launch_path: str, node_rank: int) -> int:
     if before:
         end_controller(before, launch.limits.kill_wait_s + 5.0)
         journal = Journal(journal.path, source, journal.bell)
-    end_learners(journal.earlier)
+    end_learners(journal.earlier, mark(launch.token, node_rank))
     journal.append(EventKind.STARTED, **identity(os.getpid()))
     journal.load_ballast()
     try:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import signal
 import time
-from typing import Dict, Iterable, List, Mapping
+from typing import Dict, Iterable, List, Mapping, Set
 
 from ffdl_batch.controller.processes import all_processes, lives_here, send, session_members
 from ffdl_batch.domain.events import Event, EventKind, Scalar
+
+GONE_S = 20.0
+MARK = "FFDL_LEARNER_OF"
+"""Variable that every learner's first process is started with, so that it can be found when nobody wrote it down."""
 
 
 def living_controller(events: Iterable[Event]) -> int:
@@ -30,11 +34,43 @@ def living_learners(events: Iterable[Event]) -> List[int]:
     return [int(fields["pid"] or 0) for fields in open_.values() if lives_here(fields)]
 
 
-def end_learners(events: Iterable[Event]) -> None:
-    """Kill such learners and everything in their sessions: nobody can collect how they end."""
-    for session in living_learners(events):
-        for pid in session_members(session, all_processes()):
+def mark(token: str, node_rank: int) -> str:
+    """The value of MARK for the learners of one node of one attempt."""
+    return f"{token}/{node_rank}"
+
+
+def marked_sessions(value: str) -> Set[int]:
+    """Sessions that hold a process of ours whose environment carries the mark.
+
+    Events alone would miss a learner whose controller was killed between starting it and writing so.
+    """
+    wanted = f"{MARK}={value}".encode()
+    found = set()
+    for process in all_processes().values():
+        try:
+            with open(f"/proc/{process.pid}/environ", "rb") as file:
+                if wanted in file.read().split(b"\0"):
+                    found.add(process.session)
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue  # gone, or another user's: not our learner
+    return found
+
+
+def end_learners(events: Iterable[Event], value: str) -> None:
+    """Kill such learners and everything in their sessions, and wait until they are gone: nobody can collect how
+    they end. Raises OSError where the kernel holds on to one of them, for then its successor must not start."""
+    end = time.monotonic() + GONE_S
+    written = living_learners(events)
+    while True:
+        sessions = {*written, *marked_sessions(value)}
+        pids = {pid for session in sessions for pid in session_members(session, all_processes())}
+        if not pids:
+            return
+        if time.monotonic() > end:
+            raise OSError(f"processes {sorted(pids)} of an earlier run cannot be killed; look at the node's kernel log")
+        for pid in pids:
             send(pid, signal.SIGKILL)
+        time.sleep(0.02)
 
 
 def end_controller(pid: int, patience_s: float) -> None:

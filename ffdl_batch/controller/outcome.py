@@ -124,7 +124,7 @@ def _stored_all(launch: LaunchFile, events: Sequence[Event]) -> bool:
 
 
 def _first_fault(events: Sequence[Event]) -> Optional[Event]:
-    """The first fault of the latest run, one with a code before one without (a run that was started anew has the earlier ones behind it)."""
+    """The first fault of the latest run (a later run has the earlier ones behind it), one with a code first."""
     starts: Dict[str, int] = {}
     for event in events:
         if event.kind is EventKind.STARTED:

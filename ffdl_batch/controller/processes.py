@@ -126,9 +126,10 @@ def adopt_orphans() -> None:
 
 def end_strays() -> None:
     """Kill the descendants of this process that are left: they left their learner's session to live on."""
-    while True:
+    end = time.monotonic() + 5.0  # a process stuck in the kernel must not hold up the job's last words
+    while time.monotonic() < end:
         strays = [pid for pid in descendants(os.getpid(), all_processes()) if pid != os.getpid()]
-        if not any([send(pid, signal.SIGKILL) for pid in strays]):
+        if not sum(send(pid, signal.SIGKILL) for pid in strays):
             return
         time.sleep(0.01)
 

@@ -10,6 +10,7 @@ from ffdl_batch.controller.environment import file_text, host_subset, merge, rea
 from ffdl_batch.controller.files import make_private, read_text, write_text
 from ffdl_batch.controller.learner import Start, first_host, placeholder_devices, values_for
 from ffdl_batch.controller.location import controller_path
+from ffdl_batch.controller.orphans import MARK, mark
 from ffdl_batch.controller.phases import PhaseFiles
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.launch import EnvDelivery, LaunchFile, fill
@@ -64,6 +65,7 @@ class Seats:
             write_text(values["env_file"], file_text(variables))
         else:
             env.update(variables)
+        env[MARK] = mark(self.launch.token, self.node_rank)
         return Start(
             learner_id,
             tuple(fill(part, values) for part in command.argv),

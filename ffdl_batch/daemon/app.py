@@ -31,5 +31,7 @@ def create_app(platform: Platform, context: Context | None = None) -> FastAPI:
     errors.install(app)
     for routes in (archive_routes, job_routes, log_routes):
         app.include_router(routes.router, prefix="/api/v1")
+    app.add_middleware(errors.BodyLimit)
+    # Added last, so it stands first: nobody who may not be here gets any further.
     app.add_middleware(PeerGate, own_uid=platform.uid, admitted=context.note_request)
     return app

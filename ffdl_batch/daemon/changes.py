@@ -19,7 +19,7 @@ class Changes:
         self._event: asyncio.Event | None = None
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Call in `loop` before anybody waits."""
+        """Be told of bumps in `loop` from now on; waiting there does it, too."""
         self._loop = loop
         self._event = asyncio.Event()
 
@@ -36,9 +36,12 @@ class Changes:
 
     async def wait(self, seen: int, timeout_s: float) -> None:
         """Return when the version is not `seen` any more, when the daemon stops, or after `timeout_s`."""
-        if self.version != seen or self.closed or self._event is None or timeout_s <= 0:
-            return
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self.attach(loop)
         event = self._event
+        if self.version != seen or self.closed or event is None or timeout_s <= 0:
+            return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await event.wait()

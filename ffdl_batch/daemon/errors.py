@@ -8,9 +8,11 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ffdl_batch.daemon.context import context_of
 from ffdl_batch.daemon.replies import problem_reply
@@ -41,6 +43,25 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, _malformed)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(Exception, _unexpected)
+
+
+class BodyLimit:
+    """Refuses a request that announces more than MAX_BODY_BYTES, before it is read. Uploads have their own limit.
+
+    FastAPI's own limit stays behind it for bodies that announce nothing; its reply is plain text.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] == "POST":
+            announced = Headers(scope=scope).get("content-length", "0")
+            if announced.isdecimal() and int(announced) > MAX_BODY_BYTES:
+                problem = Problem("C101", _SENTENCES[413], ExitCode.BAD_MANIFEST)
+                await problem_reply(problem, 413)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
 
 
 async def _refused(_request: Request, error: Exception) -> Response:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, TypeVar
@@ -29,6 +30,7 @@ from ffdl_batch.services.planning import plan_submission
 from ffdl_batch.services.query import get_events, get_job, health, list_jobs
 from ffdl_batch.services.submit import submit
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 LONGEST_WAIT_S = 30.0
@@ -39,8 +41,11 @@ Answers = dict[int | str, dict[str, Any]]
 
 
 def answers(*statuses: int) -> Answers:
-    """The error replies of a route, for OpenAPI."""
-    return {status: {"model": ErrorReply, "description": ERRORS[status]} for status in sorted({*ALWAYS, *statuses})}
+    """The error replies of a route, for OpenAPI; `default` keeps FastAPI from adding one of its own."""
+    described: Answers = {"default": {"model": ErrorReply, "description": "Any other refusal or failure."}}
+    for status in sorted({*ALWAYS, *statuses}):
+        described[status] = {"model": ErrorReply, "description": ERRORS[status]}
+    return described
 
 
 ALWAYS = (400, 403, 500, 503)
@@ -69,7 +74,12 @@ async def read_health(here: Here) -> PlainReply:
 async def submit_jobs(body: SubmitRequest, here: Here, caller: Asking) -> PlainReply:
     """Submit jobs. Those with an id in the reply are durable; a `key` that was accepted before gives its id again."""
     results = await in_thread(here.limits.quick, submit, here.platform, caller, body.submissions)
-    if any(result.id for result in results):
+    accepted = [result.id for result in results if result.id]
+    log.info(
+        "user %d: %d accepted %s, %d refused", caller.uid, len(accepted), accepted[:3], len(results) - len(accepted)
+    )
+    if accepted:
+        here.changes.bump()
         here.poke()
     return PlainReply(SubmitReply(tuple(results)))
 
@@ -137,6 +147,7 @@ async def wait_for_job(job_id: str, here: Here, caller: Asking, wait_s: WaitSeco
 async def cancel(job_id: str, here: Here, caller: Asking) -> PlainReply:
     """Wish the end of a job. Idempotent; a job that has ended stays as it is."""
     job = await in_thread(here.limits.quick, cancel_job, here.platform, caller, job_id)
+    log.info("user %d: cancel of %s in state %s", caller.uid, job.id, job.state)
     here.changes.bump()
     here.poke()
     return PlainReply(JobReply(job))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,7 +20,7 @@ class Listener:
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ
         self.path = Path()
-        self._identity: tuple[int, int] | None = None
+        self._identity: tuple[int, ...] | None = None
 
     def open(self) -> socket.socket:
         """Bind where the rules say and listen; raises :class:`PlaceRefused`."""
@@ -28,7 +29,7 @@ class Listener:
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             place.path.unlink(missing_ok=True)
-            listening.bind(os.fspath(place.path))  # mode 0600 by the daemon's umask
+            listening.bind(os.fspath(place.path))  # mode 0700 by the daemon's umask
             listening.listen(BACKLOG)
             listening.setblocking(False)
         except OSError as error:
@@ -64,9 +65,10 @@ def _make_directory(place: SocketPlace) -> None:
         check_directory(directory, closed=False)
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
+def _identity(path: Path) -> tuple[int, ...] | None:
+    """Tells one file from a later one of the same name, which may get the same inode; chmod changes nothing here."""
     try:
         found = path.lstat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return found.st_dev, found.st_ino, found.st_mtime_ns, stat.S_IFMT(found.st_mode)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import pwd
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -64,6 +65,11 @@ def _serve(options: argparse.Namespace, opener: Opener | None) -> int:
     from ffdl_batch.config.load import home_directory
     from ffdl_batch.daemon.lock import AlreadyServed, HeldElsewhere, TakeOver
 
+    try:
+        pwd.getpwuid(os.getuid())
+    except KeyError:
+        who = f"user {os.getuid()} is not in the password database, so jobs would have no owner's name"
+        return _end(f"{who}; look at `getent passwd {os.getuid()}` on this host", ExitCode.UNAVAILABLE)
     # cron gives no HOME to some shells, and what we start (sbatch, apptainer) wants one.
     os.environ.setdefault("HOME", str(home_directory(os.environ)))
     try:

@@ -40,8 +40,8 @@ class Parsed:
     """The outcome. `spec` is None exactly when an error is among `findings`.
 
     `inline_secrets` are credentials that stood in the manifest, by the name that `spec` refers to them with
-    (``${secret:name}``). `redacted_text` is the manifest with their values replaced by ``***``; it is safe to keep ("" where the
-    manifest could not be read, since nobody knows then what in it is secret).
+    (``${secret:name}``). `redacted_text` is the manifest with their values replaced by ``***``; it is safe to keep.
+    It is "" where the manifest could not be read: nobody knows then what in it is secret.
     """
 
     spec: JobSpec | None

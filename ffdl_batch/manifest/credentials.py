@@ -13,7 +13,8 @@ from ffdl_batch.manifest.tree import Mapping, Node, Scalar, Sequence, walk
 
 REFERENCE = re.compile(r"\$\{(secret|env|file):[^{}\s]+\}")
 """How a manifest names a secret that is kept elsewhere."""
-_EXACT = frozenset({"user", "key", "pass", "pwd", "passwd", "auth", "login"})
+_EXACT = frozenset({"user", "key", "pass", "pwd", "auth", "login"})
+"""Words that mean a credential in a connection and anything at all elsewhere."""
 _PARTS = (
     "password", "passwd", "passphrase", "secret", "token", "apikey", "accesskey", "credential", "privatekey",
     "username", "userid", "sharedkey", "accountkey",
@@ -31,10 +32,14 @@ def is_credential_key(key: str) -> bool:
     """Whether a key names a credential, misspelt ones included."""
     if len(key) > 60:
         return False
-    folded = re.sub(r"[^a-z]", "", key.lower())
+    folded = _fold(key)
     if folded in _EXACT or any(part in folded for part in _PARTS):
         return True
     return bool(difflib.get_close_matches(key.lower(), _NEAR, n=1, cutoff=0.8))
+
+
+def _fold(key: str) -> str:
+    return re.sub(r"[^a-z]", "", key.lower())
 
 
 def is_secret(key: str, value: str) -> bool:
@@ -77,6 +82,8 @@ def _secret_scalars(root: Node) -> list[Scalar]:
             continue
         literal = place == ("batch", "secrets")
         for entry in (*node.entries.values(), *node.shadowed):
+            if _fold(entry.key.text) in _EXACT and "connection" not in place:
+                continue
             for scalar in _scalars(entry.value):
                 if is_secret("password" if literal else entry.key.text, scalar.text):
                     found.append(scalar)

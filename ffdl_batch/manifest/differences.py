@@ -60,7 +60,10 @@ def ffdl_memory(text: str) -> int | None:
     match = _FFDL_SIZE.match(text)
     if match is None or not match[1] or (match[2] or "").lower() not in _FFDL_MB:
         return None
-    return round(round(int(match[1]) * _FFDL_MB[match[2].lower()], 2) * 1024 * 1024)
+    unit = match[2].lower()
+    megabytes = int(match[1]) * _FFDL_MB[unit]
+    # lcm_utils.go rounds MiB to hundredths, then takes every "MB" for a MiB
+    return round((round(megabytes, 2) if unit == "mib" else megabytes) * 1024 * 1024)
 
 
 def _memory(root: Mapping, manifest: ManifestBlock, defaults: Defaults, log: FindingLog) -> None:

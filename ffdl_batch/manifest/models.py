@@ -78,7 +78,7 @@ class ImageLocationBlock(Block):
 
 
 class FrameworkBlock(Block):
-    """What runs."""
+    """The framework, its version and the command."""
 
     name: NeededLabel = Field(description="Framework: tensorflow, pytorch, caffe, horovod, …, or custom.")
     version: NeededLabel = Field(description="Version of the framework; for custom, the whole image reference.")

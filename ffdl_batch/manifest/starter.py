@@ -47,7 +47,7 @@ batch:
 """
 
 
-def starter_manifest(name: str, framework: str = "custom", version: str = "custom") -> str:
+def starter_manifest(name: str, framework: str = "custom", version: str = "python-numpy") -> str:
     """The text of a first manifest. Raises ValueError for a name that no manifest may have."""
     for what, text in (("name", name), ("framework", framework), ("version", version)):
         if not text.strip() or not text.isprintable():

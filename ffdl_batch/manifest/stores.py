@@ -82,9 +82,12 @@ def _container(block: ContainerBlock | None, kind: StoreType, place: Place, log:
     name = block.container
     at = (*place, "container")
     if not name:
-        if kind in _BUCKETS:
-            log.error(at, "Data store bucket is not set", "write `container: ` and the name of the bucket")
-        return _HERE
+        cure = "write `container: ` and the name of the bucket"
+        if kind is StoreType.MOUNT_COS:
+            log.error(at, "Data store bucket is not set", cure)
+        elif kind in _BUCKETS:
+            log.warning(at, "Data store bucket is not set; FfDL lets this pass and fails later", cure)
+        return _HERE if kind in _DIRECTORIES else ""
     if name.startswith("/") or ".." in name.split("/"):
         log.error(at, f"{name[:60]!r} leads out of the store", "name a bucket, or a directory below connection.path")
     return name

@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from importlib.metadata import version
 
 from ffdl_batch.domain.findings import Finding, Severity
 from ffdl_batch.domain.jobdir import AttemptDir, JobDir
@@ -52,6 +54,7 @@ class Subject:
     job: JobDir
     attempt: AttemptDir
     results_store: str = ""
+    learners_per_node: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,7 @@ class Start:
 
 def compose_start(subject: Subject, runtime: Runtime) -> Start:
     """How each learner is started, and what is copied in and stored out. Raises RequestRefused."""
+    _check_paths(subject)
     places, copies, stores, warnings = _place_data(subject)
     try:
         layout = container_layout(places) if runtime.image else bare_layout(places)
@@ -96,6 +100,14 @@ def compose_start(subject: Subject, runtime: Runtime) -> Start:
         protected=PROTECTED,
     )
     return Start(learner, copies, stores, layout.make_dirs, warnings)
+
+
+def _check_paths(subject: Subject) -> None:
+    """Paths go into scripts, files and command lines of many programs; none of those carries a line break."""
+    for path in (subject.attempt.path, subject.job.path, subject.results_store):
+        if any(ord(c) < 32 or ord(c) == 127 for c in path):
+            message = f"the path {path!r} holds a control character"
+            raise RequestRefused([refusal("", message, "move the tree of jobs or the results store")])
 
 
 def _contained(runtime: Runtime, layout: Layout) -> tuple[str, ...]:
@@ -113,8 +125,8 @@ def _learners(subject: Subject) -> Learners:
         training_id=subject.job_id,
         command=subject.spec.framework.command,
         learners=wanted.learners,
-        learners_per_node=1,
-        nodes=wanted.learners,
+        learners_per_node=subject.learners_per_node,
+        nodes=-(-wanted.learners // subject.learners_per_node),
         gpus=wanted.gpus,
     )
 
@@ -229,6 +241,12 @@ def refuse_unsupported(spec: JobSpec) -> None:
 _START = (
     "import sys; sys.path.insert(0, sys.argv.pop(1)); from ffdl_batch.controller.__main__ import main; sys.exit(main())"
 )
+
+
+@lru_cache(maxsize=1)
+def release() -> str:
+    """This release's version, for launch files. (The top package offers it too, and the client with it.)"""
+    return version("ffdl-batch")
 
 
 def controller_arguments(path: str) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ import secrets
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+from ffdl_batch.config.images import UnknownImage
 from ffdl_batch.domain.job import Change, Job, JobId, parse_job_id
 from ffdl_batch.domain.job_state import JobState, Wish
 from ffdl_batch.domain.observation import NativeId
@@ -35,7 +36,6 @@ from ffdl_batch.services.materialize import (
     unmark_begun,
 )
 from ffdl_batch.services.platform import Platform
-from ffdl_batch.services.problems import Refused
 from ffdl_batch.store import LeasedJob
 
 log = logging.getLogger(__name__)
@@ -76,8 +76,9 @@ class Deployer:
                 retry_in = LOOK_AGAIN_S
                 return False
             retry_in = self._advance(job, token)
-        except (SchedulerUnreachable, Refused) as error:
-            self._put_off(job, error)
+        except SchedulerUnreachable as error:
+            log.warning("job %s is put off: %s", job.id, error)
+            self._platform.adapters.failed(job.backend, str(error))
             retry_in = _pause()
         except OSError as error:
             log.error("job %s cannot be prepared: %s", job.id, error)
@@ -86,11 +87,6 @@ class Deployer:
             at = None if retry_in is None else self._platform.store.now() + retry_in
             self._platform.store.release(job.id, token, at)
         return retry_in is None
-
-    def _put_off(self, job: Job, error: Exception) -> None:
-        log.warning("job %s is put off: %s", job.id, error)
-        if isinstance(error, SchedulerUnreachable):
-            self._platform.adapters.failed(job.backend, str(error))
 
     def _advance(self, job: Job, token: str) -> float | None:
         """None when the job went on, else the seconds after which to look again."""
@@ -149,10 +145,8 @@ class Deployer:
         except InvalidRequest as error:
             self._end(job, token, JobState.FAILED, "S101", str(error))
             return None
-        except Refused as error:
-            if error.status == 503:
-                raise
-            self._end(job, token, JobState.FAILED, error.problem.code, error.problem.message)
+        except UnknownImage as error:
+            self._end(job, token, JobState.FAILED, "S103", str(error))
             return None
         materialize(self._platform.root, job, plan)
         self._reached("written")

@@ -25,12 +25,18 @@ from ffdl_batch.services.problems import Refused, bad_input, bad_request, try_ag
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A submission that could run. `secrets` are inline credentials, by name; they go into a 0600 file only."""
+    """A submission that could run.
+
+    `notes` say where we differ from FfDL without harm; a plan shows them, a submission does not repeat them.
+    `secrets` are inline credentials, by name; they go into a 0600 file only.
+    """
 
     spec: JobSpec
     backend: str
     warnings: tuple[str, ...]
+    notes: tuple[str, ...]
     secrets: Mapping[str, str]
+    manifest_name: str
 
 
 def read_submission(platform: Platform, submission: Submission) -> Candidate:
@@ -55,8 +61,9 @@ def read_submission(platform: Platform, submission: Submission) -> Candidate:
     if parsed.spec is None:
         raise bad_input(parsed.findings)
     spec = dataclasses.replace(parsed.spec, manifest_text=parsed.redacted_text)
-    warnings = tuple(str(f) for f in parsed.findings if f.severity is not Severity.ERROR)
-    return Candidate(spec, name, warnings, parsed.inline_secrets)
+    warnings = tuple(str(f) for f in parsed.findings if f.severity is Severity.WARNING)
+    notes = tuple(str(f) for f in parsed.findings if f.severity is Severity.NOTE)
+    return Candidate(spec, name, warnings, notes, parsed.inline_secrets, submission.manifest_name)
 
 
 def facts_or_refuse(platform: Platform, backend: str) -> BackendFacts:
@@ -81,9 +88,11 @@ def plan_or_refuse(
     """
     facts_or_refuse(platform, candidate.backend)
     for last in (False, True):
-        request = launch_request(platform, candidate.spec, candidate.backend, job_id, environ=environ)
         try:
+            request = launch_request(platform, candidate.spec, candidate.backend, job_id, environ=environ)
             return platform.adapters.get(candidate.backend).plan(request)
+        except UnknownImage as error:
+            raise _no_image(candidate, error) from error
         except InvalidRequest as error:
             if last:
                 raise _refusal(error) from error
@@ -106,7 +115,7 @@ def launch_request(  # noqa: PLR0913 - one value per column of the attempt
     environ: Mapping[str, str],
     native_dependencies: Mapping[str, str] | None = None,
 ) -> LaunchRequest:
-    """Everything an adapter's `plan` may know; raises :class:`Refused` for an image that is not there."""
+    """Everything an adapter's `plan` may know; raises UnknownImage for an image that is not there."""
     facts = platform.adapters.facts(backend)
     job_dir = platform.root.job(job_id)
     return LaunchRequest(
@@ -126,12 +135,13 @@ def launch_request(  # noqa: PLR0913 - one value per column of the attempt
 
 
 def _image(platform: Platform, spec: JobSpec, facts: BackendFacts) -> str:
-    if not facts.needs_image:
-        return ""
-    try:
-        return resolve_image(platform.settings, spec.framework)
-    except UnknownImage as error:
-        path = spec.sources.get("framework.version", "")
-        line = int(path.rpartition(":")[2]) if path.startswith("manifest:") else None
-        finding = Finding(Severity.ERROR, str(error), path="framework", line=line, code="S103")
-        raise bad_request("S103", str(error), (finding,)) from error
+    return resolve_image(platform.settings, spec.framework) if facts.needs_image else ""
+
+
+def _no_image(candidate: Candidate, error: UnknownImage) -> Refused:
+    source = candidate.spec.sources.get("framework.version", "")
+    line = int(source.rpartition(":")[2]) if source.startswith("manifest:") else None
+    finding = Finding(
+        Severity.ERROR, str(error), file=candidate.manifest_name, line=line, path="framework.version", code="S103"
+    )
+    return bad_request("S103", str(finding), (finding,))

@@ -27,7 +27,7 @@ def plan_submission(platform: Platform, caller: Caller, submission: Submission, 
         files=tuple(PlannedFileView(f.name, f.text, f.mode) for f in plan.files),
         network_requested=candidate.spec.batch.network,
         network=plan.network.level,
-        warnings=(*candidate.warnings, *plan.warnings),
+        warnings=(*candidate.warnings, *plan.warnings, *candidate.notes),
         trial=sentence,
     )
 

@@ -225,7 +225,11 @@ def _handler(daemon: FakeDaemon) -> type[BaseHTTPRequestHandler]:
                     daemon.break_log_after = None
                     self.close_connection = True
                     return
-                self.chunk(b"\n" + json.dumps(to_plain(line)).encode() + b"\n")
+                try:
+                    self.chunk(b"\n" + json.dumps(to_plain(line)).encode() + b"\n")
+                except BrokenPipeError:  # the reader has seen enough
+                    self.close_connection = True
+                    return
             self.wfile.write(b"0\r\n\r\n")
 
         def chunk(self, data: bytes) -> None:

@@ -108,7 +108,7 @@ def test_an_id_cannot_reach_another_path(client: Client, daemon: FakeDaemon) -> 
 def test_a_daemon_of_another_schema_is_named(client: Client, daemon: FakeDaemon) -> None:
     daemon.schema = 2
     with pytest.raises(OtherSchema, match="answers in schema 2, this client reads schema 1") as caught:
-        client.health()
+        client.list()
     assert caught.value.problem.exit_code == 69
 
 

@@ -22,7 +22,7 @@ def test_the_runtime_directory_of_the_user_comes_next(tmp_path: Path) -> None:
     assert (place.path, place.named) == (tmp_path / "ffdl" / "ffdl.sock", False)
 
 
-@pytest.mark.parametrize("runtime", ["/nonexistent", "relative", ""])
+@pytest.mark.parametrize("runtime", ["/dev/null/none", "relative", ""])
 def test_without_a_runtime_directory_it_is_in_tmp(tmp_path: Path, runtime: str) -> None:
     place = locate_socket({"XDG_RUNTIME_DIR": runtime}, tmp=tmp_path)
     assert place.path == tmp_path / f"ffdl-{os.getuid()}" / "ffdl.sock"

@@ -1,0 +1,69 @@
+# Every target works from a clean clone. `make help` lists them.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+# Learner images that `make images` builds, where they go, and with what.
+IMAGES ?= python-numpy pytorch
+OUT ?= build/images
+APPTAINER ?= apptainer
+# Passed on to the tools: `make test TESTS="--tier unit"`, `make bench BENCH="submit"`.
+TESTS ?=
+PROOF ?=
+BENCH ?=
+CLUSTER ?=
+
+.PHONY: help python venv venv-run quickstart check lint unit test docs images cluster-up cluster-down proof-main \
+	bench clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
+
+python:
+	@command -v $(PYTHON) >/dev/null 2>&1 || { \
+		echo "make: $(PYTHON) is not on the PATH; install Python 3.11 or newer, or: make PYTHON=/path/to/python3" >&2; \
+		exit 1; }
+
+venv: python ## .venv with everything that development needs
+	@$(PYTHON) tools/make_venv.py --venv $(VENV) --extras examples,test,lint,docs
+
+venv-run: python
+	@$(PYTHON) tools/make_venv.py --venv $(VENV) --extras examples
+
+quickstart: venv-run ## train the digits example on this machine: no service, no configuration, no root
+	@$(BIN)/python tools/quickstart.py
+
+check: lint unit ## format, lint, types, import layers, unit tests
+
+lint: venv
+	@$(BIN)/python tools/run_tests.py --tier lint $(TESTS)
+
+unit: venv
+	@$(BIN)/python -m pytest -q tests/unit
+
+test: venv ## everything, the real Slurm cluster included (that part needs root on Debian)
+	@$(BIN)/python tools/run_tests.py $(TESTS)
+
+docs: venv ## the site (docs/_build/html) and the man pages (docs/_build/man); warnings are errors
+	@$(BIN)/python -m sphinx -q -W --keep-going -b html -d docs/_build/doctrees-html docs docs/_build/html
+	@$(BIN)/python -m sphinx -q -W --keep-going -b man -d docs/_build/doctrees-man docs docs/_build/man
+	@echo "docs/_build/html/index.html docs/_build/man/ffdl.1 docs/_build/man/ffdl-submit.1"
+
+images: python ## learner images: IMAGES="python-numpy pytorch" OUT=build/images (needs Apptainer, debootstrap, root)
+	@$(PYTHON) containers/build.py --apptainer $(APPTAINER) --out $(OUT) $(IMAGES)
+
+cluster-up: venv ## start the test cluster: real Slurm and Apptainer on this machine (needs root on Debian)
+	@$(BIN)/python -m tests.cluster.rig up $(CLUSTER)
+
+cluster-down: venv ## stop the test cluster
+	@$(BIN)/python -m tests.cluster.rig down $(CLUSTER)
+
+proof-main: venv ## 20 jobs of two users at once through both gateways on the real cluster, every result recomputed
+	@$(BIN)/python -m tests.proof.main $(PROOF)
+
+bench: venv ## benchmarks beside the plain tools, measured in the same run
+	@$(BIN)/python -m tests.benchmarks $(BENCH)
+
+clean: ## remove what the build made here (.venv and the example's data stay)
+	rm -rf build dist docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find ffdl_batch adapters tests tools docs containers -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""The local adapter: jobs are processes on this machine. The embedded default, and the reference."""

@@ -1,0 +1,243 @@
+"""The local adapter: each job is a supervisor process with its head controller on this machine.
+
+Needs no service, no configuration and no privilege. A job's native id is its attempt's token, so one attempt can
+never be two jobs, and its files are found from the id alone. The daemon may die at any moment: the supervisor is
+not its child, and a lock that supervisor and head hold says whether the job lives (a pid would not, after a reboot).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import platform
+import re
+import signal as signals
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from ffdl_batch import domain
+from ffdl_batch.domain.job import Token
+from ffdl_batch.domain.jobdir import AttemptDir, Root
+from ffdl_batch.domain.observation import NativeId, Observation
+from ffdl_batch.domain.spec import NetworkLevel
+from ffdl_batch.ports.registry import AdapterContext, Settings
+from ffdl_batch.ports.scheduler import (
+    BackendFacts,
+    InvalidRequest,
+    LaunchPlan,
+    LaunchRequest,
+    NodeShape,
+    PartitionShape,
+    SchedulerUnreachable,
+    SubmissionUncertain,
+)
+from ffdl_batch.runtimes.layout import controller_arguments
+from ffdl_local.observing import observe_attempt
+from ffdl_local.plan import BACKEND, make_plan
+from ffdl_local.records import EXIT, LOCK, STARTED, STATE, is_held, local_directory, process_stat, read_record
+from ffdl_local.settings import LocalSettings, read_settings
+
+_TOKEN = re.compile(r"(training-[0-9a-z]{9})-(\d+)", re.ASCII)
+_START_TIMEOUT_S = 30.0
+# The job's environment starts from this much of the daemon's; the learner's contract comes on top.
+_PASSED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "TMPDIR")
+
+
+def create(settings: Settings, context: AdapterContext) -> LocalScheduler:
+    """The entry point. Raises InvalidRequest for settings that make no sense."""
+    return LocalScheduler(read_settings(settings), context)
+
+
+class LocalScheduler:
+    """See :class:`ffdl_batch.ports.scheduler.Scheduler`."""
+
+    def __init__(self, settings: LocalSettings, context: AdapterContext) -> None:
+        """Nothing is touched yet."""
+        self._settings = settings
+        self._root = Root(context.root)
+        self._host = socket.gethostname()
+
+    @property
+    def name(self) -> str:
+        """See the port."""
+        return BACKEND
+
+    def probe(self) -> BackendFacts:
+        """See the port."""
+        controller = controller_arguments(str(Path(domain.__file__).resolve().parents[2]))
+        levels, warnings = {NetworkLevel.HOST}, []
+        if self._settings.runtime == "apptainer":
+            levels.add(NetworkLevel.NONE)
+        elif why := _why_no_isolation((sys.executable, *controller)):
+            warnings.append(f"learners cannot be cut off from the network on this machine: {why}")
+        else:
+            levels.add(NetworkLevel.NONE)
+        gpus = self._settings.gpus if self._settings.gpus >= 0 else count_gpus(Path("/dev"))
+        pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+        node = NodeShape(self._host, os.cpu_count() or 1, pages * size, {"": gpus} if gpus else {}, (BACKEND,))
+        return BackendFacts(
+            nodes=(node,),
+            partitions=(PartitionShape(BACKEND, is_default=True),),
+            network_levels=frozenset(levels),
+            version=f"{platform.system()} {platform.release()}",
+            python=sys.executable,
+            controller=controller,
+            warnings=tuple(warnings),
+            needs_image=self._settings.runtime == "apptainer",
+        )
+
+    def plan(self, request: LaunchRequest) -> LaunchPlan:
+        """See the port."""
+        packages = str(Path(__file__).resolve().parent.parent)
+        return make_plan(request, self._settings, self._queue, packages)
+
+    @property
+    def _queue(self) -> str:
+        """The queue of this machine; the tree may be shared with others."""
+        return str(Path(self._root.path) / "local" / self._host)
+
+    def submit(self, plan: LaunchPlan) -> NativeId:
+        """See the port. A second submission of one attempt is the first one again."""
+        directory = local_directory(plan.attempt_dir.path)
+        directory.mkdir(mode=0o700, exist_ok=True)
+        lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            if not _acquire(lock):
+                return _taken_by_another(directory, plan.token)
+            if read_record(directory / STARTED) is None:
+                self._start(plan, lock)
+        finally:
+            os.close(lock)
+        return NativeId(plan.token)
+
+    def _start(self, plan: LaunchPlan, lock: int) -> None:
+        env = {name: os.environ[name] for name in _PASSED if name in os.environ}
+        env["FFDL_VISIBLE_GPUS"] = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        try:
+            started = subprocess.run(
+                [*plan.submit_argv, str(lock)], stdin=subprocess.DEVNULL, capture_output=True, text=True, env=env,
+                pass_fds=(lock,), timeout=_START_TIMEOUT_S, check=False,
+            )  # fmt: skip
+        except OSError as error:
+            raise SchedulerUnreachable(f"no process can be started on {self._host}: {error}") from error
+        except subprocess.TimeoutExpired as error:
+            raise SubmissionUncertain(f"the job's supervisor did not answer in {_START_TIMEOUT_S:g} s") from error
+        if started.returncode != 0 or started.stdout.strip() != plan.token:
+            said = " ".join(started.stderr.split())[-300:]
+            raise SubmissionUncertain(f"the job's supervisor ended at once ({started.returncode}: {said or 'silent'})")
+
+    def find(self, token: Token, attempt_dir: AttemptDir) -> frozenset[NativeId]:
+        """See the port."""
+        directory = local_directory(attempt_dir.path)
+        try:
+            # In this order: a submission takes the lock first and writes the record before it gives it up.
+            held = is_held(directory / LOCK)
+            known = read_record(directory / STARTED) is not None
+        except OSError as error:
+            raise SchedulerUnreachable(f"{directory} cannot be read: {error}") from error
+        if held and not known:
+            raise SchedulerUnreachable(f"a submission of {token} is under way; its end is awaited")
+        return frozenset({NativeId(token)}) if known else frozenset()
+
+    def observe(self, ids: Collection[NativeId]) -> Mapping[NativeId, Observation]:
+        """See the port; reads files and /proc only."""
+        seen = {}
+        for native in ids:
+            attempt = self._attempt(native)
+            observation = observe_attempt(attempt, self._host) if attempt is not None else None
+            if observation is not None:
+                seen[native] = observation
+        return seen
+
+    def signal(self, native_id: NativeId, signal: str) -> None:
+        """See the port."""
+        try:
+            number = signals.Signals[f"SIG{signal.removeprefix('SIG')}"]
+        except KeyError:
+            raise InvalidRequest(f"{signal!r} is no signal's name; give one without SIG, as URG") from None
+        self._send(native_id, number)
+
+    def cancel(self, native_id: NativeId) -> None:
+        """See the port."""
+        self._send(native_id, signals.SIGTERM)
+
+    def _send(self, native: NativeId, number: int) -> None:
+        """To the supervisor, or to the head that outlived it; nobody there is no error."""
+        attempt = self._attempt(native)
+        if attempt is None:
+            return
+        directory = local_directory(attempt.path)
+        started = read_record(directory / STARTED) or {}
+        if not started or read_record(directory / EXIT) is not None or not is_held(directory / LOCK):
+            return
+        if started.get("host") != self._host:
+            raise SchedulerUnreachable(f"{native} runs on {started.get('host')}; this is {self._host}")
+        state = read_record(directory / STATE) or {}
+        for pid, ticks in ((started["pid"], started["start_ticks"]), (state.get("head", 0), state.get("head_ticks"))):
+            if pid and _signal_process(pid, ticks, number):
+                return
+
+    def _attempt(self, native: NativeId) -> AttemptDir | None:
+        match = _TOKEN.fullmatch(str(native))
+        return self._root.job(match[1]).attempt(int(match[2])) if match else None
+
+
+def _acquire(lock: int) -> bool:
+    """Take the lock for good; readers hold it for moments, so a few tries are needed to tell them from owners."""
+    for _ in range(50):
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            time.sleep(0.01)
+    return False
+
+
+def _taken_by_another(directory: Path, token: Token) -> NativeId:
+    if read_record(directory / STARTED) is None:
+        raise SubmissionUncertain(f"another submission of {token} is under way")
+    return NativeId(token)
+
+
+def _signal_process(pid: int, ticks: Any, number: int) -> bool:
+    """Signal the process if it is the one that was recorded; through a descriptor, so that no other gets it."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return False
+    try:
+        stat = process_stat(pid)
+        if stat is None or stat[2] != ticks or stat[0] in "ZX":
+            return False
+        signals.pidfd_send_signal(descriptor, number)
+        return True
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(descriptor)
+
+
+def _why_no_isolation(controller: tuple[str, ...]) -> str:
+    """ "" where learners can be given a network of their own; else the kernel's reason."""
+    argv = [*controller, "probe-isolation"]
+    try:
+        tried = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_START_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    return "" if tried.returncode == 0 else " ".join(tried.stderr.split()) or f"exit code {tried.returncode}"
+
+
+def count_gpus(devices: Path) -> int:
+    """NVIDIA's device files, and AMD's where there are none (one render node for each GPU)."""
+    names = [path.name for path in devices.iterdir()] if devices.is_dir() else []
+    nvidia = sum(1 for name in names if re.fullmatch(r"nvidia\d+", name))
+    if nvidia or "kfd" not in names:
+        return nvidia
+    return sum(1 for path in (devices / "dri").glob("renderD*"))

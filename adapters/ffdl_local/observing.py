@@ -1,0 +1,104 @@
+"""What a local job's files and processes say about it. Reads only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ffdl_batch.domain.events import Outcome
+from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_batch.domain.observation import EndCause, Observation, Phase
+from ffdl_local.records import EXIT, LOCK, STARTED, STATE, is_held, local_directory, process_stat, read_record
+
+_OUTCOMES = {
+    Outcome.COMPLETED.value: EndCause.SUCCESS,
+    Outcome.TIMED_OUT.value: EndCause.TIMEOUT,
+    Outcome.CANCELLED.value: EndCause.CANCELLED,
+}
+
+
+def observe_attempt(attempt: AttemptDir, host: str) -> Observation | None:
+    """The job as it is now; None where this machine cannot know (never submitted, or another host's).
+
+    Raises OSError where the files cannot be read.
+    """
+    directory = local_directory(attempt.path)
+    started = read_record(directory / STARTED)
+    if started is None:
+        return None
+    ended = read_record(directory / EXIT)
+    if ended is not None:
+        return _ended(attempt, ended, host)
+    if started.get("host") != host:
+        return None
+    if is_held(directory / LOCK):
+        return _living(directory, started, host)
+    ended = read_record(directory / EXIT)
+    if ended is not None:  # it ended between the two looks
+        return _ended(attempt, ended, host)
+    return _vanished(attempt, directory, host)
+
+
+def _living(directory: Path, started: dict[str, Any], host: str) -> Observation:
+    state = read_record(directory / STATE) or {}
+    running = state.get("phase") == "running"
+    pid = int(state.get("head") or 0) if running else int(started.get("pid") or 0)
+    stat = process_stat(pid) if pid else None
+    stopped = stat is not None and stat[0] in "Tt"
+    if not running:
+        return Observation(
+            Phase.PENDING, "PENDING", reason=str(state.get("reason", "")), submitted_at=_number(state, "submitted_at")
+        )
+    return Observation(
+        phase=Phase.SUSPENDED if stopped else Phase.RUNNING,
+        native_state="SUSPENDED" if stopped else "RUNNING",
+        nodes=host,
+        submitted_at=_number(state, "submitted_at"),
+        started_at=_number(state, "at"),
+    )
+
+
+def _ended(attempt: AttemptDir, record: dict[str, Any], host: str) -> Observation:
+    status = record.get("status")
+    final = read_record(Path(attempt.final)) or {}
+    outcome = _OUTCOMES.get(str(final.get("outcome")))
+    if status == 0:
+        cause = EndCause.SUCCESS
+    elif record.get("cancelled") or status is None:
+        cause = EndCause.CANCELLED
+    elif outcome in (EndCause.TIMEOUT, EndCause.CANCELLED):
+        cause = outcome
+    else:
+        cause = EndCause.FAILURE
+    return Observation(
+        phase=Phase.ENDED,
+        native_state=cause.value.upper(),
+        end=cause,
+        exit_code=status if isinstance(status, int) and status >= 0 else None,
+        exit_signal=-status if isinstance(status, int) and status < 0 else None,
+        nodes=host if status is not None else "",
+        submitted_at=_number(record, "submitted_at"),
+        started_at=_number(record, "started_at"),
+        ended_at=_number(record, "at"),
+    )
+
+
+def _vanished(attempt: AttemptDir, directory: Path, host: str) -> Observation:
+    """Supervisor and head are gone and nobody wrote an exit record: reboot, or KILL. The head's last word counts."""
+    final = read_record(Path(attempt.final))
+    cause = _OUTCOMES.get(str(final.get("outcome")), EndCause.FAILURE) if final else EndCause.NODE_FAIL
+    state = read_record(directory / STATE) or {}
+    return Observation(
+        phase=Phase.ENDED,
+        native_state=cause.value.upper(),
+        end=cause,
+        reason="" if final else "its processes are gone: the machine was restarted, or they were killed",
+        nodes=host,
+        submitted_at=_number(state, "submitted_at"),
+        ended_at=_number(final, "at") if final else None,
+    )
+
+
+def _number(record: dict[str, Any], key: str) -> float | None:
+    value = record.get(key)
+    return float(value) if isinstance(value, (int, float)) else None

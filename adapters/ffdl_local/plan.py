@@ -1,0 +1,184 @@
+"""One attempt on this machine, planned. Pure."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Collection, Mapping
+
+from ffdl_batch.domain.launch import LaunchFile, Limits, encode
+from ffdl_batch.domain.spec import JobSpec, NetworkLevel
+from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, LaunchRequest, NotYet, PlannedFile
+from ffdl_batch.runtimes.apptainer import GpuLibraries
+from ffdl_batch.runtimes.layout import (
+    RequestRefused,
+    Runtime,
+    Subject,
+    choose_network,
+    compose_start,
+    refusal,
+    refuse_unsupported,
+    release,
+)
+from ffdl_local.records import BATCH_LOG, JOB_FILE
+from ffdl_local.settings import LocalSettings
+
+BACKEND = "local"
+KILL_WAIT_S = 30
+# The head keeps to kill_wait_s; the supervisor's KILL is for a head that does not.
+SUPERVISOR_MARGIN_S = 10
+_START = "import sys; sys.path.insert(0, sys.argv.pop(1)); from ffdl_local.supervisor import main; sys.exit(main())"
+_CONTAINER_PATHS = ("/job/", "/mnt/data", "/mnt/results")
+_WITHOUT_MEANING = ("partition", "account", "qos", "constraint", "reservation", "priority", "nodelist", "exclude")
+_REFUSED = ("dependency", "begin", "hold")
+
+
+def make_plan(request: LaunchRequest, settings: LocalSettings, queue: str, packages: str) -> LaunchPlan:
+    """What will be started. `queue` is the machine's queue directory, `packages` the one that holds this package.
+
+    Raises InvalidRequest (NotYet where this release cannot do it).
+    """
+    try:
+        return _plan(request, settings, queue, packages)
+    except RequestRefused as error:
+        kind = NotYet if error.not_yet else InvalidRequest
+        raise kind(str(error), error.findings) from error
+
+
+def _plan(request: LaunchRequest, settings: LocalSettings, queue: str, packages: str) -> LaunchPlan:
+    spec, facts = request.spec, request.facts
+    _refuse(spec)
+    refuse_unsupported(spec)
+    if not facts.python or not facts.nodes:
+        raise InvalidRequest("this machine was not asked what it is yet; nothing can be planned")
+    machine = facts.nodes[0]
+    controller = (facts.python, *facts.controller)
+    gpus, gpu_warnings = _count_gpus(spec, sum(machine.gpus.values()), settings.require_gpus)
+    contained = settings.runtime == "apptainer"
+    if contained and not request.image:
+        message = f"there is no image for {spec.framework.name} {spec.framework.version}"
+        raise RequestRefused([refusal("framework", message, "name one in [frameworks] of the configuration", "S103")])
+    by = "apptainer --net --network none" if contained else "user and network namespace (ffdl-controller isolate)"
+    provable = {level: "none" if level is NetworkLevel.HOST else by for level in facts.network_levels}
+    network = choose_network(spec, provable, request.minimum_network)
+    runtime = Runtime(
+        image=request.image if contained else "",
+        program=settings.apptainer,
+        gpus=GpuLibraries.NVIDIA if gpus and contained else GpuLibraries.NONE,
+        controller=controller,
+        network=NetworkLevel(network.level),
+    )
+    learners = spec.resources.learners
+    start = compose_start(
+        Subject(request.job_id, spec, request.job_dir, request.attempt_dir, request.results_store, learners), runtime
+    )
+    launch = LaunchFile(
+        job_id=request.job_id,
+        attempt=request.attempt,
+        token=request.token,
+        job_dir=request.job_dir.path,
+        attempt_dir=request.attempt_dir.path,
+        doorbell=request.doorbell,
+        learner=start.learner,
+        learners=learners,
+        nodes=1,
+        learners_per_node=learners,
+        model_archive=request.job_dir.model_archive,
+        copies=start.copies,
+        stores=start.stores,
+        limits=Limits(
+            grace_s=spec.batch.checkpoint.grace_s, kill_wait_s=KILL_WAIT_S, time_s=spec.batch.time_s
+        ),
+        network=network,
+        checkpoint_signal=spec.batch.checkpoint.signal.removeprefix("SIG"),
+        scratch_base=settings.scratch_base,
+        make_dirs=start.make_dirs,
+        echo_output=bool(spec.batch.output),
+        written_by=f"{BACKEND} {release()}",
+    )  # fmt: skip
+    job = {
+        "token": request.token,
+        "attempt_dir": request.attempt_dir.path,
+        "argv": [*controller, "head", "--launch", request.attempt_dir.launch],
+        "log": _output(request),
+        "queue": queue,
+        "max_jobs": settings.max_jobs or max(1, machine.cpus),
+        "gpus": gpus,
+        "machine_gpus": sum(machine.gpus.values()),
+        "kill_wait_s": KILL_WAIT_S + SUPERVISOR_MARGIN_S,
+    }
+    job_file = f"{request.attempt_dir.path}/{JOB_FILE}"
+    user = json.dumps(dict(request.user_env), sort_keys=True, ensure_ascii=False, indent=1) + "\n"
+    return LaunchPlan(
+        backend=BACKEND,
+        token=request.token,
+        attempt_dir=request.attempt_dir,
+        launch=launch,
+        files=(
+            PlannedFile(JOB_FILE, json.dumps(job, indent=1, sort_keys=True) + "\n"),
+            PlannedFile("launch.json", encode(launch)),
+            PlannedFile("environment.json", user),
+        ),
+        submit_argv=(facts.python, "-I", "-S", "-c", _START, packages, job_file),
+        environment=_shown(start.learner.env, request.user_env, start.learner.protected),
+        network=network,
+        warnings=(*start.warnings, *gpu_warnings, *_hints(spec, contained)),
+    )
+
+
+def _refuse(spec: JobSpec) -> None:
+    """What would change when or whether the job runs is refused, not ignored."""
+    asked = [name for name in _REFUSED if getattr(spec.batch, name)]
+    if asked:
+        message = "jobs of the local backend start as soon as the machine has room"
+        raise RequestRefused([refusal(f"batch.{name}", message, "leave it out, or use Slurm") for name in asked])
+    if spec.batch.slurm_args:
+        raise RequestRefused([refusal("batch.slurm", "this is the local backend", "leave it out, or use Slurm")])
+
+
+def _count_gpus(spec: JobSpec, there: int, required: bool) -> tuple[int, tuple[str, ...]]:
+    """GPUs to take from the machine, for all learners."""
+    wanted = spec.resources.gpus
+    if wanted <= 0:
+        return 0, ()
+    if there == 0 and not required:
+        return 0, (f"gpus: {wanted:g} asked for, but this machine has none; the job runs on the CPU",)
+    if wanted != int(wanted):
+        message = f"{wanted:g} GPUs: shares of a GPU are not offered here"
+        raise RequestRefused([refusal("gpus", message, "ask for whole GPUs", "C104")], not_yet=True)
+    total = int(wanted) * spec.resources.learners
+    if total > there:
+        message = f"{total} GPUs in all, but this machine has {there}"
+        raise RequestRefused([refusal("gpus", message, "ask for fewer GPUs or learners", "C104")])
+    return total, ()
+
+
+def _output(request: LaunchRequest) -> str:
+    """Where the head's and the learners' output goes; sbatch's patterns that mean something here are filled in."""
+    asked = request.spec.batch.output
+    if not asked:
+        return f"{request.attempt_dir.path}/{BATCH_LOG}"
+    patterns = {"%%": "%", "%j": request.token, "%A": request.token, "%x": request.token}
+    text, rest = "", asked
+    while rest:
+        step = 2 if rest[:2] in patterns else 1
+        text += patterns.get(rest[:2], rest[:1])
+        rest = rest[step:]
+    return os.path.join(request.spec.base_dir or "/", text)  # noqa: PTH118 - pure, nothing is touched
+
+
+def _hints(spec: JobSpec, contained: bool) -> tuple[str, ...]:
+    ignored = [f"batch.{name}: means nothing on this machine" for name in _WITHOUT_MEANING if getattr(spec.batch, name)]
+    literal = [path for path in _CONTAINER_PATHS if path in spec.framework.command]
+    if literal and not contained:
+        ignored.append(
+            f"framework.command: {literal[0]} exists inside containers only; use $DATA_DIR, $RESULT_DIR or "
+            "$JOB_STATE_DIR, or set runtime to apptainer in [backend.local]"
+        )
+    return tuple(ignored)
+
+
+def _shown(contract: Mapping[str, str], user: Mapping[str, str], protected: Collection[str]) -> dict[str, str]:
+    """The learner's environment: the user's variables win, but for the protected ones."""
+    kept = {name: value for name, value in contract.items() if name in protected or name not in user}
+    return {**user, **kept}

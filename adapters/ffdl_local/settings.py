@@ -1,0 +1,55 @@
+"""The settings of ``[backend.local]``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+from ffdl_batch.ports.scheduler import InvalidRequest
+
+_TABLE = "[backend.local]"
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSettings:
+    """What may be said about this machine.
+
+    `max_jobs`: how many jobs run at once (0 = as many as there are CPUs). `gpus`: how many GPUs there are
+    (-1 = count them). `require_gpus`: refuse jobs that ask for GPUs where there are none. `runtime`: "bare" or
+    "apptainer". `scratch_base` is where learners' temporary directories are made.
+    """
+
+    max_jobs: int = 0
+    gpus: int = -1
+    require_gpus: bool = False
+    runtime: str = "bare"
+    apptainer: str = "apptainer"
+    scratch_base: str = "/tmp"  # noqa: S108 - the directory that is made in it is 0700
+
+
+def read_settings(raw: Mapping[str, object]) -> LocalSettings:
+    """Check the table. Raises InvalidRequest that names the key, what is wrong and what would be right."""
+    known = {field.name: field for field in fields(LocalSettings)}
+    default = LocalSettings()
+    values: dict[str, int | bool | str] = {}
+    for key, value in raw.items():
+        if key not in known:
+            raise InvalidRequest(f"{_TABLE}: unknown key {key!r}; known: {', '.join(sorted(known))}")
+        wanted = type(getattr(default, key))
+        if type(value) is not wanted or not isinstance(value, (int, str)):
+            raise InvalidRequest(f"{_TABLE}: {key} is {value!r}; a value of type {wanted.__name__} is needed")
+        values[key] = value
+    settings = LocalSettings(
+        max_jobs=int(values.get("max_jobs", default.max_jobs)),
+        gpus=int(values.get("gpus", default.gpus)),
+        require_gpus=bool(values.get("require_gpus", default.require_gpus)),
+        runtime=str(values.get("runtime", default.runtime)),
+        apptainer=str(values.get("apptainer", default.apptainer)),
+        scratch_base=str(values.get("scratch_base", default.scratch_base)),
+    )
+    if settings.runtime not in ("bare", "apptainer"):
+        raise InvalidRequest(f"{_TABLE}: runtime is {settings.runtime!r}; choose bare or apptainer")
+    if settings.max_jobs < 0 or settings.gpus < -1 or not os.path.isabs(settings.scratch_base):  # noqa: PTH117
+        raise InvalidRequest(f"{_TABLE}: max_jobs and gpus are counts, scratch_base is an absolute path")
+    return settings

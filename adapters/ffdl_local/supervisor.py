@@ -1,0 +1,216 @@
+"""The process that owns one local job: waits for its turn, runs the head controller, records its end.
+
+Started by :mod:`ffdl_local.adapter` and detached from it: it outlives the daemon and leaves no zombie. Standard
+library only. Signals: TERM ends the job (the head gets TERM, and everything below is killed `kill_wait_s` later),
+URG, USR1 and USR2 go on to the head.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from ffdl_local.records import (
+    EXIT,
+    STARTED,
+    STATE,
+    boot_id,
+    local_directory,
+    process_stat,
+    read_record,
+    write_record,
+)
+from ffdl_local.slots import Queue, Slots
+
+PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>, since Linux 3.4
+TURN_S = 0.1
+HANDLED = {signal.SIGTERM, signal.SIGINT, signal.SIGURG, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD, signal.SIGHUP}
+FORWARDED = {signal.SIGURG, signal.SIGUSR1, signal.SIGUSR2}
+
+
+def main() -> int:
+    """``supervisor JOB_FILE LOCK_FD``: detach, say on standard output that the job is taken, and own it."""
+    job = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    lock = int(sys.argv[2])
+    read_end, write_end = os.pipe()
+    if os.fork():
+        os.close(write_end)
+        with os.fdopen(read_end, encoding="utf-8") as answer:
+            said = answer.read()
+        sys.stdout.write(said)
+        return 0 if said else 1
+    os.close(read_end)
+    os.setsid()
+    signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
+    supervisor = Supervisor(job, lock)
+    supervisor.announce()
+    os.write(write_end, f"{job['token']}\n".encode())
+    os.close(write_end)
+    _detach_output(Path(job["log"]))
+    supervisor.run()
+    return 0
+
+
+def _detach_output(log: Path) -> None:
+    log.parent.mkdir(parents=True, exist_ok=True)
+    null = os.open(os.devnull, os.O_RDONLY)
+    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for source, target in ((null, 0), (out, 1), (out, 2)):
+        os.dup2(source, target)
+    os.close(null)
+    os.close(out)
+
+
+class Supervisor:
+    """One job, from the queue to its exit record. `job` is the content of ``local.json``."""
+
+    def __init__(self, job: dict[str, Any], lock: int) -> None:
+        """`lock` is the inherited descriptor that says we live."""
+        self._job = job
+        self._lock = lock
+        self._directory = local_directory(job["attempt_dir"])
+        self._cancelled = False
+        self._submitted = time.time()
+
+    def announce(self) -> None:
+        """Write down who executes this attempt, before anything is executed."""
+        pid = os.getpid()
+        stat = process_stat(pid)
+        self._record_state("pending", reason="Resources")
+        write_record(
+            self._directory / STARTED,
+            {
+                "native_id": self._job["token"], "host": socket.gethostname(), "pid": pid,
+                "start_ticks": stat[2] if stat else 0, "boot_id": boot_id(), "at": self._submitted,
+            },
+        )  # fmt: skip
+
+    def run(self) -> None:
+        """Until the job has ended and its end is written down."""
+        slots = self._await_turn()
+        if slots is None:
+            self._record_exit(None)
+            return
+        try:
+            status = self._run_head(slots)
+        except OSError as error:
+            sys.stderr.write(f"ffdl: the controller cannot be started: {error}\n")
+            status = 127
+        kill_descendants()
+        self._record_exit(status)
+        slots.release()
+
+    def _await_turn(self) -> Slots | None:
+        """Slots, or None when the job was cancelled while it waited."""
+        queue = Queue(Path(self._job["queue"]), self._job["token"])
+        queue.enter()
+        try:
+            while not self._cancelled:
+                slots = queue.try_take(self._job["max_jobs"], self._job["gpus"], self._job["machine_gpus"])
+                if slots is not None:
+                    return slots
+                info = signal.sigtimedwait(HANDLED, TURN_S)
+                self._cancelled = info is not None and info.si_signo in (signal.SIGTERM, signal.SIGINT)
+        finally:
+            queue.leave()
+        return None
+
+    def _run_head(self, slots: Slots) -> int:
+        # Whatever the head leaves behind becomes our child, so that it can be found and ended.
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        env = {**os.environ, "FFDL_NATIVE_ID": self._job["token"], "FFDL_NODE_RANK": "0"}
+        env.pop("CUDA_VISIBLE_DEVICES", None)
+        if slots.gpus:
+            visible = [part for part in os.environ.get("FFDL_VISIBLE_GPUS", "").split(",") if part]
+            env["CUDA_VISIBLE_DEVICES"] = ",".join(visible[n] if n < len(visible) else str(n) for n in slots.gpus)
+        head = subprocess.Popen(
+            self._job["argv"], stdin=subprocess.DEVNULL, env=env, cwd=self._job["attempt_dir"],
+            pass_fds=(self._lock,), preexec_fn=_release_signals,  # noqa: PLW1509 - there are no threads here
+        )  # fmt: skip
+        self._record_state("running", head=head.pid)
+        kill_at = float("inf")
+        while head.poll() is None:
+            info = signal.sigtimedwait(HANDLED, 1.0)
+            number = info.si_signo if info else 0
+            if number in FORWARDED:
+                _send(head.pid, number)
+            elif number in (signal.SIGTERM, signal.SIGINT):
+                self._cancelled = True
+                _send(head.pid, signal.SIGTERM)
+                kill_at = min(kill_at, time.monotonic() + self._job["kill_wait_s"])
+            if time.monotonic() > kill_at:
+                kill_descendants(spare=head.pid)
+                _send(head.pid, signal.SIGKILL)
+        return head.returncode
+
+    def _record_state(self, phase: str, reason: str = "", head: int = 0) -> None:
+        stat = process_stat(head) if head else None
+        write_record(
+            self._directory / STATE,
+            {
+                "phase": phase, "reason": reason, "head": head, "head_ticks": stat[2] if stat else 0,
+                "submitted_at": self._submitted, "at": time.time(),
+            },
+        )  # fmt: skip
+
+    def _record_exit(self, status: int | None) -> None:
+        before = read_record(self._directory / STATE) or {}
+        write_record(
+            self._directory / EXIT,
+            {
+                "status": status, "cancelled": self._cancelled, "at": time.time(),
+                "submitted_at": self._submitted, "started_at": before.get("at") if status is not None else None,
+            },
+        )  # fmt: skip
+
+
+def kill_descendants(spare: int = 0) -> None:
+    """KILL everything below this process, until nothing is left but `spare`."""
+    while True:
+        found = [pid for pid in _descendants(os.getpid()) if pid != spare]
+        for pid in found:
+            _send(pid, signal.SIGKILL)
+        if spare:
+            return
+        try:
+            os.waitpid(-1, 0)
+        except ChildProcessError:
+            return
+
+
+def _descendants(root: int) -> list[int]:
+    parents: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        stat = process_stat(int(entry.name)) if entry.name.isdigit() else None
+        if stat is not None and stat[0] not in "ZX":
+            parents.setdefault(stat[1], []).append(int(entry.name))
+    found, waiting = [], [root]
+    while waiting:
+        below = parents.get(waiting.pop(), [])
+        found += below
+        waiting += below
+    return found
+
+
+def _send(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return  # it ended meanwhile
+
+
+def _release_signals() -> None:
+    """For the head, between fork and exec: as if nothing had been blocked."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

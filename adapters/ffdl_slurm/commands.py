@@ -1,0 +1,76 @@
+"""The argv of every Slurm command that is run; each has its parser in :mod:`ffdl_slurm.parsers`.
+
+No shell, no I/O. Options exist in every Slurm from 20.11 to 26.05 (read in src/squeue/opts.c, src/sacct/options.c
+of both). Headers are asked for, not suppressed: an answer that has its header is an answer, and text without one
+is something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+# A size of 0 prints a field in full (src/squeue/print.c `_print_str`), the text after it is the field's suffix.
+# The name stands last: it may hold the separator.
+QUEUE_FIELDS = (
+    "JobArrayID", "State", "exit_code", "RestartCnt", "SubmitTime", "StartTime", "EndTime", "NodeList", "Reason",
+)  # fmt: skip
+ACCOUNT_FIELDS = ("JobID", "State", "ExitCode", "Submit", "Start", "End", "NodeList", "Reason", "JobName")
+SITE_FIELDS = ("%P", "%l", "%c", "%m", "%G", "%N")
+SEPARATOR = "|"
+# sacct takes its ids in one argument; Linux takes 128 KiB an argument.
+IDS_PER_COMMAND = 2000
+
+
+def squeue_argv(name: str = "") -> list[str]:
+    """All own jobs that the controller remembers, in every state and partition; or those of one name."""
+    fields = ",".join(f"{field}:0{SEPARATOR}" for field in QUEUE_FIELDS) + ",Name:0"
+    return ["squeue", "--me", "--all", "--states=all", f"--Format={fields}", *([f"--name={name}"] if name else [])]
+
+
+def sacct_argv(ids: Sequence[str]) -> list[str]:
+    """The accounting's word on these jobs; with ids sacct looks back to the beginning of time."""
+    return ["sacct", *_SACCT, f"--jobs={','.join(ids)}"]
+
+
+def sacct_by_name_argv(name: str, since: str) -> list[str]:
+    """The accounting's word on jobs of one name since a day (YYYY-MM-DD); without a day it would be midnight."""
+    return ["sacct", *_SACCT, f"--name={name}", f"--starttime={since}"]
+
+
+_SACCT = ("--allocations", "--parsable2", f"--format={','.join(ACCOUNT_FIELDS)}")
+
+
+def id_chunks(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    """`ids` in portions that fit into one command."""
+    for start in range(0, len(ids), IDS_PER_COMMAND):
+        yield ids[start : start + IDS_PER_COMMAND]
+
+
+def sinfo_argv() -> list[str]:
+    """Partitions and kinds of nodes, one line for each pair, exact numbers."""
+    return ["sinfo", "--all", "--exact", f"--format={SEPARATOR.join(SITE_FIELDS)}"]
+
+
+def version_argv() -> list[str]:
+    """Slurm's version; does not ask the controller."""
+    return ["sinfo", "--version"]
+
+
+def sbatch_argv(script: str) -> list[str]:
+    """Submit; all options stand in the script."""
+    return ["sbatch", "--parsable", script]
+
+
+def test_only_argv(script: str) -> list[str]:
+    """Ask whether and when it would start; sends no job."""
+    return ["sbatch", "--test-only", script]
+
+
+def signal_argv(job: str, signal: str) -> list[str]:
+    """Signal the job's steps on every node, not the batch script (scancel(1): without --batch and --full)."""
+    return ["scancel", f"--signal={signal}", job]
+
+
+def cancel_argv(job: str) -> list[str]:
+    """End a job, pending or running."""
+    return ["scancel", job]

@@ -1,0 +1,121 @@
+"""Slurm by its command line: every release since 20.11, nothing but the client commands needed. The default."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import TypeVar
+
+from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable, SubmissionUncertain
+from ffdl_slurm import commands, parsers, refusals, replies
+from ffdl_slurm.gateway import SiteShape
+from ffdl_slurm.parsers import Garbled, JobRecord
+from ffdl_slurm.run import CommandResult, CommandTimeout, run_command, submit_environment
+
+T = TypeVar("T")
+
+
+class CommandLineGateway:
+    """Runs sbatch, squeue, sacct, scancel and sinfo. Knows nothing between two calls."""
+
+    def __init__(self, timeout_s: float, host: str = "") -> None:
+        """`timeout_s`: how long one command may take; `host`: the submit host's name, for messages."""
+        self._timeout_s = timeout_s
+        self._host = host
+
+    def submit(self, attempt: AttemptDir) -> str:
+        """See :class:`ffdl_slurm.gateway.SlurmGateway`."""
+        argv = commands.sbatch_argv(attempt.script)
+        with replies.hold_submission(attempt) as lock, replies.open_replies(attempt) as files:
+            before = replies.reply_sizes(attempt)
+            environ = submit_environment(os.environ)
+            try:
+                ended = run_command(argv, self._timeout_s, environ, files, pass_fds=(lock,))
+            except CommandTimeout as error:
+                raise SubmissionUncertain(f"{error}; the job is looked for before it is submitted again") from error
+            out, err = replies.read_replies(attempt, before)
+        return refusals.read_submission(CommandResult(tuple(argv), ended.returncode, out, err), self._host)
+
+    def test_only(self, attempt: AttemptDir, script: str) -> str:
+        """See the port. Needs no attempt directory: the script goes to a file of its own."""
+        del attempt
+        with NamedTemporaryFile("w", prefix="ffdl-test-only-", suffix=".sh", encoding="utf-8") as file:
+            file.write(script)
+            file.flush()
+            try:
+                result = run_command(
+                    commands.test_only_argv(file.name), self._timeout_s, submit_environment(os.environ)
+                )
+            except CommandTimeout as error:
+                raise SchedulerUnreachable(str(error)) from error
+        if result.returncode == 0:
+            return result.said.removeprefix("sbatch: ")
+        why = refusals.explain_refusal(result.stderr or result.stdout, "sbatch --test-only")
+        raise SchedulerUnreachable(str(why)) if isinstance(why, SubmissionUncertain) else why
+
+    def list_own_jobs(self) -> Sequence[JobRecord]:
+        """See the port."""
+        return self._ask(commands.squeue_argv(), parsers.parse_squeue)
+
+    def list_named(self, name: str) -> Sequence[JobRecord]:
+        """See the port."""
+        return self._ask(commands.squeue_argv(name), parsers.parse_squeue)
+
+    def account_for(self, ids: Collection[str]) -> Sequence[JobRecord] | None:
+        """See the port."""
+        found: list[JobRecord] = []
+        for chunk in commands.id_chunks(sorted(ids)):
+            records = self._ask_accounts(commands.sacct_argv(chunk))
+            if records is None:
+                return None
+            found += records
+        return found
+
+    def account_for_name(self, name: str, since: str) -> Sequence[JobRecord] | None:
+        """See the port."""
+        return self._ask_accounts(commands.sacct_by_name_argv(name, since))
+
+    def signal(self, job: str, signal: str) -> None:
+        """See the port."""
+        refusals.check_request(self._run(commands.signal_argv(job, signal)), f"the signal {signal} for job {job}")
+
+    def cancel(self, job: str) -> None:
+        """See the port."""
+        refusals.check_request(self._run(commands.cancel_argv(job)), f"the cancellation of job {job}")
+
+    def describe_site(self) -> SiteShape:
+        """See the port."""
+        nodes, partitions = self._ask(commands.sinfo_argv(), parsers.parse_sinfo)
+        version = parsers.parse_version(self._run(commands.version_argv()).stdout)
+        return SiteShape(nodes, partitions, version)
+
+    def _ask(self, argv: list[str], parse: Callable[[str], T]) -> T:
+        result = self._run(argv)
+        refusals.check_answer(result)
+        return _parse(result, parse)
+
+    def _ask_accounts(self, argv: list[str]) -> Sequence[JobRecord] | None:
+        try:
+            result = self._run(argv)
+        except InvalidRequest:  # a cluster without accounting may come without sacct
+            return None
+        if refusals.keeps_no_accounts(result):
+            return None
+        refusals.check_accounts(result)
+        return _parse(result, parsers.parse_sacct)
+
+    def _run(self, argv: list[str]) -> CommandResult:
+        try:
+            return run_command(argv, self._timeout_s)
+        except CommandTimeout as error:
+            raise SchedulerUnreachable(str(error)) from error
+
+
+def _parse(result: CommandResult, parse: Callable[[str], T]) -> T:
+    try:
+        return parse(result.stdout)
+    except (Garbled, ValueError) as error:
+        raise SchedulerUnreachable(f"the answer of {Path(result.argv[0]).name} cannot be read: {error}") from error

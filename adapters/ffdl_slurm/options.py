@@ -1,0 +1,145 @@
+"""From `batch:` to sbatch options. Pure; what cannot be said to sbatch is refused by name."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from ffdl_batch.domain.quantity import format_time_limit
+from ffdl_batch.domain.spec import BatchOptions
+from ffdl_batch.ports.scheduler import LaunchRequest
+from ffdl_batch.runtimes.layout import RequestRefused, refusal
+from ffdl_slurm.fitting import NodeRequest
+from ffdl_slurm.script import SbatchOption, escape_pattern
+from ffdl_slurm.settings import SlurmSettings
+
+# fmt: off
+ALLOWED_ARGS = frozenset(
+    {
+        "acctg-freq", "batch", "bb", "bbf", "cluster-constraint", "contiguous", "core-spec",
+        "cores-per-socket", "cpu-freq", "deadline", "delay-boot", "distribution", "exclusive", "extra",
+        "extra-node-info", "gpu-bind", "gpu-freq", "gres-flags", "hint", "kill-on-invalid-dep", "licenses",
+        "mcs-label", "mem-bind", "mincpus", "network", "nice", "no-kill", "ntasks-per-core", "oversubscribe",
+        "power", "prefer", "profile", "reboot", "sockets-per-node", "spread-job", "switches", "thread-spec",
+        "threads-per-core", "time-min", "tmp", "use-min-nodes", "wait-all-nodes", "wckey",
+    }
+)
+# fmt: on
+"""Long options of sbatch(1) that `batch.slurm.args` may name. Left out: what this package sets itself, what starts
+other programs or other jobs, and what changes identity."""
+_TRAINING_ID = re.compile(r"training-[0-9a-z]{9}", re.ASCII)
+_SIGNAL = re.compile(r"(?:[RB]{1,2}:)?(?:SIG)?[A-Z0-9+-]+(?:@\d{1,5})?", re.ASCII)
+BATCH_LOG = "batch.log"
+"""Standard output and error of the batch script, in the attempt's directory, unless the user named a file."""
+
+
+def batch_options(request: LaunchRequest, settings: SlurmSettings, node: NodeRequest) -> list[SbatchOption]:
+    """All options of the script, in a fixed order. Raises RequestRefused and InvalidRequest."""
+    learners = request.spec.resources.learners
+    batch = request.spec.batch
+    pairs = {
+        "job-name": request.token,
+        "chdir": request.attempt_dir.path,
+        "output": _output(request),
+        "open-mode": "append",
+        "nodes": str(learners),
+        "ntasks": str(learners),
+        "ntasks-per-node": "1",
+        "cpus-per-task": str(node.cpus),
+        "mem": f"{node.memory_mib}M",
+        "gres": gres_text(node, request.spec.resources.gres),
+        "time": format_time_limit(batch.time_s) if batch.time_s is not None else "",
+        "partition": batch.partition or settings.partition,
+        "account": batch.account or settings.account,
+        "qos": batch.qos or settings.qos,
+        "constraint": batch.constraint,
+        "reservation": batch.reservation,
+        "nodelist": batch.nodelist,
+        "exclude": batch.exclude,
+        "dependency": _dependency(batch.dependency, request.native_dependencies),
+        "begin": batch.begin,
+        "priority": _priority(batch.priority),
+        "signal": _signal(batch),
+        "mail-user": batch.notify.mail_user,
+        "mail-type": ",".join(batch.notify.events),
+        "comment": batch.comment,
+        # The user's limits on the login node say nothing about a compute node.
+        "propagate": "NONE",
+        # What is exported is the short list that sbatch itself is started with. NONE would make slurmd run a
+        # login shell (sbatch(1), --get-user-env); NIL exists only since 22.05.
+        "export": "ALL",
+    }
+    flags = [name for name, on in (("hold", batch.hold), *_requeue(batch)) if on]
+    options = [SbatchOption(name, value) for name, value in pairs.items() if value]
+    return [*options, *(SbatchOption(name) for name in flags), *_extra(batch.slurm_args)]
+
+
+def gres_text(node: NodeRequest, others: Mapping[str, int]) -> str:
+    """The value of --gres for one node; counts are always written out."""
+    parts = [f"{name}:{count}" for name, count in sorted(others.items()) if count > 0]
+    return ",".join(([node.gpu_gres] if node.gpus else []) + parts)
+
+
+def _requeue(batch: BatchOptions) -> tuple[tuple[str, bool], ...]:
+    return (("requeue", batch.requeue is True), ("no-requeue", batch.requeue is False))
+
+
+def _output(request: LaunchRequest) -> str:
+    asked = request.spec.batch.output
+    if not asked:
+        path = os.path.join(request.attempt_dir.path, BATCH_LOG)  # noqa: PTH118 - pure
+        return escape_pattern(path, "the job's directory")
+    if os.path.isabs(asked):  # noqa: PTH117 - pure
+        return asked
+    # Relative to where the manifest lies, as sbatch takes it relative to where it was called.
+    base = escape_pattern(request.spec.base_dir or "/", "the manifest's directory")
+    return os.path.join(base, asked)  # noqa: PTH118 - pure
+
+
+def _dependency(text: str, native: Mapping[str, str]) -> str:
+    missing = sorted({found for found in _TRAINING_ID.findall(text) if found not in native})
+    if missing:
+        message = f"{missing[0]} has no job in Slurm to depend on"
+        raise RequestRefused([refusal("batch.dependency", message, "name a job of this backend that was submitted")])
+    return _TRAINING_ID.sub(lambda match: native[match[0]], text)
+
+
+def _priority(text: str) -> str:
+    if text and text != "TOP" and not text.isdigit():
+        message = f"{text!r} is no priority of Slurm; give a number or TOP"
+        raise RequestRefused([refusal("batch.priority", message)])
+    return text
+
+
+def _signal(batch: BatchOptions) -> str:
+    """The user's --signal as sbatch means it; else the checkpoint's lead, as a signal that harms nobody."""
+    if batch.signal:
+        if not _SIGNAL.fullmatch(batch.signal):
+            message = f"{batch.signal!r} is not [R|B:]signal[@seconds]; write for example USR1@120"
+            raise RequestRefused([refusal("batch.signal", message)])
+        return batch.signal
+    # sig_time is a 16-bit number of seconds (sbatch(1)).
+    return f"URG@{min(batch.checkpoint.lead_s, 65535)}" if batch.checkpoint.lead_s is not None else ""
+
+
+def _extra(args: Sequence[str]) -> Iterable[SbatchOption]:
+    found: list[SbatchOption] = []
+    for arg in args:
+        if not arg.startswith("--"):
+            if arg.startswith("-") or not found or found[-1].value is not None:
+                raise _refuse_arg(arg, "give long options, as --switches=1")
+            found[-1] = SbatchOption(found[-1].name, arg)
+            continue
+        name, equals, value = arg[2:].partition("=")
+        if not equals and " " in name:
+            name, _, value = name.partition(" ")
+            equals = "="
+        if name not in ALLOWED_ARGS:
+            raise _refuse_arg(f"--{name}", f"allowed are {', '.join(sorted(ALLOWED_ARGS))}")
+        found.append(SbatchOption(name, value.strip() if equals else None))
+    return found
+
+
+def _refuse_arg(arg: str, cure: str) -> RequestRefused:
+    return RequestRefused([refusal("batch.slurm.args", f"{arg[:60]!r} is not an option that can be passed on", cure)])

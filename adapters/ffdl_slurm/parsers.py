@@ -1,0 +1,214 @@
+"""What Slurm's commands print, as typed values. Pure; each parser belongs to one argv of commands.
+
+Sites print banners (module systems, message of the day) on standard output. What stands before the header is
+ignored; what comes after it has to parse, and an answer without header is :class:`Garbled`: nobody may conclude
+from it that a job is not there.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ffdl_batch.domain.observation import EndCause, NativeId, Observation, Phase
+from ffdl_batch.domain.quantity import parse_time_limit
+from ffdl_batch.ports.scheduler import NodeShape, PartitionShape
+from ffdl_slurm.commands import ACCOUNT_FIELDS, QUEUE_FIELDS, SEPARATOR, SITE_FIELDS
+from ffdl_slurm.states import interpret_state
+
+_PARSABLE_ID = re.compile(r"(\d+)(?:;[^\s;]+)?")
+_JOB_ID = re.compile(r"(\d+)(?:_(?:(\d+)|\[([^\]]*)\]?))?(?:\+\d+)?")
+_MIB = 1024**2
+
+
+class Garbled(ValueError):
+    """An answer that is not what the command prints."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """One job, or some elements of an array, as Slurm lists it. `tasks` None = no array."""
+
+    job: str
+    tasks: str | None
+    name: str
+    observation: Observation
+
+    def native_ids(self, wanted: Sequence[str] = ()) -> list[NativeId]:
+        """The ids of this record; of a pending array's range only the elements that are `wanted`."""
+        if self.tasks is None or self.tasks.isdigit():
+            return [NativeId(self.job, self.tasks)]
+        return [NativeId(self.job, task) for task in wanted if _in_ranges(task, self.tasks)]
+
+
+def _in_ranges(task: str, ranges: str) -> bool:
+    for part in ranges.split("%", maxsplit=1)[0].split(","):
+        match = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", part)
+        if match is not None and task.isdigit():
+            first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
+            if first <= int(task) <= last and (int(task) - first) % step == 0:
+                return True
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class JobRow:
+    """One job as printed: every field is text, "" where the command does not know it."""
+
+    number: str
+    name: str
+    state: str
+    exit_code: str = ""
+    restarts: str = ""
+    submitted: str = ""
+    started: str = ""
+    ended: str = ""
+    nodes: str = ""
+    reason: str = ""
+
+
+def parse_squeue(text: str) -> list[JobRecord]:
+    """The answer to :func:`ffdl_slurm.commands.squeue_argv`. Raises Garbled."""
+    records = []
+    for row in _rows(text, len(QUEUE_FIELDS) + 1, "squeue", ("JOBID", "STATE")):
+        number, state, exit_code, restarts, submitted, started, ended, nodes, reason, name = row
+        records.append(
+            parse_row(JobRow(number, name, state, exit_code, restarts, submitted, started, ended, nodes, reason))
+        )
+    return records
+
+
+def parse_sacct(text: str) -> list[JobRecord]:
+    """The answer to :func:`ffdl_slurm.commands.sacct_argv`. Raises Garbled."""
+    records = []
+    for row in _rows(text, len(ACCOUNT_FIELDS), "sacct", ("JobID", "State")):
+        number, state, exit_code, submitted, started, ended, nodes, reason, name = row
+        records.append(parse_row(JobRow(number, name, state, exit_code, "", submitted, started, ended, nodes, reason)))
+    return records
+
+
+def parse_row(row: JobRow) -> JobRecord:
+    """One job's fields, typed. Exit codes and end times count only once the job has ended. Raises Garbled."""
+    match = _JOB_ID.fullmatch(row.number.strip())
+    if match is None:
+        raise Garbled(f"{row.number!r} is no job id")
+    word, meaning = interpret_state(row.state)
+    ended = meaning.phase is Phase.ENDED
+    # Slurm reports a start and an end for waiting jobs too: when it expects them.
+    begun = ended or meaning.phase in (Phase.RUNNING, Phase.SUSPENDED, Phase.COMPLETING)
+    code, signal = parse_exit(row.exit_code)
+    failed = meaning.end is EndCause.SUCCESS and bool(code or signal)
+    seen = Observation(
+        phase=meaning.phase,
+        native_state=word,
+        end=EndCause.FAILURE if failed else meaning.end,
+        exit_code=code if ended and not signal else None,
+        exit_signal=(signal or None) if ended else None,
+        reason=_absent(row.reason),
+        nodes=_absent(row.nodes),
+        restarts=int(row.restarts) if row.restarts.strip().isdigit() else 0,
+        submitted_at=parse_time(row.submitted),
+        started_at=parse_time(row.started) if begun else None,
+        ended_at=parse_time(row.ended) if ended else None,
+    )
+    return JobRecord(match[1], match[2] or match[3], row.name.strip(), seen)
+
+
+def _rows(text: str, columns: int, command: str, titles: tuple[str, str]) -> list[list[str]]:
+    """Rows below the header. More than one cluster prints more than one header, each after a CLUSTER: line."""
+    rows: list[list[str]] = []
+    seen_header = False
+    for line in text.splitlines():
+        fields = line.split(SEPARATOR, columns - 1)
+        if len(fields) == columns and (fields[0].strip(), fields[1].strip()) == titles:
+            seen_header = True
+        elif not seen_header or not line.strip() or line.startswith("CLUSTER: "):
+            continue
+        elif len(fields) < columns:
+            raise Garbled(f"{command} printed {line[:80]!r} among its rows")
+        else:
+            rows.append(fields)
+    if not seen_header:
+        raise Garbled(f"{command} printed no header but {text.strip()[:80]!r}")
+    return rows
+
+
+def parse_exit(text: str) -> tuple[int | None, int | None]:
+    """Exit code and signal of ``code:signal``, or of the raw wait status that squeue printed before 23.x."""
+    text = text.strip()
+    if match := re.fullmatch(r"(\d+):(\d+)", text):
+        return int(match[1]), int(match[2])
+    if text.isdigit():
+        return int(text) >> 8 & 0xFF, int(text) & 0x7F
+    return None, None
+
+
+def parse_time(text: str) -> float | None:
+    """Seconds since the epoch of what Slurm prints as a time; None for Unknown, None, N/A."""
+    text = text.strip()
+    if re.fullmatch(r"\d{6,}", text, re.ASCII):
+        return float(text)
+    try:
+        return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
+    except (ValueError, OverflowError):
+        return None
+
+
+def _absent(text: str) -> str:
+    text = text.strip()
+    return "" if text in ("None", "(null)", "None assigned", "Unknown", "N/A", "n/a") else text
+
+
+def parse_submission(text: str) -> str | None:
+    """The job id in the answer to ``sbatch --parsable``: the last line that is one; None where there is none."""
+    for line in reversed(text.splitlines()):
+        if match := _PARSABLE_ID.fullmatch(line.strip()):
+            return match[1]
+    return None
+
+
+def parse_version(text: str) -> str:
+    """``26.05.5`` of ``slurm 26.05.5``; "" where the text names no version."""
+    match = re.search(r"^slurm(?:-wlm)?\s+(\S+)", text, re.MULTILINE)
+    return match[1] if match else ""
+
+
+# ------------------------------------------------------------------------------------------------ the site
+
+
+def parse_sinfo(text: str) -> tuple[tuple[NodeShape, ...], tuple[PartitionShape, ...]]:
+    """The answer to :func:`ffdl_slurm.commands.sinfo_argv`. Raises Garbled."""
+    rows = _rows(text, len(SITE_FIELDS), "sinfo", ("PARTITION", "TIMELIMIT"))
+    partitions: dict[str, PartitionShape] = {}
+    nodes: dict[str, NodeShape] = {}
+    for partition, limit, cpus, memory, gres, names in (map(str.strip, row) for row in rows):
+        name = partition.rstrip("*")
+        partitions[name] = PartitionShape(name, partition.endswith("*"), _limit(limit))
+        if not names:
+            continue
+        known = nodes[names].partitions if names in nodes else ()
+        # A trailing + says that the group holds bigger nodes too.
+        nodes[names] = NodeShape(
+            names, int(cpus.rstrip("+")), int(memory.rstrip("+")) * _MIB, parse_gres(gres), (*known, name)
+        )
+    return tuple(nodes.values()), tuple(partitions.values())
+
+
+def _limit(text: str) -> int | None:
+    try:
+        return parse_time_limit(text)
+    except ValueError:
+        return None
+
+
+def parse_gres(text: str) -> dict[str, int]:
+    """GPU types and counts of ``gpu:a100:4(S:0-1),gpu:2,shard:8``; "" is the type of untyped ones."""
+    found: dict[str, int] = {}
+    for part in re.sub(r"\([^)]*\)", "", text).split(","):
+        match = re.fullmatch(r"gpu(?::([^:]+))??(?::(\d+)([kKmM]?))?", part.strip())
+        if match is not None:
+            count = int(match[2] or 1) * {"": 1, "k": 1024, "m": 1024**2}[(match[3] or "").lower()]
+            found[match[1] or ""] = found.get(match[1] or "", 0) + count
+    return {kind: count for kind, count in found.items() if count > 0}

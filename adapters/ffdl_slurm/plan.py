@@ -1,0 +1,160 @@
+"""One attempt, planned: the batch script, the launch file and the environment. Pure: no clock, no file, no network."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Mapping
+
+from ffdl_batch.domain.launch import HostVariables, LaunchFile, Limits, encode, literal
+from ffdl_batch.domain.spec import NetworkLevel
+from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, LaunchRequest, NotYet, PlannedFile
+from ffdl_batch.runtimes.apptainer import GpuLibraries
+from ffdl_batch.runtimes.layout import (
+    RequestRefused,
+    Runtime,
+    Start,
+    Subject,
+    choose_network,
+    compose_start,
+    refusal,
+    refuse_unsupported,
+    release,
+)
+from ffdl_slurm.commands import sbatch_argv
+from ffdl_slurm.fitting import NodeRequest, fit_request
+from ffdl_slurm.options import batch_options, gres_text
+from ffdl_slurm.script import render_script
+from ffdl_slurm.settings import GpuFlag, SlurmSettings
+
+BACKEND = "slurm"
+_AMD = re.compile(r"^(amd|mi\d{2,}|radeon|gfx|instinct)", re.IGNORECASE)
+_MECHANISMS = {NetworkLevel.HOST: "none", NetworkLevel.NONE: "apptainer --net --network none"}
+_HOST = HostVariables(
+    native_id="SLURM_JOB_ID",
+    restart_count="SLURM_RESTART_COUNT",
+    node_rank="SLURM_NODEID",
+    node_list="SLURM_JOB_NODELIST",
+    gpus="CUDA_VISIBLE_DEVICES",
+)
+
+
+def make_plan(request: LaunchRequest, settings: SlurmSettings) -> LaunchPlan:
+    """What will be sent, exactly. Raises InvalidRequest (NotYet where this release cannot do it)."""
+    try:
+        return _plan(request, settings)
+    except RequestRefused as error:
+        kind = NotYet if error.not_yet else InvalidRequest
+        raise kind(str(error), error.findings) from error
+
+
+def _plan(request: LaunchRequest, settings: SlurmSettings) -> LaunchPlan:
+    spec, facts = request.spec, request.facts
+    refuse_unsupported(spec)
+    if not request.image:
+        message = f"there is no image for {spec.framework.name} {spec.framework.version}"
+        raise RequestRefused([refusal("framework", message, "name one in [frameworks] of the configuration", "S103")])
+    if not facts.python:
+        raise InvalidRequest("the cluster was never asked what it is; ffdl-submitd has to reach Slurm once")
+    node = fit_request(spec, spec.batch.partition or settings.partition, facts)
+    provable = {level: _MECHANISMS[level] for level in facts.network_levels if level in _MECHANISMS}
+    network = choose_network(spec, provable, request.minimum_network)
+    gpus = _gpu_libraries(settings.gpu_flag, node, request)
+    runtime = Runtime(request.image, settings.apptainer, gpus, network=NetworkLevel(network.level))
+    start = compose_start(
+        Subject(request.job_id, spec, request.job_dir, request.attempt_dir, request.results_store), runtime
+    )
+    controller = (facts.python, *facts.controller)
+    launch = LaunchFile(
+        job_id=request.job_id,
+        attempt=request.attempt,
+        token=request.token,
+        job_dir=request.job_dir.path,
+        attempt_dir=request.attempt_dir.path,
+        doorbell=request.doorbell,
+        learner=start.learner,
+        learners=spec.resources.learners,
+        nodes=spec.resources.learners,
+        learners_per_node=1,
+        step=_step(request, settings, node, controller),
+        model_archive=request.job_dir.model_archive,
+        copies=start.copies,
+        stores=start.stores,
+        limits=Limits(grace_s=spec.batch.checkpoint.grace_s),
+        network=network,
+        host=_HOST,
+        checkpoint_signal=spec.batch.checkpoint.signal.removeprefix("SIG"),
+        scratch_base=settings.scratch_base,
+        make_dirs=start.make_dirs,
+        echo_output=bool(spec.batch.output),
+        written_by=f"{BACKEND} {release()}",
+    )
+    command = (*controller, "head", "--launch", request.attempt_dir.launch)
+    script = render_script(batch_options(request, settings, node), command)
+    return _assemble(request, launch, start, script, (*node.warnings, *_hints(request)))
+
+
+def _assemble(
+    request: LaunchRequest, launch: LaunchFile, start: Start, script: str, warnings: tuple[str, ...]
+) -> LaunchPlan:
+    user = json.dumps(dict(request.user_env), sort_keys=True, ensure_ascii=False, indent=1) + "\n"
+    contract = start.learner.env
+    return LaunchPlan(
+        backend=BACKEND,
+        token=request.token,
+        attempt_dir=request.attempt_dir,
+        launch=launch,
+        files=(
+            PlannedFile("script.sh", script, 0o700),
+            PlannedFile("launch.json", encode(launch)),
+            PlannedFile("environment.json", user),
+        ),
+        submit_argv=tuple(sbatch_argv(request.attempt_dir.script)),
+        script=script,
+        environment={**request.user_env, **_without(contract, request.user_env, start.learner.protected)},
+        network=launch.network,
+        warnings=(*start.warnings, *warnings),
+    )
+
+
+def _step(
+    request: LaunchRequest, settings: SlurmSettings, node: NodeRequest, controller: tuple[str, ...]
+) -> tuple[str, ...]:
+    """The one srun of the head. CPUs and GRES are said again: since 22.05 a step inherits neither from the job's
+    --cpus-per-task, and a step that names no GRES may get none or all, by release."""
+    count = str(request.spec.resources.learners)
+    gres = gres_text(node, request.spec.resources.gres)
+    argv = (
+        "srun", "--kill-on-bad-exit=0", "--wait=0", "--export=ALL", "--input=none", f"--nodes={count}",
+        f"--ntasks={count}", "--ntasks-per-node=1", f"--cpus-per-task={node.cpus}",
+        *((f"--gres={gres}",) if gres else ()), *settings.srun_args,
+        *controller, "node", "--launch",
+    )  # fmt: skip
+    return (*(literal(word) for word in argv), "{launch}")
+
+
+def _gpu_libraries(flag: GpuFlag, node: NodeRequest, request: LaunchRequest) -> GpuLibraries:
+    if not node.gpus or flag is GpuFlag.NONE:
+        return GpuLibraries.NONE
+    if flag is not GpuFlag.AUTO:
+        return GpuLibraries.AMD if flag is GpuFlag.ROCM else GpuLibraries.NVIDIA
+    kinds = [node.gpu_type] if node.gpu_type else [kind for shape in request.facts.nodes for kind in shape.gpus if kind]
+    return GpuLibraries.AMD if kinds and all(_AMD.match(kind) for kind in kinds) else GpuLibraries.NVIDIA
+
+
+def _hints(request: LaunchRequest) -> tuple[str, ...]:
+    """What was asked for and has no effect here, said aloud."""
+    batch = request.spec.batch
+    found = []
+    if batch.signal and batch.checkpoint.lead_s is not None:
+        found.append("batch.checkpoint.lead_s: batch.signal is used instead, Slurm sends one signal before the end")
+    if batch.preemptible is not None:
+        found.append("batch.preemptible: in Slurm this follows from partition and QOS; it changes nothing here")
+    if request.spec.resources.storage_bytes is not None:
+        found.append("storage: Slurm reserves no space for a job; the shared file system's quota is what counts")
+    return tuple(found)
+
+
+def _without(contract: Mapping[str, str], user: Mapping[str, str], protected: Collection[str]) -> dict[str, str]:
+    """The contract's variables that the user's do not replace."""
+    return {name: value for name, value in contract.items() if name in protected or name not in user}

@@ -1,0 +1,127 @@
+"""From what Slurm said to which error it is. Pure: texts in, exceptions out.
+
+Wordings from Slurm's src/common/slurm_errno.c (20.11 and 26.05) and src/sbatch/sbatch.c. The question is always
+the same: may the request still be accepted? Only a failure to connect proves that nothing was sent.
+"""
+
+from __future__ import annotations
+
+from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerError, SchedulerUnreachable, SubmissionUncertain
+from ffdl_slurm.parsers import parse_submission
+from ffdl_slurm.run import CommandResult
+
+_NOT_SENT = (
+    "controller (connect failure)",
+    "connection timed out establishing",
+    "communication connection failure",
+    "could not establish a configuration source",
+    "unable to establish controller machine",
+    "unable to resolve",
+    "munge encode failed",
+    "failed to initialize auth",
+    "cannot find auth plugin",
+)
+"""The message never left this machine."""
+_DECLINED_FOR_NOW = (
+    "job queue full",
+    "temporarily unable to accept job",
+    "temporarily disabled",
+    "job submit limit",
+    "maxsubmitjob",
+    "protocol authentication error",
+    "invalid authentication credential",
+    "slurm backup controller in standby mode",
+    "in standby mode",
+    "resource temporarily unavailable",
+    "cannot send after transport",
+)
+"""The controller answered, and did not take the job now; the same request may succeed later."""
+_MAYBE_SENT = (
+    "timed out",
+    "zero bytes were transmitted",
+    "controller (send failure)",
+    "controller (receive failure)",
+    "controller (shutdown failure)",
+    "message receive failure",
+    "message send failure",
+    "communication shutdown failure",
+    "unexpected message received",
+    "connection reset",
+    "broken pipe",
+    "header lengths are longer",
+    "insane message length",
+    "unspecified error",
+)
+_GONE = ("invalid job id", "already completing or completed", "job/step already", "does not exist", "invalid job/step")
+_ACCOUNTS_DOWN = ("talking to the database", "persist", "slurmdbd", "connection refused")
+_NO_ACCOUNTS = ("accounting storage is disabled",)
+
+
+def read_submission(result: CommandResult, where: str = "") -> str:
+    """The job id of an sbatch that ended. Raises what its end means."""
+    job = parse_submission(result.stdout)
+    if job is not None and result.returncode == 0:
+        return job
+    host = f" on {where}" if where else ""
+    if result.returncode == 0 or result.returncode < 0 or job is not None:
+        raise SubmissionUncertain(
+            f"sbatch{host} ended with {result.returncode} and said {result.said!r}; "
+            "the job may or may not be there, it is looked for before anything is submitted again"
+        )
+    raise explain_refusal(result.stderr or result.stdout, f"sbatch{host}")
+
+
+def explain_refusal(text: str, who: str) -> SchedulerError:
+    """The error that a failed submission's message means."""
+    said = " ".join(text.split())[:400] or "nothing"
+    low = said.lower()
+    if any(phrase in low for phrase in _NOT_SENT):
+        return SchedulerUnreachable(f"{who} could not reach Slurm's controller ({said}); nothing was submitted")
+    if any(phrase in low for phrase in _DECLINED_FOR_NOW):
+        return SchedulerUnreachable(f"Slurm does not take the job now ({said}); it is tried again")
+    if any(phrase in low for phrase in _MAYBE_SENT):
+        return SubmissionUncertain(f"{who} lost the controller's reply ({said}); the job is looked for first")
+    if said == "nothing":
+        return SubmissionUncertain(f"{who} failed and said nothing; the job is looked for first")
+    return InvalidRequest(f"Slurm refuses the job: {said}; correct the request and submit again")
+
+
+def check_request(result: CommandResult, what: str) -> None:
+    """scancel's end: a job that is gone is no error. Raises SchedulerUnreachable, else InvalidRequest."""
+    if result.returncode < 0:
+        raise SchedulerUnreachable(f"{what} was not answered (scancel was killed); it is tried again")
+    if result.returncode != 0:
+        check_refused_request(result.said, what)
+
+
+def check_refused_request(said: str, what: str) -> None:
+    """What Slurm said to a signal or a cancellation that it did not carry out; see :func:`check_request`."""
+    low = said.lower()
+    if any(phrase in low for phrase in _GONE):
+        return
+    if any(phrase in low for phrase in (*_NOT_SENT, *_MAYBE_SENT, *_DECLINED_FOR_NOW)):
+        raise SchedulerUnreachable(f"{what} was not answered ({said}); it is tried again")
+    raise InvalidRequest(f"{what} was refused: {said}")
+
+
+def check_answer(result: CommandResult) -> None:
+    """A query's end. Raises SchedulerUnreachable: whatever failed, it is no statement about any job.
+
+    What stands on standard error beside a good end is left alone: sites with an outdated line in slurm.conf see
+    a complaint with every command.
+    """
+    if result.returncode != 0:
+        raise SchedulerUnreachable(f"{result.argv[0]} gave no answer ({result.returncode}: {result.said})")
+
+
+def check_accounts(result: CommandResult) -> None:
+    """sacct's end. Its exit code is an errno cut to eight bits (src/sacct/sacct.c), so it may be 0 in vain."""
+    low = result.stderr.lower()
+    if any(phrase in low for phrase in _ACCOUNTS_DOWN):
+        raise SchedulerUnreachable(f"the accounting gave no answer ({result.said})")
+    check_answer(result)
+
+
+def keeps_no_accounts(result: CommandResult) -> bool:
+    """Whether sacct says that this cluster has no accounting storage."""
+    return any(phrase in (result.stderr + result.stdout).lower() for phrase in _NO_ACCOUNTS)

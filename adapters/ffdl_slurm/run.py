@@ -1,0 +1,102 @@
+"""The one function of this adapter that runs processes: argv lists, no shell, a time-out, a clean environment."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable
+
+_KEPT = frozenset({"SLURM_CONF", "SLURM_CLUSTERS"})
+_DROPPED = ("SLURM_", "SBATCH_", "SQUEUE_", "SACCT_", "SCANCEL_", "SINFO_", "SRUN_", "SALLOC_", "LC_")
+# The batch script needs no more of the submitter's environment than this; the learner's comes from a file.
+_FOR_JOBS = frozenset({"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "LD_LIBRARY_PATH"}) | _KEPT
+
+
+@dataclass(frozen=True, slots=True)
+class CommandResult:
+    """What one command said. `returncode` is negative for the signal that ended it."""
+
+    argv: tuple[str, ...]
+    returncode: int
+    stdout: str
+    stderr: str
+
+    @property
+    def said(self) -> str:
+        """One line for messages: what came back, shortened."""
+        text = " ".join((self.stderr.strip() or self.stdout.strip() or "nothing").split())
+        return text[:400]
+
+
+class CommandTimeout(Exception):
+    """The command did not end in time and was killed."""
+
+
+Runner = Callable[[Sequence[str], float], CommandResult]
+
+
+def query_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """For commands that ask: no option variables of Slurm but those that name the cluster; times in epoch seconds."""
+    kept = {k: v for k, v in environ.items() if k in _KEPT or not k.startswith(_DROPPED)}
+    # slurm_make_time_str hands SLURM_TIME_FORMAT to strftime; parsers take the standard form as well.
+    return {**kept, "LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"}
+
+
+def submit_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """For sbatch, whose environment becomes the batch script's (--export=ALL): nothing of the daemon leaks."""
+    kept = {k: v for k, v in environ.items() if k in _FOR_JOBS}
+    return {"PATH": "/usr/local/bin:/usr/bin:/bin", **kept, "LC_ALL": "C"}
+
+
+def run_command(
+    argv: Sequence[str],
+    timeout_s: float,
+    environ: Mapping[str, str] | None = None,
+    files: tuple[int, int] | None = None,
+    pass_fds: Sequence[int] = (),
+) -> CommandResult:
+    """Run one command to its end.
+
+    `files` are descriptors for standard output and error in place of pipes (then both texts come back empty).
+    Raises CommandTimeout (the whole process group was killed), InvalidRequest where the command is missing,
+    SchedulerUnreachable where this machine cannot start a process.
+    """
+    env = query_environment(os.environ) if environ is None else environ
+    out, err = files or (subprocess.PIPE, subprocess.PIPE)
+    try:
+        process = subprocess.Popen(
+            list(argv), stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=dict(env), cwd="/",
+            pass_fds=tuple(pass_fds), start_new_session=True,
+        )  # fmt: skip
+    except (FileNotFoundError, PermissionError) as error:
+        raise InvalidRequest(
+            f"{argv[0]} cannot be run: {error.strerror}; install Slurm's client commands or put them on PATH"
+        ) from error
+    except OSError as error:
+        raise SchedulerUnreachable(f"{argv[0]} could not be started: {error}") from error
+    with process:
+        try:
+            stdout, stderr = process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            _kill_group(process)
+            raise CommandTimeout(f"{argv[0]} did not answer within {timeout_s:g} s") from None
+        except BaseException:
+            _kill_group(process)
+            raise
+    return CommandResult(tuple(argv), process.returncode, _text(stdout), _text(stderr))
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    process.wait()
+
+
+def _text(raw: bytes | None) -> str:
+    return (raw or b"").decode("utf-8", "replace")

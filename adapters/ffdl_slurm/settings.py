@@ -1,0 +1,113 @@
+"""The settings of ``[backend.slurm]``, checked once when the adapter is made."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeVar
+
+from ffdl_batch.ports.scheduler import InvalidRequest
+
+E = TypeVar("E", bound=StrEnum)
+
+
+class GatewayKind(StrEnum):
+    """How Slurm is spoken to."""
+
+    CLI = "cli"
+    PYSLURM = "pyslurm"
+
+
+class GpuFlag(StrEnum):
+    """Which of Apptainer's GPU options learners with GPUs get; AUTO decides on the node."""
+
+    NONE = "none"
+    NV = "nv"
+    ROCM = "rocm"
+    AUTO = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmSettings:
+    """What a site may say about its Slurm.
+
+    `credential_life_s`: seconds within which a request that was sent may still be accepted (MUNGE: 300 s,
+    auth/slurm: 60 s). `python`: interpreter on the nodes ("" = found by the probe). `partition`, `account` and
+    `qos` are used where the job names none. `scratch_base` is a node-local directory. `srun_args` are further
+    options of the job step. `submit_host` is named in messages only.
+    """
+
+    gateway: GatewayKind = GatewayKind.CLI
+    credential_life_s: float = 300.0
+    command_timeout_s: float = 60.0
+    python: str = ""
+    apptainer: str = "apptainer"
+    gpu_flag: GpuFlag = GpuFlag.AUTO
+    partition: str = ""
+    account: str = ""
+    qos: str = ""
+    scratch_base: str = "/tmp"  # noqa: S108 - the directory that is made in it is 0700
+    srun_args: tuple[str, ...] = ()
+    submit_host: str = ""
+
+
+_TABLE = "[backend.slurm]"
+
+
+def read_settings(raw: Mapping[str, object]) -> SlurmSettings:
+    """Check and type the table. Raises InvalidRequest that names the key, what is wrong and what would be right."""
+    known = {field.name for field in dataclasses.fields(SlurmSettings)}
+    unknown = sorted(set(raw) - known)
+    if unknown:
+        raise InvalidRequest(f"{_TABLE}: unknown key {unknown[0]!r}; known: {', '.join(sorted(known))}")
+    default = SlurmSettings()
+    scratch = _text(raw, "scratch_base", default.scratch_base)
+    if not os.path.isabs(scratch):  # noqa: PTH117 - a path on the nodes, not here
+        raise InvalidRequest(f"{_TABLE}: scratch_base is {scratch!r}; an absolute path on the nodes is needed")
+    return SlurmSettings(
+        gateway=_choice(raw, "gateway", GatewayKind, default.gateway),
+        credential_life_s=_seconds(raw, "credential_life_s", default.credential_life_s),
+        command_timeout_s=_seconds(raw, "command_timeout_s", default.command_timeout_s),
+        python=_text(raw, "python", default.python),
+        apptainer=_text(raw, "apptainer", default.apptainer) or default.apptainer,
+        gpu_flag=_choice(raw, "gpu_flag", GpuFlag, default.gpu_flag),
+        partition=_text(raw, "partition", default.partition),
+        account=_text(raw, "account", default.account),
+        qos=_text(raw, "qos", default.qos),
+        scratch_base=scratch,
+        srun_args=_texts(raw, "srun_args"),
+        submit_host=_text(raw, "submit_host", default.submit_host),
+    )
+
+
+def _text(raw: Mapping[str, object], key: str, default: str) -> str:
+    value = raw.get(key, default)
+    if not isinstance(value, str) or "\n" in value or "\0" in value:
+        raise InvalidRequest(f"{_TABLE}: {key} is {value!r}; a text of one line is needed")
+    return value
+
+
+def _texts(raw: Mapping[str, object], key: str) -> tuple[str, ...]:
+    value = raw.get(key, [])
+    if not isinstance(value, (list, tuple)) or not all(isinstance(item, str) for item in value):
+        raise InvalidRequest(f'{_TABLE}: {key} is {value!r}; a list of texts is needed, as ["--mpi=none"]')
+    return tuple(str(item) for item in value)
+
+
+def _seconds(raw: Mapping[str, object], key: str, default: float) -> float:
+    value = raw.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0:
+        raise InvalidRequest(f"{_TABLE}: {key} is {value!r}; a number of seconds above zero is needed")
+    return float(value)
+
+
+def _choice(raw: Mapping[str, object], key: str, kind: type[E], default: E) -> E:
+    value = raw.get(key, default.value)
+    try:
+        return kind(value) if isinstance(value, str) else kind("")
+    except ValueError:
+        choices = ", ".join(member.value for member in kind)
+        raise InvalidRequest(f"{_TABLE}: {key} is {value!r}; choose one of {choices}") from None

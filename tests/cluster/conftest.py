@@ -1,0 +1,61 @@
+"""The real cluster, one for the session, with the project configured for two users as a site would."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.images import provide_image
+from tests.cluster.people import Person
+from tests.cluster.rig import Cluster
+
+CONFIG = """\
+images_dirs = ["/shared/images"]
+idle_exit_s = 20
+
+[backend]
+default = "slurm"
+
+[backend.slurm]
+credential_life_s = 15
+python = "/opt/ffdl/venv/bin/python"
+"""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Everything here needs the cluster."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.cluster)
+            item.add_marker(pytest.mark.timeout(420))
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """Slurm on three nodes with fake GPUs, Apptainer, two login nodes; up before the first test, down after the last."""
+    with Cluster.session() as running:
+        print("\nversions:", ", ".join(f"{name} {version}" for name, version in running.versions().items()))
+        provide_image(running, "python-numpy")
+        yield running
+
+
+def _person(cluster: Cluster, name: str) -> Iterator[Person]:
+    person = Person(cluster, name)
+    person.write("~/.config/ffdl/config.toml", CONFIG)
+    yield person
+    person.leave()
+
+
+@pytest.fixture(scope="session")
+def alice(cluster: Cluster) -> Iterator[Person]:
+    """A user of the cluster."""
+    yield from _person(cluster, "alice")
+
+
+@pytest.fixture(scope="session")
+def bob(cluster: Cluster) -> Iterator[Person]:
+    """Another one."""
+    yield from _person(cluster, "bob")

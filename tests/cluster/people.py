@@ -1,0 +1,138 @@
+"""A user of the cluster, who does what users do: types commands on a login node."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.cluster.rig import Cluster
+
+EXAMPLE = "/opt/ffdl/src/docs/examples/digits"
+Completed = subprocess.CompletedProcess[str]
+
+
+class Person:
+    """`name` is a user of the cluster; commands run on login node `node`."""
+
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        self.cluster, self.name = cluster, name
+        self.home = f"/home/{name}"
+
+    def run(
+        self,
+        *argv: str,
+        node: str = "ctl",
+        check: bool = True,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        timeout_s: float = 120.0,
+    ) -> Completed:
+        """One command."""
+        return self.cluster.run(
+            node,
+            list(argv),
+            user=self.name,
+            check=check,
+            env=dict(env or {}),
+            cwd=cwd or self.home,
+            timeout_s=timeout_s,
+        )
+
+    def write(self, path: str, text: str, *, executable: bool = False) -> str:
+        """A file of theirs (``~/`` is the home); returns its path on the nodes."""
+        absolute = path.replace("~", self.home, 1)
+        script = 'mkdir -p "$(dirname "$1")" && cat > "$1"' + (' && chmod +x "$1"' if executable else "")
+        self.cluster.run("ctl", ["sh", "-c", script, "sh", absolute], user=self.name, input=text)
+        return absolute
+
+    def read(self, path: str) -> str:
+        """The text of a file, as they may read it."""
+        return self.run("cat", path).stdout
+
+    def model(self, name: str, files: Mapping[str, str]) -> str:
+        """A model directory with these files."""
+        for file, text in files.items():
+            self.write(f"~/models/{name}/{file}", text)
+        return f"{self.home}/models/{name}"
+
+    def manifest(self, name: str, command: str, extra: str = "", **fields: object) -> str:
+        """A manifest for the python-numpy image with one GPU; `extra` is appended as it is."""
+        values: dict[str, object] = {"cpus": 1, "gpus": 1, "memory": "256MiB", "learners": 1} | fields
+        lines = [f"name: {json.dumps(name)}", *(f"{key}: {value}" for key, value in values.items())]
+        lines += ["framework:", "  name: custom", "  version: python-numpy", f"  command: {json.dumps(command)}", extra]
+        return self.write(f"~/manifests/{name}.yml", "\n".join(lines) + "\n")
+
+    def submit(self, manifest: str, model: str, *options: str, node: str = "ctl") -> str:
+        """The id of an accepted job."""
+        result = self.run("ffdl-submit", "--parsable", *options, manifest, model, node=node)
+        job_id = result.stdout.strip()
+        assert re.fullmatch(r"training-[0-9a-z]{9}", job_id), result
+        return job_id
+
+    def start(self, name: str, command: str, *options: str, extra: str = "", **fields: object) -> str:
+        """Submit a one-line learner."""
+        model = self.model("empty", {"README": "nothing here\n"})
+        return self.submit(self.manifest(name, command, extra, **fields), model, *options)
+
+    def show(self, job_id: str) -> dict[str, Any]:
+        """What `ffdl show --json` prints of a job."""
+        job: dict[str, Any] = json.loads(self.run("ffdl", "show", "--json", job_id).stdout)["job"]
+        return job
+
+    def finish(self, job_id: str, timeout_s: float = 180.0) -> dict[str, Any]:
+        """Wait for the end and show it."""
+        return self.until(job_id, {"COMPLETED", "FAILED", "HALTED", "CANCELLED"}, timeout_s)
+
+    def until(self, job_id: str, states: set[str], timeout_s: float = 120.0) -> dict[str, Any]:
+        """Wait until the job is in one of `states`."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            job = self.show(job_id)
+            if job["state"] in states:
+                return job
+            time.sleep(0.3)
+        raise AssertionError(
+            f"{job_id} is {job['state']} after {timeout_s} s, not {states}: {json.dumps(job, indent=1)}"
+        )
+
+    def logs(self, job_id: str, *options: str) -> str:
+        """The job's log."""
+        return self.run("ffdl", "logs", *options, job_id).stdout
+
+    def daemon(self) -> dict[str, Any] | None:
+        """The lock file of the running daemon."""
+        path = f"{self.home}/.local/state/ffdl/daemon.lock"
+        result = self.run("cat", path, check=False)
+        return dict(json.loads(result.stdout)) if result.returncode == 0 and result.stdout.strip() else None
+
+    def kill_daemon(self, signal: str = "KILL") -> None:
+        """End the daemon by its own process id on its own node."""
+        holder = self.daemon()
+        if holder is not None:
+            self.cluster.run(str(holder["host"]), ["kill", f"-{signal}", str(holder["pid"])], check=False)
+
+    def sacct(self, native_id: str, *fields: str) -> Sequence[str]:
+        """Fields of the job in the accounting, once it is there."""
+        argv = ["sacct", "-n", "-X", "-P", "-j", native_id, "-o", ",".join(fields)]
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            out = self.run(*argv).stdout.strip()
+            if out:
+                return out.splitlines()[0].split("|")
+            time.sleep(0.5)
+        raise AssertionError(f"sacct does not know {native_id}: {shlex.join(argv)}")
+
+    def host_path(self, path: str) -> Path:
+        """Where the test process finds a file of the nodes."""
+        return self.cluster.path("ctl", path)
+
+    def leave(self) -> None:
+        """Cancel what still runs, and end the daemon."""
+        self.cluster.run("ctl", ["scancel", "-u", self.name], user=self.name, check=False)
+        self.kill_daemon("TERM")

@@ -1,0 +1,189 @@
+"""Runs real controllers with real learners in a temporary directory, and cleans up every process they leave."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from ffdl_batch.controller.processes import all_processes, status_field
+from ffdl_batch.domain.codec import from_plain
+from ffdl_batch.domain.events import Event, EventKind, FinalRecord, decode_events
+from ffdl_batch.domain.jobdir import AttemptDir, JobDir
+from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Limits, Stores, encode, literal
+from ffdl_batch.runtimes.bare import bare_argv
+from ffdl_batch.runtimes.contract import PROTECTED, Layout, Learners, Places, bare_layout, learner_environment
+
+ROOT = Path(__file__).parents[2]
+JOB_ID = "training-0a1b2c3d4"
+LIMITS = Limits(grace_s=5, kill_wait_s=3, heartbeat_s=0.5)
+MARK = "FFDL_RIG"
+"""Variable by which the rig finds the processes that belong to one test."""
+
+
+class Rig:
+    """One attempt in `base`. Every method that waits fails the test after a generous time."""
+
+    def __init__(self, base: Path) -> None:
+        self.base = base
+        self.job = JobDir(str(base / "jobs" / JOB_ID))
+        self.attempt = AttemptDir(str(base / "jobs" / JOB_ID / "attempt-1"))
+        self.store = base / "store"
+        self.python = sys.executable
+        self.controller: tuple[str, ...] = ("-m", "ffdl_batch.controller")
+        self.env: dict[str, str] = {}
+        self._started: list[subprocess.Popen[bytes]] = []
+        os.makedirs(self.attempt.path, mode=0o700)  # noqa: PTH103 - AttemptDir gives texts
+
+    def write(
+        self,
+        command: str,
+        *,
+        model: Mapping[str, str] | None = None,
+        user_env: Mapping[str, str] | None = None,
+        limits: Limits = LIMITS,
+        places: Places | None = None,
+        **changes: object,
+    ) -> LaunchFile:
+        """The launch file and what lies beside it."""
+        layout = bare_layout(places or Places(self.job, self.attempt, JOB_ID))
+        launch = LaunchFile(
+            job_id=JOB_ID,
+            attempt=1,
+            token=f"{JOB_ID}-1",
+            job_dir=self.job.path,
+            attempt_dir=self.attempt.path,
+            doorbell=str(self.base / "doorbell"),
+            learner=self.learner(command, layout),
+            model_archive=str(self.archive(model or {"main.py": "print('model')\n"})),
+            stores=Stores(str(self.store), str(self.store), str(self.store / "_submitted_code" / "model.zip")),
+            limits=limits,
+            scratch_base=str(self.base),
+            make_dirs=layout.make_dirs,
+        )
+        launch = dataclasses.replace(launch, **changes)  # type: ignore[arg-type]
+        Path(self.attempt.launch).write_text(encode(launch))
+        Path(self.attempt.environment).write_text(json.dumps(dict(user_env or {})))
+        return launch
+
+    def learner(self, command: str, layout: Layout, learners: int = 1) -> LearnerCommand:
+        """A learner without a container."""
+        env = learner_environment(Learners(JOB_ID, command, learners), layout)
+        env[MARK] = literal(str(self.base))
+        return LearnerCommand(argv=bare_argv(), env=env, protected=PROTECTED)
+
+    def archive(self, files: Mapping[str, str]) -> Path:
+        """A model archive; names go in as they are."""
+        path = self.base / "model.zip"
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, text in files.items():
+                archive.writestr(name, text)
+        return path
+
+    def start(self, *arguments: str, native_id: str = "7", **env: str) -> subprocess.Popen[bytes]:
+        """A controller; `head` unless told otherwise."""
+        argv = [self.python, *self.controller, *(arguments or ("head",)), "--launch", self.attempt.launch]
+        full = {**os.environ, **self.env, **env, "FFDL_NATIVE_ID": native_id, MARK: str(self.base)}
+        full.setdefault("PYTHONPATH", str(ROOT))
+        with (self.base / "controller.err").open("ab") as errors, (self.base / "controller.out").open("ab") as output:
+            self._started.append(subprocess.Popen(argv, env=full, stdout=output, stderr=errors))
+        return self._started[-1]
+
+    def run(self, *arguments: str, native_id: str = "7", **env: str) -> int:
+        """A controller until it ends; its exit code."""
+        process = self.start(*arguments, native_id=native_id, **env)
+        return process.wait(timeout=60)
+
+    def final(self) -> FinalRecord:
+        """The final record."""
+        return from_plain(FinalRecord, json.loads(Path(self.attempt.final).read_text()))
+
+    def events(self, source: str = "node-0") -> list[Event]:
+        """Events of one writer so far."""
+        path = Path(self.attempt.event_file(source))
+        return decode_events(path.read_text()) if path.exists() else []
+
+    def ended(self, source: str = "node-0") -> list[Mapping[str, object]]:
+        """The fields of the learners' endings."""
+        return [dict(e.fields) for e in self.events(source) if e.kind is EventKind.LEARNER_ENDED]
+
+    def log(self, learner: int = 1) -> str:
+        """A learner's log."""
+        return Path(self.attempt.training_log(learner)).read_text(errors="replace")
+
+    @property
+    def errors(self) -> str:
+        """Standard error of all controllers so far."""
+        return (self.base / "controller.err").read_text()
+
+    def wait(self, condition: Callable[[], bool], what: str) -> None:
+        """Until the condition holds."""
+        end = time.monotonic() + 30
+        while not condition():
+            assert time.monotonic() < end, f"{what} did not happen; {self.errors}"
+            time.sleep(0.02)
+
+    def wait_for_log(self, text: str) -> None:
+        """Until the learner's log holds the text."""
+        self.wait(lambda: Path(self.attempt.training_log(1)).exists() and text in self.log(), f"{text!r} in the log")
+
+    @property
+    def output(self) -> str:
+        """Standard output of all controllers so far."""
+        return (self.base / "controller.out").read_text()
+
+    def node_pid(self) -> int:
+        """The pid of the node controller."""
+        return int([e for e in self.events() if e.kind is EventKind.STARTED][-1].fields["pid"] or 0)
+
+    def processes(self) -> list[int]:
+        """Everything alive that this test started through controllers."""
+        return [pid for pid in all_processes() if pid != os.getpid() and self._is_ours(pid)]
+
+    def _is_ours(self, pid: int) -> bool:
+        try:
+            environ = Path(f"/proc/{pid}/environ").read_bytes()
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            return False
+        return f"{MARK}={self.base}".encode() in environ.split(b"\0")
+
+    def kill_all(self) -> None:
+        """End what is left, by pid."""
+        for pid in self.processes():
+            if status_field(pid, "Name"):
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+        for process in self._started:
+            process.wait(timeout=30)
+
+
+@contextmanager
+def rig(base: Path) -> Iterator[Rig]:
+    """A rig that leaves no process behind, also when the test fails."""
+    made = Rig(base)
+    try:
+        yield made
+    finally:
+        made.kill_all()
+
+
+def oldest_python(candidates: Sequence[str] = ("python3.9", "python3.10", "python3.11", "python3")) -> str:
+    """The oldest Python from 3.9 up on this machine."""
+    from shutil import which
+
+    return next((path for path in map(which, candidates) if path and _runs(path)), sys.executable)
+
+
+def _runs(python: str) -> bool:
+    check = [python, "-I", "-c", "import sys; sys.exit(sys.version_info < (3, 9))"]
+    return subprocess.run(check, check=False, capture_output=True).returncode == 0

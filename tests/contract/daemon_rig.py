@@ -1,0 +1,201 @@
+"""Starts real daemons for tests, talks to them over their socket, and ends every one of them by its pid."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import http.client
+import io
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+FAKED = ("-m", "tests.fakes.daemon_with_fake_scheduler")
+PLAIN = ("-m", "ffdl_batch.daemon.main")
+LIMIT_S = 40.0
+"""How long a test waits for what must happen; never how long it takes."""
+
+MANIFEST = """\
+name: digits
+framework:
+  name: custom
+  version: python-numpy
+  command: python3 train.py
+"""
+
+
+def until(condition: Callable[[], Any], what: str) -> Any:
+    """The condition's first true value; fails the test when it does not come."""
+    deadline = time.monotonic() + LIMIT_S
+    while time.monotonic() < deadline:
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.02)
+    raise AssertionError(f"waited {LIMIT_S:g} s for {what}")
+
+
+class UnixHttp(http.client.HTTPConnection):
+    """HTTP over a Unix socket."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("ffdl", timeout=LIMIT_S)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(LIMIT_S)
+        self.sock.connect(os.fspath(self._path))
+
+
+@dataclass
+class Site:
+    """A state directory, a socket, and the daemons that were started on them."""
+
+    directory: Path
+    idle_exit_s: float = 60.0
+    more_environment: Mapping[str, str] = field(default_factory=dict)
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    @property
+    def state(self) -> Path:
+        return self.directory / "state"
+
+    @property
+    def socket(self) -> Path:
+        return self.directory / "run" / "ffdl.sock"
+
+    @property
+    def log(self) -> str:
+        return "\n".join(
+            path.read_text() for path in (self.directory / "err", self.state / "daemon.log") if path.exists()
+        )
+
+    def environment(self) -> dict[str, str]:
+        """As bare as cron's: no HOME, no XDG_*."""
+        return {
+            "PATH": os.defpath,
+            "PYTHONPATH": str(REPOSITORY),
+            "FFDL_STATE_DIR": str(self.state),
+            "FFDL_SOCKET": str(self.socket),
+            "FFDL_BACKEND": "fake",
+            "FFDL_IDLE_EXIT_S": str(self.idle_exit_s),
+            "FFDL_WATCH_INTERVAL_S": "0.2",
+            "FFDL_DOORBELL_INTERVAL_S": "0.1",
+            **self.more_environment,
+        }
+
+    def launch(self, *arguments: str, program: tuple[str, ...] = FAKED) -> subprocess.Popen[bytes]:
+        """Start a daemon and return at once."""
+        with (self.directory / "err").open("ab") as errors:
+            process = subprocess.Popen(
+                [sys.executable, *program, "--personal", *arguments],
+                cwd="/",
+                env=self.environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=errors,
+                stderr=errors,
+                start_new_session=True,
+            )
+        self.processes.append(process)
+        return process
+
+    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+        """Start a daemon and wait until it answers."""
+        process = self.launch(*arguments)
+
+        def answers() -> bool:
+            assert process.poll() is None, f"the daemon ended with {process.returncode}:\n{self.log}"
+            return self.is_served()
+
+        until(answers, f"the daemon to answer; its log:\n{self.log}")
+        return process
+
+    def is_served(self) -> bool:
+        try:
+            return self.ask("GET", "/api/v1/health")[0] == 200
+        except OSError:
+            return False
+
+    def ask(
+        self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
+    ) -> tuple[int, dict[str, Any]]:
+        """Status and JSON of one request on a connection of its own."""
+        connection = UnixHttp(self.socket)
+        try:
+            data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+            connection.request(method, path, data, {"Content-Type": "application/json", **(headers or {})})
+            response = connection.getresponse()
+            text = response.read()
+            return response.status, json.loads(text) if text else {}
+        finally:
+            connection.close()
+
+    def submit(self, key: str) -> dict[str, Any]:
+        """The result of submitting one small job; its archive is sent, too."""
+        archive = model_zip()
+        digest = hashlib.sha256(archive).hexdigest()
+        if self.ask("HEAD", f"/api/v1/archives/{digest}")[0] == 404:
+            status, reply = self.ask("PUT", f"/api/v1/archives/{digest}", archive)
+            assert status == 200, reply
+        status, reply = self.ask("POST", "/api/v1/jobs", {"submissions": [submission(key, digest)]})
+        assert status == 200, reply
+        result: dict[str, Any] = reply["results"][0]
+        assert result["problem"] is None, result
+        return result
+
+    def state_of(self, job_id: str) -> str:
+        return str(self.ask("GET", f"/api/v1/jobs/{job_id}")[1]["job"]["state"])
+
+    def close(self) -> None:
+        """End what was started, by pid, and wait for each."""
+        for process in self.processes:
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGKILL)
+            process.wait()
+        lock = self.state / "daemon.lock"
+        if lock.exists():  # a daemon that `dial` started
+            pid = json.loads(lock.read_text())["pid"]
+            if pid not in {process.pid for process in self.processes}:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+
+def model_zip() -> bytes:
+    """A model archive, always the same."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr(zipfile.ZipInfo("train.py"), "print('x')\n")
+    return buffer.getvalue()
+
+
+def submission(key: str, digest: str) -> dict[str, Any]:
+    """The JSON of one submission."""
+    return {
+        "manifest": MANIFEST,
+        "manifest_name": "manifest.yml",
+        "base_dir": "/",
+        "archive": digest,
+        "key": key,
+        "backend": "fake",
+    }
+
+
+@contextlib.contextmanager
+def site_in(directory: Path, **values: Any) -> Iterator[Site]:
+    """A site whose daemons are gone afterwards."""
+    site = Site(directory, **values)
+    try:
+        yield site
+    finally:
+        site.close()

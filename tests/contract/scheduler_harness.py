@@ -1,0 +1,314 @@
+"""Brings a backend up for the contract suite: a tree, an adapter made by its entry point, and a world to run in.
+
+Backends are found by entry point. A new adapter gets a harness here, and the suite runs over it.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import signal
+import sys
+import time
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ffdl_batch.domain.events import EventKind, decode_events
+from ffdl_batch.domain.job import JobId, attempt_token, new_job_id
+from ffdl_batch.domain.jobdir import AttemptDir, Root
+from ffdl_batch.domain.observation import NativeId, Observation, Phase
+from ffdl_batch.domain.spec import BatchOptions, Framework, JobSpec, Resources
+from ffdl_batch.ports.registry import AdapterContext, create_adapter
+from ffdl_batch.ports.scheduler import BackendFacts, LaunchPlan, LaunchRequest, Scheduler
+
+WAIT_S = 60.0
+FAKES = Path(__file__).parents[1] / "fakes" / "bin"
+
+
+class Harness:
+    """One backend. `settings` go to the adapter; the tree is below `base`."""
+
+    backend = ""
+    image = ""
+    forgets = False
+    has_gateway_faults = False
+
+    def __init__(self, base: Path, settings: Mapping[str, object] | None = None) -> None:
+        self.base = base
+        self.root = Root(str(base / "tree"))
+        Path(self.root.doorbell).mkdir(parents=True, mode=0o700)
+        context = AdapterContext(self.root.path, getpass.getuser(), os.getuid())
+        self.scheduler: Scheduler = create_adapter(self.backend, {**(settings or {})}, context)
+        self._facts: BackendFacts | None = None
+
+    @property
+    def facts(self) -> BackendFacts:
+        """Asked once."""
+        if self._facts is None:
+            self._facts = self.scheduler.probe()
+        return self._facts
+
+    def request(self, command: str = "true", **changes: Any) -> LaunchRequest:
+        """An attempt of a new job. `changes` are fields of the request; `batch` and `resources` replace the spec's."""
+        job = changes.pop("job_id", None) or new_job_id()
+        spec = JobSpec(
+            name="contract",
+            framework=Framework("custom", "test", command),
+            resources=changes.pop("resources", Resources(cpus=1, memory_bytes=64 * 1024**2)),
+            batch=changes.pop("batch", BatchOptions()),
+            data_stores=changes.pop("data_stores", ()),
+            base_dir=str(self.base),
+        )
+        job_dir = Root(changes.pop("root", self.root.path)).job(job)
+        request = LaunchRequest(
+            job_id=JobId(job),
+            attempt=1,
+            token=attempt_token(JobId(job), 1),
+            spec=spec,
+            job_dir=job_dir,
+            attempt_dir=job_dir.attempt(1),
+            doorbell=self.root.doorbell,
+            facts=self.facts,
+            image=self.image,
+        )
+        return replace(request, **changes)
+
+    def write(self, plan: LaunchPlan) -> LaunchPlan:
+        """What the deployer does before it submits."""
+        attempt = Path(plan.attempt_dir.path)
+        attempt.mkdir(parents=True, mode=0o700, exist_ok=True)
+        with zipfile.ZipFile(plan.launch.model_archive, "w") as archive:
+            archive.writestr("main.py", "print('model')\n")
+        for file in plan.files:
+            path = attempt / file.name
+            path.write_text(file.text, encoding="utf-8")
+            path.chmod(file.mode)
+        return plan
+
+    def prepare(self, command: str = "true", **changes: Any) -> LaunchPlan:
+        """Plan and write."""
+        return self.write(self.scheduler.plan(self.request(command, **changes)))
+
+    def submit(self, command: str = "true", **changes: Any) -> tuple[NativeId, LaunchPlan]:
+        """Plan, write, submit."""
+        plan = self.prepare(command, **changes)
+        return self.scheduler.submit(plan), plan
+
+    def observe(self, native: NativeId) -> Observation | None:
+        """One job."""
+        return self.scheduler.observe([native]).get(native)
+
+    def await_end(self, native: NativeId) -> Observation:
+        """The observation of its end."""
+        return self.await_observation(native, lambda seen: seen.phase is Phase.ENDED)
+
+    def await_observation(self, native: NativeId, fits: Callable[[Observation], bool]) -> Observation:
+        """The first observation that fits."""
+        last: Observation | None = None
+
+        def look() -> bool:
+            nonlocal last
+            last = self.observe(native)
+            return last is not None and fits(last)
+
+        self.wait(look, lambda: f"{native} is {last}; {self.diagnosis()}")
+        assert last is not None
+        return last
+
+    def wait(self, condition: Callable[[], bool], what: Callable[[], str]) -> None:
+        """Until the condition holds; fails with `what()` after a generous time."""
+        end = time.monotonic() + WAIT_S
+        while not condition():
+            assert time.monotonic() < end, what()
+            time.sleep(0.05)
+
+    def log(self, plan: LaunchPlan) -> str:
+        """What the first learner wrote."""
+        path = Path(plan.attempt_dir.training_log(1))
+        return path.read_text(encoding="utf-8", errors="surrogateescape") if path.exists() else ""
+
+    def await_log(self, plan: LaunchPlan, text: str) -> None:
+        """Until the learner wrote it."""
+        self.wait(lambda: text in self.log(plan), lambda: f"no {text!r} in {self.log(plan)!r}; {self.diagnosis()}")
+
+    def executions(self, attempt: AttemptDir) -> int:
+        """How often a learner was started in this attempt."""
+        files = Path(attempt.events).glob("*.jsonl")
+        events = [event for file in files for event in decode_events(file.read_text())]
+        return sum(1 for event in events if event.kind is EventKind.LEARNER_STARTED)
+
+    def diagnosis(self) -> str:
+        """What helps to understand a failure."""
+        logs = [p.read_text(errors="replace")[-800:] for p in self.base.rglob("batch.log")]
+        return f"batch logs: {logs}"
+
+    def freeze(self) -> None:
+        """Keep jobs that are submitted from now on waiting, where the world can do that."""
+
+    def close(self) -> None:
+        """End everything that was started."""
+        for pid in self._own_processes():
+            _kill(pid)
+
+    def _own_processes(self) -> list[int]:
+        """Processes whose command line, directory or environment lies in this harness's directory."""
+        mark = str(self.base).encode()
+        found = []
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit() or int(entry.name) == os.getpid():
+                continue
+            try:
+                text = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+            except OSError:
+                continue
+            if mark in text:
+                found.append(int(entry.name))
+        return found
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+class LocalHarness(Harness):
+    """Real processes on this machine."""
+
+    backend = "local"
+
+    def __init__(self, base: Path, settings: Mapping[str, object] | None = None) -> None:
+        super().__init__(base, {"scratch_base": str(base), "max_jobs": 2, **(settings or {})})
+
+    def close(self) -> None:
+        """As the parent; twice, because killed supervisors leave children behind."""
+        for _ in range(2):
+            super().close()
+
+
+class FakeSlurmHarness(Harness):
+    """The adapter with its command-line gateway against the executables in tests/fakes/bin."""
+
+    backend = "slurm"
+    image = "/images/custom.sif"
+    forgets = True
+    has_gateway_faults = True
+    SITE = (
+        ("main*", "1-00:00:00", "8", "4000", "gpu:a100:4(S:0-1)", "n[1-2]"),
+        ("main*", "1-00:00:00", "16", "8000", "gpu:v100:2,shard:8", "n3"),
+        ("cpu", "infinite", "64", "256000", "(null)", "c[1-9]"),
+    )
+
+    def __init__(self, base: Path, settings: Mapping[str, object] | None = None) -> None:
+        self.state = base / "slurm"
+        for name in ("jobs", "gone", "steps"):
+            (self.state / name).mkdir(parents=True)
+        (self.state / "site.json").write_text(json.dumps(self.SITE))
+        self._saved = {name: os.environ.get(name) for name in ("PATH", "SLURM_CONF", "SLURM_CLUSTERS")}
+        python = str(Path(sys.executable).parent)
+        os.environ["PATH"] = os.pathsep.join((str(FAKES), python, os.environ["PATH"]))
+        os.environ["SLURM_CONF"] = str(self.state / "slurm.conf")
+        os.environ.pop("SLURM_CLUSTERS", None)
+        scratch = base / "scratch"
+        scratch.mkdir()
+        defaults = {"scratch_base": str(scratch), "command_timeout_s": 20, "python": sys.executable}
+        super().__init__(base, {**defaults, **(settings or {})})
+
+    def spoil(self, command: str, *faults: str) -> None:
+        """The next calls of a command go wrong."""
+        path = self.state / "faults.json"
+        known = json.loads(path.read_text()) if path.exists() else {}
+        path.write_text(json.dumps({**known, command: list(faults)}))
+
+    def calls(self, command: str) -> list[dict[str, Any]]:
+        """How a command was called so far."""
+        log = self.state / "calls.log"
+        lines = log.read_text().splitlines() if log.exists() else []
+        return [call for call in map(json.loads, lines) if call["command"] == command]
+
+    def accepted(self) -> list[str]:
+        """Ids of all accepted jobs."""
+        return sorted(path.stem for path in (self.state / "jobs").glob("*.sh"))
+
+    def script(self, native: NativeId) -> str:
+        """What the fake controller got."""
+        return (self.state / "jobs" / f"{native.job}.sh").read_text()
+
+    def forget(self, native: NativeId) -> None:
+        """As MinJobAge does."""
+        (self.state / "jobs" / f"{native.job}.json").rename(self.state / "gone" / f"{native.job}.json")
+
+    def keep_accounts(self) -> None:
+        """Switch the accounting on."""
+        (self.state / "accounting").touch()
+
+    def freeze(self) -> None:
+        """Jobs stay pending until `thaw`."""
+        (self.state / "hold").touch()
+
+    def thaw(self) -> None:
+        """Jobs may run."""
+        (self.state / "hold").unlink()
+
+    def diagnosis(self) -> str:
+        """As the parent, with the runner's complaints."""
+        path = self.state / "runner.err"
+        return f"{super().diagnosis()}; runner: {path.read_text()[-500:] if path.exists() else ''}"
+
+    def close(self) -> None:
+        """Kill the runners, give the environment back."""
+        for _ in range(2):
+            super().close()
+        for name, value in self._saved.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+class RealSlurmHarness(Harness):
+    """A real cluster, named by the environment: FFDL_CONTRACT_ROOT (a directory that the nodes see),
+    FFDL_CONTRACT_IMAGE (a learner image there), FFDL_CONTRACT_PYTHON (interpreter on the nodes, may be empty)."""
+
+    backend = "slurm"
+    forgets = True
+
+    def __init__(self, base: Path, settings: Mapping[str, object] | None = None) -> None:
+        shared = Path(os.environ["FFDL_CONTRACT_ROOT"]) / f"contract-{os.getpid()}-{base.name}"
+        shared.mkdir(parents=True)
+        self.image = os.environ["FFDL_CONTRACT_IMAGE"]
+        python = os.environ.get("FFDL_CONTRACT_PYTHON", "")
+        super().__init__(shared, {"python": python, **(settings or {})})
+        self.submitted: list[NativeId] = []
+
+    def submit(self, command: str = "true", **changes: Any) -> tuple[NativeId, LaunchPlan]:
+        """As the parent; remembered, to be cancelled."""
+        native, plan = super().submit(command, **changes)
+        self.submitted.append(native)
+        return native, plan
+
+    def close(self) -> None:
+        """Cancel what still runs; the cluster's own processes are not ours to kill."""
+        for native in self.submitted:
+            self.scheduler.cancel(native)
+
+
+def real_backends() -> list[str]:
+    """Names of the real clusters to run on: slurm-cli, slurm-pyslurm."""
+    return [name for name in os.environ.get("FFDL_CONTRACT_BACKENDS", "").split(",") if name]
+
+
+def open_harness(name: str, base: Path) -> Harness:
+    """The harness of one parameter of the suite."""
+    if name == "local":
+        return LocalHarness(base)
+    if name == "slurm":
+        return FakeSlurmHarness(base)
+    if name in ("slurm-cli", "slurm-pyslurm"):
+        return RealSlurmHarness(base, {"gateway": name.removeprefix("slurm-")})
+    raise AssertionError(f"the adapter {name} has no harness; write one in {Path(__file__).name}")

@@ -1,0 +1,179 @@
+"""What a learner sees: FfDL's contract in bare form; the controller as a zipapp under the oldest Python here."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.controller.bundle import build_zipapp
+from ffdl_batch.controller.isolate import probe
+from ffdl_batch.domain.events import Outcome
+from ffdl_batch.domain.launch import Stores
+from ffdl_batch.runtimes.bare import isolated_argv
+from ffdl_batch.runtimes.contract import Places
+from tests.contract.controller_rig import JOB_ID, ROOT, Rig, oldest_python, rig
+
+DUMP = "import json, os; json.dump(dict(os.environ), open(os.environ['RESULT_DIR'] + '/env.json', 'w'))\n"
+DUMP_AND_PLACE = "python3 main.py; pwd > $RESULT_DIR/pwd"
+
+
+@pytest.fixture(name="run")
+def made(tmp_path: Path) -> Iterator[Rig]:
+    with rig(tmp_path) as one:
+        yield one
+
+
+def seen(run: Rig) -> dict[str, str]:
+    found = json.loads((Path(run.attempt.results) / "env.json").read_text())
+    assert isinstance(found, dict)
+    return found
+
+
+def places(run: Rig, *, copied: bool) -> Places:
+    data, bucket = run.base / "bucket" / "in", run.base / "bucket" / "out"
+    data.mkdir(parents=True)
+    bucket.mkdir()
+    hosts = ("", "") if copied else (str(data), str(bucket))
+    return Places(run.job, run.attempt, JOB_ID, "in", "out", *hosts, copied=copied)
+
+
+@pytest.mark.parametrize("copied", [False, True], ids=["mounted", "copied"])
+def test_the_environment_is_ffdls(run: Rig, copied: bool) -> None:
+    run.write(DUMP_AND_PLACE, model={"main.py": DUMP}, places=places(run, copied=copied))
+    host = {"KUBERNETES_PORT": "x", "DLAAS_JOB": "x", "APPTAINER_BIND": "/etc", "SINGULARITYENV_X": "1", "SECRET": "x"}
+    assert run.run(**host) == 0, run.errors
+    env = seen(run)
+    expected = {
+        "DATA_DIR": run.attempt.data if copied else str(run.base / "bucket" / "in"),
+        "RESULT_DIR": run.attempt.results,
+        "RESULT_BUCKET_DIR": "" if copied else str(run.base / "bucket" / "out"),
+        "CHECKPOINT_DIR": run.job.checkpoints,
+        "MODEL_DIR": run.attempt.model,
+        "LOG_DIR": run.attempt.learner_logs(1),
+        "JOB_STATE_DIR": run.attempt.state,
+        "TRAINING_ID": JOB_ID,
+        "TRAINING_COMMAND": DUMP_AND_PLACE,
+        "GPU_COUNT": "0.000000",
+        "NUM_LEARNERS": "1",
+        "LEARNER_ID": "1",
+        "LEARNER_NAME_PREFIX": f"learner-{JOB_ID}",
+        "DOWNWARD_API_POD_NAME": f"learner-{JOB_ID}-0",
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+        "MASTER_ADDR": "127.0.0.1",
+    }
+    assert {name: env.get(name) for name in expected} == expected
+    assert (Path(run.attempt.results) / "pwd").read_text().strip() == env["MODEL_DIR"]
+    assert env["PYTHONPATH"].split(":")[-1] == env["MODEL_DIR"]
+    unwanted = ("KUBERNETES", "DLAAS", "APPTAINER", "SINGULARITY", "SECRET", "HOSTNAME", "FFDL_EXPORTS", "DATA_STORE")
+    assert [name for name in env if name.startswith(unwanted)] == []
+
+
+def test_the_users_variables_arrive_unread_and_cannot_replace_the_contract(run: Rig) -> None:
+    nasty = {"A": "$(id) `id` \\ ' \" \n end ", "B": "ü\r\n", "EMPTY": "", "MODEL_DIR": "/x", "RANK": "9", "C": "{x}"}
+    run.write("python3 main.py", model={"main.py": DUMP}, user_env=nasty)
+    assert run.run() == 0
+    env = seen(run)
+    assert {name: env[name] for name in ("A", "B", "EMPTY", "RANK", "C")} == {
+        name: nasty[name] for name in ("A", "B", "EMPTY", "RANK", "C")
+    }
+    assert env["MODEL_DIR"] == run.attempt.model
+
+
+@pytest.mark.parametrize("name", ["UID", "a-b", "APPTAINERENV_X", ""])
+def test_a_variable_that_cannot_be_set_is_named(run: Rig, name: str) -> None:
+    run.write("touch $RESULT_DIR/ran", user_env={name: "1"})
+    assert run.run() == 127
+    assert (run.final().outcome, run.final().error_code) == (Outcome.FAILED, "C101")
+    assert name in run.final().message
+    assert not (Path(run.attempt.results) / "ran").exists()
+
+
+def test_the_command_is_shell_text(run: Rig) -> None:
+    run.write("for i in 1 2;\ndo\r\necho $i;\ndone; false || echo \"a  b\" 'c' | cat; printf e >&2")
+    assert run.run() == 0
+    assert run.log() == "1\n2\na  b c\ne"
+
+
+def test_the_zipapp_runs_under_the_oldest_python(run: Rig) -> None:
+    target = run.base / "ffdl-controller.pyz"
+    build_zipapp(target)
+    first = target.read_bytes()
+    build_zipapp(target)
+    assert target.read_bytes() == first
+    run.python, run.controller = oldest_python(), ("-I", "-S", str(target))
+    run.env = {"PYTHONPATH": "/nonexistent"}
+    run.write("echo from a zip")
+    assert run.run() == 0, run.errors
+    assert run.log() == "from a zip\n"
+    assert run.final().outcome is Outcome.COMPLETED
+
+
+def test_the_controller_imports_only_what_the_zipapp_holds() -> None:
+    code = (
+        "import sys, ffdl_batch.controller.head, ffdl_batch.controller.node, ffdl_batch.controller.isolate;"
+        "print(*sorted(m for m in sys.modules if m.startswith('ffdl_batch.domain.')))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    assert found.split() == [f"ffdl_batch.domain.{name}" for name in ("codec", "events", "jobdir", "launch")]
+
+
+ISOLATED = """
+import os, socket
+server = socket.socket(); server.bind(("127.0.0.1", 0)); server.listen()
+socket.create_connection(server.getsockname()).close()
+names = [name for _, name in socket.if_nameindex()]
+try:
+    socket.create_connection(("192.0.2.1", 9), timeout=5)
+    reached = "reached"
+except OSError as error:
+    reached = error.strerror
+caps = [line.split()[1] for line in open("/proc/self/status") if line.startswith(("CapEff", "CapBnd", "CapPrm"))]
+print(names, reached, set(caps), os.getuid())
+"""
+
+
+def test_an_isolated_learner_reaches_only_itself(run: Rig) -> None:
+    """Where the kernel refuses user namespaces, the learner is not started at all (fails closed)."""
+    launch = run.write("python3 main.py", model={"main.py": ISOLATED})
+    controller = (sys.executable, str(build(run)))
+    run.write(
+        "python3 main.py",
+        model={"main.py": ISOLATED},
+        learner=type(launch.learner)(isolated_argv(controller), launch.learner.env, protected=launch.learner.protected),
+    )
+    code = run.run()
+    if probe():
+        assert (code, run.final().error_code) == (125, "S105")
+        assert "no network namespace" in run.final().message
+    else:
+        assert code == 0, run.log()
+        assert run.log() == f"['lo'] Network is unreachable {{'{0:016x}'}} {os.getuid()}\n"
+
+
+def build(run: Rig) -> Path:
+    target = run.base / "c.pyz"
+    build_zipapp(target)
+    return target
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small file system; the test run as root does")
+def test_a_full_disk_loses_neither_the_exit_code_nor_the_last_words(run: Rig) -> None:
+    small = run.base / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(small)], check=True)
+    try:
+        with rig(small) as tight:
+            command = "dd if=/dev/zero of=$RESULT_DIR/fill bs=4k; echo full; exit 7"
+            tight.write(command, stores=Stores(results=str(run.base / "out")))
+            assert tight.run() == 7
+            assert (tight.final().exit_code, tight.final().error_code) == (7, "C201")
+            assert tight.ended()[0]["exit_code"] == 7
+    finally:
+        subprocess.run(["umount", "-l", str(small)], check=True)

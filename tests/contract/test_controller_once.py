@@ -1,0 +1,194 @@
+"""At most one execution, whatever is delivered twice or killed: real controllers on this machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.domain.events import EventKind, Outcome
+from ffdl_batch.domain.launch import Limits
+from tests.contract.controller_rig import Rig, rig
+
+COUNT = "echo ran >> {base}/counter"
+
+
+@pytest.fixture(name="run")
+def made(tmp_path: Path) -> Iterator[Rig]:
+    with rig(tmp_path) as one:
+        yield one
+
+
+def count(run: Rig) -> int:
+    path = run.base / "counter"
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+@pytest.mark.parametrize("ids", [("7", "8"), ("7", "7")], ids=["two jobs", "one job twice"])
+def test_of_two_racing_heads_exactly_one_executes(run: Rig, ids: tuple[str, str]) -> None:
+    run.write(f"echo ran >> '{run.base}/counter'; sleep 1")
+    heads = [run.start(native_id=native_id) for native_id in ids]
+    codes = sorted(head.wait(timeout=60) for head in heads)
+    assert codes == [0, 73], run.errors
+    assert count(run) == 1
+    assert "is executed by" in run.errors
+    assert [e.kind for e in run.events("head")].count(EventKind.CLAIMED) == 1
+
+
+def test_a_second_head_after_the_end_changes_nothing(run: Rig) -> None:
+    run.write(f"echo ran >> '{run.base}/counter'")
+    assert run.run(native_id="7") == 0
+    before = Path(run.attempt.final).read_bytes()
+    assert run.run(native_id="8") == 73
+    assert run.run(native_id="7") == 0
+    assert (count(run), Path(run.attempt.final).read_bytes()) == (1, before)
+
+
+def test_a_failure_is_not_tried_again_by_a_requeue(run: Rig) -> None:
+    run.write(f"echo ran >> '{run.base}/counter'; exit 4")
+    assert [run.run(), run.run()] == [4, 4]
+    assert count(run) == 1
+
+
+def test_what_was_ended_from_outside_goes_on_under_the_same_id(run: Rig) -> None:
+    run.write(f"echo ran >> '{run.base}/counter'; echo up; [ -e '{run.base}/go' ] || sleep 60")
+    head = run.start()
+    run.wait_for_log("up")
+    head.send_signal(signal.SIGTERM)
+    assert head.wait(timeout=30) == 143
+    (run.base / "go").touch()
+    assert run.run() == 0, run.errors
+    assert (run.final().outcome, run.final().restart, count(run)) == (Outcome.COMPLETED, 1, 2)
+    claims = [e.fields["restart"] for e in run.events("head") if e.kind is EventKind.CLAIMED]
+    assert claims == [0, 1]
+    numbers = [e.seq for e in run.events("head")]
+    assert numbers == list(range(1, len(numbers) + 1))
+
+
+def test_a_head_killed_while_the_learner_runs_adopts_its_node_controller(run: Rig) -> None:
+    run.write(f"echo ran >> '{run.base}/counter'; echo up; while [ ! -e '{run.base}/go' ]; do sleep 0.05; done")
+    head = run.start()
+    run.wait_for_log("up")
+    head.kill()
+    head.wait(timeout=30)
+    second = run.start()
+    run.wait(lambda: len([e for e in run.events("head") if e.kind is EventKind.CLAIMED]) == 2, "the second claim")
+    (run.base / "go").touch()
+    assert second.wait(timeout=30) == 0, run.errors
+    assert (count(run), run.final().outcome) == (1, Outcome.COMPLETED)
+
+
+def test_a_head_killed_after_the_learner_had_ended_does_not_run_it_again(run: Rig) -> None:
+    run.write(f"echo ran >> '{run.base}/counter'; echo up; while [ ! -e '{run.base}/go' ]; do sleep 0.05; done")
+    head = run.start()
+    run.wait_for_log("up")
+    head.kill()
+    head.wait(timeout=30)
+    (run.base / "go").touch()
+    run.wait(lambda: any(e.kind is EventKind.STORED for e in run.events()) and not run.processes(), "the end")
+    assert not Path(run.attempt.final).exists()
+    assert run.run() == 0
+    assert (count(run), run.final().outcome, run.final().stored) == (1, Outcome.COMPLETED, True)
+
+
+def test_a_node_controller_killed_leaves_no_learner_behind(run: Rig) -> None:
+    run.write(f"echo ran >> '{run.base}/counter'; echo up; sleep 60")
+    head = run.start()
+    run.wait_for_log("up")
+    os.kill(run.node_pid(), signal.SIGKILL)
+    assert head.wait(timeout=30) == 74
+    assert (run.final().error_code, run.final().stored) == ("S106", False)
+    assert "died without a word" in run.final().message
+    assert run.processes() == []
+
+
+def test_both_controllers_killed_the_orphan_is_ended_before_its_successor_starts(run: Rig) -> None:
+    command = f"[ -e '{run.base}/go' ] && exit 0; echo up; while :; do echo x >> '{run.base}/alive'; sleep 0.05; done"
+    run.write(command)
+    head = run.start()
+    run.wait_for_log("up")
+    head.kill()
+    head.wait(timeout=30)
+    os.kill(run.node_pid(), signal.SIGKILL)
+    (run.base / "go").touch()
+    assert run.run() == 0, run.errors
+    size = (run.base / "alive").stat().st_size
+    assert run.processes() == []
+    assert (run.base / "alive").stat().st_size == size
+    assert run.final().outcome is Outcome.COMPLETED
+
+
+def test_a_torn_event_line_is_cut_off_by_the_next_writer(run: Rig) -> None:
+    run.write("true")
+    os.makedirs(run.attempt.events)  # noqa: PTH103 - AttemptDir gives texts
+    Path(run.attempt.event_file("node-0")).write_text(
+        '{"seq":1,"at":1.0,"source":"node-0","kind":"started"}\n{"seq":2,'
+    )
+    assert run.run() == 0
+    assert [e.seq for e in run.events()] == list(range(1, len(run.events()) + 1))
+
+
+CATCHES = """
+import os, signal, sys, time
+def save(*_):
+    open(os.environ["CHECKPOINT_DIR"] + "/saved-" + os.environ["LEARNER_ID"], "w").write("saved")
+    sys.exit(0)
+signal.signal(signal.SIGUSR2, save)
+print("up", flush=True)
+time.sleep(60)
+"""
+IGNORES = "import time; print('up', flush=True); time.sleep(60)\n"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "python3 main.py",
+        "python3 main.py | tee $RESULT_DIR/out",
+        "true && python3 -u main.py 2>&1 | cat; true",
+        "bash -c 'python3 main.py; true'",
+        "exec python3 main.py",
+    ],
+    ids=["eval", "pipe", "pipe in a list", "nested shell", "exec"],
+)
+def test_a_checkpoint_request_reaches_the_program_that_catches_it(run: Rig, command: str) -> None:
+    run.write(command, model={"main.py": CATCHES})
+    head = run.start()
+    run.wait_for_log("up")
+    head.send_signal(signal.SIGURG)
+    assert head.wait(timeout=30) == 0, run.errors
+    assert (Path(run.job.checkpoints) / "saved-1").read_text() == "saved"
+    assert (Path(run.attempt.state) / "halt").exists()
+    final = run.final()
+    assert (final.outcome, final.stored) == (Outcome.HALTED, True)
+
+
+def test_a_program_that_catches_nothing_sees_the_file_and_is_ended_after_the_grace(run: Rig) -> None:
+    run.write("python3 main.py", model={"main.py": IGNORES}, limits=Limits(grace_s=1, kill_wait_s=3))
+    head = run.start()
+    run.wait_for_log("up")
+    os.kill(run.node_pid(), signal.SIGURG)  # as a scheduler delivers it
+    assert head.wait(timeout=30) == 0
+    assert (run.final().outcome, run.ended()[0]["ended_by"]) == (Outcome.HALTED, "halt")
+
+
+def test_a_program_that_looks_for_the_halt_file(run: Rig) -> None:
+    run.write("while [ ! -e $JOB_STATE_DIR/halt ]; do echo up; sleep 0.05; done; echo saved > $CHECKPOINT_DIR/x")
+    head = run.start()
+    run.wait_for_log("up")
+    head.send_signal(signal.SIGURG)
+    assert head.wait(timeout=30) == 0
+    assert (Path(run.job.checkpoints) / "x").exists()
+    assert run.final().outcome is Outcome.HALTED
+
+
+def test_a_program_that_fails_after_a_request_has_failed(run: Rig) -> None:
+    run.write("trap 'exit 6' USR2; echo up; while :; do sleep 0.05; done")
+    head = run.start()
+    run.wait_for_log("up")
+    head.send_signal(signal.SIGURG)
+    assert head.wait(timeout=30) == 6
+    assert (run.final().outcome, run.final().error_code) == (Outcome.FAILED, "C201")

@@ -1,0 +1,281 @@
+"""Real head and node controllers with real learners on this machine: how attempts end."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.domain.events import EventKind, Outcome
+from ffdl_batch.domain.launch import Copy, LearnerCommand, Limits, Stores
+from tests.contract.controller_rig import JOB_ID, Rig, rig
+
+
+@pytest.fixture(name="run")
+def made(tmp_path: Path) -> Iterator[Rig]:
+    with rig(tmp_path) as one:
+        yield one
+
+
+def test_a_success_is_stored_and_proved(run: Rig) -> None:
+    run.write(
+        "python3 main.py; echo out > $RESULT_DIR/result.txt; ./tool.sh",
+        model={
+            "main.py": "print('from the model')\n",
+            "tool.sh": "#!/bin/sh\necho tool ran >&2\n",
+            "sub/x.txt": "x",
+        },
+    )
+    assert run.run() == 0, run.errors
+    final = run.final()
+    assert (final.outcome, final.stored, final.exit_code, final.native_id) == (Outcome.COMPLETED, True, 0, "7")
+    assert (run.store / "result.txt").read_text() == "out\n"
+    assert (run.store / "learner-1" / "training-log.txt").read_text() == "from the model\ntool ran\n"
+    assert zipfile.is_zipfile(run.store / "_submitted_code" / "model.zip")
+    state = Path(run.attempt.state)
+    for phase in ("load-model", "load-data", "learner", "store-results", "store-logs"):
+        assert (state / f"{phase}.start").exists()
+        assert int((state / f"{phase}.start_time").read_text()) > 10**12
+        assert (state / f"{phase}.exit").read_text() == "0\n"
+    assert (state / JOB_ID).exists()
+    assert (state / "latest-log").read_text() == run.log()
+    assert (run.base / "doorbell" / JOB_ID).exists()
+    assert not list(run.base.glob("ffdl-*"))
+    kinds = [e.kind for e in run.events("head")]
+    assert kinds == [EventKind.CLAIMED, EventKind.STARTED, EventKind.FINAL]
+    assert run.processes() == []
+
+
+def test_a_failing_learner_shows_its_code_and_last_words(run: Rig) -> None:
+    run.write("for i in $(seq 30); do echo line $i; done; printf 'step 1\\rstep 2\\n\\033[31mred\\033[0m\\n'; exit 3")
+    assert run.run() == 3
+    final = run.final()
+    assert (final.outcome, final.stored, final.exit_code, final.error_code) == (Outcome.FAILED, True, 3, "C201")
+    assert len(final.log_tail) == 20
+    assert final.log_tail[-3:] == ("line 30", "step 2", "red")
+    assert (run.store / "learner-1" / "training-log.txt").exists()
+    assert (Path(run.attempt.state) / "learner.exit").read_text() == "3\n"
+
+
+def test_a_learner_killed_by_a_signal(run: Rig) -> None:
+    run.write("kill -ABRT $$")
+    assert run.run() == 128 + signal.SIGABRT
+    final = run.final()
+    assert (final.exit_signal, final.error_code, final.exit_code) == (signal.SIGABRT, "C201", None)
+    assert "SIGABRT" in final.message
+
+
+def test_no_shell_is_the_runtimes_fault(run: Rig) -> None:
+    launch = run.write("true")
+    run.write("true", learner=dataclasses.replace(launch.learner, argv=("no-such-shell", "-c", "true")))
+    assert run.run() == 127
+    final = run.final()
+    assert final.error_code == "S105"
+    assert "no-such-shell" in final.message
+    assert run.ended()[0]["began"] is False
+
+
+def test_a_runtime_that_complains_about_its_image(run: Rig) -> None:
+    launch = run.write("true")
+    argv = ("sh", "-c", "echo 'FATAL: could not open image /i.sif: no such file' >&2; exit 255")
+    learner = LearnerCommand(argv=argv, env=launch.learner.env, delivery="file", protected=())  # type: ignore[arg-type]
+    run.write("true", learner=learner)
+    assert run.run() == 255
+    assert run.final().error_code == "S103"
+    assert "could not open image" in run.final().message
+
+
+@pytest.mark.parametrize("name", ["../evil.txt", "/abs.txt", "a/../../b.txt"])
+def test_a_model_that_leads_out_of_its_directory(run: Rig, name: str) -> None:
+    run.write("touch $RESULT_DIR/ran", model={name: "x"})
+    assert run.run() == 74
+    final = run.final()
+    assert (final.outcome, final.error_code, final.stored) == (Outcome.FAILED, "S301", False)
+    assert "leads out" in final.message
+    assert not (Path(run.attempt.results) / "ran").exists()
+    assert not (run.base / "evil.txt").exists()
+
+
+def test_data_that_cannot_be_copied(run: Rig) -> None:
+    run.write("true", copies=(Copy(str(run.base / "nowhere"), run.attempt.data),))
+    assert run.run() == 74
+    assert run.final().error_code == "S302"
+    assert "nowhere" in run.final().message
+
+
+def test_copied_data_arrive(run: Rig) -> None:
+    (run.base / "input" / "deep").mkdir(parents=True)
+    (run.base / "input" / "deep" / "x").write_text("42")
+    run.write("cat $DATA_DIR/deep/x", copies=(Copy(str(run.base / "input"), run.attempt.data),))
+    assert run.run() == 0
+    assert run.log() == "42"
+
+
+def test_results_that_cannot_be_stored(run: Rig) -> None:
+    (run.base / "file").write_text("in the way")
+    run.write("echo x > $RESULT_DIR/x", stores=Stores(results=str(run.base / "file" / "below")))
+    assert run.run() == 74
+    final = run.final()
+    assert (final.outcome, final.stored, final.error_code, final.exit_code) == (Outcome.FAILED, False, "S303", 0)
+    assert "store-results" in final.message
+
+
+def test_term_ends_a_slow_learner_and_stores_what_is_there(run: Rig) -> None:
+    run.write("echo partial > $RESULT_DIR/part; echo up; sleep 60")
+    head = run.start()
+    run.wait_for_log("up")
+    head.send_signal(signal.SIGTERM)
+    assert head.wait(timeout=30) == 143
+    assert (run.final().outcome, run.final().stored) == (Outcome.CANCELLED, True)
+    assert run.ended()[0]["ended_by"] == "term"
+    assert (run.store / "part").read_text() == "partial\n"
+    assert run.processes() == []
+
+
+def test_a_learner_that_ignores_term_is_killed(run: Rig) -> None:
+    run.write("trap '' TERM; echo up; while :; do sleep 0.1; done")
+    head = run.start()
+    run.wait_for_log("up")
+    head.send_signal(signal.SIGTERM)
+    assert head.wait(timeout=30) == 143
+    assert run.ended()[0]["signal"] == signal.SIGKILL
+    assert run.processes() == []
+
+
+SAVES_ON_TERM = """
+import signal, sys, time
+def save(*_):
+    time.sleep(0.5)
+    open(sys.argv[1], "w").write("saved")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+print("up", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_program_that_catches_term_has_time_to_save(run: Rig) -> None:
+    run.write("python3 main.py $RESULT_DIR/saved; echo next command", model={"main.py": SAVES_ON_TERM})
+    head = run.start()
+    run.wait_for_log("up")
+    head.send_signal(signal.SIGTERM)
+    assert head.wait(timeout=30) == 143
+    assert (run.store / "saved").read_text() == "saved"
+
+
+def test_background_processes_do_not_outlive_the_learner(run: Rig) -> None:
+    run.write("sleep 300 & (setsid sleep 301 &) ; trap '' TERM; (while :; do sleep 0.1; done) & echo done")
+    assert run.run() == 0
+    assert run.log().startswith("done\n")
+    assert run.processes() == []
+
+
+def test_the_time_limit(run: Rig) -> None:
+    run.write("echo up; sleep 60", limits=Limits(grace_s=1, kill_wait_s=2, time_s=2))
+    assert run.run() == 124
+    final = run.final()
+    assert (final.outcome, final.error_code) == (Outcome.TIMED_OUT, "C203")
+    assert (Path(run.attempt.state) / "halt").exists()
+
+
+def test_one_failing_learner_ends_the_others(run: Rig) -> None:
+    run.write("if [ $LEARNER_ID = 2 ]; then exit 5; fi; echo up; sleep 60", learners=3, learners_per_node=3)
+    assert run.run() == 5
+    ended = {fields["learner_id"]: fields["ended_by"] for fields in run.ended()}
+    assert ended == {1: "stop", 2: "", 3: "stop"}
+    assert (run.final().exit_code, run.final().stored) == (5, True)
+    assert "learner 2" in run.final().message
+
+
+def test_learners_know_who_they_are(run: Rig) -> None:
+    run.write("echo $LEARNER_ID $RANK $LOCAL_RANK $CUDA_VISIBLE_DEVICES", learners=2, learners_per_node=2)
+    assert run.run(CUDA_VISIBLE_DEVICES="4,5,6,7") == 0
+    assert (run.log(1), run.log(2)) == ("1 0 0 4,5\n", "2 1 1 6,7\n")
+
+
+STEP = """
+import os, subprocess, sys
+nodes = [subprocess.Popen([sys.executable, "-m", "ffdl_batch.controller", "node", "--launch", sys.argv[1]],
+         env={**os.environ, "FFDL_NODE_RANK": str(rank)}) for rank in range(int(sys.argv[2]))]
+sys.exit(max(node.wait() for node in nodes))
+"""
+
+
+def two_nodes(run: Rig, command: str) -> None:
+    run.write(
+        command,
+        learners=2,
+        nodes=2,
+        step=("{python}", "-c", STEP.replace("{", "{{").replace("}", "}}"), "{launch}", "2"),
+    )
+
+
+def test_two_nodes_both_succeed(run: Rig) -> None:
+    two_nodes(run, "echo $NODE_RANK > $RESULT_DIR/$LEARNER_ID; cat $MODEL_DIR/main.py > /dev/null")
+    assert run.run() == 0, run.errors
+    assert sorted(p.name for p in run.store.iterdir()) == ["1", "2", "_submitted_code", "learner-1", "learner-2"]
+    assert run.final().stored
+    assert (Path(run.attempt.state) / "learner.exit").read_text() == "0\n"
+    assert len(run.ended("node-1")) == 1
+
+
+def test_a_failure_on_one_node_ends_the_other(run: Rig) -> None:
+    two_nodes(run, "if [ $NODE_RANK = 1 ]; then exit 9; fi; echo up; sleep 60")
+    assert run.run() == 9, run.errors
+    assert run.ended("node-0")[0]["ended_by"] == "stop"
+    assert run.final().exit_code == 9
+
+
+def test_a_model_that_fails_on_the_first_node_starts_nothing_on_the_second(run: Rig) -> None:
+    two_nodes(run, "touch $RESULT_DIR/ran")
+    run.archive({"../x": "x"})
+    assert run.run() == 74
+    assert (run.final().error_code, run.store.exists()) == ("S301", False)
+    assert "leads out" in run.final().message
+
+
+def test_output_is_echoed(run: Rig) -> None:
+    run.write("echo hello; echo world >&2", echo_output=True)
+    assert run.run() == 0
+    assert run.output == "hello\nworld\n"
+
+
+def test_marks_and_heartbeat(run: Rig) -> None:
+    run.write("echo one; sleep 1.5; echo two")
+    assert run.run() == 0
+    sizes = [int(line.split()[1]) for line in Path(run.attempt.marks(1)).read_text().splitlines()]
+    assert sizes == sorted(set(sizes))
+    assert sizes[-1] == len("one\ntwo\n")
+    assert Path(run.attempt.heartbeat(0)).exists()
+
+
+def test_a_newer_attempt_ends_the_learners_of_an_older_one(run: Rig) -> None:
+    run.write("echo up; sleep 60")
+    head = run.start()
+    run.wait_for_log("up")
+    Path(run.attempt.control).write_text('{"attempt": 2}')
+    assert head.wait(timeout=30) == 74
+    assert run.final().error_code == "S106"
+    assert "attempt 2" in run.final().message
+    assert run.processes() == []
+
+
+def test_a_directory_in_the_way_of_scratch_is_refused(run: Rig) -> None:
+    (run.base / "elsewhere").mkdir()
+    (run.base / f"ffdl-{JOB_ID}-1-0").symlink_to(run.base / "elsewhere")
+    run.write("true")
+    assert run.run() == 74
+    assert run.final().error_code == "S105"
+    assert "no directory of ours" in run.final().message
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"format": 99}', "[1"])
+def test_a_damaged_launch_file(run: Rig, text: str) -> None:
+    Path(run.attempt.launch).write_text(text)
+    assert run.run() == 78
+    assert "launch" in run.errors
+    assert [p.name for p in Path(run.attempt.path).iterdir()] == ["launch.json"]

@@ -1,0 +1,422 @@
+"""ffdl-submitd as a process on a real socket: starting, being found, refusing, streaming, ending, being killed."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ffdl_batch.domain.jobdir import Root
+from tests.contract.daemon_rig import PLAIN, Site, UnixHttp, site_in, submission, until
+
+needs_root = pytest.mark.skipif(os.getuid() != 0, reason="becoming another user needs root")
+OTHER_UID = pwd.getpwnam("nobody").pw_uid
+THIRD_UID = 54322
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    with site_in(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def open_directory() -> Iterator[Path]:
+    """A directory that every user may enter, which tmp_path is not."""
+    path = Path(tempfile.mkdtemp(prefix="ffdl-test-"))
+    path.chmod(0o777)
+    yield path
+    shutil.rmtree(path)
+
+
+def ended(process: subprocess.Popen[bytes]) -> int:
+    until(lambda: process.poll() is not None, "the process to end")
+    return process.returncode
+
+
+def deployed(site: Site, key: str = "k1") -> str:
+    """A job that is queued at the fake scheduler."""
+    job_id = str(site.submit(key)["id"])
+    until(lambda: site.state_of(job_id) == "QUEUED", "the job to be deployed")
+    return job_id
+
+
+def training_log(site: Site, job_id: str) -> Path:
+    path = Path(Root(str(site.state)).job(job_id).attempt(1).training_log(1))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def open_stream(site: Site, path: str) -> tuple[UnixHttp, http.client.HTTPResponse]:
+    connection = UnixHttp(site.socket)
+    connection.request("GET", path)
+    response = connection.getresponse()
+    assert response.status == 200
+    return connection, response
+
+
+def next_line(response: http.client.HTTPResponse) -> dict[str, Any]:
+    """The next line that is not a keep-alive."""
+    while not (line := response.readline()).strip():
+        assert line, "the stream has ended"
+    found: dict[str, Any] = json.loads(line)
+    return found
+
+
+def test_starts_from_a_bare_environment_and_says_who_it_is(site: Site) -> None:
+    process = site.start()
+    status, health = site.ask("GET", "/api/v1/health")
+    assert status == 200
+    assert (health["schema"], health["pid"], health["uid"]) == (1, process.pid, os.getuid())
+    lock = json.loads((site.state / "daemon.lock").read_text())
+    assert (lock["pid"], lock["host"], lock["socket"]) == (process.pid, socket.gethostname(), str(site.socket))
+    assert site.socket.stat().st_mode & 0o077 == 0
+    assert site.socket.parent.stat().st_mode & 0o777 == 0o700
+    assert "serving at" in (site.state / "daemon.log").read_text()
+
+
+def test_a_forged_header_changes_nothing(site: Site) -> None:
+    site.start()
+    job_id = site.submit("k1")["id"]
+    forged = {
+        "X-Forwarded-User": "root",
+        "Remote-User": "other",
+        "X-Remote-Uid": "54321",
+        "X-Forwarded-For": "10.0.0.1",
+        "Forwarded": "for=10.0.0.1",
+        "Authorization": "Basic cm9vdDo=",
+        "extensions": '{"ffdl.peer": {"uid": 54321}}',
+        "ffdl.peer": "54321",
+    }
+    status, reply = site.ask("GET", "/api/v1/jobs?uid=54321&caller=54321", headers=forged)
+    assert status == 200
+    assert [job["id"] for job in reply["jobs"]] == [job_id]
+
+
+@needs_root
+def test_another_user_is_refused_and_root_is_let_in_as_root(open_directory: Path) -> None:
+    with site_in(open_directory, more_environment={"TEST_BECOME_UID": str(OTHER_UID)}) as site:
+        site.start()
+        site.socket.parent.chmod(0o755)
+        site.socket.chmod(0o666)
+        assert site.ask("GET", "/api/v1/health")[1]["uid"] == OTHER_UID
+        assert ask_as(OTHER_UID, site, "/api/v1/jobs")[0] == 200
+        for path in ("/api/v1/jobs", "/api/v1/health", "/openapi.json", "/nothing"):
+            status, reply = ask_as(THIRD_UID, site, path)
+            assert status == 403
+            assert reply["problem"]["exit_code"] == 77
+            assert str(THIRD_UID) in reply["problem"]["message"]
+        status, reply = site.ask("GET", "/api/v1/jobs?all_users=true")
+        assert (status, reply["jobs"]) == (200, [])
+        assert ask_as(OTHER_UID, site, "/api/v1/jobs?all_users=true")[0] == 403
+
+
+def ask_as(uid: int, site: Site, path: str) -> tuple[int, dict[str, Any]]:
+    """One request of a process of another user, which forges what it can."""
+    program = (
+        "import os, socket, sys\n"
+        "uid = int(sys.argv[3]); os.setgroups([]); os.setgid(uid); os.setuid(uid)\n"
+        "s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1])\n"
+        "s.sendall(b'GET ' + sys.argv[2].encode() + b' HTTP/1.1\\r\\nHost: x\\r\\nX-Remote-User: root\\r\\n'\n"
+        "          b'Connection: close\\r\\n\\r\\n')\n"
+        "while part := s.recv(65536): sys.stdout.buffer.write(part)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", program, str(site.socket), path, str(uid)],
+        cwd="/",
+        capture_output=True,
+        check=True,
+        timeout=30,
+    )
+    head, _, body = done.stdout.partition(b"\r\n\r\n")
+    return int(head.split()[1]), json.loads(body)
+
+
+def test_of_ten_that_start_at_once_one_serves(site: Site) -> None:
+    started = [site.launch() for _ in range(10)]
+    until(site.is_served, "one to serve")
+    serving = site.ask("GET", "/api/v1/health")[1]["pid"]
+    others = [process for process in started if process.pid != serving]
+    assert len(others) == 9
+    assert [ended(process) for process in others] == [0] * 9
+    assert site.log.count("a daemon already runs here") == 9
+    assert site.ask("GET", "/api/v1/health")[1]["pid"] == serving
+
+
+def test_ends_when_idle_and_leaves_no_socket_and_no_lock(tmp_path: Path) -> None:
+    with site_in(tmp_path, idle_exit_s=0.4) as site:
+        process = site.launch()
+        assert ended(process) == 0, site.log
+        assert not site.socket.exists()
+        assert not (site.state / "daemon.lock").exists()
+        assert "idle for" in site.log
+
+
+def test_does_not_end_while_a_job_lives_or_somebody_is_connected(tmp_path: Path) -> None:
+    with site_in(tmp_path, idle_exit_s=0.4) as site:
+        process = site.launch()
+        until(site.socket.exists, "the socket")
+        held = socket.socket(socket.AF_UNIX)
+        held.connect(os.fspath(site.socket))
+        job_id = deployed(site)
+        held.close()
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(2.0)
+        watching, response = open_stream(site, f"/api/v1/jobs/{job_id}/logs?follow=true")
+        assert site.ask("POST", f"/api/v1/jobs/{job_id}/cancel")[0] == 200
+        until(lambda: site.state_of(job_id) == "CANCELLED", "the job to end")
+        response.read()
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(1.5)  # the follower's connection is still open
+        watching.close()
+        assert ended(process) == 0
+
+
+def test_sigterm_finishes_requests_lets_waiters_go_and_exits_0(site: Site) -> None:
+    process = site.start()
+    job_id = deployed(site)
+    answer: list[tuple[int, dict[str, Any]]] = []
+    waiter = threading.Thread(target=lambda: answer.append(site.ask("GET", f"/api/v1/jobs/{job_id}/wait?wait_s=30")))
+    watching, response = open_stream(site, f"/api/v1/jobs/{job_id}/logs?follow=true")
+    waiter.start()
+    until(lambda: site.ask("GET", "/api/v1/health")[0] == 200, "an answer beside the waiter")
+    process.send_signal(signal.SIGTERM)
+    assert ended(process) == 0, site.log
+    waiter.join(10)
+    assert answer[0][0] == 200
+    assert answer[0][1]["job"]["state"] == "QUEUED"
+    with pytest.raises((http.client.IncompleteRead, ConnectionResetError)):
+        response.read()  # broken off: the reader must not take it for the end of the log
+    watching.close()
+    assert not site.socket.exists()
+    assert not (site.state / "daemon.lock").exists()
+    assert "Traceback" not in site.log
+
+
+def test_sigkill_leaves_nothing_that_stops_the_next_one(site: Site) -> None:
+    first = site.start()
+    job_id = deployed(site)
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    assert site.socket.exists()
+    assert (site.state / "daemon.lock").exists()
+    second = site.start()
+    assert site.ask("GET", "/api/v1/health")[1]["pid"] == second.pid
+    assert site.state_of(job_id) == "QUEUED"
+
+
+def test_a_lock_of_another_host_is_respected_until_the_operator_names_it(site: Site) -> None:
+    site.state.mkdir()
+    lock = {
+        "host": "login2",
+        "pid": 7,
+        "boot_id": "b",
+        "start_ticks": 1,
+        "socket": "/x",
+        "version": "",
+        "started_at": 0,
+    }
+    (site.state / "daemon.lock").write_text(json.dumps(lock))
+    for arguments in ((), ("--take-over",), ("--force-take-over-from", "login3")):
+        assert ended(site.launch(*arguments)) == 75
+    assert site.log.count("login2") >= 3
+    assert "needs proof that it is dead" in site.log
+    site.start("--force-take-over-from", "login2")
+    assert json.loads((site.state / "daemon.lock").read_text())["host"] == socket.gethostname()
+
+
+def test_stops_when_its_lock_is_given_to_another_host(site: Site) -> None:
+    process = site.start()
+    lock = json.loads((site.state / "daemon.lock").read_text())
+    (site.state / "daemon.lock").write_text(json.dumps({**lock, "host": "login2"}))
+    assert ended(process) == 0
+    assert "taken over from another host" in site.log
+    assert json.loads((site.state / "daemon.lock").read_text())["host"] == "login2"
+
+
+def test_listens_anew_when_its_socket_is_removed(site: Site) -> None:
+    process = site.start()
+    shutil.rmtree(site.socket.parent)
+    until(site.is_served, "the daemon to listen anew")
+    assert site.ask("GET", "/api/v1/health")[1]["pid"] == process.pid
+
+
+@needs_root
+def test_a_user_without_a_name_is_told_so(open_directory: Path) -> None:
+    with site_in(open_directory, more_environment={"TEST_BECOME_UID": str(THIRD_UID)}) as site:
+        assert ended(site.launch()) == 69
+        assert f"user {THIRD_UID} is not in the password database" in site.log
+        assert "Traceback" not in site.log
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "code"),
+    [("FFDL_WATCH_INTERVAL_S", "soon", 78), ("FFDL_SOCKET", "/tmp/" + "x" * 120, 2)],
+)
+def test_what_cannot_work_ends_with_a_sentence(tmp_path: Path, name: str, value: str, code: int) -> None:
+    with site_in(tmp_path, more_environment={name: value}) as site:
+        assert ended(site.launch(program=PLAIN)) == code
+        assert "ffdl-submitd: " in site.log
+        assert "Traceback" not in site.log
+        assert not (site.state / "daemon.lock").exists()
+
+
+def test_long_polls_wake_by_the_change_they_wait_for(site: Site) -> None:
+    site.start()
+    job_id = deployed(site)
+    seq = site.ask("GET", f"/api/v1/jobs/{job_id}/events")[1]["events"][-1]["seq"]
+    waited: list[dict[str, Any]] = []
+    polled: list[dict[str, Any]] = []
+    threads = [
+        threading.Thread(target=lambda: waited.append(site.ask("GET", f"/api/v1/jobs/{job_id}/wait?wait_s=30")[1])),
+        threading.Thread(
+            target=lambda: polled.append(site.ask("GET", f"/api/v1/jobs/{job_id}/events?after={seq}&wait_s=30")[1])
+        ),
+    ]
+    for thread in threads:
+        thread.start()
+    assert site.ask("POST", f"/api/v1/jobs/{job_id}/cancel")[0] == 200
+    for thread in threads:
+        thread.join(35)
+    assert waited[0]["job"]["state"] == "CANCELLED"
+    assert [event["state"] for event in polled[0]["events"]][-1] == "CANCELLED"
+    assert polled[0]["terminal"] is True
+
+
+def test_a_log_is_streamed_while_it_grows_and_readers_come_and_go(site: Site) -> None:
+    site.start()
+    job_id = deployed(site)
+    log = training_log(site, job_id)
+    log.write_text("one\n")
+    path = f"/api/v1/jobs/{job_id}/logs?follow=true"
+    stayer, stays = open_stream(site, path)
+    leaver, leaves = open_stream(site, path)
+    assert next_line(stays) == {"learner": 1, "index": 1, "line": "one", "at": None}
+    assert next_line(leaves)["line"] == "one"
+    leaver.close()
+    with log.open("a") as file:
+        file.write("zwei \u00fc \x1b[1m\n")
+    assert next_line(stays)["line"] == "zwei \u00fc \x1b[1m"
+    site.ask("POST", f"/api/v1/jobs/{job_id}/cancel")
+    assert stays.read().strip() == b""  # ends whole: read() raises IncompleteRead otherwise
+    stayer.close()
+    reader, again = open_stream(site, f"/api/v1/jobs/{job_id}/logs?tail=1")
+    assert [json.loads(line)["index"] for line in again.read().splitlines()] == [2]
+    reader.close()
+    assert "Traceback" not in site.log
+
+
+def test_refusals_of_a_stream_have_a_status(site: Site) -> None:
+    site.start()
+    job_id = site.submit("k1")["id"]
+    assert site.ask("GET", "/api/v1/jobs/training-000000000/logs")[0] == 404
+    status, reply = site.ask("GET", f"/api/v1/jobs/{job_id}/logs?learner=9")
+    assert status == 422
+    assert "learner 9" in reply["problem"]["message"]
+
+
+def test_fifty_followers_and_fifty_waiters_do_not_hold_up_a_submission(site: Site) -> None:
+    site.start()
+    job_id = deployed(site)
+    followers = [open_stream(site, f"/api/v1/jobs/{job_id}/logs?follow=true")[0] for _ in range(50)]
+    for _ in range(50):
+        waiter = UnixHttp(site.socket)
+        waiter.request("GET", f"/api/v1/jobs/{job_id}/wait?wait_s=30")
+        followers.append(waiter)
+    second = deployed(site, "k2")
+    assert second != job_id
+    assert site.state_of(job_id) == "QUEUED"
+    for connection in followers:
+        connection.close()
+
+
+def test_a_repeated_key_gives_the_same_job(site: Site) -> None:
+    site.start()
+    assert site.submit("same")["id"] == site.submit("same")["id"]
+    assert len(site.ask("GET", "/api/v1/jobs")[1]["jobs"]) == 1
+
+
+def test_a_hundred_submissions_at_once_and_not_one_more(site: Site) -> None:
+    site.start()
+    digest = "0" * 64
+    for count, status in ((100, 200), (101, 400), (0, 400)):
+        body = {"submissions": [submission(f"k{i}", digest) for i in range(count)]}
+        found, reply = site.ask("POST", "/api/v1/jobs", body)
+        assert found == status, reply
+    assert "submissions" in reply["problem"]["message"]
+
+
+def test_an_upload_that_breaks_off_leaves_nothing(site: Site) -> None:
+    site.start()
+    with socket.socket(socket.AF_UNIX) as half:
+        half.connect(os.fspath(site.socket))
+        head = f"PUT /api/v1/archives/{'a' * 64} HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n"
+        half.sendall(head.encode() + b"x" * 1000)
+        until(lambda: list((site.state / "models").iterdir()), "the upload to begin")
+    until(lambda: not list((site.state / "models").iterdir()), "the piece to be removed")
+    assert site.is_served()
+
+
+def run_dial(site: Site, request: bytes) -> subprocess.CompletedProcess[bytes]:
+    """What another login node runs through ssh."""
+    return subprocess.run(
+        [sys.executable, *PLAIN, "dial"],
+        input=request,
+        env=site.environment(),
+        cwd="/",
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+
+
+HEALTH = b"GET /api/v1/health HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+def test_dial_relays_and_passes_half_closes_on(site: Site) -> None:
+    process = site.start()
+    done = run_dial(site, HEALTH)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.partition(b"\r\n\r\n")[2])["pid"] == process.pid
+
+
+def test_dial_starts_a_daemon_where_none_runs(site: Site) -> None:
+    done = run_dial(site, HEALTH)
+    assert done.returncode == 0, done.stderr
+    health = json.loads(done.stdout.partition(b"\r\n\r\n")[2])
+    assert health["pid"] == json.loads((site.state / "daemon.lock").read_text())["pid"]
+    os.kill(health["pid"], signal.SIGTERM)
+    until(lambda: not (site.state / "daemon.lock").exists(), "the daemon to end")
+
+
+def test_dial_says_where_the_daemon_runs_when_that_is_elsewhere(site: Site) -> None:
+    site.state.mkdir()
+    lock = {"host": "login2", "pid": 7, "boot_id": "b", "start_ticks": 1, "socket": "/x"}
+    (site.state / "daemon.lock").write_text(json.dumps(lock))
+    done = run_dial(site, b"")
+    assert done.returncode == 75
+    assert b"login2" in done.stderr
+
+
+def test_dial_loads_no_web_framework_and_no_database() -> None:
+    program = (
+        "import sys\n"
+        "import ffdl_batch.daemon.main, ffdl_batch.daemon.dial\n"
+        "heavy = {'fastapi', 'uvicorn', 'starlette', 'pydantic', 'sqlalchemy', 'asyncio'} & set(sys.modules)\n"
+        "sys.exit(f'loaded: {heavy}' if heavy else 0)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr

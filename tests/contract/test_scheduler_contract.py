@@ -1,0 +1,349 @@
+"""The scheduler port's second half: what every backend must do. Runs over all adapters found by entry point.
+
+With FFDL_CONTRACT_BACKENDS=slurm-cli,slurm-pyslurm the same file runs on a real cluster instead.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_batch.domain.launch import decode
+from ffdl_batch.domain.observation import EndCause, NativeId, Phase
+from ffdl_batch.domain.spec import (
+    BatchOptions,
+    DataStore,
+    Egress,
+    NetworkLevel,
+    Placement,
+    Resources,
+    Role,
+    StoreType,
+)
+from ffdl_batch.ports.registry import adapter_names
+from ffdl_batch.ports.scheduler import ForgetsJobs, InvalidRequest, NotYet, SchedulerUnreachable
+from tests.contract.scheduler_harness import Harness, open_harness, real_backends
+
+BACKENDS = real_backends() or list(adapter_names())
+NASTY = {
+    "BLANKS": "  two  blanks ",
+    "QUOTES": 'it\'s "quoted" `touch canary-a`',
+    "SUBSTITUTION": "$(touch canary-b) ${HOME} $HOME %j %% ; touch canary-c",
+    "DASHES": "--wrap=touch canary-d",
+    "UNICODE": "zażółć gęślą jaźń ✓",
+    "BACKSLASH": "a\\nb\\\\c",
+    "LINES": "first\nsecond\n",
+    "EMPTY": "",
+    "BRACES": "{python} {{x}}",
+}
+
+
+@pytest.fixture(params=BACKENDS)
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
+    """One backend, ready to take jobs."""
+    harness = open_harness(request.param, tmp_path)
+    try:
+        yield harness
+    finally:
+        harness.close()
+
+
+def test_every_installed_adapter_is_tested() -> None:
+    assert set(adapter_names()) >= {"local", "slurm"}
+
+
+def test_the_probe_says_what_the_site_is(world: Harness) -> None:
+    facts = world.scheduler.probe()
+    assert facts.nodes and all(node.cpus >= 1 and node.memory_bytes > 0 for node in facts.nodes)
+    assert any(partition.is_default for partition in facts.partitions)
+    assert NetworkLevel.HOST in facts.network_levels
+    assert facts.python and facts.controller and facts.version
+
+
+# ------------------------------------------------------------------------------------------------------ plan
+
+
+def test_the_same_request_gives_the_same_plan_and_touches_nothing(world: Harness) -> None:
+    request = world.request("echo hello", user_env=NASTY)
+    first, second = world.scheduler.plan(request), world.scheduler.plan(request)
+    assert first == second
+    assert not Path(request.job_dir.path).exists()
+
+
+def test_a_plan_holds_everything_that_is_sent(world: Harness) -> None:
+    request = world.request("echo hello", user_env={"A": "b"})
+    plan = world.scheduler.plan(request)
+    files = {file.name: file for file in plan.files}
+    assert decode(files["launch.json"].text) == plan.launch
+    assert json.loads(files["environment.json"].text) == {"A": "b"}
+    assert files["environment.json"].mode == 0o600
+    assert (plan.backend, plan.token, plan.attempt_dir) == (world.scheduler.name, request.token, request.attempt_dir)
+    assert plan.environment["A"] == "b"
+    assert plan.environment["TRAINING_ID"] == request.job_id
+    assert plan.submit_argv
+
+
+def test_a_learners_variable_cannot_replace_the_platforms(world: Harness) -> None:
+    plan = world.scheduler.plan(world.request(user_env={"RESULT_DIR": "/elsewhere", "RANK": "7"}))
+    assert plan.environment["RESULT_DIR"] != "/elsewhere"
+    assert plan.environment["RANK"] == "7"
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        BatchOptions(network=NetworkLevel.JOB),
+        BatchOptions(network=NetworkLevel.EGRESS, egress=(Egress("example.org", 443),)),
+        BatchOptions(roles={"ps": Role()}),
+        BatchOptions(array="0-3"),
+        BatchOptions(elastic={"min": "1"}),
+        BatchOptions(placement=Placement.PACK),
+    ],
+)
+def test_what_is_not_offered_yet_is_refused_with_its_field(world: Harness, batch: BatchOptions) -> None:
+    with pytest.raises(NotYet) as error:
+        world.scheduler.plan(world.request(batch=batch))
+    assert error.value.findings and all(f.path for f in error.value.findings)
+    assert "not offered yet" in str(error.value)
+
+
+def test_other_data_stores_are_not_yet(world: Harness) -> None:
+    store = DataStore("s", StoreType.S3_DATASTORE, StoreType.S3_DATASTORE, "in", "out")
+    with pytest.raises(NotYet, match=r"data_stores\[0\]\.type"):
+        world.scheduler.plan(world.request(data_stores=(store,)))
+
+
+def test_a_data_container_cannot_lead_out_of_its_store(world: Harness) -> None:
+    store = DataStore("s", StoreType.MOUNT_VOLUME, StoreType.HOST_MOUNT, "../x", "out", {"path": "/data"})
+    with pytest.raises(InvalidRequest, match="leads out"):
+        world.scheduler.plan(world.request(data_stores=(store,)))
+
+
+def test_shares_of_a_gpu_or_more_gpus_than_there_are_never_run(world: Harness) -> None:
+    if not any(node.gpus for node in world.facts.nodes):
+        plan = world.scheduler.plan(world.request(resources=Resources(gpus=1)))
+        assert any("runs on the CPU" in warning for warning in plan.warnings)
+        return
+    with pytest.raises(NotYet, match="share"):
+        world.scheduler.plan(world.request(resources=Resources(gpus=0.5)))
+    with pytest.raises(InvalidRequest, match="gpus"):
+        world.scheduler.plan(world.request(resources=Resources(cpus=1, gpus=4096, memory_bytes=1024**2)))
+
+
+def test_a_named_network_level_is_never_loosened(world: Harness) -> None:
+    asked = BatchOptions(network=NetworkLevel.NONE)
+    if NetworkLevel.NONE in world.facts.network_levels:
+        assert world.scheduler.plan(world.request(batch=asked)).network.level == "none"
+    else:
+        with pytest.raises(InvalidRequest, match="network"):
+            world.scheduler.plan(world.request(batch=asked))
+
+
+def test_several_learners_can_reach_each_other_by_default(world: Harness) -> None:
+    plan = world.scheduler.plan(world.request(resources=Resources(learners=2, cpus=1, memory_bytes=1024**2)))
+    assert (plan.network.requested, plan.network.level) == ("auto", "host")
+    assert plan.launch.learners == 2
+
+
+def test_a_site_may_ask_for_a_tighter_level(world: Harness) -> None:
+    two = Resources(learners=2, cpus=1, memory_bytes=1024**2)
+    with pytest.raises(InvalidRequest, match="the site asks for network level none"):
+        world.scheduler.plan(world.request(resources=two, minimum_network=NetworkLevel.NONE))
+
+
+# ---------------------------------------------------------------------------------------------------- running
+
+
+def test_a_job_runs_from_submission_to_success(world: Harness) -> None:
+    native, plan = world.submit('echo "hello from $TRAINING_ID"; echo 42 > "$RESULT_DIR/answer"')
+    assert NativeId.parse(str(native)) == native
+    seen = world.await_end(native)
+    assert (seen.end, seen.exit_code, seen.exit_signal) == (EndCause.SUCCESS, 0, None)
+    assert seen.submitted_at and seen.started_at and seen.ended_at
+    assert f"hello from {plan.launch.job_id}" in world.log(plan)
+    assert (Path(plan.attempt_dir.results) / "answer").read_text() == "42\n"
+    assert json.loads(Path(plan.attempt_dir.claim_owner).read_text())["native_id"] == str(native)
+
+
+def test_an_exit_code_comes_through(world: Harness) -> None:
+    native, _ = world.submit("exit 9")
+    seen = world.await_end(native)
+    assert (seen.phase, seen.end, seen.exit_code) == (Phase.ENDED, EndCause.FAILURE, 9)
+
+
+def test_a_running_job_is_seen_running(world: Harness) -> None:
+    native, plan = world.submit("echo up; sleep 60")
+    world.await_log(plan, "up")
+    seen = world.await_observation(native, lambda o: o.phase is Phase.RUNNING)
+    assert seen.end is None and seen.ended_at is None and seen.exit_code is None
+    world.scheduler.cancel(native)
+    world.await_end(native)
+
+
+def test_a_signal_reaches_the_node_controllers(world: Harness) -> None:
+    native, plan = world.submit(
+        "trap 'echo checkpointed; exit 0' USR2; echo ready; while :; do sleep 0.1; done",
+        batch=BatchOptions(),
+    )
+    world.await_log(plan, "ready")
+    world.scheduler.signal(native, "URG")
+    world.scheduler.signal(native, "URG")
+    world.await_log(plan, "checkpointed")
+    world.await_end(native)
+
+
+def test_cancel_ends_a_job_and_may_be_repeated(world: Harness) -> None:
+    native, plan = world.submit("echo up; sleep 600")
+    world.await_log(plan, "up")
+    world.scheduler.cancel(native)
+    world.scheduler.cancel(native)
+    seen = world.await_end(native)
+    assert seen.end is EndCause.CANCELLED
+    world.scheduler.cancel(native)
+    world.scheduler.signal(native, "URG")
+
+
+def test_unknown_ids_are_no_error_and_never_an_end(world: Harness) -> None:
+    unknown = [NativeId("999999999"), NativeId("training-zzzzzzzzz-1")]
+    assert world.scheduler.observe(unknown[:1]) == {}
+    world.scheduler.cancel(unknown[0])
+    world.scheduler.signal(unknown[0], "URG")
+    assert world.scheduler.observe([]) == {}
+
+
+def test_many_jobs_are_seen_at_once(world: Harness) -> None:
+    jobs = [world.submit(f"exit {code}")[0] for code in (0, 3, 0)]
+    for native in jobs:
+        world.await_end(native)
+    seen = world.scheduler.observe([*jobs, NativeId("999999999")])
+    assert [seen[native].exit_code for native in jobs] == [0, 3, 0]
+    assert set(seen) == set(jobs)
+
+
+def test_find_knows_living_and_ended_jobs_and_nothing_else(world: Harness) -> None:
+    native, plan = world.submit("sleep 600")
+    assert world.scheduler.find(plan.token, plan.attempt_dir) == {native}
+    world.scheduler.cancel(native)
+    world.await_end(native)
+    assert world.scheduler.find(plan.token, plan.attempt_dir) == {native}
+    other = world.request()
+    assert world.scheduler.find(other.token, other.attempt_dir) == frozenset()
+
+
+def test_one_attempt_is_executed_once_however_often_it_is_submitted(world: Harness) -> None:
+    plan = world.prepare("echo ran; sleep 0.3")
+    jobs = {world.scheduler.submit(plan) for _ in range(2)}
+    for native in jobs:
+        world.await_end(native)
+    assert world.scheduler.find(plan.token, plan.attempt_dir) == jobs
+    assert world.executions(plan.attempt_dir) == 1
+    assert world.log(plan).count("ran") == 1
+
+
+def test_a_job_that_is_known_is_not_forgotten(world: Harness) -> None:
+    if not isinstance(world.scheduler, ForgetsJobs):
+        assert not world.forgets
+        return
+    native, _ = world.submit("true")
+    world.await_end(native)
+    assert world.scheduler.is_forgotten([native]) == frozenset()
+    assert world.scheduler.is_forgotten([native, NativeId("999999999")]) == {NativeId("999999999")}
+
+
+# ----------------------------------------------------------------------------------------------- nasty strings
+
+
+def test_nasty_values_arrive_as_they_are_and_nothing_is_executed(world: Harness) -> None:
+    report = 'import json, os; print("ENV" + json.dumps(dict(os.environ)))'
+    native, plan = world.submit(f"python3 -c '{report}'", user_env=NASTY)
+    seen = world.await_end(native)
+    assert seen.end is EndCause.SUCCESS, world.log(plan)
+    line = next(line for line in world.log(plan).splitlines() if line.startswith("ENV{"))
+    environ = json.loads(line[3:])
+    assert {name: environ.get(name) for name in NASTY} == NASTY
+    assert not list(world.base.rglob("canary*"))
+
+
+def test_a_nasty_tree_is_only_a_name(world: Harness) -> None:
+    """The attempt's path goes into scripts, argv and #SBATCH lines."""
+    name = "a b;touch canary-e $(touch canary-f) `x` 'q' \"p\" %j #hetjob {x} -n ✓"
+    plan = world.write(world.scheduler.plan(world.request("echo fine", root=str(world.base / "tree" / name))))
+    world.scheduler.submit(plan)
+    world.wait(Path(plan.attempt_dir.final).exists, world.diagnosis)
+    assert json.loads(Path(plan.attempt_dir.final).read_text())["outcome"] == "completed"
+    assert "fine" in world.log(plan)
+    assert not list(world.base.rglob("canary*"))
+    assert not [p for p in Path.cwd().iterdir() if p.name.startswith("canary")]
+
+
+def test_a_path_with_a_newline_is_refused(world: Harness) -> None:
+    request = world.request(root=str(world.base / "two\nlines"))
+    with pytest.raises(InvalidRequest):
+        world.scheduler.plan(request)
+
+
+def test_the_environment_of_the_daemon_does_not_leak(world: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FFDL_SECRET_OF_THE_DAEMON", "s3cret")
+    monkeypatch.setenv("SBATCH_PARTITION", "nonsense")
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    native, plan = world.submit("env; echo done")
+    assert world.await_end(native).end is EndCause.SUCCESS
+    assert "done" in world.log(plan)
+    assert "s3cret" not in world.log(plan)
+
+
+def test_the_environment_file_is_private(world: Harness) -> None:
+    _, plan = world.submit("true", user_env={"TOKEN": "s3cret"})
+    environment = Path(plan.attempt_dir.environment)
+    assert environment.stat().st_mode & 0o777 == 0o600
+    assert os.stat(plan.attempt_dir.path).st_mode & 0o077 == 0
+    for text in (plan.script, *plan.submit_argv, json.dumps(list(plan.launch.learner.argv))):
+        assert "s3cret" not in text
+
+
+# -------------------------------------------------------------------------------------------------- the store
+
+
+def test_mounted_data_are_read_and_results_stored(world: Harness) -> None:
+    store_dir = world.base / "store"
+    (store_dir / "digits").mkdir(parents=True)
+    (store_dir / "digits" / "x.txt").write_text("17\n")
+    (store_dir / "out").mkdir()
+    store = DataStore("s", StoreType.MOUNT_VOLUME, StoreType.HOST_MOUNT, "digits", "out", {"path": str(store_dir)})
+    native, plan = world.submit('cat "$DATA_DIR/x.txt" > "$RESULT_DIR/y.txt"', data_stores=(store,))
+    assert world.await_end(native).end is EndCause.SUCCESS, world.log(plan)
+    kept = store_dir / "out" / plan.launch.job_id
+    assert (kept / "y.txt").read_text() == "17\n"
+    assert (kept / "learner-1" / "training-log.txt").exists()
+
+
+def test_copied_data_are_the_attempts_own(world: Harness) -> None:
+    source = world.base / "plain"
+    (source / "in").mkdir(parents=True)
+    (source / "in" / "x.txt").write_text("18\n")
+    store = DataStore(
+        "s", StoreType.DIRECTORY, StoreType.DIRECTORY, "in", "", {"path": "plain", "mode": "copy"}
+    )  # fmt: skip
+    native, plan = world.submit('cat "$DATA_DIR/x.txt"; echo changed > "$DATA_DIR/x.txt"', data_stores=(store,))
+    assert world.await_end(native).end is EndCause.SUCCESS, world.log(plan)
+    assert re.search(r"^18$", world.log(plan), re.MULTILINE)
+    assert (source / "in" / "x.txt").read_text() == "18\n"
+    assert isinstance(plan.attempt_dir, AttemptDir)
+
+
+def test_an_unreadable_tree_is_no_statement(world: Harness) -> None:
+    """`find` answers from what it could read in full, or says that it could not."""
+    plan = world.prepare("true")
+    Path(plan.attempt_dir.claim).mkdir()
+    Path(plan.attempt_dir.claim_owner).mkdir()
+    try:
+        found = world.scheduler.find(plan.token, plan.attempt_dir)
+    except SchedulerUnreachable:
+        return
+    assert found == frozenset()

@@ -1,0 +1,446 @@
+"""A small Slurm made of files and processes, behind real executables, for tests.
+
+The state directory is where $SLURM_CONF lies (the one variable that the adapter hands to every command)::
+
+    jobs/<id>.json   what the controller remembers      jobs/<id>.sh, <id>.env   what it was given
+    gone/<id>.json   what only the accounting remembers; the file `accounting` switches accounting on
+    steps/<id>       process ids of the job's tasks     calls.log   one JSON line for each command that was run
+    faults.json      {"squeue": ["down", …], …}: each entry spoils one call, in order; "x:always" spoils all
+    site.json        what sinfo says                    hold       while it exists, accepted jobs stay pending
+
+Faults of sbatch: down, refuse[=text], lose_reply, hang (after accepting), silent, garbage, banner, twice, late
+(accepted a second after the time-out was told). Of the others: down, garbage, hang, banner, half.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+STATE = Path(os.environ.get("SLURM_CONF", "/nowhere/slurm.conf")).parent
+CONNECT = "Unable to contact slurm controller (connect failure)"
+BANNER = "*** Welcome to the cluster ***\n* maintenance on 2026-12-01, see http://intranet *\n"
+ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED")
+
+
+# ------------------------------------------------------------------------------------------------- state
+
+
+@contextmanager
+def locked() -> Iterator[None]:
+    """One at a time."""
+    with (STATE / "lock").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def load(job: str) -> dict[str, Any] | None:
+    """A job's record."""
+    path = STATE / "jobs" / f"{job}.json"
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def save(record: dict[str, Any]) -> None:
+    """Replace a job's record."""
+    path = STATE / "jobs" / f"{record['id']}.json"
+    temporary = path.with_suffix(f".{os.getpid()}")
+    temporary.write_text(json.dumps(record))
+    temporary.replace(path)
+
+
+def update(job: str, **changes: Any) -> None:
+    """Change a job's record, unless it has ended."""
+    with locked():
+        record = load(job)
+        if record is not None and record["state"] not in ENDED:
+            save({**record, **changes})
+
+
+def begin(command: str) -> str:
+    """Log the call; the fault that spoils it, or ""."""
+    call = {"command": command, "argv": sys.argv[1:], "env": dict(os.environ)}
+    with locked():
+        with (STATE / "calls.log").open("a") as log:
+            log.write(json.dumps(call) + "\n")
+        path = STATE / "faults.json"
+        faults = json.loads(path.read_text()) if path.exists() else {}
+        waiting = faults.get(command, [])
+        if not waiting:
+            return ""
+        fault = str(waiting[0])
+        if not fault.endswith(":always"):
+            faults[command] = waiting[1:]
+            path.write_text(json.dumps(faults))
+    return fault.removesuffix(":always")
+
+
+def complain(command: str, text: str, code: int = 1) -> int:
+    """Print as Slurm's commands do."""
+    sys.stderr.write(f"{command}: error: {text}\n")
+    return code
+
+
+# ------------------------------------------------------------------------------------------------ sbatch
+
+
+def split_line(line: str) -> list[str]:
+    """An #SBATCH line as sbatch splits it: a state machine over characters, after src/sbatch/opt.c."""
+    words, word, started, quote, escaped = [], "", False, "", False
+    for c in line:
+        if escaped:
+            word, started, escaped = word + c, True, False
+        elif c == "\\":
+            escaped = True
+        elif quote and c == quote:
+            quote = ""
+        elif quote:
+            word, started = word + c, True
+        elif c in "\"'":
+            quote, started = c, True
+        elif c == "#":
+            break
+        elif c.isspace():
+            if started:
+                words.append(word)
+            word, started = "", False
+        else:
+            word, started = word + c, True
+    return words + ([word] if started else [])
+
+
+def read_options(script: str) -> dict[str, str]:
+    """The options of a script; "" for flags."""
+    found: dict[str, str] = {}
+    for line in script.split("\n"):
+        if line.startswith("#SBATCH"):
+            text = re.sub("packjob|hetjob", lambda m: " " * len(m[0]), line, flags=re.IGNORECASE)
+            for word in split_line(text[len("#SBATCH") :]):
+                assert word.startswith("--"), f"sbatch: error: unexpected word {word!r}"
+                name, _, value = word[2:].partition("=")
+                found[name] = value
+        elif line.strip() and not line.lstrip().startswith("#"):
+            break
+    return found
+
+
+def sbatch() -> int:  # noqa: PLR0911 - one return for each way to fail
+    """Accept a script, print its id."""
+    fault = begin("sbatch")
+    path = sys.argv[-1]
+    script = Path(path).read_text()
+    if not script.startswith("#!"):
+        return complain("sbatch", "This does not look like a batch script.")
+    options = read_options(script)
+    if "--test-only" in sys.argv:
+        if fault.startswith("refuse"):
+            return complain("allocation failure", "Invalid qos specification")
+        sys.stderr.write("sbatch: Job 99 to start at 2026-12-01T00:00:00 using 4 processors on nodes n1\n")
+        return 0
+    if fault == "down":
+        return complain("sbatch", f"Batch job submission failed: {CONNECT}")
+    if fault.startswith("refuse"):
+        reason = fault.partition("=")[2] or "Invalid account or account/partition combination specified"
+        return complain("sbatch", f"Batch job submission failed: {reason}")
+    if fault == "garbage":
+        sys.stdout.write("\x00\x01 what a day \xff\n")
+        return 0
+    if fault == "silent":
+        return 0
+    if fault == "late":
+        spawn("late", path)
+        return complain("sbatch", "Batch job submission failed: Socket timed out on send/recv operation")
+    job = accept(script, options)
+    if fault == "twice":
+        job = accept(script, options)
+    if fault == "lose_reply":
+        return complain("sbatch", "Batch job submission failed: Socket timed out on send/recv operation")
+    if fault == "hang":
+        time.sleep(600)
+    sys.stdout.write((BANNER if fault == "banner" else "") + f"{job}\n")
+    return 0
+
+
+def accept(script: str, options: dict[str, str]) -> str:
+    """Write the job down and start what runs it."""
+    with locked():
+        counter = STATE / "next"
+        job = str(int(counter.read_text()) if counter.exists() else 101)
+        counter.write_text(str(int(job) + 1))
+        (STATE / "jobs" / f"{job}.sh").write_text(script)
+        (STATE / "jobs" / f"{job}.env").write_text(json.dumps(dict(os.environ)))
+        save({"id": job, "name": options.get("job-name", "sbatch"), "state": "PENDING", "reason": "None",
+              "exit": "0:0", "submit": int(time.time()), "start": 0, "end": 0, "nodes": "", "restarts": 0,
+              "options": options, "runner": 0})  # fmt: skip
+    spawn("run", job)
+    return job
+
+
+def spawn(*arguments: str) -> None:
+    """A detached process of this module."""
+    subprocess.Popen(
+        [sys.executable, __file__, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        stderr=(STATE / "runner.err").open("a"), start_new_session=True,
+    )  # fmt: skip
+
+
+def run_job(job: str) -> None:
+    """Wait until the job may run, run its script, write down its end."""
+    update(job, runner=os.getpid())
+    while (STATE / "hold").exists():
+        if (load(job) or {"state": "CANCELLED"})["state"] in ENDED:
+            return
+        time.sleep(0.02)
+    record = load(job)
+    if record is None or record["state"] in ENDED:
+        return
+    options = record["options"]
+    env = json.loads((STATE / "jobs" / f"{job}.env").read_text())
+    env |= {"SLURM_JOB_ID": job, "SLURM_NODEID": "0", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_RESTART_COUNT": "0",
+            "SLURM_NNODES": options.get("nodes", "1")}  # fmt: skip
+    output = options["output"].replace("%j", job).replace("%%", "%")
+    with Path(output).open("ab") as out:
+        process = subprocess.Popen(
+            ["/bin/sh", str(STATE / "jobs" / f"{job}.sh")],
+            stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=env, cwd=options["chdir"], start_new_session=True,
+        )  # fmt: skip
+    update(job, state="RUNNING", start=int(time.time()), nodes="n1", pid=process.pid)
+    code = process.wait()
+    text = f"0:{-code}" if code < 0 else f"{code}:0"
+    update(job, state="COMPLETED" if code == 0 else "FAILED", exit=text, end=int(time.time()),
+           reason="None" if code == 0 else "NonZeroExitCode")  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------ squeue, sacct, sinfo
+
+
+def stamp(seconds: int) -> str:
+    """As SLURM_TIME_FORMAT asks."""
+    if not seconds:
+        return "N/A"
+    form = os.environ.get("SLURM_TIME_FORMAT", "%Y-%m-%dT%H:%M:%S")
+    return time.strftime(form, time.localtime(seconds)) if form != "%s" else str(seconds)
+
+
+TITLES = {"JobArrayID": "JOBID", "State": "STATE", "exit_code": "EXIT_CODE", "RestartCnt": "RESTART_COUNT",
+          "SubmitTime": "SUBMIT_TIME", "StartTime": "START_TIME", "EndTime": "END_TIME", "NodeList": "NODELIST",
+          "Reason": "REASON", "Name": "NAME"}  # fmt: skip
+
+
+def values(record: dict[str, Any]) -> dict[str, str]:
+    """A record by the names that squeue and sacct have for its fields."""
+    times = {"Submit": stamp(record["submit"]), "Start": stamp(record["start"]), "End": stamp(record["end"])}
+    return {"JobArrayID": record["id"], "JobID": record["id"], "State": record["state"], "exit_code": record["exit"],
+            "ExitCode": record["exit"], "RestartCnt": str(record["restarts"]), "NodeList": record["nodes"],
+            "Reason": record["reason"], "Name": record["name"], "JobName": record["name"], **times,
+            **{f"{k}Time": v for k, v in times.items()}}  # fmt: skip
+
+
+def records(folder: str) -> list[dict[str, Any]]:
+    """All records of a folder, by id."""
+    paths = sorted((STATE / folder).glob("*.json"), key=lambda p: int(p.stem))
+    return [json.loads(path.read_text()) for path in paths]
+
+
+def option(name: str) -> str:
+    """The value of --name=…; "" where it is not given."""
+    return next((a.partition("=")[2] for a in sys.argv if a.startswith(f"--{name}=")), "")
+
+
+def spoil(command: str, fault: str) -> int | None:
+    """Act out a fault of a query; None = go on."""
+    if fault == "down":
+        return complain(command, f"{command}: slurm_load: {CONNECT}")
+    if fault == "garbage":
+        sys.stdout.write("<html>502 Bad Gateway</html>\n")
+        return 0
+    if fault == "hang":
+        time.sleep(600)
+    if fault == "banner":
+        sys.stdout.write(BANNER)
+    return None
+
+
+def squeue() -> int:
+    """List jobs in the format asked for (sizes of 0 with suffixes only)."""
+    fault = begin("squeue")
+    spoiled = spoil("squeue", fault)
+    if spoiled is not None:
+        return spoiled
+    fields = [part.partition(":0") for part in option("Format").split(",")]
+    assert "--me" in sys.argv and "--states=all" in sys.argv and "--all" in sys.argv, sys.argv
+    print("".join(TITLES[name] + suffix for name, _, suffix in fields))
+    wanted = option("name")
+    for record in records("jobs"):
+        if not wanted or record["name"] == wanted:
+            print("".join(values(record)[name] + suffix for name, _, suffix in fields))
+            if fault == "half":
+                sys.stdout.flush()
+                return complain("squeue", "slurm_load_jobs error: Zero Bytes were transmitted or received")
+    return 0
+
+
+def sacct() -> int:
+    """List jobs, forgotten ones too."""
+    fault = begin("sacct")
+    if not (STATE / "accounting").exists():
+        sys.stderr.write("Slurm accounting storage is disabled\n")
+        return 1
+    if fault == "down":
+        print("|".join(option("format").split(",")))
+        return complain("sacct", "Problem talking to the database: Connection refused", 0)
+    spoiled = spoil("sacct", fault)
+    if spoiled is not None:
+        return spoiled
+    names = option("format").split(",")
+    print("|".join(names))
+    ids, name = option("jobs").split(","), option("name")
+    for record in records("gone") + records("jobs"):
+        if record["name"] == name or (not name and record["id"] in ids):
+            print("|".join(values(record)[n] for n in names))
+    return 0
+
+
+def sinfo() -> int:
+    """The site."""
+    if "--version" in sys.argv:
+        print("slurm 26.05.5")
+        return 0
+    spoiled = spoil("sinfo", begin("sinfo"))
+    if spoiled is not None:
+        return spoiled
+    print("PARTITION|TIMELIMIT|CPUS|MEMORY|GRES|NODELIST")
+    for row in json.loads((STATE / "site.json").read_text()):
+        print("|".join(row))
+    return 0
+
+
+def scontrol() -> int:
+    """Only what tests need: forgetting a job, as MinJobAge would."""
+    begin("scontrol")
+    if sys.argv[1:2] == ["fake-forget"]:
+        path = STATE / "jobs" / f"{sys.argv[2]}.json"
+        path.rename(STATE / "gone" / path.name)
+        return 0
+    return complain("scontrol", "invalid keyword")
+
+
+# ------------------------------------------------------------------------------------- scancel, srun, apptainer
+
+
+def scancel() -> int:
+    """Signal a job's tasks, or end it."""
+    spoiled = spoil("scancel", begin("scancel"))
+    if spoiled is not None:
+        return spoiled
+    job = sys.argv[-1]
+    record = load(job)
+    if record is None:
+        return complain("scancel", f"Kill job error on job id {job}: Invalid job id specified")
+    if record["state"] in ENDED:
+        return complain("scancel", f"Kill job error on job id {job}: Job/step already completing or completed", 0)
+    name = option("signal")
+    steps = STATE / "steps" / job
+    pids = [int(pid) for pid in steps.read_text().split()] if steps.exists() else []
+    if name:
+        for pid in pids:
+            send(pid, signal.Signals[f"SIG{name}"])
+        return 0
+    update(job, state="CANCELLED", end=int(time.time()), exit="0:15")
+    for pid in [*pids, *([record["pid"]] if record.get("pid") else [])]:
+        send(pid, signal.SIGTERM)
+    return 0
+
+
+def send(pid: int, number: int) -> None:
+    """A signal to a process that may be gone."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
+
+
+def srun() -> int:
+    """Run the command once for each task, each with its SLURM_NODEID."""
+    begin("srun")
+    arguments = sys.argv[1:]
+    options = {}
+    while arguments and arguments[0].startswith("--"):
+        name, _, value = arguments.pop(0)[2:].partition("=")
+        options[name] = value
+    gres = re.search(r"gpu:(?:[^:,]+:)?(\d+)", options.get("gres", ""))
+    gpus = ",".join(str(n) for n in range(int(gres[1]))) if gres else ""
+    tasks = []
+    for rank in range(int(options["ntasks"])):
+        env = {**os.environ, "SLURM_NODEID": str(rank), "SLURM_PROCID": str(rank), "CUDA_VISIBLE_DEVICES": gpus}
+        tasks.append(subprocess.Popen(arguments, env=env, stdin=subprocess.DEVNULL))
+    with (STATE / "steps" / os.environ["SLURM_JOB_ID"]).open("a") as file:
+        file.write("".join(f"{task.pid}\n" for task in tasks))
+    return max(abs(task.wait()) for task in tasks)
+
+
+WITH_VALUE = {"--workdir", "--env-file", "--network", "--mount", "--pwd"}
+
+
+def apptainer() -> None:
+    """Log the argv, then run the command on this host, the container's paths turned into the host's."""
+    begin("apptainer")
+    arguments = sys.argv[1:]
+    mounts, env_file = [], ""
+    while arguments:
+        word = arguments.pop(0)
+        if word in WITH_VALUE:
+            value = arguments.pop(0)
+            env_file = value if word == "--env-file" else env_file
+            if word == "--mount":
+                fields = dict(part.partition("=")[::2] for part in next(csv_rows(value)))
+                mounts.append((fields["destination"], fields["source"]))
+        elif not word.startswith("-") and word != "exec":
+            break
+    env = shell_environment(env_file)
+    for name, value in env.items():
+        if name.endswith("_DIR"):
+            for destination, source in sorted(mounts, key=lambda m: -len(m[0])):
+                if value == destination or value.startswith(destination + "/"):
+                    env[name] = source + value[len(destination) :]
+                    break
+    os.execvpe(arguments[0], arguments, {"PATH": os.environ["PATH"], **env})
+
+
+def csv_rows(text: str) -> Iterator[list[str]]:
+    """As Apptainer reads --mount."""
+    import csv
+
+    yield from csv.reader([text])
+
+
+def shell_environment(path: str) -> dict[str, str]:
+    """The variables that the file sets, by a shell's reading."""
+    script = f"set -a; . {shlex.quote(path)}; env -0"
+    text = subprocess.run(["env", "-i", "bash", "-c", script], capture_output=True, check=True).stdout
+    pairs = (item.decode("utf-8", "surrogateescape").partition("=") for item in text.split(b"\0") if item)
+    return {name: value for name, _, value in pairs if name not in ("PWD", "SHLVL", "_")}
+
+
+def main() -> None:
+    """The detached half: run a job, or accept one late."""
+    if sys.argv[1] == "late":
+        time.sleep(1)
+        script = Path(sys.argv[2]).read_text()
+        accept(script, read_options(script))
+    else:
+        run_job(sys.argv[2])
+
+
+if __name__ == "__main__":
+    main()

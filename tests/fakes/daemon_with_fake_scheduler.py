@@ -1,0 +1,38 @@
+"""The real ffdl-submitd with one thing replaced: its scheduler lives in memory. Run as a module, as the daemon is.
+
+The scheduler keeps no jobs over a restart of the daemon, which then find themselves unknown: never ended.
+With TEST_BECOME_UID the daemon is that user's: its real uid is theirs. Its effective uid stays root's, because the
+interpreter may lie where only root can read it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from ffdl_batch.config import Settings
+from ffdl_batch.daemon.main import main
+from ffdl_batch.domain.observation import EndCause, NativeId
+from ffdl_batch.services.platform import Platform, open_platform
+from tests.fakes.scheduler import FakeScheduler
+
+
+class ObedientScheduler(FakeScheduler):
+    """Cancels at once what it is told to cancel."""
+
+    def cancel(self, native_id: NativeId) -> None:
+        super().cancel(native_id)
+        self.end(native_id, EndCause.CANCELLED, 1.0, started=None)
+
+
+def opener(settings: Settings) -> Platform:
+    """The platform of this installation with the fake scheduler in it."""
+    platform = open_platform(settings)
+    platform.adapters.use("fake", ObedientScheduler())
+    return platform
+
+
+if __name__ == "__main__":
+    if "TEST_BECOME_UID" in os.environ:
+        os.setreuid(int(os.environ["TEST_BECOME_UID"]), 0)
+    sys.exit(main(opener=opener))

@@ -1,0 +1,51 @@
+"""Runs the real programs as processes against a fake daemon."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.unit.client.fake_daemon import FakeDaemon
+
+FFDL = (sys.executable, "-c", "from ffdl_batch.cli.main import main; main()")
+FFDL_SUBMIT = (sys.executable, "-c", "from ffdl_batch.cli.submit import main; main()")
+
+
+def environment(daemon: FakeDaemon | None, extra: dict[str, str] | None = None) -> dict[str, str]:
+    """A shell's environment without this machine's configuration; no daemon is ever started for real."""
+    socket = str(daemon.path) if daemon else "/dev/null/none/ffdl.sock"
+    home = str(daemon.path.parent) if daemon else "/dev/null/none"
+    base = {"PATH": os.environ["PATH"], "HOME": home, "FFDL_SOCKET": socket, "XDG_CONFIG_HOME": "/dev/null/none"}
+    return base | {"FFDL_STATE_DIR": f"{home}/state", "PYTHONWARNINGS": "error"} | (extra or {})
+
+
+def run(
+    program: tuple[str, ...],
+    *arguments: str | Path,
+    daemon: FakeDaemon | None = None,
+    env: dict[str, str] | None = None,
+    cwd: Path | None = None,
+    text: str | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """One run to its end."""
+    return subprocess.run(
+        [*program, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env=environment(daemon, env),
+        cwd=cwd or Path(__file__).parents[3],
+        input=text,
+        timeout=60,
+        check=False,
+    )
+
+
+def json_lines(text: str) -> list[dict[str, Any]]:
+    """Standard output of --json; every document carries the schema."""
+    documents = [json.loads(line) for line in text.splitlines()]
+    assert all(document["schema"] == 1 for document in documents)
+    return documents

@@ -1,0 +1,129 @@
+"""Every option and variable of sbatch is taken or refused by name; nothing is silently ignored."""
+
+from __future__ import annotations
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from ffdl_batch.cli.environment import FOR_THE_COMMAND, NOT_TAKEN, SLURM_NETWORK, TAKEN, is_flag_set, read_environment
+from ffdl_batch.cli.job_options import BY_NAME, COMMAND_OPTIONS
+from ffdl_batch.cli.main import VERBS, ffdl
+from ffdl_batch.cli.sbatch_refused import IN_THE_MANIFEST, REFUSED, REFUSED_LETTERS, explain_refusal
+from ffdl_batch.cli.submit import submit
+from ffdl_batch.manifest.options import apply_options
+from ffdl_batch.manifest.slurm_words import SLURM_ARGS
+from tests.unit.cli.sbatch_26_05 import OPTIONS, VARIABLES
+
+DECLARED = {name for parameter in submit.params for name in parameter.opts if isinstance(parameter, click.Option)}
+TAKEN_OPTIONS = {name for name, option in BY_NAME.items() if option.of_sbatch or name == "network"} | set(
+    COMMAND_OPTIONS
+)
+
+
+def test_every_option_of_sbatch_is_taken_or_refused_and_never_both() -> None:
+    assert TAKEN_OPTIONS | set(REFUSED) >= set(OPTIONS)
+    assert not TAKEN_OPTIONS & set(REFUSED)
+
+
+def test_no_option_is_invented() -> None:
+    older = {"power", "runtime"}  # of releases before and after 26.05
+    assert set(REFUSED) - older <= set(OPTIONS)
+    assert set(OPTIONS) >= TAKEN_OPTIONS
+
+
+@pytest.mark.parametrize("name", sorted(TAKEN_OPTIONS - {"help"}))
+def test_what_is_taken_has_sbatchs_letter(name: str) -> None:
+    assert f"--{name}" in DECLARED
+    if OPTIONS[name]:
+        assert f"-{OPTIONS[name]}" in DECLARED
+
+
+@pytest.mark.parametrize("name", sorted(set(REFUSED) & set(OPTIONS)))
+def test_what_is_refused_says_why_in_every_spelling(name: str) -> None:
+    runner = CliRunner()
+    spellings = [[f"--{name}"], [f"--{name}=x"], [f"--{name}", "x"]]
+    if letter := OPTIONS[name]:
+        assert REFUSED_LETTERS[letter] == name
+        spellings += [[f"-{letter}"], [f"-{letter}x"], ["-H" + letter]]
+    for spelling in spellings:
+        result = runner.invoke(submit, [*spelling, "m.yml", "model"])
+        assert result.exit_code == 2
+        assert f"--{name}" in result.output
+        assert " ".join(REFUSED[name].split()[:6]) in " ".join(result.output.split())
+
+
+def test_only_refused_letters_are_listed() -> None:
+    assert {letter: OPTIONS[name] for letter, name in REFUSED_LETTERS.items()} == {k: k for k in REFUSED_LETTERS}
+
+
+def test_options_of_the_manifests_allow_list_point_there() -> None:
+    pointed = {name for name, sentence in REFUSED.items() if sentence is IN_THE_MANIFEST}
+    assert pointed == set(REFUSED) & SLURM_ARGS
+
+
+def test_every_job_option_is_one_that_the_manifests_overlay_takes() -> None:
+    from ffdl_batch.manifest.log import FindingLog
+    from ffdl_batch.manifest.tree import Mapping, Mark, Origin
+
+    values = {"cpus": "1", "cpus-per-task": "1", "learners": "1", "gpus": "1", "mem": "1G", "gres": "gpu:1"}
+    for name in BY_NAME:
+        log = FindingLog("m.yml")
+        apply_options(Mapping({}, Origin(Mark(1, 1))), {name: values.get(name, "1")}, {}, log)
+        assert log.findings == (), name
+
+
+def test_a_misspelt_option_gets_the_nearest() -> None:
+    result = CliRunner().invoke(submit, ["--partitoin=gpu", "m.yml", "model"])
+    assert result.exit_code == 2
+    assert "--partition" in result.output
+    assert explain_refusal("--partitoin") is None
+
+
+def test_requeue_takes_no_value() -> None:
+    result = CliRunner().invoke(submit, ["--requeue=expedite", "m.yml", "model"])
+    assert result.exit_code == 2
+    assert "--requeue takes no value here" in result.output
+
+
+def test_every_variable_of_sbatch_is_known() -> None:
+    known = {*TAKEN, *NOT_TAKEN, *FOR_THE_COMMAND, SLURM_NETWORK}
+    assert known == set(VARIABLES)
+    assert not set(TAKEN) & set(NOT_TAKEN)
+    assert set(TAKEN.values()) <= set(BY_NAME)
+    assert set(NOT_TAKEN.values()) <= set(REFUSED)
+
+
+def test_the_environment_is_read() -> None:
+    found = read_environment(
+        {
+            "SBATCH_PARTITION": "gpu",
+            "SBATCH_TIMELIMIT": "10",
+            "FFDL_TIME": "2h",
+            "FFDL_NETWORK": "job",
+            "SBATCH_REQUEUE": "",
+            "SBATCH_NO_REQUEUE": "0",
+            "SBATCH_QOS": "",
+            "SBATCH_EXCLUSIVE": "1",
+            "SBATCH_NETWORK": "sn_all",
+            "FFDL_SOCKET": "/x",
+        }
+    )
+    assert found.options == {"partition": "gpu", "time": "2h", "network": "job", "requeue": ""}
+    assert [warning.split(" ")[0] for warning in found.warnings] == ["SBATCH_EXCLUSIVE", "SBATCH_NETWORK"]
+
+
+@pytest.mark.parametrize(
+    ("value", "counts"),
+    [("", True), ("yes", True), ("1", True), ("-2", True), ("0", False), ("no", False), (None, False)],
+)
+def test_flags_in_the_environment(value: str | None, counts: bool) -> None:
+    assert is_flag_set(value) is counts
+
+
+def test_every_verb_exists_and_its_line_is_its_own() -> None:
+    context = click.Context(ffdl)
+    for verb in VERBS:
+        command = ffdl.get_command(context, verb)
+        assert command is not None
+        assert command.help

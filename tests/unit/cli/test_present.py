@@ -1,0 +1,65 @@
+"""Times, tables and what a terminal gets to see."""
+
+from __future__ import annotations
+
+import sys
+from datetime import datetime, timedelta
+
+import pytest
+
+from ffdl_batch.cli.logs import keep_colours
+from ffdl_batch.cli.present import format_number, format_time, is_colourful, paint_state, parse_moment, printable
+
+NOW = datetime(2027, 1, 20, 12, 0).timestamp()
+
+
+@pytest.mark.parametrize(
+    ("text", "ago"),
+    [
+        ("now", timedelta()),
+        ("30m", timedelta(minutes=30)),
+        ("2h30m", timedelta(hours=2, minutes=30)),
+        ("5min ago", timedelta(minutes=5)),
+        ("1w2d", timedelta(days=9)),
+        ("today", timedelta(hours=12)),
+        ("yesterday", timedelta(hours=36)),
+        ("2027-01-20T11:59:59", timedelta(seconds=1)),
+        ("2027-01-20", timedelta(hours=12)),
+    ],
+)
+def test_moments(text: str, ago: timedelta) -> None:
+    assert parse_moment(text, NOW) == NOW - ago.total_seconds()
+
+
+def test_moments_since_the_epoch_and_with_a_zone() -> None:
+    assert parse_moment("1700000000", NOW) == 1_700_000_000
+    assert parse_moment("1700000000123", NOW) == 1_700_000_000.123
+    assert parse_moment("1970-01-02T00:00+00:00", NOW) == 86400
+
+
+@pytest.mark.parametrize("text", ["", "soon", "5", "12:00", "ago", "-3h"])
+def test_what_is_no_moment(text: str) -> None:
+    with pytest.raises(ValueError, match="is no moment"):
+        parse_moment(text, NOW)
+
+
+def test_a_name_cannot_steer_the_terminal() -> None:
+    assert printable("a\x1b]0;x\x07b\tc\x9b") == "a\ufffd]0;x\ufffdb\tc\ufffd"
+
+
+def test_colour_is_for_terminals_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert is_colourful()
+    assert paint_state("FAILED") == "\x1b[31mFAILED\x1b[0m"
+    assert keep_colours("10%\r\x1b[32mdone\x1b[0m\x1b[2J\r") == "\x1b[32mdone\x1b[0m\ufffd[2J\x1b[0m"
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert paint_state("FAILED") == "FAILED"
+    assert keep_colours("\x1b[32mdone\x1b[0m") == "done"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: False)
+    monkeypatch.delenv("NO_COLOR")
+    assert not is_colourful()
+
+
+def test_small_formats() -> None:
+    assert (format_number(4.0), format_number(0.5), format_time(None)) == ("4", "0.5", "N/A")

@@ -1,0 +1,261 @@
+"""ffdl-submit as a process: what it prints, sends and exits with."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.cli.submit import Manner
+from ffdl_batch.domain.findings import Finding, Severity
+from ffdl_batch.domain.views import Problem, Submission
+from tests.unit.cli.programs import FFDL, FFDL_SUBMIT, environment, json_lines, run
+from tests.unit.client.fake_daemon import FakeDaemon, make_job
+
+
+def only_submission(daemon: FakeDaemon) -> Submission:
+    (sent,) = daemon.submissions.values()
+    return sent
+
+
+def test_it_prints_what_sbatch_prints(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
+    done = run(FFDL_SUBMIT, manifest, model, daemon=daemon)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "Submitted batch job training-000000001\n", "")
+
+
+def test_parsable_and_several_manifests(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
+    done = run(FFDL_SUBMIT, "--parsable", manifest, manifest, model, daemon=daemon)
+    assert (done.returncode, done.stdout) == (0, "training-000000001\ntraining-000000002\n")
+
+
+@pytest.mark.parametrize("verb", ["submit", "train"])
+def test_ffdl_submits_too(daemon: FakeDaemon, manifest: Path, model: Path, verb: str) -> None:
+    done = run(FFDL, verb, "-Q", "--json", manifest, model, daemon=daemon)
+    assert json_lines(done.stdout)[0]["result"]["id"] == "training-000000001"
+
+
+def test_options_travel_as_they_are(daemon: FakeDaemon, manifest: Path, model: Path, tmp_path: Path) -> None:
+    arguments = ["-t", "2:00", "-pgpu", "-A", "a b", "-H", "--gres=gpu:2", "-o", "out-%j", "-C", "$(id)", "--requeue"]
+    env = {"SBATCH_QOS": "high", "SBATCH_OUTPUT": "x", "FFDL_NETWORK": "job", "FFDL_BACKEND": "local"}
+    done = run(FFDL_SUBMIT, *arguments, manifest, model, daemon=daemon, cwd=tmp_path, env=env)
+    assert done.returncode == 0, done.stderr
+    sent = only_submission(daemon)
+    assert sent.options == {
+        "time": "2:00",
+        "partition": "gpu",
+        "account": "a b",
+        "hold": "",
+        "gres": "gpu:2",
+        "output": f"{tmp_path}/out-%j",
+        "constraint": "$(id)",
+        "requeue": "",
+    }
+    assert sent.environment_options == {"qos": "high", "output": f"{tmp_path}/x", "network": "job"}
+    assert (sent.backend, sent.environ, sent.strict) == ("local", {}, False)
+
+
+def test_export_and_its_variable(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
+    env = {"SBATCH_EXPORT": "MINE", "MINE": "1", "SLURM_JOB_ID": "7"}
+    run(FFDL_SUBMIT, manifest, model, daemon=daemon, env=env)
+    assert only_submission(daemon).environ == {"MINE": "1"}
+    daemon.submissions.clear()
+    done = run(FFDL_SUBMIT, "--export=NOPE,SLURM_JOB_ID,A=b", manifest, model, daemon=daemon, env=env)
+    assert only_submission(daemon).environ == {"A": "b"}
+    assert "NOPE is not set" in done.stderr
+    assert run(FFDL_SUBMIT, "--export='A=b", manifest, model, daemon=daemon).returncode == 2
+
+
+def test_a_variable_that_sbatch_would_obey_is_warned_about(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
+    env = {"SBATCH_EXCLUSIVE": "1"}
+    assert "SBATCH_EXCLUSIVE is ignored" in run(FFDL_SUBMIT, manifest, model, daemon=daemon, env=env).stderr
+    assert run(FFDL_SUBMIT, "-Q", manifest, model, daemon=daemon, env=env).stderr == ""
+
+
+def test_a_finding_among_the_warnings_keeps_its_own_word(capfd: pytest.CaptureFixture[str]) -> None:
+    manner = Manner()
+    manner.warn("m.yml:4:9: note: memory: 1GB is 1000000000 bytes here")
+    manner.warn("the site is busy")
+    assert capfd.readouterr().err == (
+        "ffdl: m.yml:4:9: note: memory: 1GB is 1000000000 bytes here\nffdl: warning: the site is busy\n"
+    )
+
+
+def test_a_manifest_from_standard_input(daemon: FakeDaemon, model: Path) -> None:
+    done = run(FFDL_SUBMIT, "-", model, daemon=daemon, text="name: x\n")
+    assert (done.returncode, only_submission(daemon).manifest) == (0, "name: x\n")
+
+
+def test_two_hundred_manifests(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
+    done = run(FFDL_SUBMIT, *[manifest] * 200, model, daemon=daemon)
+    assert done.stdout.count("Submitted batch job training-") == 200
+    assert (daemon.batches, len(daemon.archives)) == ([100, 100], 1)
+
+
+def test_one_refusal_among_several_leaves_the_others(
+    daemon: FakeDaemon, manifest: Path, model: Path, tmp_path: Path
+) -> None:
+    bad = tmp_path / "bad.yml"
+    bad.write_text("x")
+    daemon.refuse_names = frozenset({str(bad)})
+    done = run(FFDL_SUBMIT, manifest, bad, manifest, model, daemon=daemon)
+    assert (done.returncode, done.stdout.count("Submitted")) == (78, 2)
+    assert f"ffdl-submit: {bad} is wrong (correct it)" in done.stderr
+    assert "1 of 3 manifests were refused" in done.stderr
+
+
+def test_findings_are_shown_with_their_places(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
+    finding = Finding(Severity.ERROR, "no such key", "did you mean cpus?", "m.yml", 3, 7, "cpsu")
+    daemon.refusals["/api/v1/jobs"] = (422, Problem("C101", "the manifest is wrong", 78, findings=(finding,)))
+    done = run(FFDL_SUBMIT, manifest, model, daemon=daemon)
+    assert done.returncode == 78
+    assert done.stderr == "ffdl-submit: m.yml:3:7: error: cpsu: no such key (did you mean cpus?)\n"
+
+
+def test_wrong_usage(daemon: FakeDaemon, manifest: Path, tmp_path: Path) -> None:
+    alone = run(FFDL_SUBMIT, manifest, daemon=daemon)
+    assert (alone.returncode, "model's directory or zip archive is missing" in alone.stderr) == (2, True)
+    assert run(FFDL_SUBMIT, daemon=daemon).returncode == 2
+    both = run(FFDL_SUBMIT, "--requeue", "--no-requeue", manifest, tmp_path, daemon=daemon)
+    assert (both.returncode, "exclude each other" in both.stderr) == (2, True)
+
+
+def test_missing_inputs(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
+    assert run(FFDL_SUBMIT, "/no/m.yml", model, daemon=daemon).returncode == 66
+    no_model = run(FFDL_SUBMIT, manifest, "/no/model", daemon=daemon)
+    assert no_model.returncode == 66
+    assert no_model.stderr.startswith("ffdl-submit: model /no/model: there is no such file or directory")
+    assert daemon.submissions == {}
+
+
+@pytest.mark.parametrize(("status", "problem", "code"), [(403, Problem("C101", "not you", 77), 77), (503, None, 75)])
+def test_refusals_of_the_daemon(
+    daemon: FakeDaemon, manifest: Path, model: Path, status: int, problem: Problem | None, code: int
+) -> None:
+    daemon.refusals["/"] = (status, problem)
+    assert run(FFDL_SUBMIT, manifest, model, daemon=daemon).returncode == code
+
+
+def test_a_sites_daemon_that_is_silent_is_try_again(manifest: Path, model: Path, tmp_path: Path) -> None:
+    foreign = Path("/usr/lib")
+    if os.getuid() == 0:
+        foreign = tmp_path / "site"
+        foreign.mkdir()
+        os.chown(foreign, 65534, 65534)
+    done = run(FFDL_SUBMIT, manifest, model, env={"FFDL_SOCKET": str(foreign / "ffdl.sock")})
+    assert done.returncode == 75
+    assert "is not yours to start (tell the site's administrators)" in done.stderr
+
+
+def test_dry_run_prints_everything_and_sends_nothing(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
+    done = run(FFDL_SUBMIT, "--dry-run", manifest, model, daemon=daemon)
+    assert done.returncode == 0
+    for text in ("sbatch '--job-name=a b'", "#!/bin/bash\nexec head\n", "apptainer exec '{image}'", "A='x y'"):
+        assert text in done.stdout
+    assert "### file launch.json (mode 0600)\n{}\n" in done.stdout
+    assert done.stdout.count("exec head") == 1
+    assert done.stderr == "ffdl-submit: warning: a warning\n"
+    assert [request.split()[1] for request in daemon.requests] == ["/api/v1/plan"]
+
+
+def test_dry_run_as_json_is_the_plan(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
+    for program in ((*FFDL_SUBMIT, "--dry-run"), (*FFDL, "plan")):
+        (document,) = json_lines(run(program, "--json", manifest, model, daemon=daemon).stdout)
+        assert document["manifest"] == str(manifest)
+        assert document["plan"]["submit_argv"] == ["sbatch", "--job-name=a b"]
+
+
+def test_test_only_speaks_on_standard_error_as_sbatch_does(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
+    done = run(FFDL_SUBMIT, "--test-only", "-Q", manifest, model, daemon=daemon)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "ffdl-submit: would start at once\n")
+
+
+def test_wait_exits_with_the_largest_code(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
+    ends = {
+        "training-000000001": make_job("training-000000001", state="COMPLETED", exit_code=0),
+        "training-000000002": make_job(state="FAILED", exit_code=3, error_code="C201", message="it broke"),
+    }
+    daemon.on_wait = lambda job_id: ends[job_id]
+    done = run(FFDL_SUBMIT, "-W", manifest, manifest, model, daemon=daemon)
+    assert done.returncode == 3
+    assert "FAILED: C201 it broke" in done.stderr
+    daemon.on_wait = lambda _: make_job(state="FAILED", exit_signal=9)
+    assert run(FFDL_SUBMIT, manifest, model, daemon=daemon, env={"SBATCH_WAIT": "1"}).returncode == 137
+
+
+def test_ctrl_c_while_waiting_detaches(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
+    asked = threading.Event()
+    release = threading.Event()
+
+    def hold(job_id: str) -> object:
+        asked.set()
+        release.wait(30)
+        return make_job(job_id)
+
+    daemon.on_wait = hold  # type: ignore[assignment]
+    command = [*FFDL_SUBMIT, "--wait", str(manifest), str(model)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(daemon)
+    ) as process:
+        try:
+            assert asked.wait(30)
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=30)
+        finally:
+            release.set()
+            process.kill()
+    assert process.returncode == 130
+    assert out == "Submitted batch job training-000000001\n"
+    assert "detached; training-000000001 goes on. Again: ffdl wait training-000000001" in err
+    assert not any("cancel" in request for request in daemon.requests)
+
+
+def test_an_unexpected_error_shows_a_traceback_only_on_demand(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
+    broken = "import ffdl_batch.client.api as a; a.Client.upload = lambda *_: 1/0; "
+    program = (sys.executable, "-c", f"{broken}from ffdl_batch.cli.submit import main; main()")
+    done = run(program, manifest, model, daemon=daemon)
+    assert done.returncode == 1
+    assert "ffdl-submit: unexpected error: ZeroDivisionError: division by zero" in done.stderr
+    assert f"{daemon.path.parent}/state/daemon.log" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Traceback" in run(program, manifest, model, daemon=daemon, env={"FFDL_DEBUG": "1"}).stderr
+
+
+HEAVY = ("pydantic", "sqlalchemy", "yaml", "fastapi", "uvicorn", "alembic", "ffdl_batch.manifest", "ffdl_batch.store")
+PROBE = """
+import atexit, sys
+atexit.register(lambda: print("LOADED", *[m for m in {heavy!r} if m in sys.modules], file=sys.stderr))
+from ffdl_batch.cli.submit import main
+main()
+"""
+
+
+def test_the_submit_path_imports_nothing_heavy(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
+    program = (sys.executable, "-c", PROBE.format(heavy=HEAVY))
+    for arguments in (["--help"], ["-v", str(manifest), str(model)], ["--dry-run", str(manifest), str(model)]):
+        done = run(program, *arguments, daemon=daemon)
+        assert done.returncode == 0
+        assert done.stderr.splitlines()[-1] == "LOADED"
+
+
+def test_help_imports_no_verb_and_no_client() -> None:
+    heavy = (*HEAVY, "ffdl_batch.client", "http.client", "ffdl_batch.cli.submit", "tomllib", "zipfile")
+    probe = PROBE.format(heavy=heavy).replace("cli.submit import main", "cli.main import main")
+    for arguments in (["--help"], ["version"]):
+        done = run((sys.executable, "-c", probe), *arguments)
+        assert done.returncode == 0
+        assert done.stderr == "LOADED\n"
+
+
+def test_a_socket_in_a_foreign_directory_is_not_used(manifest: Path, model: Path, tmp_path: Path) -> None:
+    runtime = tmp_path / "run"
+    (runtime / "ffdl").mkdir(parents=True)
+    os.chmod(runtime / "ffdl", 0o777)  # noqa: PTH101
+    env = {"FFDL_SOCKET": "", "XDG_RUNTIME_DIR": str(runtime)}
+    done = run(FFDL_SUBMIT, manifest, model, env=env)
+    assert done.returncode == 77
+    assert "lets others in" in done.stderr

@@ -1,0 +1,228 @@
+"""The verbs of ffdl as processes against a fake daemon."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.domain.views import EventView, LogLine
+from tests.unit.cli.programs import FFDL, FFDL_SUBMIT, environment, json_lines, run
+from tests.unit.client.fake_daemon import FakeDaemon, make_job
+
+JOB = "training-000000001"
+
+
+@pytest.fixture
+def job(daemon: FakeDaemon) -> FakeDaemon:
+    """A daemon that knows one failed job."""
+    daemon.jobs[JOB] = make_job(
+        JOB,
+        state="FAILED",
+        ended_at=1_800_000_100.0,
+        error_code="C201",
+        message="the learner ended with an error",
+        cure="read its log",
+        exit_code=3,
+        exit_signal=9,
+        timestamps={"PENDING": 1_800_000_000.0, "PROCESSING": 1_800_000_050.0},
+        sources={"cpus": "manifest:4", "batch.time": "command line"},
+        log_tail=("Traceback", "boom \x1b[2J"),
+        warnings=("memory was rounded",),
+        results="/r",
+        gpu_type="a100",
+    )
+    return daemon
+
+
+@pytest.mark.parametrize("verb", ["list", "ls", "ps"])
+def test_list(job: FakeDaemon, verb: str) -> None:
+    job.jobs["b"] = make_job("b", state="QUEUED", nodes="", pending_reason="Resources")
+    job.jobs["c"] = make_job("c", wish="cancel", name="n" * 60)
+    done = run(FFDL, verb, daemon=job, env={"TZ": "UTC"})
+    lines = done.stdout.splitlines()
+    assert lines[0].split() == ["ID", "NAME", "FRAMEWORK", "STATE", "SUBMITTED", "ENDED", "NODES(REASON)"]
+    assert lines[1].split()[:6] == [
+        JOB,
+        "digits",
+        "pytorch:debian",
+        "FAILED",
+        "2027-01-15T08:00:00",
+        "2027-01-15T08:01:40",
+    ]
+    assert lines[1].endswith("(C201 the learner ended with an error)")
+    assert lines[2].endswith("N/A                  (Resources)")
+    assert lines[3].endswith("(cancel requested)")
+    assert "\x1b" not in done.stdout
+
+
+def test_list_selects(job: FakeDaemon) -> None:
+    done = run(FFDL, "list", "-h", "-t", "failed,halted", "-t", "QUEUED", "-l", "5", daemon=job)
+    assert len(done.stdout.splitlines()) == 1
+    assert job.requests == ["GET /api/v1/jobs?state=FAILED&state=HALTED&state=QUEUED&limit=5"]
+    wrong = run(FFDL, "list", "-t", "RUNNING", daemon=job)
+    assert (wrong.returncode, "RUNNING is no state; states are PENDING" in wrong.stderr) == (2, True)
+    assert json_lines(run(FFDL, "list", "--json", daemon=job).stdout)[0]["jobs"][0]["id"] == JOB
+
+
+@pytest.mark.parametrize("verb", ["show", "status", "describe"])
+def test_show_says_everything(job: FakeDaemon, verb: str) -> None:
+    done = run(FFDL, verb, JOB, daemon=job, env={"TZ": "UTC"})
+    assert done.returncode == 0
+    for text in (
+        "State:               FAILED",
+        "Error code:          C201",
+        "What to do:          read its log",
+        "Exit code:           3",
+        "Ended by signal:     9 (SIGKILL)",
+        "CPUs:                2  [manifest:4]",
+        "GPUs:                1 of type a100",
+        "Memory:              8GB",
+        "Network requested:   auto",
+        "Network achieved:    none",
+        "Results:             /r",
+        "  PROCESSING:        2027-01-15T08:00:50",
+        "Warning:             memory was rounded",
+        "  batch.time: command line",
+        "  boom \N{REPLACEMENT CHARACTER}[2J",
+    ):
+        assert text in done.stdout
+    (document,) = json_lines(run(FFDL, "show", "--json", JOB, daemon=job).stdout)
+    assert document["job"]["exit_signal"] == 9
+
+
+def test_show_of_an_unknown_job(job: FakeDaemon) -> None:
+    done = run(FFDL, "show", "training-zzzzzzzzz", JOB, daemon=job)
+    assert done.returncode == 66
+    assert "ffdl: there is no job training-zzzzzzzzz" in done.stderr
+    assert JOB in done.stdout
+
+
+def test_logs_merged_and_one_by_one(job: FakeDaemon) -> None:
+    job.jobs[JOB] = make_job(JOB, learners=2)
+    job.lines = [LogLine(1, 1, "a"), LogLine(2, 1, "b"), LogLine(1, 2, "c\x1b[31m")]
+    assert run(FFDL, "logs", JOB, daemon=job).stdout == "[1] a\n[2] b\n[1] c\x1b[31m\n"
+    assert run(FFDL, "logs", "--by-learner", JOB, daemon=job).stdout == "[1] a\n[1] c\x1b[31m\n[2] b\n"
+    assert run(FFDL, "logs", "--learner", "2", JOB, daemon=job).stdout == "b\n"
+    assert [d["line"]["line"] for d in json_lines(run(FFDL, "logs", "--json", JOB, daemon=job).stdout)][:2] == [
+        "a",
+        "b",
+    ]
+    job.requests.clear()
+    run(FFDL, "logs", "-f", "-n", "2", "--since", "1700000000", JOB, daemon=job)
+    assert job.requests[-1] == f"GET /api/v1/jobs/{JOB}/logs?follow=true&since=1700000000.000000&tail=2"
+
+
+def test_loglines_pages_as_ffdl_does(job: FakeDaemon) -> None:
+    job.lines = [LogLine(1, n, f"line {n}", 1.5 if n == 3 else None) for n in range(1, 8)]
+
+    def lines(*arguments: str) -> list[str]:
+        return run(FFDL, "loglines", *arguments, JOB, daemon=job).stdout.splitlines()
+
+    assert lines("--pos", "3", "--pagesize", "2") == ["3 1500 line 3", "4 N/A line 4"]
+    assert lines("--pos=-2") == ["6 N/A line 6", "7 N/A line 7"]
+    assert len(lines()) == 7
+
+
+def test_a_closed_pipe_is_quiet(job: FakeDaemon) -> None:
+    job.lines = [LogLine(1, n, "x" * 1000) for n in range(1, 2000)]
+    with subprocess.Popen(
+        [*FFDL, "logs", JOB], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(job)
+    ) as process:
+        assert process.stdout and process.stderr
+        process.stdout.read(10)
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(30) == 128 + signal.SIGPIPE
+
+
+def test_events(job: FakeDaemon) -> None:
+    job.events = [
+        EventView(JOB, 1, 1_800_000_000.0, "PENDING", 1, "progress"),
+        EventView(JOB, 2, 1_800_000_001.0, "FAILED", 1, "progress", "it broke", "C201"),
+    ]
+    done = run(FFDL, "events", "-f", JOB, daemon=job, env={"TZ": "UTC"})
+    assert done.stdout == "2027-01-15T08:00:00  PENDING      1\n2027-01-15T08:00:01  FAILED       1  C201 it broke\n"
+    assert json_lines(run(FFDL, "events", "--json", JOB, daemon=job).stdout)[1]["event"]["error_code"] == "C201"
+
+
+def test_wait_exits_as_the_job_or_after_its_time(job: FakeDaemon) -> None:
+    done = run(FFDL, "wait", JOB, daemon=job)
+    assert (done.returncode, done.stdout) == (137, f"{JOB} FAILED\n")
+    job.jobs[JOB] = make_job(JOB)
+    late = run(FFDL, "wait", "--timeout", "0", JOB, daemon=job)
+    assert (late.returncode, "goes on" in late.stderr) == (124, True)
+
+
+@pytest.mark.parametrize("verb", ["cancel", "delete"])
+def test_cancel_goes_on_after_a_wrong_id(job: FakeDaemon, verb: str) -> None:
+    job.jobs[JOB] = make_job(JOB)
+    done = run(FFDL, verb, "training-zzzzzzzzz", JOB, daemon=job)
+    assert (done.returncode, done.stdout) == (66, f"{JOB} PROCESSING, cancel requested\n")
+    assert job.jobs[JOB].wish == "cancel"
+
+
+def test_validate_needs_no_daemon(tmp_path: Path) -> None:
+    good, bad = tmp_path / "good.yml", tmp_path / "bad.yml"
+    good.write_text("name: a\nframework: {name: custom, version: custom, command: 'true'}\nmemory: 1GB\n")
+    bad.write_text("name: a\nframework: {name: nope, version: 1, command: x}\nmemory: 1\n")
+    assert run(FFDL, "validate", good).returncode == 0
+    both = run(FFDL, "validate", good, bad, "/no/file")
+    assert both.returncode == 78
+    assert f"{bad}:3:9: error: memory" in both.stderr
+    assert "/no/file: No such file or directory" in both.stderr
+    documents = json_lines(run(FFDL, "validate", "--json", good, bad).stdout)
+    assert [document["valid"] for document in documents] == [True, False]
+    assert documents[1]["findings"][0]["severity"] == "error"
+
+
+def test_schema_is_json() -> None:
+    assert json.loads(run(FFDL, "schema").stdout)["type"] == "object"
+
+
+def test_init_writes_what_validate_accepts(tmp_path: Path) -> None:
+    done = run(FFDL, "init", "my-job", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "Submit it: ffdl-submit my-job/manifest.yml my-job/model\n")
+    assert run(FFDL, "validate", "--strict", "my-job/manifest.yml", cwd=tmp_path).returncode == 0
+    assert list((tmp_path / "my-job" / "model").iterdir())
+    again = run(FFDL, "init", "my-job", cwd=tmp_path)
+    assert (again.returncode, "exists; nothing was changed" in again.stderr) == (1, True)
+
+
+def test_config_says_where_values_come_from(tmp_path: Path) -> None:
+    (tmp_path / "ffdl.toml").write_text('default_memory = "4GB"\n')
+    done = run(FFDL, "config", "--json", cwd=tmp_path, env={"FFDL_BACKEND": "local"})
+    values = json_lines(done.stdout)[0]["settings"]
+    assert values["default_memory"] == {"value": "4GB", "origin": str(tmp_path / "ffdl.toml")}
+    assert values["backend"] == {"value": "local", "origin": "environment FFDL_BACKEND"}
+    (tmp_path / "ffdl.toml").write_text("nonsense = 1\n")
+    broken = run(FFDL, "config", cwd=tmp_path)
+    assert (broken.returncode, "unknown key 'nonsense'" in broken.stderr) == (78, True)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion(shell: str) -> None:
+    done = run(FFDL, "completion", shell)
+    assert done.returncode == 0, done.stderr
+    assert "_FFDL_COMPLETE" in done.stdout
+    assert "_FFDL_SUBMIT_COMPLETE" in done.stdout
+
+
+def test_completion_completes() -> None:
+    env = {"_FFDL_COMPLETE": "bash_complete", "COMP_WORDS": "ffdl li", "COMP_CWORD": "1"}
+    assert run(FFDL, env=env).stdout == "plain,list\n"
+    env = {"_FFDL_SUBMIT_COMPLETE": "bash_complete", "COMP_WORDS": "ffdl-submit --parti", "COMP_CWORD": "1"}
+    assert run(FFDL_SUBMIT, env=env).stdout == "plain,--partition\n"
+
+
+def test_a_wrong_verb_gets_the_nearest() -> None:
+    done = run(FFDL, "lits")
+    assert (done.returncode, "did you mean list?" in done.stderr) == (2, True)
+
+
+def test_version() -> None:
+    assert run(FFDL, "version").stdout.startswith("ffdl ")
+    assert json_lines(run(FFDL, "version", "--json").stdout)[0]["version"]

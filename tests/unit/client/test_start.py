@@ -1,0 +1,293 @@
+"""Finding the daemon, starting one, and reaching one on another node; with real sockets and real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.client import Client, DaemonUnreachable
+from ffdl_batch.client.start import Dialling, daemon_environment
+from ffdl_batch.config.locations import Machine, this_machine
+from tests.unit.client.fake_daemon import FakeDaemon
+
+SERVER = """
+import os, sys, time
+from pathlib import Path
+sys.path.insert(0, {root!r})
+from tests.unit.client.fake_daemon import FakeDaemon
+print("cwd", os.getcwd(), "session", os.getsid(0) == os.getpid(), flush=True)
+Path({pids!r}).open("a").write(f"{{os.getpid()}}\\n")
+try:
+    os.mkdir({claim!r})
+except FileExistsError:
+    sys.exit(75)
+FakeDaemon(Path(os.environ["FFDL_SOCKET"])).start()
+time.sleep(60)
+"""
+
+
+class Site:
+    """A state directory, a socket's path, and daemons that tests start and that end with the test."""
+
+    def __init__(self, root: Path) -> None:
+        self.state_dir = root / "state"
+        self.socket = root / "run" / "ffdl.sock"
+        self.pids = root / "pids"
+        script = SERVER.format(root=str(Path(__file__).parents[3]), pids=str(self.pids), claim=str(root / "claim"))
+        self.dialling = Dialling(
+            environ={"PATH": os.environ["PATH"], "FFDL_SOCKET": str(self.socket), "SECRET": "x"},
+            state_dir=self.state_dir,
+            daemon_argv=(sys.executable, "-c", script),
+        )
+
+    def write_lock(self, **changes: object) -> None:
+        self.state_dir.mkdir(exist_ok=True)
+        machine = this_machine()
+        lock = {
+            "host": machine.host,
+            "pid": os.getpid(),
+            "boot_id": machine.boot_id,
+            "start_ticks": machine.start_ticks(os.getpid()),
+            "socket": str(self.socket),
+        }
+        (self.state_dir / "daemon.lock").write_text(json.dumps(lock | changes))
+
+    def end(self) -> None:
+        for pid in self.pids.read_text().split() if self.pids.exists() else ():
+            try:
+                os.kill(int(pid), signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+
+
+@pytest.fixture
+def site(short_dir: Path) -> Iterator[Site]:
+    made = Site(short_dir)
+    yield made
+    made.end()
+
+
+def health_version(dialling: Dialling) -> str:
+    with Client(dialling=dialling) as client:
+        return client.health().version
+
+
+def test_a_daemon_is_started_detached_when_none_runs(site: Site) -> None:
+    assert health_version(site.dialling) == "9.9"
+    assert (site.state_dir / "daemon.log").read_text() == "cwd / session True\n"
+    assert (site.state_dir.stat().st_mode & 0o777, (site.state_dir / "daemon.log").stat().st_mode & 0o777) == (
+        0o700,
+        0o600,
+    )
+
+
+def test_several_clients_that_race_all_get_the_one_daemon(site: Site) -> None:
+    children = []
+    for _ in range(4):
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0 if health_version(site.dialling) == "9.9" else 1)
+        children.append(pid)
+    codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]
+    assert codes == [0, 0, 0, 0]
+
+
+def test_nothing_is_started_when_told_not_to(site: Site) -> None:
+    with pytest.raises(DaemonUnreachable, match="no daemon answers at"):
+        health_version(replace(site.dialling, start=False))
+    assert not site.state_dir.exists()
+
+
+def test_a_daemon_that_ends_at_once_is_reported_with_its_last_words(site: Site) -> None:
+    argv = (sys.executable, "-c", "import sys; sys.exit('the database is of a newer release')")
+    with pytest.raises(DaemonUnreachable, match=r"ended with code 1; its last words: the database is of a newer"):
+        health_version(replace(site.dialling, daemon_argv=argv, patience_s=0.5))
+
+
+def test_a_live_holder_is_waited_for_and_no_second_daemon_is_started(site: Site) -> None:
+    site.write_lock()
+    with pytest.raises(DaemonUnreachable, match=r"holds .*daemon.lock but does not answer"):
+        health_version(replace(site.dialling, patience_s=0.1))
+    assert not site.pids.exists()
+
+
+def test_the_socket_that_the_lock_names_is_found_from_another_session(site: Site, short_dir: Path) -> None:
+    fake = FakeDaemon(short_dir / "other" / "ffdl.sock").start()
+    try:
+        site.write_lock(socket=str(fake.path))
+        assert health_version(site.dialling) == "9.9"
+        assert not site.pids.exists()
+    finally:
+        fake.stop()
+
+
+@pytest.mark.parametrize("change", [{"start_ticks": 1}, {"boot_id": "another boot"}, {"pid": 2**22 + 1}])
+def test_a_holder_that_is_proven_dead_is_replaced(site: Site, change: dict[str, object]) -> None:
+    site.write_lock(**change)
+    assert health_version(site.dialling) == "9.9"
+
+
+def test_a_holder_that_ends_while_it_is_waited_for_is_replaced(site: Site) -> None:
+    """The daemon was stopping, because no job was live, when the client came."""
+    site.write_lock()
+    here = this_machine()
+    looks = iter([here, here])
+    after = replace(here, boot_id="the process is gone")
+    assert health_version(replace(site.dialling, machine=lambda: next(looks, after))) == "9.9"
+
+
+def test_a_zombie_holds_nothing(site: Site) -> None:
+    ready, gone = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.read(ready, 1)
+        os._exit(0)
+    try:
+        site.write_lock(pid=pid, start_ticks=this_machine().start_ticks(pid))
+        os.write(gone, b"x")
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # it has ended and is not reaped
+        assert health_version(site.dialling) == "9.9"
+    finally:
+        os.waitpid(pid, 0)
+        os.close(ready)
+        os.close(gone)
+
+
+def test_a_lock_that_is_none_is_named(site: Site) -> None:
+    site.state_dir.mkdir()
+    (site.state_dir / "daemon.lock").write_text("{}")
+    with pytest.raises(DaemonUnreachable, match=r"is not a daemon's lock file"):
+        health_version(site.dialling)
+
+
+def fake_ssh(directory: Path, body: str) -> str:
+    path = directory / "ssh"
+    path.write_text(f'#!/bin/sh\necho "$@" >> {directory}/ssh.log\n{body}\n')
+    path.chmod(0o755)
+    return str(path)
+
+
+def elsewhere(site: Site, ssh: str) -> Dialling:
+    site.write_lock(host="login2")
+    return replace(site.dialling, environ={**site.dialling.environ, "FFDL_SSH": ssh})
+
+
+RELAY = """
+import os, socket, sys, threading
+s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1])
+def up():
+    while data := os.read(0, 65536): s.sendall(data)
+    s.shutdown(socket.SHUT_WR)
+threading.Thread(target=up, daemon=True).start()
+while data := s.recv(65536): os.write(1, data)
+"""
+
+
+def test_a_daemon_on_another_node_is_reached_through_ssh(site: Site, short_dir: Path) -> None:
+    fake = FakeDaemon(short_dir / "far" / "ffdl.sock").start()
+    try:
+        relay = short_dir / "relay.py"
+        relay.write_text(RELAY)
+        ssh = fake_ssh(short_dir, f"exec {sys.executable} {relay} {fake.path}")
+        with Client(dialling=elsewhere(site, ssh)) as client:
+            assert client.health().version == "9.9"
+            assert client.list() == []
+        words = (short_dir / "ssh.log").read_text().split()
+        assert words[:5] == ["-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "login2"]
+        assert words[-2].endswith("ffdl-submitd")
+        assert words[-1] == "dial"
+        assert not site.pids.exists()
+    finally:
+        fake.stop()
+
+
+def test_a_node_that_ssh_cannot_reach_is_named_with_the_way_out(site: Site, short_dir: Path) -> None:
+    ssh = fake_ssh(short_dir, "echo 'login2: Permission denied (publickey)' >&2; exit 255")
+    with pytest.raises(DaemonUnreachable) as caught:
+        health_version(elsewhere(site, ssh))
+    assert caught.value.problem.exit_code == 75
+    assert "runs on login2" in str(caught.value)
+    assert "Permission denied (publickey)" in str(caught.value)
+    assert "run this command on login2" in str(caught.value)
+
+
+def test_the_plain_name_is_tried_where_our_path_does_not_exist(site: Site, short_dir: Path) -> None:
+    ssh = fake_ssh(short_dir, "exit 127")
+    with pytest.raises(DaemonUnreachable, match="ssh ended with code 127"):
+        health_version(elsewhere(site, ssh))
+    called = [line.split()[-2] for line in (short_dir / "ssh.log").read_text().splitlines()]
+    assert called[-1] == "ffdl-submitd"
+
+
+def test_without_an_ssh_program_the_host_is_named(site: Site) -> None:
+    with pytest.raises(DaemonUnreachable, match=r"runs on login2 and /no/ssh cannot be started"):
+        health_version(elsewhere(site, "/no/ssh"))
+
+
+def test_a_host_that_looks_like_an_option_never_reaches_ssh(site: Site, short_dir: Path) -> None:
+    ssh = fake_ssh(short_dir, "exit 1")
+    dialling = elsewhere(site, ssh)
+    site.write_lock(host="-oProxyCommand=id")
+    with pytest.raises(DaemonUnreachable, match="names a host"):
+        health_version(dialling)
+    assert not (short_dir / "ssh.log").exists()
+
+
+def test_a_socket_of_another_user_gets_nothing(site: Site, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = daemon.path.parent.parent / "runtime"
+    (runtime / "ffdl").mkdir(parents=True, mode=0o700)
+    (runtime / "ffdl" / "ffdl.sock").symlink_to(daemon.path)
+    uid = os.getuid()
+    monkeypatch.setattr("ffdl_batch.client.start._peer_uid", lambda _: uid + 1)
+    dialling = replace(site.dialling, environ={"XDG_RUNTIME_DIR": str(runtime)})
+    with pytest.raises(DaemonUnreachable, match=rf"is of user {uid + 1}, not yours; it is given nothing"):
+        health_version(dialling)
+    assert daemon.requests == []
+
+
+def test_a_sites_socket_is_never_answered_for(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.socket.parent.mkdir()
+    uid = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: uid + 1)
+    with pytest.raises(DaemonUnreachable, match="not yours to start"):
+        health_version(site.dialling)
+
+
+def test_another_machine_cannot_prove_a_death(site: Site, short_dir: Path) -> None:
+    ssh = fake_ssh(short_dir, "echo gone >&2; exit 255")
+    dialling = elsewhere(site, ssh)
+    site.write_lock(pid=2**22 + 1)
+    machine = Machine("login9", "boot of login9")
+    with pytest.raises(DaemonUnreachable, match="cannot be reached from here over SSH: gone"):
+        health_version(replace(dialling, machine=lambda: machine))
+
+
+def test_the_environment_of_a_daemon() -> None:
+    shell = {
+        "PATH": "/p",
+        "HOME": "/h",
+        "FFDL_CONFIG": "c",
+        "SLURM_CONF": "s",
+        "SLURM_JOB_ID": "7",
+        "SBATCH_QOS": "q",
+        "XDG_RUNTIME_DIR": "r",
+        "AWS_SECRET_ACCESS_KEY": "x",
+    }
+    assert daemon_environment(shell, Path("/state")) == {
+        "PATH": "/p",
+        "HOME": "/h",
+        "FFDL_CONFIG": "c",
+        "SLURM_CONF": "s",
+        "XDG_RUNTIME_DIR": "r",
+        "FFDL_STATE_DIR": "/state",
+    }
+    bare = daemon_environment({}, Path("/state"))
+    assert bare["HOME"].startswith("/")
+    assert bare["PATH"] == os.defpath

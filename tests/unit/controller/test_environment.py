@@ -1,0 +1,112 @@
+"""Quoting of a learner's environment, proved by the shell itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ffdl_batch.controller.environment import (
+    EnvironmentRefused,
+    file_text,
+    host_subset,
+    merge,
+    read_user_environment,
+)
+from ffdl_batch.domain.launch import EXPORTS_VARIABLE
+
+READ_BACK = (
+    f'set -a; . "$1"; set +a; eval "${{{EXPORTS_VARIABLE}-}}"; unset {EXPORTS_VARIABLE}; exec "$2" -I -S -c "$3"'
+)
+DUMP = "import os, sys; sys.stdout.buffer.write(b'\\0'.join(k + b'=' + v for k, v in os.environb.items()))"
+values = st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=40)
+names = st.from_regex(r"\AV_[A-Z0-9_]{1,12}\Z") | st.sampled_from(["HOME", "PATH", "LD_LIBRARY_PATH", "IFS", "PS1"])
+
+
+def through_bash(variables: dict[str, str]) -> dict[str, str]:
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "env"
+        path.write_bytes(file_text(variables).encode("utf-8", "surrogateescape"))
+        argv = ["bash", "-c", READ_BACK, "bash", str(path), sys.executable, DUMP]
+        out = subprocess.run(argv, check=True, capture_output=True, env={"PATH": os.environ["PATH"]}).stdout
+    pairs = (item.split(b"=", 1) for item in out.split(b"\0"))
+    return {name.decode(): value.decode("utf-8", "surrogateescape") for name, value in pairs}
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.dictionaries(names, values, max_size=8))
+def test_every_value_survives(variables: dict[str, str]) -> None:
+    found = through_bash(variables)
+    assert {name: found.get(name) for name in variables} == variables
+
+
+def test_the_nasty_ones_survive() -> None:
+    nasty = [
+        "$(id)",
+        "`id`",
+        'it\'s "x"',
+        "\\",
+        "a\\\nb",
+        "a\r\nb",
+        "\n\n",
+        " x \t ",
+        "",
+        "ü漢",
+        "!x",
+        "~",
+        "*",
+        "\udcff",
+    ]
+    variables = {f"V_{i}": text for i, text in enumerate(nasty)}
+    found = through_bash(variables)
+    assert {name: found[name] for name in variables} == variables
+
+
+def test_what_apptainer_would_alter_takes_the_other_way() -> None:
+    text = file_text({"PLAIN": "x", "HOME": "/h", "LINES_": "a\r\nb"})
+    assert text.splitlines()[-1] == "PLAIN='x'"
+    assert "HOME='/h'" not in text
+    assert "\r" not in text
+
+
+@pytest.mark.parametrize(
+    "name", ["", "a-b", "1A", "A B", "A=B", "UID", "BASHOPTS", "APPTAINERENV_A", "SINGULARITY_BIND", "é"]
+)
+def test_names_that_are_refused(name: str) -> None:
+    with pytest.raises(EnvironmentRefused, match=r"cannot|no name|never"):
+        merge({}, {name: "x"}, ())
+
+
+def test_a_nul_is_refused() -> None:
+    with pytest.raises(EnvironmentRefused, match="NUL"):
+        merge({}, {"A": "\0"}, ())
+
+
+def test_the_user_wins_but_for_protected_names() -> None:
+    assert merge({"A": "1", "B": "1"}, {"A": "2", "B": "2"}, ("B",)) == {"A": "2", "B": "1"}
+
+
+def test_the_hosts_runtime_settings_never_pass() -> None:
+    host = {"PATH": "/bin", "APPTAINER_BIND": "/", "SLURM_JOB_ID": "1", "SECRET": "x", "SINGULARITYENV_A": "1"}
+    assert host_subset(host, ("PATH", "SLURM_*", "APPTAINER*", "*")) == {
+        k: host[k] for k in ("PATH", "SLURM_JOB_ID", "SECRET")
+    }
+    assert host_subset(host, ("PATH", "SLURM_*")) == {"PATH": "/bin", "SLURM_JOB_ID": "1"}
+
+
+@pytest.mark.parametrize("text", ["[1]", '{"A": 1}', "{"])
+def test_a_damaged_environment_file(text: str) -> None:
+    with pytest.raises(EnvironmentRefused, match=r"environment\.json"):
+        read_user_environment(text)
+
+
+def test_an_environment_file() -> None:
+    assert read_user_environment("") == {}
+    assert read_user_environment(json.dumps({"A": "b"})) == {"A": "b"}

@@ -1,0 +1,136 @@
+"""Archives, trees and logs as users make them."""
+
+from __future__ import annotations
+
+import os
+import stat
+import zipfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ffdl_batch.controller import model
+from ffdl_batch.controller.files import make_private, read_cell, write_cell
+from ffdl_batch.controller.log_tail import LINE_CHARACTERS, last_lines, tail
+from ffdl_batch.controller.model import ModelRefused, unpack
+from ffdl_batch.controller.trees import copy_tree
+
+
+def archive(path: Path, *names: str | zipfile.ZipInfo, text: str = "x") -> str:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as opened:
+        for name in names:
+            opened.writestr(name, text)
+    return str(path)
+
+
+def test_all_files_become_executable(tmp_path: Path) -> None:
+    kept = zipfile.ZipInfo("dir/kept.sh")
+    kept.external_attr = (stat.S_IFREG | 0o640) << 16
+    target = tmp_path / "model"
+    assert unpack(archive(tmp_path / "m.zip", "a.py", kept), str(target)) == 2
+    assert (target / "a.py").stat().st_mode & 0o777 == 0o700
+    assert (target / "dir" / "kept.sh").stat().st_mode & 0o777 == 0o740
+
+
+def test_unpacking_twice_is_harmless(tmp_path: Path) -> None:
+    path = archive(tmp_path / "m.zip", "a", "b/c")
+    assert [unpack(path, str(tmp_path / "t")) for _ in range(2)] == [2, 2]
+
+
+@pytest.mark.parametrize("name", ["../x", "/x", "a/../../x", "..", "C:/x", "\\x", "a\\..\\..\\x"])
+def test_names_that_lead_out_are_refused_before_anything_is_written(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ModelRefused, match="leads out"):
+        unpack(archive(tmp_path / "m.zip", "good", name), str(tmp_path / "t"))
+    assert not (tmp_path / "t").exists()
+
+
+def test_links_are_refused(tmp_path: Path) -> None:
+    link = zipfile.ZipInfo("link")
+    link.external_attr = (stat.S_IFLNK | 0o777) << 16
+    with pytest.raises(ModelRefused, match="link"):
+        unpack(archive(tmp_path / "m.zip", link, text="/etc/passwd"), str(tmp_path / "t"))
+
+
+def test_a_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model, "MAX_BYTES", 1000)
+    with pytest.raises(ModelRefused, match="bomb"):
+        unpack(archive(tmp_path / "m.zip", "a", text="0" * 1001), str(tmp_path / "t"))
+
+
+def test_what_is_no_archive(tmp_path: Path) -> None:
+    (tmp_path / "m.zip").write_text("hello")
+    with pytest.raises(ModelRefused, match="no readable zip"):
+        unpack(str(tmp_path / "m.zip"), str(tmp_path / "t"))
+
+
+def make_tree(root: Path) -> None:
+    (root / "a" / "b").mkdir(parents=True)
+    (root / "a" / "b" / "file").write_text("1")
+    (root / "link").symlink_to("a/b/file")
+    os.mkfifo(root / "pipe")
+    (root / "empty").mkdir()
+
+
+@pytest.mark.parametrize("link", [True, False])
+def test_a_tree_is_copied_and_a_second_pass_adds_what_is_new(tmp_path: Path, link: bool) -> None:
+    source, target = tmp_path / "s", tmp_path / "t"
+    make_tree(source)
+    assert copy_tree(str(source), str(target), link=link) == 2
+    (source / "new").write_text("2")
+    (source / "a" / "b" / "file").write_text("changed")
+    copy_tree(str(source), str(target), link=link)
+    assert (target / "a" / "b" / "file").read_text() == "changed"
+    assert ((target / "new").read_text(), (target / "link").readlink()) == ("2", Path("a/b/file"))
+    assert sorted(p.name for p in target.iterdir()) == ["a", "empty", "link", "new"]
+
+
+def test_cells_are_whole_or_absent(tmp_path: Path) -> None:
+    path = str(tmp_path / "cell")
+    assert read_cell(path) is None
+    Path(path).write_text("")
+    assert read_cell(path) is None
+    write_cell(path, {"a": "ü"})
+    assert read_cell(path) == {"a": "ü"}
+    assert [p.name for p in tmp_path.iterdir()] == ["cell"]
+
+
+def test_a_private_directory_is_ours_or_refused(tmp_path: Path) -> None:
+    make_private(str(tmp_path / "d"))
+    (tmp_path / "d").chmod(0o755)
+    make_private(str(tmp_path / "d"))
+    assert (tmp_path / "d").stat().st_mode & 0o777 == 0o700
+    (tmp_path / "l").symlink_to(tmp_path / "d")
+    with pytest.raises(PermissionError, match="no directory of ours"):
+        make_private(str(tmp_path / "l"))
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"", ()),
+        (b"a\nb", ("a", "b")),
+        (b"10%\r20%\r30%\r\nend\r\n", ("30%", "end")),
+        (b"\x1b[31mred\x1b[0m\x1b]0;title\x07!\n", ("red!",)),
+        (b"\x00\x08\xff\n", ("\ufffd\ufffd\ufffd",)),
+        (b"x\xe2\x80\xaey\n", ("x\ufffdy",)),
+    ],
+)
+def test_last_lines(data: bytes, expected: tuple[str, ...]) -> None:
+    assert last_lines(data) == expected
+
+
+def test_the_tail_is_bounded(tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(b"x" * 200_000 + b"\n" + b"end\n" * 30)
+    lines = tail(str(tmp_path / "log"))
+    assert (len(lines), lines[-1]) == (20, "end")
+    (tmp_path / "log").write_bytes(b"y" * 200_000)
+    assert len(tail(str(tmp_path / "log"))[0]) == LINE_CHARACTERS
+    assert tail(str(tmp_path / "none")) == ()
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_become_printable_lines(data: bytes) -> None:
+    for line in last_lines(data):
+        assert not any(ord(c) < 32 and c != "\t" for c in line)

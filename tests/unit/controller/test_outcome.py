@@ -1,0 +1,171 @@
+"""How an attempt ended, from events."""
+
+from __future__ import annotations
+
+import pytest
+
+from ffdl_batch.controller.journal import Journal
+from ffdl_batch.controller.learner import first_host, placeholder_devices
+from ffdl_batch.controller.memory import OomCounters, read_counters, was_out_of_memory
+from ffdl_batch.controller.outcome import conclude, exit_status, may_run_again
+from ffdl_batch.domain.events import Event, EventKind, FinalRecord, Outcome, Scalar, decode_events
+from ffdl_batch.domain.launch import LaunchFile, LearnerCommand
+
+K = EventKind
+
+
+def launch(learners: int = 1) -> LaunchFile:
+    return LaunchFile(
+        "training-0",
+        1,
+        "training-0-1",
+        "/j",
+        "/j/a",
+        "/d",
+        LearnerCommand(("x",), {}),
+        learners=learners,
+        nodes=learners,
+    )
+
+
+def ev(kind: EventKind, at: float = 1.0, source: str = "node-0", **fields: Scalar) -> Event:
+    return Event(int(at * 10), at, source, kind, fields)
+
+
+def ended(learner: int = 1, at: float = 2.0, **fields: Scalar) -> Event:
+    return Event(
+        int(at * 10), at, "node-0", K.LEARNER_ENDED, {"learner_id": learner, "exit_code": 0, "ended_by": "", **fields}
+    )
+
+
+STORED = ev(K.STORED, 3.0, learner_id=1)
+
+
+@pytest.mark.parametrize(
+    ("events", "terminated", "outcome", "code"),
+    [
+        ([ended(), STORED], False, Outcome.COMPLETED, "000"),
+        ([ended(), STORED], True, Outcome.COMPLETED, "000"),
+        ([ended()], False, Outcome.FAILED, "S106"),
+        ([ended()], True, Outcome.CANCELLED, "000"),
+        ([ended(), ev(K.FAULT, 3.0, code="S303", message="full")], False, Outcome.FAILED, "S303"),
+        ([ended(exit_code=3), STORED], False, Outcome.FAILED, "C201"),
+        ([ended(exit_code=137, out_of_memory=True), STORED], False, Outcome.FAILED, "C202"),
+        ([ended(exit_code=255, code="S103", detail="x")], False, Outcome.FAILED, "S103"),
+        ([ended(exit_code=143, ended_by="term"), STORED], True, Outcome.CANCELLED, "000"),
+        ([ended(ended_by="term"), STORED], False, Outcome.CANCELLED, "000"),
+        ([ended(ended_by="halt"), STORED], False, Outcome.HALTED, "000"),
+        ([ended(exit_code=143, ended_by="time"), STORED], False, Outcome.TIMED_OUT, "C203"),
+        ([ev(K.FAULT, code="S301", message="zip")], False, Outcome.FAILED, "S301"),
+        ([ev(K.FAULT, code="", message="halted", ended_by="halt")], False, Outcome.HALTED, "000"),
+        ([], True, Outcome.CANCELLED, "000"),
+        ([], False, Outcome.FAILED, "S106"),
+        ([ended(), STORED, ev(K.LEARNER_STARTED, 4.0, learner_id=1)], False, Outcome.FAILED, "S106"),
+    ],
+)
+def test_conclude(events: list[Event], terminated: bool, outcome: Outcome, code: str) -> None:
+    found = conclude(launch(), events, terminated)
+    assert (found.outcome, found.error_code) == (outcome, code)
+
+
+def test_the_first_failure_is_told() -> None:
+    events = [ended(2, 2.0, exit_code=5), ended(1, 3.0, exit_code=6), ended(3, 3.5, exit_code=143, ended_by="stop")]
+    found = conclude(launch(3), events, False)
+    assert (found.learner_id, found.exit_code) == (2, 5)
+
+
+def test_a_silent_node_is_named() -> None:
+    events = [ended(1), STORED, ev(K.STARTED, source="node-1", host="n7")]
+    assert "node 1 (n7)" in conclude(launch(2), events, False).message
+
+
+@pytest.mark.parametrize(
+    ("final", "status", "again"),
+    [
+        (FinalRecord("1", Outcome.COMPLETED, 0.0, True, 0), 0, False),
+        (FinalRecord("1", Outcome.COMPLETED, 0.0, False, 0), 74, False),
+        (FinalRecord("1", Outcome.FAILED, 0.0, True, 3), 3, False),
+        (FinalRecord("1", Outcome.FAILED, 0.0, True, None, 9), 137, False),
+        (FinalRecord("1", Outcome.FAILED, 0.0, False, error_code="S106"), 74, True),
+        (FinalRecord("1", Outcome.CANCELLED, 0.0, True), 143, True),
+        (FinalRecord("1", Outcome.HALTED, 0.0, True), 0, False),
+        (FinalRecord("1", Outcome.TIMED_OUT, 0.0, True), 124, False),
+    ],
+)
+def test_exit_status_and_another_run(final: FinalRecord, status: int, again: bool) -> None:
+    assert (exit_status(final), may_run_again(final)) == (status, again)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "code", "expected"),
+    [
+        (OomCounters(1, 5), OomCounters(2, 6), 137, True),
+        (OomCounters(1, 5), OomCounters(1, 6), 137, False),
+        (OomCounters(None, 5), OomCounters(None, 6), -9, True),
+        (OomCounters(None, 5), OomCounters(None, 6), 137, True),
+        (OomCounters(None, 5), OomCounters(None, 6), 1, False),
+        (OomCounters(None, None), OomCounters(None, None), -9, False),
+        (OomCounters(1, 5), OomCounters(2, 6), 0, False),
+    ],
+)
+def test_out_of_memory(before: OomCounters, after: OomCounters, code: int, expected: bool) -> None:
+    assert was_out_of_memory(before, after, code) is expected
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "file", "text"),
+    [
+        ("0::/job/step\n", "job/step/memory.events", "oom 3\noom_kill 2\n"),
+        ("4:memory:/job/step\n0::/\n", "memory/job/step/memory.oom_control", "oom_kill_disable 0\noom_kill 2\n"),
+    ],
+    ids=["v2", "v1"],
+)
+def test_counters_of_both_kinds_of_cgroups(
+    tmp_path_factory: pytest.TempPathFactory, cgroup: str, file: str, text: str
+) -> None:
+    root = tmp_path_factory.mktemp("sys")
+    (root / "proc" / "self").mkdir(parents=True)
+    (root / "proc" / "self" / "cgroup").write_text(cgroup)
+    (root / "proc" / "vmstat").write_text("nr_free_pages 1\noom_kill 7\n")
+    (root / "cg" / file).parent.mkdir(parents=True)
+    (root / "cg" / file).write_text(text)
+    assert read_counters(str(root / "proc"), str(root / "cg")) == OomCounters(2, 7)
+
+
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [("n1", "n1"), ("n[03-07,9],m1", "n03"), ("a,b", "a"), ("", ""), ("r[1-2]n[5,6]", "r1n5"), ("n[1]-ib,x", "n1-ib")],
+)
+def test_first_host(text: str, first: str) -> None:
+    assert first_host(text) == first
+
+
+@pytest.mark.parametrize(
+    ("devices", "learners", "shares"),
+    [("0,1,2,3", 2, ["0,1", "2,3"]), ("", 2, ["", ""]), ("0,1,2", 2, ["0", "1"]), ("GPU-a", 1, ["GPU-a"])],
+)
+def test_devices_are_split(devices: str, learners: int, shares: list[str]) -> None:
+    assert placeholder_devices(devices, learners) == shares
+
+
+def test_a_journal_goes_on_after_the_last_whole_line(tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("events") / "head.jsonl"
+    Journal(str(path), "head").append(K.STARTED, host="a")
+    with path.open("a") as file:
+        file.write('{"seq":2,"torn')
+    again = Journal(str(path), "head")
+    assert [e.seq for e in again.earlier] == [1]
+    again.append(K.FINAL, outcome="completed")
+    assert [(e.seq, e.kind) for e in decode_events(path.read_text())] == [(1, K.STARTED), (2, K.FINAL)]
+
+
+def test_a_journal_that_cannot_write_keeps_its_events(
+    tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path_factory.mktemp("events") / "later" / "head.jsonl"
+    journal = Journal(str(path), "head")
+    journal.append(K.STARTED, host="a")
+    assert "tried again" in capsys.readouterr().err
+    path.parent.mkdir()
+    journal.append(K.FINAL, outcome="failed")
+    assert [e.seq for e in decode_events(path.read_text())] == [1, 2]

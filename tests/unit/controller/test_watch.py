@@ -1,0 +1,56 @@
+"""When a node controller must give its learners up."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.controller.watch import Watch
+from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Limits
+
+
+@pytest.fixture(name="watch")
+def made(tmp_path: Path) -> Watch:
+    (tmp_path / "attempt" / "events").mkdir(parents=True)
+    learner, path = LearnerCommand(("x",), {}), str(tmp_path / "attempt")
+    launch = LaunchFile("training-0", 2, "training-0-2", "/j", path, "/d", learner, limits=Limits(fence_s=5.0))
+    return Watch(launch, 0, [1])
+
+
+@pytest.mark.parametrize(("attempt", "fenced"), [(1, False), (2, False), (3, True), ("x", False)])
+def test_a_newer_attempt_fences(watch: Watch, attempt: object, fenced: bool) -> None:
+    Path(watch.attempt.control).write_text(json.dumps({"attempt": attempt}))
+    watch.look()
+    assert bool(watch.fenced) is fenced
+
+
+def test_a_directory_that_cannot_be_read_fences_after_a_while(watch: Watch, capsys: pytest.CaptureFixture[str]) -> None:
+    watch.look()
+    assert not watch.fenced
+    Path(watch.attempt.path).rename(watch.attempt.path + ".gone")
+    watch.last_read = time.monotonic() - 1.0
+    watch.look()
+    assert not watch.fenced
+    watch.last_read = time.monotonic() - 6.0
+    watch.look()
+    assert "could not be read" in watch.fenced
+    assert "will be tried again" in capsys.readouterr().err
+
+
+def test_a_damaged_or_empty_cell_is_no_order(watch: Watch) -> None:
+    Path(watch.attempt.stop).write_text("")
+    Path(watch.attempt.control).write_text("{")
+    watch.look()
+    assert (watch.stop, watch.fenced) == ({}, "")
+
+
+def test_marks_grow_only_with_the_log(watch: Watch) -> None:
+    log = Path(watch.attempt.training_log(1))
+    log.parent.mkdir(parents=True)
+    for size in (3, 3, 5):
+        log.write_bytes(b"x" * size)
+        watch.look()
+    assert [line.split()[1] for line in Path(watch.attempt.marks(1)).read_text().splitlines()] == ["3", "5"]

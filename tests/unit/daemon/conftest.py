@@ -1,0 +1,114 @@
+"""The application on a temporary database, asked in memory: no socket, no thread of the daemon's."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from starlette.types import Message, Scope
+
+from ffdl_batch.config import load_settings
+from ffdl_batch.daemon.app import create_app
+from ffdl_batch.daemon.context import Context
+from ffdl_batch.daemon.peer import Peer, with_peer
+from ffdl_batch.domain.jobdir import Root
+from ffdl_batch.ports.registry import AdapterContext
+from ffdl_batch.services.platform import Adapters, Platform
+from ffdl_batch.store import open_store
+from tests.fakes.clock import FakeClock
+from tests.fakes.scheduler import FakeScheduler
+
+OWN_UID = 1000
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One reply."""
+
+    status: int
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+@dataclass
+class Desk:
+    """The application, and what is behind it. The daemon's user is OWN_UID whoever runs the test."""
+
+    app: FastAPI
+    context: Context
+    platform: Platform
+    pokes: list[str]
+
+    def ask(
+        self,
+        method: str,
+        target: str,
+        body: Any = None,
+        *,
+        uid: int | None = OWN_UID,
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
+        """One request of a peer with this uid; None: the scope does not say who."""
+        data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+        return asyncio.run(self._ask(method, target, data, uid, headers or {}))
+
+    async def _ask(self, method: str, target: str, data: bytes, uid: int | None, headers: Mapping[str, str]) -> Answer:
+        path, _, query = target.partition("?")
+        scope: Scope = {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": "1.1",
+            "method": method,
+            "scheme": "http",
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": query.encode(),
+            "root_path": "",
+            "headers": [
+                (b"content-type", b"application/json"),
+                *((k.lower().encode(), v.encode()) for k, v in headers.items()),
+            ],
+            "server": None,
+            "client": None,
+            "state": {},
+        }
+        if uid is not None:
+            with_peer(scope, Peer(1, uid, lambda: None))
+        incoming: list[Message] = [{"type": "http.request", "body": data, "more_body": False}]
+        sent: list[Message] = []
+
+        async def receive() -> Message:
+            return incoming.pop(0) if incoming else await asyncio.Future()
+
+        async def send(message: Message) -> None:
+            sent.append(message)
+
+        await self.app(scope, receive, send)
+        status = next(m["status"] for m in sent if m["type"] == "http.response.start")
+        return Answer(status, b"".join(m.get("body", b"") for m in sent))
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    environ = {"HOME": str(tmp_path), "FFDL_STATE_DIR": str(tmp_path / "state"), "FFDL_BACKEND": "fake"}
+    settings = load_settings(cwd=tmp_path, environ=environ)
+    clock, root = FakeClock(), Root(settings.jobs_dir)
+    for directory in (root.path, root.doorbell, root.models, f"{root.path}/jobs"):
+        Path(directory).mkdir(parents=True, exist_ok=True)
+    store = open_store(settings.database, network_fs=False, clock=clock)
+    adapters = Adapters(settings, AdapterContext(root.path, "alice", OWN_UID), clock)
+    adapters.use("fake", FakeScheduler())
+    platform = Platform(settings, store, clock, root, "alice", OWN_UID, adapters, owner="test")
+    pokes: list[str] = []
+    context = Context(platform, clock.now(), log_name="/x/daemon.log", poke=lambda: pokes.append("poke"))
+    yield Desk(create_app(platform, context), context, platform, pokes)
+    platform.close()

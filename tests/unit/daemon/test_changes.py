@@ -1,0 +1,51 @@
+"""Waiting for changes without polling."""
+
+from __future__ import annotations
+
+import asyncio
+
+from ffdl_batch.daemon.changes import Changes
+
+
+def test_a_change_in_another_thread_wakes_a_waiter() -> None:
+    async def scenario() -> int:
+        changes = Changes()
+        changes.attach(asyncio.get_running_loop())
+        seen = changes.version
+        waiter = asyncio.create_task(changes.wait(seen, 60.0))
+        await asyncio.to_thread(changes.bump)
+        await waiter
+        return changes.version - seen
+
+    assert asyncio.run(scenario()) == 1
+
+
+def test_a_change_between_looking_and_waiting_is_not_missed() -> None:
+    async def scenario() -> None:
+        changes = Changes()
+        changes.attach(asyncio.get_running_loop())
+        seen = changes.version
+        changes.bump()
+        await asyncio.sleep(0)
+        async with asyncio.timeout(30):
+            await changes.wait(seen, 3600.0)
+
+    asyncio.run(scenario())
+
+
+def test_closing_lets_everybody_go_for_good() -> None:
+    async def scenario() -> None:
+        changes = Changes()
+        changes.attach(asyncio.get_running_loop())
+        waiter = asyncio.create_task(changes.wait(changes.version, 3600.0))
+        await asyncio.sleep(0)
+        changes.close()
+        async with asyncio.timeout(30):
+            await waiter
+            await changes.wait(changes.version, 3600.0)
+
+    asyncio.run(scenario())
+
+
+def test_without_a_loop_a_change_is_nothing() -> None:
+    Changes().bump()

@@ -1,0 +1,145 @@
+"""Who holds a state directory, and who may take it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.config.locations import DaemonLock, Machine, read_lock, this_machine
+from ffdl_batch.daemon import lock
+from ffdl_batch.daemon.lock import AlreadyServed, HeldElsewhere, Hold, TakeOver, acquire
+from ffdl_batch.domain.codec import to_plain
+
+HERE = this_machine()
+
+
+def record(machine: Machine = HERE, pid: int | None = None, **changes: object) -> DaemonLock:
+    own = os.getpid() if pid is None else pid
+    made = DaemonLock(machine.host, own, machine.boot_id, machine.start_ticks(own) or 0, "", "0.1", 1.0)
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def take(state: Path, take_over: TakeOver | None = None, machine: Machine = HERE) -> Hold:
+    return acquire(state, record(machine), machine, take_over, patience_s=0.0)
+
+
+def leave(state: Path, left: DaemonLock) -> None:
+    (state / "daemon.lock").write_text(json.dumps(to_plain(left)))
+
+
+def test_held_announced_and_given_back(tmp_path: Path) -> None:
+    hold = take(tmp_path)
+    hold.announce(Path("/run/x.sock"))
+    found = read_lock(tmp_path)
+    assert found is not None
+    assert (found.pid, found.socket) == (os.getpid(), "/run/x.sock")
+    assert hold.is_ours()
+    hold.release()
+    assert read_lock(tmp_path) is None
+    assert [path.name for path in tmp_path.iterdir()] == ["daemon.flock"]
+    take(tmp_path).release()
+
+
+def test_a_second_one_is_told_who_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hold = take(tmp_path)
+    with pytest.raises(HeldElsewhere, match=f"process {os.getpid()} holds"):
+        take(tmp_path)  # alive, and not yet listening: it waited for nothing
+    hold.announce(Path("/run/x.sock"))
+    monkeypatch.setattr(lock, "_listens", lambda path: path == "/run/x.sock")
+    with pytest.raises(AlreadyServed, match="already runs here"):
+        take(tmp_path)
+    hold.release()
+
+
+@pytest.mark.parametrize(
+    "left",
+    [record(boot_id="an earlier boot"), record(start_ticks=1), record(pid=2**22 + 1)],
+    ids=["rebooted", "pid reused", "gone"],
+)
+def test_a_dead_holder_of_this_host_is_replaced(tmp_path: Path, left: DaemonLock) -> None:
+    leave(tmp_path, left)
+    hold = take(tmp_path)
+    assert hold.is_ours()
+    hold.release()
+
+
+def test_a_living_holder_without_a_flock_is_not_replaced(tmp_path: Path) -> None:
+    leave(tmp_path, record(pid=os.getppid()))
+    with pytest.raises(HeldElsewhere, match="which lives"):
+        take(tmp_path, TakeOver(proven=True))
+
+
+def test_another_hosts_holder_stays_until_its_host_is_named(tmp_path: Path) -> None:
+    leave(tmp_path, record(host="login2"))
+    for allowed in (None, TakeOver(proven=True), TakeOver(from_host="login3")):
+        with pytest.raises(HeldElsewhere, match="login2"):
+            take(tmp_path, allowed)
+    hold = take(tmp_path, TakeOver(from_host="login2"))
+    assert hold.is_ours()
+    hold.release()
+
+
+def test_a_lock_that_was_taken_over_is_noticed_and_left_alone(tmp_path: Path) -> None:
+    hold = take(tmp_path)
+    leave(tmp_path, record(host="login2"))
+    assert not hold.is_ours()
+    hold.release()
+    found = read_lock(tmp_path)
+    assert found is not None
+    assert found.host == "login2"
+
+
+def test_a_removed_lock_is_written_again(tmp_path: Path) -> None:
+    hold = take(tmp_path)
+    (tmp_path / "daemon.lock").unlink()
+    assert hold.is_ours()
+    assert read_lock(tmp_path) == hold.record
+    hold.release()
+
+
+@pytest.mark.parametrize("text", ["", "\n"])
+def test_an_empty_lock_file_is_nobodys(tmp_path: Path, text: str) -> None:
+    (tmp_path / "daemon.lock").write_text(text)
+    take(tmp_path).release()
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"host": "x"}', '{"host": "-oProxyCommand=x", "pid": 1}'])
+def test_a_damaged_lock_file_is_not_guessed_at(tmp_path: Path, text: str) -> None:
+    (tmp_path / "daemon.lock").write_text(text)
+    with pytest.raises(HeldElsewhere, match="remove it"):
+        take(tmp_path)
+
+
+def test_without_flock_on_the_file_system_the_hosts_own_tmp_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = fcntl.flock
+
+    def refusing(descriptor: int, operation: int) -> None:
+        if Path(f"/proc/self/fd/{descriptor}").readlink().parent == tmp_path:
+            raise OSError(38, "Function not implemented")
+        real(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", refusing)
+    hold = take(tmp_path)
+    with pytest.raises(HeldElsewhere):
+        take(tmp_path)
+    used = Path(f"/proc/self/fd/{hold._descriptor}").readlink()
+    hold.release()
+    used.unlink()
+    assert used.parent == Path(f"/tmp/ffdl-{os.getuid()}")
+
+
+def test_without_hard_links_the_lock_is_made_exclusively(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refusing(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "hardlink_to", refusing)
+    hold = take(tmp_path)
+    assert hold.is_ours()
+    hold.release()

@@ -1,0 +1,215 @@
+"""Routes: who is let in, what is answered, and that the OpenAPI document says all of it."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from typing import Any
+
+import jsonschema
+import pytest
+from fastapi.routing import APIRoute
+
+from ffdl_batch.daemon import archive_routes, job_routes, log_routes
+from ffdl_batch.domain.codec import from_plain
+from ffdl_batch.domain.views import Health, JobView, PlanView, Problem
+from ffdl_batch.services import query
+from ffdl_batch.store import StoreUnavailable
+from tests.contract.daemon_rig import model_zip, submission
+from tests.unit.daemon.conftest import OWN_UID, Desk
+
+DIGEST = hashlib.sha256(model_zip()).hexdigest()
+
+
+def submit(desk: Desk, key: str = "k1", **changes: object) -> dict[str, Any]:
+    assert desk.ask("PUT", f"/api/v1/archives/{DIGEST}", model_zip()).status == 200
+    answer = desk.ask("POST", "/api/v1/jobs", {"submissions": [submission(key, DIGEST) | changes]})
+    assert answer.status == 200, answer.body
+    result: dict[str, Any] = answer.json["results"][0]
+    return result
+
+
+def problem(answer: Any) -> Problem:
+    assert answer.json["schema"] == 1
+    return from_plain(Problem, answer.json["problem"])
+
+
+def test_the_daemons_user_and_root_are_let_in_and_nobody_else(desk: Desk) -> None:
+    assert desk.ask("GET", "/api/v1/health").status == 200
+    assert desk.ask("GET", "/api/v1/health", uid=0).status == 200
+    refused = desk.ask("GET", "/api/v1/health", uid=OWN_UID + 1)
+    assert refused.status == 403
+    assert problem(refused).exit_code == 77
+    assert desk.context.requests == 2
+
+
+def test_without_the_kernels_word_nobody_is_let_in(desk: Desk) -> None:
+    forged = {"X-Forwarded-User": "alice", "Remote-User": "alice", "ffdl.peer": str(OWN_UID), "extensions": "{}"}
+    assert desk.ask("GET", "/api/v1/health", uid=None, headers=forged).status == 403
+
+
+def test_root_is_root_and_not_the_user(desk: Desk) -> None:
+    job_id = submit(desk)["id"]
+    assert desk.ask("GET", "/api/v1/jobs", uid=0).json["jobs"] == []
+    assert [j["id"] for j in desk.ask("GET", "/api/v1/jobs?all_users=true", uid=0).json["jobs"]] == [job_id]
+    assert desk.ask("GET", "/api/v1/jobs?all_users=true").status == 403
+    from_root = desk.ask("POST", "/api/v1/jobs", {"submissions": [submission("r", DIGEST)]}, uid=0).json["results"][0]
+    stored = desk.platform.store.get(from_root["id"])
+    assert stored is not None
+    assert stored.uid == 0
+
+
+def test_replies_are_the_views(desk: Desk) -> None:
+    job_id = submit(desk)["id"]
+    assert desk.pokes == ["poke"]
+    assert from_plain(Health, desk.ask("GET", "/api/v1/health").json).live_jobs == 1
+    assert from_plain(JobView, desk.ask("GET", f"/api/v1/jobs/{job_id}").json["job"]).name == "digits"
+    plan = desk.ask("POST", "/api/v1/plan", {"submission": submission("p", DIGEST), "trial": True})
+    assert from_plain(PlanView, plan.json["plan"]).network == "none"
+    events = desk.ask("GET", f"/api/v1/jobs/{job_id}/events").json
+    assert ([e["state"] for e in events["events"]], events["terminal"]) == (["PENDING"], False)
+    assert desk.ask("GET", f"/api/v1/jobs/{job_id}/events?after=1").json["events"] == []
+    assert (
+        desk.ask("GET", "/api/v1/jobs?state=QUEUED&state=PENDING&name=digits&limit=1").json["jobs"][0]["id"] == job_id
+    )
+    assert desk.ask("GET", "/api/v1/jobs?state=QUEUED").json["jobs"] == []
+    cancelled = desk.ask("POST", f"/api/v1/jobs/{job_id}/cancel").json["job"]
+    assert cancelled["state"] == "CANCELLED"
+    assert desk.ask("GET", f"/api/v1/jobs/{job_id}/wait?wait_s=30").json["job"]["state"] == "CANCELLED"
+    assert desk.ask("GET", f"/api/v1/jobs/{job_id}/logs").body == b""
+
+
+def test_archives_are_asked_for_and_sent_once(desk: Desk) -> None:
+    assert desk.ask("HEAD", f"/api/v1/archives/{DIGEST}").status == 404
+    assert desk.ask("PUT", f"/api/v1/archives/{DIGEST}", model_zip()).json == {"new": True, "schema": 1}
+    assert desk.ask("PUT", f"/api/v1/archives/{DIGEST}", model_zip()).json["new"] is False
+    assert desk.ask("HEAD", f"/api/v1/archives/{DIGEST}").status == 200
+    assert problem(desk.ask("PUT", f"/api/v1/archives/{'0' * 64}", b"no zip")).exit_code == 78
+    assert desk.ask("PUT", "/api/v1/archives/../../etc", b"").status in (400, 404)
+    assert desk.ask("HEAD", f"/api/v1/archives/{DIGEST.upper()}").status == 400
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "body", "status", "word"),
+    [
+        ("POST", "/api/v1/jobs", b"{", 400, "JSON"),
+        ("POST", "/api/v1/jobs", b"[" * 200_000, 400, ""),
+        ("POST", "/api/v1/jobs", b'{"submissions": [{"manifest": "\\ud800"}]}', 400, "manifest"),
+        ("POST", "/api/v1/jobs", {"submissions": [{"manifest": 3}]}, 400, "submissions.0"),
+        ("POST", "/api/v1/jobs", {"submissions": []}, 400, "submissions"),
+        ("GET", "/api/v1/jobs?limit=0", None, 400, "limit"),
+        ("GET", "/api/v1/jobs?state=SLEEPING", None, 400, "PENDING"),
+        ("GET", "/api/v1/jobs/training-000000000/wait?wait_s=31", None, 400, "wait_s"),
+        ("GET", "/api/v1/jobs/training-000000000", None, 404, "training-000000000"),
+        ("GET", "/api/v1/jobs/..%2f..%2fetc", None, 404, ""),
+        ("DELETE", "/api/v1/jobs", None, 405, "DELETE"),
+        ("GET", "/docs", None, 404, "/docs"),
+    ],
+)
+def test_what_is_wrong_is_a_problem(desk: Desk, method: str, target: str, body: Any, status: int, word: str) -> None:
+    answer = desk.ask(method, target, body)
+    assert answer.status == status
+    found = problem(answer)
+    assert word in found.message
+    assert found.exit_code != 0
+
+
+def test_a_body_beyond_the_limit_is_refused(desk: Desk) -> None:
+    answer = desk.ask("POST", "/api/v1/jobs", b"", headers={"content-length": str(10**12)})
+    assert answer.status == 413
+    assert problem(answer).exit_code == 78
+
+
+def test_an_unavailable_store_says_try_again(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unavailable(*_: object) -> None:
+        raise StoreUnavailable("the disk is full")
+
+    monkeypatch.setattr(desk.platform.store, "get", unavailable)
+    answer = desk.ask("GET", "/api/v1/jobs/training-000000000")
+    assert answer.status == 503
+    assert (problem(answer).exit_code, problem(answer).message) == (75, "the disk is full")
+
+
+def test_a_failure_of_ours_names_the_log_and_tells_nothing_else(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = []
+
+    def broken(*_: object) -> None:
+        sent.append("asked")
+        raise RuntimeError("a secret detail")
+
+    monkeypatch.setattr(desk.platform.store, "get", broken)
+    with pytest.raises(RuntimeError):  # raised again after the reply, for uvicorn to write to the log
+        desk.ask("GET", "/api/v1/jobs/training-000000000")
+    assert sent == ["asked"]
+
+
+def test_lone_surrogates_travel(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    job_id = submit(desk)["id"]
+    view = replace(query.get_job(desk.platform, query_caller(), job_id), message="\udcff")
+    monkeypatch.setattr("ffdl_batch.daemon.job_routes.get_job", lambda *_: view)
+    assert desk.ask("GET", f"/api/v1/jobs/{job_id}").json["job"]["message"] == "\udcff"
+
+
+def query_caller() -> Any:
+    from ffdl_batch.services.platform import Caller
+
+    return Caller(OWN_UID)
+
+
+def test_the_openapi_document_covers_every_route_and_holds_together(desk: Desk) -> None:
+    document = desk.ask("GET", "/openapi.json").json
+    described = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
+    expected = {
+        ("GET", "/api/v1/health"),
+        ("HEAD", "/api/v1/archives/{digest}"),
+        ("PUT", "/api/v1/archives/{digest}"),
+        ("POST", "/api/v1/jobs"),
+        ("GET", "/api/v1/jobs"),
+        ("POST", "/api/v1/plan"),
+        ("GET", "/api/v1/jobs/{job_id}"),
+        ("GET", "/api/v1/jobs/{job_id}/events"),
+        ("GET", "/api/v1/jobs/{job_id}/logs"),
+        ("GET", "/api/v1/jobs/{job_id}/wait"),
+        ("POST", "/api/v1/jobs/{job_id}/cancel"),
+    }
+    served = {
+        (method, f"/api/v1{route.path}")
+        for module in (archive_routes, job_routes, log_routes)
+        for route in module.router.routes
+        if isinstance(route, APIRoute)
+        for method in route.methods or ()
+    }
+    assert described == expected == served
+    operations = [o for methods in document["paths"].values() for o in methods.values()]
+    assert len({o["operationId"] for o in operations}) == len(operations)
+    for operation in operations:
+        assert {"400", "403", "500", "503"} <= set(operation["responses"])
+    jsonschema.Draft202012Validator.check_schema({"$defs": document["components"]["schemas"]})
+    schemas = document["components"]["schemas"]
+    assert {"JobView", "Problem", "Submission", "PlanView", "EventView", "Health"} <= set(schemas)
+    assert "HTTPValidationError" not in schemas
+    for reference in references(document):
+        assert reference.removeprefix("#/components/schemas/") in schemas
+
+
+def references(value: Any) -> list[str]:
+    """Every `$ref` below `value`."""
+    if isinstance(value, dict):
+        own = [value["$ref"]] if isinstance(value.get("$ref"), str) else []
+        return own + [r for v in value.values() for r in references(v)]
+    return [r for v in value for r in references(v)] if isinstance(value, list) else []
+
+
+def test_replies_fit_the_document(desk: Desk) -> None:
+    document = desk.ask("GET", "/openapi.json").json
+    job_id = submit(desk)["id"]
+    replies = {
+        "JobReply": f"/api/v1/jobs/{job_id}",
+        "JobsReply": "/api/v1/jobs",
+        "EventsReply": f"/api/v1/jobs/{job_id}/events",
+        "Health": "/api/v1/health",
+        "ErrorReply": "/api/v1/jobs/none",
+    }
+    for name, target in replies.items():
+        schema = {"$ref": f"#/components/schemas/{name}", "components": document["components"]}
+        jsonschema.validate(desk.ask("GET", target).json, schema)

@@ -1,0 +1,175 @@
+"""`batch:`, our extension."""
+
+from __future__ import annotations
+
+import pytest
+
+from ffdl_batch.domain.codec import from_plain, to_plain
+from ffdl_batch.domain.spec import (
+    BatchOptions,
+    Checkpoint,
+    Egress,
+    JobSpec,
+    NetworkLevel,
+    Notify,
+    Placement,
+    Retry,
+    Role,
+)
+from tests.unit.manifest.samples import CORPUS, MINIMAL, errors, parse, read
+
+
+def batch(text: str) -> BatchOptions:
+    return read(f"{MINIMAL}batch: {text}\n").batch
+
+
+def test_everything_at_once() -> None:
+    job = read((CORPUS / "good" / "batch-full.yml").read_bytes())
+    got = job.batch
+    assert got == BatchOptions(
+        time_s=36 * 3600,
+        profile="big",
+        partition="gpu,gpu-long",
+        account="physics",
+        qos="high",
+        constraint="ib&ssd",
+        reservation="maintenance",
+        priority="100",
+        preemptible=True,
+        placement=Placement.PACK,
+        network=NetworkLevel.EGRESS,
+        egress=(Egress("data.example.org", 443), Egress("2001:db8::1", 80)),
+        env={"EPOCHS": "10", "GREETING": "it's $(id) %j", "EMPTY": ""},
+        secrets={"API_TOKEN": "${secret:wandb}", "OTHER": "${env:OTHER}"},
+        checkpoint=Checkpoint("USR1", 120, 600, True),
+        retry=Retry(3, 10, 2, 0),
+        roles={
+            "ps": Role(1, None, 0.0, 8 * 1000**3, "", True),
+            "worker": Role(3, None, None, None, "python worker.py", False),
+        },
+        array="0-9%2",
+        elastic={"min_gpus": "2", "max_gpus": "8"},
+        notify=Notify("me@example.org", ("END", "FAIL"), "https://hooks.example.org/x"),
+        slurm_args=("--exclusive", "--switches=1"),
+        kubernetes={"priorityClassName": "batch"},
+        nodelist="node[01-04]",
+        exclude="node05",
+        dependency="afterok:training-0a1b2c3d4",
+        begin="now+1hour",
+        hold=False,
+        requeue=True,
+        signal="USR1@120",
+        comment="a remark",
+        output="slurm-%j.out",
+    )
+    assert job.resources.gres == {"shard": 2}
+    assert job.sources["batch.retry"] == "manifest:24"
+
+
+def test_a_job_survives_the_codec() -> None:
+    job = read((CORPUS / "good" / "batch-full.yml").read_bytes())
+    assert from_plain(JobSpec, to_plain(job)) == job
+
+
+def test_nothing_is_the_domains_defaults() -> None:
+    assert read(MINIMAL).batch == batch("") == batch("{env: , roles: , notify: , network: }") == BatchOptions()
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds"),
+    [
+        ("90", 5400),
+        ("'90'", 5400),
+        ("1:30", 90),
+        ("1:30:00", 5400),
+        ("1-0", 86400),
+        ("1-2:03", 93780),
+        ("2h30m", 9000),
+        ("45s", 45),
+        ("'0:30'", 30),
+    ],
+)
+def test_time(written: str, seconds: int) -> None:
+    assert batch(f"{{time: {written}}}").time_s == seconds
+
+
+@pytest.mark.parametrize(
+    ("written", "value"), [("yes", True), ("on", True), ("TRUE", True), ("'1'", True), ("n", False), ("off", False)]
+)
+def test_flags(written: str, value: bool) -> None:
+    assert batch(f"{{requeue: {written}}}").requeue is value
+
+
+@pytest.mark.parametrize("level", list(NetworkLevel))
+def test_network_levels(level: NetworkLevel) -> None:
+    extra = ", allow: ['h:1']" if level is NetworkLevel.EGRESS else ""
+    assert batch(f"{{network: {{level: {level}{extra}}}}}").network is level
+    if not extra:
+        assert batch(f"{{network: {level}}}").network is level
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("{time: 0}", "batch.time: a time limit must be more than zero"),
+        ("{time: soon}", "batch.time: 'soon' is not a time limit"),
+        ("{time: [1]}", "batch.time: one text is needed here, not a list"),
+        ("{network: lan}", "batch.network: 'lan' is not known here (write one of auto, none, job, egress, host)"),
+        ("{network: egress}", "batch.network: level egress needs destinations"),
+        ("{network: {allow: ['h:1']}}", "batch.network.allow: destinations mean something at level egress only"),
+        ("{network: {level: egress, allow: [h]}}", "batch.network.allow[0]: 'h' is not a destination"),
+        ("{network: {level: egress, allow: ['h:99999']}}", "is not a destination"),
+        ("{network: {level: egress, allow: 'h:1'}}", "batch.network.allow: a list is needed here, not a single value"),
+        ("{network: [job]}", "batch.network: a mapping is needed here, not a list"),
+        ("{placement: near}", "batch.placement: 'near' is not known here (write one of node, pack, spread)"),
+        ("{hold: perhaps}", "batch.hold: 'perhaps' is neither true nor false"),
+        ("{env: {1A: x}}", "batch.env: '1A' cannot be the name of a variable"),
+        ("{env: {A: [x]}}", "batch.env.A: one text is needed here, not a list"),
+        ("{env: [A]}", "batch.env: a mapping is needed here, not a list"),
+        ('{env: {A: "a\\0b"}}', "batch.env.A: the text holds a NUL character"),
+        ("{checkpoint: {signal: KILL}}", "batch.checkpoint.signal: no program can catch KILL"),
+        ("{checkpoint: {signal: NOPE}}", "batch.checkpoint.signal: 'NOPE' is not a signal"),
+        ("{checkpoint: {grace_s: 1.5}}", "batch.checkpoint.grace_s: '1.5' is not a whole number"),
+        ("{retry: {failures: -1}}", "batch.retry.failures: '-1' is too small (write a whole number from 0 up)"),
+        ("{roles: {ps: {learners: 0}}}", "batch.roles.ps.learners: '0' is too small"),
+        ("{roles: {ps: 2}}", "batch.roles.ps: a mapping is needed here, not a single value"),
+        ("{array: 1..3}", "batch.array: '1..3' is not a job array"),
+        ("{notify: {events: LUNCH}}", "batch.notify.events: 'LUNCH' is not an event that mail is sent for"),
+        ("{notify: {webhook: 'file:///x'}}", "batch.notify.webhook: 'file:///x' is not a web address"),
+        ("{slurm: {args: '--x'}}", "batch.slurm.args: a list is needed here, not a single value"),
+        ("{slurm: {args: ['-N2']}}", "'-N2' is not a long sbatch option"),
+        ("{slurm: {args: ['--wrap=id']}}", "--wrap is not among the options that may be passed on"),
+        ("{slurm: {args: ['--uid=0']}}", "--uid is not among the options that may be passed on"),
+        ("{slurm: {args: ['--mem=1G']}}", "--mem has a key of its own (use memory)"),
+        ('{slurm: {args: ["--hint=a\\nb"]}}', "holds a line break"),
+        ("{gres: 'gpu:2'}", "batch.gres: GPUs have keys of their own"),
+        ("{gres: {shard: 1.5}}", "batch.gres: '1.5' is not a count of 'shard'"),
+        ("{gres: {'a b': 1}}", "batch.gres: 'a b' is not the name of a resource"),
+        ("{dependency: later:5}", "batch.dependency: 'later' is not a kind of dependency"),
+        ("{dependency: afterok}", "batch.dependency: 'afterok' names no job"),
+        ("{signal: 'USR1 120'}", "batch.signal: 'USR1 120' is not sbatch's form of a signal"),
+        ('{partition: "a\\nb"}', "batch.partition: 'a\\nb' holds a line break"),
+        ('{account: "a\\0"}', "batch.account: the text holds a NUL character"),
+        ('{output: "a\\rb"}', "batch.output: 'a\\rb' holds a line break"),
+        ("words", "batch: a mapping is needed here, not a single value"),
+    ],
+)
+def test_what_is_refused(text: str, part: str) -> None:
+    lines = errors(parse(f"{MINIMAL}batch: {text}\n"))
+    assert len(lines) == 1 and lines[0].startswith("m.yml:4:") and part in lines[0]
+
+
+@pytest.mark.parametrize(("written", "name"), [("SIGUSR1", "USR1"), ("usr2", "USR2"), ("15", "TERM")])
+def test_signals_by_any_name(written: str, name: str) -> None:
+    assert batch(f"{{checkpoint: {{signal: {written}}}}}").checkpoint.signal == name
+
+
+@pytest.mark.parametrize("text", ["singleton", "afterok:1:2,afterany:3", "after:5+10", "afternotok:7?afterok:8"])
+def test_dependencies(text: str) -> None:
+    assert batch(f"{{dependency: '{text}'}}").dependency == text
+
+
+def test_gres_in_both_forms() -> None:
+    forms = ("'shard:2,license:matlab:1'", "{shard: 2, 'license:matlab': 1}")
+    for form in forms:
+        assert read(f"{MINIMAL}batch: {{gres: {form}}}\n").resources.gres == {"shard": 2, "license:matlab": 1}

@@ -1,0 +1,134 @@
+"""Credentials: moved to secrets, blotted out of the text, never in a message."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.manifest.samples import MINIMAL, parse, warnings
+
+STORE = """\
+# the password is s3cr3t-word, do not tell
+name: job
+data_stores:
+  - id: my store
+    type: s3_datastore
+    training_data: {container: c}
+    connection:
+      auth_url: https://s3.example.org
+      user_name: AKIAEXAMPLE
+      password: s3cr3t-word
+framework: {name: custom, version: v, command: run}
+"""
+
+
+def test_inline_credentials_become_references() -> None:
+    parsed = parse(STORE)
+    assert parsed.spec is not None
+    assert parsed.inline_secrets == {"my-store-user_name": "AKIAEXAMPLE", "my-store-password": "s3cr3t-word"}
+    connection = parsed.spec.data_stores[0].connection
+    assert connection == {
+        "auth_url": "https://s3.example.org",
+        "user_name": "${secret:my-store-user_name}",
+        "password": "${secret:my-store-password}",
+    }
+    (line,) = warnings(parsed)
+    assert line.startswith("m.yml:7:5: warning: data_stores[0].connection: credentials stand in the manifest")
+
+
+def test_the_redacted_text_is_the_manifest_without_them() -> None:
+    redacted = parse(STORE).redacted_text
+    assert redacted == STORE.replace("AKIAEXAMPLE", '"***"').replace(": s3cr3t-word", ': "***"').replace(
+        "s3cr3t-word", "***"
+    )
+    again = parse(redacted)
+    assert again.spec is not None and set(again.inline_secrets.values()) == {"***"}
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "password: s3cr3t-word",
+        "password: 's3cr3t-word'",
+        'password: "s3cr3t-word"',
+        'password: "s3cr3t\\x2dword"',
+        "password: &p s3cr3t-word",
+        "password: >-\n        s3cr3t-word",
+        "password: |\n        s3cr3t-word",
+        "password: !!str s3cr3t-word",
+        "pasword: s3cr3t-word",
+        "PASSWORD: s3cr3t-word",
+        "secret_access_key: s3cr3t-word",
+        "api-key: s3cr3t-word",
+        "access_token: s3cr3t-word",
+        "key: s3cr3t-word",
+        "auth_url: https://me:s3cr3t-word@s3.example.org/",
+        "password: first-s3cr3t-word\n      password: s3cr3t-word",
+    ],
+)
+def test_every_way_to_write_one(written: str) -> None:
+    parsed = parse(STORE.replace("password: s3cr3t-word", written))
+    assert parsed.spec is not None
+    assert any("s3cr3t-word" in value for value in parsed.inline_secrets.values())
+    assert "s3cr3t" not in parsed.redacted_text.replace("# the password is s3cr3t-word", "")
+    assert "s3cr3t" not in repr(parsed.spec) and "s3cr3t" not in repr(parsed.findings)
+
+
+def test_an_aliased_credential_is_blotted_where_it_stands() -> None:
+    text = "x-secret: &p s3cr3t-word\n" + STORE.replace("password: s3cr3t-word", "password: *p").partition("\n")[2]
+    parsed = parse(text)
+    assert parsed.inline_secrets["my-store-password"] == "s3cr3t-word"
+    assert "s3cr3t" not in parsed.redacted_text
+    assert parse(parsed.redacted_text).spec is not None
+
+
+def test_references_stay() -> None:
+    parsed = parse(STORE.replace(" s3cr3t-word\n", ' "${secret:mine}"\n').replace("AKIAEXAMPLE", "${env:S3_USER}"))
+    assert parsed.spec is not None and parsed.inline_secrets == {}
+    assert parsed.spec.data_stores[0].connection["password"] == "${secret:mine}"
+    assert parsed.spec.data_stores[0].connection["user_name"] == "${env:S3_USER}"
+
+
+def test_the_token_of_an_image() -> None:
+    parsed = parse(
+        "name: x\nframework: {name: pytorch, version: v, command: c, image_location: "
+        "{registry: r, namespace: n, access_token: tok-tok-tok, email: e}}\n"
+    )
+    assert parsed.spec is not None and parsed.spec.framework.image_location is not None
+    assert parsed.spec.framework.image_location.registry == "r"
+    assert parsed.inline_secrets == {"image-access-token": "tok-tok-tok"}
+    assert "tok-tok" not in parsed.redacted_text and "tok-tok" not in repr(parsed.spec)
+
+
+def test_literal_values_under_secrets() -> None:
+    parsed = parse(MINIMAL + "batch: {secrets: {WANDB: abcd-1234, OTHER: '${env:OTHER}'}}\n")
+    assert parsed.spec is not None
+    assert parsed.spec.batch.secrets == {"WANDB": "${secret:env-WANDB}", "OTHER": "${env:OTHER}"}
+    assert parsed.inline_secrets == {"env-WANDB": "abcd-1234"}
+    assert "abcd-1234" not in parsed.redacted_text
+
+
+def test_a_variable_that_looks_like_a_credential_is_pointed_out() -> None:
+    parsed = parse(MINIMAL + "batch: {env: {WANDB_API_KEY: abcd-1234, TOKENIZERS_PARALLELISM: no}}\n")
+    (line,) = warnings(parsed)
+    assert "batch.env.WANDB_API_KEY: this looks like a credential" in line
+    assert "abcd-1234" not in parsed.redacted_text
+
+
+def test_nothing_is_kept_of_what_cannot_be_read() -> None:
+    assert parse("password: s3cr3t-word\n  x: [").redacted_text == ""
+
+
+def test_a_refused_manifest_hides_them_too() -> None:
+    parsed = parse(STORE + "cpus: -1\n")
+    assert parsed.spec is None and parsed.inline_secrets == {}
+    assert "s3cr3t" not in parsed.redacted_text and "s3cr3t" not in repr(parsed)
+
+
+def test_two_stores_with_the_same_word() -> None:
+    stores = "data_stores:\n" + "".join(
+        f"  - {{id: '{i}', type: s3_datastore, training_data: {{container: c}}, connection: {{password: word-{n}}}}}\n"
+        for n, i in enumerate(("a b", "a  b"))
+    )
+    parsed = parse(MINIMAL + stores)
+    assert parsed.spec is not None
+    assert sorted(parsed.inline_secrets.values()) == ["word-0", "word-1"]

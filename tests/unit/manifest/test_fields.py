@@ -1,0 +1,283 @@
+"""FfDL's own fields: raw text, numbers, sizes, what is required, what is different."""
+
+from __future__ import annotations
+
+import pytest
+
+from ffdl_batch.manifest import Defaults
+from tests.unit.manifest.samples import FRAMEWORK, MINIMAL, errors, notes, parse, read, warnings
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("1.10", "1.10"),
+        ("yes", "yes"),
+        ("0x10", "0x10"),
+        ("0123", "0123"),
+        ("on", "on"),
+        ("1e3", "1e3"),
+        ("2019-01-01", "2019-01-01"),
+        ("12:30:45", "12:30:45"),
+        (".inf", ".inf"),
+        ("True", "True"),
+        ("=", "="),
+        ("~", ""),
+        ("null", ""),
+        ("", ""),
+        ("'~'", "~"),
+        ('"null"', "null"),
+        ("!!str null", "null"),
+        ("!!int 07", "07"),
+        ("'a: b'", "a: b"),
+    ],
+)
+def test_text_fields_keep_the_raw_scalar(written: str, meant: str) -> None:
+    assert read(f"{MINIMAL}description: {written}\n").description == meant
+
+
+def test_versions_of_frameworks_are_text() -> None:
+    job = read("name: yes\nframework: {name: tensorflow, version: 1.10, command: on}\n")
+    assert (job.name, job.framework.version, job.framework.command) == ("yes", "1.10", "on")
+
+
+@pytest.mark.parametrize(
+    ("written", "number"),
+    [
+        ("2", 2.0),
+        ('"2"', 2.0),
+        ("0.5", 0.5),
+        (".5", 0.5),
+        ("5.", 5.0),
+        ("1e3", 1000.0),
+        ("1e+3", 1000.0),
+        ("1_000", 1000.0),
+        ("0x10", 16.0),
+        ("0b11", 3.0),
+        ("010", 8.0),
+        ("0o17", 15.0),
+        ("08", 8.0),
+        ("+4", 4.0),
+        ("' 4 '", 4.0),
+        ("0.005", 0.005),
+    ],
+)
+def test_numbers(written: str, number: float) -> None:
+    assert read(f"{MINIMAL}cpus: {written}\n").resources.cpus == number
+
+
+@pytest.mark.parametrize(
+    "written", ["yes", "two", ".nan", ".inf", "-.inf", "1:30", "0x", "1e99999", "١", "[1]", "{}", "0", "-1", "1e7"]
+)
+def test_what_is_no_number_of_cpus(written: str) -> None:
+    (line,) = errors(parse(f"{MINIMAL}cpus: {written}\n"))
+    assert line.startswith("m.yml:4:") and ": error: cpus: " in line
+
+
+@pytest.mark.parametrize("written", ["0", "-1", "2.7", "1e-1", "99999999999", "two", "1e308"])
+def test_learners_are_whole_and_at_least_one(written: str) -> None:
+    (line,) = errors(parse(f"{MINIMAL}learners: {written}\n"))
+    assert line.startswith("m.yml:4:11: error: learners: ")
+
+
+@pytest.mark.parametrize(("written", "count"), [("3", 3), ("2.0", 2), ("'2'", 2), ("0x3", 3), ("1e1", 10)])
+def test_learners(written: str, count: int) -> None:
+    assert read(f"{MINIMAL}learners: {written}\n").resources.learners == count
+
+
+def test_no_gpu_is_fine_and_a_share_of_one_is_kept_with_a_warning() -> None:
+    assert read(f"{MINIMAL}gpus: 0\n").resources.gpus == 0
+    parsed = parse(f"{MINIMAL}gpus: 0.5\n")
+    assert parsed.spec is not None and parsed.spec.resources.gpus == 0.5
+    assert [line for line in warnings(parsed) if "m.yml:4:7" in line and "FfDL cut this to 0" in line]
+
+
+def test_negative_gpus_are_refused() -> None:
+    assert errors(parse(f"{MINIMAL}gpus: -1\n"))
+
+
+def test_an_octal_number_is_read_as_yaml_reads_it_and_said() -> None:
+    (line,) = warnings(parse(f"{MINIMAL}learners: 010\n"))
+    assert line == (
+        "m.yml:4:11: warning: learners: 010 is an octal number to YAML and to FfDL: 8 (drop the leading zero)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("written", "size"),
+    [
+        ("1Gb", 1000**3),
+        ("1GB", 1000**3),
+        ("1gb", 1000**3),
+        ("1GiB", 1024**3),
+        ("1 GiB", 1024**3),
+        ("1000MiB", 1000 * 1024**2),
+        ("300mib", 300 * 1024**2),
+        ("16 GB", 16 * 1000**3),
+        ("1Gi", 1024**3),
+        ("512Mi", 512 * 1024**2),
+        ("8G", 8 * 1000**3),
+        ("8.5GB", 8500 * 1000**2),
+        ("1TB", 1000**4),
+        ("1TiB", 1024**4),
+        ("' 1GB'", 1000**3),
+    ],
+)
+def test_memory(written: str, size: int) -> None:
+    assert read(f"name: x\nmemory: {written}\n{FRAMEWORK}").resources.memory_bytes == size
+
+
+@pytest.mark.parametrize("written", ["512", "GB", "0GB", "1GBfoo", "lots", "-1GB", "[1GB]", "9999999999999PB"])
+def test_memory_that_is_refused(written: str) -> None:
+    (line,) = errors(parse(f"name: x\nmemory: {written}\n{FRAMEWORK}"))
+    assert line.startswith("m.yml:2:") and "error: memory: " in line
+
+
+@pytest.mark.parametrize("written", ["1Gi", "512Mi", "8G", "2t", "8.5GB", "1TB"])
+def test_memory_that_ffdl_did_not_understand_is_a_warning(written: str) -> None:
+    (line,) = warnings(parse(f"name: x\nmemory: {written}\n{FRAMEWORK}"))
+    assert line.startswith("m.yml:2:9: warning: memory: FfDL did not understand ")
+
+
+@pytest.mark.parametrize(
+    ("written", "ours", "theirs"), [("1GB", 1000**3, 1_048_576_000), ("1GiB", 1024**3, 1_125_899_907)]
+)
+def test_the_size_of_a_gigabyte_is_noted(written: str, ours: int, theirs: int) -> None:
+    assert notes(parse(f"name: x\nmemory: {written}\n{FRAMEWORK}")) == [
+        f"m.yml:2:9: note: memory: {written} is {ours} bytes here; FfDL gave {theirs}"
+    ]
+
+
+def test_one_mb_is_the_same_everywhere_but_for_ffdls_rounding() -> None:
+    assert "FfDL gave 1048576" in notes(parse(f"name: x\nmemory: 1MB\n{FRAMEWORK}"))[0]
+
+
+def test_defaults_are_the_sites_and_recorded() -> None:
+    parsed = parse("name: x\n" + FRAMEWORK, defaults=Defaults(memory_bytes=5, cpus=2.5, learners=3))
+    assert parsed.spec is not None
+    resources = parsed.spec.resources
+    assert (resources.memory_bytes, resources.cpus, resources.learners, resources.gpus) == (5, 2.5, 3, 0)
+    assert {parsed.spec.sources[key] for key in ("memory", "cpus", "learners")} == {"site default"}
+    assert "memory is not given: the site's 5B" in notes(parsed)[0]
+
+
+def test_sources_name_the_line() -> None:
+    sources = read(MINIMAL + "batch: {time: 5}\ndata_stores:\n").sources
+    assert sources["name"] == "manifest:1"
+    assert sources["framework.command"] == "manifest:3"
+    assert sources["batch.time"] == "manifest:4"
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (FRAMEWORK, "m.yml:1:1: error: name: Model definition name is not set (write `name: ` and a name for the job)"),
+        (
+            "name: x\n",
+            "m.yml:1:1: error: framework: Framework is not set (write framework: with name, version and command)",
+        ),
+        (
+            "name: x\nframework: ~\n",
+            "m.yml:2:1: error: framework: Framework is not set (write framework: with name, version and command)",
+        ),
+        (
+            "name: x\nframework: {version: 1, command: c}\n",
+            "m.yml:2:1: error: framework.name: Framework name is not set "
+            "(write `name: ` under framework, as tensorflow or custom)",
+        ),
+        (
+            "name: x\nframework: {name: n, command: c, version: }\n",
+            "m.yml:2:34: error: framework.version: Framework version is not set (write `version: ` under framework)",
+        ),
+        (
+            "name: x\nframework: {name: n, command: ' ', version: v}\n",
+            "m.yml:2:31: error: framework.command: Training command is not set (write `command: ` under framework)",
+        ),
+    ],
+)
+def test_what_is_required_in_ffdls_words(text: str, line: str) -> None:
+    assert errors(parse(text)) == [line]
+
+
+@pytest.mark.parametrize(
+    ("written", "run"),
+    [
+        ("command: >\n    a\n    b", "a b "),
+        ("command: |\n    a\n    b", "a b "),
+        ("command: |-\n    a\n    b", "a b"),
+        ('command: "a\\r\\nb\\nc"', "a b c"),
+        ("command: a\n    b", "a b"),
+        ("command: >\n    a\n      --x\n  # comment\n", "a   --x "),
+    ],
+)
+def test_line_breaks_of_the_command_become_blanks(written: str, run: str) -> None:
+    assert read(f"name: x\nframework:\n  name: n\n  version: v\n  {written}\n").framework.command == run
+
+
+def test_frameworks_of_the_site() -> None:
+    site = Defaults(known_frameworks={"tensorflow": ("1.5", "2.1"), "caffe": (), "pytorch": ("2.1", "*")})
+
+    def check(name: str, version: str) -> list[str]:
+        text = f"name: x\nframework: {{name: {name}, version: '{version}', command: c}}\n"
+        return errors(parse(text, defaults=site))
+
+    assert (
+        check("tensorflow", "1.5") == check("caffe", "any") == check("pytorch", "0.1") == check("custom", "x/y") == []
+    )
+    assert check("TensorFlow", "1.5") == [
+        "m.yml:2:19: error: framework.name: 'TensorFlow' is not a framework here "
+        "(known are caffe, custom, pytorch, tensorflow)"
+    ]
+    assert check("tensorflow", "9") == [
+        "m.yml:2:40: error: framework.version: tensorflow has no version '9' here (known are 1.5, 2.1)"
+    ]
+
+
+def test_metrics() -> None:
+    text = (
+        MINIMAL
+        + "evaluation_metrics:\n  type: regex_extractor\n  in: log\n  line_lookahead: 8\n  eventTypes: [a, 1.10]\n"
+        + "  groups:\n    g:\n      regex: '%{FLOAT:x}'\n      meta: {time: $t}\n"
+        + "      scalars: {x: {type: FLOAT, value: $x}}\n      etimes: {i: {type: INT, value: 1}}\n"
+    )
+    metrics = read(text).metrics
+    assert (metrics.type, metrics.in_, metrics.line_lookahead) == ("regex_extractor", "log", 8)
+    assert metrics.event_types == ("a", "1.10")
+    group = metrics.groups["g"]
+    assert (group.regex, group.meta_time) == ("%{FLOAT:x}", "$t")
+    assert (group.scalars["x"].type, group.scalars["x"].value, group.etimes["i"].value) == ("FLOAT", "$x", "1")
+
+
+def test_metrics_oddities_are_warnings() -> None:
+    text = (
+        MINIMAL
+        + "evaluation_metrics:\n  type: regex_extractor\n  event_types: [a]\n"
+        + "  groups: {g: {scalars: {x: {type: REAL}}}}\n"
+    )
+    lines = "\n".join(warnings(parse(text)))
+    assert "evaluation_metrics.event_types: this key is not known and is ignored (did you mean eventTypes?)" in lines
+    assert "groups.g.meta: FfDL's server fails on a group without meta" in lines
+    assert "groups.g.regex: a group without regex extracts nothing" in lines
+    assert "scalars.x.type: 'REAL' is not a type of value" in lines
+
+
+def test_line_lookahead_default_and_zero() -> None:
+    assert read(MINIMAL + "evaluation_metrics: {type: file}\n").metrics.line_lookahead == 4
+    assert read(MINIMAL + "evaluation_metrics: {line_lookahead: 0}\n").metrics.line_lookahead == 0
+
+
+def test_image_tag_is_recorded_with_a_note() -> None:
+    parsed = parse("name: x\nmemory: 1GB\nframework: {name: n, version: v, command: c, image_tag: t}\n")
+    assert parsed.spec is not None and parsed.spec.framework.image_tag == "t"
+    assert any("framework.image_tag" in line for line in notes(parsed))
+
+
+@pytest.mark.parametrize("text", ['"a\\nb"', '"a\\0"', '"a\\x1b"', '"a\\u2028b"'])
+@pytest.mark.parametrize("key", ["name", "gpu_type"])
+def test_one_line_fields_hold_no_control_characters(key: str, text: str) -> None:
+    lines = errors(parse(f"{FRAMEWORK}{'name: x' if key != 'name' else ''}\n{key}: {text}\n"))
+    assert len(lines) == 1 and f"error: {key}: " in lines[0]
+
+
+def test_the_last_line_break_of_a_block_is_not_part_of_a_name() -> None:
+    assert read("name: >\n  a\n  b\n" + FRAMEWORK).name == "a b"

@@ -1,0 +1,173 @@
+"""Command line over manifest over environment over site."""
+
+from __future__ import annotations
+
+import pytest
+
+from ffdl_batch.domain.spec import Egress, NetworkLevel
+from tests.unit.manifest.samples import FRAMEWORK, MINIMAL, errors, parse, read, warnings
+
+
+def test_the_command_line_wins_and_the_environment_fills_gaps() -> None:
+    text = MINIMAL + "batch: {partition: manifest, qos: manifest}\n"
+    parsed = parse(
+        text,
+        options={"partition": "flag"},
+        environment={"partition": "env", "qos": "env", "account": "env"},
+    )
+    assert parsed.spec is not None
+    got = parsed.spec.batch
+    assert (got.partition, got.qos, got.account) == ("flag", "manifest", "env")
+    sources = parsed.spec.sources
+    assert sources["batch.partition"] == "command line"
+    assert sources["batch.qos"] == "manifest:4"
+    assert sources["batch.account"] == "environment SBATCH_ACCOUNT"
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "key", "value"),
+    [
+        ("time", "1:00:00", "time_s", 3600),
+        ("time", "90", "time_s", 5400),
+        ("partition", "a b", "partition", "a b"),
+        ("account", "-x", "account", "-x"),
+        ("qos", "$(id)", "qos", "$(id)"),
+        ("constraint", "a&b", "constraint", "a&b"),
+        ("reservation", "r", "reservation", "r"),
+        ("nodelist", "n[1-2]", "nodelist", "n[1-2]"),
+        ("exclude", "n3", "exclude", "n3"),
+        ("dependency", "afterok:training-0a1b2c3d4", "dependency", "afterok:training-0a1b2c3d4"),
+        ("begin", "now+1hour", "begin", "now+1hour"),
+        ("hold", "", "hold", True),
+        ("requeue", "", "requeue", True),
+        ("no-requeue", "", "requeue", False),
+        ("signal", "B:USR1@60", "signal", "B:USR1@60"),
+        ("comment", "it's", "comment", "it's"),
+        ("output", "%j.out", "output", "%j.out"),
+        ("network", "job", "network", NetworkLevel.JOB),
+    ],
+)
+def test_options_as_sbatch_means_them(option: str, text: str, key: str, value: object) -> None:
+    job = read(MINIMAL + "batch: {requeue: no, hold: no}\n", {option: text})
+    assert getattr(job.batch, key) == value
+    place = {"time_s": "time"}.get(key, key)
+    assert job.sources[f"batch.{place}"] == "command line"
+
+
+def test_name_learners_and_cpus() -> None:
+    job = read(MINIMAL, {"job-name": "other", "learners": "4", "cpus-per-task": "2"})
+    assert (job.name, job.resources.learners, job.resources.cpus) == ("other", 4, 2)
+    assert read(MINIMAL, {"cpus": "0.5"}).resources.cpus == 0.5
+    assert read(FRAMEWORK, {"job-name": "only here"}).name == "only here"
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("4000", 4000 * 1024**2), ("8G", 8 * 1024**3), ("1T", 1024**4), ("512K", 512 * 1024)]
+)
+def test_memory_in_sbatchs_units(text: str, size: int) -> None:
+    assert read(MINIMAL, {"mem": text}).resources.memory_bytes == size
+
+
+@pytest.mark.parametrize(
+    ("text", "gpus", "gpu_type", "gres"),
+    [
+        ("gpu", 1, "old", {}),
+        ("gpu:2", 2, "old", {}),
+        ("gpu:v100:2", 2, "v100", {}),
+        ("gpu:v100", 1, "v100", {}),
+        ("gpu:v100:2,shard:3,fpga", 2, "v100", {"shard": 3, "fpga": 1}),
+        ("shard:3", 8, "old", {"shard": 3}),
+        ("none", 0, "old", {}),
+    ],
+)
+def test_gres(text: str, gpus: float, gpu_type: str, gres: dict[str, int]) -> None:
+    job = read(MINIMAL + "gpus: 8\ngpu_type: old\nbatch: {gres: {bandwidth: 1}}\n", {"gres": text})
+    assert (job.resources.gpus, job.resources.gpu_type, dict(job.resources.gres)) == (gpus, gpu_type, gres)
+
+
+def test_gres_of_the_environment_does_not_change_the_manifests_gpus() -> None:
+    parsed = parse(MINIMAL + "gpus: 1\ngpu_type: a\n", environment={"gres": "gpu:b:9,shard:2"})
+    assert parsed.spec is not None
+    resources = parsed.spec.resources
+    assert (resources.gpus, resources.gpu_type, resources.gres) == (1, "a", {"shard": 2})
+    filled = parse(MINIMAL, environment={"SBATCH_GRES": "gpu:b:9"}).spec
+    assert filled is not None and (filled.resources.gpus, filled.resources.gpu_type) == (9, "b")
+
+
+def test_gpus() -> None:
+    assert read(MINIMAL, {"gpus": "0.5"}).resources.gpus == 0.5
+    job = read(MINIMAL, {"gpus": "v100:2", "gres": "gpu:2"})
+    assert (job.resources.gpus, job.resources.gpu_type) == (2, "v100")
+
+
+def test_mail_and_egress() -> None:
+    job = read(MINIMAL, {"mail-type": "END,FAIL", "mail-user": "me", "network": "egress:a:1,b:2"})
+    assert (job.batch.notify.events, job.batch.notify.mail_user) == (("END", "FAIL"), "me")
+    assert job.batch.egress == (Egress("a", 1), Egress("b", 2))
+
+
+def test_export_is_recorded() -> None:
+    assert read(MINIMAL, {"export": "ALL,X=1"}).sources["export"] == "command line"
+
+
+def test_a_shared_batch_block_is_not_written_through_its_alias() -> None:
+    text = "x-batch: &b {partition: a}\nbatch: *b\n" + MINIMAL
+    assert read(text, {"partition": "b"}).batch.partition == "b"
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (
+            {"time": "soon"},
+            "error: --time: 'soon' is not a time limit (write minutes, [days-]hours:minutes:seconds, or 2h30m)",
+        ),
+        (
+            {"mem": "lots"},
+            "error: --mem: 'lots' is not a memory size as sbatch takes it (write for example 4000 or 8G)",
+        ),
+        (
+            {"mem": "0"},
+            "error: --mem: 0 means all memory of a node to sbatch; a job needs a size here (write for example 8G)",
+        ),
+        ({"gres": "gpu:a:1,gpu:b:1"}, "error: --gres: a job has GPUs of one type (name one type, as gpu:v100:2)"),
+        ({"gres": "gpu:1,gpu:2"}, "error: --gres: 'gpu' is named twice (write it once)"),
+        (
+            {"gres": "a b:1"},
+            "error: --gres: 'a b:1' is not a generic resource (write name[:type]:count, as gpu:v100:2)",
+        ),
+        ({"gpus": "two"}, "error: --gpus: 'two' is not a number (write a number such as 2 or 0.5)"),
+        ({"gpus": ":2"}, "error: --gpus: ':2' is not a number of GPUs (write [type:]number, as v100:2)"),
+        ({"gpus": "1", "gres": "gpu:2"}, "error: --gpus: --gpus=1 and --gres=gpu:2 differ (give one)"),
+        ({"learners": "0"}, "error: --learners: '0' is too small (write a whole number from 1 up)"),
+        ({"cpus": ""}, "error: --cpus: a number is needed (write --cpus=1)"),
+        (
+            {"partition": "a\nb"},
+            "error: --partition: 'a\\nb' holds a line break (write it as one line of plain text)",
+        ),
+        ({"network": "lan"}, "error: --network: 'lan' is not known here (write one of auto, none, job, egress, host)"),
+        ({"nodes": "2"}, "error: --nodes: this option is not taken (set learners in the manifest)"),
+        ({"partitoin": "x"}, "error: --partitoin: this option is not taken (did you mean --partition?)"),
+        ({"wrap": "x"}, "error: --wrap: this option is not taken (allow-listed sbatch options go to batch.slurm.args)"),
+        (
+            {"job-name": ""},
+            "error: --job-name: Model definition name is not set (write `name: ` and a name for the job)",
+        ),
+    ],
+)
+def test_wrong_options_are_named(options: dict[str, str], line: str) -> None:
+    assert errors(parse(MINIMAL, options)) == [line]
+
+
+def test_wrong_variables_are_named() -> None:
+    assert errors(parse(MINIMAL, environment={"time": "soon"}))[0].startswith("error: SBATCH_TIMELIMIT: 'soon'")
+    assert errors(parse(MINIMAL, environment={"SBATCH_TIMELIMIT": "x"}))[0].startswith("error: SBATCH_TIMELIMIT: 'x'")
+    assert errors(parse(MINIMAL, environment={"FFDL_LEARNERS": "0"}))[0].startswith("error: FFDL_LEARNERS: '0'")
+    assert warnings(parse(MINIMAL, environment={"SBATCH_EXCLUSIVE": ""})) == [
+        "warning: SBATCH_EXCLUSIVE: this variable sets nothing here and is ignored (unset it)"
+    ]
+
+
+def test_options_on_a_broken_batch_block_do_not_hide_what_is_broken() -> None:
+    (line,) = errors(parse(MINIMAL + "batch: [a]\n", {"partition": "x"}))
+    assert "batch: a mapping is needed here, not a list" in line

@@ -1,0 +1,109 @@
+"""The JSON Schema, the starter manifest, the lazy package, literal paths."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import jsonschema
+import pytest
+import yaml
+
+from ffdl_batch.manifest import json_schema, literal_paths, starter_manifest
+from tests.unit.manifest.samples import MINIMAL, parse, read
+
+
+def test_it_is_a_schema_of_2020_12_and_plain_json() -> None:
+    schema = json_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    assert json.loads(json.dumps(schema)) == schema
+
+
+def test_every_key_is_described() -> None:
+    schema = json_schema()
+    definitions = schema["$defs"]
+    assert isinstance(definitions, dict)
+    blocks = [schema, *definitions.values()]
+    bare = [key for block in blocks for key, value in block["properties"].items() if not value.get("description")]
+    assert bare == [] and all(block.get("description") for block in blocks)
+
+
+def test_a_caller_cannot_damage_it() -> None:
+    json_schema().clear()
+    assert "properties" in json_schema()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cpus: {v}", "gpus: {v}", "learners: {v}", "memory: {v}", "storage: {v}", "description: {v}", "batch: {v}",
+        "data_stores: {v}", "batch: {{time: {v}}}", "batch: {{hold: {v}}}", "batch: {{network: {v}}}",
+        "batch: {{placement: {v}}}", "batch: {{env: {v}}}", "batch: {{retry: {{failures: {v}}}}}",
+        "evaluation_metrics: {v}", "evaluation_metrics: {{eventTypes: {v}}}", "batch: {{partition: {v}}}",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize(
+    "value", ["~", "1", "0", "-1", "0.5", "1e3", "'2'", "8GB", "job", "yes", "[]", "{}", "[a]", "{a: 1}"]
+)
+def test_schema_and_parser_agree_value_by_value(text: str, value: str) -> None:
+    manifest = f"name: x\nframework: {{name: n, version: v, command: c}}\n{text.format(v=value)}\n"
+    accepted = jsonschema.Draft202012Validator(json_schema()).is_valid(yaml.safe_load(manifest))
+    assert accepted == (parse(manifest).spec is not None)
+
+
+@pytest.mark.parametrize(
+    "name", ["digits", "yes", "a: b", "#1", "it's", 'a "b"', "Größe", "null", "0123", "- x", "a # b"]
+)
+def test_the_starter_runs_as_it_is(name: str) -> None:
+    text = starter_manifest(name)
+    job = read(text)
+    assert job.name == name
+    assert (job.framework.name, job.resources.gpus, job.data_stores) == ("custom", 0, ())
+    assert "$RESULT_DIR" in job.framework.command
+    assert parse(text, strict=True).spec is not None
+    assert read(starter_manifest(name, "tensorflow", "1.10")).framework.version == "1.10"
+
+
+@pytest.mark.parametrize("name", ["", " ", "a\nb", "a\0b"])
+def test_a_name_that_no_manifest_may_have(name: str) -> None:
+    with pytest.raises(ValueError, match="cannot be a name"):
+        starter_manifest(name)
+
+
+def test_its_commented_parts_are_right_too() -> None:
+    lines = starter_manifest("x").splitlines()
+    store = [line.removeprefix("# ") for line in lines if line.startswith(("# data_stores:", "#   "))]
+    options = [
+        "batch:",
+        *(line.replace("  # ", "  ", 1) for line in lines if line.startswith(("  # part", "  # netw", "  # env"))),
+    ]
+    job = read(MINIMAL + "\n".join([*store, *options]) + "\n")
+    assert (
+        job.data_stores[0].id == "mine" and job.batch.partition == "gpu" and job.batch.env == {"LEARNING_RATE": "0.1"}
+    )
+
+
+def test_naming_the_package_imports_no_pydantic() -> None:
+    code = "import sys, ffdl_batch.manifest; sys.exit(any(m in sys.modules for m in ('pydantic', 'yaml')))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "found"),
+    [
+        ("python a.py --data /mnt/data/in --out=/mnt/results", ("/mnt/data", "/mnt/results")),
+        ('cat /job/logs/x > "/job"; ls /jobs $HOME/job ./job /my/job ${X}/job', ("/job",)),
+        ("python a.py $DATA_DIR", ()),
+        ("ls /mnt/database /mnt/data-old", ()),
+    ],
+)
+def test_literal_paths(command: str, found: tuple[str, ...]) -> None:
+    job = read(f"name: x\nframework: {{name: n, version: v, command: {json.dumps(command)}}}\n")
+    assert literal_paths(job) == found
+
+
+def test_literal_paths_in_the_environment_and_in_roles() -> None:
+    job = read(MINIMAL + "batch: {env: {P: 'x:/job/lib'}, roles: {ps: {command: ls /mnt/data}}}\n")
+    assert literal_paths(job) == ("/job", "/mnt/data")

@@ -1,0 +1,160 @@
+"""Data stores: blocks, types, paths, credentials."""
+
+from __future__ import annotations
+
+import pytest
+
+from ffdl_batch.domain.spec import StoreType
+from tests.unit.manifest.samples import MINIMAL, errors, notes, parse, read, warnings
+
+
+def store(text: str) -> str:
+    return f"{MINIMAL}data_stores:\n  - {text}\n"
+
+
+HOST = "{id: a, type: mount_volume, training_data: {container: in}, training_results: {container: out}, connection: %s}"
+
+
+def test_none_at_all() -> None:
+    assert read(MINIMAL).data_stores == read(MINIMAL + "data_stores: []\n").data_stores == ()
+
+
+def test_host_mount() -> None:
+    (one,) = read(store(HOST % "{type: host_mount, name: n, path: /data/x/}")).data_stores
+    assert (one.type, one.effective_type) == (StoreType.MOUNT_VOLUME, StoreType.HOST_MOUNT)
+    assert (one.training_data, one.training_results, one.connection["path"]) == ("in", "out", "/data/x")
+    assert not one.is_copied
+
+
+@pytest.mark.parametrize(
+    ("path", "absolute"),
+    [("data", "/base/data"), ("./a/../b", "/base/b"), ("../c", "/c"), (".", "/base"), ("/x", "/x")],
+)
+def test_relative_paths_start_where_the_manifest_lies(path: str, absolute: str) -> None:
+    (one,) = read(store(HOST % f"{{type: host_mount, path: {path}}}")).data_stores
+    assert one.connection["path"] == absolute
+
+
+def test_a_relative_path_from_nowhere_is_refused() -> None:
+    assert errors(parse(store(HOST % "{type: host_mount, path: data}"), base_dir=""))
+
+
+@pytest.mark.parametrize(
+    "connection", ["{type: host_mount}", "{type: host_mount, path: ~}", "{type: host_mount, path: ''}"]
+)
+def test_a_host_mount_needs_a_path(connection: str) -> None:
+    (line,) = errors(parse(store(HOST % connection)))
+    assert "data_stores[0].connection.path: a host_mount store needs a path" in line
+
+
+def test_a_home_directory_is_not_guessed() -> None:
+    (line,) = errors(parse(store(HOST % "{type: host_mount, path: ~/data}")))
+    assert "~ means nothing here" in line
+
+
+def test_mount_volume_alone_mounts_nothing_and_says_so() -> None:
+    (line,) = warnings(parse(store(HOST % "{path: /data}")))
+    assert "FfDL mounts nothing for mount_volume alone" in line
+    assert "connection: {type: host_mount, path: /a/directory}" in line
+
+
+@pytest.mark.parametrize("mode", ["mount", "copy"])
+def test_directory(mode: str) -> None:
+    text = f"{{id: d, type: directory, training_data: {{container: in}}, connection: {{path: x, mode: {mode}}}}}"
+    (one,) = read(store(text)).data_stores
+    assert (one.effective_type, one.connection["path"], one.is_copied) == (
+        StoreType.DIRECTORY,
+        "/base/x",
+        mode == "copy",
+    )
+
+
+def test_directory_with_another_mode() -> None:
+    text = "{id: d, type: directory, training_data: {container: in}, connection: {path: x, mode: link}}"
+    (line,) = errors(parse(store(text)))
+    assert "connection.mode: 'link' is not a mode (write mount or copy)" in line
+
+
+def test_a_directory_may_hold_results_only_and_a_block_without_container_is_the_path_itself() -> None:
+    (one,) = read(store("{id: d, type: directory, training_results: {}, connection: {path: /x}}")).data_stores
+    assert (one.training_data, one.training_results) == ("", ".")
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        (
+            "{id: a, type: mount_cos}",
+            ["[0].training_data: Training input data is not set", "[0].connection: Data store connection info not set"],
+        ),
+        (
+            "{id: a, type: mount_cos, training_data: {}, connection: {auth_url: x}}",
+            ["[0].training_data.container: Data store bucket is not set"],
+        ),
+        ("{id: a, training_data: {container: c}, connection: {}}", ["[0].type: Data store type is not set"]),
+        ("{id: a, type: s3, training_data: {container: c}}", ["[0].type: 's3' is not a type of data store"]),
+        (
+            "{id: a, type: mount_cos, training_data: {container: c}, connection: {type: nfs}}",
+            ["[0].connection.type: 'nfs' is not a type of data store"],
+        ),
+        ("just text", ["data_stores[0]: a mapping is needed here, not a single value"]),
+        ("~", ["data_stores[0]: a mapping is needed here, not nothing"]),
+        (HOST % "[a]", ["[0].connection: a mapping is needed here, not a list"]),
+        (HOST % "{path: [a]}", ["[0].connection.path: one text is needed here, not a list"]),
+        (HOST.replace("container: in", "container: ../x") % "{type: host_mount, path: /x}", ["leads out of the store"]),
+        (HOST.replace("container: in", "container: /x") % "{type: host_mount, path: /x}", ["leads out of the store"]),
+    ],
+)
+def test_what_is_missing_or_wrong(text: str, parts: list[str]) -> None:
+    lines = errors(parse(store(text)))
+    assert len(lines) == len(parts)
+    for line, part in zip(lines, parts, strict=True):
+        assert part in line and line.startswith("m.yml:5:")
+
+
+def test_two_stores_may_share_the_work() -> None:
+    text = (
+        f"{MINIMAL}data_stores:\n"
+        "  - {id: a, type: directory, training_data: {container: c}, connection: {path: /x}}\n"
+        "  - {id: b, type: mount_cos, training_results: {container: r}, connection: {auth_url: u}}\n"
+    )
+    assert [s.id for s in read(text).data_stores] == ["a", "b"]
+    (line,) = errors(parse(text.replace("id: b", "id: a")))
+    assert "data_stores[1].id: 'a' is also the id of data_stores[0] (give each its own id)" in line
+
+
+def test_a_store_without_id_gets_one() -> None:
+    (one,) = read(store("{type: inmem_datastore, training_data: {container: c}}")).data_stores
+    assert one.id == "store-1"
+
+
+def test_connection_type_wins_with_a_warning_where_they_differ() -> None:
+    text = "{id: a, type: mount_cos, training_data: {container: c}, connection: {type: s3_datastore, auth_url: u}}"
+    parsed = parse(store(text))
+    assert parsed.spec is not None
+    assert parsed.spec.data_stores[0].effective_type is StoreType.S3_DATASTORE and parsed.spec.data_stores[0].is_copied
+    assert "connection.type s3_datastore wins over type mount_cos" in warnings(parsed)[0]
+    assert warnings(parse(store(text.replace("mount_cos", "s3_datastore")))) == []
+
+
+def test_connection_values_are_text() -> None:
+    connection = "{auth_url: u, region: 0123, project_id: yes}"
+    text = f"{{id: a, type: mount_cos, training_data: {{container: c}}, connection: {connection}}}"
+    (one,) = read(store(text)).data_stores
+    assert (one.connection["region"], one.connection["project_id"]) == ("0123", "yes")
+
+
+def test_results_without_a_place_are_noted() -> None:
+    lines = notes(parse(store("{id: a, type: inmem_datastore, training_data: {container: c}}")))
+    assert any("data_stores[0].training_results: no place for results is named" in line for line in lines)
+
+
+def test_store_errors_show_beside_other_errors() -> None:
+    lines = errors(parse(store("{id: a, type: mount_cos}") + "cpus: -1\n"))
+    assert len(lines) == 3
+
+
+def test_an_empty_bucket_is_a_warning_where_ffdl_lets_it_pass() -> None:
+    parsed = parse(store("{id: a, type: s3_datastore, training_data: {container: }, connection: {auth_url: u}}"))
+    assert parsed.spec is not None and parsed.spec.data_stores[0].training_data == ""
+    assert "[0].training_data.container: Data store bucket is not set; FfDL lets this pass" in warnings(parsed)[0]

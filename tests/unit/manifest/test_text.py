@@ -1,0 +1,193 @@
+"""Reading YAML: encodings, structure, limits, keys; whatever comes in, a sentence comes out."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.manifest.samples import FRAMEWORK, MINIMAL, errors, parse, read, warnings
+
+
+def test_crlf_bom_and_missing_newline() -> None:
+    job = read(b"\xef\xbb\xbf" + MINIMAL.replace("\n", "\r\n").rstrip().encode())
+    assert job.framework.command == "run"
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+def test_utf16_is_named(encoding: str) -> None:
+    (line,) = errors(parse(MINIMAL.encode(encoding)))
+    assert "UTF-16" in line and "save it as UTF-8" in line
+
+
+@pytest.mark.parametrize(
+    ("raw", "line"),
+    [
+        (b"name: x\nb: \xff\n", "m.yml:2:4: error: byte 0xff is not UTF-8 (save the manifest as UTF-8)"),
+        (
+            "name: x\n\x00",
+            "m.yml:2:1: error: a NUL character stands here (delete it, or write it as an escape in double quotes)",
+        ),
+        (
+            "name: \x1b[0m",
+            "m.yml:1:7: error: the non-printable character U+001B stands here "
+            "(delete it, or write it as an escape in double quotes)",
+        ),
+        (
+            "a: \ud800",
+            "m.yml:1:4: error: the non-printable character U+D800 stands here "
+            "(delete it, or write it as an escape in double quotes)",
+        ),
+        (b"", "m.yml: error: the manifest is empty (`ffdl init` writes one to start from)"),
+        ("# only a comment", "m.yml: error: the manifest is empty (`ffdl init` writes one to start from)"),
+        ("--- ~\n", "m.yml: error: the manifest is empty (`ffdl init` writes one to start from)"),
+        ("text", "m.yml:1:1: error: a manifest is a mapping of keys to values; this is one text"),
+        ("- a\n", "m.yml:1:1: error: a manifest is a mapping of keys to values; this is a list"),
+    ],
+)
+def test_what_is_no_manifest(raw: str | bytes, line: str) -> None:
+    assert errors(parse(raw)) == [line]
+
+
+@pytest.mark.parametrize("raw", ["a" * 50_000_000, b"a: b\n" * 300_000, "é" * 600_000])
+def test_a_large_text_is_refused_unread(raw: str | bytes) -> None:
+    (line,) = errors(parse(raw))
+    assert "larger than 1 MiB and was not read" in line
+
+
+@pytest.mark.parametrize("opening", ["[", "{a: ", "- ", "a:\n "])
+def test_depth_is_limited(opening: str) -> None:
+    assert parse(opening * 100_000).spec is None
+
+
+def test_expansion_of_aliases_is_limited() -> None:
+    lines = ["a: &a [x, x, x, x, x, x, x, x, x, x]"]
+    for name, before in zip("bcdefgh", "abcdefg", strict=True):
+        lines.append(f"{name}: &{name} [{', '.join([f'*{before}'] * 10)}]")
+    (line,) = errors(parse("\n".join(lines)))
+    assert "more than 20000 values once its aliases are expanded" in line
+
+
+def test_aliases_that_nest_are_limited() -> None:
+    lines = ["x0: &x0 {a: 1}", *(f"x{i}: &x{i} {{k: *x{i - 1}}}" for i in range(1, 100))]
+    (line,) = errors(parse("\n".join(lines)))
+    assert "nests deeper than 40 levels" in line
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("a: *b\n", "1:4: error: *b repeats a value that is marked &b nowhere before"),
+        ("a: &a [*a]\n", "1:8: error: *a stands inside the very value that it repeats"),
+        ("<<: 3\n", "<< merges mappings only"),
+        ("<<: [{a: 1}, 3]\n", "<< merges mappings only"),
+        ("? [a]\n: b\n", "a key must be text"),
+        ("? {a: b}\n: b\n", "a key must be text"),
+        (
+            "a: !!python/name:os.system\n",
+            "the tag !!python/name:os.system means nothing in a manifest (delete the tag)",
+        ),
+        ("a: !mine x\n", "the tag !mine means nothing"),
+        ("a: !!binary eA==\n", "the tag !!binary means nothing"),
+        ("!e!x a: b\n", "this tag means nothing in a manifest"),
+        ("a:\n\tb: 1\n", "2:1: error: a tab indents this line; YAML takes blanks only (replace each tab by blanks)"),
+        ("a: 1\n\tb: 2\n", "2:1: error: a tab indents this line"),
+        ("a: |\n\tb\n", "2:1: error: a tab indents this line"),
+        ("a: @x\n", "1:4: error: a value cannot start with '@' (put the whole value in quotes)"),
+        ("a: `x`\n", "a value cannot start with '`'"),
+        ("a: %x\n", "a value cannot start with '%'"),
+        ("a: b: c\n", "1:5: error: a ': ' stands where it cannot"),
+        ("a: 1\na b\n", "there is a key without its ':'"),
+        ("a: [1, 2\nb: 3\n", "the list in [ ] is not closed; it starts on line 1"),
+        ("a: {b: 1\n", "the mapping in { } is not closed; it starts on line 1"),
+        ("a: 'b\nc: d\n", "a quote is opened and never closed; it starts on line 1"),
+        ('a: "\\q"\n', "this escape is not known in double quotes"),
+        ("a: >x\n  b\n", "the text after | or > must start on the next line"),
+        ("a:\n  b: 1\n c: 2\n", "3:2: error: this line does not fit the lines above it"),
+        ("a: 1\n}\n", "2:1: error: this line does not fit the lines above it"),
+    ],
+)
+def test_yaml_errors_in_human_words(text: str, part: str) -> None:
+    (line,) = errors(parse(text))
+    assert line.startswith("m.yml:") and part in line
+
+
+def test_only_the_first_document_counts() -> None:
+    parsed = parse(f"---\n{MINIMAL}---\nname: second\n")
+    assert parsed.spec is not None and parsed.spec.name == "job"
+    assert warnings(parsed) == [
+        "m.yml:5:1: warning: a second document starts here; only the first one is read "
+        "(put each manifest into a file of its own)"
+    ]
+
+
+def test_nothing_after_the_end_of_the_document_is_read() -> None:
+    assert warnings(parse(f"{MINIMAL}...\n{{[broken\n")) == []
+
+
+def test_the_last_of_two_keys_wins_with_both_lines_in_the_warning() -> None:
+    parsed = parse("name: a\nname: b\nmemory: 1GB\n" + FRAMEWORK)
+    assert parsed.spec is not None and parsed.spec.name == "b"
+    assert warnings(parsed) == [
+        "m.yml:2:1: warning: name: this key is written twice, on lines 1 and 2; the last one counts (delete one)"
+    ]
+
+
+def test_anchors_and_merges() -> None:
+    job = read(
+        "x-d: &d {cpus: 2, learners: 3}\nx-e: &e {cpus: 7, gpus: 1}\n<<: [*d, *e]\nlearners: 4\nname: &n job\n"
+        "description: *n\n" + FRAMEWORK
+    )
+    assert (job.resources.cpus, job.resources.learners, job.resources.gpus) == (2, 4, 1)
+    assert job.description == "job"
+
+
+def test_a_quoted_merge_key_is_an_ordinary_key() -> None:
+    (line,) = warnings(parse(MINIMAL + '"<<": {cpus: 2}\n'))
+    assert "<<: this key is not known and is ignored" in line
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("gpu: 1\n", "m.yml:4:1: warning: gpu: this key is not known and is ignored (did you mean gpus?)"),
+        ("Memory: 1\n", "m.yml:4:1: warning: Memory: this key is not known and is ignored (did you mean memory?)"),
+        (
+            "command: x\n",
+            "m.yml:4:1: warning: command: this key is not known and is ignored (it belongs under framework)",
+        ),
+        ("qos: x\n", "m.yml:4:1: warning: qos: this key is not known and is ignored (it belongs under batch)"),
+        (
+            "batch: {cpus: 1}\n",
+            "m.yml:4:9: warning: batch.cpus: this key is not known and is ignored (it belongs to the top level)",
+        ),
+        (
+            "batch: {checkpoint: {grace: 1}}\n",
+            "m.yml:4:22: warning: batch.checkpoint.grace: this key is not known and is ignored (did you mean grace_s?)",
+        ),
+    ],
+)
+def test_unknown_keys_are_warnings_and_errors_when_strict(text: str, line: str) -> None:
+    assert warnings(parse(MINIMAL + text)) == [line]
+    assert errors(parse(MINIMAL + text, strict=True)) == [line.replace("warning", "error")]
+
+
+def test_keys_of_ones_own_may_start_with_x() -> None:
+    assert warnings(parse(MINIMAL + "x-mine: 1\n.hidden: 2\n", strict=True)) == []
+
+
+def test_findings_are_limited() -> None:
+    parsed = parse(MINIMAL + "".join(f"key{i}: v\n" for i in range(500)))
+    assert len(parsed.findings) == 101
+    assert "more findings are not shown" in str(parsed.findings[-1])
+
+
+def test_an_error_is_never_crowded_out_by_warnings() -> None:
+    assert errors(parse("name: x\n" + "".join(f"key{i}: v\n" for i in range(500))))
+
+
+@pytest.mark.parametrize("key", ["model_definition", "training_data_reference", "training_results_reference"])
+def test_manifests_of_watson_machine_learning_are_sent_to_convert(key: str) -> None:
+    (line,) = errors(parse(f"# WML\n{key}: {{name: x}}\n"))
+    assert line == (
+        f"m.yml:2:1: error: {key}: this is a manifest of Watson Machine Learning, not of FfDL "
+        "(convert it: ffdl convert)"
+    )

@@ -1,0 +1,144 @@
+"""The argv and the environment of learners."""
+
+from __future__ import annotations
+
+import csv
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ffdl_batch.domain.jobdir import JobDir
+from ffdl_batch.domain.launch import fill
+from ffdl_batch.runtimes.apptainer import Container, GpuLibraries, NetworkMode, apptainer_argv, mount_text
+from ffdl_batch.runtimes.bare import bare_argv, isolated_argv
+from ffdl_batch.runtimes.contract import (
+    SHELL,
+    WRAPPER,
+    Bind,
+    Learners,
+    Places,
+    bare_layout,
+    command_text,
+    container_layout,
+    learner_environment,
+)
+
+JOB = JobDir("/s/jobs/training-0")
+VALUES = {"scratch": "/tmp/s", "learner_id": "2", "env_file": "/tmp/s/e", "netns": "/run/n", "rank": "1"}
+
+
+def places(**changes: object) -> Places:
+    return Places(JOB, JOB.attempt(1), "training-0", **changes)  # type: ignore[arg-type]
+
+
+def test_an_apptainer_command() -> None:
+    argv = apptainer_argv(Container("/i.sif", (Bind("/a", "/job"), Bind("/b", "/d", read_only=True))))
+    filled = [fill(part, VALUES) for part in argv]
+    expected = "apptainer -q exec --containall --no-home --no-eval --workdir /tmp/s/learner-2 --env-file /tmp/s/e"
+    expected += " --net --network none --mount type=bind,source=/a,destination=/job"
+    expected += " --mount type=bind,source=/b,destination=/d,ro --pwd /job /i.sif"
+    assert filled == [*expected.split(" "), *SHELL]
+
+
+@pytest.mark.parametrize(
+    ("network", "there", "absent"),
+    [
+        (NetworkMode.LOOPBACK, "--net", "--netns-path"),
+        (NetworkMode.JOIN, "--netns-path", "--net"),
+        (NetworkMode.HOST, "exec", "--net"),
+    ],
+)
+def test_networks(network: NetworkMode, there: str, absent: str) -> None:
+    argv = apptainer_argv(Container("/i", network=network, gpus=GpuLibraries.AMD, program="singularity"))
+    assert argv[0] == "singularity"
+    assert "--rocm" in argv
+    assert there in argv
+    assert absent not in argv
+
+
+@given(st.text(st.characters(min_codepoint=32, exclude_characters="\x7f", codec="utf-8"), max_size=20))
+def test_any_path_survives_the_csv(name: str) -> None:
+    text = mount_text(Bind("/" + name, "/t"))
+    assert next(csv.reader([text], strict=True)) == ["type=bind", f"source=/{name}", "destination=/t"]
+
+
+@pytest.mark.parametrize("path", ["", "relative", "/a\nb", "/a\0"])
+def test_paths_that_cannot_be_mounted(path: str) -> None:
+    with pytest.raises(ValueError, match=r"absolute|control"):
+        mount_text(Bind(path, "/t"))
+
+
+@pytest.mark.parametrize("image", ["", "-x", "a\nb"])
+def test_images_that_cannot_be_named(image: str) -> None:
+    with pytest.raises(ValueError, match="image"):
+        apptainer_argv(Container(image))
+
+
+def test_no_text_of_a_user_is_in_the_shells_script() -> None:
+    assert bare_argv() == tuple(part.replace("{", "{{").replace("}", "}}") for part in SHELL)
+    assert fill(bare_argv()[-1], {}) == WRAPPER
+    assert isolated_argv(("py", "c.pyz"))[:4] == ("py", "c.pyz", "isolate", "--")
+
+
+def test_the_mounted_form() -> None:
+    layout = container_layout(
+        places(data_container="in", results_container="out", data="/d/in", results_bucket="/d/out")
+    )
+    env = {
+        k: fill(v, {**VALUES, "local_rank": "0", "node_rank": "1", "master_addr": "m", "gpus": "3"})
+        for k, v in learner_environment(Learners("training-0", "a\r\nb", 2, 1, 2, 2.0), layout).items()
+    }
+    expected = {
+        "DATA_DIR": "/mnt/data/in",
+        "RESULT_DIR": "/mnt/results/out/training-0",
+        "RESULT_BUCKET_DIR": "/mnt/results/out",
+        "CHECKPOINT_DIR": "/mnt/results/out/_wml_checkpoints",
+        "MODEL_DIR": "/job/model-code",
+        "LOG_DIR": "/job/logs",
+        "JOB_STATE_DIR": "/job",
+        "TRAINING_ID": "training-0",
+        "TRAINING_COMMAND": "a b",
+        "GPU_COUNT": "2.000000",
+        "NUM_LEARNERS": "2",
+        "LEARNER_ID": "2",
+        "LEARNER_NAME_PREFIX": "learner-training-0",
+        "RANK": "1",
+        "WORLD_SIZE": "2",
+        "NNODES": "2",
+        "MASTER_ADDR": "m",
+        "CUDA_VISIBLE_DEVICES": "3",
+    }
+    assert {name: env[name] for name in expected} == expected
+    assert Bind("/d/in", "/mnt/data/in", read_only=True) in layout.binds
+    assert Bind(JOB.checkpoints, "/mnt/results/out/_wml_checkpoints") in layout.binds
+
+
+def test_the_copied_form() -> None:
+    layout = container_layout(places(data_container="in", results_container="out", copied=True))
+    assert (layout.data_dir, layout.result_dir, layout.result_bucket_dir) == ("/job/in", "/job/out", "")
+    assert Bind(JOB.attempt(1).data, "/job/in") in layout.binds
+    same = container_layout(places(data_container="x", results_container="x", copied=True))
+    assert (same.data_dir, same.result_dir) == ("/job/x", "/job/results/x")
+
+
+def test_no_names_at_all() -> None:
+    layout = container_layout(places())
+    assert (layout.data_dir, layout.result_dir) == ("/mnt/data", "/mnt/results/dlaas-trained-models/training-0")
+
+
+def test_shared_checkpoints_are_the_buckets() -> None:
+    shared = places(results_container="out", results_bucket="/d/out", shared_checkpoints=True)
+    assert bare_layout(shared).checkpoint_dir == "/d/out/_wml_checkpoints"
+    assert not any(bind.source == JOB.checkpoints for bind in container_layout(shared).binds)
+
+
+@pytest.mark.parametrize("name", ["../x", "a/../../b", "a\nb"])
+def test_container_names_that_lead_out(name: str) -> None:
+    with pytest.raises(ValueError, match="container"):
+        container_layout(places(data_container=name))
+
+
+@pytest.mark.parametrize(("text", "line"), [("a\nb", "a b"), ("a\r\nb\n", "a b "), ("a\rb", "a\rb"), ("", "")])
+def test_line_breaks_become_blanks(text: str, line: str) -> None:
+    assert command_text(text) == line

@@ -1,0 +1,247 @@
+"""Runs the tiers of `make test` in order, each as processes of its own, and counts what they did.
+
+    run_tests.py [--tier NAME ...] [--list]
+
+The last line is `N passed, N failed, N skipped` over all tiers; exit status 1 on any failure. With CI set, a test that
+is skipped (and not in ALLOWED_SKIPS) or a tier that cannot run here fails the run. A check that is no test (lint,
+docs) counts as one. Standard library alone.
+"""
+
+# ruff: noqa: T201 - this is a command line program
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from xml.etree import ElementTree
+
+ROOT = Path(__file__).resolve().parent.parent
+REPORTS = ROOT / "build" / "tests"
+PACKAGES = Path(__file__).resolve().parent / "debian-packages.txt"
+BIN = Path(sys.executable).parent
+# Tests that may be skipped on CI, by their id (file::name). Empty on purpose.
+ALLOWED_SKIPS: frozenset[str] = frozenset()
+PYTEST_NOTHING_COLLECTED = 5
+
+
+@dataclass
+class Tally:
+    """What one tier did. `troubles` are sentences for the end of the run."""
+
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+    troubles: list[str] = field(default_factory=list)
+
+    def add(self, other: Tally) -> None:
+        """Count another tier in."""
+        self.passed += other.passed
+        self.failed += other.failed
+        self.skipped += other.skipped
+        self.troubles += other.troubles
+
+    def __str__(self) -> str:
+        return f"{self.passed} passed, {self.failed} failed, {self.skipped} skipped"
+
+
+@dataclass(frozen=True)
+class Tier:
+    """A part of `make test`. `needs_cluster`: it needs root on Debian."""
+
+    name: str
+    run: Callable[[], Tally]
+    needs_cluster: bool = False
+
+
+def main() -> int:
+    """Run the chosen tiers, or all; print times and the closing line."""
+    parser = argparse.ArgumentParser(description="Run the tests, tier by tier.")
+    parser.add_argument("--tier", action="append", choices=[tier.name for tier in TIERS], help="only this one")
+    parser.add_argument("--list", action="store_true", help="name the tiers")
+    options = parser.parse_args()
+    if options.list:
+        print("\n".join(tier.name for tier in TIERS))
+        return 0
+    chosen = [tier for tier in TIERS if not options.tier or tier.name in options.tier]
+    total, times = Tally(), []
+    if any(tier.name != "lint" for tier in chosen):
+        total.add(install_packages())
+    for tier in chosen:
+        say(f"tier {tier.name}")
+        started = time.monotonic()
+        tally = run_tier(tier)
+        times.append((tier.name, time.monotonic() - started, str(tally)))
+        total.add(tally)
+    for name, seconds, counts in times:
+        print(f"{name:10} {seconds:6.0f} s  {counts}")
+    for trouble in total.troubles:
+        print(f"note: {trouble}")
+    print(total, flush=True)
+    return 1 if total.failed else 0
+
+
+def run_tier(tier: Tier) -> Tally:
+    """The tier, or why it cannot run here."""
+    reason = missing_for_cluster() if tier.needs_cluster else ""
+    return refuse(f"tier {tier.name} did not run: {reason}") if reason else tier.run()
+
+
+def refuse(sentence: str) -> Tally:
+    """Something that did not happen: a failure on CI, elsewhere it is only said."""
+    return Tally(failed=1 if on_ci() else 0, troubles=[sentence])
+
+
+def on_ci() -> bool:
+    """Whether this is the run that must leave nothing out."""
+    return os.environ.get("CI", "").lower() not in ("", "0", "false")
+
+
+def missing_for_cluster() -> str:
+    """Why this machine cannot run a cluster, "" where it can."""
+    if os.geteuid() != 0:
+        return "the test cluster needs root (namespaces, device nodes, cgroups); run `sudo make test`"
+    if shutil.which("apt-get") is None:
+        return "the test cluster is built from Debian packages and this machine has no apt-get"
+    return ""
+
+
+def install_packages() -> Tally:
+    """The Debian packages that tests need; what cannot be installed is named."""
+    wanted = [line.split("#", 1)[0].strip() for line in PACKAGES.read_text(encoding="utf-8").splitlines()]
+    if shutil.which("dpkg-query") is None or shutil.which("apt-get") is None:
+        return refuse(
+            f"not a Debian machine; install what matches these packages yourself: {' '.join(filter(None, wanted))}"
+        )
+    missing = [name for name in wanted if name and not is_installed(name)]
+    if not missing:
+        return Tally()
+    if os.geteuid() != 0:
+        return refuse(f"not root, so these Debian packages were not installed: {' '.join(missing)}")
+    say(f"installing {' '.join(missing)}")
+    # RUNLEVEL=1 keeps packages from starting their services.
+    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
+    install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing]
+    done = quiet(install, env)
+    if done.returncode != 0:
+        quiet(["apt-get", "update", "-qq"], env)
+        done = quiet(install, env)
+    if done.returncode == 0:
+        return Tally()
+    last = (done.stdout.strip().splitlines() or ["no output"])[-1]
+    sentence = f"apt-get could not install {' '.join(missing)}; is the Debian mirror reachable? ({last})"
+    return Tally(failed=1, troubles=[sentence])
+
+
+def is_installed(package: str) -> bool:
+    """Whether dpkg has it, configured."""
+    done = quiet(["dpkg-query", "-W", "-f", "${db:Status-Status}", package], dict(os.environ))
+    return done.stdout.strip() == "installed"
+
+
+def quiet(argv: list[str], env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run and keep the output."""
+    return subprocess.run(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+
+
+def run_lint() -> Tally:
+    """Formatting, lint, types, import layers."""
+    return run_checks(
+        [str(BIN / "ruff"), "format", "--check", "--quiet", "."],
+        [str(BIN / "ruff"), "check", "--quiet", "."],
+        [str(BIN / "mypy")],
+        [str(BIN / "mypy"), "--strict", "tools", "containers"],
+        [str(BIN / "lint-imports")],
+    )
+
+
+def run_docs() -> Tally:
+    """Site and man pages, warnings as errors. Not by make: that would install into the environment we run in."""
+    return run_checks(*(sphinx_argv(builder) for builder in ("html", "man")))
+
+
+def sphinx_argv(builder: str) -> list[str]:
+    """One builder's command, the same as in the Makefile's `docs`."""
+    trees = f"docs/_build/doctrees-{builder}"
+    options = ["-q", "-W", "--keep-going", "-b", builder, "-d", trees]
+    return [sys.executable, "-m", "sphinx", *options, "docs", f"docs/_build/{builder}"]
+
+
+def run_quickstart() -> Tally:
+    """The README's first command."""
+    return run_checks([sys.executable, "tools/quickstart.py"])
+
+
+def run_checks(*commands: list[str]) -> Tally:
+    """Commands that count as one check each."""
+    tally = Tally()
+    for argv in commands:
+        say(" ".join([Path(argv[0]).name, *argv[1:]]))
+        if subprocess.run(argv, cwd=ROOT, check=False).returncode == 0:
+            tally.passed += 1
+        else:
+            tally.failed += 1
+            tally.troubles.append(f"failed: {' '.join([Path(argv[0]).name, *argv[1:]])}")
+    return tally
+
+
+def run_pytest(name: str, *paths: str) -> Tally:
+    """pytest over the folders of `paths` that exist; counted from its report."""
+    present = [path for path in paths if (ROOT / path).is_dir()]
+    if not present:
+        return refuse(f"tier {name} has no tests: {', '.join(paths)} not found")
+    REPORTS.mkdir(parents=True, exist_ok=True)
+    report = REPORTS / f"{name}.xml"
+    report.unlink(missing_ok=True)
+    argv = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", *present]
+    status = subprocess.run(argv, cwd=ROOT, check=False).returncode
+    if status == PYTEST_NOTHING_COLLECTED:
+        return refuse(f"tier {name} has no tests in {', '.join(present)}")
+    if not report.is_file():
+        return Tally(failed=1, troubles=[f"pytest of tier {name} left no report (exit status {status})"])
+    tally = read_report(report, ci=on_ci())
+    if status != 0 and not tally.failed:
+        tally.failed = 1
+        tally.troubles.append(f"pytest of tier {name} ended with exit status {status}")
+    return tally
+
+
+def read_report(report: Path, *, ci: bool) -> Tally:
+    """Count a JUnit report; on CI a skipped test that is not allowed to be is a failure."""
+    tally = Tally()
+    for case in ElementTree.parse(report).getroot().iter("testcase"):  # noqa: S314 - pytest wrote it just now
+        test = f"{case.get('classname', '')}::{case.get('name', '')}"
+        if case.find("failure") is not None or case.find("error") is not None:
+            tally.failed += 1
+            tally.troubles.append(f"failed: {test}")
+        elif (skip := case.find("skipped")) is not None:
+            tally.skipped += 1
+            tally.troubles.append(f"skipped: {test}: {skip.get('message', '')}")
+            if ci and test not in ALLOWED_SKIPS:
+                tally.failed += 1
+        else:
+            tally.passed += 1
+    return tally
+
+
+def say(text: str) -> None:
+    """One line of progress."""
+    print(f"==> {text}", flush=True)
+
+
+TIERS = (
+    Tier("lint", run_lint),
+    Tier("unit", lambda: run_pytest("unit", "tests/unit", "tests/contract", "tests/golden", "tests/crash")),
+    Tier("quickstart", run_quickstart),
+    Tier("python39", lambda: run_pytest("python39", "tests/python39"), needs_cluster=True),
+    Tier("cluster", lambda: run_pytest("cluster", "tests/cluster"), needs_cluster=True),
+    Tier("docs", run_docs),
+)
+
+if __name__ == "__main__":
+    sys.exit(main())
