@@ -70,15 +70,18 @@ def iterate_logs(wire: Wire, query: LogQuery, sleep: Callable[[float], None] = t
 
 def iterate_events(wire: Wire, job_id: str, *, follow: bool, after: int = 0) -> Iterator[EventView]:
     """Changes of state after number `after`, in order; with `follow` until the job has ended."""
+    terminal = False
     while True:
-        wait_s = LONG_POLL_S if follow else 0
+        # One more look, without waiting, after the end: its last event may have come after the answer was put together.
+        wait_s = LONG_POLL_S if follow and not terminal else 0
         path = f"/api/v1/jobs/{job_id}/events?after={after}&wait_s={wait_s}"
         reply = wire.ask(Request("GET", path, job_id=job_id, timeout_s=wait_s + _POLL_MARGIN_S))
         events = [_event(plain) for plain in reply.get("events", ())]
         for event in events:
             after = max(after, event.seq)
             yield event
-        if not follow or (reply.get("terminal") and not events):
+        terminal = bool(reply.get("terminal"))
+        if not follow or (terminal and (not events or wait_s == 0)):
             return
 
 

@@ -55,10 +55,10 @@ def run_node(launch: LaunchFile, launch_path: str, node_rank: int) -> int:
     if before:
         end_controller(before, launch.limits.kill_wait_s + 5.0)
         journal = Journal(journal.path, source, journal.bell)
-    end_learners(journal.earlier, mark(launch.token, node_rank))
     journal.append(EventKind.STARTED, **identity(os.getpid()))
     journal.load_ballast()
     try:
+        end_learners(journal.earlier, mark(launch.token, node_rank))
         return Node(launch, launch_path, node_rank, journal).run()
     except Fenced as fence:
         journal.append(EventKind.FAULT, code="S106", message=f"the learners were killed: {fence}")

@@ -21,13 +21,15 @@ def submit(platform: Platform, caller: Caller, submissions: Sequence[Submission]
     """One result per submission, in order; the accepted ones are durable when this returns.
 
     A submission is accepted or refused on its own; all accepted ones are committed in one transaction. A `key`
-    that was accepted before gives the same id again and starts nothing.
+    that was accepted before gives the same id again and starts nothing. The jobs belong to the daemon's user, as
+    whom they will run, also when root submits them.
     """
+    del caller
     results: list[SubmissionResult | None] = [None] * len(submissions)
     new: list[tuple[int, NewJob, SubmissionResult]] = []
     for index, submission in enumerate(submissions):
         try:
-            job, result = _accept(platform, caller, submission)
+            job, result = _accept(platform, submission)
             new.append((index, job, result))
         except Refused as refusal:
             results[index] = SubmissionResult(problem=refusal.problem)
@@ -44,7 +46,7 @@ def submit(platform: Platform, caller: Caller, submissions: Sequence[Submission]
     return [result for result in results if result is not None]
 
 
-def _accept(platform: Platform, caller: Caller, submission: Submission) -> tuple[NewJob, SubmissionResult]:
+def _accept(platform: Platform, submission: Submission) -> tuple[NewJob, SubmissionResult]:
     candidate = read_submission(platform, submission)
     if not has_archive(platform, submission.archive):
         raise bad_request("C102", "the model archive was not sent", cure="submit again")
@@ -54,7 +56,7 @@ def _accept(platform: Platform, caller: Caller, submission: Submission) -> tuple
     warnings = (*candidate.warnings, *plan.warnings)
     job = NewJob(
         id=job_id,
-        uid=caller.uid,
+        uid=platform.uid,
         user=platform.user,
         spec=candidate.spec,
         backend=candidate.backend,

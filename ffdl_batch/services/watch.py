@@ -16,7 +16,7 @@ from ffdl_batch.domain.job_state import Wish
 from ffdl_batch.domain.observation import NativeId, Observation, Phase
 from ffdl_batch.domain.verdict import Evidence, Known, Verdict, judge
 from ffdl_batch.ports.scheduler import ForgetsJobs, InvalidRequest, Scheduler, SchedulerUnreachable
-from ffdl_batch.services.evidence import read_evidence
+from ffdl_batch.services.evidence import claim_owner, read_evidence
 from ffdl_batch.services.platform import Platform
 
 log = logging.getLogger(__name__)
@@ -152,12 +152,26 @@ class Watcher:
         for job in jobs:
             memory = self._memory.setdefault(job.id, _Memory())
             memory.read_once = True
-            evidence = read_evidence(self._platform.root.job(job.id).attempt(job.attempt))
-            known = self._known(job, memory, evidence, job.id in forgotten)
-            change = _change(job, judge(known), memory.observation)
+            attempt = self._platform.root.job(job.id).attempt(job.attempt)
+            owner = claim_owner(attempt)
+            if owner and owner != job.native_id:
+                change: Change | None = self._follow_claim(job, owner)
+            else:
+                known = self._known(job, memory, read_evidence(attempt), job.id in forgotten)
+                change = _change(job, judge(known), memory.observation)
             if change is not None:
                 pairs.append((job, change))
         return len(self._platform.store.apply_many(pairs)) if pairs else 0
+
+    def _follow_claim(self, job: Job, owner: str) -> Change:
+        """Another delivery of this attempt claimed it first (a request that landed late): that one is the job."""
+        log.warning("job %s: %s claimed the attempt, not %s; following it", job.id, owner, job.native_id)
+        self._memory[job.id] = _Memory()
+        try:
+            self._platform.adapters.get(job.backend).cancel(NativeId.parse(job.native_id))
+        except SchedulerUnreachable as error:
+            log.warning("job %s: the duplicate %s could not be cancelled: %s", job.id, job.native_id, error)
+        return Change(columns={"native_id": owner})
 
     def _known(self, job: Job, memory: _Memory, evidence: Evidence, forgotten: bool) -> Known:
         seen = memory.observation

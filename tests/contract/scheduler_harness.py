@@ -25,7 +25,7 @@ from ffdl_batch.domain.spec import BatchOptions, Framework, JobSpec, Resources
 from ffdl_batch.ports.registry import AdapterContext, create_adapter
 from ffdl_batch.ports.scheduler import BackendFacts, LaunchPlan, LaunchRequest, Scheduler
 
-WAIT_S = 60.0
+WAIT_S = 30.0
 FAKES = Path(__file__).parents[1] / "fakes" / "bin"
 
 

@@ -208,7 +208,7 @@ def run_job(job: str) -> None:
     env = json.loads((STATE / "jobs" / f"{job}.env").read_text())
     env |= {"SLURM_JOB_ID": job, "SLURM_NODEID": "0", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_RESTART_COUNT": "0",
             "SLURM_NNODES": options.get("nodes", "1")}  # fmt: skip
-    output = options["output"].replace("%j", job).replace("%%", "%")
+    output = re.sub("%([%j])", lambda m: {"%": "%", "j": job}[m[1]], options["output"])
     with Path(output).open("ab") as out:
         process = subprocess.Popen(
             ["/bin/sh", str(STATE / "jobs" / f"{job}.sh")],
@@ -394,6 +394,9 @@ WITH_VALUE = {"--workdir", "--env-file", "--network", "--mount", "--pwd"}
 
 def apptainer() -> None:
     """Log the argv, then run the command on this host, the container's paths turned into the host's."""
+    global STATE  # noqa: PLW0603 - learners get no SLURM_CONF; the scratch directory lies beside the state
+    workdir = Path(sys.argv[sys.argv.index("--workdir") + 1])
+    STATE = next(parent / "slurm" for parent in workdir.parents if (parent / "slurm" / "site.json").exists())
     begin("apptainer")
     arguments = sys.argv[1:]
     mounts, env_file = [], ""

@@ -169,7 +169,7 @@ def test_events_are_followed_to_the_end(client: Client, daemon: FakeDaemon) -> N
     daemon.jobs["a"] = make_job("a", state="COMPLETED")
     daemon.events = [EventView("a", n, float(n), "QUEUED", 1, "progress") for n in (1, 2, 3)]
     assert [event.seq for event in client.events("a", follow=True, after=1)] == [2, 3]
-    assert daemon.requests[-1] == "GET /api/v1/jobs/a/events?after=3&wait_s=30"
+    assert daemon.requests[-1] == "GET /api/v1/jobs/a/events?after=3&wait_s=0"
 
 
 def test_a_log_that_breaks_off_is_resumed_without_repeating_a_line(client: Client, daemon: FakeDaemon) -> None:

@@ -178,3 +178,20 @@ def test_a_requeued_job_goes_back_and_on(site: Site, watcher: Watcher) -> None:
     watcher.step(full=True)
     assert site.job(job.id).state is JobState.QUEUED
     assert site.platform.store.history(job.id)[-1].cause == "requeued"
+
+
+def test_a_delivery_that_claimed_first_becomes_the_job_and_the_other_is_cancelled(site: Site, watcher: Watcher) -> None:
+    job = site.deployed()
+    late = site.scheduler.accept(job.token)
+    claim = Path(site.attempt(job).claim)
+    claim.mkdir()
+    (claim / "owner.json").write_text(f'{{"native_id": "{late}"}}')
+    site.scheduler.end(NativeId(job.native_id), EndCause.FAILURE, site.clock.now())
+    watcher.step(full=True)
+    assert site.job(job.id).native_id == str(late)
+    assert [str(native) for native in site.scheduler.cancelled] == [job.native_id]
+    write_final(site, site.job(job.id))
+    site.scheduler.end(late, EndCause.SUCCESS, site.clock.now())
+    site.clock.tick(30)
+    watcher.step(full=True)
+    assert site.job(job.id).state is JobState.COMPLETED

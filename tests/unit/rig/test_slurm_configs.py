@@ -11,7 +11,7 @@ import pytest
 
 from tests.cluster.rig.site import overlay_for
 
-CONFIGS = Path(__file__).resolve().parents[2] / "slurm-configs"
+CONFIGS = Path(__file__).resolve().parents[3] / "slurm-configs"
 OVERLAYS = sorted(path.stem for path in (CONFIGS / "overlays").glob("*.env"))
 
 

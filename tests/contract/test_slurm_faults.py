@@ -1,0 +1,274 @@
+"""The Slurm adapter when Slurm loses, doubles, refuses, hangs or talks nonsense. Against the fake executables."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.domain.observation import EndCause, NativeId, Phase
+from ffdl_batch.domain.spec import Resources
+from ffdl_batch.ports.scheduler import (
+    ForgetsJobs,
+    InvalidRequest,
+    SchedulerUnreachable,
+    SubmissionUncertain,
+    TrialSubmission,
+)
+from ffdl_slurm.adapter import SlurmScheduler
+from tests.contract.scheduler_harness import FakeSlurmHarness
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[FakeSlurmHarness]:
+    """The fake cluster."""
+    harness = FakeSlurmHarness(tmp_path)
+    try:
+        yield harness
+    finally:
+        harness.close()
+
+
+def test_what_the_plan_shows_is_what_slurm_gets(world: FakeSlurmHarness) -> None:
+    native, plan = world.submit("true")
+    assert world.script(native) == plan.script
+    call = world.calls("sbatch")[0]
+    assert ("sbatch", *call["argv"]) == plan.submit_argv
+
+
+def test_sbatch_sees_none_of_the_daemons_variables(world: FakeSlurmHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SBATCH_PARTITION", "SLURM_JOB_ID", "SQUEUE_FORMAT", "TOKEN_OF_THE_DAEMON", "PYTHONPATH"):
+        monkeypatch.setenv(name, "x")
+    native, _ = world.submit("true")
+    world.observe(native)
+    for command in ("sbatch", "squeue"):
+        environ = world.calls(command)[0]["env"]
+        assert not {"SBATCH_PARTITION", "SLURM_JOB_ID", "SQUEUE_FORMAT"} & set(environ)
+        assert environ["LC_ALL"] == "C"
+    assert "TOKEN_OF_THE_DAEMON" not in world.calls("sbatch")[0]["env"]
+    assert "SLURM_CONF" in world.calls("sbatch")[0]["env"]
+
+
+def test_any_number_of_jobs_is_one_question(world: FakeSlurmHarness) -> None:
+    world.freeze()
+    jobs = [world.submit("true")[0] for _ in range(5)]
+    assert {seen.phase for seen in world.scheduler.observe(jobs).values()} == {Phase.PENDING}
+    assert len(world.calls("squeue")) == 1
+    assert not world.calls("sacct")
+    world.scheduler.observe([])
+    assert len(world.calls("squeue")) == 1
+
+
+def test_ended_jobs_that_the_controller_forgot_cost_one_question_more(world: FakeSlurmHarness) -> None:
+    world.keep_accounts()
+    native, plan = world.submit("exit 4")
+    world.await_end(native)
+    world.forget(native)
+    before = len(world.calls("sacct"))
+    seen = world.scheduler.observe([native, NativeId("999")])
+    assert (seen[native].end, seen[native].exit_code) == (EndCause.FAILURE, 4)
+    assert len(world.calls("sacct")) == before + 1
+    assert world.scheduler.find(plan.token, plan.attempt_dir) == {native}
+    assert isinstance(world.scheduler, ForgetsJobs)
+    assert world.scheduler.is_forgotten([native, NativeId("999")]) == {NativeId("999")}
+
+
+def test_without_accounting_a_purged_job_is_unknown_and_forgotten(world: FakeSlurmHarness) -> None:
+    native, _ = world.submit("true")
+    world.await_end(native)
+    world.forget(native)
+    assert world.scheduler.observe([native]) == {}
+    assert isinstance(world.scheduler, ForgetsJobs)
+    assert world.scheduler.is_forgotten([native]) == {native}
+
+
+@pytest.mark.parametrize(("command", "fault"), [("squeue", "down"), ("squeue", "garbage"), ("squeue", "half")])
+def test_half_an_answer_is_no_answer(world: FakeSlurmHarness, command: str, fault: str) -> None:
+    native, plan = world.submit("true")
+    world.await_end(native)
+    assert isinstance(world.scheduler, ForgetsJobs)
+    for ask in (
+        lambda: world.scheduler.observe([native]),
+        lambda: world.scheduler.find(plan.token, plan.attempt_dir),
+        lambda: world.scheduler.is_forgotten([native]),  # type: ignore[attr-defined]
+    ):
+        world.spoil(command, fault)
+        with pytest.raises(SchedulerUnreachable):
+            ask()
+
+
+def test_a_silent_accounting_proves_nothing(world: FakeSlurmHarness) -> None:
+    world.keep_accounts()
+    native, _ = world.submit("true")
+    world.await_end(native)
+    world.forget(native)
+    assert isinstance(world.scheduler, ForgetsJobs)
+    for fault in ("down", "garbage"):
+        world.spoil("sacct", fault)
+        assert world.scheduler.observe([native]) == {}
+        world.spoil("sacct", fault)
+        with pytest.raises(SchedulerUnreachable):
+            world.scheduler.is_forgotten([native])
+        other = world.request()
+        world.spoil("sacct", fault)
+        with pytest.raises(SchedulerUnreachable):
+            world.scheduler.find(other.token, other.attempt_dir)
+
+
+def test_banners_are_read_over(world: FakeSlurmHarness) -> None:
+    for command in ("sbatch", "squeue", "sinfo"):
+        world.spoil(command, "banner:always")
+    assert world.scheduler.probe().nodes
+    native, _ = world.submit("true")
+    assert world.await_end(native).end is EndCause.SUCCESS
+
+
+def test_a_lost_reply_is_uncertain_and_the_job_is_found(world: FakeSlurmHarness) -> None:
+    world.spoil("sbatch", "lose_reply")
+    plan = world.prepare("true")
+    with pytest.raises(SubmissionUncertain, match="looked for"):
+        world.scheduler.submit(plan)
+    found = world.scheduler.find(plan.token, plan.attempt_dir)
+    assert [native.job for native in found] == world.accepted()
+    assert world.await_end(next(iter(found))).end is EndCause.SUCCESS
+
+
+@pytest.mark.parametrize("fault", ["silent", "garbage"])
+def test_an_answer_without_an_id_is_uncertain(world: FakeSlurmHarness, fault: str) -> None:
+    world.spoil("sbatch", fault)
+    plan = world.prepare("true")
+    with pytest.raises(SubmissionUncertain):
+        world.scheduler.submit(plan)
+    assert world.scheduler.find(plan.token, plan.attempt_dir) == frozenset()
+
+
+def test_a_hanging_sbatch_is_ended_and_uncertain(tmp_path: Path) -> None:
+    world = FakeSlurmHarness(tmp_path, {"command_timeout_s": 2})
+    try:
+        world.spoil("sbatch", "hang")
+        plan = world.prepare("true")
+        with pytest.raises(SubmissionUncertain, match="did not answer"):
+            world.scheduler.submit(plan)
+        found = world.scheduler.find(plan.token, plan.attempt_dir)
+        assert [native.job for native in found] == world.accepted()
+    finally:
+        world.close()
+
+
+def test_a_request_that_lands_late_is_found_later(world: FakeSlurmHarness) -> None:
+    world.spoil("sbatch", "late")
+    plan = world.prepare("true")
+    with pytest.raises(SubmissionUncertain):
+        world.scheduler.submit(plan)
+    world.wait(lambda: bool(world.scheduler.find(plan.token, plan.attempt_dir)), world.diagnosis)
+    assert isinstance(world.scheduler, SlurmScheduler) and world.scheduler.credential_life_s == 300
+
+
+def test_a_submission_that_is_accepted_twice_runs_once(world: FakeSlurmHarness) -> None:
+    world.spoil("sbatch", "twice")
+    native, plan = world.submit("echo ran; sleep 0.5")
+    found = world.scheduler.find(plan.token, plan.attempt_dir)
+    assert native in found and len(found) == 2
+    for job in found:
+        world.await_end(job)
+    assert world.executions(plan.attempt_dir) == 1
+    assert world.log(plan).count("ran") == 1
+
+
+def test_a_controller_that_is_down_is_unreachable_and_nothing_is_there(world: FakeSlurmHarness) -> None:
+    world.spoil("sbatch", "down")
+    plan = world.prepare("true")
+    with pytest.raises(SchedulerUnreachable, match="nothing was submitted"):
+        world.scheduler.submit(plan)
+    assert not world.accepted()
+    assert world.scheduler.find(plan.token, plan.attempt_dir) == frozenset()
+
+
+def test_a_refusal_carries_slurms_sentence(world: FakeSlurmHarness) -> None:
+    world.spoil("sbatch", "refuse=Invalid qos specification")
+    with pytest.raises(InvalidRequest, match="Invalid qos specification"):
+        world.submit("true")
+
+
+def test_a_full_queue_is_tried_again(world: FakeSlurmHarness) -> None:
+    world.spoil(
+        "sbatch", "refuse=Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
+    )
+    with pytest.raises(SchedulerUnreachable, match="tried again"):
+        world.submit("true")
+
+
+def test_an_sbatch_that_still_runs_is_awaited(world: FakeSlurmHarness) -> None:
+    """Its starter died; the lock that it inherited tells."""
+    plan = world.prepare("true")
+    submit = Path(plan.attempt_dir.submit)
+    submit.mkdir()
+    lock = os.open(submit / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(SchedulerUnreachable, match="under way"):
+            world.scheduler.find(plan.token, plan.attempt_dir)
+        with pytest.raises(SchedulerUnreachable, match="under way"):
+            world.scheduler.submit(plan)
+    finally:
+        os.close(lock)
+    assert not world.accepted()
+
+
+def test_a_reply_outlives_the_process_that_asked(world: FakeSlurmHarness) -> None:
+    plan = world.prepare("true")
+    submit = Path(plan.attempt_dir.submit)
+    submit.mkdir()
+    (submit / "reply").write_text("*** welcome ***\n4711;cluster\n")
+    assert world.scheduler.find(plan.token, plan.attempt_dir) == {NativeId("4711")}
+
+
+def test_only_is_asked_without_submitting(world: FakeSlurmHarness) -> None:
+    assert isinstance(world.scheduler, TrialSubmission)
+    plan = world.scheduler.plan(world.request())
+    assert "to start at" in world.scheduler.test_only(plan)
+    world.spoil("sbatch", "refuse")
+    with pytest.raises(InvalidRequest, match="Invalid qos"):
+        world.scheduler.test_only(plan)
+    assert not world.accepted()
+    assert not Path(plan.attempt_dir.path).exists()
+
+
+def test_no_slurm_is_a_clear_error(world: FakeSlurmHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = world.prepare("true")
+    monkeypatch.setenv("PATH", str(world.base))
+    with pytest.raises(InvalidRequest, match="sinfo cannot be run"):
+        world.scheduler.probe()
+    with pytest.raises(InvalidRequest, match="sbatch cannot be run"):
+        world.scheduler.submit(plan)
+
+
+def test_a_scancel_that_reaches_nobody_is_tried_again(world: FakeSlurmHarness) -> None:
+    world.spoil("scancel", "down")
+    with pytest.raises(SchedulerUnreachable):
+        world.scheduler.cancel(NativeId("101"))
+
+
+def test_learners_get_their_gpus_and_the_container_its_options(world: FakeSlurmHarness) -> None:
+    wanted = Resources(learners=1, cpus=1.5, gpus=2, gpu_type="A100", memory_bytes=10**9, gres={"nvme": 1})
+    native, plan = world.submit('echo "gpus=$CUDA_VISIBLE_DEVICES"', resources=wanted)
+    assert world.await_end(native).end is EndCause.SUCCESS, world.log(plan)
+    assert "gpus=0,1" in world.log(plan)
+    srun = world.calls("srun")[0]["argv"]
+    assert {"--gres=gpu:a100:2,nvme:1", "--cpus-per-task=2", "--kill-on-bad-exit=0", "--wait=0"} <= set(srun)
+    argv = world.calls("apptainer")[0]["argv"]
+    assert {"--containall", "--no-home", "--nv", "--net"} <= set(argv)
+    assert argv[argv.index("--network") + 1] == "none"
+    assert any("rounded up" in warning for warning in plan.warnings)
+
+
+def test_two_learners_are_two_nodes_of_one_job(world: FakeSlurmHarness) -> None:
+    two = Resources(learners=2, cpus=1, memory_bytes=64 * 1024**2)
+    native, plan = world.submit('echo "rank=$RANK of $WORLD_SIZE id=$LEARNER_ID"', resources=two)
+    assert world.await_end(native).end is EndCause.SUCCESS, world.diagnosis()
+    logs = [Path(plan.attempt_dir.training_log(n)).read_text() for n in (1, 2)]
+    assert "rank=0 of 2 id=1" in logs[0] and "rank=1 of 2 id=2" in logs[1]
+    assert len(world.accepted()) == 1
