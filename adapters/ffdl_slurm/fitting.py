@@ -17,12 +17,14 @@ _MIB = 1024**2
 
 @dataclass(frozen=True, slots=True)
 class NodeRequest:
-    """What one learner, which is one node's share, is asked for as: whole numbers. `gpu_type` "" = any."""
+    """What one learner, which is one node's share, is asked for as: whole numbers. `gpu_type` "" = any; `kinds` are
+    the types that nodes of the partition have."""
 
     cpus: int
     memory_mib: int
     gpus: int
     gpu_type: str
+    kinds: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
     @property
@@ -48,7 +50,9 @@ def fit_request(spec: JobSpec, partition: str, facts: BackendFacts) -> NodeReque
         raise RequestRefused([refusal("gpus", message, "ask for whole GPUs", "C104")], not_yet=True)
     shapes, chosen = _choose_partition(partition, facts, findings)
     gpu_type = _match_gpu_type(spec, shapes, findings) if wanted.gpus else ""
-    request = NodeRequest(cpus, -(-wanted.memory_bytes // _MIB), int(wanted.gpus), gpu_type, tuple(warnings))
+    request = NodeRequest(
+        cpus, -(-wanted.memory_bytes // _MIB), int(wanted.gpus), gpu_type, _kinds(shapes), tuple(warnings)
+    )
     if not findings:
         _check_nodes(request, shapes, findings)
     _check_time(spec, chosen, findings)
@@ -79,7 +83,7 @@ def _choose_partition(
 def _match_gpu_type(spec: JobSpec, nodes: Sequence[NodeShape], findings: list[Finding]) -> str:
     """The cluster's spelling of the GPU type that was asked for."""
     asked = spec.resources.gpu_type
-    known = sorted({kind for node in nodes for kind in node.gpus if kind})
+    known = _kinds(nodes)
     if not asked or not nodes:
         return asked
     match = next((kind for kind in known if _same(kind, asked)), None)
@@ -88,6 +92,10 @@ def _match_gpu_type(spec: JobSpec, nodes: Sequence[NodeShape], findings: list[Fi
     there = f"known: {', '.join(known)}" if known else "its GPUs have no types, so leave gpu_type out"
     findings.append(refusal("gpu_type", f"there is no GPU of type {asked!r} here; {there}", code="C104"))
     return asked
+
+
+def _kinds(nodes: Sequence[NodeShape]) -> tuple[str, ...]:
+    return tuple(sorted({kind for node in nodes for kind in node.gpus if kind}))
 
 
 def _same(kind: str, asked: str) -> bool:

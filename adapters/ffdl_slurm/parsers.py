@@ -120,7 +120,7 @@ def _rows(text: str, columns: int, command: str, titles: tuple[str, str]) -> lis
     """Rows below the header. More than one cluster prints more than one header, each after a CLUSTER: line."""
     rows: list[list[str]] = []
     seen_header = False
-    for line in text.splitlines():
+    for line in text.split("\n"):
         fields = line.split(SEPARATOR, columns - 1)
         if len(fields) == columns and (fields[0].strip(), fields[1].strip()) == titles:
             seen_header = True
@@ -163,7 +163,7 @@ def _absent(text: str) -> str:
 
 def parse_submission(text: str) -> str | None:
     """The job id in the answer to ``sbatch --parsable``: the last line that is one; None where there is none."""
-    for line in reversed(text.splitlines()):
+    for line in reversed(text.split("\n")):
         if match := _PARSABLE_ID.fullmatch(line.strip()):
             return match[1]
     return None

@@ -59,7 +59,7 @@ def _plan(request: LaunchRequest, settings: SlurmSettings) -> LaunchPlan:
     node = fit_request(spec, spec.batch.partition or settings.partition, facts)
     provable = {level: _MECHANISMS[level] for level in facts.network_levels if level in _MECHANISMS}
     network = choose_network(spec, provable, request.minimum_network)
-    gpus = _gpu_libraries(settings.gpu_flag, node, request)
+    gpus = _gpu_libraries(settings.gpu_flag, node)
     runtime = Runtime(request.image, settings.apptainer, gpus, network=NetworkLevel(network.level))
     start = compose_start(
         Subject(request.job_id, spec, request.job_dir, request.attempt_dir, request.results_store), runtime
@@ -133,12 +133,12 @@ def _step(
     return (*(literal(word) for word in argv), "{launch}")
 
 
-def _gpu_libraries(flag: GpuFlag, node: NodeRequest, request: LaunchRequest) -> GpuLibraries:
+def _gpu_libraries(flag: GpuFlag, node: NodeRequest) -> GpuLibraries:
     if not node.gpus or flag is GpuFlag.NONE:
         return GpuLibraries.NONE
     if flag is not GpuFlag.AUTO:
         return GpuLibraries.AMD if flag is GpuFlag.ROCM else GpuLibraries.NVIDIA
-    kinds = [node.gpu_type] if node.gpu_type else [kind for shape in request.facts.nodes for kind in shape.gpus if kind]
+    kinds = (node.gpu_type,) if node.gpu_type else node.kinds
     return GpuLibraries.AMD if kinds and all(_AMD.match(kind) for kind in kinds) else GpuLibraries.NVIDIA
 
 

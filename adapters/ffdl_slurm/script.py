@@ -79,7 +79,7 @@ def parse_options(script: str) -> list[SbatchOption]:
     The pyslurm gateway submits from these, so that the script stays the one truth of a plan.
     """
     found = []
-    for line in script.splitlines():
+    for line in script.split("\n"):
         if line.startswith(PREFIX):
             for word in _split_words(line[len(PREFIX) :]):
                 name, equals, value = word.removeprefix("--").partition("=")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ffdl_batch.cli.outcome import complain
 from ffdl_batch.cli.present import format_time, print_json, print_table, read_moment
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ _NAME_WIDTH = 28
     callback=read_moment,
     help="Only jobs submitted since: 2h, 2027-01-20, yesterday.",
 )
-@click.option("-l", "--limit", type=click.IntRange(1), help="At most so many.")
+@click.option("-l", "--limit", type=click.IntRange(1, 9999), default=100, show_default=True, help="At most so many.")
 @click.option("-a", "--all-users", is_flag=True, help="Everybody's jobs; for administrators.")
 @click.option("-h", "--noheader", is_flag=True, help="No header line.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -35,7 +36,7 @@ def list_jobs(  # noqa: PLR0913  (one parameter per option)
     states: Sequence[str],
     name: str,
     since: float | None,
-    limit: int | None,
+    limit: int,
     all_users: bool,
     noheader: bool,
     as_json: bool,
@@ -44,9 +45,12 @@ def list_jobs(  # noqa: PLR0913  (one parameter per option)
     from ffdl_batch.client import Client
     from ffdl_batch.client.api import JobFilter
 
-    which = JobFilter(read_states(states), name, since, limit, all_users)
+    which = JobFilter(read_states(states), name, since, limit + 1, all_users)
     with Client() as client:
-        jobs = client.list(which)
+        found = client.list(which)
+    jobs = found[:limit]
+    if len(found) > limit:  # one more was asked for, to know
+        complain(f"there are more than {limit} jobs; -l shows more of them, -t and -S choose among them")
     if as_json:
         print_json({"jobs": jobs})
         return

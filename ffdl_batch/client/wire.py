@@ -229,7 +229,7 @@ def _problem_of_status(status: int, body: bytes, request: Request) -> Problem:
     codes: dict[int, ExitCode] = {
         HTTPStatus.FORBIDDEN: ExitCode.NOT_ALLOWED,
         HTTPStatus.SERVICE_UNAVAILABLE: ExitCode.TRY_AGAIN,
-        HTTPStatus.NOT_FOUND: ExitCode.NO_INPUT,
+        HTTPStatus.NOT_FOUND: ExitCode.FAILED,
     }
     said = body[:200].decode("utf-8", "replace").strip()
     message = f"the daemon answered {request.method} {request.path} with status {status}" + (

@@ -37,7 +37,12 @@ class RequestRefused(ValueError):
 
     def __init__(self, findings: Collection[Finding], not_yet: bool = False) -> None:
         self.findings, self.not_yet = tuple(findings), not_yet
-        super().__init__("; ".join(f"{f.path}: {f.message}" if f.path else f.message for f in self.findings))
+        super().__init__("; ".join(_sentence(finding) for finding in self.findings))
+
+
+def _sentence(finding: Finding) -> str:
+    cure = f" ({finding.cure})" if finding.cure else ""
+    return f"{finding.path}: {finding.message}{cure}" if finding.path else f"{finding.message}{cure}"
 
 
 def refusal(path: str, message: str, cure: str = "", code: str = "C101") -> Finding:

@@ -8,7 +8,7 @@ import secrets
 import shutil
 import socket
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from ffdl_batch.config import Settings
@@ -142,7 +142,7 @@ class Adapters:
 
 @dataclass(slots=True)
 class Platform:
-    """Everything a service works with. `owner` names this process in leases."""
+    """Everything a service works with. `owner` names this daemon in leases, the same in each of its lives."""
 
     settings: Settings
     store: Store
@@ -151,7 +151,7 @@ class Platform:
     user: str
     uid: int
     adapters: Adapters
-    owner: str = field(default_factory=lambda: f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}")
+    owner: str
 
     def close(self) -> None:
         """Close the database."""
@@ -159,7 +159,11 @@ class Platform:
 
 
 def open_platform(settings: Settings, clock: Clock | None = None) -> Platform:
-    """Directories made, database migrated and open, adapters not yet asked. Raises StoreError, OSError."""
+    """Directories made, database migrated and open, adapters not yet asked. Raises StoreError, OSError.
+
+    The caller holds the lock of the state directory: whoever had it before is dead, and leases that this daemon
+    held in an earlier life end here, so that a restart goes on at once.
+    """
     clock = clock or SystemClock()
     uid = os.getuid()
     user = pwd.getpwuid(uid).pw_name
@@ -168,4 +172,6 @@ def open_platform(settings: Settings, clock: Clock | None = None) -> Platform:
         Path(directory).mkdir(mode=0o700, parents=True, exist_ok=True)
     store = open_store(settings.database)
     context = AdapterContext(root=root.path, user=user, uid=uid)
-    return Platform(settings, store, clock, root, user, uid, Adapters(settings, context, clock))
+    owner = f"{socket.gethostname()}:{settings.state_dir}"
+    store.end_leases_of(owner)
+    return Platform(settings, store, clock, root, user, uid, Adapters(settings, context, clock), owner)

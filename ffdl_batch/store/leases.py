@@ -88,3 +88,11 @@ def release_lease(database: Database, name: str, token: str) -> None:
     """Give the lease back; a token that is not its own changes nothing."""
     with database.writing() as connection:
         connection.execute(delete(LEASES).where(LEASES.c.name == name, LEASES.c.token == token))
+
+
+def end_leases_of(database: Database, owner: str) -> None:
+    """End every lease of `owner`, whose earlier life is proven over; its tokens open nothing any more."""
+    with database.writing() as connection:
+        held = update(JOBS).where(JOBS.c.lease_owner == owner)
+        connection.execute(held.values(lease_owner="", lease_token="", lease_until=0.0))
+        connection.execute(delete(LEASES).where(LEASES.c.owner == owner))

@@ -177,6 +177,10 @@ class Store:
         """Give the named lease back."""
         leases.release_lease(self._database, name, token)
 
+    def end_leases_of(self, owner: str) -> None:
+        """End every lease of `owner`, whose earlier life is proven over (its lock is ours now)."""
+        leases.end_leases_of(self._database, owner)
+
     def now(self) -> float:
         """Seconds since the epoch: the database's clock on PostgreSQL, the own one on SQLite."""
         if not self._database.is_postgres:

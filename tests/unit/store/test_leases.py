@@ -133,3 +133,17 @@ def test_a_named_lease_asked_for_at_once_goes_to_one(store: Store, held: bool) -
     assert len(tokens) == 4
     assert len(winners) == 1
     assert store.renew_lease("watcher", winners[0], 60)
+
+
+def test_a_restarted_daemon_ends_the_leases_of_its_earlier_life_and_nobody_elses(store: Store) -> None:
+    mine, other = add_job(store, at=SUBMITTED_AT), add_job(store, at=SUBMITTED_AT + 1)
+    (old,) = store.claim_deployable("host:state", limit=1, lease_s=60)
+    (foreign,) = store.claim_deployable("host:other", limit=1, lease_s=60)
+    old_loop = store.acquire_lease("watcher", "host:state", 60)
+    assert old_loop is not None
+    store.end_leases_of("host:state")
+    assert store.renew(mine.id, old.lease_token, 60) is False
+    assert store.renew(other.id, foreign.lease_token, 60) is True
+    assert [leased.job for leased in store.claim_deployable("host:state", limit=9, lease_s=60)] == [mine]
+    assert store.renew_lease("watcher", old_loop, 60) is False
+    assert store.acquire_lease("watcher", "host:state", 60) is not None

@@ -1,0 +1,139 @@
+"""The local backend when processes are killed, the machine is full, and two want the same attempt."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.domain.observation import EndCause, NativeId, Phase
+from ffdl_batch.domain.spec import BatchOptions, Checkpoint
+from ffdl_batch.ports.scheduler import LaunchPlan
+from ffdl_local.records import LOCK, STARTED, STATE, is_held, local_directory, process_stat, read_record
+from tests.contract.scheduler_harness import LocalHarness
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[LocalHarness]:
+    """A machine with two slots."""
+    harness = LocalHarness(tmp_path)
+    try:
+        yield harness
+    finally:
+        harness.close()
+
+
+def record(plan: LaunchPlan, name: str) -> dict[str, int]:
+    found = read_record(local_directory(plan.attempt_dir.path) / name)
+    assert found is not None
+    return found
+
+
+def test_jobs_beyond_the_slots_wait_their_turn(world: LocalHarness) -> None:
+    running = [world.submit("sleep 600") for _ in range(2)]
+    for _, plan in running:
+        world.wait(lambda p=plan: record(p, STATE)["phase"] == "running", world.diagnosis)  # type: ignore[misc]
+    third, _ = world.submit("true")
+    seen = world.observe(third)
+    assert seen is not None and (seen.phase, seen.reason) == (Phase.PENDING, "Resources")
+    world.scheduler.cancel(running[0][0])
+    assert world.await_end(third).end is EndCause.SUCCESS
+
+
+def test_a_waiting_job_can_be_cancelled(world: LocalHarness) -> None:
+    jobs = [world.submit("sleep 600") for _ in range(3)]
+    world.scheduler.cancel(jobs[2][0])
+    seen = world.await_end(jobs[2][0])
+    assert (seen.end, seen.started_at) == (EndCause.CANCELLED, None)
+    assert world.executions(jobs[2][1].attempt_dir) == 0
+
+
+def test_a_killed_supervisor_does_not_end_the_job(world: LocalHarness) -> None:
+    native, plan = world.submit("echo up; sleep 1; echo over")
+    world.await_log(plan, "up")
+    os.kill(record(plan, STARTED)["pid"], signal.SIGKILL)
+    seen = world.observe(native)
+    assert seen is not None and seen.phase is Phase.RUNNING
+    assert world.await_end(native).end is EndCause.SUCCESS
+    assert "over" in world.log(plan)
+
+
+def test_a_job_whose_supervisor_was_killed_can_be_cancelled(world: LocalHarness) -> None:
+    native, plan = world.submit("echo up; sleep 600")
+    world.await_log(plan, "up")
+    os.kill(record(plan, STARTED)["pid"], signal.SIGKILL)
+    world.wait(lambda: process_stat(record(plan, STARTED)["pid"]) is None, world.diagnosis)
+    world.scheduler.cancel(native)
+    assert world.await_end(native).end is EndCause.CANCELLED
+
+
+def test_everything_killed_at_once_is_a_node_failure(world: LocalHarness) -> None:
+    native, plan = world.submit("echo up; sleep 600")
+    world.await_log(plan, "up")
+    for pid in (record(plan, STARTED)["pid"], record(plan, STATE)["head"]):
+        os.kill(pid, signal.SIGKILL)
+    seen = world.await_end(native)
+    assert seen.end is EndCause.NODE_FAIL and "killed" in seen.reason
+    assert world.scheduler.find(plan.token, plan.attempt_dir) == {native}
+
+
+def test_a_killed_head_takes_its_learners_along(world: LocalHarness) -> None:
+    native, plan = world.submit('echo "pid=$$"; sleep 600')
+    world.await_log(plan, "pid=")
+    learner = [pid for pid in world._own_processes() if b"sleep" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    os.kill(record(plan, STATE)["head"], signal.SIGKILL)
+    seen = world.await_end(native)
+    assert (seen.end, seen.exit_signal) == (EndCause.FAILURE, signal.SIGKILL)
+    assert learner and all(process_stat(pid) is None for pid in learner)
+
+
+def test_a_stopped_head_is_suspended(world: LocalHarness) -> None:
+    native, plan = world.submit("echo up; sleep 600")
+    world.await_log(plan, "up")
+    head = record(plan, STATE)["head"]
+    os.kill(head, signal.SIGSTOP)
+    world.await_observation(native, lambda seen: seen.phase is Phase.SUSPENDED)
+    os.kill(head, signal.SIGCONT)
+    world.await_observation(native, lambda seen: seen.phase is Phase.RUNNING)
+
+
+def test_a_time_limit_is_kept(world: LocalHarness) -> None:
+    native, _ = world.submit("sleep 600", batch=BatchOptions(time_s=2, checkpoint=Checkpoint(grace_s=1)))
+    assert world.await_end(native).end is EndCause.TIMEOUT
+
+
+def test_the_job_is_no_child_of_the_submitter_and_outlives_it(world: LocalHarness) -> None:
+    """The submitter is killed right after the supervisor was started; another process finds the job."""
+    plan = world.prepare("echo ran")
+    submitter = (
+        "import os, subprocess, sys, json, fcntl\n"
+        "directory, argv = sys.argv[1], json.loads(sys.argv[2])\n"
+        "os.makedirs(directory)\n"
+        "lock = os.open(directory + '/lock', os.O_RDWR | os.O_CREAT, 0o600)\n"
+        "fcntl.flock(lock, fcntl.LOCK_EX)\n"
+        "subprocess.Popen([*argv, str(lock)], pass_fds=(lock,), stdout=subprocess.DEVNULL)\n"
+        "os._exit(9)\n"
+    )
+    directory = local_directory(plan.attempt_dir.path)
+    argv = [sys.executable, "-c", submitter, str(directory), json.dumps(plan.submit_argv)]
+    assert subprocess.run(argv, check=False).returncode == 9
+    native = NativeId(plan.token)
+    world.wait(lambda: (directory / STARTED).exists(), world.diagnosis)
+    assert world.scheduler.find(plan.token, plan.attempt_dir) == {native}
+    assert world.scheduler.submit(plan) == native
+    assert world.await_end(native).end is EndCause.SUCCESS
+    assert world.log(plan).count("ran") == 1
+    assert not is_held(directory / LOCK)
+
+
+def test_no_zombie_and_no_child_is_left(world: LocalHarness) -> None:
+    native, _ = world.submit("true")
+    world.await_end(native)
+    children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+    assert not [pid for pid in children if (process_stat(int(pid)) or ("",))[0] == "Z"]

@@ -1,0 +1,137 @@
+"""One life of a process that may kill itself between two steps of its work. Run by the crash tests as a child.
+
+    python -m tests.crash.driver [--submit N [--die-in-submit POINT]] [--deploy [--die-at STEP]] [--finish SECONDS]
+
+It does what the daemon's loops do, through the same services, on the real database, adapters and processes, and
+prints ``acknowledged <id>`` for each job that a client would have been told of. SIGKILL comes from itself, so
+nothing runs after it: no `finally`, no exit handler, no flush.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import io
+import os
+import signal
+import sys
+import time
+import zipfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ffdl_batch.config import load_settings
+from ffdl_batch.domain.job import Job
+from ffdl_batch.domain.views import Submission
+from ffdl_batch.services.archives import receive_archive
+from ffdl_batch.services.deploy import Deployer
+from ffdl_batch.services.platform import Caller, Platform, open_platform
+from ffdl_batch.services.submit import submit
+from ffdl_batch.services.succession import release_leases_of_the_dead
+from ffdl_batch.services.watch import Watcher
+from ffdl_batch.store import NewJob
+
+PAUSE_S = 0.05
+IN_SUBMIT = ("before the commit", "before the answer", "answered before the commit")
+"""The last one is no point of the product: it is the mistake that the tests must be able to find."""
+
+
+def main() -> int:
+    """Do what the arguments say."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--submit", type=int, default=0)
+    parser.add_argument("--die-in-submit", choices=IN_SUBMIT)
+    parser.add_argument("--deploy", action="store_true")
+    parser.add_argument("--die-at", default="")
+    parser.add_argument("--finish", type=float, default=0.0)
+    options = parser.parse_args()
+    platform = open_platform(load_settings())
+    release_leases_of_the_dead(platform)
+    if options.submit:
+        accept(platform, options.submit, options.die_in_submit)
+    if options.deploy:
+        Deployer(platform, killer(options.die_at)).step()
+    done = finish(platform, options.finish) if options.finish else True
+    platform.close()
+    return 0 if done else 1
+
+
+def die() -> None:
+    """SIGKILL; does not return."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    signal.pause()
+
+
+def killer(step: str) -> Callable[[str], None]:
+    """Kills this process when the deployer reaches `step`."""
+
+    def reached(name: str) -> None:
+        if name == step:
+            die()
+
+    return reached
+
+
+def accept(platform: Platform, count: int, die_in: str | None) -> None:
+    """Submit `count` jobs in one request, as the daemon's route does, and acknowledge them."""
+    archive = model_zip()
+    digest = hashlib.sha256(archive).hexdigest()
+    receive_archive(platform, digest, [archive])
+    if die_in:
+        setattr(platform.store, "add_jobs", dying_add(platform.store.add_jobs, die_in))  # noqa: B010 - a method
+    manifest = Path(os.environ["CRASH_MANIFEST"]).read_text(encoding="utf-8")
+    submissions = [
+        Submission(manifest, "manifest.yml", "/", digest, f"key-{n}", environ={"NUMBER": str(n)}) for n in range(count)
+    ]
+    results = submit(platform, Caller(os.getuid()), submissions)
+    assert all(result.problem is None for result in results), results
+    acknowledge([result.id for result in results])
+
+
+def acknowledge(ids: Sequence[str]) -> None:
+    """What the client hears."""
+    for job_id in ids:
+        print(f"acknowledged {job_id}", flush=True)
+
+
+def dying_add(add: Callable[[Sequence[NewJob]], list[Job]], point: str) -> Callable[[Sequence[NewJob]], list[Job]]:
+    """The commit of a submission, with death before or after it."""
+
+    def add_jobs(jobs: Sequence[NewJob]) -> list[Job]:
+        if point == "answered before the commit":
+            acknowledge([job.id for job in jobs])
+        if point != "before the answer":
+            die()
+        stored = add(jobs)
+        die()
+        return stored
+
+    return add_jobs
+
+
+def finish(platform: Platform, limit_s: float) -> bool:
+    """Deploy and watch until every job has ended; False when that takes longer than `limit_s`."""
+    deployer, watcher = Deployer(platform), Watcher(platform)
+    deadline = time.monotonic() + limit_s
+    try:
+        while platform.store.count_live():
+            if time.monotonic() > deadline:
+                return False
+            deployer.step()
+            watcher.step(full=True)
+            time.sleep(PAUSE_S)
+    finally:
+        watcher.close()
+    return True
+
+
+def model_zip() -> bytes:
+    """A model archive, always the same."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr(zipfile.ZipInfo("train.py"), "print('x')\n")
+    return buffer.getvalue()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,271 @@
+"""A world to die in: one state directory, the fake Slurm's real executables (or the local backend), real learners.
+
+Every learner appends its job's id to the file ``runs``. So what was executed is known from the learners themselves,
+whatever databases, records and logs say about it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ffdl_batch.config import load_settings
+from ffdl_batch.domain.job import Job
+from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.services.platform import Platform, open_platform
+from ffdl_batch.store import Store, open_store
+
+ROOT = Path(__file__).resolve().parents[2]
+FAKES = ROOT / "tests" / "fakes" / "bin"
+LIMIT_S = 60.0
+"""How long a test waits for what must happen; never how long it takes."""
+NODES = (("main*", "1-00:00:00", "64", "64000", "gpu:a100:4(S:0-1)", "n[1-2]"),)
+_ACKNOWLEDGED = re.compile(r"^acknowledged (\S+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What is wrong. Empty in a world where nothing was lost and nothing was executed twice."""
+
+    lost: tuple[str, ...] = ()
+    doubled: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    broken: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """How one run of the driver ended, and what it acknowledged before."""
+
+    returncode: int
+    acknowledged: tuple[str, ...]
+    stderr: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorldOptions:
+    """`life_s` is the credential's life, `timeout_s` a Slurm command's time, `python` the nodes' interpreter,
+    `work_s` how long a learner works."""
+
+    backend: str = "slurm"
+    life_s: float = 1.0
+    timeout_s: float = 20.0
+    python: str = sys.executable
+    work_s: float = 0.1
+
+
+class World:
+    """Everything lies below `base`, whose path is in the environment or command line of every process of this world."""
+
+    def __init__(self, base: Path, options: WorldOptions | None = None) -> None:
+        self.base, self.options = base, options or WorldOptions()
+        self.slurm, self.state = base / "slurm", base / "state"
+        for name in ("jobs", "gone", "steps"):
+            (self.slurm / name).mkdir(parents=True)
+        (base / "scratch").mkdir()
+        (self.slurm / "site.json").write_text(json.dumps(NODES))
+        (base / "manifest.yml").write_text(self._manifest())
+        (base / "config.toml").write_text(self._config())
+
+    def _manifest(self) -> str:
+        command = f"echo $TRAINING_ID >> {self.base}/runs; sleep {self.options.work_s}"
+        return textwrap.dedent(f"""\
+            name: crash
+            cpus: 1
+            memory: 64MiB
+            framework:
+              name: custom
+              version: /images/any.sif
+              command: {json.dumps(command)}
+            """)
+
+    def _config(self) -> str:
+        values = self.options
+        return textwrap.dedent(f"""\
+            check_images = false
+            watch_interval_s = 0.2
+            doorbell_interval_s = 0.1
+            [backend]
+            default = "{values.backend}"
+            [backend.slurm]
+            credential_life_s = {values.life_s}
+            command_timeout_s = {values.timeout_s}
+            python = "{values.python}"
+            scratch_base = "{self.base}/scratch"
+            [backend.local]
+            scratch_base = "{self.base}/scratch"
+            max_jobs = 2
+            """)
+
+    def environment(self) -> dict[str, str]:
+        """As bare as cron's, but for what leads to this world."""
+        return {
+            "PATH": os.pathsep.join((str(FAKES), str(Path(sys.executable).parent), os.defpath)),
+            "HOME": str(self.base),
+            "PYTHONPATH": str(ROOT),
+            "SLURM_CONF": str(self.slurm / "slurm.conf"),
+            "FFDL_CONFIG": str(self.base / "config.toml"),
+            "FFDL_STATE_DIR": str(self.state),
+            "FFDL_SOCKET": str(self.base / "run" / "s"),
+            "CRASH_MANIFEST": str(self.base / "manifest.yml"),
+        }
+
+    # ------------------------------------------------------------------------------------------- lives
+
+    def live(self, *arguments: str) -> Life:
+        """One run of the driver, to its end or its death."""
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.crash.driver", *arguments],
+            env=self.environment(), cwd=self.base, capture_output=True, text=True, check=False, timeout=LIMIT_S * 2,
+        )  # fmt: skip
+        return Life(done.returncode, tuple(_ACKNOWLEDGED.findall(done.stdout)), done.stderr)
+
+    def die(self, *arguments: str) -> Life:
+        """A run that must kill itself."""
+        life = self.live(*arguments)
+        assert life.returncode == -signal.SIGKILL, life
+        return life
+
+    def recover(self, *arguments: str) -> Life:
+        """A fresh process brings everything to its end."""
+        life = self.live(*arguments, "--finish", str(LIMIT_S))
+        assert life.returncode == 0, f"{life.stderr}\n{self.diagnosis()}"
+        return life
+
+    # ------------------------------------------------------------------------------------- the fake Slurm
+
+    def spoil(self, command: str, *faults: str) -> None:
+        """The next calls of a command go wrong."""
+        path = self.slurm / "faults.json"
+        known = json.loads(path.read_text()) if path.exists() else {}
+        path.write_text(json.dumps({**known, command: list(faults)}))
+
+    def accepted(self) -> list[dict[str, str]]:
+        """What the fake controller remembers, in the order of acceptance."""
+        paths = sorted((self.slurm / "jobs").glob("*.json"), key=lambda path: int(path.stem))
+        return [json.loads(path.read_text()) for path in paths]
+
+    def calls(self, command: str) -> list[list[str]]:
+        """The argument lists that a command got so far."""
+        path = self.slurm / "calls.log"
+        lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        return [line["argv"] for line in lines if line["command"] == command]
+
+    # --------------------------------------------------------------------------------------- the truth
+
+    def runs(self) -> Counter[str]:
+        """How often each job was executed, by its learners."""
+        path = self.base / "runs"
+        return Counter(path.read_text().split()) if path.exists() else Counter()
+
+    def store(self) -> Store:
+        """The database; close it."""
+        return open_store(f"sqlite:///{self.state}/ffdl.sqlite3")
+
+    def jobs(self) -> list[Job]:
+        """All rows, oldest first."""
+        store = self.store()
+        try:
+            return list(reversed(store.list_jobs(uid=None, limit=10_000)))
+        finally:
+            store.close()
+
+    def examine(self, acknowledged: Iterable[str], cancelled: Iterable[str] = ()) -> Findings:
+        """Hold what was promised against what is. `cancelled` may have been executed or not."""
+        runs, spared = self.runs(), set(cancelled)
+        store = self.store()
+        try:
+            jobs = {str(job.id): job for job in store.list_jobs(uid=None, limit=10_000)}
+            broken = [f"{job_id}: {why}" for job_id in jobs if (why := _fault_in_history(store, job_id))]
+        finally:
+            store.close()
+        lost = [job_id for job_id in acknowledged if job_id not in jobs]
+        for job_id, job in jobs.items():
+            if job_id in spared and job.state is JobState.CANCELLED:
+                continue
+            if job.state is not JobState.COMPLETED:
+                broken.append(f"{job_id} is {job.state} {job.error_code} {job.message!r}")
+            elif not runs[job_id]:
+                lost.append(job_id)
+        return Findings(
+            lost=tuple(lost),
+            doubled=tuple(job_id for job_id, count in runs.items() if count > 1),
+            unknown=tuple(job_id for job_id in runs if job_id not in jobs),
+            broken=tuple(broken),
+        )
+
+    def platform(self) -> Platform:
+        """The platform in this process, for services that need no scheduler; close it."""
+        return open_platform(load_settings(cwd=self.base, environ=self.environment()))
+
+    def wait(self, condition: Callable[[], bool], what: str) -> None:
+        """Until the condition holds."""
+        deadline = time.monotonic() + LIMIT_S
+        while not condition():
+            assert time.monotonic() < deadline, f"{what} did not happen; {self.diagnosis()}"
+            time.sleep(0.05)
+
+    def diagnosis(self) -> str:
+        """What helps to understand a failure."""
+        jobs = [(job.id, job.state, job.native_id, job.message) for job in self.jobs()] if self.state.exists() else []
+        logs = {str(path.relative_to(self.base)): path.read_text(errors="replace")[-600:] for path in self._logs()}
+        return f"jobs: {jobs}; accepted: {[(r['id'], r['state']) for r in self.accepted()]}; logs: {logs}"
+
+    def _logs(self) -> list[Path]:
+        return [*self.base.rglob("batch.log"), *self.base.glob("slurm/runner.err"), *self.base.glob("state/daemon.log")]
+
+    # ------------------------------------------------------------------------------------------- the end
+
+    def close(self) -> None:
+        """End every process of this world, by its id; twice, because the killed leave children behind."""
+        for _ in range(2):
+            for pid in self._processes():
+                _kill(pid)
+
+    def _processes(self) -> Sequence[int]:
+        mark = os.fsencode(self.base)
+        found = []
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit() or int(entry.name) == os.getpid():
+                continue
+            try:
+                text = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+            except OSError:
+                continue
+            if mark in text:
+                found.append(int(entry.name))
+        return found
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def _fault_in_history(store: Store, job_id: str) -> str:
+    """What is wrong with a job's history, "" where it is whole: no gap, no time that goes back, one attempt."""
+    job, history = store.get(job_id), store.history(job_id)
+    assert job is not None
+    if [entry.seq for entry in history] != list(range(1, len(history) + 1)):
+        return f"its history has gaps: {[entry.seq for entry in history]}"
+    if history[0].state != JobState.PENDING or history[-1].state != job.state:
+        return f"its history begins {history[0].state} and ends {history[-1].state}, the row says {job.state}"
+    times = [entry.at for entry in history]
+    if times != sorted(times):
+        return f"time goes back in its history: {times}"
+    attempts = store.attempts(job_id)
+    if len(attempts) != job.attempt or job.attempt > 1:
+        return f"it has {len(attempts)} attempts, the row says {job.attempt}"
+    return ""

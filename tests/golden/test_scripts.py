@@ -1,0 +1,108 @@
+"""Whole batch scripts and launch files, byte for byte. ``--update-golden`` rewrites them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.domain.job import JobId, attempt_token
+from ffdl_batch.domain.jobdir import Root
+from ffdl_batch.domain.spec import (
+    BatchOptions,
+    Checkpoint,
+    DataStore,
+    Framework,
+    JobSpec,
+    NetworkLevel,
+    Notify,
+    Resources,
+    StoreType,
+)
+from ffdl_batch.ports.scheduler import BackendFacts, LaunchRequest, NodeShape, PartitionShape
+from ffdl_slurm.plan import make_plan
+from ffdl_slurm.settings import read_settings
+
+HERE = Path(__file__).parent / "slurm"
+JOB = JobId("training-0a1b2c3d4")
+FACTS = BackendFacts(
+    nodes=(NodeShape("gpu[01-16]", 64, 512 * 1024**3, {"a100": 4}, ("gpu",)),),
+    partitions=(PartitionShape("gpu", True, 172800),),
+    network_levels=frozenset({NetworkLevel.HOST, NetworkLevel.NONE}),
+    version="26.05.5",
+    python="/usr/bin/python3",
+    controller=("-I", "-S", "/shared/alice/ffdl/controller/controller-0123456789abcdef.pyz"),
+)
+STORE = DataStore(
+    "store", StoreType.MOUNT_VOLUME, StoreType.HOST_MOUNT, "digits", "trained", {"path": "/shared/datasets"}
+)
+PLAIN = JobSpec("digits", Framework("custom", "custom.sif", "python3 train.py --epochs 3"), base_dir="/home/alice")
+NASTY = 'it\'s "quoted" $(touch x) `y` %j #z \\ hetjob'
+CASES = {
+    "plain": PLAIN,
+    "two-nodes-with-gpus": replace(
+        PLAIN,
+        resources=Resources(learners=2, cpus=8, gpus=4, gpu_type="a100", memory_bytes=64 * 1024**3),
+        data_stores=(STORE,),
+        batch=BatchOptions(
+            time_s=86400,
+            partition="gpu",
+            account="physics",
+            qos="normal",
+            checkpoint=Checkpoint(lead_s=600, grace_s=120),
+        ),
+    ),
+    "every-option": replace(
+        PLAIN,
+        resources=Resources(cpus=1.5, gpus=1, memory_bytes=10**9, gres={"nvme": 1}),
+        batch=BatchOptions(
+            time_s=90,
+            partition="gpu",
+            account="a",
+            qos="q",
+            constraint="a100&ib",
+            reservation="r",
+            priority="TOP",
+            nodelist="gpu[01-02]",
+            exclude="gpu03",
+            dependency="afterok:training-00000000a",
+            begin="now+1hour",
+            hold=True,
+            requeue=True,
+            signal="USR1@120",
+            comment=NASTY,
+            output="out dir/%x-%j.txt",
+            notify=Notify("alice@example.org", ("END", "FAIL")),
+            network=NetworkLevel.NONE,
+            slurm_args=("--exclusive", "--switches=1@10:00"),
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_plans(name: str, update_golden: bool) -> None:
+    job = Root("/shared/alice/ffdl").job(JOB)
+    request = LaunchRequest(
+        job_id=JOB,
+        attempt=1,
+        token=attempt_token(JOB, 1),
+        spec=CASES[name],
+        job_dir=job,
+        attempt_dir=job.attempt(1),
+        doorbell="/shared/alice/ffdl/doorbell",
+        facts=FACTS,
+        image="/shared/images/custom.sif",
+        user_env={"EPOCHS": "3", "NASTY": NASTY},
+        native_dependencies={"training-00000000a": "4711"},
+    )
+    plan = make_plan(request, read_settings({}))
+    made = {file.name: file.text for file in plan.files}
+    made["launch.json"] = made["launch.json"].replace(plan.launch.written_by, "slurm RELEASE")
+    for file, text in made.items():
+        path = HERE / name / file
+        if update_golden:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        assert path.read_text(encoding="utf-8") == text, f"{path.relative_to(HERE.parent)} differs; see --update-golden"

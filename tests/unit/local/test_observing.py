@@ -1,0 +1,98 @@
+"""What a local job's files say."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_batch.domain.observation import EndCause, Phase
+from ffdl_local.observing import observe_attempt
+from ffdl_local.records import EXIT, LOCK, STARTED, STATE, local_directory, process_stat
+
+HOST = "here"
+
+
+def attempt(tmp_path: Path, **records: Mapping[str, object]) -> AttemptDir:
+    directory = AttemptDir(str(tmp_path))
+    local = local_directory(directory.path)
+    local.mkdir()
+    names = {"started": STARTED, "state": STATE, "exit": EXIT}
+    for key, body in records.items():
+        if key == "final":
+            Path(directory.final).write_text(json.dumps(body))
+        else:
+            (local / names[key]).write_text(json.dumps(body))
+    return directory
+
+
+def test_nothing_is_known_of_what_was_never_submitted(tmp_path: Path) -> None:
+    assert observe_attempt(attempt(tmp_path), HOST) is None
+    assert observe_attempt(AttemptDir(str(tmp_path / "nowhere")), HOST) is None
+
+
+def test_another_hosts_job_is_unknown_here_until_it_has_ended(tmp_path: Path) -> None:
+    directory = attempt(tmp_path, started={"host": "there", "pid": 1})
+    assert observe_attempt(directory, HOST) is None
+    (local_directory(directory.path) / EXIT).write_text('{"status": 0, "at": 5.0}')
+    seen = observe_attempt(directory, HOST)
+    assert seen is not None and seen.end is EndCause.SUCCESS
+
+
+@pytest.mark.parametrize(
+    ("record", "final", "cause", "code", "number"),
+    [
+        ({"status": 0}, None, EndCause.SUCCESS, 0, None),
+        ({"status": 9}, None, EndCause.FAILURE, 9, None),
+        ({"status": -9}, None, EndCause.FAILURE, None, 9),
+        ({"status": 124}, {"outcome": "timed_out"}, EndCause.TIMEOUT, 124, None),
+        ({"status": 143, "cancelled": True}, {"outcome": "cancelled"}, EndCause.CANCELLED, 143, None),
+        ({"status": None, "cancelled": True}, None, EndCause.CANCELLED, None, None),
+        ({"status": 0, "cancelled": True}, {"outcome": "completed"}, EndCause.SUCCESS, 0, None),
+    ],
+)
+def test_ends(
+    tmp_path: Path, record: dict[str, object], final: dict[str, object] | None,
+    cause: EndCause, code: int | None, number: int | None,
+) -> None:  # fmt: skip
+    records: dict[str, Mapping[str, object]] = {"started": {"host": HOST, "pid": 1}, "exit": record}
+    if final is not None:
+        records["final"] = final
+    seen = observe_attempt(attempt(tmp_path, **records), HOST)
+    assert seen is not None
+    assert (seen.phase, seen.end, seen.exit_code, seen.exit_signal) == (Phase.ENDED, cause, code, number)
+
+
+def test_processes_that_vanished_are_a_node_failure_unless_the_head_had_its_word(tmp_path: Path) -> None:
+    directory = attempt(tmp_path, started={"host": HOST, "pid": 1}, state={"phase": "running"})
+    seen = observe_attempt(directory, HOST)
+    assert seen is not None and (seen.phase, seen.end) == (Phase.ENDED, EndCause.NODE_FAIL)
+    Path(directory.final).write_text('{"outcome": "completed", "at": 7.0}')
+    seen = observe_attempt(directory, HOST)
+    assert seen is not None and (seen.end, seen.ended_at) == (EndCause.SUCCESS, 7.0)
+
+
+def test_a_held_lock_is_a_living_job(tmp_path: Path) -> None:
+    directory = attempt(tmp_path, started={"host": HOST, "pid": os.getpid()}, state={"phase": "pending"})
+    local = local_directory(directory.path)
+    lock = os.open(local / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        seen = observe_attempt(directory, HOST)
+        assert seen is not None and seen.phase is Phase.PENDING
+        (local / STATE).write_text(json.dumps({"phase": "running", "head": os.getpid(), "at": 3.0}))
+        seen = observe_attempt(directory, HOST)
+        assert seen is not None and (seen.phase, seen.started_at) == (Phase.RUNNING, 3.0)
+    finally:
+        os.close(lock)
+
+
+def test_a_process_is_known_by_its_start_time() -> None:
+    stat = process_stat(os.getpid())
+    assert stat is not None and stat[1] == os.getppid() and stat[2] > 0
+    assert process_stat(2**22 + 1) is None

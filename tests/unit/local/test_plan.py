@@ -1,0 +1,103 @@
+"""What a request becomes on this machine."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.domain.job import JobId, attempt_token
+from ffdl_batch.domain.jobdir import Root
+from ffdl_batch.domain.spec import BatchOptions, Framework, JobSpec, NetworkLevel, Resources
+from ffdl_batch.ports.scheduler import BackendFacts, InvalidRequest, LaunchPlan, LaunchRequest, NodeShape
+from ffdl_local.adapter import count_gpus
+from ffdl_local.plan import make_plan
+from ffdl_local.settings import LocalSettings, read_settings
+
+JOB = JobId("training-0a1b2c3d4")
+
+
+def plan(
+    resources: Resources | None = None, batch: BatchOptions | None = None, command: str = "true", gpus: int = 2,
+    settings: LocalSettings | None = None, levels: frozenset[NetworkLevel] = frozenset(NetworkLevel), image: str = "",
+) -> LaunchPlan:  # fmt: skip
+    job = Root("/tree").job(JOB)
+    spec = JobSpec("x", Framework("custom", "i", command), resources=resources or Resources(), base_dir="/home/a")
+    facts = BackendFacts((NodeShape("m", 8, 10**9, {"": gpus} if gpus else {}),), (), levels, "1", "/py", ("ctl",))
+    request = LaunchRequest(
+        JOB, 1, attempt_token(JOB, 1), replace(spec, batch=batch or BatchOptions()), job, job.attempt(1), "/bell",
+        facts, image,
+    )  # fmt: skip
+    return make_plan(request, settings or LocalSettings(), "/tree/local/m", "/packages")
+
+
+def job_file(made: LaunchPlan) -> dict[str, object]:
+    body = json.loads(next(file.text for file in made.files if file.name == "local.json"))
+    assert isinstance(body, dict)
+    return body
+
+
+def test_all_learners_are_on_this_machine_and_gpus_are_counted_together() -> None:
+    made = plan(Resources(learners=2, gpus=1))
+    assert (made.launch.nodes, made.launch.learners_per_node, made.launch.step) == (1, 2, ())
+    assert job_file(made)["gpus"] == 2
+    assert made.launch.learner.env["NNODES"] == "1"
+
+
+def test_gpus_that_are_not_there() -> None:
+    with pytest.raises(InvalidRequest, match="this machine has 2"):
+        plan(Resources(gpus=3))
+    made = plan(Resources(gpus=1), gpus=0)
+    assert job_file(made)["gpus"] == 0 and "runs on the CPU" in made.warnings[0]
+    with pytest.raises(InvalidRequest, match="this machine has 0"):
+        plan(Resources(gpus=1), gpus=0, settings=read_settings({"require_gpus": True}))
+
+
+def test_isolation_is_part_of_the_argv() -> None:
+    made = plan()
+    assert made.launch.learner.argv[:4] == ("/py", "ctl", "isolate", "--")
+    assert (made.network.level, "namespace" in made.network.mechanism) == ("none", True)
+    made = plan(levels=frozenset({NetworkLevel.HOST}))
+    assert made.launch.learner.argv[0] == "bash" and made.network.level == "host"
+
+
+def test_images_are_used_where_the_settings_say_so() -> None:
+    settings = read_settings({"runtime": "apptainer"})
+    assert plan(settings=settings, image="/i.sif").launch.learner.argv[0] == "apptainer"
+    with pytest.raises(InvalidRequest, match="no image"):
+        plan(settings=settings)
+
+
+@pytest.mark.parametrize("batch", [BatchOptions(hold=True), BatchOptions(begin="now"), BatchOptions(dependency="1")])
+def test_what_would_change_when_it_runs_is_refused(batch: BatchOptions) -> None:
+    with pytest.raises(InvalidRequest, match=r"batch\."):
+        plan(batch=batch)
+
+
+def test_what_means_nothing_here_is_said() -> None:
+    made = plan(batch=BatchOptions(partition="gpu", output="out-%j-%%.txt"), command="ls /mnt/data/x")
+    assert any("batch.partition" in warning for warning in made.warnings)
+    assert any("/mnt/data" in warning for warning in made.warnings)
+    assert job_file(made)["log"] == f"/home/a/out-{JOB}-1-%.txt"
+
+
+def test_the_time_limit_is_the_heads() -> None:
+    assert plan(batch=BatchOptions(time_s=90)).launch.limits.time_s == 90
+
+
+def test_device_files_are_counted(tmp_path: Path) -> None:
+    for name in ("nvidia0", "nvidia1", "nvidiactl", "null"):
+        (tmp_path / name).touch()
+    assert count_gpus(tmp_path) == 2
+    assert count_gpus(tmp_path / "none") == 0
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [({"slots": 1}, "unknown key"), ({"max_jobs": "2"}, "type int"), ({"runtime": "docker"}, "bare or apptainer")],
+)
+def test_settings_are_checked(raw: dict[str, object], words: str) -> None:
+    with pytest.raises(InvalidRequest, match=words):
+        read_settings(raw)

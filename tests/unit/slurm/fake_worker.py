@@ -1,0 +1,83 @@
+"""Runs the real worker with a pyslurm made of this file. ``fake_worker.py MODE DIRECTORY``."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+MODE, DIRECTORY = sys.argv[1], Path(sys.argv[2])
+
+
+class RPCError(Exception):
+    """As pyslurm's."""
+
+
+class Job:
+    """One job; the class plays the controller too."""
+
+    def __init__(self, number: int) -> None:
+        self.id, self.name, self.state, self.user_id = number, "training-0a1b2c3d4-1", "RUNNING", os.getuid()
+        self.array_id = self.array_task_id = self.array_tasks_waiting = None
+        self.exit_code, self.exit_code_signal, self.requeue_count = 0, 0, 1
+        self.submit_time, self.start_time, self.end_time = 1700000000, 1700000001, None
+        self.allocated_nodes, self.state_reason = "n1", None
+
+    def send_signal(self, name: str, steps: str) -> None:
+        """Refuses unknown jobs."""
+        if self.id == 404:
+            raise RPCError("Invalid job id specified")
+        (DIRECTORY / "signals").write_text(f"{self.id} {name} {steps}")
+
+    def cancel(self) -> None:
+        """Crash on demand."""
+        if MODE == "fatal":
+            sys.stderr.write("fatal: libslurm gave up\n")
+            sys.stderr.flush()
+            os.kill(os.getpid(), signal.SIGABRT)
+        self.send_signal("KILL", "all")
+
+
+class Jobs(dict[int, Job]):
+    """The listing."""
+
+    @staticmethod
+    def load() -> Jobs:
+        """One own job, one of somebody else's."""
+        if MODE == "down":
+            raise RPCError("Unable to contact slurm controller (connect failure)")
+        if MODE == "noise":
+            print("libslurm talks on standard output")
+        other = Job(8)
+        other.user_id = os.getuid() + 1
+        return Jobs({7: Job(7), 8: other})
+
+
+class JobSubmitDescription:
+    """Remembers what it was made of."""
+
+    def __init__(self, **fields: Any) -> None:
+        self.fields = fields
+
+    def submit(self) -> int:
+        """Accept, refuse or die."""
+        if MODE == "refuse":
+            raise RPCError("Invalid qos specification")
+        (DIRECTORY / "submitted").write_text(json.dumps(self.fields))
+        if MODE == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return 4711
+
+
+module = types.ModuleType("pyslurm")
+vars(module).update(RPCError=RPCError, Job=Job, Jobs=Jobs, JobSubmitDescription=JobSubmitDescription, __version__="0")
+if MODE != "absent":
+    sys.modules["pyslurm"] = module
+
+from ffdl_slurm.pyslurm_worker import main  # noqa: E402 - the fake has to be there first
+
+sys.exit(main())

@@ -1,0 +1,161 @@
+"""What Slurm prints, and what is not an answer."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ffdl_batch.domain.observation import EndCause, NativeId, Phase
+from ffdl_slurm.parsers import (
+    Garbled,
+    parse_exit,
+    parse_gres,
+    parse_sacct,
+    parse_sinfo,
+    parse_squeue,
+    parse_submission,
+    parse_time,
+    parse_version,
+)
+
+QUEUE = "JOBID|STATE|EXIT_CODE|RESTART_COUNT|SUBMIT_TIME|START_TIME|END_TIME|NODELIST|REASON|NAME\n"
+ACCOUNT = "JobID|State|ExitCode|Submit|Start|End|NodeList|Reason|JobName\n"
+
+
+def test_jobs_in_several_phases() -> None:
+    records = parse_squeue(
+        QUEUE
+        + "12|PENDING|0:0|0|1700000000|1700009999|N/A||Resources|a|b\n"
+        + "13|RUNNING|0:0|2|1700000000|1700000001|1700009999|n[1-2]|None|t\n"
+        + "14|FAILED|9:0|0|1700000000|1700000001|1700000002|n1|NonZeroExitCode|t\n"
+        + "15|FAILED|0:9|0|1700000000|1700000001|1700000002|n1|RaisedSignal:9(Killed)|t\n"
+        + "16|TIMEOUT|0:0|0|1700000000|1700000001|1700000002|n1|TimeLimit|t\n"
+    )
+    waiting, running, failed, killed, late = (record.observation for record in records)
+    assert records[0].name == "a|b"
+    assert (waiting.phase, waiting.reason, waiting.started_at, waiting.ended_at) == (
+        Phase.PENDING, "Resources", None, None)  # fmt: skip
+    assert (running.phase, running.restarts, running.nodes, running.ended_at) == (Phase.RUNNING, 2, "n[1-2]", None)
+    assert (failed.end, failed.exit_code, failed.exit_signal) == (EndCause.FAILURE, 9, None)
+    assert (killed.end, killed.exit_code, killed.exit_signal) == (EndCause.FAILURE, None, 9)
+    assert (late.end, late.exit_code, late.ended_at) == (EndCause.TIMEOUT, 0, 1700000002.0)
+
+
+def test_banners_and_clusters_before_the_header_are_read_over() -> None:
+    text = "Welcome | to | us\n12 jobs are fine\nCLUSTER: one\n" + QUEUE + "\nCLUSTER: two\n" + QUEUE
+    assert parse_squeue(text + "7|RUNNING|0:0|0|1|1|1|n1|None|x\n")[0].job == "7"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "garbage\n", "<html>502</html>", QUEUE + "half a li", QUEUE + "x|RUNNING|0:0|0|||||r|n\n", "7|RUNNING|n\n"],
+)
+def test_half_answers_are_no_answers(text: str) -> None:
+    with pytest.raises(Garbled):
+        parse_squeue(text)
+
+
+@given(st.text(max_size=200))
+def test_no_text_without_header_lists_nothing_quietly(text: str) -> None:
+    with pytest.raises(Garbled):
+        parse_squeue(text)
+
+
+def test_a_name_may_hold_what_python_takes_for_a_line_break() -> None:
+    assert parse_squeue(QUEUE + "7|RUNNING|0:0|0|1|1|1|n1|None|a\x0cb\x85c\n")[0].name == "a\x0cb\x85c"
+
+
+def test_an_empty_listing_is_an_answer() -> None:
+    assert parse_squeue(QUEUE) == []
+
+
+def test_arrays() -> None:
+    records = parse_squeue(
+        QUEUE
+        + "20_[1-3,7-9:2%4]|PENDING|0:0|0|1|1|1||Resources|x\n20_5|RUNNING|0:0|0|1|1|1|n1|None|x\n"
+        + "30+1|RUNNING|0:0|0|1|1|1|n1|None|x\n"
+    )
+    waiting, running, hetero = records
+    assert waiting.native_ids(["1", "2", "4", "7", "8", "9", "x"]) == [NativeId("20", n) for n in ("1", "2", "7", "9")]
+    assert waiting.native_ids() == []
+    assert running.native_ids(["1"]) == [NativeId("20", "5")]
+    assert hetero.job == "30"
+
+
+def test_accounting() -> None:
+    text = ACCOUNT + "9|CANCELLED by 1000|0:15|2026-11-19T10:00:00|Unknown|2026-11-19T10:00:05|None assigned|None|t\n"
+    record = parse_sacct(text)[0]
+    seen = record.observation
+    assert (record.job, seen.end, seen.exit_signal, seen.nodes, seen.started_at) == (
+        "9", EndCause.CANCELLED, 15, "", None)  # fmt: skip
+    assert seen.ended_at is not None and seen.submitted_at is not None
+    assert seen.ended_at - seen.submitted_at == 5
+
+
+def test_success_with_an_exit_code_is_a_failure() -> None:
+    assert parse_sacct(ACCOUNT + "9|COMPLETED|1:0||||n1|None|t\n")[0].observation.end is EndCause.FAILURE
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("0:9", (0, 9)), ("3:0", (3, 0)), ("256", (1, 0)), ("9", (0, 9)), ("0", (0, 0)), ("", (None, None))],
+)
+def test_exit_codes(text: str, expected: tuple[int | None, int | None]) -> None:
+    assert parse_exit(text) == expected
+
+
+@pytest.mark.parametrize("text", ["Unknown", "None", "N/A", "", "(null)", "tomorrow"])
+def test_no_time(text: str) -> None:
+    assert parse_time(text) is None
+
+
+def test_times() -> None:
+    assert parse_time("1700000000") == 1700000000.0
+    assert parse_time(time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(1700000000))) == 1700000000.0
+
+
+@pytest.mark.parametrize(
+    ("text", "job"),
+    [
+        ("123\n", "123"),
+        ("123;cluster\n", "123"),
+        ("*** welcome ***\n17 nodes are down\n123\n", "123"),
+        ("Submitted batch job 123\n", None),
+        ("", None),
+        ("12 34\n", None),
+    ],
+)
+def test_submissions(text: str, job: str | None) -> None:
+    assert parse_submission(text) == job
+
+
+def test_sites() -> None:
+    nodes, partitions = parse_sinfo(
+        "motd\nPARTITION|TIMELIMIT|CPUS|MEMORY|GRES|NODELIST\n"
+        "main*|1-00:00:00|8|4000|gpu:a100:4(S:0-1),gpu:v100:2(S:0,1),shard:8|n[1-2]\n"
+        "long|infinite|8|4000|gpu:a100:4(S:0-1),gpu:v100:2(S:0,1),shard:8|n[1-2]\n"
+        "cpu|30:00|64+|256000+|(null)|c1\nempty|1:00:00|0|0||\n"
+    )
+    assert [(p.name, p.is_default, p.max_time_s) for p in partitions] == [
+        ("main", True, 86400), ("long", False, None), ("cpu", False, 1800), ("empty", False, 3600)]  # fmt: skip
+    assert [(n.name, n.cpus, n.memory_bytes, dict(n.gpus), n.partitions) for n in nodes] == [
+        ("n[1-2]", 8, 4000 * 1024**2, {"a100": 4, "v100": 2}, ("main", "long")),
+        ("c1", 64, 256000 * 1024**2, {}, ("cpu",)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "gpus"),
+    [("gpu:2", {"": 2}), ("gpu", {"": 1}), ("gpu:a:1,gpu:a:2", {"a": 3}), ("gpu:0", {}), ("mps:100", {}), ("", {})],
+)
+def test_gres(text: str, gpus: dict[str, int]) -> None:
+    assert parse_gres(text) == gpus
+
+
+def test_versions() -> None:
+    assert parse_version("slurm 26.05.5\n") == "26.05.5"
+    assert parse_version("slurm-wlm 20.11.4\n") == "20.11.4"
+    assert parse_version("nothing") == ""

@@ -1,0 +1,58 @@
+"""#SBATCH lines carry any value, and nothing but values."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ffdl_batch.ports.scheduler import InvalidRequest
+from ffdl_slurm.script import SbatchOption, escape_pattern, parse_options, quote_value, render_option, render_script
+from tests.fakes.bin._fake_slurm import read_options
+
+LINE = st.text(st.characters(exclude_characters="\n\r\0", exclude_categories=("Cs",)), max_size=60)
+
+
+@given(LINE)
+def test_a_value_is_read_back_as_it_was(value: str) -> None:
+    """By an independent reading of sbatch's rules, the fake's, and by our own."""
+    script = render_script([SbatchOption("comment", value), SbatchOption("hold")], ["true"])
+    assert read_options(script) == {"comment": value, "hold": ""}
+    assert parse_options(script) == [SbatchOption("comment", value), SbatchOption("hold")]
+
+
+@pytest.mark.parametrize("value", ["packjob", "a HetJob b", "x hetjob", "PACKJOB"])
+def test_words_that_old_releases_blank_out_are_hidden(value: str) -> None:
+    line = render_option(SbatchOption("comment", value))
+    assert "packjob" not in line.lower() and "hetjob" not in line.lower()
+    assert read_options(line) == {"comment": value}
+
+
+@pytest.mark.parametrize("value", ["a\nb", "a\rb", "a\0b"])
+def test_what_no_line_can_carry_is_refused(value: str) -> None:
+    with pytest.raises(InvalidRequest, match="--comment"):
+        quote_value("comment", value)
+
+
+def test_a_leading_dash_stays_a_value() -> None:
+    assert render_option(SbatchOption("comment", "--wrap=x")) == "#SBATCH --comment=--wrap=x"
+
+
+def test_percent_signs_of_a_path_are_no_patterns() -> None:
+    assert escape_pattern("/a/%j/%%", "x") == "/a/%%j/%%%%"
+    with pytest.raises(InvalidRequest, match="backslash"):
+        escape_pattern("/a\\b", "x")
+
+
+@given(st.lists(LINE.filter(bool), min_size=1, max_size=4))
+def test_the_command_is_quoted_once(words: list[str]) -> None:
+    script = render_script([], ["printf", "%s\\0", *words])
+    said = subprocess.run(["sh", "-c", script], capture_output=True, check=True).stdout
+    assert said.decode().split("\0")[:-1] == words
+
+
+def test_a_newline_in_the_command_is_refused() -> None:
+    with pytest.raises(InvalidRequest):
+        render_script([], ["python3", "/a\nb"])
