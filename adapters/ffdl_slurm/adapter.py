@@ -153,6 +153,10 @@ class SlurmScheduler:
         """See the port."""
         self._gateway.cancel(str(native_id))
 
+    def close(self) -> None:
+        """End what was started for asking Slurm (pyslurm's worker); the next question starts it again."""
+        self._gateway.close()
+
 
 def _named(records: Sequence[JobRecord], token: str) -> set[NativeId]:
     return {NativeId(r.job, None if r.tasks is None or not r.tasks.isdigit() else r.tasks) for r in records

@@ -10,11 +10,12 @@ import hashlib
 import os
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from ffdl_batch import domain
-from ffdl_batch.ports.scheduler import InvalidRequest
+from ffdl_batch.ports.scheduler import SchedulerUnreachable
 from ffdl_batch.runtimes.layout import controller_arguments
 
 _NETWORK_FILE_SYSTEMS = frozenset(
@@ -38,7 +39,7 @@ class Delivery:
 def deliver_controller(root: str, python: str) -> Delivery:
     """Make the controller startable on the nodes. `python` "" = decide; may write into `root`.
 
-    Raises InvalidRequest where the tree cannot be written.
+    Raises SchedulerUnreachable where the tree cannot be written now (a full disk): that is no job's fault.
     """
     package = Path(domain.__file__).resolve().parents[1]
     if python in ("", sys.executable) and all(_is_shared(Path(p), root) for p in (str(package), sys.executable)):
@@ -46,7 +47,9 @@ def deliver_controller(root: str, python: str) -> Delivery:
     try:
         archive = _write_archive(Path(root) / "controller")
     except OSError as error:
-        raise InvalidRequest(f"the controller cannot be written below {root}: {error}") from error
+        raise SchedulerUnreachable(
+            f"the controller cannot be written below {root}: {error}; free space there, it is tried again"
+        ) from error
     return Delivery(python or "python3", controller_arguments(str(archive)))
 
 
@@ -80,14 +83,14 @@ def file_system(path: str, mountinfo: str) -> str:
 def _write_archive(directory: Path) -> Path:
     """The zipapp of this release, named by its content: a running job's file is never replaced."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    temporary = directory / f".building-{os.uname().nodename}-{os.getpid()}"
-    argv = [sys.executable, "-c", _BUILD, str(Path(domain.__file__).resolve().parents[2]), str(temporary)]
-    built = subprocess.run(argv, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
-    if built.returncode != 0:
-        raise OSError(" ".join(built.stderr.split())[-200:])
-    target = directory / f"controller-{hashlib.sha256(temporary.read_bytes()).hexdigest()[:16]}.pyz"
-    if target.exists():
-        temporary.unlink()
-    else:
-        temporary.replace(target)
+    # A directory for each build: requests are served by threads, and the first ones of a daemon all come here.
+    with tempfile.TemporaryDirectory(prefix=".building-", dir=directory) as work:
+        built = Path(work) / "controller.pyz"
+        argv = [sys.executable, "-c", _BUILD, str(Path(domain.__file__).resolve().parents[2]), str(built)]
+        ended = subprocess.run(argv, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+        if ended.returncode != 0:
+            raise OSError(" ".join(ended.stderr.split())[-200:])
+        target = directory / f"controller-{hashlib.sha256(built.read_bytes()).hexdigest()[:16]}.pyz"
+        if not target.exists():
+            built.replace(target)
     return target

@@ -64,3 +64,7 @@ class SlurmGateway(Protocol):
     def describe_site(self) -> SiteShape:
         """Nodes, partitions and version. Raises InvalidRequest where Slurm is not installed."""
         ...
+
+    def close(self) -> None:
+        """Let go of processes that were started for asking; the next call starts them again."""
+        ...

@@ -92,6 +92,9 @@ class CommandLineGateway:
         version = parsers.parse_version(self._run(commands.version_argv()).stdout)
         return SiteShape(nodes, partitions, version)
 
+    def close(self) -> None:
+        """See the port; nothing stays between two calls."""
+
     def _ask(self, argv: list[str], parse: Callable[[str], T]) -> T:
         result = self._run(argv)
         refusals.check_answer(result)

@@ -102,7 +102,7 @@ class PyslurmGateway:
         return self._commands.describe_site()
 
     def close(self) -> None:
-        """End the worker."""
+        """See the port: end the worker."""
         with self._lock:
             self._drop_worker()
 

@@ -4,7 +4,8 @@ Facts: sbatch(1) of Slurm 26.05, and its ``env_merge_filter``: the list is read 
 win, so ``ALL,A=1`` gives A the value 1 (the man page says otherwise, the program does this). A comma inside quotes
 does not separate; quotes around a whole word are taken off, others are kept.
 
-Two differences: SLURM_* and SBATCH_* never travel (they would steer the commands of the job), and without
+Three differences: SLURM_* and SBATCH_* never travel (they would steer the commands of the job); settings of the
+container runtime and variables that bash keeps for itself stay behind with ALL and are refused by name; and without
 ``--export`` nothing travels: a learner's container starts clean, so that a job does not depend on somebody's shell.
 """
 
@@ -16,6 +17,24 @@ from dataclasses import dataclass
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _NEVER = ("SLURM_", "SBATCH_")
+_RUNTIME = ("APPTAINER", "SINGULARITY")
+"""Settings of the container runtime: users have them in their profiles, and no learner can be given them."""
+_OF_BASH = frozenset(
+    [
+        "BASHOPTS",
+        "BASH_VERSINFO",
+        "EUID",
+        "GID",
+        "PPID",
+        "SHELLOPTS",
+        "UID",
+        "BASHPID",
+        "FUNCNAME",
+        "GROUPS",
+        "DIRSTACK",
+    ]
+)
+"""Variables that no program can set for a shell; SHELLOPTS and BASHOPTS may stand in an environment (bash(1))."""
 
 
 class ExportError(ValueError):
@@ -38,13 +57,16 @@ def select_variables(text: str, environ: Mapping[str, str]) -> Exported:
     unset: list[str] = []
     for word in split_words(text):
         if word.upper() == "ALL":
-            values.update({k: v for k, v in environ.items() if _NAME.fullmatch(k)})
+            values.update({k: v for k, v in environ.items() if _NAME.fullmatch(k) and not _is_kept_back(k)})
             continue
         name, equals, value = word.partition("=")
         if name.upper() in ("NONE", "NIL") and not equals:
             raise ExportError(f"{name} stands alone: it cannot be combined with other words")
         if not _NAME.fullmatch(name):
             raise ExportError(f"{name[:60]!r} is not a variable's name")
+        if _is_kept_back(name):
+            whose = "the container runtime" if name.startswith(_RUNTIME) else "the shell"
+            raise ExportError(f"{name} belongs to {whose} and cannot be given to a learner")
         if equals:
             values[name] = value
         elif name in environ:
@@ -52,6 +74,10 @@ def select_variables(text: str, environ: Mapping[str, str]) -> Exported:
         else:
             unset.append(name)
     return Exported({k: v for k, v in values.items() if not k.startswith(_NEVER)}, tuple(unset))
+
+
+def _is_kept_back(name: str) -> bool:
+    return name.startswith(_RUNTIME) or name in _OF_BASH
 
 
 def split_words(text: str) -> list[str]:

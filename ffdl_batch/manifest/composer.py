@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import yaml
 
-from ffdl_batch.manifest.syntax import explain
+from ffdl_batch.manifest.syntax import explain, name_template
 from ffdl_batch.manifest.tree import Entry, Mapping, Mark, Node, Origin, Scalar, Sequence, Unreadable
 
 MAX_DEPTH = 40
@@ -22,10 +22,11 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 @dataclass(slots=True)
 class Document:
-    """The first document of a stream; `more` is where a second one starts."""
+    """The first document of a stream; `more` is where a second one starts, `end` the offset where this one stops."""
 
     root: Node | None = None
     more: Mark | None = None
+    end: int | None = None
 
 
 @dataclass(slots=True)
@@ -45,6 +46,8 @@ def compose(text: str) -> Document:
         for event in yaml.parse(text, Loader=_LOADER):
             if composer.take(event):
                 break
+    except Unreadable as error:
+        raise name_template(error, text) from None
     except yaml.MarkedYAMLError as error:
         raise explain(error, text) from None
     except (yaml.YAMLError, UnicodeError) as error:
@@ -67,8 +70,10 @@ class _Composer:
             self._documents += 1
             if self._documents > 1:
                 self.document.more = _mark(event)
+                self.document.end = self.document.more.index
                 return True
         elif isinstance(event, yaml.DocumentEndEvent) and event.explicit:
+            self.document.end = _mark(event).end
             return True  # what follows "..." was never FfDL's business, right or wrong
         elif isinstance(event, (yaml.MappingStartEvent, yaml.SequenceStartEvent)):
             self._start(event)

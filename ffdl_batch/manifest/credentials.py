@@ -6,6 +6,7 @@ The values never go into messages.
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from functools import lru_cache
 
@@ -25,6 +26,10 @@ MAX_SECRETS = 200
 """A manifest with more of them is no manifest; blotting them all out would take minutes."""
 MIN_ECHO = 4
 """A shorter secret is blotted out only where it stands: elsewhere its letters are chance."""
+_PLAIN_WORDS = re.compile(r"([a-z]+|[A-Z][a-z]*|[A-Z]+)([ _.-]([a-z]+|[A-Z][a-z]*|[A-Z]+))*")
+"""Old manifests hold `user_name: test` beside `id: test-datastore`: such a value stands elsewhere by chance."""
+_MAX_PLAIN = 20
+_COMMENT = re.compile(r"(?:^|(?<=\s))#[^\n\r\x85\u2028\u2029]*", re.MULTILINE)
 
 
 @lru_cache(maxsize=1024)
@@ -55,23 +60,54 @@ def secret_name(*parts: str) -> str:
 
 
 def redact(text: str, root: Node) -> str:
-    """`text` without the values of credentials; "" where there are more than MAX_SECRETS of them."""
+    """`text` without the values of credentials; "" where there are more than MAX_SECRETS of them.
+
+    What is left is still YAML, with every other value as it was.
+    """
     secrets = {id(node): node for node in _secret_scalars(root)}
-    if len(secrets) > MAX_SECRETS:
+    values = {piece for node in secrets.values() for piece in (node.text, *node.text.splitlines())}
+    if len(secrets) > MAX_SECRETS or len(values) > MAX_SECRETS:
         return ""
-    for node in sorted(secrets.values(), key=lambda n: -n.origin.mark.index):
-        text = _blot(text, node)
-    return _without({piece for node in secrets.values() for piece in (node.text, *node.text.splitlines())}, text)
+    echoes = sorted((v for v in values if len(v.strip()) >= MIN_ECHO), key=lambda v: (-len(v), v))
+    telling = [value for value in echoes if not _is_plain(value)]
+    parts: list[str] = []
+    end = 0
+    for node in _scalars_in_order(root):
+        mark = node.origin.mark
+        parts.append(_clean_gap(text[end : mark.index], telling, echoes))
+        raw = text[mark.index : mark.end]
+        hidden = "***" if id(node) in secrets else _without(telling, node.text)
+        parts.append(raw if hidden == node.text and _without(telling, raw) == raw else _quoted(raw, node, hidden))
+        end = mark.end
+    return "".join((*parts, _clean_gap(text[end:], telling, echoes)))
 
 
-def _without(values: set[str], text: str) -> str:
-    """`text` without `values` wherever they stand, also in comments; the longest first."""
-    if len(values) > MAX_SECRETS:
-        return ""
-    for value in sorted(values, key=len, reverse=True):
-        if len(value.strip()) >= MIN_ECHO:
-            text = text.replace(value, "***")
+def _is_plain(value: str) -> bool:
+    return len(value) < _MAX_PLAIN and _PLAIN_WORDS.fullmatch(value) is not None
+
+
+def _without(values: list[str], text: str) -> str:
+    for value in values:
+        text = text.replace(value, "***")
     return text
+
+
+def _clean_gap(gap: str, telling: list[str], echoes: list[str]) -> str:
+    """What stands between two scalars; comments also without the plain words that are secrets."""
+    gap = _without(telling, gap)
+    words = "|".join(rf"(?<!\w){re.escape(value)}(?!\w)" for value in echoes)
+    return _COMMENT.sub(lambda found: re.sub(words, "***", found[0]), gap) if words else gap
+
+
+def _scalars_in_order(root: Node) -> list[Scalar]:
+    """Every scalar of the text once, keys included, by its place."""
+    found: dict[int, Scalar] = {}
+    for node, _ in walk(root):
+        scalars = [node] if isinstance(node, Scalar) else []
+        if isinstance(node, Mapping):
+            scalars = [entry.key for entry in (*node.entries.values(), *node.shadowed)]
+        found |= {s.origin.mark.index: s for s in scalars if s.origin.mark.end > s.origin.mark.index}
+    return [found[index] for index in sorted(found)]
 
 
 def _secret_scalars(root: Node) -> list[Scalar]:
@@ -97,11 +133,8 @@ def _scalars(node: Node) -> list[Scalar]:
     return [node] if isinstance(node, Scalar) and not node.is_null else []
 
 
-def _blot(text: str, node: Scalar) -> str:
-    mark = node.origin.mark
-    if node.origin.option:
-        return text
-    old = text[mark.index : mark.end]
-    tail = old[len(old.rstrip()) :]
+def _quoted(raw: str, node: Scalar, value: str) -> str:
+    """`value` in the place of `raw`, in double quotes; an anchor stays, and blanks that `raw` ends with."""
+    tail = raw[len(raw.rstrip()) :]
     anchor = f"&{node.anchor} " if node.anchor else ""
-    return f'{text[: mark.index]}{anchor}"***"{tail}{text[mark.end :]}'
+    return f"{anchor}{json.dumps(value, ensure_ascii=False)}{tail}"

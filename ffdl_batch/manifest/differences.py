@@ -6,6 +6,7 @@ Facts about FfDL: its REST API's manifest reader and its life-cycle manager (IBM
 
 from __future__ import annotations
 
+import difflib
 import fnmatch
 import re
 
@@ -13,6 +14,7 @@ from ffdl_batch.domain.quantity import format_size
 from ffdl_batch.manifest.batch_models import ManifestBlock
 from ffdl_batch.manifest.contract import Defaults
 from ffdl_batch.manifest.log import FindingLog
+from ffdl_batch.manifest.models import FrameworkBlock, ImageLocationBlock
 from ffdl_batch.manifest.scalars import is_octal, shown
 from ffdl_batch.manifest.tree import Mapping, Scalar, find
 
@@ -43,16 +45,37 @@ def check_framework(manifest: ManifestBlock, defaults: Defaults, log: FindingLog
     """The framework must be among the site's, where the site's are known."""
     known = defaults.known_frameworks
     framework = manifest.framework
+    if framework.image_location is not None:
+        _check_location(framework.image_location, log)
+        return
     if known is None or framework.name == "custom":
         return
     if framework.name not in known:
-        names = ", ".join(sorted({*known, "custom"}))
-        log.error(("framework", "name"), f"{shown(framework.name)} is not a framework here", f"known are {names}")
+        cure = _right_name(framework, sorted({*known, "custom"}))
+        log.error(("framework", "name"), f"{shown(framework.name)} is not a framework here", cure)
         return
     versions = known[framework.name]
     if versions and not any(fnmatch.fnmatchcase(framework.version, v) for v in versions):
         message = f"{framework.name} has no version {shown(framework.version)} here"
         log.error(("framework", "version"), message, f"known are {', '.join(versions)}")
+
+
+def _check_location(location: ImageLocationBlock, log: FindingLog) -> None:
+    """A dialect's private image: its place says which one it is, so the framework's name is free."""
+    place = ("framework", "image_location")
+    if not location.registry:
+        cure = "write registry: and the host that holds the image, as registry.example.org"
+        log.error(place, "registry is not set", cure)
+
+
+def _right_name(framework: FrameworkBlock, known: list[str]) -> str:
+    if "/" in framework.name:
+        image = shown(f"{framework.name}:{framework.version}")
+        return f"for an image of your own write name: custom and version: {image}"
+    base = framework.name.lower().removesuffix("-gpu")
+    near = difflib.get_close_matches(base, known, n=1, cutoff=0.8)
+    names = f"known are {', '.join(known)}"
+    return f"did you mean {near[0]}? {names}" if near else names
 
 
 def ffdl_memory(text: str) -> int | None:
@@ -77,11 +100,14 @@ def _memory(root: Mapping, manifest: ManifestBlock, defaults: Defaults, log: Fin
     if not isinstance(node, Scalar) or node.origin.option:
         return
     theirs = ffdl_memory(node.text)
-    size = f"{manifest.memory} bytes"
+    size = f"{manifest.memory:,} bytes"
     if theirs is None:
         log.warning(("memory",), f"FfDL did not understand {shown(node.text)} and gave 512 MB; here it is {size}")
     elif theirs != manifest.memory:
-        log.note(("memory",), f"{node.text.strip()} is {size} here; FfDL gave {theirs}")
+        message = f"{node.text.strip()} is {size} here; FfDL gave {theirs:,}"
+        log.note(
+            ("memory",), message, f"write {-(-theirs // 1000**2)}MB for as much" if theirs > manifest.memory else ""
+        )
 
 
 def _numbers(root: Mapping, manifest: ManifestBlock, log: FindingLog) -> None:

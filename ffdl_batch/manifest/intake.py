@@ -14,6 +14,7 @@ MAX_BYTES = 1024 * 1024
 
 # YAML 1.1 section 5.1 names the printable characters; all others can only come in by accident or by malice.
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_MAGIC = {b"PK\x03\x04": "a zip archive", b"\x1f\x8b": "a gzip archive", b"\x7fELF": "a program"}
 _LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
 
 
@@ -21,6 +22,9 @@ def read_text(raw: str | bytes) -> str:
     """The manifest's text without a byte-order mark; raises :class:`Unreadable`."""
     if len(raw) > MAX_BYTES:
         raise _too_big()
+    for magic, kind in _MAGIC.items():
+        if isinstance(raw, bytes) and raw.startswith(magic):
+            raise Unreadable(f"this is {kind}, not a manifest", "name the manifest first, then the model")
     text = _decode(raw) if isinstance(raw, bytes) else raw
     if not isinstance(raw, bytes) and len(text.encode("utf-8", "surrogatepass")) > MAX_BYTES:
         raise _too_big()

@@ -16,7 +16,6 @@ from ffdl_batch.manifest.batch_models import ManifestBlock
 from ffdl_batch.manifest.log import FindingLog
 from ffdl_batch.manifest.tree import Mapping, Node, Place, Sequence, walk
 
-WML_KEYS = frozenset({"model_definition", "training_data_reference", "training_results_reference"})
 _MAX_KEY = 60
 
 

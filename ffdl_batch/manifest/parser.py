@@ -12,15 +12,17 @@ from ffdl_batch.domain.findings import Severity
 from ffdl_batch.domain.spec import JobSpec, NetworkLevel
 from ffdl_batch.manifest.assembly import assemble, move_secrets, name_sources
 from ffdl_batch.manifest.batch_models import ManifestBlock
-from ffdl_batch.manifest.composer import compose
+from ffdl_batch.manifest.composer import Document, compose
 from ffdl_batch.manifest.contract import Defaults, ManifestSource, Parsed
 from ffdl_batch.manifest.credentials import redact
 from ffdl_batch.manifest.differences import check_framework, note_differences
+from ffdl_batch.manifest.foreign import refuse_foreign
 from ffdl_batch.manifest.intake import read_text
-from ffdl_batch.manifest.keys import WML_KEYS, check_keys
+from ffdl_batch.manifest.keys import check_keys
 from ffdl_batch.manifest.log import FindingLog
 from ffdl_batch.manifest.messages import report
 from ffdl_batch.manifest.options import apply_options
+from ffdl_batch.manifest.placeholders import note_placeholders
 from ffdl_batch.manifest.stores import read_stores
 from ffdl_batch.manifest.tree import Mapping, Origin, Scalar, Unreadable, to_raw
 
@@ -45,17 +47,17 @@ def parse_manifest(
     log = FindingLog(source.name)
     try:
         text = read_text(source.text)
-        root = _read_tree(text, log)
+        document = compose(text)
+        root = _root_of(document, log)
     except Unreadable as error:
         log.unreadable(error)
         return Parsed(None, log.findings, {}, "")
-    redacted = redact(text, root)
+    redacted = redact(text[: document.end], root)
     log.root = root
-    if WML_KEYS & root.entries.keys():
-        key = min(WML_KEYS & root.entries.keys(), key=lambda k: root.entries[k].key.origin.mark.index)
-        log.error((key,), "this is a manifest of Watson Machine Learning, not of FfDL", "convert it: ffdl convert")
+    if refuse_foreign(root, log):
         return Parsed(None, log.findings, {}, redacted)
     check_keys(root, log, strict)
+    note_placeholders(root, log)
     recorded = apply_options(root, options, environment_options, log)
     spec, secrets = _read_job(root, source.base_dir, defaults, log)
     if log.has_errors or spec is None:
@@ -63,8 +65,7 @@ def parse_manifest(
     return Parsed(replace(spec, sources={**spec.sources, **recorded}), log.findings, secrets, redacted)
 
 
-def _read_tree(text: str, log: FindingLog) -> Mapping:
-    document = compose(text)
+def _root_of(document: Document, log: FindingLog) -> Mapping:
     root = document.root
     if root is None or (isinstance(root, Scalar) and root.is_null):
         raise Unreadable("the manifest is empty", "`ffdl init` writes one to start from")

@@ -11,6 +11,7 @@ from ffdl_batch.domain.spec import DataStore, StoreType
 from ffdl_batch.manifest.credentials import is_credential_key, is_secret, secret_name
 from ffdl_batch.manifest.log import FindingLog
 from ffdl_batch.manifest.models import STORE_TYPES, ContainerBlock, DataStoreBlock
+from ffdl_batch.manifest.placeholders import is_placeholder
 from ffdl_batch.manifest.tree import Place
 
 CONNECTION_KEYS = (
@@ -151,7 +152,8 @@ def _move_secrets(
         while secrets.get(name, value) != value:
             name += "-2"
         secrets[name] = value
-        moved.append(key)
+        if not is_placeholder(value):
+            moved.append(key)
         kept[key] = f"${{secret:{name}}}"
     if moved:
         log.warning(

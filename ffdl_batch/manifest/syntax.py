@@ -22,6 +22,10 @@ _PLAIN: tuple[tuple[str, tuple[str, str]], ...] = (
     (r"expected ',' or '\]'", ("the list in [ ] is not closed", "put ',' between its items and ']' at its end")),
     (r"expected ',' or '\}'", ("the mapping in { } is not closed", "put ',' between its keys and '}' at its end")),
     (
+        r"did not find expected node content",
+        ("a [ or { is opened and never closed", "close it, or put the whole value in quotes"),
+    ),
+    (
         r"unexpected end of stream",
         ("a quote is opened and never closed", "close it, or double a quote that is part of the text"),
     ),
@@ -53,14 +57,61 @@ def explain(error: yaml.MarkedYAMLError, text: str) -> Unreadable:
                 "replace each tab by blanks",
                 Mark(candidate.line + 1, column),
             )
-    if "cannot start any token" in problem and where is not None and where.line < len(lines):
-        return _odd_start(lines[where.line][where.column : where.column + 1], mark)
+    if where is not None and where.line < len(lines):
+        better = _further_indented(lines, where) or _text_without_mark(lines, error, problem)
+        if better is not None:
+            return better
+    if (
+        re.search("cannot start any token|expected alphabetic or numeric character", problem)
+        and where is not None
+        and where.line < len(lines)
+    ):
+        at = error.context_mark if "expected alphabetic" in problem and error.context_mark else where
+        return _odd_start(lines[at.line][at.column : at.column + 1], Mark(at.line + 1, at.column + 1))
     for pattern, (message, cure) in _PLAIN:
         if re.search(pattern, problem):
             opened = _opened_at(error, mark)
             return Unreadable(message + opened, cure, mark)
     context = f" {error.context}" if error.context else ""
     return Unreadable(f"this is not YAML: {problem}{context}", "", mark)
+
+
+def name_template(error: Unreadable, text: str) -> Unreadable:
+    """`error`, or what it really is where somebody's ``{{ name }}`` was read as two nested mappings."""
+    mark = error.mark
+    if mark is None or text[mark.index - 1 : mark.index + 1] != "{{":
+        return error
+    message = "{{ starts a placeholder of a template that nobody has filled in"
+    return Unreadable(message, "fill in the template, or write the value here", Mark(mark.line, mark.column - 1))
+
+
+def _further_indented(lines: list[str], where: yaml.Mark) -> Unreadable | None:
+    """``a: b`` with a further indented ``c: d`` below it; YAML complains about the second colon."""
+    key = re.match(r"( *)[\w.-]+:", lines[where.line])
+    if key is None or where.column not in (len(key[1]), key.end() - 1):
+        return None
+    above = next((i for i in range(where.line - 1, -1, -1) if re.match(r"\s*[^\s#]", lines[i])), None)
+    opened = re.match(r"( *)(- )?[\w.-]+: +[^\s#]", lines[above]) if above is not None else None
+    if above is None or opened is None or len(opened[1]) >= len(key[1]):
+        return None
+    message = f"this line is indented further than line {above + 1}, which has its value already"
+    return Unreadable(message, _INDENTATION[1], Mark(where.line + 1, len(key[1]) + 1))
+
+
+def _text_without_mark(lines: list[str], error: yaml.MarkedYAMLError, problem: str) -> Unreadable | None:
+    """A text of several lines below ``run:``, indented no further than that key."""
+    opened = error.context_mark
+    if "could not find expected ':'" not in problem or opened is None:
+        return None
+    for i in range(opened.line, -1, -1):
+        key = re.match(r" *([\w.-]+):\s*$", lines[i])
+        if key is not None and i < opened.line:
+            cure = f"write `key: value`; if this is the text of `{key[1]}` on line {i + 1}, write `{key[1]}: >` there"
+            mark = Mark(i + 2, len(lines[i + 1]) - len(lines[i + 1].lstrip()) + 1)
+            return Unreadable("there is a key without its ':'", f"{cure} and indent the text further", mark)
+        if i < opened.line and re.match(r" *[\w.-]+:\s", lines[i]):
+            return None
+    return None
 
 
 def _has_tab_indent(line: str) -> bool:

@@ -9,13 +9,12 @@ the attempt's directory guards what this cannot: a request that lands late execu
 from __future__ import annotations
 
 import logging
-import re
 import secrets
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from ffdl_batch.config.images import UnknownImage
-from ffdl_batch.domain.job import Change, Job, JobId, parse_job_id
+from ffdl_batch.domain.job import Change, Job
 from ffdl_batch.domain.job_state import JobState, Wish
 from ffdl_batch.domain.observation import NativeId
 from ffdl_batch.ports.scheduler import (
@@ -26,6 +25,7 @@ from ffdl_batch.ports.scheduler import (
     SchedulerUnreachable,
     SubmissionUncertain,
 )
+from ffdl_batch.services.dependencies import native_dependencies, waits_for_dependency
 from ffdl_batch.services.evidence import claim_owner
 from ffdl_batch.services.intake import launch_request
 from ffdl_batch.services.materialize import (
@@ -44,7 +44,6 @@ BATCH = 32
 WORKERS = 4
 """Submissions at once: Slurm takes about twice as many per second from four callers as from one."""
 LOOK_AGAIN_S = 2.0
-_TRAINING_ID = re.compile(r"training-[0-9a-z]{9}", re.ASCII)
 
 Checkpoint = Callable[[str], None]
 """Called with the name of each step; tests make it fail or kill the process there."""
@@ -94,7 +93,7 @@ class Deployer:
             if job.wish is Wish.CANCEL:
                 self._end(job, token, JobState.CANCELLED, "000", "cancelled by its owner before it was deployed")
                 return None
-            if self._waits_for_dependency(job):
+            if waits_for_dependency(self._platform, job.spec, job.backend):
                 return LOOK_AGAIN_S
             begun = self._platform.store.begin_attempt(job, token, self._platform.clock.now())
             if begun is None:
@@ -184,7 +183,7 @@ class Deployer:
             job.id,
             job.attempt,
             environ=exported_environment(job_dir),
-            native_dependencies=self._native_dependencies(job),
+            native_dependencies=native_dependencies(self._platform, job.spec, job.backend),
         )
         return self._platform.adapters.get(job.backend).plan(request)
 
@@ -204,18 +203,6 @@ class Deployer:
     def _end(self, job: Job, token: str, state: JobState, code: str, message: str) -> None:
         change = Change(steps=((state, self._platform.clock.now()),), message=message, error_code=code)
         self._platform.store.apply(job, change, lease_token=token)
-
-    def _dependencies(self, job: Job) -> tuple[JobId, ...]:
-        return tuple(parse_job_id(text) for text in _TRAINING_ID.findall(job.spec.batch.dependency))
-
-    def _waits_for_dependency(self, job: Job) -> bool:
-        """Whether a job that this one depends on has no scheduler's id yet (and may still get one)."""
-        others = self._platform.store.get_many(self._dependencies(job))
-        return any(not other.native_id and not other.state.is_terminal for other in others)
-
-    def _native_dependencies(self, job: Job) -> dict[str, str]:
-        others = self._platform.store.get_many(self._dependencies(job))
-        return {other.id: other.native_id for other in others if other.native_id and other.uid == job.uid}
 
 
 def _age(native: NativeId) -> tuple[int, str]:

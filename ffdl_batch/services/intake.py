@@ -19,6 +19,7 @@ from ffdl_batch.ports.scheduler import (
     LaunchRequest,
     SchedulerUnreachable,
 )
+from ffdl_batch.services.dependencies import expected_dependencies
 from ffdl_batch.services.platform import Platform
 from ffdl_batch.services.problems import Refused, bad_input, bad_request, try_again
 
@@ -89,7 +90,14 @@ def plan_or_refuse(
     facts_or_refuse(platform, candidate.backend)
     for last in (False, True):
         try:
-            request = launch_request(platform, candidate.spec, candidate.backend, job_id, environ=environ)
+            request = launch_request(
+                platform,
+                candidate.spec,
+                candidate.backend,
+                job_id,
+                environ=environ,
+                native_dependencies=expected_dependencies(platform, candidate.spec, candidate.backend),
+            )
             return platform.adapters.get(candidate.backend).plan(request)
         except UnknownImage as error:
             raise _no_image(candidate, error) from error

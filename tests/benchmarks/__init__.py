@@ -1,0 +1,1 @@
+"""Benchmarks: each figure beside the plain tool's, measured in the same run. Nothing here passes or fails on time."""

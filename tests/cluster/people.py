@@ -15,14 +15,26 @@ from tests.cluster.rig import Cluster
 
 EXAMPLE = "/opt/ffdl/src/docs/examples/digits"
 Completed = subprocess.CompletedProcess[str]
+_FIELD = re.compile(r"(\S+?)=(.*?)(?= [A-Za-z][\w/:]*=|$)")
 
 
 class Person:
-    """`name` is a user of the cluster; commands run on login node `node`."""
+    """`name` is a user of the cluster; commands run on login node `node`, with `env` on top of a bare login's."""
 
-    def __init__(self, cluster: Cluster, name: str) -> None:
-        self.cluster, self.name = cluster, name
+    def __init__(self, cluster: Cluster, name: str, env: Mapping[str, str] | None = None) -> None:
+        self.cluster, self.name, self.env = cluster, name, dict(env or {})
         self.home = f"/home/{name}"
+        self.state = self.env.get("FFDL_STATE_DIR", f"{self.home}/.local/state/ffdl")
+
+    def at(self, place: str, config: str) -> Person:
+        """The same user with a second daemon, in ``~/<place>``, and `config` over the usual configuration."""
+        path = self.write(f"~/{place}/config.toml", config)
+        base = f"{self.home}/{place}"
+        return Person(
+            self.cluster,
+            self.name,
+            {"FFDL_CONFIG": path, "FFDL_STATE_DIR": f"{base}/state", "FFDL_SOCKET": f"{base}/ffdl.sock"},
+        )
 
     def run(
         self,
@@ -39,10 +51,14 @@ class Person:
             list(argv),
             user=self.name,
             check=check,
-            env=dict(env or {}),
+            env={**self.env, **(env or {})},
             cwd=cwd or self.home,
             timeout_s=timeout_s,
         )
+
+    def popen(self, *argv: str, node: str = "ctl", env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+        """Start a command and go on; both outputs come in one pipe. End it with `Cluster.kill`."""
+        return self.cluster.popen(node, list(argv), user=self.name, env={**self.env, **(env or {})}, cwd=self.home)
 
     def write(self, path: str, text: str, *, executable: bool = False) -> str:
         """A file of theirs (``~/`` is the home); returns its path on the nodes."""
@@ -75,6 +91,12 @@ class Person:
         assert re.fullmatch(r"training-[0-9a-z]{9}", job_id), result
         return job_id
 
+    def submit_all(self, manifests: Sequence[str], model: str, *options: str) -> list[str]:
+        """The ids of several accepted jobs that share one model, sent by one command."""
+        ids = self.run("ffdl-submit", "--parsable", *options, *manifests, model).stdout.split()
+        assert len(ids) == len(manifests), ids
+        return ids
+
     def start(self, name: str, command: str, *options: str, extra: str = "", **fields: object) -> str:
         """Submit a one-line learner."""
         model = self.model("empty", {"README": "nothing here\n"})
@@ -88,6 +110,15 @@ class Person:
     def finish(self, job_id: str, timeout_s: float = 180.0) -> dict[str, Any]:
         """Wait for the end and show it."""
         return self.until(job_id, {"COMPLETED", "FAILED", "HALTED", "CANCELLED"}, timeout_s)
+
+    def finish_all(self, job_ids: Sequence[str], timeout_s: float = 180.0) -> list[dict[str, Any]]:
+        """Wait for the end of all of them and show them, in order."""
+        argv = ["ffdl", "wait", f"--timeout={timeout_s}", *job_ids]
+        waited = self.run(*argv, check=False, timeout_s=timeout_s + 60)
+        shown = self.run("ffdl", "show", "--json", *job_ids).stdout.splitlines()
+        jobs = [dict(json.loads(line)["job"]) for line in shown]
+        assert all(job["ended_at"] for job in jobs), (waited, [(job["id"], job["state"]) for job in jobs])
+        return jobs
 
     def until(self, job_id: str, states: set[str], timeout_s: float = 120.0) -> dict[str, Any]:
         """Wait until the job is in one of `states`."""
@@ -107,8 +138,7 @@ class Person:
 
     def daemon(self) -> dict[str, Any] | None:
         """The lock file of the running daemon."""
-        path = f"{self.home}/.local/state/ffdl/daemon.lock"
-        result = self.run("cat", path, check=False)
+        result = self.run("cat", f"{self.state}/daemon.lock", check=False)
         return dict(json.loads(result.stdout)) if result.returncode == 0 and result.stdout.strip() else None
 
     def kill_daemon(self, signal: str = "KILL") -> None:
@@ -127,6 +157,15 @@ class Person:
                 return out.splitlines()[0].split("|")
             time.sleep(0.5)
         raise AssertionError(f"sacct does not know {native_id}: {shlex.join(argv)}")
+
+    def batch_fields(self, native_id: str) -> dict[str, str]:
+        """What ``scontrol show job`` says, by field."""
+        text = self.run("scontrol", "-o", "show", "job", native_id).stdout.strip()
+        return dict(_FIELD.findall(text))
+
+    def queue(self) -> set[str]:
+        """The native ids of their jobs that Slurm holds as living."""
+        return set(self.run("squeue", "-h", "-u", self.name, "-o", "%A").stdout.split())
 
     def host_path(self, path: str) -> Path:
         """Where the test process finds a file of the nodes."""

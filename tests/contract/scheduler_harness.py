@@ -17,6 +17,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ffdl_slurm.adapter import SlurmScheduler
+
 from ffdl_batch.domain.events import EventKind, decode_events
 from ffdl_batch.domain.job import JobId, attempt_token, new_job_id
 from ffdl_batch.domain.jobdir import AttemptDir, Root
@@ -296,6 +298,8 @@ class RealSlurmHarness(Harness):
         """Cancel what still runs; the cluster's own processes are not ours to kill."""
         for native in self.submitted:
             self.scheduler.cancel(native)
+        if isinstance(self.scheduler, SlurmScheduler):
+            self.scheduler.close()
 
 
 def real_backends() -> list[str]:

@@ -124,6 +124,34 @@ def test_results_that_cannot_be_stored(run: Rig) -> None:
     assert "store-results" in final.message
 
 
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGALRM, signal.SIGQUIT])
+def test_a_users_signal_goes_to_the_learners_process_that_catches_it(run: Rig, number: signal.Signals) -> None:
+    """What sbatch's --signal asks for; the shell above the process does not catch it and is left alone."""
+    program = (
+        "import signal, time\n"
+        f"signal.signal({int(number)}, lambda *_: (print('caught', flush=True), exit(0)))\n"
+        "print('up', flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    run.write("python3 main.py | cat; exit 0", model={"main.py": program})
+    head = run.start()
+    run.wait_for_log("up")
+    head.send_signal(number)
+    assert head.wait(timeout=30) == 0
+    assert run.log().splitlines() == ["up", "caught"]
+    assert run.final().outcome is Outcome.COMPLETED
+    assert run.ended()[0]["ended_by"] == ""
+
+
+def test_a_users_signal_that_nobody_catches_ends_nothing(run: Rig) -> None:
+    run.write("echo up; sleep 1; echo done")
+    head = run.start()
+    run.wait_for_log("up")
+    head.send_signal(signal.SIGUSR1)
+    assert head.wait(timeout=30) == 0
+    assert run.log().splitlines() == ["up", "done"]
+
+
 def test_term_ends_a_slow_learner_and_stores_what_is_there(run: Rig) -> None:
     run.write("echo partial > $RESULT_DIR/part; echo up; sleep 60")
     head = run.start()

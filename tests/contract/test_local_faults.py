@@ -8,14 +8,16 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+from ffdl_local.records import LOCK, STARTED, STATE, is_held, local_directory, process_stat, read_record
 
 from ffdl_batch.domain.observation import EndCause, NativeId, Phase
 from ffdl_batch.domain.spec import BatchOptions, Checkpoint
 from ffdl_batch.ports.scheduler import LaunchPlan
-from ffdl_local.records import LOCK, STARTED, STATE, is_held, local_directory, process_stat, read_record
 from tests.contract.scheduler_harness import LocalHarness
 
 
@@ -29,16 +31,20 @@ def world(tmp_path: Path) -> Iterator[LocalHarness]:
         harness.close()
 
 
-def record(plan: LaunchPlan, name: str) -> dict[str, int]:
+def record(plan: LaunchPlan, name: str) -> dict[str, Any]:
     found = read_record(local_directory(plan.attempt_dir.path) / name)
     assert found is not None
     return found
 
 
+def is_running(plan: LaunchPlan) -> bool:
+    return bool(record(plan, STATE)["phase"] == "running")
+
+
 def test_jobs_beyond_the_slots_wait_their_turn(world: LocalHarness) -> None:
     running = [world.submit("sleep 600") for _ in range(2)]
     for _, plan in running:
-        world.wait(lambda p=plan: record(p, STATE)["phase"] == "running", world.diagnosis)  # type: ignore[misc]
+        world.wait(partial(is_running, plan), world.diagnosis)
     third, _ = world.submit("true")
     seen = world.observe(third)
     assert seen is not None and (seen.phase, seen.reason) == (Phase.PENDING, "Resources")
@@ -124,7 +130,7 @@ def test_the_job_is_no_child_of_the_submitter_and_outlives_it(world: LocalHarnes
     argv = [sys.executable, "-c", submitter, str(directory), json.dumps(plan.submit_argv)]
     assert subprocess.run(argv, check=False).returncode == 9
     native = NativeId(plan.token)
-    world.wait(lambda: (directory / STARTED).exists(), world.diagnosis)
+    world.wait((directory / STARTED).exists, world.diagnosis)
     assert world.scheduler.find(plan.token, plan.attempt_dir) == {native}
     assert world.scheduler.submit(plan) == native
     assert world.await_end(native).end is EndCause.SUCCESS

@@ -6,7 +6,6 @@ With FFDL_CONTRACT_BACKENDS=slurm-cli,slurm-pyslurm the same file runs on a real
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -302,7 +301,7 @@ def test_the_environment_file_is_private(world: Harness) -> None:
     _, plan = world.submit("true", user_env={"TOKEN": "s3cret"})
     environment = Path(plan.attempt_dir.environment)
     assert environment.stat().st_mode & 0o777 == 0o600
-    assert os.stat(plan.attempt_dir.path).st_mode & 0o077 == 0
+    assert Path(plan.attempt_dir.path).stat().st_mode & 0o077 == 0
     for text in (plan.script, *plan.submit_argv, json.dumps(list(plan.launch.learner.argv))):
         assert "s3cret" not in text
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from ffdl_slurm.adapter import SlurmScheduler
 
 from ffdl_batch.domain.observation import EndCause, NativeId, Phase
 from ffdl_batch.domain.spec import Resources
@@ -18,7 +19,6 @@ from ffdl_batch.ports.scheduler import (
     SubmissionUncertain,
     TrialSubmission,
 )
-from ffdl_slurm.adapter import SlurmScheduler
 from tests.contract.scheduler_harness import FakeSlurmHarness
 
 
@@ -93,7 +93,7 @@ def test_half_an_answer_is_no_answer(world: FakeSlurmHarness, command: str, faul
     for ask in (
         lambda: world.scheduler.observe([native]),
         lambda: world.scheduler.find(plan.token, plan.attempt_dir),
-        lambda: world.scheduler.is_forgotten([native]),  # type: ignore[attr-defined]
+        lambda: world.scheduler.is_forgotten([native]),
     ):
         world.spoil(command, fault)
         with pytest.raises(SchedulerUnreachable):

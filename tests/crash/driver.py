@@ -27,7 +27,6 @@ from ffdl_batch.services.archives import receive_archive
 from ffdl_batch.services.deploy import Deployer
 from ffdl_batch.services.platform import Caller, Platform, open_platform
 from ffdl_batch.services.submit import submit
-from ffdl_batch.services.succession import release_leases_of_the_dead
 from ffdl_batch.services.watch import Watcher
 from ffdl_batch.store import NewJob
 
@@ -46,7 +45,6 @@ def main() -> int:
     parser.add_argument("--finish", type=float, default=0.0)
     options = parser.parse_args()
     platform = open_platform(load_settings())
-    release_leases_of_the_dead(platform)
     if options.submit:
         accept(platform, options.submit, options.die_in_submit)
     if options.deploy:

@@ -110,7 +110,7 @@ class World:
     def environment(self) -> dict[str, str]:
         """As bare as cron's, but for what leads to this world."""
         return {
-            "PATH": os.pathsep.join((str(FAKES), str(Path(sys.executable).parent), os.defpath)),
+            "PATH": os.pathsep.join((str(self.base / "bin"), str(FAKES), str(Path(sys.executable).parent), os.defpath)),
             "HOME": str(self.base),
             "PYTHONPATH": str(ROOT),
             "SLURM_CONF": str(self.slurm / "slurm.conf"),
@@ -142,13 +142,45 @@ class World:
         assert life.returncode == 0, f"{life.stderr}\n{self.diagnosis()}"
         return life
 
+    def begin(self, *arguments: str) -> subprocess.Popen[bytes]:
+        """A run of the driver that somebody else will end."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "tests.crash.driver", *arguments],
+            env=self.environment(), cwd=self.base, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+
     # ------------------------------------------------------------------------------------- the fake Slurm
+
+    def wrap(self, command: str, script: str) -> None:
+        """Put a shell script before a command; ``$FAKE`` is the executable that it stands for."""
+        path = self.base / "bin" / command
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"#!/bin/sh\nFAKE={FAKES / command}\n{script}\n")
+        path.chmod(0o755)
+
+    def hold(self) -> None:
+        """Accepted jobs stay pending until `release`."""
+        (self.slurm / "hold").touch()
+
+    def release(self) -> None:
+        """Pending jobs may run."""
+        (self.slurm / "hold").unlink()
 
     def spoil(self, command: str, *faults: str) -> None:
         """The next calls of a command go wrong."""
         path = self.slurm / "faults.json"
         known = json.loads(path.read_text()) if path.exists() else {}
         path.write_text(json.dumps({**known, command: list(faults)}))
+
+    def suspend_runner(self, job: str) -> None:
+        """Keep one accepted job from ever starting: the process that would start it is stopped."""
+        path = self.slurm / "jobs" / f"{job}.json"
+        self.wait(lambda: bool(json.loads(path.read_text())["runner"]), "a runner")
+        os.kill(json.loads(path.read_text())["runner"], signal.SIGSTOP)
+
+    def command(self, *argv: str) -> str:
+        """Standard output of a command that a person types in this world."""
+        return subprocess.run(argv, env=self.environment(), capture_output=True, text=True, check=True).stdout
 
     def accepted(self) -> list[dict[str, str]]:
         """What the fake controller remembers, in the order of acceptance."""

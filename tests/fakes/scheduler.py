@@ -34,6 +34,7 @@ class FakeScheduler:
     swallow: bool = False
     credential_life_s: float = 300.0
     max_gpus: float = 4.0
+    planned: list[LaunchRequest] = field(default_factory=list)
     submitted: list[tuple[NativeId, Token]] = field(default_factory=list)
     seen: dict[NativeId, Observation] = field(default_factory=dict)
     cancelled: list[NativeId] = field(default_factory=list)
@@ -46,6 +47,7 @@ class FakeScheduler:
         return BackendFacts(version="fake 1", needs_image=False)
 
     def plan(self, request: LaunchRequest) -> LaunchPlan:
+        self.planned.append(request)
         if request.spec.resources.gpus > self.max_gpus:
             raise InvalidRequest(f"no node has {request.spec.resources.gpus:g} GPUs; the most is {self.max_gpus:g}")
         launch = LaunchFile(

@@ -6,7 +6,8 @@ import pytest
 
 from ffdl_batch.client.export import ExportError, select_variables, split_words
 
-SHELL = {"HOME": "/h", "EDITOR": "vi", "SLURM_JOB_ID": "7", "SBATCH_QOS": "q", "BASH_FUNC_x%%": "() { :; }"}
+SHELL = {"HOME": "/h", "EDITOR": "vi", "SLURM_JOB_ID": "7", "SBATCH_QOS": "q", "BASH_FUNC_x%%": "() { :; }",
+         "APPTAINER_CACHEDIR": "/c", "SINGULARITY_BIND": "/b", "SHELLOPTS": "braceexpand"}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -37,7 +38,9 @@ def test_names_that_are_not_set_are_told() -> None:
     assert (chosen.values, chosen.unset) == ({"EDITOR": "vi"}, ("NOPE",))
 
 
-@pytest.mark.parametrize("text", ["A='x", 'A="x,B=1', "1A=2", "a-b", "A=1,NONE", "=x"])
+@pytest.mark.parametrize(
+    "text", ["A='x", 'A="x,B=1', "1A=2", "a-b", "A=1,NONE", "=x", "APPTAINER_BIND=/x", "SINGULARITY_BIND", "UID=0"]
+)
 def test_what_is_refused(text: str) -> None:
     with pytest.raises(ExportError):
         select_variables(text, SHELL)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from ffdl_local.slots import Queue, Slots
@@ -65,4 +64,4 @@ def test_leaving_twice_is_fine(tmp_path: Path) -> None:
     queue = enter(tmp_path, "a")
     queue.leave()
     queue.leave()
-    assert not os.listdir(tmp_path / "queue")
+    assert not list((tmp_path / "queue").iterdir())

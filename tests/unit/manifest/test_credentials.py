@@ -132,3 +132,51 @@ def test_two_stores_with_the_same_word() -> None:
     parsed = parse(MINIMAL + stores)
     assert parsed.spec is not None
     assert sorted(parsed.inline_secrets.values()) == ["word-0", "word-1"]
+
+
+OLD_STYLE = """\
+name: test
+description: my test of test data  # a test, password "test"
+data_stores:
+  - id: test-datastore   # test: not the password
+    type: mount_cos
+    training_data: {container: test}
+    connection: {auth_url: http://s3, user_name: test, password: test}
+framework:
+  name: custom
+  version: registry.example.org/test:1
+  command: >
+    python test.py
+    --password tested
+"""
+
+
+def test_a_plain_word_that_is_a_password_does_not_spoil_the_rest() -> None:
+    first = parse(OLD_STYLE)
+    again = parse(first.redacted_text)
+    assert first.spec is not None and again.spec == first.spec
+    assert 'user_name: "***", password: "***"}' in first.redacted_text
+    assert '# a ***, password "***"' in first.redacted_text
+
+
+def test_a_telling_secret_is_blotted_out_of_other_values_and_the_manifest_still_parses() -> None:
+    text = OLD_STYLE.replace("password: test", "password: s3cr3t:1").replace("tested", "s3cr3t:1")
+    text = text.replace("test-datastore", "s3cr3t:1").replace("description: my", "description: s3cr3t:1")
+    parsed = parse(text)
+    again = parse(parsed.redacted_text)
+    assert "s3cr3t" not in parsed.redacted_text
+    assert again.spec is not None and again.spec.framework.command == "python test.py --password *** "
+    assert again.spec.data_stores[0].id == "***" and again.spec.description == "*** test of test data"
+
+
+def test_a_key_is_not_blotted_out_because_a_value_repeats_it() -> None:
+    parsed = parse(OLD_STYLE.replace("password: test", "password: password").replace("name: test,", "name: id,"))
+    again = parse(parsed.redacted_text)
+    assert parsed.spec is not None and again.spec == parsed.spec
+
+
+@pytest.mark.parametrize("end", ["---\n", "...\n"])
+def test_nothing_is_kept_of_what_follows_the_first_document(end: str) -> None:
+    parsed = parse(STORE + end + "password: an0ther-word\n")
+    assert parsed.spec is not None
+    assert "an0ther" not in parsed.redacted_text and parse(parsed.redacted_text).spec == parsed.spec

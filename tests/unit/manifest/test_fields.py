@@ -140,16 +140,17 @@ def test_memory_that_ffdl_did_not_understand_is_a_warning(written: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "ours", "theirs"), [("1GB", 1000**3, 1_048_576_000), ("1GiB", 1024**3, 1_125_899_907)]
+    ("written", "ours", "theirs", "as_much"),
+    [("1GB", 1000**3, 1_048_576_000, "1049MB"), ("1GiB", 1024**3, 1_125_899_907, "1126MB")],
 )
-def test_the_size_of_a_gigabyte_is_noted(written: str, ours: int, theirs: int) -> None:
+def test_the_size_of_a_gigabyte_is_noted(written: str, ours: int, theirs: int, as_much: str) -> None:
     assert notes(parse(f"name: x\nmemory: {written}\n{FRAMEWORK}")) == [
-        f"m.yml:2:9: note: memory: {written} is {ours} bytes here; FfDL gave {theirs}"
+        f"m.yml:2:9: note: memory: {written} is {ours:,} bytes here; FfDL gave {theirs:,} (write {as_much} for as much)"
     ]
 
 
 def test_one_mb_is_the_same_everywhere_but_for_ffdls_rounding() -> None:
-    assert "FfDL gave 1048576" in notes(parse(f"name: x\nmemory: 1MB\n{FRAMEWORK}"))[0]
+    assert "FfDL gave 1,048,576" in notes(parse(f"name: x\nmemory: 1MB\n{FRAMEWORK}"))[0]
 
 
 def test_defaults_are_the_sites_and_recorded() -> None:
@@ -226,11 +227,32 @@ def test_frameworks_of_the_site() -> None:
     )
     assert check("TensorFlow", "1.5") == [
         "m.yml:2:19: error: framework.name: 'TensorFlow' is not a framework here "
-        "(known are caffe, custom, pytorch, tensorflow)"
+        "(did you mean tensorflow? known are caffe, custom, pytorch, tensorflow)"
     ]
+    assert check("tensorflow-gpu", "1.5")[0].endswith(
+        "(did you mean tensorflow? known are caffe, custom, pytorch, tensorflow)"
+    )
+    assert check("mxnet", "1.5")[0].endswith("(known are caffe, custom, pytorch, tensorflow)")
+    assert check("org/repo", "1.5")[0].endswith(
+        "'org/repo' is not a framework here (for an image of your own write name: custom and version: 'org/repo:1.5')"
+    )
     assert check("tensorflow", "9") == [
         "m.yml:2:40: error: framework.version: tensorflow has no version '9' here (known are 1.5, 2.1)"
     ]
+
+
+LOCATED = "name: x\nframework: {{name: {}, version: '1', command: c, image_location: {}}}\n"
+
+
+def test_an_image_location_is_an_image_of_ones_own() -> None:
+    site = Defaults(known_frameworks={"tensorflow": ("1.5",)})
+    parsed = parse(LOCATED.format("my-image", "{registry: r.example.org, namespace: n}"), defaults=site)
+    assert parsed.spec is not None and warnings(parsed) == []
+    (line,) = errors(parse(LOCATED.format("my-image", "{namespace: n}"), defaults=site))
+    assert line == (
+        "m.yml:2:55: error: framework.image_location: registry is not set "
+        "(write registry: and the host that holds the image, as registry.example.org)"
+    )
 
 
 def test_metrics() -> None:

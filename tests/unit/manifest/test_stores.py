@@ -158,3 +158,52 @@ def test_an_empty_bucket_is_a_warning_where_ffdl_lets_it_pass() -> None:
     parsed = parse(store("{id: a, type: s3_datastore, training_data: {container: }, connection: {auth_url: u}}"))
     assert parsed.spec is not None and parsed.spec.data_stores[0].training_data == ""
     assert "[0].training_data.container: Data store bucket is not set; FfDL lets this pass" in warnings(parsed)[0]
+
+
+PLACEHOLDERS = """\
+name: {name}
+memory: 1GB
+data_stores:
+  - id: mine
+    type: s3_datastore
+    training_data: {{container: {container}}}
+    connection: {{auth_url: {url}, user_name: {user}, password: "{password}"}}
+framework: {{name: custom, version: {image}, command: "cat <in"}}
+"""
+RIGHT = {"name": "x", "container": "c", "url": "http://s3", "user": "me", "password": "s3cr3t", "image": "i"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "path"),
+    [
+        ({"name": "<the job's name>"}, "2:7: warning: name"),
+        ({"container": "<your-bucket>"}, "data_stores[0].training_data.container"),
+        ({"url": "<auth_url>"}, "data_stores[0].connection.auth_url"),
+        ({"user": "<AWS_ACCESS_KEY_ID>"}, "data_stores[0].connection.user_name"),
+        ({"password": "{{ password }}"}, "data_stores[0].connection.password"),
+        ({"image": "<image>"}, "framework.version"),
+        ({"image": "'{{image}}'"}, "framework.version"),
+    ],
+)
+def test_placeholders_are_pointed_out(changed: dict[str, str], path: str) -> None:
+    parsed = parse("# how to\n" + PLACEHOLDERS.format(**(RIGHT | changed)))
+    assert parsed.spec is not None
+    (line,) = [w for w in warnings(parsed) if "placeholder" in w]
+    assert path in line and line.endswith("looks like a placeholder that nobody has filled in (write the real value)")
+
+
+@pytest.mark.parametrize("written", ["$BUCKET", "${BUCKET}"])
+def test_variables_are_not_replaced_and_that_is_said(written: str) -> None:
+    (line, _) = warnings(parse(PLACEHOLDERS.format(**(RIGHT | {"container": f"'{written}'"}))))
+    assert line.startswith("m.yml:6:32: warning: data_stores[0].training_data.container: ")
+    assert "is taken as it is written: variables are replaced in commands only (write the real value)" in line
+
+
+def test_placeholders_are_not_called_credentials() -> None:
+    parsed = parse(PLACEHOLDERS.format(**(RIGHT | {"user": "<user>", "password": "<password>"})))
+    assert len(warnings(parsed)) == 2 and "credentials stand" not in "".join(warnings(parsed))
+
+
+def test_values_that_only_resemble_placeholders_are_not_pointed_out() -> None:
+    right = RIGHT | {"name": "a <b> c", "password": "${env:MINE}", "user": "${secret:me}", "image": "'a<b'"}
+    assert warnings(parse(PLACEHOLDERS.format(**right))) == []

@@ -39,6 +39,14 @@ def test_utf16_is_named(encoding: str) -> None:
         (b"", "m.yml: error: the manifest is empty (`ffdl init` writes one to start from)"),
         ("# only a comment", "m.yml: error: the manifest is empty (`ffdl init` writes one to start from)"),
         ("--- ~\n", "m.yml: error: the manifest is empty (`ffdl init` writes one to start from)"),
+        (
+            b"PK\x03\x04\x14\x00\x80",
+            "m.yml: error: this is a zip archive, not a manifest (name the manifest first, then the model)",
+        ),
+        (
+            b"\x1f\x8b\x08\x00",
+            "m.yml: error: this is a gzip archive, not a manifest (name the manifest first, then the model)",
+        ),
         ("text", "m.yml:1:1: error: a manifest is a mapping of keys to values; this is one text"),
         ("- a\n", "m.yml:1:1: error: a manifest is a mapping of keys to values; this is a list"),
     ],
@@ -103,6 +111,21 @@ def test_aliases_that_nest_are_limited() -> None:
         ("a: >x\n  b\n", "the text after | or > must start on the next line"),
         ("a:\n  b: 1\n c: 2\n", "3:2: error: this line does not fit the lines above it"),
         ("a: 1\n}\n", "2:1: error: this line does not fit the lines above it"),
+        (
+            "a: b\n\n  # why\n   c: 1\n   d: 2\n",
+            "4:4: error: this line is indented further than line 1, which has its value already "
+            "(indent the keys of one block by the same number of blanks)",
+        ),
+        (
+            "f:\n  run:\n  pip install a\n  python b\n  time: 1\n",
+            "3:3: error: there is a key without its ':' (write `key: value`; if this is the text of `run` on line 2, "
+            "write `run: >` there and indent the text further)",
+        ),
+        ("a: *.py\n", "1:4: error: a value cannot start with '*' (put the whole value in quotes)"),
+        ("a: &&\n", "1:4: error: a value cannot start with '&' (put the whole value in quotes)"),
+        ("a: [\n", "a [ or { is opened and never closed"),
+        ("a: {{ bucket }}\n", "1:4: error: {{ starts a placeholder of a template that nobody has filled in"),
+        ("a: {{{{x}}}}\n", "1:4: error: {{ starts a placeholder"),
     ],
 )
 def test_yaml_errors_in_human_words(text: str, part: str) -> None:
@@ -191,3 +214,29 @@ def test_manifests_of_watson_machine_learning_are_sent_to_convert(key: str) -> N
         f"m.yml:2:1: error: {key}: this is a manifest of Watson Machine Learning, not of FfDL "
         "(convert it: ffdl convert)"
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (
+            "apiVersion: batch/v1\nkind: Job\nmetadata: {name: x}\nspec: {}\n",
+            "m.yml:1:13: error: apiVersion: this is an object of Kubernetes, not a manifest of a training job "
+            "(`ffdl init` writes one to start from)",
+        ),
+        (
+            "name: x\nmodel_identifier: y\nframework: {name: tensorflow, version: '1.5'}\ntrain: {trainable: true}\n",
+            "m.yml:2:19: error: model_identifier: this describes a model for a catalogue (MAX, Machine Learning "
+            "Exchange), not a training job (`ffdl init` writes a manifest; train.execution.command becomes "
+            "framework.command)",
+        ),
+    ],
+)
+def test_other_well_known_documents_are_named_in_one_line(text: str, line: str) -> None:
+    parsed = parse(text)
+    assert [str(f) for f in parsed.findings] == [line]
+
+
+def test_foreign_keys_beside_a_command_are_unknown_keys_only() -> None:
+    parsed = parse(MINIMAL + "apiVersion: v1\nkind: Job\nmodel_identifier: y\ntrain: {}\n")
+    assert parsed.spec is not None and len(warnings(parsed)) == 4

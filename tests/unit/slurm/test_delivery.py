@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
 from ffdl_slurm.delivery import deliver_controller, file_system
+
+from ffdl_batch.ports.scheduler import SchedulerUnreachable
 
 MOUNTS = """22 1 8:1 / / rw - ext4 /dev/sda1 rw
 30 22 0:40 / /home rw,relatime shared:5 - nfs4 filer:/home rw
@@ -29,3 +33,16 @@ def test_a_configured_interpreter_gets_one_file_that_it_can_run(tmp_path: Path) 
     assert len(archives) == 1 and archives[0].endswith(".pyz")
     ran = subprocess.run([sys.executable, *first.controller, "--help"], capture_output=True, text=True, check=True)
     assert "execute an attempt" in ran.stdout
+
+
+def test_threads_of_one_process_may_deliver_at_once(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        delivered = set(pool.map(lambda _: deliver_controller(str(tmp_path), "/opt/python3"), range(4)))
+    assert len(delivered) == 1
+    assert len(list((tmp_path / "controller").iterdir())) == 1
+
+
+def test_a_tree_that_cannot_be_written_is_tried_again_and_ends_no_job(tmp_path: Path) -> None:
+    (tmp_path / "controller").write_text("in the way")
+    with pytest.raises(SchedulerUnreachable, match="controller cannot be written below"):
+        deliver_controller(str(tmp_path), "/opt/python3")

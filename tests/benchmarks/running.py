@@ -1,0 +1,88 @@
+"""Benchmarks of jobs that run: how soon their phases are seen, and what a training costs through us."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks.bench import PLAIN_NAME, Bench
+from tests.benchmarks.figures import Figure
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "examples" / "digits"
+_IMAGE = "/shared/images/python-numpy.sif"
+_BARE = """\
+set -e
+out=$(mktemp -d "$PWD/bare-XXXXXX")
+export DATA_DIR=$PWD/digits/data/digits RESULT_DIR=$out CHECKPOINT_DIR=$out
+began=$(date +%s.%N)
+srun --quiet --job-name="$1" --gres=gpu:1 --cpus-per-task=1 --mem=512M --time=10 sh -c '
+  date +%s.%N >"$RESULT_DIR/learner"
+  apptainer exec --containall --bind "$PWD" --pwd "$PWD/digits/model" \\
+    --env DATA_DIR="$DATA_DIR",RESULT_DIR="$RESULT_DIR",CHECKPOINT_DIR="$CHECKPOINT_DIR" \\
+    "$0" python3 train.py --epochs 100 --hidden 256 >/dev/null
+  date +%s.%N >>"$RESULT_DIR/learner"' "$2"
+echo "$began $(date +%s.%N) $(tr '\\n' ' ' <"$out/learner")"
+cat "$out/result.json"
+"""
+
+
+def measure_phases(bench: Bench) -> list[Figure]:
+    """From the submission until a job is seen running and completed: by our client, and by a tight squeue loop."""
+    sights = [bench.node("see_phases", "m/0000.yml", "model") for _ in range(bench.knobs.sights)]
+    figures = []
+    for phase in ("running", "completed"):
+        for who in ("ffdl", "squeue"):
+            samples = [float(sight[who][phase]) for sight in sights]
+            figures.append(Figure("phases", f"submit to {phase} seen", who, "s", samples))
+        behind = [float(sight["ffdl"][phase]) - float(sight["squeue"][phase]) for sight in sights]
+        figures.append(Figure("phases", f"{phase} seen after squeue", "ffdl", "s", behind, "<= 3"))
+    return figures
+
+
+def measure_training(bench: Bench) -> list[Figure]:
+    """The digits example by bare ``srun apptainer exec`` and through us, taking turns."""
+    copy_example(bench)
+    bare, ours = [], []
+    for _ in range(bench.knobs.trainings):
+        bare.append(_train_bare(bench))
+        ours.append(_train_through_us(bench))
+    over = [100 * (o["learner"] / b["learner"] - 1) for b, o in zip(bare, ours, strict=True)]
+    figures = []
+    for part, what in (("training", "training loop"), ("learner", "container and training"), ("total", "total")):
+        figures.append(Figure("training", what, "ffdl", "s", [run[part] for run in ours]))
+        figures.append(Figure("training", what, "srun", "s", [run[part] for run in bare]))
+    figures.append(Figure("training", "learner over bare", "ffdl", "%", over, "<= 2"))
+    return figures
+
+
+def copy_example(bench: Bench) -> None:
+    """The example with its data, below the desk."""
+    if not (EXAMPLE / "data" / "digits").is_dir():
+        subprocess.run([sys.executable, str(EXAMPLE / "fetch_data.py")], check=True)
+    base = bench.desk.base
+    bench.desk.run("cp", "-r", "/opt/ffdl/src/docs/examples/digits", f"{base}/digits")
+
+
+def _train_bare(bench: Bench) -> dict[str, float]:
+    out = bench.desk.run("sh", "-c", _BARE, "sh", PLAIN_NAME, _IMAGE, timeout_s=300).stdout
+    times, _, result = out.partition("\n")
+    began, ended, learner_began, learner_ended = (float(word) for word in times.split())
+    training = float(json.loads(result)["seconds"])
+    return {"training": training, "learner": learner_ended - learner_began, "total": ended - began}
+
+
+def _train_through_us(bench: Bench) -> dict[str, float]:
+    argv = ["ffdl-submit", "--parsable", "--wait", "digits/manifest.yml", "digits/model"]
+    (total,) = bench.time(1, ours=argv)["ours"]
+    job = bench.desk.jobs()[0]
+    attempt = bench.desk.host_path(f"{job['job_dir']}/attempt-{job['attempt']}")
+    moments: dict[str, float] = {}
+    for path in attempt.glob("events/node-*.jsonl"):
+        events: list[dict[str, Any]] = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        moments |= {event["kind"]: float(event["at"]) for event in events if event["kind"].startswith("learner_")}
+    result = json.loads((bench.desk.host_path(job["results"]) / "result.json").read_text(encoding="utf-8"))
+    learner = moments["learner_ended"] - moments["learner_started"]
+    return {"training": float(result["seconds"]), "learner": learner, "total": total}

@@ -1,0 +1,67 @@
+"""The daemon at rest: what it costs while many jobs are alive and nothing happens."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from tests.benchmarks.bench import Bench, Knobs
+from tests.benchmarks.figures import Figure
+from tests.cluster.rig import Cluster
+from tests.proof.desk import Desk
+
+SETTLE_S = 10.0
+_COUNTING = """\
+#!/bin/sh
+echo "$(date +%s.%N)" >>"{base}/squeue-calls"
+exec /usr/bin/squeue "$@"
+"""
+
+
+def measure_standing(cluster: Cluster, desk: Desk, knobs: Knobs) -> list[Figure]:
+    """Processor time and memory of a daemon with held jobs in Slurm, its children included, and its squeue calls."""
+    base = desk.base
+    desk.write({f"{base}/bin/squeue": _COUNTING.format(base=base)})
+    desk.run("chmod", "+x", f"{base}/bin/squeue")
+    bench = Bench(cluster, desk, knobs)
+    bench.prepare()
+    bench.node("drain", *bench.manifests(knobs.live_jobs), "model")
+    time.sleep(SETTLE_S)
+    pid = desk.host_pid()
+    if pid is None:
+        raise RuntimeError(f"the daemon at {base} ended while {knobs.live_jobs} jobs were alive")
+    before, calls_before, resident = cpu_seconds(pid), calls(desk), []
+    began = time.monotonic()
+    while time.monotonic() - began < knobs.seconds:
+        time.sleep(min(1.0, knobs.seconds))
+        resident.append(resident_mib(pid))
+    elapsed = time.monotonic() - began
+    after = cpu_seconds(pid)
+    own, children = (100 * (after[kind] - before[kind]) / elapsed for kind in (0, 1))
+    what = f"{knobs.live_jobs} live jobs"
+    return [
+        Figure(what, "daemon itself, of one core", "ffdl", "%", [own], "< 1"),
+        Figure(what, "its squeue and sacct, of one core", "ffdl", "%", [children]),
+        Figure(what, "resident memory", "ffdl", "MiB", resident, "< 300"),
+        Figure(what, "squeue calls", "ffdl", "1/min", [60 * (calls(desk) - calls_before) / elapsed], "one an interval"),
+    ]
+
+
+def calls(desk: Desk) -> int:
+    """How often the daemon asked squeue so far."""
+    path = desk.host_path(f"{desk.base}/squeue-calls")
+    return len(path.read_text(encoding="utf-8").splitlines()) if path.exists() else 0
+
+
+def cpu_seconds(pid: int) -> tuple[float, float]:
+    """Processor time of a process, and of its children that have ended (proc(5), fields 14 to 17 of stat)."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    ticks = os.sysconf("SC_CLK_TCK")
+    return (int(fields[11]) + int(fields[12])) / ticks, (int(fields[13]) + int(fields[14])) / ticks
+
+
+def resident_mib(pid: int) -> float:
+    """Resident memory now."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="utf-8").split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20

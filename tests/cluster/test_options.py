@@ -1,0 +1,295 @@
+"""sbatch's options mean to ffdl-submit what they mean to sbatch; what a dry run prints is what is sent."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.cluster.people import Person
+from tests.cluster.rig import Cluster
+
+RESERVATION = "rigtomorrow"
+FEATURE = "rigfast"
+COMMENT = "it's $(touch canary) \"quoted\" %j #not-a-comment"
+LONG = (
+    "--time=0-00:02:00",
+    "--partition=main,short",
+    "--account=ffdl",
+    "--qos=high",
+    f"--constraint={FEATURE}",
+    f"--reservation={RESERVATION}",
+    "--nodelist=n1",
+    "--exclude=n2",
+    "--gres=gpu:v100:2",
+    "--cpus-per-task=3",
+    "--mem=300M",
+    "--begin=2040-01-01T12:34:00",
+    "--requeue",
+    "--signal=USR1@90",
+    "--mail-type=END,FAIL",
+    "--mail-user=alice@example.org",
+    f"--comment={COMMENT}",
+    "--hold",
+)
+SHORT = ("-t", "90", "-p", "main", "-A", "ffdl", "-q", "normal", "-C", FEATURE, "-w", "n1", "-x", "n2,n3", "-c", "2",
+         "-b", "2041-02-03", "-H", "--no-requeue")  # fmt: skip
+SAME = (
+    "Account", "Comment", "CPUs/Task", "Dependency", "DerivedExitCode", "EligibleTime", "ExcNodeList", "Features",
+    "JobState", "MailType", "MailUser", "MinCPUsNode", "MinMemoryNode", "MinTmpDiskNode", "Nice", "NtasksPerN:B:S:C",
+    "NumCPUs", "NumNodes", "NumTasks", "OverSubscribe", "Partition", "Priority", "QOS", "Reason", "ReqNodeList",
+    "ReqTRES", "Requeue", "Reservation", "StartTime", "TimeLimit", "TimeMin", "TresPerNode", "UserId",
+)  # fmt: skip
+"""Fields of ``scontrol show job`` that depend on what was asked for alone; those of 26.05 that a job may have."""
+REPORT = "python3 -c 'import json, os; print(\"ENV\" + json.dumps(dict(os.environ)))'"
+SHELL = {
+    "MARK_A": "first 'quoted' $(touch canary)",
+    "MARK_B": "second",
+    # Users of Apptainer have these in their profiles; they steer the container runtime and are no learner's business.
+    "APPTAINER_CACHEDIR": "/home/alice/.apptainer-cache",
+    "SLURM_JOB_ID": "1",
+    "SBATCH_DEBUG": "0",
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def site(cluster: Cluster) -> Iterator[None]:
+    """A feature and a reservation to ask for."""
+    set_feature = ["scontrol", "update", "NodeName=n1"]
+    cluster.run("ctl", [*set_feature, f"AvailableFeatures={FEATURE}", f"ActiveFeatures={FEATURE}"])
+    made = ["scontrol", "create", f"ReservationName={RESERVATION}", "StartTime=2040-01-01", "Duration=1-0",
+            "Users=alice", "Nodes=n1"]  # fmt: skip
+    cluster.run("ctl", made)
+    yield
+    cluster.run("ctl", ["scancel", "-u", "alice", "--state=PENDING"])
+    cluster.run("ctl", ["scontrol", "delete", f"ReservationName={RESERVATION}"])
+    cluster.run("ctl", [*set_feature, "AvailableFeatures=", "ActiveFeatures="])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def signalled(alice: Person, site: None) -> str:
+    """A job that gets its signal some time before its limit of a minute; Slurm looks every half minute."""
+    command = "trap 'echo signalled; exit 0' USR1; echo ready; while :; do sleep 0.2; done"
+    return alice.start("signalled", command, "--time=1", "--signal=USR1@45")
+
+
+@pytest.fixture(scope="module")
+def exported(alice: Person, signalled: str) -> dict[str, str]:
+    """Jobs that print their environment, by the value of --export; all submitted from the same shell."""
+    model = alice.model("empty", {"README": "nothing here\n"})
+    manifest = alice.manifest("environment", REPORT)
+    texts = ("", "NONE", "ALL", "MARK_A,EXTRA=a=b c,UNSET_HERE")
+    argv = ["ffdl-submit", "--parsable"]
+    return {
+        text: alice.run(*argv, *([f"--export={text}"] if text else []), manifest, model, env=SHELL).stdout.strip()
+        for text in texts
+    }
+
+
+@pytest.fixture(scope="module")
+def parent(alice: Person, exported: dict[str, str]) -> tuple[str, str]:
+    """A held job of ours and a held job of sbatch's, to depend on: a training id, and both native ids."""
+    ours = alice.start("parent", "true", "--hold")
+    native = alice.run("sbatch", "--parsable", "--hold", "--wrap=true").stdout.strip()
+    assert alice.until(ours, {"QUEUED"})["native_id"]
+    return ours, native
+
+
+def compare(alice: Person, ours: tuple[str, ...], theirs: tuple[str, ...]) -> dict[str, str]:
+    """Submit with both commands; the fields of our job, equal to sbatch's."""
+    job_id = alice.start("options", "true", *ours)
+    plain = ["--nodes=1", "--ntasks=1", "--ntasks-per-node=1", "--wrap=true"]
+    native = alice.run("sbatch", "--parsable", *theirs, *plain).stdout.strip()
+    job = alice.until(job_id, {"QUEUED"})
+    expected, found = alice.batch_fields(native), alice.batch_fields(job["native_id"])
+    assert {name: found.get(name) for name in SAME} == {name: expected.get(name) for name in SAME}
+    assert found["JobName"] == f"{job_id}-1"
+    return found
+
+
+def test_long_options(alice: Person, parent: tuple[str, str]) -> None:
+    ours, native = parent
+    base = alice.show(ours)["native_id"]
+    given = (*LONG, f"--dependency=afterany:{ours},afterok:{native}")
+    fields = compare(alice, given, (*LONG, f"--dependency=afterany:{base},afterok:{native}"))
+    assert fields["Dependency"] == f"afterany:{base}(unfulfilled),afterok:{native}(unfulfilled)"
+    assert (fields["JobState"], fields["Priority"], fields["Requeue"]) == ("PENDING", "0", "1")
+    assert (fields["Partition"], fields["Account"], fields["QOS"]) == ("main,short", "ffdl", "high")
+    assert (fields["ReqNodeList"], fields["ExcNodeList"], fields["Features"]) == ("n1", "n2", FEATURE)
+    assert (fields["TresPerNode"], fields["CPUs/Task"]) == ("gres/gpu:v100:2", "3")
+    assert (fields["MinMemoryNode"], fields["TimeLimit"]) == ("300M", "00:02:00")
+    assert (fields["MailUser"], fields["MailType"]) == ("alice@example.org", "END,FAIL")
+    assert (fields["Comment"], fields["EligibleTime"]) == (COMMENT, "2040-01-01T12:34:00")
+    assert fields["Reservation"] == RESERVATION
+
+
+def test_short_options(alice: Person, parent: tuple[str, str]) -> None:
+    ours, _ = parent
+    base = alice.show(ours)["native_id"]
+    # What the manifest asks for besides (256 MiB, one GPU) is said to sbatch too; -G counts per learner here.
+    theirs = (*SHORT, "--mem=256M", "--gres=gpu:v100:2", "-d", f"after:{base}")
+    fields = compare(alice, (*SHORT, "-G", "v100:2", "-d", f"after:{ours}", "-J", "my name"), theirs)
+    assert (fields["TimeLimit"], fields["Requeue"], fields["QOS"]) == ("01:30:00", "0", "normal")
+    assert fields["Dependency"] == f"after:{base}(unfulfilled)"
+
+
+def test_the_name_of_the_job_is_the_users(alice: Person) -> None:
+    job_id = alice.start("in the manifest", "true", "--hold", "-J", "on the command line")
+    assert alice.show(job_id)["name"] == "on the command line"
+    assert alice.show(job_id)["sources"]["name"] == "command line"
+
+
+def test_sbatchs_variables_fill_what_the_manifest_leaves_out(alice: Person) -> None:
+    model, manifest = alice.model("empty", {"README": "nothing here\n"}), alice.manifest("variables", "true")
+    env = {"SBATCH_PARTITION": "short", "SBATCH_TIMELIMIT": "1:30", "SBATCH_GRES": "gpu:4", "SBATCH_QOS": "high"}
+    argv = ["ffdl-submit", "--parsable", "--hold", "--qos=normal", manifest, model]
+    job = alice.until(alice.run(*argv, env=env).stdout.strip(), {"QUEUED"})
+    fields = alice.batch_fields(job["native_id"])
+    # The manifest names one GPU and wins over the variable; --qos wins over both.
+    found = tuple(fields[name] for name in ("Partition", "TimeLimit", "TresPerNode", "QOS"))
+    assert found == ("short", "00:02:00", "gres/gpu:1", "normal")
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        (["--nodes=2"], "--nodes"),
+        (["-N", "2"], "-N (--nodes)"),
+        (["--ntasks", "4"], "--ntasks"),
+        (["-a", "1-3"], "-a (--array)"),
+        (["--wrap=true"], "--wrap"),
+        (["--error=x"], "--error"),
+        (["-D", "/tmp"], "-D (--chdir)"),
+        (["--exclusive"], "--exclusive"),
+        (["--uid=0"], "--uid"),
+    ],
+)
+def test_other_options_are_refused_by_name(alice: Person, given: list[str], named: str) -> None:
+    queue = alice.queue()
+    model, manifest = alice.model("empty", {"README": "nothing here\n"}), alice.manifest("refused", "true")
+    done = alice.run("ffdl-submit", *given, manifest, model, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"sbatch's {named} is not taken: " in done.stderr
+    assert alice.queue() == queue
+
+
+def test_output_is_the_batch_scripts_file_from_where_the_command_is_given(alice: Person) -> None:
+    model, manifest = alice.model("empty", {"README": "nothing here\n"}), alice.manifest("output", "echo in the file")
+    alice.run("mkdir", "-p", "with blank")
+    argv = ["ffdl-submit", "--parsable", "--output=out-%j.txt", manifest, model]
+    job = alice.finish(alice.run(*argv, cwd=f"{alice.home}/with blank").stdout.strip())
+    assert job["state"] == "COMPLETED", job
+    assert "in the file\n" in alice.read(f"{alice.home}/with blank/out-{job['native_id']}.txt")
+
+
+# ------------------------------------------------------------------------------------------------ dry run
+
+
+def sections(text: str) -> dict[str, str]:
+    """A printed plan by its headings."""
+    parts = re.split(r"^### (.*)\n", text, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+@pytest.fixture(scope="module")
+def pair(alice: Person, signalled: str) -> tuple[dict[str, str], dict[str, Any]]:
+    """What a dry run printed, with the id of the job that was submitted after it, and that job."""
+    nasty = "echo \"it's {x} $HOME %j\"\n" + REPORT
+    model, manifest = alice.model("empty", {"README": "nothing here\n"}), alice.manifest("dry", nasty)
+    argv = ["ffdl-submit", "--export=MARK_A,MARK_B", "--time=3", "--comment", COMMENT, "-w", "n2"]
+    trees = ("find", f"{alice.state}/jobs", f"{alice.state}/models")
+    before = (alice.queue(), alice.run(*trees).stdout, alice.run("ffdl", "list", "--json").stdout)
+    dry = alice.run(*argv, "--dry-run", manifest, model, env=SHELL)
+    after = (alice.queue(), alice.run(*trees).stdout, alice.run("ffdl", "list", "--json").stdout)
+    assert [len(before[1]), *before[::2]] == [len(after[1]), *after[::2]]
+    job = alice.finish(alice.run(*argv, "--parsable", manifest, model, env=SHELL).stdout.strip())
+    assert job["state"] == "COMPLETED", job
+    (placeholder,) = set(re.findall(r"training-[0-9a-z]{9}", dry.stdout))
+    return sections(dry.stdout.replace(placeholder, job["id"])), job
+
+
+def test_a_dry_run_prints_the_files_that_are_sent(
+    alice: Person, pair: tuple[dict[str, str], dict[str, Any]]
+) -> None:
+    printed, job = pair
+    attempt = f"{job['job_dir']}/attempt-1"
+    assert printed["batch script"] == alice.read(f"{attempt}/script.sh")
+    assert printed["file launch.json (mode 0600)"] == alice.read(f"{attempt}/launch.json")
+    assert printed["file environment.json (mode 0600)"] == alice.read(f"{attempt}/environment.json")
+
+
+def test_a_dry_run_prints_the_command_and_script_that_slurm_got(
+    alice: Person, pair: tuple[dict[str, str], dict[str, Any]]
+) -> None:
+    printed, job = pair
+    (sent,) = alice.sacct(job["native_id"], "SubmitLine")
+    assert printed["submit command"] == f"{sent}\n"
+    assert printed["batch script"] == alice.run("scontrol", "write", "batch_script", job["native_id"], "-").stdout
+
+
+def test_a_dry_run_prints_the_learners_argv_and_environment(
+    alice: Person, pair: tuple[dict[str, str], dict[str, Any]]
+) -> None:
+    printed, job = pair
+    launch = json.loads(alice.read(f"{job['job_dir']}/attempt-1/launch.json"))
+    (argv,) = [text for title, text in printed.items() if title.startswith("learner command")]
+    split = alice.run("bash", "-c", f'args=({argv}); printf "%s\\0" "${{args[@]}}"').stdout.split("\0")[:-1]
+    assert split == launch["learner"]["argv"]
+    line = next(line for line in alice.logs(job["id"]).splitlines() if line.startswith("ENV"))
+    seen = json.loads(line.removeprefix("ENV"))
+    promised = alice.run("bash", "-c", f'env -i {printed["environment"].replace(chr(10), " ")} env -0').stdout
+    for name, _, value in (entry.partition("=") for entry in promised.split("\0")[:-1]):
+        assert seen[name] == value or re.search(r"\{\w+\}", value), (name, value, seen.get(name))
+    assert seen["MARK_A"] == SHELL["MARK_A"]
+
+
+def test_test_only_says_what_sbatch_says_and_submits_nothing(alice: Person, pair: object) -> None:
+    model, manifest = alice.model("empty", {"README": "nothing here\n"}), alice.manifest("trial", "true")
+    before = (alice.queue(), alice.run("ffdl", "list", "--json").stdout)
+    done = alice.run("ffdl-submit", "-Q", "--test-only", manifest, model)
+    assert done.stdout == ""
+    sentence = r"ffdl-submit: Job \d+ to start at \S+ a? ?using 1 processors on nodes n[123] in partition main\n"
+    assert re.fullmatch(sentence, done.stderr), done.stderr
+    assert (alice.queue(), alice.run("ffdl", "list", "--json").stdout) == before
+    refused = alice.run("ffdl-submit", "--test-only", "--account=nobodys", manifest, model, check=False)
+    assert refused.returncode == 78 and "Invalid account" in refused.stderr
+
+
+# ------------------------------------------------------------------------------------------ what learners see
+
+
+@pytest.fixture(scope="module")
+def environments(alice: Person, exported: dict[str, str], parent: object) -> dict[str, dict[str, str]]:
+    """The environment that each learner saw."""
+    found = {}
+    for text, job in zip(exported, alice.finish_all(list(exported.values())), strict=True):
+        assert job["state"] == "COMPLETED", (text, job)
+        line = next(line for line in alice.logs(job["id"]).splitlines() if line.startswith("ENV"))
+        found[text] = json.loads(line.removeprefix("ENV"))
+    return found
+
+
+@pytest.mark.parametrize("text", ["", "NONE"])
+def test_without_export_nothing_of_the_shell_travels(environments: dict[str, dict[str, str]], text: str) -> None:
+    assert not {"MARK_A", "MARK_B"} & environments[text].keys()
+
+
+def test_export_all(environments: dict[str, dict[str, str]]) -> None:
+    seen = environments["ALL"]
+    assert (seen["MARK_A"], seen["MARK_B"]) == (SHELL["MARK_A"], SHELL["MARK_B"])
+    assert seen.get("APPTAINER_CACHEDIR") is None and seen.get("SLURM_JOB_ID") is None
+
+
+def test_export_of_a_list(environments: dict[str, dict[str, str]]) -> None:
+    seen = environments["MARK_A,EXTRA=a=b c,UNSET_HERE"]
+    assert (seen["MARK_A"], seen["EXTRA"]) == (SHELL["MARK_A"], "a=b c")
+    assert "MARK_B" not in seen and "UNSET_HERE" not in seen
+
+
+def test_signal_reaches_the_learner_before_the_limit(alice: Person, signalled: str) -> None:
+    job = alice.finish(signalled)
+    assert alice.logs(signalled).splitlines()[-1] == "signalled"
+    assert job["state"] == "COMPLETED", job

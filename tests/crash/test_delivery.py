@@ -1,0 +1,142 @@
+"""Submissions that get lost, land late, land twice, hang or answer nonsense: one execution each time."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.controller.head import EXIT_CLAIMED_BY_ANOTHER
+from tests.crash.conftest import MakeWorld
+from tests.crash.world import Findings, World, WorldOptions
+
+
+@pytest.mark.parametrize("fault", ["lose_reply", "banner", "garbage", "silent", "down"])
+def test_a_spoilt_answer_of_sbatch(world: World, fault: str) -> None:
+    world.spoil("sbatch", fault)
+    life = world.recover("--submit", "1")
+    assert world.examine(life.acknowledged) == Findings(), world.diagnosis()
+    assert len(world.accepted()) == 1
+    tries = len(world.calls("sbatch"))
+    assert tries == (1 if fault in ("lose_reply", "banner") else 2)
+
+
+def test_an_sbatch_that_hangs_after_it_was_accepted(make_world: MakeWorld) -> None:
+    world = make_world(WorldOptions(timeout_s=1.5))
+    world.spoil("sbatch", "hang")
+    life = world.recover("--submit", "1")
+    assert world.examine(life.acknowledged) == Findings(), world.diagnosis()
+    assert len(world.calls("sbatch")) == 1
+
+
+def test_death_while_sbatch_runs(world: World) -> None:
+    """sbatch outlives the daemon; the next one waits for it and reads what it was told."""
+    began = world.base / "began"
+    world.wrap("sbatch", f'touch {began}; sleep 1; exec "$FAKE" "$@"')
+    life = world.live("--submit", "1")
+    victim = world.begin("--deploy")
+    world.wait(began.exists, "the start of sbatch")
+    victim.kill()
+    assert victim.wait() == -signal.SIGKILL
+    world.recover()
+    assert world.examine(life.acknowledged) == Findings(), world.diagnosis()
+    assert len(world.calls("sbatch")) == 1
+
+
+def test_a_request_that_lands_late_is_awaited(make_world: MakeWorld) -> None:
+    world = make_world(WorldOptions(life_s=8))
+    world.spoil("sbatch", "late")
+    life = world.recover("--submit", "1")
+    assert world.examine(life.acknowledged) == Findings(), world.diagnosis()
+    assert (len(world.calls("sbatch")), len(world.accepted())) == (1, 1)
+
+
+def test_a_request_that_lands_after_its_credentials_life_executes_nothing(make_world: MakeWorld) -> None:
+    """The site said that nothing lands so late; the claim holds even where that is wrong."""
+    world = make_world(WorldOptions(life_s=0.1, work_s=2))
+    began = world.base / "began"
+    late = world.base / "late.py"
+    late.write_text(LATE)
+    world.wrap("sbatch", f'[ -e {began} ] && exec "$FAKE" "$@"; touch {began}; exec python3 {late} "$FAKE" "$@"')
+    life = world.recover("--submit", "1")
+    world.wait(lambda: len(world.accepted()) == 2, "the late landing")
+    world.wait(lambda: all(job["state"] in ("COMPLETED", "FAILED", "CANCELLED") for job in world.accepted()), "the end")
+    assert world.examine(life.acknowledged) == Findings(), world.diagnosis()
+
+
+def test_one_submission_delivered_twice_at_once(make_world: MakeWorld) -> None:
+    world = make_world(WorldOptions(work_s=1))
+    world.spoil("sbatch", "twice")
+    life = world.recover("--submit", "1")
+    assert world.examine(life.acknowledged) == Findings(), world.diagnosis()
+    (row,) = world.jobs()
+    first, second = world.accepted()
+    kept, other = (first, second) if row.native_id == first["id"] else (second, first)
+    assert kept["state"] == "COMPLETED"
+    # The claim turned the other away, or it was cancelled before it got that far.
+    assert other["state"] == "CANCELLED" or other["exit"] == f"{EXIT_CLAIMED_BY_ANOTHER}:0"
+
+
+def test_of_two_that_wait_one_is_kept_and_one_cancelled(world: World) -> None:
+    world.spoil("sbatch", "twice")
+    world.hold()
+    life = world.die("--submit", "1", "--deploy", "--die-at", "submitted")
+    assert world.live("--deploy").returncode == 0
+    first, second = world.accepted()
+    assert (first["state"], second["state"]) == ("PENDING", "CANCELLED")
+    assert world.jobs()[0].native_id == first["id"]
+    world.release()
+    world.recover()
+    assert world.examine(life.acknowledged) == Findings(), world.diagnosis()
+
+
+def test_the_copy_that_runs_is_the_job_whichever_was_known_first(world: World) -> None:
+    """The copy that we know is kept waiting; the other one claims the attempt, and is followed to its end."""
+    world.hold()
+    life = world.live("--submit", "1", "--deploy")
+    (known,) = world.accepted()
+    (script,) = (world.state / "jobs").glob("*/attempt-1/script.sh")
+    world.suspend_runner(known["id"])
+    world.release()
+    by_hand = world.command("sbatch", "--parsable", str(script)).strip()
+    world.recover()
+    assert world.examine(life.acknowledged) == Findings(), world.diagnosis()
+    assert world.jobs()[0].native_id == by_hand
+    assert {job["id"]: job["state"] for job in world.accepted()} == {known["id"]: "CANCELLED", by_hand: "COMPLETED"}
+
+
+def test_without_the_claim_the_check_finds_two_executions(make_world: MakeWorld, tmp_path: Path) -> None:
+    """The counter-check: the nodes' interpreter is one that switches the claim off, and with it the guards that only
+    work between copies on one machine."""
+    python = tmp_path / "python-without-claim"
+    python.write_text(WITHOUT_CLAIM)
+    python.chmod(0o755)
+    world = make_world(WorldOptions(work_s=1, python=str(python)))
+    world.spoil("sbatch", "twice")
+    life = world.recover("--submit", "1")
+    world.wait(lambda: len(world.runs()) > 0 and max(world.runs().values()) > 1, "the second execution")
+    assert world.examine(life.acknowledged).doubled == life.acknowledged
+
+
+# The request is under way for three seconds, longer than the second submission takes.
+LATE = """\
+import subprocess, sys
+subprocess.Popen(["sh", "-c", 'sleep 3; exec "$@"', "sh", *sys.argv[1:]], stdout=subprocess.DEVNULL,
+                 stderr=subprocess.DEVNULL, start_new_session=True)
+sys.exit("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation")
+"""
+WITHOUT_CLAIM = textwrap.dedent(f"""\
+    #!{sys.executable}
+    import sys
+    at = next(n for n, word in enumerate(sys.argv) if word.endswith(".pyz"))
+    sys.path.insert(0, sys.argv[at])
+    from ffdl_batch.controller import claim, orphans
+    claim.claim_attempt = lambda attempt, native_id: claim.Claim(1, {{}})
+    orphans.living_controller = lambda events: 0
+    orphans.end_learners = lambda events, value: None
+    from ffdl_batch.controller.__main__ import main
+    sys.exit(main(sys.argv[at + 1:]))
+    """)

@@ -1,0 +1,1 @@
+"""Proofs: whole runs on the real cluster, judged by programs that recompute everything themselves."""
