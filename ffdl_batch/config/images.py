@@ -23,7 +23,7 @@ def known_frameworks(settings: Settings) -> dict[str, tuple[str, ...]]:
 def resolve_image(settings: Settings, framework: Framework) -> str:
     """An absolute SIF path or a reference with a scheme; raises :class:`UnknownImage`."""
     location = framework.image_location
-    if location is not None:  # AISphere's dialect: registry/namespace/name:version
+    if location is not None and location.registry:  # AISphere's dialect: registry/namespace/name:version
         parts = (location.registry, location.namespace, framework.name)
         return f"docker://{'/'.join(part for part in parts if part)}:{framework.version}"
     images = settings.frameworks.get(framework.name)

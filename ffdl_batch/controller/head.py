@@ -16,7 +16,15 @@ from ffdl_batch.controller.location import controller_path, own_argv
 from ffdl_batch.controller.log_tail import tail
 from ffdl_batch.controller.orphans import end_learners, living_controller, mark
 from ffdl_batch.controller.outcome import Conclusion, conclude, exit_status, may_run_again
-from ffdl_batch.controller.processes import hold_signals, identity, next_signal, read_process, release_signals, send
+from ffdl_batch.controller.processes import (
+    FORWARDED,
+    hold_signals,
+    identity,
+    next_signal,
+    read_process,
+    release_signals,
+    send,
+)
 from ffdl_batch.controller.siblings import read_events
 from ffdl_batch.domain.codec import CodecError, from_plain, to_plain
 from ffdl_batch.domain.events import HEAD, Event, EventKind, FinalRecord, Outcome, Phase, merge, node_source
@@ -148,6 +156,9 @@ class Head:
             # A step's processes get the scheduler's signals from the scheduler itself.
             if self.node_pid and number in (signal.SIGTERM, signal.SIGINT, signal.SIGURG):
                 send(self.node_pid, number)
+            # One for the batch script alone (sbatch's --signal=B:...) is meant for the training; srun passes it on.
+            elif number in FORWARDED:
+                send(process.pid if process else adopted, number)
             self._enforce_limit()
 
     def _start_step(self) -> "subprocess.Popen[bytes]":

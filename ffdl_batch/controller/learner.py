@@ -100,6 +100,10 @@ class Learner:
         self.asked = self.asked or reason
         return deliver(self.pid, self._inner_pid(), number)
 
+    def pass_on(self, number: int) -> None:
+        """A signal that the user asked for, to whoever in the learner catches it. It asks for nothing of ours."""
+        deliver(self.pid, self._inner_pid(), number)
+
     def terminate(self, reason: str, wait_s: float) -> None:
         """Begin to end it: TERM, and KILL after `wait_s` seconds. The first reason stays.
 

@@ -11,9 +11,9 @@ from typing import Dict, List, Mapping, Optional, Set
 
 from ffdl_batch.domain.events import Scalar
 
-HANDLED = frozenset(
-    {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGURG, signal.SIGCHLD, signal.SIGUSR1, signal.SIGUSR2}
-)
+FORWARDED = frozenset({signal.SIGHUP, signal.SIGQUIT, signal.SIGALRM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU})
+"""Signals that mean nothing to controllers: a user asked for them, and they go on to the learners."""
+HANDLED = FORWARDED | {signal.SIGTERM, signal.SIGINT, signal.SIGURG, signal.SIGCHLD}
 """Signals that controllers take one at a time from :func:`next_signal`; none interrupts anything else."""
 
 

@@ -15,7 +15,7 @@ from ffdl_batch.controller.journal import Journal
 from ffdl_batch.controller.learner import Ending, Learner
 from ffdl_batch.controller.log_tail import tail
 from ffdl_batch.controller.phases import PhaseFiles
-from ffdl_batch.controller.processes import adopt_orphans, end_strays, identity, next_signal
+from ffdl_batch.controller.processes import FORWARDED, adopt_orphans, end_strays, identity, next_signal
 from ffdl_batch.controller.seats import Seats
 from ffdl_batch.controller.watch import Echo, Watch
 from ffdl_batch.domain.events import EventKind, Scalar
@@ -91,6 +91,9 @@ class Supervisor:
                 self._end_all("term", self.launch.limits.kill_wait_s * OUTSIDE_SHARE)
             elif number == signal.SIGURG:
                 self._halt("halt")
+            elif number in FORWARDED:
+                for learner in self.learners.values():
+                    learner.pass_on(number)
             number = next_signal(0.0)
 
     def _obey_cells(self) -> None:

@@ -25,8 +25,21 @@ _SECRET_VARIABLE = re.compile(r"(^|_)(PASSWORD|PASSWD|SECRET|TOKEN|API_?KEY|ACCE
 
 
 def note_differences(root: Mapping, manifest: ManifestBlock, defaults: Defaults, log: FindingLog) -> None:
-    """Report on a manifest whose every single value is right."""
-    _memory(root, manifest, defaults, log)
+    """Report on a manifest whose every single value is right.
+
+    Amounts are compared with FfDL's only in manifests that FfDL could have run: `batch` is ours, and who writes it
+    asks for what stands there.
+    """
+    batch = root.get("batch")
+    for_ffdl = not isinstance(batch, Mapping) or bool(batch.origin.option)
+    if manifest.memory is None:
+        theirs = "; FfDL gave 512 MB" if for_ffdl else ""
+        size = format_size(defaults.memory_bytes)
+        log.note((), f"memory is not given: the site's {size} for each learner{theirs}")
+    elif for_ffdl:
+        _memory(root, manifest.memory, log)
+    if for_ffdl and manifest.gpus and not manifest.gpu_type:
+        log.note(("gpus",), "gpu_type is not given: any type will do; FfDL took nvidia-TeslaK80")
     _numbers(root, manifest, log)
     if manifest.framework.image_tag:
         log.note(
@@ -45,8 +58,7 @@ def check_framework(manifest: ManifestBlock, defaults: Defaults, log: FindingLog
     """The framework must be among the site's, where the site's are known."""
     known = defaults.known_frameworks
     framework = manifest.framework
-    if framework.image_location is not None:
-        _check_location(framework.image_location, log)
+    if framework.image_location is not None and _places_image(framework.image_location, log):
         return
     if known is None or framework.name == "custom":
         return
@@ -60,12 +72,16 @@ def check_framework(manifest: ManifestBlock, defaults: Defaults, log: FindingLog
         log.error(("framework", "version"), message, f"known are {', '.join(versions)}")
 
 
-def _check_location(location: ImageLocationBlock, log: FindingLog) -> None:
-    """A dialect's private image: its place says which one it is, so the framework's name is free."""
+def _places_image(location: ImageLocationBlock, log: FindingLog) -> bool:
+    """Whether a dialect's private image is meant: registry/namespace/name:version, so that any name will do."""
     place = ("framework", "image_location")
     if not location.registry:
-        cure = "write registry: and the host that holds the image, as registry.example.org"
-        log.error(place, "registry is not set", cure)
+        log.warning(place, "registry is not set, so this is ignored", "write registry: and the host that has the image")
+        return False
+    if location.access_token:
+        message = "the image is pulled with your own login to the registry, not with this token"
+        log.warning((*place, "access_token"), message, f"run: apptainer registry login docker://{location.registry}")
+    return True
 
 
 def _right_name(framework: FrameworkBlock, known: list[str]) -> str:
@@ -89,33 +105,23 @@ def ffdl_memory(text: str) -> int | None:
     return round((round(megabytes, 2) if unit == "mib" else megabytes) * 1024 * 1024)
 
 
-def _memory(root: Mapping, manifest: ManifestBlock, defaults: Defaults, log: FindingLog) -> None:
+def _memory(root: Mapping, memory: int, log: FindingLog) -> None:
     node = root.get("memory")
-    if manifest.memory is None:
-        log.note(
-            (),
-            f"memory is not given: the site's {format_size(defaults.memory_bytes)} for each learner; FfDL gave 512 MB",
-        )
-        return
     if not isinstance(node, Scalar) or node.origin.option:
         return
     theirs = ffdl_memory(node.text)
-    size = f"{manifest.memory:,} bytes"
+    size = f"{memory:,} bytes"
     if theirs is None:
         log.warning(("memory",), f"FfDL did not understand {shown(node.text)} and gave 512 MB; here it is {size}")
-    elif theirs != manifest.memory:
-        message = f"{node.text.strip()} is {size} here; FfDL gave {theirs:,}"
-        log.note(
-            ("memory",), message, f"write {-(-theirs // 1000**2)}MB for as much" if theirs > manifest.memory else ""
-        )
+    elif theirs != memory:
+        cure = f"write {-(-theirs // 1000**2)}MB for as much" if theirs > memory else ""
+        log.note(("memory",), f"{node.text.strip()} is {size} here; FfDL gave {theirs:,}", cure)
 
 
 def _numbers(root: Mapping, manifest: ManifestBlock, log: FindingLog) -> None:
     if manifest.gpus is not None and manifest.gpus != int(manifest.gpus):
         message = f"FfDL cut this to {int(manifest.gpus)} GPUs; here it asks for a share of a GPU"
         log.warning(("gpus",), message, "backends without shares refuse it; write a whole number then")
-    if manifest.gpus and not manifest.gpu_type:
-        log.note(("gpus",), "gpu_type is not given: any type will do; FfDL took nvidia-TeslaK80")
     for key in ("cpus", "gpus", "learners"):
         node = find(root, (key,))
         if isinstance(node, Scalar) and is_octal(node.text):

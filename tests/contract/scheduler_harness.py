@@ -17,8 +17,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ffdl_slurm.adapter import SlurmScheduler
-
 from ffdl_batch.domain.events import EventKind, decode_events
 from ffdl_batch.domain.job import JobId, attempt_token, new_job_id
 from ffdl_batch.domain.jobdir import AttemptDir, Root
@@ -26,6 +24,7 @@ from ffdl_batch.domain.observation import NativeId, Observation, Phase
 from ffdl_batch.domain.spec import BatchOptions, Framework, JobSpec, Resources
 from ffdl_batch.ports.registry import AdapterContext, create_adapter
 from ffdl_batch.ports.scheduler import BackendFacts, LaunchPlan, LaunchRequest, Scheduler
+from ffdl_slurm.adapter import SlurmScheduler
 
 WAIT_S = 30.0
 FAKES = Path(__file__).parents[1] / "fakes" / "bin"

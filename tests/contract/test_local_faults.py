@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ffdl_local.records import LOCK, STARTED, STATE, is_held, local_directory, process_stat, read_record
 
 from ffdl_batch.domain.observation import EndCause, NativeId, Phase
 from ffdl_batch.domain.spec import BatchOptions, Checkpoint
 from ffdl_batch.ports.scheduler import LaunchPlan
+from ffdl_local.records import LOCK, STARTED, STATE, is_held, local_directory, process_stat, read_record
 from tests.contract.scheduler_harness import LocalHarness
 
 

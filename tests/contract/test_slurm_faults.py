@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ffdl_slurm.adapter import SlurmScheduler
 
 from ffdl_batch.domain.observation import EndCause, NativeId, Phase
 from ffdl_batch.domain.spec import Resources
@@ -19,6 +18,7 @@ from ffdl_batch.ports.scheduler import (
     SubmissionUncertain,
     TrialSubmission,
 )
+from ffdl_slurm.adapter import SlurmScheduler
 from tests.contract.scheduler_harness import FakeSlurmHarness
 
 

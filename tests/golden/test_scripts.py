@@ -6,8 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from ffdl_slurm.plan import make_plan
-from ffdl_slurm.settings import read_settings
 
 from ffdl_batch.domain.job import JobId, attempt_token
 from ffdl_batch.domain.jobdir import Root
@@ -23,6 +21,8 @@ from ffdl_batch.domain.spec import (
     StoreType,
 )
 from ffdl_batch.ports.scheduler import BackendFacts, LaunchRequest, NodeShape, PartitionShape
+from ffdl_slurm.plan import make_plan
+from ffdl_slurm.settings import read_settings
 
 HERE = Path(__file__).parent / "slurm"
 JOB = JobId("training-0a1b2c3d4")

@@ -8,7 +8,7 @@ import pytest
 
 from ffdl_batch.config import ConfigError, Settings, load_settings
 from ffdl_batch.config.images import UnknownImage, known_frameworks, resolve_image
-from ffdl_batch.domain.spec import Framework, NetworkLevel
+from ffdl_batch.domain.spec import Framework, ImageLocation, NetworkLevel
 
 
 def load(tmp_path: Path, text: str = "", **environ: str) -> Settings:
@@ -105,6 +105,16 @@ def test_images(tmp_path: Path) -> None:
     assert resolve_image(settings, framework("mxnet", "1")) == "docker://mx/net:1"
     assert known_frameworks(settings)["mxnet"] == ("1",)
     assert "*" in known_frameworks(settings)["custom"]
+
+
+def test_an_image_location_says_which_image_it_is(tmp_path: Path) -> None:
+    settings = load(tmp_path)
+    mine = Framework("my-image", "v1", "true", image_location=ImageLocation("r.example.org", "team"))
+    assert resolve_image(settings, mine) == "docker://r.example.org/team/my-image:v1"
+    flat = Framework("my-image", "v1", "true", image_location=ImageLocation("r.example.org", ""))
+    assert resolve_image(settings, flat) == "docker://r.example.org/my-image:v1"
+    nowhere = Framework("pytorch", "v0.2", "true", image_location=ImageLocation("", "team"))
+    assert resolve_image(settings, nowhere) == "docker://pytorch/pytorch:v0.2"
 
 
 @pytest.mark.parametrize(

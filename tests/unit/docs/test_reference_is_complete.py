@@ -16,10 +16,17 @@ from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.spec import NetworkLevel, StoreType
 from ffdl_batch.manifest.batch_models import BatchBlock, CheckpointBlock, RetryBlock, RoleBlock
 from ffdl_batch.manifest.models import DataStoreBlock, FfdlBlock, FrameworkBlock, ImageLocationBlock
+from ffdl_local.settings import LocalSettings
+from ffdl_slurm.settings import SlurmSettings
 from tests.unit.docs.shown import ROOT
 
 PAGES = {
-    "reference/configuration.md": [f.name for f in dataclasses.fields(Settings) if f.name != "origins"],
+    "reference/configuration.md": [
+        field.name
+        for table in (Settings, SlurmSettings, LocalSettings)
+        for field in dataclasses.fields(table)
+        if field.name != "origins"
+    ],
     "reference/exit-codes.md": [*FAULTS, *(code.name for code in ExitCode), *(str(int(c)) for c in ExitCode)],
     "reference/manifest.md": [
         *(name for block in (FfdlBlock, FrameworkBlock, ImageLocationBlock, BatchBlock) for name in block.model_fields),

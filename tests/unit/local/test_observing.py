@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from ffdl_local.observing import observe_attempt
-from ffdl_local.records import EXIT, LOCK, STARTED, STATE, local_directory, process_stat
 
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.observation import EndCause, Phase
+from ffdl_local.observing import observe_attempt
+from ffdl_local.records import EXIT, LOCK, STARTED, STATE, local_directory, process_stat
 
 HOST = "here"
 

@@ -7,14 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from ffdl_local.adapter import count_gpus
-from ffdl_local.plan import make_plan
-from ffdl_local.settings import LocalSettings, read_settings
 
 from ffdl_batch.domain.job import JobId, attempt_token
 from ffdl_batch.domain.jobdir import Root
 from ffdl_batch.domain.spec import BatchOptions, Framework, JobSpec, NetworkLevel, Resources
 from ffdl_batch.ports.scheduler import BackendFacts, InvalidRequest, LaunchPlan, LaunchRequest, NodeShape
+from ffdl_local.adapter import count_gpus
+from ffdl_local.plan import make_plan
+from ffdl_local.settings import LocalSettings, read_settings
 
 JOB = JobId("training-0a1b2c3d4")
 

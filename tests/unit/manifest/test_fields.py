@@ -248,11 +248,32 @@ def test_an_image_location_is_an_image_of_ones_own() -> None:
     site = Defaults(known_frameworks={"tensorflow": ("1.5",)})
     parsed = parse(LOCATED.format("my-image", "{registry: r.example.org, namespace: n}"), defaults=site)
     assert parsed.spec is not None and warnings(parsed) == []
-    (line,) = errors(parse(LOCATED.format("my-image", "{namespace: n}"), defaults=site))
-    assert line == (
-        "m.yml:2:55: error: framework.image_location: registry is not set "
-        "(write registry: and the host that holds the image, as registry.example.org)"
+    parsed = parse(LOCATED.format("my-image", "{registry: r.example.org, access_token: t0ken}"), defaults=site)
+    assert warnings(parsed)[0].endswith(
+        "framework.image_location.access_token: the image is pulled with your own login to the registry, not with "
+        "this token (run: apptainer registry login docker://r.example.org)"
     )
+
+
+def test_an_image_location_without_registry_means_nothing() -> None:
+    site = Defaults(known_frameworks={"tensorflow": ("1",)})
+    parsed = parse(LOCATED.format("tensorflow", "{namespace: n}"), defaults=site)
+    assert parsed.spec is not None
+    assert warnings(parsed) == [
+        "m.yml:2:57: warning: framework.image_location: registry is not set, so this is ignored "
+        "(write registry: and the host that has the image)"
+    ]
+    assert errors(parse(LOCATED.format("my-image", "{}"), defaults=site))
+
+
+def test_amounts_are_compared_with_ffdls_in_manifests_written_for_it() -> None:
+    """A `batch` block is ours: who wrote one has left FfDL behind."""
+    amounts = "name: x\nmemory: 1GB\ngpus: 1\n" + FRAMEWORK
+    assert len(notes(parse(amounts))) == len(notes(parse(amounts, {"time": "1"}))) == 2
+    assert notes(parse(amounts + "batch: {time: 1}\n")) == []
+    assert notes(parse("name: x\nbatch: {time: 1}\n" + FRAMEWORK)) == [
+        "m.yml:1:1: note: memory is not given: the site's 8GB for each learner"
+    ]
 
 
 def test_metrics() -> None:

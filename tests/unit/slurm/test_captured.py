@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from ffdl_slurm.parsers import JobRecord, parse_sacct, parse_sinfo, parse_squeue
 
 from ffdl_batch.domain.observation import EndCause, NativeId, Phase
+from ffdl_slurm.parsers import JobRecord, parse_sacct, parse_sinfo, parse_squeue
 
 CAPTURED = Path(__file__).parents[2] / "captured"
 RELEASES = sorted(path.name for path in CAPTURED.glob("slurm-*"))

@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from ffdl_slurm.delivery import deliver_controller, file_system
 
 from ffdl_batch.ports.scheduler import SchedulerUnreachable
+from ffdl_slurm.delivery import deliver_controller, file_system
 
 MOUNTS = """22 1 8:1 / / rw - ext4 /dev/sda1 rw
 30 22 0:40 / /home rw,relatime shared:5 - nfs4 filer:/home rw

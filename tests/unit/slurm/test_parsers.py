@@ -5,6 +5,10 @@ from __future__ import annotations
 import time
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ffdl_batch.domain.observation import EndCause, NativeId, Phase
 from ffdl_slurm.parsers import (
     Garbled,
     parse_exit,
@@ -16,10 +20,6 @@ from ffdl_slurm.parsers import (
     parse_time,
     parse_version,
 )
-from hypothesis import given
-from hypothesis import strategies as st
-
-from ffdl_batch.domain.observation import EndCause, NativeId, Phase
 
 QUEUE = "JOBID|STATE|EXIT_CODE|RESTART_COUNT|SUBMIT_TIME|START_TIME|END_TIME|NODELIST|REASON|NAME\n"
 ACCOUNT = "JobID|State|ExitCode|Submit|Start|End|NodeList|Reason|JobName\n"

@@ -6,9 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from ffdl_slurm.plan import make_plan
-from ffdl_slurm.script import parse_options
-from ffdl_slurm.settings import SlurmSettings, read_settings
 
 from ffdl_batch.domain.job import JobId, attempt_token
 from ffdl_batch.domain.jobdir import Root
@@ -22,6 +19,9 @@ from ffdl_batch.domain.spec import (
     Resources,
 )
 from ffdl_batch.ports.scheduler import BackendFacts, InvalidRequest, LaunchRequest, NodeShape, NotYet, PartitionShape
+from ffdl_slurm.plan import make_plan
+from ffdl_slurm.script import parse_options
+from ffdl_slurm.settings import SlurmSettings, read_settings
 
 FACTS = BackendFacts(
     nodes=(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from ffdl_slurm.refusals import check_accounts, check_answer, check_request, explain_refusal, read_submission
-from ffdl_slurm.run import CommandResult
 
 from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerError, SchedulerUnreachable, SubmissionUncertain
+from ffdl_slurm.refusals import check_accounts, check_answer, check_request, explain_refusal, read_submission
+from ffdl_slurm.run import CommandResult
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 
 import pytest
-from ffdl_slurm.states import COMPACT, STATES, UNKNOWN, interpret_state
 
 from ffdl_batch.domain.observation import EndCause, Phase
+from ffdl_slurm.states import COMPACT, STATES, UNKNOWN, interpret_state
 
 WORDS = """PENDING RUNNING SUSPENDED COMPLETED CANCELLED FAILED TIMEOUT NODE_FAIL PREEMPTED BOOT_FAIL DEADLINE
 OUT_OF_MEMORY LAUNCH_FAILED REQUEUED REQUEUE_HOLD SPECIAL_EXIT RESIZING CONFIGURING COMPLETING STOPPED RECONFIG_FAIL
