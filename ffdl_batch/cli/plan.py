@@ -1,30 +1,15 @@
-"""``ffdl plan`` and ``ffdl-submit --dry-run``: what would be sent, to the letter."""
+"""``ffdl plan``: what a submission would send."""
 
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from ffdl_batch.cli.outcome import complain
-from ffdl_batch.cli.present import print_json
-from ffdl_batch.cli.submit import (
-    Manner,
-    SbatchLike,
-    build_submissions,
-    collect_options,
-    shared_options,
-    split_files,
-)
-
-if TYPE_CHECKING:
-    from ffdl_batch.client import Client
-    from ffdl_batch.client.submission import Wanted
-    from ffdl_batch.domain.views import PlanView
+from ffdl_batch.cli.plan_text import print_plans
+from ffdl_batch.cli.request import Manner, SbatchLike, collect_options, shared_options, split_files
 
 
 @click.command(cls=SbatchLike, context_settings={"help_option_names": ["-h", "--help"]})
@@ -39,57 +24,3 @@ def plan(files: Sequence[str], test_only: bool, **given: Any) -> int:
     manifests, model = split_files(files)
     with Client() as client:
         return print_plans(client, manifests, model, wanted, trial=test_only, manner=manner, in_full=True)
-
-
-def print_plans(  # noqa: PLR0913  (the request, and how to print its answer)
-    client: Client,
-    manifests: Sequence[str],
-    model: str,
-    wanted: Wanted,
-    *,
-    trial: bool,
-    manner: Manner,
-    in_full: bool = False,
-) -> int:
-    """One plan per manifest. A trial alone prints the scheduler's sentence, on standard error as sbatch does."""
-    from ffdl_batch.client.pack import open_model
-
-    with open_model(Path(model)) as archive:
-        digest = archive.digest
-    for submission in build_submissions(manifests, digest, wanted):
-        view = client.plan_submission(submission, trial=trial)
-        for warning in view.warnings:
-            manner.warn(warning)
-        if view.trial:
-            complain(view.trial)
-        if manner.as_json:
-            print_json({"manifest": submission.manifest_name, "plan": view})
-        elif in_full or not trial:
-            print_plan(view, submission.manifest_name)
-    return 0
-
-
-def print_plan(view: PlanView, manifest: str) -> None:
-    """The plan in sections, each under a line that a reader can search for."""
-    _section(f"plan of {manifest} for backend {view.backend}")
-    click.echo(f"network isolation: {view.network or 'none proved'} (asked for: {view.network_requested})")
-    if view.submit_argv:
-        _section("submit command")
-        click.echo(shlex.join(view.submit_argv))
-    if view.script:
-        _section("batch script")
-        click.echo(view.script, nl=not view.script.endswith("\n"))
-    if view.learner_argv:
-        _section("learner command (placeholders are filled on the node)")
-        click.echo(shlex.join(view.learner_argv))
-    _section("environment")
-    for name, value in sorted(view.environment.items()):
-        click.echo(f"{name}={shlex.quote(value)}")
-    for file in view.files:
-        if file.text != view.script:
-            _section(f"file {file.name} (mode {file.mode:04o})")
-            click.echo(file.text, nl=not file.text.endswith("\n"))
-
-
-def _section(title: str) -> None:
-    click.echo(f"### {title}")

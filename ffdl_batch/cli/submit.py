@@ -7,94 +7,29 @@ standard error. Nothing of the manifest is checked here; the daemon says what is
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from ffdl_batch import __version__
-from ffdl_batch.cli.environment import FromEnvironment, absolute_output, is_flag_set, read_environment
-from ffdl_batch.cli.job_options import JOB_OPTIONS
+from ffdl_batch.cli.environment import is_flag_set
 from ffdl_batch.cli.outcome import complain, detachable, run
-from ffdl_batch.cli.sbatch_refused import explain_refusal
+from ffdl_batch.cli.request import (
+    Manner,
+    SbatchLike,
+    build_submissions,
+    collect_options,
+    shared_options,
+    split_files,
+)
 from ffdl_batch.domain.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from ffdl_batch.client import Client
     from ffdl_batch.client.submission import Wanted
-    from ffdl_batch.domain.views import Submission, SubmissionResult
-
-AnyFunction = Callable[..., object]
-
-
-@dataclass(frozen=True, slots=True)
-class Manner:
-    """How the command behaves, apart from the job."""
-
-    as_json: bool = False
-    parsable: bool = False
-    quiet: bool = False
-    verbose: int = 0
-    wait: bool = False
-
-    def tell(self, text: str) -> None:
-        """For -v."""
-        if self.verbose and not self.quiet:
-            complain(text)
-
-    def warn(self, text: str) -> None:
-        """For everybody but -Q. A finding says its own severity after its place; other texts get the word."""
-        if not self.quiet:
-            complain(text if ": warning: " in text or ": note: " in text else f"warning: {text}")
-
-
-class SbatchLike(click.Command):
-    """Refuses sbatch's other options by name, with what to use instead."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click does; an option that click does not know may be one of sbatch's."""
-        try:
-            return super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            sentence = explain_refusal(error.option_name)
-            if sentence is None:
-                raise
-            raise click.UsageError(sentence, ctx) from None
-        except click.BadOptionUsage as error:
-            if error.option_name in ("--requeue", "requeue"):
-                raise click.UsageError(
-                    "--requeue takes no value here: whether a requeue is expedited is the administrators' to set", ctx
-                ) from None
-            raise
-
-
-def job_options(function: AnyFunction) -> AnyFunction:
-    """Declare every option of :data:`JOB_OPTIONS`."""
-    for option in reversed(JOB_OPTIONS):
-        names = [f"-{option.short}"] if option.short else []
-        attributes: dict[str, Any] = {"help": option.help}
-        attributes |= {"metavar": option.metavar} if option.metavar else {"is_flag": True}
-        function = click.option(*names, f"--{option.name}", option.parameter, **attributes)(function)
-    return function
-
-
-def shared_options(function: AnyFunction) -> AnyFunction:
-    """What `submit` and `plan` both take, after the files."""
-    decorators = (
-        click.argument("files", nargs=-1, type=click.Path(path_type=str), metavar="MANIFEST... MODEL"),
-        job_options,
-        click.option("--export", metavar="NAMES", help="Variables for the learners: NONE, ALL, NAME, NAME=value, ..."),
-        click.option("--backend", metavar="NAME", envvar="FFDL_BACKEND", help="Backend, as slurm or local."),
-        click.option("--strict", is_flag=True, envvar="FFDL_STRICT", help="Unknown keys of the manifest are errors."),
-        click.option("-Q", "--quiet", is_flag=True, help="Print errors only."),
-        click.option("-v", "--verbose", count=True, help="Say what is being done."),
-        click.option("--json", "as_json", is_flag=True, help="Print JSON."),
-    )
-    for decorator in reversed(decorators):
-        function = decorator(function)
-    return function
+    from ffdl_batch.domain.views import SubmissionResult
 
 
 @click.command(cls=SbatchLike, context_settings={"help_option_names": ["-h", "--help"]})
@@ -116,52 +51,13 @@ def submit(files: Sequence[str], dry_run: bool, test_only: bool, **given: Any) -
     manifests, model = split_files(files)
     with Client() as client:
         if dry_run or test_only:
-            from ffdl_batch.cli.plan import print_plans
+            from ffdl_batch.cli.plan_text import print_plans
 
             return print_plans(client, manifests, model, wanted, trial=test_only, manner=manner)
         results = _submit(client, manifests, model, wanted, manner)
         code = _report(results, manifests, manner)
         ids = [result.id for result in results if result.id]
         return max(code, _wait(client, ids)) if manner.wait and ids else code
-
-
-def split_files(files: Sequence[str]) -> tuple[Sequence[str], str]:
-    """The manifests and the model."""
-    if len(files) < 2:
-        what = "the model's directory or zip archive is missing" if files else "a manifest and a model are needed"
-        raise click.UsageError(f"{what}: ffdl-submit [OPTIONS] MANIFEST... MODEL")
-    if list(files).count("-") > 1 or files[-1] == "-":
-        raise click.UsageError("standard input (-) can be one manifest, and not the model")
-    return files[:-1], files[-1]
-
-
-def collect_options(given: Mapping[str, Any], environ: Mapping[str, str], manner: Manner) -> Wanted:
-    """Options of the command line and of the environment, and the variables that --export selects."""
-    from ffdl_batch.client.export import ExportError, select_variables
-    from ffdl_batch.client.submission import Wanted
-
-    options: dict[str, str] = {}
-    for option in JOB_OPTIONS:
-        value = given.get(option.parameter)
-        if value is not None and value is not False:
-            options[option.name] = "" if value is True else str(value)
-    if "requeue" in options and "no-requeue" in options:
-        raise click.UsageError("--requeue and --no-requeue exclude each other")
-    if "output" in options:
-        options["output"] = absolute_output(options["output"])
-    found: FromEnvironment = read_environment(environ)
-    for warning in found.warnings:
-        manner.warn(warning)
-    export = given.get("export") or environ.get("FFDL_EXPORT") or environ.get("SBATCH_EXPORT") or "NONE"
-    try:
-        exported = select_variables(export, environ)
-    except ExportError as error:
-        raise click.UsageError(f"--export={export}: {error}") from None
-    for name in exported.unset:
-        manner.warn(f"--export: {name} is not set and is left out")
-    if given.get("export"):  # the names alone: where a value comes from is recorded, and values may be secret
-        options["export"] = ",".join(sorted(exported.values))
-    return Wanted(options, found.options, exported.values, given.get("backend") or "", bool(given.get("strict")))
 
 
 def _manner(given: Mapping[str, Any]) -> Manner:
@@ -173,14 +69,6 @@ def _manner(given: Mapping[str, Any]) -> Manner:
         verbose=given["verbose"] or (int(debug) if debug.isdigit() else 0),
         wait=given["wait"] or is_flag_set(os.environ.get("SBATCH_WAIT")),
     )
-
-
-def build_submissions(manifests: Sequence[str], digest: str, wanted: Wanted) -> list[Submission]:
-    """Read every manifest; nothing is sent unless all of them can be read."""
-    from ffdl_batch.client.manifest import read_manifest
-    from ffdl_batch.client.submission import build_submission
-
-    return [build_submission(read_manifest(manifest), digest, wanted) for manifest in manifests]
 
 
 def _submit(

@@ -4,12 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from ffdl_batch.domain.views import EventView, JobView, LogLine
 
-if TYPE_CHECKING:
-    from ffdl_batch.client.api import Client
+
+class KnowsJobs(Protocol):
+    """What a handle asks of its client; :class:`ffdl_batch.Client` is one."""
+
+    def get(self, job_id: str) -> JobView:
+        """One job."""
+        ...
+
+    def wait(self, job_id: str, timeout_s: float | None = None) -> JobView:
+        """The job once it has ended."""
+        ...
+
+    def logs(self, job_id: str, *, follow: bool = False, learner: int | None = None) -> Iterator[LogLine]:
+        """The learners' lines."""
+        ...
+
+    def events(self, job_id: str, *, follow: bool = False) -> Iterator[EventView]:
+        """The changes of state."""
+        ...
+
+    def cancel(self, job_id: str) -> JobView:
+        """Ask for the job's end."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +40,7 @@ class JobHandle:
     `warnings` are what the manifest's check had to say; `network` is the isolation level that is planned.
     """
 
-    client: Client
+    client: KnowsJobs
     id: str
     warnings: tuple[str, ...] = ()
     network: str = ""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.cli.submit import Manner
+from ffdl_batch.cli.request import Manner
 from ffdl_batch.domain.findings import Finding, Severity
 from ffdl_batch.domain.views import Problem, Submission
 from tests.unit.cli.programs import FFDL, FFDL_SUBMIT, environment, json_lines, run

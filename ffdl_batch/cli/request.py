@@ -1,0 +1,135 @@
+"""What a submission and a plan have in common: the options, the files, and the request made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ffdl_batch.cli.environment import FromEnvironment, absolute_output, read_environment
+from ffdl_batch.cli.job_options import JOB_OPTIONS
+from ffdl_batch.cli.outcome import complain
+from ffdl_batch.cli.sbatch_refused import explain_refusal
+
+if TYPE_CHECKING:
+    from ffdl_batch.client.submission import Wanted
+    from ffdl_batch.domain.views import Submission
+
+AnyFunction = Callable[..., object]
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How the command behaves, apart from the job."""
+
+    as_json: bool = False
+    parsable: bool = False
+    quiet: bool = False
+    verbose: int = 0
+    wait: bool = False
+
+    def tell(self, text: str) -> None:
+        """For -v."""
+        if self.verbose and not self.quiet:
+            complain(text)
+
+    def warn(self, text: str) -> None:
+        """For everybody but -Q. A finding says its own severity after its place; other texts get the word."""
+        if not self.quiet:
+            complain(text if ": warning: " in text or ": note: " in text else f"warning: {text}")
+
+
+class SbatchLike(click.Command):
+    """Refuses sbatch's other options by name, with what to use instead."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click does; an option that click does not know may be one of sbatch's."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            sentence = explain_refusal(error.option_name)
+            if sentence is None:
+                raise
+            raise click.UsageError(sentence, ctx) from None
+        except click.BadOptionUsage as error:
+            if error.option_name in ("--requeue", "requeue"):
+                raise click.UsageError(
+                    "--requeue takes no value here: whether a requeue is expedited is the administrators' to set", ctx
+                ) from None
+            raise
+
+
+def job_options(function: AnyFunction) -> AnyFunction:
+    """Declare every option of :data:`JOB_OPTIONS`."""
+    for option in reversed(JOB_OPTIONS):
+        names = [f"-{option.short}"] if option.short else []
+        attributes: dict[str, Any] = {"help": option.help}
+        attributes |= {"metavar": option.metavar} if option.metavar else {"is_flag": True}
+        function = click.option(*names, f"--{option.name}", option.parameter, **attributes)(function)
+    return function
+
+
+def shared_options(function: AnyFunction) -> AnyFunction:
+    """What `submit` and `plan` both take, after the files."""
+    decorators = (
+        click.argument("files", nargs=-1, type=click.Path(path_type=str), metavar="MANIFEST... MODEL"),
+        job_options,
+        click.option("--export", metavar="NAMES", help="Variables for the learners: NONE, ALL, NAME, NAME=value, ..."),
+        click.option("--backend", metavar="NAME", envvar="FFDL_BACKEND", help="Backend, as slurm or local."),
+        click.option("--strict", is_flag=True, envvar="FFDL_STRICT", help="Unknown keys of the manifest are errors."),
+        click.option("-Q", "--quiet", is_flag=True, help="Print errors only."),
+        click.option("-v", "--verbose", count=True, help="Say what is being done."),
+        click.option("--json", "as_json", is_flag=True, help="Print JSON."),
+    )
+    for decorator in reversed(decorators):
+        function = decorator(function)
+    return function
+
+
+def split_files(files: Sequence[str]) -> tuple[Sequence[str], str]:
+    """The manifests and the model."""
+    if len(files) < 2:
+        what = "the model's directory or zip archive is missing" if files else "a manifest and a model are needed"
+        raise click.UsageError(f"{what}: ffdl-submit [OPTIONS] MANIFEST... MODEL")
+    if list(files).count("-") > 1 or files[-1] == "-":
+        raise click.UsageError("standard input (-) can be one manifest, and not the model")
+    return files[:-1], files[-1]
+
+
+def collect_options(given: Mapping[str, Any], environ: Mapping[str, str], manner: Manner) -> Wanted:
+    """Options of the command line and of the environment, and the variables that --export selects."""
+    from ffdl_batch.client.export import ExportError, select_variables
+    from ffdl_batch.client.submission import Wanted
+
+    options: dict[str, str] = {}
+    for option in JOB_OPTIONS:
+        value = given.get(option.parameter)
+        if value is not None and value is not False:
+            options[option.name] = "" if value is True else str(value)
+    if "requeue" in options and "no-requeue" in options:
+        raise click.UsageError("--requeue and --no-requeue exclude each other")
+    if "output" in options:
+        options["output"] = absolute_output(options["output"])
+    found: FromEnvironment = read_environment(environ)
+    for warning in found.warnings:
+        manner.warn(warning)
+    export = given.get("export") or environ.get("FFDL_EXPORT") or environ.get("SBATCH_EXPORT") or "NONE"
+    try:
+        exported = select_variables(export, environ)
+    except ExportError as error:
+        raise click.UsageError(f"--export={export}: {error}") from None
+    for name in exported.unset:
+        manner.warn(f"--export: {name} is not set and is left out")
+    if given.get("export"):  # the names alone: where a value comes from is recorded, and values may be secret
+        options["export"] = ",".join(sorted(exported.values))
+    return Wanted(options, found.options, exported.values, given.get("backend") or "", bool(given.get("strict")))
+
+
+def build_submissions(manifests: Sequence[str], digest: str, wanted: Wanted) -> list[Submission]:
+    """Read every manifest; nothing is sent unless all of them can be read."""
+    from ffdl_batch.client.manifest import read_manifest
+    from ffdl_batch.client.submission import build_submission
+
+    return [build_submission(read_manifest(manifest), digest, wanted) for manifest in manifests]
