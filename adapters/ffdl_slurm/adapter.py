@@ -19,11 +19,12 @@ import shutil
 import socket
 import time
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ffdl_batch.domain.job import Token
 from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.domain.observation import NativeId, Observation
+from ffdl_batch.domain.observation import NativeId, Observation, Phase
 from ffdl_batch.domain.spec import NetworkLevel
 from ffdl_batch.ports.registry import AdapterContext, Settings
 from ffdl_batch.ports.scheduler import BackendFacts, LaunchPlan, LaunchRequest, SchedulerUnreachable
@@ -131,7 +132,7 @@ class SlurmScheduler:
             except SchedulerUnreachable as error:
                 log.warning("%d jobs are unknown for now: %s", len(missing), error)
                 accounted = ()
-            seen |= _pick(accounted, missing)
+            seen |= _pick(_ended(accounted), missing)
         return seen
 
     def is_forgotten(self, ids: Collection[NativeId]) -> frozenset[NativeId]:
@@ -143,7 +144,7 @@ class SlurmScheduler:
         if not missing:
             return frozenset()
         accounted = self._gateway.account_for({native.job for native in missing})
-        return frozenset(missing) - frozenset(_pick(accounted or (), missing))
+        return frozenset(missing) - frozenset(_pick(_ended(accounted or ()), missing))
 
     def signal(self, native_id: NativeId, signal: str) -> None:
         """See the port."""
@@ -163,6 +164,12 @@ def _named(records: Sequence[JobRecord], token: str) -> set[NativeId]:
             if r.name == token}  # fmt: skip
 
 
+def _ended(records: Sequence[JobRecord]) -> list[JobRecord]:
+    """The accounting's word counts for ends alone. Who lives is known to the controller: a job that it does not list
+    and that the accounting shows as running was lost in a crash of the controller (sacctmgr(1): runaway jobs)."""
+    return [record for record in records if record.observation.phase is Phase.ENDED]
+
+
 def _pick(records: Sequence[JobRecord], ids: Collection[NativeId]) -> dict[NativeId, Observation]:
     wanted = set(ids)
     tasks: dict[str, list[str]] = {}
@@ -170,7 +177,7 @@ def _pick(records: Sequence[JobRecord], ids: Collection[NativeId]) -> dict[Nativ
         if native.task is not None:
             tasks.setdefault(native.job, []).append(native.task)
     return {
-        native: record.observation
+        native: replace(record.observation, name=record.name)
         for record in records
         for native in record.native_ids(tasks.get(record.job, ()))
         if native in wanted

@@ -27,14 +27,17 @@ def squeue_argv(name: str = "") -> list[str]:
     return ["squeue", "--me", "--all", "--states=all", f"--Format={fields}", *([f"--name={name}"] if name else [])]
 
 
-def sacct_argv(ids: Sequence[str]) -> list[str]:
-    """The accounting's word on these jobs; with ids sacct looks back to the beginning of time."""
-    return ["sacct", *_SACCT, f"--jobs={','.join(ids)}"]
+def sacct_argv(ids: Sequence[str], uid: int) -> list[str]:
+    """The accounting's word on these jobs; with ids sacct looks back to the beginning of time.
+
+    With ids it shows other users' jobs too, and a slurmctld that crashed may have given an id a second time.
+    """
+    return ["sacct", *_SACCT, f"--user={uid}", f"--jobs={','.join(ids)}"]
 
 
-def sacct_by_name_argv(name: str, since: str) -> list[str]:
+def sacct_by_name_argv(name: str, since: str, uid: int) -> list[str]:
     """The accounting's word on jobs of one name since a day (YYYY-MM-DD); without a day it would be midnight."""
-    return ["sacct", *_SACCT, f"--name={name}", f"--starttime={since}"]
+    return ["sacct", *_SACCT, f"--user={uid}", f"--name={name}", f"--starttime={since}"]
 
 
 _SACCT = ("--allocations", "--parsable2", f"--format={','.join(ACCOUNT_FIELDS)}")

@@ -68,7 +68,7 @@ class CommandLineGateway:
         """See the port."""
         found: list[JobRecord] = []
         for chunk in commands.id_chunks(sorted(ids)):
-            records = self._ask_accounts(commands.sacct_argv(chunk))
+            records = self._ask_accounts(commands.sacct_argv(chunk, os.getuid()))
             if records is None:
                 return None
             found += records
@@ -76,7 +76,7 @@ class CommandLineGateway:
 
     def account_for_name(self, name: str, since: str) -> Sequence[JobRecord] | None:
         """See the port."""
-        return self._ask_accounts(commands.sacct_by_name_argv(name, since))
+        return self._ask_accounts(commands.sacct_by_name_argv(name, since, os.getuid()))
 
     def signal(self, job: str, signal: str) -> None:
         """See the port."""

@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from ffdl_batch.domain.observation import EndCause, NativeId, Observation, Phase
 from ffdl_batch.domain.quantity import parse_time_limit
@@ -71,13 +72,13 @@ class JobRow:
 
 def parse_squeue(text: str) -> list[JobRecord]:
     """The answer to :func:`ffdl_slurm.commands.squeue_argv`. Raises Garbled."""
-    records = []
-    for row in _rows(text, len(QUEUE_FIELDS) + 1, "squeue", ("JOBID", "STATE")):
-        number, state, exit_code, restarts, submitted, started, ended, nodes, reason, name = row
-        records.append(
-            parse_row(JobRow(number, name, state, exit_code, restarts, submitted, started, ended, nodes, reason))
-        )
-    return records
+    return [_queue_record(*row) for row in _rows(text, len(QUEUE_FIELDS) + 1, "squeue", ("JOBID", "STATE"))]
+
+
+@lru_cache(maxsize=32_768)  # from one listing to the next few rows change; reading one costs the most of a look
+def _queue_record(*row: str) -> JobRecord:
+    number, state, exit_code, restarts, submitted, started, ended, nodes, reason, name = row
+    return parse_row(JobRow(number, name, state, exit_code, restarts, submitted, started, ended, nodes, reason))
 
 
 def parse_sacct(text: str) -> list[JobRecord]:

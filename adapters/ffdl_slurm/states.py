@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from ffdl_batch.domain.observation import EndCause, Phase
 
@@ -78,6 +79,7 @@ _FLAGS_FIRST = (
 _warned: set[str] = set()
 
 
+@lru_cache(maxsize=1024)  # a listing says the same few words for thousands of jobs
 def interpret_state(text: str) -> tuple[str, StateMeaning]:
     """Slurm's long word and its meaning for whatever squeue or sacct printed.
 

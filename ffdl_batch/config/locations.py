@@ -4,9 +4,10 @@ The client looks here for the daemon, the daemon puts itself here: one set of ru
 domain only, because `ffdl-submitd dial` and every client command start with it.
 
 The socket: ``$FFDL_SOCKET``, else ``$XDG_RUNTIME_DIR/ffdl/ffdl.sock`` where that runtime directory is the user's own,
-else ``/tmp/ffdl-<uid>/ffdl.sock``. Anybody may create a name in /tmp, so a directory that is found there is used only
-when it is a real directory, owned by the user, and closed to others: through somebody else's socket manifests, and
-the credentials in them, would be handed over.
+else ``/tmp/ffdl-<uid>/ffdl.sock``. With ``$FFDL_STATE_DIR`` the socket's name carries a digest of it, so that a daemon
+of another state directory is never taken for this one. Anybody may create a name in /tmp, so a directory that is
+found there is used only when it is a real directory, owned by the user, and closed to others: through somebody else's
+socket manifests, and the credentials in them, would be handed over.
 
 The lock file ``daemon.lock`` in the state directory is written by the daemon alone. What it says is believed only as
 far as it can be proved: "dead" needs proof on this machine, everything else counts as alive.
@@ -14,6 +15,7 @@ far as it can be proved: "dead" needs proof on this machine, everything else cou
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -113,7 +115,14 @@ def socket_place(environ: Mapping[str, str], *, tmp: Path = Path("/tmp")) -> Soc
     else:
         directory = tmp / f"ffdl-{os.getuid()}"
         check_directory(directory, closed=True)
-    return SocketPlace(_fitting(directory / SOCKET_NAME), named=False)
+    return SocketPlace(_fitting(directory / _socket_name(environ.get("FFDL_STATE_DIR", ""))), named=False)
+
+
+def _socket_name(state_dir: str) -> str:
+    if not state_dir:
+        return SOCKET_NAME
+    digest = hashlib.sha256(os.path.realpath(state_dir).encode(errors="surrogateescape")).hexdigest()
+    return f"ffdl-{digest[:12]}.sock"
 
 
 def check_directory(directory: Path, *, closed: bool) -> None:

@@ -62,6 +62,14 @@ def read_final(attempt: AttemptDir) -> Optional[FinalRecord]:
         return None
 
 
+class DirectoryRefused(Exception):
+    """A directory that the learners need and that cannot be made: the fault's code and its sentence."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
 class Head:
     """One run of the head."""
 
@@ -94,13 +102,15 @@ class Head:
         return exit_status(final)
 
     def _own_failure(self, journal: Journal, error: Exception) -> Conclusion:
-        message = f"the head controller failed on {os.uname().nodename}: {type(error).__name__}: {error}"
+        code, message = "S101", f"the head controller failed on {os.uname().nodename}: {type(error).__name__}: {error}"
+        if isinstance(error, DirectoryRefused):
+            code, message = error.code, str(error)
         sys.stderr.write(f"ffdl-controller: {message}\n")
-        journal.append(EventKind.FAULT, code="S101", message=message)
+        journal.append(EventKind.FAULT, code=code, message=message)
         told = conclude(self.launch, self._events(), self.terminated)
         if told.outcome is Outcome.COMPLETED:
             return told
-        return Conclusion(Outcome.FAILED, False, error_code="S101", message=message)
+        return Conclusion(Outcome.FAILED, False, error_code=code, message=message)
 
     # -------------------------------------------------------------------------------------- preparation
 
@@ -120,7 +130,7 @@ class Head:
         values = {"attempt_dir": self.attempt.path, "job_dir": self.launch.job_dir}
         wanted = [self.attempt.state, self.attempt.model, self.attempt.data, self.attempt.results, self.attempt.logs]
         for directory in [*wanted, *self._made_dirs(values)]:
-            os.makedirs(directory, exist_ok=True)
+            self._make(directory)
         for rank in range(self.launch.nodes):
             create_empty(self.attempt.event_file(node_source(rank)))
         write_text(self.attempt.stop, "")
@@ -129,6 +139,15 @@ class Head:
             path = os.path.join(self.attempt.state, name)
             if os.path.lexists(path):
                 os.unlink(path)
+
+    def _make(self, directory: str) -> None:
+        try:
+            os.makedirs(directory, exist_ok=True)
+        except OSError as error:
+            # What lies outside the job's own directory is the user's data store.
+            code = "S101" if directory.startswith(self.launch.job_dir + os.sep) else "C103"
+            message = f"{directory} cannot be made on {os.uname().nodename}: {error.strerror}"
+            raise DirectoryRefused(code, message) from error
 
     def _made_dirs(self, values: Dict[str, str]) -> List[str]:
         made = []

@@ -132,7 +132,9 @@ async def read_log(  # noqa: PLR0913, PLR0917 - one parameter per field of the q
     ] = None,
     follow: Annotated[bool, Query(description="Go on until the job has ended.")] = False,
     since: Annotated[float | None, Query(description="Only lines written at or after this time.")] = None,
-    tail: Annotated[int | None, Query(ge=0, description="Only so many of the last lines, then what is new.")] = None,
+    tail: Annotated[
+        int | None, Query(ge=0, description="So many last lines of each learner, then the new ones.")
+    ] = None,
 ) -> StreamingResponse:
     """Learners' logs."""
     if here.streams >= MAX_STREAMS:

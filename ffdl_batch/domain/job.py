@@ -17,6 +17,7 @@ Token = NewType("Token", str)
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _JOB_ID = re.compile(r"training-[0-9a-z]{9}", re.ASCII)
+_TOKEN = re.compile(r"training-[0-9a-z]{9}-[1-9][0-9]*", re.ASCII)
 MAX_TOKEN = 40
 
 
@@ -38,6 +39,11 @@ def attempt_token(job: JobId, attempt: int) -> Token:
     if attempt < 1 or len(token) > MAX_TOKEN:
         raise ValueError(f"attempt {attempt} of {job} has no token")
     return Token(token)
+
+
+def is_token(text: str) -> bool:
+    """Whether `text` has the form of an attempt's token."""
+    return _TOKEN.fullmatch(text) is not None
 
 
 @dataclass(frozen=True, slots=True)

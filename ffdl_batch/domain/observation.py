@@ -53,7 +53,8 @@ class Observation:
     """One job as the scheduler shows it.
 
     `native_state` is the scheduler's own word, `reason` its reason for waiting or ending, `nodes` its node
-    list, `restarts` how often it started the job anew under the same id. Times are seconds since the epoch.
+    list, `restarts` how often it started the job anew under the same id, `name` the name that it knows the job by
+    ("" where the backend never gives an id twice). Times are seconds since the epoch.
     """
 
     phase: Phase
@@ -67,3 +68,4 @@ class Observation:
     submitted_at: float | None = None
     started_at: float | None = None
     ended_at: float | None = None
+    name: str = ""

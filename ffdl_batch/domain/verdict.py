@@ -173,12 +173,16 @@ def _end(known: Known) -> _End | None:
         return None
     if final is not None and final.outcome is Outcome.COMPLETED and final.stored:
         return _End(JobState.COMPLETED, max(final.at, 0.0), exit_code=0, warning=_late_trouble(seen))
-    if known.wish is Wish.CANCEL or (final is not None and final.outcome is Outcome.CANCELLED):
+    if known.wish is Wish.CANCEL:
         return _End(JobState.CANCELLED, at, message="cancelled by its owner")
     if seen is not None and seen.end in (EndCause.TIMEOUT, EndCause.OUT_OF_MEMORY):
         return _by_scheduler(seen, seen.end, at, final)
-    if final is not None:
-        return _by_final(final)
+    if final is not None and final.outcome is Outcome.CANCELLED:
+        return _from_outside(seen, final, at)
+    return _by_final(final) if final is not None else _without_record(seen, at)
+
+
+def _without_record(seen: Observation | None, at: float) -> _End:
     if seen is None:
         return _End(JobState.FAILED, at, "S106", "scheduler and accounting have forgotten the job and it left no proof")
     if seen.end is EndCause.CANCELLED:
@@ -191,6 +195,15 @@ def _by_final(final: FinalRecord) -> _End:
     if state is JobState.COMPLETED:  # success, but not everything was stored
         return _End(JobState.FAILED, final.at, "S303", final.message or "results or logs could not be stored")
     return _End(state, final.at, final.error_code, final.message, final.exit_code, final.exit_signal)
+
+
+def _from_outside(seen: Observation | None, final: FinalRecord, at: float) -> _End:
+    """The controllers were told to end and saw no more than the signal; the scheduler may know the reason."""
+    if seen is not None and seen.end in (EndCause.NODE_FAIL, EndCause.PREEMPTED, EndCause.REVOKED):
+        return _by_scheduler(seen, seen.end, at, None)
+    cancelled = seen is not None and seen.end is EndCause.CANCELLED
+    message = "cancelled in the scheduler" if cancelled else final.message or "ended from outside"
+    return _End(JobState.CANCELLED, at, message=message)
 
 
 def _by_scheduler(seen: Observation, end: EndCause, at: float, final: FinalRecord | None) -> _End:

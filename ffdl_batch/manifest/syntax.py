@@ -12,13 +12,14 @@ _INDENTATION = (
     "this line does not fit the lines above it",
     "indent the keys of one block by the same number of blanks",
 )
+_NO_COLON = "there is a key without its ':'"
 # The library's problem texts (libyaml and its Python twin differ a little), first match wins.
 _PLAIN: tuple[tuple[str, tuple[str, str]], ...] = (
     (
         r"mapping values are not allowed",
         ("a ': ' stands where it cannot", "put the value in quotes, or give this key a line of its own"),
     ),
-    (r"could not find expected ':'", ("there is a key without its ':'", "write `key: value`")),
+    (r"could not find expected ':'", (_NO_COLON, "write `key: value`")),
     (r"expected ',' or '\]'", ("the list in [ ] is not closed", "put ',' between its items and ']' at its end")),
     (r"expected ',' or '\}'", ("the mapping in { } is not closed", "put ',' between its keys and '}' at its end")),
     (
@@ -39,6 +40,10 @@ _PLAIN: tuple[tuple[str, tuple[str, str]], ...] = (
         ("the text after | or > must start on the next line", "move it there, indented"),
     ),
     (r"expected key|expected '-' indicator|<block end>|<document start>", _INDENTATION),
+    (
+        r"expected whitespace or line break",
+        ("'!' starts a tag, and no tag is known here", "put the whole value in quotes"),
+    ),
     (r"undefined tag handle", ("this tag means nothing in a manifest", "delete the tag")),
 )
 
@@ -58,7 +63,12 @@ def explain(error: yaml.MarkedYAMLError, text: str) -> Unreadable:
                 Mark(candidate.line + 1, column),
             )
     if where is not None and where.line < len(lines):
-        better = _further_indented(lines, where) or _text_without_mark(lines, error, problem)
+        better = (
+            _line_above_to_blame(lines, where)
+            or _text_without_mark(lines, error, problem)
+            or _text_not_indented(lines, where)
+            or _after_a_quote(lines[where.line], where, problem)
+        )
         if better is not None:
             return better
     if (
@@ -85,13 +95,15 @@ def name_template(error: Unreadable, text: str) -> Unreadable:
     return Unreadable(message, "fill in the template, or write the value here", Mark(mark.line, mark.column - 1))
 
 
-def _further_indented(lines: list[str], where: yaml.Mark) -> Unreadable | None:
-    """``a: b`` with a further indented ``c: d`` below it; YAML complains about the second colon."""
+def _line_above_to_blame(lines: list[str], where: yaml.Mark) -> Unreadable | None:
+    """``a: b`` with a further indented ``c: d`` below it, or ``a`` above ``c: d``; YAML blames the second colon."""
     key = re.match(r"( *)[\w.-]+:", lines[where.line])
     if key is None or where.column not in (len(key[1]), key.end() - 1):
         return None
     above = next((i for i in range(where.line - 1, -1, -1) if re.match(r"\s*[^\s#]", lines[i])), None)
     opened = re.match(r"( *)(- )?[\w.-]+: +[^\s#]", lines[above]) if above is not None else None
+    if above is not None and re.fullmatch(rf"{key[1]}[\w.-]+( +[^:#]*)?\s*", lines[above]):
+        return Unreadable(_NO_COLON, "write `key: value`", Mark(above + 1, len(key[1]) + 1))
     if above is None or opened is None or len(opened[1]) >= len(key[1]):
         return None
     message = f"this line is indented further than line {above + 1}, which has its value already"
@@ -103,15 +115,36 @@ def _text_without_mark(lines: list[str], error: yaml.MarkedYAMLError, problem: s
     opened = error.context_mark
     if "could not find expected ':'" not in problem or opened is None:
         return None
-    for i in range(opened.line, -1, -1):
-        key = re.match(r" *([\w.-]+):\s*$", lines[i])
-        if key is not None and i < opened.line:
-            cure = f"write `key: value`; if this is the text of `{key[1]}` on line {i + 1}, write `{key[1]}: >` there"
-            mark = Mark(i + 2, len(lines[i + 1]) - len(lines[i + 1].lstrip()) + 1)
-            return Unreadable("there is a key without its ':'", f"{cure} and indent the text further", mark)
-        if i < opened.line and re.match(r" *[\w.-]+:\s", lines[i]):
+    for i in range(opened.line - 1, -1, -1):
+        key = re.match(r"( *)([\w.-]+):\s*$", lines[i])
+        indent = len(lines[i + 1]) - len(lines[i + 1].lstrip())
+        if key is not None and indent <= len(key[1]):
+            cure = f"write `key: value`; if this is the text of `{key[2]}` on line {i + 1}, write `{key[2]}: >` there"
+            return Unreadable(_NO_COLON, f"{cure} and indent the text further", Mark(i + 2, indent + 1))
+        if key is not None or re.match(r" *[\w.-]+:\s", lines[i]):
             return None
     return None
+
+
+def _text_not_indented(lines: list[str], where: yaml.Mark) -> Unreadable | None:
+    """``run: >`` whose text below starts no further right than ``run``."""
+    line = lines[where.line]
+    key = re.fullmatch(r"( *)(?:- )?([\w.-]+): *[|>][-+0-9]*\s*", lines[where.line - 1]) if where.line else None
+    if key is None or not line.strip() or len(line) - len(line.lstrip()) > len(key[1]):
+        return None
+    message = f"this text belongs to `{key[2]}` on line {where.line} and is indented no further than that"
+    return Unreadable(message, "indent it further", Mark(where.line + 1, len(line) - len(line.lstrip()) + 1))
+
+
+def _after_a_quote(line: str, where: yaml.Mark, problem: str) -> Unreadable | None:
+    if re.search("expected key|<block end>|<document start>", problem) is None:
+        return None
+    before = line[: where.column].rstrip()
+    if not before.endswith(("'", '"')) or not line[where.column :].strip():
+        return None
+    again = before[-1] in line[where.column :]
+    cure = "double a quote that is part of the text" if again else "put the whole value in quotes"
+    return Unreadable("text follows a closing quote", cure, Mark(where.line + 1, where.column + 1))
 
 
 def _has_tab_indent(line: str) -> bool:

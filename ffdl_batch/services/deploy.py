@@ -44,6 +44,8 @@ BATCH = 32
 WORKERS = 4
 """Submissions at once: Slurm takes about twice as many per second from four callers as from one."""
 LOOK_AGAIN_S = 2.0
+SUBMIT_S = 120.0
+"""How long one submission may take, with all of a slow scheduler's time-outs."""
 
 Checkpoint = Callable[[str], None]
 """Called with the name of each step; tests make it fail or kill the process there."""
@@ -73,8 +75,8 @@ class Deployer:
         try:
             if not self._platform.adapters.may_ask(job.backend) and job.wish is Wish.NONE:
                 retry_in = LOOK_AGAIN_S
-                return False
-            retry_in = self._advance(job, token)
+            else:
+                retry_in = self._advance(job, token)
         except SchedulerUnreachable as error:
             log.warning("job %s is put off: %s", job.id, error)
             self._platform.adapters.failed(job.backend, str(error))
@@ -82,24 +84,27 @@ class Deployer:
         except OSError as error:
             log.error("job %s cannot be prepared: %s", job.id, error)
             retry_in = 4 * _pause()
-        finally:
-            at = None if retry_in is None else self._platform.store.now() + retry_in
-            self._platform.store.release(job.id, token, at)
-        return retry_in is None
+        except BaseException:
+            self._platform.store.release(job.id, token)
+            raise
+        if retry_in is None:
+            return True  # it left the deployment, and its lease ended with that
+        self._platform.store.release(job.id, token, self._platform.store.now() + retry_in)
+        return False
 
     def _advance(self, job: Job, token: str) -> float | None:
         """None when the job went on, else the seconds after which to look again."""
         if job.state is JobState.PENDING:
             if job.wish is Wish.CANCEL:
-                self._end(job, token, JobState.CANCELLED, "000", "cancelled by its owner before it was deployed")
-                return None
+                return self._end(job, token, JobState.CANCELLED, "000", "cancelled by its owner before it was deployed")
             if waits_for_dependency(self._platform, job.spec, job.backend):
                 return LOOK_AGAIN_S
-            begun = self._platform.store.begin_attempt(job, token, self._platform.clock.now())
+            leased_at = self._platform.clock.monotonic()
+            begun = self._platform.store.begin_attempt(job, token, self._platform.clock.now(), self._submit_lease_s)
             if begun is None:
                 return 0.0
             self._reached("deploying")
-            return self._submit(begun, token)
+            return self._submit(begun, token, leased_at)
         return self._recover(job, token)
 
     def _recover(self, job: Job, token: str) -> float | None:
@@ -122,8 +127,7 @@ class Deployer:
 
     def _submit_or_cancel(self, job: Job, token: str) -> float | None:
         if job.wish is Wish.CANCEL:
-            self._end(job, token, JobState.CANCELLED, "000", "cancelled by its owner before it was deployed")
-            return None
+            return self._end(job, token, JobState.CANCELLED, "000", "cancelled by its owner before it was deployed")
         return self._submit(job, token)
 
     def _adopt(self, job: Job, token: str, adapter: Scheduler, found: frozenset[NativeId]) -> float | None:
@@ -138,30 +142,38 @@ class Deployer:
                 adapter.cancel(native)
         return self._queued(job, token, keep, None)
 
-    def _submit(self, job: Job, token: str) -> float | None:
+    def _submit(self, job: Job, token: str, leased_at: float | None = None) -> float | None:
         try:
             plan = self._plan(job)
         except InvalidRequest as error:
-            self._end(job, token, JobState.FAILED, "S101", str(error))
-            return None
+            return self._end(job, token, JobState.FAILED, "S101", str(error))
         except UnknownImage as error:
-            self._end(job, token, JobState.FAILED, "S103", str(error))
-            return None
+            return self._end(job, token, JobState.FAILED, "S103", str(error))
         materialize(self._platform.root, job, plan)
         self._reached("written")
-        return self._send(job, token, plan)
+        return self._send(job, token, plan, leased_at)
 
-    def _send(self, job: Job, token: str, plan: LaunchPlan) -> float | None:
+    @property
+    def _submit_lease_s(self) -> float:
+        """How long the lease must last when the scheduler is asked."""
+        return self._platform.settings.lease_s + SUBMIT_S
+
+    def _still_leased(self, job: Job, token: str, leased_at: float | None) -> bool:
+        """Make sure that the lease outlasts a submission; `leased_at` is when the attempt's beginning renewed it."""
+        if leased_at is not None and self._platform.clock.monotonic() - leased_at < self._platform.settings.lease_s:
+            return True  # at least SUBMIT_S are left, and a write saved
+        return self._platform.store.renew(job.id, token, self._submit_lease_s)
+
+    def _send(self, job: Job, token: str, plan: LaunchPlan, leased_at: float | None) -> float | None:
         adapter = self._platform.adapters.get(job.backend)
-        if not self._platform.store.renew(job.id, token, self._platform.settings.lease_s + 120.0):
+        if not self._still_leased(job, token, leased_at):
             return 0.0
         mark_begun(plan.attempt_dir)
         self._reached("marked")
         try:
             native = adapter.submit(plan)
         except InvalidRequest as error:
-            self._end(job, token, JobState.FAILED, "S101", str(error))
-            return None
+            return self._end(job, token, JobState.FAILED, "S101", str(error))
         except SchedulerUnreachable:
             unmark_begun(plan.attempt_dir)
             raise
@@ -200,9 +212,9 @@ class Deployer:
         self._reached("queued")
         return None if updated is not None else 0.0
 
-    def _end(self, job: Job, token: str, state: JobState, code: str, message: str) -> None:
+    def _end(self, job: Job, token: str, state: JobState, code: str, message: str) -> float | None:
         change = Change(steps=((state, self._platform.clock.now()),), message=message, error_code=code)
-        self._platform.store.apply(job, change, lease_token=token)
+        return None if self._platform.store.apply(job, change, lease_token=token) is not None else 0.0
 
 
 def _age(native: NativeId) -> tuple[int, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -103,14 +104,24 @@ def plan_or_refuse(
             raise _no_image(candidate, error) from error
         except InvalidRequest as error:
             if last:
-                raise _refusal(error) from error
+                raise _refusal(candidate, error) from error
             platform.adapters.refresh(candidate.backend)
     raise AssertionError("unreachable")
 
 
-def _refusal(error: InvalidRequest) -> Refused:
+def _refusal(candidate: Candidate, error: InvalidRequest) -> Refused:
     code = error.findings[0].code if error.findings else "C104"
-    return bad_request(code, str(error), error.findings)
+    return bad_request(code, str(error), tuple(_located(candidate, finding) for finding in error.findings))
+
+
+def _located(candidate: Candidate, finding: Finding) -> Finding:
+    """`finding` with the line of its field, or of the nearest block around it that the manifest has."""
+    if finding.file is not None or finding.path is None:
+        return finding
+    steps = re.split(r"[.\[]", finding.path)
+    places = (candidate.spec.sources.get(".".join(steps[:n]), "") for n in range(len(steps), 0, -1))
+    lines = (int(place.removeprefix("manifest:")) for place in places if place.startswith("manifest:"))
+    return dataclasses.replace(finding, file=candidate.manifest_name, line=next(lines, None))
 
 
 def launch_request(  # noqa: PLR0913 - one value per column of the attempt
@@ -147,9 +158,5 @@ def _image(platform: Platform, spec: JobSpec, facts: BackendFacts) -> str:
 
 
 def _no_image(candidate: Candidate, error: UnknownImage) -> Refused:
-    source = candidate.spec.sources.get("framework.version", "")
-    line = int(source.rpartition(":")[2]) if source.startswith("manifest:") else None
-    finding = Finding(
-        Severity.ERROR, str(error), file=candidate.manifest_name, line=line, path="framework.version", code="S103"
-    )
+    finding = _located(candidate, Finding(Severity.ERROR, str(error), path="framework.version", code="S103"))
     return bad_request("S103", str(finding), (finding,))

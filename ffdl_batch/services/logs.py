@@ -12,7 +12,7 @@ import contextlib
 import heapq
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,7 +32,7 @@ MAX_LINE = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class LogQuery:
-    """Which lines: one learner or all (None), from a time on (seconds since the epoch), the last `tail` ones."""
+    """Which lines: of one learner or all (None), from a time on (seconds since the epoch), the last `tail` of each."""
 
     learner: int | None = None
     follow: bool = False
@@ -147,12 +147,14 @@ def _stream(platform: Platform, job: Job, query: LogQuery) -> Iterator[LogLine |
 
 
 def _first(readers: list[_Reader], query: LogQuery, *, ended: bool) -> Iterator[LogLine]:
-    """What is there already: merged in time order, cut by `since` and `tail`."""
-    merged = heapq.merge(*(_timed(reader.lines(ended=ended)) for reader in readers), key=lambda pair: pair[0])
-    lines = (line for at, line in merged if query.since is None or at >= query.since)
-    if query.tail is None:
-        return lines
-    return iter(deque(lines, maxlen=max(0, query.tail)))
+    """What is there already: of each learner what `since` and `tail` leave, merged in time order."""
+    logs = [_recent(_timed(reader.lines(ended=ended)), query) for reader in readers]
+    return (line for _, line in heapq.merge(*logs, key=lambda pair: pair[0]))
+
+
+def _recent(lines: Iterator[tuple[float, LogLine]], query: LogQuery) -> Iterable[tuple[float, LogLine]]:
+    since = ((at, line) for at, line in lines if query.since is None or at >= query.since)
+    return since if query.tail is None else deque(since, maxlen=max(0, query.tail))
 
 
 def _timed(lines: Iterator[LogLine]) -> Iterator[tuple[float, LogLine]]:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ffdl_batch.domain.job import Change, Job, JobId
+from ffdl_batch.domain.job import Change, Job, JobId, is_token
 from ffdl_batch.domain.job_state import Wish
 from ffdl_batch.domain.observation import NativeId, Observation, Phase
 from ffdl_batch.domain.verdict import Evidence, Known, Verdict, judge
@@ -47,6 +47,7 @@ class Watcher:
         self._platform = platform
         self._memory: dict[JobId, _Memory] = {}
         self._lease: str | None = None
+        self._renewed_at = 0.0
 
     def step(self, *, full: bool) -> int:
         """Read rung doorbells; with `full`, ask the schedulers too. Returns how many jobs changed."""
@@ -64,10 +65,14 @@ class Watcher:
             self._lease = None
 
     def _hold_lease(self) -> bool:
+        """Renewed while most of it is left, and not at each step: a renewal is a durable write."""
         store, seconds = self._platform.store, self._platform.settings.lease_s
-        if self._lease is not None and store.renew_lease(LEASE, self._lease, seconds):
+        now = self._platform.clock.monotonic()
+        if self._lease is not None and now - self._renewed_at < seconds / 4:
             return True
-        self._lease = store.acquire_lease(LEASE, self._platform.owner, seconds)
+        if self._lease is None or not store.renew_lease(LEASE, self._lease, seconds):
+            self._lease = store.acquire_lease(LEASE, self._platform.owner, seconds)
+        self._renewed_at = now
         return self._lease is not None
 
     def _hear(self) -> int:
@@ -98,13 +103,14 @@ class Watcher:
             adapter = self._platform.adapters.get(backend)
             seen = adapter.observe([NativeId.parse(job.native_id) for job in jobs])
             self._platform.adapters.answered(backend)
-            self._send_cancels(adapter, jobs)
-            forgotten = self._forgotten(adapter, jobs, seen)
+            found, replaced = _sort_out(jobs, seen)
+            self._send_cancels(adapter, [job for job in jobs if job.id not in replaced])
+            forgotten = self._forgotten(adapter, [job for job in jobs if job.id not in found], replaced)
         except (SchedulerUnreachable, InvalidRequest) as error:
             self._platform.adapters.failed(backend, str(error))
             log.warning("backend %s does not answer: %s", backend, error)
             return 0
-        news = [job for job in jobs if self._note(job, seen.get(NativeId.parse(job.native_id))) or job.id in forgotten]
+        news = [job for job in jobs if self._note(job, found.get(job.id)) or job.id in forgotten]
         return self._settle(news, forgotten)
 
     def _note(self, job: Job, seen: Observation | None) -> bool:
@@ -120,21 +126,16 @@ class Watcher:
                 memory.ended_seen_at = None
         return changed or memory.ended_seen_at is not None or not memory.read_once
 
-    def _forgotten(
-        self, adapter: Scheduler, jobs: Iterable[Job], seen: Mapping[NativeId, Observation]
-    ) -> frozenset[JobId]:
-        """Jobs that several listings left out and that a complete answer does not hold either."""
+    def _forgotten(self, adapter: Scheduler, left_out: Iterable[Job], replaced: Collection[JobId]) -> frozenset[JobId]:
+        """Jobs that several listings left out and that a complete answer does not hold either, or holds another for."""
         if not isinstance(adapter, ForgetsJobs):
             return frozenset()
-        suspects = {
-            NativeId.parse(job.native_id): job.id
-            for job in jobs
-            if NativeId.parse(job.native_id) not in seen
-            and self._memory.setdefault(job.id, _Memory()).missing + 1 >= FORGOTTEN_AFTER
-        }
-        if not suspects:
-            return frozenset()
-        return frozenset(suspects[native] for native in adapter.is_forgotten(list(suspects)))
+        suspects = [
+            job for job in left_out if self._memory.setdefault(job.id, _Memory()).missing + 1 >= FORGOTTEN_AFTER
+        ]
+        asked = {NativeId.parse(job.native_id) for job in suspects if job.id not in replaced}
+        gone = adapter.is_forgotten(asked) if asked else frozenset()
+        return frozenset(job.id for job in suspects if job.id in replaced or NativeId.parse(job.native_id) in gone)
 
     def _send_cancels(self, adapter: Scheduler, jobs: Iterable[Job]) -> None:
         """Pass wishes on; again after a while, because a request may be lost."""
@@ -143,8 +144,11 @@ class Watcher:
             memory = self._memory.setdefault(job.id, _Memory())
             due = memory.cancel_sent_at is None or now - memory.cancel_sent_at >= CANCEL_AGAIN_S
             if job.wish is Wish.CANCEL and due:
-                adapter.cancel(NativeId.parse(job.native_id))
                 memory.cancel_sent_at = now
+                try:
+                    adapter.cancel(NativeId.parse(job.native_id))
+                except InvalidRequest as error:
+                    log.warning("job %s cannot be cancelled: %s", job.id, error)
 
     def _settle(self, jobs: list[Job], forgotten: frozenset[JobId] = frozenset()) -> int:
         """Judge each job by all that is known and write what follows, in one transaction."""
@@ -190,6 +194,25 @@ class Watcher:
             forgotten=forgotten,
             settled=forgotten or waited or (never_began and seen is not None and seen.started_at is None),
         )
+
+
+def _sort_out(
+    jobs: Iterable[Job], seen: Mapping[NativeId, Observation]
+) -> tuple[dict[JobId, Observation], frozenset[JobId]]:
+    """What was seen of each job; and the jobs whose id the scheduler has given to another attempt.
+
+    slurmctld that crashes forgets what it accepted in its last seconds and gives those ids out again. A job that its
+    owner renamed is still the job: only the name of another attempt proves that it is not.
+    """
+    found: dict[JobId, Observation] = {}
+    replaced: set[JobId] = set()
+    for job in jobs:
+        shown = seen.get(NativeId.parse(job.native_id))
+        if shown is not None and is_token(shown.name) and shown.name != job.token:
+            replaced.add(job.id)
+        elif shown is not None:
+            found[job.id] = shown
+    return found, frozenset(replaced)
 
 
 def _change(job: Job, verdict: Verdict, seen: Observation | None) -> Change | None:

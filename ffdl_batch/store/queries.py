@@ -78,11 +78,15 @@ def list_jobs(connection: Connection, reader: JobReader, wanted: JobFilter) -> l
 def live_deployed(connection: Connection, reader: JobReader, backend: str) -> list[Job]:
     """Live jobs of `backend` that have a native id, oldest first."""
     query = (
-        select(*JOB_COLUMNS)
+        select(JOBS.c.id, JOBS.c.revision)
         .where(JOBS.c.state.in_(MAYBE_DEPLOYED), JOBS.c.backend == backend, JOBS.c.native_id != "")
         .order_by(JOBS.c.submitted_at, JOBS.c.id)
     )
-    return [reader.job(row) for row in connection.execute(query)]
+    rows = connection.execute(query).all()
+    known = {job_id: reader.known(job_id, revision) for job_id, revision in rows}
+    read = fetch_jobs(connection, reader, [job_id for job_id, job in known.items() if job is None])
+    jobs = (job or read.get(job_id) for job_id, job in known.items())
+    return [job for job in jobs if job is not None and not job.state.is_terminal]  # it may have ended in between
 
 
 def live_backends(connection: Connection) -> list[str]:

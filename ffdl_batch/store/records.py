@@ -72,11 +72,17 @@ _WISHES = {wish.value: wish for wish in Wish}
 
 
 class JobReader:
-    """Makes jobs of rows. Keeps decoded specs: one never changes, and reading it costs more than all the rest."""
+    """Makes jobs of rows. Keeps those that it made last: a row of the same revision is the same job, and reading it
+    again costs far more than asking for its revision. Specs never change at all."""
 
     def __init__(self, capacity: int = 12_000) -> None:
         self._capacity = capacity
-        self._specs: OrderedDict[str, JobSpec] = OrderedDict()
+        self._jobs: OrderedDict[str, Job] = OrderedDict()
+
+    def known(self, job_id: str, revision: int) -> Job | None:
+        """The job of that revision, if it was read before."""
+        job = self._jobs.get(job_id)
+        return job if job is not None and job.revision == revision else None
 
     def job(self, row: Sequence[Any]) -> Job:
         """The job of a row that begins with JOB_COLUMNS."""
@@ -86,20 +92,19 @@ class JobReader:
         values[_WISH] = _WISHES[values[_WISH]]
         values[_WARNINGS] = decode_lines(values[_WARNINGS])
         values[_LOG_TAIL] = decode_lines(values[_LOG_TAIL])
-        return Job(*values)
+        job = Job(*values)
+        self._jobs[job.id] = job
+        while len(self._jobs) > self._capacity:
+            self._forget_oldest()
+        return job
 
     def _spec(self, job_id: str, text: str) -> JobSpec:
-        spec = self._specs.get(job_id)
-        if spec is None:
-            spec = from_plain(JobSpec, json.loads(text), f"{job_id}.spec")
-            self._specs[job_id] = spec
-            while len(self._specs) > self._capacity:
-                self._forget_oldest()
-        return spec
+        job = self._jobs.get(job_id)
+        return job.spec if job is not None else from_plain(JobSpec, json.loads(text), f"{job_id}.spec")
 
     def _forget_oldest(self) -> None:
         try:
-            self._specs.popitem(last=False)
+            self._jobs.popitem(last=False)
         except KeyError:  # another thread made room
             return
 

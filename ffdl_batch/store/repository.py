@@ -136,17 +136,19 @@ class Store:
         """Give the lease back; with `next_try_at` (by :meth:`now`) the try is counted and the next one put off."""
         leases.release(self._database, job_id, lease_token, next_try_at)
 
-    def begin_attempt(self, job: Job, lease_token: str, at: float) -> Job | None:
+    def begin_attempt(self, job: Job, lease_token: str, at: float, lease_s: float | None = None) -> Job | None:
         """PENDING → DEPLOYING, the next attempt with its token; None = job or lease is another's by now.
 
+        With `lease_s` the lease lasts so long from now, in the same write.
         Raises IllegalTransition where the job is not PENDING.
         """
-        return transitions.begin_attempt(self._database, self._reader, job, lease_token, at)
+        return transitions.begin_attempt(self._database, self._reader, job, lease_token, at, lease_s)
 
     def apply(self, job: Job, change: Change, *, lease_token: str | None = None) -> Job | None:
         """The job after `change`, or None: somebody else changed the row (or has the lease), drop the result.
 
-        See :func:`ffdl_batch.store.transitions.decide` for what ends and resumes set beside. A change that
+        See :func:`ffdl_batch.store.transitions.decide` for what ends and resumes set beside; a job that leaves
+        PENDING and DEPLOYING is nobody's any more. A change that
         changes nothing writes nothing. Raises IllegalTransition, or ValueError for a column that is none.
         """
         return next(iter(transitions.apply_many(self._database, self._reader, [(job, change)], lease_token)), None)

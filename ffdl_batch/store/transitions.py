@@ -29,6 +29,7 @@ _FRESH: dict[str, object] = {
     "ended_at": None, "error_code": "000", "message": "", "exit_code": None, "exit_signal": None,
     "log_tail": (), "wish": Wish.NONE,
 }  # fmt: skip
+_NOBODYS: dict[str, Any] = {"lease_owner": "", "lease_token": "", "lease_until": 0.0}
 _OF_AN_ATTEMPT = ("native_id", "network", "nodes")
 
 
@@ -74,14 +75,21 @@ def apply_many(
     return updated
 
 
-def begin_attempt(database: Database, reader: JobReader, job: Job, lease_token: str, at: float) -> Job | None:
-    """PENDING → DEPLOYING with a new attempt and its token; None where the job or the lease is another's by now."""
+def begin_attempt(
+    database: Database, reader: JobReader, job: Job, lease_token: str, at: float, lease_s: float | None = None
+) -> Job | None:
+    """PENDING → DEPLOYING with a new attempt and its token; None where the job or the lease is another's by now.
+
+    With `lease_s` the lease lasts so long from now, in the same write.
+    """
     with database.writing() as connection:
         current = _lock(connection, reader, [job.id]).get(job.id)
         if current is None or not _is_guarded(current, job, lease_token):
             return None
         now = database.now(connection)
         step = _begin(current, at, now)
+        if lease_s is not None:
+            step = replace(step, beside={"lease_until": now + lease_s})
         row = {
             "job_id": job.id,
             "number": step.job.attempt,
@@ -135,6 +143,8 @@ def decide(current: LockedJob, change: Change, now: float) -> Step:
         beside = {"next_try_at": 0.0, "deploy_tries": 0}
     if state in DEPLOYED and job.state not in DEPLOYED:
         beside = {"deploy_tries": 0}
+    if job.state not in DEPLOYED and (state in DEPLOYED or state.is_terminal):
+        beside |= _NOBODYS  # its deployment is over, and with it the lease
     columns |= change.columns
     after = replace(job, **columns, state=state, updated_at=max(job.updated_at, now))
     return Step(after, entries, beside, _attempt_columns(job, after, entries, change.error_code, now))

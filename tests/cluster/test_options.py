@@ -197,7 +197,7 @@ def sections(text: str) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def pair(alice: Person, signalled: str) -> tuple[dict[str, str], dict[str, Any]]:
     """What a dry run printed, with the id of the job that was submitted after it, and that job."""
-    nasty = "echo \"it's {x} $HOME %j\"\n" + REPORT
+    nasty = "echo \"it's {x} $HOME %j\";\n" + REPORT
     model, manifest = alice.model("empty", {"README": "nothing here\n"}), alice.manifest("dry", nasty)
     argv = ["ffdl-submit", "--export=MARK_A,MARK_B", "--time=3", "--comment", COMMENT, "-w", "n2"]
     trees = ("find", f"{alice.state}/jobs", f"{alice.state}/models")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import signal
 import zipfile
 from collections.abc import Iterator
@@ -113,6 +114,15 @@ def test_copied_data_arrive(run: Rig) -> None:
     run.write("cat $DATA_DIR/deep/x", copies=(Copy(str(run.base / "input"), run.attempt.data),))
     assert run.run() == 0
     assert run.log() == "42"
+
+
+def test_a_store_whose_directories_cannot_be_made_is_named(run: Rig) -> None:
+    (run.base / "file").write_text("in the way")
+    run.write("true", make_dirs=(str(run.base / "file" / "results"),))
+    assert run.run() == 74
+    final = run.final()
+    assert (final.outcome, final.error_code) == (Outcome.FAILED, "C103")
+    assert f"{run.base / 'file' / 'results'} cannot be made on {os.uname().nodename}: Not a directory" in final.message
 
 
 def test_results_that_cannot_be_stored(run: Rig) -> None:

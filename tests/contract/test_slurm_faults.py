@@ -272,3 +272,23 @@ def test_two_learners_are_two_nodes_of_one_job(world: FakeSlurmHarness) -> None:
     logs = [Path(plan.attempt_dir.training_log(n)).read_text() for n in (1, 2)]
     assert "rank=0 of 2 id=1" in logs[0] and "rank=1 of 2 id=2" in logs[1]
     assert len(world.accepted()) == 1
+
+
+def test_a_job_that_the_controller_lost_is_not_running_by_the_accountings_word(world: FakeSlurmHarness) -> None:
+    """A slurmctld that crashes forgets its last jobs; the accounting shows them as they were, for ever."""
+    world.keep_accounts()
+    world.freeze()
+    native, _ = world.submit("true")
+    world.forget(native)
+    assert world.scheduler.observe([native]) == {}
+    assert isinstance(world.scheduler, ForgetsJobs)
+    assert world.scheduler.is_forgotten([native]) == {native}
+
+
+def test_what_is_seen_carries_the_jobs_name_and_only_own_jobs_are_asked_for(world: FakeSlurmHarness) -> None:
+    world.keep_accounts()
+    native, plan = world.submit("true")
+    assert world.await_end(native).name == plan.token
+    world.forget(native)
+    assert world.scheduler.observe([native])[native].name == plan.token
+    assert all(f"--user={os.getuid()}" in call["argv"] for call in world.calls("sacct"))

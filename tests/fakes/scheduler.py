@@ -30,6 +30,7 @@ class FakeScheduler:
     name: str = "fake"
     down: bool = False
     refuse: str = ""
+    refuse_cancel: str = ""
     lose_reply: bool = False
     swallow: bool = False
     credential_life_s: float = 300.0
@@ -104,6 +105,8 @@ class FakeScheduler:
 
     def cancel(self, native_id: NativeId) -> None:
         self._answer()
+        if self.refuse_cancel:
+            raise InvalidRequest(self.refuse_cancel)
         self.cancelled.append(native_id)
 
     def is_forgotten(self, ids: Collection[NativeId]) -> frozenset[NativeId]:

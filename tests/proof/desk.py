@@ -72,6 +72,9 @@ class Desk:
             "FFDL_CONFIG": f"{self.base}/config.toml",
             "FFDL_SOCKET": f"{self.base}/ffdl.sock",
             "PATH": self._path,
+            # The checkout is read-only on the nodes: without this every start would compile the package anew, which
+            # no installed package does.
+            "PYTHONPYCACHEPREFIX": f"{self.base}/pycache",
         }
 
     def run(self, *argv: str, check: bool = True, timeout_s: float = 120.0) -> Completed:

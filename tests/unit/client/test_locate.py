@@ -107,3 +107,9 @@ def test_a_configuration_in_error_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(DaemonUnreachable, match="the configuration cannot be used") as caught:
         locate_state_dir({"HOME": str(tmp_path), "FFDL_CONFIG": str(tmp_path / "gone.toml")})
     assert caught.value.problem.exit_code == 78
+
+
+def test_each_state_directory_has_a_socket_of_its_own(tmp_path: Path) -> None:
+    places = {locate_socket({"FFDL_STATE_DIR": text}, tmp=tmp_path).path for text in ("/a", "/b", "/b/../b")}
+    assert len(places) == 2
+    assert locate_socket({}, tmp=tmp_path).path not in places

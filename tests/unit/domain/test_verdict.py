@@ -175,3 +175,26 @@ def test_a_nodes_clock_that_is_ahead_is_not_believed() -> None:
 
 def test_an_ended_job_stays_ended() -> None:
     assert judge(known(JobState.COMPLETED, seen(Phase.RUNNING), RUN)).steps == ()
+
+
+OUTSIDE = FinalRecord("7", Outcome.CANCELLED, 40.0, True, message="ended from outside before the learners had finished")
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [(EndCause.TIMEOUT, "C203"), (EndCause.OUT_OF_MEMORY, "C202"), (EndCause.PREEMPTED, "S111"),
+     (EndCause.NODE_FAIL, "S110"), (EndCause.REVOKED, "S112")],
+)  # fmt: skip
+def test_controllers_that_were_told_to_end_do_not_know_why_and_the_scheduler_does(end: EndCause, code: str) -> None:
+    """Slurm sends TERM at the time limit as it does for scancel."""
+    verdict = judge(known(JobState.PROCESSING, seen(Phase.ENDED, end), RUN, OUTSIDE))
+    assert (verdict.steps[-1][0], verdict.error_code) == (JobState.FAILED, code)
+    wished = judge(known(JobState.PROCESSING, seen(Phase.ENDED, end), RUN, OUTSIDE, wish=Wish.CANCEL))
+    assert (wished.steps[-1][0], wished.message) == (JobState.CANCELLED, "cancelled by its owner")
+
+
+@pytest.mark.parametrize("end", [EndCause.CANCELLED, EndCause.FAILURE])
+def test_an_end_from_outside_that_nobody_wished_is_not_told_as_the_owners(end: EndCause) -> None:
+    verdict = judge(known(JobState.PROCESSING, seen(Phase.ENDED, end), RUN, OUTSIDE))
+    assert verdict.steps[-1][0] is JobState.CANCELLED
+    assert "owner" not in verdict.message and verdict.message

@@ -122,3 +122,32 @@ def test_a_secret_never_stays(secret: str, key: str) -> None:
     assert list(parsed.inline_secrets.values()) == [secret]
     assert secret not in parsed.redacted_text
     assert json.dumps(secret, ensure_ascii=False)[1:-1] not in parsed.redacted_text
+    assert parse(parsed.redacted_text).spec is not None
+
+
+@given(
+    st.from_regex(r"[A-Za-z0-9@:*&#'\"{}%-]{1,12}", fullmatch=True) | st.sampled_from(KEYS),
+    st.sampled_from(["{}", "a {} b", "my-{}-store", "{}/{}", "{}\n"]),
+)
+def test_the_redacted_text_is_a_manifest_whatever_repeats_the_secret(secret: str, around: str) -> None:
+    text = json.dumps(
+        {
+            "name": around.format(secret, secret).strip(),
+            "description": around.format(secret, secret),
+            "data_stores": [
+                {"id": f"store {secret}", "type": "s3_datastore", "training_data": {"container": secret}}
+                | {"connection": {"auth_url": "u", "password": secret, "user_name": secret}}
+            ],
+            "framework": {"name": "custom", "version": secret, "command": around.format(secret, secret) + " run"},
+        }
+    )
+    for written in (
+        text,
+        yaml.safe_dump(json.loads(text)),
+        f"# {secret}\n{yaml.safe_dump(json.loads(text))}# {secret}",
+    ):
+        parsed = parse(written)
+        assert parsed.spec is not None
+        again = parse(parsed.redacted_text)
+        assert again.spec is not None
+        assert set(again.inline_secrets.values()) == {"***"}

@@ -121,6 +121,15 @@ def test_aliases_that_nest_are_limited() -> None:
             "3:3: error: there is a key without its ':' (write `key: value`; if this is the text of `run` on line 2, "
             "write `run: >` there and indent the text further)",
         ),
+        ("f:\n  name\n  version: 1\n", "2:3: error: there is a key without its ':' (write `key: value`)"),
+        ("f:\n  name tensor\n  version: 1\n", "2:3: error: there is a key without its ':' (write `key: value`)"),
+        ("a: 'it's here'\n", "1:8: error: text follows a closing quote (double a quote that is part of the text)"),
+        ('a: "x"y\n', "1:7: error: text follows a closing quote (put the whole value in quotes)"),
+        (
+            "f:\n   run: >\n  python a\n   b: 1\n",
+            "3:3: error: this text belongs to `run` on line 2 and is indented no further than that (indent it further)",
+        ),
+        ("a: !x[y\n", "'!' starts a tag, and no tag is known here (put the whole value in quotes)"),
         ("a: *.py\n", "1:4: error: a value cannot start with '*' (put the whole value in quotes)"),
         ("a: &&\n", "1:4: error: a value cannot start with '&' (put the whole value in quotes)"),
         ("a: [\n", "a [ or { is opened and never closed"),

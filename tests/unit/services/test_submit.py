@@ -5,6 +5,10 @@ from __future__ import annotations
 import stat
 from pathlib import Path
 
+import pytest
+
+from ffdl_batch.domain.findings import Finding, Severity
+from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, LaunchRequest
 from ffdl_batch.services.planning import DRY_RUN_ID, plan_submission
 from ffdl_batch.services.submit import submit
 from tests.unit.services.conftest import MANIFEST, Site
@@ -41,6 +45,21 @@ def test_impossible_resources_are_refused_and_leave_nothing(site: Site) -> None:
     assert (result.problem.exit_code, "no node has 64 GPUs" in result.problem.message) == (78, True)
     assert list((Path(site.platform.root.path) / "jobs").iterdir()) == []
     assert site.platform.store.count_live() == 0
+
+
+def test_a_refusal_of_the_backend_names_the_line_of_its_field(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = "data_stores:\n  - {type: directory, training_data: {container: c}, connection: {path: /d}}\n"
+    asked = {"data_stores[0].type": 8, "framework.command": 6, "gpus": 2, "batch.roles": None}
+
+    def refuse(request: LaunchRequest) -> LaunchPlan:
+        raise InvalidRequest("no", tuple(Finding(Severity.ERROR, "no", path=path) for path in asked))
+
+    monkeypatch.setattr(site.scheduler, "plan", refuse)
+    (result,) = submit(site.platform, site.caller, [site.submission("a", MANIFEST + store)])
+    assert result.problem is not None
+    assert [(f.path, f.file, f.line) for f in result.problem.findings] == [
+        (path, "manifest.yml", line) for path, line in asked.items()
+    ]
 
 
 def test_no_scheduler_is_try_again(site: Site) -> None:

@@ -10,7 +10,7 @@ from ffdl_batch.domain.observation import EndCause, NativeId, Observation, Phase
 from ffdl_batch.services.cancel import cancel_job
 from ffdl_batch.services.deploy import Deployer
 from ffdl_batch.services.query import get_job
-from ffdl_batch.services.watch import SETTLE_S, Watcher
+from ffdl_batch.services.watch import FORGOTTEN_AFTER, SETTLE_S, Watcher
 from tests.unit.services.conftest import Site, write_events, write_final
 
 
@@ -195,3 +195,32 @@ def test_a_delivery_that_claimed_first_becomes_the_job_and_the_other_is_cancelle
     site.clock.tick(30)
     watcher.step(full=True)
     assert site.job(job.id).state is JobState.COMPLETED
+
+
+def test_an_id_that_the_scheduler_gave_to_another_attempt_says_nothing_about_the_first(
+    site: Site, watcher: Watcher
+) -> None:
+    """A controller that lost its last seconds in a crash forgets jobs and uses their numbers again."""
+    job = site.deployed()
+    native = NativeId(job.native_id)
+    watcher.step(full=True)
+    site.scheduler.seen[native] = Observation(Phase.ENDED, "CANCELLED", EndCause.CANCELLED, name="training-zzzzzzzzz-1")
+    cancel_job(site.platform, site.caller, job.id)
+    for _ in range(FORGOTTEN_AFTER - 1):
+        watcher.step(full=True)
+        assert site.job(job.id).state is JobState.QUEUED
+        site.clock.tick(60)
+    assert site.scheduler.cancelled == []
+    write_final(site, job)
+    watcher.step(full=True)
+    assert site.job(job.id).state is JobState.COMPLETED
+
+
+def test_a_cancellation_that_is_refused_keeps_nobody_from_being_watched(site: Site, watcher: Watcher) -> None:
+    job, other = site.deployed("one"), site.deployed("two")
+    cancel_job(site.platform, site.caller, job.id)
+    site.scheduler.refuse_cancel = "Access/permission denied"
+    write_final(site, other)
+    site.scheduler.end(NativeId(other.native_id), EndCause.SUCCESS, site.clock.now())
+    watcher.step(full=True)
+    assert site.job(other.id).state is JobState.COMPLETED

@@ -1,0 +1,35 @@
+"""How often a job was executed, by what its learners themselves wrote; and waiting for what must happen."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from tests.cluster.people import Person
+
+LIMIT_S = 90.0
+"""How long a test waits for what must happen; never how long it takes."""
+
+
+def counted(work_s: float) -> str:
+    """A learner's command that counts its executions, then works for `work_s` seconds."""
+    return f'echo run >> "$RESULT_DIR/runs"; sleep {work_s}'
+
+
+def attempt_directory(person: Person, job_id: str) -> str:
+    """The directory of the job's first attempt on the nodes."""
+    return f"{person.state}/jobs/{job_id}/attempt-1"
+
+
+def executions(person: Person, job_id: str) -> int:
+    """How often learners of this job wrote that they run, over all its attempts."""
+    found = person.run("sh", "-c", f"cat {person.state}/jobs/{job_id}/attempt-*/results/runs", check=False)
+    return found.stdout.count("run")
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    """Until the condition holds."""
+    deadline = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {LIMIT_S:g} s for {what}"
+        time.sleep(0.1)

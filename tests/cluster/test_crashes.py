@@ -1,0 +1,128 @@
+"""The daemon dies, submissions are doubled by hand or lost on their way: every job is executed exactly once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from tests.cluster.conftest import CONFIG
+from tests.cluster.executions import attempt_directory, counted, executions, wait_until
+from tests.cluster.people import Person
+from tests.cluster.rig import Cluster
+
+WALK = ["PENDING", "DEPLOYING", "QUEUED", "DOWNLOADING", "PROCESSING", "STORING", "COMPLETED"]
+CLAIMED_BY_ANOTHER = "73:0"
+SPOILT = """\
+#!/bin/sh
+# Passes the request on and then behaves as ~/bin/faults says, one line for each call.
+answer=$(/usr/bin/sbatch "$@") || exit
+case $(sed -n 1p ~/bin/faults; sed -i 1d ~/bin/faults) in
+drop) echo "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation" >&2; exit 1 ;;
+hang) sleep 600 ;;
+die) kill -KILL $$ ;;
+*) echo "$answer" ;;
+esac
+"""
+
+
+@dataclass(frozen=True)
+class Killed:
+    """What became of jobs whose daemon was killed in several phases of their lives."""
+
+    waiting: str
+    running: str
+    storing: str
+
+
+@pytest.fixture(scope="module")
+def killed(bob: Person) -> Killed:
+    """One daemon, killed while one job is held, one runs and one stores; back when the last two have ended."""
+    waiting = bob.start("kill-waiting", counted(0), "--hold")
+    running = bob.start("kill-running", counted(3))
+    storing = bob.start("kill-storing", counted(0) + '; head -c 300M /dev/zero > "$RESULT_DIR/big"')
+    bob.until(waiting, {"QUEUED"})
+    bob.until(running, {"PROCESSING"})
+    events = bob.host_path(f"{attempt_directory(bob, storing)}/events/node-0.jsonl")
+    wait_until(lambda: events.exists() and "store-results" in events.read_text(), "the storing of results")
+    bob.kill_daemon()
+    wait_until(lambda: len(bob.queue()) == 1, "the end of two jobs")
+    return Killed(waiting, running, storing)
+
+
+def test_jobs_go_on_without_their_daemon_and_are_read_afterwards(bob: Person, killed: Killed) -> None:
+    listed = bob.run("ffdl", "list").stdout  # starts the next daemon
+    assert killed.running in listed
+    for job_id in (killed.running, killed.storing):
+        job = bob.finish(job_id)
+        assert (job["state"], job["exit_code"]) == ("COMPLETED", 0)
+        assert list(job["timestamps"]) == WALK
+        assert list(job["timestamps"].values()) == sorted(job["timestamps"].values())
+        assert executions(bob, job_id) == 1
+
+
+def test_a_job_that_waited_for_its_turn_is_still_waiting_and_runs_once(bob: Person, killed: Killed) -> None:
+    job = bob.show(killed.waiting)
+    assert job["state"] == "QUEUED"
+    assert "Held" in job["pending_reason"]
+    bob.run("scontrol", "release", job["native_id"])
+    done = bob.finish(killed.waiting)
+    assert (done["state"], done["native_id"], executions(bob, killed.waiting)) == ("COMPLETED", job["native_id"], 1)
+
+
+def test_a_copy_that_starts_first_is_followed_and_the_known_one_is_cancelled(bob: Person) -> None:
+    job_id = bob.start("copy-first", counted(2), "--hold")
+    known = bob.until(job_id, {"QUEUED"})["native_id"]
+    copy = bob.run("sbatch", "--parsable", f"{attempt_directory(bob, job_id)}/script.sh").stdout.strip()
+    bob.run("scontrol", "release", copy)
+    done = bob.finish(job_id)
+    assert (done["state"], done["native_id"], executions(bob, job_id)) == ("COMPLETED", copy, 1)
+    wait_until(lambda: bob.sacct(known, "State")[0].startswith("CANCELLED"), f"the cancellation of {known}")
+
+
+def test_a_copy_that_comes_while_the_job_runs_ends_without_a_learner(bob: Person) -> None:
+    job_id = bob.start("copy-second", counted(5))
+    known = bob.until(job_id, {"PROCESSING"})["native_id"]
+    copy = bob.run("sbatch", "--parsable", f"{attempt_directory(bob, job_id)}/script.sh").stdout.strip()
+    wait_until(lambda: bob.sacct(copy, "End")[0] != "Unknown", f"the end of {copy}")
+    assert bob.sacct(copy, "State", "ExitCode") == ["FAILED", CLAIMED_BY_ANOTHER]
+    assert bob.run("sacct", "-nXP", "-j", f"{copy}.0", "-o", "JobID").stdout.strip() in ("", copy), "a step was started"
+    done = bob.finish(job_id)
+    assert (done["state"], done["native_id"], executions(bob, job_id)) == ("COMPLETED", known, 1)
+
+
+@pytest.fixture
+def spoilt(cluster: Cluster, bob: Person) -> Iterator[Person]:
+    """Bob with a second daemon on whose PATH sbatch loses answers."""
+    bob.write("~/bin/sbatch", SPOILT, executable=True)
+    bob.write("~/bin/faults", "drop\nhang\ndie\n")
+    other = bob.at("spoilt", CONFIG + "command_timeout_s = 4\n")
+    path = bob.run("sh", "-c", "echo $PATH").stdout.strip()
+    person = Person(cluster, "bob", {**other.env, "PATH": f"{bob.home}/bin:{path}"})
+    yield person
+    person.kill_daemon("TERM")
+
+
+def test_answers_of_sbatch_that_are_lost_hang_or_die(spoilt: Person) -> None:
+    jobs = [spoilt.start(f"spoilt-{fault}", counted(0)) for fault in ("drop", "hang", "die")]
+    for job_id in jobs:
+        job = spoilt.finish(job_id)
+        assert (job["state"], executions(spoilt, job_id)) == ("COMPLETED", 1)
+        named = spoilt.run("sacct", "-nXP", f"--name={job_id}-1", "-o", "JobID,State").stdout.split()
+        assert named == [f"{job['native_id']}|COMPLETED"]
+    assert spoilt.read("~/bin/faults".replace("~", spoilt.home)) == ""
+
+
+def test_a_daemon_killed_right_after_it_acknowledged_loses_nothing(bob: Person) -> None:
+    """Five times, as early as a kill can come from outside; the next command starts the next daemon."""
+    model = bob.model("empty", {"README": "nothing here\n"})
+    manifest = bob.manifest("kill-at-once", counted(0))
+    jobs = []
+    for pause_s in (0.0, 0.02, 0.05, 0.1, 0.2):
+        jobs.append(bob.submit(manifest, model))
+        time.sleep(pause_s)
+        bob.kill_daemon()
+    for job_id in jobs:
+        assert (bob.finish(job_id)["state"], executions(bob, job_id)) == ("COMPLETED", 1)

@@ -1,0 +1,197 @@
+"""How jobs fail: each fault has its own code, and what there is of results and logs is kept."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.cluster.people import Person
+from tests.cluster.rig import Cluster
+
+SMALL_NODE = "n2"
+SMALL = "/mnt/small"
+"""A file system of 1 MiB that only that node has."""
+FAILING = (
+    "for i in $(seq 60); do echo line $i; done; echo half > $RESULT_DIR/partial.txt; "
+    "echo saved > $CHECKPOINT_DIR/model.ckpt; echo the last words >&2; exit 3"
+)
+HUNGRY = "python3 -c 'print(\"growing\", flush=True); held = bytearray(600 << 20); print(len(held))'"
+SECOND_FAILS = (
+    "if [ $LEARNER_ID = 2 ]; then sleep 1; echo giving up; exit 5; fi; "
+    "trap 'echo told to stop; exit 0' TERM; echo waiting; while :; do sleep 0.2; done"
+)
+WITHOUT_BASH = """
+set -e
+rm -rf nobash && mkdir -p nobash/bin nobash/etc nobash/tmp nobash/proc nobash/sys nobash/dev nobash/job nobash/mnt
+cp -L /bin/dash nobash/bin/sh
+for library in $(ldd /bin/dash | grep -o '/[^ ]*'); do mkdir -p nobash/$(dirname $library); cp -L $library nobash/$library; done
+touch nobash/etc/passwd nobash/etc/group nobash/etc/hosts nobash/etc/resolv.conf
+apptainer -q build --force nobash.sif nobash
+"""  # noqa: E501 - a shell script
+STORE = """\
+data_stores:
+  - id: here
+    type: mount_volume
+    training_data: {{container: in}}
+    training_results: {{container: out}}
+    connection: {{type: host_mount, path: "{path}"}}
+"""
+
+
+@pytest.fixture(scope="module")
+def overdue(alice: Person) -> str:
+    """A job that runs into its limit of a minute; Slurm looks every half minute, so it is the first to start."""
+    return alice.start("overdue", "echo begun; echo half > $RESULT_DIR/partial.txt; sleep 300", "--time=1")
+
+
+@pytest.fixture(scope="module")
+def small(cluster: Cluster) -> Iterator[str]:
+    """A results store that is soon full."""
+    cluster.run(SMALL_NODE, ["sh", "-c", f"mkdir -p {SMALL} && mount -t tmpfs -o size=1m,mode=1777 small {SMALL}"])
+    cluster.run(SMALL_NODE, ["sh", "-c", f"mkdir -m 1777 {SMALL}/in {SMALL}/out"])
+    yield SMALL
+    cluster.run(SMALL_NODE, ["umount", "-l", SMALL])
+
+
+@pytest.fixture(scope="module")
+def failed(alice: Person, overdue: str, small: str) -> dict[str, dict[str, Any]]:
+    """All failing jobs, started together."""
+    alice.run("bash", "-c", WITHOUT_BASH)
+    alice.write("~/not-an-image.sif", "this is a text\n")
+    alice.run("sh", "-c", "mkdir -p failures/in failures/out locked/in locked/out && chmod a-w locked/out")
+    model = alice.model("empty", {"README": "nothing here\n"})
+
+    def image(path: str) -> str:
+        fields = {"framework": f"{{name: custom, version: {path}, command: 'true'}}"}
+        text = "\n".join([f"name: {path}", "cpus: 1", "memory: 64MiB", *(f"{k}: {v}" for k, v in fields.items())])
+        return alice.write(f"~/manifests/image-{path.rpartition('/')[2]}.yml", text + "\n")
+
+    manifests = {
+        "exit": alice.manifest("exit", FAILING, STORE.format(path="../failures")),
+        "killed": alice.manifest("killed", "echo here; kill -SEGV $$"),
+        "memory": alice.manifest("memory", HUNGRY, memory="64MiB"),
+        "second": alice.manifest("second", SECOND_FAILS, learners=2),
+        "command": alice.manifest("command", "no-such-program --at-all"),
+        "no-bash": image(f"{alice.home}/nobash.sif"),
+        "no-image": image(f"{alice.home}/not-an-image.sif"),
+        "locked": alice.manifest("locked", "echo x > $RESULT_DIR/x", STORE.format(path="../locked")),
+    }
+    ids = dict(zip(manifests, alice.submit_all(list(manifests.values()), model), strict=True))
+    full = alice.manifest("full", "head -c 3000000 /dev/zero > $RESULT_DIR/big", STORE.format(path=small))
+    ids["full"] = alice.submit(full, model, f"--nodelist={SMALL_NODE}")
+    jobs = dict(zip(ids, alice.finish_all(list(ids.values())), strict=True))
+    for name, job in jobs.items():
+        assert job["state"] == "FAILED", (name, job)
+    return jobs
+
+
+def kept(alice: Person, job: dict[str, Any], name: str) -> str:
+    """A file in the directory of results."""
+    return alice.read(f"{job['results']}/{name}")
+
+
+def test_an_exit_code(alice: Person, failed: dict[str, dict[str, Any]]) -> None:
+    job = failed["exit"]
+    assert (job["error_code"], job["exit_code"], job["exit_signal"]) == ("C201", 3, None)
+    assert job["message"] == "learner 1 ended with exit code 3"
+    shown = alice.run("ffdl", "show", job["id"]).stdout
+    assert "Error code:          C201\n" in shown and "Exit code:           3\n" in shown
+    assert shown.rstrip().endswith("line 60\n  the last words")
+    assert alice.sacct(job["native_id"], "State", "ExitCode") == ["FAILED", "3:0"]
+
+
+def test_results_and_logs_of_a_failed_job_are_stored(alice: Person, failed: dict[str, dict[str, Any]]) -> None:
+    job = failed["exit"]
+    assert job["results"] == f"{alice.home}/failures/out/{job['id']}"
+    assert kept(alice, job, "partial.txt") == "half\n"
+    log = kept(alice, job, "learner-1/training-log.txt")
+    assert len(log.splitlines()) == 61 and log == alice.logs(job["id"])
+    assert alice.read(f"{job['job_dir']}/checkpoints/model.ckpt") == "saved\n"
+    assert list(job["timestamps"])[-2:] == ["STORING", "FAILED"]
+
+
+def test_a_signal(failed: dict[str, dict[str, Any]]) -> None:
+    """The shell in the container dies of it; Apptainer hands it on as the exit code that a shell would give."""
+    job = failed["killed"]
+    assert job["error_code"] == "C201"
+    assert (job["exit_signal"] or job["exit_code"] - 128) == 11
+    assert "SIGSEGV" in job["message"]
+
+
+def test_out_of_memory(alice: Person, failed: dict[str, dict[str, Any]]) -> None:
+    job = failed["memory"]
+    assert job["error_code"] == "C202", job
+    assert "memory" in job["message"] and "ask for more memory" in job["cure"]
+    assert alice.logs(job["id"]).splitlines()[0] == "growing"
+
+
+def test_the_other_learner_is_stopped(alice: Person, failed: dict[str, dict[str, Any]]) -> None:
+    job = failed["second"]
+    assert (job["error_code"], job["exit_code"]) == ("C201", 5)
+    assert job["message"] == "learner 2 ended with exit code 5"
+    assert job["log_tail"] == ["giving up"]
+    assert alice.logs(job["id"], "--learner=1").splitlines() == ["waiting", "told to stop"]
+    assert job["native_id"] not in alice.queue()
+
+
+def test_a_missing_command(failed: dict[str, dict[str, Any]]) -> None:
+    job = failed["command"]
+    assert (job["error_code"], job["exit_code"]) == ("C201", 127)
+    assert "no-such-program: command not found" in job["log_tail"][-1]
+
+
+def test_an_image_without_bash(failed: dict[str, dict[str, Any]]) -> None:
+    job = failed["no-bash"]
+    assert job["error_code"] in ("S103", "S105"), job
+    assert "bash" in job["message"] and job["nodes"] in job["message"]
+
+
+def test_an_image_that_is_none(alice: Person, failed: dict[str, dict[str, Any]]) -> None:
+    job = failed["no-image"]
+    assert job["error_code"] == "S103", job
+    assert f"{alice.home}/not-an-image.sif" in job["message"] and job["nodes"] in job["message"]
+
+
+def test_a_results_store_that_cannot_be_written(alice: Person, failed: dict[str, dict[str, Any]]) -> None:
+    job = failed["locked"]
+    assert job["error_code"] in ("C103", "S303"), job
+    assert f"{alice.home}/locked/out" in job["message"] and "Permission denied" in job["message"]
+    assert "check the" in job["cure"]
+
+
+def test_a_results_store_that_is_full(alice: Person, failed: dict[str, dict[str, Any]], small: str) -> None:
+    job = failed["full"]
+    assert job["error_code"] == "S303", job
+    assert f"{small}/out/{job['id']}" in job["message"] and "No space left on device" in job["message"]
+    # What the learner wrote is still where it wrote it.
+    size = alice.run("stat", "-c", "%s", f"{job['job_dir']}/attempt-1/results/big").stdout
+    assert size == "3000000\n"
+
+
+def test_no_apptainer_on_the_node(alice: Person, failed: object) -> None:
+    other = alice.at("no-apptainer", textwrap.dedent("""\
+        [backend.slurm]
+        apptainer = "/nonexistent/apptainer"
+        """))
+    model = other.model("empty", {"README": "nothing here\n"})
+    manifest = other.manifest("no-apptainer", "true")
+    try:
+        done = other.run("ffdl-submit", "--parsable", manifest, model)
+        assert "/nonexistent/apptainer" in done.stderr  # isolation cannot be proved, and that is said
+        job = other.finish(done.stdout.strip())
+    finally:
+        other.kill_daemon("TERM")
+    assert (job["state"], job["error_code"]) == ("FAILED", "S105"), job
+    assert "/nonexistent/apptainer" in job["message"] and job["nodes"] in job["message"]
+
+
+def test_the_time_limit(alice: Person, overdue: str) -> None:
+    job = alice.finish(overdue)
+    assert (job["state"], job["error_code"]) == ("FAILED", "C203"), job
+    assert "time limit" in job["message"] and "ask for more time" in job["cure"]
+    assert alice.logs(overdue).splitlines() == ["begun"]
+    assert kept(alice, job, "partial.txt") == "half\n"
+    assert alice.sacct(job["native_id"], "State") == ["TIMEOUT"]

@@ -1,0 +1,308 @@
+"""What a learner finds, compared with FfDL's contract, in the mounted and in the copied form, alone and in company."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from tests.cluster.people import Person
+from tests.cluster.rig import Cluster
+
+DATA, RESULTS = "the-data", "the-results"
+COMMAND = "./report.sh first 'two  words' \"$LEARNER_ID\"; cd / &&\npython3 \"$MODEL_DIR/report.py\" | cat; exit 0"
+"""Shell syntax, a line break, quotes, and a file run directly that is stored without execute bits."""
+
+SAME = {
+    "MODEL_DIR": "/job/model-code",
+    "LOG_DIR": "/job/logs",
+    "JOB_STATE_DIR": "/job",
+    "TRAINING_ID": "{id}",
+    "TRAINING_COMMAND": COMMAND.replace("\n", " "),
+    "GPU_COUNT": "2.000000",
+    "NUM_LEARNERS": "{learners}",
+    "LEARNER_ID": "{learner}",
+    "LEARNER_NAME_PREFIX": "learner-{id}",
+    "DOWNWARD_API_POD_NAME": "learner-{id}-{rank}",
+    "DOWNWARD_API_POD_NAMESPACE": "default",
+    "RANK": "{rank}",
+    "WORLD_SIZE": "{learners}",
+    "LOCAL_RANK": "0",
+    "LOCAL_WORLD_SIZE": "1",
+    "NNODES": "{learners}",
+    "NODE_RANK": "{rank}",
+    "MASTER_PORT": "29500",
+}
+"""FfDL's variables (its learner/envvars.go; its pods' names count from 0), and the rendezvous of the frameworks."""
+MOUNTED = SAME | {
+    "DATA_DIR": f"/mnt/data/{DATA}",
+    "RESULT_DIR": f"/mnt/results/{RESULTS}/{{id}}",
+    "RESULT_BUCKET_DIR": f"/mnt/results/{RESULTS}",
+    "CHECKPOINT_DIR": f"/mnt/results/{RESULTS}/_wml_checkpoints",
+}
+COPIED = SAME | {
+    "DATA_DIR": f"/job/{DATA}",
+    "RESULT_DIR": f"/job/{RESULTS}",
+    "RESULT_BUCKET_DIR": "",
+    "CHECKPOINT_DIR": "/job/checkpoints",  # FfDL has none here; docs/reference/contract.md says so
+}
+UNSET = ("ALERTMANAGER_X", "DLAAS_X", "ETCD_X", "GRAFANA_X", "HOSTNAME", "KUBERNETES_PORT", "MONGO_X", "PUSHGATEWAY_X")
+CANARY = "ffdl-canary"
+REPORT_PY = """\
+import errno, glob, json, os, socket, stat, sys, time
+job, me = os.environ["TRAINING_ID"], os.environ["LEARNER_ID"]
+
+def listing(path):
+    try:
+        return sorted(os.listdir(path))
+    except OSError as error:
+        return errno.errorcode[error.errno]
+
+def opened(path):
+    try:
+        os.close(os.open(path, os.O_RDWR))
+        return "opened"
+    except OSError as error:
+        return errno.errorcode[error.errno]
+
+def space(path):
+    found = os.statvfs(path)
+    return found.f_blocks * found.f_frsize
+
+with open("/tmp/room", "wb") as file:
+    os.posix_fallocate(file.fileno(), 0, 80 << 20)
+os.unlink("/tmp/room")
+result = os.environ["RESULT_DIR"]
+for name in ("DATA_DIR", "MODEL_DIR", "JOB_STATE_DIR", "LOG_DIR", "RESULT_DIR", "CHECKPOINT_DIR"):
+    assert os.path.isdir(os.environ[name]), name
+# Two jobs at once on one node: each waits until the other runs, so that both hold their GPUs.
+meeting = os.environ.get("MEETING")
+if meeting:
+    open(os.path.join(os.environ["RESULT_BUCKET_DIR"], meeting + "-" + job), "w").close()
+    end = time.monotonic() + 60
+    while len(glob.glob(os.path.join(os.environ["RESULT_BUCKET_DIR"], meeting + "-*"))) < 2:
+        assert time.monotonic() < end, "the other job did not come"
+        time.sleep(0.1)
+seen = {
+    "env": dict(os.environ), "cwd": os.getcwd(), "uid": os.getuid(), "host": socket.gethostname(),
+    "job": listing("/job"), "data": listing(os.environ["DATA_DIR"]), "mnt": listing("/mnt"),
+    "input": open(os.path.join(os.environ["DATA_DIR"], "deep", "x.txt")).read(),
+    "data_writable": os.access(os.environ["DATA_DIR"], os.W_OK),
+    "modes": {n: stat.S_IMODE(os.stat(os.path.join(os.environ["MODEL_DIR"], n)).st_mode) & 0o100
+              for n in ("report.sh", "report.py", "sub/data.txt")},
+    "tmp": listing("/tmp"), "shm": listing("/dev/shm"), "tmp_space": space("/tmp"),
+    "home": listing("/home"), "shared": listing("/shared"), "opt": listing("/opt/ffdl"), "pids": len(listing("/proc")),
+    "devices": {path: opened(path) for path in sorted(glob.glob("/dev/nvidia[0-9]"))},
+}
+json.dump(seen, open(os.path.join(result, "seen-" + me + ".json"), "w"))
+open(os.path.join(os.environ["CHECKPOINT_DIR"], "checkpoint-" + me), "w").close()
+open(os.path.join(os.environ["LOG_DIR"], "own.log"), "w").close()
+print("reported")
+"""
+REPORT_SH = '#!/usr/bin/env bash\nfor word in "$@"; do echo "word:$word"; done\necho "started in $PWD" >&2\n'
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One form of a job."""
+
+    name: str
+    learners: int
+    copied: bool
+    expected: dict[str, str] = field(hash=False)
+
+
+KINDS = [
+    Kind("mounted-1", 1, False, MOUNTED),
+    Kind("mounted-2", 2, False, MOUNTED),
+    Kind("copied-1", 1, True, COPIED),
+    Kind("copied-2", 2, True, COPIED),
+]
+each_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+
+
+@pytest.fixture(scope="module")
+def canaries(cluster: Cluster) -> Iterator[None]:
+    """Files of somebody else's in every node's /tmp and /dev/shm."""
+    nodes = ("n1", "n2", "n3")
+    for node in nodes:
+        cluster.run(node, ["touch", f"/tmp/{CANARY}", f"/dev/shm/{CANARY}"])
+    yield
+    for node in nodes:
+        cluster.run(node, ["rm", f"/tmp/{CANARY}", f"/dev/shm/{CANARY}"])
+
+
+def store(alice: Person, copied: bool) -> str:
+    """The data store of a manifest; relative to it, as the example of the documentation has it."""
+    kind = "directory" if copied else "mount_volume"
+    connection = "{path: ../contract, mode: copy}" if copied else "{type: host_mount, path: ../contract}"
+    return textwrap.dedent(f"""\
+        data_stores:
+          - id: here
+            type: {kind}
+            training_data: {{container: {DATA}}}
+            training_results: {{container: {RESULTS}}}
+            connection: {connection}
+        """)
+
+
+@pytest.fixture(scope="module")
+def jobs(alice: Person, canaries: None) -> dict[str, dict[str, Any]]:
+    """One job of every kind, and two that must be on one node at the same time."""
+    alice.run("rm", "-rf", "contract")
+    alice.write(f"~/contract/{DATA}/deep/x.txt", "17\n")
+    alice.run("mkdir", f"contract/{RESULTS}")
+    files = {"report.py": REPORT_PY, "report.sh": REPORT_SH, "sub/data.txt": "in a directory\n"}
+    model = alice.model("contract", files)
+    alice.run("chmod", "-R", "a-x,u+X", model)
+    export = "--export=" + ",".join(f"{name}=taken-away" for name in UNSET) + ",KEPT=kept"
+    ids = {}
+    for kind in KINDS:
+        manifest = alice.manifest(kind.name, COMMAND, store(alice, kind.copied), learners=kind.learners, gpus=2)
+        ids[kind.name] = alice.submit(manifest, model, export)
+    meeting = alice.manifest("meeting", COMMAND, store(alice, copied=False), gpus=2)
+    for name in ("first", "second"):
+        ids[name] = alice.submit(meeting, model, "--export=MEETING=meeting", "--nodelist=n3")
+    ended = dict(zip(ids, alice.finish_all(list(ids.values())), strict=True))
+    for name, job in ended.items():
+        assert job["state"] == "COMPLETED", (name, job, alice.logs(job["id"]))
+    return ended
+
+
+def seen(alice: Person, job: dict[str, Any], learner: int = 1) -> dict[str, Any]:
+    """What a learner reported, from where results are stored."""
+    path = f"{alice.home}/contract/{RESULTS}/{job['id']}/seen-{learner}.json"
+    return dict(json.loads(alice.read(path)))
+
+
+def reports(alice: Person, kind: Kind, jobs: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    """What every learner of the job reported."""
+    return [seen(alice, jobs[kind.name], learner) for learner in range(1, kind.learners + 1)]
+
+
+@each_kind
+def test_variables(alice: Person, jobs: dict[str, dict[str, Any]], kind: Kind) -> None:
+    for number, report in enumerate(reports(alice, kind, jobs), 1):
+        values = {"id": jobs[kind.name]["id"], "learners": kind.learners, "learner": number, "rank": number - 1}
+        expected = {
+            name: text if name == "TRAINING_COMMAND" else text.format(**values)
+            for name, text in kind.expected.items()
+        }
+        assert {name: report["env"].get(name) for name in expected} == expected
+        assert report["env"]["PYTHONPATH"].split(":")[-1] == "/job/model-code"
+
+
+@each_kind
+def test_ffdls_prefixes_are_taken_away(alice: Person, jobs: dict[str, dict[str, Any]], kind: Kind) -> None:
+    for report in reports(alice, kind, jobs):
+        assert [name for name in report["env"] if name in UNSET] == []
+        assert report["env"]["KEPT"] == "kept"
+
+
+@each_kind
+def test_nothing_of_the_platform_or_the_node_is_in_the_environment(
+    alice: Person, jobs: dict[str, dict[str, Any]], kind: Kind
+) -> None:
+    for report in reports(alice, kind, jobs):
+        foreign = ("SLURM_", "SBATCH_", "FFDL_", "DATA_STORE_", "RESULT_STORE_", "MODEL_STORE_")
+        assert [name for name in report["env"] if name.startswith(foreign)] == []
+
+
+@each_kind
+def test_the_command_is_shell_text_that_starts_in_the_model_directory(
+    alice: Person, jobs: dict[str, dict[str, Any]], kind: Kind
+) -> None:
+    for number in range(1, kind.learners + 1):
+        lines = alice.logs(jobs[kind.name]["id"], f"--learner={number}").splitlines()
+        words = ["word:first", "word:two  words", f"word:{number}"]
+        assert lines == [*words, "started in /job/model-code", "reported"]
+
+
+@each_kind
+def test_unpacked_files_are_executable(alice: Person, jobs: dict[str, dict[str, Any]], kind: Kind) -> None:
+    for report in reports(alice, kind, jobs):
+        assert set(report["modes"].values()) == {0o100}
+
+
+@each_kind
+def test_data_are_there(alice: Person, jobs: dict[str, dict[str, Any]], kind: Kind) -> None:
+    for report in reports(alice, kind, jobs):
+        assert (report["input"], report["data"]) == ("17\n", ["deep"])
+        assert report["data_writable"] is kind.copied
+    assert alice.run("ls", f"contract/{DATA}").stdout == "deep\n"
+
+
+@each_kind
+def test_ffdls_literal_paths_exist(alice: Person, jobs: dict[str, dict[str, Any]], kind: Kind) -> None:
+    for report in reports(alice, kind, jobs):
+        files = {"load-model.start", "load-model.exit", "load-data.exit", "learner.start_time", "latest-log", "logs"}
+        assert {*files, "model-code", jobs[kind.name]["id"]} <= set(report["job"])
+        assert set(report["mnt"]) >= {"data", "results"}
+
+
+@each_kind
+def test_results_logs_and_model_are_stored(alice: Person, jobs: dict[str, dict[str, Any]], kind: Kind) -> None:
+    kept = f"{alice.home}/contract/{RESULTS}/{jobs[kind.name]['id']}"
+    assert jobs[kind.name]["results"] == kept
+    names = set(alice.run("find", kept, "-type", "f", "-printf", "%P\n").stdout.split())
+    expected = {"_submitted_code/model.zip"}
+    for number in range(1, kind.learners + 1):
+        logs = ("training-log.txt", "own.log", ".log-copy-complete")
+        expected |= {f"seen-{number}.json", *(f"learner-{number}/{name}" for name in logs)}
+    assert names == expected
+    marks = alice.run("ls", f"{jobs[kind.name]['job_dir']}/checkpoints").stdout.split()
+    assert marks == [f"checkpoint-{number}" for number in range(1, kind.learners + 1)]
+
+
+@each_kind
+def test_tmp_and_shared_memory_are_the_learners_own_and_have_room(
+    alice: Person, jobs: dict[str, dict[str, Any]], kind: Kind
+) -> None:
+    for report in reports(alice, kind, jobs):
+        assert report["tmp_space"] > 64 << 20
+        assert (report["tmp"], report["shm"]) == ([], [])
+
+
+@each_kind
+def test_the_nodes_files_and_processes_are_out_of_sight(
+    alice: Person, jobs: dict[str, dict[str, Any]], kind: Kind
+) -> None:
+    for report in reports(alice, kind, jobs):
+        assert report["home"] in ("ENOENT", [])
+        assert (report["shared"], report["opt"]) == ("ENOENT", "ENOENT")
+        assert report["env"]["HOME"] == "/tmp"
+        assert report["uid"] == 1001 or report["uid"] > 0
+
+
+@pytest.mark.parametrize("name", ["mounted-2", "copied-2"])
+def test_two_learners_are_two_nodes_of_one_allocation(
+    alice: Person, jobs: dict[str, dict[str, Any]], name: str
+) -> None:
+    job = jobs[name]
+    hosts = [seen(alice, job, learner)["host"] for learner in (1, 2)]
+    assert len(set(hosts)) == 2
+    masters = {seen(alice, job, learner)["env"]["MASTER_ADDR"] for learner in (1, 2)}
+    assert masters == {hosts[0]}
+    nodes, tres = alice.sacct(job["native_id"], "NNodes", "AllocTRES")
+    assert nodes == "2" and {"gres/gpu=4", "cpu=2", "mem=512M"} <= set(tres.split(","))
+    # They have to reach each other, so the network is the host's, and the record says so.
+    assert job["network"] == "host"
+    assert jobs["mounted-1"]["network"] == "none"
+
+
+def test_two_jobs_on_one_node_can_open_their_own_gpus_only(
+    alice: Person, jobs: dict[str, dict[str, Any]]
+) -> None:
+    """The device files have no driver: an allowed one says ENXIO, one that the device cgroup denies EPERM."""
+    allowed = []
+    for name in ("first", "second"):
+        report = seen(alice, jobs[name])
+        assert report["host"] == "n3"
+        assert len(report["env"]["CUDA_VISIBLE_DEVICES"].split(",")) == 2
+        assert sorted(report["devices"].values()) == ["ENXIO", "ENXIO", "EPERM", "EPERM"]
+        allowed.append({path for path, said in report["devices"].items() if said == "ENXIO"})
+    assert not allowed[0] & allowed[1]

@@ -1,0 +1,154 @@
+"""ffdl logs on a running and on an ended job, and what Ctrl-C does."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import IO
+
+import pytest
+
+from tests.cluster.people import Person
+from tests.cluster.rig import Cluster
+
+TICKS = 12
+COMMAND = f"for i in $(seq {TICKS}); do echo tick $i of $LEARNER_ID; sleep 0.5; done; printf unfinished"
+
+
+@dataclass(frozen=True)
+class Followed:
+    """A job of two learners that was followed from its beginning."""
+
+    job_id: str
+    first: str
+    state_at_first: str
+    text: str
+    code: int
+    detached: str
+    detached_code: int
+    state_after_detach: str
+
+
+@dataclass
+class Follower:
+    """`ffdl logs -f` in the background; its own process id on the node is its first line."""
+
+    process: subprocess.Popen[str]
+    pid: int = 0
+
+    @property
+    def pipe(self) -> IO[str]:
+        assert self.process.stdout is not None
+        return self.process.stdout
+
+
+def follow(alice: Person, job_id: str) -> Follower:
+    """Start to follow."""
+    follower = Follower(alice.popen("sh", "-c", 'echo $$; exec ffdl logs -f "$0"', job_id))
+    follower.pid = int(follower.pipe.readline())
+    return follower
+
+
+@pytest.fixture(scope="module")
+def followed(cluster: Cluster, alice: Person) -> Iterator[Followed]:
+    """Follow a job to its end, and once more only until a Ctrl-C."""
+    job_id = alice.start("ticks", COMMAND, learners=2)
+    followers = [follow(alice, job_id), follow(alice, job_id)]
+    try:
+        whole, short = followers
+        first = whole.pipe.readline()
+        state_at_first = alice.show(job_id)["state"]
+        short.pipe.readline()
+        alice.run("kill", "-INT", str(short.pid))
+        detached = short.pipe.read()
+        state_after_detach = alice.show(job_id)["state"]
+        text = whole.pipe.read()
+        codes = [follower.process.wait(timeout=60) for follower in followers]
+    finally:
+        for follower in followers:
+            cluster.kill(follower.process)
+    alice.finish(job_id)
+    yield Followed(job_id, first, state_at_first, first + text, codes[0], detached, codes[1], state_after_detach)
+
+
+def ticks(learner: int, first: int = 1, mark: str = "") -> list[str]:
+    """The lines of one learner."""
+    return [*(f"{mark}tick {i} of {learner}" for i in range(first, TICKS + 1)), f"{mark}unfinished"]
+
+
+def test_lines_come_while_the_job_runs(followed: Followed) -> None:
+    assert re.fullmatch(r"\[[12]\] tick 1 of [12]\n", followed.first)
+    assert followed.state_at_first == "PROCESSING"
+
+
+def test_following_ends_with_the_job_and_shows_everything(followed: Followed) -> None:
+    assert followed.code == 0
+    lines = followed.text.splitlines()
+    assert sorted(lines) == sorted(ticks(1, mark="[1] ") + ticks(2, mark="[2] "))
+    for learner in (1, 2):
+        mark = f"[{learner}] "
+        assert [line for line in lines if line.startswith(mark)] == ticks(learner, mark=mark)
+
+
+def test_merged_lines_interleave(followed: Followed) -> None:
+    """Both ran at once, so the second learner's first line comes long before the first one's last."""
+    lines = followed.text.splitlines()
+    assert lines.index("[2] tick 1 of 2") < lines.index(f"[1] tick {TICKS} of 1")
+    assert lines.index("[1] tick 1 of 1") < lines.index(f"[2] tick {TICKS} of 2")
+
+
+def test_ctrl_c_detaches_and_the_job_goes_on(alice: Person, followed: Followed) -> None:
+    assert followed.detached_code == 130
+    assert f"detached; {followed.job_id} goes on" in followed.detached
+    assert followed.state_after_detach == "PROCESSING"
+    assert alice.show(followed.job_id)["state"] == "COMPLETED"
+
+
+def test_following_an_ended_job_shows_all_and_ends(alice: Person, followed: Followed) -> None:
+    lines = alice.logs(followed.job_id, "-f").splitlines()
+    assert sorted(lines) == sorted(ticks(1, mark="[1] ") + ticks(2, mark="[2] "))
+
+
+def test_one_learner(alice: Person, followed: Followed) -> None:
+    assert alice.logs(followed.job_id, "--learner=2").splitlines() == ticks(2)
+
+
+def test_learner_by_learner(alice: Person, followed: Followed) -> None:
+    expected = ticks(1, mark="[1] ") + ticks(2, mark="[2] ")
+    assert alice.logs(followed.job_id, "--by-learner").splitlines() == expected
+
+
+def test_tail(alice: Person, followed: Followed) -> None:
+    assert alice.logs(followed.job_id, "--tail=2", "--learner=1").splitlines() == ticks(1)[-2:]
+    assert sorted(alice.logs(followed.job_id, "--tail=1").splitlines()) == ["[1] unfinished", "[2] unfinished"]
+    assert alice.logs(followed.job_id, "--tail=0") == ""
+
+
+def test_since(alice: Person, followed: Followed) -> None:
+    lines = [json.loads(line)["line"] for line in alice.logs(followed.job_id, "--json", "--learner=1").splitlines()]
+    assert [line["line"] for line in lines] == ticks(1)
+    times = [line["at"] for line in lines]
+    assert None not in times and times == sorted(times)
+    assert times[-1] - times[0] >= 4  # of 6 s; the times are those of the lines, not of the reading
+    later = alice.logs(followed.job_id, f"--since={times[6]:.3f}", "--learner=1").splitlines()
+    assert later == [line["line"] for line in lines if line["at"] >= round(times[6], 3)]
+    assert alice.logs(followed.job_id, f"--since={times[-1] + 1000:.3f}") == ""
+    assert len(alice.logs(followed.job_id, "--since=1h").splitlines()) == 2 * len(lines)
+
+
+def test_loglines_as_ffdl_prints_them(alice: Person, followed: Followed) -> None:
+    lines = alice.run("ffdl", "loglines", followed.job_id, "--pos=3", "--pagesize=2").stdout.splitlines()
+    assert [re.fullmatch(r"(\d+) \d{13} (.*)", line).groups() for line in lines] == [  # type: ignore[union-attr]
+        ("3", "tick 3 of 1"),
+        ("4", "tick 4 of 1"),
+    ]
+    last = alice.run("ffdl", "loglines", followed.job_id, "--pos=-1", "--learner=2").stdout
+    assert re.fullmatch(rf"{TICKS + 1} \d{{13}} unfinished\n", last)
+
+
+def test_a_job_that_is_not_there(alice: Person) -> None:
+    done = alice.run("ffdl", "logs", "training-00000000z", check=False)
+    assert (done.returncode, done.stderr) == (1, "ffdl: there is no job training-00000000z (ffdl list shows your jobs)\n")

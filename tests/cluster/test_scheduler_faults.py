@@ -1,0 +1,132 @@
+"""Parts of Slurm are away for seconds, or forget jobs: nothing ends by that, nothing is lost, all goes on."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.cluster.conftest import CONFIG
+from tests.cluster.executions import counted, executions, wait_until
+from tests.cluster.people import Person
+from tests.cluster.rig import Cluster
+
+TRY_AGAIN = 75
+OUTAGE_S = 6.0
+FILTER = """\
+#!/bin/sh
+# Forgets the jobs whose ids stand in ~/forget/forgotten-by-{command}.
+/usr/bin/{command} "$@" | grep -v -F -f ~/forget/forgotten-by-{command}
+"""
+
+
+def test_the_controller_is_away_for_seconds(cluster: Cluster, bob: Person) -> None:
+    """One job ends meanwhile, one is submitted meanwhile, and one waits."""
+    ending, waiting = bob.start("outage-ends", counted(2)), bob.start("outage-waits", counted(0), "--hold")
+    bob.until(waiting, {"QUEUED"})
+    bob.until(ending, {"PROCESSING"})
+    stranger = bob.at("stranger", CONFIG)  # a daemon that has never seen this site
+    with _without_controller(cluster):
+        accepted = bob.start("outage-submitted", counted(0))
+        refused = _try_to_submit(stranger)
+        listed = bob.run("ffdl", "list").stdout
+        seen = {job_id: bob.show(job_id) for job_id in (ending, waiting, accepted)}
+    stranger.kill_daemon("TERM")
+    assert refused.returncode == TRY_AGAIN, refused
+    assert "ctl" in refused.stderr and "try" in refused.stderr.lower(), refused.stderr
+    assert all(job_id in listed for job_id in seen)
+    assert {job_id: job["ended_at"] for job_id, job in seen.items()} == dict.fromkeys(seen)
+    assert seen[accepted]["state"] in ("PENDING", "DEPLOYING")
+    bob.run("scontrol", "release", seen[waiting]["native_id"])
+    for job_id in seen:
+        assert (bob.finish(job_id)["state"], executions(bob, job_id)) == ("COMPLETED", 1)
+
+
+def test_a_controller_that_crashes_changes_nothing(cluster: Cluster, bob: Person) -> None:
+    job_id = bob.start("outage-crash", counted(4))
+    before = bob.until(job_id, {"PROCESSING"})
+    with _without_controller(cluster, signal="KILL", at_least_s=1.0):
+        assert bob.show(job_id)["state"] == "PROCESSING"
+    done = bob.finish(job_id)
+    assert (done["state"], done["native_id"], executions(bob, job_id)) == ("COMPLETED", before["native_id"], 1)
+
+
+def test_the_accounting_is_away(cluster: Cluster, bob: Person) -> None:
+    cluster.stop_slurmdbd()
+    try:
+        job_id = bob.start("without-accounting", counted(1))
+        done = bob.finish(job_id)
+    finally:
+        cluster.start_slurmdbd()
+    assert (done["state"], executions(bob, job_id)) == ("COMPLETED", 1)
+    assert bob.sacct(done["native_id"], "State") == ["COMPLETED"]
+
+
+def test_credentials_cannot_be_made(cluster: Cluster, bob: Person) -> None:
+    """munged of the login node stands still: requests hang or fail, and succeed later."""
+    bob.run("ffdl", "list")
+    pid = cluster.run("ctl", ["cat", "/run/munge/munged.pid"]).stdout.strip()
+    cluster.run("ctl", ["kill", "-STOP", pid])
+    try:
+        job_id = bob.start("without-munge", counted(0))
+        time.sleep(3)
+        job = bob.show(job_id)
+    finally:
+        cluster.run("ctl", ["kill", "-CONT", pid])
+    assert job["state"] in ("PENDING", "DEPLOYING")
+    assert (bob.finish(job_id)["state"], executions(bob, job_id)) == ("COMPLETED", 1)
+
+
+@pytest.fixture
+def forgetful(cluster: Cluster, bob: Person) -> Iterator[Person]:
+    """Bob with a second daemon whose squeue and sacct leave out jobs that Slurm has."""
+    for command in ("squeue", "sacct"):
+        bob.write(f"~/forget/{command}", FILTER.format(command=command), executable=True)
+        bob.write(f"~/forget/forgotten-by-{command}", "no job\n")
+    path = bob.run("sh", "-c", "echo $PATH").stdout.strip()
+    other = bob.at("forgetful", CONFIG)
+    person = Person(cluster, "bob", {**other.env, "PATH": f"{bob.home}/forget:{path}"})
+    yield person
+    person.kill_daemon("TERM")
+
+
+def test_a_job_that_squeue_does_not_show_has_not_ended(forgetful: Person) -> None:
+    job_id = forgetful.start("vanishing", counted(6))
+    native = forgetful.until(job_id, {"PROCESSING"})["native_id"]
+    forgetful.write("~/forget/forgotten-by-squeue", f"{native}|\n")
+    other = forgetful.start("visible", counted(0))  # its looks at Slurm are complete and do not show the first
+    assert forgetful.finish(other)["state"] == "COMPLETED"
+    assert forgetful.show(job_id)["state"] == "PROCESSING"
+    done = forgetful.finish(job_id)  # by the accounting's word
+    assert (done["state"], executions(forgetful, job_id)) == ("COMPLETED", 1)
+
+
+def test_a_job_that_everybody_forgot_is_judged_by_its_own_proof(forgetful: Person) -> None:
+    """Both listings answer in full and leave the job out; what the controllers stored decides."""
+    job_id = forgetful.start("forgotten", counted(3))
+    native = forgetful.until(job_id, {"PROCESSING"})["native_id"]
+    for command in ("squeue", "sacct"):
+        forgetful.write(f"~/forget/forgotten-by-{command}", f"{native}|\n")
+    wait_until(lambda: native not in forgetful.queue(), "the end in Slurm")
+    assert (forgetful.finish(job_id)["state"], executions(forgetful, job_id)) == ("COMPLETED", 1)
+
+
+def _try_to_submit(person: Person) -> subprocess.CompletedProcess[str]:
+    model = person.model("empty", {"README": "nothing here\n"})
+    manifest = person.manifest("refused", "true")
+    return person.run("ffdl-submit", "--parsable", manifest, model, check=False)
+
+
+@contextmanager
+def _without_controller(cluster: Cluster, signal: str = "TERM", at_least_s: float = OUTAGE_S) -> Iterator[None]:
+    """slurmctld is down for the time of the block, and for some seconds at least."""
+    cluster.stop_slurmctld(signal=signal)
+    began = time.monotonic()
+    try:
+        yield
+        time.sleep(max(0.0, at_least_s - (time.monotonic() - began)))
+    finally:
+        cluster.start_slurmctld()

@@ -1,0 +1,54 @@
+"""Jobs that were read before are not read again, and are never older than their row."""
+
+from __future__ import annotations
+
+from sqlalchemy import event
+
+from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.store import Store
+from ffdl_batch.store.transitions import LockedJob, decide
+from tests.unit.store.jobs import applied, deploying, steps
+
+
+def test_a_change_is_seen_after_the_job_was_read_before(store: Store) -> None:
+    job, token = deploying(store)
+    queued = applied(store, job, steps(JobState.QUEUED, native_id="7"), lease_token=token)
+    assert store.live_deployed("local") == [queued]
+    running = applied(store, queued, steps(JobState.PROCESSING, nodes="n1"))
+    assert store.live_deployed("local") == [running]
+    applied(store, running, steps(JobState.FAILED))
+    assert store.live_deployed("local") == []
+
+
+def test_jobs_that_did_not_change_are_asked_for_their_revision_only(store: Store) -> None:
+    job, token = deploying(store)
+    queued = applied(store, job, steps(JobState.QUEUED, native_id="7"), lease_token=token)
+    store.live_deployed("local")
+    statements: list[str] = []
+
+    def note(_connection: object, _cursor: object, statement: str, *_rest: object) -> None:
+        statements.append(statement)
+
+    event.listen(store.engine, "before_cursor_execute", note)
+    try:
+        assert store.live_deployed("local") == [queued]
+    finally:
+        event.remove(store.engine, "before_cursor_execute", note)
+    (statement,) = [text for text in statements if text.lstrip().upper().startswith("SELECT")]
+    assert "spec" not in statement
+
+
+def test_a_job_that_left_its_deployment_is_nobodys(store: Store) -> None:
+    job, token = deploying(store)
+    applied(store, job, steps(JobState.QUEUED, native_id="7"), lease_token=token)
+    assert not store.renew(job.id, token, 60)
+    step = decide(LockedJob(job, token, 2, 0.0), steps(JobState.FAILED), 1.0)
+    assert step.beside["lease_token"] == ""
+
+
+def test_an_attempt_may_begin_with_a_longer_lease(store: Store) -> None:
+    job, token = deploying(store)
+    assert store.claim_deployable("other", limit=1, lease_s=1) == []
+    store.release(job.id, token)
+    (leased,) = store.claim_deployable("other", limit=1, lease_s=1)
+    assert leased.job.id == job.id
