@@ -7,7 +7,6 @@ visible too, and so is what lies on a network file system. Everything else is de
 from __future__ import annotations
 
 import hashlib
-import os
 import subprocess
 import sys
 import tempfile

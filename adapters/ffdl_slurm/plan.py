@@ -91,7 +91,7 @@ def _plan(request: LaunchRequest, settings: SlurmSettings) -> LaunchPlan:
     )
     command = (*controller, "head", "--launch", request.attempt_dir.launch)
     script = render_script(batch_options(request, settings, node), command)
-    return _assemble(request, launch, start, script, (*node.warnings, *_hints(request)))
+    return _assemble(request, launch, start, script, (*node.warnings, *request.facts.warnings, *_hints(request)))
 
 
 def _assemble(

@@ -37,7 +37,8 @@ _FLAGS: dict[str, tuple[str, object]] = {
     "use-min-nodes": ("use_min_nodes", True),
 }
 # What sbatch would do with the client's own state: pyslurm neither exports nor propagates anything by itself.
-_WITHOUT_EFFECT = {"export": "ALL", "propagate": "NONE"}
+# No mail is what a job gets that asks for none.
+_WITHOUT_EFFECT = {"export": "ALL", "propagate": "NONE", "mail-type": "NONE"}
 
 
 class Unmapped(ValueError):
@@ -48,6 +49,8 @@ def describe_fields(options: list[SbatchOption]) -> dict[str, object]:
     """The fields of pyslurm's JobSubmitDescription for these options. Raises Unmapped, naming the option."""
     fields: dict[str, object] = {}
     for option in options:
+        if _WITHOUT_EFFECT.get(option.name, "") == option.value:
+            continue
         if option.name in _PLAIN and option.value is not None:
             fields[_PLAIN[option.name]] = option.value
         elif option.name in _FLAGS and option.value is None:
@@ -57,7 +60,7 @@ def describe_fields(options: list[SbatchOption]) -> dict[str, object]:
             fields["signal"] = _signal_text(option.value)
         elif option.name == "kill-on-invalid-dep" and option.value in ("yes", "no"):
             fields["kill_on_invalid_dependency"] = option.value == "yes"
-        elif _WITHOUT_EFFECT.get(option.name) != option.value or option.value is None:
+        else:
             raise Unmapped(f'--{option.name} cannot be carried by pyslurm; use gateway = "cli" or leave it out')
     return fields
 

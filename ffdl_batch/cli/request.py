@@ -74,7 +74,8 @@ def job_options(function: AnyFunction) -> AnyFunction:
 def shared_options(function: AnyFunction) -> AnyFunction:
     """What `submit` and `plan` both take, after the files."""
     decorators = (
-        click.argument("files", nargs=-1, type=click.Path(path_type=str), metavar="MANIFEST... MODEL"),
+        # Whether a file can be read is found out by reading it: click would call it wrong usage.
+        click.argument("files", nargs=-1, type=click.Path(path_type=str, readable=False), metavar="MANIFEST... MODEL"),
         job_options,
         click.option("--export", metavar="NAMES", help="Variables for the learners: NONE, ALL, NAME, NAME=value, ..."),
         click.option("--backend", metavar="NAME", envvar="FFDL_BACKEND", help="Backend, as slurm or local."),

@@ -25,7 +25,14 @@ TICK_S = 0.2
 OUTSIDE_SHARE = 2 / 3
 """Of `kill_wait_s`, what learners get after a TERM from outside: the scheduler's KILL comes when all of it is over,
 and results have to be stored and words written before."""
-IMAGE_COMPLAINTS = ("could not open image", "image format", "squashfs", "executable file not found", ".sif")
+IMAGE_COMPLAINTS = (
+    "could not open image",
+    "image format",
+    "squashfs",
+    "executable file not found",
+    ".sif",
+    "container registry",
+)
 IMAGE_CODE, RUNTIME_CODE = "S103", "S105"
 
 

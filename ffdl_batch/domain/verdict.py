@@ -48,6 +48,11 @@ class Known:
     forgotten: bool = False
     settled: bool = True
 
+    @property
+    def ended(self) -> bool:
+        """Whether the scheduler is through with the job."""
+        return self.forgotten or (self.observation is not None and self.observation.phase is Phase.ENDED)
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -164,8 +169,7 @@ def _state_of(event: Event) -> JobState | None:
 
 def _end(known: Known) -> _End | None:
     seen = known.observation
-    ended = known.forgotten or (seen is not None and seen.phase is Phase.ENDED)
-    if not ended:
+    if not known.ended:
         return None
     at = (seen.ended_at if seen else None) or known.now
     final = known.evidence.final

@@ -75,7 +75,8 @@ def facts_or_refuse(platform: Platform, backend: str) -> BackendFacts:
     except InvalidRequest as error:
         raise bad_request("S101", str(error), error.findings) from error
     except SchedulerUnreachable as error:
-        raise try_again("S200", str(error)) from error
+        message = f"the backend {backend} has not answered since this daemon started, so nothing was accepted: {error}"
+        raise try_again("S200", message, cure="submit again when the scheduler answers") from error
 
 
 def plan_or_refuse(

@@ -26,6 +26,8 @@ SETTLE_S = 10.0
 CANCEL_AGAIN_S = 15.0
 FORGOTTEN_AFTER = 3
 """Full listings in a row that left a job out before we ask whether it was forgotten."""
+LOOK_SOON_S = 1.0
+"""How long after a head's final record the scheduler is asked, though no full look is due: it will know the end."""
 LEASE = "watcher"
 
 
@@ -47,6 +49,7 @@ class Watcher:
         self._platform = platform
         self._memory: dict[JobId, _Memory] = {}
         self._lease: str | None = None
+        self._look_at: float | None = None
         self._renewed_at = 0.0
 
     def step(self, *, full: bool) -> int:
@@ -54,7 +57,9 @@ class Watcher:
         if not self._hold_lease():
             return 0
         changed = self._hear()
-        if full:
+        due = self._look_at is not None and self._platform.clock.monotonic() >= self._look_at
+        if full or due:
+            self._look_at = None
             changed += self._look()
         return changed
 
@@ -94,11 +99,11 @@ class Watcher:
             jobs = self._platform.store.live_deployed(backend)
             live_ids.update(job.id for job in jobs)
             if jobs and self._platform.adapters.may_ask(backend):
-                changed += self._look_at(backend, jobs)
+                changed += self._ask(backend, jobs)
         self._memory = {key: value for key, value in self._memory.items() if key in live_ids}
         return changed
 
-    def _look_at(self, backend: str, jobs: list[Job]) -> int:
+    def _ask(self, backend: str, jobs: list[Job]) -> int:
         try:
             adapter = self._platform.adapters.get(backend)
             seen = adapter.observe([NativeId.parse(job.native_id) for job in jobs])
@@ -163,6 +168,8 @@ class Watcher:
             else:
                 known = self._known(job, memory, read_evidence(attempt), job.id in forgotten)
                 change = _change(job, judge(known), memory.observation)
+                if known.evidence.final is not None and not known.ended and self._look_at is None:
+                    self._look_at = self._platform.clock.monotonic() + LOOK_SOON_S
             if change is not None:
                 pairs.append((job, change))
         return len(self._platform.store.apply_many(pairs)) if pairs else 0

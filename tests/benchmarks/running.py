@@ -12,6 +12,12 @@ from tests.benchmarks.bench import PLAIN_NAME, Bench
 from tests.benchmarks.figures import Figure
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "examples" / "digits"
+_PARTS = {
+    "training": "training loop",
+    "learner": "container and training",
+    "around": "start and end of the container",
+    "total": "total",
+}
 _IMAGE = "/shared/images/python-numpy.sif"
 _BARE = """\
 set -e
@@ -49,9 +55,11 @@ def measure_training(bench: Bench) -> list[Figure]:
     for _ in range(bench.knobs.trainings):
         bare.append(_train_bare(bench))
         ours.append(_train_through_us(bench))
+    for run in (*bare, *ours):
+        run["around"] = run["learner"] - run["training"]
     over = [100 * (o["learner"] / b["learner"] - 1) for b, o in zip(bare, ours, strict=True)]
     figures = []
-    for part, what in (("training", "training loop"), ("learner", "container and training"), ("total", "total")):
+    for part, what in _PARTS.items():
         figures.append(Figure("training", what, "ffdl", "s", [run[part] for run in ours]))
         figures.append(Figure("training", what, "srun", "s", [run[part] for run in bare]))
     figures.append(Figure("training", "learner over bare", "ffdl", "%", over, "<= 2"))

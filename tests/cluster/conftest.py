@@ -35,7 +35,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
-    """Slurm on three nodes with fake GPUs, Apptainer, two login nodes; up before the first test, down after the last."""
+    """Slurm on three nodes with fake GPUs, Apptainer, two login nodes; up before the first test, down after them."""
     with Cluster.session() as running:
         print("\nversions:", ", ".join(f"{name} {version}" for name, version in running.versions().items()))
         provide_image(running, "python-numpy")

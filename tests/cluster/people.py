@@ -121,16 +121,16 @@ class Person:
         return jobs
 
     def until(self, job_id: str, states: set[str], timeout_s: float = 120.0) -> dict[str, Any]:
-        """Wait until the job is in one of `states`."""
+        """Wait until the job is in one of `states`; fails when it has ended in another."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             job = self.show(job_id)
             if job["state"] in states:
                 return job
+            if job["ended_at"]:
+                break
             time.sleep(0.3)
-        raise AssertionError(
-            f"{job_id} is {job['state']} after {timeout_s} s, not {states}: {json.dumps(job, indent=1)}"
-        )
+        raise AssertionError(f"{job_id} is {job['state']}, not {states}: {json.dumps(job, indent=1)}")
 
     def logs(self, job_id: str, *options: str) -> str:
         """The job's log."""

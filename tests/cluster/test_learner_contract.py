@@ -14,7 +14,7 @@ from tests.cluster.people import Person
 from tests.cluster.rig import Cluster
 
 DATA, RESULTS = "the-data", "the-results"
-COMMAND = "./report.sh first 'two  words' \"$LEARNER_ID\"; cd / &&\npython3 \"$MODEL_DIR/report.py\" | cat; exit 0"
+COMMAND = './report.sh first \'two  words\' "$LEARNER_ID"; cd / &&\npython3 "$MODEL_DIR/report.py" | cat; exit 0'
 """Shell syntax, a line break, quotes, and a file run directly that is stored without execute bits."""
 
 SAME = {
@@ -189,8 +189,7 @@ def test_variables(alice: Person, jobs: dict[str, dict[str, Any]], kind: Kind) -
     for number, report in enumerate(reports(alice, kind, jobs), 1):
         values = {"id": jobs[kind.name]["id"], "learners": kind.learners, "learner": number, "rank": number - 1}
         expected = {
-            name: text if name == "TRAINING_COMMAND" else text.format(**values)
-            for name, text in kind.expected.items()
+            name: text if name == "TRAINING_COMMAND" else text.format(**values) for name, text in kind.expected.items()
         }
         assert {name: report["env"].get(name) for name in expected} == expected
         assert report["env"]["PYTHONPATH"].split(":")[-1] == "/job/model-code"
@@ -294,9 +293,7 @@ def test_two_learners_are_two_nodes_of_one_allocation(
     assert jobs["mounted-1"]["network"] == "none"
 
 
-def test_two_jobs_on_one_node_can_open_their_own_gpus_only(
-    alice: Person, jobs: dict[str, dict[str, Any]]
-) -> None:
+def test_two_jobs_on_one_node_can_open_their_own_gpus_only(alice: Person, jobs: dict[str, dict[str, Any]]) -> None:
     """The device files have no driver: an allowed one says ENXIO, one that the device cgroup denies EPERM."""
     allowed = []
     for name in ("first", "second"):

@@ -151,4 +151,7 @@ def test_loglines_as_ffdl_prints_them(alice: Person, followed: Followed) -> None
 
 def test_a_job_that_is_not_there(alice: Person) -> None:
     done = alice.run("ffdl", "logs", "training-00000000z", check=False)
-    assert (done.returncode, done.stderr) == (1, "ffdl: there is no job training-00000000z (ffdl list shows your jobs)\n")
+    assert (done.returncode, done.stderr) == (
+        1,
+        "ffdl: there is no job training-00000000z (ffdl list shows your jobs)\n",
+    )

@@ -14,7 +14,7 @@ from tests.cluster.rig import Cluster
 
 RESERVATION = "rigtomorrow"
 FEATURE = "rigfast"
-COMMENT = "it's $(touch canary) \"quoted\" %j #not-a-comment"
+COMMENT = 'it\'s $(touch canary) "quoted" %j #not-a-comment'
 LONG = (
     "--time=0-00:02:00",
     "--partition=main,short",
@@ -197,7 +197,7 @@ def sections(text: str) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def pair(alice: Person, signalled: str) -> tuple[dict[str, str], dict[str, Any]]:
     """What a dry run printed, with the id of the job that was submitted after it, and that job."""
-    nasty = "echo \"it's {x} $HOME %j\";\n" + REPORT
+    nasty = 'echo "it\'s {x} $HOME %j";\n' + REPORT
     model, manifest = alice.model("empty", {"README": "nothing here\n"}), alice.manifest("dry", nasty)
     argv = ["ffdl-submit", "--export=MARK_A,MARK_B", "--time=3", "--comment", COMMENT, "-w", "n2"]
     trees = ("find", f"{alice.state}/jobs", f"{alice.state}/models")
@@ -211,9 +211,7 @@ def pair(alice: Person, signalled: str) -> tuple[dict[str, str], dict[str, Any]]
     return sections(dry.stdout.replace(placeholder, job["id"])), job
 
 
-def test_a_dry_run_prints_the_files_that_are_sent(
-    alice: Person, pair: tuple[dict[str, str], dict[str, Any]]
-) -> None:
+def test_a_dry_run_prints_the_files_that_are_sent(alice: Person, pair: tuple[dict[str, str], dict[str, Any]]) -> None:
     printed, job = pair
     attempt = f"{job['job_dir']}/attempt-1"
     assert printed["batch script"] == alice.read(f"{attempt}/script.sh")
@@ -240,7 +238,7 @@ def test_a_dry_run_prints_the_learners_argv_and_environment(
     assert split == launch["learner"]["argv"]
     line = next(line for line in alice.logs(job["id"]).splitlines() if line.startswith("ENV"))
     seen = json.loads(line.removeprefix("ENV"))
-    promised = alice.run("bash", "-c", f'env -i {printed["environment"].replace(chr(10), " ")} env -0').stdout
+    promised = alice.run("bash", "-c", f"env -i {printed['environment'].replace(chr(10), ' ')} env -0").stdout
     for name, _, value in (entry.partition("=") for entry in promised.split("\0")[:-1]):
         assert seen[name] == value or re.search(r"\{\w+\}", value), (name, value, seen.get(name))
     assert seen["MARK_A"] == SHELL["MARK_A"]

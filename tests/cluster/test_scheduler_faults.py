@@ -19,7 +19,7 @@ OUTAGE_S = 6.0
 FILTER = """\
 #!/bin/sh
 # Forgets the jobs whose ids stand in ~/forget/forgotten-by-{command}.
-/usr/bin/{command} "$@" | grep -v -F -f ~/forget/forgotten-by-{command}
+/usr/bin/{command} "$@" | grep -v -F -f ~/forget/forgotten-by-{command} || true
 """
 
 
@@ -36,7 +36,7 @@ def test_the_controller_is_away_for_seconds(cluster: Cluster, bob: Person) -> No
         seen = {job_id: bob.show(job_id) for job_id in (ending, waiting, accepted)}
     stranger.kill_daemon("TERM")
     assert refused.returncode == TRY_AGAIN, refused
-    assert "ctl" in refused.stderr and "try" in refused.stderr.lower(), refused.stderr
+    assert "Unable to contact slurm controller" in refused.stderr and "submit again" in refused.stderr
     assert all(job_id in listed for job_id in seen)
     assert {job_id: job["ended_at"] for job_id, job in seen.items()} == dict.fromkeys(seen)
     assert seen[accepted]["state"] in ("PENDING", "DEPLOYING")
@@ -104,13 +104,13 @@ def test_a_job_that_squeue_does_not_show_has_not_ended(forgetful: Person) -> Non
     assert (done["state"], executions(forgetful, job_id)) == ("COMPLETED", 1)
 
 
-def test_a_job_that_everybody_forgot_is_judged_by_its_own_proof(forgetful: Person) -> None:
+def test_a_job_that_everybody_forgot_is_judged_by_its_own_proof(forgetful: Person, bob: Person) -> None:
     """Both listings answer in full and leave the job out; what the controllers stored decides."""
     job_id = forgetful.start("forgotten", counted(3))
     native = forgetful.until(job_id, {"PROCESSING"})["native_id"]
     for command in ("squeue", "sacct"):
         forgetful.write(f"~/forget/forgotten-by-{command}", f"{native}|\n")
-    wait_until(lambda: native not in forgetful.queue(), "the end in Slurm")
+    wait_until(lambda: native not in bob.queue(), "the end in Slurm")
     assert (forgetful.finish(job_id)["state"], executions(forgetful, job_id)) == ("COMPLETED", 1)
 
 

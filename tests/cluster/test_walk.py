@@ -138,7 +138,13 @@ def test_the_training_learned_something(alice: Person, walk: Walk) -> None:
 def test_results_logs_and_model_lie_where_ffdl_puts_them(alice: Person, walk: Walk) -> None:
     results = walk.jobs["digits"]["results"]
     names = alice.run("find", results, "-type", "f", "-printf", "%P\n").stdout.split()
-    assert set(names) == {"result.json", "weights.npz", "learner-1/training-log.txt", "learner-1/.log-copy-complete", "_submitted_code/model.zip"}
+    assert set(names) == {
+        "result.json",
+        "weights.npz",
+        "learner-1/training-log.txt",
+        "learner-1/.log-copy-complete",
+        "_submitted_code/model.zip",
+    }
     assert "epoch 100/100" in alice.read(f"{results}/learner-1/training-log.txt")
 
 

@@ -80,14 +80,21 @@ def test_no_shell_is_the_runtimes_fault(run: Rig) -> None:
     assert run.ended()[0]["began"] is False
 
 
-def test_a_runtime_that_complains_about_its_image(run: Rig) -> None:
+@pytest.mark.parametrize(
+    "complaint",
+    [
+        "could not open image /i.sif: no such file",
+        "Unable to handle docker://a/b:c uri: failed to get checksum for docker://a/b:c: pinging container registry",
+    ],
+)
+def test_a_runtime_that_complains_about_its_image(run: Rig, complaint: str) -> None:
     launch = run.write("true")
-    argv = ("sh", "-c", "echo 'FATAL: could not open image /i.sif: no such file' >&2; exit 255")
+    argv = ("sh", "-c", f"echo 'FATAL: {complaint}' >&2; exit 255")
     learner = LearnerCommand(argv=argv, env=launch.learner.env, delivery="file", protected=())  # type: ignore[arg-type]
     run.write("true", learner=learner)
     assert run.run() == 255
     assert run.final().error_code == "S103"
-    assert "could not open image" in run.final().message
+    assert complaint in run.final().message
 
 
 @pytest.mark.parametrize("name", ["../evil.txt", "/abs.txt", "a/../../b.txt"])

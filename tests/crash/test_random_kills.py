@@ -25,7 +25,7 @@ from tests.crash.world import Findings, World, WorldOptions
 
 KILLS = int(os.environ.get("KILLS", "30"))
 JOBS_PER_KILL = 1
-SOONEST_S, LATEST_S = 0.0, 0.9
+SOONEST_S, LATEST_S = 0.0, 0.5
 
 
 @dataclass

@@ -10,7 +10,7 @@ from ffdl_batch.domain.observation import EndCause, NativeId, Observation, Phase
 from ffdl_batch.services.cancel import cancel_job
 from ffdl_batch.services.deploy import Deployer
 from ffdl_batch.services.query import get_job
-from ffdl_batch.services.watch import FORGOTTEN_AFTER, SETTLE_S, Watcher
+from ffdl_batch.services.watch import LOOK_SOON_S, SETTLE_S, Watcher
 from tests.unit.services.conftest import Site, write_events, write_final
 
 
@@ -224,3 +224,19 @@ def test_a_cancellation_that_is_refused_keeps_nobody_from_being_watched(site: Si
     site.scheduler.end(NativeId(other.native_id), EndCause.SUCCESS, site.clock.now())
     watcher.step(full=True)
     assert site.job(other.id).state is JobState.COMPLETED
+
+
+def test_a_final_record_has_the_scheduler_asked_soon_and_not_at_once(site: Site, watcher: Watcher) -> None:
+    job = site.deployed()
+    write_final(site, job)
+    write_events(site, job, [("store-results", site.clock.now())])
+    watcher.step(full=False)
+    assert site.scheduler.observe_calls == 0
+    site.clock.tick(LOOK_SOON_S)
+    site.scheduler.end(NativeId(job.native_id), EndCause.SUCCESS, site.clock.now())
+    watcher.step(full=False)
+    assert site.job(job.id).state is JobState.COMPLETED
+    for _ in range(5):
+        site.clock.tick(LOOK_SOON_S)
+        watcher.step(full=False)
+    assert site.scheduler.observe_calls == 1

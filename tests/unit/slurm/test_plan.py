@@ -176,3 +176,11 @@ def test_no_image_is_named() -> None:
 def test_settings_are_checked(raw: dict[str, object], words: str) -> None:
     with pytest.raises(InvalidRequest, match=words):
         read_settings(raw)
+
+
+def test_what_the_site_could_not_prove_is_said_with_the_plan() -> None:
+    """A job that gets a looser network than it could have must not get it in silence."""
+    facts = replace(FACTS, network_levels=frozenset({NetworkLevel.HOST}), warnings=("isolation is not proved",))
+    plan = make_plan(request(facts=facts), SlurmSettings())
+    assert plan.network.level == "host"
+    assert "isolation is not proved" in plan.warnings

@@ -119,3 +119,9 @@ def test_options_without_a_field_are_refused_by_name() -> None:
 )
 def test_fields(option: SbatchOption, field: str, value: object) -> None:
     assert describe_fields([option]) == {field: value}
+
+
+def test_no_mail_is_said_by_leaving_it_out() -> None:
+    """pyslurm 25.11 refuses sbatch's word for it: ``Invalid Mail type``."""
+    assert describe_fields([SbatchOption("mail-type", "NONE")]) == {}
+    assert describe_fields([SbatchOption("mail-type", "END,FAIL")]) == {"mail_types": "END,FAIL"}

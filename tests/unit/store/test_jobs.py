@@ -224,18 +224,22 @@ def test_get_many_keeps_the_order_and_leaves_out_what_is_not_there(store: Store)
     assert store.get_many([]) == []
 
 
-def test_live_deployed_is_one_statement_at_ten_thousand_jobs(empty_url: str) -> None:
+def test_live_deployed_is_two_statements_at_ten_thousand_jobs_and_then_one(empty_url: str) -> None:
     store = open_store(empty_url)
     jobs = store.add_jobs([new_job(at=SUBMITTED_AT + n) for n in range(10_000)])
     with store.engine.begin() as connection:
-        connection.execute(update(JOBS).values(state="PROCESSING", native_id="7"))
+        connection.execute(update(JOBS).values(state="PROCESSING", native_id="7", revision=2))
         connection.execute(update(JOBS).where(JOBS.c.id == jobs[0].id).values(state="PENDING"))
         connection.execute(update(JOBS).where(JOBS.c.id == jobs[1].id).values(state="COMPLETED"))
         connection.execute(update(JOBS).where(JOBS.c.id == jobs[2].id).values(backend="slurm"))
     with statements(store) as sent:
         live = store.live_deployed("local")
-    assert len(sent) == 1, sent
+    assert len(sent) == 2, sent
     assert [job.id for job in live] == [job.id for job in jobs[3:]]
+    assert {(job.state, job.native_id) for job in live} == {(JobState.PROCESSING, "7")}
+    with statements(store) as sent:
+        assert store.live_deployed("local") == live
+    assert len(sent) == 1, sent
     with statements(store) as sent:
         assert len(store.histories([job.id for job in jobs[:500]])) == 500
         assert store.count_live() == 9_999

@@ -7,7 +7,7 @@ from sqlalchemy import event
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.store import Store
 from ffdl_batch.store.transitions import LockedJob, decide
-from tests.unit.store.jobs import applied, deploying, steps
+from tests.unit.store.jobs import SUBMITTED_AT, add_job, applied, deploying, steps
 
 
 def test_a_change_is_seen_after_the_job_was_read_before(store: Store) -> None:
@@ -47,8 +47,7 @@ def test_a_job_that_left_its_deployment_is_nobodys(store: Store) -> None:
 
 
 def test_an_attempt_may_begin_with_a_longer_lease(store: Store) -> None:
-    job, token = deploying(store)
-    assert store.claim_deployable("other", limit=1, lease_s=1) == []
-    store.release(job.id, token)
-    (leased,) = store.claim_deployable("other", limit=1, lease_s=1)
-    assert leased.job.id == job.id
+    job = add_job(store)
+    (leased,) = store.claim_deployable("deployer", limit=1, lease_s=0.0)
+    assert store.begin_attempt(job, leased.lease_token, SUBMITTED_AT + 1, 600.0) is not None
+    assert store.claim_deployable("other", limit=1, lease_s=1.0) == []

@@ -1,0 +1,181 @@
+"""The personal daemon on a site: who starts it, from where it is reached, what it outlives, when it ends."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.cluster.conftest import CONFIG
+from tests.cluster.executions import counted, executions, wait_until
+from tests.cluster.people import Person
+from tests.cluster.rig import Cluster
+
+TRY_AGAIN = 75
+BIN = "/opt/ffdl/venv/bin"
+BARE = ("env", "-i", f"PATH=/usr/bin:/bin:{BIN}")
+"""What cron gives, and less: no HOME, no USER, no SHELL."""
+
+
+@pytest.fixture
+def stopped(bob: Person) -> Person:
+    """Bob without a daemon."""
+    bob.kill_daemon("TERM")
+    wait_until(lambda: bob.daemon() is None, "the daemon's end")
+    return bob
+
+
+def test_cron_submits_and_lists(stopped: Person) -> None:
+    model = stopped.model("empty", {"README": "nothing here\n"})
+    manifest = stopped.manifest("from-cron", counted(0))
+    submitted = stopped.run(*BARE, "ffdl-submit", "--parsable", manifest, model, cwd="/")
+    job_id = submitted.stdout.strip()
+    assert job_id in stopped.run(*BARE, "ffdl", "list", cwd="/").stdout
+    holder = stopped.daemon()
+    assert holder is not None and holder["host"] == "ctl"
+    assert (stopped.finish(job_id)["state"], executions(stopped, job_id)) == ("COMPLETED", 1)
+
+
+def test_ten_commands_at_once_start_one_daemon(stopped: Person) -> None:
+    before = _starts(stopped)
+    commands = 'for n in 1 2 3 4 5 6 7 8 9 10; do ffdl list >/dev/null & pids="$pids $!"; done; '
+    stopped.run("sh", "-c", commands + "for pid in $pids; do wait $pid || exit 1; done")
+    assert _starts(stopped) == before + 1
+    daemons = stopped.run("pgrep", "-u", "bob", "-fc", "ffdl_batch.daemon.main", check=False).stdout.strip()
+    assert daemons == "1"
+
+
+def test_the_other_login_node_works_through_the_first(bob: Person) -> None:
+    bob.run("ffdl", "list")
+    holder = bob.daemon()
+    assert holder is not None and holder["host"] == "ctl"
+    model = bob.model("empty", {"README": "nothing here\n"})
+    job_id = bob.submit(bob.manifest("from-login2", "echo said on a node"), model, node="login2")
+    waited = bob.run("ffdl", "wait", job_id, node="login2", check=False)
+    assert waited.returncode == 0, waited
+    assert "said on a node" in bob.run("ffdl", "logs", job_id, node="login2").stdout
+    assert job_id in bob.run("ffdl", "list", node="login2").stdout
+    assert bob.daemon() == holder
+
+
+def test_without_ssh_the_other_login_node_says_where_the_daemon_is(bob: Person) -> None:
+    bob.run("ffdl", "list")
+    refused = bob.run("ffdl", "list", node="login2", env={"FFDL_SSH": "/bin/false"}, check=False)
+    assert refused.returncode == TRY_AGAIN
+    assert "your daemon runs on ctl" in refused.stderr and "run this command on ctl" in refused.stderr
+
+
+def test_a_daemon_that_died_on_its_node_is_started_there_again(bob: Person) -> None:
+    """From the other node: nobody but ctl can prove that ctl's daemon is dead."""
+    bob.run("ffdl", "list")
+    dead = bob.daemon()
+    bob.kill_daemon()
+    bob.run("ffdl", "list", node="login2")
+    risen = bob.daemon()
+    assert dead is not None and risen is not None
+    assert risen["host"] == "ctl" and risen["pid"] != dead["pid"]
+
+
+def test_nobody_takes_over_from_another_node_without_the_operators_word(cluster: Cluster, bob: Person) -> None:
+    job_id = bob.start("taken-over", counted(0), "--hold")
+    job = bob.until(job_id, {"QUEUED"})
+    force = ("ffdl-submitd", "--foreground", "--force-take-over-from", "ctl")
+    alive = bob.run(*force, node="login2", check=False)
+    assert alive.returncode == TRY_AGAIN, "a daemon that holds its lock lives, whatever the operator says"
+    bob.kill_daemon()
+    held = bob.run("ffdl-submitd", "--take-over", "--foreground", node="login2", check=False)
+    assert held.returncode == TRY_AGAIN, "nobody on login2 can know that the process on ctl is dead"
+    assert "runs on ctl" in held.stderr and "--force-take-over-from ctl" in held.stderr
+    with _foreground(cluster, bob, "login2", *force):
+        wait_until(lambda: _serves_on(bob, "login2"), "the take-over")
+        assert bob.show(job_id)["state"] == "QUEUED"  # from ctl, through login2
+        more = bob.start("submitted-meanwhile", counted(0))
+        bob.until(more, {"QUEUED", "DOWNLOADING", "PROCESSING", "STORING", "COMPLETED"})
+    bob.run("scontrol", "release", job["native_id"])
+    for one in (job_id, more):
+        assert (bob.finish(one)["state"], executions(bob, one)) == ("COMPLETED", 1)
+    assert (bob.daemon() or {})["host"] == "ctl"
+
+
+def test_jobs_and_daemon_outlive_the_session_that_started_them(cluster: Cluster, stopped: Person) -> None:
+    model = stopped.model("empty", {"README": "nothing here\n"})
+    manifest = stopped.manifest("logged-out", counted(2))
+    session = stopped.popen("sh", "-c", f"ffdl-submit --parsable {manifest} {model}; exec sleep 600")
+    assert session.stdout is not None
+    job_id = session.stdout.readline().strip()
+    before = stopped.daemon()
+    cluster.kill(session)  # the whole process group, as a terminal that closes
+    assert (stopped.finish(job_id)["state"], executions(stopped, job_id)) == ("COMPLETED", 1)
+    assert before is not None and stopped.daemon() == before
+
+
+def test_the_daemon_ends_when_nobody_needs_it(bob: Person) -> None:
+    brief = bob.at("brief", CONFIG.replace("idle_exit_s = 20", "idle_exit_s = 1"))
+    brief.run("sh", "-c", f"rm -f {brief.state}/daemon.log")
+    job_id = brief.start("brief", counted(1))
+    wait_until(lambda: job_id not in brief.run("squeue", "-h", "-u", "bob", "-o", "%j").stdout, "the job's end")
+    wait_until(lambda: brief.daemon() is None, "the daemon's end")
+    log = brief.read(f"{brief.state}/daemon.log")
+    assert "idle for 1 s with no live job" in log
+    assert (brief.show(job_id)["state"], executions(brief, job_id)) == ("COMPLETED", 1)  # it had seen the end
+    assert log.count("serving at") == 1
+    brief.kill_daemon("TERM")
+
+
+@pytest.fixture
+def on_network(cluster: Cluster, bob: Person) -> Iterator[Person]:
+    """Bob with a state directory on a file system that is not known to be local (FUSE), job directories as usual."""
+    base = "/run/rig-netfs"
+    script = f"""
+        mkdir -p {base}/lower {base}/upper {base}/work {base}/mnt && chown bob {base}/upper
+        mountpoint -q {base}/mnt || \\
+            fuse-overlayfs -o allow_other,lowerdir={base}/lower,upperdir={base}/upper,workdir={base}/work {base}/mnt
+        chown bob {base}/mnt
+    """
+    cluster.run("ctl", ["sh", "-euc", script])
+    config = bob.write("~/on-network/config.toml", f'jobs_dir = "{bob.home}/on-network/jobs"\n{CONFIG}')
+    env = {"FFDL_CONFIG": config, "FFDL_STATE_DIR": f"{base}/mnt/state", "FFDL_SOCKET": f"{bob.home}/on-network/s"}
+    person = Person(cluster, "bob", env)
+    yield person
+    person.kill_daemon("KILL")
+    cluster.run("ctl", ["sh", "-c", f"umount {base}/mnt && rm -rf {base}"])
+
+
+def test_a_state_directory_on_a_network_file_system(on_network: Person) -> None:
+    """SQLite without shared memory: rollback journal, one process. The whole life, a kill in the middle of it."""
+    first = on_network.start("netfs-first", "true")
+    second = on_network.start("netfs-second", "sleep 3")
+    files = on_network.run("ls", on_network.state).stdout.split()
+    assert "ffdl.sqlite3" in files and not {"ffdl.sqlite3-wal", "ffdl.sqlite3-shm"} & set(files)
+    on_network.until(second, {"PROCESSING"})
+    on_network.kill_daemon()
+    for job_id in (first, second):
+        assert on_network.finish(job_id)["state"] == "COMPLETED"
+    look = "import sqlite3, sys; sqlite3.connect(sys.argv[1], timeout=0.1).execute('select count(*) from jobs')"
+    locked = on_network.run("python3", "-c", look, f"{on_network.state}/ffdl.sqlite3", check=False)
+    assert "database is locked" in locked.stderr, "the daemon does not hold the database for itself alone"
+
+
+def _serves_on(person: Person, node: str) -> bool:
+    holder = person.daemon()
+    return holder is not None and holder["host"] == node and bool(holder["socket"])
+
+
+def _starts(person: Person) -> int:
+    return person.read(f"{person.state}/daemon.log").count("serving at")
+
+
+@contextmanager
+def _foreground(cluster: Cluster, person: Person, node: str, *argv: str) -> Iterator[subprocess.Popen[str]]:
+    """A daemon that a person started by hand, ended as they would."""
+    process = person.popen(*argv, node=node)
+    try:
+        yield process
+    finally:
+        holder = person.daemon()
+        if holder is not None and holder["host"] == node:
+            person.kill_daemon("TERM")
+            process.wait(60)
+        cluster.kill(process)

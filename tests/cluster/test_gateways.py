@@ -1,0 +1,98 @@
+"""Both ways to speak to Slurm pass the scheduler port's own suite on the real cluster, and both carry a job."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cluster.people import Person
+from tests.cluster.rig import Cluster
+from tests.cluster.test_options import SAME
+
+SUITE = "/opt/ffdl/src/tests/contract/test_scheduler_contract.py"
+GATEWAYS = ("slurm-cli", "slurm-pyslurm")
+
+
+@pytest.fixture(scope="module")
+def suites(cluster: Cluster, alice: Person) -> dict[str, subprocess.CompletedProcess[str]]:
+    """The suite over each gateway, both at once: most of its time is waiting."""
+    alice.run("mkdir", "-p", "contract-root", "contract-tmp")
+    running = {}
+    for gateway in GATEWAYS:
+        env = {
+            "FFDL_CONTRACT_BACKENDS": gateway,
+            "FFDL_CONTRACT_ROOT": f"{alice.home}/contract-root",
+            "FFDL_CONTRACT_IMAGE": "/shared/images/python-numpy.sif",
+            "FFDL_CONTRACT_PYTHON": "/opt/ffdl/venv/bin/python",
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+        argv = ["/opt/ffdl/venv/bin/python", "-m", "pytest", "-p", "no:cacheprovider", "-rs", "-q",
+                "--rootdir=/opt/ffdl/src", f"--basetemp={alice.home}/contract-tmp/{gateway}", SUITE]  # fmt: skip
+        running[gateway] = alice.popen(*argv, env=env)
+    done = {}
+    try:
+        for gateway, process in running.items():
+            text, _ = process.communicate(timeout=300)
+            done[gateway] = subprocess.CompletedProcess([], process.returncode, text, "")
+    finally:
+        for process in running.values():
+            cluster.kill(process)
+    return done
+
+
+@pytest.fixture(scope="module")
+def pyslurm(alice: Person) -> Iterator[Person]:
+    """Alice with a daemon that speaks to Slurm through libslurm."""
+    person = alice.at("pyslurm", '[backend.slurm]\ngateway = "pyslurm"\n')
+    yield person
+    person.kill_daemon("TERM")
+
+
+@pytest.mark.parametrize("gateway", GATEWAYS)
+def test_the_contract_holds_on_the_real_cluster(
+    suites: dict[str, subprocess.CompletedProcess[str]], gateway: str
+) -> None:
+    done = suites[gateway]
+    assert done.returncode == 0, done.stdout[-6000:]
+    counted = re.search(r"^(\d+) passed in ", done.stdout, re.MULTILINE)
+    assert counted is not None, f"something was skipped or warned about: {done.stdout[-2000:]}"
+    assert int(counted[1]) >= 35
+
+
+OPTIONS = (
+    "--time=1:30", "--partition=main,short", "--account=ffdl", "--qos=high", "--nodelist=n1", "--exclude=n2",
+    "--gres=gpu:v100:2", "--cpus-per-task=3", "--mem=300M", "--begin=2040-01-01T12:34:00", "--requeue", "--hold",
+    "--signal=USR1@90", "--mail-type=END,FAIL", "--mail-user=alice@example.org", "--comment=it's $(x) \"quoted\" %j",
+)  # fmt: skip
+
+
+def test_both_gateways_ask_slurm_for_the_same(alice: Person, pyslurm: Person) -> None:
+    fields = []
+    for person in (alice, pyslurm):
+        job = person.until(person.start("options", "true", *OPTIONS), {"QUEUED"})
+        found = person.batch_fields(job["native_id"])
+        fields.append({name: found.get(name) for name in SAME})
+        person.run("ffdl", "cancel", job["id"])
+    assert fields[1] == fields[0]
+
+
+def test_a_daemon_that_uses_pyslurm_runs_a_job_from_end_to_end(pyslurm: Person) -> None:
+    other = pyslurm
+    model = other.model("empty", {"README": "nothing here\n"})
+    command = "echo here; echo 42 > $RESULT_DIR/answer"
+    manifests = [other.manifest("good", command, learners=2), other.manifest("bad", "exit 9"),
+                 other.manifest("long", "sleep 300")]  # fmt: skip
+    comment = 'it\'s $(x) "quoted" %j'
+    good, bad, long = other.submit_all(manifests, model, "--time=5", "--comment", comment, "--mail-type=NONE")
+    other.until(long, {"PROCESSING"})
+    other.run("ffdl", "cancel", long)
+    ended = other.finish_all([good, bad, long])
+    assert [job["state"] for job in ended] == ["COMPLETED", "FAILED", "CANCELLED"], ended
+    assert other.read(f"{ended[0]['results']}/answer") == "42\n"
+    assert (ended[1]["error_code"], ended[1]["exit_code"]) == ("C201", 9)
+    fields = other.batch_fields(ended[0]["native_id"])
+    assert (fields["JobName"], fields["NumNodes"], fields["TimeLimit"]) == (f"{good}-1", "2", "00:05:00")
+    assert fields["Comment"] == comment

@@ -1,0 +1,130 @@
+"""The controller under Debian 11's own Python 3.9: in a real root file system, from the file that nodes get."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.controller.bundle import build_zipapp
+from ffdl_batch.domain.codec import from_plain
+from ffdl_batch.domain.events import EventKind, FinalRecord, Outcome, decode_events
+from ffdl_batch.domain.jobdir import AttemptDir
+from tests.cluster.rig.builder import build
+from tests.cluster.rig.chroot import Chroot
+from tests.contract.controller_rig import ROOT, Rig
+from tests.contract.scheduler_harness import FAKES, FakeSlurmHarness
+
+PYTHON = "/usr/bin/python3"
+LIFE = [EventKind.CLAIMED, EventKind.STARTED, EventKind.FINAL]
+
+
+class OldNode:
+    """Debian 11. A test's directory has the same path inside as outside; nothing else of this machine is there."""
+
+    def __init__(self, root: Path, base: Path) -> None:
+        self._chroot = Chroot(root, base / "node.log", ((base, str(base)),))
+        self._base = base
+
+    def version(self) -> str:
+        """The interpreter's version."""
+        return self._chroot.output(f"{PYTHON} -c 'import platform; print(platform.python_version())'")
+
+    def run(self, *argv: str, **env: str) -> int:
+        """One command; its exit code. What it prints is in `printed`."""
+        code = self._base / "code"
+        self._chroot.run(f"code=0; {shlex.join(argv)} || code=$?; echo $code > {shlex.quote(str(code))}", env=env)
+        return int(code.read_text())
+
+    @property
+    def printed(self) -> str:
+        """Output and errors of everything that ran."""
+        return (self._base / "node.log").read_text(errors="replace")
+
+
+@pytest.fixture(scope="session")
+def bullseye() -> Path:
+    """The root file system, built once and kept in the rig's cache. Needs root on Debian; says so where it is not."""
+    return Path(build("bullseye", ROOT).layers[-1])
+
+
+@pytest.fixture
+def node(bullseye: Path, tmp_path: Path) -> OldNode:
+    made = OldNode(bullseye, tmp_path)
+    assert made.version().startswith("3.9."), f"this root file system has Python {made.version() or 'none'}"
+    return made
+
+
+@pytest.fixture
+def zipapp(tmp_path: Path) -> str:
+    target = tmp_path / "controller.pyz"
+    build_zipapp(target)
+    return str(target)
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "outcome"), [("true", 0, Outcome.COMPLETED), ("exit 3", 3, Outcome.FAILED)]
+)
+def test_head_and_node_execute_an_attempt(
+    node: OldNode, zipapp: str, tmp_path: Path, command: str, code: int, outcome: Outcome
+) -> None:
+    run = Rig(tmp_path)
+    run.write(f'echo result > "$RESULT_DIR/out"; echo "learner $LEARNER_ID"; {command}')
+    ended = node.run(PYTHON, "-I", "-S", zipapp, "head", "--launch", run.attempt.launch, FFDL_NATIVE_ID="7")
+    final = run.final()
+    assert (final.outcome, final.exit_code, final.stored) == (outcome, code, True), node.printed
+    assert (final.native_id, final.error_code) == ("7", "C201" if code else "000")
+    assert (ended == 0) == (code == 0)
+    assert [event.kind for event in run.events("head")] == LIFE
+    kinds = [event.kind for event in run.events("node-0")]
+    assert kinds.count(EventKind.LEARNER_STARTED) == kinds.count(EventKind.LEARNER_ENDED) == 1
+    assert "learner 1" in run.log()
+    assert (run.store / "out").read_text() == "result\n"
+
+
+def test_every_module_of_the_zipapp_can_be_imported(node: OldNode, zipapp: str) -> None:
+    """Also those that a plain run never reaches."""
+    code = (
+        "import importlib, pkgutil, sys; sys.path.insert(0, sys.argv[1]); import ffdl_batch\n"
+        "names = [m.name for m in pkgutil.walk_packages(ffdl_batch.__path__, 'ffdl_batch.')]\n"
+        "assert len(names) > 20, names\n"
+        "for name in names: importlib.import_module(name)"
+    )
+    assert node.run(PYTHON, "-I", "-S", "-W", "error", "-c", code, zipapp) == 0, node.printed
+
+
+@pytest.fixture
+def slurm(tmp_path: Path) -> Iterator[FakeSlurmHarness]:
+    """The Slurm adapter for nodes with this interpreter; the stub srun and apptainer run under it too."""
+    shutil.copytree(FAKES, tmp_path / "bin")
+    harness = FakeSlurmHarness(tmp_path, {"python": PYTHON})
+    try:
+        yield harness
+    finally:
+        harness.close()
+
+
+@pytest.mark.parametrize(("command", "code"), [("true", 0), ("exit 3", 3)])
+def test_the_script_and_the_zipapp_that_the_slurm_adapter_delivers(
+    node: OldNode, slurm: FakeSlurmHarness, tmp_path: Path, command: str, code: int
+) -> None:
+    plan = slurm.prepare(f'echo "on $LEARNER_ID"; {command}')
+    assert f"exec {PYTHON} -I -S " in plan.script and ".pyz head" in plan.script
+    environ = (
+        f"PATH={tmp_path}/bin:/usr/bin:/bin",
+        f"SLURM_CONF={slurm.state}/slurm.conf",
+        "SLURM_JOB_ID=7",
+        "SLURM_JOB_NODELIST=n1",
+    )
+    node.run("/usr/bin/env", *environ, "/bin/sh", plan.attempt_dir.script)
+    attempt = AttemptDir(plan.attempt_dir.path)
+    final = from_plain(FinalRecord, json.loads(Path(attempt.final).read_text()))
+    wanted = Outcome.FAILED if code else Outcome.COMPLETED
+    assert (final.outcome, final.exit_code, final.stored) == (wanted, code, True), node.printed
+    kinds = [event.kind for event in decode_events(Path(attempt.event_file("node-0")).read_text())]
+    assert kinds.count(EventKind.LEARNER_STARTED) == 1
+    assert "on 1" in slurm.log(plan)
