@@ -10,7 +10,7 @@ from ffdl_batch.domain.observation import EndCause, NativeId, Observation, Phase
 from ffdl_batch.services.cancel import cancel_job
 from ffdl_batch.services.deploy import Deployer
 from ffdl_batch.services.query import get_job
-from ffdl_batch.services.watch import LOOK_SOON_S, SETTLE_S, Watcher
+from ffdl_batch.services.watch import FORGOTTEN_AFTER, LOOK_SOON_S, SETTLE_S, Watcher
 from tests.unit.services.conftest import Site, write_events, write_final
 
 
