@@ -89,7 +89,7 @@ class Watcher:
         jobs = self._platform.store.get_many([JobId(name) for name in names])
         for name in names:
             (directory / name).unlink(missing_ok=True)
-        return self._settle([job for job in jobs if not job.state.is_terminal and job.native_id])
+        return self._settle([job for job in jobs if not job.state.is_terminal and job.native_id], fresh=False)
 
     def _look(self) -> int:
         """One question to each backend about all its live jobs."""
@@ -155,8 +155,12 @@ class Watcher:
                 except InvalidRequest as error:
                     log.warning("job %s cannot be cancelled: %s", job.id, error)
 
-    def _settle(self, jobs: list[Job], forgotten: frozenset[JobId] = frozenset()) -> int:
-        """Judge each job by all that is known and write what follows, in one transaction."""
+    def _settle(self, jobs: list[Job], forgotten: frozenset[JobId] = frozenset(), *, fresh: bool = True) -> int:
+        """Judge each job by all that is known and write what follows, in one transaction.
+
+        `fresh`: the scheduler was asked after these rows were read. Else "pending" may be older than what the files
+        say, and must not be taken for a requeue.
+        """
         pairs = []
         for job in jobs:
             memory = self._memory.setdefault(job.id, _Memory())
@@ -167,6 +171,8 @@ class Watcher:
                 change: Change | None = self._follow_claim(job, owner)
             else:
                 known = self._known(job, memory, read_evidence(attempt), job.id in forgotten)
+                if not fresh and known.observation is not None and known.observation.phase is Phase.PENDING:
+                    known = replace(known, observation=replace(known.observation, phase=Phase.UNKNOWN))
                 change = _change(job, judge(known), memory.observation)
                 if known.evidence.final is not None and not known.ended and self._look_at is None:
                     self._look_at = self._platform.clock.monotonic() + LOOK_SOON_S

@@ -59,3 +59,16 @@ def alice(cluster: Cluster) -> Iterator[Person]:
 def bob(cluster: Cluster) -> Iterator[Person]:
     """Another one."""
     yield from _person(cluster, "bob")
+
+
+@pytest.fixture(scope="session")
+def slow_jobs(alice: Person) -> dict[str, str]:
+    """Two jobs with a limit of a minute, started long before they are looked at: Slurm looks every half minute.
+
+    `overdue` sleeps through its limit; `signalled` asks for a signal before it, and ends with that.
+    """
+    trap = "trap 'echo signalled; exit 0' USR1; echo ready; while :; do sleep 0.2; done"
+    return {
+        "overdue": alice.start("overdue", "echo begun; echo half > $RESULT_DIR/partial.txt; sleep 300", "--time=1"),
+        "signalled": alice.start("signalled", trap, "--time=1", "--signal=USR1@45"),
+    }

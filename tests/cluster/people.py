@@ -163,6 +163,11 @@ class Person:
         text = self.run("scontrol", "-o", "show", "job", native_id).stdout.strip()
         return dict(_FIELD.findall(text))
 
+    def job_ids(self) -> set[str]:
+        """The ids of all jobs that they ever submitted."""
+        listed = self.run("ffdl", "list", "--limit=9999", "--json").stdout
+        return set(re.findall(r"training-[0-9a-z]{9}", listed))
+
     def queue(self) -> set[str]:
         """The native ids of their jobs that Slurm holds as living."""
         return set(self.run("squeue", "-h", "-u", self.name, "-o", "%A").stdout.split())

@@ -23,21 +23,21 @@ def good(alice: Person) -> str:
     return alice.manifest("good", "true")
 
 
-def traces(alice: Person) -> tuple[object, ...]:
-    """All that a refused submission could leave behind."""
-    alice.run("ffdl", "list")  # whoever first asks makes the directories
-    files = alice.run("find", alice.state, "-path", f"{alice.state}/controller", "-prune", "-o", "-not", "-name",
-                      "*.sqlite3*", "-not", "-name", "daemon.*", "-print").stdout  # fmt: skip
-    models = {name for name in files.splitlines() if "/models/" in name and name.endswith(".zip")}
-    return alice.queue(), alice.run("ffdl", "list", "--json").stdout, set(files.splitlines()) - models
+def traces(alice: Person) -> tuple[set[str], set[str]]:
+    """All that a refused submission could leave behind: rows and files. Whole archives may stay, by their content."""
+    ids = alice.job_ids()
+    found = alice.run("find", alice.state, "-maxdepth", "2", "-printf", "%P\n").stdout.splitlines()
+    archives = {name for name in found if name.startswith("models/") and name.endswith(".zip")}
+    return ids, {name for name in found if name.split("/")[0] in ("jobs", "models", "doorbell")} - archives
 
 
 @pytest.fixture(autouse=True)
 def nothing_left(alice: Person) -> Iterator[None]:
-    """No job directory, no unfinished upload, no row, no job in the queue. A whole archive may stay, by content."""
-    before = traces(alice)
+    """No row, no job directory, no unfinished upload, no job in the queue."""
+    before, queue = traces(alice), alice.queue()
     yield
     assert traces(alice) == before
+    assert alice.queue() <= queue
 
 
 def submit(alice: Person, manifest: str, model: str, *options: str) -> Completed:
@@ -70,6 +70,7 @@ def test_a_missing_manifest(alice: Person, model: str) -> None:
 
 
 def test_an_unreadable_model(alice: Person, good: str) -> None:
+    alice.run("rm", "-f", "locked.zip")
     alice.write("~/locked.zip", "x")
     alice.run("chmod", "000", "locked.zip")
     done = submit(alice, good, "locked.zip")

@@ -140,7 +140,7 @@ def on_network(cluster: Cluster, bob: Person) -> Iterator[Person]:
     person = Person(cluster, "bob", env)
     yield person
     person.kill_daemon("KILL")
-    cluster.run("ctl", ["sh", "-c", f"umount {base}/mnt && rm -rf {base}"])
+    cluster.run("ctl", ["sh", "-c", f"umount -l {base}/mnt && rm -rf {base}"])
 
 
 def test_a_state_directory_on_a_network_file_system(on_network: Person) -> None:

@@ -42,12 +42,6 @@ data_stores:
 
 
 @pytest.fixture(scope="module")
-def overdue(alice: Person) -> str:
-    """A job that runs into its limit of a minute; Slurm looks every half minute, so it is the first to start."""
-    return alice.start("overdue", "echo begun; echo half > $RESULT_DIR/partial.txt; sleep 300", "--time=1")
-
-
-@pytest.fixture(scope="module")
 def small(cluster: Cluster) -> Iterator[str]:
     """A results store that is soon full."""
     cluster.run(SMALL_NODE, ["sh", "-c", f"mkdir -p {SMALL} && mount -t tmpfs -o size=1m,mode=1777 small {SMALL}"])
@@ -57,7 +51,7 @@ def small(cluster: Cluster) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def failed(alice: Person, overdue: str, small: str) -> dict[str, dict[str, Any]]:
+def failed(alice: Person, slow_jobs: object, small: str) -> dict[str, dict[str, Any]]:
     """All failing jobs, started together."""
     alice.run("bash", "-c", WITHOUT_BASH)
     alice.write("~/not-an-image.sif", "this is a text\n")
@@ -189,12 +183,3 @@ def test_no_apptainer_on_the_node(alice: Person, failed: object) -> None:
         other.kill_daemon("TERM")
     assert (job["state"], job["error_code"]) == ("FAILED", "S105"), job
     assert "/nonexistent/apptainer" in job["message"] and job["nodes"] in job["message"]
-
-
-def test_the_time_limit(alice: Person, overdue: str) -> None:
-    job = alice.finish(overdue)
-    assert (job["state"], job["error_code"]) == ("FAILED", "C203"), job
-    assert "time limit" in job["message"] and "ask for more time" in job["cure"]
-    assert alice.logs(overdue).splitlines() == ["begun"]
-    assert kept(alice, job, "partial.txt") == "half\n"
-    assert alice.sacct(job["native_id"], "State") == ["TIMEOUT"]

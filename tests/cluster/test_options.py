@@ -69,15 +69,8 @@ def site(cluster: Cluster) -> Iterator[None]:
     cluster.run("ctl", [*set_feature, "AvailableFeatures=", "ActiveFeatures="])
 
 
-@pytest.fixture(scope="module", autouse=True)
-def signalled(alice: Person, site: None) -> str:
-    """A job that gets its signal some time before its limit of a minute; Slurm looks every half minute."""
-    command = "trap 'echo signalled; exit 0' USR1; echo ready; while :; do sleep 0.2; done"
-    return alice.start("signalled", command, "--time=1", "--signal=USR1@45")
-
-
 @pytest.fixture(scope="module")
-def exported(alice: Person, signalled: str) -> dict[str, str]:
+def exported(alice: Person, site: None, slow_jobs: object) -> dict[str, str]:
     """Jobs that print their environment, by the value of --export; all submitted from the same shell."""
     model = alice.model("empty", {"README": "nothing here\n"})
     manifest = alice.manifest("environment", REPORT)
@@ -168,12 +161,12 @@ def test_sbatchs_variables_fill_what_the_manifest_leaves_out(alice: Person) -> N
     ],
 )
 def test_other_options_are_refused_by_name(alice: Person, given: list[str], named: str) -> None:
-    queue = alice.queue()
+    before = alice.job_ids()
     model, manifest = alice.model("empty", {"README": "nothing here\n"}), alice.manifest("refused", "true")
     done = alice.run("ffdl-submit", *given, manifest, model, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert f"sbatch's {named} is not taken: " in done.stderr
-    assert alice.queue() == queue
+    assert alice.job_ids() == before
 
 
 def test_output_is_the_batch_scripts_file_from_where_the_command_is_given(alice: Person) -> None:
@@ -195,16 +188,17 @@ def sections(text: str) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def pair(alice: Person, signalled: str) -> tuple[dict[str, str], dict[str, Any]]:
+def pair(alice: Person) -> tuple[dict[str, str], dict[str, Any]]:
     """What a dry run printed, with the id of the job that was submitted after it, and that job."""
     nasty = 'echo "it\'s {x} $HOME %j";\n' + REPORT
     model, manifest = alice.model("empty", {"README": "nothing here\n"}), alice.manifest("dry", nasty)
     argv = ["ffdl-submit", "--export=MARK_A,MARK_B", "--time=3", "--comment", COMMENT, "-w", "n2"]
-    trees = ("find", f"{alice.state}/jobs", f"{alice.state}/models")
-    before = (alice.queue(), alice.run(*trees).stdout, alice.run("ffdl", "list", "--json").stdout)
+    trees = ("find", f"{alice.state}/jobs", f"{alice.state}/models", "-maxdepth", "1")
+    before, files = alice.job_ids(), alice.run(*trees).stdout
+    queue = alice.queue()
     dry = alice.run(*argv, "--dry-run", manifest, model, env=SHELL)
-    after = (alice.queue(), alice.run(*trees).stdout, alice.run("ffdl", "list", "--json").stdout)
-    assert [len(before[1]), *before[::2]] == [len(after[1]), *after[::2]]
+    assert alice.queue() <= queue
+    assert (alice.job_ids(), alice.run(*trees).stdout) == (before, files)
     job = alice.finish(alice.run(*argv, "--parsable", manifest, model, env=SHELL).stdout.strip())
     assert job["state"] == "COMPLETED", job
     (placeholder,) = set(re.findall(r"training-[0-9a-z]{9}", dry.stdout))
@@ -246,12 +240,12 @@ def test_a_dry_run_prints_the_learners_argv_and_environment(
 
 def test_test_only_says_what_sbatch_says_and_submits_nothing(alice: Person, pair: object) -> None:
     model, manifest = alice.model("empty", {"README": "nothing here\n"}), alice.manifest("trial", "true")
-    before = (alice.queue(), alice.run("ffdl", "list", "--json").stdout)
+    before, queue = alice.job_ids(), alice.queue()
     done = alice.run("ffdl-submit", "-Q", "--test-only", manifest, model)
     assert done.stdout == ""
     sentence = r"ffdl-submit: Job \d+ to start at \S+ a? ?using 1 processors on nodes n[123] in partition main\n"
     assert re.fullmatch(sentence, done.stderr), done.stderr
-    assert (alice.queue(), alice.run("ffdl", "list", "--json").stdout) == before
+    assert alice.queue() <= queue and alice.job_ids() == before
     refused = alice.run("ffdl-submit", "--test-only", "--account=nobodys", manifest, model, check=False)
     assert refused.returncode == 78 and "Invalid account" in refused.stderr
 
@@ -287,7 +281,16 @@ def test_export_of_a_list(environments: dict[str, dict[str, str]]) -> None:
     assert "MARK_B" not in seen and "UNSET_HERE" not in seen
 
 
-def test_signal_reaches_the_learner_before_the_limit(alice: Person, signalled: str) -> None:
-    job = alice.finish(signalled)
-    assert alice.logs(signalled).splitlines()[-1] == "signalled"
+def test_signal_reaches_the_learner_before_the_limit(alice: Person, slow_jobs: dict[str, str]) -> None:
+    job = alice.finish(slow_jobs["signalled"])
+    assert alice.logs(job["id"]).splitlines() == ["ready", "signalled"]
     assert job["state"] == "COMPLETED", job
+
+
+def test_time_is_a_limit(alice: Person, slow_jobs: dict[str, str]) -> None:
+    job = alice.finish(slow_jobs["overdue"])
+    assert (job["state"], job["error_code"]) == ("FAILED", "C203"), job
+    assert "time limit" in job["message"] and "ask for more time" in job["cure"]
+    assert alice.logs(job["id"]).splitlines() == ["begun"]
+    assert alice.read(f"{job['results']}/partial.txt") == "half\n"
+    assert alice.sacct(job["native_id"], "State") == ["TIMEOUT"]

@@ -6,6 +6,8 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -23,8 +25,21 @@ FILTER = """\
 """
 
 
-def test_the_controller_is_away_for_seconds(cluster: Cluster, bob: Person) -> None:
-    """One job ends meanwhile, one is submitted meanwhile, and one waits."""
+@dataclass(frozen=True)
+class Outage:
+    """What users saw while slurmctld was away. `ending` ended meanwhile, `waiting` waited, `accepted` came then."""
+
+    ending: str
+    waiting: str
+    accepted: str
+    seen: dict[str, dict[str, Any]]
+    listed: str
+    refused: subprocess.CompletedProcess[str]
+
+
+@pytest.fixture(scope="module")
+def outage(cluster: Cluster, bob: Person) -> Outage:
+    """slurmctld is away for some seconds of three jobs' lives."""
     ending, waiting = bob.start("outage-ends", counted(2)), bob.start("outage-waits", counted(0), "--hold")
     bob.until(waiting, {"QUEUED"})
     bob.until(ending, {"PROCESSING"})
@@ -35,13 +50,25 @@ def test_the_controller_is_away_for_seconds(cluster: Cluster, bob: Person) -> No
         listed = bob.run("ffdl", "list").stdout
         seen = {job_id: bob.show(job_id) for job_id in (ending, waiting, accepted)}
     stranger.kill_daemon("TERM")
-    assert refused.returncode == TRY_AGAIN, refused
-    assert "Unable to contact slurm controller" in refused.stderr and "submit again" in refused.stderr
-    assert all(job_id in listed for job_id in seen)
-    assert {job_id: job["ended_at"] for job_id, job in seen.items()} == dict.fromkeys(seen)
-    assert seen[accepted]["state"] in ("PENDING", "DEPLOYING")
-    bob.run("scontrol", "release", seen[waiting]["native_id"])
-    for job_id in seen:
+    return Outage(ending, waiting, accepted, seen, listed, refused)
+
+
+def test_while_the_controller_is_away_nothing_ends(outage: Outage) -> None:
+    assert all(job_id in outage.listed for job_id in outage.seen)
+    assert {job_id: job["ended_at"] for job_id, job in outage.seen.items()} == dict.fromkeys(outage.seen)
+    assert outage.seen[outage.waiting]["state"] == "QUEUED"
+    assert outage.seen[outage.accepted]["state"] in ("PENDING", "DEPLOYING")
+
+
+def test_a_daemon_that_never_saw_the_site_asks_to_try_again(outage: Outage) -> None:
+    assert outage.refused.returncode == TRY_AGAIN, outage.refused
+    assert "Unable to contact slurm controller" in outage.refused.stderr
+    assert "submit again" in outage.refused.stderr
+
+
+def test_what_waited_and_what_was_accepted_meanwhile_runs_afterwards(bob: Person, outage: Outage) -> None:
+    bob.run("scontrol", "release", outage.seen[outage.waiting]["native_id"])
+    for job_id in (outage.waiting, outage.accepted):
         assert (bob.finish(job_id)["state"], executions(bob, job_id)) == ("COMPLETED", 1)
 
 
@@ -112,6 +139,11 @@ def test_a_job_that_everybody_forgot_is_judged_by_its_own_proof(forgetful: Perso
         forgetful.write(f"~/forget/forgotten-by-{command}", f"{native}|\n")
     wait_until(lambda: native not in bob.queue(), "the end in Slurm")
     assert (forgetful.finish(job_id)["state"], executions(forgetful, job_id)) == ("COMPLETED", 1)
+
+
+def test_what_ended_during_the_outage_is_known_when_slurm_knows_it(bob: Person, outage: Outage) -> None:
+    """The last test: a node may take more than a minute to tell the controller of an end that it could not tell."""
+    assert (bob.finish(outage.ending)["state"], executions(bob, outage.ending)) == ("COMPLETED", 1)
 
 
 def _try_to_submit(person: Person) -> subprocess.CompletedProcess[str]:

@@ -240,3 +240,36 @@ def test_a_final_record_has_the_scheduler_asked_soon_and_not_at_once(site: Site,
         site.clock.tick(LOOK_SOON_S)
         watcher.step(full=False)
     assert site.scheduler.observe_calls == 1
+
+
+def test_a_job_whose_controllers_live_is_not_forgotten_whatever_listings_leave_out(
+    site: Site, watcher: Watcher
+) -> None:
+    job = site.deployed()
+    write_events(site, job, [("learner", site.clock.now())])
+    heartbeat = Path(site.attempt(job).heartbeat(0))
+    heartbeat.touch()
+    os.utime(heartbeat, (site.clock.now(), site.clock.now()))
+    native = NativeId(job.native_id)
+    del site.scheduler.seen[native]
+    site.scheduler.forgotten.add(native)
+    for _ in range(2 * FORGOTTEN_AFTER):
+        watcher.step(full=True)
+    assert site.job(job.id).state is JobState.PROCESSING
+    site.clock.tick(STILL_ALIVE_S + 1)
+    watcher.step(full=True)
+    assert (site.job(job.id).state, site.job(job.id).error_code) == (JobState.FAILED, "S106")
+
+
+def test_an_answer_from_before_the_start_is_no_requeue(site: Site, watcher: Watcher) -> None:
+    """The scheduler was asked while the job waited; all that follows comes from files until it is asked again."""
+    job = site.deployed()
+    start = site.clock.now()
+    site.scheduler.seen[NativeId(job.native_id)] = Observation(Phase.PENDING, "PENDING", submitted_at=start)
+    watcher.step(full=True)
+    phases = [("load-model", start + 1), ("learner", start + 2), ("store-results", start + 3)]
+    for count in (2, 3):
+        write_events(site, job, phases[:count])
+        site.clock.tick(2)
+        watcher.step(full=False)
+    assert site.states(job) == ["PENDING", "DEPLOYING", "QUEUED", "DOWNLOADING", "PROCESSING", "STORING"]
