@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 # Learner images that `make images` builds, where they go, and with what.
-IMAGES ?= python-numpy pytorch
+IMAGES ?= custom pytorch
 OUT ?= build/images
 APPTAINER ?= apptainer
 # Passed on to the tools: `make test TESTS="--tier unit"`, `make bench BENCH="submit"`.
@@ -49,8 +49,10 @@ docs: venv ## the site (docs/_build/html) and the man pages (docs/_build/man); w
 	@$(BIN)/python -m sphinx -q -W --keep-going -b man -d docs/_build/doctrees-man docs docs/_build/man
 	@echo "docs/_build/html/index.html docs/_build/man/ffdl.1 docs/_build/man/ffdl-submit.1"
 
-images: python ## learner images: IMAGES="python-numpy pytorch" OUT=build/images (needs Apptainer, debootstrap, root)
-	@$(PYTHON) containers/build.py --apptainer $(APPTAINER) --out $(OUT) $(IMAGES)
+images: python ## learner images: IMAGES="custom pytorch" OUT=build/images (needs root on Debian)
+	@if command -v $(APPTAINER) >/dev/null 2>&1; \
+		then $(PYTHON) containers/build.py --apptainer $(APPTAINER) --out $(OUT) $(IMAGES); \
+		else $(PYTHON) -m tests.cluster.images --out $(OUT) $(IMAGES); fi
 
 cluster-up: venv ## start the test cluster: real Slurm and Apptainer on this machine (needs root on Debian)
 	@$(BIN)/python -m tests.cluster.rig up $(CLUSTER)

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-DEFAULT_IMAGES = ("python-numpy", "pytorch")
+DEFAULT_IMAGES = ("custom", "pytorch")
 DEFAULT_MIRROR = "http://mirror.example.org/debian"
 DEFAULT_SUITE = "trixie"
 _STATUS = re.compile(r"#\s*ffdl-image:\s*(?P<status>built|unbuilt)\b\s*(?:\((?P<reason>.*)\))?")

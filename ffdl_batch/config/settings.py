@@ -35,7 +35,7 @@ def builtin_frameworks() -> dict[str, FrameworkImages]:
         "horovod": FrameworkImages(template="docker://uber/horovod:{version}"),
         "pytorchmpi": FrameworkImages(template="docker://tomcli/pytorch:{version}"),
         "jax": FrameworkImages({"debian": "jax"}),
-        "custom": FrameworkImages(),
+        "custom": FrameworkImages({"python-numpy": "custom"}),
     }
 
 

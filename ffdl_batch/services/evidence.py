@@ -40,6 +40,15 @@ def _final(attempt: AttemptDir) -> FinalRecord | None:
         return None
 
 
+def last_heartbeat(attempt: AttemptDir) -> float | None:
+    """When a node controller of this attempt lived last (seconds since the epoch, by the file system's clock)."""
+    times = []
+    for path in Path(attempt.events).glob("node-*.heartbeat"):
+        with contextlib.suppress(FileNotFoundError):
+            times.append(path.stat().st_mtime)
+    return max(times, default=None)
+
+
 def claim_owner(attempt: AttemptDir) -> str:
     """The native id that executes this attempt, "" while nobody does."""
     try:

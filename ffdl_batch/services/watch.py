@@ -13,10 +13,11 @@ from pathlib import Path
 
 from ffdl_batch.domain.job import Change, Job, JobId, is_token
 from ffdl_batch.domain.job_state import Wish
+from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.observation import NativeId, Observation, Phase
 from ffdl_batch.domain.verdict import Evidence, Known, Verdict, judge
 from ffdl_batch.ports.scheduler import ForgetsJobs, InvalidRequest, Scheduler, SchedulerUnreachable
-from ffdl_batch.services.evidence import claim_owner, read_evidence
+from ffdl_batch.services.evidence import claim_owner, last_heartbeat, read_evidence
 from ffdl_batch.services.platform import Platform
 
 log = logging.getLogger(__name__)
@@ -28,6 +29,8 @@ FORGOTTEN_AFTER = 3
 """Full listings in a row that left a job out before we ask whether it was forgotten."""
 LOOK_SOON_S = 1.0
 """How long after a head's final record the scheduler is asked, though no full look is due: it will know the end."""
+STILL_ALIVE_S = 150.0
+"""A node controller that cannot reach its job's directory kills its learners sooner (Limits.fence_s)."""
 LEASE = "watcher"
 
 
@@ -170,7 +173,9 @@ class Watcher:
             if owner and owner != job.native_id:
                 change: Change | None = self._follow_claim(job, owner)
             else:
-                known = self._known(job, memory, read_evidence(attempt), job.id in forgotten)
+                evidence = read_evidence(attempt)
+                gone = job.id in forgotten and (evidence.final is not None or not self._is_alive(attempt))
+                known = self._known(job, memory, evidence, gone)
                 if not fresh and known.observation is not None and known.observation.phase is Phase.PENDING:
                     known = replace(known, observation=replace(known.observation, phase=Phase.UNKNOWN))
                 change = _change(job, judge(known), memory.observation)
@@ -189,6 +194,11 @@ class Watcher:
         except SchedulerUnreachable as error:
             log.warning("job %s: the duplicate %s could not be cancelled: %s", job.id, job.native_id, error)
         return Change(columns={"native_id": owner})
+
+    def _is_alive(self, attempt: AttemptDir) -> bool:
+        """Whether node controllers were heard of lately: then no listing that leaves the job out is believed."""
+        heard = last_heartbeat(attempt)
+        return heard is not None and self._platform.clock.now() - heard < STILL_ALIVE_S
 
     def _known(self, job: Job, memory: _Memory, evidence: Evidence, forgotten: bool) -> Known:
         seen = memory.observation

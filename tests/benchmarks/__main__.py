@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names, knobs, output = _read(arguments)
     figures: list[Figure] = []
     with Cluster.session() as cluster:
-        provide_image(cluster, "python-numpy")
+        provide_image(cluster, "custom")
         versions = cluster.versions()
         # A desk for each: no benchmark pays for the jobs that another left.
         for name in names:

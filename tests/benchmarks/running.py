@@ -18,7 +18,7 @@ _PARTS = {
     "around": "start and end of the container",
     "total": "total",
 }
-_IMAGE = "/shared/images/python-numpy.sif"
+_IMAGE = "/shared/images/custom.sif"
 _BARE = """\
 set -e
 out=$(mktemp -d "$PWD/bare-XXXXXX")

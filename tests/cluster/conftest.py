@@ -38,7 +38,7 @@ def cluster() -> Iterator[Cluster]:
     """Slurm on three nodes with fake GPUs, Apptainer, two login nodes; up before the first test, down after them."""
     with Cluster.session() as running:
         print("\nversions:", ", ".join(f"{name} {version}" for name, version in running.versions().items()))
-        provide_image(running, "python-numpy")
+        provide_image(running, "custom")
         yield running
 
 

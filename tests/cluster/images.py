@@ -1,12 +1,20 @@
-"""Learner images for the cluster's tests: built once by the project's own builder, kept beside the cluster's cache."""
+"""Learner images, built by the project's own builder in the test cluster's root file system, which has Apptainer.
+
+    python -m tests.cluster.images --out DIR NAME ...
+
+For the cluster's tests, which keep them beside the cluster's cache, and for `make images` on a machine that has no
+Apptainer of its own. Standard library only.
+"""
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import os
 import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -74,3 +82,26 @@ def provide_image(cluster: Cluster, name: str) -> str:
         shutil.copyfile(built, placed)
         placed.chmod(0o644)
     return target
+
+
+def main() -> int:
+    """Build the named images and copy them to a directory."""
+    parser = argparse.ArgumentParser(description="Build learner images in the test cluster's root file system.")
+    parser.add_argument("--out", type=Path, default=Path("build/images"), help="directory for the images")
+    parser.add_argument("names", nargs="+", metavar="NAME", help="definitions in containers/")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    for name in options.names:
+        try:
+            built = build_image(name)
+        except RigError as error:
+            print(f"images: {error}", file=sys.stderr)
+            return 1
+        target = options.out / f"{name}.sif"
+        shutil.copyfile(built, target)
+        print(f"{target}: {target.stat().st_size / 1024**2:.0f} MiB")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

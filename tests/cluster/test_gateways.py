@@ -25,7 +25,7 @@ def suites(cluster: Cluster, alice: Person) -> dict[str, subprocess.CompletedPro
         env = {
             "FFDL_CONTRACT_BACKENDS": gateway,
             "FFDL_CONTRACT_ROOT": f"{alice.home}/contract-root",
-            "FFDL_CONTRACT_IMAGE": "/shared/images/python-numpy.sif",
+            "FFDL_CONTRACT_IMAGE": "/shared/images/custom.sif",
             "FFDL_CONTRACT_PYTHON": "/opt/ffdl/venv/bin/python",
             "PYTHONDONTWRITEBYTECODE": "1",
         }

@@ -18,6 +18,9 @@ from tests.cluster.rig import Cluster
 
 TRY_AGAIN = 75
 OUTAGE_S = 6.0
+SAVED_AFTER_S = 6.0
+"""slurmctld writes what it knows at most five seconds later (src/slurmctld/state_save.c, SAVE_MAX_WAIT); killed before
+that it forgets the job, or that it started it, and may give its id to another one."""
 FILTER = """\
 #!/bin/sh
 # Forgets the jobs whose ids stand in ~/forget/forgotten-by-{command}.
@@ -73,8 +76,9 @@ def test_what_waited_and_what_was_accepted_meanwhile_runs_afterwards(bob: Person
 
 
 def test_a_controller_that_crashes_changes_nothing(cluster: Cluster, bob: Person) -> None:
-    job_id = bob.start("outage-crash", counted(4))
+    job_id = bob.start("outage-crash", counted(9))
     before = bob.until(job_id, {"PROCESSING"})
+    time.sleep(SAVED_AFTER_S)
     with _without_controller(cluster, signal="KILL", at_least_s=1.0):
         assert bob.show(job_id)["state"] == "PROCESSING"
     done = bob.finish(job_id)
@@ -89,7 +93,7 @@ def test_the_accounting_is_away(cluster: Cluster, bob: Person) -> None:
     finally:
         cluster.start_slurmdbd()
     assert (done["state"], executions(bob, job_id)) == ("COMPLETED", 1)
-    assert bob.sacct(done["native_id"], "State") == ["COMPLETED"]
+    wait_until(lambda: bob.sacct(done["native_id"], "State") == ["COMPLETED"], "the record in the accounting")
 
 
 def test_credentials_cannot_be_made(cluster: Cluster, bob: Person) -> None:

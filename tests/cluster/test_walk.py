@@ -190,7 +190,7 @@ def test_a_learner_reaches_nothing_but_itself(alice: Person, walk: Walk, listene
     job = walk.jobs["auto"]
     assert (job["network_requested"], job["network"]) == ("auto", "none")
     found = probed(alice, job)
-    assert found["image"] == "/shared/images/python-numpy.sif"
+    assert found["image"] == "/shared/images/custom.sif"
     assert found["interfaces"] == ["lo"]
     assert found["reach"] == {listener: "Network is unreachable", SLURMCTLD: "Network is unreachable"}
     assert not found["munge"]

@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.jobs < len(GATEWAYS):
         parser.error(f"--jobs {options.jobs}: at least {len(GATEWAYS)}, one for each user")
     with Cluster.session() as cluster:
-        provide_image(cluster, "python-numpy")
+        provide_image(cluster, "custom")
         tally, late = prove(cluster, options.jobs, options.seed)
     for trouble in tally.troubles:
         print(trouble, file=sys.stderr)

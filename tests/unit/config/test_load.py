@@ -88,16 +88,16 @@ def framework(name: str, version: str) -> Framework:
 def test_images(tmp_path: Path) -> None:
     images = tmp_path / "images"
     images.mkdir()
-    (images / "python-numpy.sif").touch()
+    (images / "custom.sif").touch()
     settings = load(
         tmp_path,
-        f'images_dirs = ["{images}"]\n[frameworks.pytorch.versions]\n"2.6" = "python-numpy"\n'
+        f'images_dirs = ["{images}"]\n[frameworks.pytorch.versions]\n"2.6" = "custom"\n'
         '[frameworks.mxnet.versions]\n"1" = "docker://mx/net:1"\n',
     )
-    sif = str(images / "python-numpy.sif")
+    sif = str(images / "custom.sif")
     assert resolve_image(settings, framework("custom", "python-numpy")) == sif
     assert resolve_image(settings, framework("custom", sif)) == sif
-    assert resolve_image(settings, framework("custom", "python-numpy.sif")) == sif
+    assert resolve_image(settings, framework("custom", "custom.sif")) == sif
     assert resolve_image(settings, framework("custom", "tomcli/pytorch:1")) == "docker://tomcli/pytorch:1"
     assert resolve_image(settings, framework("custom", "oras://x/y")) == "oras://x/y"
     assert resolve_image(settings, framework("pytorch", "2.6")) == sif

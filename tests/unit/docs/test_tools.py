@@ -61,7 +61,7 @@ def test_the_mirror_of_an_image_is_the_machines_main_archive(tmp_path: Path) -> 
 
 def test_post_and_test_move_into_setup_and_the_rest_stays() -> None:
     build = load("containers/build.py")
-    text = (ROOT / "containers" / "python-numpy.def").read_text()
+    text = (ROOT / "containers" / "custom.def").read_text()
     moved = build.move_to_setup(text)
     assert moved.startswith(text[: text.index("%post")])
     assert "%environment\n    export LC_ALL=C.UTF-8" in moved

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from ffdl_batch.domain.events import Outcome
@@ -10,7 +11,7 @@ from ffdl_batch.domain.observation import EndCause, NativeId, Observation, Phase
 from ffdl_batch.services.cancel import cancel_job
 from ffdl_batch.services.deploy import Deployer
 from ffdl_batch.services.query import get_job
-from ffdl_batch.services.watch import FORGOTTEN_AFTER, LOOK_SOON_S, SETTLE_S, Watcher
+from ffdl_batch.services.watch import FORGOTTEN_AFTER, LOOK_SOON_S, SETTLE_S, STILL_ALIVE_S, Watcher
 from tests.unit.services.conftest import Site, write_events, write_final
 
 
