@@ -56,7 +56,7 @@ class User:
                         self.cancel(client)
             except ClientError:
                 self.refused += 1  # the daemon died while it was asked; nothing was promised
-            time.sleep(self.chance.uniform(0.2, 1.2))
+            time.sleep(self.chance.uniform(0.1, 0.5))
 
     def cancel(self, client: Client) -> None:
         """Cancel one of the last jobs; it counts as wished from before the request, which may get through unheard."""
@@ -84,7 +84,7 @@ def test_random_kills(make_world: MakeWorld, capsys: pytest.CaptureFixture[str])
             f"doubled {len(findings.doubled)} slowest recovery {slowest:.1f} s (seed {seed})"
         )
     assert findings == Findings(), world.diagnosis()
-    assert len(user.acknowledged) >= KILLS / 2, "too few jobs were submitted for this to mean anything"
+    assert len(user.acknowledged) >= KILLS / 5, "too few jobs were submitted for this to mean anything"
 
 
 @contextmanager
