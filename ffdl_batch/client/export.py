@@ -4,9 +4,11 @@ Facts: sbatch(1) of Slurm 26.05, and its ``env_merge_filter``: the list is read 
 win, so ``ALL,A=1`` gives A the value 1 (the man page says otherwise, the program does this). A comma inside quotes
 does not separate; quotes around a whole word are taken off, others are kept.
 
-Three differences: SLURM_* and SBATCH_* never travel (they would steer the commands of the job); settings of the
-container runtime and variables that bash keeps for itself stay behind with ALL and are refused by name; and without
-``--export`` nothing travels: a learner's container starts clean, so that a job does not depend on somebody's shell.
+Four differences: SLURM_* and SBATCH_* never travel (they would steer the commands of the job); settings of the
+container runtime and variables that bash keeps for itself stay behind with ALL and are refused by name; what tells
+where things lie on this machine (PATH, HOME, ...) stays behind with ALL and travels by name, because in an image it
+would hide the image's own programs; and without ``--export`` nothing travels: a learner's container starts clean, so
+that a job does not depend on somebody's shell.
 """
 
 from __future__ import annotations
@@ -36,6 +38,10 @@ _OF_BASH = frozenset(
 )
 """Variables that no program can set for a shell; SHELLOPTS and BASHOPTS may stand in an environment (bash(1))."""
 
+_OF_THIS_MACHINE = frozenset(
+    ["PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONHOME", "HOME", "HOSTNAME", "PWD", "OLDPWD", "SHELL", "TMPDIR"]
+)
+
 
 class ExportError(ValueError):
     """A text that ``--export`` does not take."""
@@ -57,7 +63,7 @@ def select_variables(text: str, environ: Mapping[str, str]) -> Exported:
     unset: list[str] = []
     for word in split_words(text):
         if word.upper() == "ALL":
-            values.update({k: v for k, v in environ.items() if _NAME.fullmatch(k) and not _is_kept_back(k)})
+            values.update({k: v for k, v in environ.items() if _goes_with_all(k)})
             continue
         name, equals, value = word.partition("=")
         if name.upper() in ("NONE", "NIL") and not equals:
@@ -74,6 +80,10 @@ def select_variables(text: str, environ: Mapping[str, str]) -> Exported:
         else:
             unset.append(name)
     return Exported({k: v for k, v in values.items() if not k.startswith(_NEVER)}, tuple(unset))
+
+
+def _goes_with_all(name: str) -> bool:
+    return _NAME.fullmatch(name) is not None and name not in _OF_THIS_MACHINE and not _is_kept_back(name)
 
 
 def _is_kept_back(name: str) -> bool:
