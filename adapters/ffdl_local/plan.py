@@ -93,6 +93,7 @@ def _plan(request: LaunchRequest, settings: LocalSettings, queue: str, packages:
         checkpoint_signal=spec.batch.checkpoint.signal.removeprefix("SIG"),
         scratch_base=settings.scratch_base,
         make_dirs=start.make_dirs,
+        needs_dirs=start.needs_dirs,
         echo_output=bool(spec.batch.output),
         written_by=f"{BACKEND} {release()}",
     )  # fmt: skip

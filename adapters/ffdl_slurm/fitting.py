@@ -11,6 +11,7 @@ from ffdl_batch.domain.quantity import format_size, format_time_limit
 from ffdl_batch.domain.spec import JobSpec
 from ffdl_batch.ports.scheduler import BackendFacts, NodeShape, PartitionShape
 from ffdl_batch.runtimes.layout import RequestRefused, refusal
+from ffdl_slurm.parsers import count_nodes
 
 _MIB = 1024**2
 
@@ -55,6 +56,8 @@ def fit_request(spec: JobSpec, partition: str, facts: BackendFacts) -> NodeReque
     )
     if not findings:
         _check_nodes(request, shapes, findings)
+    if not findings:
+        _check_learners(wanted.learners, request, shapes, chosen, findings)
     _check_time(spec, chosen, findings)
     if findings:
         raise RequestRefused(findings)
@@ -129,6 +132,35 @@ def _check_nodes(request: NodeRequest, nodes: Sequence[NodeShape], findings: lis
     if not findings and not any(_fits(request, node) for node in nodes):
         message = f"no single node here has {request.gpus} GPUs{kind}, {request.cpus} CPUs and that much memory at once"
         findings.append(refusal("", message, "ask for less of one of them", "C104"))
+
+
+def _check_learners(
+    learners: int,
+    request: NodeRequest,
+    nodes: Sequence[NodeShape],
+    partitions: Sequence[PartitionShape],
+    findings: list[Finding],
+) -> None:
+    """Every learner has a node of its own, and a job lies in one partition; Slurm would let it wait for ever."""
+    if not nodes:
+        return
+    names = [shape.name for shape in partitions] or ["the cluster"]
+    fitting = {
+        name: sum(
+            count_nodes(node.name)
+            for node in nodes
+            if _fits(request, node) and (not partitions or not node.partitions or name in node.partitions)
+        )
+        for name in names
+    }
+    if learners <= max(fitting.values()):
+        return
+    there = ", ".join(
+        f"{name} has {count} {'node that holds' if count == 1 else 'nodes that hold'} one"
+        for name, count in fitting.items()
+    )
+    message = f"{learners} learners need a node each, but {there}"
+    findings.append(refusal("learners", message, "ask for fewer learners, or for less per learner", "C104"))
 
 
 def _gpus(node: NodeShape, kind: str) -> int:

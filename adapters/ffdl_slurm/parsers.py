@@ -90,6 +90,11 @@ def parse_sacct(text: str) -> list[JobRecord]:
     return records
 
 
+# slurmstepd that cannot open a batch script's files ends with ESLURMD_IO_ERROR (4021, slurm/slurm_errno.h;
+# `_setup_io` in slurmstepd/mgr.c), which is then read as a wait status: 4021 & 0x7f.
+_NO_OUTPUT_SIGNAL = 53
+
+
 def parse_row(row: JobRow) -> JobRecord:
     """One job's fields, typed. Exit codes and end times count only once the job has ended. Raises Garbled."""
     match = _JOB_ID.fullmatch(row.number.strip())
@@ -100,14 +105,18 @@ def parse_row(row: JobRow) -> JobRecord:
     # Slurm reports a start and an end for waiting jobs too: when it expects them.
     begun = ended or meaning.phase in (Phase.RUNNING, Phase.SUSPENDED, Phase.COMPLETING)
     code, signal = parse_exit(row.exit_code)
-    failed = meaning.end is EndCause.SUCCESS and bool(code or signal)
+    end, reason = meaning.end, _absent(row.reason)
+    if end is EndCause.SUCCESS and (code or signal):
+        end = EndCause.FAILURE
+    if end is EndCause.FAILURE and signal == _NO_OUTPUT_SIGNAL:
+        end, reason = EndCause.LAUNCH_FAILED, "the batch script's output file could not be opened; check --output"
     seen = Observation(
         phase=meaning.phase,
         native_state=word,
-        end=EndCause.FAILURE if failed else meaning.end,
+        end=end,
         exit_code=code if ended and not signal else None,
         exit_signal=(signal or None) if ended else None,
-        reason=_absent(row.reason),
+        reason=reason,
         nodes=_absent(row.nodes),
         restarts=int(row.restarts) if row.restarts.strip().isdigit() else 0,
         submitted_at=parse_time(row.submitted),
@@ -195,6 +204,19 @@ def parse_sinfo(text: str) -> tuple[tuple[NodeShape, ...], tuple[PartitionShape,
             names, int(cpus.rstrip("+")), int(memory.rstrip("+")) * _MIB, parse_gres(gres), (*known, name)
         )
     return tuple(nodes.values()), tuple(partitions.values())
+
+
+def count_nodes(names: str) -> int:
+    """How many nodes Slurm's list ``n[01-16,20],m1`` or ``r[1-2]n[1-4]`` names; a range that is none counts once."""
+    return sum(
+        math.prod(sum(map(_span, group.split(","))) for group in re.findall(r"\[([^\]]*)\]", part))
+        for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", names)
+    )
+
+
+def _span(text: str) -> int:
+    match = re.fullmatch(r"(\d+)-(\d+)", text, re.ASCII)
+    return max(1, int(match[2]) - int(match[1]) + 1) if match else 1
 
 
 def _limit(text: str) -> int | None:

@@ -86,6 +86,7 @@ def _plan(request: LaunchRequest, settings: SlurmSettings) -> LaunchPlan:
         checkpoint_signal=spec.batch.checkpoint.signal.removeprefix("SIG"),
         scratch_base=settings.scratch_base,
         make_dirs=start.make_dirs,
+        needs_dirs=start.needs_dirs,
         echo_output=bool(spec.batch.output),
         written_by=f"{BACKEND} {release()}",
     )

@@ -181,7 +181,7 @@ def _read_or_refuse(state_dir: Path) -> DaemonLock | None:
     try:
         return read_lock(state_dir)
     except LockUnreadable as error:
-        raise DaemonUnreachable(str(error), "remove it if no ffdl-submitd of yours runs anywhere") from error
+        raise DaemonUnreachable(str(error), error.cure, error.exit_code) from error
 
 
 def _candidates(place: SocketPlace, alive: DaemonLock | None) -> list[SocketPlace]:

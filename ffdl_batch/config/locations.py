@@ -34,6 +34,8 @@ LOCK_NAME = "daemon.lock"
 LOG_NAME = "daemon.log"
 MAX_SOCKET_PATH = 107
 """Bytes that fit into sun_path with its final NUL (unix(7))."""
+_REMOVE = "remove it if no ffdl-submitd of yours runs on any host"
+_NAME_YOURS = "name a directory of your own by FFDL_STATE_DIR, or leave it unset"
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,252}", re.ASCII)
 
 
@@ -47,7 +49,12 @@ class PlaceRefused(Exception):
 
 
 class LockUnreadable(Exception):
-    """The lock file is there but is none; the message says why."""
+    """The lock file is there but is none, or may not be read; the message says why, `cure` what to do."""
+
+    def __init__(self, message: str, cure: str, exit_code: int = ExitCode.TRY_AGAIN) -> None:
+        super().__init__(message)
+        self.cure = cure
+        self.exit_code = int(exit_code)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,17 +187,32 @@ def read_lock(state_dir: Path) -> DaemonLock | None:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         return None
-    except (OSError, UnicodeDecodeError) as error:
-        raise LockUnreadable(f"{path} cannot be read: {error}") from error
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    except UnicodeDecodeError as error:
+        raise LockUnreadable(f"{path} is not a daemon's lock file: {error}", _REMOVE) from error
     if not text.strip():
         return None  # a daemon has just created it, or died before it wrote
     try:
         lock = from_plain(DaemonLock, json.loads(text))
     except (ValueError, CodecError) as error:
-        raise LockUnreadable(f"{path} is not a daemon's lock file: {error}") from error
+        raise LockUnreadable(f"{path} is not a daemon's lock file: {error}", _REMOVE) from error
     if not _HOST.fullmatch(lock.host):
-        raise LockUnreadable(f"{path} names a host {lock.host[:60]!r}, which is none")
+        raise LockUnreadable(f"{path} names a host {lock.host[:60]!r}, which is none", _REMOVE)
     return lock
+
+
+def _unreadable(path: Path, error: OSError) -> LockUnreadable:
+    """Whose the state directory is, or what it is instead of one."""
+    directory = path.parent
+    if isinstance(error, NotADirectoryError):
+        return LockUnreadable(f"the state directory {directory} is not a directory", _NAME_YOURS, ExitCode.NO_INPUT)
+    if isinstance(error, PermissionError):
+        owner = directory.stat().st_uid if directory.exists() else -1
+        whose = "" if owner in (-1, os.getuid()) else f": it belongs to user {owner}"
+        message = f"the state directory {directory} is closed to you{whose}"
+        return LockUnreadable(message, "chmod u+rwx it" if owner == os.getuid() else _NAME_YOURS, ExitCode.NOT_ALLOWED)
+    return LockUnreadable(f"{path} cannot be read: {error.strerror}", "look at the file system; then try again")
 
 
 def judge_holder(lock: DaemonLock, machine: Machine) -> Holder:

@@ -15,7 +15,7 @@ from ffdl_batch.controller.orphans import end_controller, end_learners, living_c
 from ffdl_batch.controller.phases import PhaseFiles
 from ffdl_batch.controller.processes import hold_signals, identity, next_signal
 from ffdl_batch.controller.seats import Seats
-from ffdl_batch.controller.siblings import Siblings
+from ffdl_batch.controller.siblings import Siblings, tell_others
 from ffdl_batch.controller.storing import store_logs, store_results
 from ffdl_batch.controller.supervisor import Fenced, Supervisor
 from ffdl_batch.controller.trees import copy_tree
@@ -89,9 +89,11 @@ class Node:
             try:
                 self._load(Phase.LOAD_MODEL, self._load_model, "S301")
                 self._load(Phase.LOAD_DATA, self._load_data, "S302")
+                self._find_data()  # the first node's word does not speak for this one's mounts
                 self._take_signals_before_start()
             except PhaseFailed as failed:
                 self.journal.append(EventKind.FAULT, code=failed.code, message=str(failed))
+                tell_others(self.launch, node_rank=self.node_rank)
                 return EXIT_PLATFORM
             except Ended as ended:
                 self.journal.append(EventKind.FAULT, code="", message=str(ended), ended_by=ended.reason)
@@ -154,6 +156,8 @@ class Node:
             self.phases.begin(phase)
             work()
             status = 0
+        except PhaseFailed as failed:
+            code, reason = failed.code, str(failed)
         except (OSError, ModelRefused) as error:
             reason = f"{phase.value} on {os.uname().nodename}: {error}"
         if last or status:
@@ -172,7 +176,22 @@ class Node:
         if self.launch.model_archive:
             unpack(self.launch.model_archive, self.attempt.model)
 
+    def _find_data(self) -> None:
+        """Every mounted data directory, or PhaseFailed: a container runtime would complain about itself instead."""
+        for path in self.launch.needs_dirs:
+            try:
+                os.scandir(path).close()
+                continue
+            except FileNotFoundError:
+                what = "does not exist"
+            except NotADirectoryError:
+                what = "is not a directory"
+            except OSError as error:
+                what = f"cannot be read ({error.strerror})"
+            raise PhaseFailed("S302", f"data directory {path} {what} on node {os.uname().nodename}")
+
     def _load_data(self) -> None:
+        self._find_data()
         for copy in self.launch.copies:
             copy_tree(copy.source, copy.target)
 

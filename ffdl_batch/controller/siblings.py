@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from typing import Dict, List, Optional
 
-from ffdl_batch.controller.files import read_text
+from ffdl_batch.controller.files import read_cell, read_text, write_cell
 from ffdl_batch.domain.events import Event, EventKind, Phase, decode_events, merge, node_source
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.launch import LaunchFile
@@ -33,6 +35,18 @@ def last_endings(events: List[Event]) -> Dict[int, Event]:
         elif event.kind is EventKind.LEARNER_ENDED and isinstance(learner, int):
             found[learner] = event
     return found
+
+
+def tell_others(launch: LaunchFile, **why: int) -> None:
+    """Have the other node controllers end their learners because of a failure here; `why` goes into the cell."""
+    if launch.nodes == 1:
+        return
+    path = AttemptDir(launch.attempt_dir).stop
+    try:
+        if (read_cell(path) or {}).get("what") != "stop":
+            write_cell(path, {"what": "stop", "reason": "failure", "at": time.time(), **why})
+    except OSError as error:  # the other nodes end when the head does
+        sys.stderr.write(f"ffdl-controller: {path}: {error}\n")
 
 
 class Siblings:

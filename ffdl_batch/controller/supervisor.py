@@ -159,7 +159,7 @@ class Supervisor:
         self.journal.append(EventKind.LEARNER_ENDED, **fields)
         if ending.failed:
             self.status = self.status or (127 if code is None else code if code > 0 else 128 - code)
-            self._tell_others(ending.learner_id)
+            tell_others(self.launch, learner_id=ending.learner_id)
             self._end_all("stop", self.launch.limits.kill_wait_s)
 
     def _complaint(self, ending: Ending) -> Tuple[str, str]:
@@ -172,13 +172,3 @@ class Supervisor:
         if not contained:
             what = "the learner's shell did not come up"
         return f"{what} on {os.uname().nodename}: {said}", IMAGE_CODE if image else RUNTIME_CODE
-
-    def _tell_others(self, learner_id: int) -> None:
-        if self.launch.nodes == 1:
-            return
-        path = self.watch.attempt.stop
-        try:
-            if (read_cell(path) or {}).get("what") != "stop":
-                write_cell(path, {"what": "stop", "reason": "failure", "learner_id": learner_id, "at": time.time()})
-        except OSError as error:  # the other nodes end when the head does
-            sys.stderr.write(f"ffdl-controller: {path}: {error}\n")

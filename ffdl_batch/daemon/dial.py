@@ -91,7 +91,7 @@ def _connect_any(environ: Mapping[str, str], state_dir: Path) -> socket.socket |
     try:
         lock = read_lock(state_dir)
     except LockUnreadable as error:
-        raise PlaceRefused(str(error), "remove it if no ffdl-submitd of yours runs anywhere") from error
+        raise PlaceRefused(str(error), error.cure, error.exit_code) from error
     holder = judge_holder(lock, this_machine()) if lock else Holder.DEAD
     if lock and holder is Holder.ELSEWHERE:
         raise PlaceRefused(f"the daemon runs on {lock.host}, not here", f"ssh {lock.host} ffdl-submitd dial")

@@ -190,7 +190,7 @@ def _read(state_dir: Path) -> DaemonLock | None:
     try:
         return read_lock(state_dir)
     except LockUnreadable as error:
-        raise HeldElsewhere(f"{error}; remove it if no ffdl-submitd of yours runs on any host") from error
+        raise HeldElsewhere(f"{error}; {error.cure}") from error
 
 
 def _elsewhere(lock: DaemonLock, *, tried: bool = False) -> str:

@@ -115,6 +115,8 @@ class LaunchFile:
     `nodes` node controllers each run `learners_per_node` learners (the last one fewer if `learners` runs out).
     `step` is the argv by which the head starts all node controllers at once; with empty `step` the head runs
     one node controller itself. `echo_output`: node controllers copy their learners' log to standard output too.
+    `needs_dirs` are directories with input that every node has to be able to read before its learners start; plain
+    paths, no placeholders.
     """
 
     job_id: str
@@ -137,6 +139,7 @@ class LaunchFile:
     checkpoint_signal: str = "USR2"
     scratch_base: str = "/tmp"  # noqa: S108 - a default that sites override; the directory in it is made 0700
     make_dirs: Tuple[str, ...] = ()
+    needs_dirs: Tuple[str, ...] = ()
     echo_output: bool = False
     written_by: str = ""
     format: int = FORMAT

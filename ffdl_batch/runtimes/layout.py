@@ -85,6 +85,7 @@ class Start:
     copies: tuple[Copy, ...]
     stores: Stores
     make_dirs: tuple[str, ...]
+    needs_dirs: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
@@ -104,7 +105,8 @@ def compose_start(subject: Subject, runtime: Runtime) -> Start:
         delivery=EnvDelivery.FILE if runtime.image else EnvDelivery.PROCESS,
         protected=PROTECTED,
     )
-    return Start(learner, copies, stores, layout.make_dirs, warnings)
+    needs_dirs = (places.data,) if places.data else ()
+    return Start(learner, copies, stores, layout.make_dirs, needs_dirs, warnings)
 
 
 def _check_paths(subject: Subject) -> None:
@@ -209,7 +211,7 @@ def choose_network(
     """
     asked = spec.batch.network
     if asked in (NetworkLevel.JOB, NetworkLevel.EGRESS):
-        message = f"network level {asked} is not offered yet; this release has none (one learner alone) and host"
+        message = f"network level {asked} is not offered yet; this release has none (no network at all) and host"
         raise RequestRefused([refusal("batch.network", message)], not_yet=True)
     alone = spec.resources.learners == 1
     if asked is NetworkLevel.AUTO:

@@ -102,6 +102,7 @@ def check_archive(path: Path) -> None:
         raise bad_request("C102", f"the model archive holds {len(entries)} entries; {MAX_ENTRIES} are allowed")
     for entry in entries:
         _check_entry(entry)
+    _check_tree(entries)
     unpacked = sum(entry.file_size for entry in entries)
     packed = max(1, path.stat().st_size)
     if unpacked > MAX_UNPACKED_BYTES or (unpacked > RATIO_FLOOR_BYTES and unpacked / packed > MAX_RATIO):
@@ -121,6 +122,15 @@ def _check_entry(entry: zipfile.ZipInfo) -> None:
         raise bad_request("C102", f"entry {entry.filename!r} of the model archive is neither a file nor a directory")
     if entry.flag_bits & 0x1:
         raise bad_request("C102", f"entry {entry.filename!r} of the model archive is encrypted")
+
+
+def _check_tree(entries: list[zipfile.ZipInfo]) -> None:
+    """No name may be a file and a directory at once: unpacking would fail on the node, hours later."""
+    files = {PurePosixPath(entry.filename.replace("\\", "/")) for entry in entries if not entry.is_dir()}
+    for path in files:
+        for parent in path.parents:
+            if parent in files:
+                raise bad_request("C102", f"{str(parent)!r} is a file of the model archive, and a directory ({path})")
 
 
 def _no_room(error: OSError, platform: Platform) -> Refused:

@@ -36,7 +36,7 @@ from ffdl_batch.services.materialize import (
     unmark_begun,
 )
 from ffdl_batch.services.platform import Platform
-from ffdl_batch.store import LeasedJob
+from ffdl_batch.store import LeasedJob, StoreUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -80,9 +80,11 @@ class Deployer:
         except SchedulerUnreachable as error:
             log.warning("job %s is put off: %s", job.id, error)
             self._platform.adapters.failed(job.backend, str(error))
+            self._explain(job, token, f"the scheduler does not answer: {error}")
             retry_in = _pause()
         except OSError as error:
             log.error("job %s cannot be prepared: %s", job.id, error)
+            self._explain(job, token, f"its directory cannot be prepared, and it is tried again: {error}")
             retry_in = 4 * _pause()
         except BaseException:
             self._platform.store.release(job.id, token)
@@ -91,6 +93,16 @@ class Deployer:
             return True  # it left the deployment, and its lease ended with that
         self._platform.store.release(job.id, token, self._platform.store.now() + retry_in)
         return False
+
+    def _explain(self, job: Job, token: str, reason: str) -> None:
+        """Say on the job why it waits. A courtesy: where the database has no room either, the log says it alone."""
+        current = self._platform.store.get(job.id)
+        if current is None or current.pending_reason == reason:
+            return
+        try:
+            self._platform.store.apply(current, Change(columns={"pending_reason": reason}), lease_token=token)
+        except StoreUnavailable as error:
+            log.warning("job %s: the reason for its waiting could not be written: %s", job.id, error)
 
     def _advance(self, job: Job, token: str) -> float | None:
         """None when the job went on, else the seconds after which to look again."""
@@ -204,6 +216,7 @@ class Deployer:
         columns: dict[str, object] = {
             "native_id": str(native),
             "uncertain_since": None,
+            "pending_reason": "",
             "network": plan.network.level,
             "results": plan.launch.stores.results or plan.attempt_dir.results,
         }

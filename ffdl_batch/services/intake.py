@@ -22,7 +22,7 @@ from ffdl_batch.ports.scheduler import (
 )
 from ffdl_batch.services.dependencies import expected_dependencies
 from ffdl_batch.services.platform import Platform
-from ffdl_batch.services.problems import Refused, bad_input, bad_request, try_again
+from ffdl_batch.services.problems import Refused, bad_input, bad_request, try_again, unavailable
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def facts_or_refuse(platform: Platform, backend: str) -> BackendFacts:
     try:
         return platform.adapters.facts(backend)
     except InvalidRequest as error:
-        raise bad_request("S101", str(error), error.findings) from error
+        raise unavailable(str(error), error.findings) from error
     except SchedulerUnreachable as error:
         message = f"the backend {backend} has not answered since this daemon started, so nothing was accepted: {error}"
         raise try_again("S200", message, cure="submit again when the scheduler answers") from error

@@ -10,17 +10,19 @@ from __future__ import annotations
 import bisect
 import contextlib
 import heapq
+import os
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import BinaryIO
 
 from ffdl_batch.domain.job import Job
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.views import LogLine
 from ffdl_batch.services.platform import Caller, Platform
-from ffdl_batch.services.problems import bad_request
+from ffdl_batch.services.problems import wrong_usage
 from ffdl_batch.services.query import own_job
 
 POLL_S = 0.25
@@ -64,6 +66,11 @@ class _Marks:
                 self.sizes.append(int(size))
                 self.times.append(float(at))
 
+    def size_before(self, at: float) -> int:
+        """A size that the log surely had before `at`; 0 where none is known."""
+        index = bisect.bisect_left(self.times, at)
+        return self.sizes[index - 1] if index else 0
+
     def time_of(self, offset: int) -> float | None:
         """When the byte at `offset` had been written, by the first mark behind it."""
         index = bisect.bisect_right(self.sizes, offset)
@@ -78,6 +85,23 @@ class _Reader:
         self._marks = _Marks(Path(attempt.events) / f"learner-{learner}.marks")
         self._learner, self._index, self._offset, self._rest = learner, 0, 0, b""
 
+    def skip(self, query: LogQuery) -> None:
+        """Pass over what `query` surely does not want, without making lines of it. Called before the first line."""
+        try:
+            file = self._path.open("rb")
+        except FileNotFoundError:
+            return
+        with file:
+            size = file.seek(0, os.SEEK_END)
+            if query.since is not None:
+                self._marks.refresh()
+                start = _line_start(file, self._marks.size_before(query.since), 1)
+            elif query.tail is not None:
+                start = _line_start(file, size, query.tail + 1)
+            else:
+                return
+            self._index, self._offset = _count_lines(file, start), start
+
     def lines(self, *, ended: bool) -> Iterator[LogLine]:
         """Whole lines that are new; when the log `ended`, also a last one without a newline."""
         self._marks.refresh()
@@ -91,6 +115,7 @@ class _Reader:
                 self._offset += len(chunk)
                 yield from self._split(chunk)
         if ended and self._rest:
+            self._index += 1
             rest, self._rest = self._rest, b""
             yield self._line(rest, self._offset)
 
@@ -99,16 +124,45 @@ class _Reader:
         end = self._offset - len(self._rest) - sum(len(line) + 1 for line in whole)
         for line in whole:
             end += len(line) + 1
+            self._index += 1
             for start in range(0, max(1, len(line)), MAX_LINE):
                 yield self._line(line[start : start + MAX_LINE], end)
         while len(self._rest) > MAX_LINE:
             piece, self._rest = self._rest[:MAX_LINE], self._rest[MAX_LINE:]
-            yield self._line(piece, self._offset - len(self._rest))
+            yield replace(self._line(piece, self._offset - len(self._rest)), index=self._index + 1)
 
     def _line(self, raw: bytes, end: int) -> LogLine:
-        self._index += 1
         text = raw.decode("utf-8", errors="replace").rstrip("\r")
         return LogLine(self._learner, self._index, text, self._marks.time_of(max(0, end - 1)))
+
+
+def _line_start(file: BinaryIO, end: int, newlines: int) -> int:
+    """Where the line begins that follows the last but `newlines` newline before `end`; read backwards in blocks.
+
+    A newline at `end` itself closes the last line and is not counted.
+    """
+    position, wanted = end, newlines
+    while position > 0:
+        begin = max(0, position - CHUNK)
+        file.seek(begin)
+        block = file.read(position - begin)
+        stop = len(block) - 1 if position == end and block.endswith(b"\n") else len(block)
+        while (found := block.rfind(b"\n", 0, stop)) >= 0:
+            wanted -= 1
+            if wanted <= 0:
+                return begin + found + 1
+            stop = found
+        position = begin
+    return 0
+
+
+def _count_lines(file: BinaryIO, end: int) -> int:
+    file.seek(0)
+    count, left = 0, end
+    while left > 0 and (block := file.read(min(left, 16 * CHUNK))):
+        count += block.count(b"\n")
+        left -= len(block)
+    return count
 
 
 def read_logs(platform: Platform, caller: Caller, job_id: str, query: LogQuery) -> Iterator[LogLine | None]:
@@ -116,7 +170,7 @@ def read_logs(platform: Platform, caller: Caller, job_id: str, query: LogQuery) 
     job = own_job(platform, caller, job_id)
     learners = job.spec.resources.learners
     if query.learner is not None and not 1 <= query.learner <= learners:
-        raise bad_request("C101", f"{job_id} has learners 1 to {learners}; there is no learner {query.learner}")
+        raise wrong_usage(f"{job_id} has learners 1 to {learners}; there is no learner {query.learner}")
     return _stream(platform, job, query)
 
 
@@ -148,6 +202,8 @@ def _stream(platform: Platform, job: Job, query: LogQuery) -> Iterator[LogLine |
 
 def _first(readers: list[_Reader], query: LogQuery, *, ended: bool) -> Iterator[LogLine]:
     """What is there already: of each learner what `since` and `tail` leave, merged in time order."""
+    for reader in readers:
+        reader.skip(query)
     logs = [_recent(_timed(reader.lines(ended=ended)), query) for reader in readers]
     return (line for _, line in heapq.merge(*logs, key=lambda pair: pair[0]))
 

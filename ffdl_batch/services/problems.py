@@ -30,6 +30,16 @@ def bad_request(code: str, message: str, findings: Sequence[Finding] = (), cure:
     return Refused(Problem(code, message, ExitCode.BAD_MANIFEST, cure=cure, findings=tuple(findings)), 422)
 
 
+def wrong_usage(message: str) -> Refused:
+    """The request's own options are wrong, as a command line's."""
+    return Refused(Problem("C101", message, ExitCode.USAGE), 400)
+
+
+def unavailable(message: str, findings: Sequence[Finding] = ()) -> Refused:
+    """Something that is needed is not there, and trying again does not help."""
+    return Refused(Problem("S101", message, ExitCode.UNAVAILABLE, findings=tuple(findings)), 422)
+
+
 def try_again(code: str, message: str, cure: str = "") -> Refused:
     """Nothing was changed, and the same request may succeed later."""
     return Refused(Problem(code, message, ExitCode.TRY_AGAIN, cure=cure), 503)

@@ -115,6 +115,22 @@ def test_data_that_cannot_be_copied(run: Rig) -> None:
     assert "nowhere" in run.final().message
 
 
+@pytest.mark.parametrize(
+    ("made", "words"), [("", "does not exist on node"), ("file", "is not a directory on node")], ids=["missing", "file"]
+)
+def test_a_mounted_data_directory_that_is_not_there_starts_nothing(run: Rig, made: str, words: str) -> None:
+    data = run.base / "nowhere"
+    if made:
+        data.write_text("x")
+    run.write("touch $RESULT_DIR/ran", needs_dirs=(str(data),))
+    assert run.run() == 74
+    final = run.final()
+    assert (final.outcome, final.error_code, final.stored) == (Outcome.FAILED, "S302", False)
+    assert final.message == f"data directory {data} {words} {os.uname().nodename}"
+    assert not (Path(run.attempt.results) / "ran").exists()
+    assert (Path(run.attempt.state) / "load-data.exit").read_text() == "1\n"
+
+
 def test_copied_data_arrive(run: Rig) -> None:
     (run.base / "input" / "deep").mkdir(parents=True)
     (run.base / "input" / "deep" / "x").write_text("42")
@@ -250,6 +266,17 @@ sys.exit(max(node.wait() for node in nodes))
 """
 
 
+BLIND = """
+import os
+real = os.scandir
+def scandir(path="."):
+    if str(path).endswith("/data") and os.environ.get("FFDL_NODE_RANK") == "1":
+        raise FileNotFoundError(2, "No such file or directory", path)
+    return real(path)
+os.scandir = scandir
+"""
+
+
 def two_nodes(run: Rig, command: str) -> None:
     run.write(
         command,
@@ -281,6 +308,21 @@ def test_a_model_that_fails_on_the_first_node_starts_nothing_on_the_second(run: 
     assert run.run() == 74
     assert (run.final().error_code, run.store.exists()) == ("S301", False)
     assert "leads out" in run.final().message
+
+
+def test_a_data_directory_that_only_the_second_node_misses_ends_the_first(run: Rig) -> None:
+    two_nodes(run, "echo up; sleep 60")
+    # What the first node found in an earlier run does not speak for the second.
+    launch = dataclasses.replace(decode(Path(run.attempt.launch).read_text()), needs_dirs=(str(run.base / "data"),))
+    Path(run.attempt.launch).write_text(encode(launch))
+    (run.base / "data").mkdir()
+    (run.base / "sitecustomize.py").write_text(BLIND)
+    run.env = {"PYTHONPATH": f"{run.base}{os.pathsep}{ROOT}"}
+    assert run.run() == 74, run.errors
+    assert run.ended("node-0")[0]["ended_by"] == "stop"
+    assert run.ended("node-1") == []
+    assert run.final().error_code == "S302"
+    assert "data does not exist on node" in run.final().message
 
 
 def test_output_is_echoed(run: Rig) -> None:

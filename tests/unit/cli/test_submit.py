@@ -7,15 +7,18 @@ import signal
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from ffdl_batch.cli.plan_text import print_plan
 from ffdl_batch.cli.request import Manner
 from ffdl_batch.domain.findings import Finding, Severity
-from ffdl_batch.domain.views import Problem, Submission
+from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, encode
+from ffdl_batch.domain.views import PlannedFileView, Problem, Submission
 from tests.unit.cli.programs import FFDL, FFDL_SUBMIT, environment, json_lines, run
-from tests.unit.client.fake_daemon import FakeDaemon, make_job
+from tests.unit.client.fake_daemon import FakeDaemon, make_job, make_plan
 
 
 def only_submission(daemon: FakeDaemon) -> Submission:
@@ -160,6 +163,22 @@ def test_dry_run_prints_everything_and_sends_nothing(daemon: FakeDaemon, manifes
     assert done.stdout.count("exec head") == 1
     assert done.stderr == "ffdl-submit: warning: a warning\n"
     assert [request.split()[1] for request in daemon.requests] == ["/api/v1/plan"]
+
+
+def test_a_plan_shows_commands_as_they_will_run(capsys: pytest.CaptureFixture[str]) -> None:
+    learner = LearnerCommand(("exec", "{scratch}/w", "${{HOME-}} {{}}"), {"RANK": "{rank}", "B": "{{b}}", "C": "{{c}}"})
+    launch = encode(LaunchFile("training-1", 1, "t", "/j", "/j/1", "/d", learner))
+    plan = replace(
+        make_plan(Submission("", "", "", "")),
+        learner_argv=learner.argv,
+        environment={"RANK": "{rank}", "B": "{{b}}", "C": "{{mine}}"},
+        files=(PlannedFileView("launch.json", launch, 0o600),),
+    )
+    print_plan(plan, "m.yml")
+    shown, _, file = capsys.readouterr().out.partition("### file launch.json (mode 0600)\n")
+    assert "\nexec '{scratch}/w' '${HOME-} {}'\n" in shown
+    assert "\nB='{b}'\nC='{{mine}}'\nRANK='{rank}'\n" in shown, "what the user gave is no template"
+    assert file == launch
 
 
 def test_dry_run_as_json_is_the_plan(daemon: FakeDaemon, manifest: Path, model: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import subprocess
 from pathlib import Path
@@ -65,10 +66,16 @@ def test_list_selects(job: FakeDaemon) -> None:
     assert job.requests == ["GET /api/v1/jobs?state=FAILED&state=HALTED&state=QUEUED&limit=6"]
     job.jobs["b"] = make_job("b")
     cut = run(FFDL, "ls", "-h", "-l", "1", daemon=job)
-    assert (len(cut.stdout.splitlines()), "more than 1 jobs" in cut.stderr) == (1, True)
+    assert (len(cut.stdout.splitlines()), cut.stderr) == (1, "")
     wrong = run(FFDL, "list", "-t", "RUNNING", daemon=job)
     assert (wrong.returncode, "RUNNING is no state; states are PENDING" in wrong.stderr) == (2, True)
     assert json_lines(run(FFDL, "list", "--json", daemon=job).stdout)[0]["jobs"][0]["id"] == JOB
+
+
+def test_a_list_that_the_default_limit_cuts_says_so(job: FakeDaemon) -> None:
+    job.jobs |= {f"training-{n}": make_job(f"training-{n}") for n in range(100)}
+    cut = run(FFDL, "ls", "-h", daemon=job)
+    assert (len(cut.stdout.splitlines()), "more than 100 jobs" in cut.stderr) == (100, True)
 
 
 @pytest.mark.parametrize("verb", ["show", "status", "describe"])
@@ -142,6 +149,26 @@ def test_a_closed_pipe_is_quiet(job: FakeDaemon) -> None:
         assert process.wait(30) == 128 + signal.SIGPIPE
 
 
+@pytest.mark.parametrize("arguments", [["list"], ["logs", "-f", JOB], ["--help"], ["version", "--json"]])
+@pytest.mark.parametrize(
+    ("redirection", "sentence"),
+    [
+        (">&-", "standard output is closed"),
+        (">/dev/full", "standard output cannot be written: No space left on device"),
+    ],
+)
+def test_an_output_that_takes_nothing(job: FakeDaemon, arguments: list[str], redirection: str, sentence: str) -> None:
+    job.lines = [LogLine(1, n, "x" * 1000) for n in range(1, 100)]
+    done = run(("/bin/sh", "-c", f'exec "$@" {redirection}', "sh"), *FFDL, *arguments, daemon=job)
+    assert (done.returncode, done.stderr) == (1, f"ffdl: {sentence}\n")
+
+
+def test_a_closed_output_is_no_matter_where_nothing_is_printed(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
+    program = ("/bin/sh", "-c", 'exec "$@" >&-', "sh", *FFDL_SUBMIT)
+    done = run(program, "-Q", manifest, model, daemon=daemon)
+    assert (done.returncode, done.stderr, len(daemon.submissions)) == (0, "", 1)
+
+
 def test_events(job: FakeDaemon) -> None:
     job.events = [
         EventView(JOB, 1, 1_800_000_000.0, "PENDING", 1, "progress"),
@@ -177,9 +204,17 @@ def test_validate_needs_no_daemon(tmp_path: Path) -> None:
     assert both.returncode == 78
     assert f"{bad}:3:9: error: memory" in both.stderr
     assert "/no/file: No such file or directory" in both.stderr
-    documents = json_lines(run(FFDL, "validate", "--json", good, bad).stdout)
-    assert [document["valid"] for document in documents] == [True, False]
+    whole = run(FFDL, "validate", "--json", good, bad, "/no/file")
+    documents = json_lines(whole.stdout)
+    assert (whole.returncode, whole.stderr) == (78, "")
+    assert [(document["file"], document["valid"]) for document in documents] == [
+        (str(good), True),
+        (str(bad), False),
+        ("/no/file", False),
+    ]
     assert documents[1]["findings"][0]["severity"] == "error"
+    assert documents[2]["findings"][0]["message"] == "No such file or directory"
+    assert run(FFDL, "validate", "--json", "/no/file", good).returncode == 66
 
 
 def test_schema_is_json() -> None:
@@ -195,12 +230,32 @@ def test_init_writes_what_validate_accepts(tmp_path: Path) -> None:
     assert (again.returncode, "exists; nothing was changed" in again.stderr) == (1, True)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (['a b"$(x)'], ['a b"$(x)/manifest.yml', 'a b"$(x)/model']),
+        (["--", "-x"], ["./-x/manifest.yml", "./-x/model"]),
+    ],
+)
+def test_inits_next_command_is_fit_for_a_shell(tmp_path: Path, arguments: list[str], words: list[str]) -> None:
+    done = run(FFDL, "init", *arguments, cwd=tmp_path)
+    assert shlex.split(done.stdout.removeprefix("Submit it: ")) == ["ffdl-submit", *words]
+    assert all((tmp_path / word).exists() for word in words)
+
+
 def test_config_says_where_values_come_from(tmp_path: Path) -> None:
-    (tmp_path / "ffdl.toml").write_text('default_memory = "4GB"\n')
+    (tmp_path / "ffdl.toml").write_text('default_memory = "4GB"\n[backend.slurm]\nbatch_limit = 7\n')
     done = run(FFDL, "config", "--json", cwd=tmp_path, env={"FFDL_BACKEND": "local"})
     values = json_lines(done.stdout)[0]["settings"]
     assert values["default_memory"] == {"value": "4GB", "origin": str(tmp_path / "ffdl.toml")}
     assert values["backend"] == {"value": "local", "origin": "environment FFDL_BACKEND"}
+    assert values["check_images"] == {"value": True, "origin": "default"}
+    assert (values["lease_s"]["value"], values["network_minimum"]["value"]) == (30.0, "host")
+    assert values["images_dirs"]["value"][-1] == "/opt/ffdl/images"
+    assert values["frameworks"]["value"]["custom"]["versions"] == {"python-numpy": "custom"}
+    assert values["backend.slurm.batch_limit"]["value"] == 7
+    assert values["database"]["value"].startswith("sqlite:///")
+    assert "true" not in (text := run(FFDL, "config", cwd=tmp_path).stdout) and "check_images" in text
     (tmp_path / "ffdl.toml").write_text("nonsense = 1\n")
     broken = run(FFDL, "config", cwd=tmp_path)
     assert (broken.returncode, "unknown key 'nonsense'" in broken.stderr) == (78, True)

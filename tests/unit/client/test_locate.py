@@ -9,7 +9,7 @@ import pytest
 
 from ffdl_batch.client.errors import DaemonUnreachable
 from ffdl_batch.client.locate import locate_socket, locate_state_dir
-from ffdl_batch.config.locations import PlaceRefused, check_directory
+from ffdl_batch.config.locations import LockUnreadable, PlaceRefused, check_directory, read_lock
 
 
 def test_a_named_socket_comes_first(tmp_path: Path) -> None:
@@ -113,3 +113,24 @@ def test_each_state_directory_has_a_socket_of_its_own(tmp_path: Path) -> None:
     places = {locate_socket({"FFDL_STATE_DIR": text}, tmp=tmp_path).path for text in ("/a", "/b", "/b/../b")}
     assert len(places) == 2
     assert locate_socket({}, tmp=tmp_path).path not in places
+
+
+def test_a_state_directory_that_cannot_be_used_says_why_and_never_to_remove_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(LockUnreadable, match="is not a directory") as caught:
+        read_lock(tmp_path / "file")
+    assert caught.value.exit_code == 66
+
+    def refuse(*_: object, **__: object) -> str:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    with pytest.raises(LockUnreadable, match="closed to you") as caught:
+        read_lock(tmp_path)
+    assert (caught.value.cure, caught.value.exit_code) == ("chmod u+rwx it", 77)
+    monkeypatch.setattr(os, "getuid", lambda: 4711)
+    with pytest.raises(LockUnreadable, match=f"belongs to user {tmp_path.stat().st_uid}") as caught:
+        read_lock(tmp_path)
+    assert "FFDL_STATE_DIR" in caught.value.cure

@@ -39,6 +39,11 @@ def test_the_environment_wins_over_files_and_says_so(tmp_path: Path) -> None:
     assert origins["backend"] == "default"
 
 
+@pytest.mark.parametrize("name", ["FFDL_STATE_DIR", "FFDL_LEASE_S", "FFDL_CHECK_IMAGES", "FFDL_IMAGES_DIRS"])
+def test_an_empty_variable_counts_as_unset(tmp_path: Path, name: str) -> None:
+    assert load(tmp_path, **{name: ""}) == load(tmp_path)
+
+
 def test_backend_tables_and_the_default_backend(tmp_path: Path) -> None:
     settings = load(tmp_path, '[backend]\ndefault = "slurm"\n[backend.slurm]\ngateway = "cli"\n')
     assert settings.backend == "slurm"

@@ -44,6 +44,7 @@ TOUR = (
 # Run by a tier of tools/run_tests.py.
 BY_TIER = {
     "make quickstart": ("quickstart",),
+    "python3 docs/examples/digits/fetch_data.py": ("quickstart",),
     "make check": ("lint", "unit"),
     "make docs": ("docs",),
 }

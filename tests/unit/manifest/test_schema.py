@@ -85,6 +85,11 @@ def test_its_commented_parts_are_right_too() -> None:
     )
 
 
+def test_it_offers_only_the_networks_that_there_are() -> None:
+    (line,) = [line for line in starter_manifest("x").splitlines() if "network:" in line]
+    assert "none or host" in line and "job" not in line and "egress" not in line
+
+
 def test_naming_the_package_imports_no_pydantic() -> None:
     code = "import sys, ffdl_batch.manifest; sys.exit(any(m in sys.modules for m in ('pydantic', 'yaml')))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from ffdl_batch.domain.jobdir import JobDir
 from ffdl_batch.domain.launch import fill
+from ffdl_batch.domain.spec import BatchOptions, DataStore, Framework, JobSpec, NetworkLevel, StoreType
 from ffdl_batch.runtimes.apptainer import Container, GpuLibraries, NetworkMode, apptainer_argv, mount_text
 from ffdl_batch.runtimes.bare import bare_argv, isolated_argv
 from ffdl_batch.runtimes.contract import (
@@ -23,6 +24,7 @@ from ffdl_batch.runtimes.contract import (
     container_layout,
     learner_environment,
 )
+from ffdl_batch.runtimes.layout import RequestRefused, Runtime, Subject, choose_network, compose_start
 
 JOB = JobDir("/s/jobs/training-0")
 VALUES = {"scratch": "/tmp/s", "learner_id": "2", "env_file": "/tmp/s/e", "netns": "/run/n", "rank": "1"}
@@ -142,3 +144,26 @@ def test_container_names_that_lead_out(name: str) -> None:
 @pytest.mark.parametrize(("text", "line"), [("a\nb", "a b"), ("a\r\nb\n", "a b "), ("a\rb", "a\rb"), ("", "")])
 def test_line_breaks_become_blanks(text: str, line: str) -> None:
     assert command_text(text) == line
+
+
+@pytest.mark.parametrize("image", ["", "/i.sif"], ids=["bare", "contained"])
+@pytest.mark.parametrize(
+    ("mode", "needed"), [("mount", ("/home/a/bucket/in",)), ("copy", ())], ids=["mounted", "copied"]
+)
+def test_mounted_data_has_to_be_on_the_nodes(image: str, mode: str, needed: tuple[str, ...]) -> None:
+    store = DataStore("d", StoreType.HOST_MOUNT, "in", "out", {"path": "bucket", "mode": mode})
+    spec = JobSpec("x", Framework("custom", "i", "true"), data_stores=(store,), base_dir="/home/a")
+    start = compose_start(Subject("training-0", spec, JOB, JOB.attempt(1)), Runtime(image))
+    assert start.needs_dirs == needed
+
+
+def test_without_a_data_store_nothing_has_to_be_there() -> None:
+    spec = JobSpec("x", Framework("custom", "i", "true"))
+    assert compose_start(Subject("training-0", spec, JOB, JOB.attempt(1)), Runtime()).needs_dirs == ()
+
+
+def test_levels_that_are_not_offered_name_those_that_are() -> None:
+    spec = JobSpec("x", Framework("custom", "i", "true"), batch=BatchOptions(network=NetworkLevel.JOB))
+    with pytest.raises(RequestRefused, match=r"none \(no network at all.*\) and host") as error:
+        choose_network(spec, {NetworkLevel.HOST: "none"})
+    assert "alone" not in str(error.value)

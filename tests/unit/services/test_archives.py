@@ -53,6 +53,11 @@ def test_zip_slip_is_refused_by_name(site: Site, name: str) -> None:
     assert kept(site) == before
 
 
+def test_a_file_that_is_also_a_directory_is_refused(site: Site) -> None:
+    with pytest.raises(Refused, match=r"'a' is a file of the model archive, and a directory \(a/b\)"):
+        send(site, model_zip({"a": "1", "a/b": "2"}))
+
+
 def test_links_devices_and_encrypted_entries_are_refused(site: Site) -> None:
     with pytest.raises(Refused, match="neither a file nor a directory"):
         send(site, entry("link", stat.S_IFLNK | 0o777))

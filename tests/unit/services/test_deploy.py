@@ -39,12 +39,26 @@ def test_an_unreachable_scheduler_puts_the_job_off(site: Site) -> None:
         site.clock.tick(60)
     assert site.job(job.id).state is JobState.DEPLOYING
     assert begun_at(site.attempt(site.job(job.id))) is None
+    assert "Unable to contact slurm controller" in site.job(job.id).pending_reason
     (health,) = site.platform.adapters.health()
     assert health.unreachable_since is not None
     site.scheduler.down = False
     deployer.step()
-    assert site.job(job.id).state is JobState.QUEUED
+    assert (site.job(job.id).state, site.job(job.id).pending_reason) == (JobState.QUEUED, "")
     assert len(site.scheduler.submitted) == 1
+
+
+def test_a_directory_that_cannot_be_made_is_said_on_the_job_and_tried_again(site: Site) -> None:
+    job = site.accept()
+    in_the_way = Path(site.platform.root.job(job.id).path)
+    in_the_way.write_text("a file where the directory belongs")
+    deployer = Deployer(site.platform)
+    deployer.step()
+    assert "cannot be prepared" in site.job(job.id).pending_reason
+    in_the_way.unlink()
+    site.clock.tick(60)
+    deployer.step()
+    assert (site.job(job.id).state, site.job(job.id).pending_reason) == (JobState.QUEUED, "")
 
 
 def test_a_lost_reply_is_looked_for_and_adopted(site: Site) -> None:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from ffdl_batch.services import logs
 from ffdl_batch.services.logs import LogQuery, read_logs
+from ffdl_batch.services.problems import Refused
 from tests.unit.services.conftest import MANIFEST, Site
 
 
@@ -27,3 +31,55 @@ def test_a_tail_is_so_many_lines_of_each_learner_after_since(site: Site) -> None
     assert shown(LogQuery(tail=2, learner=2)) == ["3 of 2", "4 of 2"]
     assert shown(LogQuery(tail=1, since=150)) == ["4 of 2"]
     assert shown(LogQuery(tail=0)) == []
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 7, 256 * 1024])
+@pytest.mark.parametrize(
+    "text", ["", "\n", "a\n", "a\nb", "one\n\nthree\nfour", "x" * 50 + "\ny\n", "\n\n\n\n", "ä\nß\n"]
+)
+def test_a_tail_reads_the_end_alone_and_numbers_its_lines_as_a_whole_reading_does(
+    site: Site, monkeypatch: pytest.MonkeyPatch, text: str, chunk: int
+) -> None:
+    monkeypatch.setattr(logs, "CHUNK", chunk)
+    job = site.accept()
+    log = Path(site.attempt(job).training_log(1))
+    log.parent.mkdir(parents=True)
+    log.write_text(text)
+
+    def lines(query: LogQuery) -> list[tuple[int, str]]:
+        found = read_logs(site.platform, site.caller, job.id, query)
+        return [(line.index, line.line) for line in found if line is not None]
+
+    whole = lines(LogQuery())
+    assert [line for _, line in whole] == text.splitlines()
+    for tail in range(6):
+        assert lines(LogQuery(tail=tail)) == (whole[-tail:] if tail else [])
+
+
+def test_since_starts_at_the_mark_before_it(site: Site) -> None:
+    job = site.accept()
+    attempt = site.attempt(job)
+    log = Path(attempt.training_log(1))
+    log.parent.mkdir(parents=True)
+    Path(attempt.events).mkdir(exist_ok=True)
+    log.write_text("old\nolder half" + "\nnew\nnewer\n")
+    Path(attempt.marks(1)).write_text("100 4\n110 14\n120 19\n130 25\n")
+    found = list(read_logs(site.platform, site.caller, job.id, LogQuery(since=111)))
+    assert [(line.index, line.line) for line in found if line] == [(2, "older half"), (3, "new"), (4, "newer")]
+
+
+def test_pieces_of_a_long_line_share_its_number(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "MAX_LINE", 4)
+    job = site.accept()
+    log = Path(site.attempt(job).training_log(1))
+    log.parent.mkdir(parents=True)
+    log.write_text("abcdefghij\nk\n")
+    found = list(read_logs(site.platform, site.caller, job.id, LogQuery()))
+    assert [(line.index, line.line) for line in found if line] == [(1, "abcd"), (1, "efgh"), (1, "ij"), (2, "k")]
+
+
+def test_a_learner_that_does_not_exist_is_wrong_usage(site: Site) -> None:
+    job = site.accept()
+    with pytest.raises(Refused, match="no learner 7") as caught:
+        read_logs(site.platform, site.caller, job.id, LogQuery(learner=7))
+    assert caught.value.problem.exit_code == 2

@@ -80,6 +80,7 @@ def test_an_unknown_backend_lists_the_known(site: Site) -> None:
     (result,) = submit(site.platform, site.caller, [site.submission("a", backend="pbs")])
     assert result.problem is not None
     assert "known: " in result.problem.message
+    assert result.problem.exit_code == 69
 
 
 def test_a_missing_archive_is_refused(site: Site) -> None:

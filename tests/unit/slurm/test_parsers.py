@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from ffdl_batch.domain.observation import EndCause, NativeId, Phase
 from ffdl_slurm.parsers import (
     Garbled,
+    count_nodes,
     parse_exit,
     parse_gres,
     parse_sacct,
@@ -99,6 +100,20 @@ def test_success_with_an_exit_code_is_a_failure() -> None:
     assert parse_sacct(ACCOUNT + "9|COMPLETED|1:0||||n1|None|t\n")[0].observation.end is EndCause.FAILURE
 
 
+@pytest.mark.parametrize(("exit_code", "reason"), [("0:53", "RaisedSignal:53(Real-time_signal_19)"), ("0:53", "None")])
+def test_an_output_file_that_cannot_be_opened_is_a_failed_launch(exit_code: str, reason: str) -> None:
+    (record,) = parse_sacct(ACCOUNT + f"9|FAILED|{exit_code}||||n1|{reason}|t\n")
+    assert record.observation.end is EndCause.LAUNCH_FAILED
+    assert record.observation.reason == "the batch script's output file could not be opened; check --output"
+
+
+@pytest.mark.parametrize(("state", "exit_code"), [("CANCELLED", "0:53"), ("FAILED", "0:9"), ("FAILED", "53:0")])
+def test_other_ends_keep_their_cause_and_reason(state: str, exit_code: str) -> None:
+    (record,) = parse_sacct(ACCOUNT + f"9|{state}|{exit_code}||||n1|said|t\n")
+    assert record.observation.end is not EndCause.LAUNCH_FAILED
+    assert record.observation.reason == "said"
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [("0:9", (0, 9)), ("3:0", (3, 0)), ("256", (1, 0)), ("9", (0, 9)), ("0", (0, 0)), ("", (None, None))],
@@ -145,6 +160,14 @@ def test_sites() -> None:
         ("n[1-2]", 8, 4000 * 1024**2, {"a100": 4, "v100": 2}, ("main", "long")),
         ("c1", 64, 256000 * 1024**2, {}, ("cpu",)),
     ]
+
+
+@pytest.mark.parametrize(
+    ("names", "count"),
+    [("n1", 1), ("n[1-3]", 3), ("n[01-16,20],m1", 18), ("r[1-2]n[1-4]", 8), ("a,b[7]-ib,c[1,3]", 4), ("n[x-y]", 1)],
+)
+def test_nodes_of_a_list_are_counted(names: str, count: int) -> None:
+    assert count_nodes(names) == count
 
 
 @pytest.mark.parametrize(

@@ -184,3 +184,29 @@ def test_what_the_site_could_not_prove_is_said_with_the_plan() -> None:
     plan = make_plan(request(facts=facts), SlurmSettings())
     assert plan.network.level == "host"
     assert "isolation is not proved" in plan.warnings
+
+
+@pytest.mark.parametrize(
+    ("resources", "batch", "words"),
+    [
+        (Resources(learners=40, cpus=1, memory_bytes=10**6), BatchOptions(), "main has 3 nodes that hold one"),
+        (Resources(learners=3, cpus=1, gpus=1, memory_bytes=10**6), BatchOptions(), "main has 2 nodes that hold one"),
+        (Resources(learners=2, cpus=9, memory_bytes=10**6), BatchOptions(), "main has 1 node that holds one"),
+        # A job runs in one of its partitions, never across them.
+        (
+            Resources(learners=4, cpus=1, memory_bytes=10**6),
+            BatchOptions(partition="main,amd"),
+            "main has 3 nodes that hold one, amd has 1 node that holds one",
+        ),
+    ],
+)
+def test_more_learners_than_nodes_that_could_hold_one(resources: Resources, batch: BatchOptions, words: str) -> None:
+    with pytest.raises(InvalidRequest, match=words) as error:
+        make_plan(request(resources, batch), SlurmSettings())
+    assert [(finding.path, finding.code) for finding in error.value.findings] == [("learners", "C104")]
+
+
+def test_as_many_learners_as_nodes_are_planned() -> None:
+    assert options(request(Resources(learners=3, cpus=1, memory_bytes=10**6)))["nodes"] == "3"
+    unknown = replace(FACTS, nodes=())
+    assert options(request(Resources(learners=40, cpus=1, memory_bytes=10**6), facts=unknown))["nodes"] == "40"
