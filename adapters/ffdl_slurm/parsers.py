@@ -7,6 +7,7 @@ from it that a job is not there.
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Sequence

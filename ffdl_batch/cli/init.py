@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import click
@@ -36,4 +37,5 @@ def init(name: str) -> None:
     model.mkdir()
     (directory / "manifest.yml").write_text(text, encoding="utf-8")
     (model / "README.md").write_text(_README, encoding="utf-8")
-    click.echo(f"Submit it: ffdl-submit {directory}/manifest.yml {model}")
+    shown = f"./{directory}" if str(directory).startswith("-") else str(directory)
+    click.echo(f"Submit it: {shlex.join(('ffdl-submit', f'{shown}/manifest.yml', f'{shown}/model'))}")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from ffdl_batch.cli.outcome import complain
 from ffdl_batch.cli.present import format_time, print_json, print_table, read_moment
@@ -49,7 +50,8 @@ def list_jobs(  # noqa: PLR0913  (one parameter per option)
     with Client() as client:
         found = client.list(which)
     jobs = found[:limit]
-    if len(found) > limit:  # one more was asked for, to know
+    source = click.get_current_context().get_parameter_source("limit")
+    if len(found) > limit and source is ParameterSource.DEFAULT:  # one more was asked for, to know
         complain(f"there are more than {limit} jobs; -l shows more of them, -t and -S choose among them")
     if as_json:
         print_json({"jobs": jobs})

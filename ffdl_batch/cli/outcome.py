@@ -11,6 +11,7 @@ from typing import NoReturn
 
 import click
 
+from ffdl_batch.cli.output import OutputLost, drop_output, watch_output
 from ffdl_batch.domain.exit_codes import ExitCode
 
 _CLOSED_PIPE = 128 + signal.SIGPIPE
@@ -50,6 +51,7 @@ def detachable(job_ids: Sequence[str], again: str) -> Iterator[None]:
 
 def run(command: click.Command, program: str) -> NoReturn:
     """Run a command as the whole process; every way out goes through here."""
+    watch_output()
     sys.exit(_guard(lambda: _invoke(command, program), program))
 
 
@@ -69,8 +71,8 @@ def _guard(body: Callable[[], object], program: str) -> int:
         code = body()
         sys.stdout.flush()
         return code if isinstance(code, int) else ExitCode.OK
-    except BrokenPipeError:
-        return _end_quietly()
+    except (BrokenPipeError, OutputLost) as error:
+        return _end_without_output(error, program)
     except click.exceptions.Exit as end:
         return end.exit_code
     except Detached as detached:
@@ -89,10 +91,12 @@ def _guard(body: Callable[[], object], program: str) -> int:
         return _explain(error, program)
 
 
-def _end_quietly() -> int:
-    """Python flushes standard output once more at exit: give it somewhere to go."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return _CLOSED_PIPE
+def _end_without_output(error: BrokenPipeError | OutputLost, program: str) -> int:
+    drop_output()
+    if isinstance(error, BrokenPipeError):
+        return _CLOSED_PIPE
+    _say(program, str(error))
+    return ExitCode.FAILED
 
 
 def _say(program: str, text: str) -> None:

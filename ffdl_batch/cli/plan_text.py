@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,11 +14,16 @@ import click
 from ffdl_batch.cli.outcome import complain
 from ffdl_batch.cli.present import print_json
 from ffdl_batch.cli.request import Manner, build_submissions
+from ffdl_batch.domain.launch import fill
 
 if TYPE_CHECKING:
     from ffdl_batch.client import Client
     from ffdl_batch.client.submission import Wanted
     from ffdl_batch.domain.views import PlanView
+
+
+LAUNCH = "launch.json"
+_NAME = re.compile(r"\w+")
 
 
 def print_plans(  # noqa: PLR0913  (the request, and how to print its answer)
@@ -59,14 +66,30 @@ def print_plan(view: PlanView, manifest: str) -> None:
         click.echo(view.script, nl=not view.script.endswith("\n"))
     if view.learner_argv:
         _section("learner command (placeholders are filled on the node)")
-        click.echo(shlex.join(view.learner_argv))
+        click.echo(shlex.join(_unescape(word) for word in view.learner_argv))
     _section("environment")
+    templates = _templates(view)
     for name, value in sorted(view.environment.items()):
-        click.echo(f"{name}={shlex.quote(value)}")
+        shown = _unescape(value) if templates.get(name) == value else value
+        click.echo(f"{name}={shlex.quote(shown)}")
     for file in view.files:
         if file.text != view.script:
             _section(f"file {file.name} (mode {file.mode:04o})")
             click.echo(file.text, nl=not file.text.endswith("\n"))
+
+
+def _unescape(text: str) -> str:
+    """As it will run: doubled braces single, placeholders (only the node knows their values) as they stand."""
+    return fill(text, {name: f"{{{name}}}" for name in _NAME.findall(text)})
+
+
+def _templates(view: PlanView) -> Mapping[str, str]:
+    """The launch file's variables: templates, while what the user gave on top is literal."""
+    for file in view.files:
+        if file.name == LAUNCH:
+            found = json.loads(file.text).get("learner", {}).get("env", {})
+            return {str(name): str(text) for name, text in found.items()}
+    return {}
 
 
 def _section(title: str) -> None:

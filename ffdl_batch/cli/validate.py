@@ -27,14 +27,16 @@ _READ = (1 << 20) + 1
 @click.option("-Q", "--quiet", is_flag=True, help="Print errors only.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one line per file.")
 def validate(files: Sequence[str], strict: bool, quiet: bool, as_json: bool) -> int:
-    """Check manifests and say what is wrong, where, and what would be right. Exit code 78 if any is in error."""
+    """Check manifests and say what is wrong, where, and what would be right. Exit code 78 if any is in error,
+    else 66 if any cannot be read.
+    """
     defaults = _site_defaults()
     code = 0
     for file in files:
         try:
             data = _read(file)
         except OSError as error:
-            complain(f"{file}: {error.strerror}")
+            _report_unreadable(file, str(error.strerror), as_json=as_json)
             code = code or ExitCode.NO_INPUT
             continue
         findings = _check(data, file, defaults, strict=strict)
@@ -46,6 +48,14 @@ def validate(files: Sequence[str], strict: bool, quiet: bool, as_json: bool) -> 
         else:
             _print(file, findings, valid=valid, quiet=quiet)
     return code
+
+
+def _report_unreadable(file: str, reason: str, *, as_json: bool) -> None:
+    """A file that cannot be read has its document too: a program that gave n names gets n answers."""
+    if as_json:
+        print_json({"file": file, "valid": False, "findings": [Finding(Severity.ERROR, reason, file=file)]})
+    else:
+        complain(f"{file}: {reason}")
 
 
 def _read(file: str) -> bytes:

@@ -1,8 +1,8 @@
 """Reads and merges the configuration.
 
 Later wins: ``/etc/ffdl/site.toml``, ``/etc/xdg/ffdl/config.toml``, ``$XDG_CONFIG_HOME/ffdl/config.toml``,
-``./ffdl.toml``, ``$FFDL_CONFIG`` (a file), then ``FFDL_<KEY>`` variables. An unknown key is an error that names the
-file: a misspelt setting that is silently ignored costs a night.
+``./ffdl.toml``, ``$FFDL_CONFIG`` (a file), then ``FFDL_<KEY>`` variables (an empty one counts as
+unset). An unknown key is an error that names the file: a misspelt setting that is silently ignored costs a night.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def load_settings(*, cwd: Path | None = None, environ: Mapping[str, str] | None 
             _merge(values, origins, key, value, str(path))
     for key in _known():
         name = f"FFDL_{key.upper()}"
-        if name in env and key not in ("frameworks", "backends"):
+        if env.get(name) and key not in ("frameworks", "backends"):
             _merge(values, origins, key, _from_text(key, env[name]), f"environment {name}")
     return _settings(values, origins, env)
 

@@ -10,13 +10,13 @@ import time
 from typing import Dict, Optional, Tuple
 
 from ffdl_batch.controller.environment import EnvironmentRefused
-from ffdl_batch.controller.files import read_cell, write_cell
 from ffdl_batch.controller.journal import Journal
 from ffdl_batch.controller.learner import Ending, Learner
 from ffdl_batch.controller.log_tail import tail
 from ffdl_batch.controller.phases import PhaseFiles
 from ffdl_batch.controller.processes import FORWARDED, adopt_orphans, end_strays, identity, next_signal
 from ffdl_batch.controller.seats import Seats
+from ffdl_batch.controller.siblings import tell_others
 from ffdl_batch.controller.watch import Echo, Watch
 from ffdl_batch.domain.events import EventKind, Scalar
 from ffdl_batch.domain.launch import EnvDelivery, LaunchFile, LaunchFileError

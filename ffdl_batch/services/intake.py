@@ -6,6 +6,7 @@ import dataclasses
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from ffdl_batch.config.images import UnknownImage, known_frameworks, resolve_image
 from ffdl_batch.domain.findings import Finding, Severity
@@ -100,7 +101,9 @@ def plan_or_refuse(
                 environ=environ,
                 native_dependencies=expected_dependencies(platform, candidate.spec, candidate.backend),
             )
-            return platform.adapters.get(candidate.backend).plan(request)
+            plan = platform.adapters.get(candidate.backend).plan(request)
+            _check_data(candidate, plan)
+            return plan
         except UnknownImage as error:
             raise _no_image(candidate, error) from error
         except InvalidRequest as error:
@@ -108,6 +111,22 @@ def plan_or_refuse(
                 raise _refusal(candidate, error) from error
             platform.adapters.refresh(candidate.backend)
     raise AssertionError("unreachable")
+
+
+def _check_data(candidate: Candidate, plan: LaunchPlan) -> None:
+    """Refuse data that are surely missing: the place is visible from here and the directory is not in it.
+
+    A place that only the nodes see is left to them (S302).
+    """
+    sources = (*plan.launch.needs_dirs, *(copy.source for copy in plan.launch.copies))
+    for directory in sources:
+        if Path(directory).parent.is_dir() and not Path(directory).exists():
+            cure = "correct the data store, or put the data there"
+            finding = Finding(
+                Severity.ERROR, f"data directory {directory} does not exist", cure, path="data_stores", code="C103"
+            )
+            finding = _located(candidate, finding)
+            raise bad_request("C103", str(finding), (finding,))
 
 
 def _refusal(candidate: Candidate, error: InvalidRequest) -> Refused:

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.domain.events import EventKind, Outcome
-from ffdl_batch.domain.launch import Copy, LearnerCommand, Limits, Stores
-from tests.contract.controller_rig import JOB_ID, Rig, rig
+from ffdl_batch.domain.launch import Copy, LearnerCommand, Limits, Stores, decode, encode
+from tests.contract.controller_rig import JOB_ID, ROOT, Rig, rig
 
 
 @pytest.fixture(name="run")

@@ -35,6 +35,7 @@ class FakeScheduler:
     swallow: bool = False
     credential_life_s: float = 300.0
     max_gpus: float = 4.0
+    needs_dirs: tuple[str, ...] = ()
     planned: list[LaunchRequest] = field(default_factory=list)
     submitted: list[tuple[NativeId, Token]] = field(default_factory=list)
     seen: dict[NativeId, Observation] = field(default_factory=dict)
@@ -59,6 +60,7 @@ class FakeScheduler:
             attempt_dir=request.attempt_dir.path,
             doorbell=request.doorbell,
             learner=LearnerCommand(("true",), {}),
+            needs_dirs=self.needs_dirs,
         )
         return LaunchPlan(
             backend=self.name,

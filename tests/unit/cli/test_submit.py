@@ -169,7 +169,7 @@ def test_a_plan_shows_commands_as_they_will_run(capsys: pytest.CaptureFixture[st
     learner = LearnerCommand(("exec", "{scratch}/w", "${{HOME-}} {{}}"), {"RANK": "{rank}", "B": "{{b}}", "C": "{{c}}"})
     launch = encode(LaunchFile("training-1", 1, "t", "/j", "/j/1", "/d", learner))
     plan = replace(
-        make_plan(Submission("", "", "", "")),
+        make_plan(Submission("", "", "", "", "")),
         learner_argv=learner.argv,
         environment={"RANK": "{rank}", "B": "{{b}}", "C": "{{mine}}"},
         files=(PlannedFileView("launch.json", launch, 0o600),),

@@ -255,7 +255,7 @@ def test_config_says_where_values_come_from(tmp_path: Path) -> None:
     assert values["frameworks"]["value"]["custom"]["versions"] == {"python-numpy": "custom"}
     assert values["backend.slurm.batch_limit"]["value"] == 7
     assert values["database"]["value"].startswith("sqlite:///")
-    assert "true" not in (text := run(FFDL, "config", cwd=tmp_path).stdout) and "check_images" in text
+    assert "/usr/local/share/ffdl/images:/opt/ffdl/images" in run(FFDL, "config", cwd=tmp_path).stdout
     (tmp_path / "ffdl.toml").write_text("nonsense = 1\n")
     broken = run(FFDL, "config", cwd=tmp_path)
     assert (broken.returncode, "unknown key 'nonsense'" in broken.stderr) == (78, True)

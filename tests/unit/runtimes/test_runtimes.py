@@ -151,7 +151,7 @@ def test_line_breaks_become_blanks(text: str, line: str) -> None:
     ("mode", "needed"), [("mount", ("/home/a/bucket/in",)), ("copy", ())], ids=["mounted", "copied"]
 )
 def test_mounted_data_has_to_be_on_the_nodes(image: str, mode: str, needed: tuple[str, ...]) -> None:
-    store = DataStore("d", StoreType.HOST_MOUNT, "in", "out", {"path": "bucket", "mode": mode})
+    store = DataStore("d", StoreType.DIRECTORY, StoreType.DIRECTORY, "in", "out", {"path": "bucket", "mode": mode})
     spec = JobSpec("x", Framework("custom", "i", "true"), data_stores=(store,), base_dir="/home/a")
     start = compose_start(Subject("training-0", spec, JOB, JOB.attempt(1)), Runtime(image))
     assert start.needs_dirs == needed

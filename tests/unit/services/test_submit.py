@@ -62,6 +62,22 @@ def test_a_refusal_of_the_backend_names_the_line_of_its_field(site: Site, monkey
     ]
 
 
+def test_data_that_are_surely_missing_are_refused_and_data_out_of_sight_are_not(site: Site, tmp_path: Path) -> None:
+    manifest = MANIFEST + (
+        "data_stores:\n- id: s\n  type: directory\n  training_data: {container: in}\n"
+        f"  connection: {{path: '{tmp_path}'}}\n"
+    )
+    site.scheduler.needs_dirs = (str(tmp_path / "in"),)
+    (result,) = submit(site.platform, site.caller, [site.submission("a", manifest)])
+    assert result.problem is not None
+    assert (result.problem.code, result.problem.exit_code) == ("C103", 78)
+    assert f"data directory {tmp_path / 'in'} does not exist" in result.problem.message
+    assert "manifest.yml:8" in result.problem.message
+    site.scheduler.needs_dirs = ("/only/the/nodes/see/this",)
+    (result,) = submit(site.platform, site.caller, [site.submission("b", manifest)])
+    assert result.problem is None
+
+
 def test_no_scheduler_is_try_again(site: Site) -> None:
     site.scheduler.down = True
     (result,) = submit(site.platform, site.caller, [site.submission("a")])
