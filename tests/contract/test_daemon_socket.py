@@ -324,7 +324,7 @@ def test_refusals_of_a_stream_have_a_status(site: Site) -> None:
     job_id = site.submit("k1")["id"]
     assert site.ask("GET", "/api/v1/jobs/training-000000000/logs")[0] == 404
     status, reply = site.ask("GET", f"/api/v1/jobs/{job_id}/logs?learner=9")
-    assert status == 422
+    assert status == 400
     assert "learner 9" in reply["problem"]["message"]
 
 
