@@ -1,8 +1,16 @@
-"""What all tests share: the switch that rewrites golden files."""
+"""What all tests share: the switch that rewrites golden files, and a Ctrl-C that reaches the programs under test."""
 
 from __future__ import annotations
 
+import signal
+
 import pytest
+
+
+def pytest_configure() -> None:
+    """A shell starts background commands with SIGINT ignored, and so would be every program that a test starts."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

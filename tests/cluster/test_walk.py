@@ -74,7 +74,8 @@ def listener(cluster: Cluster) -> Iterator[str]:
 def walk(alice: Person, listener: str) -> Walk:
     """All jobs of this module: digits, three that are waited for, and two that look for the network."""
     fetch_digits()
-    alice.run("sh", "-c", f"rm -rf digits && cp -r {EXAMPLE} digits && chmod -R u+w digits")
+    copy = f"rm -rf digits && mkdir -p digits/data && cd {EXAMPLE} && cp -r manifest.yml model ~/digits"
+    alice.run("sh", "-c", f"{copy} && cp -r data/digits ~/digits/data && chmod -R u+w ~/digits")
     empty = alice.model("empty", {"README": "nothing here\n"})
     codes = {"wait-good": "true", "wait-three": "exit 3", "wait-term": "kill -TERM $$"}
     waiting = {
