@@ -18,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import pwd
 import re
 import socket
 import stat
@@ -122,11 +123,15 @@ def socket_place(environ: Mapping[str, str], *, tmp: Path = Path("/tmp")) -> Soc
     else:
         directory = tmp / f"ffdl-{os.getuid()}"
         check_directory(directory, closed=True)
-    return SocketPlace(_fitting(directory / _socket_name(environ.get("FFDL_STATE_DIR", ""))), named=False)
+    return SocketPlace(_fitting(directory / _socket_name(environ)), named=False)
 
 
-def _socket_name(state_dir: str) -> str:
-    if not state_dir:
+def _socket_name(environ: Mapping[str, str]) -> str:
+    """The plain name for the default state directory, also where that is named (a daemon started on demand)."""
+    state_dir = environ.get("FFDL_STATE_DIR", "")
+    home = Path(environ.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir)
+    default = Path(environ.get("XDG_STATE_HOME") or home / ".local" / "state") / "ffdl"
+    if not state_dir or os.path.realpath(state_dir) == os.path.realpath(default):
         return SOCKET_NAME
     digest = hashlib.sha256(os.path.realpath(state_dir).encode(errors="surrogateescape")).hexdigest()
     return f"ffdl-{digest[:12]}.sock"

@@ -72,6 +72,10 @@ def read_submission(platform: Platform, submission: Submission) -> Candidate:
 def facts_or_refuse(platform: Platform, backend: str) -> BackendFacts:
     """What the backend's site is; raises :class:`Refused` where there is no such backend or it never answered."""
     try:
+        platform.adapters.get(backend)
+    except InvalidRequest as error:
+        raise bad_request("S101", str(error), error.findings) from error
+    try:
         return platform.adapters.facts(backend)
     except InvalidRequest as error:
         raise unavailable(str(error), error.findings) from error

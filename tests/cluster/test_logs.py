@@ -60,11 +60,11 @@ def followed(cluster: Cluster, alice: Person) -> Iterator[Followed]:
     try:
         whole, short = followers
         first = whole.pipe.readline()
-        state_at_first = alice.show(job_id)["state"]
+        state_at_first = alice.until(job_id, {"PROCESSING"}, 10)["state"]
         short.pipe.readline()
         alice.run("kill", "-INT", str(short.pid))
         detached = short.pipe.read()
-        state_after_detach = alice.show(job_id)["state"]
+        state_after_detach = alice.until(job_id, {"PROCESSING"}, 10)["state"]
         text = whole.pipe.read()
         codes = [follower.process.wait(timeout=60) for follower in followers]
     finally:

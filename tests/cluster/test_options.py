@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from ffdl_batch.domain.launch import fill
 from tests.cluster.people import Person
 from tests.cluster.rig import Cluster
 
@@ -229,7 +230,8 @@ def test_a_dry_run_prints_the_learners_argv_and_environment(
     launch = json.loads(alice.read(f"{job['job_dir']}/attempt-1/launch.json"))
     (argv,) = [text for title, text in printed.items() if title.startswith("learner command")]
     split = alice.run("bash", "-c", f'args=({argv}); printf "%s\\0" "${{args[@]}}"').stdout.split("\0")[:-1]
-    assert split == launch["learner"]["argv"]
+    names = {name: f"{{{name}}}" for text in launch["learner"]["argv"] for name in re.findall(r"(?<!{){(\w+)}", text)}
+    assert split == [fill(text, names) for text in launch["learner"]["argv"]]
     line = next(line for line in alice.logs(job["id"]).splitlines() if line.startswith("ENV"))
     seen = json.loads(line.removeprefix("ENV"))
     promised = alice.run("bash", "-c", f"env -i {printed['environment'].replace(chr(10), ' ')} env -0").stdout

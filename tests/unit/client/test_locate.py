@@ -113,6 +113,8 @@ def test_each_state_directory_has_a_socket_of_its_own(tmp_path: Path) -> None:
     places = {locate_socket({"FFDL_STATE_DIR": text}, tmp=tmp_path).path for text in ("/a", "/b", "/b/../b")}
     assert len(places) == 2
     assert locate_socket({}, tmp=tmp_path).path not in places
+    default = {"HOME": str(tmp_path), "FFDL_STATE_DIR": str(tmp_path / ".local/state/ffdl")}
+    assert locate_socket(default, tmp=tmp_path).path == locate_socket({}, tmp=tmp_path).path
 
 
 def test_a_state_directory_that_cannot_be_used_says_why_and_never_to_remove_the_lock(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.domain.findings import Finding, Severity
-from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, LaunchRequest
+from ffdl_batch.ports.scheduler import BackendFacts, InvalidRequest, LaunchPlan, LaunchRequest
 from ffdl_batch.services.planning import DRY_RUN_ID, plan_submission
 from ffdl_batch.services.submit import submit
 from tests.unit.services.conftest import MANIFEST, Site
@@ -96,6 +96,16 @@ def test_an_unknown_backend_lists_the_known(site: Site) -> None:
     (result,) = submit(site.platform, site.caller, [site.submission("a", backend="pbs")])
     assert result.problem is not None
     assert "known: " in result.problem.message
+    assert result.problem.exit_code == 78
+
+
+def test_a_machine_without_the_scheduler_is_unavailable(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_here() -> BackendFacts:
+        raise InvalidRequest("sinfo is not on the PATH: there is no Slurm here")
+
+    monkeypatch.setattr(site.scheduler, "probe", none_here)
+    (result,) = submit(site.platform, site.caller, [site.submission("a")])
+    assert result.problem is not None
     assert result.problem.exit_code == 69
 
 
