@@ -30,7 +30,6 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 DEFAULT_IMAGES = ("custom", "pytorch")
-DEFAULT_MIRROR = "http://mirror.example.org/debian"
 DEFAULT_SUITE = "trixie"
 _STATUS = re.compile(r"#\s*ffdl-image:\s*(?P<status>built|unbuilt)\b\s*(?:\((?P<reason>.*)\))?")
 _SOURCE_LINE = re.compile(r"deb\s+(?:\[[^\]]*\]\s+)?(?P<uri>https?://\S+)\s+(?P<suite>\S+)\s+(?P<components>.+)")
@@ -78,7 +77,9 @@ def main(arguments: list[str] | None = None) -> int:
                 print(f"{definition.name:14} {'unbuilt: ' + definition.reason if definition.reason else 'built'}")
             return 0
         chosen = [choose(definitions, name) for name in options.names or DEFAULT_IMAGES]
-        mirror = options.mirror or machine_mirror(Path("/etc/apt")) or DEFAULT_MIRROR
+        mirror = options.mirror or machine_mirror(Path("/etc/apt"))
+        if not mirror:
+            raise BuildError("this machine's apt names no Debian mirror; give one: --mirror URL", 2)
         out = options.out.resolve()
         out.mkdir(parents=True, exist_ok=True)
         builder = Builder(out, options.apptainer, options.suite, mirror, options.in_setup or not has_all_capabilities())
@@ -99,7 +100,7 @@ def read_options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"default: {' '.join(DEFAULT_IMAGES)}")
     parser.add_argument("--apptainer", default="apptainer", help="the apptainer program")
     parser.add_argument("--out", type=Path, default=Path("build/images"), help="where <name>.sif goes")
-    parser.add_argument("--mirror", default="", help=f"Debian mirror (default: this machine's, else {DEFAULT_MIRROR})")
+    parser.add_argument("--mirror", default="", help="Debian mirror (default: that of this machine's apt)")
     parser.add_argument("--suite", default=DEFAULT_SUITE, help=f"Debian suite of the images (default {DEFAULT_SUITE})")
     parser.add_argument("--in-setup", action="store_true", help="run %%post and %%test by chroot, not by Apptainer")
     parser.add_argument("--force", action="store_true", help="build again even when up to date")
