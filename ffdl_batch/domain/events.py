@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Dict, Iterable, List, Mapping, Optional, Tuple, Union
 
+from ffdl_batch.domain.continuation import Checkpoint, Spent
+
 Scalar = Union[str, int, float, bool, None]
 HEAD = "head"
 
@@ -33,12 +35,22 @@ class EventKind(str, Enum):
     """[learner_id, pid, host, boot_id, start_ticks]"""
     LEARNER_ENDED = "learner_ended"
     """[learner_id, exit_code | signal, out_of_memory, began (the user's command was reached), detail,
-    ended_by (why the controller ended it: "" = it ended itself, else stop, term, halt, time), code (a fault
-    code where the learner could not be run)]"""
+    ended_by (why the controller ended it: "" = it ended itself, else stop, term, halt, warned, time, fence), asked
+    (the reason for which it had been asked for a checkpoint: "" = it had not, else halt, warned, term, time),
+    signalled (somebody in it caught the checkpoint signal), code (a fault code where the learner could not be run)]"""
     STORED = "stored"
     """Everything of this learner is where it belongs [learner_id]."""
     FAULT = "fault"
     """[code, message]"""
+    ASKED = "asked"
+    """The learners of this node are asked for a checkpoint [reason = halt | warned | term | time]."""
+    CHECKPOINT = "checkpoint"
+    """What the learners of this node did about checkpoints, once all of them have ended [asked, confirmed, answered,
+    took_s, saved_at, newest]: the fields of :class:`~ffdl_batch.domain.continuation.Checkpoint`."""
+    CONTINUED = "continued"
+    """The head arranged that the training goes on [attempt, by = successor | requeue | platform, message]."""
+    ENDED = "ended"
+    """The controller is through and none of its learners lives: a newer attempt need not wait for it."""
     FINAL = "final"
     """The head's final record was written [outcome]."""
 
@@ -74,9 +86,25 @@ class Outcome(str, Enum):
     TIMED_OUT = "timed_out"
 
 
+class GoesOn(str, Enum):
+    """How a training goes on after an attempt, as the head arranged it."""
+
+    NO = ""
+    SUCCESSOR = "successor"
+    """The next attempt's files are written and its submission was begun by the head."""
+    REQUEUE = "requeue"
+    """The scheduler was asked to start this attempt anew."""
+    PLATFORM = "platform"
+    """The head could not; the platform should."""
+
+
 @dataclass(frozen=True)
 class FinalRecord:
-    """``final.json``. `stored`: the results and logs of every learner are where they belong."""
+    """``final.json``. `stored`: the results and logs of every learner are where they belong.
+
+    `interruption` is an :class:`~ffdl_batch.domain.continuation.Interruption` ("" = none), as far as the head can tell.
+    `spent` is what the chain has used up with this attempt, where the head decided. `gpu_seconds` are this run's.
+    """
 
     native_id: str
     outcome: Outcome
@@ -88,6 +116,11 @@ class FinalRecord:
     message: str = ""
     log_tail: Tuple[str, ...] = ()
     restart: int = 0
+    interruption: str = ""
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    goes_on: GoesOn = GoesOn.NO
+    spent: Optional[Spent] = None
+    gpu_seconds: float = 0.0
     format: int = 1
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NewType
 
+from ffdl_batch.domain.continuation import Checkpoint, Spent
 from ffdl_batch.domain.job_state import JobState, Wish
 from ffdl_batch.domain.spec import JobSpec
 
@@ -19,6 +20,8 @@ _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _JOB_ID = re.compile(r"training-[0-9a-z]{9}", re.ASCII)
 _TOKEN = re.compile(r"training-[0-9a-z]{9}-[1-9][0-9]*", re.ASCII)
 MAX_TOKEN = 40
+RESUMED = "resume"
+"""Where the value of a resumed job came from, among the sources of its spec."""
 
 
 def new_job_id() -> JobId:
@@ -31,6 +34,30 @@ def parse_job_id(text: str) -> JobId:
     if not _JOB_ID.fullmatch(text):
         raise ValueError(f"{text[:60]!r} is not a training id; ids look like training-0a1b2c3d4")
     return JobId(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """What was altered for the next attempts, beside the spec that was submitted. `gpus` are per learner, `time_s`
+    is the time limit in seconds (None = as submitted); `exclude` are nodes that failed this job."""
+
+    gpus: float | None = None
+    time_s: int | None = None
+    exclude: tuple[str, ...] = ()
+
+    def apply(self, spec: JobSpec) -> JobSpec:
+        """The spec that the next attempt is planned from."""
+        resources, batch, sources = spec.resources, spec.batch, dict(spec.sources)
+        if self.gpus is not None:
+            resources = replace(resources, gpus=self.gpus)
+            sources["gpus"] = RESUMED
+        if self.time_s is not None:
+            batch = replace(batch, time_s=self.time_s)
+            sources["batch.time"] = RESUMED
+        if self.exclude:
+            named = [part for part in batch.exclude.split(",") if part]
+            batch = replace(batch, exclude=",".join([*named, *self.exclude]))
+        return replace(spec, resources=resources, batch=batch, sources=sources)
 
 
 def attempt_token(job: JobId, attempt: int) -> Token:
@@ -51,7 +78,8 @@ class Job:
     """A job's row. Times are seconds since the epoch (UTC); `revision` guards every write.
 
     `backend` is the adapter's name, `native_id` the scheduler's id of the current attempt ("" until it has one).
-    `uncertain_since` is set while nobody knows whether the scheduler took the current attempt.
+    `uncertain_since` is set while nobody knows whether the scheduler took the current attempt. `overrides` and `spent`
+    belong to the chain of attempts since the submission or the last resume.
     """
 
     id: JobId
@@ -79,6 +107,13 @@ class Job:
     uncertain_since: float | None = None
     warnings: tuple[str, ...] = ()
     log_tail: tuple[str, ...] = ()
+    overrides: Overrides = field(default_factory=Overrides)
+    spent: Spent = field(default_factory=Spent)
+
+    @property
+    def effective_spec(self) -> JobSpec:
+        """The spec with what a resume altered."""
+        return self.spec if self.overrides == Overrides() else self.overrides.apply(self.spec)
 
     @property
     def token(self) -> Token:
@@ -101,10 +136,23 @@ class HistoryEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class AttemptEnd:
+    """What is kept of an attempt that ended. `interruption` is an Interruption's value ("" = it was done or failed),
+    `owed`: results or logs could not be stored yet. `gpu_seconds` is GPU time."""
+
+    interruption: str = ""
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    gpu_seconds: float = 0.0
+    owed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Change:
     """What a step wants written: states to pass through, in order, and the columns that change with them.
 
-    `columns` names fields of :class:`Job`. State change and history commit together.
+    `columns` names fields of :class:`Job`. State change and history commit together. `attempt_end` is noted with the
+    current attempt. `succeeded`: the last step is DEPLOYING, and belongs to the next attempt, whose submission
+    somebody else (the head controller) has begun; its row is made with it.
     """
 
     steps: tuple[tuple[JobState, float], ...] = ()
@@ -112,3 +160,5 @@ class Change:
     message: str = ""
     error_code: str = "000"
     columns: dict[str, object] = field(default_factory=dict)
+    attempt_end: AttemptEnd | None = None
+    succeeded: bool = False

@@ -11,16 +11,19 @@
         secrets.json              0600; only where the manifest had inline credentials
         environment.json          0600; only where the submission exported variables
         checkpoints/              $CHECKPOINT_DIR, one for all attempts
+        attempt-next/             the files of the next attempt, for a head that goes on alone
         attempt-<n>/
           script.sh launch.json environment.json   written by the deployer before the scheduler hears of it
           submit/                 that a submission began, and what the submitting command said
           claim/owner.json        who executes this attempt; made by one atomic rename
+          claim/run-<k>/          likewise, from 2: the scheduler started the attempt anew
           control.json            cell: what the platform wants of the running attempt
           stop.json               cell written by controllers: why all learners must end
           events/<source>.jsonl   append only, one writer each
           events/learner-<n>.marks  lines "<epoch> <size of the log>", for the times of log lines
           events/node-<n>.heartbeat touched while a node controller lives
           final.json              cell: the head's last word
+          paid.json               cell: results and logs were stored after the attempt had ended
           state/                  $JOB_STATE_DIR, shared by the attempt's learners
           model/ data/ results/   $MODEL_DIR, copied data, $RESULT_DIR
           logs/learner-<n>/       $LOG_DIR of one learner, with training-log.txt
@@ -30,6 +33,8 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+
+from ffdl_batch.domain.launch import TEMPLATE
 
 TRAINING_LOG = "training-log.txt"
 
@@ -90,6 +95,11 @@ class JobDir:
         """$CHECKPOINT_DIR on the host."""
         return os.path.join(self.path, "checkpoints")
 
+    @property
+    def template(self) -> AttemptDir:
+        """The files of the next attempt, whatever its number."""
+        return AttemptDir(os.path.join(self.path, f"attempt-{TEMPLATE}"))
+
     def attempt(self, number: int) -> AttemptDir:
         """The directory of one attempt."""
         return AttemptDir(os.path.join(self.path, f"attempt-{number}"))
@@ -139,9 +149,14 @@ class AttemptDir:
         """Who executes it."""
         return self._join("claim", "owner.json")
 
+    def run_claim(self, run: int) -> str:
+        """Directory that exists once run number `run` (from 1) of this attempt was claimed."""
+        return self.claim if run == 1 else self._join("claim", f"run-{run}")
+
     @property
     def control(self) -> str:
-        """Cell written by the platform, read by the controllers."""
+        """Cell written by the platform, read by the controllers: `attempt` (the newest of the job), `wish` ("" | halt |
+        cancel), `drill` ("" | preempt | node-fail)."""
         return self._join("control.json")
 
     @property
@@ -170,6 +185,11 @@ class AttemptDir:
     def final(self) -> str:
         """The head's final record."""
         return self._join("final.json")
+
+    @property
+    def paid(self) -> str:
+        """Written by whoever stored what the attempt itself could not."""
+        return self._join("paid.json")
 
     @property
     def state(self) -> str:

@@ -6,7 +6,8 @@ of its own: every argv here is complete but for placeholders, which :func:`fill`
 Placeholders: ``{attempt_dir}`` ``{job_dir}`` ``{launch}`` ``{python}`` ``{controller}`` ``{scratch}`` (node-local,
 0700, one per attempt and node) ``{learner_id}`` (from 1) ``{rank}`` (from 0) ``{local_rank}`` ``{node_rank}``
 ``{gpus}`` (the learner's device list, comma separated) ``{gpu_count}`` ``{env_file}`` ``{hostname}``
-``{master_addr}`` ``{netns}``. A literal brace is doubled.
+``{master_addr}`` ``{netns}`` ``{attempt}`` (from 1) ``{restart}`` (how often the scheduler started this attempt anew)
+``{resume}`` (1 where an earlier attempt or run may have left a checkpoint, else 0). A literal brace is doubled.
 """
 
 from __future__ import annotations
@@ -18,8 +19,11 @@ from enum import Enum
 from typing import Mapping, Optional, Tuple
 
 from ffdl_batch.domain.codec import CodecError, from_plain, to_plain
+from ffdl_batch.domain.continuation import Budget, Spent
 
 FORMAT = 1
+TEMPLATE = "next"
+"""Stands for an attempt's number in the names of a template: ``<job id>-next``, ``<job id>/attempt-next``."""
 EXPORTS_VARIABLE = "FFDL_EXPORTS"
 """Carries, as shell text in ANSI-C quoting, variables that a container runtime would alter; the learner's shell
 evaluates it first (FILE delivery only)."""
@@ -79,11 +83,17 @@ class Stores:
 
 @dataclass(frozen=True)
 class Limits:
-    """Seconds. `time_s` is enforced by the head only where no scheduler does it (None = somebody else does)."""
+    """Seconds. `time_s` is enforced by the head only where no scheduler does it (None = somebody else does).
+
+    `lead_s` is how long before the time limit the warning comes (None = nobody warns); `store_s` is what storing
+    needs of it. A node controller that was not heard of for `fence_s` has killed its learners.
+    """
 
     grace_s: int = 60
     kill_wait_s: int = 30
     time_s: Optional[int] = None
+    lead_s: Optional[int] = None
+    store_s: int = 10
     heartbeat_s: float = 10.0
     fence_s: float = 120.0
 
@@ -109,6 +119,30 @@ class HostVariables:
 
 
 @dataclass(frozen=True)
+class Succession:
+    """How the head arranges the next attempt alone.
+
+    `template` is a directory with the files of the attempt called :data:`TEMPLATE`, in whose texts :func:`succeed` puts
+    the next attempt's names. `submit` is the argv that submits it (placeholders ``{native_id}`` of this attempt,
+    ``{script}``, ``{lead_s}``, ``{token}``), run with only `keep_env` of the environment; empty = whoever started this
+    attempt submits the next one when the head has ended. `requeue` is the argv that has this attempt started anew in
+    place (``{native_id}``), where the site continues like that. `gpus` are those of all learners. `deadline_variables`
+    are environment variables that hold the epoch second of the time limit.
+    """
+
+    template: str
+    submit: Tuple[str, ...] = ()
+    requeue: Tuple[str, ...] = ()
+    keep_env: Tuple[str, ...] = ()
+    timeout_s: float = 60.0
+    budget: Budget = field(default_factory=Budget)
+    spent: Spent = field(default_factory=Spent)
+    gpus: float = 0.0
+    lead_s: Optional[int] = None
+    deadline_variables: Tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class LaunchFile:
     """One attempt, ready to run. Paths are absolute paths on the nodes.
 
@@ -116,7 +150,9 @@ class LaunchFile:
     `step` is the argv by which the head starts all node controllers at once; with empty `step` the head runs
     one node controller itself. `echo_output`: node controllers copy their learners' log to standard output too.
     `needs_dirs` are directories with input that every node has to be able to read before its learners start; plain
-    paths, no placeholders.
+    paths, no placeholders. `checkpoints` is $CHECKPOINT_DIR on the host. `carry` is the results directory of an earlier
+    attempt, copied into this one's before the learners start ("" = none). Without `succession` the head leaves every
+    next attempt to the platform.
     """
 
     job_id: str
@@ -141,6 +177,9 @@ class LaunchFile:
     make_dirs: Tuple[str, ...] = ()
     needs_dirs: Tuple[str, ...] = ()
     echo_output: bool = False
+    checkpoints: str = ""
+    carry: str = ""
+    succession: Optional[Succession] = None
     written_by: str = ""
     format: int = FORMAT
 
@@ -160,6 +199,15 @@ def decode(text: str) -> LaunchFile:
         return from_plain(LaunchFile, plain)
     except (CodecError, json.JSONDecodeError) as error:
         raise LaunchFileError(f"the launch file is damaged: {error}") from error
+
+
+def succeed(text: str, job_id: str, attempt: int) -> str:
+    """The text of a template's file for attempt number `attempt`.
+
+    No user's text can hold these names: the id was drawn after it was written.
+    """
+    named = text.replace(f"{job_id}/attempt-{TEMPLATE}", f"{job_id}/attempt-{attempt}")
+    return named.replace(f"{job_id}-{TEMPLATE}", f"{job_id}-{attempt}")
 
 
 def fill(text: str, values: Mapping[str, str]) -> str:

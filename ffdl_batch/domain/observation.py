@@ -54,7 +54,8 @@ class Observation:
 
     `native_state` is the scheduler's own word, `reason` its reason for waiting or ending, `nodes` its node
     list, `restarts` how often it started the job anew under the same id, `name` the name that it knows the job by
-    ("" where the backend never gives an id twice). Times are seconds since the epoch.
+    ("" where the backend never gives an id twice). `held_for_good`: the job waits, and the scheduler itself has decided
+    never to start it again. Times are seconds since the epoch.
     """
 
     phase: Phase
@@ -69,3 +70,4 @@ class Observation:
     started_at: float | None = None
     ended_at: float | None = None
     name: str = ""
+    held_for_good: bool = False

@@ -145,12 +145,14 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """How often each kind of abnormal end is followed by another attempt; None = the site's default."""
+    """How often each kind of abnormal end is followed by another attempt; None = the default of
+    :class:`ffdl_batch.domain.continuation.Budget`. `gpu_hours` caps the whole chain."""
 
     timeouts: int | None = None
     preemptions: int | None = None
     node_failures: int | None = None
     failures: int | None = None
+    gpu_hours: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

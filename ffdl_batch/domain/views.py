@@ -15,11 +15,50 @@ SCHEMA = 1
 
 
 @dataclass(frozen=True, slots=True)
+class AttemptView:
+    """One attempt of a job.
+
+    `interruption` says what ended it before the training was done ("" = nothing, or it has not ended): halt, timeout,
+    preemption, node_failure, failure. `checkpoint_*`: asked for, confirmed, answered (see
+    :class:`ffdl_batch.domain.continuation.Checkpoint`), seconds from the request to the learners' end, and when the
+    newest file of $CHECKPOINT_DIR was written. `owed`: results or logs could not be stored yet.
+    """
+
+    number: int
+    native_id: str
+    backend: str
+    created_at: float
+    submitted_at: float | None = None
+    ended_at: float | None = None
+    error_code: str = ""
+    interruption: str = ""
+    nodes: str = ""
+    network: str = ""
+    checkpoint_asked: bool = False
+    checkpoint_confirmed: bool = False
+    checkpoint_answered: bool = False
+    checkpoint_took_s: float | None = None
+    checkpoint_saved_at: float | None = None
+    gpu_seconds: float = 0.0
+    owed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """What a resume alters; None = as it was. `gpus` are per learner, `time` is a time limit as sbatch reads it."""
+
+    gpus: float | None = None
+    time: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class JobView:
     """One job. `timestamps` holds the first time of every state of the current attempt that was reached.
 
     `network_requested` is the manifest's word, `network` the level achieved ("" before deployment).
     `results` and `logs` are directories. `log_tail` holds the last lines of the learner that failed.
+    `attempts` is the chain, oldest first; a list of jobs leaves it out. `overrides` are what a resume or a failed node
+    altered for the next attempts, in words by manifest key (gpus, batch.time, batch.exclude).
     """
 
     id: str
@@ -57,6 +96,8 @@ class JobView:
     timestamps: Mapping[str, float] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
     uncertain_since: float | None = None
+    attempts: tuple[AttemptView, ...] = ()
+    overrides: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
+from ffdl_batch.domain.continuation import Budget, Spent
 from ffdl_batch.domain.findings import Finding
 from ffdl_batch.domain.job import JobId, Token
 from ffdl_batch.domain.jobdir import AttemptDir, JobDir
@@ -92,6 +93,10 @@ class LaunchRequest:
     `results_store` is the directory that results and logs are stored into ("" = they stay in the attempt).
     `native_dependencies` are the ids behind training ids in `spec.batch.dependency`, by training id.
     `user_env` are the literal variables for the learner (manifest and --export); values may be secret.
+    `lead_s` is how long before the time limit the learners are to be warned (None = not at all). `budget` and `spent`
+    are the chain's. `carry` is the results directory of the attempt before ("" = none). The template of the next attempt
+    is a request of its own, whose token and directory are named with :data:`ffdl_batch.domain.launch.TEMPLATE`; its
+    `attempt` is the number after this one's.
     """
 
     job_id: JobId
@@ -107,6 +112,10 @@ class LaunchRequest:
     user_env: Mapping[str, str] = field(default_factory=dict)
     native_dependencies: Mapping[str, str] = field(default_factory=dict)
     minimum_network: NetworkLevel = NetworkLevel.HOST
+    lead_s: int | None = None
+    budget: Budget = Budget()
+    spent: Spent = Spent()
+    carry: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +186,8 @@ class Scheduler(Protocol):
         ...
 
     def signal(self, native_id: NativeId, signal: str) -> None:
-        """Request that the node controllers get this signal (name without SIG). Idempotent."""
+        """Request that the node controllers get this signal (name without SIG), KILL included; the head and what
+        submitted it live on. A job that waits, has ended or is unknown is no error. Idempotent."""
         ...
 
     def cancel(self, native_id: NativeId) -> None:
@@ -210,4 +220,22 @@ class CredentialLife(Protocol):
     @property
     def credential_life_s(self) -> float:
         """Seconds after which a request that was sent can no longer be accepted."""
+        ...
+
+
+@runtime_checkable
+class Withdraws(Protocol):
+    """A backend that can take back a job that has not started, without harm to one that just did."""
+
+    def withdraw(self, native_id: NativeId) -> None:
+        """Request the end of the job if it still waits (scancel --state=PENDING); else nothing. Idempotent."""
+        ...
+
+
+@runtime_checkable
+class AvoidsNodes(Protocol):
+    """A backend that can keep a waiting job off certain nodes."""
+
+    def avoid(self, native_id: NativeId, nodes: Collection[str]) -> None:
+        """Have the waiting job exclude `nodes` too. Raises InvalidRequest where the scheduler refuses it."""
         ...

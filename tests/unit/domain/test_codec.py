@@ -10,6 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ffdl_batch.domain.codec import CodecError, from_plain, to_plain
+from ffdl_batch.domain.continuation import Checkpoint, Spent
+from ffdl_batch.domain.events import FinalRecord, GoesOn, Outcome
+from ffdl_batch.domain.job import AttemptEnd, Overrides
 from ffdl_batch.domain.spec import (
     BatchOptions,
     DataStore,
@@ -24,7 +27,7 @@ from ffdl_batch.domain.spec import (
     Role,
     StoreType,
 )
-from ffdl_batch.domain.views import Problem, SubmissionResult
+from ffdl_batch.domain.views import AttemptView, Problem, Resume, SubmissionResult
 
 TEXT = st.text(max_size=20)
 SPECS = st.builds(
@@ -98,6 +101,51 @@ def test_optional_dataclasses() -> None:
     refused = SubmissionResult(problem=Problem("C101", "bad", 78))
     assert from_plain(SubmissionResult, to_plain(refused)) == refused
     assert from_plain(SubmissionResult, to_plain(SubmissionResult(id="x"))).problem is None
+
+
+CHECKPOINTS = st.builds(
+    Checkpoint,
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+    st.none() | st.floats(0, 9e9),
+    st.none() | st.floats(),
+    TEXT,
+).filter(lambda c: c.saved_at == c.saved_at)
+SPENTS = st.builds(Spent, *[st.integers(0, 99)] * 4, st.floats(0, 1e9), st.integers(0, 9))
+CHAINED = st.one_of(
+    CHECKPOINTS,
+    SPENTS,
+    st.builds(
+        Overrides, st.none() | st.floats(0, 8), st.none() | st.integers(1), st.lists(TEXT, max_size=3).map(tuple)
+    ),
+    st.builds(AttemptEnd, TEXT, CHECKPOINTS, st.floats(0, 1e9), st.booleans()),
+    st.builds(
+        FinalRecord,
+        native_id=TEXT,
+        outcome=st.sampled_from(Outcome),
+        at=st.floats(0, 9e9),
+        stored=st.booleans(),
+        interruption=TEXT,
+        checkpoint=CHECKPOINTS,
+        goes_on=st.sampled_from(GoesOn),
+        spent=st.none() | SPENTS,
+        gpu_seconds=st.floats(0, 1e9),
+    ),
+    st.builds(AttemptView, st.integers(1, 9), TEXT, TEXT, st.floats(0, 9e9), checkpoint_took_s=st.none() | st.just(4)),
+    st.builds(Resume, st.none() | st.floats(0, 8), st.none() | TEXT),
+)
+
+
+@given(CHAINED)
+def test_what_is_kept_of_a_chain_survives_json(record: object) -> None:
+    assert from_plain(type(record), json.loads(json.dumps(to_plain(record)))) == record
+
+
+def test_a_final_record_of_an_older_release_says_nothing_of_checkpoints() -> None:
+    old = {"native_id": "7", "outcome": "completed", "at": 1, "stored": True, "format": 1}
+    record = from_plain(FinalRecord, old)
+    assert (record.checkpoint, record.goes_on, record.spent) == (Checkpoint(), GoesOn.NO, None)
 
 
 def test_an_unknown_type_is_refused() -> None:

@@ -8,8 +8,10 @@ import pytest
 
 from ffdl_batch.domain.faults import FAULTS, Fault
 from ffdl_batch.domain.findings import Finding, InputRefused, Severity
-from ffdl_batch.domain.job import MAX_TOKEN, attempt_token, new_job_id, parse_job_id
+from ffdl_batch.domain.job import MAX_TOKEN, Job, Overrides, attempt_token, new_job_id, parse_job_id
+from ffdl_batch.domain.job_state import JobState, Wish
 from ffdl_batch.domain.observation import NativeId
+from ffdl_batch.domain.spec import BatchOptions, Framework, JobSpec, Resources
 
 
 def test_ids_are_dns_labels_and_do_not_repeat() -> None:
@@ -58,3 +60,42 @@ def test_a_finding_reads_like_a_compilers_message() -> None:
     assert str(finding) == "m.yml:3:7: error: gpus: is no number (write 2)"
     warning = Finding(Severity.WARNING, "odd")
     assert str(InputRefused([finding, warning])) == str(finding)
+
+
+SPEC = JobSpec(
+    "digits",
+    Framework("custom", "image", "run"),
+    resources=Resources(gpus=1.0, cpus=3.0),
+    batch=BatchOptions(time_s=60, exclude="n1,n[2,4]"),
+    sources={"gpus": "manifest:2", "cpus": "manifest:3"},
+)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "gpus", "time_s", "exclude"),
+    [
+        (Overrides(), 1.0, 60, "n1,n[2,4]"),
+        (Overrides(gpus=0.0), 0.0, 60, "n1,n[2,4]"),
+        (Overrides(time_s=7200), 1.0, 7200, "n1,n[2,4]"),
+        (Overrides(2.5, 30, ("n7", "n8")), 2.5, 30, "n1,n[2,4],n7,n8"),
+    ],
+)
+def test_overrides_alter_what_they_name_and_nothing_else(
+    overrides: Overrides, gpus: float, time_s: int, exclude: str
+) -> None:
+    after = overrides.apply(SPEC)
+    assert (after.resources.gpus, after.batch.time_s, after.batch.exclude) == (gpus, time_s, exclude)
+    assert (after.resources.cpus, after.framework, after.name) == (3.0, SPEC.framework, "digits")
+    assert after.sources.get("gpus") == ("manifest:2" if overrides.gpus is None else "resume")
+    assert after.sources.get("batch.time") == (None if overrides.time_s is None else "resume")
+    assert after.sources["cpus"] == "manifest:3"
+
+
+def test_a_failed_node_is_the_first_that_is_excluded_where_the_manifest_names_none() -> None:
+    assert Overrides(exclude=("n7",)).apply(JobSpec("x", SPEC.framework)).batch.exclude == "n7"
+
+
+def test_the_effective_spec_is_the_submitted_one_until_something_is_altered() -> None:
+    values = (new_job_id(), 1, "ada", SPEC, JobState.PENDING, Wish.NONE, "local", 0, "", 1, 1.0, 1.0)
+    assert Job(*values).effective_spec is SPEC
+    assert Job(*values, overrides=Overrides(gpus=4.0)).effective_spec.resources.gpus == 4.0

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ffdl_batch.domain.continuation import Budget, Spent
 from ffdl_batch.domain.launch import (
     FORMAT,
     Copy,
     LaunchFile,
     LaunchFileError,
     LearnerCommand,
+    Succession,
     decode,
     encode,
     fill,
     literal,
+    succeed,
 )
 
 LAUNCH = LaunchFile(
@@ -58,3 +62,57 @@ def test_nothing_but_plain_names_is_a_placeholder(text: str) -> None:
 @given(st.text())
 def test_literal_text_is_never_a_placeholder(text: str) -> None:
     assert fill(literal(text), {}) == text
+
+
+def test_a_launch_file_with_everything_about_going_on_reads_back() -> None:
+    succession = Succession(
+        template="/j/attempt-next",
+        submit=("sbatch", "--dependency=afterany:{native_id}", "{script}"),
+        requeue=("scontrol", "requeue", "{native_id}"),
+        keep_env=("PATH", "SLURM_CONF"),
+        budget=Budget(1, 2, 3, 4, 5.5, True),
+        spent=Spent(1, 2, 3, 4, 5.5, 6),
+        gpus=2.0,
+        lead_s=70,
+        deadline_variables=("SLURM_JOB_END_TIME",),
+    )
+    launch = replace(LAUNCH, succession=succession, checkpoints="/j/checkpoints", carry="/j/attempt-1/results")
+    assert decode(encode(launch)) == launch
+
+
+def test_a_launch_file_of_an_older_release_has_no_succession() -> None:
+    plain = json.loads(encode(LAUNCH))
+    for name in ("succession", "checkpoints", "carry"):
+        del plain[name]
+    for name in ("lead_s", "store_s", "fence_s"):
+        del plain["limits"][name]
+    assert decode(json.dumps(plain)) == LAUNCH
+
+
+JOB = "training-0a1b2c3d4"
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        (f"#SBATCH --job-name={JOB}-next\n", f"#SBATCH --job-name={JOB}-12\n"),
+        (f"cd /r/jobs/{JOB}/attempt-next/logs", f"cd /r/jobs/{JOB}/attempt-12/logs"),
+        (f"{JOB}-next {JOB}-next", f"{JOB}-12 {JOB}-12"),
+        ("training-999999999-next attempt-next next", "training-999999999-next attempt-next next"),
+        (f"/r/jobs/{JOB}/checkpoints {JOB} {JOB}-1", f"/r/jobs/{JOB}/checkpoints {JOB} {JOB}-1"),
+    ],
+)
+def test_a_template_names_the_next_attempt_and_leaves_the_rest(template: str, text: str) -> None:
+    assert succeed(template, JOB, 12) == text
+
+
+def test_a_templates_launch_file_becomes_the_next_attempts() -> None:
+    template = replace(LAUNCH, attempt=2, token=f"{LAUNCH.job_id}-next", attempt_dir=f"/j/{LAUNCH.job_id}/attempt-next")
+    after = decode(succeed(encode(template), LAUNCH.job_id, 2))
+    assert (after.token, after.attempt_dir) == (f"{LAUNCH.job_id}-2", f"/j/{LAUNCH.job_id}/attempt-2")
+
+
+@given(st.text(), st.integers(2, 10**6))
+def test_texts_of_users_stay_as_they_are(text: str, attempt: int) -> None:
+    before = f"{JOB}-next {text} {JOB}/attempt-next"
+    assert succeed(before, JOB, attempt) == f"{JOB}-{attempt} {text} {JOB}/attempt-{attempt}"

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
-from ffdl_batch.domain.events import Event, EventKind, FinalRecord, Outcome
+from ffdl_batch.domain.continuation import Checkpoint, Interruption, Spent
+from ffdl_batch.domain.events import Event, EventKind, FinalRecord, GoesOn, Outcome
 from ffdl_batch.domain.job_state import LIVE, Cause, JobState, Wish
+from ffdl_batch.domain.known import Evidence, Known, is_last_word
 from ffdl_batch.domain.observation import EndCause, Observation, Phase
-from ffdl_batch.domain.verdict import Evidence, Known, judge
+from ffdl_batch.domain.verdict import Move, judge
 
 NOW = 1000.0
 
@@ -198,3 +201,116 @@ def test_an_end_from_outside_that_nobody_wished_is_not_told_as_the_owners(end: E
     verdict = judge(known(JobState.PROCESSING, seen(Phase.ENDED, end), RUN, OUTSIDE))
     assert verdict.steps[-1][0] is JobState.CANCELLED
     assert "owner" not in verdict.message and verdict.message
+
+
+def claim(seq: int, at: float, restart: int) -> Event:
+    return Event(seq, at, "head", EventKind.CLAIMED, {"restart": restart})
+
+
+AGAIN = Observation(Phase.RUNNING, "RUNNING", restarts=1)
+
+
+@pytest.mark.parametrize("final", [OUTSIDE, FinalRecord("7", Outcome.FAILED, 40.0, False, error_code="S106")])
+def test_a_final_record_of_an_earlier_run_says_nothing_about_a_later_one(final: FinalRecord) -> None:
+    events = [claim(1, 1.0, 0), *RUN[:2], claim(2, 500.0, 1), event(4, "learner", 520.0)]
+    ended = Observation(Phase.ENDED, "COMPLETED", EndCause.SUCCESS, restarts=1, ended_at=600.0)
+    verdict = judge(replace(known(JobState.PROCESSING, ended, events, final), requeues=1))
+    assert (verdict.error_code, verdict.interruption) == ("S106", Interruption.NODE_FAILURE)
+    unsettled = replace(known(JobState.PROCESSING, ended, events, final, settled=False), requeues=1)
+    assert judge(unsettled).steps == ()
+
+
+def test_what_ended_by_itself_stays_though_the_scheduler_starts_it_anew() -> None:
+    ended = Observation(Phase.ENDED, "COMPLETED", EndCause.SUCCESS, restarts=1, ended_at=600.0)
+    assert judge(known(JobState.STORING, ended, RUN, DONE)).steps[-1][0] is JobState.COMPLETED
+    assert is_last_word(DONE) and is_last_word(FAILED)
+    assert not is_last_word(OUTSIDE)
+    assert not is_last_word(FinalRecord("7", Outcome.HALTED, 40.0, True, goes_on=GoesOn.REQUEUE))
+
+
+@pytest.mark.parametrize(
+    ("final", "why"),
+    [
+        (None, Interruption.NODE_FAILURE),
+        (OUTSIDE, Interruption.PREEMPTION),
+        (FinalRecord("7", Outcome.FAILED, 40.0, False, error_code="S106"), Interruption.NODE_FAILURE),
+        (
+            FinalRecord("7", Outcome.HALTED, 40.0, True, goes_on=GoesOn.REQUEUE, interruption="timeout", message="m"),
+            Interruption.TIMEOUT,
+        ),
+    ],
+)
+def test_a_requeue_is_adopted_with_the_reason_that_the_files_tell(final: FinalRecord | None, why: Interruption) -> None:
+    waits = Observation(Phase.PENDING, "PENDING", restarts=1)
+    verdict = judge(known(JobState.PROCESSING, waits, RUN[:2], final))
+    assert (verdict.steps, verdict.move, verdict.interruption) == (((JobState.QUEUED, NOW),), Move.REQUEUED, why)
+    told = replace(known(JobState.QUEUED, waits, RUN[:2], final), requeues=1)
+    assert judge(told).steps == (), "phases of the run before must not come back"
+
+
+def test_a_run_that_nobody_saw_begin_is_adopted_first() -> None:
+    events = [claim(1, 1.0, 0), *RUN[:2], claim(2, 500.0, 1), event(4, "learner", 520.0)]
+    assert judge(known(JobState.PROCESSING, AGAIN, events)).move is Move.REQUEUED
+    later = judge(replace(known(JobState.QUEUED, AGAIN, events), requeues=1))
+    assert later.steps == ((JobState.PROCESSING, 520.0),)
+
+
+def test_a_successor_is_followed_before_the_schedulers_end() -> None:
+    final = FinalRecord(
+        "7", Outcome.HALTED, 40.0, True, goes_on=GoesOn.SUCCESSOR, interruption="preemption", spent=Spent(preemptions=1)
+    )
+    verdict = judge(known(JobState.QUEUED, seen(Phase.RUNNING), RUN, final))
+    assert (verdict.move, verdict.interruption) == (Move.SUCCEEDED, Interruption.PREEMPTION)
+    assert [state for state, _ in verdict.steps] == [JobState.DOWNLOADING, JobState.PROCESSING, JobState.STORING]
+
+
+@pytest.mark.parametrize(
+    ("end", "why"),
+    [
+        (EndCause.TIMEOUT, Interruption.TIMEOUT),
+        (EndCause.PREEMPTED, Interruption.PREEMPTION),
+        (EndCause.NODE_FAIL, Interruption.NODE_FAILURE),
+        (EndCause.LAUNCH_FAILED, Interruption.NODE_FAILURE),
+        (EndCause.FAILURE, Interruption.NODE_FAILURE),
+        (EndCause.OUT_OF_MEMORY, Interruption.FAILURE),
+        (EndCause.REVOKED, None),
+        (EndCause.CANCELLED, None),
+    ],
+)
+def test_which_ends_are_interruptions(end: EndCause, why: Interruption | None) -> None:
+    assert judge(known(JobState.PROCESSING, seen(Phase.ENDED, end), RUN)).interruption is why
+
+
+@pytest.mark.parametrize("end", [EndCause.FAILURE, EndCause.SUCCESS, EndCause.LAUNCH_FAILED])
+def test_what_never_began_is_not_tried_again(end: EndCause) -> None:
+    verdict = judge(known(JobState.QUEUED, seen(Phase.ENDED, end)))
+    assert (verdict.steps[-1][0], verdict.interruption) == (JobState.FAILED, None)
+
+
+def test_a_held_job_is_at_its_end_unless_somebody_wished_something() -> None:
+    held = Observation(Phase.PENDING, "PENDING", reason="JobHoldMaxRequeue", restarts=5, held_for_good=True)
+    verdict = judge(known(JobState.PROCESSING, held, RUN[:2]))
+    assert (verdict.held, verdict.interruption) == (True, Interruption.NODE_FAILURE)
+    assert "JobHoldMaxRequeue" in verdict.message
+    assert not judge(known(JobState.QUEUED, held, RUN[:2], wish=Wish.HALT)).held
+
+
+def test_a_time_limit_that_the_head_has_judged_is_not_judged_again() -> None:
+    final = FinalRecord(
+        "7", Outcome.TIMED_OUT, 40.0, True, interruption="timeout", spent=Spent(timeouts=51), error_code="C203"
+    )
+    verdict = judge(known(JobState.PROCESSING, seen(Phase.ENDED, EndCause.TIMEOUT), RUN, final))
+    assert (verdict.decided, verdict.steps[-1][0]) == (True, JobState.FAILED)
+
+
+def test_a_halt_that_nobody_confirmed_says_so() -> None:
+    asked = FinalRecord("7", Outcome.CANCELLED, 40.0, True, checkpoint=Checkpoint(asked=True))
+    started = [*RUN[:2], Event(9, 21.0, "node-0", EventKind.LEARNER_STARTED, {"learner_id": 1})]
+    verdict = judge(known(JobState.PROCESSING, seen(Phase.ENDED, EndCause.FAILURE), started, asked, wish=Wish.HALT))
+    assert (verdict.steps[-1][0], verdict.interruption) == (JobState.HALTED, Interruption.HALT)
+    assert verdict.message == "halted on request; no checkpoint was confirmed"
+
+
+def test_a_halt_of_what_never_ran() -> None:
+    verdict = judge(known(JobState.QUEUED, seen(Phase.ENDED, EndCause.CANCELLED), wish=Wish.HALT))
+    assert (verdict.steps[-1][0], verdict.message) == (JobState.HALTED, "halted before it started")

@@ -1,0 +1,258 @@
+"""How an attempt ended, and whether that was an interruption that a next attempt can follow. Pure.
+
+Controllers know what the learners did, the scheduler knows why it ended a job. Where both speak, the more precise one
+is believed: a controller that was told to end (TERM) has no reason to tell, a learner that failed by itself has.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ffdl_batch.domain.continuation import Checkpoint as Progress
+from ffdl_batch.domain.continuation import Interruption, describe
+from ffdl_batch.domain.events import FinalRecord, GoesOn, Outcome
+from ffdl_batch.domain.faults import Fault, Party
+from ffdl_batch.domain.job_state import JobState, Wish
+from ffdl_batch.domain.known import LOST_CONTROLLER, Known, all_stored
+from ffdl_batch.domain.observation import EndCause, Observation
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """The end of an attempt. `state` is the job's if nothing follows.
+
+    `interruption` None = it was done, failed for good, or was cancelled. `decided`: the head has already found that the
+    chain ends here, and says so in `message`. `lost_node`: a node failed. `held`: the scheduler keeps the job, and
+    somebody has to take it away.
+    """
+
+    state: JobState
+    at: float
+    error_code: str = "000"
+    message: str = ""
+    exit_code: int | None = None
+    exit_signal: int | None = None
+    warning: str = ""
+    interruption: Interruption | None = None
+    decided: bool = False
+    lost_node: bool = False
+    held: bool = False
+
+
+_SCHEDULER_ENDS: dict[EndCause, tuple[str, str]] = {
+    EndCause.TIMEOUT: ("C203", "the time limit was reached"),
+    EndCause.OUT_OF_MEMORY: ("C202", "the learner needed more memory than it asked for"),
+    EndCause.NODE_FAIL: ("S110", "a node of the allocation failed"),
+    EndCause.PREEMPTED: ("S111", "the scheduler preempted the job"),
+    EndCause.LAUNCH_FAILED: ("S101", "the scheduler could not start the job"),
+    EndCause.REVOKED: ("S112", "the scheduler revoked the job"),
+    EndCause.FAILURE: ("S106", "the job ended before its controller could say why"),
+    EndCause.SUCCESS: ("S106", "the scheduler reports success, but there is no proof that results were stored"),
+    EndCause.CANCELLED: ("S112", "the job was cancelled in the scheduler"),
+}
+_INTERRUPTIONS: dict[EndCause, Interruption] = {
+    EndCause.TIMEOUT: Interruption.TIMEOUT,
+    EndCause.OUT_OF_MEMORY: Interruption.FAILURE,
+    EndCause.NODE_FAIL: Interruption.NODE_FAILURE,
+    EndCause.PREEMPTED: Interruption.PREEMPTION,
+}
+_CODES: dict[Interruption, str] = {
+    Interruption.TIMEOUT: "C203",
+    Interruption.PREEMPTION: "S111",
+    Interruption.NODE_FAILURE: "S110",
+}
+_OWN_FAILURES = frozenset({"C201", "C202"})
+_PLAYED = "a drill played the event"
+CANCELLED_BY_OWNER = "cancelled by its owner"
+HALTED_BEFORE = "halted before it started"
+
+
+def ending_of(known: Known) -> Ending | None:
+    """How the attempt ended; None while it has not, or while its last word may still become visible."""
+    seen, final = known.observation, known.final
+    if not known.ended:
+        return _held(known) if known.held and known.wish is Wish.NONE else None
+    if final is None and not known.settled:
+        return None
+    at = (seen.ended_at if seen else None) or known.now
+    if final is not None and final.outcome is Outcome.COMPLETED and final.stored:
+        return Ending(JobState.COMPLETED, max(final.at, 0.0), exit_code=0, warning=_late_trouble(seen))
+    if final is None and all_stored(known.evidence.events, known.learners):
+        warning = "everything was stored; the head controller left no final record"
+        return Ending(JobState.COMPLETED, at, exit_code=0, warning=warning)
+    if known.wish is Wish.CANCEL:
+        return Ending(JobState.CANCELLED, at, message=CANCELLED_BY_OWNER)
+    ending = _of_itself(known, at)
+    return _halted(known, ending) if known.wish is Wish.HALT else ending
+
+
+def why_requeued(known: Known) -> Interruption | None:
+    """Why the scheduler started the attempt anew, as far as its files tell; None = it had not begun."""
+    final = known.evidence.final
+    if final is None or not _is_of_the_last_run(known, final):
+        return Interruption.NODE_FAILURE if known.began else None
+    if final.goes_on is GoesOn.REQUEUE:
+        return _named(final.interruption) or Interruption.TIMEOUT
+    # A head that was told to end had the time to say so: a preemption, or a requeue by hand.
+    return Interruption.PREEMPTION if final.outcome is Outcome.CANCELLED else Interruption.NODE_FAILURE
+
+
+def _is_of_the_last_run(known: Known, final: FinalRecord) -> bool:
+    restarts = known.observation.restarts if known.observation is not None else 0
+    return final.restart >= restarts - 1
+
+
+def _of_itself(known: Known, at: float) -> Ending:
+    """The end as it would be had the owner wished nothing."""
+    seen, final = known.observation, known.final
+    ended = seen.end if seen is not None else None
+    unexplained = final is None or not final.interruption
+    if seen is not None and ended in (EndCause.TIMEOUT, EndCause.OUT_OF_MEMORY) and unexplained:
+        return _by_scheduler(known, seen, ended, at, final)
+    if final is None:
+        return _without_record(known, at)
+    if final.outcome is Outcome.CANCELLED:
+        return _from_outside(known, final, at)
+    if final.outcome in (Outcome.HALTED, Outcome.TIMED_OUT) or final.goes_on is not GoesOn.NO:
+        return _interrupted(known, final, at)
+    return _failed(known, final)
+
+
+def _halted(known: Known, ending: Ending) -> Ending:
+    """What becomes of `ending` when the owner had wished a halt."""
+    own_failure = ending.interruption is Interruption.FAILURE or (ending.interruption is None and _is_failure(known))
+    if own_failure:
+        return ending
+    if ending.state is JobState.HALTED:
+        return replace(ending, interruption=Interruption.HALT)
+    message = HALTED_BEFORE
+    if known.learners_began:
+        progress = known.final.checkpoint if known.final is not None else Progress()
+        message = f"halted on request; {describe(replace(progress, asked=True))}"
+    return Ending(JobState.HALTED, ending.at, message=message, interruption=Interruption.HALT)
+
+
+def _is_failure(known: Known) -> bool:
+    """Whether the head's last word is a failure of the training or of its data, or done work that was not stored."""
+    final = known.final
+    if final is None:
+        return False
+    by_user = Fault(final.error_code, "").kind.caused_by is Party.USER
+    return final.outcome is Outcome.COMPLETED or (final.outcome is Outcome.FAILED and by_user)
+
+
+def _held(known: Known) -> Ending:
+    """Slurm starts a job anew only so often (MaxBatchRequeue), then it holds it (JobHoldMaxRequeue)."""
+    seen = known.observation
+    assert seen is not None
+    why = why_requeued(known) or Interruption.NODE_FAILURE
+    lost = why is Interruption.NODE_FAILURE
+    reason = seen.reason or seen.native_state
+    return Ending(
+        JobState.FAILED,
+        known.now,
+        _CODES[why],
+        f"the scheduler holds the job and will not start it again ({reason})",
+        interruption=why,
+        lost_node=lost,
+        held=True,
+    )
+
+
+def _without_record(known: Known, at: float) -> Ending:
+    seen = known.observation
+    lost = Interruption.NODE_FAILURE if known.began else None
+    if seen is None:
+        sentence = "scheduler and accounting have forgotten the job and it left no proof"
+        return Ending(JobState.FAILED, at, "S106", sentence, interruption=lost)
+    if seen.end is EndCause.CANCELLED:
+        return _cancelled(known, at, "cancelled in the scheduler")
+    return _by_scheduler(known, seen, seen.end or EndCause.FAILURE, at, None)
+
+
+def _cancelled(known: Known, at: float, message: str) -> Ending:
+    if known.drill is not None:
+        return Ending(JobState.FAILED, at, _CODES[known.drill], _PLAYED, interruption=known.drill)
+    return Ending(JobState.CANCELLED, at, message=message)
+
+
+def _from_outside(known: Known, final: FinalRecord, at: float) -> Ending:
+    """The controllers were told to end and saw no more than the signal; the scheduler may know the reason."""
+    seen = known.observation
+    platforms = (EndCause.NODE_FAIL, EndCause.PREEMPTED, EndCause.REVOKED, EndCause.LAUNCH_FAILED)
+    if seen is not None and seen.end in platforms:
+        return _by_scheduler(known, seen, seen.end, at, None)
+    cancelled = seen is not None and seen.end is EndCause.CANCELLED
+    return _cancelled(known, at, "cancelled in the scheduler" if cancelled else final.message or "ended from outside")
+
+
+def _interrupted(known: Known, final: FinalRecord, at: float) -> Ending:
+    """The head saw a warning, a time limit, or the owner's wish."""
+    why = _named(final.interruption)
+    if why is None and final.outcome is Outcome.TIMED_OUT:
+        why = Interruption.TIMEOUT
+    if why in (None, Interruption.HALT):
+        return Ending(JobState.HALTED, final.at, final.error_code, final.message, interruption=Interruption.HALT)
+    if known.observation is not None and known.observation.end is EndCause.CANCELLED:
+        return _cancelled(known, at, "cancelled in the scheduler")
+    assert why is not None
+    code = final.error_code if final.error_code != "000" else _CODES.get(why, "C201")
+    return Ending(
+        JobState.FAILED,
+        final.at,
+        code,
+        final.message,
+        final.exit_code or None,
+        final.exit_signal,
+        interruption=why,
+        decided=final.spent is not None and final.goes_on is GoesOn.NO,
+    )
+
+
+def _failed(known: Known, final: FinalRecord) -> Ending:
+    if final.outcome is Outcome.COMPLETED:  # success, but not everything was stored
+        return Ending(JobState.FAILED, final.at, "S303", final.message or "results or logs could not be stored")
+    why: Interruption | None = None
+    if final.error_code in LOST_CONTROLLER:
+        why = known.drill or Interruption.NODE_FAILURE
+    elif final.error_code in _OWN_FAILURES:
+        why = Interruption.FAILURE
+    seen = known.observation
+    node_failed = seen is not None and seen.end is EndCause.NODE_FAIL
+    return Ending(
+        JobState.FAILED,
+        final.at,
+        final.error_code,
+        final.message,
+        final.exit_code,
+        final.exit_signal,
+        interruption=why,
+        lost_node=why is Interruption.NODE_FAILURE and (node_failed or final.error_code == "S110"),
+    )
+
+
+def _by_scheduler(known: Known, seen: Observation, end: EndCause, at: float, final: FinalRecord | None) -> Ending:
+    code, sentence = _SCHEDULER_ENDS[end]
+    if seen.reason and seen.reason.lower() not in ("none", sentence.lower()):
+        sentence += f" ({seen.native_state}: {seen.reason})"
+    exit_code = final.exit_code if final else seen.exit_code
+    exit_signal = final.exit_signal if final else seen.exit_signal
+    why = _INTERRUPTIONS.get(end)
+    if end is EndCause.LAUNCH_FAILED and (known.began or seen.nodes):
+        why = Interruption.NODE_FAILURE
+    elif end in (EndCause.FAILURE, EndCause.SUCCESS) and known.began:
+        why = known.drill or Interruption.NODE_FAILURE
+    lost = end in (EndCause.NODE_FAIL, EndCause.LAUNCH_FAILED) and why is Interruption.NODE_FAILURE
+    return Ending(
+        JobState.FAILED, at, code, sentence, exit_code or None, exit_signal or None, interruption=why, lost_node=lost
+    )
+
+
+def _late_trouble(seen: Observation | None) -> str:
+    if seen is None or seen.end in (None, EndCause.SUCCESS):
+        return ""
+    return f"everything was stored; the scheduler reports {seen.native_state} afterwards"
+
+
+def _named(text: str) -> Interruption | None:
+    return Interruption(text) if text in {why.value for why in Interruption} else None

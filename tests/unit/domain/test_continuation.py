@@ -1,0 +1,169 @@
+"""Whether a training goes on: the table of cases, and what holds for every chain."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ffdl_batch.domain.continuation import (
+    FRUITLESS_IN_A_ROW,
+    Budget,
+    Checkpoint,
+    Decision,
+    Interruption,
+    Spent,
+    decide,
+    describe,
+    is_progress,
+    words,
+)
+
+I = Interruption  # noqa: E741 - as short as the table below needs it
+CONFIRMED = Checkpoint(asked=True, confirmed=True, answered=True, took_s=4.25, saved_at=100.0, newest="model.pt")
+ANSWERED = Checkpoint(asked=True, answered=True, took_s=1.0)
+IGNORED = Checkpoint(asked=True, took_s=60.0)
+SAVED = Checkpoint(saved_at=100.0, newest="model.pt")
+ASKED_AND_SAVED = Checkpoint(asked=True, saved_at=100.0)
+NOTHING = Checkpoint()
+COUNTER = {
+    I.TIMEOUT: "timeouts",
+    I.PREEMPTION: "preemptions",
+    I.NODE_FAILURE: "node_failures",
+    I.FAILURE: "failures",
+}
+
+
+@pytest.mark.parametrize(
+    ("why", "budget", "spent", "progress", "goes_on", "sentence"),
+    [
+        (I.TIMEOUT, Budget(), Spent(), CONFIRMED, True, "the time limit was reached; checkpoint confirmed after 4.2 s"),
+        (I.TIMEOUT, Budget(timeouts=3), Spent(timeouts=2), CONFIRMED, True, "checkpoint confirmed"),
+        (I.TIMEOUT, Budget(timeouts=3), Spent(timeouts=3), CONFIRMED, False, "batch.retry.timeouts allows 3"),
+        (I.TIMEOUT, Budget(timeouts=0), Spent(), CONFIRMED, False, "batch.retry.timeouts allows 0"),
+        (I.TIMEOUT, Budget(), Spent(), IGNORED, False, "no checkpoint was confirmed; it would start from the same"),
+        (I.TIMEOUT, Budget(), Spent(), NOTHING, False, "no checkpoint was saved; it would start from the same point"),
+        (I.TIMEOUT, Budget(), Spent(), SAVED, False, "a checkpoint was saved; it would start"),
+        (I.TIMEOUT, Budget(), Spent(), ASKED_AND_SAVED, False, "no checkpoint was confirmed, but one was saved"),
+        (I.TIMEOUT, Budget(saved_is_enough=True), Spent(), SAVED, True, "a checkpoint was saved"),
+        (I.TIMEOUT, Budget(), Spent(), ANSWERED, True, "no checkpoint was confirmed"),
+        (I.TIMEOUT, Budget(), Spent(fruitless=1), ANSWERED, False, "the chain ends here"),
+        (I.PREEMPTION, Budget(), Spent(), NOTHING, True, "the scheduler preempted the job; no checkpoint was saved"),
+        (I.PREEMPTION, Budget(), Spent(fruitless=1), NOTHING, True, ""),
+        (I.PREEMPTION, Budget(), Spent(fruitless=2), NOTHING, False, "the chain ends here"),
+        (I.PREEMPTION, Budget(), Spent(fruitless=2), SAVED, True, ""),
+        (I.PREEMPTION, Budget(preemptions=1), Spent(preemptions=1), SAVED, False, "batch.retry.preemptions allows 1"),
+        (I.NODE_FAILURE, Budget(), Spent(), NOTHING, True, "a node or controller failed"),
+        (I.NODE_FAILURE, Budget(), Spent(node_failures=5), SAVED, False, "batch.retry.node_failures allows 5"),
+        (I.NODE_FAILURE, Budget(), Spent(timeouts=50, preemptions=50), SAVED, True, ""),
+        (I.FAILURE, Budget(), Spent(), CONFIRMED, False, "batch.retry.failures allows 0"),
+        (I.FAILURE, Budget(failures=1), Spent(), NOTHING, True, "the learner failed"),
+        (I.HALT, Budget(), Spent(), CONFIRMED, False, "halted on request; checkpoint confirmed after 4.2 s"),
+        (I.TIMEOUT, Budget(gpu_seconds=3600.0), Spent(gpu_seconds=3500.0), CONFIRMED, False, "1.00 GPU-hours are used"),
+        (I.TIMEOUT, Budget(gpu_seconds=3600.0), Spent(gpu_seconds=3499.0), CONFIRMED, True, ""),
+        (I.PREEMPTION, Budget(gpu_seconds=0.0), Spent(), SAVED, False, "batch.retry.gpu_hours is 0"),
+    ],
+)
+def test_the_table(
+    why: Interruption, budget: Budget, spent: Spent, progress: Checkpoint, goes_on: bool, sentence: str
+) -> None:
+    decision = decide(why, budget, spent, progress, gpu_seconds=100.0)
+    assert decision.goes_on is goes_on, decision.sentence
+    assert sentence in decision.sentence
+    assert decision.sentence.startswith(words(why))
+
+
+@pytest.mark.parametrize(("why", "counter"), COUNTER.items())
+def test_each_interruption_pays_from_its_own_budget(why: Interruption, counter: str) -> None:
+    before = Spent(1, 2, 3, 4, 10.0, 1)
+    after = decide(why, Budget(), before, CONFIRMED, 5.0).spent
+    assert after == replace(before, **{counter: getattr(before, counter) + 1}, gpu_seconds=15.0, fruitless=0)
+
+
+def test_a_halt_pays_from_none() -> None:
+    before = Spent(1, 2, 3, 4, 10.0, 1)
+    assert decide(I.HALT, Budget(), before, IGNORED, 5.0).spent == replace(before, gpu_seconds=15.0, fruitless=2)
+
+
+@pytest.mark.parametrize(
+    ("progress", "sentence"),
+    [
+        (CONFIRMED, "checkpoint confirmed after 4.2 s"),
+        (replace(CONFIRMED, took_s=None), "checkpoint confirmed"),
+        (ASKED_AND_SAVED, "no checkpoint was confirmed, but one was saved"),
+        (SAVED, "a checkpoint was saved"),
+        (IGNORED, "no checkpoint was confirmed"),
+        (NOTHING, "no checkpoint was saved"),
+    ],
+)
+def test_a_checkpoint_in_words(progress: Checkpoint, sentence: str) -> None:
+    assert describe(progress) == sentence
+
+
+checkpoints = st.builds(
+    Checkpoint,
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+    st.none() | st.floats(0, 1e4),
+    st.none() | st.floats(0, 2e9),
+    st.text(),
+)
+counts = st.integers(0, 6)
+budgets = st.builds(Budget, counts, counts, counts, counts, st.none() | st.floats(0, 1e5), st.booleans())
+spents = st.builds(Spent, counts, counts, counts, counts, st.floats(0, 1e5), st.integers(0, 3))
+whys = st.sampled_from(Interruption)
+
+
+@given(whys, budgets, spents, checkpoints, st.floats(0, 1e5))
+def test_what_is_spent_never_shrinks_but_for_the_fruitless(
+    why: Interruption, budget: Budget, spent: Spent, progress: Checkpoint, gpu_seconds: float
+) -> None:
+    after = decide(why, budget, spent, progress, gpu_seconds).spent
+    paid = sum(getattr(after, counter) - getattr(spent, counter) for counter in COUNTER.values())
+    assert paid == (0 if why is I.HALT else 1)
+    assert after.gpu_seconds == spent.gpu_seconds + gpu_seconds
+    assert after.fruitless == (0 if is_progress(why, budget, progress) else spent.fruitless + 1)
+
+
+@given(whys, budgets, spents, checkpoints, st.floats(0, 1e5))
+def test_nothing_goes_on_beyond_a_budget(
+    why: Interruption, budget: Budget, spent: Spent, progress: Checkpoint, gpu_seconds: float
+) -> None:
+    decision = decide(why, budget, spent, progress, gpu_seconds)
+    if not decision.goes_on:
+        return
+    assert why is not I.HALT
+    assert getattr(decision.spent, COUNTER[why]) <= getattr(budget, COUNTER[why])
+    assert budget.gpu_seconds is None or decision.spent.gpu_seconds < budget.gpu_seconds
+    assert decision.spent.fruitless < FRUITLESS_IN_A_ROW
+
+
+@given(whys, budgets, spents, checkpoints, st.floats(0, 1e5))
+def test_more_budget_never_ends_a_chain_sooner(
+    why: Interruption, budget: Budget, spent: Spent, progress: Checkpoint, gpu_seconds: float
+) -> None:
+    richer = replace(budget, **{c: getattr(budget, c) + 1 for c in COUNTER.values()}, gpu_seconds=None)
+    poor, rich = (decide(why, b, spent, progress, gpu_seconds) for b in (budget, richer))
+    assert rich.goes_on or not poor.goes_on
+
+
+@given(budgets, st.lists(st.tuples(whys, checkpoints, st.floats(0, 1e4)), min_size=40, max_size=40))
+def test_every_chain_ends(budget: Budget, story: list[tuple[Interruption, Checkpoint, float]]) -> None:
+    spent, attempts = Spent(), 0
+    for why, progress, gpu_seconds in story:
+        decision: Decision = decide(why, budget, spent, progress, gpu_seconds)
+        if not decision.goes_on:
+            break
+        spent, attempts = decision.spent, attempts + 1
+    assert attempts <= budget.timeouts + budget.preemptions + budget.node_failures + budget.failures
+
+
+@given(whys, st.integers(0, 20))
+def test_a_chain_without_any_checkpoint_ends_soon(why: Interruption, start: int) -> None:
+    budget, spent, attempts = Budget(1000, 1000, 1000, 1000), Spent(timeouts=start), 1
+    while (decision := decide(why, budget, spent, NOTHING, 0.0)).goes_on:
+        spent, attempts = decision.spent, attempts + 1
+    assert attempts == (1 if why in (I.HALT, I.TIMEOUT) else FRUITLESS_IN_A_ROW)
