@@ -122,7 +122,19 @@ def histories(connection: Connection, ids: Collection[str], after_seq: int = 0) 
     return found
 
 
-def attempts(connection: Connection, job_id: str) -> list[Attempt]:
-    """The attempts of one job, in order."""
-    query = select(*ATTEMPT_COLUMNS).where(ATTEMPTS.c.job_id == job_id).order_by(ATTEMPTS.c.number)
-    return [attempt(row) for row in connection.execute(query)]
+def attempts(connection: Connection, ids: Collection[str]) -> dict[JobId, list[Attempt]]:
+    """The attempts of each of `ids`, in order; an id without attempts has an empty list."""
+    found: dict[JobId, list[Attempt]] = {JobId(job_id): [] for job_id in ids}
+    for chunk in chunks(ids):
+        query = select(*ATTEMPT_COLUMNS).where(ATTEMPTS.c.job_id.in_(chunk))
+        for row in connection.execute(query.order_by(ATTEMPTS.c.job_id, ATTEMPTS.c.number)):
+            read = attempt(row)
+            found[read.job_id].append(read)
+    return found
+
+
+def owed_attempts(connection: Connection, limit: int) -> list[Attempt]:
+    """Attempts whose results or logs could not be stored yet, oldest first."""
+    query = select(*ATTEMPT_COLUMNS).where(ATTEMPTS.c.owed == 1)
+    ordered = query.order_by(ATTEMPTS.c.created_at, ATTEMPTS.c.token).limit(limit)
+    return [attempt(row) for row in connection.execute(ordered)]

@@ -6,14 +6,17 @@ import dataclasses
 import json
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from ffdl_batch.domain.codec import from_plain, to_plain
-from ffdl_batch.domain.job import HistoryEntry, Job, JobId, Token
+from ffdl_batch.domain.continuation import Checkpoint, Spent
+from ffdl_batch.domain.job import AttemptEnd, HistoryEntry, Job, JobId, Overrides, Token
 from ffdl_batch.domain.job_state import JobState, Wish
 from ffdl_batch.domain.spec import JobSpec
 from ffdl_batch.store.schema import ATTEMPTS, HISTORY, JOBS
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,10 @@ class LeasedJob:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One attempt of a job. `outcome_code` is the error code it ended with ("" while it has not ended)."""
+    """One attempt of a job. `outcome_code` is the error code it ended with ("" while it has not ended).
+
+    The last four fields are those of :class:`ffdl_batch.domain.job.AttemptEnd`.
+    """
 
     job_id: JobId
     number: int
@@ -58,15 +64,22 @@ class Attempt:
     outcome_code: str = ""
     network: str = ""
     nodes: str = ""
+    interruption: str = ""
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    gpu_seconds: float = 0.0
+    owed: bool = False
 
 
-JOB_FIELDS = tuple(field.name for field in dataclasses.fields(Job))
+NOTHING = "{}"
+"""JSON of a record of which no field differs from its default; also the columns' default for older rows."""
+JOB_FIELDS = tuple(part.name for part in dataclasses.fields(Job))
 JOB_COLUMNS = tuple(JOBS.c[name] for name in JOB_FIELDS)
-HISTORY_COLUMNS = tuple(HISTORY.c[field.name] for field in dataclasses.fields(HistoryEntry))
-ATTEMPT_COLUMNS = tuple(ATTEMPTS.c[field.name] for field in dataclasses.fields(Attempt))
-_ID, _SPEC, _STATE, _WISH, _WARNINGS, _LOG_TAIL = (
-    JOB_FIELDS.index(name) for name in ("id", "spec", "state", "wish", "warnings", "log_tail")
+HISTORY_COLUMNS = tuple(HISTORY.c[part.name] for part in dataclasses.fields(HistoryEntry))
+ATTEMPT_COLUMNS = tuple(ATTEMPTS.c[part.name] for part in dataclasses.fields(Attempt))
+_ID, _SPEC, _STATE, _WISH, _WARNINGS, _LOG_TAIL, _OVERRIDES, _SPENT = (
+    JOB_FIELDS.index(name) for name in ("id", "spec", "state", "wish", "warnings", "log_tail", "overrides", "spent")
 )
+_CHECKPOINT, _OWED = ([part.name for part in dataclasses.fields(Attempt)].index(n) for n in ("checkpoint", "owed"))
 _STATES = {state.value: state for state in JobState}
 _WISHES = {wish.value: wish for wish in Wish}
 
@@ -92,6 +105,8 @@ class JobReader:
         values[_WISH] = _WISHES[values[_WISH]]
         values[_WARNINGS] = decode_lines(values[_WARNINGS])
         values[_LOG_TAIL] = decode_lines(values[_LOG_TAIL])
+        values[_OVERRIDES] = _decode_record(Overrides, values[_OVERRIDES], f"{values[_ID]}.overrides")
+        values[_SPENT] = _decode_record(Spent, values[_SPENT], f"{values[_ID]}.spent")
         job = Job(*values)
         self._jobs[job.id] = job
         while len(self._jobs) > self._capacity:
@@ -117,7 +132,30 @@ def history_entry(row: Sequence[Any]) -> HistoryEntry:
 
 def attempt(row: Sequence[Any]) -> Attempt:
     """The attempt of a row of ATTEMPT_COLUMNS."""
-    return Attempt(*row)
+    values = list(row)
+    values[_CHECKPOINT] = _decode_record(Checkpoint, values[_CHECKPOINT], "attempts.checkpoint")
+    values[_OWED] = bool(values[_OWED])
+    return Attempt(*values)
+
+
+def attempt_end_columns(end: AttemptEnd) -> dict[str, Any]:
+    """What is kept of an attempt's end, as its row holds it."""
+    return {
+        "interruption": end.interruption,
+        "checkpoint": encode_record(end.checkpoint),
+        "gpu_seconds": end.gpu_seconds,
+        "owed": int(end.owed),
+    }
+
+
+def encode_record(record: Overrides | Spent | Checkpoint) -> str:
+    """A small record as JSON text; ASCII, so it holds any string. Only what differs from a fresh one is written."""
+    fresh = to_plain(type(record)())
+    return json.dumps({k: v for k, v in to_plain(record).items() if v != fresh[k]}, separators=(",", ":"))
+
+
+def _decode_record(kind: type[R], text: str, path: str) -> R:
+    return kind() if text == NOTHING else from_plain(kind, json.loads(text), path)
 
 
 def encode_lines(lines: Sequence[str]) -> str:
@@ -144,4 +182,7 @@ def encode_columns(columns: dict[str, Any]) -> dict[str, Any]:
     for name in ("state", "wish"):
         if name in encoded:
             encoded[name] = encoded[name].value
+    for name in ("overrides", "spent"):
+        if name in encoded:
+            encoded[name] = encode_record(encoded[name])
     return encoded

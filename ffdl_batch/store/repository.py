@@ -121,8 +121,21 @@ class Store:
 
     def attempts(self, job_id: str) -> list[Attempt]:
         """The job's attempts, in order."""
+        return self.attempts_of([job_id])[JobId(job_id)]
+
+    def attempts_of(self, ids: Collection[str]) -> dict[JobId, list[Attempt]]:
+        """The attempts of each of `ids`, in order."""
         with self._database.reading() as connection:
-            return queries.attempts(connection, job_id)
+            return queries.attempts(connection, ids)
+
+    def owed_attempts(self, limit: int = 100) -> list[Attempt]:
+        """Attempts whose results or logs are still to be stored, oldest first; their jobs may have ended or not."""
+        with self._database.reading() as connection:
+            return queries.owed_attempts(connection, limit)
+
+    def note_paid(self, job_id: str, number: int) -> bool:
+        """Results and logs of this attempt are stored now; False = they were not owed."""
+        return transitions.note_paid(self._database, job_id, number)
 
     def claim_deployable(self, owner: str, *, limit: int, lease_s: float) -> list[LeasedJob]:
         """Lease up to `limit` jobs, oldest first: PENDING or DEPLOYING, due, and nobody's. Any wish."""

@@ -18,7 +18,7 @@ from ffdl_batch.store.errors import Conflict, SchemaTooNew, StoreError
 if TYPE_CHECKING:
     from alembic.config import Config
 
-REVISIONS = ("0001",)
+REVISIONS = ("0001", "0002")
 """Every revision this release knows, oldest first; a test compares it with the migrations."""
 HEAD = REVISIONS[-1]
 _VERSION = table("alembic_version", column("version_num"))

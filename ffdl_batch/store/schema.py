@@ -19,6 +19,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    text,
 )
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
@@ -82,6 +83,8 @@ JOBS = Table(
     Column("uncertain_since", Double),
     Column("warnings", Text, nullable=False),
     Column("log_tail", Text, nullable=False),
+    Column("overrides", Text, nullable=False, server_default="{}"),
+    Column("spent", Text, nullable=False, server_default="{}"),
     Column("submit_key", AnyText),
     Column("lease_owner", AnyText, nullable=False),
     Column("lease_token", Text, nullable=False),
@@ -108,7 +111,12 @@ ATTEMPTS = Table(
     Column("outcome_code", AnyText, nullable=False),
     Column("network", AnyText, nullable=False),
     Column("nodes", AnyText, nullable=False),
+    Column("interruption", AnyText, nullable=False, server_default=text("''")),
+    Column("checkpoint", Text, nullable=False, server_default="{}"),
+    Column("gpu_seconds", Double, nullable=False, server_default="0"),
+    Column("owed", Integer, nullable=False, server_default="0"),
     UniqueConstraint("token", name="uq_attempts_token"),
+    Index("ix_attempts_owed", "owed"),
 )
 
 HISTORY = Table(

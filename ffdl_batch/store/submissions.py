@@ -13,7 +13,7 @@ from ffdl_batch.domain.job_state import JobState, Wish
 from ffdl_batch.store.database import Database
 from ffdl_batch.store.errors import Conflict, DuplicateId, StoreUnavailable
 from ffdl_batch.store.queries import chunks, fetch_jobs
-from ffdl_batch.store.records import JOB_COLUMNS, JobReader, NewJob, encode_lines, encode_spec
+from ffdl_batch.store.records import JOB_COLUMNS, NOTHING, JobReader, NewJob, encode_lines, encode_spec
 from ffdl_batch.store.schema import HISTORY, JOBS
 
 _TRIES = 5
@@ -105,6 +105,8 @@ def _job_row(new: NewJob) -> dict[str, Any]:
         "model_digest": new.model_digest,
         "warnings": encode_lines(new.warnings),
         "log_tail": encode_lines(()),
+        "overrides": NOTHING,
+        "spent": NOTHING,
         "submit_key": new.submit_key or None,
         "lease_owner": "",
         "lease_token": "",

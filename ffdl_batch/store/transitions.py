@@ -14,12 +14,13 @@ from typing import Any
 from sqlalchemy import func, insert, select, update
 from sqlalchemy.engine import Connection
 
+from ffdl_batch.domain.continuation import Spent
 from ffdl_batch.domain.job import Change, HistoryEntry, Job, JobId, attempt_token
-from ffdl_batch.domain.job_state import DEPLOYED, Cause, JobState, Wish, advance
+from ffdl_batch.domain.job_state import DEPLOYED, Cause, JobState, Wish, advance, is_legal
 from ffdl_batch.store.database import Database
 from ffdl_batch.store.errors import StoreError
 from ffdl_batch.store.queries import chunks
-from ffdl_batch.store.records import JOB_COLUMNS, JOB_FIELDS, JobReader, encode_columns
+from ffdl_batch.store.records import JOB_COLUMNS, JOB_FIELDS, JobReader, attempt_end_columns, encode_columns
 from ffdl_batch.store.schema import ATTEMPTS, HISTORY, JOBS
 
 CHANGEABLE = frozenset(JOB_FIELDS) - {
@@ -27,10 +28,15 @@ CHANGEABLE = frozenset(JOB_FIELDS) - {
 }  # fmt: skip
 _FRESH: dict[str, object] = {
     "ended_at": None, "error_code": "000", "message": "", "exit_code": None, "exit_signal": None,
-    "log_tail": (), "wish": Wish.NONE,
+    "log_tail": (), "wish": Wish.NONE, "spent": Spent(),
 }  # fmt: skip
 _NOBODYS: dict[str, Any] = {"lease_owner": "", "lease_token": "", "lease_until": 0.0}
 _OF_AN_ATTEMPT = ("native_id", "network", "nodes")
+_BETWEEN_ATTEMPTS: dict[str, Any] = {
+    "native_id": "", "network": "", "nodes": "", "pending_reason": "", "uncertain_since": None,
+}  # fmt: skip
+"""A job whose attempt has ended and whose next one the scheduler does not have yet: nobody may ask about the old id."""
+_CLAIMABLE: dict[str, Any] = _NOBODYS | {"next_try_at": 0.0, "deploy_tries": 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +51,14 @@ class LockedJob:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What is to be written for one job: the job as it will be, its new history, and columns beside."""
+    """What is to be written for one job: the job as it will be, its new history, columns beside, what changes in the
+    row of the attempt that it had, and the row of an attempt that begins (none = no attempt begins)."""
 
     job: Job
     entries: tuple[HistoryEntry, ...] = ()
     beside: dict[str, Any] = dataclasses.field(default_factory=dict)
     attempt_columns: dict[str, Any] = dataclasses.field(default_factory=dict)
+    next_attempt: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def apply_many(
@@ -90,18 +98,6 @@ def begin_attempt(
         step = _begin(current, at, now)
         if lease_s is not None:
             step = replace(step, beside={"lease_until": now + lease_s})
-        row = {
-            "job_id": job.id,
-            "number": step.job.attempt,
-            "token": attempt_token(job.id, step.job.attempt),
-            "backend": job.backend,
-            "native_id": "",
-            "created_at": step.entries[0].at,
-            "outcome_code": "",
-            "network": "",
-            "nodes": "",
-        }
-        connection.execute(insert(ATTEMPTS), [row])
         return _write(connection, current.job, step)
 
 
@@ -121,11 +117,22 @@ def set_wish(database: Database, reader: JobReader, job_id: str, wish: Wish) -> 
         return _write(connection, job, step)
 
 
+def note_paid(database: Database, job_id: str, number: int) -> bool:
+    """Whether the attempt's results and logs were owed until now. It is no change of the job, so it has no revision."""
+    with database.writing() as connection:
+        row = (ATTEMPTS.c.job_id == job_id, ATTEMPTS.c.number == number, ATTEMPTS.c.owed != 0)
+        return connection.execute(update(ATTEMPTS).where(*row).values(owed=0)).rowcount == 1
+
+
 def decide(current: LockedJob, change: Change, now: float) -> Step:
     """What `change` makes of a job. Pure.
 
     Reaching an end sets `ended_at`, `error_code` and `message` and clears the wish; resuming clears what the
-    end had set; `change.columns` goes over both. Message and error code belong to the last step's entry.
+    end had set, and what the chain had used up; `change.columns` goes over both. Message and error code belong to the
+    last step's entry, and so does the cause; steps before it are progress where they can be.
+
+    An attempt that ends while the job lives takes the scheduler's id, nodes and network with it: they stay in the
+    attempt's row, `change.columns` of that name included, and the job can be claimed for its deployment at once.
     """
     unknown = change.columns.keys() - CHANGEABLE
     if unknown:
@@ -133,6 +140,8 @@ def decide(current: LockedJob, change: Change, now: float) -> Step:
     job, cause = current.job, Cause(change.cause)
     entries = _entries(current, change, cause)
     state = entries[-1].state if entries else job.state
+    if change.succeeded:
+        _check_succession(job, entries, cause)
     columns: dict[str, Any] = {}
     beside: dict[str, Any] = {}
     if entries and state.is_terminal:
@@ -140,14 +149,41 @@ def decide(current: LockedJob, change: Change, now: float) -> Step:
         columns["wish"] = Wish.NONE
     elif entries and cause is Cause.RESUMED:
         columns = dict(_FRESH)
-        beside = {"next_try_at": 0.0, "deploy_tries": 0}
     if state in DEPLOYED and job.state not in DEPLOYED:
         beside = {"deploy_tries": 0}
     if job.state not in DEPLOYED and (state in DEPLOYED or state.is_terminal):
         beside |= _NOBODYS  # its deployment is over, and with it the lease
     columns |= change.columns
     after = replace(job, **columns, state=state, updated_at=max(job.updated_at, now))
-    return Step(after, entries, beside, _attempt_columns(job, after, entries, change.error_code, now))
+    attempt_columns = _attempt_columns(job, after, entries, change, now)
+    if entries and (change.succeeded or state is JobState.PENDING):
+        after = replace(after, **_BETWEEN_ATTEMPTS)
+        beside |= _CLAIMABLE
+    if not change.succeeded:
+        return Step(after, entries, beside, attempt_columns)
+    after = replace(after, attempt=job.attempt + 1, results="")
+    entries = (*entries[:-1], replace(entries[-1], attempt=after.attempt))
+    return Step(after, entries, beside, attempt_columns, _attempt_row(after, entries[-1].at))
+
+
+def _check_succession(job: Job, entries: Sequence[HistoryEntry], cause: Cause) -> None:
+    if job.attempt == 0 or cause is not Cause.REQUEUED or not entries or entries[-1].state is not JobState.DEPLOYING:
+        raise ValueError(f"{job.id}: a next attempt follows one before, by {Cause.REQUEUED}, in {JobState.DEPLOYING}")
+
+
+def _attempt_row(job: Job, at: float) -> dict[str, Any]:
+    """The row of the attempt that the job begins."""
+    return {
+        "job_id": job.id,
+        "number": job.attempt,
+        "token": attempt_token(job.id, job.attempt),
+        "backend": job.backend,
+        "native_id": "",
+        "created_at": at,
+        "outcome_code": "",
+        "network": "",
+        "nodes": "",
+    }
 
 
 def _entries(current: LockedJob, change: Change, cause: Cause) -> tuple[HistoryEntry, ...]:
@@ -155,8 +191,9 @@ def _entries(current: LockedJob, change: Change, cause: Cause) -> tuple[HistoryE
     state, at = job.state, current.last_at
     entries: list[HistoryEntry] = []
     for number, (target, when) in enumerate(change.steps, start=1):
-        state, at = advance(state, target, cause), max(at, when)
         is_last = number == len(change.steps)
+        by = cause if is_last or not is_legal(state, target) else Cause.PROGRESS
+        state, at = advance(state, target, by), max(at, when)
         entries.append(
             HistoryEntry(
                 job.id,
@@ -164,7 +201,7 @@ def _entries(current: LockedJob, change: Change, cause: Cause) -> tuple[HistoryE
                 at,
                 state,
                 job.attempt,
-                cause.value,
+                by.value,
                 change.message if is_last else "",
                 change.error_code if is_last else "000",
             )
@@ -173,19 +210,20 @@ def _entries(current: LockedJob, change: Change, cause: Cause) -> tuple[HistoryE
 
 
 def _attempt_columns(
-    job: Job, after: Job, entries: Sequence[HistoryEntry], error_code: str, now: float
+    job: Job, after: Job, entries: Sequence[HistoryEntry], change: Change, now: float
 ) -> dict[str, Any]:
-    """What changes in the row of the current attempt. An attempt ends with the job, or by going back to PENDING."""
-    if job.attempt == 0 or job.state.is_terminal:
+    """What changes in the row of the current attempt, which ends with the job, by going back to PENDING, or when the
+    next one has begun. A job in PENDING has none."""
+    if job.attempt == 0 or job.state.is_terminal or job.state is JobState.PENDING:
         return {}
     columns: dict[str, Any] = {
         name: getattr(after, name) for name in _OF_AN_ATTEMPT if getattr(after, name) != getattr(job, name)
     }
     if after.native_id and not job.native_id:
         columns["submitted_at"] = next((entry.at for entry in entries if entry.state is JobState.QUEUED), now)
-    if entries and (after.state.is_terminal or after.state is JobState.PENDING):
-        columns |= {"ended_at": entries[-1].at, "outcome_code": error_code}
-    return columns
+    if entries and (after.state.is_terminal or after.state is JobState.PENDING or change.succeeded):
+        columns |= {"ended_at": entries[-1].at, "outcome_code": change.error_code}
+    return columns | (attempt_end_columns(change.attempt_end) if change.attempt_end is not None else {})
 
 
 def _begin(current: LockedJob, at: float, now: float) -> Step:
@@ -197,12 +235,13 @@ def _begin(current: LockedJob, at: float, now: float) -> Step:
         native_id="",
         nodes="",
         network="",
+        results="",
         pending_reason="",
         uncertain_since=None,
         updated_at=max(job.updated_at, now),
     )
     entry = HistoryEntry(job.id, current.seq + 1, max(at, current.last_at), after.state, after.attempt)
-    return Step(after, (entry,))
+    return Step(after, (entry,), next_attempt=_attempt_row(after, entry.at))
 
 
 def _is_guarded(current: LockedJob, seen: Job, lease_token: str | None) -> bool:
@@ -230,7 +269,7 @@ def _lock(connection: Connection, reader: JobReader, ids: Collection[str]) -> di
 def _write(connection: Connection, before: Job, step: Step) -> Job:
     """Write the step; a job that it does not change is left alone, so that its revision stays."""
     changed = {name: getattr(step.job, name) for name in JOB_FIELDS if getattr(step.job, name) != getattr(before, name)}
-    if not step.entries and changed.keys() <= {"updated_at"}:
+    if not step.entries and not step.attempt_columns and changed.keys() <= {"updated_at"}:
         return before
     after = replace(step.job, revision=before.revision + 1)
     values = encode_columns(changed) | step.beside | {"revision": after.revision}
@@ -242,6 +281,8 @@ def _write(connection: Connection, before: Job, step: Step) -> Job:
     if step.attempt_columns:
         row = (ATTEMPTS.c.job_id == before.id, ATTEMPTS.c.number == before.attempt)
         connection.execute(update(ATTEMPTS).where(*row).values(step.attempt_columns))
+    if step.next_attempt:
+        connection.execute(insert(ATTEMPTS), [step.next_attempt])
     return after
 
 

@@ -74,5 +74,7 @@ def assert_consistent(store: Store, job_id: str) -> None:
     assert [attempt.number for attempt in attempts] == list(range(1, job.attempt + 1))
     if attempts:
         assert attempts[-1].token == job.token
-        assert attempts[-1].native_id == job.native_id
+        alive = [entry.state for entry in history if not entry.state.is_terminal]
+        assert job.native_id == ("" if alive[-1] is JobState.PENDING else attempts[-1].native_id)
+    assert all(attempt.ended_at is not None for attempt in attempts[:-1])
     assert (job.ended_at is not None) is job.state.is_terminal

@@ -8,17 +8,22 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import inspect, text
 
+from ffdl_batch.domain.continuation import Checkpoint, Spent
+from ffdl_batch.domain.job import Change, Overrides
+from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.ports.clock import SystemClock
 from ffdl_batch.store import SchemaTooNew, open_store
 from ffdl_batch.store.database import connect
+from ffdl_batch.store.records import encode_spec
 from ffdl_batch.store.revisions import HEAD, REVISIONS, alembic_config, current_revision
 from ffdl_batch.store.schema import METADATA
-from tests.unit.store.jobs import add_job, assert_consistent
+from tests.unit.store.jobs import add_job, assert_consistent, new_job
 
 
 def run_python(source: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -57,6 +62,82 @@ def test_a_database_of_a_newer_release_is_refused_and_left_alone(empty_url: str)
     with database.reading() as connection:
         assert current_revision(connection) == "9999"
     database.close()
+
+
+def test_rows_of_the_first_revision_stay_readable_and_go_on(empty_url: str) -> None:
+    database = connect(empty_url, None, SystemClock())
+    with database.writing(begin="EXCLUSIVE") as connection:
+        command.upgrade(alembic_config(connection), "0001")
+    spec = encode_spec(new_job().spec)
+    with database.writing() as connection:
+        connection.execute(
+            text(
+                "INSERT INTO jobs (id, uid, user_name, name, spec, state, wish, backend, attempt, native_id, revision, "
+                "submitted_at, updated_at, error_code, message, pending_reason, nodes, network, results, model_digest, "
+                "warnings, log_tail, lease_owner, lease_token, lease_until, next_try_at, deploy_tries) VALUES "
+                "('training-000000001', 1000, 'ada', 'digits', :spec, 'PROCESSING', 'none', 'local', 1, '47', 3, "
+                "1.0, 2.0, '000', '', '', 'n1', 'none', '/r', 'sha', '[]', '[\"x\"]', '', '', 0.0, 0.0, 0)"
+            ),
+            {"spec": spec},
+        )
+        connection.execute(
+            text(
+                "INSERT INTO attempts (job_id, number, token, backend, native_id, created_at, outcome_code, network, "
+                "nodes) VALUES ('training-000000001', 1, 'training-000000001-1', 'local', '47', 1.5, '', 'none', 'n1')"
+            )
+        )
+        for seq, state in enumerate(("PENDING", "DEPLOYING", "PROCESSING"), start=1):
+            connection.execute(
+                text(
+                    "INSERT INTO history (job_id, seq, at, state, attempt, cause, message, error_code) VALUES "
+                    "('training-000000001', :seq, 1.0, :state, 1, 'progress', '', '000')"
+                ),
+                {"seq": seq, "state": state},
+            )
+    database.close()
+    store = open_store(empty_url)
+    (job,) = store.list_jobs(uid=1000)
+    assert (job.overrides, job.spent, job.effective_spec, job.log_tail) == (Overrides(), Spent(), job.spec, ("x",))
+    (attempt,) = store.attempts(job.id)
+    assert (attempt.interruption, attempt.checkpoint, attempt.gpu_seconds, attempt.owed) == ("", Checkpoint(), 0, False)
+    change = Change(
+        ((JobState.DEPLOYING, 9.0),), cause="requeued", succeeded=True, columns={"spent": Spent(timeouts=1)}
+    )
+    after = store.apply(job, change)
+    assert after is not None and (after.attempt, after.spent) == (2, Spent(timeouts=1))
+    assert_consistent(store, job.id)
+    store.close()
+
+
+def test_a_migration_of_a_database_with_rows_that_is_killed_can_be_repeated(empty_url: str) -> None:
+    database = connect(empty_url, None, SystemClock())
+    with database.writing(begin="EXCLUSIVE") as connection:
+        command.upgrade(alembic_config(connection), "0001")
+    database.close()
+    killed = run_python(
+        """
+        import os, signal, sys
+        from sqlalchemy import Engine, event
+        from ffdl_batch.store import open_store
+
+        @event.listens_for(Engine, "before_cursor_execute")
+        def kill(connection, cursor, statement, *rest):
+            if "gpu_seconds" in statement:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        open_store(sys.argv[1])
+        """,
+        empty_url,
+    )
+    assert killed.returncode == -9, killed.stderr
+    database = connect(empty_url, None, SystemClock())
+    with database.reading() as connection:
+        assert current_revision(connection) == "0001"
+        assert "spent" not in {column["name"] for column in inspect(connection).get_columns("jobs")}
+    database.close()
+    store = open_store(empty_url)
+    assert_consistent(store, add_job(store).id)
+    store.close()
 
 
 def test_an_up_to_date_store_opens_without_alembic(empty_url: str) -> None:

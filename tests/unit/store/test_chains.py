@@ -1,0 +1,200 @@
+"""Attempts that follow one another: successors of heads, returns to PENDING, resumes, ends and debts."""
+
+from __future__ import annotations
+
+import pytest
+
+from ffdl_batch.domain.continuation import Checkpoint, Spent
+from ffdl_batch.domain.job import AttemptEnd, Change, Job, Overrides, attempt_token
+from ffdl_batch.domain.job_state import Cause, IllegalTransition, JobState
+from ffdl_batch.store import Store
+from tests.unit.store.jobs import add_job, applied, assert_consistent, deploying, steps
+
+S = JobState
+END = AttemptEnd("timeout", Checkpoint(asked=True, confirmed=True, answered=True, took_s=4.5, saved_at=99.25), 7200.5)
+SPENT = Spent(timeouts=1, gpu_seconds=7200.5)
+
+
+def processing(store: Store, native_id: str = "47") -> Job:
+    job, token = deploying(store)
+    queued = steps(S.QUEUED, native_id=native_id, network="job", results="/r/1")
+    job = applied(store, job, queued, lease_token=token)
+    return applied(store, job, steps(S.PROCESSING, nodes="n1"))
+
+
+def succession(*before: tuple[JobState, float], at: float = 1010.0, **changes: object) -> Change:
+    values: dict[str, object] = {"cause": Cause.REQUEUED, "succeeded": True, "attempt_end": END} | changes
+    return Change(steps=(*before, (S.DEPLOYING, at)), **values)  # type: ignore[arg-type]
+
+
+def test_a_job_whose_head_went_on_is_in_the_next_attempt(store: Store) -> None:
+    job = processing(store)
+    change = succession(
+        (S.STORING, 1009.0), message="the time limit was reached", error_code="C203", columns={"spent": SPENT}
+    )
+    after = applied(store, job, change)
+    assert (after.state, after.attempt, after.token) == (S.DEPLOYING, 2, f"{job.id}-2")
+    assert (after.native_id, after.nodes, after.network, after.results) == ("", "", "", "")
+    assert (after.spent, after.uncertain_since, after.ended_at, after.error_code) == (SPENT, None, None, "000")
+    first, second = store.attempts(job.id)
+    assert (first.native_id, first.network, first.nodes, first.ended_at) == ("47", "job", "n1", 1010.0)
+    assert (first.outcome_code, first.interruption, first.checkpoint) == ("C203", "timeout", END.checkpoint)
+    assert (first.gpu_seconds, first.owed) == (7200.5, False)
+    assert (second.token, second.created_at, second.native_id) == (attempt_token(job.id, 2), 1010.0, "")
+    assert (second.ended_at, second.interruption, second.checkpoint) == (None, "", Checkpoint())
+    last = store.history(job.id)[-2:]
+    assert [(e.state, e.attempt, e.cause, e.message) for e in last] == [
+        (S.STORING, 1, "progress", ""),
+        (S.DEPLOYING, 2, "requeued", "the time limit was reached"),
+    ]
+    assert store.get(job.id) == after
+    assert_consistent(store, job.id)
+
+
+def test_the_next_attempt_can_be_claimed_at_once_and_adopted(store: Store) -> None:
+    after = applied(store, processing(store), succession())
+    (leased,) = store.claim_deployable("deployer", limit=5, lease_s=60)
+    assert (leased.job, leased.deploy_tries) == (after, 0)
+    queued = applied(store, after, steps(S.QUEUED, native_id="48", at=1011.0), lease_token=leased.lease_token)
+    assert [attempt.native_id for attempt in store.attempts(queued.id)] == ["47", "48"]
+    assert [attempt.submitted_at for attempt in store.attempts(queued.id)] == [1001.0, 1011.0]
+    assert store.live_deployed("local") == [queued]
+    assert_consistent(store, queued.id)
+
+
+def test_several_attempts_may_have_passed(store: Store) -> None:
+    job = processing(store)
+    for number in (2, 3, 4):
+        job = applied(store, job, succession(at=1000.0 + 10 * number, columns={"spent": Spent(timeouts=number)}))
+    assert (job.attempt, job.spent.timeouts) == (4, 4)
+    assert [entry.attempt for entry in store.history(job.id)][-3:] == [2, 3, 4]
+    assert_consistent(store, job.id)
+
+
+def test_a_deployment_that_was_put_off_is_due_when_the_head_went_on(store: Store) -> None:
+    job, token = deploying(store)
+    store.release(job.id, token, 5000.0)
+    applied(store, job, succession())
+    assert len(store.claim_deployable("deployer", limit=1, lease_s=60)) == 1
+
+
+def test_who_deployed_the_attempt_before_may_write_nothing_over_the_next(store: Store) -> None:
+    job, token = deploying(store)
+    after = applied(store, job, succession())
+    assert store.apply(job, steps(S.QUEUED, native_id="1"), lease_token=token) is None
+    assert store.apply(after, steps(S.QUEUED, native_id="1"), lease_token=token) is None
+    assert not store.renew(job.id, token, 60)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        Change(((S.DEPLOYING, 1.0),), cause=Cause.PROGRESS, succeeded=True),
+        Change(((S.QUEUED, 1.0),), cause=Cause.REQUEUED, succeeded=True),
+        Change(cause=Cause.REQUEUED, succeeded=True),
+    ],
+)
+def test_what_is_no_succession_is_refused(store: Store, change: Change) -> None:
+    job = processing(store)
+    with pytest.raises((ValueError, IllegalTransition)):
+        store.apply(job, change)
+    assert store.get(job.id) == job
+    assert len(store.attempts(job.id)) == 1
+
+
+def test_nothing_succeeds_a_job_that_never_had_an_attempt_or_has_ended(store: Store) -> None:
+    fresh = applied(store, add_job(store), steps(S.QUEUED))
+    with pytest.raises(ValueError, match="follows one before"):
+        store.apply(fresh, succession())
+    ended = applied(store, processing(store), steps(S.HALTED))
+    with pytest.raises(IllegalTransition):
+        store.apply(ended, succession())
+
+
+def test_a_job_that_goes_back_to_pending_waits_for_a_new_attempt(store: Store) -> None:
+    job = processing(store)
+    end = AttemptEnd("node_failure", Checkpoint(saved_at=5.0), 60.0, owed=True)
+    columns = {"nodes": "n7", "spent": Spent(node_failures=1), "overrides": Overrides(exclude=("n7",))}
+    change = Change(((S.PENDING, 1010.0),), Cause.REQUEUED, "a node failed", "S110", columns, end)
+    after = applied(store, job, change)
+    assert (after.state, after.attempt, after.native_id, after.nodes, after.network) == (S.PENDING, 1, "", "", "")
+    assert (after.overrides.exclude, after.effective_spec.batch.exclude) == (("n7",), "n7")
+    (attempt,) = store.attempts(job.id)
+    assert (attempt.native_id, attempt.nodes, attempt.network, attempt.ended_at) == ("47", "n7", "job", 1010.0)
+    assert (attempt.outcome_code, attempt.interruption, attempt.owed) == ("S110", "node_failure", True)
+    assert store.live_deployed("local") == []
+    assert_consistent(store, job.id)
+    (leased,) = store.claim_deployable("deployer", limit=1, lease_s=60)
+    begun = store.begin_attempt(leased.job, leased.lease_token, 1011.0)
+    assert begun is not None
+    assert (begun.attempt, begun.spent, begun.overrides) == (2, after.spent, after.overrides)
+    assert_consistent(store, job.id)
+
+
+def test_an_end_between_two_attempts_is_no_end_of_the_one_before(store: Store) -> None:
+    job = applied(store, processing(store), Change(((S.PENDING, 1010.0),), Cause.REQUEUED, attempt_end=END))
+    applied(store, job, Change(((S.HALTED, 1020.0),), error_code="C201", attempt_end=AttemptEnd("halt")))
+    (attempt,) = store.attempts(job.id)
+    assert (attempt.ended_at, attempt.interruption, attempt.outcome_code) == (1010.0, "timeout", "000")
+    assert_consistent(store, job.id)
+
+
+def test_the_end_of_an_attempt_is_noted_with_the_end_of_the_job(store: Store) -> None:
+    job = processing(store)
+    applied(store, job, Change(((S.HALTED, 1010.0),), attempt_end=AttemptEnd("halt", Checkpoint(asked=True), 1.5)))
+    (attempt,) = store.attempts(job.id)
+    assert (attempt.interruption, attempt.checkpoint, attempt.gpu_seconds) == ("halt", Checkpoint(asked=True), 1.5)
+
+
+def test_a_resume_begins_with_full_budgets_and_what_it_alters(store: Store) -> None:
+    job = applied(store, processing(store), Change(((S.HALTED, 1010.0),), columns={"spent": SPENT}, attempt_end=END))
+    assert job.spent == SPENT
+    columns: dict[str, object] = {"overrides": Overrides(2.0, 3600)}
+    job = applied(store, job, Change(((S.PENDING, 1020.0),), Cause.RESUMED, "resumed", columns=columns))
+    assert (job.spent, job.overrides, job.native_id, job.nodes) == (Spent(), Overrides(2.0, 3600), "", "")
+    assert (job.effective_spec.resources.gpus, job.effective_spec.batch.time_s) == (2.0, 3600)
+    assert store.get(job.id) == job
+    assert store.attempts(job.id)[0].ended_at == 1010.0
+    assert_consistent(store, job.id)
+
+
+def test_what_is_altered_and_spent_is_read_back_by_another_process(store: Store) -> None:
+    overrides, spent = Overrides(0.5, None, ("n1", "n\u00e4")), Spent(1, 2, 3, 4, 0.1, 2)
+    job = applied(store, add_job(store), Change(columns={"overrides": overrides, "spent": spent}))
+    store._reader._jobs.clear()  # as a daemon that has just started
+    assert store.get(job.id) == job
+
+
+def test_attempts_of_several_jobs_are_one_question(store: Store) -> None:
+    one, two, none = processing(store), processing(store), add_job(store)
+    applied(store, two, succession())
+    found = store.attempts_of([two.id, one.id, none.id, "training-000000000"])
+    assert {job_id: [a.number for a in attempts] for job_id, attempts in found.items()} == {
+        two.id: [1, 2],
+        one.id: [1],
+        none.id: [],
+        "training-000000000": [],
+    }
+
+
+def test_debts_are_known_until_they_are_paid(store: Store) -> None:
+    jobs = [processing(store) for _ in range(3)]
+    for number, job in enumerate(jobs):
+        end = AttemptEnd("preemption", owed=number != 1)
+        applied(store, job, Change(((S.PENDING, 1010.0 + number),), Cause.REQUEUED, attempt_end=end))
+    owed = store.owed_attempts()
+    assert {attempt.job_id for attempt in owed} == {jobs[0].id, jobs[2].id}
+    assert len(store.owed_attempts(limit=1)) == 1
+    before = store.get(jobs[0].id)
+    assert store.note_paid(jobs[0].id, 1)
+    assert not store.note_paid(jobs[0].id, 1)
+    assert not store.note_paid(jobs[0].id, 2)
+    assert store.get(jobs[0].id) == before
+    assert [attempt.job_id for attempt in store.owed_attempts()] == [jobs[2].id]
+
+
+def test_an_attempts_end_alone_is_a_change(store: Store) -> None:
+    job = processing(store)
+    after = applied(store, job, Change(attempt_end=END))
+    assert (after.revision, after.state) == (job.revision + 1, job.state)
+    assert store.attempts(job.id)[0].interruption == "timeout"
