@@ -1,0 +1,144 @@
+"""Halt and resume on real Slurm, for learners of every kind; each test looks at one of the jobs that ran together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from tests.cluster.images import provide_image
+from tests.cluster.people import Person
+from tests.cluster.rig import Cluster
+from tests.cluster.trainings import (
+    DEAF,
+    QUICK,
+    STUBBORN,
+    attempt_log,
+    begins,
+    free_gpus,
+    saver_model,
+    steps,
+    training,
+    until_logged,
+)
+
+ANSWERING = {
+    "plain": "python3 train.py",
+    "pipe": "python3 train.py | tee copy.txt",
+    "nested": "bash -c 'python3 train.py; echo after'",
+    "background": "python3 train.py & wait $!",
+    "mpirun": "mpirun --oversubscribe -np 2 python3 train.py",
+    "torchrun": "torchrun --standalone --nproc-per-node 2 train.py",
+}
+REFUSING = {"deaf": DEAF, "stubborn": STUBBORN, "unheard": "python3 train.py --deaf"}
+Jobs = Mapping[str, Mapping[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def halted(cluster: Cluster, alice: Person) -> Jobs:
+    """All of them: submitted together, halted together, as they are then."""
+    provide_image(cluster, "pytorch")
+    model = saver_model(alice)
+    manifests = []
+    for name, command in {**ANSWERING, **REFUSING}.items():
+        fields = {"memory": "700MiB", "framework": f"{{name: pytorch, version: debian, command: {command!r}}}"}
+        if name in ("mpirun", "torchrun"):
+            text = "".join(f"{key}: {value}\n" for key, value in {"name": name, "cpus": 1, "gpus": 1, **fields}.items())
+            manifests.append(alice.write(f"~/manifests/halt-{name}.yml", f"{text}{QUICK}\n"))
+        else:
+            manifests.append(training(alice, f"halt-{name}", command, QUICK))
+    ids = dict(zip({**ANSWERING, **REFUSING}, alice.submit_all(manifests, model, "--time=10"), strict=True))
+    for name, job_id in ids.items():
+        until_logged(alice, job_id, "begin" if name in REFUSING else "step 3")
+    said = alice.run("ffdl", "halt", *ids.values())
+    again = alice.run("ffdl", "halt", *ids.values())
+    assert said.returncode == again.returncode == 0
+    return dict(zip(ids, alice.finish_all(list(ids.values())), strict=True))
+
+
+@pytest.mark.parametrize("name", ANSWERING)
+def test_a_learner_that_listens_saves_and_ends(alice: Person, halted: Jobs, name: str) -> None:
+    job = halted[name]
+    assert job["state"] == "HALTED", job
+    (attempt,) = job["attempts"]
+    assert (attempt["interruption"], attempt["checkpoint_asked"]) == ("halt", True), attempt
+    assert attempt["checkpoint_confirmed"] and 0 < attempt["checkpoint_took_s"] < 30, attempt
+    assert "saved" in attempt_log(alice, job, 1) and "checkpoint confirmed" in job["message"]
+    assert list(job["timestamps"])[-2:] == ["STORING", "HALTED"]
+    assert job["native_id"] not in alice.queue()
+
+
+@pytest.mark.parametrize("name", REFUSING)
+def test_a_learner_that_does_not_listen_is_ended(alice: Person, halted: Jobs, name: str) -> None:
+    job = halted[name]
+    assert job["state"] == "HALTED", job
+    (attempt,) = job["attempts"]
+    assert attempt["checkpoint_asked"] and not attempt["checkpoint_confirmed"], attempt
+    assert "no checkpoint was confirmed" in job["message"]
+    assert alice.logs(job["id"]).startswith("begin")
+
+
+def test_their_gpus_are_free(alice: Person, halted: Jobs) -> None:
+    nodes = {node for job in halted.values() for node in job["nodes"].split(",")}
+    assert nodes and all(free_gpus(alice, node) for node in nodes), nodes
+
+
+def test_a_halted_job_goes_on_from_its_checkpoint(alice: Person, halted: Jobs) -> None:
+    job_id = halted["plain"]["id"]
+    alice.run("ffdl", "resume", job_id, "--gpus", "2", "--time", "5")
+    job = alice.finish(job_id)
+    assert job["state"] == "COMPLETED", job
+    first, second = attempt_log(alice, job, 1), attempt_log(alice, job, 2)
+    (began,) = begins(second)
+    assert (began["RESUME"], began["FFDL_ATTEMPT"], began["from"]) == ("1", "2", steps(first)[-1])
+    assert len(began["gpus"].split(",")) == 2
+    assert steps(first) + steps(second) == list(range(1, 61))
+    assert [attempt["number"] for attempt in job["attempts"]] == [1, 2]
+    history = [entry for entry in alice.run("ffdl", "events", job_id).stdout.splitlines() if entry]
+    assert any("HALTED" in line for line in history) and "COMPLETED" in history[-1]
+    assert alice.batch_fields(job["native_id"])["TimeLimit"] == "00:05:00"
+
+
+def test_a_completed_job_cannot_be_resumed(alice: Person, halted: Jobs) -> None:
+    job_id = alice.start("done", "true")
+    alice.finish(job_id)
+    refused = alice.run("ffdl", "resume", job_id, check=False)
+    assert refused.returncode != 0 and "COMPLETED" in refused.stderr
+    assert alice.show(job_id)["state"] == "COMPLETED"
+
+
+def test_a_job_that_waits_is_taken_back(alice: Person) -> None:
+    job_id = alice.start("later", "echo began", "--begin=now+1hour")
+    job = alice.until(job_id, {"QUEUED"})
+    alice.run("ffdl", "halt", "--wait", job_id)
+    ended = alice.show(job_id)
+    assert (ended["state"], ended["attempts"][0]["checkpoint_asked"]) == ("HALTED", False), ended
+    assert job["native_id"] not in alice.queue()
+    alice.run("ffdl", "resume", job_id)
+    alice.until(job_id, {"QUEUED"})
+    alice.run("ffdl", "cancel", job_id)
+    assert alice.finish(job_id)["state"] == "CANCELLED"
+
+
+def test_a_halt_as_soon_as_it_was_submitted(alice: Person) -> None:
+    """Whatever state it is in by then, it ends halted, or was done before."""
+    model = saver_model(alice)
+    ids = alice.submit_all([training(alice, f"at-once-{n}", extra=QUICK) for n in range(4)], model)
+    for job_id in ids:
+        alice.run("ffdl", "halt", job_id)
+    assert {job["state"] for job in alice.finish_all(ids)} == {"HALTED"}
+
+
+def test_all_learners_of_a_job_save(alice: Person) -> None:
+    job_id = alice.submit(training(alice, "two-learners", extra=QUICK, learners=2), saver_model(alice))
+    until_logged(alice, job_id, "step 3")
+    alice.run("ffdl", "halt", "--wait", job_id)
+    halted = alice.show(job_id)
+    assert halted["attempts"][0]["checkpoint_confirmed"], halted
+    alice.run("ffdl", "resume", "--wait", job_id)
+    job = alice.show(job_id)
+    assert job["state"] == "COMPLETED"
+    for learner in (1, 2):
+        both = steps(attempt_log(alice, job, 1, learner)) + steps(attempt_log(alice, job, 2, learner))
+        assert both == list(range(1, 61)), learner

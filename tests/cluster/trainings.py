@@ -1,0 +1,88 @@
+"""Learners that count steps, and answer a request for a checkpoint in the ways that real programs do."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from tests.cluster.people import Person
+
+SAVER = '''\
+"""Counts steps; saves when asked by signal or halt file (or every SAVE_EVERY steps), and goes on from there."""
+import json, os, pathlib, signal, sys, time
+
+name = os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ.get("RANK", "0")
+saved = pathlib.Path(os.environ["CHECKPOINT_DIR"]) / f"state-{name}.json"
+halt = pathlib.Path(os.environ["JOB_STATE_DIR"]) / "halt"
+last, every = int(os.environ.get("STEPS", "60")), int(os.environ.get("SAVE_EVERY", "0"))
+listens = "--deaf" not in sys.argv
+asked = []
+if listens:
+    signal.signal(signal.SIGUSR2, lambda *_: asked.append(1))
+
+def save(step):
+    new = saved.with_suffix(".new")
+    new.write_text(json.dumps({"step": step}))
+    os.replace(new, saved)
+
+step = json.loads(saved.read_text())["step"] if os.environ["RESUME"] == "1" and saved.exists() else 0
+run = {key: os.environ[key] for key in ("FFDL_ATTEMPT", "FFDL_RESTART", "RESUME")}
+print("begin", json.dumps({**run, "from": step, "gpus": os.environ["CUDA_VISIBLE_DEVICES"]}), flush=True)
+pace = float(os.environ.get("PACE", "0.2" if os.environ["RESUME"] == "0" else "0.01"))
+while step < last:
+    step += 1
+    print("step", step, flush=True)
+    time.sleep(pace)
+    if asked or (listens and halt.exists()):
+        save(step)
+        print("saved", step, flush=True)
+        sys.exit(0)
+    if every and step % every == 0:
+        save(step)
+print("done", flush=True)
+'''
+DEAF = "echo 'begin {}'; while :; do sleep 0.2; done"
+STUBBORN = "trap '' TERM USR2 INT; echo 'begin {}'; while :; do sleep 0.2; done"
+QUICK = "batch: {checkpoint: {grace_s: 4}}"
+
+
+def training(alice: Person, name: str, command: str = "python3 train.py", extra: str = "", **fields: object) -> str:
+    """A manifest for SAVER."""
+    return alice.manifest(name, command, extra, **fields)
+
+
+def saver_model(alice: Person) -> str:
+    """The model directory of SAVER."""
+    return alice.model("saver", {"train.py": SAVER})
+
+
+def begins(log: str) -> list[dict[str, Any]]:
+    """What each run of a learner said when it began."""
+    return [json.loads(found) for found in re.findall(r"^begin (\{.*\})$", log, re.MULTILINE)]
+
+
+def steps(log: str) -> list[int]:
+    """The steps that a log tells of, in its order."""
+    return [int(found) for found in re.findall(r"^step (\d+)$", log, re.MULTILINE)]
+
+
+def attempt_log(alice: Person, job: Mapping[str, Any], attempt: int, learner: int = 1) -> str:
+    """One attempt's log as the learner wrote it."""
+    return alice.read(f"{job['job_dir']}/attempt-{attempt}/logs/learner-{learner}/training-log.txt")
+
+
+def until_logged(alice: Person, job_id: str, text: str, attempt: int = 1, timeout_s: float = 60.0) -> None:
+    """Wait until a learner of that attempt wrote a line that begins with `text`."""
+    path = f"{alice.state}/jobs/jobs/{job_id}/attempt-{attempt}/logs/learner-*/training-log.txt"
+    script = f"for i in $(seq {int(timeout_s * 10)}); do grep -qs '^{text}' {path} && exit 0; sleep 0.1; done; exit 1"
+    done = alice.run("sh", "-c", script, check=False, timeout_s=timeout_s + 30)
+    assert done.returncode == 0, (job_id, text, alice.show(job_id))
+
+
+def free_gpus(alice: Person, node: str) -> bool:
+    """Whether Slurm holds no GPU of that node for anybody."""
+    return (
+        "gres/gpu" not in alice.run("scontrol", "-o", "show", "node", node).stdout.partition("AllocTRES=")[2].split()[0]
+    )
