@@ -14,7 +14,7 @@ BENCH ?=
 CLUSTER ?=
 
 .PHONY: help python venv venv-run quickstart check lint unit test docs images cluster-up cluster-down proof-main \
-	bench clean
+	proof-resume bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -62,6 +62,9 @@ cluster-down: venv ## stop the test cluster
 
 proof-main: venv ## 20 jobs of two users at once through both gateways on the real cluster, every result recomputed
 	@$(BIN)/python -m tests.proof.main $(PROOF)
+
+proof-resume: venv ## a training through preemption, a power cut and a time limit: the same weights, bit for bit
+	@$(BIN)/python -m tests.proof.resume $(PROOF)
 
 bench: venv ## benchmarks beside the plain tools, measured in the same run
 	@$(BIN)/python -m tests.benchmarks $(BENCH)

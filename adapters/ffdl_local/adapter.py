@@ -7,6 +7,7 @@ not its child, and a lock that supervisor and head hold says whether the job liv
 
 from __future__ import annotations
 
+import dataclasses
 import fcntl
 import os
 import platform
@@ -18,7 +19,6 @@ import sys
 import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
 
 from ffdl_batch import domain
 from ffdl_batch.domain.job import Token
@@ -39,11 +39,14 @@ from ffdl_batch.ports.scheduler import (
 from ffdl_batch.runtimes.layout import controller_arguments
 from ffdl_local.observing import observe_attempt
 from ffdl_local.plan import BACKEND, make_plan
-from ffdl_local.records import EXIT, LOCK, STARTED, STATE, is_held, local_directory, process_stat, read_record
+from ffdl_local.processes import HEAD, SUPERVISOR, WITHDRAW, node_controller, signal_process
+from ffdl_local.records import EXIT, LOCK, STARTED, STATE, is_held, local_directory, read_record
 from ffdl_local.settings import LocalSettings, read_settings
 
 _TOKEN = re.compile(r"(training-[0-9a-z]{9})-(\d+)", re.ASCII)
 _START_TIMEOUT_S = 30.0
+_FOR_NODES_ALONE = frozenset({signals.SIGTERM, signals.SIGINT, signals.SIGKILL, signals.SIGSTOP, signals.SIGCONT})
+"""A supervisor or head would end, stop or go on itself; the others it passes on."""
 # The job's environment starts from this much of the daemon's; the learner's contract comes on top.
 _PASSED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "TMPDIR")
 
@@ -66,6 +69,10 @@ class LocalScheduler:
     def name(self) -> str:
         """See the port."""
         return BACKEND
+
+    def explain(self) -> Mapping[str, object]:
+        """See :class:`ffdl_batch.ports.scheduler.ExplainsSettings`."""
+        return dataclasses.asdict(self._settings)
 
     def probe(self) -> BackendFacts:
         """See the port."""
@@ -160,26 +167,51 @@ class LocalScheduler:
             number = signals.Signals[f"SIG{signal.removeprefix('SIG')}"]
         except KeyError:
             raise InvalidRequest(f"{signal!r} is no signal's name; give one without SIG, as URG") from None
-        self._send(native_id, number)
+        attempt = self._living(native_id)
+        if attempt is None:
+            return
+        if number in _FOR_NODES_ALONE:
+            node = node_controller(attempt)
+            if node is not None:
+                signal_process(*node, number)
+            return
+        self._send(attempt, number, SUPERVISOR, HEAD)
 
     def cancel(self, native_id: NativeId) -> None:
         """See the port."""
-        self._send(native_id, signals.SIGTERM)
+        attempt = self._living(native_id)
+        if attempt is not None:
+            self._send(attempt, signals.SIGTERM, SUPERVISOR, HEAD)
 
-    def _send(self, native: NativeId, number: int) -> None:
-        """To the supervisor, or to the head that outlived it; nobody there is no error."""
+    def withdraw(self, native_id: NativeId) -> None:
+        """See :class:`ffdl_batch.ports.scheduler.Withdraws`. Only a supervisor that waits obeys this signal."""
+        attempt = self._living(native_id)
+        if attempt is not None:
+            self._send(attempt, WITHDRAW, SUPERVISOR)
+
+    def _living(self, native: NativeId) -> AttemptDir | None:
+        """The attempt, where its processes may live on this host. Raises SchedulerUnreachable on another one."""
         attempt = self._attempt(native)
         if attempt is None:
-            return
+            return None
         directory = local_directory(attempt.path)
         started = read_record(directory / STARTED) or {}
         if not started or read_record(directory / EXIT) is not None or not is_held(directory / LOCK):
-            return
+            return None
         if started.get("host") != self._host:
             raise SchedulerUnreachable(f"{native} runs on {started.get('host')}; this is {self._host}")
-        state = read_record(directory / STATE) or {}
-        for pid, ticks in ((started["pid"], started["start_ticks"]), (state.get("head", 0), state.get("head_ticks"))):
-            if pid and _signal_process(pid, ticks, number):
+        return attempt
+
+    def _send(self, attempt: AttemptDir, number: int, *to: str) -> None:
+        """To the first of them that lives (the head outlives a killed supervisor); nobody there is no error."""
+        directory = local_directory(attempt.path)
+        started, state = read_record(directory / STARTED) or {}, read_record(directory / STATE) or {}
+        pids = {
+            SUPERVISOR: (started.get("pid"), started.get("start_ticks")),
+            HEAD: (state.get("head"), state.get("head_ticks")),
+        }
+        for pid, ticks in (pids[name] for name in to):
+            if pid and signal_process(pid, ticks, number):
                 return
 
     def _attempt(self, native: NativeId) -> AttemptDir | None:
@@ -202,24 +234,6 @@ def _taken_by_another(directory: Path, token: Token) -> NativeId:
     if read_record(directory / STARTED) is None:
         raise SubmissionUncertain(f"another submission of {token} is under way")
     return NativeId(token)
-
-
-def _signal_process(pid: int, ticks: Any, number: int) -> bool:
-    """Signal the process if it is the one that was recorded; through a descriptor, so that no other gets it."""
-    try:
-        descriptor = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return False
-    try:
-        stat = process_stat(pid)
-        if stat is None or stat[2] != ticks or stat[0] in "ZX":
-            return False
-        signals.pidfd_send_signal(descriptor, number)
-        return True
-    except ProcessLookupError:
-        return False
-    finally:
-        os.close(descriptor)
 
 
 def _why_no_isolation(controller: tuple[str, ...]) -> str:

@@ -12,6 +12,7 @@ from ffdl_local.records import EXIT, LOCK, STARTED, STATE, is_held, local_direct
 
 _OUTCOMES = {
     Outcome.COMPLETED.value: EndCause.SUCCESS,
+    Outcome.HALTED.value: EndCause.SUCCESS,
     Outcome.TIMED_OUT.value: EndCause.TIMEOUT,
     Outcome.CANCELLED.value: EndCause.CANCELLED,
 }

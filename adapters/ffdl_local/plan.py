@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
-from ffdl_batch.domain.launch import LaunchFile, Limits, encode
-from ffdl_batch.domain.spec import JobSpec, NetworkLevel
-from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, LaunchRequest, NotYet, PlannedFile
+from ffdl_batch.domain.launch import LaunchFile, Limits, Succession, encode
+from ffdl_batch.domain.quantity import format_size
+from ffdl_batch.domain.spec import SITE_DEFAULT, JobSpec, NetworkLevel
+from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, LaunchRequest, NodeShape, NotYet, PlannedFile
 from ffdl_batch.runtimes.apptainer import GpuLibraries
 from ffdl_batch.runtimes.layout import (
     RequestRefused,
@@ -87,7 +88,8 @@ def _plan(request: LaunchRequest, settings: LocalSettings, queue: str, packages:
         copies=start.copies,
         stores=start.stores,
         limits=Limits(
-            grace_s=spec.batch.checkpoint.grace_s, kill_wait_s=KILL_WAIT_S, time_s=spec.batch.time_s
+            grace_s=spec.batch.checkpoint.grace_s, kill_wait_s=KILL_WAIT_S, time_s=spec.batch.time_s,
+            lead_s=request.lead_s,
         ),
         network=network,
         checkpoint_signal=spec.batch.checkpoint.signal.removeprefix("SIG"),
@@ -95,6 +97,9 @@ def _plan(request: LaunchRequest, settings: LocalSettings, queue: str, packages:
         make_dirs=start.make_dirs,
         needs_dirs=start.needs_dirs,
         echo_output=bool(spec.batch.output),
+        checkpoints=start.checkpoints,
+        carry=request.carry,
+        succession=_succession(request, gpus),
         written_by=f"{BACKEND} {release()}",
     )  # fmt: skip
     job = {
@@ -123,7 +128,18 @@ def _plan(request: LaunchRequest, settings: LocalSettings, queue: str, packages:
         submit_argv=(facts.python, "-I", "-S", "-c", _START, packages, job_file),
         environment=_shown(start.learner.env, request.user_env, start.learner.protected),
         network=network,
-        warnings=(*start.warnings, *gpu_warnings, *_hints(spec, contained)),
+        warnings=(*start.warnings, *gpu_warnings, *_warn_of_size(spec, machine), *_hints(spec, contained)),
+    )
+
+
+def _succession(request: LaunchRequest, gpus: int) -> Succession:
+    """Nothing is to be submitted here: the supervisor that sees this attempt end becomes the next one's."""
+    return Succession(
+        template=request.job_dir.template.path,
+        budget=request.budget,
+        spent=request.spent,
+        gpus=float(gpus),
+        lead_s=request.lead_s,
     )
 
 
@@ -152,6 +168,17 @@ def _count_gpus(spec: JobSpec, there: int, required: bool) -> tuple[int, tuple[s
         message = f"{total} GPUs in all, but this machine has {there}"
         raise RequestRefused([refusal("gpus", message, "ask for fewer GPUs or learners", "C104")])
     return total, ()
+
+
+def _warn_of_size(spec: JobSpec, machine: NodeShape) -> Iterator[str]:
+    """CPUs and memory that were asked for by somebody and are not here: nothing enforces them, so the job runs."""
+    wanted = spec.resources
+    cpus, memory = wanted.cpus * wanted.learners, wanted.memory_bytes * wanted.learners
+    if cpus > machine.cpus and spec.sources.get("cpus") != SITE_DEFAULT:
+        yield f"cpus: {cpus:g} asked for, but this machine has {machine.cpus}; the job runs on those"
+    if memory > machine.memory_bytes and spec.sources.get("memory") != SITE_DEFAULT:
+        there = format_size(machine.memory_bytes)
+        yield f"memory: {format_size(memory)} asked for, but this machine has {there}; the job runs with that"
 
 
 def _output(request: LaunchRequest) -> str:

@@ -1,13 +1,15 @@
 """The process that owns one local job: waits for its turn, runs the head controller, records its end.
 
-Started by :mod:`ffdl_local.adapter` and detached from it: it outlives the daemon and leaves no zombie. Standard
-library only. Signals: TERM ends the job (the head gets TERM, and everything below is killed `kill_wait_s` later),
-URG, USR1 and USR2 go on to the head.
+Started by :mod:`ffdl_local.adapter` and detached from it: it outlives the daemon and leaves no zombie. Where the head
+says that a successor follows, this process becomes the supervisor of that attempt, which queues like any other job.
+Standard library only. Signals: TERM ends the job (the head gets TERM, and everything below is killed `kill_wait_s`
+later), HUP ends it while it waits, URG, USR1 and USR2 go on to the head.
 """
 
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import json
 import os
 import signal
@@ -20,6 +22,8 @@ from typing import Any
 
 from ffdl_local.records import (
     EXIT,
+    JOB_FILE,
+    LOCK,
     STARTED,
     STATE,
     boot_id,
@@ -32,6 +36,7 @@ from ffdl_local.slots import Queue, Slots
 
 PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>, since Linux 3.4
 TURN_S = 0.1
+LOCK_TRIES = 50
 HANDLED = {signal.SIGTERM, signal.SIGINT, signal.SIGURG, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD, signal.SIGHUP}
 FORWARDED = {signal.SIGURG, signal.SIGUSR1, signal.SIGUSR2}
 
@@ -54,8 +59,11 @@ def main() -> int:
     supervisor.announce()
     os.write(write_end, f"{job['token']}\n".encode())
     os.close(write_end)
-    _detach_output(Path(job["log"]))
-    supervisor.run()
+    following: Supervisor | None = supervisor
+    while following is not None:
+        _detach_output(Path(following.job["log"]))
+        following.run()
+        following = following.succeed()
     return 0
 
 
@@ -74,7 +82,7 @@ class Supervisor:
 
     def __init__(self, job: dict[str, Any], lock: int) -> None:
         """`lock` is the inherited descriptor that says we live."""
-        self._job = job
+        self.job = job
         self._lock = lock
         self._directory = local_directory(job["attempt_dir"])
         self._cancelled = False
@@ -88,7 +96,7 @@ class Supervisor:
         write_record(
             self._directory / STARTED,
             {
-                "native_id": self._job["token"], "host": socket.gethostname(), "pid": pid,
+                "native_id": self.job["token"], "host": socket.gethostname(), "pid": pid,
                 "start_ticks": stat[2] if stat else 0, "boot_id": boot_id(), "at": self._submitted,
             },
         )  # fmt: skip
@@ -108,32 +116,52 @@ class Supervisor:
         self._record_exit(status)
         slots.release()
 
+    def succeed(self) -> Supervisor | None:
+        """The supervisor of the next attempt, announced; None where none follows or somebody else has it."""
+        final = read_record(Path(self.job["attempt_dir"]) / "final.json") or {}
+        if self._cancelled or final.get("goes_on") != "successor":
+            return None
+        job_id, _, number = self.job["token"].rpartition("-")
+        directory = Path(self.job["attempt_dir"]).parent / f"attempt-{int(number) + 1}"
+        job = read_record(directory / JOB_FILE)
+        if job is None or job.get("token") != f"{job_id}-{int(number) + 1}":
+            sys.stderr.write(f"ffdl: {directory / JOB_FILE} is missing or another attempt's; nothing follows\n")
+            return None
+        lock = _take_next(local_directory(str(directory)))
+        if lock is None:
+            return None
+        os.close(self._lock)
+        following = Supervisor(job, lock)
+        following.announce()
+        return following
+
     def _await_turn(self) -> Slots | None:
         """Slots, or None when the job was cancelled while it waited."""
-        queue = Queue(Path(self._job["queue"]), self._job["token"])
+        queue = Queue(Path(self.job["queue"]), self.job["token"])
         queue.enter()
         try:
             while not self._cancelled:
-                slots = queue.try_take(self._job["max_jobs"], self._job["gpus"], self._job["machine_gpus"])
+                slots = queue.try_take(self.job["max_jobs"], self.job["gpus"], self.job["machine_gpus"])
                 if slots is not None:
                     return slots
                 info = signal.sigtimedwait(HANDLED, TURN_S)
-                self._cancelled = info is not None and info.si_signo in (signal.SIGTERM, signal.SIGINT)
+                self._cancelled = info is not None and info.si_signo in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
         finally:
             queue.leave()
         return None
 
     def _run_head(self, slots: Slots) -> int:
-        # Whatever the head leaves behind becomes our child, so that it can be found and ended.
+        # Whatever the head leaves behind becomes our child, so that it can be found and ended. The head holds the
+        # slots too: a killed supervisor must not give away the GPUs of a job that goes on.
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        env = {**os.environ, "FFDL_NATIVE_ID": self._job["token"], "FFDL_NODE_RANK": "0"}
+        env = {**os.environ, "FFDL_NATIVE_ID": self.job["token"], "FFDL_NODE_RANK": "0"}
         env.pop("CUDA_VISIBLE_DEVICES", None)
         if slots.gpus:
             visible = [part for part in os.environ.get("FFDL_VISIBLE_GPUS", "").split(",") if part]
             env["CUDA_VISIBLE_DEVICES"] = ",".join(visible[n] if n < len(visible) else str(n) for n in slots.gpus)
         head = subprocess.Popen(
-            self._job["argv"], stdin=subprocess.DEVNULL, env=env, cwd=self._job["attempt_dir"],
-            pass_fds=(self._lock,), preexec_fn=_release_signals,  # noqa: PLW1509 - there are no threads here
+            self.job["argv"], stdin=subprocess.DEVNULL, env=env, cwd=self.job["attempt_dir"],
+            pass_fds=(self._lock, *slots.descriptors), preexec_fn=_release_signals,  # noqa: PLW1509 - there are no threads here
         )  # fmt: skip
         self._record_state("running", head=head.pid)
         kill_at = float("inf")
@@ -145,7 +173,7 @@ class Supervisor:
             elif number in (signal.SIGTERM, signal.SIGINT):
                 self._cancelled = True
                 _send(head.pid, signal.SIGTERM)
-                kill_at = min(kill_at, time.monotonic() + self._job["kill_wait_s"])
+                kill_at = min(kill_at, time.monotonic() + self.job["kill_wait_s"])
             if time.monotonic() > kill_at:
                 kill_descendants(spare=head.pid)
                 _send(head.pid, signal.SIGKILL)
@@ -170,6 +198,23 @@ class Supervisor:
                 "submitted_at": self._submitted, "started_at": before.get("at") if status is not None else None,
             },
         )  # fmt: skip
+
+
+def _take_next(directory: Path) -> int | None:
+    """The lock of an attempt that nobody has started, else None: the daemon was there first."""
+    directory.mkdir(mode=0o700, exist_ok=True)
+    lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    for _ in range(LOCK_TRIES):  # readers hold it for moments
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(0.01)
+            continue
+        if read_record(directory / STARTED) is None:
+            return lock
+        break
+    os.close(lock)
+    return None
 
 
 def kill_descendants(spare: int = 0) -> None:

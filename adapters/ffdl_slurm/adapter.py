@@ -7,7 +7,8 @@
 | submit | sbatch --parsable, reply kept in the attempt's directory |
 | find | that reply, the claim, squeue --name, sacct --name |
 | observe | one squeue; one sacct for ids that squeue does not hold |
-| signal, cancel | scancel |
+| signal, cancel, withdraw | scancel |
+| avoid | squeue, scontrol update |
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import shutil
 import socket
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from ffdl_batch.domain.job import Token
@@ -54,7 +55,8 @@ def create(settings: Settings, context: AdapterContext) -> SlurmScheduler:
 
 
 class SlurmScheduler:
-    """See :class:`ffdl_batch.ports.scheduler.Scheduler`; also TrialSubmission, ForgetsJobs, CredentialLife."""
+    """See :class:`ffdl_batch.ports.scheduler.Scheduler`; also TrialSubmission, ForgetsJobs, CredentialLife, Withdraws,
+    AvoidsNodes, ExplainsSettings."""
 
     def __init__(self, settings: SlurmSettings, context: AdapterContext, gateway: SlurmGateway) -> None:
         """`gateway` carries every question to Slurm."""
@@ -71,6 +73,10 @@ class SlurmScheduler:
     def credential_life_s(self) -> float:
         """See :class:`ffdl_batch.ports.scheduler.CredentialLife`."""
         return self._settings.credential_life_s
+
+    def explain(self) -> Mapping[str, object]:
+        """See :class:`ffdl_batch.ports.scheduler.ExplainsSettings`."""
+        return asdict(self._settings)
 
     def probe(self) -> BackendFacts:
         """See the port. Also delivers the controller into the user's tree where nodes cannot see the package."""
@@ -153,6 +159,15 @@ class SlurmScheduler:
     def cancel(self, native_id: NativeId) -> None:
         """See the port."""
         self._gateway.cancel(str(native_id))
+
+    def withdraw(self, native_id: NativeId) -> None:
+        """See :class:`ffdl_batch.ports.scheduler.Withdraws`."""
+        self._gateway.withdraw(str(native_id))
+
+    def avoid(self, native_id: NativeId, nodes: Collection[str]) -> None:
+        """See :class:`ffdl_batch.ports.scheduler.AvoidsNodes`."""
+        if nodes:
+            self._gateway.exclude(str(native_id), nodes)
 
     def close(self) -> None:
         """End what was started for asking Slurm (pyslurm's worker); the next question starts it again."""

@@ -59,9 +59,37 @@ def version_argv() -> list[str]:
     return ["sinfo", "--version"]
 
 
+EXCLUDED_FIELDS = ("%i", "%x")
+
+
+def excluded_argv(job: str) -> list[str]:
+    """Which nodes a job excludes; one line for each element of an array."""
+    return ["squeue", "--me", "--all", "--states=all", f"--jobs={job}", f"--format={SEPARATOR.join(EXCLUDED_FIELDS)}"]
+
+
+def exclude_argv(job: str, nodes: str) -> list[str]:
+    """Replace the nodes that a waiting job excludes (scontrol(1): ExcNodeList)."""
+    return ["scontrol", "update", f"JobId={job}", f"ExcNodeList={nodes}"]
+
+
 def sbatch_argv(script: str) -> list[str]:
     """Submit; all options stand in the script."""
     return ["sbatch", "--parsable", script]
+
+
+def successor_argv(warned: bool) -> list[str]:
+    """What the head of an attempt submits the next one with; placeholders are those of a Succession.
+
+    Options of the command line win over the script's (sbatch(1)): the script was written before it was known after
+    which job it starts and how long this job's checkpoints take. `warned` is false where the script's --signal stays.
+    """
+    lead = ["--signal=URG@{lead_s}"] if warned else []
+    return ["sbatch", "--parsable", "--dependency=afterany:{native_id}", *lead, "{script}"]
+
+
+def requeue_argv() -> list[str]:
+    """Have the running job of a head started anew under its id; ``{native_id}`` is the job."""
+    return ["scontrol", "requeue", "{native_id}"]
 
 
 def test_only_argv(script: str) -> list[str]:
@@ -70,8 +98,18 @@ def test_only_argv(script: str) -> list[str]:
 
 
 def signal_argv(job: str, signal: str) -> list[str]:
-    """Signal the job's steps on every node, not the batch script (scancel(1): without --batch and --full)."""
-    return ["scancel", f"--signal={signal}", job]
+    """Signal the tasks of the head's step on every node, not the batch script.
+
+    The step is named: it has number 0 in every run, for the head starts one only. Without it (seen on 26.05) KILL
+    ends the whole job, a waiting one too, and other signals to a waiting job are tried again for a minute and a half.
+    """
+    return ["scancel", f"--signal={signal}", f"{job}.0"]
+
+
+def withdraw_argv(job: str, atomically: bool) -> list[str]:
+    """End a job that still waits. `atomically`: slurmctld looks at the state and ends the job in one step, where
+    scancel by itself looks first and asks then."""
+    return ["scancel", *(["--ctld"] if atomically else []), "--state=PENDING", job]
 
 
 def cancel_argv(job: str) -> list[str]:

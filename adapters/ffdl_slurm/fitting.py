@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from ffdl_batch.domain.findings import Finding
 from ffdl_batch.domain.quantity import format_size, format_time_limit
-from ffdl_batch.domain.spec import JobSpec
+from ffdl_batch.domain.spec import SITE_DEFAULT, JobSpec
 from ffdl_batch.ports.scheduler import BackendFacts, NodeShape, PartitionShape
 from ffdl_batch.runtimes.layout import RequestRefused, refusal
+from ffdl_slurm.hostlist import expand
 from ffdl_slurm.parsers import count_nodes
 
 _MIB = 1024**2
@@ -54,8 +55,9 @@ def fit_request(spec: JobSpec, partition: str, facts: BackendFacts) -> NodeReque
     request = NodeRequest(
         cpus, -(-wanted.memory_bytes // _MIB), int(wanted.gpus), gpu_type, _kinds(shapes), tuple(warnings)
     )
+    _check_names(spec.batch.nodelist, facts.nodes, findings)
     if not findings:
-        _check_nodes(request, shapes, findings)
+        _check_nodes(spec, request, shapes, findings)
     if not findings:
         _check_learners(wanted.learners, request, shapes, chosen, findings)
     _check_time(spec, chosen, findings)
@@ -111,7 +113,21 @@ def _same(kind: str, asked: str) -> bool:
     return plain(kind) == plain(asked)
 
 
-def _check_nodes(request: NodeRequest, nodes: Sequence[NodeShape], findings: list[Finding]) -> None:
+def _check_names(nodelist: str, nodes: Sequence[NodeShape], findings: list[Finding]) -> None:
+    """Names that this cluster does not have. What is not surely understood is left to Slurm."""
+    asked = expand(nodelist) if nodelist else None
+    known = [expand(node.name) for node in nodes]
+    if asked is None or not known or None in known:
+        return
+    unknown = sorted(asked.difference(*(names for names in known if names)))
+    if unknown:
+        more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
+        there = ", ".join(dict.fromkeys(node.name for node in nodes))
+        message = f"there is no node {unknown[0]!r}{more} here; known: {there}"
+        findings.append(refusal("batch.nodelist", message, code="C104"))
+
+
+def _check_nodes(spec: JobSpec, request: NodeRequest, nodes: Sequence[NodeShape], findings: list[Finding]) -> None:
     if not nodes:
         return
     gpus = max(_gpus(node, request.gpu_type) for node in nodes)
@@ -121,17 +137,28 @@ def _check_nodes(request: NodeRequest, nodes: Sequence[NodeShape], findings: lis
         findings.append(refusal("gpus", message, "use more learners with fewer GPUs each", "C104"))
     cpus = max(node.cpus for node in nodes)
     if request.cpus > cpus:
-        findings.append(
-            refusal("cpus", f"{request.cpus} CPUs per learner, but no node here has more than {cpus}", code="C104")
-        )
+        message = f"{request.cpus} CPUs per learner{_unsaid(spec, 'cpus')}, but no node here has more than {cpus}"
+        findings.append(refusal("cpus", message, _cure(spec, "cpus"), "C104"))
     memory = max(node.memory_bytes for node in nodes)
     if request.memory_mib * _MIB > memory:
-        asked = format_size(request.memory_mib * _MIB)
-        message = f"{asked} per learner, but no node here has more than {format_size(memory)}"
-        findings.append(refusal("memory", message, code="C104"))
+        asked = format_size(spec.resources.memory_bytes) + f" per learner{_unsaid(spec, 'memory')}"
+        message = f"{asked}, but no node here has more than {format_size(memory)}"
+        findings.append(refusal("memory", message, _cure(spec, "memory"), "C104"))
     if not findings and not any(_fits(request, node) for node in nodes):
         message = f"no single node here has {request.gpus} GPUs{kind}, {request.cpus} CPUs and that much memory at once"
         findings.append(refusal("", message, "ask for less of one of them", "C104"))
+
+
+def _unsaid(spec: JobSpec, key: str) -> str:
+    """Who said it, where the user did not."""
+    return f" (the site's default_{key}: the manifest names none)" if spec.sources.get(key) == SITE_DEFAULT else ""
+
+
+def _cure(spec: JobSpec, key: str) -> str:
+    option = {"cpus": "-c", "memory": "--mem"}[key]
+    if not _unsaid(spec, key):
+        return ""
+    return f"write {key}: in the manifest or give {option}; default_{key} is set in the configuration"
 
 
 def _check_learners(

@@ -54,11 +54,20 @@ class SlurmGateway(Protocol):
         ...
 
     def signal(self, job: str, signal: str) -> None:
-        """Signal the job's steps; a job that has ended or is unknown is no error."""
+        """Signal the job's steps on every node, KILL too; the batch script gets nothing. A job that waits, has ended
+        or is unknown is no error."""
         ...
 
     def cancel(self, job: str) -> None:
         """End the job; likewise."""
+        ...
+
+    def withdraw(self, job: str) -> None:
+        """End the job if it waits; likewise."""
+        ...
+
+    def exclude(self, job: str, nodes: Collection[str]) -> None:
+        """Have the waiting job exclude these nodes and those that it excludes already. Raises InvalidRequest."""
         ...
 
     def describe_site(self) -> SiteShape:

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class CommandLineGateway:
-    """Runs sbatch, squeue, sacct, scancel and sinfo. Knows nothing between two calls."""
+    """Runs sbatch, squeue, sacct, scancel, scontrol and sinfo. Knows nothing between two calls."""
 
     def __init__(self, timeout_s: float, host: str = "") -> None:
         """`timeout_s`: how long one command may take; `host`: the submit host's name, for messages."""
@@ -85,6 +85,26 @@ class CommandLineGateway:
     def cancel(self, job: str) -> None:
         """See the port."""
         refusals.check_request(self._run(commands.cancel_argv(job)), f"the cancellation of job {job}")
+
+    def withdraw(self, job: str) -> None:
+        """See the port."""
+        result = self._run(commands.withdraw_argv(job, atomically=True))
+        if refusals.is_misunderstood(result):  # --ctld is newer than 22.05
+            result = self._run(commands.withdraw_argv(job, atomically=False))
+        refusals.check_request(result, f"the withdrawal of job {job}")
+
+    def exclude(self, job: str, nodes: Collection[str]) -> None:
+        """See the port."""
+        result = self._run(commands.excluded_argv(job))
+        if refusals.is_gone(result):
+            return
+        refusals.check_answer(result)
+        excluded = _parse(result, parsers.parse_excluded)
+        if excluded is None:
+            return
+        # Slurm takes node lists of overlapping expressions; a name that is there already need not be found.
+        wanted = ",".join([*([excluded] if excluded else []), *sorted(nodes)])
+        refusals.check_request(self._run(commands.exclude_argv(job, wanted)), f"the exclusion of nodes of job {job}")
 
     def describe_site(self) -> SiteShape:
         """See the port."""

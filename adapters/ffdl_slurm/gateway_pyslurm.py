@@ -1,8 +1,8 @@
 """Slurm by pyslurm, which lives in a child process (:mod:`ffdl_slurm.pyslurm_worker`).
 
-Submitting, listing, signalling and cancelling go through libslurm. The accounting, the site's shape and
-``--test-only`` go through the commands: pyslurm offers no trial submission, and sacct's answer is the same text
-for every release.
+Submitting, listing and cancelling go through libslurm. The accounting, the site's shape, ``--test-only``, signals to
+steps and what is asked of waiting jobs go through the commands: pyslurm offers no trial submission and no filter by
+state, and sacct's answer is the same text for every release.
 """
 
 from __future__ import annotations
@@ -88,12 +88,20 @@ class PyslurmGateway:
         return self._commands.account_for_name(name, since)
 
     def signal(self, job: str, signal: str) -> None:
-        """See the port."""
-        self._request({"call": "signal", "job": job, "signal": signal}, f"the signal {signal} for job {job}")
+        """See the port; pyslurm's KILL to the children ends the whole job, and its signal to a step reaches none."""
+        self._commands.signal(job, signal)
 
     def cancel(self, job: str) -> None:
         """See the port."""
         self._request({"call": "cancel", "job": job}, f"the cancellation of job {job}")
+
+    def withdraw(self, job: str) -> None:
+        """See the port; libslurm's kill request has no filter by state."""
+        self._commands.withdraw(job)
+
+    def exclude(self, job: str, nodes: Collection[str]) -> None:
+        """See the port."""
+        self._commands.exclude(job, nodes)
 
     def describe_site(self) -> SiteShape:
         """See the port; also proves that the worker starts. Raises InvalidRequest where pyslurm does not fit."""

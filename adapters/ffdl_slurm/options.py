@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
+from ffdl_batch.domain.launch import TEMPLATE
 from ffdl_batch.domain.quantity import format_time_limit
 from ffdl_batch.domain.spec import BatchOptions
 from ffdl_batch.ports.scheduler import LaunchRequest
@@ -30,14 +31,20 @@ ALLOWED_ARGS = frozenset(
 other programs or other jobs, and what changes identity."""
 _TRAINING_ID = re.compile(r"training-[0-9a-z]{9}", re.ASCII)
 _SIGNAL = re.compile(r"(?:[RB]{1,2}:)?(?:SIG)?[A-Z0-9+-]+(?:@\d{1,5})?", re.ASCII)
+_LONGEST_LEAD_S = 65535
 BATCH_LOG = "batch.log"
 """Standard output and error of the batch script, in the attempt's directory, unless the user named a file."""
 
 
 def batch_options(request: LaunchRequest, settings: SlurmSettings, node: NodeRequest) -> list[SbatchOption]:
-    """All options of the script, in a fixed order. Raises RequestRefused and InvalidRequest."""
+    """All options of the script, in a fixed order. Raises RequestRefused and InvalidRequest.
+
+    A template's job follows one that has waited for its dependencies, its time and its release: it waits for none of
+    them again.
+    """
     learners = request.spec.resources.learners
     batch = request.spec.batch
+    first = not is_template(request)
     pairs = {
         "job-name": request.token,
         "chdir": request.attempt_dir.path,
@@ -57,10 +64,10 @@ def batch_options(request: LaunchRequest, settings: SlurmSettings, node: NodeReq
         "reservation": batch.reservation,
         "nodelist": batch.nodelist,
         "exclude": batch.exclude,
-        "dependency": _dependency(batch.dependency, request.native_dependencies),
-        "begin": batch.begin,
+        "dependency": _dependency(batch.dependency, request.native_dependencies) if first else "",
+        "begin": batch.begin if first else "",
         "priority": _priority(batch.priority),
-        "signal": _signal(batch),
+        "signal": _signal(request),
         "mail-user": batch.notify.mail_user,
         "mail-type": ",".join(batch.notify.events),
         "comment": batch.comment,
@@ -70,7 +77,7 @@ def batch_options(request: LaunchRequest, settings: SlurmSettings, node: NodeReq
         # login shell (sbatch(1), --get-user-env); NIL exists only since 22.05.
         "export": "ALL",
     }
-    flags = [name for name, on in (("hold", batch.hold), *_requeue(batch)) if on]
+    flags = [name for name, on in (("hold", batch.hold and first), *_requeue(batch, settings)) if on]
     options = [SbatchOption(name, value) for name, value in pairs.items() if value]
     return [*options, *(SbatchOption(name) for name in flags), *_extra(batch.slurm_args)]
 
@@ -81,8 +88,20 @@ def gres_text(node: NodeRequest, others: Mapping[str, int]) -> str:
     return ",".join(([node.gpu_gres] if node.gpus else []) + parts)
 
 
-def _requeue(batch: BatchOptions) -> tuple[tuple[str, bool], ...]:
-    return (("requeue", batch.requeue is True), ("no-requeue", batch.requeue is False))
+def is_template(request: LaunchRequest) -> bool:
+    """Whether the request is for the attempt that stands for every later one."""
+    return request.token.endswith(f"-{TEMPLATE}")
+
+
+def continues_in_place(batch: BatchOptions, settings: SlurmSettings) -> bool:
+    """Whether the job is requeued at its time limit: the site says so, and the owner does not say otherwise."""
+    return settings.continue_in_place and batch.requeue is not False
+
+
+def _requeue(batch: BatchOptions, settings: SlurmSettings) -> tuple[tuple[str, bool], ...]:
+    """A job that shall be requeued has to be requeueable, whatever JobRequeue of slurm.conf says of the others."""
+    wanted = batch.requeue is True or continues_in_place(batch, settings)
+    return (("requeue", wanted), ("no-requeue", batch.requeue is False))
 
 
 def _output(request: LaunchRequest) -> str:
@@ -112,15 +131,26 @@ def _priority(text: str) -> str:
     return text
 
 
-def _signal(batch: BatchOptions) -> str:
-    """The user's --signal as sbatch means it; else the checkpoint's lead, as a signal that harms nobody."""
+def _signal(request: LaunchRequest) -> str:
+    """The user's --signal as sbatch means it; else the warning, as a signal that harms nobody who does not know it."""
+    batch = request.spec.batch
     if batch.signal:
         if not _SIGNAL.fullmatch(batch.signal):
             message = f"{batch.signal!r} is not [R|B:]signal[@seconds]; write for example USR1@120"
             raise RequestRefused([refusal("batch.signal", message)])
         return batch.signal
-    # sig_time is a 16-bit number of seconds (sbatch(1)).
-    return f"URG@{min(batch.checkpoint.lead_s, 65535)}" if batch.checkpoint.lead_s is not None else ""
+    lead_s = effective_lead_s(request)
+    return f"URG@{lead_s}" if lead_s is not None else ""
+
+
+def effective_lead_s(request: LaunchRequest) -> int | None:
+    """Seconds before the time limit at which the learners are warned; None = nobody warns them.
+
+    sbatch knows one signal a job, and the user's own wins. sig_time is a 16-bit number of seconds (sbatch(1)).
+    """
+    if request.spec.batch.signal or request.lead_s is None:
+        return None
+    return min(request.lead_s, _LONGEST_LEAD_S)
 
 
 def _extra(args: Sequence[str]) -> Iterable[SbatchOption]:

@@ -17,8 +17,8 @@ from functools import lru_cache
 from ffdl_batch.domain.observation import EndCause, NativeId, Observation, Phase
 from ffdl_batch.domain.quantity import parse_time_limit
 from ffdl_batch.ports.scheduler import NodeShape, PartitionShape
-from ffdl_slurm.commands import ACCOUNT_FIELDS, QUEUE_FIELDS, SEPARATOR, SITE_FIELDS
-from ffdl_slurm.states import interpret_state
+from ffdl_slurm.commands import ACCOUNT_FIELDS, EXCLUDED_FIELDS, QUEUE_FIELDS, SEPARATOR, SITE_FIELDS
+from ffdl_slurm.states import interpret_state, is_held_for_good
 
 _PARSABLE_ID = re.compile(r"(\d+)(?:;[^\s;]+)?")
 _JOB_ID = re.compile(r"(\d+)(?:_(?:(\d+)|\[([^\]]*)\]?))?(?:\+\d+)?")
@@ -123,6 +123,7 @@ def parse_row(row: JobRow) -> JobRecord:
         submitted_at=parse_time(row.submitted),
         started_at=parse_time(row.started) if begun else None,
         ended_at=parse_time(row.ended) if ended else None,
+        held_for_good=is_held_for_good(meaning.phase, reason),
     )
     return JobRecord(match[1], match[2] or match[3], row.name.strip(), seen)
 
@@ -170,6 +171,13 @@ def parse_time(text: str) -> float | None:
 def _absent(text: str) -> str:
     text = text.strip()
     return "" if text in ("None", "(null)", "None assigned", "Unknown", "N/A", "n/a") else text
+
+
+def parse_excluded(text: str) -> str | None:
+    """The node list that a job excludes ("" = none), of :func:`ffdl_slurm.commands.excluded_argv`; None where the job
+    is not listed. Raises Garbled."""
+    rows = _rows(text, len(EXCLUDED_FIELDS), "squeue", ("JOBID", "EXC_NODES"))
+    return _absent(rows[0][1]) if rows else None
 
 
 def parse_submission(text: str) -> str | None:

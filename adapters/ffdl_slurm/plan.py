@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Collection, Mapping
 
-from ffdl_batch.domain.launch import HostVariables, LaunchFile, Limits, encode, literal
+from ffdl_batch.domain.launch import HostVariables, LaunchFile, Limits, Succession, encode, literal
 from ffdl_batch.domain.spec import NetworkLevel
 from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, LaunchRequest, NotYet, PlannedFile
 from ffdl_batch.runtimes.apptainer import GpuLibraries
@@ -21,9 +21,10 @@ from ffdl_batch.runtimes.layout import (
     refuse_unsupported,
     release,
 )
-from ffdl_slurm.commands import sbatch_argv
+from ffdl_slurm.commands import requeue_argv, sbatch_argv, successor_argv
 from ffdl_slurm.fitting import NodeRequest, fit_request
-from ffdl_slurm.options import batch_options, gres_text
+from ffdl_slurm.options import batch_options, continues_in_place, effective_lead_s, gres_text
+from ffdl_slurm.run import FOR_JOBS
 from ffdl_slurm.script import render_script
 from ffdl_slurm.settings import GpuFlag, SlurmSettings
 
@@ -80,7 +81,7 @@ def _plan(request: LaunchRequest, settings: SlurmSettings) -> LaunchPlan:
         model_archive=request.job_dir.model_archive,
         copies=start.copies,
         stores=start.stores,
-        limits=Limits(grace_s=spec.batch.checkpoint.grace_s),
+        limits=_limits(request, settings),
         network=network,
         host=_HOST,
         checkpoint_signal=spec.batch.checkpoint.signal.removeprefix("SIG"),
@@ -88,6 +89,9 @@ def _plan(request: LaunchRequest, settings: SlurmSettings) -> LaunchPlan:
         make_dirs=start.make_dirs,
         needs_dirs=start.needs_dirs,
         echo_output=bool(spec.batch.output),
+        checkpoints=start.checkpoints,
+        carry=request.carry,
+        succession=_succession(request, settings),
         written_by=f"{BACKEND} {release()}",
     )
     command = (*controller, "head", "--launch", request.attempt_dir.launch)
@@ -132,6 +136,33 @@ def _step(
         *controller, "node", "--launch",
     )  # fmt: skip
     return (*(literal(word) for word in argv), "{launch}")
+
+
+def _limits(request: LaunchRequest, settings: SlurmSettings) -> Limits:
+    return Limits(
+        grace_s=request.spec.batch.checkpoint.grace_s,
+        kill_wait_s=settings.kill_wait_s,
+        lead_s=effective_lead_s(request),
+        fence_s=settings.fence_s,
+    )
+
+
+def _succession(request: LaunchRequest, settings: SlurmSettings) -> Succession:
+    """How the head goes on alone. sbatch runs on a compute node then, with as little of the job's environment as the
+    daemon gives it on the login node."""
+    wanted, lead_s = request.spec.resources, effective_lead_s(request)
+    return Succession(
+        template=request.job_dir.template.path,
+        submit=tuple(successor_argv(warned=lead_s is not None)),
+        requeue=tuple(requeue_argv()) if continues_in_place(request.spec.batch, settings) else (),
+        keep_env=tuple(sorted(FOR_JOBS)),
+        timeout_s=settings.command_timeout_s,
+        budget=request.budget,
+        spent=request.spent,
+        gpus=float(wanted.gpus * wanted.learners),
+        lead_s=lead_s,
+        deadline_variables=("SLURM_JOB_END_TIME",),
+    )
 
 
 def _gpu_libraries(flag: GpuFlag, node: NodeRequest) -> GpuLibraries:

@@ -106,11 +106,6 @@ def _row(job: Any) -> dict[str, str]:
     }  # fmt: skip
 
 
-def _signal(pyslurm: Any, request: Mapping[str, Any]) -> object:
-    pyslurm.Job(int(request["job"])).send_signal(f"SIG{request['signal']}", steps="children")
-    return None
-
-
 def _cancel(pyslurm: Any, request: Mapping[str, Any]) -> object:
     pyslurm.Job(int(request["job"])).cancel()
     return None
@@ -119,7 +114,6 @@ def _cancel(pyslurm: Any, request: Mapping[str, Any]) -> object:
 _CALLS: dict[str, Callable[[Any, Mapping[str, Any]], object]] = {
     "submit": _submit,
     "list": _list,
-    "signal": _signal,
     "cancel": _cancel,
 }
 

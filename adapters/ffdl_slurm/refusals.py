@@ -86,10 +86,20 @@ def explain_refusal(text: str, who: str) -> SchedulerError:
     return InvalidRequest(f"Slurm refuses the job: {said}; correct the request and submit again")
 
 
+def is_gone(result: CommandResult) -> bool:
+    """Whether the command says that there is no such job any more."""
+    return result.returncode > 0 and any(phrase in result.said.lower() for phrase in _GONE)
+
+
+def is_misunderstood(result: CommandResult) -> bool:
+    """Whether the command does not know one of its options, as an older release does not."""
+    return result.returncode > 0 and "unrecognized option" in result.stderr.lower()
+
+
 def check_request(result: CommandResult, what: str) -> None:
-    """scancel's end: a job that is gone is no error. Raises SchedulerUnreachable, else InvalidRequest."""
+    """A request's end: a job that is gone is no error. Raises SchedulerUnreachable, else InvalidRequest."""
     if result.returncode < 0:
-        raise SchedulerUnreachable(f"{what} was not answered (scancel was killed); it is tried again")
+        raise SchedulerUnreachable(f"{what} was not answered ({result.argv[0]} was killed); it is tried again")
     if result.returncode != 0:
         check_refused_request(result.said, what)
 

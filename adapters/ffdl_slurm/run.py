@@ -13,7 +13,7 @@ from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable
 _KEPT = frozenset({"SLURM_CONF", "SLURM_CLUSTERS"})
 _DROPPED = ("SLURM_", "SBATCH_", "SQUEUE_", "SACCT_", "SCANCEL_", "SINFO_", "SRUN_", "SALLOC_", "LC_")
 # The batch script needs no more of the submitter's environment than this; the learner's comes from a file.
-_FOR_JOBS = frozenset({"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "LD_LIBRARY_PATH"}) | _KEPT
+FOR_JOBS = frozenset({"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "LD_LIBRARY_PATH"}) | _KEPT
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def query_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 def submit_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """For sbatch, whose environment becomes the batch script's (--export=ALL): nothing of the daemon leaks."""
-    kept = {k: v for k, v in environ.items() if k in _FOR_JOBS}
+    kept = {k: v for k, v in environ.items() if k in FOR_JOBS}
     return {"PATH": "/usr/local/bin:/usr/bin:/bin", **kept, "LC_ALL": "C"}
 
 

@@ -38,6 +38,11 @@ class SlurmSettings:
     auth/slurm: 60 s). `python`: interpreter on the nodes ("" = found by the probe). `partition`, `account` and
     `qos` are used where the job names none. `scratch_base` is a node-local directory. `srun_args` are further
     options of the job step. `submit_host` is named in messages only.
+
+    `fence_s`: a node that cannot read the attempt's files for so long ends its learners. It must be smaller than
+    slurm.conf's SlurmdTimeout, after which Slurm gives a silent node up and starts the job elsewhere. `kill_wait_s`
+    is slurm.conf's KillWait, the seconds between TERM and KILL. `continue_in_place`: a job that reached its time limit
+    is requeued under its id; otherwise a new job follows it.
     """
 
     gateway: GatewayKind = GatewayKind.CLI
@@ -52,6 +57,9 @@ class SlurmSettings:
     scratch_base: str = "/tmp"  # noqa: S108 - the directory that is made in it is 0700
     srun_args: tuple[str, ...] = ()
     submit_host: str = ""
+    fence_s: float = 120.0
+    kill_wait_s: int = 30
+    continue_in_place: bool = False
 
 
 _TABLE = "[backend.slurm]"
@@ -80,6 +88,9 @@ def read_settings(raw: Mapping[str, object]) -> SlurmSettings:
         scratch_base=scratch,
         srun_args=_texts(raw, "srun_args"),
         submit_host=_text(raw, "submit_host", default.submit_host),
+        fence_s=_seconds(raw, "fence_s", default.fence_s),
+        kill_wait_s=_whole_seconds(raw, "kill_wait_s", default.kill_wait_s),
+        continue_in_place=_flag(raw, "continue_in_place", default.continue_in_place),
     )
 
 
@@ -102,6 +113,20 @@ def _seconds(raw: Mapping[str, object], key: str, default: float) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0:
         raise InvalidRequest(f"{_TABLE}: {key} is {value!r}; a number of seconds above zero is needed")
     return float(value)
+
+
+def _whole_seconds(raw: Mapping[str, object], key: str, default: int) -> int:
+    value = raw.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+        raise InvalidRequest(f"{_TABLE}: {key} is {value!r}; a whole number of seconds above zero is needed")
+    return value
+
+
+def _flag(raw: Mapping[str, object], key: str, default: bool) -> bool:
+    value = raw.get(key, default)
+    if not isinstance(value, bool):
+        raise InvalidRequest(f"{_TABLE}: {key} is {value!r}; true or false is needed")
+    return value
 
 
 def _choice(raw: Mapping[str, object], key: str, kind: type[E], default: E) -> E:

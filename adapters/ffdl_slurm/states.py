@@ -95,6 +95,18 @@ def interpret_state(text: str) -> tuple[str, StateMeaning]:
     return decisive, STATES[decisive]
 
 
+def is_held_for_good(phase: Phase, reason: str) -> bool:
+    """Whether Slurm itself put a waiting job on hold after it had failed to start it, so that it waits for ever.
+
+    Reasons from `job_reason_string` (WAIT_MAX_REQUEUE, which MaxBatchRequeue leads to) and the descriptions that
+    slurmctld sets itself ("launch failed requeued held", "launch failure limit exceeded requeued held", "user env
+    retrieval failed requeued held"); some releases print them with underscores. What a person holds (JobHeldUser,
+    JobHeldAdmin, ``scontrol requeuehold``) is that person's to release.
+    """
+    said = reason.replace("_", " ").strip("( )").lower()
+    return phase is Phase.PENDING and (said.startswith("jobholdmax") or said.endswith("requeued held"))
+
+
 def _long_word(word: str) -> str:
     upper = word.upper()
     if upper.endswith("+"):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import click
 
+from ffdl_batch.cli.connection import open_client
 from ffdl_batch.cli.outcome import complain
 from ffdl_batch.cli.present import print_json
 
@@ -15,11 +16,11 @@ from ffdl_batch.cli.present import print_json
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one line per job.")
 def cancel(job_ids: Sequence[str], as_json: bool) -> int:
     """End jobs. Records, logs and what was stored stay; a job that has ended is left as it is."""
-    from ffdl_batch.client import Client, RequestRefused
+    from ffdl_batch.client import RequestRefused
     from ffdl_batch.client.api import is_ended
 
     code = 0
-    with Client() as client:
+    with open_client() as client:
         for job_id in job_ids:
             try:
                 job = client.cancel(job_id)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import pwd
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
 
-from ffdl_batch.cli.outcome import Stop
+from ffdl_batch.cli.outcome import Stop, complain
 from ffdl_batch.cli.present import print_json, print_table
 from ffdl_batch.domain.codec import CodecError, to_plain
 from ffdl_batch.domain.exit_codes import ExitCode
@@ -15,29 +19,76 @@ if TYPE_CHECKING:
     from ffdl_batch.config import Settings
 
 
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One setting: its value, the same for people, and where it came from."""
+
+    key: str
+    value: object
+    text: str
+    origin: str
+
+
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def config(as_json: bool) -> None:
-    """The effective configuration, and where each value came from."""
+    """The configuration of this shell, and where each value came from. A daemon that runs with another one is named."""
     settings = settings_or_stop()
-    rows = settings.explain()
+    rows = sorted((*_of_core(settings), *_of_backends(settings)), key=lambda row: row.key)
     if as_json:
-        shown = {key: {"value": _typed(settings, key, text), "origin": origin} for key, text, origin in rows}
-        print_json({"settings": shown})
+        print_json({"settings": {row.key: {"value": row.value, "origin": row.origin} for row in rows}})
     else:
-        print_table(("KEY", "VALUE", "ORIGIN"), rows)
+        print_table(("KEY", "VALUE", "ORIGIN"), [(row.key, row.text, row.origin) for row in rows])
+    _warn_of_daemon()
 
 
-def _typed(settings: Settings, key: str, text: str) -> object:
+def _of_core(settings: Settings) -> Iterator[Row]:
+    for key, text, origin in settings.explain():
+        if key.startswith("backend."):
+            continue
+        if key == "backend":
+            name, why = settings.effective_backend(os.environ)
+            yield Row(key, name, f"{name} ({why})" if why else name, origin)
+        else:
+            yield Row(key, _plain(getattr(settings, key), text), text, origin)
+
+
+def _of_backends(settings: Settings) -> Iterator[Row]:
+    """Every backend's table with its defaults, as the backend reads it; raises :class:`Stop` for a wrong one."""
+    from ffdl_batch.config.settings import shown
+    from ffdl_batch.ports.registry import AdapterContext, adapter_names, create_adapter
+    from ffdl_batch.ports.scheduler import ExplainsSettings, InvalidRequest
+
+    uid = os.getuid()
+    context = AdapterContext(root=settings.jobs_dir, user=pwd.getpwuid(uid).pw_name, uid=uid)
+    for name in sorted({*adapter_names(), *settings.backends}):
+        try:
+            adapter = create_adapter(name, settings.backend_settings(name), context)
+        except InvalidRequest as error:
+            raise Stop(ExitCode.BAD_MANIFEST, f"the configuration cannot be used: {error}") from None
+        table = adapter.explain() if isinstance(adapter, ExplainsSettings) else settings.backend_settings(name)
+        for key, value in table.items():
+            place = f"backend.{name}.{key}"
+            yield Row(place, _plain(value, shown(value)), shown(value), settings.origins.get(place, "default"))
+
+
+def _plain(value: object, text: str) -> object:
     """The value as JSON has it; its text where JSON has nothing like it (a date of TOML)."""
-    word, _, rest = key.partition(".")
-    adapter, _, name = rest.partition(".")
-    value = settings.backend_settings(adapter)[name] if word == "backend" and rest else getattr(settings, key)
     try:
         plain: object = to_plain(value)
     except CodecError:
         return text
     return plain
+
+
+def _warn_of_daemon() -> None:
+    from ffdl_batch.client.control import find_holder
+    from ffdl_batch.client.own import own_settings
+
+    own = own_settings(os.environ)
+    found = find_holder(own.state_dir)
+    if found is not None and (sentence := own.differ_from(found[0])) is not None:
+        complain(f"warning: {sentence}")
 
 
 def settings_or_stop() -> Settings:

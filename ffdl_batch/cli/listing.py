@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
+from ffdl_batch.cli.connection import open_client
 from ffdl_batch.cli.outcome import complain
 from ffdl_batch.cli.present import format_time, print_json, print_table, read_moment
 
@@ -43,11 +44,10 @@ def list_jobs(  # noqa: PLR0913  (one parameter per option)
     as_json: bool,
 ) -> None:
     """List jobs, newest first. Times are local."""
-    from ffdl_batch.client import Client
     from ffdl_batch.client.api import JobFilter
 
     which = JobFilter(read_states(states), name, since, limit + 1, all_users)
-    with Client() as client:
+    with open_client() as client:
         found = client.list(which)
     jobs = found[:limit]
     source = click.get_current_context().get_parameter_source("limit")
@@ -90,13 +90,15 @@ def _row(job: JobView, *, with_user: bool) -> list[str]:
 
 
 def place_or_reason(job: JobView) -> str:
-    """As squeue's last column: nodes, or in brackets why there are none, or how it failed."""
+    """As squeue's last column: nodes, or in brackets why there are none, how it failed, or what a halt left."""
     if job.wish not in ("", "none") and job.ended_at is None:
         return f"({job.wish} requested)"
     if job.uncertain_since is not None and job.ended_at is None:
         return "(waiting for the scheduler's answer)"
     if job.error_code not in ("", "000"):
         return f"({job.error_code} {job.message})" if job.message else f"({job.error_code})"
+    if job.state == "HALTED" and job.message:
+        return f"({job.message})"
     if job.pending_reason and job.ended_at is None:
         return f"({job.pending_reason})"
     return job.nodes

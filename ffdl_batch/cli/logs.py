@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ffdl_batch.cli.connection import open_client
 from ffdl_batch.cli.outcome import detachable
 from ffdl_batch.cli.present import format_time, is_colourful, print_json, printable, read_moment
 
@@ -42,11 +43,10 @@ def logs(  # noqa: PLR0913  (one parameter per option)
     as_json: bool,
 ) -> None:
     """The learners' output, while the job runs and after. With several learners, each line names its own."""
-    from ffdl_batch.client import Client
 
     if by_learner and follow:
         raise click.UsageError("--by-learner and --follow exclude each other: the first learner's output never ends")
-    with Client() as client, detachable([job_id], f"ffdl logs -f {job_id}"):
+    with open_client() as client, detachable([job_id], f"ffdl logs -f {job_id}"):
         learners = client.get(job_id).learners
         wanted = range(1, learners + 1) if by_learner and learner is None else [learner]
         for which in wanted:
@@ -104,11 +104,10 @@ def loglines(  # noqa: PLR0913  (one parameter per option)
     learner: int,
 ) -> None:
     """One learner's output as FfDL prints it: number, time in milliseconds, line."""
-    from ffdl_batch.client import Client
 
     if follow and (pagesize is not None or pos < 0):
         raise click.UsageError("--follow goes with neither --pagesize nor a negative --pos")
-    with Client() as client, detachable([job_id], f"ffdl loglines -f {job_id}"):
+    with open_client() as client, detachable([job_id], f"ffdl loglines -f {job_id}"):
         for line in _page(client, job_id, learner, follow=follow, pagesize=pagesize, pos=pos, since=since):
             if as_json:
                 print_json({"line": line})

@@ -8,19 +8,19 @@ from typing import Any
 
 import click
 
+from ffdl_batch.cli.connection import open_client
 from ffdl_batch.cli.plan_text import print_plans
 from ffdl_batch.cli.request import Manner, SbatchLike, collect_options, shared_options, split_files
 
 
 @click.command(cls=SbatchLike, context_settings={"help_option_names": ["-h", "--help"]})
-@shared_options
+@shared_options()
 @click.option("--test-only", is_flag=True, help="Also ask the scheduler when the job would start.")
 def plan(files: Sequence[str], test_only: bool, **given: Any) -> int:
     """Print what a submission would send: script, files, commands, environment. Sends nothing."""
-    from ffdl_batch.client import Client
 
     manner = Manner(as_json=given["as_json"], quiet=given["quiet"], verbose=given["verbose"])
     wanted = collect_options(given, os.environ, manner)
     manifests, model = split_files(files)
-    with Client() as client:
+    with open_client(quiet=manner.quiet) as client:
         return print_plans(client, manifests, model, wanted, trial=test_only, manner=manner, in_full=True)

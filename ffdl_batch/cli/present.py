@@ -28,6 +28,7 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _AGO = re.compile(r"(?:(\d+)w)?(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?:in)?)?(?:(\d+)s)?(?:\s*ago)?", re.ASCII)
 _UNITS_S = (604800, 86400, 3600, 60, 1)
 _MILLISECONDS_FROM = 10**11
+_LABEL = 20
 
 
 def print_json(fields: Mapping[str, object]) -> None:
@@ -62,6 +63,13 @@ def format_number(number: float) -> str:
     return f"{number:g}"
 
 
+def print_line(label: str, value: str, source: str = "", *, raw: bool = False) -> None:
+    """One labelled line; nothing where there is no value. `raw`: the value is ours and may hold colours."""
+    if value:
+        shown = value if raw else printable(value)
+        click.echo(f"{label + ':' if label else '':<{_LABEL}} {shown}" + (f"  [{printable(source)}]" if source else ""))
+
+
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, header: bool = True) -> None:
     """Left-aligned columns two blanks apart, no blanks at the end; the last column may be any width."""
     cells = [[printable(cell) for cell in row] for row in rows]
@@ -91,11 +99,28 @@ def parse_moment(text: str, now: float) -> float:
         return number / 1000 if number >= _MILLISECONDS_FROM else number
     ago = _AGO.fullmatch(word)
     if ago and any(ago.groups()):
-        return now - sum(int(n or 0) * unit for n, unit in zip(ago.groups(), _UNITS_S, strict=True))
+        return now - _seconds(ago)
     try:
         return datetime.fromisoformat(text.strip()).timestamp()
     except ValueError:
         raise ValueError(f"{text[:60]!r} is no moment; write for example 30m, 2027-01-20T12:34 or yesterday") from None
+
+
+def _seconds(span: re.Match[str]) -> int:
+    return sum(int(n or 0) * unit for n, unit in zip(span.groups(), _UNITS_S, strict=True))
+
+
+def read_span(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
+    """The callback of options that hold a time span: seconds, or 90s, 10m, 2h30m."""
+    if value is None:
+        return None
+    word = value.strip().lower()
+    if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", word, re.ASCII):
+        return float(word)
+    span = _AGO.fullmatch(word)
+    if span is None or not any(span.groups()) or word.endswith("ago"):
+        raise click.BadParameter(f"{value[:60]!r} is no time span; write for example 90s, 10m or 2h30m", ctx, param)
+    return float(_seconds(span))
 
 
 def read_moment(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:

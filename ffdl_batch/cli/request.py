@@ -71,11 +71,11 @@ def job_options(function: AnyFunction) -> AnyFunction:
     return function
 
 
-def shared_options(function: AnyFunction) -> AnyFunction:
-    """What `submit` and `plan` both take, after the files."""
+def shared_options(*, metavar: str = "MANIFEST... MODEL") -> Callable[[AnyFunction], AnyFunction]:
+    """What every command that submits or plans takes, after its files."""
     decorators = (
         # Whether a file can be read is found out by reading it: click would call it wrong usage.
-        click.argument("files", nargs=-1, type=click.Path(path_type=str, readable=False), metavar="MANIFEST... MODEL"),
+        click.argument("files", nargs=-1, type=click.Path(path_type=str, readable=False), metavar=metavar),
         job_options,
         click.option("--export", metavar="NAMES", help="Variables for the learners: NONE, ALL, NAME, NAME=value, ..."),
         click.option("--backend", metavar="NAME", envvar="FFDL_BACKEND", help="Backend, as slurm or local."),
@@ -84,9 +84,13 @@ def shared_options(function: AnyFunction) -> AnyFunction:
         click.option("-v", "--verbose", count=True, help="Say what is being done."),
         click.option("--json", "as_json", is_flag=True, help="Print JSON."),
     )
-    for decorator in reversed(decorators):
-        function = decorator(function)
-    return function
+
+    def decorate(function: AnyFunction) -> AnyFunction:
+        for decorator in reversed(decorators):
+            function = decorator(function)
+        return function
+
+    return decorate
 
 
 def split_files(files: Sequence[str]) -> tuple[Sequence[str], str]:

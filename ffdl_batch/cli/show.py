@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ffdl_batch.cli.attempts import print_attempts
+from ffdl_batch.cli.connection import open_client
 from ffdl_batch.cli.outcome import complain
-from ffdl_batch.cli.present import format_number, format_time, paint_state, print_json, printable
+from ffdl_batch.cli.present import format_number, format_time, paint_state, print_json, print_line, printable
+from ffdl_batch.domain.job_state import JobState
 
 if TYPE_CHECKING:
     from ffdl_batch.domain.views import JobView
 
-_LABEL = 20
+_RAN = frozenset({JobState.PROCESSING, JobState.STORING, JobState.COMPLETED})
 _SHOWN_SOURCES = ("name", "framework.name", "framework.version", "learners", "cpus", "gpus", "gpu_type", "memory")
 
 
@@ -22,10 +25,10 @@ _SHOWN_SOURCES = ("name", "framework.name", "framework.version", "learners", "cp
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one line per job.")
 def show(job_ids: Sequence[str], as_json: bool) -> int:
     """Everything about a job: state and times, resources and where each value came from, results, faults."""
-    from ffdl_batch.client import Client, UnknownJob
+    from ffdl_batch.client import UnknownJob
 
     code = 0
-    with Client() as client:
+    with open_client() as client:
         for number, job_id in enumerate(job_ids):
             try:
                 job = client.get(job_id)
@@ -44,20 +47,21 @@ def show(job_ids: Sequence[str], as_json: bool) -> int:
 
 def print_job(job: JobView) -> None:
     """The job in labelled lines; what is empty is left out."""
-    _line("ID", job.id)
-    _line("Name", job.name, _source(job, "name"))
-    _line("User", job.user)
-    _line("State", paint_state(job.state), raw=True)
-    _line("Requested", job.wish if job.wish != "none" else "")
+    print_line("ID", job.id)
+    print_line("Name", job.name, _source(job, "name"))
+    print_line("User", job.user)
+    print_line("State", paint_state(job.state), raw=True)
+    print_line("Requested", job.wish if job.wish != "none" else "")
     _print_fault(job)
-    _line("Waiting because", job.pending_reason if job.ended_at is None else "")
+    print_line("Waiting because", job.pending_reason if job.ended_at is None else "")
     if job.uncertain_since is not None:
-        _line("Uncertain since", f"{format_time(job.uncertain_since)} (the scheduler's answer was lost; looking)")
+        print_line("Uncertain since", f"{format_time(job.uncertain_since)} (the scheduler's answer was lost; looking)")
     _print_request(job)
     _print_place(job)
     _print_times(job)
+    print_attempts(job)
     for warning in job.warnings:
-        _line("Warning", warning)
+        print_line("Warning", warning)
     _print_sources(job)
     if job.log_tail:
         click.echo("Last lines of the log:")
@@ -67,45 +71,51 @@ def print_job(job: JobView) -> None:
 
 def _print_fault(job: JobView) -> None:
     if job.error_code not in ("", "000"):
-        _line("Error code", job.error_code)
-    _line("Message", job.message)
-    _line("What to do", job.cure)
+        print_line("Error code", job.error_code)
+    print_line("Message", job.message)
+    print_line("What to do", job.cure)
     if job.exit_code is not None:
-        _line("Exit code", str(job.exit_code))
+        print_line("Exit code", str(job.exit_code))
     if job.exit_signal is not None:
-        _line("Ended by signal", f"{job.exit_signal}{_signal_name(job.exit_signal)}")
+        print_line("Ended by signal", f"{job.exit_signal}{_signal_name(job.exit_signal)}")
 
 
 def _print_request(job: JobView) -> None:
     from ffdl_batch.domain.quantity import format_size
 
-    _line("Framework", job.framework, _source(job, "framework.name"))
-    _line("Version", job.framework_version, _source(job, "framework.version"))
-    _line("Learners", str(job.learners), _source(job, "learners"))
-    _line("CPUs", format_number(job.cpus), _source(job, "cpus"))
+    print_line("Framework", job.framework, _source(job, "framework.name"))
+    print_line("Version", job.framework_version, _source(job, "framework.version"))
+    print_line("Learners", str(job.learners), _source(job, "learners"))
+    print_line("CPUs", format_number(job.cpus), _source(job, "cpus"))
     gpus = format_number(job.gpus) + (f" of type {job.gpu_type}" if job.gpu_type else "")
-    _line("GPUs", gpus, _source(job, "gpus"))
-    _line("Memory", format_size(job.memory_bytes), _source(job, "memory"))
-    _line("Network requested", job.network_requested, _source(job, "batch.network"))
-    _line("Network achieved", job.network)
+    print_line("GPUs", gpus, _source(job, "gpus"))
+    print_line("Memory", format_size(job.memory_bytes), _source(job, "memory"))
+    print_line("Network requested", job.network_requested, _source(job, "batch.network"))
+    print_line("Network achieved" if _has_run(job) else "Network planned", job.network)
+    print_line("Altered", "; ".join(f"{key} is {value}" for key, value in sorted(job.overrides.items())))
+
+
+def _has_run(job: JobView) -> bool:
+    """Whether the current attempt got as far as its learners: before that, a level of isolation is a plan."""
+    return not _RAN.isdisjoint({job.state, *job.timestamps}) or job.exit_code is not None
 
 
 def _print_place(job: JobView) -> None:
-    _line("Backend", job.backend)
-    _line("Scheduler's id", job.native_id)
-    _line("Attempt", str(job.attempt))
-    _line("Nodes", job.nodes)
-    _line("Results", job.results)
-    _line("Logs", job.logs)
-    _line("Job directory", job.job_dir)
+    print_line("Backend", job.backend)
+    print_line("Scheduler's id", job.native_id)
+    print_line("Attempt", str(job.attempt))
+    print_line("Nodes", job.nodes)
+    print_line("Results", job.results)
+    print_line("Logs", job.logs)
+    print_line("Job directory", job.job_dir)
 
 
 def _print_times(job: JobView) -> None:
-    _line("Submitted", format_time(job.submitted_at))
+    print_line("Submitted", format_time(job.submitted_at))
     for state, at in sorted(job.timestamps.items(), key=lambda item: item[1]):
-        _line(f"  {state}", format_time(at))
+        print_line(f"  {state}", format_time(at))
     if job.ended_at is not None:
-        _line("Ended", format_time(job.ended_at))
+        print_line("Ended", format_time(job.ended_at))
 
 
 def _print_sources(job: JobView) -> None:
@@ -118,12 +128,6 @@ def _print_sources(job: JobView) -> None:
 
 def _source(job: JobView, path: str) -> str:
     return job.sources.get(path, "")
-
-
-def _line(label: str, value: str, source: str = "", *, raw: bool = False) -> None:
-    if value:
-        shown = value if raw else printable(value)
-        click.echo(f"{label + ':':<{_LABEL}} {shown}" + (f"  [{printable(source)}]" if source else ""))
 
 
 def _signal_name(number: int) -> str:

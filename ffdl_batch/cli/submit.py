@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from ffdl_batch import __version__
+from ffdl_batch.cli.connection import open_client
 from ffdl_batch.cli.environment import is_flag_set
 from ffdl_batch.cli.outcome import complain, detachable, run
 from ffdl_batch.cli.request import (
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=SbatchLike, context_settings={"help_option_names": ["-h", "--help"]})
-@shared_options
+@shared_options()
 @click.option("--parsable", is_flag=True, help="Print the bare id.")
 @click.option("-W", "--wait", is_flag=True, help="Wait for the end and exit with the job's exit code.")
 @click.option("--dry-run", "--dryrun", is_flag=True, help="Print what would be sent, and send nothing.")
@@ -44,12 +45,11 @@ def submit(files: Sequence[str], dry_run: bool, test_only: bool, **given: Any) -
 
     Options win over the manifest, and the manifest over FFDL_* and SBATCH_* variables.
     """
-    from ffdl_batch.client import Client
 
     manner = _manner(given)
     wanted = collect_options(given, os.environ, manner)
     manifests, model = split_files(files)
-    with Client() as client:
+    with open_client(quiet=manner.quiet) as client:
         if dry_run or test_only:
             from ffdl_batch.cli.plan_text import print_plans
 
@@ -57,7 +57,7 @@ def submit(files: Sequence[str], dry_run: bool, test_only: bool, **given: Any) -
         results = _submit(client, manifests, model, wanted, manner)
         code = _report(results, manifests, manner)
         ids = [result.id for result in results if result.id]
-        return max(code, _wait(client, ids)) if manner.wait and ids else code
+        return max(code, _wait(client, ids, manner)) if manner.wait and ids else code
 
 
 def _manner(given: Mapping[str, Any]) -> Manner:
@@ -106,16 +106,22 @@ def _report(results: Sequence[SubmissionResult], manifests: Sequence[str], manne
     return code
 
 
-def _wait(client: Client, ids: Sequence[str]) -> int:
-    """The largest of the jobs' exit codes, as sbatch --wait for an array."""
+def _wait(client: Client, ids: Sequence[str], manner: Manner) -> int:
+    """The largest of the jobs' exit codes, as sbatch --wait for an array; a job is waited for over all its attempts."""
+    from ffdl_batch.cli.ending import report_end
+    from ffdl_batch.cli.present import print_json
     from ffdl_batch.client.api import job_exit_code
 
+    code = 0
     with detachable(ids, f"ffdl wait {' '.join(ids[:3])}{' ...' if len(ids) > 3 else ''}"):
-        ended = [client.wait(job_id) for job_id in ids]
-    for job in ended:
-        if job.error_code != "000":
-            complain(f"{job.id}: {job.state}: {job.error_code} {job.message}")
-    return max(job_exit_code(job) for job in ended)
+        for job_id in ids:
+            job = client.wait(job_id)
+            ended_with = job_exit_code(job)
+            code = max(code, ended_with)
+            if manner.as_json:
+                print_json({"job": job})
+            report_end(job, ended_with)
+    return code
 
 
 def main() -> NoReturn:

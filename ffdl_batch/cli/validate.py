@@ -29,9 +29,11 @@ _READ = (1 << 20) + 1
 def validate(files: Sequence[str], strict: bool, quiet: bool, as_json: bool) -> int:
     """Check manifests and say what is wrong, where, and what would be right. Exit code 78 if any is in error,
     else 66 if any cannot be read.
+
+    Resources, images and data are not compared with any site: `ffdl plan FILE MODEL` does that, and sends nothing.
     """
     defaults = _site_defaults()
-    code = 0
+    code, any_valid = 0, False
     for file in files:
         try:
             data = _read(file)
@@ -47,6 +49,9 @@ def validate(files: Sequence[str], strict: bool, quiet: bool, as_json: bool) -> 
             print_json({"file": file, "valid": valid, "findings": findings})
         else:
             _print(file, findings, valid=valid, quiet=quiet)
+        any_valid = any_valid or valid
+    if any_valid and not (as_json or quiet):
+        click.echo("resources, images and data were not checked against a site; for that: ffdl plan FILE MODEL")
     return code
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import click
 
+from ffdl_batch.cli.connection import open_client
 from ffdl_batch.cli.outcome import detachable
 from ffdl_batch.cli.present import print_json
 
@@ -17,12 +18,11 @@ from ffdl_batch.cli.present import print_json
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one line per job.")
 def wait(job_ids: Sequence[str], timeout_s: float | None, as_json: bool) -> int:
     """Wait until jobs have ended; exits with the job's exit code (the largest of several), 124 after --timeout."""
-    from ffdl_batch.client import Client
     from ffdl_batch.client.api import job_exit_code
 
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     code = 0
-    with Client() as client, detachable(job_ids, f"ffdl wait {' '.join(job_ids)}"):
+    with open_client() as client, detachable(job_ids, f"ffdl wait {' '.join(job_ids)}"):
         for job_id in job_ids:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             job = client.wait(job_id, left)

@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -23,6 +23,7 @@ from ffdl_batch.client.submission import (
     Wanted,
     build_submission,
     cut_into_requests,
+    in_keywords,
     wanted_from_keywords,
 )
 from ffdl_batch.client.wire import Request, Wire, json_request
@@ -36,6 +37,7 @@ from ffdl_batch.domain.views import (
     LogLine,
     PlanView,
     Problem,
+    Resume,
     Submission,
     SubmissionResult,
 )
@@ -43,6 +45,7 @@ from ffdl_batch.domain.views import (
 __all__ = ["Client", "JobFilter", "OptionValue"]
 V = TypeVar("V")
 _POLL_MARGIN_S = 30.0
+_TIME_LIMIT = "C203"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +135,11 @@ class Client:
         **options: OptionValue,
     ) -> builtins.list[SubmissionResult]:
         """Submit several jobs that share a model; results in order, each an id or a problem."""
-        wanted = wanted_from_keywords(backend, strict, options)
+        wanted = self._wanted(backend, strict, options)
         texts = [read_manifest(manifest) for manifest in manifests]
         digest = self.upload(model)
-        return self.send([build_submission(text, digest, wanted) for text in texts])
+        results = self.send([build_submission(text, digest, wanted) for text in texts])
+        return [replace(result, problem=result.problem and in_keywords(result.problem)) for result in results]
 
     def upload(self, model: str | Path, told: Callable[[str], None] | None = None) -> str:
         """Pack the model, upload it unless the daemon has it, and return its digest. `told` hears what happens."""
@@ -176,11 +180,18 @@ class Client:
         """What a submission would send, exactly; nothing is sent. `trial`: ask the scheduler when it would start."""
         from ffdl_batch.client.pack import open_model
 
-        wanted: Wanted = wanted_from_keywords(backend, strict, options)
+        wanted = self._wanted(backend, strict, options)
         text = read_manifest(manifest)
         with open_model(Path(model)) as archive:
             digest = archive.digest
-        return self.plan_submission(build_submission(text, digest, wanted), trial=trial)
+        try:
+            return self.plan_submission(build_submission(text, digest, wanted), trial=trial)
+        except RequestRefused as error:
+            raise type(error)(in_keywords(error.problem)) from error
+
+    def _wanted(self, backend: str, strict: bool, options: Mapping[str, OptionValue]) -> Wanted:
+        """FFDL_BACKEND counts here as on the command line: it is this program's default, not the daemon's."""
+        return wanted_from_keywords(backend or self._dialling.environ.get("FFDL_BACKEND", ""), strict, options)
 
     def plan_submission(self, submission: Submission, *, trial: bool = False) -> PlanView:
         """See :meth:`plan`."""
@@ -206,8 +217,8 @@ class Client:
             job = _read(JobView, self._wire.ask(request).get("job"))
             if is_ended(job):
                 return job
-            if deadline is not None and time.monotonic() >= deadline:
-                message = f"{job_id} is {job.state} after {timeout_s:g} s and goes on"
+            if timeout_s is not None and deadline is not None and time.monotonic() >= deadline:
+                message = f"{job_id} is {job.state} after {round(timeout_s, 1):g} s and goes on"
                 raise WaitTimedOut(Problem("000", message, int(ExitCode.TIMEOUT)))
 
     def logs(
@@ -223,14 +234,42 @@ class Client:
         with closing(Wire(self._dialling.dial)) as wire:  # its own connection: other calls may come in between
             yield from iterate_logs(wire, LogQuery(_safe(job_id), follow, learner, since, tail))
 
-    def events(self, job_id: str, *, follow: bool = False, after: int = 0) -> Iterator[EventView]:
-        """The changes of state after number `after`; with `follow` until the job has ended."""
+    def events(
+        self, job_id: str, *, follow: bool = False, after: int = 0, timeout_s: float | None = None
+    ) -> Iterator[EventView]:
+        """The changes of state after number `after`; with `follow` until the job has ended.
+
+        Raises WaitTimedOut where nothing happens until `timeout_s` seconds after the first event was asked for.
+        """
         with closing(Wire(self._dialling.dial)) as wire:
-            yield from iterate_events(wire, _safe(job_id), follow=follow, after=after)
+            yield from iterate_events(wire, _safe(job_id), follow=follow, after=after, timeout_s=timeout_s)
 
     def cancel(self, job_id: str) -> JobView:
         """Ask for the job's end; the answer shows the wish, the end comes later. A job that has ended stays so."""
         return _read(JobView, self._wire.ask(_job_request("POST", job_id, "/cancel")).get("job"))
+
+    def halt(self, job_id: str) -> JobView:
+        """Ask for a checkpoint and then the job's end as HALTED; the answer shows the wish, the end comes later.
+
+        A job that has ended stays as it is.
+        """
+        return _read(JobView, self._wire.ask(_job_request("POST", job_id, "/halt")).get("job"))
+
+    def resume(self, job_id: str, *, gpus: float | None = None, time: str | None = None) -> JobView:
+        """Go on from the checkpoints of a HALTED or FAILED job; `gpus` (of each learner) and `time` alter it.
+
+        Raises RequestRefused for a job in another state, and where the altered job could not run. A resume whose
+        answer was lost is sent again, and may be refused then because the first one was accepted.
+        """
+        return self._act(job_id, "/resume", Resume(gpus=None if gpus is None else float(gpus), time=time))
+
+    def drill(self, job_id: str, event: str) -> JobView:
+        """Play an event on the running attempt: halt, timeout, preempt or node-fail. The job takes it as real."""
+        return self._act(job_id, "/drill", {"event": event})
+
+    def _act(self, job_id: str, rest: str, body: object) -> JobView:
+        request = json_request("POST", f"/api/v1/jobs/{_safe(job_id)}{rest}", to_plain(body))
+        return _read(JobView, self._wire.ask(replace(request, job_id=job_id)).get("job"))
 
     def health(self) -> Health:
         """The daemon itself."""
@@ -243,9 +282,17 @@ def is_ended(job: JobView) -> bool:
 
 
 def job_exit_code(job: JobView) -> int:
-    """What a command that waited for this job ends with, as ``sbatch --wait``: 0, its exit code, 128+signal, or 1."""
+    """What a command that waited for this job ends with, as ``sbatch --wait``: 0, its exit code, 128+signal, or 1.
+
+    A job that was halted gives 1 whatever its learners ended with: it is not done, and nothing failed. One that ended
+    at its time limit gives 124, whoever ended its learners then.
+    """
     if job.state == JobState.COMPLETED:
         return 0
+    if job.state == JobState.HALTED:
+        return int(ExitCode.FAILED)
+    if job.error_code == _TIME_LIMIT:
+        return int(ExitCode.TIMEOUT)
     if job.exit_signal:
         return 128 + job.exit_signal
     return job.exit_code or int(ExitCode.FAILED)

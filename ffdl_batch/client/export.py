@@ -13,31 +13,12 @@ that a job does not depend on somebody's shell.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
-_NEVER = ("SLURM_", "SBATCH_")
-_RUNTIME = ("APPTAINER", "SINGULARITY")
-"""Settings of the container runtime: users have them in their profiles, and no learner can be given them."""
-_OF_BASH = frozenset(
-    [
-        "BASHOPTS",
-        "BASH_VERSINFO",
-        "EUID",
-        "GID",
-        "PPID",
-        "SHELLOPTS",
-        "UID",
-        "BASHPID",
-        "FUNCNAME",
-        "GROUPS",
-        "DIRSTACK",
-    ]
-)
-"""Variables that no program can set for a shell; SHELLOPTS and BASHOPTS may stand in an environment (bash(1))."""
+from ffdl_batch.domain.variables import why_refused
 
+_NEVER = ("SLURM_", "SBATCH_")
 _OF_THIS_MACHINE = frozenset(
     ["PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONHOME", "HOME", "HOSTNAME", "PWD", "OLDPWD", "SHELL", "TMPDIR"]
 )
@@ -68,11 +49,9 @@ def select_variables(text: str, environ: Mapping[str, str]) -> Exported:
         name, equals, value = word.partition("=")
         if name.upper() in ("NONE", "NIL") and not equals:
             raise ExportError(f"{name} stands alone: it cannot be combined with other words")
-        if not _NAME.fullmatch(name):
-            raise ExportError(f"{name[:60]!r} is not a variable's name")
-        if _is_kept_back(name):
-            whose = "the container runtime" if name.startswith(_RUNTIME) else "the shell"
-            raise ExportError(f"{name} belongs to {whose} and cannot be given to a learner")
+        refused = why_refused(name)
+        if refused:
+            raise ExportError(refused)
         if equals:
             values[name] = value
         elif name in environ:
@@ -83,11 +62,7 @@ def select_variables(text: str, environ: Mapping[str, str]) -> Exported:
 
 
 def _goes_with_all(name: str) -> bool:
-    return _NAME.fullmatch(name) is not None and name not in _OF_THIS_MACHINE and not _is_kept_back(name)
-
-
-def _is_kept_back(name: str) -> bool:
-    return name.startswith(_RUNTIME) or name in _OF_BASH
+    return name not in _OF_THIS_MACHINE and not why_refused(name)
 
 
 def split_words(text: str) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from ffdl_batch.domain.views import EventView, JobView, LogLine
@@ -32,6 +32,18 @@ class KnowsJobs(Protocol):
         """Ask for the job's end."""
         ...
 
+    def halt(self, job_id: str) -> JobView:
+        """Ask for a checkpoint and the job's end."""
+        ...
+
+    def resume(self, job_id: str, *, gpus: float | None = None, time: str | None = None) -> JobView:
+        """Go on from the checkpoints."""
+        ...
+
+    def drill(self, job_id: str, event: str) -> JobView:
+        """Play an event."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class JobHandle:
@@ -40,7 +52,7 @@ class JobHandle:
     `warnings` are what the manifest's check had to say; `network` is the isolation level that is planned.
     """
 
-    client: KnowsJobs
+    client: KnowsJobs = field(repr=False)
     id: str
     warnings: tuple[str, ...] = ()
     network: str = ""
@@ -64,3 +76,15 @@ class JobHandle:
     def cancel(self) -> JobView:
         """Ask for the job's end; see :meth:`Client.cancel`."""
         return self.client.cancel(self.id)
+
+    def halt(self) -> JobView:
+        """Ask for a checkpoint and the job's end; see :meth:`Client.halt`."""
+        return self.client.halt(self.id)
+
+    def resume(self, *, gpus: float | None = None, time: str | None = None) -> JobView:
+        """Go on from the checkpoints; see :meth:`Client.resume`."""
+        return self.client.resume(self.id, gpus=gpus, time=time)
+
+    def drill(self, event: str) -> JobView:
+        """Play an event on the running attempt; see :meth:`Client.drill`."""
+        return self.client.drill(self.id, event)

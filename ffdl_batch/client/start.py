@@ -13,12 +13,14 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ffdl_batch.client.errors import DaemonUnreachable
-from ffdl_batch.client.locate import SocketPlace, locate_socket, locate_state_dir
+from ffdl_batch.client.locate import SocketPlace, locate_socket
+from ffdl_batch.client.own import own_settings
 from ffdl_batch.client.wire import Channel, DirectChannel
 from ffdl_batch.config.locations import (
     LOCK_NAME,
@@ -41,9 +43,17 @@ _FIRST_SLEEP_S, _LONGEST_SLEEP_S = 0.02, 0.25
 _KEPT = ("PATH", "SLURM_CONF", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME")
 
 
+def _warn_program(text: str) -> None:
+    """For programs that use the client; the commands put their own in its place."""
+    warnings.warn(text, RuntimeWarning, stacklevel=2)
+
+
 @dataclass(frozen=True, slots=True)
 class Dialling:
-    """How to get a connection. `socket_path` and `state_dir` override what the environment says."""
+    """How to get a connection. `socket_path` and `state_dir` override what the environment says.
+
+    `told` hears, in one line, that the daemon runs with other settings than the caller's.
+    """
 
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     socket_path: Path | None = None
@@ -52,18 +62,21 @@ class Dialling:
     daemon_argv: tuple[str, ...] = DAEMON_ARGV
     patience_s: float = START_S
     machine: Callable[[], Machine] = this_machine
+    told: Callable[[str], None] = _warn_program
 
     def dial(self) -> Channel:
-        """A connection to a daemon; raises :class:`DaemonUnreachable`."""
-        place = SocketPlace(self.socket_path, named=True) if self.socket_path else locate_socket(self.environ)
-        connected = connect(place)
-        if connected is not None:
-            return connected
-        if not self.start:
-            raise DaemonUnreachable(f"no daemon answers at {place.path}", "start it with: ffdl-submitd --personal")
-        _refuse_foreign(place)
-        state_dir = self.state_dir or locate_state_dir(self.environ)
-        return self._find_or_start(place, state_dir)
+        """A connection to a daemon; raises :class:`DaemonUnreachable`, also for a configuration that is wrong."""
+        own = own_settings(self.environ, self.state_dir)
+        place = SocketPlace(self.socket_path, named=True) if self.socket_path else locate_socket(own.environ)
+        connected: Channel | None = connect(place)
+        if connected is None:
+            if not self.start:
+                raise DaemonUnreachable(f"no daemon answers at {place.path}", "start it with: ffdl-submitd --personal")
+            _refuse_foreign(place)
+            connected = self._find_or_start(place, own.state_dir)
+        if (warning := own.differ_from_daemon(place)) is not None:
+            self.told(warning)
+        return connected
 
     def _find_or_start(self, place: SocketPlace, state_dir: Path) -> Channel:
         lock = _read_or_refuse(state_dir)
@@ -86,7 +99,7 @@ class Dialling:
             raise DaemonUnreachable(f"the state directory {state_dir} cannot be used: {error.strerror}") from error
         try:
             process = subprocess.Popen(
-                self.daemon_argv,
+                (*self.daemon_argv, *_directory_option()),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -159,13 +172,22 @@ def daemon_environment(environ: Mapping[str, str], state_dir: Path) -> dict[str,
     """What a daemon that we start inherits: enough to find the user's files and Slurm, and nothing of this shell.
 
     LD_LIBRARY_PATH and Python's own variables stay because an interpreter from an environment module may need
-    them to start at all.
+    them to start at all. What is the default of this one command stays behind, else it would be everybody's.
     """
+    from ffdl_batch.config.fingerprint import for_daemon
     from ffdl_batch.config.load import home_directory
 
-    kept = {k: v for k, v in environ.items() if k in _KEPT or k.startswith(("FFDL_", "XDG_"))}
+    kept = {k: v for k, v in for_daemon(environ).items() if k in _KEPT or k.startswith(("FFDL_", "XDG_"))}
     kept.setdefault("PATH", os.defpath)
     return kept | {"HOME": str(home_directory(environ)), "FFDL_STATE_DIR": str(state_dir)}
+
+
+def _directory_option() -> tuple[str, ...]:
+    """The daemon stands in the root directory, so that it keeps no file system busy, and still reads our ffdl.toml."""
+    from ffdl_batch.config.load import directory_file
+
+    found = directory_file()
+    return ("--directory", str(found.parent)) if found else ()
 
 
 def _refuse_foreign(place: SocketPlace) -> None:

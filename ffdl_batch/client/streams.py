@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
-from ffdl_batch.client.errors import DaemonUnreachable, RequestRefused
+from ffdl_batch.client.errors import DaemonUnreachable, RequestRefused, WaitTimedOut
 from ffdl_batch.client.wire import STREAM_SILENCE_S, Request, Wire
 from ffdl_batch.domain.codec import CodecError, from_plain
+from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.views import EventView, LogLine, Problem
 
 LONG_POLL_S = 30
@@ -68,12 +70,19 @@ def iterate_logs(wire: Wire, query: LogQuery, sleep: Callable[[float], None] = t
         return
 
 
-def iterate_events(wire: Wire, job_id: str, *, follow: bool, after: int = 0) -> Iterator[EventView]:
-    """Changes of state after number `after`, in order; with `follow` until the job has ended."""
+def iterate_events(
+    wire: Wire, job_id: str, *, follow: bool, after: int = 0, timeout_s: float | None = None
+) -> Iterator[EventView]:
+    """Changes of state after number `after`, in order; with `follow` until the job has ended.
+
+    Raises :class:`WaitTimedOut` where `timeout_s` seconds are over, nothing is new and the job goes on.
+    """
     terminal = False
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
     while True:
+        left = LONG_POLL_S if deadline is None else max(0.0, min(LONG_POLL_S, deadline - time.monotonic()))
         # One more look, without waiting, after the end: its last event may have come after the answer was put together.
-        wait_s = LONG_POLL_S if follow and not terminal else 0
+        wait_s = math.ceil(left) if follow and not terminal else 0
         path = f"/api/v1/jobs/{job_id}/events?after={after}&wait_s={wait_s}"
         reply = wire.ask(Request("GET", path, job_id=job_id, timeout_s=wait_s + _POLL_MARGIN_S))
         events = [_event(plain) for plain in reply.get("events", ())]
@@ -83,6 +92,9 @@ def iterate_events(wire: Wire, job_id: str, *, follow: bool, after: int = 0) -> 
         terminal = bool(reply.get("terminal"))
         if not follow or (terminal and (not events or wait_s == 0)):
             return
+        if not (events or terminal) and deadline is not None and time.monotonic() >= deadline:
+            message = f"nothing happened to {job_id} in time; it goes on"
+            raise WaitTimedOut(Problem("000", message, int(ExitCode.TIMEOUT)))
 
 
 def _decode(raw: bytes) -> LogLine:

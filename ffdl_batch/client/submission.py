@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ffdl_batch.client.errors import InputUnusable
 from ffdl_batch.client.export import ExportError, select_variables
 from ffdl_batch.client.manifest import ManifestText
 from ffdl_batch.domain.exit_codes import ExitCode
-from ffdl_batch.domain.views import Submission
+from ffdl_batch.domain.findings import Finding
+from ffdl_batch.domain.views import Problem, Submission
 
 OptionValue = str | int | float | bool | None
+_OPTION = re.compile(r"(?<![\w-])--([a-z][a-z-]*)", re.ASCII)
 MAX_PER_REQUEST = 100
 MAX_REQUEST_BYTES = 8 << 20
 
@@ -46,6 +49,30 @@ def wanted_from_keywords(backend: str, strict: bool, keywords: Mapping[str, Opti
     if "export" in options:  # the names alone: values may be secret and travel in `environ`
         options["export"] = ",".join(sorted(exported))
     return Wanted(options, {}, exported, backend, strict)
+
+
+def in_keywords(problem: Problem) -> Problem:
+    """A refusal of options in Python's words: the daemon names them as the command line does."""
+    if not any(_is_option(finding) for finding in problem.findings):
+        return problem
+    return replace(
+        problem,
+        message=_pythonic(problem.message),
+        findings=tuple(
+            replace(finding, path=_pythonic(finding.path or ""), message=_pythonic(finding.message),
+                    cure=finding.cure and _pythonic(finding.cure))
+            if _is_option(finding) else finding
+            for finding in problem.findings
+        ),
+    )  # fmt: skip
+
+
+def _is_option(finding: Finding) -> bool:
+    return finding.file is None and (finding.path or "").startswith("--")
+
+
+def _pythonic(text: str) -> str:
+    return _OPTION.sub(lambda match: match[1].replace("-", "_"), text)
 
 
 def build_submission(manifest: ManifestText, digest: str, wanted: Wanted) -> Submission:

@@ -3,22 +3,21 @@
 Later wins: ``/etc/ffdl/site.toml``, ``/etc/xdg/ffdl/config.toml``, ``$XDG_CONFIG_HOME/ffdl/config.toml``,
 ``./ffdl.toml``, ``$FFDL_CONFIG`` (a file), then ``FFDL_<KEY>`` variables (an empty one counts as
 unset). An unknown key is an error that names the file: a misspelt setting that is silently ignored costs a night.
+
+Every command that talks to the daemon comes through here: what only some configurations need is imported late.
 """
 
 from __future__ import annotations
 
-import difflib
 import os
 import pwd
-import tomllib
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from ffdl_batch.config.settings import FrameworkImages, Settings, builtin_frameworks
-from ffdl_batch.domain.quantity import parse_size
-from ffdl_batch.domain.spec import NetworkLevel
+from ffdl_batch.domain.network_level import NetworkLevel
 
 _PATHS = ("state_dir", "jobs_dir")
 _TEXTS = ("backend", "database_url", "default_memory")
@@ -55,9 +54,10 @@ def _files(cwd: Path | None, env: Mapping[str, str]) -> list[Path]:
         Path("/etc/ffdl/site.toml"),
         Path("/etc/xdg/ffdl/config.toml"),
         user / "ffdl" / "config.toml",
-        (cwd or Path.cwd()) / "ffdl.toml",
     ]
     found = [path for path in candidates if path.is_file()]
+    if (own := directory_file(cwd)) is not None:
+        found.append(own)
     if env.get("FFDL_CONFIG"):
         named = Path(env["FFDL_CONFIG"])
         if not named.is_file():
@@ -66,7 +66,18 @@ def _files(cwd: Path | None, env: Mapping[str, str]) -> list[Path]:
     return found
 
 
+def directory_file(cwd: Path | None = None) -> Path | None:
+    """The ``ffdl.toml`` of the working directory; None where there is none, or the directory is gone or closed."""
+    try:
+        path = (cwd or Path.cwd()) / "ffdl.toml"
+        return path if path.is_file() else None
+    except (FileNotFoundError, PermissionError):
+        return None
+
+
 def _read(path: Path) -> dict[str, Any]:
+    import tomllib
+
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -79,6 +90,8 @@ def _read(path: Path) -> dict[str, Any]:
     known = _known()
     for key in table:
         if key not in known:
+            import difflib
+
             near = difflib.get_close_matches(key, known, n=1)
             raise ConfigError(f"{path}: unknown key {key!r}" + (f"; did you mean {near[0]}?" if near else ""))
     return table
@@ -166,6 +179,8 @@ def _check(key: str, value: Any, origin: str, home: Path) -> Any:
 
 
 def _check_size(value: str, origin: str) -> None:
+    from ffdl_batch.domain.quantity import parse_size
+
     try:
         parse_size(value)
     except ValueError as error:

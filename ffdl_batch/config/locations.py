@@ -23,7 +23,7 @@ import re
 import socket
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
@@ -76,7 +76,10 @@ class Holder(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DaemonLock:
-    """The lock file's content. `start_ticks` is field 22 of ``/proc/<pid>/stat`` (proc(5)), clock ticks since boot."""
+    """The lock file's content. `start_ticks` is field 22 of ``/proc/<pid>/stat`` (proc(5)), clock ticks since boot.
+
+    `settings` are the digests of :mod:`ffdl_batch.config.fingerprint` ({} = a release that wrote none).
+    """
 
     host: str
     pid: int
@@ -85,6 +88,7 @@ class DaemonLock:
     socket: str
     version: str = ""
     started_at: float = 0.0
+    settings: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

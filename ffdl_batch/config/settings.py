@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ffdl_batch.domain.spec import NetworkLevel
+from ffdl_batch.domain.network_level import NetworkLevel
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,18 +76,29 @@ class Settings:
         """``[backend.<name>]``."""
         return self.backends.get(name, {})
 
+    def effective_backend(self, environ: Mapping[str, str]) -> tuple[str, str]:
+        """The backend of jobs that name none, and why it is that ("" = it was configured)."""
+        if self.backend:
+            return self.backend, ""
+        places = environ.get("PATH", os.defpath).split(os.pathsep)
+        found = any(os.access(Path(place, "sbatch"), os.X_OK) for place in places if place)
+        return ("slurm", "sbatch is on the PATH") if found else ("local", "no sbatch on the PATH")
+
     def explain(self) -> tuple[tuple[str, str, str], ...]:
-        """(key, value, where it came from) of every setting, sorted by key; for `ffdl config`."""
+        """(key, value, where it came from) of every setting of the core, sorted by key; for `ffdl config`."""
         values: dict[str, object] = {
             name: getattr(self, name) for name in self.__dataclass_fields__ if name not in ("origins", "backends")
         }
         values["database"] = self.database
         for adapter, table in self.backends.items():
             values.update({f"backend.{adapter}.{key}": value for key, value in table.items()})
-        return tuple((key, _shown(value), self.origins.get(key, "default")) for key, value in sorted(values.items()))
+        return tuple((key, shown(value), self.origins.get(key, "default")) for key, value in sorted(values.items()))
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """A setting's value as text on one line, truth values as TOML writes them."""
+    if isinstance(value, bool):
+        return str(value).lower()
     if isinstance(value, Mapping):
         return ", ".join(sorted(value)) or "none"
     if isinstance(value, tuple):

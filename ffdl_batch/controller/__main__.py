@@ -1,4 +1,4 @@
-"""``ffdl-controller``: head, node, isolate, probe-isolation. Started by batch scripts, not by people."""
+"""``ffdl-controller``: head, node, pay, isolate, probe-isolation. Started by batch scripts, not by people."""
 
 from __future__ import annotations
 
@@ -21,7 +21,11 @@ def main(arguments: Optional[List[str]] = None) -> int:
         return _isolate(argv[1:])
     parser = argparse.ArgumentParser(prog="ffdl-controller", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    for name, text in (("head", "execute an attempt"), ("node", "run the learners of one node")):
+    for name, text in (
+        ("head", "execute an attempt"),
+        ("node", "run the learners of one node"),
+        ("pay", "store what an attempt that has ended could not store"),
+    ):
         command = commands.add_parser(name, help=text)
         command.add_argument("--launch", required=True, help="the launch file")
         if name == "node":
@@ -37,6 +41,8 @@ def main(arguments: Optional[List[str]] = None) -> int:
         sys.stderr.write(f"ffdl-controller: {path}: {error}\n")
         return EXIT_BAD_LAUNCH_FILE
     try:
+        if options.command == "pay":
+            return _pay(launch)
         return _head(launch, path) if options.command == "head" else _node(launch, path, options.rank)
     except LaunchFileError as error:
         sys.stderr.write(f"ffdl-controller: {error}\n")
@@ -68,6 +74,12 @@ def _node(launch: LaunchFile, path: str, rank: Optional[int]) -> int:
     if not 0 <= rank < launch.nodes:
         raise LaunchFileError(f"node rank {rank} is not one of the {launch.nodes} nodes of this attempt")
     return run_node(launch, path, rank)
+
+
+def _pay(launch: LaunchFile) -> int:
+    from ffdl_batch.controller.pay import pay
+
+    return pay(launch)
 
 
 def _isolate(argv: List[str]) -> int:

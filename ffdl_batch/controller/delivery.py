@@ -7,7 +7,7 @@ process id that it noted, and stops on each branch at the first process that has
 
 from __future__ import annotations
 
-from typing import List, Mapping
+from typing import Collection, List, Mapping
 
 from ffdl_batch.controller.processes import Process, all_processes, catches, descendants, send, status_field
 
@@ -22,14 +22,17 @@ def learner_root(main: int, inner_pid: str, table: Mapping[int, Process]) -> int
     return main
 
 
-def catching(root: int, number: int, table: Mapping[int, Process]) -> List[int]:
-    """On each branch below and with `root`, the first process that catches the signal."""
+def catching(root: int, number: int, table: Mapping[int, Process], told: Collection[int] = ()) -> List[int]:
+    """On each branch below and with `root`, the first process that catches the signal; none below one that was `told`
+    before."""
     children = {}  # type: dict[int, list[int]]
     for process in table.values():
         children.setdefault(process.parent, []).append(process.pid)
     found, waiting = [], [root]
     while waiting:
         pid = waiting.pop()
+        if pid in told:
+            continue
         if catches(pid, number):
             found.append(pid)
         else:
@@ -37,7 +40,12 @@ def catching(root: int, number: int, table: Mapping[int, Process]) -> List[int]:
     return sorted(found)
 
 
-def deliver(main: int, inner_pid: str, number: int) -> List[int]:
-    """Signal the learner whose main process is `main`; the processes that got it (none: nobody catches it)."""
+def deliver(main: int, inner_pid: str, number: int, told: Collection[int] = ()) -> List[int]:
+    """Signal the learner whose main process is `main`; the processes that got it (none: nobody catches it).
+
+    Nobody gets it before the user's command was reached (`inner_pid` ""): what catches it then is a container runtime.
+    """
+    if not inner_pid:
+        return []
     table = all_processes()
-    return [pid for pid in catching(learner_root(main, inner_pid, table), number, table) if send(pid, number)]
+    return [pid for pid in catching(learner_root(main, inner_pid, table), number, table, told) if send(pid, number)]

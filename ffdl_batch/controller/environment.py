@@ -10,29 +10,11 @@ travel in EXPORTS_VARIABLE as text that the learner's own bash evaluates.
 from __future__ import annotations
 
 import json
-import re
 from typing import Dict, Mapping, Sequence, Tuple
 
 from ffdl_batch.domain.launch import EXPORTS_VARIABLE
+from ffdl_batch.domain.variables import RUNTIME_PREFIXES, why_refused
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
-RUNTIME_PREFIXES = ("APPTAINER", "SINGULARITY")
-READ_ONLY = frozenset(
-    {
-        "BASHOPTS",
-        "BASH_VERSINFO",
-        "EUID",
-        "GID",
-        "PPID",
-        "SHELLOPTS",
-        "UID",
-        "BASHPID",
-        "FUNCNAME",
-        "GROUPS",
-        "DIRSTACK",
-    }
-)
-"""bash does not let a program set these (bash(1)), nor does Apptainer's interpreter."""
 _ALTERED = frozenset(
     {"HOME", "PATH", "PREPEND_PATH", "APPEND_PATH", "LD_LIBRARY_PATH", "PREPEND_LD_LIBRARY_PATH"}
     | {"APPEND_LD_LIBRARY_PATH", "PS1", "PROMPT_COMMAND", "PWD", "OLDPWD", "IFS", "OPTIND", "LANG", "SHLVL", "_"}
@@ -76,12 +58,9 @@ def merge(contract: Mapping[str, str], user: Mapping[str, str], protected: Seque
 
 def check_variable(name: str, value: str) -> None:
     """Refuse what no process can be given."""
-    if not _NAME.fullmatch(name):
-        raise EnvironmentRefused(f"{name[:60]!r} is no name for a variable; use letters, digits and _")
-    if name in READ_ONLY:
-        raise EnvironmentRefused(f"{name} belongs to the shell and cannot be set; leave it out")
-    if name.startswith(RUNTIME_PREFIXES):
-        raise EnvironmentRefused(f"{name} is a setting of the container runtime and is never passed on; leave it out")
+    refused = why_refused(name)
+    if refused:
+        raise EnvironmentRefused(refused)
     if "\0" in value:
         raise EnvironmentRefused(f"{name} holds a NUL character, which no environment can carry")
 

@@ -7,15 +7,21 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from typing import Dict, List, Optional, Tuple
 
+from ffdl_batch.controller.answers import endings_of_run
 from ffdl_batch.controller.claim import Claim, claim_attempt
+from ffdl_batch.controller.continuing import Arrangement, Chain
+from ffdl_batch.controller.control import CANCEL, HALT, RUN
 from ffdl_batch.controller.files import create_empty, read_cell, write_cell, write_text
 from ffdl_batch.controller.journal import Journal
+from ffdl_batch.controller.limit import TimeLimit, deadline
 from ffdl_batch.controller.location import controller_path, own_argv
 from ffdl_batch.controller.log_tail import tail
-from ffdl_batch.controller.orphans import end_learners, living_controller, mark
+from ffdl_batch.controller.orphans import end_learners, living_controller, mark, unreported_ends
 from ffdl_batch.controller.outcome import Conclusion, conclude, exit_status, may_run_again
+from ffdl_batch.controller.phases import PhaseFiles
 from ffdl_batch.controller.processes import (
     FORWARDED,
     hold_signals,
@@ -26,8 +32,10 @@ from ffdl_batch.controller.processes import (
     send,
 )
 from ffdl_batch.controller.siblings import read_events
+from ffdl_batch.controller.waiting import await_earlier, earlier_attempts, has_ended, pay_debts, tell_newer
 from ffdl_batch.domain.codec import CodecError, from_plain, to_plain
-from ffdl_batch.domain.events import HEAD, Event, EventKind, FinalRecord, Outcome, Phase, merge, node_source
+from ffdl_batch.domain.continuation import Interruption
+from ffdl_batch.domain.events import HEAD, Event, EventKind, FinalRecord, GoesOn, Outcome, Phase, merge, node_source
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.launch import LaunchFile, fill
 
@@ -35,6 +43,8 @@ EXIT_CLAIMED_BY_ANOTHER = 73
 """The attempt is another head's; nothing was written and nothing started (sysexits.h EX_CANTCREAT)."""
 FINAL_RETRY_S = 20.0
 TICK_S = 0.5
+REQUEUED_WAIT_S = 120.0
+"""How long a head that had its job requeued waits for the scheduler to end it."""
 
 
 def run_head(launch: LaunchFile, launch_path: str) -> int:
@@ -50,7 +60,7 @@ def run_head(launch: LaunchFile, launch_path: str) -> int:
     earlier = read_final(attempt)
     if earlier is not None and not may_run_again(earlier):
         return exit_status(earlier)
-    return Head(launch, launch_path, native_id, claim).run()
+    return Head(launch, launch_path, native_id, claim, earlier).run()
 
 
 def read_final(attempt: AttemptDir) -> Optional[FinalRecord]:
@@ -70,17 +80,28 @@ class DirectoryRefused(Exception):
         self.code = code
 
 
-class Head:
-    """One run of the head."""
+class EndedEarly(Exception):
+    """The attempt ends before its learners have started: how."""
 
-    def __init__(self, launch: LaunchFile, launch_path: str, native_id: str, claim: Claim) -> None:
-        self.launch, self.launch_path, self.native_id = launch, launch_path, native_id
+    def __init__(self, conclusion: Conclusion) -> None:
+        super().__init__(conclusion.message)
+        self.conclusion = conclusion
+
+
+class Head:
+    """One run of the head. `earlier` is the final record of the run before, where there is one."""
+
+    def __init__(
+        self, launch: LaunchFile, launch_path: str, native_id: str, claim: Claim, earlier: Optional[FinalRecord] = None
+    ) -> None:
+        self.launch, self.launch_path, self.native_id, self.claim = launch, launch_path, native_id, claim
         self.attempt = AttemptDir(launch.attempt_dir)
         self.restart = _restart_count(launch, claim)
+        self.chain = Chain(launch, native_id, earlier)
         self.terminated = False
         self.node_pid = 0
-        self._started = time.monotonic()
-        self._told = ""
+        self._started_at = time.time()
+        self._limit = TimeLimit(launch)
 
     def run(self) -> int:
         """From the claim to the final record."""
@@ -91,15 +112,39 @@ class Head:
         journal.append(EventKind.STARTED, **identity(os.getpid()))
         journal.load_ballast()
         try:
-            self._execute()
-            conclusion = conclude(self.launch, self._events(), self.terminated)
+            if not self.chain.is_continued:
+                self._execute()
+            conclusion = self._conclude(self.terminated)
+        except EndedEarly as early:
+            conclusion = early.conclusion
         except Exception as error:  # noqa: BLE001 - whatever went wrong, the record must say so
             conclusion = self._own_failure(journal, error)
-        final = self._record(conclusion)
+        self._limit.note()
+        arranged = self.chain.arrange(conclusion, self._gpu_seconds(), self._length_s())
+        if arranged.goes_on is not GoesOn.NO:
+            journal.append(
+                EventKind.CONTINUED, attempt=arranged.attempt, by=arranged.goes_on.value, message=arranged.message
+            )
+        final = self._record(conclusion, arranged)
         self._write_final(final, journal)
         journal.append(EventKind.FINAL, outcome=final.outcome.value)
+        if arranged.goes_on is GoesOn.REQUEUE:
+            final = self._requeue(final, journal)
         journal.close()
         return exit_status(final)
+
+    def _requeue(self, final: FinalRecord, journal: Journal) -> FinalRecord:
+        """Have the scheduler start this attempt anew, and wait for it to end us; the record where it will not."""
+        failed = self.chain.requeue()
+        if failed:
+            final = replace(final, goes_on=GoesOn.PLATFORM, message=f"{final.message}; {failed}")
+            journal.append(EventKind.CONTINUED, attempt=self.launch.attempt + 1, by=final.goes_on.value, message=failed)
+            self._write_final(final, journal)
+            return final
+        end = time.monotonic() + REQUEUED_WAIT_S
+        while time.monotonic() < end and next_signal(TICK_S) not in (signal.SIGTERM, signal.SIGINT):
+            continue
+        return final
 
     def _own_failure(self, journal: Journal, error: Exception) -> Conclusion:
         code, message = "S101", f"the head controller failed on {os.uname().nodename}: {type(error).__name__}: {error}"
@@ -107,23 +152,44 @@ class Head:
             code, message = error.code, str(error)
         sys.stderr.write(f"ffdl-controller: {message}\n")
         journal.append(EventKind.FAULT, code=code, message=message)
-        told = conclude(self.launch, self._events(), self.terminated)
+        told = self._conclude(self.terminated)
         if told.outcome is Outcome.COMPLETED:
             return told
-        return Conclusion(Outcome.FAILED, False, error_code=code, message=message)
+        return Conclusion(Outcome.FAILED, False, error_code=code, message=message, checkpoint=told.checkpoint)
+
+    def _conclude(self, terminated: bool) -> Conclusion:
+        # A drill plays the time limit at any moment, so how far the real one is says nothing.
+        limit = None if self.chain.drill == "timeout" else deadline(self.launch, os.environ, self._started_at)
+        return conclude(self.launch, self._events(), terminated or self.chain.wish == CANCEL, limit)
 
     # -------------------------------------------------------------------------------------- preparation
 
     def _execute(self) -> None:
         adopted = 0 if self.launch.step else living_controller(self._node_events(0))
         if not adopted:
-            told = conclude(self.launch, self._events(), terminated=False)
-            if told.stored and told.outcome is not Outcome.CANCELLED:
+            told = self._conclude(terminated=False)
+            interrupted = told.interruption not in ("", Interruption.HALT.value)
+            if told.stored and told.outcome is not Outcome.CANCELLED and not interrupted:
                 return
             self._prepare()
+            self._await_earlier()
         self._follow(adopted)
         if not self.launch.step:
             end_learners(self._node_events(0), mark(self.launch.token, 0))
+        if self._only_storing_is_left():
+            self._follow(0)
+
+    def _only_storing_is_left(self) -> bool:
+        """Whether a node controller died although every learner had ended of itself: new ones store, and start none."""
+        done = endings_of_run(self._events())
+        ended = {n for n, e in done.items() if not (e.fields.get("asked") or e.fields.get("ended_by"))}
+        died, learners = False, range(1, self.launch.learners + 1)
+        for rank in range(self.launch.nodes):
+            events = self._node_events(rank)
+            died = died or not has_ended(events)
+            seats = [n for n in learners if (n - 1) // self.launch.learners_per_node == rank]
+            ended |= set(unreported_ends(events, PhaseFiles(self.attempt.state), seats))
+        return died and not self.terminated and len(ended) == self.launch.learners
 
     def _prepare(self) -> None:
         """Everything that node controllers and readers on other nodes expect to be there."""
@@ -139,6 +205,25 @@ class Head:
             path = os.path.join(self.attempt.state, name)
             if os.path.lexists(path):
                 os.unlink(path)
+
+    def _await_earlier(self) -> None:
+        """Until nothing of older attempts and runs can write any more; what they owe is stored first."""
+        older = earlier_attempts(self.launch)
+        tell_newer(older, self.launch.attempt)
+        await_earlier([*older, *([self.launch] if self.claim.run > 1 else [])], self.attempt, self._pause)
+        pay_debts(older, self._pause)
+
+    def _pause(self, wait_s: float) -> None:
+        """Wait before the learners have started; raises EndedEarly when they are not to start any more."""
+        number = next_signal(wait_s)
+        self._limit.look()
+        wish = self.chain.wish
+        if number in (signal.SIGTERM, signal.SIGINT) or wish == CANCEL:
+            self.terminated = True
+            raise EndedEarly(Conclusion(Outcome.CANCELLED, False, message="ended from outside before it started"))
+        if wish == HALT:
+            why = Interruption.HALT.value
+            raise EndedEarly(Conclusion(Outcome.HALTED, False, message="halted before it started", interruption=why))
 
     def _make(self, directory: str) -> None:
         try:
@@ -178,7 +263,7 @@ class Head:
             # One for the batch script alone (sbatch's --signal=B:...) is meant for the training; srun passes it on.
             elif number in FORWARDED:
                 send(process.pid if process else adopted, number)
-            self._enforce_limit()
+            self._limit.look()
 
     def _start_step(self) -> "subprocess.Popen[bytes]":
         if self.launch.step:
@@ -193,19 +278,8 @@ class Head:
             argv = [fill(part, values) for part in self.launch.step]
         else:
             argv = [*own_argv(), "node", "--launch", self.launch_path, "--rank", "0"]
-        return subprocess.Popen(argv, stdin=subprocess.DEVNULL, preexec_fn=release_signals)  # noqa: PLW1509 - no threads here
-
-    def _enforce_limit(self) -> None:
-        """Where no scheduler does it: ask for a checkpoint before the limit, end the learners at it."""
-        limit = self.launch.limits.time_s
-        if limit is None:
-            return
-        lead = min(self.launch.limits.grace_s, limit // 2)
-        spent = time.monotonic() - self._started
-        what = "stop" if spent >= limit else "halt" if spent >= limit - lead else ""
-        if what and what != self._told and (read_cell(self.attempt.stop) or {}).get("what") != "stop":
-            write_cell(self.attempt.stop, {"what": what, "reason": "time", "at": time.time()})
-            self._told = what
+        env = {**os.environ, RUN: str(self.claim.run)}
+        return subprocess.Popen(argv, stdin=subprocess.DEVNULL, env=env, preexec_fn=release_signals)  # noqa: PLW1509
 
     # --------------------------------------------------------------------------------------- last words
 
@@ -215,7 +289,16 @@ class Head:
     def _events(self) -> List[Event]:
         return merge(self._node_events(rank) for rank in range(self.launch.nodes))
 
-    def _record(self, conclusion: Conclusion) -> FinalRecord:
+    def _gpu_seconds(self) -> float:
+        """GPU time of this run: the GPUs are held from its first moment to its last, as schedulers charge them."""
+        succession = self.launch.succession
+        return succession.gpus * self._limit.used_s if succession else 0.0
+
+    def _length_s(self) -> Optional[float]:
+        end = deadline(self.launch, os.environ, self._started_at)
+        return None if end is None else end - self._started_at
+
+    def _record(self, conclusion: Conclusion, arranged: Arrangement) -> FinalRecord:
         lines: Tuple[str, ...] = ()
         if conclusion.learner_id:
             try:
@@ -229,10 +312,15 @@ class Head:
             stored=conclusion.stored,
             exit_code=conclusion.exit_code,
             exit_signal=conclusion.exit_signal,
-            error_code=conclusion.error_code,
-            message=conclusion.message,
+            error_code=arranged.error_code or conclusion.error_code,
+            message=arranged.message or conclusion.message,
             log_tail=lines,
             restart=self.restart,
+            interruption=arranged.interruption,
+            checkpoint=conclusion.checkpoint,
+            goes_on=arranged.goes_on,
+            spent=arranged.spent,
+            gpu_seconds=self._gpu_seconds(),
         )
 
     def _write_final(self, final: FinalRecord, journal: Journal) -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
 from dataclasses import dataclass, field
-from typing import Dict, List, Mapping, Optional, Sequence
+from typing import Dict, List, Mapping, Optional, Sequence, Set
 
 from ffdl_batch.controller.delivery import catching, deliver, learner_root
 from ffdl_batch.controller.files import read_text
@@ -19,7 +18,10 @@ from ffdl_batch.controller.processes import (
     send_group,
     session_members,
 )
+from ffdl_batch.controller.running_time import RunningTime
 
+ANSWER_S = 1.0
+"""How long a learner's shell may go on when the program that caught TERM has ended."""
 REST_S = 1.0
 """How long background processes may take to end after TERM once the learner's main process has ended."""
 
@@ -34,17 +36,21 @@ class Start:
     working_dir: str
     log: str
     began: str
+    ended: str
 
 
 @dataclass(frozen=True)
 class Ending:
-    """How a learner ended. `returncode` is negative for a signal, None where it could not be started."""
+    """How a learner ended. `returncode` is negative for a signal, None where it could not be started. `asked` is the
+    reason for which it had been asked for a checkpoint, `signalled`: somebody in it caught the signal."""
 
     learner_id: int
     returncode: Optional[int]
     began: bool
     out_of_memory: bool = False
     ended_by: str = ""
+    asked: str = ""
+    signalled: bool = False
     detail: str = ""
     code: str = ""
 
@@ -56,23 +62,28 @@ class Ending:
 
 @dataclass
 class Learner:
-    """A started learner."""
+    """A started learner. Times are of `clock`."""
 
     start: Start
     process: "subprocess.Popen[bytes]"
     counters: OomCounters
+    clock: RunningTime
     asked: str = ""
+    told: Set[int] = field(default_factory=set)
     ended_by: str = ""
+    by_term: bool = False
     graceful: List[int] = field(default_factory=list)
     kill_at: Optional[float] = None
+    group_at: Optional[float] = None
     group_told: bool = False
     rest_until: Optional[float] = None
 
     @classmethod
-    def spawn(cls, start: Start) -> "Learner":
+    def spawn(cls, start: Start, clock: RunningTime) -> "Learner":
         """Start it in a session of its own, output appended to its log. Raises OSError (argv[0] missing, …)."""
-        if os.path.lexists(start.began):
-            os.unlink(start.began)
+        for left in (start.began, start.ended):
+            if os.path.lexists(left):
+                os.unlink(left)
         log = os.open(start.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
         try:
             counters = read_counters()
@@ -88,33 +99,48 @@ class Learner:
             )
         finally:
             os.close(log)
-        return cls(start, process, counters)
+        return cls(start, process, counters, clock)
 
     @property
     def pid(self) -> int:
         """Main process; also the id of its session and group."""
         return self.process.pid
 
-    def request_checkpoint(self, number: int, reason: str) -> List[int]:
-        """Signal whoever in the learner catches the signal; nobody may. An exit with 0 is the answer to `reason`."""
-        self.asked = self.asked or reason
-        return deliver(self.pid, self._inner_pid(), number)
+    def request_checkpoint(self, number: int, reason: str) -> bool:
+        """Signal whoever in the learner catches the signal and did not get it before; whether anybody ever did.
+
+        To be asked again and again: a program that is still starting up catches nothing yet.
+        """
+        self.asked = reason
+        self.told.update(deliver(self.pid, self._inner_pid(), number, self.told))
+        return bool(self.told)
+
+    def request_by_term(self, reason: str, kill_at: float) -> None:
+        """TERM to the user's processes that catch it, where the checkpoint signal would reach nobody.
+
+        An exit with 0 is their answer then, as it is to the checkpoint signal.
+        """
+        table, inner = all_processes(), self._inner_pid()
+        if inner and catching(learner_root(self.pid, inner, table), signal.SIGTERM, table):
+            self.terminate(reason, kill_at)
+            self.by_term = bool(self.graceful)
 
     def pass_on(self, number: int) -> None:
         """A signal that the user asked for, to whoever in the learner catches it. It asks for nothing of ours."""
         deliver(self.pid, self._inner_pid(), number)
 
-    def terminate(self, reason: str, wait_s: float) -> None:
-        """Begin to end it: TERM, and KILL after `wait_s` seconds. The first reason stays.
+    def terminate(self, reason: str, kill_at: float) -> None:
+        """Begin to end it: TERM, and KILL at `kill_at`; the earliest counts. The first reason stays.
 
         Where processes of the user's catch TERM, they alone get it first: the shell above them would die at once
         and, in a container, take them with it before they have saved anything.
         """
         if self.kill_at is not None:
+            self.kill_at = min(self.kill_at, kill_at)
             return
         if not self.ended_by:
             self.ended_by = reason
-        self.kill_at = time.monotonic() + wait_s
+        self.kill_at = kill_at
         table = all_processes()
         root = learner_root(self.pid, self._inner_pid(), table)
         self.graceful = [p for p in catching(root, signal.SIGTERM, table) if send(p, signal.SIGTERM)]
@@ -132,21 +158,29 @@ class Learner:
         if returncode is None or self._rest_lives():
             return None
         after = read_counters()
+        answered = self.by_term and returncode == 0
         return Ending(
             self.start.learner_id,
             returncode,
             began=os.path.exists(self.start.began),
             out_of_memory=was_out_of_memory(self.counters, after, returncode),
-            ended_by=self.ended_by or (self.asked if returncode == 0 else ""),
+            ended_by="" if answered else self.ended_by,
+            asked=self.asked,
+            signalled=bool(self.told) or self.by_term,
         )
 
     def _press(self, main_lives: bool) -> None:
-        if self.kill_at is not None and time.monotonic() >= self.kill_at:
+        if self.kill_at is not None and self.clock.now() >= self.kill_at:
             for pid in session_members(self.pid, all_processes()):
                 send(pid, signal.SIGKILL)
         elif not self.group_told and main_lives:
             table = all_processes()
-            if not any(pid in table for pid in self.graceful):
+            if any(pid in table for pid in self.graceful):
+                return
+            # A shell whose program has answered TERM ends by itself a moment later; its status is the answer.
+            if self.group_at is None:
+                self.group_at = self.clock.now() + (ANSWER_S if self.by_term else 0.0)
+            if self.clock.now() >= self.group_at:
                 self.group_told = send_group(self.pid, signal.SIGTERM)
 
     def _rest_lives(self) -> bool:
@@ -154,7 +188,7 @@ class Learner:
         rest = session_members(self.pid, all_processes())
         if not rest:
             return False
-        now = time.monotonic()
+        now = self.clock.now()
         if self.rest_until is None:
             self.rest_until = max(now + REST_S, self.kill_at or 0.0)
             number = signal.SIGTERM

@@ -6,14 +6,25 @@ import os
 import shutil
 import signal
 import sys
+import time
 from typing import Callable, Dict, Optional
 
+from ffdl_batch.controller.checkpoints import CheckpointRecord
+from ffdl_batch.controller.control import CANCEL
 from ffdl_batch.controller.files import create_empty, make_private
 from ffdl_batch.controller.journal import Journal
 from ffdl_batch.controller.model import ModelRefused, unpack
-from ffdl_batch.controller.orphans import end_controller, end_learners, living_controller, mark
+from ffdl_batch.controller.orphans import (
+    end_controller,
+    end_learners,
+    living_controller,
+    mark,
+    marked_sessions,
+    unreported_ends,
+)
 from ffdl_batch.controller.phases import PhaseFiles
-from ffdl_batch.controller.processes import hold_signals, identity, next_signal
+from ffdl_batch.controller.processes import all_processes, descendants, hold_signals, identity, next_signal
+from ffdl_batch.controller.requests import HALT, STORE_SHARE, TERM, TIME, WARNED
 from ffdl_batch.controller.seats import Seats
 from ffdl_batch.controller.siblings import Siblings, tell_others
 from ffdl_batch.controller.storing import store_logs, store_results
@@ -35,6 +46,10 @@ class PhaseFailed(Exception):
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
         self.code = code
+
+
+class OutOfTime(Exception):
+    """Storing has to end because the scheduler's KILL is near; what is missing is owed."""
 
 
 class Ended(Exception):
@@ -59,7 +74,9 @@ def run_node(launch: LaunchFile, launch_path: str, node_rank: int) -> int:
     journal.load_ballast()
     try:
         end_learners(journal.earlier, mark(launch.token, node_rank))
-        return Node(launch, launch_path, node_rank, journal).run()
+        node = Node(launch, launch_path, node_rank, journal)
+        node.report_found()
+        return node.run()
     except Fenced as fence:
         journal.append(EventKind.FAULT, code="S106", message=f"the learners were killed: {fence}")
         return EXIT_FENCED
@@ -67,7 +84,15 @@ def run_node(launch: LaunchFile, launch_path: str, node_rank: int) -> int:
         journal.append(EventKind.FAULT, code="S105", message=f"node {node_rank} on {os.uname().nodename}: {error}")
         return EXIT_PLATFORM
     finally:
+        _say_ended(launch, node_rank, journal)
         journal.close()
+
+
+def _say_ended(launch: LaunchFile, node_rank: int, journal: Journal) -> None:
+    """The last event, where it is true: a newer attempt relies on it."""
+    own = [pid for pid in descendants(os.getpid(), all_processes()) if pid != os.getpid()]
+    if not own and not marked_sessions(mark(launch.token, node_rank)):
+        journal.append(EventKind.ENDED)
 
 
 class Node:
@@ -80,6 +105,22 @@ class Node:
         self.seats = Seats(launch, launch_path, node_rank)
         self.siblings = Siblings(launch, node_rank)
         self.watch = Watch(launch, node_rank, self.seats.learner_ids)
+        self._terminated_at: Optional[float] = None
+        self._looked_at = 0.0
+
+    def report_found(self) -> None:
+        """Learners whose end an earlier controller did not live to see."""
+        for number, status in unreported_ends(self.journal.earlier, self.phases, self.seats.learner_ids).items():
+            self.journal.append(
+                EventKind.LEARNER_ENDED,
+                learner_id=number,
+                exit_code=status,
+                out_of_memory=False,
+                began=True,
+                ended_by="",
+                asked="",
+                signalled=False,
+            )
 
     def run(self) -> int:
         """All phases in order."""
@@ -102,6 +143,7 @@ class Node:
             stored = self._store()
             return status or (0 if stored else EXIT_PLATFORM)
         finally:
+            self.watch.finish()
             shutil.rmtree(self.seats.scratch, ignore_errors=True)
 
     def _prepare(self) -> None:
@@ -131,21 +173,47 @@ class Node:
             if status is not None:
                 raise Ended("stop", f"{phase.value} failed on the first node")
             self._take_signals(0.2)
-            self.watch.look()
-            if self.watch.fenced:
-                raise Fenced(self.watch.fenced)
-            if self.watch.stop.get("what") == "stop":
-                reason = str(self.watch.stop.get("reason"))
-                raise Ended(reason, f"told to end before the learners started: {reason}")
+            self._look()
+
+    def _go_on_loading(self) -> None:
+        """Between two pieces of what is loaded: whether it still has a purpose. Raises Ended, Fenced."""
+        self._take_signals(0.0)
+        if time.monotonic() - self._looked_at >= 1.0:
+            self._look()
+
+    def _look(self) -> None:
+        """The cells, before the learners have started. Raises Ended, Fenced."""
+        self._looked_at = time.monotonic()
+        self.watch.look()
+        if self.watch.fenced:
+            raise Fenced(self.watch.fenced)
+        self._obey_wish()
+        what, reason = self.watch.stop.get("what"), str(self.watch.stop.get("reason", "stop"))
+        if what == "stop" or (what == "halt" and reason == TIME):
+            raise Ended(reason, f"told to end before the learners started: {reason}")
+        if what == "halt":
+            self._halted()
+
+    def _obey_wish(self) -> None:
+        if self.watch.control.wish == HALT:
+            self._halted()
+        if self.watch.control.wish == CANCEL:
+            raise Ended(TERM, "cancelled before the learners started")
+
+    def _halted(self) -> None:
+        self.phases.request_halt()
+        raise Ended(HALT, "halted before the learners started")
 
     def _take_signals(self, wait_s: float) -> None:
         number = next_signal(wait_s)
         while number is not None:
+            if number in (signal.SIGTERM, signal.SIGINT, signal.SIGURG):
+                self.watch.read_now()
+                self._obey_wish()
             if number in (signal.SIGTERM, signal.SIGINT):
-                raise Ended("term", f"ended by {signal.Signals(number).name} before the learners started")
+                raise Ended(TERM, f"ended by {signal.Signals(number).name} before the learners started")
             if number == signal.SIGURG:
-                self.phases.request_halt()
-                raise Ended("halt", "halted before the learners started")
+                raise Ended(WARNED, "the scheduler warned of the job's end before the learners started")
             number = next_signal(0.0)
 
     def _phase(self, phase: Phase, work: Callable[[], None], code: str, *, last: bool = True) -> None:
@@ -158,6 +226,8 @@ class Node:
             status = 0
         except PhaseFailed as failed:
             code, reason = failed.code, str(failed)
+        except OutOfTime as error:
+            code, reason = "", str(error)
         except (OSError, ModelRefused) as error:
             reason = f"{phase.value} on {os.uname().nodename}: {error}"
         if last or status:
@@ -175,6 +245,14 @@ class Node:
     def _load_model(self) -> None:
         if self.launch.model_archive:
             unpack(self.launch.model_archive, self.attempt.model)
+        if self.launch.carry and os.path.isdir(self.launch.carry):
+            try:  # a copy, no link: the earlier attempt's files stay what they are
+                copy_tree(self.launch.carry, self.attempt.results, go_on=self._go_on_loading)
+            except OSError as error:
+                where = f"{self.launch.carry} on {os.uname().nodename}"
+                raise PhaseFailed(
+                    "S101", f"the earlier attempt's results cannot be copied from {where}: {error}"
+                ) from error
 
     def _find_data(self) -> None:
         """Every mounted data directory, or PhaseFailed: a container runtime would complain about itself instead."""
@@ -193,7 +271,7 @@ class Node:
     def _load_data(self) -> None:
         self._find_data()
         for copy in self.launch.copies:
-            copy_tree(copy.source, copy.target)
+            copy_tree(copy.source, copy.target, go_on=self._go_on_loading)
 
     # ----------------------------------------------------------------------------------------- learners
 
@@ -201,7 +279,9 @@ class Node:
         """Start the learners that have not ended yet, and see them to their end."""
         self.journal.append(EventKind.PHASE, phase=Phase.LEARNER.value, status="started")
         self.phases.begin(Phase.LEARNER)
-        supervisor = Supervisor(self.launch, self.journal, self.phases, self.watch)
+        record = CheckpointRecord(self.launch.checkpoints if self.node_rank == 0 else "")
+        record.begin()
+        supervisor = Supervisor(self.launch, self.journal, self.phases, self.watch, record)
         ended = self.siblings.ended_of_themselves()
         someone_failed = any(status != 0 for status in ended.values())
         for number in self.seats.learner_ids:
@@ -209,15 +289,16 @@ class Node:
                 supervisor.start(number, self.seats)
         own = [status for number, status in ended.items() if number in self.seats.learner_ids and status]
         status = supervisor.run() or next(iter(own), 0)
+        self._terminated_at = supervisor.terminated_at
         if self.siblings.all_learners_ended() or status:
             self._note_end(Phase.LEARNER, status)
         self.journal.append(EventKind.PHASE, phase=Phase.LEARNER.value, status="ended", exit=status)
         return status
 
     def _take_signals_before_start(self) -> None:
-        """Signals that came while this node was loading; the learners are not started then."""
-        self.watch.look()
+        """Signals and wishes that came while this node was loading; the learners are not started then."""
         self._take_signals(0.0)
+        self._look()
 
     # ------------------------------------------------------------------------------------------ storing
 
@@ -225,8 +306,8 @@ class Node:
         """Results and logs of this node's learners; a STORED event for each of them when all is in place."""
         last = self.siblings.all_learners_ended()
         work: Dict[Phase, Callable[[], None]] = {
-            Phase.STORE_RESULTS: lambda: store_results(self.launch),
-            Phase.STORE_LOGS: lambda: store_logs(self.launch, self.seats.learner_ids),
+            Phase.STORE_RESULTS: lambda: store_results(self.launch, self._go_on_storing),
+            Phase.STORE_LOGS: lambda: store_logs(self.launch, self.seats.learner_ids, self._go_on_storing),
         }
         failed: Optional[PhaseFailed] = None
         for phase, action in work.items():
@@ -235,8 +316,25 @@ class Node:
             except PhaseFailed as error:
                 failed = failed or error
         if failed is not None:
-            self.journal.append(EventKind.FAULT, code=failed.code, message=str(failed))
+            if failed.code:
+                self.journal.append(EventKind.FAULT, code=failed.code, message=str(failed))
+            else:
+                sys.stderr.write(f"ffdl-controller: {failed}\n")
             return False
         for number in self.seats.learner_ids:
             self.journal.append(EventKind.STORED, learner_id=number)
         return True
+
+    def _go_on_storing(self) -> None:
+        """Between two pieces of what is stored. Raises OutOfTime, Fenced."""
+        number = next_signal(0.0)
+        while number is not None:
+            if number in (signal.SIGTERM, signal.SIGINT) and self._terminated_at is None:
+                self._terminated_at = self.watch.clock.now()
+            number = next_signal(0.0)
+        if self.watch.fenced:
+            raise Fenced(self.watch.fenced)
+        if self._terminated_at is not None:
+            spent_s = self.watch.clock.now() - self._terminated_at
+            if spent_s > self.launch.limits.kill_wait_s * STORE_SHARE:
+                raise OutOfTime(f"storing was cut short {spent_s:.0f} s after TERM; what is missing is owed")

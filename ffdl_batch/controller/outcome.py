@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Dict, List, Optional, Sequence
 
-from ffdl_batch.controller.siblings import last_endings, learner_status
-from ffdl_batch.domain.events import Event, EventKind, FinalRecord, Outcome
+from ffdl_batch.controller.answers import LIMITS, Answer, answer, endings_of_run, failing
+from ffdl_batch.controller.requests import HALT, TERM, TIME
+from ffdl_batch.controller.siblings import learner_status
+from ffdl_batch.domain.continuation import Checkpoint, Interruption, describe, words
+from ffdl_batch.domain.events import Event, EventKind, FinalRecord, GoesOn, Outcome
 from ffdl_batch.domain.launch import LaunchFile
 
 EXIT_PLATFORM = 74
 """The platform failed and no learner's exit code is to blame (sysexits.h EX_IOERR)."""
 EXIT_TIMED_OUT = 124
 RERUN_CODES = frozenset({"S106", "S110"})
+MARGIN_S = 120.0
+"""A warning that comes this much earlier than the lead before a known time limit is a preemption's. Slurm delivers up
+to 60 s early, and its clock ticks in half minutes (sbatch(1), --signal; measured with 26.05)."""
 
 
 @dataclass(frozen=True)
@@ -27,44 +33,108 @@ class Conclusion:
     exit_signal: Optional[int] = None
     error_code: str = "000"
     message: str = ""
+    interruption: str = ""
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
 
 
-def conclude(launch: LaunchFile, events: Sequence[Event], terminated: bool) -> Conclusion:
-    """Judge the events of all node controllers, in order. `terminated`: the head was told to end the job.
+def conclude(
+    launch: LaunchFile, events: Sequence[Event], terminated: bool, deadline: Optional[float] = None
+) -> Conclusion:
+    """Judge the events of all node controllers, in order. `terminated`: the head was told to end the job. `deadline`
+    is the epoch second of the time limit, where it is known.
 
-    In this order: everything stored with success; a request to halt or a time limit that was obeyed; the first
-    learner that failed of itself; a fault of a phase; an end from outside; and, where nothing explains the end, a
+    In this order: everything stored with success; a learner that failed of itself; a request for a checkpoint that
+    was obeyed or led to the end; a fault of a phase; an end from outside; and, where nothing explains the end, a
     controller that died.
     """
-    endings = last_endings(list(events))
-    done = {n for n, e in endings.items() if learner_status(e) == 0 and not e.fields.get("ended_by")}
-    stored = _stored_all(launch, events)
-    fault = _first_fault(events)
-    if len(done) == launch.learners:
+    answered = answer(launch, events)
+    found = _judge(launch, events, terminated, deadline, answered)
+    return replace(found, checkpoint=answered.checkpoint)
+
+
+def _judge(
+    launch: LaunchFile, events: Sequence[Event], terminated: bool, deadline: Optional[float], told: Answer
+) -> Conclusion:
+    endings = endings_of_run(events)
+    stored, fault = _stored_all(launch, events), _first_fault(events)
+    done = [e for e in endings.values() if learner_status(e) == 0 and not e.fields.get("ended_by")]
+    if len(done) == launch.learners and not (told.reason and (told.fresh or told.signalled)):
         return _success(stored, fault, terminated)
-    failing = [e for e in endings.values() if learner_status(e) != 0 and not e.fields.get("ended_by")]
-    if failing:
-        return _failure(min(failing, key=lambda e: (e.at, e.source, e.seq)), stored)
-    reasons = {str(e.fields.get("ended_by")) for e in endings.values() if e.fields.get("ended_by")}
-    if "time" in reasons:
-        learner = min(n for n, e in endings.items() if e.fields.get("ended_by") == "time")
-        return Conclusion(
-            Outcome.TIMED_OUT,
-            stored,
-            learner,
-            error_code="C203",
-            message=f"the time limit of {launch.limits.time_s} s was reached",
-        )
-    reasons |= {str(fault.fields.get("ended_by"))} if fault is not None else set()
-    if "halt" in reasons and len(endings) in (0, launch.learners):
-        return Conclusion(Outcome.HALTED, stored, message="halted on request")
+    failures = [e for e in failing(endings) if not _is_answer(e, told)]
+    if failures:
+        return _failure(min(failures, key=lambda e: (e.at, e.source, e.seq)), stored)
+    reason = _reason(endings, fault)
+    ended_at_limit = any(e.fields.get("ended_by") in LIMITS for e in endings.values())
+    if reason and (ended_at_limit or len(endings) in (0, launch.learners)):
+        if reason == HALT:
+            return _halted(endings, fault, stored, told)
+        return _at_limit(launch, endings, stored, told, _kind(launch, reason, told, deadline))
     if fault is not None and fault.fields.get("code"):
         return Conclusion(
             Outcome.FAILED, False, error_code=str(fault.fields["code"]), message=str(fault.fields.get("message", ""))
         )
-    if terminated or "term" in reasons or fault is not None:
+    if terminated or fault is not None or any(_why(e) == TERM for e in endings.values()):
         return Conclusion(Outcome.CANCELLED, stored, message="ended from outside before the learners had finished")
     return Conclusion(Outcome.FAILED, False, error_code="S106", message=_silence(launch, events, endings))
+
+
+def _why(event: Event) -> str:
+    """Why a learner ended: who ended it, else what it had been asked for ("" = of itself)."""
+    return str(event.fields.get("ended_by") or event.fields.get("asked") or "")
+
+
+def _is_answer(event: Event, told: Answer) -> bool:
+    """Whether ending with another status than 0 was the answer to a request: it left a new checkpoint."""
+    blamed = event.fields.get("out_of_memory") or event.fields.get("code")
+    return bool(event.fields.get("asked")) and told.fresh and not blamed
+
+
+def _reason(endings: Dict[int, Event], fault: Optional[Event]) -> str:
+    """The request that explains the end: halt, warned, time; "" where something else does."""
+    reasons = {_why(e) for e in endings.values()}
+    if fault is not None and not fault.fields.get("code"):
+        reasons.add(str(fault.fields.get("ended_by") or ""))
+    if HALT in reasons:
+        return HALT
+    if TERM in reasons:  # whoever sent it knows why
+        return ""
+    return next((reason for reason in (TIME, *LIMITS) if reason in reasons), "")
+
+
+def _kind(launch: LaunchFile, reason: str, told: Answer, deadline: Optional[float]) -> Interruption:
+    """A warning means the time limit, or a preemption where the limit is known and far away."""
+    if reason == TIME or deadline is None or told.asked_at is None:
+        return Interruption.TIMEOUT
+    limits = launch.limits
+    lead_s = launch.succession.lead_s if launch.succession and launch.succession.lead_s is not None else limits.lead_s
+    usual_s = (limits.grace_s if lead_s is None else lead_s) + MARGIN_S
+    return Interruption.PREEMPTION if deadline - told.asked_at > usual_s else Interruption.TIMEOUT
+
+
+def _halted(endings: Dict[int, Event], fault: Optional[Event], stored: bool, told: Answer) -> Conclusion:
+    message = f"{words(Interruption.HALT)}; {describe(told.checkpoint)}"
+    if not endings and fault is not None:
+        message = str(fault.fields.get("message") or words(Interruption.HALT))
+    return Conclusion(Outcome.HALTED, stored, message=message, interruption=Interruption.HALT.value)
+
+
+def _at_limit(
+    launch: LaunchFile, endings: Dict[int, Event], stored: bool, told: Answer, kind: Interruption
+) -> Conclusion:
+    """The allocation was about to end, or did: HALTED where a learner reacted, else it was ended at the limit."""
+    if told.reacted or kind is Interruption.PREEMPTION:
+        message = f"{words(kind)}; {describe(told.checkpoint)}"
+        return Conclusion(Outcome.HALTED, stored, message=message, interruption=kind.value)
+    limit = launch.limits.time_s
+    return Conclusion(
+        Outcome.TIMED_OUT,
+        stored,
+        min((n for n, e in endings.items() if e.fields.get("ended_by") in LIMITS), default=0),
+        error_code="C203",
+        message=f"{words(kind) if limit is None else f'the time limit of {limit} s was reached'}; "
+        f"{describe(told.checkpoint)}",
+        interruption=kind.value,
+    )
 
 
 def _success(stored: bool, fault: Optional[Event], terminated: bool) -> Conclusion:
@@ -158,6 +228,8 @@ def may_run_again(final: FinalRecord) -> bool:
     """Whether a job that the scheduler starts anew under the same id has something left to do.
 
     What ended by itself (success, failure, halt, time limit) is told and stays; what was ended from outside (a
-    preemption, a drained node) or lost its controller goes on.
+    preemption, a drained node) or lost its controller goes on, and so does what asked for it.
     """
-    return final.outcome is Outcome.CANCELLED or final.error_code in RERUN_CODES
+    if final.goes_on in (GoesOn.SUCCESSOR, GoesOn.PLATFORM):
+        return False
+    return final.goes_on is GoesOn.REQUEUE or final.outcome is Outcome.CANCELLED or final.error_code in RERUN_CODES

@@ -51,6 +51,17 @@ class PhaseFiles:
         """Made by the learner's shell when the user's command is reached; holds its pid as seen inside."""
         return self.path(f".began-{learner_id}")
 
+    def ended_path(self, learner_id: int) -> str:
+        """Made by the learner's shell when the user's command has come to its end; holds the status."""
+        return self.path(f".ended-{learner_id}")
+
+    def ended_status(self, learner_id: int) -> Optional[int]:
+        """How the command ended by its shell's own word; None where it did not say so, or was killed by a signal: what
+        killed the controller may have killed it too."""
+        text = read_text(self.ended_path(learner_id))
+        status = int(text) if text.endswith("\n") and text.strip().isdigit() else None
+        return status if status is not None and status <= 128 else None
+
 
 def _link(target: str, path: str) -> None:
     try:

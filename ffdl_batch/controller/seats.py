@@ -6,6 +6,7 @@ import os
 import sys
 from typing import Dict
 
+from ffdl_batch.controller.control import own_run, restarts
 from ffdl_batch.controller.environment import file_text, host_subset, merge, read_user_environment
 from ffdl_batch.controller.files import make_private, read_text, write_text
 from ffdl_batch.controller.learner import Start, first_host, placeholder_devices, values_for
@@ -36,7 +37,11 @@ class Seats:
     def _node_values(self, launch_path: str) -> Dict[str, str]:
         launch, host = self.launch, os.uname().nodename
         nodes = os.environ.get(launch.host.node_list, "") if launch.host.node_list else ""
+        run = own_run(os.environ)
         values = {
+            "attempt": str(launch.attempt),
+            "restart": str(restarts(launch, os.environ)),
+            "resume": "1" if launch.attempt > 1 or run > 1 else "0",
             "attempt_dir": launch.attempt_dir,
             "job_dir": launch.job_dir,
             "launch": launch_path,
@@ -66,11 +71,13 @@ class Seats:
         else:
             env.update(variables)
         env[MARK] = mark(self.launch.token, self.node_rank)
+        phases = PhaseFiles(self.attempt.state)
         return Start(
             learner_id,
             tuple(fill(part, values) for part in command.argv),
             env,
             fill(command.working_dir, values),
             self.attempt.training_log(learner_id),
-            PhaseFiles(self.attempt.state).began_path(learner_id),
+            phases.began_path(learner_id),
+            phases.ended_path(learner_id),
         )

@@ -69,9 +69,13 @@ class Siblings:
         return status
 
     def ended_of_themselves(self) -> Dict[int, int]:
-        """Status of every learner that ended without being told to, in this run or an earlier one."""
+        """Status of every learner that ended without being told to or asked, in this run or an earlier one.
+
+        Such a learner is done or has failed; one that was asked for a checkpoint goes on from it in a new run.
+        """
         endings = last_endings(self._events())
-        return {n: learner_status(event) for n, event in endings.items() if not event.fields.get("ended_by")}
+        told = ("ended_by", "asked")
+        return {n: learner_status(event) for n, event in endings.items() if not any(event.fields.get(k) for k in told)}
 
     def all_learners_ended(self) -> bool:
         """Whether no learner of the job is left."""

@@ -3,35 +3,53 @@
 from __future__ import annotations
 
 import os
-from typing import Sequence
+from typing import Callable, Sequence
 
 from ffdl_batch.controller.files import touch
 from ffdl_batch.controller.model import copy_archive
 from ffdl_batch.controller.trees import copy_tree
-from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_batch.domain.jobdir import AttemptDir, JobDir
 from ffdl_batch.domain.launch import LaunchFile
 
 COPIED = ".log-copy-complete"
 """FfDL's mark in a stored log directory."""
 
 
-def store_results(launch: LaunchFile) -> None:
-    """$RESULT_DIR into the results store, and the model archive beside it. Raises OSError."""
+def _on() -> None:
+    """Nothing stands in the way of going on."""
+
+
+def store_results(launch: LaunchFile, go_on: Callable[[], None] = _on, *, late: bool = False) -> None:
+    """$RESULT_DIR into the results store, and the model archive beside it. Raises OSError, and what `go_on` raises.
+
+    `late`: a newer attempt may have stored before us; what was written later than ours stays.
+    """
     stores, attempt = launch.stores, AttemptDir(launch.attempt_dir)
     if stores.results and not _same(stores.results, attempt.results):
-        copy_tree(attempt.results, stores.results, link=True)
+        copy_tree(attempt.results, stores.results, link=True, keep_newer=late, go_on=go_on)
     if stores.model and launch.model_archive and not os.path.exists(stores.model):
         copy_archive(launch.model_archive, stores.model)
 
 
-def store_logs(launch: LaunchFile, learner_ids: Sequence[int]) -> None:
-    """The logs of these learners into ``learner-<n>/`` of the logs store. Raises OSError."""
+def store_logs(
+    launch: LaunchFile, learner_ids: Sequence[int], go_on: Callable[[], None] = _on, *, late: bool = False
+) -> None:
+    """The logs of these learners into ``learner-<n>/`` of the logs store. Raises OSError, and what `go_on` raises.
+
+    Those of earlier attempts go below it, into ``attempt-<k>/``. `late`: a newer attempt's logs have the first place,
+    and these go below it too.
+    """
     attempt = AttemptDir(launch.attempt_dir)
     if not launch.stores.logs or _same(launch.stores.logs, attempt.logs):
         return
     for number in learner_ids:
         target = os.path.join(launch.stores.logs, f"learner-{number}")
-        copy_tree(attempt.learner_logs(number), target, link=True)
+        for earlier in range(1, launch.attempt + (1 if late else 0)):
+            source = JobDir(launch.job_dir).attempt(earlier).learner_logs(number)
+            if os.path.isdir(source):
+                copy_tree(source, os.path.join(target, f"attempt-{earlier}"), link=True, go_on=go_on)
+        if not late:
+            copy_tree(attempt.learner_logs(number), target, link=True, go_on=go_on)
         touch(os.path.join(target, COPIED))
 
 

@@ -9,22 +9,26 @@ import sys
 import time
 from typing import Dict, Optional, Tuple
 
+from ffdl_batch.controller.checkpoints import PATIENCE_S, CheckpointRecord
+from ffdl_batch.controller.control import CANCEL
 from ffdl_batch.controller.environment import EnvironmentRefused
 from ffdl_batch.controller.journal import Journal
 from ffdl_batch.controller.learner import Ending, Learner
 from ffdl_batch.controller.log_tail import tail
 from ffdl_batch.controller.phases import PhaseFiles
 from ffdl_batch.controller.processes import FORWARDED, adopt_orphans, end_strays, identity, next_signal
+from ffdl_batch.controller.requests import HALT, OUTSIDE_SHARE, TERM, TIME, WARNED, Request, join, new_request
 from ffdl_batch.controller.seats import Seats
 from ffdl_batch.controller.siblings import tell_others
-from ffdl_batch.controller.watch import Echo, Watch
+from ffdl_batch.controller.watch import Watch
+from ffdl_batch.domain.codec import to_plain
 from ffdl_batch.domain.events import EventKind, Scalar
 from ffdl_batch.domain.launch import EnvDelivery, LaunchFile, LaunchFileError
 
 TICK_S = 0.2
-OUTSIDE_SHARE = 2 / 3
-"""Of `kill_wait_s`, what learners get after a TERM from outside: the scheduler's KILL comes when all of it is over,
-and results have to be stored and words written before."""
+ASK_AGAIN_S = 1.0
+HURRY_S = 1.0
+"""How long an inventory may take after a TERM from outside."""
 IMAGE_COMPLAINTS = (
     "could not open image",
     "image format",
@@ -41,24 +45,30 @@ class Fenced(Exception):
 
 
 class Supervisor:
-    """Owns the started learners until the last has ended."""
+    """Owns the started learners until the last has ended. Times are of the watch's clock."""
 
-    def __init__(self, launch: LaunchFile, journal: Journal, phases: PhaseFiles, watch: Watch) -> None:
-        self.launch, self.journal, self.phases, self.watch = launch, journal, phases, watch
+    def __init__(
+        self, launch: LaunchFile, journal: Journal, phases: PhaseFiles, watch: Watch, record: CheckpointRecord
+    ) -> None:
+        self.launch, self.journal, self.phases, self.watch, self.record = launch, journal, phases, watch, record
+        self.clock = watch.clock
         self.learners: Dict[int, Learner] = {}
         self.status = 0
         self.ending = ""
-        self.halt_until: Optional[float] = None
-        self.halt_reason = "halt"
-        self._echo = Echo([log for log, _ in watch.logs]) if launch.echo_output else None
+        self.request: Optional[Request] = None
+        self.terminated_at: Optional[float] = None
+        """When TERM came from outside."""
+        self._ask_again_at = 0.0
+        self._started = False
 
     def start(self, learner_id: int, seats: Seats) -> None:
         """Start one learner; one that cannot be started has ended at once, and the others are told."""
         if self.ending:
             return
         adopt_orphans()
+        self._started = True
         try:
-            learner = Learner.spawn(seats.start(learner_id))
+            learner = Learner.spawn(seats.start(learner_id), self.clock)
         except (OSError, subprocess.SubprocessError, LaunchFileError, EnvironmentRefused) as error:
             detail = f"learner {learner_id} cannot be started on {os.uname().nodename}: {error}"
             code = "C101" if isinstance(error, EnvironmentRefused) else RUNTIME_CODE
@@ -74,18 +84,16 @@ class Supervisor:
             while self.learners:
                 self._take_signals()
                 self._obey_cells()
-                self._press_halt()
+                self._press_request()
                 for ending in [e for e in (learner.poll() for learner in self.learners.values()) if e]:
                     del self.learners[ending.learner_id]
                     self._ended(ending)
                 self.journal.flush()
-                if self._echo:
-                    self._echo.copy()
         finally:
             end_strays()
-            self.watch.finish()
-            if self._echo:
-                self._echo.copy()
+        if self._started:
+            patience_s = HURRY_S if self.terminated_at is not None else PATIENCE_S
+            self.journal.append(EventKind.CHECKPOINT, **to_plain(self.record.result(patience_s)))
         return self.status
 
     # ---------------------------------------------------------------------------------------- requests
@@ -95,13 +103,33 @@ class Supervisor:
         number = next_signal(0.05 if closing else TICK_S)
         while number is not None:
             if number in (signal.SIGTERM, signal.SIGINT):
-                self._end_all("term", self.launch.limits.kill_wait_s * OUTSIDE_SHARE)
+                self._terminated()
             elif number == signal.SIGURG:
-                self._halt("halt")
+                self._warned()
             elif number in FORWARDED:
                 for learner in self.learners.values():
                     learner.pass_on(number)
             number = next_signal(0.0)
+
+    def _terminated(self) -> None:
+        """TERM from outside. The owner's cancel ends the learners at once; anything else is a request."""
+        if self.terminated_at is None:
+            self.terminated_at = self.clock.now()
+        wish = self.watch.read_now().wish
+        if wish == CANCEL:
+            self._end_all(TERM, self.launch.limits.kill_wait_s * OUTSIDE_SHARE)
+            return
+        if wish == HALT:
+            self._ask(HALT)
+        self._ask(TERM)
+
+    def _warned(self) -> None:
+        """The platform's signal: a halt where the owner wishes one, else the scheduler's warning."""
+        wish = self.watch.read_now().wish
+        if wish == CANCEL:
+            self._end_all(TERM, self.launch.limits.kill_wait_s)
+        else:
+            self._ask(HALT if wish == HALT else WARNED)
 
     def _obey_cells(self) -> None:
         fenced = self.watch.fenced
@@ -111,39 +139,75 @@ class Supervisor:
             while any(learner.poll() is None for learner in self.learners.values()):
                 time.sleep(0.02)
             raise Fenced(fenced)
+        wish = self.watch.control.wish
+        if wish == CANCEL:
+            self._end_all(TERM, self.launch.limits.kill_wait_s)
+        elif wish == HALT:
+            self._ask(HALT)
         what, reason = self.watch.stop.get("what"), str(self.watch.stop.get("reason", "stop"))
         if what == "halt":
-            self._halt(reason)
+            self._ask(TIME if reason == TIME else HALT)
         elif what == "stop":
-            self._end_all(reason if reason in ("time", "halt") else "stop", self.launch.limits.kill_wait_s)
+            self._end_all(reason if reason in (TIME, HALT) else "stop", self.launch.limits.kill_wait_s)
 
-    def _halt(self, reason: str) -> None:
-        """Ask the learners to checkpoint and end; those that do not are ended after the grace period."""
-        if self.halt_until is not None:
+    def _ask(self, reason: str) -> None:
+        """Ask the learners to checkpoint and end. Asked again, the shorter times count."""
+        now, before = self.clock.now(), self.request
+        new = new_request(reason, self.launch.limits, now)
+        if self.ending and before is None:  # they are being ended already; a TERM from outside leaves less time
+            if reason == TERM:
+                self._end_at(self.ending, new.kill_at)
             return
-        self.halt_until = time.monotonic() + self.launch.limits.grace_s
-        self.halt_reason = reason
-        number = signal.Signals["SIG" + self.launch.checkpoint_signal.upper()]
-        try:
-            self.phases.request_halt()
-        except OSError as error:  # the signal still goes out
-            sys.stderr.write(f"ffdl-controller: {error}\n")
-        for learner in self.learners.values():
-            learner.request_checkpoint(number, reason)
+        self.request = join(before, new)
+        if self.request == before:
+            return
+        if before is None:
+            self.record.asked(now, HURRY_S if reason == TERM else PATIENCE_S)
+        self._deliver()
+        if before is None:
+            try:
+                self.phases.request_halt()
+            except OSError as error:  # the signal went out
+                sys.stderr.write(f"ffdl-controller: {error}\n")
+        if before is None or before.reason != self.request.reason:
+            self.journal.append(EventKind.ASKED, reason=self.request.reason)
 
-    def _press_halt(self) -> None:
-        if self.halt_until is not None and time.monotonic() >= self.halt_until:
-            self._end_all(self.halt_reason, self.launch.limits.kill_wait_s)
+    def _deliver(self) -> None:
+        """The checkpoint signal to whoever catches it and has not had it; after a TERM from outside TERM to the others.
+        Again and again: a program that is still starting up catches nothing yet."""
+        request = self.request
+        if request is None:
+            return
+        number = signal.Signals["SIG" + self.launch.checkpoint_signal.upper()]
+        for learner in self.learners.values():
+            if learner.kill_at is not None:
+                continue
+            signalled = learner.request_checkpoint(number, request.reason)
+            if self.terminated_at is not None and not signalled:
+                learner.request_by_term(request.reason, request.kill_at)
+        self._ask_again_at = self.clock.now() + ASK_AGAIN_S
+
+    def _press_request(self) -> None:
+        if self.request is None:
+            return
+        now = self.clock.now()
+        if now >= self.request.term_at:
+            self._end_at(self.request.reason, self.request.kill_at)
+        elif now >= self._ask_again_at:
+            self._deliver()
 
     def _end_all(self, reason: str, wait_s: float) -> None:
+        self._end_at(reason, self.clock.now() + wait_s)
+
+    def _end_at(self, reason: str, kill_at: float) -> None:
         self.ending = self.ending or reason
         for learner in self.learners.values():
-            learner.terminate(reason, wait_s)
+            learner.terminate(reason, kill_at)
 
     # ------------------------------------------------------------------------------------------ endings
 
     def _ended(self, ending: Ending) -> None:
-        """Record it; one learner's failure ends the job for all."""
+        """Record it; one learner's failure ends the job for all, unless they are about to end as asked."""
         fields: Dict[str, Scalar] = {"learner_id": ending.learner_id, "began": ending.began}
         code = ending.returncode
         if code is not None and code < 0:
@@ -151,16 +215,18 @@ class Supervisor:
         else:
             fields["exit_code"] = 127 if code is None else code
         fields["out_of_memory"] = ending.out_of_memory
-        fields["ended_by"] = ending.ended_by
+        fields.update(ended_by=ending.ended_by, asked=ending.asked, signalled=ending.signalled)
         detail, fault = ending.detail, ending.code
         if ending.failed and not ending.began and not fault:
             detail, fault = self._complaint(ending)
         fields.update({k: v for k, v in (("detail", detail), ("code", fault)) if v})
+        self.record.ended(self.clock.now(), by_itself=not ending.ended_by)
         self.journal.append(EventKind.LEARNER_ENDED, **fields)
         if ending.failed:
             self.status = self.status or (127 if code is None else code if code > 0 else 128 - code)
-            tell_others(self.launch, learner_id=ending.learner_id)
-            self._end_all("stop", self.launch.limits.kill_wait_s)
+            if not ending.asked:
+                tell_others(self.launch, learner_id=ending.learner_id)
+                self._end_all("stop", self.launch.limits.kill_wait_s)
 
     def _complaint(self, ending: Ending) -> Tuple[str, str]:
         """The user's command was never reached: what the runtime said, and whether it was about the image."""

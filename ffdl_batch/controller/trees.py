@@ -5,16 +5,25 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-from typing import Iterator, Tuple
+from typing import Callable, Iterator, Tuple
+
+CHUNK_BYTES = 4 * 1024 * 1024
 
 
-def copy_tree(source: str, target: str, *, link: bool = False) -> int:
+def _on() -> None:
+    """Nothing stands in the way of going on."""
+
+
+def copy_tree(
+    source: str, target: str, *, link: bool = False, keep_newer: bool = False, go_on: Callable[[], None] = _on
+) -> int:
     """Bring every file of `source` into `target`; the number of files. Raises OSError.
 
     Each file appears whole, by rename. `link`: hard links where both lie in one file system (for files that
     nobody writes any more). Symbolic links are copied as links; sockets, pipes and devices are left out. A file
     of the same size and time is taken to be there already. What vanishes meanwhile is left out: other nodes'
-    learners may still be at work.
+    learners may still be at work. `keep_newer`: a file in `target` that was written later stays. `go_on` is called
+    before each file and each CHUNK_BYTES of it, and may raise to end the copying; what is there then is whole.
     """
     os.makedirs(target, exist_ok=True)
     count = 0
@@ -23,9 +32,11 @@ def copy_tree(source: str, target: str, *, link: bool = False) -> int:
         if entry.is_dir(follow_symlinks=False):
             os.makedirs(path, exist_ok=True)
             continue
+        go_on()
         if entry.is_symlink() or entry.is_file(follow_symlinks=False):
             try:
-                _place(entry, path, link=link)
+                if not (keep_newer and _is_newer(path, entry)):
+                    _place(entry, path, link, go_on)
             except FileNotFoundError:
                 if os.path.lexists(entry.path):
                     raise
@@ -46,7 +57,14 @@ def _walk(root: str) -> Iterator[Tuple[str, "os.DirEntry[str]"]]:
                     waiting.append(os.path.join(directory, entry.name))
 
 
-def _place(entry: "os.DirEntry[str]", path: str, *, link: bool) -> None:
+def _is_newer(path: str, entry: "os.DirEntry[str]") -> bool:
+    try:
+        return os.lstat(path).st_mtime_ns > entry.stat(follow_symlinks=False).st_mtime_ns
+    except FileNotFoundError:
+        return False
+
+
+def _place(entry: "os.DirEntry[str]", path: str, link: bool, go_on: Callable[[], None]) -> None:
     found = entry.stat(follow_symlinks=False)
     if os.path.lexists(path) and _same(found, os.lstat(path)):
         return
@@ -55,15 +73,28 @@ def _place(entry: "os.DirEntry[str]", path: str, *, link: bool) -> None:
         if entry.is_symlink():
             os.symlink(os.readlink(entry.path), temporary)
         elif not (link and _hard_link(entry.path, temporary)):
-            shutil.copyfile(entry.path, temporary, follow_symlinks=False)
+            _copy_file(entry.path, temporary, go_on)
             shutil.copystat(entry.path, temporary, follow_symlinks=False)
         os.replace(temporary, path)
         if os.path.lexists(temporary):  # rename(2) of two names of one file does nothing
             os.unlink(temporary)
-    except OSError:
+    except BaseException:
         if os.path.lexists(temporary):
             os.unlink(temporary)
         raise
+
+
+def _unfollowed(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+
+def _copy_file(source: str, target: str, go_on: Callable[[], None]) -> None:
+    with open(source, "rb", opener=_unfollowed) as reader, open(target, "wb") as writer:
+        data = reader.read(CHUNK_BYTES)
+        while data:
+            writer.write(data)
+            go_on()
+            data = reader.read(CHUNK_BYTES)
 
 
 def _hard_link(source: str, target: str) -> bool:

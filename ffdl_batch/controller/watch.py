@@ -10,46 +10,79 @@ import os
 import sys
 import threading
 import time
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
+from ffdl_batch.controller.control import Control, newer_run, own_run, read_control
 from ffdl_batch.controller.files import read_cell, touch
+from ffdl_batch.controller.running_time import RunningTime
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.launch import LaunchFile
 
 INTERVAL_S = 1.0
+ECHO_S, ECHO_REST_S = 0.2, 5.0
+FRESH_S = 1.5
+"""How long a signal waits for the cells to be read anew."""
 
 
 class Watch:
     """Polls the cells, marks the logs' growth, beats the heart. Attributes are read by the other thread."""
 
-    def __init__(self, launch: LaunchFile, node_rank: int, learner_ids: List[int]) -> None:
-        self.launch, self.node_rank = launch, node_rank
+    def __init__(
+        self, launch: LaunchFile, node_rank: int, learner_ids: List[int], clock: Optional[RunningTime] = None
+    ) -> None:
+        self.launch, self.node_rank, self.clock = launch, node_rank, clock or RunningTime()
         self.attempt = AttemptDir(launch.attempt_dir)
         self.logs = [(self.attempt.training_log(n), self.attempt.marks(n)) for n in learner_ids]
         self.stop: Dict[str, Any] = {}
-        self.newer_attempt = 0
-        self.last_read = time.monotonic()
+        self.control = Control()
+        self.newer_run = 0
+        self.last_read = self.clock.now()
+        self._run_number = own_run(os.environ)
+        self._echo = Echo([log for log, _ in self.logs]) if launch.echo_output else None
         self._sizes: Dict[str, int] = {}
         self._last_beat = 0.0
         self._complained = ""
-        self._done = threading.Event()
+        self._done = False
+        self._wake, self._news = threading.Event(), threading.Condition()
+        self._rounds_begun = self._rounds_done = 0
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
 
     def begin(self) -> None:
         """Start the thread; call :func:`processes.hold_signals` before."""
+        self.clock.begin()
         self._thread.start()
+        if self._echo:
+            self._echo.begin()
 
     def finish(self) -> None:
         """Stop it; a thread that hangs in the file system is left behind."""
-        self._done.set()
-        self._thread.join(timeout=2 * INTERVAL_S)
+        self.clock.finish()
+        if self._thread.ident is not None:
+            self._done = True
+            self._wake.set()
+            self._thread.join(timeout=2 * INTERVAL_S)
+            if self._echo:
+                self._echo.finish()
+
+    def read_now(self) -> Control:
+        """What the platform wants as of now; as of the last round where the file system does not answer in time."""
+        if self._thread.ident is None:
+            self.look()
+            return self.control
+        with self._news:
+            wanted = self._rounds_begun + 1
+            self._wake.set()
+            self._news.wait_for(lambda: self._rounds_done >= wanted, FRESH_S)
+        return self.control
 
     @property
     def fenced(self) -> str:
         """Why the learners must not go on; "" while they may."""
-        if self.newer_attempt > self.launch.attempt:
-            return f"attempt {self.newer_attempt} of this job has been started"
-        silent_s = time.monotonic() - self.last_read
+        if self.control.attempt > self.launch.attempt:
+            return f"attempt {self.control.attempt} of this job has been started"
+        if self.newer_run:
+            return f"run {self.newer_run} of this attempt has been started"
+        silent_s = self.clock.now() - self.last_read
         if silent_s > self.launch.limits.fence_s:
             return f"the job's directory could not be read for {silent_s:.0f} s"
         return ""
@@ -65,18 +98,22 @@ class Watch:
                     sys.stderr.write(f"ffdl-controller: {error}; will be tried again\n")
 
     def _run(self) -> None:
-        while not self._done.wait(INTERVAL_S):
+        while not self._done:
+            self._wake.wait(INTERVAL_S)
+            self._wake.clear()
+            self._rounds_begun += 1
             self.look()
+            with self._news:
+                self._rounds_done = self._rounds_begun
+                self._news.notify_all()
         self.look()
 
     def _read_cells(self) -> None:
         os.stat(self.attempt.path)
-        control = read_cell(self.attempt.control) or {}
-        stop = read_cell(self.attempt.stop) or {}
-        number = control.get("attempt")
-        self.newer_attempt = number if isinstance(number, int) else 0
-        self.stop = stop
-        self.last_read = time.monotonic()
+        self.stop = read_cell(self.attempt.stop) or {}
+        self.newer_run = newer_run(self.launch, self._run_number)
+        self.control = read_control(self.attempt)
+        self.last_read = self.clock.now()
 
     def _beat(self) -> None:
         now = time.monotonic()
@@ -101,11 +138,28 @@ def _size(path: str) -> int:
 
 
 class Echo:
-    """Copies what learners write to a file descriptor, in order, whole reads at a time."""
+    """Copies what learners write to a file descriptor, in order, whole reads at a time; in a thread of its own, for
+    whoever reads at the other end may be slow."""
 
     def __init__(self, logs: List[str], target: int = 1) -> None:
         self.target = target
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="echo", daemon=True)
         self._at: List[Tuple[str, int]] = [(log, _size(log)) for log in logs]
+
+    def begin(self) -> None:
+        """Start copying."""
+        self._thread.start()
+
+    def finish(self) -> None:
+        """Copy the rest, as far as it is taken in time."""
+        self._done.set()
+        self._thread.join(timeout=ECHO_REST_S)
+
+    def _run(self) -> None:
+        while not self._done.wait(ECHO_S):
+            self.copy()
+        self.copy()
 
     def copy(self) -> None:
         """Copy what is new; a target that refuses it (closed, full) ends the copying, not the job."""

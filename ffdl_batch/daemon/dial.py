@@ -99,7 +99,7 @@ def _connect_any(environ: Mapping[str, str], state_dir: Path) -> socket.socket |
         connection = _connect(SocketPlace(Path(lock.socket), named=False))
         if connection is not None:
             return connection
-    return _connect(socket_place(environ))
+    return _connect(socket_place({**environ, "FFDL_STATE_DIR": str(state_dir)}))
 
 
 def _connect(place: SocketPlace) -> socket.socket | None:
@@ -137,6 +137,8 @@ def _start_and_connect(environ: Mapping[str, str], state_dir: Path) -> socket.so
 
 def _spawn(environ: Mapping[str, str], state_dir: Path) -> subprocess.Popen[bytes]:
     """A daemon in a session of its own, which stays when this login ends."""
+    from ffdl_batch.config.fingerprint import for_daemon
+
     try:
         state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         with (state_dir / LOG_NAME).open("ab") as log:
@@ -146,7 +148,7 @@ def _spawn(environ: Mapping[str, str], state_dir: Path) -> subprocess.Popen[byte
                 stdout=log,
                 stderr=log,
                 cwd="/",
-                env={**environ, "FFDL_STATE_DIR": str(state_dir)},
+                env={**for_daemon(environ), "FFDL_STATE_DIR": str(state_dir)},
                 start_new_session=True,
             )
     except OSError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from fastapi import FastAPI
@@ -64,9 +65,16 @@ class BodyLimit:
         await self._app(scope, receive, send)
 
 
+def blame_options(problem: Problem) -> Problem:
+    """A refusal of which every error names an option is the command line's fault: sbatch ends alike."""
+    errors = [finding for finding in problem.findings if finding.severity is Severity.ERROR]
+    named = [finding for finding in errors if finding.file is None and (finding.path or "").startswith("--")]
+    return replace(problem, exit_code=ExitCode.USAGE) if errors and len(named) == len(errors) else problem
+
+
 async def _refused(_request: Request, error: Exception) -> Response:
     assert isinstance(error, Refused)
-    return problem_reply(error.problem, error.status)
+    return problem_reply(blame_options(error.problem), error.status)
 
 
 async def _store_unavailable(_request: Request, error: Exception) -> Response:

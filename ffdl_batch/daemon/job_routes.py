@@ -6,13 +6,15 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Query
 
 from ffdl_batch.daemon.context import Asking, Context, Here, in_thread
-from ffdl_batch.daemon.errors import MAX_BODY_BYTES
+from ffdl_batch.daemon.errors import MAX_BODY_BYTES, blame_options
 from ffdl_batch.daemon.replies import (
+    DrillRequest,
     ErrorReply,
     EventsReply,
     JobReply,
@@ -24,10 +26,14 @@ from ffdl_batch.daemon.replies import (
     SubmitRequest,
 )
 from ffdl_batch.domain.job_state import JobState
-from ffdl_batch.domain.views import Health
+from ffdl_batch.domain.views import Health, JobView, Resume
 from ffdl_batch.services.cancel import cancel_job
+from ffdl_batch.services.drill import drill as play
+from ffdl_batch.services.halt import halt_job
 from ffdl_batch.services.planning import plan_submission
+from ffdl_batch.services.platform import Caller
 from ffdl_batch.services.query import get_events, get_job, health, list_jobs
+from ffdl_batch.services.resume import resume_job
 from ffdl_batch.services.submit import submit
 
 log = logging.getLogger(__name__)
@@ -53,6 +59,7 @@ ERRORS = {
     400: "The request does not fit this interface.",
     403: "The caller may not do this.",
     404: "There is no such job, or it is another user's.",
+    409: "The job is in a state in which this is not possible.",
     413: "The request is too large.",
     422: "The manifest, the options or the archive are wrong.",
     500: "The daemon failed; its log holds the traceback.",
@@ -81,7 +88,8 @@ async def submit_jobs(body: SubmitRequest, here: Here, caller: Asking) -> PlainR
     if accepted:
         here.changes.bump()
         here.poke()
-    return PlainReply(SubmitReply(tuple(results)))
+    blamed = (replace(result, problem=result.problem and blame_options(result.problem)) for result in results)
+    return PlainReply(SubmitReply(tuple(blamed)))
 
 
 @router.post("/plan", response_model=PlanReply, responses=answers(413, 422), operation_id="plan",
@@ -147,7 +155,33 @@ async def wait_for_job(job_id: str, here: Here, caller: Asking, wait_s: WaitSeco
 async def cancel(job_id: str, here: Here, caller: Asking) -> PlainReply:
     """Wish the end of a job. Idempotent; a job that has ended stays as it is."""
     job = await in_thread(here.limits.quick, cancel_job, here.platform, caller, job_id)
-    log.info("user %d: cancel of %s in state %s", caller.uid, job.id, job.state)
+    return _changed(here, caller, "cancel", job)
+
+
+@router.post("/jobs/{job_id}/halt", response_model=JobReply, responses=answers(404), operation_id="halt")
+async def halt(job_id: str, here: Here, caller: Asking) -> PlainReply:
+    """Wish a checkpoint and then the end of a job as HALTED. Idempotent; a job that has ended stays as it is."""
+    job = await in_thread(here.limits.quick, halt_job, here.platform, caller, job_id)
+    return _changed(here, caller, "halt", job)
+
+
+@router.post("/jobs/{job_id}/resume", response_model=JobReply, responses=answers(404, 409, 422), operation_id="resume")
+async def resume(job_id: str, body: Resume, here: Here, caller: Asking) -> PlainReply:
+    """Go on with a job that is HALTED or FAILED: its next attempt, from its checkpoints."""
+    job = await in_thread(here.limits.slow, resume_job, here.platform, caller, job_id, body)
+    return _changed(here, caller, "resume", job)
+
+
+@router.post("/jobs/{job_id}/drill", response_model=JobReply, responses=answers(404, 409, 422), operation_id="drill")
+async def drill(job_id: str, body: DrillRequest, here: Here, caller: Asking) -> PlainReply:
+    """Play an event on the running attempt: the controllers, the scheduler and the daemon take it as real."""
+    job = await in_thread(here.limits.slow, play, here.platform, caller, job_id, body.event)
+    return _changed(here, caller, f"drill {body.event}", job)
+
+
+def _changed(here: Context, caller: Caller, verb: str, job: JobView) -> PlainReply:
+    """The reply to a wish; who waits for news looks at once, and so do the loops."""
+    log.info("user %d: %s of %s in state %s", caller.uid, verb, job.id, job.state)
     here.changes.bump()
     here.poke()
     return PlainReply(JobReply(job))

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 
 from ffdl_batch.daemon.pacing import Backoff, DeployPace, WatchPace
+from ffdl_batch.services.debts import DebtPayer
 from ffdl_batch.services.deploy import Deployer
 from ffdl_batch.services.janitor import sweep
 from ffdl_batch.services.platform import Platform
@@ -17,6 +18,9 @@ log = logging.getLogger(__name__)
 
 SWEEP_FIRST_S = 60.0
 SWEEP_EVERY_S = 3600.0
+DEBTS_FIRST_S = 5.0
+DEBTS_EVERY_S = 30.0
+DEBTS_WHILE_PAYING_S = 1.0
 STOP_S = 15.0
 """How long a step in progress may take at the end; its lease ends by itself where it takes longer."""
 
@@ -89,7 +93,13 @@ class Loops:
         self._deploy = StepThread("deployer", self._deploy_turn)
         self._watch = StepThread("watcher", self._watch_turn)
         self._sweep = StepThread("janitor", self._sweep_turn, first_s=SWEEP_FIRST_S)
+        self._payer = DebtPayer(platform)
+        self._debts = StepThread("debts", self._debts_turn, first_s=DEBTS_FIRST_S)
         self._poked = threading.Event()
+
+    def is_busy(self) -> bool:
+        """Whether there is work without a live job: results and logs of ended ones are still to be stored."""
+        return self._payer.is_busy()
 
     def start(self) -> None:
         """Start all threads."""
@@ -115,9 +125,11 @@ class Loops:
             log.warning("the watcher's step did not end within %g s; its lease runs out by itself", STOP_S)
         else:
             self._watcher.close()
+        if self._debts not in late:
+            self._payer.close()
 
     def _all(self) -> tuple[StepThread, ...]:
-        return (self._deploy, self._watch, self._sweep)
+        return (self._deploy, self._watch, self._sweep, self._debts)
 
     def _deploy_turn(self) -> float:
         done = self._deployer.step()
@@ -140,6 +152,11 @@ class Loops:
             self._on_change()
             self._deploy.wake()
         return self._watch_pace.after(full=full, changed=changed, took_s=now - started, now=now)
+
+    def _debts_turn(self) -> float:
+        if self._payer.step():
+            self._on_change()
+        return DEBTS_WHILE_PAYING_S if self._payer.is_paying else DEBTS_EVERY_S
 
     def _sweep_turn(self) -> float:
         sweep(self._platform)

@@ -55,6 +55,9 @@ def _parser() -> argparse.ArgumentParser:
         default="",
         help="replace the holder on HOST: only when HOST is gone for good, else two daemons write to one database",
     )
+    parser.add_argument(
+        "--directory", metavar="DIR", type=Path, help="read ffdl.toml in DIR instead of the working directory's"
+    )
     commands = parser.add_subparsers(dest="command", metavar="dial")
     commands.add_parser("dial", help="copy standard input and output to the daemon's socket on this host")
     return parser
@@ -73,8 +76,8 @@ def _serve(options: argparse.Namespace, opener: Opener | None) -> int:
     # cron gives no HOME to some shells, and what we start (sbatch, apptainer) wants one.
     os.environ.setdefault("HOME", str(home_directory(os.environ)))
     try:
-        settings = load_settings()
-        hold = _hold(Path(settings.state_dir), TakeOver(options.take_over, options.force_take_over_from))
+        settings = load_settings(cwd=options.directory)
+        hold = _hold(settings, TakeOver(options.take_over, options.force_take_over_from))
     except ConfigError as error:
         return _end(f"the configuration cannot be used: {error}", ExitCode.BAD_MANIFEST)
     except AlreadyServed as served:
@@ -89,10 +92,12 @@ def _serve(options: argparse.Namespace, opener: Opener | None) -> int:
         hold.release()
 
 
-def _hold(state_dir: Path, take_over: TakeOver) -> Hold:
-    """The lock of the state directory, with this process's name in it."""
+def _hold(settings: Settings, take_over: TakeOver) -> Hold:
+    """The lock of the state directory, with this process's name and its settings' digests in it."""
+    from ffdl_batch.config.fingerprint import take_fingerprints
     from ffdl_batch.daemon.lock import acquire
 
+    state_dir = Path(settings.state_dir)
     state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     machine, pid = this_machine(), os.getpid()
     record = DaemonLock(
@@ -103,6 +108,7 @@ def _hold(state_dir: Path, take_over: TakeOver) -> Hold:
         socket="",
         version=__version__,
         started_at=time.time(),
+        settings=take_fingerprints(settings, os.environ),
     )
     return acquire(state_dir, record, machine, take_over)
 
@@ -123,8 +129,10 @@ def _run(settings: Settings, hold: Hold, opener: Opener | None, *, foreground: b
         return _end(str(error), ExitCode.UNAVAILABLE)
     except OSError as error:
         return _end(f"a directory cannot be made or written: {error}", ExitCode.TRY_AGAIN)
+    # The socket's place follows from the state directory, also where a file named that.
+    environ = {**os.environ, "FFDL_STATE_DIR": settings.state_dir}
     try:
-        Daemon(platform, hold, dict(os.environ), "standard error" if foreground else str(log_path)).run()
+        Daemon(platform, hold, environ, "standard error" if foreground else str(log_path)).run()
     finally:
         platform.close()
     return ExitCode.OK

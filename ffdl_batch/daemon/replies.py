@@ -24,6 +24,7 @@ from ffdl_batch.domain.views import (
     Submission,
     SubmissionResult,
 )
+from ffdl_batch.services.drill import DrillEvent
 
 MAX_SUBMISSIONS = 100
 
@@ -41,6 +42,13 @@ class PlanRequest:
 
     submission: Submission
     trial: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DrillRequest:
+    """The event to play."""
+
+    event: DrillEvent
 
 
 @dataclass(frozen=True, slots=True)

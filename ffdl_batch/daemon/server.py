@@ -12,7 +12,7 @@ import contextlib
 import logging
 import signal
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import uvicorn
@@ -93,7 +93,7 @@ class Daemon:
         listening = listener.open()
         self.hold.announce(listener.path)
         loops.start()
-        keeper = asyncio.create_task(Keeper(self, context, server, listener).keep())
+        keeper = asyncio.create_task(Keeper(self, context, server, listener, loops.is_busy).keep())
         log.info("serving at %s, state in %s", listener.path, self.platform.settings.state_dir)
         try:
             await server.serve(sockets=[listening])
@@ -108,8 +108,10 @@ class Daemon:
 class Keeper:
     """Looks now and then whether the socket is in place, the lock ours, and anybody there."""
 
-    def __init__(self, daemon: Daemon, context: Context, server: Server, listener: Listener) -> None:
-        self._platform, self._hold = daemon.platform, daemon.hold
+    def __init__(
+        self, daemon: Daemon, context: Context, server: Server, listener: Listener, is_busy: Callable[[], bool]
+    ) -> None:
+        self._platform, self._hold, self._is_busy = daemon.platform, daemon.hold, is_busy
         self._context, self._server, self._listener = context, server, listener
         self._clock = daemon.platform.clock
         self._idle_s = daemon.platform.settings.idle_exit_s
@@ -151,8 +153,8 @@ class Keeper:
         return now - self._active_at >= self._idle_s
 
     async def _nobody_left(self) -> bool:
-        """No live job either; and, once the socket's file is gone, nobody who was just coming in."""
-        if await asyncio.to_thread(self._platform.store.count_live):
+        """No live job, no results still to be stored; and, once the socket's file is gone, nobody just coming in."""
+        if await asyncio.to_thread(self._platform.store.count_live) or await asyncio.to_thread(self._is_busy):
             self._active_at = self._clock.monotonic()  # asked again after the idle time
             return False
         self._listener.remove()

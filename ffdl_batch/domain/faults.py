@@ -49,7 +49,7 @@ FAULTS: dict[str, FaultKind] = {
         _platform("S106", "a controller died", "submit again; the platform is at fault"),
         _platform("S110", "node failure", "submit again; the node is at fault"),
         _platform("S111", "preempted", "submit again, or use a partition or QOS that is not preempted"),
-        _platform("S112", "the scheduler ended the job", "read the scheduler's reason in ffdl show"),
+        _platform("S112", "the scheduler ended the job", "the message has its reason; ask the administrators"),
         _platform("S200", "the scheduler cannot be reached", "wait; the platform tries again"),
         _platform("S210", "the submission could not be queued", "submit again"),
         _user("S301", "loading the model failed", "check the model archive"),
@@ -61,7 +61,7 @@ FAULTS: dict[str, FaultKind] = {
         _user("C102", "invalid model archive", "zip the model's files again"),
         _user("C103", "bad data store, credentials or bucket", "check the data store of the manifest"),
         _user("C104", "bad resource specification", "correct cpus, gpus, memory or learners"),
-        _user("C201", "the learner ended with an error", "read its last lines in ffdl show and its log"),
+        _user("C201", "the learner ended with an error", "read its log with ffdl logs, and correct the training"),
         _user("C202", "the learner ran out of memory", "ask for more memory, or make the batch smaller"),
         _user("C203", "the time limit was reached", "ask for more time, or write checkpoints"),
     )

@@ -110,7 +110,10 @@ def latest_run(events: Sequence[Event], requeues: int = 0) -> Sequence[Event]:
 
 
 def all_stored(events: Sequence[Event], learners: int) -> bool:
-    """Whether every learner ended by itself with 0 and was stored after that."""
+    """Whether every learner ended by itself with 0, unasked, and was stored after that.
+
+    One that was asked for a checkpoint ends with 0 as well when it has only saved; only the head can tell.
+    """
     ended: set[object] = set()
     stored: set[object] = set()
     for event in events:
@@ -119,7 +122,7 @@ def all_stored(events: Sequence[Event], learners: int) -> bool:
             ended.discard(learner)
             stored.discard(learner)
         elif event.kind is EventKind.LEARNER_ENDED and event.fields.get("exit_code") == 0:
-            if not event.fields.get("ended_by"):
+            if not event.fields.get("ended_by") and not event.fields.get("asked"):
                 ended.add(learner)
         elif event.kind is EventKind.STORED:
             stored.add(learner)

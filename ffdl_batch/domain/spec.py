@@ -10,6 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from ffdl_batch.domain.network_level import NetworkLevel as NetworkLevel  # noqa: PLC0414 - it belongs to the spec
+
+SITE_DEFAULT = "site default"
+"""In `JobSpec.sources`: the manifest and the options say nothing, the site's configuration does."""
+
 
 class StoreType(StrEnum):
     """FfDL's data store types (manifest `data_stores[].type`), and `directory`, ours, for plain directories."""
@@ -23,16 +28,6 @@ class StoreType(StrEnum):
     BLUEMIX_OBJECTSTORE = "bluemix_objectstore"
     HOST_MOUNT = "host_mount"
     DIRECTORY = "directory"
-
-
-class NetworkLevel(StrEnum):
-    """The ladder of network isolation, tightest first; AUTO is the tightest that works and can be proved."""
-
-    AUTO = "auto"
-    NONE = "none"
-    JOB = "job"
-    EGRESS = "egress"
-    HOST = "host"
 
 
 class Placement(StrEnum):

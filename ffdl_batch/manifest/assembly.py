@@ -15,7 +15,6 @@ from ffdl_batch.manifest.models import EvaluationMetricsBlock, FrameworkBlock, I
 from ffdl_batch.manifest.tree import Mapping, Place
 
 _NEWLINE = re.compile(r"\r?\n")
-_SITE = "site default"
 
 
 def command_text(text: str) -> str:
@@ -178,7 +177,7 @@ def move_secrets(job: spec.JobSpec, manifest: ManifestBlock, secrets: dict[str, 
 
 def name_sources(root: Mapping, manifest: ManifestBlock) -> dict[str, str]:
     """Dotted path → where the value came from, for every value that was given and for the site's defaults."""
-    sources = {name: _SITE for name in ("cpus", "learners", "memory") if getattr(manifest, name) is None}
+    sources = {name: spec.SITE_DEFAULT for name in ("cpus", "learners", "memory") if getattr(manifest, name) is None}
     for key in ManifestBlock.model_fields:
         node = root.get(key)
         if node is None:

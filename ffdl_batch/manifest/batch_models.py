@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from ffdl_batch.domain.spec import NetworkLevel, Placement
+from ffdl_batch.domain.variables import why_refused
 from ffdl_batch.manifest.models import Block, FfdlBlock, nothing_is_empty, nothing_is_no_item
 from ffdl_batch.manifest.scalars import (
     ENV_NAME,
@@ -15,6 +16,7 @@ from ffdl_batch.manifest.scalars import (
     CountFromZero,
     Cpus,
     Flag,
+    GpuHours,
     Gpus,
     Label,
     Size,
@@ -55,6 +57,10 @@ def _env_names(env: dict[str, str]) -> dict[str, str]:
     for name in env:
         if not ENV_NAME.fullmatch(name):
             raise refusal(f"{shown(name)} cannot be the name of a variable", "use letters, digits and _")
+        refused = why_refused(name)
+        if refused:
+            what, _, cure = refused.partition("; ")
+            raise refusal(what, cure)
     return env
 
 
@@ -121,7 +127,7 @@ class CheckpointBlock(Block):
     signal: SignalName = Field("", description="Signal that the training handles; USR2.")
     grace_s: CountFromZero = Field(None, description="Seconds that it gets for that; 60.")
     lead_s: CountFromZero = Field(None, description="Seconds before the time limit at which it is asked.")
-    shared: Flag = Field(None, description="All learners share one checkpoint directory.")
+    shared: Flag = Field(None, description="FfDL's one checkpoint directory for all jobs of the results bucket.")
 
 
 class RetryBlock(Block):
@@ -131,6 +137,7 @@ class RetryBlock(Block):
     preemptions: CountFromZero = Field(None, description="After preemption.")
     node_failures: CountFromZero = Field(None, description="After the failure of a node.")
     failures: CountFromZero = Field(None, description="After a learner's own failure.")
+    gpu_hours: GpuHours = Field(None, description="GPU-hours of the whole chain, at most; no cap.")
 
 
 class RoleBlock(Block):

@@ -113,7 +113,7 @@ def _count(least: int) -> Callable[[object], int | None]:
     return read
 
 
-def _amount(name: str, zero: bool) -> Callable[[object], float | None]:
+def _amount(name: str, zero: bool, most: float = MAX_AMOUNT) -> Callable[[object], float | None]:
     def read(value: object) -> float | None:
         number = read_number(value)
         if number is None:
@@ -123,7 +123,7 @@ def _amount(name: str, zero: bool) -> Callable[[object], float | None]:
             raise refusal(
                 f"{shown(str(value))} is no number of {name}", f"write a number of {least}, or leave the line out"
             )
-        if number > MAX_AMOUNT:
+        if number > most:
             raise refusal(f"{shown(str(value))} {name} are more than any machine has", "correct the number")
         return float(number)
 
@@ -205,6 +205,9 @@ CountFromZero = Annotated[int | None, BeforeValidator(_count(0)), _count_schema(
 Cpus = Annotated[float | None, BeforeValidator(_amount("CPUs", zero=False)), _numeric_schema(exclusiveMinimum=0)]
 """CPUs, fractions allowed."""
 Gpus = Annotated[float | None, BeforeValidator(_amount("GPUs", zero=True)), _numeric_schema(minimum=0)]
+GpuHours = Annotated[
+    float | None, BeforeValidator(_amount("GPU-hours", zero=True, most=1000 * MAX_AMOUNT)), _numeric_schema(minimum=0)
+]
 """GPUs, none and fractions allowed."""
 Size = Annotated[
     int | None, BeforeValidator(read_size), WithJsonSchema({"type": ["string", "null"], "pattern": SIZE_PATTERN})

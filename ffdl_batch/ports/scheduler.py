@@ -239,3 +239,12 @@ class AvoidsNodes(Protocol):
     def avoid(self, native_id: NativeId, nodes: Collection[str]) -> None:
         """Have the waiting job exclude `nodes` too. Raises InvalidRequest where the scheduler refuses it."""
         ...
+
+
+@runtime_checkable
+class ExplainsSettings(Protocol):
+    """A backend that can say what its table of the configuration comes to, for `ffdl config`."""
+
+    def explain(self) -> Mapping[str, object]:
+        """Every key with its value, defaults included. Touches nothing."""
+        ...

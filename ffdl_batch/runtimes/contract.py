@@ -32,12 +32,17 @@ WRAPPER = "\n".join(
         'cd -- "$MODEL_DIR" || exit 126',
         'export PYTHONPATH="${PYTHONPATH:+$PYTHONPATH:}$PWD"',
         'eval "$TRAINING_COMMAND 2>&1"',
+        "_ffdl_status=$?",
+        # One short write, so that a reader finds all of it or no line end. A controller that died finds it later.
+        '{ printf "%s\n" "$_ffdl_status" > "$JOB_STATE_DIR/.ended-$LEARNER_ID"; } 2>/dev/null',
+        'exit "$_ffdl_status"',
     )
 )
 """What bash runs in every learner. A constant: nothing of a user's is in it but by the variables it reads.
 
 It notes its process id (as seen inside) in ``.began-<learner>`` so that the controller knows both that the
-command was reached and which process it may signal. The status of the last line is the learner's.
+command was reached and which process it may signal. The command's status is the learner's, and lies in
+``.ended-<learner>`` too, unless a signal or an ``exit`` of the command itself ended this very shell.
 """
 SHELL = ("bash", "-c", WRAPPER)
 PROTECTED = (
@@ -52,6 +57,9 @@ PROTECTED = (
     "TRAINING_COMMAND",
     "NUM_LEARNERS",
     "LEARNER_ID",
+    "RESUME",
+    "FFDL_ATTEMPT",
+    "FFDL_RESTART",
     EXPORTS_VARIABLE,
 )
 """Names that a user's environment cannot replace: the platform's bookkeeping hangs on them."""
@@ -138,7 +146,7 @@ def container_layout(places: Places) -> Layout:
             binds.append(Bind(places.results_bucket, bucket_dir))
             mount_points += [_inside(places.results_bucket, n) for n in (places.training_id, SHARED_CHECKPOINTS)]
     binds += [Bind(data_source, data_dir, read_only=not places.copied), Bind(attempt.results, result_dir)]
-    if not (places.shared_checkpoints and places.results_bucket and not places.copied):
+    if checkpoints_on_host(places) == places.job.checkpoints:
         binds.append(Bind(places.job.checkpoints, checkpoints))
     literal_binds = [Bind(literal(b.source), literal(b.target), b.read_only) for b in binds]
     logs = Bind(literal(attempt.logs) + "/learner-{learner_id}", "/job/logs")
@@ -155,12 +163,17 @@ def container_layout(places: Places) -> Layout:
     )
 
 
+def checkpoints_on_host(places: Places) -> str:
+    """$CHECKPOINT_DIR on the host: the job's own, or FfDL's one of the whole results container."""
+    if places.shared_checkpoints and places.results_bucket and not places.copied:
+        return _inside(places.results_bucket, SHARED_CHECKPOINTS)
+    return places.job.checkpoints
+
+
 def bare_layout(places: Places) -> Layout:
     """Without a container: the same directories by their paths on the host."""
     attempt = places.attempt
-    checkpoints = places.job.checkpoints
-    if places.shared_checkpoints and places.results_bucket and not places.copied:
-        checkpoints = _inside(places.results_bucket, SHARED_CHECKPOINTS)
+    checkpoints = checkpoints_on_host(places)
     data = attempt.data if places.copied else places.data or attempt.data
     bucket = "" if places.copied else places.results_bucket or attempt.results
     return Layout(
@@ -206,6 +219,9 @@ def learner_environment(learners: Learners, layout: Layout) -> dict[str, str]:
         "LOCAL_RANK": "{local_rank}",
         "NODE_RANK": "{node_rank}",
         "MASTER_ADDR": "{master_addr}",
+        "RESUME": "{resume}",
+        "FFDL_ATTEMPT": "{attempt}",
+        "FFDL_RESTART": "{restart}",
         # Always set, so that a job without GPUs sees none where the device files are open to all.
         "CUDA_VISIBLE_DEVICES": "{gpus}",
     }

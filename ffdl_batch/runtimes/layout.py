@@ -24,6 +24,7 @@ from ffdl_batch.runtimes.contract import (
     Learners,
     Places,
     bare_layout,
+    checkpoints_on_host,
     container_layout,
     learner_environment,
 )
@@ -79,13 +80,15 @@ class Runtime:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The parts of a launch file that follow from specification and runtime."""
+    """The parts of a launch file that follow from specification and runtime. `checkpoints` is $CHECKPOINT_DIR on the
+    host."""
 
     learner: LearnerCommand
     copies: tuple[Copy, ...]
     stores: Stores
     make_dirs: tuple[str, ...]
     needs_dirs: tuple[str, ...] = ()
+    checkpoints: str = ""
     warnings: tuple[str, ...] = ()
 
 
@@ -106,7 +109,7 @@ def compose_start(subject: Subject, runtime: Runtime) -> Start:
         protected=PROTECTED,
     )
     needs_dirs = (places.data,) if places.data else ()
-    return Start(learner, copies, stores, layout.make_dirs, needs_dirs, warnings)
+    return Start(learner, copies, stores, layout.make_dirs, needs_dirs, checkpoints_on_host(places), warnings)
 
 
 def _check_paths(subject: Subject) -> None:

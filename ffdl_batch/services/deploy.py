@@ -4,6 +4,8 @@ The order is the safety: lease the row; write DEPLOYING with the attempt's token
 scheduler is about to be asked; ask. Whoever finds a row in DEPLOYING looks for the token first (`find`), adopts what
 it finds, and submits again only when nothing was found and no request that was sent can still land. The claim in
 the attempt's directory guards what this cannot: a request that lands late executes nothing.
+
+An attempt that a head controller began looks the same from here: a mark that says so, and a token to look for.
 """
 
 from __future__ import annotations
@@ -12,11 +14,15 @@ import logging
 import secrets
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 from ffdl_batch.config.images import UnknownImage
-from ffdl_batch.domain.job import Change, Job
+from ffdl_batch.domain.continuation import Interruption
+from ffdl_batch.domain.ending import CANCELLED_BY_OWNER, HALTED_BEFORE
+from ffdl_batch.domain.events import GoesOn
+from ffdl_batch.domain.job import AttemptEnd, Change, Job
 from ffdl_batch.domain.job_state import JobState, Wish
-from ffdl_batch.domain.observation import NativeId
+from ffdl_batch.domain.observation import NativeId, Phase
 from ffdl_batch.ports.scheduler import (
     CredentialLife,
     InvalidRequest,
@@ -25,17 +31,12 @@ from ffdl_batch.ports.scheduler import (
     SchedulerUnreachable,
     SubmissionUncertain,
 )
-from ffdl_batch.services.dependencies import native_dependencies, waits_for_dependency
-from ffdl_batch.services.evidence import claim_owner
-from ffdl_batch.services.intake import launch_request
-from ffdl_batch.services.materialize import (
-    begun_at,
-    exported_environment,
-    mark_begun,
-    materialize,
-    unmark_begun,
-)
+from ffdl_batch.services.control import fence_earlier, write_control
+from ffdl_batch.services.dependencies import waits_for_dependency
+from ffdl_batch.services.evidence import claim_owner, read_evidence, read_launch
+from ffdl_batch.services.materialize import begun_at, mark_begun, materialize, materialize_template, unmark_begun
 from ffdl_batch.services.platform import Platform
+from ffdl_batch.services.succession import plan_attempt, plan_template
 from ffdl_batch.store import LeasedJob, StoreUnavailable
 
 log = logging.getLogger(__name__)
@@ -46,6 +47,8 @@ WORKERS = 4
 LOOK_AGAIN_S = 2.0
 SUBMIT_S = 120.0
 """How long one submission may take, with all of a slow scheduler's time-outs."""
+HANDOVER_S = 10.0
+"""How long whoever was to start an attempt that a head had begun is left alone with it."""
 
 Checkpoint = Callable[[str], None]
 """Called with the name of each step; tests make it fail or kill the process there."""
@@ -107,15 +110,17 @@ class Deployer:
     def _advance(self, job: Job, token: str) -> float | None:
         """None when the job went on, else the seconds after which to look again."""
         if job.state is JobState.PENDING:
-            if job.wish is Wish.CANCEL:
-                return self._end(job, token, JobState.CANCELLED, "000", "cancelled by its owner before it was deployed")
-            if waits_for_dependency(self._platform, job.spec, job.backend):
+            if job.wish is not Wish.NONE:
+                return self._end_as_wished(job, token)
+            if job.attempt == 0 and waits_for_dependency(self._platform, job.spec, job.backend):
                 return LOOK_AGAIN_S
             leased_at = self._platform.clock.monotonic()
             begun = self._platform.store.begin_attempt(job, token, self._platform.clock.now(), self._submit_lease_s)
             if begun is None:
                 return 0.0
             self._reached("deploying")
+            if begun_at(self._platform.root.job(job.id).attempt(begun.attempt)) is not None:
+                return self._recover(begun, token)  # a head was slower than we were, and has begun it too
             return self._submit(begun, token, leased_at)
         return self._recover(job, token)
 
@@ -125,22 +130,39 @@ class Deployer:
         attempt = self._platform.root.job(job.id).attempt(job.attempt)
         asked_at = begun_at(attempt)
         if asked_at is None:
-            return self._submit_or_cancel(job, token)
+            return self._submit_or_end(job, token)
+        if job.wish is not Wish.NONE:
+            write_control(self._platform.root, job, wish=job.wish)
         found = adapter.find(job.token, attempt)
         self._platform.adapters.answered(job.backend)
         self._reached("looked")
+        owner = claim_owner(attempt)
+        if owner:
+            found |= {NativeId.parse(owner)}  # it executes the attempt, whether or not it is remembered
         if found:
             return self._adopt(job, token, adapter, found)
         life = adapter.credential_life_s if isinstance(adapter, CredentialLife) else 0.0
+        life = max(life, HANDOVER_S if self._was_handed_over(job) else 0.0)
         left = max(asked_at, job.uncertain_since or 0.0) + life - self._platform.clock.now()
         if left > 0:
             return min(left, LOOK_AGAIN_S)
-        return self._submit_or_cancel(job, token)
+        return self._submit_or_end(job, token)
 
-    def _submit_or_cancel(self, job: Job, token: str) -> float | None:
+    def _was_handed_over(self, job: Job) -> bool:
+        """Whether the head of the attempt before began this one."""
+        if job.attempt == 1:
+            return False
+        final = read_evidence(self._platform.root.job(job.id).attempt(job.attempt - 1)).final
+        return final is not None and final.goes_on is GoesOn.SUCCESSOR
+
+    def _submit_or_end(self, job: Job, token: str) -> float | None:
+        return self._submit(job, token) if job.wish is Wish.NONE else self._end_as_wished(job, token)
+
+    def _end_as_wished(self, job: Job, token: str) -> float | None:
+        """The scheduler never heard of the attempt, so nothing has to be asked for."""
         if job.wish is Wish.CANCEL:
-            return self._end(job, token, JobState.CANCELLED, "000", "cancelled by its owner before it was deployed")
-        return self._submit(job, token)
+            return self._end(job, token, JobState.CANCELLED, "000", f"{CANCELLED_BY_OWNER} before it was deployed")
+        return self._end(job, token, JobState.HALTED, "000", HALTED_BEFORE)
 
     def _adopt(self, job: Job, token: str, adapter: Scheduler, found: frozenset[NativeId]) -> float | None:
         """One of `found` is the attempt: the one that claimed it, else the oldest; the others are cancelled."""
@@ -152,18 +174,38 @@ class Deployer:
             if native != keep:
                 log.warning("job %s: cancelling the duplicate %s of %s", job.id, native, keep)
                 adapter.cancel(native)
+        fence_earlier(self._platform.root, job)
         return self._queued(job, token, keep, None)
 
     def _submit(self, job: Job, token: str, leased_at: float | None = None) -> float | None:
         try:
-            plan = self._plan(job)
+            plan = plan_attempt(self._platform, job)
         except InvalidRequest as error:
             return self._end(job, token, JobState.FAILED, "S101", str(error))
         except UnknownImage as error:
             return self._end(job, token, JobState.FAILED, "S103", str(error))
         materialize(self._platform.root, job, plan)
         self._reached("written")
+        materialize_template(self._platform.root, job, plan_template(self._platform, job, plan))
+        self._reached("template")
+        if job.attempt > 1:
+            self._retire_earlier(job)
+            self._reached("fenced")
         return self._send(job, token, plan, leased_at)
+
+    def _retire_earlier(self, job: Job) -> None:
+        """Nothing of an earlier attempt may go on beside this one: fence its controllers, and take away what the
+        scheduler still has of it (held after too many requeues, or requeued after all)."""
+        fence_earlier(self._platform.root, job)
+        earlier = [a for a in self._platform.store.attempts(job.id) if a.number == job.attempt - 1 and a.native_id]
+        adapter = self._platform.adapters.get(job.backend)
+        for attempt in earlier:
+            native = NativeId.parse(attempt.native_id)
+            shown = adapter.observe([native]).get(native)
+            is_it = shown is not None and shown.name in ("", attempt.token)
+            if shown is not None and is_it and shown.phase not in (Phase.ENDED, Phase.UNKNOWN):
+                log.info("job %s: cancelling %s, its attempt %d is over", job.id, native, attempt.number)
+                adapter.cancel(native)
 
     @property
     def _submit_lease_s(self) -> float:
@@ -185,7 +227,7 @@ class Deployer:
         try:
             native = adapter.submit(plan)
         except InvalidRequest as error:
-            return self._end(job, token, JobState.FAILED, "S101", str(error))
+            return self._refused(job, token, plan, error)
         except SchedulerUnreachable:
             unmark_begun(plan.attempt_dir)
             raise
@@ -198,27 +240,29 @@ class Deployer:
         self._platform.adapters.answered(job.backend)
         return self._queued(job, token, native, plan)
 
-    def _plan(self, job: Job) -> LaunchPlan:
-        job_dir = self._platform.root.job(job.id)
-        request = launch_request(
-            self._platform,
-            job.spec,
-            job.backend,
-            job.id,
-            job.attempt,
-            environ=exported_environment(job_dir),
-            native_dependencies=native_dependencies(self._platform, job.spec, job.backend),
-        )
-        return self._platform.adapters.get(job.backend).plan(request)
+    def _refused(self, job: Job, token: str, plan: LaunchPlan, error: InvalidRequest) -> float | None:
+        """The scheduler will not have it: the end, unless it may like it better with the nodes that failed this job."""
+        if not job.overrides.exclude:
+            return self._end(job, token, JobState.FAILED, "S101", str(error))
+        log.warning("job %s was refused without %s: %s", job.id, ", ".join(job.overrides.exclude), error)
+        unmark_begun(plan.attempt_dir)
+        change = Change(columns={"overrides": replace(job.overrides, exclude=())})
+        self._platform.store.apply(job, change, lease_token=token)
+        return 0.0
 
     def _queued(self, job: Job, token: str, native: NativeId, plan: LaunchPlan | None) -> float | None:
-        plan = plan or self._plan(job)
+        """The scheduler has it. Without a plan the attempt's own files say what was sent."""
+        attempt = self._platform.root.job(job.id).attempt(job.attempt)
+        launch, network = (plan.launch, plan.network) if plan is not None else (read_launch(attempt), None)
+        if launch is None:
+            plan = plan_attempt(self._platform, job)
+            launch, network = plan.launch, plan.network
         columns: dict[str, object] = {
             "native_id": str(native),
             "uncertain_since": None,
             "pending_reason": "",
-            "network": plan.network.level,
-            "results": plan.launch.stores.results or plan.attempt_dir.results,
+            "network": (network or launch.network).level,
+            "results": launch.stores.results or attempt.results,
         }
         change = Change(steps=((JobState.QUEUED, self._platform.clock.now()),), columns=columns)
         updated = self._platform.store.apply(job, change, lease_token=token)
@@ -226,7 +270,9 @@ class Deployer:
         return None if updated is not None else 0.0
 
     def _end(self, job: Job, token: str, state: JobState, code: str, message: str) -> float | None:
-        change = Change(steps=((state, self._platform.clock.now()),), message=message, error_code=code)
+        end = AttemptEnd(Interruption.HALT.value if state is JobState.HALTED else "")
+        steps = ((state, self._platform.clock.now()),)
+        change = Change(steps, message=message, error_code=code, attempt_end=end)
         return None if self._platform.store.apply(job, change, lease_token=token) is not None else 0.0
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from ffdl_batch.config.images import UnknownImage, known_frameworks, resolve_image
+from ffdl_batch.domain.continuation import Checkpoint, Spent
 from ffdl_batch.domain.findings import Finding, Severity
 from ffdl_batch.domain.job import JobId, attempt_token
 from ffdl_batch.domain.quantity import parse_size
@@ -22,6 +23,7 @@ from ffdl_batch.ports.scheduler import (
     SchedulerUnreachable,
 )
 from ffdl_batch.services.dependencies import expected_dependencies
+from ffdl_batch.services.lead import budget_of, lead_s
 from ffdl_batch.services.platform import Platform
 from ffdl_batch.services.problems import Refused, bad_input, bad_request, try_again, unavailable
 
@@ -89,8 +91,9 @@ def plan_or_refuse(
     candidate: Candidate,
     job_id: JobId,
     environ: Mapping[str, str],
+    attempt: int = 1,
 ) -> LaunchPlan:
-    """The plan of the first attempt; raises :class:`Refused` with the adapter's reasons.
+    """The plan of an attempt; raises :class:`Refused` with the adapter's reasons.
 
     A request that names something unknown (a partition made a minute ago) is tried once more on fresh facts.
     """
@@ -102,6 +105,7 @@ def plan_or_refuse(
                 candidate.spec,
                 candidate.backend,
                 job_id,
+                attempt,
                 environ=environ,
                 native_dependencies=expected_dependencies(platform, candidate.spec, candidate.backend),
             )
@@ -157,8 +161,15 @@ def launch_request(  # noqa: PLR0913 - one value per column of the attempt
     *,
     environ: Mapping[str, str],
     native_dependencies: Mapping[str, str] | None = None,
+    checkpoints: Iterable[Checkpoint] = (),
+    spent: Spent | None = None,
+    carry: str = "",
 ) -> LaunchRequest:
-    """Everything an adapter's `plan` may know; raises UnknownImage for an image that is not there."""
+    """Everything an adapter's `plan` may know; raises UnknownImage for an image that is not there.
+
+    `checkpoints` are what earlier attempts did, `spent` is what the chain has used up, and `carry` the results
+    directory of the attempt before: a first attempt has none of them.
+    """
     facts = platform.adapters.facts(backend)
     job_dir = platform.root.job(job_id)
     return LaunchRequest(
@@ -174,6 +185,10 @@ def launch_request(  # noqa: PLR0913 - one value per column of the attempt
         user_env={**environ, **spec.batch.env},
         native_dependencies=native_dependencies or {},
         minimum_network=platform.settings.network_minimum,
+        lead_s=lead_s(spec, checkpoints),
+        budget=budget_of(spec.batch.retry),
+        spent=spent or Spent(),
+        carry=carry,
     )
 
 

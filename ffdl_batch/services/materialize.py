@@ -9,8 +9,10 @@ import shutil
 from pathlib import Path
 
 from ffdl_batch.domain.job import Job
+from ffdl_batch.domain.job_state import Wish
 from ffdl_batch.domain.jobdir import AttemptDir, JobDir, Root
 from ffdl_batch.ports.scheduler import LaunchPlan
+from ffdl_batch.services.control import write_control
 from ffdl_batch.services.whole_files import write_whole
 
 
@@ -35,12 +37,27 @@ def materialize(root: Root, job: Job, plan: LaunchPlan) -> None:
     if not Path(job_dir.manifest).exists():
         write_whole(Path(job_dir.manifest), job.spec.manifest_text)
     _place_model(root, job)
+    _write_files(plan)
+    # A wish that came after the row was read may be in the cell already: only a wish that we know of is written.
+    write_control(root, job, wish=job.wish if job.wish is not Wish.NONE else None)
+
+
+def materialize_template(root: Root, job: Job, plan: LaunchPlan | None) -> None:
+    """Write the files from which a head makes the next attempt, or make sure that there are none; raises OSError."""
+    directory = Path(root.job(job.id).template.path)
+    if plan is None:
+        if directory.exists():
+            shutil.rmtree(directory)
+        return
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _write_files(plan)
+
+
+def _write_files(plan: LaunchPlan) -> None:
     for file in plan.files:
-        target = Path(attempt.path) / file.name
+        target = Path(plan.attempt_dir.path) / file.name
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_whole(target, file.text, mode=file.mode)
-    if not Path(attempt.control).exists():
-        write_whole(Path(attempt.control), json.dumps({"attempt": job.attempt}) + "\n")
 
 
 def _directories(attempt: AttemptDir) -> tuple[str, ...]:

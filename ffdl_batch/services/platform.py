@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pwd
 import secrets
-import shutil
 import socket
 import threading
 from dataclasses import dataclass
@@ -61,9 +60,7 @@ class Adapters:
 
     def default_name(self) -> str:
         """The configured backend, else slurm where sbatch is on the PATH, else local."""
-        if self._settings.backend:
-            return self._settings.backend
-        return "slurm" if shutil.which("sbatch") else "local"
+        return self._settings.effective_backend(os.environ)[0]
 
     def get(self, name: str) -> Scheduler:
         """The adapter; raises InvalidRequest for an unknown name or unusable settings."""

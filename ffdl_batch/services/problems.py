@@ -35,6 +35,11 @@ def wrong_usage(message: str) -> Refused:
     return Refused(Problem("C101", message, ExitCode.USAGE), 400)
 
 
+def wrong_state(message: str, cure: str = "") -> Refused:
+    """The job is not in a state in which this can be done; it was left as it is."""
+    return Refused(Problem("C101", message, ExitCode.FAILED, cure=cure), 409)
+
+
 def unavailable(message: str, findings: Sequence[Finding] = ()) -> Refused:
     """Something that is needed is not there, and trying again does not help."""
     return Refused(Problem("S101", message, ExitCode.UNAVAILABLE, findings=tuple(findings)), 422)
@@ -49,6 +54,13 @@ def unknown_job(job_id: str) -> Refused:
     """There is no such job, or it is another user's (which is not told apart)."""
     problem = Problem("C101", f"there is no job {job_id}", ExitCode.FAILED, cure="ffdl list shows your jobs")
     return Refused(problem, 404)
+
+
+def ambiguous_job(beginning: str, ids: Sequence[str], *, complete: bool) -> Refused:
+    """Several of the caller's jobs have ids that begin so."""
+    named = ", ".join(ids) + ("" if complete else " and others")
+    message = f"{beginning} is the beginning of several ids: {named}"
+    return Refused(Problem("C101", message, ExitCode.FAILED, cure="write one of them"), 404)
 
 
 def not_allowed(message: str) -> Refused:

@@ -75,6 +75,13 @@ def list_jobs(connection: Connection, reader: JobReader, wanted: JobFilter) -> l
     return [reader.job(row) for row in connection.execute(query)]
 
 
+def find_ids(connection: Connection, beginning: str, uid: int, limit: int) -> list[JobId]:
+    """The ids of `uid`'s jobs that begin so, newest first."""
+    query = select(JOBS.c.id).where(JOBS.c.uid == uid, JOBS.c.id.startswith(beginning, autoescape=True))
+    ordered = query.order_by(JOBS.c.submitted_at.desc(), JOBS.c.id).limit(limit)
+    return [JobId(job_id) for job_id in connection.execute(ordered).scalars()]
+
+
 def live_deployed(connection: Connection, reader: JobReader, backend: str) -> list[Job]:
     """Live jobs of `backend` that have a native id, oldest first."""
     query = (

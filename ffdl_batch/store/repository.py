@@ -88,6 +88,11 @@ class Store:
         with self._database.reading() as connection:
             return queries.list_jobs(connection, self._reader, wanted)
 
+    def find_ids(self, beginning: str, uid: int, limit: int) -> list[JobId]:
+        """The ids of at most `limit` jobs of `uid` that begin with `beginning`, newest first."""
+        with self._database.reading() as connection:
+            return queries.find_ids(connection, beginning, uid, limit)
+
     def live_deployed(self, backend: str) -> list[Job]:
         """Live jobs of `backend` that its scheduler can be asked about: DEPLOYING to STORING with a native id,
         oldest first."""

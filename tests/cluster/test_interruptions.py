@@ -11,7 +11,17 @@ import pytest
 
 from tests.cluster.people import Person
 from tests.cluster.rig import Cluster
-from tests.cluster.trainings import QUICK, attempt_log, begins, free_gpus, saver_model, steps, training, until_logged
+from tests.cluster.trainings import (
+    QUICK,
+    attempt_log,
+    begins,
+    free_gpus,
+    saver_model,
+    started,
+    steps,
+    training,
+    until_logged,
+)
 
 SAVING = "batch: {checkpoint: {grace_s: 4}, env: {SAVE_EVERY: '2'}}"
 
@@ -95,19 +105,33 @@ def test_a_real_time_limit(alice: Person, slow_limits: dict[str, str]) -> None:
     assert all_steps(alice, job) == list(range(1, 401))
 
 
-def test_preemption_with_requeue_is_adopted(alice: Person, bob: Person) -> None:
-    job_id = start(alice, "preempted", "--partition=main", "--nodelist=n3", "--gres=gpu:4", extra=SAVING)
-    native = alice.show(job_id)["native_id"]
-    rival = bob.submit(
-        bob.manifest("rival", "sleep 3", gpus=4),
-        bob.model("empty", {"README": ""}),
-        "--partition=urgent",
-        "--nodelist=n3",
-    )
-    assert bob.finish(rival)["state"] == "COMPLETED"
+def preempt(bob: Person, node: str) -> None:
+    """Take all GPUs of that node by a job of the partition that preempts, until it is done."""
+    rival = bob.manifest("rival", "sleep 3", gpus=4)
+    job_id = bob.submit(rival, bob.model("empty", {"README": ""}), "--partition=urgent", f"--nodelist={node}")
+    assert bob.finish(job_id)["state"] == "COMPLETED"
+
+
+def test_a_preempted_training_that_listens_goes_on_at_once(alice: Person, bob: Person) -> None:
+    job_id = start(alice, "preempted", "--partition=main", "--nodelist=n3", "--gres=gpu:4")
+    preempt(bob, "n3")
     job = alice.finish(job_id, 240)
-    assert (job["state"], job["native_id"]) == ("COMPLETED", native), job
-    assert alice.run("squeue", "-h", "-o", "%A", "-n", f"{job_id}-2").stdout == ""
+    assert job["state"] == "COMPLETED", job
+    assert causes(job)[0] == "preemption" and job["attempts"][0]["checkpoint_confirmed"], job["attempts"]
+    assert all_steps(alice, job) == list(range(1, 61))
+
+
+def test_slurms_own_requeue_is_adopted_and_not_doubled(alice: Person, bob: Person) -> None:
+    """The training hears no warning, is ended with its allocation, and Slurm starts the same job anew."""
+    model = saver_model(alice)
+    manifest = training(alice, "requeued", "python3 train.py --deaf", SAVING)
+    job_id = alice.submit(manifest, model, "--partition=main", "--nodelist=n3", "--gres=gpu:4")
+    until_logged(alice, job_id, "step 5")
+    native = alice.show(job_id)["native_id"]
+    preempt(bob, "n3")
+    job = alice.finish(job_id, 240)
+    assert (job["state"], job["native_id"], len(job["attempts"])) == ("COMPLETED", native, 1), job
+    assert alice.run("squeue", "-h", "--states=all", "-o", "%A", "-n", f"{job_id}-2").stdout == ""
     log = alice.logs(job_id)
     assert [began["FFDL_RESTART"] for began in begins(log)] == ["0", "1"]
     assert begins(log)[1]["from"] >= 2 and steps(log)[-1] == 60
@@ -115,7 +139,7 @@ def test_preemption_with_requeue_is_adopted(alice: Person, bob: Person) -> None:
 
 def test_a_lost_node(cluster: Cluster, alice: Person) -> None:
     job_id = start(alice, "lost-node", "--time=10", "--no-requeue", extra=SAVING)
-    job = alice.show(job_id)
+    job = started(alice, job_id)
     lost = job["nodes"]
     cluster.power_off(lost)
     try:
@@ -138,8 +162,8 @@ def cut_node(cluster: Cluster) -> Iterator[list[str]]:
 
 
 def test_a_node_that_comes_back_writes_nothing(cluster: Cluster, alice: Person, cut_node: list[str]) -> None:
-    job_id = start(alice, "cut-off", "--no-requeue", extra="batch: {env: {SAVE_EVERY: '2', PACE: '0.3', STEPS: '150'}}")
-    node = alice.show(job_id)["nodes"]
+    job_id = start(alice, "cut-off", "--no-requeue", extra="batch: {env: {SAVE_EVERY: '2', STEPS: '800'}}")
+    node = started(alice, job_id)["nodes"]
     cut_node.append(node)
     cluster.cut(node)
     until_logged(alice, job_id, "step", attempt=2, timeout_s=180)
@@ -147,9 +171,9 @@ def test_a_node_that_comes_back_writes_nothing(cluster: Cluster, alice: Person, 
     job = alice.finish(job_id, 240)
     assert job["state"] == "COMPLETED", job
     first, second = attempt_log(alice, job, 1), attempt_log(alice, job, 2)
-    assert steps(second)[-1] == 150
+    assert steps(second)[-1] == 800
     # What the lost attempt did after the newer one began is not in what the newer one made of the checkpoint.
-    assert steps(second) == list(range(begins(second)[0]["from"] + 1, 151))
+    assert steps(second) == list(range(begins(second)[0]["from"] + 1, 801))
     time.sleep(2)
     assert attempt_log(alice, job, 1) == first
 
@@ -191,8 +215,7 @@ def test_hold_release_and_scancel(alice: Person) -> None:
 @pytest.mark.parametrize("who", ["node", "head", "both"])
 def test_a_killed_controller(cluster: Cluster, alice: Person, who: str) -> None:
     job_id = start(alice, f"killed-{who}", "--time=10", extra=SAVING)
-    job = alice.show(job_id)
-    node = job["nodes"]
+    node = started(alice, job_id)["nodes"]
     kinds = {"node": ["node"], "head": ["head"], "both": ["head", "node"]}[who]
     for kind in kinds:
         found = cluster.run(node, ["pgrep", "-u", "alice", "-f", f" {kind} --launch .*{job_id}"]).stdout.split()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -75,10 +76,19 @@ def attempt_log(alice: Person, job: Mapping[str, Any], attempt: int, learner: in
 
 def until_logged(alice: Person, job_id: str, text: str, attempt: int = 1, timeout_s: float = 60.0) -> None:
     """Wait until a learner of that attempt wrote a line that begins with `text`."""
-    path = f"{alice.state}/jobs/jobs/{job_id}/attempt-{attempt}/logs/learner-*/training-log.txt"
+    path = f"{alice.state}/jobs/{job_id}/attempt-{attempt}/logs/learner-*/training-log.txt"
     script = f"for i in $(seq {int(timeout_s * 10)}); do grep -qs '^{text}' {path} && exit 0; sleep 0.1; done; exit 1"
     done = alice.run("sh", "-c", script, check=False, timeout_s=timeout_s + 30)
     assert done.returncode == 0, (job_id, text, alice.show(job_id))
+
+
+def started(alice: Person, job_id: str) -> dict[str, Any]:
+    """The job once Slurm's word on its nodes was heard."""
+    deadline = time.monotonic() + 30
+    while not (job := alice.show(job_id))["nodes"] and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert job["nodes"], job
+    return job
 
 
 def free_gpus(alice: Person, node: str) -> bool:

@@ -23,10 +23,19 @@ from ffdl_batch.runtimes.bare import bare_argv
 from ffdl_batch.runtimes.contract import PROTECTED, Layout, Learners, Places, bare_layout, learner_environment
 
 ROOT = Path(__file__).parents[2]
-JOB_ID = "training-0a1b2c3d4"
+JOB_ID = f"training-{os.getpid():09d}"
+"""Differs between test runs at the same time: controllers end leftover learners by the token."""
 LIMITS = Limits(grace_s=5, kill_wait_s=3, heartbeat_s=0.5)
 MARK = "FFDL_RIG"
 """Variable by which the rig finds the processes that belong to one test."""
+
+
+STEP = """
+import os, subprocess, sys
+nodes = [subprocess.Popen([sys.executable, "-m", "ffdl_batch.controller", "node", "--launch", sys.argv[1]],
+         env={**os.environ, "FFDL_NODE_RANK": str(rank)}) for rank in range(int(sys.argv[2]))]
+sys.exit(max(node.wait() for node in nodes))
+"""
 
 
 class Rig:
@@ -68,6 +77,7 @@ class Rig:
             limits=limits,
             scratch_base=str(self.base),
             make_dirs=layout.make_dirs,
+            checkpoints=self.job.checkpoints,
         )
         launch = dataclasses.replace(launch, **changes)  # type: ignore[arg-type]
         Path(self.attempt.launch).write_text(encode(launch))
@@ -140,6 +150,21 @@ class Rig:
         """Standard output of all controllers so far."""
         return (self.base / "controller.out").read_text()
 
+    def say(self, wish: str = "", attempt: int = 1) -> None:
+        """What the platform wants, as it writes it: replaced as a whole."""
+        temporary = Path(self.attempt.control + ".new")
+        temporary.write_text(json.dumps({"attempt": attempt, "wish": wish, "drill": ""}))
+        temporary.replace(self.attempt.control)
+
+    def checkpoint(self, source: str = "node-0") -> Mapping[str, object]:
+        """What the node controller said about checkpoints."""
+        (found,) = [dict(e.fields) for e in self.events(source) if e.kind is EventKind.CHECKPOINT]
+        return found
+
+    def asked(self, source: str = "node-0") -> list[object]:
+        """For which reasons the learners were asked."""
+        return [e.fields["reason"] for e in self.events(source) if e.kind is EventKind.ASKED]
+
     def node_pid(self) -> int:
         """The pid of the node controller."""
         return int([e for e in self.events() if e.kind is EventKind.STARTED][-1].fields["pid"] or 0)
@@ -175,6 +200,17 @@ def rig(base: Path) -> Iterator[Rig]:
         yield made
     finally:
         made.kill_all()
+
+
+def two_nodes(run: Rig, command: str, model: Mapping[str, str] | None = None) -> None:
+    """A launch file for two node controllers, started by a step of Python."""
+    run.write(
+        command,
+        model=model,
+        learners=2,
+        nodes=2,
+        step=("{python}", "-c", STEP.replace("{", "{{").replace("}", "}}"), "{launch}", "2"),
+    )
 
 
 def oldest_python(candidates: Sequence[str] = ("python3.9", "python3.10", "python3.11", "python3")) -> str:

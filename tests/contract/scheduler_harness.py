@@ -9,6 +9,7 @@ import getpass
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 import zipfile
@@ -18,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from ffdl_batch.domain.events import EventKind, decode_events
-from ffdl_batch.domain.job import JobId, attempt_token, new_job_id
+from ffdl_batch.domain.job import JobId, Token, attempt_token, new_job_id
 from ffdl_batch.domain.jobdir import AttemptDir, Root
+from ffdl_batch.domain.launch import TEMPLATE
 from ffdl_batch.domain.observation import NativeId, Observation, Phase
 from ffdl_batch.domain.spec import BatchOptions, Framework, JobSpec, Resources
 from ffdl_batch.ports.registry import AdapterContext, create_adapter
@@ -94,6 +96,20 @@ class Harness:
         """Plan and write."""
         return self.write(self.scheduler.plan(self.request(command, **changes)))
 
+    def prepare_chain(self, command: str = "true", **changes: Any) -> LaunchPlan:
+        """Plan and write an attempt with the template of its next one, as the deployer does."""
+        request = self.request(command, **changes)
+        template = replace(
+            request,
+            attempt=request.attempt + 1,
+            token=Token(f"{request.job_id}-{TEMPLATE}"),
+            attempt_dir=request.job_dir.template,
+        )
+        plan = self.write(self.scheduler.plan(request))
+        self.write(self.scheduler.plan(template))
+        Path(request.job_dir.checkpoints).mkdir(mode=0o700, exist_ok=True)
+        return plan
+
     def submit(self, command: str = "true", **changes: Any) -> tuple[NativeId, LaunchPlan]:
         """Plan, write, submit."""
         plan = self.prepare(command, **changes)
@@ -150,6 +166,14 @@ class Harness:
     def freeze(self) -> None:
         """Keep jobs that are submitted from now on waiting, where the world can do that."""
 
+    def submit_waiting(self, command: str = "true") -> tuple[NativeId, LaunchPlan]:
+        """Submit a job that waits until `let_run`."""
+        raise NotImplementedError
+
+    def let_run(self) -> None:
+        """Let it start."""
+        raise NotImplementedError
+
     def close(self) -> None:
         """End everything that was started."""
         for pid in self._own_processes():
@@ -185,6 +209,22 @@ class LocalHarness(Harness):
 
     def __init__(self, base: Path, settings: Mapping[str, object] | None = None) -> None:
         super().__init__(base, {"scratch_base": str(base), "max_jobs": 2, **(settings or {})})
+        self._blockers: list[NativeId] = []
+
+    def submit_waiting(self, command: str = "true") -> tuple[NativeId, LaunchPlan]:
+        """Behind jobs that have every slot."""
+        blockers = [self.submit("sleep 600")[0] for _ in range(2)]
+        for native in blockers:
+            self.await_observation(native, lambda seen: seen.phase is Phase.RUNNING)
+        self._blockers += blockers
+        native, plan = self.submit(command)
+        self.await_observation(native, lambda seen: seen.phase is Phase.PENDING)
+        return native, plan
+
+    def let_run(self) -> None:
+        """End those."""
+        while self._blockers:
+            self.scheduler.cancel(self._blockers.pop())
 
     def close(self) -> None:
         """As the parent; twice, because killed supervisors leave children behind."""
@@ -256,6 +296,15 @@ class FakeSlurmHarness(Harness):
         """Jobs may run."""
         (self.state / "hold").unlink()
 
+    def submit_waiting(self, command: str = "true") -> tuple[NativeId, LaunchPlan]:
+        """Frozen."""
+        self.freeze()
+        return self.submit(command)
+
+    def let_run(self) -> None:
+        """Thawed."""
+        self.thaw()
+
     def diagnosis(self) -> str:
         """As the parent, with the runner's complaints."""
         path = self.state / "runner.err"
@@ -286,12 +335,23 @@ class RealSlurmHarness(Harness):
         python = os.environ.get("FFDL_CONTRACT_PYTHON", "")
         super().__init__(shared, {"python": python, **(settings or {})})
         self.submitted: list[NativeId] = []
+        self._held = NativeId("0")
 
     def submit(self, command: str = "true", **changes: Any) -> tuple[NativeId, LaunchPlan]:
         """As the parent; remembered, to be cancelled."""
         native, plan = super().submit(command, **changes)
         self.submitted.append(native)
         return native, plan
+
+    def submit_waiting(self, command: str = "true") -> tuple[NativeId, LaunchPlan]:
+        """Held, as its owner may."""
+        native, plan = self.submit(command, batch=BatchOptions(hold=True))
+        self._held = native
+        return native, plan
+
+    def let_run(self) -> None:
+        """Released."""
+        subprocess.run(["scontrol", "release", str(self._held)], check=True, timeout=WAIT_S)
 
     def close(self) -> None:
         """Cancel what still runs; the cluster's own processes are not ours to kill."""

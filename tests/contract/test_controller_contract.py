@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.bundle import build_zipapp
+from ffdl_batch.controller.bundle import DOMAIN, build_zipapp
 from ffdl_batch.controller.isolate import probe
 from ffdl_batch.domain.events import Outcome
 from ffdl_batch.domain.launch import Stores
@@ -67,6 +67,9 @@ def test_the_environment_is_ffdls(run: Rig, copied: bool) -> None:
         "RANK": "0",
         "WORLD_SIZE": "1",
         "MASTER_ADDR": "127.0.0.1",
+        "RESUME": "0",
+        "FFDL_ATTEMPT": "1",
+        "FFDL_RESTART": "0",
     }
     assert {name: env.get(name) for name in expected} == expected
     assert (Path(run.attempt.results) / "pwd").read_text().strip() == env["MODEL_DIR"]
@@ -77,13 +80,14 @@ def test_the_environment_is_ffdls(run: Rig, copied: bool) -> None:
 
 def test_the_users_variables_arrive_unread_and_cannot_replace_the_contract(run: Rig) -> None:
     nasty = {"A": "$(id) `id` \\ ' \" \n end ", "B": "ü\r\n", "EMPTY": "", "MODEL_DIR": "/x", "RANK": "9", "C": "{x}"}
+    nasty["RESUME"] = "9"
     run.write("python3 main.py", model={"main.py": DUMP}, user_env=nasty)
     assert run.run() == 0
     env = seen(run)
     assert {name: env[name] for name in ("A", "B", "EMPTY", "RANK", "C")} == {
         name: nasty[name] for name in ("A", "B", "EMPTY", "RANK", "C")
     }
-    assert env["MODEL_DIR"] == run.attempt.model
+    assert (env["MODEL_DIR"], env["RESUME"]) == (run.attempt.model, "0")
 
 
 @pytest.mark.parametrize("name", ["UID", "a-b", "APPTAINERENV_X", ""])
@@ -121,7 +125,7 @@ def test_the_controller_imports_only_what_the_zipapp_holds() -> None:
         "print(*sorted(m for m in sys.modules if m.startswith('ffdl_batch.domain.')))"
     )
     found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    assert found.split() == [f"ffdl_batch.domain.{name}" for name in ("codec", "events", "jobdir", "launch")]
+    assert found.split() == [f"ffdl_batch.domain.{name}" for name in DOMAIN]
 
 
 ISOLATED = """

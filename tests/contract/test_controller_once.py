@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.domain.events import EventKind, Outcome
-from ffdl_batch.domain.launch import Limits
 from tests.contract.controller_rig import Rig, rig
 
 COUNT = "echo ran >> {base}/counter"
@@ -129,66 +128,3 @@ def test_a_torn_event_line_is_cut_off_by_the_next_writer(run: Rig) -> None:
     )
     assert run.run() == 0
     assert [e.seq for e in run.events()] == list(range(1, len(run.events()) + 1))
-
-
-CATCHES = """
-import os, signal, sys, time
-def save(*_):
-    open(os.environ["CHECKPOINT_DIR"] + "/saved-" + os.environ["LEARNER_ID"], "w").write("saved")
-    sys.exit(0)
-signal.signal(signal.SIGUSR2, save)
-print("up", flush=True)
-time.sleep(60)
-"""
-IGNORES = "import time; print('up', flush=True); time.sleep(60)\n"
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        "python3 main.py",
-        "python3 main.py | tee $RESULT_DIR/out",
-        "true && python3 -u main.py 2>&1 | cat; true",
-        "bash -c 'python3 main.py; true'",
-        "exec python3 main.py",
-    ],
-    ids=["eval", "pipe", "pipe in a list", "nested shell", "exec"],
-)
-def test_a_checkpoint_request_reaches_the_program_that_catches_it(run: Rig, command: str) -> None:
-    run.write(command, model={"main.py": CATCHES})
-    head = run.start()
-    run.wait_for_log("up")
-    head.send_signal(signal.SIGURG)
-    assert head.wait(timeout=30) == 0, run.errors
-    assert (Path(run.job.checkpoints) / "saved-1").read_text() == "saved"
-    assert (Path(run.attempt.state) / "halt").exists()
-    final = run.final()
-    assert (final.outcome, final.stored) == (Outcome.HALTED, True)
-
-
-def test_a_program_that_catches_nothing_sees_the_file_and_is_ended_after_the_grace(run: Rig) -> None:
-    run.write("python3 main.py", model={"main.py": IGNORES}, limits=Limits(grace_s=1, kill_wait_s=3))
-    head = run.start()
-    run.wait_for_log("up")
-    os.kill(run.node_pid(), signal.SIGURG)  # as a scheduler delivers it
-    assert head.wait(timeout=30) == 0
-    assert (run.final().outcome, run.ended()[0]["ended_by"]) == (Outcome.HALTED, "halt")
-
-
-def test_a_program_that_looks_for_the_halt_file(run: Rig) -> None:
-    run.write("while [ ! -e $JOB_STATE_DIR/halt ]; do echo up; sleep 0.05; done; echo saved > $CHECKPOINT_DIR/x")
-    head = run.start()
-    run.wait_for_log("up")
-    head.send_signal(signal.SIGURG)
-    assert head.wait(timeout=30) == 0
-    assert (Path(run.job.checkpoints) / "x").exists()
-    assert run.final().outcome is Outcome.HALTED
-
-
-def test_a_program_that_fails_after_a_request_has_failed(run: Rig) -> None:
-    run.write("trap 'exit 6' USR2; echo up; while :; do sleep 0.05; done")
-    head = run.start()
-    run.wait_for_log("up")
-    head.send_signal(signal.SIGURG)
-    assert head.wait(timeout=30) == 6
-    assert (run.final().outcome, run.final().error_code) == (Outcome.FAILED, "C201")

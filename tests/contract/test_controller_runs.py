@@ -13,7 +13,7 @@ import pytest
 
 from ffdl_batch.domain.events import EventKind, Outcome
 from ffdl_batch.domain.launch import Copy, LearnerCommand, Limits, Stores, decode, encode
-from tests.contract.controller_rig import JOB_ID, ROOT, Rig, rig
+from tests.contract.controller_rig import JOB_ID, ROOT, Rig, rig, two_nodes
 
 
 @pytest.fixture(name="run")
@@ -258,14 +258,6 @@ def test_learners_know_who_they_are(run: Rig) -> None:
     assert (run.log(1), run.log(2)) == ("1 0 0 4,5\n", "2 1 1 6,7\n")
 
 
-STEP = """
-import os, subprocess, sys
-nodes = [subprocess.Popen([sys.executable, "-m", "ffdl_batch.controller", "node", "--launch", sys.argv[1]],
-         env={**os.environ, "FFDL_NODE_RANK": str(rank)}) for rank in range(int(sys.argv[2]))]
-sys.exit(max(node.wait() for node in nodes))
-"""
-
-
 BLIND = """
 import os
 real = os.scandir
@@ -275,15 +267,6 @@ def scandir(path="."):
     return real(path)
 os.scandir = scandir
 """
-
-
-def two_nodes(run: Rig, command: str) -> None:
-    run.write(
-        command,
-        learners=2,
-        nodes=2,
-        step=("{python}", "-c", STEP.replace("{", "{{").replace("}", "}}"), "{launch}", "2"),
-    )
 
 
 def test_two_nodes_both_succeed(run: Rig) -> None:

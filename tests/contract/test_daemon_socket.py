@@ -420,3 +420,24 @@ def test_dial_loads_no_web_framework_and_no_database() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_job_is_halted_and_resumed_over_a_restart_of_the_daemon(site: Site) -> None:
+    process = site.start()
+    job_id = deployed(site)
+    status, reply = site.ask("POST", f"/api/v1/jobs/{job_id}/halt")
+    assert (status, reply["job"]["wish"]) == (200, "halt")
+    until(lambda: site.state_of(job_id) == "HALTED", f"the wish to be obeyed; its log:\n{site.log}")
+    process.send_signal(signal.SIGKILL)
+    assert ended(process) == -signal.SIGKILL
+    site.start()
+    status, reply = site.ask("POST", f"/api/v1/jobs/{job_id}/drill", {"event": "halt"})
+    assert (status, reply["problem"]["exit_code"]) == (409, 1)
+    status, reply = site.ask("POST", f"/api/v1/jobs/{job_id}/resume", {"time": "2:00:00"})
+    assert (status, reply["job"]["state"], reply["job"]["wish"]) == (200, "PENDING", "none")
+    until(lambda: site.state_of(job_id) == "QUEUED", "the next attempt to be deployed")
+    job = site.ask("GET", f"/api/v1/jobs/{job_id}")[1]["job"]
+    assert (job["attempt"], [attempt["number"] for attempt in job["attempts"]]) == (2, [1, 2])
+    assert job["attempts"][0]["interruption"] == "halt"
+    status, reply = site.ask("POST", f"/api/v1/jobs/{job_id}/resume", {})
+    assert (status, "is QUEUED" in reply["problem"]["message"]) == (409, True)

@@ -8,12 +8,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from ffdl_batch.domain.job import Token, attempt_token
 from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.domain.launch import decode
+from ffdl_batch.domain.launch import TEMPLATE, decode, succeed
 from ffdl_batch.domain.observation import EndCause, NativeId, Phase
 from ffdl_batch.domain.spec import (
     BatchOptions,
@@ -26,7 +28,7 @@ from ffdl_batch.domain.spec import (
     StoreType,
 )
 from ffdl_batch.ports.registry import adapter_names
-from ffdl_batch.ports.scheduler import ForgetsJobs, InvalidRequest, NotYet, SchedulerUnreachable
+from ffdl_batch.ports.scheduler import ForgetsJobs, InvalidRequest, NotYet, SchedulerUnreachable, Withdraws
 from tests.contract.scheduler_harness import Harness, open_harness, real_backends
 
 BACKENDS = real_backends() or list(adapter_names())
@@ -86,6 +88,31 @@ def test_a_plan_holds_everything_that_is_sent(world: Harness) -> None:
     assert plan.environment["A"] == "b"
     assert plan.environment["TRAINING_ID"] == request.job_id
     assert plan.submit_argv
+
+
+def test_the_next_attempt_is_planned_as_a_template(world: Harness) -> None:
+    """Filling in the next attempt's names is all that is left to do; a second plan of that attempt says the same."""
+    request = world.request("echo hello", user_env=NASTY, lead_s=45, carry="/earlier/results")
+    assert world.scheduler.plan(request).launch.limits.lead_s in (45, None)
+    number = request.attempt + 1
+    template = replace(
+        request, attempt=number, token=Token(f"{request.job_id}-{TEMPLATE}"), attempt_dir=request.job_dir.template
+    )
+    following = replace(
+        request, attempt=number, token=attempt_token(request.job_id, number), attempt_dir=request.job_dir.attempt(2)
+    )
+    planned, expected = world.scheduler.plan(template), world.scheduler.plan(following)
+    for file, wanted in zip(planned.files, expected.files, strict=True):
+        assert (file.name, file.mode) == (wanted.name, wanted.mode)
+        text = succeed(file.text, request.job_id, number)
+        if file.name == "launch.json":
+            found, launch = decode(text), decode(wanted.text)
+            assert found.succession is not None and launch.succession is not None
+            assert launch.succession.template == request.job_dir.template.path
+            assert replace(found, succession=launch.succession) == launch
+            assert (found.attempt, found.carry) == (number, "/earlier/results")
+        else:
+            assert text == wanted.text
 
 
 def test_a_learners_variable_cannot_replace_the_platforms(world: Harness) -> None:
@@ -206,6 +233,57 @@ def test_cancel_ends_a_job_and_may_be_repeated(world: Harness) -> None:
     assert seen.end is EndCause.CANCELLED
     world.scheduler.cancel(native)
     world.scheduler.signal(native, "URG")
+
+
+def test_a_signal_ends_node_controllers_and_nothing_else(world: Harness) -> None:
+    """What submitted the job, and its head, live on and say how it ended."""
+    native, plan = world.submit("echo up; sleep 600")
+    world.await_log(plan, "up")
+    world.scheduler.signal(native, "KILL")
+    seen = world.await_end(native)
+    assert seen.end is EndCause.FAILURE
+    final = json.loads(Path(plan.attempt_dir.final).read_text())
+    assert (final["outcome"], final["error_code"]) == ("failed", "S106")
+
+
+def test_a_term_for_the_node_controllers_is_a_request_to_end(world: Harness) -> None:
+    native, plan = world.submit("echo up; sleep 600")
+    world.await_log(plan, "up")
+    world.scheduler.signal(native, "TERM")
+    world.await_end(native)
+    assert json.loads(Path(plan.attempt_dir.final).read_text())["outcome"] == "cancelled"
+
+
+@pytest.mark.parametrize("signal", ["URG", "TERM", "KILL"])
+def test_a_signal_to_a_waiting_job_changes_nothing(world: Harness, signal: str) -> None:
+    native, plan = world.submit_waiting("echo ran")
+    world.scheduler.signal(native, signal)
+    world.let_run()
+    assert world.await_end(native).end is EndCause.SUCCESS
+    assert world.executions(plan.attempt_dir) == 1
+
+
+def test_a_waiting_job_can_be_withdrawn(world: Harness) -> None:
+    assert isinstance(world.scheduler, Withdraws)
+    native, plan = world.submit_waiting("echo ran")
+    world.scheduler.withdraw(native)
+    world.scheduler.withdraw(native)
+    seen = world.await_end(native)
+    assert (seen.end, seen.exit_code) == (EndCause.CANCELLED, None)
+    assert world.executions(plan.attempt_dir) == 0
+    world.scheduler.withdraw(native)
+
+
+def test_a_running_job_cannot_be_withdrawn(world: Harness) -> None:
+    assert isinstance(world.scheduler, Withdraws)
+    go = world.base / "go"
+    native, plan = world.submit(f"echo up; while [ ! -e '{go}' ]; do sleep 0.1; done; echo over")
+    world.await_log(plan, "up")
+    world.scheduler.withdraw(native)
+    go.touch()
+    assert world.await_end(native).end is EndCause.SUCCESS
+    assert "over" in world.log(plan)
+    world.scheduler.withdraw(NativeId("999999999"))
 
 
 def test_unknown_ids_are_no_error_and_never_an_end(world: Harness) -> None:

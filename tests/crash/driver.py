@@ -1,10 +1,11 @@
 """One life of a process that may kill itself between two steps of its work. Run by the crash tests as a child.
 
-    python -m tests.crash.driver [--submit N [--die-in-submit POINT]] [--deploy [--die-at STEP]] [--finish SECONDS]
+    python -m tests.crash.driver [--submit N [--die-in-submit POINT]] [--halt] [--resume] [--watch] [--deploy]
+                                 [--die-at STEP] [--finish SECONDS]
 
-It does what the daemon's loops do, through the same services, on the real database, adapters and processes, and
-prints ``acknowledged <id>`` for each job that a client would have been told of. SIGKILL comes from itself, so
-nothing runs after it: no `finally`, no exit handler, no flush.
+It does, in this order, what the daemon's loops do, through the same services, on the real database, adapters and
+processes, and prints ``acknowledged <id>`` for each job that a client would have been told of. SIGKILL comes from
+itself, so nothing runs after it: no `finally`, no exit handler, no flush.
 """
 
 from __future__ import annotations
@@ -22,10 +23,12 @@ from pathlib import Path
 
 from ffdl_batch.config import load_settings
 from ffdl_batch.domain.job import Job
-from ffdl_batch.domain.views import Submission
+from ffdl_batch.domain.views import Resume, Submission
 from ffdl_batch.services.archives import receive_archive
 from ffdl_batch.services.deploy import Deployer
+from ffdl_batch.services.halt import halt_job
 from ffdl_batch.services.platform import Caller, Platform, open_platform
+from ffdl_batch.services.resume import resume_job
 from ffdl_batch.services.submit import submit
 from ffdl_batch.services.watch import Watcher
 from ffdl_batch.store import NewJob
@@ -40,13 +43,24 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--submit", type=int, default=0)
     parser.add_argument("--die-in-submit", choices=IN_SUBMIT)
-    parser.add_argument("--deploy", action="store_true")
+    for name in ("--halt", "--resume", "--watch", "--deploy"):
+        parser.add_argument(name, action="store_true")
     parser.add_argument("--die-at", default="")
     parser.add_argument("--finish", type=float, default=0.0)
     options = parser.parse_args()
     platform = open_platform(load_settings())
     if options.submit:
         accept(platform, options.submit, options.die_in_submit)
+    if options.halt or options.resume:
+        for job in platform.store.list_jobs(uid=None):
+            if options.halt:
+                halt_job(platform, Caller(os.getuid()), job.id)
+            else:
+                resume_job(platform, Caller(os.getuid()), job.id, Resume())
+    if options.watch:
+        watcher = Watcher(platform, killer(options.die_at))
+        watcher.step(full=True)
+        watcher.close()
     if options.deploy:
         Deployer(platform, killer(options.die_at)).step()
     done = finish(platform, options.finish) if options.finish else True
@@ -61,7 +75,7 @@ def die() -> None:
 
 
 def killer(step: str) -> Callable[[str], None]:
-    """Kills this process when the deployer reaches `step`."""
+    """Kills this process when deployer or watcher reach `step`."""
 
     def reached(name: str) -> None:
         if name == step:

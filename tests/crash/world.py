@@ -22,8 +22,10 @@ from pathlib import Path
 from ffdl_batch.config import load_settings
 from ffdl_batch.domain.job import Job
 from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.domain.jobdir import Root
 from ffdl_batch.services.platform import Platform, open_platform
 from ffdl_batch.store import Store, open_store
+from tests.fakes.head import FakeHead
 
 ROOT = Path(__file__).resolve().parents[2]
 FAKES = ROOT / "tests" / "fakes" / "bin"
@@ -178,6 +180,19 @@ class World:
         self.wait(lambda: bool(json.loads(path.read_text())["runner"]), "a runner")
         os.kill(json.loads(path.read_text())["runner"], signal.SIGSTOP)
 
+    def end(self, job: str, state: str) -> None:
+        """The controller ends an accepted job that still waits, in this state."""
+        path = self.slurm / "jobs" / f"{job}.json"
+        record = {**json.loads(path.read_text()), "state": state, "start": int(time.time()), "end": int(time.time())}
+        temporary = path.with_suffix(".ended")
+        temporary.write_text(json.dumps(record))
+        temporary.replace(path)
+
+    def head(self) -> FakeHead:
+        """One that plays the head of the only job's current attempt, which the fake Slurm keeps waiting."""
+        (job,) = self.jobs()
+        return FakeHead(Root(str(self.state)), job, time.time())
+
     def command(self, *argv: str) -> str:
         """Standard output of a command that a person types in this world."""
         return subprocess.run(argv, env=self.environment(), capture_output=True, text=True, check=True).stdout
@@ -212,13 +227,14 @@ class World:
         finally:
             store.close()
 
-    def examine(self, acknowledged: Iterable[str], cancelled: Iterable[str] = ()) -> Findings:
-        """Hold what was promised against what is. `cancelled` may have been executed or not."""
+    def examine(self, acknowledged: Iterable[str], cancelled: Iterable[str] = (), attempts: int = 1) -> Findings:
+        """Hold what was promised against what is. `cancelled` may have been executed or not; each job has at most
+        `attempts` attempts, one of which executed it."""
         runs, spared = self.runs(), set(cancelled)
         store = self.store()
         try:
             jobs = {str(job.id): job for job in store.list_jobs(uid=None, limit=10_000)}
-            broken = [f"{job_id}: {why}" for job_id in jobs if (why := _fault_in_history(store, job_id))]
+            broken = [f"{job_id}: {why}" for job_id in jobs if (why := _fault_in_history(store, job_id, attempts))]
         finally:
             store.close()
         lost = [job_id for job_id in acknowledged if job_id not in jobs]
@@ -286,8 +302,8 @@ def _kill(pid: int) -> None:
         return
 
 
-def _fault_in_history(store: Store, job_id: str) -> str:
-    """What is wrong with a job's history, "" where it is whole: no gap, no time that goes back, one attempt."""
+def _fault_in_history(store: Store, job_id: str, most: int) -> str:
+    """What is wrong with a job's history, "" where it is whole: no gap, no time that goes back, no attempt too many."""
     job, history = store.get(job_id), store.history(job_id)
     assert job is not None
     if [entry.seq for entry in history] != list(range(1, len(history) + 1)):
@@ -298,6 +314,6 @@ def _fault_in_history(store: Store, job_id: str) -> str:
     if times != sorted(times):
         return f"time goes back in its history: {times}"
     attempts = store.attempts(job_id)
-    if len(attempts) != job.attempt or job.attempt > 1:
+    if [attempt.number for attempt in attempts] != list(range(1, job.attempt + 1)) or job.attempt > most:
         return f"it has {len(attempts)} attempts, the row says {job.attempt}"
     return ""

@@ -18,10 +18,14 @@ from tests.fakes.scheduler import FakeScheduler
 
 
 class ObedientScheduler(FakeScheduler):
-    """Cancels at once what it is told to cancel."""
+    """Cancels and withdraws at once what it is told to."""
 
     def cancel(self, native_id: NativeId) -> None:
         super().cancel(native_id)
+        self.end(native_id, EndCause.CANCELLED, 1.0, started=None)
+
+    def withdraw(self, native_id: NativeId) -> None:
+        super().withdraw(native_id)
         self.end(native_id, EndCause.CANCELLED, 1.0, started=None)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ffdl_batch.domain.job import Token
 from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Network, encode
+from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Network, Succession, encode
 from ffdl_batch.domain.observation import EndCause, NativeId, Observation, Phase
 from ffdl_batch.ports.scheduler import (
     BackendFacts,
@@ -36,10 +36,14 @@ class FakeScheduler:
     credential_life_s: float = 300.0
     max_gpus: float = 4.0
     needs_dirs: tuple[str, ...] = ()
+    heads_go_on: bool = True
     planned: list[LaunchRequest] = field(default_factory=list)
     submitted: list[tuple[NativeId, Token]] = field(default_factory=list)
     seen: dict[NativeId, Observation] = field(default_factory=dict)
     cancelled: list[NativeId] = field(default_factory=list)
+    withdrawn: list[NativeId] = field(default_factory=list)
+    signalled: list[tuple[NativeId, str]] = field(default_factory=list)
+    avoided: list[tuple[NativeId, tuple[str, ...]]] = field(default_factory=list)
     forgotten: set[NativeId] = field(default_factory=set)
     observe_calls: int = 0
     next_id: int = 100
@@ -61,6 +65,10 @@ class FakeScheduler:
             doorbell=request.doorbell,
             learner=LearnerCommand(("true",), {}),
             needs_dirs=self.needs_dirs,
+            network=Network("auto", "none", "fake"),
+            checkpoints=request.job_dir.checkpoints,
+            carry=request.carry,
+            succession=self._succession(request),
         )
         return LaunchPlan(
             backend=self.name,
@@ -72,6 +80,13 @@ class FakeScheduler:
             environment=dict(request.user_env),
             network=Network("auto", "none", "fake"),
             warnings=("a warning of the plan",),
+        )
+
+    def _succession(self, request: LaunchRequest) -> Succession | None:
+        if not self.heads_go_on:
+            return None
+        return Succession(
+            request.job_dir.template.path, budget=request.budget, spent=request.spent, lead_s=request.lead_s
         )
 
     def submit(self, plan: LaunchPlan) -> NativeId:
@@ -104,6 +119,15 @@ class FakeScheduler:
 
     def signal(self, native_id: NativeId, signal: str) -> None:
         self._answer()
+        self.signalled.append((native_id, signal))
+
+    def withdraw(self, native_id: NativeId) -> None:
+        self._answer()
+        self.withdrawn.append(native_id)
+
+    def avoid(self, native_id: NativeId, nodes: Collection[str]) -> None:
+        self._answer()
+        self.avoided.append((native_id, tuple(nodes)))
 
     def cancel(self, native_id: NativeId) -> None:
         self._answer()
@@ -118,6 +142,16 @@ class FakeScheduler:
     def end(self, native: NativeId, cause: EndCause, at: float, started: float | None = 1.0) -> None:
         """Let the scheduler report an end."""
         self.seen[native] = Observation(Phase.ENDED, cause.upper(), cause, started_at=started, ended_at=at)
+
+    def run(self, native: NativeId, nodes: str = "n1", restarts: int = 0) -> None:
+        """Let the scheduler report that the job runs."""
+        self.seen[native] = Observation(Phase.RUNNING, "RUNNING", nodes=nodes, started_at=1.0, restarts=restarts)
+
+    def wait(self, native: NativeId, reason: str = "BeginTime", restarts: int = 0, held_for_good: bool = False) -> None:
+        """Let the scheduler report that the job waits."""
+        self.seen[native] = Observation(
+            Phase.PENDING, "PENDING", reason=reason, restarts=restarts, held_for_good=held_for_good
+        )
 
     def _answer(self) -> None:
         if self.down:

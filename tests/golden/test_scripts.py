@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ffdl_batch.domain.job import JobId, attempt_token
+from ffdl_batch.domain.continuation import Budget, Spent
+from ffdl_batch.domain.job import JobId, Token, attempt_token
 from ffdl_batch.domain.jobdir import Root
 from ffdl_batch.domain.spec import (
     BatchOptions,
@@ -81,23 +84,44 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(CASES))
+JOB_DIR = Root("/shared/alice/ffdl").job(JOB)
+TEMPLATE: Mapping[str, Any] = {"attempt": 2, "token": Token(f"{JOB}-next"), "attempt_dir": JOB_DIR.template}
+CHAINED: Mapping[str, Any] = {
+    "attempt": 3,
+    "token": attempt_token(JOB, 3),
+    "attempt_dir": JOB_DIR.attempt(3),
+    "lead_s": 600,
+    "budget": Budget(timeouts=10, gpu_seconds=720000.0, saved_is_enough=True),
+    "spent": Spent(timeouts=2, gpu_seconds=3600.5),
+    "carry": JOB_DIR.attempt(2).results,
+}
+PLANS: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, object]]] = {
+    "plain": ("plain", {}, {}),
+    "two-nodes-with-gpus": ("two-nodes-with-gpus", CHAINED, {}),
+    "every-option": ("every-option", {}, {}),
+    "every-option-next": ("every-option", TEMPLATE, {}),
+    "in-place": ("plain", {"lead_s": 70}, {"continue_in_place": True, "fence_s": 20, "kill_wait_s": 120}),
+}
+"""Name of the golden directory: the case, fields of the request, settings of the site."""
+
+
+@pytest.mark.parametrize("name", sorted(PLANS))
 def test_plans(name: str, update_golden: bool) -> None:
-    job = Root("/shared/alice/ffdl").job(JOB)
+    case, changes, settings = PLANS[name]
     request = LaunchRequest(
         job_id=JOB,
         attempt=1,
         token=attempt_token(JOB, 1),
-        spec=CASES[name],
-        job_dir=job,
-        attempt_dir=job.attempt(1),
+        spec=CASES[case],
+        job_dir=JOB_DIR,
+        attempt_dir=JOB_DIR.attempt(1),
         doorbell="/shared/alice/ffdl/doorbell",
         facts=FACTS,
         image="/shared/images/custom.sif",
         user_env={"EPOCHS": "3", "NASTY": NASTY},
         native_dependencies={"training-00000000a": "4711"},
     )
-    plan = make_plan(request, read_settings({}))
+    plan = make_plan(replace(request, **changes), read_settings(settings))
     made = {file.name: file.text for file in plan.files}
     made["launch.json"] = made["launch.json"].replace(plan.launch.written_by, "slurm RELEASE")
     for file, text in made.items():

@@ -38,25 +38,28 @@ default = "slurm"
 gateway = "{gateway}"
 python = "/opt/ffdl/venv/bin/python"
 credential_life_s = 15
-"""
+{settings}"""
 
 
 class Desk:
     """`user` works in ``~/<name>`` through Slurm's `gateway` (cli or pyslurm). A context: it leaves nothing running.
 
     `path_first` names a directory of the desk that their PATH begins with; the daemon that they start inherits it.
+    `settings` are further lines of the configuration's [backend.slurm].
     """
 
-    def __init__(self, cluster: Cluster, user: str, name: str, gateway: str, path_first: str = "") -> None:
+    def __init__(
+        self, cluster: Cluster, user: str, name: str, gateway: str, path_first: str = "", *, settings: str = ""
+    ) -> None:
         self.cluster, self.user, self.gateway = cluster, user, gateway
-        self.base = f"/home/{user}/{name}"
+        self.base, self._settings = f"/home/{user}/{name}", settings
         self._path = f"{self.base}/{path_first}:{USER_PATH}" if path_first else USER_PATH
 
     def __enter__(self) -> Desk:
         """Begin with an empty directory; what an interrupted run left is ended first."""
         self.clear()
         shutil.rmtree(self.host_path(self.base), ignore_errors=True)
-        text = _CONFIG.format(base=self.base, gateway=self.gateway)
+        text = _CONFIG.format(base=self.base, gateway=self.gateway, settings=self._settings)
         self.write({f"{self.base}/config.toml": text})
         return self
 

@@ -96,6 +96,10 @@ class RunningCluster:
             raise CommandError(f"{shown} ended with {process.returncode}\nstdout: {tail(out)}\nstderr: {tail(err)}")
         return subprocess.CompletedProcess(list(argv), process.returncode, out, err)
 
+    def scontrol(self, *words: str) -> str:
+        """What an administrator asks of Slurm: scontrol("requeue", job), scontrol("update", f"JobId={job}", ...)."""
+        return self.run("ctl", ["scontrol", *words]).stdout
+
     def popen(
         self,
         node: str,

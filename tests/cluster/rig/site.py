@@ -51,6 +51,8 @@ Include /etc/slurm/slurm.conf.d/ffdl.conf
 PartitionName=main Nodes={names} Default=YES State=UP PriorityTier=1 GraceTime=10 MaxTime=UNLIMITED
 PartitionName=urgent Nodes={names} State=UP PriorityTier=10 PreemptMode=OFF MaxTime=UNLIMITED
 PartitionName=short Nodes={names} State=UP PriorityTier=1 MaxTime=2
+# A job of `urgent` takes the place of those of `main`, which are requeued, and of `spot`, which are cancelled.
+PartitionName=spot Nodes={names} State=UP PriorityTier=1 PreemptMode=CANCEL GraceTime=15 MaxTime=UNLIMITED
 """
 
 _SLURMDBD_CONF = """\

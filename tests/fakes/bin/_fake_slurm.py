@@ -10,6 +10,9 @@ The state directory is where $SLURM_CONF lies (the one variable that the adapter
 
 Faults of sbatch: down, refuse[=text], lose_reply, hang (after accepting), silent, garbage, banner, twice, late
 (accepted a second after the time-out was told). Of the others: down, garbage, hang, banner, half.
+
+sbatch takes further options before the script, which win over the script's; ``--dependency=afterany:ID`` is kept.
+scancel takes ``--state`` and ``--signal``; scontrol requeues, holds, releases and updates ExcNodeList.
 """
 
 from __future__ import annotations
@@ -141,7 +144,7 @@ def sbatch() -> int:  # noqa: PLR0911 - one return for each way to fail
     script = Path(path).read_text()
     if not script.startswith("#!"):
         return complain("sbatch", "This does not look like a batch script.")
-    options = read_options(script)
+    options = read_options(script) | given_options()
     if "--test-only" in sys.argv:
         if fault.startswith("refuse"):
             return complain("allocation failure", "Invalid qos specification")
@@ -171,6 +174,12 @@ def sbatch() -> int:  # noqa: PLR0911 - one return for each way to fail
     return 0
 
 
+def given_options() -> dict[str, str]:
+    """Options of the command line but for those that say how to submit."""
+    pairs = (argument[2:].partition("=") for argument in sys.argv[1:-1] if argument.startswith("--"))
+    return {name: value for name, _, value in pairs if name not in ("parsable", "test-only")}
+
+
 def accept(script: str, options: dict[str, str]) -> str:
     """Write the job down and start what runs it."""
     with locked():
@@ -181,7 +190,7 @@ def accept(script: str, options: dict[str, str]) -> str:
         (STATE / "jobs" / f"{job}.env").write_text(json.dumps(dict(os.environ)))
         save({"id": job, "name": options.get("job-name", "sbatch"), "state": "PENDING", "reason": "None",
               "exit": "0:0", "submit": int(time.time()), "start": 0, "end": 0, "nodes": "", "restarts": 0,
-              "options": options, "runner": 0})  # fmt: skip
+              "options": options, "excluded": options.get("exclude", ""), "runner": 0})  # fmt: skip
     spawn("run", job)
     return job
 
@@ -197,28 +206,50 @@ def spawn(*arguments: str) -> None:
 def run_job(job: str) -> None:
     """Wait until the job may run, run its script, write down its end."""
     update(job, runner=os.getpid())
-    while (STATE / "hold").exists():
-        if (load(job) or {"state": "CANCELLED"})["state"] in ENDED:
-            return
+    while must_wait(load(job)):
         time.sleep(0.02)
     record = load(job)
     if record is None or record["state"] in ENDED:
         return
-    options = record["options"]
+    options, run = record["options"], record["restarts"]
     env = json.loads((STATE / "jobs" / f"{job}.env").read_text())
-    env |= {"SLURM_JOB_ID": job, "SLURM_NODEID": "0", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_RESTART_COUNT": "0",
-            "SLURM_NNODES": options.get("nodes", "1")}  # fmt: skip
+    env |= {"SLURM_JOB_ID": job, "SLURM_NODEID": "0", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_NNODES": options["nodes"],
+            **end_time(options.get("time", ""))}  # fmt: skip
+    if run:
+        env["SLURM_RESTART_COUNT"] = str(run)
     output = re.sub("%([%j])", lambda m: {"%": "%", "j": job}[m[1]], options["output"])
     with Path(output).open("ab") as out:
         process = subprocess.Popen(
             ["/bin/sh", str(STATE / "jobs" / f"{job}.sh")],
             stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=env, cwd=options["chdir"], start_new_session=True,
         )  # fmt: skip
-    update(job, state="RUNNING", start=int(time.time()), nodes="n1", pid=process.pid)
+    update(job, state="RUNNING", reason="None", start=int(time.time()), nodes="n1", pid=process.pid)
     code = process.wait()
     text = f"0:{-code}" if code < 0 else f"{code}:0"
+    if (load(job) or {"restarts": run})["restarts"] != run:
+        return  # it was requeued, and this run's end is nobody's business
     update(job, state="COMPLETED" if code == 0 else "FAILED", exit=text, end=int(time.time()),
            reason="None" if code == 0 else "NonZeroExitCode")  # fmt: skip
+
+
+def must_wait(record: dict[str, Any] | None) -> bool:
+    """Whether the job is still held, by the world, a person, the controller, or the end of another job."""
+    if record is None or record["state"] in ENDED:
+        return False
+    after = record["options"].get("dependency", "").rpartition("afterany:")[2].split(",")[0]
+    before = load(after) if after else None
+    if before is not None and before["state"] not in ENDED:
+        update(record["id"], reason="Dependency")
+        return True
+    return (STATE / "hold").exists() or record.get("held", "hold" in record["options"])
+
+
+def end_time(limit: str) -> dict[str, str]:
+    """The variable that tells a job its end, where it has a time limit (as hours:minutes:seconds)."""
+    if not re.fullmatch(r"\d+:\d+:\d+", limit):
+        return {}
+    hours, minutes, seconds = map(int, limit.split(":"))
+    return {"SLURM_JOB_END_TIME": str(int(time.time()) + hours * 3600 + minutes * 60 + seconds)}
 
 
 # ------------------------------------------------------------------------------------ squeue, sacct, sinfo
@@ -277,6 +308,8 @@ def squeue() -> int:
     spoiled = spoil("squeue", fault)
     if spoiled is not None:
         return spoiled
+    if option("format"):
+        return excluded()
     fields = [part.partition(":0") for part in option("Format").split(",")]
     assert "--me" in sys.argv and "--states=all" in sys.argv and "--all" in sys.argv, sys.argv
     print("".join(TITLES[name] + suffix for name, _, suffix in fields))
@@ -287,6 +320,17 @@ def squeue() -> int:
             if fault == "half":
                 sys.stdout.flush()
                 return complain("squeue", "slurm_load_jobs error: Zero Bytes were transmitted or received")
+    return 0
+
+
+def excluded() -> int:
+    """What one job excludes."""
+    assert option("format") == "%i|%x", sys.argv
+    record = load(option("jobs"))
+    if record is None:
+        sys.stderr.write("slurm_load_jobs error: Invalid job id specified\n")
+        return 1
+    print(f"JOBID|EXC_NODES\n{record['id']}|{record['excluded']}")
     return 0
 
 
@@ -326,40 +370,93 @@ def sinfo() -> int:
 
 
 def scontrol() -> int:
-    """Only what tests need: forgetting a job, as MinJobAge would."""
-    begin("scontrol")
-    if sys.argv[1:2] == ["fake-forget"]:
-        path = STATE / "jobs" / f"{sys.argv[2]}.json"
+    """Requeue, hold, release, update; and forgetting a job, as MinJobAge would."""
+    spoiled = spoil("scontrol", begin("scontrol"))
+    if spoiled is not None:
+        return spoiled
+    verb, *words = sys.argv[1:]
+    if verb == "fake-forget":
+        path = STATE / "jobs" / f"{words[0]}.json"
         path.rename(STATE / "gone" / path.name)
         return 0
-    return complain("scontrol", "invalid keyword")
+    fields = dict(word.partition("=")[::2] for word in words) if verb == "update" else {"JobId": words[0]}
+    record = load(fields["JobId"])
+    if record is None:
+        return complain("scontrol", "Invalid job id specified")
+    if record["state"] in ENDED:
+        return complain("scontrol", f"Job has already finished for job {record['id']}")
+    return change(verb, record, fields)
+
+
+def change(verb: str, record: dict[str, Any], fields: dict[str, str]) -> int:
+    """What scontrol does to a job that lives."""
+    job = record["id"]
+    if verb == "requeue":
+        return requeue(record)
+    if verb in ("hold", "release"):
+        update(job, held=verb == "hold", reason="JobHeldUser" if verb == "hold" else "None")
+    elif verb != "update":
+        return complain("scontrol", f"invalid keyword: {verb}")
+    elif record["state"] != "PENDING":
+        return complain("scontrol", f"Job is no longer pending execution for job {job}")
+    else:
+        update(job, excluded=fields["ExcNodeList"])
+    return 0
+
+
+def requeue(record: dict[str, Any]) -> int:
+    """Start a running job anew under its id."""
+    if record["state"] != "RUNNING":
+        return complain("scontrol", f"Requested operation is presently disabled for job {record['id']}")
+    job = record["id"]
+    update(job, state="PENDING", reason="BeginTime", restarts=record["restarts"] + 1, nodes="", start=0, pid=0)
+    end_processes(record)
+    (STATE / "steps" / job).unlink(missing_ok=True)
+    spawn("run", job)
+    return 0
 
 
 # ------------------------------------------------------------------------------------- scancel, srun, apptainer
 
 
 def scancel() -> int:
-    """Signal a job's tasks, or end it."""
+    """Signal a job's tasks, or end it; as in 26.05, KILL without a step ends the job."""
     spoiled = spoil("scancel", begin("scancel"))
     if spoiled is not None:
         return spoiled
-    job = sys.argv[-1]
+    job, _, step = sys.argv[-1].partition(".")
     record = load(job)
     if record is None:
         return complain("scancel", f"Kill job error on job id {job}: Invalid job id specified")
     if record["state"] in ENDED:
         return complain("scancel", f"Kill job error on job id {job}: Job/step already completing or completed", 0)
+    if option("state") not in ("", record["state"]):
+        said = f"Job state {record['state']} != filter state {option('state')}: Cannot signal job"
+        return complain("scancel", f"Kill job error on job id {job}: {said}", 0)
     name = option("signal")
-    steps = STATE / "steps" / job
-    pids = [int(pid) for pid in steps.read_text().split()] if steps.exists() else []
-    if name:
-        for pid in pids:
+    if name and (step or name != "KILL"):
+        if record["state"] == "PENDING" and not step:
+            return complain(
+                "scancel", f"Kill job error on job id {job}: Job can not be altered now, try again later", 228
+            )
+        for pid in task_pids(job):
             send(pid, signal.Signals[f"SIG{name}"])
         return 0
     update(job, state="CANCELLED", end=int(time.time()), exit="0:15")
-    for pid in [*pids, *([record["pid"]] if record.get("pid") else [])]:
-        send(pid, signal.SIGTERM)
+    end_processes(record)
     return 0
+
+
+def task_pids(job: str) -> list[int]:
+    """The processes of a job's step."""
+    steps = STATE / "steps" / job
+    return [int(pid) for pid in steps.read_text().split()] if steps.exists() else []
+
+
+def end_processes(record: dict[str, Any]) -> None:
+    """TERM to everything of a job."""
+    for pid in [*task_pids(record["id"]), *([record["pid"]] if record.get("pid") else [])]:
+        send(pid, signal.SIGTERM)
 
 
 def send(pid: int, number: int) -> None:
@@ -440,7 +537,7 @@ def main() -> None:
     if sys.argv[1] == "late":
         time.sleep(1)
         script = Path(sys.argv[2]).read_text()
-        accept(script, read_options(script))
+        accept(script, read_options(script) | given_options())
     else:
         run_job(sys.argv[2])
 

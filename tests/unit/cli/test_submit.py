@@ -270,6 +270,15 @@ def test_help_imports_no_verb_and_no_client() -> None:
         assert done.stderr == "LOADED\n"
 
 
+@pytest.mark.parametrize("verb", ["halt", "resume", "drill"])
+def test_verbs_about_attempts_import_nothing_heavy(daemon: FakeDaemon, verb: str) -> None:
+    daemon.jobs["training-000000001"] = make_job(state="COMPLETED", ended_at=1.0)
+    program = (sys.executable, "-c", PROBE.format(heavy=HEAVY).replace("cli.submit import", "cli.main import"))
+    arguments = [verb, "halt", "training-000000001"] if verb == "drill" else [verb, "training-000000001"]
+    done = run(program, *arguments, daemon=daemon)
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (int(verb == "drill"), "LOADED")
+
+
 def test_a_socket_in_a_foreign_directory_is_not_used(manifest: Path, model: Path, tmp_path: Path) -> None:
     runtime = tmp_path / "run"
     (runtime / "ffdl").mkdir(parents=True)

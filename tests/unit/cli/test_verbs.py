@@ -244,7 +244,7 @@ def test_inits_next_command_is_fit_for_a_shell(tmp_path: Path, arguments: list[s
 
 
 def test_config_says_where_values_come_from(tmp_path: Path) -> None:
-    (tmp_path / "ffdl.toml").write_text('default_memory = "4GB"\n[backend.slurm]\nbatch_limit = 7\n')
+    (tmp_path / "ffdl.toml").write_text('default_memory = "4GB"\n[backend.slurm]\nfence_s = 90\n')
     done = run(FFDL, "config", "--json", cwd=tmp_path, env={"FFDL_BACKEND": "local"})
     values = json_lines(done.stdout)[0]["settings"]
     assert values["default_memory"] == {"value": "4GB", "origin": str(tmp_path / "ffdl.toml")}
@@ -253,12 +253,28 @@ def test_config_says_where_values_come_from(tmp_path: Path) -> None:
     assert (values["lease_s"]["value"], values["network_minimum"]["value"]) == (30.0, "host")
     assert values["images_dirs"]["value"][-1] == "/opt/ffdl/images"
     assert values["frameworks"]["value"]["custom"]["versions"] == {"python-numpy": "custom"}
-    assert values["backend.slurm.batch_limit"]["value"] == 7
+    assert values["backend.slurm.fence_s"] == {"value": 90.0, "origin": str(tmp_path / "ffdl.toml")}
+    assert values["backend.slurm.gateway"] == {"value": "cli", "origin": "default"}
+    assert values["backend.local.require_gpus"] == {"value": False, "origin": "default"}
     assert values["database"]["value"].startswith("sqlite:///")
     assert "/usr/local/share/ffdl/images:/opt/ffdl/images" in run(FFDL, "config", cwd=tmp_path).stdout
+    (tmp_path / "ffdl.toml").write_text("[backend.slurm]\nbatch_limit = 7\n")
+    unknown = run(FFDL, "config", cwd=tmp_path)
+    assert (unknown.returncode, "unknown key 'batch_limit'" in unknown.stderr) == (78, True)
     (tmp_path / "ffdl.toml").write_text("nonsense = 1\n")
     broken = run(FFDL, "config", cwd=tmp_path)
     assert (broken.returncode, "unknown key 'nonsense'" in broken.stderr) == (78, True)
+
+
+def test_config_says_which_backend_would_be_used(tmp_path: Path) -> None:
+    def shown(path: str) -> str:
+        done = run(FFDL, "config", cwd=tmp_path, env={"PATH": path})
+        return next(line for line in done.stdout.splitlines() if line.startswith("backend "))
+
+    assert "local (no sbatch on the PATH)" in shown("/nonexistent")
+    (tmp_path / "sbatch").write_text("#!/bin/sh\n")
+    (tmp_path / "sbatch").chmod(0o755)
+    assert "slurm (sbatch is on the PATH)" in shown(str(tmp_path))
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -78,7 +78,10 @@ def make_plan(submission: Submission, *, trial: bool = False) -> PlanView:
 
 @dataclass
 class FakeDaemon:
-    """State and faults. `hang_ups`: requests to drop without an answer. `refusals`: path prefix → (status, problem)."""
+    """State and faults. `acts` are halts, resumes and drills with their bodies; `on_act` hears of each first.
+
+    `hang_ups`: requests to drop without an answer. `refusals`: path prefix → (status, problem).
+    """
 
     path: Path
     archives: dict[str, bytes] = field(default_factory=dict)
@@ -93,6 +96,8 @@ class FakeDaemon:
     break_log_after: int | None = None
     refusals: dict[str, tuple[int, Problem | None]] = field(default_factory=dict)
     refuse_names: frozenset[str] = frozenset()
+    acts: list[tuple[str, str, Any]] = field(default_factory=list)
+    on_act: Callable[[str, str], None] | None = None
     schema: int = SCHEMA
     on_wait: Callable[[str], JobView] | None = None
     server: ThreadingUnixStreamServer | None = None
@@ -170,7 +175,7 @@ def _handler(daemon: FakeDaemon) -> type[BaseHTTPRequestHandler]:
                 jobs = [j for j in daemon.jobs.values() if not query.get("state") or j.state in query["state"]]
                 self.reply({"jobs": to_plain(jobs)})
             else:
-                self.job(path.removeprefix("/api/v1/jobs/"), query)
+                self.job(path.removeprefix("/api/v1/jobs/"), query, body)
 
         def archive(self, digest: str, body: bytes) -> None:
             if self.command == "HEAD":
@@ -194,7 +199,7 @@ def _handler(daemon: FakeDaemon) -> type[BaseHTTPRequestHandler]:
                 return
             self.reply({"results": to_plain(results)})
 
-        def job(self, rest: str, query: dict[str, list[str]]) -> None:
+        def job(self, rest: str, query: dict[str, list[str]], body: bytes) -> None:
             job_id, _, verb = rest.partition("/")
             job = daemon.jobs.get(job_id)
             if job is None:
@@ -208,9 +213,13 @@ def _handler(daemon: FakeDaemon) -> type[BaseHTTPRequestHandler]:
             elif verb == "wait":
                 self.reply({"job": to_plain(daemon.on_wait(job_id) if daemon.on_wait else job)})
             else:
-                if verb == "cancel":
-                    daemon.jobs[job_id] = job = replace(job, wish="cancel")
-                self.reply({"job": to_plain(job)})
+                if verb in ("halt", "resume", "drill"):
+                    daemon.acts.append((verb, job_id, json.loads(body) if body else None))
+                    if daemon.on_act:
+                        daemon.on_act(verb, job_id)
+                if verb in ("cancel", "halt") and daemon.jobs[job_id].ended_at is None:
+                    daemon.jobs[job_id] = replace(daemon.jobs[job_id], wish=verb)
+                self.reply({"job": to_plain(daemon.jobs[job_id])})
 
         def stream(self, query: dict[str, list[str]]) -> None:
             self.send_response(200)

@@ -11,6 +11,7 @@ from ffdl_batch.client import (
     Client,
     DaemonUnreachable,
     InputUnusable,
+    JobHandle,
     NotAllowed,
     OtherSchema,
     RequestRefused,
@@ -159,6 +160,8 @@ def test_wait_gives_up_after_its_time(client: Client, daemon: FakeDaemon) -> Non
         (make_job(state="FAILED"), 1),
         (make_job(state="FAILED", exit_code=0), 1),
         (make_job(state="CANCELLED"), 1),
+        (make_job(state="HALTED", exit_code=0), 1),
+        (make_job(state="HALTED", exit_signal=12), 1),
     ],
 )
 def test_the_exit_code_of_a_job(job: JobView, code: int) -> None:
@@ -188,6 +191,35 @@ def test_other_calls_may_come_while_a_log_is_read(client: Client, daemon: FakeDa
     assert next(lines).index == 1
     assert client.get("a").id == "a"
     assert [line.index for line in lines] == list(range(2, 30))
+
+
+def test_halt_resume_and_drill_send_what_they_are_given(client: Client, daemon: FakeDaemon) -> None:
+    daemon.jobs["a"] = make_job("a")
+    handle = JobHandle(client, "a")
+    assert handle.halt().wish == "halt"
+    assert handle.resume(gpus=2, time="1-00").id == "a"
+    assert client.resume("a").id == "a"
+    assert handle.drill("node-fail").id == "a"
+    assert daemon.acts == [
+        ("halt", "a", None),
+        ("resume", "a", {"gpus": 2.0, "time": "1-00"}),
+        ("resume", "a", {"gpus": None, "time": None}),
+        ("drill", "a", {"event": "node-fail"}),
+    ]
+    with pytest.raises(UnknownJob, match="there is no job nope"):
+        client.resume("nope")
+
+
+def test_following_events_may_take_its_time_and_no_longer(client: Client, daemon: FakeDaemon) -> None:
+    daemon.jobs["a"] = make_job("a")
+    daemon.events = [EventView("a", 1, 1.0, "QUEUED", 1, "progress")]
+    events = client.events("a", follow=True, timeout_s=0)
+    assert next(events).seq == 1
+    with pytest.raises(WaitTimedOut, match="nothing happened to a in time") as caught:
+        next(events)
+    assert caught.value.problem.exit_code == 124
+    daemon.jobs["a"] = make_job("a", state="COMPLETED")
+    assert [event.seq for event in client.events("a", follow=True, timeout_s=0)] == [1]
 
 
 def test_the_log_of_an_unknown_job(client: Client) -> None:

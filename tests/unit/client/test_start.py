@@ -14,7 +14,9 @@ import pytest
 
 from ffdl_batch.client import Client, DaemonUnreachable
 from ffdl_batch.client.start import Dialling, daemon_environment
-from ffdl_batch.config.locations import Machine, this_machine
+from ffdl_batch.config.fingerprint import take_fingerprints
+from ffdl_batch.config.load import load_settings
+from ffdl_batch.config.locations import Machine, socket_place, this_machine
 from tests.unit.client.fake_daemon import FakeDaemon
 
 SERVER = """
@@ -243,10 +245,11 @@ def test_a_host_that_looks_like_an_option_never_reaches_ssh(site: Site, short_di
 def test_a_socket_of_another_user_gets_nothing(site: Site, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
     runtime = daemon.path.parent.parent / "runtime"
     (runtime / "ffdl").mkdir(parents=True, mode=0o700)
-    (runtime / "ffdl" / "ffdl.sock").symlink_to(daemon.path)
+    environ = {"XDG_RUNTIME_DIR": str(runtime)}
+    socket_place(environ | {"FFDL_STATE_DIR": str(site.state_dir)}).path.symlink_to(daemon.path)
     uid = os.getuid()
     monkeypatch.setattr("ffdl_batch.client.start._peer_uid", lambda _: uid + 1)
-    dialling = replace(site.dialling, environ={"XDG_RUNTIME_DIR": str(runtime)})
+    dialling = replace(site.dialling, environ=environ)
     with pytest.raises(DaemonUnreachable, match=rf"is of user {uid + 1}, not yours; it is given nothing"):
         health_version(dialling)
     assert daemon.requests == []
@@ -291,3 +294,73 @@ def test_the_environment_of_a_daemon() -> None:
     bare = daemon_environment({}, Path("/state"))
     assert bare["HOME"].startswith("/")
     assert bare["PATH"] == os.defpath
+
+
+def test_the_defaults_of_one_command_do_not_become_the_daemons(tmp_path: Path) -> None:
+    environ = {"FFDL_BACKEND": "slurm", "FFDL_STRICT": "1", "FFDL_EXPORT": "ALL", "FFDL_LEASE_S": "9", "HOME": "/h"}
+    kept = daemon_environment(environ, tmp_path)
+    assert kept == {"PATH": os.defpath, "FFDL_LEASE_S": "9", "HOME": "/h", "FFDL_STATE_DIR": str(tmp_path)}
+
+
+def warnings_of(site: Site, **environ: str) -> list[str]:
+    """What a client hears that finds the daemon which :meth:`Site.write_lock` describes."""
+    told: list[str] = []
+    dialling = replace(site.dialling, environ={**site.dialling.environ, **environ}, told=told.append)
+    health_version(dialling)
+    return told
+
+
+def test_a_daemon_with_other_settings_is_named_once_per_connection(site: Site) -> None:
+    fake = FakeDaemon(site.socket).start()
+    try:
+        started_with = {**site.dialling.environ, "FFDL_STATE_DIR": str(site.state_dir), "FFDL_LEASE_S": "7"}
+        digests = take_fingerprints(load_settings(environ=started_with), started_with)
+        site.write_lock(settings=digests, pid=os.getpid(), started_at=1_800_000_000.0)
+        assert warnings_of(site, FFDL_LEASE_S="7", FFDL_BACKEND="slurm") == []
+        (warning,) = warnings_of(site, FFDL_LEASE_S="7", FFDL_IMAGES_DIRS="/nope")
+        assert warning.startswith("images_dirs (environment FFDL_IMAGES_DIRS) differs from what the running daemon")
+        assert f"process {os.getpid()} on " in warning
+        assert warning.endswith("ffdl daemon restart")
+        assert "lease_s (default) differs" in warnings_of(site)[0]
+        site.write_lock()  # by a release that wrote no digests
+        assert warnings_of(site, FFDL_IMAGES_DIRS="/nope") == []
+        site.write_lock(settings=digests, socket="/a/sites/ffdl.sock")
+        assert warnings_of(site, FFDL_IMAGES_DIRS="/nope") == []
+    finally:
+        fake.stop()
+
+
+def test_a_wrong_configuration_is_an_error_beside_a_daemon_that_runs(site: Site, tmp_path: Path) -> None:
+    fake = FakeDaemon(site.socket).start()
+    try:
+        (tmp_path / "bad.toml").write_text("leese_s = 1\n")
+        with pytest.raises(DaemonUnreachable, match=r"bad\.toml: unknown key 'leese_s'; did you mean lease_s") as error:
+            warnings_of(site, FFDL_CONFIG=str(tmp_path / "bad.toml"))
+        assert error.value.problem.exit_code == 78
+        assert fake.requests == []
+    finally:
+        fake.stop()
+
+
+def test_the_started_daemon_reads_the_file_of_the_working_directory(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ffdl.toml").write_text("lease_s = 3\n")
+    monkeypatch.chdir(tmp_path)
+    argv = (sys.executable, "-c", "import sys; sys.exit(' '.join(sys.argv[1:]))")
+    with pytest.raises(DaemonUnreachable, match=rf"its last words: --directory {tmp_path}"):
+        health_version(replace(site.dialling, daemon_argv=argv, patience_s=0.5))
+
+
+def test_a_state_directory_that_a_file_names_has_its_own_socket(site: Site, short_dir: Path) -> None:
+    """Else the daemon of the default state directory would answer for it."""
+    config = short_dir / "config.toml"
+    config.write_text(f'state_dir = "{site.state_dir}"\n')
+    environ = {"XDG_RUNTIME_DIR": str(short_dir), "FFDL_CONFIG": str(config), "HOME": str(short_dir)}
+    fake = FakeDaemon(short_dir / "ffdl" / "ffdl.sock").start()
+    try:
+        dialling = replace(site.dialling, environ=environ, state_dir=None, start=False)
+        with pytest.raises(DaemonUnreachable, match=r"no daemon answers at .*/ffdl-[0-9a-f]{12}\.sock"):
+            health_version(dialling)
+    finally:
+        fake.stop()

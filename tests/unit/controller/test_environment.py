@@ -80,7 +80,7 @@ def test_what_apptainer_would_alter_takes_the_other_way() -> None:
     "name", ["", "a-b", "1A", "A B", "A=B", "UID", "BASHOPTS", "APPTAINERENV_A", "SINGULARITY_BIND", "é"]
 )
 def test_names_that_are_refused(name: str) -> None:
-    with pytest.raises(EnvironmentRefused, match=r"cannot|no name|never"):
+    with pytest.raises(EnvironmentRefused, match=r"cannot|not a variable"):
         merge({}, {name: "x"}, ())
 
 

@@ -8,7 +8,7 @@ from ffdl_batch.controller.journal import Journal
 from ffdl_batch.controller.learner import first_host, placeholder_devices
 from ffdl_batch.controller.memory import OomCounters, read_counters, was_out_of_memory
 from ffdl_batch.controller.outcome import conclude, exit_status, may_run_again
-from ffdl_batch.domain.events import Event, EventKind, FinalRecord, Outcome, Scalar, decode_events
+from ffdl_batch.domain.events import Event, EventKind, FinalRecord, GoesOn, Outcome, Scalar, decode_events
 from ffdl_batch.domain.launch import LaunchFile, LearnerCommand
 
 K = EventKind
@@ -90,6 +90,10 @@ def test_a_silent_node_is_named() -> None:
         (FinalRecord("1", Outcome.CANCELLED, 0.0, True), 143, True),
         (FinalRecord("1", Outcome.HALTED, 0.0, True), 0, False),
         (FinalRecord("1", Outcome.TIMED_OUT, 0.0, True), 124, False),
+        (FinalRecord("1", Outcome.HALTED, 0.0, True, goes_on=GoesOn.REQUEUE), 0, True),
+        (FinalRecord("1", Outcome.TIMED_OUT, 0.0, True, goes_on=GoesOn.REQUEUE), 124, True),
+        (FinalRecord("1", Outcome.HALTED, 0.0, True, goes_on=GoesOn.SUCCESSOR), 0, False),
+        (FinalRecord("1", Outcome.HALTED, 0.0, False, goes_on=GoesOn.PLATFORM), 0, False),
     ],
 )
 def test_exit_status_and_another_run(final: FinalRecord, status: int, again: bool) -> None:

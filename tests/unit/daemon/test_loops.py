@@ -7,7 +7,9 @@ import threading
 
 import pytest
 
-from ffdl_batch.daemon.loops import Loops, StepThread
+from ffdl_batch.daemon.loops import DEBTS_EVERY_S, Loops, StepThread
+from ffdl_batch.domain.job import JobId, Token
+from ffdl_batch.store import Attempt, Store
 from tests.unit.daemon.conftest import Desk
 
 
@@ -52,3 +54,14 @@ def test_the_loops_of_a_platform_start_no_thread_when_made_and_give_leases_back(
     loops.stop()
     loops.join()
     assert desk.platform.store.acquire_lease("watcher", "another", 30.0) is not None
+
+
+def test_stores_owed_keep_the_daemon_busy_and_nothing_else_does(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    loops = Loops(desk.platform, lambda: None)
+    assert loops._debts_turn() == DEBTS_EVERY_S
+    assert not loops.is_busy()
+    owed = Attempt(JobId("training-000000000"), 1, Token("training-000000000-1"), "fake", "7", 0.0, owed=True)
+    monkeypatch.setattr(Store, "owed_attempts", lambda *_args: [owed])
+    assert loops.is_busy()
+    loops.stop()
+    loops.join()

@@ -79,6 +79,53 @@ def test_replies_are_the_views(desk: Desk) -> None:
     assert desk.ask("GET", f"/api/v1/jobs/{job_id}/logs").body == b""
 
 
+def test_halt_and_resume_of_a_job_that_waits(desk: Desk) -> None:
+    job_id = submit(desk)["id"]
+    desk.pokes.clear()
+    refused = desk.ask("POST", f"/api/v1/jobs/{job_id}/resume", {})
+    assert (refused.status, problem(refused).exit_code) == (409, 1)
+    assert "is PENDING" in problem(refused).message
+    assert desk.ask("POST", f"/api/v1/jobs/{job_id}/halt").json["job"]["state"] == "HALTED"
+    assert desk.ask("POST", f"/api/v1/jobs/{job_id}/halt").json["job"]["state"] == "HALTED"
+    for body, sentence in (({"gpus": -1}, "--gpus"), ({"time": "soon"}, "--time: 'soon' is not a time limit")):
+        wrong = desk.ask("POST", f"/api/v1/jobs/{job_id}/resume", body)
+        assert (wrong.status, problem(wrong).exit_code) == (400, 2)
+        assert sentence in problem(wrong).message
+    resumed = desk.ask("POST", f"/api/v1/jobs/{job_id}/resume", {"gpus": 2, "time": "1-00"}).json["job"]
+    assert (resumed["state"], resumed["gpus"]) == ("PENDING", 2.0)
+    played = desk.ask("POST", f"/api/v1/jobs/{job_id}/drill", {"event": "timeout"})
+    assert (played.status, "PROCESSING" in problem(played).message) == (409, True)
+    events = desk.ask("GET", f"/api/v1/jobs/{job_id}/events").json["events"]
+    assert [(e["state"], e["cause"]) for e in events] == [
+        ("PENDING", "progress"),
+        ("HALTED", "progress"),
+        ("PENDING", "resumed"),
+    ]
+    assert desk.pokes == ["poke"] * 3
+
+
+def test_a_drill_reaches_the_service(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    job_id = submit(desk)["id"]
+    heard: list[tuple[str, str]] = []
+
+    def play(_platform: object, _caller: object, asked: str, event: str) -> JobView:
+        heard.append((asked, event))
+        return query.get_job(desk.platform, query_caller(), asked)
+
+    monkeypatch.setattr("ffdl_batch.daemon.job_routes.play", play)
+    assert desk.ask("POST", f"/api/v1/jobs/{job_id}/drill", {"event": "node-fail"}).json["job"]["id"] == job_id
+    assert heard == [(job_id, "node-fail")]
+
+
+def test_a_wrong_option_is_wrong_usage_and_a_wrong_manifest_is_not(desk: Desk) -> None:
+    wrong: dict[str, Any] = {"options": {"time": "soon"}}
+    assert submit(desk, **wrong)["problem"]["exit_code"] == 2
+    planned = desk.ask("POST", "/api/v1/plan", {"submission": submission("p", DIGEST) | wrong})
+    assert (planned.status, problem(planned).exit_code) == (422, 2)
+    assert submit(desk, "k2", manifest="name: x\n", **wrong)["problem"]["exit_code"] == 78
+    assert submit(desk, "k3", environment_options={"time": "soon"})["problem"]["exit_code"] == 78
+
+
 def test_archives_are_asked_for_and_sent_once(desk: Desk) -> None:
     assert desk.ask("HEAD", f"/api/v1/archives/{DIGEST}").status == 404
     assert desk.ask("PUT", f"/api/v1/archives/{DIGEST}", model_zip()).json == {"new": True, "schema": 1}
@@ -102,6 +149,12 @@ def test_archives_are_asked_for_and_sent_once(desk: Desk) -> None:
         ("GET", "/api/v1/jobs/training-000000000/wait?wait_s=31", None, 400, "wait_s"),
         ("GET", "/api/v1/jobs/training-000000000", None, 404, "training-000000000"),
         ("GET", "/api/v1/jobs/..%2f..%2fetc", None, 404, ""),
+        ("POST", "/api/v1/jobs/training-000000000/halt", None, 404, "training-000000000"),
+        ("POST", "/api/v1/jobs/training-000000000/resume", {}, 404, "training-000000000"),
+        ("POST", "/api/v1/jobs/training-000000000/resume", {"gpus": "many"}, 400, "gpus"),
+        ("POST", "/api/v1/jobs/training-000000000/resume", None, 400, "body"),
+        ("POST", "/api/v1/jobs/training-000000000/drill", {"event": "halt"}, 404, "training-000000000"),
+        ("POST", "/api/v1/jobs/training-000000000/drill", {"event": "flood"}, 400, "node-fail"),
         ("DELETE", "/api/v1/jobs", None, 405, "DELETE"),
         ("GET", "/docs", None, 404, "/docs"),
     ],
@@ -171,6 +224,9 @@ def test_the_openapi_document_covers_every_route_and_holds_together(desk: Desk) 
         ("GET", "/api/v1/jobs/{job_id}/logs"),
         ("GET", "/api/v1/jobs/{job_id}/wait"),
         ("POST", "/api/v1/jobs/{job_id}/cancel"),
+        ("POST", "/api/v1/jobs/{job_id}/halt"),
+        ("POST", "/api/v1/jobs/{job_id}/resume"),
+        ("POST", "/api/v1/jobs/{job_id}/drill"),
     }
     served = {
         (method, f"/api/v1{route.path}")
@@ -187,6 +243,8 @@ def test_the_openapi_document_covers_every_route_and_holds_together(desk: Desk) 
     jsonschema.Draft202012Validator.check_schema({"$defs": document["components"]["schemas"]})
     schemas = document["components"]["schemas"]
     assert {"JobView", "Problem", "Submission", "PlanView", "EventView", "Health"} <= set(schemas)
+    assert {"AttemptView", "Resume", "DrillRequest"} <= set(schemas)
+    assert schemas["DrillEvent"]["enum"] == ["halt", "timeout", "preempt", "node-fail"]
     assert "HTTPValidationError" not in schemas
     for reference in references(document):
         assert reference.removeprefix("#/components/schemas/") in schemas

@@ -41,6 +41,14 @@ TOUR = (
     f"ffdl events {EXAMPLE_ID}",
     f"ffdl cancel {EXAMPLE_ID}",
 )
+LOOP = "ffdl-submit docs/examples/loop/manifest.yml docs/examples/loop/model"
+# Run in this order on the job that LOOP made.
+INTERRUPTED = (
+    "ffdl drill halt --after 2s docs/examples/loop/manifest.yml",
+    LOOP,
+    f"ffdl halt --wait {EXAMPLE_ID}",
+    f"ffdl resume {EXAMPLE_ID}",
+)
 # Run by a tier of tools/run_tests.py.
 BY_TIER = {
     "make quickstart": ("quickstart",),
@@ -57,14 +65,14 @@ def test_a_command_is_found_by_its_prompt_and_output_is_not() -> None:
 
 
 def test_every_shown_command_is_accounted_for() -> None:
-    known = {*ALONE, *TOUR, *BY_TIER, *site_only()}
+    known = {*ALONE, *TOUR, *INTERRUPTED, *BY_TIER, *site_only()}
     unknown = [f"{shown.file}: {shown.text}" for shown in shown_commands() if shown.text not in known]
     assert not unknown, "run them here, or give the reason in docs/site-only-commands.toml"
 
 
 def test_nothing_is_listed_that_is_not_shown() -> None:
     shown = {command.text for command in shown_commands()}
-    assert {*ALONE, *TOUR, *BY_TIER, *site_only()} - shown == set()
+    assert {*ALONE, *TOUR, *INTERRUPTED, *BY_TIER, *site_only()} - shown == set()
 
 
 def test_every_exception_has_a_reason() -> None:
@@ -152,3 +160,18 @@ def test_the_tour_runs_as_shown(place: Place) -> None:
             assert "accuracy" in done.stdout
         if "show" in command:
             assert "COMPLETED" in done.stdout
+
+
+def test_halt_resume_and_drill_run_as_shown(place: Place) -> None:
+    job_id = EXAMPLE_ID
+    for command in INTERRUPTED:
+        done = place.run(command.replace(EXAMPLE_ID, job_id))
+        if "drill" in command:
+            assert "Result:              a checkpoint was confirmed" in done.stdout
+        if command == LOOP:
+            job_id = done.stdout.split()[-1]
+        if "halt --wait" in command:
+            assert done.stdout == f"{job_id} HALTED\n"
+        if "resume" in command:
+            assert done.stdout == f"{job_id} PENDING, resumed\n"
+    place.run(f"ffdl cancel {job_id}")

@@ -72,9 +72,10 @@ def test_processes_that_vanished_are_a_node_failure_unless_the_head_had_its_word
     directory = attempt(tmp_path, started={"host": HOST, "pid": 1}, state={"phase": "running"})
     seen = observe_attempt(directory, HOST)
     assert seen is not None and (seen.phase, seen.end) == (Phase.ENDED, EndCause.NODE_FAIL)
-    Path(directory.final).write_text('{"outcome": "completed", "at": 7.0}')
-    seen = observe_attempt(directory, HOST)
-    assert seen is not None and (seen.end, seen.ended_at) == (EndCause.SUCCESS, 7.0)
+    for outcome in ("completed", "halted"):
+        Path(directory.final).write_text(json.dumps({"outcome": outcome, "at": 7.0}))
+        seen = observe_attempt(directory, HOST)
+        assert seen is not None and (seen.end, seen.ended_at) == (EndCause.SUCCESS, 7.0)
 
 
 def test_a_held_lock_is_a_living_job(tmp_path: Path) -> None:

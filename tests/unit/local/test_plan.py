@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from ffdl_batch.domain.continuation import Budget, Spent
 from ffdl_batch.domain.job import JobId, attempt_token
 from ffdl_batch.domain.jobdir import Root
-from ffdl_batch.domain.spec import BatchOptions, Framework, JobSpec, NetworkLevel, Resources
+from ffdl_batch.domain.launch import Succession
+from ffdl_batch.domain.spec import SITE_DEFAULT, BatchOptions, Framework, JobSpec, NetworkLevel, Resources
 from ffdl_batch.ports.scheduler import BackendFacts, InvalidRequest, LaunchPlan, LaunchRequest, NodeShape
 from ffdl_local.adapter import count_gpus
 from ffdl_local.plan import make_plan
@@ -22,6 +24,7 @@ JOB = JobId("training-0a1b2c3d4")
 def plan(
     resources: Resources | None = None, batch: BatchOptions | None = None, command: str = "true", gpus: int = 2,
     settings: LocalSettings | None = None, levels: frozenset[NetworkLevel] = frozenset(NetworkLevel), image: str = "",
+    **changes: object,
 ) -> LaunchPlan:  # fmt: skip
     job = Root("/tree").job(JOB)
     spec = JobSpec("x", Framework("custom", "i", command), resources=resources or Resources(), base_dir="/home/a")
@@ -30,6 +33,7 @@ def plan(
         JOB, 1, attempt_token(JOB, 1), replace(spec, batch=batch or BatchOptions()), job, job.attempt(1), "/bell",
         facts, image,
     )  # fmt: skip
+    request = replace(request, **changes)  # type: ignore[arg-type]
     return make_plan(request, settings or LocalSettings(), "/tree/local/m", "/packages")
 
 
@@ -53,6 +57,20 @@ def test_gpus_that_are_not_there() -> None:
     assert job_file(made)["gpus"] == 0 and "runs on the CPU" in made.warnings[0]
     with pytest.raises(InvalidRequest, match="this machine has 0"):
         plan(Resources(gpus=1), gpus=0, settings=read_settings({"require_gpus": True}))
+
+
+def test_cpus_and_memory_that_are_not_there_are_warned_of() -> None:
+    made = plan(Resources(learners=2, cpus=2000, memory_bytes=450 * 10**12))
+    assert made.warnings[:2] == (
+        "cpus: 4000 asked for, but this machine has 8; the job runs on those",
+        "memory: 900TB asked for, but this machine has 1GB; the job runs with that",
+    )
+
+
+def test_a_sites_default_is_nobodys_wish() -> None:
+    spec = JobSpec("x", Framework("custom", "i", "true"), resources=Resources(cpus=99, memory_bytes=8 * 10**9))
+    quiet = replace(spec, sources={"cpus": SITE_DEFAULT, "memory": SITE_DEFAULT})
+    assert len(plan(spec=spec).warnings) == len(plan(spec=quiet).warnings) + 2
 
 
 def test_isolation_is_part_of_the_argv() -> None:
@@ -85,6 +103,17 @@ def test_what_means_nothing_here_is_said() -> None:
 
 def test_the_time_limit_is_the_heads() -> None:
     assert plan(batch=BatchOptions(time_s=90)).launch.limits.time_s == 90
+
+
+def test_what_the_head_needs_to_go_on_alone() -> None:
+    budget, spent = Budget(timeouts=7), Spent(timeouts=2)
+    made = plan(Resources(learners=2, gpus=1), lead_s=45, budget=budget, spent=spent, carry="/tree/a/results")
+    launch = made.launch
+    assert (launch.limits.lead_s, launch.carry) == (45, "/tree/a/results")
+    assert launch.checkpoints == Root("/tree").job(JOB).checkpoints
+    template = Root("/tree").job(JOB).template.path
+    assert launch.succession == Succession(template, budget=budget, spent=spent, gpus=2.0, lead_s=45)
+    assert plan(Resources(gpus=1), gpus=0).launch.succession == Succession(template)
 
 
 def test_device_files_are_counted(tmp_path: Path) -> None:

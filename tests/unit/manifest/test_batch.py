@@ -42,7 +42,7 @@ def test_everything_at_once() -> None:
         env={"EPOCHS": "10", "GREETING": "it's $(id) %j", "EMPTY": ""},
         secrets={"API_TOKEN": "${secret:wandb}", "OTHER": "${env:OTHER}"},
         checkpoint=Checkpoint("USR1", 120, 600, True),
-        retry=Retry(3, 10, 2, 0),
+        retry=Retry(3, 10, 2, 0, 250.5),
         roles={
             "ps": Role(1, None, 0.0, 8 * 1000**3, "", True),
             "worker": Role(3, None, None, None, "python worker.py", False),
@@ -131,6 +131,12 @@ def test_network_levels(level: NetworkLevel) -> None:
         ("{checkpoint: {signal: NOPE}}", "batch.checkpoint.signal: 'NOPE' is not a signal"),
         ("{checkpoint: {grace_s: 1.5}}", "batch.checkpoint.grace_s: '1.5' is not a whole number"),
         ("{retry: {failures: -1}}", "batch.retry.failures: '-1' is too small (write a whole number from 0 up)"),
+        (
+            "{retry: {gpu_hours: -1}}",
+            "batch.retry.gpu_hours: '-1' is no number of GPU-hours (write a number of 0 or more",
+        ),
+        ("{retry: {gpu_hours: lots}}", "batch.retry.gpu_hours: 'lots' is not a number"),
+        ("{retry: {gpu_hours: 1e10}}", "batch.retry.gpu_hours: '1e10' GPU-hours are more than any machine has"),
         ("{roles: {ps: {learners: 0}}}", "batch.roles.ps.learners: '0' is too small"),
         ("{roles: {ps: 2}}", "batch.roles.ps: a mapping is needed here, not a single value"),
         ("{array: 1..3}", "batch.array: '1..3' is not a job array"),
@@ -159,6 +165,13 @@ def test_what_is_refused(text: str, part: str) -> None:
     assert len(lines) == 1 and lines[0].startswith("m.yml:4:") and part in lines[0]
 
 
+@pytest.mark.parametrize(
+    ("written", "hours"), [("", None), ("gpu_hours: ~", None), ("gpu_hours: 0", 0.0), ("gpu_hours: 2_000_000", 2e6)]
+)
+def test_gpu_hours_of_the_whole_chain(written: str, hours: float | None) -> None:
+    assert batch(f"{{retry: {{{written}}}}}").retry == Retry(gpu_hours=hours)
+
+
 @pytest.mark.parametrize(("written", "name"), [("SIGUSR1", "USR1"), ("usr2", "USR2"), ("15", "TERM")])
 def test_signals_by_any_name(written: str, name: str) -> None:
     assert batch(f"{{checkpoint: {{signal: {written}}}}}").checkpoint.signal == name
@@ -173,3 +186,10 @@ def test_gres_in_both_forms() -> None:
     forms = ("'shard:2,license:matlab:1'", "{shard: 2, 'license:matlab': 1}")
     for form in forms:
         assert read(f"{MINIMAL}batch: {{gres: {form}}}\n").resources.gres == {"shard": 2, "license:matlab": 1}
+
+
+@pytest.mark.parametrize(("name", "whose"), [("APPTAINER_BIND", "container runtime"), ("UID", "shell")])
+def test_variables_that_no_learner_can_have_are_refused_before_a_job_waits(name: str, whose: str) -> None:
+    parsed = parse(MINIMAL + f"batch: {{env: {{{name}: x}}}}\n")
+    assert parsed.spec is None
+    assert any(name in finding.message and whose in finding.message for finding in parsed.findings), parsed.findings

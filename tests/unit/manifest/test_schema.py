@@ -41,6 +41,7 @@ def test_a_caller_cannot_damage_it() -> None:
         "cpus: {v}", "gpus: {v}", "learners: {v}", "memory: {v}", "storage: {v}", "description: {v}", "batch: {v}",
         "data_stores: {v}", "batch: {{time: {v}}}", "batch: {{hold: {v}}}", "batch: {{network: {v}}}",
         "batch: {{placement: {v}}}", "batch: {{env: {v}}}", "batch: {{retry: {{failures: {v}}}}}",
+        "batch: {{retry: {{gpu_hours: {v}}}}}",
         "evaluation_metrics: {v}", "evaluation_metrics: {{eventTypes: {v}}}", "batch: {{partition: {v}}}",
     ],
 )  # fmt: skip

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import csv
+import os
+import subprocess
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -20,6 +23,7 @@ from ffdl_batch.runtimes.contract import (
     Learners,
     Places,
     bare_layout,
+    checkpoints_on_host,
     command_text,
     container_layout,
     learner_environment,
@@ -28,6 +32,7 @@ from ffdl_batch.runtimes.layout import RequestRefused, Runtime, Subject, choose_
 
 JOB = JobDir("/s/jobs/training-0")
 VALUES = {"scratch": "/tmp/s", "learner_id": "2", "env_file": "/tmp/s/e", "netns": "/run/n", "rank": "1"}
+RUN = {"attempt": "2", "restart": "1", "resume": "1"}
 
 
 def places(**changes: object) -> Places:
@@ -88,7 +93,7 @@ def test_the_mounted_form() -> None:
         places(data_container="in", results_container="out", data="/d/in", results_bucket="/d/out")
     )
     env = {
-        k: fill(v, {**VALUES, "local_rank": "0", "node_rank": "1", "master_addr": "m", "gpus": "3"})
+        k: fill(v, {**VALUES, "local_rank": "0", "node_rank": "1", "master_addr": "m", "gpus": "3", **RUN})
         for k, v in learner_environment(Learners("training-0", "a\r\nb", 2, 1, 2, 2.0), layout).items()
     }
     expected = {
@@ -110,6 +115,9 @@ def test_the_mounted_form() -> None:
         "NNODES": "2",
         "MASTER_ADDR": "m",
         "CUDA_VISIBLE_DEVICES": "3",
+        "FFDL_ATTEMPT": "2",
+        "FFDL_RESTART": "1",
+        "RESUME": "1",
     }
     assert {name: env[name] for name in expected} == expected
     assert Bind("/d/in", "/mnt/data/in", read_only=True) in layout.binds
@@ -133,6 +141,28 @@ def test_shared_checkpoints_are_the_buckets() -> None:
     shared = places(results_container="out", results_bucket="/d/out", shared_checkpoints=True)
     assert bare_layout(shared).checkpoint_dir == "/d/out/_wml_checkpoints"
     assert not any(bind.source == JOB.checkpoints for bind in container_layout(shared).binds)
+
+
+def test_where_checkpoints_lie_on_the_host() -> None:
+    assert checkpoints_on_host(places()) == JOB.checkpoints
+    shared = places(results_bucket="/d/out", shared_checkpoints=True)
+    assert checkpoints_on_host(shared) == "/d/out/_wml_checkpoints"
+
+
+@pytest.mark.parametrize(("command", "status"), [("true", 0), ("sh -c 'exit 6'", 6), ("syntax )", 2), ("(exit 4)", 4)])
+def test_the_shell_notes_how_the_command_ended(tmp_path: Path, command: str, status: int) -> None:
+    env = {"PATH": os.environ["PATH"], "TRAINING_COMMAND": command, "LEARNER_ID": "1"}
+    env |= {"JOB_STATE_DIR": str(tmp_path), "MODEL_DIR": str(tmp_path)}
+    assert subprocess.run(SHELL, env=env, check=False, capture_output=True).returncode == status
+    assert (tmp_path / ".ended-1").read_text() == f"{status}\n"
+
+
+@pytest.mark.parametrize("command", ["kill -TERM $$", "kill -KILL $$"])
+def test_a_shell_that_was_killed_notes_nothing(tmp_path: Path, command: str) -> None:
+    env = {"PATH": os.environ["PATH"], "TRAINING_COMMAND": command, "LEARNER_ID": "1"}
+    env |= {"JOB_STATE_DIR": str(tmp_path), "MODEL_DIR": str(tmp_path)}
+    assert subprocess.run(SHELL, env=env, check=False, capture_output=True).returncode < 0
+    assert not (tmp_path / ".ended-1").exists()
 
 
 @pytest.mark.parametrize("name", ["../x", "a/../../b", "a\nb"])

@@ -33,7 +33,8 @@ def test_a_job_may_depend_on_one_that_the_scheduler_will_have(site: Site) -> Non
     site.clock.tick(60)
     deployer.step()
     assert site.job(second).state == "QUEUED"
-    assert site.scheduler.planned[-1].native_dependencies == {first.id: site.job(first.id).native_id}
+    sent = [request for request in site.scheduler.planned if request.token == f"{second}-1"][-1]
+    assert sent.native_dependencies == {first.id: site.job(first.id).native_id}
 
 
 def test_a_job_that_never_was_is_nobodys_id(site: Site) -> None:

@@ -113,7 +113,7 @@ def test_of_unclaimed_duplicates_the_oldest_is_kept(site: Site) -> None:
     assert site.scheduler.cancelled == [late]
 
 
-@pytest.mark.parametrize("step", ["claimed", "deploying", "written", "marked", "submitted"])
+@pytest.mark.parametrize("step", ["claimed", "deploying", "written", "template", "marked", "submitted"])
 def test_a_crash_after_any_step_leads_to_exactly_one_submission(site: Site, step: str) -> None:
     class Crashed(Exception):
         """Stands for SIGKILL: nothing after it runs in that step."""
@@ -174,3 +174,41 @@ def test_a_dependency_waits_for_the_other_jobs_native_id(site: Site) -> None:
         site.clock.tick(60)
         Deployer(site.platform).step()
     assert [token for _, token in site.scheduler.submitted] == [f"{first.id}-1", f"{second.id}-1"]
+
+
+def test_the_files_of_the_next_attempt_lie_beside_the_first(site: Site) -> None:
+    job = site.deployed()
+    template = site.platform.root.job(job.id).template
+    assert f"{job.id}-next" in Path(template.launch).read_text()
+    assert Path(template.path).stat().st_mode & 0o777 == 0o700
+    assert [(r.attempt, r.attempt_dir) for r in site.scheduler.planned[-2:]] == [(1, site.attempt(job)), (2, template)]
+
+
+def test_no_template_where_heads_do_not_go_on_and_no_old_one_either(site: Site) -> None:
+    site.scheduler.heads_go_on = False
+    job = site.accept()
+    template = Path(site.platform.root.job(job.id).template.path)
+    template.mkdir(parents=True)
+    Deployer(site.platform).step()
+    assert site.job(job.id).state is JobState.QUEUED
+    assert not template.exists()
+
+
+def test_an_attempt_that_claimed_is_adopted_though_the_scheduler_has_forgotten_it(site: Site) -> None:
+    site.scheduler.swallow = True
+    job = site.deployed()
+    claim = Path(site.attempt(job).claim)
+    claim.mkdir()
+    (claim / "owner.json").write_text('{"native_id": "77"}')
+    site.clock.tick(5)
+    Deployer(site.platform).step()
+    assert (site.job(job.id).state, site.job(job.id).native_id) == (JobState.QUEUED, "77")
+
+
+def test_what_the_first_attempt_waited_for_is_nothing_that_the_next_one_waits_for(site: Site) -> None:
+    job = site.accept(manifest=MANIFEST + "batch: {hold: true, begin: now+1hour}\n")
+    Deployer(site.platform).step()
+    first, template = site.scheduler.planned[-2:]
+    assert (first.spec.batch.hold, first.spec.batch.begin) == (True, "now+1hour")
+    assert (template.spec.batch.hold, template.spec.batch.begin) == (False, "")
+    assert site.job(job.id).state is JobState.QUEUED

@@ -10,8 +10,9 @@ from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.observation import EndCause, NativeId, Observation, Phase
 from ffdl_batch.services.cancel import cancel_job
 from ffdl_batch.services.deploy import Deployer
+from ffdl_batch.services.evidence import STILL_ALIVE_S
 from ffdl_batch.services.query import get_job
-from ffdl_batch.services.watch import FORGOTTEN_AFTER, LOOK_SOON_S, SETTLE_S, STILL_ALIVE_S, Watcher
+from ffdl_batch.services.watch import FORGOTTEN_AFTER, LOOK_SOON_S, SETTLE_S, Watcher
 from tests.unit.services.conftest import Site, write_events, write_final
 
 
@@ -88,7 +89,8 @@ def test_and_not_for_ever(site: Site, watcher: Watcher) -> None:
     watcher.step(full=True)
     site.clock.tick(SETTLE_S + 1)
     watcher.step(full=True)
-    assert (site.job(job.id).state, site.job(job.id).error_code) == (JobState.FAILED, "S110")
+    assert site.job(job.id).state is JobState.PENDING
+    assert (site.platform.store.history(job.id)[-1].error_code, site.job(job.id).attempt) == ("S110", 1)
 
 
 def test_a_job_left_out_is_unknown_and_not_ended(site: Site, watcher: Watcher) -> None:
@@ -181,6 +183,17 @@ def test_a_requeued_job_goes_back_and_on(site: Site, watcher: Watcher) -> None:
     assert site.platform.store.history(job.id)[-1].cause == "requeued"
 
 
+def test_a_job_that_was_cancelled_in_the_queue_is_not_waited_for(site: Site, watcher: Watcher) -> None:
+    """Slurm reports such a job as started and ended at the moment of the cancellation, on no node."""
+    job = site.deployed()
+    cancel_job(site.platform, site.caller, job.id)
+    watcher.step(full=True)
+    now = site.clock.now()
+    site.scheduler.end(NativeId(job.native_id), EndCause.CANCELLED, now, started=now)
+    watcher.step(full=True)
+    assert site.job(job.id).state is JobState.CANCELLED
+
+
 def test_a_delivery_that_claimed_first_becomes_the_job_and_the_other_is_cancelled(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     late = site.scheduler.accept(job.token)
@@ -259,7 +272,9 @@ def test_a_job_whose_controllers_live_is_not_forgotten_whatever_listings_leave_o
     assert site.job(job.id).state is JobState.PROCESSING
     site.clock.tick(STILL_ALIVE_S + 1)
     watcher.step(full=True)
-    assert (site.job(job.id).state, site.job(job.id).error_code) == (JobState.FAILED, "S106")
+    last = site.platform.store.history(job.id)[-1]
+    assert (last.state, last.error_code) == (JobState.PENDING, "S106")
+    assert "forgotten the job" in last.message
 
 
 def test_an_answer_from_before_the_start_is_no_requeue(site: Site, watcher: Watcher) -> None:

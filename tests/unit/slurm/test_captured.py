@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.domain.observation import EndCause, NativeId, Phase
-from ffdl_slurm.parsers import JobRecord, parse_sacct, parse_sinfo, parse_squeue
+from ffdl_slurm.parsers import JobRecord, parse_excluded, parse_sacct, parse_sinfo, parse_squeue
 
 CAPTURED = Path(__file__).parents[2] / "captured"
 RELEASES = sorted(path.name for path in CAPTURED.glob("slurm-*"))
@@ -56,3 +56,30 @@ def test_the_site(release: str) -> None:
     assert [partition.name for partition in partitions if partition.is_default] == ["main"]
     assert sum(sum(node.gpus.values()) for node in nodes) > 0
     assert all(node.cpus and node.memory_bytes for node in nodes)
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_requeued_preempted_and_waiting_for_another(release: str) -> None:
+    jobs = {
+        name: record.observation for name, record in newest(parse_squeue(read(release, "squeue-requeued.txt"))).items()
+    }
+    requeued, person = jobs["capture-requeued"], jobs["capture-requeued-held"]
+    assert (requeued.phase, requeued.reason, requeued.restarts) == (Phase.PENDING, "BeginTime", 1)
+    assert requeued.started_at is None and not requeued.held_for_good
+    assert (person.phase, person.restarts, person.held_for_good) == (Phase.PENDING, 1, False)
+    assert jobs["capture-successor"].reason == "Dependency"
+    preempted = jobs["capture-preempted"]
+    assert (preempted.end, preempted.exit_signal, preempted.restarts) == (EndCause.PREEMPTED, 15, 0)
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_launch_that_failed_leaves_a_job_that_never_starts(release: str) -> None:
+    (record,) = parse_squeue(read(release, "squeue-launch-failed.txt"))
+    seen = record.observation
+    assert (seen.phase, seen.restarts, seen.exit_signal) == (Phase.PENDING, 1, None)
+    assert seen.held_for_good and seen.reason == "launch failed requeued held"
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_excluded_nodes(release: str) -> None:
+    assert parse_excluded(read(release, "squeue-excluded.txt")) == "n[1,3]"

@@ -12,6 +12,7 @@ from ffdl_batch.domain.observation import EndCause, NativeId, Phase
 from ffdl_slurm.parsers import (
     Garbled,
     count_nodes,
+    parse_excluded,
     parse_exit,
     parse_gres,
     parse_sacct,
@@ -182,3 +183,35 @@ def test_versions() -> None:
     assert parse_version("slurm 26.05.5\n") == "26.05.5"
     assert parse_version("slurm-wlm 20.11.4\n") == "20.11.4"
     assert parse_version("nothing") == ""
+
+
+@pytest.mark.parametrize(("text", "nodes"), [("", ""), ("(null)", ""), ("n[1-2]", "n[1-2]"), ("n1,m|2", "n1,m|2")])
+def test_excluded_nodes(text: str, nodes: str) -> None:
+    assert parse_excluded(f"motd\nJOBID|EXC_NODES\n7|{text}\n") == nodes
+
+
+def test_the_excluded_nodes_of_a_job_that_is_not_there() -> None:
+    assert parse_excluded("JOBID|EXC_NODES\n") is None
+    with pytest.raises(Garbled):
+        parse_excluded("7|n1\n")
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "held"),
+    [
+        ("PENDING", "JobHoldMaxRequeue", True),
+        ("REQUEUE_HOLD", "JobHoldMaxRequeue", True),
+        ("REQUEUE_HOLD", "launch failed requeued held", True),
+        ("PENDING", "(launch_failed_requeued_held)", True),
+        ("PENDING", "user env retrieval failed requeued held", True),
+        ("PENDING", "launch failure limit exceeded requeued held", True),
+        ("PENDING", "JobHeldUser", False),
+        ("PENDING", "JobHeldAdmin", False),
+        ("REQUEUE_HOLD", "job requeued in held state", False),
+        ("PENDING", "Dependency", False),
+        ("RUNNING", "JobHoldMaxRequeue", False),
+    ],
+)
+def test_jobs_that_slurm_will_never_start_again(state: str, reason: str, held: bool) -> None:
+    seen = parse_squeue(QUEUE + f"7|{state}|0:0|6|1|1|1||{reason}|t\n")[0].observation
+    assert (seen.held_for_good, seen.reason) == (held, reason)

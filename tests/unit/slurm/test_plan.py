@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from ffdl_batch.domain.job import JobId, attempt_token
+from ffdl_batch.domain.continuation import Budget, Spent
+from ffdl_batch.domain.job import JobId, Token, attempt_token
 from ffdl_batch.domain.jobdir import Root
+from ffdl_batch.domain.launch import TEMPLATE, decode, succeed
 from ffdl_batch.domain.spec import (
     BatchOptions,
     Checkpoint,
@@ -105,8 +107,91 @@ def test_site_defaults_fill_what_the_job_leaves_open() -> None:
     assert (found["partition"], found["account"], found["qos"]) == ("cpu", "mine", "low")
 
 
-def test_the_checkpoints_lead_is_a_harmless_signal() -> None:
-    assert options(request(batch=BatchOptions(checkpoint=Checkpoint(lead_s=300))))["signal"] == "URG@300"
+def test_the_lead_is_a_harmless_signal_to_the_steps() -> None:
+    assert options(request(lead_s=300))["signal"] == "URG@300"
+    assert options(request(lead_s=100_000))["signal"] == "URG@65535"
+    assert "signal" not in options(request(batch=BatchOptions(checkpoint=Checkpoint(lead_s=300))))
+
+
+def test_the_lead_is_known_to_head_and_node_controllers() -> None:
+    launch = make_plan(request(lead_s=300), SlurmSettings()).launch
+    assert launch.succession is not None
+    assert (launch.limits.lead_s, launch.succession.lead_s) == (300, 300)
+    assert launch.succession.submit[2:] == ("--dependency=afterany:{native_id}", "--signal=URG@{lead_s}", "{script}")
+
+
+def test_the_users_signal_takes_the_leads_place() -> None:
+    batch = BatchOptions(signal="USR1@60", checkpoint=Checkpoint(lead_s=300))
+    plan = make_plan(request(batch=batch, lead_s=300), SlurmSettings())
+    assert {o.name: o.value for o in parse_options(plan.script)}["signal"] == "USR1@60"
+    assert plan.launch.limits.lead_s is None
+    assert plan.launch.succession is not None
+    assert (plan.launch.succession.lead_s, plan.launch.succession.submit[2:]) == (
+        None, ("--dependency=afterany:{native_id}", "{script}"))  # fmt: skip
+    assert any("batch.signal is used instead" in warning for warning in plan.warnings)
+
+
+WAITS = BatchOptions(dependency="afterok:7", begin="now+1hour", hold=True, exclude="n2", nodelist="n1", comment="c")
+
+
+def template(made: LaunchRequest) -> LaunchRequest:
+    return replace(made, attempt=2, token=Token(f"{JOB}-{TEMPLATE}"), attempt_dir=made.job_dir.template)
+
+
+def test_a_successor_does_not_wait_again_for_what_was_waited_for() -> None:
+    first, later = options(request(batch=WAITS)), options(template(request(batch=WAITS)))
+    assert {"dependency", "begin", "hold"} == set(first) - set(later)
+    assert (later["exclude"], later["nodelist"], later["job-name"]) == ("n2", "n1", f"{JOB}-next")
+
+
+@pytest.mark.parametrize("settings", [SlurmSettings(), SlurmSettings(continue_in_place=True)])
+def test_the_template_becomes_any_later_attempt(settings: SlurmSettings) -> None:
+    """Filled in, it is the plan of that attempt but for what the head sets itself: the number, and where the template
+    of the attempt after it lies."""
+    resources = Resources(learners=2, cpus=1, gpus=1, memory_bytes=10**9)
+    made = request(resources, BatchOptions(exclude="n9"), lead_s=60)
+    third = make_plan(
+        replace(made, attempt=3, token=attempt_token(JOB, 3), attempt_dir=made.job_dir.attempt(3)), settings
+    )
+    files = {file.name: succeed(file.text, JOB, 3) for file in make_plan(template(made), settings).files}
+    assert files["script.sh"] == third.script
+    filled = decode(files["launch.json"])
+    assert filled.succession is not None
+    numbered = replace(filled.succession, template=made.job_dir.template.path)
+    assert replace(filled, attempt=3, succession=numbered) == third.launch
+
+
+def test_a_chain_is_described_to_its_head() -> None:
+    budget, spent = Budget(timeouts=3, gpu_seconds=7200.0), Spent(timeouts=1, gpu_seconds=60.5)
+    made = request(
+        Resources(learners=2, cpus=1, gpus=2, memory_bytes=1), budget=budget, spent=spent, carry="/old/results"
+    )
+    launch = make_plan(made, read_settings({"command_timeout_s": 7})).launch
+    chain = launch.succession
+    assert chain is not None
+    assert (chain.budget, chain.spent, chain.gpus, chain.timeout_s) == (budget, spent, 4.0, 7.0)
+    assert (launch.carry, launch.checkpoints) == ("/old/results", made.job_dir.checkpoints)
+    assert "PATH" in chain.keep_env and "SLURM_CONF" in chain.keep_env
+    assert not [name for name in chain.keep_env if name.startswith(("SLURM_JOB", "SBATCH", "LC_"))]
+    assert chain.requeue == ()
+
+
+def test_the_site_may_go_on_in_place() -> None:
+    settings = read_settings({"continue_in_place": True})
+    plan = make_plan(request(), settings)
+    assert plan.launch.succession is not None
+    assert plan.launch.succession.requeue == ("scontrol", "requeue", "{native_id}")
+    assert "requeue" in options(request(), settings)
+    owner = request(batch=BatchOptions(requeue=False))
+    plan = make_plan(owner, settings)
+    assert plan.launch.succession is not None and plan.launch.succession.requeue == ()
+    assert "no-requeue" in options(owner, settings) and "requeue" not in options(owner, settings)
+
+
+def test_the_sites_times_reach_the_controllers() -> None:
+    limits = make_plan(request(), read_settings({"fence_s": 20, "kill_wait_s": 5})).launch.limits
+    assert (limits.fence_s, limits.kill_wait_s) == (20.0, 5)
+    assert make_plan(request(), SlurmSettings()).launch.limits.fence_s == 120.0
 
 
 @pytest.mark.parametrize(
@@ -171,6 +256,9 @@ def test_no_image_is_named() -> None:
         ({"srun_args": "--x"}, "list of texts"),
         ({"scratch_base": "tmp"}, "absolute"),
         ({"partition": 3}, "a text"),
+        ({"fence_s": -1}, "above zero"),
+        ({"kill_wait_s": 0.5}, "whole number"),
+        ({"continue_in_place": "yes"}, "true or false"),
     ],
 )
 def test_settings_are_checked(raw: dict[str, object], words: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -74,9 +75,33 @@ def test_slurms_words_mean_the_same_as_with_the_commands(make: Make, attempt: At
     make("").cancel("404")
 
 
-def test_signals_go_to_the_steps(make: Make, tmp_path: Path) -> None:
-    make("").signal("7", "URG")
-    assert (tmp_path / "signals").read_text() == "7 SIGURG children"
+def test_a_cancellation_is_asked_of_libslurm(make: Make, tmp_path: Path) -> None:
+    make("").cancel("7")
+    assert (tmp_path / "cancelled").read_text() == "7"
+
+
+@pytest.fixture
+def scancel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A scancel that writes down what it was asked, and does not know --ctld."""
+    program, calls = tmp_path / "bin" / "scancel", tmp_path / "calls"
+    program.parent.mkdir()
+    program.write_text(
+        f'#!/bin/sh\necho "$*" >> {calls}\n'
+        'case "$*" in *--ctld*) echo "scancel: unrecognized option \'--ctld\'" >&2; exit 1;; esac\n'
+    )
+    program.chmod(0o700)
+    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+    return calls
+
+
+def test_signals_go_to_the_heads_step_by_the_command(make: Make, scancel: Path) -> None:
+    make("").signal("7", "KILL")
+    assert scancel.read_text().splitlines() == ["--signal=KILL 7.0"]
+
+
+def test_a_release_without_the_atomic_filter_withdraws_too(make: Make, scancel: Path) -> None:
+    make("").withdraw("7")
+    assert scancel.read_text().splitlines() == ["--ctld --state=PENDING 7", "--state=PENDING 7"]
 
 
 def test_a_worker_that_dies_while_it_submits_leaves_it_open(make: Make, attempt: AttemptDir) -> None:

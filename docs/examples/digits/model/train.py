@@ -2,13 +2,14 @@
 
 Needs only Python 3.9 and numpy. Reads ``$DATA_DIR/digits.csv.gz`` (64 grey values and the digit per line), writes
 ``result.json`` and ``weights.npz`` to ``$RESULT_DIR``, and a checkpoint to ``$CHECKPOINT_DIR`` after each epoch, from
-which a job that is started again goes on.
+which a job that is started again goes on. Asked to stop (SIGUSR2), it ends after the epoch's checkpoint.
 """
 
 import argparse
 import gzip
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -24,10 +25,13 @@ MOMENTUM = 0.9
 HELD_OUT = 360  # of 1,797
 SEED = 20240517
 
+requests = []
+
 
 def main() -> None:
     """Train, test on the part that was held out, and write what came out."""
     options = read_options()
+    signal.signal(signal.SIGUSR2, lambda number, _frame: requests.append(number))
     images, digits = load(directory("DATA_DIR") / "digits.csv.gz")
     order = np.random.RandomState(SEED).permutation(len(digits))
     test, train = order[:HELD_OUT], order[HELD_OUT:]
@@ -42,6 +46,10 @@ def main() -> None:
         accuracy = measure(network, images[test], digits[test])
         print(f"epoch {epoch + 1}/{options.epochs} loss {loss:.4f} accuracy {accuracy:.4f}", flush=True)
         save_arrays(checkpoint, {**network, "epoch": np.array(epoch + 1)})
+        if requests:
+            print(f"asked to stop: saved after epoch {epoch + 1}", flush=True)
+            sys.exit(0)
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # done: a request that comes now needs no checkpoint
     accuracy = measure(network, images[test], digits[test])
 
     results = directory("RESULT_DIR")
@@ -120,18 +128,23 @@ def train_epoch(network: dict, images: np.ndarray, digits: np.ndarray, epoch: in
     total = 0.0
     for start in range(0, len(order), BATCH):
         rows = order[start : start + BATCH]
-        x, y = images[rows], digits[rows]
-        hidden, probability = forward(network, x)
-        total -= np.log(probability[np.arange(len(y)), y] + 1e-12).sum()
-        slope = probability
-        slope[np.arange(len(y)), y] -= 1
-        slope /= len(y)
-        back = (slope @ network["w2"].T) * (hidden > 0)
-        gradients = {"w1": x.T @ back, "b1": back.sum(axis=0), "w2": hidden.T @ slope, "b2": slope.sum(axis=0)}
-        for name, gradient in gradients.items():
-            network[f"v_{name}"] = MOMENTUM * network[f"v_{name}"] - LEARNING_RATE * gradient
-            network[name] = network[name] + network[f"v_{name}"]
+        total += train_step(network, images[rows], digits[rows])
     return total / len(order)
+
+
+def train_step(network: dict, x: np.ndarray, y: np.ndarray) -> float:
+    """One batch; the sum of its losses."""
+    hidden, probability = forward(network, x)
+    loss = -np.log(probability[np.arange(len(y)), y] + 1e-12).sum()
+    slope = probability
+    slope[np.arange(len(y)), y] -= 1
+    slope /= len(y)
+    back = (slope @ network["w2"].T) * (hidden > 0)
+    gradients = {"w1": x.T @ back, "b1": back.sum(axis=0), "w2": hidden.T @ slope, "b2": slope.sum(axis=0)}
+    for name, gradient in gradients.items():
+        network[f"v_{name}"] = MOMENTUM * network[f"v_{name}"] - LEARNING_RATE * gradient
+        network[name] = network[name] + network[f"v_{name}"]
+    return float(loss)
 
 
 def measure(network: dict, images: np.ndarray, digits: np.ndarray) -> float:

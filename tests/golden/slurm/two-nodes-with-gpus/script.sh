@@ -1,7 +1,7 @@
 #!/bin/sh
-#SBATCH --job-name=training-0a1b2c3d4-1
-#SBATCH --chdir=/shared/alice/ffdl/jobs/training-0a1b2c3d4/attempt-1
-#SBATCH --output=/shared/alice/ffdl/jobs/training-0a1b2c3d4/attempt-1/batch.log
+#SBATCH --job-name=training-0a1b2c3d4-3
+#SBATCH --chdir=/shared/alice/ffdl/jobs/training-0a1b2c3d4/attempt-3
+#SBATCH --output=/shared/alice/ffdl/jobs/training-0a1b2c3d4/attempt-3/batch.log
 #SBATCH --open-mode=append
 #SBATCH --nodes=2
 #SBATCH --ntasks=2
@@ -17,4 +17,4 @@
 #SBATCH --propagate=NONE
 #SBATCH --export=ALL
 unset LC_ALL
-exec /usr/bin/python3 -I -S /shared/alice/ffdl/controller/controller-0123456789abcdef.pyz head --launch /shared/alice/ffdl/jobs/training-0a1b2c3d4/attempt-1/launch.json
+exec /usr/bin/python3 -I -S /shared/alice/ffdl/controller/controller-0123456789abcdef.pyz head --launch /shared/alice/ffdl/jobs/training-0a1b2c3d4/attempt-3/launch.json

@@ -1,0 +1,66 @@
+"""The chain of a job's attempts as a table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from ffdl_batch.cli.present import format_time, print_line, print_table
+from ffdl_batch.domain.continuation import Interruption, words
+
+if TYPE_CHECKING:
+    from ffdl_batch.domain.views import AttemptView, JobView
+
+_COLUMNS = ("ATTEMPT", "SCHEDULER'S ID", "NODES", "FROM", "TO", "ENDED BECAUSE", "CHECKPOINT")
+
+
+def print_attempts(job: JobView) -> None:
+    """One line per attempt, oldest first, and which of them still owe results."""
+    if not job.attempts:
+        return
+    click.echo("Attempts:")
+    print_table(_COLUMNS, [_row(job, attempt) for attempt in job.attempts])
+    owing = [str(attempt.number) for attempt in job.attempts if attempt.owed]
+    if owing:
+        which = f"attempt {owing[0]}" if len(owing) == 1 else f"attempts {', '.join(owing)}"
+        print_line(
+            "Results owed",
+            f"by {which}: not everything could be stored; it lies in {job.job_dir}/attempt-{owing[0]} and is stored "
+            "by the next attempt, or by the daemon",
+        )
+
+
+def _row(job: JobView, attempt: AttemptView) -> list[str]:
+    return [
+        str(attempt.number),
+        attempt.native_id or "none",
+        attempt.nodes or "N/A",
+        format_time(attempt.created_at if attempt.submitted_at is None else attempt.submitted_at),
+        format_time(attempt.ended_at),
+        _why(job, attempt),
+        describe_checkpoint(attempt),
+    ]
+
+
+def _why(job: JobView, attempt: AttemptView) -> str:
+    """What ended the attempt, in words; a word of a newer release as it is."""
+    code = attempt.error_code if attempt.error_code != "000" else ""
+    if not attempt.interruption:
+        is_last = attempt.number == job.attempts[-1].number and job.ended_at is not None
+        return code or (job.state.lower() if is_last else "")
+    known = {each.value for each in Interruption}
+    said = words(Interruption(attempt.interruption)) if attempt.interruption in known else attempt.interruption
+    return f"{said} ({code})" if code else said
+
+
+def describe_checkpoint(attempt: AttemptView) -> str:
+    """What the attempt left to go on from, in a few words."""
+    took = "" if attempt.checkpoint_took_s is None else f" after {attempt.checkpoint_took_s:.1f} s"
+    if attempt.checkpoint_confirmed:
+        return f"confirmed{took}"
+    saved = "" if attempt.checkpoint_saved_at is None else f"saved {format_time(attempt.checkpoint_saved_at)}"
+    if not attempt.checkpoint_asked:
+        return saved
+    asked = "answered without one" if attempt.checkpoint_answered else "none confirmed"
+    return f"{asked}; {saved}" if saved else asked

@@ -1,0 +1,102 @@
+"""``ffdl daemon``: look at this user's daemon, stop it, start it anew."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import click
+
+from ffdl_batch.cli.connection import open_client
+from ffdl_batch.cli.outcome import Stop
+from ffdl_batch.cli.present import print_json, print_line
+from ffdl_batch.domain.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from ffdl_batch.client.own import OwnSettings
+    from ffdl_batch.domain.views import Health
+
+_NAMES = {"help_option_names": ["-h", "--help"]}
+
+
+@click.group(context_settings=_NAMES)
+def daemon() -> None:
+    """Your daemon: it starts when a command needs it, and ends when no job is live. Jobs run on without it."""
+
+
+@daemon.command(context_settings=_NAMES)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def status(as_json: bool) -> int:
+    """Whether a daemon runs, since when, and whether its settings are those of this shell. Exit code 1: none runs."""
+    from ffdl_batch.client.control import find_holder
+    from ffdl_batch.client.own import describe_daemon, own_settings
+    from ffdl_batch.config.locations import Holder
+
+    own = own_settings(os.environ)
+    found = find_holder(own.state_dir)
+    if found is not None and found[1] is Holder.ELSEWHERE:
+        raise Stop(
+            ExitCode.UNAVAILABLE, f"your daemon is {describe_daemon(found[0])}; ssh {found[0].host} ffdl daemon status"
+        )
+    health = _health()
+    differs = own.differ_from(found[0]) if health and found and health.pid == found[0].pid else None
+    if as_json:
+        print_json({"running": health is not None, "daemon": health, "differs": differs or ""})
+    elif health is None:
+        click.echo("no daemon runs; the next command that needs one starts it")
+    else:
+        _print(health, own, found[0].socket if found else "", differs or "")
+    return ExitCode.OK if health else ExitCode.FAILED
+
+
+def _health() -> Health | None:
+    """What the daemon says of itself; None where none answers."""
+    from ffdl_batch.client import DaemonUnreachable
+
+    try:
+        with open_client(quiet=True, start=False) as client:
+            return client.health()
+    except DaemonUnreachable as error:
+        if error.problem.exit_code != ExitCode.TRY_AGAIN:
+            raise
+        return None
+
+
+def _print(health: Health, own: OwnSettings, socket: str, differs: str) -> None:
+    from ffdl_batch.cli.present import format_time
+    from ffdl_batch.config.locations import LOG_NAME
+
+    print_line("Daemon", f"process {health.pid} on {health.host}, since {format_time(health.started_at)}")
+    print_line("Version", health.version)
+    print_line("Socket", socket)
+    print_line("State directory", str(own.state_dir))
+    print_line("Log", str(own.state_dir / LOG_NAME))
+    print_line("Live jobs", str(health.live_jobs))
+    for backend in health.backends:
+        print_line("Backend", f"{backend.name} {backend.version} {backend.detail}".strip())
+    print_line("Settings", differs or "those of this shell")
+
+
+@daemon.command(context_settings=_NAMES)
+def stop() -> None:
+    """End the daemon. Jobs that run go on, and are read when the next command starts a daemon."""
+    click.echo(_stop() or "no daemon ran")
+
+
+@daemon.command(context_settings=_NAMES)
+def restart() -> None:
+    """End the daemon and start one with the settings of this shell. Jobs that run go on meanwhile."""
+    if ended := _stop():
+        click.echo(ended)
+    with open_client() as client:
+        health = client.health()
+    click.echo(f"started process {health.pid} on {health.host}")
+
+
+def _stop() -> str:
+    """What was ended; "" where nothing ran."""
+    from ffdl_batch.client.control import stop_daemon
+    from ffdl_batch.client.own import describe_daemon, own_settings
+
+    ended = stop_daemon(own_settings(os.environ).state_dir)
+    return f"stopped {describe_daemon(ended)}" if ended else ""

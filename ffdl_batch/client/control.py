@@ -1,0 +1,74 @@
+"""Looks at the process of this user's daemon, and ends it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from ffdl_batch.client.errors import DaemonUnreachable
+from ffdl_batch.client.own import describe_daemon
+from ffdl_batch.config.locations import (
+    LOG_NAME,
+    DaemonLock,
+    Holder,
+    LockUnreadable,
+    Machine,
+    judge_holder,
+    read_lock,
+    this_machine,
+)
+from ffdl_batch.domain.exit_codes import ExitCode
+
+STOP_S = 30.0
+"""A daemon finishes its requests (10 s) and the step that its loops are at."""
+_LOOK_S = 0.05
+
+
+def find_holder(state_dir: Path, machine: Machine | None = None) -> tuple[DaemonLock, Holder] | None:
+    """The daemon that the lock file names, here or elsewhere; None where none runs.
+
+    Raises :class:`DaemonUnreachable` for a lock file that cannot be read.
+    """
+    try:
+        lock = read_lock(state_dir)
+    except LockUnreadable as error:
+        raise DaemonUnreachable(str(error), error.cure, error.exit_code) from error
+    if lock is None:
+        return None
+    holder = judge_holder(lock, machine or this_machine())
+    return None if holder is Holder.DEAD else (lock, holder)
+
+
+def stop_daemon(
+    state_dir: Path, patience_s: float = STOP_S, end: Callable[[int, int], None] = os.kill
+) -> DaemonLock | None:
+    """End the daemon on this host and wait until it has; None where none runs. Jobs go on without it.
+
+    The process is asked to end only where the lock proves that it is the daemon (boot, process, start time) and it is
+    the caller's. Raises :class:`DaemonUnreachable` for one on another host, and one that does not end.
+    """
+    found = find_holder(state_dir)
+    if found is None:
+        return None
+    lock, holder = found
+    if holder is Holder.ELSEWHERE:
+        raise DaemonUnreachable(
+            f"your daemon runs on {lock.host} (process {lock.pid})", f"ssh {lock.host} ffdl daemon stop"
+        )
+    try:
+        if Path(f"/proc/{lock.pid}").stat().st_uid != os.getuid():
+            message = f"the daemon ({describe_daemon(lock)}) is another user's; it is left alone"
+            raise DaemonUnreachable(message, "", ExitCode.NOT_ALLOWED)
+        end(lock.pid, signal.SIGTERM)
+    except (FileNotFoundError, ProcessLookupError):  # it has just ended by itself
+        return lock
+    deadline = time.monotonic() + patience_s
+    while (now := find_holder(state_dir)) is not None and now[0].pid == lock.pid:
+        if time.monotonic() > deadline:
+            message = f"the daemon ({describe_daemon(lock)}) was asked to end and has not after {patience_s:g} s"
+            raise DaemonUnreachable(message, f"read {state_dir / LOG_NAME}; if it hangs, end that process")
+        time.sleep(_LOOK_S)
+    return lock

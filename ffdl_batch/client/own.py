@@ -1,0 +1,73 @@
+"""The settings of the caller, and whether the daemon that runs was started with others.
+
+A daemon reads the configuration once, when it starts. A command reads it too: a wrong file is an error at once, and a
+changed one is not ignored in silence. The daemon's digests are in its lock file, so no request is needed to compare.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ffdl_batch.client.locate import SocketPlace, read_settings
+from ffdl_batch.config.locations import DaemonLock, LockUnreadable, read_lock
+
+if TYPE_CHECKING:
+    from ffdl_batch.config import Settings
+
+_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class OwnSettings:
+    """What a daemon that the caller starts now would run with. `environ` names the state directory."""
+
+    settings: Settings
+    environ: Mapping[str, str]
+
+    @property
+    def state_dir(self) -> Path:
+        """The state directory."""
+        return Path(self.settings.state_dir)
+
+    def differ_from_daemon(self, place: SocketPlace) -> str | None:
+        """The sentence for a daemon at `place` that runs with other settings; None where it does not.
+
+        A daemon that is not the state directory's (a site's, by FFDL_SOCKET) has settings of its own.
+        """
+        with contextlib.suppress(LockUnreadable):  # whoever is connected needs no lock file
+            lock = read_lock(self.state_dir)
+            if lock is not None and (not place.named or lock.socket == str(place.path)):
+                return self.differ_from(lock)
+        return None
+
+    def differ_from(self, lock: DaemonLock) -> str | None:
+        """As :meth:`differ_from_daemon`, of the daemon that wrote `lock`."""
+        from ffdl_batch.config.fingerprint import find_differences
+
+        found = find_differences(self.settings, self.environ, lock.settings)
+        if not found:
+            return None
+        named = ", ".join(found[:_NAMED]) + (f" and {len(found) - _NAMED} more" if len(found) > _NAMED else "")
+        verb = "differs" if len(found) == 1 else "differ"
+        return (
+            f"{named} {verb} from what the running daemon was started with ({describe_daemon(lock)}); it keeps its own "
+            "until: ffdl daemon restart"
+        )
+
+
+def own_settings(environ: Mapping[str, str], state_dir: Path | None = None) -> OwnSettings:
+    """The caller's settings; `state_dir` overrides what they say. Raises as :func:`read_settings`."""
+    named = dict(environ) | ({"FFDL_STATE_DIR": str(state_dir)} if state_dir else {})
+    settings = read_settings(named)
+    return OwnSettings(settings, named | {"FFDL_STATE_DIR": settings.state_dir})
+
+
+def describe_daemon(lock: DaemonLock) -> str:
+    """Which process on which host, and since when."""
+    since = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(lock.started_at)) if lock.started_at else "unknown"
+    return f"process {lock.pid} on {lock.host}, since {since}"

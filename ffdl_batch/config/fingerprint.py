@@ -1,0 +1,59 @@
+"""Whether a daemon runs with other settings than a command has; told without the values, which may be secret.
+
+The daemon writes a short digest of each of its settings into its lock file. A command makes the same digests of its own
+settings, and names those that differ and where its own value comes from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import fields
+
+from ffdl_batch.config.settings import FrameworkImages, Settings
+
+PER_COMMAND = ("FFDL_BACKEND", "FFDL_STRICT", "FFDL_EXPORT")
+"""Variables that are defaults of the one command that finds them: they travel with its request, and a daemon that it
+starts does not inherit them."""
+_TABLES = {"frameworks": "framework.", "backends": "backend."}
+
+
+def for_daemon(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment without what counts for one command only."""
+    return {name: value for name, value in environ.items() if name not in PER_COMMAND}
+
+
+def take_fingerprints(settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:
+    """A digest of each setting. The backend counts as what it comes to: where no file names one, the PATH decides."""
+    values = {field.name: getattr(settings, field.name) for field in fields(settings) if field.name != "origins"}
+    values["backend"] = settings.effective_backend(environ)[0]
+    return {key: _digest(value) for key, value in values.items()}
+
+
+def find_differences(settings: Settings, environ: Mapping[str, str], taken: Mapping[str, str]) -> tuple[str, ...]:
+    """The settings that a daemon with the digests `taken` has otherwise, each as ``key (where ours comes from)``.
+
+    A setting that one of the two does not know (another release) is no difference.
+    """
+    own = take_fingerprints(settings, environ)
+    return tuple(f"{key} ({_origin(settings, key)})" for key in sorted(own) if key in taken and taken[key] != own[key])
+
+
+def _origin(settings: Settings, key: str) -> str:
+    if key in _TABLES:
+        found = {origin for name, origin in settings.origins.items() if name.startswith(_TABLES[key])}
+        return ", ".join(sorted(found)) or "default"
+    return settings.origins.get(key, "default")
+
+
+def _digest(value: object) -> str:
+    text = json.dumps(value, sort_keys=True, default=_plain)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _plain(value: object) -> object:
+    """What JSON does not know: our own tables, frozen mappings, and TOML's dates."""
+    if isinstance(value, FrameworkImages):
+        return [dict(value.versions), value.template]
+    return dict(value) if isinstance(value, Mapping) else str(value)

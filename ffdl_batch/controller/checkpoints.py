@@ -1,0 +1,133 @@
+"""What became of $CHECKPOINT_DIR: an inventory before the learners start, at a request, and after their end.
+
+A checkpoint is confirmed when a file in it changed after the request and the learners ended by themselves. The walk is
+bounded in files and time; where it was cut short, times of files decide what is new.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Dict, List, Mapping, Optional, Tuple
+
+from ffdl_batch.domain.continuation import Checkpoint
+
+MAX_FILES = 100_000
+PATIENCE_S = 5.0
+CLOCKS_S = 2.0
+"""How far this node's clock and the file system's may be apart, where an inventory was cut short."""
+
+Signature = Tuple[int, int, int]
+"""Inode, size, time of the last write in nanoseconds."""
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """The files below a directory that hold something, by path relative to it. `whole`: none was left out."""
+
+    files: Mapping[str, Signature] = field(default_factory=dict)
+    whole: bool = True
+
+
+def take_inventory(directory: str, patience_s: float = PATIENCE_S, max_files: int = MAX_FILES) -> Inventory:
+    """Walk the directory; a missing one is empty. Links are no checkpoints and are not followed."""
+    end = time.monotonic() + patience_s
+    found: Dict[str, Signature] = {}
+    waiting, whole = [""], True
+    while waiting:
+        below = waiting.pop()
+        try:
+            with os.scandir(os.path.join(directory, below)) as entries:
+                for entry in entries:
+                    if len(found) >= max_files or time.monotonic() > end:
+                        return Inventory(found, False)
+                    _note(entry, os.path.join(below, entry.name), found, waiting)
+        except (FileNotFoundError, NotADirectoryError):
+            continue  # gone while we walked, or never there: nothing of it is a checkpoint
+        except OSError:  # what cannot be read is not known
+            whole = False
+    return Inventory(found, whole)
+
+
+def _note(entry: "os.DirEntry[str]", path: str, found: Dict[str, Signature], waiting: List[str]) -> None:
+    if entry.is_dir(follow_symlinks=False):
+        waiting.append(path)
+        return
+    if entry.name.startswith(".nfs"):  # a removed file that somebody still holds open
+        return
+    try:
+        status = entry.stat(follow_symlinks=False)
+    except FileNotFoundError:
+        return
+    if stat.S_ISREG(status.st_mode) and status.st_size:
+        found[path] = (status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+def inventory_within(directory: str, patience_s: float) -> Inventory:
+    """Like :func:`take_inventory`, but a file system that hangs holds nobody up: the inventory is empty then."""
+    made: List[Inventory] = []
+    thread = threading.Thread(
+        target=lambda: made.append(take_inventory(directory, patience_s)), name="inventory", daemon=True
+    )
+    thread.start()
+    thread.join(patience_s + 0.5)
+    return made[0] if made else Inventory({}, False)
+
+
+def changed(before: Inventory, after: Inventory, since: float) -> List[str]:
+    """Files of `after` that are new or differ. `since` (epoch seconds) decides where `before` is not whole."""
+    new = [path for path, signature in after.files.items() if before.files.get(path) != signature]
+    if before.whole:
+        return new
+    return [path for path in new if after.files[path][2] / 1e9 >= since - CLOCKS_S]
+
+
+class CheckpointRecord:
+    """What the learners of one node did about checkpoints. `directory` "" = this node takes no inventory."""
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        self._start, self._start_at = Inventory(), time.time()
+        self._asked, self._asked_at = Inventory(), 0.0
+        self._request_at: Optional[float] = None
+        self._answered = True
+        self._last_end = 0.0
+
+    def begin(self) -> None:
+        """Before the first learner starts; still without threads, for learners are forked."""
+        self._start_at = time.time()
+        if self.directory:
+            self._start = take_inventory(self.directory)
+
+    def asked(self, now: float, patience_s: float = PATIENCE_S) -> None:
+        """Just before the learners are asked; only the first time counts."""
+        if self._request_at is not None:
+            return
+        self._request_at, self._asked_at = now, time.time()
+        if self.directory:
+            self._asked = inventory_within(self.directory, patience_s)
+
+    def ended(self, now: float, *, by_itself: bool) -> None:
+        """A learner has ended."""
+        self._last_end = now
+        self._answered = self._answered and by_itself
+
+    def result(self, patience_s: float = PATIENCE_S) -> Checkpoint:
+        """The word about it, after the last learner has ended."""
+        asked = self._request_at is not None
+        answered = asked and self._answered
+        took_s = round(max(0.0, self._last_end - self._request_at), 3) if self._request_at is not None else None
+        end = inventory_within(self.directory, patience_s) if self.directory else Inventory()
+        written = changed(self._start, end, self._start_at)
+        newest = max(written, key=lambda path: (end.files[path][2], path), default="")
+        return Checkpoint(
+            asked=asked,
+            confirmed=answered and bool(changed(self._asked, end, self._asked_at)),
+            answered=answered,
+            took_s=took_s,
+            saved_at=end.files[newest][2] / 1e9 if newest else None,
+            newest=newest,
+        )

@@ -1,0 +1,104 @@
+"""Decides, at the end of an attempt, whether the training goes on, and arranges it as far as a head can."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+from typing import Optional
+
+from ffdl_batch.controller.control import CANCEL, HALT, read_control
+from ffdl_batch.controller.files import read_cell
+from ffdl_batch.controller.outcome import Conclusion
+from ffdl_batch.controller.succession import Measured, Refused, next_attempt, requeue, submit_next, was_begun
+from ffdl_batch.domain.continuation import Interruption, Spent, decide
+from ffdl_batch.domain.events import FinalRecord, GoesOn, Outcome
+from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_batch.domain.launch import LaunchFile, Succession
+
+OURS = (Interruption.TIMEOUT.value, Interruption.PREEMPTION.value)
+"""What a head goes on after alone; everything else is the platform's to judge."""
+CODES = {Interruption.TIMEOUT.value: "C203", Interruption.PREEMPTION.value: "S111"}
+"""Codes of chains that end; those of the verdict on a scheduler's ends."""
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """How it goes on. `attempt` is the number of the one that follows; "" and None leave the conclusion's word."""
+
+    interruption: str = ""
+    goes_on: GoesOn = GoesOn.NO
+    attempt: int = 0
+    spent: Optional[Spent] = None
+    message: str = ""
+    error_code: str = ""
+
+
+class Chain:
+    """The attempts of one job, as the head of this one sees them. `earlier`: what an earlier run's head left."""
+
+    def __init__(self, launch: LaunchFile, native_id: str, earlier: Optional[FinalRecord] = None) -> None:
+        self.launch, self.native_id, self.earlier = launch, native_id, earlier
+
+    @property
+    def wish(self) -> str:
+        """What the owner wants of this attempt: "" | halt | cancel. A cell that cannot be read says nothing."""
+        try:
+            return read_control(AttemptDir(self.launch.attempt_dir)).wish
+        except OSError as error:
+            sys.stderr.write(f"ffdl-controller: {error}\n")
+            return ""
+
+    @property
+    def drill(self) -> str:
+        """The event that is being played on this attempt. Raises OSError."""
+        return str((read_cell(AttemptDir(self.launch.attempt_dir).control) or {}).get("drill") or "")
+
+    @property
+    def is_continued(self) -> bool:
+        """Whether the next attempt's submission was begun: an earlier run of this one has said all it had to."""
+        return was_begun(next_attempt(self.launch))
+
+    def arrange(self, conclusion: Conclusion, gpu_seconds: float, limit_s: Optional[float]) -> Arrangement:
+        """Decide, and submit the next attempt where that is what follows. Never raises."""
+        kept = Arrangement(conclusion.interruption)
+        succession = self.launch.succession
+        if succession is None or conclusion.interruption not in OURS:
+            return kept
+        wish = self.wish
+        if wish == HALT and conclusion.outcome is Outcome.HALTED:
+            return replace(kept, interruption=Interruption.HALT.value)
+        if wish in (HALT, CANCEL):
+            return kept
+        why, before = Interruption(conclusion.interruption), self._spent_before(succession)
+        decision = decide(why, succession.budget, before, conclusion.checkpoint, gpu_seconds)
+        kept = replace(kept, spent=decision.spent, message=decision.sentence)
+        if not decision.goes_on:
+            return replace(kept, error_code=CODES[why.value])
+        return self._continue(kept, succession, conclusion, limit_s)
+
+    def _continue(
+        self, kept: Arrangement, succession: Succession, conclusion: Conclusion, limit_s: Optional[float]
+    ) -> Arrangement:
+        number = self.launch.attempt + 1
+        if succession.requeue and not self.is_continued:
+            return replace(kept, goes_on=GoesOn.REQUEUE, attempt=self.launch.attempt)
+        took_s = conclusion.checkpoint.took_s if conclusion.checkpoint.answered else None
+        try:
+            submit_next(self.launch, succession, self.native_id, Measured(kept.spent or Spent(), took_s, limit_s))
+        except Refused as refused:
+            sys.stderr.write(f"ffdl-controller: {refused}\n")
+            return replace(kept, goes_on=GoesOn.PLATFORM, attempt=number, message=f"{kept.message}; {refused}")
+        return replace(kept, goes_on=GoesOn.SUCCESSOR, attempt=number)
+
+    def requeue(self) -> str:
+        """Ask the scheduler to start this attempt anew; why it did not, "" if it will."""
+        return requeue(self.launch.succession, self.native_id) if self.launch.succession else "nothing was planned"
+
+    def _spent_before(self, succession: Succession) -> Spent:
+        """What the chain had used up before this run: an earlier run's count is newer than the launch file."""
+        earlier = self.earlier
+        if earlier is None:
+            return succession.spent
+        if earlier.spent is not None:
+            return earlier.spent
+        return replace(succession.spent, gpu_seconds=succession.spent.gpu_seconds + earlier.gpu_seconds)

@@ -1,0 +1,46 @@
+"""A clock that stands still while this process is stopped (SIGSTOP, ``scontrol suspend``).
+
+Nobody could answer, and no cell could be read, in that time: it counts neither for grace periods nor for fencing.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+STOPPED_S = 5.0
+"""A gap between two looks at the clock from which on the process is taken to have been stopped."""
+BEAT_S = 1.0
+
+
+class RunningTime:
+    """Seconds that this process ran. Between :meth:`begin` and :meth:`finish` a thread looks once a second, so that a
+    thread that only waits for a hanging file system is not taken for a stop."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._seen = time.monotonic()
+        self._lost = 0.0
+        self._done = threading.Event()
+
+    def now(self) -> float:
+        """The time; comparable only with other times of this clock."""
+        with self._lock:
+            at = time.monotonic()
+            if at - self._seen > STOPPED_S:
+                self._lost += at - self._seen
+            self._seen = at
+            return at - self._lost
+
+    def begin(self) -> None:
+        """Start looking. After the learners were started, for they are forked."""
+        self.now()
+        threading.Thread(target=self._beat, name="running-time", daemon=True).start()
+
+    def finish(self) -> None:
+        """Stop looking."""
+        self._done.set()
+
+    def _beat(self) -> None:
+        while not self._done.wait(BEAT_S):
+            self.now()

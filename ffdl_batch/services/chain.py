@@ -1,0 +1,206 @@
+"""From what became of an attempt to the change of its job: on to the next attempt, or the end.
+
+Whether a training goes on is decided by :func:`ffdl_batch.domain.continuation.decide`, as in head controllers.
+Here that rule meets the job's row: budgets from the manifest, what the chain has used up, nodes to keep away from, and
+what is kept of the attempt.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ffdl_batch.domain.continuation import Checkpoint, Interruption, Spent, decide, words
+from ffdl_batch.domain.events import EventKind, FinalRecord, GoesOn
+from ffdl_batch.domain.job import AttemptEnd, Change, Job
+from ffdl_batch.domain.job_state import Cause, JobState, Wish
+from ffdl_batch.domain.jobdir import Root
+from ffdl_batch.domain.known import Known, latest_run
+from ffdl_batch.domain.observation import Observation, Phase
+from ffdl_batch.domain.verdict import Move, Verdict
+from ffdl_batch.services.evidence import gone_first, read_launch, saved_checkpoint
+from ffdl_batch.services.lead import budget_of
+from ffdl_batch.services.materialize import begun_at
+
+MAX_EXCLUDED = 8
+"""Failed nodes that a job keeps away from, the latest ones: a long list would leave it nowhere to run."""
+
+
+NO_CHECKPOINT = Checkpoint()
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What an attempt (or one run of it) left. `failed_nodes` are nodes that took it down, `successor_begun` says that
+    somebody began to submit the next attempt, `owed` that results or logs are not where they belong yet."""
+
+    checkpoint: Checkpoint = NO_CHECKPOINT
+    gpu_seconds: float = 0.0
+    failed_nodes: tuple[str, ...] = ()
+    successor_begun: bool = False
+    owed: bool = False
+
+
+def look_back(root: Root, job: Job, known: Known, verdict: Verdict, seen: Observation | None) -> Past:
+    """Read what the attempt's directory tells beyond events. Raises OSError."""
+    directory = root.job(job.id)
+    attempt = directory.attempt(job.attempt)
+    # A run that was ended from outside has left a record too, though it is not the attempt's last word.
+    final = known.evidence.final if verdict.move is Move.REQUEUED else known.final
+    checkpoint = final.checkpoint if final is not None else NO_CHECKPOINT
+    if checkpoint == NO_CHECKPOINT and verdict.interruption is not None:
+        launch = read_launch(attempt)
+        place = launch.checkpoints if launch is not None else ""
+        checkpoint = saved_checkpoint(attempt, place or directory.checkpoints)
+    return Past(
+        checkpoint=checkpoint,
+        gpu_seconds=_gpu_seconds(job, known, final, seen),
+        failed_nodes=_failed_nodes(root, job, known) if verdict.lost_node else (),
+        successor_begun=begun_at(directory.attempt(job.attempt + 1)) is not None,
+        owed=_is_owed(known) and not Path(attempt.paid).exists(),
+    )
+
+
+def change_of(job: Job, verdict: Verdict, known: Known, past: Past, seen: Observation | None) -> Change | None:
+    """What to write, or None when nothing differs from the row. `seen` is the scheduler's latest word. Pure."""
+    columns = _seen_columns(job, seen)
+    if verdict.warning:
+        columns["warnings"] = (*job.warnings, verdict.warning)
+    if verdict.move is Move.REQUEUED:
+        return _adopted(job, verdict, past, known, columns)
+    if verdict.move is Move.SUCCEEDED:
+        return _succeeded(job, verdict, known, past, columns)
+    if verdict.move is Move.ENDED:
+        return _ended(job, verdict, known, past, columns)
+    if not verdict.steps and not columns:
+        return None
+    return Change(verdict.steps, verdict.cause, verdict.message, verdict.error_code, columns)
+
+
+def _adopted(job: Job, verdict: Verdict, past: Past, known: Known, columns: dict[str, object]) -> Change:
+    """The scheduler started the attempt anew: it is counted, whatever the budget; its own limit holds it back."""
+    final = known.evidence.final
+    if verdict.interruption is not None:
+        asked = final.spent if final is not None and final.goes_on is GoesOn.REQUEUE else None
+        columns["spent"] = asked or _spent(job, verdict.interruption, past)
+    if past.failed_nodes:
+        columns["overrides"] = _avoiding(job, past.failed_nodes)
+    return Change(verdict.steps, verdict.cause, verdict.message, verdict.error_code, columns)
+
+
+def _succeeded(job: Job, verdict: Verdict, known: Known, past: Past, columns: dict[str, object]) -> Change:
+    why = verdict.interruption or Interruption.TIMEOUT
+    final = known.final
+    columns["spent"] = final.spent if final is not None and final.spent is not None else _spent(job, why, past)
+    return Change(
+        (*verdict.steps, (JobState.DEPLOYING, known.now)),
+        Cause.REQUEUED,
+        verdict.message or words(why),
+        columns=columns,
+        attempt_end=_end(why, past),
+        succeeded=True,
+    )
+
+
+def _ended(job: Job, verdict: Verdict, known: Known, past: Past, columns: dict[str, object]) -> Change:
+    why = verdict.interruption
+    if why is None or why is Interruption.HALT or verdict.decided:
+        final = known.final
+        if verdict.decided and final is not None and final.spent is not None:
+            columns["spent"] = final.spent
+        return _at_the_end(verdict, verdict.message, columns, _end(why, past))
+    budget = budget_of(job.effective_spec.batch.retry)
+    decision = decide(why, budget, job.spent, past.checkpoint, past.gpu_seconds)
+    columns["spent"] = decision.spent
+    if past.failed_nodes:
+        columns["overrides"] = _avoiding(job, past.failed_nodes)
+    if why is Interruption.FAILURE and budget.failures == 0:
+        return _at_the_end(verdict, verdict.message, columns, _end(why, past))
+    message = verdict.message + decision.sentence.removeprefix(words(why))
+    if known.wish is not Wish.NONE or not decision.goes_on:
+        return _at_the_end(verdict, message, columns, _end(why, past))
+    target = JobState.DEPLOYING if past.successor_begun else JobState.PENDING
+    return Change(
+        (*verdict.steps[:-1], (target, verdict.steps[-1][1])),
+        Cause.REQUEUED,
+        message,
+        verdict.error_code,
+        columns,
+        _end(why, past),
+        succeeded=past.successor_begun,
+    )
+
+
+def _at_the_end(verdict: Verdict, message: str, columns: dict[str, object], end: AttemptEnd) -> Change:
+    columns |= {
+        "exit_code": verdict.exit_code,
+        "exit_signal": verdict.exit_signal,
+        "log_tail": verdict.log_tail,
+        "pending_reason": "",
+    }
+    return Change(verdict.steps, verdict.cause, message, verdict.error_code, columns, end)
+
+
+def _end(why: Interruption | None, past: Past) -> AttemptEnd:
+    return AttemptEnd(why.value if why else "", past.checkpoint, past.gpu_seconds, past.owed)
+
+
+def _spent(job: Job, why: Interruption, past: Past) -> Spent:
+    budget = budget_of(job.effective_spec.batch.retry)
+    return decide(why, budget, job.spent, past.checkpoint, past.gpu_seconds).spent
+
+
+def _avoiding(job: Job, nodes: tuple[str, ...]) -> object:
+    known = (*(node for node in job.overrides.exclude if node not in nodes), *nodes)
+    return replace(job.overrides, exclude=known[-MAX_EXCLUDED:])
+
+
+def _seen_columns(job: Job, seen: Observation | None) -> dict[str, object]:
+    columns: dict[str, object] = {}
+    if seen is None:
+        return columns
+    reason = seen.reason if seen.phase is Phase.PENDING else seen.native_state if seen.phase is Phase.SUSPENDED else ""
+    if reason != job.pending_reason:
+        columns["pending_reason"] = reason
+    if seen.nodes and seen.nodes != job.nodes:
+        columns["nodes"] = seen.nodes
+    return columns
+
+
+def _failed_nodes(root: Root, job: Job, known: Known) -> tuple[str, ...]:
+    """The node of a job that has one; of several those that went first. Nobody can tell two that went together."""
+    nodes = (known.observation.nodes if known.observation is not None else "") or job.nodes
+    if nodes and "," not in nodes and "[" not in nodes:
+        return (nodes,)
+    return gone_first(root.job(job.id).attempt(job.attempt), latest_run(known.evidence.events))
+
+
+def _gpu_seconds(job: Job, known: Known, final: FinalRecord | None, seen: Observation | None) -> float:
+    """GPU time of the attempt's last run: the head's figure, else from the scheduler's times, else from the events'."""
+    if final is not None and final.gpu_seconds > 0:
+        return final.gpu_seconds
+    resources = job.effective_spec.resources
+    gpus = resources.gpus * resources.learners
+    events = latest_run(known.evidence.events)
+    began = seen.started_at if seen is not None and seen.phase is Phase.ENDED else None
+    ended = seen.ended_at if seen is not None else None
+    if began is None or ended is None:
+        times = [event.at for event in events]
+        began, ended = min(times, default=0.0), max(times, default=0.0)
+    return gpus * max(0.0, ended - began)
+
+
+def _is_owed(known: Known) -> bool:
+    """Learners ran, and nobody has said that all they left is stored."""
+    if not known.learners_began:
+        return False
+    if known.final is not None:
+        return not known.final.stored
+    stored: set[object] = set()
+    for event in known.evidence.events:
+        learner = event.fields.get("learner_id")
+        if event.kind is EventKind.LEARNER_STARTED:
+            stored.discard(learner)
+        elif event.kind is EventKind.STORED:
+            stored.add(learner)
+    return len(stored) < known.learners

@@ -1,0 +1,99 @@
+"""The cell in which the platform tells the controllers of an attempt what it wants of them.
+
+``control.json`` is replaced as a whole, so a reader sees one wish or the next, never a mixture. Its `attempt` is the
+newest of the job: a controller of an older one that reads a larger number than its own is fenced.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+
+from ffdl_batch.domain.codec import CodecError, from_plain, to_plain
+from ffdl_batch.domain.job import Job
+from ffdl_batch.domain.job_state import Wish
+from ffdl_batch.domain.jobdir import AttemptDir, Root
+from ffdl_batch.services.whole_files import write_whole
+
+_WRITING = threading.Lock()
+"""Two threads of this daemon must not both read a cell and then each lose what the other wrote."""
+
+
+class Drill(StrEnum):
+    """An interruption that is played: the daemon judges the attempt's end as if it were one in earnest."""
+
+    NONE = ""
+    PREEMPT = "preempt"
+    NODE_FAIL = "node-fail"
+
+
+class ControlWish(StrEnum):
+    """The owner's wish in the cell's words."""
+
+    NONE = ""
+    HALT = "halt"
+    CANCEL = "cancel"
+
+
+_WORDS = {Wish.NONE: ControlWish.NONE, Wish.HALT: ControlWish.HALT, Wish.CANCEL: ControlWish.CANCEL}
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """What the cell says. `attempt` is the number of the job's newest attempt."""
+
+    attempt: int = 0
+    wish: ControlWish = ControlWish.NONE
+    drill: Drill = Drill.NONE
+
+
+def read_control(attempt: AttemptDir) -> Control:
+    """The cell; a fresh one where there is none, or one that cannot be understood (it is only ever written whole)."""
+    try:
+        return from_plain(Control, json.loads(Path(attempt.control).read_text(encoding="utf-8")))
+    except (FileNotFoundError, NotADirectoryError, UnicodeDecodeError, json.JSONDecodeError, CodecError):
+        return Control()
+
+
+def write_control(root: Root, job: Job, *, wish: Wish | None = None, drill: Drill | None = None) -> bool:
+    """Tell the controllers of the job's current attempt; None leaves what the cell says. Raises OSError.
+
+    False: the attempt has no directory yet. Whoever makes it, or the watcher, writes the cell then.
+    """
+    if job.attempt == 0:
+        return False
+    attempt = root.job(job.id).attempt(job.attempt)
+    with _WRITING:
+        before = read_control(attempt)
+        after = replace(
+            before,
+            attempt=max(job.attempt, before.attempt),
+            wish=before.wish if wish is None else _WORDS[wish],
+            drill=before.drill if drill is None else drill,
+        )
+        return _write(attempt, before, after)
+
+
+def fence_earlier(root: Root, job: Job) -> int:
+    """Let the cells of all earlier attempts name the job's current one, so that controllers of theirs that still live
+    end their learners. Returns how many cells say so now; raises OSError."""
+    fenced = 0
+    with _WRITING:
+        for number in range(1, job.attempt):
+            attempt = root.job(job.id).attempt(number)
+            before = read_control(attempt)
+            fenced += _write(attempt, before, replace(before, attempt=max(job.attempt, before.attempt)))
+    return fenced
+
+
+def _write(attempt: AttemptDir, before: Control, after: Control) -> bool:
+    if before == after:
+        return True
+    try:
+        write_whole(Path(attempt.control), json.dumps(to_plain(after)) + "\n")
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True

@@ -1,0 +1,201 @@
+"""Stores owed: results and logs that an attempt could not store before it was killed, stored afterwards.
+
+The next attempt's head pays for those before it. What is left when a job has ended is paid here, by a process of its
+own that runs the controllers' code, so that neither a slow store nor a broken one keeps the daemon from its work. One
+at a time; never while a controller of the attempt may still be storing itself.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from ffdl_batch.controller.location import own_argv
+from ffdl_batch.domain.job import JobId
+from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_batch.services.evidence import STILL_ALIVE_S, has_living_controllers
+from ffdl_batch.services.platform import Platform
+from ffdl_batch.store import Attempt
+
+log = logging.getLogger(__name__)
+
+FIRST_PAUSE_S = 30.0
+LONGEST_PAUSE_S = 3600.0
+PATIENT_TRIES = 3
+"""Failed tries after which a debt does not keep the daemon from ending any more; it is tried again in its next life."""
+END_S = 5.0
+LOCK, COMPLAINT = ".paying", ".paying.log"
+
+
+class Payment(Protocol):
+    """A process that pays."""
+
+    def poll(self) -> int | None:
+        """Its exit status, None while it runs."""
+        ...
+
+    def end(self) -> None:
+        """Ask it to end, and wait for that a moment; what it has stored stays."""
+        ...
+
+
+Start = Callable[[AttemptDir], Payment | None]
+"""Starts paying for an attempt; None where somebody on this host is at it already. Raises OSError."""
+
+
+@dataclass(slots=True)
+class _Tries:
+    failed: int = 0
+    not_before: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    debt: Attempt
+    payment: Payment
+
+
+class DebtPayer:
+    """One per daemon. What it remembers of failures is lost at a restart without harm."""
+
+    def __init__(self, platform: Platform, start: Start | None = None) -> None:
+        self._platform = platform
+        self._start = start or start_payment
+        self._running: _Running | None = None
+        self._tries: dict[tuple[JobId, int], _Tries] = {}
+
+    @property
+    def is_paying(self) -> bool:
+        """Whether a debt is being paid now."""
+        return self._running is not None
+
+    def is_busy(self) -> bool:
+        """Whether a debt is being paid, or will be soon: the daemon should stay."""
+        if self.is_paying:
+            return True
+        owed = self._platform.store.owed_attempts()
+        tries = (self._tries.get((debt.job_id, debt.number), _Tries()) for debt in owed)
+        return any(one.failed < PATIENT_TRIES for one in tries)
+
+    def step(self) -> int:
+        """Look after the payment under way, or begin the next; returns how many debts are gone."""
+        if self._running is not None:
+            status = self._running.payment.poll()
+            if status is None:
+                return 0
+            running, self._running = self._running, None
+            self._finished(running.debt, status)
+        owed = self._platform.store.owed_attempts()
+        paid = [debt for debt in owed if Path(self._directory(debt).paid).exists()]
+        gone = sum(self._platform.store.note_paid(debt.job_id, debt.number) for debt in paid)
+        left = [debt for debt in owed if debt not in paid]
+        self._forget_others(left)
+        self._begin_one(left)
+        return gone
+
+    def close(self) -> None:
+        """End the payment under way; the next daemon goes on with it."""
+        if self._running is not None:
+            self._running.payment.end()
+            self._running = None
+
+    def _begin_one(self, owed: list[Attempt]) -> None:
+        """Begin with the oldest debt that is due."""
+        jobs = {job.id: job for job in self._platform.store.get_many([debt.job_id for debt in owed])}
+        ended = [debt for debt in owed if debt.job_id in jobs and jobs[debt.job_id].state.is_terminal]
+        now = self._platform.clock.monotonic()
+        for debt in ended:
+            attempt = self._directory(debt)
+            if now < self._tried(debt).not_before:
+                continue
+            if has_living_controllers(attempt, self._platform.clock.now(), STILL_ALIVE_S):
+                continue
+            try:
+                payment = self._start(attempt)
+            except OSError as error:
+                log.error("job %s: storing what attempt %d owes cannot begin: %s", debt.job_id, debt.number, error)
+                self._put_off(debt)
+                continue
+            if payment is not None:
+                log.info("job %s: storing what attempt %d owes", debt.job_id, debt.number)
+                self._running = _Running(debt, payment)
+                return
+            self._put_off(debt)
+
+    def _finished(self, debt: Attempt, status: int) -> None:
+        if Path(self._directory(debt).paid).exists():
+            return
+        log.warning(
+            "job %s: what attempt %d owes could not be stored (exit code %d); it is tried again%s",
+            debt.job_id, debt.number, status, _complaint(self._directory(debt)),
+        )  # fmt: skip
+        self._put_off(debt)
+
+    def _put_off(self, debt: Attempt) -> None:
+        tries = self._tried(debt)
+        pause = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(tries.failed, 16))
+        tries.failed += 1
+        tries.not_before = self._platform.clock.monotonic() + pause
+
+    def _tried(self, debt: Attempt) -> _Tries:
+        return self._tries.setdefault((debt.job_id, debt.number), _Tries())
+
+    def _forget_others(self, owed: list[Attempt]) -> None:
+        left = {(debt.job_id, debt.number) for debt in owed}
+        self._tries = {key: tries for key, tries in self._tries.items() if key in left}
+
+    def _directory(self, debt: Attempt) -> AttemptDir:
+        return self._platform.root.job(debt.job_id).attempt(debt.number)
+
+
+@dataclass(frozen=True, slots=True)
+class _Process:
+    """A paying process; it holds the attempt's lock while it lives."""
+
+    process: subprocess.Popen[bytes]
+
+    def poll(self) -> int | None:
+        return self.process.poll()
+
+    def end(self) -> None:
+        self.process.terminate()
+        try:
+            self.process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def start_payment(attempt: AttemptDir) -> Payment | None:
+    """Start ``controller pay`` with this interpreter. The lock lives as long as the process, whoever started it."""
+    directory = Path(attempt.path)
+    lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return None
+        with (directory / COMPLAINT).open("wb") as complaint:
+            process = subprocess.Popen(
+                [*own_argv(), "pay", "--launch", attempt.launch],
+                stdin=subprocess.DEVNULL, stdout=complaint, stderr=complaint, pass_fds=(lock,), cwd=directory,
+                start_new_session=True,
+            )  # fmt: skip
+    finally:
+        os.close(lock)
+    return _Process(process)
+
+
+def _complaint(attempt: AttemptDir) -> str:
+    """The end of what the process said, for the log."""
+    try:
+        text = (Path(attempt.path) / COMPLAINT).read_bytes()[-500:].decode("utf-8", "replace").strip()
+    except FileNotFoundError:
+        return ""
+    return f": {text}" if text else ""

@@ -1,0 +1,75 @@
+"""An interruption played on a real attempt, by the same signals as in earnest, to see what the training makes of it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from ffdl_batch.domain.job import Job
+from ffdl_batch.domain.job_state import JobState, Wish
+from ffdl_batch.domain.observation import NativeId
+from ffdl_batch.domain.views import JobView
+from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable
+from ffdl_batch.services.control import Drill, write_control
+from ffdl_batch.services.halt import halt_job
+from ffdl_batch.services.platform import Caller, Platform
+from ffdl_batch.services.problems import bad_request, try_again, wrong_state, wrong_usage
+from ffdl_batch.services.query import detailed, own_job
+
+
+class DrillEvent(StrEnum):
+    """What can be played."""
+
+    HALT = "halt"
+    TIMEOUT = "timeout"
+    PREEMPT = "preempt"
+    NODE_FAIL = "node-fail"
+
+
+_SIGNALS = {DrillEvent.TIMEOUT: "URG", DrillEvent.PREEMPT: "TERM", DrillEvent.NODE_FAIL: "KILL"}
+_NOTES = {DrillEvent.PREEMPT: Drill.PREEMPT, DrillEvent.NODE_FAIL: Drill.NODE_FAIL}
+
+
+def drill(platform: Platform, caller: Caller, job_id: str, event: str) -> JobView:
+    """Play `event` on a job that trains right now; what came of it is read from the attempt's record later.
+
+    Raises :class:`Refused` for another state, for a job that is about to end anyway, and where the scheduler does not
+    take the signal; nothing was played then.
+    """
+    played = _parse(event)
+    job = own_job(platform, caller, job_id)
+    if job.state is not JobState.PROCESSING or not job.native_id:
+        cure = "wait until it is PROCESSING" if not job.state.is_terminal else "ffdl resume it first"
+        raise wrong_state(f"{job.id} is {job.state}: an event can be played on a job in PROCESSING only", cure)
+    if played is DrillEvent.HALT:
+        return halt_job(platform, caller, job_id)
+    if job.wish is not Wish.NONE:
+        raise wrong_state(f"{job.id} is ending (wish {job.wish}): an event that is played now would say nothing")
+    _signal(platform, job, _SIGNALS[played], _NOTES.get(played))
+    return detailed(platform, job)
+
+
+def _parse(event: str) -> DrillEvent:
+    try:
+        return DrillEvent(event)
+    except ValueError:
+        known = ", ".join(DrillEvent)
+        raise wrong_usage(f"{event[:40]!r} is not an event that can be played; known are {known}") from None
+
+
+def _signal(platform: Platform, job: Job, signal: str, note: Drill | None) -> None:
+    """The note stands before the signal is sent, or an end by it would count as the owner's; it goes again where the
+    signal surely was not sent."""
+    undo = None if note is None else Drill.NONE
+    try:
+        if not write_control(platform.root, job, drill=note):
+            raise FileNotFoundError(f"there is no {platform.root.job(job.id).attempt(job.attempt).path}")
+    except OSError as error:
+        raise try_again("S101", f"the drill could not be noted with {job.id}, nothing was played: {error}") from error
+    try:
+        platform.adapters.get(job.backend).signal(NativeId.parse(job.native_id), signal)
+    except SchedulerUnreachable as error:
+        write_control(platform.root, job, drill=undo)
+        raise try_again("S200", f"the scheduler does not answer, nothing was played: {error}") from error
+    except InvalidRequest as error:
+        write_control(platform.root, job, drill=undo)
+        raise bad_request("S101", f"the scheduler refused the signal {signal}: {error}", error.findings) from error

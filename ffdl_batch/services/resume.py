@@ -1,0 +1,93 @@
+"""A job that was halted, or failed, goes on: the same job, in a new attempt with its checkpoints in place."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+from ffdl_batch.domain.job import Change, Job, Overrides
+from ffdl_batch.domain.job_state import Cause, JobState
+from ffdl_batch.domain.quantity import format_time_limit, parse_time_limit
+from ffdl_batch.domain.views import JobView, Resume
+from ffdl_batch.services.archives import has_archive
+from ffdl_batch.services.intake import Candidate, plan_or_refuse
+from ffdl_batch.services.materialize import exported_environment
+from ffdl_batch.services.platform import Caller, Platform
+from ffdl_batch.services.problems import bad_request, try_again, wrong_state, wrong_usage
+from ffdl_batch.services.query import detailed, own_job
+
+RESUMABLE = frozenset({JobState.HALTED, JobState.FAILED})
+ATTEMPTS = 5
+MAX_GPUS = 1_000_000
+
+
+def resume_job(platform: Platform, caller: Caller, job_id: str, resume: Resume) -> JobView:
+    """HALTED or FAILED → PENDING with full budgets. Raises :class:`Refused` with nothing written where the job is in
+    another state, its model archive is gone, or its next attempt cannot be planned.
+
+    What an earlier resume altered stays unless it is altered again; nodes that failed the job are allowed again.
+    """
+    for _ in range(ATTEMPTS):
+        job = own_job(platform, caller, job_id)
+        _check_state(job)
+        overrides = _overrides(job, resume)
+        _check_possible(platform, job, overrides)
+        change = Change(
+            steps=((JobState.PENDING, platform.clock.now()),),
+            cause=Cause.RESUMED,
+            message=_sentence(resume, overrides),
+            columns={"overrides": overrides},
+        )
+        updated = platform.store.apply(job, change)
+        if updated is not None:
+            return detailed(platform, updated)
+    raise try_again("S210", f"{job_id} changes too fast to be resumed", cure="try again")
+
+
+def _check_state(job: Job) -> None:
+    if job.state in RESUMABLE:
+        return
+    if not job.state.is_terminal:
+        cure = f"ffdl wait {job.id} waits for its end" if job.wish.value != "none" else f"ffdl halt {job.id} first"
+        raise wrong_state(f"{job.id} is {job.state}: only a job that was halted, or failed, can be resumed", cure)
+    what = "has completed" if job.state is JobState.COMPLETED else "was cancelled"
+    raise wrong_state(f"{job.id} {what}: only a job that was halted, or failed, can be resumed", "submit it again")
+
+
+def _overrides(job: Job, resume: Resume) -> Overrides:
+    gpus, time_s = job.overrides.gpus, job.overrides.time_s
+    if resume.gpus is not None:
+        gpus = resume.gpus
+        if not math.isfinite(gpus) or not 0 <= gpus <= MAX_GPUS:
+            raise wrong_usage(f"--gpus: {gpus:g} is not a number of GPUs; write a number from 0 up")
+    if resume.time is not None:
+        try:
+            time_s = parse_time_limit(resume.time)
+        except ValueError as error:
+            raise wrong_usage(f"--time: {error}") from error
+    return Overrides(gpus, time_s)
+
+
+def _check_possible(platform: Platform, job: Job, overrides: Overrides) -> None:
+    """Refuse now what the deployer would find out later."""
+    directory = platform.root.job(job.id)
+    # The archive by content is swept when no live job names it; asking for it keeps it for a day, the live row then.
+    if not Path(directory.model_archive).exists() and not has_archive(platform, job.model_digest):
+        message = f"the model archive of {job.id} is no longer in {directory.path} nor in {platform.root.models}"
+        raise bad_request("C102", message, cure="submit the job again; it can read its checkpoints from "
+                          f"{directory.checkpoints}")  # fmt: skip
+    spec = overrides.apply(job.spec)
+    if job.attempt > 0:  # what the first attempt waited for has happened
+        spec = replace(spec, batch=replace(spec.batch, dependency="", begin="", hold=False))
+    candidate = Candidate(spec, job.backend, (), (), {}, "manifest.yml")
+    plan_or_refuse(platform, candidate, job.id, exported_environment(directory), job.attempt + 1)
+
+
+def _sentence(resume: Resume, overrides: Overrides) -> str:
+    altered = []
+    if resume.gpus is not None:
+        altered.append(f"{overrides.gpus:g} GPUs per learner")
+    if resume.time is not None and overrides.time_s is not None:
+        altered.append(f"time limit {format_time_limit(overrides.time_s)}")
+    return "resumed by its owner" + (f" with {' and '.join(altered)}" if altered else "")

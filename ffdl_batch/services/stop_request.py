@@ -1,0 +1,57 @@
+"""What an owner wishes of a job that lives: noted beside its state, and told to the controllers at once."""
+
+from __future__ import annotations
+
+import logging
+
+from ffdl_batch.domain.job import Change, Job
+from ffdl_batch.domain.job_state import JobState, Wish
+from ffdl_batch.domain.views import JobView
+from ffdl_batch.services.control import write_control
+from ffdl_batch.services.platform import Caller, Platform
+from ffdl_batch.services.problems import try_again
+from ffdl_batch.services.query import detailed, own_job
+
+log = logging.getLogger(__name__)
+
+ATTEMPTS = 5
+"""How often a row that changes under our hands is read again; each loss means that another step succeeded."""
+_ENDS = {Wish.HALT: (JobState.HALTED, "halted"), Wish.CANCEL: (JobState.CANCELLED, "cancelled by its owner")}
+
+
+def request_stop(platform: Platform, caller: Caller, job_id: str, wish: Wish) -> JobView:
+    """Record the wish to halt or to cancel; a job that no scheduler has ends at once. Idempotent.
+
+    A job that has ended stays as it is, and a cancel is not softened to a halt.
+    """
+    job = own_job(platform, caller, job_id)
+    for _ in range(ATTEMPTS):
+        if job.state.is_terminal:
+            break
+        if job.state is JobState.PENDING:
+            updated = platform.store.apply(job, _at_once(job, wish, platform.clock.now()))
+        else:
+            updated = platform.store.set_wish(job.id, wish)
+        if updated is not None and updated.state is not JobState.PENDING:
+            job = updated
+            break
+        job = own_job(platform, caller, job_id)
+    else:
+        raise try_again("S210", f"{job_id} changes too fast to note the wish", cure="try again")
+    if not job.state.is_terminal:
+        _tell_controllers(platform, job)
+    return detailed(platform, job)
+
+
+def _at_once(job: Job, wish: Wish, now: float) -> Change:
+    state, word = _ENDS[wish]
+    what = "it was deployed" if job.attempt == 0 else f"attempt {job.attempt + 1} was deployed"
+    return Change(steps=((state, now),), message=f"{word} before {what}")
+
+
+def _tell_controllers(platform: Platform, job: Job) -> None:
+    """A courtesy that saves a second or two: the row is what counts, and the watcher writes the cell from it again."""
+    try:
+        write_control(platform.root, job, wish=job.wish)
+    except OSError as error:
+        log.warning("job %s: its control cell could not be written now, and will be again: %s", job.id, error)

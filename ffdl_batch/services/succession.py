@@ -1,0 +1,89 @@
+"""What an attempt is planned from: the job's spec as altered, and what the attempts before it left."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+from ffdl_batch.domain.job import Job, Token
+from ffdl_batch.domain.launch import TEMPLATE
+from ffdl_batch.domain.spec import JobSpec
+from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, LaunchRequest
+from ffdl_batch.services.dependencies import native_dependencies
+from ffdl_batch.services.intake import launch_request
+from ffdl_batch.services.materialize import exported_environment
+from ffdl_batch.services.platform import Platform
+
+log = logging.getLogger(__name__)
+
+
+def plan_attempt(platform: Platform, job: Job) -> LaunchPlan:
+    """The plan of the job's current attempt. Raises InvalidRequest, UnknownImage, SchedulerUnreachable.
+
+    Where nothing is left to run on without the nodes that failed this job, it may run on them again.
+    """
+    adapter = platform.adapters.get(job.backend)
+    try:
+        return adapter.plan(_request(platform, job, _spec(job, job.attempt)))
+    except InvalidRequest:
+        if not job.overrides.exclude:
+            raise
+        anywhere = replace(job, overrides=replace(job.overrides, exclude=()))
+        plan = adapter.plan(_request(platform, anywhere, _spec(anywhere, job.attempt)))
+        log.warning("job %s has nowhere to run without %s", job.id, ", ".join(job.overrides.exclude))
+        return plan
+
+
+def plan_template(platform: Platform, job: Job, plan: LaunchPlan) -> LaunchPlan | None:
+    """The plan from which a head makes the attempt after this one; None where the backend's heads do not go on alone,
+    or where it cannot be planned: then the platform goes on."""
+    if plan.launch.succession is None:
+        return None
+    request = _request(platform, job, _spec(job, job.attempt + 1))
+    request = replace(
+        request,
+        attempt=job.attempt + 1,
+        token=Token(f"{job.id}-{TEMPLATE}"),
+        attempt_dir=platform.root.job(job.id).template,
+        native_dependencies={},
+        carry="",
+    )
+    try:
+        return platform.adapters.get(job.backend).plan(request)
+    except InvalidRequest as error:
+        log.warning("job %s: the attempt after this one cannot be planned yet: %s", job.id, error)
+        return None
+
+
+def _spec(job: Job, attempt: int) -> JobSpec:
+    """What the first attempt waited for has happened: later ones wait for it no more, nor are they held."""
+    spec = job.effective_spec
+    if attempt == 1:
+        return spec
+    return replace(spec, batch=replace(spec.batch, dependency="", begin="", hold=False))
+
+
+def _request(platform: Platform, job: Job, spec: JobSpec) -> LaunchRequest:
+    return launch_request(
+        platform,
+        spec,
+        job.backend,
+        job.id,
+        job.attempt,
+        environ=exported_environment(platform.root.job(job.id)),
+        native_dependencies=native_dependencies(platform, spec, job.backend),
+        checkpoints=[attempt.checkpoint for attempt in platform.store.attempts(job.id)] if job.attempt > 1 else (),
+        spent=job.spent,
+        carry=_carry(platform, job),
+    )
+
+
+def _carry(platform: Platform, job: Job) -> str:
+    """The results of the last attempt whose learners started: by then it had all that attempts before it left."""
+    directory = platform.root.job(job.id)
+    for number in range(job.attempt - 1, 0, -1):
+        earlier = directory.attempt(number)
+        if any(Path(earlier.state).glob(".began-*")) and Path(earlier.results).is_dir():
+            return earlier.results
+    return ""

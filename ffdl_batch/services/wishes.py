@@ -1,0 +1,82 @@
+"""Passes the owners' wishes on to schedulers and controllers, again and again until they have come true.
+
+The cell first, then the signal: a controller that is signalled looks into its cell to see what is wanted, and one that
+starts later finds the wish there. A request may be lost, so each is repeated; all of them are idempotent.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from ffdl_batch.domain.job import Job, JobId
+from ffdl_batch.domain.job_state import Wish
+from ffdl_batch.domain.observation import NativeId, Observation, Phase
+from ffdl_batch.ports.scheduler import InvalidRequest, Scheduler, Withdraws
+from ffdl_batch.services.control import write_control
+from ffdl_batch.services.platform import Platform
+
+log = logging.getLogger(__name__)
+
+AGAIN_S = 15.0
+CHECKPOINT_SIGNAL = "URG"
+"""Harmless to processes that do not know it (default action: ignore)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """What was sent last for a job, and when. `waits`: the job waited in the queue then."""
+
+    wish: Wish
+    native_id: str
+    waits: bool
+    at: float
+
+
+class Wishes:
+    """What was passed on and when; lost at a restart without harm."""
+
+    def __init__(self, platform: Platform) -> None:
+        self._platform = platform
+        self._sent: dict[JobId, _Sent] = {}
+
+    def pass_on(self, adapter: Scheduler, jobs: Iterable[Job], seen: Mapping[JobId, Observation]) -> None:
+        """Send what is due for those of `jobs` that somebody wishes something of; raises SchedulerUnreachable."""
+        now = self._platform.clock.monotonic()
+        for job in jobs:
+            shown = seen.get(job.id)
+            if job.wish is Wish.NONE or (shown is not None and shown.phase is Phase.ENDED):
+                continue
+            waits = shown is not None and shown.phase is Phase.PENDING
+            last = self._sent.get(job.id)
+            sent = _Sent(job.wish, job.native_id, waits, now)
+            if last is None or _is_other(last, sent) or now - last.at >= AGAIN_S:
+                self._sent[job.id] = sent
+                self._send(adapter, job, shown.phase if shown is not None else Phase.UNKNOWN)
+
+    def forget_others(self, live: Collection[JobId]) -> None:
+        """Keep what was sent for `live` jobs only."""
+        self._sent = {key: value for key, value in self._sent.items() if key in live}
+
+    def _send(self, adapter: Scheduler, job: Job, phase: Phase) -> None:
+        native = NativeId.parse(job.native_id)
+        try:
+            write_control(self._platform.root, job, wish=job.wish)
+        except OSError as error:  # the signal is still worth sending; the cell is tried again with the next one
+            log.error("job %s: the wish to %s could not be written for its controllers: %s", job.id, job.wish, error)
+        try:
+            if job.wish is Wish.CANCEL:
+                adapter.cancel(native)
+                return
+            if phase in (Phase.PENDING, Phase.UNKNOWN) and isinstance(adapter, Withdraws):
+                adapter.withdraw(native)
+            if phase is not Phase.PENDING:
+                adapter.signal(native, CHECKPOINT_SIGNAL)
+        except InvalidRequest as error:
+            log.warning("job %s: the wish to %s cannot be passed on: %s", job.id, job.wish, error)
+
+
+def _is_other(last: _Sent, now: _Sent) -> bool:
+    """Whether something else is to be sent, so that it need not wait."""
+    return (last.wish, last.native_id, last.waits) != (now.wish, now.native_id, now.waits)

@@ -1,0 +1,429 @@
+"""Asking for checkpoints: real node controllers and learners on this machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.controller.running_time import STOPPED_S
+from ffdl_batch.domain.events import EventKind, Outcome
+from ffdl_batch.domain.launch import Copy, Limits
+from tests.contract.controller_rig import LIMITS, Rig, rig, two_nodes
+
+CATCHES = """
+import os, signal, sys, time
+def save(*_):
+    open(os.environ["CHECKPOINT_DIR"] + "/saved-" + os.environ["LEARNER_ID"], "w").write("saved")
+    sys.exit(int(os.environ.get("STATUS", "0")))
+signal.signal(getattr(signal, os.environ.get("CAUGHT", "SIGUSR2")), save)
+print("up", flush=True)
+while True:
+    time.sleep(0.1)
+"""
+IGNORES = "import time; print('up', flush=True); time.sleep(60)\n"
+LAUNCHER = """
+import subprocess, sys
+children = [subprocess.Popen([sys.executable, "child.py"]) for _ in range(2)]
+sys.exit(max(child.wait() for child in children))
+"""
+SAVES = "echo saved > $CHECKPOINT_DIR/x"
+SHORT = Limits(grace_s=1, kill_wait_s=3, heartbeat_s=0.5)
+
+
+@pytest.fixture(name="run")
+def made(tmp_path: Path) -> Iterator[Rig]:
+    with rig(tmp_path) as one:
+        yield one
+
+
+def halt(run: Rig) -> None:
+    """As the platform does: first the wish, then the signal to the node controllers."""
+    run.say("halt")
+    os.kill(run.node_pid(), signal.SIGURG)
+
+
+def up(run: Rig, command: str, program: str = CATCHES, limits: Limits = LIMITS, **env: str) -> subprocess.Popen[bytes]:
+    run.write(command, model={"main.py": program, "child.py": CATCHES}, limits=limits, user_env=env)
+    head = run.start()
+    run.wait_for_log("up")
+    return head
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "python3 main.py",
+        "python3 main.py | tee $RESULT_DIR/out",
+        "true && python3 -u main.py 2>&1 | cat; true",
+        "bash -c 'python3 main.py; true'",
+        "exec python3 main.py",
+        "python3 main.py & wait $!",
+        f"trap '{SAVES}; exit 0' USR2; echo up; while :; do sleep 0.05; done",
+    ],
+    ids=["eval", "pipe", "pipe in a list", "nested shell", "exec", "background", "trap"],
+)
+def test_a_halt_reaches_whoever_catches_it(run: Rig, command: str) -> None:
+    head = up(run, command)
+    halt(run)
+    assert head.wait(timeout=30) == 0, run.errors
+    assert (Path(run.attempt.state) / "halt").exists()
+    (ended,) = run.ended()
+    assert (ended["asked"], ended["ended_by"], ended["signalled"], ended["exit_code"]) == ("halt", "", True, 0)
+    said = run.checkpoint()
+    assert (said["asked"], said["answered"], said["confirmed"]) == (True, True, True)
+    assert (run.asked(), run.processes()) == (["halt"], [])
+    final = run.final()
+    assert (final.outcome, final.stored, final.checkpoint.confirmed) == (Outcome.HALTED, True, True)
+
+
+def test_the_children_of_a_launcher_that_catches_nothing(run: Rig) -> None:
+    head = up(run, "python3 main.py", LAUNCHER)
+    run.wait(lambda: run.log().count("up") == 2, "both children")
+    halt(run)
+    assert head.wait(timeout=30) == 0, run.errors
+    assert run.checkpoint()["confirmed"] is True
+    assert run.final().outcome is Outcome.HALTED
+
+
+def test_a_program_that_is_still_starting_up_gets_the_signal_later(run: Rig) -> None:
+    slow = (
+        "import os, time\nprint('up', flush=True)\nwhile not os.path.exists(os.environ['JOB_STATE_DIR'] + '/halt'):\n"
+    )
+    head = up(run, "python3 main.py", slow + "    time.sleep(0.05)\ntime.sleep(0.5)\n" + CATCHES)
+    halt(run)
+    assert head.wait(timeout=30) == 0, run.errors
+    assert (run.ended()[0]["signalled"], run.checkpoint()["confirmed"]) == (True, True)
+
+
+def test_a_program_that_looks_for_the_halt_file(run: Rig) -> None:
+    head = up(run, f"echo up; while [ ! -e $JOB_STATE_DIR/halt ]; do sleep 0.05; done; {SAVES}")
+    halt(run)
+    assert head.wait(timeout=30) == 0
+    assert (run.ended()[0]["signalled"], run.checkpoint()["newest"]) == (False, "x")
+    assert run.checkpoint()["confirmed"] is True
+    assert run.final().outcome is Outcome.HALTED
+
+
+@pytest.mark.parametrize(
+    ("command", "number"),
+    [
+        ("python3 main.py", signal.SIGTERM),
+        ("trap '' TERM; echo up; while :; do sleep 0.1; done", signal.SIGKILL),
+    ],
+    ids=["catches nothing", "ignores everything"],
+)
+def test_who_does_not_react_is_ended_after_the_grace(run: Rig, command: str, number: int) -> None:
+    head = up(run, command, IGNORES, SHORT)
+    halt(run)
+    assert head.wait(timeout=30) == 0, run.errors
+    (ended,) = run.ended()
+    assert (ended["ended_by"], ended["asked"], ended.get("signal")) == ("halt", "halt", number)
+    assert (run.checkpoint()["answered"], run.checkpoint()["confirmed"]) == (False, False)
+    assert run.final().outcome is Outcome.HALTED
+    assert "no checkpoint was confirmed" in run.final().message
+    assert run.processes() == []
+
+
+def test_an_earlier_checkpoint_is_saved_but_not_confirmed(run: Rig) -> None:
+    head = up(run, "echo 1 > $CHECKPOINT_DIR/early; python3 main.py", IGNORES, SHORT)
+    halt(run)
+    assert head.wait(timeout=30) == 0
+    said = run.checkpoint()
+    assert (said["confirmed"], said["newest"]) == (False, "early")
+    assert said["saved_at"] == pytest.approx((Path(run.job.checkpoints) / "early").stat().st_mtime)
+
+
+def test_files_of_earlier_attempts_are_nobodys_checkpoint(run: Rig) -> None:
+    Path(run.job.checkpoints).mkdir(parents=True)
+    (Path(run.job.checkpoints) / "old").write_text("old")
+    run.write("true")
+    assert run.run() == 0
+    said = run.checkpoint()
+    assert (said["asked"], said["confirmed"], said["saved_at"], said["newest"]) == (False, False, None, "")
+
+
+def test_the_wish_alone_halts_where_the_signal_got_lost(run: Rig) -> None:
+    head = up(run, "python3 main.py")
+    run.say("halt")
+    assert head.wait(timeout=30) == 0
+    assert (run.asked(), run.final().outcome) == (["halt"], Outcome.HALTED)
+
+
+def test_a_halt_twice_is_one_halt(run: Rig) -> None:
+    slow = CATCHES.replace("def save(*_):", "def save(*_):\n    print('caught', flush=True); time.sleep(1)")
+    head = up(run, "python3 main.py", slow)
+    halt(run)
+    run.wait_for_log("caught")
+    halt(run)
+    assert head.wait(timeout=30) == 0
+    assert (run.log().count("caught"), run.asked(), run.final().outcome) == (1, ["halt"], Outcome.HALTED)
+
+
+def test_term_after_a_halt_only_shortens_the_time(run: Rig) -> None:
+    limits = dataclasses.replace(LIMITS, grace_s=600, kill_wait_s=2)
+    head = up(run, "trap 'echo caught' USR2; trap '' TERM; echo up; while :; do sleep 0.05; done", limits=limits)
+    halt(run)
+    run.wait_for_log("caught")
+    os.kill(run.node_pid(), signal.SIGTERM)
+    assert head.wait(timeout=30) == 0, run.errors
+    assert (run.ended()[0]["ended_by"], run.asked()) == ("halt", ["halt"])
+    assert run.final().outcome is Outcome.HALTED
+
+
+@pytest.mark.parametrize("caught", ["SIGUSR2", "SIGTERM"])
+def test_term_alone_is_a_request_too(run: Rig, caught: str) -> None:
+    head = up(run, "python3 main.py", CAUGHT=caught)
+    head.send_signal(signal.SIGTERM)
+    assert head.wait(timeout=30) == 143, run.errors
+    (ended,) = run.ended()
+    assert (ended["asked"], ended["ended_by"], ended["exit_code"]) == ("term", "", 0)
+    assert run.checkpoint()["confirmed"] is True
+    assert (run.final().outcome, run.final().stored, run.asked()) == (Outcome.CANCELLED, True, ["term"])
+
+
+def test_term_leaves_a_reader_of_the_file_its_time(run: Rig) -> None:
+    head = up(run, f"echo up; while [ ! -e $JOB_STATE_DIR/halt ]; do sleep 0.05; done; {SAVES}")
+    head.send_signal(signal.SIGTERM)
+    head.wait(timeout=30)
+    assert run.checkpoint()["confirmed"] is True
+
+
+@pytest.mark.parametrize("by_signal", [True, False], ids=["with TERM", "cell alone"])
+def test_a_cancel_asks_nobody(run: Rig, by_signal: bool) -> None:
+    head = up(run, "python3 main.py")
+    run.say("cancel")
+    if by_signal:
+        head.send_signal(signal.SIGTERM)
+    assert head.wait(timeout=30) == 143, run.errors
+    assert (run.asked(), run.ended()[0]["ended_by"]) == ([], "term")
+    assert not (Path(run.job.checkpoints) / "saved-1").exists()
+    assert run.final().outcome is Outcome.CANCELLED
+
+
+def test_a_warning_that_nobody_hears_lets_the_training_finish(run: Rig) -> None:
+    limits = dataclasses.replace(LIMITS, grace_s=1, lead_s=600, store_s=10)
+    head = up(run, f"echo up; while [ ! -e '{run.base}/go' ]; do sleep 0.05; done; echo done", limits=limits)
+    os.kill(run.node_pid(), signal.SIGURG)
+    run.wait(lambda: bool(run.asked()), "the request")
+    (run.base / "go").touch()
+    assert head.wait(timeout=30) == 0
+    assert (run.asked(), run.log(), run.final().outcome) == (["warned"], "up\ndone\n", Outcome.COMPLETED)
+
+
+def test_a_warned_learner_that_checkpoints(run: Rig) -> None:
+    head = up(run, "python3 main.py")
+    os.kill(run.node_pid(), signal.SIGURG)
+    head.wait(timeout=30)
+    assert (run.asked(), run.ended()[0]["asked"], run.checkpoint()["confirmed"]) == (["warned"], "warned", True)
+    assert (run.final().outcome, run.final().interruption) == (Outcome.HALTED, "timeout")
+
+
+def test_a_halt_after_a_warning_is_a_halt(run: Rig) -> None:
+    limits = dataclasses.replace(SHORT, lead_s=600)
+    head = up(run, "python3 main.py", IGNORES, limits)
+    os.kill(run.node_pid(), signal.SIGURG)
+    run.wait(lambda: bool(run.asked()), "the request")
+    halt(run)
+    assert head.wait(timeout=30) == 0, run.errors
+    assert (run.asked(), run.ended()[0]["ended_by"]) == (["warned", "halt"], "halt")
+    assert (run.final().outcome, run.final().interruption) == (Outcome.HALTED, "halt")
+
+
+def test_another_status_with_a_checkpoint_is_an_answer_and_without_one_a_failure(run: Rig) -> None:
+    head = up(run, "python3 main.py", STATUS="6")
+    halt(run)
+    assert head.wait(timeout=30) == 0, run.errors
+    assert (run.final().outcome, run.ended()[0]["exit_code"]) == (Outcome.HALTED, 6)
+
+
+def test_a_program_that_fails_when_asked_has_failed(run: Rig) -> None:
+    head = up(run, "trap 'exit 6' USR2; echo up; while :; do sleep 0.05; done")
+    halt(run)
+    assert head.wait(timeout=30) == 6
+    assert (run.final().outcome, run.final().error_code) == (Outcome.FAILED, "C201")
+
+
+def test_one_learner_that_ends_badly_when_asked_leaves_the_others_their_grace(run: Rig) -> None:
+    command = "[ $LEARNER_ID = 2 ] && export STATUS=3 || export SLOW=1; python3 main.py"
+    slow = CATCHES.replace("def save(*_):", "def save(*_):\n    time.sleep(2 * bool(os.environ.get('SLOW')))")
+    run.write(command, model={"main.py": slow}, learners=2, learners_per_node=2)
+    head = run.start()
+    run.wait_for_log("up")
+    run.wait(lambda: "up" in run.log(2), "the second learner")
+    halt(run)
+    head.wait(timeout=30)
+    assert {e["learner_id"]: (e["ended_by"], e["exit_code"]) for e in run.ended()} == {1: ("", 0), 2: ("", 3)}
+    assert run.checkpoint()["confirmed"] is True
+
+
+@pytest.mark.parametrize(("wish", "outcome", "code"), [("halt", Outcome.HALTED, 0), ("cancel", Outcome.CANCELLED, 143)])
+def test_a_wish_that_is_there_before_the_learners_start(run: Rig, wish: str, outcome: Outcome, code: int) -> None:
+    run.write("touch $RESULT_DIR/ran")
+    run.say(wish)
+    assert run.run() == code, run.errors
+    assert run.final().outcome is outcome
+    assert not (Path(run.attempt.results) / "ran").exists()
+
+
+def test_a_controller_that_was_stopped_does_not_fence_itself(run: Rig) -> None:
+    limits = dataclasses.replace(LIMITS, fence_s=2.0)
+    head = up(run, f"echo up; while [ ! -e '{run.base}/go' ]; do sleep 0.05; done", limits=limits)
+    pids = run.processes()
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        signal.sigtimedwait({signal.SIGUSR1}, STOPPED_S + 1.5)
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+    (run.base / "go").touch()
+    assert head.wait(timeout=30) == 0, run.errors
+    assert run.final().outcome is Outcome.COMPLETED
+
+
+def test_a_newer_run_elsewhere_ends_the_learners(run: Rig) -> None:
+    head = up(run, "python3 main.py")
+    newer = Path(run.attempt.run_claim(2))
+    newer.mkdir()
+    (newer / "owner.json").write_text('{"native_id": "7", "host": "elsewhere", "boot_id": "x", "pid": 1}')
+    assert head.wait(timeout=30) == 74, run.errors
+    assert "run 2" in run.final().message
+    assert not (run.store / "learner-1").exists()
+    assert run.processes() == []
+
+
+def test_the_last_event_says_that_nothing_lives(run: Rig) -> None:
+    run.write("sleep 300 & echo done")
+    assert run.run() == 0
+    kinds = [event.kind for event in run.events()]
+    assert kinds[-1] is EventKind.ENDED
+    assert kinds.count(EventKind.ENDED) == kinds.count(EventKind.CHECKPOINT) == 1
+
+
+def test_results_of_the_earlier_attempt_are_copied(run: Rig) -> None:
+    earlier = run.base / "earlier"
+    (earlier / "deep").mkdir(parents=True)
+    (earlier / "deep" / "x").write_text("old")
+    run.write("echo new >> $RESULT_DIR/deep/x", carry=str(earlier))
+    assert run.run() == 0, run.errors
+    assert (run.store / "deep" / "x").read_text() == "oldnew\n"
+    assert (earlier / "deep" / "x").read_text() == "old"
+    run.write("true", carry=str(run.base / "never"))
+
+
+def test_an_end_that_no_controller_saw_is_found(run: Rig) -> None:
+    """Both controllers are killed, then the learner ends by itself: it is not run again."""
+    run.write(
+        f"echo ran >> '{run.base}/n'; echo up; while [ ! -e '{run.base}/go' ]; do sleep 0.05; done; sh -c 'exit 3'"
+    )
+    head = run.start()
+    run.wait_for_log("up")
+    head.kill()
+    head.wait(timeout=30)
+    os.kill(run.node_pid(), signal.SIGKILL)
+    (run.base / "go").touch()
+    run.wait(lambda: not run.processes(), "the learner's end")
+    assert run.run() == 3, run.errors
+    assert (run.base / "n").read_text() == "ran\n"
+    assert (run.final().outcome, run.final().exit_code, run.final().stored) == (Outcome.FAILED, 3, True)
+
+
+def test_stores_owed_are_paid_once(run: Rig) -> None:
+    run.write("echo out > $RESULT_DIR/x; echo up; sleep 60")
+    head = run.start()
+    run.wait_for_log("up")
+    assert run.run("pay") == 75
+    head.kill()
+    head.wait(timeout=30)
+    os.kill(run.node_pid(), signal.SIGKILL)
+    run.kill_all()
+    assert run.run("pay") == 0, run.errors
+    assert (run.store / "x").read_text() == "out\n"
+    assert (run.store / "learner-1" / "training-log.txt").read_text() == "up\n"
+    assert '"learners": [1]' in Path(run.attempt.paid).read_text()
+    (run.store / "x").unlink()
+    assert run.run("pay") == 0
+    assert not (run.store / "x").exists()
+
+
+def test_paying_late_replaces_nothing_newer(run: Rig) -> None:
+    run.write("echo old > $RESULT_DIR/x; echo old > $RESULT_DIR/y; echo up; sleep 60")
+    head = run.start()
+    run.wait_for_log("up")
+    head.kill()
+    head.wait(timeout=30)
+    os.kill(run.node_pid(), signal.SIGKILL)
+    run.kill_all()
+    newer = Path(run.job.attempt(2).launch)
+    newer.parent.mkdir()
+    newer.touch()
+    (run.store / "learner-1").mkdir(parents=True)
+    (run.store / "x").write_text("new\n")
+    (run.store / "learner-1" / "training-log.txt").write_text("second\n")
+    assert run.run("pay") == 0, run.errors
+    assert ((run.store / "x").read_text(), (run.store / "y").read_text()) == ("new\n", "old\n")
+    assert (run.store / "learner-1" / "training-log.txt").read_text() == "second\n"
+    assert (run.store / "learner-1" / "attempt-1" / "training-log.txt").read_text() == "up\n"
+
+
+def test_what_cannot_be_paid_stays_owed(run: Rig) -> None:
+    run.write("echo up; sleep 60")
+    head = run.start()
+    run.wait_for_log("up")
+    head.kill()
+    head.wait(timeout=30)
+    os.kill(run.node_pid(), signal.SIGKILL)
+    run.kill_all()
+    run.store.write_text("in the way")
+    assert run.run("pay") == 74
+    assert "cannot be stored" in run.errors
+    assert not Path(run.attempt.paid).exists()
+
+
+def test_a_copy_of_data_ends_when_the_job_is_halted(run: Rig) -> None:
+    """The copy is of many files, and looks up between them."""
+    many = run.base / "many"
+    many.mkdir()
+    for number in range(20_000):
+        (many / str(number)).touch()
+    run.write("touch $RESULT_DIR/ran", copies=(Copy(str(many), run.attempt.data),))
+    head = run.start()
+    run.wait((Path(run.attempt.data) / "0").exists, "the copy's beginning")
+    halt(run)
+    assert head.wait(timeout=30) == 0, run.errors
+    assert run.final().outcome is Outcome.HALTED
+    assert len(list(Path(run.attempt.data).iterdir())) < 20_000
+    assert not (Path(run.attempt.results) / "ran").exists()
+
+
+def test_storing_ends_before_the_schedulers_kill_and_leaves_a_debt(run: Rig) -> None:
+    """A pipe in the store's place would hang; a slow one is played by a clock that is nearly used up."""
+    limits = Limits(grace_s=1, kill_wait_s=0)
+    run.write("echo out > $RESULT_DIR/x; echo up; sleep 60", limits=limits)
+    head = run.start()
+    run.wait_for_log("up")
+    head.send_signal(signal.SIGTERM)
+    assert head.wait(timeout=30) == 143, run.errors
+    assert (run.final().outcome, run.final().stored) == (Outcome.CANCELLED, False)
+    assert "what is missing is owed" in run.errors
+    assert run.run("pay") == 0
+    assert (run.store / "x").read_text() == "out\n"
+
+
+def test_all_nodes_are_asked_and_the_first_takes_the_inventory(run: Rig) -> None:
+    two_nodes(run, "python3 main.py", {"main.py": CATCHES})
+    head = run.start()
+    run.wait_for_log("up")
+    run.wait(lambda: Path(run.attempt.training_log(2)).exists() and "up" in run.log(2), "the second learner")
+    run.say("halt")
+    assert head.wait(timeout=30) == 0, run.errors
+    assert [run.asked(f"node-{n}") for n in (0, 1)] == [["halt"], ["halt"]]
+    said = [run.checkpoint(f"node-{n}") for n in (0, 1)]
+    assert [(s["answered"], s["confirmed"]) for s in said] == [(True, True), (True, False)]
+    assert run.final().checkpoint.confirmed

@@ -1,0 +1,216 @@
+"""The examples of `docs/checkpointing.md`: interrupted and resumed, they end with the result of an uninterrupted run.
+
+Once as plain processes, once through the controllers. The PyTorch examples need their image: tests/cluster.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.domain.continuation import Interruption
+from ffdl_batch.domain.events import Outcome
+from tests.contract.controller_rig import JOB_ID, ROOT, Rig, rig
+
+EXAMPLES = ROOT / "docs" / "examples"
+LIMIT_S = 60.0
+WAYS = ("signal", "halt file", "kill")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Example:
+    """`command` takes the seconds of a step; `ask_at` is a step that lies behind the first checkpoint of its own."""
+
+    name: str
+    command: str
+    word: str
+    steps: int
+    result: str
+    ask_at: int
+    pause_s: float
+
+    @property
+    def model(self) -> Path:
+        """Its model directory."""
+        return EXAMPLES / self.name / "model"
+
+    def steps_in(self, log: str) -> list[int]:
+        """The steps that a log tells of."""
+        return [int(number) for number in re.findall(rf"^{self.word} (\d+)$", log, re.MULTILINE)]
+
+
+ALL = (
+    Example("loop", "python3 train.py --steps 130 --pause {pause}", "step", 130, "result.json", 55, 0.03),
+    Example("shell", "./train.sh 12 {pause}", "round", 12, "result.txt", 3, 0.3),
+    Example("restart-file", "./run.sh 70 {pause}", "step", 70, "result.txt", 25, 0.05),
+)
+
+
+@pytest.fixture(params=ALL, ids=lambda example: example.name)
+def example(request: pytest.FixtureRequest) -> Example:
+    """Each example in turn."""
+    assert isinstance(request.param, Example)
+    return request.param
+
+
+class Plain:
+    """A training without any platform: the directories of the contract, and processes that are ended in any case."""
+
+    def __init__(self, base: Path, example: Example) -> None:
+        self.base, self.example = base, example
+        self.places = {name: base / name for name in ("CHECKPOINT_DIR", "RESULT_DIR", "JOB_STATE_DIR")}
+        for place in self.places.values():
+            place.mkdir(parents=True)
+        shutil.copytree(example.model, base / "model")
+        self.process: subprocess.Popen[bytes] | None = None
+        self.runs = 0
+
+    def start(self, pause_s: float = 0.0) -> subprocess.Popen[bytes]:
+        """Start the command, in a process group of its own."""
+        self.runs += 1
+        env = {**os.environ, **{name: str(place) for name, place in self.places.items()}, "RESUME": str(self.runs - 1)}
+        argv = ["bash", "-c", f"exec {self.example.command.format(pause=pause_s)}"]
+        with self.log_path.open("wb") as log:
+            self.process = subprocess.Popen(
+                argv, cwd=self.base / "model", env=env, stdout=log, stderr=log, start_new_session=True
+            )
+        return self.process
+
+    @property
+    def log_path(self) -> Path:
+        """Where the last run writes."""
+        return self.base / f"log-{self.runs}"
+
+    @property
+    def steps(self) -> list[int]:
+        """The steps of the last run so far."""
+        return self.example.steps_in(self.log_path.read_text())
+
+    def wait_for(self, step: int) -> None:
+        """Until the last run has logged that step."""
+        deadline = time.monotonic() + LIMIT_S
+        while not any(done >= step for done in self.steps):
+            assert time.monotonic() < deadline, self.log_path.read_text()
+            time.sleep(0.01)
+
+    def interrupt(self, way: str) -> int:
+        """Ask for the end, or force it; the exit status."""
+        assert self.process is not None
+        halt = self.places["JOB_STATE_DIR"] / "halt"
+        if way == "signal":
+            self.process.send_signal(signal.SIGUSR2)
+        elif way == "halt file":
+            halt.touch()
+        else:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        status = self.process.wait(LIMIT_S)
+        halt.unlink(missing_ok=True)
+        return status
+
+    def finish(self) -> str:
+        """Run to the end; the result."""
+        assert self.start().wait(LIMIT_S) == 0, self.log_path.read_text()
+        return (self.places["RESULT_DIR"] / self.example.result).read_text()
+
+    def clear(self) -> None:
+        """End what is left of the last run."""
+        if self.process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait(LIMIT_S)
+
+
+@pytest.fixture
+def trainings(tmp_path: Path, example: Example) -> Iterator[tuple[Plain, Plain]]:
+    """One to be interrupted, one not."""
+    made = Plain(tmp_path / "interrupted", example), Plain(tmp_path / "whole", example)
+    try:
+        yield made
+    finally:
+        for training in made:
+            training.clear()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_plain_process_goes_on_where_it_was_interrupted(trainings: tuple[Plain, Plain], way: str) -> None:
+    training, whole = trainings
+    example = training.example
+    training.start(example.pause_s)
+    training.wait_for(example.ask_at)
+    kept = {path: path.stat().st_mtime_ns for path in training.places["CHECKPOINT_DIR"].iterdir()}
+    status = training.interrupt(way)
+    first = training.steps
+    if way != "kill":
+        assert status == 0, training.log_path.read_text()
+        now = {path: path.stat().st_mtime_ns for path in training.places["CHECKPOINT_DIR"].iterdir()}
+        assert now != kept, "the request was answered by a new checkpoint"
+    assert example.steps > first[-1], "it was interrupted before its end"
+    result = training.finish()
+    assert "going on" in training.log_path.read_text().splitlines()[0]
+    assert training.steps[0] > 1
+    assert {*first, *training.steps} == set(range(1, example.steps + 1))
+    if way != "kill" and example.name != "restart-file":
+        assert not set(first) & set(training.steps), "no step ran twice"
+    assert result == whole.finish()
+    assert whole.steps == list(range(1, example.steps + 1))
+
+
+def test_through_the_controllers_it_is_halted_and_goes_on_in_the_next_attempt(tmp_path: Path, example: Example) -> None:
+    model = {path.name: path.read_text() for path in example.model.iterdir() if path.is_file()}
+    command = example.command.format(pause=example.pause_s)
+    with rig(tmp_path / "platform") as run:
+        run.write(command, model=model, checkpoints=run.job.checkpoints)
+        head = run.start()
+        run.wait_for_log(f"{example.word} {example.ask_at}\n")
+        _wish_halt(run)
+        assert head.wait(LIMIT_S) == 0, run.errors
+        final, first = run.final(), example.steps_in(run.log())
+        assert (final.outcome, final.interruption) == (Outcome.HALTED, Interruption.HALT.value), run.log()
+        assert final.checkpoint.confirmed and final.checkpoint.answered
+
+        begin_second(run, command, model)
+        assert run.run(native_id="8") == 0, run.errors
+        assert run.final().outcome is Outcome.COMPLETED
+        assert "going on" in run.log() and "RESUME=1" in run.log()
+        assert {*first, *example.steps_in(run.log())} == set(range(1, example.steps + 1))
+        result = (Path(run.attempt.results) / example.result).read_text()
+        assert run.processes() == []
+    whole = Plain(tmp_path / "whole", example)
+    try:
+        assert result == whole.finish()
+    finally:
+        whole.clear()
+
+
+def _wish_halt(run: Rig) -> None:
+    """What the daemon does for `ffdl halt`: the cell first, then the signal."""
+    cell = Path(run.attempt.control)
+    unfinished = cell.with_suffix(".unfinished")
+    unfinished.write_text(json.dumps({"attempt": 1, "wish": "halt", "drill": ""}))
+    unfinished.replace(cell)
+    os.kill(run.node_pid(), signal.SIGURG)
+
+
+def begin_second(run: Rig, command: str, model: dict[str, str]) -> None:
+    """The next attempt of the same job."""
+    run.attempt = run.job.attempt(2)
+    Path(run.attempt.path).mkdir(mode=0o700)
+    run.write(
+        command,
+        model=model,
+        attempt=2,
+        attempt_dir=run.attempt.path,
+        token=f"{JOB_ID}-2",
+        checkpoints=run.job.checkpoints,
+    )

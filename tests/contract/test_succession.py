@@ -1,0 +1,399 @@
+"""A training goes on after its allocation, as real processes and without any daemon: nothing runs twice, no slot is
+held, and a chain that leads nowhere ends and says so."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ffdl_batch.domain.codec import from_plain
+from ffdl_batch.domain.continuation import Budget, Spent
+from ffdl_batch.domain.events import Event, EventKind, FinalRecord, GoesOn, Outcome, decode_events
+from ffdl_batch.domain.job import Token, attempt_token
+from ffdl_batch.domain.jobdir import AttemptDir, JobDir
+from ffdl_batch.domain.launch import Limits, Succession
+from ffdl_batch.domain.observation import EndCause, NativeId, Phase
+from ffdl_batch.domain.spec import BatchOptions, Checkpoint, Resources
+from ffdl_batch.ports.scheduler import LaunchPlan
+from ffdl_local.records import JOB_FILE, LOCK, STARTED, STATE, is_held, local_directory, process_stat, read_record
+from tests.contract.controller_rig import LIMITS, Rig, rig
+from tests.contract.scheduler_harness import LocalHarness
+
+TRAIN = """
+import os, signal, sys, time
+attempt, path = int(os.environ["FFDL_ATTEMPT"]), os.environ["CHECKPOINT_DIR"] + "/step"
+step = int(open(path).read()) if os.path.exists(path) else 0
+def save(*_):
+    with open(path + ".tmp", "w") as file:
+        file.write(str(step))
+    os.replace(path + ".tmp", path)
+    sys.exit(0)
+signal.signal(signal.SIGUSR2, save)
+print("resume", os.environ["RESUME"], "from", step, flush=True)
+open(os.environ["RESULT_DIR"] + "/of-%d" % attempt, "w").write("x")
+end = step + 5 if attempt == int(sys.argv[1]) else 10**9
+while step < end:
+    time.sleep(0.02)
+    step += 1
+    print("step", step, flush=True)
+"""
+STUBBORN = "trap 'echo caught; exit 0' USR2; echo up; while :; do sleep 0.05; done"
+SHORT = BatchOptions(time_s=3, checkpoint=Checkpoint(grace_s=1))
+
+
+@pytest.fixture(name="world")
+def opened(tmp_path: Path) -> Iterator[LocalHarness]:
+    harness = LocalHarness(tmp_path, {"gpus": 2})
+    try:
+        yield harness
+    finally:
+        harness.close()
+
+
+def start(world: LocalHarness, command: str, **changes: Any) -> tuple[NativeId, LaunchPlan]:
+    """A first attempt that may be followed."""
+    request = {"batch": SHORT, "lead_s": 1, **changes}
+    plan = world.prepare_chain(command, **request)
+    return world.scheduler.submit(plan), plan
+
+
+def train(world: LocalHarness, last: int) -> str:
+    """A training that needs `last` attempts."""
+    path = world.base / "train.py"
+    path.write_text(TRAIN)
+    return f"python3 '{path}' {last}"
+
+
+def attempt_of(plan: LaunchPlan, number: int) -> AttemptDir:
+    return JobDir(plan.launch.job_dir).attempt(number)
+
+
+def native_of(plan: LaunchPlan, number: int) -> NativeId:
+    return NativeId(f"{plan.launch.job_id}-{number}")
+
+
+def final(plan: LaunchPlan, number: int = 1) -> FinalRecord:
+    return from_plain(FinalRecord, json.loads(Path(attempt_of(plan, number).final).read_text()))
+
+
+def await_final(world: LocalHarness, plan: LaunchPlan, number: int) -> FinalRecord:
+    world.wait(Path(attempt_of(plan, number).final).exists, world.diagnosis)
+    world.await_end(native_of(plan, number))
+    return final(plan, number)
+
+
+def record(plan: LaunchPlan, name: str, number: int = 1) -> dict[str, Any]:
+    found = read_record(local_directory(attempt_of(plan, number).path) / name)
+    assert found is not None
+    return found
+
+
+def log(plan: LaunchPlan, number: int) -> str:
+    return Path(attempt_of(plan, number).training_log(1)).read_text()
+
+
+def attempts(plan: LaunchPlan) -> list[str]:
+    return sorted(p.name for p in Path(plan.launch.job_dir).glob("attempt-[0-9]*"))
+
+
+def second_plan(plan: LaunchPlan) -> LaunchPlan:
+    """What the platform submits for an attempt whose files the head wrote."""
+    attempt = attempt_of(plan, 2)
+    argv = (*plan.submit_argv[:-1], f"{attempt.path}/{JOB_FILE}")
+    return replace(plan, token=Token(f"{plan.launch.job_id}-2"), attempt_dir=attempt, submit_argv=argv)
+
+
+def put(plan: LaunchPlan, number: int, **cell: str) -> None:
+    path = Path(attempt_of(plan, number).control)
+    temporary = path.with_name("control.tmp")
+    temporary.write_text(json.dumps({"attempt": number, "wish": "", "drill": "", **cell}))
+    temporary.replace(path)
+
+
+# ------------------------------------------------------------------------------------------------ time limit
+
+
+def test_three_allocations_make_one_training(world: LocalHarness) -> None:
+    _, plan = start(world, train(world, last=3), resources=Resources(gpus=1, cpus=1, memory_bytes=1 << 20))
+    assert await_final(world, plan, 3).outcome is Outcome.COMPLETED, world.diagnosis()
+    assert attempts(plan) == ["attempt-1", "attempt-2", "attempt-3"]
+    steps: list[int] = []
+    for number in (1, 2, 3):
+        lines = log(plan, number).splitlines()
+        assert lines[0] == f"resume {int(number > 1)} from {len(steps)}"
+        steps += [int(line.split()[1]) for line in lines[1:]]
+        assert world.executions(attempt_of(plan, number)) == 1
+        assert not is_held(local_directory(attempt_of(plan, number).path) / LOCK)
+    assert steps == list(range(1, len(steps) + 1))
+    told = [final(plan, number) for number in (1, 2)]
+    assert [(r.outcome, r.interruption, r.goes_on) for r in told] == [
+        (Outcome.HALTED, "timeout", GoesOn.SUCCESSOR)
+    ] * 2  # fmt: skip
+    assert all(r.checkpoint.confirmed and r.checkpoint.newest == "step" and r.gpu_seconds > 0 for r in told)
+    assert told[1].spent is not None and (told[1].spent.timeouts, told[1].spent.fruitless) == (2, 0)
+    assert told[1].spent.gpu_seconds == pytest.approx(told[0].gpu_seconds + told[1].gpu_seconds)
+    kept = sorted(p.name for p in Path(attempt_of(plan, 3).results).iterdir())
+    assert kept == ["of-1", "of-2", "of-3"]
+    assert [e.fields["by"] for e in head_events(plan, 1) if e.kind is EventKind.CONTINUED] == ["successor"]
+
+
+def head_events(plan: LaunchPlan, number: int) -> list[Event]:
+    return decode_events(Path(attempt_of(plan, number).event_file("head")).read_text())
+
+
+def test_each_allocation_is_the_machines_again_between_two_attempts(world: LocalHarness) -> None:
+    """Two GPUs in all: the job that waits for both of them has its turn before the chain goes on."""
+    both = Resources(gpus=2, cpus=1, memory_bytes=1 << 20)
+    _, plan = start(world, train(world, last=2), resources=both)
+    world.await_log(plan, "step")
+    other, _ = world.submit("echo $CUDA_VISIBLE_DEVICES", resources=both)
+    assert await_final(world, plan, 2).outcome is Outcome.COMPLETED
+    between, after = world.observe(other), world.observe(native_of(plan, 2))
+    assert between is not None and after is not None
+    assert between.end is EndCause.SUCCESS
+    assert between.started_at and after.started_at and between.started_at < after.started_at
+
+
+def test_a_learner_that_answers_nothing_ends_the_chain_at_once(world: LocalHarness) -> None:
+    native, plan = start(world, "sleep 600")
+    seen = world.await_end(native)
+    told = final(plan)
+    assert (seen.end, told.outcome, told.error_code) == (EndCause.TIMEOUT, Outcome.TIMED_OUT, "C203")
+    assert "no checkpoint was confirmed" in told.message and "the chain ends here" in told.message
+    assert (told.goes_on, attempts(plan)) == (GoesOn.NO, ["attempt-1"])
+
+
+def test_a_chain_whose_attempts_leave_nothing_ends_after_the_second(world: LocalHarness) -> None:
+    _, plan = start(world, STUBBORN)
+    assert await_final(world, plan, 2).goes_on is GoesOn.NO
+    told = [final(plan, number) for number in (1, 2)]
+    assert [r.outcome for r in told] == [Outcome.HALTED, Outcome.HALTED]
+    assert "the chain ends here" in told[1].message and told[1].error_code == "C203"
+    assert told[1].spent is not None and told[1].spent.fruitless == 2
+    assert attempts(plan) == ["attempt-1", "attempt-2"]
+
+
+def test_a_budget_ends_a_chain(world: LocalHarness) -> None:
+    _, plan = start(world, train(world, last=9), budget=Budget(timeouts=1))
+    assert "batch.retry.timeouts allows 1" in await_final(world, plan, 2).message
+    assert attempts(plan) == ["attempt-1", "attempt-2"]
+
+
+def test_a_cap_in_gpu_hours_ends_a_chain(world: LocalHarness) -> None:
+    gpu = Resources(gpus=1, cpus=1, memory_bytes=1 << 20)
+    native, plan = start(world, train(world, last=9), resources=gpu, budget=Budget(gpu_seconds=1.0))
+    world.await_end(native)
+    assert "batch.retry.gpu_hours" in final(plan).message and attempts(plan) == ["attempt-1"]
+
+
+# ------------------------------------------------------------------------------------------ the owner's word
+
+
+@pytest.mark.parametrize("signalled", [True, False], ids=["with its signal", "by the cell alone"])
+def test_a_halt_ends_the_chain_with_a_checkpoint(world: LocalHarness, signalled: bool) -> None:
+    native, plan = start(world, train(world, last=9), batch=BatchOptions(time_s=600))
+    world.await_log(plan, "step")
+    put(plan, 1, wish="halt")
+    if signalled:
+        world.scheduler.signal(native, "URG")
+    assert world.await_end(native).end is EndCause.SUCCESS
+    told = final(plan)
+    assert (told.outcome, told.interruption, told.checkpoint.confirmed) == (Outcome.HALTED, "halt", True)
+    assert (told.goes_on, attempts(plan)) == (GoesOn.NO, ["attempt-1"])
+
+
+def test_a_warning_far_from_the_limit_is_a_preemption_and_goes_on(world: LocalHarness) -> None:
+    native, plan = start(world, train(world, last=2), batch=BatchOptions(time_s=600))
+    world.await_log(plan, "step")
+    world.scheduler.signal(native, "URG")
+    assert await_final(world, plan, 2).outcome is Outcome.COMPLETED
+    told = final(plan)
+    assert (told.interruption, told.goes_on) == ("preemption", GoesOn.SUCCESSOR)
+    assert told.spent is not None and (told.spent.preemptions, told.spent.timeouts) == (1, 0)
+
+
+def test_a_cancel_ends_the_successor_and_nothing_follows(world: LocalHarness) -> None:
+    _, plan = start(world, train(world, last=9))
+    second = native_of(plan, 2)
+    world.wait(lambda: Path(attempt_of(plan, 2).training_log(1)).exists() and "step" in log(plan, 2), world.diagnosis)
+    put(plan, 2, wish="cancel")
+    world.scheduler.cancel(second)
+    assert world.await_end(second).end is EndCause.CANCELLED
+    world.wait(lambda: not world._own_processes(), world.diagnosis)
+    assert attempts(plan) == ["attempt-1", "attempt-2"]
+
+
+def test_a_job_that_was_halted_while_it_waited_never_starts_its_learners(world: LocalHarness) -> None:
+    plan = world.prepare_chain("echo ran")
+    put(plan, 1, wish="halt")
+    native = world.scheduler.submit(plan)
+    world.await_end(native)
+    assert (final(plan).outcome, world.executions(plan.attempt_dir)) == (Outcome.HALTED, 0)
+
+
+# ------------------------------------------------------------------------------------------ killed processes
+
+
+def test_without_its_supervisor_the_successor_waits_for_the_platform(world: LocalHarness) -> None:
+    _, plan = start(world, train(world, last=2), batch=BatchOptions(time_s=600))
+    world.await_log(plan, "step")
+    supervisor = record(plan, STARTED)["pid"]
+    os.kill(supervisor, signal.SIGKILL)
+    world.wait(lambda: process_stat(supervisor) is None, world.diagnosis)
+    world.scheduler.signal(native_of(plan, 1), "URG")
+    assert world.await_end(native_of(plan, 1)).end is EndCause.SUCCESS
+    attempt = attempt_of(plan, 2)
+    assert final(plan).goes_on is GoesOn.SUCCESSOR and Path(attempt.submit_begun).exists()
+    assert world.scheduler.find(second_plan(plan).token, attempt) == frozenset()
+    assert world.scheduler.submit(second_plan(plan)) == native_of(plan, 2)
+    assert await_final(world, plan, 2).outcome is Outcome.COMPLETED
+    assert log(plan, 2).startswith("resume 1 from")
+
+
+def test_a_killed_supervisors_slots_stay_with_the_job_that_goes_on(world: LocalHarness) -> None:
+    both = Resources(gpus=2, cpus=1, memory_bytes=1 << 20)
+    go = world.base / "go"
+    native, plan = world.submit(f"echo up; while [ ! -e '{go}' ]; do sleep 0.05; done", resources=both)
+    world.await_log(plan, "up")
+    os.kill(record(plan, STARTED)["pid"], signal.SIGKILL)
+    other, _ = world.submit("true", resources=both)
+    world.await_observation(other, lambda seen: seen.phase is Phase.PENDING)
+    seen = world.observe(native)
+    assert seen is not None and seen.phase is Phase.RUNNING
+    go.touch()
+    assert world.await_end(native).end is EndCause.SUCCESS
+    assert world.await_end(other).end is EndCause.SUCCESS
+
+
+def test_daemon_and_supervisor_both_going_on_run_it_once(world: LocalHarness) -> None:
+    _, plan = start(world, train(world, last=2))
+    attempt = attempt_of(plan, 2)
+    world.wait(Path(attempt.submit_begun).exists, world.diagnosis)
+    assert world.scheduler.submit(second_plan(plan)) == native_of(plan, 2)
+    assert await_final(world, plan, 2).outcome is Outcome.COMPLETED
+    assert world.executions(attempt) == 1
+
+
+def test_what_outlived_its_head_is_ended_before_the_next_attempt_starts(world: LocalHarness) -> None:
+    command = (
+        f"cd '{world.base}'; if [ $FFDL_ATTEMPT = 2 ]; then kill -0 $(cat pid) 2>&1 && echo together || echo alone; "
+        "else echo $$ > pid; echo up; exec sleep 600; fi"
+    )
+    native, plan = start(world, command, batch=BatchOptions())
+    world.await_log(plan, "up")
+    for pid in (record(plan, STARTED)["pid"], record(plan, STATE)["head"]):
+        os.kill(pid, signal.SIGKILL)
+    assert world.await_end(native).end is EndCause.NODE_FAIL
+    assert Path(f"/proc/{(world.base / 'pid').read_text().strip()}").exists()
+    request = world.request(command, job_id=plan.launch.job_id, batch=BatchOptions())
+    attempt = request.job_dir.attempt(2)
+    second = replace(request, attempt=2, token=attempt_token(request.job_id, 2), attempt_dir=attempt)
+    world.scheduler.submit(world.write(world.scheduler.plan(second)))
+    assert await_final(world, plan, 2).outcome is Outcome.COMPLETED, world.diagnosis()
+    assert "alone" in log(plan, 2) and "together" not in log(plan, 2)
+    assert json.loads(Path(attempt_of(plan, 1).control).read_text())["attempt"] == 2
+    assert Path(attempt_of(plan, 1).paid).exists(), world.diagnosis()
+
+
+# ------------------------------------------------------------------------------------- controllers by themselves
+
+
+@pytest.fixture(name="run")
+def made(tmp_path: Path) -> Iterator[Rig]:
+    with rig(tmp_path) as one:
+        yield one
+
+
+def stop_node_while_the_learner_ends(run: Rig) -> int:
+    """The pid of a node controller that has not seen yet that its learner ended."""
+    run.wait_for_log("up")
+    pid = run.node_pid()
+    os.kill(pid, signal.SIGSTOP)
+    (run.base / "go").touch()
+    run.wait((Path(run.attempt.state) / ".ended-1").exists, "the learner's own word about its end")
+    return pid
+
+
+@pytest.mark.parametrize(("status", "outcome"), [(0, Outcome.COMPLETED), (5, Outcome.FAILED)])
+def test_a_node_controller_killed_alone_the_learners_end_is_found(run: Rig, status: int, outcome: Outcome) -> None:
+    run.write(
+        f"echo up; echo ran >> '{run.base}/n'; while [ ! -e '{run.base}/go' ]; do sleep 0.02; done; (exit {status})"
+    )
+    head = run.start()
+    os.kill(stop_node_while_the_learner_ends(run), signal.SIGKILL)
+    assert head.wait(timeout=60) == status, run.errors
+    told = run.final()
+    assert (told.outcome, told.stored, told.exit_code) == (outcome, True, status)
+    assert (run.base / "n").read_text() == "ran\n"
+
+
+def test_both_controllers_killed_the_learners_end_is_found(run: Rig) -> None:
+    run.write(f"echo up; echo ran >> '{run.base}/n'; while [ ! -e '{run.base}/go' ]; do sleep 0.02; done")
+    head = run.start()
+    node = stop_node_while_the_learner_ends(run)
+    head.kill()
+    head.wait(timeout=30)
+    os.kill(node, signal.SIGKILL)
+    assert run.run() == 0, run.errors
+    assert (run.final().outcome, run.final().stored) == (Outcome.COMPLETED, True)
+    assert (run.base / "n").read_text() == "ran\n"
+
+
+def requeueing(run: Rig, *argv: str) -> Succession:
+    return Succession(template=str(run.base / "none"), requeue=argv, timeout_s=20.0, budget=Budget(timeouts=2))
+
+
+def test_a_site_that_requeues_starts_the_same_attempt_anew(run: Rig) -> None:
+    """What asks the scheduler also plays it: it records the request and ends the head."""
+    asked = run.base / "asked"
+    play = f"import os, signal; open({str(asked)!r}, 'w').write('{{native_id}}'); os.kill(os.getppid(), signal.SIGTERM)"
+    # The training ends in the second run, where it finds a checkpoint.
+    body = TRAIN.replace("attempt == int(sys.argv[1])", "step")
+    limits = Limits(grace_s=1, kill_wait_s=3, heartbeat_s=0.5, time_s=3, lead_s=1)
+    succession = requeueing(run, sys.executable, "-c", play)
+    run.write("python3 main.py", model={"main.py": body}, limits=limits, succession=succession)
+    head = run.start()
+    assert head.wait(timeout=60) == 0, run.errors
+    told = run.final()
+    assert (told.outcome, told.goes_on, told.spent) == (Outcome.HALTED, GoesOn.REQUEUE, Spent(timeouts=1))
+    assert asked.read_text() == "7"
+    assert run.run() == 0, run.errors
+    told = run.final()
+    assert (told.outcome, told.goes_on, told.restart, told.stored) == (Outcome.COMPLETED, GoesOn.NO, 1, True)
+    assert "resume 1 from" in run.log()
+    numbers = [int(line.split()[1]) for line in run.log().splitlines() if line.startswith("step")]
+    assert numbers == list(range(1, len(numbers) + 1))
+
+
+def test_a_requeue_that_the_scheduler_refuses_is_the_platforms(run: Rig) -> None:
+    limits = replace(LIMITS, time_s=3, lead_s=1)
+    run.write("python3 main.py 9", model={"main.py": TRAIN}, limits=limits, succession=requeueing(run, "false"))
+    assert run.run() == 0, run.errors
+    told = run.final()
+    assert (told.outcome, told.goes_on) == (Outcome.HALTED, GoesOn.PLATFORM)
+    assert "false ended with 1" in told.message
+    assert [e.fields["by"] for e in run.events("head") if e.kind is EventKind.CONTINUED] == ["requeue", "platform"]
+
+
+def test_a_run_that_was_followed_does_not_start_again(run: Rig) -> None:
+    """The head was killed between submitting the next attempt and its own last word."""
+    run.write(f"echo ran >> '{run.base}/n'; echo up; sleep 600")
+    head = run.start()
+    run.wait_for_log("up")
+    for pid in (head.pid, run.node_pid()):
+        os.kill(pid, signal.SIGKILL)
+    head.wait(timeout=30)
+    following = run.job.attempt(2)
+    os.makedirs(following.submit)  # noqa: PTH103 - AttemptDir gives texts
+    Path(following.submit_begun).write_text("begun\n")
+    run.run()
+    assert (run.base / "n").read_text() == "ran\n"
+    assert Path(run.attempt.final).exists()

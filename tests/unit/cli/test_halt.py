@@ -1,0 +1,210 @@
+"""halt and resume, and what the other verbs say about a job with several attempts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.cli.attempts import describe_checkpoint
+from ffdl_batch.cli.listing import place_or_reason
+from ffdl_batch.domain.views import AttemptView, EventView, Problem
+from tests.unit.cli.programs import FFDL, FFDL_SUBMIT, json_lines, run
+from tests.unit.client.fake_daemon import FakeDaemon, make_job
+
+JOB, OTHER, UNKNOWN = "training-000000001", "training-000000002", "training-zzzzzzzzz"
+T0 = 1_800_000_000.0
+SENTENCE = "halted on request; no checkpoint was confirmed"
+HALTED = make_job(JOB, state="HALTED", ended_at=T0 + 100, message=SENTENCE, exit_code=0)
+FIRST = AttemptView(
+    1,
+    "4711",
+    "slurm",
+    T0,
+    T0 + 1,
+    T0 + 60,
+    interruption="timeout",
+    nodes="n1",
+    checkpoint_asked=True,
+    checkpoint_confirmed=True,
+    checkpoint_answered=True,
+    checkpoint_took_s=3.14,
+    checkpoint_saved_at=T0 + 59,
+    owed=True,
+)
+SECOND = AttemptView(2, "", "slurm", T0 + 61)
+
+
+@pytest.fixture
+def jobs(daemon: FakeDaemon) -> FakeDaemon:
+    """A daemon that knows one running job and one that has completed."""
+    daemon.jobs = {JOB: make_job(JOB), OTHER: make_job(OTHER, state="COMPLETED", ended_at=T0, exit_code=0)}
+    return daemon
+
+
+def test_halt_asks_and_goes_on_after_a_wrong_id(jobs: FakeDaemon) -> None:
+    done = run(FFDL, "halt", UNKNOWN, JOB, OTHER, daemon=jobs)
+    assert (done.returncode, done.stdout) == (66, f"{JOB} PROCESSING, halt requested\n{OTHER} COMPLETED\n")
+    assert f"ffdl: there is no job {UNKNOWN}" in done.stderr
+    assert jobs.acts == [("halt", JOB, None), ("halt", OTHER, None)]
+
+
+def test_halt_waits_for_all_of_them_and_says_what_was_not_confirmed(jobs: FakeDaemon) -> None:
+    jobs.on_wait = lambda job_id: HALTED if job_id == JOB else jobs.jobs[job_id]
+    done = run(FFDL, "halt", "--wait", JOB, OTHER, daemon=jobs)
+    assert (done.returncode, done.stdout) == (0, f"{JOB} HALTED\n{OTHER} COMPLETED\n")
+    assert done.stderr == f"ffdl: {JOB}: {SENTENCE}\n"
+    asked = [request for request in jobs.requests if "/jobs/" in request]
+    assert [request.split("/")[-1].partition("?")[0] for request in asked] == ["halt", "halt", "wait", "wait"]
+    (first, second) = json_lines(run(FFDL, "halt", "--wait", "--json", JOB, OTHER, daemon=jobs).stdout)
+    assert (first["job"]["state"], second["job"]["state"]) == ("HALTED", "COMPLETED")
+
+
+def test_a_halt_that_comes_too_late_exits_as_the_job(jobs: FakeDaemon) -> None:
+    jobs.on_wait = lambda job_id: make_job(job_id, state="FAILED", exit_code=3)
+    assert run(FFDL, "halt", "--wait", JOB, daemon=jobs).returncode == 3
+
+
+def test_resume_sends_what_is_altered(jobs: FakeDaemon) -> None:
+    jobs.on_act = lambda _, job_id: jobs.jobs.update({job_id: make_job(job_id, state="PENDING")})
+    done = run(FFDL, "resume", JOB, "--gpus", "2", "--time", "1-00:00:00", daemon=jobs)
+    assert (done.returncode, done.stdout) == (0, f"{JOB} PENDING, resumed\n")
+    (document,) = json_lines(run(FFDL, "resume", "--json", JOB, daemon=jobs).stdout)
+    assert document["job"]["state"] == "PENDING"
+    assert [body for _, _, body in jobs.acts] == [{"gpus": 2.0, "time": "1-00:00:00"}, {"gpus": None, "time": None}]
+    assert run(FFDL, "resume", "--gpus", "-1", JOB, daemon=jobs).returncode == 2
+
+
+def test_resume_with_wait_exits_as_the_job(jobs: FakeDaemon) -> None:
+    jobs.on_wait = lambda job_id: make_job(job_id, state="FAILED", exit_signal=9)
+    done = run(FFDL, "resume", "--wait", JOB, daemon=jobs)
+    assert (done.returncode, done.stdout) == (137, f"{JOB} PROCESSING, resumed\n{JOB} FAILED\n")
+    (document,) = json_lines(run(FFDL, "resume", "--wait", "--json", JOB, daemon=jobs).stdout)
+    assert document["job"]["state"] == "FAILED"
+
+
+def test_a_refused_resume_says_why_and_does_not_hold_up_the_others(jobs: FakeDaemon) -> None:
+    problem = Problem("C101", f"{OTHER} has completed", 1, "submit it again")
+    jobs.refusals[f"/api/v1/jobs/{OTHER}/resume"] = (409, problem)
+    done = run(FFDL, "resume", OTHER, JOB, daemon=jobs)
+    assert (done.returncode, done.stdout) == (1, f"{JOB} PROCESSING, resumed\n")
+    assert done.stderr == f"ffdl: {OTHER} has completed (submit it again)\n"
+
+
+def test_wait_follows_a_job_through_its_attempts_and_prints_the_last_state(
+    jobs: FakeDaemon, manifest: Path, model: Path
+) -> None:
+    course = iter(
+        [
+            make_job(JOB, attempt=1),
+            make_job(JOB, state="DEPLOYING", attempt=2),
+            make_job(JOB, state="PENDING", attempt=2),
+            make_job(JOB, state="PROCESSING", attempt=3),
+            replace(HALTED, attempt=3),
+        ]
+    )
+    jobs.on_wait = lambda _: next(course)
+    done = run(FFDL_SUBMIT, "--wait", "--json", manifest, model, daemon=jobs)
+    submitted, ended = json_lines(done.stdout)
+    assert submitted["result"]["id"] == ended["job"]["id"] == JOB
+    assert (ended["job"]["state"], ended["job"]["attempt"]) == ("HALTED", 3)
+    assert (done.returncode, done.stderr) == (1, f"ffdl-submit: {JOB}: HALTED: {SENTENCE}\n")
+
+
+def test_show_has_the_attempts_as_a_table(jobs: FakeDaemon) -> None:
+    jobs.jobs[JOB] = make_job(
+        JOB,
+        state="QUEUED",
+        attempt=2,
+        attempts=(FIRST, SECOND),
+        job_dir="/jobs/x",
+        overrides={"gpus": "2", "batch.exclude": "n3"},
+    )
+    lines = run(FFDL, "show", JOB, daemon=jobs, env={"TZ": "UTC"}).stdout.splitlines()
+    table = lines[lines.index("Attempts:") + 1 :][:3]
+    assert " ".join(table[0].split()) == "ATTEMPT SCHEDULER'S ID NODES FROM TO ENDED BECAUSE CHECKPOINT"
+    assert table[1].startswith(
+        "1        4711            n1     2027-01-15T08:00:01  2027-01-15T08:01:00  the time limit"
+    )
+    assert table[1].endswith("the time limit was reached  confirmed after 3.1 s")
+    assert table[2].split() == ["2", "none", "N/A", "2027-01-15T08:01:01", "N/A"]
+    text = "\n".join(lines)
+    assert "Results owed:        by attempt 1: not everything could be stored; it lies in /jobs/x/attempt-1" in text
+    assert "Altered:             batch.exclude is n3; gpus is 2" in text
+    assert "Network planned:     none" in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "label"),
+    [
+        ({"state": "PENDING"}, "planned"),
+        ({"state": "DOWNLOADING"}, "planned"),
+        ({"state": "CANCELLED", "ended_at": T0}, "planned"),
+        ({"state": "PROCESSING"}, "achieved"),
+        ({"state": "FAILED", "timestamps": {"PROCESSING": T0}}, "achieved"),
+        ({"state": "FAILED", "exit_code": 3}, "achieved"),
+        ({"state": "COMPLETED"}, "achieved"),
+    ],
+)
+def test_a_network_level_is_achieved_once_learners_run(
+    jobs: FakeDaemon, changes: dict[str, object], label: str
+) -> None:
+    jobs.jobs[JOB] = make_job(JOB, **changes)
+    assert f"\nNetwork {label}: " in run(FFDL, "show", JOB, daemon=jobs).stdout
+
+
+def test_the_last_attempt_of_a_job_that_was_done_or_failed(jobs: FakeDaemon) -> None:
+    last = replace(SECOND, ended_at=T0 + 90, error_code="000")
+    jobs.jobs[JOB] = make_job(JOB, state="COMPLETED", ended_at=T0 + 90, attempts=(FIRST, last))
+    assert "  completed\n" in run(FFDL, "show", JOB, daemon=jobs).stdout
+    failed = replace(last, error_code="C201", interruption="failure")
+    jobs.jobs[JOB] = make_job(JOB, state="FAILED", ended_at=T0 + 90, attempts=(FIRST, failed))
+    assert "  the learner failed (C201)\n" in run(FFDL, "show", JOB, daemon=jobs).stdout
+
+
+@pytest.mark.parametrize(
+    ("attempt", "said"),
+    [
+        (SECOND, ""),
+        (replace(SECOND, checkpoint_asked=True), "none confirmed"),
+        (replace(SECOND, checkpoint_asked=True, checkpoint_answered=True), "answered without one"),
+        (replace(FIRST, checkpoint_took_s=None), "confirmed"),
+    ],
+)
+def test_a_checkpoint_in_few_words(attempt: AttemptView, said: str) -> None:
+    assert describe_checkpoint(attempt) == said
+
+
+def test_a_saved_checkpoint_has_its_time(jobs: FakeDaemon) -> None:
+    lost = replace(FIRST, interruption="node_failure", checkpoint_asked=False, checkpoint_confirmed=False, owed=False)
+    jobs.jobs[JOB] = make_job(JOB, state="PENDING", attempts=(lost,))
+    shown = run(FFDL, "show", JOB, daemon=jobs, env={"TZ": "UTC"}).stdout
+    assert "  a node or controller failed  saved 2027-01-15T08:00:59\n" in shown
+    assert "Results owed" not in shown
+
+
+def test_list_says_what_a_halt_left(jobs: FakeDaemon) -> None:
+    jobs.jobs = {JOB: HALTED}
+    line = run(FFDL, "list", "-h", "-t", "halted", daemon=jobs).stdout
+    assert " HALTED " in line
+    assert line.endswith(f"({SENTENCE})\n")
+    assert place_or_reason(make_job(wish="halt")) == "(halt requested)"
+    assert place_or_reason(replace(HALTED, error_code="S305", message="no space")) == "(S305 no space)"
+
+
+def test_events_say_the_attempt_and_why_a_job_went_back(jobs: FakeDaemon) -> None:
+    jobs.jobs[JOB] = HALTED
+    jobs.events = [
+        EventView(JOB, 1, T0, "PROCESSING", 1, "progress"),
+        EventView(JOB, 2, T0 + 1, "DEPLOYING", 2, "requeued", "the time limit was reached; checkpoint confirmed"),
+        EventView(JOB, 3, T0 + 2, "PENDING", 2, "resumed", "resumed by its owner"),
+        EventView(JOB, 4, T0 + 3, "QUEUED", 2, "requeued"),
+    ]
+    done = run(FFDL, "events", JOB, daemon=jobs, env={"TZ": "UTC"})
+    assert done.stdout.splitlines() == [
+        "2027-01-15T08:00:00  PROCESSING   1",
+        "2027-01-15T08:00:01  DEPLOYING    2  requeued: the time limit was reached; checkpoint confirmed",
+        "2027-01-15T08:00:02  PENDING      2  resumed by its owner",
+        "2027-01-15T08:00:03  QUEUED       2  requeued",
+    ]

@@ -1,0 +1,170 @@
+"""What a request for a checkpoint led to, from events."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ffdl_batch.controller.answers import answer, endings_of_run
+from ffdl_batch.controller.outcome import conclude
+from ffdl_batch.domain.events import Event, EventKind, Outcome, Scalar
+from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Limits
+
+K = EventKind
+LIMITS = Limits(grace_s=30, lead_s=60, time_s=None)
+
+
+def launch(learners: int = 1) -> LaunchFile:
+    return LaunchFile(
+        "training-0", 1, "training-0-1", "/j", "/j/a", "/d", LearnerCommand(("x",), {}), learners=learners,
+        nodes=learners, limits=LIMITS,
+    )  # fmt: skip
+
+
+def ev(kind: EventKind, at: float, node: int = 0, **fields: Scalar) -> Event:
+    return Event(int(at * 10), at, f"node-{node}", kind, fields)
+
+
+def started(learner: int = 1, at: float = 1.0) -> list[Event]:
+    return [ev(K.STARTED, at, learner - 1, host="h"), ev(K.LEARNER_STARTED, at + 0.1, learner - 1, learner_id=learner)]
+
+
+def asked(reason: str, at: float = 2.0, node: int = 0) -> Event:
+    return ev(K.ASKED, at, node, reason=reason)
+
+
+def ended(learner: int = 1, at: float = 3.0, **fields: Scalar) -> Event:
+    body: dict[str, Scalar] = {"learner_id": learner, "exit_code": 0, "ended_by": "", "asked": "", "signalled": False}
+    return Event(int(at * 10), at, f"node-{learner - 1}", K.LEARNER_ENDED, {**body, **fields})
+
+
+def report(node: int = 0, at: float = 4.0, **fields: Scalar) -> Event:
+    body: dict[str, Scalar] = {"asked": True, "confirmed": False, "answered": True, "took_s": 1.0, "saved_at": None}
+    return ev(K.CHECKPOINT, at, node, **{**body, **fields})
+
+
+CONFIRMED = report(confirmed=True, saved_at=2.5, newest="c.pt")
+NONE = report()
+SIGNALLED = {"signalled": True}
+STORED = ev(K.STORED, 5.0, learner_id=1)
+
+
+@pytest.mark.parametrize(
+    ("reason", "ending", "said", "outcome", "interruption", "code"),
+    [
+        ("halt", {}, CONFIRMED, Outcome.HALTED, "halt", "000"),
+        ("halt", {}, NONE, Outcome.COMPLETED, "", "000"),
+        ("halt", SIGNALLED, NONE, Outcome.HALTED, "halt", "000"),
+        ("halt", {"exit_code": 3}, CONFIRMED, Outcome.HALTED, "halt", "000"),
+        ("halt", {"exit_code": 3}, NONE, Outcome.FAILED, "", "C201"),
+        ("halt", {"exit_code": 137, "out_of_memory": True}, CONFIRMED, Outcome.FAILED, "", "C202"),
+        ("halt", {"exit_code": 143, "ended_by": "halt"}, NONE, Outcome.HALTED, "halt", "000"),
+        ("warned", {}, CONFIRMED, Outcome.HALTED, "timeout", "000"),
+        ("warned", {}, NONE, Outcome.COMPLETED, "", "000"),
+        ("warned", SIGNALLED, NONE, Outcome.HALTED, "timeout", "000"),
+        ("warned", {"exit_code": 143, "ended_by": "warned"}, NONE, Outcome.TIMED_OUT, "timeout", "C203"),
+        ("time", {"exit_code": 143, "ended_by": "time"}, NONE, Outcome.TIMED_OUT, "timeout", "C203"),
+        ("warned", {"exit_code": 143, "ended_by": "term"}, NONE, Outcome.CANCELLED, "", "000"),
+        ("term", {}, CONFIRMED, Outcome.CANCELLED, "", "000"),
+        ("term", {}, NONE, Outcome.COMPLETED, "", "000"),
+        ("term", SIGNALLED, NONE, Outcome.CANCELLED, "", "000"),
+    ],
+)
+def test_one_learner_that_was_asked(
+    reason: str, ending: dict[str, Scalar], said: Event, outcome: Outcome, interruption: str, code: str
+) -> None:
+    told = replace(ended(), fields={**ended().fields, "asked": reason, **ending})
+    events = [*started(), asked(reason), told, said, STORED]
+    found = conclude(launch(), events, False)
+    assert (found.outcome, found.interruption, found.error_code) == (outcome, interruption, code)
+    assert found.stored
+
+
+def test_a_halt_that_nobody_answered_says_so() -> None:
+    events = [*started(), asked("halt"), ended(asked="halt", exit_code=143, ended_by="halt"), report(answered=False)]
+    found = conclude(launch(), events, False)
+    assert "no checkpoint was confirmed" in found.message
+    assert (found.checkpoint.asked, found.checkpoint.answered, found.checkpoint.confirmed) == (True, False, False)
+
+
+def test_a_confirmed_checkpoint_is_told_in_full() -> None:
+    found = conclude(launch(), [*started(), asked("warned"), ended(asked="warned"), CONFIRMED, STORED], False)
+    told = found.checkpoint
+    assert (told.confirmed, told.answered, told.took_s, told.saved_at, told.newest) == (True, True, 1.0, 2.5, "c.pt")
+    assert "checkpoint confirmed after 1.0 s" in found.message
+
+
+@pytest.mark.parametrize(
+    ("left_s", "interruption"), [(None, "timeout"), (60.0, "timeout"), (179.0, "timeout"), (181.0, "preemption")]
+)
+def test_a_warning_far_from_the_limit_is_a_preemption(left_s: float | None, interruption: str) -> None:
+    events = [*started(), asked("warned", 2.0), ended(asked="warned"), CONFIRMED, STORED]
+    found = conclude(launch(), events, False, None if left_s is None else 2.0 + left_s)
+    assert (found.outcome, found.interruption) == (Outcome.HALTED, interruption)
+
+
+def test_a_preempted_learner_that_did_not_answer_was_not_timed_out() -> None:
+    events = [*started(), asked("warned"), ended(asked="warned", ended_by="warned", exit_code=143), NONE, STORED]
+    found = conclude(launch(), events, False, 10_000.0)
+    assert (found.outcome, found.interruption, found.checkpoint.confirmed) == (Outcome.HALTED, "preemption", False)
+
+
+def test_a_halt_after_a_warning_is_a_halt() -> None:
+    events = [*started(), asked("warned"), asked("halt", 2.5), ended(asked="halt"), CONFIRMED, STORED]
+    assert conclude(launch(), events, False).interruption == "halt"
+
+
+def two(second: Event, *more: Event) -> list[Event]:
+    return [*started(1), *started(2), asked("warned"), asked("warned", node=1), ended(1, asked="warned"), second,
+            CONFIRMED, *more]  # fmt: skip
+
+
+def test_a_checkpoint_needs_every_learner_to_end_by_itself() -> None:
+    found = answer(launch(2), two(ended(2, 3.5, asked="warned"), report(1, took_s=7.0)))
+    assert (found.checkpoint.confirmed, found.checkpoint.took_s) == (True, 7.0)
+    found = answer(launch(2), two(ended(2, 3.5, asked="warned", ended_by="warned", exit_code=137)))
+    assert (found.checkpoint.confirmed, found.fresh, found.reacted) == (False, True, True)
+
+
+def test_only_the_first_nodes_inventory_counts() -> None:
+    events = [*started(1), *started(2), asked("warned"), ended(1, asked="warned"), ended(2, asked="warned"), NONE,
+              report(1, confirmed=True, saved_at=9.0)]  # fmt: skip
+    found = answer(launch(2), events).checkpoint
+    assert (found.confirmed, found.saved_at) == (False, None)
+
+
+def test_where_one_node_died_after_a_warning_nothing_is_known() -> None:
+    found = conclude(launch(2), two(ev(K.PHASE, 3.5, 1, phase="x")), False)
+    assert (found.outcome, found.error_code, found.checkpoint.asked) == (Outcome.FAILED, "S106", True)
+
+
+@pytest.mark.parametrize("reason", ["halt", "warned", "time", "term"])
+def test_told_to_end_before_the_learners_started(reason: str) -> None:
+    expected = {"halt": Outcome.HALTED, "warned": Outcome.TIMED_OUT, "time": Outcome.TIMED_OUT}
+    fault = ev(K.FAULT, 2.0, code="", message="told to end before the learners started", ended_by=reason)
+    found = conclude(launch(), [ev(K.STARTED, 1.0), fault], False)
+    assert found.outcome is expected.get(reason, Outcome.CANCELLED)
+
+
+def test_what_an_earlier_run_was_asked_is_void_in_a_new_one() -> None:
+    first = [*started(), asked("warned"), ended(asked="warned"), CONFIRMED, STORED]
+    again = [ev(K.STARTED, 10.0, host="h")]
+    assert endings_of_run([*first, *again]) == {}
+    assert not answer(launch(), [*first, *again]).checkpoint.asked
+    halted = ev(K.FAULT, 11.0, code="", message="halted before the learners started", ended_by="halt")
+    found = conclude(launch(), [*first, *again, halted], False)
+    assert (found.outcome, found.interruption) == (Outcome.HALTED, "halt")
+    done = [*again, *started(at=12.0), ended(at=13.0), ev(K.STORED, 14.0, learner_id=1)]
+    assert conclude(launch(), [*first, *done], False).outcome is Outcome.COMPLETED
+
+
+def test_a_learner_that_was_done_stays_done_in_a_new_run() -> None:
+    events = [*started(), ended(), ev(K.STARTED, 10.0, host="h"), ev(K.STORED, 11.0, learner_id=1)]
+    assert conclude(launch(), events, False).outcome is Outcome.COMPLETED
+
+
+def test_a_limit_that_is_kept_here_is_named() -> None:
+    own = replace(launch(), limits=replace(LIMITS, time_s=90))
+    events = [*started(), asked("warned"), ended(asked="warned", ended_by="time", exit_code=143), NONE]
+    assert "the time limit of 90 s was reached" in conclude(own, events, False, 95.0).message

@@ -1,0 +1,232 @@
+"""What counts as a checkpoint, how long learners have for it, and who may not go on."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.controller.checkpoints import CheckpointRecord, Inventory, changed, take_inventory
+from ffdl_batch.controller.control import Control, newer_run, own_run, read_control, restarts
+from ffdl_batch.controller.orphans import unreported_ends
+from ffdl_batch.controller.phases import PhaseFiles
+from ffdl_batch.controller.processes import boot_id
+from ffdl_batch.controller.requests import Request, join, new_request
+from ffdl_batch.controller.running_time import RunningTime
+from ffdl_batch.controller.trees import copy_tree
+from ffdl_batch.domain.events import Event, EventKind, Scalar
+from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_batch.domain.launch import HostVariables, LaunchFile, LearnerCommand, Limits
+
+K = EventKind
+
+
+def write(path: Path, text: str = "x") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def test_an_inventory_holds_files_with_content_and_nothing_else(tmp_path: Path) -> None:
+    write(tmp_path / "a")
+    write(tmp_path / "deep" / "er" / "b")
+    write(tmp_path / "empty", "")
+    write(tmp_path / ".nfs0001")
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    (tmp_path / "loop").symlink_to(tmp_path)
+    found = take_inventory(str(tmp_path))
+    assert (sorted(found.files), found.whole) == (["a", "deep/er/b"], True)
+    assert take_inventory(str(tmp_path / "none")) == Inventory({}, True)
+
+
+def test_an_inventory_is_bounded(tmp_path: Path) -> None:
+    for name in "abc":
+        write(tmp_path / name)
+    assert len(take_inventory(str(tmp_path), max_files=2).files) == 2
+    assert not take_inventory(str(tmp_path), max_files=2).whole
+    assert not take_inventory(str(tmp_path), patience_s=-1.0).whole
+
+
+@pytest.mark.parametrize(
+    ("now", "new"),
+    [((1, 5, 10**9), []), ((2, 5, 10**9), ["a"]), ((1, 6, 10**9), ["a"]), ((1, 5, 2 * 10**9), ["a"])],
+    ids=["same", "replaced", "grown", "written again"],
+)
+def test_what_changed(now: tuple[int, int, int], new: list[str]) -> None:
+    assert changed(Inventory({"a": (1, 5, 10**9)}), Inventory({"a": now}), 100.0) == new
+
+
+def test_times_decide_where_the_inventory_was_cut_short() -> None:
+    after = Inventory({"old": (1, 1, 50 * 10**9), "new": (2, 1, 101 * 10**9)})
+    assert changed(Inventory({}, whole=False), after, 100.0) == ["new"]
+
+
+def test_a_checkpoint_is_confirmed_by_a_file_and_an_end(tmp_path: Path) -> None:
+    write(tmp_path / "before")
+    record = CheckpointRecord(str(tmp_path))
+    record.begin()
+    write(tmp_path / "early")
+    record.asked(10.0)
+    write(tmp_path / "answer")
+    os.utime(tmp_path / "answer", (2_000_000_000, 2_000_000_000))
+    record.asked(11.0)
+    record.ended(12.5, by_itself=True)
+    found = record.result()
+    assert (found.asked, found.confirmed, found.answered, found.took_s) == (True, True, True, 2.5)
+    assert (found.newest, found.saved_at) == ("answer", 2_000_000_000.0)
+
+
+@pytest.mark.parametrize(("wrote", "by_itself"), [(False, True), (True, False)])
+def test_no_file_or_a_forced_end_confirms_nothing(tmp_path: Path, wrote: bool, by_itself: bool) -> None:
+    record = CheckpointRecord(str(tmp_path))
+    record.begin()
+    record.asked(1.0)
+    if wrote:
+        write(tmp_path / "x")
+    record.ended(2.0, by_itself=True)
+    record.ended(3.0, by_itself=by_itself)
+    found = record.result()
+    assert (found.confirmed, found.answered, found.saved_at is not None) == (False, by_itself, wrote)
+
+
+def test_a_node_without_a_directory_only_says_whether_it_answered() -> None:
+    record = CheckpointRecord("")
+    record.begin()
+    record.asked(1.0)
+    record.ended(2.0, by_itself=True)
+    found = record.result()
+    assert (found.confirmed, found.answered, found.took_s, found.saved_at) == (False, True, 1.0, None)
+
+
+@pytest.mark.parametrize(
+    ("reason", "limits", "term_at", "kill_at"),
+    [
+        ("halt", Limits(60, 30, lead_s=500), 160, 190),
+        ("warned", Limits(60, 30), 160, 190),
+        ("warned", Limits(60, 30, lead_s=300, store_s=10), 390, 400),
+        ("time", Limits(60, 30, lead_s=300, store_s=100), 300, 330),
+        ("warned", Limits(60, 30, lead_s=20, store_s=10), 130, 131),
+        ("term", Limits(60, 30), 115, 120),
+    ],
+)
+def test_how_long_learners_have(reason: str, limits: Limits, term_at: float, kill_at: float) -> None:
+    assert new_request(reason, limits, 100.0) == Request(reason, 100.0, term_at, kill_at)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "reason"),
+    [
+        ("warned", "halt", "halt"),
+        ("halt", "warned", "halt"),
+        ("halt", "term", "halt"),
+        ("warned", "term", "warned"),
+        ("term", "halt", "halt"),
+        ("time", "warned", "time"),
+    ],
+)
+def test_of_two_requests_the_shorter_times_count(first: str, second: str, reason: str) -> None:
+    one, two = Request(first, 1.0, 50.0, 60.0), Request(second, 2.0, 40.0, 70.0)
+    assert join(one, two) == Request(reason, 1.0, 40.0, 60.0)
+    assert join(None, two) == two
+
+
+def test_time_stands_still_while_the_process_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([0.0, 1.0, 3.0, 63.0, 64.0])
+    monkeypatch.setattr("ffdl_batch.controller.running_time.time.monotonic", lambda: next(times))
+    clock = RunningTime()
+    assert [clock.now() for _ in range(4)] == [1.0, 3.0, 3.0, 4.0]
+
+
+def launch(tmp_path: Path, *step: str) -> LaunchFile:
+    learner, path = LearnerCommand(("x",), {}), str(tmp_path / "a")
+    return LaunchFile(
+        "training-0", 1, "training-0-1", "/j", path, "/d", learner, step=step, host=HostVariables(restart_count="R")
+    )
+
+
+@pytest.mark.parametrize(
+    ("cell", "expected"),
+    [
+        ({"attempt": 2, "wish": "halt", "drill": ""}, Control(2, "halt")),
+        ({"attempt": "2", "wish": "sing"}, Control()),
+        ({}, Control()),
+    ],
+)
+def test_the_control_cell(tmp_path: Path, cell: object, expected: Control) -> None:
+    (tmp_path / "control.json").write_text(json.dumps(cell))
+    assert read_control(AttemptDir(str(tmp_path))) == expected
+
+
+@pytest.mark.parametrize(
+    ("run", "here", "step", "found"),
+    [(1, False, (), 3), (1, True, (), 0), (1, True, ("srun",), 3), (3, False, (), 0), (2, False, ("srun",), 3)],
+)
+def test_a_newer_run(tmp_path: Path, run: int, here: bool, step: tuple[str, ...], found: int) -> None:
+    owner = {"host": os.uname().nodename if here else "elsewhere", "boot_id": boot_id()}
+    one = launch(tmp_path, *step)
+    for number in (2, 3):
+        write(Path(AttemptDir(one.attempt_dir).run_claim(number)) / "owner.json", json.dumps(owner))
+    assert newer_run(one, run) == found
+
+
+def test_runs_and_restarts(tmp_path: Path) -> None:
+    one = launch(tmp_path)
+    assert [own_run(env) for env in ({}, {"FFDL_RUN": "3"}, {"FFDL_RUN": "x"}, {"FFDL_RUN": "0"})] == [1, 3, 1, 1]
+    assert [restarts(one, env) for env in ({}, {"FFDL_RUN": "3"}, {"FFDL_RUN": "3", "R": "5"})] == [0, 2, 5]
+
+
+def ev(kind: EventKind, **fields: Scalar) -> Event:
+    return Event(1, 1.0, "node-0", kind, fields)
+
+
+STARTED, ENDED = ev(K.LEARNER_STARTED, learner_id=1), ev(K.LEARNER_ENDED, learner_id=1)
+
+
+@pytest.mark.parametrize(
+    ("events", "text", "found"),
+    [
+        ([STARTED], "3\n", {1: 3}),
+        ([], "0\n", {1: 0}),
+        ([STARTED, ENDED], "0\n", {}),
+        ([STARTED, ENDED, STARTED], "0\n", {1: 0}),
+        ([STARTED, ev(K.ASKED, reason="term")], "0\n", {}),
+        ([STARTED], "143\n", {}),
+        ([STARTED], "1", {}),
+        ([STARTED], "", {}),
+    ],
+    ids=["status", "never noted", "told", "again", "asked", "killed", "torn", "empty"],
+)
+def test_an_end_that_nobody_saw(tmp_path: Path, events: list[Event], text: str, found: dict[int, int]) -> None:
+    phases = PhaseFiles(str(tmp_path))
+    Path(phases.ended_path(1)).write_text(text)
+    assert unreported_ends(events, phases, [1, 2]) == found
+
+
+def test_a_late_copy_keeps_what_is_newer(tmp_path: Path) -> None:
+    for name, at in (("older", 10), ("newer", 1000)):
+        os.utime(write(tmp_path / "target" / name, "target"), (at, at))
+        os.utime(write(tmp_path / "source" / name, "source"), (100, 100))
+    write(tmp_path / "source" / "missing", "source")
+    copy_tree(str(tmp_path / "source"), str(tmp_path / "target"), keep_newer=True)
+    found = {path.name: path.read_text() for path in (tmp_path / "target").iterdir()}
+    assert found == {"older": "source", "newer": "target", "missing": "source"}
+
+
+def test_a_copy_that_is_told_to_end_leaves_only_whole_files(tmp_path: Path) -> None:
+    class EnoughError(Exception):
+        pass
+
+    calls = []
+
+    def go_on() -> None:
+        calls.append(1)
+        if len(calls) > 3:
+            raise EnoughError
+
+    for name in "abc":
+        write(tmp_path / "source" / name, "whole")
+    with pytest.raises(EnoughError):
+        copy_tree(str(tmp_path / "source"), str(tmp_path / "target"), go_on=go_on)
+    assert [path.read_text() for path in (tmp_path / "target").iterdir()] == ["whole"]

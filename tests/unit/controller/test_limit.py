@@ -1,0 +1,64 @@
+"""The time limit that the head keeps."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.controller.limit import TimeLimit, deadline
+from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Limits, Succession
+
+
+def launch(directory: str, limits: Limits) -> LaunchFile:
+    return LaunchFile("training-0", 1, "training-0-1", "/j", directory, "/d", LearnerCommand(("x",), {}), limits=limits)
+
+
+def told(tmp_path: Path) -> tuple[str, str] | None:
+    path = tmp_path / "stop.json"
+    cell = json.loads(path.read_text()) if path.exists() else None
+    return (cell["what"], cell["reason"]) if cell else None
+
+
+@pytest.mark.parametrize(("lead_s", "warned_at"), [(30, 70.0), (None, 80.0), (90, 50.0)])
+def test_learners_are_warned_before_the_limit_and_ended_at_it(
+    tmp_path: Path, lead_s: int | None, warned_at: float
+) -> None:
+    now = [1000.0]
+    limit = TimeLimit(launch(str(tmp_path), Limits(grace_s=20, time_s=100, lead_s=lead_s)), lambda: now[0])
+    now[0] = 1000.0 + warned_at - 1
+    limit.look()
+    assert told(tmp_path) is None
+    now[0] += 1
+    limit.look()
+    assert told(tmp_path) == ("halt", "time")
+    now[0] = 1100.0
+    limit.look()
+    assert (told(tmp_path), limit.used_s) == (("stop", "time"), 100.0)
+
+
+def test_another_controllers_word_to_stop_stays(tmp_path: Path) -> None:
+    (tmp_path / "stop.json").write_text('{"what": "stop", "reason": "failure"}')
+    now = [0.0]
+    limit = TimeLimit(launch(str(tmp_path), Limits(time_s=10)), lambda: now[0])
+    now[0] = 11.0
+    limit.look()
+    assert told(tmp_path) == ("stop", "failure")
+
+
+def test_where_a_scheduler_keeps_the_limit_only_the_time_is_noted(tmp_path: Path) -> None:
+    now = [0.0]
+    limit = TimeLimit(launch(str(tmp_path), Limits()), lambda: now[0])
+    now[0] = 1e6
+    limit.look()
+    assert (told(tmp_path), limit.used_s) == (None, 1e6)
+
+
+def test_the_deadline_is_the_schedulers_else_ours_else_unknown() -> None:
+    own = launch("/a", Limits(time_s=100))
+    named = replace(own, succession=Succession("/t", deadline_variables=("FIRST", "SLURM_JOB_END_TIME")))
+    assert deadline(named, {"FIRST": "", "SLURM_JOB_END_TIME": "5000"}, 1.0) == 5000.0
+    assert deadline(named, {}, 1.0) == 101.0
+    assert deadline(launch("/a", Limits()), {}, 1.0) is None

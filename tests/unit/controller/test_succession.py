@@ -1,0 +1,262 @@
+"""How a head goes on: the next attempt's files and their submission."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.controller.continuing import Chain
+from ffdl_batch.controller.outcome import Conclusion
+from ffdl_batch.controller.succession import Measured, Refused, kept_environment, next_lead_s, submit_next
+from ffdl_batch.domain.continuation import Budget, Checkpoint, Spent
+from ffdl_batch.domain.events import FinalRecord, GoesOn, Outcome
+from ffdl_batch.domain.jobdir import AttemptDir, JobDir
+from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Limits, Succession, decode, encode
+
+JOB = "training-0a1b2c3d4"
+CONFIRMED = Checkpoint(asked=True, confirmed=True, answered=True, took_s=4.0, saved_at=5.0, newest="c")
+HALTED = Conclusion(Outcome.HALTED, True, message="x", interruption="timeout", checkpoint=CONFIRMED)
+
+
+def plan(tmp_path: Path, **succession: object) -> LaunchFile:
+    """A first attempt with its template on disk."""
+    job = JobDir(str(tmp_path / JOB))
+    own = Succession(job.template.path, budget=Budget(timeouts=3), gpus=2.0, lead_s=20, timeout_s=20.0)
+    own = replace(own, **succession)  # type: ignore[arg-type]
+    command = LearnerCommand(("x", "{{literal}}"), {"LOG_DIR": f"{job.template.path}/logs", "SAID": "attempt-next"})
+    planned = LaunchFile(
+        JOB, 2, f"{JOB}-next", job.path, job.template.path, "/bell", command, limits=Limits(lead_s=20),
+        checkpoints=job.checkpoints, succession=own,
+    )  # fmt: skip
+    template = Path(job.template.path)
+    template.mkdir(parents=True)
+    (template / "launch.json").write_text(encode(planned))
+    (template / "script.sh").write_text(f"#!/bin/sh\n#SBATCH --job-name={JOB}-next\nexec {job.template.path}/x\r\n")
+    (template / "script.sh").chmod(0o700)
+    (template / "environment.json").write_text('{"A": "zażółć"}')
+    (template / "environment.json").chmod(0o600)
+    (template / ".script.sh.half").write_text("torn")
+    return replace(planned, attempt=1, token=f"{JOB}-1", attempt_dir=job.attempt(1).path)
+
+
+def submitter(tmp_path: Path, body: str) -> tuple[str, ...]:
+    path = tmp_path / "submit.py"
+    path.write_text("import fcntl, json, os, sys, time\n" + body)
+    return (sys.executable, str(path), "--after={native_id}", "--lead={lead_s}", "{token}", "{script}")
+
+
+def go(launch: LaunchFile, spent: Spent | None = None, **measured: float) -> AttemptDir:
+    assert launch.succession is not None
+    submit_next(launch, launch.succession, "77", Measured(spent or Spent(timeouts=1), **measured))
+    return JobDir(launch.job_dir).attempt(launch.attempt + 1)
+
+
+def test_the_template_becomes_the_next_attempt(tmp_path: Path) -> None:
+    launch = plan(tmp_path)
+    attempt = go(launch, Spent(timeouts=1, gpu_seconds=9.0), took_s=40.0)
+    written = decode(Path(attempt.launch).read_text())
+    assert (written.attempt, written.token, written.attempt_dir) == (2, f"{JOB}-2", attempt.path)
+    assert written.carry == AttemptDir(launch.attempt_dir).results
+    assert written.succession is not None and launch.succession is not None
+    assert written.succession.template == launch.succession.template
+    assert written.succession.spent == Spent(timeouts=1, gpu_seconds=9.0)
+    assert written.limits.lead_s == written.succession.lead_s == 70
+    assert written.learner.env == {"LOG_DIR": f"{attempt.path}/logs", "SAID": "attempt-next"}
+    script = Path(attempt.script)
+    assert script.read_bytes().decode() == f"#!/bin/sh\n#SBATCH --job-name={JOB}-2\nexec {attempt.path}/x\r\n"
+    assert [Path(p).stat().st_mode & 0o777 for p in (attempt.path, attempt.submit, attempt.script)] == [0o700] * 3
+    assert json.loads(Path(attempt.environment).read_text()) == {"A": "zażółć"}
+    assert json.loads(Path(attempt.control).read_text())["attempt"] == 2
+    assert Path(attempt.submit_begun).read_text() == "begun\n"
+    assert not (Path(attempt.path) / ".script.sh.half").exists()
+
+
+def test_a_chain_goes_on_from_one_template(tmp_path: Path) -> None:
+    first = plan(tmp_path)
+    second = decode(Path(go(first).launch).read_text())
+    third = decode(Path(go(second).launch).read_text())
+    assert (third.attempt, third.token) == (3, f"{JOB}-3")
+    assert third.carry == AttemptDir(second.attempt_dir).results
+
+
+def test_the_submitting_command_gets_what_it_may_see_and_its_words_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET", "s3cret")
+    monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
+    monkeypatch.setenv("X_ONE", "1")
+    argv = submitter(tmp_path, "print(101); print(json.dumps([sys.argv[1:], dict(os.environ)]), file=sys.stderr)\n")
+    attempt = go(plan(tmp_path, submit=argv, keep_env=("PATH", "SLURM_CONF", "X_*")))
+    assert (Path(attempt.submit) / "reply").read_text() == "101\n"
+    arguments, environ = json.loads((Path(attempt.submit) / "complaint").read_text())
+    assert arguments == ["--after=77", "--lead=20", f"{JOB}-2", attempt.script]
+    assert "SECRET" not in environ and (environ["SLURM_CONF"], environ["X_ONE"]) == ("/etc/slurm.conf", "1")
+
+
+def test_the_command_holds_the_lock_and_finds_the_mark(tmp_path: Path) -> None:
+    check = (
+        "d = os.path.dirname(sys.argv[4]) + '/submit/'\n"
+        "fd = os.open(d + 'lock', os.O_RDWR)\n"
+        "try:\n    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB); print('free')\n"
+        "except BlockingIOError:\n    print('held', open(d + 'begun').read())\n"
+    )
+    attempt = go(plan(tmp_path, submit=submitter(tmp_path, check)))
+    assert (Path(attempt.submit) / "reply").read_text().split() == ["held", "begun"]
+
+
+def test_a_refusal_is_told_and_the_mark_stays(tmp_path: Path) -> None:
+    argv = submitter(tmp_path, "print('Invalid qos', file=sys.stderr); sys.exit(1)\n")
+    launch = plan(tmp_path, submit=argv)
+    with pytest.raises(Refused, match="ended with 1: Invalid qos"):
+        go(launch)
+    assert Path(JobDir(launch.job_dir).attempt(2).submit_begun).exists()
+
+
+def test_a_command_that_hangs_is_not_waited_for(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match=r"did not answer in 0\.2 s"):
+        go(plan(tmp_path, submit=submitter(tmp_path, "time.sleep(60)\n"), timeout_s=0.2))
+
+
+def test_a_command_that_cannot_run_surely_submitted_nothing(tmp_path: Path) -> None:
+    launch = plan(tmp_path, submit=("/nowhere/sbatch", "{script}"))
+    with pytest.raises(Refused, match="cannot be submitted"):
+        go(launch)
+    assert not Path(JobDir(launch.job_dir).attempt(2).submit_begun).exists()
+
+
+def test_what_somebody_has_begun_is_left_alone(tmp_path: Path) -> None:
+    launch = plan(tmp_path, submit=submitter(tmp_path, "print(1)\n"))
+    attempt = JobDir(launch.job_dir).attempt(2)
+    os.makedirs(attempt.submit)  # noqa: PTH103 - AttemptDir gives texts
+    Path(attempt.submit_begun).write_text("begun\n")
+    go(launch)
+    assert not Path(attempt.launch).exists() and not (Path(attempt.submit) / "reply").exists()
+
+
+def test_a_submission_under_way_is_left_alone(tmp_path: Path) -> None:
+    launch = plan(tmp_path, submit=submitter(tmp_path, "print(1)\n"))
+    attempt = JobDir(launch.job_dir).attempt(2)
+    os.makedirs(attempt.submit)  # noqa: PTH103 - AttemptDir gives texts
+    with (Path(attempt.submit) / "lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        go(launch)
+    assert not Path(attempt.submit_begun).exists()
+
+
+@pytest.mark.parametrize("damage", ["missing", "torn", "foreign"])
+def test_a_template_that_does_not_fit_is_refused(tmp_path: Path, damage: str) -> None:
+    launch = plan(tmp_path)
+    path = tmp_path / JOB / "attempt-next" / "launch.json"
+    if damage == "missing":
+        path.unlink()
+    else:
+        path.write_text(path.read_text().replace(JOB, "training-zzzzzzzzz") if damage == "foreign" else "{")
+    with pytest.raises(Refused, match="attempt 2 cannot be written"):
+        go(launch)
+    assert not Path(JobDir(launch.job_dir).attempt(2).submit_begun).exists()
+
+
+@pytest.mark.parametrize(
+    ("lead_s", "took_s", "limit_s", "expected"),
+    [
+        (20, None, None, 20),
+        (20, 4.0, None, 20),
+        (20, 20.0, None, 40),
+        (20, 20.0, 60.0, 30),
+        (20, 20.0, 30.0, 20),
+        (None, 20.0, None, None),
+    ],
+)
+def test_the_lead_grows_with_what_a_checkpoint_took(
+    tmp_path: Path, lead_s: int | None, took_s: float | None, limit_s: float | None, expected: int | None
+) -> None:
+    launch = plan(tmp_path, lead_s=lead_s)
+    launch = replace(launch, limits=replace(launch.limits, lead_s=lead_s))
+    assert launch.succession is not None
+    assert next_lead_s(launch, launch.succession, Measured(Spent(), took_s, limit_s)) == expected
+
+
+def test_names_and_prefixes_of_the_environment() -> None:
+    assert kept_environment(("A", "B_*"), {"A": "1", "AA": "2", "B_": "3", "B_X": "4"}) == {
+        "A": "1", "B_": "3", "B_X": "4",
+    }  # fmt: skip
+    assert kept_environment((), {"A": "1"}) == {}
+
+
+# -------------------------------------------------------------------------------------------------- the chain
+
+
+def test_a_confirmed_checkpoint_goes_on(tmp_path: Path) -> None:
+    found = Chain(plan(tmp_path), "77").arrange(HALTED, 100.0, None)
+    assert (found.goes_on, found.attempt, found.spent) == (
+        GoesOn.SUCCESSOR, 2, Spent(timeouts=1, gpu_seconds=100.0),
+    )  # fmt: skip
+    assert "checkpoint confirmed" in found.message and found.error_code == ""
+
+
+def test_a_chain_without_progress_ends_and_says_so(tmp_path: Path) -> None:
+    nothing = replace(HALTED, outcome=Outcome.TIMED_OUT, checkpoint=Checkpoint(asked=True), error_code="C203")
+    found = Chain(plan(tmp_path), "77").arrange(nothing, 0.0, None)
+    assert (found.goes_on, found.error_code) == (GoesOn.NO, "C203")
+    assert "the chain ends here" in found.message and "no checkpoint was confirmed" in found.message
+
+
+def test_budgets_end_a_chain(tmp_path: Path) -> None:
+    found = Chain(plan(tmp_path, spent=Spent(timeouts=3)), "77").arrange(HALTED, 0.0, None)
+    assert found.goes_on is GoesOn.NO and "batch.retry.timeouts allows 3" in found.message
+    capped = plan(tmp_path / "b", budget=Budget(gpu_seconds=7200.0), spent=Spent(gpu_seconds=7000.0))
+    found = Chain(capped, "77").arrange(HALTED, 200.0, None)
+    assert found.goes_on is GoesOn.NO and "batch.retry.gpu_hours is 2" in found.message
+
+
+@pytest.mark.parametrize(("wish", "interruption"), [("halt", "halt"), ("cancel", "timeout")])
+def test_what_the_owner_wants_ends_a_chain(tmp_path: Path, wish: str, interruption: str) -> None:
+    launch = plan(tmp_path)
+    os.makedirs(launch.attempt_dir)  # noqa: PTH103 - AttemptDir gives texts
+    Path(AttemptDir(launch.attempt_dir).control).write_text(json.dumps({"attempt": 1, "wish": wish}))
+    found = Chain(launch, "77").arrange(HALTED, 0.0, None)
+    assert (found.goes_on, found.interruption) == (GoesOn.NO, interruption)
+    assert not Path(JobDir(launch.job_dir).attempt(2).path).exists()
+
+
+@pytest.mark.parametrize("why", ["", "halt"])
+def test_other_ends_are_not_the_heads_to_go_on_from(tmp_path: Path, why: str) -> None:
+    found = Chain(plan(tmp_path), "77").arrange(replace(HALTED, interruption=why), 0.0, None)
+    assert (found.goes_on, found.interruption, found.spent) == (GoesOn.NO, why, None)
+
+
+def test_without_a_succession_the_platform_decides(tmp_path: Path) -> None:
+    found = Chain(replace(plan(tmp_path), succession=None), "77").arrange(HALTED, 0.0, None)
+    assert (found.goes_on, found.interruption, found.message) == (GoesOn.NO, "timeout", "")
+
+
+def test_what_cannot_be_submitted_is_the_platforms(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = Chain(plan(tmp_path, submit=("false",)), "77").arrange(HALTED, 0.0, None)
+    assert (found.goes_on, found.attempt) == (GoesOn.PLATFORM, 2)
+    assert "false ended with 1" in found.message and "false ended with 1" in capsys.readouterr().err
+
+
+def test_a_site_that_requeues_gets_no_successor(tmp_path: Path) -> None:
+    path = tmp_path / "asked"
+    launch = plan(tmp_path, requeue=(sys.executable, "-c", f"open({str(path)!r}, 'w').write('{{native_id}}')"))
+    chain = Chain(launch, "77")
+    found = chain.arrange(HALTED, 0.0, None)
+    assert (found.goes_on, found.attempt) == (GoesOn.REQUEUE, 1)
+    assert not path.exists()
+    assert (chain.requeue(), path.read_text()) == ("", "77")
+    refused = Chain(replace(launch, succession=replace(launch.succession, requeue=("false",))), "77")  # type: ignore[type-var]
+    assert refused.requeue() == "false ended with 1"
+
+
+def test_an_earlier_runs_count_is_newer_than_the_launch_file(tmp_path: Path) -> None:
+    before = FinalRecord("77", Outcome.HALTED, 0.0, True, goes_on=GoesOn.REQUEUE, spent=Spent(timeouts=2))
+    assert Chain(plan(tmp_path), "77", before).arrange(HALTED, 1.0, None).spent == Spent(timeouts=3, gpu_seconds=1.0)
+    cut = FinalRecord("77", Outcome.CANCELLED, 0.0, True, gpu_seconds=50.0)
+    found = Chain(plan(tmp_path / "b"), "77", cut).arrange(HALTED, 1.0, None)
+    assert found.spent == Spent(timeouts=1, gpu_seconds=51.0)

@@ -1,0 +1,152 @@
+"""Nothing of an older attempt may write while a newer one does."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.controller.processes import identity
+from ffdl_batch.controller.waiting import await_earlier, earlier_attempts, pay_debts, tell_newer
+from ffdl_batch.domain.events import Event, EventKind, Scalar, encode_event
+from ffdl_batch.domain.jobdir import AttemptDir, JobDir
+from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Limits, encode
+
+JOB = "training-0a1b2c3d4"
+FAR: dict[str, Scalar] = {"host": "elsewhere", "pid": 7, "boot_id": "b", "start_ticks": 1}
+
+
+class Waited(Exception):
+    """The wait would have gone on."""
+
+
+def refuse(_: float) -> None:
+    raise Waited
+
+
+def make(tmp_path: Path, number: int, **control: object) -> LaunchFile:
+    job = JobDir(str(tmp_path / JOB))
+    attempt = job.attempt(number)
+    os.makedirs(attempt.events)  # noqa: PTH103 - AttemptDir gives texts
+    launch = LaunchFile(
+        JOB, number, f"{JOB}-{number}", job.path, attempt.path, "/bell", LearnerCommand(("x",), {}),
+        limits=Limits(heartbeat_s=10.0, fence_s=120.0),
+    )  # fmt: skip
+    Path(attempt.launch).write_text(encode(launch))
+    Path(attempt.control).write_text(json.dumps({"attempt": number, **control}))
+    return launch
+
+
+def said(launch: LaunchFile, *events: tuple[EventKind, dict[str, Scalar]]) -> None:
+    lines = [encode_event(Event(i, 1.0, "node-0", kind, body)) for i, (kind, body) in enumerate(events, 1)]
+    Path(AttemptDir(launch.attempt_dir).event_file("node-0")).write_text("".join(lines))
+
+
+def beat(launch: LaunchFile, age_s: float) -> None:
+    attempt = AttemptDir(launch.attempt_dir)
+    heartbeat = Path(attempt.heartbeat(0))
+    heartbeat.touch()
+    for path in (heartbeat, Path(attempt.event_file("node-0"))):
+        at = path.stat().st_mtime - age_s
+        os.utime(path, (at, at))
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> tuple[LaunchFile, AttemptDir]:
+    """An older attempt, and the directory of the new one."""
+    return make(tmp_path, 1, wish="", drill=""), AttemptDir(make(tmp_path, 2).attempt_dir)
+
+
+def test_one_that_said_it_ended_is_not_waited_for(two: tuple[LaunchFile, AttemptDir]) -> None:
+    said(two[0], (EventKind.STARTED, FAR), (EventKind.ENDED, {}))
+    await_earlier([two[0]], two[1], refuse)
+
+
+def test_one_that_never_started_is_not_waited_for(two: tuple[LaunchFile, AttemptDir]) -> None:
+    await_earlier([two[0]], two[1], refuse)
+
+
+def test_one_that_started_again_after_it_ended_is(
+    two: tuple[LaunchFile, AttemptDir], capsys: pytest.CaptureFixture[str]
+) -> None:
+    said(two[0], (EventKind.STARTED, FAR), (EventKind.ENDED, {}), (EventKind.STARTED, FAR))
+    beat(two[0], 0.0)
+    with pytest.raises(Waited):
+        await_earlier([two[0]], two[1], refuse)
+    assert "node 0 of attempt 1 (pid 7 on elsewhere); it has not said that it ended" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("age_s", "waits"), [(0.0, True), (130.0, True), (140.0, False)])
+def test_a_far_one_is_waited_for_until_it_must_have_killed_its_learners(
+    two: tuple[LaunchFile, AttemptDir], age_s: float, waits: bool
+) -> None:
+    said(two[0], (EventKind.STARTED, FAR))
+    beat(two[0], age_s)
+    if waits:
+        with pytest.raises(Waited):
+            await_earlier([two[0]], two[1], refuse)
+    else:
+        await_earlier([two[0]], two[1], refuse)
+
+
+def test_one_on_this_host_is_waited_for_while_it_lives(two: tuple[LaunchFile, AttemptDir]) -> None:
+    mine = identity(os.getpid())
+    said(two[0], (EventKind.STARTED, mine))
+    beat(two[0], 1000.0)
+    with pytest.raises(Waited):
+        await_earlier([two[0]], two[1], refuse)
+    changed: tuple[dict[str, Scalar], ...] = ({**mine, "start_ticks": 1}, {**mine, "boot_id": "earlier"})
+    for dead in changed:
+        said(two[0], (EventKind.STARTED, dead))
+        await_earlier([two[0]], two[1], refuse)
+
+
+def test_older_attempts_are_told_of_the_newer_one(tmp_path: Path) -> None:
+    make(tmp_path, 1, wish="halt", drill="")
+    make(tmp_path, 2)
+    third = make(tmp_path, 3)
+    older = earlier_attempts(third)
+    assert [launch.attempt for launch in older] == [1, 2]
+    tell_newer(older, 3)
+    cells = [json.loads(Path(AttemptDir(launch.attempt_dir).control).read_text()) for launch in older]
+    assert [cell["attempt"] for cell in cells] == [3, 3] and cells[0]["wish"] == "halt"
+    tell_newer(older, 2)
+    assert json.loads(Path(AttemptDir(older[0].attempt_dir).control).read_text())["attempt"] == 3
+
+
+def test_attempts_that_cannot_be_read_are_named_or_were_never_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, fourth = make(tmp_path, 1), make(tmp_path, 4)
+    Path(AttemptDir(first.attempt_dir).launch).write_text("{")
+    assert earlier_attempts(replace(fourth, attempt=4)) == []
+    assert "not waited for" in capsys.readouterr().err
+
+
+def test_only_what_is_owed_is_paid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = [make(tmp_path, number) for number in (1, 2, 3, 4)]
+    Path(AttemptDir(made[0].attempt_dir).paid).write_text("{}")
+    Path(AttemptDir(made[1].attempt_dir).final).write_text('{"stored": true}')
+    Path(AttemptDir(made[2].attempt_dir).final).write_text('{"stored": false}')
+    calls = tmp_path / "calls"
+    monkeypatch.setattr(
+        "ffdl_batch.controller.waiting.own_argv", lambda: ["sh", "-c", f'echo "$@" >> "{calls}"; exit 3', "x"]
+    )
+    pay_debts(made, lambda _: None)
+    launches = [AttemptDir(launch.attempt_dir).launch for launch in made]
+    assert calls.read_text().splitlines() == [f"pay --launch {launches[2]}", f"pay --launch {launches[3]}"]
+    assert "attempt 3 ended with 3; still owed" in capsys.readouterr().err
+
+
+def test_a_payment_is_ended_with_the_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = make(tmp_path, 1)
+    monkeypatch.setattr("ffdl_batch.controller.waiting.own_argv", lambda: ["sh", "-c", "exec sleep 600"])
+    with pytest.raises(Waited):
+        pay_debts([made], refuse)
+    children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+    assert not [c for c in children if b"600" in Path(f"/proc/{c}/cmdline").read_bytes()]

@@ -1,0 +1,345 @@
+"""Chains of attempts: who goes on, from what, and when nobody does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.domain.continuation import Checkpoint, Spent
+from ffdl_batch.domain.events import GoesOn, Outcome
+from ffdl_batch.domain.job import Job
+from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.domain.observation import EndCause, NativeId
+from ffdl_batch.services.control import read_control
+from ffdl_batch.services.deploy import HANDOVER_S, Deployer
+from ffdl_batch.services.materialize import begun_at
+from ffdl_batch.services.watch import SETTLE_S, Watcher
+from tests.fakes.head import FakeHead
+from tests.unit.services.conftest import MANIFEST, Site
+
+
+def head_of(site: Site, job: Job) -> FakeHead:
+    return FakeHead(site.platform.root, site.job(job.id), site.clock.now())
+
+
+def running(site: Site, watcher: Watcher, job: Job) -> FakeHead:
+    """The job's current attempt, deployed, at work on n1."""
+    head = head_of(site, job)
+    head.starts()
+    site.scheduler.run(NativeId(head.job.native_id))
+    watcher.step(full=True)
+    assert site.job(job.id).state is JobState.PROCESSING
+    return head_of(site, job)
+
+
+def end(site: Site, watcher: Watcher, job: Job, cause: EndCause) -> None:
+    """The scheduler ends it, and every file that may still come has come."""
+    site.scheduler.end(NativeId(site.job(job.id).native_id), cause, site.clock.now())
+    watcher.step(full=True)
+    site.clock.tick(SETTLE_S + 1)
+    watcher.step(full=True)
+
+
+def accept(site: Site, retry: str) -> Job:
+    job = site.accept(manifest=MANIFEST + f"batch: {{retry: {{{retry}}}}}\n")
+    Deployer(site.platform).step()
+    return site.job(job.id)
+
+
+def test_a_head_that_goes_on_is_followed_without_the_schedulers_end(site: Site, watcher: Watcher) -> None:
+    job = site.deployed()
+    head = running(site, watcher, job)
+    asked = site.scheduler.observe_calls
+    head.goes_on()
+    watcher.step(full=False)
+    after = site.job(job.id)
+    assert (after.state, after.attempt, after.native_id) == (JobState.DEPLOYING, 2, "")
+    assert after.spent == Spent(timeouts=1)
+    native = site.scheduler.accept(after.token)
+    Deployer(site.platform).step()
+    assert (site.job(job.id).state, site.job(job.id).native_id) == (JobState.QUEUED, str(native))
+    assert site.job(job.id).network == "none"
+    assert site.scheduler.observe_calls == asked
+    assert len(site.scheduler.submitted) == 2
+    first, second = site.platform.store.attempts(job.id)
+    assert (first.interruption, first.checkpoint.confirmed, first.gpu_seconds) == ("timeout", True, 60.0)
+    assert (second.number, second.native_id) == (2, str(native))
+    assert read_control(site.platform.root.job(job.id).attempt(1)).attempt == 2
+    moved = site.platform.store.history(job.id)[-2]
+    assert (moved.cause, moved.attempt) == ("requeued", 2)
+    assert "checkpoint confirmed" in moved.message
+
+
+def test_attempts_that_passed_while_no_daemon_looked_are_all_in_the_history(site: Site, watcher: Watcher) -> None:
+    job = site.deployed()
+    head_of(site, job).starts()
+    head = head_of(site, job)
+    head.goes_on()
+    for number in (2, 3):
+        site.scheduler.accept(f"{job.id}-{number}")  # type: ignore[arg-type]
+    watcher.step(full=True)
+    Deployer(site.platform).step()
+    head_of(site, job).starts()
+    head_of(site, job).begins_successor()
+    head_of(site, job).goes_on(Spent(timeouts=2))
+    watcher.step(full=True)
+    Deployer(site.platform).step()
+    last = head_of(site, job)
+    last.starts()
+    last.stores()
+    last.ends(Outcome.COMPLETED, exit_code=0)
+    site.scheduler.end(NativeId(last.job.native_id), EndCause.SUCCESS, site.clock.now())
+    watcher.step(full=True)
+    assert (site.job(job.id).state, site.job(job.id).attempt) == (JobState.COMPLETED, 3)
+    assert site.job(job.id).spent == Spent(timeouts=2)
+    assert [a.interruption for a in site.platform.store.attempts(job.id)] == ["timeout", "timeout", ""]
+    assert len(site.scheduler.submitted) == 3
+
+
+def test_a_successor_that_nobody_submitted_is_submitted_after_a_while(site: Site, watcher: Watcher) -> None:
+    job = site.deployed()
+    running(site, watcher, job).goes_on()
+    watcher.step(full=False)
+    site.scheduler.credential_life_s = 0.0
+    deployer = Deployer(site.platform)
+    begun = begun_at(site.attempt(site.job(job.id)))
+    assert begun is not None
+    site.clock.at = begun + HANDOVER_S / 2
+    deployer.step()
+    assert len(site.scheduler.submitted) == 1
+    site.clock.at = begun + HANDOVER_S + 1
+    deployer.step()
+    assert (site.job(job.id).state, len(site.scheduler.submitted)) == (JobState.QUEUED, 2)
+
+
+def test_a_preempted_job_goes_on_with_what_it_left(site: Site, watcher: Watcher) -> None:
+    job = site.deployed()
+    head = running(site, watcher, job)
+    head.saves()
+    site.clock.tick(30)
+    end(site, watcher, job, EndCause.PREEMPTED)
+    after = site.job(job.id)
+    assert (after.state, after.attempt, after.spent.preemptions, after.spent.fruitless) == (JobState.PENDING, 1, 1, 0)
+    Deployer(site.platform).step()
+    assert (site.job(job.id).state, site.job(job.id).attempt) == (JobState.QUEUED, 2)
+    attempt, template = site.scheduler.planned[-2:]
+    assert attempt.carry == site.platform.root.job(job.id).attempt(1).results
+    assert (attempt.spent.preemptions, attempt.attempt) == (1, 2)
+    assert (template.attempt, template.token) == (3, f"{job.id}-next")
+    assert Path(site.platform.root.job(job.id).template.launch).is_file()
+    assert read_control(site.platform.root.job(job.id).attempt(1)).attempt == 2
+
+
+def test_a_node_that_failed_is_kept_away_from(site: Site, watcher: Watcher) -> None:
+    job = site.deployed()
+    running(site, watcher, job)
+    end(site, watcher, job, EndCause.NODE_FAIL)
+    assert site.job(job.id).overrides.exclude == ("n1",)
+    Deployer(site.platform).step()
+    assert site.scheduler.planned[-1].spec.batch.exclude == "n1"
+
+
+def test_a_scheduler_that_refuses_without_the_failed_node_gets_it_back(site: Site, watcher: Watcher) -> None:
+    job = site.deployed()
+    running(site, watcher, job)
+    end(site, watcher, job, EndCause.NODE_FAIL)
+    site.scheduler.refuse = "Requested node configuration is not available"
+    Deployer(site.platform).step()
+    assert site.job(job.id).state is JobState.DEPLOYING
+    site.scheduler.refuse = ""
+    site.clock.tick(5)
+    Deployer(site.platform).step()
+    assert (site.job(job.id).state, site.job(job.id).overrides.exclude) == (JobState.QUEUED, ())
+
+
+def test_a_time_limit_without_checkpoint_ends_the_chain_and_says_so(site: Site, watcher: Watcher) -> None:
+    job = site.deployed()
+    running(site, watcher, job).saves()
+    end(site, watcher, job, EndCause.TIMEOUT)
+    after = site.job(job.id)
+    assert (after.state, after.error_code) == (JobState.FAILED, "C203")
+    assert after.message.startswith("the time limit was reached")
+    assert "the same point again" in after.message
+
+
+def test_saved_checkpoints_are_enough_where_the_manifest_says_so(site: Site, watcher: Watcher) -> None:
+    job = accept(site, "timeouts: 3")
+    running(site, watcher, job).saves()
+    end(site, watcher, job, EndCause.TIMEOUT)
+    assert site.job(job.id).state is JobState.PENDING
+
+
+def test_a_budget_that_is_spent_ends_the_chain_and_says_so(site: Site, watcher: Watcher) -> None:
+    job = accept(site, "preemptions: 0")
+    running(site, watcher, job).saves()
+    end(site, watcher, job, EndCause.PREEMPTED)
+    after = site.job(job.id)
+    assert (after.state, after.error_code) == (JobState.FAILED, "S111")
+    assert "batch.retry.preemptions allows 0" in after.message
+
+
+@pytest.mark.parametrize(("retry", "state"), [("failures: 0", JobState.FAILED), ("failures: 1", JobState.PENDING)])
+def test_a_failure_is_tried_again_where_the_manifest_says_so(
+    site: Site, watcher: Watcher, retry: str, state: JobState
+) -> None:
+    job = accept(site, retry)
+    head = running(site, watcher, job)
+    head.ends(Outcome.FAILED, error_code="C201", message="learner 1 ended with exit code 3", exit_code=3)
+    end(site, watcher, job, EndCause.FAILURE)
+    assert site.job(job.id).state is state
+    assert site.platform.store.attempts(job.id)[0].interruption == "failure"
+
+
+def test_a_head_that_found_that_the_chain_ends_is_believed(site: Site, watcher: Watcher) -> None:
+    job = site.deployed()
+    head = running(site, watcher, job)
+    message = "the time limit was reached; no checkpoint was confirmed; the chain ends here"
+    head.ends(Outcome.TIMED_OUT, interruption="timeout", spent=Spent(timeouts=1), error_code="C203", message=message)
+    end(site, watcher, job, EndCause.TIMEOUT)
+    after = site.job(job.id)
+    assert (after.state, after.error_code, after.message) == (JobState.FAILED, "C203", message)
+    assert after.spent.timeouts == 1
+
+
+def test_a_successor_that_the_head_could_not_submit_is_the_platforms(site: Site, watcher: Watcher) -> None:
+    job = site.deployed()
+    head = running(site, watcher, job)
+    confirmed = Checkpoint(asked=True, confirmed=True, answered=True, took_s=2.0)
+    head.ends(
+        Outcome.HALTED, interruption="timeout", checkpoint=confirmed, goes_on=GoesOn.PLATFORM, spent=Spent(timeouts=1)
+    )
+    end(site, watcher, job, EndCause.SUCCESS)
+    assert (site.job(job.id).state, site.job(job.id).spent.timeouts) == (JobState.PENDING, 1)
+
+
+def test_a_successor_that_a_killed_head_had_begun_is_not_doubled(site: Site, watcher: Watcher) -> None:
+    job = site.deployed()
+    head = running(site, watcher, job)
+    head.saves()
+    head.begins_successor()
+    site.scheduler.accept(f"{job.id}-2")  # type: ignore[arg-type]
+    end(site, watcher, job, EndCause.NODE_FAIL)
+    assert (site.job(job.id).state, site.job(job.id).attempt) == (JobState.DEPLOYING, 2)
+    Deployer(site.platform).step()
+    assert (site.job(job.id).state, len(site.scheduler.submitted)) == (JobState.QUEUED, 2)
+
+
+def test_the_schedulers_own_requeue_is_adopted_once_and_counted(site: Site, watcher: Watcher) -> None:
+    job = site.deployed()
+    running(site, watcher, job)
+    native = NativeId(job.native_id)
+    for reason in ("BeginTime", "Resources", "Priority"):
+        site.scheduler.wait(native, reason, restarts=1)
+        watcher.step(full=True)
+    after = site.job(job.id)
+    assert (after.state, after.attempt, after.spent.node_failures) == (JobState.QUEUED, 1, 1)
+    assert site.scheduler.avoided == [(native, ("n1",))]
+    assert site.states(job)[-2:] == ["PROCESSING", "QUEUED"]
+    site.clock.tick(60)
+    head_of(site, job).starts(restart=1)
+    site.scheduler.run(native, "n2", restarts=1)
+    watcher.step(full=True)
+    assert site.states(job)[-2:] == ["QUEUED", "PROCESSING"]
+    assert len(site.scheduler.submitted) == 1
+
+
+def test_a_requeue_that_no_daemon_saw_is_in_the_history(site: Site, watcher: Watcher) -> None:
+    job = site.deployed()
+    running(site, watcher, job).ends(Outcome.CANCELLED, message="ended from outside")
+    site.clock.tick(60)
+    head_of(site, job).starts(restart=1)
+    site.scheduler.run(NativeId(job.native_id), "n2", restarts=1)
+    other = Watcher(site.platform)
+    watcher.close()
+    other.step(full=True)
+    assert site.states(job)[-3:] == ["PROCESSING", "QUEUED", "PROCESSING"]
+    assert site.job(job.id).spent.preemptions == 1
+    other.close()
+
+
+def test_a_job_that_the_scheduler_holds_for_good_goes_on_as_another(site: Site, watcher: Watcher) -> None:
+    job = site.deployed()
+    running(site, watcher, job).saves()
+    native = NativeId(job.native_id)
+    site.scheduler.wait(native, "JobHoldMaxRequeue", restarts=5, held_for_good=True)
+    watcher.step(full=True)
+    assert site.job(job.id).state is JobState.PENDING
+    Deployer(site.platform).step()
+    assert site.scheduler.cancelled == [native]
+    assert (site.job(job.id).state, site.job(job.id).attempt) == (JobState.QUEUED, 2)
+
+
+def test_a_held_job_whose_chain_ends_is_taken_away(site: Site, watcher: Watcher) -> None:
+    job = accept(site, "node_failures: 0, preemptions: 0")
+    running(site, watcher, job)
+    site.scheduler.wait(NativeId(job.native_id), "JobHoldMaxRequeue", restarts=5, held_for_good=True)
+    watcher.step(full=True)
+    assert site.job(job.id).state is JobState.FAILED
+    assert site.scheduler.cancelled == [NativeId(job.native_id)]
+    assert read_control(site.attempt(job)).wish == "cancel"
+
+
+def test_a_cancel_outside_of_us_is_never_retried(site: Site, watcher: Watcher) -> None:
+    job = site.deployed()
+    head = running(site, watcher, job)
+    head.saves()
+    head.ends(Outcome.CANCELLED, message="ended from outside")
+    end(site, watcher, job, EndCause.CANCELLED)
+    assert site.job(job.id).state is JobState.CANCELLED
+
+
+def test_everything_stored_is_completed_though_the_head_died(site: Site, watcher: Watcher) -> None:
+    job = site.deployed()
+    running(site, watcher, job).stores()
+    end(site, watcher, job, EndCause.NODE_FAIL)
+    after = site.job(job.id)
+    assert after.state is JobState.COMPLETED
+    assert "left no final record" in after.warnings[-1]
+    assert not site.platform.store.attempts(job.id)[0].owed
+
+
+def test_what_is_not_stored_is_owed(site: Site, watcher: Watcher) -> None:
+    job = accept(site, "node_failures: 0")
+    running(site, watcher, job)
+    end(site, watcher, job, EndCause.NODE_FAIL)
+    (attempt,) = site.platform.store.attempts(job.id)
+    assert (attempt.owed, attempt.interruption) == (True, "node_failure")
+
+
+def test_a_suspended_job_says_so_and_stays_where_it_is(site: Site, watcher: Watcher) -> None:
+    from ffdl_batch.domain.observation import Observation, Phase
+
+    job = site.deployed()
+    running(site, watcher, job)
+    site.scheduler.seen[NativeId(job.native_id)] = Observation(Phase.SUSPENDED, "SUSPENDED", nodes="n1")
+    watcher.step(full=True)
+    assert (site.job(job.id).state, site.job(job.id).pending_reason) == (JobState.PROCESSING, "SUSPENDED")
+    site.scheduler.run(NativeId(job.native_id))
+    watcher.step(full=True)
+    assert site.job(job.id).pending_reason == ""
+
+
+def test_gpu_time_is_counted_from_the_schedulers_times(site: Site, watcher: Watcher) -> None:
+    job = site.deployed()
+    running(site, watcher, job)
+    native = NativeId(job.native_id)
+    site.scheduler.end(native, EndCause.PREEMPTED, site.clock.now(), started=site.clock.now() - 100)
+    watcher.step(full=True)
+    site.clock.tick(SETTLE_S + 1)
+    watcher.step(full=True)
+    assert site.job(job.id).spent.gpu_seconds == 100.0
+
+
+@pytest.mark.parametrize(("drill", "why"), [("preempt", "preemption"), ("node-fail", "node_failure")])
+def test_a_drill_is_judged_as_what_it_plays(site: Site, watcher: Watcher, drill: str, why: str) -> None:
+    from ffdl_batch.services.control import Drill, write_control
+
+    job = site.deployed()
+    head = running(site, watcher, job)
+    head.saves()
+    write_control(site.platform.root, job, drill=Drill(drill))
+    head.ends(Outcome.CANCELLED if drill == "preempt" else Outcome.FAILED, error_code="S106", stored=False)
+    end(site, watcher, job, EndCause.FAILURE)
+    assert site.job(job.id).state is JobState.PENDING
+    assert site.platform.store.attempts(job.id)[0].interruption == why

@@ -1,0 +1,90 @@
+"""The cell that tells controllers what is wanted of them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from ffdl_batch.domain.job import Job
+from ffdl_batch.domain.job_state import Wish
+from ffdl_batch.services.control import Control, ControlWish, Drill, fence_earlier, read_control, write_control
+from tests.unit.services.conftest import Site
+
+
+def cell(site: Site, job: Job) -> object:
+    return json.loads(Path(site.attempt(job).control).read_text())
+
+
+def test_the_cell_of_a_new_attempt_knows_its_number_and_no_wish(site: Site) -> None:
+    job = site.deployed()
+    assert read_control(site.attempt(job)) == Control(1)
+
+
+def test_wish_and_drill_do_not_disturb_each_other(site: Site) -> None:
+    job = site.deployed()
+    assert write_control(site.platform.root, job, wish=Wish.HALT)
+    assert write_control(site.platform.root, job, drill=Drill.NODE_FAIL)
+    assert cell(site, job) == {"attempt": 1, "wish": "halt", "drill": "node-fail"}
+    assert write_control(site.platform.root, job, wish=Wish.NONE)
+    assert cell(site, job) == {"attempt": 1, "wish": "", "drill": "node-fail"}
+    assert Path(site.attempt(job).control).stat().st_mode & 0o777 == 0o600
+
+
+def test_what_says_so_already_is_not_written_again(site: Site) -> None:
+    job = site.deployed()
+    write_control(site.platform.root, job, wish=Wish.CANCEL)
+    before = Path(site.attempt(job).control).stat().st_ino
+    assert write_control(site.platform.root, job, wish=Wish.CANCEL)
+    assert Path(site.attempt(job).control).stat().st_ino == before
+
+
+def test_an_attempt_without_a_directory_has_no_cell_yet(site: Site) -> None:
+    job = site.accept()
+    assert not write_control(site.platform.root, job, wish=Wish.HALT)
+    assert not write_control(site.platform.root, replace(job, attempt=1), wish=Wish.HALT)
+    assert read_control(site.attempt(job)) == Control()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"attempt": "x"}', '{"wish": "dance"}'])
+def test_a_cell_that_nobody_understands_is_written_anew(site: Site, text: str) -> None:
+    job = site.deployed()
+    Path(site.attempt(job).control).write_text(text)
+    assert read_control(site.attempt(job)) == Control()
+    write_control(site.platform.root, job, wish=Wish.HALT)
+    assert read_control(site.attempt(job)) == Control(1, ControlWish.HALT)
+
+
+def test_earlier_attempts_learn_of_the_newer_one(site: Site) -> None:
+    job = site.deployed()
+    write_control(site.platform.root, job, wish=Wish.HALT)
+    assert fence_earlier(site.platform.root, job) == 0
+    third = replace(job, attempt=3)  # the second never had a directory
+    assert fence_earlier(site.platform.root, third) == 1
+    assert read_control(site.attempt(job)) == Control(3, ControlWish.HALT)
+    write_control(site.platform.root, job, drill=Drill.PREEMPT)
+    assert read_control(site.attempt(job)).attempt == 3, "an older row does not lift the fence"
+
+
+def test_threads_lose_nothing_of_each_other(site: Site) -> None:
+    job = site.deployed()
+
+    def wish() -> None:
+        for word in [Wish.NONE, Wish.HALT] * 25:
+            write_control(site.platform.root, job, wish=word)
+
+    def play() -> None:
+        for note in [Drill.NONE, Drill.PREEMPT] * 25:
+            write_control(site.platform.root, job, drill=note)
+
+    threads = [Thread(target=wish), Thread(target=play)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert read_control(site.attempt(job)) == Control(1, ControlWish.HALT, Drill.PREEMPT)
+    leftovers = [path.name for path in Path(site.attempt(job).path).iterdir() if path.name.startswith(".control")]
+    assert leftovers == []

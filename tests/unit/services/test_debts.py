@@ -1,0 +1,143 @@
+"""Stores owed are paid by a process, one at a time, when nobody else can be storing any more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.domain.events import EventKind
+from ffdl_batch.domain.job import AttemptEnd, Change, Job
+from ffdl_batch.domain.job_state import Cause, JobState
+from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_batch.services.debts import FIRST_PAUSE_S, PATIENT_TRIES, DebtPayer, Payment, start_payment
+from ffdl_batch.services.evidence import STILL_ALIVE_S
+from tests.fakes.head import FakeHead
+from tests.unit.services.conftest import Site
+
+
+@dataclass
+class FakePayment:
+    """Ends when the test says so."""
+
+    attempt: AttemptDir
+    status: int | None = None
+    ended: bool = False
+
+    def poll(self) -> int | None:
+        return self.status
+
+    def end(self) -> None:
+        self.ended = True
+
+
+@dataclass
+class Till:
+    """Starts payments and remembers them."""
+
+    made: list[FakePayment] = field(default_factory=list)
+
+    def start(self, attempt: AttemptDir) -> Payment:
+        self.made.append(FakePayment(attempt))
+        return self.made[-1]
+
+
+def owing(site: Site, key: str = "k1", state: JobState = JobState.FAILED) -> Job:
+    """A job whose attempt ended with something left to store."""
+    job = site.deployed(key)
+    head = FakeHead(site.platform.root, job, site.clock.now())
+    head.starts()
+    cause = Cause.REQUEUED if state is JobState.PENDING else Cause.PROGRESS
+    change = Change(((state, site.clock.now()),), cause, attempt_end=AttemptEnd(owed=True))
+    assert site.platform.store.apply(job, change) is not None
+    return site.job(job.id)
+
+
+def test_a_debt_is_paid_once_the_controllers_are_silent(site: Site) -> None:
+    job, till = owing(site), Till()
+    payer = DebtPayer(site.platform, till.start)
+    payer.step()
+    assert (till.made, payer.is_paying, payer.is_busy()) == ([], False, True)
+    site.clock.tick(STILL_ALIVE_S + 1)
+    payer.step()
+    assert [payment.attempt for payment in till.made] == [site.attempt(job)]
+    assert payer.is_paying
+    Path(site.attempt(job).paid).write_text("{}")
+    till.made[0].status = 0
+    assert payer.step() == 1
+    assert not site.platform.store.attempts(job.id)[0].owed
+    assert (payer.is_paying, payer.is_busy()) == (False, False)
+
+
+def test_controllers_that_said_that_they_end_need_not_be_silent_for_long(site: Site) -> None:
+    job, till = owing(site), Till()
+    FakeHead(site.platform.root, job, site.clock.now()).says("node-0", EventKind.ENDED)
+    DebtPayer(site.platform, till.start).step()
+    assert len(till.made) == 1
+
+
+def test_one_at_a_time(site: Site) -> None:
+    owing(site, "one"), owing(site, "two")
+    site.clock.tick(STILL_ALIVE_S + 1)
+    till = Till()
+    payer = DebtPayer(site.platform, till.start)
+    for _ in range(3):
+        payer.step()
+    assert len(till.made) == 1
+    payer.close()
+    assert till.made[0].ended
+
+
+def test_a_debt_that_cannot_be_paid_is_tried_less_and_less_often(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    owing(site)
+    site.clock.tick(STILL_ALIVE_S + 1)
+    till = Till()
+    payer = DebtPayer(site.platform, till.start)
+    for tried in range(PATIENT_TRIES):
+        payer.step()
+        assert len(till.made) == tried + 1
+        till.made[-1].status = 74
+        payer.step()
+        payer.step()
+        assert len(till.made) == tried + 1
+        site.clock.tick(FIRST_PAUSE_S * 2**tried)
+    assert "could not be stored (exit code 74)" in caplog.text
+    assert not payer.is_busy()
+
+
+def test_a_job_that_goes_on_is_left_to_its_next_head_and_its_payment_noticed(site: Site) -> None:
+    job, till = owing(site, state=JobState.PENDING), Till()
+    site.clock.tick(STILL_ALIVE_S + 1)
+    payer = DebtPayer(site.platform, till.start)
+    payer.step()
+    assert till.made == []
+    Path(site.platform.root.job(job.id).attempt(1).paid).write_text("{}")
+    assert payer.step() == 1
+    assert not site.platform.store.attempts(job.id)[0].owed
+
+
+def test_a_payment_that_cannot_begin_is_put_off(site: Site) -> None:
+    def refuse(attempt: AttemptDir) -> Payment | None:
+        raise OSError(f"{attempt.path}: no space left on device")
+
+    owing(site)
+    site.clock.tick(STILL_ALIVE_S + 1)
+    payer = DebtPayer(site.platform, refuse)
+    payer.step()
+    assert not payer.is_paying
+
+
+def test_nobody_pays_twice_at_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = owing(site)
+    monkeypatch.setattr("ffdl_batch.services.debts.own_argv", lambda: ["sh", "-c", "exec sleep 100"])
+    first = start_payment(site.attempt(job))
+    assert first is not None
+    try:
+        assert first.poll() is None
+        assert start_payment(site.attempt(job)) is None
+    finally:
+        first.end()
+    again = start_payment(site.attempt(job))
+    assert again is not None
+    again.end()

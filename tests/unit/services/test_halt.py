@@ -1,0 +1,141 @@
+"""Halts and cancels as their owner asks for them: the row, the cell, and every state."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.domain.job import Change, Job
+from ffdl_batch.domain.job_state import Cause, JobState, Wish
+from ffdl_batch.domain.views import JobView
+from ffdl_batch.services.cancel import cancel_job
+from ffdl_batch.services.control import ControlWish, read_control
+from ffdl_batch.services.halt import halt_job
+from ffdl_batch.services.platform import Caller
+from ffdl_batch.services.problems import Refused
+from tests.unit.services.conftest import Site
+
+LIVE = [JobState.QUEUED, JobState.DOWNLOADING, JobState.PROCESSING, JobState.STORING]
+
+
+def moved(site: Site, job: Job, *states: JobState, cause: Cause = Cause.PROGRESS) -> Job:
+    now = site.clock.now()
+    updated = site.platform.store.apply(job, Change(tuple((state, now) for state in states), cause))
+    assert updated is not None
+    return updated
+
+
+def halt(site: Site, job: Job) -> JobView:
+    return halt_job(site.platform, site.caller, job.id)
+
+
+def test_a_job_that_waits_for_its_deployment_is_halted_at_once(site: Site) -> None:
+    job = site.accept()
+    view = halt(site, job)
+    assert (view.state, view.wish, view.message) == ("HALTED", "none", "halted before it was deployed")
+    assert view.ended_at == site.clock.now()
+    assert site.scheduler.submitted == []
+
+
+def test_a_job_between_two_attempts_is_halted_at_once(site: Site) -> None:
+    job = moved(site, site.deployed(), JobState.PENDING, cause=Cause.REQUEUED)
+    view = halt(site, job)
+    assert (view.state, view.message) == ("HALTED", "halted before attempt 2 was deployed")
+    assert [attempt.number for attempt in view.attempts] == [1]
+
+
+@pytest.mark.parametrize("state", LIVE)
+def test_a_job_that_the_scheduler_has_gets_the_wish_and_its_controllers_too(site: Site, state: JobState) -> None:
+    job = site.deployed()
+    job = job if state is JobState.QUEUED else moved(site, job, state)
+    view = halt(site, job)
+    assert (view.state, view.wish) == (state, "halt")
+    assert read_control(site.attempt(job)).wish is ControlWish.HALT
+    assert halt(site, job) == view, "twice in a row is once"
+    assert site.scheduler.cancelled == []
+
+
+def test_a_job_in_deployment_without_a_directory_gets_the_wish(site: Site) -> None:
+    job = site.accept()
+    (leased,) = site.platform.store.claim_deployable("other", limit=1, lease_s=60)
+    assert site.platform.store.begin_attempt(leased.job, leased.lease_token, site.clock.now())
+    view = halt(site, job)
+    assert (view.state, view.wish) == ("DEPLOYING", "halt")
+    assert not Path(site.attempt(job).path).exists()
+
+
+@pytest.mark.parametrize("state", [JobState.COMPLETED, JobState.FAILED, JobState.HALTED, JobState.CANCELLED])
+def test_a_job_that_has_ended_stays_as_it_is(site: Site, state: JobState) -> None:
+    job = moved(site, site.deployed(), state)
+    for ask in (halt_job, cancel_job):
+        assert ask(site.platform, site.caller, job.id).state == state
+    assert site.job(job.id) == job
+    assert read_control(site.attempt(job)).wish is ControlWish.NONE
+
+
+def test_a_cancel_is_harder_than_a_halt(site: Site) -> None:
+    job = site.deployed()
+    halt(site, job)
+    assert cancel_job(site.platform, site.caller, job.id).wish == "cancel"
+    assert read_control(site.attempt(job)).wish is ControlWish.CANCEL
+    assert halt(site, job).wish == "cancel"
+    assert read_control(site.attempt(job)).wish is ControlWish.CANCEL
+
+
+def test_a_cell_that_cannot_be_written_does_not_refuse_the_wish(
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_args: object, **_options: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    job = site.deployed()
+    monkeypatch.setattr("ffdl_batch.services.control.write_whole", full)
+    assert halt(site, job).wish == "halt"
+    assert "could not be written now" in caplog.text
+
+
+def test_a_row_that_changes_under_our_hands_is_read_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job is deployed between our look and our write."""
+    job = site.accept()
+    real, looks = site.platform.store.apply, []
+
+    def late(seen: Job, change: Change) -> Job | None:
+        looks.append(seen.state)
+        (leased,) = site.platform.store.claim_deployable("other", limit=1, lease_s=60)
+        site.platform.store.begin_attempt(leased.job, leased.lease_token, site.clock.now())
+        return real(seen, change)
+
+    monkeypatch.setattr(site.platform.store, "apply", late)
+    view = halt(site, job)
+    assert (view.state, view.wish, looks) == ("DEPLOYING", "halt", [JobState.PENDING])
+
+
+def test_a_wish_that_meets_a_job_on_its_way_back_ends_it(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The watcher puts the job back to PENDING between our look and our write."""
+    job = site.deployed()
+    real = site.platform.store.set_wish
+
+    def late(job_id: str, wish: Wish) -> Job | None:
+        moved(site, site.job(job_id), JobState.PENDING, cause=Cause.REQUEUED)
+        return real(job_id, wish)
+
+    monkeypatch.setattr(site.platform.store, "set_wish", late)
+    assert halt(site, job).state == "HALTED"
+
+
+def test_a_wish_that_never_gets_through_is_said_to_be_none(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = site.accept()
+    monkeypatch.setattr(site.platform.store, "apply", lambda *_: None)
+    with pytest.raises(Refused) as refusal:
+        halt(site, job)
+    assert (refusal.value.status, refusal.value.problem.exit_code) == (503, 75)
+
+
+def test_another_users_job_is_unknown(site: Site) -> None:
+    job = site.deployed()
+    for ask in (halt_job, cancel_job):
+        with pytest.raises(Refused) as refusal:
+            ask(site.platform, Caller(site.caller.uid + 1), job.id)
+        assert refusal.value.status == 404
+    assert site.job(job.id) == job

@@ -1,0 +1,99 @@
+"""How early learners are warned, and what a chain may use up."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ffdl_batch.domain.continuation import Budget, Checkpoint, Spent
+from ffdl_batch.domain.job import AttemptEnd, Change
+from ffdl_batch.domain.job_state import Cause, JobState
+from ffdl_batch.domain.spec import BatchOptions, Framework, JobSpec, Retry
+from ffdl_batch.domain.spec import Checkpoint as Asked
+from ffdl_batch.services.lead import MAX_LEAD_S, budget_of, lead_of, lead_s
+from tests.unit.services.conftest import MANIFEST, Site
+
+
+def spec(time_s: int | None = None, signal: str = "", **asked: object) -> JobSpec:
+    checkpoint = Asked(**asked)  # type: ignore[arg-type]
+    return JobSpec(
+        "x", Framework("a", "b", "c"), batch=BatchOptions(time_s=time_s, signal=signal, checkpoint=checkpoint)
+    )
+
+
+def took(seconds: float | None, *, confirmed: bool = True, answered: bool = True) -> Checkpoint:
+    return Checkpoint(asked=True, confirmed=confirmed, answered=answered, took_s=seconds)
+
+
+@pytest.mark.parametrize(
+    ("job", "measured", "lead"),
+    [
+        (spec(), (), 70),
+        (spec(grace_s=5), (), 15),
+        (spec(lead_s=33), (took(100.0),), 33),
+        (spec(lead_s=0), (took(100.0),), None),
+        (spec(signal="USR1@120"), (), None),
+        (spec(), (took(4.0),), 16),
+        (spec(), (took(4.1), took(20.5), took(3.0)), 41),
+        (spec(), (took(30.0, confirmed=False),), 55),
+        (spec(), (took(500.0, confirmed=False, answered=False),), 70),
+        (spec(), (took(500.0, confirmed=False, answered=False), took(2.0)), 13),
+        (spec(), (took(None), Checkpoint()), 70),
+        (spec(time_s=60), (), 30),
+        (spec(time_s=61, lead_s=45), (), 30),
+        (spec(time_s=1), (), 1),
+        (spec(time_s=86400), (took(4.0),), 16),
+        (spec(lead_s=10**6), (), MAX_LEAD_S),
+    ],
+)
+def test_the_lead(job: JobSpec, measured: tuple[Checkpoint, ...], lead: int | None) -> None:
+    assert lead_s(job, measured) == lead
+
+
+@given(st.none() | st.integers(1, 10**7), st.lists(st.floats(0, 1e6)), st.none() | st.integers(1, 10**7))
+def test_a_lead_fits_into_every_limit(time_s: int | None, measured: list[float], asked: int | None) -> None:
+    lead = lead_s(spec(time_s=time_s, lead_s=asked), [took(seconds) for seconds in measured])
+    assert lead is not None and 1 <= lead <= MAX_LEAD_S
+    assert time_s is None or lead <= max(1, time_s / 2)
+
+
+@given(st.lists(st.floats(0, 1e4), min_size=1), st.floats(0, 1e4))
+def test_a_slower_checkpoint_never_makes_the_lead_shorter(measured: list[float], slower: float) -> None:
+    before = lead_s(spec(), [took(seconds) for seconds in measured])
+    after = lead_s(spec(), [took(seconds) for seconds in (*measured, slower)])
+    assert before is not None and after is not None and after >= before
+
+
+def test_the_lead_of_a_job_is_read_from_its_attempts(site: Site) -> None:
+    job = site.deployed()
+    assert lead_of(site.platform, job) == 70
+    end = AttemptEnd("halt", took(8.0))
+    halted = site.platform.store.apply(job, Change(((JobState.HALTED, site.clock.now()),), attempt_end=end))
+    assert halted is not None
+    resumed = site.platform.store.apply(halted, Change(((JobState.PENDING, site.clock.now()),), Cause.RESUMED))
+    assert resumed is not None
+    assert lead_of(site.platform, resumed) == 22
+
+
+@pytest.mark.parametrize(
+    ("retry", "budget"),
+    [
+        (Retry(), Budget()),
+        (Retry(timeouts=0), Budget(timeouts=0, saved_is_enough=True)),
+        (Retry(timeouts=7), Budget(timeouts=7, saved_is_enough=True)),
+        (Retry(preemptions=1, node_failures=2, failures=3), Budget(preemptions=1, node_failures=2, failures=3)),
+        (Retry(gpu_hours=1.5), Budget(gpu_seconds=5400.0)),
+        (Retry(gpu_hours=0.0), Budget(gpu_seconds=0.0)),
+    ],
+)
+def test_the_budget_of_a_manifest(retry: Retry, budget: Budget) -> None:
+    assert budget_of(retry) == budget
+
+
+def test_a_first_plan_knows_lead_and_budget_as_the_manifest_has_them(site: Site) -> None:
+    extra = "batch: {time: 2h, checkpoint: {grace_s: 20}, retry: {timeouts: 4, gpu_hours: 2}}\n"
+    site.accept("k", MANIFEST + extra)
+    request = site.scheduler.planned[-1]
+    assert (request.lead_s, request.spent, request.carry) == (30, Spent(), "")
+    assert request.budget == Budget(timeouts=4, gpu_seconds=7200.0, saved_is_enough=True)

@@ -1,0 +1,200 @@
+"""Resumes: who may go on, with what, and what is refused before anything is written."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.domain.continuation import Checkpoint, Spent
+from ffdl_batch.domain.job import AttemptEnd, Change, Job, Overrides
+from ffdl_batch.domain.job_state import Cause, JobState
+from ffdl_batch.domain.views import JobView, Resume
+from ffdl_batch.services.deploy import Deployer
+from ffdl_batch.services.halt import halt_job
+from ffdl_batch.services.platform import Caller
+from ffdl_batch.services.problems import Refused
+from ffdl_batch.services.query import get_events, get_job
+from ffdl_batch.services.resume import resume_job
+from tests.unit.services.conftest import MANIFEST, Site
+
+END = AttemptEnd("halt", Checkpoint(asked=True, confirmed=True, answered=True, took_s=3.0, saved_at=50.0), 12.5)
+
+
+def ended(site: Site, job: Job, state: JobState = JobState.HALTED, **columns: object) -> Job:
+    code = "C201" if state is JobState.FAILED else "000"
+    change = Change(((state, site.clock.now()),), error_code=code, columns=columns, attempt_end=END)
+    updated = site.platform.store.apply(job, change)
+    assert updated is not None
+    return updated
+
+
+def resume(site: Site, job: Job, **altered: object) -> JobView:
+    return resume_job(site.platform, site.caller, job.id, Resume(**altered))  # type: ignore[arg-type]
+
+
+def refused(site: Site, job: Job, **altered: object) -> Refused:
+    before = site.job(job.id)
+    with pytest.raises(Refused) as refusal:
+        resume(site, job, **altered)
+    assert site.job(job.id) == before, "nothing is written"
+    return refusal.value
+
+
+@pytest.mark.parametrize("state", [JobState.HALTED, JobState.FAILED])
+def test_a_job_that_was_halted_or_failed_goes_on_in_a_new_attempt(site: Site, state: JobState) -> None:
+    job = ended(site, site.deployed(), state, spent=Spent(timeouts=50, fruitless=2))
+    view = resume(site, job)
+    assert (view.state, view.attempt, view.native_id, view.error_code, view.ended_at) == ("PENDING", 1, "", "000", None)
+    assert site.job(job.id).spent == Spent()
+    site.clock.tick(60)
+    Deployer(site.platform).step()
+    view = get_job(site.platform, site.caller, job.id)
+    assert (view.state, view.attempt) == ("QUEUED", 2)
+    assert [token for _, token in site.scheduler.submitted] == [f"{job.id}-1", f"{job.id}-2"]
+    first, second = view.attempts
+    assert (first.number, first.native_id, first.interruption, first.gpu_seconds) == (1, job.native_id, "halt", 12.5)
+    assert (first.checkpoint_asked, first.checkpoint_confirmed, first.checkpoint_answered) == (True, True, True)
+    assert (first.checkpoint_took_s, first.checkpoint_saved_at, first.owed) == (3.0, 50.0, False)
+    assert (second.number, second.native_id, second.ended_at) == (2, view.native_id, None)
+
+
+def test_the_history_shows_the_chain(site: Site) -> None:
+    job = ended(site, site.deployed())
+    resume(site, job, gpus=2.0, time="1:00:00")
+    entries, _ = get_events(site.platform, site.caller, job.id, 0)
+    assert [(e.state, e.cause) for e in entries][-2:] == [("HALTED", "progress"), ("PENDING", "resumed")]
+    assert entries[-1].message == "resumed by its owner with 2 GPUs per learner and time limit 01:00:00"
+
+
+def test_what_is_altered_is_what_is_planned_and_shown(site: Site) -> None:
+    job = ended(site, site.deployed())
+    view = resume(site, job, gpus=3.0, time="90")
+    assert (view.gpus, view.sources["gpus"], view.sources["batch.time"]) == (3.0, "resume", "resume")
+    planned = site.scheduler.planned[-1]
+    assert (planned.attempt, planned.spec.resources.gpus, planned.spec.batch.time_s) == (2, 3.0, 5400)
+    assert site.job(job.id).spec == job.spec, "what was submitted stays as it was"
+
+
+def test_what_an_earlier_resume_altered_stays_but_for_nodes_that_failed(site: Site) -> None:
+    job = ended(site, site.deployed(), overrides=Overrides(2.0, 600, ("n7",)))
+    resume(site, job, time="2h")
+    assert site.job(job.id).overrides == Overrides(2.0, 7200)
+
+
+def test_what_the_first_attempt_waited_for_is_not_waited_for_again(site: Site) -> None:
+    extra = "batch: {dependency: 'afterok:training-00000000z', begin: now+1hour, hold: true}\n"
+    job = ended(site, site.accept("k", MANIFEST + extra))
+    resume(site, job)
+    assert site.scheduler.planned[-1].spec.batch.dependency == "afterok:training-00000000z", "it never had an attempt"
+    Deployer(site.platform).step()
+    again = ended(site, site.job(job.id))
+    assert again.attempt == 1
+    resume(site, again)
+    batch = site.scheduler.planned[-1].spec.batch
+    assert (batch.dependency, batch.begin, batch.hold) == ("", "", False)
+
+
+def test_gpus_may_be_none_at_all(site: Site) -> None:
+    job = ended(site, site.deployed())
+    assert resume(site, job, gpus=0.0).gpus == 0.0
+
+
+@pytest.mark.parametrize(("state", "words"), [(JobState.COMPLETED, "has completed"), (JobState.CANCELLED, "cancelled")])
+def test_a_job_that_is_done_or_was_cancelled_is_not_resumed(site: Site, state: JobState, words: str) -> None:
+    refusal = refused(site, ended(site, site.deployed(), state))
+    assert (refusal.status, refusal.problem.exit_code) == (409, 1)
+    assert words in refusal.problem.message and "submit it again" in refusal.problem.cure
+
+
+def test_a_job_that_lives_is_not_resumed(site: Site) -> None:
+    job = site.deployed()
+    refusal = refused(site, job)
+    assert (refusal.status, refusal.problem.cure) == (409, f"ffdl halt {job.id} first")
+    assert "is QUEUED" in refusal.problem.message
+    halt_job(site.platform, site.caller, job.id)
+    assert refused(site, job).problem.cure == f"ffdl wait {job.id} waits for its end"
+
+
+def test_a_second_resume_is_refused(site: Site) -> None:
+    job = ended(site, site.deployed())
+    resume(site, job)
+    assert "is PENDING" in refused(site, job).problem.message
+
+
+@pytest.mark.parametrize("gpus", [-1.0, math.nan, math.inf, 1e9])
+def test_what_is_no_number_of_gpus_is_wrong_usage(site: Site, gpus: float) -> None:
+    refusal = refused(site, ended(site, site.deployed()), gpus=gpus)
+    assert (refusal.status, refusal.problem.exit_code) == (400, 2)
+    assert refusal.problem.message.startswith("--gpus: ")
+
+
+@pytest.mark.parametrize("text", ["", "soon", "0", "-5", "1:2:3:4", "9" * 100])
+def test_what_is_no_time_limit_is_wrong_usage(site: Site, text: str) -> None:
+    refusal = refused(site, ended(site, site.deployed()), time=text)
+    assert (refusal.status, refusal.problem.exit_code) == (400, 2)
+    assert refusal.problem.message.startswith("--time: ")
+
+
+def test_a_resume_that_cannot_be_planned_is_refused_at_once(site: Site) -> None:
+    refusal = refused(site, ended(site, site.deployed()), gpus=5.0)
+    assert (refusal.status, refusal.problem.exit_code) == (422, 78)
+    assert "no node has 5 GPUs" in refusal.problem.message
+
+
+def test_a_scheduler_that_does_not_answer_does_not_stop_a_resume(site: Site) -> None:
+    """The plan needs facts about the site, which are known from before; the deployer waits for the scheduler."""
+    job = ended(site, site.deployed())
+    site.scheduler.down = True
+    assert resume(site, job).state == "PENDING"
+
+
+def test_the_archive_in_the_jobs_directory_is_enough(site: Site) -> None:
+    job = ended(site, site.deployed())
+    Path(site.platform.root.model(job.model_digest)).unlink()  # as the janitor does after a day
+    resume(site, job)
+    site.clock.tick(60)
+    Deployer(site.platform).step()
+    assert (site.job(job.id).state, site.job(job.id).attempt) == (JobState.QUEUED, 2)
+
+
+def test_so_is_the_archive_by_content(site: Site) -> None:
+    job = ended(site, site.deployed())
+    archive = Path(site.platform.root.job(job.id).model_archive)
+    archive.unlink()
+    resume(site, job)
+    site.clock.tick(60)
+    Deployer(site.platform).step()
+    assert site.job(job.id).state is JobState.QUEUED
+    assert archive.is_file()
+
+
+def test_without_its_archive_a_job_cannot_go_on(site: Site) -> None:
+    job = ended(site, site.deployed())
+    directory = site.platform.root.job(job.id)
+    Path(directory.model_archive).unlink()
+    Path(site.platform.root.model(job.model_digest)).unlink()
+    refusal = refused(site, job)
+    assert (refusal.status, refusal.problem.code) == (422, "C102")
+    assert directory.path in refusal.problem.message and directory.checkpoints in refusal.problem.cure
+
+
+def test_a_row_that_changed_meanwhile_is_judged_anew(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = ended(site, site.deployed())
+    real = site.platform.store.apply
+
+    def late(seen: Job, change: Change) -> Job | None:
+        real(seen, Change(((JobState.PENDING, site.clock.now()),), Cause.RESUMED, "by another command"))
+        return real(seen, change)
+
+    monkeypatch.setattr(site.platform.store, "apply", late)
+    with pytest.raises(Refused, match="is PENDING"):
+        resume(site, job)
+
+
+def test_another_users_job_is_unknown(site: Site) -> None:
+    job = ended(site, site.deployed())
+    with pytest.raises(Refused) as refusal:
+        resume_job(site.platform, Caller(site.caller.uid + 1), job.id, Resume())
+    assert refusal.value.status == 404
