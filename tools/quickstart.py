@@ -22,8 +22,6 @@ EXAMPLE = ROOT / "docs" / "examples" / "digits"
 PLACE = ROOT / "build" / "quickstart"
 BIN = Path(sys.executable).parent
 SHOWN = Path(os.path.relpath(BIN))
-# The daemon that this starts goes soon after its job has.
-IDLE_EXIT_S = "5"
 
 
 class StepFailed(Exception):
@@ -38,7 +36,11 @@ def main() -> int:
     """Fetch the data, submit, follow, report."""
     try:
         call([sys.executable, str(EXAMPLE / "fetch_data.py")], dict(os.environ))
-        return train(environment(socket_path()))
+        env = environment(socket_path())
+        try:
+            return train(env)
+        finally:  # the daemon is of this run alone
+            subprocess.run([str(BIN / "ffdl"), "daemon", "stop"], env=env, stdout=subprocess.DEVNULL, check=False)
     except StepFailed as failed:
         return failed.status
     except PlaceRefused as refusal:
@@ -63,7 +65,7 @@ def socket_path() -> Path:
 def environment(socket: Path) -> dict[str, str]:
     """Our commands and the environment's Python (which has numpy) first on the PATH; nothing of a site's settings."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("FFDL_", "SBATCH_", "SLURM_"))}
-    own = {"FFDL_STATE_DIR": str(PLACE), "FFDL_SOCKET": str(socket), "FFDL_IDLE_EXIT_S": IDLE_EXIT_S}
+    own = {"FFDL_STATE_DIR": str(PLACE), "FFDL_SOCKET": str(socket)}
     return {**kept, **own, "PATH": f"{BIN}{os.pathsep}{kept.get('PATH', os.defpath)}"}
 
 
@@ -84,6 +86,7 @@ def train(env: dict[str, str]) -> int:
     print(f"results   {job['results']}")
     where = f"FFDL_STATE_DIR={env['FFDL_STATE_DIR']} FFDL_SOCKET={env['FFDL_SOCKET']}"
     print(f"again     {where} {SHOWN / 'ffdl'} show {job_id}")
+    print(f"next      . {SHOWN / 'activate'}    # puts ffdl and ffdl-submit on this shell's PATH")
     return status.returncode
 
 

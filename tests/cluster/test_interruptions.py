@@ -121,10 +121,32 @@ def test_a_preempted_training_that_listens_goes_on_at_once(alice: Person, bob: P
     assert all_steps(alice, job) == list(range(1, 61))
 
 
+def test_a_training_that_saves_at_term_is_requeued_all_the_same(alice: Person, bob: Person) -> None:
+    """It has ended before Slurm takes the nodes away; Slurm starts it anew, and nobody does so beside it."""
+    extra = "batch: {checkpoint: {lead_s: 0}}"
+    job_id = start(alice, "only-term", "--partition=main", "--nodelist=n3", "--gres=gpu:4", extra=extra)
+    preempt(bob, "n3")
+    job = alice.finish(job_id, 240)
+    assert (job["state"], len(job["attempts"])) == ("COMPLETED", 1), job
+    log = alice.logs(job_id)
+    assert steps(log) == list(range(1, 61)) and [run["FFDL_RESTART"] for run in begins(log)] == ["0", "1"]
+
+
+@pytest.mark.parametrize("lead", ["{grace_s: 4}", "{lead_s: 0}"])
+def test_preemption_that_cancels_leads_to_a_next_attempt(alice: Person, bob: Person, lead: str) -> None:
+    extra = f"batch: {{checkpoint: {lead}}}"
+    job_id = start(alice, "spot", "--partition=spot", "--nodelist=n3", "--gres=gpu:4", extra=extra)
+    preempt(bob, "n3")
+    job = alice.finish(job_id, 240)
+    assert (job["state"], causes(job)[0], len(job["attempts"])) == ("COMPLETED", "preemption", 2), job
+    assert job["attempts"][0]["checkpoint_confirmed"] and all_steps(alice, job) == list(range(1, 61))
+
+
 def test_slurms_own_requeue_is_adopted_and_not_doubled(alice: Person, bob: Person) -> None:
     """The training hears no warning, is ended with its allocation, and Slurm starts the same job anew."""
     model = saver_model(alice)
-    manifest = training(alice, "requeued", "python3 train.py --deaf", SAVING)
+    # lead_s: 0 asks Slurm for no warning: then the steps get TERM at once, and the batch script nothing.
+    manifest = training(alice, "requeued", "python3 train.py --deaf", SAVING.replace("grace_s: 4", "lead_s: 0"))
     job_id = alice.submit(manifest, model, "--partition=main", "--nodelist=n3", "--gres=gpu:4")
     until_logged(alice, job_id, "step 5")
     native = alice.show(job_id)["native_id"]

@@ -11,7 +11,16 @@ from .access import enter_argv
 from .cluster import CHECKOUT, Cluster, ClusterOptions
 from .console import say, step
 from .errors import RigError
+from .python_layers import SOURCE
+from .rootfs import USERS
 from .topology import NODES
+
+
+_WAY_IN = f"""\
+get in:     sudo {sys.executable} -m tests.cluster.rig shell ctl --user alice    (users: {", ".join(USERS)}, root)
+run one:    sudo {sys.executable} -m tests.cluster.rig run ctl --user alice -- ffdl list
+images:     make images leaves them in build/images; there: export FFDL_IMAGES_DIRS={SOURCE}/build/images
+"""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -57,6 +66,7 @@ def _up(options: argparse.Namespace, _command: list[str]) -> int:
             )
     print(", ".join(f"{name} {version}" for name, version in cluster.versions().items()))
     print(cluster.run("ctl", ["sinfo", "--format=%P %D %t %c %m %G %N %l"]).stdout, end="")
+    print(_WAY_IN, end="")
     return 0
 
 

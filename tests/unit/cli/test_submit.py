@@ -287,3 +287,28 @@ def test_a_socket_in_a_foreign_directory_is_not_used(manifest: Path, model: Path
     done = run(FFDL_SUBMIT, manifest, model, env=env)
     assert done.returncode == 77
     assert "lets others in" in done.stderr
+
+
+def test_a_failed_wait_says_where_to_look(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
+    tail = ("Traceback", "ValueError: boom \x1b[2J", " ")
+    failed = make_job(state="FAILED", error_code="C201", message="it broke", exit_code=3, log_tail=tail)
+    daemon.on_wait = lambda _: failed
+    done = run(FFDL_SUBMIT, "--wait", manifest, model, daemon=daemon)
+    assert (done.returncode, done.stderr.splitlines()) == (
+        3,
+        [
+            f"ffdl-submit: {failed.id}: FAILED: C201 it broke",
+            f"ffdl-submit: {failed.id}: its last line: ValueError: boom \N{REPLACEMENT CHARACTER}[2J",
+            f"ffdl-submit: {failed.id}: the whole output: ffdl logs {failed.id}; everything else: ffdl show {failed.id}",
+        ],
+    )
+
+
+def test_a_job_that_reached_its_time_limit_ends_the_wait_with_124(
+    daemon: FakeDaemon, manifest: Path, model: Path
+) -> None:
+    daemon.on_wait = lambda _: make_job(state="FAILED", error_code="C203", message="the time limit", exit_signal=15)
+    assert run(FFDL_SUBMIT, "--wait", manifest, model, daemon=daemon).returncode == 124
+    daemon.jobs["training-000000001"] = make_job()
+    assert run(FFDL, "wait", "training-000000001", daemon=daemon).returncode == 124
+    assert run(FFDL, "resume", "--wait", "training-000000001", daemon=daemon).returncode == 124

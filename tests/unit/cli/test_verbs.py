@@ -184,7 +184,7 @@ def test_wait_exits_as_the_job_or_after_its_time(job: FakeDaemon) -> None:
     assert (done.returncode, done.stdout) == (137, f"{JOB} FAILED\n")
     job.jobs[JOB] = make_job(JOB)
     late = run(FFDL, "wait", "--timeout", "0", JOB, daemon=job)
-    assert (late.returncode, "goes on" in late.stderr) == (124, True)
+    assert (late.returncode, late.stderr) == (124, f"ffdl: {JOB} is PROCESSING after 0 s and goes on\n")
 
 
 @pytest.mark.parametrize("verb", ["cancel", "delete"])
@@ -199,7 +199,10 @@ def test_validate_needs_no_daemon(tmp_path: Path) -> None:
     good, bad = tmp_path / "good.yml", tmp_path / "bad.yml"
     good.write_text("name: a\nframework: {name: custom, version: custom, command: 'true'}\nmemory: 1GB\n")
     bad.write_text("name: a\nframework: {name: nope, version: 1, command: x}\nmemory: 1\n")
-    assert run(FFDL, "validate", good).returncode == 0
+    fine = run(FFDL, "validate", good, good)
+    closing = "resources, images and data were not checked against a site; for that: ffdl plan FILE MODEL"
+    assert (fine.returncode, fine.stdout.splitlines()) == (0, [f"{good}: ok", f"{good}: ok", closing])
+    assert run(FFDL, "validate", "-Q", good).stdout == ""
     both = run(FFDL, "validate", good, bad, "/no/file")
     assert both.returncode == 78
     assert f"{bad}:3:9: error: memory" in both.stderr

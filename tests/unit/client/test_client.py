@@ -255,3 +255,58 @@ def test_export_travels_as_values_and_is_named_without_them(
     sent = next(iter(daemon.submissions.values()))
     assert sent.environ == {"MINE": "1", "TOKEN": "secret"}
     assert sent.options == {"export": "MINE,TOKEN"}
+
+
+def test_a_wrong_keyword_is_answered_in_pythons_words(
+    client: Client, daemon: FakeDaemon, manifest: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finding = Finding(
+        Severity.ERROR, "this option is not taken; --cpus-per-task is", "did you mean --partition?", path="--partiton"
+    )
+    problem = Problem("C101", str(finding), 2, findings=(finding,))
+    monkeypatch.setattr(daemon, "accept", lambda _: SubmissionResult(problem=problem))
+    with pytest.raises(RequestRefused) as refused:
+        client.submit(manifest, model, partiton="gpu")
+    assert str(refused.value) == (
+        "error: partiton: this option is not taken; cpus_per_task is (did you mean partition?)"
+    )
+    daemon.refusals["/api/v1/plan"] = (422, problem)
+    with pytest.raises(RequestRefused, match=r"^error: partiton: "):
+        client.plan(manifest, model, partiton="gpu")
+
+
+def test_the_findings_of_a_manifest_stay_as_they_are(
+    client: Client, daemon: FakeDaemon, manifest: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finding = Finding(Severity.ERROR, "give --signal to train", file="m.yml", line=3, path="framework.command")
+    monkeypatch.setattr(
+        daemon, "accept", lambda _: SubmissionResult(problem=Problem("C101", str(finding), 78, findings=(finding,)))
+    )
+    with pytest.raises(RequestRefused, match="give --signal to train"):
+        client.submit(manifest, model)
+
+
+def test_a_handle_shows_the_job_and_nothing_of_the_client(client: Client, manifest: Path, model: Path) -> None:
+    handle = client.submit(manifest, model)
+    assert repr(handle) == "JobHandle(id='training-000000001', warnings=(), network='none')"
+
+
+def test_the_backend_of_the_environment_is_this_programs_default(
+    daemon: FakeDaemon, manifest: Path, model: Path
+) -> None:
+    client = Client(dialling=Dialling(environ={"FFDL_BACKEND": "slurm"}, socket_path=daemon.path, start=False))
+    client.submit(manifest, model)
+    client.submit(manifest, model, backend="local")
+    assert [sent.backend for sent in daemon.submissions.values()] == ["slurm", "local"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"error_code": "C203", "exit_code": 143}, 124),
+        ({"error_code": "C203", "exit_signal": 9}, 124),
+        ({"error_code": "C201", "exit_code": 3}, 3),
+    ],
+)
+def test_a_time_limit_is_124_whoever_ended_the_learner(changes: dict[str, Any], code: int) -> None:
+    assert job_exit_code(make_job(state="FAILED", **changes)) == code

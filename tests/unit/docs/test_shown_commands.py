@@ -40,6 +40,9 @@ TOUR = (
     f"ffdl show {EXAMPLE_ID}",
     f"ffdl events {EXAMPLE_ID}",
     f"ffdl cancel {EXAMPLE_ID}",
+    "ffdl daemon status",
+    "ffdl daemon restart",
+    "ffdl daemon stop",
 )
 LOOP = "ffdl-submit docs/examples/loop/manifest.yml docs/examples/loop/model"
 # Run in this order on the job that LOOP made.

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ffdl_batch.domain.continuation import Spent
-from ffdl_batch.domain.job import AttemptEnd, Change, Overrides
+from ffdl_batch.domain.job import AttemptEnd, Change, JobId, Overrides
 from ffdl_batch.domain.job_state import Cause, JobState
+from ffdl_batch.services.platform import Caller
+from ffdl_batch.services.problems import Refused
 from ffdl_batch.services.query import get_job, list_jobs
 from tests.unit.services.conftest import Site
 
@@ -65,3 +69,23 @@ def test_what_was_altered_is_shown_where_it_is_set(site: Site) -> None:
         "batch.time": "01:30:00",
         "batch.exclude": "n1,n2",
     }
+
+
+def test_the_beginning_of_an_id_will_do(site: Site) -> None:
+    job = site.deployed()
+    assert get_job(site.platform, site.caller, job.id[: len("training-") + 3]).id == job.id
+    for text in (job.id[: len("training-") + 2], "training-???", "training-zzz", job.id[9:]):
+        with pytest.raises(Refused, match="there is no job"):
+            get_job(site.platform, site.caller, text)
+    stranger = Caller(site.caller.uid + 1, is_admin=True)
+    with pytest.raises(Refused, match="there is no job"):
+        get_job(site.platform, stranger, job.id[:-1])
+
+
+def test_an_ambiguous_beginning_lists_the_candidates(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.deployed()
+    many = [JobId(f"training-abc00000{n}") for n in range(6)]
+    monkeypatch.setattr(site.platform.store, "find_ids", lambda _text, _uid, limit: many[:limit])
+    with pytest.raises(Refused, match=r"several ids: training-abc000000, .*training-abc000004 and others") as refused:
+        get_job(site.platform, site.caller, "training-abc")
+    assert (refused.value.status, refused.value.problem.cure) == (404, "write one of them")
