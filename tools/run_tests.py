@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -23,6 +24,7 @@ from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parent.parent
 REPORTS = ROOT / "build" / "tests"
+PREPARATION_LOG = REPORTS / "prepare.log"
 PACKAGES = Path(__file__).resolve().parent / "debian-packages.txt"
 BIN = Path(sys.executable).parent
 # Tests that may be skipped on CI, by their id (file::name). Empty on purpose.
@@ -72,18 +74,58 @@ def main() -> int:
     total, times = Tally(), []
     if any(tier.name != "lint" for tier in chosen):
         total.add(install_packages())
-    for tier in chosen:
-        say(f"tier {tier.name}")
-        started = time.monotonic()
-        tally = run_tier(tier)
-        times.append((tier.name, time.monotonic() - started, str(tally)))
-        total.add(tally)
+    preparation = Preparation(any(tier.needs_cluster for tier in chosen))
+    try:
+        for tier in chosen:
+            if tier.needs_cluster and preparation.is_running:
+                times.append(("prepare", preparation.wait(), "waited for what was built beside the tiers above"))
+            say(f"tier {tier.name}")
+            started = time.monotonic()
+            tally = run_tier(tier)
+            times.append((tier.name, time.monotonic() - started, str(tally)))
+            total.add(tally)
+    finally:
+        preparation.end()
     for name, seconds, counts in times:
         print(f"{name:10} {seconds:6.0f} s  {counts}")
     for trouble in total.troubles:
         print(f"note: {trouble}")
     print(total, flush=True)
     return 1 if total.failed else 0
+
+
+class Preparation:
+    """Builds what the cluster needs while the tiers run that do not need it: most of that is waiting for a mirror."""
+
+    def __init__(self, wanted: bool) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        if wanted and not missing_for_cluster():
+            REPORTS.mkdir(parents=True, exist_ok=True)
+            with PREPARATION_LOG.open("wb") as log:
+                argv = ["nice", "-n", "10", sys.executable, "-m", "tests.cluster.prepare"]
+                self._process = subprocess.Popen(
+                    argv, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                )
+
+    @property
+    def is_running(self) -> bool:
+        """Whether nobody has waited for it yet."""
+        return self._process is not None
+
+    def wait(self) -> float:
+        """Seconds until it was done. What it could not build the tests try again, and say why it fails."""
+        started = time.monotonic()
+        if self._process is not None and self._process.wait() != 0:
+            last = (PREPARATION_LOG.read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["?"])[-1]
+            say(f"preparing ended with exit status {self._process.returncode}: {last}")
+        self._process = None
+        return time.monotonic() - started
+
+    def end(self) -> None:
+        """Stop it where the run ends early."""
+        if self._process is not None and self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGTERM)
+            self._process.wait()
 
 
 def run_tier(tier: Tier) -> Tally:

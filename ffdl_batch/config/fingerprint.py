@@ -37,10 +37,14 @@ def find_differences(settings: Settings, environ: Mapping[str, str], taken: Mapp
     A setting that one of the two does not know (another release) is no difference.
     """
     own = take_fingerprints(settings, environ)
-    return tuple(f"{key} ({_origin(settings, key)})" for key in sorted(own) if key in taken and taken[key] != own[key])
+    return tuple(
+        f"{key} ({_origin(settings, environ, key)})" for key in sorted(own) if key in taken and taken[key] != own[key]
+    )
 
 
-def _origin(settings: Settings, key: str) -> str:
+def _origin(settings: Settings, environ: Mapping[str, str], key: str) -> str:
+    if key == "backend" and (why := settings.effective_backend(environ)[1]):
+        return why
     if key in _TABLES:
         found = {origin for name, origin in settings.origins.items() if name.startswith(_TABLES[key])}
         return ", ".join(sorted(found)) or "default"

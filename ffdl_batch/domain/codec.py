@@ -11,10 +11,11 @@ import dataclasses
 import enum
 import functools
 import typing
-from typing import Any, Dict, Mapping, Type, TypeVar
+from typing import Any, Dict, Mapping, Tuple, Type, TypeVar
 
 T = TypeVar("T")
 _SCALARS = (str, int, float, bool)
+_AS_THEY_ARE = frozenset({str, int, float, bool, type(None)})
 
 
 class CodecError(ValueError):
@@ -23,8 +24,11 @@ class CodecError(ValueError):
 
 def to_plain(value: Any) -> Any:
     """JSON-ready dicts, lists and scalars of a dataclass, mapping, tuple, enum or scalar."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name.rstrip("_"): to_plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    kind = type(value)
+    if kind in _AS_THEY_ARE:  # most values are; subclasses of them are looked at below
+        return value
+    if dataclasses.is_dataclass(kind):
+        return {key: to_plain(getattr(value, name)) for name, key in _keys(kind)}
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, collections.abc.Mapping):
@@ -33,9 +37,15 @@ def to_plain(value: Any) -> Any:
         return [to_plain(v) for v in value]
     if isinstance(value, (frozenset, set)):
         return sorted(to_plain(v) for v in value)
-    if value is None or isinstance(value, _SCALARS):
+    if isinstance(value, _SCALARS):
         return value
     raise CodecError(f"{type(value).__name__} has no plain form")
+
+
+@functools.lru_cache(maxsize=None)
+def _keys(cls: Any) -> Tuple[Tuple[str, str], ...]:
+    """The fields of a dataclass, and their keys."""
+    return tuple((f.name, f.name.rstrip("_")) for f in dataclasses.fields(cls))
 
 
 def from_plain(cls: Type[T], plain: Any, path: str = "$") -> T:

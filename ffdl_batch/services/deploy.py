@@ -3,7 +3,8 @@
 The order is the safety: lease the row; write DEPLOYING with the attempt's token; commit; mark on disk that the
 scheduler is about to be asked; ask. Whoever finds a row in DEPLOYING looks for the token first (`find`), adopts what
 it finds, and submits again only when nothing was found and no request that was sent can still land. The claim in
-the attempt's directory guards what this cannot: a request that lands late executes nothing.
+the attempt's directory guards what this cannot: a request that lands late executes nothing. Rows are written for many
+jobs at once, at the beginning and at the end, and each is guarded by its own revision and lease.
 
 An attempt that a head controller began looks the same from here: a mark that says so, and a token to look for.
 """
@@ -12,9 +13,10 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from queue import Empty, SimpleQueue
 
 from ffdl_batch.config.images import UnknownImage
 from ffdl_batch.domain.continuation import Interruption
@@ -32,18 +34,22 @@ from ffdl_batch.ports.scheduler import (
     SubmissionUncertain,
 )
 from ffdl_batch.services.control import fence_earlier, write_control
-from ffdl_batch.services.dependencies import waits_for_dependency
 from ffdl_batch.services.evidence import claim_owner, read_evidence, read_launch
 from ffdl_batch.services.materialize import begun_at, mark_begun, materialize, materialize_template, unmark_begun
 from ffdl_batch.services.platform import Platform
 from ffdl_batch.services.succession import plan_attempt, plan_template
-from ffdl_batch.store import LeasedJob, StoreUnavailable
+from ffdl_batch.services.waiting import Waiting
+from ffdl_batch.store import LeasedJob, StoreError, StoreUnavailable
 
 log = logging.getLogger(__name__)
 
-BATCH = 32
-WORKERS = 4
-"""Submissions at once: Slurm takes about twice as many per second from four callers as from one."""
+BATCH = 64
+WORKERS = 8
+"""Submissions at once: Slurm takes about twice as many per second from four callers as from one; the others prepare."""
+GROUP = 16
+"""How many jobs at most are written at once when they have been submitted."""
+GATHER_S = 0.01
+"""How long a job that was submitted waits for company: a transaction costs more than what it writes of a job."""
 LOOK_AGAIN_S = 2.0
 SUBMIT_S = 120.0
 """How long one submission may take, with all of a slow scheduler's time-outs."""
@@ -52,6 +58,9 @@ HANDOVER_S = 10.0
 
 Checkpoint = Callable[[str], None]
 """Called with the name of each step; tests make it fail or kill the process there."""
+Decided = tuple[Job, Change]
+"""A job as it was read, and what is to be written of it."""
+Results = SimpleQueue["Future[Decided | None]"]
 
 
 class Deployer:
@@ -60,42 +69,116 @@ class Deployer:
     def __init__(self, platform: Platform, reached: Checkpoint = lambda _step: None) -> None:
         self._platform = platform
         self._reached = reached
+        self._waiting = Waiting(platform)
 
     def step(self) -> int:
-        """Deal with up to BATCH jobs; returns how many made progress."""
+        """Deal with up to BATCH jobs that wait for no training; returns how many made progress."""
         platform = self._platform
-        leased = platform.store.claim_deployable(platform.owner, limit=BATCH, lease_s=platform.settings.lease_s)
-        if not leased:
-            return 0
-        self._reached("claimed")
-        with ThreadPoolExecutor(max_workers=WORKERS, thread_name_prefix="deploy") as pool:
-            return sum(pool.map(self._one, leased))
+        self._waiting.wake()
+        while True:
+            leased = platform.store.claim_deployable(platform.owner, limit=BATCH, lease_s=platform.settings.lease_s)
+            if not leased:
+                return 0
+            self._reached("claimed")
+            ready, ended = self._waiting.sort_out(leased)
+            if ready:
+                return ended + self._deploy(ready)
+            if ended or len(leased) < BATCH:
+                return ended
+            # All of them wait: jobs behind them that need not must not stand in their queue.
 
-    def _one(self, leased: LeasedJob) -> bool:
-        """One job, one step. A failure that is not the job's puts it off; the lease ends either way."""
-        job, token = leased.job, leased.lease_token
-        retry_in: float | None = None
+    def _deploy(self, leased: Sequence[LeasedJob]) -> int:
+        """Take each of `leased` (of one claim) a step further: workers act, this thread writes what they decide."""
+        token = leased[0].lease_token
+        begins_at = self._platform.clock.monotonic()
         try:
-            if not self._platform.adapters.may_ask(job.backend) and job.wish is Wish.NONE:
-                retry_in = LOOK_AGAIN_S
+            begun, found = self._begin([one.job for one in leased], token)
+        except BaseException:
+            self._release([one.job for one in leased], token)
+            raise
+        results: Results = SimpleQueue()
+        with ThreadPoolExecutor(max_workers=WORKERS, thread_name_prefix="deploy") as pool:
+            for job in begun:
+                pool.submit(self._one, job, token, begins_at).add_done_callback(results.put)
+            for job in found:
+                pool.submit(self._one, job, token, None).add_done_callback(results.put)
+            return self._save(results, len(begun) + len(found), token)
+
+    def _begin(self, jobs: Sequence[Job], token: str) -> tuple[list[Job], list[Job]]:
+        """Begin the attempts that can begin, in one write; those jobs as they are now, and the jobs to be dealt with
+        as they were found. What somebody else changed meanwhile is neither."""
+        ready = [job for job in jobs if job.state is JobState.PENDING and job.wish is Wish.NONE and self._may_ask(job)]
+        store, clock = self._platform.store, self._platform.clock
+        begun = store.begin_attempts(ready, token, clock.now(), self._submit_lease_s)
+        self._release([job for job in ready if job.id not in begun], token, store.now())
+        beginning = {job.id for job in ready}
+        return list(begun.values()), [job for job in jobs if job.id not in beginning]
+
+    def _may_ask(self, job: Job) -> bool:
+        return self._platform.adapters.may_ask(job.backend)
+
+    def _save(self, results: Results, count: int, token: str) -> int:
+        """Write what the workers decided, as they go on; returns how many jobs left the deployment.
+
+        What fails for some jobs fails for them alone: the first failure is raised when all others are written.
+        """
+        saved = 0
+        failures: list[BaseException] = []
+        while count:
+            group = _gather(results, min(count, GROUP))
+            count -= len(group)
+            failures += [error for one in group if (error := one.exception()) is not None]
+            ended = [one.result() for one in group if one.exception() is None]
+            try:
+                saved += self._write([decided for decided in ended if decided is not None], token)
+            except StoreError as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
+        return saved
+
+    def _write(self, decided: Sequence[Decided], token: str) -> int:
+        store = self._platform.store
+        jobs = [job for job, _ in decided]
+        try:
+            written = {job.id for job in store.apply_many(decided, lease_token=token)}
+        except BaseException:
+            self._release(jobs, token)
+            raise
+        self._reached("queued")
+        self._release([job for job in jobs if job.id not in written], token, store.now())
+        return len(written)
+
+    def _release(self, jobs: Sequence[Job], token: str, next_try_at: float | None = None) -> None:
+        for job in jobs:
+            self._platform.store.release(job.id, token, next_try_at)
+
+    def _one(self, job: Job, token: str, begun_here_at: float | None) -> Decided | None:
+        """One job, one step; `begun_here_at`: when this step began its attempt (monotonic), None = it was found so.
+
+        None is returned of a job that is put off. A failure that is not the job's puts it off, too.
+        """
+        try:
+            if not self._may_ask(job) and job.wish is Wish.NONE:
+                outcome: Change | float = LOOK_AGAIN_S
             else:
-                retry_in = self._advance(job, token)
+                outcome = self._advance(job, token, begun_here_at)
         except SchedulerUnreachable as error:
             log.warning("job %s is put off: %s", job.id, error)
             self._platform.adapters.failed(job.backend, str(error))
             self._explain(job, token, f"the scheduler does not answer: {error}")
-            retry_in = _pause()
+            outcome = _pause()
         except OSError as error:
             log.error("job %s cannot be prepared: %s", job.id, error)
             self._explain(job, token, f"its directory cannot be prepared, and it is tried again: {error}")
-            retry_in = 4 * _pause()
+            outcome = 4 * _pause()
         except BaseException:
-            self._platform.store.release(job.id, token)
+            self._release([job], token)
             raise
-        if retry_in is None:
-            return True  # it left the deployment, and its lease ended with that
-        self._platform.store.release(job.id, token, self._platform.store.now() + retry_in)
-        return False
+        if isinstance(outcome, Change):
+            return job, outcome
+        self._release([job], token, self._platform.store.now() + outcome)
+        return None
 
     def _explain(self, job: Job, token: str, reason: str) -> None:
         """Say on the job why it waits. A courtesy: where the database has no room either, the log says it alone."""
@@ -107,24 +190,18 @@ class Deployer:
         except StoreUnavailable as error:
             log.warning("job %s: the reason for its waiting could not be written: %s", job.id, error)
 
-    def _advance(self, job: Job, token: str) -> float | None:
-        """None when the job went on, else the seconds after which to look again."""
+    def _advance(self, job: Job, token: str, begun_here_at: float | None) -> Change | float:
+        """What is to be written of the job when it went on, else the seconds after which to look again."""
         if job.state is JobState.PENDING:
-            if job.wish is not Wish.NONE:
-                return self._end_as_wished(job, token)
-            if job.attempt == 0 and waits_for_dependency(self._platform, job.spec, job.backend):
-                return LOOK_AGAIN_S
-            leased_at = self._platform.clock.monotonic()
-            begun = self._platform.store.begin_attempt(job, token, self._platform.clock.now(), self._submit_lease_s)
-            if begun is None:
-                return 0.0
-            self._reached("deploying")
-            if begun_at(self._platform.root.job(job.id).attempt(begun.attempt)) is not None:
-                return self._recover(begun, token)  # a head was slower than we were, and has begun it too
-            return self._submit(begun, token, leased_at)
-        return self._recover(job, token)
+            return self._end_as_wished(job)
+        if begun_here_at is None:
+            return self._recover(job, token)
+        self._reached("deploying")
+        if begun_at(self._platform.root.job(job.id).attempt(job.attempt)) is not None:
+            return self._recover(job, token)  # a head was slower than we were, and has begun it too
+        return self._submit(job, token, begun_here_at)
 
-    def _recover(self, job: Job, token: str) -> float | None:
+    def _recover(self, job: Job, token: str) -> Change | float:
         """A row found in DEPLOYING: somebody began this attempt and nobody knows how far it went."""
         adapter = self._platform.adapters.get(job.backend)
         attempt = self._platform.root.job(job.id).attempt(job.attempt)
@@ -140,7 +217,7 @@ class Deployer:
         if owner:
             found |= {NativeId.parse(owner)}  # it executes the attempt, whether or not it is remembered
         if found:
-            return self._adopt(job, token, adapter, found)
+            return self._adopt(job, adapter, found)
         life = adapter.credential_life_s if isinstance(adapter, CredentialLife) else 0.0
         life = max(life, HANDOVER_S if self._was_handed_over(job) else 0.0)
         left = max(asked_at, job.uncertain_since or 0.0) + life - self._platform.clock.now()
@@ -155,16 +232,16 @@ class Deployer:
         final = read_evidence(self._platform.root.job(job.id).attempt(job.attempt - 1)).final
         return final is not None and final.goes_on is GoesOn.SUCCESSOR
 
-    def _submit_or_end(self, job: Job, token: str) -> float | None:
-        return self._submit(job, token) if job.wish is Wish.NONE else self._end_as_wished(job, token)
+    def _submit_or_end(self, job: Job, token: str) -> Change | float:
+        return self._submit(job, token) if job.wish is Wish.NONE else self._end_as_wished(job)
 
-    def _end_as_wished(self, job: Job, token: str) -> float | None:
+    def _end_as_wished(self, job: Job) -> Change | float:
         """The scheduler never heard of the attempt, so nothing has to be asked for."""
         if job.wish is Wish.CANCEL:
-            return self._end(job, token, JobState.CANCELLED, "000", f"{CANCELLED_BY_OWNER} before it was deployed")
-        return self._end(job, token, JobState.HALTED, "000", HALTED_BEFORE)
+            return self._end(JobState.CANCELLED, "000", f"{CANCELLED_BY_OWNER} before it was deployed")
+        return self._end(JobState.HALTED, "000", HALTED_BEFORE)
 
-    def _adopt(self, job: Job, token: str, adapter: Scheduler, found: frozenset[NativeId]) -> float | None:
+    def _adopt(self, job: Job, adapter: Scheduler, found: frozenset[NativeId]) -> Change | float:
         """One of `found` is the attempt: the one that claimed it, else the oldest; the others are cancelled."""
         attempt = self._platform.root.job(job.id).attempt(job.attempt)
         owner = claim_owner(attempt)
@@ -175,15 +252,15 @@ class Deployer:
                 log.warning("job %s: cancelling the duplicate %s of %s", job.id, native, keep)
                 adapter.cancel(native)
         fence_earlier(self._platform.root, job)
-        return self._queued(job, token, keep, None)
+        return self._queued(job, keep, None)
 
-    def _submit(self, job: Job, token: str, leased_at: float | None = None) -> float | None:
+    def _submit(self, job: Job, token: str, begun_here_at: float | None = None) -> Change | float:
         try:
             plan = plan_attempt(self._platform, job)
         except InvalidRequest as error:
-            return self._end(job, token, JobState.FAILED, "S101", str(error))
+            return self._end(JobState.FAILED, "S101", str(error))
         except UnknownImage as error:
-            return self._end(job, token, JobState.FAILED, "S103", str(error))
+            return self._end(JobState.FAILED, "S103", str(error))
         materialize(self._platform.root, job, plan)
         self._reached("written")
         materialize_template(self._platform.root, job, plan_template(self._platform, job, plan))
@@ -191,7 +268,7 @@ class Deployer:
         if job.attempt > 1:
             self._retire_earlier(job)
             self._reached("fenced")
-        return self._send(job, token, plan, leased_at)
+        return self._send(job, token, plan, begun_here_at)
 
     def _retire_earlier(self, job: Job) -> None:
         """Nothing of an earlier attempt may go on beside this one: fence its controllers, and take away what the
@@ -218,7 +295,7 @@ class Deployer:
             return True  # at least SUBMIT_S are left, and a write saved
         return self._platform.store.renew(job.id, token, self._submit_lease_s)
 
-    def _send(self, job: Job, token: str, plan: LaunchPlan, leased_at: float | None) -> float | None:
+    def _send(self, job: Job, token: str, plan: LaunchPlan, leased_at: float | None) -> Change | float:
         adapter = self._platform.adapters.get(job.backend)
         if not self._still_leased(job, token, leased_at):
             return 0.0
@@ -238,19 +315,19 @@ class Deployer:
             return LOOK_AGAIN_S / 2
         self._reached("submitted")
         self._platform.adapters.answered(job.backend)
-        return self._queued(job, token, native, plan)
+        return self._queued(job, native, plan)
 
-    def _refused(self, job: Job, token: str, plan: LaunchPlan, error: InvalidRequest) -> float | None:
+    def _refused(self, job: Job, token: str, plan: LaunchPlan, error: InvalidRequest) -> Change | float:
         """The scheduler will not have it: the end, unless it may like it better with the nodes that failed this job."""
         if not job.overrides.exclude:
-            return self._end(job, token, JobState.FAILED, "S101", str(error))
+            return self._end(JobState.FAILED, "S101", str(error))
         log.warning("job %s was refused without %s: %s", job.id, ", ".join(job.overrides.exclude), error)
         unmark_begun(plan.attempt_dir)
         change = Change(columns={"overrides": replace(job.overrides, exclude=())})
         self._platform.store.apply(job, change, lease_token=token)
         return 0.0
 
-    def _queued(self, job: Job, token: str, native: NativeId, plan: LaunchPlan | None) -> float | None:
+    def _queued(self, job: Job, native: NativeId, plan: LaunchPlan | None) -> Change | float:
         """The scheduler has it. Without a plan the attempt's own files say what was sent."""
         attempt = self._platform.root.job(job.id).attempt(job.attempt)
         launch, network = (plan.launch, plan.network) if plan is not None else (read_launch(attempt), None)
@@ -264,16 +341,12 @@ class Deployer:
             "network": (network or launch.network).level,
             "results": launch.stores.results or attempt.results,
         }
-        change = Change(steps=((JobState.QUEUED, self._platform.clock.now()),), columns=columns)
-        updated = self._platform.store.apply(job, change, lease_token=token)
-        self._reached("queued")
-        return None if updated is not None else 0.0
+        return Change(steps=((JobState.QUEUED, self._platform.clock.now()),), columns=columns)
 
-    def _end(self, job: Job, token: str, state: JobState, code: str, message: str) -> float | None:
+    def _end(self, state: JobState, code: str, message: str) -> Change | float:
         end = AttemptEnd(Interruption.HALT.value if state is JobState.HALTED else "")
         steps = ((state, self._platform.clock.now()),)
-        change = Change(steps, message=message, error_code=code, attempt_end=end)
-        return None if self._platform.store.apply(job, change, lease_token=token) is not None else 0.0
+        return Change(steps, message=message, error_code=code, attempt_end=end)
 
 
 def _age(native: NativeId) -> tuple[int, str]:
@@ -282,3 +355,14 @@ def _age(native: NativeId) -> tuple[int, str]:
 
 def _pause() -> float:
     return LOOK_AGAIN_S * (0.75 + secrets.randbelow(501) / 1000)
+
+
+def _gather(results: Results, most: int) -> list[Future[Decided | None]]:
+    """The next result, and what follows it closely, up to `most`."""
+    group = [results.get()]
+    while len(group) < most:
+        try:
+            group.append(results.get(timeout=GATHER_S))
+        except Empty:
+            break
+    return group

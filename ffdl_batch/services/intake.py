@@ -22,7 +22,7 @@ from ffdl_batch.ports.scheduler import (
     LaunchRequest,
     SchedulerUnreachable,
 )
-from ffdl_batch.services.dependencies import expected_dependencies
+from ffdl_batch.services.dependencies import strip_dependency
 from ffdl_batch.services.lead import budget_of, lead_s
 from ffdl_batch.services.platform import Platform
 from ffdl_batch.services.problems import Refused, bad_input, bad_request, try_again, unavailable
@@ -107,7 +107,6 @@ def plan_or_refuse(
                 job_id,
                 attempt,
                 environ=environ,
-                native_dependencies=expected_dependencies(platform, candidate.spec, candidate.backend),
             )
             plan = platform.adapters.get(candidate.backend).plan(request)
             _check_data(candidate, plan)
@@ -160,12 +159,12 @@ def launch_request(  # noqa: PLR0913 - one value per column of the attempt
     attempt: int = 1,
     *,
     environ: Mapping[str, str],
-    native_dependencies: Mapping[str, str] | None = None,
     checkpoints: Iterable[Checkpoint] = (),
     spent: Spent | None = None,
     carry: str = "",
 ) -> LaunchRequest:
-    """Everything an adapter's `plan` may know; raises UnknownImage for an image that is not there.
+    """Everything an adapter's `plan` may know; raises UnknownImage for an image that is not there, and InvalidRequest
+    for a dependency that cannot be waited for.
 
     `checkpoints` are what earlier attempts did, `spent` is what the chain has used up, and `carry` the results
     directory of the attempt before: a first attempt has none of them.
@@ -176,14 +175,13 @@ def launch_request(  # noqa: PLR0913 - one value per column of the attempt
         job_id=job_id,
         attempt=attempt,
         token=attempt_token(job_id, attempt),
-        spec=spec,
+        spec=strip_dependency(platform, spec),
         job_dir=job_dir,
         attempt_dir=job_dir.attempt(attempt),
         doorbell=platform.root.doorbell,
         facts=facts,
         image=_image(platform, spec, facts),
         user_env={**environ, **spec.batch.env},
-        native_dependencies=native_dependencies or {},
         minimum_network=platform.settings.network_minimum,
         lead_s=lead_s(spec, checkpoints),
         budget=budget_of(spec.batch.retry),

@@ -10,7 +10,6 @@ from ffdl_batch.domain.job import Job, Token
 from ffdl_batch.domain.launch import TEMPLATE
 from ffdl_batch.domain.spec import JobSpec
 from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, LaunchRequest
-from ffdl_batch.services.dependencies import native_dependencies
 from ffdl_batch.services.intake import launch_request
 from ffdl_batch.services.materialize import exported_environment
 from ffdl_batch.services.platform import Platform
@@ -46,7 +45,6 @@ def plan_template(platform: Platform, job: Job, plan: LaunchPlan) -> LaunchPlan 
         attempt=job.attempt + 1,
         token=Token(f"{job.id}-{TEMPLATE}"),
         attempt_dir=platform.root.job(job.id).template,
-        native_dependencies={},
         carry="",
     )
     try:
@@ -72,7 +70,6 @@ def _request(platform: Platform, job: Job, spec: JobSpec) -> LaunchRequest:
         job.id,
         job.attempt,
         environ=exported_environment(platform.root.job(job.id)),
-        native_dependencies=native_dependencies(platform, spec, job.backend),
         checkpoints=[attempt.checkpoint for attempt in platform.store.attempts(job.id)] if job.attempt > 1 else (),
         spent=job.spent,
         carry=_carry(platform, job),

@@ -8,12 +8,14 @@ with different clocks agree. A holder whose time has run out but whom nobody rep
 from __future__ import annotations
 
 import secrets
+from collections.abc import Collection
 
 from sqlalchemy import Double, delete, insert, literal, select, update
 
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.store.database import Database
 from ffdl_batch.store.errors import Conflict
+from ffdl_batch.store.queries import chunks
 from ffdl_batch.store.records import JOB_COLUMNS, JobReader, LeasedJob
 from ffdl_batch.store.schema import JOBS, LEASES
 
@@ -21,7 +23,8 @@ _DEPLOYABLE = (JobState.PENDING.value, JobState.DEPLOYING.value)
 
 
 def claim_deployable(database: Database, reader: JobReader, owner: str, limit: int, lease_s: float) -> list[LeasedJob]:
-    """Up to `limit` jobs whose deployment is due and nobody's, oldest first, leased to `owner`."""
+    """Up to `limit` jobs whose deployment is due and nobody's, oldest first, leased to `owner`
+    under one token."""
     token = secrets.token_hex(16)
     now = database.now_expression()
     with database.writing() as connection:
@@ -56,6 +59,23 @@ def release(database: Database, job_id: str, lease_token: str, next_try_at: floa
     with database.writing() as connection:
         query = update(JOBS).where(JOBS.c.id == job_id, JOBS.c.lease_token == lease_token, JOBS.c.lease_token != "")
         connection.execute(query.values(values))
+
+
+def put_off(database: Database, ids: Collection[str], lease_token: str, next_try_at: float) -> None:
+    """As :func:`release` for those of `ids` that the lease is held of: one durable write for all of them."""
+    values = {"lease_owner": "", "lease_token": "", "lease_until": 0.0, "next_try_at": next_try_at}
+    with database.writing() as connection:
+        for chunk in chunks(ids):
+            held = update(JOBS).where(JOBS.c.id.in_(chunk), JOBS.c.lease_token == lease_token, JOBS.c.lease_token != "")
+            connection.execute(held.values(values | {"deploy_tries": JOBS.c.deploy_tries + 1}))
+
+
+def make_due(database: Database, ids: Collection[str]) -> None:
+    """End the pause of those of `ids` that are PENDING."""
+    with database.writing() as connection:
+        for chunk in chunks(ids):
+            waiting = update(JOBS).where(JOBS.c.id.in_(chunk), JOBS.c.state == JobState.PENDING.value)
+            connection.execute(waiting.values(next_try_at=0.0))
 
 
 def acquire_lease(database: Database, name: str, owner: str, lease_s: float) -> str | None:

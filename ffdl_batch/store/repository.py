@@ -143,7 +143,10 @@ class Store:
         return transitions.note_paid(self._database, job_id, number)
 
     def claim_deployable(self, owner: str, *, limit: int, lease_s: float) -> list[LeasedJob]:
-        """Lease up to `limit` jobs, oldest first: PENDING or DEPLOYING, due, and nobody's. Any wish."""
+        """Lease up to `limit` jobs, oldest first: PENDING or DEPLOYING, due, and nobody's. Any wish.
+
+        One claim has one token.
+        """
         return leases.claim_deployable(self._database, self._reader, owner, limit, lease_s)
 
     def renew(self, job_id: str, lease_token: str, lease_s: float) -> bool:
@@ -154,13 +157,30 @@ class Store:
         """Give the lease back; with `next_try_at` (by :meth:`now`) the try is counted and the next one put off."""
         leases.release(self._database, job_id, lease_token, next_try_at)
 
-    def begin_attempt(self, job: Job, lease_token: str, at: float, lease_s: float | None = None) -> Job | None:
-        """PENDING → DEPLOYING, the next attempt with its token; None = job or lease is another's by now.
+    def put_off(self, ids: Collection[str], lease_token: str, next_try_at: float) -> None:
+        """As :meth:`release` with `next_try_at`, for many jobs of one lease in one transaction."""
+        leases.put_off(self._database, ids, lease_token, next_try_at)
 
-        With `lease_s` the lease lasts so long from now, in the same write.
-        Raises IllegalTransition where the job is not PENDING.
+    def make_due(self, ids: Collection[str]) -> None:
+        """End the pause before the next try of those of `ids` that are PENDING."""
+        leases.make_due(self._database, ids)
+
+    def begin_attempt(self, job: Job, lease_token: str, at: float, lease_s: float | None = None) -> Job | None:
+        """As :meth:`begin_attempts` for one; None = job or lease is another's by now."""
+        return self.begin_attempts([job], lease_token, at, lease_s).get(job.id)
+
+    def begin_attempts(
+        self, jobs: Sequence[Job], lease_token: str, at: float, lease_s: float | None = None
+    ) -> dict[JobId, Job]:
+        """PENDING → DEPLOYING, the next attempt of each with its token, in one transaction; without those that are,
+        or whose lease is, another's by now. All of `jobs` were claimed at once, so they have one lease token.
+
+        With `lease_s` the leases last so long from now, in the same write.
+        Raises IllegalTransition where a job is not PENDING, and begins none then.
         """
-        return transitions.begin_attempt(self._database, self._reader, job, lease_token, at, lease_s)
+        if not jobs:
+            return {}
+        return transitions.begin_attempts(self._database, self._reader, jobs, lease_token, at, lease_s)
 
     def apply(self, job: Job, change: Change, *, lease_token: str | None = None) -> Job | None:
         """The job after `change`, or None: somebody else changed the row (or has the lease), drop the result.
@@ -171,12 +191,13 @@ class Store:
         """
         return next(iter(transitions.apply_many(self._database, self._reader, [(job, change)], lease_token)), None)
 
-    def apply_many(self, pairs: Sequence[tuple[Job, Change]]) -> list[Job]:
-        """As :meth:`apply` for many in one transaction: the updated jobs, without those that others changed.
+    def apply_many(self, pairs: Sequence[tuple[Job, Change]], *, lease_token: str | None = None) -> list[Job]:
+        """As :meth:`apply` for many in one transaction: the updated jobs, without those that others changed (or have
+        the lease of).
 
         One illegal change raises and undoes all.
         """
-        return transitions.apply_many(self._database, self._reader, pairs) if pairs else []
+        return transitions.apply_many(self._database, self._reader, pairs, lease_token) if pairs else []
 
     def set_wish(self, job_id: str, wish: Wish) -> Job | None:
         """Note what the owner wishes; the job as it is then, None if there is none.

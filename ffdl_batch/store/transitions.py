@@ -6,22 +6,21 @@ somebody else came first. Locked in the order of ids, so that two transactions n
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import func, insert, select, update
+from sqlalchemy import func, select, update
 from sqlalchemy.engine import Connection
 
 from ffdl_batch.domain.continuation import Spent
 from ffdl_batch.domain.job import Change, HistoryEntry, Job, JobId, attempt_token
 from ffdl_batch.domain.job_state import DEPLOYED, Cause, JobState, Wish, advance, is_legal
 from ffdl_batch.store.database import Database
-from ffdl_batch.store.errors import StoreError
 from ffdl_batch.store.queries import chunks
-from ffdl_batch.store.records import JOB_COLUMNS, JOB_FIELDS, JobReader, attempt_end_columns, encode_columns
+from ffdl_batch.store.records import JOB_COLUMNS, JOB_FIELDS, JobReader, attempt_end_columns
 from ffdl_batch.store.schema import ATTEMPTS, HISTORY, JOBS
+from ffdl_batch.store.writes import Step, Writes
 
 CHANGEABLE = frozenset(JOB_FIELDS) - {
     "id", "uid", "user", "spec", "state", "backend", "attempt", "revision", "submitted_at", "updated_at",
@@ -49,18 +48,6 @@ class LockedJob:
     last_at: float
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What is to be written for one job: the job as it will be, its new history, columns beside, what changes in the
-    row of the attempt that it had, and the row of an attempt that begins (none = no attempt begins)."""
-
-    job: Job
-    entries: tuple[HistoryEntry, ...] = ()
-    beside: dict[str, Any] = dataclasses.field(default_factory=dict)
-    attempt_columns: dict[str, Any] = dataclasses.field(default_factory=dict)
-    next_attempt: dict[str, Any] = dataclasses.field(default_factory=dict)
-
-
 def apply_many(
     database: Database, reader: JobReader, pairs: Sequence[tuple[Job, Change]], lease_token: str | None = None
 ) -> list[Job]:
@@ -71,34 +58,46 @@ def apply_many(
     updated: list[Job] = []
     with database.writing() as connection:
         locked = _lock(connection, reader, [job.id for job, _ in pairs])
-        now = database.now(connection)
+        now, writes = database.now(connection), Writes(connection)
         for job, change in pairs:
             current = locked.get(job.id)
             if current is None or not _is_guarded(current, job, lease_token):
                 continue
             step = decide(current, change, now)
-            after = _write(connection, current.job, step)
+            after = writes.add(current.job, step)
             locked[job.id] = _moved(current, after, step)
             updated.append(after)
+        writes.flush()
     return updated
 
 
-def begin_attempt(
-    database: Database, reader: JobReader, job: Job, lease_token: str, at: float, lease_s: float | None = None
-) -> Job | None:
-    """PENDING → DEPLOYING with a new attempt and its token; None where the job or the lease is another's by now.
+def begin_attempts(
+    database: Database,
+    reader: JobReader,
+    jobs: Sequence[Job],
+    lease_token: str,
+    at: float,
+    lease_s: float | None = None,
+) -> dict[JobId, Job]:
+    """PENDING → DEPLOYING with a new attempt and its token, all in one transaction; the jobs as they are then, without
+    those that are, or whose lease is, another's by now.
 
-    With `lease_s` the lease lasts so long from now, in the same write.
+    With `lease_s` the leases last so long from now, in the same write.
     """
+    begun: dict[JobId, Job] = {}
     with database.writing() as connection:
-        current = _lock(connection, reader, [job.id]).get(job.id)
-        if current is None or not _is_guarded(current, job, lease_token):
-            return None
-        now = database.now(connection)
-        step = _begin(current, at, now)
-        if lease_s is not None:
-            step = replace(step, beside={"lease_until": now + lease_s})
-        return _write(connection, current.job, step)
+        locked = _lock(connection, reader, [job.id for job in jobs])
+        now, writes = database.now(connection), Writes(connection)
+        for job in jobs:
+            current = locked.get(job.id)
+            if current is None or not _is_guarded(current, job, lease_token):
+                continue
+            step = _begin(current, at, now)
+            if lease_s is not None:
+                step = replace(step, beside={"lease_until": now + lease_s})
+            begun[job.id] = writes.add(current.job, step)
+        writes.flush()
+    return begun
 
 
 def set_wish(database: Database, reader: JobReader, job_id: str, wish: Wish) -> Job | None:
@@ -114,7 +113,10 @@ def set_wish(database: Database, reader: JobReader, job_id: str, wish: Wish) -> 
         if job.state.is_terminal or (job.wish is Wish.CANCEL and wish is Wish.HALT):
             return job
         step = Step(replace(job, wish=wish, updated_at=max(job.updated_at, database.now(connection))))
-        return _write(connection, job, step)
+        writes = Writes(connection)
+        after = writes.add(job, step)
+        writes.flush()
+        return after
 
 
 def note_paid(database: Database, job_id: str, number: int) -> bool:
@@ -266,40 +268,7 @@ def _lock(connection: Connection, reader: JobReader, ids: Collection[str]) -> di
     return locked
 
 
-def _write(connection: Connection, before: Job, step: Step) -> Job:
-    """Write the step; a job that it does not change is left alone, so that its revision stays."""
-    changed = {name: getattr(step.job, name) for name in JOB_FIELDS if getattr(step.job, name) != getattr(before, name)}
-    if not step.entries and not step.attempt_columns and changed.keys() <= {"updated_at"}:
-        return before
-    after = replace(step.job, revision=before.revision + 1)
-    values = encode_columns(changed) | step.beside | {"revision": after.revision}
-    guard = (JOBS.c.id == before.id, JOBS.c.revision == before.revision)
-    if connection.execute(update(JOBS).where(*guard).values(values)).rowcount != 1:
-        raise StoreError(f"the row of {before.id} changed under its lock; this is an error in the program")
-    if step.entries:
-        connection.execute(insert(HISTORY), [_history_row(entry) for entry in step.entries])
-    if step.attempt_columns:
-        row = (ATTEMPTS.c.job_id == before.id, ATTEMPTS.c.number == before.attempt)
-        connection.execute(update(ATTEMPTS).where(*row).values(step.attempt_columns))
-    if step.next_attempt:
-        connection.execute(insert(ATTEMPTS), [step.next_attempt])
-    return after
-
-
 def _moved(current: LockedJob, after: Job, step: Step) -> LockedJob:
     if not step.entries:
         return replace(current, job=after)
     return replace(current, job=after, seq=step.entries[-1].seq, last_at=step.entries[-1].at)
-
-
-def _history_row(entry: HistoryEntry) -> dict[str, Any]:
-    return {
-        "job_id": entry.job_id,
-        "seq": entry.seq,
-        "at": entry.at,
-        "state": entry.state.value,
-        "attempt": entry.attempt,
-        "cause": entry.cause,
-        "message": entry.message,
-        "error_code": entry.error_code,
-    }

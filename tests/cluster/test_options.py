@@ -12,6 +12,7 @@ import pytest
 from ffdl_batch.domain.launch import fill
 from tests.cluster.people import Person
 from tests.cluster.rig import Cluster
+from tests.cluster.trainings import saver_model, training, until_logged
 
 RESERVATION = "rigtomorrow"
 FEATURE = "rigfast"
@@ -85,11 +86,10 @@ def exported(alice: Person, site: None, slow_jobs: object) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def parent(alice: Person, exported: dict[str, str]) -> tuple[str, str]:
-    """A held job of ours and a held job of sbatch's, to depend on: a training id, and both native ids."""
-    ours = alice.start("parent", "true", "--hold")
+    """What to depend on: a training that has completed, and a held job of sbatch's."""
     native = alice.run("sbatch", "--parsable", "--hold", "--wrap=true").stdout.strip()
-    assert alice.until(ours, {"QUEUED"})["native_id"]
-    return ours, native
+    assert alice.finish(exported[""])["state"] == "COMPLETED"
+    return exported[""], native
 
 
 def compare(alice: Person, ours: tuple[str, ...], theirs: tuple[str, ...]) -> dict[str, str]:
@@ -106,10 +106,9 @@ def compare(alice: Person, ours: tuple[str, ...], theirs: tuple[str, ...]) -> di
 
 def test_long_options(alice: Person, parent: tuple[str, str]) -> None:
     ours, native = parent
-    base = alice.show(ours)["native_id"]
     given = (*LONG, f"--dependency=afterany:{ours},afterok:{native}")
-    fields = compare(alice, given, (*LONG, f"--dependency=afterany:{base},afterok:{native}"))
-    assert fields["Dependency"] == f"afterany:{base}(unfulfilled),afterok:{native}(unfulfilled)"
+    fields = compare(alice, given, (*LONG, f"--dependency=afterok:{native}"))
+    assert fields["Dependency"] == f"afterok:{native}(unfulfilled)"
     assert (fields["JobState"], fields["Priority"], fields["Requeue"]) == ("PENDING", "0", "1")
     assert (fields["Partition"], fields["Account"], fields["QOS"]) == ("main,short", "ffdl", "high")
     assert (fields["ReqNodeList"], fields["ExcNodeList"], fields["Features"]) == ("n1", "n2", FEATURE)
@@ -121,13 +120,39 @@ def test_long_options(alice: Person, parent: tuple[str, str]) -> None:
 
 
 def test_short_options(alice: Person, parent: tuple[str, str]) -> None:
-    ours, _ = parent
-    base = alice.show(ours)["native_id"]
+    _, native = parent
     # What the manifest asks for besides (256 MiB, one GPU) is said to sbatch too; -G counts per learner here.
-    theirs = (*SHORT, "--mem=256M", "--gres=gpu:v100:2", "-d", f"after:{base}")
-    fields = compare(alice, (*SHORT, "-G", "v100:2", "-d", f"after:{ours}", "-J", "my name"), theirs)
+    theirs = (*SHORT, "--mem=256M", "--gres=gpu:v100:2", "-d", f"after:{native}")
+    fields = compare(alice, (*SHORT, "-G", "v100:2", "-d", f"after:{native}", "-J", "my name"), theirs)
     assert (fields["TimeLimit"], fields["Requeue"], fields["QOS"]) == ("01:30:00", "0", "normal")
-    assert fields["Dependency"] == f"after:{base}(unfulfilled)"
+    assert fields["Dependency"] == f"after:{native}(unfulfilled)"
+
+
+def test_a_dependency_is_on_the_training_and_not_on_its_first_allocation(alice: Person) -> None:
+    slow = "batch: {checkpoint: {grace_s: 4}, env: {PACE: '0.2'}}"
+    first = alice.submit(training(alice, "goes-on", extra=slow), saver_model(alice), "--time=10")
+    second = alice.start("after-it", "echo began", f"--dependency=afterok:{first}")
+    until_logged(alice, first, "step 5")
+    alice.run("scancel", "--signal=URG", alice.show(first)["native_id"])
+    until_logged(alice, first, "step", attempt=2)
+    waiting = alice.show(second)
+    assert (waiting["state"], waiting["native_id"]) == ("PENDING", ""), waiting
+    assert waiting["pending_reason"].startswith(f"Dependency: {first} is ")
+    one, two = alice.finish_all([first, second])
+    assert (one["state"], two["state"]) == ("COMPLETED", "COMPLETED"), (one, two)
+    assert [attempt["number"] for attempt in one["attempts"]] == [1, 2]
+    assert two["timestamps"]["DEPLOYING"] >= one["timestamps"]["COMPLETED"]
+
+
+def test_a_dependency_on_a_training_that_fails(alice: Person) -> None:
+    first = alice.start("fails", "sleep 2; exit 3")
+    never, instead = (
+        alice.start(kind, "echo began", f"--dependency={kind}:{first}") for kind in ("afterok", "afternotok")
+    )
+    failed, refused, done = alice.finish_all([first, never, instead])
+    assert (failed["state"], done["state"]) == ("FAILED", "COMPLETED"), (failed, done)
+    assert (refused["state"], refused["error_code"], refused["attempts"]) == ("FAILED", "S101", []), refused
+    assert f"afterok:{first} cannot come true, {first} is FAILED (C201)" in refused["message"]
 
 
 def test_the_name_of_the_job_is_the_users(alice: Person) -> None:

@@ -36,6 +36,8 @@ SETTINGS = "fence_s = 10\nkill_wait_s = 5\n"
 """As the test cluster needs it: fence_s below its SlurmdTimeout, kill_wait_s as its KillWait."""
 STARTS_S, ENDS_S = 120.0, 300.0
 """How long the next session, and the end, are waited for; never how long they take."""
+RECORDED_S = 60.0
+"""How long a living daemon may take to note what happened without a word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,13 +202,21 @@ def run(cluster: Cluster, script: Script) -> Remains:
 
 
 def _strike(stage: Stage, blow: Blow) -> None:
-    """One interruption, until the next session has begun."""
+    """One interruption, until the next session has begun; what came without a word is in the history by then."""
     try:
         blow.strike(stage)
         stage.chain.await_session(stage.number + 1, 1, blow.limit_s)
+        cut_at = stage.chain.cut_at.get(stage.number)
+        if cut_at is not None:
+            until(lambda: _went_back(stage.chain, cut_at), f"{blow.kind} in the history", RECORDED_S, every_s=1.0)
     finally:
         if blow.undo is not None:
             blow.undo(stage)
+
+
+def _went_back(chain: Chain, since: float) -> bool:
+    """Whether the history says that the job went back to an earlier state after that time."""
+    return any(e["cause"] == "requeued" and e["at"] >= since for e in _history(chain.desk, chain.job_id))
 
 
 def _furnish(desk: Desk) -> None:

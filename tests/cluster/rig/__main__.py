@@ -15,7 +15,6 @@ from .python_layers import SOURCE
 from .rootfs import USERS
 from .topology import NODES
 
-
 _WAY_IN = f"""\
 get in:     sudo {sys.executable} -m tests.cluster.rig shell ctl --user alice    (users: {", ".join(USERS)}, root)
 run one:    sudo {sys.executable} -m tests.cluster.rig run ctl --user alice -- ffdl list

@@ -299,7 +299,8 @@ def test_a_failed_wait_says_where_to_look(daemon: FakeDaemon, manifest: Path, mo
         [
             f"ffdl-submit: {failed.id}: FAILED: C201 it broke",
             f"ffdl-submit: {failed.id}: its last line: ValueError: boom \N{REPLACEMENT CHARACTER}[2J",
-            f"ffdl-submit: {failed.id}: the whole output: ffdl logs {failed.id}; everything else: ffdl show {failed.id}",
+            f"ffdl-submit: {failed.id}: the whole output: ffdl logs {failed.id}; "
+            f"everything else: ffdl show {failed.id}",
         ],
     )
 

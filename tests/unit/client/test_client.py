@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,9 @@ from ffdl_batch.client import (
 )
 from ffdl_batch.client.api import JobFilter, job_exit_code
 from ffdl_batch.client.manifest import MAX_BYTES
-from ffdl_batch.domain.views import EventView, JobView, LogLine, Problem
+from ffdl_batch.client.start import Dialling
+from ffdl_batch.domain.findings import Finding, Severity
+from ffdl_batch.domain.views import EventView, JobView, LogLine, Problem, SubmissionResult
 from tests.unit.client.fake_daemon import FakeDaemon, make_job
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from ffdl_batch.config import ConfigError, Settings, load_settings
+from ffdl_batch.config.fingerprint import find_differences, take_fingerprints
 from ffdl_batch.config.images import UnknownImage, known_frameworks, resolve_image
 from ffdl_batch.domain.spec import Framework, ImageLocation, NetworkLevel
 
@@ -136,3 +138,36 @@ def test_an_image_location_says_which_image_it_is(tmp_path: Path) -> None:
 def test_unknown_images_say_what_is_known(tmp_path: Path, name: str, version: str, message: str) -> None:
     with pytest.raises(UnknownImage, match=message):
         resolve_image(load(tmp_path), framework(name, version))
+
+
+def test_the_backend_of_nobodys_choice_is_the_paths(tmp_path: Path) -> None:
+    (tmp_path / "sbatch").write_text("#!/bin/sh\n")
+    settings = load(tmp_path)
+    assert settings.effective_backend({"PATH": str(tmp_path)})[0] == "local"  # it cannot be run
+    (tmp_path / "sbatch").chmod(0o755)
+    assert settings.effective_backend({"PATH": f":/nonexistent:{tmp_path}"}) == ("slurm", "sbatch is on the PATH")
+    assert settings.effective_backend({"PATH": "/nonexistent"}) == ("local", "no sbatch on the PATH")
+    assert load(tmp_path, 'backend = "x"').effective_backend({"PATH": str(tmp_path)}) == ("x", "")
+
+
+def test_fingerprints_name_what_differs_and_hold_no_value(tmp_path: Path) -> None:
+    environ = {"PATH": "/nonexistent"}
+    taken = take_fingerprints(load(tmp_path), environ)
+    assert set(taken) == {field.name for field in fields(Settings)} - {"origins"}
+    assert "sqlite" not in str(taken)
+    changed = load(
+        tmp_path,
+        'images_dirs = ["/i"]\n[frameworks.custom]\ntemplate = "t"\n[backend.slurm]\nsince = 2027-01-20\n',
+        FFDL_DATABASE_URL="postgresql://me:secret@db/x",
+    )
+    file = tmp_path / "ffdl.toml"
+    assert find_differences(changed, environ, taken) == (
+        f"backends ({file})",
+        "database_url (environment FFDL_DATABASE_URL)",
+        f"frameworks ({file})",
+        f"images_dirs ({file})",
+    )
+    assert find_differences(load(tmp_path), environ, taken | {"newer": "x"}) == ()
+    assert find_differences(load(tmp_path), environ, {}) == ()
+    (tmp_path / "sbatch").touch(0o755)
+    assert find_differences(load(tmp_path), {"PATH": str(tmp_path)}, taken) == ("backend (sbatch is on the PATH)",)

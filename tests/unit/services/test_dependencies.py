@@ -1,57 +1,381 @@
-"""Jobs that wait for other jobs of ours."""
+"""Jobs that wait for trainings."""
 
 from __future__ import annotations
 
-from ffdl_batch.domain.job import JobId
-from ffdl_batch.services.deploy import Deployer
+from collections.abc import Callable
+
+import pytest
+
+from ffdl_batch.domain.job import Change, Job
+from ffdl_batch.domain.job_state import Cause, JobState
+from ffdl_batch.domain.views import Resume
+from ffdl_batch.ports.scheduler import InvalidRequest
+from ffdl_batch.services.cancel import cancel_job
+from ffdl_batch.services.dependencies import read_dependency
+from ffdl_batch.services.deploy import BATCH, Deployer
 from ffdl_batch.services.planning import plan_submission
+from ffdl_batch.services.resume import resume_job
 from ffdl_batch.services.submit import submit
+from ffdl_batch.services.waiting import LONGEST_PAUSE_S
+from ffdl_batch.store import Store
 from tests.unit.services.conftest import Site
 
+A, B = "training-00000000a", "training-00000000b"
 
-def after(site: Site, key: str, *others: str) -> str:
+
+def after(site: Site, key: str, text: str, backend: str = "fake") -> str:
     """Submit a job that depends on others; its id, or the refusal."""
-    option = ",".join(f"afterok:{other}" for other in others)
-    (result,) = submit(site.platform, site.caller, [site.submission(key, options={"dependency": option})])
+    submission = site.submission(key, options={"dependency": text}, backend=backend)
+    (result,) = submit(site.platform, site.caller, [submission])
     return result.id or str(result.problem)
 
 
-def test_a_job_may_depend_on_one_that_the_scheduler_has(site: Site) -> None:
-    first = site.deployed("first")
-    second = after(site, "second", first.id)
-    assert site.scheduler.planned[-1].native_dependencies == {first.id: first.native_id}
-    assert site.job(second).state == "PENDING"
+def move(site: Site, job_id: str, *states: JobState, code: str = "000") -> None:
+    """What the watcher would write."""
+    steps = tuple((state, site.clock.now()) for state in states)
+    assert site.platform.store.apply(site.job(job_id), Change(steps, error_code=code)) is not None
 
 
-def test_a_job_may_depend_on_one_that_the_scheduler_will_have(site: Site) -> None:
-    """Two commands in a row, as people type them: the first job has no scheduler's id yet."""
+def goes_on(site: Site, job_id: str) -> None:
+    """Its attempt ended, and the daemon is to make the next one."""
+    change = Change(((JobState.PENDING, site.clock.now()),), cause=Cause.REQUEUED.value)
+    assert site.platform.store.apply(site.job(job_id), change) is not None
+
+
+def sent(site: Site, job_id: str) -> str | None:
+    """The dependency that the scheduler got with the job's first attempt; None = it got no job."""
+    if not any(token == f"{job_id}-1" for _, token in site.scheduler.submitted):
+        return None
+    return [one for one in site.scheduler.planned if one.token == f"{job_id}-1"][-1].spec.batch.dependency
+
+
+def noted(method: Callable[..., object], calls: list[str]) -> Callable[..., object]:
+    """`method`, which also notes its name when it is called."""
+
+    def call(*args: object, **options: object) -> object:
+        calls.append(method.__name__)
+        return method(*args, **options)
+
+    return call
+
+
+def waits(job: Job) -> str:
+    """Why a job waits."""
+    assert job.state is JobState.PENDING, job
+    return job.pending_reason
+
+
+# ---------------------------------------------------------------------------------------------- reading the text
+
+
+def test_trainings_are_taken_out_and_the_schedulers_ids_stay() -> None:
+    read = read_dependency(f"afterok:12:{A}:13,after:{B}+5,afterany:{B},singleton,afterany:7+3", {A, B})
+    assert [str(one) for one in read.conditions] == [f"afterok:{A}", f"after:{B}+5", f"afterany:{B}"]
+    assert read.rest == "afterok:12:13,singleton,afterany:7+3"
+    assert not read.any_of
+
+
+def test_what_is_no_training_of_ours_stays() -> None:
+    read = read_dependency(f"afterok:{A},afterok:{B}", {A})
+    assert read.rest == f"afterok:{B}"
+    assert read_dependency("afterok:1?afterany:2", {A}).rest == "afterok:1?afterany:2"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (f"afterok:{A}?afterok:{B},afterok:{B}", "has both ',' (all of them) and '?' (one is enough)"),
+        (f"afterok:{A}?afterok:4711", "afterok:4711 is no training of yours, and other alternatives are"),
+        (f"expand:{A}", f"expand cannot be said of {A}"),
+        (f"afterok:{A}+5", f"afterok:{A}+5: minutes can be counted from a begin only"),
+    ],
+)
+def test_what_cannot_be_waited_for_is_refused(text: str, said: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        read_dependency(text, {A, B})
+    assert said in str(refused.value)
+    assert [finding.path for finding in refused.value.findings] == ["batch.dependency"]
+
+
+def test_a_refusal_reaches_whoever_submits(site: Site) -> None:
     first = site.accept("first")
-    second = after(site, "second", first.id)
-    assert site.job(second).state == "PENDING"
+    assert "one is enough" in after(site, "second", f"afterok:{first.id}?afterok:{first.id},afterany:{first.id}")
+    assert [job.id for job in site.platform.store.list_jobs(uid=None)] == [first.id]
+
+
+# ------------------------------------------------------------------------------------------------------- waiting
+
+
+def test_a_job_waits_for_the_end_of_the_training_and_not_of_its_first_attempt(site: Site) -> None:
+    deployer = Deployer(site.platform)
+    first = site.accept("first")
+    second = after(site, "second", f"afterok:{first.id}")
+    deployer.step()
+    for states in [(JobState.PROCESSING,), (JobState.STORING,)]:
+        move(site, first.id, *states)
+        deployer.step()
+        assert waits(site.job(second)) == f"Dependency: {first.id} is {states[-1]}"
+    goes_on(site, first.id)
+    deployer.step()
+    assert (site.job(first.id).state, site.job(first.id).attempt) == (JobState.QUEUED, 2)
+    deployer.step()
+    assert waits(site.job(second)) == f"Dependency: {first.id} is QUEUED"
+    move(site, first.id, JobState.PROCESSING, JobState.COMPLETED)
+    deployer.step()
+    job = site.job(second)
+    assert (job.state, job.pending_reason, sent(site, second)) == (JobState.QUEUED, "", "")
+
+
+@pytest.mark.parametrize(
+    ("kind", "end", "goes"),
+    [
+        ("afterok", JobState.COMPLETED, True),
+        ("afterok", JobState.FAILED, False),
+        ("afterok", JobState.CANCELLED, False),
+        ("aftercorr", JobState.COMPLETED, True),
+        ("aftercorr", JobState.FAILED, False),
+        ("afternotok", JobState.COMPLETED, False),
+        ("afternotok", JobState.FAILED, True),
+        ("afternotok", JobState.CANCELLED, True),
+        ("afterany", JobState.COMPLETED, True),
+        ("afterany", JobState.FAILED, True),
+        ("afterany", JobState.CANCELLED, True),
+        ("after", JobState.CANCELLED, True),
+    ],
+)
+def test_each_kind_by_each_end(site: Site, kind: str, end: JobState, goes: bool) -> None:
+    deployer = Deployer(site.platform)
+    first = site.accept("first")
+    second = after(site, "second", f"{kind}:{first.id}")
+    deployer.step()
+    move(site, first.id, end, code="C201" if end is JobState.FAILED else "000")
+    while deployer.step():
+        pass
+    job = site.job(second)
+    if goes:
+        assert (job.state, sent(site, second)) == (JobState.QUEUED, "")
+        return
+    shown = f"{first.id} is {end}" + (" (C201)" if end is JobState.FAILED else "")
+    expected = f"its dependency can never be satisfied: {kind}:{first.id} cannot come true, {shown}"
+    assert (job.state, job.error_code, job.message) == (JobState.FAILED, "S101", expected)
+    assert sent(site, second) is None
+
+
+def test_a_training_that_had_ended_before(site: Site) -> None:
+    first = site.deployed("first")
+    move(site, first.id, JobState.COMPLETED)
+    second = after(site, "second", f"afterok:{first.id}")
+    third = after(site, "third", f"afternotok:{first.id}")
+    assert Deployer(site.platform).step() == 2
+    assert (site.job(second).state, site.job(third).state) == (JobState.QUEUED, JobState.FAILED)
+
+
+def test_a_halted_training_may_be_resumed(site: Site) -> None:
+    deployer = Deployer(site.platform)
+    first = site.accept("first")
+    second = after(site, "second", f"afterok:{first.id}")
+    deployer.step()
+    move(site, first.id, JobState.HALTED)
+    deployer.step()
+    assert waits(site.job(second)) == f"Dependency: {first.id} is HALTED and may be resumed"
+    resume_job(site.platform, site.caller, first.id, Resume())
+    deployer.step()
+    move(site, first.id, JobState.COMPLETED)
+    deployer.step()
+    assert site.job(second).state is JobState.QUEUED
+
+
+def test_a_job_whose_dependency_failed_waits_anew_when_both_are_resumed(site: Site) -> None:
+    deployer = Deployer(site.platform)
+    first = site.accept("first")
+    second = after(site, "second", f"afterok:{first.id}")
+    deployer.step()
+    move(site, first.id, JobState.FAILED, code="C201")
+    deployer.step()
+    assert site.job(second).state is JobState.FAILED
+    resume_job(site.platform, site.caller, first.id, Resume())
+    resume_job(site.platform, site.caller, second, Resume())
+    deployer.step()
+    assert "is QUEUED" in waits(site.job(second)) or "is PENDING" in waits(site.job(second))
+    move(site, first.id, JobState.COMPLETED)
+    deployer.step()
+    assert sent(site, second) == ""
+
+
+def test_all_of_several_and_what_is_left_for_the_scheduler(site: Site) -> None:
+    deployer = Deployer(site.platform)
+    first, other = site.accept("first"), site.accept("other")
+    second = after(site, "second", f"afterok:{first.id}:4711:{other.id},afterany:4712")
+    deployer.step()
+    move(site, first.id, JobState.COMPLETED)
+    deployer.step()
+    assert waits(site.job(second)) == f"Dependency: {other.id} is QUEUED"
+    move(site, other.id, JobState.COMPLETED)
+    deployer.step()
+    assert sent(site, second) == "afterok:4711,afterany:4712"
+
+
+def test_one_of_several_is_enough(site: Site) -> None:
+    deployer = Deployer(site.platform)
+    first, other = site.accept("first"), site.accept("other")
+    second = after(site, "second", f"afterok:{first.id}?afterok:{other.id}")
+    deployer.step()
+    move(site, first.id, JobState.FAILED, code="C202")
+    deployer.step()
+    assert waits(site.job(second)) == f"Dependency: {other.id} is QUEUED"
+    move(site, other.id, JobState.COMPLETED)
+    deployer.step()
+    assert sent(site, second) == ""
+
+
+def test_none_of_several_is_the_end(site: Site) -> None:
+    deployer = Deployer(site.platform)
+    first, other = site.accept("first"), site.accept("other")
+    second = after(site, "second", f"afterok:{first.id}?afternotok:{other.id}")
+    deployer.step()
+    move(site, first.id, JobState.CANCELLED)
+    move(site, other.id, JobState.COMPLETED)
+    deployer.step()
+    job = site.job(second)
+    assert job.state is JobState.FAILED
+    assert f"afterok:{first.id}" in job.message and f"afternotok:{other.id}" in job.message
+
+
+def test_after_the_begin(site: Site) -> None:
+    deployer = Deployer(site.platform)
+    first = site.accept("first")
+    second = after(site, "second", f"after:{first.id}")
+    later = after(site, "later", f"after:{first.id}+1")
+    deployer.step()
+    assert waits(site.job(second)) == f"Dependency: {first.id} is PENDING"
+    move(site, first.id, JobState.DOWNLOADING)
+    deployer.step()
+    assert waits(site.job(second)) == f"Dependency: {first.id} is DOWNLOADING"
+    move(site, first.id, JobState.PROCESSING)
+    deployer.step()
+    assert site.job(second).state is JobState.QUEUED
+    assert waits(site.job(later)) == f"Dependency: {first.id} began less than 1 min ago"
+    goes_on(site, first.id)  # it has begun, whatever became of that attempt
+    deployer.step()
+    site.clock.tick(59.5)
+    deployer.step()
+    assert site.job(later).state is JobState.PENDING
+    site.clock.tick(0.5)
+    deployer.step()
+    assert site.job(later).state is JobState.QUEUED
+
+
+def test_a_training_of_another_backend_will_do(site: Site) -> None:
+    deployer = Deployer(site.platform)
+    site.platform.adapters.use("other", site.scheduler)
+    first = site.accept("first")
+    second = after(site, "second", f"afterok:{first.id}", backend="other")
+    deployer.step()
+    assert waits(site.job(second)).startswith("Dependency: ")
+    move(site, first.id, JobState.COMPLETED)
+    deployer.step()
+    assert (site.job(second).state, site.job(second).backend) == (JobState.QUEUED, "other")
+
+
+def test_a_job_that_waits_can_be_cancelled(site: Site) -> None:
+    deployer = Deployer(site.platform)
+    first = site.accept("first")
+    second = after(site, "second", f"afterok:{first.id}")
+    deployer.step()
+    assert cancel_job(site.platform, site.caller, second).state == "CANCELLED"
+    move(site, first.id, JobState.COMPLETED)
+    deployer.step()
+    assert sent(site, second) is None
+
+
+def test_a_chain_that_cannot_go_on_ends_as_a_whole(site: Site) -> None:
+    deployer = Deployer(site.platform)
+    first = site.accept("first")
+    second = after(site, "second", f"afterok:{first.id}")
+    third = after(site, "third", f"afterok:{second}")
+    deployer.step()
+    move(site, first.id, JobState.CANCELLED)
+    while deployer.step():
+        pass
+    assert [site.job(one).state for one in (second, third)] == [JobState.FAILED, JobState.FAILED]
+    assert f"{second} is FAILED (S101)" in site.job(third).message
+
+
+def test_what_waits_needs_no_scheduler_to_end(site: Site) -> None:
+    deployer = Deployer(site.platform)
+    first = site.accept("first")
+    second = after(site, "second", f"afterok:{first.id}")
+    deployer.step()
+    site.scheduler.down = True
+    move(site, first.id, JobState.CANCELLED)
+    deployer.step()
+    assert site.job(second).state is JobState.FAILED
+
+
+# ---------------------------------------------------------------------------------------------------- what it costs
+
+
+def test_nothing_is_written_while_nothing_happens(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    deployer = Deployer(site.platform)
+    first = site.accept("first")
+    jobs = [after(site, f"k{n}", f"afterok:{first.id}") for n in range(5)]
+    deployer.step()
+    deployer.step()
+    before = [site.job(job) for job in jobs]
+    asked: list[str] = []
+    for name in ("release", "put_off", "make_due", "apply_many", "apply", "get_many", "histories"):
+        monkeypatch.setattr(Store, name, noted(getattr(Store, name), asked))
+    observed = site.scheduler.observe_calls
+    assert deployer.step() == 0
+    assert asked == ["get_many"], "how is it with all that is waited for"
+    assert site.scheduler.observe_calls == observed
+    asked.clear()
+    site.clock.tick(LONGEST_PAUSE_S)
+    deployer.step()
+    assert asked == ["get_many", "get_many", "apply_many", "put_off"], "one of each for all jobs together"
+    assert [site.job(job) for job in jobs] == before
+
+
+def test_another_daemons_life_finds_the_end_too(site: Site) -> None:
+    first = site.accept("first")
+    second = after(site, "second", f"afterok:{first.id}")
+    for _ in range(6):
+        Deployer(site.platform).step()
+        site.clock.tick(LONGEST_PAUSE_S)
+    move(site, first.id, JobState.COMPLETED)
+    Deployer(site.platform).step()
+    assert site.job(second).state is JobState.QUEUED
+
+
+def test_many_that_wait_keep_nobody_else_waiting(site: Site) -> None:
+    first = site.accept("first")
     deployer = Deployer(site.platform)
     deployer.step()
-    site.clock.tick(60)
-    deployer.step()
-    assert site.job(second).state == "QUEUED"
-    sent = [request for request in site.scheduler.planned if request.token == f"{second}-1"][-1]
-    assert sent.native_dependencies == {first.id: site.job(first.id).native_id}
+    waiting = [site.submission(f"w{n}", options={"dependency": f"afterok:{first.id}"}) for n in range(BATCH + 3)]
+    submit(site.platform, site.caller, waiting)
+    site.clock.tick(1)
+    last = site.accept("last")
+    assert deployer.step() == 1
+    assert site.job(last.id).state is JobState.QUEUED
 
 
-def test_a_job_that_never_was_is_nobodys_id(site: Site) -> None:
-    after(site, "second", "training-00000000z")
-    assert site.scheduler.planned[-1].native_dependencies == {}
+# ------------------------------------------------------------------------------------------------------------ plans
 
 
-def test_a_job_of_another_backend_is_nobodys_id(site: Site) -> None:
+def test_a_plan_shows_what_will_be_sent(site: Site) -> None:
     first = site.deployed("first")
-    site.platform.adapters.use("other", site.scheduler)
-    option = {"dependency": f"afterok:{first.id}"}
-    submit(site.platform, site.caller, [site.submission("second", options=option, backend="other")])
-    assert site.scheduler.planned[-1].native_dependencies == {}
-
-
-def test_a_plan_knows_the_dependencies_too(site: Site) -> None:
-    first = site.deployed("first")
-    option = {"dependency": f"afterok:{first.id}"}
+    option = {"dependency": f"afterok:{first.id}:4711"}
     plan_submission(site.platform, site.caller, site.submission("x", options=option), trial=False)
-    assert site.scheduler.planned[-1].native_dependencies == {JobId(first.id): first.native_id}
+    assert site.scheduler.planned[-1].spec.batch.dependency == "afterok:4711"
+
+
+def test_a_training_that_never_was_is_the_adapters_to_refuse(site: Site) -> None:
+    after(site, "second", "afterok:training-00000000z")
+    assert site.scheduler.planned[-1].spec.batch.dependency == "afterok:training-00000000z"
+
+
+def test_a_job_of_another_owner_is_nobodys(site: Site) -> None:
+    first = site.accept("first")
+    site.platform.uid += 1
+    after(site, "second", f"afterok:{first.id}")
+    assert site.scheduler.planned[-1].spec.batch.dependency == f"afterok:{first.id}"

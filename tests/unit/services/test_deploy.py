@@ -162,20 +162,6 @@ def test_a_cancel_while_nobody_knows_waits_for_the_truth(site: Site) -> None:
     assert site.job(job.id).wish == "cancel"
 
 
-def test_a_dependency_waits_for_the_other_jobs_native_id(site: Site) -> None:
-    first = site.accept("first")
-    manifest = MANIFEST + f"batch: {{dependency: 'afterok:{first.id}'}}\n"
-    second = site.accept("second", manifest)
-    site.scheduler.down = True
-    Deployer(site.platform).step()
-    assert site.job(second.id).state is JobState.PENDING
-    site.scheduler.down = False
-    for _ in range(3):
-        site.clock.tick(60)
-        Deployer(site.platform).step()
-    assert [token for _, token in site.scheduler.submitted] == [f"{first.id}-1", f"{second.id}-1"]
-
-
 def test_the_files_of_the_next_attempt_lie_beside_the_first(site: Site) -> None:
     job = site.deployed()
     template = site.platform.root.job(job.id).template

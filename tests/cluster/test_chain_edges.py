@@ -1,0 +1,315 @@
+"""The edges of a chain of attempts on real Slurm: stores owed, halts at odd moments, budgets, starts that fail."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from tests.cluster.people import Person
+from tests.cluster.rig import Cluster
+from tests.cluster.trainings import until_logged
+
+NODES = ("n1", "n2", "n3")
+ENOUGH = "enough"
+PATIENT = (
+    "trap 'date > $CHECKPOINT_DIR/state; exit 0' USR2; echo begin $FFDL_ATTEMPT $FFDL_RESTART $RESUME; "
+    f"until [ -e $CHECKPOINT_DIR/{ENOUGH} ]; do sleep 0.1; done; echo done"
+)
+"""Saves when asked, and trains until somebody says that it is enough."""
+FILES = 12000
+MANY = (
+    "import os, sys; root, count = sys.argv[1], int(sys.argv[2]); os.makedirs(root); "
+    "open(f'{root}/0', 'w').write('x'); [os.link(f'{root}/0', f'{root}/{n}') for n in range(1, count)]"
+)
+"""Many names of one small file: soon made, and slow to copy to another mount."""
+STORE = """\
+data_stores:
+  - id: here
+    type: {type}
+    training_data: {{container: in}}
+    training_results: {{container: out}}
+    connection: {connection}
+"""
+STUBBORN_AUTHOR = (
+    "[ $RESUME = 1 ] && echo again && exit 0; trap '' TERM USR2 INT; "
+    f'python3 -c "{MANY}" $RESULT_DIR/many {FILES}; echo begin; while :; do sleep 0.2; done'
+)
+"""Writes many results and ends by KILL only, so that hardly any time is left for storing them."""
+QUICK = "batch: {time: 2, checkpoint: {grace_s: 4}}"
+NO_LIMIT = "batch: {checkpoint: {grace_s: 4}}"
+
+
+def retry(text: str) -> str:
+    """A block with these budgets, and a limit near enough for a warning to be taken for it."""
+    return f"batch: {{time: 2, checkpoint: {{grace_s: 4}}, retry: {{{text}}}}}"
+
+
+def let_it_end(alice: Person, job_id: str) -> None:
+    """A PATIENT learner is done."""
+    alice.run("touch", f"{alice.state}/jobs/{job_id}/checkpoints/{ENOUGH}")
+
+
+def warn(alice: Person, native_id: str) -> None:
+    """What Slurm sends to the steps before the time limit."""
+    alice.run("scancel", "--signal=URG", native_id)
+
+
+def warn_attempt(alice: Person, job_id: str, attempt: int) -> None:
+    """Warn that attempt once its learner runs."""
+    until_logged(alice, job_id, f"begin {attempt}", attempt=attempt)
+    warn(alice, alice.run("squeue", "-h", "-o", "%A", "-n", f"{job_id}-{attempt}").stdout.strip())
+
+
+def until_wish(alice: Person, job_id: str, key: str, value: object, timeout_s: float = 60.0) -> dict[str, Any]:
+    """Wait until the job's newest attempt that had learners says so."""
+    deadline = time.monotonic() + timeout_s
+    while (job := alice.show(job_id))["attempts"][0][key] != value:
+        assert time.monotonic() < deadline, job
+        time.sleep(0.3)
+    return job
+
+
+@pytest.fixture(scope="module")
+def place(alice: Person) -> Iterator[str]:
+    """A directory that lies on another mount than homes do: files get there by copying only."""
+    path = "/shared/chain-edges"
+    alice.run("sh", "-c", f"rm -rf {path} && mkdir -p {path}/in {path}/out")
+    alice.run("python3", "-c", MANY, f"{path}/in/many", str(2 * FILES))
+    yield path
+    alice.run("rm", "-rf", path)
+
+
+@pytest.fixture(scope="module")
+def jobs(alice: Person, place: str) -> Mapping[str, str]:
+    """All jobs of this file that need no daemon of their own."""
+    mounted = STORE.format(type="mount_volume", connection=f'{{type: host_mount, path: "{place}"}}')
+    copied = STORE.format(type="directory", connection=f'{{path: "{place}", mode: copy}}')
+    author = f'python3 -c "{MANY}" $RESULT_DIR/many {2 * FILES}'
+    manifests = {
+        "limited": alice.manifest("limited", PATIENT, retry("timeouts: 1")),
+        "capped": alice.manifest("capped", PATIENT, retry("gpu_hours: 0.0001")),
+        "loading": alice.manifest("loading", "ls $DATA_DIR/many | wc -l", copied + QUICK),
+        "storing": alice.manifest("storing", author, mounted + QUICK),
+        "cancelled": alice.manifest("cancelled", STUBBORN_AUTHOR, mounted + QUICK),
+        "preempted": alice.manifest("preempted", STUBBORN_AUTHOR, mounted + QUICK),
+        "suspended": alice.manifest("suspended", PATIENT, NO_LIMIT),
+        "failing": alice.manifest("failing", "echo begin; exit 3", retry("failures: 1")),
+        "healing": alice.manifest("healing", "echo begin; [ $RESUME = 1 ] || exit 3", retry("failures: 1")),
+    }
+    model = alice.model("empty", {"README": "nothing here\n"})
+    return dict(zip(manifests, alice.submit_all(list(manifests.values()), model), strict=True))
+
+
+# --------------------------------------------------------------------------------------------- halts
+
+
+def test_a_halt_while_data_are_copied(alice: Person, jobs: Mapping[str, str]) -> None:
+    job_id = jobs["loading"]
+    alice.until(job_id, {"DOWNLOADING"})
+    alice.run("ffdl", "halt", job_id)
+    alice.run("ffdl", "halt", job_id)
+    job = alice.finish(job_id)
+    assert (job["state"], job["attempts"][0]["checkpoint_asked"]) == ("HALTED", False), job
+    assert alice.run("ffdl", "halt", job_id).returncode == 0
+    assert job["attempts"][0]["interruption"] == "halt" and alice.logs(job_id) == ""
+
+
+def test_a_halt_while_results_are_stored(alice: Person, jobs: Mapping[str, str], place: str) -> None:
+    job_id = jobs["storing"]
+    alice.until(job_id, {"STORING"})
+    alice.run("ffdl", "halt", job_id)
+    job = alice.finish(job_id)
+    assert (job["state"], job["attempts"][0]["owed"]) == ("COMPLETED", False), job
+    assert count_stored(alice, job) == 2 * FILES
+
+
+def test_budgets_end_a_chain_and_a_resume_fills_them(alice: Person, jobs: Mapping[str, str]) -> None:
+    limited, capped = jobs["limited"], jobs["capped"]
+    warn_attempt(alice, limited, 1)
+    warn_attempt(alice, capped, 1)
+    warn_attempt(alice, limited, 2)
+    ended = dict(zip((limited, capped), alice.finish_all([limited, capped]), strict=True))
+    assert [(job["state"], job["error_code"]) for job in ended.values()] == [("FAILED", "C203")] * 2, ended
+    assert [len(job["attempts"]) for job in ended.values()] == [2, 1]
+    assert ended[limited]["message"].endswith("batch.retry.timeouts allows 1"), ended[limited]
+    assert "GPU-hours are used, batch.retry.gpu_hours is 0.0001" in ended[capped]["message"]
+    assert "batch.retry.timeouts allows 1" in alice.run("ffdl", "show", limited).stdout
+    alice.run("ffdl", "resume", limited)
+    warn_attempt(alice, limited, 3)
+    until_logged(alice, limited, "begin 4", attempt=4)
+    let_it_end(alice, limited)
+    job = alice.finish(limited)
+    assert (job["state"], len(job["attempts"])) == ("COMPLETED", 4), job
+    assert [attempt["interruption"] for attempt in job["attempts"]] == ["timeout"] * 3 + [""]
+
+
+def test_failures_with_a_budget(alice: Person, jobs: Mapping[str, str]) -> None:
+    failing, healing = alice.finish_all([jobs["failing"], jobs["healing"]])
+    assert (failing["state"], failing["error_code"], failing["exit_code"]) == ("FAILED", "C201", 3), failing
+    assert "batch.retry.failures allows 1" in failing["message"] and len(failing["attempts"]) == 2
+    assert (healing["state"], len(healing["attempts"])) == ("COMPLETED", 2), healing
+    assert healing["attempts"][0]["interruption"] == "failure"
+
+
+def test_a_suspended_training_is_halted_when_it_may_go_on(
+    cluster: Cluster, alice: Person, jobs: Mapping[str, str]
+) -> None:
+    job_id = jobs["suspended"]
+    until_logged(alice, job_id, "begin")
+    native = alice.show(job_id)["native_id"]
+    cluster.scontrol("suspend", native)
+    try:
+        alice.run("ffdl", "halt", job_id)
+        time.sleep(6)  # longer than the grace period: time in which nobody could answer does not count
+        assert alice.show(job_id)["state"] == "PROCESSING"
+    finally:
+        cluster.scontrol("resume", native)
+    job = alice.finish(job_id)
+    assert (job["state"], job["attempts"][0]["checkpoint_confirmed"]) == ("HALTED", True), job
+
+
+# -------------------------------------------------------------------------------------- stores owed
+
+
+def count_stored(alice: Person, job: Mapping[str, Any]) -> int:
+    """How many of the many files are in the directory of results."""
+    return int(alice.run("sh", "-c", 'find "$1/many" -type f -size 1c | wc -l', "sh", job["results"]).stdout)
+
+
+def test_what_a_cancelled_job_owes_is_paid_by_the_daemon(alice: Person, jobs: Mapping[str, str]) -> None:
+    job_id = jobs["cancelled"]
+    until_logged(alice, job_id, "begin")
+    alice.run("ffdl", "cancel", job_id)
+    job = alice.finish(job_id)
+    assert (job["state"], job["attempts"][0]["owed"]) == ("CANCELLED", True), job
+    assert "Results owed" in alice.run("ffdl", "show", job_id).stdout
+    job = until_wish(alice, job_id, "owed", False)
+    assert count_stored(alice, job) == FILES
+    assert alice.read(f"{job['results']}/learner-1/training-log.txt") == "begin\n"
+    assert "Results owed" not in alice.run("ffdl", "show", job_id).stdout
+
+
+def test_what_an_attempt_owes_is_paid_by_the_next_one(alice: Person, jobs: Mapping[str, str]) -> None:
+    job_id = jobs["preempted"]
+    until_logged(alice, job_id, "begin")
+    done = alice.run("ffdl", "drill", "--json", "preempt", job_id, check=False)
+    report = json.loads(done.stdout)["drill"]
+    assert (done.returncode, report["confirmed"], report["next_attempt"]) == (1, False, 2), report
+    job = alice.finish(job_id)
+    assert (job["state"], len(job["attempts"])) == ("COMPLETED", 2), job
+    paid = json.loads(alice.read(f"{job['job_dir']}/attempt-1/paid.json"))
+    assert paid["learners"] == [1] and paid["host"] == job["attempts"][1]["nodes"]
+    assert not job["attempts"][0]["owed"] and count_stored(alice, job) == FILES
+    assert alice.read(f"{job['results']}/learner-1/training-log.txt") == "again\n"
+    assert alice.read(f"{job['results']}/learner-1/attempt-1/training-log.txt") == "begin\n"
+
+
+# ------------------------------------------------------------------------------- starts that fail
+
+
+@pytest.fixture
+def failing_prolog(cluster: Cluster) -> Iterator[str]:
+    """Where to put a job's token: Slurm cannot start that job, and drains the node on which it tried."""
+    directory = "/etc/slurm/prolog.d"
+    script = f'[ "$SLURM_JOB_COMMENT" = "ffdl-batch:$(cat {directory}/.token 2>/dev/null)" ] && exit 1; exit 0'
+    path = f"{directory}/90-fails"
+    cluster.run("ctl", ["sh", "-c", f'printf "#!/bin/sh\\n%s\\n" "$1" > {path} && chmod +x {path}', "sh", script])
+    yield f"{directory}/.token"
+    cluster.run("ctl", ["rm", "-f", path, f"{directory}/.token"])
+    for node in NODES:
+        if "DRAIN" in cluster.scontrol("-o", "show", "node", node):
+            cluster.scontrol("update", f"NodeName={node}", "State=RESUME")
+
+
+def test_a_job_that_slurm_cannot_start_goes_on_elsewhere(cluster: Cluster, alice: Person, failing_prolog: str) -> None:
+    job_id = alice.start("unstartable", "echo begin", "--begin=now+1hour")
+    native = alice.until(job_id, {"QUEUED"})["native_id"]
+    cluster.run("ctl", ["sh", "-c", f"echo {job_id}-1 > {failing_prolog}"])
+    alice.run("scontrol", "update", f"JobId={native}", "StartTime=now")
+    job = alice.finish(job_id)
+    assert (job["state"], len(job["attempts"])) == ("COMPLETED", 2), job
+    assert job["attempts"][0]["interruption"] == "node_failure" and job["attempts"][1]["native_id"] != native
+    drained = [node for node in NODES if "DRAIN" in cluster.scontrol("-o", "show", "node", node)]
+    assert len(drained) == 1 and job["nodes"] not in drained
+    assert job["overrides"] == {"batch.exclude": drained[0]}
+    assert f"batch.exclude is {drained[0]}" in alice.run("ffdl", "show", job_id).stdout
+    assert native not in alice.queue()
+
+
+# ------------------------------------------------------------------------------- other daemons
+
+
+def test_a_site_that_requeues_in_place(alice: Person) -> None:
+    other = alice.at("in-place", "[backend.slurm]\ncontinue_in_place = true\n")
+    try:
+        job_id = other.start("in-place", PATIENT, extra=retry("timeouts: 1"))
+        until_logged(other, job_id, "begin 1 0 0")
+        native = other.show(job_id)["native_id"]
+        warn(other, native)
+        until_logged(other, job_id, "begin 1 1 1")
+        assert other.show(job_id)["native_id"] == native
+        warn(other, native)
+        job = other.finish(job_id)
+        assert (job["state"], len(job["attempts"]), job["native_id"]) == ("FAILED", 1, native), job
+        assert job["message"].endswith("batch.retry.timeouts allows 1"), job
+        other.run("ffdl", "resume", job_id)
+        until_logged(other, job_id, "begin 2 0 1", attempt=2)
+        native = other.show(job_id)["native_id"]
+        warn(other, native)
+        until_logged(other, job_id, "begin 2 1 1", attempt=2)
+        let_it_end(other, job_id)
+        job = other.finish(job_id)
+        assert (job["state"], len(job["attempts"]), job["native_id"]) == ("COMPLETED", 2, native), job
+    finally:
+        other.kill_daemon("TERM")
+
+
+def preempt(bob: Person, *options: str) -> None:
+    """Take all GPUs of n3, for a moment."""
+    rival = bob.manifest("chain-rival", "sleep 1", gpus=4)
+    job_id = bob.submit(rival, bob.model("empty", {"README": ""}), "--nodelist=n3", *options)
+    assert bob.finish(job_id)["state"] == "COMPLETED"
+
+
+def test_a_preemption_while_the_daemon_is_down(alice: Person, bob: Person) -> None:
+    other = alice.at("alone", "")
+    try:
+        whole = ("--partition=spot", "--nodelist=n3", "--gres=gpu:4")
+        job_id = other.start("alone", PATIENT, *whole, extra="batch: {checkpoint: {lead_s: 0}}")
+        until_logged(other, job_id, "begin 1")
+        other.kill_daemon("KILL")
+        preempt(bob, "--partition=urgent")
+        assert other.run("squeue", "-h", "-o", "%A", "-n", f"{job_id}-2").stdout == ""
+        assert other.show(job_id)["attempts"]  # asking for it starts the daemon
+        until_logged(other, job_id, "begin 2", attempt=2)
+        let_it_end(other, job_id)
+        job = other.finish(job_id)
+        assert (job["state"], len(job["attempts"])) == ("COMPLETED", 2), job
+        assert (job["attempts"][0]["interruption"], job["attempts"][0]["checkpoint_confirmed"]) == ("preemption", True)
+    finally:
+        other.kill_daemon("TERM")
+
+
+@pytest.fixture
+def preempting_qos(cluster: Cluster) -> Iterator[None]:
+    """A site where QOS high preempts QOS normal (which has a GraceTime), and partitions preempt nobody."""
+    values = dict(cluster.blueprint.values)
+    changed = cluster.reconfigure({**values, "PREEMPT_TYPE": "preempt/qos"})
+    yield
+    changed.reconfigure(values)
+    cluster.wait_idle()
+
+
+def test_preemption_by_qos(preempting_qos: None, alice: Person, bob: Person) -> None:
+    job_id = alice.start("by-qos", PATIENT, "--nodelist=n3", "--gres=gpu:4", "--qos=normal", extra=NO_LIMIT)
+    until_logged(alice, job_id, "begin 1")
+    preempt(bob, "--qos=high")
+    until_logged(alice, job_id, "begin 2", attempt=2)
+    let_it_end(alice, job_id)
+    job = alice.finish(job_id)
+    assert (job["state"], len(job["attempts"])) == ("COMPLETED", 2), job
+    assert (job["attempts"][0]["interruption"], job["attempts"][0]["checkpoint_confirmed"]) == ("preemption", True), job

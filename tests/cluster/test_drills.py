@@ -1,0 +1,130 @@
+"""``ffdl drill`` on real Slurm: each event against a training of its own, all at once, and a trial run."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.cluster.people import Person
+from tests.cluster.rig import Cluster
+from tests.cluster.trainings import attempt_log, begins, saver_model, steps, training
+
+# A warning that comes long before the limit is taken for one of a preemption, so two minutes are the limit of some.
+SHORT = "batch: {time: 2, checkpoint: {grace_s: 4}, env: {STEPS: '400'}}"
+LONG = "batch: {time: 10, checkpoint: {grace_s: 4}, env: {STEPS: '400'}}"
+SAVING = "batch: {time: 10, checkpoint: {grace_s: 4}, env: {STEPS: '400', SAVE_EVERY: '2'}}"
+LISTENING, DEAF = "python3 train.py", "python3 train.py --deaf"
+COURSES: Mapping[str, tuple[str, str, str, tuple[str, ...]]] = {
+    # name: event, command, manifest's batch block, further options of `ffdl drill`
+    "timeout": ("timeout", LISTENING, SHORT, ()),
+    "halt": ("halt", LISTENING, LONG, ()),
+    "preempt": ("preempt", LISTENING, LONG, ()),
+    "node-fail": ("node-fail", LISTENING, SAVING, ("--after=3s",)),
+    "deaf-timeout": ("timeout", DEAF, SHORT, ()),
+    "deaf-halt": ("halt", DEAF, LONG, ("--no-resume",)),
+}
+GOING_ON = ("timeout", "halt", "preempt", "node-fail")
+
+
+@dataclass(frozen=True)
+class Drilled:
+    """What a drill printed and returned, its job (None: a trial run's), and the job when all was over."""
+
+    report: dict[str, Any]
+    text: str
+    status: int
+    job: dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def drilled(alice: Person) -> Iterator[dict[str, Drilled]]:
+    """All drills side by side; the one of a trial run makes its own job."""
+    model = saver_model(alice)
+    manifests = {
+        name: training(alice, f"drill-{name}", command, extra)
+        for name, (_, command, extra, _) in {**COURSES, "trial": ("timeout", LISTENING, LONG, ())}.items()
+    }
+    ids = dict(zip(COURSES, alice.submit_all([manifests[name] for name in COURSES], model), strict=True))
+    argvs = {name: ["ffdl", "drill", "--json", *COURSES[name][3], COURSES[name][0], ids[name]] for name in COURSES}
+    argvs["trial"] = ["ffdl", "drill", "--json", "timeout", manifests["trial"], model, "--after=2s"]
+    running: dict[str, subprocess.Popen[str]] = {}
+    try:
+        for name, argv in argvs.items():
+            running[name] = alice.popen(*argv)
+        said = {name: process.communicate(timeout=150)[0] for name, process in running.items()}
+        reports = {name: json.loads(text.splitlines()[-1])["drill"] for name, text in said.items()}
+        ids["trial"] = reports["trial"]["job_id"]
+        jobs = dict(zip(ids, alice.finish_all(list(ids.values())), strict=True))
+        yield {
+            name: Drilled(reports[name], said[name], process.returncode, jobs[name])
+            for name, process in running.items()
+        }
+    finally:
+        for process in running.values():
+            Cluster.kill(process)
+
+
+@pytest.mark.parametrize("name", ["timeout", "halt", "preempt", "trial"])
+def test_a_training_that_listens_confirms_a_checkpoint(drilled: dict[str, Drilled], name: str) -> None:
+    drill = drilled[name]
+    report = drill.report
+    assert (drill.status, report["passed"], report["asked"], report["confirmed"]) == (0, True, True, True), drill
+    assert 0 < report["took_s"] < 10
+    assert report["interruption"] == {"preempt": "preemption", "trial": "preemption"}.get(name, name), report
+    assert report["lead_needed_s"] == math.ceil(1.5 * report["took_s"]) + 10
+    assert report["lead_known"] and report["lead_s"] == 14  # grace period and the time for storing
+    assert (report["attempt"], report["next_attempt"]) == (1, 2)
+    assert 0 < report["next_started_after_s"] < 60
+
+
+def test_a_failed_node_leads_back_to_the_last_saved_file(alice: Person, drilled: dict[str, Drilled]) -> None:
+    drill = drilled["node-fail"]
+    report = drill.report
+    assert (drill.status, report["interruption"], report["next_attempt"]) == (0, "node_failure", 2), drill
+    assert not report["asked"] and not report["confirmed"]
+    assert 0 <= report["saved_age_s"] < 10 and report["lead_needed_s"] is None
+    (began,) = begins(attempt_log(alice, drill.job, 2))
+    first = steps(attempt_log(alice, drill.job, 1))
+    assert 2 <= began["from"] <= first[-1]
+    assert "exclude" not in json.dumps(drill.job["overrides"])  # the drill took no node down
+
+
+@pytest.mark.parametrize(("name", "ended"), [("deaf-timeout", "FAILED"), ("deaf-halt", "HALTED")])
+def test_a_training_that_does_not_listen(drilled: dict[str, Drilled], name: str, ended: str) -> None:
+    drill = drilled[name]
+    report = drill.report
+    assert (drill.status, report["passed"], report["confirmed"], report["answered"]) == (1, False, False, False), drill
+    assert report["asked"] and report["lead_needed_s"] is None and report["next_attempt"] is None
+    assert "no checkpoint was confirmed" in report["message"]
+    assert (drill.job["state"], len(drill.job["attempts"])) == (ended, 1), drill.job
+
+
+@pytest.mark.parametrize("name", GOING_ON)
+def test_a_drilled_training_completes(alice: Person, drilled: dict[str, Drilled], name: str) -> None:
+    job = drilled[name].job
+    assert (job["state"], len(job["attempts"])) == ("COMPLETED", 2), job
+    first, second = (attempt_log(alice, job, number) for number in (1, 2))
+    (began,) = begins(second)
+    assert began["RESUME"] == "1" and steps(second) == list(range(began["from"] + 1, 401))
+    if name != "node-fail":
+        assert began["from"] == steps(first)[-1]
+    numbers = [json.loads(line)["seq"] for line in alice.run("ffdl", "events", "--json", job["id"]).stdout.splitlines()]
+    assert numbers == list(range(1, len(numbers) + 1))
+
+
+def test_a_trial_run_is_taken_back(alice: Person, drilled: dict[str, Drilled]) -> None:
+    job = drilled["trial"].job
+    assert (job["state"], job["name"]) == ("CANCELLED", "drill-drill-trial"), job
+    assert not {attempt["native_id"] for attempt in job["attempts"]} & alice.queue()
+
+
+def test_a_job_that_is_over_cannot_be_drilled(alice: Person, drilled: dict[str, Drilled]) -> None:
+    job_id = drilled["deaf-halt"].job["id"]
+    done = alice.run("ffdl", "drill", "halt", job_id, check=False)
+    assert done.returncode == 1 and f"{job_id} is HALTED" in done.stderr and "Traceback" not in done.stderr

@@ -1,0 +1,91 @@
+"""Ending the daemon: only what the lock proves to be it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.client import DaemonUnreachable
+from ffdl_batch.client.control import find_holder, stop_daemon
+from ffdl_batch.config.locations import DaemonLock, Holder, this_machine
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that waits to be ended."""
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def write_lock(state_dir: Path, pid: int, **changes: object) -> None:
+    machine = this_machine()
+    lock = DaemonLock(machine.host, pid, machine.boot_id, machine.start_ticks(pid) or 0, "/s", "1", 1_800_000_000.0)
+    (state_dir / "daemon.lock").write_text(json.dumps({**asdict(lock), **changes}))
+
+
+def refuse(pid: int, number: int) -> None:
+    pytest.fail(f"process {pid} was sent {number}")
+
+
+def test_the_daemon_is_ended_and_waited_for(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
+    write_lock(tmp_path, sleeper.pid)
+    found = find_holder(tmp_path)
+    assert found is not None and found[1] is Holder.ALIVE_HERE
+    ended = stop_daemon(tmp_path)
+    assert ended is not None and ended.pid == sleeper.pid
+    assert sleeper.wait(10) == -signal.SIGTERM
+    assert stop_daemon(tmp_path, end=refuse) is None
+
+
+@pytest.mark.parametrize("change", [{"start_ticks": 1}, {"boot_id": "another boot"}])
+def test_a_process_that_is_not_proved_to_be_the_daemon_is_left_alone(tmp_path: Path, change: dict[str, object]) -> None:
+    write_lock(tmp_path, os.getpid(), **change)
+    assert stop_daemon(tmp_path, end=refuse) is None
+
+
+def test_without_a_lock_nothing_runs(tmp_path: Path) -> None:
+    assert stop_daemon(tmp_path, end=refuse) is None
+
+
+def test_a_daemon_on_another_host_is_named(tmp_path: Path) -> None:
+    write_lock(tmp_path, os.getpid(), host="login2")
+    with pytest.raises(DaemonUnreachable, match=r"runs on login2 .*ssh login2 ffdl daemon stop"):
+        stop_daemon(tmp_path, end=refuse)
+
+
+def test_another_users_process_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_lock(tmp_path, os.getpid())
+    uid = os.getuid()
+    monkeypatch.setattr("ffdl_batch.client.control.os.getuid", lambda: uid + 1)
+    with pytest.raises(DaemonUnreachable, match="another user's; it is left alone"):
+        stop_daemon(tmp_path, end=refuse)
+
+
+def test_a_daemon_that_does_not_end_is_named(tmp_path: Path) -> None:
+    write_lock(tmp_path, os.getpid())
+    with pytest.raises(DaemonUnreachable, match=r"was asked to end and has not after 0 s"):
+        stop_daemon(tmp_path, 0.0, end=lambda _pid, _number: None)
+
+
+def test_a_process_that_went_meanwhile_is_no_error(tmp_path: Path) -> None:
+    def gone(_pid: int, _number: int) -> None:
+        raise ProcessLookupError
+
+    write_lock(tmp_path, os.getpid())
+    assert stop_daemon(tmp_path, end=gone) is not None
+
+
+def test_a_broken_lock_is_named(tmp_path: Path) -> None:
+    (tmp_path / "daemon.lock").write_text("{}")
+    with pytest.raises(DaemonUnreachable, match="is not a daemon's lock file"):
+        find_holder(tmp_path)
