@@ -30,7 +30,7 @@ class CommandLineGateway:
         """See :class:`ffdl_slurm.gateway.SlurmGateway`."""
         argv = commands.sbatch_argv(attempt.script)
         with replies.hold_submission(attempt) as lock, replies.open_replies(attempt) as files:
-            before = replies.reply_sizes(attempt)
+            before = replies.reply_sizes(files)
             environ = submit_environment(os.environ)
             try:
                 ended = run_command(argv, self._timeout_s, environ, files, pass_fds=(lock,))

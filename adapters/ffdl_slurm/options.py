@@ -64,7 +64,7 @@ def batch_options(request: LaunchRequest, settings: SlurmSettings, node: NodeReq
         "reservation": batch.reservation,
         "nodelist": batch.nodelist,
         "exclude": batch.exclude,
-        "dependency": _dependency(batch.dependency, request.native_dependencies) if first else "",
+        "dependency": _dependency(batch.dependency) if first else "",
         "begin": batch.begin if first else "",
         "priority": _priority(batch.priority),
         "signal": _signal(request),
@@ -116,12 +116,13 @@ def _output(request: LaunchRequest) -> str:
     return os.path.join(base, asked)  # noqa: PTH118 - pure
 
 
-def _dependency(text: str, native: Mapping[str, str]) -> str:
-    missing = sorted({found for found in _TRAINING_ID.findall(text) if found not in native})
-    if missing:
-        message = f"{missing[0]} has no job in Slurm to depend on"
-        raise RequestRefused([refusal("batch.dependency", message, "name a job of this backend that was submitted")])
-    return _TRAINING_ID.sub(lambda match: native[match[0]], text)
+def _dependency(text: str) -> str:
+    """Conditions on jobs of Slurm. Those on trainings were waited for before; what is left of them is unknown."""
+    unknown = _TRAINING_ID.search(text)
+    if unknown:
+        message = f"there is no training {unknown[0]} to depend on"
+        raise RequestRefused([refusal("batch.dependency", message, "name a training of yours, or a job of Slurm")])
+    return text
 
 
 def _priority(text: str) -> str:

@@ -61,23 +61,23 @@ def open_replies(attempt: AttemptDir) -> Iterator[tuple[int, int]]:
         os.close(out)
 
 
-def reply_sizes(attempt: AttemptDir) -> tuple[int, int]:
-    """How long the files of earlier submissions are; what comes after is this one's."""
-    sizes = [path.stat().st_size if path.exists() else 0 for path in _paths(attempt)]
-    return sizes[0], sizes[1]
+def reply_sizes(files: tuple[int, int]) -> tuple[int, int]:
+    """How much earlier submissions left in the open files; what comes after is this one's."""
+    out, err = files
+    return os.fstat(out).st_size, os.fstat(err).st_size
 
 
 def read_replies(attempt: AttemptDir, after: tuple[int, int] = (0, 0)) -> tuple[str, str]:
     """Standard output and error so far."""
-    texts = [
-        path.read_bytes()[start:].decode("utf-8", "replace") if path.exists() else ""
-        for path, start in zip(_paths(attempt), after, strict=True)
-    ]
-    return texts[0], texts[1]
+    directory, (out, err) = Path(attempt.submit), after
+    return _read(directory / REPLY, out), _read(directory / COMPLAINT, err)
 
 
-def _paths(attempt: AttemptDir) -> tuple[Path, Path]:
-    return Path(attempt.submit) / REPLY, Path(attempt.submit) / COMPLAINT
+def _read(path: Path, start: int) -> str:
+    try:
+        return path.read_bytes()[start:].decode("utf-8", "replace")
+    except FileNotFoundError:
+        return ""
 
 
 def recover_reply(attempt: AttemptDir) -> set[str]:

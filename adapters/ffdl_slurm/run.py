@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
@@ -80,6 +81,8 @@ def run_command(
         raise SchedulerUnreachable(f"{argv[0]} could not be started: {error}") from error
     with process:
         try:
+            if files is not None:
+                _await_end(process, timeout_s)
             stdout, stderr = process.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:
             _kill_group(process)
@@ -88,6 +91,25 @@ def run_command(
             _kill_group(process)
             raise
     return CommandResult(tuple(argv), process.returncode, _text(stdout), _text(stderr))
+
+
+def _await_end(process: subprocess.Popen[bytes], timeout_s: float) -> None:
+    """Sleep until the process ends; TimeoutExpired when it takes longer.
+
+    Popen.wait with a time-out looks again and again after growing pauses; a pidfd wakes at once (Linux 5.3). Where
+    there is none, the caller's wait does as before.
+    """
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except OSError:
+        return
+    try:
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        if not poll.poll(1000 * timeout_s):
+            raise subprocess.TimeoutExpired(process.args, timeout_s)
+    finally:
+        os.close(descriptor)
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:

@@ -151,6 +151,7 @@ class Loops:
         if changed:
             self._on_change()
             self._deploy.wake()
+            self._debts.wake()  # an attempt may have ended that owes results, or one that has paid
         return self._watch_pace.after(full=full, changed=changed, took_s=now - started, now=now)
 
     def _debts_turn(self) -> float:

@@ -91,12 +91,11 @@ class LaunchRequest:
 
     `image` is what the configuration resolved the framework to ("" where the backend runs without one).
     `results_store` is the directory that results and logs are stored into ("" = they stay in the attempt).
-    `native_dependencies` are the ids behind training ids in `spec.batch.dependency`, by training id.
     `user_env` are the literal variables for the learner (manifest and --export); values may be secret.
     `lead_s` is how long before the time limit the learners are to be warned (None = not at all). `budget` and `spent`
-    are the chain's. `carry` is the results directory of the attempt before ("" = none). The template of the next attempt
-    is a request of its own, whose token and directory are named with :data:`ffdl_batch.domain.launch.TEMPLATE`; its
-    `attempt` is the number after this one's.
+    are the chain's. `carry` is the results directory of the attempt before ("" = none). The template of the next
+    attempt is a request of its own, whose token and directory are named with
+    :data:`ffdl_batch.domain.launch.TEMPLATE`; its `attempt` is the number after this one's.
     """
 
     job_id: JobId
@@ -110,11 +109,10 @@ class LaunchRequest:
     image: str = ""
     results_store: str = ""
     user_env: Mapping[str, str] = field(default_factory=dict)
-    native_dependencies: Mapping[str, str] = field(default_factory=dict)
     minimum_network: NetworkLevel = NetworkLevel.HOST
     lead_s: int | None = None
-    budget: Budget = Budget()
-    spent: Spent = Spent()
+    budget: Budget = field(default_factory=Budget)
+    spent: Spent = field(default_factory=Spent)
     carry: str = ""
 
 

@@ -14,9 +14,8 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from queue import Empty, SimpleQueue
 
 from ffdl_batch.config.images import UnknownImage
 from ffdl_batch.domain.continuation import Interruption
@@ -36,20 +35,17 @@ from ffdl_batch.ports.scheduler import (
 from ffdl_batch.services.control import fence_earlier, write_control
 from ffdl_batch.services.evidence import claim_owner, read_evidence, read_launch
 from ffdl_batch.services.materialize import begun_at, mark_begun, materialize, materialize_template, unmark_begun
+from ffdl_batch.services.outcomes import Decided, Outcomes, release_all
 from ffdl_batch.services.platform import Platform
 from ffdl_batch.services.succession import plan_attempt, plan_template
 from ffdl_batch.services.waiting import Waiting
-from ffdl_batch.store import LeasedJob, StoreError, StoreUnavailable
+from ffdl_batch.store import LeasedJob, StoreUnavailable
 
 log = logging.getLogger(__name__)
 
 BATCH = 64
 WORKERS = 8
 """Submissions at once: Slurm takes about twice as many per second from four callers as from one; the others prepare."""
-GROUP = 16
-"""How many jobs at most are written at once when they have been submitted."""
-GATHER_S = 0.01
-"""How long a job that was submitted waits for company: a transaction costs more than what it writes of a job."""
 LOOK_AGAIN_S = 2.0
 SUBMIT_S = 120.0
 """How long one submission may take, with all of a slow scheduler's time-outs."""
@@ -58,9 +54,6 @@ HANDOVER_S = 10.0
 
 Checkpoint = Callable[[str], None]
 """Called with the name of each step; tests make it fail or kill the process there."""
-Decided = tuple[Job, Change]
-"""A job as it was read, and what is to be written of it."""
-Results = SimpleQueue["Future[Decided | None]"]
 
 
 class Deployer:
@@ -80,7 +73,11 @@ class Deployer:
             if not leased:
                 return 0
             self._reached("claimed")
-            ready, ended = self._waiting.sort_out(leased)
+            try:
+                ready, ended = self._waiting.sort_out(leased)
+            except BaseException:
+                release_all(platform.store, [one.job for one in leased], leased[0].lease_token)
+                raise
             if ready:
                 return ended + self._deploy(ready)
             if ended or len(leased) < BATCH:
@@ -94,15 +91,15 @@ class Deployer:
         try:
             begun, found = self._begin([one.job for one in leased], token)
         except BaseException:
-            self._release([one.job for one in leased], token)
+            release_all(self._platform.store, [one.job for one in leased], token)
             raise
-        results: Results = SimpleQueue()
+        outcomes = Outcomes(self._platform.store, token, lambda: self._reached("queued"))
         with ThreadPoolExecutor(max_workers=WORKERS, thread_name_prefix="deploy") as pool:
             for job in begun:
-                pool.submit(self._one, job, token, begins_at).add_done_callback(results.put)
+                outcomes.expect(pool.submit(self._one, job, token, begins_at))
             for job in found:
-                pool.submit(self._one, job, token, None).add_done_callback(results.put)
-            return self._save(results, len(begun) + len(found), token)
+                outcomes.expect(pool.submit(self._one, job, token, None))
+            return outcomes.write()
 
     def _begin(self, jobs: Sequence[Job], token: str) -> tuple[list[Job], list[Job]]:
         """Begin the attempts that can begin, in one write; those jobs as they are now, and the jobs to be dealt with
@@ -110,48 +107,12 @@ class Deployer:
         ready = [job for job in jobs if job.state is JobState.PENDING and job.wish is Wish.NONE and self._may_ask(job)]
         store, clock = self._platform.store, self._platform.clock
         begun = store.begin_attempts(ready, token, clock.now(), self._submit_lease_s)
-        self._release([job for job in ready if job.id not in begun], token, store.now())
+        release_all(store, [job for job in ready if job.id not in begun], token, due=True)
         beginning = {job.id for job in ready}
         return list(begun.values()), [job for job in jobs if job.id not in beginning]
 
     def _may_ask(self, job: Job) -> bool:
         return self._platform.adapters.may_ask(job.backend)
-
-    def _save(self, results: Results, count: int, token: str) -> int:
-        """Write what the workers decided, as they go on; returns how many jobs left the deployment.
-
-        What fails for some jobs fails for them alone: the first failure is raised when all others are written.
-        """
-        saved = 0
-        failures: list[BaseException] = []
-        while count:
-            group = _gather(results, min(count, GROUP))
-            count -= len(group)
-            failures += [error for one in group if (error := one.exception()) is not None]
-            ended = [one.result() for one in group if one.exception() is None]
-            try:
-                saved += self._write([decided for decided in ended if decided is not None], token)
-            except StoreError as error:
-                failures.append(error)
-        if failures:
-            raise failures[0]
-        return saved
-
-    def _write(self, decided: Sequence[Decided], token: str) -> int:
-        store = self._platform.store
-        jobs = [job for job, _ in decided]
-        try:
-            written = {job.id for job in store.apply_many(decided, lease_token=token)}
-        except BaseException:
-            self._release(jobs, token)
-            raise
-        self._reached("queued")
-        self._release([job for job in jobs if job.id not in written], token, store.now())
-        return len(written)
-
-    def _release(self, jobs: Sequence[Job], token: str, next_try_at: float | None = None) -> None:
-        for job in jobs:
-            self._platform.store.release(job.id, token, next_try_at)
 
     def _one(self, job: Job, token: str, begun_here_at: float | None) -> Decided | None:
         """One job, one step; `begun_here_at`: when this step began its attempt (monotonic), None = it was found so.
@@ -173,11 +134,11 @@ class Deployer:
             self._explain(job, token, f"its directory cannot be prepared, and it is tried again: {error}")
             outcome = 4 * _pause()
         except BaseException:
-            self._release([job], token)
+            self._platform.store.release(job.id, token)
             raise
         if isinstance(outcome, Change):
             return job, outcome
-        self._release([job], token, self._platform.store.now() + outcome)
+        self._platform.store.release(job.id, token, self._platform.store.now() + outcome)
         return None
 
     def _explain(self, job: Job, token: str, reason: str) -> None:
@@ -192,8 +153,8 @@ class Deployer:
 
     def _advance(self, job: Job, token: str, begun_here_at: float | None) -> Change | float:
         """What is to be written of the job when it went on, else the seconds after which to look again."""
-        if job.state is JobState.PENDING:
-            return self._end_as_wished(job)
+        if job.state is JobState.PENDING:  # it was not begun, for a reason that may have passed
+            return self._end_as_wished(job) if job.wish is not Wish.NONE else 0.0
         if begun_here_at is None:
             return self._recover(job, token)
         self._reached("deploying")
@@ -355,14 +316,3 @@ def _age(native: NativeId) -> tuple[int, str]:
 
 def _pause() -> float:
     return LOOK_AGAIN_S * (0.75 + secrets.randbelow(501) / 1000)
-
-
-def _gather(results: Results, most: int) -> list[Future[Decided | None]]:
-    """The next result, and what follows it closely, up to `most`."""
-    group = [results.get()]
-    while len(group) < most:
-        try:
-            group.append(results.get(timeout=GATHER_S))
-        except Empty:
-            break
-    return group

@@ -33,7 +33,7 @@ def materialize(root: Root, job: Job, plan: LaunchPlan) -> None:
     """
     job_dir, attempt = root.job(job.id), plan.attempt_dir
     for directory in (job_dir.path, job_dir.checkpoints, *_directories(attempt)):
-        Path(directory).mkdir(mode=0o700, parents=True, exist_ok=True)
+        Path(directory).mkdir(mode=0o700, exist_ok=True)
     if not Path(job_dir.manifest).exists():
         write_whole(Path(job_dir.manifest), job.spec.manifest_text)
     _place_model(root, job)
@@ -49,14 +49,16 @@ def materialize_template(root: Root, job: Job, plan: LaunchPlan | None) -> None:
         if directory.exists():
             shutil.rmtree(directory)
         return
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    directory.mkdir(mode=0o700, exist_ok=True)
     _write_files(plan)
 
 
 def _write_files(plan: LaunchPlan) -> None:
+    directory = Path(plan.attempt_dir.path)
     for file in plan.files:
-        target = Path(plan.attempt_dir.path) / file.name
-        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        target = directory / file.name
+        if target.parent != directory:
+            target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_whole(target, file.text, mode=file.mode)
 
 
@@ -78,17 +80,17 @@ def _place_model(root: Root, job: Job) -> None:
     source, target = Path(root.model(job.model_digest)), Path(root.job(job.id).model_archive)
     if target.exists():
         return
-    temporary = target.with_name(f".{target.name}.{os.getpid()}")
     try:
+        target.hardlink_to(source)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        temporary = target.with_name(f".{target.name}.{os.getpid()}")
         try:
-            temporary.hardlink_to(source)
-        except FileNotFoundError:
-            raise
-        except OSError:
             shutil.copyfile(source, temporary)
-        temporary.rename(target)
-    finally:
-        temporary.unlink(missing_ok=True)
+            temporary.rename(target)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 def mark_begun(attempt: AttemptDir) -> None:

@@ -12,15 +12,16 @@ def write_whole(path: Path, text: str, *, mode: int = 0o600, durable: bool = Fal
 
     Raises OSError and leaves nothing behind then.
     """
+    data = text.encode("utf-8")
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode)
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(descriptor, mode)  # the umask may have taken something away
+            file.write(data)
             if durable:
                 file.flush()
-                os.fsync(file.fileno())
-        temporary.chmod(mode)
+                os.fsync(descriptor)
         temporary.rename(path)
     except OSError:
         temporary.unlink(missing_ok=True)

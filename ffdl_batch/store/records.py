@@ -108,10 +108,14 @@ class JobReader:
         values[_OVERRIDES] = _decode_record(Overrides, values[_OVERRIDES], f"{values[_ID]}.overrides")
         values[_SPENT] = _decode_record(Spent, values[_SPENT], f"{values[_ID]}.spent")
         job = Job(*values)
+        self.keep(job)
+        return job
+
+    def keep(self, job: Job) -> None:
+        """Know a job that is surely stored so, as if it had been read."""
         self._jobs[job.id] = job
         while len(self._jobs) > self._capacity:
             self._forget_oldest()
-        return job
 
     def _spec(self, job_id: str, text: str) -> JobSpec:
         job = self._jobs.get(job_id)

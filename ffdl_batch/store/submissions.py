@@ -29,11 +29,15 @@ def add_jobs(database: Database, reader: JobReader, new_jobs: Sequence[NewJob]) 
     for _ in range(_TRIES):
         try:
             with database.writing() as connection:
-                return _add(connection, reader, new_jobs)
+                jobs = _add(connection, reader, new_jobs)
         except Conflict as error:
             refusal = error
             with database.reading() as connection:
                 _refuse_taken_ids(connection, reader, new_jobs)
+        else:
+            for job in jobs:  # only now: an id that another job has is found at the commit at the latest
+                reader.keep(job)
+            return jobs
     raise StoreUnavailable(f"jobs could not be added because others were added meanwhile; try again ({refusal})")
 
 
@@ -57,7 +61,7 @@ def _add(connection: Connection, reader: JobReader, new_jobs: Sequence[NewJob]) 
         rows = sorted(fresh.values(), key=lambda new: (new.uid, new.submit_key, new.id))
         connection.execute(insert(JOBS), [_job_row(new) for new in rows])
         connection.execute(insert(HISTORY), [_history_row(new) for new in rows])
-    jobs = {job.id: job for job in known.values()} | fetch_jobs(connection, reader, fresh)
+    jobs = {job.id: job for job in known.values()} | {new.id: _job(new) for new in fresh.values()}
     return [jobs[job_id] for job_id in ids]
 
 
@@ -79,6 +83,26 @@ def _refuse_taken_ids(connection: Connection, reader: JobReader, new_jobs: Seque
     taken = fetch_jobs(connection, reader, [new.id for new in new_jobs]).keys() - own
     if taken:
         raise DuplicateId(f"the id {', '.join(sorted(taken))} belongs to another job: draw another")
+
+
+def _job(new: NewJob) -> Job:
+    """What is read of :func:`_job_row`."""
+    return Job(
+        id=new.id,
+        uid=new.uid,
+        user=new.user,
+        spec=new.spec,
+        state=JobState.PENDING,
+        wish=Wish.NONE,
+        backend=new.backend,
+        attempt=0,
+        native_id="",
+        revision=1,
+        submitted_at=new.submitted_at,
+        updated_at=new.submitted_at,
+        model_digest=new.model_digest,
+        warnings=new.warnings,
+    )
 
 
 def _job_row(new: NewJob) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.cluster.people import Person
 from tests.cluster.rig import Cluster
-from tests.cluster.trainings import attempt_log, begins, saver_model, steps, training
+from tests.cluster.trainings import attempt_log, begins, history, is_gapless, saver_model, steps, training
 
 # A warning that comes long before the limit is taken for one of a preemption, so two minutes are the limit of some.
 SHORT = "batch: {time: 2, checkpoint: {grace_s: 4}, env: {STEPS: '400'}}"
@@ -114,8 +114,7 @@ def test_a_drilled_training_completes(alice: Person, drilled: dict[str, Drilled]
     assert began["RESUME"] == "1" and steps(second) == list(range(began["from"] + 1, 401))
     if name != "node-fail":
         assert began["from"] == steps(first)[-1]
-    numbers = [json.loads(line)["seq"] for line in alice.run("ffdl", "events", "--json", job["id"]).stdout.splitlines()]
-    assert numbers == list(range(1, len(numbers) + 1))
+    assert is_gapless(history(alice, job["id"]))
 
 
 def test_a_trial_run_is_taken_back(alice: Person, drilled: dict[str, Drilled]) -> None:

@@ -6,7 +6,6 @@ is looked at last. Everything else runs on n3.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -20,6 +19,8 @@ from tests.cluster.trainings import (
     attempt_log,
     begins,
     free_gpus,
+    history,
+    is_gapless,
     saver_model,
     started,
     steps,
@@ -118,9 +119,7 @@ def test_the_chain_goes_on_while_the_daemon_is_down(alice: Person) -> None:
     # Far from the limit: by the time that is left, it was no time limit.
     assert causes(job) == ["preemption", "preemption", ""]
     assert all_steps(alice, job) == list(range(1, 61))
-    events = [json.loads(line) for line in alice.run("ffdl", "events", "--json", job_id).stdout.splitlines()]
-    numbers = [event["seq"] for event in events if "seq" in event]
-    assert numbers == list(range(1, len(numbers) + 1))
+    assert is_gapless(history(alice, job_id))
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tests.cluster.people import Person
@@ -72,6 +72,17 @@ def steps(log: str) -> list[int]:
 def attempt_log(alice: Person, job: Mapping[str, Any], attempt: int, learner: int = 1) -> str:
     """One attempt's log as the learner wrote it."""
     return alice.read(f"{job['job_dir']}/attempt-{attempt}/logs/learner-{learner}/training-log.txt")
+
+
+def history(alice: Person, job_id: str) -> list[dict[str, Any]]:
+    """The job's changes of state."""
+    printed = alice.run("ffdl", "events", "--json", job_id).stdout.splitlines()
+    return [json.loads(line)["event"] for line in printed]
+
+
+def is_gapless(events: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether they are numbered from 1 on and tell of the job from its first state to its last."""
+    return bool(events) and [event["seq"] for event in events] == list(range(1, len(events) + 1))
 
 
 def until_logged(alice: Person, job_id: str, text: str, attempt: int = 1, timeout_s: float = 60.0) -> None:

@@ -69,7 +69,7 @@ CASES = {
             priority="TOP",
             nodelist="gpu[01-02]",
             exclude="gpu03",
-            dependency="afterok:training-00000000a",
+            dependency="afterok:4711",
             begin="now+1hour",
             hold=True,
             requeue=True,
@@ -119,7 +119,6 @@ def test_plans(name: str, update_golden: bool) -> None:
         facts=FACTS,
         image="/shared/images/custom.sif",
         user_env={"EPOCHS": "3", "NASTY": NASTY},
-        native_dependencies={"training-00000000a": "4711"},
     )
     plan = make_plan(replace(request, **changes), read_settings(settings))
     made = {file.name: file.text for file in plan.files}

@@ -9,6 +9,7 @@ import pytest
 
 from ffdl_batch.daemon.loops import DEBTS_EVERY_S, Loops, StepThread
 from ffdl_batch.domain.job import JobId, Token
+from ffdl_batch.services.watch import Watcher
 from ffdl_batch.store import Attempt, Store
 from tests.unit.daemon.conftest import Desk
 
@@ -63,5 +64,20 @@ def test_stores_owed_keep_the_daemon_busy_and_nothing_else_does(desk: Desk, monk
     owed = Attempt(JobId("training-000000000"), 1, Token("training-000000000-1"), "fake", "7", 0.0, owed=True)
     monkeypatch.setattr(Store, "owed_attempts", lambda *_args: [owed])
     assert loops.is_busy()
+    loops.stop()
+    loops.join()
+
+
+def test_a_change_of_a_job_wakes_the_loop_that_pays(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else what an end owes, or was paid for it, would be known half a minute later."""
+    loops = Loops(desk.platform, lambda: None)
+    changes = iter((0, 1))
+    monkeypatch.setattr(Watcher, "step", lambda *_args, **_words: next(changes))
+    woken: list[str] = []
+    monkeypatch.setattr(loops._debts, "wake", lambda: woken.append("debts"))
+    loops._watch_turn()
+    assert woken == []
+    loops._watch_turn()
+    assert woken == ["debts"]
     loops.stop()
     loops.join()

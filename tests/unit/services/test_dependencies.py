@@ -17,7 +17,7 @@ from ffdl_batch.services.planning import plan_submission
 from ffdl_batch.services.resume import resume_job
 from ffdl_batch.services.submit import submit
 from ffdl_batch.services.waiting import LONGEST_PAUSE_S
-from ffdl_batch.store import Store
+from ffdl_batch.store import Store, StoreUnavailable
 from tests.unit.services.conftest import Site
 
 A, B = "training-00000000a", "training-00000000b"
@@ -342,6 +342,21 @@ def test_another_daemons_life_finds_the_end_too(site: Site) -> None:
     for _ in range(6):
         Deployer(site.platform).step()
         site.clock.tick(LONGEST_PAUSE_S)
+    move(site, first.id, JobState.COMPLETED)
+    Deployer(site.platform).step()
+    assert site.job(second).state is JobState.QUEUED
+
+
+def test_a_store_that_fails_leaves_no_lease_behind(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = site.deployed("first")
+    second = after(site, "second", f"afterok:{first.id}")
+
+    def fail(*_: object) -> None:
+        raise StoreUnavailable("database is locked")
+
+    with monkeypatch.context() as broken, pytest.raises(StoreUnavailable):
+        broken.setattr(Store, "apply_many", fail)
+        Deployer(site.platform).step()
     move(site, first.id, JobState.COMPLETED)
     Deployer(site.platform).step()
     assert site.job(second).state is JobState.QUEUED

@@ -84,11 +84,11 @@ def test_the_plain_job() -> None:
 def test_every_option_is_said_to_sbatch() -> None:
     batch = BatchOptions(
         time_s=90, partition="cpu", account="a", qos="q", constraint="x&y", reservation="r", priority="TOP",
-        nodelist="n1", exclude="n2", dependency="afterok:training-00000000a,afterany:7", begin="now+1hour", hold=True,
+        nodelist="n1", exclude="n2", dependency="afterok:41,afterany:7", begin="now+1hour", hold=True,
         requeue=False, signal="B:USR1@60", comment="it's $(id)", output="out-%j.txt",
         notify=Notify("me@example.org", ("END", "FAIL")), slurm_args=("--exclusive", "--switches=1@10", "--nice", "5"),
     )  # fmt: skip
-    made = request(batch=batch, native_dependencies={"training-00000000a": "41"})
+    made = request(batch=batch)
     found = options(made)
     expected = {
         "time": "00:01:30", "partition": "cpu", "account": "a", "qos": "q", "constraint": "x&y", "reservation": "r",

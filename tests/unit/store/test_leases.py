@@ -46,6 +46,26 @@ def test_a_try_that_is_put_off_is_counted_and_due_later(store: Store) -> None:
     assert (third.job, third.deploy_tries) == (other, 1)
 
 
+def test_many_are_put_off_together_and_made_due_again(store: Store) -> None:
+    jobs = [add_job(store, at=SUBMITTED_AT + n) for n in range(3)]
+    leased = store.claim_deployable("one", limit=2, lease_s=60)
+    store.put_off([job.id for job in jobs], leased[0].lease_token, store.now() + 3600)
+    (untouched,) = store.claim_deployable("one", limit=9, lease_s=60)
+    assert (untouched.job, untouched.deploy_tries) == (jobs[2], 0), "its lease was not this one"
+    store.make_due([jobs[1].id])
+    (due,) = store.claim_deployable("one", limit=9, lease_s=60)
+    assert (due.job, due.deploy_tries) == (jobs[1], 1)
+
+
+def test_putting_off_with_a_dead_token_changes_nothing(store: Store) -> None:
+    job = add_job(store)
+    (leased,) = store.claim_deployable("one", limit=1, lease_s=60)
+    store.put_off([job.id], "", store.now())
+    store.put_off([job.id], "another", store.now())
+    assert store.claim_deployable("two", limit=1, lease_s=60) == []
+    assert store.renew(job.id, leased.lease_token, 60)
+
+
 def test_a_lease_that_ran_out_may_be_taken_and_its_token_is_dead(store: Store) -> None:
     job = add_job(store)
     (old,) = store.claim_deployable("one", limit=1, lease_s=0)

@@ -1,0 +1,40 @@
+"""A command's end is noticed, with pidfds and without."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from ffdl_slurm.run import CommandTimeout, run_command
+
+ANSWER = [sys.executable, "-c", "import sys; print('17'); print('no', file=sys.stderr); sys.exit(3)"]
+
+
+@pytest.fixture(params=["pidfd", "no pidfd"])
+def _kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: int) -> int:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    if request.param == "no pidfd":
+        monkeypatch.setattr(os, "pidfd_open", refuse)
+
+
+@pytest.mark.usefixtures("_kernel")
+def test_the_answer_is_in_the_files_and_the_status_is_the_commands(tmp_path: Path) -> None:
+    with (tmp_path / "out").open("wb") as out, (tmp_path / "err").open("wb") as err:
+        result = run_command(ANSWER, 60, files=(out.fileno(), err.fileno()))
+    assert (result.returncode, result.stdout, result.stderr) == (3, "", "")
+    assert ((tmp_path / "out").read_text(), (tmp_path / "err").read_text()) == ("17\n", "no\n")
+
+
+@pytest.mark.usefixtures("_kernel")
+def test_a_command_that_takes_too_long_is_killed(tmp_path: Path) -> None:
+    argv = [sys.executable, "-c", "import os, signal; print(os.getpid(), flush=True); signal.pause()"]
+    with (tmp_path / "out").open("wb") as out, pytest.raises(CommandTimeout):
+        run_command(argv, 0.1, files=(out.fileno(), out.fileno()))
+    pid = (tmp_path / "out").read_text().strip()
+    assert not pid or not Path(f"/proc/{pid}").exists()
