@@ -88,6 +88,8 @@ def statements(store: Store) -> Iterator[list[str]]:
 def test_every_field_comes_back_as_it_was_given(store: Store) -> None:
     new = NewJob(new_job_id(), 2**32 - 2, NASTY, nasty_spec(), NASTY, NASTY, NASTY, 1234.56789, (NASTY, ""))
     (added,) = store.add_jobs([new])
+    forgetful = Store(store._database)
+    assert forgetful.get(new.id) == added, "what was kept is not what is stored"
     change = Change(
         steps=((JobState.DEPLOYING, 1235.25), (JobState.FAILED, 1236.0000001)),
         message=NASTY,
