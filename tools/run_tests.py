@@ -234,22 +234,60 @@ def run_checks(*commands: list[str]) -> Tally:
 
 def run_pytest(name: str, *paths: str) -> Tally:
     """pytest over the folders of `paths` that exist; counted from its report."""
+    return finish_pytest(start_pytest(name, *paths))
+
+
+def run_beside(*runs: tuple[str, ...]) -> Tally:
+    """Several of them at once, each a name and its folders: much of what they do is waiting for processes."""
+    tally = Tally()
+    started = [start_pytest(name, *paths, quietly=number > 0) for number, (name, *paths) in enumerate(runs)]
+    for run in started:
+        tally.add(finish_pytest(run))
+    return tally
+
+
+@dataclass(frozen=True)
+class Run:
+    """One pytest. `log` holds what it prints where it runs beside another; `why_not`: there is nothing to run."""
+
+    name: str
+    report: Path
+    process: subprocess.Popen[bytes] | None = None
+    log: Path | None = None
+    why_not: str = ""
+
+
+def start_pytest(name: str, *paths: str, quietly: bool = False) -> Run:
+    """Begin; see :func:`finish_pytest`."""
+    report = REPORTS / f"{name}.xml"
     present = [path for path in paths if (ROOT / path).is_dir()]
     if not present:
-        return refuse(f"tier {name} has no tests: {', '.join(paths)} not found")
+        return Run(name, report, why_not=f"{', '.join(paths)} not found")
     REPORTS.mkdir(parents=True, exist_ok=True)
-    report = REPORTS / f"{name}.xml"
     report.unlink(missing_ok=True)
-    argv = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", *present]
-    status = subprocess.run(argv, cwd=ROOT, check=False).returncode
+    argv = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", "-o", f"cache_dir=.pytest_cache/{name}"]
+    if not quietly:
+        return Run(name, report, subprocess.Popen([*argv, *present], cwd=ROOT))
+    path = REPORTS / f"{name}.log"
+    with path.open("wb") as log:
+        return Run(name, report, subprocess.Popen([*argv, *present], cwd=ROOT, stdout=log, stderr=log), path)
+
+
+def finish_pytest(run: Run) -> Tally:
+    """Wait for its end, and count."""
+    if run.process is None:
+        return refuse(f"{run.name} has no tests: {run.why_not}")
+    status = run.process.wait()
+    if run.log is not None:
+        print(run.log.read_text(encoding="utf-8", errors="replace"), flush=True)
     if status == PYTEST_NOTHING_COLLECTED:
-        return refuse(f"tier {name} has no tests in {', '.join(present)}")
-    if not report.is_file():
-        return Tally(failed=1, troubles=[f"pytest of tier {name} left no report (exit status {status})"])
-    tally = read_report(report, ci=on_ci())
+        return refuse(f"{run.name} has no tests")
+    if not run.report.is_file():
+        return Tally(failed=1, troubles=[f"pytest of {run.name} left no report (exit status {status})"])
+    tally = read_report(run.report, ci=on_ci())
     if status != 0 and not tally.failed:
         tally.failed = 1
-        tally.troubles.append(f"pytest of tier {name} ended with exit status {status}")
+        tally.troubles.append(f"pytest of {run.name} ended with exit status {status}")
     return tally
 
 
@@ -278,7 +316,10 @@ def say(text: str) -> None:
 
 TIERS = (
     Tier("lint", run_lint),
-    Tier("unit", lambda: run_pytest("unit", "tests/unit", "tests/contract", "tests/golden", "tests/crash")),
+    Tier(
+        "unit",
+        lambda: run_beside(("unit", "tests/unit", "tests/golden", "tests/crash"), ("contract", "tests/contract")),
+    ),
     Tier("quickstart", run_quickstart),
     Tier("python39", lambda: run_pytest("python39", "tests/python39"), needs_cluster=True),
     Tier("cluster", lambda: run_pytest("cluster", "tests/cluster"), needs_cluster=True),

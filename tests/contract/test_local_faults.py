@@ -71,7 +71,7 @@ def test_a_killed_supervisor_does_not_end_the_job(world: LocalHarness) -> None:
 
 
 def test_a_job_whose_supervisor_was_killed_can_be_cancelled(world: LocalHarness) -> None:
-    native, plan = world.submit("echo up; sleep 600")
+    native, plan = world.submit("trap 'exit 1' TERM; echo up; sleep 600 & wait")
     world.await_log(plan, "up")
     os.kill(record(plan, STARTED)["pid"], signal.SIGKILL)
     world.wait(lambda: process_stat(record(plan, STARTED)["pid"]) is None, world.diagnosis)

@@ -44,6 +44,9 @@ NASTY = {
     "BRACES": "{python} {{x}}",
 }
 
+OBEDIENT = "trap 'exit 1' TERM; echo up; sleep 600 & wait"
+"""Catches TERM: one that catches nothing is given most of KillWait for looking at the halt file."""
+
 
 @pytest.fixture(params=BACKENDS)
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
@@ -204,7 +207,7 @@ def test_an_exit_code_comes_through(world: Harness) -> None:
 
 
 def test_a_running_job_is_seen_running(world: Harness) -> None:
-    native, plan = world.submit("echo up; sleep 60")
+    native, plan = world.submit(OBEDIENT)
     world.await_log(plan, "up")
     seen = world.await_observation(native, lambda o: o.phase is Phase.RUNNING)
     assert seen.end is None and seen.ended_at is None and seen.exit_code is None
@@ -225,7 +228,7 @@ def test_a_signal_reaches_the_node_controllers(world: Harness) -> None:
 
 
 def test_cancel_ends_a_job_and_may_be_repeated(world: Harness) -> None:
-    native, plan = world.submit("echo up; sleep 600")
+    native, plan = world.submit(OBEDIENT)
     world.await_log(plan, "up")
     world.scheduler.cancel(native)
     world.scheduler.cancel(native)
@@ -247,7 +250,7 @@ def test_a_signal_ends_node_controllers_and_nothing_else(world: Harness) -> None
 
 
 def test_a_term_for_the_node_controllers_is_a_request_to_end(world: Harness) -> None:
-    native, plan = world.submit("echo up; sleep 600")
+    native, plan = world.submit(OBEDIENT)
     world.await_log(plan, "up")
     world.scheduler.signal(native, "TERM")
     world.await_end(native)
