@@ -6,14 +6,15 @@ is believed: a controller that was told to end (TERM) has no reason to tell, a l
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ffdl_batch.domain.continuation import Checkpoint as Progress
 from ffdl_batch.domain.continuation import Interruption, describe
-from ffdl_batch.domain.events import FinalRecord, GoesOn, Outcome
+from ffdl_batch.domain.events import Event, EventKind, FinalRecord, GoesOn, Outcome
 from ffdl_batch.domain.faults import Fault, Party
 from ffdl_batch.domain.job_state import JobState, Wish
-from ffdl_batch.domain.known import LOST_CONTROLLER, Known, all_stored
+from ffdl_batch.domain.known import LOST_CONTROLLER, Known, all_stored, latest_run
 from ffdl_batch.domain.observation import EndCause, Observation
 
 
@@ -89,17 +90,21 @@ def ending_of(known: Known) -> Ending | None:
 def why_requeued(known: Known) -> Interruption | None:
     """Why the scheduler started the attempt anew, as far as its files tell; None = it had not begun."""
     final = known.evidence.final
-    if final is None or not _is_of_the_last_run(known, final):
+    restarts = known.observation.restarts if known.observation is not None else 0
+    if final is None or final.restart < restarts - 1:
         return Interruption.NODE_FAILURE if known.began else None
+    if final.restart > 0 and final.restart >= restarts:  # the later run's record; the interrupted run's is gone
+        return Interruption.PREEMPTION if _was_asked_before(known.evidence.events) else Interruption.NODE_FAILURE
     if final.goes_on is GoesOn.REQUEUE:
         return _named(final.interruption) or Interruption.TIMEOUT
     # A head that was told to end had the time to say so: a preemption, or a requeue by hand.
     return Interruption.PREEMPTION if final.outcome is Outcome.CANCELLED else Interruption.NODE_FAILURE
 
 
-def _is_of_the_last_run(known: Known, final: FinalRecord) -> bool:
-    restarts = known.observation.restarts if known.observation is not None else 0
-    return final.restart >= restarts - 1
+def _was_asked_before(events: Sequence[Event]) -> bool:
+    """Whether the learners of an earlier run were asked to end: a node that fails does not ask."""
+    latest = latest_run(events)
+    return any(event.kind is EventKind.ASKED and event not in latest for event in events)
 
 
 def _of_itself(known: Known, at: float) -> Ending:

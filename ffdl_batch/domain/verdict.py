@@ -75,6 +75,8 @@ def judge(known: Known) -> Verdict:
     if known.state.is_terminal:
         return Verdict()
     final = known.final
+    if final is not None and final.restart > known.requeues and known.state in _WAITS:
+        return _requeue(known)  # nobody saw that start; what the run came to is judged next
     if final is not None and final.goes_on is GoesOn.SUCCESSOR:
         why = Interruption(final.interruption) if final.interruption else Interruption.TIMEOUT
         steps = _in_order(known, None)

@@ -91,7 +91,8 @@ def _adopted(job: Job, verdict: Verdict, past: Past, known: Known, columns: dict
 def _succeeded(job: Job, verdict: Verdict, known: Known, past: Past, columns: dict[str, object]) -> Change:
     why = verdict.interruption or Interruption.TIMEOUT
     final = known.final
-    columns["spent"] = final.spent if final is not None and final.spent is not None else _spent(job, why, past)
+    told = final.spent if final is not None else None
+    columns["spent"] = _most(job.spent, told) if told is not None else _spent(job, why, past)
     return Change(
         (*verdict.steps, (JobState.DEPLOYING, known.now)),
         Cause.REQUEUED,
@@ -150,6 +151,18 @@ def _spent(job: Job, why: Interruption, past: Past) -> Spent:
     return decide(why, budget, job.spent, past.checkpoint, past.gpu_seconds).spent
 
 
+def _most(one: Spent, other: Spent) -> Spent:
+    """The larger of each count: the head does not know of starts that only the daemon has counted."""
+    return replace(
+        other,
+        timeouts=max(one.timeouts, other.timeouts),
+        preemptions=max(one.preemptions, other.preemptions),
+        node_failures=max(one.node_failures, other.node_failures),
+        failures=max(one.failures, other.failures),
+        gpu_seconds=max(one.gpu_seconds, other.gpu_seconds),
+    )
+
+
 def _avoiding(job: Job, nodes: tuple[str, ...]) -> object:
     known = (*(node for node in job.overrides.exclude if node not in nodes), *nodes)
     return replace(job.overrides, exclude=known[-MAX_EXCLUDED:])
@@ -169,7 +182,9 @@ def _seen_columns(job: Job, seen: Observation | None) -> dict[str, object]:
 
 def _failed_nodes(root: Root, job: Job, known: Known) -> tuple[str, ...]:
     """The node of a job that has one; of several those that went first. Nobody can tell two that went together."""
-    nodes = (known.observation.nodes if known.observation is not None else "") or job.nodes
+    seen = known.observation
+    # A job that was started anew may run by now, and then the scheduler names the nodes that did not fail.
+    nodes = (seen.nodes if seen is not None and seen.phase is Phase.ENDED else "") or job.nodes
     if nodes and "," not in nodes and "[" not in nodes:
         return (nodes,)
     return gone_first(root.job(job.id).attempt(job.attempt), latest_run(known.evidence.events))

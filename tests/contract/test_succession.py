@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,10 @@ def put(plan: LaunchPlan, number: int, **cell: str) -> None:
 # ------------------------------------------------------------------------------------------------ time limit
 
 
+def _is_free(lock: Path) -> bool:
+    return not is_held(lock)
+
+
 def test_three_allocations_make_one_training(world: LocalHarness) -> None:
     _, plan = start(world, train(world, last=3), resources=Resources(gpus=1, cpus=1, memory_bytes=1 << 20))
     assert await_final(world, plan, 3).outcome is Outcome.COMPLETED, world.diagnosis()
@@ -131,7 +136,8 @@ def test_three_allocations_make_one_training(world: LocalHarness) -> None:
         assert lines[0] == f"resume {int(number > 1)} from {len(steps)}"
         steps += [int(line.split()[1]) for line in lines[1:]]
         assert world.executions(attempt_of(plan, number)) == 1
-        assert not is_held(local_directory(attempt_of(plan, number).path) / LOCK)
+        lock = local_directory(attempt_of(plan, number).path) / LOCK
+        world.wait(partial(_is_free, lock), lambda: "a lock of an ended attempt is still held")
     assert steps == list(range(1, len(steps) + 1))
     told = [final(plan, number) for number in (1, 2)]
     assert [(r.outcome, r.interruption, r.goes_on) for r in told] == [

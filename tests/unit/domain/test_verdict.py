@@ -264,6 +264,19 @@ def test_a_successor_is_followed_before_the_schedulers_end() -> None:
     assert [state for state, _ in verdict.steps] == [JobState.DOWNLOADING, JobState.PROCESSING, JobState.STORING]
 
 
+@pytest.mark.parametrize(("asked", "why"), [(False, Interruption.NODE_FAILURE), (True, Interruption.PREEMPTION)])
+def test_a_start_that_nobody_saw_is_told_before_what_it_came_to(asked: bool, why: Interruption) -> None:
+    request = [Event(3, 30.0, "node-0", EventKind.ASKED, {"reason": "term"})] if asked else []
+    events = [claim(1, 1.0, 0), *RUN[:2], *request, claim(2, 500.0, 1), event(4, "learner", 520.0)]
+    final = FinalRecord(
+        "7", Outcome.HALTED, 600.0, True, restart=1, goes_on=GoesOn.SUCCESSOR, interruption="timeout", spent=Spent()
+    )
+    first = judge(known(JobState.PROCESSING, None, events, final))
+    assert (first.move, first.interruption) == (Move.REQUEUED, why)
+    then = judge(replace(known(JobState.QUEUED, None, events, final), requeues=1))
+    assert (then.move, then.interruption) == (Move.SUCCEEDED, Interruption.TIMEOUT)
+
+
 @pytest.mark.parametrize(
     ("end", "why"),
     [

@@ -258,6 +258,17 @@ def test_a_requeue_that_no_daemon_saw_is_in_the_history(site: Site, watcher: Wat
     other.close()
 
 
+def test_the_node_that_failed_is_named_also_when_the_job_runs_elsewhere_by_then(site: Site, watcher: Watcher) -> None:
+    job = site.deployed()
+    running(site, watcher, job)
+    site.clock.tick(60)
+    head_of(site, job).starts(restart=1)
+    site.scheduler.run(NativeId(job.native_id), "n2", restarts=1)
+    watcher.step(full=True)
+    after = site.job(job.id)
+    assert (after.spent.node_failures, after.overrides.exclude, after.nodes) == (1, ("n1",), "n2")
+
+
 def test_a_job_that_the_scheduler_holds_for_good_goes_on_as_another(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     running(site, watcher, job).saves()
