@@ -78,9 +78,11 @@ def _place(entry: "os.DirEntry[str]", path: str, link: bool, go_on: Callable[[],
         os.replace(temporary, path)
         if os.path.lexists(temporary):  # rename(2) of two names of one file does nothing
             os.unlink(temporary)
-    except BaseException:
+    except BaseException as error:
         if os.path.lexists(temporary):
             os.unlink(temporary)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = path  # a write that fails does not say where
         raise
 
 

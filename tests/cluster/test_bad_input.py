@@ -120,10 +120,9 @@ def test_a_zip_bomb(alice: Person, good: str) -> None:
         ({"gpus": -1}, (), "gpus"),
         ({"learners": 2.5}, (), "learners"),
         ({"memory": "lots"}, (), "lots"),
-        ({}, ("--partition=nowhere",), "there is no partition 'nowhere'; known: main, short, urgent"),
+        ({}, ("--partition=nowhere",), "there is no partition 'nowhere'; known: main, short, spot, urgent"),
         ({}, ("--partition=short", "--time=1-0"), "is over the limit of short"),
-        ({}, ("--time=soon",), "--time"),
-        ({}, ("--dependency=afterok:training-00000000z",), "training-00000000z has no job in Slurm"),
+        ({}, ("--dependency=afterok:training-00000000z",), "there is no training training-00000000z"),
         ({}, ("--network=job",), "network level job is not offered yet"),
         ({}, ("--backend=pbs",), "pbs"),
     ],
@@ -133,6 +132,11 @@ def test_impossible_requests(
 ) -> None:
     done = submit(alice, alice.manifest("impossible", "true", "", **fields), model, *options)
     assert (done.returncode, said in done.stderr) == (78, True), done
+
+
+def test_a_wrong_value_of_an_option_is_wrong_usage(alice: Person, model: str) -> None:
+    done = submit(alice, alice.manifest("usage", "true"), model, "--time=soon")
+    assert (done.returncode, "--time: 'soon' is not a time limit" in done.stderr) == (2, True), done
 
 
 def test_an_unknown_framework(alice: Person, model: str) -> None:

@@ -320,4 +320,6 @@ def test_time_is_a_limit(alice: Person, slow_jobs: dict[str, str]) -> None:
     assert "time limit" in job["message"] and "ask for more time" in job["cure"]
     assert alice.logs(job["id"]).splitlines() == ["begun"]
     assert alice.read(f"{job['results']}/partial.txt") == "half\n"
-    assert alice.sacct(job["native_id"], "State") == ["TIMEOUT"]
+    # It was warned and did not react. It is ended shortly before the limit, so that what it left can be stored; Slurm,
+    # which looks every half minute, may come first.
+    assert alice.sacct(job["native_id"], "State", "ExitCode") in (["FAILED", "124:0"], ["TIMEOUT", "0:0"])
