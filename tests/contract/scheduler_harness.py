@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 import zipfile
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +33,7 @@ WAIT_S = 30.0
 FAKES = Path(__file__).parents[1] / "fakes" / "bin"
 
 
-class Harness:
+class Harness(ABC):
     """One backend. `settings` go to the adapter; the tree is below `base`."""
 
     backend = ""
@@ -163,16 +164,13 @@ class Harness:
         logs = [p.read_text(errors="replace")[-800:] for p in self.base.rglob("batch.log")]
         return f"batch logs: {logs}"
 
-    def freeze(self) -> None:
-        """Keep jobs that are submitted from now on waiting, where the world can do that."""
-
+    @abstractmethod
     def submit_waiting(self, command: str = "true") -> tuple[NativeId, LaunchPlan]:
         """Submit a job that waits until `let_run`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def let_run(self) -> None:
         """Let it start."""
-        raise NotImplementedError
 
     def close(self) -> None:
         """End everything that was started."""
