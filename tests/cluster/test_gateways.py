@@ -2,36 +2,21 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 from collections.abc import Iterator
 
 import pytest
 
+from tests.cluster.contract_runs import AT_LEAST, GATEWAYS, count_passed, start_contract
 from tests.cluster.people import Person
 from tests.cluster.rig import Cluster
 from tests.cluster.test_options import SAME
-
-SUITE = "/opt/ffdl/src/tests/contract/test_scheduler_contract.py"
-GATEWAYS = ("slurm-cli", "slurm-pyslurm")
 
 
 @pytest.fixture(scope="module")
 def suites(cluster: Cluster, alice: Person) -> dict[str, subprocess.CompletedProcess[str]]:
     """The suite over each gateway, both at once: most of its time is waiting."""
-    alice.run("mkdir", "-p", "contract-root", "contract-tmp")
-    running = {}
-    for gateway in GATEWAYS:
-        env = {
-            "FFDL_CONTRACT_BACKENDS": gateway,
-            "FFDL_CONTRACT_ROOT": f"{alice.home}/contract-root",
-            "FFDL_CONTRACT_IMAGE": "/shared/images/custom.sif",
-            "FFDL_CONTRACT_PYTHON": "/opt/ffdl/venv/bin/python",
-            "PYTHONDONTWRITEBYTECODE": "1",
-        }
-        argv = ["/opt/ffdl/venv/bin/python", "-m", "pytest", "-p", "no:cacheprovider", "-rs", "-q",
-                "--rootdir=/opt/ffdl/src", f"--basetemp={alice.home}/contract-tmp/{gateway}", SUITE]  # fmt: skip
-        running[gateway] = alice.popen(*argv, env=env)
+    running = {gateway: start_contract(alice, gateway, "/opt/ffdl/venv/bin/python") for gateway in GATEWAYS}
     done = {}
     try:
         for gateway, process in running.items():
@@ -55,11 +40,7 @@ def pyslurm(alice: Person) -> Iterator[Person]:
 def test_the_contract_holds_on_the_real_cluster(
     suites: dict[str, subprocess.CompletedProcess[str]], gateway: str
 ) -> None:
-    done = suites[gateway]
-    assert done.returncode == 0, done.stdout[-6000:]
-    counted = re.search(r"^(\d+) passed in ", done.stdout, re.MULTILINE)
-    assert counted is not None, f"something was skipped or warned about: {done.stdout[-2000:]}"
-    assert int(counted[1]) >= 35
+    assert count_passed(suites[gateway]) >= AT_LEAST
 
 
 OPTIONS = (

@@ -10,9 +10,10 @@ from . import builder, record
 from .access import enter_argv
 from .cluster import CHECKOUT, Cluster, ClusterOptions
 from .console import say, step
-from .errors import RigError
+from .errors import Exit, RigError
 from .python_layers import SOURCE
 from .rootfs import USERS
+from .suites import SUITES
 from .topology import NODES
 
 _WAY_IN = f"""\
@@ -50,6 +51,12 @@ def _build(options: argparse.Namespace, _command: list[str]) -> int:
 def _up(options: argparse.Namespace, _command: list[str]) -> int:
     found = record.read(options.id)
     if found is not None and found.complete and not found.abandoned():
+        if found.blueprint.suite != options.suite:
+            raise RigError(
+                f"{found.describe()} is up with suite {found.blueprint.suite}, not {options.suite}; "
+                "this machine has room for one",
+                Exit.TEMPORARY,
+            )
         say(f"{found.describe()} is already up")
         cluster = Cluster.attach(options.id)
     else:
@@ -112,7 +119,9 @@ def _parser() -> argparse.ArgumentParser:
     for name in ("build", "up"):
         command = commands.add_parser(name)
         command.add_argument(
-            "--suite", default=ClusterOptions().suite, help="Debian suite (default: FFDL_TEST_SUITE or sid)"
+            "--suite",
+            default=ClusterOptions().suite,
+            help=f"Debian suite: {', '.join(SUITES)} (default: FFDL_TEST_SUITE or sid)",
         )
     commands.choices["build"].add_argument("--fresh", action="store_true", help="build the root file system anew")
     commands.choices["up"].add_argument("--no-accounting", action="store_true")

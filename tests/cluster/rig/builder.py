@@ -5,16 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import host, layers, python_layers, record, rootfs, sources
+from . import carried, host, layers, python_layers, record, rootfs, sources
 from .console import say
 from .errors import RigError
+from .layers import Layer
 from .python_layers import Project
 from .rootfs import Recipe
+from .suites import DONOR, Suite, Supply, suite_named
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """The layers of a suite (topmost first) and what was learnt about it."""
+    """The layers of a suite (topmost first, the root file system last) and what was learnt about it. `python` is the
+    venv's."""
 
     cache: Path
     layers: tuple[str, ...]
@@ -26,27 +29,39 @@ class Built:
 
 def build(suite: str, checkout: Path, *, fresh: bool = False) -> Built:
     """Check the machine, then build or find every layer. `fresh` rebuilds the root file system (sid moves)."""
+    row = suite_named(suite)
     host.require_root()
-    host.require_tools()
+    host.require_tools("patchelf" if row.carries else "")
     host.require_kernel()
     cache = host.cache_dir()
     cache.mkdir(parents=True, exist_ok=True)
     recipe = Recipe.of(suite)
     if fresh:
         _forget_rootfs(cache / f"rootfs-{suite}-{recipe.key}")
-    root = rootfs.obtain(cache, recipe, sources.discover())
+    origin = sources.discover()
+    root = rootfs.obtain(cache, recipe, origin)
     slurm = python_layers.slurm_version(root)
+    if not slurm.startswith(f"{row.slurm}."):
+        say(f"{suite} has moved on: its Slurm is {slurm}, not {row.slurm}")
+    donor = rootfs.obtain(cache, Recipe.of(DONOR), origin) if row.carries else root
+    over = [carried.obtain(cache, donor, row)] if row.carries else []
+    home = donor if row.python is Supply.CARRIED else root
     project = _project(checkout)
-    found = [root]
     if project is not None:
-        pyslurm = python_layers.obtain_pyslurm(cache, root, slurm)
-        venv = python_layers.obtain_venv(cache, root, pyslurm, project)
-        found = [venv, root] if venv is not None else found
+        over += _venv(cache, row, home, project)
     confined = host.cgroup_v1_available()
     if not confined:
         say("this machine has no cgroup v1 controllers: Slurm will confine neither memory nor devices")
-    paths = tuple(str(layer.path) for layer in found)
-    return Built(cache, paths, slurm, python_layers.python_version(root), project, confined)
+    paths = tuple(str(layer.path) for layer in (*over, root))
+    return Built(cache, paths, slurm, python_layers.python_version(home), project, confined)
+
+
+def _venv(cache: Path, row: Suite, home: Layer, project: Project) -> list[Layer]:
+    """The venv for the Python of `home`; with pyslurm where that fits the suite's own Slurm."""
+    slurm = python_layers.slurm_version(home) if row.python is Supply.OWN else ""
+    pyslurm = python_layers.obtain_pyslurm(cache, home, slurm)
+    venv = python_layers.obtain_venv(cache, home, pyslurm, project)
+    return [venv] if venv is not None else []
 
 
 def _forget_rootfs(path: Path) -> None:

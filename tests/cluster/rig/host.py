@@ -48,9 +48,10 @@ def require_root() -> None:
         )
 
 
-def require_tools() -> None:
-    """Install the host programs that are missing, by apt."""
-    missing = sorted({package for tool, package in _TOOLS.items() if shutil.which(tool) is None})
+def require_tools(also: str = "") -> None:
+    """Install the host programs that are missing, by apt; `also` is one more, named as its package is."""
+    wanted = {**_TOOLS, also: also} if also else _TOOLS
+    missing = sorted({package for tool, package in wanted.items() if shutil.which(tool) is None})
     if not missing:
         return
     if shutil.which("apt-get") is None:

@@ -17,12 +17,7 @@ from .command import bare_environment, proxy_environment, run_logged, tail_of
 from .errors import Exit, RigError
 from .layers import Layer
 from .sources import Origin
-
-SUITES = ("sid", "trixie", "bookworm", "bullseye")
-# Suites without an apptainer of their own, and from which suite its package installs there.
-_APPTAINER_FROM = {"trixie": "sid"}
-_NATIVE_APPTAINER = ("sid",)
-APPTAINER_VARIABLE = "FFDL_TEST_APPTAINER_SUITE"
+from .suites import APPTAINER_VARIABLE, DONOR, Supply, suite_named
 
 USERS = {"alice": 2001, "bob": 2002}
 NETNS_SLOTS = 32
@@ -123,12 +118,11 @@ class Recipe:
 
     @classmethod
     def of(cls, suite: str) -> Recipe:
-        """The recipe of a suite. FFDL_TEST_APPTAINER_SUITE=sid takes sid's apptainer, `none` leaves it out."""
-        if suite not in SUITES:
-            raise RigError(f"unknown suite {suite!r}; known: {', '.join(SUITES)}", Exit.UNAVAILABLE)
-        default = suite if suite in _NATIVE_APPTAINER else _APPTAINER_FROM.get(suite)
-        named = os.environ.get(APPTAINER_VARIABLE)
-        return cls(suite, (None if named == "none" else named) if named else default)
+        """The recipe of a suite."""
+        supply = suite_named(suite).apptainer
+        if supply is Supply.PACKAGE:
+            return cls(suite, os.environ.get(APPTAINER_VARIABLE) or DONOR)
+        return cls(suite, suite if supply is Supply.OWN else None)
 
     @property
     def key(self) -> str:

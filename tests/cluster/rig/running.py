@@ -26,6 +26,7 @@ from .processes import Process
 from .python_layers import SOURCE
 from .record import Blueprint, Record
 from .services import NodeServices, Service
+from .suites import suite_named
 from .topology import COMPUTE_NODES, NODES, Role, node_named
 
 
@@ -203,7 +204,8 @@ class RunningCluster:
         """Start slurmctld and wait until it answers."""
         self.services("ctl").start(Service.SLURMCTLD)
         if wait:
-            self._wait_for(["scontrol", "ping"], "slurmctld")
+            # In 20.11 the status of `scontrol ping` is 0 whatever it found.
+            self._poll(lambda: " is UP" in self._ping(), "answer of slurmctld", 60)
 
     def restart_slurmctld(self, *, signal: str = "TERM") -> None:
         """Stop and start slurmctld."""
@@ -245,7 +247,14 @@ class RunningCluster:
     def write_slurm(self) -> None:
         """Render the configuration; the daemons read it when they start."""
         plan = self.blueprint
-        options = site.SiteOptions(Path(plan.checkout), plan.slurm_version, plan.accounting, plan.confined, plan.values)
+        options = site.SiteOptions(
+            Path(plan.checkout),
+            suite_named(plan.suite),
+            plan.slurm_version,
+            plan.accounting,
+            plan.confined,
+            plan.values,
+        )
         site.write_slurm(self.state_dir / "etc", options, account_id(plan.layers[-1], "slurm"))
 
     def start_services(self, node: str) -> None:
@@ -288,6 +297,9 @@ class RunningCluster:
             words = done.stdout.split()
             found[name] = next((word.removeprefix("munge-") for word in words if any(map(str.isdigit, word))), "none")
         return found
+
+    def _ping(self) -> str:
+        return self.run("ctl", ["scontrol", "ping"], timeout_s=15, check=False).stdout
 
     def _wait_for(self, argv: Sequence[str], what: str) -> None:
         self._poll(lambda: self.run("ctl", argv, timeout_s=15, check=False).returncode == 0, f"answer of {what}", 60)

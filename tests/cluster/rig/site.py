@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .command import bare_environment, run
+from .suites import Suite
 from .topology import CLUSTER_NAME, COMPUTE_NODES, CPUS, GPUS, LOGIN_NODES, MEMORY_MIB, NODES
 
 _HERE = Path(__file__).resolve().parent
@@ -46,6 +47,7 @@ MpiDefault=none
 MailProg=/bin/true
 ReturnToService=2
 Include /etc/slurm/slurm.conf.d/ffdl.conf
+{of_suite}
 {accounting}
 {nodes}
 PartitionName=main Nodes={names} Default=YES State=UP PriorityTier=1 GraceTime=10 MaxTime=UNLIMITED
@@ -82,6 +84,7 @@ class SiteOptions:
     """What one cluster's configuration depends on."""
 
     checkout: Path
+    suite: Suite
     slurm_version: str
     accounting: bool
     confined: bool
@@ -130,14 +133,14 @@ def write_slurm(etc: Path, options: SiteOptions, slurm_uid: int) -> None:
         ],
         env=bare_environment(),
     )
-    (target / "slurm.conf").write_text(_slurm_conf(options.accounting))
+    (target / "slurm.conf").write_text(_slurm_conf(options))
     database = target / "slurmdbd.conf"
     database.write_text(_SLURMDBD_CONF)
     database.chmod(0o600)  # slurmdbd refuses a readable one
     os.chown(database, slurm_uid, slurm_uid)
 
 
-def _slurm_conf(accounting: bool) -> str:
+def _slurm_conf(options: SiteOptions) -> str:
     nodes = "\n".join(
         f"NodeName={node.name} NodeAddr={node.address} CPUs={CPUS} RealMemory={MEMORY_MIB} "
         f"Gres=gpu:{node.gpu_type}:{GPUS}"
@@ -148,7 +151,8 @@ def _slurm_conf(accounting: bool) -> str:
         control_address=NODES[0].address,
         cpus=CPUS,
         memory=MEMORY_MIB,
-        accounting="Include /etc/slurm/slurm.conf.d/ffdl-accounting.conf" if accounting else "",
+        of_suite="\n".join(options.suite.slurm_lines),
+        accounting="Include /etc/slurm/slurm.conf.d/ffdl-accounting.conf" if options.accounting else "",
         nodes=nodes,
         names=",".join(node.name for node in COMPUTE_NODES),
     )

@@ -44,6 +44,18 @@ def test_only_new_slurm_is_told_a_requeue_delay(tmp_path: Path) -> None:
     assert [name for name, text in texts.items() if "requeue_delay=7" in text] == ["slurm-26.05"]
 
 
+def test_the_signal_at_preemption_is_asked_for_where_the_release_reads_it(tmp_path: Path) -> None:
+    """Until 23.02 by SlurmctldParameters; slurmctld takes the same word in SchedulerParameters and ignores it there."""
+    site = site_values(tmp_path / "site.env", ACCOUNTING_STORAGE_HOST="db")
+    found = {}
+    for overlay in OVERLAYS:
+        render(tmp_path / overlay, "--overlay", overlay, *site)
+        text = (tmp_path / overlay / "slurm.conf.d" / "ffdl.conf").read_text()
+        found[overlay] = [line for line in text.splitlines() if "send_user_signal" in line]
+    old, new = "SlurmctldParameters=preempt_send_user_signal", "PreemptParameters=send_user_signal"
+    assert found == {"slurm-20.11": [old], "slurm-22.05": [old], "slurm-24.11": [new], "slurm-26.05": [new]}
+
+
 def test_a_value_that_the_site_must_set_is_named_with_its_place(tmp_path: Path) -> None:
     done = render(tmp_path / "out")
     assert done.returncode == 78
