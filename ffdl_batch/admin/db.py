@@ -1,0 +1,234 @@
+"""``ffdl-admin db``: the commands. What they do is next door; here it is said."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ffdl_batch import __version__
+from ffdl_batch.domain.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from ffdl_batch.admin.check import Report
+    from ffdl_batch.admin.place import Place
+    from ffdl_batch.store.revisions import Standing
+
+_NAMES = {"help_option_names": ["-h", "--help"]}
+_SHOWN_FAULTS = 50
+_NAMED = 5
+_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.group(context_settings=_NAMES)
+def db() -> None:
+    """The database of jobs: SQLite in the state directory, or PostgreSQL.
+
+    A daemon brings an older database up to date itself when it starts. These commands do it by hand, look, and keep
+    copies.
+    """
+
+
+@db.command(context_settings=_NAMES)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def current(as_json: bool) -> int:
+    """The schema's revision in the database and in this release.
+
+    Exit code 0: they are the same; 1: the database is older; 69: it is newer than this release.
+    """
+    from ffdl_batch.admin.place import find_place, opened
+    from ffdl_batch.store.revisions import HEAD, describe_revisions, standing_of
+
+    with opened(find_place()) as database, database.reading() as connection:
+        standing = standing_of(connection)
+    missing = standing.missing if standing.is_known else ()
+    if as_json:
+        _print_json(
+            database=database.place,
+            revision=standing.revision,
+            release=standing.release,
+            at=standing.at or None,
+            head=HEAD,
+            missing=list(missing),
+        )
+    else:
+        click.echo(f"{'Database':<14}{database.place}")
+        click.echo(f"{'Schema':<14}{_standing_text(standing)}")
+        click.echo(f"{'This release':<14}{HEAD}, ffdl-batch {__version__}")
+        purposes = describe_revisions() if missing else {}
+        for number, revision in enumerate(missing):
+            click.echo(f"{'' if number else 'Missing':<14}{revision}  {purposes[revision]}")
+    return ExitCode.UNAVAILABLE if not standing.is_known else ExitCode.FAILED if missing else ExitCode.OK
+
+
+@db.command(context_settings=_NAMES)
+@click.option("--dry-run", is_flag=True, help="Say what would be done.")
+def upgrade(dry_run: bool) -> None:
+    """Bring the database up to date.
+
+    No daemon may run. A SQLite database is copied before, to a file beside it. Each revision is one transaction.
+    """
+    from ffdl_batch.admin.place import find_place, held, opened, refuse_others, told
+    from ffdl_batch.ports.clock import SystemClock
+    from ffdl_batch.store.database import connect
+    from ffdl_batch.store.existing import NoDatabase
+    from ffdl_batch.store.revisions import HEAD, bring_up_to_date, describe_revisions, refuse_unknown, standing_of
+
+    place = find_place()
+    with opened(place) as database, database.reading() as connection:
+        standing = standing_of(connection)
+        refuse_unknown(standing, database)
+        if standing.revision is None:
+            raise NoDatabase(f"the database {database.place} is empty; the daemon makes its tables when it starts")
+    if not standing.missing:
+        click.echo(f"{database.place} has schema revision {HEAD} already")
+        return
+    purposes = describe_revisions()
+    if dry_run:
+        for revision in standing.missing:
+            click.echo(f"would apply {revision}  {purposes[revision]}")
+        if place.file is not None:
+            click.echo(f"would copy {place.file} to {place.file.name}.revision-{standing.revision}-<time> before")
+        return
+    with told(), held(place):
+        database = connect(place.url, None, SystemClock())
+        try:
+            with database.reading() as connection:
+                refuse_others(connection, database)
+            done = bring_up_to_date(database)
+        finally:
+            database.close()
+    if done.copy is not None:
+        click.echo(f"copied     {done.copy}")
+    for revision in done.applied:
+        click.echo(f"applied    {revision}  {purposes[revision]}")
+    click.echo(f"{database.place} has schema revision {HEAD}")
+
+
+@db.command(context_settings=_NAMES)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def check(as_json: bool) -> int:
+    """Look through the database: the file, the tables, and what must hold of every job.
+
+    Changes nothing, and may run beside a daemon. Exit code 1: a fault was found.
+    """
+    from ffdl_batch.admin.check import check as look_through
+    from ffdl_batch.admin.place import find_place, opened
+
+    with opened(find_place()) as database:
+        report = look_through(database)
+    if as_json:
+        _print_json(
+            database=database.place,
+            revision=report.standing.revision,
+            jobs=report.jobs,
+            attempts=report.attempts,
+            entries=report.entries,
+            faults=[{"about": fault.about, "text": fault.text} for fault in report.faults],
+        )
+    else:
+        _print_report(report)
+    return ExitCode.FAILED if report.faults else ExitCode.OK
+
+
+@db.command(context_settings=_NAMES)
+@click.argument("file", type=_FILE)
+@click.option("--force", is_flag=True, help="Replace FILE where it exists.")
+def backup(file: Path, force: bool) -> int:
+    """Write a copy of the database to FILE, mode 0600, whole or not at all.
+
+    A daemon may run meanwhile, but where SQLite lies on a network file system. PostgreSQL needs pg_dump on the PATH.
+    """
+    from ffdl_batch.admin.ending import Stop
+    from ffdl_batch.admin.place import find_place, told
+
+    place, target = find_place(), file.absolute()
+    if target.exists() and not force:
+        raise Stop(ExitCode.USAGE, f"{file} exists; name another file, or replace it with --force")
+    if place.file is not None:
+        from ffdl_batch.admin.sqlite_files import back_up
+    else:
+        from ffdl_batch.admin.postgres_files import back_up
+    with told():
+        report = back_up(place, target)
+    size_mib = target.stat().st_size / 2**20
+    click.echo(f"{file}: {report.jobs} jobs, schema revision {report.standing.revision}, {size_mib:.1f} MiB")
+    if report.faults:
+        click.echo("the database has faults, and so has the copy:")
+        _print_faults(report)
+    return ExitCode.FAILED if report.faults else ExitCode.OK
+
+
+@db.command(context_settings=_NAMES)
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--force", is_flag=True, help="Replace a database that holds jobs; it is kept beside.")
+def restore(file: Path, force: bool) -> int:
+    """Put the copy FILE in the place of the database. No daemon may run.
+
+    Jobs that were submitted after the copy was made are not in it; their directories stay. What jobs of the copy did
+    since is read from their directories when the daemon starts, and none of it is executed again.
+    """
+    from ffdl_batch.admin.place import find_place, told
+
+    place = find_place()
+    if place.file is not None:
+        from ffdl_batch.admin.sqlite_files import restore as put_back
+    else:
+        from ffdl_batch.admin.postgres_files import restore as put_back
+    with told():
+        report, replaced = put_back(place, file.absolute(), force=force)
+    if replaced is not None:
+        click.echo(f"kept       {replaced}")
+    click.echo(f"restored   {report.jobs} jobs, schema revision {report.standing.revision}")
+    if report.standing.missing:
+        click.echo("the next daemon brings it up to date, or: ffdl-admin db upgrade")
+    _tell_of_strangers(place)
+    _print_faults(report)
+    return ExitCode.FAILED if report.faults else ExitCode.OK
+
+
+def _tell_of_strangers(place: Place) -> None:
+    """Jobs that have been executed and that the database does not have."""
+    from ffdl_batch.admin.place import find_strangers
+
+    strangers = find_strangers(place)
+    if not strangers:
+        return
+    named = ", ".join(strangers[:_NAMED]) + (f" and {len(strangers) - _NAMED} more" if len(strangers) > _NAMED else "")
+    click.echo(
+        f"not in it: {named}. Their directories in {place.jobs_dir}/jobs stay; what still runs of them is the "
+        "scheduler's alone: end it there, or let it end"
+    )
+
+
+def _standing_text(standing: Standing) -> str:
+    if standing.revision is None:
+        return "none: the database is empty"
+    newer = "" if standing.is_known else "; newer than this release"
+    if not standing.release:
+        return f"{standing.revision}{newer}"
+    when = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(standing.at))
+    return f"{standing.revision}, by ffdl-batch {standing.release} at {when}{newer}"
+
+
+def _print_report(report: Report) -> None:
+    seen = f"{report.jobs} jobs, {report.attempts} attempts, {report.entries} changes of state"
+    if report.faults:
+        click.echo(f"{len(report.faults)} faults in {seen}")
+        _print_faults(report)
+    else:
+        click.echo(f"no fault in {seen}; schema revision {report.standing.revision}")
+
+
+def _print_faults(report: Report) -> None:
+    for fault in report.faults[:_SHOWN_FAULTS]:
+        click.echo(f"  {fault}")
+    if len(report.faults) > _SHOWN_FAULTS:
+        click.echo(f"  and {len(report.faults) - _SHOWN_FAULTS} more; all of them: ffdl-admin db check --json")
+
+
+def _print_json(**fields: object) -> None:
+    click.echo(json.dumps({"schema": 1, **fields}, ensure_ascii=True))

@@ -1,0 +1,149 @@
+"""Which database it is, and keeping daemons out of it for a while."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy import func, select
+from sqlalchemy.engine import Connection
+
+from ffdl_batch import __version__
+from ffdl_batch.admin.ending import Stop
+from ffdl_batch.config import ConfigError, load_settings
+from ffdl_batch.config.locations import DaemonLock, this_machine
+from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.services.lock import AlreadyServed, HeldElsewhere, acquire
+from ffdl_batch.store import StoreError, StoreUnavailable
+from ffdl_batch.store.database import Database
+from ffdl_batch.store.existing import NoDatabase, connect_existing, sqlite_file
+from ffdl_batch.store.filesystem import is_network
+from ffdl_batch.store.schema import JOBS, LEASES
+
+PATIENCE_S = 5.0
+"""How long a daemon that is starting or ending is waited for."""
+HOW_TO_STOP = "end it first (jobs run on without it): ffdl daemon stop"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The configured database, and the directories of the daemon that uses it."""
+
+    url: str
+    state_dir: Path
+    jobs_dir: Path
+
+    @property
+    def file(self) -> Path | None:
+        """The file of a SQLite database."""
+        return sqlite_file(self.url)
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """Inside, what the store has to say ends the command with its sentence."""
+    try:
+        yield
+    except NoDatabase as error:
+        raise Stop(ExitCode.NO_INPUT, str(error)) from error
+    except StoreUnavailable as error:
+        raise Stop(ExitCode.TRY_AGAIN, str(error)) from error
+    except StoreError as error:
+        raise Stop(ExitCode.UNAVAILABLE, str(error)) from error
+
+
+def find_place() -> Place:
+    """The database of the configuration."""
+    try:
+        settings = load_settings()
+    except ConfigError as error:
+        raise Stop(ExitCode.BAD_MANIFEST, f"the configuration cannot be used: {error}") from error
+    return Place(settings.database, Path(settings.state_dir), Path(settings.jobs_dir))
+
+
+@contextmanager
+def opened(place: Place) -> Iterator[Database]:
+    """The database as it is, beside a daemon where that is possible.
+
+    SQLite on a network file system is a daemon's alone for as long as it runs: there none may run meanwhile.
+    """
+    file = place.file
+    with told():
+        if file is not None and file.exists() and is_network(file.parent):
+            with held(place), _connected(place) as database:
+                yield database
+        else:
+            with _connected(place) as database:
+                yield database
+
+
+@contextmanager
+def _connected(place: Place) -> Iterator[Database]:
+    database = connect_existing(place.url)
+    try:
+        yield database
+    finally:
+        database.close()
+
+
+@contextmanager
+def held(place: Place) -> Iterator[None]:
+    """Hold the daemon's lock: no daemon of this state directory runs, or starts, inside."""
+    machine, pid = this_machine(), os.getpid()
+    record = DaemonLock(
+        host=machine.host,
+        pid=pid,
+        boot_id=machine.boot_id,
+        start_ticks=machine.start_ticks(pid) or 0,
+        socket="",
+        version=__version__,
+        started_at=time.time(),
+    )
+    try:
+        place.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        hold = acquire(place.state_dir, record, machine, patience_s=PATIENCE_S)
+    except AlreadyServed as served:
+        raise Stop(ExitCode.TRY_AGAIN, f"{served}; {HOW_TO_STOP}") from served
+    except HeldElsewhere as error:
+        raise Stop(ExitCode.TRY_AGAIN, f"{error}; {HOW_TO_STOP}") from error
+    except OSError as error:
+        message = f"the state directory {place.state_dir} cannot be used: {error.strerror}"
+        raise Stop(ExitCode.NOT_ALLOWED, message) from error
+    try:
+        yield
+    finally:
+        hold.release()
+
+
+def refuse_others(connection: Connection, database: Database) -> None:
+    """Daemons of other state directories may work with a PostgreSQL database: their leases tell.
+
+    A daemon that was killed is taken for a living one until its leases are over.
+    """
+    owners = select(LEASES.c.owner).where(LEASES.c.until > database.now_expression())
+    living = sorted(set(connection.execute(owners).scalars()))
+    if database.is_postgres and living:
+        raise Stop(
+            ExitCode.TRY_AGAIN,
+            f"a daemon works with {database.place}: {', '.join(living)} (host:state directory). End it on that host "
+            "(ffdl daemon stop); one that was killed is forgotten when its leases are over, in half a minute",
+        )
+
+
+def count_jobs(connection: Connection) -> int:
+    """How many jobs the database has."""
+    return int(connection.execute(select(func.count()).select_from(JOBS)).scalar_one())
+
+
+def find_strangers(place: Place) -> list[str]:
+    """The ids of jobs whose directories show that an attempt of theirs began, and that the database does not have."""
+    tree = place.jobs_dir / "jobs"
+    if not tree.is_dir():
+        return []
+    begun = {path.parent.name for path in tree.glob("training-*/attempt-[0-9]*")}
+    with opened(place) as database, database.reading() as connection:
+        return sorted(begun - set(connection.execute(select(JOBS.c.id)).scalars()))

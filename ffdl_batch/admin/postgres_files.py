@@ -1,0 +1,152 @@
+"""Backup and restore of a PostgreSQL database by PostgreSQL's own client programs: our tables, in one transaction.
+
+pg_dump reads one state of the database, whatever daemons do meanwhile. No password stands in an argument.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from sqlalchemy import URL, func, inspect, make_url, select
+
+from ffdl_batch.admin.check import Report, check
+from ffdl_batch.admin.ending import Stop
+from ffdl_batch.admin.place import Place, count_jobs, held, opened, refuse_others
+from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.store.copies import stamp, unused
+from ffdl_batch.store.database import Database
+from ffdl_batch.store.revisions import Standing, refuse_unknown, standing_of
+from ffdl_batch.store.schema import METADATA
+
+TABLES = (*(table.name for table in METADATA.sorted_tables), "alembic_version")
+_SAID_CHARACTERS = 500
+_TABLE_LINE = re.compile(r"^\d+; \d+ \d+ TABLE (\S+) (\S+) ", re.MULTILINE)
+
+
+class Refused(Stop):
+    """One of PostgreSQL's programs failed."""
+
+
+def back_up(place: Place, target: Path) -> Report:
+    """Dump the database to `target` in pg_dump's custom format; what was found in the database."""
+    with opened(place) as database:
+        report = check(database)
+        _dump(place, database, target)
+    return report
+
+
+def restore(place: Place, source: Path, *, force: bool) -> tuple[Report, Path | None]:
+    """Put a dump in the place of our tables; what was found there then, and where the tables of before are (None =
+    there were none). One transaction: it is the old database or the new one."""
+    schema, standing = _examine(source)
+    with held(place), opened(place) as database:
+        refuse_unknown(standing, database)
+        replaced = _keep(place, database, schema, force=force)
+        _load(place, source, schema)
+        return check(database), replaced
+
+
+def _dump(place: Place, database: Database, target: Path) -> None:
+    with database.reading() as connection:
+        schema = connection.execute(select(func.current_schema())).scalar_one()
+        there = set(inspect(connection).get_table_names())
+    tables = [f'--table="{schema}"."{name}"' for name in TABLES if name in there]
+    hidden = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+    options = ("--format=custom", "--no-owner", "--no-privileges", *tables)
+    try:
+        os.close(os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        _run(place, ["pg_dump", *options, f"--file={hidden}", f"--dbname={_address(place)}"])
+        descriptor = os.open(hidden, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        hidden.rename(target)
+    except OSError as error:
+        raise Stop(ExitCode.TRY_AGAIN, f"{target} cannot be written: {error.strerror or error}") from error
+    finally:
+        hidden.unlink(missing_ok=True)
+
+
+def _examine(source: Path) -> tuple[str, Standing]:
+    """The schema (in PostgreSQL's sense) of a dump's tables, and how far they are. Raises Stop where it is none."""
+    try:
+        listing = _run(None, ["pg_restore", "--list", str(source)])
+    except Refused as refused:
+        raise Stop(ExitCode.NO_INPUT, f"{source} is no dump in pg_dump's custom format: {refused}") from refused
+    schemas = {name: schema for schema, name in _TABLE_LINE.findall(listing)}
+    if not {"jobs", "alembic_version"} <= schemas.keys():
+        raise Stop(ExitCode.NO_INPUT, f"{source} holds no tables of ffdl_batch")
+    rows = _run(None, ["pg_restore", "--data-only", "--table=alembic_version", "--file=-", str(source)])
+    found = re.search(r"^COPY .*\n(\S+)\n", rows, re.MULTILINE)
+    if found is None or found[1] == "\\.":
+        raise Stop(ExitCode.NO_INPUT, f"{source} does not say which schema revision it has")
+    return schemas["jobs"], Standing(found[1])
+
+
+def _keep(place: Place, database: Database, schema: str, *, force: bool) -> Path | None:
+    """Dump what is there, where there is something; nobody may work with it."""
+    with database.reading() as connection:
+        here = connection.execute(select(func.current_schema())).scalar_one()
+        if here != schema:
+            message = f"the dump's tables are in the schema {schema}, this connection works in {here}"
+            raise Stop(ExitCode.USAGE, f"{message}; set the search_path in the URL: ?options=-csearch_path%3D{schema}")
+        if standing_of(connection).revision is None:
+            return None
+        refuse_others(connection, database)
+        jobs = count_jobs(connection)
+    if not force:
+        message = f"{database.place} holds {jobs} jobs. --force puts the dump in their place, and keeps a dump of them"
+        raise Stop(ExitCode.USAGE, f"{message} in {place.state_dir}")
+    replaced = unused(place.state_dir / f"ffdl.postgresql.replaced-{stamp(time.time())}")
+    _dump(place, database, replaced)
+    return replaced
+
+
+def _load(place: Place, source: Path, schema: str) -> None:
+    drop = "DROP TABLE IF EXISTS " + ", ".join(f'"{schema}"."{name}"' for name in TABLES)
+    # The janitor knows this form of name for something that was being written when somebody was killed.
+    script = place.state_dir / f".restore.{secrets.token_hex(4)}"
+    try:
+        os.close(os.open(script, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        # A whole script first: a pipe that breaks off would be taken for its end.
+        _run(None, ["pg_restore", "--no-owner", "--no-privileges", f"--file={script}", str(source)])
+        options = ("--no-psqlrc", "--quiet", "--single-transaction", "--set=ON_ERROR_STOP=1")
+        _run(place, ["psql", *options, f"--dbname={_address(place)}", "--command", drop, "--file", str(script)])
+    except OSError as error:
+        raise Stop(ExitCode.TRY_AGAIN, f"{script} cannot be written: {error.strerror or error}") from error
+    finally:
+        script.unlink(missing_ok=True)
+
+
+def _address(place: Place) -> str:
+    """The database for PostgreSQL's programs, without a password."""
+    url = make_url(place.url)
+    bare = URL.create("postgresql", url.username, None, url.host, url.port, url.database, url.query)
+    return bare.render_as_string()
+
+
+def _run(place: Place | None, argv: Sequence[str]) -> str:
+    """Run one of PostgreSQL's programs; what it printed. Raises Refused where it says no, Stop where there is none."""
+    env = {**os.environ, "LC_ALL": "C"}
+    password = make_url(place.url).password if place is not None else None
+    if password is not None:
+        env["PGPASSWORD"] = str(password)
+    if shutil.which(argv[0]) is None:
+        raise Stop(
+            ExitCode.UNAVAILABLE,
+            f"{argv[0]} is not on the PATH: install PostgreSQL's client programs (Debian: postgresql-client), of the "
+            "server's version or newer; or have the server's administrator do it",
+        )
+    done = subprocess.run(argv, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        said = " ".join(done.stderr.split())[-_SAID_CHARACTERS:] or "it said nothing"
+        raise Refused(ExitCode.FAILED, f"{argv[0]} ended with exit code {done.returncode}, nothing was changed: {said}")
+    return done.stdout

@@ -1,0 +1,120 @@
+"""ffdl-admin db check on databases with one fault each."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ffdl_batch.domain.job_state import JobState
+from tests.captured.releases import RELEASED, as_read, put_schema
+from tests.unit.admin.conftest import Desk
+from tests.unit.store.jobs import add_job, applied, deploying, steps
+
+
+@pytest.fixture
+def job_id(desk: Desk) -> str:
+    """A job that is queued, beside one that waits."""
+    with desk.store() as store:
+        job, token = deploying(store, "queued")
+        queued = applied(store, job, steps(JobState.QUEUED, native_id="47"), lease_token=token)
+        add_job(store, "waits")
+        return str(queued.id)
+
+
+def test_a_database_in_order(desk: Desk, job_id: str) -> None:
+    assert desk.done("db", "check") == "no fault in 2 jobs, 1 attempts, 4 changes of state; schema revision 0004\n"
+    told = json.loads(desk.done("db", "check", "--json"))
+    assert (told["schema"], told["jobs"], told["attempts"], told["entries"], told["faults"]) == (1, 2, 1, 4, [])
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        ("DELETE FROM history WHERE job_id = '{id}' AND seq = 2", "{id}: its history has a gap"),
+        ("UPDATE jobs SET state = 'COMPLETED' WHERE id = '{id}'", "{id}: its history ends with QUEUED"),
+        ("UPDATE attempts SET token = 'training-000000000-9'", "{id}: attempt 1 has the token 'training-000000000-9'"),
+        ("UPDATE jobs SET spec = '{{\"name\": 1}}' WHERE id = '{id}'", "{id}: its row cannot be read: CodecError"),
+        ("UPDATE attempts SET checkpoint = '[]'", "{id}: the row of attempt 1 cannot be read: CodecError"),
+        ("INSERT INTO leases VALUES ('watcher', 'login1', '', 0.0)", "lease watcher: it has the owner 'login1' and"),
+        ("INSERT INTO leases VALUES ('watcher', 'x', 't', 9999999999.0)", "lease watcher: it lasts for"),
+        ("DROP INDEX ix_attempts_owed", "ix_attempts_owed: the index of attempts is missing"),
+        ("ALTER TABLE attempts DROP COLUMN played", "attempts: the column played is missing"),
+        ("DROP TABLE leases", "leases: the table is missing"),
+    ],
+)
+def test_a_fault_is_named(desk: Desk, job_id: str, damage: str, said: str) -> None:
+    desk.execute(damage.format(id=job_id))
+    code, out, err = desk.run("db", "check")
+    assert (code, err) == (1, "")
+    assert said.format(id=job_id) in out, out
+    code, out, _ = desk.run("db", "check", "--json")
+    told = json.loads(out)
+    assert code == 1
+    assert said.format(id=job_id) in "{about}: {text}".format_map(told["faults"][0])
+
+
+def test_tokens_that_stand_twice(desk: Desk, job_id: str) -> None:
+    if desk.is_postgres:
+        desk.execute("ALTER TABLE attempts DROP CONSTRAINT uq_attempts_token")
+    else:
+        desk.execute(
+            "CREATE TABLE other AS SELECT * FROM attempts", "DROP TABLE attempts",
+            "ALTER TABLE other RENAME TO attempts", "CREATE INDEX ix_attempts_owed ON attempts (owed)",
+        )  # fmt: skip
+    alike = "token, backend, native_id, created_at, outcome_code, network, nodes"
+    desk.execute(f"INSERT INTO attempts (job_id, number, {alike}) SELECT job_id, 2, {alike} FROM attempts")
+    _, out, _ = desk.run("db", "check")
+    assert f"tokens: 2 attempts have the token {job_id}-1" in out
+    assert "uq_attempts_token: the index of attempts is missing" in out
+
+
+def test_rows_of_jobs_that_are_gone(desk: Desk, job_id: str) -> None:
+    if desk.is_postgres:
+        for table in ("attempts", "history"):
+            desk.execute(f"ALTER TABLE {table} DROP CONSTRAINT fk_{table}_job_id")
+    desk.execute(f"DELETE FROM jobs WHERE id = '{job_id}'")
+    code, out, _ = desk.run("db", "check")
+    assert code == 1
+    assert f"{job_id}: it has rows in history, and there is no such job" in out
+    assert f"{job_id}: it has rows in attempts, and there is no such job" in out
+
+
+@pytest.mark.parametrize("revision", RELEASED)
+def test_an_older_schema_is_looked_through_as_it_is(desk: Desk, revision: str) -> None:
+    desk.state.mkdir()
+    put_schema(revision, desk.url)
+    jobs = len(as_read(revision)["jobs"])
+    assert f"no fault in {jobs} jobs" in desk.done("db", "check")
+    assert json.loads(desk.run("db", "current", "--json")[1])["revision"] == revision
+
+
+@pytest.mark.parametrize("desk", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("at", [0, 4096 * 3 + 50])
+def test_a_damaged_file_is_told_of_and_its_rows_are_not_guessed(desk: Desk, job_id: str, at: int) -> None:
+    data = bytearray(desk.file.read_bytes())
+    data[at : at + 2000] = b"\xff" * 2000
+    desk.file.write_bytes(data)
+    code, out, err = desk.run("db", "check")
+    assert code == 1, err
+    assert "faults in 0 jobs" in out
+    assert "  file: " in out
+
+
+@pytest.mark.parametrize("desk", ["sqlite"], indirect=True)
+def test_without_a_database_there_is_nothing_to_look_at(desk: Desk) -> None:
+    for command in ("check", "current", "upgrade"):
+        code, _, err = desk.run("db", command)
+        assert code == 66
+        assert f"there is no database {desk.file}; the daemon makes one" in err
+    assert not desk.state.exists()
+
+
+def test_a_database_without_tables_is_empty(desk: Desk) -> None:
+    if not desk.is_postgres:
+        desk.state.mkdir()
+        desk.file.touch()
+    code, _, err = desk.run("db", "check")
+    assert (code, "is empty; the daemon makes its tables" in err) == (66, True)
+    code, out, _ = desk.run("db", "current")
+    assert (code, "none: the database is empty" in out) == (1, True)

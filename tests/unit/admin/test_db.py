@@ -1,0 +1,304 @@
+"""ffdl-admin db: current, upgrade, backup, restore, on both databases."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from ffdl_batch import __version__
+from ffdl_batch.admin import sqlite_files
+from ffdl_batch.admin.place import Place
+from ffdl_batch.config.locations import DaemonLock, this_machine
+from ffdl_batch.services.lock import acquire
+from ffdl_batch.store.copies import upgrade_copies
+from ffdl_batch.store.revisions import HEAD, REVISIONS
+from tests.captured.releases import RELEASED, as_read, put_schema
+from tests.crash.fuzz.companions import fork_child
+from tests.unit.admin.conftest import Desk, dump
+from tests.unit.store.jobs import add_job
+
+OLDEST = RELEASED[0]
+JOBS = len(as_read(OLDEST)["jobs"])
+
+
+@pytest.fixture
+def old(desk: Desk) -> Desk:
+    """A database of the first release."""
+    desk.state.mkdir(mode=0o700)
+    put_schema(OLDEST, desk.url)
+    if not desk.is_postgres:
+        desk.file.chmod(0o600)
+    return desk
+
+
+@contextmanager
+def daemon_of(state: Path) -> Iterator[int]:
+    """Somebody holds the state directory, as a daemon does."""
+    machine, pid = this_machine(), os.getpid()
+    record = DaemonLock(machine.host, pid, machine.boot_id, machine.start_ticks(pid) or 0, "", __version__)
+    hold = acquire(state, record, machine, patience_s=0.0)
+    try:
+        yield pid
+    finally:
+        hold.release()
+
+
+def jobs_of(desk: Desk) -> set[str]:
+    with desk.store() as store:
+        return {str(job.id) for job in store.list_jobs(uid=1000, limit=1000)}
+
+
+def test_help_is_quick_and_imports_nothing_of_the_database() -> None:
+    program = (
+        "import sys\n"
+        "from ffdl_batch.admin.main import ffdl_admin\n"
+        "for arguments in (['--help'], ['db', '--help'], ['db', 'restore', '--help'], ['--version']):\n"
+        "    ffdl_admin.main(arguments, prog_name='ffdl-admin', standalone_mode=False)\n"
+        "heavy = {'sqlalchemy', 'alembic', 'sqlite3', 'ffdl_batch.config.load'} & set(sys.modules)\n"
+        "sys.exit(f'imported: {heavy}' if heavy else 0)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"ffdl-admin {__version__}" in done.stdout and "back up, restore" in done.stdout
+
+
+def test_current_tells_how_far_the_database_is(old: Desk) -> None:
+    code, out, err = old.run("db", "current")
+    assert (code, err) == (1, "")
+    lines = out.splitlines()
+    assert lines[1] == f"Schema        {OLDEST}"
+    assert lines[2] == f"This release  {HEAD}, ffdl-batch {__version__}"
+    assert [line[14:18] for line in lines[3:]] == list(REVISIONS[1:])
+    old.done("db", "upgrade")
+    told = json.loads(old.done("db", "current", "--json"))
+    assert (told["revision"], told["head"], told["missing"], told["release"]) == (HEAD, HEAD, [], __version__)
+    assert told["at"] > 1.7e9
+    old.execute("UPDATE alembic_version SET version_num = '0999'")
+    code, out, _ = old.run("db", "current")
+    assert code == 69 and "0999; newer than this release" in out
+    for command in (["check"], ["upgrade"]):
+        code, _, err = old.run("db", *command)
+        assert code == 69 and "made by a newer release" in err
+
+
+def test_upgrade_says_what_it_does_and_does_it_once(old: Desk) -> None:
+    out = old.done("db", "upgrade", "--dry-run")
+    assert [line.split()[2] for line in out.splitlines() if "apply" in line] == list(REVISIONS[1:])
+    assert json.loads(old.run("db", "current", "--json")[1])["revision"] == OLDEST
+    out = old.done("db", "upgrade")
+    assert [line.split()[1] for line in out.splitlines() if line.startswith("applied")] == list(REVISIONS[1:])
+    if not old.is_postgres:
+        ((revision, copy),) = upgrade_copies(old.file)
+        assert revision == OLDEST and out.startswith(f"copied     {copy}\n")
+    assert "already" in old.done("db", "upgrade")
+    assert old.done("db", "check").startswith(f"no fault in {JOBS} jobs")
+
+
+@pytest.mark.parametrize("command", ["upgrade", "restore"])
+def test_nothing_is_done_beside_a_daemon(old: Desk, tmp_path: Path, command: str) -> None:
+    old.done("db", "backup", tmp_path / "copy")
+    arguments = [tmp_path / "copy", "--force"] if command == "restore" else []
+    old.monkeypatch.setattr("ffdl_batch.admin.place.PATIENCE_S", 0.0)
+    with daemon_of(old.state) as pid:
+        code, out, err = old.run("db", command, *arguments)
+        assert (code, out) == (75, "")
+        assert f"process {pid}" in err and "ffdl daemon stop" in err
+        assert json.loads(old.run("db", "current", "--json")[1])["revision"] == OLDEST
+        assert "no fault" in old.done("db", "check")
+        old.done("db", "backup", tmp_path / "another")
+    old.done("db", command, *arguments)
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("desk", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("command", ["upgrade", "restore"])
+def test_daemons_of_other_hosts_are_known_by_their_leases(old: Desk, tmp_path: Path, command: str) -> None:
+    old.done("db", "backup", tmp_path / "copy")
+    arguments = [tmp_path / "copy", "--force"] if command == "restore" else []
+    until = "extract(epoch from clock_timestamp())"
+    old.execute(f"UPDATE leases SET owner = 'login2:/home/eve/state', until = {until} + 20")
+    code, _, err = old.run("db", command, *arguments)
+    assert code == 75 and "a daemon works with" in err and "login2:/home/eve/state" in err
+    old.execute(f"UPDATE leases SET until = {until} - 1")
+    old.done("db", command, *arguments)
+
+
+def test_a_backup_is_whole_private_and_of_this_moment(desk: Desk, tmp_path: Path) -> None:
+    target = tmp_path / "copies" / "monday"
+    target.parent.mkdir()
+    with desk.store() as store:  # a daemon works with it, and its last commits are in SQLite's log
+        for number in range(20):
+            add_job(store, f"k{number}")
+        out = desk.done("db", "backup", target)
+        add_job(store, "later")
+    assert out.startswith(f"{target}: 20 jobs, schema revision {HEAD}, ")
+    assert target.stat().st_mode & 0o777 == 0o600
+    assert [path.name for path in target.parent.iterdir()] == ["monday"]
+    code, _, err = desk.run("db", "backup", target)
+    assert code == 2 and "exists; name another file, or replace it with --force" in err
+    assert ": 21 jobs" in desk.done("db", "backup", target, "--force")
+
+
+def test_a_backup_that_cannot_be_written_leaves_nothing(desk: Desk, tmp_path: Path) -> None:
+    with desk.store() as store:
+        add_job(store)
+    code, _, err = desk.run("db", "backup", tmp_path / "nowhere" / "copy")
+    assert code == 75 and "No such file or directory" in err
+    assert list(tmp_path.glob("**/copy*")) == []
+
+
+def test_restore_brings_back_what_was_and_keeps_what_is(old: Desk, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    old.done("db", "backup", copy)
+    with old.store() as store:
+        later = str(add_job(store, "later").id)
+    code, _, err = old.run("db", "restore", copy)
+    assert code == 2 and f"{JOBS + 1} jobs. --force puts" in err
+    assert later in jobs_of(old)
+    out = old.done("db", "restore", copy, "--force")
+    assert f"restored   {JOBS} jobs, schema revision {OLDEST}" in out
+    assert "the next daemon brings it up to date, or: ffdl-admin db upgrade" in out
+    (kept,) = [Path(line.split()[1]) for line in out.splitlines() if line.startswith("kept")]
+    assert kept.parent == old.state and kept.stat().st_mode & 0o777 == 0o600
+    assert len(jobs_of(old)) == JOBS  # and it is brought up to date by that
+    out = old.done("db", "restore", kept, "--force")
+    assert later in jobs_of(old)
+    assert "no fault" in old.done("db", "check")
+    assert [path.name for path in old.state.iterdir() if path.name.startswith(".")] == []
+
+
+def test_restore_where_there_is_nothing_needs_no_force(desk: Desk, tmp_path: Path) -> None:
+    with desk.store() as store:
+        job = str(add_job(store).id)
+    desk.done("db", "backup", tmp_path / "copy")
+    if desk.is_postgres:
+        desk.execute("DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
+    else:
+        desk.file.unlink()
+    out = desk.done("db", "restore", tmp_path / "copy")
+    assert "kept" not in out
+    assert jobs_of(desk) == {job}
+
+
+@pytest.mark.parametrize("content", [b"", b"no database\n" * 1000, "another"])
+def test_what_is_no_backup_is_refused_before_anything_is_touched(
+    desk: Desk, tmp_path: Path, content: bytes | str
+) -> None:
+    with desk.store() as store:
+        job = str(add_job(store).id)
+    other = tmp_path / "other"
+    if isinstance(content, bytes):
+        other.write_bytes(content)
+    else:
+        import sqlite3
+
+        with sqlite3.connect(other) as connection:
+            connection.execute("CREATE TABLE recipes (name TEXT)")
+    code, out, err = desk.run("db", "restore", other, "--force")
+    assert code in (66, 69) and out == "" and str(other) in err, (code, err)
+    assert jobs_of(desk) == {job}
+    assert [path.name for path in desk.state.iterdir() if "replaced" in path.name] == []
+
+
+def test_a_backup_of_a_newer_release_is_refused(desk: Desk, tmp_path: Path) -> None:
+    with desk.store() as store:
+        job = str(add_job(store).id)
+    with desk.changing() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '0999'"))
+    # What this release would write into such a file is not asked: only a newer one makes it.
+    if desk.is_postgres:
+        argv = ["pg_dump", "--format=custom", f"--file={tmp_path / 'copy'}", "--dbname"]
+        subprocess.run([*argv, desk.url.replace("postgresql+psycopg", "postgresql")], check=True)
+    else:
+        (tmp_path / "copy").write_bytes(desk.file.read_bytes())
+    with desk.changing() as connection:
+        connection.execute(text(f"UPDATE alembic_version SET version_num = '{HEAD}'"))
+    code, _, err = desk.run("db", "restore", tmp_path / "copy", "--force")
+    assert code == 69 and "schema revision 0999" in err
+    assert jobs_of(desk) == {job}
+
+
+def test_jobs_that_the_copy_does_not_have_are_named(desk: Desk, tmp_path: Path) -> None:
+    with desk.store() as store:
+        known = str(add_job(store).id)
+    desk.done("db", "backup", tmp_path / "copy")
+    jobs = desk.state / "jobs"
+    for job in (known, "training-00000late"):
+        (jobs / job / "attempt-1").mkdir(parents=True)
+    (jobs / "training-0000begun").mkdir()
+    out = desk.done("db", "restore", tmp_path / "copy", "--force")
+    assert "not in it: training-00000late. Their directories in" in out
+
+
+@pytest.mark.parametrize("desk", ["sqlite"], indirect=True)
+def test_a_damaged_database_is_replaced_with_all_that_belongs_to_it(old: Desk, tmp_path: Path) -> None:
+    old.done("db", "backup", tmp_path / "copy")
+    old.file.write_bytes(b"\xff" * 5000)
+    code, _, err = old.run("db", "restore", tmp_path / "copy")
+    assert code == 2 and "holds something that cannot be read" in err
+    log = old.file.with_name(old.file.name + "-wal")
+    log.write_bytes(b"what was in its log")
+    out = old.done("db", "restore", tmp_path / "copy", "--force")
+    (kept,) = [Path(line.split()[1]) for line in out.splitlines() if line.startswith("kept")]
+    assert kept.read_bytes() == b"\xff" * 5000
+    assert kept.with_name(kept.name + "-wal").read_bytes() == b"what was in its log"
+    assert not log.exists()
+    assert dump(old.file) == dump(tmp_path / "copy")
+
+
+@pytest.mark.parametrize("desk", ["sqlite"], indirect=True)
+def test_a_restore_that_is_killed_leaves_the_old_database_or_the_new_one(old: Desk, tmp_path: Path) -> None:
+    """It is killed before each of its steps in the file system, in processes of its own."""
+    place = Place(old.url, old.state, old.state)
+    old.done("db", "backup", tmp_path / "copy")
+    with old.store() as store:
+        add_job(store, "later")
+    old.done("db", "backup", tmp_path / "before")
+    before, after = dump(old.file), dump(tmp_path / "copy")
+    seen = []
+    for number in range(1, 60):
+
+        def restore_and_die(left: int = number) -> None:
+            count_down(left)
+            sqlite_files.restore(place, tmp_path / "copy", force=True)
+
+        child = fork_child(tmp_path / "log", restore_and_die)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        assert code in (-signal.SIGKILL, 0), (tmp_path / "log").read_text()
+        now = dump(old.file)
+        assert now in (before, after), number
+        seen.append(now == after)
+        if code == 0:
+            break
+        if now == after:
+            old.done("db", "restore", tmp_path / "before", "--force")
+            assert dump(old.file) == before
+    assert code == 0 and seen[0] is False and seen[-1] is True and len(seen) > 10
+
+
+def count_down(number: int) -> None:
+    """Have this process killed when it comes to its step `number`."""
+    left = [number]
+    of_files = [(Path, name) for name in ("rename", "hardlink_to", "unlink")]
+    own = [(sqlite_files, name) for name in ("_sync", "_fold", "copy_database")]
+    for owner, name in (*of_files, *own):
+        setattr(owner, name, _counted(getattr(owner, name), left))
+
+
+def _counted(step: Callable[..., object], left: list[int]) -> Callable[..., object]:
+    def run(*arguments: object, **keywords: object) -> object:
+        left[0] -= 1
+        if left[0] == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return step(*arguments, **keywords)
+
+    return run

@@ -1,0 +1,105 @@
+"""What ffdl-admin db cannot do, it says in a sentence, with the way out; nothing is changed then."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.admin import postgres_files
+from ffdl_batch.admin.place import Place
+from tests.unit.admin.conftest import Desk
+from tests.unit.admin.test_db import daemon_of, jobs_of
+from tests.unit.store.jobs import add_job
+
+on_sqlite = pytest.mark.parametrize("desk", ["sqlite"], indirect=True)
+on_postgres = pytest.mark.parametrize("desk", [pytest.param("postgresql", marks=pytest.mark.postgres)], indirect=True)
+
+
+@pytest.fixture
+def job_id(desk: Desk) -> str:
+    with desk.store() as store:
+        return str(add_job(store).id)
+
+
+@on_sqlite
+def test_on_a_network_file_system_a_daemon_has_its_database_for_itself(
+    desk: Desk, job_id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ffdl_batch.admin.place.is_network", lambda _: True)
+    monkeypatch.setattr("ffdl_batch.admin.place.PATIENCE_S", 0.0)
+    with daemon_of(desk.state):
+        for command in (["check"], ["current"], ["backup", tmp_path / "copy"]):
+            code, _, err = desk.run("db", *command)
+            assert code == 75 and "end it first (jobs run on without it): ffdl daemon stop" in err
+    assert not (tmp_path / "copy").exists()
+    desk.done("db", "check")
+    desk.done("db", "backup", tmp_path / "copy")
+    assert not (desk.state / "daemon.lock").exists()
+
+
+@on_sqlite
+def test_a_database_that_another_program_has_locked_is_left_alone(desk: Desk, job_id: str, tmp_path: Path) -> None:
+    import contextlib
+    import sqlite3
+
+    desk.done("db", "backup", tmp_path / "copy")
+    with contextlib.closing(sqlite3.connect(desk.file, isolation_level=None)) as other:
+        other.execute("BEGIN")
+        other.execute("SELECT count(*) FROM jobs").fetchone()
+        code, _, err = desk.run("db", "restore", tmp_path / "copy", "--force")
+    assert code == 75 and "is in use by another program" in err
+    assert jobs_of(desk) == {job_id}
+
+
+@on_postgres
+@pytest.mark.parametrize("command", ["backup", "restore"])
+def test_without_the_client_programs_it_says_what_to_install(
+    desk: Desk, job_id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    (tmp_path / "dump").touch()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    code, _, err = desk.run("db", command, tmp_path / "dump", "--force")
+    assert code == 69 and "is not on the PATH: install PostgreSQL's client programs" in err
+
+
+@on_postgres
+def test_a_restore_that_the_server_refuses_changes_nothing(desk: Desk, job_id: str, tmp_path: Path) -> None:
+    desk.done("db", "backup", tmp_path / "dump")
+    desk.execute("CREATE VIEW of_the_site AS SELECT id FROM jobs")
+    with desk.store() as store:
+        later = str(add_job(store, "later").id)
+    code, _, err = desk.run("db", "restore", tmp_path / "dump", "--force")
+    assert code == 1 and "psql ended with exit code 1, nothing was changed" in err and "of_the_site" in err
+    assert jobs_of(desk) == {job_id, later}
+    assert [path.name for path in desk.state.iterdir() if path.name.startswith(".restore")] == []
+
+
+@on_postgres
+def test_tables_of_others_are_neither_saved_nor_touched(desk: Desk, job_id: str, tmp_path: Path) -> None:
+    desk.execute("CREATE TABLE of_the_site (what TEXT)", "INSERT INTO of_the_site VALUES ('before')")
+    desk.done("db", "backup", tmp_path / "dump")
+    desk.execute("UPDATE of_the_site SET what = 'after'")
+    desk.done("db", "restore", tmp_path / "dump", "--force")
+    with desk.changing() as connection:
+        assert connection.exec_driver_sql("SELECT what FROM of_the_site").scalars().all() == ["after"]
+
+
+def test_a_password_is_in_no_argument() -> None:
+    place = Place("postgresql+psycopg://ada:secret%40x@db.example.org:5433/ffdl?sslmode=require", Path("/"), Path("/"))
+    assert postgres_files._address(place) == "postgresql://ada@db.example.org:5433/ffdl?sslmode=require"
+
+
+@on_sqlite
+def test_a_wrong_configuration_and_wrong_usage_have_their_codes(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert desk.run("db", "retsore")[0] == 2
+    assert desk.run("db", "restore", "/nonexistent")[0] == 2
+    monkeypatch.setenv("FFDL_DATABASE_URL", "mysql://x/y")
+    code, _, err = desk.run("db", "current")
+    assert code == 69 and "mysql" in err
+    monkeypatch.setenv("FFDL_DATABASE_URL", f"postgresql+psycopg://ada@/x?host={desk.state}")
+    code, _, err = desk.run("db", "check")
+    assert code == 75 and "the server cannot be reached" in err
+    monkeypatch.setenv("FFDL_LEASE_S", "soon")
+    code, _, err = desk.run("db", "current")
+    assert code == 78 and "the configuration cannot be used" in err
