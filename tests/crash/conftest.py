@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import POSTGRES
 from tests.crash.world import World, WorldOptions
 
 MakeWorld = Callable[[WorldOptions], World]
 
 
-@pytest.fixture
-def make_world(tmp_path: Path) -> Iterator[MakeWorld]:
-    """Makes the test's world with options."""
+@pytest.fixture(params=["sqlite", POSTGRES])
+def make_world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MakeWorld]:
+    """Makes the test's world with options; on each of the two databases."""
     made: list[World] = []
+    url = request.getfixturevalue("postgres_url") if request.param == "postgresql" else ""
 
     def make(options: WorldOptions) -> World:
-        made.append(World(tmp_path, options))
+        made.append(World(tmp_path, replace(options, database_url=url)))
         return made[-1]
 
     yield make

@@ -97,7 +97,7 @@ def accept(platform: Platform, count: int, die_in: str | None) -> None:
     ]
     results = submit(platform, Caller(os.getuid()), submissions)
     assert all(result.problem is None for result in results), results
-    acknowledge([result.id for result in results])
+    acknowledge([job_id for result in results for job_id in result.elements or (result.id,)])
 
 
 def acknowledge(ids: Sequence[str]) -> None:

@@ -2,23 +2,30 @@
 
 The scheduler keeps no jobs over a restart of the daemon, which then find themselves unknown: never ended.
 With TEST_BECOME_UID the daemon is that user's: its real uid is theirs. Its effective uid stays root's, because the
-interpreter may lie where only root can read it.
+interpreter may lie where only root can read it. With TEST_OBSERVE_S the scheduler takes so long for each answer about
+jobs.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import time
+from collections.abc import Collection, Mapping
 
 from ffdl_batch.config import Settings
 from ffdl_batch.daemon.main import main
-from ffdl_batch.domain.observation import EndCause, NativeId
+from ffdl_batch.domain.observation import EndCause, NativeId, Observation
 from ffdl_batch.services.platform import Platform, open_platform
 from tests.fakes.scheduler import FakeScheduler
 
 
 class ObedientScheduler(FakeScheduler):
     """Cancels and withdraws at once what it is told to."""
+
+    def observe(self, ids: Collection[NativeId]) -> Mapping[NativeId, Observation]:
+        time.sleep(float(os.environ.get("TEST_OBSERVE_S", "0")))
+        return super().observe(ids)
 
     def cancel(self, native_id: NativeId) -> None:
         super().cancel(native_id)

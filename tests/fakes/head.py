@@ -79,6 +79,7 @@ class FakeHead:
         launch = decode(Path(target.launch).read_text())
         write_whole(Path(target.launch), encode(replace(launch, attempt=number)))
         write_whole(Path(target.submit_begun), "begun\n")
+        os.utime(target.submit_begun, (self.at, self.at))
 
     def goes_on(self, spent: Spent | None = None) -> None:
         """A time limit with a confirmed checkpoint, after which the head went on alone."""

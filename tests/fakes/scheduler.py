@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ffdl_batch.domain.job import Token
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Network, Succession, encode
 from ffdl_batch.domain.observation import EndCause, NativeId, Observation, Phase
+from ffdl_batch.domain.spec import JobSpec
 from ffdl_batch.ports.scheduler import (
     BackendFacts,
     InvalidRequest,
@@ -17,19 +18,23 @@ from ffdl_batch.ports.scheduler import (
     PlannedFile,
     SchedulerUnreachable,
     SubmissionUncertain,
+    TooMany,
 )
 
 
 @dataclass
 class FakeScheduler:
-    """`submitted` are accepted submissions in order; `down`, `refuse`, `lose_reply` make faults.
+    """`submitted` are accepted submissions in order; `down`, `refuse`, `lose_reply` make faults; `warns` makes what a
+    plan warns of.
 
-    `observe_calls` counts questions, whatever the number of jobs in them.
+    `asked` counts questions and requests, `observe_calls` those about jobs, whatever the number of jobs in them; `full`
+    turns submissions away.
     """
 
     name: str = "fake"
     down: bool = False
     refuse: str = ""
+    full: str = ""
     refuse_cancel: str = ""
     lose_reply: bool = False
     swallow: bool = False
@@ -37,6 +42,7 @@ class FakeScheduler:
     max_gpus: float = 4.0
     needs_dirs: tuple[str, ...] = ()
     heads_go_on: bool = True
+    warns: Callable[[JobSpec], Iterable[str]] = lambda _: ("a warning of the plan",)
     planned: list[LaunchRequest] = field(default_factory=list)
     submitted: list[tuple[NativeId, Token]] = field(default_factory=list)
     seen: dict[NativeId, Observation] = field(default_factory=dict)
@@ -45,7 +51,9 @@ class FakeScheduler:
     signalled: list[tuple[NativeId, str]] = field(default_factory=list)
     avoided: list[tuple[NativeId, tuple[str, ...]]] = field(default_factory=list)
     forgotten: set[NativeId] = field(default_factory=set)
+    turned_away: list[Token] = field(default_factory=list)
     observe_calls: int = 0
+    asked: int = 0
     next_id: int = 100
 
     def probe(self) -> BackendFacts:
@@ -79,7 +87,7 @@ class FakeScheduler:
             script="#!/bin/sh\n",
             environment=dict(request.user_env),
             network=Network("auto", "none", "fake"),
-            warnings=("a warning of the plan",),
+            warnings=tuple(self.warns(request.spec)),
         )
 
     def _succession(self, request: LaunchRequest) -> Succession | None:
@@ -93,6 +101,9 @@ class FakeScheduler:
         self._answer()
         if self.refuse:
             raise InvalidRequest(self.refuse)
+        if self.full:
+            self.turned_away.append(plan.token)
+            raise TooMany(self.full)
         if self.swallow:
             raise SubmissionUncertain("timed out; nothing was accepted, but nobody knows")
         native = self.accept(plan.token)
@@ -154,5 +165,6 @@ class FakeScheduler:
         )
 
     def _answer(self) -> None:
+        self.asked += 1
         if self.down:
             raise SchedulerUnreachable("Unable to contact slurm controller")

@@ -7,9 +7,17 @@ The state directory is where $SLURM_CONF lies (the one variable that the adapter
     steps/<id>       process ids of the job's tasks     calls.log   one JSON line for each command that was run
     faults.json      {"squeue": ["down", …], …}: each entry spoils one call, in order; "x:always" spoils all
     site.json        what sinfo says                    hold       while it exists, accepted jobs stay pending
+    accounts/<id>.json   what the accounting says of a job in the place of the truth (null: nothing)
+    still            while it exists, accepted jobs get no process at all
 
-Faults of sbatch: down, refuse[=text], lose_reply, hang (after accepting), silent, garbage, banner, twice, late
-(accepted a second after the time-out was told). Of the others: down, garbage, hang, banner, half.
+Faults of all: down, timeout, no_munge, garbage, binary, big, empty, hang, slow=SECONDS, banner (around the answer). Of
+squeue: half (the end is missing, and it says so); of squeue and sacct: cut (the end is missing, in mid-line, and all
+is well).
+Of sbatch beside them: refuse[=text], lose_reply, untrusted (the reply), hang (after accepting), silent, twice, busy
+(accepted at the second try), late[=SECONDS] (accepted so long after the time-out was told). What is listed of others'
+jobs (`user` in a record) is what Slurm's --me and --user show: nothing.
+
+Job arrays are in _fake_arrays.py.
 
 sbatch takes further options before the script, which win over the script's; ``--dependency=afterany:ID`` is kept.
 scancel takes ``--state`` and ``--signal``; scontrol requeues, holds, releases and updates ExcNodeList.
@@ -31,9 +39,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+sys.path.append(str(Path(__file__).parent))  # for tests that import this file; else it is the script's directory
+import _fake_arrays  # type: ignore[import-not-found]
+
 STATE = Path(os.environ.get("SLURM_CONF", "/nowhere/slurm.conf")).parent
 CONNECT = "Unable to contact slurm controller (connect failure)"
-BANNER = "*** Welcome to the cluster ***\n* maintenance on 2026-12-01, see http://intranet *\n"
+TIMEOUT = "Socket timed out on send/recv operation"
+UNANSWERED = {"down": CONNECT, "timeout": TIMEOUT, "no_munge": "Protocol authentication error"}
+NOISE = {
+    "garbage": (b"<html>502 Bad Gateway</html>\n", 1),
+    "binary": (b"\x00\x01 what a day \xff\xfe\n", 1),
+    "empty": (b"", 1),
+    "big": (b"#" * 1023 + b"\n", 10 * 1024),
+}
+BUSY = "Slurm temporarily unable to accept job, sleeping and retrying."
+BANNER = b"*** Welcome to the cluster ***\n* maintenance on 2026-12-01 \xa7 see http://intranet *\n"
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED")
 
 
@@ -49,8 +69,9 @@ def locked() -> Iterator[None]:
 
 
 def load(job: str) -> dict[str, Any] | None:
-    """A job's record."""
-    path = STATE / "jobs" / f"{job}.json"
+    """A job's record; an array's task is named by its array, too."""
+    found = _fake_arrays.resolve(STATE / "jobs", job) if "_" in job else [job]
+    path = STATE / "jobs" / f"{found[0] if found else job}.json"
     return json.loads(path.read_text()) if path.exists() else None
 
 
@@ -86,6 +107,24 @@ def begin(command: str) -> str:
             faults[command] = waiting[1:]
             path.write_text(json.dumps(faults))
     return fault.removesuffix(":always")
+
+
+def fail(command: str, fault: str) -> int | None:
+    """Act out a fault that any command may have; None = go on."""
+    name, _, value = fault.partition("=")
+    if name == "slow":
+        time.sleep(float(value))
+    if name == "no_munge":
+        complain(command, 'Munge encode failed: Failed to connect to "/run/munge/munge.socket.2": Connection refused')
+        complain(command, "slurm_send_node_msg: auth_g_create: REQUEST has authentication error")
+    if name in UNANSWERED:
+        kind = "Batch job submission failed" if command == "sbatch" else f"{command}: slurm_load"
+        return complain(command, f"{kind}: {UNANSWERED[name]}")
+    if name in NOISE:
+        line, times = NOISE[name]
+        sys.stdout.buffer.write(line * times)
+        return 0
+    return None
 
 
 def complain(command: str, text: str, code: int = 1) -> int:
@@ -150,27 +189,32 @@ def sbatch() -> int:  # noqa: PLR0911 - one return for each way to fail
             return complain("allocation failure", "Invalid qos specification")
         sys.stderr.write("sbatch: Job 99 to start at 2026-12-01T00:00:00 using 4 processors on nodes n1\n")
         return 0
-    if fault == "down":
-        return complain("sbatch", f"Batch job submission failed: {CONNECT}")
+    failed = fail("sbatch", fault)
+    if failed is not None:
+        return failed
     if fault.startswith("refuse"):
         reason = fault.partition("=")[2] or "Invalid account or account/partition combination specified"
         return complain("sbatch", f"Batch job submission failed: {reason}")
-    if fault == "garbage":
-        sys.stdout.write("\x00\x01 what a day \xff\n")
-        return 0
     if fault == "silent":
         return 0
-    if fault == "late":
-        spawn("late", path)
-        return complain("sbatch", "Batch job submission failed: Socket timed out on send/recv operation")
+    if fault.partition("=")[0] == "late":
+        spawn("late", path, fault.partition("=")[2] or "1")
+        return complain("sbatch", f"Batch job submission failed: {TIMEOUT}")
+    if fault == "busy":
+        complain("sbatch", BUSY)
     job = accept(script, options)
     if fault == "twice":
         job = accept(script, options)
     if fault == "lose_reply":
-        return complain("sbatch", "Batch job submission failed: Socket timed out on send/recv operation")
+        return complain("sbatch", f"Batch job submission failed: {TIMEOUT}")
+    if fault == "untrusted":
+        complain("sbatch", "slurm_receive_msg: auth_g_verify: RESPONSE_SUBMIT_BATCH_JOB has authentication error: "
+                 "Munge decode failed: Expired credential")  # fmt: skip
+        return complain("sbatch", "Batch job submission failed: Protocol authentication error")
     if fault == "hang":
         time.sleep(600)
-    sys.stdout.write((BANNER if fault == "banner" else "") + f"{job}\n")
+    around = BANNER if fault == "banner" else b""
+    sys.stdout.buffer.write(around + f"{job}\n".encode() + around)
     return 0
 
 
@@ -181,17 +225,27 @@ def given_options() -> dict[str, str]:
 
 
 def accept(script: str, options: dict[str, str]) -> str:
-    """Write the job down and start what runs it."""
+    """Write the job down, or the tasks of an array, and start what runs them."""
+    tasks, limit = _fake_arrays.read_tasks(options.get("array", ""))
     with locked():
         counter = STATE / "next"
         job = str(int(counter.read_text()) if counter.exists() else 101)
-        counter.write_text(str(int(job) + 1))
+        counter.write_text(str(int(job) + 1 + len(tasks)))
         (STATE / "jobs" / f"{job}.sh").write_text(script)
         (STATE / "jobs" / f"{job}.env").write_text(json.dumps(dict(os.environ)))
-        save({"id": job, "name": options.get("job-name", "sbatch"), "state": "PENDING", "reason": "None",
-              "exit": "0:0", "submit": int(time.time()), "start": 0, "end": 0, "nodes": "", "restarts": 0,
-              "options": options, "excluded": options.get("exclude", ""), "runner": 0})  # fmt: skip
-    spawn("run", job)
+        record = {"id": job, "name": options.get("job-name", "sbatch"), "state": "PENDING", "reason": "None",
+                  "exit": "0:0", "submit": int(time.time()), "start": 0, "end": 0, "nodes": "", "restarts": 0,
+                  "options": options, "excluded": options.get("exclude", ""), "runner": 0}  # fmt: skip
+        ids = {str(task): str(int(job) + place) for place, task in enumerate(tasks, 1)}
+        for task, own in ids.items():
+            save({**record, "id": own, "array": job, "task": task, "limit": limit})
+        if ids:
+            (STATE / "jobs" / f"{job}.tasks").write_text(json.dumps(ids))
+        else:
+            save(record)
+    if not (STATE / "still").exists():
+        for own in ids.values() or [job]:
+            spawn("run", own)
     return job
 
 
@@ -206,21 +260,24 @@ def spawn(*arguments: str) -> None:
 def run_job(job: str) -> None:
     """Wait until the job may run, run its script, write down its end."""
     update(job, runner=os.getpid())
-    while must_wait(load(job)):
+    while must_wait(load(job)) or not take_turn(job):
         time.sleep(0.02)
     record = load(job)
     if record is None or record["state"] in ENDED:
         return
-    options, run = record["options"], record["restarts"]
-    env = json.loads((STATE / "jobs" / f"{job}.env").read_text())
+    options, run, batch = record["options"], record["restarts"], record.get("array", job)
+    env = json.loads((STATE / "jobs" / f"{batch}.env").read_text())
+    if "array" in record:
+        env |= {"SLURM_ARRAY_JOB_ID": batch, "SLURM_ARRAY_TASK_ID": record["task"]}
     env |= {"SLURM_JOB_ID": job, "SLURM_NODEID": "0", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_NNODES": options["nodes"],
             **end_time(options.get("time", ""))}  # fmt: skip
     if run:
         env["SLURM_RESTART_COUNT"] = str(run)
-    output = re.sub("%([%j])", lambda m: {"%": "%", "j": job}[m[1]], options["output"])
+    patterns = {"%": "%", "j": job, "A": batch, "a": record.get("task", "4294967294")}
+    output = re.sub("%([%jAa])", lambda m: patterns[m[1]], options["output"])
     with Path(output).open("ab") as out:
         process = subprocess.Popen(
-            ["/bin/sh", str(STATE / "jobs" / f"{job}.sh")],
+            ["/bin/sh", str(STATE / "jobs" / f"{batch}.sh")],
             stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=env, cwd=options["chdir"], start_new_session=True,
         )  # fmt: skip
     update(job, state="RUNNING", reason="None", start=int(time.time()), nodes="n1", pid=process.pid)
@@ -230,6 +287,19 @@ def run_job(job: str) -> None:
         return  # it was requeued, and this run's end is nobody's business
     update(job, state="COMPLETED" if code == 0 else "FAILED", exit=text, end=int(time.time()),
            reason="None" if code == 0 else "NonZeroExitCode")  # fmt: skip
+
+
+def take_turn(job: str) -> bool:
+    """Whether a task of an array may start: as many others run as may, or it is running from now on."""
+    with locked():
+        record = load(job)
+        if record is None or not record.get("limit") or record["state"] in ENDED:
+            return True
+        if _fake_arrays.is_full(record, records("jobs")):
+            save({**record, "reason": "JobArrayTaskLimit"})
+            return False
+        save({**record, "state": "RUNNING", "reason": "None", "start": int(time.time()), "nodes": "n1"})
+        return True
 
 
 def must_wait(record: dict[str, Any] | None) -> bool:
@@ -271,7 +341,8 @@ TITLES = {"JobArrayID": "JOBID", "State": "STATE", "exit_code": "EXIT_CODE", "Re
 def values(record: dict[str, Any]) -> dict[str, str]:
     """A record by the names that squeue and sacct have for its fields."""
     times = {"Submit": stamp(record["submit"]), "Start": stamp(record["start"]), "End": stamp(record["end"])}
-    return {"JobArrayID": record["id"], "JobID": record["id"], "State": record["state"], "exit_code": record["exit"],
+    shown = _fake_arrays.number(record)
+    return {"JobArrayID": shown, "JobID": shown, "State": record["state"], "exit_code": record["exit"],
             "ExitCode": record["exit"], "RestartCnt": str(record["restarts"]), "NodeList": record["nodes"],
             "Reason": record["reason"], "Name": record["name"], "JobName": record["name"], **times,
             **{f"{k}Time": v for k, v in times.items()}}  # fmt: skip
@@ -283,6 +354,11 @@ def records(folder: str) -> list[dict[str, Any]]:
     return [json.loads(path.read_text()) for path in paths]
 
 
+def own(folder: str) -> list[dict[str, Any]]:
+    """Those of the user who asks."""
+    return [record for record in records(folder) if not record.get("user")]
+
+
 def option(name: str) -> str:
     """The value of --name=…; "" where it is not given."""
     return next((a.partition("=")[2] for a in sys.argv if a.startswith(f"--{name}=")), "")
@@ -290,15 +366,13 @@ def option(name: str) -> str:
 
 def spoil(command: str, fault: str) -> int | None:
     """Act out a fault of a query; None = go on."""
-    if fault == "down":
-        return complain(command, f"{command}: slurm_load: {CONNECT}")
-    if fault == "garbage":
-        sys.stdout.write("<html>502 Bad Gateway</html>\n")
-        return 0
+    failed = fail(command, fault)
+    if failed is not None:
+        return failed
     if fault == "hang":
         time.sleep(600)
     if fault == "banner":
-        sys.stdout.write(BANNER)
+        sys.stdout.buffer.write(BANNER)
     return None
 
 
@@ -311,12 +385,16 @@ def squeue() -> int:
     if option("format"):
         return excluded()
     fields = [part.partition(":0") for part in option("Format").split(",")]
-    assert "--me" in sys.argv and "--states=all" in sys.argv and "--all" in sys.argv, sys.argv
+    assert {"--me", "--states=all", "--all", "--array"} <= set(sys.argv), sys.argv
     print("".join(TITLES[name] + suffix for name, _, suffix in fields))
-    wanted = option("name")
-    for record in records("jobs"):
-        if not wanted or record["name"] == wanted:
-            print("".join(values(record)[name] + suffix for name, _, suffix in fields))
+    wanted = [name for name in option("name").split(",") if name]
+    for record in own("jobs"):
+        if not wanted or record["name"] in wanted:
+            line = "".join(values(record)[name] + suffix for name, _, suffix in fields)
+            if fault == "cut":
+                sys.stdout.write(line[: len(line) // 2])
+                return 0
+            print(line)
             if fault == "half":
                 sys.stdout.flush()
                 return complain("squeue", "slurm_load_jobs error: Zero Bytes were transmitted or received")
@@ -330,7 +408,7 @@ def excluded() -> int:
     if record is None:
         sys.stderr.write("slurm_load_jobs error: Invalid job id specified\n")
         return 1
-    print(f"JOBID|EXC_NODES\n{record['id']}|{record['excluded']}")
+    print(f"JOBID|EXC_NODES\n{_fake_arrays.number(record)}|{record['excluded']}")
     return 0
 
 
@@ -347,10 +425,16 @@ def sacct() -> int:
     if spoiled is not None:
         return spoiled
     names = option("format").split(",")
-    print("|".join(names))
-    ids, name = option("jobs").split(","), option("name")
-    for record in records("gone") + records("jobs"):
-        if record["name"] == name or (not name and record["id"] in ids):
+    print("|".join(names), end="" if fault == "cut" else "\n")
+    if fault == "cut":
+        return 0
+    ids, wanted = option("jobs").split(","), [name for name in option("name").split(",") if name]
+    for record in own("gone") + own("jobs"):
+        told = STATE / "accounts" / f"{record['id']}.json"
+        record = json.loads(told.read_text()) if told.exists() else record  # noqa: PLW2901
+        if record is None:
+            continue
+        if record["name"] in wanted or (not wanted and record.get("array", record["id"]) in ids):
             print("|".join(values(record)[n] for n in names))
     return 0
 
@@ -375,6 +459,9 @@ def scontrol() -> int:
     if spoiled is not None:
         return spoiled
     verb, *words = sys.argv[1:]
+    if (verb, *words) == ("show", "config"):
+        print("Configuration data as of now\nMaxArraySize            = 1001")
+        return 0
     if verb == "fake-forget":
         path = STATE / "jobs" / f"{words[0]}.json"
         path.rename(STATE / "gone" / path.name)
@@ -420,14 +507,20 @@ def requeue(record: dict[str, Any]) -> int:
 
 
 def scancel() -> int:
-    """Signal a job's tasks, or end it; as in 26.05, KILL without a step ends the job."""
+    """Signal jobs' tasks, or end them; as in 26.05, KILL without a step ends the job."""
     spoiled = spoil("scancel", begin("scancel"))
     if spoiled is not None:
         return spoiled
-    job, _, step = sys.argv[-1].partition(".")
+    words = [argument.partition(".") for argument in sys.argv[1:] if not argument.startswith("--")]
+    found = [(word, job, step) for word, _, step in words for job in _fake_arrays.resolve(STATE / "jobs", word) or [""]]
+    return max(stop(word, job, step) for word, job, step in found)
+
+
+def stop(word: str, job: str, step: str) -> int:
+    """What scancel does to one job."""
     record = load(job)
     if record is None:
-        return complain("scancel", f"Kill job error on job id {job}: Invalid job id specified")
+        return complain("scancel", f"Kill job error on job id {word}: Invalid job id specified")
     if record["state"] in ENDED:
         return complain("scancel", f"Kill job error on job id {job}: Job/step already completing or completed", 0)
     if option("state") not in ("", record["state"]):
@@ -535,9 +628,9 @@ def shell_environment(path: str) -> dict[str, str]:
 def main() -> None:
     """The detached half: run a job, or accept one late."""
     if sys.argv[1] == "late":
-        time.sleep(1)
+        time.sleep(float(sys.argv[3]))
         script = Path(sys.argv[2]).read_text()
-        accept(script, read_options(script) | given_options())
+        accept(script, read_options(script))
     else:
         run_job(sys.argv[2])
 

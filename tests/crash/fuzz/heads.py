@@ -1,0 +1,241 @@
+"""Heads without processes: the controllers' own claim, journal, chain and cells, and learners that only say they ran.
+
+A head is a generator that the cluster advances: it yields the seconds until its next step, and returns its end. It is
+woken early when it is signalled. What it writes is what controllers write; what a learner executes is one line in
+``$JOB_STATE_DIR/executions``, the learner's own record.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from random import Random
+
+from ffdl_batch.controller.claim import claim_attempt
+from ffdl_batch.controller.continuing import Chain
+from ffdl_batch.controller.control import CANCEL, HALT, read_control
+from ffdl_batch.controller.files import touch, write_cell
+from ffdl_batch.controller.head import EXIT_CLAIMED_BY_ANOTHER, read_final
+from ffdl_batch.controller.journal import Journal
+from ffdl_batch.controller.outcome import Conclusion, may_run_again
+from ffdl_batch.controller.waiting import earlier_attempts, tell_newer
+from ffdl_batch.domain.codec import to_plain
+from ffdl_batch.domain.continuation import Checkpoint, Interruption
+from ffdl_batch.domain.events import HEAD, EventKind, FinalRecord, GoesOn, Outcome, node_source
+from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_batch.domain.launch import LaunchFile, decode
+from ffdl_batch.domain.observation import EndCause
+
+__all__ = ["Fate", "HeadEnd", "Run", "claim_attempt", "run_head"]
+RECORD = "executions"
+NODE = node_source(0)
+TICK_S = 0.02
+WORK_S, LONG_WORK_S, LONG = 0.15, 1.0, 0.2
+"""A learner works at most so long; a fifth of them for longer."""
+LOOK_S = 0.25
+"""How often a head looks into its cell unless it is signalled."""
+EXIT_OF_FAILURE = 3
+
+
+class Fate(StrEnum):
+    """What becomes of a job's first attempt; later ones work. The job's name says it."""
+
+    WORKS = "works"
+    FAILS = "fails"
+    LIMITED = "limited"
+    """Its time limit comes: a checkpoint, and the head goes on alone."""
+    PREEMPTED = "preempted"
+    NODE_FAILS = "node-fails"
+    """Nobody hears of it again."""
+    REQUEUED = "requeued"
+    """Its node fails, and the scheduler starts it anew under its id."""
+    FORGOTTEN = "forgotten"
+    """It works, and the scheduler forgets it as soon as it has ended."""
+
+
+@dataclass(slots=True)
+class Run:
+    """One start of a job by the cluster. `signals` are those that the head has not looked at yet."""
+
+    native: str
+    restart: int
+    attempt: AttemptDir
+    fate: Fate
+    chance: Random
+    reached: Callable[[str], None]
+    signals: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class HeadEnd:
+    """How the scheduler sees the end of a head. `successor`: the attempt that whoever started this one submits now;
+    `starts_anew`: the scheduler runs the job again."""
+
+    cause: EndCause
+    exit_code: int = 0
+    successor: AttemptDir | None = None
+    starts_anew: bool = False
+
+
+Head = Generator[float, None, HeadEnd]
+
+
+class _Lost(Exception):
+    """The node of this head fails."""
+
+
+def run_head(run: Run) -> Head:
+    """The batch script's process, from the claim to the final record."""
+    launch = decode(Path(run.attempt.launch).read_text(encoding="utf-8"))
+    run.reached("before claim")
+    if not _claims(run):
+        return HeadEnd(EndCause.FAILURE, EXIT_CLAIMED_BY_ANOTHER)
+    run.reached("after claim")
+    earlier = read_final(run.attempt)
+    if earlier is not None and not may_run_again(earlier):
+        return HeadEnd(EndCause.SUCCESS)
+    bell = str(Path(launch.doorbell, launch.job_id))
+    journal = Journal(run.attempt.event_file(HEAD), HEAD, bell)
+    journal.append(EventKind.CLAIMED, native_id=run.native, host="n1", restart=run.restart)
+    chain = Chain(launch, run.native, earlier)
+    try:
+        conclusion = yield from _execute(run, launch, chain, Journal(run.attempt.event_file(NODE), NODE, bell))
+    except _Lost:
+        anew = run.fate is Fate.REQUEUED
+        return HeadEnd(EndCause.NODE_FAIL, starts_anew=anew)
+    arranged = chain.arrange(conclusion, 0.0, None)
+    final = FinalRecord(
+        run.native, conclusion.outcome, time.time(), conclusion.stored, conclusion.exit_code,
+        error_code=arranged.error_code or conclusion.error_code, message=arranged.message or conclusion.message,
+        restart=run.restart, interruption=arranged.interruption, checkpoint=conclusion.checkpoint,
+        goes_on=arranged.goes_on, spent=arranged.spent,
+    )  # fmt: skip
+    yield TICK_S
+    write_cell(run.attempt.final, to_plain(final))
+    journal.append(EventKind.FINAL, outcome=final.outcome.value)
+    return _end_of(run, launch, final)
+
+
+def _claims(run: Run) -> bool:
+    """Whether the attempt is ours. The head of a run that will be started anew is a process, which has to die."""
+    if run.fate is not Fate.REQUEUED or run.restart:
+        return bool(claim_attempt(run.attempt, run.native).run)
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            status = 0 if claim_attempt(run.attempt, run.native).run else EXIT_CLAIMED_BY_ANOTHER
+        finally:
+            os._exit(status)
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert status in (0, EXIT_CLAIMED_BY_ANOTHER), "the head of a run could not claim it"
+    return status == 0
+
+
+def _execute(run: Run, launch: LaunchFile, chain: Chain, node: Journal) -> Generator[float, None, Conclusion]:
+    """The node controller and its learner."""
+    tell_newer(earlier_attempts(launch), launch.attempt)
+    node.append(EventKind.STARTED, host="n1")
+    touch(run.attempt.heartbeat(0))
+    if (early := _unwanted(run, chain)) is not None:
+        return early
+    yield run.chance.uniform(0.0, TICK_S)
+    if (early := _unwanted(run, chain)) is not None:
+        return early
+    _record(run)
+    if run.fate is Fate.NODE_FAILS:
+        raise _Lost
+    node.append(EventKind.LEARNER_STARTED, learner_id=1)
+    conclusion = yield from _work(run, launch, chain)
+    node.append(EventKind.LEARNER_ENDED, learner_id=1, **_how(conclusion))
+    node.append(EventKind.STORED, learner_id=1)
+    node.append(EventKind.ENDED)
+    return conclusion
+
+
+def _unwanted(run: Run, chain: Chain) -> Conclusion | None:
+    """Why the learners are not to start any more."""
+    wish = chain.wish
+    if "TERM" in run.signals or wish == CANCEL or _is_fenced(run, chain.launch):
+        return Conclusion(Outcome.CANCELLED, False, message="ended from outside before it started")
+    if wish == HALT:
+        return Conclusion(Outcome.HALTED, False, message="halted before it started", interruption=HALT)
+    return None
+
+
+def _is_fenced(run: Run, launch: LaunchFile) -> bool:
+    return read_control(run.attempt).attempt > launch.attempt
+
+
+def _record(run: Run) -> None:
+    """The learner runs, and says so: one line, appended at once."""
+    Path(run.attempt.state, ".began-1").touch()
+    descriptor = os.open(Path(run.attempt.state, RECORD), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.write(descriptor, f"{run.restart} {run.native}\n".encode())
+    os.close(descriptor)
+    run.reached("after record")
+
+
+def _work(run: Run, launch: LaunchFile, chain: Chain) -> Generator[float, None, Conclusion]:
+    """Work until it is done, or somebody wants something else."""
+    longest = LONG_WORK_S if run.chance.random() < LONG else WORK_S
+    ends_at = time.monotonic() + run.chance.uniform(0.0, longest)
+    look_at = time.monotonic() + LOOK_S
+    while (left := ends_at - time.monotonic()) > 0:
+        yield min(left, TICK_S)
+        if not run.signals and time.monotonic() < look_at:
+            continue
+        look_at = time.monotonic() + LOOK_S
+        wish = chain.wish
+        if "TERM" in run.signals or wish == CANCEL or _is_fenced(run, launch):
+            return Conclusion(Outcome.CANCELLED, True, message="ended from outside before the learners had finished")
+        if wish == HALT:
+            return _halted(launch, Interruption.HALT)
+    if run.fate is Fate.REQUEUED and not run.restart:
+        raise _Lost
+    if run.fate is Fate.FAILS:
+        return Conclusion(
+            Outcome.FAILED, True, exit_code=EXIT_OF_FAILURE, error_code="C201", message="the learner failed"
+        )
+    if run.fate is Fate.LIMITED:
+        return _halted(launch, Interruption.TIMEOUT)
+    if run.fate is Fate.PREEMPTED:
+        Path(launch.checkpoints, "model.pt").write_text("weights", encoding="utf-8")
+        return Conclusion(Outcome.CANCELLED, True, message="ended from outside before the learners had finished")
+    return Conclusion(Outcome.COMPLETED, True, exit_code=0)
+
+
+def _halted(launch: LaunchFile, why: Interruption) -> Conclusion:
+    """The learner was asked, wrote a checkpoint, and ended."""
+    path = Path(launch.checkpoints, "model.pt")
+    path.write_text(f"weights {time.monotonic_ns()}", encoding="utf-8")
+    progress = Checkpoint(True, True, True, TICK_S, path.stat().st_mtime, path.name)
+    return Conclusion(
+        Outcome.HALTED, True, exit_code=0, message=f"{why.value}; checkpoint confirmed", interruption=why.value,
+        checkpoint=progress,
+    )  # fmt: skip
+
+
+def _how(conclusion: Conclusion) -> dict[str, str | int]:
+    """The fields of ``learner_ended``."""
+    if conclusion.outcome is Outcome.CANCELLED:
+        return {"signal": 15, "ended_by": "term"}
+    asked = {"asked": HALT if conclusion.interruption == HALT else "warned"} if conclusion.interruption else {}
+    return {"exit_code": conclusion.exit_code or 0, **asked}
+
+
+def _end_of(run: Run, launch: LaunchFile, final: FinalRecord) -> HeadEnd:
+    """The scheduler's word, and who comes next."""
+    if final.goes_on is GoesOn.SUCCESSOR:
+        path = Path(run.attempt.path).with_name(f"attempt-{launch.attempt + 1}")
+        return HeadEnd(EndCause.SUCCESS, successor=AttemptDir(str(path)))
+    if final.outcome is Outcome.CANCELLED:
+        preempted = run.fate is Fate.PREEMPTED and "TERM" not in run.signals
+        return HeadEnd(EndCause.PREEMPTED if preempted else EndCause.CANCELLED)
+    if final.outcome is Outcome.FAILED:
+        return HeadEnd(EndCause.FAILURE, EXIT_OF_FAILURE)
+    return HeadEnd(EndCause.SUCCESS)

@@ -1,0 +1,147 @@
+"""Faults of the product that the judge has to find. Made from outside, in forked children; the product has no switch.
+
+Each takes away one guard of the order that keeps jobs whole. A suite that does not find them could not find a bug.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from sqlalchemy import Engine, insert
+
+from ffdl_batch.controller.claim import Claim
+from ffdl_batch.domain.job import Job
+from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_batch.services.platform import Platform
+from ffdl_batch.store import NewJob, Store
+from ffdl_batch.store.schema import HISTORY
+from ffdl_batch.store.submissions import _job as job_of
+from ffdl_batch.store.writes import Row, Writes
+from tests.crash.fuzz import cluster, heads
+
+LATE_S = 0.03
+"""How long after its time the mutated daemon commits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """A fault, and the count of :class:`~tests.crash.fuzz.judge.Findings` in which it must show.
+
+    `within` is the number of kills, with the work that follows them, in which it must; the first ones are at `aim`.
+    """
+
+    name: str
+    shows_in: str
+    within: int
+    aim: tuple[str, ...] = ()
+
+    def alter_cluster(self) -> None:
+        """In the process of the heads."""
+
+    def alter_daemon(self) -> None:
+        """In a life, before the daemon begins."""
+
+    def alter_platform(self, platform: Platform) -> None:
+        """In a life, when the platform is open."""
+
+
+class ClaimAlwaysGranted(Mutation):
+    """Two deliveries of one attempt both execute it. Every third request is delivered twice, so that it shows soon."""
+
+    __slots__ = ()
+
+    def alter_cluster(self) -> None:
+        """See :class:`Mutation`."""
+
+        def grant(attempt: AttemptDir, native_id: str) -> Claim:
+            return Claim(1, {})
+
+        heads.claim_attempt = grant
+        cluster.TWICE = cluster.DOWN = cluster.LOST + 1 / 3
+
+
+class AnswerBeforeCommit(Mutation):
+    """A submission is answered, and committed a moment later."""
+
+    __slots__ = ()
+
+    def alter_platform(self, platform: Platform) -> None:
+        """See :class:`Mutation`."""
+        add = platform.store.add_jobs
+
+        def later(jobs: Sequence[NewJob]) -> None:
+            time.sleep(LATE_S)
+            add(jobs)
+
+        def add_jobs(jobs: Sequence[NewJob]) -> list[Job]:
+            threading.Thread(target=later, args=(jobs,), daemon=True).start()
+            return [job_of(job) for job in jobs]
+
+        setattr(platform.store, "add_jobs", add_jobs)  # noqa: B010 - a method
+
+
+class KeysIgnored(Mutation):
+    """A submission that is sent again, because its answer was lost, makes another job."""
+
+    __slots__ = ()
+
+    def alter_platform(self, platform: Platform) -> None:
+        """See :class:`Mutation`."""
+        add = platform.store.add_jobs
+
+        def add_jobs(jobs: Sequence[NewJob]) -> list[Job]:
+            return add([replace(job, submit_key="") for job in jobs])
+
+        setattr(platform.store, "add_jobs", add_jobs)  # noqa: B010 - a method
+
+
+class HistoryApart(Mutation):
+    """A change of state and its entry in the history are two transactions."""
+
+    __slots__ = ()
+
+    def alter_daemon(self) -> None:
+        """See :class:`Mutation`."""
+        flush = Writes.flush
+
+        def later(engine: Engine, rows: list[Row]) -> None:
+            time.sleep(LATE_S)
+            with engine.begin() as connection:
+                connection.execute(insert(HISTORY), rows)
+
+        def flush_without_history(writes: Writes) -> None:
+            rows, writes._history = writes._history, []
+            flush(writes)
+            if rows:
+                threading.Thread(target=later, args=(writes._connection.engine, rows), daemon=True).start()
+
+        setattr(Writes, "flush", flush_without_history)  # noqa: B010 - a method
+
+
+class LeasesSurvive(Mutation):
+    """A daemon leaves the leases of its earlier life as they are."""
+
+    __slots__ = ()
+
+    def alter_daemon(self) -> None:
+        """See :class:`Mutation`."""
+
+        def keep(store: Store, owner: str) -> None:
+            return
+
+        setattr(Store, "end_leases_of", keep)  # noqa: B010 - a method
+
+
+MUTATIONS = {
+    mutation.name: mutation
+    for mutation in (
+        ClaimAlwaysGranted("claim", "executed_twice", 50),
+        AnswerBeforeCommit("answer", "lost", 50, ("after reply submit",)),
+        KeysIgnored("keys", "unacknowledged", 6, ("after commit add_jobs", "before reply submit")),
+        HistoryApart("history", "history_faults", 50),
+        LeasesSurvive("leases", "lease_faults", 20, ("deployer claimed", "after commit acquire_lease")),
+    )
+}

@@ -1,0 +1,156 @@
+"""What differs between worlds: the cluster, the jobs, and the pace."""
+
+from __future__ import annotations
+
+import os
+import socket
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ffdl_batch.ports.scheduler import Scheduler
+from tests.crash.fuzz.cluster import Cluster
+from tests.crash.fuzz.companions import Companion, fork_companion
+from tests.crash.fuzz.heads import EXIT_OF_FAILURE, RECORD, Fate
+from tests.crash.fuzz.mutations import Mutation
+from tests.crash.fuzz.remote import FATE, RemoteScheduler
+from tests.crash.fuzz.steps import Plan
+from tests.crash.fuzz.users import Habits
+
+
+class Stage(ABC):
+    """One kind of world. `environment` is what its daemons and users inherit, `pace_s` how long a life may last on a
+    machine that does nothing else, `make_scheduler` makes the adapter (None = the one that is installed)."""
+
+    environment: Mapping[str, str]
+    habits: Habits
+    pace_s: float
+    make_scheduler: Callable[[], Scheduler] | None = None
+
+    @abstractmethod
+    def arm(self, plan: Plan, pid: int) -> Sequence[str]:
+        """Let the cluster strike the daemon `pid` (0 = nobody) by `plan`; what it reported since the last call."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End what this stage started."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a world lies, and its seed. `database_url` "" = SQLite in the state directory."""
+
+    base: Path
+    seed: int
+    database_url: str = ""
+
+
+class FakeStage(Stage):
+    """The cluster process of :mod:`tests.crash.fuzz.cluster`."""
+
+    pace_s = 0.25
+
+    def __init__(self, place: Place, mutation: Mutation | None) -> None:
+        base = place.base
+        self.environment = environment_in(base, {"PATH": os.defpath, "HOME": str(base)}, place.database_url)
+        (base / "config.toml").write_text(_FAKE_CONFIG, encoding="utf-8")
+        manifests = {fate.value: _write_manifest(base, fate, "any", "true") for fate in _FATES}
+        fates = {fate.value: weight for fate, weight in _FATES.items()}
+        self.habits = Habits(3, 5, 0.04, manifests, fates, self.environment, str(base))
+        self._socket = base / "cluster"
+
+        def serve_cluster(parent: socket.socket) -> None:
+            if mutation is not None:
+                mutation.alter_cluster()
+            Cluster(self._socket, place.seed).serve(parent)
+
+        self._cluster: Companion = fork_companion("cluster", base / "cluster.log", serve_cluster)
+        self.arm(Plan(), 0)  # it answers, so it listens
+        self.make_scheduler = lambda: RemoteScheduler(self._socket)
+
+    def arm(self, plan: Plan, pid: int) -> Sequence[str]:
+        """See :class:`Stage`."""
+        targets = [name for name in plan.targets if name.startswith("cluster ")]
+        heard: Sequence[str] = self._cluster.ask({"targets": targets, "passing": plan.passing, "pid": pid})["heard"]
+        return heard
+
+    def close(self) -> None:
+        """See :class:`Stage`."""
+        self._cluster.end()
+
+
+class SlurmStage(Stage):
+    """A real Slurm: this process runs on a login node, as a user, with a configuration that was written for it."""
+
+    pace_s = 3.0
+
+    def __init__(self, place: Place) -> None:
+        base = place.base
+        kept = {name: os.environ[name] for name in ("PATH", "HOME", "FFDL_CONFIG", "SLURM_CONF") if name in os.environ}
+        self.environment = environment_in(base, kept, place.database_url)
+        manifests = {
+            fate.value: _write_manifest(base, fate, "python-numpy", _LEARNER.format(record=RECORD, status=status))
+            for fate, status in ((Fate.WORKS, 0), (Fate.FAILS, EXIT_OF_FAILURE))
+        }
+        fates = {Fate.WORKS.value: 5, Fate.FAILS.value: 1}
+        self.habits = Habits(2, 3, 0.2, manifests, fates, self.environment, str(base))
+
+    def arm(self, plan: Plan, pid: int) -> Sequence[str]:
+        """See :class:`Stage`: a real cluster strikes nobody."""
+        del plan, pid
+        return ()
+
+    def close(self) -> None:
+        """See :class:`Stage`."""
+
+
+def environment_in(base: Path, kept: Mapping[str, str], database_url: str) -> dict[str, str]:
+    """As bare as cron's, but for `kept` and what leads to the world in `base`."""
+    return {
+        "FFDL_CONFIG": str(base / "config.toml"),
+        "FFDL_STATE_DIR": str(base / "state"),
+        "FFDL_SOCKET": str(base / "s"),
+        **({"FFDL_DATABASE_URL": database_url} if database_url else {}),
+        **kept,
+    }
+
+
+def _write_manifest(base: Path, fate: Fate, version: str, command: str) -> str:
+    path = base / f"{fate.value}.yml"
+    path.write_text(
+        _MANIFEST.format(fate=fate.value, variable=FATE, version=version, command=command), encoding="utf-8"
+    )  # fmt: skip
+    return str(path)
+
+
+_FATES = {
+    Fate.WORKS: 8, Fate.FAILS: 2, Fate.LIMITED: 3, Fate.PREEMPTED: 2, Fate.NODE_FAILS: 1, Fate.REQUEUED: 1,
+    Fate.FORGOTTEN: 1,
+}  # fmt: skip
+"""How often each is, beside the others."""
+_FAKE_CONFIG = """\
+watch_interval_s = 0.08
+doorbell_interval_s = 0.02
+lease_s = 1.5
+idle_exit_s = 600
+[backend]
+default = "fake"
+"""
+_MANIFEST = """\
+name: {fate}
+cpus: 1
+memory: 256MiB
+framework:
+  name: custom
+  version: {version}
+  command: |
+    {command}
+batch:
+  env: {{{variable}: {fate}}}
+"""
+# A learner that records itself, works for a moment, and halts when it is asked to.
+_LEARNER = (
+    'echo "$FFDL_RESTART" >> "$JOB_STATE_DIR/{record}"; '
+    """trap 'date > "$CHECKPOINT_DIR/saved"; exit 0' USR2; for n in 1 2 3 4; do sleep 0.1; done; exit {status}"""
+)

@@ -1,0 +1,130 @@
+"""kill -9 around the submission of a native array, and arrays that are lost, late or doubled: each element is executed
+exactly once, and what Slurm may have is never sent again."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+
+import pytest
+
+from ffdl_batch.domain.observation import NativeId
+from tests.crash.conftest import MakeWorld
+from tests.crash.world import Findings, World, WorldOptions
+
+STEPS = ("claimed", "deploying", "chunk written", "chunk marked", "chunk submitted", "queued")
+ELEMENTS = 4
+ARRAY = "{array: 0-3}"
+
+
+@pytest.fixture
+def world(make_world: MakeWorld) -> World:
+    """A world whose manifest is an array."""
+    return make_world(WorldOptions(batch=ARRAY))
+
+
+def natives(world: World) -> Counter[str]:
+    """The native arrays that the jobs' ids name, with how many jobs each has."""
+    return Counter(NativeId.parse(job.native_id).job for job in world.jobs())
+
+
+def sent(world: World) -> int:
+    """How many native arrays the controller ever accepted."""
+    return len({record["array"] for record in world.accepted()})
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_death_at_a_step_of_an_arrays_deployment(world: World, step: str) -> None:
+    life = world.die("--submit", "2", "--deploy", "--die-at", step)
+    assert len(life.acknowledged) == 2 * ELEMENTS
+    world.recover()
+    assert world.examine(life.acknowledged) == Findings(), world.diagnosis()
+    assert sorted(natives(world).values()) == [ELEMENTS, ELEMENTS]
+    assert (sent(world), len(world.calls("sbatch"))) == (2, 2)
+
+
+def test_death_on_a_backend_without_arrays(make_world: MakeWorld) -> None:
+    world = make_world(WorldOptions(backend="local", batch="{array: 0-3%2}"))
+    life = world.die("--submit", "1", "--deploy", "--die-at", "submitted")
+    world.recover()
+    assert world.examine(life.acknowledged) == Findings(), world.diagnosis()
+
+
+def test_death_while_looking_for_the_array_of_an_earlier_life(world: World) -> None:
+    life = world.die("--submit", "1", "--deploy", "--die-at", "chunk submitted")
+    world.die("--deploy", "--die-at", "looked")
+    world.recover()
+    assert world.examine(life.acknowledged) == Findings(), world.diagnosis()
+    assert len(world.calls("sbatch")) == 1
+
+
+@pytest.mark.parametrize("when", ["before it sends", "after it was told"])
+def test_death_while_sbatch_runs(world: World, when: str) -> None:
+    """sbatch outlives the daemon; the next one waits for it and reads what it was told."""
+    began = world.base / "began"
+    slow = f'touch {began}; sleep 1; exec "$FAKE" "$@"'
+    told = f'"$FAKE" "$@"; code=$?; touch {began}; sleep 1; exit $code'
+    world.wrap("sbatch", slow if when == "before it sends" else told)
+    life = world.live("--submit", "1")
+    victim = world.begin("--deploy")
+    world.wait(began.exists, "the start of sbatch")
+    victim.kill()
+    assert victim.wait() == -signal.SIGKILL
+    world.recover()
+    assert world.examine(life.acknowledged) == Findings(), world.diagnosis()
+    assert len(world.calls("sbatch")) == 1
+
+
+@pytest.mark.parametrize("fault", ["lose_reply", "banner", "garbage", "silent", "down"])
+def test_a_spoilt_answer_of_sbatch(world: World, fault: str) -> None:
+    world.spoil("sbatch", fault)
+    life = world.recover("--submit", "1")
+    assert world.examine(life.acknowledged) == Findings(), world.diagnosis()
+    assert len(world.accepted()) == ELEMENTS
+    if fault in ("lose_reply", "banner"):  # it was accepted; else one element goes first to see whether Slurm answers
+        assert len(world.calls("sbatch")) == 1
+
+
+def test_an_array_that_lands_late_is_awaited(make_world: MakeWorld) -> None:
+    world = make_world(WorldOptions(life_s=8, batch=ARRAY))
+    world.spoil("sbatch", "late")
+    life = world.recover("--submit", "1")
+    assert world.examine(life.acknowledged) == Findings(), world.diagnosis()
+    assert (len(world.calls("sbatch")), sent(world)) == (1, 1)
+
+
+def test_an_array_that_lands_twice_is_executed_once(make_world: MakeWorld) -> None:
+    world = make_world(WorldOptions(work_s=1, batch=ARRAY))
+    world.spoil("sbatch", "twice")
+    life = world.recover("--submit", "1")
+    assert world.examine(life.acknowledged) == Findings(), world.diagnosis()
+    assert sent(world) == 2
+
+
+def test_of_two_arrays_that_wait_one_is_kept_and_one_cancelled(world: World) -> None:
+    world.spoil("sbatch", "twice")
+    world.hold()
+    life = world.die("--submit", "1", "--deploy", "--die-at", "chunk submitted")
+    assert world.live("--deploy").returncode == 0
+    (kept,) = natives(world)
+    states = {(record["array"] == kept, record["state"]) for record in world.accepted()}
+    assert states == {(True, "PENDING"), (False, "CANCELLED")}
+    world.release()
+    world.recover()
+    assert world.examine(life.acknowledged) == Findings(), world.diagnosis()
+
+
+def test_an_array_without_room_is_sent_in_parts_and_each_element_once(world: World) -> None:
+    world.spoil(
+        "sbatch", "refuse=Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
+    )
+    life = world.recover("--submit", "1")
+    assert world.examine(life.acknowledged) == Findings(), world.diagnosis()
+    assert sum(natives(world).values()) == ELEMENTS
+
+
+def test_a_site_that_takes_no_arrays_gets_single_jobs(world: World) -> None:
+    world.spoil("sbatch", "refuse=Invalid job array specification")
+    life = world.recover("--submit", "1")
+    assert world.examine(life.acknowledged) == Findings(), world.diagnosis()
+    assert len(natives(world)) == ELEMENTS

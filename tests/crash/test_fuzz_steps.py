@@ -1,0 +1,81 @@
+"""The named steps are the product's own, plans strike where they say, wrapped schedulers stay what they are."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from random import Random
+
+from ffdl_batch.domain.observation import NativeId
+from ffdl_batch.ports.scheduler import AvoidsNodes, CredentialLife, ForgetsJobs, TrialSubmission, Withdraws
+from ffdl_batch.services import deploy, watch
+from tests.crash.fuzz.plans import PATIENCE, Planner, stimulus
+from tests.crash.fuzz.steps import AT_THE_BEGINNING, AT_THE_END, DEPLOYER, NAMED, WATCHER, Plan, Steps
+from tests.crash.fuzz.users import User
+from tests.crash.fuzz.watching import watch_scheduler
+from tests.fakes.scheduler import FakeScheduler
+
+PACE_S = 0.6
+
+
+def named_in(module: object) -> set[str]:
+    """The names that a module's loops call `reached` with."""
+    return set(re.findall(r'_reached\("([^"]+)"\)', inspect.getsource(module)))  # type: ignore[arg-type]
+
+
+def test_every_step_that_a_loop_names_is_one_to_die_at() -> None:
+    assert named_in(deploy) == set(DEPLOYER)
+    assert named_in(watch) == set(WATCHER)
+    assert len(set(NAMED)) == len(NAMED)
+    assert set(NAMED) >= AT_THE_END
+
+
+def test_the_plan_strikes_at_the_named_passing_and_tells_of_it_first() -> None:
+    said: list[str] = []
+    steps = Steps(Plan(frozenset({"b"}), passing=2), said.append, lambda: said.append("struck"))
+    for name in ("a", "b", "a", "b"):
+        steps.reached(name)
+    assert said == ["seen a", "seen b", "died b", "struck"]
+
+
+def test_steps_that_must_be_hit_come_first_and_then_everything_that_was_seen() -> None:
+    planner = Planner(Random(1), {"x", "y"})
+    assert planner.next(PACE_S).targets == {"x", "y"}
+    planner.note(["x", "y", "z"], "x")
+    last = planner.next(PACE_S)
+    assert last.targets == {"y"}
+    assert last.limit_s > PACE_S
+    planner.note(["z"], "y")
+    plans = [planner.next(PACE_S) for _ in range(200)]
+    assert {step for plan in plans for step in plan.targets} == {"x", "y", "z"}
+    assert any(not plan.targets for plan in plans)
+    assert max(plan.limit_s for plan in plans) <= PATIENCE * PACE_S
+
+
+def test_a_daemon_is_asked_to_end_where_it_is_to_die_ending() -> None:
+    planner = Planner(Random(1), AT_THE_END)
+    plan = planner.next(PACE_S)
+    assert plan.ask_to_end and plan.targets < AT_THE_END
+
+
+def test_steps_that_only_a_first_life_passes_are_not_put_off() -> None:
+    for seed in range(50):
+        first = Planner(Random(seed), {*AT_THE_BEGINNING, *AT_THE_END}).next(PACE_S)
+        assert first.targets >= AT_THE_BEGINNING
+
+
+def test_every_stimulus_is_something_that_users_do() -> None:
+    for step in NAMED:
+        verb = stimulus(step).partition(" ")[0]
+        assert not verb or hasattr(User, f"_{verb}"), step
+
+
+def test_a_watched_scheduler_has_the_protocols_of_the_original_and_passes_steps() -> None:
+    seen: list[str] = []
+    watched = watch_scheduler(FakeScheduler(), seen.append)
+    assert watched.name == "fake"
+    assert watched.observe([NativeId("1")]) == {}
+    assert seen == ["before call observe", "after call observe"]
+    for protocol in (ForgetsJobs, CredentialLife, Withdraws, AvoidsNodes):
+        assert isinstance(watched, protocol)
+    assert not isinstance(watched, TrialSubmission)
