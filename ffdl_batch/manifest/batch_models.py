@@ -37,6 +37,7 @@ from ffdl_batch.manifest.slurm_words import (
     read_signal_name,
     read_slurm_args,
 )
+from ffdl_batch.manifest.sweep import SCHEMA as SWEEP_SCHEMA
 
 LEVELS = tuple(str(level) for level in NetworkLevel)
 PLACEMENTS = tuple(str(placement) for placement in Placement)
@@ -189,7 +190,10 @@ class BatchBlock(Block):
     retry: RetryBlock | None = Field(None, description="Further attempts.")
     roles: Annotated[dict[str, RoleBlock], BeforeValidator(nothing_is_empty)] = Field({}, description="Roles by name.")
     array: Annotated[str, BeforeValidator(read_array), WithJsonSchema({"type": _TEXT})] = Field(
-        "", description="Job array, as 0-9%2."
+        "", description="Job array, as 0-9%2: one job per index; beside a sweep, which of its elements."
+    )
+    sweep: Annotated[object, WithJsonSchema(SWEEP_SCHEMA)] = Field(
+        None, description="Variables of each element of an array: a grid of lists, or a list of mappings."
     )
     elastic: Words = Field({}, description="Bounds of an elastic job.")
     notify: NotifyBlock | None = Field(None, description="Who is told of what.")

@@ -11,8 +11,9 @@ from ffdl_batch.manifest.tree import Entry, Mapping, Mark, Node, Origin, Scalar,
 
 MAX_DEPTH = 40
 """FfDL's manifests nest six deep."""
-MAX_NODES = 20_000
-"""Counted with every alias expanded: a "billion laughs" document stops here. Real manifests hold some fifty."""
+MAX_NODES = 60_000
+"""Counted with every alias expanded: a "billion laughs" document stops here. Real manifests hold some fifty, and a
+sweep that lists its elements some for each of them."""
 
 _NULLS = frozenset({"", "~", "null", "Null", "NULL"})
 _TAG_PREFIX = "tag:yaml.org,2002:"

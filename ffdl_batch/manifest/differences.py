@@ -11,6 +11,7 @@ import fnmatch
 import re
 
 from ffdl_batch.domain.quantity import format_size
+from ffdl_batch.domain.spec import BatchOptions
 from ffdl_batch.manifest.batch_models import ManifestBlock
 from ffdl_batch.manifest.contract import Defaults
 from ffdl_batch.manifest.log import FindingLog
@@ -46,12 +47,16 @@ def note_differences(root: Mapping, manifest: ManifestBlock, defaults: Defaults,
             ("framework", "image_tag"), "the image follows from name and version; image_tag changes nothing, as in FfDL"
         )
     _metrics(manifest, log)
-    for name in manifest.batch.env if manifest.batch else ():
-        if _SECRET_VARIABLE.search(name):
-            log.warning(
-                ("batch", "env", name), "this looks like a credential, and env is recorded in clear",
-                f"write batch.secrets: {{{name}: '${{secret:NAME}}'}}",
-            )  # fmt: skip
+
+
+def note_credentials(batch: BatchOptions, log: FindingLog) -> None:
+    """Warn about variables that look like credentials: what the learner's environment holds is recorded in clear."""
+    swept = dict.fromkeys(name for values in batch.sweep for name in values)
+    for block, names in (("env", batch.env), ("sweep", swept)):
+        for name in names:
+            if _SECRET_VARIABLE.search(name):
+                message = f"this looks like a credential, and {block} is recorded in clear"
+                log.warning(("batch", block, name), message, f"write batch.secrets: {{{name}: '${{secret:NAME}}'}}")
 
 
 def check_framework(manifest: ManifestBlock, defaults: Defaults, log: FindingLog) -> None:

@@ -21,19 +21,19 @@ from ffdl_batch.manifest.tree import Entry, Mapping, Mark, Node, Origin, Place, 
 
 # sbatch(1), "INPUT ENVIRONMENT VARIABLES", and FFDL_* for what sbatch has no variable for
 VARIABLES = {
-    "account": "SBATCH_ACCOUNT", "constraint": "SBATCH_CONSTRAINT", "export": "SBATCH_EXPORT",
-    "gpus": "SBATCH_GPUS", "gres": "SBATCH_GRES", "job-name": "SBATCH_JOB_NAME", "mem": "SBATCH_MEM_PER_NODE",
-    "no-requeue": "SBATCH_NO_REQUEUE", "output": "SBATCH_OUTPUT", "partition": "SBATCH_PARTITION",
-    "qos": "SBATCH_QOS", "requeue": "SBATCH_REQUEUE", "reservation": "SBATCH_RESERVATION",
-    "signal": "SBATCH_SIGNAL", "time": "SBATCH_TIMELIMIT",
+    "account": "SBATCH_ACCOUNT", "array": "SBATCH_ARRAY_INX", "constraint": "SBATCH_CONSTRAINT",
+    "export": "SBATCH_EXPORT", "gpus": "SBATCH_GPUS", "gres": "SBATCH_GRES", "job-name": "SBATCH_JOB_NAME",
+    "mem": "SBATCH_MEM_PER_NODE", "no-requeue": "SBATCH_NO_REQUEUE", "output": "SBATCH_OUTPUT",
+    "partition": "SBATCH_PARTITION", "qos": "SBATCH_QOS", "requeue": "SBATCH_REQUEUE",
+    "reservation": "SBATCH_RESERVATION", "signal": "SBATCH_SIGNAL", "time": "SBATCH_TIMELIMIT",
 }  # fmt: skip
 _PLACES: Mappings[str, Place] = {
     "job-name": ("name",), "learners": ("learners",), "cpus": ("cpus",), "cpus-per-task": ("cpus",),
     "time": ("batch", "time"), "partition": ("batch", "partition"), "account": ("batch", "account"),
     "qos": ("batch", "qos"), "constraint": ("batch", "constraint"), "reservation": ("batch", "reservation"),
     "nodelist": ("batch", "nodelist"), "exclude": ("batch", "exclude"), "dependency": ("batch", "dependency"),
-    "begin": ("batch", "begin"), "signal": ("batch", "signal"), "comment": ("batch", "comment"),
-    "output": ("batch", "output"), "mail-user": ("batch", "notify", "mail"),
+    "array": ("batch", "array"), "begin": ("batch", "begin"), "signal": ("batch", "signal"),
+    "comment": ("batch", "comment"), "output": ("batch", "output"), "mail-user": ("batch", "notify", "mail"),
     "mail-type": ("batch", "notify", "events"),
 }  # fmt: skip
 _NUMBERS = frozenset({"learners", "cpus", "cpus-per-task"})

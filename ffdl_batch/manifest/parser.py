@@ -15,7 +15,7 @@ from ffdl_batch.manifest.batch_models import ManifestBlock
 from ffdl_batch.manifest.composer import Document, compose
 from ffdl_batch.manifest.contract import Defaults, ManifestSource, Parsed
 from ffdl_batch.manifest.credentials import redact
-from ffdl_batch.manifest.differences import check_framework, note_differences
+from ffdl_batch.manifest.differences import check_framework, note_credentials, note_differences
 from ffdl_batch.manifest.foreign import refuse_foreign
 from ffdl_batch.manifest.intake import read_text
 from ffdl_batch.manifest.keys import check_keys
@@ -24,6 +24,7 @@ from ffdl_batch.manifest.messages import report
 from ffdl_batch.manifest.options import apply_options
 from ffdl_batch.manifest.placeholders import note_placeholders
 from ffdl_batch.manifest.stores import read_stores
+from ffdl_batch.manifest.sweep import check_array, read_sweep
 from ffdl_batch.manifest.tree import Mapping, Origin, Scalar, Unreadable, to_raw
 
 _NO_OPTIONS: Mappings[str, str] = MappingProxyType({})
@@ -91,9 +92,12 @@ def _read_job(
     stores = read_stores(manifest.data_stores, base_dir, log)
     secrets = dict(stores.secrets)
     job = assemble(manifest, stores.stores, defaults, base_dir)
+    job = replace(job, batch=replace(job.batch, sweep=read_sweep(root, log)))
+    check_array(job.batch, log)
     _check_network(job, log)
     job = move_secrets(job, manifest, secrets, log)
     note_differences(root, manifest, defaults, log)
+    note_credentials(job.batch, log)
     return replace(job, sources=name_sources(root, manifest)), secrets
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import signal as signals
 
+from ffdl_batch.domain.array import read_indexes
 from ffdl_batch.manifest.scalars import kind_of, read_label, read_number, refusal, shown
 
 MAIL_EVENTS = (
@@ -123,8 +124,12 @@ def _gres_count(name: str, value: object) -> int:
 def read_array(value: object) -> str:
     """sbatch's --array: ``0-9%2``, ``1,3,5``, ``0-12:4``."""
     text = read_label(value)
-    if text and not re.fullmatch(r"\d+(-\d+(:\d+)?)?(,\d+(-\d+(:\d+)?)?)*(%\d+)?", text, re.ASCII):
-        raise refusal(f"{shown(text)} is not a job array", "write indexes as 0-9, 1,3,5 or 0-99%10")
+    try:
+        if text:
+            read_indexes(text)
+    except ValueError as error:
+        message, _, cure = str(error).partition("; ")
+        raise refusal(message, cure) from None
     return text
 
 

@@ -43,6 +43,7 @@ def test_a_caller_cannot_damage_it() -> None:
         "batch: {{placement: {v}}}", "batch: {{env: {v}}}", "batch: {{retry: {{failures: {v}}}}}",
         "batch: {{retry: {{gpu_hours: {v}}}}}",
         "evaluation_metrics: {v}", "evaluation_metrics: {{eventTypes: {v}}}", "batch: {{partition: {v}}}",
+        "batch: {{sweep: {v}}}", "batch: {{sweep: {{a: {v}}}}}",
     ],
 )  # fmt: skip
 @pytest.mark.parametrize(

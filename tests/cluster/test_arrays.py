@@ -1,0 +1,202 @@
+"""Arrays and sweeps on real Slurm: native job arrays, one id for all, each element with a fate of its own."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from tests.cluster.executions import counted, executions, wait_until
+from tests.cluster.people import Person
+from tests.cluster.trainings import QUICK, begins, saver_model, steps, until_logged
+
+ECHO = (
+    'echo "$FFDL_ARRAY_INDEX $SLURM_ARRAY_TASK_ID of $SLURM_ARRAY_TASK_COUNT: $LR/$DEPTH"; echo run >> $RESULT_DIR/runs'
+)
+SWEEP = "batch: {sweep: {LR: [0.1, '0.010', it's], DEPTH: [2, 4]}}"
+
+
+def submit_array(alice: Person, name: str, command: str, *options: str, extra: str = "") -> tuple[str, list[str]]:
+    """The array's id and those of its jobs; the learners need no GPU."""
+    model = alice.model("empty", {"README": "nothing here\n"})
+    return send(alice, alice.manifest(name, command, extra, gpus=0), model, *options)
+
+
+def send(alice: Person, manifest: str, model: str, *options: str) -> tuple[str, list[str]]:
+    """The array's id and those of its jobs."""
+    printed = alice.run("ffdl-submit", "--json", *options, manifest, model).stdout
+    result = json.loads(printed)["result"]
+    assert re.fullmatch(r"array-[0-9a-z]{9}", result["id"]), printed
+    return result["id"], result["elements"]
+
+
+def elements(alice: Person, array: str) -> list[dict[str, Any]]:
+    """Its jobs by index, as listed."""
+    jobs: list[dict[str, Any]] = json.loads(alice.run("ffdl", "list", "--array", array, "--json").stdout)["jobs"]
+    return jobs
+
+
+def finish(alice: Person, array: str) -> list[dict[str, Any]]:
+    """Its jobs once all have ended."""
+    alice.run("ffdl", "wait", "--timeout=240", array, check=False, timeout_s=300)
+    jobs = elements(alice, array)
+    assert all(job["ended_at"] for job in jobs), [(job["id"], job["state"], job["message"]) for job in jobs]
+    return jobs
+
+
+def native_jobs(jobs: Sequence[dict[str, Any]]) -> set[str]:
+    """The scheduler's jobs and arrays that they are, without the tasks' numbers."""
+    return {job["native_id"].partition("_")[0] for job in jobs}
+
+
+def until_queued(alice: Person, array: str) -> list[dict[str, Any]]:
+    """Its jobs once the scheduler has all of them."""
+    wait_until(lambda: all(job["native_id"] for job in elements(alice, array)), f"{array} in the queue")
+    return elements(alice, array)
+
+
+def test_a_sweep_is_one_native_array_and_each_element_a_job(alice: Person) -> None:
+    array, ids = submit_array(alice, "sweep", ECHO, extra=SWEEP)
+    jobs = finish(alice, array)
+    assert [job["id"] for job in jobs] == ids
+    assert [job["state"] for job in jobs] == ["COMPLETED"] * 6, jobs
+    assert len(native_jobs(jobs)) == 1
+    assert [job["native_id"].partition("_")[2] for job in jobs] == [str(n) for n in range(6)]
+    values = [(lr, depth) for lr in ("0.1", "0.010", "it's") for depth in ("2", "4")]
+    for index, (job, (lr, depth)) in enumerate(zip(jobs, values, strict=True)):
+        assert alice.logs(job["id"]).strip() == f"{index} {index} of 6: {lr}/{depth}"
+        assert job["array_values"] == {"LR": lr, "DEPTH": depth}
+        assert executions(alice, job["id"]) == 1
+        claim = json.loads(alice.read(f"{job['job_dir']}/attempt-1/claim/owner.json"))
+        assert claim["native_id"] == job["native_id"], "it claims by the id that it is listed by"
+        state, code = alice.sacct(job["native_id"], "State", "ExitCode")
+        assert (state, code) == ("COMPLETED", "0:0")
+
+
+def test_one_element_fails_and_only_it(alice: Person) -> None:
+    array, _ = submit_array(alice, "one-fails", "exit $((FFDL_ARRAY_INDEX == 7 ? 3 : 0))", "--array=5-9:2")
+    jobs = finish(alice, array)
+    assert [(job["array_index"], job["state"], job["exit_code"]) for job in jobs] == [
+        (5, "COMPLETED", 0),
+        (7, "FAILED", 3),
+        (9, "COMPLETED", 0),
+    ]
+    assert alice.run("ffdl", "wait", array, check=False).returncode == 3
+    assert json.loads(alice.run("ffdl", "show", "--json", array).stdout)["array"]["states"] == {
+        "COMPLETED": 2,
+        "FAILED": 1,
+    }
+
+
+def test_slurm_holds_the_limit(alice: Person) -> None:
+    array, ids = submit_array(alice, "limited", counted(4), "--array=0-5%2", "--time=5")
+    natives = {job["id"]: job["native_id"] for job in until_queued(alice, array)}
+    (job,) = {native.partition("_")[0] for native in natives.values()}
+    assert alice.batch_fields(job)["ArrayTaskThrottle"] == "2"
+    most = 0
+
+    def seen() -> bool:
+        nonlocal most
+        jobs = elements(alice, array)
+        most = max(most, sum(one["state"] in ("DOWNLOADING", "PROCESSING", "STORING") for one in jobs))
+        return all(one["ended_at"] for one in jobs)
+
+    wait_until(seen, f"the end of {array}")
+    assert 1 <= most <= 2
+    assert [executions(alice, job_id) for job_id in ids] == [1] * 6
+
+
+def test_indexes_above_the_sites_are_taken_by_their_place(alice: Person) -> None:
+    text = alice.run("scontrol", "show", "config").stdout
+    size = int(re.search(r"MaxArraySize\s*=\s*(\d+)", text)[1])  # type: ignore[index]
+    array, _ = submit_array(alice, "large", ECHO, f"--array=3,{size},{size + 5}")
+    jobs = finish(alice, array)
+    assert [job["state"] for job in jobs] == ["COMPLETED"] * 3, jobs
+    assert [job["native_id"].partition("_")[2] for job in jobs] == ["0", "1", "2"]
+    assert [alice.logs(job["id"]).split()[:2] for job in jobs] == [[str(n)] * 2 for n in (3, size, size + 5)]
+
+
+def test_waiting_elements_are_seen_found_and_withdrawn(alice: Person) -> None:
+    """squeue has all of them in one line, ``123_[0-99]``."""
+    array, ids = submit_array(alice, "held", "true", "--array=0-99", "--hold")
+    jobs = until_queued(alice, array)
+    assert len(native_jobs(jobs)) == 1 and {job["state"] for job in jobs} == {"QUEUED"}
+    alice.kill_daemon()  # the next one takes up where this one was
+    assert alice.run("ffdl", "cancel", f"{array}_50").stdout.split()[0] == ids[50]
+    wait_until(lambda: elements(alice, array)[50]["state"] == "CANCELLED", "the end of one")
+    assert [job["state"] for job in elements(alice, array)].count("QUEUED") == 99
+    assert alice.run("ffdl", "cancel", array).returncode == 0
+    assert {job["state"] for job in finish(alice, array)} == {"CANCELLED"}
+    assert not native_jobs(jobs) & alice.queue()
+
+
+def test_a_daemon_that_dies_around_sbatch_submits_no_element_twice(alice: Person) -> None:
+    model = alice.model("empty", {"README": "nothing here\n"})
+    manifest = alice.manifest("killed", counted(0.5), gpus=0)
+    array, ids = send(alice, manifest, model, "--array=0-19")
+    alice.kill_daemon()  # somewhere between the answer and the end of the submission
+    jobs = finish(alice, array)
+    assert [job["state"] for job in jobs] == ["COMPLETED"] * 20, jobs
+    assert [executions(alice, job_id) for job_id in ids] == [1] * 20
+    assert len(native_jobs(jobs)) == 1
+
+
+@pytest.fixture(scope="module")
+def interrupted(alice: Person) -> list[dict[str, Any]]:
+    """Four equal elements: one is requeued by hand, one halted and resumed, one cancelled, one left alone."""
+    manifest = alice.manifest("interrupted", "python3 train.py", QUICK, gpus=0)
+    array, ids = send(
+        alice, manifest, saver_model(alice), "--array=0-3", "--time=10", "--requeue", "--export=STEPS=100"
+    )
+    for job_id in ids:
+        until_logged(alice, job_id, "step 3")
+    natives = [job["native_id"] for job in elements(alice, array)]
+    alice.run("scontrol", "requeue", natives[0])
+    alice.run("ffdl", "halt", "--wait", f"{array}_1")
+    alice.run("ffdl", "cancel", f"{array}_2")
+    alice.run("ffdl", "resume", array)
+    finish(alice, array)
+    return [alice.show(job_id) for job_id in ids]
+
+
+def test_a_requeued_element_goes_on_under_its_id(alice: Person, interrupted: Sequence[dict[str, Any]]) -> None:
+    job = interrupted[0]
+    assert (job["state"], job["attempt"]) == ("COMPLETED", 1), job
+    assert [begin["FFDL_RESTART"] for begin in begins(alice.logs(job["id"]))] == ["0", "1"]
+
+
+def test_a_halted_element_goes_on_as_a_single_job(alice: Person, interrupted: Sequence[dict[str, Any]]) -> None:
+    job = interrupted[1]
+    assert (job["state"], len(job["attempts"])) == ("COMPLETED", 2), job
+    assert "_" in job["attempts"][0]["native_id"] and "_" not in job["attempts"][1]["native_id"]
+    told = steps(alice.run("ffdl", "logs", "--attempt=all", job["id"]).stdout.replace("[attempt 1] ", "")
+                 .replace("[attempt 2] ", ""))  # fmt: skip
+    assert told == list(range(1, 101)), "no step twice, none left out"
+
+
+def test_the_others_are_not_touched(interrupted: Sequence[dict[str, Any]]) -> None:
+    assert [(job["state"], job["attempt"]) for job in interrupted[2:]] == [("CANCELLED", 1), ("COMPLETED", 1)]
+
+
+def test_an_element_goes_on_by_itself_after_its_time_limit(alice: Person) -> None:
+    """The head's successor depends on the end of its task: ``afterany:123_1``."""
+    extra = "batch: {checkpoint: {lead_s: 40, grace_s: 5}, retry: {timeouts: 2}}"
+    manifest = alice.manifest("limited-elements", "python3 train.py", extra, gpus=0)
+    array, ids = send(alice, manifest, saver_model(alice), "--array=0-1", "--time=1", "--export=STEPS=250")
+    for job in finish(alice, array):
+        assert job["state"] == "COMPLETED", job
+    for job_id in ids:
+        shown = alice.show(job_id)
+        assert [attempt["interruption"] for attempt in shown["attempts"]] == ["timeout", ""], shown
+        assert [begin["RESUME"] for begin in begins(alice.run("ffdl", "logs", "--attempt=2", job_id).stdout)] == ["1"]
+
+
+def test_who_depends_on_an_array_waits_for_all_of_it(alice: Person) -> None:
+    array, _ = submit_array(alice, "first", "sleep $FFDL_ARRAY_INDEX", "--array=0-3")
+    last = alice.start("last", "true", f"--dependency=afterok:{array}", gpus=0)
+    ended = max(job["ended_at"] for job in finish(alice, array))
+    job = alice.finish(last)
+    assert job["state"] == "COMPLETED" and job["timestamps"]["PROCESSING"] >= ended - 1, job
