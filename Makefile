@@ -12,9 +12,12 @@ TESTS ?=
 PROOF ?=
 BENCH ?=
 CLUSTER ?=
+CONFORMANCE ?=
+# The Debian release whose Slurm `make conformance` uses.
+SUITE ?= sid
 
-.PHONY: help python venv venv-run quickstart check lint unit test docs images cluster-up cluster-down proof-main \
-	proof-resume bench clean
+.PHONY: help python venv venv-run quickstart check lint unit test docs images cluster-up cluster-down conformance \
+	proof-main proof-resume proof-crash bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -47,7 +50,7 @@ test: venv ## everything, the real Slurm cluster included (that part needs root 
 docs: venv ## the site (docs/_build/html) and the man pages (docs/_build/man); warnings are errors
 	@$(BIN)/python -m sphinx -q -W --keep-going -b html -d docs/_build/doctrees-html docs docs/_build/html
 	@$(BIN)/python -m sphinx -q -W --keep-going -b man -d docs/_build/doctrees-man docs docs/_build/man
-	@echo "docs/_build/html/index.html docs/_build/man/ffdl.1 docs/_build/man/ffdl-submit.1"
+	@echo "docs/_build/html/index.html docs/_build/man/ffdl.1 docs/_build/man/ffdl-submit.1 docs/_build/man/ffdl-admin.1"
 
 images: python ## learner images: IMAGES="custom pytorch" OUT=build/images (needs root on Debian)
 	@if command -v $(APPTAINER) >/dev/null 2>&1; \
@@ -60,11 +63,17 @@ cluster-up: venv ## start the test cluster: real Slurm and Apptainer on this mac
 cluster-down: venv ## stop the test cluster
 	@$(BIN)/python -m tests.cluster.rig down $(CLUSTER)
 
+conformance: venv ## what we rely on, against a real Slurm: SUITE=bullseye (20.11), bookworm (22.05), trixie (24.11), sid
+	@FFDL_TEST_SUITE=$(SUITE) $(BIN)/python -m pytest -q tests/conformance $(CONFORMANCE)
+
 proof-main: venv ## 20 jobs of two users at once through both gateways on the real cluster, every result recomputed
 	@$(BIN)/python -m tests.proof.main $(PROOF)
 
 proof-resume: venv ## a training through preemption, a power cut and a time limit: the same weights, bit for bit
 	@$(BIN)/python -m tests.proof.resume $(PROOF)
+
+proof-crash: venv ## daemons killed at every step under a stream of work, KILLS=2000 times and 200 times with real Slurm
+	@$(BIN)/python -m tests.proof.crash $(PROOF)
 
 bench: venv ## benchmarks beside the plain tools, measured in the same run
 	@$(BIN)/python -m tests.benchmarks $(BENCH)

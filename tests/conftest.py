@@ -1,10 +1,22 @@
-"""What all tests share: the switch that rewrites golden files, and a Ctrl-C that reaches the programs under test."""
+"""What all tests share: databases, the switch that rewrites golden files, and a Ctrl-C that reaches the programs under
+test.
+
+A test that asks for `database_url` runs on SQLite and on PostgreSQL.
+"""
 
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.postgres import PostgresServer, TurnedServerClock
+
+POSTGRES = pytest.param("postgresql", marks=pytest.mark.postgres)
 
 
 def pytest_configure() -> None:
@@ -22,3 +34,72 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def update_golden(request: pytest.FixtureRequest) -> bool:
     """Whether golden files are rewritten."""
     return bool(request.config.getoption("--update-golden"))
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """One PostgreSQL server for the whole run; tests leave it running."""
+    from tests.postgres import running_postgres
+
+    with running_postgres() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def migrated_template(postgres: PostgresServer) -> str:
+    """A database with the schema in it, to copy: faster than migrating for each test."""
+    from ffdl_batch.store import open_store
+
+    name = postgres.create_database()
+    open_store(postgres.url(name)).close()
+    return name
+
+
+@pytest.fixture
+def postgres_url(postgres: PostgresServer, migrated_template: str) -> Iterator[str]:
+    """The URL of a PostgreSQL database with the schema and no job, removed afterwards."""
+    with postgres.database(migrated_template) as name:
+        yield postgres.url(name)
+
+
+@pytest.fixture(scope="session")
+def shared_database(postgres: PostgresServer, migrated_template: str) -> str:
+    """One database for all small tests."""
+    return postgres.create_database(migrated_template)
+
+
+@pytest.fixture
+def emptied_url(postgres: PostgresServer, shared_database: str) -> Iterator[str]:
+    """As `postgres_url`, three times as fast, for tests that write our tables alone."""
+    yield postgres.url(shared_database)
+    postgres.empty(shared_database)
+
+
+@pytest.fixture(scope="session")
+def turned_database(postgres: PostgresServer, migrated_template: str) -> str:
+    """As `shared_database`, with a clock in it that tests turn."""
+    from tests.postgres import TurnedServerClock
+
+    name = postgres.create_database(migrated_template)
+    TurnedServerClock.prepare(postgres, name)
+    return name
+
+
+@pytest.fixture
+def server_clock(postgres: PostgresServer, turned_database: str) -> Iterator[TurnedServerClock]:
+    """The clock of a PostgreSQL database with the schema and no job, whose URL it knows; for tests that write our
+    tables alone."""
+    from tests.postgres import TurnedServerClock
+
+    clock = TurnedServerClock(postgres, turned_database)
+    yield clock
+    clock.close()
+    postgres.empty(turned_database)
+
+
+@pytest.fixture(params=["sqlite", POSTGRES])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a database with no job: a SQLite file that does not exist yet, and one on PostgreSQL."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/database/jobs.sqlite3"
+    return str(request.getfixturevalue("postgres_url"))

@@ -1,7 +1,12 @@
 """A real PostgreSQL server for tests: its own directory, a Unix socket in it, no TCP, gone afterwards.
 
 As root the server runs as `postgres`, or as `nobody` where there is no such account (it refuses root).
-fsync stays on: what the store calls durable is durable here too.
+fsync stays on, for all tests: what the store calls durable is durable here too, and a server without it is no faster
+here (a test pays for the files of its database, not for its commits).
+
+A test run has one server (the fixture `postgres` of tests/conftest.py). Tests with processes get a database of their
+own, copied from one that holds the schema; the many small ones share a database that is emptied after each. Tests that
+stop or crash a server start one for themselves.
 """
 
 from __future__ import annotations
@@ -14,10 +19,13 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psycopg
+
+from ffdl_batch.store.schema import METADATA
+from tests.fakes.clock import FakeClock
 
 START_TIMEOUT_S = 60.0
 _SETTINGS = {
@@ -52,9 +60,32 @@ class PostgresServer:
         assert self._process is not None, "the server is not running"
         return self._process.pid
 
-    def url(self, database: str) -> str:
+    def url(self, database: str, user: str = "ffdl") -> str:
         """SQLAlchemy's URL of one database."""
-        return f"postgresql+psycopg://ffdl@/{database}?host={self._directory}"
+        return f"postgresql+psycopg://{user}@/{database}?host={self._directory}"
+
+    def demand_password(self, user: str, password: str) -> None:
+        """Make a user who is let in with a password only; everybody else is let in as before."""
+        with self.connect("postgres") as connection:
+            connection.execute(f"CREATE ROLE {user} LOGIN PASSWORD '{password}'".encode())
+            rules = self._data / "pg_hba.conf"
+            rules.write_text(f"local all {user} scram-sha-256\n" + rules.read_text())
+            connection.execute("SELECT pg_reload_conf()")
+        self._await(lambda: not self._lets_in(user), f"the server to refuse {user}")
+
+    def _lets_in(self, user: str) -> bool:
+        """Whether somebody without a password gets in."""
+        try:
+            psycopg.connect(f"host={self._directory} user={user} dbname=postgres passfile=/dev/null").close()
+        except psycopg.OperationalError:
+            return False
+        return True
+
+    def _await(self, condition: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not condition():
+            assert time.monotonic() < deadline, f"waited in vain for {what}"
+            time.sleep(0.05)
 
     def initialise(self) -> None:
         """Make the data directory."""
@@ -110,17 +141,43 @@ class PostgresServer:
             process.send_signal(signal.SIGQUIT)
             process.wait(timeout=30)
 
-    def create_database(self, template: str = "template0") -> str:
+    def create_database(self, template: str = "template0", owner: str = "ffdl") -> str:
         """Make a fresh database and return its name."""
         self._databases += 1
         name = f"test_{self._databases}"
-        with psycopg.connect(self._conninfo("postgres"), autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}".encode())
+        with self.connect("postgres") as connection:
+            connection.execute(f"CREATE DATABASE {name} OWNER {owner} TEMPLATE {template}".encode())
         return name
+
+    @contextlib.contextmanager
+    def database(self, template: str = "template0") -> Iterator[str]:
+        """The name of a fresh database that is removed afterwards, whoever is connected to it."""
+        name = self.create_database(template)
+        try:
+            yield name
+        finally:
+            self.drop_database(name)
+
+    def connect(self, database: str) -> psycopg.Connection:
+        """A plain connection, each statement a transaction of its own."""
+        return psycopg.connect(self._conninfo(database), autocommit=True)
+
+    def empty(self, database: str) -> None:
+        """Delete every row of ours, after ending whatever connection a test forgot: a third of what a copy costs."""
+        with self.connect(database) as connection:
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+            connection.execute("SET synchronous_commit = off")
+            connection.execute("BEGIN")
+            for table in reversed(METADATA.sorted_tables):
+                connection.execute(f"DELETE FROM {table.name}".encode())
+            connection.execute("COMMIT")
 
     def drop_database(self, name: str) -> None:
         """Remove a database and end its connections."""
-        with psycopg.connect(self._conninfo("postgres"), autocommit=True) as connection:
+        with self.connect("postgres") as connection:
             connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
 
     @property
@@ -149,6 +206,50 @@ class PostgresServer:
                     log = self._log.read_text(errors="replace")[-2000:]
                     raise RuntimeError(f"PostgreSQL did not start: {error}; its log ends with: {log}") from error
                 time.sleep(0.05)
+
+
+class TurnedServerClock(FakeClock):
+    """The server's clock in one database, as tests turn it: `clock_timestamp()` tells the time that is set here.
+
+    A function of that name in the schema `public` stands before PostgreSQL's own for whoever connects by :meth:`url`.
+    Everything else that the server does with time (timeouts, its log) stays true.
+    """
+
+    def __init__(self, server: PostgresServer, database: str) -> None:
+        self._server, self._database = server, database
+        self._connection = server.connect(database)
+        self._connection.execute("SET synchronous_commit = off")
+        super().__init__()
+
+    @staticmethod
+    def prepare(server: PostgresServer, database: str) -> None:
+        """Put the function into a database, or into a template."""
+        with server.connect(database) as connection:
+            connection.execute("CREATE TABLE turned_clock (at double precision)")
+            connection.execute("INSERT INTO turned_clock VALUES (0)")
+            connection.execute(
+                "CREATE FUNCTION public.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE "
+                "AS 'SELECT to_timestamp(at) FROM public.turned_clock'"
+            )
+
+    @property
+    def url(self) -> str:
+        """The database's URL, with this clock."""
+        return f"{self._server.url(self._database)}&options=-csearch_path%3Dpublic%2Cpg_catalog"
+
+    @property
+    def at(self) -> float:
+        """Seconds since the epoch."""
+        return self._at
+
+    @at.setter
+    def at(self, seconds: float) -> None:
+        self._at = seconds
+        self._connection.execute("UPDATE public.turned_clock SET at = %s", (seconds,))
+
+    def close(self) -> None:
+        """Leave the database."""
+        self._connection.close()
 
 
 def find_binaries(root: Path = Path("/usr/lib/postgresql")) -> Path:

@@ -32,13 +32,14 @@ from ffdl_batch.ports.scheduler import (
     LaunchPlan,
     LaunchRequest,
     NodeShape,
+    NotNow,
     PartitionShape,
     SchedulerUnreachable,
     SubmissionUncertain,
 )
 from ffdl_batch.runtimes.layout import controller_arguments
 from ffdl_local.observing import observe_attempt
-from ffdl_local.plan import BACKEND, make_plan
+from ffdl_local.plan import BACKEND, make_plan, max_jobs
 from ffdl_local.processes import HEAD, SUPERVISOR, WITHDRAW, node_controller, signal_process
 from ffdl_local.records import EXIT, LOCK, STARTED, STATE, is_held, local_directory, read_record
 from ffdl_local.settings import LocalSettings, read_settings
@@ -96,6 +97,8 @@ class LocalScheduler:
             controller=controller,
             warnings=tuple(warnings),
             needs_image=self._settings.runtime == "apptainer",
+            # Each job that waits has a process. Twice as many as can run keep the machine busy.
+            elements_at_once=2 * max_jobs(self._settings, node),
         )
 
     def plan(self, request: LaunchRequest) -> LaunchPlan:
@@ -146,9 +149,9 @@ class LocalScheduler:
             held = is_held(directory / LOCK)
             known = read_record(directory / STARTED) is not None
         except OSError as error:
-            raise SchedulerUnreachable(f"{directory} cannot be read: {error}") from error
+            raise NotNow(f"{directory} cannot be read: {error}") from error
         if held and not known:
-            raise SchedulerUnreachable(f"a submission of {token} is under way; its end is awaited")
+            raise NotNow(f"a submission of {token} is under way; its end is awaited")
         return frozenset({NativeId(token)}) if known else frozenset()
 
     def observe(self, ids: Collection[NativeId]) -> Mapping[NativeId, Observation]:
@@ -190,7 +193,7 @@ class LocalScheduler:
             self._send(attempt, WITHDRAW, SUPERVISOR)
 
     def _living(self, native: NativeId) -> AttemptDir | None:
-        """The attempt, where its processes may live on this host. Raises SchedulerUnreachable on another one."""
+        """The attempt, where its processes may live on this host. Raises NotNow on another one."""
         attempt = self._attempt(native)
         if attempt is None:
             return None
@@ -199,7 +202,7 @@ class LocalScheduler:
         if not started or read_record(directory / EXIT) is not None or not is_held(directory / LOCK):
             return None
         if started.get("host") != self._host:
-            raise SchedulerUnreachable(f"{native} runs on {started.get('host')}; this is {self._host}")
+            raise NotNow(f"{native} runs on {started.get('host')}; this is {self._host}")
         return attempt
 
     def _send(self, attempt: AttemptDir, number: int, *to: str) -> None:

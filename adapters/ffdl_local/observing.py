@@ -33,16 +33,17 @@ def observe_attempt(attempt: AttemptDir, host: str) -> Observation | None:
     if started.get("host") != host:
         return None
     if is_held(directory / LOCK):
-        return _living(directory, started, host)
+        return _living(attempt, started, host)
     ended = read_record(directory / EXIT)
     if ended is not None:  # it ended between the two looks
         return _ended(attempt, ended, host)
     return _vanished(attempt, directory, host)
 
 
-def _living(directory: Path, started: dict[str, Any], host: str) -> Observation:
-    state = read_record(directory / STATE) or {}
-    running = state.get("phase") == "running"
+def _living(attempt: AttemptDir, started: dict[str, Any], host: str) -> Observation:
+    state = read_record(local_directory(attempt.path) / STATE) or {}
+    # A supervisor whose disk is full could not say yet that the head runs; the head's claim says it, too.
+    running = state.get("phase") == "running" or Path(attempt.claim).is_dir()
     pid = int(state.get("head") or 0) if running else int(started.get("pid") or 0)
     stat = process_stat(pid) if pid else None
     stopped = stat is not None and stat[0] in "Tt"

@@ -89,7 +89,7 @@ def _plan(request: LaunchRequest, settings: LocalSettings, queue: str, packages:
         stores=start.stores,
         limits=Limits(
             grace_s=spec.batch.checkpoint.grace_s, kill_wait_s=KILL_WAIT_S, time_s=spec.batch.time_s,
-            lead_s=request.lead_s,
+            lead_s=request.lead_s, lead_from=request.lead_from,
         ),
         network=network,
         checkpoint_signal=spec.batch.checkpoint.signal.removeprefix("SIG"),
@@ -108,7 +108,7 @@ def _plan(request: LaunchRequest, settings: LocalSettings, queue: str, packages:
         "argv": [*controller, "head", "--launch", request.attempt_dir.launch],
         "log": _output(request),
         "queue": queue,
-        "max_jobs": settings.max_jobs or max(1, machine.cpus),
+        "max_jobs": max_jobs(settings, machine),
         "gpus": gpus,
         "machine_gpus": sum(machine.gpus.values()),
         "kill_wait_s": KILL_WAIT_S + SUPERVISOR_MARGIN_S,
@@ -130,6 +130,11 @@ def _plan(request: LaunchRequest, settings: LocalSettings, queue: str, packages:
         network=network,
         warnings=(*start.warnings, *gpu_warnings, *_warn_of_size(spec, machine), *_hints(spec, contained)),
     )
+
+
+def max_jobs(settings: LocalSettings, machine: NodeShape) -> int:
+    """How many jobs run at the same time."""
+    return settings.max_jobs or max(1, machine.cpus)
 
 
 def _succession(request: LaunchRequest, gpus: int) -> Succession:
@@ -186,7 +191,9 @@ def _output(request: LaunchRequest) -> str:
     asked = request.spec.batch.output
     if not asked:
         return f"{request.attempt_dir.path}/{BATCH_LOG}"
-    patterns = {"%%": "%", "%j": request.token, "%A": request.token, "%x": request.token}
+    element = request.spec.element
+    index = str(element.index) if element is not None else ""
+    patterns = {"%%": "%", "%j": request.token, "%A": request.token, "%x": request.token, "%a": index}
     text, rest = "", asked
     while rest:
         step = 2 if rest[:2] in patterns else 1

@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 from ffdl_batch.domain.events import EventKind, decode_events, node_source
+from ffdl_batch.domain.formats import NewerFormat
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_local.records import boot_id, process_stat
 
@@ -18,10 +19,10 @@ WITHDRAW = signal.SIGHUP
 def node_controller(attempt: AttemptDir) -> tuple[int, int] | None:
     """Pid and start time of the node controller that started last, None where none has (in this boot)."""
     try:
-        text = Path(attempt.event_file(node_source(0))).read_text(encoding="utf-8", errors="replace")
-    except FileNotFoundError:
+        events = decode_events(Path(attempt.event_file(node_source(0))).read_text(encoding="utf-8", errors="replace"))
+    except (FileNotFoundError, NewerFormat):  # one of a newer release reads its cell, as all do
         return None
-    started = [event.fields for event in decode_events(text) if event.kind is EventKind.STARTED]
+    started = [event.fields for event in events if event.kind is EventKind.STARTED]
     if not started or started[-1].get("boot_id") != boot_id():
         return None
     pid, ticks = started[-1].get("pid"), started[-1].get("start_ticks")

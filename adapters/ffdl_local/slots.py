@@ -7,6 +7,7 @@ the time it came; only the oldest living ticket may take slots, so a big job is 
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import time
@@ -44,14 +45,18 @@ class Queue:
         # Locked under a name that nobody looks at, so that no reader finds a ticket without its holder.
         hidden = tickets / f".{self._token}.{os.getpid()}"
         self._held = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(self._held, fcntl.LOCK_EX)
-        self._ticket = tickets / f"{time.time_ns():020d}-{self._token}"
-        hidden.rename(self._ticket)
+        try:
+            fcntl.flock(self._held, fcntl.LOCK_EX)
+            self._ticket = hidden.rename(tickets / f"{time.time_ns():020d}-{self._token}")
+        except OSError:
+            os.close(self._held)
+            raise
 
     def leave(self) -> None:
-        """Hand the ticket back."""
+        """Hand the ticket back. One that cannot be removed now is removed by whoever finds it without a holder."""
         if self._ticket is not None:
-            self._ticket.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                self._ticket.unlink(missing_ok=True)
             os.close(self._held)
             self._ticket = None
 
@@ -59,11 +64,13 @@ class Queue:
         """One of `jobs` job slots and `gpus` of the machine's, if it is our turn and they are free."""
         if self._first() != self._ticket:
             return None
-        slots = Slots()
-        if not self._take("job", jobs, 1, slots):
-            return None
-        if gpus and not self._take("gpu", machine_gpus, gpus, slots):
-            slots.release()
+        slots, complete = Slots(), False
+        try:
+            complete = self._take("job", jobs, 1, slots) and (not gpus or self._take("gpu", machine_gpus, gpus, slots))
+        finally:
+            if not complete:
+                slots.release()
+        if not complete:
             return None
         self.leave()
         return slots

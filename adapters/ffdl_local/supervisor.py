@@ -8,6 +8,7 @@ later), HUP ends it while it waits, URG, USR1 and USR2 go on to the head.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import json
@@ -17,6 +18,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,8 @@ from ffdl_local.slots import Queue, Slots
 
 PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>, since Linux 3.4
 TURN_S = 0.1
+AGAIN_S = 1.0
+EXIT_PATIENCE_S = 120.0
 LOCK_TRIES = 50
 HANDLED = {signal.SIGTERM, signal.SIGINT, signal.SIGURG, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD, signal.SIGHUP}
 FORWARDED = {signal.SIGURG, signal.SIGUSR1, signal.SIGUSR2}
@@ -67,10 +71,19 @@ def main() -> int:
     return 0
 
 
+def _complain(text: str) -> None:
+    """Say it in the job's output, where that takes it: the disk may be full."""
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"ffdl: {text}\n")
+
+
 def _detach_output(log: Path) -> None:
-    log.parent.mkdir(parents=True, exist_ok=True)
     null = os.open(os.devnull, os.O_RDONLY)
-    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    except OSError:  # the job runs without it
+        out = os.open(os.devnull, os.O_WRONLY)
     for source, target in ((null, 0), (out, 1), (out, 2)):
         os.dup2(source, target)
     os.close(null)
@@ -105,15 +118,11 @@ class Supervisor:
         """Until the job has ended and its end is written down."""
         slots = self._await_turn()
         if slots is None:
-            self._record_exit(None)
+            self._insist(lambda: self._record_exit(None))
             return
-        try:
-            status = self._run_head(slots)
-        except OSError as error:
-            sys.stderr.write(f"ffdl: the controller cannot be started: {error}\n")
-            status = 127
+        status = self._run_head(slots)
         kill_descendants()
-        self._record_exit(status)
+        self._insist(lambda: self._record_exit(status))
         slots.release()
 
     def succeed(self) -> Supervisor | None:
@@ -125,7 +134,7 @@ class Supervisor:
         directory = Path(self.job["attempt_dir"]).parent / f"attempt-{int(number) + 1}"
         job = read_record(directory / JOB_FILE)
         if job is None or job.get("token") != f"{job_id}-{int(number) + 1}":
-            sys.stderr.write(f"ffdl: {directory / JOB_FILE} is missing or another attempt's; nothing follows\n")
+            _complain(f"{directory / JOB_FILE} is missing or another attempt's; nothing follows")
             return None
         lock = _take_next(local_directory(str(directory)))
         if lock is None:
@@ -137,14 +146,21 @@ class Supervisor:
 
     def _await_turn(self) -> Slots | None:
         """Slots, or None when the job was cancelled while it waited."""
-        queue = Queue(Path(self.job["queue"]), self.job["token"])
-        queue.enter()
+        queue, entered = Queue(Path(self.job["queue"]), self.job["token"]), False
         try:
             while not self._cancelled:
-                slots = queue.try_take(self.job["max_jobs"], self.job["gpus"], self.job["machine_gpus"])
-                if slots is not None:
-                    return slots
-                info = signal.sigtimedwait(HANDLED, TURN_S)
+                pause_s = TURN_S
+                try:
+                    if not entered:
+                        queue.enter()
+                        entered = True
+                    slots = queue.try_take(self.job["max_jobs"], self.job["gpus"], self.job["machine_gpus"])
+                    if slots is not None:
+                        return slots
+                except OSError as error:  # a full disk, say: the job waits on
+                    _complain(f"its turn cannot be taken now: {error}")
+                    pause_s = AGAIN_S
+                info = signal.sigtimedwait(HANDLED, pause_s)
                 self._cancelled = info is not None and info.si_signo in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
         finally:
             queue.leave()
@@ -159,13 +175,17 @@ class Supervisor:
         if slots.gpus:
             visible = [part for part in os.environ.get("FFDL_VISIBLE_GPUS", "").split(",") if part]
             env["CUDA_VISIBLE_DEVICES"] = ",".join(visible[n] if n < len(visible) else str(n) for n in slots.gpus)
-        head = subprocess.Popen(
-            self.job["argv"], stdin=subprocess.DEVNULL, env=env, cwd=self.job["attempt_dir"],
-            pass_fds=(self._lock, *slots.descriptors), preexec_fn=_release_signals,  # noqa: PLW1509 - there are no threads here
-        )  # fmt: skip
-        self._record_state("running", head=head.pid)
-        kill_at = float("inf")
+        try:
+            head = subprocess.Popen(
+                self.job["argv"], stdin=subprocess.DEVNULL, env=env, cwd=self.job["attempt_dir"],
+                pass_fds=(self._lock, *slots.descriptors), preexec_fn=_release_signals,  # noqa: PLW1509 - there are no threads here
+            )  # fmt: skip
+        except OSError as error:
+            _complain(f"the controller cannot be started: {error}")
+            return 127
+        is_noted, kill_at = False, float("inf")
         while head.poll() is None:
+            is_noted = is_noted or self._try(lambda: self._record_state("running", head=head.pid))
             info = signal.sigtimedwait(HANDLED, 1.0)
             number = info.si_signo if info else 0
             if number in FORWARDED:
@@ -178,6 +198,21 @@ class Supervisor:
                 kill_descendants(spare=head.pid)
                 _send(head.pid, signal.SIGKILL)
         return head.returncode
+
+    def _insist(self, write: Callable[[], None]) -> None:
+        """Until it is written, for EXIT_PATIENCE_S at most; then the head's final record has to say it alone."""
+        end = time.monotonic() + EXIT_PATIENCE_S
+        while not self._try(write) and time.monotonic() < end:
+            time.sleep(AGAIN_S)
+
+    def _try(self, write: Callable[[], None]) -> bool:
+        """Whether it could be written; a full disk or a file server that is gone ends no job."""
+        try:
+            write()
+        except OSError as error:
+            _complain(f"{self._directory}: {error}; it is tried again")
+            return False
+        return True
 
     def _record_state(self, phase: str, reason: str = "", head: int = 0) -> None:
         stat = process_stat(head) if head else None

@@ -2,10 +2,11 @@
 
 | method | Slurm |
 |---|---|
-| probe | sinfo (partitions, nodes, GRES), version, Apptainer on this host |
+| probe | sinfo (partitions, nodes, GRES), version, MaxArraySize, Apptainer on this host |
 | plan | pure: :mod:`ffdl_slurm.plan` |
 | submit | sbatch --parsable, reply kept in the attempt's directory |
-| find | that reply, the claim, squeue --name, sacct --name |
+| submit_array | the same with --array, in the chunk's directory |
+| find, find_many | those replies, the claims, squeue --name, sacct --name |
 | observe | one squeue; one sacct for ids that squeue does not hold |
 | signal, cancel, withdraw | scancel |
 | avoid | squeue, scontrol update |
@@ -23,12 +24,22 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from ffdl_batch.domain.array import parse_chunk_name, read_marks
 from ffdl_batch.domain.job import Token
-from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_batch.domain.jobdir import AttemptDir, Root
 from ffdl_batch.domain.observation import NativeId, Observation, Phase
 from ffdl_batch.domain.spec import NetworkLevel
 from ffdl_batch.ports.registry import AdapterContext, Settings
-from ffdl_batch.ports.scheduler import BackendFacts, LaunchPlan, LaunchRequest, SchedulerUnreachable
+from ffdl_batch.ports.scheduler import (
+    ArrayPlan,
+    BackendFacts,
+    Chunk,
+    LaunchPlan,
+    LaunchRequest,
+    NotNow,
+    SchedulerUnreachable,
+)
+from ffdl_slurm.arrays import job_words, plan_array
 from ffdl_slurm.delivery import deliver_controller
 from ffdl_slurm.gateway import SlurmGateway
 from ffdl_slurm.gateway_cli import CommandLineGateway
@@ -37,6 +48,7 @@ from ffdl_slurm.parsers import JobRecord
 from ffdl_slurm.plan import BACKEND, make_plan
 from ffdl_slurm.replies import recover_reply
 from ffdl_slurm.settings import GatewayKind, SlurmSettings, read_settings
+from ffdl_slurm.tasks import Listing, TaskTables, pick
 
 log = logging.getLogger(__name__)
 _DAY_S = 86400
@@ -56,13 +68,15 @@ def create(settings: Settings, context: AdapterContext) -> SlurmScheduler:
 
 class SlurmScheduler:
     """See :class:`ffdl_batch.ports.scheduler.Scheduler`; also TrialSubmission, ForgetsJobs, CredentialLife, Withdraws,
-    AvoidsNodes, ExplainsSettings."""
+    StopsMany, SubmitsArrays, AvoidsNodes, ExplainsSettings."""
 
     def __init__(self, settings: SlurmSettings, context: AdapterContext, gateway: SlurmGateway) -> None:
         """`gateway` carries every question to Slurm."""
         self._settings = settings
         self._context = context
         self._gateway = gateway
+        self._root = Root(context.root)
+        self._tables = TaskTables(self._root)
 
     @property
     def name(self) -> str:
@@ -98,6 +112,7 @@ class SlurmScheduler:
             python=delivery.python,
             controller=delivery.controller,
             warnings=tuple(warnings),
+            max_array_size=site.max_array_size,
         )
 
     def plan(self, request: LaunchRequest) -> LaunchPlan:
@@ -108,29 +123,47 @@ class SlurmScheduler:
         """See the port."""
         return NativeId(self._gateway.submit(plan.attempt_dir))
 
+    def plan_array(self, chunk: Chunk, members: Sequence[LaunchPlan]) -> ArrayPlan | None:
+        """See :class:`ffdl_batch.ports.scheduler.SubmitsArrays`."""
+        return plan_array(chunk, members)
+
+    def submit_array(self, plan: ArrayPlan) -> Mapping[Token, NativeId]:
+        """See :class:`ffdl_batch.ports.scheduler.SubmitsArrays`."""
+        job = self._gateway.submit(plan.chunk.directory)
+        return {token: NativeId(job, task) for token, task in plan.tasks.items()}
+
     def test_only(self, plan: LaunchPlan) -> str:
         """See :class:`ffdl_batch.ports.scheduler.TrialSubmission`."""
         return self._gateway.test_only(plan.attempt_dir, plan.script)
 
     def find(self, token: Token, attempt_dir: AttemptDir) -> frozenset[NativeId]:
         """See the port."""
-        found = {NativeId(job) for job in recover_reply(attempt_dir)} | _claimant(attempt_dir)
-        found |= _named(self._gateway.list_named(token), token)
+        return self.find_many({token: attempt_dir})[token]
+
+    def find_many(self, attempts: Mapping[Token, AttemptDir]) -> Mapping[Token, frozenset[NativeId]]:
+        """See :class:`ffdl_batch.ports.scheduler.SubmitsArrays`."""
+        wanted = {token: _Wanted(token, attempt, self._root) for token, attempt in attempts.items()}
+        replies = {chunk: recover_reply(place) for one in wanted.values() for chunk, place in one.places.items()}
+        found = {token: one.told(replies) for token, one in wanted.items()}
+        names = list(dict.fromkeys(name for one in wanted.values() for name in one.names))
+        listed = Listing(self._gateway.list_named(*names))
+        for token, one in wanted.items():
+            found[token] |= one.among(listed)
         try:
-            accounted = self._gateway.account_for_name(token, _since(attempt_dir))
+            accounted = Listing(self._gateway.account_for_names(names, _since(attempts.values())) or ())
         except SchedulerUnreachable:
-            if not found:
+            if not all(found.values()):
                 raise
             # A duplicate that only the accounting remembers has ended; the claim kept it from running.
-            log.warning("the accounting does not answer; %s is known by %s", token, ", ".join(map(str, found)))
-            accounted = None
-        return frozenset(found | _named(accounted or (), token))
+            log.warning("the accounting does not answer; %s are known without it", ", ".join(found))
+            accounted = Listing(())
+        return {token: frozenset(found[token] | one.among(accounted)) for token, one in wanted.items()}
 
     def observe(self, ids: Collection[NativeId]) -> Mapping[NativeId, Observation]:
         """See the port."""
         if not ids:
             return {}
-        seen = _pick(self._gateway.list_own_jobs(), ids)
+        seen = pick(self._gateway.list_own_jobs(), ids)
         missing = [native for native in ids if native not in seen]
         if missing:
             try:
@@ -138,31 +171,46 @@ class SlurmScheduler:
             except SchedulerUnreachable as error:
                 log.warning("%d jobs are unknown for now: %s", len(missing), error)
                 accounted = ()
-            seen |= _pick(_ended(accounted), missing)
-        return seen
+            seen |= pick(_ended(accounted), missing)
+        return {
+            native: replace(record.observation, name=self._tables.token_of(record.name, native.task))
+            for native, record in seen.items()
+        }
 
     def is_forgotten(self, ids: Collection[NativeId]) -> frozenset[NativeId]:
         """See :class:`ffdl_batch.ports.scheduler.ForgetsJobs`."""
         if not ids:
             return frozenset()
-        listed = _pick(self._gateway.list_own_jobs(), ids)
+        listed = pick(self._gateway.list_own_jobs(), ids)
         missing = [native for native in ids if native not in listed]
         if not missing:
             return frozenset()
         accounted = self._gateway.account_for({native.job for native in missing})
-        return frozenset(missing) - frozenset(_pick(_ended(accounted or ()), missing))
+        return frozenset(missing) - frozenset(pick(_ended(accounted or ()), missing))
 
     def signal(self, native_id: NativeId, signal: str) -> None:
         """See the port."""
-        self._gateway.signal(str(native_id), signal.removeprefix("SIG"))
+        self.signal_many([native_id], signal)
 
     def cancel(self, native_id: NativeId) -> None:
         """See the port."""
-        self._gateway.cancel(str(native_id))
+        self.cancel_many([native_id])
 
     def withdraw(self, native_id: NativeId) -> None:
         """See :class:`ffdl_batch.ports.scheduler.Withdraws`."""
-        self._gateway.withdraw(str(native_id))
+        self.withdraw_many([native_id])
+
+    def signal_many(self, ids: Collection[NativeId], signal: str) -> None:
+        """See :class:`ffdl_batch.ports.scheduler.StopsMany`; a step's id names one task alone."""
+        self._gateway.signal(signal.removeprefix("SIG"), *map(str, ids))
+
+    def cancel_many(self, ids: Collection[NativeId]) -> None:
+        """See :class:`ffdl_batch.ports.scheduler.StopsMany`."""
+        self._gateway.cancel(*job_words(ids))
+
+    def withdraw_many(self, ids: Collection[NativeId]) -> None:
+        """See :class:`ffdl_batch.ports.scheduler.StopsMany`."""
+        self._gateway.withdraw(*job_words(ids))
 
     def avoid(self, native_id: NativeId, nodes: Collection[str]) -> None:
         """See :class:`ffdl_batch.ports.scheduler.AvoidsNodes`."""
@@ -174,49 +222,63 @@ class SlurmScheduler:
         self._gateway.close()
 
 
-def _named(records: Sequence[JobRecord], token: str) -> set[NativeId]:
-    return {NativeId(r.job, None if r.tasks is None or not r.tasks.isdigit() else r.tasks) for r in records
-            if r.name == token}  # fmt: skip
-
-
 def _ended(records: Sequence[JobRecord]) -> list[JobRecord]:
     """The accounting's word counts for ends alone. Who lives is known to the controller: a job that it does not list
     and that the accounting shows as running was lost in a crash of the controller (sacctmgr(1): runaway jobs)."""
     return [record for record in records if record.observation.phase is Phase.ENDED]
 
 
-def _pick(records: Sequence[JobRecord], ids: Collection[NativeId]) -> dict[NativeId, Observation]:
-    wanted = set(ids)
-    tasks: dict[str, list[str]] = {}
-    for native in wanted:
-        if native.task is not None:
-            tasks.setdefault(native.job, []).append(native.task)
-    return {
-        native: replace(record.observation, name=record.name)
-        for record in records
-        for native in record.native_ids(tasks.get(record.job, ()))
-        if native in wanted
-    }
+class _Wanted:
+    """An attempt that is looked for, under its own name and those of the native arrays that it was submitted in."""
+
+    def __init__(self, token: Token, attempt: AttemptDir, root: Root) -> None:
+        self._token, self._attempt = token, attempt
+        self._tasks = read_marks(_read(Path(attempt.submit_begun)))
+        named = {chunk: parse_chunk_name(chunk) for chunk, _ in self._tasks}
+        self.places = {chunk: root.array(known[0]).chunk(known[1]) for chunk, known in named.items() if known}
+        self.names = (token, *self.places)
+
+    def told(self, replies: Mapping[Token, Collection[str]]) -> set[NativeId]:
+        """By what sbatch said, and by the claim. Raises NotNow while an sbatch is under way."""
+        told = {NativeId(job) for job in recover_reply(self._attempt)} | _claimant(self._attempt)
+        return told | {NativeId(job, task) for chunk, task in self._tasks for job in replies.get(chunk, ())}
+
+    def among(self, listing: Listing) -> set[NativeId]:
+        """The attempt's own among what a listing holds."""
+        return listing.jobs_named(self._token).union(*(listing.tasks_named(*task) for task in self._tasks))
 
 
 def _claimant(attempt: AttemptDir) -> set[NativeId]:
     """Who executes the attempt, by its claim."""
     try:
-        owner = json.loads(Path(attempt.claim_owner).read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError, ValueError):
+        owner = json.loads(_read(Path(attempt.claim_owner)))
+    except ValueError:
         return set()
-    except OSError as error:
-        raise SchedulerUnreachable(f"the claim in {attempt.path} cannot be read: {error}") from error
     native = owner.get("native_id") if isinstance(owner, dict) else None
     return {NativeId.parse(native)} if isinstance(native, str) and native else set()
 
 
-def _since(attempt: AttemptDir) -> str:
-    """The day from which the accounting is asked: two days before the attempt was written (clocks, time zones)."""
+def _read(path: Path) -> str:
+    """The text of a file of an attempt, "" where there is none. Raises NotNow."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    except OSError as error:
+        raise NotNow(f"{path} cannot be read: {error}") from error
+
+
+def _since(attempts: Collection[AttemptDir]) -> str:
+    """The day from which the accounting is asked: two days before the first attempt was written (clocks, time
+    zones)."""
+    written = min(map(_written_at, attempts), default=time.time())
+    return time.strftime("%Y-%m-%d", time.localtime(written - 2 * _DAY_S))
+
+
+def _written_at(attempt: AttemptDir) -> float:
     for path in (attempt.launch, attempt.path):
         try:
-            written = os.stat(path).st_mtime  # noqa: PTH116
+            return os.stat(path).st_mtime  # noqa: PTH116
         except OSError:
             continue
-        return time.strftime("%Y-%m-%d", time.localtime(written - 2 * _DAY_S))
-    return time.strftime("%Y-%m-%d", time.localtime(time.time() - 30 * _DAY_S))
+    return time.time() - 28 * _DAY_S

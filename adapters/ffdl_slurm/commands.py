@@ -21,10 +21,15 @@ SEPARATOR = "|"
 IDS_PER_COMMAND = 2000
 
 
-def squeue_argv(name: str = "") -> list[str]:
-    """All own jobs that the controller remembers, in every state and partition; or those of one name."""
+def squeue_argv(*names: str) -> list[str]:
+    """All own jobs that the controller remembers, in every state and partition; or those of some names.
+
+    --array: each task of an array on a line of its own. Else squeue adds a task that was requeued to the waiting ones,
+    and its restarts and its reason are lost (src/squeue/print.c `_combine_pending_array_tasks`).
+    """
     fields = ",".join(f"{field}:0{SEPARATOR}" for field in QUEUE_FIELDS) + ",Name:0"
-    return ["squeue", "--me", "--all", "--states=all", f"--Format={fields}", *([f"--name={name}"] if name else [])]
+    wanted = [f"--name={','.join(names)}"] if names else []
+    return ["squeue", "--me", "--all", "--states=all", "--array", f"--Format={fields}", *wanted]
 
 
 def sacct_argv(ids: Sequence[str], uid: int) -> list[str]:
@@ -35,9 +40,10 @@ def sacct_argv(ids: Sequence[str], uid: int) -> list[str]:
     return ["sacct", *_SACCT, f"--user={uid}", f"--jobs={','.join(ids)}"]
 
 
-def sacct_by_name_argv(name: str, since: str, uid: int) -> list[str]:
-    """The accounting's word on jobs of one name since a day (YYYY-MM-DD); without a day it would be midnight."""
-    return ["sacct", *_SACCT, f"--user={uid}", f"--name={name}", f"--starttime={since}"]
+def sacct_by_name_argv(names: str, since: str, uid: int) -> list[str]:
+    """The accounting's word on jobs of some names, separated by commas, since a day (YYYY-MM-DD); without a day it
+    would be midnight."""
+    return ["sacct", *_SACCT, f"--user={uid}", f"--name={names}", f"--starttime={since}"]
 
 
 _SACCT = ("--allocations", "--parsable2", f"--format={','.join(ACCOUNT_FIELDS)}")
@@ -52,6 +58,11 @@ def id_chunks(ids: Sequence[str]) -> Iterator[Sequence[str]]:
 def sinfo_argv() -> list[str]:
     """Partitions and kinds of nodes, one line for each pair, exact numbers."""
     return ["sinfo", "--all", "--exact", f"--format={SEPARATOR.join(SITE_FIELDS)}"]
+
+
+def config_argv() -> list[str]:
+    """The controller's configuration."""
+    return ["scontrol", "show", "config"]
 
 
 def version_argv() -> list[str]:
@@ -97,21 +108,21 @@ def test_only_argv(script: str) -> list[str]:
     return ["sbatch", "--test-only", script]
 
 
-def signal_argv(job: str, signal: str) -> list[str]:
-    """Signal the tasks of the head's step on every node, not the batch script.
+def signal_argv(signal: str, *jobs: str) -> list[str]:
+    """Signal the tasks of the heads' steps on every node, not the batch scripts.
 
     The step is named: it has number 0 in every run, for the head starts one only. Without it (seen on 26.05) KILL
     ends the whole job, a waiting one too, and other signals to a waiting job are tried again for a minute and a half.
     """
-    return ["scancel", f"--signal={signal}", f"{job}.0"]
+    return ["scancel", f"--signal={signal}", *(f"{job}.0" for job in jobs)]
 
 
-def withdraw_argv(job: str, atomically: bool) -> list[str]:
-    """End a job that still waits. `atomically`: slurmctld looks at the state and ends the job in one step, where
+def withdraw_argv(*jobs: str, atomically: bool) -> list[str]:
+    """End jobs that still wait. `atomically`: slurmctld looks at the state and ends the job in one step, where
     scancel by itself looks first and asks then."""
-    return ["scancel", *(["--ctld"] if atomically else []), "--state=PENDING", job]
+    return ["scancel", *(["--ctld"] if atomically else []), "--state=PENDING", *jobs]
 
 
-def cancel_argv(job: str) -> list[str]:
-    """End a job, pending or running."""
-    return ["scancel", job]
+def cancel_argv(*jobs: str) -> list[str]:
+    """End jobs, pending or running; tasks of an array can be one word, as ``12_[0-3]``."""
+    return ["scancel", *jobs]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ffdl_batch import domain
-from ffdl_batch.ports.scheduler import SchedulerUnreachable
+from ffdl_batch.ports.scheduler import NotNow
 from ffdl_batch.runtimes.layout import controller_arguments
 
 _NETWORK_FILE_SYSTEMS = frozenset(
@@ -38,7 +38,7 @@ class Delivery:
 def deliver_controller(root: str, python: str) -> Delivery:
     """Make the controller startable on the nodes. `python` "" = decide; may write into `root`.
 
-    Raises SchedulerUnreachable where the tree cannot be written now (a full disk): that is no job's fault.
+    Raises NotNow where the tree cannot be written now (a full disk): that is no job's fault.
     """
     package = Path(domain.__file__).resolve().parents[1]
     if python in ("", sys.executable) and all(_is_shared(Path(p), root) for p in (str(package), sys.executable)):
@@ -46,7 +46,7 @@ def deliver_controller(root: str, python: str) -> Delivery:
     try:
         archive = _write_archive(Path(root) / "controller")
     except OSError as error:
-        raise SchedulerUnreachable(
+        raise NotNow(
             f"the controller cannot be written below {root}: {error}; free space there, it is tried again"
         ) from error
     return Delivery(python or "python3", controller_arguments(str(archive)))

@@ -16,18 +16,20 @@ from ffdl_slurm.parsers import JobRecord
 
 @dataclass(frozen=True, slots=True)
 class SiteShape:
-    """What the cluster is made of."""
+    """What the cluster is made of. `max_array_size` is one more than the largest index of a job array."""
 
     nodes: tuple[NodeShape, ...]
     partitions: tuple[PartitionShape, ...]
     version: str
+    max_array_size: int = 0
 
 
 class SlurmGateway(Protocol):
     """Slurm, as this user. All methods raise SchedulerUnreachable where Slurm does not answer in full."""
 
     def submit(self, attempt: AttemptDir) -> str:
-        """Submit the attempt's script; the job id. The reply is also left in the attempt's ``submit`` directory.
+        """Submit the script of the attempt, or of an array's chunk; the job id. The reply is also left in the
+        ``submit`` directory.
 
         Raises InvalidRequest (refused), SchedulerUnreachable (surely not accepted), SubmissionUncertain.
         """
@@ -41,29 +43,30 @@ class SlurmGateway(Protocol):
         """All own jobs that the controller remembers, ended ones included. One round trip."""
         ...
 
-    def list_named(self, name: str) -> Sequence[JobRecord]:
-        """The same, of one name."""
+    def list_named(self, *names: str) -> Sequence[JobRecord]:
+        """The same, of these names."""
         ...
 
     def account_for(self, ids: Collection[str]) -> Sequence[JobRecord] | None:
-        """The accounting's word on these jobs; None where this cluster keeps no accounts."""
+        """The accounting's word on these jobs; None where this cluster keeps no accounts. Raises NotNow where it does
+        not answer: that says nothing about slurmctld."""
         ...
 
-    def account_for_name(self, name: str, since: str) -> Sequence[JobRecord] | None:
-        """The accounting's word on all jobs of one name since a day; None where this cluster keeps no accounts."""
+    def account_for_names(self, names: Sequence[str], since: str) -> Sequence[JobRecord] | None:
+        """The accounting's word on all jobs of these names since a day; likewise."""
         ...
 
-    def signal(self, job: str, signal: str) -> None:
-        """Signal the job's steps on every node, KILL too; the batch script gets nothing. A job that waits, has ended
+    def signal(self, signal: str, *jobs: str) -> None:
+        """Signal the jobs' steps on every node, KILL too; the batch scripts get nothing. A job that waits, has ended
         or is unknown is no error."""
         ...
 
-    def cancel(self, job: str) -> None:
-        """End the job; likewise."""
+    def cancel(self, *jobs: str) -> None:
+        """End the jobs; likewise. Tasks of an array may be one word, as ``12_[0-3]``."""
         ...
 
-    def withdraw(self, job: str) -> None:
-        """End the job if it waits; likewise."""
+    def withdraw(self, *jobs: str) -> None:
+        """End those of the jobs that wait; likewise."""
         ...
 
     def exclude(self, job: str, nodes: Collection[str]) -> None:

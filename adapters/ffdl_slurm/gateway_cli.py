@@ -9,8 +9,9 @@ from tempfile import NamedTemporaryFile
 from typing import TypeVar
 
 from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable, SubmissionUncertain
+from ffdl_batch.ports.scheduler import SchedulerMissing, SchedulerUnreachable, SubmissionUncertain
 from ffdl_slurm import commands, parsers, refusals, replies
+from ffdl_slurm.accounting import Accounting
 from ffdl_slurm.gateway import SiteShape
 from ffdl_slurm.parsers import Garbled, JobRecord
 from ffdl_slurm.run import CommandResult, CommandTimeout, run_command, submit_environment
@@ -19,24 +20,29 @@ T = TypeVar("T")
 
 
 class CommandLineGateway:
-    """Runs sbatch, squeue, sacct, scancel, scontrol and sinfo. Knows nothing between two calls."""
+    """Runs sbatch, squeue, sacct, scancel, scontrol and sinfo. Knows between two calls only whether the accounting
+    answers."""
 
     def __init__(self, timeout_s: float, host: str = "") -> None:
         """`timeout_s`: how long one command may take; `host`: the submit host's name, for messages."""
         self._timeout_s = timeout_s
         self._host = host
+        self._accounting = Accounting()
 
     def submit(self, attempt: AttemptDir) -> str:
         """See :class:`ffdl_slurm.gateway.SlurmGateway`."""
         argv = commands.sbatch_argv(attempt.script)
-        with replies.hold_submission(attempt) as lock, replies.open_replies(attempt) as files:
-            before = replies.reply_sizes(files)
+        with replies.hold_submission(attempt) as hold, replies.open_replies(attempt) as files:
+            before = replies.begin_reply(files)
             environ = submit_environment(os.environ)
             try:
-                ended = run_command(argv, self._timeout_s, environ, files, pass_fds=(lock,))
+                ended = run_command(argv, self._timeout_s, environ, files, hold=hold)
             except CommandTimeout as error:
                 raise SubmissionUncertain(f"{error}; the job is looked for before it is submitted again") from error
+            end = os.fstat(files[0]).st_size
             out, err = replies.read_replies(attempt, before)
+            if ended.returncode > 0:
+                replies.disown_reply(attempt, files, end)
         return refusals.read_submission(CommandResult(tuple(argv), ended.returncode, out, err), self._host)
 
     def test_only(self, attempt: AttemptDir, script: str) -> str:
@@ -51,18 +57,19 @@ class CommandLineGateway:
                 )
             except CommandTimeout as error:
                 raise SchedulerUnreachable(str(error)) from error
-        if result.returncode == 0:
-            return result.said.removeprefix("sbatch: ")
-        why = refusals.explain_refusal(result.stderr or result.stdout, "sbatch --test-only")
-        raise SchedulerUnreachable(str(why)) if isinstance(why, SubmissionUncertain) else why
+        refusals.check_trial(result)
+        return result.said.removeprefix("sbatch: ")
 
     def list_own_jobs(self) -> Sequence[JobRecord]:
         """See the port."""
         return self._ask(commands.squeue_argv(), parsers.parse_squeue)
 
-    def list_named(self, name: str) -> Sequence[JobRecord]:
+    def list_named(self, *names: str) -> Sequence[JobRecord]:
         """See the port."""
-        return self._ask(commands.squeue_argv(name), parsers.parse_squeue)
+        found: list[JobRecord] = []
+        for chunk in commands.id_chunks(names):
+            found += self._ask(commands.squeue_argv(*chunk), parsers.parse_squeue)
+        return found
 
     def account_for(self, ids: Collection[str]) -> Sequence[JobRecord] | None:
         """See the port."""
@@ -74,24 +81,34 @@ class CommandLineGateway:
             found += records
         return found
 
-    def account_for_name(self, name: str, since: str) -> Sequence[JobRecord] | None:
+    def account_for_names(self, names: Sequence[str], since: str) -> Sequence[JobRecord] | None:
         """See the port."""
-        return self._ask_accounts(commands.sacct_by_name_argv(name, since, os.getuid()))
+        found: list[JobRecord] = []
+        for chunk in commands.id_chunks(names):
+            records = self._ask_accounts(commands.sacct_by_name_argv(",".join(chunk), since, os.getuid()))
+            if records is None:
+                return None
+            found += records
+        return found
 
-    def signal(self, job: str, signal: str) -> None:
+    def signal(self, signal: str, *jobs: str) -> None:
         """See the port."""
-        refusals.check_request(self._run(commands.signal_argv(job, signal)), f"the signal {signal} for job {job}")
+        for chunk in commands.id_chunks(jobs):
+            result = self._run(commands.signal_argv(signal, *chunk))
+            refusals.check_requests(result, f"the signal {signal} for {_words(jobs)}")
 
-    def cancel(self, job: str) -> None:
+    def cancel(self, *jobs: str) -> None:
         """See the port."""
-        refusals.check_request(self._run(commands.cancel_argv(job)), f"the cancellation of job {job}")
+        for chunk in commands.id_chunks(jobs):
+            refusals.check_requests(self._run(commands.cancel_argv(*chunk)), f"the cancellation of {_words(jobs)}")
 
-    def withdraw(self, job: str) -> None:
+    def withdraw(self, *jobs: str) -> None:
         """See the port."""
-        result = self._run(commands.withdraw_argv(job, atomically=True))
-        if refusals.is_misunderstood(result):  # --ctld is newer than 22.05
-            result = self._run(commands.withdraw_argv(job, atomically=False))
-        refusals.check_request(result, f"the withdrawal of job {job}")
+        for chunk in commands.id_chunks(jobs):
+            result = self._run(commands.withdraw_argv(*chunk, atomically=True))
+            if refusals.is_misunderstood(result):  # --ctld is newer than 22.05
+                result = self._run(commands.withdraw_argv(*chunk, atomically=False))
+            refusals.check_requests(result, f"the withdrawal of {_words(jobs)}")
 
     def exclude(self, job: str, nodes: Collection[str]) -> None:
         """See the port."""
@@ -110,7 +127,8 @@ class CommandLineGateway:
         """See the port."""
         nodes, partitions = self._ask(commands.sinfo_argv(), parsers.parse_sinfo)
         version = parsers.parse_version(self._run(commands.version_argv()).stdout)
-        return SiteShape(nodes, partitions, version)
+        size = self._ask(commands.config_argv(), parsers.parse_max_array_size)
+        return SiteShape(nodes, partitions, version, size)
 
     def close(self) -> None:
         """See the port; nothing stays between two calls."""
@@ -121,20 +139,25 @@ class CommandLineGateway:
         return _parse(result, parse)
 
     def _ask_accounts(self, argv: list[str]) -> Sequence[JobRecord] | None:
-        try:
-            result = self._run(argv)
-        except InvalidRequest:  # a cluster without accounting may come without sacct
-            return None
-        if refusals.keeps_no_accounts(result):
-            return None
-        refusals.check_accounts(result)
-        return _parse(result, parsers.parse_sacct)
+        with self._accounting.asking():
+            try:
+                result = self._run(argv)
+            except SchedulerMissing:  # a cluster without accounting may come without sacct
+                return None
+            if refusals.keeps_no_accounts(result):
+                return None
+            refusals.check_accounts(result)
+            return _parse(result, parsers.parse_sacct)
 
     def _run(self, argv: list[str]) -> CommandResult:
         try:
             return run_command(argv, self._timeout_s)
         except CommandTimeout as error:
             raise SchedulerUnreachable(str(error)) from error
+
+
+def _words(jobs: Sequence[str]) -> str:
+    return f"job {jobs[0]}" + (f" and {len(jobs) - 1} more" if len(jobs) > 1 else "")
 
 
 def _parse(result: CommandResult, parse: Callable[[str], T]) -> T:

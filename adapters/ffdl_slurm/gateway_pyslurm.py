@@ -75,29 +75,32 @@ class PyslurmGateway:
         """See the port."""
         return self._list({"call": "list"})
 
-    def list_named(self, name: str) -> Sequence[JobRecord]:
+    def list_named(self, *names: str) -> Sequence[JobRecord]:
         """See the port."""
-        return self._list({"call": "list", "name": name})
+        return self._list({"call": "list", "names": list(names)})
 
     def account_for(self, ids: Collection[str]) -> Sequence[JobRecord] | None:
         """See the port."""
         return self._commands.account_for(ids)
 
-    def account_for_name(self, name: str, since: str) -> Sequence[JobRecord] | None:
+    def account_for_names(self, names: Sequence[str], since: str) -> Sequence[JobRecord] | None:
         """See the port."""
-        return self._commands.account_for_name(name, since)
+        return self._commands.account_for_names(names, since)
 
-    def signal(self, job: str, signal: str) -> None:
+    def signal(self, signal: str, *jobs: str) -> None:
         """See the port; pyslurm's KILL to the children ends the whole job, and its signal to a step reaches none."""
-        self._commands.signal(job, signal)
+        self._commands.signal(signal, *jobs)
 
-    def cancel(self, job: str) -> None:
-        """See the port."""
-        self._request({"call": "cancel", "job": job}, f"the cancellation of job {job}")
+    def cancel(self, *jobs: str) -> None:
+        """See the port; pyslurm takes the number of one job, and no task of an array."""
+        if len(jobs) == 1 and jobs[0].isdigit():
+            self._request({"call": "cancel", "job": jobs[0]}, f"the cancellation of job {jobs[0]}")
+        else:
+            self._commands.cancel(*jobs)
 
-    def withdraw(self, job: str) -> None:
+    def withdraw(self, *jobs: str) -> None:
         """See the port; libslurm's kill request has no filter by state."""
-        self._commands.withdraw(job)
+        self._commands.withdraw(*jobs)
 
     def exclude(self, job: str, nodes: Collection[str]) -> None:
         """See the port."""

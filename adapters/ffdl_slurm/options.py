@@ -11,6 +11,7 @@ from ffdl_batch.domain.quantity import format_time_limit
 from ffdl_batch.domain.spec import BatchOptions
 from ffdl_batch.ports.scheduler import LaunchRequest
 from ffdl_batch.runtimes.layout import RequestRefused, refusal
+from ffdl_slurm.arrays import fill_index
 from ffdl_slurm.fitting import NodeRequest
 from ffdl_slurm.script import SbatchOption, escape_pattern
 from ffdl_slurm.settings import SlurmSettings
@@ -36,11 +37,13 @@ BATCH_LOG = "batch.log"
 """Standard output and error of the batch script, in the attempt's directory, unless the user named a file."""
 
 
-def batch_options(request: LaunchRequest, settings: SlurmSettings, node: NodeRequest) -> list[SbatchOption]:
+def batch_options(
+    request: LaunchRequest, settings: SlurmSettings, node: NodeRequest, *, as_array: bool = False
+) -> list[SbatchOption]:
     """All options of the script, in a fixed order. Raises RequestRefused and InvalidRequest.
 
     A template's job follows one that has waited for its dependencies, its time and its release: it waits for none of
-    them again.
+    them again. `as_array`: of the script of a native array, in which sbatch fills in each task's number.
     """
     learners = request.spec.resources.learners
     batch = request.spec.batch
@@ -48,7 +51,7 @@ def batch_options(request: LaunchRequest, settings: SlurmSettings, node: NodeReq
     pairs = {
         "job-name": request.token,
         "chdir": request.attempt_dir.path,
-        "output": _output(request),
+        "output": _output(request, as_array),
         "open-mode": "append",
         "nodes": str(learners),
         "ntasks": str(learners),
@@ -104,8 +107,10 @@ def _requeue(batch: BatchOptions, settings: SlurmSettings) -> tuple[tuple[str, b
     return (("requeue", wanted), ("no-requeue", batch.requeue is False))
 
 
-def _output(request: LaunchRequest) -> str:
-    asked = request.spec.batch.output
+def _output(request: LaunchRequest, as_array: bool) -> str:
+    asked, element = request.spec.batch.output, request.spec.element
+    if element is not None and not as_array:
+        asked = fill_index(asked, element.index)
     if not asked:
         path = os.path.join(request.attempt_dir.path, BATCH_LOG)  # noqa: PTH118 - pure
         return escape_pattern(path, "the job's directory")

@@ -1,8 +1,8 @@
 """What Slurm's commands print, as typed values. Pure; each parser belongs to one argv of commands.
 
 Sites print banners (module systems, message of the day) on standard output. What stands before the header is
-ignored; what comes after it has to parse, and an answer without header is :class:`Garbled`: nobody may conclude
-from it that a job is not there.
+ignored; what comes after it has to parse, and an answer without header, or that breaks off in a line, is
+:class:`Garbled`: nobody may conclude from it that a job is not there.
 """
 
 from __future__ import annotations
@@ -42,17 +42,23 @@ class JobRecord:
         """The ids of this record; of a pending array's range only the elements that are `wanted`."""
         if self.tasks is None or self.tasks.isdigit():
             return [NativeId(self.job, self.tasks)]
-        return [NativeId(self.job, task) for task in wanted if _in_ranges(task, self.tasks)]
+        ranges = _read_ranges(self.tasks)
+        return [
+            NativeId(self.job, task)
+            for task in wanted
+            if task.isdigit() and any(int(task) in indexes for indexes in ranges)
+        ]
 
 
-def _in_ranges(task: str, ranges: str) -> bool:
-    for part in ranges.split("%", maxsplit=1)[0].split(","):
+@lru_cache(maxsize=1024)
+def _read_ranges(text: str) -> tuple[range, ...]:
+    """The indexes of ``0-9:2,11%4``; of one that was cut off, those that can be read."""
+    found = []
+    for part in text.split("%", maxsplit=1)[0].split(","):
         match = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", part)
-        if match is not None and task.isdigit():
-            first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
-            if first <= int(task) <= last and (int(task) - first) % step == 0:
-                return True
-    return False
+        if match is not None:
+            found.append(range(int(match[1]), int(match[2] or match[1]) + 1, int(match[3] or 1)))
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +150,8 @@ def _rows(text: str, columns: int, command: str, titles: tuple[str, str]) -> lis
             rows.append(fields)
     if not seen_header:
         raise Garbled(f"{command} printed no header but {text.strip()[:80]!r}")
+    if not text.endswith("\n"):
+        raise Garbled(f"{command} ended in the middle of a line")
     return rows
 
 
@@ -181,11 +189,21 @@ def parse_excluded(text: str) -> str | None:
 
 
 def parse_submission(text: str) -> str | None:
-    """The job id in the answer to ``sbatch --parsable``: the last line that is one; None where there is none."""
-    for line in reversed(text.split("\n")):
-        if match := _PARSABLE_ID.fullmatch(line.strip()):
-            return match[1]
-    return None
+    """The job id in the answer to ``sbatch --parsable``: the line that is one, among what sites print before and after.
+
+    None where there is none, or more than one: then the job is looked for by its name.
+    """
+    found = {match[1] for line in text.split("\n") if (match := _PARSABLE_ID.fullmatch(line.strip()))}
+    return found.pop() if len(found) == 1 else None
+
+
+def parse_max_array_size(text: str) -> int:
+    """MaxArraySize in the answer to :func:`ffdl_slurm.commands.config_argv`; 0 where the site has no arrays. Raises
+    Garbled."""
+    match = re.search(r"^MaxArraySize\s*=\s*(\d+)\s*$", text, re.MULTILINE)
+    if match is None:
+        raise Garbled(f"scontrol printed no MaxArraySize but {text.strip()[:80]!r}")
+    return int(match[1])
 
 
 def parse_version(text: str) -> str:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
+from ffdl_batch.domain.array import UNNUMBERED, chunk_name
+from ffdl_batch.domain.jobdir import ArrayDir
 from ffdl_batch.domain.launch import HostVariables, LaunchFile, Limits, Succession, encode, literal
 from ffdl_batch.domain.spec import NetworkLevel
 from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, LaunchRequest, NotYet, PlannedFile
@@ -23,9 +26,9 @@ from ffdl_batch.runtimes.layout import (
 )
 from ffdl_slurm.commands import requeue_argv, sbatch_argv, successor_argv
 from ffdl_slurm.fitting import NodeRequest, fit_request
-from ffdl_slurm.options import batch_options, continues_in_place, effective_lead_s, gres_text
+from ffdl_slurm.options import BATCH_LOG, batch_options, continues_in_place, effective_lead_s, gres_text
 from ffdl_slurm.run import FOR_JOBS
-from ffdl_slurm.script import render_script
+from ffdl_slurm.script import NATIVE_ID, render_array_script, render_script
 from ffdl_slurm.settings import GpuFlag, SlurmSettings
 
 BACKEND = "slurm"
@@ -38,6 +41,8 @@ _HOST = HostVariables(
     node_list="SLURM_JOB_NODELIST",
     gpus="CUDA_VISIBLE_DEVICES",
 )
+_ELEMENTS_HOST = replace(_HOST, native_id=NATIVE_ID)
+"""A task of an array is listed by another id than the one in SLURM_JOB_ID (sbatch(1)); its script says which."""
 
 
 def make_plan(request: LaunchRequest, settings: SlurmSettings) -> LaunchPlan:
@@ -83,7 +88,7 @@ def _plan(request: LaunchRequest, settings: SlurmSettings) -> LaunchPlan:
         stores=start.stores,
         limits=_limits(request, settings),
         network=network,
-        host=_HOST,
+        host=_HOST if spec.element is None else _ELEMENTS_HOST,
         checkpoint_signal=spec.batch.checkpoint.signal.removeprefix("SIG"),
         scratch_base=settings.scratch_base,
         make_dirs=start.make_dirs,
@@ -95,8 +100,23 @@ def _plan(request: LaunchRequest, settings: SlurmSettings) -> LaunchPlan:
         written_by=f"{BACKEND} {release()}",
     )
     command = (*controller, "head", "--launch", request.attempt_dir.launch)
-    script = render_script(batch_options(request, settings, node), command)
-    return _assemble(request, launch, start, script, (*node.warnings, *request.facts.warnings, *_hints(request)))
+    named = () if spec.element is None else (f"{NATIVE_ID}=$SLURM_JOB_ID", f"export {NATIVE_ID}")
+    script = render_script(batch_options(request, settings, node), command, named)
+    plan = _assemble(request, launch, start, script, (*node.warnings, *request.facts.warnings, *_hints(request)))
+    if spec.element is None or request.array_dir is None:
+        return plan
+    array_script = _array_script(request, request.array_dir, settings, node)
+    return replace(plan, array_script=array_script, array_index=spec.element.index)
+
+
+def _array_script(request: LaunchRequest, directory: ArrayDir, settings: SlurmSettings, node: NodeRequest) -> str:
+    """The script of a native array in which this attempt is a task like others."""
+    assert request.spec.element is not None
+    chunk = directory.chunk(UNNUMBERED)
+    whole = replace(request, token=chunk_name(request.spec.element.array, UNNUMBERED), attempt_dir=chunk)
+    options = batch_options(whole, settings, node, as_array=True)
+    command = (request.facts.python, *request.facts.controller, "head", "--launch")
+    return render_array_script(options, command, chunk.tasks, "" if request.spec.batch.output else BATCH_LOG)
 
 
 def _assemble(
@@ -143,6 +163,7 @@ def _limits(request: LaunchRequest, settings: SlurmSettings) -> Limits:
         grace_s=request.spec.batch.checkpoint.grace_s,
         kill_wait_s=settings.kill_wait_s,
         lead_s=effective_lead_s(request),
+        lead_from=request.lead_from,
         fence_s=settings.fence_s,
     )
 
@@ -162,6 +183,7 @@ def _succession(request: LaunchRequest, settings: SlurmSettings) -> Succession:
         gpus=float(wanted.gpus * wanted.learners),
         lead_s=lead_s,
         deadline_variables=("SLURM_JOB_END_TIME",),
+        limit_s=request.spec.batch.time_s,
     )
 
 

@@ -17,7 +17,7 @@ from typing import IO, Any
 from ffdl_slurm.script import SbatchOption, parse_options
 
 _PLAIN = {
-    "account": "account", "begin": "begin_time", "chdir": "working_directory", "comment": "comment",
+    "account": "account", "array": "array", "begin": "begin_time", "chdir": "working_directory", "comment": "comment",
     "constraint": "constraints", "cpus-per-task": "cpus_per_task", "deadline": "deadline",
     "dependency": "dependencies", "error": "standard_error", "exclude": "excluded_nodes", "gres": "gres_per_node",
     "gres-flags": "gres_binding", "job-name": "name", "licenses": "licenses", "mail-type": "mail_types",
@@ -88,16 +88,16 @@ def _submit(pyslurm: Any, request: Mapping[str, Any]) -> object:
 
 
 def _list(pyslurm: Any, request: Mapping[str, Any]) -> object:
-    uid, name = os.getuid(), request.get("name")
+    uid, names = os.getuid(), frozenset(request.get("names", ()))
     jobs = pyslurm.Jobs.load().values()
-    return [_row(job) for job in jobs if job.user_id == uid and (not name or job.name == name)]
+    return [_row(job) for job in jobs if job.user_id == uid and (not names or job.name in names)]
 
 
 def _row(job: Any) -> dict[str, str]:
     number = str(job.id)
-    if job.array_id:
-        waiting = job.array_tasks_waiting
-        number = f"{job.array_id}_{job.array_task_id if job.array_task_id is not None else f'[{waiting}]'}"
+    if job.array_id:  # a task, the tasks that wait, or what is left of those when they were cancelled
+        waiting = f"_[{job.array_tasks_waiting}]" if job.array_tasks_waiting else ""
+        number = f"{job.array_id}{waiting if job.array_task_id is None else f'_{job.array_task_id}'}"
     return {
         "number": number, "name": job.name or "", "state": job.state or "",
         "exit_code": f"{job.exit_code or 0}:{job.exit_code_signal or 0}", "restarts": str(job.requeue_count or 0),

@@ -2,13 +2,24 @@
 
 Wordings from Slurm's src/common/slurm_errno.c (20.11 and 26.05) and src/sbatch/sbatch.c. The question is always
 the same: may the request still be accepted? Only a failure to connect proves that nothing was sent.
+
+sbatch complains while it tries again by itself, and says last what came of it: "... submission failed: <why>".
 """
 
 from __future__ import annotations
 
-from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerError, SchedulerUnreachable, SubmissionUncertain
+import re
+
+from ffdl_batch.ports.scheduler import (
+    ArraysRefused,
+    InvalidRequest,
+    SchedulerError,
+    SchedulerUnreachable,
+    SubmissionUncertain,
+    TooMany,
+)
 from ffdl_slurm.parsers import parse_submission
-from ffdl_slurm.run import CommandResult
+from ffdl_slurm.run import CommandResult, shorten
 
 _NOT_SENT = (
     "controller (connect failure)",
@@ -17,17 +28,29 @@ _NOT_SENT = (
     "could not establish a configuration source",
     "unable to establish controller machine",
     "unable to resolve",
-    "munge encode failed",
-    "failed to initialize auth",
-    "cannot find auth plugin",
 )
 """The message never left this machine."""
+_NO_CREDENTIAL = ("munge encode failed", "failed to initialize auth", "cannot find auth plugin")
+"""Said before the last word: no credential could be made, so the message never left this machine either."""
+_REPLY_LOST = (
+    "timed out on send/recv",
+    "zero bytes were transmitted",
+    "munge decode failed",
+    "auth_g_verify",
+)
+"""Said anywhere: something was sent, and its answer did not come or could not be trusted. (auth_g_create is about what
+was to be sent, src/common/slurm_protocol_api.c.)"""
+_TOO_MANY = ("job queue full", "temporarily unable to accept job", "job submit limit", "maxsubmitjob")
+"""The controller answered: it, the account or the QOS has no room for so many jobs now."""
+_LAST_WORD = re.compile(r".*submission failed:", re.DOTALL | re.IGNORECASE)
+_LIMIT = re.compile(r"\b(?:Assoc|QOS|Partition)[A-Z]\w+")
+"""The name of a limit, which sbatch prints before "Job violates accounting/QOS policy" (slurm_protocol_defs.c,
+job_state_reason_string). That sentence itself is said of limits of submission and of limits that this request can never
+meet."""
+_NO_SUCH_ARRAY = "invalid job array"
 _DECLINED_FOR_NOW = (
-    "job queue full",
-    "temporarily unable to accept job",
+    *_TOO_MANY,
     "temporarily disabled",
-    "job submit limit",
-    "maxsubmitjob",
     "protocol authentication error",
     "invalid authentication credential",
     "slurm backup controller in standby mode",
@@ -38,7 +61,6 @@ _DECLINED_FOR_NOW = (
 """The controller answered, and did not take the job now; the same request may succeed later."""
 _MAYBE_SENT = (
     "timed out",
-    "zero bytes were transmitted",
     "controller (send failure)",
     "controller (receive failure)",
     "controller (shutdown failure)",
@@ -52,7 +74,15 @@ _MAYBE_SENT = (
     "insane message length",
     "unspecified error",
 )
-_GONE = ("invalid job id", "already completing or completed", "job/step already", "does not exist", "invalid job/step")
+_UNANSWERED = (*_NOT_SENT, *_NO_CREDENTIAL, *_REPLY_LOST, *_MAYBE_SENT, *_DECLINED_FOR_NOW)
+_GONE = (
+    "invalid job id",
+    "already completing or completed",
+    "already finished",
+    "job/step already",
+    "does not exist",
+    "invalid job/step",
+)
 _ACCOUNTS_DOWN = ("talking to the database", "persist", "slurmdbd", "connection refused")
 _NO_ACCOUNTS = ("accounting storage is disabled",)
 
@@ -73,17 +103,35 @@ def read_submission(result: CommandResult, where: str = "") -> str:
 
 def explain_refusal(text: str, who: str) -> SchedulerError:
     """The error that a failed submission's message means."""
-    said = " ".join(text.split())[:400] or "nothing"
-    low = said.lower()
-    if any(phrase in low for phrase in _NOT_SENT):
+    said = shorten(text) or "nothing"
+    all_of_it, low = text.lower(), " ".join(_LAST_WORD.sub("", text).lower().split())
+    if any(phrase in all_of_it for phrase in _REPLY_LOST):
+        return SubmissionUncertain(f"{who} lost the controller's reply ({said}); the job is looked for first")
+    if any(phrase in low for phrase in _NOT_SENT) or any(phrase in all_of_it for phrase in _NO_CREDENTIAL):
         return SchedulerUnreachable(f"{who} could not reach Slurm's controller ({said}); nothing was submitted")
-    if any(phrase in low for phrase in _DECLINED_FOR_NOW):
-        return SchedulerUnreachable(f"Slurm does not take the job now ({said}); it is tried again")
+    if any(phrase in low for phrase in _DECLINED_FOR_NOW) and not _is_for_good(text):
+        kind = TooMany if any(phrase in low for phrase in _TOO_MANY) else SchedulerUnreachable
+        return kind(f"Slurm does not take the job now ({said}); it is tried again")
     if any(phrase in low for phrase in _MAYBE_SENT):
         return SubmissionUncertain(f"{who} lost the controller's reply ({said}); the job is looked for first")
     if said == "nothing":
         return SubmissionUncertain(f"{who} failed and said nothing; the job is looked for first")
-    return InvalidRequest(f"Slurm refuses the job: {said}; correct the request and submit again")
+    kind_of_no = ArraysRefused if _NO_SUCH_ARRAY in low else InvalidRequest
+    return kind_of_no(f"Slurm refuses the job: {said}; correct the request and submit again")
+
+
+def _is_for_good(text: str) -> bool:
+    """Whether the limits that are named hold for this request whatever else is queued."""
+    named = _LIMIT.findall(text)
+    return bool(named) and not any("submit" in name.lower() for name in named)
+
+
+def check_trial(result: CommandResult) -> None:
+    """The end of ``sbatch --test-only``, which sends no job: a lost reply leaves nothing to look for. Raises
+    InvalidRequest, SchedulerUnreachable."""
+    if result.returncode != 0:
+        why = explain_refusal(result.stderr or result.stdout, "sbatch --test-only")
+        raise SchedulerUnreachable(str(why)) if isinstance(why, SubmissionUncertain) else why
 
 
 def is_gone(result: CommandResult) -> bool:
@@ -109,9 +157,17 @@ def check_refused_request(said: str, what: str) -> None:
     low = said.lower()
     if any(phrase in low for phrase in _GONE):
         return
-    if any(phrase in low for phrase in (*_NOT_SENT, *_MAYBE_SENT, *_DECLINED_FOR_NOW)):
+    if any(phrase in low for phrase in _UNANSWERED):
         raise SchedulerUnreachable(f"{what} was not answered ({said}); it is tried again")
     raise InvalidRequest(f"{what} was refused: {said}")
+
+
+def check_requests(result: CommandResult, what: str) -> None:
+    """As :func:`check_request`, of a request about several jobs: those that are gone hide no other answer."""
+    low = (result.stderr.strip() or result.stdout.strip()).lower()
+    if result.returncode > 0 and any(phrase in low for phrase in _UNANSWERED):
+        raise SchedulerUnreachable(f"{what} was not answered ({result.said}); it is tried again")
+    check_request(result, what)
 
 
 def check_answer(result: CommandResult) -> None:

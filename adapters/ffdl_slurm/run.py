@@ -9,10 +9,12 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable
+from ffdl_batch.ports.scheduler import SchedulerMissing, SchedulerUnreachable
+from ffdl_slurm.replies import Hold
 
 _KEPT = frozenset({"SLURM_CONF", "SLURM_CLUSTERS"})
 _DROPPED = ("SLURM_", "SBATCH_", "SQUEUE_", "SACCT_", "SCANCEL_", "SINFO_", "SRUN_", "SALLOC_", "LC_")
+_SAID_CHARACTERS = 400
 # The batch script needs no more of the submitter's environment than this; the learner's comes from a file.
 FOR_JOBS = frozenset({"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "LD_LIBRARY_PATH"}) | _KEPT
 
@@ -29,8 +31,13 @@ class CommandResult:
     @property
     def said(self) -> str:
         """One line for messages: what came back, shortened."""
-        text = " ".join((self.stderr.strip() or self.stdout.strip() or "nothing").split())
-        return text[:400]
+        return shorten(self.stderr.strip() or self.stdout) or "nothing"
+
+
+def shorten(text: str) -> str:
+    """`text` on one line. Of a long one the end: commands complain and greet first, and fail last."""
+    line = " ".join(text.split())
+    return line if len(line) <= _SAID_CHARACTERS else f"... {line[-_SAID_CHARACTERS:]}"
 
 
 class CommandTimeout(Exception):
@@ -43,8 +50,9 @@ Runner = Callable[[Sequence[str], float], CommandResult]
 def query_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """For commands that ask: no option variables of Slurm but those that name the cluster; times in epoch seconds."""
     kept = {k: v for k, v in environ.items() if k in _KEPT or not k.startswith(_DROPPED)}
-    # slurm_make_time_str hands SLURM_TIME_FORMAT to strftime; parsers take the standard form as well.
-    return {**kept, "LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"}
+    # slurm_make_time_str hands SLURM_TIME_FORMAT to strftime; parsers take the standard form as well. SLURM_BITSTR_LEN
+    # 0: the indexes of an array's waiting tasks are printed in full, not cut at 64 bytes (squeue(1), sacct(1)).
+    return {**kept, "LC_ALL": "C", "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
 
 
 def submit_environment(environ: Mapping[str, str]) -> dict[str, str]:
@@ -58,12 +66,13 @@ def run_command(
     timeout_s: float,
     environ: Mapping[str, str] | None = None,
     files: tuple[int, int] | None = None,
-    pass_fds: Sequence[int] = (),
+    hold: Hold | None = None,
 ) -> CommandResult:
     """Run one command to its end.
 
-    `files` are descriptors for standard output and error in place of pipes (then both texts come back empty).
-    Raises CommandTimeout (the whole process group was killed), InvalidRequest where the command is missing,
+    `files` are descriptors for standard output and error in place of pipes (then both texts come back empty). `hold` is
+    the lock that the command takes over.
+    Raises CommandTimeout (the whole process group was killed), SchedulerMissing where there is no such command,
     SchedulerUnreachable where this machine cannot start a process.
     """
     env = query_environment(os.environ) if environ is None else environ
@@ -71,14 +80,16 @@ def run_command(
     try:
         process = subprocess.Popen(
             list(argv), stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=dict(env), cwd="/",
-            pass_fds=tuple(pass_fds), start_new_session=True,
+            pass_fds=(hold.descriptor,) if hold else (), start_new_session=True,
         )  # fmt: skip
     except (FileNotFoundError, PermissionError) as error:
-        raise InvalidRequest(
+        raise SchedulerMissing(
             f"{argv[0]} cannot be run: {error.strerror}; install Slurm's client commands or put them on PATH"
         ) from error
     except OSError as error:
         raise SchedulerUnreachable(f"{argv[0]} could not be started: {error}") from error
+    if hold:
+        hold.give_away()
     with process:
         try:
             if files is not None:

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from ffdl_batch.ports.scheduler import InvalidRequest
 
 PREFIX = "#SBATCH "
+NATIVE_ID = "FFDL_NATIVE_ID"
+"""How an element of an array learns by what id the scheduler lists it; SLURM_JOB_ID is another one for tasks."""
 _PLAIN = re.compile(r"[A-Za-z0-9_./=:,+@%-]+", re.ASCII)
 _SEPARATOR_WORDS = re.compile(r"(pac|he)(kjob|tjob)", re.IGNORECASE)
 
@@ -62,15 +64,36 @@ def render_option(option: SbatchOption) -> str:
     return f"{PREFIX}--{option.name}={quote_value(option.name, option.value)}"
 
 
-def render_script(options: Iterable[SbatchOption], command: Sequence[str]) -> str:
-    """The whole script: options, then one exec of `command` with each word quoted for the shell."""
-    for word in command:
+def render_script(options: Iterable[SbatchOption], command: Sequence[str], before: Sequence[str] = ()) -> str:
+    """The whole script: options, the lines `before`, then one exec of `command` with each word quoted for the shell."""
+    return _render(options, [*before, "exec " + _quote(command)])
+
+
+def render_array_script(options: Iterable[SbatchOption], command: Sequence[str], tasks: str, log: str) -> str:
+    """The script of a native array. Each task finds its attempt's directory in the table `tasks`, and its launch file
+    there, with which `command` ends; `log` is the file there that its output is appended to ("" = Slurm's choice)."""
+    lines = [
+        f"{NATIVE_ID}=${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID",
+        f"export {NATIVE_ID}",
+        f'attempt=$(sed -n "s/^$SLURM_ARRAY_TASK_ID //p" {_quote([tasks])})',
+        '[ -n "$attempt" ] && cd -- "$attempt" || { echo "task $SLURM_ARRAY_TASK_ID has no directory" >&2; exit 66; }',
+    ]
+    if log:
+        lines.append(f"exec >>{_quote([log])} 2>&1")
+    return _render(options, [*lines, f'exec {_quote(command)} "$attempt/launch.json"'])
+
+
+def _render(options: Iterable[SbatchOption], lines: Sequence[str]) -> str:
+    # LC_ALL=C is for reading sbatch's messages; the job gets the locale that LANG names.
+    text = ["#!/bin/sh", *(render_option(option) for option in options), "unset LC_ALL", *lines]
+    return "\n".join(text) + "\n"
+
+
+def _quote(words: Sequence[str]) -> str:
+    for word in words:
         if any(c in word for c in "\n\0"):
             raise InvalidRequest(f"the path or option {word[:60]!r} holds a newline, which no batch script can carry")
-    lines = ["#!/bin/sh", *(render_option(option) for option in options)]
-    # LC_ALL=C is for reading sbatch's messages; the job gets the locale that LANG names.
-    lines += ["unset LC_ALL", "exec " + shlex.join(command)]
-    return "\n".join(lines) + "\n"
+    return shlex.join(words)
 
 
 def parse_options(script: str) -> list[SbatchOption]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -16,11 +17,12 @@ _COLUMNS = ("ATTEMPT", "SCHEDULER'S ID", "NODES", "FROM", "TO", "ENDED BECAUSE",
 
 
 def print_attempts(job: JobView) -> None:
-    """One line per attempt, oldest first, and which of them still owe results."""
+    """One line per attempt, oldest first; what they left, and which of them still owe results."""
     if not job.attempts:
         return
     click.echo("Attempts:")
     print_table(_COLUMNS, [_row(job, attempt) for attempt in job.attempts])
+    _print_places(job.attempts)
     owing = [str(attempt.number) for attempt in job.attempts if attempt.owed]
     if owing:
         which = f"attempt {owing[0]}" if len(owing) == 1 else f"attempts {', '.join(owing)}"
@@ -29,6 +31,14 @@ def print_attempts(job: JobView) -> None:
             f"by {which}: not everything could be stored; it lies in {job.job_dir}/attempt-{owing[0]} and is stored "
             "by the next attempt, or by the daemon",
         )
+
+
+def _print_places(attempts: Sequence[AttemptView]) -> None:
+    """What each attempt left, where more than one of them ran."""
+    ran = [attempt for attempt in attempts if attempt.logs]
+    for attempt in ran if len(ran) > 1 else ():
+        print_line(f"Attempt {attempt.number} results", attempt.results)
+        print_line(f"Attempt {attempt.number} logs", attempt.logs)
 
 
 def _row(job: JobView, attempt: AttemptView) -> list[str]:
@@ -50,7 +60,10 @@ def _why(job: JobView, attempt: AttemptView) -> str:
         is_last = attempt.number == job.attempts[-1].number and job.ended_at is not None
         return code or (job.state.lower() if is_last else "")
     known = {each.value for each in Interruption}
-    said = words(Interruption(attempt.interruption)) if attempt.interruption in known else attempt.interruption
+    if attempt.interruption in known:
+        said = words(Interruption(attempt.interruption), played=attempt.played)
+    else:
+        said = attempt.interruption
     return f"{said} ({code})" if code else said
 
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import TYPE_CHECKING
 
 import click
 
 from ffdl_batch.cli.connection import open_client
 from ffdl_batch.cli.outcome import Stop
-from ffdl_batch.cli.present import print_json, print_line
+from ffdl_batch.cli.present import format_time, print_json, print_line
 from ffdl_batch.domain.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from ffdl_batch.client.own import OwnSettings
-    from ffdl_batch.domain.views import Health
+    from ffdl_batch.domain.views import BackendHealth, Health
 
 _NAMES = {"help_option_names": ["-h", "--help"]}
 
@@ -63,7 +64,6 @@ def _health() -> Health | None:
 
 
 def _print(health: Health, own: OwnSettings, socket: str, differs: str) -> None:
-    from ffdl_batch.cli.present import format_time
     from ffdl_batch.config.locations import LOG_NAME
 
     print_line("Daemon", f"process {health.pid} on {health.host}, since {format_time(health.started_at)}")
@@ -73,8 +73,18 @@ def _print(health: Health, own: OwnSettings, socket: str, differs: str) -> None:
     print_line("Log", str(own.state_dir / LOG_NAME))
     print_line("Live jobs", str(health.live_jobs))
     for backend in health.backends:
-        print_line("Backend", f"{backend.name} {backend.version} {backend.detail}".strip())
+        print_line("Backend", _describe(backend))
     print_line("Settings", differs or "those of this shell")
+
+
+def _describe(backend: BackendHealth) -> str:
+    from ffdl_batch.cli.outages import describe_outage
+
+    again = (
+        f"; asked again at {format_time(backend.asked_again_at).partition('T')[2]}" if backend.asked_again_at else ""
+    )
+    outage = describe_outage(backend, time.time())
+    return ", ".join(part for part in (f"{backend.name} {backend.version}".strip(), outage and outage + again) if part)
 
 
 @daemon.command(context_settings=_NAMES)

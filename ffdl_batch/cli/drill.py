@@ -3,91 +3,167 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ffdl_batch.cli.connection import open_client
-from ffdl_batch.cli.drill_report import EVENTS, NODE_FAIL, DrillReport
-from ffdl_batch.cli.outcome import Stop, complain, detachable
-from ffdl_batch.cli.present import format_time, print_json, print_line, read_span
+from ffdl_batch.cli.drill_report import EVENTS
+from ffdl_batch.cli.job_options import JOB_OPTIONS
+from ffdl_batch.cli.outcome import Detached, Stop, complain
+from ffdl_batch.cli.present import print_json, read_span
 from ffdl_batch.cli.request import Manner, SbatchLike, build_submissions, collect_options, shared_options
 from ffdl_batch.domain.exit_codes import ExitCode
 
 if TYPE_CHECKING:
+    from ffdl_batch.cli.drill_course import Course
+    from ffdl_batch.cli.drill_report import DrillReport
     from ffdl_batch.client import Client
     from ffdl_batch.client.submission import Wanted
     from ffdl_batch.domain.views import Submission
 
 PREFIX = "drill-"
 AFTER_S = 10.0
+MANIFESTS = ("manifest.yml", "manifest.yaml")
+_OF_A_TRIAL = frozenset({option.parameter for option in JOB_OPTIONS} | {"export", "strict"})
+_BEGINNING_OF_AN_ID = re.compile(r"training-[0-9a-z]{3,8}", re.ASCII)
 
 
-@click.command(cls=SbatchLike, context_settings={"help_option_names": ["-h", "--help"]})
+class _TwoKinds(SbatchLike):
+    """Help with the drill's own options first: the job's are many, and for trial runs only."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Two lists."""
+        options = [each for each in self.get_params(ctx) if isinstance(each, click.Option)]
+        for title, of_a_trial in (("Options", False), ("Options of the job, for a trial run (MANIFEST) only", True)):
+            records = [each.get_help_record(ctx) for each in options if (each.name in _OF_A_TRIAL) is of_a_trial]
+            with formatter.section(title):
+                formatter.write_dl([record for record in records if record is not None])
+
+
+@click.command(cls=_TwoKinds, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("event", type=click.Choice(EVENTS))
-@shared_options(metavar="ID | MANIFEST [MODEL]")
 @click.option("--after", metavar="SPAN", callback=read_span, help="Let the training run so long before; trial: 10s.")
-@click.option("--timeout", metavar="SPAN", callback=read_span, help="Give up after so long (10m, 2h); exit code 124.")
-@click.option("--no-resume", is_flag=True, help="Leave a job HALTED after a halt.")
+@click.option(
+    "--timeout",
+    metavar="SPAN",
+    callback=read_span,
+    help="Give up when the attempt has not ended so long after PROCESSING began (10m, 2h); exit code 124.",
+)
+@click.option(
+    "--queue-timeout",
+    metavar="SPAN",
+    callback=read_span,
+    help="Give up waiting for PROCESSING after so long, before the event or after it; exit code 124.",
+)
+@click.option("--no-resume", is_flag=True, help="Leave the job HALTED after a halt.")
+@shared_options(metavar="ID | MANIFEST [MODEL]")
 def drill(*, event: str, files: Sequence[str], no_resume: bool, **given: Any) -> int:
-    """Play a halt, the warning of a time limit, a preemption or the failure of a node, and report the checkpoint.
+    """Play an interruption, and report what the training makes of it: whether it saved a checkpoint, how long that
+    took, what lead before a time limit that needs, and when the next attempt ran.
 
-    On a running job ID the event is as good as real: the attempt ends, and the job goes on with the next one. With a
-    MANIFEST, a trial run is submitted (named drill-..., with ffdl-submit's options), and cancelled afterwards. MODEL is
-    the directory `model` beside the manifest unless given. Exit code 0: a checkpoint was confirmed (node-fail: there is
-    a saved checkpoint and the next attempt started); 1: not.
+    \b
+    halt       ffdl halt itself; the job is resumed afterwards
+    timeout    the warning before the time limit
+    preempt    the TERM of a preemption; about 20 s are left
+    node-fail  KILL to all of it; what was saved before is all there is
+
+    With a MANIFEST, a trial run of it (named drill-NAME) is submitted, interrupted and at last cancelled; no job of
+    yours is touched. MODEL is the directory `model` beside the manifest unless given.
+
+    With the ID of a job, that job is really interrupted: the attempt ends, what was computed since its last checkpoint
+    is lost, and it goes on with the next attempt, which waits in the queue like any other. That uses up no budget of
+    batch.retry but gpu_hours, and it goes on although no checkpoint was confirmed. A training that fails when it is
+    asked has failed, though: ffdl resume goes on then.
+
+    Exit code 0: a checkpoint was confirmed (node-fail: there is a saved one, and the next attempt started); 1: not;
+    124: not known, the time was over.
     """
     from ffdl_batch.cli.drill_course import Course, Drill
+    from ffdl_batch.cli.drill_text import print_report
 
     manner = Manner(as_json=given["as_json"], quiet=given["quiet"], verbose=given["verbose"])
     wanted = collect_options(given, os.environ, manner)
-    job_id = _job_id(files)
+    job_id = _job_id(event, files)
     trial = not job_id
+    if not trial and wanted.options:
+        names = ", ".join(f"--{name}" for name in sorted(wanted.options))
+        raise click.UsageError(f"{names}: options of the job are for trial runs; {job_id} runs as it was submitted")
     after_s = given["after"] if given["after"] is not None else AFTER_S if trial else 0.0
-    plan = Drill(event, after_s, given["timeout"], resumes=not no_resume, trial=trial)
+    timeout_s = given["timeout"]
+    if timeout_s is not None and timeout_s < after_s:
+        raise click.UsageError(
+            f"--timeout {timeout_s:g}s counts from PROCESSING on, and would be over before the event is played "
+            f"(--after {after_s:g}s)"
+        )
+    plan = Drill(event, after_s, timeout_s, given["queue_timeout"], resumes=not no_resume, trial=trial)
     tell = (lambda _: None) if manner.quiet else complain
     with open_client(quiet=manner.quiet) as client:
         if trial:
             with trial_run(client, _submission(files, wanted), files, manner) as trial_id:
                 report = Course(client, trial_id, plan, tell).run()
         else:
-            with detachable([job_id], f"ffdl events -f {job_id}"):
-                report = Course(client, job_id, plan, tell).run()
+            report = _run(Course(client, client.get(job_id).id, plan, tell))
     if manner.as_json:
         print_json({"drill": report})
     else:
         print_report(report)
-    return int(ExitCode.OK if report.passed else ExitCode.FAILED)
+    return int(report.exit_code)
 
 
-def _job_id(files: Sequence[str]) -> str:
-    """The id, where the one argument is one; "" where it names a manifest."""
+def _run(course: Course) -> DrillReport:
+    """The drill of a job, which stays when nobody waits for it any longer."""
+    try:
+        return course.run()
+    except KeyboardInterrupt:
+        raise Detached(f"detached; {course.describe_rest()}") from None
+
+
+def _job_id(event: str, files: Sequence[str]) -> str:
+    """The id or its beginning, where the one argument is that; "" where it names a manifest."""
     from ffdl_batch.domain.job import parse_job_id
 
     if not files:
-        raise click.UsageError("a job's id, or a manifest, is needed: ffdl drill EVENT ID | MANIFEST [MODEL]")
+        raise click.UsageError(f"a manifest, or a job's id, is needed: ffdl drill {event} MANIFEST [MODEL]")
     try:
-        found = parse_job_id(files[0])
+        found: str = parse_job_id(files[0])
     except ValueError:
-        if len(files) > 2:
-            raise click.UsageError("one manifest and one model at most: ffdl drill EVENT MANIFEST [MODEL]") from None
-        return ""
-    if len(files) > 1:
-        raise click.UsageError("one job at a time: ffdl drill EVENT ID")
+        found = files[0] if _BEGINNING_OF_AN_ID.fullmatch(files[0]) and not Path(files[0]).exists() else ""
+    if found and len(files) > 1:
+        raise click.UsageError(f"one job at a time: ffdl drill {event} ID")
+    if len(files) > 2:
+        raise click.UsageError(f"one manifest and one model at most: ffdl drill {event} MANIFEST [MODEL]")
+    if not found:
+        _refuse_directory(event, files)
     return found
+
+
+def _refuse_directory(event: str, files: Sequence[str]) -> None:
+    """Raises UsageError for a directory, with the manifest that is in it."""
+    directory = Path(files[0])
+    if not directory.is_dir():
+        return
+    manifest = next((directory / name for name in MANIFESTS if (directory / name).is_file()), None)
+    if manifest is None:
+        raise click.UsageError(f"{directory} is a directory without a {MANIFESTS[0]}: name the manifest")
+    again = shlex.join(["ffdl", "drill", event, str(manifest), *files[1:]])
+    raise click.UsageError(f"{directory} is a directory, and a manifest is needed: {again}")
 
 
 def _submission(files: Sequence[str], wanted: Wanted) -> Submission:
     """The trial run: the same manifest under another name."""
-    from dataclasses import replace
+    from ffdl_batch.domain.views import Expected
 
     (submission,) = build_submissions(files[:1], "", wanted)
     name = wanted.options.get("job-name") or _name_of(submission)
     options = {**submission.options, "job-name": f"{PREFIX}{name}"}
-    return replace(submission, options=options)
+    return replace(submission, options=options, expected=Expected.JOB)
 
 
 def _name_of(submission: Submission) -> str:
@@ -111,8 +187,6 @@ def _name_of(submission: Submission) -> str:
 @contextmanager
 def trial_run(client: Client, submission: Submission, files: Sequence[str], manner: Manner) -> Iterator[str]:
     """Submit the trial run, give its id, and cancel it on every way out."""
-    from dataclasses import replace
-
     from ffdl_batch.client import ClientError, RequestRefused
     from ffdl_batch.client.api import is_ended
 
@@ -142,62 +216,3 @@ def _model(files: Sequence[str]) -> Path:
     if not beside.is_dir():
         raise click.UsageError(f"there is no {beside}: name the model: ffdl drill EVENT {files[0]} MODEL")
     return beside
-
-
-def print_report(report: DrillReport) -> None:
-    """The report in labelled lines; the last one is the result."""
-    print_line("Drill", f"{report.event} on attempt {report.attempt} of {report.job_id}")
-    print_line("Ended because", report.message)
-    if (report.event, report.interruption) == ("timeout", "preemption"):
-        print_line("", "(a warning long before the time limit is taken for one of a preemption)")
-    print_line("Checkpoint", _checkpoint(report))
-    if report.saved_at is not None and report.saved_age_s is not None:
-        age = f", {report.saved_age_s:.1f} s before the event" if report.event == NODE_FAIL else ""
-        print_line("Newest file", f"{format_time(report.saved_at)}{age}")
-    if report.event != NODE_FAIL:
-        print_line("Lead", _lead(report))
-    print_line("Next attempt", _next(report))
-    print_line("Result", _result(report))
-
-
-def _checkpoint(report: DrillReport) -> str:
-    if report.event == NODE_FAIL:
-        return "saved earlier" if report.saved_at is not None else "none was saved"
-    if not report.asked:
-        return "the learners were not asked for one"
-    took = "" if report.took_s is None else f" after {report.took_s:.1f} s"
-    if report.confirmed:
-        return f"asked for, confirmed{took}"
-    if report.answered:
-        return f"asked for; the learners ended by themselves{took}, but left no new checkpoint"
-    return "asked for; the learners did not react and were ended"
-
-
-def _lead(report: DrillReport) -> str:
-    has = "is not known here" if not report.lead_known else "is none, nobody warns" if report.lead_s is None else ""
-    has = has or f"is {report.lead_s} s"
-    if report.lead_needed_s is None:
-        return f"nothing was measured; this attempt's {has}"
-    needed = f"{report.lead_needed_s} s needed; this attempt's {has}"
-    if report.lead_s is None:
-        return needed
-    if report.lead_s >= report.lead_needed_s:
-        return f"{needed}, which is enough"
-    return f"{needed}, which is too short: write batch.checkpoint.lead_s: {report.lead_needed_s}"
-
-
-def _next(report: DrillReport) -> str:
-    if report.next_attempt is not None and report.next_started_after_s is not None:
-        since = "the resume" if report.event == "halt" else "the attempt's end"
-        return f"{report.next_attempt}, PROCESSING {report.next_started_after_s:.1f} s after {since}"
-    if report.state == "HALTED":
-        return f"none; ffdl resume {report.job_id} goes on"
-    return f"none; the job is {report.state}"
-
-
-def _result(report: DrillReport) -> str:
-    if report.event != NODE_FAIL:
-        return "a checkpoint was confirmed" if report.passed else "no checkpoint was confirmed"
-    if report.passed:
-        return "there is a checkpoint to go on from, and the next attempt started"
-    return "no saved checkpoint is known" if report.saved_at is None else "the next attempt did not start"

@@ -17,6 +17,7 @@ from ffdl_batch.cli.sbatch_refused import REFUSED
 
 TAKEN: dict[str, str] = {
     "SBATCH_ACCOUNT": "account",
+    "SBATCH_ARRAY_INX": "array",
     "SBATCH_CONSTRAINT": "constraint",
     "SBATCH_GPUS": "gpus",
     "SBATCH_GRES": "gres",
@@ -34,7 +35,6 @@ TAKEN: dict[str, str] = {
 FOR_THE_COMMAND = ("SBATCH_DEBUG", "SBATCH_EXPORT", "SBATCH_WAIT")
 NOT_TAKEN: dict[str, str] = {
     "SBATCH_ACCTG_FREQ": "acctg-freq",
-    "SBATCH_ARRAY_INX": "array",
     "SBATCH_BATCH": "batch",
     "SBATCH_BURST_BUFFER": "bb",
     "SBATCH_CLUSTERS": "clusters",

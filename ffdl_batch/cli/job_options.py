@@ -45,6 +45,7 @@ JOB_OPTIONS: tuple[JobOption, ...] = (
     JobOption("mem", "", "SIZE", "Memory of each learner: MiB, or a number with K, M, G, T (powers of 1024)."),
     _ours("learners", "N", "Number of learners (processes of the training, one allocation)."),
     _ours("network", "LEVEL", "Network isolation: auto, none, job, egress or host. Not Slurm's --network."),
+    JobOption("array", "a", "INDEXES", "One job per index, as 0-9, 1,3,5 or 0-99%10; of a sweep, these elements."),
     JobOption("job-name", "J", "NAME", "Name of the job; the manifest's name without it."),
     JobOption("dependency", "d", "LIST", "Jobs to wait for, as afterok:training-0a1b2c3d4."),
     JobOption("begin", "b", "TIME", "Earliest start, as 16:00, now+1hour or 2027-01-20T12:34."),

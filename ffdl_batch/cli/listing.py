@@ -9,6 +9,7 @@ import click
 from click.core import ParameterSource
 
 from ffdl_batch.cli.connection import open_client
+from ffdl_batch.cli.outages import SEEN, tell_outages
 from ffdl_batch.cli.outcome import complain
 from ffdl_batch.cli.present import format_time, print_json, print_table, read_moment
 
@@ -29,6 +30,7 @@ _NAME_WIDTH = 28
     callback=read_moment,
     help="Only jobs submitted since: 2h, 2027-01-20, yesterday.",
 )
+@click.option("--array", default="", metavar="ID", help="Only the jobs of this array, by their index.")
 @click.option("-l", "--limit", type=click.IntRange(1, 9999), default=100, show_default=True, help="At most so many.")
 @click.option("-a", "--all-users", is_flag=True, help="Everybody's jobs; for administrators.")
 @click.option("-h", "--noheader", is_flag=True, help="No header line.")
@@ -38,6 +40,7 @@ def list_jobs(  # noqa: PLR0913  (one parameter per option)
     states: Sequence[str],
     name: str,
     since: float | None,
+    array: str,
     limit: int,
     all_users: bool,
     noheader: bool,
@@ -45,16 +48,21 @@ def list_jobs(  # noqa: PLR0913  (one parameter per option)
 ) -> None:
     """List jobs, newest first. Times are local."""
     from ffdl_batch.client.api import JobFilter
+    from ffdl_batch.client.arrays import MAX_LISTED
 
-    which = JobFilter(read_states(states), name, since, limit + 1, all_users)
+    is_default = click.get_current_context().get_parameter_source("limit") is ParameterSource.DEFAULT
+    if array and is_default:
+        limit = MAX_LISTED
+    which = JobFilter(read_states(states), name, since, min(limit + 1, MAX_LISTED), all_users, array)
     with open_client() as client:
         found = client.list(which)
+        outages = client.outages
     jobs = found[:limit]
-    source = click.get_current_context().get_parameter_source("limit")
-    if len(found) > limit and source is ParameterSource.DEFAULT:  # one more was asked for, to know
+    if len(found) > limit and is_default:  # one more was asked for, to know
         complain(f"there are more than {limit} jobs; -l shows more of them, -t and -S choose among them")
+    tell_outages(outages, SEEN)
     if as_json:
-        print_json({"jobs": jobs})
+        print_json({"jobs": jobs, "outages": outages})
         return
     columns = (*_COLUMNS[:1], "USER", *_COLUMNS[1:]) if all_users else _COLUMNS
     print_table(columns, [_row(job, with_user=all_users) for job in jobs], header=not noheader)
@@ -75,11 +83,10 @@ def read_states(texts: Sequence[str]) -> tuple[str, ...]:
 
 
 def _row(job: JobView, *, with_user: bool) -> list[str]:
-    name = job.name if len(job.name) <= _NAME_WIDTH else job.name[: _NAME_WIDTH - 1] + "+"
     framework = f"{job.framework}:{job.framework_version}" if job.framework_version else job.framework
     row = [
         job.id,
-        name,
+        _short_name(job),
         framework if len(framework) <= _NAME_WIDTH else framework[: _NAME_WIDTH - 1] + "+",
         job.state,
         format_time(job.submitted_at),
@@ -87,6 +94,12 @@ def _row(job: JobView, *, with_user: bool) -> list[str]:
         place_or_reason(job),
     ]
     return [row[0], job.user, *row[1:]] if with_user else row
+
+
+def _short_name(job: JobView) -> str:
+    """The name cut to its column; the index of an array's element stays."""
+    kept = f"[{job.array_index}]" if job.array else ""
+    return job.name if len(job.name) <= _NAME_WIDTH else f"{job.name[: _NAME_WIDTH - 1 - len(kept)]}+{kept}"
 
 
 def place_or_reason(job: JobView) -> str:

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 
 import click
 
+from ffdl_batch.cli.arrays import resumable_jobs
 from ffdl_batch.cli.connection import open_client
 from ffdl_batch.cli.ending import report_end
 from ffdl_batch.cli.outcome import complain, detachable
 from ffdl_batch.cli.present import print_json
+from ffdl_batch.cli.request import Manner
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -21,17 +23,19 @@ from ffdl_batch.cli.present import print_json
 def resume(
     *, job_ids: Sequence[str], gpus: float | None, time_limit: str | None, with_wait: bool, as_json: bool
 ) -> int:
-    """Go on with jobs that are HALTED or FAILED: a new attempt of the same job, from its checkpoints.
+    """Go on with jobs, or those of an array, that are HALTED or FAILED: a new attempt of the same job, from its
+    checkpoints.
 
-    The learners find their $CHECKPOINT_DIR as they left it, and RESUME=1. Budgets of batch.retry start anew.
+    The learners find their $CHECKPOINT_DIR as they left it, and RESUME=1. Budgets of batch.retry start anew. What a
+    submission would be warned of, or refused for, is said here, too.
     """
     from ffdl_batch.client import RequestRefused
     from ffdl_batch.client.api import job_exit_code
 
-    code = 0
+    code, manner = 0, Manner(as_json=as_json, wait=with_wait)
     resumed: list[str] = []
     with open_client() as client:
-        for job_id in job_ids:
+        for job_id in resumable_jobs(client, job_ids):
             try:
                 job = client.resume(job_id, gpus=gpus, time=time_limit)
             except RequestRefused as error:  # one wrong id must not hold up the others
@@ -43,6 +47,8 @@ def resume(
                 click.echo(f"{job.id} {job.state}, resumed")
             elif not with_wait:
                 print_json({"job": job})
+            for warning in job.warnings:
+                manner.warn(warning)
         if with_wait:
             with detachable(resumed, f"ffdl wait {' '.join(resumed)}"):
                 for job_id in resumed:

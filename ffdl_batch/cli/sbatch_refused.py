@@ -21,7 +21,6 @@ _CONTAINER = "the learner's image follows from framework: in the manifest and ru
 
 REFUSED: dict[str, str] = {
     "acctg-freq": IN_THE_MANIFEST,
-    "array": "arrays are not taken yet; name several manifests in one command, they share one upload of the model",
     "autocomplete": "use: ffdl completion bash",
     "batch": "the batch script only starts the controllers, so its node does not matter; use --constraint",
     "bb": IN_THE_MANIFEST,
@@ -112,7 +111,6 @@ REFUSED: dict[str, str] = {
     "wrap": "the command is framework.command in the manifest",
 }
 REFUSED_LETTERS: dict[str, str] = {
-    "a": "array",
     "B": "extra-node-info",
     "D": "chdir",
     "e": "error",

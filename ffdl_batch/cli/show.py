@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ffdl_batch.cli.arrays import is_array, print_array
 from ffdl_batch.cli.attempts import print_attempts
 from ffdl_batch.cli.connection import open_client
+from ffdl_batch.cli.outages import SEEN, tell_outages
 from ffdl_batch.cli.outcome import complain
 from ffdl_batch.cli.present import format_number, format_time, paint_state, print_json, print_line, printable
 from ffdl_batch.domain.job_state import JobState
 
 if TYPE_CHECKING:
-    from ffdl_batch.domain.views import JobView
+    from ffdl_batch.domain.views import ArrayView, BackendHealth, JobView
 
 _RAN = frozenset({JobState.PROCESSING, JobState.STORING, JobState.COMPLETED})
 _SHOWN_SOURCES = ("name", "framework.name", "framework.version", "learners", "cpus", "gpus", "gpu_type", "memory")
@@ -28,27 +30,46 @@ def show(job_ids: Sequence[str], as_json: bool) -> int:
     from ffdl_batch.client import UnknownJob
 
     code = 0
+    told: dict[str, BackendHealth] = {}
     with open_client() as client:
         for number, job_id in enumerate(job_ids):
             try:
+                if is_array(job_id):
+                    _show_array(client.arrays.get(job_id), first=not number, as_json=as_json)
+                    continue
                 job = client.get(job_id)
             except UnknownJob as error:
                 complain(str(error))
                 code = error.problem.exit_code
                 continue
+            outages = client.outages
+            told |= {one.name: one for one in outages if one.name == job.backend and job.ended_at is None}
             if as_json:
-                print_json({"job": job})
+                print_json({"job": job, "outages": outages})
                 continue
             if number:
                 click.echo()
             print_job(job)
+    tell_outages(told.values(), SEEN)
     return code
+
+
+def _show_array(array: ArrayView, *, first: bool, as_json: bool) -> None:
+    if as_json:
+        print_json({"array": array})
+        return
+    if not first:
+        click.echo()
+    print_array(array)
 
 
 def print_job(job: JobView) -> None:
     """The job in labelled lines; what is empty is left out."""
     print_line("ID", job.id)
     print_line("Name", job.name, _source(job, "name"))
+    if job.array:
+        values = " ".join(f"{name}={value}" for name, value in job.array_values.items())
+        print_line("Array", f"{job.array}_{job.array_index}", values)
     print_line("User", job.user)
     print_line("State", paint_state(job.state), raw=True)
     print_line("Requested", job.wish if job.wish != "none" else "")
@@ -105,13 +126,22 @@ def _print_place(job: JobView) -> None:
     print_line("Scheduler's id", job.native_id)
     print_line("Attempt", str(job.attempt))
     print_line("Nodes", job.nodes)
-    print_line("Results", job.results)
-    print_line("Logs", job.logs)
+    print_line("Results", job.results, _attempt_of(job, job.results))
+    print_line("Logs", job.logs, _attempt_of(job, job.logs))
     print_line("Job directory", job.job_dir)
+
+
+def _attempt_of(job: JobView, path: str) -> str:
+    """The attempt whose directory this is, where it is not the newest."""
+    earlier = (attempt for attempt in job.attempts if path and path in (attempt.results, attempt.logs))
+    return next((f"attempt {attempt.number}" for attempt in earlier if attempt.number != job.attempt), "")
 
 
 def _print_times(job: JobView) -> None:
     print_line("Submitted", format_time(job.submitted_at))
+    number = job.attempt + 1 if job.state == JobState.PENDING else job.attempt
+    if number > 1 and job.timestamps:
+        click.echo(f"Times of attempt {number}:")
     for state, at in sorted(job.timestamps.items(), key=lambda item: item[1]):
         print_line(f"  {state}", format_time(at))
     if job.ended_at is not None:

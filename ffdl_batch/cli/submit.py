@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from ffdl_batch import __version__
+from ffdl_batch.cli.arrays import is_array
 from ffdl_batch.cli.connection import open_client
 from ffdl_batch.cli.environment import is_flag_set
+from ffdl_batch.cli.outages import KEPT, tell_outages
 from ffdl_batch.cli.outcome import complain, detachable, run
 from ffdl_batch.cli.request import (
     Manner,
@@ -30,7 +32,7 @@ from ffdl_batch.domain.exit_codes import ExitCode
 if TYPE_CHECKING:
     from ffdl_batch.client import Client
     from ffdl_batch.client.submission import Wanted
-    from ffdl_batch.domain.views import SubmissionResult
+    from ffdl_batch.domain.views import JobView, SubmissionResult
 
 
 @click.command(cls=SbatchLike, context_settings={"help_option_names": ["-h", "--help"]})
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
 @click.version_option(__version__, "-V", "--version", message="ffdl-submit %(version)s")
 def submit(files: Sequence[str], dry_run: bool, test_only: bool, **given: Any) -> int:
     """Submit manifests that share one model (a directory or a zip archive, the last argument).
+
+    A manifest with batch.array or batch.sweep, or one that is given --array, is an array: one job for each element.
 
     Options win over the manifest, and the manifest over FFDL_* and SBATCH_* variables.
     """
@@ -56,6 +60,8 @@ def submit(files: Sequence[str], dry_run: bool, test_only: bool, **given: Any) -
             return print_plans(client, manifests, model, wanted, trial=test_only, manner=manner)
         results = _submit(client, manifests, model, wanted, manner)
         code = _report(results, manifests, manner)
+        if not manner.quiet and any(result.id for result in results):
+            tell_outages(client.outages, KEPT)
         ids = [result.id for result in results if result.id]
         return max(code, _wait(client, ids, manner)) if manner.wait and ids else code
 
@@ -93,6 +99,7 @@ def _report(results: Sequence[SubmissionResult], manifests: Sequence[str], manne
             print_json({"manifest": manifest, "result": result})
         elif result.id and not manner.quiet:
             click.echo(result.id if manner.parsable else f"Submitted batch job {result.id}")
+            _tell_elements(result, manner)
         for warning in result.warnings:
             manner.warn(warning)
         if result.network and not result.problem:
@@ -106,6 +113,14 @@ def _report(results: Sequence[SubmissionResult], manifests: Sequence[str], manne
     return code
 
 
+def _tell_elements(result: SubmissionResult, manner: Manner) -> None:
+    """What an array is made of: how many jobs for everybody, each of them for -v."""
+    if result.elements:
+        complain(f"{result.id} is an array of {len(result.elements)} jobs; ffdl list --array {result.id} shows them")
+    for job_id in result.elements:
+        manner.tell(job_id)
+
+
 def _wait(client: Client, ids: Sequence[str], manner: Manner) -> int:
     """The largest of the jobs' exit codes, as sbatch --wait for an array; a job is waited for over all its attempts."""
     from ffdl_batch.cli.ending import report_end
@@ -115,13 +130,21 @@ def _wait(client: Client, ids: Sequence[str], manner: Manner) -> int:
     code = 0
     with detachable(ids, f"ffdl wait {' '.join(ids[:3])}{' ...' if len(ids) > 3 else ''}"):
         for job_id in ids:
-            job = client.wait(job_id)
-            ended_with = job_exit_code(job)
-            code = max(code, ended_with)
-            if manner.as_json:
-                print_json({"job": job})
-            report_end(job, ended_with)
+            for job in _ended(client, job_id):
+                ended_with = job_exit_code(job)
+                code = max(code, ended_with)
+                if manner.as_json:
+                    print_json({"job": job})
+                report_end(job, ended_with)
     return code
+
+
+def _ended(client: Client, job_id: str) -> Sequence[JobView]:
+    """The job, or the jobs of the array, once they have ended."""
+    if not is_array(job_id):
+        return [client.wait(job_id)]
+    client.arrays.wait(job_id)
+    return client.arrays.elements(job_id)
 
 
 def main() -> NoReturn:

@@ -14,6 +14,7 @@ or starting the daemon, and resuming streams when the daemon restarts.
 """
 
 from ffdl_batch.client.api import Client, OptionValue
+from ffdl_batch.client.arrays import ArrayHandle
 from ffdl_batch.client.errors import (
     ClientError,
     DaemonUnreachable,
@@ -27,6 +28,7 @@ from ffdl_batch.client.errors import (
 from ffdl_batch.client.handle import JobHandle
 
 __all__ = [
+    "ArrayHandle",
     "Client",
     "ClientError",
     "DaemonUnreachable",

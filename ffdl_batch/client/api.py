@@ -7,14 +7,16 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
+from ffdl_batch.client.arrays import ArrayHandle, Arrays
 from ffdl_batch.client.errors import RequestRefused, WaitTimedOut
 from ffdl_batch.client.handle import JobHandle
+from ffdl_batch.client.listing import JobFilter
 from ffdl_batch.client.manifest import read_manifest
 from ffdl_batch.client.start import Dialling
 from ffdl_batch.client.streams import LONG_POLL_S, LogQuery, iterate_events, iterate_logs
@@ -31,7 +33,10 @@ from ffdl_batch.domain.codec import CodecError, from_plain, to_plain
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job_state import TERMINAL, JobState
 from ffdl_batch.domain.views import (
+    AttemptChoice,
+    BackendHealth,
     EventView,
+    Expected,
     Health,
     JobView,
     LogLine,
@@ -46,30 +51,6 @@ __all__ = ["Client", "JobFilter", "OptionValue"]
 V = TypeVar("V")
 _POLL_MARGIN_S = 30.0
 _TIME_LIMIT = "C203"
-
-
-@dataclass(frozen=True, slots=True)
-class JobFilter:
-    """Which jobs a listing holds. `states` are names as in JobState; `since` is seconds since the epoch."""
-
-    states: tuple[str, ...] = ()
-    name: str = ""
-    since: float | None = None
-    limit: int | None = None
-    all_users: bool = False
-
-    def query(self) -> str:
-        """The query part of the URL, with its question mark."""
-        pairs = [("state", state) for state in self.states]
-        if self.name:
-            pairs.append(("name", self.name))
-        if self.since is not None:
-            pairs.append(("since", f"{self.since:.6f}"))
-        if self.limit is not None:
-            pairs.append(("limit", str(self.limit)))
-        if self.all_users:
-            pairs.append(("all_users", "true"))
-        return f"?{urlencode(pairs)}" if pairs else ""
 
 
 class Client:
@@ -106,6 +87,12 @@ class Client:
         """End the connection; a later call opens another."""
         self._wire.close()
 
+    @property
+    def outages(self) -> tuple[BackendHealth, ...]:
+        """The backends that did not answer the daemon when it answered this client last: of their jobs it told what it
+        had seen before."""
+        return tuple(_read(BackendHealth, plain) for plain in self._wire.outages)
+
     def submit(
         self,
         manifest: str | Path,
@@ -118,12 +105,32 @@ class Client:
         """Submit one job: a manifest's path or text, and the model's directory or zip.
 
         `options` are those of ``ffdl-submit`` with underscores (``time="2h"``, ``cpus_per_task=4``, ``hold=True``).
-        When this returns, the daemon has the job durably. Raises RequestRefused with all findings.
+        When this returns, the daemon has the job durably. Raises RequestRefused with all findings, and for an array.
         """
-        result = self.submit_many([manifest], model, backend=backend, strict=strict, **options)[0]
-        if result.problem is not None:
-            raise RequestRefused(result.problem)
+        wanted = replace(self._wanted(backend, strict, options), expected=Expected.JOB)
+        result = _accepted(self._submit([manifest], model, wanted)[0])
         return JobHandle(self, result.id, result.warnings, result.network)
+
+    def submit_array(
+        self,
+        manifest: str | Path,
+        model: str | Path,
+        *,
+        backend: str = "",
+        strict: bool = False,
+        **options: OptionValue,
+    ) -> ArrayHandle:
+        """As :meth:`submit`, of an array: a manifest with `batch.array` or `batch.sweep`, or ``array="0-9"`` among the
+        options. Raises RequestRefused with all findings, and for what is no array."""
+        wanted = replace(self._wanted(backend, strict, options), expected=Expected.ARRAY)
+        result = _accepted(self._submit([manifest], model, wanted)[0])
+        jobs = [JobHandle(self, job_id, (), result.network) for job_id in result.elements]
+        return ArrayHandle(self, result.id, jobs, result.warnings, result.network)
+
+    @property
+    def arrays(self) -> Arrays:
+        """Calls about arrays of jobs."""
+        return Arrays(self._wire)
 
     def submit_many(
         self,
@@ -134,8 +141,12 @@ class Client:
         strict: bool = False,
         **options: OptionValue,
     ) -> builtins.list[SubmissionResult]:
-        """Submit several jobs that share a model; results in order, each an id or a problem."""
-        wanted = self._wanted(backend, strict, options)
+        """Submit several jobs (or arrays) that share a model; results in order, each an id or a problem."""
+        return self._submit(manifests, model, self._wanted(backend, strict, options))
+
+    def _submit(
+        self, manifests: Sequence[str | Path], model: str | Path, wanted: Wanted
+    ) -> builtins.list[SubmissionResult]:
         texts = [read_manifest(manifest) for manifest in manifests]
         digest = self.upload(model)
         results = self.send([build_submission(text, digest, wanted) for text in texts])
@@ -229,10 +240,15 @@ class Client:
         learner: int | None = None,
         since: float | None = None,
         tail: int | None = None,
+        attempt: AttemptChoice = None,
     ) -> Iterator[LogLine]:
-        """The learners' lines, merged; with `follow` until the job has ended. Raises UnknownJob at the first line."""
+        """The learners' lines, merged; with `follow` until the job has ended. Raises UnknownJob at the first line.
+
+        `attempt` is a number, "all" (one after the other, each line says which), or None: the newest attempt of which
+        there is a log. With `follow` the attempts after it come as well. `tail` is of each learner and attempt.
+        """
         with closing(Wire(self._dialling.dial)) as wire:  # its own connection: other calls may come in between
-            yield from iterate_logs(wire, LogQuery(_safe(job_id), follow, learner, since, tail))
+            yield from iterate_logs(wire, LogQuery(_safe(job_id), follow, learner, since, tail, attempt))
 
     def events(
         self, job_id: str, *, follow: bool = False, after: int = 0, timeout_s: float | None = None
@@ -245,7 +261,10 @@ class Client:
             yield from iterate_events(wire, _safe(job_id), follow=follow, after=after, timeout_s=timeout_s)
 
     def cancel(self, job_id: str) -> JobView:
-        """Ask for the job's end; the answer shows the wish, the end comes later. A job that has ended stays so."""
+        """Ask for the job's end; the answer shows the wish, the end comes later.
+
+        A job that was halted is CANCELLED at once; one that has ended otherwise stays as it is.
+        """
         return _read(JobView, self._wire.ask(_job_request("POST", job_id, "/cancel")).get("job"))
 
     def halt(self, job_id: str) -> JobView:
@@ -258,7 +277,8 @@ class Client:
     def resume(self, job_id: str, *, gpus: float | None = None, time: str | None = None) -> JobView:
         """Go on from the checkpoints of a HALTED or FAILED job; `gpus` (of each learner) and `time` alter it.
 
-        Raises RequestRefused for a job in another state, and where the altered job could not run. A resume whose
+        Its `warnings` are what a submission would be warned of. Raises RequestRefused for a job in another state, and
+        where the altered job could not run. A resume whose
         answer was lost is sent again, and may be refused then because the first one was accepted.
         """
         return self._act(job_id, "/resume", Resume(gpus=None if gpus is None else float(gpus), time=time))
@@ -274,6 +294,12 @@ class Client:
     def health(self) -> Health:
         """The daemon itself."""
         return _read(Health, self._wire.ask(Request("GET", "/api/v1/health")))
+
+
+def _accepted(result: SubmissionResult) -> SubmissionResult:
+    if result.problem is not None:
+        raise RequestRefused(result.problem)
+    return result
 
 
 def is_ended(job: JobView) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ffdl_batch.domain.views import EventView, JobView, LogLine
+from ffdl_batch.domain.views import AttemptChoice, EventView, JobView, LogLine
 
 
 class KnowsJobs(Protocol):
@@ -20,7 +20,9 @@ class KnowsJobs(Protocol):
         """The job once it has ended."""
         ...
 
-    def logs(self, job_id: str, *, follow: bool = False, learner: int | None = None) -> Iterator[LogLine]:
+    def logs(
+        self, job_id: str, *, follow: bool = False, learner: int | None = None, attempt: AttemptChoice = None
+    ) -> Iterator[LogLine]:
         """The learners' lines."""
         ...
 
@@ -65,9 +67,11 @@ class JobHandle:
         """The job once it has ended; see :meth:`Client.wait`."""
         return self.client.wait(self.id, timeout_s)
 
-    def logs(self, *, follow: bool = False, learner: int | None = None) -> Iterator[LogLine]:
+    def logs(
+        self, *, follow: bool = False, learner: int | None = None, attempt: AttemptChoice = None
+    ) -> Iterator[LogLine]:
         """The learners' lines; see :meth:`Client.logs`."""
-        return self.client.logs(self.id, follow=follow, learner=learner)
+        return self.client.logs(self.id, follow=follow, learner=learner, attempt=attempt)
 
     def events(self, *, follow: bool = False) -> Iterator[EventView]:
         """The changes of state; see :meth:`Client.events`."""

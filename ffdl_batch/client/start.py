@@ -40,7 +40,7 @@ START_S = 15.0
 _CONNECT_S = 10.0
 _GRACE_S = 2.0
 _FIRST_SLEEP_S, _LONGEST_SLEEP_S = 0.02, 0.25
-_KEPT = ("PATH", "SLURM_CONF", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME")
+_KEPT = ("PATH", "SLURM_CONF", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME", "PGPASSFILE", "PGSERVICEFILE")
 
 
 def _warn_program(text: str) -> None:
@@ -172,7 +172,8 @@ def daemon_environment(environ: Mapping[str, str], state_dir: Path) -> dict[str,
     """What a daemon that we start inherits: enough to find the user's files and Slurm, and nothing of this shell.
 
     LD_LIBRARY_PATH and Python's own variables stay because an interpreter from an environment module may need
-    them to start at all. What is the default of this one command stays behind, else it would be everybody's.
+    them to start at all; PGPASSFILE and PGSERVICEFILE name files that PostgreSQL's library reads. What is the default
+    of this one command stays behind, else it would be everybody's.
     """
     from ffdl_batch.config.fingerprint import for_daemon
     from ffdl_batch.config.load import home_directory
@@ -224,8 +225,17 @@ def _why_silent(
     what = (
         f"ended with code {ended}" if ended is not None else f"does not answer at {place.path} after {patience_s:g} s"
     )
-    last = _last_line(log)
+    last = _last_line(log) or _lack_of_room(state_dir)
     return f"a daemon was started and {what}" + (f"; its last words: {last}" if last else ""), f"read {log}"
+
+
+def _lack_of_room(state_dir: Path) -> str:
+    """What a daemon would have said that found no room even for that."""
+    try:
+        free = os.statvfs(state_dir).f_bavail
+    except OSError:
+        return ""
+    return "" if free else f"no space is left in {state_dir}: free some, or raise the quota"
 
 
 def _last_line(path: Path) -> str:

@@ -6,14 +6,14 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import urlencode
 
 from ffdl_batch.client.errors import DaemonUnreachable, RequestRefused, WaitTimedOut
 from ffdl_batch.client.wire import STREAM_SILENCE_S, Request, Wire
 from ffdl_batch.domain.codec import CodecError, from_plain
 from ffdl_batch.domain.exit_codes import ExitCode
-from ffdl_batch.domain.views import EventView, LogLine, Problem
+from ffdl_batch.domain.views import AttemptChoice, EventView, LogLine, Problem
 
 LONG_POLL_S = 30
 _POLL_MARGIN_S = 30.0
@@ -23,16 +23,17 @@ _RESUMES = 5
 
 @dataclass(frozen=True, slots=True)
 class LogQuery:
-    """Which lines. `since` is seconds since the epoch, `tail` the number of last lines of each learner."""
+    """Which lines. `since` is seconds since the epoch, `tail` the number of last lines of each learner and attempt."""
 
     job_id: str
     follow: bool = False
     learner: int | None = None
     since: float | None = None
     tail: int | None = None
+    attempt: AttemptChoice = None
 
-    def path(self, *, with_tail: bool) -> str:
-        """The request's path; a resumed stream is asked without `tail`, or lines that came meanwhile were lost."""
+    def path(self) -> str:
+        """The request's path."""
         asked: dict[str, str] = {}
         if self.follow:
             asked["follow"] = "true"
@@ -40,25 +41,36 @@ class LogQuery:
             asked["learner"] = str(self.learner)
         if self.since is not None:
             asked["since"] = f"{self.since:.6f}"
-        if self.tail is not None and with_tail:
+        if self.tail is not None:
             asked["tail"] = str(self.tail)
+        if self.attempt is not None:
+            asked["attempt"] = str(self.attempt)
         return f"/api/v1/jobs/{self.job_id}/logs" + (f"?{urlencode(asked)}" if asked else "")
+
+    def again(self, attempt: int) -> LogQuery:
+        """What to ask for when the stream broke off in that attempt (0 = unknown).
+
+        Not its `tail`: lines that came meanwhile may lie before that. Not the newest attempt: it may be another by now.
+        """
+        return replace(self, tail=None, attempt=self.attempt if self.attempt == "all" else attempt or self.attempt)
 
 
 def iterate_logs(wire: Wire, query: LogQuery, sleep: Callable[[float], None] = time.sleep) -> Iterator[LogLine]:
     """The lines in the daemon's order, each once; raises :class:`ClientError`.
 
-    A stream that breaks off is asked for again; lines that were seen are left out by learner and number.
+    A stream that breaks off is asked for again; what was seen is left out by its place.
     """
-    seen: dict[int, int] = {}
-    failures = 0
+    seen: dict[tuple[int, int], tuple[int, int]] = {}
+    failures = attempt = 0
     while True:
-        request = Request("GET", query.path(with_tail=not seen), job_id=query.job_id, timeout_s=STREAM_SILENCE_S)
+        asked = query.again(attempt) if seen else query
+        request = Request("GET", asked.path(), job_id=query.job_id, timeout_s=STREAM_SILENCE_S)
         try:
             for raw in wire.stream(request):
                 line = _decode(raw)
-                if line.index > seen.get(line.learner, 0):
-                    seen[line.learner] = line.index
+                whose, place = (line.attempt, line.learner), (line.index, line.offset)
+                if line.attempt >= attempt and place > seen.get(whose, (0, 0)):
+                    attempt, seen[whose] = line.attempt, place
                     failures = 0
                     yield line
         except ConnectionError as error:

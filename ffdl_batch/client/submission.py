@@ -13,7 +13,7 @@ from ffdl_batch.client.export import ExportError, select_variables
 from ffdl_batch.client.manifest import ManifestText
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.findings import Finding
-from ffdl_batch.domain.views import Problem, Submission
+from ffdl_batch.domain.views import Expected, Problem, Submission
 
 OptionValue = str | int | float | bool | None
 _OPTION = re.compile(r"(?<![\w-])--([a-z][a-z-]*)", re.ASCII)
@@ -26,7 +26,7 @@ class Wanted:
     """What is the same for every manifest of one command.
 
     `options` and `environment_options` as in :class:`~ffdl_batch.domain.views.Submission`; `environ` holds the
-    variables that ``--export`` selected.
+    variables that ``--export`` selected. What does not come to `expected` is refused.
     """
 
     options: Mapping[str, str] = field(default_factory=dict)
@@ -34,6 +34,7 @@ class Wanted:
     environ: Mapping[str, str] = field(default_factory=dict)
     backend: str = ""
     strict: bool = False
+    expected: Expected = Expected.ANY
 
 
 def wanted_from_keywords(backend: str, strict: bool, keywords: Mapping[str, OptionValue]) -> Wanted:
@@ -88,6 +89,7 @@ def build_submission(manifest: ManifestText, digest: str, wanted: Wanted) -> Sub
         environ=wanted.environ,
         backend=wanted.backend,
         strict=wanted.strict,
+        expected=wanted.expected,
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPResponse
@@ -80,9 +80,13 @@ def connection_over(connected: socket.socket) -> HTTPConnection:
 
 
 class Wire:
-    """Sends requests over a channel that `connect` gives; not safe for several threads at once."""
+    """Sends requests over a channel that `connect` gives; not safe for several threads at once.
+
+    `outages` is what the last reply that spoke of backends said of those that do not answer.
+    """
 
     def __init__(self, connect: Callable[[], Channel]) -> None:
+        self.outages: Sequence[Any] = ()
         self._connect = connect
         self._channel: Channel | None = None
         self._http: HTTPConnection | None = None
@@ -103,7 +107,9 @@ class Wire:
         body = self._read_whole(response)
         if response.status >= HTTPStatus.BAD_REQUEST:
             raise refusal(response.status, body, request)
-        return _decode_reply(body, request)
+        reply = _decode_reply(body, request)
+        self.outages = reply.get("outages", self.outages)
+        return reply
 
     def ask_status(self, request: Request) -> int:
         """The status alone (HEAD); a 404 is an answer."""

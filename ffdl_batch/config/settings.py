@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,10 +90,20 @@ class Settings:
         values: dict[str, object] = {
             name: getattr(self, name) for name in self.__dataclass_fields__ if name not in ("origins", "backends")
         }
-        values["database"] = self.database
+        values["database"] = without_password(self.database)
+        values["database_url"] = without_password(self.database_url)
         for adapter, table in self.backends.items():
             values.update({f"backend.{adapter}.{key}": value for key, value in table.items()})
         return tuple((key, shown(value), self.origins.get(key, "default")) for key, value in sorted(values.items()))
+
+
+def without_password(url: str) -> str:
+    """A database's URL as it may be printed."""
+    return re.sub(r"(://[^/@]*?:)[^/@]*@|(\bpassword=)[^&]*", lambda found: _masked(*found.groups()), url)
+
+
+def _masked(user: str | None, query: str | None) -> str:
+    return f"{user}***@" if user else f"{query}***"
 
 
 def shown(value: object) -> str:

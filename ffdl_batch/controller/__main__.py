@@ -7,11 +7,15 @@ import os
 import sys
 from typing import List, Optional
 
+from ffdl_batch.controller import complaints
+from ffdl_batch.controller.patience import patiently
 from ffdl_batch.domain.launch import LaunchFile, LaunchFileError, decode
 
 EXIT_BAD_LAUNCH_FILE = 78
 EXIT_UNAVAILABLE = 69
 EXIT_PLATFORM = 74
+LAUNCH_PATIENCE_S = 120.0
+"""How long a file system that is gone is waited for, before the launch file tells it."""
 
 
 def main(arguments: Optional[List[str]] = None) -> int:
@@ -19,6 +23,8 @@ def main(arguments: Optional[List[str]] = None) -> int:
     argv = sys.argv[1:] if arguments is None else arguments
     if argv and argv[0] == "isolate":
         return _isolate(argv[1:])
+    if arguments is None:
+        complaints.install()
     parser = argparse.ArgumentParser(prog="ffdl-controller", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     for name, text in (
@@ -53,8 +59,11 @@ def main(arguments: Optional[List[str]] = None) -> int:
 
 
 def _read_launch(path: str) -> LaunchFile:
-    with open(path, encoding="utf-8") as file:
-        return decode(file.read())
+    def read() -> str:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+
+    return decode(patiently(read, os.sep, LAUNCH_PATIENCE_S))
 
 
 def _head(launch: LaunchFile, path: str) -> int:

@@ -8,7 +8,7 @@ from typing import Dict, List, Optional, Sequence
 from ffdl_batch.controller.requests import HALT, TERM, TIME, WARNED
 from ffdl_batch.controller.siblings import last_endings, learner_status
 from ffdl_batch.domain.continuation import Checkpoint
-from ffdl_batch.domain.events import Event, EventKind, node_source
+from ffdl_batch.domain.events import Event, EventKind
 from ffdl_batch.domain.launch import LaunchFile
 
 LIMITS = (WARNED, TIME)
@@ -54,10 +54,10 @@ def answer(launch: LaunchFile, events: Sequence[Event]) -> Answer:
     reasons |= {str(e.fields.get("reason")) for e in requests}
     by_themselves = [e for e in endings.values() if not e.fields.get("ended_by")]
     all_by_themselves = len(by_themselves) == launch.learners
-    first = [e for e in reports if e.source == node_source(0)]
-    fresh = any(e.fields.get("confirmed") is True for e in first)
+    # Each node looked when its own learners had ended: what another node completed later, only that one has seen.
+    fresh = any(e.fields.get("confirmed") is True for e in reports)
     took = [float(v) for e in reports for v in (e.fields.get("took_s"),) if isinstance(v, (int, float))]
-    saved = [e for e in first if isinstance(e.fields.get("saved_at"), (int, float))]
+    saved = [e for e in reports if isinstance(e.fields.get("saved_at"), (int, float))]
     newest = max(saved, key=lambda e: float(e.fields["saved_at"] or 0.0)) if saved else None
     asked = bool(reasons) or any(e.fields.get("asked") for e in reports)
     return Answer(

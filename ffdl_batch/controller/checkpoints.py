@@ -1,7 +1,9 @@
 """What became of $CHECKPOINT_DIR: an inventory before the learners start, at a request, and after their end.
 
-A checkpoint is confirmed when a file in it changed after the request and the learners ended by themselves. The walk is
-bounded in files and time; where it was cut short, times of files decide what is new.
+A checkpoint is confirmed when a file in it changed after the request and the learners ended by themselves. Every node
+takes its own inventories, the last one after its own learners' end: together they hold whatever a learner completed
+while it lived, and a network file system shows a node's own files to that node first. The walk is bounded in files and
+time; where it was cut short, times of files decide what is new.
 """
 
 from __future__ import annotations
@@ -86,7 +88,7 @@ def changed(before: Inventory, after: Inventory, since: float) -> List[str]:
 
 
 class CheckpointRecord:
-    """What the learners of one node did about checkpoints. `directory` "" = this node takes no inventory."""
+    """What the learners of one node did about checkpoints. `directory` "" = there is none to look at."""
 
     def __init__(self, directory: str) -> None:
         self.directory = directory

@@ -6,11 +6,10 @@ import sys
 from dataclasses import dataclass, replace
 from typing import Optional
 
-from ffdl_batch.controller.control import CANCEL, HALT, read_control
-from ffdl_batch.controller.files import read_cell
+from ffdl_batch.controller.control import CANCEL, HALT, Control, read_control
 from ffdl_batch.controller.outcome import Conclusion
 from ffdl_batch.controller.succession import Measured, Refused, next_attempt, requeue, submit_next, was_begun
-from ffdl_batch.domain.continuation import Interruption, Spent, decide
+from ffdl_batch.domain.continuation import PLAYED, Interruption, Spent, decide, describe, words
 from ffdl_batch.domain.events import FinalRecord, GoesOn, Outcome
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.launch import LaunchFile, Succession
@@ -23,9 +22,11 @@ CODES = {Interruption.TIMEOUT.value: "C203", Interruption.PREEMPTION.value: "S11
 
 @dataclass(frozen=True)
 class Arrangement:
-    """How it goes on. `attempt` is the number of the one that follows; "" and None leave the conclusion's word."""
+    """How it goes on. `attempt` is the number of the one that follows; "" and None leave the conclusion's word.
+    `played`: the interruption was a drill's."""
 
     interruption: str = ""
+    played: bool = False
     goes_on: GoesOn = GoesOn.NO
     attempt: int = 0
     spent: Optional[Spent] = None
@@ -34,24 +35,35 @@ class Arrangement:
 
 
 class Chain:
-    """The attempts of one job, as the head of this one sees them. `earlier`: what an earlier run's head left."""
+    """The attempts of one job, as the head of this one sees them. `earlier`: what an earlier run's head left; this is
+    number `run` of the attempt."""
 
-    def __init__(self, launch: LaunchFile, native_id: str, earlier: Optional[FinalRecord] = None) -> None:
-        self.launch, self.native_id, self.earlier = launch, native_id, earlier
+    def __init__(self, launch: LaunchFile, native_id: str, earlier: Optional[FinalRecord] = None, run: int = 1) -> None:
+        self.launch, self.native_id, self.earlier, self.run = launch, native_id, earlier, run
 
     @property
     def wish(self) -> str:
-        """What the owner wants of this attempt: "" | halt | cancel. A cell that cannot be read says nothing."""
-        try:
-            return read_control(AttemptDir(self.launch.attempt_dir)).wish
-        except OSError as error:
-            sys.stderr.write(f"ffdl-controller: {error}\n")
-            return ""
+        """What the owner wants of this attempt: "" | halt | cancel."""
+        return self._control().wish
 
     @property
-    def drill(self) -> str:
-        """The event that is being played on this attempt. Raises OSError."""
-        return str((read_cell(AttemptDir(self.launch.attempt_dir).control) or {}).get("drill") or "")
+    def played(self) -> Optional[Interruption]:
+        """The interruption that a drill plays on this run of the attempt."""
+        control = self._control()
+        return PLAYED.get(control.drill) if control.run == self.run else None
+
+    @property
+    def plays_timeout(self) -> bool:
+        """Whether a drill plays the time limit now."""
+        return self.played is Interruption.TIMEOUT
+
+    def _control(self) -> Control:
+        """The cell; one that cannot be read says nothing."""
+        try:
+            return read_control(AttemptDir(self.launch.attempt_dir))
+        except OSError as error:
+            sys.stderr.write(f"ffdl-controller: {error}\n")
+            return Control()
 
     @property
     def is_continued(self) -> bool:
@@ -60,17 +72,20 @@ class Chain:
 
     def arrange(self, conclusion: Conclusion, gpu_seconds: float, limit_s: Optional[float]) -> Arrangement:
         """Decide, and submit the next attempt where that is what follows. Never raises."""
-        kept = Arrangement(conclusion.interruption)
-        succession = self.launch.succession
-        if succession is None or conclusion.interruption not in OURS:
-            return kept
+        if conclusion.interruption not in OURS:
+            return Arrangement(conclusion.interruption)
+        why, succession = Interruption(conclusion.interruption), self.launch.succession
+        kept = Arrangement(why.value, played=self.played is why)
+        if succession is None:
+            said = f"{words(why, played=True)}; {describe(conclusion.checkpoint)}"
+            return replace(kept, message=said) if kept.played else kept
         wish = self.wish
         if wish == HALT and conclusion.outcome is Outcome.HALTED:
-            return replace(kept, interruption=Interruption.HALT.value)
+            return replace(kept, interruption=Interruption.HALT.value, played=False)
         if wish in (HALT, CANCEL):
             return kept
-        why, before = Interruption(conclusion.interruption), self._spent_before(succession)
-        decision = decide(why, succession.budget, before, conclusion.checkpoint, gpu_seconds)
+        before = self._spent_before(succession)
+        decision = decide(why, succession.budget, before, conclusion.checkpoint, gpu_seconds, played=kept.played)
         kept = replace(kept, spent=decision.spent, message=decision.sentence)
         if not decision.goes_on:
             return replace(kept, error_code=CODES[why.value])

@@ -8,6 +8,7 @@ from typing import Mapping
 
 from ffdl_batch.controller.files import read_cell
 from ffdl_batch.controller.processes import boot_id
+from ffdl_batch.domain.formats import FORMAT
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.launch import LaunchFile
 
@@ -18,17 +19,30 @@ HALT, CANCEL = "halt", "cancel"
 
 @dataclass(frozen=True)
 class Control:
-    """The cell ``control.json``: the job's newest attempt (0 = not said), and the owner's wish ("" | halt | cancel)."""
+    """The cell ``control.json``: the job's newest attempt (0 = not said), the owner's wish ("" | halt | cancel), and
+    which event a drill plays on which run ("" = none; see :data:`ffdl_batch.domain.continuation.PLAYED`)."""
 
     attempt: int = 0
     wish: str = ""
+    drill: str = ""
+    run: int = 0
+    format: int = FORMAT
 
 
 def read_control(attempt: AttemptDir) -> Control:
-    """What the cell says; a damaged or missing one says nothing. Raises OSError where it cannot be read."""
+    """What the cell says; a damaged or missing one says nothing. Raises OSError where it cannot be read.
+
+    Of a newer format counts what is understood: nobody ends learners because a cell is new.
+    """
     cell = read_cell(attempt.control) or {}
-    number, wish = cell.get("attempt"), cell.get("wish")
-    return Control(number if isinstance(number, int) else 0, wish if wish in (HALT, CANCEL) else "")
+    number, wish, drill, run, found = (cell.get(name) for name in ("attempt", "wish", "drill", "run", "format"))
+    return Control(
+        number if isinstance(number, int) else 0,
+        wish if wish in (HALT, CANCEL) else "",
+        drill if isinstance(drill, str) else "",
+        run if isinstance(run, int) else 0,
+        found if isinstance(found, int) else 1,
+    )
 
 
 def own_run(environ: Mapping[str, str]) -> int:

@@ -8,12 +8,14 @@ import os
 import stat
 from typing import Any, Dict, Optional
 
+from ffdl_batch.domain.formats import FORMAT
+
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 def write_cell(path: str, body: Dict[str, Any]) -> None:
-    """Replace `path` by the JSON of `body`: readers see the old content or the new one. Raises OSError."""
-    write_text(path, json.dumps(body, ensure_ascii=True, sort_keys=True) + "\n")
+    """Replace `path` by the JSON of `body`, and its format: readers see the old content or the new. Raises OSError."""
+    write_text(path, json.dumps({"format": FORMAT, **body}, ensure_ascii=True, sort_keys=True) + "\n")
 
 
 def write_text(path: str, text: str, mode: int = 0o600) -> None:

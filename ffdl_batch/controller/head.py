@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from typing import Dict, List, Optional, Tuple
+from typing import Callable, List, Optional, Tuple, TypeVar
 
 from ffdl_batch.controller.answers import endings_of_run
 from ffdl_batch.controller.claim import Claim, claim_attempt
@@ -21,7 +21,9 @@ from ffdl_batch.controller.location import controller_path, own_argv
 from ffdl_batch.controller.log_tail import tail
 from ffdl_batch.controller.orphans import end_learners, living_controller, mark, unreported_ends
 from ffdl_batch.controller.outcome import Conclusion, conclude, exit_status, may_run_again
+from ffdl_batch.controller.patience import patiently
 from ffdl_batch.controller.phases import PhaseFiles
+from ffdl_batch.controller.places import DirectoryRefused, make_places
 from ffdl_batch.controller.processes import (
     FORWARDED,
     hold_signals,
@@ -36,12 +38,13 @@ from ffdl_batch.controller.waiting import await_earlier, earlier_attempts, has_e
 from ffdl_batch.domain.codec import CodecError, from_plain, to_plain
 from ffdl_batch.domain.continuation import Interruption
 from ffdl_batch.domain.events import HEAD, Event, EventKind, FinalRecord, GoesOn, Outcome, Phase, merge, node_source
+from ffdl_batch.domain.formats import NewerFormat, require_known
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.launch import LaunchFile, fill
 
+T = TypeVar("T")
 EXIT_CLAIMED_BY_ANOTHER = 73
 """The attempt is another head's; nothing was written and nothing started (sysexits.h EX_CANTCREAT)."""
-FINAL_RETRY_S = 20.0
 TICK_S = 0.5
 REQUEUED_WAIT_S = 120.0
 """How long a head that had its job requeued waits for the scheduler to end it."""
@@ -52,32 +55,27 @@ def run_head(launch: LaunchFile, launch_path: str) -> int:
     hold_signals()
     attempt = AttemptDir(launch.attempt_dir)
     native_id = os.environ.get(launch.host.native_id, "") or f"{os.uname().nodename}-{os.getpid()}"
-    claim = claim_attempt(attempt, native_id)
+    fence_s = launch.limits.fence_s
+    claim = patiently(lambda: claim_attempt(attempt, native_id), attempt.path, fence_s, awaits_space=True)
     if not claim.run:
         who = f"{claim.owner.get('native_id')} (pid {claim.owner.get('pid')} on {claim.owner.get('host')})"
         sys.stderr.write(f"ffdl-controller: attempt {launch.token} is executed by {who}; nothing is started here\n")
         return EXIT_CLAIMED_BY_ANOTHER
-    earlier = read_final(attempt)
+    earlier = patiently(lambda: read_final(attempt), attempt.path, fence_s)
     if earlier is not None and not may_run_again(earlier):
         return exit_status(earlier)
     return Head(launch, launch_path, native_id, claim, earlier).run()
 
 
 def read_final(attempt: AttemptDir) -> Optional[FinalRecord]:
-    """The final record of an earlier run, if one was written."""
+    """The final record of an earlier run, if one was written. Raises OSError, NewerFormat among them."""
     body = read_cell(attempt.final)
+    if body:
+        require_known(body, attempt.final)
     try:
         return from_plain(FinalRecord, body) if body else None
     except CodecError:
         return None
-
-
-class DirectoryRefused(Exception):
-    """A directory that the learners need and that cannot be made: the fault's code and its sentence."""
-
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
 
 
 class EndedEarly(Exception):
@@ -97,7 +95,7 @@ class Head:
         self.launch, self.launch_path, self.native_id, self.claim = launch, launch_path, native_id, claim
         self.attempt = AttemptDir(launch.attempt_dir)
         self.restart = _restart_count(launch, claim)
-        self.chain = Chain(launch, native_id, earlier)
+        self.chain = Chain(launch, native_id, earlier, claim.run)
         self.terminated = False
         self.node_pid = 0
         self._started_at = time.time()
@@ -105,9 +103,7 @@ class Head:
 
     def run(self) -> int:
         """From the claim to the final record."""
-        os.makedirs(self.attempt.events, exist_ok=True)
-        os.makedirs(self.launch.doorbell, exist_ok=True)
-        journal = Journal(self.attempt.event_file(HEAD), HEAD, os.path.join(self.launch.doorbell, self.launch.job_id))
+        journal = self._patiently(self._open_journal, awaits_space=True)
         journal.append(EventKind.CLAIMED, native_id=self.native_id, host=os.uname().nodename, restart=self.restart)
         journal.append(EventKind.STARTED, **identity(os.getpid()))
         journal.load_ballast()
@@ -117,6 +113,9 @@ class Head:
             conclusion = self._conclude(self.terminated)
         except EndedEarly as early:
             conclusion = early.conclusion
+        except NewerFormat:  # a last word without having understood the others would be a wrong one
+            journal.close()
+            raise
         except Exception as error:  # noqa: BLE001 - whatever went wrong, the record must say so
             conclusion = self._own_failure(journal, error)
         self._limit.note()
@@ -132,6 +131,24 @@ class Head:
             final = self._requeue(final, journal)
         journal.close()
         return exit_status(final)
+
+    def _open_journal(self) -> Journal:
+        for directory in (self.attempt.events, self.launch.doorbell):
+            os.makedirs(directory, exist_ok=True)
+        bell = os.path.join(self.launch.doorbell, self.launch.job_id)
+        return Journal(self.attempt.event_file(HEAD), HEAD, bell, self.launch.limits.fence_s)
+
+    def _patiently(
+        self, work: Callable[[], T], pause: Optional[Callable[[float], None]] = None, *, awaits_space: bool = False
+    ) -> T:
+        """What `work` gives once the file system lets it. Raises OSError, and what `pause` raises in between."""
+        patience_s = self.launch.limits.fence_s
+        return patiently(work, self.attempt.path, patience_s, pause or self._rest, awaits_space=awaits_space)
+
+    def _rest(self, wait_s: float) -> None:
+        """Wait; a request to end is noted."""
+        if next_signal(wait_s) in (signal.SIGTERM, signal.SIGINT):
+            self.terminated = True
 
     def _requeue(self, final: FinalRecord, journal: Journal) -> FinalRecord:
         """Have the scheduler start this attempt anew, and wait for it to end us; the record where it will not."""
@@ -152,31 +169,35 @@ class Head:
             code, message = error.code, str(error)
         sys.stderr.write(f"ffdl-controller: {message}\n")
         journal.append(EventKind.FAULT, code=code, message=message)
-        told = self._conclude(self.terminated)
+        try:
+            told = self._conclude(self.terminated)
+        except OSError:  # what nobody can read explains nothing
+            told = Conclusion(Outcome.FAILED, False)
         if told.outcome is Outcome.COMPLETED:
             return told
         return Conclusion(Outcome.FAILED, False, error_code=code, message=message, checkpoint=told.checkpoint)
 
     def _conclude(self, terminated: bool) -> Conclusion:
         # A drill plays the time limit at any moment, so how far the real one is says nothing.
-        limit = None if self.chain.drill == "timeout" else deadline(self.launch, os.environ, self._started_at)
-        return conclude(self.launch, self._events(), terminated or self.chain.wish == CANCEL, limit)
+        limit = None if self.chain.plays_timeout else deadline(self.launch, os.environ, self._started_at)
+        events = self._patiently(self._events)
+        return conclude(self.launch, events, terminated or self.chain.wish == CANCEL, limit)
 
     # -------------------------------------------------------------------------------------- preparation
 
     def _execute(self) -> None:
-        adopted = 0 if self.launch.step else living_controller(self._node_events(0))
+        adopted = 0 if self.launch.step else living_controller(self._patiently(lambda: self._node_events(0)))
         if not adopted:
             told = self._conclude(terminated=False)
             interrupted = told.interruption not in ("", Interruption.HALT.value)
             if told.stored and told.outcome is not Outcome.CANCELLED and not interrupted:
                 return
-            self._prepare()
-            self._await_earlier()
+            self._patiently(self._prepare, self._pause, awaits_space=True)
+            self._patiently(self._await_earlier, self._pause)
         self._follow(adopted)
         if not self.launch.step:
-            end_learners(self._node_events(0), mark(self.launch.token, 0))
-        if self._only_storing_is_left():
+            end_learners(self._patiently(lambda: self._node_events(0)), mark(self.launch.token, 0))
+        if self._patiently(self._only_storing_is_left):
             self._follow(0)
 
     def _only_storing_is_left(self) -> bool:
@@ -193,10 +214,7 @@ class Head:
 
     def _prepare(self) -> None:
         """Everything that node controllers and readers on other nodes expect to be there."""
-        values = {"attempt_dir": self.attempt.path, "job_dir": self.launch.job_dir}
-        wanted = [self.attempt.state, self.attempt.model, self.attempt.data, self.attempt.results, self.attempt.logs]
-        for directory in [*wanted, *self._made_dirs(values)]:
-            self._make(directory)
+        make_places(self.launch)
         for rank in range(self.launch.nodes):
             create_empty(self.attempt.event_file(node_source(rank)))
         write_text(self.attempt.stop, "")
@@ -224,24 +242,6 @@ class Head:
         if wish == HALT:
             why = Interruption.HALT.value
             raise EndedEarly(Conclusion(Outcome.HALTED, False, message="halted before it started", interruption=why))
-
-    def _make(self, directory: str) -> None:
-        try:
-            os.makedirs(directory, exist_ok=True)
-        except OSError as error:
-            # What lies outside the job's own directory is the user's data store.
-            code = "S101" if directory.startswith(self.launch.job_dir + os.sep) else "C103"
-            message = f"{directory} cannot be made on {os.uname().nodename}: {error.strerror}"
-            raise DirectoryRefused(code, message) from error
-
-    def _made_dirs(self, values: Dict[str, str]) -> List[str]:
-        made = []
-        for text in self.launch.make_dirs:
-            for learner in range(1, self.launch.learners + 1):
-                path = fill(text, {**values, "learner_id": str(learner)})
-                if path not in made:
-                    made.append(path)
-        return made
 
     # ------------------------------------------------------------------------------------- the one step
 
@@ -317,6 +317,7 @@ class Head:
             log_tail=lines,
             restart=self.restart,
             interruption=arranged.interruption,
+            played=arranged.played,
             checkpoint=conclusion.checkpoint,
             goes_on=arranged.goes_on,
             spent=arranged.spent,
@@ -324,8 +325,8 @@ class Head:
         )
 
     def _write_final(self, final: FinalRecord, journal: Journal) -> None:
-        """The record, durably; where the disk stays full, to standard error."""
-        end = time.monotonic() + FINAL_RETRY_S
+        """The record, durably; where the disk stays full or away, to standard error."""
+        end = time.monotonic() + self.launch.limits.fence_s
         while True:
             try:
                 write_cell(self.attempt.final, to_plain(final))
@@ -335,7 +336,7 @@ class Head:
                     if time.monotonic() > end:
                         sys.stderr.write(f"ffdl-controller: {self.attempt.final}: {error}: {to_plain(final)}\n")
                         return
-                    time.sleep(0.5)
+                    self._rest(TICK_S)
 
 
 def _restart_count(launch: LaunchFile, claim: Claim) -> int:

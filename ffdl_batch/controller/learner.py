@@ -6,10 +6,9 @@ import os
 import signal
 import subprocess
 from dataclasses import dataclass, field
-from typing import Dict, List, Mapping, Optional, Sequence, Set
+from typing import Dict, List, Mapping, Optional, Protocol, Sequence, Set
 
 from ffdl_batch.controller.delivery import catching, deliver, learner_root
-from ffdl_batch.controller.files import read_text
 from ffdl_batch.controller.memory import OomCounters, read_counters, was_out_of_memory
 from ffdl_batch.controller.processes import (
     all_processes,
@@ -60,6 +59,18 @@ class Ending:
         return self.returncode != 0 and not self.ended_by
 
 
+class Sight(Protocol):
+    """What is known of a learner from the files on the shared file system, whether or not that answers now."""
+
+    def inner_pid(self, learner_id: int) -> str:
+        """The process id that its shell noted, as seen inside; "" where that is not known."""
+        ...
+
+    def has_begun(self, learner_id: int) -> bool:
+        """Whether its shell reached the user's command."""
+        ...
+
+
 @dataclass
 class Learner:
     """A started learner. Times are of `clock`."""
@@ -68,6 +79,7 @@ class Learner:
     process: "subprocess.Popen[bytes]"
     counters: OomCounters
     clock: RunningTime
+    sight: Sight
     asked: str = ""
     told: Set[int] = field(default_factory=set)
     ended_by: str = ""
@@ -79,7 +91,7 @@ class Learner:
     rest_until: Optional[float] = None
 
     @classmethod
-    def spawn(cls, start: Start, clock: RunningTime) -> "Learner":
+    def spawn(cls, start: Start, clock: RunningTime, sight: Sight) -> "Learner":
         """Start it in a session of its own, output appended to its log. Raises OSError (argv[0] missing, …)."""
         for left in (start.began, start.ended):
             if os.path.lexists(left):
@@ -99,7 +111,7 @@ class Learner:
             )
         finally:
             os.close(log)
-        return cls(start, process, counters, clock)
+        return cls(start, process, counters, clock, sight)
 
     @property
     def pid(self) -> int:
@@ -162,7 +174,7 @@ class Learner:
         return Ending(
             self.start.learner_id,
             returncode,
-            began=os.path.exists(self.start.began),
+            began=self.sight.has_begun(self.start.learner_id),
             out_of_memory=was_out_of_memory(self.counters, after, returncode),
             ended_by="" if answered else self.ended_by,
             asked=self.asked,
@@ -202,7 +214,7 @@ class Learner:
         return True
 
     def _inner_pid(self) -> str:
-        return read_text(self.start.began).strip()
+        return self.sight.inner_pid(self.start.learner_id)
 
 
 def placeholder_devices(devices: str, learners: int) -> List[str]:

@@ -58,9 +58,11 @@ class TimeLimit:
 
 
 def deadline(launch: LaunchFile, environment: Mapping[str, str], started_at: float) -> Optional[float]:
-    """The epoch second of the time limit: the scheduler's word, else the limit that we keep, else None."""
-    for name in launch.succession.deadline_variables if launch.succession else ():
+    """The epoch second of the time limit: the scheduler's word, else the limit that we keep or asked for, else None."""
+    succession = launch.succession
+    for name in succession.deadline_variables if succession else ():
         text = environment.get(name, "")
         if text.isdigit():
             return float(text)
-    return None if launch.limits.time_s is None else started_at + launch.limits.time_s
+    asked_s = launch.limits.time_s if succession is None or succession.limit_s is None else succession.limit_s
+    return None if asked_s is None else started_at + asked_s

@@ -7,13 +7,15 @@ import shutil
 import signal
 import sys
 import time
-from typing import Callable, Dict, Optional
+from functools import partial
+from typing import Callable, Dict, Optional, TypeVar
 
 from ffdl_batch.controller.checkpoints import CheckpointRecord
 from ffdl_batch.controller.control import CANCEL
 from ffdl_batch.controller.files import create_empty, make_private
 from ffdl_batch.controller.journal import Journal
-from ffdl_batch.controller.model import ModelRefused, unpack
+from ffdl_batch.controller.loading import find_data, load_data, load_model
+from ffdl_batch.controller.model import ModelRefused
 from ffdl_batch.controller.orphans import (
     end_controller,
     end_learners,
@@ -22,30 +24,24 @@ from ffdl_batch.controller.orphans import (
     marked_sessions,
     unreported_ends,
 )
-from ffdl_batch.controller.phases import PhaseFiles
+from ffdl_batch.controller.patience import patiently
+from ffdl_batch.controller.phases import PhaseFailed, PhaseFiles
 from ffdl_batch.controller.processes import all_processes, descendants, hold_signals, identity, next_signal
 from ffdl_batch.controller.requests import HALT, STORE_SHARE, TERM, TIME, WARNED
 from ffdl_batch.controller.seats import Seats
 from ffdl_batch.controller.siblings import Siblings, tell_others
 from ffdl_batch.controller.storing import store_logs, store_results
 from ffdl_batch.controller.supervisor import Fenced, Supervisor
-from ffdl_batch.controller.trees import copy_tree
 from ffdl_batch.controller.watch import Watch
 from ffdl_batch.domain.events import EventKind, Phase, node_source
+from ffdl_batch.domain.formats import NewerFormat
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.launch import LaunchFile, LaunchFileError
 
+T = TypeVar("T")
 EXIT_PLATFORM = 74
 """Exit code of a controller that failed before or without its learners (sysexits.h EX_IOERR)."""
 EXIT_FENCED = 75
-
-
-class PhaseFailed(Exception):
-    """A phase that cannot be finished: the fault's code and its sentence."""
-
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
 
 
 class OutOfTime(Exception):
@@ -64,28 +60,35 @@ def run_node(launch: LaunchFile, launch_path: str, node_rank: int) -> int:
     """Run the phases of one node; the exit code of its first failing learner, else 0."""
     hold_signals()
     attempt = AttemptDir(launch.attempt_dir)
-    source = node_source(node_rank)
-    journal = Journal(attempt.event_file(source), source, os.path.join(launch.doorbell, launch.job_id))
+    journal = _open_journal(launch, attempt, node_source(node_rank))
     before = living_controller(journal.earlier)
     if before:
         end_controller(before, launch.limits.kill_wait_s + 5.0)
-        journal = Journal(journal.path, source, journal.bell)
+        journal = _open_journal(launch, attempt, journal.source)
     journal.append(EventKind.STARTED, **identity(os.getpid()))
     journal.load_ballast()
     try:
         end_learners(journal.earlier, mark(launch.token, node_rank))
         node = Node(launch, launch_path, node_rank, journal)
-        node.report_found()
+        patiently(node.report_found, attempt.path, launch.limits.fence_s)
         return node.run()
     except Fenced as fence:
         journal.append(EventKind.FAULT, code="S106", message=f"the learners were killed: {fence}")
         return EXIT_FENCED
+    except NewerFormat as error:  # no fault of the job's
+        sys.stderr.write(f"ffdl-controller: {error}\n")
+        return EXIT_PLATFORM
     except (OSError, LaunchFileError) as error:
         journal.append(EventKind.FAULT, code="S105", message=f"node {node_rank} on {os.uname().nodename}: {error}")
         return EXIT_PLATFORM
     finally:
         _say_ended(launch, node_rank, journal)
         journal.close()
+
+
+def _open_journal(launch: LaunchFile, attempt: AttemptDir, source: str) -> Journal:
+    patience_s, bell = launch.limits.fence_s, os.path.join(launch.doorbell, launch.job_id)
+    return patiently(lambda: Journal(attempt.event_file(source), source, bell, patience_s), attempt.path, patience_s)
 
 
 def _say_ended(launch: LaunchFile, node_rank: int, journal: Journal) -> None:
@@ -103,7 +106,7 @@ class Node:
         self.attempt = AttemptDir(launch.attempt_dir)
         self.phases = PhaseFiles(self.attempt.state)
         self.seats = Seats(launch, launch_path, node_rank)
-        self.siblings = Siblings(launch, node_rank)
+        self.siblings = Siblings(launch, node_rank, journal)
         self.watch = Watch(launch, node_rank, self.seats.learner_ids)
         self._terminated_at: Optional[float] = None
         self._looked_at = 0.0
@@ -126,12 +129,13 @@ class Node:
         """All phases in order."""
         make_private(self.seats.scratch)
         try:
-            self._prepare()
             try:
-                self._load(Phase.LOAD_MODEL, self._load_model, "S301")
-                self._load(Phase.LOAD_DATA, self._load_data, "S302")
+                self._patiently(self._prepare, self._go_on_loading, awaits_space=True)
+                self._load(Phase.LOAD_MODEL, lambda: load_model(self.launch, self._go_on_loading), "S301")
+                self._load(Phase.LOAD_DATA, lambda: load_data(self.launch, self._go_on_loading), "S302")
                 self._find_data()  # the first node's word does not speak for this one's mounts
                 self._take_signals_before_start()
+                done = self._patiently(self.siblings.ended_of_themselves, self._go_on_loading)
             except PhaseFailed as failed:
                 self.journal.append(EventKind.FAULT, code=failed.code, message=str(failed))
                 tell_others(self.launch, node_rank=self.node_rank)
@@ -139,7 +143,7 @@ class Node:
             except Ended as ended:
                 self.journal.append(EventKind.FAULT, code="", message=str(ended), ended_by=ended.reason)
                 return 128 + signal.SIGTERM
-            status = self._learners()
+            status = self._learners(done)
             stored = self._store()
             return status or (0 if stored else EXIT_PLATFORM)
         finally:
@@ -161,13 +165,29 @@ class Node:
         if self.node_rank != 0:
             self._await(phase)
             return
-        if self.phases.status(phase) == 0:
+        if self._patiently(lambda: self.phases.status(phase), self._go_on_loading) == 0:
             return
-        self._phase(phase, work, code)
+        self._phase(phase, lambda: self._patiently(work, self._go_on_loading, awaits_space=True), code)
+
+    def _patiently(self, work: Callable[[], T], go_on: Callable[[], None], *, awaits_space: bool = False) -> T:
+        """What `work` gives once the file system lets it. Raises OSError, and what `go_on` raises in between."""
+
+        def pause(wait_s: float) -> None:
+            time.sleep(wait_s)
+            go_on()
+
+        patience_s = self.launch.limits.fence_s
+        return patiently(work, self.attempt.path, patience_s, pause, awaits_space=awaits_space)
+
+    def _find_data(self) -> None:
+        try:
+            self._patiently(lambda: find_data(self.launch), self._go_on_loading)
+        except OSError as error:
+            raise PhaseFailed("S302", f"the data on node {os.uname().nodename} cannot be read: {error}") from error
 
     def _await(self, phase: Phase) -> None:
         while True:
-            status = self.siblings.phase_status(0, phase)
+            status = self._patiently(lambda: self.siblings.phase_status(0, phase), self._go_on_loading)
             if status == 0:
                 return
             if status is not None:
@@ -201,7 +221,7 @@ class Node:
             raise Ended(TERM, "cancelled before the learners started")
 
     def _halted(self) -> None:
-        self.phases.request_halt()
+        self._note(self.phases.request_halt)
         raise Ended(HALT, "halted before the learners started")
 
     def _take_signals(self, wait_s: float) -> None:
@@ -221,7 +241,7 @@ class Node:
         status, reason = 1, ""
         self.journal.append(EventKind.PHASE, phase=phase.value, status="started")
         try:
-            self.phases.begin(phase)
+            self._note(lambda: self.phases.begin(phase))
             work()
             status = 0
         except PhaseFailed as failed:
@@ -231,67 +251,36 @@ class Node:
         except (OSError, ModelRefused) as error:
             reason = f"{phase.value} on {os.uname().nodename}: {error}"
         if last or status:
-            self._note_end(phase, status)
+            self._note(lambda: self.phases.end(phase, status))
         self.journal.append(EventKind.PHASE, phase=phase.value, status="ended", exit=status)
         if status:
             raise PhaseFailed(code, reason)
 
-    def _note_end(self, phase: Phase, status: int) -> None:
+    def _note(self, write: Callable[[], None]) -> None:
+        """Write one of FfDL's files, for whoever reads them; the events say the same, and they are what counts."""
         try:
-            self.phases.end(phase, status)
-        except OSError as error:  # the event says the same, and it is what counts
+            write()
+        except OSError as error:
             sys.stderr.write(f"ffdl-controller: {error}\n")
-
-    def _load_model(self) -> None:
-        if self.launch.model_archive:
-            unpack(self.launch.model_archive, self.attempt.model)
-        if self.launch.carry and os.path.isdir(self.launch.carry):
-            try:  # a copy, no link: the earlier attempt's files stay what they are
-                copy_tree(self.launch.carry, self.attempt.results, go_on=self._go_on_loading)
-            except OSError as error:
-                where = f"{self.launch.carry} on {os.uname().nodename}"
-                raise PhaseFailed(
-                    "S101", f"the earlier attempt's results cannot be copied from {where}: {error}"
-                ) from error
-
-    def _find_data(self) -> None:
-        """Every mounted data directory, or PhaseFailed: a container runtime would complain about itself instead."""
-        for path in self.launch.needs_dirs:
-            try:
-                os.scandir(path).close()
-                continue
-            except FileNotFoundError:
-                what = "does not exist"
-            except NotADirectoryError:
-                what = "is not a directory"
-            except OSError as error:
-                what = f"cannot be read ({error.strerror})"
-            raise PhaseFailed("S302", f"data directory {path} {what} on node {os.uname().nodename}")
-
-    def _load_data(self) -> None:
-        self._find_data()
-        for copy in self.launch.copies:
-            copy_tree(copy.source, copy.target, go_on=self._go_on_loading)
 
     # ----------------------------------------------------------------------------------------- learners
 
-    def _learners(self) -> int:
-        """Start the learners that have not ended yet, and see them to their end."""
+    def _learners(self, done: Dict[int, int]) -> int:
+        """Start the learners that have not ended yet, and see them to their end. `done`: the status of the others."""
         self.journal.append(EventKind.PHASE, phase=Phase.LEARNER.value, status="started")
-        self.phases.begin(Phase.LEARNER)
-        record = CheckpointRecord(self.launch.checkpoints if self.node_rank == 0 else "")
+        self._note(lambda: self.phases.begin(Phase.LEARNER))
+        record = CheckpointRecord(self.launch.checkpoints)
         record.begin()
         supervisor = Supervisor(self.launch, self.journal, self.phases, self.watch, record)
-        ended = self.siblings.ended_of_themselves()
-        someone_failed = any(status != 0 for status in ended.values())
+        someone_failed = any(status != 0 for status in done.values())
         for number in self.seats.learner_ids:
-            if number not in ended and not someone_failed:
+            if number not in done and not someone_failed:
                 supervisor.start(number, self.seats)
-        own = [status for number, status in ended.items() if number in self.seats.learner_ids and status]
+        own = [status for number, status in done.items() if number in self.seats.learner_ids and status]
         status = supervisor.run() or next(iter(own), 0)
         self._terminated_at = supervisor.terminated_at
-        if self.siblings.all_learners_ended() or status:
-            self._note_end(Phase.LEARNER, status)
+        if self._is_last() or status:
+            self._note(lambda: self.phases.end(Phase.LEARNER, status))
         self.journal.append(EventKind.PHASE, phase=Phase.LEARNER.value, status="ended", exit=status)
         return status
 
@@ -304,7 +293,7 @@ class Node:
 
     def _store(self) -> bool:
         """Results and logs of this node's learners; a STORED event for each of them when all is in place."""
-        last = self.siblings.all_learners_ended()
+        last = self._is_last()
         work: Dict[Phase, Callable[[], None]] = {
             Phase.STORE_RESULTS: lambda: store_results(self.launch, self._go_on_storing),
             Phase.STORE_LOGS: lambda: store_logs(self.launch, self.seats.learner_ids, self._go_on_storing),
@@ -312,7 +301,7 @@ class Node:
         failed: Optional[PhaseFailed] = None
         for phase, action in work.items():
             try:
-                self._phase(phase, action, "S303", last=last)
+                self._phase(phase, partial(self._patiently, action, self._go_on_storing), "S303", last=last)
             except PhaseFailed as error:
                 failed = failed or error
         if failed is not None:
@@ -325,6 +314,14 @@ class Node:
             self.journal.append(EventKind.STORED, learner_id=number)
         return True
 
+    def _is_last(self) -> bool:
+        """Whether no learner of the job is left, so that FfDL's files may say so; not where that cannot be known."""
+        try:
+            return self.siblings.all_learners_ended()
+        except OSError as error:
+            sys.stderr.write(f"ffdl-controller: {error}\n")
+            return False
+
     def _go_on_storing(self) -> None:
         """Between two pieces of what is stored. Raises OutOfTime, Fenced."""
         number = next_signal(0.0)
@@ -333,7 +330,9 @@ class Node:
                 self._terminated_at = self.watch.clock.now()
             number = next_signal(0.0)
         if self.watch.fenced:
-            raise Fenced(self.watch.fenced)
+            self.watch.read_now()  # no learner writes any more: silence alone is no reason not to store
+        if self.watch.superseded:
+            raise Fenced(self.watch.superseded)
         if self._terminated_at is not None:
             spent_s = self.watch.clock.now() - self._terminated_at
             if spent_s > self.launch.limits.kill_wait_s * STORE_SHARE:

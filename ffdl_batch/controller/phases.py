@@ -10,6 +10,14 @@ from ffdl_batch.controller.files import create_empty, read_text, touch, write_te
 from ffdl_batch.domain.events import Phase
 
 
+class PhaseFailed(Exception):
+    """A phase that cannot be finished: the fault's code and its sentence."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
 class PhaseFiles:
     """The files of one attempt; names are FfDL's, existing user code and collectors read them."""
 
@@ -50,6 +58,17 @@ class PhaseFiles:
     def began_path(self, learner_id: int) -> str:
         """Made by the learner's shell when the user's command is reached; holds its pid as seen inside."""
         return self.path(f".began-{learner_id}")
+
+    def began(self, learner_id: int) -> Optional[str]:
+        """The pid in it; None where there is no such file, "" where nothing is in it (yet, or the disk was full).
+
+        Raises OSError.
+        """
+        try:
+            with open(self.began_path(learner_id), encoding="ascii", errors="replace") as file:
+                return file.read().strip()
+        except FileNotFoundError:
+            return None
 
     def ended_path(self, learner_id: int) -> str:
         """Made by the learner's shell when the user's command has come to its end; holds the status."""

@@ -7,6 +7,7 @@ import time
 from typing import Dict, List, Optional
 
 from ffdl_batch.controller.files import read_cell, read_text, write_cell
+from ffdl_batch.controller.journal import Journal
 from ffdl_batch.domain.events import Event, EventKind, Phase, decode_events, merge, node_source
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.launch import LaunchFile
@@ -50,14 +51,17 @@ def tell_others(launch: LaunchFile, **why: int) -> None:
 
 
 class Siblings:
-    """The node controllers of one attempt, read afresh at every question."""
+    """The node controllers of one attempt, read afresh at every question; all but the own one, whose `journal` also
+    knows what could not be written yet. Raises OSError."""
 
-    def __init__(self, launch: LaunchFile, node_rank: int) -> None:
-        self.launch, self.node_rank = launch, node_rank
+    def __init__(self, launch: LaunchFile, node_rank: int, journal: Journal) -> None:
+        self.launch, self.node_rank, self.journal = launch, node_rank, journal
         self.attempt = AttemptDir(launch.attempt_dir)
 
     def _events(self) -> List[Event]:
-        return merge(read_events(self.attempt, node_source(rank)) for rank in range(self.launch.nodes))
+        own = self.node_rank
+        files = (read_events(self.attempt, node_source(rank)) for rank in range(self.launch.nodes) if rank != own)
+        return merge([*files, self.journal.events])
 
     def phase_status(self, node_rank: int, phase: Phase) -> Optional[int]:
         """How the phase last ended on that node; None when it is not done."""

@@ -8,7 +8,6 @@ as it lives, so that a platform that comes later finds out what became of it.
 from __future__ import annotations
 
 import fcntl
-import math
 import os
 import stat
 import subprocess
@@ -19,7 +18,18 @@ from ffdl_batch.controller.files import write_cell, write_text
 from ffdl_batch.controller.processes import release_signals
 from ffdl_batch.domain.continuation import Spent
 from ffdl_batch.domain.jobdir import AttemptDir, JobDir
-from ffdl_batch.domain.launch import LaunchFile, LaunchFileError, Succession, decode, encode, fill, succeed
+from ffdl_batch.domain.launch import (
+    LaunchFile,
+    LaunchFileError,
+    Lead,
+    LeadFrom,
+    Succession,
+    decode,
+    encode,
+    fill,
+    needed_lead_s,
+    succeed,
+)
 
 BEGUN = "begun\n"
 REPLY, COMPLAINT, LOCK = "reply", "complaint", "lock"
@@ -130,28 +140,29 @@ def _numbered(planned: LaunchFile, launch: LaunchFile, succession: Succession, m
     token, path = f"{launch.job_id}-{number}", next_attempt(launch).path
     if (planned.token, planned.attempt_dir) != (token, path):
         raise LaunchFileError(f"the template is of {planned.token} in {planned.attempt_dir}, not of {token} in {path}")
-    lead_s = next_lead_s(launch, succession, measured)
+    lead = next_lead(launch, succession, measured)
     return replace(
         planned,
         attempt=number,
         carry=AttemptDir(launch.attempt_dir).results,
-        limits=replace(planned.limits, lead_s=lead_s),
+        limits=replace(planned.limits, lead_s=lead.seconds, lead_from=lead.origin),
         succession=replace(
-            planned.succession or succession, template=succession.template, spent=measured.spent, lead_s=lead_s
+            planned.succession or succession, template=succession.template, spent=measured.spent, lead_s=lead.seconds
         ),
     )
 
 
-def next_lead_s(launch: LaunchFile, succession: Succession, measured: Measured) -> Optional[int]:
-    """How long before the limit the next attempt is warned: never less than this one was, half as much again as its
-    checkpoint took, at most half of the limit."""
+def next_lead(launch: LaunchFile, succession: Succession, measured: Measured) -> Lead:
+    """How long before the limit the next attempt is warned: as the manifest says it; else never less than this one was,
+    what its checkpoint needed, at most half of the limit."""
     known = succession.lead_s if succession.lead_s is not None else launch.limits.lead_s
-    if known is None or measured.took_s is None:
-        return known
-    wanted = math.ceil(1.5 * measured.took_s) + launch.limits.store_s
-    if measured.limit_s is not None:
-        wanted = min(wanted, int(measured.limit_s // 2))
-    return max(known, wanted)
+    kept = Lead(known, launch.limits.lead_from)
+    if known is None or measured.took_s is None or kept.origin is LeadFrom.MANIFEST:
+        return kept
+    wanted_s, origin = needed_lead_s(measured.took_s, launch.limits.store_s), LeadFrom.MEASURED
+    if measured.limit_s is not None and wanted_s > measured.limit_s // 2:
+        wanted_s, origin = int(measured.limit_s // 2), LeadFrom.TIME_LIMIT
+    return Lead(wanted_s, origin) if wanted_s > known else kept
 
 
 # ------------------------------------------------------------------------------------------------- commands

@@ -9,9 +9,11 @@ import sys
 import time
 from typing import Dict, Optional, Tuple
 
+from ffdl_batch.controller import complaints
 from ffdl_batch.controller.checkpoints import PATIENCE_S, CheckpointRecord
 from ffdl_batch.controller.control import CANCEL
 from ffdl_batch.controller.environment import EnvironmentRefused
+from ffdl_batch.controller.handover import Hand
 from ffdl_batch.controller.journal import Journal
 from ffdl_batch.controller.learner import Ending, Learner
 from ffdl_batch.controller.log_tail import tail
@@ -27,6 +29,8 @@ from ffdl_batch.domain.launch import EnvDelivery, LaunchFile, LaunchFileError
 
 TICK_S = 0.2
 ASK_AGAIN_S = 1.0
+FILES_S = 1.0
+"""How long the shared file system may take for a file that others look at; it is written all the same."""
 HURRY_S = 1.0
 """How long an inventory may take after a TERM from outside."""
 IMAGE_COMPLAINTS = (
@@ -60,6 +64,7 @@ class Supervisor:
         """When TERM came from outside."""
         self._ask_again_at = 0.0
         self._started = False
+        self._files = Hand("files")
 
     def start(self, learner_id: int, seats: Seats) -> None:
         """Start one learner; one that cannot be started has ended at once, and the others are told."""
@@ -68,7 +73,7 @@ class Supervisor:
         adopt_orphans()
         self._started = True
         try:
-            learner = Learner.spawn(seats.start(learner_id), self.clock)
+            learner = Learner.spawn(seats.start(learner_id), self.clock, self.watch)
         except (OSError, subprocess.SubprocessError, LaunchFileError, EnvironmentRefused) as error:
             detail = f"learner {learner_id} cannot be started on {os.uname().nodename}: {error}"
             code = "C101" if isinstance(error, EnvironmentRefused) else RUNTIME_CODE
@@ -78,8 +83,14 @@ class Supervisor:
         self.journal.append(EventKind.LEARNER_STARTED, learner_id=learner_id, **identity(learner.pid))
 
     def run(self) -> int:
-        """Until every learner has ended; the status of the first that failed, else 0. Raises Fenced."""
+        """Until every learner has ended; the status of the first that failed, else 0. Raises Fenced.
+
+        From here on nothing waits for the shared file system, which may hang: learners have to be ended in time.
+        """
         self.watch.begin()
+        self.journal.begin()
+        self._files.begin()
+        complaints.begin()
         try:
             while self.learners:
                 self._take_signals()
@@ -107,6 +118,7 @@ class Supervisor:
             elif number == signal.SIGURG:
                 self._warned()
             elif number in FORWARDED:
+                self.watch.read_now()  # who has begun, too
                 for learner in self.learners.values():
                     learner.pass_on(number)
             number = next_signal(0.0)
@@ -166,7 +178,7 @@ class Supervisor:
         self._deliver()
         if before is None:
             try:
-                self.phases.request_halt()
+                self._files.ask(self.phases.request_halt, None, FILES_S)
             except OSError as error:  # the signal went out
                 sys.stderr.write(f"ffdl-controller: {error}\n")
         if before is None or before.reason != self.request.reason:
@@ -225,12 +237,18 @@ class Supervisor:
         if ending.failed:
             self.status = self.status or (127 if code is None else code if code > 0 else 128 - code)
             if not ending.asked:
-                tell_others(self.launch, learner_id=ending.learner_id)
+                self._files.ask(lambda: tell_others(self.launch, learner_id=ending.learner_id), None, FILES_S)
                 self._end_all("stop", self.launch.limits.kill_wait_s)
+
+    def _said(self, learner_id: int) -> Tuple[str, ...]:
+        try:
+            return self._files.ask(lambda: tail(self.watch.attempt.training_log(learner_id)), (), FILES_S)
+        except OSError as error:
+            return (f"its log cannot be read: {error}",)
 
     def _complaint(self, ending: Ending) -> Tuple[str, str]:
         """The user's command was never reached: what the runtime said, and whether it was about the image."""
-        lines = tail(self.watch.attempt.training_log(ending.learner_id))
+        lines = self._said(ending.learner_id)
         said = " ".join(line.strip() for line in lines[-3:]) or "it said nothing"
         contained = self.launch.learner.delivery is EnvDelivery.FILE
         image = contained and any(word in said.lower() for word in IMAGE_COMPLAINTS)

@@ -15,9 +15,11 @@ from typing import Callable, List, Optional
 from ffdl_batch.controller.files import read_cell, touch, write_cell
 from ffdl_batch.controller.location import own_argv
 from ffdl_batch.controller.orphans import end_learners, mark
+from ffdl_batch.controller.patience import is_passing
 from ffdl_batch.controller.processes import boot_id, lives_here, release_signals
 from ffdl_batch.controller.siblings import read_events
 from ffdl_batch.domain.events import Event, EventKind, node_source
+from ffdl_batch.domain.formats import NewerFormat
 from ffdl_batch.domain.jobdir import AttemptDir, JobDir
 from ffdl_batch.domain.launch import LaunchFile, LaunchFileError, decode
 
@@ -30,7 +32,10 @@ Pause = Callable[[float], None]
 
 
 def earlier_attempts(launch: LaunchFile) -> List[LaunchFile]:
-    """The launch files of this job's older attempts. One that cannot be read is named on standard error."""
+    """The launch files of this job's older attempts. One that cannot be read is named on standard error.
+
+    Raises NewerFormat, and OSError where the file system is gone.
+    """
     found = []
     for number in range(1, launch.attempt):
         path = JobDir(launch.job_dir).attempt(number).launch
@@ -39,7 +44,11 @@ def earlier_attempts(launch: LaunchFile) -> List[LaunchFile]:
                 found.append(decode(file.read()))
         except FileNotFoundError:
             continue  # it was never written, so nothing of it ever ran
+        except NewerFormat:  # its learners may live, and nobody here can tell
+            raise
         except (OSError, LaunchFileError, UnicodeDecodeError) as error:
+            if isinstance(error, OSError) and is_passing(error, launch.job_dir):
+                raise
             sys.stderr.write(f"ffdl-controller: {path}: {error}; this attempt is not waited for\n")
     return found
 

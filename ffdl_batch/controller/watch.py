@@ -14,7 +14,9 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from ffdl_batch.controller.control import Control, newer_run, own_run, read_control
 from ffdl_batch.controller.files import read_cell, touch
+from ffdl_batch.controller.phases import PhaseFiles
 from ffdl_batch.controller.running_time import RunningTime
+from ffdl_batch.domain.formats import FORMAT
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.launch import LaunchFile
 
@@ -37,11 +39,13 @@ class Watch:
         self.control = Control()
         self.newer_run = 0
         self.last_read = self.clock.now()
+        self._began: Dict[int, Optional[str]] = dict.fromkeys(learner_ids)
+        self._looked_at = -1.0
         self._run_number = own_run(os.environ)
         self._echo = Echo([log for log, _ in self.logs]) if launch.echo_output else None
         self._sizes: Dict[str, int] = {}
         self._last_beat = 0.0
-        self._complained = ""
+        self._complained, self._told_newer = "", False
         self._done = False
         self._wake, self._news = threading.Event(), threading.Condition()
         self._rounds_begun = self._rounds_done = 0
@@ -76,12 +80,19 @@ class Watch:
         return self.control
 
     @property
-    def fenced(self) -> str:
-        """Why the learners must not go on; "" while they may."""
+    def superseded(self) -> str:
+        """What came after this run; "" where nothing did, by all that was read."""
         if self.control.attempt > self.launch.attempt:
             return f"attempt {self.control.attempt} of this job has been started"
         if self.newer_run:
             return f"run {self.newer_run} of this attempt has been started"
+        return ""
+
+    @property
+    def fenced(self) -> str:
+        """Why the learners must not go on; "" while they may."""
+        if self.superseded:
+            return self.superseded
         silent_s = self.clock.now() - self.last_read
         if silent_s > self.launch.limits.fence_s:
             return f"the job's directory could not be read for {silent_s:.0f} s"
@@ -89,7 +100,7 @@ class Watch:
 
     def look(self) -> None:
         """One round."""
-        for step in (self._read_cells, self._beat, self._mark):
+        for step in (self._note_began, self._read_cells, self._beat, self._mark):
             try:
                 step()
             except OSError as error:
@@ -108,12 +119,40 @@ class Watch:
                 self._news.notify_all()
         self.look()
 
+    def inner_pid(self, learner_id: int) -> str:
+        """The process id, as seen inside, of the shell that reached the user's command; "" where that is not known."""
+        return self._began.get(learner_id) or ""
+
+    def has_begun(self, learner_id: int) -> bool:
+        """Whether the user's command was reached. Where the file system does not say so now, it was: most were."""
+        asked_at = self.clock.now()
+        if self._began.get(learner_id) is None:
+            self.read_now()
+        return self._began.get(learner_id) is not None or self._looked_at < asked_at
+
+    def _note_began(self) -> None:
+        """Of the learners of this run: before the thread begins, the files are an earlier run's."""
+        if self._thread.ident is None:
+            return
+        at = self.clock.now()
+        os.stat(self.attempt.path)
+        phases = PhaseFiles(self.attempt.state)
+        for number in [number for number, pid in self._began.items() if not pid]:
+            self._began[number] = phases.began(number)
+        self._looked_at = at
+
     def _read_cells(self) -> None:
         os.stat(self.attempt.path)
         self.stop = read_cell(self.attempt.stop) or {}
         self.newer_run = newer_run(self.launch, self._run_number)
         self.control = read_control(self.attempt)
         self.last_read = self.clock.now()
+        if self.control.format > FORMAT and not self._told_newer:
+            self._told_newer = True
+            sys.stderr.write(
+                f"ffdl-controller: {self.attempt.control} has format {self.control.format}, and this release reads "
+                f"{FORMAT}: what it understands of it is obeyed\n"
+            )
 
     def _beat(self) -> None:
         now = time.monotonic()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import FastAPI
 
 from ffdl_batch import __version__
-from ffdl_batch.daemon import archive_routes, errors, job_routes, log_routes
+from ffdl_batch.daemon import archive_routes, array_routes, errors, job_routes, log_routes
 from ffdl_batch.daemon.context import Context
 from ffdl_batch.daemon.peer import PeerGate
 from ffdl_batch.services.platform import Platform
@@ -29,7 +29,7 @@ def create_app(platform: Platform, context: Context | None = None) -> FastAPI:
     )
     app.state.context = context
     errors.install(app)
-    for routes in (archive_routes, job_routes, log_routes):
+    for routes in (archive_routes, array_routes, job_routes, log_routes):
         app.include_router(routes.router, prefix="/api/v1")
     app.add_middleware(errors.BodyLimit)
     # Added last, so it stands first: nobody who may not be here gets any further.

@@ -9,7 +9,8 @@ from anyio import from_thread
 from fastapi import APIRouter, Path, Response
 from starlette.requests import ClientDisconnect, Request
 
-from ffdl_batch.daemon.context import Here, in_thread
+from ffdl_batch.daemon.context import Here, check_files, in_thread, with_files
+from ffdl_batch.daemon.errors import problem_of
 from ffdl_batch.daemon.job_routes import answers
 from ffdl_batch.daemon.replies import ArchiveReply, PlainReply
 from ffdl_batch.services.archives import has_archive, receive_archive
@@ -31,13 +32,19 @@ _ZIP = {
     response_class=Response,
     responses={
         200: {"description": "It is here, and stays for a day at least."},
-        404: {"description": "It is not here."},
+        404: {"description": "It is not here, or cannot be found now; the answer to sending it says why."},
         **{status: {"description": answer["description"]} for status, answer in answers().items()},
     },
 )
 async def ask_for_archive(digest: Digest, here: Here) -> Response:
-    """Whether an archive is here."""
-    found = await in_thread(here.limits.quick, has_archive, here.platform, digest)
+    """Whether an archive is here. Where the file system cannot tell, it is not: sending it is answered with the reason,
+    which this cannot carry."""
+    try:
+        found = await with_files(here, here.limits.quick, has_archive, here.platform, digest)
+    except OSError as error:
+        if problem_of(error, here.platform.root.path) is None:
+            raise
+        found = False
     return Response(status_code=200 if found else 404)
 
 
@@ -50,6 +57,7 @@ async def ask_for_archive(digest: Digest, here: Here) -> Response:
 )
 async def keep_archive(digest: Digest, request: Request, here: Here) -> PlainReply:
     """Send an archive, a zip file. It is checked, and durable when the reply comes."""
+    await check_files(here)
     body = request.stream()
     try:
         new = await in_thread(here.limits.uploads, receive_archive, here.platform, digest, _chunks(body))

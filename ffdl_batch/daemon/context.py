@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,12 +17,22 @@ from starlette.requests import Request
 
 from ffdl_batch.daemon.changes import Changes
 from ffdl_batch.services.platform import Caller, Platform
+from ffdl_batch.services.tree import FRESH_S
+
+log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 QUICK, SLOW, UPLOADS = 24, 8, 8
 """Threads for reads and writes of the store; for what may ask a scheduler; for uploads, as slow as their senders."""
+CATCH_UP_S = 3.0
+"""How long after the daemon's start questions about jobs are held back at most, so that a scheduler that hangs holds up
+nobody for longer: then they are answered with what is known."""
+
+
+LOOK_S = 3.0
+"""How often it is asked whether the file system still answers, while a request waits for it."""
 
 
 @dataclass(slots=True)
@@ -32,13 +46,18 @@ class Limits:
 
 @dataclass(slots=True)
 class Context:
-    """The daemon as its routes see it. `poke` wakes the loops. `requests` counts those that were let in."""
+    """The daemon as its routes see it. `poke` wakes the loops. `requests` counts those that were let in.
+
+    `is_caught_up` says whether the watcher has seen what happened while no daemon ran; then `changes` are bumped.
+    """
 
     platform: Platform
     started_at: float
     log_name: str = "the daemon's log"
     changes: Changes = field(default_factory=Changes)
     poke: Callable[[], None] = lambda: None
+    is_caught_up: Callable[[], bool] = lambda: True
+    catch_up_until: float = field(default_factory=lambda: time.monotonic() + CATCH_UP_S)
     limits: Limits = field(default_factory=Limits)
     requests: int = 0
     streams: int = 0
@@ -47,10 +66,76 @@ class Context:
         """One more request was let in."""
         self.requests += 1
 
+    async def catch_up(self) -> None:
+        """Return when the watcher has caught up, when the daemon stops, or at `catch_up_until`."""
+        while True:
+            version = self.changes.version
+            left = self.catch_up_until - time.monotonic()
+            if self.is_caught_up() or self.changes.closed or left <= 0:
+                return
+            await self.changes.wait(version, left)
+
 
 async def in_thread(limiter: CapacityLimiter, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Run a blocking call in one of the threads that `limiter` counts."""
     return await to_thread.run_sync(partial(call, *args, **kwargs), limiter=limiter)
+
+
+class Gate:
+    """Passed once, or shut once, whichever comes first: a request that was given up changes nothing later."""
+
+    def __init__(self) -> None:
+        self._deciding = threading.Lock()
+        self._decided = ""
+
+    def go_through(self) -> bool:
+        """Whether the work may be committed."""
+        return self._decide("passed")
+
+    def shut(self) -> bool:
+        """Whether the request may be given up."""
+        return self._decide("shut")
+
+    def _decide(self, wanted: str) -> bool:
+        with self._deciding:
+            self._decided = self._decided or wanted
+            return self._decided == wanted
+
+
+async def check_files(here: Context, fresh_s: float = FRESH_S) -> None:
+    """Raise OSError within seconds where the file system of the job directories does not answer; `fresh_s` is that of
+    :meth:`ffdl_batch.services.tree.Tree.check`."""
+    await in_thread(here.limits.quick, here.platform.tree.check, fresh_s=fresh_s)
+
+
+async def with_files(
+    here: Context, limiter: CapacityLimiter, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+) -> T:
+    """As :func:`in_thread`, for what reads job directories: raises OSError within seconds where their file system does
+    not answer, also where it ceases to. The call goes on in its thread then."""
+    return await with_files_through(Gate(), here, limiter, call, *args, **kwargs)
+
+
+async def with_files_through(
+    gate: Gate, here: Context, limiter: CapacityLimiter, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+) -> T:
+    """As :func:`with_files`; the call is given up only as long as it has not gone through the gate."""
+    await check_files(here)
+    work = asyncio.ensure_future(in_thread(limiter, call, *args, **kwargs))
+    while not (await asyncio.wait({work}, timeout=LOOK_S))[0]:
+        try:
+            await check_files(here)
+        except OSError:
+            if gate.shut():
+                work.add_done_callback(_forget)
+                raise
+    return work.result()
+
+
+def _forget(work: asyncio.Future[T]) -> None:
+    """What came of a call that nobody waits for any more."""
+    if not work.cancelled() and (error := work.exception()) is not None:
+        log.warning("a request that was given up ended: %s", error)
 
 
 def context_of(app: FastAPI) -> Context:
@@ -64,6 +149,12 @@ def _context(request: Request) -> Context:
     return context_of(request.app)
 
 
+async def _caught_up(request: Request) -> Context:
+    here = context_of(request.app)
+    await here.catch_up()
+    return here
+
+
 def _caller(request: Request) -> Caller:
     """Whom the gate let in. Set from the kernel's word alone (see :mod:`ffdl_batch.daemon.peer`)."""
     found = request.scope["state"]["caller"]
@@ -72,4 +163,6 @@ def _caller(request: Request) -> Caller:
 
 
 Here = Annotated[Context, Depends(_context)]
+CaughtUp = Annotated[Context, Depends(_caught_up)]
+"""The context, for routes that answer by what has become of jobs: not before the watcher has caught up."""
 Asking = Annotated[Caller, Depends(_caller)]

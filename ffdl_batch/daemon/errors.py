@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,6 +22,7 @@ from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.findings import Finding, Severity
 from ffdl_batch.domain.views import Problem
 from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable
+from ffdl_batch.services.file_troubles import explain
 from ffdl_batch.services.problems import Refused
 from ffdl_batch.store import StoreUnavailable
 
@@ -42,6 +44,8 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(SchedulerUnreachable, _scheduler_unreachable)
     app.add_exception_handler(InvalidRequest, _invalid_request)
     app.add_exception_handler(RequestValidationError, _malformed)
+    app.add_exception_handler(OSError, _refused_by_machine)
+    app.add_exception_handler(MemoryError, _refused_by_machine)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(Exception, _unexpected)
 
@@ -82,6 +86,24 @@ async def _store_unavailable(_request: Request, error: Exception) -> Response:
     return problem_reply(Problem("S210", str(error), ExitCode.TRY_AGAIN), 503)
 
 
+def problem_of(error: Exception, place: str) -> Problem | None:
+    """The problem that a refusal of the machine, or of the file system below `place`, is; None for what is none."""
+    if isinstance(error, MemoryError):
+        gc.collect()  # what the request held lies in cycles with the traceback
+        cure = "send less at once, or raise the daemon's memory limit"
+        return Problem("S210", "the daemon has not enough memory for this request", ExitCode.TRY_AGAIN, cure)
+    trouble = explain(error, place) if isinstance(error, OSError) else None
+    return None if trouble is None else Problem("S210", trouble.message, ExitCode.TRY_AGAIN, trouble.cure)
+
+
+async def _refused_by_machine(request: Request, error: Exception) -> Response:
+    problem = problem_of(error, context_of(request.app).platform.root.path)
+    if problem is None:
+        raise error
+    log.warning("%s %s: %s", request.method, request.url.path, problem.message)
+    return problem_reply(problem, 503)
+
+
 async def _scheduler_unreachable(_request: Request, error: Exception) -> Response:
     return problem_reply(Problem("S200", str(error), ExitCode.TRY_AGAIN), 503)
 
@@ -107,6 +129,8 @@ def _finding(error: dict[str, Any]) -> Finding:
 
 async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
+    if isinstance(error.__cause__, (MemoryError, OSError)):  # met while the body was read
+        return await _refused_by_machine(request, error.__cause__)
     sentence = _SENTENCES.get(error.status_code, str(error.detail))
     message = sentence.format(method=request.method, path=request.url.path[:200])
     code = ExitCode.BAD_MANIFEST if error.status_code == 413 else ExitCode.USAGE

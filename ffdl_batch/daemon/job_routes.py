@@ -5,13 +5,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, TypeVar
 
+from anyio import CapacityLimiter
 from fastapi import APIRouter, Query
 
-from ffdl_batch.daemon.context import Asking, Context, Here, in_thread
+from ffdl_batch.daemon.context import (
+    Asking,
+    CaughtUp,
+    Context,
+    Gate,
+    Here,
+    check_files,
+    in_thread,
+    with_files,
+    with_files_through,
+)
 from ffdl_batch.daemon.errors import MAX_BODY_BYTES, blame_options
 from ffdl_batch.daemon.replies import (
     DrillRequest,
@@ -26,7 +37,7 @@ from ffdl_batch.daemon.replies import (
     SubmitRequest,
 )
 from ffdl_batch.domain.job_state import JobState
-from ffdl_batch.domain.views import Health, JobView, Resume
+from ffdl_batch.domain.views import Health, JobView, Resume, Submission
 from ffdl_batch.services.cancel import cancel_job
 from ffdl_batch.services.drill import drill as play
 from ffdl_batch.services.halt import halt_job
@@ -40,6 +51,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 LONGEST_WAIT_S = 30.0
+SHARED_LOOK_S = 1.0
+"""What another daemon on the same database changes is seen after this by those who wait: nobody bumps `changes`."""
 _SETTLE_S = 0.02
 """Pause between being woken and looking: a burst of changes is looked at once."""
 
@@ -80,7 +93,10 @@ async def read_health(here: Here) -> PlainReply:
              max_body_size=MAX_BODY_BYTES)  # fmt: skip
 async def submit_jobs(body: SubmitRequest, here: Here, caller: Asking) -> PlainReply:
     """Submit jobs. Those with an id in the reply are durable; a `key` that was accepted before gives its id again."""
-    results = await in_thread(here.limits.quick, submit, here.platform, caller, body.submissions)
+    gate, limiter = Gate(), _limit(here, body.submissions)
+    results = await with_files_through(
+        gate, here, limiter, submit, here.platform, caller, body.submissions, gate.go_through
+    )
     accepted = [result.id for result in results if result.id]
     log.info(
         "user %d: %d accepted %s, %d refused", caller.uid, len(accepted), accepted[:3], len(results) - len(accepted)
@@ -89,45 +105,55 @@ async def submit_jobs(body: SubmitRequest, here: Here, caller: Asking) -> PlainR
         here.changes.bump()
         here.poke()
     blamed = (replace(result, problem=result.problem and blame_options(result.problem)) for result in results)
-    return PlainReply(SubmitReply(tuple(blamed)))
+    return PlainReply(SubmitReply(tuple(blamed), here.platform.adapters.outages()))
+
+
+def _limit(here: Context, submissions: Sequence[Submission]) -> CapacityLimiter:
+    """A site that has not said yet what it is may take its time: others must not wait behind those who wait for it."""
+    adapters = here.platform.adapters
+    known = all(adapters.knows_site(one.backend or adapters.default_name()) for one in submissions)
+    return here.limits.quick if known else here.limits.slow
 
 
 @router.post("/plan", response_model=PlanReply, responses=answers(413, 422), operation_id="plan",
              max_body_size=MAX_BODY_BYTES)  # fmt: skip
 async def plan_job(body: PlanRequest, here: Here, caller: Asking) -> PlainReply:
     """What would be sent, exactly; nothing is sent. With `trial`, the scheduler's opinion (sbatch --test-only)."""
-    plan = await in_thread(here.limits.slow, plan_submission, here.platform, caller, body.submission, trial=body.trial)
+    plan = await with_files(
+        here, here.limits.slow, plan_submission, here.platform, caller, body.submission, trial=body.trial
+    )
     return PlainReply(PlanReply(plan))
 
 
 @router.get("/jobs", response_model=JobsReply, responses=answers(), operation_id="list")
 async def read_jobs(  # noqa: PLR0913, PLR0917 - one parameter per field of the query string
-    here: Here,
+    here: CaughtUp,
     caller: Asking,
     state: Annotated[list[JobState] | None, Query(description="Only jobs in one of these states.")] = None,
     name: Annotated[str | None, Query(description="Only jobs of this name.")] = None,
     since: Annotated[float | None, Query(description="Only jobs submitted at or after this time.")] = None,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 100,
     all_users: bool = False,
+    array: Annotated[str | None, Query(description="Only elements of this array, by their index.")] = None,
 ) -> PlainReply:
     """Jobs, newest first."""
     found = await in_thread(
         here.limits.quick, list_jobs, here.platform, caller,
-        states=state, name=name, since=since, limit=limit, all_users=all_users,
+        states=state, name=name, since=since, limit=limit, all_users=all_users, array=array,
     )  # fmt: skip
-    return PlainReply(JobsReply(tuple(found)))
+    return PlainReply(JobsReply(tuple(found), here.platform.adapters.outages()))
 
 
 @router.get("/jobs/{job_id}", response_model=JobReply, responses=answers(404), operation_id="get")
-async def read_job(job_id: str, here: Here, caller: Asking) -> PlainReply:
+async def read_job(job_id: str, here: CaughtUp, caller: Asking) -> PlainReply:
     """One job."""
-    return PlainReply(JobReply(await in_thread(here.limits.quick, get_job, here.platform, caller, job_id)))
+    return PlainReply(_one(here, await in_thread(here.limits.quick, get_job, here.platform, caller, job_id)))
 
 
 @router.get("/jobs/{job_id}/events", response_model=EventsReply, responses=answers(404), operation_id="events")
 async def read_events(
     job_id: str,
-    here: Here,
+    here: CaughtUp,
     caller: Asking,
     after: Annotated[int, Query(ge=0, description="Only events with a number above this one.")] = 0,
     wait_s: WaitSeconds = 0.0,
@@ -138,43 +164,45 @@ async def read_events(
         events, terminal = await in_thread(here.limits.quick, get_events, here.platform, caller, job_id, after)
         return EventsReply(tuple(events), terminal)
 
-    return PlainReply(await _until(here, look, lambda reply: bool(reply.events) or reply.terminal, wait_s))
+    return PlainReply(await until_news(here, look, lambda reply: bool(reply.events) or reply.terminal, wait_s))
 
 
 @router.get("/jobs/{job_id}/wait", response_model=JobReply, responses=answers(404), operation_id="wait")
-async def wait_for_job(job_id: str, here: Here, caller: Asking, wait_s: WaitSeconds = LONGEST_WAIT_S) -> PlainReply:
+async def wait_for_job(job_id: str, here: CaughtUp, caller: Asking, wait_s: WaitSeconds = LONGEST_WAIT_S) -> PlainReply:
     """The job as soon as it has ended, else as it is after `wait_s` (or when the daemon stops)."""
 
     async def look() -> JobReply:
-        return JobReply(await in_thread(here.limits.quick, get_job, here.platform, caller, job_id))
+        return _one(here, await in_thread(here.limits.quick, get_job, here.platform, caller, job_id))
 
-    return PlainReply(await _until(here, look, lambda reply: JobState(reply.job.state).is_terminal, wait_s))
+    return PlainReply(await until_news(here, look, lambda reply: JobState(reply.job.state).is_terminal, wait_s))
 
 
 @router.post("/jobs/{job_id}/cancel", response_model=JobReply, responses=answers(404), operation_id="cancel")
-async def cancel(job_id: str, here: Here, caller: Asking) -> PlainReply:
-    """Wish the end of a job. Idempotent; a job that has ended stays as it is."""
+async def cancel(job_id: str, here: CaughtUp, caller: Asking) -> PlainReply:
+    """Wish the end of a job; a halted one is CANCELLED at once. Idempotent; one that has ended otherwise stays so."""
     job = await in_thread(here.limits.quick, cancel_job, here.platform, caller, job_id)
     return _changed(here, caller, "cancel", job)
 
 
 @router.post("/jobs/{job_id}/halt", response_model=JobReply, responses=answers(404), operation_id="halt")
-async def halt(job_id: str, here: Here, caller: Asking) -> PlainReply:
+async def halt(job_id: str, here: CaughtUp, caller: Asking) -> PlainReply:
     """Wish a checkpoint and then the end of a job as HALTED. Idempotent; a job that has ended stays as it is."""
     job = await in_thread(here.limits.quick, halt_job, here.platform, caller, job_id)
     return _changed(here, caller, "halt", job)
 
 
 @router.post("/jobs/{job_id}/resume", response_model=JobReply, responses=answers(404, 409, 422), operation_id="resume")
-async def resume(job_id: str, body: Resume, here: Here, caller: Asking) -> PlainReply:
+async def resume(job_id: str, body: Resume, here: CaughtUp, caller: Asking) -> PlainReply:
     """Go on with a job that is HALTED or FAILED: its next attempt, from its checkpoints."""
+    await check_files(here)
     job = await in_thread(here.limits.slow, resume_job, here.platform, caller, job_id, body)
     return _changed(here, caller, "resume", job)
 
 
 @router.post("/jobs/{job_id}/drill", response_model=JobReply, responses=answers(404, 409, 422), operation_id="drill")
-async def drill(job_id: str, body: DrillRequest, here: Here, caller: Asking) -> PlainReply:
+async def drill(job_id: str, body: DrillRequest, here: CaughtUp, caller: Asking) -> PlainReply:
     """Play an event on the running attempt: the controllers, the scheduler and the daemon take it as real."""
+    await check_files(here)
     job = await in_thread(here.limits.slow, play, here.platform, caller, job_id, body.event)
     return _changed(here, caller, f"drill {body.event}", job)
 
@@ -184,10 +212,14 @@ def _changed(here: Context, caller: Caller, verb: str, job: JobView) -> PlainRep
     log.info("user %d: %s of %s in state %s", caller.uid, verb, job.id, job.state)
     here.changes.bump()
     here.poke()
-    return PlainReply(JobReply(job))
+    return PlainReply(_one(here, job))
 
 
-async def _until(here: Context, look: Callable[[], Awaitable[T]], is_news: Callable[[T], bool], wait_s: float) -> T:
+def _one(here: Context, job: JobView) -> JobReply:
+    return JobReply(job, here.platform.adapters.outages())
+
+
+async def until_news(here: Context, look: Callable[[], Awaitable[T]], is_news: Callable[[T], bool], wait_s: float) -> T:
     """What `look` sees once it is news, else what it sees last when `wait_s` are over or the daemon stops."""
     deadline = time.monotonic() + wait_s
     while True:
@@ -196,5 +228,5 @@ async def _until(here: Context, look: Callable[[], Awaitable[T]], is_news: Calla
         left = deadline - time.monotonic()
         if is_news(seen) or left <= 0 or here.changes.closed:
             return seen
-        await here.changes.wait(version, left)
+        await here.changes.wait(version, min(left, SHARED_LOOK_S) if here.platform.store.is_shared else left)
         await asyncio.sleep(_SETTLE_S)

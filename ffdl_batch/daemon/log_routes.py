@@ -17,13 +17,15 @@ from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
-from ffdl_batch.daemon.context import Asking, Context, Here, in_thread
+from ffdl_batch.daemon.context import Asking, Context, Here, check_files, in_thread
+from ffdl_batch.daemon.errors import problem_of
 from ffdl_batch.daemon.job_routes import answers
 from ffdl_batch.daemon.peer import peer_of
-from ffdl_batch.daemon.replies import encode_line
-from ffdl_batch.domain.views import LogLine
+from ffdl_batch.daemon.replies import ErrorReply, PlainReply, encode_line
+from ffdl_batch.domain.views import AttemptChoice, LogLine
 from ffdl_batch.services.logs import LogQuery, read_logs
 from ffdl_batch.services.problems import try_again
+from ffdl_batch.services.tree import FRESH_S
 
 log = logging.getLogger(__name__)
 
@@ -38,8 +40,9 @@ router = APIRouter()
 class LogPump:
     """Runs a blocking iterator of lines in a thread and hands over what has come since the last look."""
 
-    def __init__(self, lines: Iterator[LogLine | None]) -> None:
-        self._lines = lines
+    def __init__(self, lines: Iterator[LogLine | None], place: str) -> None:
+        """`place` is the directory below which the lines are read."""
+        self._lines, self._place = lines, place
         self._loop = asyncio.get_running_loop()
         self._news = asyncio.Event()
         self._room = threading.Condition()
@@ -87,10 +90,14 @@ class LogPump:
                     self._put(encode_line(line))
                 if self._stopped:
                     break
-        except Exception:  # the thread's outermost frame; the reader sees the stream break off
-            self.failed = True
-            if not self._stopped:
-                log.exception("a log stream failed")
+        except Exception as error:  # the thread's outermost frame
+            said = _trouble(error, self._place)
+            if said:
+                self._put(said)
+            else:  # the reader sees the stream break off
+                self.failed = True
+                if not self._stopped:
+                    log.exception("a log stream failed")
         finally:
             self.ended = True
             self._tell()
@@ -130,30 +137,50 @@ async def read_log(  # noqa: PLR0913, PLR0917 - one parameter per field of the q
     learner: Annotated[
         int | None, Query(ge=1, description="Only this learner's lines; all, merged, by default.")
     ] = None,
-    follow: Annotated[bool, Query(description="Go on until the job has ended.")] = False,
+    follow: Annotated[bool, Query(description="Go on until the job has ended, over all attempts.")] = False,
     since: Annotated[float | None, Query(description="Only lines written at or after this time.")] = None,
     tail: Annotated[
-        int | None, Query(ge=0, description="So many last lines of each learner, then the new ones.")
+        int | None,
+        Query(
+            ge=0, description="So many last lines of each learner (in each attempt that there is), then the new ones."
+        ),
+    ] = None,
+    attempt: Annotated[
+        AttemptChoice,
+        Query(
+            description="Only this attempt's lines, or `all`: every attempt's, in order. By default those of the "
+            "newest attempt of which there is a log. With `follow`, the attempts after it come, too."
+        ),
     ] = None,
 ) -> StreamingResponse:
     """Learners' logs."""
     if here.streams >= MAX_STREAMS:
         raise try_again("S210", f"{MAX_STREAMS} logs are being read at once", cure="end some of the readers")
-    query = LogQuery(learner, follow, since, tail)
+    await check_files(here)
+    query = LogQuery(learner, follow, since, tail, attempt)
     lines = await in_thread(here.limits.quick, read_logs, here.platform, caller, job_id, query)
-    return StreamingResponse(_stream(LogPump(lines), here, request), media_type="application/x-ndjson")
+    return StreamingResponse(
+        _stream(LogPump(lines, here.platform.root.path), here, request), media_type="application/x-ndjson"
+    )
 
 
 async def _stream(pump: LogPump, here: Context, request: Request) -> AsyncIterator[bytes]:
     here.streams += 1
     stopping = asyncio.ensure_future(_tell_of_stop(here, pump))
     pump.start()
+    is_empty = True
     try:
         while not here.changes.closed:
             lines = await pump.take(KEEP_ALIVE_S)
+            is_empty = is_empty and not lines
             if lines or not pump.ended:
-                yield lines or b"\n"
+                silence = b"" if lines else await _silence(here)
+                yield lines or silence or b"\n"
+                if silence:
+                    return
             elif not pump.failed:
+                if is_empty and (silence := await _silence(here, fresh_s=0.0)):  # no log, or no file system?
+                    yield silence
                 return
             else:
                 break
@@ -162,6 +189,21 @@ async def _stream(pump: LogPump, here: Context, request: Request) -> AsyncIterat
         here.streams -= 1
         stopping.cancel()
         pump.stop()
+
+
+async def _silence(here: Context, fresh_s: float = FRESH_S) -> bytes:
+    """Why nothing comes, as a line, where the file system does not answer; else nothing."""
+    try:
+        await check_files(here, fresh_s)
+    except OSError as error:
+        return _trouble(error, here.platform.root.path)
+    return b""
+
+
+def _trouble(error: Exception, place: str) -> bytes:
+    """The problem that a refusal of the file system below `place` is, as a line; nothing for what is none."""
+    problem = problem_of(error, place)
+    return b"" if problem is None else bytes(PlainReply(ErrorReply(problem)).body) + b"\n"
 
 
 async def _tell_of_stop(here: Context, pump: LogPump) -> None:

@@ -1,6 +1,7 @@
 """Where the daemon's words go: its own rotating file, or standard error when it runs in the foreground.
 
-One line per event, with the time in UTC. Nothing that a user sent is logged but ids and names of jobs.
+One line per event, with the time in UTC. Nothing that a user sent is logged but ids and names of jobs. A disk that is
+full takes no words: nobody fails over that, and it is said when the disk takes words again.
 """
 
 from __future__ import annotations
@@ -13,15 +14,46 @@ from pathlib import Path
 
 MAX_BYTES = 5_000_000
 KEPT = 3
+_MISSING = "%d lines before this one could not be written at once, and may be missing (%s)"
+
+
+class _Unfailing(logging.Handler):
+    """Counts what could not be written, in place of a traceback on standard error for each line."""
+
+    missing = 0
+    why = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See :class:`logging.Handler`."""
+        missing = self.missing
+        super().emit(record)
+        if missing and self.missing == missing:
+            self.missing = 0
+            fields = {"name": __name__, "levelno": logging.WARNING, "levelname": "WARNING"}
+            super().emit(logging.makeLogRecord(fields | {"msg": _MISSING, "args": (missing, self.why)}))
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
+        """See :class:`logging.Handler`. Called where the exception is handled."""
+        del record
+        self.missing += 1
+        self.why = str(sys.exc_info()[1])
+
+
+class _File(_Unfailing, logging.handlers.RotatingFileHandler):
+    """The daemon's own log."""
+
+
+class _Stream(_Unfailing, logging.StreamHandler):  # type: ignore[type-arg]  # not subscriptable at run time
+    """Standard error."""
 
 
 def log_to(path: Path | None) -> None:
     """Send everything from INFO up to `path`, or to standard error where it is None. Raises OSError."""
     handler: logging.Handler
     if path is None:
-        handler = logging.StreamHandler(sys.stderr)
+        handler = _Stream(sys.stderr)
     else:
-        handler = logging.handlers.RotatingFileHandler(path, maxBytes=MAX_BYTES, backupCount=KEPT, encoding="utf-8")
+        handler = _File(path, maxBytes=MAX_BYTES, backupCount=KEPT, encoding="utf-8")
     formatter = logging.Formatter(
         "%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s", datefmt="%Y-%m-%dT%H:%M:%S"
     )

@@ -7,12 +7,14 @@ import random
 import threading
 from collections.abc import Callable
 
-from ffdl_batch.daemon.pacing import Backoff, DeployPace, WatchPace
+from ffdl_batch.daemon.pacing import LONGEST_S, Backoff, DeployPace, WatchPace
 from ffdl_batch.services.debts import DebtPayer
 from ffdl_batch.services.deploy import Deployer
+from ffdl_batch.services.file_troubles import explain
 from ffdl_batch.services.janitor import sweep
 from ffdl_batch.services.platform import Platform
 from ffdl_batch.services.watch import Watcher
+from ffdl_batch.store import StoreError, StoreUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -21,6 +23,8 @@ SWEEP_EVERY_S = 3600.0
 DEBTS_FIRST_S = 5.0
 DEBTS_EVERY_S = 30.0
 DEBTS_WHILE_PAYING_S = 1.0
+STORE_LONGEST_S = 5.0
+"""A database that is away is asked again after this at the latest: unlike a scheduler, it is not burdened by that."""
 STOP_S = 15.0
 """How long a step in progress may take at the end; its lease ends by itself where it takes longer."""
 
@@ -29,16 +33,22 @@ Turn = Callable[[], float]
 
 
 class StepThread:
-    """One loop. A turn that raises is logged with its traceback and tried again after a growing pause."""
+    """One loop. A turn that raises is logged and tried again after a growing pause; with its traceback, unless it is
+    the database, or the file system of `place`, that is away."""
 
-    def __init__(self, name: str, turn: Turn, *, first_s: float = 0.0) -> None:
-        self._turn = turn
+    def __init__(self, name: str, turn: Turn, *, first_s: float = 0.0, place: str = "") -> None:
+        self._turn, self._place = turn, place
         self._first_s = first_s
         self._woken = threading.Event()
         self._stopping = threading.Event()
         self._backoff = Backoff(random.random)
         # A daemon thread: a step that hangs in a dead file server must not keep the process from ending.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    @property
+    def name(self) -> str:
+        """The loop's name in the log."""
+        return self._thread.name
 
     def start(self) -> None:
         """Begin to turn."""
@@ -62,14 +72,26 @@ class StepThread:
     def _run(self) -> None:
         self._sleep(self._first_s)
         while not self._stopping.is_set():
-            self._sleep(self._one_turn())
+            try:
+                pause = self._one_turn()
+            except MemoryError:  # there was not even enough to say so
+                pause = LONGEST_S
+            self._sleep(pause)
 
     def _one_turn(self) -> float:
         try:
             pause = self._turn()
-        except Exception:  # the thread's outermost frame: whatever it is, it is logged and the loop goes on
+        except StoreUnavailable as error:
+            pause = min(self._backoff.failed(), STORE_LONGEST_S)
+            log.warning("loop %s waits for %.1f s: %s", self._thread.name, pause, error)
+            return pause
+        except Exception as error:  # the thread's outermost frame: whatever it is, it is logged and the loop goes on
             pause = self._backoff.failed()
-            log.exception("loop %s failed; it goes on in %.1f s", self._thread.name, pause)
+            trouble = explain(error, self._place) if isinstance(error, OSError) else None
+            if trouble is not None:
+                log.warning("loop %s waits for %.1f s: %s", self._thread.name, pause, trouble)
+            else:
+                log.exception("loop %s failed; it goes on in %.1f s", self._thread.name, pause)
             return pause
         self._backoff.succeeded()
         return pause
@@ -88,18 +110,29 @@ class Loops:
         self._platform = platform
         self._on_change = on_change
         self._deployer, self._watcher = Deployer(platform), Watcher(platform)
+        self._deployer_failed = False
         self._deploy_pace = DeployPace()
         self._watch_pace = WatchPace(settings.watch_interval_s, settings.doorbell_interval_s)
-        self._deploy = StepThread("deployer", self._deploy_turn)
-        self._watch = StepThread("watcher", self._watch_turn)
-        self._sweep = StepThread("janitor", self._sweep_turn, first_s=SWEEP_FIRST_S)
+        self._deploy = self._loop("deployer", self._deploy_turn)
+        self._pacing = threading.Lock()
+        self._watch = self._loop("watcher", self._watch_turn)
+        self._listen = self._loop("listener", self._listen_turn)
+        self._sweep = self._loop("janitor", self._sweep_turn, first_s=SWEEP_FIRST_S)
         self._payer = DebtPayer(platform)
-        self._debts = StepThread("debts", self._debts_turn, first_s=DEBTS_FIRST_S)
+        self._debts = self._loop("debts", self._debts_turn, first_s=DEBTS_FIRST_S)
         self._poked = threading.Event()
+        self._caught_up = threading.Event()
+
+    def _loop(self, name: str, turn: Turn, *, first_s: float = 0.0) -> StepThread:
+        return StepThread(name, turn, first_s=first_s, place=self._platform.root.path)
 
     def is_busy(self) -> bool:
         """Whether there is work without a live job: results and logs of ended ones are still to be stored."""
         return self._payer.is_busy()
+
+    def is_caught_up(self) -> bool:
+        """Whether the watcher has seen what happened before the daemon's start; `on_change` is called when it has."""
+        return self._caught_up.is_set()
 
     def start(self) -> None:
         """Start all threads."""
@@ -121,18 +154,25 @@ class Loops:
     def join(self) -> None:
         """Wait for the steps in progress, then give the leases back."""
         late = [loop for loop in self._all() if not loop.join(STOP_S)]
-        if self._watch in late:
-            log.warning("the watcher's step did not end within %g s; its lease runs out by itself", STOP_S)
-        else:
-            self._watcher.close()
-        if self._debts not in late:
-            self._payer.close()
+        for loops, end in (((self._watch, self._listen), self._watcher.close), ((self._debts,), self._payer.close)):
+            names = ", ".join(loop.name for loop in loops)
+            if any(loop in late for loop in loops):
+                log.warning("a step did not end within %g s (%s); its lease runs out by itself", STOP_S, names)
+                continue
+            try:
+                end()
+            except StoreError as error:
+                log.warning("a lease could not be given back (%s) and runs out by itself: %s", names, error)
 
     def _all(self) -> tuple[StepThread, ...]:
-        return (self._deploy, self._watch, self._sweep, self._debts)
+        return (self._deploy, self._watch, self._listen, self._sweep, self._debts)
 
     def _deploy_turn(self) -> float:
+        if self._deployer_failed:  # nobody else takes what it had leased before the leases are over
+            self._platform.store.end_claims_of(self._platform.owner)
+        self._deployer_failed = True
         done = self._deployer.step()
+        self._deployer_failed = False
         if done:
             self._poked.set()
             self._on_change()
@@ -140,23 +180,48 @@ class Loops:
         return self._deploy_pace.after(done)
 
     def _watch_turn(self) -> float:
+        """Ask the schedulers when it is time, however long they take."""
         clock = self._platform.clock
         started = clock.monotonic()
-        if self._poked.is_set():
-            self._poked.clear()
-            self._watch_pace.poke(started)
-        full = self._watch_pace.is_full_due(started)
-        changed = self._watcher.step(full=full)
+        with self._pacing:
+            if self._poked.is_set():
+                self._poked.clear()
+                self._watch_pace.poke(started)
+            full = self._watch_pace.is_full_due(started)
+        changed = self._watcher.look() if full or self._watcher.is_look_due else 0
         now = clock.monotonic()
+        self._tell(changed)
+        with self._pacing:
+            return self._watch_pace.after(full=full, changed=changed, took_s=now - started, now=now)
+
+    def _listen_turn(self) -> float:
+        """Read what controllers rang for, whatever the schedulers do."""
+        changed = self._watcher.listen()
         if changed:
+            self._tell(changed)
+            now = self._platform.clock.monotonic()
+            with self._pacing:
+                self._watch_pace.after(full=False, changed=changed, took_s=0.0, now=now)
+        if changed or self._watcher.is_look_due:
+            self._watch.wake()
+        return self._platform.settings.doorbell_interval_s
+
+    def _tell(self, changed: int) -> None:
+        """Whoever waits for news of jobs, and the loops that go on from there."""
+        just_caught_up = self._watcher.is_caught_up and not self._caught_up.is_set()
+        if just_caught_up:
+            self._caught_up.set()
+        if changed or just_caught_up:
             self._on_change()
+        if changed:
             self._deploy.wake()
             self._debts.wake()  # an attempt may have ended that owes results, or one that has paid
-        return self._watch_pace.after(full=full, changed=changed, took_s=now - started, now=now)
 
     def _debts_turn(self) -> float:
         if self._payer.step():
             self._on_change()
+        if self._payer.is_waiting:  # for whoever pays now, and may die over it
+            return min(DEBTS_EVERY_S, self._platform.settings.lease_s / 4)
         return DEBTS_WHILE_PAYING_S if self._payer.is_paying else DEBTS_EVERY_S
 
     def _sweep_turn(self) -> float:

@@ -17,7 +17,7 @@ from ffdl_batch.domain.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from ffdl_batch.config import Settings
-    from ffdl_batch.daemon.lock import Hold, TakeOver
+    from ffdl_batch.services.lock import Hold, TakeOver
     from ffdl_batch.services.platform import Platform
 
 Opener = Callable[["Settings"], "Platform"]
@@ -66,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
 def _serve(options: argparse.Namespace, opener: Opener | None) -> int:
     from ffdl_batch.config import ConfigError, load_settings
     from ffdl_batch.config.load import home_directory
-    from ffdl_batch.daemon.lock import AlreadyServed, HeldElsewhere, TakeOver
+    from ffdl_batch.services.lock import AlreadyServed, HeldElsewhere, TakeOver
 
     try:
         pwd.getpwuid(os.getuid())
@@ -95,7 +95,7 @@ def _serve(options: argparse.Namespace, opener: Opener | None) -> int:
 def _hold(settings: Settings, take_over: TakeOver) -> Hold:
     """The lock of the state directory, with this process's name and its settings' digests in it."""
     from ffdl_batch.config.fingerprint import take_fingerprints
-    from ffdl_batch.daemon.lock import acquire
+    from ffdl_batch.services.lock import acquire
 
     state_dir = Path(settings.state_dir)
     state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -116,6 +116,7 @@ def _hold(settings: Settings, take_over: TakeOver) -> Hold:
 def _run(settings: Settings, hold: Hold, opener: Opener | None, *, foreground: bool) -> int:
     from ffdl_batch.daemon.logfile import log_to
     from ffdl_batch.daemon.server import Daemon
+    from ffdl_batch.services.file_troubles import explain
     from ffdl_batch.services.platform import open_platform
     from ffdl_batch.store import StoreError, StoreUnavailable
 
@@ -128,7 +129,8 @@ def _run(settings: Settings, hold: Hold, opener: Opener | None, *, foreground: b
     except StoreError as error:
         return _end(str(error), ExitCode.UNAVAILABLE)
     except OSError as error:
-        return _end(f"a directory cannot be made or written: {error}", ExitCode.TRY_AGAIN)
+        why = explain(error, settings.state_dir) or error
+        return _end(f"a directory cannot be made or written: {why}", ExitCode.TRY_AGAIN)
     # The socket's place follows from the state directory, also where a file named that.
     environ = {**os.environ, "FFDL_STATE_DIR": settings.state_dir}
     try:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from ffdl_batch.domain.breaker import growing_pause
+
 LONGEST_S = 30.0
 QUIET_LONGEST_S = 10.0
 QUIET_AFTER = 15
@@ -15,7 +17,7 @@ GENTLE = 20.0
 
 @dataclass(slots=True)
 class Backoff:
-    """Pauses after failures: doubling from `first_s` to `longest_s`, spread by ±25 % so that daemons do not march.
+    """Growing pauses after failures, from `first_s` to `longest_s`.
 
     `random` gives numbers in [0, 1).
     """
@@ -27,9 +29,8 @@ class Backoff:
 
     def failed(self) -> float:
         """Seconds to pause after one more failure."""
-        pause = min(self.longest_s, self.first_s * 2.0 ** min(self.failures, 16))
         self.failures += 1
-        return pause * (0.75 + 0.5 * self.random())
+        return growing_pause(self.failures, self.first_s, self.longest_s, self.random())
 
     def succeeded(self) -> None:
         """Start anew."""

@@ -14,11 +14,12 @@ import socket
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from ffdl_batch.daemon.crowd import Crowd
 from ffdl_batch.daemon.replies import problem_reply
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.views import Problem
@@ -66,11 +67,16 @@ class PeerProtocol(HttpToolsProtocol):
     """uvicorn's HTTP/1.1 protocol that knows its peer and survives a half-closed connection."""
 
     peer: Peer
+    crowd: ClassVar[Crowd] = Crowd()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in the base class
         uid, pid = read_uid_and_pid(transport.get_extra_info("socket"))
         self.peer = Peer(pid, uid, transport.abort)
+        is_full = self.crowd.is_full(len(self.connections))
         super().connection_made(transport)
+        if is_full:
+            transport.pause_reading()
+            self.crowd.turn_away(transport)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()

@@ -16,6 +16,8 @@ from starlette.responses import Response
 from ffdl_batch.domain.codec import to_plain
 from ffdl_batch.domain.views import (
     SCHEMA,
+    ArrayView,
+    BackendHealth,
     EventView,
     JobView,
     LogLine,
@@ -69,9 +71,10 @@ class ArchiveReply:
 
 @dataclass(frozen=True, slots=True)
 class SubmitReply:
-    """One result per submission, in order."""
+    """One result per submission, in order; and the backends that do not answer now."""
 
     results: tuple[SubmissionResult, ...]
+    outages: tuple[BackendHealth, ...] = ()
     schema: int = SCHEMA
 
 
@@ -85,17 +88,29 @@ class PlanReply:
 
 @dataclass(frozen=True, slots=True)
 class JobReply:
-    """One job."""
+    """One job; and the backends that do not answer now."""
 
     job: JobView
+    outages: tuple[BackendHealth, ...] = ()
+    schema: int = SCHEMA
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayReply:
+    """One array of jobs; and the backends that do not answer now."""
+
+    array: ArrayView
+    outages: tuple[BackendHealth, ...] = ()
     schema: int = SCHEMA
 
 
 @dataclass(frozen=True, slots=True)
 class JobsReply:
-    """Jobs, newest first."""
+    """Jobs, newest first. `outages` are the backends that do not answer now: of their jobs it is told what was seen
+    last, and what their controllers wrote since."""
 
     jobs: tuple[JobView, ...]
+    outages: tuple[BackendHealth, ...] = ()
     schema: int = SCHEMA
 
 
@@ -126,4 +141,5 @@ def problem_reply(problem: Problem, status: int) -> PlainReply:
 def encode_line(line: LogLine) -> bytes:
     """One line of a log stream, newline included."""
     plain = {"learner": line.learner, "index": line.index, "line": line.line, "at": line.at}
+    plain |= {"attempt": line.attempt, "offset": line.offset}
     return json.dumps(plain, ensure_ascii=True, separators=(",", ":")).encode("ascii") + b"\n"

@@ -21,9 +21,9 @@ from ffdl_batch.config.locations import PlaceRefused
 from ffdl_batch.daemon.app import create_app
 from ffdl_batch.daemon.context import Context
 from ffdl_batch.daemon.listening import Listener
-from ffdl_batch.daemon.lock import Hold
 from ffdl_batch.daemon.loops import Loops
 from ffdl_batch.daemon.peer import PeerProtocol, is_admitted
+from ffdl_batch.services.lock import Hold
 from ffdl_batch.services.platform import Platform
 from ffdl_batch.store import StoreError
 
@@ -85,8 +85,9 @@ class Daemon:
     async def _serve(self) -> None:
         context = Context(self.platform, self.hold.record.started_at, self.log_name)
         loops = Loops(self.platform, context.changes.bump)
-        context.poke = loops.poke
+        context.poke, context.is_caught_up = loops.poke, loops.is_caught_up
         context.changes.attach(asyncio.get_running_loop())
+        asyncio.get_running_loop().set_exception_handler(PeerProtocol.crowd.on_exception)
         server = Server(_uvicorn_config(create_app(self.platform, context)), context)
         _on_signals(server)
         listener = Listener(self.environ)

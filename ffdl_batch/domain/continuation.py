@@ -89,32 +89,70 @@ _WORDS: Dict[Interruption, str] = {
     Interruption.NODE_FAILURE: "a node or controller failed",
     Interruption.FAILURE: "the learner failed",
 }
+_PLAYED_WORDS: Dict[Interruption, str] = {
+    Interruption.TIMEOUT: "a drill played a time limit",
+    Interruption.PREEMPTION: "a drill played a preemption",
+    Interruption.NODE_FAILURE: "a drill played a node failure",
+}
+PLAYED: Dict[str, Interruption] = {
+    "timeout": Interruption.TIMEOUT,
+    "preempt": Interruption.PREEMPTION,
+    "node-fail": Interruption.NODE_FAILURE,
+}
+"""The events that a drill plays, by their names in ``control.json``."""
 FRUITLESS_IN_A_ROW = 3
 """Attempts without a new checkpoint after which preemptions, node failures and failures end the chain."""
 
 
-def words(why: Interruption) -> str:
-    """The interruption in a sentence's words."""
-    return _WORDS[why]
+def words(why: Interruption, *, played: bool = False) -> str:
+    """The interruption in a sentence's words. `played`: a drill played it."""
+    return _PLAYED_WORDS.get(why, _WORDS[why]) if played else _WORDS[why]
 
 
-def decide(why: Interruption, budget: Budget, spent: Spent, progress: Checkpoint, gpu_seconds: float) -> Decision:
-    """Whether the next attempt follows. `spent` is before this attempt, `gpu_seconds` what this attempt used."""
+def decide(
+    why: Interruption, budget: Budget, spent: Spent, progress: Checkpoint, gpu_seconds: float, *, played: bool = False
+) -> Decision:
+    """Whether the next attempt follows. `spent` is before this attempt, `gpu_seconds` what this attempt used.
+
+    What a drill `played` uses up no budget but that of GPU time, which was really used, and it does not end a chain
+    that goes on otherwise; the sentence says where one in earnest would have.
+    """
     after = _add(why, spent, progress, gpu_seconds, budget)
-    said = f"{_WORDS[why]}; {describe(progress)}"
+    said = f"{words(why, played=played)}; {describe(progress)}"
     if why is Interruption.HALT:
         return Decision(False, after, said)
-    counter = _COUNTERS[why]
-    allowed, used = getattr(budget, counter), getattr(after, counter)
-    if used > allowed:
-        return Decision(False, after, f"{said}; batch.retry.{counter} allows {allowed}")
-    if budget.gpu_seconds is not None and after.gpu_seconds >= budget.gpu_seconds:
-        used_h, cap_h = after.gpu_seconds / 3600, budget.gpu_seconds / 3600
-        return Decision(False, after, f"{said}; {used_h:.2f} GPU-hours are used, batch.retry.gpu_hours is {cap_h:g}")
-    patience = _patience(why, progress)
-    if after.fruitless > patience:
-        return Decision(False, after, f"{said}; it would start from the same point again, so the chain ends here")
+    used_up, capped, stuck = _exhausted(why, budget, after), _over_cap(budget, after), _stuck(why, after, progress)
+    if played:
+        after = replace(spent, gpu_seconds=after.gpu_seconds, fruitless=min(after.fruitless, spent.fruitless))
+        if capped:
+            return Decision(False, after, f"{said}; {capped}")
+        ended = used_up or stuck
+        return Decision(True, after, f"{said}; in earnest the chain would have ended: {ended}" if ended else said)
+    if used_up or capped:
+        return Decision(False, after, f"{said}; {used_up or capped}")
+    if stuck:
+        return Decision(False, after, f"{said}; {stuck}, so the chain ends here")
     return Decision(True, after, said)
+
+
+def _exhausted(why: Interruption, budget: Budget, after: Spent) -> str:
+    """Which budget of interruptions is used up; "" = none."""
+    counter = _COUNTERS[why]
+    allowed = getattr(budget, counter)
+    return f"batch.retry.{counter} allows {allowed}" if getattr(after, counter) > allowed else ""
+
+
+def _over_cap(budget: Budget, after: Spent) -> str:
+    """How the chain's GPU time is used up; "" = it is not."""
+    if budget.gpu_seconds is None or after.gpu_seconds < budget.gpu_seconds:
+        return ""
+    used_h, cap_h = after.gpu_seconds / 3600, budget.gpu_seconds / 3600
+    return f"{used_h:.2f} GPU-hours are used, batch.retry.gpu_hours is {cap_h:g}"
+
+
+def _stuck(why: Interruption, after: Spent, progress: Checkpoint) -> str:
+    """Why a next attempt would be in vain; "" = it would not."""
+    return "it would start from the same point again" if after.fruitless > _patience(why, progress) else ""
 
 
 def is_progress(why: Interruption, budget: Budget, progress: Checkpoint) -> bool:

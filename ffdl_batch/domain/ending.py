@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ffdl_batch.domain.continuation import Checkpoint as Progress
-from ffdl_batch.domain.continuation import Interruption, describe
+from ffdl_batch.domain.continuation import Interruption, describe, words
 from ffdl_batch.domain.events import Event, EventKind, FinalRecord, GoesOn, Outcome
 from ffdl_batch.domain.faults import Fault, Party
 from ffdl_batch.domain.job_state import JobState, Wish
@@ -22,9 +22,9 @@ from ffdl_batch.domain.observation import EndCause, Observation
 class Ending:
     """The end of an attempt. `state` is the job's if nothing follows.
 
-    `interruption` None = it was done, failed for good, or was cancelled. `decided`: the head has already found that the
-    chain ends here, and says so in `message`. `lost_node`: a node failed. `held`: the scheduler keeps the job, and
-    somebody has to take it away.
+    `interruption` None = it was done, failed for good, or was cancelled; `played`: a drill played it. `decided`: the
+    head has already found that the chain ends here, and says so in `message`. `lost_node`: a node failed. `held`: the
+    scheduler keeps the job, and somebody has to take it away.
     """
 
     state: JobState
@@ -35,6 +35,7 @@ class Ending:
     exit_signal: int | None = None
     warning: str = ""
     interruption: Interruption | None = None
+    played: bool = False
     decided: bool = False
     lost_node: bool = False
     held: bool = False
@@ -63,7 +64,6 @@ _CODES: dict[Interruption, str] = {
     Interruption.NODE_FAILURE: "S110",
 }
 _OWN_FAILURES = frozenset({"C201", "C202"})
-_PLAYED = "a drill played the event"
 CANCELLED_BY_OWNER = "cancelled by its owner"
 HALTED_BEFORE = "halted before it started"
 
@@ -75,7 +75,7 @@ def ending_of(known: Known) -> Ending | None:
         return _held(known) if known.held and known.wish is Wish.NONE else None
     if final is None and not known.settled:
         return None
-    at = (seen.ended_at if seen else None) or known.now
+    at = known.when(seen.ended_at if seen else None, final.at if final else None, known.last_sign)
     if final is not None and final.outcome is Outcome.COMPLETED and final.stored:
         return Ending(JobState.COMPLETED, max(final.at, 0.0), exit_code=0, warning=_late_trouble(seen))
     if final is None and all_stored(known.evidence.events, known.learners):
@@ -153,9 +153,10 @@ def _held(known: Known) -> Ending:
     why = why_requeued(known) or Interruption.NODE_FAILURE
     lost = why is Interruption.NODE_FAILURE
     reason = seen.reason or seen.native_state
+    final = known.evidence.final
     return Ending(
         JobState.FAILED,
-        known.now,
+        known.when(final.at if final is not None and final.restart >= seen.restarts - 1 else None),
         _CODES[why],
         f"the scheduler holds the job and will not start it again ({reason})",
         interruption=why,
@@ -177,8 +178,13 @@ def _without_record(known: Known, at: float) -> Ending:
 
 def _cancelled(known: Known, at: float, message: str) -> Ending:
     if known.drill is not None:
-        return Ending(JobState.FAILED, at, _CODES[known.drill], _PLAYED, interruption=known.drill)
+        return _played(known.drill, at)
     return Ending(JobState.CANCELLED, at, message=message)
+
+
+def _played(why: Interruption, at: float) -> Ending:
+    """A drill ended the controllers: what they and the scheduler saw of that explains nothing."""
+    return Ending(JobState.FAILED, at, _CODES[why], words(why, played=True), interruption=why, played=True)
 
 
 def _from_outside(known: Known, final: FinalRecord, at: float) -> Ending:
@@ -210,6 +216,7 @@ def _interrupted(known: Known, final: FinalRecord, at: float) -> Ending:
         final.exit_code or None,
         final.exit_signal,
         interruption=why,
+        played=final.played,
         decided=final.spent is not None and final.goes_on is GoesOn.NO,
     )
 
@@ -219,7 +226,9 @@ def _failed(known: Known, final: FinalRecord) -> Ending:
         return Ending(JobState.FAILED, final.at, "S303", final.message or "results or logs could not be stored")
     why: Interruption | None = None
     if final.error_code in LOST_CONTROLLER:
-        why = known.drill or Interruption.NODE_FAILURE
+        if known.drill is not None:
+            return _played(known.drill, final.at)
+        why = Interruption.NODE_FAILURE
     elif final.error_code in _OWN_FAILURES:
         why = Interruption.FAILURE
     seen = known.observation
@@ -238,15 +247,16 @@ def _failed(known: Known, final: FinalRecord) -> Ending:
 
 def _by_scheduler(known: Known, seen: Observation, end: EndCause, at: float, final: FinalRecord | None) -> Ending:
     code, sentence = _SCHEDULER_ENDS[end]
+    unexplained = end in (EndCause.FAILURE, EndCause.SUCCESS) and known.began
+    if unexplained and known.drill is not None:
+        return _played(known.drill, at)
     if seen.reason and seen.reason.lower() not in ("none", sentence.lower()):
         sentence += f" ({seen.native_state}: {seen.reason})"
     exit_code = final.exit_code if final else seen.exit_code
     exit_signal = final.exit_signal if final else seen.exit_signal
     why = _INTERRUPTIONS.get(end)
-    if end is EndCause.LAUNCH_FAILED and (known.began or seen.nodes):
+    if unexplained or (end is EndCause.LAUNCH_FAILED and (known.began or seen.nodes)):
         why = Interruption.NODE_FAILURE
-    elif end in (EndCause.FAILURE, EndCause.SUCCESS) and known.began:
-        why = known.drill or Interruption.NODE_FAILURE
     lost = end in (EndCause.NODE_FAIL, EndCause.LAUNCH_FAILED) and why is Interruption.NODE_FAILURE
     return Ending(
         JobState.FAILED, at, code, sentence, exit_code or None, exit_signal or None, interruption=why, lost_node=lost

@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Dict, Iterable, List, Mapping, Optional, Tuple, Union
 
 from ffdl_batch.domain.continuation import Checkpoint, Spent
+from ffdl_batch.domain.formats import FORMAT, require_known
 
 Scalar = Union[str, int, float, bool, None]
 HEAD = "head"
@@ -102,7 +103,8 @@ class GoesOn(str, Enum):
 class FinalRecord:
     """``final.json``. `stored`: the results and logs of every learner are where they belong.
 
-    `interruption` is an :class:`~ffdl_batch.domain.continuation.Interruption` ("" = none), as far as the head can tell.
+    `interruption` is an :class:`~ffdl_batch.domain.continuation.Interruption` ("" = none), as far as the head can tell;
+    `played` says that it was a drill's.
     `spent` is what the chain has used up with this attempt, where the head decided. `gpu_seconds` are this run's.
     """
 
@@ -117,16 +119,18 @@ class FinalRecord:
     log_tail: Tuple[str, ...] = ()
     restart: int = 0
     interruption: str = ""
+    played: bool = False
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     goes_on: GoesOn = GoesOn.NO
     spent: Optional[Spent] = None
     gpu_seconds: float = 0.0
-    format: int = 1
+    format: int = FORMAT
 
 
 def encode_event(event: Event) -> str:
     """One line, newline included."""
     body: Dict[str, Scalar] = {"seq": event.seq, "at": event.at, "source": event.source, "kind": event.kind.value}
+    body["format"] = FORMAT
     body.update({f"x_{key}": value for key, value in event.fields.items()})
     return json.dumps(body, separators=(",", ":"), ensure_ascii=True) + "\n"
 
@@ -135,7 +139,8 @@ def decode_events(text: str) -> List[Event]:
     """The events of one file in order.
 
     Ignored: a last line without newline (torn), lines that are no event, kinds of a newer release, and a
-    sequence number that was seen before (a writer that retried).
+    sequence number that was seen before (a writer that retried). Raises
+    :class:`~ffdl_batch.domain.formats.NewerFormat` for a line of which nobody can say what it means.
     """
     events: List[Event] = []
     last = 0
@@ -150,6 +155,12 @@ def decode_events(text: str) -> List[Event]:
 def _decode_line(line: str) -> Optional[Event]:
     try:
         body = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(body, dict) or "seq" not in body:
+        return None
+    require_known(body, "an event")
+    try:
         kind = EventKind(body["kind"])
         seq, at, source = body["seq"], body["at"], body["source"]
     except (ValueError, KeyError, TypeError):
@@ -160,5 +171,14 @@ def _decode_line(line: str) -> Optional[Event]:
 
 
 def merge(files: Iterable[List[Event]]) -> List[Event]:
-    """Events of several writers in the order of their clocks; ties by source and number."""
-    return sorted((e for events in files for e in events), key=lambda e: (e.at, e.source, e.seq))
+    """Events of several writers in the order of their clocks; ties by source and number.
+
+    Those of one writer stay in the order in which it wrote them, also where its clock was set back meanwhile.
+    """
+    placed: List[Tuple[float, Event]] = []
+    for events in files:
+        latest = float("-inf")
+        for event in events:
+            latest = max(latest, event.at)
+            placed.append((latest, event))
+    return [event for _, event in sorted(placed, key=lambda one: (one[0], one[1].source, one[1].seq))]

@@ -36,6 +36,7 @@ def _user(code: str, title: str, cure: str) -> FaultKind:
     return FaultKind(code, title, Party.USER, Party.USER, cure)
 
 
+TIME_LIMIT = "C203"
 NORMAL = FaultKind("000", "normal operation", Party.PLATFORM, Party.PLATFORM, "nothing to do")
 FAULTS: dict[str, FaultKind] = {
     kind.code: kind
@@ -61,9 +62,15 @@ FAULTS: dict[str, FaultKind] = {
         _user("C102", "invalid model archive", "zip the model's files again"),
         _user("C103", "bad data store, credentials or bucket", "check the data store of the manifest"),
         _user("C104", "bad resource specification", "correct cpus, gpus, memory or learners"),
+        _user(
+            "C105",
+            "dependency never satisfied",
+            "ffdl show the job that it waits for; where that one FAILED, resume it and then this one, else submit "
+            "again without it",
+        ),
         _user("C201", "the learner ended with an error", "read its log with ffdl logs, and correct the training"),
         _user("C202", "the learner ran out of memory", "ask for more memory, or make the batch smaller"),
-        _user("C203", "the time limit was reached", "ask for more time, or write checkpoints"),
+        _user(TIME_LIMIT, "the time limit was reached", "ask for more time (ffdl resume --time), or write checkpoints"),
     )
 }
 
@@ -79,3 +86,11 @@ class Fault:
     def kind(self) -> FaultKind:
         """What the code means; an unknown code (of a newer release) reads as S104."""
         return FAULTS.get(self.code, FAULTS["S104"])
+
+    def cure(self, job_id: str, *, has_checkpoint: bool) -> str:
+        """What its owner can do about it, "" where nothing is wrong; some is said better where the job is known."""
+        if self.code == NORMAL.code:
+            return ""
+        if self.code == TIME_LIMIT and has_checkpoint:
+            return f"ffdl resume --time TIME {job_id} goes on from its checkpoint with more time"
+        return self.kind.cure

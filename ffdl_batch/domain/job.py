@@ -26,14 +26,24 @@ RESUMED = "resume"
 
 def new_job_id() -> JobId:
     """A fresh id of 45 random bits; the store refuses the one collision in 3·10¹³ and the caller draws again."""
-    return JobId("training-" + "".join(secrets.choice(_ALPHABET) for _ in range(9)))
+    return JobId(f"training-{draw_characters()}")
+
+
+def draw_characters() -> str:
+    """What follows the word in an id: nine random characters, 45 bits."""
+    return "".join(secrets.choice(_ALPHABET) for _ in range(9))
 
 
 def parse_job_id(text: str) -> JobId:
     """The id in `text`; ValueError where it is none (so that it may stand in a path)."""
-    if not _JOB_ID.fullmatch(text):
+    if not is_job_id(text):
         raise ValueError(f"{text[:60]!r} is not a training id; ids look like training-0a1b2c3d4")
     return JobId(text)
+
+
+def is_job_id(text: str) -> bool:
+    """Whether `text` has the form of a job's id."""
+    return _JOB_ID.fullmatch(text) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,12 +148,13 @@ class HistoryEntry:
 @dataclass(frozen=True, slots=True)
 class AttemptEnd:
     """What is kept of an attempt that ended. `interruption` is an Interruption's value ("" = it was done or failed),
-    `owed`: results or logs could not be stored yet. `gpu_seconds` is GPU time."""
+    `played`: a drill played it. `owed`: results or logs could not be stored yet. `gpu_seconds` is GPU time."""
 
     interruption: str = ""
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     gpu_seconds: float = 0.0
     owed: bool = False
+    played: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +163,8 @@ class Change:
 
     `columns` names fields of :class:`Job`. State change and history commit together. `attempt_end` is noted with the
     current attempt. `succeeded`: the last step is DEPLOYING, and belongs to the next attempt, whose submission
-    somebody else (the head controller) has begun; its row is made with it.
+    somebody else (the head controller) has begun; its row is made with it. `unsent`: the one step is PENDING, because
+    the scheduler surely did not take the current attempt; it was none, and its number is the next one's.
     """
 
     steps: tuple[tuple[JobState, float], ...] = ()
@@ -162,3 +174,4 @@ class Change:
     columns: dict[str, object] = field(default_factory=dict)
     attempt_end: AttemptEnd | None = None
     succeeded: bool = False
+    unsent: bool = False

@@ -25,7 +25,7 @@ class JobState(StrEnum):
 
     @property
     def is_terminal(self) -> bool:
-        """Whether the job has ended. Only a resume leaves a terminal state."""
+        """Whether the job has ended. Only its owner leaves such a state: by a resume, or a halted job's by a cancel."""
         return self in TERMINAL
 
 
@@ -35,6 +35,8 @@ class Cause(StrEnum):
     PROGRESS = "progress"
     REQUEUED = "requeued"
     RESUMED = "resumed"
+    CANCELLED = "cancelled"
+    """The owner gives up a job that was halted; a live job that is cancelled makes progress to its end."""
 
 
 class Wish(StrEnum):
@@ -73,10 +75,13 @@ def _table() -> dict[Cause, dict[JobState, frozenset[JobState]]]:
     backward = {state: frozenset(_ORDER[: i + 1]) for i, state in enumerate(_ORDER)}
     none: dict[JobState, frozenset[JobState]] = {state: frozenset() for state in TERMINAL}
     resumed = {JobState.HALTED: frozenset({JobState.PENDING}), JobState.FAILED: frozenset({JobState.PENDING})}
+    cancelled = {JobState.HALTED: frozenset({JobState.CANCELLED})}
+    nowhere: dict[JobState, frozenset[JobState]] = {state: frozenset() for state in JobState}
     return {
         Cause.PROGRESS: forward | none,
         Cause.REQUEUED: backward | none,
-        Cause.RESUMED: {state: frozenset() for state in JobState} | resumed,
+        Cause.RESUMED: nowhere | resumed,
+        Cause.CANCELLED: nowhere | cancelled,
     }
 
 

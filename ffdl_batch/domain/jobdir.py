@@ -3,7 +3,10 @@
 ::
 
     <root>/                       one per user, on the shared file system, mode 0700
+      .tree                       what this tree is called in the database that goes with it
       doorbell/<job id>           empty; rung by a controller that wrote something
+      arrays/<array id>/          manifest.yml, secrets.json, environment.json of all its elements
+        chunk-<n>/                script.sh, tasks, submit/ of elements submitted as one native array
       models/<sha256>.zip         submitted model archives by content
       jobs/<job id>/
         manifest.yml              as submitted, secrets replaced by references
@@ -63,6 +66,43 @@ class Root:
         """The directory of one job."""
         return JobDir(os.path.join(self.path, "jobs", job_id))
 
+    @property
+    def arrays(self) -> str:
+        """Directory of the arrays' directories."""
+        return os.path.join(self.path, "arrays")
+
+    def array(self, array_id: str) -> ArrayDir:
+        """The directory of one array."""
+        return ArrayDir(os.path.join(self.arrays, array_id))
+
+
+@dataclass(frozen=True)
+class ArrayDir:
+    """What the elements of one array share; each of them has a directory of its own as every job."""
+
+    path: str
+
+    @property
+    def manifest(self) -> str:
+        """The manifest as submitted, secrets replaced."""
+        return os.path.join(self.path, "manifest.yml")
+
+    @property
+    def secrets(self) -> str:
+        """Inline credentials, moved out of the manifest; mode 0600."""
+        return os.path.join(self.path, "secrets.json")
+
+    @property
+    def exported(self) -> str:
+        """Variables that the submission exported, a JSON object; mode 0600."""
+        return os.path.join(self.path, "environment.json")
+
+    def chunk(self, number: "int | str") -> AttemptDir:
+        """The directory of the elements that were submitted as one native array: its script, the table of its tasks,
+        and what the submitting command said, by the names that an attempt has for them. A number from 1, or what
+        stands for one before there is any (:data:`ffdl_batch.domain.array.UNNUMBERED`)."""
+        return AttemptDir(os.path.join(self.path, f"chunk-{number}"))
+
 
 @dataclass(frozen=True)
 class JobDir:
@@ -120,6 +160,11 @@ class AttemptDir:
         return self._join("script.sh")
 
     @property
+    def tasks(self) -> str:
+        """Of a native array: a line ``<task> <attempt's directory>`` for each of its tasks."""
+        return self._join("tasks")
+
+    @property
     def launch(self) -> str:
         """The launch file."""
         return self._join("launch.json")
@@ -156,7 +201,7 @@ class AttemptDir:
     @property
     def control(self) -> str:
         """Cell written by the platform, read by the controllers: `attempt` (the newest of the job), `wish` ("" | halt |
-        cancel), `drill` ("" | preempt | node-fail)."""
+        cancel), `drill` ("" | timeout | preempt | node-fail), `run` (which run of the attempt that is played on)."""
         return self._join("control.json")
 
     @property

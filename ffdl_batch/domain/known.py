@@ -5,22 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ffdl_batch.domain.continuation import Interruption
+from ffdl_batch.domain.continuation import PLAYED, Interruption
 from ffdl_batch.domain.events import Event, EventKind, FinalRecord, GoesOn, Outcome
 from ffdl_batch.domain.job_state import JobState, Wish
 from ffdl_batch.domain.observation import Observation, Phase
 
 LOST_CONTROLLER = frozenset({"S106", "S110"})
 """Fault codes of an attempt that lost a controller or a node."""
+WHOLE_SECOND_S = 1.0
+"""Schedulers tell times in whole seconds, cut off: what they say may be so much later."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Everything the attempt's directory tells. `drill` is the interruption that the owner plays ("" = none)."""
+    """Everything the attempt's directory tells. `drill` is the event that the owner plays on the latest run ("" = none,
+    else a key of :data:`ffdl_batch.domain.continuation.PLAYED`), `heard` when the newest heartbeat was written."""
 
     events: Sequence[Event] = ()
     final: FinalRecord | None = None
     drill: str = ""
+    heard: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,24 @@ class Known:
         return None if final is None or self._is_stale(final) else final
 
     @property
+    def latest(self) -> float:
+        """Nothing of the attempt happened after this, whatever a node's clock says: now, or the scheduler's end."""
+        seen = self.observation
+        if seen is None or seen.phase is not Phase.ENDED or seen.ended_at is None:
+            return self.now
+        return min(self.now, seen.ended_at + WHOLE_SECOND_S)
+
+    @property
+    def last_sign(self) -> float | None:
+        """When a controller of the attempt was last heard of: its newest event or heartbeat."""
+        signs = [event.at for event in self.evidence.events]
+        return max(signs if self.evidence.heard is None else [*signs, self.evidence.heard], default=None)
+
+    def when(self, *told: float | None) -> float:
+        """The first of these times that is known, and not later than it can be; where none is, now: when we noticed."""
+        return min(next((at for at in told if at is not None), self.now), self.latest)
+
+    @property
     def began(self) -> bool:
         """Whether a controller of this attempt ever wrote something."""
         return bool(self.evidence.events) or self.evidence.final is not None
@@ -71,8 +93,12 @@ class Known:
 
     @property
     def drill(self) -> Interruption | None:
-        """The interruption that a drill plays on this attempt."""
-        return _DRILLS.get(self.evidence.drill)
+        """The interruption that a drill plays by ending the controllers, which cannot tell then.
+
+        A time limit is played by a warning, and the head says in its final record whether that was the end.
+        """
+        played = PLAYED.get(self.evidence.drill)
+        return None if played is Interruption.TIMEOUT else played
 
     def _is_stale(self, final: FinalRecord) -> bool:
         if is_last_word(final):
@@ -80,9 +106,6 @@ class Known:
         if self.observation is not None and self.observation.restarts > final.restart:
             return True
         return any(_is_later_claim(event, final) for event in self.evidence.events)
-
-
-_DRILLS = {"preempt": Interruption.PREEMPTION, "node-fail": Interruption.NODE_FAILURE}
 
 
 def is_last_word(final: FinalRecord) -> bool:
@@ -94,6 +117,25 @@ def is_last_word(final: FinalRecord) -> bool:
     if final.goes_on is GoesOn.REQUEUE:
         return False
     return final.outcome is not Outcome.CANCELLED and final.error_code not in LOST_CONTROLLER
+
+
+def requeued_at(known: Known) -> float:
+    """When the run that the scheduler started anew had ended: by the scheduler, which takes a requeue for a submission;
+    by the head's last word; at the latest when the next run claimed the attempt."""
+    seen, final, events = known.observation, known.evidence.final, known.evidence.events
+    counted = seen is not None and seen.restarts <= known.requeues + 1
+    again = seen.submitted_at if seen is not None and counted else None
+    began = [event.at for event in events if _run_of(event) == known.requeues] or [event.at for event in events]
+    if again is not None and began and again <= began[0]:
+        again = None  # when the attempt was submitted first
+    told = final.at if final is not None and final.restart <= known.requeues else None
+    return known.when(again, told, next((e.at for e in events if _run_of(e) > known.requeues), None))
+
+
+def _run_of(event: Event) -> int:
+    """The run that a claim begins, counted from 0; -1 for all other events."""
+    restart = event.fields.get("restart", 0) if event.kind is EventKind.CLAIMED else -1
+    return restart if isinstance(restart, int) else 0
 
 
 def latest_run(events: Sequence[Event], requeues: int = 0) -> Sequence[Event]:
@@ -133,4 +175,4 @@ def _is_later_claim(event: Event, final: FinalRecord) -> bool:
     if event.kind is not EventKind.CLAIMED:
         return False
     restart = event.fields.get("restart")
-    return event.at > final.at or (isinstance(restart, int) and restart > final.restart)
+    return restart > final.restart if isinstance(restart, int) else event.at > final.at

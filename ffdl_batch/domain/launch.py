@@ -13,6 +13,7 @@ Placeholders: ``{attempt_dir}`` ``{job_dir}`` ``{launch}`` ``{python}`` ``{contr
 from __future__ import annotations
 
 import json
+import math
 import string
 from dataclasses import dataclass, field
 from enum import Enum
@@ -20,8 +21,8 @@ from typing import Mapping, Optional, Tuple
 
 from ffdl_batch.domain.codec import CodecError, from_plain, to_plain
 from ffdl_batch.domain.continuation import Budget, Spent
+from ffdl_batch.domain.formats import FORMAT, require_known
 
-FORMAT = 1
 TEMPLATE = "next"
 """Stands for an attempt's number in the names of a template: ``<job id>-next``, ``<job id>/attempt-next``."""
 EXPORTS_VARIABLE = "FFDL_EXPORTS"
@@ -81,21 +82,53 @@ class Stores:
     model: str = ""
 
 
+class LeadFrom(str, Enum):
+    """What decided how long before the time limit the learners are warned."""
+
+    UNKNOWN = ""
+    MANIFEST = "manifest"
+    MEASURED = "measured"
+    """How long answers took in earlier attempts of this job."""
+    DEFAULT = "default"
+    """The grace period and the time for storing."""
+    TIME_LIMIT = "time limit"
+    """Half of it, because it would be more by any of the others."""
+
+
+@dataclass(frozen=True)
+class Lead:
+    """How long before the time limit the learners are warned (None = nobody warns them), and what decided it."""
+
+    seconds: Optional[int] = None
+    origin: LeadFrom = LeadFrom.UNKNOWN
+
+
 @dataclass(frozen=True)
 class Limits:
     """Seconds. `time_s` is enforced by the head only where no scheduler does it (None = somebody else does).
 
-    `lead_s` is how long before the time limit the warning comes (None = nobody warns); `store_s` is what storing
-    needs of it. A node controller that was not heard of for `fence_s` has killed its learners.
+    `lead_s` is how long before the time limit the warning comes (None = nobody warns), `lead_from` what decided that,
+    and `store_s` what storing needs of it. A node controller that was not heard of for `fence_s` has killed its
+    learners.
     """
 
     grace_s: int = 60
     kill_wait_s: int = 30
     time_s: Optional[int] = None
     lead_s: Optional[int] = None
+    lead_from: LeadFrom = LeadFrom.UNKNOWN
     store_s: int = 10
     heartbeat_s: float = 10.0
     fence_s: float = 120.0
+
+
+LEAD_MARGIN = 1.5
+"""The next checkpoint may take half as much again as the slowest so far: models grow, file systems have bad days."""
+
+
+def needed_lead_s(took_s: float, store_s: int = Limits.store_s) -> int:
+    """The lead that a checkpoint needs which took `took_s` from the request to the learners' end."""
+    return math.ceil(LEAD_MARGIN * took_s) + store_s
 
 
 @dataclass(frozen=True)
@@ -127,7 +160,8 @@ class Succession:
     ``{script}``, ``{lead_s}``, ``{token}``), run with only `keep_env` of the environment; empty = whoever started this
     attempt submits the next one when the head has ended. `requeue` is the argv that has this attempt started anew in
     place (``{native_id}``), where the site continues like that. `gpus` are those of all learners. `deadline_variables`
-    are environment variables that hold the epoch second of the time limit.
+    are environment variables that hold the epoch second of the time limit; `limit_s` is the limit that was asked for,
+    for schedulers that set none of them (Slurm 22.05 and older).
     """
 
     template: str
@@ -140,6 +174,7 @@ class Succession:
     gpus: float = 0.0
     lead_s: Optional[int] = None
     deadline_variables: Tuple[str, ...] = ()
+    limit_s: Optional[int] = None
 
 
 @dataclass(frozen=True)
@@ -190,12 +225,14 @@ def encode(launch: LaunchFile) -> str:
 
 
 def decode(text: str) -> LaunchFile:
-    """Read ``launch.json``; raises :class:`LaunchFileError` that says what does not fit."""
+    """Read ``launch.json``; raises :class:`LaunchFileError` that says what does not fit, and
+    :class:`~ffdl_batch.domain.formats.NewerFormat`."""
     try:
         plain = json.loads(text)
         found = plain.get("format") if isinstance(plain, dict) else None
-        if found != FORMAT:
-            raise LaunchFileError(f"the launch file has format {found!r}; this controller knows {FORMAT}")
+        if not isinstance(found, int) or found < 1:
+            raise LaunchFileError(f"the launch file has the format {found!r}, which is none")
+        require_known(plain, "the launch file", str(plain.get("written_by") or ""))
         return from_plain(LaunchFile, plain)
     except (CodecError, json.JSONDecodeError) as error:
         raise LaunchFileError(f"the launch file is damaged: {error}") from error

@@ -185,7 +185,8 @@ class BatchOptions:
 
     Empty text and None mean "not asked for". `dependency`, `begin`, `nodelist`, `exclude`, `constraint`,
     `output`, `mail`, `comment` are as sbatch means them; `slurm_args` are further, allow-listed sbatch
-    options. `env` holds values for the learner's environment; `secrets` maps a variable to a reference.
+    options. `env` holds values for the learner's environment; `secrets` maps a variable to a reference. `array` and
+    `sweep` (the variables of each element, a grid already multiplied out) are of the whole array; a job never has them.
     """
 
     time_s: int | None = None
@@ -206,6 +207,7 @@ class BatchOptions:
     retry: Retry = field(default_factory=Retry)
     roles: Mapping[str, Role] = field(default_factory=dict)
     array: str = ""
+    sweep: tuple[Mapping[str, str], ...] = ()
     elastic: Mapping[str, str] = field(default_factory=dict)
     notify: Notify = field(default_factory=Notify)
     slurm_args: tuple[str, ...] = ()
@@ -222,11 +224,32 @@ class BatchOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class Element:
+    """Which element of an array a job is.
+
+    `array` is the array's id, `name` its name. `count`, `first`, `last` and `step` are the array's (step 1 unless the
+    indexes are evenly spaced wider). `limit` is how many of its elements may run at once (None = all). `values` are the
+    variables that the sweep gives to this element.
+    """
+
+    array: str
+    name: str
+    index: int
+    count: int
+    first: int
+    last: int
+    step: int = 1
+    limit: int | None = None
+    values: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class JobSpec:
     """One training job as asked for. `sources` says where each value came from, by dotted path.
 
     `base_dir` is the directory that relative paths of the manifest start from (where the manifest lies).
-    `manifest_text` is the manifest as submitted, credentials replaced by ``***``.
+    `manifest_text` is the manifest as submitted, credentials replaced by ``***`` ("" where it lies with the array).
+    `element` is set for an element of an array.
     """
 
     name: str
@@ -240,3 +263,4 @@ class JobSpec:
     base_dir: str = ""
     manifest_text: str = ""
     sources: Mapping[str, str] = field(default_factory=dict)
+    element: Element | None = None

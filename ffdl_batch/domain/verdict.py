@@ -26,7 +26,7 @@ from ffdl_batch.domain.ending import Ending, ending_of, why_requeued
 from ffdl_batch.domain.events import Event, EventKind, GoesOn
 from ffdl_batch.domain.events import Phase as ControllerPhase
 from ffdl_batch.domain.job_state import Cause, JobState, Wish, is_legal
-from ffdl_batch.domain.known import Evidence, Known, latest_run
+from ffdl_batch.domain.known import Evidence, Known, latest_run, requeued_at
 from ffdl_batch.domain.observation import Phase
 
 __all__ = ["Evidence", "Known", "Move", "Verdict", "judge"]
@@ -48,7 +48,7 @@ class Move(StrEnum):
 class Verdict:
     """States to pass through in order, with times; and, where the last one is an end, why.
 
-    `interruption`, `decided`, `lost_node` and `held` are those of :class:`ffdl_batch.domain.ending.Ending`.
+    `interruption`, `played`, `decided`, `lost_node` and `held` are those of :class:`ffdl_batch.domain.ending.Ending`.
     """
 
     steps: tuple[tuple[JobState, float], ...] = ()
@@ -61,6 +61,7 @@ class Verdict:
     warning: str = ""
     move: Move = Move.NONE
     interruption: Interruption | None = None
+    played: bool = False
     decided: bool = False
     lost_node: bool = False
     held: bool = False
@@ -80,7 +81,14 @@ def judge(known: Known) -> Verdict:
     if final is not None and final.goes_on is GoesOn.SUCCESSOR:
         why = Interruption(final.interruption) if final.interruption else Interruption.TIMEOUT
         steps = _in_order(known, None)
-        return Verdict(steps, Cause.REQUEUED, message=final.message, move=Move.SUCCEEDED, interruption=why)
+        return Verdict(
+            steps,
+            Cause.REQUEUED,
+            message=final.message,
+            move=Move.SUCCEEDED,
+            interruption=why,
+            played=final.played,
+        )
     if _requeued(known):
         return _requeue(known)
     ending = ending_of(known)
@@ -97,6 +105,7 @@ def judge(known: Known) -> Verdict:
         warning=ending.warning,
         move=Move.ENDED,
         interruption=ending.interruption,
+        played=ending.played,
         decided=ending.decided,
         lost_node=ending.lost_node,
         held=ending.held,
@@ -120,15 +129,16 @@ def _requeue(known: Known) -> Verdict:
     why = why_requeued(known)
     final = known.evidence.final
     message = _REQUEUED
+    asked = final if final is not None and final.goes_on is GoesOn.REQUEUE else None
     if why is not None:
-        asked = final is not None and final.goes_on is GoesOn.REQUEUE
-        message += f": {final.message if asked and final is not None else words(why)}"
+        message += f": {asked.message if asked is not None else words(why)}"
     return Verdict(
-        steps=((JobState.QUEUED, known.now),),
+        steps=((JobState.QUEUED, requeued_at(known)),),
         cause=Cause.REQUEUED,
         message=message,
         move=Move.REQUEUED,
         interruption=why,
+        played=asked is not None and asked.played,
         lost_node=why is Interruption.NODE_FAILURE,
     )
 
@@ -161,13 +171,13 @@ def _state_of(event: Event) -> JobState | None:
 
 
 def _in_order(known: Known, ending: Ending | None) -> tuple[tuple[JobState, float], ...]:
-    """Only legal steps, with times that neither go backwards nor lie ahead of us (clocks of nodes differ)."""
+    """Only legal steps, with times that neither go backwards nor lie behind the end (clocks of nodes differ)."""
     steps: list[tuple[JobState, float]] = []
     wanted = _phases(known) + ([(ending.state, ending.at)] if ending else [])
     current, clock = known.state, 0.0
     for state, at in wanted:
         if is_legal(current, state):
-            clock = max(clock, min(at, known.now))
+            clock = max(clock, min(at, known.latest))
             steps.append((state, clock))
             current = state
     return tuple(steps)

@@ -8,10 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal
 
 from ffdl_batch.domain.findings import Finding
 
 SCHEMA = 1
+
+AttemptChoice = int | Literal["all"] | None
+"""Whose log: that of one attempt, of all in order, or (None) of the newest one of which there is any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +26,9 @@ class AttemptView:
     `interruption` says what ended it before the training was done ("" = nothing, or it has not ended): halt, timeout,
     preemption, node_failure, failure. `checkpoint_*`: asked for, confirmed, answered (see
     :class:`ffdl_batch.domain.continuation.Checkpoint`), seconds from the request to the learners' end, and when the
-    newest file of $CHECKPOINT_DIR was written. `owed`: results or logs could not be stored yet.
+    newest file of $CHECKPOINT_DIR was written. `played`: a drill played the interruption. `owed`: results or logs could
+    not be stored yet. `results` and `logs` are the attempt's own directories, "" where none of its learners is known to
+    have started.
     """
 
     number: int
@@ -41,6 +48,9 @@ class AttemptView:
     checkpoint_saved_at: float | None = None
     gpu_seconds: float = 0.0
     owed: bool = False
+    played: bool = False
+    results: str = ""
+    logs: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +63,16 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """One job. `timestamps` holds the first time of every state of the current attempt that was reached.
+    """One job. `timestamps` holds when each state was reached since the job last went back: the times of its newest
+    attempt (of the newest run of that, where the scheduler started it anew), from its waiting on. Those of the
+    attempts before are in `attempts` and among the events.
 
     `network_requested` is the manifest's word, `network` the level achieved ("" before deployment).
-    `results` and `logs` are directories. `log_tail` holds the last lines of the learner that failed.
+    `results` and `logs` are directories: those of the last attempt whose learners started, or where they are kept
+    for the whole job. `log_tail` holds the last lines of the learner that failed.
     `attempts` is the chain, oldest first; a list of jobs leaves it out. `overrides` are what a resume or a failed node
-    altered for the next attempts, in words by manifest key (gpus, batch.time, batch.exclude).
+    altered for the next attempts, in words by manifest key (gpus, batch.time, batch.exclude). `array` is the id of the
+    array that the job is element `array_index` of ("" = none), `array_values` what its sweep sets for it.
     """
 
     id: str
@@ -98,6 +112,27 @@ class JobView:
     uncertain_since: float | None = None
     attempts: tuple[AttemptView, ...] = ()
     overrides: Mapping[str, str] = field(default_factory=dict)
+    array: str = ""
+    array_index: int | None = None
+    array_values: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayView:
+    """An array of jobs. `states` counts its elements by state; `limit` is how many of them may run at once (None =
+    all), `variables` are the names that its sweep sets. `ended`: all of its elements have."""
+
+    id: str
+    name: str
+    user: str
+    backend: str
+    elements: int
+    states: Mapping[str, int]
+    submitted_at: float
+    ended: bool
+    limit: int | None = None
+    variables: tuple[str, ...] = ()
+    directory: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +151,18 @@ class EventView:
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """One line of one learner's log. `index` counts from 1 per learner; `at` is None where no time is known."""
+    """One line of one learner's log in one attempt, or a piece of a line that is very long.
+
+    `index` counts lines from 1; `at` is None where no time is known. `attempt` is 0 from a daemon of a release that
+    did not say it. `offset` is where the text begins in the learner's file, in bytes.
+    """
 
     learner: int
     index: int
     line: str
     at: float | None = None
+    attempt: int = 0
+    offset: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +176,14 @@ class Problem:
     findings: tuple[Finding, ...] = ()
 
 
+class Expected(StrEnum):
+    """What a submission has to come to, for who can do with nothing else."""
+
+    ANY = "any"
+    JOB = "job"
+    ARRAY = "array"
+
+
 @dataclass(frozen=True, slots=True)
 class Submission:
     """One job to submit.
@@ -143,7 +192,8 @@ class Submission:
     paths). `archive` is the SHA-256 (hex) of a model archive that was uploaded before. `options` are sbatch-like
     long option names without dashes to their texts ("" for flags), as given on the command line;
     `environment_options` likewise but read from SBATCH_* and FFDL_* (lower precedence than the manifest's values).
-    `environ` holds the variables that --export needs. `key` makes a repeated request harmless.
+    `environ` holds the variables that --export needs. `key` makes a repeated request harmless. What does not
+    come to `expected` is refused.
     """
 
     manifest: str
@@ -156,16 +206,21 @@ class Submission:
     environ: Mapping[str, str] = field(default_factory=dict)
     backend: str = ""
     strict: bool = False
+    expected: Expected = Expected.ANY
 
 
 @dataclass(frozen=True, slots=True)
 class SubmissionResult:
-    """What became of one submission: an id, or a problem. Never both."""
+    """What became of one submission: an id, or a problem. Never both.
+
+    Of an array, `id` is the array's and `elements` are those of its jobs, by index.
+    """
 
     id: str = ""
     problem: Problem | None = None
     warnings: tuple[str, ...] = ()
     network: str = ""
+    elements: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,12 +250,14 @@ class PlanView:
 
 @dataclass(frozen=True, slots=True)
 class BackendHealth:
-    """One backend as the daemon last saw it. `unreachable_since` None = it answers."""
+    """One backend as the daemon last saw it. `unreachable_since` None = it answers; else `detail` says what came of the
+    last question, and `asked_again_at` when the next one is due."""
 
     name: str
     unreachable_since: float | None = None
     detail: str = ""
     version: str = ""
+    asked_again_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,15 +9,15 @@ Required are six methods. Everything else is a small optional Protocol below, as
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from ffdl_batch.domain.continuation import Budget, Spent
 from ffdl_batch.domain.findings import Finding
 from ffdl_batch.domain.job import JobId, Token
-from ffdl_batch.domain.jobdir import AttemptDir, JobDir
-from ffdl_batch.domain.launch import LaunchFile, Network
+from ffdl_batch.domain.jobdir import ArrayDir, AttemptDir, JobDir
+from ffdl_batch.domain.launch import LaunchFile, LeadFrom, Network
 from ffdl_batch.domain.observation import NativeId, Observation
 from ffdl_batch.domain.spec import JobSpec, NetworkLevel
 
@@ -40,6 +40,22 @@ class NotYet(InvalidRequest):
 
 class SchedulerUnreachable(SchedulerError):
     """The scheduler did not answer; nothing was changed; try again later."""
+
+
+class SchedulerMissing(SchedulerUnreachable):
+    """This machine has no such scheduler, or not now: a file system may be away."""
+
+
+class NotNow(SchedulerUnreachable):
+    """Nothing was changed, for a reason that says nothing about whether the scheduler answers; try again later."""
+
+
+class TooMany(NotNow):
+    """The scheduler answered: it does not take so many jobs now. Nothing was submitted; fewer may be taken."""
+
+
+class ArraysRefused(InvalidRequest):
+    """The scheduler takes no such array; its elements may be submitted one by one."""
 
 
 class SubmissionUncertain(SchedulerError):
@@ -72,7 +88,9 @@ class BackendFacts:
 
     `network_levels` are the levels that it can prove for a job of one learner and of several.
     `python` is the interpreter that the controller runs with on the nodes, `controller` the argv after it.
-    `needs_image` is false where learners run as plain processes.
+    `needs_image` is false where learners run as plain processes. `max_array_size` is one more than the largest index
+    of a native array (0 = there are none). `elements_at_once`: how many elements of one array are handed over at the
+    same time, where each of them costs this machine something while it waits (None = all).
     """
 
     nodes: tuple[NodeShape, ...] = ()
@@ -83,6 +101,8 @@ class BackendFacts:
     controller: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     needs_image: bool = True
+    max_array_size: int = 0
+    elements_at_once: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +112,11 @@ class LaunchRequest:
     `image` is what the configuration resolved the framework to ("" where the backend runs without one).
     `results_store` is the directory that results and logs are stored into ("" = they stay in the attempt).
     `user_env` are the literal variables for the learner (manifest and --export); values may be secret.
-    `lead_s` is how long before the time limit the learners are to be warned (None = not at all). `budget` and `spent`
-    are the chain's. `carry` is the results directory of the attempt before ("" = none). The template of the next
-    attempt is a request of its own, whose token and directory are named with
-    :data:`ffdl_batch.domain.launch.TEMPLATE`; its `attempt` is the number after this one's.
+    `lead_s` is how long before the time limit the learners are to be warned (None = not at all); `lead_from`, what
+    decided that, goes into the launch file as it is. `budget` and `spent` are the chain's. `carry` is the results
+    directory of the attempt before ("" = none). The template of the next attempt is a request of its own, whose token
+    and directory are named with :data:`ffdl_batch.domain.launch.TEMPLATE`; its `attempt` is this one's number plus 1.
+    `array_dir` is set for the first attempt of an element of an array.
     """
 
     job_id: JobId
@@ -111,9 +132,11 @@ class LaunchRequest:
     user_env: Mapping[str, str] = field(default_factory=dict)
     minimum_network: NetworkLevel = NetworkLevel.HOST
     lead_s: int | None = None
+    lead_from: LeadFrom = LeadFrom.UNKNOWN
     budget: Budget = field(default_factory=Budget)
     spent: Spent = field(default_factory=Spent)
     carry: str = ""
+    array_dir: ArrayDir | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +155,10 @@ class LaunchPlan:
     `script` is the batch script ("" where the backend has none), `submit_argv` the command that submits it,
     `objects` what a backend with an API creates. `files` are written into the attempt's directory before
     `submit`; they hold `script`, the launch file and the environment.
+
+    `array_script` is the script of a native array that the attempt can be a task of ("" = it can be none): attempts
+    with the same text differ in nothing that the scheduler is told but in their `array_index`. The number of the chunk
+    (see :class:`Chunk`) stands in it as :data:`ffdl_batch.domain.array.UNNUMBERED`.
     """
 
     backend: str
@@ -145,6 +172,34 @@ class LaunchPlan:
     environment: Mapping[str, str] = field(default_factory=dict)
     network: Network = field(default_factory=Network)
     warnings: tuple[str, ...] = ()
+    array_script: str = ""
+    array_index: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A native array to be planned, of elements of one array. `token` is its name in the scheduler, `directory` its
+    own; `limit` of its tasks may run at once (None = all), and their numbers are below `max_array_size`."""
+
+    token: Token
+    directory: AttemptDir
+    max_array_size: int
+    limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayPlan:
+    """A native array: what is sent, exactly.
+
+    Before `submit_array`, `files` (the script and the table of its tasks) are written into its directory, and each
+    attempt's mark says which task of it the attempt is (:func:`ffdl_batch.domain.array.mark_of`), as `tasks` does.
+    """
+
+    chunk: Chunk
+    files: tuple[PlannedFile, ...]
+    tasks: Mapping[Token, str]
+    script: str
+    submit_argv: tuple[str, ...] = ()
 
 
 class Scheduler(Protocol):
@@ -156,7 +211,8 @@ class Scheduler(Protocol):
         ...
 
     def probe(self) -> BackendFacts:
-        """Ask the site what it is. Raises SchedulerUnreachable, or InvalidRequest where there is no such backend."""
+        """Ask the site what it is. Raises SchedulerUnreachable (SchedulerMissing where there is no such scheduler), or
+        InvalidRequest where the settings cannot work."""
         ...
 
     def plan(self, request: LaunchRequest) -> LaunchPlan:
@@ -199,6 +255,44 @@ class TrialSubmission(Protocol):
 
     def test_only(self, plan: LaunchPlan) -> str:
         """The scheduler's sentence (when and where it would start). Raises InvalidRequest when it would refuse."""
+        ...
+
+
+@runtime_checkable
+class SubmitsArrays(Protocol):
+    """A backend whose scheduler takes equal jobs as one native array."""
+
+    def plan_array(self, chunk: Chunk, members: Sequence[LaunchPlan]) -> ArrayPlan | None:
+        """What would be sent for `members`, whose `array_script` is the same text, by ascending index. None where one
+        script cannot serve them. Pure."""
+        ...
+
+    def submit_array(self, plan: ArrayPlan) -> Mapping[Token, NativeId]:
+        """Hand over the attempts of `plan`, whose files are written: all of them or none.
+
+        Raises what `submit` raises; TooMany, ArraysRefused.
+        """
+        ...
+
+    def find_many(self, attempts: Mapping[Token, AttemptDir]) -> Mapping[Token, frozenset[NativeId]]:
+        """As `find` for each of `attempts`, with one round trip for all of them."""
+        ...
+
+
+@runtime_checkable
+class StopsMany(Protocol):
+    """A backend that can be asked for the end of many jobs at once."""
+
+    def cancel_many(self, ids: Collection[NativeId]) -> None:
+        """As `cancel` for each of `ids`."""
+        ...
+
+    def withdraw_many(self, ids: Collection[NativeId]) -> None:
+        """As `withdraw` (:class:`Withdraws`) for each of `ids`."""
+        ...
+
+    def signal_many(self, ids: Collection[NativeId], signal: str) -> None:
+        """As `signal` for each of `ids`."""
         ...
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import version
 
+from ffdl_batch.domain.array import element_environment, is_array
 from ffdl_batch.domain.findings import Finding, Severity
 from ffdl_batch.domain.jobdir import AttemptDir, JobDir
 from ffdl_batch.domain.launch import Copy, EnvDelivery, LearnerCommand, Network, Stores
@@ -95,10 +96,11 @@ class Start:
 def compose_start(subject: Subject, runtime: Runtime) -> Start:
     """How each learner is started, and what is copied in and stored out. Raises RequestRefused."""
     _check_paths(subject)
+    learners = _learners(subject)
     places, copies, stores, warnings = _place_data(subject)
     try:
         layout = container_layout(places) if runtime.image else bare_layout(places)
-        env = learner_environment(_learners(subject), layout)
+        env = learner_environment(learners, layout)
         argv = _contained(runtime, layout) if runtime.image else _bare(runtime)
     except ValueError as error:
         raise RequestRefused([refusal("", str(error))]) from error
@@ -106,7 +108,7 @@ def compose_start(subject: Subject, runtime: Runtime) -> Start:
         argv=argv,
         env=env,
         delivery=EnvDelivery.FILE if runtime.image else EnvDelivery.PROCESS,
-        protected=PROTECTED,
+        protected=(*PROTECTED, *learners.extra),
     )
     needs_dirs = (places.data,) if places.data else ()
     return Start(learner, copies, stores, layout.make_dirs, needs_dirs, checkpoints_on_host(places), warnings)
@@ -138,6 +140,7 @@ def _learners(subject: Subject) -> Learners:
         learners_per_node=subject.learners_per_node,
         nodes=-(-wanted.learners // subject.learners_per_node),
         gpus=wanted.gpus,
+        extra=element_environment(subject.spec.element) if subject.spec.element is not None else {},
     )
 
 
@@ -231,11 +234,13 @@ def choose_network(
 
 
 def refuse_unsupported(spec: JobSpec) -> None:
-    """Raise RequestRefused (not yet) for everything of `batch:` that no backend of this release offers."""
+    """Raise RequestRefused for a whole array, and (not yet) for everything of `batch:` that no backend of this release
+    offers."""
     batch = spec.batch
+    if is_array(spec):
+        raise RequestRefused([refusal("batch.array", "an array is planned by its elements, each a job of its own")])
     asked = {
         "batch.roles": bool(batch.roles),
-        "batch.array": bool(batch.array),
         "batch.elastic": bool(batch.elastic),
         "batch.egress": bool(batch.egress),
         "batch.placement": batch.placement is Placement.PACK,

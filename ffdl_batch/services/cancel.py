@@ -9,5 +9,6 @@ from ffdl_batch.services.stop_request import request_stop
 
 
 def cancel_job(platform: Platform, caller: Caller, job_id: str) -> JobView:
-    """Record the wish; a job that no scheduler has heard of ends at once. Idempotent; an ended job stays as it is."""
+    """Record the wish; a job that no scheduler has ends at once, also one that was halted. Idempotent; a job that has
+    ended otherwise stays as it is."""
     return request_stop(platform, caller, job_id, Wish.CANCEL)

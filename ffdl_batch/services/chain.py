@@ -82,7 +82,7 @@ def _adopted(job: Job, verdict: Verdict, past: Past, known: Known, columns: dict
     final = known.evidence.final
     if verdict.interruption is not None:
         asked = final.spent if final is not None and final.goes_on is GoesOn.REQUEUE else None
-        columns["spent"] = asked or _spent(job, verdict.interruption, past)
+        columns["spent"] = asked or _spent(job, verdict.interruption, past, played=verdict.played)
     if past.failed_nodes:
         columns["overrides"] = _avoiding(job, past.failed_nodes)
     return Change(verdict.steps, verdict.cause, verdict.message, verdict.error_code, columns)
@@ -92,13 +92,13 @@ def _succeeded(job: Job, verdict: Verdict, known: Known, past: Past, columns: di
     why = verdict.interruption or Interruption.TIMEOUT
     final = known.final
     told = final.spent if final is not None else None
-    columns["spent"] = _most(job.spent, told) if told is not None else _spent(job, why, past)
+    columns["spent"] = _most(job.spent, told) if told is not None else _spent(job, why, past, played=verdict.played)
     return Change(
-        (*verdict.steps, (JobState.DEPLOYING, known.now)),
+        (*verdict.steps, (JobState.DEPLOYING, known.when(final.at if final is not None else None))),
         Cause.REQUEUED,
-        verdict.message or words(why),
+        verdict.message or words(why, played=verdict.played),
         columns=columns,
-        attempt_end=_end(why, past),
+        attempt_end=_end(verdict, past, why),
         succeeded=True,
     )
 
@@ -109,17 +109,17 @@ def _ended(job: Job, verdict: Verdict, known: Known, past: Past, columns: dict[s
         final = known.final
         if verdict.decided and final is not None and final.spent is not None:
             columns["spent"] = final.spent
-        return _at_the_end(verdict, verdict.message, columns, _end(why, past))
+        return _at_the_end(verdict, verdict.message, columns, _end(verdict, past))
     budget = budget_of(job.effective_spec.batch.retry)
-    decision = decide(why, budget, job.spent, past.checkpoint, past.gpu_seconds)
+    decision = decide(why, budget, job.spent, past.checkpoint, past.gpu_seconds, played=verdict.played)
     columns["spent"] = decision.spent
     if past.failed_nodes:
         columns["overrides"] = _avoiding(job, past.failed_nodes)
     if why is Interruption.FAILURE and budget.failures == 0:
-        return _at_the_end(verdict, verdict.message, columns, _end(why, past))
-    message = verdict.message + decision.sentence.removeprefix(words(why))
+        return _at_the_end(verdict, verdict.message, columns, _end(verdict, past))
+    message = _joined(verdict.message, decision.sentence.removeprefix(words(why, played=verdict.played)))
     if known.wish is not Wish.NONE or not decision.goes_on:
-        return _at_the_end(verdict, message, columns, _end(why, past))
+        return _at_the_end(verdict, message, columns, _end(verdict, past))
     target = JobState.DEPLOYING if past.successor_begun else JobState.PENDING
     return Change(
         (*verdict.steps[:-1], (target, verdict.steps[-1][1])),
@@ -127,7 +127,7 @@ def _ended(job: Job, verdict: Verdict, known: Known, past: Past, columns: dict[s
         message,
         verdict.error_code,
         columns,
-        _end(why, past),
+        _end(verdict, past),
         succeeded=past.successor_begun,
     )
 
@@ -142,13 +142,20 @@ def _at_the_end(verdict: Verdict, message: str, columns: dict[str, object], end:
     return Change(verdict.steps, verdict.cause, message, verdict.error_code, columns, end)
 
 
-def _end(why: Interruption | None, past: Past) -> AttemptEnd:
-    return AttemptEnd(why.value if why else "", past.checkpoint, past.gpu_seconds, past.owed)
+def _joined(message: str, detail: str) -> str:
+    """The message with the detail behind it, unless the head has said that already."""
+    return message if detail in message else message + detail
 
 
-def _spent(job: Job, why: Interruption, past: Past) -> Spent:
+def _end(verdict: Verdict, past: Past, why: Interruption | None = None) -> AttemptEnd:
+    """What is kept of the attempt; `why` where the verdict names no interruption though there was one."""
+    why = verdict.interruption or why
+    return AttemptEnd(why.value if why else "", past.checkpoint, past.gpu_seconds, past.owed, verdict.played)
+
+
+def _spent(job: Job, why: Interruption, past: Past, *, played: bool) -> Spent:
     budget = budget_of(job.effective_spec.batch.retry)
-    return decide(why, budget, job.spent, past.checkpoint, past.gpu_seconds).spent
+    return decide(why, budget, job.spent, past.checkpoint, past.gpu_seconds, played=played).spent
 
 
 def _most(one: Spent, other: Spent) -> Spent:

@@ -13,6 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from ffdl_batch.domain.codec import CodecError, from_plain, to_plain
+from ffdl_batch.domain.formats import FORMAT, require_known
 from ffdl_batch.domain.job import Job
 from ffdl_batch.domain.job_state import Wish
 from ffdl_batch.domain.jobdir import AttemptDir, Root
@@ -23,9 +24,10 @@ _WRITING = threading.Lock()
 
 
 class Drill(StrEnum):
-    """An interruption that is played: the daemon judges the attempt's end as if it were one in earnest."""
+    """An interruption that is played: whoever judges the end takes it for that one, and charges it to no budget."""
 
     NONE = ""
+    TIMEOUT = "timeout"
     PREEMPT = "preempt"
     NODE_FAIL = "node-fail"
 
@@ -43,19 +45,42 @@ _WORDS = {Wish.NONE: ControlWish.NONE, Wish.HALT: ControlWish.HALT, Wish.CANCEL:
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """What the cell says. `attempt` is the number of the job's newest attempt."""
+    """What the cell says. `attempt` is the number of the job's newest attempt, `run` which run of the attempt the
+    `drill` is played on: the scheduler may start the same attempt anew."""
 
     attempt: int = 0
     wish: ControlWish = ControlWish.NONE
     drill: Drill = Drill.NONE
+    run: int = 0
+    format: int = FORMAT
 
 
 def read_control(attempt: AttemptDir) -> Control:
-    """The cell; a fresh one where there is none, or one that cannot be understood (it is only ever written whole)."""
+    """The cell; a fresh one where there is none, or one that cannot be understood (it is only ever written whole).
+
+    Raises OSError, NewerFormat among them.
+    """
     try:
-        return from_plain(Control, json.loads(Path(attempt.control).read_text(encoding="utf-8")))
+        cell = json.loads(Path(attempt.control).read_text(encoding="utf-8"))
+        if isinstance(cell, dict):
+            require_known(cell, attempt.control)
+        return from_plain(Control, cell)
     except (FileNotFoundError, NotADirectoryError, UnicodeDecodeError, json.JSONDecodeError, CodecError):
         return Control()
+
+
+def read_drill(attempt: AttemptDir) -> Drill:
+    """The event that is played on the attempt's newest run."""
+    control = read_control(attempt)
+    return control.drill if control.run == newest_run(attempt) else Drill.NONE
+
+
+def newest_run(attempt: AttemptDir) -> int:
+    """How often the attempt was claimed: the number of its newest run, 0 before the first."""
+    run = 0
+    while Path(attempt.run_claim(run + 1)).is_dir():
+        run += 1
+    return run
 
 
 def write_control(root: Root, job: Job, *, wish: Wish | None = None, drill: Drill | None = None) -> bool:
@@ -73,6 +98,7 @@ def write_control(root: Root, job: Job, *, wish: Wish | None = None, drill: Dril
             attempt=max(job.attempt, before.attempt),
             wish=before.wish if wish is None else _WORDS[wish],
             drill=before.drill if drill is None else drill,
+            run=before.run if drill is None else newest_run(attempt) if drill else 0,
         )
         return _write(attempt, before, after)
 

@@ -2,7 +2,8 @@
 
 The next attempt's head pays for those before it. What is left when a job has ended is paid here, by a process of its
 own that runs the controllers' code, so that neither a slow store nor a broken one keeps the daemon from its work. One
-at a time; never while a controller of the attempt may still be storing itself.
+at a time, also where several daemons share a database; never while a controller of the attempt may still be storing
+itself.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from ffdl_batch.domain.job import JobId
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.services.evidence import STILL_ALIVE_S, has_living_controllers
 from ffdl_batch.services.platform import Platform
+from ffdl_batch.services.turns import Turn
 from ffdl_batch.store import Attempt
 
 log = logging.getLogger(__name__)
@@ -31,6 +33,7 @@ PATIENT_TRIES = 3
 """Failed tries after which a debt does not keep the daemon from ending any more; it is tried again in its next life."""
 END_S = 5.0
 LOCK, COMPLAINT = ".paying", ".paying.log"
+LEASE = "debts"
 
 
 class Payment(Protocol):
@@ -69,11 +72,18 @@ class DebtPayer:
         self._start = start or start_payment
         self._running: _Running | None = None
         self._tries: dict[tuple[JobId, int], _Tries] = {}
+        self._turn = Turn(platform, LEASE)
+        self._others_turn = False
 
     @property
     def is_paying(self) -> bool:
         """Whether a debt is being paid now."""
         return self._running is not None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether something was owed at the last step, and it was another daemon's turn to pay it."""
+        return self._others_turn
 
     def is_busy(self) -> bool:
         """Whether a debt is being paid, or will be soon: the daemon should stay."""
@@ -84,14 +94,23 @@ class DebtPayer:
         return any(one.failed < PATIENT_TRIES for one in tries)
 
     def step(self) -> int:
-        """Look after the payment under way, or begin the next; returns how many debts are gone."""
+        """Look after the payment under way, or begin the next; returns how many debts are gone.
+
+        A payment goes on through a moment without the database. It ends when another daemon's turn has come.
+        """
         if self._running is not None:
             status = self._running.payment.poll()
             if status is None:
+                self._go_on()
                 return 0
             running, self._running = self._running, None
             self._finished(running.debt, status)
         owed = self._platform.store.owed_attempts()
+        if not owed:
+            self._turn.end()
+        self._others_turn = bool(owed) and not self._turn.take()
+        if not owed or self._others_turn:
+            return 0
         paid = [debt for debt in owed if Path(self._directory(debt).paid).exists()]
         gone = sum(self._platform.store.note_paid(debt.job_id, debt.number) for debt in paid)
         left = [debt for debt in owed if debt not in paid]
@@ -100,7 +119,17 @@ class DebtPayer:
         return gone
 
     def close(self) -> None:
-        """End the payment under way; the next daemon goes on with it."""
+        """End the payment under way and give the lease back; the next daemon goes on with it. Raises StoreError."""
+        self._end_payment()
+        self._turn.end()
+
+    def _go_on(self) -> None:
+        """Keep the lease while a payment is under way, or drop the payment."""
+        if not self._turn.take():
+            log.warning("another daemon pays what is owed by now; the payment here is ended")
+            self._end_payment()
+
+    def _end_payment(self) -> None:
         if self._running is not None:
             self._running.payment.end()
             self._running = None
@@ -110,13 +139,14 @@ class DebtPayer:
         jobs = {job.id: job for job in self._platform.store.get_many([debt.job_id for debt in owed])}
         ended = [debt for debt in owed if debt.job_id in jobs and jobs[debt.job_id].state.is_terminal]
         now = self._platform.clock.monotonic()
+        file_time = self._platform.file_time(self._platform.root.path) if ended else 0.0
         for debt in ended:
             attempt = self._directory(debt)
             if now < self._tried(debt).not_before:
                 continue
-            if has_living_controllers(attempt, self._platform.clock.now(), STILL_ALIVE_S):
-                continue
             try:
+                if has_living_controllers(attempt, file_time, STILL_ALIVE_S):
+                    continue
                 payment = self._start(attempt)
             except OSError as error:
                 log.error("job %s: storing what attempt %d owes cannot begin: %s", debt.job_id, debt.number, error)

@@ -18,32 +18,37 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from ffdl_batch.config.images import UnknownImage
-from ffdl_batch.domain.continuation import Interruption
-from ffdl_batch.domain.ending import CANCELLED_BY_OWNER, HALTED_BEFORE
 from ffdl_batch.domain.events import GoesOn
-from ffdl_batch.domain.job import AttemptEnd, Change, Job
+from ffdl_batch.domain.job import Change, Job
 from ffdl_batch.domain.job_state import JobState, Wish
-from ffdl_batch.domain.observation import NativeId, Phase
+from ffdl_batch.domain.observation import NativeId
 from ffdl_batch.ports.scheduler import (
-    CredentialLife,
     InvalidRequest,
     LaunchPlan,
-    Scheduler,
     SchedulerUnreachable,
     SubmissionUncertain,
+    TooMany,
 )
-from ffdl_batch.services.control import fence_earlier, write_control
-from ffdl_batch.services.evidence import claim_owner, read_evidence, read_launch
+from ffdl_batch.services.company import Company
+from ffdl_batch.services.control import write_control
+from ffdl_batch.services.deployed import ended, ended_as_wished, may_land_s, queued, turned_away
+from ffdl_batch.services.duplicates import adopt, retire_earlier, take_back
+from ffdl_batch.services.evidence import claim_owner, read_evidence
+from ffdl_batch.services.file_troubles import explain
 from ffdl_batch.services.materialize import begun_at, mark_begun, materialize, materialize_template, unmark_begun
 from ffdl_batch.services.outcomes import Decided, Outcomes, release_all
 from ffdl_batch.services.platform import Platform
+from ffdl_batch.services.restraint import hold_back
 from ffdl_batch.services.succession import plan_attempt, plan_template
+from ffdl_batch.services.throttle import Throttle
 from ffdl_batch.services.waiting import Waiting
 from ffdl_batch.store import LeasedJob, StoreUnavailable
 
 log = logging.getLogger(__name__)
 
 BATCH = 64
+ELEMENTS = 936
+"""Further elements of arrays in one step, so that a thousand go to a scheduler with its native arrays at once."""
 WORKERS = 8
 """Submissions at once: Slurm takes about twice as many per second from four callers as from one; the others prepare."""
 LOOK_AGAIN_S = 2.0
@@ -63,43 +68,63 @@ class Deployer:
         self._platform = platform
         self._reached = reached
         self._waiting = Waiting(platform)
+        self._throttle = Throttle(platform)
 
     def step(self) -> int:
-        """Deal with up to BATCH jobs that wait for no training; returns how many made progress."""
+        """Deal with up to BATCH jobs that wait for no training, and with ELEMENTS more where arrays are among them;
+        returns how many made progress."""
         platform = self._platform
         self._waiting.wake()
+        self._throttle.wake()
         while True:
-            leased = platform.store.claim_deployable(platform.owner, limit=BATCH, lease_s=platform.settings.lease_s)
+            leased = platform.store.claim_deployable(
+                platform.owner, limit=BATCH, lease_s=platform.settings.lease_s, elements=ELEMENTS
+            )
             if not leased:
                 return 0
             self._reached("claimed")
             try:
-                ready, ended = self._waiting.sort_out(leased)
+                ready, done = self._waiting.sort_out(leased)
+                ready = hold_back(platform, self._throttle.sort_out(ready))
             except BaseException:
                 release_all(platform.store, [one.job for one in leased], leased[0].lease_token)
                 raise
             if ready:
-                return ended + self._deploy(ready)
-            if ended or len(leased) < BATCH:
-                return ended
+                return done + self._deploy(ready)
+            if done or len(leased) < BATCH:
+                return done
             # All of them wait: jobs behind them that need not must not stand in their queue.
 
     def _deploy(self, leased: Sequence[LeasedJob]) -> int:
         """Take each of `leased` (of one claim) a step further: workers act, this thread writes what they decide."""
         token = leased[0].lease_token
         begins_at = self._platform.clock.monotonic()
+        company = Company(self._platform, token, self._submit_lease_s, self._reached, self._alone(token))
         try:
             begun, found = self._begin([one.job for one in leased], token)
+            late = company.look_for(found)
         except BaseException:
             release_all(self._platform.store, [one.job for one in leased], token)
             raise
-        outcomes = Outcomes(self._platform.store, token, lambda: self._reached("queued"))
-        with ThreadPoolExecutor(max_workers=WORKERS, thread_name_prefix="deploy") as pool:
-            for job in begun:
-                outcomes.expect(pool.submit(self._one, job, token, begins_at))
-            for job in found:
-                outcomes.expect(pool.submit(self._one, job, token, None))
-            return outcomes.write()
+        outcomes = Outcomes(
+            self._platform.store,
+            token,
+            lambda: self._reached("queued"),
+            lambda dropped: take_back(self._platform, dropped),
+        )
+        try:
+            with ThreadPoolExecutor(max_workers=WORKERS, thread_name_prefix="deploy") as pool:
+                for job in begun:
+                    outcomes.expect(pool.submit(self._one, job, token, begins_at, company))
+                for job in found:
+                    if job.id not in late:
+                        outcomes.expect(pool.submit(self._one, job, token, None, company))
+                changed = outcomes.write()
+                for members in company.groups():
+                    outcomes.expect(pool.submit(company.send, members))
+                return changed + outcomes.write()
+        finally:
+            company.disband()
 
     def _begin(self, jobs: Sequence[Job], token: str) -> tuple[list[Job], list[Job]]:
         """Begin the attempts that can begin, in one write; those jobs as they are now, and the jobs to be dealt with
@@ -114,30 +139,55 @@ class Deployer:
     def _may_ask(self, job: Job) -> bool:
         return self._platform.adapters.may_ask(job.backend)
 
-    def _one(self, job: Job, token: str, begun_here_at: float | None) -> Decided | None:
+    def _one(self, job: Job, token: str, begun_here_at: float | None, company: Company) -> Sequence[Decided]:
         """One job, one step; `begun_here_at`: when this step began its attempt (monotonic), None = it was found so.
 
-        None is returned of a job that is put off. A failure that is not the job's puts it off, too.
+        Nothing is returned of a job that is put off, or sent in `company`. A failure that is not the job's puts it
+        off, too.
         """
-        try:
+
+        def advance() -> Change | float | LaunchPlan:
             if not self._may_ask(job) and job.wish is Wish.NONE:
-                outcome: Change | float = LOOK_AGAIN_S
-            else:
-                outcome = self._advance(job, token, begun_here_at)
+                return LOOK_AGAIN_S
+            return self._advance(job, token, begun_here_at, company)
+
+        outcome = self._attend(job, token, advance)
+        if isinstance(outcome, LaunchPlan):
+            company.await_others(job, outcome)
+            return ()
+        return [outcome] if outcome is not None else ()
+
+    def _alone(self, token: str) -> Callable[[Job, LaunchPlan], Sequence[Decided]]:
+        """What sends one job by itself, whose files are written."""
+
+        def send(job: Job, plan: LaunchPlan) -> Sequence[Decided]:
+            outcome = self._attend(job, token, lambda: self._send(job, token, plan, None))
+            return [outcome] if isinstance(outcome, tuple) else ()
+
+        return send
+
+    def _attend(
+        self, job: Job, token: str, act: Callable[[], Change | float | LaunchPlan]
+    ) -> Decided | LaunchPlan | None:
+        """What `act` decided; None of a job that is put off, for as many seconds as `act` says or by what it met."""
+        try:
+            outcome = act()
         except SchedulerUnreachable as error:
             log.warning("job %s is put off: %s", job.id, error)
-            self._platform.adapters.failed(job.backend, str(error))
             self._explain(job, token, f"the scheduler does not answer: {error}")
             outcome = _pause()
         except OSError as error:
-            log.error("job %s cannot be prepared: %s", job.id, error)
-            self._explain(job, token, f"its directory cannot be prepared, and it is tried again: {error}")
+            why = explain(error, self._platform.root.path) or error
+            log.error("job %s cannot be prepared: %s", job.id, why)
+            self._explain(job, token, f"its directory cannot be prepared, and it is tried again: {why}")
             outcome = 4 * _pause()
         except BaseException:
             self._platform.store.release(job.id, token)
             raise
         if isinstance(outcome, Change):
             return job, outcome
+        if isinstance(outcome, LaunchPlan):
+            return outcome
         self._platform.store.release(job.id, token, self._platform.store.now() + outcome)
         return None
 
@@ -151,40 +201,43 @@ class Deployer:
         except StoreUnavailable as error:
             log.warning("job %s: the reason for its waiting could not be written: %s", job.id, error)
 
-    def _advance(self, job: Job, token: str, begun_here_at: float | None) -> Change | float:
-        """What is to be written of the job when it went on, else the seconds after which to look again."""
+    def _advance(
+        self, job: Job, token: str, begun_here_at: float | None, company: Company
+    ) -> Change | float | LaunchPlan:
+        """What is to be written of the job when it went on, else the seconds after which to look again; the plan of a
+        job that is written and goes in company."""
         if job.state is JobState.PENDING:  # it was not begun, for a reason that may have passed
-            return self._end_as_wished(job) if job.wish is not Wish.NONE else 0.0
+            return ended_as_wished(self._platform, job) if job.wish is not Wish.NONE else 0.0
         if begun_here_at is None:
-            return self._recover(job, token)
+            return self._recover(job, token, company)
         self._reached("deploying")
         if begun_at(self._platform.root.job(job.id).attempt(job.attempt)) is not None:
-            return self._recover(job, token)  # a head was slower than we were, and has begun it too
-        return self._submit(job, token, begun_here_at)
+            return self._recover(job, token, company)  # a head was slower than we were, and has begun it too
+        return self._submit(job, token, company, begun_here_at)
 
-    def _recover(self, job: Job, token: str) -> Change | float:
+    def _recover(self, job: Job, token: str, company: Company) -> Change | float | LaunchPlan:
         """A row found in DEPLOYING: somebody began this attempt and nobody knows how far it went."""
-        adapter = self._platform.adapters.get(job.backend)
         attempt = self._platform.root.job(job.id).attempt(job.attempt)
         asked_at = begun_at(attempt)
         if asked_at is None:
-            return self._submit_or_end(job, token)
+            return self._submit_or_end(job, token, company)
         if job.wish is not Wish.NONE:
             write_control(self._platform.root, job, wish=job.wish)
-        found = adapter.find(job.token, attempt)
-        self._platform.adapters.answered(job.backend)
+        found = company.found(job)
+        if found is None:
+            with self._platform.adapters.asking(job.backend) as adapter:
+                found = adapter.find(job.token, attempt)
         self._reached("looked")
         owner = claim_owner(attempt)
         if owner:
             found |= {NativeId.parse(owner)}  # it executes the attempt, whether or not it is remembered
         if found:
-            return self._adopt(job, adapter, found)
-        life = adapter.credential_life_s if isinstance(adapter, CredentialLife) else 0.0
-        life = max(life, HANDOVER_S if self._was_handed_over(job) else 0.0)
-        left = max(asked_at, job.uncertain_since or 0.0) + life - self._platform.clock.now()
+            return adopt(self._platform, job, found, asked_at)
+        passed_s = self._platform.file_time(attempt.submit) - asked_at
+        left = may_land_s(self._platform, job, passed_s, HANDOVER_S if self._was_handed_over(job) else 0.0)
         if left > 0:
             return min(left, LOOK_AGAIN_S)
-        return self._submit_or_end(job, token)
+        return self._submit_or_end(job, token, company)
 
     def _was_handed_over(self, job: Job) -> bool:
         """Whether the head of the attempt before began this one."""
@@ -193,57 +246,28 @@ class Deployer:
         final = read_evidence(self._platform.root.job(job.id).attempt(job.attempt - 1)).final
         return final is not None and final.goes_on is GoesOn.SUCCESSOR
 
-    def _submit_or_end(self, job: Job, token: str) -> Change | float:
-        return self._submit(job, token) if job.wish is Wish.NONE else self._end_as_wished(job)
+    def _submit_or_end(self, job: Job, token: str, company: Company) -> Change | float | LaunchPlan:
+        return self._submit(job, token, company) if job.wish is Wish.NONE else ended_as_wished(self._platform, job)
 
-    def _end_as_wished(self, job: Job) -> Change | float:
-        """The scheduler never heard of the attempt, so nothing has to be asked for."""
-        if job.wish is Wish.CANCEL:
-            return self._end(JobState.CANCELLED, "000", f"{CANCELLED_BY_OWNER} before it was deployed")
-        return self._end(JobState.HALTED, "000", HALTED_BEFORE)
-
-    def _adopt(self, job: Job, adapter: Scheduler, found: frozenset[NativeId]) -> Change | float:
-        """One of `found` is the attempt: the one that claimed it, else the oldest; the others are cancelled."""
-        attempt = self._platform.root.job(job.id).attempt(job.attempt)
-        owner = claim_owner(attempt)
-        ordered = sorted(found, key=_age)
-        keep = next((native for native in ordered if str(native) == owner), ordered[0])
-        for native in ordered:
-            if native != keep:
-                log.warning("job %s: cancelling the duplicate %s of %s", job.id, native, keep)
-                adapter.cancel(native)
-        fence_earlier(self._platform.root, job)
-        return self._queued(job, keep, None)
-
-    def _submit(self, job: Job, token: str, begun_here_at: float | None = None) -> Change | float:
+    def _submit(
+        self, job: Job, token: str, company: Company, begun_here_at: float | None = None
+    ) -> Change | float | LaunchPlan:
         try:
             plan = plan_attempt(self._platform, job)
         except InvalidRequest as error:
-            return self._end(JobState.FAILED, "S101", str(error))
+            return ended(self._platform, JobState.FAILED, "S101", str(error))
         except UnknownImage as error:
-            return self._end(JobState.FAILED, "S103", str(error))
+            return ended(self._platform, JobState.FAILED, "S103", str(error))
         materialize(self._platform.root, job, plan)
         self._reached("written")
         materialize_template(self._platform.root, job, plan_template(self._platform, job, plan))
         self._reached("template")
         if job.attempt > 1:
-            self._retire_earlier(job)
+            retire_earlier(self._platform, job)
             self._reached("fenced")
+        if company.takes(job, plan):
+            return plan
         return self._send(job, token, plan, begun_here_at)
-
-    def _retire_earlier(self, job: Job) -> None:
-        """Nothing of an earlier attempt may go on beside this one: fence its controllers, and take away what the
-        scheduler still has of it (held after too many requeues, or requeued after all)."""
-        fence_earlier(self._platform.root, job)
-        earlier = [a for a in self._platform.store.attempts(job.id) if a.number == job.attempt - 1 and a.native_id]
-        adapter = self._platform.adapters.get(job.backend)
-        for attempt in earlier:
-            native = NativeId.parse(attempt.native_id)
-            shown = adapter.observe([native]).get(native)
-            is_it = shown is not None and shown.name in ("", attempt.token)
-            if shown is not None and is_it and shown.phase not in (Phase.ENDED, Phase.UNKNOWN):
-                log.info("job %s: cancelling %s, its attempt %d is over", job.id, native, attempt.number)
-                adapter.cancel(native)
 
     @property
     def _submit_lease_s(self) -> float:
@@ -257,17 +281,20 @@ class Deployer:
         return self._platform.store.renew(job.id, token, self._submit_lease_s)
 
     def _send(self, job: Job, token: str, plan: LaunchPlan, leased_at: float | None) -> Change | float:
-        adapter = self._platform.adapters.get(job.backend)
         if not self._still_leased(job, token, leased_at):
             return 0.0
-        mark_begun(plan.attempt_dir)
-        self._reached("marked")
         try:
-            native = adapter.submit(plan)
+            with self._platform.adapters.asking(job.backend) as adapter:
+                mark_begun(plan.attempt_dir, by=token)
+                self._reached("marked")
+                native = adapter.submit(plan)
         except InvalidRequest as error:
             return self._refused(job, token, plan, error)
+        except TooMany as error:
+            unmark_begun(plan.attempt_dir, by=token)
+            return turned_away(self._platform, job, str(error))
         except SchedulerUnreachable:
-            unmark_begun(plan.attempt_dir)
+            unmark_begun(plan.attempt_dir, by=token)
             raise
         except SubmissionUncertain as error:
             log.warning("job %s: %s", job.id, error)
@@ -275,43 +302,18 @@ class Deployer:
             self._platform.store.apply(job, change, lease_token=token)
             return LOOK_AGAIN_S / 2
         self._reached("submitted")
-        self._platform.adapters.answered(job.backend)
-        return self._queued(job, native, plan)
+        self._platform.adapters.rooms.taken(job.backend, job.effective_spec)
+        return queued(self._platform, job, native, plan, self._platform.clock.now())
 
     def _refused(self, job: Job, token: str, plan: LaunchPlan, error: InvalidRequest) -> Change | float:
         """The scheduler will not have it: the end, unless it may like it better with the nodes that failed this job."""
         if not job.overrides.exclude:
-            return self._end(JobState.FAILED, "S101", str(error))
+            return ended(self._platform, JobState.FAILED, "S101", str(error))
         log.warning("job %s was refused without %s: %s", job.id, ", ".join(job.overrides.exclude), error)
-        unmark_begun(plan.attempt_dir)
+        unmark_begun(plan.attempt_dir, by=token)
         change = Change(columns={"overrides": replace(job.overrides, exclude=())})
         self._platform.store.apply(job, change, lease_token=token)
         return 0.0
-
-    def _queued(self, job: Job, native: NativeId, plan: LaunchPlan | None) -> Change | float:
-        """The scheduler has it. Without a plan the attempt's own files say what was sent."""
-        attempt = self._platform.root.job(job.id).attempt(job.attempt)
-        launch, network = (plan.launch, plan.network) if plan is not None else (read_launch(attempt), None)
-        if launch is None:
-            plan = plan_attempt(self._platform, job)
-            launch, network = plan.launch, plan.network
-        columns: dict[str, object] = {
-            "native_id": str(native),
-            "uncertain_since": None,
-            "pending_reason": "",
-            "network": (network or launch.network).level,
-            "results": launch.stores.results or attempt.results,
-        }
-        return Change(steps=((JobState.QUEUED, self._platform.clock.now()),), columns=columns)
-
-    def _end(self, state: JobState, code: str, message: str) -> Change | float:
-        end = AttemptEnd(Interruption.HALT.value if state is JobState.HALTED else "")
-        steps = ((state, self._platform.clock.now()),)
-        return Change(steps, message=message, error_code=code, attempt_end=end)
-
-
-def _age(native: NativeId) -> tuple[int, str]:
-    return (int(native.job) if native.job.isdigit() else 0, str(native))
 
 
 def _pause() -> float:

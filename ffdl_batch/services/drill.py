@@ -26,7 +26,7 @@ class DrillEvent(StrEnum):
 
 
 _SIGNALS = {DrillEvent.TIMEOUT: "URG", DrillEvent.PREEMPT: "TERM", DrillEvent.NODE_FAIL: "KILL"}
-_NOTES = {DrillEvent.PREEMPT: Drill.PREEMPT, DrillEvent.NODE_FAIL: Drill.NODE_FAIL}
+_NOTES = {DrillEvent.TIMEOUT: Drill.TIMEOUT, DrillEvent.PREEMPT: Drill.PREEMPT, DrillEvent.NODE_FAIL: Drill.NODE_FAIL}
 
 
 def drill(platform: Platform, caller: Caller, job_id: str, event: str) -> JobView:
@@ -44,7 +44,7 @@ def drill(platform: Platform, caller: Caller, job_id: str, event: str) -> JobVie
         return halt_job(platform, caller, job_id)
     if job.wish is not Wish.NONE:
         raise wrong_state(f"{job.id} is ending (wish {job.wish}): an event that is played now would say nothing")
-    _signal(platform, job, _SIGNALS[played], _NOTES.get(played))
+    _signal(platform, job, _SIGNALS[played], _NOTES[played])
     return detailed(platform, job)
 
 
@@ -56,20 +56,20 @@ def _parse(event: str) -> DrillEvent:
         raise wrong_usage(f"{event[:40]!r} is not an event that can be played; known are {known}") from None
 
 
-def _signal(platform: Platform, job: Job, signal: str, note: Drill | None) -> None:
-    """The note stands before the signal is sent, or an end by it would count as the owner's; it goes again where the
+def _signal(platform: Platform, job: Job, signal: str, note: Drill) -> None:
+    """The note stands before the signal is sent, or an end by it would count as one in earnest; it goes again where the
     signal surely was not sent."""
-    undo = None if note is None else Drill.NONE
     try:
         if not write_control(platform.root, job, drill=note):
             raise FileNotFoundError(f"there is no {platform.root.job(job.id).attempt(job.attempt).path}")
     except OSError as error:
         raise try_again("S101", f"the drill could not be noted with {job.id}, nothing was played: {error}") from error
     try:
-        platform.adapters.get(job.backend).signal(NativeId.parse(job.native_id), signal)
+        with platform.adapters.asking(job.backend) as scheduler:
+            scheduler.signal(NativeId.parse(job.native_id), signal)
     except SchedulerUnreachable as error:
-        write_control(platform.root, job, drill=undo)
+        write_control(platform.root, job, drill=Drill.NONE)
         raise try_again("S200", f"the scheduler does not answer, nothing was played: {error}") from error
     except InvalidRequest as error:
-        write_control(platform.root, job, drill=undo)
+        write_control(platform.root, job, drill=Drill.NONE)
         raise bad_request("S101", f"the scheduler refused the signal {signal}: {error}", error.findings) from error

@@ -11,10 +11,12 @@ from pathlib import Path
 from ffdl_batch.domain.codec import CodecError, from_plain
 from ffdl_batch.domain.continuation import Checkpoint
 from ffdl_batch.domain.events import Event, EventKind, FinalRecord, decode_events, merge
-from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_batch.domain.formats import require_known
+from ffdl_batch.domain.jobdir import AttemptDir, Root
 from ffdl_batch.domain.known import Evidence
 from ffdl_batch.domain.launch import LaunchFile, LaunchFileError, decode
-from ffdl_batch.services.control import read_control
+from ffdl_batch.services.control import read_drill
+from ffdl_batch.services.file_troubles import AWAY
 
 MAX_EVENT_BYTES = 8 * 1024**2
 """An event file is a few kilobytes; what is larger is not ours, and its beginning is enough."""
@@ -27,15 +29,37 @@ STOPPED_FIRST_S = 5.0
 
 
 def read_evidence(attempt: AttemptDir) -> Evidence:
-    """All events and the final record; files that are not there yet are simply missing from it.
+    """All events, the final record, the last heartbeat; files that are not there yet are simply missing from it. Raises
+    OSError, NewerFormat among them, as all here.
 
     Every file is opened anew at each read, because network file systems check for changes at open.
     """
     files = []
-    for path in sorted(Path(attempt.events).glob("*.jsonl")):
+    for path in _entries(attempt.events, "", ".jsonl"):
         with contextlib.suppress(FileNotFoundError):
             files.append(decode_events(_read(path)))
-    return Evidence(merge(files), _final(attempt), read_control(attempt).drill)
+    evidence = Evidence(merge(files), _final(attempt), read_drill(attempt), last_heartbeat(attempt))
+    if evidence.final is None:
+        _check_tree(attempt)
+    return evidence
+
+
+def _check_tree(attempt: AttemptDir) -> None:
+    """Raise OSError where the directory of all jobs is gone: its file system is not mounted, say, and what is missing
+    there proves nothing."""
+    if not Path(attempt.path).is_dir():
+        tree = Path(attempt.path).parents[2]
+        os.scandir(Root(str(tree)).doorbell).close()
+
+
+def _entries(directory: str, prefix: str, suffix: str) -> list[Path]:
+    """Paths in a directory, sorted; none where it does not exist. Path.glob leaves out what it cannot read."""
+    try:
+        with os.scandir(directory) as found:
+            names = sorted(entry.name for entry in found)
+    except FileNotFoundError:
+        return []
+    return [Path(directory, name) for name in names if name.startswith(prefix) and name.endswith(suffix)]
 
 
 def read_launch(attempt: AttemptDir) -> LaunchFile | None:
@@ -53,7 +77,7 @@ def saved_checkpoint(attempt: AttemptDir, checkpoints: str) -> Checkpoint:
     that several jobs share cannot tell whose file it is.
     """
     began = []
-    for path in Path(attempt.state).glob(".began-*"):
+    for path in _entries(attempt.state, ".began-", ""):
         with contextlib.suppress(FileNotFoundError):
             began.append(path.stat().st_mtime)
     if not began:
@@ -65,14 +89,22 @@ def saved_checkpoint(attempt: AttemptDir, checkpoints: str) -> Checkpoint:
 def _files(directory: str) -> Iterator[tuple[float, str]]:
     """Time of change and name of each file below `directory`, up to MAX_CHECKPOINT_FILES."""
     count = 0
-    for folder, _, names in os.walk(directory):
+    for folder, _, names in os.walk(directory, onerror=_raise_if_away):
         for name in names:
             path = Path(folder, name)
-            with contextlib.suppress(OSError):
+            try:
                 yield path.lstat().st_mtime, str(path.relative_to(directory))
+            except OSError as error:
+                _raise_if_away(error)
             count += 1
             if count >= MAX_CHECKPOINT_FILES:
                 return
+
+
+def _raise_if_away(error: OSError) -> None:
+    """What was removed meanwhile, or is nobody's to read, is no checkpoint; what a file server does not give may be."""
+    if error.errno in AWAY:
+        raise error
 
 
 def gone_first(attempt: AttemptDir, events: Sequence[Event]) -> tuple[str, ...]:
@@ -107,9 +139,12 @@ def _read(path: Path) -> str:
 
 
 def _final(attempt: AttemptDir) -> FinalRecord | None:
-    """A record that cannot be read is no proof: the scheduler's word decides then."""
+    """A damaged record is no proof: the scheduler's word decides then."""
     try:
-        return from_plain(FinalRecord, json.loads(_read(Path(attempt.final))))
+        record = json.loads(_read(Path(attempt.final)))
+        if isinstance(record, dict):
+            require_known(record, attempt.final)
+        return from_plain(FinalRecord, record)
     except (FileNotFoundError, json.JSONDecodeError, CodecError):
         return None
 
@@ -122,7 +157,7 @@ def last_heartbeat(attempt: AttemptDir) -> float | None:
 def _heartbeats(attempt: AttemptDir) -> dict[str, float]:
     """When each node controller lived last, by the name under which it writes events."""
     times: dict[str, float] = {}
-    for path in Path(attempt.events).glob("node-*.heartbeat"):
+    for path in _entries(attempt.events, "node-", ".heartbeat"):
         with contextlib.suppress(FileNotFoundError):
             times[path.stem] = path.stat().st_mtime
     return times
@@ -134,4 +169,7 @@ def claim_owner(attempt: AttemptDir) -> str:
         owner = json.loads(_read(Path(attempt.claim_owner)))
     except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError):
         return ""
-    return str(owner.get("native_id", "")) if isinstance(owner, dict) else ""
+    if not isinstance(owner, dict):
+        return ""
+    require_known(owner, attempt.claim_owner)
+    return str(owner.get("native_id", ""))

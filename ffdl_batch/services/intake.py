@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,10 +20,12 @@ from ffdl_batch.ports.scheduler import (
     InvalidRequest,
     LaunchPlan,
     LaunchRequest,
+    SchedulerMissing,
     SchedulerUnreachable,
 )
+from ffdl_batch.services.array_dependencies import ArrayDependency
 from ffdl_batch.services.dependencies import strip_dependency
-from ffdl_batch.services.lead import budget_of, lead_s
+from ffdl_batch.services.lead import budget_of, lead_of
 from ffdl_batch.services.platform import Platform
 from ffdl_batch.services.problems import Refused, bad_input, bad_request, try_again, unavailable
 
@@ -71,6 +73,27 @@ def read_submission(platform: Platform, submission: Submission) -> Candidate:
     return Candidate(spec, name, warnings, notes, parsed.inline_secrets, submission.manifest_name)
 
 
+def name_elements(platform: Platform, candidate: Candidate, specs: Sequence[JobSpec]) -> list[Candidate]:
+    """The candidates of one submission, for each of `specs`: arrays that they depend on are the trainings that are
+    their elements. Raises :class:`Refused`."""
+    text = candidate.spec.batch.dependency
+    try:
+        dependency = ArrayDependency(platform, text, len(specs))
+        indexes = [spec.element.index if spec.element is not None else None for spec in specs]
+        texts = [dependency.of(index) for index in indexes] if text else [""] * len(specs)
+    except InvalidRequest as error:
+        raise _refusal(candidate, error) from error
+    return [
+        dataclasses.replace(
+            candidate,
+            spec=spec
+            if named == text
+            else dataclasses.replace(spec, batch=dataclasses.replace(spec.batch, dependency=named)),
+        )
+        for spec, named in zip(specs, texts, strict=True)
+    ]
+
+
 def facts_or_refuse(platform: Platform, backend: str) -> BackendFacts:
     """What the backend's site is; raises :class:`Refused` where there is no such backend or it never answered."""
     try:
@@ -81,8 +104,10 @@ def facts_or_refuse(platform: Platform, backend: str) -> BackendFacts:
         return platform.adapters.facts(backend)
     except InvalidRequest as error:
         raise unavailable(str(error), error.findings) from error
+    except SchedulerMissing as error:
+        raise unavailable(str(error)) from error
     except SchedulerUnreachable as error:
-        message = f"the backend {backend} has not answered since this daemon started, so nothing was accepted: {error}"
+        message = f"the backend {backend} has never told what its site is, so nothing was accepted: {error}"
         raise try_again("S200", message, cure="submit again when the scheduler answers") from error
 
 
@@ -171,6 +196,7 @@ def launch_request(  # noqa: PLR0913 - one value per column of the attempt
     """
     facts = platform.adapters.facts(backend)
     job_dir = platform.root.job(job_id)
+    lead = lead_of(spec, checkpoints)
     return LaunchRequest(
         job_id=job_id,
         attempt=attempt,
@@ -183,10 +209,12 @@ def launch_request(  # noqa: PLR0913 - one value per column of the attempt
         image=_image(platform, spec, facts),
         user_env={**environ, **spec.batch.env},
         minimum_network=platform.settings.network_minimum,
-        lead_s=lead_s(spec, checkpoints),
+        lead_s=lead.seconds,
+        lead_from=lead.origin,
         budget=budget_of(spec.batch.retry),
         spent=spent or Spent(),
         carry=carry,
+        array_dir=platform.root.array(spec.element.array) if spec.element is not None and attempt == 1 else None,
     )
 
 

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 
 from ffdl_batch.domain.continuation import Budget, Checkpoint
-from ffdl_batch.domain.job import Job
-from ffdl_batch.domain.launch import Limits
+from ffdl_batch.domain.launch import Lead, LeadFrom, Limits, needed_lead_s
 from ffdl_batch.domain.spec import JobSpec, Retry
-from ffdl_batch.services.platform import Platform
 
-MARGIN = 1.5
-"""The next checkpoint may take half as much again as the slowest so far."""
 MAX_LEAD_S = 65535
 """The largest time that sbatch's --signal takes (sbatch(1), Slurm 20.11 to 26.05)."""
 
 
-def lead_s(spec: JobSpec, checkpoints: Iterable[Checkpoint], store_s: int = Limits.store_s) -> int | None:
-    """Whole seconds before the time limit, or None where nobody of ours warns.
+def lead_of(spec: JobSpec, checkpoints: Iterable[Checkpoint], store_s: int = Limits.store_s) -> Lead:
+    """Whole seconds before the time limit, or none where nobody of ours warns.
 
     The manifest's word counts first (0 = no warning), else what earlier attempts of this job measured, else its grace
     period. Times of learners that did not react say nothing: they were ended, and would make the lead grow each time.
@@ -26,22 +21,17 @@ def lead_s(spec: JobSpec, checkpoints: Iterable[Checkpoint], store_s: int = Limi
     """
     asked = spec.batch.checkpoint
     if spec.batch.signal or asked.lead_s == 0:
-        return None
+        return Lead()
     slowest = max((c.took_s for c in checkpoints if c.took_s is not None and (c.confirmed or c.answered)), default=None)
     if asked.lead_s is not None:
-        lead = asked.lead_s
+        lead_s, origin = asked.lead_s, LeadFrom.MANIFEST
     elif slowest is not None:
-        lead = math.ceil(MARGIN * slowest) + store_s
+        lead_s, origin = needed_lead_s(slowest, store_s), LeadFrom.MEASURED
     else:
-        lead = asked.grace_s + store_s
-    if spec.batch.time_s is not None:
-        lead = min(lead, spec.batch.time_s // 2)
-    return max(1, min(lead, MAX_LEAD_S))
-
-
-def lead_of(platform: Platform, job: Job) -> int | None:
-    """The lead of the job's next (or current) attempt, by what its attempts so far measured."""
-    return lead_s(job.effective_spec, [attempt.checkpoint for attempt in platform.store.attempts(job.id)])
+        lead_s, origin = asked.grace_s + store_s, LeadFrom.DEFAULT
+    if spec.batch.time_s is not None and lead_s > spec.batch.time_s // 2:
+        lead_s, origin = spec.batch.time_s // 2, LeadFrom.TIME_LIMIT
+    return Lead(max(1, min(lead_s, MAX_LEAD_S)), origin)
 
 
 def budget_of(retry: Retry) -> Budget:

@@ -10,16 +10,18 @@ from pathlib import Path
 
 from ffdl_batch.domain.job import Job
 from ffdl_batch.domain.job_state import Wish
-from ffdl_batch.domain.jobdir import AttemptDir, JobDir, Root
-from ffdl_batch.ports.scheduler import LaunchPlan
+from ffdl_batch.domain.jobdir import ArrayDir, AttemptDir, JobDir, Root
+from ffdl_batch.ports.scheduler import ArrayPlan, LaunchPlan
 from ffdl_batch.services.control import write_control
 from ffdl_batch.services.whole_files import write_whole
 
 
-def exported_environment(job_dir: JobDir) -> dict[str, str]:
-    """Variables that the submission exported."""
+def exported_environment(root: Root, job: Job) -> dict[str, str]:
+    """Variables that the submission exported; those of an array lie with the array."""
+    element = job.spec.element
+    directory: ArrayDir | JobDir = root.job(job.id) if element is None else root.array(element.array)
     try:
-        plain = json.loads(Path(job_dir.exported).read_text(encoding="utf-8"))
+        plain = json.loads(Path(directory.exported).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
     return {str(k): str(v) for k, v in plain.items()}
@@ -34,12 +36,43 @@ def materialize(root: Root, job: Job, plan: LaunchPlan) -> None:
     job_dir, attempt = root.job(job.id), plan.attempt_dir
     for directory in (job_dir.path, job_dir.checkpoints, *_directories(attempt)):
         Path(directory).mkdir(mode=0o700, exist_ok=True)
-    if not Path(job_dir.manifest).exists():
-        write_whole(Path(job_dir.manifest), job.spec.manifest_text)
-    _place_model(root, job)
+    _place_manifest(root, job)
+    _link(Path(root.model(job.model_digest)), Path(job_dir.model_archive))
     _write_files(plan)
     # A wish that came after the row was read may be in the cell already: only a wish that we know of is written.
     write_control(root, job, wish=job.wish if job.wish is not Wish.NONE else None)
+
+
+def make_chunk(root: Root, array: str) -> tuple[int, AttemptDir]:
+    """A directory for elements of `array` that are submitted together, and its number, which no other has had.
+
+    Raises OSError.
+    """
+    directory = Path(root.array(array).path)
+    numbers = [int(path.name.removeprefix("chunk-")) for path in directory.glob("chunk-[0-9]*")]
+    number = max(numbers, default=0) + 1
+    while True:
+        chunk = root.array(array).chunk(number)
+        try:
+            Path(chunk.path).mkdir(mode=0o700)
+        except FileExistsError:
+            number += 1
+            continue
+        Path(chunk.submit).mkdir(mode=0o700)
+        return number, chunk
+
+
+def materialize_chunk(plan: ArrayPlan) -> None:
+    """Write the files of a native array, durably: they lead its tasks to their attempts. Raises OSError."""
+    for file in plan.files:
+        write_whole(Path(plan.chunk.directory.path) / file.name, file.text, mode=file.mode, durable=True)
+
+
+def empty_chunk(chunk: AttemptDir) -> None:
+    """The scheduler surely did not take it: nobody needs its files. The directory stays, so that its number does."""
+    for path in (Path(chunk.script), Path(chunk.tasks)):
+        path.unlink(missing_ok=True)
+    shutil.rmtree(chunk.submit, ignore_errors=True)
 
 
 def materialize_template(root: Root, job: Job, plan: LaunchPlan | None) -> None:
@@ -75,9 +108,16 @@ def _directories(attempt: AttemptDir) -> tuple[str, ...]:
     )
 
 
-def _place_model(root: Root, job: Job) -> None:
-    """The archive by hard link, or by copy where the file system has none."""
-    source, target = Path(root.model(job.model_digest)), Path(root.job(job.id).model_archive)
+def _place_manifest(root: Root, job: Job) -> None:
+    target, element = Path(root.job(job.id).manifest), job.spec.element
+    if element is not None:
+        _link(Path(root.array(element.array).manifest), target)
+    elif not target.exists():
+        write_whole(target, job.spec.manifest_text)
+
+
+def _link(source: Path, target: Path) -> None:
+    """`target` by hard link, or by copy where the file system has none. Raises FileNotFoundError for the source."""
     if target.exists():
         return
     try:
@@ -93,9 +133,18 @@ def _place_model(root: Root, job: Job) -> None:
             temporary.unlink(missing_ok=True)
 
 
-def mark_begun(attempt: AttemptDir) -> None:
-    """From here on the scheduler may have heard of the attempt. Durable: a crash must not forget it."""
-    write_whole(Path(attempt.submit_begun), "begun\n", durable=True)
+def mark_begun(attempt: AttemptDir, by: str, task: str = "") -> None:
+    """From here on the scheduler may have heard of the attempt. Durable: a crash must not forget it.
+
+    `by` names who submits, differently each time: the lease's token. `task` says as which task of which native array
+    (:func:`ffdl_batch.domain.array.mark_of`); what earlier marks said of that stays.
+    """
+    path = Path(attempt.submit_begun)
+    try:
+        earlier = path.read_text(encoding="utf-8").splitlines(keepends=True)[1:]
+    except FileNotFoundError:
+        earlier = []
+    write_whole(path, "".join([f"begun {by}\n", *earlier, task]), durable=True)
 
 
 def begun_at(attempt: AttemptDir) -> float | None:
@@ -106,7 +155,10 @@ def begun_at(attempt: AttemptDir) -> float | None:
         return None
 
 
-def unmark_begun(attempt: AttemptDir) -> None:
-    """The scheduler surely did not take it."""
+def unmark_begun(attempt: AttemptDir, by: str) -> None:
+    """The scheduler surely did not take it from `by`. The mark of another stays: a daemon that was stopped in the
+    middle of its submission may be told so long after another one has submitted the attempt."""
+    mark = Path(attempt.submit_begun)
     with contextlib.suppress(FileNotFoundError):
-        Path(attempt.submit_begun).unlink()
+        if mark.read_text(encoding="utf-8").startswith(f"begun {by}\n"):
+            mark.unlink()

@@ -20,15 +20,22 @@ GATHER_S = 0.01
 
 Decided = tuple[Job, Change]
 """A job as it was read, and what is to be written of it."""
-Outcome = Future[Decided | None]
-"""Of one job; None = its worker has dealt with it, and with its lease."""
+Outcome = Future[Sequence[Decided]]
+"""Of one job or several; those that are left out, their worker has dealt with, and with their leases."""
 
 
 class Outcomes:
-    """The outcomes of one claim's jobs, as they come. `written` is called after each transaction."""
+    """The outcomes of one claim's jobs, as they come. `written` is called after each transaction, `dropped` with what
+    was not written because somebody else had changed the job, or has its lease."""
 
-    def __init__(self, store: Store, token: str, written: Callable[[], None]) -> None:
-        self._store, self._token, self._written = store, token, written
+    def __init__(
+        self,
+        store: Store,
+        token: str,
+        written: Callable[[], None],
+        dropped: Callable[[Sequence[Decided]], None] = lambda _: None,
+    ) -> None:
+        self._store, self._token, self._written, self._dropped = store, token, written, dropped
         self._finished: SimpleQueue[Outcome] = SimpleQueue()
         self._awaited = 0
 
@@ -49,7 +56,7 @@ class Outcomes:
             failures += [error for one in group if (error := one.exception()) is not None]
             ended = [one.result() for one in group if one.exception() is None]
             try:
-                changed += self._write([decided for decided in ended if decided is not None])
+                changed += self._write([decided for several in ended for decided in several])
             except StoreError as error:
                 failures.append(error)
         if failures:
@@ -77,7 +84,10 @@ class Outcomes:
             release_all(self._store, jobs, self._token)
             raise
         self._written()
-        release_all(self._store, [job for job in jobs if job.id not in changed], self._token, due=True)
+        dropped = [(job, change) for job, change in decided if job.id not in changed]
+        release_all(self._store, [job for job, _ in dropped], self._token, due=True)
+        if dropped:
+            self._dropped(dropped)
         return len(changed)
 
 

@@ -2,22 +2,84 @@
 
 from __future__ import annotations
 
-from ffdl_batch.domain.job import JobId
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ffdl_batch.domain.array import ArrayId, chunk_name, expand, is_array
+from ffdl_batch.domain.job import JobId, attempt_token
+from ffdl_batch.domain.spec import JobSpec
 from ffdl_batch.domain.views import PlannedFileView, PlanView, Submission
-from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, SchedulerUnreachable, TrialSubmission
-from ffdl_batch.services.intake import plan_or_refuse, read_submission
+from ffdl_batch.ports.scheduler import (
+    ArrayPlan,
+    Chunk,
+    InvalidRequest,
+    LaunchPlan,
+    SchedulerUnreachable,
+    SubmitsArrays,
+    TrialSubmission,
+)
+from ffdl_batch.services.intake import Candidate, name_elements, plan_or_refuse, read_submission
 from ffdl_batch.services.platform import Caller, Platform
 from ffdl_batch.services.problems import bad_request, try_again
 
 DRY_RUN_ID = JobId("training-dryrun000")
+DRY_RUN_ARRAY = ArrayId("array-dryrun000")
 
 
 def plan_submission(platform: Platform, caller: Caller, submission: Submission, *, trial: bool) -> PlanView:
     """The plan of a first attempt under a stand-in id; with `trial`, what the scheduler says to it as well."""
     del caller  # every caller may ask what would be sent
     candidate = read_submission(platform, submission)
+    if is_array(candidate.spec):
+        return _plan_array(platform, submission, candidate, trial=trial)
+    (candidate,) = name_elements(platform, candidate, [candidate.spec])
     plan = plan_or_refuse(platform, candidate, DRY_RUN_ID, submission.environ)
-    sentence = _try(platform, plan) if trial else ""
+    return _view(candidate, plan, _try(platform, plan) if trial else "")
+
+
+def _plan_array(platform: Platform, submission: Submission, candidate: Candidate, *, trial: bool) -> PlanView:
+    """The plan of the first element; where the backend has native arrays, with the script of the first of those."""
+    elements = name_elements(platform, candidate, expand(candidate.spec, DRY_RUN_ARRAY))
+    ids = [JobId(f"training-dry{number:06d}") for number in range(len(elements))]
+    plan = plan_or_refuse(platform, elements[0], ids[0], submission.environ)
+    view = _view(elements[0], plan, _try(platform, plan) if trial else "")
+    native = _plan_native(platform, candidate.backend, plan, ids, [element.spec for element in elements])
+    element = elements[0].spec.element
+    assert element is not None  # expand has made it
+    way = f"{len(native.tasks)} in one native array" if native is not None else "each by itself"
+    note = f"an array of {element.count} jobs, {way}; shown is element {element.index}"
+    if native is None:
+        return replace(view, warnings=(*view.warnings, note))
+    files = [PlannedFileView(file.name, file.text, file.mode) for file in native.files]
+    files += [file for file in view.files if file.name not in {one.name for one in files}]
+    return replace(
+        view, script=native.script, submit_argv=native.submit_argv, files=tuple(files), warnings=(*view.warnings, note)
+    )
+
+
+def _plan_native(
+    platform: Platform, backend: str, plan: LaunchPlan, ids: Sequence[JobId], specs: Sequence[JobSpec]
+) -> ArrayPlan | None:
+    """The first native array of these elements; None where they go one by one."""
+    adapter, size = platform.adapters.get(backend), platform.adapters.facts(backend).max_array_size
+    if not isinstance(adapter, SubmitsArrays) or not plan.array_script or min(size, len(ids)) < 2:
+        return None
+    members = [
+        replace(
+            plan,
+            token=attempt_token(job_id, 1),
+            attempt_dir=platform.root.job(job_id).attempt(1),
+            array_index=spec.element.index,
+        )
+        for job_id, spec in zip(ids[:size], specs, strict=False)
+        if spec.element is not None
+    ]
+    limit = specs[0].element.limit if specs[0].element is not None else None
+    chunk = Chunk(chunk_name(DRY_RUN_ARRAY, 1), platform.root.array(DRY_RUN_ARRAY).chunk(1), size, limit)
+    return adapter.plan_array(chunk, members)
+
+
+def _view(candidate: Candidate, plan: LaunchPlan, sentence: str) -> PlanView:
     return PlanView(
         backend=plan.backend,
         script=plan.script,
@@ -37,7 +99,8 @@ def _try(platform: Platform, plan: LaunchPlan) -> str:
     if not isinstance(adapter, TrialSubmission):
         return f"the backend {plan.backend} has no trial submission; the request itself is right"
     try:
-        return adapter.test_only(plan)
+        with platform.adapters.asking(plan.backend):
+            return adapter.test_only(plan)
     except InvalidRequest as error:
         raise bad_request("C104", str(error), error.findings) from error
     except SchedulerUnreachable as error:

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pwd
-import secrets
 import socket
-import threading
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ffdl_batch.config import Settings
 from ffdl_batch.domain.jobdir import Root
-from ffdl_batch.domain.views import BackendHealth
 from ffdl_batch.ports.clock import Clock, SystemClock
-from ffdl_batch.ports.registry import AdapterContext, create_adapter
-from ffdl_batch.ports.scheduler import BackendFacts, Scheduler, SchedulerUnreachable
+from ffdl_batch.ports.registry import AdapterContext
+from ffdl_batch.services.backends import Adapters
+from ffdl_batch.services.binding import bind_tree
+from ffdl_batch.services.clocks import SharedClock, SteadyClock, file_time
+from ffdl_batch.services.tree import Tree
 from ffdl_batch.store import Store, open_store
-
-FACTS_LIFE_S = 60.0
-"""How long what a site said about itself is taken as true."""
-LONGEST_PAUSE_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,114 +30,13 @@ class Caller:
 
 
 @dataclass(slots=True)
-class _Standing:
-    """How a backend has answered lately. `failures` counts in a row."""
-
-    unreachable_since: float | None = None
-    failures: int = 0
-    detail: str = ""
-    version: str = ""
-    not_before: float = 0.0
-
-
-@dataclass(slots=True)
-class _Known:
-    facts: BackendFacts
-    at: float
-
-
-class Adapters:
-    """The adapters in use, what they said about their sites, and whether they answer (a circuit breaker)."""
-
-    def __init__(self, settings: Settings, context: AdapterContext, clock: Clock) -> None:
-        self._settings, self._context, self._clock = settings, context, clock
-        self._lock = threading.Lock()
-        self._made: dict[str, Scheduler] = {}
-        self._facts: dict[str, _Known] = {}
-        self._standing: dict[str, _Standing] = {}
-
-    def default_name(self) -> str:
-        """The configured backend, else slurm where sbatch is on the PATH, else local."""
-        return self._settings.effective_backend(os.environ)[0]
-
-    def get(self, name: str) -> Scheduler:
-        """The adapter; raises InvalidRequest for an unknown name or unusable settings."""
-        with self._lock:
-            if name not in self._made:
-                self._made[name] = create_adapter(name, self._settings.backend_settings(name), self._context)
-            return self._made[name]
-
-    def use(self, name: str, scheduler: Scheduler) -> None:
-        """Put `scheduler` in the place of the adapter `name` (a fault-making one in tests, a wrapped one)."""
-        with self._lock:
-            self._made[name] = scheduler
-
-    def facts(self, name: str) -> BackendFacts:
-        """What the site is, at most a minute old; older where the scheduler does not answer now.
-
-        Raises SchedulerUnreachable only where it has never answered.
-        """
-        with self._lock:
-            known = self._facts.get(name)
-        now = self._clock.monotonic()
-        if known is not None and (now - known.at < FACTS_LIFE_S or not self.may_ask(name)):
-            return known.facts
-        try:
-            facts = self.get(name).probe()
-        except SchedulerUnreachable as error:
-            self.failed(name, str(error))
-            if known is None:
-                raise
-            return known.facts
-        with self._lock:
-            self._facts[name] = _Known(facts, now)
-        self.answered(name, facts.version)
-        return facts
-
-    def refresh(self, name: str) -> BackendFacts:
-        """Ask the site anew, as when a request named something that is not known."""
-        with self._lock:
-            known = self._facts.get(name)
-            if known is not None:
-                known.at = -FACTS_LIFE_S
-        return self.facts(name)
-
-    def answered(self, name: str, version: str = "") -> None:
-        """The scheduler answered: close the circuit."""
-        with self._lock:
-            old = self._standing.get(name, _Standing())
-            self._standing[name] = _Standing(version=version or old.version)
-
-    def failed(self, name: str, detail: str) -> None:
-        """The scheduler did not answer: pause longer each time (with jitter), up to LONGEST_PAUSE_S."""
-        with self._lock:
-            standing = self._standing.setdefault(name, _Standing())
-            standing.failures += 1
-            standing.detail = detail
-            if standing.unreachable_since is None:
-                standing.unreachable_since = self._clock.now()
-            pause = min(LONGEST_PAUSE_S, 0.5 * 2 ** min(standing.failures, 8))
-            jitter = 0.75 + secrets.randbelow(501) / 1000
-            standing.not_before = self._clock.monotonic() + pause * jitter
-
-    def may_ask(self, name: str) -> bool:
-        """Whether the pause after the last failure is over."""
-        with self._lock:
-            standing = self._standing.get(name)
-            return standing is None or self._clock.monotonic() >= standing.not_before
-
-    def health(self) -> tuple[BackendHealth, ...]:
-        """Every backend that was asked so far."""
-        with self._lock:
-            return tuple(
-                BackendHealth(name, s.unreachable_since, s.detail if s.unreachable_since else "", s.version)
-                for name, s in sorted(self._standing.items())
-            )
-
-
-@dataclass(slots=True)
 class Platform:
-    """Everything a service works with. `owner` names this daemon in leases, the same in each of its lives."""
+    """Everything a service works with. `owner` names this daemon in leases, the same in each of its lives.
+
+    `clock` tells the time of what is written into the database, by the database's clock where several daemons share it.
+    `file_time` tells it for files in a directory of the tree (see :mod:`ffdl_batch.services.clocks`). `tree` knows
+    whether the tree's file system answers.
+    """
 
     settings: Settings
     store: Store
@@ -149,6 +46,11 @@ class Platform:
     uid: int
     adapters: Adapters
     owner: str
+    file_time: Callable[[str], float] = file_time
+    tree: Tree = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.tree = Tree(self.root)
 
     def close(self) -> None:
         """Close the database."""
@@ -159,16 +61,33 @@ def open_platform(settings: Settings, clock: Clock | None = None) -> Platform:
     """Directories made, database migrated and open, adapters not yet asked. Raises StoreError, OSError.
 
     The caller holds the lock of the state directory: whoever had it before is dead, and leases that this daemon
-    held in an earlier life end here, so that a restart goes on at once.
+    held in an earlier life end here, so that a restart goes on at once. `clock` is this host's.
     """
-    clock = clock or SystemClock()
+    own = clock or SystemClock()
     uid = os.getuid()
     user = pwd.getpwuid(uid).pw_name
     root = Root(settings.jobs_dir)
-    for directory in (settings.state_dir, root.path, root.doorbell, root.models, str(Path(root.path) / "jobs")):
+    Path(settings.state_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
+    store = open_store(settings.database, clock=SteadyClock(own))
+    try:
+        _make_tree(root, store)
+        owner = f"{socket.gethostname()}:{settings.state_dir}"
+        store.end_leases_of(owner)
+        bind_tree(store, root, owner)
+        shared: Clock = SharedClock(store.now, own) if store.is_shared else own
+    except BaseException:
+        store.close()
+        raise
+    adapters = Adapters(settings, AdapterContext(root=root.path, user=user, uid=uid), own)
+    return Platform(settings, store, shared, root, user, uid, adapters, owner)
+
+
+def _make_tree(root: Root, store: Store) -> None:
+    """The directories of all jobs. Raises OSError, also where jobs live whose files ought to be there: in the empty
+    place of a file system that is not mounted, everything would look as if it had ended without a word."""
+    jobs = Path(root.path, "jobs")
+    if not jobs.is_dir() and store.live_backends():
+        why = "not there, though jobs live in it: mount its file system (or make it, if it is gone for good)"
+        raise FileNotFoundError(errno.ENOENT, why, str(jobs))
+    for directory in (root.path, root.doorbell, root.models, jobs):
         Path(directory).mkdir(mode=0o700, parents=True, exist_ok=True)
-    store = open_store(settings.database)
-    context = AdapterContext(root=root.path, user=user, uid=uid)
-    owner = f"{socket.gethostname()}:{settings.state_dir}"
-    store.end_leases_of(owner)
-    return Platform(settings, store, clock, root, user, uid, Adapters(settings, context, clock), owner)

@@ -56,6 +56,19 @@ def unknown_job(job_id: str) -> Refused:
     return Refused(problem, 404)
 
 
+def unknown_array(array_id: str) -> Refused:
+    """There is no such array, or it is another user's."""
+    problem = Problem("C101", f"there is no array {array_id}", ExitCode.FAILED, cure="ffdl list shows your jobs")
+    return Refused(problem, 404)
+
+
+def whole_array(array_id: str, index: int) -> Refused:
+    """One job is wanted, and an array was named; `index` is one of its elements'."""
+    message = f"{array_id} is an array of jobs, and one job is wanted here"
+    cure = f"name an element, as {array_id}_{index}; ffdl list --array {array_id} shows them"
+    return Refused(Problem("C101", message, ExitCode.FAILED, cure=cure), 404)
+
+
 def ambiguous_job(beginning: str, ids: Sequence[str], *, complete: bool) -> Refused:
     """Several of the caller's jobs have ids that begin so."""
     named = ", ".join(ids) + ("" if complete else " and others")

@@ -8,18 +8,22 @@ import socket
 from collections.abc import Collection, Sequence
 
 from ffdl_batch import __version__
+from ffdl_batch.domain.array import is_array_id
 from ffdl_batch.domain.faults import Fault
 from ffdl_batch.domain.job import HistoryEntry, Job, JobId, Overrides, parse_job_id
-from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.domain.job_state import Cause, JobState
+from ffdl_batch.domain.jobdir import JobDir
 from ffdl_batch.domain.quantity import format_time_limit
 from ffdl_batch.domain.views import AttemptView, EventView, Health, JobView
 from ffdl_batch.services.platform import Caller, Platform
-from ffdl_batch.services.problems import ambiguous_job, not_allowed, unknown_job
+from ffdl_batch.services.problems import Refused, ambiguous_job, not_allowed, unknown_array, unknown_job, whole_array
 from ffdl_batch.store import Attempt
 
 MAX_LISTED = 10_000
 _BEGINNING = re.compile(r"training-[0-9a-z]{3,8}", re.ASCII)
+_ELEMENT = re.compile(r"(array-[0-9a-z]{9})_(\d{1,7})", re.ASCII)
 _CANDIDATES = 5
+_RAN = frozenset({JobState.PROCESSING, JobState.STORING, JobState.COMPLETED})
 
 
 def list_jobs(  # noqa: PLR0913 - the filters of one query
@@ -31,8 +35,9 @@ def list_jobs(  # noqa: PLR0913 - the filters of one query
     since: float | None = None,
     limit: int = 100,
     all_users: bool = False,
+    array: str | None = None,
 ) -> list[JobView]:
-    """Newest first, at most `limit`; two queries whatever the number."""
+    """Newest first, at most `limit`; those of one array by their index. Two queries whatever the number."""
     if all_users and not caller.is_admin:
         raise not_allowed("only administrators may list other users' jobs")
     jobs = platform.store.list_jobs(
@@ -41,7 +46,10 @@ def list_jobs(  # noqa: PLR0913 - the filters of one query
         name=name,
         since=since,
         limit=max(1, min(limit, MAX_LISTED)),
+        array=array,
     )
+    if array is not None:
+        jobs.reverse()
     histories = platform.store.histories([job.id for job in jobs])
     return [view_of(platform, job, histories.get(job.id, ())) for job in jobs]
 
@@ -50,7 +58,7 @@ def own_job(platform: Platform, caller: Caller, job_id: str) -> Job:
     """The job, if it is the caller's; another user's job is as unknown as none.
 
     `job_id` may be the beginning of an id, three characters or more behind the dash, that only one job of the caller's
-    own has.
+    own has; or an array's id with an element's index, as array-0a1b2c3d4_3.
     """
     job = platform.store.get(_whole_id(platform, caller, job_id))
     if job is None or not (caller.is_admin or job.uid == caller.uid):
@@ -62,6 +70,11 @@ def _whole_id(platform: Platform, caller: Caller, text: str) -> JobId:
     try:
         return parse_job_id(text)
     except ValueError:
+        element = _ELEMENT.fullmatch(text)
+        if element is not None:
+            return _element_id(platform, element[1], int(element[2]), text)
+        if is_array_id(text):
+            raise _no_job(platform, caller, text) from None
         if not _BEGINNING.fullmatch(text):
             raise unknown_job(text) from None
     found = platform.store.find_ids(text, caller.uid, _CANDIDATES + 1)
@@ -70,6 +83,20 @@ def _whole_id(platform: Platform, caller: Caller, text: str) -> JobId:
     if len(found) > 1:
         raise ambiguous_job(text, found[:_CANDIDATES], complete=len(found) <= _CANDIDATES)
     return found[0]
+
+
+def _element_id(platform: Platform, array: str, index: int, text: str) -> JobId:
+    found = platform.store.elements_of(array, index)
+    if not found:
+        raise unknown_job(text)
+    return found[0].id
+
+
+def _no_job(platform: Platform, caller: Caller, array: str) -> Refused:
+    """Why an array's id is none of a job."""
+    found = platform.store.list_jobs(uid=None if caller.is_admin else caller.uid, array=array, limit=1)
+    element = found[0].spec.element if found else None
+    return whole_array(array, element.first) if element is not None else unknown_array(array)
 
 
 def get_job(platform: Platform, caller: Caller, job_id: str) -> JobView:
@@ -108,7 +135,7 @@ def view_of(platform: Platform, job: Job, history: Sequence[HistoryEntry], attem
     spec = job.effective_spec
     resources = spec.resources
     directory = platform.root.job(job.id)
-    attempt = directory.attempt(max(1, job.attempt))
+    ran = _ran(history)
     fault = Fault(job.error_code, job.message)
     return JobView(
         id=job.id,
@@ -131,23 +158,26 @@ def view_of(platform: Platform, job: Job, history: Sequence[HistoryEntry], attem
         ended_at=job.ended_at,
         error_code=job.error_code,
         message=job.message,
-        cure=fault.kind.cure if job.error_code != "000" else "",
+        cure=fault.cure(job.id, has_checkpoint=any(one.checkpoint.saved_at is not None for one in attempts)),
         exit_code=job.exit_code,
         exit_signal=job.exit_signal,
         pending_reason=job.pending_reason,
         nodes=job.nodes,
         network_requested=spec.batch.network,
         network=job.network,
-        results=job.results,
-        logs=attempt.logs if job.attempt else "",
+        results=_results(job, directory, ran),
+        logs=directory.attempt(max(ran, default=job.attempt)).logs if job.attempt else "",
         job_dir=directory.path,
         warnings=job.warnings,
         log_tail=job.log_tail,
-        timestamps=_timestamps(job, history),
+        timestamps=_timestamps(history),
         sources=spec.sources,
         uncertain_since=job.uncertain_since,
-        attempts=tuple(map(_attempt, attempts)),
+        attempts=tuple(_attempt(attempt, directory if attempt.number in ran else None) for attempt in attempts),
         overrides=_altered(job.overrides),
+        array=spec.element.array if spec.element is not None else "",
+        array_index=spec.element.index if spec.element is not None else None,
+        array_values=spec.element.values if spec.element is not None else {},
     )
 
 
@@ -163,21 +193,35 @@ def _altered(overrides: Overrides) -> dict[str, str]:
     return altered
 
 
-def _timestamps(job: Job, history: Sequence[HistoryEntry]) -> dict[str, float]:
-    """First time of each state in the current attempt; PENDING is the submission's.
-
-    A job that waits for its next attempt has reached nothing of it yet, and has not ended any more.
-    """
-    wanted = (0,) if job.state is JobState.PENDING else (job.attempt, 0)
+def _timestamps(history: Sequence[HistoryEntry]) -> dict[str, float]:
+    """When each state was reached, since the job last went back: to wait for its next attempt, to that attempt where a
+    head began it, to the queue where the scheduler started it anew, or by a resume."""
     times: dict[str, float] = {}
     for entry in history:
-        if entry.attempt in wanted:
-            times.setdefault(entry.state, entry.at)
+        if entry.cause in (Cause.REQUEUED, Cause.RESUMED):
+            times = {}
+        times.setdefault(entry.state, entry.at)
     return times
 
 
-def _attempt(attempt: Attempt) -> AttemptView:
+def _ran(history: Sequence[HistoryEntry]) -> frozenset[int]:
+    """The attempts that got as far as their learners."""
+    return frozenset(entry.attempt for entry in history if entry.state in _RAN)
+
+
+def _results(job: Job, directory: JobDir, ran: Collection[int]) -> str:
+    """Where the job's results are: in the store that all attempts share, else where the last one that ran left them.
+
+    A later attempt begins with a copy of them, but only when it runs.
+    """
+    is_store = job.results not in ("", directory.attempt(job.attempt).results)
+    return job.results if is_store or not ran else directory.attempt(max(ran)).results
+
+
+def _attempt(attempt: Attempt, ran_in: JobDir | None) -> AttemptView:
+    """`ran_in`: the job's directory, if the attempt got as far as its learners."""
     checkpoint = attempt.checkpoint
+    left = ran_in.attempt(attempt.number) if ran_in is not None else None
     return AttemptView(
         number=attempt.number,
         native_id=attempt.native_id,
@@ -196,6 +240,9 @@ def _attempt(attempt: Attempt) -> AttemptView:
         checkpoint_saved_at=checkpoint.saved_at,
         gpu_seconds=attempt.gpu_seconds,
         owed=attempt.owed,
+        played=attempt.played,
+        results=left.results if left is not None else "",
+        logs=left.logs if left is not None else "",
     )
 
 

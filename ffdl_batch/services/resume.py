@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -10,12 +11,15 @@ from ffdl_batch.domain.job import Change, Job, Overrides
 from ffdl_batch.domain.job_state import Cause, JobState
 from ffdl_batch.domain.quantity import format_time_limit, parse_time_limit
 from ffdl_batch.domain.views import JobView, Resume
+from ffdl_batch.ports.scheduler import LaunchPlan
 from ffdl_batch.services.archives import has_archive
 from ffdl_batch.services.intake import Candidate, plan_or_refuse
 from ffdl_batch.services.materialize import exported_environment
 from ffdl_batch.services.platform import Caller, Platform
-from ffdl_batch.services.problems import bad_request, try_again, wrong_state, wrong_usage
+from ffdl_batch.services.problems import Refused, bad_request, try_again, wrong_state, wrong_usage
 from ffdl_batch.services.query import detailed, own_job
+
+log = logging.getLogger(__name__)
 
 RESUMABLE = frozenset({JobState.HALTED, JobState.FAILED})
 ATTEMPTS = 5
@@ -26,18 +30,19 @@ def resume_job(platform: Platform, caller: Caller, job_id: str, resume: Resume) 
     """HALTED or FAILED → PENDING with full budgets. Raises :class:`Refused` with nothing written where the job is in
     another state, its model archive is gone, or its next attempt cannot be planned.
 
-    What an earlier resume altered stays unless it is altered again; nodes that failed the job are allowed again.
+    What an earlier resume altered stays unless it is altered again; nodes that failed the job are allowed again. The
+    job's warnings are those that a submission would get now.
     """
     for _ in range(ATTEMPTS):
         job = own_job(platform, caller, job_id)
         _check_state(job)
         overrides = _overrides(job, resume)
-        _check_possible(platform, job, overrides)
+        warnings = _check_possible(platform, job, overrides)
         change = Change(
             steps=((JobState.PENDING, platform.clock.now()),),
             cause=Cause.RESUMED,
             message=_sentence(resume, overrides),
-            columns={"overrides": overrides},
+            columns={"overrides": overrides, "warnings": warnings},
         )
         updated = platform.store.apply(job, change)
         if updated is not None:
@@ -69,19 +74,35 @@ def _overrides(job: Job, resume: Resume) -> Overrides:
     return Overrides(gpus, time_s)
 
 
-def _check_possible(platform: Platform, job: Job, overrides: Overrides) -> None:
-    """Refuse now what the deployer would find out later."""
+def _check_possible(platform: Platform, job: Job, overrides: Overrides) -> tuple[str, ...]:
+    """Refuse now what the deployer would find out later; the warnings of the job as it will be.
+
+    What its manifest was warned of stays, what the plan of the request before was warned of goes with that request.
+    """
     directory = platform.root.job(job.id)
     # The archive by content is swept when no live job names it; asking for it keeps it for a day, the live row then.
     if not Path(directory.model_archive).exists() and not has_archive(platform, job.model_digest):
         message = f"the model archive of {job.id} is no longer in {directory.path} nor in {platform.root.models}"
         raise bad_request("C102", message, cure="submit the job again; it can read its checkpoints from "
                           f"{directory.checkpoints}")  # fmt: skip
+    gone: tuple[str, ...] = ()
+    if overrides != replace(job.overrides, exclude=()):
+        try:
+            gone = _plan(platform, job, job.overrides).warnings
+        except Refused:
+            log.info("job %s: what it asked for before cannot be planned any more; its warnings stay", job.id)
+    found = _plan(platform, job, overrides).warnings
+    return (*(said for said in job.warnings if said not in gone and said not in found), *found)
+
+
+def _plan(platform: Platform, job: Job, overrides: Overrides) -> LaunchPlan:
+    """The plan of its next attempt with `overrides`. Raises Refused."""
     spec = overrides.apply(job.spec)
     if job.attempt > 0:  # what the first attempt waited for has happened
         spec = replace(spec, batch=replace(spec.batch, dependency="", begin="", hold=False))
     candidate = Candidate(spec, job.backend, (), (), {}, "manifest.yml")
-    plan_or_refuse(platform, candidate, job.id, exported_environment(directory), job.attempt + 1)
+    environ = exported_environment(platform.root, job)
+    return plan_or_refuse(platform, candidate, job.id, environ, job.attempt + 1)
 
 
 def _sentence(resume: Resume, overrides: Overrides) -> str:

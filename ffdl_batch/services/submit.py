@@ -4,55 +4,111 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ffdl_batch.domain.job import JobId, new_job_id
-from ffdl_batch.domain.views import Submission, SubmissionResult
+from ffdl_batch.domain.array import MAX_ELEMENTS, expand, is_array, new_array_id
+from ffdl_batch.domain.job import Job, new_job_id
+from ffdl_batch.domain.jobdir import ArrayDir, JobDir
+from ffdl_batch.domain.views import Expected, Submission, SubmissionResult
 from ffdl_batch.services.archives import has_archive
-from ffdl_batch.services.intake import Candidate, plan_or_refuse, read_submission
+from ffdl_batch.services.intake import Candidate, name_elements, plan_or_refuse, read_submission
 from ffdl_batch.services.platform import Caller, Platform
 from ffdl_batch.services.problems import Refused, bad_request, try_again
 from ffdl_batch.services.whole_files import write_whole
 from ffdl_batch.store import DuplicateId, NewJob, StoreUnavailable
 
+APART_S = 1e-6
+"""Between the submissions of an array's elements: what orders jobs by their submission has them by their index."""
 
-def submit(platform: Platform, caller: Caller, submissions: Sequence[Submission]) -> list[SubmissionResult]:
+
+@dataclass(frozen=True, slots=True)
+class _Accepted:
+    """A submission that could run: its job, or the elements of its array. `index` is its place in the request."""
+
+    index: int
+    jobs: list[NewJob]
+    result: SubmissionResult
+
+
+def submit(
+    platform: Platform,
+    caller: Caller,
+    submissions: Sequence[Submission],
+    may_commit: Callable[[], bool] = lambda: True,
+) -> list[SubmissionResult]:
     """One result per submission, in order; the accepted ones are durable when this returns.
 
-    A submission is accepted or refused on its own; all accepted ones are committed in one transaction. A `key`
-    that was accepted before gives the same id again and starts nothing. The jobs belong to the daemon's user, as
-    whom they will run, also when root submits them.
+    A submission is accepted or refused on its own, an array as a whole; all accepted ones are committed in one
+    transaction (several where they are more than MAX_ELEMENTS jobs; an array is never cut). A `key` that was accepted
+    before gives the same ids again and starts nothing. The jobs belong to the daemon's user, as whom they will run,
+    also when root submits them. `may_commit` is asked once, before the first commit: who asked may not wait any more.
     """
     del caller
     results: list[SubmissionResult | None] = [None] * len(submissions)
-    new: list[tuple[int, NewJob, SubmissionResult]] = []
+    accepted: list[_Accepted] = []
     for index, submission in enumerate(submissions):
         try:
-            job, result = _accept(platform, submission)
-            new.append((index, job, result))
+            accepted.append(_accept(platform, submission, index))
         except Refused as refusal:
             results[index] = SubmissionResult(problem=refusal.problem)
-    try:
-        stored = platform.store.add_jobs([job for _, job, _ in new])
-    except (DuplicateId, StoreUnavailable) as error:
-        for _, job, _ in new:
-            _discard(platform, job.id)
-        raise try_again("S210", str(error)) from error
-    for (index, job, result), row in zip(new, stored, strict=True):
-        if row.id != job.id:
-            _discard(platform, job.id)
-        results[index] = SubmissionResult(id=row.id, warnings=result.warnings, network=result.network)
+    if accepted and not may_commit():
+        for one in accepted:
+            _discard(platform, one.jobs[0])
+        raise try_again("S210", "preparing it took so long that nobody waits for the answer any more")
+    for part in _transactions(accepted):
+        for one, rows in zip(part, _store(platform, part), strict=True):
+            results[one.index] = _answer(platform, one, rows)
     return [result for result in results if result is not None]
 
 
-def _accept(platform: Platform, submission: Submission) -> tuple[NewJob, SubmissionResult]:
+def _transactions(accepted: Sequence[_Accepted]) -> Iterator[list[_Accepted]]:
+    part: list[_Accepted] = []
+    for one in accepted:
+        if part and sum(len(other.jobs) for other in part) + len(one.jobs) > MAX_ELEMENTS:
+            yield part
+            part = []
+        part.append(one)
+    if part:
+        yield part
+
+
+def _store(platform: Platform, part: Sequence[_Accepted]) -> Iterator[list[Job]]:
+    """The rows of each of `part`, all of them committed when the first comes."""
+    try:
+        rows = iter(platform.store.add_jobs([job for one in part for job in one.jobs]))
+    except (DuplicateId, StoreUnavailable) as error:
+        if isinstance(error, DuplicateId):  # else they may be committed, and are the janitor's if they are not
+            for one in part:
+                _discard(platform, one.jobs[0])
+        raise try_again("S210", str(error)) from error
+    return ([next(rows) for _ in one.jobs] for one in part)
+
+
+def _answer(platform: Platform, accepted: _Accepted, rows: Sequence[Job]) -> SubmissionResult:
+    if rows[0].id != accepted.jobs[0].id:
+        _discard(platform, accepted.jobs[0])
+    element, result = rows[0].spec.element, accepted.result
+    if element is None:
+        return SubmissionResult(id=rows[0].id, warnings=result.warnings, network=result.network)
+    elements = tuple(row.id for row in rows)
+    return SubmissionResult(id=element.array, warnings=result.warnings, network=result.network, elements=elements)
+
+
+def _accept(platform: Platform, submission: Submission, index: int) -> _Accepted:
     candidate = read_submission(platform, submission)
     if not has_archive(platform, submission.archive):
         raise bad_request("C102", "the model archive was not sent", cure="submit again")
+    if is_array(candidate.spec):
+        return _accept_array(platform, submission, candidate, index)
+    if submission.expected is Expected.ARRAY:
+        raise bad_request("C101", "this is one job, and an array is wanted here",
+                          cure="give it batch.array or batch.sweep, or submit it as a job")  # fmt: skip
+    (candidate,) = name_elements(platform, candidate, [candidate.spec])
     job_id = new_job_id()
     plan = plan_or_refuse(platform, candidate, job_id, submission.environ)
-    _keep_private(platform, job_id, candidate, submission.environ)
+    _keep_private(platform.root.job(job_id), candidate, submission.environ)
     warnings = (*candidate.warnings, *plan.warnings)
     job = NewJob(
         id=job_id,
@@ -65,20 +121,51 @@ def _accept(platform: Platform, submission: Submission) -> tuple[NewJob, Submiss
         submitted_at=platform.clock.now(),
         warnings=warnings,
     )
-    return job, SubmissionResult(id=job_id, warnings=warnings, network=plan.network.level)
+    return _Accepted(index, [job], SubmissionResult(id=job_id, warnings=warnings, network=plan.network.level))
 
 
-def _keep_private(platform: Platform, job_id: JobId, candidate: Candidate, environ: Mapping[str, str]) -> None:
-    """Credentials and exported variables go to files of mode 0600, never into the record."""
-    directory = platform.root.job(job_id)
-    kept = {directory.secrets: candidate.secrets, directory.exported: environ}
+def _accept_array(platform: Platform, submission: Submission, candidate: Candidate, index: int) -> _Accepted:
+    """The first element is planned for all: the others differ from it in values of variables alone."""
+    if submission.expected is Expected.JOB:
+        raise bad_request("C101", "this is an array of jobs, and one job is wanted here",
+                          cure="leave batch.array and batch.sweep out, or submit it as an array")  # fmt: skip
+    array = new_array_id()
+    elements = name_elements(platform, candidate, expand(candidate.spec, array))
+    ids = [new_job_id() for _ in elements]
+    plan = plan_or_refuse(platform, elements[0], ids[0], submission.environ)
+    _keep_private(platform.root.array(array), candidate, submission.environ)
+    warnings = (*candidate.warnings, *plan.warnings)
+    now = platform.clock.now()
+    jobs = [
+        NewJob(
+            id=job_id,
+            uid=platform.uid,
+            user=platform.user,
+            spec=replace(element.spec, manifest_text=""),
+            backend=candidate.backend,
+            submit_key=f"{submission.key}/{number}" if submission.key else "",
+            model_digest=submission.archive,
+            submitted_at=now + number * APART_S,
+            warnings=warnings,
+        )
+        for number, (job_id, element) in enumerate(zip(ids, elements, strict=True))
+    ]
+    return _Accepted(index, jobs, SubmissionResult(id=array, warnings=warnings, network=plan.network.level))
+
+
+def _keep_private(directory: JobDir | ArrayDir, candidate: Candidate, environ: Mapping[str, str]) -> None:
+    """Credentials and exported variables go to files of mode 0600, never into the record; and the manifest of an array
+    beside them, so that it is not in the record of each element."""
+    kept = {directory.secrets: _json(candidate.secrets), directory.exported: _json(environ)}
+    if isinstance(directory, ArrayDir):
+        kept[directory.manifest] = candidate.spec.manifest_text
     try:
-        for path, values in kept.items():
-            if values:
+        for path, text in kept.items():
+            if text:
                 Path(directory.path).mkdir(mode=0o700, parents=True, exist_ok=True)
-                write_whole(Path(path), json.dumps(dict(values), sort_keys=True), durable=True)
+                write_whole(Path(path), text, durable=True)
     except OSError as error:
-        _discard(platform, job_id)
+        shutil.rmtree(directory.path, ignore_errors=True)
         raise try_again(
             "S210",
             f"the job could not be kept in {directory.path}: {error.strerror}",
@@ -86,6 +173,12 @@ def _keep_private(platform: Platform, job_id: JobId, candidate: Candidate, envir
         ) from error
 
 
-def _discard(platform: Platform, job_id: JobId) -> None:
-    """Remove the directory of a job that was never acknowledged."""
-    shutil.rmtree(platform.root.job(job_id).path, ignore_errors=True)
+def _json(values: Mapping[str, str]) -> str:
+    return json.dumps(dict(values), sort_keys=True) if values else ""
+
+
+def _discard(platform: Platform, job: NewJob) -> None:
+    """Remove what was kept for a submission that was never acknowledged."""
+    element = job.spec.element
+    directory = platform.root.job(job.id).path if element is None else platform.root.array(element.array).path
+    shutil.rmtree(directory, ignore_errors=True)

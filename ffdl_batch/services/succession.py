@@ -46,6 +46,7 @@ def plan_template(platform: Platform, job: Job, plan: LaunchPlan) -> LaunchPlan 
         token=Token(f"{job.id}-{TEMPLATE}"),
         attempt_dir=platform.root.job(job.id).template,
         carry="",
+        array_dir=None,
     )
     try:
         return platform.adapters.get(job.backend).plan(request)
@@ -69,7 +70,7 @@ def _request(platform: Platform, job: Job, spec: JobSpec) -> LaunchRequest:
         job.backend,
         job.id,
         job.attempt,
-        environ=exported_environment(platform.root.job(job.id)),
+        environ=exported_environment(platform.root, job),
         checkpoints=[attempt.checkpoint for attempt in platform.store.attempts(job.id)] if job.attempt > 1 else (),
         spent=job.spent,
         carry=_carry(platform, job),

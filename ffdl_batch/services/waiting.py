@@ -28,7 +28,7 @@ from ffdl_batch.store import LeasedJob
 
 FIRST_PAUSE_S = 2.0
 LONGEST_PAUSE_S = 10.0
-NEVER_CODE = "S101"
+NEVER_CODE = "C105"
 
 
 @dataclass(slots=True)

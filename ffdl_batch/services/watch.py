@@ -7,48 +7,46 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ffdl_batch.domain.events import EventKind
-from ffdl_batch.domain.job import Change, Job, JobId, is_token
+from ffdl_batch.domain.formats import NewerFormat
+from ffdl_batch.domain.job import Change, Job, JobId
 from ffdl_batch.domain.job_state import Cause, JobState, Wish
-from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.domain.known import Evidence, Known
+from ffdl_batch.domain.known import Evidence, Known, is_last_word
 from ffdl_batch.domain.observation import NativeId, Observation, Phase
 from ffdl_batch.domain.verdict import Move, Verdict, judge
-from ffdl_batch.ports.scheduler import AvoidsNodes, ForgetsJobs, InvalidRequest, Scheduler, SchedulerUnreachable
+from ffdl_batch.ports.scheduler import ForgetsJobs, InvalidRequest, SchedulerUnreachable
+from ffdl_batch.services.aftermath import keep_off, take_away
 from ffdl_batch.services.chain import Past, change_of, look_back
 from ffdl_batch.services.control import write_control
-from ffdl_batch.services.evidence import STILL_ALIVE_S, claim_owner, last_heartbeat, read_evidence
+from ffdl_batch.services.evidence import STILL_ALIVE_S, claim_owner, read_evidence
+from ffdl_batch.services.listed import sort_out
 from ffdl_batch.services.platform import Platform
+from ffdl_batch.services.remembered import Memory
+from ffdl_batch.services.turns import Turn
 from ffdl_batch.services.wishes import Wishes
 
 log = logging.getLogger(__name__)
 
 SETTLE_S = 10.0
 """How long after the scheduler's word "ended" a final record may still become visible on a shared file system."""
+LONG_AGO_S = 600.0
+"""Ends that the scheduler dates so far back are not waited for any more: munge lets clocks differ by 300 s."""
 FORGOTTEN_AFTER = 3
-"""Full listings in a row that left a job out before we ask whether it was forgotten."""
+"""Full listings in a row that left a job out before we ask whether it was forgotten. The first one is enough for an
+attempt whose head has said its last word."""
+ACCOUNTING_LAG_S = 60.0
+"""And how long they did so: an accounting may hear of an end a minute after the scheduler has forgotten it."""
 LOOK_SOON_S = 1.0
 """How long after a head's final record the scheduler is asked, though no full look is due: it will know the end."""
 LEASE = "watcher"
 
 Reached = Callable[[str], None]
 """Called with the name of each step; tests kill the process there."""
-
-
-@dataclass(slots=True)
-class _Memory:
-    """What the watcher remembers of one attempt between steps; lost at a restart without harm."""
-
-    attempt: int = 0
-    observation: Observation | None = None
-    ended_seen_at: float | None = None
-    missing: int = 0
-    requeues: int | None = None
-    read_once: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,44 +59,82 @@ class _Judged:
 
 
 class Watcher:
-    """One per daemon; several daemons on one database take turns by a lease."""
+    """One per daemon; several daemons on one database take turns by a lease.
+
+    `listen` and `look` may run at the same time, each in one thread: a scheduler that takes its time to answer keeps no
+    doorbell from being heard.
+    """
 
     def __init__(self, platform: Platform, reached: Reached = lambda _step: None) -> None:
         self._platform = platform
         self._reached = reached
-        self._memory: dict[JobId, _Memory] = {}
+        self._memory: dict[JobId, Memory] = {}
         self._wishes = Wishes(platform)
-        self._lease: str | None = None
+        self._turn = Turn(platform, LEASE, self._begin_anew)
+        self._is_anothers = False
         self._look_at: float | None = None
-        self._renewed_at = 0.0
+        self._looked = False
+        self._begun_by_heads: set[JobId] = set()
+        self._lock = threading.RLock()
+
+    @property
+    def is_caught_up(self) -> bool:
+        """Whether the rows hold what happened before this watcher's first step, as far as the schedulers answered; or
+        are another daemon's to bring up to date."""
+        return self._is_anothers or (self._looked and self._look_at is None and not self._begun_by_heads)
+
+    @property
+    def is_look_due(self) -> bool:
+        """Whether something that was heard asks for a look, whenever the last one was."""
+        at = self._look_at
+        return at is not None and self._platform.clock.monotonic() >= at
 
     def step(self, *, full: bool) -> int:
-        """Read rung doorbells; with `full`, ask the schedulers too. Returns how many jobs changed."""
-        if not self._hold_lease():
-            return 0
-        changed = self._hear()
-        due = self._look_at is not None and self._platform.clock.monotonic() >= self._look_at
-        if full or due:
+        """Listen; with `full`, or where it is due, look too. Returns how many jobs changed."""
+        changed = self.listen()
+        return changed + (self.look() if full or self.is_look_due else 0)
+
+    def listen(self) -> int:
+        """Read rung doorbells; returns how many jobs changed."""
+        with self._lock:
+            return self._hear() + self._follow_heads() if self._take_turn() else 0
+
+    def look(self) -> int:
+        """Ask the schedulers; returns how many jobs changed."""
+        with self._lock:
+            if not self._take_turn():
+                return 0
             self._look_at = None
-            changed += self._look()
+            questions = [
+                (name, self._platform.store.live_deployed(name)) for name in self._platform.store.live_backends()
+            ]
+        live_ids = {job.id for _, jobs in questions for job in jobs}
+        self._wishes.forget_others(live_ids)
+        changed = sum(
+            self._ask(name, jobs) for name, jobs in questions if jobs and self._platform.adapters.may_ask(name)
+        )
+        with self._lock:
+            self._memory = {key: value for key, value in self._memory.items() if key in live_ids}
+            self._looked = True
         return changed
 
-    def close(self) -> None:
-        """Give the lease back, so that another daemon goes on at once."""
-        if self._lease is not None:
-            self._platform.store.release_lease(LEASE, self._lease)
-            self._lease = None
+    def _take_turn(self) -> bool:
+        self._is_anothers = not self._turn.take()
+        return not self._is_anothers
 
-    def _hold_lease(self) -> bool:
-        """Renewed while most of it is left, and not at each step: a renewal is a durable write."""
-        store, seconds = self._platform.store, self._platform.settings.lease_s
-        now = self._platform.clock.monotonic()
-        if self._lease is not None and now - self._renewed_at < seconds / 4:
-            return True
-        if self._lease is None or not store.renew_lease(LEASE, self._lease, seconds):
-            self._lease = store.acquire_lease(LEASE, self._platform.owner, seconds)
-        self._renewed_at = now
-        return self._lease is not None
+    def close(self) -> None:
+        """Give the lease back, so that another daemon goes on at once. Raises StoreError."""
+        with self._lock:
+            self._turn.end()
+
+    def _begin_anew(self) -> None:
+        """Another daemon may have watched meanwhile: what is remembered is out of date, and the other may have died
+        over bells that it had taken down."""
+        if self._looked or self._is_anothers:
+            self._look_at = self._platform.clock.monotonic()
+        self._memory.clear()
+        self._begun_by_heads.clear()
+        self._looked = False
 
     def _hear(self) -> int:
         """Jobs whose controllers have news. The bell is taken down before the files are read, never after."""
@@ -111,64 +147,70 @@ class Watcher:
             (directory / name).unlink(missing_ok=True)
         return self._settle([job for job in jobs if not job.state.is_terminal and job.native_id], fresh=False)
 
-    def _look(self) -> int:
-        """One question to each backend about all its live jobs."""
-        changed = 0
-        live_ids: set[JobId] = set()
-        for backend in self._platform.store.live_backends():
-            jobs = self._platform.store.live_deployed(backend)
-            live_ids.update(job.id for job in jobs)
-            if jobs and self._platform.adapters.may_ask(backend):
-                changed += self._ask(backend, jobs)
-        self._memory = {key: value for key, value in self._memory.items() if key in live_ids}
-        self._wishes.forget_others(live_ids)
-        return changed
+    def _follow_heads(self) -> int:
+        """Attempts that heads began, as soon as their ids are known: they may have ended long ago, bell and all."""
+        if not self._begun_by_heads:
+            return 0
+        jobs = self._platform.store.get_many(sorted(self._begun_by_heads))
+        self._begun_by_heads = {job.id for job in jobs if job.state is JobState.DEPLOYING and not job.native_id}
+        return self._settle([job for job in jobs if not job.state.is_terminal and job.native_id], fresh=False)
 
-    def _remembered(self, job: Job) -> _Memory:
+    def _remembered(self, job: Job) -> Memory:
         """What is remembered of the job's current attempt."""
         memory = self._memory.get(job.id)
         if memory is None or memory.attempt != job.attempt:
-            memory = self._memory[job.id] = _Memory(job.attempt)
+            memory = self._memory[job.id] = Memory(job.attempt)
         return memory
 
     def _ask(self, backend: str, jobs: list[Job]) -> int:
+        """One question about all of `jobs`, and what follows. The lock is held by what reads or writes jobs alone."""
         try:
-            adapter = self._platform.adapters.get(backend)
-            seen = adapter.observe([NativeId.parse(job.native_id) for job in jobs])
-            self._platform.adapters.answered(backend)
-            found, replaced = _sort_out(jobs, seen)
-            self._reached("asked")
-            self._wishes.pass_on(adapter, [job for job in jobs if job.id not in replaced], found)
-            self._reached("wished")
-            forgotten = self._forgotten(adapter, [job for job in jobs if job.id not in found], replaced)
-        except (SchedulerUnreachable, InvalidRequest) as error:
-            self._platform.adapters.failed(backend, str(error))
+            with self._platform.adapters.asking(backend) as adapter:
+                listed = adapter.observe([NativeId.parse(job.native_id) for job in jobs])
+        except SchedulerUnreachable as error:
             log.warning("backend %s does not answer: %s", backend, error)
             return 0
-        news = [job for job in jobs if self._note(job, found.get(job.id)) or job.id in forgotten]
-        return self._settle(news, forgotten)
+        except InvalidRequest as error:
+            self._platform.adapters.failed(backend, str(error))
+            log.error("backend %s cannot be asked: %s", backend, error)
+            return 0
+        with self._lock:
+            found, replaced = sort_out(jobs, listed, lambda job: self._remembered(job).observation)
+        self._reached("asked")
+        self._pass_on(backend, [job for job in jobs if job.id not in replaced], found)
+        self._reached("wished")
+        forgotten = self._forgotten(backend, [job for job in jobs if job.id not in found], replaced)
+        with self._lock:
+            now = self._platform.clock.monotonic()
+            noted = {job.id for job in jobs if self._remembered(job).note(found.get(job.id), now)}
+            news = [job for job in jobs if job.id in noted or job.id in forgotten]
+            return self._settle(news, forgotten)
 
-    def _note(self, job: Job, seen: Observation | None) -> bool:
-        """Remember what was seen; whether it asks for a closer look."""
-        memory = self._remembered(job)
-        memory.missing = 0 if seen is not None else memory.missing + 1
-        changed = seen is not None and seen != memory.observation
-        if seen is not None:
-            memory.observation = seen
-            if seen.phase is Phase.ENDED and memory.ended_seen_at is None:
-                memory.ended_seen_at = self._platform.clock.monotonic()
-            elif seen.phase is not Phase.ENDED:
-                memory.ended_seen_at = None
-        return changed or memory.ended_seen_at is not None or not memory.read_once
+    def _pass_on(self, backend: str, jobs: Sequence[Job], found: Mapping[JobId, Observation]) -> None:
+        """Wishes that cannot be passed on now keep nobody's news from being written."""
+        try:
+            with self._platform.adapters.asking(backend) as adapter:
+                self._wishes.pass_on(adapter, jobs, found)
+        except SchedulerUnreachable as error:
+            log.warning("backend %s takes no requests, they are repeated: %s", backend, error)
 
-    def _forgotten(self, adapter: Scheduler, left_out: Iterable[Job], replaced: Collection[JobId]) -> frozenset[JobId]:
+    def _forgotten(self, backend: str, left_out: Iterable[Job], replaced: Collection[JobId]) -> frozenset[JobId]:
         """Jobs that several listings left out and that a complete answer does not hold either, or holds another for."""
-        if not isinstance(adapter, ForgetsJobs):
-            return frozenset()
-        suspects = [job for job in left_out if self._remembered(job).missing + 1 >= FORGOTTEN_AFTER]
+        since = self._platform.clock.monotonic() - ACCOUNTING_LAG_S
+        with self._lock:
+            known = [(job, self._remembered(job)) for job in left_out]
+        suspects = [job for job, memory in known if memory.is_suspect(FORGOTTEN_AFTER, since, job.id in replaced)]
         asked = {NativeId.parse(job.native_id) for job in suspects if job.id not in replaced}
-        gone = adapter.is_forgotten(asked) if asked else frozenset()
+        gone = self._gone(backend, asked) if asked else frozenset()
         return frozenset(job.id for job in suspects if job.id in replaced or NativeId.parse(job.native_id) in gone)
+
+    def _gone(self, backend: str, asked: Collection[NativeId]) -> frozenset[NativeId]:
+        try:
+            with self._platform.adapters.asking(backend) as adapter:
+                return adapter.is_forgotten(asked) if isinstance(adapter, ForgetsJobs) else frozenset()
+        except SchedulerUnreachable as error:
+            log.warning("backend %s does not say whether it has forgotten %d jobs: %s", backend, len(asked), error)
+            return frozenset()
 
     def _settle(self, jobs: list[Job], forgotten: frozenset[JobId] = frozenset(), *, fresh: bool = True) -> int:
         """Judge each job by all that is known and write what follows, in one transaction.
@@ -176,6 +218,22 @@ class Watcher:
         `fresh`: the scheduler was asked after these rows were read. Else "pending" may be older than what the files
         say, and must not be taken for a requeue.
         """
+        try:
+            return self._settle_now(jobs, forgotten, fresh)
+        except BaseException:
+            self._look_again(jobs)
+            raise
+
+    def _look_again(self, jobs: Iterable[Job]) -> None:
+        """Ring for jobs whose news were not written: the bell was taken down, or the scheduler's word seen, before."""
+        for job in jobs:
+            self._remembered(job).read_once = False
+            try:
+                Path(self._platform.root.doorbell, job.id).touch(mode=0o600)
+            except OSError as error:
+                log.error("job %s has news that are written with the next ones only: %s", job.id, error)
+
+    def _settle_now(self, jobs: list[Job], forgotten: frozenset[JobId], fresh: bool) -> int:
         judged = [found for job in jobs if (found := self._try_to_judge(job, job.id in forgotten, fresh)) is not None]
         if not judged:
             return 0
@@ -183,6 +241,10 @@ class Watcher:
         written = self._platform.store.apply_many([(one.job, one.change) for one in judged])
         self._reached("noted")
         after = {job.id: job for job in written}
+        self._look_again(one.job for one in judged if one.job.id not in after)
+        self._begun_by_heads |= {one.job.id for one in judged if one.change.succeeded and one.job.id in after}
+        for backend in {one.job.backend for one in judged if one.verdict.move is Move.ENDED}:
+            self._platform.adapters.rooms.made(backend)
         again: list[Job] = []
         for one in judged:
             if one.job.id not in after or one.verdict.move is Move.NONE:
@@ -192,17 +254,27 @@ class Watcher:
                 memory.requeues = (memory.requeues or 0) + 1
                 again.append(after[one.job.id])  # there may be later news of it: another start, or the end
             elif one.verdict.held and after[one.job.id].state.is_terminal:
-                self._take_away(one.job)
+                take_away(self._platform, one.job)
         return len(written) + (self._settle(again, forgotten, fresh=fresh) if again else 0)
 
     def _try_to_judge(self, job: Job, is_forgotten: bool, fresh: bool) -> _Judged | None:
         """One job whose files cannot be read or written keeps no other from being watched; it is looked at again."""
         try:
             return self._judge(job, is_forgotten, fresh)
+        except NewerFormat as error:
+            self._remembered(job).read_once = False
+            return self._warn(job, str(error))
         except OSError as error:
             log.error("job %s cannot be judged, and is looked at again: %s", job.id, error)
             self._remembered(job).read_once = False
             return None
+
+    def _warn(self, job: Job, text: str) -> _Judged | None:
+        """Tell the owner, once, why the job stays as it is."""
+        if text in job.warnings:
+            return None
+        log.error("job %s stays %s: %s", job.id, job.state, text)
+        return _Judged(job, Change(columns={"warnings": (*job.warnings, text)}), Verdict())
 
     def _judge(self, job: Job, is_forgotten: bool, fresh: bool) -> _Judged | None:
         memory = self._remembered(job)
@@ -212,11 +284,12 @@ class Watcher:
         if owner and owner != job.native_id:
             return _Judged(job, self._follow_claim(job, owner), Verdict())
         evidence = read_evidence(attempt)
-        gone = is_forgotten and (evidence.final is not None or not self._is_alive(attempt))
+        gone = is_forgotten and (evidence.final is not None or not self._is_alive(evidence))
         known = self._known(job, memory, evidence, gone)
         if not fresh and known.observation is not None and known.observation.phase is Phase.PENDING:
             known = replace(known, observation=replace(known.observation, phase=Phase.UNKNOWN))
         verdict = judge(known)
+        memory.concluded = known.final is not None and is_last_word(known.final)
         if known.final is not None and not known.ended and self._look_at is None:
             self._look_at = self._platform.clock.monotonic() + LOOK_SOON_S
         past = Past()
@@ -230,42 +303,27 @@ class Watcher:
         """What has to be done before the row changes, so that a crash between the two leaves nothing behind."""
         if verdict.held:
             write_control(self._platform.root, job, wish=Wish.CANCEL)  # should anybody let it go, it ends at once
-        if verdict.move is not Move.REQUEUED or not past.failed_nodes:
-            return
-        try:
-            adapter = self._platform.adapters.get(job.backend)
-            if isinstance(adapter, AvoidsNodes):
-                adapter.avoid(NativeId.parse(job.native_id), past.failed_nodes)
-        except (InvalidRequest, SchedulerUnreachable) as error:
-            log.warning("job %s cannot be kept off %s: %s", job.id, ", ".join(past.failed_nodes), error)
-
-    def _take_away(self, job: Job) -> None:
-        """Cancel what the scheduler holds of a job that has ended."""
-        try:
-            self._platform.adapters.get(job.backend).cancel(NativeId.parse(job.native_id))
-        except (InvalidRequest, SchedulerUnreachable) as error:
-            log.warning("job %s: %s could not be cancelled, cancel it by hand: %s", job.id, job.native_id, error)
+        if verdict.move is Move.REQUEUED and past.failed_nodes:
+            keep_off(self._platform, job, past.failed_nodes)
 
     def _follow_claim(self, job: Job, owner: str) -> Change:
         """Another delivery of this attempt claimed it first (a request that landed late): that one is the job."""
         log.warning("job %s: %s claimed the attempt, not %s; following it", job.id, owner, job.native_id)
-        self._memory[job.id] = _Memory(job.attempt)
-        try:
-            self._platform.adapters.get(job.backend).cancel(NativeId.parse(job.native_id))
-        except SchedulerUnreachable as error:
-            log.warning("job %s: the duplicate %s could not be cancelled: %s", job.id, job.native_id, error)
+        self._memory[job.id] = Memory(job.attempt)
+        take_away(self._platform, job)
         return Change(columns={"native_id": owner})
 
-    def _is_alive(self, attempt: AttemptDir) -> bool:
+    def _is_alive(self, evidence: Evidence) -> bool:
         """Whether node controllers were heard of lately: then no listing that leaves the job out is believed."""
-        heard = last_heartbeat(attempt)
-        return heard is not None and self._platform.clock.now() - heard < STILL_ALIVE_S
+        if evidence.heard is None:
+            return False
+        return self._platform.file_time(self._platform.root.path) - evidence.heard < STILL_ALIVE_S
 
-    def _known(self, job: Job, memory: _Memory, evidence: Evidence, forgotten: bool) -> Known:
-        seen = memory.observation
-        waited = memory.ended_seen_at is not None and (
-            self._platform.clock.monotonic() - memory.ended_seen_at >= SETTLE_S
-        )
+    def _known(self, job: Job, memory: Memory, evidence: Evidence, forgotten: bool) -> Known:
+        seen, clock = memory.observation, self._platform.clock
+        waited = memory.ended_seen_at is not None and clock.monotonic() - memory.ended_seen_at >= SETTLE_S
+        if seen is not None and seen.phase is Phase.ENDED and seen.ended_at is not None and evidence.final is None:
+            waited = waited or self._is_long_ago(seen.ended_at)
         # Slurm says that a job which it cancelled in the queue started and ended at that moment, on no node.
         never_began = not evidence.events and seen is not None and (seen.started_at is None or not seen.nodes)
         if seen is not None and memory.missing:
@@ -275,14 +333,23 @@ class Watcher:
             wish=job.wish,
             observation=None if forgotten else seen,
             evidence=evidence,
-            now=self._platform.clock.now(),
+            now=clock.now(),
             forgotten=forgotten,
             settled=forgotten or waited or never_began,
             learners=job.spec.resources.learners,
             requeues=self._requeues(job, memory, evidence),
         )
 
-    def _requeues(self, job: Job, memory: _Memory, evidence: Evidence) -> int:
+    def _is_long_ago(self, at: float) -> bool:
+        """By this host's clock and by the file system's: the one may just have been set."""
+        if self._platform.clock.now() - at < LONG_AGO_S:
+            return False
+        try:
+            return self._platform.file_time(self._platform.root.path) - at >= LONG_AGO_S
+        except OSError:  # nothing can be written there now; then it is waited for
+            return False
+
+    def _requeues(self, job: Job, memory: Memory, evidence: Evidence) -> int:
         """How often the history says that the scheduler started the current attempt anew; read where it may matter."""
         if memory.requeues is None:
             claims = sum(event.kind is EventKind.CLAIMED for event in evidence.events)
@@ -293,22 +360,3 @@ class Watcher:
                 (e.attempt, e.state, e.cause) == (job.attempt, JobState.QUEUED, Cause.REQUEUED) for e in history
             )
         return memory.requeues
-
-
-def _sort_out(
-    jobs: Iterable[Job], seen: Mapping[NativeId, Observation]
-) -> tuple[dict[JobId, Observation], frozenset[JobId]]:
-    """What was seen of each job; and the jobs whose id the scheduler has given to another attempt.
-
-    slurmctld that crashes forgets what it accepted in its last seconds and gives those ids out again. A job that its
-    owner renamed is still the job: only the name of another attempt proves that it is not.
-    """
-    found: dict[JobId, Observation] = {}
-    replaced: set[JobId] = set()
-    for job in jobs:
-        shown = seen.get(NativeId.parse(job.native_id))
-        if shown is not None and is_token(shown.name) and shown.name != job.token:
-            replaced.add(job.id)
-        elif shown is not None:
-            found[job.id] = shown
-    return found, frozenset(replaced)

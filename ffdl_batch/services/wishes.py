@@ -7,13 +7,13 @@ starts later finds the wish there. A request may be lost, so each is repeated; a
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ffdl_batch.domain.job import Job, JobId
 from ffdl_batch.domain.job_state import Wish
 from ffdl_batch.domain.observation import NativeId, Observation, Phase
-from ffdl_batch.ports.scheduler import InvalidRequest, Scheduler, Withdraws
+from ffdl_batch.ports.scheduler import InvalidRequest, Scheduler, StopsMany, Withdraws
 from ffdl_batch.services.control import write_control
 from ffdl_batch.services.platform import Platform
 
@@ -44,6 +44,7 @@ class Wishes:
     def pass_on(self, adapter: Scheduler, jobs: Iterable[Job], seen: Mapping[JobId, Observation]) -> None:
         """Send what is due for those of `jobs` that somebody wishes something of; raises SchedulerUnreachable."""
         now = self._platform.clock.monotonic()
+        due: list[tuple[Job, Phase]] = []
         for job in jobs:
             shown = seen.get(job.id)
             if job.wish is Wish.NONE or (shown is not None and shown.phase is Phase.ENDED):
@@ -53,26 +54,48 @@ class Wishes:
             sent = _Sent(job.wish, job.native_id, waits, now)
             if last is None or _is_other(last, sent) or now - last.at >= AGAIN_S:
                 self._sent[job.id] = sent
-                self._send(adapter, job, shown.phase if shown is not None else Phase.UNKNOWN)
+                due.append((job, shown.phase if shown is not None else Phase.UNKNOWN))
+        self._send(adapter, due)
 
     def forget_others(self, live: Collection[JobId]) -> None:
         """Keep what was sent for `live` jobs only."""
         self._sent = {key: value for key, value in self._sent.items() if key in live}
 
-    def _send(self, adapter: Scheduler, job: Job, phase: Phase) -> None:
-        native = NativeId.parse(job.native_id)
+    def _send(self, adapter: Scheduler, due: Sequence[tuple[Job, Phase]]) -> None:
+        for job, _ in due:
+            try:
+                write_control(self._platform.root, job, wish=job.wish)
+            except OSError as error:  # the signal is still worth sending; the cell is tried again with the next one
+                log.error(
+                    "job %s: the wish to %s could not be written for its controllers: %s", job.id, job.wish, error
+                )
+        many = adapter if isinstance(adapter, StopsMany) else None
+        _ask([job for job, _ in due if job.wish is Wish.CANCEL], adapter.cancel, many.cancel_many if many else None)
+        halted = [(job, phase) for job, phase in due if job.wish is Wish.HALT]
+        if isinstance(adapter, Withdraws):
+            waiting = [job for job, phase in halted if phase in (Phase.PENDING, Phase.UNKNOWN)]
+            _ask(waiting, adapter.withdraw, many.withdraw_many if many else None)
+        _ask(
+            [job for job, phase in halted if phase is not Phase.PENDING],
+            lambda native: adapter.signal(native, CHECKPOINT_SIGNAL),
+            (lambda natives: many.signal_many(natives, CHECKPOINT_SIGNAL)) if many else None,
+        )
+
+
+def _ask(
+    jobs: Sequence[Job], one: Callable[[NativeId], None], many: Callable[[Collection[NativeId]], None] | None
+) -> None:
+    """Request the same of all of `jobs`: at once where the backend can, and one by one where that was refused."""
+    if many is not None and len(jobs) > 1:
         try:
-            write_control(self._platform.root, job, wish=job.wish)
-        except OSError as error:  # the signal is still worth sending; the cell is tried again with the next one
-            log.error("job %s: the wish to %s could not be written for its controllers: %s", job.id, job.wish, error)
+            many([NativeId.parse(job.native_id) for job in jobs])
+        except InvalidRequest as error:
+            log.warning("%d jobs are asked to stop one by one: %s", len(jobs), error)
+        else:
+            return
+    for job in jobs:
         try:
-            if job.wish is Wish.CANCEL:
-                adapter.cancel(native)
-                return
-            if phase in (Phase.PENDING, Phase.UNKNOWN) and isinstance(adapter, Withdraws):
-                adapter.withdraw(native)
-            if phase is not Phase.PENDING:
-                adapter.signal(native, CHECKPOINT_SIGNAL)
+            one(NativeId.parse(job.native_id))
         except InvalidRequest as error:
             log.warning("job %s: the wish to %s cannot be passed on: %s", job.id, job.wish, error)
 

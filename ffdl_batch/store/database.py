@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import URL, Double, Engine, create_engine, event, func, literal, make_url, select, type_coerce
 from sqlalchemy.engine import Connection
@@ -33,9 +34,11 @@ POOL_TIMEOUT_S = 30.0
 _BEGIN = "sqlite_begin"
 _LOCAL_PRAGMAS = ("journal_mode = WAL", "synchronous = FULL", "journal_size_limit = 67108864")
 _NETWORK_PRAGMAS = ("locking_mode = EXCLUSIVE", "journal_mode = TRUNCATE", "synchronous = EXTRA")
-# lock_timeout: a stuck peer must not stop the loops for ever. idle_in_transaction_session_timeout: the locks of
-# a daemon whose machine vanished are given back before TCP notices.
-_POSTGRES_OPTIONS = "-c lock_timeout=30s -c idle_in_transaction_session_timeout=60s"
+# idle_in_transaction_session_timeout: a daemon that was stopped, or whose machine vanished, in mid-transaction gives
+# its locks back before TCP notices, and before a lease of the usual length is over; ours idle for milliseconds.
+# lock_timeout: a stuck peer must not stop the loops for ever; longer than the other, to outlast a stopped peer.
+STANDSTILL_S = 10
+_POSTGRES_OPTIONS = "-c lock_timeout=30s -c idle_in_transaction_session_timeout={standstill_s}s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +104,8 @@ def connect(text: str, network_fs: bool | None, clock: Clock) -> Database:
     """
     try:
         url = make_url(text)
-    except ArgumentError as error:
-        raise StoreError(f"the database URL is not readable: {error}; {_URL_HELP}") from None
+    except (ArgumentError, ValueError):  # whose texts may hold a part of a password
+        raise StoreError(f"the database URL is not readable; {_URL_HELP}, with %40 for @ and so on") from None
     if url.get_backend_name() == "sqlite" and url.get_driver_name() == "pysqlite":
         return _connect_sqlite(url, network_fs, clock)
     if url.get_backend_name() == "postgresql" and url.drivername in ("postgresql", "postgresql+psycopg"):
@@ -121,7 +124,7 @@ def _connect_postgres(url: URL, clock: Clock) -> Database:
         "keepalives_count": 3,
         "tcp_user_timeout": 60_000,
         "client_encoding": "utf8",
-        "options": f"{url.query.get('options', '')} {_POSTGRES_OPTIONS}".strip(),
+        "options": f"{url.query.get('options', '')} {_POSTGRES_OPTIONS.format(standstill_s=STANDSTILL_S)}".strip(),
     }
     try:
         engine = create_engine(
@@ -129,7 +132,18 @@ def _connect_postgres(url: URL, clock: Clock) -> Database:
         )
     except ImportError as error:
         raise StoreError(f"PostgreSQL needs psycopg: pip install 'ffdl-batch[postgres]' ({error})") from error
-    return Database(engine, url.render_as_string(hide_password=True), clock)
+
+    @event.listens_for(engine, "after_cursor_execute")
+    def start_timer(
+        _: Connection, cursor: Any, _statement: str, _parameters: object, _context: object, executemany: bool
+    ) -> None:
+        # psycopg sends many rows as a pipeline, with a Flush behind its Sync. A Flush stops the server's timer for
+        # transactions that stand still; a statement of its own starts it again (seen with PostgreSQL 15, psycopg 3.3).
+        if executemany:
+            cursor.connection.execute("SELECT")
+
+    shown = url.update_query_dict({"password": "***"}) if "password" in url.query else url
+    return Database(engine, shown.render_as_string(hide_password=True), clock)
 
 
 def _connect_sqlite(url: URL, network_fs: bool | None, clock: Clock) -> Database:

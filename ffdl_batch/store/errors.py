@@ -58,9 +58,16 @@ _LOCK_IOERRS = frozenset(
 )
 _DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
+_TOO_MANY = "the server has no connection left: raise max_connections or end other clients"
+_STARTING = "the server is shutting down, starting up, or has cancelled the statement; try again"
+_NOT_LET_IN = (
+    "the server does not let us in: check user and database in the URL, and the password in ~/.pgpass or in the file "
+    "that PGPASSFILE names (mode 0600)"
+)
 _POSTGRES_STATES = {
     "53100": "the server's disk is full: free some space there; the daemon goes on by itself",
-    "53300": "the server has no connection left: raise max_connections or end other clients",
+    "53300": _TOO_MANY,
+    "25P03": "a transaction stood still for too long and was undone (was this daemon stopped?); try again",
     "25006": "the server is read-only (a standby?): point the URL at the primary server",
     "55P03": "a lock was not granted in time: another process holds it; try again",
     "40001": "another transaction came first; try again",
@@ -69,9 +76,25 @@ _POSTGRES_STATES = {
 _POSTGRES_CLASSES = {
     "08": "the connection was lost; try again",
     "53": "the server is short of resources: look into its log",
-    "57": "the server is shutting down, starting up, or has cancelled the statement; try again",
+    "57": _STARTING,
     "58": "the server's disk or operating system reports an error: look into its log",
 }
+# libpq gives no SQLSTATE where a connection cannot be made, so the sentence has to do. In another language
+# (lc_messages) none of these is found, and the general advice names all causes.
+_POSTGRES_REFUSALS = (
+    ("too many clients", _TOO_MANY),
+    ("too many connections", _TOO_MANY),
+    ("connection slots are reserved", _TOO_MANY),
+    ("the database system is", _STARTING),
+    ("no password supplied", _NOT_LET_IN),
+    ("authentication failed", _NOT_LET_IN),
+    ("no pg_hba.conf entry", _NOT_LET_IN),
+    ('" does not exist', "the server has no such user or database: correct the URL, or create it (ENCODING 'UTF8')"),
+)
+_UNREACHABLE = (
+    "the server cannot be reached: check that it runs, that the URL is right, and that it lets us in; the daemon tries "
+    "again"
+)
 
 
 def translate(error: Exception, place: str) -> StoreError:
@@ -102,7 +125,8 @@ def _of_postgres(cause: BaseException, place: str, *, lost: bool) -> StoreError:
     state = getattr(cause, "sqlstate", None) or ""
     advice = _POSTGRES_STATES.get(state) or _POSTGRES_CLASSES.get(state[:2])
     if advice is None and (lost or (not state and type(cause).__name__ == "OperationalError")):
-        advice = "the server cannot be reached: check that it runs and that the URL is right; the daemon tries again"
+        said = str(cause)
+        advice = next((advice for part, advice in _POSTGRES_REFUSALS if part in said), _UNREACHABLE)
     if advice is not None:
         return StoreUnavailable(f"the database {place} cannot be used: {advice} ({_first_line(cause)})")
     return StoreError(f"the database {place} failed: {_first_line(cause)}")

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Collection
+from typing import Any
 
-from sqlalchemy import Double, delete, insert, literal, select, update
+from sqlalchemy import Double, Select, delete, insert, literal, select, update
+from sqlalchemy.engine import Connection
 
+from ffdl_batch.domain.job import JobId
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.store.database import Database
 from ffdl_batch.store.errors import Conflict
@@ -20,26 +23,37 @@ from ffdl_batch.store.records import JOB_COLUMNS, JobReader, LeasedJob
 from ffdl_batch.store.schema import JOBS, LEASES
 
 _DEPLOYABLE = (JobState.PENDING.value, JobState.DEPLOYING.value)
+TREE = "tree"
+"""The name of the row that is no lease, but says which tree of job directories the database goes with."""
 
 
-def claim_deployable(database: Database, reader: JobReader, owner: str, limit: int, lease_s: float) -> list[LeasedJob]:
-    """Up to `limit` jobs whose deployment is due and nobody's, oldest first, leased to `owner`
-    under one token."""
+def claim_deployable(
+    database: Database, reader: JobReader, owner: str, limit: int, lease_s: float, elements: int = 0
+) -> list[LeasedJob]:
+    """Up to `limit` jobs whose deployment is due and nobody's, oldest first, leased to `owner` under one token; and up
+    to `elements` further ones of the arrays among them, likewise."""
     token = secrets.token_hex(16)
     now = database.now_expression()
-    with database.writing() as connection:
-        query = (
-            select(*JOB_COLUMNS, JOBS.c.deploy_tries)
-            .where(JOBS.c.state.in_(_DEPLOYABLE), JOBS.c.next_try_at <= now, JOBS.c.lease_until <= now)
-            .order_by(JOBS.c.submitted_at, JOBS.c.id)
-            .limit(limit)
-            .with_for_update(skip_locked=True)
-        )
+    until = now + literal(lease_s, Double)
+    due = (
+        select(*JOB_COLUMNS, JOBS.c.array_id, JOBS.c.deploy_tries)
+        .where(JOBS.c.state.in_(_DEPLOYABLE), JOBS.c.next_try_at <= now, JOBS.c.lease_until <= now)
+        .order_by(JOBS.c.submitted_at, JOBS.c.id)
+        .with_for_update(skip_locked=True)
+    )
+
+    def take(connection: Connection, query: Select[Any]) -> list[Any]:
         rows = connection.execute(query).all()
-        if rows:
-            taken = update(JOBS).where(JOBS.c.id.in_([row[0] for row in rows]))
-            until = now + literal(lease_s, Double)
+        for chunk in chunks([row[0] for row in rows]):
+            taken = update(JOBS).where(JOBS.c.id.in_(chunk))
             connection.execute(taken.values(lease_owner=owner, lease_token=token, lease_until=until))
+        return list(rows)
+
+    with database.writing() as connection:
+        rows = take(connection, due.limit(limit))
+        arrays = {row[-2] for row in rows} - {""}
+        if arrays and elements:
+            rows += take(connection, due.where(JOBS.c.array_id.in_(arrays)).limit(elements))
     return [LeasedJob(reader.job(row), token, row[-1]) for row in rows]
 
 
@@ -49,6 +63,18 @@ def renew(database: Database, job_id: str, lease_token: str, lease_s: float) -> 
     with database.writing() as connection:
         query = update(JOBS).where(JOBS.c.id == job_id, JOBS.c.lease_token == lease_token, JOBS.c.lease_token != "")
         return connection.execute(query.values(lease_until=until)).rowcount == 1
+
+
+def renew_many(database: Database, ids: Collection[str], lease_token: str, lease_s: float) -> frozenset[JobId]:
+    """As :func:`renew` for each of `ids`; those of which the lease was still the caller's."""
+    until = database.now_expression() + literal(lease_s, Double)
+    held: set[JobId] = set()
+    with database.writing() as connection:
+        for chunk in chunks(ids):
+            own = (JOBS.c.id.in_(chunk), JOBS.c.lease_token == lease_token, JOBS.c.lease_token != "")
+            connection.execute(update(JOBS).where(*own).values(lease_until=until))
+            held.update(map(JobId, connection.execute(select(JOBS.c.id).where(*own)).scalars()))
+    return frozenset(held)
 
 
 def release(database: Database, job_id: str, lease_token: str, next_try_at: float | None) -> None:
@@ -76,6 +102,13 @@ def make_due(database: Database, ids: Collection[str]) -> None:
         for chunk in chunks(ids):
             waiting = update(JOBS).where(JOBS.c.id.in_(chunk), JOBS.c.state == JobState.PENDING.value)
             connection.execute(waiting.values(next_try_at=0.0))
+
+
+def make_elements_due(database: Database) -> None:
+    """End the pause of all elements of arrays that are PENDING."""
+    with database.writing() as connection:
+        waiting = update(JOBS).where(JOBS.c.array_id != "", JOBS.c.state == JobState.PENDING.value)
+        connection.execute(waiting.where(JOBS.c.next_try_at > 0.0).values(next_try_at=0.0))
 
 
 def acquire_lease(database: Database, name: str, owner: str, lease_s: float) -> str | None:
@@ -110,9 +143,47 @@ def release_lease(database: Database, name: str, token: str) -> None:
         connection.execute(delete(LEASES).where(LEASES.c.name == name, LEASES.c.token == token))
 
 
-def end_leases_of(database: Database, owner: str) -> None:
-    """End every lease of `owner`, whose earlier life is proven over; its tokens open nothing any more."""
+def bind_tree(database: Database, tree: str, instead_of: str | None) -> str:
+    """The tree of job directories that the database goes with: `tree`, where it had none, or had `instead_of`.
+
+    It is kept as the owner of a lease that is never over and never asked for.
+    """
+    row = LEASES.c.name == TREE
+    try:
+        with database.writing() as connection:
+            if instead_of is not None:
+                connection.execute(update(LEASES).where(row, LEASES.c.owner == instead_of).values(owner=tree))
+            bound = connection.execute(select(LEASES.c.owner).where(row)).scalar_one_or_none()
+            if bound is None:
+                connection.execute(insert(LEASES).values(name=TREE, owner=tree, token="", until=0.0))
+    except Conflict:  # another daemon was faster
+        return bind_tree(database, tree, instead_of)
+    return tree if bound is None else str(bound)
+
+
+def is_leased_by_others(database: Database, owner: str) -> bool:
+    """Whether another daemon than `owner` holds a named lease, which one that works does nearly always."""
+    held = (LEASES.c.owner != owner, LEASES.c.until > database.now_expression())
+    with database.reading() as connection:
+        return connection.execute(select(LEASES.c.name).where(*held)).first() is not None
+
+
+def end_claims_of(database: Database, owner: str) -> None:
+    """End the leases of jobs that `owner` holds and knows nothing of any more; their tokens open nothing any more."""
     with database.writing() as connection:
-        held = update(JOBS).where(JOBS.c.lease_owner == owner)
-        connection.execute(held.values(lease_owner="", lease_token="", lease_until=0.0))
+        _end_claims(connection, owner)
+
+
+def end_leases_of(database: Database, owner: str) -> None:
+    """End every lease of `owner`, whose earlier life is proven over; its tokens open nothing any more. All pauses end,
+    too: the clock may have been set since they began."""
+    with database.writing() as connection:
+        _end_claims(connection, owner)
+        paused = update(JOBS).where(JOBS.c.state.in_(_DEPLOYABLE), JOBS.c.next_try_at > 0.0)
+        connection.execute(paused.values(next_try_at=0.0))
         connection.execute(delete(LEASES).where(LEASES.c.owner == owner))
+
+
+def _end_claims(connection: Connection, owner: str) -> None:
+    held = update(JOBS).where(JOBS.c.lease_owner == owner)
+    connection.execute(held.values(lease_owner="", lease_token="", lease_until=0.0))

@@ -37,6 +37,7 @@ class JobFilter:
     since: float | None = None
     limit: int = 100
     after: str | None = None
+    array: str | None = None
 
 
 def chunks(ids: Collection[str]) -> Iterator[Sequence[str]]:
@@ -64,7 +65,10 @@ def list_jobs(connection: Connection, reader: JobReader, wanted: JobFilter) -> l
     if wanted.states is not None:
         query = query.where(JOBS.c.state.in_(sorted(state.value for state in wanted.states)))
     if wanted.name is not None:
-        query = query.where(JOBS.c.name == wanted.name)
+        of_array = and_(JOBS.c.array_id != "", JOBS.c.name.startswith(f"{wanted.name}[", autoescape=True))
+        query = query.where(or_(JOBS.c.name == wanted.name, of_array))
+    if wanted.array is not None:
+        query = query.where(JOBS.c.array_id == wanted.array)
     if wanted.since is not None:
         query = query.where(JOBS.c.submitted_at >= wanted.since)
     if wanted.after is not None:
@@ -73,6 +77,37 @@ def list_jobs(connection: Connection, reader: JobReader, wanted: JobFilter) -> l
         older = and_(JOBS.c.submitted_at == at, JOBS.c.id < wanted.after)
         query = query.where(or_(JOBS.c.submitted_at < at, older))
     return [reader.job(row) for row in connection.execute(query)]
+
+
+def elements_of(connection: Connection, reader: JobReader, array_id: str, index: int | None) -> list[Job]:
+    """The elements of an array, by index; all of them, or one."""
+    query = select(*JOB_COLUMNS).where(JOBS.c.array_id == array_id, JOBS.c.array_id != "")
+    if index is not None:
+        query = query.where(JOBS.c.array_index == index)
+    return [reader.job(row) for row in connection.execute(query.order_by(JOBS.c.array_index))]
+
+
+def count_elements(connection: Connection, ids: Collection[str]) -> dict[str, dict[JobState, int]]:
+    """How many elements each array has in each state; arrays that do not exist are left out."""
+    found: dict[str, dict[JobState, int]] = {}
+    for chunk in chunks([array_id for array_id in ids if array_id]):
+        query = select(JOBS.c.array_id, JOBS.c.state, func.count()).where(JOBS.c.array_id.in_(chunk))
+        for array_id, state, count in connection.execute(query.group_by(JOBS.c.array_id, JOBS.c.state)):
+            found.setdefault(array_id, {})[JobState(state)] = count
+    return found
+
+
+def count_handed_over(connection: Connection, ids: Collection[str]) -> dict[str, int]:
+    """How many live elements of each array a scheduler has, or may have; arrays without any are left out."""
+    found: dict[str, int] = {}
+    for chunk in chunks([array_id for array_id in ids if array_id]):
+        query = select(JOBS.c.array_id, func.count()).where(
+            JOBS.c.array_id.in_(chunk),
+            JOBS.c.state.in_(MAYBE_DEPLOYED),
+            or_(JOBS.c.native_id != "", JOBS.c.uncertain_since.is_not(None)),
+        )
+        found.update((row[0], int(row[1])) for row in connection.execute(query.group_by(JOBS.c.array_id)))
+    return found
 
 
 def find_ids(connection: Connection, beginning: str, uid: int, limit: int) -> list[JobId]:

@@ -50,7 +50,7 @@ class LeasedJob:
 class Attempt:
     """One attempt of a job. `outcome_code` is the error code it ended with ("" while it has not ended).
 
-    The last four fields are those of :class:`ffdl_batch.domain.job.AttemptEnd`.
+    The last five fields are those of :class:`ffdl_batch.domain.job.AttemptEnd`.
     """
 
     job_id: JobId
@@ -68,6 +68,7 @@ class Attempt:
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     gpu_seconds: float = 0.0
     owed: bool = False
+    played: bool = False
 
 
 NOTHING = "{}"
@@ -79,7 +80,9 @@ ATTEMPT_COLUMNS = tuple(ATTEMPTS.c[part.name] for part in dataclasses.fields(Att
 _ID, _SPEC, _STATE, _WISH, _WARNINGS, _LOG_TAIL, _OVERRIDES, _SPENT = (
     JOB_FIELDS.index(name) for name in ("id", "spec", "state", "wish", "warnings", "log_tail", "overrides", "spent")
 )
-_CHECKPOINT, _OWED = ([part.name for part in dataclasses.fields(Attempt)].index(n) for n in ("checkpoint", "owed"))
+_CHECKPOINT, _OWED, _PLAYED = (
+    [part.name for part in dataclasses.fields(Attempt)].index(name) for name in ("checkpoint", "owed", "played")
+)
 _STATES = {state.value: state for state in JobState}
 _WISHES = {wish.value: wish for wish in Wish}
 
@@ -138,7 +141,7 @@ def attempt(row: Sequence[Any]) -> Attempt:
     """The attempt of a row of ATTEMPT_COLUMNS."""
     values = list(row)
     values[_CHECKPOINT] = _decode_record(Checkpoint, values[_CHECKPOINT], "attempts.checkpoint")
-    values[_OWED] = bool(values[_OWED])
+    values[_OWED], values[_PLAYED] = bool(values[_OWED]), bool(values[_PLAYED])
     return Attempt(*values)
 
 
@@ -149,6 +152,7 @@ def attempt_end_columns(end: AttemptEnd) -> dict[str, Any]:
         "checkpoint": encode_record(end.checkpoint),
         "gpu_seconds": end.gpu_seconds,
         "owed": int(end.owed),
+        "played": int(end.played),
     }
 
 

@@ -52,6 +52,11 @@ class Store:
         """The file or the URL, without a password."""
         return self._database.place
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether several daemons may work with this database; then :meth:`now` is the server's time."""
+        return self._database.is_postgres
+
     def add_jobs(self, jobs: Sequence[NewJob]) -> list[Job]:
         """The job of each of `jobs`, PENDING with history entry 1, in one transaction, durable on return.
 
@@ -70,7 +75,7 @@ class Store:
             found = queries.fetch_jobs(connection, self._reader, ids)
         return [found[JobId(job_id)] for job_id in dict.fromkeys(ids) if job_id in found]
 
-    def list_jobs(
+    def list_jobs(  # noqa: PLR0913 - the filters of one query
         self,
         *,
         uid: int | None,
@@ -79,14 +84,31 @@ class Store:
         since: float | None = None,
         limit: int = 100,
         after: str | None = None,
+        array: str | None = None,
     ) -> list[Job]:
-        """Jobs by submission, newest first; None = any. `since` is the earliest submission; `name` is exact.
+        """Jobs by submission, newest first; None = any. `since` is the earliest submission; `name` is exact, or the
+        name of the array that a job is an element of, and `array` that array's id.
 
         `after` is the id of the last job of the page before; an id that does not exist gives nothing.
         """
-        wanted = queries.JobFilter(uid, states, name, since, limit, after)
+        wanted = queries.JobFilter(uid, states, name, since, limit, after, array)
         with self._database.reading() as connection:
             return queries.list_jobs(connection, self._reader, wanted)
+
+    def elements_of(self, array_id: str, index: int | None = None) -> list[Job]:
+        """The elements of an array, by index; with `index` that one alone. Empty for an unknown array."""
+        with self._database.reading() as connection:
+            return queries.elements_of(connection, self._reader, array_id, index)
+
+    def count_elements(self, ids: Collection[str]) -> dict[str, dict[JobState, int]]:
+        """How many elements each of these arrays has in each state; one query."""
+        with self._database.reading() as connection:
+            return queries.count_elements(connection, ids)
+
+    def count_handed_over(self, ids: Collection[str]) -> dict[str, int]:
+        """How many live elements of each of these arrays a scheduler has, or may have; one query."""
+        with self._database.reading() as connection:
+            return queries.count_handed_over(connection, ids)
 
     def find_ids(self, beginning: str, uid: int, limit: int) -> list[JobId]:
         """The ids of at most `limit` jobs of `uid` that begin with `beginning`, newest first."""
@@ -142,16 +164,21 @@ class Store:
         """Results and logs of this attempt are stored now; False = they were not owed."""
         return transitions.note_paid(self._database, job_id, number)
 
-    def claim_deployable(self, owner: str, *, limit: int, lease_s: float) -> list[LeasedJob]:
-        """Lease up to `limit` jobs, oldest first: PENDING or DEPLOYING, due, and nobody's. Any wish.
+    def claim_deployable(self, owner: str, *, limit: int, lease_s: float, elements: int = 0) -> list[LeasedJob]:
+        """Lease up to `limit` jobs, oldest first: PENDING or DEPLOYING, due, and nobody's. Any wish. Where elements of
+        arrays are among them, up to `elements` more of those arrays.
 
         One claim has one token.
         """
-        return leases.claim_deployable(self._database, self._reader, owner, limit, lease_s)
+        return leases.claim_deployable(self._database, self._reader, owner, limit, lease_s, elements)
 
     def renew(self, job_id: str, lease_token: str, lease_s: float) -> bool:
         """Make the lease last `lease_s` from now; False = it is another's."""
         return leases.renew(self._database, job_id, lease_token, lease_s)
+
+    def renew_many(self, ids: Collection[str], lease_token: str, lease_s: float) -> frozenset[JobId]:
+        """As :meth:`renew` for many jobs of one lease in one transaction; those of which it is still the caller's."""
+        return leases.renew_many(self._database, ids, lease_token, lease_s)
 
     def release(self, job_id: str, lease_token: str, next_try_at: float | None = None) -> None:
         """Give the lease back; with `next_try_at` (by :meth:`now`) the try is counted and the next one put off."""
@@ -164,6 +191,10 @@ class Store:
     def make_due(self, ids: Collection[str]) -> None:
         """End the pause before the next try of those of `ids` that are PENDING."""
         leases.make_due(self._database, ids)
+
+    def make_elements_due(self) -> None:
+        """As :meth:`make_due` of all elements of arrays: whoever held them back may be dead."""
+        leases.make_elements_due(self._database)
 
     def begin_attempt(self, job: Job, lease_token: str, at: float, lease_s: float | None = None) -> Job | None:
         """As :meth:`begin_attempts` for one; None = job or lease is another's by now."""
@@ -217,6 +248,20 @@ class Store:
     def release_lease(self, name: str, token: str) -> None:
         """Give the named lease back."""
         leases.release_lease(self._database, name, token)
+
+    def bind_tree(self, tree: str, *, instead_of: str | None = None) -> str:
+        """The tree of job directories that the database goes with: `tree`, where it had none so far, or had
+        `instead_of`."""
+        return leases.bind_tree(self._database, tree, instead_of)
+
+    def is_idle(self, owner: str) -> bool:
+        """Whether no job lives, nothing is owed, and no other daemon than `owner` is at work."""
+        busy = self.count_live() or self.owed_attempts(1)
+        return not busy and not leases.is_leased_by_others(self._database, owner)
+
+    def end_claims_of(self, owner: str) -> None:
+        """End the leases of jobs that `owner` holds, as after a step of its that failed; named leases stay."""
+        leases.end_claims_of(self._database, owner)
 
     def end_leases_of(self, owner: str) -> None:
         """End every lease of `owner`, whose earlier life is proven over (its lock is ours now)."""

@@ -86,6 +86,8 @@ JOBS = Table(
     Column("overrides", Text, nullable=False, server_default="{}"),
     Column("spent", Text, nullable=False, server_default="{}"),
     Column("submit_key", AnyText),
+    Column("array_id", Text, nullable=False, server_default=text("''")),
+    Column("array_index", Integer, nullable=False, server_default="0"),
     Column("lease_owner", AnyText, nullable=False),
     Column("lease_token", Text, nullable=False),
     Column("lease_until", Double, nullable=False),
@@ -95,6 +97,7 @@ JOBS = Table(
     Index("ix_jobs_uid_submitted_at", "uid", "submitted_at"),
     Index("ix_jobs_submitted_at", "submitted_at"),
     Index("ix_jobs_state_next_try_at", "state", "next_try_at"),
+    Index("ix_jobs_array_id_array_index", "array_id", "array_index"),
 )
 
 ATTEMPTS = Table(
@@ -115,6 +118,7 @@ ATTEMPTS = Table(
     Column("checkpoint", Text, nullable=False, server_default="{}"),
     Column("gpu_seconds", Double, nullable=False, server_default="0"),
     Column("owed", Integer, nullable=False, server_default="0"),
+    Column("played", Integer, nullable=False, server_default="0"),
     UniqueConstraint("token", name="uq_attempts_token"),
     Index("ix_attempts_owed", "owed"),
 )

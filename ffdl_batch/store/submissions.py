@@ -106,6 +106,7 @@ def _job(new: NewJob) -> Job:
 
 
 def _job_row(new: NewJob) -> dict[str, Any]:
+    element = new.spec.element
     return {
         "id": new.id,
         "uid": new.uid,
@@ -132,6 +133,8 @@ def _job_row(new: NewJob) -> dict[str, Any]:
         "overrides": NOTHING,
         "spent": NOTHING,
         "submit_key": new.submit_key or None,
+        "array_id": element.array if element is not None else "",
+        "array_index": element.index if element is not None else 0,
         "lease_owner": "",
         "lease_token": "",
         "lease_until": 0.0,

@@ -134,7 +134,8 @@ def decide(current: LockedJob, change: Change, now: float) -> Step:
     last step's entry, and so does the cause; steps before it are progress where they can be.
 
     An attempt that ends while the job lives takes the scheduler's id, nodes and network with it: they stay in the
-    attempt's row, `change.columns` of that name included, and the job can be claimed for its deployment at once.
+    attempt's row, `change.columns` of that name included, and the job can be claimed for its deployment at once. So it
+    can after an attempt that was none, whose row goes.
     """
     unknown = change.columns.keys() - CHANGEABLE
     if unknown:
@@ -144,6 +145,8 @@ def decide(current: LockedJob, change: Change, now: float) -> Step:
     state = entries[-1].state if entries else job.state
     if change.succeeded:
         _check_succession(job, entries, cause)
+    if change.unsent:
+        return _unsent(job, change, entries, now)
     columns: dict[str, Any] = {}
     beside: dict[str, Any] = {}
     if entries and state.is_terminal:
@@ -166,6 +169,16 @@ def decide(current: LockedJob, change: Change, now: float) -> Step:
     after = replace(after, attempt=job.attempt + 1, results="")
     entries = (*entries[:-1], replace(entries[-1], attempt=after.attempt))
     return Step(after, entries, beside, attempt_columns, _attempt_row(after, entries[-1].at))
+
+
+def _unsent(job: Job, change: Change, entries: Sequence[HistoryEntry], now: float) -> Step:
+    states = [entry.state for entry in entries]
+    if job.state is not JobState.DEPLOYING or job.native_id or states != [JobState.PENDING]:
+        raise ValueError(f"{job.id}: an attempt that was none goes from {JobState.DEPLOYING} to {JobState.PENDING}")
+    before = job.attempt - 1
+    columns = _BETWEEN_ATTEMPTS | change.columns | {"attempt": before, "state": JobState.PENDING}
+    after = replace(job, **columns, updated_at=max(job.updated_at, now))
+    return Step(after, (replace(entries[0], attempt=before),), dict(_CLAIMABLE), drops_attempt=True)
 
 
 def _check_succession(job: Job, entries: Sequence[HistoryEntry], cause: Cause) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import bindparam, insert, update
+from sqlalchemy import bindparam, delete, insert, update
 from sqlalchemy.engine import Connection
 from sqlalchemy.sql.dml import Update
 
@@ -23,19 +23,22 @@ Row = dict[str, Any]
 
 # Parameters whose names no column has; columns to set are those that the rows name.
 _JOB = update(JOBS).where(JOBS.c.id == bindparam("of_job"), JOBS.c.revision == bindparam("of_revision"))
-_ATTEMPT = update(ATTEMPTS).where(ATTEMPTS.c.job_id == bindparam("of_job"), ATTEMPTS.c.number == bindparam("of_number"))
+_OF_JOB = (ATTEMPTS.c.job_id == bindparam("of_job"), ATTEMPTS.c.number == bindparam("of_number"))
+_ATTEMPT, _NO_ATTEMPT = update(ATTEMPTS).where(*_OF_JOB), delete(ATTEMPTS).where(*_OF_JOB)
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
     """What is to be written for one job: the job as it will be, its new history, columns beside, what changes in the
-    row of the attempt that it had, and the row of an attempt that begins (none = no attempt begins)."""
+    row of the attempt that it had, and the row of an attempt that begins (none = no attempt begins). `drops_attempt`:
+    the row of the attempt that it had goes."""
 
     job: Job
     entries: tuple[HistoryEntry, ...] = ()
     beside: Row = dataclasses.field(default_factory=dict)
     attempt_columns: Row = dataclasses.field(default_factory=dict)
     next_attempt: Row = dataclasses.field(default_factory=dict)
+    drops_attempt: bool = False
 
 
 class Writes:
@@ -50,6 +53,7 @@ class Writes:
         self._jobs: list[Row] = []
         self._attempts: list[Row] = []
         self._begun: list[Row] = []
+        self._dropped: list[Row] = []
         self._history: list[Row] = []
 
     def add(self, before: Job, step: Step) -> Job:
@@ -67,6 +71,8 @@ class Writes:
             self._attempts.append({"of_job": before.id, "of_number": before.attempt, **step.attempt_columns})
         if step.next_attempt:
             self._begun.append(step.next_attempt)
+        if step.drops_attempt:
+            self._dropped.append({"of_job": before.id, "of_number": before.attempt})
         self._history += [_history_row(entry) for entry in step.entries]
         return after
 
@@ -74,6 +80,8 @@ class Writes:
         """Write what was gathered; raises StoreError for a row that changed under its lock."""
         self._update(_JOB, self._jobs)
         self._update(_ATTEMPT, self._attempts)
+        for row in self._dropped:
+            self._connection.execute(_NO_ATTEMPT, row)
         if self._begun:
             self._connection.execute(insert(ATTEMPTS), self._begun)
         if self._history:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from ffdl_batch.domain.array import ArrayId, chunk_name, expand
 from ffdl_batch.domain.continuation import Budget, Spent
 from ffdl_batch.domain.job import JobId, Token, attempt_token
 from ffdl_batch.domain.jobdir import Root
@@ -23,7 +24,8 @@ from ffdl_batch.domain.spec import (
     Resources,
     StoreType,
 )
-from ffdl_batch.ports.scheduler import BackendFacts, LaunchRequest, NodeShape, PartitionShape
+from ffdl_batch.ports.scheduler import BackendFacts, Chunk, LaunchPlan, LaunchRequest, NodeShape, PartitionShape
+from ffdl_slurm.arrays import plan_array
 from ffdl_slurm.plan import make_plan
 from ffdl_slurm.settings import read_settings
 
@@ -121,8 +123,47 @@ def test_plans(name: str, update_golden: bool) -> None:
         user_env={"EPOCHS": "3", "NASTY": NASTY},
     )
     plan = make_plan(replace(request, **changes), read_settings(settings))
+    _compare(name, _made_files(plan), update_golden)
+
+
+def test_array(update_golden: bool) -> None:
+    """One script and one table for all elements; each has its own launch file, and a script for itself alone."""
+    root, array = Root("/shared/alice/ffdl"), ArrayId("array-0a1b2c3d4")
+    sweep = ({"LR": "0.1"}, {"LR": "0.01"}, {"LR": NASTY})
+    elements = expand(replace(PLAIN, batch=BatchOptions(array="0,2%1", sweep=sweep, output="out/%x-%A_%3a.txt")), array)
+    plans = []
+    for number, spec in enumerate(elements):
+        job = JobId(f"training-00000000{number}")
+        attempt = root.job(job).attempt(1)
+        request = LaunchRequest(
+            job_id=job,
+            attempt=1,
+            token=attempt_token(job, 1),
+            spec=spec,
+            job_dir=root.job(job),
+            attempt_dir=attempt,
+            doorbell=root.doorbell,
+            facts=FACTS,
+            image="/shared/images/custom.sif",
+            user_env=spec.batch.env,
+            array_dir=root.array(array),
+        )
+        plans.append(make_plan(request, read_settings({})))
+    chunk = Chunk(chunk_name(array, 7), root.array(array).chunk(7), max_array_size=1001, limit=1)
+    planned = plan_array(chunk, plans)
+    assert planned is not None
+    assert planned.tasks == {"training-000000000-1": "0", "training-000000001-1": "2"}
+    assert planned.submit_argv[-1] == chunk.directory.script
+    _compare("array", {file.name: file.text for file in planned.files}, update_golden)
+    _compare("array-element", _made_files(plans[1]), update_golden)
+
+
+def _made_files(plan: LaunchPlan) -> dict[str, str]:
     made = {file.name: file.text for file in plan.files}
-    made["launch.json"] = made["launch.json"].replace(plan.launch.written_by, "slurm RELEASE")
+    return made | {"launch.json": made["launch.json"].replace(plan.launch.written_by, "slurm RELEASE")}
+
+
+def _compare(name: str, made: Mapping[str, str], update_golden: bool) -> None:
     for file, text in made.items():
         path = HERE / name / file
         if update_golden:

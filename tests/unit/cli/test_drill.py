@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
-from ffdl_batch.cli.drill_report import Lead, Played, lead_needed, make_report
-from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Limits, encode
+from ffdl_batch.cli.drill_report import EVENTS
+from ffdl_batch.domain.launch import LaunchFile, LeadFrom, LearnerCommand, Limits, encode
 from ffdl_batch.domain.views import AttemptView, EventView
-from tests.unit.cli.programs import FFDL, json_lines, run
+from tests.unit.cli.programs import FFDL, environment, json_lines, run
 from tests.unit.client.fake_daemon import FakeDaemon, make_job
 
 JOB = "training-000000001"
@@ -22,7 +24,8 @@ CONFIRMED = AttemptView(
     "slurm",
     0.0,
     ended_at=109.0,
-    interruption="preemption",
+    interruption="timeout",
+    played=True,
     checkpoint_asked=True,
     checkpoint_confirmed=True,
     checkpoint_answered=True,
@@ -71,26 +74,27 @@ class Stage:
         self.daemon.jobs[JOB] = replace(job, **changes)  # type: ignore[arg-type]
 
 
-def write_launch(job_dir: Path, lead_s: int | None) -> None:
-    directory = job_dir / "attempt-1"
+def write_launch(job_dir: Path, lead_s: int | None, origin: LeadFrom = LeadFrom.DEFAULT, attempt: int = 1) -> None:
+    directory = job_dir / f"attempt-{attempt}"
     directory.mkdir(parents=True)
-    launch = LaunchFile(JOB, 1, f"{JOB}-1", str(job_dir), str(directory), "/d", LearnerCommand((), {}))
-    (directory / "launch.json").write_text(encode(replace(launch, limits=Limits(lead_s=lead_s))))
+    launch = LaunchFile(JOB, attempt, f"{JOB}-{attempt}", str(job_dir), str(directory), "/d", LearnerCommand((), {}))
+    limits = Limits(lead_s=lead_s, lead_from=origin)
+    (directory / "launch.json").write_text(encode(replace(launch, limits=limits)))
 
 
 def test_a_timeout_on_a_running_job(daemon: FakeDaemon, tmp_path: Path) -> None:
-    write_launch(tmp_path, 12)
+    write_launch(tmp_path, 12, LeadFrom.MANIFEST)
     Stage(daemon, CONFIRMED).begin(str(tmp_path))
     done = run(FFDL, "drill", "timeout", JOB, daemon=daemon, env={"TZ": "UTC"})
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
         f"Drill:               timeout on attempt 1 of {JOB}",
         "Ended because:       what ended it",
-        "                     (a warning long before the time limit is taken for one of a preemption)",
         "Checkpoint:          asked for, confirmed after 3.2 s",
         "Newest file:         2027-01-15T08:00:00",
-        "Lead:                15 s needed; this attempt's is 12 s, which is too short: "
-        "write batch.checkpoint.lead_s: 15",
+        "Lead:                15 s needed; this job keeps 12 s (from: manifest)",
+        "Warning:             12 s before a time limit is too late to save; "
+        "write into the manifest batch: checkpoint: lead_s: 15",
         "Next attempt:        2, PROCESSING 11.0 s after the attempt's end",
         "Result:              a checkpoint was confirmed",
     ]
@@ -119,9 +123,9 @@ def test_learners_that_do_not_react(daemon: FakeDaemon) -> None:
     done = run(FFDL, "drill", "preempt", JOB, daemon=daemon)
     assert done.returncode == 1
     assert "Checkpoint:          asked for; the learners did not react and were ended" in done.stdout
-    assert "Lead:                nothing was measured; this attempt's is not known here" in done.stdout
+    assert "Lead:                nothing was measured; what this job keeps is not known here" in done.stdout
     assert "Next attempt:        none; the job is FAILED" in done.stdout
-    assert done.stdout.endswith("Result:              no checkpoint was confirmed\n")
+    assert "Result:              no checkpoint was confirmed\nWhat to do:          catch the checkpoint" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -137,23 +141,90 @@ def test_a_node_failure_needs_a_saved_checkpoint(
     saved_at = None if saved_ago_s is None else time.time() - saved_ago_s
     Stage(daemon, AttemptView(1, "4711", "slurm", 0.0, checkpoint_saved_at=saved_at), goes_on=goes_on).begin()
     done = run(FFDL, "drill", "node-fail", JOB, daemon=daemon)
-    assert (done.returncode, done.stdout.splitlines()[-1]) == (code, f"Result:              {result}")
+    assert (done.returncode, f"Result:              {result}" in done.stdout.splitlines()) == (code, True)
+    assert ("What to do:          save regularly" in done.stdout) == (saved_at is None)
     assert (" s before the event" in done.stdout) == (saved_at is not None)
     assert "Lead:" not in done.stdout
 
 
-def test_a_drill_that_takes_too_long_leaves_the_job_alone(daemon: FakeDaemon) -> None:
-    Stage(daemon, CONFIRMED, goes_on=False).begin()
-    done = run(FFDL, "drill", "timeout", "--timeout", "0", JOB, daemon=daemon)
-    assert (done.returncode, "it goes on" in done.stderr) == (124, True)
+class Silent(Stage):
+    """A job to which nothing happens, whatever is played."""
+
+    def act(self, verb: str, job_id: str) -> None:
+        """The daemon's side."""
+
+
+@pytest.mark.parametrize(
+    ("event", "rest"),
+    [
+        ("timeout", f"{JOB} goes on by itself: ffdl events -f {JOB}"),
+        ("halt", f"{JOB} ends as HALTED; it goes on with: ffdl resume {JOB}"),
+    ],
+)
+def test_a_drill_that_takes_too_long_leaves_the_job_alone(daemon: FakeDaemon, event: str, rest: str) -> None:
+    Silent(daemon, CONFIRMED).begin()
+    done = run(FFDL, "drill", event, "--timeout", "0", JOB, daemon=daemon)
+    assert (done.returncode, done.stdout) == (124, "")
+    assert done.stderr.splitlines()[-1] == (
+        f"ffdl: attempt 1 of {JOB} has not ended in 0 s of PROCESSING (--timeout); "
+        f"what it made of the event is not known; {rest}"
+    )
     assert not any("cancel" in request for request in daemon.requests)
+
+
+def test_time_in_the_queue_is_bounded_by_an_option_of_its_own(daemon: FakeDaemon) -> None:
+    stage = Silent(daemon, CONFIRMED)
+    stage.begin()
+    stage.change("QUEUED", cause="requeued", pending_reason="Priority")
+    done = run(FFDL, "drill", "timeout", "--timeout", "0", "--queue-timeout", "0.1", JOB, daemon=daemon)
+    assert done.returncode == 124
+    assert done.stderr.splitlines() == [
+        f"ffdl: {JOB} is QUEUED (Priority); waiting until it is PROCESSING, nothing is played before; "
+        "--timeout counts from then on",
+        f"ffdl: {JOB} is QUEUED (Priority) after 0.1 s (--queue-timeout), and not PROCESSING; "
+        f"nothing was played; {JOB} goes on as before",
+    ]
+    assert daemon.acts == []
+
+
+@pytest.mark.parametrize(
+    ("event", "saved_at", "code"), [("timeout", None, 0), ("node-fail", None, 1), ("node-fail", 50.0, 124)]
+)
+def test_what_is_known_is_told_though_the_next_attempt_waits_too_long(
+    daemon: FakeDaemon, event: str, saved_at: float | None, code: int
+) -> None:
+    Stage(daemon, replace(CONFIRMED, checkpoint_saved_at=saved_at), goes_on=False).begin()
+    done = run(FFDL, "drill", event, "--queue-timeout", "0", JOB, daemon=daemon)
+    assert done.returncode == code, done.stdout
+    waited = "Next attempt:        the job is PENDING; it was not waited for any longer (--queue-timeout)"
+    assert waited in done.stdout.splitlines()
+    assert ("a checkpoint was confirmed" in done.stdout) == (event == "timeout")
+
+
+def test_ctrl_c_says_what_becomes_of_the_job(daemon: FakeDaemon) -> None:
+    Silent(daemon, CONFIRMED).begin()
+    process = subprocess.Popen(
+        [*FFDL, "drill", "halt", JOB],
+        env=environment(daemon),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not daemon.acts:
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert errors.splitlines()[-1] == f"ffdl: detached; {JOB} ends as HALTED; it goes on with: ffdl resume {JOB}"
 
 
 def test_a_job_that_has_ended_is_not_played_on(daemon: FakeDaemon) -> None:
     daemon.jobs[JOB] = make_job(JOB, state="FAILED", ended_at=1.0, error_code="C201", message="it broke")
     done = run(FFDL, "drill", "halt", JOB, daemon=daemon)
     assert (done.returncode, daemon.acts) == (1, [])
-    assert f"{JOB} is FAILED: C201 it broke; an event can be played only while a training is PROCESSING" in done.stderr
+    assert f"{JOB}: FAILED: C201 it broke" in done.stderr
+    assert f"{JOB} is FAILED, and nothing was played: an event can be played only while" in done.stderr
     assert run(FFDL, "drill", "halt", "training-zzzzzzzzz", daemon=daemon).returncode == 66
 
 
@@ -180,10 +251,15 @@ def test_a_trial_run_is_named_played_on_and_cancelled(daemon: FakeDaemon, trial:
 
 
 def test_a_trial_run_is_cancelled_when_it_takes_too_long(daemon: FakeDaemon, trial: Path, model: Path) -> None:
-    Stage(daemon, CONFIRMED, goes_on=False).begin()
+    Silent(daemon, CONFIRMED).begin()
     options = ("--after", "0", "--timeout", "0", "-J", "mine")
     done = run(FFDL, "drill", "timeout", *options, trial / "manifest.yml", model, daemon=daemon)
     assert done.returncode == 124
+    assert done.stderr.splitlines()[-2:] == [
+        f"ffdl: trial run {JOB} is being cancelled",
+        f"ffdl: attempt 1 of {JOB} has not ended in 0 s of PROCESSING (--timeout); "
+        "what it made of the event is not known",
+    ]
     assert next(iter(daemon.submissions.values())).options["job-name"] == "drill-mine"
     assert daemon.requests[-1] == f"POST /api/v1/jobs/{JOB}/cancel"
 
@@ -197,12 +273,15 @@ def test_a_trial_that_would_touch_shared_checkpoints_is_refused(daemon: FakeDaem
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["halt"], "a job's id, or a manifest, is needed"),
+        (["halt"], "a manifest, or a job's id, is needed"),
         (["halt", JOB, JOB], "one job at a time"),
         (["halt", "a", "b", "c"], "one manifest and one model at most"),
         (["power-cut", JOB], "power-cut"),
         (["halt", JOB, "--after", "soon"], "'soon' is no time span"),
         (["halt", JOB, "--after", "5m ago"], "is no time span"),
+        (["halt", JOB, "--timeout", "2s", "--after", "3s"], "would be over before the event is played (--after 3s)"),
+        (["halt", "m.yml", "--timeout", "2s"], "would be over before the event is played (--after 10s)"),
+        (["halt", JOB, "-p", "gpu", "--hold"], "--hold, --partition: options of the job are for trial runs"),
     ],
 )
 def test_wrong_usage(daemon: FakeDaemon, arguments: list[str], message: str) -> None:
@@ -217,36 +296,30 @@ def test_a_model_is_needed(daemon: FakeDaemon, tmp_path: Path) -> None:
     assert run(FFDL, "drill", "halt", "/no/m.yml", "/no/model", daemon=daemon).returncode == 66
 
 
-def entry(seq: int, state: str, cause: str = "progress", attempt: int = 1) -> EventView:
-    return EventView(JOB, seq, 10.0 * seq, state, attempt, cause)
+def test_a_job_that_went_on_keeps_what_its_next_attempt_does(daemon: FakeDaemon, tmp_path: Path) -> None:
+    write_launch(tmp_path, 12, LeadFrom.DEFAULT)
+    write_launch(tmp_path, 15, LeadFrom.MEASURED, attempt=2)
+    Stage(daemon, CONFIRMED).begin(str(tmp_path))
+    done = run(FFDL, "drill", "timeout", JOB, daemon=daemon)
+    assert "Lead:                15 s needed; this job keeps 15 s (from: measured)" in done.stdout.splitlines()
+    assert "Warning:" not in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("events", "started"),
-    [
-        ([entry(3, "DEPLOYING", "requeued", 2), entry(4, "PROCESSING", attempt=2)], (2, 10.0)),
-        ([entry(3, "QUEUED", "requeued"), entry(4, "COMPLETED")], (1, 10.0)),
-        ([entry(3, "HALTED"), entry(4, "PENDING", "resumed"), entry(6, "PROCESSING", attempt=2)], (2, 20.0)),
-        ([entry(3, "COMPLETED")], None),
-        ([entry(3, "PENDING", "requeued"), entry(4, "FAILED")], None),
-        ([], None),
-    ],
-)
-def test_when_the_next_attempt_started(events: list[EventView], started: tuple[int, float] | None) -> None:
-    before = [entry(1, "DEPLOYING", "requeued"), entry(2, "PROCESSING")]
-    report = make_report(Played("timeout", 1, 20.0, 2), make_job(JOB), before + events, Lead(), trial=False)
-    found = (report.next_attempt, report.next_started_after_s)
-    assert found == (started or (None, None))
-    assert not report.passed, "without a record of the attempt nothing is confirmed"
+@pytest.mark.parametrize("name", ["manifest.yml", "manifest.yaml"])
+def test_a_directory_is_answered_with_its_manifest(daemon: FakeDaemon, tmp_path: Path, name: str) -> None:
+    done = run(FFDL, "drill", "halt", tmp_path, daemon=daemon)
+    assert (done.returncode, f"{tmp_path} is a directory without a manifest.yml" in done.stderr) == (2, True)
+    (tmp_path / name).write_text(MANIFEST)
+    done = run(FFDL, "drill", "halt", tmp_path, "/a model", daemon=daemon)
+    assert done.returncode == 2
+    assert f"a manifest is needed: ffdl drill halt {tmp_path}/{name} '/a model'" in done.stderr
 
 
-@pytest.mark.parametrize(("took_s", "needed"), [(0.0, 10), (0.1, 11), (3.2, 15), (60.0, 100)])
-def test_the_lead_has_a_margin_and_time_to_store(took_s: float, needed: int) -> None:
-    assert lead_needed(took_s) == needed
-
-
-def test_every_event_is_known_to_the_daemon() -> None:
-    from ffdl_batch.cli.drill_report import EVENTS
-    from ffdl_batch.services.drill import DrillEvent
-
-    assert list(EVENTS) == list(DrillEvent)
+def test_help_has_the_options_of_the_drill_before_those_of_the_job() -> None:
+    text = run(FFDL, "drill", "--help").stdout
+    own, _, jobs = text.partition("Options of the job, for a trial run (MANIFEST) only:")
+    assert all(f"  --{name} " in own for name in ("after", "timeout", "queue-timeout", "no-resume"))
+    assert "--partition" in jobs and "--partition" not in own
+    assert [line.split()[0] for line in own.splitlines() if line.startswith("  ") and line.split()[0] in EVENTS] == [
+        *EVENTS
+    ]

@@ -76,6 +76,14 @@ def test_resume_sends_what_is_altered(jobs: FakeDaemon) -> None:
     assert run(FFDL, "resume", "--gpus", "-1", JOB, daemon=jobs).returncode == 2
 
 
+@pytest.mark.parametrize("option", ["--json", "--wait", None])
+def test_resume_says_what_a_submission_would_be_warned_of(jobs: FakeDaemon, option: str | None) -> None:
+    said = ("gpus: 99 asked for, but this machine has none", "m.yml:3:1: warning: x: not known")
+    jobs.jobs[JOB] = make_job(JOB, state="COMPLETED", ended_at=T0, exit_code=0, warnings=said)
+    done = run(FFDL, "resume", *([option] if option else []), "--gpus", "99", JOB, daemon=jobs)
+    assert (done.returncode, done.stderr) == (0, f"ffdl: warning: {said[0]}\nffdl: {said[1]}\n")
+
+
 def test_resume_with_wait_exits_as_the_job(jobs: FakeDaemon) -> None:
     jobs.on_wait = lambda job_id: make_job(job_id, state="FAILED", exit_signal=9)
     done = run(FFDL, "resume", "--wait", JOB, daemon=jobs)
@@ -152,6 +160,19 @@ def test_a_network_level_is_achieved_once_learners_run(
 ) -> None:
     jobs.jobs[JOB] = make_job(JOB, **changes)
     assert f"\nNetwork {label}: " in run(FFDL, "show", JOB, daemon=jobs).stdout
+
+
+@pytest.mark.parametrize(
+    ("state", "attempt", "heading"), [("QUEUED", 2, 2), ("PENDING", 1, 2), ("QUEUED", 1, None), ("PENDING", 0, None)]
+)
+def test_times_say_of_which_attempt_they_are_where_there_were_others(
+    jobs: FakeDaemon, state: str, attempt: int, heading: int | None
+) -> None:
+    jobs.jobs[JOB] = make_job(JOB, state=state, attempt=attempt, timestamps={state: T0})
+    lines = run(FFDL, "show", JOB, daemon=jobs, env={"TZ": "UTC"}).stdout.splitlines()
+    (submitted,) = [number for number, line in enumerate(lines) if line.startswith("Submitted: ")]
+    at = lines.index(f"  {state + ':':<18} 2027-01-15T08:00:00")
+    assert lines[submitted + 1 : at] == ([] if heading is None else [f"Times of attempt {heading}:"])
 
 
 def test_the_last_attempt_of_a_job_that_was_done_or_failed(jobs: FakeDaemon) -> None:

@@ -195,6 +195,24 @@ def test_cancel_goes_on_after_a_wrong_id(job: FakeDaemon, verb: str) -> None:
     assert job.jobs[JOB].wish == "cancel"
 
 
+@pytest.mark.parametrize("state", ["COMPLETED", "FAILED"])
+def test_cancel_says_that_a_job_had_ended_already(job: FakeDaemon, state: str) -> None:
+    job.jobs[JOB] = make_job(JOB, state=state, ended_at=1_800_000_100.0)
+    done = run(FFDL, "cancel", JOB, daemon=job)
+    assert (done.returncode, done.stdout) == (0, f"{JOB} {state}\n")
+    assert done.stderr == f"ffdl: {JOB} had ended already, as {state}; nothing was cancelled\n"
+    as_json = run(FFDL, "cancel", "--json", JOB, daemon=job)
+    (document,) = json_lines(as_json.stdout)
+    assert (document["job"]["state"], as_json.stderr) == (state, done.stderr)
+
+
+def test_cancel_has_nothing_to_say_about_a_job_that_is_cancelled(job: FakeDaemon) -> None:
+    """Whether it was a moment ago or a day ago: what was asked for is so."""
+    job.jobs[JOB] = make_job(JOB, state="CANCELLED", ended_at=1_800_000_100.0)
+    done = run(FFDL, "cancel", JOB, daemon=job)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{JOB} CANCELLED\n", "")
+
+
 def test_validate_needs_no_daemon(tmp_path: Path) -> None:
     good, bad = tmp_path / "good.yml", tmp_path / "bad.yml"
     good.write_text("name: a\nframework: {name: custom, version: custom, command: 'true'}\nmemory: 1GB\n")

@@ -7,6 +7,7 @@ import io
 import json
 import threading
 import zipfile
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler
@@ -18,6 +19,8 @@ from urllib.parse import parse_qs, urlsplit
 from ffdl_batch.domain.codec import from_plain, to_plain
 from ffdl_batch.domain.views import (
     SCHEMA,
+    ArrayView,
+    BackendHealth,
     EventView,
     Health,
     JobView,
@@ -80,6 +83,7 @@ def make_plan(submission: Submission, *, trial: bool = False) -> PlanView:
 class FakeDaemon:
     """State and faults. `acts` are halts, resumes and drills with their bodies; `on_act` hears of each first.
 
+    `elements`: how many jobs each submission is an array of (0 = it is a job).
     `hang_ups`: requests to drop without an answer. `refusals`: path prefix → (status, problem).
     """
 
@@ -91,6 +95,7 @@ class FakeDaemon:
     lines: list[LogLine] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
     batches: list[int] = field(default_factory=list)
+    elements: int = 0
     hang_ups: int = 0
     hang_up_after_work: bool = False
     break_log_after: int | None = None
@@ -99,6 +104,7 @@ class FakeDaemon:
     acts: list[tuple[str, str, Any]] = field(default_factory=list)
     on_act: Callable[[str, str], None] | None = None
     schema: int = SCHEMA
+    outages: tuple[BackendHealth, ...] = ()
     on_wait: Callable[[str], JobView] | None = None
     server: ThreadingUnixStreamServer | None = None
     thread: threading.Thread | None = None
@@ -131,9 +137,27 @@ class FakeDaemon:
         if submission.key not in known:
             self.submissions[submission.key] = submission
             known.append(submission.key)
-        job_id = f"training-{known.index(submission.key) + 1:09d}"
+        number = known.index(submission.key) + 1
+        if self.elements:
+            return self._accept_array(f"array-{number:09d}")
+        job_id = f"training-{number:09d}"
         self.jobs.setdefault(job_id, make_job(job_id))
         return SubmissionResult(id=job_id, network="none")
+
+    def _accept_array(self, array: str) -> SubmissionResult:
+        ids = tuple(f"training-{array[9:]}{index:03d}" for index in range(self.elements))
+        for index, job_id in enumerate(ids):
+            self.jobs.setdefault(job_id, make_job(job_id, name=f"digits[{index}]", array=array, array_index=index))
+        return SubmissionResult(id=array, network="none", elements=ids)
+
+    def array(self, array: str) -> ArrayView | None:
+        """What its jobs come to."""
+        jobs = [job for job in self.jobs.values() if job.array == array]
+        if not jobs:
+            return None
+        states = Counter(job.state for job in jobs)
+        ended = all(job.ended_at is not None for job in jobs)
+        return ArrayView(array, "digits", "alice", "slurm", len(jobs), states, 1_800_000_000.0, ended, 2, ("LR",), "/a")
 
 
 def _handler(daemon: FakeDaemon) -> type[BaseHTTPRequestHandler]:
@@ -162,7 +186,7 @@ def _handler(daemon: FakeDaemon) -> type[BaseHTTPRequestHandler]:
 
         def answer(self, path: str, query: dict[str, list[str]], body: bytes) -> None:
             if path == "/api/v1/health":
-                self.reply(to_plain(Health("9.9", "host", 1, 0, 0.0, "sqlite", len(daemon.jobs))))
+                self.reply(to_plain(Health("9.9", "host", 1, 0, 0.0, "sqlite", len(daemon.jobs), daemon.outages)))
             elif path.startswith("/api/v1/archives/"):
                 self.archive(path.rpartition("/")[2], body)
             elif path == "/api/v1/plan":
@@ -173,7 +197,9 @@ def _handler(daemon: FakeDaemon) -> type[BaseHTTPRequestHandler]:
                 self.submit(json.loads(body))
             elif path == "/api/v1/jobs":
                 jobs = [j for j in daemon.jobs.values() if not query.get("state") or j.state in query["state"]]
-                self.reply({"jobs": to_plain(jobs)})
+                self.reply({"jobs": to_plain([j for j in jobs if j.array in query.get("array", [j.array])])})
+            elif path.startswith("/api/v1/arrays/"):
+                self.array(path.removeprefix("/api/v1/arrays/"))
             else:
                 self.job(path.removeprefix("/api/v1/jobs/"), query, body)
 
@@ -198,6 +224,19 @@ def _handler(daemon: FakeDaemon) -> type[BaseHTTPRequestHandler]:
                 self.close_connection = True
                 return
             self.reply({"results": to_plain(results)})
+
+        def array(self, rest: str) -> None:
+            array, _, verb = rest.partition("/")
+            for job in list(daemon.jobs.values()):
+                if verb in ("cancel", "halt") and job.array == array and job.ended_at is None:
+                    daemon.jobs[job.id] = replace(job, wish=verb)
+            if verb == "wait" and daemon.on_wait:
+                daemon.on_wait(array)
+            view = daemon.array(array)
+            if view is None:
+                self.reply({"problem": to_plain(Problem("C101", f"there is no array {array}", 1))}, 404)
+            else:
+                self.reply({"array": to_plain(view)})
 
         def job(self, rest: str, query: dict[str, list[str]], body: bytes) -> None:
             job_id, _, verb = rest.partition("/")
@@ -227,6 +266,10 @@ def _handler(daemon: FakeDaemon) -> type[BaseHTTPRequestHandler]:
             self.send_header("Transfer-Encoding", "chunked")
             self.end_headers()
             lines = [line for line in daemon.lines if str(line.learner) in query.get("learner", [str(line.learner)])]
+            if query.get("attempt", ["all"]) != ["all"]:
+                first = int(query["attempt"][0])
+                last = first if "follow" not in query else max(line.attempt for line in lines)
+                lines = [line for line in lines if first <= line.attempt <= last]
             if "tail" in query:
                 lines = lines[len(lines) - int(query["tail"][0]) :]
             for number, line in enumerate(lines):
@@ -245,6 +288,8 @@ def _handler(daemon: FakeDaemon) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
 
         def reply(self, plain: dict[str, Any] | None, status: int = 200) -> None:
+            if plain is not None and plain.keys() & {"jobs", "job", "results"}:
+                plain = {**plain, "outages": to_plain(daemon.outages)}
             body = b"" if plain is None else json.dumps({"schema": daemon.schema, **plain}).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))

@@ -282,6 +282,8 @@ def test_the_environment_of_a_daemon() -> None:
         "SBATCH_QOS": "q",
         "XDG_RUNTIME_DIR": "r",
         "AWS_SECRET_ACCESS_KEY": "x",
+        "PGPASSFILE": "f",
+        "PGPASSWORD": "p",
     }
     assert daemon_environment(shell, Path("/state")) == {
         "PATH": "/p",
@@ -289,6 +291,7 @@ def test_the_environment_of_a_daemon() -> None:
         "FFDL_CONFIG": "c",
         "SLURM_CONF": "s",
         "XDG_RUNTIME_DIR": "r",
+        "PGPASSFILE": "f",
         "FFDL_STATE_DIR": "/state",
     }
     bare = daemon_environment({}, Path("/state"))

@@ -41,6 +41,22 @@ def test_the_environment_wins_over_files_and_says_so(tmp_path: Path) -> None:
     assert origins["backend"] == "default"
 
 
+@pytest.mark.parametrize(
+    ("url", "printed"),
+    [
+        ("postgresql+psycopg://ada:geheim@db/ffdl", "postgresql+psycopg://ada:***@db/ffdl"),
+        ("postgresql+psycopg://ada@db/ffdl?password=geheim&x=y", "postgresql+psycopg://ada@db/ffdl?password=***&x=y"),
+        ("postgresql+psycopg://ada@db:5432/ffdl", "postgresql+psycopg://ada@db:5432/ffdl"),
+        ("sqlite:////home/a:b@c/jobs.db", "sqlite:////home/a:b@c/jobs.db"),
+    ],
+)
+def test_a_password_is_not_printed(tmp_path: Path, url: str, printed: str) -> None:
+    settings = load(tmp_path, FFDL_DATABASE_URL=url)
+    assert settings.database == url
+    values = {key: value for key, value, _ in settings.explain()}
+    assert (values["database_url"], values["database"]) == (printed, printed)
+
+
 @pytest.mark.parametrize("name", ["FFDL_STATE_DIR", "FFDL_LEASE_S", "FFDL_CHECK_IMAGES", "FFDL_IMAGES_DIRS"])
 def test_an_empty_variable_counts_as_unset(tmp_path: Path, name: str) -> None:
     assert load(tmp_path, **{name: ""}) == load(tmp_path)

@@ -127,11 +127,23 @@ def test_a_checkpoint_needs_every_learner_to_end_by_itself() -> None:
     assert (found.checkpoint.confirmed, found.fresh, found.reacted) == (False, True, True)
 
 
-def test_only_the_first_nodes_inventory_counts() -> None:
-    events = [*started(1), *started(2), asked("warned"), ended(1, asked="warned"), ended(2, asked="warned"), NONE,
-              report(1, confirmed=True, saved_at=9.0)]  # fmt: skip
-    found = answer(launch(2), events).checkpoint
-    assert (found.confirmed, found.saved_at) == (False, None)
+@pytest.mark.parametrize("late", [0, 1], ids=["first node", "other node"])
+def test_a_checkpoint_that_one_node_alone_has_seen_counts(late: int) -> None:
+    """Each node looks when its own learners have ended, and a file may be completed after that."""
+    events = [*started(1), *started(2), asked("warned"), asked("warned", node=1), ended(1, asked="warned"),
+              ended(2, 3.5, asked="warned"), report(1 - late, saved_at=1.5, newest="early"),
+              report(late, 4.5, confirmed=True, saved_at=3.4, newest="late")]  # fmt: skip
+    told = answer(launch(2), events)
+    assert told.fresh
+    assert (told.checkpoint.confirmed, told.checkpoint.saved_at, told.checkpoint.newest) == (True, 3.4, "late")
+    assert conclude(launch(2), events, False).outcome is Outcome.HALTED
+
+
+def test_what_no_node_has_seen_is_no_checkpoint() -> None:
+    events = two(ended(2, 3.5, asked="warned"), report(1))
+    events.remove(CONFIRMED)
+    found = answer(launch(2), [*events, NONE]).checkpoint
+    assert (found.confirmed, found.answered, found.saved_at, found.newest) == (False, True, None, "")
 
 
 def test_where_one_node_died_after_a_warning_nothing_is_known() -> None:

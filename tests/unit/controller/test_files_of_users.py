@@ -16,6 +16,7 @@ from ffdl_batch.controller.files import make_private, read_cell, write_cell
 from ffdl_batch.controller.log_tail import LINE_CHARACTERS, last_lines, tail
 from ffdl_batch.controller.model import ModelRefused, unpack
 from ffdl_batch.controller.trees import copy_tree
+from ffdl_batch.domain.formats import FORMAT
 
 
 def archive(path: Path, *names: str | zipfile.ZipInfo, text: str = "x") -> str:
@@ -92,7 +93,7 @@ def test_cells_are_whole_or_absent(tmp_path: Path) -> None:
     Path(path).write_text("")
     assert read_cell(path) is None
     write_cell(path, {"a": "ü"})
-    assert read_cell(path) == {"a": "ü"}
+    assert read_cell(path) == {"a": "ü", "format": FORMAT}
     assert [p.name for p in tmp_path.iterdir()] == ["cell"]
 
 

@@ -62,3 +62,5 @@ def test_the_deadline_is_the_schedulers_else_ours_else_unknown() -> None:
     assert deadline(named, {"FIRST": "", "SLURM_JOB_END_TIME": "5000"}, 1.0) == 5000.0
     assert deadline(named, {}, 1.0) == 101.0
     assert deadline(launch("/a", Limits()), {}, 1.0) is None
+    asked = replace(launch("/a", Limits()), succession=Succession("/t", deadline_variables=("FIRST",), limit_s=60))
+    assert (deadline(asked, {"FIRST": "5000"}, 1.0), deadline(asked, {}, 1.0)) == (5000.0, 61.0)

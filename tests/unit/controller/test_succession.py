@@ -13,11 +13,11 @@ import pytest
 
 from ffdl_batch.controller.continuing import Chain
 from ffdl_batch.controller.outcome import Conclusion
-from ffdl_batch.controller.succession import Measured, Refused, kept_environment, next_lead_s, submit_next
+from ffdl_batch.controller.succession import Measured, Refused, kept_environment, next_lead, submit_next
 from ffdl_batch.domain.continuation import Budget, Checkpoint, Spent
 from ffdl_batch.domain.events import FinalRecord, GoesOn, Outcome
 from ffdl_batch.domain.jobdir import AttemptDir, JobDir
-from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Limits, Succession, decode, encode
+from ffdl_batch.domain.launch import LaunchFile, Lead, LeadFrom, LearnerCommand, Limits, Succession, decode, encode
 
 JOB = "training-0a1b2c3d4"
 CONFIRMED = Checkpoint(asked=True, confirmed=True, answered=True, took_s=4.0, saved_at=5.0, newest="c")
@@ -67,6 +67,7 @@ def test_the_template_becomes_the_next_attempt(tmp_path: Path) -> None:
     assert written.succession.template == launch.succession.template
     assert written.succession.spent == Spent(timeouts=1, gpu_seconds=9.0)
     assert written.limits.lead_s == written.succession.lead_s == 70
+    assert written.limits.lead_from is LeadFrom.MEASURED
     assert written.learner.env == {"LOG_DIR": f"{attempt.path}/logs", "SAID": "attempt-next"}
     script = Path(attempt.script)
     assert script.read_bytes().decode() == f"#!/bin/sh\n#SBATCH --job-name={JOB}-2\nexec {attempt.path}/x\r\n"
@@ -163,23 +164,31 @@ def test_a_template_that_does_not_fit_is_refused(tmp_path: Path, damage: str) ->
 
 
 @pytest.mark.parametrize(
-    ("lead_s", "took_s", "limit_s", "expected"),
+    ("lead_s", "origin", "took_s", "limit_s", "expected"),
     [
-        (20, None, None, 20),
-        (20, 4.0, None, 20),
-        (20, 20.0, None, 40),
-        (20, 20.0, 60.0, 30),
-        (20, 20.0, 30.0, 20),
-        (None, 20.0, None, None),
+        (20, "default", None, None, (20, "default")),
+        (20, "default", 4.0, None, (20, "default")),
+        (20, "default", 20.0, None, (40, "measured")),
+        (20, "measured", 4.0, None, (20, "measured")),
+        (20, "default", 20.0, 60.0, (30, "time limit")),
+        (20, "time limit", 20.0, 30.0, (20, "time limit")),
+        (20, "manifest", 20.0, None, (20, "manifest")),
+        (None, "", 20.0, None, (None, "")),
     ],
 )
-def test_the_lead_grows_with_what_a_checkpoint_took(
-    tmp_path: Path, lead_s: int | None, took_s: float | None, limit_s: float | None, expected: int | None
+def test_the_lead_grows_with_what_a_checkpoint_took_unless_the_manifest_says_it(
+    tmp_path: Path,
+    lead_s: int | None,
+    origin: str,
+    took_s: float | None,
+    limit_s: float | None,
+    expected: tuple[int | None, str],
 ) -> None:
     launch = plan(tmp_path, lead_s=lead_s)
-    launch = replace(launch, limits=replace(launch.limits, lead_s=lead_s))
+    launch = replace(launch, limits=replace(launch.limits, lead_s=lead_s, lead_from=LeadFrom(origin)))
     assert launch.succession is not None
-    assert next_lead_s(launch, launch.succession, Measured(Spent(), took_s, limit_s)) == expected
+    found = next_lead(launch, launch.succession, Measured(Spent(), took_s, limit_s))
+    assert found == Lead(expected[0], LeadFrom(expected[1]))
 
 
 def test_names_and_prefixes_of_the_environment() -> None:
@@ -260,3 +269,39 @@ def test_an_earlier_runs_count_is_newer_than_the_launch_file(tmp_path: Path) -> 
     cut = FinalRecord("77", Outcome.CANCELLED, 0.0, True, gpu_seconds=50.0)
     found = Chain(plan(tmp_path / "b"), "77", cut).arrange(HALTED, 1.0, None)
     assert found.spent == Spent(timeouts=1, gpu_seconds=51.0)
+
+
+def drilled(launch: LaunchFile, **cell: object) -> LaunchFile:
+    """The platform has noted a drill with the attempt."""
+    os.makedirs(launch.attempt_dir)  # noqa: PTH103 - AttemptDir gives texts
+    Path(AttemptDir(launch.attempt_dir).control).write_text(json.dumps({"attempt": 1, "drill": "timeout", **cell}))
+    return launch
+
+
+def test_a_played_time_limit_goes_on_and_uses_up_no_budget(tmp_path: Path) -> None:
+    launch = drilled(plan(tmp_path, spent=Spent(timeouts=3)), run=1)
+    found = Chain(launch, "77").arrange(HALTED, 100.0, None)
+    assert (found.goes_on, found.interruption, found.played) == (GoesOn.SUCCESSOR, "timeout", True)
+    assert found.spent == Spent(timeouts=3, gpu_seconds=100.0)
+    assert found.message.startswith("a drill played a time limit; checkpoint confirmed after 4.0 s; in earnest")
+    nothing = replace(HALTED, outcome=Outcome.TIMED_OUT, checkpoint=Checkpoint(asked=True), error_code="C203")
+    deaf = Chain(drilled(plan(tmp_path / "b"), run=1), "77").arrange(nothing, 0.0, None)
+    assert (deaf.goes_on, deaf.error_code, deaf.spent) == (GoesOn.SUCCESSOR, "", Spent())
+
+
+@pytest.mark.parametrize(
+    ("cell", "run", "interruption"),
+    [({"run": 1}, 2, "timeout"), ({"run": 1}, 1, "preemption"), ({"run": 1, "drill": "preempt"}, 1, "timeout")],
+    ids=["another run's", "another event's", "another event's too"],
+)
+def test_what_no_drill_played_is_charged(tmp_path: Path, cell: dict[str, object], run: int, interruption: str) -> None:
+    launch = drilled(plan(tmp_path), **cell)
+    found = Chain(launch, "77", run=run).arrange(replace(HALTED, interruption=interruption), 0.0, None)
+    assert not found.played and found.spent in (Spent(timeouts=1), Spent(preemptions=1))
+
+
+def test_a_played_time_limit_is_told_as_one_to_the_platform_and_not_to_an_owner_who_halts(tmp_path: Path) -> None:
+    found = Chain(replace(drilled(plan(tmp_path), run=1), succession=None), "77").arrange(HALTED, 0.0, None)
+    assert (found.played, found.message) == (True, "a drill played a time limit; checkpoint confirmed after 4.0 s")
+    halted = Chain(drilled(plan(tmp_path / "b"), run=1, wish="halt"), "77").arrange(HALTED, 0.0, None)
+    assert (halted.interruption, halted.played, halted.message) == ("halt", False, "")

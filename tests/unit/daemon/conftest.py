@@ -19,7 +19,8 @@ from ffdl_batch.daemon.context import Context
 from ffdl_batch.daemon.peer import Peer, with_peer
 from ffdl_batch.domain.jobdir import Root
 from ffdl_batch.ports.registry import AdapterContext
-from ffdl_batch.services.platform import Adapters, Platform
+from ffdl_batch.services.backends import Adapters
+from ffdl_batch.services.platform import Platform
 from ffdl_batch.store import open_store
 from tests.fakes.clock import FakeClock
 from tests.fakes.scheduler import FakeScheduler

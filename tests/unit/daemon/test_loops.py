@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import threading
 
 import pytest
 
-from ffdl_batch.daemon.loops import DEBTS_EVERY_S, Loops, StepThread
+from ffdl_batch.daemon.loops import DEBTS_EVERY_S, STORE_LONGEST_S, Loops, StepThread
 from ffdl_batch.domain.job import JobId, Token
+from ffdl_batch.services.deploy import Deployer
 from ffdl_batch.services.watch import Watcher
-from ffdl_batch.store import Attempt, Store
+from ffdl_batch.store import Attempt, Store, StoreUnavailable
 from tests.unit.daemon.conftest import Desk
+from tests.unit.store.jobs import add_job
 
 
 def test_a_turn_that_raises_is_logged_with_its_traceback_and_paused(caplog: pytest.LogCaptureFixture) -> None:
@@ -24,6 +27,41 @@ def test_a_turn_that_raises_is_logged_with_its_traceback_and_paused(caplog: pyte
     assert 0 < first < second
     assert "loop deployer failed" in caplog.text
     assert "ValueError: no such row" in caplog.text
+
+
+def test_a_database_that_is_away_is_asked_again_soon_and_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    def away() -> float:
+        raise StoreUnavailable("the database is away: the server cannot be reached")
+
+    loop = StepThread("deployer", away)
+    with caplog.at_level(logging.WARNING):
+        pauses = [loop._one_turn() for _ in range(12)]
+    assert pauses[0] < pauses[2] <= max(pauses) == STORE_LONGEST_S
+    assert "loop deployer waits for" in caplog.text
+    assert "Traceback" not in caplog.text
+
+
+def test_what_a_failed_step_had_leased_is_taken_again_at_once(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a job that the scheduler took as the database went away would wait until its long lease is over."""
+    store = desk.platform.store
+    add_job(store)
+    loops = Loops(desk.platform, lambda: None)
+
+    def fail(deployer: Deployer) -> int:
+        assert store.claim_deployable(desk.platform.owner, limit=1, lease_s=3600.0)
+        raise StoreUnavailable("the server is shutting down")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Deployer, "step", fail)
+        with pytest.raises(StoreUnavailable):
+            loops._deploy_turn()
+    assert store.claim_deployable("another", limit=1, lease_s=1.0) == []
+
+    def claim(deployer: Deployer) -> int:
+        return len(store.claim_deployable(desk.platform.owner, limit=1, lease_s=3600.0))
+
+    monkeypatch.setattr(Deployer, "step", claim)
+    assert loops._deploy_turn() == 0.0, "which is the pause after progress"
 
 
 def test_a_loop_sleeps_until_it_is_woken_and_ends_between_turns() -> None:
@@ -72,12 +110,47 @@ def test_a_change_of_a_job_wakes_the_loop_that_pays(desk: Desk, monkeypatch: pyt
     """Else what an end owes, or was paid for it, would be known half a minute later."""
     loops = Loops(desk.platform, lambda: None)
     changes = iter((0, 1))
-    monkeypatch.setattr(Watcher, "step", lambda *_args, **_words: next(changes))
+    monkeypatch.setattr(Watcher, "listen", lambda _self: next(changes))
     woken: list[str] = []
     monkeypatch.setattr(loops._debts, "wake", lambda: woken.append("debts"))
-    loops._watch_turn()
+    loops._listen_turn()
     assert woken == []
-    loops._watch_turn()
+    loops._listen_turn()
     assert woken == ["debts"]
     loops.stop()
     loops.join()
+
+
+def test_a_file_system_that_is_away_is_told_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    def away() -> float:
+        raise OSError(errno.ESTALE, "Stale file handle", "/jobs/doorbell")
+
+    loop = StepThread("listener", away, place="/jobs")
+    with caplog.at_level(logging.WARNING):
+        assert loop._one_turn() > 0
+    assert "look after the file server" in caplog.text
+    assert "Traceback" not in caplog.text
+
+
+def test_a_loop_lives_on_without_memory_even_to_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    turned = threading.Semaphore(0)
+    turns: list[int] = []
+
+    def turn() -> float:
+        turns.append(1)
+        turned.release()
+        if len(turns) == 1:
+            raise MemoryError
+        return 3600.0
+
+    def no_memory(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(logging.getLogger("ffdl_batch.daemon.loops"), "exception", no_memory)
+    loop = StepThread("watcher", turn)
+    loop.start()
+    assert turned.acquire(timeout=10.0)
+    loop.wake()
+    assert turned.acquire(timeout=10.0)
+    loop.stop()
+    assert loop.join(10.0)

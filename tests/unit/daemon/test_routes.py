@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 from fastapi.routing import APIRoute
 
-from ffdl_batch.daemon import archive_routes, job_routes, log_routes
+from ffdl_batch.daemon import archive_routes, array_routes, job_routes, log_routes
 from ffdl_batch.domain.codec import from_plain
 from ffdl_batch.domain.views import Health, JobView, PlanView, Problem
 from ffdl_batch.services import query
@@ -227,10 +227,14 @@ def test_the_openapi_document_covers_every_route_and_holds_together(desk: Desk) 
         ("POST", "/api/v1/jobs/{job_id}/halt"),
         ("POST", "/api/v1/jobs/{job_id}/resume"),
         ("POST", "/api/v1/jobs/{job_id}/drill"),
+        ("GET", "/api/v1/arrays/{array_id}"),
+        ("GET", "/api/v1/arrays/{array_id}/wait"),
+        ("POST", "/api/v1/arrays/{array_id}/cancel"),
+        ("POST", "/api/v1/arrays/{array_id}/halt"),
     }
     served = {
         (method, f"/api/v1{route.path}")
-        for module in (archive_routes, job_routes, log_routes)
+        for module in (archive_routes, array_routes, job_routes, log_routes)
         for route in module.router.routes
         if isinstance(route, APIRoute)
         for method in route.methods or ()
@@ -261,12 +265,14 @@ def references(value: Any) -> list[str]:
 def test_replies_fit_the_document(desk: Desk) -> None:
     document = desk.ask("GET", "/openapi.json").json
     job_id = submit(desk)["id"]
+    array_id = submit(desk, "a", options={"array": "0-2"})["id"]
     replies = {
+        "ArrayReply": f"/api/v1/arrays/{array_id}",
         "JobReply": f"/api/v1/jobs/{job_id}",
         "JobsReply": "/api/v1/jobs",
         "EventsReply": f"/api/v1/jobs/{job_id}/events",
         "Health": "/api/v1/health",
-        "ErrorReply": "/api/v1/jobs/none",
+        "ErrorReply": "/api/v1/arrays/none",
     }
     for name, target in replies.items():
         schema = {"$ref": f"#/components/schemas/{name}", "components": document["components"]}

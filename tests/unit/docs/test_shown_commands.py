@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import gzip
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -43,6 +45,12 @@ TOUR = (
     "ffdl daemon status",
     "ffdl daemon restart",
     "ffdl daemon stop",
+    "ffdl-admin db current",
+    "ffdl-admin db upgrade --dry-run",
+    "ffdl-admin db upgrade",
+    "ffdl-admin db check",
+    "ffdl-admin db backup jobs-monday",
+    "ffdl-admin db restore jobs-monday --force",
 )
 LOOP = "ffdl-submit docs/examples/loop/manifest.yml docs/examples/loop/model"
 # Run in this order on the job that LOOP made.
@@ -51,6 +59,17 @@ INTERRUPTED = (
     LOOP,
     f"ffdl halt --wait {EXAMPLE_ID}",
     f"ffdl resume {EXAMPLE_ID}",
+)
+EXAMPLE_ARRAY = "array-0a1b2c3d4"
+SWEEP = "ffdl-submit docs/examples/sweep/manifest.yml docs/examples/sweep/model"
+# Run in this order on the array that SWEEP made.
+ARRAY = (
+    "ffdl validate docs/examples/sweep/manifest.yml",
+    SWEEP,
+    f"ffdl list --array {EXAMPLE_ARRAY}",
+    f"ffdl wait {EXAMPLE_ARRAY}",
+    f"ffdl show {EXAMPLE_ARRAY}",
+    f"ffdl logs {EXAMPLE_ARRAY}_3",
 )
 # Run by a tier of tools/run_tests.py.
 BY_TIER = {
@@ -68,14 +87,14 @@ def test_a_command_is_found_by_its_prompt_and_output_is_not() -> None:
 
 
 def test_every_shown_command_is_accounted_for() -> None:
-    known = {*ALONE, *TOUR, *INTERRUPTED, *BY_TIER, *site_only()}
+    known = {*ALONE, *TOUR, *INTERRUPTED, *ARRAY, *BY_TIER, *site_only()}
     unknown = [f"{shown.file}: {shown.text}" for shown in shown_commands() if shown.text not in known]
     assert not unknown, "run them here, or give the reason in docs/site-only-commands.toml"
 
 
 def test_nothing_is_listed_that_is_not_shown() -> None:
     shown = {command.text for command in shown_commands()}
-    assert {*ALONE, *TOUR, *INTERRUPTED, *BY_TIER, *site_only()} - shown == set()
+    assert {*ALONE, *TOUR, *INTERRUPTED, *ARRAY, *BY_TIER, *site_only()} - shown == set()
 
 
 def test_every_exception_has_a_reason() -> None:
@@ -178,3 +197,29 @@ def test_halt_resume_and_drill_run_as_shown(place: Place) -> None:
         if "resume" in command:
             assert done.stdout == f"{job_id} PENDING, resumed\n"
     place.run(f"ffdl cancel {job_id}")
+
+
+def test_a_sweep_runs_as_shown(place: Place) -> None:
+    array_id = EXAMPLE_ARRAY
+    for command in ARRAY:
+        done = place.run(command.replace(EXAMPLE_ARRAY, array_id))
+        if command == SWEEP:
+            array_id = done.stdout.split()[-1]
+            assert done.stdout == f"Submitted batch job {array_id}\n"
+        if "list" in command:
+            assert [line.split()[1] for line in done.stdout.splitlines()[1:]] == [f"sweep[{n}]" for n in range(6)]
+        if "wait" in command:
+            assert done.stdout == f"{array_id} 6 COMPLETED\n"
+        if "logs" in command:
+            assert done.stdout.startswith("element 3: rate 0.05, 500 steps, loss ")
+
+
+def test_the_results_of_a_sweep_are_read_as_shown(place: Place) -> None:
+    (program,) = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs/arrays.md").read_text(), re.MULTILINE | re.DOTALL)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=place.path, env=place.env, capture_output=True, text=True, check=False, timeout=90,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    best = ast.literal_eval(done.stdout)
+    assert best["loss"] < 0.02, "the best of six, of which most are far worse"

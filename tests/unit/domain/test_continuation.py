@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from ffdl_batch.domain.continuation import (
     FRUITLESS_IN_A_ROW,
+    PLAYED,
     Budget,
     Checkpoint,
     Decision,
@@ -167,3 +168,45 @@ def test_a_chain_without_any_checkpoint_ends_soon(why: Interruption, start: int)
     while (decision := decide(why, budget, spent, NOTHING, 0.0)).goes_on:
         spent, attempts = decision.spent, attempts + 1
     assert attempts == (1 if why in (I.HALT, I.TIMEOUT) else FRUITLESS_IN_A_ROW)
+
+
+@pytest.mark.parametrize(
+    ("why", "budget", "progress", "goes_on", "sentence"),
+    [
+        (I.TIMEOUT, Budget(), CONFIRMED, True, "a drill played a time limit; checkpoint confirmed after 4.2 s"),
+        (I.PREEMPTION, Budget(), SAVED, True, "a drill played a preemption; a checkpoint was saved"),
+        (I.NODE_FAILURE, Budget(), SAVED, True, "a drill played a node failure; a checkpoint was saved"),
+        (
+            I.TIMEOUT, Budget(), IGNORED, True,
+            "a drill played a time limit; no checkpoint was confirmed; in earnest the chain would have ended: "
+            "it would start from the same point again",
+        ),
+        (
+            I.PREEMPTION, Budget(preemptions=1), CONFIRMED, True,
+            "a drill played a preemption; checkpoint confirmed after 4.2 s; in earnest the chain would have ended: "
+            "batch.retry.preemptions allows 1",
+        ),
+        (
+            I.TIMEOUT, Budget(gpu_seconds=36.0), CONFIRMED, False,
+            "a drill played a time limit; checkpoint confirmed after 4.2 s; "
+            "0.03 GPU-hours are used, batch.retry.gpu_hours is 0.01",
+        ),
+    ],
+)  # fmt: skip
+def test_what_a_drill_plays_goes_on_and_says_what_it_would_have_come_to(
+    why: Interruption, budget: Budget, progress: Checkpoint, goes_on: bool, sentence: str
+) -> None:
+    decision = decide(why, budget, Spent(preemptions=1), progress, 100.0, played=True)
+    assert (decision.goes_on, decision.sentence) == (goes_on, sentence)
+
+
+@given(whys.filter(lambda why: why in PLAYED.values()), budgets, spents, checkpoints, st.floats(0, 1e5))
+def test_a_drill_uses_up_nothing_but_gpu_time(
+    why: Interruption, budget: Budget, spent: Spent, progress: Checkpoint, gpu_seconds: float
+) -> None:
+    decision = decide(why, budget, spent, progress, gpu_seconds, played=True)
+    after = replace(spent, gpu_seconds=spent.gpu_seconds + gpu_seconds)
+    assert decision.spent == (replace(after, fruitless=0) if is_progress(why, budget, progress) else after)
+    in_earnest = decide(why, budget, spent, progress, gpu_seconds)
+    assert decision.goes_on or not in_earnest.goes_on
+    assert decision.goes_on == (budget.gpu_seconds is None or after.gpu_seconds < budget.gpu_seconds)

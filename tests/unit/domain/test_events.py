@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ffdl_batch.domain.events import Event, EventKind, decode_events, encode_event, merge
+from ffdl_batch.domain.formats import FORMAT, NewerFormat
 
 EVENTS = [Event(i, 100.0 + i, "head", EventKind.PHASE, {"phase": "learner", "status": "started"}) for i in (1, 2, 3)]
 TEXT = "".join(encode_event(e) for e in EVENTS)
@@ -40,3 +44,22 @@ def test_kinds_of_a_newer_release_are_passed_over() -> None:
 def test_merging_orders_by_time() -> None:
     late = Event(1, 50.0, "node-0", EventKind.STARTED)
     assert merge([EVENTS, [late]])[0] == late
+
+
+def test_a_writers_events_stay_in_order_when_its_clock_is_set_back() -> None:
+    started = Event(1, 5000.0, "node-0", EventKind.LEARNER_STARTED, {"learner_id": 1})
+    ended = Event(2, 1400.0, "node-0", EventKind.LEARNER_ENDED, {"learner_id": 1})
+    other = Event(1, 4000.0, "head", EventKind.CLAIMED, {})
+    assert merge([[started, ended], [other]]) == [other, started, ended]
+
+
+def test_each_line_has_its_format_and_one_without_is_of_the_first() -> None:
+    line = json.loads(encode_event(EVENTS[0]))
+    assert line.pop("format") == FORMAT
+    assert decode_events(json.dumps(line) + "\n") == [EVENTS[0]]
+
+
+def test_a_line_of_a_newer_format_is_not_passed_over_in_silence() -> None:
+    newer = json.dumps({"format": FORMAT + 1, "seq": 4, "kind": "stored", "what": "else"}) + "\n"
+    with pytest.raises(NewerFormat, match=r"at least as new"):
+        decode_events(TEXT + newer)

@@ -46,9 +46,21 @@ def test_a_live_job_may_end_in_every_way(state: JobState) -> None:
     assert all(is_legal(state, end) for end in TERMINAL)
 
 
-def test_only_a_requeue_goes_back_and_only_a_resume_leaves_an_end() -> None:
+def test_only_a_requeue_goes_back() -> None:
     assert advance(JobState.PROCESSING, JobState.QUEUED, Cause.REQUEUED) is JobState.QUEUED
     assert not is_legal(JobState.QUEUED, JobState.PROCESSING, Cause.REQUEUED)
-    assert advance(JobState.HALTED, JobState.PENDING, Cause.RESUMED) is JobState.PENDING
-    assert not is_legal(JobState.COMPLETED, JobState.PENDING, Cause.RESUMED)
-    assert not is_legal(JobState.PROCESSING, JobState.PENDING, Cause.RESUMED)
+
+
+def test_an_end_is_left_by_its_owners_word_alone() -> None:
+    """All pairs of all causes that begin at an end, or that an owner's word allows."""
+    ours = (Cause.RESUMED, Cause.CANCELLED)
+    legal = {
+        (current, target, cause)
+        for current, target, cause in itertools.product(JobState, JobState, Cause)
+        if (current in TERMINAL or cause in ours) and is_legal(current, target, cause)
+    }
+    assert legal == {
+        (JobState.HALTED, JobState.PENDING, Cause.RESUMED),
+        (JobState.FAILED, JobState.PENDING, Cause.RESUMED),
+        (JobState.HALTED, JobState.CANCELLED, Cause.CANCELLED),
+    }

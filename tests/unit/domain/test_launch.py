@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ffdl_batch.domain.continuation import Budget, Spent
+from ffdl_batch.domain.formats import FORMAT, NewerFormat
 from ffdl_batch.domain.launch import (
-    FORMAT,
     Copy,
     LaunchFile,
     LaunchFileError,
@@ -41,12 +41,16 @@ def test_round_trip_is_exact_and_stable() -> None:
     assert encode(decode(encode(LAUNCH))) == encode(LAUNCH)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "[]", "{", "null", json.dumps({"format": FORMAT + 1}), json.dumps({"format": FORMAT})]
-)
+@pytest.mark.parametrize("text", ["", "[]", "{", "null", '{"format": 0}', '{"format": "1"}', '{"format": 1}'])
 def test_what_cannot_be_obeyed_says_why(text: str) -> None:
     with pytest.raises(LaunchFileError, match=r"format|damaged"):
         decode(text)
+
+
+def test_a_launch_file_of_a_newer_release_names_that_release() -> None:
+    newer = json.dumps({"format": FORMAT + 1, "written_by": "slurm 9.0"})
+    with pytest.raises(NewerFormat, match=rf"by slurm 9.0 in format {FORMAT + 1}.*at least as new"):
+        decode(newer)
 
 
 def test_placeholders() -> None:

@@ -10,7 +10,7 @@ import pytest
 from ffdl_batch.domain.continuation import Checkpoint, Interruption, Spent
 from ffdl_batch.domain.events import Event, EventKind, FinalRecord, GoesOn, Outcome
 from ffdl_batch.domain.job_state import LIVE, Cause, JobState, Wish
-from ffdl_batch.domain.known import Evidence, Known, is_last_word
+from ffdl_batch.domain.known import WHOLE_SECOND_S, Evidence, Known, is_last_word
 from ffdl_batch.domain.observation import EndCause, Observation, Phase
 from ffdl_batch.domain.verdict import Move, judge
 
@@ -24,6 +24,7 @@ def event(seq: int, phase: str, at: float) -> Event:
 RUN = [event(1, "load-model", 10.0), event(2, "learner", 20.0), event(3, "store-results", 30.0)]
 DONE = FinalRecord("7", Outcome.COMPLETED, 40.0, stored=True, exit_code=0)
 FAILED = FinalRecord("7", Outcome.FAILED, 40.0, True, 3, None, "C201", "the learner ended with 3", ("boom",))
+OUTSIDE = FinalRecord("7", Outcome.CANCELLED, 40.0, True, message="ended from outside before the learners had finished")
 
 
 def seen(phase: Phase, end: EndCause | None = None, reason: str = "", native: str = "X") -> Observation:
@@ -176,11 +177,45 @@ def test_a_nodes_clock_that_is_ahead_is_not_believed() -> None:
     assert {at for _, at in judge(known(JobState.QUEUED, seen(Phase.RUNNING), ahead)).steps} == {NOW}
 
 
+def test_a_nodes_clock_is_held_by_the_schedulers_end() -> None:
+    """A minute ahead, and read an hour later: the controllers were through before the scheduler was."""
+    ahead = [replace(each, at=each.at + 60.0) for each in RUN]
+    final = replace(DONE, at=DONE.at + 60.0)
+    verdict = judge(known(JobState.QUEUED, ENDED_WELL, ahead, final))
+    assert ENDED_WELL.ended_at is not None
+    latest = ENDED_WELL.ended_at + WHOLE_SECOND_S
+    assert [at for _, at in verdict.steps] == [latest, latest, latest, latest]
+
+
+@pytest.mark.parametrize("final", [None, OUTSIDE])
+@pytest.mark.parametrize("wish", list(Wish))
+def test_an_end_has_the_schedulers_time(final: FinalRecord | None, wish: Wish) -> None:
+    ended = seen(Phase.ENDED, EndCause.PREEMPTED)
+    assert judge(known(JobState.PROCESSING, ended, RUN[:2], final, wish)).steps[-1][1] == ended.ended_at
+
+
+@pytest.mark.parametrize(
+    ("events", "final", "heard", "at"),
+    [
+        (RUN[:2], OUTSIDE, 39.0, OUTSIDE.at),
+        (RUN[:2], None, 35.0, 35.0),
+        (RUN[:2], None, None, RUN[1].at),
+        (RUN, None, 25.0, RUN[2].at),
+        (RUN, None, NOW + 500.0, NOW),
+        ([], None, None, NOW),
+    ],
+)
+def test_an_end_that_the_scheduler_forgot_has_the_time_of_the_last_word_or_sign(
+    events: Sequence[Event], final: FinalRecord | None, heard: float | None, at: float
+) -> None:
+    forgotten = replace(
+        known(JobState.PROCESSING, None, forgotten=True, wish=Wish.CANCEL), evidence=Evidence(events, final, "", heard)
+    )
+    assert judge(forgotten).steps[-1] == (JobState.CANCELLED, at)
+
+
 def test_an_ended_job_stays_ended() -> None:
     assert judge(known(JobState.COMPLETED, seen(Phase.RUNNING), RUN)).steps == ()
-
-
-OUTSIDE = FinalRecord("7", Outcome.CANCELLED, 40.0, True, message="ended from outside before the learners had finished")
 
 
 @pytest.mark.parametrize(
@@ -243,7 +278,8 @@ def test_what_ended_by_itself_stays_though_the_scheduler_starts_it_anew() -> Non
 def test_a_requeue_is_adopted_with_the_reason_that_the_files_tell(final: FinalRecord | None, why: Interruption) -> None:
     waits = Observation(Phase.PENDING, "PENDING", restarts=1)
     verdict = judge(known(JobState.PROCESSING, waits, RUN[:2], final))
-    assert (verdict.steps, verdict.move, verdict.interruption) == (((JobState.QUEUED, NOW),), Move.REQUEUED, why)
+    at = NOW if final is None else final.at
+    assert (verdict.steps, verdict.move, verdict.interruption) == (((JobState.QUEUED, at),), Move.REQUEUED, why)
     told = replace(known(JobState.QUEUED, waits, RUN[:2], final), requeues=1)
     assert judge(told).steps == (), "phases of the run before must not come back"
 
@@ -253,6 +289,37 @@ def test_a_run_that_nobody_saw_begin_is_adopted_first() -> None:
     assert judge(known(JobState.PROCESSING, AGAIN, events)).move is Move.REQUEUED
     later = judge(replace(known(JobState.QUEUED, AGAIN, events), requeues=1))
     assert later.steps == ((JobState.PROCESSING, 520.0),)
+
+
+SAVED = FinalRecord("7", Outcome.HALTED, 45.0, True, goes_on=GoesOn.REQUEUE, interruption="timeout")
+SECOND = [claim(1, 1.0, 0), *RUN[:2], claim(2, 500.0, 1), event(4, "learner", 520.0)]
+
+
+@pytest.mark.parametrize(
+    ("observation", "events", "final", "at"),
+    [
+        (Observation(Phase.PENDING, "PENDING", restarts=1, submitted_at=50.0), RUN[:2], SAVED, 50.0),
+        (Observation(Phase.RUNNING, "RUNNING", restarts=1, submitted_at=50.0), SECOND, None, 50.0),
+        (Observation(Phase.PENDING, "PENDING", restarts=1, submitted_at=5.0), RUN[:2], SAVED, 45.0),
+        (Observation(Phase.RUNNING, "RUNNING", restarts=2, submitted_at=600.0), SECOND, SAVED, 45.0),
+        (Observation(Phase.RUNNING, "RUNNING", restarts=2, submitted_at=600.0), SECOND, None, 500.0),
+        (None, SECOND, replace(OUTSIDE, at=700.0, restart=1), 500.0),
+        (Observation(Phase.PENDING, "PENDING", restarts=1, submitted_at=NOW + 9.0), RUN[:2], SAVED, NOW),
+        (Observation(Phase.PENDING, "PENDING", restarts=1), RUN[:2], None, NOW),
+    ],
+    ids=["waits", "runs", "first-submission", "second-requeue", "only-the-claim", "later-record", "ahead", "nothing"],
+)
+def test_a_requeue_has_the_time_at_which_it_happened(
+    observation: Observation | None, events: Sequence[Event], final: FinalRecord | None, at: float
+) -> None:
+    verdict = judge(known(JobState.PROCESSING, observation, events, final))
+    assert (verdict.move, verdict.steps) == (Move.REQUEUED, ((JobState.QUEUED, at),))
+
+
+def test_a_held_job_ended_with_its_last_run() -> None:
+    held = Observation(Phase.PENDING, "PENDING", reason="JobHoldMaxRequeue", restarts=5, held_for_good=True)
+    verdict = judge(known(JobState.PROCESSING, held, RUN[:2], replace(OUTSIDE, restart=4)))
+    assert (verdict.held, verdict.steps[-1]) == (True, (JobState.FAILED, OUTSIDE.at))
 
 
 def test_a_successor_is_followed_before_the_schedulers_end() -> None:

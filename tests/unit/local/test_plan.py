@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from ffdl_batch.domain.array import ArrayId, expand
 from ffdl_batch.domain.continuation import Budget, Spent
 from ffdl_batch.domain.job import JobId, attempt_token
 from ffdl_batch.domain.jobdir import Root
-from ffdl_batch.domain.launch import Succession
+from ffdl_batch.domain.launch import LeadFrom, Succession
 from ffdl_batch.domain.spec import SITE_DEFAULT, BatchOptions, Framework, JobSpec, NetworkLevel, Resources
 from ffdl_batch.ports.scheduler import BackendFacts, InvalidRequest, LaunchPlan, LaunchRequest, NodeShape
 from ffdl_local.adapter import count_gpus
@@ -48,6 +49,23 @@ def test_all_learners_are_on_this_machine_and_gpus_are_counted_together() -> Non
     assert (made.launch.nodes, made.launch.learners_per_node, made.launch.step) == (1, 2, ())
     assert job_file(made)["gpus"] == 2
     assert made.launch.learner.env["NNODES"] == "1"
+
+
+def test_an_element_of_an_array_knows_which_and_has_files_of_its_own() -> None:
+    whole = JobSpec("x", Framework("custom", "i", "true"), base_dir="/home/a")
+    whole = replace(whole, batch=BatchOptions(array="3-5:2", output="out-%a-%%a.txt"))
+    made = plan(spec=expand(whole, ArrayId("array-0a1b2c3d4"))[1])
+    assert job_file(made)["log"] == "/home/a/out-5-%a.txt"
+    environment = made.launch.learner.env
+    assert {name: environment[name] for name in environment if "ARRAY" in name} == {
+        "FFDL_ARRAY_ID": "array-0a1b2c3d4",
+        "FFDL_ARRAY_INDEX": "5",
+        "SLURM_ARRAY_TASK_ID": "5",
+        "SLURM_ARRAY_TASK_COUNT": "2",
+        "SLURM_ARRAY_TASK_MIN": "3",
+        "SLURM_ARRAY_TASK_MAX": "5",
+        "SLURM_ARRAY_TASK_STEP": "2",
+    }
 
 
 def test_gpus_that_are_not_there() -> None:
@@ -107,9 +125,13 @@ def test_the_time_limit_is_the_heads() -> None:
 
 def test_what_the_head_needs_to_go_on_alone() -> None:
     budget, spent = Budget(timeouts=7), Spent(timeouts=2)
-    made = plan(Resources(learners=2, gpus=1), lead_s=45, budget=budget, spent=spent, carry="/tree/a/results")
+    made = plan(
+        Resources(learners=2, gpus=1), lead_s=45, lead_from=LeadFrom.MANIFEST, budget=budget, spent=spent,
+        carry="/tree/a/results",
+    )  # fmt: skip
     launch = made.launch
-    assert (launch.limits.lead_s, launch.carry) == (45, "/tree/a/results")
+    assert (launch.limits.lead_s, launch.limits.lead_from) == (45, LeadFrom.MANIFEST)
+    assert launch.carry == "/tree/a/results"
     assert launch.checkpoints == Root("/tree").job(JOB).checkpoints
     template = Root("/tree").job(JOB).template.path
     assert launch.succession == Succession(template, budget=budget, spent=spent, gpus=2.0, lead_s=45)

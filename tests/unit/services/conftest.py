@@ -1,4 +1,4 @@
-"""A platform on a temporary SQLite file, with a clock and a scheduler that tests turn."""
+"""A platform on SQLite and on PostgreSQL, with a clock and a scheduler that tests turn."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -19,14 +20,19 @@ from ffdl_batch.domain.jobdir import AttemptDir, Root
 from ffdl_batch.domain.views import Submission
 from ffdl_batch.ports.registry import AdapterContext
 from ffdl_batch.services.archives import receive_archive
+from ffdl_batch.services.backends import Adapters
 from ffdl_batch.services.deploy import Deployer
-from ffdl_batch.services.platform import Adapters, Caller, Platform
+from ffdl_batch.services.platform import Caller, Platform
 from ffdl_batch.services.submit import submit
 from ffdl_batch.services.watch import Watcher
 from ffdl_batch.services.whole_files import write_whole
 from ffdl_batch.store import open_store
+from tests.conftest import POSTGRES
 from tests.fakes.clock import FakeClock
 from tests.fakes.scheduler import FakeScheduler
+
+if TYPE_CHECKING:
+    from tests.postgres import TurnedServerClock
 
 MANIFEST = """\
 name: digits
@@ -85,18 +91,24 @@ class Site:
         return [str(entry.state) for entry in self.platform.store.history(job.id)]
 
 
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
+@pytest.fixture(params=["sqlite", POSTGRES])
+def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
     environ = {"HOME": str(tmp_path), "FFDL_STATE_DIR": str(tmp_path / "state")}
+    clock = FakeClock()
+    if request.param == "postgresql":
+        server_clock: TurnedServerClock = request.getfixturevalue("server_clock")
+        environ["FFDL_DATABASE_URL"], clock = server_clock.url, server_clock
     settings = load_settings(cwd=tmp_path, environ=environ)
-    clock, scheduler = FakeClock(), FakeScheduler()
+    scheduler = FakeScheduler()
     root = Root(settings.jobs_dir)
     for directory in (root.path, root.doorbell, root.models, str(Path(root.path) / "jobs")):
         Path(directory).mkdir(parents=True, exist_ok=True)
     store = open_store(settings.database, network_fs=False, clock=clock)
     adapters = Adapters(settings, AdapterContext(root.path, "alice", os.getuid()), clock)
     adapters.use("fake", scheduler)
-    platform = Platform(settings, store, clock, root, "alice", os.getuid(), adapters, owner="test")
+    platform = Platform(
+        settings, store, clock, root, "alice", os.getuid(), adapters, owner="test", file_time=lambda _: clock.now()
+    )
     data = model_zip()
     digest = hashlib.sha256(data).hexdigest()
     receive_archive(platform, digest, [data])

@@ -340,17 +340,3 @@ def test_gpu_time_is_counted_from_the_schedulers_times(site: Site, watcher: Watc
     site.clock.tick(SETTLE_S + 1)
     watcher.step(full=True)
     assert site.job(job.id).spent.gpu_seconds == 100.0
-
-
-@pytest.mark.parametrize(("drill", "why"), [("preempt", "preemption"), ("node-fail", "node_failure")])
-def test_a_drill_is_judged_as_what_it_plays(site: Site, watcher: Watcher, drill: str, why: str) -> None:
-    from ffdl_batch.services.control import Drill, write_control
-
-    job = site.deployed()
-    head = running(site, watcher, job)
-    head.saves()
-    write_control(site.platform.root, job, drill=Drill(drill))
-    head.ends(Outcome.CANCELLED if drill == "preempt" else Outcome.FAILED, error_code="S106", stored=False)
-    end(site, watcher, job, EndCause.FAILURE)
-    assert site.job(job.id).state is JobState.PENDING
-    assert site.platform.store.attempts(job.id)[0].interruption == why

@@ -9,9 +9,18 @@ from threading import Thread
 
 import pytest
 
+from ffdl_batch.domain.formats import FORMAT
 from ffdl_batch.domain.job import Job
 from ffdl_batch.domain.job_state import Wish
-from ffdl_batch.services.control import Control, ControlWish, Drill, fence_earlier, read_control, write_control
+from ffdl_batch.services.control import (
+    Control,
+    ControlWish,
+    Drill,
+    fence_earlier,
+    read_control,
+    read_drill,
+    write_control,
+)
 from tests.unit.services.conftest import Site
 
 
@@ -28,10 +37,23 @@ def test_wish_and_drill_do_not_disturb_each_other(site: Site) -> None:
     job = site.deployed()
     assert write_control(site.platform.root, job, wish=Wish.HALT)
     assert write_control(site.platform.root, job, drill=Drill.NODE_FAIL)
-    assert cell(site, job) == {"attempt": 1, "wish": "halt", "drill": "node-fail"}
+    assert cell(site, job) == {"attempt": 1, "wish": "halt", "drill": "node-fail", "run": 0, "format": FORMAT}
     assert write_control(site.platform.root, job, wish=Wish.NONE)
-    assert cell(site, job) == {"attempt": 1, "wish": "", "drill": "node-fail"}
+    assert cell(site, job) == {"attempt": 1, "wish": "", "drill": "node-fail", "run": 0, "format": FORMAT}
     assert Path(site.attempt(job).control).stat().st_mode & 0o777 == 0o600
+
+
+def test_a_drill_is_of_the_run_that_it_is_played_on(site: Site) -> None:
+    """The scheduler may start the same attempt anew: what interrupts that run is none of the drill's."""
+    job = site.deployed()
+    attempt = site.attempt(job)
+    for run, drill in ((1, Drill.TIMEOUT), (2, Drill.PREEMPT)):
+        Path(attempt.run_claim(run)).mkdir()
+        assert read_drill(attempt) is Drill.NONE
+        write_control(site.platform.root, job, drill=drill)
+        assert (read_drill(attempt), read_control(attempt).run) == (drill, run)
+    write_control(site.platform.root, job, drill=Drill.NONE)
+    assert read_control(attempt) == Control(1)
 
 
 def test_what_says_so_already_is_not_written_again(site: Site) -> None:

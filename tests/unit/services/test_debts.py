@@ -11,6 +11,7 @@ from ffdl_batch.domain.events import EventKind
 from ffdl_batch.domain.job import AttemptEnd, Change, Job
 from ffdl_batch.domain.job_state import Cause, JobState
 from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_batch.services.cancel import cancel_job
 from ffdl_batch.services.debts import FIRST_PAUSE_S, PATIENT_TRIES, DebtPayer, Payment, start_payment
 from ffdl_batch.services.evidence import STILL_ALIVE_S
 from tests.fakes.head import FakeHead
@@ -75,6 +76,21 @@ def test_controllers_that_said_that_they_end_need_not_be_silent_for_long(site: S
     FakeHead(site.platform.root, job, site.clock.now()).says("node-0", EventKind.ENDED)
     DebtPayer(site.platform, till.start).step()
     assert len(till.made) == 1
+
+
+def test_what_a_halted_job_owes_is_paid_although_it_was_cancelled(site: Site) -> None:
+    job, till = owing(site, state=JobState.HALTED), Till()
+    payer = DebtPayer(site.platform, till.start)
+    payer.step()
+    view = cancel_job(site.platform, site.caller, job.id)
+    assert (view.state, [attempt.owed for attempt in view.attempts], payer.is_busy()) == ("CANCELLED", [True], True)
+    site.clock.tick(STILL_ALIVE_S + 1)
+    payer.step()
+    assert [payment.attempt for payment in till.made] == [site.attempt(job)]
+    Path(site.attempt(job).paid).write_text("{}")
+    till.made[0].status = 0
+    assert payer.step() == 1
+    assert not site.platform.store.attempts(job.id)[0].owed
 
 
 def test_one_at_a_time(site: Site) -> None:

@@ -9,9 +9,7 @@ import pytest
 from ffdl_batch.domain.job import Change, Job
 from ffdl_batch.domain.job_state import Cause, JobState
 from ffdl_batch.domain.views import Resume
-from ffdl_batch.ports.scheduler import InvalidRequest
 from ffdl_batch.services.cancel import cancel_job
-from ffdl_batch.services.dependencies import read_dependency
 from ffdl_batch.services.deploy import BATCH, Deployer
 from ffdl_batch.services.planning import plan_submission
 from ffdl_batch.services.resume import resume_job
@@ -19,8 +17,6 @@ from ffdl_batch.services.submit import submit
 from ffdl_batch.services.waiting import LONGEST_PAUSE_S
 from ffdl_batch.store import Store, StoreUnavailable
 from tests.unit.services.conftest import Site
-
-A, B = "training-00000000a", "training-00000000b"
 
 
 def after(site: Site, key: str, text: str, backend: str = "fake") -> str:
@@ -63,44 +59,6 @@ def waits(job: Job) -> str:
     """Why a job waits."""
     assert job.state is JobState.PENDING, job
     return job.pending_reason
-
-
-# ---------------------------------------------------------------------------------------------- reading the text
-
-
-def test_trainings_are_taken_out_and_the_schedulers_ids_stay() -> None:
-    read = read_dependency(f"afterok:12:{A}:13,after:{B}+5,afterany:{B},singleton,afterany:7+3", {A, B})
-    assert [str(one) for one in read.conditions] == [f"afterok:{A}", f"after:{B}+5", f"afterany:{B}"]
-    assert read.rest == "afterok:12:13,singleton,afterany:7+3"
-    assert not read.any_of
-
-
-def test_what_is_no_training_of_ours_stays() -> None:
-    read = read_dependency(f"afterok:{A},afterok:{B}", {A})
-    assert read.rest == f"afterok:{B}"
-    assert read_dependency("afterok:1?afterany:2", {A}).rest == "afterok:1?afterany:2"
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        (f"afterok:{A}?afterok:{B},afterok:{B}", "has both ',' (all of them) and '?' (one is enough)"),
-        (f"afterok:{A}?afterok:4711", "afterok:4711 is no training of yours, and other alternatives are"),
-        (f"expand:{A}", f"expand cannot be said of {A}"),
-        (f"afterok:{A}+5", f"afterok:{A}+5: minutes can be counted from a begin only"),
-    ],
-)
-def test_what_cannot_be_waited_for_is_refused(text: str, said: str) -> None:
-    with pytest.raises(InvalidRequest) as refused:
-        read_dependency(text, {A, B})
-    assert said in str(refused.value)
-    assert [finding.path for finding in refused.value.findings] == ["batch.dependency"]
-
-
-def test_a_refusal_reaches_whoever_submits(site: Site) -> None:
-    first = site.accept("first")
-    assert "one is enough" in after(site, "second", f"afterok:{first.id}?afterok:{first.id},afterany:{first.id}")
-    assert [job.id for job in site.platform.store.list_jobs(uid=None)] == [first.id]
 
 
 # ------------------------------------------------------------------------------------------------------- waiting
@@ -157,7 +115,7 @@ def test_each_kind_by_each_end(site: Site, kind: str, end: JobState, goes: bool)
         return
     shown = f"{first.id} is {end}" + (" (C201)" if end is JobState.FAILED else "")
     expected = f"its dependency can never be satisfied: {kind}:{first.id} cannot come true, {shown}"
-    assert (job.state, job.error_code, job.message) == (JobState.FAILED, "S101", expected)
+    assert (job.state, job.error_code, job.message) == (JobState.FAILED, "C105", expected)
     assert sent(site, second) is None
 
 
@@ -183,6 +141,32 @@ def test_a_halted_training_may_be_resumed(site: Site) -> None:
     move(site, first.id, JobState.COMPLETED)
     deployer.step()
     assert site.job(second).state is JobState.QUEUED
+
+
+@pytest.mark.parametrize("anew", [False, True], ids=["the same daemon", "its next life"])
+def test_a_halted_training_that_is_cancelled_has_ended(site: Site, anew: bool) -> None:
+    deployer = Deployer(site.platform)
+    first = site.accept("first")
+    kinds = ("afterok", "afterany", "afternotok", "after", "aftercorr")
+    jobs = {kind: after(site, kind, f"{kind}:{first.id}") for kind in kinds}
+    deployer.step()
+    move(site, first.id, JobState.HALTED)
+    deployer.step()
+    assert {waits(site.job(job)) for job in jobs.values()} == {f"Dependency: {first.id} is HALTED and may be resumed"}
+    cancel_job(site.platform, site.caller, first.id)
+    if anew:
+        site.clock.tick(LONGEST_PAUSE_S)
+        deployer = Deployer(site.platform)
+    while deployer.step():
+        pass
+    assert {kind: str(site.job(job).state) for kind, job in jobs.items()} == {
+        "afterok": "FAILED",
+        "aftercorr": "FAILED",
+        "afterany": "QUEUED",
+        "afternotok": "QUEUED",
+        "after": "QUEUED",
+    }
+    assert f"{first.id} is CANCELLED" in site.job(jobs["afterok"]).message
 
 
 def test_a_job_whose_dependency_failed_waits_anew_when_both_are_resumed(site: Site) -> None:
@@ -298,7 +282,7 @@ def test_a_chain_that_cannot_go_on_ends_as_a_whole(site: Site) -> None:
     while deployer.step():
         pass
     assert [site.job(one).state for one in (second, third)] == [JobState.FAILED, JobState.FAILED]
-    assert f"{second} is FAILED (S101)" in site.job(third).message
+    assert f"{second} is FAILED (C105)" in site.job(third).message
 
 
 def test_what_waits_needs_no_scheduler_to_end(site: Site) -> None:
@@ -374,7 +358,7 @@ def test_many_that_wait_keep_nobody_else_waiting(site: Site) -> None:
     assert site.job(last.id).state is JobState.QUEUED
 
 
-# ------------------------------------------------------------------------------------------------------------ plans
+# ------------------------------------------------------------------------------------------- plans and refusals
 
 
 def test_a_plan_shows_what_will_be_sent(site: Site) -> None:
@@ -394,3 +378,9 @@ def test_a_job_of_another_owner_is_nobodys(site: Site) -> None:
     site.platform.uid += 1
     after(site, "second", f"afterok:{first.id}")
     assert site.scheduler.planned[-1].spec.batch.dependency == f"afterok:{first.id}"
+
+
+def test_a_refusal_reaches_whoever_submits(site: Site) -> None:
+    first = site.accept("first")
+    assert "one is enough" in after(site, "second", f"afterok:{first.id}?afterok:{first.id},afterany:{first.id}")
+    assert [job.id for job in site.platform.store.list_jobs(uid=None)] == [first.id]

@@ -104,13 +104,13 @@ def test_of_duplicates_the_claimer_is_kept_and_the_others_are_cancelled(site: Si
     assert [str(n) for n in site.scheduler.cancelled] == [str(site.scheduler.submitted[0][0])]
 
 
-def test_of_unclaimed_duplicates_the_oldest_is_kept(site: Site) -> None:
+def test_of_unclaimed_duplicates_the_oldest_is_kept_and_one_that_starts_now_comes_to_no_harm(site: Site) -> None:
     site.scheduler.lose_reply = True
     job = site.deployed()
     late = site.scheduler.accept(job.token)
     site.clock.tick(5)
     Deployer(site.platform).step()
-    assert site.scheduler.cancelled == [late]
+    assert (site.scheduler.withdrawn, site.scheduler.cancelled) == ([late], [])
 
 
 @pytest.mark.parametrize("step", ["claimed", "deploying", "written", "template", "marked", "submitted"])

@@ -56,7 +56,7 @@ def processing(site: Site) -> Job:
 
 @pytest.mark.parametrize(
     ("event", "signal", "note"),
-    [("timeout", "URG", Drill.NONE), ("preempt", "TERM", Drill.PREEMPT), ("node-fail", "KILL", Drill.NODE_FAIL)],
+    [("timeout", "URG", Drill.TIMEOUT), ("preempt", "TERM", Drill.PREEMPT), ("node-fail", "KILL", Drill.NODE_FAIL)],
 )
 def test_an_event_is_noted_and_then_signalled(
     site: Site, scheduler: Signalled, event: str, signal: str, note: Drill
@@ -109,6 +109,7 @@ def test_no_note_stays_where_nothing_was_signalled(site: Site, scheduler: Signal
     with pytest.raises(Refused, match="nothing was played") as refusal:
         drill(site.platform, site.caller, job.id, event)
     assert (refusal.value.status, refusal.value.problem.exit_code) == (503, 75)
+    site.clock.tick(60)  # else it is left alone
     scheduler.down, scheduler.refuse_signal = False, "Access/permission denied"
     with pytest.raises(Refused, match="Access/permission denied"):
         drill(site.platform, site.caller, job.id, event)

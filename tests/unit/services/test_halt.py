@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from ffdl_batch.domain.job import Change, Job
-from ffdl_batch.domain.job_state import Cause, JobState, Wish
+from ffdl_batch.domain.job_state import TERMINAL, Cause, JobState, Wish
 from ffdl_batch.domain.views import JobView
 from ffdl_batch.services.cancel import cancel_job
 from ffdl_batch.services.control import ControlWish, read_control
+from ffdl_batch.services.deploy import Deployer
 from ffdl_batch.services.halt import halt_job
 from ffdl_batch.services.platform import Caller
 from ffdl_batch.services.problems import Refused
@@ -65,13 +67,54 @@ def test_a_job_in_deployment_without_a_directory_gets_the_wish(site: Site) -> No
     assert not Path(site.attempt(job).path).exists()
 
 
-@pytest.mark.parametrize("state", [JobState.COMPLETED, JobState.FAILED, JobState.HALTED, JobState.CANCELLED])
-def test_a_job_that_has_ended_stays_as_it_is(site: Site, state: JobState) -> None:
+@pytest.mark.parametrize("ask", [halt_job, cancel_job])
+@pytest.mark.parametrize("state", sorted(TERMINAL))
+def test_a_job_that_has_ended_stays_as_it_is(site: Site, state: JobState, ask: Callable[..., JobView]) -> None:
     job = moved(site, site.deployed(), state)
-    for ask in (halt_job, cancel_job):
+    if (ask, state) != (cancel_job, JobState.HALTED):
         assert ask(site.platform, site.caller, job.id).state == state
-    assert site.job(job.id) == job
+        assert site.job(job.id) == job
     assert read_control(site.attempt(job)).wish is ControlWish.NONE
+
+
+def test_a_halted_job_is_given_up_by_a_cancel(site: Site) -> None:
+    job = moved(site, site.deployed(), JobState.HALTED)
+    site.clock.tick(60)
+    view = cancel_job(site.platform, site.caller, job.id)
+    assert (view.state, view.wish, view.message) == ("CANCELLED", "none", "cancelled by its owner")
+    assert (view.error_code, view.cure, view.ended_at) == ("000", "", site.clock.now())
+    last = site.platform.store.history(job.id)[-1]
+    assert (last.state, last.cause, last.message) == (JobState.CANCELLED, "cancelled", "cancelled by its owner")
+    assert site.scheduler.cancelled == [], "the scheduler has nothing of it any more"
+    before = site.job(job.id)
+    assert cancel_job(site.platform, site.caller, job.id) == view
+    assert halt_job(site.platform, site.caller, job.id) == view
+    assert site.job(job.id) == before, "twice in a row is once"
+
+
+def test_a_job_that_was_halted_before_its_deployment_can_be_cancelled_too(site: Site) -> None:
+    job = site.accept()
+    halt(site, job)
+    assert cancel_job(site.platform, site.caller, job.id).state == "CANCELLED"
+    Deployer(site.platform).step()
+    assert site.scheduler.submitted == []
+
+
+def test_a_cancel_that_meets_a_resume_cancels_what_was_resumed(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The owner's other shell resumes the job between our look and our write."""
+    job = moved(site, site.deployed(), JobState.HALTED)
+    real, looks = site.platform.store.apply, []
+
+    def late(seen: Job, change: Change) -> Job | None:
+        looks.append(seen.state)
+        if len(looks) == 1:
+            assert real(seen, Change(((JobState.PENDING, site.clock.now()),), Cause.RESUMED)) is not None
+        return real(seen, change)
+
+    monkeypatch.setattr(site.platform.store, "apply", late)
+    assert cancel_job(site.platform, site.caller, job.id).state == "CANCELLED"
+    assert looks == [JobState.HALTED, JobState.PENDING]
+    assert site.states(job)[-3:] == ["HALTED", "PENDING", "CANCELLED"]
 
 
 def test_a_cancel_is_harder_than_a_halt(site: Site) -> None:
@@ -122,6 +165,22 @@ def test_a_wish_that_meets_a_job_on_its_way_back_ends_it(site: Site, monkeypatch
 
     monkeypatch.setattr(site.platform.store, "set_wish", late)
     assert halt(site, job).state == "HALTED"
+
+
+def test_a_cancel_that_meets_the_end_of_a_halt_cancels_the_halted_job(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The watcher sees the halted attempt end between our look and our write."""
+    job = moved(site, site.deployed(), JobState.PROCESSING)
+    halt(site, job)
+    real = site.platform.store.set_wish
+
+    def late(job_id: str, wish: Wish) -> Job | None:
+        moved(site, site.job(job_id), JobState.HALTED)
+        return real(job_id, wish)
+
+    monkeypatch.setattr(site.platform.store, "set_wish", late)
+    assert cancel_job(site.platform, site.caller, job.id).state == "CANCELLED"
 
 
 def test_a_wish_that_never_gets_through_is_said_to_be_none(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

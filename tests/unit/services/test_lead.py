@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,9 +11,11 @@ from hypothesis import strategies as st
 from ffdl_batch.domain.continuation import Budget, Checkpoint, Spent
 from ffdl_batch.domain.job import AttemptEnd, Change
 from ffdl_batch.domain.job_state import Cause, JobState
+from ffdl_batch.domain.launch import Lead, LeadFrom
 from ffdl_batch.domain.spec import BatchOptions, Framework, JobSpec, Retry
 from ffdl_batch.domain.spec import Checkpoint as Asked
-from ffdl_batch.services.lead import MAX_LEAD_S, budget_of, lead_of, lead_s
+from ffdl_batch.services.lead import MAX_LEAD_S, budget_of, lead_of
+from ffdl_batch.services.succession import plan_attempt
 from tests.unit.services.conftest import MANIFEST, Site
 
 
@@ -27,53 +31,59 @@ def took(seconds: float | None, *, confirmed: bool = True, answered: bool = True
 
 
 @pytest.mark.parametrize(
-    ("job", "measured", "lead"),
+    ("job", "measured", "lead", "origin"),
     [
-        (spec(), (), 70),
-        (spec(grace_s=5), (), 15),
-        (spec(lead_s=33), (took(100.0),), 33),
-        (spec(lead_s=0), (took(100.0),), None),
-        (spec(signal="USR1@120"), (), None),
-        (spec(), (took(4.0),), 16),
-        (spec(), (took(4.1), took(20.5), took(3.0)), 41),
-        (spec(), (took(30.0, confirmed=False),), 55),
-        (spec(), (took(500.0, confirmed=False, answered=False),), 70),
-        (spec(), (took(500.0, confirmed=False, answered=False), took(2.0)), 13),
-        (spec(), (took(None), Checkpoint()), 70),
-        (spec(time_s=60), (), 30),
-        (spec(time_s=61, lead_s=45), (), 30),
-        (spec(time_s=1), (), 1),
-        (spec(time_s=86400), (took(4.0),), 16),
-        (spec(lead_s=10**6), (), MAX_LEAD_S),
+        (spec(), (), 70, "default"),
+        (spec(grace_s=5), (), 15, "default"),
+        (spec(lead_s=33), (took(100.0),), 33, "manifest"),
+        (spec(lead_s=0), (took(100.0),), None, ""),
+        (spec(signal="USR1@120"), (), None, ""),
+        (spec(), (took(4.0),), 16, "measured"),
+        (spec(), (took(4.1), took(20.5), took(3.0)), 41, "measured"),
+        (spec(), (took(30.0, confirmed=False),), 55, "measured"),
+        (spec(), (took(500.0, confirmed=False, answered=False),), 70, "default"),
+        (spec(), (took(500.0, confirmed=False, answered=False), took(2.0)), 13, "measured"),
+        (spec(), (took(None), Checkpoint()), 70, "default"),
+        (spec(time_s=60), (), 30, "time limit"),
+        (spec(time_s=61, lead_s=45), (), 30, "time limit"),
+        (spec(time_s=90, lead_s=45), (), 45, "manifest"),
+        (spec(time_s=1), (), 1, "time limit"),
+        (spec(time_s=86400), (took(4.0),), 16, "measured"),
+        (spec(lead_s=10**6), (), MAX_LEAD_S, "manifest"),
     ],
 )
-def test_the_lead(job: JobSpec, measured: tuple[Checkpoint, ...], lead: int | None) -> None:
-    assert lead_s(job, measured) == lead
+def test_the_lead_and_what_decided_it(
+    job: JobSpec, measured: tuple[Checkpoint, ...], lead: int | None, origin: str
+) -> None:
+    assert lead_of(job, measured) == Lead(lead, LeadFrom(origin))
 
 
 @given(st.none() | st.integers(1, 10**7), st.lists(st.floats(0, 1e6)), st.none() | st.integers(1, 10**7))
 def test_a_lead_fits_into_every_limit(time_s: int | None, measured: list[float], asked: int | None) -> None:
-    lead = lead_s(spec(time_s=time_s, lead_s=asked), [took(seconds) for seconds in measured])
+    lead = lead_of(spec(time_s=time_s, lead_s=asked), [took(seconds) for seconds in measured]).seconds
     assert lead is not None and 1 <= lead <= MAX_LEAD_S
     assert time_s is None or lead <= max(1, time_s / 2)
 
 
 @given(st.lists(st.floats(0, 1e4), min_size=1), st.floats(0, 1e4))
 def test_a_slower_checkpoint_never_makes_the_lead_shorter(measured: list[float], slower: float) -> None:
-    before = lead_s(spec(), [took(seconds) for seconds in measured])
-    after = lead_s(spec(), [took(seconds) for seconds in (*measured, slower)])
+    before = lead_of(spec(), [took(seconds) for seconds in measured]).seconds
+    after = lead_of(spec(), [took(seconds) for seconds in (*measured, slower)]).seconds
     assert before is not None and after is not None and after >= before
 
 
-def test_the_lead_of_a_job_is_read_from_its_attempts(site: Site) -> None:
+def test_the_lead_of_a_next_attempt_is_what_the_ones_before_measured(site: Site) -> None:
     job = site.deployed()
-    assert lead_of(site.platform, job) == 70
+    first = site.scheduler.planned[-1]
+    assert (first.lead_s, first.lead_from) == (70, LeadFrom.DEFAULT)
     end = AttemptEnd("halt", took(8.0))
     halted = site.platform.store.apply(job, Change(((JobState.HALTED, site.clock.now()),), attempt_end=end))
     assert halted is not None
     resumed = site.platform.store.apply(halted, Change(((JobState.PENDING, site.clock.now()),), Cause.RESUMED))
     assert resumed is not None
-    assert lead_of(site.platform, resumed) == 22
+    plan_attempt(site.platform, replace(resumed, attempt=2))
+    second = site.scheduler.planned[-1]
+    assert (second.lead_s, second.lead_from) == (22, LeadFrom.MEASURED)
 
 
 @pytest.mark.parametrize(

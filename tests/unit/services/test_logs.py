@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.services import logs
+from ffdl_batch.services import log_file
 from ffdl_batch.services.logs import LogQuery, read_logs
 from ffdl_batch.services.problems import Refused
 from tests.unit.services.conftest import MANIFEST, Site
@@ -40,7 +40,7 @@ def test_a_tail_is_so_many_lines_of_each_learner_after_since(site: Site) -> None
 def test_a_tail_reads_the_end_alone_and_numbers_its_lines_as_a_whole_reading_does(
     site: Site, monkeypatch: pytest.MonkeyPatch, text: str, chunk: int
 ) -> None:
-    monkeypatch.setattr(logs, "CHUNK", chunk)
+    monkeypatch.setattr(log_file, "CHUNK", chunk)
     job = site.accept()
     log = Path(site.attempt(job).training_log(1))
     log.parent.mkdir(parents=True)
@@ -69,7 +69,7 @@ def test_since_starts_at_the_mark_before_it(site: Site) -> None:
 
 
 def test_pieces_of_a_long_line_share_its_number(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "MAX_LINE", 4)
+    monkeypatch.setattr(log_file, "MAX_LINE", 4)
     job = site.accept()
     log = Path(site.attempt(job).training_log(1))
     log.parent.mkdir(parents=True)

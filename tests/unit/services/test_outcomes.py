@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 import pytest
@@ -10,9 +10,9 @@ from sqlalchemy import update
 
 from ffdl_batch.domain.job import Change, Job
 from ffdl_batch.domain.job_state import JobState, Wish
+from ffdl_batch.services.backends import Adapters
 from ffdl_batch.services.deploy import Deployer
 from ffdl_batch.services.outcomes import GROUP, Decided, Outcomes
-from ffdl_batch.services.platform import Adapters
 from ffdl_batch.store import Store, StoreUnavailable
 from ffdl_batch.store.schema import JOBS
 from tests.unit.services.conftest import Site
@@ -80,8 +80,8 @@ def test_what_is_finished_is_written_in_groups(site: Site, monkeypatch: pytest.M
     assert sizes == [GROUP, 3]
 
 
-def finished(decided: Decided | None) -> Future[Decided | None]:
-    outcome: Future[Decided | None] = Future()
+def finished(*decided: Decided) -> Future[Sequence[Decided]]:
+    outcome: Future[Sequence[Decided]] = Future()
     outcome.set_result(decided)
     return outcome
 
@@ -89,7 +89,7 @@ def finished(decided: Decided | None) -> Future[Decided | None]:
 def test_nothing_decided_is_nothing_written(site: Site) -> None:
     written: list[str] = []
     outcomes = Outcomes(site.platform.store, "token", lambda: written.append("written"))
-    outcomes.expect(finished(None))
+    outcomes.expect(finished())
     assert outcomes.write() == 0
     assert written == []
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ffdl_batch.domain.continuation import Spent
-from ffdl_batch.domain.job import AttemptEnd, Change, JobId, Overrides
+from ffdl_batch.domain.continuation import Checkpoint, Spent
+from ffdl_batch.domain.job import AttemptEnd, Change, Job, JobId, Overrides
 from ffdl_batch.domain.job_state import Cause, JobState
+from ffdl_batch.services.deploy import Deployer
 from ffdl_batch.services.platform import Caller
 from ffdl_batch.services.problems import Refused
 from ffdl_batch.services.query import get_job, list_jobs
@@ -30,10 +31,43 @@ def test_a_job_is_shown_with_its_chain_and_a_list_without(site: Site) -> None:
         (1, "timeout", "C203", "n1", True),
         (2, "", "", "", False),
     ]
-    assert (view.attempt, view.native_id, view.nodes, view.results) == (2, "", "", "")
-    assert view.logs == site.platform.root.job(job.id).attempt(2).logs
+    assert (view.attempt, view.native_id, view.nodes) == (2, "", "")
     (listed,) = list_jobs(site.platform, site.caller)
     assert (listed.attempts, listed.attempt) == ((), 2)
+
+
+def test_results_and_logs_are_those_of_the_last_attempt_that_ran(site: Site) -> None:
+    def run_and_go_on(job: Job) -> None:
+        steps = ((JobState.PROCESSING, site.clock.now()), (JobState.PENDING, site.clock.now()))
+        assert site.platform.store.apply(job, Change(steps, Cause.REQUEUED)) is not None
+
+    job = site.deployed()
+    directory = site.platform.root.job(job.id)
+    view = get_job(site.platform, site.caller, job.id)
+    assert (view.results, view.logs) == (directory.attempt(1).results, directory.attempt(1).logs), "where they will be"
+    assert [(a.results, a.logs) for a in view.attempts] == [("", "")]
+    run_and_go_on(job)
+    Deployer(site.platform).step()
+    assert site.job(job.id).attempt == 2
+    (listed,) = list_jobs(site.platform, site.caller)
+    for view in (get_job(site.platform, site.caller, job.id), listed):
+        assert (view.results, view.logs) == (directory.attempt(1).results, directory.attempt(1).logs)
+    view = get_job(site.platform, site.caller, job.id)
+    left = (directory.attempt(1).results, directory.attempt(1).logs)
+    assert [(a.results, a.logs) for a in view.attempts] == [left, ("", "")]
+    run_and_go_on(site.job(job.id))
+    view = get_job(site.platform, site.caller, job.id)
+    assert (view.results, view.logs) == (directory.attempt(2).results, directory.attempt(2).logs)
+
+
+def test_a_store_that_all_attempts_share_stays_the_place_of_the_results(site: Site) -> None:
+    job = site.deployed()
+    for state in (JobState.PROCESSING, JobState.HALTED):
+        change = Change(((state, site.clock.now()),), columns={"results": "/store/training"})
+        job = site.platform.store.apply(job, change) or job
+    view = get_job(site.platform, site.caller, job.id)
+    assert view.results == "/store/training"
+    assert view.attempts[0].results == site.platform.root.job(job.id).attempt(1).results
 
 
 def test_times_are_those_of_the_current_attempt(site: Site) -> None:
@@ -44,12 +78,47 @@ def test_times_are_those_of_the_current_attempt(site: Site) -> None:
     updated = site.platform.store.apply(job, change)
     assert updated is not None
     view = get_job(site.platform, site.caller, job.id)
-    assert view.timestamps == {"PENDING": submitted}, "it has reached nothing of its next attempt yet"
+    assert (view.submitted_at, view.timestamps) == (submitted, {"PENDING": submitted + 10})
     (leased,) = site.platform.store.claim_deployable("other", limit=1, lease_s=60)
     site.clock.tick(10)
     assert site.platform.store.begin_attempt(leased.job, leased.lease_token, site.clock.now())
     view = get_job(site.platform, site.caller, job.id)
-    assert view.timestamps == {"PENDING": submitted, "DEPLOYING": submitted + 20}
+    assert view.timestamps == {"PENDING": submitted + 10, "DEPLOYING": submitted + 20}
+
+
+def test_times_of_an_attempt_that_a_head_began_start_with_its_deployment(site: Site) -> None:
+    job = site.deployed()
+    began = site.clock.now()
+    steps = ((JobState.PROCESSING, began + 1), (JobState.STORING, began + 2), (JobState.DEPLOYING, began + 3))
+    after = site.platform.store.apply(job, Change(steps, Cause.REQUEUED, succeeded=True))
+    assert after is not None
+    assert site.platform.store.apply(after, Change(((JobState.QUEUED, began + 4),)))
+    for view in (get_job(site.platform, site.caller, job.id), *list_jobs(site.platform, site.caller)):
+        assert view.timestamps == {"DEPLOYING": began + 3, "QUEUED": began + 4}
+
+
+def test_times_of_an_attempt_that_the_scheduler_started_anew_are_those_of_its_latest_run(site: Site) -> None:
+    job = site.deployed()
+    began = site.clock.now()
+    job = site.platform.store.apply(job, Change(((JobState.PROCESSING, began + 1),))) or job
+    back = site.platform.store.apply(job, Change(((JobState.QUEUED, began + 2),), Cause.REQUEUED))
+    assert back is not None
+    assert get_job(site.platform, site.caller, job.id).timestamps == {"QUEUED": began + 2}
+    assert site.platform.store.apply(back, Change(((JobState.PROCESSING, began + 3),)))
+    view = get_job(site.platform, site.caller, job.id)
+    assert view.timestamps == {"QUEUED": began + 2, "PROCESSING": began + 3}
+
+
+def test_times_of_a_resumed_job_leave_out_what_came_before(site: Site) -> None:
+    """Also of a job that was halted before its first attempt."""
+    job = site.accept()
+    halted = site.platform.store.apply(job, Change(((JobState.HALTED, site.clock.now()),)))
+    assert halted is not None
+    site.clock.tick(10)
+    assert site.platform.store.apply(halted, Change(((JobState.PENDING, site.clock.now()),), Cause.RESUMED))
+    Deployer(site.platform).step()
+    times = get_job(site.platform, site.caller, job.id).timestamps
+    assert times == dict.fromkeys(("PENDING", "DEPLOYING", "QUEUED"), site.clock.now())
 
 
 def test_resources_are_those_that_the_attempt_has(site: Site) -> None:
@@ -69,6 +138,19 @@ def test_what_was_altered_is_shown_where_it_is_set(site: Site) -> None:
         "batch.time": "01:30:00",
         "batch.exclude": "n1,n2",
     }
+
+
+@pytest.mark.parametrize(("saved_at", "has_one"), [(None, False), (50.0, True)])
+def test_a_job_that_reached_its_time_limit_is_told_how_to_go_on(
+    site: Site, saved_at: float | None, has_one: bool
+) -> None:
+    job = site.deployed()
+    end = AttemptEnd("timeout", Checkpoint(saved_at=saved_at))
+    change = Change(((JobState.FAILED, site.clock.now()),), error_code="C203", message="x", attempt_end=end)
+    assert site.platform.store.apply(job, change) is not None
+    cure = get_job(site.platform, site.caller, job.id).cure
+    assert (f"ffdl resume --time TIME {job.id}" in cure) is has_one
+    assert "ffdl resume --time" in cure
 
 
 def test_the_beginning_of_an_id_will_do(site: Site) -> None:

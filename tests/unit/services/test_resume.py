@@ -143,6 +143,25 @@ def test_a_resume_that_cannot_be_planned_is_refused_at_once(site: Site) -> None:
     assert "no node has 5 GPUs" in refusal.problem.message
 
 
+def test_what_a_submission_would_warn_of_is_said_at_a_resume_too(site: Site) -> None:
+    site.scheduler.warns = lambda spec: [f"gpus: {spec.resources.gpus:g} asked for"] if spec.resources.gpus else []
+    job = ended(site, site.accept("k", MANIFEST + "unheard_of: 1\n"))
+    (manifests, plans) = job.warnings
+    assert "unheard_of" in manifests and plans == "gpus: 1 asked for"
+    assert resume(site, job).warnings == (manifests, "gpus: 1 asked for"), "nothing was altered"
+    view = resume(site, ended(site, site.job(job.id)), gpus=3.0)
+    assert view.warnings == (manifests, "gpus: 3 asked for"), "what was said of the request before is no longer true"
+    assert site.job(job.id).warnings == view.warnings
+    assert resume(site, ended(site, site.job(job.id)), gpus=0.0).warnings == (manifests,)
+    assert resume(site, ended(site, site.job(job.id)), gpus=1.0).warnings == job.warnings
+
+
+def test_an_earlier_request_that_could_not_be_planned_any_more_is_no_obstacle(site: Site) -> None:
+    site.scheduler.warns = lambda spec: [f"gpus: {spec.resources.gpus:g} asked for"]
+    job = ended(site, site.deployed(), overrides=Overrides(gpus=99.0))
+    assert resume(site, job, gpus=2.0).warnings == ("gpus: 1 asked for", "gpus: 2 asked for")
+
+
 def test_a_scheduler_that_does_not_answer_does_not_stop_a_resume(site: Site) -> None:
     """The plan needs facts about the site, which are known from before; the deployer waits for the scheduler."""
     job = ended(site, site.deployed())

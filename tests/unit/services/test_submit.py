@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 
 from ffdl_batch.domain.findings import Finding, Severity
 from ffdl_batch.ports.scheduler import BackendFacts, InvalidRequest, LaunchPlan, LaunchRequest
 from ffdl_batch.services.planning import DRY_RUN_ID, plan_submission
+from ffdl_batch.services.problems import Refused
 from ffdl_batch.services.submit import submit
+from ffdl_batch.store import NewJob, Store, StoreUnavailable
 from tests.unit.services.conftest import MANIFEST, Site
 
 
@@ -130,10 +134,33 @@ def test_exported_variables_and_credentials_are_private_files_and_not_in_the_rec
     assert stat.S_IMODE(Path(directory.path).stat().st_mode) == 0o700
     assert "hunter2" not in repr(job)
     assert "s3cr3t" not in repr(job)
+    with site.platform.store.engine.connect() as connection:
+        rows = repr(connection.execute(text("SELECT * FROM jobs")).all())
+    assert job.id in rows and "hunter2" not in rows and "s3cr3t" not in rows
     database = Path(site.platform.settings.state_dir)
     for file in database.glob("ffdl.sqlite3*"):
         assert b"hunter2" not in file.read_bytes()
         assert b"s3cr3t" not in file.read_bytes()
+
+
+def test_a_commit_whose_reply_was_lost_keeps_its_private_files(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client submits again with the same key, and gets the job of the first time, whole."""
+    submission = site.submission("a", environ={"TOKEN": "s3cr3t"})
+    add = Store.add_jobs
+
+    def lose_reply(store: Store, jobs: Sequence[NewJob]) -> None:
+        add(store, jobs)
+        raise StoreUnavailable("the connection was lost; try again")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "add_jobs", lose_reply)
+        with pytest.raises(Refused) as refused:
+            submit(site.platform, site.caller, [submission])
+    assert (refused.value.status, refused.value.problem.exit_code) == (503, 75)
+    (result,) = submit(site.platform, site.caller, [submission])
+    (job,) = site.platform.store.list_jobs(uid=None)
+    assert result.id == job.id
+    assert "s3cr3t" in Path(site.platform.root.job(job.id).exported).read_text()
 
 
 def test_a_dry_run_sends_and_keeps_nothing(site: Site) -> None:

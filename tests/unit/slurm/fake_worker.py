@@ -20,9 +20,10 @@ class RPCError(Exception):
 class Job:
     """One job; the class plays the controller too."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, task: int | None = None, waiting: str | None = None) -> None:
         self.id, self.name, self.state, self.user_id = number, "training-0a1b2c3d4-1", "RUNNING", os.getuid()
-        self.array_id = self.array_task_id = self.array_tasks_waiting = None
+        self.array_task_id, self.array_tasks_waiting = task, waiting
+        self.array_id = 9 if MODE == "array" else None
         self.exit_code, self.exit_code_signal, self.requeue_count = 0, 0, 1
         self.submit_time, self.start_time, self.end_time = 1700000000, 1700000001, None
         self.allocated_nodes, self.state_reason = "n1", None
@@ -50,7 +51,10 @@ class Jobs(dict[int, Job]):
             print("libslurm talks on standard output")
         other = Job(8)
         other.user_id = os.getuid() + 1
-        return Jobs({7: Job(7), 8: other})
+        listed = [Job(7), other]
+        if MODE == "array":
+            listed = [Job(10, task=0), Job(9, waiting="2-4%1"), Job(9)]
+        return Jobs(enumerate(listed))
 
 
 class JobSubmitDescription:

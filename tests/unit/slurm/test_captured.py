@@ -1,4 +1,8 @@
-"""The parsers read what real Slurm printed; the files are under tests/captured/."""
+"""The parsers read what every supported release printed; the files are under tests/captured/.
+
+They are made by ``make conformance SUITE=... CONFORMANCE=--write-captures``, which holds the same expectations against
+that release itself.
+"""
 
 from __future__ import annotations
 
@@ -6,80 +10,63 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.observation import EndCause, NativeId, Phase
-from ffdl_slurm.parsers import JobRecord, parse_excluded, parse_sacct, parse_sinfo, parse_squeue
-
-CAPTURED = Path(__file__).parents[2] / "captured"
-RELEASES = sorted(path.name for path in CAPTURED.glob("slurm-*"))
+from tests.captured import answers, expected
+from tests.cluster.rig.suites import SUITES
 
 
-def read(release: str, name: str) -> str:
-    return (CAPTURED / release / name).read_text()
+@pytest.fixture(params=expected.RELEASES)
+def release(request: pytest.FixtureRequest) -> str:
+    """A release of Slurm."""
+    return str(request.param)
 
 
-def newest(records: list[JobRecord]) -> dict[str, JobRecord]:
-    """By name, the highest job id; arrays by their waiting part."""
-    return {record.name: record for record in sorted(records, key=lambda r: (int(r.job), "-" in (r.tasks or "")))}
+@pytest.fixture
+def captured(release: str) -> Path:
+    """Its files."""
+    return expected.directory(release)
 
 
-def test_there_are_captures() -> None:
-    assert RELEASES
+def test_every_release_that_can_be_tested_has_its_captures() -> None:
+    assert sorted(expected.RELEASES) == sorted(suite.slurm for suite in SUITES.values())
 
 
-@pytest.mark.parametrize("release", RELEASES)
-def test_waiting_and_running(release: str) -> None:
-    jobs = newest(parse_squeue(read(release, "squeue-waiting.txt")))
-    held, wide, running = (jobs[name].observation for name in ("capture-held", "capture-wide", "capture|running"))
-    assert (held.phase, held.reason, held.started_at) == (Phase.PENDING, "JobHeldUser", None)
-    assert wide.phase is Phase.PENDING and wide.reason
-    assert running.phase is Phase.RUNNING and running.nodes and running.started_at and running.ended_at is None
-    array = jobs["capture-array"]
-    assert array.native_ids(["1", "2", "4"]) == [NativeId(array.job, "2"), NativeId(array.job, "4")]
+def test_every_release_has_every_file(captured: Path) -> None:
+    assert sorted(path.name for path in captured.iterdir()) == sorted(expected.FILES)
 
 
-@pytest.mark.parametrize("release", RELEASES)
-@pytest.mark.parametrize("command", ["squeue-ended", "sacct"])
-def test_ended(release: str, command: str) -> None:
-    parse = parse_sacct if command == "sacct" else parse_squeue
-    jobs = newest(parse(read(release, f"{command}.txt")))
-    fine, nine, killed = (jobs[name].observation for name in ("capture-ok", "capture-nine", "capture-kill"))
-    assert (fine.end, fine.exit_code) == (EndCause.SUCCESS, 0)
-    assert (nine.end, nine.exit_code, nine.exit_signal) == (EndCause.FAILURE, 9, None)
-    assert (killed.end, killed.exit_code, killed.exit_signal) == (EndCause.FAILURE, None, 9)
-    assert jobs["capture-cancelled"].observation.end is EndCause.CANCELLED
-    assert fine.submitted_at and fine.started_at and fine.ended_at and fine.nodes
+def test_all_scenes_in_one_listing(captured: Path) -> None:
+    expected.check_squeue((captured / "squeue.txt").read_text())
 
 
-@pytest.mark.parametrize("release", RELEASES)
-def test_the_site(release: str) -> None:
-    nodes, partitions = parse_sinfo(read(release, "sinfo.txt"))
-    assert [partition.name for partition in partitions if partition.is_default] == ["main"]
-    assert sum(sum(node.gpus.values()) for node in nodes) > 0
-    assert all(node.cpus and node.memory_bytes for node in nodes)
+@pytest.mark.parametrize("command", ["squeue", "sacct"])
+def test_ends(captured: Path, command: str) -> None:
+    name = "squeue-ended.txt" if command == "squeue" else "sacct.txt"
+    expected.check_ended((captured / name).read_text(), command)
 
 
-@pytest.mark.parametrize("release", RELEASES)
-def test_requeued_preempted_and_waiting_for_another(release: str) -> None:
-    jobs = {
-        name: record.observation for name, record in newest(parse_squeue(read(release, "squeue-requeued.txt"))).items()
-    }
-    requeued, person = jobs["capture-requeued"], jobs["capture-requeued-held"]
-    assert (requeued.phase, requeued.reason, requeued.restarts) == (Phase.PENDING, "BeginTime", 1)
-    assert requeued.started_at is None and not requeued.held_for_good
-    assert (person.phase, person.restarts, person.held_for_good) == (Phase.PENDING, 1, False)
-    assert jobs["capture-successor"].reason == "Dependency"
-    preempted = jobs["capture-preempted"]
-    assert (preempted.end, preempted.exit_signal, preempted.restarts) == (EndCause.PREEMPTED, 15, 0)
+@pytest.mark.parametrize("command", ["squeue", "sacct"])
+def test_jobs_of_one_name(captured: Path, command: str) -> None:
+    expected.check_named((captured / f"{command}-named.txt").read_text(), command)
 
 
-@pytest.mark.parametrize("release", RELEASES)
-def test_a_launch_that_failed_leaves_a_job_that_never_starts(release: str) -> None:
-    (record,) = parse_squeue(read(release, "squeue-launch-failed.txt"))
-    seen = record.observation
-    assert (seen.phase, seen.restarts, seen.exit_signal) == (Phase.PENDING, 1, None)
-    assert seen.held_for_good and seen.reason == "launch failed requeued held"
+def test_excluded_nodes(captured: Path) -> None:
+    expected.check_excluded((captured / "squeue-excluded.txt").read_text())
 
 
-@pytest.mark.parametrize("release", RELEASES)
-def test_excluded_nodes(release: str) -> None:
-    assert parse_excluded(read(release, "squeue-excluded.txt")) == "n[1,3]"
+def test_the_site(captured: Path) -> None:
+    expected.check_site((captured / "sinfo.txt").read_text())
+
+
+def test_the_version(captured: Path, release: str) -> None:
+    expected.check_version((captured / "version.txt").read_text(), release)
+
+
+def test_what_refusals_and_outages_mean(captured: Path) -> None:
+    answers.check_answers(answers.load(captured / answers.FILE))
+
+
+def test_nothing_of_the_machine_that_captured_is_in_the_files(captured: Path) -> None:
+    """Paths and names are those of the test cluster."""
+    for path in captured.iterdir():
+        text = path.read_text()
+        assert "/root" not in text and "/proc" not in text, path.name

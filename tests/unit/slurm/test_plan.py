@@ -10,7 +10,7 @@ import pytest
 from ffdl_batch.domain.continuation import Budget, Spent
 from ffdl_batch.domain.job import JobId, Token, attempt_token
 from ffdl_batch.domain.jobdir import Root
-from ffdl_batch.domain.launch import TEMPLATE, decode, succeed
+from ffdl_batch.domain.launch import TEMPLATE, LeadFrom, decode, succeed
 from ffdl_batch.domain.spec import (
     BatchOptions,
     Checkpoint,
@@ -114,9 +114,10 @@ def test_the_lead_is_a_harmless_signal_to_the_steps() -> None:
 
 
 def test_the_lead_is_known_to_head_and_node_controllers() -> None:
-    launch = make_plan(request(lead_s=300), SlurmSettings()).launch
+    launch = make_plan(request(lead_s=300, lead_from=LeadFrom.MEASURED), SlurmSettings()).launch
     assert launch.succession is not None
     assert (launch.limits.lead_s, launch.succession.lead_s) == (300, 300)
+    assert launch.limits.lead_from is LeadFrom.MEASURED
     assert launch.succession.submit[2:] == ("--dependency=afterany:{native_id}", "--signal=URG@{lead_s}", "{script}")
 
 

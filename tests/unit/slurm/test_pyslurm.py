@@ -67,6 +67,12 @@ def test_own_jobs_are_listed(make: Make) -> None:
     assert gateway.list_named("other") == []
 
 
+def test_tasks_of_arrays_are_listed_by_the_arrays_number(make: Make) -> None:
+    """A task that started, the tasks that wait, and what is left of tasks that were cancelled while they waited."""
+    records = make("array").list_own_jobs()
+    assert [(record.job, record.tasks) for record in records] == [("9", "0"), ("9", "2-4%1"), ("9", None)]
+
+
 def test_slurms_words_mean_the_same_as_with_the_commands(make: Make, attempt: AttemptDir) -> None:
     with pytest.raises(InvalidRequest, match="Invalid qos"):
         make("refuse").submit(attempt)
@@ -78,6 +84,15 @@ def test_slurms_words_mean_the_same_as_with_the_commands(make: Make, attempt: At
 def test_a_cancellation_is_asked_of_libslurm(make: Make, tmp_path: Path) -> None:
     make("").cancel("7")
     assert (tmp_path / "cancelled").read_text() == "7"
+
+
+def test_tasks_and_many_jobs_are_cancelled_by_the_command(make: Make, scancel: Path, tmp_path: Path) -> None:
+    """pyslurm takes the number of one job."""
+    gateway = make("")
+    gateway.cancel("9_4")
+    gateway.cancel("7", "9_[0-2]")
+    assert scancel.read_text().splitlines() == ["9_4", "7 9_[0-2]"]
+    assert not (tmp_path / "cancelled").exists()
 
 
 @pytest.fixture
@@ -95,7 +110,7 @@ def scancel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_signals_go_to_the_heads_step_by_the_command(make: Make, scancel: Path) -> None:
-    make("").signal("7", "KILL")
+    make("").signal("KILL", "7")
     assert scancel.read_text().splitlines() == ["--signal=KILL 7.0"]
 
 
@@ -133,6 +148,7 @@ def test_options_without_a_field_are_refused_by_name() -> None:
 @pytest.mark.parametrize(
     ("option", "field", "value"),
     [
+        (SbatchOption("array", "0-9,12%2"), "array", "0-9,12%2"),
         (SbatchOption("signal", "URG@60"), "signal", "SIGURG@60"),
         (SbatchOption("signal", "B:USR1@60"), "signal", "B:SIGUSR1@60"),
         (SbatchOption("signal", "10@60"), "signal", "10@60"),

@@ -4,9 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerError, SchedulerUnreachable, SubmissionUncertain
+from ffdl_batch.ports.scheduler import (
+    ArraysRefused,
+    InvalidRequest,
+    SchedulerError,
+    SchedulerUnreachable,
+    SubmissionUncertain,
+    TooMany,
+)
 from ffdl_slurm.refusals import check_accounts, check_answer, check_request, explain_refusal, read_submission
 from ffdl_slurm.run import CommandResult
+
+CONNECT = "Unable to contact slurm controller (connect failure)"
+BUSY = "Slurm temporarily unable to accept job, sleeping and retrying"
+POLICY = "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
 
 
 @pytest.mark.parametrize(
@@ -19,18 +30,76 @@ from ffdl_slurm.run import CommandResult
         ("Zero Bytes were transmitted or received", SubmissionUncertain),
         ("Connection timed out reading", SubmissionUncertain),
         ("Connection timed out establishing", SchedulerUnreachable),
-        ("Slurm temporarily unable to accept job, sleeping and retrying", SchedulerUnreachable),
+        ("Slurm temporarily unable to accept job, sleeping and retrying", TooMany),
         ("Invalid account or account/partition combination specified", InvalidRequest),
         ("invalid partition specified: nonsense", InvalidRequest),
         ("Requested node configuration is not available", InvalidRequest),
         ("Job dependency problem", InvalidRequest),
+        ("Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)", TooMany),
+        ("Batch job submission failed: Invalid job array specification", ArraysRefused),
         ("", SubmissionUncertain),
+        ("Protocol authentication error", SchedulerUnreachable),
+        ("Munge encode failed: Failed to access socket", SchedulerUnreachable),
+        ("Munge decode failed: Expired credential", SubmissionUncertain),
+        ("Resource temporarily unavailable", SchedulerUnreachable),
     ],
 )
 def test_messages(said: str, kind: type[SchedulerError]) -> None:
-    error = explain_refusal(said, "sbatch")
+    for text in (said, f"sbatch: error: Batch job submission failed: {said}" if said else ""):
+        error = explain_refusal(text, "sbatch")
+        assert type(error) is kind
+        assert said in str(error)
+
+
+@pytest.mark.parametrize(
+    ("limit", "kind"),
+    [
+        ("QOSMaxSubmitJobPerUserLimit", TooMany),
+        ("AssocGrpSubmitJobsLimit", TooMany),
+        ("AssocMaxSubmitJobLimit", TooMany),
+        ("QOSMaxWallDurationPerJobLimit", InvalidRequest),
+        ("AssocMaxWallDurationPerJobLimit", InvalidRequest),
+        ("PartitionTimeLimit", InvalidRequest),
+    ],
+)
+def test_a_limit_that_is_named_tells_whether_waiting_helps(limit: str, kind: type[SchedulerError]) -> None:
+    error = explain_refusal(f"sbatch: error: {limit}\nsbatch: error: Batch job submission failed: {POLICY}\n", "sbatch")
     assert type(error) is kind
-    assert said in str(error)
+    assert limit in str(error)
+
+
+@pytest.mark.parametrize(
+    ("before", "last", "kind"),
+    [
+        (BUSY, "Invalid qos specification", InvalidRequest),
+        (BUSY, "Slurm temporarily unable to accept job, sleeping and retrying", TooMany),
+        (BUSY, "Unable to contact slurm controller (connect failure)", SchedulerUnreachable),
+        ("Socket timed out on send/recv operation", CONNECT, SubmissionUncertain),
+        ("Munge encode failed: Failed to connect to socket", "Protocol authentication error", SchedulerUnreachable),
+        ("Munge encode failed: Failed to connect to socket", "Unspecified error", SchedulerUnreachable),
+        (
+            "Munge encode failed: Connection refused\nsbatch: error: slurm_send_node_msg: auth_g_create: "
+            "REQUEST_SUBMIT_BATCH_JOB has authentication error",
+            "Protocol authentication error",
+            SchedulerUnreachable,
+        ),
+        (
+            "slurm_receive_msg: auth_g_verify: RESPONSE_SUBMIT_BATCH_JOB has authentication error: Rewound credential",
+            "Protocol authentication error",
+            SubmissionUncertain,
+        ),
+        ("lua: your jobs are watched; a connect failure is no excuse", "Invalid account", InvalidRequest),
+        ("x" * 100_000, "Invalid account", InvalidRequest),
+    ],
+)
+def test_the_last_word_counts_and_what_was_said_of_a_reply_before(
+    before: str, last: str, kind: type[SchedulerError]
+) -> None:
+    text = f"sbatch: error: {before}\nsbatch: error: Batch job submission failed: {last}\n"
+    error = explain_refusal(text, "sbatch")
+    assert type(error) is kind
+    assert last in str(error)
+    assert len(str(error)) < 600
 
 
 @pytest.mark.parametrize(
@@ -46,7 +115,13 @@ def test_an_id_is_an_id() -> None:
 
 
 @pytest.mark.parametrize(
-    "said", ["Invalid job id specified", "Job/step already completing or completed", "job 3 does not exist"]
+    "said",
+    [
+        "Invalid job id specified",
+        "Job/step already completing or completed",
+        "Job has already finished for job 3",
+        "job 3 does not exist",
+    ],
 )
 def test_a_job_that_is_gone_is_no_error(said: str) -> None:
     check_request(CommandResult(("scancel",), 1, "", f"scancel: error: Kill job error on job id 3: {said}"), "x")

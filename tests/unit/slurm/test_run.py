@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_batch.ports.scheduler import NotNow
+from ffdl_slurm.replies import hold_submission
 from ffdl_slurm.run import CommandTimeout, run_command
 
 ANSWER = [sys.executable, "-c", "import sys; print('17'); print('no', file=sys.stderr); sys.exit(3)"]
@@ -38,3 +41,19 @@ def test_a_command_that_takes_too_long_is_killed(tmp_path: Path) -> None:
         run_command(argv, 0.1, files=(out.fileno(), out.fileno()))
     pid = (tmp_path / "out").read_text().strip()
     assert not pid or not Path(f"/proc/{pid}").exists()
+
+
+def test_the_lock_on_a_submission_is_the_commands_and_not_ours(tmp_path: Path) -> None:
+    """A daemon that is stopped while it waits for sbatch holds up no other."""
+    attempt = AttemptDir(str(tmp_path))
+    taken = (
+        "import fcntl, sys; lock = open(sys.argv[1], 'r+')\n"
+        "try: fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)\n"
+        "except BlockingIOError: print('taken')"
+    )
+    argv = [sys.executable, "-c", taken, str(tmp_path / "submit" / "lock")]
+    with hold_submission(attempt) as hold:
+        assert run_command(argv, 60, hold=hold).stdout == "taken\n"
+        assert run_command(argv, 60).stdout == ""
+        with hold_submission(attempt), pytest.raises(NotNow), hold_submission(attempt):
+            pass

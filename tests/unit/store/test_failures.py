@@ -14,13 +14,14 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from sqlalchemy import event, text
+from sqlalchemy import event, insert, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.store import Store, StoreError, StoreUnavailable, database, open_store
 from ffdl_batch.store.errors import translate
+from ffdl_batch.store.schema import LEASES
 from tests.postgres import PostgresMissing, PostgresServer, find_binaries, running_postgres
 from tests.unit.store.jobs import add_job, applied, assert_consistent, new_job, steps
 
@@ -172,17 +173,96 @@ def test_what_is_no_database_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["", "nonsense", "mysql://h/d", "sqlite://", "sqlite:///:memory:", "postgresql+asyncpg://h/d"]
+    "url",
+    [
+        "",
+        "nonsense",
+        "mysql://h/d",
+        "sqlite://",
+        "sqlite:///:memory:",
+        "postgresql+asyncpg://h/d",
+        "postgresql://ada:geheim@h:port/d",
+        "postgresql://ada:ge@he:im@h/d",
+    ],
 )
 def test_a_url_that_is_none_of_ours_is_refused(url: str) -> None:
-    with pytest.raises(StoreError, match="write sqlite:////directory"):
+    with pytest.raises(StoreError, match="write sqlite:////directory") as caught:
         open_store(url)
+    assert not any(part in str(caught.value) for part in ("geheim", "he:im", "im@"))
 
 
-def test_a_server_that_is_not_there_is_said_without_its_password(tmp_path: Path) -> None:
+@pytest.mark.parametrize("url", ["ada:geheim@/jobs?host={}", "ada@/jobs?password=geheim&host={}"])
+def test_a_server_that_is_not_there_is_said_without_its_password(tmp_path: Path, url: str) -> None:
     with pytest.raises(StoreUnavailable, match="server cannot be reached") as caught:
-        open_store(f"postgresql+psycopg://ada:geheim@/jobs?host={tmp_path}")
+        open_store(f"postgresql+psycopg://{url.format(tmp_path)}")
     assert "geheim" not in str(caught.value)
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[PostgresServer]:
+    """A server that wants a password of the user ada."""
+    with running_postgres() as server:
+        server.demand_password("ada", "geheim")
+        yield server
+
+
+@pytest.mark.postgres
+def test_the_password_comes_from_a_file(
+    guarded: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = guarded.url(guarded.create_database(owner="ada"), user="ada")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PGPASSFILE", str(tmp_path / "passwords"))
+    with pytest.raises(StoreUnavailable, match=r"does not let us in: .* PGPASSFILE names"):
+        open_store(url)
+    for secret, opens in (("falsch", False), ("geheim", True)):
+        (tmp_path / "passwords").write_text(f"*:*:*:ada:{secret}\n")
+        (tmp_path / "passwords").chmod(0o600)
+        if opens:
+            open_store(url).close()
+        else:
+            with pytest.raises(StoreUnavailable, match="does not let us in") as caught:
+                open_store(url)
+            assert secret not in str(caught.value)
+
+
+@pytest.mark.postgres
+def test_what_refuses_a_connection_is_said(guarded: PostgresServer) -> None:
+    name = guarded.create_database()
+    for url in (guarded.url("nothing"), guarded.url(name, user="nobody")):
+        with pytest.raises(StoreUnavailable, match="no such user or database"):
+            open_store(url)
+    with guarded.connect("postgres") as connection:
+        connection.execute(f"ALTER DATABASE {name} CONNECTION LIMIT 0".encode())
+        connection.execute("CREATE ROLE plain LOGIN")
+    with pytest.raises(StoreUnavailable, match="no connection left"):
+        open_store(guarded.url(name, user="plain"))
+
+
+@pytest.mark.postgres
+def test_a_pool_that_is_used_up_is_said_and_works_again(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "POOL_TIMEOUT_S", 0.1)
+    store = open_store(postgres_url)
+    taken = [store.engine.connect() for _ in range(10)]
+    with pytest.raises(StoreUnavailable, match="no connection became free in time; try again"):
+        add_job(store)
+    for connection in taken:
+        connection.close()
+    add_job(store)
+    store.close()
+
+
+@pytest.mark.postgres
+def test_a_statement_that_takes_too_long_is_said(postgres_url: str) -> None:
+    store, other = open_store(f"{postgres_url}&options=-c%20statement_timeout%3D300"), open_store(postgres_url)
+    job = add_job(store)
+    with other._database.writing() as connection:
+        connection.execute(text("LOCK TABLE jobs"))
+        with pytest.raises(StoreUnavailable, match="has cancelled the statement; try again"):
+            store.get(job.id)
+    assert store.get(job.id) == job
+    store.close()
+    other.close()
 
 
 @pytest.mark.postgres
@@ -230,6 +310,25 @@ def test_a_connection_that_is_cut_within_a_transaction_writes_nothing(postgres_u
 
 
 @pytest.mark.postgres
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_daemon_that_stands_still_in_a_transaction_gives_its_locks_back(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    """Whatever its last statement was: psycopg sends several rows in another way than one."""
+    monkeypatch.setattr(database, "STANDSTILL_S", 1)
+    store, other = open_store(postgres_url), open_store(postgres_url)
+    held = [{"name": str(number), "owner": "x", "token": "t", "until": 0.0} for number in range(rows)]
+    with (
+        pytest.raises(StoreUnavailable, match="stood still for too long"),
+        store._database.writing() as connection,
+    ):
+        connection.execute(insert(LEASES), held)
+        assert other.acquire_lease("0", "other", 30.0) is not None  # waits for the lock, and gets it
+    store.close()
+    other.close()
+
+
+@pytest.mark.postgres
 def test_a_read_only_server_is_said(postgres_url: str) -> None:
     store = open_store(f"{postgres_url}&options=-c%20default_transaction_read_only%3Don")
     with pytest.raises(StoreUnavailable, match="server is read-only"):
@@ -253,6 +352,7 @@ def test_a_database_that_cannot_hold_every_text_is_refused(postgres: PostgresSer
         (psycopg.errors.AdminShutdown("bye"), "shutting down"),
         (psycopg.errors.DeadlockDetected("loop"), "another transaction came first"),
         (psycopg.errors.LockNotAvailable("lock"), "a lock was not granted"),
+        (psycopg.errors.SerializationFailure("order"), "another transaction came first"),
         (psycopg.OperationalError("connection refused"), "cannot be reached"),
     ],
 )

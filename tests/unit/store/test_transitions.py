@@ -210,3 +210,41 @@ def test_appliers_at_once_leave_a_gapless_history(store: Store) -> None:
         after = store.get(job.id)
         assert after is not None
         assert after.revision == len(store.history(job.id))
+
+
+def test_an_attempt_that_was_none_gives_its_number_to_the_next(store: Store) -> None:
+    job, token = deploying(store)
+    back = Change(((S.PENDING, 1002.0),), Cause.REQUEUED, "no room", columns={"pending_reason": "no room"}, unsent=True)
+    job = applied(store, job, back, lease_token=token)
+    assert (job.state, job.attempt, job.pending_reason, store.attempts(job.id)) == (S.PENDING, 0, "no room", [])
+    assert_consistent(store, job.id)
+    (leased,) = store.claim_deployable("deployer", limit=1, lease_s=60)
+    again = store.begin_attempt(leased.job, leased.lease_token, 1003.0)
+    assert again is not None
+    assert (again.token, again.pending_reason) == (f"{job.id}-1", "")
+    history = [(entry.state, entry.attempt, entry.message) for entry in store.history(job.id)]
+    assert history == [(S.PENDING, 0, ""), (S.DEPLOYING, 1, ""), (S.PENDING, 0, "no room"), (S.DEPLOYING, 1, "")]
+    assert_consistent(store, job.id)
+
+
+def test_a_later_attempt_that_was_none_leaves_the_one_before(store: Store) -> None:
+    job, token = deploying(store)
+    job = applied(store, job, steps(S.QUEUED, native_id="4711"), lease_token=token)
+    job = applied(store, job, Change(((S.PENDING, 1002.0),), Cause.REQUEUED))
+    (leased,) = store.claim_deployable("deployer", limit=1, lease_s=60)
+    begun = store.begin_attempt(leased.job, leased.lease_token, 1003.0)
+    assert begun is not None and begun.attempt == 2
+    job = applied(store, begun, Change(((S.PENDING, 1004.0),), Cause.REQUEUED, unsent=True))
+    assert (job.attempt, [attempt.native_id for attempt in store.attempts(job.id)]) == (1, ["4711"])
+    assert_consistent(store, job.id)
+
+
+@pytest.mark.parametrize("target", [S.QUEUED, S.FAILED])
+def test_only_an_attempt_that_nobody_has_can_be_none(store: Store, target: JobState) -> None:
+    job, _ = deploying(store)
+    with pytest.raises((ValueError, IllegalTransition)):
+        store.apply(job, Change(((target, 1002.0),), Cause.REQUEUED, unsent=True))
+    queued = applied(store, job, steps(S.QUEUED, native_id="4711"))
+    with pytest.raises(ValueError, match="was none"):
+        store.apply(queued, Change(((S.PENDING, 1002.0),), Cause.REQUEUED, unsent=True))
+    assert store.get(job.id) == queued

@@ -80,11 +80,14 @@ class Hold:
     def is_ours(self) -> bool:
         """Whether the lock file still names this process; one that was removed is written again.
 
-        False means that an operator gave the state directory to another host: this daemon must stop.
+        False means that an operator gave the state directory to another host: this daemon must stop. Raises OSError
+        where that cannot be read now.
         """
         try:
             found = read_lock(self._state_dir)
-        except LockUnreadable:
+        except LockUnreadable as unreadable:
+            if isinstance(unreadable.__cause__, OSError):
+                raise unreadable.__cause__ from unreadable
             return False
         if found is None:
             return _create(self._path, self.record)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -11,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.config.locations import DaemonLock, Machine, read_lock, this_machine
-from ffdl_batch.daemon import lock
-from ffdl_batch.daemon.lock import AlreadyServed, HeldElsewhere, Hold, TakeOver, acquire
 from ffdl_batch.domain.codec import to_plain
+from ffdl_batch.services import lock
+from ffdl_batch.services.lock import AlreadyServed, HeldElsewhere, Hold, TakeOver, acquire
 
 HERE = this_machine()
 
@@ -142,4 +143,21 @@ def test_without_hard_links_the_lock_is_made_exclusively(tmp_path: Path, monkeyp
     monkeypatch.setattr(Path, "hardlink_to", refusing)
     hold = take(tmp_path)
     assert hold.is_ours()
+    hold.release()
+
+
+def test_a_lock_that_cannot_be_read_now_is_not_another_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without descriptors, or with a home directory that is gone for a moment, a daemon must not give way."""
+    hold = take(tmp_path)
+
+    def fail(*_: object, **__: object) -> str:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_text", fail)
+        with pytest.raises(OSError, match="Too many"):
+            hold.is_ours()
+    assert hold.is_ours()
+    (tmp_path / "daemon.lock").write_text("{")
+    assert not hold.is_ours()
     hold.release()

@@ -1,0 +1,65 @@
+"""What commands have in common that take arrays where they take jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from ffdl_batch.cli.outcome import complain
+from ffdl_batch.cli.present import format_time, paint_state, print_line
+
+if TYPE_CHECKING:
+    from ffdl_batch.client import Client
+    from ffdl_batch.domain.views import ArrayView, JobView
+
+
+_RESUMABLE = frozenset({"HALTED", "FAILED"})
+
+
+def is_array(text: str) -> bool:
+    """Whether an argument names a whole array; ``array-0a1b2c3d4_3`` is a job."""
+    return text.startswith("array-") and "_" not in text
+
+
+def say(array: ArrayView, what: str = "") -> str:
+    """The array on one line: ``array-0a1b2c3d4 3 QUEUED, 1 COMPLETED``."""
+    counts = ", ".join(f"{count} {state}" for state, count in array.states.items())
+    return f"{array.id} {counts}" + (f"; {what}" if what else "")
+
+
+def print_array(array: ArrayView) -> None:
+    """The array in labelled lines."""
+    print_line("Array", array.id)
+    print_line("Name", array.name)
+    print_line("User", array.user)
+    print_line("Backend", array.backend)
+    print_line("Jobs", str(array.elements))
+    print_line("At once", str(array.limit) if array.limit is not None else "")
+    print_line("Sweep over", ", ".join(array.variables))
+    print_line("Submitted", format_time(array.submitted_at))
+    print_line("Directory", array.directory)
+    for state, count in array.states.items():
+        click.echo(f"  {paint_state(state, f'{state:<12}')} {count}")
+
+
+def resumable_jobs(client: Client, ids: Sequence[str]) -> Iterator[str]:
+    """`ids` with those jobs of an array in its place that are HALTED or FAILED. What is no array of the caller's is
+    left to the daemon to refuse."""
+    for job_id in ids:
+        jobs = client.arrays.elements(job_id) if is_array(job_id) else ()
+        if not jobs:
+            yield job_id
+            continue
+        resumable = [job.id for job in jobs if job.state in _RESUMABLE]
+        if not resumable:
+            complain(f"no job of {job_id} is HALTED or FAILED; nothing was resumed")
+        yield from resumable
+
+
+def exit_code_of(jobs: Sequence[JobView]) -> int:
+    """What a command that waited for all of `jobs` ends with: the largest of theirs."""
+    from ffdl_batch.client.api import job_exit_code
+
+    return max((job_exit_code(job) for job in jobs), default=0)

@@ -1,0 +1,78 @@
+"""Too many at once: connections leave descriptors for everything else, and a machine without any is said once.
+
+Without a limit of ours, clients that only sit there would take the last descriptor, and the loops could open no file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import gc
+import logging
+import resource
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from ffdl_batch.daemon.replies import problem_reply
+from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.views import Problem
+from ffdl_batch.services.file_troubles import explain
+
+log = logging.getLogger(__name__)
+
+KEPT = 192
+"""Descriptors that are not for connections: files, pipes of commands, the database."""
+SAY_AGAIN_S = 60.0
+LINGER_S = 1.0
+"""How long one that is turned away may take to read why."""
+_RETRY = "Exception in callback BaseSelectorEventLoop._start_serving"
+
+
+def most_connections(descriptors: int) -> int:
+    """How many connections there may be where a process may have so many descriptors."""
+    return descriptors - min(KEPT, descriptors // 2)
+
+
+class Crowd:
+    """What is done about too many connections, and how often it is said."""
+
+    def __init__(self) -> None:
+        self.most = most_connections(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        self._said_at = float("-inf")
+
+    def is_full(self, connections: int) -> bool:
+        """Whether one more than so many is too many."""
+        if connections < self.most:
+            return False
+        self._say(f"{self.most} connections are open, and new ones are turned away", OSError(errno.EMFILE, ""))
+        return True
+
+    def turn_away(self, transport: asyncio.Transport) -> None:
+        """Say why, whatever is asked, and hang up."""
+        message = f"the daemon serves {self.most} connections, and can take no more"
+        cure = "try again; end some of its clients, or raise its limit of open files (ulimit -n, LimitNOFILE=)"
+        body = bytes(problem_reply(Problem("S210", message, ExitCode.TRY_AGAIN, cure), 503).body)
+        head = f"HTTP/1.1 503 Busy\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+        transport.write(head.encode("ascii") + b"Connection: close\r\n\r\n" + body)
+        asyncio.get_running_loop().call_later(LINGER_S, transport.abort)
+
+    def on_exception(self, loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
+        """asyncio's word about what nobody handled.
+
+        It tells of one accept that found no descriptor as often as the backlog is long, and tries as often again.
+        """
+        error = context.get("exception")
+        if isinstance(error, MemoryError):
+            gc.collect()  # what a request that failed had read lies in cycles with its traceback
+            self._say("a connection was dropped", OSError(errno.ENOMEM, ""))
+            return
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            self._say("nobody can be let in now, and it is tried again every second", error)
+        elif not (isinstance(error, ValueError) and str(context.get("message", "")).startswith(_RETRY)):
+            loop.default_exception_handler(dict(context))  # the other is such a try, after the socket was closed
+
+    def _say(self, what: str, error: OSError) -> None:
+        if time.monotonic() - self._said_at >= SAY_AGAIN_S:
+            self._said_at = time.monotonic()
+            log.warning("%s: %s", what, explain(error, ""))

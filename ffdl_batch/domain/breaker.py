@@ -1,0 +1,86 @@
+"""A circuit breaker: whether somebody who did not answer may be asked again. Pure: no clock, no lock, no thread.
+
+Closed, everybody may ask. The first failure opens it, and nobody asks during a pause that grows with each failure in a
+row. When the pause is over, exactly one asks; what comes of that closes the circuit, or opens it again. What comes of a
+question that was put before the circuit last changed says nothing new and changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+_SPREAD = 0.25
+
+
+def growing_pause(failures: int, first_s: float, longest_s: float, random: float) -> float:
+    """Seconds to pause after so many failures in a row (from 1): doubling from `first_s` to `longest_s`, and spread by
+    ±25 % so that daemons do not march. `random` is a number in [0, 1)."""
+    pause = min(longest_s, first_s * 2.0 ** min(failures - 1, 16))
+    return pause * (1.0 - _SPREAD + 2.0 * _SPREAD * random)
+
+
+@dataclass(frozen=True, slots=True)
+class Permit:
+    """Leave to ask, to be given back with what came of it."""
+
+    change: int
+    is_probe: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Circuit:
+    """A circuit. `failures` counts in a row, `since` is when they began (seconds since the epoch), `cause` what the
+    last one said. `again_at` is when the pause ends, by a monotonic clock. `is_probed`: somebody asks at this moment
+    whether all is well again. `changes` counts openings, probes and closings.
+    """
+
+    failures: int = 0
+    since: float | None = None
+    cause: str = ""
+    again_at: float = 0.0
+    is_probed: bool = False
+    changes: int = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the last that is known is a failure."""
+        return self.since is not None
+
+    def may_ask(self, now: float) -> bool:
+        """Whether one who asked now would be let through."""
+        return not self.is_open or (now >= self.again_at and not self.is_probed)
+
+    def ask(self, now: float) -> tuple[Circuit, Permit | None]:
+        """The circuit after somebody asked to be let through, and the leave to; None = not now."""
+        if not self.is_open:
+            return self, Permit(self.changes)
+        if not self.may_ask(now):
+            return self, None
+        probed = replace(self, is_probed=True, changes=self.changes + 1)
+        return probed, Permit(probed.changes, is_probe=True)
+
+    def succeeded(self, permit: Permit) -> Circuit:
+        """There was an answer."""
+        if permit.change != self.changes or not self.is_open:
+            return self
+        return Circuit(changes=self.changes + 1)
+
+    def failed(self, permit: Permit, cause: str, at: float, again_at: float) -> Circuit:
+        """There was none, at `at` (seconds since the epoch); nobody asks before `again_at`."""
+        if permit.change != self.changes:
+            return self
+        return Circuit(
+            failures=self.failures + 1,
+            since=at if self.since is None else self.since,
+            cause=cause,
+            again_at=again_at,
+            changes=self.changes + 1,
+        )
+
+    def returned(self, permit: Permit) -> Circuit:
+        """What came of it says nothing about an answer: as if nobody had asked."""
+        return replace(self, is_probed=False) if permit.is_probe and permit.change == self.changes else self
+
+    def hurried(self) -> Circuit:
+        """There is reason to ask again at once."""
+        return replace(self, again_at=0.0)

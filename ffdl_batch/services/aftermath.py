@@ -1,0 +1,33 @@
+"""What is asked of a scheduler after a verdict. Courtesies: one that does not answer is not asked again, because claims
+and fences keep what it has of an attempt that is over from executing anything."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+
+from ffdl_batch.domain.job import Job
+from ffdl_batch.domain.observation import NativeId
+from ffdl_batch.ports.scheduler import AvoidsNodes, InvalidRequest, SchedulerUnreachable
+from ffdl_batch.services.platform import Platform
+
+log = logging.getLogger(__name__)
+
+
+def keep_off(platform: Platform, job: Job, nodes: Collection[str]) -> None:
+    """Have the waiting job start on none of `nodes`, which failed it."""
+    try:
+        with platform.adapters.asking(job.backend) as adapter:
+            if isinstance(adapter, AvoidsNodes):
+                adapter.avoid(NativeId.parse(job.native_id), nodes)
+    except (InvalidRequest, SchedulerUnreachable) as error:
+        log.warning("job %s cannot be kept off %s: %s", job.id, ", ".join(nodes), error)
+
+
+def take_away(platform: Platform, job: Job) -> None:
+    """Cancel what the scheduler has under the job's native id: an attempt that is over, or a duplicate."""
+    try:
+        with platform.adapters.asking(job.backend) as adapter:
+            adapter.cancel(NativeId.parse(job.native_id))
+    except (InvalidRequest, SchedulerUnreachable) as error:
+        log.warning("job %s: %s could not be cancelled, cancel it by hand: %s", job.id, job.native_id, error)

@@ -1,0 +1,206 @@
+"""The backends in use: their adapters, what they said about their sites, and whether they answer.
+
+Whoever asks a scheduler something does it inside :meth:`Adapters.asking`, which is the circuit breaker: a scheduler
+that did not answer is left alone for a while by everybody, and then asked by one.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ffdl_batch.config import Settings
+from ffdl_batch.domain.breaker import Circuit, Permit, growing_pause
+from ffdl_batch.domain.views import BackendHealth
+from ffdl_batch.ports.clock import Clock
+from ffdl_batch.ports.registry import AdapterContext, create_adapter
+from ffdl_batch.ports.scheduler import (
+    BackendFacts,
+    InvalidRequest,
+    NotNow,
+    Scheduler,
+    SchedulerUnreachable,
+    SubmissionUncertain,
+    TooMany,
+)
+from ffdl_batch.services.rooms import Rooms
+from ffdl_batch.services.site_facts import SiteFacts
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
+"""Between two questions to a scheduler that does not answer."""
+
+
+class NotAsked(NotNow):
+    """The scheduler did not answer a moment ago, so it was left alone."""
+
+
+class Adapters:
+    """One per platform. Safe in every thread. `rooms` says whether there is room for one more job."""
+
+    def __init__(self, settings: Settings, context: AdapterContext, clock: Clock) -> None:
+        self._settings, self._context, self._clock = settings, context, clock
+        self.rooms = Rooms(clock)
+        self._lock = threading.Lock()
+        self._made: dict[str, Scheduler] = {}
+        self._sites: dict[str, SiteFacts] = {}
+        self._circuits: dict[str, Circuit] = {}
+        self._versions: dict[str, str] = {}
+
+    def default_name(self) -> str:
+        """The configured backend, else slurm where sbatch is on the PATH, else local."""
+        return self._settings.effective_backend(os.environ)[0]
+
+    def get(self, name: str) -> Scheduler:
+        """The adapter, for what asks nobody; raises InvalidRequest for an unknown name or unusable settings."""
+        with self._lock:
+            if name not in self._made:
+                self._made[name] = create_adapter(name, self._settings.backend_settings(name), self._context)
+            return self._made[name]
+
+    def use(self, name: str, scheduler: Scheduler) -> None:
+        """Put `scheduler` in the place of the adapter `name` (a fault-making one in tests, a wrapped one)."""
+        with self._lock:
+            self._made[name] = scheduler
+
+    # ------------------------------------------------------------------------------------------- asking
+
+    @contextmanager
+    def asking(self, name: str) -> Iterator[Scheduler]:
+        """The adapter, for one question or request. What the block raises tells whether the scheduler answered.
+
+        Raises NotAsked where it is left alone now, and what :meth:`get` raises.
+        """
+        scheduler = self.get(name)
+        permit = self._enter(name)
+        try:
+            yield scheduler
+        except (TooMany, InvalidRequest):
+            self._answered(name, permit)
+            raise
+        except NotNow:
+            self._returned(name, permit)
+            raise
+        except (SchedulerUnreachable, SubmissionUncertain) as error:
+            self._failed(name, permit, str(error))
+            raise
+        except BaseException:
+            self._returned(name, permit)
+            raise
+        self._answered(name, permit)
+
+    def may_ask(self, name: str) -> bool:
+        """Whether one who asked now would be let through."""
+        with self._lock:
+            return self._circuit(name).may_ask(self._clock.monotonic())
+
+    def is_out(self, name: str) -> bool:
+        """Whether the scheduler did not answer when it was asked last."""
+        with self._lock:
+            return self._circuit(name).is_open
+
+    def wait_s(self, name: str) -> float:
+        """Seconds until the scheduler may be asked again."""
+        with self._lock:
+            return max(0.0, self._circuit(name).again_at - self._clock.monotonic())
+
+    def answered(self, name: str) -> None:
+        """The scheduler answered outside of :meth:`asking`."""
+        with self._lock:
+            circuit = self._circuit(name)
+        self._answered(name, Permit(circuit.changes))
+
+    def failed(self, name: str, detail: str) -> None:
+        """The scheduler did not answer outside of :meth:`asking`."""
+        with self._lock:
+            circuit = self._circuit(name)
+            if not circuit.may_ask(self._clock.monotonic()):
+                return  # that is known
+        self._failed(name, Permit(circuit.changes), detail)
+
+    def health(self) -> tuple[BackendHealth, ...]:
+        """Every backend that was asked so far."""
+        with self._lock:
+            now, monotonic = self._clock.now(), self._clock.monotonic()
+            return tuple(
+                BackendHealth(
+                    name,
+                    circuit.since,
+                    circuit.cause,
+                    self._versions.get(name, ""),
+                    now + max(0.0, circuit.again_at - monotonic) if circuit.is_open else None,
+                )
+                for name, circuit in sorted(self._circuits.items())
+            )
+
+    def outages(self) -> tuple[BackendHealth, ...]:
+        """Those that do not answer."""
+        return tuple(one for one in self.health() if one.unreachable_since is not None)
+
+    def _circuit(self, name: str) -> Circuit:
+        return self._circuits.get(name, _CLOSED)
+
+    def _enter(self, name: str) -> Permit:
+        with self._lock:
+            circuit, permit = self._circuit(name).ask(self._clock.monotonic())
+            self._circuits[name] = circuit
+        if permit is None:
+            raise NotAsked(f"{name} does not answer and is left alone for a moment: {circuit.cause}")
+        return permit
+
+    def _answered(self, name: str, permit: Permit) -> None:
+        with self._lock:
+            self._circuits[name] = self._circuit(name).succeeded(permit)
+
+    def _returned(self, name: str, permit: Permit) -> None:
+        with self._lock:
+            self._circuits[name] = self._circuit(name).returned(permit)
+
+    def _failed(self, name: str, permit: Permit, cause: str) -> None:
+        with self._lock:
+            circuit = self._circuit(name)
+            pause = growing_pause(circuit.failures + 1, FIRST_PAUSE_S, LONGEST_PAUSE_S, _random())
+            again_at = self._clock.monotonic() + pause
+            self._circuits[name] = circuit.failed(permit, cause, self._clock.now(), again_at)
+
+    # -------------------------------------------------------------------------------------------- sites
+
+    def knows_site(self, name: str) -> bool:
+        """Whether :meth:`facts` answers without waiting for long."""
+        with self._lock:
+            site = self._sites.get(name)
+        return site is not None and site.is_known
+
+    def facts(self, name: str) -> BackendFacts:
+        """What the site is: see :class:`SiteFacts`. Raises SchedulerUnreachable only where it has never answered."""
+        return self._site(name).get(may_ask=self.may_ask(name))
+
+    def refresh(self, name: str) -> BackendFacts:
+        """Ask the site anew, as when a request named something that is not known."""
+        self._site(name).age()
+        return self.facts(name)
+
+    def _site(self, name: str) -> SiteFacts:
+        with self._lock:
+            if name not in self._sites:
+                file = Path(self._settings.state_dir) / f"site-{name}.json"
+                settings = self._settings.backend_settings(name)
+                self._sites[name] = SiteFacts(name, lambda: self._probe(name), self._clock, file, dict(settings))
+            return self._sites[name]
+
+    def _probe(self, name: str) -> BackendFacts:
+        with self.asking(name) as scheduler:
+            facts = scheduler.probe()
+        with self._lock:
+            self._versions[name] = facts.version
+        return facts
+
+
+_CLOSED = Circuit()
+
+
+def _random() -> float:
+    return secrets.randbelow(1_000_000) / 1_000_000

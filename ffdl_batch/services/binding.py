@@ -1,0 +1,59 @@
+"""A database and the tree of its jobs' directories belong together.
+
+Marks, claims and records of attempts lie in the tree. A daemon with the same rows and another tree would find no mark
+of what was submitted, and submit it again. So the database remembers which tree it goes with: by a name that the tree
+itself holds, so that it may be moved.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import time
+from pathlib import Path
+
+from ffdl_batch.domain.jobdir import Root
+from ffdl_batch.store import Store, StoreError
+
+NAME = ".tree"
+_PATIENCE_S = 5.0
+
+
+def bind_tree(store: Store, root: Root, owner: str) -> None:
+    """Make sure that the database goes with this tree; one that has no work left may get another tree.
+
+    `owner` is this daemon in leases. Raises StoreError, OSError.
+    """
+    name = _name_of(root)
+    mine = f"{name} {root.path}"
+    bound = store.bind_tree(mine)
+    bound_name, _, place = bound.partition(" ")
+    if bound_name == name or (store.is_idle(owner) and store.bind_tree(mine, instead_of=bound) == mine):
+        return
+    raise StoreError(
+        f"the jobs of the database {store.place} have their directories in {place}, but jobs_dir is {root.path}: set "
+        "jobs_dir to that directory (daemons that share a database share it, too), or database_url to another "
+        f"database; only if that directory is gone for good, write {bound_name} into {Path(root.path, NAME)}"
+    )
+
+
+def _name_of(root: Root) -> str:
+    """The tree's own name; it gets one the first time."""
+    path = Path(root.path, NAME)
+    with contextlib.suppress(FileExistsError):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            file.write(f"{secrets.token_hex(8)}\n")
+            file.flush()
+            os.fsync(descriptor)
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        name = path.read_text(encoding="ascii").strip()
+        if name or time.monotonic() > deadline:
+            break
+        time.sleep(0.05)  # another daemon is writing it
+    if not name:  # whoever made it was killed over it
+        path.unlink(missing_ok=True)
+        return _name_of(root)
+    return name

@@ -1,0 +1,298 @@
+"""Elements of arrays that are ready at the same time, sent as native arrays where the backend has such.
+
+The order is as safe as with one job: every element's row is DEPLOYING under its own token and committed, its files are
+written, and its mark says as which task of which native array it is about to be submitted; then one submission for all
+of them. Whoever finds an element in DEPLOYING looks for it under both names. What cannot go together goes alone.
+
+An array whose owner limits how many of its elements run at once is one native array at a time: its own limit holds for
+its own tasks alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from ffdl_batch.domain.array import chunk_name, mark_of
+from ffdl_batch.domain.job import Change, Job, JobId
+from ffdl_batch.domain.job_state import JobState, Wish
+from ffdl_batch.domain.observation import NativeId
+from ffdl_batch.ports.scheduler import (
+    ArrayPlan,
+    ArraysRefused,
+    Chunk,
+    InvalidRequest,
+    LaunchPlan,
+    NotNow,
+    SchedulerUnreachable,
+    SubmissionUncertain,
+    SubmitsArrays,
+    TooMany,
+)
+from ffdl_batch.services.deployed import ended, may_land_s, queued, turned_away
+from ffdl_batch.services.evidence import claim_owner
+from ffdl_batch.services.materialize import (
+    begun_at,
+    empty_chunk,
+    make_chunk,
+    mark_begun,
+    materialize_chunk,
+    unmark_begun,
+)
+from ffdl_batch.services.outcomes import Decided
+from ffdl_batch.services.platform import Platform
+
+log = logging.getLogger(__name__)
+
+MARKERS = 8
+"""Marks written at the same time: each of them waits for the disk."""
+PAUSE_S = 2.0
+FULL_PAUSE_S = 15.0
+"""Before the next try where the scheduler has no room for more jobs of this owner."""
+
+Alone = Callable[[Job, LaunchPlan], Sequence[Decided]]
+"""Sends one job by itself; returns nothing where it was put off."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """An element whose files are written."""
+
+    job: Job
+    plan: LaunchPlan
+
+
+class Company:
+    """The elements of one claim. `lease_s` is how long their leases must last when the scheduler is asked."""
+
+    def __init__(
+        self, platform: Platform, token: str, lease_s: float, reached: Callable[[str], None], alone: Alone
+    ) -> None:
+        self._platform, self._token, self._lease_s = platform, token, lease_s
+        self._reached, self._alone = reached, alone
+        self._lock = threading.Lock()
+        self._members: list[Member] = []
+        self._found: dict[JobId, frozenset[NativeId]] = {}
+
+    # ------------------------------------------------------------------------------------ before they are sent
+
+    def look_for(self, jobs: Iterable[Job]) -> set[JobId]:
+        """Ask each scheduler once for those among `jobs` that it may have. Returns those that were put off: it did not
+        answer, or it has none of them and a request for them may still land."""
+        late: set[JobId] = set()
+        asked: dict[str, list[Job]] = {}
+        for job in jobs:
+            if job.state is JobState.DEPLOYING and self._platform.adapters.may_ask(job.backend):
+                asked.setdefault(job.backend, []).append(job)
+        for backend, deploying in asked.items():
+            adapter = self._platform.adapters.get(backend)
+            places = {job.token: self._platform.root.job(job.id).attempt(job.attempt) for job in deploying}
+            asked_at = {job.id: begun_at(places[job.token]) for job in deploying}
+            begun = [job for job in deploying if asked_at[job.id] is not None]
+            if not begun or not isinstance(adapter, SubmitsArrays):
+                continue
+            try:
+                with self._platform.adapters.asking(backend):
+                    found = adapter.find_many({job.token: places[job.token] for job in begun})
+            except NotNow as error:
+                log.info("%d jobs are looked for one by one: %s", len(begun), error)
+                continue
+            except SchedulerUnreachable as error:
+                self._unreachable(begun, error)
+                late.update(job.id for job in begun)
+                continue
+            self._found.update({job.id: found[job.token] for job in begun})
+            elements = [job for job in begun if self._is_element(job)]
+            missing = [job for job in elements if not found[job.token] and job.wish is Wish.NONE]
+            missing = [job for job in missing if not claim_owner(places[job.token])]
+            late.update(self._wait_for(missing, asked_at))
+        return late
+
+    def _wait_for(self, missing: Sequence[Job], asked_at: Mapping[JobId, float | None]) -> set[JobId]:
+        """Put off those of `missing` for which a request may still land."""
+        if not missing:
+            return set()
+        now = self._platform.file_time(self._platform.root.array(_array_of(missing[0])).path)
+        waiting = [job for job in missing if may_land_s(self._platform, job, now - (asked_at[job.id] or 0.0)) > 0]
+        self._put_off(waiting, PAUSE_S)
+        return {job.id for job in waiting}
+
+    def found(self, job: Job) -> frozenset[NativeId] | None:
+        """What :meth:`look_for` found of the job; None where it did not look."""
+        return self._found.get(job.id)
+
+    def takes(self, job: Job, plan: LaunchPlan) -> bool:
+        """Whether the job may be sent with others."""
+        adapter = self._platform.adapters.get(job.backend)
+        return bool(plan.array_script) and self._is_element(job) and isinstance(adapter, SubmitsArrays)
+
+    def await_others(self, job: Job, plan: LaunchPlan) -> None:
+        """The job is ready; it is sent with the others, or put off with them."""
+        with self._lock:
+            self._members.append(Member(job, plan))
+
+    def groups(self) -> list[list[Member]]:
+        """Those that go together, by index: elements of one array of which the scheduler is told the same."""
+        groups: dict[tuple[str, str], list[Member]] = {}
+        with self._lock:
+            members, self._members = self._members, []
+        for member in sorted(members, key=lambda one: one.plan.array_index):
+            groups.setdefault((_array_of(member.job), member.plan.array_script), []).append(member)
+        return list(groups.values())
+
+    def disband(self) -> None:
+        """Give back the leases of those that were not sent."""
+        members = [member.job for group in self.groups() for member in group]
+        if members:
+            self._platform.store.put_off([job.id for job in members], self._token, self._platform.store.now())
+
+    # --------------------------------------------------------------------------------------------- sending
+
+    def send(self, members: Sequence[Member]) -> Sequence[Decided]:
+        """Send one group; what is to be written of its jobs. Those that were put off are left out."""
+        try:
+            return self._send(members)
+        except BaseException:
+            self._put_off([member.job for member in members], 0.0)
+            raise
+
+    def _send(self, members: Sequence[Member]) -> Sequence[Decided]:
+        array, limit = _array_of(members[0].job), limit_of(members[0].job)
+        if limit is not None:
+            under_way = self._platform.store.count_handed_over([array]).get(array, 0)
+            if under_way:
+                return self._send_alone(members, limit, under_way)
+        decided: list[Decided] = []
+        rest = list(members)
+        size = self._platform.adapters.facts(members[0].job.backend).max_array_size
+        while rest:
+            part = rest[: max(1, size)]
+            try:
+                sent = self._send_together(part) if len(part) > 1 else self._alone(part[0].job, part[0].plan)
+            except TooMany as error:
+                log.info("%d elements of %s are too many now: %s", len(part), array, error)
+                size = len(part) // 2
+                continue
+            except ArraysRefused as error:
+                log.warning("elements of %s are sent one by one: %s", array, error)
+                return [*decided, *(one for member in rest for one in self._alone(member.job, member.plan))]
+            decided += sent
+            rest = rest[len(part) :]
+            why_full = self._platform.adapters.rooms.why_full(members[0].job.backend, members[0].job.effective_spec)
+            if why_full:
+                return [*decided, *((one.job, turned_away(self._platform, one.job, why_full)) for one in rest)]
+            if not sent or limit is not None:
+                break
+        why = "the scheduler has no room for more jobs now" if limit is None else _reason(limit)
+        self._put_off([member.job for member in rest], FULL_PAUSE_S, why)
+        return decided
+
+    def _send_alone(self, members: Sequence[Member], limit: int, under_way: int) -> Sequence[Decided]:
+        """As many as the array's limit leaves room for, each by itself: the scheduler has some of its elements already,
+        and counts each native array for itself."""
+        room = max(0, limit - under_way)
+        self._put_off([member.job for member in members[room:]], FULL_PAUSE_S, _reason(limit))
+        return [one for member in members[:room] for one in self._alone(member.job, member.plan)]
+
+    def _send_together(self, members: Sequence[Member]) -> Sequence[Decided]:
+        """Submit `members` as one native array. Raises TooMany and ArraysRefused; nothing is submitted then."""
+        held = self._platform.store.renew_many([member.job.id for member in members], self._token, self._lease_s)
+        members = [member for member in members if member.job.id in held]
+        plan = self._plan(members) if len(members) > 1 else None
+        if plan is None:
+            return [one for member in members for one in self._alone(member.job, member.plan)]
+        materialize_chunk(plan)
+        self._reached("chunk written")
+        self._mark(members, plan)
+        self._reached("chunk marked")
+        return self._submit(members, plan)
+
+    def _plan(self, members: Sequence[Member]) -> ArrayPlan | None:
+        first = members[0].job
+        adapter = self._platform.adapters.get(first.backend)
+        assert isinstance(adapter, SubmitsArrays)  # `takes` has asked
+        number, directory = make_chunk(self._platform.root, _array_of(first))
+        limit = limit_of(first)
+        chunk = Chunk(
+            token=chunk_name(_array_of(first), number),
+            directory=directory,
+            max_array_size=self._platform.adapters.facts(first.backend).max_array_size,
+            limit=limit if limit is not None and limit < len(members) else None,
+        )
+        return adapter.plan_array(chunk, [member.plan for member in members])
+
+    def _mark(self, members: Sequence[Member], plan: ArrayPlan) -> None:
+        def mark(member: Member) -> None:
+            task = mark_of(plan.chunk.token, plan.tasks[member.plan.token])
+            mark_begun(member.plan.attempt_dir, by=self._token, task=task)
+
+        with ThreadPoolExecutor(MARKERS, thread_name_prefix="mark") as pool:
+            list(pool.map(mark, members))
+
+    def _submit(self, members: Sequence[Member], plan: ArrayPlan) -> Sequence[Decided]:
+        backend = members[0].job.backend
+        adapter = self._platform.adapters.get(backend)
+        assert isinstance(adapter, SubmitsArrays)  # `takes` has asked
+        jobs = [member.job for member in members]
+        try:
+            with self._platform.adapters.asking(backend):
+                natives = adapter.submit_array(plan)
+        except (TooMany, ArraysRefused):
+            self._unmark(members, plan)
+            raise
+        except InvalidRequest as error:
+            return [(job, ended(self._platform, JobState.FAILED, "S101", str(error))) for job in jobs]
+        except SubmissionUncertain as error:
+            log.warning("%d elements of %s: %s", len(jobs), _array_of(jobs[0]), error)
+            change = Change(columns={"uncertain_since": self._platform.clock.now()})
+            self._platform.store.apply_many([(job, change) for job in jobs], lease_token=self._token)
+            self._put_off(jobs, PAUSE_S)
+            return ()
+        except SchedulerUnreachable as error:
+            self._unmark(members, plan)
+            self._unreachable(jobs, error)
+            return ()
+        self._reached("chunk submitted")
+        self._platform.adapters.rooms.taken(backend, jobs[0].effective_spec)
+        now = self._platform.clock.now()
+        return [(m.job, queued(self._platform, m.job, natives[m.plan.token], m.plan, now)) for m in members]
+
+    def _unmark(self, members: Sequence[Member], plan: ArrayPlan) -> None:
+        for member in members:
+            unmark_begun(member.plan.attempt_dir, by=self._token)
+        empty_chunk(plan.chunk.directory)
+
+    def _unreachable(self, jobs: Sequence[Job], error: SchedulerUnreachable) -> None:
+        log.warning("%d jobs are put off: %s", len(jobs), error)
+        self._put_off(jobs, PAUSE_S, f"the scheduler does not answer: {error}")
+
+    def _put_off(self, jobs: Collection[Job], pause_s: float, reason: str = "") -> None:
+        """Give the leases back; `reason` is said on those jobs that do not say it yet."""
+        store = self._platform.store
+        change = Change(columns={"pending_reason": reason})
+        told = [(job, change) for job in jobs if reason and job.pending_reason != reason]
+        if told:
+            store.apply_many(told, lease_token=self._token)
+        if jobs:
+            store.put_off([job.id for job in jobs], self._token, store.now() + pause_s)
+
+    @staticmethod
+    def _is_element(job: Job) -> bool:
+        return job.spec.element is not None and job.attempt == 1
+
+
+def _array_of(job: Job) -> str:
+    assert job.spec.element is not None
+    return job.spec.element.array
+
+
+def _reason(limit: int) -> str:
+    return f"{limit} elements of its array run at once, and no more"
+
+
+def limit_of(job: Job) -> int | None:
+    """How many elements of the job's array its owner lets run at once (None = all)."""
+    return job.spec.element.limit if job.spec.element is not None else None

@@ -1,0 +1,64 @@
+"""What is written of a job whose deployment is over: the scheduler has it, or will never hear of it; and how long it
+may take until that is known."""
+
+from __future__ import annotations
+
+from ffdl_batch.domain.continuation import Interruption
+from ffdl_batch.domain.ending import CANCELLED_BY_OWNER, HALTED_BEFORE
+from ffdl_batch.domain.job import AttemptEnd, Change, Job
+from ffdl_batch.domain.job_state import Cause, JobState, Wish
+from ffdl_batch.domain.observation import NativeId
+from ffdl_batch.ports.scheduler import CredentialLife, LaunchPlan
+from ffdl_batch.services.evidence import read_launch
+from ffdl_batch.services.platform import Platform
+from ffdl_batch.services.succession import plan_attempt
+
+
+def queued(platform: Platform, job: Job, native: NativeId, plan: LaunchPlan | None, at: float) -> Change:
+    """The scheduler has it since `at`. Without a plan the attempt's own files say what was sent."""
+    attempt = platform.root.job(job.id).attempt(job.attempt)
+    launch, network = (plan.launch, plan.network) if plan is not None else (read_launch(attempt), None)
+    if launch is None:
+        plan = plan_attempt(platform, job)
+        launch, network = plan.launch, plan.network
+    columns: dict[str, object] = {
+        "native_id": str(native),
+        "uncertain_since": None,
+        "pending_reason": "",
+        "network": (network or launch.network).level,
+        "results": launch.stores.results or attempt.results,
+    }
+    return Change(steps=((JobState.QUEUED, min(at, platform.clock.now())),), columns=columns)
+
+
+def turned_away(platform: Platform, job: Job, why: str) -> Change:
+    """The scheduler surely did not take the attempt, for want of room: the job waits as before, and says why."""
+    platform.adapters.rooms.turned_away(job.backend, job.effective_spec, why)
+    steps = ((JobState.PENDING, platform.clock.now()),)
+    return Change(steps, Cause.REQUEUED, why, columns={"pending_reason": why}, unsent=True)
+
+
+def may_land_s(platform: Platform, job: Job, passed_s: float, at_least_s: float = 0.0) -> float:
+    """For how many seconds more a request that was sent for the attempt may still be accepted; 0 or less = it cannot.
+
+    `passed_s` is how long ago the scheduler was asked, by the clock of the file system that told it; when the answer
+    was lost is told by the database's.
+    """
+    adapter = platform.adapters.get(job.backend)
+    life_s = max(adapter.credential_life_s if isinstance(adapter, CredentialLife) else 0.0, at_least_s)
+    told = [passed_s] if job.uncertain_since is None else [passed_s, platform.clock.now() - job.uncertain_since]
+    # A clock that was set back since then tells nothing; where all were, the life begins anew.
+    return life_s - min((seconds for seconds in told if seconds >= 0), default=0.0)
+
+
+def ended(platform: Platform, state: JobState, code: str, message: str) -> Change:
+    """It ends here."""
+    end = AttemptEnd(Interruption.HALT.value if state is JobState.HALTED else "")
+    return Change(((state, platform.clock.now()),), message=message, error_code=code, attempt_end=end)
+
+
+def ended_as_wished(platform: Platform, job: Job) -> Change:
+    """It ends as its owner wishes; the scheduler never heard of the attempt, so nothing has to be asked for."""
+    if job.wish is Wish.CANCEL:
+        return ended(platform, JobState.CANCELLED, "000", f"{CANCELLED_BY_OWNER} before it was deployed")
+    return ended(platform, JobState.HALTED, "000", HALTED_BEFORE)

@@ -1,0 +1,66 @@
+"""Files and directories that a daemon was writing when it was killed, under a hidden name that no reader takes for
+anything.
+
+Only its own directories and those of jobs that changed lately are looked through: a tree holds the jobs of years.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from ffdl_batch.config.locations import LOCK_NAME
+from ffdl_batch.services.platform import Platform
+
+HALF_WRITTEN_AGE_S = 3600.0
+CHANGED_S = 2 * 86400.0
+SUBMITTED_S = 30 * 86400.0
+MAX_JOBS = 10_000
+_NAMES = re.compile(rf"\.now-.+|\.building-.+|\.{re.escape(LOCK_NAME)}\..+|\..+\.[0-9a-f]{{8}}")
+"""Of :func:`ffdl_batch.services.clocks.file_time`, adapters that build in a directory of the tree, the daemon's lock,
+and :func:`ffdl_batch.services.whole_files.write_whole`."""
+
+
+def sweep_half_written(platform: Platform) -> int:
+    """Remove them where they are older than an hour, by the file system's clock; returns how many.
+
+    Raises StoreError, OSError.
+    """
+    now = platform.file_time(platform.root.path)
+    old = [path for place in _places(platform) for path in _half_written(place) if _age(path, now) > HALF_WRITTEN_AGE_S]
+    for path in old:
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)  # another daemon's janitor may be at it, too
+        else:
+            path.unlink(missing_ok=True)
+    return len(old)
+
+
+def _places(platform: Platform) -> Iterator[Path]:
+    root, now = platform.root, platform.clock.now()
+    tree = Path(root.path)
+    yield from {Path(platform.settings.state_dir), tree, *(path for path in tree.iterdir() if path.is_dir())}
+    for job in platform.store.list_jobs(uid=None, since=now - SUBMITTED_S, limit=MAX_JOBS):
+        if job.updated_at > now - CHANGED_S:
+            directory = root.job(job.id)
+            yield from (Path(directory.path), Path(directory.template.path))
+            for number in range(1, job.attempt + 1):
+                attempt = directory.attempt(number)
+                yield from (Path(attempt.path), Path(attempt.submit))
+
+
+def _half_written(place: Path) -> Iterator[Path]:
+    try:
+        yield from (path for path in place.iterdir() if _NAMES.fullmatch(path.name))
+    except FileNotFoundError:
+        return
+
+
+def _age(path: Path, now: float) -> float:
+    """Seconds since it was written; 0 for what is gone."""
+    try:
+        return now - path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0

@@ -1,0 +1,46 @@
+"""What the watcher remembers of one attempt between two looks; lost at a restart without harm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ffdl_batch.domain.observation import Observation, Phase
+
+
+@dataclass(slots=True)
+class Memory:
+    """`observation` is the scheduler's latest word, `missing` how many listings in a row left the attempt out, and
+    `missing_since` and `ended_seen_at` when the first one did, or listed it as ended (monotonic). `concluded`: its head
+    has said its last word. `requeues` is how often the history says that it was started anew, where that was read.
+    """
+
+    attempt: int = 0
+    observation: Observation | None = None
+    ended_seen_at: float | None = None
+    missing: int = 0
+    missing_since: float | None = None
+    requeues: int | None = None
+    read_once: bool = False
+    concluded: bool = False
+
+    def note(self, seen: Observation | None, now: float) -> bool:
+        """Remember what was listed at `now` (None = it was left out); whether that asks for a closer look."""
+        self.missing = 0 if seen is not None else self.missing + 1
+        self.missing_since = None if seen is not None else now if self.missing_since is None else self.missing_since
+        changed = seen is not None and seen != self.observation
+        if seen is not None:
+            self.observation = seen
+            if seen.phase is not Phase.ENDED:
+                self.ended_seen_at = None
+            elif self.ended_seen_at is None:
+                self.ended_seen_at = now
+        return changed or self.ended_seen_at is not None or not self.read_once
+
+    def is_suspect(self, listings: int, since: float, is_replaced: bool) -> bool:
+        """Whether the scheduler may have forgotten an attempt that the latest listing left out, too.
+
+        So many listings in a row left it out, the first one before `since` (where its id is not another's by now); or
+        nothing more is to be heard of it.
+        """
+        is_old = is_replaced or (self.missing_since is not None and self.missing_since <= since)
+        return self.concluded or (self.missing + 1 >= listings and is_old)

@@ -1,0 +1,164 @@
+"""Arrays on the command line, as processes against a fake daemon: one id to submit, look at, wait for and stop."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.programs import FFDL, FFDL_SUBMIT, json_lines, run
+from tests.unit.client.fake_daemon import FakeDaemon, make_job
+
+ARRAY = "array-000000001"
+IDS = [f"training-000001{n:03d}" for n in range(3)]
+
+
+@pytest.fixture
+def array(daemon: FakeDaemon) -> FakeDaemon:
+    """A daemon that knows one array: one job has ended, one runs, one waits."""
+    for index, (job_id, state) in enumerate(zip(IDS, ("COMPLETED", "PROCESSING", "PENDING"), strict=True)):
+        daemon.jobs[job_id] = make_job(
+            job_id,
+            name=f"digits[{index}]",
+            state=state,
+            ended_at=1_800_000_100.0 if state == "COMPLETED" else None,
+            array=ARRAY,
+            array_index=index,
+            array_values={"LR": f"0.{index}", "DEPTH": "2"},
+        )
+    return daemon
+
+
+def end_all(daemon: FakeDaemon, *states: str, exit_code: int | None = None) -> None:
+    """End its jobs with these states."""
+    for job_id, state in zip(IDS, states, strict=True):
+        daemon.jobs[job_id] = replace(daemon.jobs[job_id], state=state, ended_at=1.0, exit_code=exit_code)
+
+
+# ------------------------------------------------------------------------------------------------ submitting
+
+
+def test_submitting_prints_the_arrays_id_as_sbatch_does(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
+    daemon.elements = 3
+    done = run(FFDL_SUBMIT, "--array=0-2%2", manifest, model, daemon=daemon)
+    assert (done.returncode, done.stdout) == (0, f"Submitted batch job {ARRAY}\n")
+    assert done.stderr == f"ffdl-submit: {ARRAY} is an array of 3 jobs; ffdl list --array {ARRAY} shows them\n"
+    (sent,) = daemon.submissions.values()
+    assert (sent.options, sent.expected) == ({"array": "0-2%2"}, "any")
+
+
+def test_scripts_get_one_word_for_each_manifest(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
+    daemon.elements = 3
+    done = run(FFDL_SUBMIT, "--parsable", "-a", "1,3", manifest, manifest, model, daemon=daemon)
+    assert done.stdout == f"{ARRAY}\narray-000000002\n"
+
+
+def test_each_id_is_told_in_json_and_to_who_wants_to_know_more(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
+    daemon.elements = 3
+    told = json_lines(run(FFDL_SUBMIT, "--json", manifest, model, daemon=daemon).stdout)[0]["result"]
+    assert (told["id"], told["elements"]) == (ARRAY, IDS)
+    verbose = run(FFDL_SUBMIT, "-v", manifest, model, daemon=daemon).stderr
+    assert [word for word in verbose.split() if word.startswith("training-")] == [
+        f"training-000002{n:03d}" for n in range(3)
+    ]
+    assert run(FFDL_SUBMIT, "-Q", manifest, model, daemon=daemon).stderr == ""
+
+
+def test_slurms_variable_makes_an_array_too(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
+    run(FFDL_SUBMIT, manifest, model, daemon=daemon, env={"SBATCH_ARRAY_INX": "0-4"})
+    (sent,) = daemon.submissions.values()
+    assert sent.environment_options == {"array": "0-4"}
+
+
+def test_waiting_for_what_was_submitted_is_for_all_jobs_and_the_largest_code(
+    daemon: FakeDaemon, manifest: Path, model: Path
+) -> None:
+    daemon.elements = 3
+
+    def end(_array: str) -> None:
+        end_all(daemon, "COMPLETED", "FAILED", "COMPLETED")
+        daemon.jobs[IDS[1]] = replace(daemon.jobs[IDS[1]], exit_code=7, error_code="C201", message="it failed")
+
+    daemon.on_wait = end  # type: ignore[assignment]
+    done = run(FFDL_SUBMIT, "--wait", manifest, model, daemon=daemon)
+    assert done.returncode == 7
+    assert IDS[1] in done.stderr and IDS[0] not in done.stderr
+
+
+# ------------------------------------------------------------------------------------------------ looking
+
+
+def test_its_jobs_are_listed_by_the_arrays_id(array: FakeDaemon) -> None:
+    array.jobs["training-other0000"] = make_job("training-other0000")
+    done = run(FFDL, "list", "-h", "--array", ARRAY, daemon=array)
+    assert [line.split()[:2] for line in done.stdout.splitlines()] == [
+        [job_id, f"digits[{index}]"] for index, job_id in enumerate(IDS)
+    ]
+    assert array.requests == [f"GET /api/v1/jobs?limit=10000&array={ARRAY}"]
+
+
+def test_a_long_name_keeps_its_index(array: FakeDaemon) -> None:
+    array.jobs[IDS[1]] = replace(array.jobs[IDS[1]], name="n" * 40 + "[1]")
+    line = run(FFDL, "list", "-h", "--array", ARRAY, daemon=array).stdout.splitlines()[1]
+    assert line.split()[1] == "n" * 24 + "+[1]"
+
+
+def test_an_array_is_shown_in_numbers(array: FakeDaemon) -> None:
+    done = run(FFDL, "show", ARRAY, daemon=array)
+    assert done.returncode == 0
+    assert "Array:               array-000000001" in done.stdout
+    for text in ("Jobs:                3", "At once:             2", "Sweep over:          LR", "COMPLETED    1"):
+        assert text in done.stdout, done.stdout
+    assert json_lines(run(FFDL, "show", "--json", ARRAY, daemon=array).stdout)[0]["array"]["states"] == {
+        "COMPLETED": 1,
+        "PROCESSING": 1,
+        "PENDING": 1,
+    }
+    unknown = run(FFDL, "show", "array-000000009", daemon=array)
+    assert (unknown.returncode, "there is no array array-000000009" in unknown.stderr) == (1, True)
+
+
+def test_a_job_says_which_element_it_is(array: FakeDaemon) -> None:
+    done = run(FFDL, "show", IDS[1], daemon=array)
+    assert f"Array:               {ARRAY}_1  [LR=0.1 DEPTH=2]" in done.stdout, done.stdout
+
+
+def test_waiting_for_an_array(array: FakeDaemon) -> None:
+    late = run(FFDL, "wait", "--timeout", "0", ARRAY, daemon=array)
+    assert (late.returncode, "has jobs that go on" in late.stderr) == (124, True)
+    end_all(array, "COMPLETED", "COMPLETED", "COMPLETED")
+    assert (done := run(FFDL, "wait", ARRAY, daemon=array)).stdout == f"{ARRAY} 3 COMPLETED\n" and done.returncode == 0
+    end_all(array, "COMPLETED", "FAILED", "FAILED", exit_code=3)
+    assert (done := run(FFDL, "wait", ARRAY, daemon=array)).stdout == f"{ARRAY} 1 COMPLETED, 2 FAILED\n"
+    assert done.returncode == 3
+
+
+# ------------------------------------------------------------------------------------------------ acting
+
+
+@pytest.mark.parametrize("verb", ["cancel", "halt"])
+def test_all_jobs_are_stopped(array: FakeDaemon, verb: str) -> None:
+    done = run(FFDL, verb, ARRAY, daemon=array)
+    assert (done.returncode, done.stdout) == (
+        0,
+        f"{ARRAY} 1 COMPLETED, 1 PROCESSING, 1 PENDING; {verb} requested\n",
+    )
+    assert [array.jobs[job_id].wish for job_id in IDS] == ["none", verb, verb]
+    missing = run(FFDL, verb, "array-000000009", IDS[1], daemon=array)
+    assert (missing.returncode, missing.stdout) == (1, f"{IDS[1]} PROCESSING, {verb} requested\n")
+
+
+def test_a_halted_array_is_waited_for(array: FakeDaemon) -> None:
+    array.on_wait = lambda _array: end_all(array, "COMPLETED", "HALTED", "HALTED")  # type: ignore[assignment,return-value]
+    done = run(FFDL, "halt", "--wait", ARRAY, daemon=array)
+    assert (done.returncode, done.stdout) == (0, f"{ARRAY} 1 COMPLETED, 2 HALTED\n")
+
+
+def test_resuming_an_array_is_for_those_that_can_go_on(array: FakeDaemon) -> None:
+    nothing = run(FFDL, "resume", ARRAY, daemon=array)
+    assert "no job of array-000000001 is HALTED or FAILED" in nothing.stderr
+    end_all(array, "COMPLETED", "HALTED", "FAILED")
+    done = run(FFDL, "resume", ARRAY, daemon=array)
+    assert [act[:2] for act in array.acts] == [("resume", IDS[1]), ("resume", IDS[2])]
+    assert [line.split()[0] for line in done.stdout.splitlines()] == IDS[1:]

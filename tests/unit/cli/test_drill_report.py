@@ -1,0 +1,151 @@
+"""What a drill found out, and how it is told: pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ffdl_batch.cli.drill_report import EVENTS, DrillReport, Played, make_report
+from ffdl_batch.cli.drill_text import print_report
+from ffdl_batch.domain.launch import Lead, LeadFrom, needed_lead_s
+from ffdl_batch.domain.views import AttemptView, EventView
+from tests.unit.client.fake_daemon import make_job
+
+JOB = "training-000000001"
+CONFIRMED = AttemptView(
+    1,
+    "4711",
+    "slurm",
+    0.0,
+    ended_at=109.0,
+    interruption="timeout",
+    played=True,
+    checkpoint_asked=True,
+    checkpoint_confirmed=True,
+    checkpoint_answered=True,
+    checkpoint_took_s=3.2,
+    checkpoint_saved_at=1_800_000_000.0,
+)
+
+
+def entry(seq: int, state: str, cause: str = "progress", attempt: int = 1) -> EventView:
+    return EventView(JOB, seq, 10.0 * seq, state, attempt, cause)
+
+
+@pytest.mark.parametrize(
+    ("events", "started"),
+    [
+        ([entry(3, "DEPLOYING", "requeued", 2), entry(4, "PROCESSING", attempt=2)], (2, 10.0)),
+        ([entry(3, "QUEUED", "requeued"), entry(4, "COMPLETED")], (1, 10.0)),
+        ([entry(3, "HALTED"), entry(4, "PENDING", "resumed"), entry(6, "PROCESSING", attempt=2)], (2, 20.0)),
+        ([entry(3, "COMPLETED")], None),
+        ([entry(3, "PENDING", "requeued"), entry(4, "FAILED")], None),
+        ([], None),
+    ],
+)
+def test_when_the_next_attempt_started(events: list[EventView], started: tuple[int, float] | None) -> None:
+    before = [entry(1, "DEPLOYING", "requeued"), entry(2, "PROCESSING")]
+    report = make_report(Played("timeout", 1, 20.0, 2), make_job(JOB), before + events, None)
+    found = (report.next_attempt, report.next_started_after_s)
+    assert found == (started or (None, None))
+    assert not report.passed, "without a record of the attempt nothing is confirmed"
+
+
+@pytest.mark.parametrize(("took_s", "needed"), [(0.0, 10), (0.1, 11), (3.2, 15), (60.0, 100)])
+def test_the_lead_has_a_margin_and_time_to_store(took_s: float, needed: int) -> None:
+    assert needed_lead_s(took_s) == needed
+
+
+def report_of(lead: Lead | None, *, trial: bool = False, attempt: AttemptView = CONFIRMED) -> DrillReport:
+    job = replace(make_job(JOB), attempts=(attempt,))
+    return make_report(Played("timeout", 1, 20.0, 2), job, [entry(3, "FAILED")], lead, trial=trial)
+
+
+@pytest.mark.parametrize(
+    ("lead", "trial", "line", "warning"),
+    [
+        (Lead(70, LeadFrom.DEFAULT), False, "15 s needed; this job keeps 70 s (from: default)", ""),
+        (Lead(15, LeadFrom.MEASURED), False, "15 s needed; this job keeps 15 s (from: measured)", ""),
+        (
+            Lead(14, LeadFrom.DEFAULT), True, "15 s needed; a job of this manifest keeps 14 s (from: default)",
+            "14 s before a time limit is too late to save; write into the manifest batch: checkpoint: lead_s: 15",
+        ),
+        (
+            Lead(10, LeadFrom.TIME_LIMIT), False, "15 s needed; this job keeps 10 s (from: time limit)",
+            "10 s before a time limit is too late to save; the lead is half of the time limit at most: "
+            "ask for 30 s or more (batch: time: …)",
+        ),
+        (
+            Lead(), False, "15 s needed; this job keeps none",
+            "nobody warns it before a time limit; leave out batch.signal (--signal) and batch.checkpoint.lead_s: 0 "
+            "to have it warned",
+        ),
+        (None, False, "15 s needed; what this job keeps is not known here, its directory cannot be read", ""),
+    ],
+)  # fmt: skip
+def test_the_lead_that_is_kept_stands_beside_the_one_that_is_needed(
+    capsys: pytest.CaptureFixture[str], lead: Lead | None, trial: bool, line: str, warning: str
+) -> None:
+    report = report_of(lead, trial=trial)
+    print_report(report)
+    lines = dict(text.split(":", 1) for text in capsys.readouterr().out.splitlines())
+    assert lines["Lead"].strip() == line
+    assert lines.get("Warning", "").strip() == warning
+    assert (report.lead_needed_s, report.lead_known) == (15, lead is not None)
+
+
+def test_an_interruption_that_no_drill_played_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    print_report(report_of(None, attempt=replace(CONFIRMED, interruption="preemption", played=False)))
+    assert "(not by what was played: something else interrupted it first)" in capsys.readouterr().out
+    print_report(report_of(None))
+    assert "something else" not in capsys.readouterr().out
+
+
+def test_every_event_is_known_to_the_daemon() -> None:
+    from ffdl_batch.services.drill import DrillEvent
+
+    assert list(EVENTS) == list(DrillEvent)
+
+
+def ended(event: str, attempt: AttemptView, *, gave_up: bool = False, state: str = "FAILED") -> DrillReport:
+    job = replace(make_job(JOB, state=state), attempts=(attempt,))
+    return make_report(Played(event, 1, 20.0, 2), job, [entry(3, "PENDING", "requeued")], None, gave_up=gave_up)
+
+
+@pytest.mark.parametrize(
+    ("event", "attempt", "result", "cure"),
+    [
+        ("timeout", CONFIRMED, "a checkpoint was confirmed", ""),
+        (
+            "preempt", replace(CONFIRMED, checkpoint_confirmed=False), "no checkpoint was confirmed",
+            "write a new file below $CHECKPOINT_DIR when asked, also where nothing is new, then exit with 0",
+        ),
+        (
+            "halt", replace(CONFIRMED, checkpoint_confirmed=False, checkpoint_answered=False),
+            "no checkpoint was confirmed",
+            "catch the checkpoint signal (batch.checkpoint.signal, USR2 by default) or look for $JOB_STATE_DIR/halt, "
+            "save below $CHECKPOINT_DIR, then exit with 0",
+        ),
+        (
+            "node-fail", replace(CONFIRMED, checkpoint_saved_at=None), "no saved checkpoint is known",
+            "save regularly below $CHECKPOINT_DIR: a lost node does not ask",
+        ),
+        (
+            "node-fail", CONFIRMED, "there is a checkpoint to go on from; the next attempt has not started", "",
+        ),
+    ],
+)  # fmt: skip
+def test_the_result_and_what_to_do_about_it(
+    capsys: pytest.CaptureFixture[str], event: str, attempt: AttemptView, result: str, cure: str
+) -> None:
+    print_report(ended(event, attempt))
+    lines = dict(text.split(":", 1) for text in capsys.readouterr().out.splitlines())
+    assert (lines["Result"].strip(), lines.get("What to do", "").strip()) == (result, cure)
+
+
+def test_a_node_failure_is_not_judged_while_the_next_attempt_waits() -> None:
+    assert ended("node-fail", CONFIRMED, gave_up=True, state="QUEUED").exit_code == 124
+    assert ended("node-fail", CONFIRMED).exit_code == 1
+    assert ended("node-fail", replace(CONFIRMED, checkpoint_saved_at=None), gave_up=True).exit_code == 1
+    assert ended("timeout", CONFIRMED, gave_up=True, state="QUEUED").exit_code == 0

@@ -1,0 +1,144 @@
+"""ffdl logs and loglines of a job with several attempts, and what ffdl show says of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from ffdl_batch.domain.views import AttemptView, LogLine, Problem
+from tests.unit.cli.programs import FFDL, json_lines, run
+from tests.unit.client.fake_daemon import FakeDaemon, make_job
+
+JOB = "training-000000001"
+HINT = "for earlier ones: --attempt N, or --attempt all"
+
+
+def attempt(number: int, *, ran: bool = True) -> AttemptView:
+    """One attempt of the job."""
+    places = {"results": f"/j/attempt-{number}/results", "logs": f"/j/attempt-{number}/logs"} if ran else {}
+    return AttemptView(number, str(number), "slurm", 1_800_000_000.0, **places)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def job(daemon: FakeDaemon) -> FakeDaemon:
+    """A daemon that knows a job of which two attempts have an output each."""
+    daemon.jobs[JOB] = make_job(JOB, attempt=2, attempts=(attempt(1), attempt(2)))
+    daemon.lines = [LogLine(1, 1, "a", 1.5, 1, 0), LogLine(1, 2, "b", None, 1, 2), LogLine(1, 1, "c", None, 2, 0)]
+    return daemon
+
+
+def test_one_attempt_is_printed_as_it_is(job: FakeDaemon) -> None:
+    done = run(FFDL, "logs", "--attempt", "1", JOB, daemon=job)
+    assert (done.stdout, done.stderr) == ("a\nb\n", "")
+    done = run(FFDL, "loglines", "--attempt", "1", JOB, daemon=job)
+    assert (done.stdout, done.stderr) == ("1 1500 a\n2 N/A b\n", "")
+
+
+def test_lines_of_all_attempts_name_theirs(job: FakeDaemon) -> None:
+    done = run(FFDL, "logs", "--attempt", "ALL", JOB, daemon=job)
+    assert (done.stdout, done.stderr) == ("[attempt 1] a\n[attempt 1] b\n[attempt 2] c\n", "")
+    assert job.requests[-1] == f"GET /api/v1/jobs/{JOB}/logs?attempt=all"
+    done = run(FFDL, "loglines", "--attempt", "all", JOB, daemon=job)
+    assert (done.stdout, done.stderr) == ("[attempt 1] 1 1500 a\n[attempt 1] 2 N/A b\n[attempt 2] 1 N/A c\n", "")
+    documents = json_lines(run(FFDL, "logs", "--attempt", "all", "--json", JOB, daemon=job).stdout)
+    assert [(each["line"]["attempt"], each["line"]["line"]) for each in documents] == [(1, "a"), (1, "b"), (2, "c")]
+
+
+def test_lines_of_all_attempts_and_learners_name_both(job: FakeDaemon) -> None:
+    job.jobs[JOB] = make_job(JOB, learners=2, attempt=2, attempts=(attempt(1), attempt(2)))
+    job.lines = [LogLine(1, 1, "a", None, 1, 0), LogLine(2, 1, "b", None, 1, 0), LogLine(2, 1, "c", None, 2, 0)]
+    assert run(FFDL, "logs", "--attempt", "all", JOB, daemon=job).stdout == "[1.1] a\n[1.2] b\n[2.2] c\n"
+    assert run(FFDL, "logs", "--attempt", "1", JOB, daemon=job).stdout == "[1] a\n[2] b\n"
+    by_learner = run(FFDL, "logs", "--attempt", "all", "--by-learner", JOB, daemon=job)
+    assert by_learner.stdout == "[1.1] a\n[1.2] b\n[2.2] c\n"
+    assert run(FFDL, "logs", "--attempt", "all", "--learner", "2", JOB, daemon=job).stdout == (
+        "[attempt 1] b\n[attempt 2] c\n"
+    )
+
+
+@pytest.mark.parametrize("verb", ["logs", "loglines"])
+@pytest.mark.parametrize("word", ["0", "-1", "two", "1.5", ""])
+def test_what_is_no_attempt_is_wrong_usage(job: FakeDaemon, verb: str, word: str) -> None:
+    done = run(FFDL, verb, f"--attempt={word}", JOB, daemon=job)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"{word!r} is neither the number of an attempt nor 'all'" in done.stderr
+    assert job.requests == []
+
+
+@pytest.mark.parametrize("verb", ["logs", "loglines"])
+def test_an_attempt_that_there_is_not_ends_as_wrong_usage(job: FakeDaemon, verb: str) -> None:
+    sentence = f"{JOB} has attempts 1 to 2; there is no attempt 7"
+    job.refusals[f"/api/v1/jobs/{JOB}/logs"] = (400, Problem("C101", sentence, 2))
+    done = run(FFDL, verb, "--attempt", "7", JOB, daemon=job)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"ffdl: {sentence}\n")
+
+
+@pytest.mark.parametrize("verb", ["logs", "loglines"])
+@pytest.mark.parametrize(
+    ("attempts", "shown", "said"),
+    [
+        ([True], 1, ""),
+        ([True, True], 2, f"this is the output of attempt 2; {HINT}"),
+        ([False, True], 2, ""),
+        ([True, False], 1, "this is the output of attempt 1; attempt 2 has none"),
+        (
+            [True, True, False, False],
+            2,
+            f"this is the output of attempt 2; attempts 3 to 4 have none; {HINT}",
+        ),
+    ],
+)
+def test_what_else_there_is_is_said_once_on_standard_error(
+    job: FakeDaemon, verb: str, attempts: list[bool], shown: int, said: str
+) -> None:
+    chain = tuple(attempt(number, ran=ran) for number, ran in enumerate(attempts, 1))
+    job.jobs[JOB] = make_job(JOB, attempt=len(chain), attempts=chain)
+    job.lines = [LogLine(1, n, "x", None, shown, n) for n in (1, 2)]
+    done = run(FFDL, verb, JOB, daemon=job)
+    assert done.stdout == ("x\nx\n" if verb == "logs" else "1 N/A x\n2 N/A x\n")
+    assert done.stderr == (f"ffdl: {said}\n" if said else "")
+
+
+def test_one_learner_after_the_other_stays_with_one_attempt(job: FakeDaemon) -> None:
+    """The newest attempt may begin to write between two requests."""
+    job.jobs[JOB] = make_job(JOB, learners=2, attempt=2, attempts=(attempt(1), attempt(2, ran=False)))
+    job.lines = [LogLine(1, 1, "a", None, 1, 0), LogLine(2, 1, "b", None, 1, 0), LogLine(2, 1, "c", None, 2, 0)]
+    done = run(FFDL, "logs", "--by-learner", JOB, daemon=job)
+    assert (done.stdout, done.stderr.count("\n")) == ("[1] a\n[2] b\n", 1)
+    assert job.requests[-1] == f"GET /api/v1/jobs/{JOB}/logs?learner=2&attempt=1"
+
+
+@pytest.mark.parametrize("verb", ["logs", "loglines"])
+def test_a_follower_hears_of_the_next_attempt(job: FakeDaemon, verb: str) -> None:
+    job.jobs[JOB] = make_job(JOB, attempts=(attempt(1),))
+    done = run(FFDL, verb, "-f", JOB, daemon=job)
+    assert [line.rpartition(" ")[2] for line in done.stdout.splitlines()] == ["a", "b", "c"]
+    assert done.stderr == "ffdl: attempt 2 has begun\n"
+    named = run(FFDL, verb, "-f", "--attempt", "all", JOB, daemon=job)
+    assert (named.stderr, named.stdout.splitlines()[-1].startswith("[attempt 2] ")) == ("", True)
+
+
+def test_show_says_whose_results_and_logs_these_are(job: FakeDaemon) -> None:
+    places = {"results": "/j/attempt-1/results", "logs": "/j/attempt-1/logs"}
+    job.jobs[JOB] = make_job(JOB, attempt=2, attempts=(attempt(1), attempt(2, ran=False)), **places)
+    shown = run(FFDL, "show", JOB, daemon=job).stdout
+    assert "Results:             /j/attempt-1/results  [attempt 1]\n" in shown
+    assert "Logs:                /j/attempt-1/logs  [attempt 1]\n" in shown
+    assert "Attempt 1" not in shown, "it would say the same again"
+
+
+def test_show_has_the_places_of_all_attempts_that_ran(job: FakeDaemon) -> None:
+    chain = (attempt(1), attempt(2, ran=False), attempt(3))
+    job.jobs[JOB] = make_job(JOB, attempt=3, attempts=chain, results="/store", logs="/j/attempt-3/logs")
+    shown = run(FFDL, "show", JOB, daemon=job).stdout
+    for line in (
+        "Results:             /store\n",
+        "Logs:                /j/attempt-3/logs\n",
+        "Attempt 1 results:   /j/attempt-1/results\n",
+        "Attempt 1 logs:      /j/attempt-1/logs\n",
+        "Attempt 3 results:   /j/attempt-3/results\n",
+        "Attempt 3 logs:      /j/attempt-3/logs\n",
+    ):
+        assert line in shown
+    assert "Attempt 2" not in shown
+    (document,) = json_lines(run(FFDL, "show", "--json", JOB, daemon=job).stdout)
+    assert [each["logs"] for each in document["job"]["attempts"]] == ["/j/attempt-1/logs", "", "/j/attempt-3/logs"]

@@ -1,0 +1,96 @@
+"""A scheduler that does not answer is said in one line, whatever a command does; results go on to standard output."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.cli.outages import describe_outage
+from ffdl_batch.domain.views import BackendHealth
+from tests.unit.cli.programs import FFDL, FFDL_SUBMIT, json_lines, run
+from tests.unit.client.fake_daemon import FakeDaemon, make_job
+
+JOB = "training-000000001"
+CAUSE = "squeue gave no answer (1: Unable to contact slurm controller (connect failure))"
+
+
+@pytest.fixture
+def away(daemon: FakeDaemon) -> FakeDaemon:
+    """Slurm has not answered for four minutes."""
+    daemon.jobs[JOB] = make_job(JOB)
+    since = time.time() - 250
+    daemon.outages = (BackendHealth("slurm", since, CAUSE, "26.05.5", time.time() + 9),)
+    return daemon
+
+
+def sentence(daemon: FakeDaemon, meaning: str) -> str:
+    since = time.strftime("%H:%M:%S", time.gmtime(daemon.outages[0].unreachable_since))
+    return f"ffdl: slurm unreachable since {since} (4 min): {CAUSE}; {meaning}\n"
+
+
+@pytest.mark.parametrize("verb", [["list"], ["show", JOB]], ids=lambda verb: verb[0])
+def test_what_shows_jobs_says_that_states_are_old(away: FakeDaemon, verb: list[str]) -> None:
+    done = run(FFDL, *verb, daemon=away, env={"TZ": "UTC"})
+    assert (done.returncode, done.stderr) == (0, sentence(away, "jobs go on, states are as last seen"))
+    assert "PROCESSING" in done.stdout
+    (document,) = json_lines(run(FFDL, *verb, "--json", daemon=away).stdout)
+    (outage,) = document["outages"]
+    assert (outage["name"], outage["unreachable_since"], outage["detail"]) == (
+        "slurm", away.outages[0].unreachable_since, CAUSE)  # fmt: skip
+    assert outage["asked_again_at"] == away.outages[0].asked_again_at
+
+
+@pytest.mark.parametrize("verb", ["cancel", "halt"])
+def test_a_wish_says_who_obeys_now_and_who_later(away: FakeDaemon, verb: str) -> None:
+    done = run(FFDL, verb, JOB, daemon=away, env={"TZ": "UTC"})
+    meaning = "the request is noted: what runs obeys now, the scheduler is told when it answers"
+    assert (done.returncode, done.stderr) == (0, sentence(away, meaning))
+    assert done.stdout == f"{JOB} PROCESSING, {verb} requested\n"
+
+
+def test_a_submission_is_acknowledged_and_says_that_it_waits(away: FakeDaemon, manifest: Path, model: Path) -> None:
+    done = run(FFDL_SUBMIT, manifest, model, daemon=away, env={"TZ": "UTC"})
+    assert done.stdout.startswith("Submitted batch job training-")
+    expected = sentence(away, "jobs are kept, and handed over when it answers").replace("ffdl:", "ffdl-submit:")
+    assert (done.returncode, done.stderr) == (0, expected)
+    assert run(FFDL_SUBMIT, "-Q", manifest, model, daemon=away).stderr == ""
+
+
+def test_daemon_status_says_when_it_is_asked_again(away: FakeDaemon) -> None:
+    done = run(FFDL, "daemon", "status", daemon=away, env={"TZ": "UTC"})
+    again = time.strftime("%H:%M:%S", time.gmtime(away.outages[0].asked_again_at))
+    assert "slurm 26.05.5, unreachable since " in done.stdout
+    assert done.stdout.partition("Backend:")[2].partition("\n")[0].endswith(f": {CAUSE}; asked again at {again}")
+
+
+def test_an_ended_job_and_a_backend_that_answers_are_no_reason_for_a_word(away: FakeDaemon) -> None:
+    away.jobs[JOB] = make_job(JOB, state="COMPLETED", ended_at=1_800_000_100.0)
+    assert run(FFDL, "show", JOB, daemon=away).stderr == ""
+    away.jobs[JOB] = make_job(JOB, backend="local")
+    assert run(FFDL, "show", JOB, daemon=away).stderr == ""
+    away.outages = ()
+    assert run(FFDL, "list", daemon=away).stderr == ""
+    assert json_lines(run(FFDL, "list", "--json", daemon=away).stdout)[0]["outages"] == []
+
+
+@pytest.mark.parametrize(
+    ("age_s", "shown"),
+    [
+        *[(-5, "0 s"), (0, "0 s"), (59.9, "59 s"), (60, "1 min"), (3599, "59 min")],
+        *[(7200, "2 h"), (86399, "23 h"), (90000, "1 d")],
+    ],
+)
+def test_how_long_it_has_been(age_s: float, shown: str) -> None:
+    one = BackendHealth("slurm", 1_800_000_000.0, "no\x1b[2J")
+    assert describe_outage(one, 1_800_000_000.0 + age_s).endswith(f" ({shown}): no\N{REPLACEMENT CHARACTER}[2J")
+    assert describe_outage(replace(one, unreachable_since=None), 1_800_000_000.0) == ""
+
+
+def test_an_outage_of_yesterday_has_a_date() -> None:
+    at = time.mktime((2027, 1, 20, 12, 34, 56, 0, 0, -1))
+    one = BackendHealth("slurm", at, "no answer")
+    assert describe_outage(one, at + 86400) == "unreachable since 2027-01-20T12:34:56 (1 d): no answer"
+    assert describe_outage(one, at + 240) == "unreachable since 12:34:56 (4 min): no answer"

@@ -1,0 +1,88 @@
+"""Arrays in Python: submitting, asking, stopping and waiting for all of their jobs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.client import ArrayHandle, Client, RequestRefused, UnknownJob, WaitTimedOut
+from ffdl_batch.client.listing import JobFilter
+from ffdl_batch.domain.views import Expected, Problem
+from tests.unit.client.fake_daemon import FakeDaemon
+
+
+@pytest.fixture
+def client(daemon: FakeDaemon) -> Client:
+    """Of a daemon that makes an array of three jobs of every submission."""
+    daemon.elements = 3
+    return Client(daemon.path, start=False)
+
+
+def end_all(daemon: FakeDaemon, *states: str) -> None:
+    """End the jobs one by one with these states."""
+    for job_id, state in zip(list(daemon.jobs), states, strict=True):
+        daemon.jobs[job_id] = replace(daemon.jobs[job_id], state=state, ended_at=1.0)
+
+
+@pytest.fixture
+def array(client: Client, manifest: Path, model: Path) -> ArrayHandle:
+    """One that was submitted."""
+    return client.submit_array(manifest, model, array="0-2%2", time="10")
+
+
+def test_an_array_is_submitted_and_has_a_handle_for_each_job(daemon: FakeDaemon, array: ArrayHandle) -> None:
+    (sent,) = daemon.submissions.values()
+    assert (sent.options, sent.expected) == ({"array": "0-2%2", "time": "10"}, Expected.ARRAY)
+    assert (array.id, array.network) == ("array-000000001", "none")
+    assert [job.id for job in array.jobs] == [f"training-000001{n:03d}" for n in range(3)]
+    assert [job.view().array_index for job in array.jobs] == [0, 1, 2]
+
+
+def test_it_is_asked_in_numbers_and_job_by_job(daemon: FakeDaemon, array: ArrayHandle, client: Client) -> None:
+    end_all(daemon, "COMPLETED", "FAILED", "COMPLETED")
+    view = array.view()
+    assert (view.elements, view.states, view.ended, view.limit) == (3, {"COMPLETED": 2, "FAILED": 1}, True, 2)
+    assert [job.state for job in array.elements()] == ["COMPLETED", "FAILED", "COMPLETED"]
+    assert client.list(JobFilter(array="array-000000009")) == []
+
+
+def test_all_of_its_jobs_are_stopped_by_one_request(daemon: FakeDaemon, array: ArrayHandle) -> None:
+    before = len(daemon.requests)
+    array.halt()
+    assert [job.wish for job in array.elements()] == ["halt"] * 3
+    array.cancel()
+    assert [job.wish for job in array.elements()] == ["cancel"] * 3
+    assert [text for text in daemon.requests[before:] if text.startswith("POST")] == [
+        "POST /api/v1/arrays/array-000000001/halt",
+        "POST /api/v1/arrays/array-000000001/cancel",
+    ]
+
+
+def test_waiting_ends_with_the_last_job_or_with_the_callers_patience(daemon: FakeDaemon, array: ArrayHandle) -> None:
+    with pytest.raises(WaitTimedOut, match="array-000000001 has jobs that go on"):
+        array.wait(timeout_s=0)
+
+    def end(_array: str) -> None:
+        end_all(daemon, "COMPLETED", "CANCELLED", "FAILED")
+
+    daemon.on_wait = end  # type: ignore[assignment]
+    assert [job.state for job in array.wait()] == ["COMPLETED", "CANCELLED", "FAILED"]
+
+
+def test_an_unknown_array_is_unknown(client: Client) -> None:
+    with pytest.raises(UnknownJob, match="there is no array array-000000009"):
+        client.arrays.get("array-000000009")
+
+
+def test_who_submits_one_job_expects_one(daemon: FakeDaemon, client: Client, manifest: Path, model: Path) -> None:
+    daemon.elements = 0
+    client.submit(manifest, model)
+    assert [sent.expected for sent in daemon.submissions.values()] == [Expected.JOB]
+
+
+def test_a_refused_array_raises(daemon: FakeDaemon, client: Client, manifest: Path, model: Path) -> None:
+    daemon.refusals["/api/v1/jobs"] = (422, Problem("C101", "this is one job, and an array is wanted here", 78))
+    with pytest.raises(RequestRefused, match="an array is wanted"):
+        client.submit_array(manifest, model)

@@ -1,0 +1,45 @@
+"""Who gets an attempt: one delivery, whatever process asks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.controller import claim
+from ffdl_batch.controller.claim import claim_attempt
+from ffdl_batch.controller.processes import identity
+from ffdl_batch.domain.jobdir import AttemptDir
+
+
+@pytest.fixture
+def attempt(tmp_path: Path) -> AttemptDir:
+    return AttemptDir(str(tmp_path))
+
+
+def test_a_second_delivery_is_turned_away_also_where_its_process_looks_the_same(attempt: AttemptDir) -> None:
+    """Process ids begin anew in each namespace: two heads of one node may have the same id, start and boot."""
+    assert claim_attempt(attempt, "101").run == 1
+    second = claim_attempt(attempt, "102")
+    assert (second.run, second.owner["native_id"]) == (0, "101")
+
+
+def test_a_claim_whose_answer_was_lost_is_ours(attempt: AttemptDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    put = claim._rename_into_place
+
+    def put_and_lose_the_answer(path: str, owner: dict[str, object]) -> bool:
+        put(path, owner)
+        return False
+
+    monkeypatch.setattr(claim, "_rename_into_place", put_and_lose_the_answer)
+    assert claim_attempt(attempt, "101").run == 1
+
+
+def test_the_same_job_is_turned_away_while_its_first_run_lives(
+    attempt: AttemptDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert claim_attempt(attempt, "101").run == 1
+    monkeypatch.setattr(claim, "identity", lambda pid: {**identity(pid), "pid": pid + 1})
+    assert claim_attempt(attempt, "101").run == 0
+    monkeypatch.setattr(claim, "lives_here", lambda _: False)
+    assert claim_attempt(attempt, "101").run == 2

@@ -1,0 +1,224 @@
+"""What controllers do about a file system that hangs, is full, or is gone for a while."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.controller import claim as claiming
+from ffdl_batch.controller import files
+from ffdl_batch.controller.claim import claim_attempt
+from ffdl_batch.controller.complaints import Complaints
+from ffdl_batch.controller.handover import MOST_WAITING, Hand
+from ffdl_batch.controller.journal import Journal
+from ffdl_batch.controller.patience import patiently
+from ffdl_batch.domain.events import EventKind as K
+from ffdl_batch.domain.events import decode_events
+from ffdl_batch.domain.jobdir import AttemptDir
+
+
+@pytest.fixture
+def held() -> Iterator[threading.Event]:
+    """What a hanging system call waits for; set in the end, so that no thread is left."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def refuse(*errors: int) -> list[OSError]:
+    """Errors to raise, one after the other."""
+    return [OSError(number, os.strerror(number)) for number in errors]
+
+
+# ------------------------------------------------------------------------------------------------------ handing over
+
+
+def test_nobody_waits_for_a_hand_that_hangs(held: threading.Event) -> None:
+    hand = Hand("test")
+    assert hand.ask(lambda: 1, 0, 0.0) == 1  # not begun: done here
+    hand.begin()
+    done: list[int] = []
+
+    def note() -> str:
+        done.append(1)
+        return "in time"
+
+    assert hand.ask(lambda: held.wait(30), None, 0.05) is None
+    assert hand.ask(note, "late", 0.05) == "late"
+    assert hand.is_behind and not done
+    for _ in range(2 * MOST_WAITING):
+        hand.ask(lambda: done.append(2), None, 0.0)
+    held.set()
+    end = time.monotonic() + 10.0
+    while hand.is_behind and time.monotonic() < end:
+        time.sleep(0.01)
+    assert hand.ask(lambda: "in time", "late", 10.0) == "in time"
+    assert done == [1] + [2] * (MOST_WAITING - 1)
+
+
+def test_an_error_goes_to_whoever_waits_for_it(held: threading.Event, capsys: pytest.CaptureFixture[str]) -> None:
+    def fail() -> None:
+        held.wait(30)
+        raise OSError(errno.EIO, "broken")
+
+    hand = Hand("files")
+    hand.begin()
+    hand.ask(fail, None, 0.05)
+    held.set()
+    with pytest.raises(OSError, match="broken"):
+        hand.ask(fail, None, 10.0)
+    assert "files: OSError: [Errno 5] broken" in capsys.readouterr().err
+
+
+def test_events_keep_their_order_over_a_write_that_hangs(
+    tmp_path: Path, held: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "node-0.jsonl"
+    journal = Journal(str(path), "node-0", patience_s=10.0)
+    journal.append(K.STARTED)
+    journal.begin()
+    write = os.write
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", lambda fd, data: (held.wait(30), write(fd, data))[1])
+        began = time.monotonic()
+        journal.append(K.ASKED, reason="halt")
+        journal.append(K.LEARNER_ENDED, learner_id=1)
+        assert time.monotonic() - began < 5.0
+        assert not journal.flush()
+        assert [event.kind for event in journal.events] == [K.STARTED, K.ASKED, K.LEARNER_ENDED]
+        assert [event.kind for event in decode_events(path.read_text())] == [K.STARTED]
+        held.set()
+        assert journal.close()
+    assert [(event.seq, event.kind) for event in decode_events(path.read_text())] == [
+        (1, K.STARTED), (2, K.ASKED), (3, K.LEARNER_ENDED),
+    ]  # fmt: skip
+
+
+def test_a_line_that_was_torn_by_a_full_disk_hides_no_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The beginning of a line got there, and could not be taken back."""
+    path = tmp_path / "head.jsonl"
+    journal = Journal(str(path), "head")
+    write, failures = os.write, iter(refuse(errno.EIO, errno.EIO))
+
+    def tear(descriptor: int, data: bytes) -> int:
+        error = next(failures, None)
+        if error is None:
+            return write(descriptor, data)
+        write(descriptor, data[:9])
+        raise error
+
+    monkeypatch.setattr(os, "ftruncate", lambda *_: (_ for _ in ()).throw(OSError(errno.EIO, "no")))
+    monkeypatch.setattr(os, "write", tear)
+    journal.append(K.STARTED)
+    journal.append(K.CLAIMED)
+    assert not decode_events(path.read_text())
+    assert journal.flush()
+    assert [event.kind for event in decode_events(path.read_text())] == [K.STARTED, K.CLAIMED]
+
+
+def test_complaints_that_find_no_room_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = io.BytesIO()
+    failures = iter(refuse(errno.ENOSPC, errno.EIO))
+
+    def write(_: int, data: bytes) -> int:
+        error = next(failures, None)
+        if error is not None:
+            raise error
+        return said.write(data)
+
+    monkeypatch.setattr(os, "write", write)
+    complaints = Complaints()
+    monkeypatch.setattr(sys, "stderr", complaints)
+    for text in ("one\n", "two\n", "three\n"):
+        sys.stderr.write(text)
+    assert said.getvalue() == b"ffdl-controller: 2 complaints could not be written here\nthree\n"
+
+
+# ------------------------------------------------------------------------------------------------------- trying again
+
+
+@pytest.mark.parametrize(
+    ("error", "awaits_space", "passes"),
+    [
+        (errno.ESTALE, False, True),
+        (errno.EIO, False, True),
+        (errno.ENOSPC, True, True),
+        (errno.ENOSPC, False, False),
+        (errno.EACCES, True, False),
+        (errno.ENOENT, True, False),
+    ],
+)
+def test_what_may_pass_is_tried_again(tmp_path: Path, error: int, awaits_space: bool, passes: bool) -> None:
+    answers = iter([*refuse(error), None])
+    rests: list[float] = []
+
+    def work() -> str:
+        refused = next(answers)
+        if refused is not None:
+            raise refused
+        return "done"
+
+    if passes:
+        assert patiently(work, str(tmp_path), 60.0, rests.append, awaits_space=awaits_space) == "done"
+    else:
+        with pytest.raises(OSError) as raised:
+            patiently(work, str(tmp_path), 60.0, rests.append, awaits_space=awaits_space)
+        assert raised.value.errno == error
+    assert len(rests) == int(passes)
+
+
+def test_what_is_missing_is_looked_for_again_only_while_the_whole_directory_is(tmp_path: Path) -> None:
+    place = tmp_path / "attempt-1"
+
+    def mount(_: float) -> None:
+        place.mkdir()
+        (place / "launch.json").write_text("{}")
+
+    assert patiently((place / "launch.json").read_text, str(place), 60.0, mount) == "{}"
+    with pytest.raises(FileNotFoundError):
+        patiently((place / "other").read_text, str(place), 60.0, mount)
+
+
+def test_patience_ends(tmp_path: Path) -> None:
+    def work() -> None:
+        raise OSError(errno.EIO, "broken")
+
+    with pytest.raises(OSError, match="broken"):
+        patiently(work, str(tmp_path), 0.0)
+
+
+def test_a_claim_whose_last_step_failed_is_ours_at_the_next_try(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had been renamed into place; what came after that failed."""
+    attempt = AttemptDir(str(tmp_path))
+    sync, failures = files.sync_directory, iter(refuse(errno.EIO))
+
+    def fail(path: str) -> None:
+        error = next(failures, None)
+        if error is not None:
+            raise error
+        sync(path)
+
+    monkeypatch.setattr(claiming, "sync_directory", fail)
+    made = patiently(lambda: claim_attempt(attempt, "7"), attempt.path, 60.0, lambda _: None)
+    assert (made.run, made.owner["pid"]) == (1, os.getpid())
+    assert claim_attempt(attempt, "8").run == 0
+
+
+def test_a_claim_that_found_no_room_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no room")
+
+    monkeypatch.setattr(claiming, "write_cell", full)
+    with pytest.raises(OSError, match="no room"):
+        claim_attempt(AttemptDir(str(tmp_path)), "7")
+    assert list(tmp_path.iterdir()) == []

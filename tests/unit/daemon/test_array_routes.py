@@ -1,0 +1,66 @@
+"""Routes about whole arrays: one request accepts, counts, waits for and stops all of their jobs."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from ffdl_batch.domain.codec import from_plain
+from ffdl_batch.domain.views import ArrayView, JobView
+from tests.contract.daemon_rig import model_zip, submission
+from tests.unit.daemon.conftest import OWN_UID, Desk
+
+DIGEST = hashlib.sha256(model_zip()).hexdigest()
+
+
+def submit_array(desk: Desk, indexes: str = "0-2%2", key: str = "k1") -> dict[str, Any]:
+    """An array by the option of the command line; the daemon's answer."""
+    assert desk.ask("PUT", f"/api/v1/archives/{DIGEST}", model_zip()).status == 200
+    wanted = submission(key, DIGEST) | {"options": {"array": indexes}}
+    result: dict[str, Any] = desk.ask("POST", "/api/v1/jobs", {"submissions": [wanted]}).json["results"][0]
+    return result
+
+
+def view(answer: Any) -> ArrayView:
+    assert answer.status == 200, answer.body
+    return from_plain(ArrayView, answer.json["array"])
+
+
+def test_an_array_is_accepted_and_counted(desk: Desk) -> None:
+    result = submit_array(desk)
+    assert (len(result["elements"]), desk.pokes) == (3, ["poke"])
+    array = view(desk.ask("GET", f"/api/v1/arrays/{result['id']}"))
+    assert (array.elements, array.states, array.limit, array.ended) == (3, {"PENDING": 3}, 2, False)
+    assert submit_array(desk) == result, "the same request again"
+
+
+def test_its_jobs_are_listed_by_index_and_asked_for_by_it(desk: Desk) -> None:
+    result = submit_array(desk, "4,2,10")
+    jobs = desk.ask("GET", f"/api/v1/jobs?array={result['id']}").json["jobs"]
+    assert [(job["id"], job["array_index"]) for job in jobs] == list(zip(result["elements"], (2, 4, 10), strict=True))
+    one = desk.ask("GET", f"/api/v1/jobs/{result['id']}_4").json["job"]
+    assert from_plain(JobView, one).id == result["elements"][1]
+    whole = desk.ask("GET", f"/api/v1/jobs/{result['id']}")
+    assert (whole.status, "is an array of jobs" in whole.json["problem"]["message"]) == (404, True)
+    assert desk.ask("GET", f"/api/v1/jobs/{result['id']}_3").status == 404
+
+
+def test_all_of_it_is_stopped_and_waited_for(desk: Desk) -> None:
+    array_id = submit_array(desk)["id"]
+    assert not view(desk.ask("GET", f"/api/v1/arrays/{array_id}/wait?wait_s=0")).ended
+    halted = view(desk.ask("POST", f"/api/v1/arrays/{array_id}/halt"))
+    assert (halted.states, halted.ended) == ({"HALTED": 3}, True)
+    assert desk.pokes == ["poke", "poke"]
+    cancelled = view(desk.ask("POST", f"/api/v1/arrays/{array_id}/cancel"))
+    assert (cancelled.states, cancelled.ended) == ({"CANCELLED": 3}, True)
+    assert view(desk.ask("GET", f"/api/v1/arrays/{array_id}/wait?wait_s=30")) == cancelled
+
+
+def test_only_the_owner_and_root_see_it(desk: Desk) -> None:
+    array_id = submit_array(desk)["id"]
+    assert desk.ask("GET", f"/api/v1/arrays/{array_id}", uid=0).status == 200
+    assert desk.ask("GET", f"/api/v1/arrays/{array_id}", uid=OWN_UID + 1).status == 403
+    for method, rest in (("GET", ""), ("GET", "/wait?wait_s=0"), ("POST", "/cancel"), ("POST", "/halt")):
+        for unknown in ("array-000000000", "array-..", "training-000000000"):
+            answer = desk.ask(method, f"/api/v1/arrays/{unknown}{rest}")
+            assert (answer.status, answer.json["problem"]["code"]) == (404, "C101"), (method, unknown, rest)

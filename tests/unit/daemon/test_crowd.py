@@ -1,0 +1,70 @@
+"""Too many at once, requests that are given up, and a log that cannot be written."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.daemon.context import Gate
+from ffdl_batch.daemon.crowd import KEPT, Crowd, most_connections
+from ffdl_batch.daemon.logfile import log_to
+
+
+@pytest.mark.parametrize("descriptors", [8, 64, 256, 1024, 1 << 20])
+def test_connections_leave_descriptors_for_the_rest(descriptors: int) -> None:
+    most = most_connections(descriptors)
+    assert 0 < most < descriptors
+    assert descriptors - most == min(KEPT, descriptors // 2)
+
+
+def test_a_storm_of_failed_accepts_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    crowd, loop = Crowd(), asyncio.new_event_loop()
+    try:
+        for _ in range(500):
+            error = OSError(errno.EMFILE, "Too many open files")
+            crowd.on_exception(loop, {"message": "socket.accept() out of system resource", "exception": error})
+        crowd.on_exception(loop, {"message": "what else", "exception": ValueError("other")})
+    finally:
+        loop.close()
+    assert caplog.text.count("ulimit -n") == 1
+    assert "ValueError: other" in caplog.text
+
+
+def test_a_gate_is_passed_or_shut_never_both() -> None:
+    passed, shut = Gate(), Gate()
+    assert passed.go_through() and passed.go_through() and not passed.shut()
+    assert shut.shut() and not shut.go_through()
+
+
+def _refuse(_: str) -> int:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_log_on_a_full_disk_fails_nobody_and_is_told_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = logging.getLogger()
+    before, level = root.handlers[:], root.level
+    log = logging.getLogger("ffdl_batch.test")
+    try:
+        log_to(tmp_path / "daemon.log")
+        (handler,) = root.handlers
+        assert isinstance(handler, logging.StreamHandler)
+        with monkeypatch.context() as patch:
+            patch.setattr(handler.stream, "write", _refuse, raising=True)
+            log.info("one")
+            log.info("two")
+        log.info("three")
+        lines = (tmp_path / "daemon.log").read_text().splitlines()
+    finally:
+        for one in root.handlers:
+            one.close()
+        root.handlers[:] = before
+        root.setLevel(level)
+    assert "ffdl_batch.test: three" in lines[0]
+    assert "2 lines before this one could not be written at once" in lines[1] and "No space left" in lines[1]
+    assert capsys.readouterr().err == ""

@@ -1,0 +1,57 @@
+"""The query string of the log stream."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.domain.codec import from_plain
+from ffdl_batch.domain.job import Change
+from ffdl_batch.domain.job_state import Cause, JobState
+from ffdl_batch.domain.views import LogLine
+from ffdl_batch.services.deploy import Deployer
+from tests.unit.daemon.conftest import Desk
+from tests.unit.daemon.test_routes import problem, submit
+
+
+@pytest.fixture
+def job_id(desk: Desk) -> str:
+    """A job with two attempts, of which the first has a log."""
+    found = str(submit(desk)["id"])
+    Deployer(desk.platform).step()
+    job = desk.platform.store.get(found)
+    assert job is not None
+    log = Path(desk.platform.root.job(found).attempt(1).training_log(1))
+    log.parent.mkdir(parents=True)
+    log.write_text("one\ntwo\n")
+    change = Change(((JobState.DEPLOYING, desk.platform.clock.now()),), Cause.REQUEUED, succeeded=True)
+    assert desk.platform.store.apply(job, change) is not None
+    return found
+
+
+def test_attempts_are_chosen_in_the_query(desk: Desk, job_id: str) -> None:
+    def lines(query: str) -> list[LogLine]:
+        answer = desk.ask("GET", f"/api/v1/jobs/{job_id}/logs{query}")
+        assert answer.status == 200
+        return [from_plain(LogLine, json.loads(line)) for line in answer.body.splitlines() if line]
+
+    one, two = LogLine(1, 1, "one", None, 1, 0), LogLine(1, 2, "two", None, 1, 4)
+    assert lines("") == lines("?attempt=all") == lines("?attempt=1") == [one, two]
+    assert lines("?attempt=2") == []
+    assert lines("?attempt=1&tail=1") == [two]
+
+
+@pytest.mark.parametrize(
+    ("word", "sentence"),
+    [
+        ("3", "has attempts 1 to 2; there is no attempt 3"),
+        ("0", "has attempts 1 to 2; there is no attempt 0"),
+        ("every", "the request does not fit the interface: query.attempt"),
+    ],
+)
+def test_attempts_that_there_are_not_are_refused(desk: Desk, job_id: str, word: str, sentence: str) -> None:
+    answer = desk.ask("GET", f"/api/v1/jobs/{job_id}/logs?attempt={word}")
+    assert (answer.status, problem(answer).exit_code) == (400, 2)
+    assert sentence in problem(answer).message

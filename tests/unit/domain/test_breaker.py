@@ -1,0 +1,105 @@
+"""Who may ask somebody that did not answer."""
+
+from __future__ import annotations
+
+import pytest
+
+from ffdl_batch.domain.breaker import Circuit, Permit, growing_pause
+
+
+def opened(circuit: Circuit, *, now: float, pause_s: float = 10.0) -> Circuit:
+    """The circuit after one more question that was not answered."""
+    circuit, permit = circuit.ask(now)
+    assert permit is not None
+    return circuit.failed(permit, f"failure at {now:g}", 1_000_000.0 + now, now + pause_s)
+
+
+def test_closed_everybody_may_ask() -> None:
+    circuit = Circuit()
+    for _ in range(3):
+        circuit, permit = circuit.ask(0.0)
+        assert permit == Permit(0)
+    assert not circuit.is_open
+
+
+def test_the_first_failure_opens_it_and_nobody_asks_during_the_pause() -> None:
+    circuit = opened(Circuit(), now=100.0)
+    assert (circuit.is_open, circuit.failures, circuit.since) == (True, 1, 1_000_100.0)
+    assert circuit.cause == "failure at 100"
+    assert not circuit.may_ask(109.9)
+    assert circuit.ask(109.9) == (circuit, None)
+
+
+def test_after_the_pause_exactly_one_asks() -> None:
+    circuit = opened(Circuit(), now=100.0)
+    circuit, permit = circuit.ask(110.0)
+    assert permit is not None and permit.is_probe
+    assert not circuit.may_ask(1e9)
+    assert circuit.ask(1e9)[1] is None
+
+
+def test_its_success_lets_everybody_in_and_forgets_the_failures() -> None:
+    circuit = opened(opened(Circuit(), now=100.0), now=110.0)
+    circuit, permit = circuit.ask(120.0)
+    assert permit is not None
+    circuit = circuit.succeeded(permit)
+    assert (circuit.is_open, circuit.failures, circuit.cause) == (False, 0, "")
+    assert circuit.ask(120.0)[1] is not None
+
+
+def test_its_failure_counts_one_more_and_keeps_when_it_began() -> None:
+    circuit = opened(opened(Circuit(), now=100.0), now=110.0)
+    assert (circuit.failures, circuit.since, circuit.cause) == (2, 1_000_100.0, "failure at 110")
+    assert not circuit.may_ask(119.9)
+
+
+def test_eight_that_failed_together_are_one_failure() -> None:
+    circuit, permit = Circuit().ask(0.0)
+    assert permit is not None
+    for number in range(8):
+        circuit = circuit.failed(permit, f"{number}", 5.0, 1.0)
+    assert (circuit.failures, circuit.cause) == (1, "0")
+
+
+def test_an_answer_to_a_question_from_before_the_failure_closes_nothing() -> None:
+    circuit, permit = Circuit().ask(0.0)
+    assert permit is not None
+    failed = circuit.failed(permit, "no", 5.0, 1.0)
+    assert failed.succeeded(permit) == failed
+
+
+def test_a_failure_from_before_the_success_opens_nothing() -> None:
+    circuit, early = Circuit().ask(0.0)
+    assert early is not None
+    circuit = opened(circuit, now=1.0, pause_s=1.0)
+    circuit, probe = circuit.ask(2.0)
+    assert probe is not None
+    closed = circuit.succeeded(probe)
+    assert closed.failed(early, "late", 9.0, 99.0) == closed
+
+
+def test_one_that_asked_nothing_after_all_gives_its_turn_to_the_next() -> None:
+    circuit, permit = opened(Circuit(), now=0.0).ask(10.0)
+    assert permit is not None
+    back = circuit.returned(permit)
+    assert (back.is_open, back.failures) == (True, 1)
+    assert back.ask(10.0)[1] is not None
+    closed, plain = Circuit().ask(0.0)
+    assert plain is not None and closed.returned(plain) == closed
+
+
+def test_a_reason_to_hurry_ends_the_pause() -> None:
+    circuit = opened(Circuit(), now=100.0)
+    assert circuit.hurried().may_ask(100.0)
+
+
+@pytest.mark.parametrize(("failures", "pause"), [(1, 1.0), (2, 2.0), (5, 16.0), (6, 30.0), (1000, 30.0)])
+def test_pauses_grow_to_their_limit(failures: int, pause: float) -> None:
+    assert growing_pause(failures, 1.0, 30.0, 0.5) == pytest.approx(pause)
+
+
+def test_pauses_are_spread_so_that_daemons_do_not_march() -> None:
+    pauses = [growing_pause(3, 1.0, 30.0, random / 100) for random in range(100)]
+    assert min(pauses) == pytest.approx(3.0)
+    assert max(pauses) == pytest.approx(4.98)
+    assert len(set(pauses)) == 100

@@ -1,0 +1,301 @@
+"""Arrays on their way to the scheduler: handed over together, found after a crash, held back by their limit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.domain.array import chunk_name, mark_of, read_marks
+from ffdl_batch.domain.job import Change
+from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.domain.observation import EndCause, NativeId
+from ffdl_batch.domain.views import Resume
+from ffdl_batch.services.arrays import get_array
+from ffdl_batch.services.halt import halt_job
+from ffdl_batch.services.materialize import begun_at, mark_begun, unmark_begun
+from ffdl_batch.services.resume import resume_job
+from ffdl_batch.services.submit import submit
+from ffdl_batch.services.watch import Watcher
+from tests.unit.services.array_site import ArraySite, manifest, with_arrays
+from tests.unit.services.conftest import Site
+
+
+@pytest.fixture
+def fleet(site: Site) -> ArraySite:
+    return with_arrays(site)
+
+
+# ------------------------------------------------------------------------------------------------ deploying
+
+
+def test_a_thousand_elements_are_one_submission(fleet: ArraySite) -> None:
+    array = fleet.accept("array: 0-999")
+    fleet.deploy()
+    jobs = fleet.elements(array)
+    assert {job.state for job in jobs} == {JobState.QUEUED}
+    assert fleet.sizes == [1000]
+    assert [job.native_id for job in jobs] == [f"100_{n}" for n in range(1000)]
+    assert {entry.native_id for entry in fleet.site.platform.store.attempts(jobs[7].id)} == {"100_7"}
+    assert fleet.site.states(jobs[7]) == ["PENDING", "DEPLOYING", "QUEUED"]
+
+
+def test_an_array_is_cut_to_the_sites_size(fleet: ArraySite) -> None:
+    fleet.scheduler.max_array_size = 4
+    array = fleet.accept("array: 0-9")
+    fleet.deploy()
+    assert fleet.sizes == [4, 4, 2]
+    assert [job.native_id for job in fleet.elements(array)] == [
+        *(f"100_{n}" for n in range(4)), *(f"101_{n}" for n in range(4)), "102_0", "102_1",
+    ]  # fmt: skip
+    names = [plan.chunk.token for plan in fleet.scheduler.arrays]
+    assert names == [f"{array}-1", f"{array}-2", f"{array}-3"]
+
+
+def test_the_files_that_lead_tasks_to_their_attempts(fleet: ArraySite) -> None:
+    array = fleet.accept("array: '3,7'")
+    fleet.deploy()
+    chunk = fleet.site.platform.root.array(array).chunk(1)
+    attempts = [fleet.site.attempt(job) for job in fleet.elements(array)]
+    assert Path(chunk.tasks).read_text() == f"3 {attempts[0].path}\n7 {attempts[1].path}\n"
+    assert Path(chunk.script).stat().st_mode & 0o777 == 0o700
+    marks = [Path(attempt.submit_begun).read_text().splitlines()[1:] for attempt in attempts]
+    assert marks == [[f"array {array}-1 3"], [f"array {array}-1 7"]]
+    assert Path(fleet.site.platform.root.job(fleet.elements(array)[0].id).template.launch).is_file()
+
+
+def test_elements_that_differ_for_the_scheduler_are_not_sent_together(fleet: ArraySite) -> None:
+    array = fleet.accept("array: 0-3")
+    odd = fleet.elements(array)[2]
+    halt_job(fleet.site.platform, fleet.site.caller, odd.id)
+    resume_job(fleet.site.platform, fleet.site.caller, odd.id, Resume(gpus=3))
+    fleet.deploy()
+    assert set(fleet.states(array)) == {JobState.QUEUED}
+    assert fleet.sizes == [3]
+    assert "_" not in fleet.site.job(odd.id).native_id
+
+
+def test_two_arrays_are_two_submissions_and_single_jobs_stay_single(fleet: ArraySite) -> None:
+    arrays = [fleet.accept("array: 0-1", key) for key in ("a", "b")]
+    single = fleet.site.accept("c")
+    fleet.deploy()
+    assert fleet.sizes == [2, 2]
+    assert [set(fleet.states(array)) for array in arrays] == [{JobState.QUEUED}] * 2
+    assert "_" not in fleet.site.job(single.id).native_id
+
+
+def test_an_array_of_one_element_is_a_single_job_for_the_scheduler(fleet: ArraySite) -> None:
+    array = fleet.accept("array: 5")
+    fleet.deploy()
+    assert (fleet.sizes, fleet.states(array)) == ([], [JobState.QUEUED])
+
+
+def test_the_next_attempt_of_an_element_is_a_single_job(fleet: ArraySite, watcher: Watcher) -> None:
+    array = fleet.accept("array: 0-1")
+    fleet.deploy()
+    first, second = fleet.elements(array)
+    fleet.scheduler.run(NativeId.parse(first.native_id))
+    watcher.step(full=True)
+    fleet.scheduler.end(NativeId.parse(first.native_id), EndCause.NODE_FAIL, fleet.site.clock.now())
+    fleet.site.clock.tick(60)
+    watcher.step(full=True)
+    fleet.deploy()
+    again = fleet.site.job(first.id)
+    assert (again.attempt, again.state) == (2, JobState.QUEUED)
+    assert "_" not in again.native_id and fleet.sizes == [2]
+    assert fleet.site.job(second.id).native_id == "100_1"
+    assert fleet.scheduler.planned[-1].array_dir is None
+
+
+def test_an_array_refused_for_its_kind_is_sent_one_by_one(fleet: ArraySite) -> None:
+    fleet.scheduler.refuse_arrays = True
+    array = fleet.accept("array: 0-2")
+    fleet.deploy()
+    assert set(fleet.states(array)) == {JobState.QUEUED}
+    assert [native.task for native, _ in fleet.scheduler.submitted] == [None] * 3
+
+
+def test_a_request_that_is_refused_ends_every_element_with_the_reason(fleet: ArraySite) -> None:
+    fleet.scheduler.refuse = "Invalid account or account/partition combination specified"
+    array = fleet.accept("array: 0-2")
+    fleet.deploy()
+    assert set(fleet.states(array)) == {JobState.FAILED}
+    assert {(job.error_code, "Invalid account" in job.message) for job in fleet.elements(array)} == {("S101", True)}
+    assert fleet.scheduler.tried == [3]
+
+
+def test_with_room_for_some_of_them_those_are_taken_and_the_others_wait(fleet: ArraySite) -> None:
+    fleet.scheduler.room = 20
+    array = fleet.accept("array: 0-63")
+    fleet.deploy()
+    states = fleet.states(array)
+    assert states.count(JobState.QUEUED) == 20
+    assert states[:20] == [JobState.QUEUED] * 20
+    waiting = fleet.elements(array)[-1]
+    assert "job submit limit" in waiting.pending_reason
+    assert begun_at(fleet.site.attempt(waiting)) is None
+    assert len(fleet.scheduler.tried) < 10
+    fleet.scheduler.room = None
+    for _ in range(5):
+        fleet.site.clock.tick(600)
+        fleet.deploy()
+    assert set(fleet.states(array)) == {JobState.QUEUED}
+    assert len(fleet.scheduler.submitted) == 64
+
+
+def test_an_unreachable_scheduler_puts_all_of_them_off_and_nothing_is_marked(fleet: ArraySite) -> None:
+    array = fleet.accept("array: 0-2")
+    get_array(fleet.site.platform, fleet.site.caller, array)
+    fleet.scheduler.down = True
+    for _ in range(3):
+        fleet.deploy()
+        fleet.site.clock.tick(120)
+    assert set(fleet.states(array)) == {JobState.DEPLOYING}
+    assert {begun_at(fleet.site.attempt(job)) for job in fleet.elements(array)} == {None}
+    assert all("does not answer" in job.pending_reason for job in fleet.elements(array))
+    fleet.scheduler.down = False
+    settle(fleet)
+    assert set(fleet.states(array)) == {JobState.QUEUED}
+    assert len(fleet.scheduler.submitted) == 3
+
+
+# ------------------------------------------------------------------------------------------- crash and doubt
+
+
+def settle(fleet: ArraySite) -> None:
+    """Some steps, with time for every pause in between."""
+    for _ in range(4):
+        fleet.site.clock.tick(40)
+        fleet.deploy()
+
+
+def outlive_requests(fleet: ArraySite, array: str) -> None:
+    """Let the credential's life pass since the scheduler was asked. Marks have the real clock's time."""
+    asked_at = [begun_at(fleet.site.attempt(job)) or 0.0 for job in fleet.elements(array)]
+    fleet.site.clock.at = max(fleet.site.clock.at, *asked_at) + 400
+
+
+STEPS = ("claimed", "deploying", "written", "template", "chunk written", "chunk marked", "chunk submitted", "queued")
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_crash_at_any_step_leads_to_exactly_one_submission_of_each(fleet: ArraySite, step: str) -> None:
+    class Crashed(BaseException):
+        """Stands for SIGKILL: nothing after it runs in that step."""
+
+    def crash(reached: str) -> None:
+        if reached == step:
+            raise Crashed
+
+    from ffdl_batch.services.deploy import Deployer
+
+    array = fleet.accept("array: 0-4")
+    with pytest.raises(Crashed):
+        Deployer(fleet.site.platform, crash).step()
+    outlive_requests(fleet, array)
+    settle(fleet)
+    assert set(fleet.states(array)) == {JobState.QUEUED}
+    assert sorted(token for _, token in fleet.scheduler.submitted) == sorted(j.token for j in fleet.elements(array))
+    natives = {str(native): token for native, token in fleet.scheduler.submitted}
+    assert all(natives[job.native_id] == job.token for job in fleet.elements(array))
+
+
+def test_a_lost_reply_is_looked_for_once_and_every_element_adopted(fleet: ArraySite) -> None:
+    fleet.scheduler.lose_reply = True
+    array = fleet.accept("array: 0-99")
+    fleet.deploy()
+    assert set(fleet.states(array)) == {JobState.DEPLOYING}
+    assert all(job.uncertain_since is not None for job in fleet.elements(array))
+    fleet.scheduler.lose_reply = False
+    settle(fleet)
+    assert set(fleet.states(array)) == {JobState.QUEUED}
+    assert fleet.sizes == [100]
+    assert fleet.scheduler.find_calls <= 2, "one element finds out that the scheduler answers again, then all others"
+
+
+def test_a_swallowed_request_is_sent_again_only_after_the_credentials_life(fleet: ArraySite) -> None:
+    fleet.scheduler.swallow = True
+    array = fleet.accept("array: 0-4")
+    fleet.deploy()
+    fleet.scheduler.swallow = False
+    for _ in range(10):
+        fleet.site.clock.tick(25)
+        fleet.deploy()
+    assert fleet.scheduler.submitted == []
+    outlive_requests(fleet, array)
+    settle(fleet)
+    assert set(fleet.states(array)) == {JobState.QUEUED}
+    assert sorted(token for _, token in fleet.scheduler.submitted) == sorted(j.token for j in fleet.elements(array))
+
+
+def test_a_mark_keeps_what_earlier_ones_said_of_native_arrays(fleet: ArraySite) -> None:
+    """A request that was given up may land all the same, and is found under its own name then."""
+    job = fleet.site.deployed()
+    attempt = fleet.site.attempt(job)
+    first, second = (mark_of(chunk_name("array-0a1b2c3d4", number), "3") for number in (1, 2))
+    mark_begun(attempt, by="one daemon", task=first)
+    mark_begun(attempt, by="another", task=second)
+    mark_begun(attempt, by="another")
+    found = read_marks(Path(attempt.submit_begun).read_text())
+    assert found == [("array-0a1b2c3d4-1", "3"), ("array-0a1b2c3d4-2", "3")]
+    unmark_begun(attempt, by="one daemon")
+    assert begun_at(attempt) is not None
+    unmark_begun(attempt, by="another")
+    assert begun_at(attempt) is None
+
+
+def test_what_the_claim_says_counts_for_an_element_too(fleet: ArraySite) -> None:
+    fleet.scheduler.swallow = True
+    array = fleet.accept("array: 0-1")
+    fleet.deploy()
+    claimed = fleet.elements(array)[1]
+    claim = Path(fleet.site.attempt(claimed).claim)
+    claim.mkdir()
+    (claim / "owner.json").write_text('{"native_id": "77_1"}')
+    settle(fleet)
+    assert [job.native_id for job in fleet.elements(array)] == ["", "77_1"]
+
+
+# -------------------------------------------------------------------------------------------------- limits
+
+
+def test_a_limit_goes_to_the_scheduler_with_the_first_array_and_the_rest_waits_here(fleet: ArraySite) -> None:
+    fleet.scheduler.max_array_size = 5
+    array = fleet.accept("array: 0-7%2")
+    fleet.deploy(3)
+    assert (fleet.sizes, fleet.scheduler.arrays[0].chunk.limit) == ([5], 2)
+    assert [job.native_id != "" for job in fleet.elements(array)] == [True] * 5 + [False] * 3
+    assert "2 elements of its array run at once" in fleet.elements(array)[7].pending_reason
+
+
+def test_a_limit_holds_where_elements_go_one_by_one(site: Site) -> None:
+    from ffdl_batch.services.deploy import Deployer
+
+    (result,) = submit(site.platform, site.caller, [site.submission("k", manifest("array: 0-4%2"))])
+    deployer, store = Deployer(site.platform), site.platform.store
+    for _ in range(3):
+        deployer.step()
+    jobs = store.elements_of(result.id)
+    assert [job.state for job in jobs] == [JobState.QUEUED] * 2 + [JobState.PENDING] * 3
+    assert "2 elements of its array run at once" in jobs[2].pending_reason
+    site.scheduler.end(NativeId.parse(jobs[0].native_id), EndCause.CANCELLED, site.clock.now())
+    watcher = Watcher(site.platform)
+    site.clock.tick(60)
+    watcher.step(full=True)
+    watcher.close()
+    deployer.step()
+    states = [job.state for job in store.elements_of(result.id)]
+    assert states[0].is_terminal
+    assert states[1:] == [JobState.QUEUED, JobState.QUEUED, JobState.PENDING, JobState.PENDING]
+
+
+def test_who_takes_over_lets_go_what_the_dead_held_back(site: Site) -> None:
+    from ffdl_batch.services.deploy import Deployer
+
+    (result,) = submit(site.platform, site.caller, [site.submission("k", manifest("array: 0-2%1"))])
+    store = site.platform.store
+    Deployer(site.platform).step()
+    store.apply(store.elements_of(result.id)[0], Change(((JobState.CANCELLED, site.clock.now()),)))
+    Deployer(site.platform).step()
+    states = [job.state for job in store.elements_of(result.id)]
+    assert states == [JobState.CANCELLED, JobState.QUEUED, JobState.PENDING]

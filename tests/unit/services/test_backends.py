@@ -1,0 +1,303 @@
+"""The circuit breaker around every adapter, and what is known of sites while it is open."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.config import load_settings
+from ffdl_batch.ports.registry import AdapterContext
+from ffdl_batch.ports.scheduler import (
+    BackendFacts,
+    InvalidRequest,
+    NotNow,
+    SchedulerMissing,
+    SchedulerUnreachable,
+    SubmissionUncertain,
+    TooMany,
+)
+from ffdl_batch.services.backends import FIRST_PAUSE_S, LONGEST_PAUSE_S, Adapters, NotAsked
+from ffdl_batch.services.site_facts import LIFE_S, YOUNG_S
+from tests.fakes.clock import FakeClock
+from tests.fakes.scheduler import FakeScheduler
+
+NAME = "fake"
+
+
+class Site(FakeScheduler):
+    """Says what release it is, as soon as a test lets it."""
+
+    version = "1"
+    failure: Exception | None = None
+    probes = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def probe(self) -> BackendFacts:
+        self.probes += 1
+        assert self.gate.wait(30)
+        if self.failure is not None:
+            raise self.failure
+        return BackendFacts(version=self.version)
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def scheduler() -> Site:
+    return Site()
+
+
+@pytest.fixture
+def adapters(tmp_path: Path, clock: FakeClock, scheduler: Site) -> Adapters:
+    return make(tmp_path, clock, scheduler)
+
+
+def make(state: Path, clock: FakeClock, scheduler: Site, **options: str) -> Adapters:
+    """The adapters of a daemon's life over the state directory."""
+    environ = {"HOME": str(state), "FFDL_STATE_DIR": str(state)}
+    settings = load_settings(cwd=state, environ=environ)
+    adapters = Adapters(settings, AdapterContext(str(state), "alice", 1000), clock)
+    adapters.use(NAME, scheduler)
+    return adapters
+
+
+def ask(adapters: Adapters, failure: Exception | None = None) -> None:
+    with adapters.asking(NAME):
+        if failure is not None:
+            raise failure
+
+
+def fail(adapters: Adapters) -> None:
+    with pytest.raises(SchedulerUnreachable):
+        ask(adapters, SchedulerUnreachable("Unable to contact slurm controller"))
+
+
+def test_the_first_failure_opens_the_circuit_and_an_answer_closes_it(adapters: Adapters, clock: FakeClock) -> None:
+    began = clock.now()
+    fail(adapters)
+    (health,) = adapters.health()
+    assert (health.name, health.unreachable_since) == (NAME, began)
+    assert health.detail == "Unable to contact slurm controller"
+    assert health.asked_again_at is not None and began < health.asked_again_at <= began + 1.25 * FIRST_PAUSE_S
+    assert adapters.outages() == (health,)
+    with pytest.raises(NotAsked, match="left alone for a moment: Unable to contact"):
+        ask(adapters)
+    clock.tick(2)
+    ask(adapters)
+    assert adapters.outages() == ()
+    assert adapters.health()[0].unreachable_since is None
+
+
+def test_the_outage_keeps_its_beginning_and_pauses_grow(adapters: Adapters, clock: FakeClock) -> None:
+    began, waits = clock.now(), []
+    for _ in range(9):
+        fail(adapters)
+        waits.append(adapters.wait_s(NAME))
+        clock.tick(waits[-1])
+    assert adapters.outages()[0].unreachable_since == began
+    assert waits[0] <= 1.25 * FIRST_PAUSE_S
+    assert 0.75 * LONGEST_PAUSE_S <= waits[-1] <= 1.25 * LONGEST_PAUSE_S
+
+
+@pytest.mark.parametrize(
+    ("failure", "is_out"),
+    [
+        (SchedulerUnreachable("no answer"), True),
+        (SchedulerMissing("sbatch cannot be run"), True),
+        (SubmissionUncertain("timed out"), True),
+        (NotNow("a submission of this attempt is under way"), False),
+        (TooMany("no room"), False),
+        (InvalidRequest("Invalid qos specification"), False),
+        (OSError(28, "No space left on device"), False),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_says_that_a_scheduler_does_not_answer(adapters: Adapters, failure: Exception, is_out: bool) -> None:
+    with pytest.raises(type(failure)):
+        ask(adapters, failure)
+    assert adapters.is_out(NAME) is is_out
+
+
+@pytest.mark.parametrize(
+    ("failure", "is_out"), [(TooMany("no room"), False), (InvalidRequest("no"), False), (NotNow("busy"), True)]
+)
+def test_a_refusal_is_an_answer_and_what_asked_nothing_is_none(
+    adapters: Adapters, clock: FakeClock, failure: Exception, is_out: bool
+) -> None:
+    fail(adapters)
+    clock.tick(60)
+    with pytest.raises(type(failure)):
+        ask(adapters, failure)
+    assert adapters.is_out(NAME) is is_out
+    assert adapters.may_ask(NAME)
+
+
+def test_of_eight_that_come_after_the_pause_one_asks(adapters: Adapters, clock: FakeClock) -> None:
+    fail(adapters)
+    clock.tick(60)
+    answer, asked = threading.Event(), []
+
+    def come(number: int) -> str:
+        try:
+            with adapters.asking(NAME):
+                asked.append(number)
+                assert answer.wait(30)
+        except NotAsked:
+            return "left alone"
+        return "asked"
+
+    with ThreadPoolExecutor(8) as pool:
+        results = [pool.submit(come, number) for number in range(8)]
+        while sum(result.done() for result in results) < 7:
+            time.sleep(0.001)
+        answer.set()
+        assert sorted(result.result() for result in results) == ["asked"] + ["left alone"] * 7
+    assert len(asked) == 1
+    assert adapters.may_ask(NAME) and not adapters.is_out(NAME)
+
+
+def test_eight_that_ask_at_once_and_fail_are_one_failure(adapters: Adapters) -> None:
+    together = threading.Barrier(8)
+
+    def come(_: int) -> None:
+        with pytest.raises(SchedulerUnreachable), adapters.asking(NAME):
+            together.wait(30)
+            raise SchedulerUnreachable("no answer")
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(come, range(8)))
+    assert adapters.wait_s(NAME) <= 1.25 * FIRST_PAUSE_S
+
+
+def test_each_backend_has_a_circuit_of_its_own(adapters: Adapters) -> None:
+    adapters.use("other", Site())
+    fail(adapters)
+    with adapters.asking("other"):
+        pass
+    assert [one.name for one in adapters.outages()] == [NAME]
+
+
+# ------------------------------------------------------------------------------------------------ sites
+
+
+def test_facts_are_asked_for_once_a_minute(adapters: Adapters, clock: FakeClock, scheduler: Site) -> None:
+    for _ in range(5):
+        assert adapters.facts(NAME).version == "1"
+    assert scheduler.probes == 1
+    scheduler.version = "2"
+    clock.tick(LIFE_S)
+    assert adapters.facts(NAME).version == "2"
+    assert adapters.health()[0].version == "2"
+
+
+def test_many_who_need_them_first_ask_one_question(adapters: Adapters, scheduler: Site) -> None:
+    scheduler.gate.clear()
+    with ThreadPoolExecutor(8) as pool:
+        found = [pool.submit(adapters.facts, NAME) for _ in range(8)]
+        while not scheduler.probes:
+            time.sleep(0.001)
+        scheduler.gate.set()
+        assert {one.result().version for one in found} == {"1"}
+    assert scheduler.probes == 1
+
+
+def test_a_site_that_is_slow_keeps_nobody_waiting_who_knows_it(
+    adapters: Adapters, clock: FakeClock, scheduler: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ffdl_batch.services.site_facts.PATIENCE_S", 0.05)
+    adapters.facts(NAME)
+    clock.tick(LIFE_S)
+    scheduler.version = "2"
+    scheduler.gate.clear()
+    for _ in range(20):
+        assert adapters.facts(NAME).version == "1"
+    assert scheduler.probes == 2
+    scheduler.gate.set()
+    while adapters.facts(NAME).version == "1":
+        time.sleep(0.001)
+    assert scheduler.probes == 2
+
+
+def test_a_site_that_never_answered_is_waited_for_and_then_said_so(
+    adapters: Adapters, scheduler: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ffdl_batch.services.site_facts.FIRST_PATIENCE_S", 0.05)
+    scheduler.gate.clear()
+    with pytest.raises(SchedulerUnreachable, match="fake has not said within"):
+        adapters.facts(NAME)
+    scheduler.gate.set()
+
+
+@pytest.mark.parametrize("failure", [SchedulerUnreachable("down"), InvalidRequest("no such slurm")])
+def test_facts_of_a_site_that_answered_once_outlive_its_outage(
+    adapters: Adapters, clock: FakeClock, scheduler: Site, failure: Exception
+) -> None:
+    scheduler.failure = failure
+    with pytest.raises(type(failure)):
+        adapters.facts(NAME)
+    clock.tick(60)
+    scheduler.failure = None
+    assert adapters.facts(NAME).version == "1"
+    scheduler.failure = failure
+    clock.tick(3600)
+    assert adapters.facts(NAME).version == "1"
+
+
+def test_a_daemon_that_starts_in_an_outage_knows_what_the_site_told_the_one_before(
+    tmp_path: Path, clock: FakeClock, scheduler: Site
+) -> None:
+    make(tmp_path, clock, scheduler).facts(NAME)
+    scheduler.failure = SchedulerUnreachable("down")
+    later = make(tmp_path, clock, scheduler)
+    assert later.facts(NAME).version == "1"
+    assert later.is_out(NAME)  # it was asked nevertheless
+    assert later.facts(NAME).version == "1"
+    scheduler.failure, scheduler.version = None, "2"
+    clock.tick(60)
+    assert later.facts(NAME).version == "2"
+
+
+@pytest.mark.parametrize("spoil", ["", "{", '{"format": 2}', "[]", '{"format": 1, "made_by": "another release"}'])
+def test_what_another_release_kept_or_nobody_is_not_used(
+    tmp_path: Path, clock: FakeClock, scheduler: Site, spoil: str
+) -> None:
+    scheduler.failure = SchedulerUnreachable("down")
+    (tmp_path / "site-fake.json").write_text(spoil)
+    with pytest.raises(SchedulerUnreachable, match="down"):
+        make(tmp_path, clock, scheduler).facts(NAME)
+
+
+def test_facts_that_cannot_be_kept_are_facts(adapters: Adapters, tmp_path: Path) -> None:
+    (tmp_path / "site-fake.json").mkdir()
+    assert adapters.facts(NAME).version == "1"
+
+
+def test_what_is_kept_says_who_made_it(adapters: Adapters, tmp_path: Path) -> None:
+    adapters.facts(NAME)
+    cell = json.loads((tmp_path / "site-fake.json").read_text())
+    assert (cell["format"], cell["facts"]["version"]) == (1, "1")
+    assert len(cell["made_by"]) == 16
+
+
+def test_whoever_misses_something_gets_fresh_facts_but_no_more_than_every_few_seconds(
+    adapters: Adapters, clock: FakeClock, scheduler: Site
+) -> None:
+    adapters.facts(NAME)
+    scheduler.version = "2"
+    for _ in range(10):
+        assert adapters.refresh(NAME).version == "1"
+    clock.tick(YOUNG_S)
+    assert adapters.refresh(NAME).version == "2"
+    assert scheduler.probes == 2

@@ -1,0 +1,100 @@
+"""Rows and the directories that belong to them stay together."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.config import Settings, load_settings
+from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.services.platform import Platform, open_platform
+from ffdl_batch.store import StoreError
+from tests.unit.store.jobs import add_job, applied, steps
+
+
+def settings_of(place: Path, database_url: str) -> Settings:
+    """A daemon's, with its state and its jobs below `place`."""
+    environ = {"HOME": str(place), "FFDL_STATE_DIR": str(place / "state"), "FFDL_JOBS_DIR": str(place / "tree")}
+    return load_settings(cwd=place.parent, environ=environ | {"FFDL_DATABASE_URL": database_url})
+
+
+@pytest.fixture
+def first(tmp_path: Path, database_url: str) -> Settings:
+    (tmp_path / "database").mkdir()
+    return settings_of(tmp_path / "one", database_url)
+
+
+@pytest.fixture
+def other_tree(first: Settings, tmp_path: Path) -> Settings:
+    """The same database with another jobs_dir: what two daemons have whose owner forgot to set it."""
+    return replace(first, jobs_dir=str(tmp_path / "other"), state_dir=str(tmp_path / "two"))
+
+
+def opened(settings: Settings) -> Platform:
+    platform = open_platform(settings)
+    platform.close()
+    return platform
+
+
+def test_a_daemon_with_another_tree_is_refused_while_a_job_lives(first: Settings, other_tree: Settings) -> None:
+    platform = open_platform(first)
+    job = add_job(platform.store)
+    platform.close()
+    Path(other_tree.jobs_dir, "jobs").mkdir(parents=True)
+    with pytest.raises(StoreError, match=f"directories in {first.jobs_dir}, but jobs_dir is {other_tree.jobs_dir}"):
+        open_platform(other_tree)
+    platform = open_platform(first)
+    applied(platform.store, platform.store.get(job.id) or job, steps(JobState.CANCELLED))
+    platform.close()
+    opened(other_tree)
+    with pytest.raises(StoreError, match="jobs_dir is"):
+        platform = open_platform(other_tree)
+        add_job(platform.store)
+        platform.close()
+        open_platform(first)
+
+
+def test_a_daemon_with_another_tree_is_refused_while_another_daemon_works(
+    first: Settings, other_tree: Settings
+) -> None:
+    platform = open_platform(first)
+    token = platform.store.acquire_lease("watcher", platform.owner, 60.0)
+    assert token is not None
+    platform.store.engine.dispose()
+    with pytest.raises(StoreError, match="daemons that share a database share it"):
+        open_platform(other_tree)
+    platform.store.release_lease("watcher", token)
+    platform.close()
+    opened(other_tree)
+
+
+def test_a_tree_that_was_moved_is_the_same_tree(first: Settings, tmp_path: Path) -> None:
+    platform = open_platform(first)
+    add_job(platform.store)
+    platform.close()
+    Path(first.jobs_dir).rename(tmp_path / "moved")
+    opened(replace(first, jobs_dir=str(tmp_path / "moved")))
+
+
+def test_a_tree_that_is_lost_is_replaced_by_hand(first: Settings, other_tree: Settings) -> None:
+    platform = open_platform(first)
+    add_job(platform.store)
+    platform.close()
+    Path(other_tree.jobs_dir, "jobs").mkdir(parents=True)
+    with pytest.raises(StoreError, match=r"write [0-9a-f]{16} into .*/other/\.tree") as refused:
+        open_platform(other_tree)
+    name = str(refused.value).partition(", write ")[2].split()[0]
+    Path(other_tree.jobs_dir, ".tree").write_text(name)
+    opened(other_tree)
+
+
+def test_a_name_that_was_never_written_is_written_now(first: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody was killed between making the file and writing it."""
+    monkeypatch.setattr("ffdl_batch.services.binding._PATIENCE_S", 0.1)
+    Path(first.jobs_dir).mkdir(parents=True)
+    (Path(first.jobs_dir) / ".tree").touch()
+    opened(first)
+    assert (Path(first.jobs_dir) / ".tree").read_text().strip()
+    opened(first)

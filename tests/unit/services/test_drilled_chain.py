@@ -1,0 +1,86 @@
+"""Attempts that a drill interrupted: recorded as that, charged to no budget, and the chain goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.domain.continuation import Checkpoint, Spent
+from ffdl_batch.domain.events import GoesOn, Outcome
+from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.domain.observation import EndCause
+from ffdl_batch.services.control import Drill, write_control
+from ffdl_batch.services.watch import Watcher
+from tests.unit.services.conftest import Site
+from tests.unit.services.test_chain import end, running
+
+
+@pytest.mark.parametrize(("drill", "why"), [("preempt", "preemption"), ("node-fail", "node_failure")])
+def test_a_drill_is_judged_as_what_it_plays(site: Site, watcher: Watcher, drill: str, why: str) -> None:
+    job = site.deployed()
+    head = running(site, watcher, job)
+    head.saves()
+    write_control(site.platform.root, job, drill=Drill(drill))
+    head.ends(Outcome.CANCELLED if drill == "preempt" else Outcome.FAILED, error_code="S106", stored=False)
+    end(site, watcher, job, EndCause.FAILURE)
+    after = site.job(job.id)
+    assert (after.state, after.spent.preemptions, after.spent.node_failures) == (JobState.PENDING, 0, 0)
+    (attempt,) = site.platform.store.attempts(job.id)
+    assert (attempt.interruption, attempt.played) == (why, True)
+    said = {"preemption": "a drill played a preemption", "node_failure": "a drill played a node failure"}[why]
+    assert site.platform.store.history(job.id)[-1].message == f"{said}; a checkpoint was saved"
+
+
+def test_a_time_limit_that_a_drill_played_is_recorded_as_one(site: Site, watcher: Watcher) -> None:
+    job = site.deployed()
+    head = running(site, watcher, job)
+    message = "a drill played a time limit; checkpoint confirmed after 2.0 s"
+    head.begins_successor()
+    head.ends(
+        Outcome.HALTED,
+        interruption="timeout",
+        played=True,
+        goes_on=GoesOn.SUCCESSOR,
+        spent=Spent(gpu_seconds=60.0),
+        message=message,
+    )
+    watcher.step(full=False)
+    after = site.job(job.id)
+    assert (after.state, after.attempt, after.spent) == (JobState.DEPLOYING, 2, Spent(gpu_seconds=60.0))
+    first = site.platform.store.attempts(job.id)[0]
+    assert (first.interruption, first.played) == ("timeout", True)
+    assert site.platform.store.history(job.id)[-1].message == message
+
+
+def test_a_played_time_limit_whose_successor_the_head_could_not_submit(site: Site, watcher: Watcher) -> None:
+    job = site.deployed()
+    head = running(site, watcher, job)
+    message = "a drill played a time limit; checkpoint confirmed after 2.0 s; sbatch ended with 1"
+    head.ends(
+        Outcome.HALTED,
+        interruption="timeout",
+        played=True,
+        goes_on=GoesOn.PLATFORM,
+        spent=Spent(),
+        message=message,
+        checkpoint=Checkpoint(asked=True, confirmed=True, answered=True, took_s=2.0),
+    )
+    end(site, watcher, job, EndCause.SUCCESS)
+    after = site.job(job.id)
+    assert (after.state, after.spent.timeouts) == (JobState.PENDING, 0)
+    assert site.platform.store.history(job.id)[-1].message == message
+
+
+def test_a_drill_of_an_earlier_run_says_nothing_about_a_later_one(site: Site, watcher: Watcher) -> None:
+    job = site.deployed()
+    head = running(site, watcher, job)
+    write_control(site.platform.root, job, drill=Drill.NODE_FAIL)
+    claims = site.platform.root.job(job.id).attempt(1)
+    for run in (1, 2):
+        Path(claims.run_claim(run)).mkdir()
+    head.ends(Outcome.FAILED, error_code="S106", stored=False)
+    end(site, watcher, job, EndCause.FAILURE)
+    attempt = site.platform.store.attempts(job.id)[0]
+    assert (attempt.interruption, attempt.played) == ("node_failure", False)
+    assert site.job(job.id).spent.node_failures == 1

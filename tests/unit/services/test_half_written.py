@@ -1,0 +1,62 @@
+"""Half-written files of daemons that were killed go; what is under way, and what has another name, stays."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.services.half_written import CHANGED_S, HALF_WRITTEN_AGE_S
+from ffdl_batch.services.janitor import sweep
+from tests.unit.services.conftest import Site
+
+LEFT = (".control.json.0a1b2c3d", ".now-x7f_3k2p", "submit/.begun.d0e679a2", "../.manifest.yml.e6aa130b")
+
+
+def leave(site: Site, place: Path, name: str, age_s: float) -> Path:
+    path = place / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("half")
+    at = site.clock.now() - age_s
+    os.utime(path, (at, at))
+    return path
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_what_a_killed_daemon_was_writing_for_a_job_is_removed_an_hour_later(site: Site, name: str) -> None:
+    attempt = Path(site.attempt(site.deployed()).path)
+    fresh = leave(site, attempt, name, HALF_WRITTEN_AGE_S - 1)
+    assert sweep(site.platform) == 0
+    assert fresh.exists()
+    old = leave(site, attempt, name, HALF_WRITTEN_AGE_S + 1)
+    assert sweep(site.platform) == 1
+    assert not old.exists()
+
+
+def test_the_name_of_a_lock_that_never_came_to_be_is_removed(site: Site) -> None:
+    old = leave(site, Path(site.platform.settings.state_dir), ".daemon.lock.host.4711", HALF_WRITTEN_AGE_S + 1)
+    assert sweep(site.platform) == 1
+    assert not old.exists()
+
+
+def test_what_an_adapter_was_building_in_the_tree_is_removed_whole(site: Site) -> None:
+    built = leave(site, Path(site.platform.root.path, "controller", ".building-0ewzi4ur"), "part", 0.0).parent
+    at = site.clock.now() - HALF_WRITTEN_AGE_S - 1
+    os.utime(built, (at, at))
+    assert sweep(site.platform) == 1
+    assert not built.exists()
+
+
+@pytest.mark.parametrize("name", [".paying", ".paying.log", "script.sh", ".ended-1"])
+def test_what_is_no_half_written_file_stays(site: Site, name: str) -> None:
+    kept = leave(site, Path(site.attempt(site.deployed()).path), name, 2 * HALF_WRITTEN_AGE_S)
+    assert sweep(site.platform) == 0
+    assert kept.exists()
+
+
+def test_jobs_that_did_not_change_for_long_are_not_looked_through(site: Site) -> None:
+    left = leave(site, Path(site.attempt(site.deployed()).path), LEFT[0], 2 * HALF_WRITTEN_AGE_S)
+    site.clock.tick(CHANGED_S + 1)
+    sweep(site.platform)
+    assert left.exists()

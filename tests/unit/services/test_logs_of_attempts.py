@@ -1,0 +1,320 @@
+"""Whose log is read, and how a reader that follows goes over from one attempt to the next."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from ffdl_batch.domain.job import Change
+from ffdl_batch.domain.job_state import Cause, JobState
+from ffdl_batch.domain.views import LogLine, Resume
+from ffdl_batch.services import log_file, logs
+from ffdl_batch.services.deploy import Deployer
+from ffdl_batch.services.logs import LogQuery, read_logs
+from ffdl_batch.services.problems import Refused
+from ffdl_batch.services.resume import resume_job
+from tests.unit.services.conftest import MANIFEST, Site
+
+Act = Callable[[], None]
+
+
+def at_once(*acts: Act) -> Act:
+    """All of them between two looks of the reader."""
+
+    def act() -> None:
+        for one in acts:
+            one()
+
+    return act
+
+
+@dataclass
+class Chain:
+    """A job that is deployed, and what becomes of it while somebody reads. Time passes only when the reader sleeps.
+
+    Each time it sleeps, the next of `acts` happens.
+    """
+
+    site: Site
+    job_id: str
+    acts: list[Act] = field(default_factory=list)
+    now: float = 0.0
+
+    def sleep(self, seconds: float) -> None:
+        assert self.acts, "the reader waits for something that never comes"
+        self.now += seconds
+        self.acts.pop(0)()
+
+    def rest(self) -> list[Act]:
+        """Long enough for the job's row to be looked at."""
+        return [lambda: None] * 3
+
+    def write(self, number: int, text: str, learner: int = 1) -> None:
+        path = Path(self.site.platform.root.job(self.job_id).attempt(number).training_log(learner))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a") as file:
+            file.write(text)
+
+    def move(self, *states: JobState, cause: Cause = Cause.PROGRESS, succeeded: bool = False) -> None:
+        steps = tuple((state, self.site.clock.now()) for state in states)
+        change = Change(steps, cause, succeeded=succeeded)
+        assert self.site.platform.store.apply(self.site.job(self.job_id), change) is not None
+
+    def go_on(self) -> None:
+        """The head begins the next attempt."""
+        self.move(JobState.DEPLOYING, cause=Cause.REQUEUED, succeeded=True)
+
+    def halt(self) -> None:
+        self.move(JobState.HALTED)
+
+    def resume(self) -> None:
+        resume_job(self.site.platform, self.site.caller, self.job_id, Resume())
+
+    def deploy(self) -> None:
+        Deployer(self.site.platform).step()
+
+    def read(self, query: LogQuery) -> Iterator[LogLine]:
+        lines = read_logs(self.site.platform, self.site.caller, self.job_id, query)
+        return (line for line in lines if line is not None)
+
+    def shown(self, **query: object) -> list[tuple[int, str]]:
+        """Attempt and text of each line."""
+        return [(line.attempt, line.line) for line in self.read(LogQuery(**query))]  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def chain(site: Site, monkeypatch: pytest.MonkeyPatch) -> Chain:
+    made = Chain(site, site.deployed().id)
+    monkeypatch.setattr(logs, "time", SimpleNamespace(monotonic=lambda: made.now, sleep=made.sleep))
+    return made
+
+
+def test_the_newest_attempt_that_has_a_log_is_read(chain: Chain) -> None:
+    assert chain.shown() == []
+    chain.write(1, "one\n")
+    assert chain.shown() == [(1, "one")]
+    chain.go_on()
+    assert chain.shown() == [(1, "one")]
+    chain.write(2, "")
+    assert chain.shown() == [(1, "one")], "a file that a controller made is no output"
+    chain.write(2, "two")
+    assert chain.shown() == [(2, "two")]
+
+
+def test_output_of_any_learner_makes_an_attempt_the_newest(site: Site) -> None:
+    job = site.accept(manifest=MANIFEST + "learners: 2\n")
+    Deployer(site.platform).step()
+    chain = Chain(site, job.id)
+    chain.write(1, "old\n", learner=1)
+    chain.go_on()
+    chain.write(2, "new\n", learner=2)
+    assert chain.shown() == [(2, "new")]
+    assert chain.shown(learner=1) == []
+    assert chain.shown(learner=1, attempt="all") == [(1, "old")]
+
+
+def test_one_attempt_or_all_in_order(chain: Chain) -> None:
+    chain.write(1, "first\nlast of one\n")
+    chain.go_on()
+    chain.go_on()
+    chain.write(3, "first of three\nlast")
+    assert chain.shown(attempt=1) == [(1, "first"), (1, "last of one")]
+    assert chain.shown(attempt=2) == []
+    assert chain.shown(attempt=3) == chain.shown() == [(3, "first of three"), (3, "last")]
+    assert chain.shown(attempt="all") == chain.shown(attempt=1) + chain.shown(attempt=3)
+    assert chain.shown(attempt="all", tail=1) == [(1, "last of one"), (3, "last")]
+    assert [(line.index, line.offset) for line in chain.read(LogQuery(attempt="all"))] == [
+        (1, 0),
+        (2, 6),
+        (1, 0),
+        (2, 15),
+    ]
+
+
+def test_attempts_are_in_order_whatever_their_clocks_say(chain: Chain) -> None:
+    chain.write(1, "one\n")
+    chain.go_on()
+    chain.write(2, "two\n")
+    for number, at in ((1, 200), (2, 100)):
+        marks = Path(chain.site.platform.root.job(chain.job_id).attempt(number).marks(1))
+        marks.parent.mkdir(exist_ok=True)
+        marks.write_text(f"{at} 4\n")
+    assert chain.shown(attempt="all") == [(1, "one"), (2, "two")]
+
+
+@pytest.mark.parametrize("follow", [False, True])
+def test_an_attempt_that_there_is_not_is_wrong_usage(chain: Chain, follow: bool) -> None:
+    def sentence(number: int) -> str:
+        with pytest.raises(Refused) as caught:
+            chain.read(LogQuery(attempt=number, follow=follow))
+        assert (caught.value.problem.exit_code, caught.value.status) == (2, 400)
+        return caught.value.problem.message
+
+    assert sentence(2) == f"{chain.job_id} has attempt 1 alone; there is no attempt 2"
+    chain.go_on()
+    assert sentence(3) == f"{chain.job_id} has attempts 1 to 2; there is no attempt 3"
+    assert sentence(0).endswith("there is no attempt 0")
+    assert sentence(-1).endswith("there is no attempt -1")
+    waiting = Chain(chain.site, chain.site.accept("k2").id)
+    with pytest.raises(Refused, match=r"has no attempt yet \(it is PENDING\); there is no attempt 1"):
+        waiting.read(LogQuery(attempt=1, follow=follow))
+    assert list(waiting.read(LogQuery(attempt="all"))) == []
+
+
+def test_a_reader_that_follows_goes_over_into_the_next_attempts(chain: Chain) -> None:
+    chain.write(1, "a\n")
+    chain.acts = [
+        lambda: chain.write(1, "b\n"),
+        chain.go_on,
+        *chain.rest(),
+        lambda: chain.write(1, "from a node that was cut off\n"),
+        chain.go_on,  # its second attempt never wrote
+        at_once(lambda: chain.write(1, "unfinished"), lambda: chain.write(3, "c\n")),
+        *chain.rest(),
+        lambda: chain.write(3, "d\n"),
+        chain.halt,
+        *chain.rest(),
+    ]
+    assert chain.shown(follow=True) == [
+        (1, "a"),
+        (1, "b"),
+        (1, "from a node that was cut off"),
+        (1, "unfinished"),
+        (3, "c"),
+        (3, "d"),
+    ]
+
+
+def test_following_ends_with_a_halt_and_a_resume_is_followed(chain: Chain) -> None:
+    chain.write(1, "a\n")
+    chain.halt()
+    assert chain.shown(follow=True) == [(1, "a")]
+    chain.resume()
+    chain.acts = [
+        *chain.rest(),
+        chain.deploy,
+        lambda: chain.write(2, "b\n"),
+        at_once(chain.halt, chain.resume, chain.deploy, lambda: chain.write(3, "c\n")),
+        *chain.rest(),
+        *chain.rest(),
+        lambda: chain.move(JobState.COMPLETED),
+        *chain.rest(),
+    ]
+    assert chain.shown(follow=True) == [(1, "a"), (2, "b"), (3, "c")]
+
+
+def test_a_reader_that_waits_says_so_now_and_then(chain: Chain) -> None:
+    chain.acts = [lambda: None] * 100
+    chain.acts += [chain.halt, *chain.rest()]
+    lines = list(read_logs(chain.site.platform, chain.site.caller, chain.job_id, LogQuery(follow=True)))
+    assert lines == [None] * 5, "one in 5 s, of 25 s"
+
+
+def test_a_job_without_an_attempt_is_waited_for(site: Site, chain: Chain) -> None:
+    waiting = Chain(site, site.accept("k2").id)
+    chain.acts = [
+        lambda: None,
+        waiting.deploy,
+        lambda: waiting.write(1, "a\n"),
+        *chain.rest(),
+        waiting.halt,
+        *chain.rest(),
+    ]
+    assert waiting.shown(follow=True, attempt="all") == [(1, "a")]
+
+
+def test_what_is_there_is_cut_and_what_comes_is_not(chain: Chain) -> None:
+    chain.write(1, "a\nb\n")
+    chain.go_on()
+    chain.write(2, "c\nd\n")
+    chain.acts = [
+        lambda: chain.write(2, "e\nf\n"),
+        chain.go_on,
+        *chain.rest(),
+        lambda: chain.write(3, "g\nh\n"),
+        *chain.rest(),
+        chain.halt,
+        *chain.rest(),
+    ]
+    came = [(2, "e"), (2, "f"), (3, "g"), (3, "h")]
+    acts = list(chain.acts)
+    assert chain.shown(follow=True, attempt=1, tail=1) == [(1, "b"), (2, "d"), *came]
+    chain.acts = acts[-4:]
+    assert chain.shown(follow=True, attempt=2) == [(2, "c"), (2, "d"), *came], "and nothing of the first"
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_nothing_is_lost_and_nothing_comes_twice(
+    site: Site, chain: Chain, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Whatever is written when, a follower gets every byte of every attempt that wrote, once and in order."""
+    dice = random.Random(seed)
+    monkeypatch.setattr(log_file, "MAX_LINE", 4)
+    monkeypatch.setattr(log_file, "CHUNK", dice.choice([3, 7, 64]))
+    written: dict[int, str] = {}
+    newest = 1
+
+    def write(number: int) -> None:
+        text = "".join(dice.choice("abc\n") for _ in range(dice.randrange(12)))
+        written[number] = written.get(number, "") + text
+        chain.write(number, text)
+
+    def act() -> None:
+        nonlocal newest
+        what = dice.random()
+        if what < 0.15:
+            chain.go_on()
+            newest += 1
+        elif what < 0.75:
+            loud = [number for number, text in written.items() if text]
+            # an attempt that was cut off may write until a later one does
+            write(dice.choice([number for number in range(1, newest + 1) if not loud or number >= max(loud)]))
+
+    chain.acts = [act] * 60 + [chain.halt, *chain.rest()]
+    lines = list(chain.read(LogQuery(follow=True, attempt="all")))
+    numbers = [line.attempt for line in lines]
+    assert numbers == sorted(numbers)
+    for number, text in written.items():
+        pieces = [line for line in lines if line.attempt == number]
+        assert {line.index for line in pieces} == set(range(1, len(text.splitlines()) + 1))
+        assert all(text[line.offset :].startswith(line.line) for line in pieces)
+        ends = [line.offset + len(line.line) for line in pieces]
+        between = [text[end : start.offset] for end, start in zip([0, *ends], pieces, strict=False)]
+        assert set(between) <= {"", "\n"}, "lines lie side by side, each once"
+        assert text[ends[-1] if ends else 0 :] in ("", "\n")
+
+
+def test_a_line_that_was_taken_for_the_last_goes_on_under_its_number(chain: Chain) -> None:
+    reader = log_file.LogReader(chain.site.platform.root.job(chain.job_id).attempt(1), 1, 1)
+
+    def lines(*, ended: bool) -> list[tuple[int, int, str]]:
+        return [(line.index, line.offset, line.line) for line in reader.lines(ended=ended)]
+
+    chain.write(1, "a\nb")
+    assert lines(ended=True) == [(1, 0, "a"), (2, 2, "b")]
+    assert lines(ended=True) == []
+    chain.write(1, "c\nd\n")
+    assert lines(ended=False) == [(2, 3, "c"), (3, 5, "d")]
+    chain.write(1, "e")
+    assert lines(ended=True) == [(4, 7, "e")]
+    chain.write(1, "\nf\n")
+    assert lines(ended=False) == [(5, 9, "f")]
+
+
+def test_a_job_that_is_started_anew_within_its_attempt_writes_on(chain: Chain) -> None:
+    """The scheduler's own requeue keeps the attempt, and its learners append to the log."""
+    chain.write(1, "run 1\n")
+    chain.acts = [
+        lambda: chain.move(JobState.PROCESSING),
+        lambda: chain.move(JobState.QUEUED, cause=Cause.REQUEUED),
+        *chain.rest(),
+        lambda: chain.write(1, "run 2\n"),
+        chain.halt,
+        *chain.rest(),
+    ]
+    assert chain.shown(follow=True) == [(1, "run 1"), (1, "run 2")]

@@ -1,0 +1,123 @@
+"""A database that is older than the jobs' directories, as after a restore: nothing is executed again or lost."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.domain.events import Outcome
+from ffdl_batch.domain.job import Job
+from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.domain.observation import EndCause, NativeId
+from ffdl_batch.services.deploy import Deployer
+from ffdl_batch.services.janitor import ORPHAN_AGE_S, sweep
+from ffdl_batch.services.watch import SETTLE_S, Watcher
+from ffdl_batch.store import Store, open_store
+from tests.fakes.head import FakeHead
+from tests.unit.services.conftest import Site
+
+# A restore of PostgreSQL leaves the services nothing else to deal with.
+pytestmark = pytest.mark.parametrize("site", ["sqlite"], indirect=True)
+
+
+class Backup:
+    """A copy of the site's database, and the way back to it."""
+
+    def __init__(self, site: Site) -> None:
+        self._site, self._file = site, Path(site.platform.store.place)
+        self._copy = self._file.with_name("copy")
+        with sqlite3.connect(self._file) as source, sqlite3.connect(self._copy) as target:
+            source.backup(target)
+        self._opened: list[Store] = [site.platform.store]
+
+    def restore(self) -> None:
+        """As `ffdl-admin db restore` while no daemon runs; the next daemon begins."""
+        self.close()
+        self._copy.rename(self._file)
+        self._site.platform.store = open_store(f"sqlite:///{self._file}", network_fs=False, clock=self._site.clock)
+        self._opened.append(self._site.platform.store)
+
+    def close(self) -> None:
+        for store in self._opened:
+            store.close()
+
+
+@pytest.fixture
+def backups() -> Iterator[list[Backup]]:
+    made: list[Backup] = []
+    yield made
+    for backup in made:
+        backup.close()
+
+
+def run_to_the_end(site: Site, job: Job) -> None:
+    """What controllers and scheduler do with a deployed job."""
+    head = FakeHead(site.platform.root, job, site.clock.now())
+    head.starts()
+    head.stores()
+    head.ends(Outcome.COMPLETED, exit_code=0)
+    site.scheduler.end(NativeId(job.native_id), EndCause.SUCCESS, site.clock.now() + 1)
+
+
+def look(site: Site) -> None:
+    """A daemon's first minutes."""
+    watcher = Watcher(site.platform)
+    for _ in range(4):
+        Deployer(site.platform).step()
+        watcher.step(full=True)
+        site.clock.tick(SETTLE_S + 5)
+    watcher.close()
+
+
+def test_a_job_that_was_pending_in_the_copy_is_not_deployed_again(site: Site, backups: list[Backup]) -> None:
+    job = site.accept()
+    backups.append(Backup(site))
+    Deployer(site.platform).step()
+    run_to_the_end(site, site.job(job.id))
+    look(site)
+    assert site.job(job.id).state is JobState.COMPLETED
+    backups[0].restore()
+    assert site.job(job.id).state is JobState.PENDING
+    look(site)
+    assert (site.job(job.id).state, len(site.scheduler.submitted)) == (JobState.COMPLETED, 1)
+
+
+def test_a_job_that_ran_in_the_copy_is_followed_through_the_attempts_since(site: Site, backups: list[Backup]) -> None:
+    job = site.deployed()
+    head = FakeHead(site.platform.root, job, site.clock.now())
+    head.starts()
+    site.scheduler.run(NativeId(job.native_id))
+    Watcher(site.platform).step(full=True)
+    backups.append(Backup(site))
+    head.saves()
+    head.goes_on()
+    site.scheduler.end(NativeId(job.native_id), EndCause.TIMEOUT, site.clock.now())
+    site.scheduler.accept(f"{job.id}-2")  # type: ignore[arg-type]  # a token
+    look(site)
+    second = site.job(job.id)
+    assert second.attempt == 2
+    run_to_the_end(site, second)
+    backups[0].restore()
+    assert site.job(job.id).attempt == 1
+    look(site)
+    done = site.job(job.id)
+    assert (done.state, done.attempt, len(site.scheduler.submitted)) == (JobState.COMPLETED, 2, 2)
+
+
+def test_the_directory_of_a_job_that_the_copy_does_not_have_is_left_alone(site: Site, backups: list[Backup]) -> None:
+    backups.append(Backup(site))
+    late = site.deployed()
+    never = site.platform.root.job("training-00000000a")
+    Path(never.path).mkdir()
+    backups[0].restore()
+    long_ago = site.clock.now() - ORPHAN_AGE_S - 10
+    for directory in (never.path, site.platform.root.job(late.id).path):
+        os.utime(directory, (long_ago, long_ago))
+    assert site.platform.store.get(late.id) is None
+    sweep(site.platform)
+    assert Path(site.attempt(late).launch).exists()
+    assert not Path(never.path).exists()

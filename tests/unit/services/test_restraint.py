@@ -1,0 +1,228 @@
+"""Jobs whose scheduler does not answer, or has no room for them, wait, say why, and are not asked for one by one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.domain.job import Job
+from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.domain.observation import EndCause, NativeId
+from ffdl_batch.services.backends import LONGEST_PAUSE_S
+from ffdl_batch.services.cancel import cancel_job
+from ffdl_batch.services.deploy import Deployer
+from ffdl_batch.services.materialize import begun_at
+from ffdl_batch.services.query import get_job
+from ffdl_batch.services.rooms import FIRST_PAUSE_S
+from ffdl_batch.services.rooms import LONGEST_PAUSE_S as LONGEST_FULL_PAUSE_S
+from ffdl_batch.services.submit import submit
+from ffdl_batch.services.watch import Watcher
+from tests.fakes.scheduler import FakeScheduler
+from tests.unit.services.conftest import MANIFEST, Site, write_final
+
+FULL = "Slurm does not take the job now (QOSMaxSubmitJobPerUserLimit); it is tried again"
+S = JobState
+
+
+def states(site: Site, jobs: list[Job]) -> list[JobState]:
+    return [site.job(job.id).state for job in jobs]
+
+
+def reasons(site: Site, jobs: list[Job]) -> set[str]:
+    return {get_job(site.platform, site.caller, job.id).pending_reason for job in jobs}
+
+
+# ----------------------------------------------------------------------------------------------- no room
+
+
+def test_a_job_for_which_there_is_no_room_stays_pending_and_says_why(site: Site) -> None:
+    site.scheduler.full = FULL
+    job = site.deployed()
+    assert (job.state, job.attempt, job.native_id) == (S.PENDING, 0, "")
+    assert reasons(site, [job]) == {FULL}
+    assert site.states(job) == ["PENDING", "DEPLOYING", "PENDING"]
+    assert get_job(site.platform, site.caller, job.id).attempts == ()
+    assert site.platform.adapters.outages() == ()
+
+
+def test_it_is_tried_again_after_growing_pauses_and_runs_as_its_first_attempt(site: Site) -> None:
+    site.scheduler.full = FULL
+    job = site.deployed()
+    deployer = Deployer(site.platform)
+    for _ in range(20):
+        site.clock.tick(FIRST_PAUSE_S / 4)
+        deployer.step()
+    tries = len(site.scheduler.turned_away)
+    assert 2 <= tries <= 4
+    site.scheduler.full = ""
+    site.clock.tick(1.25 * LONGEST_FULL_PAUSE_S)
+    deployer.step()
+    job = site.job(job.id)
+    assert (job.state, job.attempt, job.pending_reason) == (S.QUEUED, 1, "")
+    assert [str(token) for _, token in site.scheduler.submitted] == [f"{job.id}-1"]
+    assert [attempt.number for attempt in site.platform.store.attempts(job.id)] == [1]
+
+
+def test_a_hundred_behind_it_wait_without_being_tried(site: Site) -> None:
+    site.scheduler.full = FULL
+    jobs = [site.accept(f"k{n}") for n in range(100)]
+    deployer = Deployer(site.platform)
+    while deployer.step():
+        pass
+    deployer.step()
+    assert set(states(site, jobs)) == {S.PENDING}
+    assert reasons(site, jobs) == {FULL}
+    assert len(site.scheduler.turned_away) <= 64  # those that were sent together before anybody knew
+    site.scheduler.turned_away.clear()
+    for _ in range(10):
+        site.clock.tick(0.1)
+        deployer.step()
+    assert site.scheduler.turned_away == []
+    site.clock.tick(1.25 * FIRST_PAUSE_S)
+    for _ in range(5):
+        deployer.step()
+    assert len(site.scheduler.turned_away) == 1
+
+
+def test_an_end_of_ours_is_a_reason_to_try_at_once(site: Site, watcher: Watcher) -> None:
+    running = site.deployed("runs")
+    site.scheduler.full = FULL
+    waiting = site.deployed("waits")
+    assert waiting.state is S.PENDING
+    site.scheduler.full = ""
+    write_final(site, running)
+    site.scheduler.end(NativeId(running.native_id), EndCause.SUCCESS, site.clock.now())
+    watcher.step(full=True)
+    assert site.job(running.id).state is S.COMPLETED
+    Deployer(site.platform).step()
+    assert site.job(waiting.id).state is S.QUEUED
+
+
+def test_a_limit_of_one_qos_holds_up_no_other(site: Site) -> None:
+    site.scheduler.full = FULL
+    held = site.accept("held", MANIFEST + "batch: {qos: small}\n")
+    Deployer(site.platform).step()
+    site.scheduler.full = ""
+    free = site.accept("free", MANIFEST + "batch: {qos: large}\n")
+    Deployer(site.platform).step()
+    assert states(site, [held, free]) == [S.PENDING, S.QUEUED]
+
+
+def test_one_that_got_through_lets_the_others_follow(site: Site) -> None:
+    site.scheduler.full = FULL
+    jobs = [site.accept(f"k{n}") for n in range(5)]
+    deployer = Deployer(site.platform)
+    deployer.step()
+    site.scheduler.full = ""
+    site.clock.tick(1.25 * FIRST_PAUSE_S)
+    assert deployer.step() == 1
+    site.clock.tick(5)
+    deployer.step()
+    assert set(states(site, jobs)) == {S.QUEUED}
+
+
+def test_a_job_without_room_can_be_cancelled(site: Site) -> None:
+    site.scheduler.full = FULL
+    job = site.deployed()
+    assert cancel_job(site.platform, site.caller, job.id).state == "CANCELLED"
+
+
+# ---------------------------------------------------------------------------------------------- no answer
+
+
+def test_jobs_that_come_in_an_outage_stay_pending_and_cost_the_scheduler_one_question(site: Site) -> None:
+    site.accept("first")
+    site.scheduler.down = True
+    Deployer(site.platform).step()
+    asked = site.scheduler.asked
+    jobs = [site.accept(f"k{n}") for n in range(70)]
+    deployer = Deployer(site.platform)
+    for _ in range(5):
+        deployer.step()
+    assert site.scheduler.asked == asked
+    assert set(states(site, jobs)) == {S.PENDING}
+    assert reasons(site, jobs) == {"fake does not answer; it is asked again"}
+    for _ in range(4):
+        site.clock.tick(1.25 * LONGEST_PAUSE_S)
+        asked = site.scheduler.asked
+        deployer.step()
+        deployer.step()
+        assert site.scheduler.asked - asked == 1
+    assert S.QUEUED not in states(site, jobs)
+
+
+def test_and_all_of_them_go_when_it_answers(site: Site) -> None:
+    site.accept("first")
+    site.scheduler.down = True
+    deployer = Deployer(site.platform)
+    deployer.step()
+    jobs = [site.accept(f"k{n}") for n in range(70)]
+    deployer.step()
+    site.scheduler.down = False
+    site.clock.tick(1.25 * LONGEST_PAUSE_S)
+    deployer.step()
+    for _ in range(4):
+        site.clock.tick(5)
+        deployer.step()
+    assert set(states(site, jobs)) == {S.QUEUED}
+    assert len({token for _, token in site.scheduler.submitted}) == len(site.scheduler.submitted) == 71
+
+
+def test_jobs_of_another_backend_behind_them_do_not_wait(site: Site) -> None:
+    site.platform.adapters.use("other", FakeScheduler("other"))
+    site.accept("first")
+    site.scheduler.down = True
+    Deployer(site.platform).step()
+    for number in range(130):
+        site.accept(f"k{number}")
+    (result,) = submit(site.platform, site.caller, [site.submission("other", backend="other")])
+    Deployer(site.platform).step()
+    assert site.job(result.id).state is S.QUEUED
+
+
+@pytest.mark.parametrize("state", ["pending", "deploying"])
+def test_what_the_scheduler_never_heard_of_is_cancelled_without_it(site: Site, state: str) -> None:
+    site.accept("first")
+    site.scheduler.down = True
+    deployer = Deployer(site.platform)
+    deployer.step()
+    (job,) = site.platform.store.list_jobs(uid=None) if state == "deploying" else [site.accept("later")]
+    assert job.state is (S.DEPLOYING if state == "deploying" else S.PENDING)
+    cancel_job(site.platform, site.caller, job.id)
+    site.clock.tick(5)
+    deployer.step()
+    assert site.job(job.id).state is S.CANCELLED
+
+
+def test_a_cancel_in_an_outage_reaches_the_controllers_at_once_and_the_scheduler_when_it_answers(
+    site: Site, watcher: Watcher
+) -> None:
+    job = site.deployed()
+    watcher.step(full=True)
+    site.scheduler.down = True
+    watcher.step(full=True)
+    cancel_job(site.platform, site.caller, job.id)
+    assert '"cancel"' in Path(site.attempt(job).control).read_text()
+    watcher.step(full=True)
+    assert site.scheduler.cancelled == []
+    site.scheduler.down = False
+    site.clock.tick(60)
+    watcher.step(full=True)
+    assert site.scheduler.cancelled == [NativeId(job.native_id)]
+
+
+def test_a_request_that_is_lost_in_an_outage_is_looked_for_before_anything_is_sent_again(site: Site) -> None:
+    site.scheduler.lose_reply = True
+    job = site.deployed()
+    assert job.uncertain_since is not None
+    site.scheduler.lose_reply, site.scheduler.down = False, True
+    deployer = Deployer(site.platform)
+    for _ in range(5):
+        site.clock.tick(100)
+        deployer.step()
+    assert begun_at(site.attempt(job)) is not None
+    site.scheduler.down = False
+    site.clock.tick(100)
+    deployer.step()
+    assert (site.job(job.id).state, len(site.scheduler.submitted)) == (S.QUEUED, 1)

@@ -1,0 +1,147 @@
+"""A tree of job directories that hangs, fails, or is not mounted: nothing is concluded from it, and it is said why."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.config import load_settings
+from ffdl_batch.domain.jobdir import Root
+from ffdl_batch.domain.observation import EndCause, NativeId
+from ffdl_batch.services.evidence import read_evidence, saved_checkpoint
+from ffdl_batch.services.file_troubles import explain
+from ffdl_batch.services.platform import open_platform
+from ffdl_batch.services.tree import FRESH_S, Tree
+from ffdl_batch.services.watch import SETTLE_S, Watcher
+from tests.fakes.clock import FakeClock
+from tests.unit.services.conftest import Site
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Root:
+    made = Root(str(tmp_path / "tree"))
+    Path(made.doorbell).mkdir(parents=True)
+    return made
+
+
+def test_a_tree_that_hangs_holds_up_nobody_and_one_thread_alone(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    held, asked = threading.Event(), []
+    listdir = os.listdir
+
+    def hang(path: str) -> list[str]:
+        asked.append(path)
+        held.wait(30)
+        return listdir(path)
+
+    tree = Tree(root)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "listdir", hang)
+        began = time.monotonic()
+        for patience_s in (0.2, 0.2, 0.0):
+            with pytest.raises(OSError, match="no answer for") as raised:
+                tree.check(patience_s)
+            assert raised.value.errno == errno.ETIMEDOUT
+        assert time.monotonic() - began < 5.0 and len(asked) == 1
+        held.set()
+        tree.check(10.0)
+
+
+def test_an_answer_stands_for_a_moment(root: Root) -> None:
+    now = [100.0]
+    tree = Tree(root, lambda: now[0])
+    tree.check()
+    Path(root.doorbell).rmdir()
+    tree.check()
+    with pytest.raises(FileNotFoundError):
+        tree.check(fresh_s=0.0)
+    now[0] += 2 * FRESH_S
+    with pytest.raises(FileNotFoundError) as raised:
+        tree.check()
+    trouble = explain(raised.value, root.path)
+    assert trouble is not None
+    assert "look whether its file system is mounted" in trouble.cure
+
+
+@pytest.mark.parametrize(
+    ("number", "said", "cure"),
+    [
+        (errno.ENOSPC, "no space is left in /jobs", "free space"),
+        (errno.EDQUOT, "no space is left in /jobs", "quota"),
+        (errno.EROFS, "is read-only", "mounted for writing"),
+        (errno.ESTALE, "does not answer as it should", "file server"),
+        (errno.EMFILE, "as many files", "ulimit -n"),
+        (errno.ENFILE, "as many files", "fs.file-max"),
+        (errno.ENOMEM, "no memory", "end something"),
+    ],
+)
+def test_troubles_say_what_to_do(number: int, said: str, cure: str) -> None:
+    trouble = explain(OSError(number, os.strerror(number)), "/jobs")
+    assert trouble is not None
+    assert said in trouble.message and cure in trouble.cure
+
+
+def test_what_no_trouble_explains_is_none() -> None:
+    assert explain(FileNotFoundError(errno.ENOENT, "missing", "/jobs/jobs/x"), "/jobs") is None
+    assert explain(PermissionError(errno.EACCES, "denied"), "/jobs") is None
+
+
+def test_a_job_whose_tree_is_gone_has_not_ended_without_a_word(site: Site) -> None:
+    """The scheduler says that it ended, and nothing of what it left can be seen."""
+    job = site.deployed()
+    site.scheduler.run(NativeId.parse(job.native_id))
+    site.scheduler.end(NativeId.parse(job.native_id), EndCause.SUCCESS, site.clock.now())
+    tree = Path(site.platform.root.path)
+    watcher = Watcher(site.platform)
+    tree.rename(tree.with_name("elsewhere"))
+    for _ in range(3):
+        site.clock.tick(SETTLE_S)
+        watcher.look()
+    assert str(site.job(job.id).state) == "QUEUED"
+    with pytest.raises(FileNotFoundError):
+        read_evidence(site.attempt(job))
+    tree.with_name("elsewhere").rename(tree)
+    watcher.look()
+    assert (str(site.job(job.id).state), site.job(job.id).error_code) == ("FAILED", "S106")
+
+
+def test_a_checkpoint_that_a_file_server_does_not_give_is_not_taken_for_none(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt = site.attempt(site.deployed())
+    Path(attempt.state, ".began-1").write_text("7\n")
+    checkpoints = Path(attempt.path).parent / "checkpoints"
+    (checkpoints / "epoch-1").write_text("x")
+    assert saved_checkpoint(attempt, str(checkpoints)).newest == "epoch-1"
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, "broken")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "lstat", fail)
+        with pytest.raises(OSError, match="broken"):
+            saved_checkpoint(attempt, str(checkpoints))
+
+
+def test_a_daemon_does_not_begin_anew_in_the_place_of_a_tree_that_is_not_mounted(tmp_path: Path) -> None:
+    environ = {
+        "HOME": str(tmp_path),
+        "FFDL_STATE_DIR": str(tmp_path / "state"),
+        "FFDL_JOBS_DIR": str(tmp_path / "tree"),
+    }
+    settings = load_settings(cwd=tmp_path, environ=environ)
+    open_platform(settings, FakeClock()).close()
+    jobs = tmp_path / "tree" / "jobs"
+    jobs.rmdir()
+    open_platform(settings, FakeClock()).close()  # nobody's job is missing
+    assert jobs.is_dir()
+    jobs.rmdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ffdl_batch.store.Store.live_backends", lambda _: ["slurm"])
+        with pytest.raises(FileNotFoundError, match="though jobs live in it"):
+            open_platform(settings, FakeClock())
+    assert not jobs.exists()

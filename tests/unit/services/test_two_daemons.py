@@ -1,0 +1,345 @@
+"""Two daemons on one database and one tree: what one of them remembers, or wakes up with, harms nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.domain.job import JobId
+from ffdl_batch.domain.job_state import JobState, Wish
+from ffdl_batch.domain.observation import NativeId
+from ffdl_batch.ports.scheduler import LaunchPlan
+from ffdl_batch.services.debts import DebtPayer
+from ffdl_batch.services.deploy import SUBMIT_S, Deployer
+from ffdl_batch.services.janitor import ARCHIVE_AGE_S, ORPHAN_AGE_S, sweep
+from ffdl_batch.services.materialize import begun_at
+from ffdl_batch.services.platform import Platform
+from ffdl_batch.services.turns import Turn
+from ffdl_batch.services.watch import Watcher
+from ffdl_batch.store import Store, StoreUnavailable
+from tests.fakes.head import FakeHead
+from tests.unit.services.conftest import Site, write_events
+from tests.unit.services.test_debts import Till, owing
+
+
+def other(site: Site) -> Platform:
+    """The second daemon's platform."""
+    return replace(site.platform, owner="other")
+
+
+def lease_ends(site: Site) -> None:
+    """Whatever is leased now is not any more; nothing of it was renewed."""
+    site.clock.tick(site.platform.settings.lease_s + SUBMIT_S + 1)
+
+
+# ------------------------------------------------------------------------------------------------- turns
+
+
+def test_one_has_its_turn_until_it_ends_it_or_its_lease_is_over(site: Site) -> None:
+    taken: list[str] = []
+    one = Turn(site.platform, "loop", lambda: taken.append("one"))
+    two = Turn(other(site), "loop", lambda: taken.append("two"))
+    assert (one.take(), two.take(), one.take()) == (True, False, True)
+    site.clock.tick(site.platform.settings.lease_s / 2)
+    assert (one.take(), two.take()) == (True, False)
+    site.clock.tick(site.platform.settings.lease_s / 2)
+    assert (two.take(), one.take()) == (False, True), "renewed half a lease ago"
+    one.end()
+    assert (one.is_ours, two.take(), one.take()) == (False, True, False)
+    site.clock.tick(site.platform.settings.lease_s + 1)
+    assert (one.take(), two.take()) == (True, False)
+    assert taken == ["one", "two", "one"]
+
+
+def test_a_turn_that_was_let_run_out_and_nobody_took_goes_on(site: Site) -> None:
+    taken: list[str] = []
+    turn = Turn(site.platform, "loop", lambda: taken.append("here"))
+    assert turn.take()
+    site.clock.tick(10 * site.platform.settings.lease_s)
+    assert turn.take()
+    assert taken == ["here"]
+
+
+# --------------------------------------------------------------------------------------------- the watcher
+
+
+def test_a_watcher_that_watches_again_remembers_nothing_of_its_last_turn(site: Site) -> None:
+    """Else the scheduler's second start of a job, which the other daemon noted, would be counted once more."""
+    job = site.deployed()
+    native, head = NativeId.parse(job.native_id), FakeHead(site.platform.root, job, site.clock.now())
+    one, two = Watcher(site.platform), Watcher(other(site))
+    for restart, watcher in enumerate((one, one, two)):
+        head.at = site.clock.now()
+        site.scheduler.run(native, restarts=restart)
+        head.starts(restart)
+        watcher.step(full=True)
+        if restart:
+            one.close()
+        site.clock.tick(5)
+    two.close()
+    before = site.states(job)
+    assert before[-5:] == ["PROCESSING", "QUEUED", "PROCESSING", "QUEUED", "PROCESSING"]
+    one.step(full=True)
+    assert site.states(job) == before
+    one.close()
+
+
+def test_a_bell_that_a_dead_watcher_took_down_is_not_missed(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = site.deployed()
+    one, two = Watcher(site.platform), Watcher(other(site))
+    two.step(full=True)
+    two.close()
+
+    class Killed(BaseException):
+        """Stands for SIGKILL."""
+
+    def die(*_: object, **_words: object) -> None:
+        raise Killed
+
+    one.step(full=True)
+    write_events(site, job, [("load-model", site.clock.now()), ("learner", site.clock.now())])
+    with monkeypatch.context() as patch:
+        patch.setattr(Watcher, "_settle", die)
+        with pytest.raises(Killed):
+            one.step(full=False)
+    assert two.step(full=False) == 0
+    lease_ends(site)
+    assert two.step(full=False) == 1
+    assert site.job(job.id).state is JobState.PROCESSING
+    two.close()
+
+
+def test_news_that_came_second_are_rung_for_again(site: Site) -> None:
+    """The row changed between reading and writing: another daemon watches, or the owner wished something."""
+    job = site.deployed()
+    wishes: list[Wish] = []
+
+    def wish(step: str) -> None:
+        if step == "judged" and wishes:
+            site.platform.store.set_wish(job.id, wishes.pop())
+
+    racing = Watcher(site.platform, wish)
+    racing.step(full=True)
+    wishes.append(Wish.HALT)
+    write_events(site, job, [("load-model", site.clock.now()), ("learner", site.clock.now())])
+    assert racing.step(full=False) == 0
+    assert racing.step(full=False) == 1
+    assert site.job(job.id).state is JobState.PROCESSING
+
+
+def test_news_that_the_database_could_not_take_are_rung_for_again(
+    site: Site, watcher: Watcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = site.deployed()
+    watcher.step(full=True)
+    site.scheduler.run(NativeId.parse(job.native_id), nodes="n7")
+    write_events(site, job, [("load-model", site.clock.now()), ("learner", site.clock.now())])
+
+    def refuse(*_: object) -> None:
+        raise StoreUnavailable("the server is shutting down")
+
+    for full in (False, True):
+        with monkeypatch.context() as patch:
+            patch.setattr(Store, "apply_many", refuse)
+            with pytest.raises(StoreUnavailable):
+                watcher.step(full=full)
+    watcher.step(full=False)
+    assert site.job(job.id).state is JobState.PROCESSING
+    watcher.step(full=True)
+    assert site.job(job.id).nodes == "n7"
+
+
+# -------------------------------------------------------------------------------------------- the deployer
+
+
+class StoppedInSubmit:
+    """The daemon is stopped (SIGSTOP) as it is about to call the scheduler, and `meanwhile` happens."""
+
+    def __init__(self, site: Site, meanwhile: object) -> None:
+        self._site, self._meanwhile = site, meanwhile
+        self._submit = site.scheduler.submit
+        site.scheduler.submit = self.submit  # type: ignore[method-assign]
+
+    def submit(self, plan: LaunchPlan) -> NativeId:
+        self._site.scheduler.submit = self._submit  # type: ignore[method-assign]
+        assert callable(self._meanwhile)
+        self._meanwhile()
+        return self._submit(plan)
+
+
+def deploy_by_other(site: Site) -> None:
+    """Long enough for the lease and for the scheduler's credential to be over."""
+    lease_ends(site)
+    Deployer(other(site)).step()
+    site.clock.at = max(site.clock.at, *(_marks(site) or [0.0])) + site.scheduler.credential_life_s + 1
+    assert Deployer(other(site)).step() == 1
+
+
+def _marks(site: Site) -> list[float]:
+    jobs = site.platform.store.list_jobs(uid=None)
+    return [at for job in jobs if (at := begun_at(site.attempt(job))) is not None]
+
+
+def test_a_submission_by_a_daemon_that_wakes_up_is_dropped_and_taken_out_of_the_queue(site: Site) -> None:
+    job = site.accept()
+    StoppedInSubmit(site, lambda: deploy_by_other(site))
+    assert Deployer(site.platform).step() == 0
+    (taken, _), (late, _) = site.scheduler.submitted
+    after = site.job(job.id)
+    assert (after.state, after.attempt, after.native_id) == (JobState.QUEUED, 1, str(taken))
+    assert (site.scheduler.withdrawn, site.scheduler.cancelled) == ([late], [])
+    assert site.platform.store.claim_deployable("third", limit=9, lease_s=1) == []
+
+
+def test_a_late_submission_that_the_other_daemon_has_found_is_the_job(site: Site) -> None:
+    job = site.accept()
+
+    def adopt() -> None:
+        lease_ends(site)
+        assert Deployer(other(site)).step() == 1
+
+    def submit_then_stop(plan: LaunchPlan) -> NativeId:
+        native = type(site.scheduler).submit(site.scheduler, plan)
+        adopt()
+        return native
+
+    site.scheduler.submit = submit_then_stop  # type: ignore[method-assign]
+    assert Deployer(site.platform).step() == 0
+    ((native, _),) = site.scheduler.submitted
+    assert site.job(job.id).native_id == str(native)
+    assert (site.scheduler.withdrawn, site.scheduler.cancelled) == ([], [])
+
+
+def test_a_late_submission_of_a_job_that_has_ended_is_withdrawn(site: Site) -> None:
+    job = site.accept()
+
+    def cancel() -> None:
+        site.platform.store.set_wish(job.id, Wish.CANCEL)
+        deploy_by_other(site)
+
+    StoppedInSubmit(site, cancel)
+    Deployer(site.platform).step()
+    assert site.job(job.id).state is JobState.CANCELLED
+    ((late, _),) = site.scheduler.submitted
+    assert site.scheduler.withdrawn == [late]
+
+
+def test_a_late_refusal_leaves_the_mark_of_the_other_daemons_submission(site: Site) -> None:
+    """Else, should that one die before it wrote the id, nobody would look for what it submitted."""
+    job = site.accept()
+
+    def other_dies() -> None:
+        class Killed(BaseException):
+            """Stands for SIGKILL."""
+
+        def die(step: str) -> None:
+            if step == "submitted":
+                raise Killed
+
+        lease_ends(site)
+        site.clock.at = max(site.clock.at, *_marks(site)) + site.scheduler.credential_life_s + 1
+        with pytest.raises(Killed):
+            Deployer(other(site), die).step()
+        assert len(site.scheduler.submitted) == 1
+        site.scheduler.down = True
+
+    StoppedInSubmit(site, other_dies)
+    Deployer(site.platform).step()
+    site.scheduler.down = False
+    site.clock.at = max(site.clock.at, *_marks(site)) + 60
+    Deployer(site.platform).step()
+    after = site.job(job.id)
+    assert (after.state, len(site.scheduler.submitted)) == (JobState.QUEUED, 1)
+    assert after.native_id == str(site.scheduler.submitted[0][0])
+
+
+# ------------------------------------------------------------------------------------------------- debts
+
+
+def test_one_daemon_pays_and_another_takes_over_when_it_is_gone(site: Site) -> None:
+    job = owing(site)
+    site.clock.tick(3600)
+    till, other_till = Till(), Till()
+    one, two = DebtPayer(site.platform, till.start), DebtPayer(other(site), other_till.start)
+    one.step()
+    two.step()
+    assert (len(till.made), len(other_till.made)) == (1, 0)
+    assert (one.is_waiting, two.is_waiting) == (False, True)
+    for _ in range(4):
+        site.clock.tick(site.platform.settings.lease_s / 2)
+        one.step()
+        two.step()
+    assert other_till.made == [], "the lease is renewed while somebody pays"
+    lease_ends(site)  # it was stopped
+    two.step()
+    assert [paid.attempt for paid in other_till.made] == [site.attempt(job)]
+    one.step()
+    assert (till.made[0].ended, one.is_paying) == (True, False), "who wakes up drops it"
+    Path(site.attempt(job).paid).write_text("{}")
+    other_till.made[0].status = 0
+    assert (one.step(), two.step()) == (0, 1)
+    assert not site.platform.store.attempts(job.id)[0].owed
+
+
+def test_who_ends_lets_the_other_pay_at_once(site: Site) -> None:
+    owing(site)
+    site.clock.tick(3600)
+    till, other_till = Till(), Till()
+    one, two = DebtPayer(site.platform, till.start), DebtPayer(other(site), other_till.start)
+    one.step()
+    one.close()
+    two.step()
+    assert (till.made[0].ended, len(other_till.made)) == (True, 1)
+
+
+# ------------------------------------------------------------------------------------------- the janitor
+
+
+def orphan(site: Site, name: str) -> Path:
+    path = Path(site.platform.root.job(JobId(name)).path)
+    path.mkdir()
+    (path / "environment.json").write_text("{}")
+    return path
+
+
+def test_the_janitor_judges_by_the_file_systems_clock(site: Site) -> None:
+    """A host whose clock is hours ahead must not sweep what another daemon is just about to commit."""
+    stamped = [0.0]
+    platform = replace(site.platform, file_time=lambda _: stamped[0])
+    path, archive = orphan(site, "training-0000000aa"), Path(site.platform.root.model("f" * 64))
+    archive.write_bytes(b"x")
+    site.clock.tick(1e6)
+    stamped[0] = path.stat().st_mtime + ORPHAN_AGE_S - 60
+    assert sweep(platform) == 0
+    stamped[0] = path.stat().st_mtime + ORPHAN_AGE_S + 60
+    assert sweep(platform) == 1
+    assert not path.exists() and archive.exists()
+    stamped[0] = archive.stat().st_mtime + ARCHIVE_AGE_S + 60
+    assert sweep(platform) == 2, "this one, and the one of the fixture"
+
+
+def test_two_janitors_at_once_come_to_no_harm(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = [orphan(site, f"training-0000000a{letter}") for letter in "abc"]
+    later = paths[0].stat().st_mtime + ORPHAN_AGE_S + 60
+    platform = replace(site.platform, file_time=lambda _: later)
+    ask = Store.get_many
+
+    def sweep_meanwhile(store: Store, ids: list[str]) -> object:
+        with monkeypatch.context() as patch:
+            patch.setattr(Store, "get_many", ask)
+            assert sweep(platform) == 3
+        return ask(store, ids)
+
+    monkeypatch.setattr(Store, "get_many", sweep_meanwhile)
+    assert sweep(platform) == 0
+    assert list((Path(site.platform.root.path) / "jobs").iterdir()) == []
+
+
+def test_a_janitor_goes_on_where_one_died(site: Site) -> None:
+    left = Path(site.platform.root.path, "jobs", ".removing-training-0000000aa-0123abcd")
+    left.mkdir()
+    (left / "environment.json").write_text("{}")
+    sweep(site.platform)
+    assert not left.exists()

@@ -1,0 +1,123 @@
+"""Elements of arrays: taken together, listed and counted by their array, their leases renewed in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ffdl_batch.domain.array import ArrayId, expand
+from ffdl_batch.domain.job import Change, Job
+from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.domain.spec import BatchOptions
+from ffdl_batch.store import Store
+from tests.unit.store.jobs import SUBMITTED_AT, add_job, applied, new_job, steps
+
+ARRAY, OTHER = ArrayId("array-000000001"), ArrayId("array-000000002")
+
+
+def add_array(
+    store: Store, array: ArrayId = ARRAY, indexes: str = "0-3", *, name: str = "sweep", at: float = SUBMITTED_AT
+) -> Sequence[Job]:
+    """Its elements, added together."""
+    whole = new_job(name=name)
+    specs = expand(replace(whole.spec, batch=BatchOptions(array=indexes)), array)
+    return store.add_jobs([replace(new_job(at=at + n / 1e6), spec=spec) for n, spec in enumerate(specs)])
+
+
+def test_elements_are_found_by_their_array_and_index(store: Store) -> None:
+    elements = add_array(store, indexes="4,2,10")
+    add_array(store, OTHER)
+    add_job(store)
+    assert store.elements_of(ARRAY) == elements
+    assert [job.spec.element.index for job in elements if job.spec.element] == [2, 4, 10]
+    assert store.elements_of(ARRAY, 4) == [elements[1]]
+    assert store.elements_of(ARRAY, 3) == store.elements_of("array-000000009") == []
+    assert store.elements_of("") == [], "jobs of no array are not the elements of one"
+
+
+def test_elements_are_listed_by_their_arrays_id_and_by_its_name(store: Store) -> None:
+    elements = add_array(store)
+    add_array(store, OTHER, name="sweep_")
+    single = add_job(store, name="sweep", at=SUBMITTED_AT - 1)
+    assert store.list_jobs(uid=1000, array=ARRAY) == list(reversed(elements))
+    assert store.list_jobs(uid=1000, name="sweep") == [*reversed(elements), single]
+    assert store.list_jobs(uid=1000, name="sweep[2]") == [elements[2]]
+    assert store.list_jobs(uid=1000, name="swee_") == []
+    first = store.list_jobs(uid=1000, array=ARRAY, limit=3)
+    assert store.list_jobs(uid=1000, array=ARRAY, limit=3, after=first[-1].id) == [elements[0]]
+
+
+def test_a_job_whose_name_looks_like_an_elements_is_none(store: Store) -> None:
+    add_job(store, name="sweep[1]")
+    assert store.list_jobs(uid=1000, name="sweep") == []
+
+
+def test_elements_are_counted_by_state(store: Store) -> None:
+    elements = add_array(store)
+    add_array(store, OTHER, indexes="7")
+    applied(store, elements[0], steps(JobState.CANCELLED))
+    add_job(store)
+    assert store.count_elements([ARRAY, OTHER, "array-000000009", ""]) == {
+        ARRAY: {JobState.PENDING: 3, JobState.CANCELLED: 1},
+        OTHER: {JobState.PENDING: 1},
+    }
+
+
+def test_what_a_scheduler_has_or_may_have_is_counted(store: Store) -> None:
+    elements = add_array(store, indexes="0-4")
+    add_array(store, OTHER)
+    leased = {taken.job.id: taken for taken in store.claim_deployable("one", limit=99, lease_s=60)}
+    begun = []
+    for job in elements[:4]:
+        attempt = store.begin_attempt(job, leased[job.id].lease_token, SUBMITTED_AT + 1)
+        assert attempt is not None
+        begun.append(attempt)
+    token = leased[begun[0].id].lease_token
+    applied(store, begun[0], steps(JobState.QUEUED, native_id="9_0"), lease_token=token)
+    applied(store, begun[1], Change((), columns={"uncertain_since": SUBMITTED_AT + 2}), lease_token=token)
+    ended = applied(store, begun[2], steps(JobState.QUEUED, native_id="9_2"), lease_token=token)
+    applied(store, ended, steps(JobState.PROCESSING, JobState.COMPLETED))
+    assert store.count_handed_over([ARRAY, OTHER, ""]) == {ARRAY: 2}
+
+
+def test_an_array_is_taken_as_a_whole_while_others_wait_their_turn(store: Store) -> None:
+    """Beyond the limit, so that its elements are submitted together."""
+    single = add_job(store, at=SUBMITTED_AT - 1)
+    elements = add_array(store, indexes="0-9")
+    add_array(store, OTHER, at=SUBMITTED_AT + 1)
+    taken = store.claim_deployable("one", limit=3, lease_s=60, elements=100)
+    assert [leased.job for leased in taken] == [single, *elements]
+    assert len({leased.lease_token for leased in taken}) == 1
+    assert {leased.job.spec.name for leased in store.claim_deployable("two", limit=1, lease_s=60, elements=2)} == {
+        "sweep[0]",
+        "sweep[1]",
+        "sweep[2]",
+    }
+
+
+def test_no_more_elements_are_taken_than_asked_for(store: Store) -> None:
+    elements = add_array(store, indexes="0-9")
+    taken = store.claim_deployable("one", limit=1, lease_s=60, elements=4)
+    assert [leased.job for leased in taken] == elements[:5]
+    rest = store.claim_deployable("two", limit=99, lease_s=60, elements=4)
+    assert [leased.job for leased in rest] == elements[5:]
+
+
+def test_elements_that_were_put_off_are_made_due_together(store: Store) -> None:
+    elements = add_array(store, indexes="0-1")
+    single = add_job(store)
+    taken = store.claim_deployable("one", limit=9, lease_s=60)
+    store.put_off([leased.job.id for leased in taken], taken[0].lease_token, store.now() + 3600)
+    store.make_elements_due()
+    assert [leased.job for leased in store.claim_deployable("one", limit=9, lease_s=60)] == elements
+    assert store.get(single.id) == single
+
+
+def test_leases_are_renewed_together_where_they_are_held(store: Store) -> None:
+    elements = add_array(store)
+    taken = store.claim_deployable("one", limit=3, lease_s=60)
+    token = taken[0].lease_token
+    store.release(elements[1].id, token)
+    assert store.renew_many([job.id for job in elements], token, 600) == {elements[0].id, elements[2].id}
+    assert store.renew_many([job.id for job in elements], "", 600) == frozenset()
+    assert store.renew_many([], token, 600) == frozenset()

@@ -1,0 +1,152 @@
+"""The copy of a SQLite database from before its upgrade, disks that are full, and schemas that are newer."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from sqlalchemy import inspect, text
+
+from ffdl_batch.ports.clock import SystemClock
+from ffdl_batch.store import SchemaTooNew, StoreUnavailable, open_store
+from ffdl_batch.store.copies import KEPT, upgrade_copies
+from ffdl_batch.store.database import connect
+from ffdl_batch.store.existing import connect_existing
+from ffdl_batch.store.revisions import HEAD, REVISIONS, bring_up_to_date, standing_of
+from tests.captured.releases import RELEASED, as_read, put_schema
+
+
+def revision_of(file: Path) -> str | None:
+    with connect_existing(f"sqlite:///{file}").reading() as connection:
+        return standing_of(connection).revision
+
+
+def jobs_in(file: Path) -> int:
+    with sqlite3.connect(f"file:{file}?mode=ro", uri=True) as connection:
+        return int(connection.execute("SELECT count(*) FROM jobs").fetchone()[0])
+
+
+def assert_usable(file: Path) -> None:
+    """The next start brings it up to date, and it has all jobs."""
+    store = open_store(f"sqlite:///{file}")
+    assert len(store.list_jobs(uid=1000)) == len(as_read(RELEASED[0])["jobs"])
+    store.close()
+    assert revision_of(file) == HEAD
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    """A SQLite file of the first release."""
+    file = tmp_path / "state" / "ffdl.sqlite3"
+    put_schema(RELEASED[0], f"sqlite:///{file}")
+    return file
+
+
+@pytest.mark.parametrize("network_fs", [False, True])
+def test_the_database_of_before_is_kept_beside(old: Path, network_fs: bool) -> None:
+    store = open_store(f"sqlite:///{old}", network_fs=network_fs)
+    store.close()
+    ((revision, copy),) = upgrade_copies(old)
+    assert (revision, copy.stat().st_mode & 0o777) == (RELEASED[0], 0o600)
+    assert revision_of(copy) == RELEASED[0]
+    assert jobs_in(copy) == len(as_read(RELEASED[0])["jobs"])
+    journal = f"{old.name}-journal"  # on a network file system an empty one stays
+    assert {path.name for path in old.parent.iterdir()} - {journal} == {old.name, copy.name}
+
+
+def test_only_the_newest_copies_stay(old: Path) -> None:
+    for day in range(1, 9):
+        old.with_name(f"{old.name}.revision-0001-2020010{day}T000000Z").touch()
+    other = old.with_name(f"{old.name}.revision-notes")
+    other.touch()
+    open_store(f"sqlite:///{old}").close()
+    names = [path.name for _, path in upgrade_copies(old)]
+    assert len(names) == KEPT
+    assert names[1:] == [f"{old.name}.revision-0001-2020010{day}T000000Z" for day in (8, 7)]
+    assert other.exists()
+
+
+FILE_LIMIT = """
+    import resource, signal, sys
+    from ffdl_batch.store import StoreUnavailable, open_store
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
+    try:
+        open_store(sys.argv[1])
+    except StoreUnavailable as error:
+        print(error)
+    """
+
+
+def test_without_room_for_the_copy_nothing_is_changed(old: Path) -> None:
+    before = old.read_bytes()
+    argv = [sys.executable, "-c", textwrap.dedent(FILE_LIMIT), f"sqlite:///{old}", str(len(before) // 2)]
+    root = Path(__file__).parents[3]
+    refused = subprocess.run(argv, check=False, capture_output=True, text=True, cwd=root, timeout=60)
+    assert refused.stderr == ""
+    assert f"no copy could be written to {old}.revision-0001-" in refused.stdout
+    assert "must be writable and have 1 MiB of space (and quota)" in refused.stdout
+    assert [path.name for path in old.parent.iterdir()] == [old.name]
+    assert old.read_bytes() == before
+    assert_usable(old)
+
+
+def test_without_room_for_the_upgrade_the_revision_before_stays(old: Path) -> None:
+    database = connect(f"sqlite:///{old}", False, SystemClock())
+    with database.reading() as connection:
+        pages = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
+        connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
+    with pytest.raises(StoreUnavailable, match=r"full: free some space"):
+        bring_up_to_date(database)
+    database.close()
+    assert revision_of(old) in REVISIONS[:-1]
+    assert_usable(old)
+
+
+def make_newer(url: str, release: str) -> None:
+    """What a later release leaves."""
+    store = open_store(url)
+    with store.engine.begin() as connection:
+        connection.execute(text("CREATE TABLE later (what TEXT)"))
+        connection.execute(text("UPDATE alembic_version SET version_num = '0999'"))
+        if release:
+            row = {"release": release}
+            connection.execute(text("INSERT INTO schema_revisions VALUES ('0999', :release, 1.0)"), row)
+    store.close()
+
+
+@pytest.mark.parametrize("release", ["7.3.1", ""])
+def test_a_newer_schema_is_refused_with_the_release_that_made_it_and_the_way_out(empty_url: str, release: str) -> None:
+    put_schema(RELEASED[0], empty_url)
+    make_newer(empty_url, release)
+    who = f"ffdl-batch {release}" if release else "a newer release"
+    with pytest.raises(
+        SchemaTooNew, match=rf"revision 0999, made by {who};.*{HEAD} and older.*db restore FILE"
+    ) as error:
+        open_store(empty_url)
+    assert ("revision-0001-" in str(error.value)) is empty_url.startswith("sqlite")
+    database = connect_existing(empty_url)
+    with database.reading() as connection:
+        assert inspect(connection).has_table("later")
+        assert standing_of(connection).revision == "0999"
+    database.close()
+
+
+@pytest.mark.parametrize("journal", ["WAL", "TRUNCATE"])
+@pytest.mark.parametrize("network_fs", [False, True])
+def test_a_newer_file_stays_as_it_is_to_the_byte(tmp_path: Path, journal: str, network_fs: bool) -> None:
+    file = tmp_path / "jobs.db"
+    make_newer(f"sqlite:///{file}", "7.3.1")
+    with sqlite3.connect(file) as connection:
+        connection.execute(f"PRAGMA journal_mode = {journal}")
+    connection.close()
+    os.utime(file, (1.0, 1.0))
+    before, beside = file.read_bytes(), sorted(tmp_path.iterdir())
+    with pytest.raises(SchemaTooNew):
+        open_store(f"sqlite:///{file}", network_fs=network_fs)
+    assert (file.read_bytes(), file.stat().st_mtime, sorted(tmp_path.iterdir())) == (before, 1.0, beside)
