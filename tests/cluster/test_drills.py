@@ -15,21 +15,26 @@ from tests.cluster.people import Person
 from tests.cluster.rig import Cluster
 from tests.cluster.trainings import attempt_log, begins, history, is_gapless, saver_model, steps, training
 
-# A warning that comes long before the limit is taken for one of a preemption, so two minutes are the limit of some.
-SHORT = "batch: {time: 2, checkpoint: {grace_s: 4}, env: {STEPS: '400'}}"
+# Far enough from the limit that a warning in earnest would be taken for one of a preemption.
 LONG = "batch: {time: 10, checkpoint: {grace_s: 4}, env: {STEPS: '400'}}"
 SAVING = "batch: {time: 10, checkpoint: {grace_s: 4}, env: {STEPS: '400', SAVE_EVERY: '2'}}"
 LISTENING, DEAF = "python3 train.py", "python3 train.py --deaf"
 COURSES: Mapping[str, tuple[str, str, str, tuple[str, ...]]] = {
     # name: event, command, manifest's batch block, further options of `ffdl drill`
-    "timeout": ("timeout", LISTENING, SHORT, ()),
+    "timeout": ("timeout", LISTENING, LONG, ()),
     "halt": ("halt", LISTENING, LONG, ()),
     "preempt": ("preempt", LISTENING, LONG, ()),
     "node-fail": ("node-fail", LISTENING, SAVING, ("--after=3s",)),
-    "deaf-timeout": ("timeout", DEAF, SHORT, ()),
+    "deaf-timeout": ("timeout", DEAF, LONG, ()),
     "deaf-halt": ("halt", DEAF, LONG, ("--no-resume",)),
 }
 GOING_ON = ("timeout", "halt", "preempt", "node-fail")
+INTERRUPTIONS = {"timeout": "timeout", "halt": "halt", "preempt": "preemption", "trial": "timeout"}
+WORDS = {
+    "timeout": "a drill played a time limit",
+    "preemption": "a drill played a preemption",
+    "halt": "halted on request",
+}
 
 
 @dataclass(frozen=True)
@@ -76,9 +81,13 @@ def test_a_training_that_listens_confirms_a_checkpoint(drilled: dict[str, Drille
     report = drill.report
     assert (drill.status, report["passed"], report["asked"], report["confirmed"]) == (0, True, True, True), drill
     assert 0 < report["took_s"] < 10
-    assert report["interruption"] == {"preempt": "preemption", "trial": "preemption"}.get(name, name), report
-    assert report["lead_needed_s"] == math.ceil(1.5 * report["took_s"]) + 10
-    assert report["lead_known"] and report["lead_s"] == 14  # grace period and the time for storing
+    assert (report["interruption"], report["played"]) == (INTERRUPTIONS[name], True), report
+    assert report["message"].startswith(f"{WORDS[INTERRUPTIONS[name]]}; checkpoint confirmed"), report
+    needed = math.ceil(1.5 * report["took_s"]) + 10
+    default = 14  # grace period and the time for storing
+    kept = {"trial": default, "timeout": max(default, needed)}.get(name, needed)
+    assert (report["lead_known"], report["lead_needed_s"], report["lead_s"]) == (True, needed, kept), report
+    assert report["lead_from"] == ("default" if kept == default and name in ("trial", "timeout") else "measured")
     assert (report["attempt"], report["next_attempt"]) == (1, 2)
     assert 0 < report["next_started_after_s"] < 60
 
@@ -87,6 +96,7 @@ def test_a_failed_node_leads_back_to_the_last_saved_file(alice: Person, drilled:
     drill = drilled["node-fail"]
     report = drill.report
     assert (drill.status, report["interruption"], report["next_attempt"]) == (0, "node_failure", 2), drill
+    assert report["played"] and report["message"].startswith("a drill played a node failure; "), report
     assert not report["asked"] and not report["confirmed"]
     assert 0 <= report["saved_age_s"] < 10 and report["lead_needed_s"] is None
     (began,) = begins(attempt_log(alice, drill.job, 2))
@@ -95,14 +105,25 @@ def test_a_failed_node_leads_back_to_the_last_saved_file(alice: Person, drilled:
     assert "exclude" not in json.dumps(drill.job["overrides"])  # the drill took no node down
 
 
-@pytest.mark.parametrize(("name", "ended"), [("deaf-timeout", "FAILED"), ("deaf-halt", "HALTED")])
-def test_a_training_that_does_not_listen(drilled: dict[str, Drilled], name: str, ended: str) -> None:
+@pytest.mark.parametrize(("name", "ended", "attempts"), [("deaf-timeout", "COMPLETED", 2), ("deaf-halt", "HALTED", 1)])
+def test_a_training_that_does_not_listen(drilled: dict[str, Drilled], name: str, ended: str, attempts: int) -> None:
     drill = drilled[name]
     report = drill.report
     assert (drill.status, report["passed"], report["confirmed"], report["answered"]) == (1, False, False, False), drill
-    assert report["asked"] and report["lead_needed_s"] is None and report["next_attempt"] is None
+    assert report["asked"] and report["lead_needed_s"] is None
+    assert report["next_attempt"] == (2 if attempts == 2 else None)
     assert "no checkpoint was confirmed" in report["message"]
-    assert (drill.job["state"], len(drill.job["attempts"])) == (ended, 1), drill.job
+    assert ("in earnest the chain would have ended" in report["message"]) == (name == "deaf-timeout")
+    assert (drill.job["state"], len(drill.job["attempts"])) == (ended, attempts), drill.job
+
+
+def test_what_is_reported_is_what_history_and_attempts_say(alice: Person, drilled: dict[str, Drilled]) -> None:
+    for name in ("timeout", "preempt", "node-fail", "deaf-timeout"):
+        drill = drilled[name]
+        assert drill.job["attempts"][0]["played"], drill.job
+        told = [event["message"] for event in history(alice, drill.job["id"]) if event["cause"] == "requeued"]
+        assert told == [drill.report["message"]]
+        assert told[0].partition(";")[0] in alice.run("ffdl", "show", drill.job["id"]).stdout
 
 
 @pytest.mark.parametrize("name", GOING_ON)

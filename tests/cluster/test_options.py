@@ -151,7 +151,7 @@ def test_a_dependency_on_a_training_that_fails(alice: Person) -> None:
     )
     failed, refused, done = alice.finish_all([first, never, instead])
     assert (failed["state"], done["state"]) == ("FAILED", "COMPLETED"), (failed, done)
-    assert (refused["state"], refused["error_code"], refused["attempts"]) == ("FAILED", "S101", []), refused
+    assert (refused["state"], refused["error_code"], refused["attempts"]) == ("FAILED", "C105", []), refused
     assert f"afterok:{first} cannot come true, {first} is FAILED (C201)" in refused["message"]
 
 
@@ -178,7 +178,6 @@ def test_sbatchs_variables_fill_what_the_manifest_leaves_out(alice: Person) -> N
         (["--nodes=2"], "--nodes"),
         (["-N", "2"], "-N (--nodes)"),
         (["--ntasks", "4"], "--ntasks"),
-        (["-a", "1-3"], "-a (--array)"),
         (["--wrap=true"], "--wrap"),
         (["--error=x"], "--error"),
         (["-D", "/tmp"], "-D (--chdir)"),

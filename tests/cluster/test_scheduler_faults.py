@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 import time
 from collections.abc import Iterator
@@ -12,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.conftest import CONFIG
-from tests.cluster.executions import counted, executions, wait_until
+from tests.cluster.executions import attempt_directory, counted, executions, wait_until
 from tests.cluster.people import Person
 from tests.cluster.rig import Cluster
 
@@ -30,37 +32,66 @@ FILTER = """\
 
 @dataclass(frozen=True)
 class Outage:
-    """What users saw while slurmctld was away. `ending` ended meanwhile, `waiting` waited, `accepted` came then."""
+    """What users saw while slurmctld was away. `ending` ended meanwhile, `waiting` waited, `accepted` came then, and
+    `cancelled` was cancelled then, which its learner had obeyed (`obeyed`) before slurmctld was back."""
 
     ending: str
     waiting: str
     accepted: str
+    cancelled: str
+    obeyed: bool
     seen: dict[str, dict[str, Any]]
-    listed: str
+    listed: subprocess.CompletedProcess[str]
+    outages: list[dict[str, Any]]
+    status: str
     refused: subprocess.CompletedProcess[str]
 
 
 @pytest.fixture(scope="module")
 def outage(cluster: Cluster, bob: Person) -> Outage:
-    """slurmctld is away for some seconds of three jobs' lives."""
+    """slurmctld is away for some seconds of four jobs' lives."""
     ending, waiting = bob.start("outage-ends", counted(2)), bob.start("outage-waits", counted(0), "--hold")
+    cancelled = bob.start("outage-cancelled", counted(600))
     bob.until(waiting, {"QUEUED"})
-    bob.until(ending, {"PROCESSING"})
+    bob.until(cancelled, {"PROCESSING"})
+    bob.until(ending, {"PROCESSING", "STORING", "COMPLETED"})
     stranger = bob.at("stranger", CONFIG)  # a daemon that has never seen this site
     with _without_controller(cluster):
         accepted = bob.start("outage-submitted", counted(0))
         refused = _try_to_submit(stranger)
-        listed = bob.run("ffdl", "list").stdout
+        wait_until(lambda: bool(_outages(bob)), "the outage to be noticed")
+        listed, outages = bob.run("ffdl", "list"), _outages(bob)
+        status = bob.run("ffdl", "daemon", "status").stdout
         seen = {job_id: bob.show(job_id) for job_id in (ending, waiting, accepted)}
+        bob.run("ffdl", "cancel", cancelled)
+        final = f"{attempt_directory(bob, cancelled)}/final.json"
+        wait_until(lambda: bob.run("test", "-s", final, check=False).returncode == 0, "the learner to be ended")
+        obeyed = json.loads(bob.read(final))["outcome"] == "cancelled"
     stranger.kill_daemon("TERM")
-    return Outage(ending, waiting, accepted, seen, listed, refused)
+    return Outage(ending, waiting, accepted, cancelled, obeyed, seen, listed, outages, status, refused)
 
 
 def test_while_the_controller_is_away_nothing_ends(outage: Outage) -> None:
-    assert all(job_id in outage.listed for job_id in outage.seen)
+    assert all(job_id in outage.listed.stdout for job_id in outage.seen)
     assert {job_id: job["ended_at"] for job_id, job in outage.seen.items()} == dict.fromkeys(outage.seen)
     assert outage.seen[outage.waiting]["state"] == "QUEUED"
     assert outage.seen[outage.accepted]["state"] in ("PENDING", "DEPLOYING")
+
+
+def test_while_the_controller_is_away_every_listing_says_so(outage: Outage) -> None:
+    assert re.search(
+        r"^ffdl: slurm unreachable since .+ \(\d+ (s|min)\): .+; jobs go on, states are as last seen$",
+        outage.listed.stderr,
+        re.MULTILINE,
+    ), outage.listed.stderr
+    assert [one["name"] for one in outage.outages] == ["slurm"]
+    assert re.search(r"^Backend: +slurm .*unreachable since .*asked again at", outage.status, re.MULTILINE)
+
+
+def test_a_cancel_in_an_outage_ends_learners_at_once_and_the_job_afterwards(bob: Person, outage: Outage) -> None:
+    assert outage.obeyed
+    assert bob.finish(outage.cancelled)["state"] == "CANCELLED"
+    assert _outages(bob) == []
 
 
 def test_a_daemon_that_never_saw_the_site_asks_to_try_again(outage: Outage) -> None:
@@ -111,6 +142,31 @@ def test_credentials_cannot_be_made(cluster: Cluster, bob: Person) -> None:
     assert (bob.finish(job_id)["state"], executions(bob, job_id)) == ("COMPLETED", 1)
 
 
+def test_a_limit_of_submission_holds_a_job_back_and_fails_none(cluster: Cluster, bob: Person) -> None:
+    """The association's MaxSubmitJobs leaves room for one more job."""
+    with _submit_limit(cluster, len(bob.queue()) + 1):
+        first = bob.start("limit-first", counted(6))
+        bob.until(first, {"QUEUED", "PROCESSING"})
+        second = bob.start("limit-second", counted(0))
+        wait_until(lambda: "does not take the job now" in bob.show(second)["pending_reason"], "the limit to be met")
+        assert (bob.show(second)["state"], bob.show(second)["attempt"]) == ("PENDING", 0)
+        assert _outages(bob) == []
+        assert [bob.finish(job_id)["state"] for job_id in (first, second)] == ["COMPLETED", "COMPLETED"]
+    assert [executions(bob, job_id) for job_id in (first, second)] == [1, 1]
+
+
+@contextmanager
+def _submit_limit(cluster: Cluster, jobs: int) -> Iterator[None]:
+    def limit(number: int) -> None:
+        cluster.run("ctl", ["sacctmgr", "-i", "modify", "user", "bob", "set", f"MaxSubmitJobs={number}"])
+
+    limit(jobs)
+    try:
+        yield
+    finally:
+        limit(-1)
+
+
 @pytest.fixture
 def forgetful(cluster: Cluster, bob: Person) -> Iterator[Person]:
     """Bob with a second daemon whose squeue and sacct leave out jobs that Slurm has."""
@@ -148,6 +204,12 @@ def test_a_job_that_everybody_forgot_is_judged_by_its_own_proof(forgetful: Perso
 def test_what_ended_during_the_outage_is_known_when_slurm_knows_it(bob: Person, outage: Outage) -> None:
     """The last test: a node may take more than a minute to tell the controller of an end that it could not tell."""
     assert (bob.finish(outage.ending)["state"], executions(bob, outage.ending)) == ("COMPLETED", 1)
+
+
+def _outages(person: Person) -> list[dict[str, Any]]:
+    """The backends that a listing says do not answer."""
+    found: list[dict[str, Any]] = json.loads(person.run("ffdl", "list", "--json").stdout)["outages"]
+    return found
 
 
 def _try_to_submit(person: Person) -> subprocess.CompletedProcess[str]:

@@ -49,6 +49,8 @@ class Rig:
         self.python = sys.executable
         self.controller: tuple[str, ...] = ("-m", "ffdl_batch.controller")
         self.env: dict[str, str] = {}
+        self.said_in = base
+        """Where the controllers' output and errors go."""
         self._started: list[subprocess.Popen[bytes]] = []
         os.makedirs(self.attempt.path, mode=0o700)  # noqa: PTH103 - AttemptDir gives texts
 
@@ -103,7 +105,8 @@ class Rig:
         argv = [self.python, *self.controller, *(arguments or ("head",)), "--launch", self.attempt.launch]
         full = {**os.environ, **self.env, **env, "FFDL_NATIVE_ID": native_id, MARK: str(self.base)}
         full.setdefault("PYTHONPATH", str(ROOT))
-        with (self.base / "controller.err").open("ab") as errors, (self.base / "controller.out").open("ab") as output:
+        said = self.said_in
+        with (said / "controller.err").open("ab") as errors, (said / "controller.out").open("ab") as output:
             self._started.append(subprocess.Popen(argv, env=full, stdout=output, stderr=errors))
         return self._started[-1]
 
@@ -111,6 +114,14 @@ class Rig:
         """A controller until it ends; its exit code."""
         process = self.start(*arguments, native_id=native_id, **env)
         return process.wait(timeout=60)
+
+    def is_running(self) -> bool:
+        """Whether the controller that was started last has not ended."""
+        return self._started[-1].poll() is None
+
+    def await_end(self) -> int:
+        """The exit code of the controller that was started last."""
+        return self._started[-1].wait(timeout=60)
 
     def final(self) -> FinalRecord:
         """The final record."""
@@ -132,7 +143,7 @@ class Rig:
     @property
     def errors(self) -> str:
         """Standard error of all controllers so far."""
-        return (self.base / "controller.err").read_text()
+        return (self.said_in / "controller.err").read_text()
 
     def wait(self, condition: Callable[[], bool], what: str) -> None:
         """Until the condition holds."""
@@ -148,7 +159,7 @@ class Rig:
     @property
     def output(self) -> str:
         """Standard output of all controllers so far."""
-        return (self.base / "controller.out").read_text()
+        return (self.said_in / "controller.out").read_text()
 
     def say(self, wish: str = "", attempt: int = 1) -> None:
         """What the platform wants, as it writes it: replaced as a whole."""

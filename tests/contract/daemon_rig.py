@@ -110,9 +110,9 @@ class Site:
         self.processes.append(process)
         return process
 
-    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+    def start(self, *arguments: str, program: tuple[str, ...] = FAKED) -> subprocess.Popen[bytes]:
         """Start a daemon and wait until it answers."""
-        process = self.launch(*arguments)
+        process = self.launch(*arguments, program=program)
 
         def answers() -> bool:
             assert process.poll() is None, f"the daemon ended with {process.returncode}:\n{self.log}"

@@ -245,7 +245,7 @@ class FakeSlurmHarness(Harness):
 
     def __init__(self, base: Path, settings: Mapping[str, object] | None = None) -> None:
         self.state = base / "slurm"
-        for name in ("jobs", "gone", "steps"):
+        for name in ("jobs", "gone", "steps", "accounts"):
             (self.state / name).mkdir(parents=True)
         (self.state / "site.json").write_text(json.dumps(self.SITE))
         self._saved = {name: os.environ.get(name) for name in ("PATH", "SLURM_CONF", "SLURM_CLUSTERS")}
@@ -280,7 +280,22 @@ class FakeSlurmHarness(Harness):
 
     def forget(self, native: NativeId) -> None:
         """As MinJobAge does."""
-        (self.state / "jobs" / f"{native.job}.json").rename(self.state / "gone" / f"{native.job}.json")
+        record = (
+            json.loads((self.state / "jobs" / f"{native.job}.tasks").read_text())[native.task]
+            if native.task
+            else native.job
+        )
+        (self.state / "jobs" / f"{record}.json").rename(self.state / "gone" / f"{record}.json")
+
+    def change(self, native: NativeId, **values: Any) -> None:
+        """Rewrite what the controller remembers of a job."""
+        path = self.state / "jobs" / f"{native.job}.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+    def account(self, native: NativeId, **values: Any) -> None:
+        """Let the accounting say something else of a job than the controller knows."""
+        record = json.loads((self.state / "jobs" / f"{native.job}.json").read_text())
+        (self.state / "accounts" / f"{native.job}.json").write_text(json.dumps(record | values))
 
     def keep_accounts(self) -> None:
         """Switch the accounting on."""

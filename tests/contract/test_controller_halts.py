@@ -416,7 +416,7 @@ def test_storing_ends_before_the_schedulers_kill_and_leaves_a_debt(run: Rig) -> 
     assert (run.store / "x").read_text() == "out\n"
 
 
-def test_all_nodes_are_asked_and_the_first_takes_the_inventory(run: Rig) -> None:
+def test_all_nodes_are_asked_and_each_sees_what_its_learner_saved(run: Rig) -> None:
     two_nodes(run, "python3 main.py", {"main.py": CATCHES})
     head = run.start()
     run.wait_for_log("up")
@@ -425,5 +425,5 @@ def test_all_nodes_are_asked_and_the_first_takes_the_inventory(run: Rig) -> None
     assert head.wait(timeout=30) == 0, run.errors
     assert [run.asked(f"node-{n}") for n in (0, 1)] == [["halt"], ["halt"]]
     said = [run.checkpoint(f"node-{n}") for n in (0, 1)]
-    assert [(s["answered"], s["confirmed"]) for s in said] == [(True, True), (True, False)]
+    assert [(s["answered"], s["confirmed"]) for s in said] == [(True, True), (True, True)]
     assert run.final().checkpoint.confirmed

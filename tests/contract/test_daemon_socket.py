@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from ffdl_batch.domain.jobdir import Root
+from tests.conftest import POSTGRES
 from tests.contract.daemon_rig import PLAIN, Site, UnixHttp, site_in, submission, until
 
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="becoming another user needs root")
@@ -27,9 +28,14 @@ OTHER_UID = pwd.getpwnam("nobody").pw_uid
 THIRD_UID = 54322
 
 
+ON_EACH_DATABASE = pytest.mark.parametrize("site", ["sqlite", POSTGRES], indirect=True)
+"""For tests of what goes through rows; the socket, its lock and its files do not know the database."""
+
+
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    with site_in(tmp_path) as made:
+def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
+    url = request.getfixturevalue("postgres_url") if getattr(request, "param", "") == "postgresql" else ""
+    with site_in(tmp_path, more_environment={"FFDL_DATABASE_URL": url}) as made:
         yield made
 
 
@@ -185,6 +191,7 @@ def test_does_not_end_while_a_job_lives_or_somebody_is_connected(tmp_path: Path)
         assert ended(process) == 0
 
 
+@ON_EACH_DATABASE
 def test_sigterm_finishes_requests_lets_waiters_go_and_exits_0(site: Site) -> None:
     process = site.start()
     job_id = deployed(site)
@@ -206,6 +213,7 @@ def test_sigterm_finishes_requests_lets_waiters_go_and_exits_0(site: Site) -> No
     assert "Traceback" not in site.log
 
 
+@ON_EACH_DATABASE
 def test_sigkill_leaves_nothing_that_stops_the_next_one(site: Site) -> None:
     first = site.start()
     job_id = deployed(site)
@@ -274,6 +282,7 @@ def test_what_cannot_work_ends_with_a_sentence(tmp_path: Path, name: str, value:
         assert not (site.state / "daemon.lock").exists()
 
 
+@ON_EACH_DATABASE
 def test_long_polls_wake_by_the_change_they_wait_for(site: Site) -> None:
     site.start()
     job_id = deployed(site)
@@ -304,7 +313,8 @@ def test_a_log_is_streamed_while_it_grows_and_readers_come_and_go(site: Site) ->
     path = f"/api/v1/jobs/{job_id}/logs?follow=true"
     stayer, stays = open_stream(site, path)
     leaver, leaves = open_stream(site, path)
-    assert next_line(stays) == {"learner": 1, "index": 1, "line": "one", "at": None}
+    first = {"learner": 1, "index": 1, "line": "one", "at": None, "attempt": 1, "offset": 0}
+    assert next_line(stays) == first
     assert next_line(leaves)["line"] == "one"
     leaver.close()
     with log.open("a") as file:
@@ -328,6 +338,7 @@ def test_refusals_of_a_stream_have_a_status(site: Site) -> None:
     assert "learner 9" in reply["problem"]["message"]
 
 
+@ON_EACH_DATABASE
 def test_fifty_followers_and_fifty_waiters_do_not_hold_up_a_submission(site: Site) -> None:
     site.start()
     job_id = deployed(site)
@@ -343,12 +354,14 @@ def test_fifty_followers_and_fifty_waiters_do_not_hold_up_a_submission(site: Sit
         connection.close()
 
 
+@ON_EACH_DATABASE
 def test_a_repeated_key_gives_the_same_job(site: Site) -> None:
     site.start()
     assert site.submit("same")["id"] == site.submit("same")["id"]
     assert len(site.ask("GET", "/api/v1/jobs")[1]["jobs"]) == 1
 
 
+@ON_EACH_DATABASE
 def test_a_hundred_submissions_at_once_and_not_one_more(site: Site) -> None:
     site.start()
     digest = "0" * 64
@@ -422,6 +435,7 @@ def test_dial_loads_no_web_framework_and_no_database() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@ON_EACH_DATABASE
 def test_a_job_is_halted_and_resumed_over_a_restart_of_the_daemon(site: Site) -> None:
     process = site.start()
     job_id = deployed(site)

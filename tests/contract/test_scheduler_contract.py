@@ -130,7 +130,6 @@ def test_a_learners_variable_cannot_replace_the_platforms(world: Harness) -> Non
         BatchOptions(network=NetworkLevel.JOB),
         BatchOptions(network=NetworkLevel.EGRESS, egress=(Egress("example.org", 443),)),
         BatchOptions(roles={"ps": Role()}),
-        BatchOptions(array="0-3"),
         BatchOptions(elastic={"min": "1"}),
         BatchOptions(placement=Placement.PACK),
     ],

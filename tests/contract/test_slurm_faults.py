@@ -14,8 +14,11 @@ from ffdl_batch.domain.spec import Resources
 from ffdl_batch.ports.scheduler import (
     ForgetsJobs,
     InvalidRequest,
+    NotNow,
+    SchedulerMissing,
     SchedulerUnreachable,
     SubmissionUncertain,
+    TooMany,
     TrialSubmission,
 )
 from ffdl_slurm.adapter import SlurmScheduler
@@ -100,22 +103,25 @@ def test_half_an_answer_is_no_answer(world: FakeSlurmHarness, command: str, faul
             ask()
 
 
-def test_a_silent_accounting_proves_nothing(world: FakeSlurmHarness) -> None:
+@pytest.mark.parametrize("fault", ["down", "garbage", "cut"])
+@pytest.mark.parametrize("question", ["observe", "is_forgotten", "find"])
+def test_a_silent_accounting_proves_nothing(world: FakeSlurmHarness, question: str, fault: str) -> None:
     world.keep_accounts()
     native, _ = world.submit("true")
     world.await_end(native)
     world.forget(native)
     assert isinstance(world.scheduler, ForgetsJobs)
-    for fault in ("down", "garbage"):
-        world.spoil("sacct", fault)
+    other = world.request()
+    world.spoil("sacct", fault)
+    if question == "observe":
         assert world.scheduler.observe([native]) == {}
-        world.spoil("sacct", fault)
+    elif question == "is_forgotten":
         with pytest.raises(SchedulerUnreachable):
             world.scheduler.is_forgotten([native])
-        other = world.request()
-        world.spoil("sacct", fault)
+    else:
         with pytest.raises(SchedulerUnreachable):
             world.scheduler.find(other.token, other.attempt_dir)
+    assert len(world.calls("sacct")) == 1
 
 
 def test_banners_are_read_over(world: FakeSlurmHarness) -> None:
@@ -240,9 +246,9 @@ def test_only_is_asked_without_submitting(world: FakeSlurmHarness) -> None:
 def test_no_slurm_is_a_clear_error(world: FakeSlurmHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = world.prepare("true")
     monkeypatch.setenv("PATH", str(world.base))
-    with pytest.raises(InvalidRequest, match="sinfo cannot be run"):
+    with pytest.raises(SchedulerMissing, match="sinfo cannot be run"):
         world.scheduler.probe()
-    with pytest.raises(InvalidRequest, match="sbatch cannot be run"):
+    with pytest.raises(SchedulerMissing, match="sbatch cannot be run"):
         world.scheduler.submit(plan)
 
 
@@ -292,3 +298,181 @@ def test_what_is_seen_carries_the_jobs_name_and_only_own_jobs_are_asked_for(worl
     world.forget(native)
     assert world.scheduler.observe([native])[native].name == plan.token
     assert all(f"--user={os.getuid()}" in call["argv"] for call in world.calls("sacct"))
+
+
+# ------------------------------------------------------------------- what sbatch does, and what is known then
+
+
+@pytest.mark.parametrize("fault", ["binary", "big", "empty"])
+def test_noise_in_the_place_of_an_id_is_uncertain_and_nothing_is_taken_for_one(
+    world: FakeSlurmHarness, fault: str
+) -> None:
+    world.spoil("sbatch", fault)
+    plan = world.prepare("true")
+    with pytest.raises(SubmissionUncertain) as error:
+        world.scheduler.submit(plan)
+    assert len(str(error.value)) < 1000
+    assert world.scheduler.find(plan.token, plan.attempt_dir) == frozenset()
+    assert not world.accepted()
+
+
+def test_an_id_among_greetings_is_the_id(world: FakeSlurmHarness) -> None:
+    world.spoil("sbatch", "banner")
+    native, plan = world.submit("true")
+    assert [native.job] == world.accepted()
+    reply = (Path(plan.attempt_dir.submit) / "reply").read_bytes()
+    assert reply.startswith(b"*** Welcome") and reply.endswith(b"intranet *\n") and b"\xa7" in reply
+
+
+def test_an_sbatch_that_tries_again_by_itself_is_waited_for(world: FakeSlurmHarness) -> None:
+    world.spoil("sbatch", "busy")
+    native, _ = world.submit("true")
+    assert [native.job] == world.accepted()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Slurm temporarily unable to accept job, sleeping and retrying",
+        "QOSMaxSubmitJobPerUserLimit\nsbatch: error: Batch job submission failed: Job violates accounting/QOS policy "
+        "(job submit limit, user's size and/or time limits)",
+    ],
+    ids=["MaxJobCount", "QOS"],
+)
+def test_no_room_is_an_answer_and_may_pass(world: FakeSlurmHarness, said: str) -> None:
+    world.spoil("sbatch", f"refuse={said}")
+    with pytest.raises(TooMany, match=r"QOSMaxSubmitJobPerUserLimit|temporarily unable"):
+        world.submit("true")
+    assert not world.accepted()
+
+
+def test_a_limit_that_the_job_itself_breaks_is_a_refusal(world: FakeSlurmHarness) -> None:
+    world.spoil(
+        "sbatch",
+        "refuse=QOSMaxWallDurationPerJobLimit\nsbatch: error: Batch job submission failed: Job violates "
+        "accounting/QOS policy (job submit limit, user's size and/or time limits)",
+    )
+    with pytest.raises(InvalidRequest, match="QOSMaxWallDurationPerJobLimit"):
+        world.submit("true")
+
+
+def test_a_reply_that_cannot_be_trusted_is_lost_and_the_job_is_found(world: FakeSlurmHarness) -> None:
+    """slurmctld took the job; its answer's credential had expired when munge looked at it here."""
+    world.spoil("sbatch", "untrusted")
+    plan = world.prepare("true")
+    with pytest.raises(SubmissionUncertain, match="Expired credential"):
+        world.scheduler.submit(plan)
+    assert [native.job for native in world.scheduler.find(plan.token, plan.attempt_dir)] == world.accepted()
+
+
+def test_without_munge_nothing_is_sent_and_nothing_is_known(world: FakeSlurmHarness) -> None:
+    native, _ = world.submit("true")
+    for command in ("sbatch", "squeue", "scancel", "sinfo"):
+        world.spoil(command, "no_munge")
+    plan = world.prepare("true")
+    with pytest.raises(SchedulerUnreachable, match="nothing was submitted"):
+        world.scheduler.submit(plan)
+    assert world.accepted() == [native.job]
+    for ask in (
+        lambda: world.scheduler.observe([native]),
+        lambda: world.scheduler.cancel(native),
+        world.scheduler.probe,
+    ):
+        with pytest.raises(SchedulerUnreachable):
+            ask()
+
+
+# ---------------------------------------------------------------------------------- what is asked about jobs
+
+
+@pytest.mark.parametrize("fault", ["cut", "timeout", "no_munge", "binary", "big", "empty"])
+def test_an_answer_that_is_none_is_no_word_about_any_job(world: FakeSlurmHarness, fault: str) -> None:
+    world.freeze()
+    native, plan = world.submit("true")
+    assert isinstance(world.scheduler, ForgetsJobs)
+    for ask in (
+        lambda: world.scheduler.observe([native]),
+        lambda: world.scheduler.find(plan.token, plan.attempt_dir),
+        lambda: world.scheduler.is_forgotten([native]),
+    ):
+        world.spoil("squeue", fault)
+        with pytest.raises(SchedulerUnreachable) as error:
+            ask()
+        assert not isinstance(error.value, NotNow)
+
+
+def test_one_unknown_id_among_many_is_no_outage(world: FakeSlurmHarness) -> None:
+    world.keep_accounts()
+    world.freeze()
+    known = [world.submit("true")[0] for _ in range(3)]
+    stranger = NativeId("999999")
+    assert set(world.scheduler.observe([*known, stranger])) == set(known)
+    assert isinstance(world.scheduler, ForgetsJobs)
+    assert world.scheduler.is_forgotten([*known, stranger]) == {stranger}
+    world.scheduler.cancel(stranger)
+    world.scheduler.signal(stranger, "URG")
+
+
+def test_an_id_that_is_another_users_by_now_is_not_the_job(world: FakeSlurmHarness) -> None:
+    """slurmctld's state was wiped, and it began to count anew."""
+    world.keep_accounts()
+    world.freeze()
+    native, plan = world.submit("true")
+    world.change(native, user="somebody else", name="theirs", state="RUNNING")
+    assert world.scheduler.observe([native]) == {}
+    assert isinstance(world.scheduler, ForgetsJobs)
+    assert world.scheduler.is_forgotten([native]) == {native}
+    Path(plan.attempt_dir.submit, "reply").unlink()
+    assert world.scheduler.find(plan.token, plan.attempt_dir) == frozenset()
+
+
+def test_the_queue_is_believed_before_the_accounting(world: FakeSlurmHarness) -> None:
+    """It lags a minute behind, or has the end of the run before."""
+    world.keep_accounts()
+    world.freeze()
+    native, _ = world.submit("true")
+    world.account(native, state="NODE_FAIL", start=1, end=2)
+    seen = world.scheduler.observe([native])[native]
+    assert (seen.phase, seen.end) == (Phase.PENDING, None)
+    assert not world.calls("sacct")
+
+
+def test_an_accounting_that_has_not_heard_of_the_end_yet_is_no_word(world: FakeSlurmHarness) -> None:
+    world.keep_accounts()
+    native, _ = world.submit("true")
+    world.await_end(native)
+    world.account(native, state="RUNNING", end=0)
+    world.forget(native)
+    assert world.scheduler.observe([native]) == {}
+    (world.state / "accounts" / f"{native.job}.json").unlink()
+    assert world.scheduler.observe([native])[native].end is EndCause.SUCCESS
+
+
+def test_an_accounting_that_is_away_is_no_outage_of_slurm_and_is_left_alone(
+    world: FakeSlurmHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for pause in ("FIRST_PAUSE_S", "LONGEST_PAUSE_S"):  # however slow this machine is
+        monkeypatch.setattr(f"ffdl_slurm.accounting.{pause}", 3600.0)
+    world.keep_accounts()
+    world.freeze()
+    native, _ = world.submit("true")
+    stranger = NativeId("999999")
+    assert isinstance(world.scheduler, ForgetsJobs)
+    world.spoil("sacct", "down")
+    assert set(world.scheduler.observe([native, stranger])) == {native}
+    for _ in range(5):
+        assert set(world.scheduler.observe([native, stranger])) == {native}
+        with pytest.raises(NotNow):
+            world.scheduler.is_forgotten([stranger])
+    assert len(world.calls("sacct")) == 1
+
+
+def test_a_hanging_query_is_ended(tmp_path: Path) -> None:
+    world = FakeSlurmHarness(tmp_path, {"command_timeout_s": 1})
+    try:
+        native, _ = world.submit("true")
+        world.spoil("squeue", "hang")
+        with pytest.raises(SchedulerUnreachable, match="did not answer within 1 s"):
+            world.scheduler.observe([native])
+    finally:
+        world.close()

@@ -1,0 +1,177 @@
+"""Logs and results of a job with three attempts: real daemon, local backend, real learners, the command line."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.daemon_rig import LIMIT_S, PLAIN, Site, site_in, until
+
+FFDL = (sys.executable, "-c", "from ffdl_batch.cli.main import main; main()")
+TRAIN = """\
+import os, pathlib, signal, sys, time
+
+attempt, asked = os.environ["FFDL_ATTEMPT"], []
+signal.signal(signal.SIGUSR2, lambda *_: asked.append(True))
+print("begin", attempt, flush=True)
+pathlib.Path(os.environ["RESULT_DIR"], "result-" + attempt).write_text(attempt)
+finish = pathlib.Path(sys.argv[1], "finish-" + attempt)
+while not asked and not finish.exists():
+    time.sleep(0.05)
+if asked:
+    pathlib.Path(os.environ["CHECKPOINT_DIR"], "model").write_text(attempt)
+print("end", attempt, end="", flush=True)
+"""
+MANIFEST = """\
+name: {name}
+framework:
+  name: custom
+  version: python-numpy
+  command: {command}
+cpus: 1
+memory: 100MB
+batch:
+  time: "2:00:00"
+"""
+
+
+@dataclass
+class Desk:
+    """A user's place beside a daemon that has room for one job at a time."""
+
+    site: Site
+    base: Path
+    followers: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    def try_to(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """One command."""
+        argv = [*FFDL, *arguments]
+        return subprocess.run(
+            argv, cwd=self.base, env=self.site.environment(), capture_output=True, text=True, timeout=90, check=False
+        )
+
+    def run(self, *arguments: str) -> str:
+        """Standard output of a command that succeeds."""
+        done = self.try_to(*arguments)
+        assert done.returncode == 0, f"{arguments}: {done.returncode}\n{done.stdout}{done.stderr}\n{self.site.log}"
+        return done.stdout
+
+    def submit(self, name: str, command: str) -> str:
+        manifest = self.base / f"{name}.yml"
+        manifest.write_text(MANIFEST.format(name=name, command=command))
+        return self.run("submit", "--parsable", str(manifest), str(self.base / "model")).strip()
+
+    def follow(self, job_id: str) -> tuple[subprocess.Popen[str], Path, Path]:
+        """`ffdl logs -f` in the background, and the files of its output and errors."""
+        output, errors = (self.base / f"{kind}-{len(self.followers)}" for kind in ("out", "err"))
+        with output.open("w") as out, errors.open("w") as err:
+            argv = [*FFDL, "logs", "-f", job_id]
+            self.followers.append(
+                subprocess.Popen(argv, cwd=self.base, env=self.site.environment(), stdout=out, stderr=err, text=True)
+            )
+        return self.followers[-1], output, errors
+
+    def show(self, job_id: str) -> dict[str, Any]:
+        job: dict[str, Any] = json.loads(self.run("show", "--json", job_id))["job"]
+        return job
+
+    def await_text(self, path: Path, text: str) -> None:
+        until(lambda: text in path.read_text(), f"{text!r} in {path}; there is {path.read_text()!r}\n{self.site.log}")
+
+    def await_state(self, job_id: str, state: str) -> None:
+        until(lambda: self.show(job_id)["state"] == state, f"{job_id} to be {state}; its log:\n{self.site.log}")
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "train.py").write_text(TRAIN)
+    config = tmp_path / "ffdl.toml"
+    config.write_text("[backend.local]\nmax_jobs = 1\n")
+    with site_in(tmp_path, more_environment={"FFDL_BACKEND": "local", "FFDL_CONFIG": str(config)}) as site:
+        made = Desk(site, tmp_path)
+        site.launch(program=PLAIN)
+        until(site.is_served, f"the daemon to answer; its log:\n{site.log}")
+        try:
+            yield made
+        finally:
+            for follower in made.followers:
+                follower.kill()
+                follower.wait()
+            end_jobs(made)
+
+
+def end_jobs(desk: Desk) -> None:
+    """No learner outlives the test."""
+    for job in json.loads(desk.run("list", "--json"))["jobs"]:
+        desk.run("cancel", job["id"])
+    for job in json.loads(desk.run("list", "--json"))["jobs"]:
+        desk.try_to("wait", "--timeout", "30", job["id"])
+
+
+def test_nothing_of_an_earlier_attempt_is_out_of_sight(desk: Desk) -> None:
+    job_id = desk.submit("chain", f"python3 train.py '{desk.base}'")
+    first, heard, _ = desk.follow(job_id)
+    desk.await_text(heard, "begin 1\n")
+    desk.run("halt", "--wait", job_id)
+    assert (first.wait(LIMIT_S), heard.read_text()) == (0, "begin 1\nend 1\n")
+
+    # The second attempt is submitted and does not start.
+    blocker = desk.submit("blocker", "sleep 600")
+    desk.await_state(blocker, "PROCESSING")
+    desk.run("resume", job_id)
+    desk.await_state(job_id, "QUEUED")
+    done = desk.try_to("logs", job_id)
+    assert (done.returncode, done.stdout) == (0, "begin 1\nend 1\n")
+    assert done.stderr == "ffdl: this is the output of attempt 1; attempt 2 has none\n"
+    job = desk.show(job_id)
+    assert (job["attempt"], [attempt["logs"] != "" for attempt in job["attempts"]]) == (2, [True, False])
+    assert [path.name for path in Path(job["results"]).iterdir()] == ["result-1"]
+    assert Path(job["logs"], "learner-1", "training-log.txt").read_text() == "begin 1\nend 1"
+    assert f"Results:             {job['results']}  [attempt 1]\n" in desk.run("show", job_id)
+
+    # A follower goes over into the second and, over the death of the daemon, into the third attempt.
+    second, heard, told = desk.follow(job_id)
+    desk.await_text(heard, "end 1\n")
+    desk.run("cancel", blocker)
+    desk.await_text(heard, "begin 2\n")
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(json.loads((desk.site.state / "daemon.lock").read_text())["pid"], signal.SIGKILL)
+    desk.run("drill", "timeout", job_id)
+    desk.await_text(heard, "begin 3\n")
+    (desk.base / "finish-3").touch()
+    assert second.wait(LIMIT_S) == 0
+    assert heard.read_text() == "begin 1\nend 1\nbegin 2\nend 2\nbegin 3\nend 3\n"
+    said = told.read_text().splitlines()
+    assert [line for line in said if "attempt" in line] == [
+        "ffdl: this is the output of attempt 1; attempt 2 has none",
+        "ffdl: attempt 2 has begun",
+        "ffdl: attempt 3 has begun",
+    ]
+
+    assert desk.run("logs", "--attempt", "2", job_id) == "begin 2\nend 2\n"
+    every = desk.run("logs", "--attempt", "all", job_id)
+    assert every == "".join(f"[attempt {n}] begin {n}\n[attempt {n}] end {n}\n" for n in (1, 2, 3))
+    numbered = desk.run("loglines", "--attempt", "all", "--pos=-1", job_id).splitlines()
+    assert [line.split()[:3] + line.split()[4:] for line in numbered] == [
+        ["[attempt", f"{n}]", "2", "end", str(n)] for n in (1, 2, 3)
+    ]
+    done = desk.try_to("logs", "--attempt", "4", job_id)
+    assert (done.returncode, done.stderr) == (2, f"ffdl: {job_id} has attempts 1 to 3; there is no attempt 4\n")
+    job = desk.show(job_id)
+    assert sorted(path.name for path in Path(job["results"]).iterdir()) == ["result-1", "result-2", "result-3"]
+    for attempt in job["attempts"]:
+        number = attempt["number"]
+        assert (Path(attempt["results"]) / f"result-{number}").read_text() == str(number)
+        assert Path(attempt["logs"], "learner-1", "training-log.txt").read_text() == f"begin {number}\nend {number}"
+    assert "Traceback" not in desk.site.log

@@ -1,0 +1,163 @@
+"""Disks that are full or read-only under a real daemon, real controllers and real learners.
+
+Acknowledged work stays, the message says what to do, and what was held up goes on by itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.domain.events import EventKind
+from ffdl_batch.domain.launch import Stores
+from tests.contract.controller_rig import LIMITS, Rig, rig
+from tests.contract.fault_rig import fault_world
+from tests.crash.world import WorldOptions
+from tests.faultfs import Fault, FaultFs, fault_fs
+from tests.private_mounts import SmallDisk
+
+pytestmark = pytest.mark.usefixtures("own_mounts")
+
+CHANGING = ("write", "create", "append", "mkdir", "unlink", "rmdir", "rename", "link", "symlink", "truncate", "utimens")
+FULL = Fault(("write",), error=errno.ENOSPC)
+READ_ONLY = Fault(CHANGING, error=errno.EROFS)
+WAIT = "echo up; until [ -e {told} ]; do sleep 0.1; done; exit {code}"
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> SmallDisk:
+    made = SmallDisk(tmp_path / "disk")
+    made.mount()
+    return made
+
+
+def test_a_full_state_directory_refuses_and_leaves_nothing_half(tmp_path: Path, disk: SmallDisk) -> None:
+    """Database and log are full; the jobs' directories are not."""
+    with fault_world(tmp_path, WorldOptions("local"), state=disk.point / "state") as world:
+        world.start()
+        running = world.submit_running()
+        disk.fill()
+        refused = world.submit_by_command()
+        assert (refused.code, world.ids()) == (75, {running})
+        assert "the disk (or the quota) is full: free some space" in refused.text
+        assert [path.name for path in (world.tree / "jobs").iterdir()] == [running]
+
+        world.tell()  # this end cannot be written
+        time.sleep(2.5)
+        assert world.job(running).state in ("PROCESSING", "STORING")
+        disk.free()
+        world.await_ends(running, world.submit())
+        assert "Traceback" not in world.log
+
+
+def test_a_daemon_that_finds_no_room_does_not_start_and_says_why(tmp_path: Path, disk: SmallDisk) -> None:
+    with fault_world(tmp_path, WorldOptions("local"), state=disk.point / "state") as world:
+        world.state.mkdir()
+        disk.fill()
+        refused = world.submit_by_command()
+        assert (refused.code, list((world.base).glob("tree/jobs/*"))) == (75, [])
+        assert "no space is left" in refused.text and "free" in refused.text, refused.text
+        disk.free()
+        world.start()
+        world.await_ends(world.submit())
+
+
+@pytest.mark.parametrize("backend", ["local", "slurm"])
+def test_jobs_whose_directories_find_no_room_wait_and_go_on(tmp_path: Path, disk: SmallDisk, backend: str) -> None:
+    """One whose directory cannot be made; one that runs, and ends while nobody can write a word of it."""
+    with fault_world(tmp_path, WorldOptions(backend), tree=disk.point / "tree") as world:
+        world.start()
+        running = world.submit_running()
+        disk.fill()
+        waiting = world.submit()
+        world.wait(lambda: "no space is left" in world.job(waiting).pending_reason, "the reason of its waiting")
+        assert "free space there" in world.job(waiting).pending_reason
+        world.tell()
+        time.sleep(1.0)
+        disk.free()
+        world.await_ends(running, waiting)
+
+
+def test_a_job_that_starts_on_a_full_disk_waits_for_room(tmp_path: Path) -> None:
+    """It was handed over before; its supervisor and its head find no room for their first words."""
+    with fault_fs(tmp_path) as fs, fault_world(tmp_path, WorldOptions("local"), tree=fs.point / "tree") as world:
+        world.start()
+        running = [world.submit_running(), world.submit_running()]  # as many as run at once
+        third = world.submit_long()
+        world.await_state(third, "QUEUED")
+        fs.befall(dataclasses.replace(FULL, below=third))
+        world.tell()
+        world.await_ends(*running)
+        time.sleep(1.0)
+        assert (world.job(third).state, world.runs().total()) == ("QUEUED", 2)
+        fs.clear()
+        world.await_ends(third)
+
+
+@pytest.fixture
+def spoiled(tmp_path: Path) -> Iterator[tuple[Rig, FaultFs]]:
+    """A job on a file system that can be spoiled, and its learner runs; results are stored elsewhere."""
+    with fault_fs(tmp_path) as fs, rig(fs.point) as run:
+        run.said_in = tmp_path
+        yield run, fs
+
+
+def begin(run: Rig, code: int, fence_s: float = 120.0) -> None:
+    """Its learner waits for the file ``told``, and ends with `code` then."""
+    stores = Stores(results=str(run.base.parent / "results"))
+    limits = dataclasses.replace(LIMITS, fence_s=fence_s)
+    run.write(WAIT.format(told=run.base.parent / "told", code=code), stores=stores, limits=limits)
+    run.start()
+    run.wait_for_log("up")
+
+
+@pytest.mark.parametrize("fault", [FULL, READ_ONLY], ids=["full", "read-only"])
+def test_the_end_of_a_learner_waits_for_a_disk_that_takes_it(spoiled: tuple[Rig, FaultFs], fault: Fault) -> None:
+    """Not even what was held back for the last words helps: nothing is taken at all."""
+    run, fs = spoiled
+    begin(run, 7)
+    fs.befall(fault)
+    (fs.point.parent / "told").touch()
+    time.sleep(2.0)
+    assert run.is_running()
+    assert not [event for event in run.events() if event.kind is EventKind.LEARNER_ENDED]
+    fs.clear()
+    assert run.await_end() == 7
+    assert (run.final().exit_code, run.final().error_code, run.final().stored) == (7, "C201", True)
+    assert [event.seq for event in run.events()] == list(range(1, len(run.events()) + 1))
+
+
+def test_where_the_disk_never_takes_it_the_exit_status_is_no_success(spoiled: tuple[Rig, FaultFs]) -> None:
+    """There is no proof then, and the scheduler's word decides: the head must not end as if there were."""
+    run, fs = spoiled
+    begin(run, 0, fence_s=2.0)
+    fs.befall(FULL)
+    (fs.point.parent / "told").touch()
+    assert run.await_end() == 74
+    assert not Path(run.attempt.final).exists()
+    assert "these events could not be written" in run.errors and '"x_exit_code":0' in run.errors
+
+
+@pytest.mark.parametrize("fault", ["No space left on device", "Read-only file system"])
+def test_results_that_cannot_be_stored_are_owed(tmp_path: Path, disk: SmallDisk, fault: str) -> None:
+    with rig(tmp_path) as run:
+        (disk.point / "out").mkdir()
+        run.write("head -c 300000 /dev/urandom > $RESULT_DIR/weights", stores=Stores(results=str(disk.point / "out")))
+        if fault.startswith("Read"):
+            disk.make("ro")
+        else:
+            disk.fill()
+        assert run.run() == 74
+        assert (run.final().error_code, run.final().stored) == ("S303", False)
+        assert fault in run.final().message
+        if fault.startswith("Read"):
+            disk.make("rw")
+        else:
+            disk.free()
+        assert run.run("pay") == 0
+        assert (disk.point / "out" / "weights").stat().st_size == 300000

@@ -1,0 +1,276 @@
+"""``ffdl drill`` on trainings that really run: the local backend through a real daemon and real controllers.
+
+What it reports, what the history says and what `ffdl show` prints is one and the same; and no budget is charged.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ffdl_batch.domain.job_state import TERMINAL
+from ffdl_batch.domain.jobdir import AttemptDir, JobDir
+from ffdl_batch.domain.launch import LaunchFile, decode
+from tests.contract.daemon_rig import PLAIN, Site, site_in, until
+
+FFDL = (sys.executable, "-c", "from ffdl_batch.cli.main import main; main()")
+NO_BUDGET = "retry: {timeouts: 0, preemptions: 0, node_failures: 0}"
+TRAIN = """
+import os, signal, sys, time
+path = os.environ["CHECKPOINT_DIR"] + "/step"
+step = int(open(path).read()) if os.path.exists(path) else 0
+asked = []
+if "--deaf" not in sys.argv:
+    signal.signal(signal.SIGUSR2, lambda *_: asked.append(1))
+def save():
+    with open(path + ".tmp", "w") as file:
+        file.write(str(step))
+    os.replace(path + ".tmp", path)
+print("from", step, flush=True)
+while True:
+    time.sleep(0.02)
+    step += 1
+    if asked or ("--save" in sys.argv and step % 10 == 0):
+        save()
+    if asked:
+        sys.exit(0)
+    print("step", step, flush=True)
+"""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A daemon with the local backend, and the command line that talks to it."""
+
+    site: Site
+
+    def popen(self, *arguments: str | Path) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [*FFDL, *map(str, arguments)],
+            env=self.site.environment(),
+            cwd=self.site.directory,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        """One command to its end."""
+        process = self.popen(*arguments)
+        out, errors = process.communicate(timeout=90)
+        return subprocess.CompletedProcess(arguments, process.returncode, out, errors)
+
+    def manifest(self, batch: str, arguments: str = "", name: str = "saver") -> Path:
+        """A manifest, with the model beside it."""
+        model = self.site.directory / name / "model"
+        model.mkdir(parents=True, exist_ok=True)
+        (model / "train.py").write_text(TRAIN)
+        path = model.parent / "manifest.yml"
+        path.write_text(
+            f"name: {name}\nlearners: 1\nmemory: 100MB\n"
+            f"framework: {{name: custom, version: python-numpy, command: python3 train.py {arguments}}}\n"
+            f"batch: {{{batch}}}\n"
+        )
+        return path
+
+    def train(self, batch: str, arguments: str = "") -> str:
+        """The id of a training of its own that has begun."""
+        manifest = self.manifest(batch, arguments)
+        done = self.run("submit", "--parsable", manifest, manifest.parent / "model")
+        assert done.returncode == 0, done.stderr
+        job_id = done.stdout.split()[-1]
+        self.until_training(job_id, 1)
+        return job_id
+
+    def until_training(self, job_id: str, number: int) -> None:
+        """Until that attempt's learner has begun its loop, in the daemon's eyes too."""
+        log = Path(self.attempt(job_id, number).training_log(1))
+        until(lambda: log.is_file() and "step" in log.read_text(), f"attempt {number} of {job_id} to train")
+        until(lambda: self.job(job_id)["state"] == "PROCESSING", f"attempt {number} of {job_id} to be PROCESSING")
+
+    def drill(self, event: str, *arguments: str | Path) -> tuple[int, dict[str, Any]]:
+        """The exit code and the report."""
+        done = self.run("drill", "--json", event, *arguments)
+        assert done.stdout, done.stderr
+        return done.returncode, json.loads(done.stdout)["drill"]
+
+    def job(self, job_id: str) -> dict[str, Any]:
+        reply = self.site.ask("GET", f"/api/v1/jobs/{job_id}")[1]["job"]
+        assert isinstance(reply, dict)
+        return reply
+
+    def attempt(self, job_id: str, number: int) -> AttemptDir:
+        return JobDir(str(self.site.state / "jobs" / job_id)).attempt(number)
+
+    def launch(self, job_id: str, number: int) -> LaunchFile:
+        return decode(Path(self.attempt(job_id, number).launch).read_text())
+
+    def end_all(self) -> None:
+        """No learner may outlive the test."""
+        jobs = self.site.ask("GET", "/api/v1/jobs")[1]["jobs"]
+        for job in jobs:
+            self.site.ask("POST", f"/api/v1/jobs/{job['id']}/cancel")
+        for job in jobs:
+            until(partial(self.has_ended, job["id"]), f"{job['id']} to end")
+
+    def has_ended(self, job_id: str) -> bool:
+        return self.job(job_id)["state"] in TERMINAL
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    config = tmp_path / "ffdl.toml"
+    config.write_text("[backend.local]\nmax_jobs = 1\n")
+    environment = {"FFDL_BACKEND": "local", "FFDL_CONFIG": str(config)}
+    with site_in(tmp_path, more_environment=environment) as site:
+        site.start(program=PLAIN)
+        made = Machine(site)
+        try:
+            yield made
+        finally:
+            made.end_all()
+
+
+def spent(launch: LaunchFile) -> Mapping[str, int]:
+    """What the chain had used up when the attempt was planned."""
+    assert launch.succession is not None
+    told = launch.succession.spent
+    return {"timeouts": told.timeouts, "preemptions": told.preemptions, "node_failures": told.node_failures}
+
+
+NOTHING = {"timeouts": 0, "preemptions": 0, "node_failures": 0}
+
+
+@pytest.mark.parametrize(
+    ("event", "interruption", "words"),
+    [
+        ("timeout", "timeout", "a drill played a time limit; checkpoint confirmed after"),
+        ("preempt", "preemption", "a drill played a preemption; checkpoint confirmed after"),
+        ("node-fail", "node_failure", "a drill played a node failure; a checkpoint was saved"),
+    ],
+)
+def test_a_drill_is_recorded_as_one_and_uses_up_no_budget(
+    machine: Machine, event: str, interruption: str, words: str
+) -> None:
+    """The limit is far away, and the manifest allows no interruption at all."""
+    job_id = machine.train(f"time: 2h, {NO_BUDGET}, checkpoint: {{grace_s: 4}}", "--save")
+    for number in (1, 2):
+        code, report = machine.drill(event, "--after", "1", job_id)
+        assert (code, report["interruption"], report["played"]) == (0, interruption, True), report
+        assert (report["attempt"], report["next_attempt"]) == (number, number + 1)
+        machine.until_training(job_id, number + 1)
+        assert spent(machine.launch(job_id, number + 1)) == NOTHING
+    counter = {"timeout": "timeouts", "preemption": "preemptions", "node_failure": "node_failures"}[interruption]
+    in_earnest = f"; in earnest the chain would have ended: batch.retry.{counter} allows 0"
+    message = report["message"]
+    assert message.startswith(words) and message.endswith(in_earnest), message
+    told = [line for line in machine.run("events", job_id).stdout.splitlines() if "requeued: " in line]
+    assert len(told) == 2 and told[-1].endswith(message), told
+    attempts = machine.job(job_id)["attempts"]
+    assert [(each["interruption"], each["played"]) for each in attempts[:2]] == [(interruption, True)] * 2
+    assert machine.run("show", job_id).stdout.count(words.partition(";")[0]) == 2
+
+
+def test_a_time_limit_in_earnest_after_a_drill_is_charged(machine: Machine) -> None:
+    job_id = machine.train("time: '0:30', checkpoint: {grace_s: 10}")
+    code, report = machine.drill("timeout", job_id)
+    assert (code, report["lead_s"], report["lead_from"]) == (0, 15, "time limit"), report
+    machine.until_training(job_id, 3)
+    first, second = machine.job(job_id)["attempts"][:2]
+    assert [(each["interruption"], each["played"]) for each in (first, second)] == [
+        ("timeout", True), ("timeout", False),
+    ]  # fmt: skip
+    assert spent(machine.launch(job_id, 2)) == NOTHING
+    assert spent(machine.launch(job_id, 3)) == {**NOTHING, "timeouts": 1}
+
+
+def test_a_training_that_does_not_listen_goes_on_and_hears_what_would_have_been(machine: Machine) -> None:
+    job_id = machine.train("time: 2h, checkpoint: {grace_s: 2}", "--deaf")
+    done = machine.run("drill", "timeout", job_id[:-2])
+    assert done.returncode == 1, done.stderr
+    lines = dict(line.split(":", 1) for line in done.stdout.splitlines())
+    assert lines["Drill"].strip() == f"timeout on attempt 1 of {job_id}"
+    assert lines["Ended because"].strip() == (
+        "a drill played a time limit; no checkpoint was confirmed; "
+        "in earnest the chain would have ended: it would start from the same point again"
+    )
+    assert lines["Checkpoint"].strip() == "asked for; the learners did not react and were ended"
+    assert lines["Lead"].strip() == "nothing was measured; this job keeps 12 s (from: default)"
+    assert lines["Next attempt"].strip().startswith("2, PROCESSING")
+    assert lines["What to do"].strip().startswith("catch the checkpoint signal (batch.checkpoint.signal, USR2")
+
+
+def test_a_lead_of_the_manifest_that_is_too_short_stays_and_is_warned_of(machine: Machine) -> None:
+    job_id = machine.train("time: 2h, checkpoint: {grace_s: 4, lead_s: 5}")
+    done = machine.run("drill", "timeout", job_id)
+    assert done.returncode == 0, done.stderr
+    lines = dict(line.split(":", 1) for line in done.stdout.splitlines())
+    needed = int(lines["Lead"].split()[0])
+    assert lines["Lead"].strip() == f"{needed} s needed; this job keeps 5 s (from: manifest)"
+    assert lines["Warning"].strip() == (
+        f"5 s before a time limit is too late to save; write into the manifest batch: checkpoint: lead_s: {needed}"
+    )
+    assert machine.launch(job_id, 2).limits.lead_s == 5
+
+
+def test_a_halt_is_resumed_with_what_was_measured(machine: Machine) -> None:
+    job_id = machine.train("time: 2h, checkpoint: {grace_s: 4}")
+    code, report = machine.drill("halt", job_id)
+    assert (code, report["interruption"], report["played"], report["next_attempt"]) == (0, "halt", True, 2), report
+    assert (report["lead_s"], report["lead_from"]) == (report["lead_needed_s"], "measured")
+    assert report["message"].startswith("halted on request; checkpoint confirmed")
+
+
+def test_a_trial_run_waits_in_the_queue_on_nobodys_clock_but_the_queues(machine: Machine) -> None:
+    busy = machine.train("time: 2h, checkpoint: {grace_s: 4}")
+    trial = machine.manifest("time: 2h, checkpoint: {grace_s: 4}", name="trial")
+    process = machine.popen("drill", "timeout", "--after", "0", "--timeout", "30", "--queue-timeout", "3", trial)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 124, errors
+    told = errors.splitlines()
+    trial_id = told[0].split()[3]
+    assert told[0] == f"ffdl: trial run {trial_id} is submitted"
+    waiting = "waiting until it is PROCESSING, nothing is played before; --timeout counts from then on"
+    assert waiting in told[1]
+    assert told[-2] == f"ffdl: trial run {trial_id} is being cancelled"
+    assert told[-1].endswith("after 3 s (--queue-timeout), and not PROCESSING")
+    until(lambda: machine.job(trial_id)["state"] == "CANCELLED", "the trial run to be taken back")
+    assert (machine.job(busy)["state"], len(machine.job(busy)["attempts"])) == ("PROCESSING", 1)
+
+
+def test_a_trial_run_that_takes_too_long_is_cancelled_and_not_said_to_go_on(machine: Machine) -> None:
+    trial = machine.manifest("time: 2h, checkpoint: {grace_s: 60}", "--deaf", name="trial")
+    done = machine.run("drill", "timeout", "--after", "0", "--timeout", "2s", trial)
+    trial_id = done.stderr.split()[3]
+    assert (done.returncode, "goes on" in done.stderr) == (124, False), done.stderr
+    assert done.stderr.splitlines()[-1] == (
+        f"ffdl: attempt 1 of {trial_id} has not ended in 2 s of PROCESSING (--timeout); "
+        "what it made of the event is not known"
+    )
+    until(lambda: machine.job(trial_id)["state"] == "CANCELLED", "the trial run to be taken back")
+
+
+def test_ctrl_c_takes_a_trial_run_back(machine: Machine) -> None:
+    trial = machine.manifest("time: 2h, checkpoint: {grace_s: 4}", name="trial")
+    process = machine.popen("drill", "preempt", "--after", "60", trial)
+    until(lambda: [j for j in jobs_of(machine) if j["state"] == "PROCESSING"], "the trial run to begin")
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    (job,) = jobs_of(machine)
+    assert process.returncode == 130 and f"trial run {job['id']} is being cancelled" in errors, errors
+    until(lambda: machine.job(job["id"])["state"] == "CANCELLED", "the trial run to be taken back")
+
+
+def jobs_of(machine: Machine) -> list[dict[str, Any]]:
+    return list(machine.site.ask("GET", "/api/v1/jobs")[1]["jobs"])

@@ -1,0 +1,251 @@
+"""Releases meet: files of the release before under this daemon and these controllers, and files of one to come."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+import sys
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ffdl_batch.controller.__main__ import EXIT_BAD_LAUNCH_FILE, EXIT_PLATFORM
+from ffdl_batch.domain.events import EventKind, GoesOn, Outcome, decode_events
+from ffdl_batch.domain.formats import FORMAT
+from ffdl_batch.domain.jobdir import AttemptDir, JobDir
+from ffdl_batch.domain.launch import decode, encode, succeed
+from tests.captured.releases import (
+    ELSEWHERE,
+    FORMATS_1,
+    JOB_ID,
+    give_back,
+    put_dump,
+    put_job,
+    running_dump,
+    take_away,
+)
+from tests.contract.controller_rig import MARK, ROOT, Rig, rig
+from tests.contract.daemon_rig import PLAIN, Site, site_in, until
+
+NATIVE_ID = f"{JOB_ID}-1"
+NEWER = FORMAT + 1
+
+
+def words(host: str) -> dict[str, str]:
+    return {"PYTHON": sys.executable, "CODE": str(ROOT), "HOST": host, "BOOT": "00000000-0000-0000-0000-000000000000"}
+
+
+def up_to_the_learner(events: Path) -> str:
+    """Cut an event file to what was in it while the learner ran; the whole text."""
+    whole = events.read_text()
+    lines = whole.splitlines(keepends=True)
+    kinds = [json.loads(line)["kind"] for line in lines]
+    last = max(n for n, kind in enumerate(kinds) if kind in ("claimed", "started", "learner_started", "phase"))
+    if "learner_started" in kinds:
+        last = kinds.index("learner_started")
+    events.write_text("".join(lines[: last + 1]))
+    return whole
+
+
+# ------------------------------------------------------------------------------- the daemon, and controllers before it
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    """The daemon with the local backend."""
+    more = {"FFDL_BACKEND": "local", "FFDL_JOBS_DIR": str(tmp_path / "jobs")}
+    with site_in(tmp_path, more_environment=more) as made:
+        yield made
+
+
+def test_a_job_that_runs_with_controllers_of_the_release_before_finishes_under_this_daemon(site: Site) -> None:
+    """The daemon is replaced while the first of three attempts runs; the rest is as those controllers wrote it."""
+    base, at = site.directory, time.time() - 30
+    job = put_job(base, at, words(ELSEWHERE))
+    later = take_away(job, "attempt-[23]/*", "attempt-[23]/*/*", "attempt-1/local/exit.json", "attempt-1/[fsp]*.json")
+    later |= {f"attempt-1/events/{name}.jsonl": up_to_the_learner(job / f"attempt-1/events/{name}.jsonl") for name in
+              ("head", "node-0")}  # fmt: skip
+    put_dump(running_dump(base, at, words(ELSEWHERE)), site.state / "ffdl.sqlite3")
+    with sqlite3.connect(site.state / "ffdl.sqlite3") as connection:
+        connection.execute("UPDATE jobs SET uid = ?", (os.getuid(),))
+    connection.close()
+
+    site.start(program=PLAIN)
+    assert "was brought from 0002" in site.log
+    for _ in range(5):  # as long as nobody says that it ended, it has not
+        assert site.state_of(JOB_ID) == "PROCESSING"
+        time.sleep(0.3)
+    give_back(job, {name: text for name, text in later.items() if not name.startswith("attempt-1")})
+    give_back(job, {name: text for name, text in later.items() if name.startswith("attempt-1")})
+    (base / "jobs" / "doorbell" / JOB_ID).touch()
+    until(lambda: site.state_of(JOB_ID) == "COMPLETED", f"the job to be seen complete; {site.log}")
+
+    shown = site.ask("GET", f"/api/v1/jobs/{JOB_ID}")[1]["job"]
+    assert [(one["native_id"], one["interruption"]) for one in shown["attempts"]] == [
+        (f"{JOB_ID}-1", "timeout"), (f"{JOB_ID}-2", "timeout"), (f"{JOB_ID}-3", ""),
+    ]  # fmt: skip
+    assert [one["checkpoint_confirmed"] for one in shown["attempts"]] == [True, True, False]
+    history = site.ask("GET", f"/api/v1/jobs/{JOB_ID}/events?follow=false")
+    assert shown["exit_code"] == 0, history
+
+
+# ------------------------------------------------------------------------- these controllers, and a daemon before them
+
+
+@dataclass
+class Before:
+    """The first attempt of the captured job, as it was when its head was to start."""
+
+    run: Rig
+    job: Path
+
+    def shorten(self) -> None:
+        """Have the training end before its time limit."""
+        launch = self.job / "attempt-1" / "launch.json"
+        launch.write_text(launch.read_text().replace("--steps 120", "--steps 10"))
+
+    def head(self) -> int:
+        return self.run.run(native_id=NATIVE_ID)
+
+
+@pytest.fixture
+def before(tmp_path: Path) -> Iterator[Before]:
+    with rig(tmp_path) as run:
+        job = put_job(tmp_path, time.time() - 30, words(ELSEWHERE))
+        run.job, run.attempt = JobDir(str(job)), AttemptDir(str(job / "attempt-1"))
+        with zipfile.ZipFile(job / "model.zip", "w") as archive:
+            archive.write(ROOT / "docs/examples/loop/model/train.py", "train.py")
+        # The rig knows its processes by a variable, which the launch file must let through.
+        launch = decode(Path(run.attempt.launch).read_text())
+        marked = replace(launch.learner, pass_host=(*launch.learner.pass_host, MARK))
+        Path(run.attempt.launch).write_text(encode(replace(launch, learner=marked, scratch_base=str(tmp_path))))
+        yield Before(run, job)
+
+
+def without_later_attempts(job: Path) -> None:
+    for attempt in job.glob("attempt-[23]"):
+        shutil.rmtree(attempt)
+
+
+def not_begun(job: Path) -> None:
+    """As before the head started: the deployer's files alone."""
+    without_later_attempts(job)
+    take_away(job, "attempt-1/[csfp]*.json", "attempt-1/*/*.jsonl", "attempt-1/claim/*")
+    (job / "attempt-1" / "claim").rmdir()
+
+
+def test_this_controller_obeys_a_launch_file_of_the_release_before(before: Before) -> None:
+    not_begun(before.job)
+    before.shorten()
+    assert before.head() == 0, before.run.errors
+    final = before.run.final()
+    assert (final.outcome, final.stored, final.native_id, final.format) == (Outcome.COMPLETED, True, NATIVE_ID, FORMAT)
+    for name in ("final.json", "claim/owner.json"):
+        assert json.loads(Path(before.run.attempt.path, name).read_text())["format"] == FORMAT
+    lines = Path(before.run.attempt.event_file("node-0")).read_text().splitlines()
+    assert {json.loads(line)["format"] for line in lines} == {FORMAT}
+    assert json.loads(Path(before.run.attempt.results, "result.json").read_text())
+
+
+def test_this_controller_goes_on_by_a_template_of_the_release_before(before: Before) -> None:
+    not_begun(before.job)
+    assert before.head() == 0, before.run.errors
+    final = before.run.final()
+    assert (final.interruption, final.goes_on) == ("timeout", GoesOn.SUCCESSOR), final
+    following = AttemptDir(str(before.job / "attempt-2"))
+    launch = decode(Path(following.launch).read_text())
+    assert (launch.attempt, launch.token, launch.attempt_dir) == (2, f"{JOB_ID}-2", following.path)
+    assert launch.succession is not None and launch.succession.spent.timeouts == 1
+    assert json.loads(Path(following.control).read_text()) == {"attempt": 2, "wish": "", "drill": "", "format": FORMAT}
+    assert Path(following.submit_begun).exists()
+
+
+def test_this_controller_goes_on_with_an_attempt_whose_first_run_was_of_the_release_before(before: Before) -> None:
+    """Its node went down in the middle, and the scheduler started the same job anew."""
+    events = [before.job / f"attempt-1/events/{name}.jsonl" for name in ("head", "node-0")]
+    without_later_attempts(before.job)
+    take_away(before.job, "attempt-1/[csfp]*.json")
+    counts = []
+    for file in events:
+        up_to_the_learner(file)
+        os.utime(file, (1.0, 1.0))  # silent for longer than a node that was cut off lets its learners live
+        counts.append(len(file.read_text().splitlines()))
+    before.shorten()
+    status = before.head()
+    final = before.run.final()
+    assert status == 0, (final.message, before.run.errors)
+    assert (final.outcome, final.restart, final.stored) == (Outcome.COMPLETED, 1, True)
+    for file, count in zip(events, counts, strict=True):
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+        assert [line["seq"] for line in lines] == list(range(1, len(lines) + 1))
+        assert [line.get("format") for line in lines] == [None] * count + [FORMAT] * (len(lines) - count)
+        assert len(decode_events(file.read_text())) == len(lines)
+
+
+@pytest.mark.parametrize("name", ["launch.json", "launch-next.json"])
+def test_launch_files_for_slurm_of_the_release_before_are_read_whole(name: str) -> None:
+    told = json.loads((FORMATS_1 / "slurm" / name).read_text())
+    launch = decode(succeed(json.dumps(told), str(told["job_id"]), 2))
+    assert launch.format == 1 and launch.step and launch.succession is not None
+    assert launch.succession.submit or launch.succession.requeue
+    again = json.loads(encode(launch))
+    for key in ("learner", "stores", "host", "step"):
+        assert again[key] == json.loads(succeed(json.dumps(told[key]), str(told["job_id"]), 2))
+
+
+# ------------------------------------------------------------------------------------------- files of a release to come
+
+
+def change(file: Path, alter: Callable[[dict[str, Any]], None]) -> None:
+    body = json.loads(file.read_text())
+    alter(body)
+    file.write_text(json.dumps(body) + "\n")
+
+
+def test_a_newer_launch_file_is_not_begun(before: Before) -> None:
+    not_begun(before.job)
+    change(Path(before.run.attempt.launch), lambda body: body.update(format=NEWER, written_by="slurm 9.1"))
+    assert before.head() == EXIT_BAD_LAUNCH_FILE
+    assert f"was written by slurm 9.1 in format {NEWER}" in before.run.errors
+    assert "use a release at least as new as its writer" in before.run.errors
+    assert "Traceback" not in before.run.errors
+    assert not Path(before.run.attempt.claim).exists()
+
+
+@pytest.mark.parametrize("name", ["final.json", "claim/owner.json", "events/node-0.jsonl"])
+def test_nothing_is_executed_over_words_that_are_not_understood(before: Before, name: str) -> None:
+    """A wrong last word would end the job; none lets the release that understands the others decide."""
+    file = Path(before.run.attempt.path, name)
+    without_later_attempts(before.job)
+    if name != "final.json":
+        take_away(before.job, "attempt-1/final.json")
+    last = file.read_text().splitlines()[-1]
+    file.write_text(json.dumps({**json.loads(last), "format": NEWER}) + "\n")
+    unread = file.read_bytes()
+    assert before.head() == EXIT_PLATFORM, before.run.errors
+    assert f"in format {NEWER}" in before.run.errors and "Traceback" not in before.run.errors
+    assert file.read_bytes() == unread
+    assert not Path(before.run.attempt.training_log(1)).exists()
+    assert Path(before.run.attempt.final).exists() is (name == "final.json")
+
+
+def test_learners_are_not_ended_by_a_newer_cell_and_what_is_understood_of_it_is_obeyed(before: Before) -> None:
+    not_begun(before.job)
+    control = Path(before.run.attempt.control)
+    control.write_text(json.dumps({"attempt": 1, "wish": "", "format": NEWER, "whatever": [1]}))
+    head = before.run.start(native_id=NATIVE_ID)
+    before.run.wait_for_log("step")
+    control.write_text(json.dumps({"attempt": 1, "wish": "halt", "format": NEWER, "whatever": [1]}))
+    assert head.wait(timeout=60) == 0, before.run.errors
+    final = before.run.final()
+    assert (final.outcome, final.interruption, final.checkpoint.confirmed) == (Outcome.HALTED, "halt", True)
+    said = [line for line in before.run.errors.splitlines() if f"has format {NEWER}" in line]
+    assert len(said) == 1 and "what it understands of it is obeyed" in said[0]
+    assert EventKind.FAULT not in [event.kind for event in before.run.events()]

@@ -1,0 +1,128 @@
+"""A daemon, controllers and learners that run out of file descriptors or memory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.contract.controller_rig import rig
+from tests.contract.daemon_rig import UnixHttp
+from tests.contract.fault_rig import FaultWorld, fault_world
+from tests.crash.world import WorldOptions
+
+DESCRIPTORS = 64
+MIB = 1 << 20
+
+
+@contextlib.contextmanager
+def connections(world: FaultWorld, count: int) -> Iterator[None]:
+    """So many that only sit there."""
+    with contextlib.ExitStack() as held:
+        for _ in range(count):
+            one = held.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            one.settimeout(20.0)
+            one.connect(world.environment()["FFDL_SOCKET"])
+        yield
+
+
+def test_a_daemon_without_descriptors_goes_on(tmp_path: Path) -> None:
+    with fault_world(tmp_path, WorldOptions("local")) as world:
+        world.start({resource.RLIMIT_NOFILE: DESCRIPTORS})
+        running = world.submit_running()
+        pid = world.daemon_pid
+        with connections(world, DESCRIPTORS + 16):
+            refused = world.run("ffdl", "list")
+            assert refused.code == 75 and "connections" in refused.text and "ulimit -n" in refused.text, refused
+            world.tell()
+            world.wait(lambda: world.in_database(running) == "COMPLETED", "work that goes on meanwhile")
+        world.wait(world.answers, "the daemon to let somebody in again")
+        world.await_ends(running, world.submit())
+        assert world.daemon_pid == pid
+        assert "raise its limit (ulimit -n, LimitNOFILE=)" in world.log
+        assert "Traceback" not in world.log
+        assert len(world.log.splitlines()) < 60
+
+
+def test_controllers_need_few_descriptors(tmp_path: Path) -> None:
+    with rig(tmp_path) as run:
+        limited = tmp_path / "limited"
+        limited.write_text(f'#!/bin/sh\nulimit -n 20\nexec {sys.executable} "$@"\n')
+        limited.chmod(0o755)
+        run.python = str(limited)
+        run.write("ulimit -n; exit 3")
+        assert run.run() == 3
+        assert (run.final().error_code, run.log()) == ("C201", "20\n")
+
+
+def ask(world: FaultWorld, size: int, *, chunked: bool = False) -> tuple[int, bytes]:
+    """Status and body of the answer to a submission of so many bytes; 0 where the connection was dropped."""
+    body = b'{"submissions":[{"manifest":"' + b"x" * size + b'"}]}'
+    connection = UnixHttp(Path(world.environment()["FFDL_SOCKET"]))
+    try:
+        parts = (body[at : at + MIB] for at in range(0, len(body), MIB))
+        headers = {"Content-Type": "application/json"}
+        connection.request("POST", "/api/v1/jobs", parts if chunked else body, headers, encode_chunked=chunked)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    except OSError:
+        return 0, b""
+    finally:
+        connection.close()
+
+
+def test_a_request_that_needs_more_memory_than_there_is_harms_nobody(tmp_path: Path) -> None:
+    with fault_world(tmp_path, WorldOptions("local")) as world:
+        world.start()
+        running = world.submit_running()
+        # What it has taken of the address space by now, and a little more than a request may have.
+        taken = world.memory_bytes()
+        resource.prlimit(world.daemon_pid, resource.RLIMIT_AS, (taken + 140 * MIB, taken + 140 * MIB))
+        status, answer = ask(world, 200 * 10**6)
+        assert status == 413 and b"larger than 128 MB" in answer  # by what it announces: nothing of it was read
+        for chunked in (True, False):
+            status, answer = ask(world, 120 * 10**6, chunked=chunked)
+            assert status in (0, 503), (status, answer)
+            assert not answer or b"memory" in answer
+        world.wait(world.answers, "the daemon")
+        assert world.job(running).state == "PROCESSING"
+        world.tell()
+        world.await_ends(running, world.submit())
+        assert "no memory" in world.log or "not enough memory" in world.log, world.log
+
+
+@pytest.fixture
+def small_memory() -> Iterator[Path]:
+    """A control group of 96 MiB; what is written into its file ``cgroup.procs`` is in it."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can make control groups; the test run as root does")
+    version1 = Path("/sys/fs/cgroup/memory")
+    group = (version1 if version1.is_dir() else Path("/sys/fs/cgroup")) / f"ffdl-test-{os.getpid()}"
+    group.mkdir()
+    try:
+        (group / ("memory.limit_in_bytes" if version1.is_dir() else "memory.max")).write_text(str(96 * MIB))
+        yield group
+    finally:
+        end = time.monotonic() + 10.0
+        while (group / "cgroup.procs").read_text().strip() and time.monotonic() < end:
+            time.sleep(0.05)
+        group.rmdir()
+
+
+def test_a_learner_that_the_kernel_ended_for_memory_is_told_apart(tmp_path: Path, small_memory: Path) -> None:
+    with rig(tmp_path) as run:
+        limited = tmp_path / "limited"
+        limited.write_text(f'#!/bin/sh\necho $$ > {small_memory}/cgroup.procs\nexec {sys.executable} "$@"\n')
+        limited.chmod(0o755)
+        run.python = str(limited)
+        run.write("python3 -c 'x = bytearray(300 << 20)'")
+        assert run.run() != 0
+        assert run.final().error_code == "C202"
+        assert "needed more memory" in run.final().message

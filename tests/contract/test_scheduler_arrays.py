@@ -1,0 +1,239 @@
+"""Native arrays: what every backend must do that takes them. Runs over all adapters found by entry point.
+
+With FFDL_CONTRACT_BACKENDS=slurm-cli,slurm-pyslurm the same file runs on a real cluster instead.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from ffdl_batch.domain.array import ArrayId, expand
+from ffdl_batch.domain.launch import decode, fill
+from ffdl_batch.domain.observation import EndCause, NativeId, Phase
+from ffdl_batch.domain.spec import BatchOptions
+from ffdl_batch.ports.registry import adapter_names
+from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, StopsMany, SubmitsArrays
+from tests.contract.array_rig import Fleet
+from tests.contract.scheduler_harness import Harness, open_harness, real_backends
+
+BACKENDS = real_backends() or list(adapter_names())
+WITH_ARRAYS = [name for name in BACKENDS if name.startswith("slurm")]
+OBEDIENT = "trap 'exit 1' TERM; echo up; sleep 600 & wait"
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    """Where the world lies."""
+    return tmp_path
+
+
+@pytest.fixture(params=WITH_ARRAYS)
+def world(request: pytest.FixtureRequest, base: Path) -> Iterator[Harness]:
+    """One backend that takes arrays, ready to take jobs."""
+    harness = open_harness(request.param, base)
+    try:
+        yield harness
+    finally:
+        harness.close()
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_who_takes_arrays_says_how_large_they_are(name: str, base: Path) -> None:
+    harness = open_harness(name, base)
+    try:
+        takes = isinstance(harness.scheduler, SubmitsArrays)
+        assert (takes, harness.facts.max_array_size > 1) == (name in WITH_ARRAYS, name in WITH_ARRAYS)
+    finally:
+        harness.close()
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_a_whole_array_cannot_be_planned(name: str, base: Path) -> None:
+    harness = open_harness(name, base)
+    try:
+        for batch in (BatchOptions(array="0-3"), BatchOptions(sweep=({"lr": "1"},))):
+            with pytest.raises(InvalidRequest, match=r"batch\.array"):
+                harness.scheduler.plan(harness.request(batch=batch))
+    finally:
+        harness.close()
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_an_element_by_itself_knows_which_one_it_is(name: str, base: Path) -> None:
+    """Also the next attempts of an element, and all of them where a backend takes no arrays."""
+    harness = open_harness(name, base)
+    try:
+        plan = _planned(harness, 'echo "$FFDL_ARRAY_INDEX of $SLURM_ARRAY_TASK_COUNT, $SLURM_ARRAY_TASK_ID: $lr"')
+        native = harness.scheduler.submit(plan)
+        assert harness.await_end(native).end is EndCause.SUCCESS, harness.diagnosis()
+        assert "7 of 2, 7: 0.1" in harness.log(plan)
+        claim = json.loads(Path(plan.attempt_dir.claim_owner).read_text())
+        assert claim["native_id"] == str(native)
+    finally:
+        harness.close()
+
+
+def _planned(harness: Harness, command: str) -> LaunchPlan:
+    request = harness.request(command, batch=BatchOptions(array="3,7", env={"FFDL_ARRAY_INDEX": "mine", "lr": "0.1"}))
+    spec = expand(request.spec, ArrayId("array-0a1b2c3d4"))[1]
+    request = replace(request, spec=spec, user_env=spec.batch.env, array_dir=harness.root.array("array-0a1b2c3d4"))
+    return harness.write(harness.scheduler.plan(request))
+
+
+def test_each_task_executes_its_own_attempt(world: Harness) -> None:
+    sweep = tuple({"lr": text} for text in ("0.1", "it's $(id)", ""))
+    fleet = Fleet(world, 'echo "$FFDL_ARRAY_INDEX of $SLURM_ARRAY_TASK_COUNT <$lr>"; exit $FFDL_ARRAY_INDEX',
+                  batch=BatchOptions(sweep=sweep))  # fmt: skip
+    natives = fleet.submit()
+    assert len({native.job for native in natives}) == 1
+    assert [native.task for native in natives] == ["0", "1", "2"]
+    ends = [world.await_end(native) for native in natives]
+    assert [end.exit_code for end in ends] == [0, 1, 2]
+    for number, plan in enumerate(fleet.plans):
+        assert f"{number} of 3 <{sweep[number]['lr']}>" in world.log(plan)
+        assert world.executions(plan.attempt_dir) == 1
+        claim = json.loads(Path(plan.attempt_dir.claim_owner).read_text())
+        assert claim["native_id"] == str(natives[number])
+        assert (Path(plan.attempt_dir.path) / "batch.log").exists()
+
+
+def test_tasks_are_observed_under_their_attempts_names(world: Harness) -> None:
+    fleet = Fleet(world, "true", batch=BatchOptions(array="0-2", hold=True))
+    natives = fleet.submit()
+    seen = world.scheduler.observe([*natives, NativeId(natives[0].job, "9")])
+    assert {native: observation.name for native, observation in seen.items()} == {
+        native: plan.token for native, plan in zip(natives, fleet.plans, strict=True)
+    }
+    assert {observation.phase for observation in seen.values()} == {Phase.PENDING}
+    for native in natives:
+        world.scheduler.cancel(native)
+        assert world.await_end(native).end is EndCause.CANCELLED
+    assert [name.name for name in world.scheduler.observe(natives).values()] == [plan.token for plan in fleet.plans]
+
+
+def test_elements_are_found_by_their_marks_alone(world: Harness) -> None:
+    fleet = Fleet(world, "true", batch=BatchOptions(array="4,5", hold=True))
+    plan = fleet.prepare()
+    assert fleet.finds() == [frozenset(), frozenset()]
+    natives = fleet.scheduler.submit_array(plan)
+    (Path(plan.chunk.directory.submit) / "reply").unlink()
+    assert fleet.finds() == [{natives[member.token]} for member in fleet.plans]
+    one = fleet.plans[1]
+    assert world.scheduler.find(one.token, one.attempt_dir) == {natives[one.token]}
+    world.scheduler.cancel(natives[one.token])
+    world.await_end(natives[one.token])
+    assert world.scheduler.find(one.token, one.attempt_dir) == {natives[one.token]}
+
+
+def test_an_element_that_was_sent_twice_executes_once_and_both_are_found(world: Harness) -> None:
+    fleet = Fleet(world, "echo ran; sleep 0.3", batch=BatchOptions(array="0-1"))
+    first = fleet.scheduler.submit_array(fleet.prepare(1))
+    second = fleet.scheduler.submit_array(fleet.prepare(2))
+    alone = world.scheduler.submit(fleet.plans[0])
+    for native in [*first.values(), *second.values(), alone]:
+        world.await_end(native)
+    token = fleet.plans[0].token
+    assert fleet.finds() == [
+        {first[token], second[token], alone},
+        {first[fleet.plans[1].token], second[fleet.plans[1].token]},
+    ]
+    for plan in fleet.plans:
+        assert world.executions(plan.attempt_dir) == 1
+        assert world.log(plan).count("ran") == 1
+
+
+def test_one_element_is_signalled_and_cancelled_alone(world: Harness) -> None:
+    command = "trap 'echo checkpointed; exit 0' USR2; trap 'exit 1' TERM; echo up; while :; do sleep 0.1; done"
+    fleet = Fleet(world, command, batch=BatchOptions(array="0-2"))
+    natives = fleet.submit()
+    for plan in fleet.plans:
+        world.await_log(plan, "up")
+    world.scheduler.signal(natives[0], "URG")
+    world.await_log(fleet.plans[0], "checkpointed")
+    world.scheduler.cancel(natives[1])
+    assert world.await_end(natives[1]).end is EndCause.CANCELLED
+    world.await_end(natives[0])
+    last = world.observe(natives[2])
+    assert last is not None and last.phase is Phase.RUNNING
+    world.scheduler.cancel(natives[2])
+    world.await_end(natives[2])
+
+
+def test_many_are_stopped_at_once_and_those_that_are_gone_are_no_error(world: Harness) -> None:
+    assert isinstance(world.scheduler, StopsMany)
+    waiting = Fleet(world, "true", batch=BatchOptions(array="0-3", hold=True)).submit()
+    running = Fleet(world, OBEDIENT, batch=BatchOptions(array="0-1"))
+    natives = running.submit()
+    for plan in running.plans:
+        world.await_log(plan, "up")
+    world.scheduler.withdraw_many([*waiting[:2], natives[0], NativeId("999999999")])
+    assert [world.await_end(native).end for native in waiting[:2]] == [EndCause.CANCELLED] * 2
+    assert {(world.observe(native) or fail()).phase for native in waiting[2:]} == {Phase.PENDING}
+    assert (world.observe(natives[0]) or fail()).phase is Phase.RUNNING
+    world.scheduler.signal_many([natives[0], waiting[0], NativeId("999999999")], "URG")
+    world.scheduler.cancel_many([*waiting, *natives, NativeId("999999999")])
+    assert {world.await_end(native).end for native in [*waiting, *natives]} == {EndCause.CANCELLED}
+
+
+def test_no_more_run_at_once_than_may(world: Harness) -> None:
+    command = "date +%s.%N; sleep 0.5; date +%s.%N"
+    fleet = Fleet(world, command, batch=BatchOptions(array="0-3%2"))
+    for native in fleet.submit(limit=2):
+        assert world.await_end(native).end is EndCause.SUCCESS
+    times = [tuple(float(line) for line in world.log(plan).split()[-2:]) for plan in fleet.plans]
+    most = max(sum(begin <= moment < end for begin, end in times) for moment, _ in times)
+    assert most <= 2
+
+
+def test_files_that_the_user_named_have_the_elements_numbers(world: Harness) -> None:
+    fleet = Fleet(world, "echo spoken", batch=BatchOptions(array="5,7", output="out-%a.txt"))
+    for native in fleet.submit():
+        world.await_end(native)
+    for index in (5, 7):
+        assert "spoken" in (world.base / f"out-{index}.txt").read_text()
+
+
+def test_indexes_that_are_too_large_for_the_site_are_elements_all_the_same(world: Harness) -> None:
+    index = world.facts.max_array_size
+    fleet = Fleet(world, "echo element $FFDL_ARRAY_INDEX", batch=BatchOptions(array=f"0,{index}"))
+    natives = fleet.submit()
+    assert [native.task for native in natives] == ["0", "1"]
+    for native, plan, number in zip(natives, fleet.plans, (0, index), strict=True):
+        assert world.await_end(native).end is EndCause.SUCCESS
+        assert f"element {number}" in world.log(plan)
+    named = Fleet(world, "true", batch=BatchOptions(array=f"0,{index}", output="out-%a.txt"))
+    assert named.scheduler.plan_array(named.chunk(), named.plans) is None
+    lone = replace(named.plans[1], array_index=0)
+    assert "out-0.txt" not in lone.script and f"out-{index}.txt" in lone.script
+
+
+def test_the_next_attempt_of_an_element_waits_for_its_task(world: Harness) -> None:
+    """The argv by which its head submits it, as a head fills it in."""
+    fleet = Fleet(world, OBEDIENT, batch=BatchOptions(array="0-1"))
+    natives = fleet.submit()
+    world.await_log(fleet.plans[1], "up")
+    launch = decode(Path(fleet.plans[1].attempt_dir.launch).read_text())
+    assert launch.succession is not None
+    claim = json.loads(Path(fleet.plans[1].attempt_dir.claim_owner).read_text())
+    next_one = world.prepare("true")
+    values = {"native_id": claim["native_id"], "script": next_one.attempt_dir.script, "lead_s": "60", "token": "x"}
+    argv = [fill(part, values) for part in launch.succession.submit]
+    assert f"--dependency=afterany:{natives[1]}" in argv
+    done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=30)
+    follower = NativeId(done.stdout.split()[-1].partition(";")[0])
+    assert (world.observe(follower) or fail()).phase is Phase.PENDING
+    world.scheduler.cancel(natives[1])
+    world.await_end(natives[1])
+    assert world.await_end(follower).end is EndCause.SUCCESS
+    world.scheduler.cancel(natives[0])
+
+
+def fail() -> NoReturn:
+    raise AssertionError("the job is not listed")

@@ -1,0 +1,175 @@
+"""The shared file system is slow, stale, or gone for a while: no job ends by that, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.controller.processes import all_processes
+from ffdl_batch.domain.codec import from_plain
+from ffdl_batch.domain.events import EventKind, FinalRecord, decode_events
+from ffdl_batch.domain.launch import Limits
+from ffdl_slurm.settings import SlurmSettings
+from tests.contract.controller_rig import LIMITS, Rig, rig
+from tests.contract.fault_rig import FaultWorld, fault_world
+from tests.crash.world import WorldOptions
+from tests.faultfs import BROKEN, HANGING, SLOW, STALE, Fault, FaultFs, fault_fs
+
+pytestmark = pytest.mark.usefixtures("own_mounts")
+
+AT_ONCE_S, QUICK_S = 4.0, 25.0
+"""Until two questions to the database are answered, and until a command has said that the file system does not answer;
+on a machine that does much else."""
+
+
+def test_a_minute_is_less_than_what_ends_learners_by_default() -> None:
+    assert min(Limits().fence_s, SlurmSettings().fence_s) > 60.0
+
+
+@pytest.mark.parametrize(
+    ("backend", "first", "last"), [("local", SLOW, STALE), ("slurm", BROKEN, HANGING), ("local", HANGING, None)],
+    ids=["slow, then stale", "broken, then hanging", "hanging, then unmounted"],
+)  # fmt: skip
+def test_no_job_ends_by_a_file_system_that_goes_away(
+    tmp_path: Path, backend: str, first: Fault, last: Fault | None
+) -> None:
+    """It goes away twice; its learner ends while it is away for the second time."""
+    with fault_fs(tmp_path) as fs, fault_world(tmp_path, WorldOptions(backend), tree=fs.point / "tree") as world:
+        world.start()
+        running = world.submit_running()
+        fs.befall(first)
+        assert_told(world, running)
+        fs.clear()
+        world.wait(lambda: world.run("ffdl", "logs", running).code == 0, "the log")
+        if last is None:
+            fs.hide()
+        else:
+            fs.befall(last)
+        world.tell()
+        assert_told(world, running)
+        if last is None:
+            fs.show()
+        fs.clear()
+        world.await_ends(running)
+        world.wait(lambda: world.submit_by_command().code == 0, "a submission")
+        world.await_ends(*world.ids())
+        assert "Traceback" not in world.log
+
+
+def assert_told(world: FaultWorld, job_id: str) -> None:
+    """What the database knows is told at once, and for the rest why it cannot be told now."""
+    began = time.monotonic()
+    assert (world.job(job_id).state, world.ids()) == ("PROCESSING", {job_id})
+    assert time.monotonic() - began < AT_ONCE_S
+    for refused in (world.run("ffdl", "logs", job_id), world.submit_by_command()):
+        assert refused.code == 75 and refused.took_s < QUICK_S, refused
+        assert "does not answer as it should" in refused.text or "is not there" in refused.text, refused
+    assert world.job(job_id).state == "PROCESSING"
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Iterator[tuple[Rig, FaultFs]]:
+    """A job on a file system that can be spoiled."""
+    with fault_fs(tmp_path) as fs, rig(fs.point) as run:
+        run.said_in = tmp_path
+        yield run, fs
+
+
+def behind(fs: FaultFs, path: str) -> Path:
+    """Where a file lies that looks as if it lay at `path`; there it can always be read."""
+    return fs.behind / Path(path).relative_to(fs.point)
+
+
+def kinds(run: Rig, fs: FaultFs) -> list[str]:
+    """What the node controller has written so far."""
+    text = behind(fs, run.attempt.event_file("node-0")).read_text()
+    events = decode_events(text)
+    assert [event.seq for event in events] == list(range(1, len(events) + 1))
+    return [event.kind.value for event in events]
+
+
+def final(run: Rig, fs: FaultFs) -> FinalRecord:
+    return from_plain(FinalRecord, json.loads(behind(fs, run.attempt.final).read_text()))
+
+
+def learner(run: Rig) -> int:
+    """The pid of the learner's main process."""
+    return int([e for e in run.events() if e.kind is EventKind.LEARNER_STARTED][-1].fields["pid"] or 0)
+
+
+def test_learners_are_ended_in_time_while_their_events_hang(shared: tuple[Rig, FaultFs]) -> None:
+    """The write of "asked" hangs: the request, the grace period and the KILL must not wait for it."""
+    run, fs = shared
+    limits = dataclasses.replace(LIMITS, grace_s=1, kill_wait_s=1)
+    run.write("trap '' TERM; echo up; sleep 600", limits=limits)
+    run.start()
+    run.wait_for_log("up")
+    pid = learner(run)
+    fs.befall(Fault(("write",), "events/node-0", hang=True))
+    os.kill(run.node_pid(), signal.SIGURG)
+    run.wait(lambda: bool(fs.held()), "the write of an event")
+    run.wait(lambda: pid not in all_processes(), "the learner's end")
+    assert fs.held() and "asked" not in kinds(run, fs)
+    fs.clear()
+    assert run.await_end() == 124
+    found = kinds(run, fs)
+    assert found.index("asked") < found.index("learner_ended") < found.index("ended")
+    assert final(run, fs).error_code == "C203"
+
+
+@pytest.mark.parametrize(("fence_s", "is_fenced"), [(120.0, False), (2.0, True)], ids=["short", "too long"])
+def test_learners_outlive_a_hang_that_is_shorter_than_the_fence(
+    shared: tuple[Rig, FaultFs], fence_s: float, is_fenced: bool
+) -> None:
+    run, fs = shared
+    told = fs.point.parent / "told"
+    run.write(f"echo up; until [ -e {told} ]; do sleep 0.1; done", limits=dataclasses.replace(LIMITS, fence_s=fence_s))
+    run.start()
+    run.wait_for_log("up")
+    pid = learner(run)
+    fs.befall(HANGING)
+    if is_fenced:
+        run.wait(lambda: pid not in all_processes(), "the fence")
+    else:
+        time.sleep(3.0)
+        assert pid in all_processes()
+    told.touch()
+    fs.clear()
+    assert run.await_end() == (74 if is_fenced else 0)
+    record = final(run, fs)
+    assert record.error_code == ("S106" if is_fenced else "000")
+    assert ("could not be read" in record.message) is is_fenced
+
+
+def test_a_training_that_ends_while_nothing_can_be_read_or_written_is_told_later(shared: tuple[Rig, FaultFs]) -> None:
+    run, fs = shared
+    told = fs.point.parent / "told"
+    run.write(f"echo up; until [ -e {told} ]; do sleep 0.1; done; exit 5")
+    run.start()
+    run.wait_for_log("up")
+    fs.befall(STALE)
+    told.touch()
+    time.sleep(2.5)
+    assert run.is_running()
+    fs.clear()
+    assert run.await_end() == 5
+    assert (final(run, fs).error_code, final(run, fs).exit_code) == ("C201", 5)
+
+
+def test_a_head_that_starts_while_the_file_system_is_gone_waits(shared: tuple[Rig, FaultFs]) -> None:
+    run, fs = shared
+    run.write("echo up")
+    fs.befall(dataclasses.replace(BROKEN, below="attempt-1"))
+    run.start()
+    time.sleep(2.0)
+    assert run.is_running()
+    fs.clear()
+    assert run.await_end() == 0
+    assert final(run, fs).error_code == "000"

@@ -1,0 +1,171 @@
+"""What users see and can do while Slurm is away, slow or half there: a real daemon, its commands, real controllers."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.contract.slurm_office import SAVES, STAYS, Office
+from tests.crash.world import WorldOptions
+
+MakeOffice = Callable[[WorldOptions], Office]
+TRY_AGAIN, UNAVAILABLE = 75, 69
+AT_ONCE_S = 5.0
+"""What waits for no scheduler: a command's own start, on a machine that is busy with other tests."""
+SLOW_S = 8.0
+
+
+@pytest.fixture
+def make_office(tmp_path: Path) -> Iterator[MakeOffice]:
+    made: list[Office] = []
+
+    def make(options: WorldOptions) -> Office:
+        made.append(Office(tmp_path, options))
+        return made[-1]
+
+    yield make
+    for office in made:
+        office.close()
+
+
+@pytest.fixture
+def office(make_office: MakeOffice) -> Office:
+    made = make_office(WorldOptions())
+    made.start()
+    return made
+
+
+def took_s(call: Callable[[], object]) -> float:
+    began = time.monotonic()
+    call()
+    return time.monotonic() - began
+
+
+def test_a_day_without_slurmctld(office: Office) -> None:
+    """Listing, submitting, logs, halts and cancels go on; what was wished and kept comes true afterwards."""
+    runs, halted, cancelled = (office.accept(command) for command in (
+        "echo a line of the log; " + STAYS.replace("while true", f"while ! test -e {office.base}/enough"),
+        SAVES + STAYS, STAYS))  # fmt: skip
+    for job_id in (runs, halted, cancelled):
+        office.until(job_id, "PROCESSING")
+    office.wait(lambda: sum(office.runs().values()) == 3, "three learners")
+    office.spoil_all("down")
+    office.wait(lambda: bool(office.outages()), "the outage to be noticed")
+    before = office.asked()
+    began = time.monotonic()
+
+    listed = office.run("list")
+    sentence = (
+        r"ffdl: slurm unreachable since \d\d:\d\d:\d\d \(\d+ s\): squeue gave no answer \(1: .*Unable to contact slurm "
+        r"controller \(connect failure\)\); jobs go on, states are as last seen\n"
+    )
+    assert re.fullmatch(sentence, listed.stderr), listed.stderr
+    assert listed.stdout.count("PROCESSING") == 3
+    status = office.run("daemon", "status").stdout
+    assert re.search(r"Backend: +slurm 26\.05\.5, unreachable since .* asked again at \d\d:\d\d:\d\d\n", status), status
+
+    submitted = office.submit("")
+    assert submitted.returncode == 0
+    assert "jobs are kept, and handed over when it answers" in submitted.stderr
+    kept = submitted.stdout.strip()
+    assert office.show(kept)["state"] in ("PENDING", "DEPLOYING")  # it may be the one that is tried
+    assert "a line of the log" in office.run("logs", runs).stdout
+
+    for verb, job_id in (("halt", halted), ("cancel", cancelled)):
+        done = office.run(verb, job_id)
+        assert (done.returncode, f"{verb} requested" in done.stdout) == (0, True)
+        assert "the request is noted: what runs obeys now" in done.stderr
+    finals = [Path(office.state, "jobs", job_id, "attempt-1", "final.json") for job_id in (halted, cancelled)]
+    office.wait(lambda: all(final.exists() for final in finals), "the controllers to obey")
+    assert [json.loads(final.read_text())["outcome"] for final in finals] == ["halted", "cancelled"]
+    office.wait(lambda: "does not answer" in office.show(kept)["pending_reason"], "the reason for waiting")
+    assert office.show(runs)["state"] == "PROCESSING"
+
+    asked = office.asked() - before
+    assert asked.total() <= 3 + (time.monotonic() - began) / 0.75, asked
+    assert not asked.keys() & {"sacct", "scancel", "scontrol"}
+
+    office.spoil_all("")
+    (office.base / "enough").touch()
+    assert office.until(kept, "COMPLETED", "FAILED")["state"] == "COMPLETED"
+    assert office.until(halted, "HALTED", "FAILED")["state"] == "HALTED"
+    assert office.until(cancelled, "CANCELLED", "FAILED")["state"] == "CANCELLED"
+    assert office.until(runs, "COMPLETED", "FAILED")["state"] == "COMPLETED"
+    assert set(office.runs().values()) == {1} and len(office.runs()) == 4
+    assert (office.outages(), office.run("list").stderr) == ([], "")
+
+
+def test_a_slow_slurm_makes_neither_the_commands_slow_nor_the_questions_many(office: Office) -> None:
+    """Each command takes eight seconds; what controllers ring for is seen meanwhile."""
+    first = office.accept(STAYS.replace("while true", f"while ! test -e {office.base}/enough"))
+    office.until(first, "PROCESSING")
+    office.spoil_all(f"slow={SLOW_S:g}")
+    time.sleep(2.0)  # the watcher is asking now, and needs eight seconds for it
+    before, began = office.asked(), time.monotonic()
+    assert took_s(lambda: office.run("list")) < AT_ONCE_S
+    assert took_s(lambda: office.accept("")) < AT_ONCE_S
+    assert took_s(lambda: office.accept("")) < AT_ONCE_S
+    assert took_s(lambda: office.run("show", first)) < AT_ONCE_S
+    (office.base / "enough").touch()
+    seen = took_s(lambda: office.until(first, "STORING", "COMPLETED"))
+    assert seen < AT_ONCE_S
+    while time.monotonic() - began < 2 * SLOW_S:
+        office.run("list")
+        time.sleep(0.2)
+    asked = office.asked() - before
+    assert asked["squeue"] <= 3 and asked["sbatch"] <= 2 and asked["sinfo"] <= 2, asked
+    office.spoil_all("")
+
+
+def test_a_site_that_never_answered_refuses_clearly_and_holds_up_nobody(make_office: MakeOffice) -> None:
+    office = make_office(WorldOptions(timeout_s=6.0))
+    office.spoil_all("hang")
+    office.start()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(office.submit, "")
+        time.sleep(1.0)
+        assert took_s(lambda: office.run("list")) < AT_ONCE_S
+        assert not waiting.done()
+        done = waiting.result()
+    assert done.returncode == TRY_AGAIN, done
+    assert "has never told what its site is, so nothing was accepted: sinfo did not answer within 6 s" in done.stderr
+    assert "submit again when the scheduler answers" in done.stderr
+    office.spoil_all("")
+    office.wait(lambda: office.submit("").returncode == 0, "a submission to be accepted")
+
+
+def test_a_daemon_that_starts_in_an_outage_accepts_by_what_it_was_told_before(office: Office) -> None:
+    office.until(office.accept(""), "COMPLETED")
+    office.stop()
+    office.spoil_all("down")
+    office.start()
+    done = office.submit("")
+    assert done.returncode == 0, done.stderr
+    impossible = office.submit("", "--gpus", "4000")
+    assert (impossible.returncode, "4000" in impossible.stderr) == (78, True)
+    office.spoil_all("")
+    assert office.until(done.stdout.strip(), "COMPLETED", "FAILED")["state"] == "COMPLETED"
+
+
+def test_every_way_in_which_sbatch_goes_wrong_ends_in_one_execution(make_office: MakeOffice) -> None:
+    """One job for each; time-outs of 3 s, credentials that live for 4 s."""
+    office = make_office(WorldOptions(timeout_s=3.0, life_s=4.0))
+    full = ("QOSMaxSubmitJobPerUserLimit", "Slurm temporarily unable to accept job, sleeping and retrying")
+    unclear = ("hang", "lose_reply", "untrusted", "late=2", "silent", "binary", "big", "empty")
+    office.spoil(
+        "sbatch", *unclear, "banner", "twice", "busy", "down", "no_munge", *(f"refuse={said}" for said in full)
+    )
+    office.start()
+    jobs = [office.accept("") for _ in range(15)]
+    for job_id in jobs:
+        job = office.until(job_id, "COMPLETED", "FAILED")
+        assert (job["state"], job["attempt"]) == ("COMPLETED", 1), job
+    assert office.runs() == dict.fromkeys(jobs, 1)
+    findings = office.examine(jobs)
+    assert (findings.lost, findings.doubled, findings.unknown, findings.broken) == ((), (), (), ())

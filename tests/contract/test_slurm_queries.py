@@ -1,0 +1,211 @@
+"""How often Slurm is asked: one query an interval, whatever the number of jobs and whatever Slurm does.
+
+The watcher and the deployer over the real adapter and the fake executables, which write down each command.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.config import load_settings
+from ffdl_batch.domain.job import Change, Job, new_job_id
+from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.domain.spec import Framework, JobSpec, Resources
+from ffdl_batch.services.deploy import Deployer
+from ffdl_batch.services.materialize import mark_begun
+from ffdl_batch.services.platform import Platform, open_platform
+from ffdl_batch.services.watch import ACCOUNTING_LAG_S, FORGOTTEN_AFTER, Watcher
+from ffdl_batch.store import NewJob
+from tests.contract.scheduler_harness import FakeSlurmHarness
+from tests.fakes.clock import FakeClock
+
+JOBS = 500
+INTERVAL_S = 2.0
+FIRST_ID = 1001
+
+
+@dataclass
+class Cluster:
+    """500 jobs that Slurm has, the platform over them, and what was asked since the last look at it."""
+
+    slurm: FakeSlurmHarness
+    platform: Platform
+    watcher: Watcher
+    clock: FakeClock
+    jobs: Sequence[Job]
+    seen: int = 0
+
+    def look(self) -> Counter[str]:
+        """One look of the watcher, and an interval; the commands that it ran."""
+        self.watcher.step(full=True)
+        self.clock.tick(INTERVAL_S)
+        return self.asked()
+
+    def asked(self) -> Counter[str]:
+        """Commands that were run since this was asked last."""
+        log = self.slurm.state / "calls.log"
+        calls = [json.loads(line)["command"] for line in log.read_text().splitlines()] if log.exists() else []
+        new, self.seen = calls[self.seen :], len(calls)
+        return Counter(new)
+
+    def states(self) -> Counter[str]:
+        return Counter(str(job.state) for job in self.platform.store.get_many([job.id for job in self.jobs]))
+
+    def forget(self, count: int, **values: object) -> None:
+        """MinJobAge passes for so many jobs, which ended as `values` say."""
+        for number in range(FIRST_ID, FIRST_ID + count):
+            path = self.slurm.state / "jobs" / f"{number}.json"
+            record = json.loads(path.read_text()) | {"state": "COMPLETED", "end": int(self.clock.now())} | values
+            (self.slurm.state / "gone" / path.name).write_text(json.dumps(record))
+            path.unlink()
+
+    def spoil(self, fault: str) -> None:
+        for command in ("squeue", "sbatch", "scancel", "sinfo", "scontrol"):
+            self.slurm.spoil(command, *([f"{fault}:always"] if fault else []))
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    slurm = FakeSlurmHarness(tmp_path)
+    clock = FakeClock()
+    environ = {"HOME": str(tmp_path), "FFDL_STATE_DIR": str(tmp_path / "state"), "FFDL_BACKEND": "slurm",
+               "FFDL_JOBS_DIR": slurm.root.path, "FFDL_CHECK_IMAGES": "false"}  # fmt: skip
+    platform = open_platform(load_settings(cwd=tmp_path, environ=environ), clock)
+    platform.adapters.use("slurm", slurm.scheduler)
+    (slurm.state / "still").touch()
+    jobs = add_jobs(platform, clock)
+    watcher = Watcher(platform)
+    found = Cluster(slurm, platform, watcher, clock, jobs)
+    try:
+        for job, number in zip(jobs, range(FIRST_ID, FIRST_ID + JOBS), strict=True):
+            list_job(slurm, number, job.token, clock)
+        yield found
+    finally:
+        watcher.close()
+        platform.close()
+        slurm.close()
+
+
+def add_jobs(platform: Platform, clock: FakeClock) -> list[Job]:
+    """Rows of jobs that are QUEUED under consecutive ids."""
+    resources = Resources(cpus=1, memory_bytes=64 * 1024**2)
+    spec = JobSpec("many", Framework("custom", "/images/any.sif", "true"), resources=resources)
+    new = [NewJob(new_job_id(), platform.uid, platform.user, spec, "slurm", "", "0" * 64, clock.now() + n)
+           for n in range(JOBS)]  # fmt: skip
+    platform.store.add_jobs(new)
+    leased = platform.store.claim_deployable("test", limit=JOBS, lease_s=60)
+    begun = platform.store.begin_attempts([one.job for one in leased], leased[0].lease_token, clock.now())
+    changes = [
+        (begun[one.job.id], Change(((JobState.QUEUED, clock.now()),), columns={"native_id": str(FIRST_ID + n)}))
+        for n, one in enumerate(leased)
+    ]
+    return platform.store.apply_many(changes)
+
+
+def list_job(slurm: FakeSlurmHarness, number: int, name: str, clock: FakeClock) -> None:
+    """A job that waits in the fake controller, without any process."""
+    record = {"id": str(number), "name": name, "state": "PENDING", "reason": "Priority", "exit": "0:0",
+              "submit": int(clock.now()), "start": 0, "end": 0, "nodes": "", "restarts": 0, "options": {},
+              "excluded": "", "runner": 0}  # fmt: skip
+    (slurm.state / "jobs" / f"{number}.json").write_text(json.dumps(record))
+
+
+def test_one_squeue_an_interval_for_500_jobs(cluster: Cluster) -> None:
+    assert [cluster.look() for _ in range(3)] == [Counter(squeue=1)] * 3
+    assert cluster.states() == {"QUEUED": JOBS}
+    assert {job.pending_reason for job in cluster.platform.store.get_many([cluster.jobs[7].id])} == {"Priority"}
+
+
+def test_ended_ones_that_slurmctld_has_purged_cost_one_sacct_for_all(cluster: Cluster) -> None:
+    cluster.slurm.keep_accounts()
+    cluster.look()
+    cluster.forget(200, state="FAILED", exit="4:0", start=int(cluster.clock.now()), nodes="n1")
+    assert cluster.look() == Counter(squeue=1, sacct=1)
+    for _ in range(8):  # until no final record can still become visible
+        cluster.look()
+    assert cluster.states() == {"QUEUED": JOBS - 200, "FAILED": 200}
+    assert cluster.look() == Counter(squeue=1)
+
+
+def test_without_accounting_purged_ones_are_judged_by_their_files_and_never_a_success(cluster: Cluster) -> None:
+    cluster.look()
+    cluster.forget(200)
+    asked = [cluster.look() for _ in range(FORGOTTEN_AFTER)]
+    assert asked == [Counter(squeue=1, sacct=1)] * FORGOTTEN_AFTER
+    assert cluster.states() == {"QUEUED": JOBS}
+    cluster.clock.tick(ACCOUNTING_LAG_S)
+    assert cluster.look() == Counter(squeue=2, sacct=2)
+    assert cluster.states() == {"QUEUED": JOBS - 200, "FAILED": 200}
+    (job,) = cluster.platform.store.get_many([cluster.jobs[0].id])
+    assert (job.error_code, "forgotten the job and it left no proof" in job.message) == ("S106", True)
+    assert cluster.look() == Counter(squeue=1)
+
+
+@pytest.mark.parametrize("fault", ["down", "timeout", "garbage", "no_munge"])
+def test_an_outage_is_asked_about_less_and_less_and_ends_nothing(cluster: Cluster, fault: str) -> None:
+    cluster.look()
+    cluster.spoil(fault)
+    asked = Counter[str]()
+    for _ in range(150):  # five minutes
+        asked += cluster.look()
+    assert asked.keys() == {"squeue"}
+    assert 300 / 30 / 1.25 <= asked["squeue"] <= 5 + 300 / (0.75 * 30) + 1
+    assert cluster.states() == {"QUEUED": JOBS}
+    (outage,) = cluster.platform.adapters.outages()
+    assert (outage.name, "squeue" in outage.detail) == ("slurm", True)
+    cluster.spoil("")
+    cluster.clock.tick(60)
+    assert cluster.look() == Counter(squeue=1)
+    assert cluster.platform.adapters.outages() == ()
+
+
+def test_deployer_and_watcher_ask_one_question_between_them(cluster: Cluster) -> None:
+    """500 are queued, 100 more wait to be handed over when slurmctld goes away."""
+    cluster.platform.adapters.facts("slurm")
+    cluster.look()
+    spec = cluster.jobs[0].spec
+    new = [NewJob(new_job_id(), cluster.platform.uid, cluster.platform.user, spec, "slurm", "", "0" * 64, 1.0)
+           for _ in range(100)]  # fmt: skip
+    cluster.platform.store.add_jobs(new)
+    cluster.spoil("down")
+    cluster.look()
+    cluster.asked()
+    deployer, asked = Deployer(cluster.platform), Counter[str]()
+    for _ in range(60):  # two minutes
+        deployer.step()
+        asked += cluster.look()
+    assert asked.keys() <= {"squeue", "sbatch", "sinfo"}
+    assert asked.total() <= 5 + 120 / (0.75 * 30) + 1
+    assert cluster.slurm.accepted() == []
+    found = Counter(str(job.state) for job in cluster.platform.store.get_many([one.id for one in new]))
+    assert found["PENDING"] >= 100 - 8
+    assert found["PENDING"] + found["DEPLOYING"] == 100
+
+
+def test_64_submissions_whose_replies_were_lost_are_looked_for_with_one_question(cluster: Cluster) -> None:
+    cluster.platform.adapters.facts("slurm")
+    spec = cluster.jobs[0].spec
+    new = [NewJob(new_job_id(), cluster.platform.uid, cluster.platform.user, spec, "slurm", "", "0" * 64, 1.0)
+           for _ in range(64)]  # fmt: skip
+    cluster.platform.store.add_jobs(new)
+    leased = cluster.platform.store.claim_deployable("dead", limit=64, lease_s=0.0)
+    begun = cluster.platform.store.begin_attempts([one.job for one in leased], leased[0].lease_token, 1.0)
+    for number, job in enumerate(begun.values()):
+        attempt = cluster.platform.root.job(job.id).attempt(1)
+        Path(attempt.path).mkdir(parents=True)
+        Path(attempt.submit).mkdir()
+        mark_begun(attempt, by="dead")
+        list_job(cluster.slurm, 5000 + number, job.token, cluster.clock)
+    cluster.asked()
+    cluster.clock.tick(1.0)
+    Deployer(cluster.platform).step()
+    found = cluster.platform.store.get_many([one.id for one in new])
+    assert Counter(str(job.state) for job in found) == {"QUEUED": 64}
+    assert sorted(job.native_id for job in found) == sorted(str(5000 + n) for n in range(64))
+    assert cluster.asked() == Counter(squeue=1, sacct=1)
