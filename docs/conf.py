@@ -20,4 +20,5 @@ html_title = f"ffdl_batch {release}"
 man_pages = [
     ("man/ffdl", "ffdl", "look at training jobs and steer them", author, 1),
     ("man/ffdl-submit", "ffdl-submit", "submit training jobs from FfDL manifests", author, 1),
+    ("man/ffdl-admin", "ffdl-admin", "look after an installation", author, 1),
 ]
