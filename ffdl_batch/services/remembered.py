@@ -36,11 +36,11 @@ class Memory:
                 self.ended_seen_at = now
         return changed or self.ended_seen_at is not None or not self.read_once
 
-    def is_suspect(self, listings: int, since: float, is_replaced: bool) -> bool:
+    def is_suspect(self, listings: int, since: float, is_explained: bool) -> bool:
         """Whether the scheduler may have forgotten an attempt that the latest listing left out, too.
 
-        So many listings in a row left it out, the first one before `since` (where its id is not another's by now); or
-        nothing more is to be heard of it.
+        So many listings in a row left it out, the first one before `since` (where nothing else explains that it is
+        left out); or nothing more is to be heard of it.
         """
-        is_old = is_replaced or (self.missing_since is not None and self.missing_since <= since)
+        is_old = is_explained or (self.missing_since is not None and self.missing_since <= since)
         return self.concluded or (self.missing + 1 >= listings and is_old)

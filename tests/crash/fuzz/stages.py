@@ -49,7 +49,7 @@ class Place:
 class FakeStage(Stage):
     """The cluster process of :mod:`tests.crash.fuzz.cluster`."""
 
-    pace_s = 0.25
+    pace_s = 0.2
 
     def __init__(self, place: Place, mutation: Mutation | None) -> None:
         base = place.base
