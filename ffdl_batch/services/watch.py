@@ -200,7 +200,8 @@ class Watcher:
         with self._lock:
             known = [(job, self._remembered(job)) for job in left_out]
         # Slurm keeps no record of a waiting task of an array that was cancelled (seen in 26.05).
-        explained = {job.id for job, _ in known if job.wish is Wish.CANCEL and job.state is JobState.QUEUED} | set(replaced)
+        cancelled = {job.id for job, _ in known if job.wish is Wish.CANCEL and job.state is JobState.QUEUED}
+        explained = cancelled.union(replaced)
         suspects = [job for job, memory in known if memory.is_suspect(FORGOTTEN_AFTER, since, job.id in explained)]
         asked = {NativeId.parse(job.native_id) for job in suspects if job.id not in replaced}
         gone = self._gone(backend, asked) if asked else frozenset()
