@@ -26,8 +26,12 @@ def pytest_configure() -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--update-golden``: write what the code makes now; read the difference before you commit it."""
+    """``--update-golden``: write what the code makes now; read the difference before you commit it.
+
+    ``--both-databases``: of tests/crash, which takes a daemon's life at every step, each step on both.
+    """
     parser.addoption("--update-golden", action="store_true", help="rewrite the golden files instead of comparing")
+    parser.addoption("--both-databases", action="store_true", help="each step of tests/crash on both databases")
 
 
 @pytest.fixture

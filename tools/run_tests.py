@@ -318,7 +318,9 @@ TIERS = (
     Tier("lint", run_lint),
     Tier(
         "unit",
-        lambda: run_beside(("unit", "tests/unit", "tests/golden", "tests/crash"), ("contract", "tests/contract")),
+        lambda: run_beside(
+            ("unit", "tests/unit", "tests/golden"), ("crash", "tests/crash"), ("contract", "tests/contract")
+        ),
     ),
     Tier("quickstart", run_quickstart),
     Tier("python39", lambda: run_pytest("python39", "tests/python39"), needs_cluster=True),

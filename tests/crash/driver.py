@@ -13,13 +13,16 @@ from __future__ import annotations
 import argparse
 import hashlib
 import io
+import logging
 import os
 import signal
 import sys
 import time
+import traceback
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from ffdl_batch.config import load_settings
 from ffdl_batch.domain.job import Job
@@ -36,6 +39,30 @@ from ffdl_batch.store import NewJob
 PAUSE_S = 0.05
 IN_SUBMIT = ("before the commit", "before the answer", "answered before the commit")
 """The last one is no point of the product: it is the mistake that the tests must be able to find."""
+
+
+def be_driver(
+    arguments: Sequence[str], environment: Mapping[str, str], place: Path, said: Path, errors: Path
+) -> NoReturn:
+    """What a fork of the test process does in the place of everything else: as if it had been started in `place` with
+    this environment, its output in the two files."""
+    status = 1
+    try:
+        os.chdir(place)
+        for number, path in ((1, said), (2, errors)):
+            os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), number)
+        sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)
+        sys.argv = ["driver", *arguments]
+        os.environ.clear()
+        os.environ.update(environment)
+        logging.getLogger().handlers.clear()  # pytest's
+        status = main()
+    except BaseException:  # noqa: BLE001 - the child's outermost frame
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)  # nothing of the test process is to happen here
 
 
 def main() -> int:

@@ -60,7 +60,10 @@ def test_a_request_that_lands_after_its_credentials_life_executes_nothing(make_w
     began = world.base / "began"
     late = world.base / "late.py"
     late.write_text(LATE)
-    world.wrap("sbatch", f'[ -e {began} ] && exec "$FAKE" "$@"; touch {began}; exec python3 {late} "$FAKE" "$@"')
+    world.wrap(
+        "sbatch",
+        f'[ -e {began} ] && exec "$FAKE" "$@"; touch {began}; exec python3 {late} {world.base}/runs "$FAKE" "$@"',
+    )
     life = world.recover("--submit", "1")
     world.wait(lambda: len(world.accepted()) == 2, "the late landing")
     world.wait(lambda: all(job["state"] in ("COMPLETED", "FAILED", "CANCELLED") for job in world.accepted()), "the end")
@@ -124,8 +127,9 @@ def test_without_the_claim_the_check_finds_two_executions(make_world: MakeWorld,
 # The request is under way for three seconds, longer than the second submission takes.
 LATE = """\
 import subprocess, sys
-subprocess.Popen(["sh", "-c", 'sleep 3; exec "$@"', "sh", *sys.argv[1:]], stdout=subprocess.DEVNULL,
-                 stderr=subprocess.DEVNULL, start_new_session=True)
+WAIT = 'for i in $(seq 1200); do [ -s "$0" ] && break; sleep 0.05; done; exec "$@"'
+subprocess.Popen(["sh", "-c", WAIT, *sys.argv[1:]], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                 start_new_session=True)
 sys.exit("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation")
 """
 WITHOUT_CLAIM = textwrap.dedent(f"""\

@@ -9,7 +9,7 @@ on, in no thread. Steps are those that deployer and watcher name, and::
     <who>:transaction  rows of history are written and locked, and no commit was sent
     <who>:committed    they are durable, and nobody was told yet
 
-<who> is deployer, watcher, or request.
+<who> is deployer, watcher (it listens and looks in a thread each), or request.
 
 The files ``submitters`` and ``payers`` beside it get a line with the state directory of each daemon that calls the
 adapter, or starts to pay. Loops with nothing to do look again within a second, and the database undoes a transaction
@@ -95,8 +95,9 @@ def opener(settings: Settings) -> Platform:
 
 def _who() -> str:
     """Whose thread this is."""
-    name = threading.current_thread().name
-    return name if name in ("deployer", "watcher") else "request"
+    return {"deployer": "deployer", "watcher": "watcher", "listener": "watcher"}.get(
+        threading.current_thread().name, "request"
+    )
 
 
 def _slow_steps_named() -> None:
@@ -109,11 +110,11 @@ def _slow_steps_named() -> None:
         reached("submitting")
         return submit(adapter, plan)
 
-    def paying(attempt: AttemptDir) -> debts.Payment | None:
+    def paying(attempt: AttemptDir, last_word: debts.LastWord) -> debts.Payment | None:
         with PLAN.with_name("payers").open("a", encoding="utf-8") as file:
             file.write(os.environ["FFDL_STATE_DIR"] + "\n")
         reached("paying")
-        return start(attempt)
+        return start(attempt, last_word)
 
     vars(loops).update(Deployer=partial(Deployer, reached=reached), Watcher=partial(Watcher, reached=reached))
     vars(debts).update(start_payment=paying)
