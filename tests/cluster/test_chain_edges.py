@@ -198,6 +198,7 @@ def test_what_an_attempt_owes_is_paid_by_the_next_one(alice: Person, jobs: Mappi
     job_id = jobs["preempted"]
     until_logged(alice, job_id, "begin")
     done = alice.run("ffdl", "drill", "--json", "preempt", job_id, check=False)
+    assert done.stdout, done
     report = json.loads(done.stdout)["drill"]
     assert (done.returncode, report["confirmed"], report["next_attempt"]) == (1, False, 2), report
     job = alice.finish(job_id)

@@ -12,6 +12,7 @@ from tests.cluster.people import Person
 from tests.cluster.rig import Cluster
 from tests.cluster.trainings import (
     DEAF,
+    LAST,
     QUICK,
     STUBBORN,
     attempt_log,
@@ -95,7 +96,7 @@ def test_a_halted_job_goes_on_from_its_checkpoint(alice: Person, halted: Jobs) -
     (began,) = begins(second)
     assert (began["RESUME"], began["FFDL_ATTEMPT"], began["from"]) == ("1", "2", steps(first)[-1])
     assert len(began["gpus"].split(",")) == 2
-    assert steps(first) + steps(second) == list(range(1, 61))
+    assert steps(first) + steps(second) == list(range(1, LAST + 1))
     assert [attempt["number"] for attempt in job["attempts"]] == [1, 2]
     history = [entry for entry in alice.run("ffdl", "events", job_id).stdout.splitlines() if entry]
     assert any("HALTED" in line for line in history) and "COMPLETED" in history[-1]
@@ -143,4 +144,4 @@ def test_all_learners_of_a_job_save(alice: Person) -> None:
     assert job["state"] == "COMPLETED"
     for learner in (1, 2):
         both = steps(attempt_log(alice, job, 1, learner)) + steps(attempt_log(alice, job, 2, learner))
-        assert both == list(range(1, 61)), learner
+        assert both == list(range(1, LAST + 1)), learner

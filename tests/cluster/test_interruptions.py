@@ -15,6 +15,7 @@ import pytest
 from tests.cluster.people import Person
 from tests.cluster.rig import Cluster
 from tests.cluster.trainings import (
+    LAST,
     QUICK,
     attempt_log,
     begins,
@@ -29,6 +30,7 @@ from tests.cluster.trainings import (
 )
 
 SAVING = "batch: {checkpoint: {grace_s: 4}, env: {SAVE_EVERY: '2'}}"
+SHORT = "batch: {checkpoint: {grace_s: 4}, env: {SAVE_EVERY: '2', STEPS: '150'}}"
 TERM_ONLY = "batch: {checkpoint: {lead_s: 0}, env: {SAVE_EVERY: '2'}}"
 """Slurm is asked for no warning: then the steps get TERM at once, and the batch script nothing."""
 BUSY = "n3"
@@ -98,12 +100,14 @@ def test_a_warned_training_goes_on_in_the_next_allocation(alice: Person) -> None
     assert job["state"] == "COMPLETED", job
     assert len(job["attempts"]) == 2 and job["attempts"][0]["checkpoint_confirmed"]
     assert job["attempts"][0]["native_id"] != job["attempts"][1]["native_id"]
-    assert all_steps(alice, job) == list(range(1, 61))
+    assert all_steps(alice, job) == list(range(1, LAST + 1))
     assert begins(attempt_log(alice, job, 2))[0]["RESUME"] == "1"
 
 
 def test_the_chain_goes_on_while_the_daemon_is_down(alice: Person) -> None:
-    job_id = begin(alice, "alone", "--time=10", extra="batch: {checkpoint: {grace_s: 4}, env: {PACE: '0.2'}}")
+    job_id = begin(
+        alice, "alone", "--time=10", extra="batch: {checkpoint: {grace_s: 4}, env: {PACE: '0.2', STEPS: '150'}}"
+    )
     first = alice.show(job_id)["native_id"]
     alice.kill_daemon("KILL")
     warn(alice, first)
@@ -118,7 +122,7 @@ def test_the_chain_goes_on_while_the_daemon_is_down(alice: Person) -> None:
     assert job["attempts"][1]["native_id"] == second[0]
     # Far from the limit: by the time that is left, it was no time limit.
     assert causes(job) == ["preemption", "preemption", ""]
-    assert all_steps(alice, job) == list(range(1, 61))
+    assert all_steps(alice, job) == list(range(1, 151))
     assert is_gapless(history(alice, job_id))
 
 
@@ -145,7 +149,7 @@ def preempted(alice: Person, bob: Person) -> Mapping[str, Mapping[str, Any]]:
 def test_a_preempted_training_that_was_warned_goes_on_at_once(alice: Person, preempted: Mapping[str, Any]) -> None:
     job = preempted["warned"]
     assert causes(job) == ["preemption", ""] and job["attempts"][0]["checkpoint_confirmed"], job["attempts"]
-    assert all_steps(alice, job) == list(range(1, 61))
+    assert all_steps(alice, job) == list(range(1, LAST + 1))
 
 
 @pytest.mark.parametrize("name", ["term", "deaf"])
@@ -157,19 +161,19 @@ def test_slurms_own_requeue_is_adopted_and_not_doubled(alice: Person, preempted:
     log = alice.logs(job["id"])
     assert [run["FFDL_RESTART"] for run in begins(log)] == ["0", "1"]
     if name == "term":
-        assert steps(log) == list(range(1, 61))
+        assert steps(log) == list(range(1, LAST + 1))
     else:
-        assert begins(log)[1]["from"] >= 2 and steps(log)[-1] == 60
+        assert begins(log)[1]["from"] >= 2 and steps(log)[-1] == LAST
 
 
 def test_preemption_that_cancels_leads_to_a_next_attempt(alice: Person, preempted: Mapping[str, Any]) -> None:
     job = preempted["spot"]
     assert causes(job) == ["preemption", ""] and job["attempts"][0]["checkpoint_confirmed"], job["attempts"]
-    assert all_steps(alice, job) == list(range(1, 61))
+    assert all_steps(alice, job) == list(range(1, LAST + 1))
 
 
 def test_the_owners_own_verbs(cluster: Cluster, alice: Person) -> None:
-    held, asked, limited = (submit(alice, f"verb-{n}", "--time=10", extra=SAVING) for n in range(3))
+    held, asked, limited = (submit(alice, f"verb-{n}", "--time=10", extra=SHORT) for n in range(3))
     for job_id in (held, asked, limited):
         until_logged(alice, job_id, "step 5")
     native = {job_id: alice.show(job_id)["native_id"] for job_id in (held, asked, limited)}
@@ -221,7 +225,7 @@ def test_killed_controllers(cluster: Cluster, alice: Person) -> None:
     for job in alice.finish_all(list(ids.values())):
         assert job["state"] == "COMPLETED", job
         assert causes(job) == ["node_failure", ""], job["attempts"]
-        assert steps(attempt_log(alice, job, 2))[-1] == 60
+        assert steps(attempt_log(alice, job, 2))[-1] == LAST
     deadline = time.monotonic() + 30
     while not free_gpus(alice, BUSY) and time.monotonic() < deadline:
         time.sleep(0.5)
@@ -246,7 +250,7 @@ def test_a_lost_node(alice: Person, slow: Mapping[str, str]) -> None:
     assert job["state"] == "COMPLETED", job
     assert causes(job)[0] == "node_failure" and job["nodes"] != slow["node of lost"], job["attempts"]
     second = attempt_log(alice, job, 2)
-    assert begins(second)[0]["from"] >= 4 and steps(second)[-1] == 60
+    assert begins(second)[0]["from"] >= 4 and steps(second)[-1] == LAST
 
 
 def test_a_node_that_comes_back_writes_nothing(cluster: Cluster, alice: Person, slow: Mapping[str, str]) -> None:

@@ -17,7 +17,7 @@ import json, os, pathlib, signal, sys, time
 name = os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ.get("RANK", "0")
 saved = pathlib.Path(os.environ["CHECKPOINT_DIR"]) / f"state-{name}.json"
 halt = pathlib.Path(os.environ["JOB_STATE_DIR"]) / "halt"
-last, every = int(os.environ.get("STEPS", "60")), int(os.environ.get("SAVE_EVERY", "0"))
+last, every = int(os.environ.get("STEPS", "300")), int(os.environ.get("SAVE_EVERY", "0"))
 listens = "--deaf" not in sys.argv
 asked = []
 if listens:
@@ -44,6 +44,8 @@ while step < last:
         save(step)
 print("done", flush=True)
 '''
+LAST = 300
+"""The last step of a training that is not told otherwise. The first attempt takes a minute, a resumed one seconds."""
 DEAF = "echo 'begin {}'; while :; do sleep 0.2; done"
 STUBBORN = "trap '' TERM USR2 INT; echo 'begin {}'; while :; do sleep 0.2; done"
 QUICK = "batch: {checkpoint: {grace_s: 4}}"
@@ -90,7 +92,7 @@ def until_logged(alice: Person, job_id: str, text: str, attempt: int = 1, timeou
     path = f"{alice.state}/jobs/{job_id}/attempt-{attempt}/logs/learner-*/training-log.txt"
     script = f"for i in $(seq {int(timeout_s * 10)}); do grep -qs '^{text}' {path} && exit 0; sleep 0.1; done; exit 1"
     done = alice.run("sh", "-c", script, check=False, timeout_s=timeout_s + 30)
-    assert done.returncode == 0, (job_id, text, alice.show(job_id))
+    assert done.returncode == 0, (job_id, text, alice.run("squeue", "--all").stdout, alice.show(job_id))
 
 
 def started(alice: Person, job_id: str) -> dict[str, Any]:

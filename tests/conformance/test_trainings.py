@@ -16,6 +16,7 @@ from tests.cluster.people import Person
 from tests.cluster.rig import Cluster
 from tests.cluster.rig.suites import Suite
 from tests.cluster.trainings import (
+    LAST,
     QUICK,
     attempt_log,
     begins,
@@ -120,7 +121,7 @@ def test_halt_and_resume(alice: Person) -> None:
     alice.run("ffdl", "resume", "--wait", job_id)
     job = alice.show(job_id)
     assert (job["state"], len(job["attempts"])) == ("COMPLETED", 2), job
-    assert all_steps(alice, job) == list(range(1, 61))
+    assert all_steps(alice, job) == list(range(1, LAST + 1))
 
 
 def test_cancel(alice: Person) -> None:
@@ -152,7 +153,7 @@ def test_preemption_with_a_warning(alice: Person) -> None:
     assert (job["state"], other["state"]) == ("COMPLETED", "COMPLETED"), (job, other)
     first, second = job["attempts"]
     assert (first["interruption"], first["checkpoint_confirmed"], second["interruption"]) == ("preemption", True, "")
-    assert all_steps(alice, job) == list(range(1, 61))
+    assert all_steps(alice, job) == list(range(1, LAST + 1))
 
 
 def test_a_time_limit(alice: Person, slow: Mapping[str, str]) -> None:
@@ -168,7 +169,7 @@ def test_a_lost_node(cluster: Cluster, alice: Person, slow: Mapping[str, str]) -
     assert job["state"] == "COMPLETED", job
     assert job["attempts"][0]["interruption"] == "node_failure" and job["nodes"] != slow["node"], job["attempts"]
     second = attempt_log(alice, job, 2)
-    assert begins(second)[0]["from"] >= 4 and steps(second)[-1] == 60
+    assert begins(second)[0]["from"] >= 4 and steps(second)[-1] == LAST
     cluster.power_on(slow["node"])
     cluster.wait_idle()
 

@@ -6,6 +6,7 @@ Everything is named after the cluster's id, so it can be found and removed witho
 from __future__ import annotations
 
 import os
+import signal as signals
 import subprocess
 import time
 import uuid
@@ -57,6 +58,11 @@ class Fabric:
         """Pull (`down`) or plug (`up`) the node's cable at the bridge."""
         _ip("-n", self.bridge_netns, "link", "set", f"v-{node}", state)
 
+    def signal(self, node: str, number: signals.Signals) -> None:
+        """Send a signal to every process of the node."""
+        for process in _processes_in(self.netns(node)):
+            process.send(number)
+
     def unplug(self, node: str) -> None:
         """End every process that is still in the node's namespace, and remove the namespace with its cable."""
         self._remove(self.netns(node))
@@ -69,12 +75,16 @@ class Fabric:
     def _remove(netns: str) -> None:
         if not Path(f"/run/netns/{netns}").exists():
             return
-        numbers = run(["ip", "netns", "pids", netns], check=False).stdout.split()
-        found = [process for number in numbers if (process := Process.of(int(number))) is not None]
+        found = _processes_in(netns)
         for process in found:
             process.kill()
         wait_gone(found, 10)
         run(["ip", "netns", "del", netns], check=False)
+
+
+def _processes_in(netns: str) -> list[Process]:
+    numbers = run(["ip", "netns", "pids", netns], check=False).stdout.split()
+    return [process for number in numbers if (process := Process.of(int(number))) is not None]
 
 
 def _ip(*words: str) -> None:

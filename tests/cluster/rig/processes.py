@@ -39,9 +39,13 @@ class Process:
 
     def kill(self) -> None:
         """SIGKILL, if it is still the same process."""
+        self.send(signal.SIGKILL)
+
+    def send(self, number: signal.Signals) -> None:
+        """A signal, if it is still the same process."""
         if self.alive():
             try:
-                os.kill(self.pid, signal.SIGKILL)
+                os.kill(self.pid, number)
             except ProcessLookupError:
                 return
 
