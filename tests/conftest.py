@@ -20,9 +20,12 @@ POSTGRES = pytest.param("postgresql", marks=pytest.mark.postgres)
 
 
 def pytest_configure() -> None:
-    """A shell starts background commands with SIGINT ignored, and so would be every program that a test starts."""
+    """A shell starts background commands with SIGINT ignored, nohup with SIGHUP, and so would be every program that a
+    test starts. What has a handler is not ignored there."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: None)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

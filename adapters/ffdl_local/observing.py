@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -97,8 +98,23 @@ def _vanished(attempt: AttemptDir, directory: Path, host: str) -> Observation:
         reason="" if final else "its processes are gone: the machine was restarted, or they were killed",
         nodes=host,
         submitted_at=_number(state, "submitted_at"),
-        ended_at=_number(final, "at") if final else None,
+        started_at=_number(state, "at") if state.get("phase") == "running" else None,
+        ended_at=min((at for at in (_number(final or {}, "at"), _last_sign(attempt)) if at is not None), default=None),
     )
+
+
+def _last_sign(attempt: AttemptDir) -> float | None:
+    """When somebody of the attempt wrote something last: an event, a heartbeat, a line of a log."""
+    found = [*Path(attempt.events).glob("*"), *Path(attempt.logs).glob("*/*")]
+    times = [stat.st_mtime for path in found if (stat := _stat(path)) is not None]
+    return max(times, default=None)
+
+
+def _stat(path: Path) -> os.stat_result | None:
+    try:
+        return path.lstat()
+    except FileNotFoundError:  # gone meanwhile
+        return None
 
 
 def _number(record: dict[str, Any], key: str) -> float | None:

@@ -9,6 +9,7 @@ import click
 
 from ffdl_batch.cli.present import format_time, print_line, print_table
 from ffdl_batch.domain.continuation import Interruption, words
+from ffdl_batch.domain.job_state import JobState
 
 if TYPE_CHECKING:
     from ffdl_batch.domain.views import AttemptView, JobView
@@ -23,14 +24,26 @@ def print_attempts(job: JobView) -> None:
     click.echo("Attempts:")
     print_table(_COLUMNS, [_row(job, attempt) for attempt in job.attempts])
     _print_places(job.attempts)
-    owing = [str(attempt.number) for attempt in job.attempts if attempt.owed]
-    if owing:
-        which = f"attempt {owing[0]}" if len(owing) == 1 else f"attempts {', '.join(owing)}"
-        print_line(
-            "Results owed",
-            f"by {which}: not everything could be stored; it lies in {job.job_dir}/attempt-{owing[0]} and is stored "
-            "by the next attempt, or by the daemon",
-        )
+    _print_debts(job)
+
+
+def _print_debts(job: JobView) -> None:
+    """Which attempts owe results, where those lie, and when they are stored."""
+    debts = [attempt for attempt in job.attempts if attempt.owed]
+    if not debts:
+        return
+    owing = [str(attempt.number) for attempt in debts]
+    which = f"attempt {owing[0]}" if len(owing) == 1 else f"attempts {', '.join(owing)}"
+    lies = f"not everything could be stored; it lies in {job.job_dir}/attempt-{owing[0]}"
+    print_line("Results owed", f"by {which}: {lies} and is stored {_payer(job, debts[-1])}")
+
+
+def _payer(job: JobView, last: AttemptView) -> str:
+    """Who stores what the attempt owes, and when."""
+    is_daemons = job.ended_at is not None or (job.state == JobState.STORING and last.number == job.attempts[-1].number)
+    if not is_daemons or last.store_by is None:
+        return "by the next attempt, or by the daemon"
+    return f"by the daemon, which begins at {format_time(last.store_by)} at the latest"
 
 
 def _print_places(attempts: Sequence[AttemptView]) -> None:

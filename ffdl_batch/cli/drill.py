@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,24 +13,21 @@ import click
 
 from ffdl_batch.cli.connection import open_client
 from ffdl_batch.cli.drill_report import EVENTS
+from ffdl_batch.cli.drill_trial import trial_run, trial_submission
 from ffdl_batch.cli.job_options import JOB_OPTIONS
-from ffdl_batch.cli.outcome import Detached, Stop, complain
+from ffdl_batch.cli.outcome import Detached, complain
 from ffdl_batch.cli.present import print_json, read_span
-from ffdl_batch.cli.request import Manner, SbatchLike, build_submissions, collect_options, shared_options
-from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.cli.request import Manner, SbatchLike, collect_options, shared_options
 
 if TYPE_CHECKING:
     from ffdl_batch.cli.drill_course import Course
     from ffdl_batch.cli.drill_report import DrillReport
-    from ffdl_batch.client import Client
-    from ffdl_batch.client.submission import Wanted
-    from ffdl_batch.domain.views import Submission
 
-PREFIX = "drill-"
 AFTER_S = 10.0
 MANIFESTS = ("manifest.yml", "manifest.yaml")
 _OF_A_TRIAL = frozenset({option.parameter for option in JOB_OPTIONS} | {"export", "strict"})
 _BEGINNING_OF_AN_ID = re.compile(r"training-[0-9a-z]{3,8}", re.ASCII)
+_ELEMENT = re.compile(r"array-[0-9a-z]{9}_[0-9]{1,7}", re.ASCII)
 
 
 class _TwoKinds(SbatchLike):
@@ -74,8 +69,9 @@ def drill(*, event: str, files: Sequence[str], no_resume: bool, **given: Any) ->
     preempt    the TERM of a preemption; about 20 s are left
     node-fail  KILL to all of it; what was saved before is all there is
 
-    With a MANIFEST, a trial run of it (named drill-NAME) is submitted, interrupted and at last cancelled; no job of
-    yours is touched. MODEL is the directory `model` beside the manifest unless given.
+    With a MANIFEST, a trial run of it (named drill-NAME) is submitted, interrupted and at last cancelled, also by
+    Ctrl-C and TERM; no job of yours is touched. Of an array or a sweep, the trial run is the first element alone.
+    MODEL is the directory `model` beside the manifest unless given.
 
     With the ID of a job, that job is really interrupted: the attempt ends, what was computed since its last checkpoint
     is lost, and it goes on with the next attempt, which waits in the queue like any other. That uses up no budget of
@@ -106,7 +102,7 @@ def drill(*, event: str, files: Sequence[str], no_resume: bool, **given: Any) ->
     tell = (lambda _: None) if manner.quiet else complain
     with open_client(quiet=manner.quiet) as client:
         if trial:
-            with trial_run(client, _submission(files, wanted), files, manner) as trial_id:
+            with trial_run(client, trial_submission(files, wanted), files, manner) as trial_id:
                 report = Course(client, trial_id, plan, tell).run()
         else:
             report = _run(Course(client, client.get(job_id).id, plan, tell))
@@ -127,14 +123,15 @@ def _run(course: Course) -> DrillReport:
 
 def _job_id(event: str, files: Sequence[str]) -> str:
     """The id or its beginning, where the one argument is that; "" where it names a manifest."""
-    from ffdl_batch.domain.job import parse_job_id
+    from ffdl_batch.domain.array import is_array_id
+    from ffdl_batch.domain.job import is_job_id
 
     if not files:
         raise click.UsageError(f"a manifest, or a job's id, is needed: ffdl drill {event} MANIFEST [MODEL]")
-    try:
-        found: str = parse_job_id(files[0])
-    except ValueError:
-        found = files[0] if _BEGINNING_OF_AN_ID.fullmatch(files[0]) and not Path(files[0]).exists() else ""
+    if is_array_id(files[0]):
+        raise click.UsageError(f"{files[0]} is an array: name one of its jobs: ffdl drill {event} {files[0]}_INDEX")
+    is_id = is_job_id(files[0]) or _ELEMENT.fullmatch(files[0])
+    found = files[0] if is_id or (_BEGINNING_OF_AN_ID.fullmatch(files[0]) and not Path(files[0]).exists()) else ""
     if found and len(files) > 1:
         raise click.UsageError(f"one job at a time: ffdl drill {event} ID")
     if len(files) > 2:
@@ -154,65 +151,3 @@ def _refuse_directory(event: str, files: Sequence[str]) -> None:
         raise click.UsageError(f"{directory} is a directory without a {MANIFESTS[0]}: name the manifest")
     again = shlex.join(["ffdl", "drill", event, str(manifest), *files[1:]])
     raise click.UsageError(f"{directory} is a directory, and a manifest is needed: {again}")
-
-
-def _submission(files: Sequence[str], wanted: Wanted) -> Submission:
-    """The trial run: the same manifest under another name."""
-    from ffdl_batch.domain.views import Expected
-
-    (submission,) = build_submissions(files[:1], "", wanted)
-    name = wanted.options.get("job-name") or _name_of(submission)
-    options = {**submission.options, "job-name": f"{PREFIX}{name}"}
-    return replace(submission, options=options, expected=Expected.JOB)
-
-
-def _name_of(submission: Submission) -> str:
-    """The manifest's name. What is wrong with it is the daemon's to say.
-
-    Raises :class:`Stop` where all jobs share one checkpoint directory: a trial run would write into it.
-    """
-    from ffdl_batch.manifest import ManifestSource, parse_manifest
-
-    source = ManifestSource(submission.manifest, submission.manifest_name, submission.base_dir)
-    spec = parse_manifest(source, options=submission.options).spec
-    if spec is not None and spec.batch.checkpoint.shared:
-        raise Stop(
-            ExitCode.BAD_MANIFEST,
-            f"{submission.manifest_name}: batch.checkpoint.shared: the trial run would write into the checkpoints of "
-            "your other jobs (leave it out for the trial, or drill a job that runs: ffdl drill EVENT ID)",
-        )
-    return spec.name if spec is not None else "run"
-
-
-@contextmanager
-def trial_run(client: Client, submission: Submission, files: Sequence[str], manner: Manner) -> Iterator[str]:
-    """Submit the trial run, give its id, and cancel it on every way out."""
-    from ffdl_batch.client import ClientError, RequestRefused
-    from ffdl_batch.client.api import is_ended
-
-    digest = client.upload(_model(files), manner.tell)
-    (result,) = client.send([replace(submission, archive=digest)])
-    for warning in result.warnings:
-        manner.warn(warning)
-    if result.problem:
-        raise RequestRefused(result.problem)
-    if not manner.quiet:
-        complain(f"trial run {result.id} is submitted")
-    try:
-        yield result.id
-    finally:
-        try:
-            ended = is_ended(client.cancel(result.id))
-            if not (ended or manner.quiet):
-                complain(f"trial run {result.id} is being cancelled")
-        except ClientError as error:  # what the drill found out, or why it failed, must not be lost over this
-            complain(f"trial run {result.id} could not be cancelled: {error}; again: ffdl cancel {result.id}")
-
-
-def _model(files: Sequence[str]) -> Path:
-    if len(files) > 1:
-        return Path(files[1])
-    beside = (Path.cwd() if files[0] == "-" else Path(files[0]).parent) / "model"
-    if not beside.is_dir():
-        raise click.UsageError(f"there is no {beside}: name the model: ffdl drill EVENT {files[0]} MODEL")
-    return beside

@@ -108,7 +108,7 @@ def make_report(
         trial=trial,
         state=job.state,
         interruption=attempt.interruption,
-        played=attempt.played or (played.event, attempt.interruption) == (HALT, HALT),
+        played=attempt.played,
         message=next((event.message for event in events if event.seq > played.after and is_end(event)), ""),
         asked=attempt.checkpoint_asked,
         confirmed=attempt.checkpoint_confirmed,

@@ -36,6 +36,9 @@ def main(arguments: Optional[List[str]] = None) -> int:
         command.add_argument("--launch", required=True, help="the launch file")
         if name == "node":
             command.add_argument("--rank", type=int, help="the node's rank; else from the scheduler's variable")
+        if name == "pay":
+            words = "have the last word in the place of a head that was killed: when all is stored, or anyway"
+            command.add_argument("--last-word", choices=("when-stored", "anyway"), default="", help=words)
     commands.add_parser("probe-isolation", help="whether this kernel lets a user isolate a learner's network")
     options = parser.parse_args(argv)
     if options.command == "probe-isolation":
@@ -48,7 +51,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
         return EXIT_BAD_LAUNCH_FILE
     try:
         if options.command == "pay":
-            return _pay(launch)
+            return _pay(launch, options.last_word)
         return _head(launch, path) if options.command == "head" else _node(launch, path, options.rank)
     except LaunchFileError as error:
         sys.stderr.write(f"ffdl-controller: {error}\n")
@@ -85,10 +88,10 @@ def _node(launch: LaunchFile, path: str, rank: Optional[int]) -> int:
     return run_node(launch, path, rank)
 
 
-def _pay(launch: LaunchFile) -> int:
+def _pay(launch: LaunchFile, last_word: str) -> int:
     from ffdl_batch.controller.pay import pay
 
-    return pay(launch)
+    return pay(launch, last_word)
 
 
 def _isolate(argv: List[str]) -> int:

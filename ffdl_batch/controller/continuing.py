@@ -73,7 +73,7 @@ class Chain:
     def arrange(self, conclusion: Conclusion, gpu_seconds: float, limit_s: Optional[float]) -> Arrangement:
         """Decide, and submit the next attempt where that is what follows. Never raises."""
         if conclusion.interruption not in OURS:
-            return Arrangement(conclusion.interruption)
+            return self._halted(conclusion)
         why, succession = Interruption(conclusion.interruption), self.launch.succession
         kept = Arrangement(why.value, played=self.played is why)
         if succession is None:
@@ -90,6 +90,13 @@ class Chain:
         if not decision.goes_on:
             return replace(kept, error_code=CODES[why.value])
         return self._continue(kept, succession, conclusion, limit_s)
+
+    def _halted(self, conclusion: Conclusion) -> Arrangement:
+        """Nothing follows. A halt that a drill played is told as one."""
+        played = conclusion.interruption == HALT and self.played is Interruption.HALT
+        said = words(Interruption.HALT)
+        message = conclusion.message.replace(said, words(Interruption.HALT, played=True), 1) if played else ""
+        return Arrangement(conclusion.interruption, played=played, message=message)
 
     def _continue(
         self, kept: Arrangement, succession: Succession, conclusion: Conclusion, limit_s: Optional[float]

@@ -78,13 +78,16 @@ def marked_sessions(value: str) -> Set[int]:
     return found
 
 
-def end_learners(events: Iterable[Event], value: str) -> None:
+def end_learners(events: Iterable[Event], value: str = "") -> None:
     """Kill such learners and everything in their sessions, and wait until they are gone: nobody can collect how
-    they end. Raises OSError where the kernel holds on to one of them, for then its successor must not start."""
+    they end. Without `value`, which is their mark, only those that the events name.
+
+    Raises OSError where the kernel holds on to one of them, for then its successor must not start.
+    """
     end = time.monotonic() + GONE_S
     written = living_learners(events)
     while True:
-        sessions = {*written, *marked_sessions(value)}
+        sessions = {*written, *(marked_sessions(value) if value else ())}
         pids = {pid for session in sessions for pid in session_members(session, all_processes())}
         if not pids:
             return

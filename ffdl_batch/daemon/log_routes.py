@@ -17,7 +17,7 @@ from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
-from ffdl_batch.daemon.context import Asking, Context, Here, check_files, in_thread
+from ffdl_batch.daemon.context import Asking, CaughtUp, Context, check_files, in_thread
 from ffdl_batch.daemon.errors import problem_of
 from ffdl_batch.daemon.job_routes import answers
 from ffdl_batch.daemon.peer import peer_of
@@ -132,7 +132,7 @@ class LogPump:
 async def read_log(  # noqa: PLR0913, PLR0917 - one parameter per field of the query string
     job_id: str,
     request: Request,
-    here: Here,
+    here: CaughtUp,
     caller: Asking,
     learner: Annotated[
         int | None, Query(ge=1, description="Only this learner's lines; all, merged, by default.")

@@ -222,7 +222,9 @@ class Loops:
             self._on_change()
         if self._payer.is_waiting:  # for whoever pays now, and may die over it
             return min(DEBTS_EVERY_S, self._platform.settings.lease_s / 4)
-        return DEBTS_WHILE_PAYING_S if self._payer.is_paying else DEBTS_EVERY_S
+        if self._payer.is_paying:
+            return DEBTS_WHILE_PAYING_S
+        return min(DEBTS_EVERY_S, max(DEBTS_WHILE_PAYING_S, self._payer.due_in_s))
 
     def _sweep_turn(self) -> float:
         sweep(self._platform)

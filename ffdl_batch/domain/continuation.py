@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Dict, Optional
+from typing import Dict, FrozenSet, Optional
 
 
 class Interruption(str, Enum):
@@ -90,16 +90,19 @@ _WORDS: Dict[Interruption, str] = {
     Interruption.FAILURE: "the learner failed",
 }
 _PLAYED_WORDS: Dict[Interruption, str] = {
+    Interruption.HALT: "a drill played a halt",
     Interruption.TIMEOUT: "a drill played a time limit",
     Interruption.PREEMPTION: "a drill played a preemption",
     Interruption.NODE_FAILURE: "a drill played a node failure",
 }
 PLAYED: Dict[str, Interruption] = {
+    "halt": Interruption.HALT,
     "timeout": Interruption.TIMEOUT,
     "preempt": Interruption.PREEMPTION,
     "node-fail": Interruption.NODE_FAILURE,
 }
 """The events that a drill plays, by their names in ``control.json``."""
+GPU_HOURS = "gpu_hours"
 FRUITLESS_IN_A_ROW = 3
 """Attempts without a new checkpoint after which preemptions, node failures and failures end the chain."""
 
@@ -135,6 +138,12 @@ def decide(
     return Decision(True, after, said)
 
 
+def used_up(budget: Budget, spent: Spent) -> FrozenSet[str]:
+    """The budgets that a chain has used up, by their names in the manifest's ``batch.retry``."""
+    counters = {name for name in _COUNTERS.values() if getattr(spent, name) > getattr(budget, name)}
+    return frozenset(counters | {GPU_HOURS} if _over_cap(budget, spent) else counters)
+
+
 def _exhausted(why: Interruption, budget: Budget, after: Spent) -> str:
     """Which budget of interruptions is used up; "" = none."""
     counter = _COUNTERS[why]
@@ -151,8 +160,12 @@ def _over_cap(budget: Budget, after: Spent) -> str:
 
 
 def _stuck(why: Interruption, after: Spent, progress: Checkpoint) -> str:
-    """Why a next attempt would be in vain; "" = it would not."""
-    return "it would start from the same point again" if after.fruitless > _patience(why, progress) else ""
+    """Why a next attempt would be in vain, as far as anybody knows; "" = it would not."""
+    if after.fruitless <= _patience(why, progress):
+        return ""
+    if progress.saved_at is not None:  # whether the training goes on from it, nobody has said
+        return "after a time limit a saved one counts only where the manifest gives batch.retry.timeouts"
+    return "it would start from the same point again"
 
 
 def is_progress(why: Interruption, budget: Budget, progress: Checkpoint) -> bool:

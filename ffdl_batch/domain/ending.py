@@ -14,7 +14,7 @@ from ffdl_batch.domain.continuation import Interruption, describe, words
 from ffdl_batch.domain.events import Event, EventKind, FinalRecord, GoesOn, Outcome
 from ffdl_batch.domain.faults import Fault, Party
 from ffdl_batch.domain.job_state import JobState, Wish
-from ffdl_batch.domain.known import LOST_CONTROLLER, Known, all_stored, latest_run
+from ffdl_batch.domain.known import LOST_CONTROLLER, Known, all_stored, is_last_word, is_training_over, latest_run
 from ffdl_batch.domain.observation import EndCause, Observation
 
 
@@ -69,7 +69,8 @@ HALTED_BEFORE = "halted before it started"
 
 
 def ending_of(known: Known) -> Ending | None:
-    """How the attempt ended; None while it has not, or while its last word may still become visible."""
+    """How the attempt ended; None while it has not, while its last word may still become visible, or while what it left
+    is not stored."""
     seen, final = known.observation, known.final
     if not known.ended:
         return _held(known) if known.held and known.wish is Wish.NONE else None
@@ -83,8 +84,27 @@ def ending_of(known: Known) -> Ending | None:
         return Ending(JobState.COMPLETED, at, exit_code=0, warning=warning)
     if known.wish is Wish.CANCEL:
         return Ending(JobState.CANCELLED, at, message=CANCELLED_BY_OWNER)
+    if is_store_owed(known):
+        return None
     ending = _of_itself(known, at)
     return _halted(known, ending) if known.wish is Wish.HALT else ending
+
+
+def is_store_owed(known: Known) -> bool:
+    """Whether the attempt is over and so is its training, but nobody has stored what it left: its controllers were
+    killed over that. Whoever stores it has the last word in the head's place. What somebody cancelled stays cancelled.
+    """
+    seen, final = known.observation, known.final
+    if not known.ended or known.wish is Wish.CANCEL or known.evidence.paid is not None:
+        return False
+    if seen is not None and seen.end is EndCause.CANCELLED:
+        return False
+    if final is None and not known.settled:
+        return False
+    if final is not None and (final.stored or is_last_word(final) or final.goes_on is not GoesOn.NO):
+        return False
+    events = known.evidence.events
+    return is_training_over(events, known.evidence.found, known.learners) and not all_stored(events, known.learners)
 
 
 def why_requeued(known: Known) -> Interruption | None:
@@ -128,13 +148,14 @@ def _halted(known: Known, ending: Ending) -> Ending:
     own_failure = ending.interruption is Interruption.FAILURE or (ending.interruption is None and _is_failure(known))
     if own_failure:
         return ending
+    played = known.plays_halt
     if ending.state is JobState.HALTED:
-        return replace(ending, interruption=Interruption.HALT)
+        return replace(ending, interruption=Interruption.HALT, played=played)
     message = HALTED_BEFORE
     if known.learners_began:
         progress = known.final.checkpoint if known.final is not None else Progress()
-        message = f"halted on request; {describe(replace(progress, asked=True))}"
-    return Ending(JobState.HALTED, ending.at, message=message, interruption=Interruption.HALT)
+        message = f"{words(Interruption.HALT, played=played)}; {describe(replace(progress, asked=True))}"
+    return Ending(JobState.HALTED, ending.at, message=message, interruption=Interruption.HALT, played=played)
 
 
 def _is_failure(known: Known) -> bool:

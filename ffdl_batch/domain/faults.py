@@ -6,8 +6,11 @@ platform's side, C the user's, as in FfDL.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
+
+from ffdl_batch.domain.continuation import GPU_HOURS
 
 
 class Party(StrEnum):
@@ -37,6 +40,8 @@ def _user(code: str, title: str, cure: str) -> FaultKind:
 
 
 TIME_LIMIT = "C203"
+BUDGETS = {TIME_LIMIT: "timeouts", "S111": "preemptions", "S110": "node_failures", "S106": "node_failures"}
+"""The budget of ``batch.retry`` that pays for going on after a fault."""
 NORMAL = FaultKind("000", "normal operation", Party.PLATFORM, Party.PLATFORM, "nothing to do")
 FAULTS: dict[str, FaultKind] = {
     kind.code: kind
@@ -87,10 +92,18 @@ class Fault:
         """What the code means; an unknown code (of a newer release) reads as S104."""
         return FAULTS.get(self.code, FAULTS["S104"])
 
-    def cure(self, job_id: str, *, has_checkpoint: bool) -> str:
-        """What its owner can do about it, "" where nothing is wrong; some is said better where the job is known."""
+    def cure(self, job_id: str, *, has_checkpoint: bool, used_up: Collection[str] = ()) -> str:
+        """What its owner can do about it, "" where nothing is wrong; some is said better where the job is known.
+
+        `used_up` are the budgets of ``batch.retry`` that its chain has used up.
+        """
         if self.code == NORMAL.code:
             return ""
+        budget = next((name for name in (GPU_HOURS, BUDGETS.get(self.code)) if name in used_up), "")
+        if budget and self.code in BUDGETS:
+            where = " from its checkpoint" if has_checkpoint else ""
+            anew = f"ffdl resume {job_id} goes on{where} with the budget anew"
+            return f"{anew}; for a larger one, submit again with more batch.retry.{budget}"
         if self.code == TIME_LIMIT and has_checkpoint:
             return f"ffdl resume --time TIME {job_id} goes on from its checkpoint with more time"
         return self.kind.cure

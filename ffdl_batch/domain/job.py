@@ -148,13 +148,15 @@ class HistoryEntry:
 @dataclass(frozen=True, slots=True)
 class AttemptEnd:
     """What is kept of an attempt that ended. `interruption` is an Interruption's value ("" = it was done or failed),
-    `played`: a drill played it. `owed`: results or logs could not be stored yet. `gpu_seconds` is GPU time."""
+    `played`: a drill played it. `owed`: results or logs could not be stored yet. `gpu_seconds` is GPU time. `at` is
+    when it ended, where that is not when its job does (None = it is, or the attempt has not ended after all)."""
 
     interruption: str = ""
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     gpu_seconds: float = 0.0
     owed: bool = False
     played: bool = False
+    at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

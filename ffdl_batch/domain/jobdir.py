@@ -201,7 +201,8 @@ class AttemptDir:
     @property
     def control(self) -> str:
         """Cell written by the platform, read by the controllers: `attempt` (the newest of the job), `wish` ("" | halt |
-        cancel), `drill` ("" | timeout | preempt | node-fail), `run` (which run of the attempt that is played on)."""
+        cancel), `drill` ("" | halt | timeout | preempt | node-fail), `run` (which run of the attempt that is played
+        on)."""
         return self._join("control.json")
 
     @property

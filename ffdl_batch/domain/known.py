@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from ffdl_batch.domain.continuation import PLAYED, Interruption
 from ffdl_batch.domain.events import Event, EventKind, FinalRecord, GoesOn, Outcome
+from ffdl_batch.domain.events import Phase as ControllerPhase
 from ffdl_batch.domain.job_state import JobState, Wish
 from ffdl_batch.domain.observation import Observation, Phase
 
 LOST_CONTROLLER = frozenset({"S106", "S110"})
 """Fault codes of an attempt that lost a controller or a node."""
+_STORE_PHASES = (ControllerPhase.STORE_RESULTS.value, ControllerPhase.STORE_LOGS.value)
+_OUTSIDE_SIGNALS = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGTERM})
 WHOLE_SECOND_S = 1.0
 """Schedulers tell times in whole seconds, cut off: what they say may be so much later."""
 
@@ -19,12 +23,17 @@ WHOLE_SECOND_S = 1.0
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """Everything the attempt's directory tells. `drill` is the event that the owner plays on the latest run ("" = none,
-    else a key of :data:`ffdl_batch.domain.continuation.PLAYED`), `heard` when the newest heartbeat was written."""
+    else a key of :data:`ffdl_batch.domain.continuation.PLAYED`), `heard` when the newest heartbeat was written.
+
+    `found` has the status of each learner whose end no controller saw, by its number; `paid` is when everything was
+    stored that the attempt owed when it ended (None = it was not). Both are read of attempts alone that have ended."""
 
     events: Sequence[Event] = ()
     final: FinalRecord | None = None
     drill: str = ""
     heard: float | None = None
+    found: Mapping[int, int] = field(default_factory=dict)
+    paid: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +74,10 @@ class Known:
 
     @property
     def latest(self) -> float:
-        """Nothing of the attempt happened after this, whatever a node's clock says: now, or the scheduler's end."""
+        """Nothing of the attempt happened after this, whatever a node's clock says: now, or the scheduler's end, unless
+        something was stored after that."""
         seen = self.observation
-        if seen is None or seen.phase is not Phase.ENDED or seen.ended_at is None:
+        if seen is None or seen.phase is not Phase.ENDED or seen.ended_at is None or self.evidence.paid is not None:
             return self.now
         return min(self.now, seen.ended_at + WHOLE_SECOND_S)
 
@@ -95,10 +105,16 @@ class Known:
     def drill(self) -> Interruption | None:
         """The interruption that a drill plays by ending the controllers, which cannot tell then.
 
-        A time limit is played by a warning, and the head says in its final record whether that was the end.
+        A time limit is played by a warning, and the head says in its final record whether that was the end. A halt is
+        played by the owner's wish.
         """
         played = PLAYED.get(self.evidence.drill)
-        return None if played is Interruption.TIMEOUT else played
+        return None if played in (Interruption.TIMEOUT, Interruption.HALT) else played
+
+    @property
+    def plays_halt(self) -> bool:
+        """Whether the wish to halt is a drill's."""
+        return PLAYED.get(self.evidence.drill) is Interruption.HALT
 
     def _is_stale(self, final: FinalRecord) -> bool:
         if is_last_word(final):
@@ -169,6 +185,36 @@ def all_stored(events: Sequence[Event], learners: int) -> bool:
         elif event.kind is EventKind.STORED:
             stored.add(learner)
     return len(ended & stored) >= learners
+
+
+def is_training_over(events: Sequence[Event], found: Mapping[int, int], learners: int) -> bool:
+    """Whether nothing but storing is left to do: every learner ended of itself with 0, unasked; or one failed of
+    itself, and what they left was being stored (before that, what ended the controllers may have ended it)."""
+    endings: dict[object, Event] = {}
+    storing = False
+    for event in events:
+        learner = event.fields.get("learner_id")
+        if event.kind is EventKind.LEARNER_STARTED:
+            endings.pop(learner, None)
+            storing = False
+        elif event.kind is EventKind.LEARNER_ENDED:
+            endings[learner] = event
+        elif event.kind is EventKind.PHASE and event.fields.get("phase") in _STORE_PHASES:
+            storing = True
+    own = {n: e for n, e in endings.items() if not e.fields.get("ended_by") and not e.fields.get("asked")}
+    done = {n for n, e in own.items() if e.fields.get("exit_code") == 0}
+    done |= {learner for learner, status in found.items() if status == 0}
+    return len(done) >= learners or (storing and any(_failed_of_itself(event) for event in own.values()))
+
+
+def _failed_of_itself(event: Event) -> bool:
+    """Whether the learner failed, and not by a signal that ends controllers too."""
+    code, number = event.fields.get("exit_code"), event.fields.get("signal")
+    if event.fields.get("out_of_memory"):
+        return True
+    if isinstance(code, int):
+        return code != 0 and code - 128 not in _OUTSIDE_SIGNALS
+    return isinstance(number, int) and number not in _OUTSIDE_SIGNALS
 
 
 def _is_later_claim(event: Event, final: FinalRecord) -> bool:

@@ -11,9 +11,11 @@ and the owner's wish. The rules, in order:
    everything was stored changes nothing but a warning.
 4. A cancel that the owner wished before STORING wins over whatever else ended the job; a wish to halt makes every end
    HALTED that was not the training's own.
-5. Every other end is :mod:`ffdl_batch.domain.ending`'s, which says what interrupted it; whether a next attempt follows
+5. A training that is over is not run again, whatever ended its controllers before they had stored what it left: the job
+   stays in STORING until somebody has, who then has the last word in the head's place.
+6. Every other end is :mod:`ffdl_batch.domain.ending`'s, which says what interrupted it; whether a next attempt follows
    is decided elsewhere.
-6. Unknown is never an end. Phases come from events at once, the scheduler's word may be slower.
+7. Unknown is never an end. Phases come from events at once, the scheduler's word may be slower.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from ffdl_batch.domain.continuation import Interruption, words
-from ffdl_batch.domain.ending import Ending, ending_of, why_requeued
+from ffdl_batch.domain.ending import ending_of, is_store_owed, why_requeued
 from ffdl_batch.domain.events import Event, EventKind, GoesOn
 from ffdl_batch.domain.events import Phase as ControllerPhase
 from ffdl_batch.domain.job_state import Cause, JobState, Wish, is_legal
@@ -40,6 +42,8 @@ class Move(StrEnum):
     """The scheduler started the attempt anew."""
     SUCCEEDED = "succeeded"
     """The head began the next attempt."""
+    OWED = "owed"
+    """The attempt ended and so did its training, but what it left is not stored."""
     ENDED = "ended"
     """The attempt ended."""
 
@@ -80,7 +84,7 @@ def judge(known: Known) -> Verdict:
         return _requeue(known)  # nobody saw that start; what the run came to is judged next
     if final is not None and final.goes_on is GoesOn.SUCCESSOR:
         why = Interruption(final.interruption) if final.interruption else Interruption.TIMEOUT
-        steps = _in_order(known, None)
+        steps = _in_order(known)
         return Verdict(
             steps,
             Cause.REQUEUED,
@@ -91,8 +95,10 @@ def judge(known: Known) -> Verdict:
         )
     if _requeued(known):
         return _requeue(known)
+    if is_store_owed(known):
+        return Verdict(_in_order(known, (JobState.STORING, known.when(known.last_sign))), move=Move.OWED)
     ending = ending_of(known)
-    steps = _in_order(known, ending)
+    steps = _in_order(known, (ending.state, ending.at)) if ending is not None else _in_order(known)
     if ending is None or not steps or steps[-1][0] is not ending.state:
         return Verdict(steps=steps)
     return Verdict(
@@ -170,12 +176,11 @@ def _state_of(event: Event) -> JobState | None:
     return JobState.STORING
 
 
-def _in_order(known: Known, ending: Ending | None) -> tuple[tuple[JobState, float], ...]:
+def _in_order(known: Known, *last: tuple[JobState, float]) -> tuple[tuple[JobState, float], ...]:
     """Only legal steps, with times that neither go backwards nor lie behind the end (clocks of nodes differ)."""
     steps: list[tuple[JobState, float]] = []
-    wanted = _phases(known) + ([(ending.state, ending.at)] if ending else [])
     current, clock = known.state, 0.0
-    for state, at in wanted:
+    for state, at in (*_phases(known), *last):
         if is_legal(current, state):
             clock = max(clock, min(at, known.latest))
             steps.append((state, clock))

@@ -27,8 +27,8 @@ class AttemptView:
     preemption, node_failure, failure. `checkpoint_*`: asked for, confirmed, answered (see
     :class:`ffdl_batch.domain.continuation.Checkpoint`), seconds from the request to the learners' end, and when the
     newest file of $CHECKPOINT_DIR was written. `played`: a drill played the interruption. `owed`: results or logs could
-    not be stored yet. `results` and `logs` are the attempt's own directories, "" where none of its learners is known to
-    have started.
+    not be stored yet; the daemon, where no next attempt does, begins with that at `store_by` at the latest. `results`
+    and `logs` are the attempt's own directories, "" where none of its learners is known to have started.
     """
 
     number: int
@@ -51,6 +51,7 @@ class AttemptView:
     played: bool = False
     results: str = ""
     logs: str = ""
+    store_by: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,6 +106,12 @@ def _check_blocks(block: DataStoreBlock, store: DataStore, place: Place, log: Fi
         log.note((*place, "training_results"), "no place for results is named; they stay in the job's directory")
     if block.connection is None and store.effective_type in _BUCKETS:
         log.error((*place, "connection"), "Data store connection info not set", "write connection: {auth_url: …, …}")
+    if ours and store.is_copied and block.training_data is None:
+        log.warning(
+            (*place, "connection", "mode"),
+            "mode copy is for training_data, and there is none: nothing is copied",
+            "write training_data: {container: NAME}, or leave the mode out",
+        )
     if store.effective_type is StoreType.MOUNT_VOLUME:
         log.warning(
             (*place, "type"),

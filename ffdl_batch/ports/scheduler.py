@@ -326,7 +326,8 @@ class Withdraws(Protocol):
 
 @runtime_checkable
 class AvoidsNodes(Protocol):
-    """A backend that can keep a waiting job off certain nodes."""
+    """A backend that can keep jobs off certain nodes: only there a node that failed a job is excluded for its next
+    attempts. One that has a single node cannot."""
 
     def avoid(self, native_id: NativeId, nodes: Collection[str]) -> None:
         """Have the waiting job exclude `nodes` too. Raises InvalidRequest where the scheduler refuses it."""

@@ -165,7 +165,9 @@ def _place_data(subject: Subject) -> tuple[Places, tuple[Copy, ...], Stores, tup
         copied=store is not None and store.is_copied,
         shared_checkpoints=subject.spec.batch.checkpoint.shared,
     )
-    copies = (Copy(_below(base, store.training_data), subject.attempt.data),) if store and store.is_copied else ()
+    copies: tuple[Copy, ...] = ()
+    if store and store.is_copied and store.training_data:
+        copies = (Copy(_below(base, store.training_data), subject.attempt.data),)
     kept = subject.results_store
     if not kept and places.results_bucket:
         kept = _below(places.results_bucket, subject.job_id)

@@ -8,12 +8,12 @@ itself holds, so that it may be moved.
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 import time
 from pathlib import Path
 
 from ffdl_batch.domain.jobdir import Root
+from ffdl_batch.services.whole_files import sync_directory, write_whole
 from ffdl_batch.store import Store, StoreError
 
 NAME = ".tree"
@@ -41,19 +41,27 @@ def bind_tree(store: Store, root: Root, owner: str) -> None:
 def _name_of(root: Root) -> str:
     """The tree's own name; it gets one the first time."""
     path = Path(root.path, NAME)
-    with contextlib.suppress(FileExistsError):
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "w", encoding="ascii") as file:
-            file.write(f"{secrets.token_hex(8)}\n")
-            file.flush()
-            os.fsync(descriptor)
+    if not path.exists():
+        _give_name(path)
     deadline = time.monotonic() + _PATIENCE_S
     while True:
         name = path.read_text(encoding="ascii").strip()
         if name or time.monotonic() > deadline:
             break
-        time.sleep(0.05)  # another daemon is writing it
-    if not name:  # whoever made it was killed over it
+        time.sleep(0.05)  # a daemon of an older release is writing it
+    if not name:  # it was killed over it
         path.unlink(missing_ok=True)
         return _name_of(root)
     return name
+
+
+def _give_name(path: Path) -> None:
+    """A whole file under its final name, or none, whenever this process dies; another daemon's name stays."""
+    written = path.with_name(f"{NAME}.{secrets.token_hex(8)}")
+    try:
+        write_whole(written, f"{secrets.token_hex(8)}\n", durable=True)
+        with contextlib.suppress(FileExistsError):
+            path.hardlink_to(written)
+    finally:
+        written.unlink(missing_ok=True)
+    sync_directory(path.parent)

@@ -26,6 +26,9 @@ MAX_EXCLUDED = 8
 """Failed nodes that a job keeps away from, the latest ones: a long list would leave it nowhere to run."""
 
 
+OWED = "its results and logs are still to be stored"
+"""What a job waits for whose training is over and whose controllers were killed before they had stored it all."""
+_LAST_WORD = "the scheduler has ended it ({}); its controllers' last word is waited for"
 NO_CHECKPOINT = Checkpoint()
 
 
@@ -41,8 +44,13 @@ class Past:
     owed: bool = False
 
 
-def look_back(root: Root, job: Job, known: Known, verdict: Verdict, seen: Observation | None) -> Past:
-    """Read what the attempt's directory tells beyond events. Raises OSError."""
+def look_back(
+    root: Root, job: Job, known: Known, verdict: Verdict, seen: Observation | None, *, avoids_nodes: bool
+) -> Past:
+    """Read what the attempt's directory tells beyond events. `avoids_nodes`: the backend can keep a job off nodes.
+
+    Raises OSError.
+    """
     directory = root.job(job.id)
     attempt = directory.attempt(job.attempt)
     # A run that was ended from outside has left a record too, though it is not the attempt's last word.
@@ -55,7 +63,7 @@ def look_back(root: Root, job: Job, known: Known, verdict: Verdict, seen: Observ
     return Past(
         checkpoint=checkpoint,
         gpu_seconds=_gpu_seconds(job, known, final, seen),
-        failed_nodes=_failed_nodes(root, job, known) if verdict.lost_node else (),
+        failed_nodes=_failed_nodes(root, job, known) if verdict.lost_node and avoids_nodes else (),
         successor_begun=begun_at(directory.attempt(job.attempt + 1)) is not None,
         owed=_is_owed(known) and not Path(attempt.paid).exists(),
     )
@@ -63,13 +71,15 @@ def look_back(root: Root, job: Job, known: Known, verdict: Verdict, seen: Observ
 
 def change_of(job: Job, verdict: Verdict, known: Known, past: Past, seen: Observation | None) -> Change | None:
     """What to write, or None when nothing differs from the row. `seen` is the scheduler's latest word. Pure."""
-    columns = _seen_columns(job, seen)
+    columns = _seen_columns(job, seen, awaits_word=known.ended and verdict.move is Move.NONE)
     if verdict.warning:
         columns["warnings"] = (*job.warnings, verdict.warning)
     if verdict.move is Move.REQUEUED:
         return _adopted(job, verdict, past, known, columns)
     if verdict.move is Move.SUCCEEDED:
         return _succeeded(job, verdict, known, past, columns)
+    if verdict.move is Move.OWED:
+        return _owing(job, verdict, known, past, columns)
     if verdict.move is Move.ENDED:
         return _ended(job, verdict, known, past, columns)
     if not verdict.steps and not columns:
@@ -85,7 +95,24 @@ def _adopted(job: Job, verdict: Verdict, past: Past, known: Known, columns: dict
         columns["spent"] = asked or _spent(job, verdict.interruption, past, played=verdict.played)
     if past.failed_nodes:
         columns["overrides"] = _avoiding(job, past.failed_nodes)
-    return Change(verdict.steps, verdict.cause, verdict.message, verdict.error_code, columns)
+    back = AttemptEnd() if job.pending_reason == OWED else None  # its next run stores what this one owes
+    return Change(verdict.steps, verdict.cause, verdict.message, verdict.error_code, columns, back)
+
+
+def _owing(job: Job, verdict: Verdict, known: Known, past: Past, columns: dict[str, object]) -> Change | None:
+    """The attempt has ended, and its job will when what it owes is stored: the daemon does that."""
+    columns.pop("pending_reason", None)
+    if not verdict.steps and job.pending_reason == OWED:
+        return Change(columns=columns) if columns else None
+    columns["pending_reason"] = OWED
+    end = AttemptEnd("", past.checkpoint, past.gpu_seconds, past.owed, at=_end_of_attempt(known))
+    return Change(verdict.steps, columns=columns, attempt_end=end)
+
+
+def _end_of_attempt(known: Known) -> float:
+    """When the scheduler ended it; where that is not known, when its controllers were last heard of."""
+    seen = known.observation
+    return known.when(seen.ended_at if seen is not None else None, known.last_sign)
 
 
 def _succeeded(job: Job, verdict: Verdict, known: Known, past: Past, columns: dict[str, object]) -> Change:
@@ -98,7 +125,7 @@ def _succeeded(job: Job, verdict: Verdict, known: Known, past: Past, columns: di
         Cause.REQUEUED,
         verdict.message or words(why, played=verdict.played),
         columns=columns,
-        attempt_end=_end(verdict, past, why),
+        attempt_end=_end(verdict, known, past, why),
         succeeded=True,
     )
 
@@ -109,17 +136,17 @@ def _ended(job: Job, verdict: Verdict, known: Known, past: Past, columns: dict[s
         final = known.final
         if verdict.decided and final is not None and final.spent is not None:
             columns["spent"] = final.spent
-        return _at_the_end(verdict, verdict.message, columns, _end(verdict, past))
+        return _at_the_end(verdict, verdict.message, columns, _end(verdict, known, past))
     budget = budget_of(job.effective_spec.batch.retry)
     decision = decide(why, budget, job.spent, past.checkpoint, past.gpu_seconds, played=verdict.played)
     columns["spent"] = decision.spent
     if past.failed_nodes:
         columns["overrides"] = _avoiding(job, past.failed_nodes)
     if why is Interruption.FAILURE and budget.failures == 0:
-        return _at_the_end(verdict, verdict.message, columns, _end(verdict, past))
+        return _at_the_end(verdict, verdict.message, columns, _end(verdict, known, past))
     message = _joined(verdict.message, decision.sentence.removeprefix(words(why, played=verdict.played)))
     if known.wish is not Wish.NONE or not decision.goes_on:
-        return _at_the_end(verdict, message, columns, _end(verdict, past))
+        return _at_the_end(verdict, message, columns, _end(verdict, known, past))
     target = JobState.DEPLOYING if past.successor_begun else JobState.PENDING
     return Change(
         (*verdict.steps[:-1], (target, verdict.steps[-1][1])),
@@ -127,7 +154,7 @@ def _ended(job: Job, verdict: Verdict, known: Known, past: Past, columns: dict[s
         message,
         verdict.error_code,
         columns,
-        _end(verdict, past),
+        _end(verdict, known, past),
         succeeded=past.successor_begun,
     )
 
@@ -147,10 +174,11 @@ def _joined(message: str, detail: str) -> str:
     return message if detail in message else message + detail
 
 
-def _end(verdict: Verdict, past: Past, why: Interruption | None = None) -> AttemptEnd:
+def _end(verdict: Verdict, known: Known, past: Past, why: Interruption | None = None) -> AttemptEnd:
     """What is kept of the attempt; `why` where the verdict names no interruption though there was one."""
     why = verdict.interruption or why
-    return AttemptEnd(why.value if why else "", past.checkpoint, past.gpu_seconds, past.owed, verdict.played)
+    at = _end_of_attempt(known) if known.evidence.paid is not None else None
+    return AttemptEnd(why.value if why else "", past.checkpoint, past.gpu_seconds, past.owed, verdict.played, at)
 
 
 def _spent(job: Job, why: Interruption, past: Past, *, played: bool) -> Spent:
@@ -175,11 +203,13 @@ def _avoiding(job: Job, nodes: tuple[str, ...]) -> object:
     return replace(job.overrides, exclude=known[-MAX_EXCLUDED:])
 
 
-def _seen_columns(job: Job, seen: Observation | None) -> dict[str, object]:
+def _seen_columns(job: Job, seen: Observation | None, *, awaits_word: bool) -> dict[str, object]:
+    """`awaits_word`: it has ended, and nobody knows yet how."""
     columns: dict[str, object] = {}
     if seen is None:
         return columns
     reason = seen.reason if seen.phase is Phase.PENDING else seen.native_state if seen.phase is Phase.SUSPENDED else ""
+    reason = _LAST_WORD.format(seen.native_state) if awaits_word else reason
     if reason != job.pending_reason:
         columns["pending_reason"] = reason
     if seen.nodes and seen.nodes != job.nodes:
@@ -198,7 +228,8 @@ def _failed_nodes(root: Root, job: Job, known: Known) -> tuple[str, ...]:
 
 
 def _gpu_seconds(job: Job, known: Known, final: FinalRecord | None, seen: Observation | None) -> float:
-    """GPU time of the attempt's last run: the head's figure, else from the scheduler's times, else from the events'."""
+    """GPU time of the attempt's last run: the head's figure, else from the scheduler's times, else from its first
+    event to the last sign of its life."""
     if final is not None and final.gpu_seconds > 0:
         return final.gpu_seconds
     resources = job.effective_spec.resources
@@ -207,8 +238,8 @@ def _gpu_seconds(job: Job, known: Known, final: FinalRecord | None, seen: Observ
     began = seen.started_at if seen is not None and seen.phase is Phase.ENDED else None
     ended = seen.ended_at if seen is not None else None
     if began is None or ended is None:
-        times = [event.at for event in events]
-        began, ended = min(times, default=0.0), max(times, default=0.0)
+        began = min((event.at for event in events), default=0.0)
+        ended = (known.last_sign or began) if events else began
     return gpus * max(0.0, ended - began)
 
 

@@ -27,6 +27,7 @@ class Drill(StrEnum):
     """An interruption that is played: whoever judges the end takes it for that one, and charges it to no budget."""
 
     NONE = ""
+    HALT = "halt"
     TIMEOUT = "timeout"
     PREEMPT = "preempt"
     NODE_FAIL = "node-fail"

@@ -1,9 +1,9 @@
 """Stores owed: results and logs that an attempt could not store before it was killed, stored afterwards.
 
-The next attempt's head pays for those before it. What is left when a job has ended is paid here, by a process of its
-own that runs the controllers' code, so that neither a slow store nor a broken one keeps the daemon from its work. One
-at a time, also where several daemons share a database; never while a controller of the attempt may still be storing
-itself.
+The next attempt's head pays for those before it. What is left when a job has ended, or when nothing but storing is left
+to do for it, is paid here, by a process of its own that runs the controllers' code, so that neither a slow store nor a
+broken one keeps the daemon from its work. One at a time, also where several daemons share a database; never while a
+controller of the attempt may still be storing itself.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ import os
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
 from ffdl_batch.controller.location import own_argv
-from ffdl_batch.domain.job import JobId
+from ffdl_batch.domain.job import Job, JobId
+from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.services.evidence import STILL_ALIVE_S, has_living_controllers
+from ffdl_batch.services.fence import fenced_s
 from ffdl_batch.services.platform import Platform
 from ffdl_batch.services.turns import Turn
 from ffdl_batch.store import Attempt
@@ -30,7 +32,8 @@ log = logging.getLogger(__name__)
 FIRST_PAUSE_S = 30.0
 LONGEST_PAUSE_S = 3600.0
 PATIENT_TRIES = 3
-"""Failed tries after which a debt does not keep the daemon from ending any more; it is tried again in its next life."""
+"""Failed tries after which a debt keeps neither a job from ending (it fails, S303) nor the daemon, which tries it again
+in its next life."""
 END_S = 5.0
 LOCK, COMPLAINT = ".paying", ".paying.log"
 LEASE = "debts"
@@ -48,7 +51,16 @@ class Payment(Protocol):
         ...
 
 
-Start = Callable[[AttemptDir], Payment | None]
+class LastWord(StrEnum):
+    """Whether the payment has the last word on the attempt, in the place of a head that was killed."""
+
+    HEADS = ""
+    WHEN_STORED = "when-stored"
+    ANYWAY = "anyway"
+    """Also where it cannot be stored."""
+
+
+Start = Callable[[AttemptDir, LastWord], Payment | None]
 """Starts paying for an attempt; None where somebody on this host is at it already. Raises OSError."""
 
 
@@ -74,6 +86,12 @@ class DebtPayer:
         self._tries: dict[tuple[JobId, int], _Tries] = {}
         self._turn = Turn(platform, LEASE)
         self._others_turn = False
+        self._due_in_s = LONGEST_PAUSE_S
+
+    @property
+    def due_in_s(self) -> float:
+        """How soon after the last step a debt can be paid that had to be left alone then."""
+        return self._due_in_s
 
     @property
     def is_paying(self) -> bool:
@@ -98,6 +116,7 @@ class DebtPayer:
 
         A payment goes on through a moment without the database. It ends when another daemon's turn has come.
         """
+        self._due_in_s = LONGEST_PAUSE_S
         if self._running is not None:
             status = self._running.payment.poll()
             if status is None:
@@ -137,17 +156,18 @@ class DebtPayer:
     def _begin_one(self, owed: list[Attempt]) -> None:
         """Begin with the oldest debt that is due."""
         jobs = {job.id: job for job in self._platform.store.get_many([debt.job_id for debt in owed])}
-        ended = [debt for debt in owed if debt.job_id in jobs and jobs[debt.job_id].state.is_terminal]
+        over = [debt for debt in owed if debt.job_id in jobs and _is_over(jobs[debt.job_id], debt)]
         now = self._platform.clock.monotonic()
-        file_time = self._platform.file_time(self._platform.root.path) if ended else 0.0
-        for debt in ended:
+        file_time = self._platform.file_time(self._platform.root.path) if over else 0.0
+        for debt in over:
             attempt = self._directory(debt)
             if now < self._tried(debt).not_before:
                 continue
             try:
-                if has_living_controllers(attempt, file_time, STILL_ALIVE_S):
+                if wait_s := fenced_s(self._platform, debt, attempt, file_time):
+                    self._due_in_s = min(self._due_in_s, wait_s)
                     continue
-                payment = self._start(attempt)
+                payment = self._start(attempt, self._last_word(jobs[debt.job_id], debt))
             except OSError as error:
                 log.error("job %s: storing what attempt %d owes cannot begin: %s", debt.job_id, debt.number, error)
                 self._put_off(debt)
@@ -157,6 +177,11 @@ class DebtPayer:
                 self._running = _Running(debt, payment)
                 return
             self._put_off(debt)
+
+    def _last_word(self, job: Job, debt: Attempt) -> LastWord:
+        if job.state.is_terminal:
+            return LastWord.HEADS
+        return LastWord.ANYWAY if self._tried(debt).failed >= PATIENT_TRIES - 1 else LastWord.WHEN_STORED
 
     def _finished(self, debt: Attempt, status: int) -> None:
         if Path(self._directory(debt).paid).exists():
@@ -184,6 +209,11 @@ class DebtPayer:
         return self._platform.root.job(debt.job_id).attempt(debt.number)
 
 
+def _is_over(job: Job, debt: Attempt) -> bool:
+    """Whether nobody else is to pay: the job has ended, or its attempt has, and storing is all that is left."""
+    return job.state.is_terminal or (job.state is JobState.STORING and job.attempt == debt.number)
+
+
 @dataclass(frozen=True, slots=True)
 class _Process:
     """A paying process; it holds the attempt's lock while it lives."""
@@ -202,9 +232,12 @@ class _Process:
             self.process.wait()
 
 
-def start_payment(attempt: AttemptDir) -> Payment | None:
+def start_payment(attempt: AttemptDir, last_word: LastWord = LastWord.HEADS) -> Payment | None:
     """Start ``controller pay`` with this interpreter. The lock lives as long as the process, whoever started it."""
     directory = Path(attempt.path)
+    argv = [*own_argv(), "pay", "--launch", attempt.launch]
+    if last_word:
+        argv += ["--last-word", last_word.value]
     lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
@@ -213,8 +246,7 @@ def start_payment(attempt: AttemptDir) -> Payment | None:
             return None
         with (directory / COMPLAINT).open("wb") as complaint:
             process = subprocess.Popen(
-                [*own_argv(), "pay", "--launch", attempt.launch],
-                stdin=subprocess.DEVNULL, stdout=complaint, stderr=complaint, pass_fds=(lock,), cwd=directory,
+                argv, stdin=subprocess.DEVNULL, stdout=complaint, stderr=complaint, pass_fds=(lock,), cwd=directory,
                 start_new_session=True,
             )  # fmt: skip
     finally:

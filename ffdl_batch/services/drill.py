@@ -9,10 +9,10 @@ from ffdl_batch.domain.job_state import JobState, Wish
 from ffdl_batch.domain.observation import NativeId
 from ffdl_batch.domain.views import JobView
 from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable
-from ffdl_batch.services.control import Drill, write_control
+from ffdl_batch.services.control import Drill, read_drill, write_control
 from ffdl_batch.services.halt import halt_job
 from ffdl_batch.services.platform import Caller, Platform
-from ffdl_batch.services.problems import bad_request, try_again, wrong_state, wrong_usage
+from ffdl_batch.services.problems import Refused, bad_request, try_again, wrong_state, wrong_usage
 from ffdl_batch.services.query import detailed, own_job
 
 
@@ -26,7 +26,6 @@ class DrillEvent(StrEnum):
 
 
 _SIGNALS = {DrillEvent.TIMEOUT: "URG", DrillEvent.PREEMPT: "TERM", DrillEvent.NODE_FAIL: "KILL"}
-_NOTES = {DrillEvent.TIMEOUT: Drill.TIMEOUT, DrillEvent.PREEMPT: Drill.PREEMPT, DrillEvent.NODE_FAIL: Drill.NODE_FAIL}
 
 
 def drill(platform: Platform, caller: Caller, job_id: str, event: str) -> JobView:
@@ -40,11 +39,14 @@ def drill(platform: Platform, caller: Caller, job_id: str, event: str) -> JobVie
     if job.state is not JobState.PROCESSING or not job.native_id:
         cure = "wait until it is PROCESSING" if not job.state.is_terminal else "ffdl resume it first"
         raise wrong_state(f"{job.id} is {job.state}: an event can be played on a job in PROCESSING only", cure)
-    if played is DrillEvent.HALT:
-        return halt_job(platform, caller, job_id)
     if job.wish is not Wish.NONE:
+        if played is DrillEvent.HALT and _is_halted_by_a_drill(platform, job):
+            return detailed(platform, job)  # the request was sent again because its answer was lost
         raise wrong_state(f"{job.id} is ending (wish {job.wish}): an event that is played now would say nothing")
-    _signal(platform, job, _SIGNALS[played], _NOTES[played])
+    _note(platform, job, Drill(played.value))
+    if played is DrillEvent.HALT:
+        return _halt(platform, caller, job)
+    _signal(platform, job, _SIGNALS[played])
     return detailed(platform, job)
 
 
@@ -56,14 +58,29 @@ def _parse(event: str) -> DrillEvent:
         raise wrong_usage(f"{event[:40]!r} is not an event that can be played; known are {known}") from None
 
 
-def _signal(platform: Platform, job: Job, signal: str, note: Drill) -> None:
-    """The note stands before the signal is sent, or an end by it would count as one in earnest; it goes again where the
-    signal surely was not sent."""
+def _is_halted_by_a_drill(platform: Platform, job: Job) -> bool:
+    return job.wish is Wish.HALT and read_drill(platform.root.job(job.id).attempt(job.attempt)) is Drill.HALT
+
+
+def _note(platform: Platform, job: Job, note: Drill) -> None:
+    """The note stands before anything is played, or an end by it would count as one in earnest."""
     try:
         if not write_control(platform.root, job, drill=note):
             raise FileNotFoundError(f"there is no {platform.root.job(job.id).attempt(job.attempt).path}")
     except OSError as error:
         raise try_again("S101", f"the drill could not be noted with {job.id}, nothing was played: {error}") from error
+
+
+def _halt(platform: Platform, caller: Caller, job: Job) -> JobView:
+    try:
+        return halt_job(platform, caller, job.id)
+    except Refused:
+        write_control(platform.root, job, drill=Drill.NONE)
+        raise
+
+
+def _signal(platform: Platform, job: Job, signal: str) -> None:
+    """The note goes again where the signal surely was not sent."""
     try:
         with platform.adapters.asking(job.backend) as scheduler:
             scheduler.signal(NativeId.parse(job.native_id), signal)

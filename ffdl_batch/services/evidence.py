@@ -123,14 +123,14 @@ def gone_first(attempt: AttemptDir, events: Sequence[Event]) -> tuple[str, ...]:
     return tuple(sorted({hosts[name] for name in silent if hosts.get(name)}))
 
 
-def has_living_controllers(attempt: AttemptDir, now: float, silence_s: float) -> bool:
-    """Whether a node controller that has not said that it ended was heard of within `silence_s`."""
-    last: dict[str, EventKind] = {}
+def open_controllers(attempt: AttemptDir) -> dict[str, tuple[Event | None, float]]:
+    """Each node controller that has not said that it ended: how it began, and when it was heard of last."""
+    last: dict[str, Event] = {}
     for event in read_evidence(attempt).events:
         if event.kind in (EventKind.STARTED, EventKind.ENDED):
-            last[event.source] = event.kind
-    beats = ((name, at) for name, at in _heartbeats(attempt).items() if last.get(name) is not EventKind.ENDED)
-    return any(now - at < silence_s for _, at in beats)
+            last[event.source] = event
+    found = {name: (last.get(name), at) for name, at in _heartbeats(attempt).items()}
+    return {n: (e, at) for n, (e, at) in found.items() if e is None or e.kind is not EventKind.ENDED}
 
 
 def _read(path: Path) -> str:

@@ -1,7 +1,8 @@
 """Files and directories that a daemon was writing when it was killed, under a hidden name that no reader takes for
 anything.
 
-Only its own directories and those of jobs that changed lately are looked through: a tree holds the jobs of years.
+Only its own directories and those of jobs that changed lately, and of their arrays, are looked through: a tree holds the
+jobs of years.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ def _places(platform: Platform) -> Iterator[Path]:
     root, now = platform.root, platform.clock.now()
     tree = Path(root.path)
     yield from {Path(platform.settings.state_dir), tree, *(path for path in tree.iterdir() if path.is_dir())}
+    arrays: set[str] = set()
     for job in platform.store.list_jobs(uid=None, since=now - SUBMITTED_S, limit=MAX_JOBS):
         if job.updated_at > now - CHANGED_S:
             directory = root.job(job.id)
@@ -49,6 +51,11 @@ def _places(platform: Platform) -> Iterator[Path]:
             for number in range(1, job.attempt + 1):
                 attempt = directory.attempt(number)
                 yield from (Path(attempt.path), Path(attempt.submit))
+            if job.spec.element is not None:
+                arrays.add(job.spec.element.array)
+    for array in sorted(arrays):
+        shared = Path(root.array(array).path)
+        yield from (shared, *shared.glob("chunk-[0-9]*"), *shared.glob("chunk-[0-9]*/submit"))
 
 
 def _half_written(place: Path) -> Iterator[Path]:

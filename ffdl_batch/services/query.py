@@ -9,12 +9,15 @@ from collections.abc import Collection, Sequence
 
 from ffdl_batch import __version__
 from ffdl_batch.domain.array import is_array_id
+from ffdl_batch.domain.continuation import used_up
 from ffdl_batch.domain.faults import Fault
 from ffdl_batch.domain.job import HistoryEntry, Job, JobId, Overrides, parse_job_id
 from ffdl_batch.domain.job_state import Cause, JobState
 from ffdl_batch.domain.jobdir import JobDir
 from ffdl_batch.domain.quantity import format_time_limit
 from ffdl_batch.domain.views import AttemptView, EventView, Health, JobView
+from ffdl_batch.services.evidence import STILL_ALIVE_S
+from ffdl_batch.services.lead import budget_of
 from ffdl_batch.services.platform import Caller, Platform
 from ffdl_batch.services.problems import Refused, ambiguous_job, not_allowed, unknown_array, unknown_job, whole_array
 from ffdl_batch.store import Attempt
@@ -137,6 +140,7 @@ def view_of(platform: Platform, job: Job, history: Sequence[HistoryEntry], attem
     directory = platform.root.job(job.id)
     ran = _ran(history)
     fault = Fault(job.error_code, job.message)
+    saved = any(one.checkpoint.saved_at is not None for one in attempts)
     return JobView(
         id=job.id,
         name=spec.name,
@@ -158,7 +162,7 @@ def view_of(platform: Platform, job: Job, history: Sequence[HistoryEntry], attem
         ended_at=job.ended_at,
         error_code=job.error_code,
         message=job.message,
-        cure=fault.cure(job.id, has_checkpoint=any(one.checkpoint.saved_at is not None for one in attempts)),
+        cure=fault.cure(job.id, has_checkpoint=saved, used_up=used_up(budget_of(spec.batch.retry), job.spent)),
         exit_code=job.exit_code,
         exit_signal=job.exit_signal,
         pending_reason=job.pending_reason,
@@ -214,8 +218,10 @@ def _results(job: Job, directory: JobDir, ran: Collection[int]) -> str:
 
     A later attempt begins with a copy of them, but only when it runs.
     """
-    is_store = job.results not in ("", directory.attempt(job.attempt).results)
-    return job.results if is_store or not ran else directory.attempt(max(ran)).results
+    own = [directory.attempt(number).results for number in range(1, job.attempt + 1)]
+    if ran and job.results in ("", *own):
+        return directory.attempt(max(ran)).results
+    return "" if job.results in own[:-1] else job.results
 
 
 def _attempt(attempt: Attempt, ran_in: JobDir | None) -> AttemptView:
@@ -243,6 +249,7 @@ def _attempt(attempt: Attempt, ran_in: JobDir | None) -> AttemptView:
         played=attempt.played,
         results=left.results if left is not None else "",
         logs=left.logs if left is not None else "",
+        store_by=attempt.ended_at + STILL_ALIVE_S if attempt.owed and attempt.ended_at is not None else None,
     )
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 
+from ffdl_batch.domain.job import Job, JobId
 from ffdl_batch.domain.observation import Observation, Phase
 
 
@@ -44,3 +46,28 @@ class Memory:
         """
         is_old = is_explained or (self.missing_since is not None and self.missing_since <= since)
         return self.concluded or (self.missing + 1 >= listings and is_old)
+
+
+class Memories:
+    """Those of all jobs that are watched."""
+
+    def __init__(self) -> None:
+        self._by_job: dict[JobId, Memory] = {}
+
+    def of(self, job: Job) -> Memory:
+        """What is remembered of the job's current attempt."""
+        memory = self._by_job.get(job.id)
+        return memory if memory is not None and memory.attempt == job.attempt else self.renew(job)
+
+    def renew(self, job: Job) -> Memory:
+        """Remember nothing of the job's current attempt."""
+        memory = self._by_job[job.id] = Memory(job.attempt)
+        return memory
+
+    def keep(self, ids: Container[JobId]) -> None:
+        """Forget all other jobs."""
+        self._by_job = {key: memory for key, memory in self._by_job.items() if key in ids}
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._by_job.clear()

@@ -166,7 +166,7 @@ def decide(current: LockedJob, change: Change, now: float) -> Step:
         beside |= _CLAIMABLE
     if not change.succeeded:
         return Step(after, entries, beside, attempt_columns)
-    after = replace(after, attempt=job.attempt + 1, results="")
+    after = replace(after, attempt=job.attempt + 1)
     entries = (*entries[:-1], replace(entries[-1], attempt=after.attempt))
     return Step(after, entries, beside, attempt_columns, _attempt_row(after, entries[-1].at))
 
@@ -227,8 +227,8 @@ def _entries(current: LockedJob, change: Change, cause: Cause) -> tuple[HistoryE
 def _attempt_columns(
     job: Job, after: Job, entries: Sequence[HistoryEntry], change: Change, now: float
 ) -> dict[str, Any]:
-    """What changes in the row of the current attempt, which ends with the job, by going back to PENDING, or when the
-    next one has begun. A job in PENDING has none."""
+    """What changes in the row of the current attempt, which ends with the job, by going back to PENDING, when the next
+    one has begun, or before its job where `attempt_end` says so. A job in PENDING has none."""
     if job.attempt == 0 or job.state.is_terminal or job.state is JobState.PENDING:
         return {}
     columns: dict[str, Any] = {
@@ -236,9 +236,14 @@ def _attempt_columns(
     }
     if after.native_id and not job.native_id:
         columns["submitted_at"] = next((entry.at for entry in entries if entry.state is JobState.QUEUED), now)
-    if entries and (after.state.is_terminal or after.state is JobState.PENDING or change.succeeded):
+    with_job = bool(entries) and (after.state.is_terminal or after.state is JobState.PENDING or change.succeeded)
+    if with_job:
         columns |= {"ended_at": entries[-1].at, "outcome_code": change.error_code}
-    return columns | (attempt_end_columns(change.attempt_end) if change.attempt_end is not None else {})
+    if change.attempt_end is None:
+        return columns
+    if change.attempt_end.at is not None or not with_job:
+        columns["ended_at"] = change.attempt_end.at
+    return columns | attempt_end_columns(change.attempt_end)
 
 
 def _begin(current: LockedJob, at: float, now: float) -> Step:
@@ -250,7 +255,6 @@ def _begin(current: LockedJob, at: float, now: float) -> Step:
         native_id="",
         nodes="",
         network="",
-        results="",
         pending_reason="",
         uncertain_since=None,
         updated_at=max(job.updated_at, now),

@@ -33,7 +33,7 @@ INTERRUPTIONS = {"timeout": "timeout", "halt": "halt", "preempt": "preemption", 
 WORDS = {
     "timeout": "a drill played a time limit",
     "preemption": "a drill played a preemption",
-    "halt": "halted on request",
+    "halt": "a drill played a halt",
 }
 
 
@@ -118,10 +118,11 @@ def test_a_training_that_does_not_listen(drilled: dict[str, Drilled], name: str,
 
 
 def test_what_is_reported_is_what_history_and_attempts_say(alice: Person, drilled: dict[str, Drilled]) -> None:
-    for name in ("timeout", "preempt", "node-fail", "deaf-timeout"):
+    for name in ("timeout", "halt", "preempt", "node-fail", "deaf-timeout", "deaf-halt"):
         drill = drilled[name]
         assert drill.job["attempts"][0]["played"], drill.job
-        told = [event["message"] for event in history(alice, drill.job["id"]) if event["cause"] == "requeued"]
+        events = history(alice, drill.job["id"])
+        told = [event["message"] for event in events if event["cause"] == "requeued" or event["state"] == "HALTED"]
         assert told == [drill.report["message"]]
         assert told[0].partition(";")[0] in alice.run("ffdl", "show", drill.job["id"]).stdout
 

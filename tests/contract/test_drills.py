@@ -6,6 +6,7 @@ What it reports, what the history says and what `ffdl show` prints is one and th
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -98,6 +99,11 @@ class Machine:
         until(lambda: log.is_file() and "step" in log.read_text(), f"attempt {number} of {job_id} to train")
         until(lambda: self.job(job_id)["state"] == "PROCESSING", f"attempt {number} of {job_id} to be PROCESSING")
 
+    def until_saved(self, job_id: str, number: int) -> None:
+        """Until that attempt of a training that saves every tenth step has surely done so."""
+        log = Path(self.attempt(job_id, number).training_log(1))
+        until(lambda: log.read_text().count("step") > 12, f"attempt {number} of {job_id} to save a checkpoint")
+
     def drill(self, event: str, *arguments: str | Path) -> tuple[int, dict[str, Any]]:
         """The exit code and the report."""
         done = self.run("drill", "--json", event, *arguments)
@@ -127,18 +133,25 @@ class Machine:
         return self.job(job_id)["state"] in TERMINAL
 
 
-@pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Machine]:
-    config = tmp_path / "ffdl.toml"
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """One daemon for all drills: each test ends its jobs."""
+    directory = tmp_path_factory.mktemp("drills")
+    config = directory / "ffdl.toml"
     config.write_text("[backend.local]\nmax_jobs = 1\n")
     environment = {"FFDL_BACKEND": "local", "FFDL_CONFIG": str(config)}
-    with site_in(tmp_path, more_environment=environment) as site:
+    with site_in(directory, more_environment=environment) as site:
         site.start(program=PLAIN)
-        made = Machine(site)
-        try:
-            yield made
-        finally:
-            made.end_all()
+        yield site
+
+
+@pytest.fixture
+def machine(site: Site) -> Iterator[Machine]:
+    made = Machine(site)
+    try:
+        yield made
+    finally:
+        made.end_all()
 
 
 def spent(launch: LaunchFile) -> Mapping[str, int]:
@@ -165,7 +178,8 @@ def test_a_drill_is_recorded_as_one_and_uses_up_no_budget(
     """The limit is far away, and the manifest allows no interruption at all."""
     job_id = machine.train(f"time: 2h, {NO_BUDGET}, checkpoint: {{grace_s: 4}}", "--save")
     for number in (1, 2):
-        code, report = machine.drill(event, "--after", "1", job_id)
+        machine.until_saved(job_id, number)
+        code, report = machine.drill(event, job_id)
         assert (code, report["interruption"], report["played"]) == (0, interruption, True), report
         assert (report["attempt"], report["next_attempt"]) == (number, number + 1)
         machine.until_training(job_id, number + 1)
@@ -182,9 +196,13 @@ def test_a_drill_is_recorded_as_one_and_uses_up_no_budget(
 
 
 def test_a_time_limit_in_earnest_after_a_drill_is_charged(machine: Machine) -> None:
-    job_id = machine.train("time: '0:30', checkpoint: {grace_s: 10}")
+    """The second attempt's warning comes early, as a scheduler's may."""
+    job_id = machine.train("time: '0:38', checkpoint: {grace_s: 10}")
     code, report = machine.drill("timeout", job_id)
-    assert (code, report["lead_s"], report["lead_from"]) == (0, 15, "time limit"), report
+    assert (code, report["lead_s"], report["lead_from"]) == (0, 19, "time limit"), report
+    machine.until_training(job_id, 2)
+    owner = json.loads(Path(machine.attempt(job_id, 2).claim_owner).read_text())
+    os.kill(owner["pid"], signal.SIGURG)
     machine.until_training(job_id, 3)
     first, second = machine.job(job_id)["attempts"][:2]
     assert [(each["interruption"], each["played"]) for each in (first, second)] == [
@@ -228,13 +246,18 @@ def test_a_halt_is_resumed_with_what_was_measured(machine: Machine) -> None:
     code, report = machine.drill("halt", job_id)
     assert (code, report["interruption"], report["played"], report["next_attempt"]) == (0, "halt", True, 2), report
     assert (report["lead_s"], report["lead_from"]) == (report["lead_needed_s"], "measured")
-    assert report["message"].startswith("halted on request; checkpoint confirmed")
+    assert report["message"].startswith("a drill played a halt; checkpoint confirmed after"), report
+    told = [line for line in machine.run("events", job_id).stdout.splitlines() if "HALTED" in line]
+    assert len(told) == 1 and told[0].endswith(report["message"]), told
+    first = machine.job(job_id)["attempts"][0]
+    assert (first["interruption"], first["played"]) == ("halt", True)
+    assert machine.run("show", job_id).stdout.count("a drill played a halt") == 1
 
 
 def test_a_trial_run_waits_in_the_queue_on_nobodys_clock_but_the_queues(machine: Machine) -> None:
     busy = machine.train("time: 2h, checkpoint: {grace_s: 4}")
     trial = machine.manifest("time: 2h, checkpoint: {grace_s: 4}", name="trial")
-    process = machine.popen("drill", "timeout", "--after", "0", "--timeout", "30", "--queue-timeout", "3", trial)
+    process = machine.popen("drill", "timeout", "--after", "0", "--timeout", "30", "--queue-timeout", "1", trial)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 124, errors
     told = errors.splitlines()
@@ -243,34 +266,38 @@ def test_a_trial_run_waits_in_the_queue_on_nobodys_clock_but_the_queues(machine:
     waiting = "waiting until it is PROCESSING, nothing is played before; --timeout counts from then on"
     assert waiting in told[1]
     assert told[-2] == f"ffdl: trial run {trial_id} is being cancelled"
-    assert told[-1].endswith("after 3 s (--queue-timeout), and not PROCESSING")
+    assert told[-1].endswith("after 1 s (--queue-timeout), and not PROCESSING")
     until(lambda: machine.job(trial_id)["state"] == "CANCELLED", "the trial run to be taken back")
     assert (machine.job(busy)["state"], len(machine.job(busy)["attempts"])) == ("PROCESSING", 1)
 
 
 def test_a_trial_run_that_takes_too_long_is_cancelled_and_not_said_to_go_on(machine: Machine) -> None:
     trial = machine.manifest("time: 2h, checkpoint: {grace_s: 60}", "--deaf", name="trial")
-    done = machine.run("drill", "timeout", "--after", "0", "--timeout", "2s", trial)
+    done = machine.run("drill", "timeout", "--after", "0", "--timeout", "1s", trial)
     trial_id = done.stderr.split()[3]
     assert (done.returncode, "goes on" in done.stderr) == (124, False), done.stderr
     assert done.stderr.splitlines()[-1] == (
-        f"ffdl: attempt 1 of {trial_id} has not ended in 2 s of PROCESSING (--timeout); "
+        f"ffdl: attempt 1 of {trial_id} has not ended in 1 s of PROCESSING (--timeout); "
         "what it made of the event is not known"
     )
     until(lambda: machine.job(trial_id)["state"] == "CANCELLED", "the trial run to be taken back")
 
 
-def test_ctrl_c_takes_a_trial_run_back(machine: Machine) -> None:
-    trial = machine.manifest("time: 2h, checkpoint: {grace_s: 4}", name="trial")
+def test_a_signal_takes_the_trial_run_of_a_sweep_back(machine: Machine) -> None:
+    """A trial run is one job, of a sweep its first element; TERM cancels it as Ctrl-C does."""
+    trial = machine.manifest("time: 2h, checkpoint: {grace_s: 4}, sweep: {LR: [0.1, 0.2]}", name="trial")
     process = machine.popen("drill", "preempt", "--after", "60", trial)
     until(lambda: [j for j in jobs_of(machine) if j["state"] == "PROCESSING"], "the trial run to begin")
-    time.sleep(0.2)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=30)
     (job,) = jobs_of(machine)
-    assert process.returncode == 130 and f"trial run {job['id']} is being cancelled" in errors, errors
+    time.sleep(0.2)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=30)
+    assert (job["name"], job["array_index"], job["array_values"]) == ("drill-trial[0]", 0, {"LR": "0.1"})
+    assert f"trial run {job['id']} is submitted; it is element 0 of the array" in errors, errors
+    assert process.returncode == 143 and f"trial run {job['id']} is being cancelled" in errors, errors
     until(lambda: machine.job(job["id"])["state"] == "CANCELLED", "the trial run to be taken back")
 
 
 def jobs_of(machine: Machine) -> list[dict[str, Any]]:
-    return list(machine.site.ask("GET", "/api/v1/jobs")[1]["jobs"])
+    """Those that have not ended."""
+    return [job for job in machine.site.ask("GET", "/api/v1/jobs")[1]["jobs"] if job["state"] not in TERMINAL]

@@ -135,7 +135,8 @@ def test_the_job_is_no_child_of_the_submitter_and_outlives_it(world: LocalHarnes
     assert world.scheduler.submit(plan) == native
     assert world.await_end(native).end is EndCause.SUCCESS
     assert world.log(plan).count("ran") == 1
-    assert not is_held(directory / LOCK)
+    # The end is written down before its writer ends, and the lock with it.
+    world.wait(lambda: not is_held(directory / LOCK), world.diagnosis)
 
 
 def test_no_zombie_and_no_child_is_left(world: LocalHarness) -> None:

@@ -60,6 +60,11 @@ class FakeHead:
         self.says("node-0", EventKind.LEARNER_ENDED, learner_id=1, exit_code=0)
         self.says("node-0", EventKind.STORED, learner_id=1)
 
+    def is_killed_storing(self, status: int = 0) -> None:
+        """The learner ends of itself; everybody is killed before what it left is stored."""
+        self.says("node-0", EventKind.LEARNER_ENDED, learner_id=1, exit_code=status, ended_by="", asked="")
+        self.says("node-0", EventKind.PHASE, phase="store-results", status="started")
+
     def ends(self, outcome: Outcome, **values: object) -> None:
         """Write the final record."""
         record = FinalRecord(self.job.native_id, outcome, self.at, stored=True)

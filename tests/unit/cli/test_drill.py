@@ -5,73 +5,17 @@ from __future__ import annotations
 import signal
 import subprocess
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ffdl_batch.cli.drill_report import EVENTS
 from ffdl_batch.domain.launch import LaunchFile, LeadFrom, LearnerCommand, Limits, encode
-from ffdl_batch.domain.views import AttemptView, EventView
+from ffdl_batch.domain.views import AttemptView
+from tests.unit.cli.drill_stage import CONFIRMED, IGNORED, JOB, MANIFEST, Silent, Stage
 from tests.unit.cli.programs import FFDL, environment, json_lines, run
 from tests.unit.client.fake_daemon import FakeDaemon, make_job
-
-JOB = "training-000000001"
-MANIFEST = "name: digits\nframework: {name: custom, version: custom, command: 'true'}\nmemory: 1GB\n"
-CONFIRMED = AttemptView(
-    1,
-    "4711",
-    "slurm",
-    0.0,
-    ended_at=109.0,
-    interruption="timeout",
-    played=True,
-    checkpoint_asked=True,
-    checkpoint_confirmed=True,
-    checkpoint_answered=True,
-    checkpoint_took_s=3.2,
-    checkpoint_saved_at=1_800_000_000.0,
-)
-IGNORED = AttemptView(1, "4711", "slurm", 0.0, ended_at=109.0, checkpoint_asked=True, checkpoint_took_s=61.0)
-
-
-@dataclass
-class Stage:
-    """The job on which a drill is played: what the daemon shows after the drill, and after a resume."""
-
-    daemon: FakeDaemon
-    attempt: AttemptView
-    ends_as: str = "PENDING"
-    goes_on: bool = True
-
-    def begin(self, job_dir: str = "/none", state: str = "PROCESSING") -> None:
-        """The job runs since its last change of state."""
-        self.daemon.jobs[JOB] = make_job(JOB, state=state, job_dir=job_dir)
-        self.daemon.events = [EventView(JOB, 1, 100.0, "PENDING", 1, "progress")]
-        self.change("PROCESSING")
-        self.daemon.jobs[JOB] = make_job(JOB, job_dir=job_dir)
-        self.daemon.on_act = self.act
-
-    def act(self, verb: str, job_id: str) -> None:
-        """The daemon's side."""
-        assert job_id == JOB
-        if verb == "drill":
-            terminal = self.ends_as in ("HALTED", "FAILED", "COMPLETED")
-            self.change(self.ends_as, cause="progress" if terminal else "requeued", attempts=(self.attempt,))
-        if verb == "resume" or (verb == "drill" and self.ends_as == "PENDING" and self.goes_on):
-            if verb == "resume":
-                self.change("PENDING", cause="resumed")
-            self.change("QUEUED", attempt=2)
-            self.change("PROCESSING", attempt=2)
-
-    def change(self, state: str, cause: str = "progress", attempt: int = 1, **changes: object) -> None:
-        """One change of state, 5 s after the last one."""
-        last = self.daemon.events[-1]
-        said = "what ended it" if state == self.ends_as else ""
-        self.daemon.events.append(EventView(JOB, last.seq + 1, last.at + 5, state, attempt, cause, said))
-        ended = self.daemon.events[-1].at if state in ("HALTED", "FAILED", "COMPLETED") else None
-        job = replace(self.daemon.jobs[JOB], state=state, attempt=attempt, ended_at=ended)
-        self.daemon.jobs[JOB] = replace(job, **changes)  # type: ignore[arg-type]
 
 
 def write_launch(job_dir: Path, lead_s: int | None, origin: LeadFrom = LeadFrom.DEFAULT, attempt: int = 1) -> None:
@@ -145,13 +89,6 @@ def test_a_node_failure_needs_a_saved_checkpoint(
     assert ("What to do:          save regularly" in done.stdout) == (saved_at is None)
     assert (" s before the event" in done.stdout) == (saved_at is not None)
     assert "Lead:" not in done.stdout
-
-
-class Silent(Stage):
-    """A job to which nothing happens, whatever is played."""
-
-    def act(self, verb: str, job_id: str) -> None:
-        """The daemon's side."""
 
 
 @pytest.mark.parametrize(
@@ -228,46 +165,12 @@ def test_a_job_that_has_ended_is_not_played_on(daemon: FakeDaemon) -> None:
     assert run(FFDL, "drill", "halt", "training-zzzzzzzzz", daemon=daemon).returncode == 66
 
 
-@pytest.fixture
-def trial(tmp_path: Path) -> Path:
-    """A directory with a manifest, and the model beside it."""
-    (tmp_path / "trial" / "model").mkdir(parents=True)
-    (tmp_path / "trial" / "model" / "train.py").write_text("print('hello')\n")
-    (tmp_path / "trial" / "manifest.yml").write_text(MANIFEST)
-    return tmp_path / "trial"
-
-
-def test_a_trial_run_is_named_played_on_and_cancelled(daemon: FakeDaemon, trial: Path) -> None:
-    Stage(daemon, CONFIRMED).begin()
-    done = run(FFDL, "drill", "preempt", "--after", "0.1s", "-p", "gpu", trial / "manifest.yml", daemon=daemon)
-    assert done.returncode == 2, "0.1s is no span"
-    done = run(FFDL, "drill", "preempt", "--after", "0.1", "-p", "gpu", trial / "manifest.yml", daemon=daemon)
-    assert done.returncode == 0, done.stderr
-    (sent,) = daemon.submissions.values()
-    assert sent.options == {"partition": "gpu", "job-name": "drill-digits"}
-    assert sent.archive in daemon.archives
-    assert daemon.requests[-1] == f"POST /api/v1/jobs/{JOB}/cancel"
-    assert f"trial run {JOB} is being cancelled" in done.stderr
-
-
-def test_a_trial_run_is_cancelled_when_it_takes_too_long(daemon: FakeDaemon, trial: Path, model: Path) -> None:
-    Silent(daemon, CONFIRMED).begin()
-    options = ("--after", "0", "--timeout", "0", "-J", "mine")
-    done = run(FFDL, "drill", "timeout", *options, trial / "manifest.yml", model, daemon=daemon)
-    assert done.returncode == 124
-    assert done.stderr.splitlines()[-2:] == [
-        f"ffdl: trial run {JOB} is being cancelled",
-        f"ffdl: attempt 1 of {JOB} has not ended in 0 s of PROCESSING (--timeout); "
-        "what it made of the event is not known",
-    ]
-    assert next(iter(daemon.submissions.values())).options["job-name"] == "drill-mine"
-    assert daemon.requests[-1] == f"POST /api/v1/jobs/{JOB}/cancel"
-
-
-def test_a_trial_that_would_touch_shared_checkpoints_is_refused(daemon: FakeDaemon, trial: Path) -> None:
-    (trial / "manifest.yml").write_text(MANIFEST + "batch: {checkpoint: {shared: true}}\n")
-    done = run(FFDL, "drill", "halt", trial / "manifest.yml", daemon=daemon)
-    assert (done.returncode, "checkpoints of your other jobs" in done.stderr, daemon.submissions) == (78, True, {})
+def test_an_element_is_drilled_by_its_index(daemon: FakeDaemon) -> None:
+    element = "array-000000001_3"
+    daemon.jobs[element] = make_job(JOB, state="FAILED", ended_at=1.0)
+    done = run(FFDL, "drill", "halt", element, daemon=daemon)
+    assert f"GET /api/v1/jobs/{element}" in daemon.requests
+    assert (done.returncode, daemon.submissions) == (66, {}), done.stderr
 
 
 @pytest.mark.parametrize(
@@ -276,6 +179,11 @@ def test_a_trial_that_would_touch_shared_checkpoints_is_refused(daemon: FakeDaem
         (["halt"], "a manifest, or a job's id, is needed"),
         (["halt", JOB, JOB], "one job at a time"),
         (["halt", "a", "b", "c"], "one manifest and one model at most"),
+        (
+            ["halt", "array-000000001"],
+            "array-000000001 is an array: name one of its jobs: ffdl drill halt array-000000001_",
+        ),
+        (["halt", "array-000000001_3", JOB], "one job at a time"),
         (["power-cut", JOB], "power-cut"),
         (["halt", JOB, "--after", "soon"], "'soon' is no time span"),
         (["halt", JOB, "--after", "5m ago"], "is no time span"),
@@ -287,13 +195,6 @@ def test_a_trial_that_would_touch_shared_checkpoints_is_refused(daemon: FakeDaem
 def test_wrong_usage(daemon: FakeDaemon, arguments: list[str], message: str) -> None:
     done = run(FFDL, "drill", *arguments, daemon=daemon)
     assert (done.returncode, message in done.stderr) == (2, True), done.stderr
-
-
-def test_a_model_is_needed(daemon: FakeDaemon, tmp_path: Path) -> None:
-    (tmp_path / "m.yml").write_text(MANIFEST)
-    done = run(FFDL, "drill", "halt", tmp_path / "m.yml", daemon=daemon)
-    assert (done.returncode, f"there is no {tmp_path}/model" in done.stderr) == (2, True)
-    assert run(FFDL, "drill", "halt", "/no/m.yml", "/no/model", daemon=daemon).returncode == 66
 
 
 def test_a_job_that_went_on_keeps_what_its_next_attempt_does(daemon: FakeDaemon, tmp_path: Path) -> None:

@@ -305,3 +305,15 @@ def test_a_played_time_limit_is_told_as_one_to_the_platform_and_not_to_an_owner_
     assert (found.played, found.message) == (True, "a drill played a time limit; checkpoint confirmed after 4.0 s")
     halted = Chain(drilled(plan(tmp_path / "b"), run=1, wish="halt"), "77").arrange(HALTED, 0.0, None)
     assert (halted.interruption, halted.played, halted.message) == ("halt", False, "")
+
+
+@pytest.mark.parametrize("message", ["halted on request; no checkpoint was confirmed", "halted before it started"])
+def test_a_played_halt_is_told_as_one(tmp_path: Path, message: str) -> None:
+    halted = replace(HALTED, interruption="halt", message=message)
+    found = Chain(drilled(plan(tmp_path), run=1, drill="halt", wish="halt"), "77").arrange(halted, 0.0, None)
+    assert (found.interruption, found.played, found.goes_on) == ("halt", True, GoesOn.NO)
+    assert found.message == message.replace("halted on request", "a drill played a halt")
+    earnest = Chain(drilled(plan(tmp_path / "b"), run=1, drill="", wish="halt"), "77").arrange(halted, 0.0, None)
+    assert (earnest.interruption, earnest.played, earnest.message) == ("halt", False, "")
+    failed = replace(halted, interruption="", outcome=Outcome.FAILED, error_code="C201")
+    assert not Chain(drilled(plan(tmp_path / "c"), run=1, drill="halt"), "77").arrange(failed, 0.0, None).played

@@ -22,6 +22,7 @@ HELD: list[tuple[str, str, Any]] = [
     ("GET", UNKNOWN, None),
     ("GET", f"{UNKNOWN}/events", None),
     ("GET", f"{UNKNOWN}/wait?wait_s=0", None),
+    ("GET", f"{UNKNOWN}/logs", None),
     ("POST", f"{UNKNOWN}/cancel", None),
     ("POST", f"{UNKNOWN}/halt", None),
     ("POST", f"{UNKNOWN}/resume", {}),

@@ -8,8 +8,9 @@ import threading
 
 import pytest
 
-from ffdl_batch.daemon.loops import DEBTS_EVERY_S, STORE_LONGEST_S, Loops, StepThread
+from ffdl_batch.daemon.loops import DEBTS_EVERY_S, DEBTS_WHILE_PAYING_S, STORE_LONGEST_S, Loops, StepThread
 from ffdl_batch.domain.job import JobId, Token
+from ffdl_batch.services.debts import DebtPayer
 from ffdl_batch.services.deploy import Deployer
 from ffdl_batch.services.watch import Watcher
 from ffdl_batch.store import Attempt, Store, StoreUnavailable
@@ -102,6 +103,17 @@ def test_stores_owed_keep_the_daemon_busy_and_nothing_else_does(desk: Desk, monk
     owed = Attempt(JobId("training-000000000"), 1, Token("training-000000000-1"), "fake", "7", 0.0, owed=True)
     monkeypatch.setattr(Store, "owed_attempts", lambda *_args: [owed])
     assert loops.is_busy()
+    loops.stop()
+    loops.join()
+
+
+@pytest.mark.parametrize(("due_in_s", "pause_s"), [(0.2, DEBTS_WHILE_PAYING_S), (7.0, 7.0), (150.0, DEBTS_EVERY_S)])
+def test_a_debt_that_is_due_soon_is_looked_after_soon(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, due_in_s: float, pause_s: float
+) -> None:
+    loops = Loops(desk.platform, lambda: None)
+    monkeypatch.setattr(DebtPayer, "due_in_s", due_in_s)
+    assert loops._debts_turn() == pause_s
     loops.stop()
     loops.join()
 

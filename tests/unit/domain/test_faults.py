@@ -28,6 +28,28 @@ def test_a_time_limit_is_cured_by_a_resume_where_there_is_a_checkpoint() -> None
     assert JOB not in generic and "ffdl resume --time" in generic and "write checkpoints" in generic
 
 
+@pytest.mark.parametrize(
+    ("code", "used_up", "budget"),
+    [
+        ("C203", {"gpu_hours"}, "gpu_hours"),
+        ("C203", {"timeouts"}, "timeouts"),
+        ("S111", {"preemptions", "gpu_hours"}, "gpu_hours"),
+        ("S110", {"node_failures"}, "node_failures"),
+    ],
+)
+def test_a_chain_whose_budget_is_used_up_is_cured_by_a_budget(code: str, used_up: set[str], budget: str) -> None:
+    cure = Fault(code, "").cure(JOB, has_checkpoint=True, used_up=used_up)
+    assert cure.startswith(f"ffdl resume {JOB} goes on from its checkpoint with the budget anew; ")
+    assert cure.endswith(f"submit again with more batch.retry.{budget}") and "--time" not in cure
+    assert "checkpoint" not in Fault(code, "").cure(JOB, has_checkpoint=False, used_up=used_up)
+
+
+@pytest.mark.parametrize(("code", "used_up"), [("C201", {"gpu_hours", "failures"}), ("C203", {"preemptions"})])
+def test_a_budget_that_did_not_end_the_chain_changes_no_cure(code: str, used_up: set[str]) -> None:
+    fault = Fault(code, "")
+    assert fault.cure(JOB, has_checkpoint=True, used_up=used_up) == fault.cure(JOB, has_checkpoint=True)
+
+
 @pytest.mark.parametrize("code", ["C201", "S111", "X999"])
 def test_other_cures_are_the_codes_own(code: str) -> None:
     fault = Fault(code, "")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from ffdl_batch.domain.continuation import Checkpoint, Interruption, Spent
-from ffdl_batch.domain.events import Event, EventKind, FinalRecord, GoesOn, Outcome
+from ffdl_batch.domain.events import Event, EventKind, FinalRecord, GoesOn, Outcome, Scalar
 from ffdl_batch.domain.job_state import LIVE, Cause, JobState, Wish
 from ffdl_batch.domain.known import WHOLE_SECOND_S, Evidence, Known, is_last_word
 from ffdl_batch.domain.observation import EndCause, Observation, Phase
@@ -394,3 +395,56 @@ def test_a_halt_that_nobody_confirmed_says_so() -> None:
 def test_a_halt_of_what_never_ran() -> None:
     verdict = judge(known(JobState.QUEUED, seen(Phase.ENDED, EndCause.CANCELLED), wish=Wish.HALT))
     assert (verdict.steps[-1][0], verdict.message) == (JobState.HALTED, "halted before it started")
+
+
+# ------------------------------------------------------------------------------------- what is left to be stored
+
+
+def learner(seq: int, kind: EventKind, at: float, number: int = 1, **fields: Scalar) -> Event:
+    return Event(seq, at, f"node-{number - 1}", kind, {"learner_id": number, **fields})
+
+
+def at_work(*ends: Event) -> list[Event]:
+    """Two learners that were started, and how they ended."""
+    return [*RUN[:2], *(learner(8, EventKind.LEARNER_STARTED, 21.0, n) for n in (1, 2)), *ends]
+
+
+ONE, TWO = (learner(9, EventKind.LEARNER_ENDED, 28.0, n, exit_code=0, ended_by="", asked="") for n in (1, 2))
+STORES = event(10, "store-logs", 30.0)
+
+
+def left_with(events: Sequence[Event], **evidence: Any) -> Known:
+    ended = seen(Phase.ENDED, EndCause.FAILURE)
+    return replace(known(JobState.PROCESSING, ended), evidence=Evidence(events, **evidence), learners=2)
+
+
+@pytest.mark.parametrize(
+    ("events", "found", "is_over"),
+    [
+        (at_work(ONE, TWO), {}, True),
+        (at_work(ONE), {2: 0}, True),
+        (at_work(ONE), {}, False),
+        (at_work(ONE), {2: 3}, False),
+        (at_work(ONE, replace(TWO, fields={**TWO.fields, "asked": "warned"})), {}, False),
+        (at_work(ONE, replace(TWO, fields={**TWO.fields, "exit_code": 3})), {}, False),
+        (at_work(ONE, replace(TWO, fields={**TWO.fields, "exit_code": 3}), STORES), {}, True),
+        (at_work(ONE, replace(TWO, fields={**TWO.fields, "exit_code": 139}), STORES), {}, True),
+        (at_work(ONE, replace(TWO, fields={**TWO.fields, "exit_code": 143}), STORES), {}, False),
+        (at_work(ONE, replace(TWO, fields={**TWO.fields, "exit_code": None, "signal": 9}), STORES), {}, False),
+        (at_work(ONE, replace(TWO, fields={**TWO.fields, "exit_code": 137, "out_of_memory": True}), STORES), {}, True),
+        (at_work(ONE, TWO, learner(20, EventKind.LEARNER_STARTED, 40.0)), {}, False),
+    ],
+)  # fmt: skip
+def test_a_training_that_is_over_is_not_run_again(
+    events: Sequence[Event], found: dict[int, int], is_over: bool
+) -> None:
+    verdict = judge(left_with(events, found=found))
+    assert (verdict.move, verdict.steps[-1][0]) == (
+        (Move.OWED, JobState.STORING) if is_over else (Move.ENDED, JobState.FAILED)
+    )
+    assert judge(replace(left_with(events, found=found), settled=False)).move is Move.NONE
+
+
+def test_what_was_stored_late_ends_its_job_when_that_was_done() -> None:
+    late = replace(DONE, at=90.0)
+    assert judge(left_with(at_work(ONE, TWO), final=late, paid=90.0)).steps[-1] == (JobState.COMPLETED, 90.0)

@@ -78,6 +78,21 @@ def test_processes_that_vanished_are_a_node_failure_unless_the_head_had_its_word
         assert seen is not None and (seen.end, seen.ended_at) == (EndCause.SUCCESS, 7.0)
 
 
+def test_what_was_killed_ended_with_the_last_sign_of_its_life(tmp_path: Path) -> None:
+    """A record that somebody else wrote in the head's place later is none."""
+    directory = attempt(tmp_path, started={"host": HOST, "pid": 1}, state={"phase": "running", "at": 10.0})
+    log = Path(directory.training_log(1))
+    for made in (Path(directory.events), log.parent):
+        made.mkdir(parents=True)
+    for path, at in ((Path(directory.heartbeat(0)), 20.0), (Path(directory.event_file("node-0")), 15.0), (log, 24.0)):
+        path.touch()
+        os.utime(path, (at, at))
+    for final in ({}, {"outcome": "completed", "at": 90.0}):
+        Path(directory.final).write_text(json.dumps(final))
+        seen = observe_attempt(directory, HOST)
+        assert seen is not None and (seen.started_at, seen.ended_at) == (10.0, 24.0)
+
+
 def test_a_held_lock_is_a_living_job(tmp_path: Path) -> None:
     directory = attempt(tmp_path, started={"host": HOST, "pid": os.getpid()}, state={"phase": "pending"})
     local = local_directory(directory.path)

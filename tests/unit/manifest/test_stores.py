@@ -69,6 +69,15 @@ def test_directory(mode: str) -> None:
     )
 
 
+def test_a_directory_that_copies_no_training_data_says_so() -> None:
+    results = "{id: d, type: directory, training_results: {}, connection: {path: /x%s}}"
+    (line,) = warnings(parse(store(results % ", mode: copy")))
+    assert "connection.mode: mode copy is for training_data, and there is none: nothing is copied" in line
+    assert "write training_data: {container: NAME}, or leave the mode out" in line
+    assert line.startswith("m.yml:"), line
+    assert not warnings(parse(store(results % "")))
+
+
 def test_directory_with_another_mode() -> None:
     text = "{id: d, type: directory, training_data: {container: in}, connection: {path: x, mode: link}}"
     (line,) = errors(parse(store(text)))

@@ -187,6 +187,18 @@ def test_mounted_data_has_to_be_on_the_nodes(image: str, mode: str, needed: tupl
     assert start.needs_dirs == needed
 
 
+@pytest.mark.parametrize("image", ["", "/i.sif"], ids=["bare", "contained"])
+@pytest.mark.parametrize(("container", "source"), [("", None), (".", "/home/a/bucket"), ("in", "/home/a/bucket/in")])
+def test_what_no_training_data_names_is_not_copied(image: str, container: str, source: str | None) -> None:
+    """A store of results alone would be copied into every attempt, results of other jobs and all."""
+    connection = {"path": "bucket", "mode": "copy"}
+    store = DataStore("d", StoreType.DIRECTORY, StoreType.DIRECTORY, container, "out", connection)
+    spec = JobSpec("x", Framework("custom", "i", "true"), data_stores=(store,), base_dir="/home/a")
+    start = compose_start(Subject("training-0", spec, JOB, JOB.attempt(1)), Runtime(image))
+    assert [copy.source for copy in start.copies] == ([source] if source is not None else [])
+    assert start.stores.results == "/home/a/bucket/out/training-0"
+
+
 def test_without_a_data_store_nothing_has_to_be_there() -> None:
     spec = JobSpec("x", Framework("custom", "i", "true"))
     assert compose_start(Subject("training-0", spec, JOB, JOB.attempt(1)), Runtime()).needs_dirs == ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -98,3 +99,19 @@ def test_a_name_that_was_never_written_is_written_now(first: Settings, monkeypat
     opened(first)
     assert (Path(first.jobs_dir) / ".tree").read_text().strip()
     opened(first)
+
+
+def test_a_tree_has_a_whole_name_or_none(first: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whenever a daemon that names its tree is killed: each file that it opens is a moment at which that may happen."""
+    name, opened_files, open_file = Path(first.jobs_dir) / ".tree", [], os.open
+
+    def watched(path: str | bytes | Path, *arguments: int, **more: int) -> int:
+        descriptor = open_file(path, *arguments, **more)
+        opened_files.append(path)
+        assert not name.exists() or name.read_text().strip()
+        return descriptor
+
+    monkeypatch.setattr("os.open", watched)
+    opened(first)
+    assert any(".tree" in str(path) for path in opened_files)
+    assert [path.name for path in Path(first.jobs_dir).glob(".tree*")] == [".tree"]

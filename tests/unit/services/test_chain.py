@@ -7,15 +7,18 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.domain.continuation import Checkpoint, Spent
-from ffdl_batch.domain.events import GoesOn, Outcome
+from ffdl_batch.domain.events import EventKind, GoesOn, Outcome
 from ffdl_batch.domain.job import Job
 from ffdl_batch.domain.job_state import JobState
-from ffdl_batch.domain.observation import EndCause, NativeId
+from ffdl_batch.domain.observation import EndCause, NativeId, Observation, Phase
+from ffdl_batch.ports.scheduler import InvalidRequest, Scheduler
+from ffdl_batch.services.backends import Adapters
 from ffdl_batch.services.control import read_control
 from ffdl_batch.services.deploy import HANDOVER_S, Deployer
 from ffdl_batch.services.materialize import begun_at
 from ffdl_batch.services.watch import SETTLE_S, Watcher
 from tests.fakes.head import FakeHead
+from tests.fakes.scheduler import FakeScheduler
 from tests.unit.services.conftest import MANIFEST, Site
 
 
@@ -45,6 +48,34 @@ def accept(site: Site, retry: str) -> Job:
     job = site.accept(manifest=MANIFEST + f"batch: {{retry: {{{retry}}}}}\n")
     Deployer(site.platform).step()
     return site.job(job.id)
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_until_the_last_word_is_given_up_the_job_says_what_it_waits_for(
+    site: Site, watcher: Watcher, saved: bool
+) -> None:
+    """A head that was killed says nothing; a record of it might still become visible on a shared file system."""
+    job = site.deployed()
+    head = running(site, watcher, job)
+    if saved:
+        head.saves()
+    site.scheduler.end(NativeId(job.native_id), EndCause.FAILURE, site.clock.now())
+    for _ in range(2):
+        watcher.step(full=True)
+        seen = site.job(job.id)
+        assert (seen.state, "last word" in seen.pending_reason) == (JobState.PROCESSING, True), seen.pending_reason
+    site.clock.tick(SETTLE_S + 1)
+    watcher.step(full=True)
+    assert (site.job(job.id).state, site.job(job.id).pending_reason) == (JobState.PENDING, "")
+
+
+def test_a_last_word_that_is_there_is_not_waited_for(site: Site, watcher: Watcher) -> None:
+    job = site.deployed()
+    head = running(site, watcher, job)
+    head.ends(Outcome.COMPLETED)
+    site.scheduler.end(NativeId(job.native_id), EndCause.SUCCESS, site.clock.now())
+    watcher.step(full=True)
+    assert (site.job(job.id).state, site.job(job.id).pending_reason) == (JobState.COMPLETED, "")
 
 
 def test_a_head_that_goes_on_is_followed_without_the_schedulers_end(site: Site, watcher: Watcher) -> None:
@@ -140,6 +171,51 @@ def test_a_node_that_failed_is_kept_away_from(site: Site, watcher: Watcher) -> N
     assert site.scheduler.planned[-1].spec.batch.exclude == "n1"
 
 
+def test_a_backend_that_has_no_other_node_is_not_kept_off_it(site: Site, watcher: Watcher) -> None:
+    class Alone(FakeScheduler):
+        avoid = None  # type: ignore[assignment]
+
+    site.scheduler = Alone()
+    site.platform.adapters.use("fake", site.scheduler)
+    job = site.deployed()
+    running(site, watcher, job)
+    end(site, watcher, job, EndCause.NODE_FAIL)
+    assert (site.job(job.id).state, site.job(job.id).overrides.exclude) == (JobState.PENDING, ())
+
+
+def test_a_backend_that_is_configured_no_more_keeps_no_end_from_being_judged(
+    site: Site, watcher: Watcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unknown(_: Adapters, name: str) -> Scheduler:
+        raise InvalidRequest(f"{name} is no backend")
+
+    job = site.deployed()
+    running(site, watcher, job)
+    site.scheduler.end(NativeId(job.native_id), EndCause.NODE_FAIL, site.clock.now())
+    watcher.step(full=True)
+    site.clock.tick(SETTLE_S + 1)
+    monkeypatch.setattr(Adapters, "get", unknown)
+    head_of(site, job).says("node-0", EventKind.FAULT, code="")
+    watcher.step(full=False)
+    assert (site.job(job.id).state, site.job(job.id).overrides.exclude) == (JobState.PENDING, ())
+
+
+def test_gpu_time_of_what_was_killed_is_counted_to_its_last_sign(site: Site, watcher: Watcher) -> None:
+    """Where the scheduler does not say when it started or ended it."""
+    job = site.deployed()
+    head = running(site, watcher, job)
+    site.clock.tick(90)
+    head = head_of(site, job)
+    head.beats()
+    site.clock.tick(20)
+    site.scheduler.seen[NativeId(head.job.native_id)] = Observation(Phase.ENDED, "X", EndCause.NODE_FAIL, nodes="n1")
+    for _ in range(2):
+        watcher.step(full=True)
+        site.clock.tick(SETTLE_S + 1)
+    (attempt,) = site.platform.store.attempts(job.id)
+    assert (attempt.ended_at, attempt.gpu_seconds, site.job(job.id).spent.gpu_seconds) == (head.at, 90.0, 90.0)
+
+
 def test_a_scheduler_that_refuses_without_the_failed_node_gets_it_back(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     running(site, watcher, job)
@@ -153,14 +229,21 @@ def test_a_scheduler_that_refuses_without_the_failed_node_gets_it_back(site: Sit
     assert (site.job(job.id).state, site.job(job.id).overrides.exclude) == (JobState.QUEUED, ())
 
 
-def test_a_time_limit_without_checkpoint_ends_the_chain_and_says_so(site: Site, watcher: Watcher) -> None:
+@pytest.mark.parametrize(
+    ("saved", "said"), [(False, "the same point again"), (True, "where the manifest gives batch.retry.timeouts")]
+)
+def test_a_time_limit_without_checkpoint_ends_the_chain_and_says_so(
+    site: Site, watcher: Watcher, saved: bool, said: str
+) -> None:
     job = site.deployed()
-    running(site, watcher, job).saves()
+    head = running(site, watcher, job)
+    if saved:
+        head.saves()
     end(site, watcher, job, EndCause.TIMEOUT)
     after = site.job(job.id)
     assert (after.state, after.error_code) == (JobState.FAILED, "C203")
     assert after.message.startswith("the time limit was reached")
-    assert "the same point again" in after.message
+    assert said in after.message and after.message.endswith(", so the chain ends here")
 
 
 def test_saved_checkpoints_are_enough_where_the_manifest_says_so(site: Site, watcher: Watcher) -> None:
@@ -319,8 +402,6 @@ def test_what_is_not_stored_is_owed(site: Site, watcher: Watcher) -> None:
 
 
 def test_a_suspended_job_says_so_and_stays_where_it_is(site: Site, watcher: Watcher) -> None:
-    from ffdl_batch.domain.observation import Observation, Phase
-
     job = site.deployed()
     running(site, watcher, job)
     site.scheduler.seen[NativeId(job.native_id)] = Observation(Phase.SUSPENDED, "SUSPENDED", nodes="n1")

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
+from ffdl_batch.controller.processes import identity
 from ffdl_batch.domain.events import EventKind
 from ffdl_batch.domain.job import AttemptEnd, Change, Job
 from ffdl_batch.domain.job_state import Cause, JobState
 from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_batch.domain.observation import EndCause, NativeId
 from ffdl_batch.services.cancel import cancel_job
-from ffdl_batch.services.debts import FIRST_PAUSE_S, PATIENT_TRIES, DebtPayer, Payment, start_payment
+from ffdl_batch.services.debts import FIRST_PAUSE_S, PATIENT_TRIES, DebtPayer, LastWord, Payment, start_payment
 from ffdl_batch.services.evidence import STILL_ALIVE_S
+from ffdl_batch.services.fence import TWO_BEATS_S
 from tests.fakes.head import FakeHead
 from tests.unit.services.conftest import Site
 
@@ -23,6 +27,7 @@ class FakePayment:
     """Ends when the test says so."""
 
     attempt: AttemptDir
+    last_word: LastWord = LastWord.HEADS
     status: int | None = None
     ended: bool = False
 
@@ -39,8 +44,8 @@ class Till:
 
     made: list[FakePayment] = field(default_factory=list)
 
-    def start(self, attempt: AttemptDir) -> Payment:
-        self.made.append(FakePayment(attempt))
+    def start(self, attempt: AttemptDir, last_word: LastWord) -> Payment:
+        self.made.append(FakePayment(attempt, last_word))
         return self.made[-1]
 
 
@@ -76,6 +81,44 @@ def test_controllers_that_said_that_they_end_need_not_be_silent_for_long(site: S
     FakeHead(site.platform.root, job, site.clock.now()).says("node-0", EventKind.ENDED)
     DebtPayer(site.platform, till.start).step()
     assert len(till.made) == 1
+
+
+@pytest.mark.parametrize("cause", list(EndCause))
+def test_after_an_end_in_order_two_heartbeats_of_silence_are_enough(site: Site, cause: EndCause) -> None:
+    job, till = owing(site), Till()
+    site.scheduler.end(NativeId(job.native_id), cause, site.clock.now())
+    payer = DebtPayer(site.platform, till.start)
+    payer.step()
+    assert (len(till.made), payer.due_in_s) == (0, TWO_BEATS_S)
+    site.clock.tick(TWO_BEATS_S)
+    payer.step()
+    in_order = cause not in (EndCause.NODE_FAIL, EndCause.LAUNCH_FAILED, EndCause.REVOKED)
+    assert (len(till.made), payer.due_in_s < STILL_ALIVE_S) == ((1, False) if in_order else (0, True))
+
+
+def test_a_scheduler_that_does_not_say_how_it_ended_is_no_proof(site: Site) -> None:
+    job, till = owing(site), Till()
+    site.scheduler.end(NativeId(job.native_id), EndCause.SUCCESS, site.clock.now())
+    site.scheduler.down = True
+    site.clock.tick(TWO_BEATS_S)
+    payer = DebtPayer(site.platform, till.start)
+    payer.step()
+    assert till.made == []
+    site.clock.tick(payer.due_in_s)
+    payer.step()
+    assert len(till.made) == 1
+
+
+@pytest.mark.parametrize("lives", [True, False])
+def test_a_controller_of_this_machine_is_looked_for_here(site: Site, lives: bool) -> None:
+    job, till = owing(site), Till()
+    name = {**identity(os.getpid())} if lives else {**identity(os.getpid()), "start_ticks": 1}
+    FakeHead(site.platform.root, job, site.clock.now()).says("node-0", EventKind.STARTED, **name)
+    DebtPayer(site.platform, till.start).step()
+    assert len(till.made) == (0 if lives else 1)
+    site.clock.tick(10 * STILL_ALIVE_S)
+    DebtPayer(site.platform, till.start).step()
+    assert len(till.made) == (0 if lives else 2)
 
 
 def test_what_a_halted_job_owes_is_paid_although_it_was_cancelled(site: Site) -> None:
@@ -134,7 +177,7 @@ def test_a_job_that_goes_on_is_left_to_its_next_head_and_its_payment_noticed(sit
 
 
 def test_a_payment_that_cannot_begin_is_put_off(site: Site) -> None:
-    def refuse(attempt: AttemptDir) -> Payment | None:
+    def refuse(attempt: AttemptDir, _: LastWord) -> Payment | None:
         raise OSError(f"{attempt.path}: no space left on device")
 
     owing(site)

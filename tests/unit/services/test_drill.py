@@ -69,11 +69,30 @@ def test_an_event_is_noted_and_then_signalled(
     assert [attempt.number for attempt in view.attempts] == [1]
 
 
-def test_a_drilled_halt_is_a_halt(site: Site, scheduler: Signalled) -> None:
+def test_a_drilled_halt_is_a_halt_that_is_noted(site: Site, scheduler: Signalled) -> None:
     job = processing(site)
-    assert drill(site.platform, site.caller, job.id, "halt").wish == "halt"
-    assert read_control(site.attempt(job)) == Control(1, ControlWish.HALT)
+    for _ in range(2):  # a request whose answer was lost is sent again
+        assert drill(site.platform, site.caller, job.id, "halt").wish == "halt"
+        assert read_control(site.attempt(job)) == Control(1, ControlWish.HALT, Drill.HALT)
     assert scheduler.signals == []
+
+
+def test_a_halt_in_earnest_is_not_made_a_drill(site: Site, scheduler: Signalled) -> None:
+    job = processing(site)
+    halt_job(site.platform, site.caller, job.id)
+    with pytest.raises(Refused, match="is ending"):
+        drill(site.platform, site.caller, job.id, "halt")
+    assert read_control(site.attempt(job)) == Control(1, ControlWish.HALT)
+
+
+def test_no_note_stays_of_a_halt_that_was_refused(
+    site: Site, scheduler: Signalled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = processing(site)
+    monkeypatch.setattr(site.platform.store, "set_wish", lambda _job, _wish: None)
+    with pytest.raises(Refused, match="changes too fast"):
+        drill(site.platform, site.caller, job.id, "halt")
+    assert read_control(site.attempt(job)) == Control(1)
 
 
 @pytest.mark.parametrize("event", ["halt", "timeout", "preempt", "node-fail"])

@@ -10,19 +10,22 @@ from ffdl_batch.domain.continuation import Checkpoint, Spent
 from ffdl_batch.domain.events import GoesOn, Outcome
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.observation import EndCause
+from ffdl_batch.services.cancel import cancel_job
 from ffdl_batch.services.control import Drill, write_control
+from ffdl_batch.services.drill import drill
+from ffdl_batch.services.halt import halt_job
 from ffdl_batch.services.watch import Watcher
 from tests.unit.services.conftest import Site
 from tests.unit.services.test_chain import end, running
 
 
-@pytest.mark.parametrize(("drill", "why"), [("preempt", "preemption"), ("node-fail", "node_failure")])
-def test_a_drill_is_judged_as_what_it_plays(site: Site, watcher: Watcher, drill: str, why: str) -> None:
+@pytest.mark.parametrize(("event", "why"), [("preempt", "preemption"), ("node-fail", "node_failure")])
+def test_a_drill_is_judged_as_what_it_plays(site: Site, watcher: Watcher, event: str, why: str) -> None:
     job = site.deployed()
     head = running(site, watcher, job)
     head.saves()
-    write_control(site.platform.root, job, drill=Drill(drill))
-    head.ends(Outcome.CANCELLED if drill == "preempt" else Outcome.FAILED, error_code="S106", stored=False)
+    write_control(site.platform.root, job, drill=Drill(event))
+    head.ends(Outcome.CANCELLED if event == "preempt" else Outcome.FAILED, error_code="S106", stored=False)
     end(site, watcher, job, EndCause.FAILURE)
     after = site.job(job.id)
     assert (after.state, after.spent.preemptions, after.spent.node_failures) == (JobState.PENDING, 0, 0)
@@ -30,6 +33,35 @@ def test_a_drill_is_judged_as_what_it_plays(site: Site, watcher: Watcher, drill:
     assert (attempt.interruption, attempt.played) == (why, True)
     said = {"preemption": "a drill played a preemption", "node_failure": "a drill played a node failure"}[why]
     assert site.platform.store.history(job.id)[-1].message == f"{said}; a checkpoint was saved"
+
+
+@pytest.mark.parametrize("event", ["", "halt"], ids=["in earnest", "played"])
+@pytest.mark.parametrize("with_record", [True, False], ids=["told by the head", "without a word of the head"])
+def test_a_halt_is_recorded_as_a_drill_where_one_played_it(
+    site: Site, watcher: Watcher, event: str, with_record: bool
+) -> None:
+    job = site.deployed()
+    head = running(site, watcher, job)
+    said = "a drill played a halt" if event else "halted on request"
+    halt = drill(site.platform, site.caller, job.id, event) if event else halt_job(site.platform, site.caller, job.id)
+    assert halt.wish == "halt"
+    if with_record:
+        head.ends(Outcome.HALTED, interruption="halt", played=bool(event), message=f"{said}; checkpoint confirmed")
+    end(site, watcher, job, EndCause.SUCCESS if with_record else EndCause.CANCELLED)
+    assert site.job(job.id).state is JobState.HALTED
+    (attempt,) = site.platform.store.attempts(job.id)
+    assert (attempt.interruption, attempt.played) == ("halt", bool(event))
+    assert site.platform.store.history(job.id)[-1].message.startswith(f"{said}; ")
+
+
+def test_a_cancel_of_a_drilled_halt_is_a_cancel(site: Site, watcher: Watcher) -> None:
+    job = site.deployed()
+    running(site, watcher, job)
+    drill(site.platform, site.caller, job.id, "halt")
+    cancel_job(site.platform, site.caller, job.id)
+    end(site, watcher, job, EndCause.CANCELLED)
+    (attempt,) = site.platform.store.attempts(job.id)
+    assert (site.job(job.id).state, attempt.played) == (JobState.CANCELLED, False)
 
 
 def test_a_time_limit_that_a_drill_played_is_recorded_as_one(site: Site, watcher: Watcher) -> None:

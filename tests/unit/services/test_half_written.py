@@ -9,6 +9,8 @@ import pytest
 
 from ffdl_batch.services.half_written import CHANGED_S, HALF_WRITTEN_AGE_S
 from ffdl_batch.services.janitor import sweep
+from ffdl_batch.services.materialize import make_chunk
+from tests.unit.services.array_site import with_arrays
 from tests.unit.services.conftest import Site
 
 LEFT = (".control.json.0a1b2c3d", ".now-x7f_3k2p", "submit/.begun.d0e679a2", "../.manifest.yml.e6aa130b")
@@ -30,6 +32,16 @@ def test_what_a_killed_daemon_was_writing_for_a_job_is_removed_an_hour_later(sit
     assert sweep(site.platform) == 0
     assert fresh.exists()
     old = leave(site, attempt, name, HALF_WRITTEN_AGE_S + 1)
+    assert sweep(site.platform) == 1
+    assert not old.exists()
+
+
+@pytest.mark.parametrize("name", [".tasks.0a1b2c3d", ".script.sh.d0e679a2", "../.manifest.yml.e6aa130b"])
+def test_what_a_killed_daemon_was_writing_for_a_native_array_is_removed(site: Site, name: str) -> None:
+    fleet = with_arrays(site)
+    array = fleet.accept("array: 0-2")
+    _, chunk = make_chunk(site.platform.root, array)
+    old = leave(site, Path(chunk.path), name, HALF_WRITTEN_AGE_S + 1)
     assert sweep(site.platform) == 1
     assert not old.exists()
 

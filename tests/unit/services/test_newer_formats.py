@@ -103,5 +103,5 @@ def test_a_debt_whose_events_cannot_be_read_keeps_no_other_from_being_paid(site:
     (debt,) = site.platform.store.owed_attempts()
     head.says("node-0", EventKind.STARTED, host="n1")
     make_newer(Path(site.attempt(job).event_file("node-0")))
-    payer = DebtPayer(site.platform, start=lambda attempt: pytest.fail(f"{attempt.path} may still be stored into"))
+    payer = DebtPayer(site.platform, start=lambda attempt, _: pytest.fail(f"{attempt.path} may still be stored into"))
     assert (payer.step(), payer.is_paying, debt.job_id) == (0, False, job.id)

@@ -11,7 +11,7 @@ from ffdl_batch.services.deploy import Deployer
 from ffdl_batch.services.platform import Caller
 from ffdl_batch.services.problems import Refused
 from ffdl_batch.services.query import get_job, list_jobs
-from tests.unit.services.conftest import Site
+from tests.unit.services.conftest import MANIFEST, Site
 
 
 def test_a_job_is_shown_with_its_chain_and_a_list_without(site: Site) -> None:
@@ -68,6 +68,31 @@ def test_a_store_that_all_attempts_share_stays_the_place_of_the_results(site: Si
     view = get_job(site.platform, site.caller, job.id)
     assert view.results == "/store/training"
     assert view.attempts[0].results == site.platform.root.job(job.id).attempt(1).results
+
+
+@pytest.mark.parametrize("by_the_head", [True, False], ids=["the head's", "the daemon's"])
+def test_a_shared_store_is_named_while_the_next_attempt_is_deployed(site: Site, by_the_head: bool) -> None:
+    job = site.deployed()
+    now, own = site.clock.now(), site.platform.root.job(job.id).attempt(1)
+    job = site.platform.store.apply(job, Change(((JobState.PROCESSING, now),), columns={"results": "/store/a"})) or job
+    target = JobState.DEPLOYING if by_the_head else JobState.PENDING
+    assert site.platform.store.apply(job, Change(((target, now),), Cause.REQUEUED, succeeded=by_the_head)) is not None
+    if not by_the_head:
+        (leased,) = site.platform.store.claim_deployable("other", limit=1, lease_s=60)
+        assert site.platform.store.begin_attempt(leased.job, leased.lease_token, now)
+    for view in (get_job(site.platform, site.caller, job.id), *list_jobs(site.platform, site.caller)):
+        assert (view.state, view.attempt, view.results, view.logs) == ("DEPLOYING", 2, "/store/a", own.logs)
+    view = get_job(site.platform, site.caller, job.id)
+    assert [(a.results, a.logs) for a in view.attempts] == [(own.results, own.logs), ("", "")]
+
+
+def test_an_attempt_that_never_ran_left_no_results(site: Site) -> None:
+    job = site.deployed()
+    own = site.platform.root.job(job.id).attempt(1).results
+    assert site.job(job.id).results == get_job(site.platform, site.caller, job.id).results == own
+    change = Change(((JobState.DEPLOYING, site.clock.now()),), Cause.REQUEUED, succeeded=True)
+    assert site.platform.store.apply(job, change) is not None
+    assert get_job(site.platform, site.caller, job.id).results == ""
 
 
 def test_times_are_those_of_the_current_attempt(site: Site) -> None:
@@ -151,6 +176,21 @@ def test_a_job_that_reached_its_time_limit_is_told_how_to_go_on(
     cure = get_job(site.platform, site.caller, job.id).cure
     assert (f"ffdl resume --time TIME {job.id}" in cure) is has_one
     assert "ffdl resume --time" in cure
+
+
+@pytest.mark.parametrize(("gpu_seconds", "is_cap"), [(3600.0, True), (3599.0, False)])
+def test_a_chain_that_its_gpu_hours_ended_is_not_told_to_ask_for_more_time(
+    site: Site, gpu_seconds: float, is_cap: bool
+) -> None:
+    job = site.accept(manifest=MANIFEST + "batch: {retry: {gpu_hours: 1}}\n")
+    Deployer(site.platform).step()
+    job = site.job(job.id)
+    end = AttemptEnd("timeout", Checkpoint(saved_at=50.0))
+    columns: dict[str, object] = {"spent": Spent(timeouts=1, gpu_seconds=gpu_seconds)}
+    change = Change(((JobState.FAILED, site.clock.now()),), "progress", "x", "C203", columns, end)
+    assert site.platform.store.apply(job, change) is not None
+    cure = get_job(site.platform, site.caller, job.id).cure
+    assert ("--time" not in cure, cure.endswith("batch.retry.gpu_hours")) == (is_cap, is_cap)
 
 
 def test_the_beginning_of_an_id_will_do(site: Site) -> None:

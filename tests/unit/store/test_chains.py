@@ -34,7 +34,7 @@ def test_a_job_whose_head_went_on_is_in_the_next_attempt(store: Store) -> None:
     )
     after = applied(store, job, change)
     assert (after.state, after.attempt, after.token) == (S.DEPLOYING, 2, f"{job.id}-2")
-    assert (after.native_id, after.nodes, after.network, after.results) == ("", "", "", "")
+    assert (after.native_id, after.nodes, after.network, after.results) == ("", "", "", "/r/1")
     assert (after.spent, after.uncertain_since, after.ended_at, after.error_code) == (SPENT, None, None, "000")
     first, second = store.attempts(job.id)
     assert (first.native_id, first.network, first.nodes, first.ended_at) == ("47", "job", "n1", 1010.0)
@@ -198,3 +198,18 @@ def test_an_attempts_end_alone_is_a_change(store: Store) -> None:
     after = applied(store, job, Change(attempt_end=END))
     assert (after.revision, after.state) == (job.revision + 1, job.state)
     assert store.attempts(job.id)[0].interruption == "timeout"
+
+
+def test_an_attempt_that_ends_before_its_job_keeps_its_own_end(store: Store) -> None:
+    job = processing(store)
+    owing = Change(((S.STORING, 1010.0),), attempt_end=AttemptEnd(owed=True, at=1011.0))
+    job = applied(store, job, owing)
+    (attempt,) = store.attempts(job.id)
+    assert (job.state, job.ended_at, attempt.ended_at, attempt.owed) == (S.STORING, None, 1011.0, True)
+    again = applied(store, job, Change(((S.QUEUED, 1020.0),), Cause.REQUEUED, attempt_end=AttemptEnd()))
+    (attempt,) = store.attempts(job.id)
+    assert (attempt.ended_at, attempt.owed) == (None, False)
+    job = applied(store, again, Change(((S.COMPLETED, 1090.0),), attempt_end=AttemptEnd(at=1030.0)))
+    (attempt,) = store.attempts(job.id)
+    assert (job.ended_at, attempt.ended_at, attempt.outcome_code) == (1090.0, 1030.0, "000")
+    assert_consistent(store, job.id)

@@ -1,0 +1,165 @@
+"""From what is remembered and read of one job to what is to be written about it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from ffdl_batch.domain.events import EventKind
+from ffdl_batch.domain.formats import NewerFormat
+from ffdl_batch.domain.job import Change, Job
+from ffdl_batch.domain.job_state import Cause, JobState, Wish
+from ffdl_batch.domain.known import Evidence, Known, is_last_word
+from ffdl_batch.domain.observation import Phase
+from ffdl_batch.domain.verdict import Move, Verdict, judge
+from ffdl_batch.ports.scheduler import AvoidsNodes, InvalidRequest
+from ffdl_batch.services.aftermath import keep_off, take_away
+from ffdl_batch.services.chain import OWED, Past, change_of, look_back
+from ffdl_batch.services.control import write_control
+from ffdl_batch.services.evidence import STILL_ALIVE_S, claim_owner, read_evidence
+from ffdl_batch.services.leftovers import with_leftovers
+from ffdl_batch.services.platform import Platform
+from ffdl_batch.services.remembered import Memories, Memory
+
+log = logging.getLogger(__name__)
+
+SETTLE_S = 10.0
+"""How long after the scheduler's word "ended" a final record may still become visible on a shared file system."""
+LONG_AGO_S = 600.0
+"""Ends that the scheduler dates so far back are not waited for any more: munge lets clocks differ by 300 s."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One job, what follows for it, and why."""
+
+    job: Job
+    change: Change
+    verdict: Verdict
+
+
+class Judge:
+    """One per watcher, whose memories it shares. `end_is_near` is called for an attempt that has said its last word
+    while the scheduler still has it."""
+
+    def __init__(self, platform: Platform, memories: Memories, end_is_near: Callable[[], None]) -> None:
+        self._platform, self._memories, self._end_is_near = platform, memories, end_is_near
+
+    def judge(self, job: Job, is_forgotten: bool, fresh: bool) -> Judged | None:
+        """One job whose files cannot be read or written keeps no other from being watched; it is looked at again."""
+        try:
+            return self._judge(job, is_forgotten, fresh)
+        except NewerFormat as error:
+            self._memories.of(job).read_once = False
+            return self._warn(job, str(error))
+        except OSError as error:
+            log.error("job %s cannot be judged, and is looked at again: %s", job.id, error)
+            self._memories.of(job).read_once = False
+            return None
+
+    def _warn(self, job: Job, text: str) -> Judged | None:
+        """Tell the owner, once, why the job stays as it is."""
+        if text in job.warnings:
+            return None
+        log.error("job %s stays %s: %s", job.id, job.state, text)
+        return Judged(job, Change(columns={"warnings": (*job.warnings, text)}), Verdict())
+
+    def _judge(self, job: Job, is_forgotten: bool, fresh: bool) -> Judged | None:
+        memory = self._memories.of(job)
+        memory.read_once = True
+        attempt = self._platform.root.job(job.id).attempt(job.attempt)
+        owner = claim_owner(attempt)
+        if owner and owner != job.native_id:
+            return Judged(job, self._follow_claim(job, owner), Verdict())
+        evidence = read_evidence(attempt)
+        gone = is_forgotten and (evidence.final is not None or not self._is_alive(evidence))
+        known = self._known(job, memory, evidence, gone)
+        if not fresh and known.observation is not None and known.observation.phase is Phase.PENDING:
+            known = replace(known, observation=replace(known.observation, phase=Phase.UNKNOWN))
+        verdict = judge(known)
+        memory.concluded = known.final is not None and is_last_word(known.final)
+        if known.final is not None and not known.ended:
+            self._end_is_near()
+        past = Past()
+        if verdict.move is not Move.NONE:
+            avoids = verdict.lost_node and self._avoids_nodes(job.backend)
+            root, seen = self._platform.root, memory.observation
+            past = look_back(root, job, known, verdict, seen, avoids_nodes=avoids)
+            self._prepare(job, verdict, past)
+        change = change_of(job, verdict, known, past, memory.observation)
+        return Judged(job, change, verdict) if change is not None else None
+
+    def _avoids_nodes(self, backend: str) -> bool:
+        """Whether a job can be kept off the node that failed it."""
+        try:
+            return isinstance(self._platform.adapters.get(backend), AvoidsNodes)
+        except InvalidRequest:  # it is configured no more, so nothing can be planned with it
+            return False
+
+    def _prepare(self, job: Job, verdict: Verdict, past: Past) -> None:
+        """What has to be done before the row changes, so that a crash between the two leaves nothing behind."""
+        if verdict.held:
+            write_control(self._platform.root, job, wish=Wish.CANCEL)  # should anybody let it go, it ends at once
+        if verdict.move is Move.REQUEUED and past.failed_nodes:
+            keep_off(self._platform, job, past.failed_nodes)
+
+    def _follow_claim(self, job: Job, owner: str) -> Change:
+        """Another delivery of this attempt claimed it first (a request that landed late): that one is the job."""
+        log.warning("job %s: %s claimed the attempt, not %s; following it", job.id, owner, job.native_id)
+        self._memories.renew(job)
+        take_away(self._platform, job)
+        return Change(columns={"native_id": owner})
+
+    def _is_alive(self, evidence: Evidence) -> bool:
+        """Whether node controllers were heard of lately: then no listing that leaves the job out is believed."""
+        if evidence.heard is None:
+            return False
+        return self._platform.file_time(self._platform.root.path) - evidence.heard < STILL_ALIVE_S
+
+    def _known(self, job: Job, memory: Memory, evidence: Evidence, forgotten: bool) -> Known:
+        seen, clock = memory.observation, self._platform.clock
+        waited = memory.ended_seen_at is not None and clock.monotonic() - memory.ended_seen_at >= SETTLE_S
+        if seen is not None and seen.phase is Phase.ENDED and seen.ended_at is not None and evidence.final is None:
+            waited = waited or self._is_long_ago(seen.ended_at)
+        # Slurm says that a job which it cancelled in the queue started and ended at that moment, on no node.
+        never_began = not evidence.events and seen is not None and (seen.started_at is None or not seen.nodes)
+        if seen is not None and memory.missing:
+            seen = replace(seen, phase=Phase.UNKNOWN) if seen.phase is not Phase.ENDED else seen
+        known = Known(
+            state=job.state,
+            wish=job.wish,
+            observation=None if forgotten else seen,
+            evidence=evidence,
+            now=clock.now(),
+            forgotten=forgotten,
+            settled=forgotten or waited or never_began,
+            learners=job.spec.resources.learners,
+            requeues=self._requeues(job, memory, evidence),
+        )
+        said = known.final is not None and is_last_word(known.final)
+        if not known.ended or (said and job.pending_reason != OWED):
+            return known
+        attempt = self._platform.root.job(job.id).attempt(job.attempt)
+        return replace(known, evidence=with_leftovers(attempt, evidence, known))
+
+    def _is_long_ago(self, at: float) -> bool:
+        """By this host's clock and by the file system's: the one may just have been set."""
+        if self._platform.clock.now() - at < LONG_AGO_S:
+            return False
+        try:
+            return self._platform.file_time(self._platform.root.path) - at >= LONG_AGO_S
+        except OSError:  # nothing can be written there now; then it is waited for
+            return False
+
+    def _requeues(self, job: Job, memory: Memory, evidence: Evidence) -> int:
+        """How often the history says that the scheduler started the current attempt anew; read where it may matter."""
+        if memory.requeues is None:
+            claims = sum(event.kind is EventKind.CLAIMED for event in evidence.events)
+            if claims < 2 and (memory.observation is None or memory.observation.restarts == 0):
+                return 0
+            history = self._platform.store.history(job.id)
+            memory.requeues = sum(
+                (e.attempt, e.state, e.cause) == (job.attempt, JobState.QUEUED, Cause.REQUEUED) for e in history
+            )
+        return memory.requeues

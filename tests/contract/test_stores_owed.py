@@ -1,0 +1,188 @@
+"""Controllers that are killed while they store: real ones, and the local backend with a real daemon."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ffdl_batch.domain.events import EventKind, Outcome, decode_events
+from ffdl_batch.domain.jobdir import AttemptDir, Root
+from ffdl_batch.services.evidence import STILL_ALIVE_S
+from tests.contract import daemon_rig
+from tests.contract.controller_rig import Rig, rig
+from tests.contract.daemon_rig import Site, site_in, until
+
+MANY = 20_000
+"""Results of so many files take a while to store."""
+WRITE = f"import os; [open(os.path.join(os.environ['RESULT_DIR'], str(n)), 'w').close() for n in range({MANY})]"
+WORK = f'echo ran >> "{{log}}"; {sys.executable} -c "{WRITE}"; echo over; exit {{status}}'
+
+
+@pytest.fixture(name="run")
+def made(tmp_path: Path) -> Iterator[Rig]:
+    with rig(tmp_path) as one:
+        yield one
+
+
+def kill_storing(run: Rig, status: int) -> None:
+    """Run a learner that ends with `status`; kill both controllers when its results are being stored."""
+    run.write(WORK.format(log=run.base / "n", status=status))
+    head = run.start()
+    run.wait((run.store / "0").exists, "the first result in the store")
+    head.kill()
+    os.kill(run.node_pid(), signal.SIGKILL)
+    head.wait(timeout=30)
+    run.kill_all()
+    assert not any(event.kind is EventKind.STORED for event in run.events()), "they were stored before the kill"
+    assert not Path(run.attempt.final).exists()
+
+
+def runs(run: Rig) -> int:
+    return len((run.base / "n").read_text().splitlines())
+
+
+@pytest.mark.parametrize(("status", "outcome"), [(0, Outcome.COMPLETED), (3, Outcome.FAILED)])
+def test_who_pays_has_the_last_word(run: Rig, status: int, outcome: Outcome) -> None:
+    kill_storing(run, status)
+    assert run.run("pay", "--last-word", "when-stored") == 0, run.errors
+    final = run.final()
+    assert (final.outcome, final.stored, final.exit_code, final.native_id) == (outcome, True, status, "7")
+    assert final.error_code == ("000" if status == 0 else "C201")
+    assert final.log_tail == (() if status == 0 else ("over",))
+    assert len(list(run.store.glob("[0-9]*"))) == MANY
+    assert run.run() == status, "a run that the scheduler starts anew has nothing left to do"
+    assert runs(run) == 1
+
+
+def test_the_schedulers_own_requeue_stores_without_running_it_again(run: Rig) -> None:
+    kill_storing(run, 0)
+    assert run.run() == 0, run.errors
+    assert (run.final().outcome, run.final().restart, runs(run)) == (Outcome.COMPLETED, 1, 1)
+    assert len(list(run.store.glob("[0-9]*"))) == MANY
+
+
+def test_without_being_told_who_pays_has_no_last_word(run: Rig) -> None:
+    kill_storing(run, 0)
+    assert run.run("pay") == 0, run.errors
+    assert not Path(run.attempt.final).exists()
+
+
+@pytest.mark.parametrize(("last_word", "said"), [("when-stored", False), ("anyway", True)])
+def test_a_store_that_refuses_it(run: Rig, last_word: str, said: bool) -> None:
+    kill_storing(run, 0)
+    run.store.rename(run.base / "moved")
+    run.store.write_text("in the way")
+    assert run.run("pay", "--last-word", last_word) == 74
+    assert Path(run.attempt.final).exists() == said
+    assert not Path(run.attempt.paid).exists()
+    if said:
+        final = run.final()
+        assert (final.outcome, final.stored, final.error_code) == (Outcome.FAILED, False, "S303")
+        assert "cannot be stored" in final.message
+
+
+def test_a_learner_that_outlived_its_controllers_does_not_write_while_it_is_stored(run: Rig) -> None:
+    run.write(f"echo up; while :; do echo x >> '{run.base}/alive'; sleep 0.05; done")
+    head = run.start()
+    run.wait_for_log("up")
+    head.kill()
+    os.kill(run.node_pid(), signal.SIGKILL)
+    head.wait(timeout=30)
+    assert run.run("pay") == 0, run.errors
+    assert run.processes() == []
+
+
+# -------------------------------------------------------------------------------------- the whole platform
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    with site_in(tmp_path, more_environment={"FFDL_BACKEND": "local"}) as made:
+        made.start(program=daemon_rig.PLAIN)
+        yield made
+
+
+def submitted(site: Site, status: int, retry: str = "") -> tuple[str, AttemptDir]:
+    """A job of the local backend, whose results go to a store of their own."""
+    manifest = f"""\
+name: owing
+gpus: 0
+framework:
+  name: custom
+  version: python-numpy
+  command: {json.dumps(WORK.format(log=site.directory / "n", status=status))}
+data_stores:
+  - id: here
+    type: directory
+    training_results: {{container: out}}
+    connection: {{path: {site.directory}}}
+batch: {{retry: {{{retry}}}}}
+"""
+    archive = daemon_rig.model_zip()
+    digest = hashlib.sha256(archive).hexdigest()
+    assert site.ask("PUT", f"/api/v1/archives/{digest}", archive)[0] == 200
+    submission = {**daemon_rig.submission("k1", digest), "manifest": manifest, "backend": "local"}
+    (result,) = site.ask("POST", "/api/v1/jobs", {"submissions": [submission]})[1]["results"]
+    assert result["problem"] is None, result
+    return result["id"], Root(str(site.state)).job(result["id"]).attempt(1)
+
+
+def show(site: Site, job_id: str) -> dict[str, Any]:
+    return dict(site.ask("GET", f"/api/v1/jobs/{job_id}")[1]["job"])
+
+
+def await_storing(attempt: AttemptDir) -> None:
+    """Until the node controller has begun to store."""
+    path = Path(attempt.event_file("node-0"))
+    until(lambda: path.exists() and "store-results" in path.read_text(), "the store phase")
+
+
+def pid_of(attempt: AttemptDir, source: str) -> int:
+    events = decode_events(Path(attempt.event_file(source)).read_text())
+    return int([event for event in events if event.kind is EventKind.STARTED][-1].fields["pid"] or 0)
+
+
+def ended(site: Site, job_id: str) -> dict[str, Any]:
+    return dict(until(lambda: (job := show(site, job_id))["ended_at"] and job, f"the end of {show(site, job_id)}"))
+
+
+@pytest.mark.parametrize(("status", "state", "code"), [(0, "COMPLETED", "000"), (3, "FAILED", "C201")])
+def test_a_head_that_is_killed_while_its_job_is_stored(site: Site, status: int, state: str, code: str) -> None:
+    """The local backend ends whatever a killed head leaves behind. It is known at once that all of it is gone."""
+    job_id, attempt = submitted(site, status)
+    await_storing(attempt)
+    os.kill(pid_of(attempt, "head"), signal.SIGKILL)
+    until(lambda: show(site, job_id)["attempts"][0]["owed"], "the debt")
+    assert show(site, job_id)["state"] == "STORING"
+    job = ended(site, job_id)
+    assert (job["state"], job["error_code"], job["exit_code"], job["attempt"]) == (state, code, status, 1), job
+    assert not job["attempts"][0]["owed"]
+    assert job["attempts"][0]["ended_at"] < job["ended_at"] < job["attempts"][0]["ended_at"] + STILL_ALIVE_S / 2
+    assert len(list(Path(job["results"]).glob("[0-9]*"))) == MANY
+    assert (site.directory / "n").read_text() == "ran\n"
+
+
+def test_everything_killed_while_the_learner_runs(site: Site) -> None:
+    """Supervisor, controllers and learner at once: the next attempt may have this machine, and time is counted up to
+    the last sign of life."""
+    job_id, attempt = submitted(site, 0, "node_failures: 1")
+    record = Path(attempt.path) / "local" / "started.json"
+    until(lambda: show(site, job_id)["state"] == "PROCESSING", "the learner")
+    pids = [json.loads(record.read_text())["pid"], *(pid_of(attempt, source) for source in ("head", "node-0"))]
+    events = decode_events(Path(attempt.event_file("node-0")).read_text())
+    pids += [int(event.fields["pid"] or 0) for event in events if event.kind is EventKind.LEARNER_STARTED]
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    job = ended(site, job_id)
+    assert (job["state"], job["attempt"], job["overrides"]) == ("COMPLETED", 2, {}), job
+    first = job["attempts"][0]
+    assert first["interruption"] == "node_failure"
+    assert first["submitted_at"] < first["ended_at"] < job["attempts"][1]["submitted_at"]

@@ -1,0 +1,207 @@
+"""Trial runs of ffdl drill: one job of the manifest, cancelled on every way out."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.cli import drill_trial
+from ffdl_batch.cli.request import Manner
+from ffdl_batch.domain.views import Expected, Submission, SubmissionResult
+from tests.unit.cli.drill_stage import CONFIRMED, JOB, MANIFEST, Silent, Stage
+from tests.unit.cli.programs import FFDL, environment, run
+from tests.unit.client.fake_daemon import FakeDaemon
+
+
+def test_a_trial_run_is_named_played_on_and_cancelled(daemon: FakeDaemon, trial: Path) -> None:
+    Stage(daemon, CONFIRMED).begin()
+    done = run(FFDL, "drill", "preempt", "--after", "0.1s", "-p", "gpu", trial / "manifest.yml", daemon=daemon)
+    assert done.returncode == 2, "0.1s is no span"
+    done = run(FFDL, "drill", "preempt", "--after", "0.1", "-p", "gpu", trial / "manifest.yml", daemon=daemon)
+    assert done.returncode == 0, done.stderr
+    (sent,) = daemon.submissions.values()
+    assert sent.options == {"partition": "gpu", "job-name": "drill-digits"}
+    assert sent.archive in daemon.archives
+    assert daemon.requests[-1] == f"POST /api/v1/jobs/{JOB}/cancel"
+    assert f"trial run {JOB} is being cancelled" in done.stderr
+
+
+def test_a_trial_run_is_cancelled_when_it_takes_too_long(daemon: FakeDaemon, trial: Path, model: Path) -> None:
+    Silent(daemon, CONFIRMED).begin()
+    options = ("--after", "0", "--timeout", "0", "-J", "mine")
+    done = run(FFDL, "drill", "timeout", *options, trial / "manifest.yml", model, daemon=daemon)
+    assert done.returncode == 124
+    assert done.stderr.splitlines()[-2:] == [
+        f"ffdl: trial run {JOB} is being cancelled",
+        f"ffdl: attempt 1 of {JOB} has not ended in 0 s of PROCESSING (--timeout); "
+        "what it made of the event is not known",
+    ]
+    assert next(iter(daemon.submissions.values())).options["job-name"] == "drill-mine"
+    assert daemon.requests[-1] == f"POST /api/v1/jobs/{JOB}/cancel"
+
+
+def start(daemon: FakeDaemon, *arguments: str | Path) -> subprocess.Popen[str]:
+    """The command as a process."""
+    return subprocess.Popen(
+        [*FFDL, "drill", *map(str, arguments)],
+        # A signal comes between any two steps, also between the making of a socket and what would close it.
+        env=environment(daemon, {"PYTHONWARNINGS": "error,ignore::ResourceWarning"}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+ENDING = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+
+
+@pytest.mark.parametrize("number", ENDING)
+def test_a_signal_cancels_the_trial_run(daemon: FakeDaemon, trial: Path, number: signal.Signals) -> None:
+    Silent(daemon, CONFIRMED).begin()
+    process = start(daemon, "timeout", "--after", "0", trial / "manifest.yml")
+    while not daemon.acts:
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == 128 + number, errors
+    assert errors.splitlines()[-2:] == [
+        f"ffdl: trial run {JOB} is being cancelled",
+        f"ffdl: interrupted by {number.name}",
+    ], errors
+    assert f"POST /api/v1/jobs/{JOB}/cancel" in daemon.requests
+
+
+@pytest.mark.parametrize("number", ENDING)
+def test_a_signal_during_the_submission_cancels_what_was_submitted(
+    daemon: FakeDaemon, trial: Path, number: signal.Signals
+) -> None:
+    """The daemon has the job before the command knows its id."""
+    running: list[subprocess.Popen[str]] = []
+    accept = daemon.accept
+
+    def accept_late(submission: Submission) -> SubmissionResult:
+        while not running:
+            time.sleep(0.01)
+        running[0].send_signal(number)
+        time.sleep(0.2)
+        return accept(submission)
+
+    daemon.accept = accept_late  # type: ignore[method-assign]
+    running.append(start(daemon, "timeout", trial / "manifest.yml"))
+    _, errors = running[0].communicate(timeout=20)
+    assert running[0].returncode == 128 + number, errors
+    assert f"trial run {JOB} is being cancelled" in errors
+    assert daemon.requests[-1] == f"POST /api/v1/jobs/{JOB}/cancel"
+    assert daemon.acts == []
+
+
+def test_who_cannot_wait_for_the_submission_is_told_what_there_may_be(daemon: FakeDaemon, trial: Path) -> None:
+    running: list[subprocess.Popen[str]] = []
+
+    def never_answer(submission: Submission) -> SubmissionResult:
+        for _ in range(2):
+            running[0].send_signal(signal.SIGINT)
+            time.sleep(0.2)
+        running[0].wait(20)
+        raise ConnectionError(submission.manifest_name)
+
+    daemon.accept = never_answer  # type: ignore[method-assign]
+    running.append(start(daemon, "timeout", trial / "manifest.yml"))
+    _, errors = running[0].communicate(timeout=20)
+    assert running[0].returncode == 130, errors
+    assert "the trial run may have been submitted: ffdl list -n drill-digits shows it" in errors
+
+
+def test_a_hangup_that_is_ignored_interrupts_nothing(daemon: FakeDaemon, trial: Path) -> None:
+    """As under nohup."""
+    Silent(daemon, CONFIRMED).begin()
+    command = [*FFDL, "drill", "timeout", "--after", "0", "--timeout", "2", str(trial / "manifest.yml")]
+    process = subprocess.Popen(
+        ["/bin/sh", "-c", 'trap "" HUP; exec "$@"', "sh", *command],
+        env=environment(daemon),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not daemon.acts:
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGHUP)
+    _, errors = process.communicate(timeout=20)
+    assert (process.returncode, "interrupted" in errors) == (124, False), errors
+
+
+def test_a_daemon_that_does_not_answer_holds_up_no_end(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Hanging:
+        def cancel(self, _job_id: str) -> None:
+            time.sleep(30)
+
+    monkeypatch.setattr(drill_trial, "CANCEL_S", 1)
+    alarm = signal.getsignal(signal.SIGALRM)
+    began = time.monotonic()
+    drill_trial._cancel(Hanging(), JOB, Manner())  # type: ignore[arg-type]
+    assert time.monotonic() - began < 15
+    said = capsys.readouterr().err
+    assert said == f"ffdl: trial run {JOB} could not be cancelled: no answer in 1 s; again: ffdl cancel {JOB}\n"
+    assert signal.getsignal(signal.SIGALRM) is alarm
+
+
+@pytest.mark.parametrize(
+    ("batch", "arguments", "env", "index"),
+    [
+        ("{sweep: {LR: [0.1, 0.2]}}", [], {}, "0"),
+        ("{array: '3-9%2'}", [], {}, "3"),
+        ("{array: '3-9%2'}", ["--array=5,7"], {"SBATCH_ARRAY_INX": "8"}, "5"),
+        ("{array: '3-9%2'}", [], {"SBATCH_ARRAY_INX": "8"}, "3"),
+        ("{}", [], {"SBATCH_ARRAY_INX": "8-9"}, "8"),
+    ],
+)
+def test_of_an_array_the_first_element_is_the_trial_run(
+    daemon: FakeDaemon, trial: Path, batch: str, arguments: list[str], env: dict[str, str], index: str
+) -> None:
+    (trial / "manifest.yml").write_text(MANIFEST + f"batch: {batch}\n")
+    Stage(daemon, CONFIRMED).begin()
+    daemon.elements = 1
+    daemon.on_act = None
+    element = "training-000001000"
+    options = ("--after", "0", "--timeout", "0")
+    done = run(FFDL, "drill", "timeout", *options, *arguments, trial / "manifest.yml", daemon=daemon, env=env)
+    assert done.returncode == 124, done.stderr
+    (sent,) = daemon.submissions.values()
+    assert (sent.options["array"], sent.expected) == (index, Expected.ARRAY)
+    assert done.stderr.splitlines()[0] == (
+        f"ffdl: trial run {element} is submitted; it is element {index} of the array, the others are left out"
+    )
+    assert [verb for verb, job_id, _ in daemon.acts if job_id == element] == ["drill"]
+    assert daemon.requests[-1] == f"POST /api/v1/jobs/{element}/cancel"
+
+
+def test_an_array_of_the_environment_that_cannot_be_read_is_the_daemons_to_refuse(
+    daemon: FakeDaemon, trial: Path
+) -> None:
+    Silent(daemon, CONFIRMED).begin()
+    env = {"SBATCH_ARRAY_INX": "many"}
+    run(FFDL, "drill", "timeout", "--after", "0", "--timeout", "0", trial / "manifest.yml", daemon=daemon, env=env)
+    (sent,) = daemon.submissions.values()
+    assert (sent.environment_options["array"], "array" in sent.options) == ("many", False)
+    assert sent.expected is Expected.JOB
+
+
+def test_a_trial_that_would_touch_shared_checkpoints_is_refused(daemon: FakeDaemon, trial: Path) -> None:
+    (trial / "manifest.yml").write_text(MANIFEST + "batch: {checkpoint: {shared: true}}\n")
+    done = run(FFDL, "drill", "halt", trial / "manifest.yml", daemon=daemon)
+    assert (done.returncode, "checkpoints of your other jobs" in done.stderr, daemon.submissions) == (78, True, {})
+
+
+def test_a_model_is_needed(daemon: FakeDaemon, tmp_path: Path) -> None:
+    (tmp_path / "m.yml").write_text(MANIFEST)
+    done = run(FFDL, "drill", "halt", tmp_path / "m.yml", daemon=daemon)
+    assert (done.returncode, f"there is no {tmp_path}/model" in done.stderr) == (2, True)
+    assert run(FFDL, "drill", "halt", "/no/m.yml", "/no/model", daemon=daemon).returncode == 66

@@ -1,0 +1,195 @@
+"""A training that is over when its controllers are killed is stored and not run again."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.domain.codec import to_plain
+from ffdl_batch.domain.events import EventKind, FinalRecord, Outcome
+from ffdl_batch.domain.job import Job
+from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.domain.observation import EndCause, NativeId
+from ffdl_batch.services.cancel import cancel_job
+from ffdl_batch.services.chain import OWED
+from ffdl_batch.services.debts import FIRST_PAUSE_S, PATIENT_TRIES, DebtPayer, LastWord
+from ffdl_batch.services.deploy import Deployer
+from ffdl_batch.services.evidence import STILL_ALIVE_S
+from ffdl_batch.services.fence import TWO_BEATS_S
+from ffdl_batch.services.halt import halt_job
+from ffdl_batch.services.query import get_job
+from ffdl_batch.services.watch import SETTLE_S, Watcher
+from tests.fakes.head import FakeHead
+from tests.unit.services.conftest import Site
+from tests.unit.services.test_debts import Till
+
+
+def head_of(site: Site, job: Job) -> FakeHead:
+    return FakeHead(site.platform.root, site.job(job.id), site.clock.now())
+
+
+def killed(site: Site, watcher: Watcher, status: int = 0, cause: EndCause = EndCause.FAILURE) -> Job:
+    """A job whose controllers were killed while they stored, and of which no last word can come any more."""
+    job = site.deployed()
+    head = head_of(site, job)
+    head.starts()
+    site.scheduler.run(NativeId(head.job.native_id))
+    watcher.step(full=True)
+    head_of(site, job).is_killed_storing(status)
+    over(site, watcher, job, cause)
+    return site.job(job.id)
+
+
+def over(site: Site, watcher: Watcher, job: Job, cause: EndCause) -> None:
+    site.scheduler.end(NativeId(job.native_id), cause, site.clock.now())
+    watcher.step(full=True)
+    site.clock.tick(SETTLE_S + 1)
+    watcher.step(full=True)
+
+
+def is_paid(site: Site, job: Job, **record: object) -> None:
+    """What the paying process leaves."""
+    attempt = site.attempt(job)
+    values = {"outcome": Outcome.COMPLETED, "exit_code": 0, "stored": True, **record}
+    final = FinalRecord(job.native_id, at=site.clock.now(), **values)  # type: ignore[arg-type]
+    Path(attempt.final).write_text(json.dumps(to_plain(final)))
+    Path(attempt.paid).write_text(json.dumps({"at": site.clock.now()}))
+    Path(site.platform.root.doorbell, job.id).touch()
+
+
+@pytest.mark.parametrize("cause", [EndCause.FAILURE, EndCause.NODE_FAIL, EndCause.PREEMPTED, EndCause.TIMEOUT])
+@pytest.mark.parametrize("status", [0, 3])
+def test_it_stays_in_storing_and_nothing_is_run_again(
+    site: Site, watcher: Watcher, status: int, cause: EndCause
+) -> None:
+    job = killed(site, watcher, status, cause)
+    ended = site.clock.now() - SETTLE_S - 1
+    Deployer(site.platform).step()
+    (attempt,) = get_job(site.platform, site.caller, job.id).attempts
+    assert (job.state, job.pending_reason, job.ended_at) == (JobState.STORING, OWED, None)
+    assert (attempt.owed, attempt.ended_at, attempt.store_by) == (True, ended, ended + STILL_ALIVE_S)
+    assert len(site.scheduler.submitted) == 1
+    before = job.revision
+    watcher.step(full=True)
+    assert site.job(job.id).revision == before, "nothing new is nothing to write"
+
+
+def test_it_is_completed_when_it_was_paid(site: Site, watcher: Watcher) -> None:
+    job, till = killed(site, watcher), Till()
+    ended = site.clock.now() - SETTLE_S - 1
+    payer = DebtPayer(site.platform, till.start)
+    site.clock.tick(TWO_BEATS_S)
+    payer.step()
+    assert [payment.last_word for payment in till.made] == [LastWord.WHEN_STORED]
+    is_paid(site, job)
+    till.made[0].status = 0
+    payer.step()
+    watcher.step(full=False)
+    after = site.job(job.id)
+    (attempt,) = site.platform.store.attempts(job.id)
+    assert (after.state, after.exit_code, after.ended_at) == (JobState.COMPLETED, 0, site.clock.now())
+    assert (attempt.owed, attempt.ended_at, after.pending_reason) == (False, ended, "")
+    assert site.states(job)[-2:] == ["STORING", "COMPLETED"]
+
+
+def test_a_failure_of_the_learner_is_one_when_it_was_paid(site: Site, watcher: Watcher) -> None:
+    job = killed(site, watcher, status=3)
+    message = "learner 1 ended with exit code 3"
+    is_paid(site, job, outcome=Outcome.FAILED, exit_code=3, error_code="C201", message=message)
+    watcher.step(full=False)
+    after = site.job(job.id)
+    assert (after.state, after.error_code, after.exit_code, after.message) == (JobState.FAILED, "C201", 3, message)
+
+
+@pytest.mark.parametrize("status", [130, 137, 143])
+def test_what_may_have_been_killed_with_its_controllers_is_no_failure_of_its_own(
+    site: Site, watcher: Watcher, status: int
+) -> None:
+    assert killed(site, watcher, status).state is JobState.PENDING
+
+
+def test_an_end_that_no_controller_saw_counts(site: Site, watcher: Watcher) -> None:
+    job = site.deployed()
+    head_of(site, job).starts()
+    Path(site.attempt(job).state, ".ended-1").write_text("0\n")
+    over(site, watcher, job, EndCause.NODE_FAIL)
+    assert (site.job(job.id).state, site.job(job.id).pending_reason) == (JobState.STORING, OWED)
+
+
+def test_a_head_that_was_told_to_end_over_it_leaves_a_debt_too(site: Site, watcher: Watcher) -> None:
+    job = site.deployed()
+    head_of(site, job).starts()
+    head_of(site, job).is_killed_storing()
+    head_of(site, job).ends(Outcome.CANCELLED, stored=False, message="ended from outside before everything was stored")
+    over(site, watcher, job, EndCause.PREEMPTED)
+    assert site.job(job.id).state is JobState.STORING
+    is_paid(site, job)
+    watcher.step(full=True)
+    assert site.job(job.id).state is JobState.COMPLETED
+
+
+def test_what_somebody_cancelled_in_the_scheduler_stays_cancelled(site: Site, watcher: Watcher) -> None:
+    job = killed(site, watcher, cause=EndCause.CANCELLED)
+    assert (job.state, site.platform.store.attempts(job.id)[0].owed) == (JobState.CANCELLED, True)
+
+
+def test_its_owner_can_give_it_up(site: Site, watcher: Watcher) -> None:
+    job = killed(site, watcher)
+    cancel_job(site.platform, site.caller, job.id)
+    watcher.step(full=True)
+    assert (site.job(job.id).state, site.platform.store.attempts(job.id)[0].owed) == (JobState.CANCELLED, True)
+
+
+def test_a_halt_has_nothing_left_to_halt(site: Site, watcher: Watcher) -> None:
+    job = killed(site, watcher)
+    halt_job(site.platform, site.caller, job.id)
+    watcher.step(full=True)
+    assert site.job(job.id).state is JobState.STORING
+    is_paid(site, job)
+    watcher.step(full=True)
+    assert site.job(job.id).state is JobState.COMPLETED
+
+
+def test_the_schedulers_own_requeue_stores_it(site: Site, watcher: Watcher) -> None:
+    job, till = killed(site, watcher), Till()
+    native = NativeId(job.native_id)
+    site.scheduler.wait(native, "BeginTime", restarts=1)
+    watcher.step(full=True)
+    (attempt,) = site.platform.store.attempts(job.id)
+    assert (site.job(job.id).state, attempt.owed, attempt.ended_at) == (JobState.QUEUED, False, None)
+    site.clock.tick(STILL_ALIVE_S)
+    DebtPayer(site.platform, till.start).step()
+    assert till.made == []
+    head = head_of(site, job)
+    head.says("head", EventKind.CLAIMED, native_id=job.native_id, restart=1)
+    head.says("node-0", EventKind.STARTED, host="n2")
+    head.says("node-0", EventKind.STORED, learner_id=1)
+    head.ends(Outcome.COMPLETED, restart=1)
+    site.scheduler.end(native, EndCause.SUCCESS, site.clock.now())
+    site.scheduler.seen[native] = replace(site.scheduler.seen[native], restarts=1)
+    watcher.step(full=True)
+    assert site.job(job.id).state is JobState.COMPLETED
+    assert len(site.scheduler.submitted) == 1
+
+
+def test_a_store_that_refuses_it_again_and_again_ends_the_job(site: Site, watcher: Watcher) -> None:
+    job, till = killed(site, watcher), Till()
+    site.clock.tick(STILL_ALIVE_S)
+    payer = DebtPayer(site.platform, till.start)
+    for tried in range(PATIENT_TRIES):
+        assert site.job(job.id).state is JobState.STORING
+        payer.step()
+        till.made[-1].status = 74
+        payer.step()
+        site.clock.tick(FIRST_PAUSE_S * 2**tried)
+    assert [one.last_word for one in till.made] == ["when-stored"] * (PATIENT_TRIES - 1) + ["anyway"]
+    is_paid(site, job, outcome=Outcome.FAILED, stored=False, error_code="S303", message="no space left")
+    Path(site.attempt(job).paid).unlink()
+    watcher.step(full=False)
+    after = site.job(job.id)
+    assert (after.state, after.error_code, site.platform.store.attempts(job.id)[0].owed) == ("FAILED", "S303", True)
+    payer.step()
+    assert till.made[-1].last_word is LastWord.HEADS
