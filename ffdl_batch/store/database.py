@@ -34,6 +34,9 @@ POOL_TIMEOUT_S = 30.0
 _BEGIN = "sqlite_begin"
 _LOCAL_PRAGMAS = ("journal_mode = WAL", "synchronous = FULL", "journal_size_limit = 67108864")
 _NETWORK_PRAGMAS = ("locking_mode = EXCLUSIVE", "journal_mode = TRUNCATE", "synchronous = EXTRA")
+# SQLite keeps 2 MB by itself, less than a thousand jobs: beyond that each look at all live ones reads the file anew.
+_CACHE = "cache_size = -32768"
+"""32 MiB at most, for the one connection."""
 # idle_in_transaction_session_timeout: a daemon that was stopped, or whose machine vanished, in mid-transaction gives
 # its locks back before TCP notices, and before a lease of the usual length is over; ours idle for milliseconds.
 # lock_timeout: a stuck peer must not stop the loops for ever; longer than the other, to outlast a stopped peer.
@@ -166,7 +169,7 @@ def _connect_sqlite(url: URL, network_fs: bool | None, clock: Clock) -> Database
     def prepare(dbapi_connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
         assert isinstance(dbapi_connection, sqlite3.Connection)
         dbapi_connection.isolation_level = None  # the driver begins nothing by itself; `begin` below does
-        for pragma in (*pragmas, "foreign_keys = ON"):
+        for pragma in (*pragmas, _CACHE, "foreign_keys = ON"):
             dbapi_connection.execute(f"PRAGMA {pragma}").close()
         if on_network:  # take the lock now: a second daemon must not get as far as its first write
             dbapi_connection.execute("BEGIN EXCLUSIVE").close()

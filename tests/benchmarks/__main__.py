@@ -1,62 +1,115 @@
-"""`make bench`: every figure beside the plain tool's, in the same run, on the real cluster.
+"""`make bench`: every figure beside the plain tool's, in the same run.
 
-Prints a table and writes build/bench.json. Judges nothing: aims are printed beside the figures.
+`load` and `recovery` need nothing but this machine; the others, and `recovery --real`, run on the real cluster. Prints
+tables and writes build/bench.json. Judges nothing: aims are printed beside the figures.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import platform
+import sqlite3
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.benchmarks.bench import Bench, Knobs
+from tests.benchmarks.bench import Bench
 from tests.benchmarks.figures import Figure, table
+from tests.benchmarks.knobs import Knobs
+from tests.benchmarks.load import measure_load
+from tests.benchmarks.recovery import measure_recovery
+from tests.benchmarks.recovery_table import Recovery, recovery_table
 from tests.benchmarks.running import measure_phases, measure_training
 from tests.benchmarks.standing import measure_standing
-from tests.benchmarks.submitting import measure_acknowledgement, measure_many, measure_one, measure_start
+from tests.benchmarks.submitting import (
+    measure_acknowledgement,
+    measure_drain,
+    measure_many,
+    measure_one,
+    measure_start,
+)
 from tests.cluster.images import provide_image
 from tests.cluster.rig import Cluster
 from tests.proof.desk import Desk
 
 OUTPUT = Path(__file__).resolve().parents[2] / "build" / "bench.json"
 USER = "alice"
-STANDING = "standing"
-BENCHMARKS: dict[str, Callable[[Bench], list[Figure]]] = {
+STANDING, LOAD, RECOVERY = "standing", "load", "recovery"
+AT_A_DESK: dict[str, Callable[[Bench], list[Figure]]] = {
     "start": measure_start,
     "submit": measure_one,
     "acknowledge": measure_acknowledgement,
     "many": measure_many,
+    "drain": measure_drain,
     "phases": measure_phases,
     "training": measure_training,
 }
-NAMES = (*BENCHMARKS, STANDING)
+NAMES = (*AT_A_DESK, STANDING, LOAD, RECOVERY)
+DATABASES = {"sqlite": ("sqlite",), "postgres": ("postgres",), "both": ("sqlite", "postgres")}
+
+
+@dataclass(slots=True)
+class Results:
+    """What was measured."""
+
+    figures: list[Figure] = field(default_factory=list)
+    recoveries: list[Recovery] = field(default_factory=list)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure what was asked for."""
     names, knobs, output = _read(arguments)
-    figures: list[Figure] = []
-    with Cluster.session() as cluster:
-        provide_image(cluster, "custom")
-        versions = cluster.versions()
-        # A desk for each: no benchmark pays for the jobs that another left.
+    results = Results()
+    with _ground(any(_needs_cluster(name, knobs) for name in names)) as (cluster, versions):
+        # A desk or a place for each: no benchmark pays for the jobs that another left.
         for name in names:
             began = time.monotonic()
-            figures += _measure(cluster, name, knobs)
+            _measure(cluster, name, knobs, results)
             print(f"{name}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
     output.parent.mkdir(parents=True, exist_ok=True)
-    document = {"versions": versions, "figures": [figure.plain() for figure in figures]}
+    every = (*results.figures, *(recovery.figure() for recovery in results.recoveries))
+    document = {"versions": dict(versions), "figures": [figure.plain() for figure in every]}
     output.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     print(", ".join(f"{tool} {version}" for tool, version in versions.items()))
-    print(table(figures))
+    if results.figures:
+        print(table(results.figures))
+    if results.recoveries:
+        print(recovery_table(results.recoveries))
     print(f"all samples: {output}")
     return 0
 
 
-def _measure(cluster: Cluster, name: str, knobs: Knobs) -> list[Figure]:
+def _needs_cluster(name: str, knobs: Knobs) -> bool:
+    return knobs.real if name == RECOVERY else name != LOAD
+
+
+@contextmanager
+def _ground(with_cluster: bool) -> Iterator[tuple[Cluster | None, Mapping[str, str]]]:
+    """The cluster where one is needed, and the versions of what is measured with."""
+    own = {"Python": platform.python_version(), "SQLite": sqlite3.sqlite_version}
+    if not with_cluster:
+        yield None, own
+        return
+    with Cluster.session() as cluster:
+        provide_image(cluster, "custom")
+        yield cluster, {**cluster.versions(), **own}
+
+
+def _measure(cluster: Cluster | None, name: str, knobs: Knobs, results: Results) -> None:
+    if name == LOAD:
+        results.figures += measure_load(knobs)
+    elif name == RECOVERY:
+        results.recoveries += measure_recovery(knobs, cluster if knobs.real else None)
+    else:
+        assert cluster is not None, "it was started for this benchmark"
+        results.figures += _measure_at_desk(cluster, name, knobs)
+
+
+def _measure_at_desk(cluster: Cluster, name: str, knobs: Knobs) -> list[Figure]:
     if name == STANDING:
         # The daemon inherits this PATH, in which squeue counts its calls.
         with Desk(cluster, USER, f"bench-{name}", "cli", path_first="bin") as desk:
@@ -65,7 +118,7 @@ def _measure(cluster: Cluster, name: str, knobs: Knobs) -> list[Figure]:
         bench = Bench(cluster, desk, knobs)
         bench.prepare()
         try:
-            return BENCHMARKS[name](bench)
+            return AT_A_DESK[name](bench)
         finally:
             bench.cancel_plain()
 
@@ -75,20 +128,51 @@ def _read(arguments: Sequence[str] | None) -> tuple[list[str], Knobs, Path]:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__.partition("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"only these: {', '.join(NAMES)}")
     parser.add_argument("--repeat", type=int, default=usual.repeat, help="runs of one command")
-    parser.add_argument("--batch", type=int, default=usual.batch, help="manifests in one command")
+    parser.add_argument("--batch", type=int, default=usual.batch, help="manifests in one command, requests of `load`")
+    parser.add_argument("--drain", type=int, default=usual.drain, help="jobs that are drained into Slurm")
     parser.add_argument("--trainings", type=int, default=usual.trainings, help="runs of the training, each way")
     parser.add_argument("--sights", type=int, default=usual.sights, help="jobs whose phases are watched")
-    parser.add_argument("--live-jobs", type=int, default=usual.live_jobs, help="jobs of the daemon at rest")
-    parser.add_argument("--seconds", type=float, default=usual.seconds, help="how long the daemon at rest is watched")
+    parser.add_argument("--live-jobs", type=int, default=usual.live_jobs, help="jobs of `standing`")
+    parser.add_argument("--seconds", type=float, default=usual.seconds, help="how long a daemon at rest is watched")
+    parser.add_argument(
+        "--load", type=_counts, default=usual.load, metavar="N,N", help="live jobs of `load`, one run for each number"
+    )
+    parser.add_argument(
+        "--in-arrays", type=int, default=usual.in_arrays, metavar="PERCENT", help="of them that come in arrays"
+    )
+    parser.add_argument("--settle", type=float, default=usual.settle_s, help="seconds of rest before `load` measures")
+    parser.add_argument("--database", choices=DATABASES, default="sqlite", help="of `load`")
+    parser.add_argument("--deaths", type=int, default=usual.deaths, help="kills of each part in `recovery`")
+    parser.add_argument("--real", action="store_true", help="`recovery` on the real cluster, too")
     parser.add_argument("--output", type=Path, default=OUTPUT, help="where all samples go")
     options = parser.parse_args(arguments)
     for name in options.names:
         if name not in NAMES:
             parser.error(f"there is no benchmark {name!r}; choose among {', '.join(NAMES)}")
-    knobs = Knobs(options.repeat, options.batch, options.trainings, options.sights, options.live_jobs, options.seconds)
-    if min(options.repeat, options.batch, options.trainings, options.sights, options.live_jobs, options.seconds) < 1:
-        parser.error("every number must be at least 1")
+    knobs = Knobs(
+        repeat=options.repeat,
+        batch=options.batch,
+        drain=options.drain,
+        trainings=options.trainings,
+        sights=options.sights,
+        live_jobs=options.live_jobs,
+        seconds=options.seconds,
+        load=options.load,
+        in_arrays=options.in_arrays,
+        databases=DATABASES[options.database],
+        settle_s=options.settle,
+        deaths=options.deaths,
+        real=options.real,
+    )
+    trouble = knobs.trouble()
+    if trouble:
+        parser.error(trouble)
     return list(options.names) or list(NAMES), knobs, options.output
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    """``1000,10000``; argparse tells of a ValueError."""
+    return tuple(int(word) for word in text.split(","))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from tests.benchmarks.knobs import Knobs
 from tests.cluster.rig import Cluster
 from tests.proof.desk import SOURCE, VENV_PYTHON, Desk
 
@@ -33,18 +34,6 @@ sleep 2
 
 
 @dataclass(frozen=True, slots=True)
-class Knobs:
-    """How much is measured."""
-
-    repeat: int = 20
-    batch: int = 200
-    trainings: int = 5
-    sights: int = 3
-    live_jobs: int = 1000
-    seconds: float = 60.0
-
-
-@dataclass(frozen=True, slots=True)
 class Bench:
     """The place of a benchmark."""
 
@@ -56,10 +45,17 @@ class Bench:
         """The files that several benchmarks use, and a daemon that is warm."""
         base = self.desk.base
         files = {f"{base}/plain.sh": _PLAIN_SCRIPT, f"{base}/model/README": "nothing is needed here\n"}
-        for index in range(max(self.knobs.batch, self.knobs.live_jobs)):
+        for index in range(max(self.knobs.batch, self.knobs.live_jobs, self.knobs.drain)):
             files[f"{base}/m/{index:04d}.yml"] = _MANIFEST.format(name=f"bench-{index:04d}")
         self.desk.write(files)
         self.desk.run("ffdl-submit", "--hold", "m/0000.yml", "model")
+
+    def loop(self, count: int) -> float:
+        """Seconds that a shell loop of `count` plain submissions takes; what it submitted is cancelled."""
+        script = f'i=0; while [ $i -lt {count} ]; do "$@" >/dev/null || exit 1; i=$((i+1)); done'
+        (seconds,) = self.time(1, loop=["sh", "-c", script, "sh", *self.sbatch()])["loop"]
+        self.cancel_plain()
+        return seconds
 
     def node(self, program: str, *arguments: str, timeout_s: float = 600.0) -> Any:
         """What a program of `nodeside` printed."""
@@ -74,9 +70,9 @@ class Bench:
         """Names of `count` manifests, from the desk."""
         return [f"m/{index:04d}.yml" for index in range(count)]
 
-    def sbatch(self) -> list[str]:
+    def sbatch(self, *options: str) -> list[str]:
         """What the plain user types."""
-        return ["sbatch", "--parsable", "--hold", f"--job-name={PLAIN_NAME}", "plain.sh"]
+        return ["sbatch", "--parsable", "--hold", f"--job-name={PLAIN_NAME}", *options, "plain.sh"]
 
     def cancel_plain(self) -> None:
         """Cancel what the plain tools submitted."""

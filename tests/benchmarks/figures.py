@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
 _HEADER = ("benchmark", "measure", "who", "n", "min", "median", "p99", "max", "unit", "aim")
@@ -65,14 +65,16 @@ def shown(value: float) -> str:
 
 def table(figures: Sequence[Figure]) -> str:
     """Aligned columns; numbers to the right."""
-    rows = [_HEADER, *(figure.row() for figure in figures)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
-    numeric = range(3, 8)
-    lines = [
+    return aligned([_HEADER, *(figure.row() for figure in figures)], range(3, 8))
+
+
+def aligned(rows: Sequence[Sequence[str]], numeric: Container[int]) -> str:
+    """Rows of cells as lines of a table; the columns in `numeric` to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
         "  ".join(
             cell.rjust(width) if column in numeric else cell.ljust(width)
             for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
         for row in rows
-    ]
-    return "\n".join(lines)
+    )

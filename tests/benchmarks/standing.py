@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import time
-from pathlib import Path
 
-from tests.benchmarks.bench import Bench, Knobs
+from tests.benchmarks.bench import Bench
 from tests.benchmarks.figures import Figure
+from tests.benchmarks.knobs import Knobs
+from tests.benchmarks.usage import cpu_seconds, resident_mib
 from tests.cluster.rig import Cluster
 from tests.proof.desk import Desk
 
@@ -52,16 +52,3 @@ def calls(desk: Desk) -> int:
     """How often the daemon asked squeue so far."""
     path = desk.host_path(f"{desk.base}/squeue-calls")
     return len(path.read_text(encoding="utf-8").splitlines()) if path.exists() else 0
-
-
-def cpu_seconds(pid: int) -> tuple[float, float]:
-    """Processor time of a process, and of its children that have ended (proc(5), fields 14 to 17 of stat)."""
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    ticks = os.sysconf("SC_CLK_TCK")
-    return (int(fields[11]) + int(fields[12])) / ticks, (int(fields[13]) + int(fields[14])) / ticks
-
-
-def resident_mib(pid: int) -> float:
-    """Resident memory now."""
-    pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="utf-8").split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20

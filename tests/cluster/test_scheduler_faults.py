@@ -181,7 +181,7 @@ def forgetful(cluster: Cluster, bob: Person) -> Iterator[Person]:
 
 
 def test_a_job_that_squeue_does_not_show_has_not_ended(forgetful: Person) -> None:
-    job_id = forgetful.start("vanishing", counted(6))
+    job_id = forgetful.start("vanishing", counted(20))
     native = forgetful.until(job_id, {"PROCESSING"})["native_id"]
     forgetful.write("~/forget/forgotten-by-squeue", f"{native}|\n")
     other = forgetful.start("visible", counted(0))  # its looks at Slurm are complete and do not show the first

@@ -16,18 +16,23 @@ from ffdl_batch.client.submission import Wanted, build_submission
 
 
 def main(count: int, manifest: str, model: str) -> None:
-    """Send `count` submissions singly."""
-    text, taken = read_manifest(Path(manifest)), []
+    """Send `count` submissions singly, and print."""
     with Client(start=False) as client:
-        digest = client.upload(model)
-        for _ in range(count):
-            submission = build_submission(text, digest, Wanted({"hold": ""}))
-            began = time.perf_counter()
-            (result,) = client.send([submission])
-            taken.append(time.perf_counter() - began)
-            if result.problem is not None:
-                sys.exit(f"refused: {result.problem.message}")
-    print(json.dumps(taken))
+        print(json.dumps(acknowledge(client, count, manifest, model)))
+
+
+def acknowledge(client: Client, count: int, manifest: str, model: str) -> list[float]:
+    """Seconds of each of `count` submissions. Ends the program where one is refused."""
+    text, taken = read_manifest(Path(manifest)), []
+    digest = client.upload(model)
+    for _ in range(count):
+        submission = build_submission(text, digest, Wanted({"hold": ""}))
+        began = time.perf_counter()
+        (result,) = client.send([submission])
+        taken.append(time.perf_counter() - began)
+        if result.problem is not None:
+            sys.exit(f"refused: {result.problem.message}")
+    return taken
 
 
 if __name__ == "__main__":

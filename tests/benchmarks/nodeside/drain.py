@@ -1,7 +1,8 @@
-"""Many manifests in one command, until Slurm has all of them: drain.py MANIFEST... MODEL.
+"""Many jobs in one command, until Slurm has all of them: drain.py [--array=INDEXES] MANIFEST... MODEL.
 
-Prints {"accepted_s": ..., "drained_s": ..., "ids": [...]}, counted from the start of the command. When a job reached
-Slurm is the daemon's record (state QUEUED, written after sbatch answered), so that waiting here costs it nothing.
+Prints {"accepted_s": ..., "drained_s": ..., "natives": [...]}, counted from the start of the command; the natives are
+the jobs and arrays of Slurm. When a job reached Slurm is the daemon's record (state QUEUED, written after sbatch
+answered), so that waiting here costs it nothing.
 """
 
 from __future__ import annotations
@@ -10,18 +11,20 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 
 from ffdl_batch import Client
 from ffdl_batch.client.api import JobFilter
+from ffdl_batch.domain.views import JobView
 
 LOOK_S = 1.0
-PATIENCE_S = 300.0
+PATIENCE_S = 900.0
 
 
-def main(files: list[str]) -> None:
+def main(words: Sequence[str]) -> None:
     """Submit all held, and wait."""
     clock, began = time.time(), time.perf_counter()
-    argv = ["ffdl-submit", "--parsable", "--hold", *files]
+    argv = ["ffdl-submit", "--parsable", "--hold", *words]
     done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     accepted_s = time.perf_counter() - began
     if done.returncode != 0:
@@ -30,15 +33,23 @@ def main(files: list[str]) -> None:
     deadline = time.monotonic() + PATIENCE_S
     with Client(start=False) as client:
         while True:
-            jobs = {job.id: job for job in client.list(JobFilter(limit=9999))}
-            moments = [jobs[job_id].timestamps.get("QUEUED") for job_id in ids]
-            reached = [moment for moment in moments if moment is not None]
-            if len(reached) == len(ids):
+            jobs = submitted(client, ids, is_array=words[0].startswith("--array"))
+            reached = [job.timestamps["QUEUED"] for job in jobs if "QUEUED" in job.timestamps]
+            if len(reached) == len(jobs):
                 break
             if time.monotonic() > deadline:
-                sys.exit(f"only {len(reached)} of {len(ids)} jobs reached Slurm within {PATIENCE_S:g} s")
+                sys.exit(f"only {len(reached)} of {len(jobs)} jobs reached Slurm within {PATIENCE_S:g} s")
             time.sleep(LOOK_S)
-    print(json.dumps({"accepted_s": accepted_s, "drained_s": max(reached) - clock, "ids": ids}))
+    natives = sorted({job.native_id.partition("_")[0] for job in jobs})
+    print(json.dumps({"accepted_s": accepted_s, "drained_s": max(reached) - clock, "natives": natives}))
+
+
+def submitted(client: Client, ids: Sequence[str], *, is_array: bool) -> list[JobView]:
+    """The jobs of these ids, or of the one array that they are."""
+    if is_array:
+        return client.arrays.elements(ids[0])
+    known = {job.id: job for job in client.list(JobFilter(limit=9999))}
+    return [known[job_id] for job_id in ids]
 
 
 if __name__ == "__main__":

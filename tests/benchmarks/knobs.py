@@ -1,0 +1,34 @@
+"""How much is measured, and with what. Read from the command line once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Knobs:
+    """The options of the command line. `load` are numbers of live jobs, `in_arrays` the percentage of them that come as
+    elements of arrays, `settle_s` how long they are left alone before anything is measured."""
+
+    repeat: int = 20
+    batch: int = 200
+    drain: int = 1000
+    trainings: int = 5
+    sights: int = 3
+    live_jobs: int = 1000
+    seconds: float = 60.0
+    load: tuple[int, ...] = (1000, 10_000)
+    in_arrays: int = 50
+    databases: tuple[str, ...] = ("sqlite",)
+    settle_s: float = 10.0
+    deaths: int = 5
+    real: bool = False
+
+    def trouble(self) -> str:
+        """Why nothing can be measured with these, "" where it can."""
+        counts = (self.repeat, self.batch, self.drain, self.trainings, self.sights, self.live_jobs, self.deaths)
+        if min(*counts, *self.load, self.seconds) < 1 or self.settle_s < 0:
+            return "every number must be at least 1, and no time below 0"
+        if not 0 <= self.in_arrays <= 100:
+            return "the share of jobs in arrays is a percentage"
+        return ""
