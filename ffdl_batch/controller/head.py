@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -13,11 +12,10 @@ from typing import Callable, List, Optional, Tuple, TypeVar
 from ffdl_batch.controller.answers import endings_of_run
 from ffdl_batch.controller.claim import Claim, claim_attempt
 from ffdl_batch.controller.continuing import Arrangement, Chain
-from ffdl_batch.controller.control import CANCEL, HALT, RUN
+from ffdl_batch.controller.control import CANCEL, HALT
 from ffdl_batch.controller.files import create_empty, read_cell, write_cell, write_text
 from ffdl_batch.controller.journal import Journal
 from ffdl_batch.controller.limit import TimeLimit, deadline
-from ffdl_batch.controller.location import controller_path, own_argv
 from ffdl_batch.controller.log_tail import tail
 from ffdl_batch.controller.orphans import end_learners, living_controller, mark, unreported_ends
 from ffdl_batch.controller.outcome import Conclusion, conclude, exit_status, may_run_again
@@ -30,17 +28,17 @@ from ffdl_batch.controller.processes import (
     identity,
     next_signal,
     read_process,
-    release_signals,
     send,
 )
 from ffdl_batch.controller.siblings import read_events
+from ffdl_batch.controller.step import Step, count_events
 from ffdl_batch.controller.waiting import await_earlier, earlier_attempts, has_ended, pay_debts, tell_newer
 from ffdl_batch.domain.codec import CodecError, from_plain, to_plain
 from ffdl_batch.domain.continuation import Interruption
 from ffdl_batch.domain.events import HEAD, Event, EventKind, FinalRecord, GoesOn, Outcome, Phase, merge, node_source
 from ffdl_batch.domain.formats import NewerFormat, require_known
 from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.domain.launch import LaunchFile, fill
+from ffdl_batch.domain.launch import LaunchFile
 
 T = TypeVar("T")
 EXIT_CLAIMED_BY_ANOTHER = 73
@@ -247,14 +245,15 @@ class Head:
 
     def _follow(self, adopted: int) -> None:
         """Start the step, or follow a node controller that outlived an earlier head; until it has ended."""
-        process = None
+        step = None
         if adopted:
             self.node_pid = adopted
         else:
-            process = self._start_step()
-            self.node_pid = 0 if self.launch.step else process.pid
-        while process.poll() is None if process else _alive(adopted):
-            number = next_signal(TICK_S if process else 0.1)
+            before = self._patiently(lambda: count_events(self.launch))
+            step = Step(self.launch, self.launch_path, self.claim.run, before)
+            self.node_pid = 0 if self.launch.step else step.process.pid
+        while step.runs() if step else _alive(adopted):
+            number = next_signal(TICK_S if step else 0.1)
             if number in (signal.SIGTERM, signal.SIGINT):
                 self.terminated = True
             # A step's processes get the scheduler's signals from the scheduler itself.
@@ -262,24 +261,8 @@ class Head:
                 send(self.node_pid, number)
             # One for the batch script alone (sbatch's --signal=B:...) is meant for the training; srun passes it on.
             elif number in FORWARDED:
-                send(process.pid if process else adopted, number)
+                send(step.process.pid if step else adopted, number)
             self._limit.look()
-
-    def _start_step(self) -> "subprocess.Popen[bytes]":
-        if self.launch.step:
-            values = {
-                "launch": self.launch_path,
-                "attempt_dir": self.attempt.path,
-                "job_dir": self.launch.job_dir,
-                "python": sys.executable,
-                "controller": controller_path(),
-                "hostname": os.uname().nodename,
-            }
-            argv = [fill(part, values) for part in self.launch.step]
-        else:
-            argv = [*own_argv(), "node", "--launch", self.launch_path, "--rank", "0"]
-        env = {**os.environ, RUN: str(self.claim.run)}
-        return subprocess.Popen(argv, stdin=subprocess.DEVNULL, env=env, preexec_fn=release_signals)  # noqa: PLW1509
 
     # --------------------------------------------------------------------------------------- last words
 
