@@ -1,8 +1,8 @@
 """Files and directories that a daemon was writing when it was killed, under a hidden name that no reader takes for
 anything.
 
-Only its own directories and those of jobs that changed lately, and of their arrays, are looked through: a tree holds the
-jobs of years.
+Only its own directories and those of jobs that changed lately, and of their arrays, are looked through: a tree holds
+the jobs of years.
 """
 
 from __future__ import annotations

@@ -17,6 +17,8 @@ from tests.crash.fuzz.judge import (
     JobFacts,
     Row,
     fault_in_history,
+    fault_in_spending,
+    judge_array,
     judge_end,
     judge_job,
     judge_lease,
@@ -184,3 +186,42 @@ def test_a_whole_history_is_in_order() -> None:
 )
 def test_a_fault_in_a_history_is_named(entries: list[HistoryEntry], attempts: list[int], words: str) -> None:
     assert words in fault_in_history(JobState.COMPLETED, 1, entries, attempts)
+
+
+@pytest.mark.parametrize(
+    ("attempt", "lost"),
+    [
+        (AttemptRow(1, "node_failure", "S110"), 0),
+        (AttemptRow(1, "node_failure", "S110", ended=True, is_owing=True), 0),
+        (AttemptRow(1, "node_failure", "S110", ended=True), 1),
+    ],
+)
+def test_what_is_not_stored_is_owed(attempt: AttemptRow, lost: int) -> None:
+    found = Findings()
+    judge_job(facts(attempts=[attempt], unstored={1: ["result"]}), Promises(), found)
+    assert found.counts()["lost"] == lost
+
+
+def test_an_array_is_whole_or_not_there() -> None:
+    found = Findings()
+    judge_array("array-000000001", 3, 3, found)
+    assert found.is_clean
+    judge_array("array-000000001", 2, 3, found)
+    assert found.counts()["lost"] == 1
+
+
+@pytest.mark.parametrize(("is_played", "charged", "is_fault"), [(False, 1, False), (True, 1, True), (True, 0, False)])
+def test_what_was_played_is_charged_to_no_budget(is_played: bool, charged: float, is_fault: bool) -> None:
+    row = replace(ROW, spent={"preemptions": charged})
+    attempts = [AttemptRow(1, "preemption", "S111", is_played=is_played)]
+    assert bool(fault_in_spending(row, history(*WALK), attempts)) is is_fault
+
+
+def test_a_start_that_the_scheduler_made_anew_may_be_charged() -> None:
+    entries = history(*WALK[:-1], JobState.QUEUED, causes={5: Cause.REQUEUED})
+    assert fault_in_spending(replace(ROW, spent={"node_failures": 1}), entries, []) == ""
+
+
+def test_an_element_ends_as_its_array_does() -> None:
+    row = replace(ROW, name=f"{Fate.FAILS}[3]", state=JobState.FAILED, error_code="C201")
+    assert at_the_end(facts(row, history=history(*WALK[:-1], JobState.FAILED))).is_clean

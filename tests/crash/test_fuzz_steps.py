@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
+from pathlib import Path
 from random import Random
+
+import pytest
 
 from ffdl_batch.domain.observation import NativeId
 from ffdl_batch.ports.scheduler import AvoidsNodes, CredentialLife, ForgetsJobs, TrialSubmission, Withdraws
-from ffdl_batch.services import deploy, watch
+from ffdl_batch.services import company, deploy, watch
+from ffdl_batch.services.whole_files import write_whole
+from tests.crash.fuzz.diary import Diary
+from tests.crash.fuzz.habits import Habits
 from tests.crash.fuzz.plans import PATIENCE, Planner, stimulus
-from tests.crash.fuzz.steps import AT_THE_BEGINNING, AT_THE_END, DEPLOYER, NAMED, WATCHER, Plan, Steps
-from tests.crash.fuzz.users import User
-from tests.crash.fuzz.watching import watch_scheduler
+from tests.crash.fuzz.steps import AT_THE_BEGINNING, AT_THE_END, COMPANY, DEPLOYER, NAMED, WATCHER, Plan, Steps
+from tests.crash.fuzz.user import User
+from tests.crash.fuzz.watching import watch_files, watch_scheduler
 from tests.fakes.scheduler import FakeScheduler
 
 PACE_S = 0.6
@@ -25,6 +32,7 @@ def named_in(module: object) -> set[str]:
 
 def test_every_step_that_a_loop_names_is_one_to_die_at() -> None:
     assert named_in(deploy) == set(DEPLOYER)
+    assert named_in(company) == set(COMPANY)
     assert named_in(watch) == set(WATCHER)
     assert len(set(NAMED)) == len(NAMED)
     assert set(NAMED) >= AT_THE_END
@@ -79,3 +87,33 @@ def test_a_watched_scheduler_has_the_protocols_of_the_original_and_passes_steps(
     for protocol in (ForgetsJobs, CredentialLife, Withdraws, AvoidsNodes):
         assert isinstance(watched, protocol)
     assert not isinstance(watched, TrialSubmission)
+
+
+def test_a_file_that_is_written_and_not_renamed_yet_is_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "rename", Path.rename)  # so that it is put back
+    seen: list[tuple[str, bool]] = []
+    watch_files(lambda step: seen.append((step, (tmp_path / "tasks").exists())))
+    write_whole(tmp_path / "tasks", "0 /attempt-1")
+    write_whole(tmp_path / "other", "of no name here")
+    assert seen == [("half of tasks", False)]
+    assert (tmp_path / "tasks").read_text() == "0 /attempt-1"
+
+
+def test_users_prefer_only_what_they_do_at_all() -> None:
+    done: list[str] = []
+
+    class Idle(User):
+        def _renew(self) -> None:
+            return
+
+        def _list(self) -> None:
+            done.append("list")
+
+        def _array(self, fate: str = "") -> None:
+            done.append("array")
+
+    habits = Habits(1, 1, 0.0, {}, {}, {}, "", {"list": 1})
+    user = Idle(0, habits, Diary(Path(os.devnull)), Random(1))
+    for _ in range(20):
+        user.act("array")
+    assert done == ["list"] * 20

@@ -10,7 +10,7 @@ ffdl-submitd in it, which ends by SIGKILL at a step or a moment.
     steps.py       names of steps, and the plan of a death
     companions.py  the other processes of a world: cluster, users, examiner
     cluster.py     a scheduler whose jobs are heads.py's generators; remote.py is the daemon's way to it
-    users.py       clients over the socket, and their diary of what was answered
+    users.py       clients over the socket, each a user.py with habits.py, and their diary.py of what was answered
     examiner.py    reads database, directories and diary; judge.py decides what is wrong
     mutations.py   faults of the product, made from outside, that the judge has to find
 """

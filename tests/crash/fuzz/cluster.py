@@ -1,7 +1,11 @@
 """A scheduler that outlives its daemons: one process, one thread, jobs that are generators.
 
 It loses replies, delivers twice, and lets requests land late, within the time that it promises (`LIFE_S`) and, now
-and then, after it: what then runs twice is for the claim to prevent.
+and then, after it: what then runs twice is for the claim to prevent. What is sent again although it had landed in time
+is noted in the file AGAIN.
+
+A native array is known by its own name and the numbers of its tasks, as in Slurm; only the marks of attempts tell which
+task is whose.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -23,7 +27,7 @@ from ffdl_batch.domain.job import is_token
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.observation import EndCause, Phase
 from tests.crash.fuzz.companions import Message, read_line, send_line
-from tests.crash.fuzz.heads import Fate, Head, HeadEnd, Run, run_head
+from tests.crash.fuzz.heads import CANCEL, Fate, Head, HeadEnd, Run, run_head
 from tests.crash.fuzz.steps import Plan, Steps
 
 LIFE_S = 0.3
@@ -31,23 +35,68 @@ LIFE_S = 0.3
 START_S, QUEUED_S, QUEUED = 0.06, 0.6, 0.2
 """A job waits at most so long; those of a fifth, in a queue, for longer."""
 REQUEST_S = 2.0
+CLOCK_S = 0.02
+"""How much times of files lag behind the clock, at most."""
 FIRST_ID = 1000
 LATE, TOO_LATE, LOST, TWICE, DOWN = 0.03, 0.06, 0.10, 0.15, 0.155
 """Of all submissions, each up to the one before: what lands late, what lands after its life, what lands and is not
 answered, what lands twice, what is not taken."""
+TOO_MANY, REFUSED = 0.20, 0.23
+"""The same of native arrays, which the cluster has no room for now, or does not take."""
+NOT_NOW = 0.3
+"""Of the questions for several attempts, those that are not answered now."""
+AGAIN = "sent-again"
 NO_SUCCESSOR = 0.1
 """Of the attempts that a head began, those whose submission is lost."""
 
 
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What is submitted: one attempt, and its number in its array ("" = it is in none)."""
+
+    token: str
+    attempt: AttemptDir
+    task: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """What is accepted as a whole. `asked_at` is when its attempts were marked; `limit` of its tasks run at once."""
+
+    name: str
+    tasks: Sequence[Task]
+    fate: Fate
+    asked_at: float
+    limit: int | None = None
+
+
+@dataclass(slots=True)
+class Array:
+    """The tasks of one native array, and how many of them may run at once."""
+
+    limit: int
+    tasks: list[Entry] = field(default_factory=list)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no other task may start now."""
+        return sum(one.phase is Phase.RUNNING for one in self.tasks) >= self.limit
+
+
 @dataclass(slots=True)
 class Entry:
-    """A job as the cluster remembers it."""
+    """A job as the cluster remembers it. `name` is what it was called when it was submitted, `task` "" where it is no
+    task of an array. `in_time`: it landed within the life of its request."""
 
     native: str
+    name: str
+    task: str
     token: str
     attempt: AttemptDir
     fate: Fate
     submitted_at: float
+    in_time: bool
+    array: Array | None = None
     phase: Phase = Phase.PENDING
     end: EndCause | None = None
     exit_code: int = 0
@@ -79,6 +128,7 @@ class Cluster:
         self._ids = count(FIRST_ID)
         self._steps = Steps(Plan(), _nothing, _nothing_at_all)
         self._heard: list[str] = []
+        self._again = place.with_name(AGAIN)
         self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listening.bind(os.fspath(place))
         self._listening.listen(64)
@@ -95,9 +145,13 @@ class Cluster:
                         if not self._obey(parent):
                             return
                     else:
+                        self._let_happen()  # what was due before the question is in the answer
                         self._answer()
-                while self._due and self._due[0][0] <= time.monotonic():
-                    heapq.heappop(self._due)[2]()
+                self._let_happen()
+
+    def _let_happen(self) -> None:
+        while self._due and self._due[0][0] <= time.monotonic():
+            heapq.heappop(self._due)[2]()
 
     # ------------------------------------------------------------------------------------------- the parent
 
@@ -132,59 +186,89 @@ class Cluster:
     def _do(self, request: Message) -> Message:
         verb = request["do"]
         if verb == "submit":
-            return self._submit(request)
+            return self._submit(_submission(request))
         if verb == "find":
-            return {"ids": [one.native for one in self._entries.values() if one.token == request["token"]]}
+            if len(request["wanted"]) > 1 and self._chance.random() < NOT_NOW:
+                return {"not now": "an earlier request is under way"}
+            return {"ids": {token: self._find(token, tasks) for token, tasks in request["wanted"].items()}}
         if verb == "observe":
             known = {native: self._entries[native].shown() for native in request["ids"] if native in self._entries}
             return {"seen": known}
         if verb == "is_forgotten":
             return {"ids": [native for native in request["ids"] if native not in self._entries]}
-        entry = self._entries.get(request["id"])
-        if entry is not None and entry.phase is not Phase.ENDED and verb != "avoid":
-            self._disturb(entry, verb)
+        for native in request["ids"]:
+            entry = self._entries.get(native)
+            if entry is not None and entry.phase is not Phase.ENDED and verb != "avoid":
+                self._disturb(entry, verb, request.get("signal", ""))
         return {}
 
-    def _disturb(self, entry: Entry, verb: str) -> None:
+    def _find(self, token: str, tasks: Collection[Sequence[str]]) -> list[str]:
+        """Jobs that were submitted under the name `token`, or as one of `tasks` (an array's name and a number)."""
+        names = {(token, ""), *((name, task) for name, task in tasks)}
+        return [one.native for one in self._entries.values() if (one.name, one.task) in names]
+
+    def _disturb(self, entry: Entry, verb: str, signal: str) -> None:
         if entry.phase is Phase.PENDING:
             if verb in ("cancel", "withdraw"):
                 self._end(entry, HeadEnd(EndCause.CANCELLED))
         elif verb in ("cancel", "signal"):
-            entry.signals.add("TERM" if verb == "cancel" else "URG")
+            entry.signals.add(signal or CANCEL)
 
-    def _submit(self, request: Message) -> Message:
-        token, attempt, fate = request["token"], AttemptDir(request["attempt"]), Fate(request["fate"])
+    def _submit(self, wanted: Submission) -> Message:
+        self._note_again(wanted)
         lot = self._chance.random()
         if lot < LATE:
-            self._after(self._chance.uniform(0.0, LIFE_S * 0.8), lambda: self._land(token, attempt, fate))
+            self._after(self._chance.uniform(0.0, LIFE_S * 0.8), lambda: self._land(wanted))
             return {"uncertain": "it is under way"}
         if lot < TOO_LATE:
-            self._after(LIFE_S + self._chance.uniform(0.3, 1.0), lambda: self._land(token, attempt, fate))
+            self._after(LIFE_S + self._chance.uniform(0.3, 1.0), lambda: self._land(wanted))
             return {"uncertain": "it is under way for longer than it may be"}
         if TWICE <= lot < DOWN:
             return {"unreachable": "not now"}
-        native = self._accept(token, attempt, fate)
+        if wanted.tasks[0].task and DOWN <= lot < REFUSED:
+            return {"too many": "no room for so many"} if lot < TOO_MANY else {"refused": "no arrays today"}
+        native = self._accept(wanted)
         if LOST <= lot < TWICE:
-            self._accept(token, attempt, fate)
+            self._accept(wanted)
         self._reached("request landed")
         return {"uncertain": "the reply was lost"} if lot < LOST else {"id": native}
 
+    def _note_again(self, wanted: Submission) -> None:
+        """What is asked for although a request that landed in time had asked for it: whoever looked had to find it."""
+        landed = {entry.token for entry in self._entries.values() if entry.in_time}
+        again = [task.token for task in wanted.tasks if task.token in landed]
+        if again:
+            with self._again.open("a", encoding="utf-8") as file:
+                file.write("".join(f"{token}\n" for token in again))
+
     # -------------------------------------------------------------------------------------------- the jobs
 
-    def _accept(self, token: str, attempt: AttemptDir, fate: Fate) -> str:
-        assert is_token(token), token
-        entry = Entry(str(next(self._ids)), token, attempt, fate, time.time())
-        self._entries[entry.native] = entry
-        longest = QUEUED_S if self._chance.random() < QUEUED else START_S
-        self._after(self._chance.uniform(0.0, longest), lambda: self._start(entry))
-        return entry.native
+    def _accept(self, wanted: Submission) -> str:
+        number, now = next(self._ids), time.time()
+        array = Array(wanted.limit) if wanted.limit is not None else None
+        for one in wanted.tasks:
+            assert is_token(one.token), one.token
+            native = f"{number}_{one.task}" if one.task else str(number)
+            in_time = now - wanted.asked_at < LIFE_S - CLOCK_S
+            entry = Entry(native, wanted.name, one.task, one.token, one.attempt, wanted.fate, now, in_time, array)
+            self._entries[native] = entry
+            if array is not None:
+                array.tasks.append(entry)
+            self._await_start(entry, QUEUED_S if self._chance.random() < QUEUED else START_S)
+        return str(number)
 
-    def _land(self, token: str, attempt: AttemptDir, fate: Fate) -> None:
+    def _await_start(self, entry: Entry, longest_s: float) -> None:
+        self._after(self._chance.uniform(0.0, longest_s), lambda: self._start(entry))
+
+    def _land(self, wanted: Submission) -> None:
         """Accept what nobody waits for an answer to."""
-        self._accept(token, attempt, fate)
+        self._accept(wanted)
 
     def _start(self, entry: Entry) -> None:
         if entry.phase is not Phase.PENDING:
+            return
+        if entry.array is not None and entry.array.is_full:
+            self._await_start(entry, START_S)
             return
         entry.phase, entry.nodes, entry.started_at = Phase.RUNNING, "n1", time.time()
         run = Run(
@@ -207,7 +291,7 @@ class Cluster:
         if end.starts_anew:
             entry.phase, entry.nodes, entry.started_at = Phase.PENDING, "", None
             entry.restarts += 1
-            self._after(self._chance.uniform(0.0, START_S), lambda: self._start(entry))
+            self._await_start(entry, START_S)
             return
         entry.phase, entry.end, entry.exit_code, entry.ended_at = Phase.ENDED, end.cause, end.exit_code, time.time()
         if entry.fate is Fate.FORGOTTEN:
@@ -215,13 +299,26 @@ class Cluster:
         if end.successor is not None and self._chance.random() >= NO_SUCCESSOR:
             attempt = end.successor
             token = f"{entry.token.rpartition('-')[0]}-{attempt.path.rpartition('-')[2]}"
-            self._after(self._chance.uniform(0.0, START_S), lambda: self._land(token, attempt, Fate.WORKS))
+            wanted = Submission(token, [Task(token, attempt)], entry.fate.of_next(), _marked_at(attempt))
+            self._after(self._chance.uniform(0.0, START_S), lambda: self._land(wanted))
 
     def _forget(self, entry: Entry) -> None:
         del self._entries[entry.native]
 
     def _after(self, pause_s: float, act: Callable[[], None]) -> None:
         heapq.heappush(self._due, (time.monotonic() + pause_s, next(self._order), act))
+
+
+def _submission(request: Message) -> Submission:
+    tasks = [Task(token, AttemptDir(path), task) for token, path, task in request["tasks"]]
+    return Submission(
+        request["name"], tasks, Fate(request["fate"]), min(_marked_at(one.attempt) for one in tasks), request["limit"]
+    )
+
+
+def _marked_at(attempt: AttemptDir) -> float:
+    """When whoever sends it said so; that it may be asked for again is counted from then on."""
+    return Path(attempt.submit_begun).stat().st_mtime
 
 
 def _nothing(_text: str) -> None:

@@ -30,8 +30,11 @@ ANSWER_S, END_S = 30.0, 60.0
 """How long a daemon may take to answer, and to end; never how long it takes."""
 FINISH_S = 150.0
 """How long the work that is left may take, when nobody is killed any more."""
+SETTLE_S = 30.0
+"""And how long what is owed then."""
 MORE = 3
 """A world whose wanted steps were not all hit goes on for up to so many kills for each of them."""
+FINISH_PAUSE_S = 0.1
 MOMENT = "a random moment"
 _HEALTH = b"GET /api/v1/health HTTP/1.1\r\nHost: ffdl\r\nConnection: close\r\n\r\n"
 
@@ -62,6 +65,7 @@ class Tally:
     mutation: str = ""
     kills: int = 0
     jobs: int = 0
+    arrays: int = 0
     asked: dict[str, int] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     sentences: list[str] = field(default_factory=list)
@@ -191,6 +195,8 @@ class Course:
             self._answered(time.monotonic() - begun)
             self._look(final=False)
             self._users.ask({"finish_s": FINISH_S}, timeout_s=2 * FINISH_S)
+            if self._stage.settles_debts:
+                self._await_payments()
             os.kill(life.pid, signal.SIGTERM)
             watched = select.poll()
             watched.register(descriptor, select.POLLIN)
@@ -206,6 +212,12 @@ class Course:
             raise RuntimeError(f"the last daemon ended with {status}: {self._last_words()}")
         self._look(final=True)
 
+    def _await_payments(self) -> None:
+        """Until nothing is owed; what is owed after SETTLE_S is judged so."""
+        deadline = time.monotonic() + SETTLE_S
+        while self._examiner.ask({"count": "owed"})["owed"] and time.monotonic() < deadline:
+            time.sleep(FINISH_PAUSE_S)
+
     def _answered(self, took_s: float) -> None:
         """A daemon gave its first answer, `took_s` after its beginning."""
         self._start_s = 0.8 * self._start_s + 0.2 * took_s
@@ -217,8 +229,9 @@ class Course:
         return self._stage.pace_s + self._start_s / 2
 
     def _look(self, *, final: bool) -> None:
-        answer = self._examiner.ask({"final": final})
+        answer = self._examiner.ask({"final": final, "settled": self._stage.settles_debts})
         self._tally.counts, self._tally.jobs, self._tally.asked = answer["counts"], answer["jobs"], answer["asked"]
+        self._tally.arrays = answer["arrays"]
         self._tally.sentences += answer["new"]
 
     def _answers(self) -> bool:

@@ -6,6 +6,7 @@ the one before left, not what an open reader kept alive.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import socket
@@ -26,21 +27,31 @@ from ffdl_batch.services.janitor import ARCHIVE_AGE_S, ORPHAN_AGE_S, sweep
 from ffdl_batch.services.platform import open_platform
 from ffdl_batch.store.queries import histories
 from ffdl_batch.store.schema import ATTEMPTS, JOBS, LEASES
+from tests.crash.fuzz.cluster import AGAIN
 from tests.crash.fuzz.companions import Message, read_line, send_line
 from tests.crash.fuzz.diary import DiaryReader
-from tests.crash.fuzz.heads import RECORD
+from tests.crash.fuzz.heads import RECORD, RESULT
 from tests.crash.fuzz.judge import (
     AttemptRow,
     Findings,
     JobFacts,
     Row,
+    judge_array,
     judge_end,
     judge_job,
     judge_lease,
     judge_wish,
 )
+from tests.crash.fuzz.remote import stored
 
-_ROW = tuple(getattr(JOBS.c, name) for name in Row.__slots__)
+_ROW = (
+    *(getattr(JOBS.c, name) for name in Row.__slots__ if name not in ("array", "spent")), JOBS.c.array_id, JOBS.c.spent,
+)  # fmt: skip
+_ATTEMPT = (
+    ATTEMPTS.c.number, ATTEMPTS.c.interruption, ATTEMPTS.c.outcome_code, ATTEMPTS.c.played, ATTEMPTS.c.owed,
+    ATTEMPTS.c.ended_at,
+)  # fmt: skip
+_OWED = select(ATTEMPTS.c.job_id, ATTEMPTS.c.number).where(ATTEMPTS.c.owed != 0)
 HALF_MADE = re.compile(r"\.(?!began-|ended-|paying|tree$)|.+\.tmp$")
 """Names under which something is written before it is renamed; the exceptions are hidden for other reasons."""
 
@@ -55,17 +66,21 @@ class Seen:
     attempts: Mapping[str, Sequence[AttemptRow]]
     leases: Sequence[tuple[str, str, str]]
     """Named ones that are not over: name, owner, token."""
+    owed: frozenset[tuple[str, int]]
+    """Attempts that owe something."""
 
 
 class Examiner:
     """Looks at one world: `base` holds its diary, `settings` are its daemons'."""
 
     def __init__(self, base: Path, settings: Settings) -> None:
-        self._settings = settings
+        self._base, self._settings = base, settings
         self._diary = DiaryReader(base / "diary")
         self._root = Root(settings.jobs_dir)
         self._engine = _engine(settings.database)
         self._revisions: dict[str, int] = {}
+        self._arrays: dict[str, int] = {}
+        self._owed: frozenset[tuple[str, int]] = frozenset()
         self._tokens: frozenset[str] = frozenset()
         self._found = Findings()
         self._told: set[str] = set()
@@ -73,8 +88,11 @@ class Examiner:
     def serve(self, parent: socket.socket) -> None:
         """Until the parent is gone."""
         while (order := read_line(parent)) is not None:
+            if "count" in order:
+                send_line(parent, {"owed": self._count_owed()})
+                continue
             if order["final"]:
-                self._look_at_the_end()
+                self._look_at_the_end(settled=order["settled"])
             else:
                 self._look()
             send_line(parent, self._answer())
@@ -85,7 +103,10 @@ class Examiner:
         self._told.update(new)
         promises = self._diary.promises
         asked = Counter(verb for verbs in promises.asked.values() for verb in verbs)
-        return {"counts": self._found.counts(), "new": new, "jobs": len(self._revisions), "asked": asked}
+        return {
+            "counts": self._found.counts(), "new": new, "jobs": len(self._revisions), "arrays": len(self._arrays),
+            "asked": asked,
+        }  # fmt: skip
 
     def _look(self) -> None:
         """What must hold at every moment, of all that changed since the last look."""
@@ -106,6 +127,9 @@ class Examiner:
         for row in seen.rows.values():
             judge_wish(row, wishes.get(row.id), promises.wishes.get(row.id), found)
         self._look_at_leases(seen)
+        self._look_at_arrays(seen)
+        self._owed = seen.owed
+        found.sent_again.update(self._sent_again())
         self._revisions = {row.id: row.revision for row in seen.rows.values()}
 
     def _look_at_leases(self, seen: Seen) -> None:
@@ -117,14 +141,30 @@ class Examiner:
         held = {row.lease_token for row in seen.rows.values() if row.lease_until > seen.now}
         self._tokens = frozenset({*held, *(token for _, _, token in seen.leases)} - {""})
 
-    def _look_at_the_end(self) -> None:
-        """What must hold when all work is done and the last daemon has ended by itself."""
+    def _look_at_arrays(self, seen: Seen) -> None:
+        rows = Counter(row.array for row in seen.rows.values() if row.array)
+        for array in rows.keys() - self._arrays.keys():
+            member = next(row.id for row in seen.rows.values() if row.array == array)
+            self._arrays[array] = self._count_jobs(member)
+        for array, count in rows.items():
+            judge_array(array, count, self._arrays[array], self._found)
+
+    def _sent_again(self) -> Iterator[str]:
+        path = self._base / AGAIN
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        for token, count in Counter(lines).items():
+            yield f"{token}: the cluster had it, and was asked for it {count} times more"
+
+    def _look_at_the_end(self, *, settled: bool) -> None:
+        """What must hold when all work is done and the last daemon has ended by itself; `settled`: debts are paid."""
         self._revisions = {}
         self._look()
         seen, promises = self._read(), self._diary.read()
         acknowledged = frozenset(promises.acknowledged)
         for job_id in seen.rows.keys() | self._directories():
             judge_end(self._facts(seen, job_id), promises, acknowledged, self._found)
+        for job_id, number in seen.owed if settled else ():
+            self._found.lost.add(f"{job_id}: attempt {number} still owes what its learner left")
         for what in [f"job {row.id}" for row in seen.rows.values() if row.lease_token]:
             self._found.lease_faults.add(f"{what} is leased after the end")
         for name, owner, _ in seen.leases:
@@ -134,21 +174,42 @@ class Examiner:
     def _facts(self, seen: Seen, job_id: str) -> JobFacts:
         return JobFacts(
             job_id, seen.rows.get(job_id), seen.histories.get(JobId(job_id), ()), seen.attempts.get(job_id, ()),
-            _executions(self._root, job_id),
+            _executions(self._root, job_id), self._unstored(job_id),
         )  # fmt: skip
+
+    def _unstored(self, job_id: str) -> dict[int, list[str]]:
+        """Results that are not in the store, by attempt."""
+        found: defaultdict[int, list[str]] = defaultdict(list)
+        for path in Path(self._root.job(job_id).path).glob(f"attempt-[0-9]*/results/{RESULT}*"):
+            if not (stored(self._base, job_id) / path.name).exists():
+                found[int(path.parts[-3].rpartition("-")[2])].append(path.name)
+        return found
 
     # ----------------------------------------------------------------------------------------- the database
 
     def _read(self) -> Seen:
         with self._engine.connect() as connection, connection.begin():
             rows = {row.id: row for row in _rows(connection)}
-            changed = [row.id for row in rows.values() if self._revisions.get(row.id) != row.revision]
+            owed = frozenset((job_id, number) for job_id, number in connection.execute(_OWED))
+            paid = {job_id for job_id, _ in self._owed - owed}  # which is no change of a row
+            changed = [row.id for row in rows.values() if self._revisions.get(row.id) != row.revision or row.id in paid]
             now = _now(connection)
             leases = select(LEASES.c.name, LEASES.c.owner, LEASES.c.token).where(LEASES.c.until > now)
             return Seen(
                 now, rows, histories(connection, changed), _attempts(connection, changed),
                 [(name, owner, token) for name, owner, token in connection.execute(leases)],
+                owed,
             )  # fmt: skip
+
+    def _count_owed(self) -> int:
+        with self._engine.connect() as connection, connection.begin():
+            return int(connection.execute(select(func.count()).where(ATTEMPTS.c.owed != 0)).scalar_one())
+
+    def _count_jobs(self, job_id: str) -> int:
+        """How many jobs the array of `job_id` has, by its spec."""
+        with self._engine.connect() as connection, connection.begin():
+            spec = connection.execute(select(JOBS.c.spec).where(JOBS.c.id == job_id)).scalar_one()
+        return int(json.loads(spec)["element"]["count"])
 
     # ------------------------------------------------------------------------------------------- the files
 
@@ -159,7 +220,8 @@ class Examiner:
         """What is still there after the janitor has come, a long time later."""
         trees = {Path(self._settings.state_dir), Path(self._settings.jobs_dir)}
         at = time.time() - 2 * max(ARCHIVE_AGE_S, ORPHAN_AGE_S)
-        aged = [*Path(self._root.path, "jobs").iterdir(), *Path(self._root.models).iterdir(), *_half_made(trees)]
+        places = [Path(self._root.path, "jobs"), Path(self._root.models), Path(self._root.arrays)]
+        aged = [*(path for place in places if place.is_dir() for path in place.iterdir()), *_half_made(trees)]
         for path in aged:
             os.utime(path, (at, at))
         platform = open_platform(self._settings)
@@ -169,6 +231,9 @@ class Examiner:
             platform.close()
         for name in self._directories() - set(known):
             yield f"the directory of {name}, which is no job"
+        arrays = {path.name for path in Path(self._root.arrays).glob("array-*")}
+        for name in arrays - self._arrays.keys():
+            yield f"the directory of {name}, which is no array"
         for path in _half_made(trees):
             yield str(path)
 
@@ -208,14 +273,15 @@ def _now(connection: Connection) -> float:
 def _rows(connection: Connection) -> Iterator[Row]:
     for values in connection.execute(select(*_ROW)):
         row = Row(*values)
-        yield replace(row, state=JobState(row.state))
+        yield replace(row, state=JobState(row.state), spent=json.loads(values[-1]))
 
 
 def _attempts(connection: Connection, ids: Collection[str]) -> dict[str, list[AttemptRow]]:
     found: defaultdict[str, list[AttemptRow]] = defaultdict(list)
-    query = select(ATTEMPTS.c.job_id, ATTEMPTS.c.number, ATTEMPTS.c.interruption, ATTEMPTS.c.outcome_code)
+    query = select(ATTEMPTS.c.job_id, *_ATTEMPT)
     for job_id, *values in connection.execute(query.where(ATTEMPTS.c.job_id.in_(ids)).order_by(ATTEMPTS.c.number)):
-        found[job_id].append(AttemptRow(*values))
+        number, why, code, played, owed, ended_at = values
+        found[job_id].append(AttemptRow(number, why, code, bool(played), bool(owed), ended_at is not None))
     return found
 
 

@@ -2,14 +2,15 @@
 
 A head is a generator that the cluster advances: it yields the seconds until its next step, and returns its end. It is
 woken early when it is signalled. What it writes is what controllers write; what a learner executes is one line in
-``$JOB_STATE_DIR/executions``, the learner's own record.
+``$JOB_STATE_DIR/executions``, the learner's own record. What it makes is a file in ``$RESULT_DIR``, which the node's
+controller stores, unless its node fails before that: then it is owed.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -21,7 +22,9 @@ from ffdl_batch.controller.control import CANCEL, HALT, read_control
 from ffdl_batch.controller.files import touch, write_cell
 from ffdl_batch.controller.head import EXIT_CLAIMED_BY_ANOTHER, read_final
 from ffdl_batch.controller.journal import Journal
-from ffdl_batch.controller.outcome import Conclusion, may_run_again
+from ffdl_batch.controller.outcome import Conclusion, exit_status, may_run_again
+from ffdl_batch.controller.pay import pay
+from ffdl_batch.controller.storing import store_results
 from ffdl_batch.controller.waiting import earlier_attempts, tell_newer
 from ffdl_batch.domain.codec import to_plain
 from ffdl_batch.domain.continuation import Checkpoint, Interruption
@@ -30,8 +33,8 @@ from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.launch import LaunchFile, decode
 from ffdl_batch.domain.observation import EndCause
 
-__all__ = ["Fate", "HeadEnd", "Run", "claim_attempt", "run_head"]
-RECORD = "executions"
+__all__ = ["CANCEL", "Fate", "HeadEnd", "Run", "claim_attempt", "run_head"]
+RECORD, RESULT = "executions", "result-of-"
 NODE = node_source(0)
 TICK_S = 0.02
 WORK_S, LONG_WORK_S, LONG = 0.15, 1.0, 0.2
@@ -39,22 +42,36 @@ WORK_S, LONG_WORK_S, LONG = 0.15, 1.0, 0.2
 LOOK_S = 0.25
 """How often a head looks into its cell unless it is signalled."""
 EXIT_OF_FAILURE = 3
+TERM, KILL = "TERM", "KILL"
+"""Signals to the node controllers, which drills send."""
+LOST = "S106"
+"""How a head calls the end of a node controller that it has not heard of."""
+PAYING = 0.5
+"""How often a head stores what earlier attempts owe; else that is left to the daemon."""
 
 
 class Fate(StrEnum):
     """What becomes of a job's first attempt; later ones work. The job's name says it."""
 
     WORKS = "works"
+    LASTING = "lasting"
+    """It works for longer than others."""
     FAILS = "fails"
     LIMITED = "limited"
     """Its time limit comes: a checkpoint, and the head goes on alone."""
     PREEMPTED = "preempted"
     NODE_FAILS = "node-fails"
-    """Nobody hears of it again."""
+    """Nobody hears of it again, before its learner is told of or in the middle of its work."""
+    UNSTORED = "unstored"
+    """Its learner is done, and then its node or its batch script fails before anything is stored."""
     REQUEUED = "requeued"
     """Its node fails, and the scheduler starts it anew under its id."""
     FORGOTTEN = "forgotten"
     """It works, and the scheduler forgets it as soon as it has ended."""
+
+    def of_next(self) -> Fate:
+        """What becomes of the attempt after this one: a training that fails does so again."""
+        return self if self is Fate.FAILS else Fate.WORKS
 
 
 @dataclass(slots=True)
@@ -85,14 +102,19 @@ Head = Generator[float, None, HeadEnd]
 
 
 class _Lost(Exception):
-    """The node of this head fails."""
+    """The node of this head fails, or what the scheduler makes of it."""
+
+    def __init__(self, cause: EndCause = EndCause.NODE_FAIL) -> None:
+        super().__init__(cause)
+        self.cause = cause
 
 
 def run_head(run: Run) -> Head:
     """The batch script's process, from the claim to the final record."""
     launch = decode(Path(run.attempt.launch).read_text(encoding="utf-8"))
     run.reached("before claim")
-    if not _claims(run):
+    number = _claim(run)
+    if not number:
         return HeadEnd(EndCause.FAILURE, EXIT_CLAIMED_BY_ANOTHER)
     run.reached("after claim")
     earlier = read_final(run.attempt)
@@ -101,18 +123,17 @@ def run_head(run: Run) -> Head:
     bell = str(Path(launch.doorbell, launch.job_id))
     journal = Journal(run.attempt.event_file(HEAD), HEAD, bell)
     journal.append(EventKind.CLAIMED, native_id=run.native, host="n1", restart=run.restart)
-    chain = Chain(launch, run.native, earlier)
+    chain = Chain(launch, run.native, earlier, number)
     try:
         conclusion = yield from _execute(run, launch, chain, Journal(run.attempt.event_file(NODE), NODE, bell))
-    except _Lost:
-        anew = run.fate is Fate.REQUEUED
-        return HeadEnd(EndCause.NODE_FAIL, starts_anew=anew)
+    except _Lost as lost:
+        return HeadEnd(lost.cause, starts_anew=run.fate is Fate.REQUEUED)
     arranged = chain.arrange(conclusion, 0.0, None)
     final = FinalRecord(
         run.native, conclusion.outcome, time.time(), conclusion.stored, conclusion.exit_code,
         error_code=arranged.error_code or conclusion.error_code, message=arranged.message or conclusion.message,
-        restart=run.restart, interruption=arranged.interruption, checkpoint=conclusion.checkpoint,
-        goes_on=arranged.goes_on, spent=arranged.spent,
+        restart=run.restart, interruption=arranged.interruption, played=arranged.played,
+        checkpoint=conclusion.checkpoint, goes_on=arranged.goes_on, spent=arranged.spent,
     )  # fmt: skip
     yield TICK_S
     write_cell(run.attempt.final, to_plain(final))
@@ -120,10 +141,11 @@ def run_head(run: Run) -> Head:
     return _end_of(run, launch, final)
 
 
-def _claims(run: Run) -> bool:
-    """Whether the attempt is ours. The head of a run that will be started anew is a process, which has to die."""
+def _claim(run: Run) -> int:
+    """Which run of the attempt this is, 0 where it is another's. The head of a run that will be started anew is a
+    process, which has to die."""
     if run.fate is not Fate.REQUEUED or run.restart:
-        return bool(claim_attempt(run.attempt, run.native).run)
+        return claim_attempt(run.attempt, run.native).run
     pid = os.fork()
     if pid == 0:
         status = 1
@@ -133,12 +155,15 @@ def _claims(run: Run) -> bool:
             os._exit(status)
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     assert status in (0, EXIT_CLAIMED_BY_ANOTHER), "the head of a run could not claim it"
-    return status == 0
+    return int(status == 0)
 
 
 def _execute(run: Run, launch: LaunchFile, chain: Chain, node: Journal) -> Generator[float, None, Conclusion]:
     """The node controller and its learner."""
-    tell_newer(earlier_attempts(launch), launch.attempt)
+    older = earlier_attempts(launch)
+    tell_newer(older, launch.attempt)
+    if run.chance.random() < PAYING:
+        _pay(older)
     node.append(EventKind.STARTED, host="n1")
     touch(run.attempt.heartbeat(0))
     if (early := _unwanted(run, chain)) is not None:
@@ -147,20 +172,39 @@ def _execute(run: Run, launch: LaunchFile, chain: Chain, node: Journal) -> Gener
     if (early := _unwanted(run, chain)) is not None:
         return early
     _record(run)
-    if run.fate is Fate.NODE_FAILS:
+    if run.fate is Fate.NODE_FAILS and run.chance.random() < 1 / 2:
         raise _Lost
     node.append(EventKind.LEARNER_STARTED, learner_id=1)
+    make_result(run.attempt)
     conclusion = yield from _work(run, launch, chain)
+    if conclusion.error_code == LOST:
+        return conclusion
     node.append(EventKind.LEARNER_ENDED, learner_id=1, **_how(conclusion))
+    if run.fate is Fate.UNSTORED and conclusion.outcome is Outcome.COMPLETED:
+        raise _Lost(run.chance.choice((EndCause.NODE_FAIL, EndCause.FAILURE)))
+    store_results(launch)
     node.append(EventKind.STORED, learner_id=1)
     node.append(EventKind.ENDED)
     return conclusion
 
 
+def _pay(older: Sequence[LaunchFile]) -> None:
+    """Store what these attempts owe, as heads do before their learners start."""
+    for launch in older:
+        final = read_final(AttemptDir(launch.attempt_dir))
+        if final is None or not final.stored:
+            pay(launch)
+
+
+def make_result(attempt: AttemptDir) -> None:
+    """What the learner makes: a file whose name no other attempt's has."""
+    Path(attempt.results, f"{RESULT}{Path(attempt.path).name}").write_text("numbers", encoding="utf-8")
+
+
 def _unwanted(run: Run, chain: Chain) -> Conclusion | None:
     """Why the learners are not to start any more."""
     wish = chain.wish
-    if "TERM" in run.signals or wish == CANCEL or _is_fenced(run, chain.launch):
+    if CANCEL in run.signals or wish == CANCEL or _is_fenced(run, chain.launch):
         return Conclusion(Outcome.CANCELLED, False, message="ended from outside before it started")
     if wish == HALT:
         return Conclusion(Outcome.HALTED, False, message="halted before it started", interruption=HALT)
@@ -183,18 +227,19 @@ def _record(run: Run) -> None:
 def _work(run: Run, launch: LaunchFile, chain: Chain) -> Generator[float, None, Conclusion]:
     """Work until it is done, or somebody wants something else."""
     longest = LONG_WORK_S if run.chance.random() < LONG else WORK_S
-    ends_at = time.monotonic() + run.chance.uniform(0.0, longest)
+    work_s = LONG_WORK_S if run.fate is Fate.LASTING else run.chance.uniform(0.0, longest)
+    ends_at = time.monotonic() + work_s
     look_at = time.monotonic() + LOOK_S
     while (left := ends_at - time.monotonic()) > 0:
         yield min(left, TICK_S)
         if not run.signals and time.monotonic() < look_at:
             continue
         look_at = time.monotonic() + LOOK_S
-        wish = chain.wish
-        if "TERM" in run.signals or wish == CANCEL or _is_fenced(run, launch):
-            return Conclusion(Outcome.CANCELLED, True, message="ended from outside before the learners had finished")
-        if wish == HALT:
-            return _halted(launch, Interruption.HALT)
+        asked = _asked(run, launch, chain)
+        if asked is not None:
+            return asked
+    if run.fate is Fate.NODE_FAILS:
+        raise _Lost
     if run.fate is Fate.REQUEUED and not run.restart:
         raise _Lost
     if run.fate is Fate.FAILS:
@@ -205,8 +250,24 @@ def _work(run: Run, launch: LaunchFile, chain: Chain) -> Generator[float, None, 
         return _halted(launch, Interruption.TIMEOUT)
     if run.fate is Fate.PREEMPTED:
         Path(launch.checkpoints, "model.pt").write_text("weights", encoding="utf-8")
-        return Conclusion(Outcome.CANCELLED, True, message="ended from outside before the learners had finished")
+        return _ended_from_outside()
     return Conclusion(Outcome.COMPLETED, True, exit_code=0)
+
+
+def _asked(run: Run, launch: LaunchFile, chain: Chain) -> Conclusion | None:
+    """What somebody else made of the work: its owner, who may play a drill, or a newer attempt."""
+    wish = chain.wish
+    if KILL in run.signals:
+        return Conclusion(Outcome.FAILED, False, error_code=LOST, message="the controller died without a word")
+    if {CANCEL, TERM} & run.signals or wish == CANCEL or _is_fenced(run, launch):
+        return _ended_from_outside()
+    if wish == HALT:
+        return _halted(launch, Interruption.HALT)
+    return _halted(launch, Interruption.TIMEOUT) if chain.plays_timeout else None
+
+
+def _ended_from_outside() -> Conclusion:
+    return Conclusion(Outcome.CANCELLED, True, message="ended from outside before the learners had finished")
 
 
 def _halted(launch: LaunchFile, why: Interruption) -> Conclusion:
@@ -234,7 +295,9 @@ def _end_of(run: Run, launch: LaunchFile, final: FinalRecord) -> HeadEnd:
         path = Path(run.attempt.path).with_name(f"attempt-{launch.attempt + 1}")
         return HeadEnd(EndCause.SUCCESS, successor=AttemptDir(str(path)))
     if final.outcome is Outcome.CANCELLED:
-        preempted = run.fate is Fate.PREEMPTED and "TERM" not in run.signals
+        if TERM in run.signals and CANCEL not in run.signals:
+            return HeadEnd(EndCause.FAILURE, exit_status(final))
+        preempted = run.fate is Fate.PREEMPTED and CANCEL not in run.signals
         return HeadEnd(EndCause.PREEMPTED if preempted else EndCause.CANCELLED)
     if final.outcome is Outcome.FAILED:
         return HeadEnd(EndCause.FAILURE, EXIT_OF_FAILURE)

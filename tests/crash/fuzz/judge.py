@@ -1,4 +1,4 @@
-"""What is wrong in a world: promises, records of learners, and rows, held against each other. Pure.
+"""What is wrong in a world: promises, records of learners, stores and rows, held against each other. Pure.
 
 Every judgement has a sentence; the same fault is found at every look, so findings are sets.
 """
@@ -19,10 +19,16 @@ EXPECTED_CODES: Mapping[str, str] = {Fate.FAILS: "C201"}
 RAN = frozenset({"timeout", "preemption", "node_failure", "failure"})
 """Interruptions of attempts whose learners ran."""
 
+CHARGED: Mapping[str, str] = {
+    "timeouts": "timeout", "preemptions": "preemption", "node_failures": "node_failure", "failures": "failure",
+}  # fmt: skip
+"""What each interruption is charged to."""
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A job's row, as far as it is judged. `name` is the job's :class:`~tests.crash.fuzz.heads.Fate`."""
+    """A job's row, as far as it is judged. `name` begins with the job's :class:`~tests.crash.fuzz.heads.Fate`, `array`
+    is the id of its array, and `spent` what it used up of its budgets."""
 
     id: str
     name: str
@@ -35,15 +41,25 @@ class Row:
     lease_owner: str
     lease_token: str
     lease_until: float
+    array: str = ""
+    spent: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def fate(self) -> str:
+        """The name without an element's index."""
+        return self.name.partition("[")[0]
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptRow:
-    """An attempt's row, as far as it is judged."""
+    """An attempt's row, as far as it is judged. `is_owing`: what its learners left is still to be stored."""
 
     number: int
     interruption: str
     error_code: str
+    is_played: bool = False
+    is_owing: bool = False
+    ended: bool = False
 
 
 Executions = Mapping[int, Counter[int]]
@@ -52,13 +68,15 @@ Executions = Mapping[int, Counter[int]]
 
 @dataclass(frozen=True, slots=True)
 class JobFacts:
-    """All that is known of one job. `row` is None where the database has none."""
+    """All that is known of one job. `row` is None where the database has none; `unstored` are results of its learners
+    that are not in their store, by attempt."""
 
     id: str
     row: Row | None
     history: Sequence[HistoryEntry] = ()
     attempts: Sequence[AttemptRow] = ()
     executions: Executions = field(default_factory=dict)
+    unstored: Mapping[int, Sequence[str]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -66,12 +84,15 @@ class Findings:
     """Sentences, by what they are about.
 
     `lost`: an acknowledged job is unknown, has not ended, ended in a way that nobody asked for, or counts as completed
-    without having run; a wish that was granted is not there. `unacknowledged`: executed, and nobody was told of it.
-    `left_behind`: half-made files and directories. `wrong_answers`: what a client was told and must not be.
+    without having run; a wish that was granted is not there; some jobs of an array are unknown; what a learner left is
+    not stored although nobody owes it. `sent_again`: the scheduler was asked for an attempt that it already had.
+    `unacknowledged`: executed, and nobody was told of it. `left_behind`: half-made files and directories.
+    `wrong_answers`: what a client was told and must not be.
     """
 
     lost: set[str] = field(default_factory=set)
     executed_twice: set[str] = field(default_factory=set)
+    sent_again: set[str] = field(default_factory=set)
     unacknowledged: set[str] = field(default_factory=set)
     history_faults: set[str] = field(default_factory=set)
     lease_faults: set[str] = field(default_factory=set)
@@ -109,8 +130,14 @@ def judge_job(facts: JobFacts, promises: Promises, found: Findings) -> None:
             found.unacknowledged.add(f"{facts.id}: executed, and the database has no such job")
         return
     fault = fault_in_history(row.state, row.attempt, facts.history, [one.number for one in facts.attempts])
+    fault = fault or fault_in_spending(row, facts.history, facts.attempts)
     if fault:
         found.history_faults.add(f"{row.id}: {fault}")
+    for attempt in facts.attempts:
+        unstored = facts.unstored.get(attempt.number)
+        if unstored and attempt.ended and not attempt.is_owing:
+            what = ", ".join(unstored)
+            found.lost.add(f"{row.id}: attempt {attempt.number} owes nothing, and {what} is not stored")
     resumed = sum(entry.cause == Cause.RESUMED for entry in facts.history)
     if resumed < promises.resumed.get(row.id, 0):
         found.lost.add(f"{row.id}: a granted resume is not in its history")
@@ -122,6 +149,12 @@ def judge_wish(row: Row, before: str | None, after: str | None, found: Findings)
     if before is None or before != after or row.state in TERMINAL or row.wish in (before, "cancel"):
         return
     found.lost.add(f"{row.id}: the granted wish to {before} is not in its row ({row.state}, wish {row.wish})")
+
+
+def judge_array(array: str, rows: int, jobs: int, found: Findings) -> None:
+    """An array is there as a whole or not at all."""
+    if rows != jobs:
+        found.lost.add(f"{array}: {rows} of its {jobs} jobs are in the database")
 
 
 def judge_lease(row: Row, owner: str, now: float, earlier: frozenset[str], found: Findings) -> None:
@@ -157,7 +190,7 @@ def _wrong_end(row: Row, asked: set[str]) -> str:
         return "" if "cancel" in asked else f"it was cancelled, and nobody asked for that: {row.message}"
     if row.state is JobState.HALTED:
         return "" if asked & {"halt", "cancel"} else f"it was halted, and nobody asked for that: {row.message}"
-    expected = EXPECTED_CODES.get(row.name, "000")
+    expected = EXPECTED_CODES.get(row.fate, "000")
     if row.error_code != expected:
         return f"it ended {row.state} with {row.error_code}, not {expected}: {row.message}"
     return ""
@@ -193,4 +226,15 @@ def fault_in_history(state: JobState, attempt: int, history: Sequence[HistoryEnt
             return f"entry {after.seq} is of attempt {after.attempt}, the one before of {before.attempt}"
     if list(attempts) != list(range(1, attempt + 1)) or history[-1].attempt > attempt:
         return f"it has attempts {list(attempts)}, the row says {attempt}"
+    return ""
+
+
+def fault_in_spending(row: Row, history: Sequence[HistoryEntry], attempts: Sequence[AttemptRow]) -> str:
+    """Which budget is charged for more than came in earnest, "" = none: what is played costs nothing. Since a resume
+    budgets are anew, so that less may be spent."""
+    anew = sum(entry.cause == Cause.REQUEUED and entry.state is JobState.QUEUED for entry in history)
+    for counter, why in CHARGED.items():
+        earnest = anew + sum(one.interruption == why and not one.is_played for one in attempts)
+        if row.spent.get(counter, 0) > earnest:
+            return f"{row.spent[counter]:g} {counter} are charged, and {earnest} came in earnest"
     return ""

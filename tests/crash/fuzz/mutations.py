@@ -9,12 +9,15 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from sqlalchemy import Engine, insert
 
 from ffdl_batch.controller.claim import Claim
-from ffdl_batch.domain.job import Job
+from ffdl_batch.domain.job import Job, Token
 from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_batch.services import company
+from ffdl_batch.services.debts import DebtPayer, LastWord, Payment, Start, start_payment
 from ffdl_batch.services.platform import Platform
 from ffdl_batch.store import NewJob, Store
 from ffdl_batch.store.schema import HISTORY
@@ -135,6 +138,46 @@ class LeasesSurvive(Mutation):
         setattr(Store, "end_leases_of", keep)  # noqa: B010 - a method
 
 
+class MarksNameNoArray(Mutation):
+    """The mark of an element does not say which task of which native array it is: whoever finds it later cannot look
+    for it. Tasks wait for long, so that no claim helps, and every third answer is lost, so that it shows soon."""
+
+    __slots__ = ()
+
+    def alter_cluster(self) -> None:
+        """See :class:`Mutation`."""
+        cluster.QUEUED, cluster.QUEUED_S = 1.0, 10 * cluster.QUEUED_S
+        cluster.LOST = cluster.TWICE = cluster.DOWN = cluster.TOO_LATE + 1 / 3
+
+    def alter_daemon(self) -> None:
+        """See :class:`Mutation`."""
+
+        def no_mark(chunk: Token, task: str) -> str:
+            return ""
+
+        setattr(company, "mark_of", no_mark)  # noqa: B010 - it is imported there
+
+
+class PaidBeforeStored(Mutation):
+    """That a debt is paid is noted when its payment is about to begin."""
+
+    __slots__ = ()
+
+    def alter_daemon(self) -> None:
+        """See :class:`Mutation`."""
+        make = DebtPayer.__init__
+
+        def make_hasty(payer: DebtPayer, platform: Platform, start: Start | None = None) -> None:
+            def begin(attempt: AttemptDir, last_word: LastWord) -> Payment | None:
+                directory = Path(attempt.path)
+                platform.store.note_paid(directory.parent.name, int(directory.name.rpartition("-")[2]))
+                return (start or start_payment)(attempt, last_word)
+
+            make(payer, platform, begin)
+
+        setattr(DebtPayer, "__init__", make_hasty)  # noqa: B010 - a method
+
+
 MUTATIONS = {
     mutation.name: mutation
     for mutation in (
@@ -143,5 +186,7 @@ MUTATIONS = {
         KeysIgnored("keys", "unacknowledged", 6, ("after commit add_jobs", "before reply submit")),
         HistoryApart("history", "history_faults", 50),
         LeasesSurvive("leases", "lease_faults", 20, ("deployer claimed", "after commit acquire_lease")),
+        MarksNameNoArray("marks", "sent_again", 40, ("deployer chunk submitted",)),
+        PaidBeforeStored("payments", "lost", 40, ("after commit note_paid",)),
     )
 }

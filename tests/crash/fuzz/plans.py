@@ -22,6 +22,11 @@ _PREFER: Mapping[str, str] = {
     "commit apply_many by waiting": "depend", "commit put_off": "depend",
     "call signal": "regret", "call withdraw": "regret", "call cancel": "regret", "call avoid": "submit requeued",
     "call is_forgotten": "submit forgotten", "deployer fenced": "resume", "watcher wished": "halt",
+    "reply array": "array_get", "reply halt_array": "array_halt", "reply cancel_array": "array_cancel",
+    "commit apply_many by arrays": "array_cancel", "commit renew_many": "array", "call submit_array": "array",
+    "call find_many": "array", "deployer chunk written": "array", "deployer chunk marked": "array",
+    "deployer chunk submitted": "array", "payer begins": "submit unstored", "payer began": "submit unstored",
+    "commit note_paid": "submit unstored", "half of tasks": "array", "half of control.json": "halt",
 }  # fmt: skip
 """What brings a step about, by the end of its name."""
 

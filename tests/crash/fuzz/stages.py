@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 from abc import ABC, abstractmethod
@@ -10,22 +11,25 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ffdl_batch.ports.scheduler import Scheduler
+from ffdl_batch.services.debts import LOCK
 from tests.crash.fuzz.cluster import Cluster
 from tests.crash.fuzz.companions import Companion, fork_companion
+from tests.crash.fuzz.habits import SWEEP, SWEPT, VERBS_OF_ALL, Habits
 from tests.crash.fuzz.heads import EXIT_OF_FAILURE, RECORD, Fate
 from tests.crash.fuzz.mutations import Mutation
 from tests.crash.fuzz.remote import FATE, RemoteScheduler
 from tests.crash.fuzz.steps import Plan
-from tests.crash.fuzz.users import Habits
 
 
 class Stage(ABC):
     """One kind of world. `environment` is what its daemons and users inherit, `pace_s` how long a life may last on a
-    machine that does nothing else, `make_scheduler` makes the adapter (None = the one that is installed)."""
+    machine that does nothing else, `make_scheduler` makes the adapter (None = the one that is installed).
+    `settles_debts`: what is owed can be paid in a moment, so that nothing is owed at the end."""
 
     environment: Mapping[str, str]
     habits: Habits
     pace_s: float
+    settles_debts = False
     make_scheduler: Callable[[], Scheduler] | None = None
 
     @abstractmethod
@@ -50,14 +54,19 @@ class FakeStage(Stage):
     """The cluster process of :mod:`tests.crash.fuzz.cluster`."""
 
     pace_s = 0.2
+    settles_debts = True
 
     def __init__(self, place: Place, mutation: Mutation | None) -> None:
         base = place.base
         self.environment = environment_in(base, {"PATH": os.defpath, "HOME": str(base)}, place.database_url)
         (base / "config.toml").write_text(_FAKE_CONFIG, encoding="utf-8")
         manifests = {fate.value: _write_manifest(base, fate, "any", "true") for fate in _FATES}
+        manifests[SWEEP] = str(base / "sweep.yml")
+        text = Path(manifests[Fate.WORKS.value]).read_text(encoding="utf-8")
+        Path(manifests[SWEEP]).write_text(f"{text}  sweep: {{NUMBER: {[*range(SWEPT)]}}}\n", encoding="utf-8")
         fates = {fate.value: weight for fate, weight in _FATES.items()}
-        self.habits = Habits(3, 5, 0.04, manifests, fates, self.environment, str(base))
+        self.habits = Habits(3, 5, 0.04, manifests, fates, self.environment, str(base), VERBS_OF_ALL)
+        self._base = base
         self._socket = base / "cluster"
 
         def serve_cluster(parent: socket.socket) -> None:
@@ -76,8 +85,11 @@ class FakeStage(Stage):
         return heard
 
     def close(self) -> None:
-        """See :class:`Stage`."""
+        """See :class:`Stage`. Payments outlive their daemons."""
         self._cluster.end()
+        for path in self._base.rglob(LOCK):
+            with path.open() as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
 
 
 class SlurmStage(Stage):
@@ -126,7 +138,7 @@ def _write_manifest(base: Path, fate: Fate, version: str, command: str) -> str:
 
 _FATES = {
     Fate.WORKS: 8, Fate.FAILS: 2, Fate.LIMITED: 3, Fate.PREEMPTED: 2, Fate.NODE_FAILS: 1, Fate.REQUEUED: 1,
-    Fate.FORGOTTEN: 1,
+    Fate.FORGOTTEN: 1, Fate.UNSTORED: 1, Fate.LASTING: 0,
 }  # fmt: skip
 """How often each is, beside the others."""
 _FAKE_CONFIG = """\

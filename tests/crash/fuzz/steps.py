@@ -7,22 +7,32 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 DEPLOYER = ("claimed", "looked", "deploying", "written", "template", "fenced", "marked", "submitted", "queued")
+COMPANY = ("chunk written", "chunk marked", "chunk submitted")
+"""What the deployer calls the steps of a native array."""
+PAYER = ("begins", "began")
+"""Before and after a process is started that stores what an attempt owes."""
 WATCHER = ("asked", "wished", "judged", "noted")
 """What deployer and watcher call their own steps."""
-CALLS = ("probe", "submit", "find", "observe", "signal", "cancel", "withdraw", "avoid", "is_forgotten")
+CALLS = (
+    "probe", "submit", "submit_array", "find", "find_many", "observe", "signal", "cancel", "withdraw", "avoid",
+    "is_forgotten",
+)  # fmt: skip
 """What the scheduler is asked; `plan` is pure."""
 COMMITS = (
-    "acquire_lease", "add_jobs", "bind_tree", "apply_many by deploy", "apply_many by outcomes", "apply_many by resume",
-    "apply_many by stop_request", "apply_many by waiting", "apply_many by watch", "begin_attempts",
-    "bring_up_to_date", "claim_deployable", "end_leases_of", "put_off", "release", "release_lease", "renew",
-    "renew_lease", "set_wish",
+    "acquire_lease", "add_jobs", "bind_tree", "apply_many by arrays", "apply_many by deploy", "apply_many by outcomes",
+    "apply_many by resume", "apply_many by stop_request", "apply_many by waiting", "apply_many by watch",
+    "begin_attempts", "bring_up_to_date", "claim_deployable", "end_leases_of", "make_elements_due", "note_paid",
+    "put_off", "release", "release_lease", "renew", "renew_lease", "renew_many", "set_wish",
 )  # fmt: skip
 """Transactions: the store's function; of SHARED ones also the service that called it."""
 SHARED = frozenset({"apply_many"})
 REPLIES = (
     "health", "has_archive", "put_archive", "submit", "list", "get", "events", "wait", "halt", "cancel", "resume",
+    "array", "halt_array", "cancel_array", "drill",
 )  # fmt: skip
 """The operations of the HTTP interface."""
+FILES = ("begun", "control.json", "environment.json", "launch.json", "manifest.yml", "script.sh", "tasks")
+"""What a daemon writes under a hidden name and then renames."""
 HEADS = ("request landed", "before claim", "after claim", "after record")
 """What happens on the cluster while the daemon lives: it has accepted a job and not yet answered, a head claims its
 attempt, a learner has recorded its execution."""
@@ -39,11 +49,13 @@ def both_sides(kind: str, names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 NAMED = (
-    *(f"deployer {name}" for name in DEPLOYER),
+    *(f"deployer {name}" for name in (*DEPLOYER, *COMPANY)),
+    *(f"payer {name}" for name in PAYER),
     *(f"watcher {name}" for name in WATCHER),
     *both_sides("call", CALLS),
     *both_sides("commit", COMMITS),
     *both_sides("reply", REPLIES),
+    *(f"half of {name}" for name in FILES),
     *(f"cluster {name}" for name in HEADS),
 )
 """Every step at which some daemon has to die."""

@@ -26,17 +26,29 @@ from starlette.types import Message, Scope
 
 from ffdl_batch.config import Settings
 from ffdl_batch.daemon import app as application
+from ffdl_batch.daemon import loops, server
 from ffdl_batch.daemon import main as daemon
-from ffdl_batch.daemon import server
 from ffdl_batch.daemon.context import Context, context_of
 from ffdl_batch.daemon.peer import Peer, with_peer
 from ffdl_batch.ports.scheduler import Scheduler
-from ffdl_batch.services import backends, deploy, waiting, watch, wishes
+from ffdl_batch.services import (
+    backends,
+    company,
+    debts,
+    deploy,
+    fence,
+    judgement,
+    restraint,
+    throttle,
+    waiting,
+    watch,
+    wishes,
+)
 from ffdl_batch.services.platform import Platform, open_platform
 from tests.crash.fuzz.companions import fork_child
 from tests.crash.fuzz.mutations import Mutation
 from tests.crash.fuzz.steps import PROGRESS, Plan, Steps
-from tests.crash.fuzz.watching import WatchedReplies, watch_commits, watch_loops, watch_scheduler
+from tests.crash.fuzz.watching import WatchedReplies, watch_commits, watch_files, watch_loops, watch_scheduler
 
 IMPORTED_LATE = (
     "alembic.command", "ffdl_batch.services.lock", "ffdl_batch.daemon.logfile", "ffdl_batch.manifest",
@@ -46,7 +58,8 @@ IMPORTED_LATE = (
 """What daemons import when they first need it."""
 ONLY_WITH_POSTGRES = "psycopg"
 TIMES_S = {
-    (watch, "SETTLE_S"): 0.5,
+    (judgement, "SETTLE_S"): 0.3,
+    (judgement, "LONG_AGO_S"): 1.0,
     (watch, "ACCOUNTING_LAG_S"): 0.2,
     (watch, "LOOK_SOON_S"): 0.1,
     (deploy, "LOOK_AGAIN_S"): 0.2,
@@ -56,6 +69,16 @@ TIMES_S = {
     (waiting, "LONGEST_PAUSE_S"): 0.5,
     (backends, "FIRST_PAUSE_S"): 0.05,
     (backends, "LONGEST_PAUSE_S"): 0.2,
+    (company, "PAUSE_S"): 0.1,
+    (company, "FULL_PAUSE_S"): 0.3,
+    (throttle, "PAUSE_S"): 0.5,
+    (restraint, "LEAST_PAUSE_S"): 0.1,
+    (fence, "STILL_ALIVE_S"): 0.6,
+    (fence, "TWO_BEATS_S"): 0.15,
+    (debts, "FIRST_PAUSE_S"): 0.2,
+    (loops, "DEBTS_FIRST_S"): 0.05,
+    (loops, "DEBTS_EVERY_S"): 0.2,
+    (loops, "DEBTS_WHILE_PAYING_S"): 0.05,
 }
 """Patience that is shortened with the fake cluster, whose jobs take tenths of a second; lives are as short."""
 
@@ -125,6 +148,7 @@ class WarmParent:
     ) -> int:
         watch_commits(reached)
         watch_loops(reached)
+        watch_files(reached)
         setattr(server, "create_app", lambda *given: WatchedReplies(self._adopt(*given), reached))  # noqa: B010
         if make_scheduler is not None:
             for (module, name), value in TIMES_S.items():

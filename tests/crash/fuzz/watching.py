@@ -8,21 +8,24 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from functools import wraps
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ffdl_batch.daemon import loops
+from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.ports import scheduler as port
 from ffdl_batch.ports.scheduler import Scheduler
+from ffdl_batch.services.debts import DebtPayer, LastWord, Payment, start_payment
 from ffdl_batch.services.deploy import Deployer
 from ffdl_batch.services.platform import Platform
 from ffdl_batch.services.watch import Watcher
 from ffdl_batch.store import database, repository
 from ffdl_batch.store.database import Database
 from ffdl_batch.store.leases import claim_deployable
-from tests.crash.fuzz.steps import SHARED
+from tests.crash.fuzz.steps import FILES, SHARED
 
 Reached = Callable[[str], None]
 
@@ -53,6 +56,19 @@ def watch_commits(reached: Reached) -> None:
 
     assert getattr(repository, "connect") is connect  # noqa: B009 - it exports no such name
     setattr(repository, "connect", watched)  # noqa: B010 - the same
+
+
+def watch_files(reached: Reached) -> None:
+    """Pass `half of …` where one of FILES is written and has not got its name."""
+    rename = Path.rename
+
+    def watched(path: Path, target: Path | str) -> Path:
+        name = Path(target).name
+        if name in FILES and path.name.startswith("."):
+            reached(f"half of {name}")
+        return rename(path, target)
+
+    setattr(Path, "rename", watched)  # noqa: B010 - a method
 
 
 def name_of_transaction(frame: FrameType | None) -> str:
@@ -124,7 +140,8 @@ def _operation(scope: Scope) -> str:
 
 
 def watch_loops(reached: Reached) -> None:
-    """Hand `reached` to deployer and watcher of every :class:`~ffdl_batch.daemon.loops.Loops` that begins from now."""
+    """Hand `reached` to deployer, watcher and payer of every :class:`~ffdl_batch.daemon.loops.Loops` that begins from
+    now."""
 
     def deployer(platform: Platform) -> Deployer:
         return Deployer(platform, lambda step: reached(f"deployer {step}"))
@@ -132,5 +149,15 @@ def watch_loops(reached: Reached) -> None:
     def watcher(platform: Platform) -> Watcher:
         return Watcher(platform, lambda step: reached(f"watcher {step}"))
 
+    def start(attempt: AttemptDir, last_word: LastWord) -> Payment | None:
+        reached("payer begins")
+        payment = start_payment(attempt, last_word)
+        reached("payer began")
+        return payment
+
+    def payer(platform: Platform) -> DebtPayer:
+        return DebtPayer(platform, start)
+
+    setattr(loops, "DebtPayer", payer)  # noqa: B010 - mypy knows the class
     setattr(loops, "Deployer", deployer)  # noqa: B010 - mypy knows the class
     setattr(loops, "Watcher", watcher)  # noqa: B010 - mypy knows the class
