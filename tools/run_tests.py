@@ -319,7 +319,10 @@ TIERS = (
     Tier(
         "unit",
         lambda: run_beside(
-            ("unit", "tests/unit", "tests/golden"), ("crash", "tests/crash"), ("contract", "tests/contract")
+            ("unit", "tests/unit", "tests/golden"),
+            ("crash", "tests/crash"),
+            ("contract", "tests/contract"),
+            ("faults", "tests/faults"),
         ),
     ),
     Tier("quickstart", run_quickstart),

@@ -22,7 +22,7 @@ from tests.benchmarks.place import Place, await_true, open_place
 from tests.benchmarks.recovery_table import Recovery
 from tests.benchmarks.scenes import AtDesk, Here, Scene, end_daemon, victim
 from tests.cluster.rig import Cluster
-from tests.contract.two_daemons import LEASE_S, SUBMIT_S, Pair, SharedWorld, running_pair
+from tests.faults.two_daemons import LEASE_S, SUBMIT_S, Pair, SharedWorld, running_pair
 from tests.postgres import running_postgres
 from tests.proof.desk import Desk
 from tests.proof.resume import SETTINGS

@@ -16,8 +16,8 @@ from ffdl_batch.controller.head import EXIT_CLAIMED_BY_ANOTHER
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.jobdir import Root
 from ffdl_batch.store.schema import ATTEMPTS
-from tests.contract.two_daemons import Pair, SharedWorld, running_pair
 from tests.crash.world import Findings
+from tests.faults.two_daemons import Pair, SharedWorld, running_pair
 from tests.postgres import PostgresServer
 
 pytestmark = pytest.mark.postgres

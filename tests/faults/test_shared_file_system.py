@@ -18,9 +18,9 @@ from ffdl_batch.domain.events import EventKind, FinalRecord, decode_events
 from ffdl_batch.domain.launch import Limits
 from ffdl_slurm.settings import SlurmSettings
 from tests.contract.controller_rig import LIMITS, Rig, rig
-from tests.contract.fault_rig import FaultWorld, fault_world
 from tests.crash.world import WorldOptions
 from tests.faultfs import BROKEN, HANGING, SLOW, STALE, Fault, FaultFs, fault_fs
+from tests.faults.fault_rig import FaultWorld, fault_world
 
 pytestmark = pytest.mark.usefixtures("own_mounts")
 

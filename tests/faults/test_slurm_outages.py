@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.slurm_office import SAVES, STAYS, Office
 from tests.crash.world import WorldOptions
+from tests.faults.slurm_office import SAVES, STAYS, Office
 
 MakeOffice = Callable[[WorldOptions], Office]
 TRY_AGAIN, UNAVAILABLE = 75, 69

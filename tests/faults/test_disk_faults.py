@@ -16,9 +16,9 @@ import pytest
 from ffdl_batch.domain.events import EventKind
 from ffdl_batch.domain.launch import Stores
 from tests.contract.controller_rig import LIMITS, Rig, rig
-from tests.contract.fault_rig import fault_world
 from tests.crash.world import WorldOptions
 from tests.faultfs import Fault, FaultFs, fault_fs
+from tests.faults.fault_rig import fault_world
 from tests.private_mounts import SmallDisk
 
 pytestmark = pytest.mark.usefixtures("own_mounts")

@@ -15,8 +15,8 @@ import pytest
 
 from ffdl_batch.client import ClientError
 from ffdl_batch.domain.job_state import JobState
-from tests.contract.two_daemons import OneDaemon, SharedWorld
 from tests.crash.world import Findings
+from tests.faults.two_daemons import OneDaemon, SharedWorld
 from tests.postgres import PostgresServer, running_postgres
 
 pytestmark = pytest.mark.postgres

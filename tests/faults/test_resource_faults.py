@@ -15,8 +15,8 @@ import pytest
 
 from tests.contract.controller_rig import rig
 from tests.contract.daemon_rig import UnixHttp
-from tests.contract.fault_rig import FaultWorld, fault_world
 from tests.crash.world import WorldOptions
+from tests.faults.fault_rig import FaultWorld, fault_world
 
 DESCRIPTORS = 64
 MIB = 1 << 20

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.contract.controller_rig import ROOT
-from tests.contract.fault_rig import FaultWorld, fault_world
 from tests.crash.world import WorldOptions
+from tests.faults.fault_rig import FaultWorld, fault_world
 
 HOUR_S = 3600
 

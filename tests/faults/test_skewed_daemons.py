@@ -14,8 +14,8 @@ import pytest
 
 from ffdl_batch.client.api import JobFilter
 from ffdl_batch.domain.job_state import JobState
-from tests.contract.two_daemons import OneDaemon, Pair, SharedWorld, running_pair
 from tests.crash.world import Findings
+from tests.faults.two_daemons import OneDaemon, Pair, SharedWorld, running_pair
 from tests.postgres import PostgresServer
 
 pytestmark = pytest.mark.postgres
