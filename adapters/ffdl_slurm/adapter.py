@@ -217,6 +217,10 @@ class SlurmScheduler:
         if nodes:
             self._gateway.exclude(str(native_id), nodes)
 
+    def exclude_only(self, native_id: NativeId, nodes: str) -> None:
+        """See :class:`ffdl_batch.ports.scheduler.AvoidsNodes`."""
+        self._gateway.exclude_only(str(native_id), nodes)
+
     def close(self) -> None:
         """End what was started for asking Slurm (pyslurm's worker); the next question starts it again."""
         self._gateway.close()

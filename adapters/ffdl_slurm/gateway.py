@@ -73,6 +73,10 @@ class SlurmGateway(Protocol):
         """Have the waiting job exclude these nodes and those that it excludes already. Raises InvalidRequest."""
         ...
 
+    def exclude_only(self, job: str, nodes: str) -> None:
+        """Have the waiting job exclude just this list of nodes ("" = none). Raises InvalidRequest."""
+        ...
+
     def describe_site(self) -> SiteShape:
         """Nodes, partitions and version. Raises InvalidRequest where Slurm is not installed."""
         ...

@@ -123,6 +123,12 @@ class CommandLineGateway:
         wanted = ",".join([*([excluded] if excluded else []), *sorted(nodes)])
         refusals.check_request(self._run(commands.exclude_argv(job, wanted)), f"the exclusion of nodes of job {job}")
 
+    def exclude_only(self, job: str, nodes: str) -> None:
+        """See the port."""
+        result = self._run(commands.exclude_argv(job, nodes))
+        if not refusals.is_gone(result):
+            refusals.check_request(result, f"the exclusion of nodes of job {job}")
+
     def describe_site(self) -> SiteShape:
         """See the port."""
         nodes, partitions = self._ask(commands.sinfo_argv(), parsers.parse_sinfo)

@@ -106,6 +106,10 @@ class PyslurmGateway:
         """See the port."""
         self._commands.exclude(job, nodes)
 
+    def exclude_only(self, job: str, nodes: str) -> None:
+        """See the port; by scontrol."""
+        self._commands.exclude_only(job, nodes)
+
     def describe_site(self) -> SiteShape:
         """See the port; also proves that the worker starts. Raises InvalidRequest where pyslurm does not fit."""
         with self._lock:

@@ -18,7 +18,7 @@ from ffdl_batch.domain.observation import EndCause, NativeId, Observation, Phase
 from ffdl_batch.domain.quantity import parse_time_limit
 from ffdl_batch.ports.scheduler import NodeShape, PartitionShape
 from ffdl_slurm.commands import ACCOUNT_FIELDS, EXCLUDED_FIELDS, QUEUE_FIELDS, SEPARATOR, SITE_FIELDS
-from ffdl_slurm.states import interpret_state, is_held_for_good
+from ffdl_slurm.states import has_nowhere_to_run, interpret_state, is_held_for_good
 
 _PARSABLE_ID = re.compile(r"(\d+)(?:;[^\s;]+)?")
 _JOB_ID = re.compile(r"(\d+)(?:_(?:(\d+)|\[([^\]]*)\]?))?(?:\+\d+)?")
@@ -130,6 +130,7 @@ def parse_row(row: JobRow) -> JobRecord:
         started_at=parse_time(row.started) if begun else None,
         ended_at=parse_time(row.ended) if ended else None,
         held_for_good=is_held_for_good(meaning.phase, reason),
+        nowhere=has_nowhere_to_run(meaning.phase, reason),
     )
     return JobRecord(match[1], match[2] or match[3], row.name.strip(), seen)
 

@@ -107,6 +107,11 @@ def is_held_for_good(phase: Phase, reason: str) -> bool:
     return phase is Phase.PENDING and (said.startswith("jobholdmax") or said.endswith("requeued held"))
 
 
+def has_nowhere_to_run(phase: Phase, reason: str) -> bool:
+    """Whether no node fits what a waiting job asks for, so that it waits for ever (WAIT_FAIL_CONSTRAINTS)."""
+    return phase is Phase.PENDING and reason.strip("( )").lower() == "badconstraints"
+
+
 def _long_word(word: str) -> str:
     upper = word.upper()
     if upper.endswith("+"):

@@ -43,7 +43,8 @@ class Known:
     `observation` is None when the scheduler's listing left the job out. `forgotten`: the scheduler *and* its
     accounting answered in full and neither knows the job any more. `settled`: the end was seen long enough ago
     that a final record written before it would be visible on the shared file system. `requeues` is how often the
-    history already says that the scheduler started this attempt anew.
+    history already says that the scheduler started this attempt anew. `quiet`: no controller of the attempt was heard
+    of for so long that none is left that may still have something to say.
     """
 
     state: JobState
@@ -55,6 +56,7 @@ class Known:
     settled: bool = True
     learners: int = 1
     requeues: int = 0
+    quiet: bool = True
 
     @property
     def ended(self) -> bool:
@@ -71,6 +73,14 @@ class Known:
         """The head's last word, unless it is about a run after which there was another."""
         final = self.evidence.final
         return None if final is None or self._is_stale(final) else final
+
+    @property
+    def has_said_all(self) -> bool:
+        """Whether nothing more is to be heard of the run that the scheduler ended to start the attempt anew: until it
+        is killed, its head may still write why."""
+        final = self.evidence.final
+        told = final is not None and final.restart >= self.requeues
+        return told or self.quiet or any(_run_of(event) > self.requeues for event in self.evidence.events)
 
     @property
     def latest(self) -> float:

@@ -73,6 +73,8 @@ class Verdict:
 
 _WAITS = (JobState.QUEUED, JobState.DOWNLOADING, JobState.PROCESSING, JobState.STORING)
 _REQUEUED = "the scheduler started the job anew"
+_WHY_ANEW = {Interruption.PREEMPTION: "it was preempted or requeued"}
+"""Slurm does to a job that somebody requeues by hand what it does to one that it preempts."""
 
 
 def judge(known: Known) -> Verdict:
@@ -126,9 +128,9 @@ def _requeued(known: Known) -> bool:
         return False
     if known.held and known.wish is Wish.NONE:
         return False  # nothing starts it again; its end is judged
-    if seen.restarts > known.requeues and (known.began or seen.phase is Phase.PENDING):
-        return True
-    return known.state is not JobState.QUEUED and seen.phase is Phase.PENDING
+    anew = seen.restarts > known.requeues and (known.began or seen.phase is Phase.PENDING)
+    back = known.state is not JobState.QUEUED and seen.phase is Phase.PENDING
+    return (anew or back) and known.has_said_all
 
 
 def _requeue(known: Known) -> Verdict:
@@ -137,7 +139,7 @@ def _requeue(known: Known) -> Verdict:
     message = _REQUEUED
     asked = final if final is not None and final.goes_on is GoesOn.REQUEUE else None
     if why is not None:
-        message += f": {asked.message if asked is not None else words(why)}"
+        message += f": {asked.message if asked is not None else _WHY_ANEW.get(why) or words(why)}"
     return Verdict(
         steps=((JobState.QUEUED, requeued_at(known)),),
         cause=Cause.REQUEUED,

@@ -333,6 +333,10 @@ class AvoidsNodes(Protocol):
         """Have the waiting job exclude `nodes` too. Raises InvalidRequest where the scheduler refuses it."""
         ...
 
+    def exclude_only(self, native_id: NativeId, nodes: str) -> None:
+        """Have the waiting job exclude just these, a list as the owner wrote it ("" = none). Raises InvalidRequest."""
+        ...
+
 
 @runtime_checkable
 class ExplainsSettings(Protocol):

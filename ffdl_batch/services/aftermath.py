@@ -24,6 +24,19 @@ def keep_off(platform: Platform, job: Job, nodes: Collection[str]) -> None:
         log.warning("job %s cannot be kept off %s: %s", job.id, ", ".join(nodes), error)
 
 
+def let_back(platform: Platform, job: Job) -> bool:
+    """Have the waiting job exclude only what its owner excludes; whether that was done."""
+    try:
+        with platform.adapters.asking(job.backend) as adapter:
+            if not isinstance(adapter, AvoidsNodes):
+                return False
+            adapter.exclude_only(NativeId.parse(job.native_id), job.spec.batch.exclude)
+    except (InvalidRequest, SchedulerUnreachable) as error:
+        log.warning("job %s cannot be let back on %s: %s", job.id, ", ".join(job.overrides.exclude), error)
+        return False
+    return True
+
+
 def take_away(platform: Platform, job: Job) -> None:
     """Cancel what the scheduler has under the job's native id: an attempt that is over, or a duplicate."""
     try:

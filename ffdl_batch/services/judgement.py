@@ -11,10 +11,10 @@ from ffdl_batch.domain.formats import NewerFormat
 from ffdl_batch.domain.job import Change, Job
 from ffdl_batch.domain.job_state import Cause, JobState, Wish
 from ffdl_batch.domain.known import Evidence, Known, is_last_word
-from ffdl_batch.domain.observation import Phase
+from ffdl_batch.domain.observation import Observation, Phase
 from ffdl_batch.domain.verdict import Move, Verdict, judge
 from ffdl_batch.ports.scheduler import AvoidsNodes, InvalidRequest
-from ffdl_batch.services.aftermath import keep_off, take_away
+from ffdl_batch.services.aftermath import keep_off, let_back, take_away
 from ffdl_batch.services.chain import OWED, Past, change_of, look_back
 from ffdl_batch.services.control import write_control
 from ffdl_batch.services.evidence import STILL_ALIVE_S, claim_owner, read_evidence
@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 
 SETTLE_S = 10.0
 """How long after the scheduler's word "ended" a final record may still become visible on a shared file system."""
+QUIET_S = 25.0
+"""A node controller that lives is heard of more often than this (Limits.heartbeat_s)."""
 LONG_AGO_S = 600.0
 """Ends that the scheduler dates so far back are not waited for any more: munge lets clocks differ by 300 s."""
 
@@ -78,6 +80,8 @@ class Judge:
         if not fresh and known.observation is not None and known.observation.phase is Phase.PENDING:
             known = replace(known, observation=replace(known.observation, phase=Phase.UNKNOWN))
         verdict = judge(known)
+        if not known.quiet:  # nothing else asks for a closer look when it has become so
+            memory.read_once = False
         memory.concluded = known.final is not None and is_last_word(known.final)
         if known.final is not None and not known.ended:
             self._end_is_near()
@@ -88,6 +92,8 @@ class Judge:
             past = look_back(root, job, known, verdict, seen, avoids_nodes=avoids)
             self._prepare(job, verdict, past)
         change = change_of(job, verdict, known, past, memory.observation)
+        if verdict.move is Move.NONE and self._has_nowhere_to_run(job, memory):
+            change = self._let_back(job, change)
         return Judged(job, change, verdict) if change is not None else None
 
     def _avoids_nodes(self, backend: str) -> bool:
@@ -103,6 +109,23 @@ class Judge:
             write_control(self._platform.root, job, wish=Wish.CANCEL)  # should anybody let it go, it ends at once
         if verdict.move is Move.REQUEUED and past.failed_nodes:
             keep_off(self._platform, job, past.failed_nodes)
+
+    def _has_nowhere_to_run(self, job: Job, memory: Memory) -> bool:
+        """Whether it waits for nodes that it is kept off, because they failed it."""
+        seen = memory.observation
+        return bool(seen is not None and seen.nowhere and job.overrides.exclude and job.wish is Wish.NONE)
+
+    def _let_back(self, job: Job, change: Change | None) -> Change | None:
+        """The nodes that failed it are the only ones that it can run on: better there than nowhere."""
+        if not let_back(self._platform, job):
+            return change
+        nodes = ", ".join(job.overrides.exclude)
+        log.warning("job %s has nowhere to run without %s", job.id, nodes)
+        told = f"no other node fits: it may run on {nodes} again, which failed it before"
+        change = change or Change()
+        warnings = (*job.warnings, *([told] if told not in job.warnings else []))
+        columns = {**change.columns, "overrides": replace(job.overrides, exclude=()), "warnings": warnings}
+        return replace(change, columns=columns)
 
     def _follow_claim(self, job: Job, owner: str) -> Change:
         """Another delivery of this attempt claimed it first (a request that landed late): that one is the job."""
@@ -137,11 +160,23 @@ class Judge:
             learners=job.spec.resources.learners,
             requeues=self._requeues(job, memory, evidence),
         )
+        if seen is not None and self._may_be_anew(known, seen):
+            known = replace(known, quiet=self._is_quiet(evidence))
         said = known.final is not None and is_last_word(known.final)
         if not known.ended or (said and job.pending_reason != OWED):
             return known
         attempt = self._platform.root.job(job.id).attempt(job.attempt)
         return replace(known, evidence=with_leftovers(attempt, evidence, known))
+
+    def _may_be_anew(self, known: Known, seen: Observation) -> bool:
+        """Whether the scheduler seems to have started the attempt anew while the run before may still speak."""
+        waits = seen.phase is Phase.PENDING and known.state is not JobState.QUEUED
+        return (waits or seen.restarts > known.requeues) and known.evidence.heard is not None
+
+    def _is_quiet(self, evidence: Evidence) -> bool:
+        """By the file system's clock; where that cannot be asked, nothing is known, and it is waited for."""
+        assert evidence.heard is not None
+        return self._platform.file_time(self._platform.root.path) - evidence.heard >= QUIET_S
 
     def _is_long_ago(self, at: float) -> bool:
         """By this host's clock and by the file system's: the one may just have been set."""

@@ -50,6 +50,7 @@ class FakeScheduler:
     withdrawn: list[NativeId] = field(default_factory=list)
     signalled: list[tuple[NativeId, str]] = field(default_factory=list)
     avoided: list[tuple[NativeId, tuple[str, ...]]] = field(default_factory=list)
+    excluded: list[tuple[NativeId, str]] = field(default_factory=list)
     forgotten: set[NativeId] = field(default_factory=set)
     turned_away: list[Token] = field(default_factory=list)
     observe_calls: int = 0
@@ -140,6 +141,10 @@ class FakeScheduler:
         self._answer()
         self.avoided.append((native_id, tuple(nodes)))
 
+    def exclude_only(self, native_id: NativeId, nodes: str) -> None:
+        self._answer()
+        self.excluded.append((native_id, nodes))
+
     def cancel(self, native_id: NativeId) -> None:
         self._answer()
         if self.refuse_cancel:
@@ -158,10 +163,17 @@ class FakeScheduler:
         """Let the scheduler report that the job runs."""
         self.seen[native] = Observation(Phase.RUNNING, "RUNNING", nodes=nodes, started_at=1.0, restarts=restarts)
 
-    def wait(self, native: NativeId, reason: str = "BeginTime", restarts: int = 0, held_for_good: bool = False) -> None:
+    def wait(
+        self,
+        native: NativeId,
+        reason: str = "BeginTime",
+        restarts: int = 0,
+        held_for_good: bool = False,
+        nowhere: bool = False,
+    ) -> None:
         """Let the scheduler report that the job waits."""
         self.seen[native] = Observation(
-            Phase.PENDING, "PENDING", reason=reason, restarts=restarts, held_for_good=held_for_good
+            Phase.PENDING, "PENDING", reason=reason, restarts=restarts, held_for_good=held_for_good, nowhere=nowhere
         )
 
     def _answer(self) -> None:

@@ -120,6 +120,9 @@ class RemoteScheduler:
     def avoid(self, native_id: NativeId, nodes: Collection[str]) -> None:
         self._ask(do="avoid", ids=[str(native_id)])
 
+    def exclude_only(self, native_id: NativeId, nodes: str) -> None:
+        self._ask(do="avoid", ids=[str(native_id)])
+
     def _ask(self, **request: object) -> Message:
         """One request on a connection of its own, as every command of a real scheduler has."""
         sent = False

@@ -285,6 +285,15 @@ def test_a_requeue_is_adopted_with_the_reason_that_the_files_tell(final: FinalRe
     assert judge(told).steps == (), "phases of the run before must not come back"
 
 
+def test_a_requeue_waits_for_the_word_of_the_run_that_it_ended() -> None:
+    waits, early = Observation(Phase.PENDING, "PENDING", restarts=1), OUTSIDE
+    loud = replace(known(JobState.PROCESSING, waits, RUN[:2]), quiet=False)
+    assert judge(loud).move is Move.NONE
+    assert judge(replace(loud, quiet=True)).interruption is Interruption.NODE_FAILURE
+    assert judge(replace(loud, evidence=Evidence(RUN[:2], early))).interruption is Interruption.PREEMPTION
+    assert judge(replace(loud, evidence=Evidence(SECOND))).move is Move.REQUEUED, "the next run began"
+
+
 def test_a_run_that_nobody_saw_begin_is_adopted_first() -> None:
     events = [claim(1, 1.0, 0), *RUN[:2], claim(2, 500.0, 1), event(4, "learner", 520.0)]
     assert judge(known(JobState.PROCESSING, AGAIN, events)).move is Move.REQUEUED

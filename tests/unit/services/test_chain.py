@@ -15,6 +15,7 @@ from ffdl_batch.ports.scheduler import InvalidRequest, Scheduler
 from ffdl_batch.services.backends import Adapters
 from ffdl_batch.services.control import read_control
 from ffdl_batch.services.deploy import HANDOVER_S, Deployer
+from ffdl_batch.services.judgement import QUIET_S
 from ffdl_batch.services.materialize import begun_at
 from ffdl_batch.services.watch import SETTLE_S, Watcher
 from tests.fakes.head import FakeHead
@@ -312,6 +313,7 @@ def test_the_schedulers_own_requeue_is_adopted_once_and_counted(site: Site, watc
     job = site.deployed()
     running(site, watcher, job)
     native = NativeId(job.native_id)
+    site.clock.tick(QUIET_S)
     for reason in ("BeginTime", "Resources", "Priority"):
         site.scheduler.wait(native, reason, restarts=1)
         watcher.step(full=True)
@@ -350,6 +352,54 @@ def test_the_node_that_failed_is_named_also_when_the_job_runs_elsewhere_by_then(
     watcher.step(full=True)
     after = site.job(job.id)
     assert (after.spent.node_failures, after.overrides.exclude, after.nodes) == (1, ("n1",), "n2")
+
+
+def requeued(site: Site, watcher: Watcher) -> FakeHead:
+    """The head of a job that the scheduler has put back into its queue a moment ago."""
+    job = site.deployed()
+    head = running(site, watcher, job)
+    head.beats()
+    site.scheduler.wait(NativeId(head.job.native_id), restarts=1)
+    watcher.step(full=True)
+    assert site.job(job.id).state is JobState.PROCESSING
+    return head
+
+
+def test_a_requeue_is_told_when_the_controllers_have_said_why(site: Site, watcher: Watcher) -> None:
+    head = requeued(site, watcher)
+    head.ends(Outcome.CANCELLED, message="ended from outside")
+    watcher.step(full=True)
+    after = site.job(head.job.id)
+    assert (after.state, after.spent.preemptions, after.spent.node_failures) == (JobState.QUEUED, 1, 0)
+    assert (after.overrides.exclude, site.scheduler.avoided) == ((), [])
+    assert site.platform.store.history(after.id)[-1].message.endswith("it was preempted or requeued")
+
+
+def test_a_requeue_whose_controllers_fell_silent_lost_its_node(site: Site, watcher: Watcher) -> None:
+    head = requeued(site, watcher)
+    site.clock.tick(QUIET_S - 1.0)
+    watcher.step(full=True)
+    assert site.job(head.job.id).state is JobState.PROCESSING
+    site.clock.tick(2.0)
+    watcher.step(full=True)
+    after = site.job(head.job.id)
+    assert (after.state, after.spent.node_failures) == (JobState.QUEUED, 1)
+    assert (after.overrides.exclude, site.scheduler.avoided) == (("n1",), [(NativeId(head.job.native_id), ("n1",))])
+
+
+def test_a_job_that_fits_no_other_node_may_run_on_the_one_that_failed_it(site: Site, watcher: Watcher) -> None:
+    head = requeued(site, watcher)
+    site.clock.tick(QUIET_S + 1.0)
+    watcher.step(full=True)
+    native = NativeId(head.job.native_id)
+    assert site.job(head.job.id).overrides.exclude == ("n1",)
+    site.scheduler.wait(native, "BadConstraints", restarts=1, nowhere=True)
+    watcher.step(full=True)
+    after = site.job(head.job.id)
+    assert (after.overrides.exclude, site.scheduler.excluded) == ((), [(native, "")])
+    assert any("n1 again" in warning for warning in after.warnings)
+    watcher.step(full=True)
+    assert len(site.scheduler.excluded) == 1
 
 
 def test_a_job_that_the_scheduler_holds_for_good_goes_on_as_another(site: Site, watcher: Watcher) -> None:

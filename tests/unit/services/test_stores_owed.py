@@ -20,6 +20,7 @@ from ffdl_batch.services.deploy import Deployer
 from ffdl_batch.services.evidence import STILL_ALIVE_S
 from ffdl_batch.services.fence import TWO_BEATS_S
 from ffdl_batch.services.halt import halt_job
+from ffdl_batch.services.judgement import QUIET_S
 from ffdl_batch.services.query import get_job
 from ffdl_batch.services.watch import SETTLE_S, Watcher
 from tests.fakes.head import FakeHead
@@ -156,6 +157,7 @@ def test_a_halt_has_nothing_left_to_halt(site: Site, watcher: Watcher) -> None:
 def test_the_schedulers_own_requeue_stores_it(site: Site, watcher: Watcher) -> None:
     job, till = killed(site, watcher), Till()
     native = NativeId(job.native_id)
+    site.clock.tick(QUIET_S)
     site.scheduler.wait(native, "BeginTime", restarts=1)
     watcher.step(full=True)
     (attempt,) = site.platform.store.attempts(job.id)

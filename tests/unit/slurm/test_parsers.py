@@ -220,3 +220,16 @@ def test_the_excluded_nodes_of_a_job_that_is_not_there() -> None:
 def test_jobs_that_slurm_will_never_start_again(state: str, reason: str, held: bool) -> None:
     seen = parse_squeue(QUEUE + f"7|{state}|0:0|6|1|1|1||{reason}|t\n")[0].observation
     assert (seen.held_for_good, seen.reason) == (held, reason)
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "nowhere"),
+    [
+        ("PENDING", "BadConstraints", True),
+        ("PENDING", "(BadConstraints)", True),
+        ("PENDING", "Resources", False),
+        ("RUNNING", "BadConstraints", False),
+    ],
+)
+def test_jobs_that_no_node_fits(state: str, reason: str, nowhere: bool) -> None:
+    assert parse_squeue(QUEUE + f"7|{state}|0:0|6|1|1|1||{reason}|t\n")[0].observation.nowhere == nowhere
