@@ -137,11 +137,21 @@ class Judge:
             learners=job.spec.resources.learners,
             requeues=self._requeues(job, memory, evidence),
         )
+        if self._is_unending(known):
+            known = replace(known, unending=True, settled=True)
         said = known.final is not None and is_last_word(known.final)
         if not known.ended or (said and job.pending_reason != OWED):
             return known
         attempt = self._platform.root.job(job.id).attempt(job.attempt)
         return replace(known, evidence=with_leftovers(attempt, evidence, known))
+
+    def _is_unending(self, known: Known) -> bool:
+        """Whether the attempt was given up so long ago that no controller of it may have learners any more, and the
+        scheduler is still ending it: what not even KILL ends may stay for days."""
+        mark, seen = known.evidence.given_up, known.observation
+        if mark is None or seen is None or seen.phase is not Phase.COMPLETING:
+            return False
+        return self._platform.file_time(self._platform.root.path) - mark.at >= STILL_ALIVE_S
 
     def _is_long_ago(self, at: float) -> bool:
         """By this host's clock and by the file system's: the one may just have been set."""
