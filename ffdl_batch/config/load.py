@@ -22,6 +22,8 @@ from ffdl_batch.domain.network_level import NetworkLevel
 _PATHS = ("state_dir", "jobs_dir")
 _TEXTS = ("backend", "database_url", "default_memory")
 _SECONDS = ("watch_interval_s", "doorbell_interval_s", "lease_s", "idle_exit_s")
+_SECONDS_OR_OFF = ("silent_s",)
+"""Times that are switched off by 0."""
 
 
 class ConfigError(ValueError):
@@ -122,7 +124,7 @@ def _from_text(key: str, text: str) -> Any:
         if text.lower() not in ("true", "false", "1", "0", "yes", "no"):
             raise ConfigError(f"FFDL_{key.upper()}: {text!r} is neither true nor false")
         return text.lower() in ("true", "1", "yes")
-    if key in _SECONDS or key == "default_cpus":
+    if key in (*_SECONDS, *_SECONDS_OR_OFF, "default_cpus"):
         try:
             return float(text)
         except ValueError:
@@ -165,6 +167,9 @@ def _check(key: str, value: Any, origin: str, home: Path) -> Any:
         return value
     if key in _SECONDS or key == "default_cpus":
         need(isinstance(value, int | float) and not isinstance(value, bool) and value > 0, "a number above zero")
+        return float(value)
+    if key in _SECONDS_OR_OFF:
+        need(isinstance(value, int | float) and not isinstance(value, bool) and value >= 0, "a number, 0 or above")
         return float(value)
     if key == "check_images":
         need(isinstance(value, bool), "true or false")

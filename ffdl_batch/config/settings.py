@@ -47,8 +47,9 @@ class Settings:
 
     Paths are absolute. Times are seconds. `backend` "" means: slurm where `sbatch` is on the PATH, else local.
     `state_dir` holds the database, the lock and the daemon's log; `jobs_dir` the job directories and must be
-    visible on the nodes. `images_dirs` are searched in order for ``<name>.sif``. `backends` are the adapters' own
-    tables. `origins` says for every key where its value came from.
+    visible on the nodes. `images_dirs` are searched in order for ``<name>.sif``. An attempt is given up when nothing
+    was heard of its controllers for `silent_s` (0 = never). `backends` are the adapters' own tables. `origins` says for
+    every key where its value came from.
     """
 
     state_dir: str
@@ -65,6 +66,7 @@ class Settings:
     doorbell_interval_s: float = 0.5
     lease_s: float = 30.0
     idle_exit_s: float = 60.0
+    silent_s: float = 900.0
     backends: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     origins: Mapping[str, str] = field(default_factory=dict)
 

@@ -20,13 +20,15 @@ HALT, CANCEL = "halt", "cancel"
 @dataclass(frozen=True)
 class Control:
     """The cell ``control.json``: the job's newest attempt (0 = not said), the owner's wish ("" | halt | cancel), and
-    which event a drill plays on which run ("" = none; see :data:`ffdl_batch.domain.continuation.PLAYED`)."""
+    which event a drill plays on which run ("" = none; see :data:`ffdl_batch.domain.continuation.PLAYED`), and which run
+    the platform has given up (0 = none), with those before it."""
 
     attempt: int = 0
     wish: str = ""
     drill: str = ""
     run: int = 0
     format: int = FORMAT
+    given_up: int = 0
 
 
 def read_control(attempt: AttemptDir) -> Control:
@@ -42,7 +44,13 @@ def read_control(attempt: AttemptDir) -> Control:
         drill if isinstance(drill, str) else "",
         run if isinstance(run, int) else 0,
         found if isinstance(found, int) else 1,
+        _run_given_up(cell.get("given_up")),
     )
+
+
+def _run_given_up(mark: object) -> int:
+    run = mark.get("run") if isinstance(mark, dict) else 0
+    return run if isinstance(run, int) else 0
 
 
 def own_run(environ: Mapping[str, str]) -> int:

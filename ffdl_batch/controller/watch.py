@@ -81,9 +81,11 @@ class Watch:
 
     @property
     def superseded(self) -> str:
-        """What came after this run; "" where nothing did, by all that was read."""
+        """What came after this run, be it that it was given up; "" where nothing did, by all that was read."""
         if self.control.attempt > self.launch.attempt:
             return f"attempt {self.control.attempt} of this job has been started"
+        if self.control.given_up >= self._run_number:
+            return "this run was given up, because nothing was heard of a controller of it"
         if self.newer_run:
             return f"run {self.newer_run} of this attempt has been started"
         return ""

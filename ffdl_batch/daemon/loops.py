@@ -8,11 +8,13 @@ import threading
 from collections.abc import Callable
 
 from ffdl_batch.daemon.pacing import LONGEST_S, Backoff, DeployPace, WatchPace
+from ffdl_batch.domain.silence import LONGEST_LOOK_S, look_every_s
 from ffdl_batch.services.debts import DebtPayer
 from ffdl_batch.services.deploy import Deployer
 from ffdl_batch.services.file_troubles import explain
 from ffdl_batch.services.janitor import sweep
 from ffdl_batch.services.platform import Platform
+from ffdl_batch.services.silence import SilenceKeeper
 from ffdl_batch.services.watch import Watcher
 from ffdl_batch.store import StoreError, StoreUnavailable
 
@@ -120,6 +122,8 @@ class Loops:
         self._sweep = self._loop("janitor", self._sweep_turn, first_s=SWEEP_FIRST_S)
         self._payer = DebtPayer(platform)
         self._debts = self._loop("debts", self._debts_turn, first_s=DEBTS_FIRST_S)
+        self._keeper = SilenceKeeper(platform)
+        self._silence = self._loop("silence", self._silence_turn, first_s=look_every_s(settings.silent_s))
         self._poked = threading.Event()
         self._caught_up = threading.Event()
 
@@ -154,7 +158,11 @@ class Loops:
     def join(self) -> None:
         """Wait for the steps in progress, then give the leases back."""
         late = [loop for loop in self._all() if not loop.join(STOP_S)]
-        for loops, end in (((self._watch, self._listen), self._watcher.close), ((self._debts,), self._payer.close)):
+        for loops, end in (
+            ((self._watch, self._listen), self._watcher.close),
+            ((self._debts,), self._payer.close),
+            ((self._silence,), self._keeper.close),
+        ):
             names = ", ".join(loop.name for loop in loops)
             if any(loop in late for loop in loops):
                 log.warning("a step did not end within %g s (%s); its lease runs out by itself", STOP_S, names)
@@ -165,7 +173,7 @@ class Loops:
                 log.warning("a lease could not be given back (%s) and runs out by itself: %s", names, error)
 
     def _all(self) -> tuple[StepThread, ...]:
-        return (self._deploy, self._watch, self._listen, self._sweep, self._debts)
+        return (self._deploy, self._watch, self._listen, self._sweep, self._debts, self._silence)
 
     def _deploy_turn(self) -> float:
         if self._deployer_failed:  # nobody else takes what it had leased before the leases are over
@@ -225,6 +233,12 @@ class Loops:
         if self._payer.is_paying:
             return DEBTS_WHILE_PAYING_S
         return min(DEBTS_EVERY_S, max(DEBTS_WHILE_PAYING_S, self._payer.due_in_s))
+
+    def _silence_turn(self) -> float:
+        if self._keeper.look():
+            self._on_change()
+            self._watch.wake()
+        return look_every_s(self._platform.settings.silent_s) or LONGEST_LOOK_S
 
     def _sweep_turn(self) -> float:
         sweep(self._platform)

@@ -16,6 +16,7 @@ from ffdl_batch.domain.faults import Fault, Party
 from ffdl_batch.domain.job_state import JobState, Wish
 from ffdl_batch.domain.known import LOST_CONTROLLER, Known, all_stored, is_last_word, is_training_over, latest_run
 from ffdl_batch.domain.observation import EndCause, Observation
+from ffdl_batch.domain.silence import GivenUp, why_given_up
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,18 +87,19 @@ def ending_of(known: Known) -> Ending | None:
         return Ending(JobState.CANCELLED, at, message=CANCELLED_BY_OWNER)
     if is_store_owed(known):
         return None
-    ending = _of_itself(known, at)
+    ending = _given_up(known, _of_itself(known, at))
     return _halted(known, ending) if known.wish is Wish.HALT else ending
 
 
 def is_store_owed(known: Known) -> bool:
     """Whether the attempt is over and so is its training, but nobody has stored what it left: its controllers were
-    killed over that. Whoever stores it has the last word in the head's place. What somebody cancelled stays cancelled.
+    killed over that. Whoever stores it has the last word in the head's place. What somebody else cancelled stays
+    cancelled.
     """
     seen, final = known.observation, known.final
     if not known.ended or known.wish is Wish.CANCEL or known.evidence.paid is not None:
         return False
-    if seen is not None and seen.end is EndCause.CANCELLED:
+    if seen is not None and seen.end is EndCause.CANCELLED and known.evidence.given_up is None:
         return False
     if final is None and not known.settled:
         return False
@@ -141,6 +143,20 @@ def _of_itself(known: Known, at: float) -> Ending:
     if final.outcome in (Outcome.HALTED, Outcome.TIMED_OUT) or final.goes_on is not GoesOn.NO:
         return _interrupted(known, final, at)
     return _failed(known, final)
+
+
+def _given_up(known: Known, ending: Ending) -> Ending:
+    """What becomes of `ending` where the platform had given the attempt up: the cancel that the scheduler reports was
+    its own. What learners or their head ended of themselves stays that."""
+    mark, final = known.evidence.given_up, known.final
+    if mark is None or ending.interruption is Interruption.FAILURE or (final is not None and is_last_word(final)):
+        return ending
+    return _lost_in_silence(mark, ending.at)
+
+
+def _lost_in_silence(mark: GivenUp, at: float) -> Ending:
+    why = Interruption.NODE_FAILURE
+    return Ending(JobState.FAILED, at, _CODES[why], why_given_up(mark), interruption=why, lost_node=True)
 
 
 def _halted(known: Known, ending: Ending) -> Ending:

@@ -202,7 +202,7 @@ class AttemptDir:
     def control(self) -> str:
         """Cell written by the platform, read by the controllers: `attempt` (the newest of the job), `wish` ("" | halt |
         cancel), `drill` ("" | halt | timeout | preempt | node-fail), `run` (which run of the attempt that is played
-        on)."""
+        on), `given_up` (null, or which run was given up as silent, when and why)."""
         return self._join("control.json")
 
     @property

@@ -11,6 +11,7 @@ from ffdl_batch.domain.events import Event, EventKind, FinalRecord, GoesOn, Outc
 from ffdl_batch.domain.events import Phase as ControllerPhase
 from ffdl_batch.domain.job_state import JobState, Wish
 from ffdl_batch.domain.observation import Observation, Phase
+from ffdl_batch.domain.silence import GivenUp
 
 LOST_CONTROLLER = frozenset({"S106", "S110"})
 """Fault codes of an attempt that lost a controller or a node."""
@@ -25,6 +26,8 @@ class Evidence:
     """Everything the attempt's directory tells. `drill` is the event that the owner plays on the latest run ("" = none,
     else a key of :data:`ffdl_batch.domain.continuation.PLAYED`), `heard` when the newest heartbeat was written.
 
+    `given_up` is the platform's mark that it has given the latest run up (None = it has not).
+
     `found` has the status of each learner whose end no controller saw, by its number; `paid` is when everything was
     stored that the attempt owed when it ended (None = it was not). Both are read of attempts alone that have ended."""
 
@@ -34,6 +37,7 @@ class Evidence:
     heard: float | None = None
     found: Mapping[int, int] = field(default_factory=dict)
     paid: float | None = None
+    given_up: GivenUp | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,8 @@ class Known:
     accounting answered in full and neither knows the job any more. `settled`: the end was seen long enough ago
     that a final record written before it would be visible on the shared file system. `requeues` is how often the
     history already says that the scheduler started this attempt anew. `quiet`: no controller of the attempt was heard
-    of for so long that none is left that may still have something to say.
+    of for so long that none is left that may still have something to say. `unending`: it was given up long ago, and the
+    scheduler still cannot end it (a process that not even KILL ends): nothing of it is waited for.
     """
 
     state: JobState
@@ -57,11 +62,14 @@ class Known:
     learners: int = 1
     requeues: int = 0
     quiet: bool = True
+    unending: bool = False
 
     @property
     def ended(self) -> bool:
-        """Whether the scheduler is through with the job."""
-        return self.forgotten or (self.observation is not None and self.observation.phase is Phase.ENDED)
+        """Whether the scheduler is through with the job, or cannot be."""
+        return (
+            self.forgotten or self.unending or (self.observation is not None and self.observation.phase is Phase.ENDED)
+        )
 
     @property
     def held(self) -> bool:

@@ -218,18 +218,21 @@ def _seen_columns(job: Job, seen: Observation | None, *, awaits_word: bool) -> d
 
 
 def _failed_nodes(root: Root, job: Job, known: Known) -> tuple[str, ...]:
-    """The node of a job that has one; of several those that went first. Nobody can tell two that went together."""
-    seen = known.observation
+    """The node of a job that has one, as the scheduler calls it. Of several those that went first (nobody can tell two
+    that went together), or that were silent where the attempt was given up for that."""
+    seen, given_up = known.observation, known.evidence.given_up
     # A job that was started anew may run by now, and then the scheduler names the nodes that did not fail.
     nodes = (seen.nodes if seen is not None and seen.phase is Phase.ENDED else "") or job.nodes
     if nodes and "," not in nodes and "[" not in nodes:
         return (nodes,)
+    if given_up is not None:
+        return given_up.nodes
     return gone_first(root.job(job.id).attempt(job.attempt), latest_run(known.evidence.events))
 
 
 def _gpu_seconds(job: Job, known: Known, final: FinalRecord | None, seen: Observation | None) -> float:
     """GPU time of the attempt's last run: the head's figure, else from the scheduler's times, else from its first
-    event to the last sign of its life."""
+    event to the last sign of its life. What was silent until it was given up did nothing from there on."""
     if final is not None and final.gpu_seconds > 0:
         return final.gpu_seconds
     resources = job.effective_spec.resources
@@ -240,6 +243,8 @@ def _gpu_seconds(job: Job, known: Known, final: FinalRecord | None, seen: Observ
     if began is None or ended is None:
         began = min((event.at for event in events), default=0.0)
         ended = (known.last_sign or began) if events else began
+    if known.evidence.given_up is not None:
+        ended = min(ended, known.evidence.given_up.since)
     return gpus * max(0.0, ended - began)
 
 

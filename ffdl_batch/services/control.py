@@ -17,6 +17,7 @@ from ffdl_batch.domain.formats import FORMAT, require_known
 from ffdl_batch.domain.job import Job
 from ffdl_batch.domain.job_state import Wish
 from ffdl_batch.domain.jobdir import AttemptDir, Root
+from ffdl_batch.domain.silence import GivenUp
 from ffdl_batch.services.whole_files import write_whole
 
 _WRITING = threading.Lock()
@@ -47,12 +48,14 @@ _WORDS = {Wish.NONE: ControlWish.NONE, Wish.HALT: ControlWish.HALT, Wish.CANCEL:
 @dataclass(frozen=True, slots=True)
 class Control:
     """What the cell says. `attempt` is the number of the job's newest attempt, `run` which run of the attempt the
-    `drill` is played on: the scheduler may start the same attempt anew."""
+    `drill` is played on: the scheduler may start the same attempt anew. `given_up` is there once the platform has given
+    a run up because nothing was heard of it."""
 
     attempt: int = 0
     wish: ControlWish = ControlWish.NONE
     drill: Drill = Drill.NONE
     run: int = 0
+    given_up: GivenUp | None = None
     format: int = FORMAT
 
 
@@ -72,8 +75,21 @@ def read_control(attempt: AttemptDir) -> Control:
 
 def read_drill(attempt: AttemptDir) -> Drill:
     """The event that is played on the attempt's newest run."""
+    return read_notes(attempt)[0]
+
+
+def read_given_up(attempt: AttemptDir) -> GivenUp | None:
+    """The mark that the attempt's newest run was given up. Raises OSError, NewerFormat among them."""
+    return read_notes(attempt)[1]
+
+
+def read_notes(attempt: AttemptDir) -> tuple[Drill, GivenUp | None]:
+    """Both of these, of the attempt's newest run. Raises OSError, NewerFormat among them."""
     control = read_control(attempt)
-    return control.drill if control.run == newest_run(attempt) else Drill.NONE
+    if control.drill is Drill.NONE and control.given_up is None:
+        return Drill.NONE, None
+    run, mark = newest_run(attempt), control.given_up
+    return control.drill if control.run == run else Drill.NONE, mark if mark is not None and mark.run == run else None
 
 
 def newest_run(attempt: AttemptDir) -> int:
@@ -104,6 +120,16 @@ def write_control(root: Root, job: Job, *, wish: Wish | None = None, drill: Dril
         return _write(attempt, before, after)
 
 
+def mark_given_up(root: Root, job: Job, mark: GivenUp) -> bool:
+    """Note durably that a run of the job's current attempt is given up; its controllers end when they read it. Raises
+    OSError. False: the attempt has no directory."""
+    attempt = root.job(job.id).attempt(job.attempt)
+    with _WRITING:
+        before = read_control(attempt)
+        after = replace(before, attempt=max(job.attempt, before.attempt), given_up=mark)
+        return _write(attempt, before, after, durable=True)
+
+
 def fence_earlier(root: Root, job: Job) -> int:
     """Let the cells of all earlier attempts name the job's current one, so that controllers of theirs that still live
     end their learners. Returns how many cells say so now; raises OSError."""
@@ -116,11 +142,11 @@ def fence_earlier(root: Root, job: Job) -> int:
     return fenced
 
 
-def _write(attempt: AttemptDir, before: Control, after: Control) -> bool:
+def _write(attempt: AttemptDir, before: Control, after: Control, *, durable: bool = False) -> bool:
     if before == after:
         return True
     try:
-        write_whole(Path(attempt.control), json.dumps(to_plain(after)) + "\n")
+        write_whole(Path(attempt.control), json.dumps(to_plain(after)) + "\n", durable=durable)
     except (FileNotFoundError, NotADirectoryError):
         return False
     return True

@@ -13,9 +13,10 @@ from ffdl_batch.domain.continuation import Checkpoint
 from ffdl_batch.domain.events import Event, EventKind, FinalRecord, decode_events, merge
 from ffdl_batch.domain.formats import require_known
 from ffdl_batch.domain.jobdir import AttemptDir, Root
-from ffdl_batch.domain.known import Evidence
+from ffdl_batch.domain.known import Evidence, latest_run
 from ffdl_batch.domain.launch import LaunchFile, LaunchFileError, decode
-from ffdl_batch.services.control import read_drill
+from ffdl_batch.domain.silence import Beat
+from ffdl_batch.services.control import read_notes
 from ffdl_batch.services.file_troubles import AWAY
 
 MAX_EVENT_BYTES = 8 * 1024**2
@@ -38,7 +39,8 @@ def read_evidence(attempt: AttemptDir) -> Evidence:
     for path in _entries(attempt.events, "", ".jsonl"):
         with contextlib.suppress(FileNotFoundError):
             files.append(decode_events(_read(path)))
-    evidence = Evidence(merge(files), _final(attempt), read_drill(attempt), last_heartbeat(attempt))
+    drill, given_up = read_notes(attempt)
+    evidence = Evidence(merge(files), _final(attempt), drill, last_heartbeat(attempt), given_up=given_up)
     if evidence.final is None:
         _check_tree(attempt)
     return evidence
@@ -125,12 +127,31 @@ def gone_first(attempt: AttemptDir, events: Sequence[Event]) -> tuple[str, ...]:
 
 def open_controllers(attempt: AttemptDir) -> dict[str, tuple[Event | None, float]]:
     """Each node controller that has not said that it ended: how it began, and when it was heard of last."""
+    return _open_controllers(attempt, read_evidence(attempt).events)
+
+
+def _open_controllers(attempt: AttemptDir, events: Sequence[Event]) -> dict[str, tuple[Event | None, float]]:
     last: dict[str, Event] = {}
-    for event in read_evidence(attempt).events:
+    for event in events:
         if event.kind in (EventKind.STARTED, EventKind.ENDED):
             last[event.source] = event
     found = {name: (last.get(name), at) for name, at in _heartbeats(attempt).items()}
     return {n: (e, at) for n, (e, at) in found.items() if e is None or e.kind is not EventKind.ENDED}
+
+
+def oldest_heartbeat(attempt: AttemptDir) -> float | None:
+    """When the node controller lived last that was silent for longest; None where none has begun. Reads no events."""
+    return min(_heartbeats(attempt).values(), default=None)
+
+
+def beats_of(attempt: AttemptDir) -> tuple[Beat, ...]:
+    """When each node controller of the latest run was heard of last that has not said that it ended."""
+    begun = _open_controllers(attempt, latest_run(read_evidence(attempt).events))
+    return tuple(
+        Beat(str(event.fields.get("host", "")).partition(".")[0] or name, at)
+        for name, (event, at) in sorted(begun.items())
+        if event is not None
+    )
 
 
 def _read(path: Path) -> str:

@@ -162,6 +162,8 @@ class Judge:
         )
         if seen is not None and self._may_be_anew(known, seen):
             known = replace(known, quiet=self._is_quiet(evidence))
+        if self._is_unending(known):
+            known = replace(known, unending=True, settled=True)
         said = known.final is not None and is_last_word(known.final)
         if not known.ended or (said and job.pending_reason != OWED):
             return known
@@ -177,6 +179,14 @@ class Judge:
         """By the file system's clock; where that cannot be asked, nothing is known, and it is waited for."""
         assert evidence.heard is not None
         return self._platform.file_time(self._platform.root.path) - evidence.heard >= QUIET_S
+
+    def _is_unending(self, known: Known) -> bool:
+        """Whether the attempt was given up so long ago that no controller of it may have learners any more, and the
+        scheduler is still ending it: what not even KILL ends may stay for days."""
+        mark, seen = known.evidence.given_up, known.observation
+        if mark is None or seen is None or seen.phase is not Phase.COMPLETING:
+            return False
+        return self._platform.file_time(self._platform.root.path) - mark.at >= STILL_ALIVE_S
 
     def _is_long_ago(self, at: float) -> bool:
         """By this host's clock and by the file system's: the one may just have been set."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.cluster.executions import wait_until
 from tests.cluster.people import Person
 from tests.cluster.rig import Cluster
 from tests.cluster.trainings import (
@@ -30,8 +31,32 @@ LONG = (
     " retry: {timeouts: 0, preemptions: 0, failures: 0, node_failures: 1}}"
 )
 """Nothing is left to be charged to the user."""
+SILENT_S = 60
+"""The least that counts: heartbeats come every 10 s."""
 GIVEN_UP_S = 120.0
 """Slurm gives up a node that does not answer after SlurmdTimeout (30 s here), and asks in rounds."""
+
+
+def controllers(person: Person, job_id: str, node: str) -> list[str]:
+    """The processes of a job's controllers on a node."""
+    found = person.run("pgrep", "-f", "--", f"--launch .*{job_id}", node=node, check=False)
+    assert found.returncode in (0, 1), found  # 1 = there are none
+    return found.stdout.split()
+
+
+def stand_still(person: Person, job_id: str, node: str) -> None:
+    """Stop the controllers of a job on a node, and all that they started; nothing of Slurm's."""
+    stopped = controllers(person, job_id, node)
+    assert stopped, f"no controller of {job_id} on {node}"
+    person.run("kill", "-STOP", *stopped, node=node)
+    rows = [line.split() for line in person.run("ps", "-e", "-o", "pid=,ppid=", node=node).stdout.splitlines()]
+    below: list[str] = []
+    parents = set(stopped)
+    while parents:
+        parents = {pid for pid, parent in rows if parent in parents and pid not in stopped and pid not in below}
+        below += sorted(parents)
+    assert below, f"no learner of {job_id} on {node}"
+    person.run("kill", "-STOP", *below, node=node)
 
 
 @pytest.fixture(scope="module")
@@ -71,8 +96,38 @@ def test_a_node_that_wakes_up_writes_nothing(alice: Person, hung: Mapping[str, A
     time.sleep(2)
     assert attempt_log(alice, job, 1, 2) == first
     assert is_gapless(history(alice, job["id"]))
-    pids = alice.run("pgrep", "-f", f"--launch .*{job['id']}", node=hung["frozen"], check=False).stdout.split()
+    pids = controllers(alice, job["id"], hung["frozen"])
     assert pids == [], "the node still has a controller of the attempt that it lost"
+
+
+def test_a_job_that_stands_still_leaves_a_node_that_is_well(cluster: Cluster, alice: Person) -> None:
+    """Controllers and learners are stopped, slurmd is not: Slurm would hold the allocation until its time limit."""
+    person = alice.at("silent", f"silent_s = {SILENT_S}\n")
+    job_id = person.submit(training(alice, "still", extra=LONG, gpus=0), saver_model(alice), "--no-requeue")
+    until_logged(person, job_id, "step 5")
+    node = started(person, job_id)["nodes"]
+    native = person.run("squeue", "-h", "-o", "%A", "-n", f"{job_id}-1").stdout.strip()
+    stand_still(person, job_id, node)
+    frozen_log = attempt_log(person, person.show(job_id), 1)
+    wait_until(lambda: "nothing was heard" in person.show(job_id)["pending_reason"], "a word to the owner")
+    told = person.show(job_id)
+    assert told["state"] == "PROCESSING" and node in told["pending_reason"], told
+    assert person.run("squeue", "-h", "-o", "%T", "-j", native).stdout.strip() == "RUNNING"
+    until_logged(person, job_id, "step", attempt=2, timeout_s=SILENT_S + GIVEN_UP_S)
+    job = person.finish(job_id)
+    assert job["state"] == "COMPLETED", job
+    assert [attempt["interruption"] for attempt in job["attempts"]] == ["node_failure", ""], job["attempts"]
+    assert job["nodes"] != node, "the node where it stood still is excluded"
+    begin = begins(attempt_log(person, job, 2))[0]
+    assert begin["RESUME"] == "1" and begin["from"] >= 4
+    assert steps(attempt_log(person, job, 2)) == list(range(begin["from"] + 1, 101))
+    # What Slurm wakes (CONT) to tell it that it ends has a moment at most.
+    assert len(steps(attempt_log(person, job, 1))) - len(steps(frozen_log)) < 20
+    assert is_gapless(history(person, job_id))
+    assert person.run("sinfo", "-h", "-N", "-n", node, "-o", "%T").stdout.split()[0] in ("idle", "mixed", "allocated")
+    assert controllers(person, job_id, node) == []
+    person.kill_daemon("TERM")
+    cluster.wait_idle()
 
 
 def test_a_daemon_that_nobody_reaches_is_not_missed(cluster: Cluster, alice: Person) -> None:

@@ -75,6 +75,8 @@ def test_backend_tables_and_the_default_backend(tmp_path: Path) -> None:
         ("leese_s = 1", r"ffdl\.toml: unknown key 'leese_s'; did you mean lease_s\?"),
         ("lease_s = 'x'", "lease_s must be a number above zero"),
         ("lease_s = 0", "above zero"),
+        ("silent_s = -1", "silent_s must be a number, 0 or above"),
+        ("silent_s = true", "silent_s must be a number"),
         ("state_dir = 'relative'", "absolute path"),
         ("default_memory = '8'", "default_memory"),
         ("network_minimum = 'moon'", "one of auto, none"),
@@ -93,6 +95,12 @@ def test_errors_name_file_and_key(tmp_path: Path, text: str, message: str) -> No
 def test_errors_name_the_variable(tmp_path: Path, name: str, value: str) -> None:
     with pytest.raises(ConfigError, match=name):
         load(tmp_path, **{name: value})
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("", 900.0), ("silent_s = 0", 0.0), ("silent_s = 60", 60.0)])
+def test_a_time_that_can_be_switched_off(tmp_path: Path, text: str, seconds: float) -> None:
+    assert load(tmp_path, text).silent_s == seconds
+    assert load(tmp_path, text, FFDL_SILENT_S="7.5").silent_s == 7.5
 
 
 def test_a_named_file_must_exist(tmp_path: Path) -> None:

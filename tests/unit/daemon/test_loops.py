@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -12,6 +13,7 @@ from ffdl_batch.daemon.loops import DEBTS_EVERY_S, DEBTS_WHILE_PAYING_S, STORE_L
 from ffdl_batch.domain.job import JobId, Token
 from ffdl_batch.services.debts import DebtPayer
 from ffdl_batch.services.deploy import Deployer
+from ffdl_batch.services.silence import SilenceKeeper
 from ffdl_batch.services.watch import Watcher
 from ffdl_batch.store import Attempt, Store, StoreUnavailable
 from tests.unit.daemon.conftest import Desk
@@ -94,6 +96,26 @@ def test_the_loops_of_a_platform_start_no_thread_when_made_and_give_leases_back(
     loops.stop()
     loops.join()
     assert desk.platform.store.acquire_lease("watcher", "another", 30.0) is not None
+
+
+@pytest.mark.parametrize(("silent_s", "pause_s"), [(900.0, 300.0), (30.0, 10.0), (0.0, 300.0)])
+def test_silent_jobs_are_looked_for_seldom(desk: Desk, silent_s: float, pause_s: float) -> None:
+    told: list[str] = []
+    platform = replace(desk.platform, settings=replace(desk.platform.settings, silent_s=silent_s))
+    loops = Loops(platform, lambda: told.append("change"))
+    assert (loops._silence_turn(), told) == (pause_s, [])
+    loops.stop()
+    loops.join()
+
+
+def test_what_the_look_for_silent_jobs_changed_is_told(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    loops = Loops(desk.platform, lambda: told.append("change"))
+    monkeypatch.setattr(SilenceKeeper, "look", lambda _self: 1)
+    loops._silence_turn()
+    assert told == ["change"]
+    loops.stop()
+    loops.join()
 
 
 def test_stores_owed_keep_the_daemon_busy_and_nothing_else_does(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,147 @@
+"""A node whose slurmd answers while controllers and learners stand still: a real daemon and real controllers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ffdl_batch.controller.processes import all_processes, descendants
+from ffdl_batch.domain.jobdir import AttemptDir, Root
+from tests.crash.world import LIMIT_S
+from tests.faults.slurm_office import Office
+
+SILENT_S = 9
+HEARTBEAT_S = 0.5
+TRAINS = (
+    "echo $FFDL_ATTEMPT >> {base}/attempts; if [ $FFDL_ATTEMPT = 2 ]; then cat $CHECKPOINT_DIR/saved; exit; fi; "
+    "echo weights > $CHECKPOINT_DIR/saved; while true; do echo on >> {base}/steps; sleep 0.05; done"
+)
+
+
+@pytest.fixture
+def office(tmp_path: Path) -> Iterator[Office]:
+    made = Office(tmp_path)
+    config = tmp_path / "config.toml"
+    config.write_text(f"silent_s = {SILENT_S}\n{config.read_text()}")
+    made.start()
+    yield made
+    made.close()
+
+
+def attempt_of(office: Office, job_id: str, number: int = 1) -> AttemptDir:
+    return Root(str(office.state)).job(job_id).attempt(number)
+
+
+def trains(office: Office) -> str:
+    """A job whose controllers beat often, and whose learner has saved."""
+    office.hold()
+    job_id = office.accept(TRAINS)
+    office.until(job_id, "QUEUED")
+    launch = Path(attempt_of(office, job_id).launch)
+    body = json.loads(launch.read_text())
+    body["limits"]["heartbeat_s"] = HEARTBEAT_S
+    launch.write_text(json.dumps(body))
+    office.release()
+    office.until(job_id, "PROCESSING")
+    office.wait((office.base / "steps").exists, "a step")
+    return job_id
+
+
+def freeze(office: Office, job_id: str) -> list[int]:
+    """Stop controllers and learners of the first attempt, controllers first; their ids."""
+    launch = os.fsencode(attempt_of(office, job_id).launch)
+    controllers = [pid for pid in all_processes() if launch in command_line(pid)]
+    stopped = set(controllers)
+    for pid in controllers:
+        stopped |= set(descendants(pid, all_processes()))
+    assert len(stopped) > len(controllers) >= 2, "a head, a node controller, and a learner"
+    send([*controllers, *(stopped - set(controllers))], signal.SIGSTOP)
+    return sorted(stopped)
+
+
+def command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
+
+
+def send(pids: list[int], number: signal.Signals) -> None:
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            continue
+
+
+def steps(office: Office) -> int:
+    return len((office.base / "steps").read_text().splitlines())
+
+
+def is_marked(office: Office, job_id: str) -> bool:
+    cell = json.loads(Path(attempt_of(office, job_id).control).read_text())
+    return cell["given_up"] is not None
+
+
+def goes_on_once(office: Office, job_id: str) -> dict[str, Any]:
+    job = office.until(job_id, "COMPLETED", "FAILED", "CANCELLED")
+    assert job["state"] == "COMPLETED", job
+    assert [one["interruption"] for one in job["attempts"]] == ["node_failure", ""], job["attempts"]
+    assert (office.base / "attempts").read_text() == "1\n2\n"
+    log = Path(attempt_of(office, job_id, 2).training_log(1)).read_text()
+    assert "weights" in log, "it goes on from the checkpoint"
+    return job
+
+
+@pytest.mark.parametrize("number", [signal.SIGCONT, signal.SIGKILL])
+def test_a_job_that_stands_still_goes_on_once(office: Office, number: signal.Signals) -> None:
+    """Slurm wakes what it cancels (CONT, TERM), and kills what does not end (KILL)."""
+    job_id = trains(office)
+    frozen = freeze(office, job_id)
+    before = steps(office)
+    office.wait(lambda: "nothing was heard" in office.show(job_id)["pending_reason"], "a word to the owner")
+    assert office.calls("scancel") == []
+    assert "is given up at" in office.show(job_id)["pending_reason"]
+    office.wait(lambda: bool(office.calls("scancel")), "a request to end it")
+    assert is_marked(office, job_id)
+    (native,) = [record["id"] for record in office.accepted()[:1]]
+    assert office.calls("scancel")[0][-1] == native
+    send(frozen, number)
+    job = goes_on_once(office, job_id)
+    assert "n1" in job["nodes"] or "n2" in job["nodes"]
+    exclude = office.accepted()[1]
+    assert json.loads((office.slurm / "jobs" / f"{exclude['id']}.json").read_text())["excluded"]
+    assert steps(office) - before < 40, "who wakes up is ended"
+
+
+def test_a_daemon_killed_between_the_mark_and_the_request(office: Office) -> None:
+    job_id = trains(office)
+    frozen = freeze(office, job_id)
+    office.spoil("scancel", "down:always")
+    office.wait(lambda: is_marked(office, job_id), "a mark")
+    assert office.daemon is not None
+    office.daemon.kill()
+    office.daemon.wait(LIMIT_S)
+    office.spoil("scancel")
+    assert office.accepted()[0]["state"] == "RUNNING"
+    office.start()
+    office.wait(lambda: office.accepted()[0]["state"] == "CANCELLED", "the end of the allocation")
+    send(frozen, signal.SIGKILL)
+    goes_on_once(office, job_id)
+
+
+def test_who_wakes_up_with_the_mark_ends_without_the_scheduler(office: Office) -> None:
+    """Nobody tells them but the mark."""
+    job_id = trains(office)
+    frozen = freeze(office, job_id)
+    office.spoil("scancel", "down:always")
+    office.wait(lambda: is_marked(office, job_id), "a mark")
+    send(frozen, signal.SIGCONT)
+    goes_on_once(office, job_id)
+    assert "was given up" in Path(attempt_of(office, job_id).event_file("node-0")).read_text()

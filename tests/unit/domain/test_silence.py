@@ -1,0 +1,201 @@
+"""When an attempt is given up of whose controllers nothing is heard, and how that end is told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ffdl_batch.domain.continuation import Interruption
+from ffdl_batch.domain.events import Event, EventKind, FinalRecord, Outcome
+from ffdl_batch.domain.job_state import JobState, Wish
+from ffdl_batch.domain.known import Known
+from ffdl_batch.domain.observation import EndCause, Observation, Phase
+from ffdl_batch.domain.silence import (
+    LONGEST_LOOK_S,
+    Beat,
+    Finding,
+    GivenUp,
+    Step,
+    decide,
+    is_crowd,
+    look_every_s,
+    moment,
+    patience_s,
+    quiet,
+)
+from ffdl_batch.domain.verdict import Move, judge
+from tests.unit.domain.test_verdict import DONE, FAILED, OUTSIDE, RUN, known, seen
+
+NOW = 10_000.0
+SILENT_S = 900.0
+EVERY_S = look_every_s(SILENT_S)
+
+
+def beat(age_s: float, node: str = "n3") -> Beat:
+    return Beat(node, NOW - age_s)
+
+
+def find(
+    *beats: Beat, phase: Phase = Phase.RUNNING, unchanged_s: float | None = EVERY_S, crowd: bool = False
+) -> Finding:
+    return decide(quiet(beats, NOW, SILENT_S), phase, NOW, SILENT_S, unchanged_s, is_crowd=crowd)
+
+
+# ------------------------------------------------------------------------------------------- the decision
+
+
+def test_looks_are_rare_and_fit_into_a_short_patience() -> None:
+    assert (look_every_s(900.0), look_every_s(9000.0), look_every_s(3.0)) == (LONGEST_LOOK_S, LONGEST_LOOK_S, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("age_s", "unchanged_s", "step"),
+    [
+        (0.0, EVERY_S, Step.HEARD),
+        (449.9, EVERY_S, Step.HEARD),
+        (450.0, None, Step.TELL),
+        (899.9, EVERY_S, Step.TELL),
+        (900.0, None, Step.TELL),
+        (900.0, 0.0, Step.TELL),
+        (900.0, EVERY_S - 0.1, Step.TELL),
+        (900.0, EVERY_S, Step.GIVE_UP),
+        (1e6, EVERY_S, Step.GIVE_UP),
+        (1e6, None, Step.TELL),
+    ],
+)
+def test_it_takes_the_time_and_two_looks(age_s: float, unchanged_s: float | None, step: Step) -> None:
+    assert find(beat(age_s), unchanged_s=unchanged_s).step is step
+
+
+@pytest.mark.parametrize("phase", [phase for phase in Phase if phase is not Phase.RUNNING])
+def test_nothing_follows_unless_the_scheduler_says_that_it_runs(phase: Phase) -> None:
+    assert find(beat(1e6), phase=phase) == Finding(Step.HEARD)
+
+
+def test_a_time_in_the_future_is_no_silence() -> None:
+    assert find(beat(-1e6)).step is Step.HEARD
+
+
+def test_nothing_follows_where_nobody_is_silent() -> None:
+    assert find().step is Step.HEARD
+
+
+def test_a_crowd_is_told_of_and_not_given_up() -> None:
+    finding = find(beat(1e4), crowd=True)
+    assert finding.step is Step.HOLD
+    assert "file system" in finding.sentence
+
+
+def test_of_several_nodes_the_silent_one_is_named() -> None:
+    finding = find(beat(2.0, "n1"), beat(1000.0, "n2"), beat(500.0, "n3"))
+    assert (finding.step, finding.nodes, finding.since) == (Step.GIVE_UP, ("n2",), NOW - 1000.0)
+    both = find(beat(1000.0, "n2"), beat(950.0, "n3"), beat(960.0, "n3"))
+    assert (both.nodes, both.since) == (("n2", "n3"), NOW - 950.0)
+
+
+def test_the_owner_reads_since_when_and_until_when() -> None:
+    soon = find(beat(500.0), unchanged_s=None)
+    assert soon.sentence == (
+        f"nothing was heard of the controllers on n3 since {moment(NOW - 500.0)}; "
+        f"the attempt is given up at {moment(NOW + 400.0)}"
+    )
+    assert find(beat(5000.0), unchanged_s=None).at == NOW + EVERY_S
+    assert find(beat(5000.0), unchanged_s=100.0).at == NOW + EVERY_S - 100.0
+    given_up = find(beat(900.0)).sentence
+    assert given_up.endswith("the attempt is given up, and the scheduler asked to end it")
+
+
+@pytest.mark.parametrize(
+    ("silent", "running", "crowd"),
+    [
+        ([], 0, False),
+        (["n1"], 1, False),
+        (["n1 n2"], 1, False),
+        (["n1", "n1"], 2, False),
+        (["n1", "n2"], 2, True),
+        (["n1", "n2"], 3, True),
+        (["n1", "n2"], 4, False),
+        (["n1", "n1 n2", "n3"], 5, True),
+        (["n1", "n1 n2", "n3"], 6, False),
+    ],
+)
+def test_most_attempts_on_several_nodes_are_a_crowd(silent: list[str], running: int, crowd: bool) -> None:
+    assert is_crowd([[beat(1000.0, node) for node in nodes.split()] for nodes in silent], running) is crowd
+
+
+def test_a_patience_below_a_few_heartbeats_is_none() -> None:
+    assert (patience_s(900.0, 10.0), patience_s(5.0, 10.0), patience_s(9.0, 0.5)) == (900.0, 60.0, 9.0)
+
+
+# ------------------------------------------------------------------------------------------------ the end
+
+MARK = GivenUp(1, ("n3",), 25.0, 45.0)
+WHY = f"nothing was heard of the controllers on n3 since {moment(25.0)}, and the attempt was given up"
+FENCED = FinalRecord("7", Outcome.FAILED, 40.0, False, error_code="S106", message="the learners were killed")
+
+
+def given_up(
+    observation: Observation | None, final: FinalRecord | None = None, wish: Wish = Wish.NONE, events: int = 2
+) -> Known:
+    found = known(JobState.PROCESSING, observation, RUN[:events], final, wish)
+    return replace(found, evidence=replace(found.evidence, given_up=MARK))
+
+
+@pytest.mark.parametrize("final", [None, OUTSIDE, FENCED])
+@pytest.mark.parametrize(
+    "end", [EndCause.CANCELLED, EndCause.FAILURE, EndCause.NODE_FAIL, EndCause.TIMEOUT, EndCause.PREEMPTED]
+)
+def test_what_was_given_up_is_a_node_failure_whatever_the_scheduler_calls_it(
+    end: EndCause, final: FinalRecord | None
+) -> None:
+    verdict = judge(given_up(seen(Phase.ENDED, end), final))
+    assert (verdict.move, verdict.interruption, verdict.played) == (Move.ENDED, Interruption.NODE_FAILURE, False)
+    assert (verdict.error_code, verdict.message, verdict.lost_node) == ("S110", WHY, True)
+
+
+def test_without_the_mark_the_same_end_is_a_cancel() -> None:
+    assert judge(known(JobState.PROCESSING, seen(Phase.ENDED, EndCause.CANCELLED), RUN[:2])).steps[-1][0] is (
+        JobState.CANCELLED
+    )
+
+
+def test_what_was_given_up_and_then_forgotten_is_told_the_same() -> None:
+    verdict = judge(replace(given_up(None), forgotten=True))
+    assert (verdict.interruption, verdict.message) == (Interruption.NODE_FAILURE, WHY)
+
+
+@pytest.mark.parametrize("final", [DONE, FAILED])
+def test_what_ended_of_itself_all_the_same_counts(final: FinalRecord) -> None:
+    verdict = judge(given_up(seen(Phase.ENDED, EndCause.CANCELLED), final))
+    assert verdict.error_code == final.error_code
+    assert verdict.interruption is (None if final is DONE else Interruption.FAILURE)
+
+
+def test_learners_that_met_their_memory_limit_failed() -> None:
+    verdict = judge(given_up(seen(Phase.ENDED, EndCause.OUT_OF_MEMORY)))
+    assert (verdict.interruption, verdict.error_code) == (Interruption.FAILURE, "C202")
+
+
+def test_the_owners_wishes_stand_above_it() -> None:
+    ended = seen(Phase.ENDED, EndCause.CANCELLED)
+    assert judge(given_up(ended, wish=Wish.CANCEL)).steps[-1][0] is JobState.CANCELLED
+    halted = judge(given_up(ended, wish=Wish.HALT))
+    assert (halted.steps[-1][0], halted.interruption) == (JobState.HALTED, Interruption.HALT)
+
+
+def test_a_training_that_was_over_is_stored_and_not_run_again() -> None:
+    over = Event(4, 31.0, "node-0", EventKind.LEARNER_ENDED, {"learner_id": 1, "exit_code": 0})
+    found = given_up(seen(Phase.ENDED, EndCause.CANCELLED), events=3)
+    verdict = judge(replace(found, evidence=replace(found.evidence, events=(*RUN, over))))
+    assert verdict.move is Move.OWED
+
+
+@pytest.mark.parametrize("phase", [Phase.RUNNING, Phase.SUSPENDED, Phase.COMPLETING, Phase.UNKNOWN])
+def test_the_mark_alone_ends_nothing(phase: Phase) -> None:
+    assert judge(given_up(seen(phase))).move is Move.NONE
+
+
+def test_what_cannot_be_ended_is_not_waited_for() -> None:
+    verdict = judge(replace(given_up(seen(Phase.COMPLETING)), unending=True))
+    assert (verdict.move, verdict.interruption, verdict.lost_node) == (Move.ENDED, Interruption.NODE_FAILURE, True)
