@@ -130,6 +130,21 @@ def test_a_job_that_stands_still_leaves_a_node_that_is_well(cluster: Cluster, al
     cluster.wait_idle()
 
 
+def test_the_only_node_that_fits_is_used_again(cluster: Cluster, alice: Person) -> None:
+    """Slurm requeues it when its node is lost. Kept off that node it would wait for ever, on one that is well again."""
+    job_id = alice.submit(training(alice, "only-there", extra=LONG, gpus=0), saver_model(alice), "--nodelist=n3")
+    until_logged(alice, job_id, "step 5")
+    cluster.power_off("n3")
+    try:
+        alice.until(job_id, {"QUEUED"}, GIVEN_UP_S)
+    finally:
+        cluster.power_on("n3")
+    job = alice.finish(job_id)
+    assert (job["state"], job["nodes"]) == ("COMPLETED", "n3"), job
+    assert [run["FFDL_RESTART"] for run in begins(alice.logs(job_id))] == ["0", "1"]
+    assert any("n3 again" in warning for warning in job["warnings"]), job
+
+
 def test_a_daemon_that_nobody_reaches_is_not_missed(cluster: Cluster, alice: Person) -> None:
     """Its login node loses the network: no Slurm, and no word to anybody. The training warns, saves and goes on."""
     person = alice.at("far", "")

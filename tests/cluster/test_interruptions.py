@@ -190,6 +190,21 @@ def test_the_owners_own_verbs(cluster: Cluster, alice: Person) -> None:
     assert [len(begins(alice.logs(job["id"]))) for job in jobs] == [1, 2, 1]
 
 
+def test_a_requeue_of_a_learner_that_answers_slowly_is_no_lost_node(alice: Person) -> None:
+    """While it saves, Slurm has put the job back into its queue already."""
+    command = (
+        "trap 'sleep 3; echo saved > $CHECKPOINT_DIR/s; exit 0' USR2; echo begin; [ $FFDL_RESTART = 0 ] || exit 0; "
+        "while :; do sleep 0.2; done"
+    )
+    job_id = submit(alice, "slow-answer", "--time=10", extra="batch: {checkpoint: {grace_s: 10}}", command=command)
+    until_logged(alice, job_id, "begin")
+    alice.run("scontrol", "requeue", alice.show(job_id)["native_id"])
+    job = alice.finish(job_id)
+    assert (job["state"], len(job["attempts"]), job["overrides"]) == ("COMPLETED", 1, {}), job
+    (again,) = (entry["message"] for entry in history(alice, job_id) if entry["cause"] == "requeued")
+    assert again.endswith("it was preempted or requeued")
+
+
 def until_pending(alice: Person, job_id: str, reason: str) -> None:
     """Wait until Slurm's word on why it does not run is known."""
     deadline = time.monotonic() + 30
