@@ -156,7 +156,7 @@ def test_a_daemon_that_nobody_reaches_is_not_missed(cluster: Cluster, alice: Per
     try:
         person.run("scancel", "--signal=URG", native)
         until_logged(person, job_id, "step", attempt=2)
-        asks = 'until ffdl list 2>&1 | grep "scheduler unreachable since"; do sleep 0.5; done'
+        asks = 'until ffdl list 2>&1 | grep "slurm unreachable since"; do sleep 0.5; done'
         person.run("sh", "-c", asks, node="login2", timeout_s=90)
     finally:
         cluster.heal("login2")
