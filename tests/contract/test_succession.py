@@ -47,7 +47,7 @@ while step < end:
     print("step", step, flush=True)
 """
 STUBBORN = "trap 'echo caught; exit 0' USR2; echo up; while :; do sleep 0.05; done"
-SHORT = BatchOptions(time_s=3, checkpoint=Checkpoint(grace_s=1))
+SHORT = BatchOptions(time_s=5, checkpoint=Checkpoint(grace_s=1))
 
 
 @pytest.fixture(name="world")
