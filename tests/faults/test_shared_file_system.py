@@ -124,7 +124,7 @@ def test_learners_are_ended_in_time_while_their_events_hang(shared: tuple[Rig, F
     assert final(run, fs).error_code == "C203"
 
 
-@pytest.mark.parametrize(("fence_s", "is_fenced"), [(120.0, False), (2.0, True)], ids=["short", "too long"])
+@pytest.mark.parametrize(("fence_s", "is_fenced"), [(120.0, False), (6.0, True)], ids=["short", "too long"])
 def test_learners_outlive_a_hang_that_is_shorter_than_the_fence(
     shared: tuple[Rig, FaultFs], fence_s: float, is_fenced: bool
 ) -> None:
