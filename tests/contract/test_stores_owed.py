@@ -97,7 +97,7 @@ def test_a_learner_that_outlived_its_controllers_does_not_write_while_it_is_stor
     os.kill(run.node_pid(), signal.SIGKILL)
     head.wait(timeout=30)
     assert run.run("pay") == 0, run.errors
-    assert run.processes() == []
+    run.wait(lambda: run.processes() == [], "the end of what was killed")
 
 
 # -------------------------------------------------------------------------------------- the whole platform

@@ -14,7 +14,7 @@ import pytest
 
 from ffdl_batch.controller.processes import all_processes
 from ffdl_batch.domain.codec import from_plain
-from ffdl_batch.domain.events import EventKind, FinalRecord, decode_events
+from ffdl_batch.domain.events import Event, EventKind, FinalRecord, decode_events
 from ffdl_batch.domain.launch import Limits
 from ffdl_slurm.settings import SlurmSettings
 from tests.contract.controller_rig import LIMITS, Rig, rig
@@ -101,7 +101,12 @@ def final(run: Rig, fs: FaultFs) -> FinalRecord:
 
 def learner(run: Rig) -> int:
     """The pid of the learner's main process."""
-    return int([e for e in run.events() if e.kind is EventKind.LEARNER_STARTED][-1].fields["pid"] or 0)
+
+    def started() -> list[Event]:
+        return [event for event in run.events() if event.kind is EventKind.LEARNER_STARTED]
+
+    run.wait(lambda: bool(started()), "the event of the learner's start, which another thread writes")
+    return int(started()[-1].fields["pid"] or 0)
 
 
 def test_learners_are_ended_in_time_while_their_events_hang(shared: tuple[Rig, FaultFs]) -> None:
