@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,12 +10,11 @@ from pathlib import Path
 from sqlalchemy import func, select
 from sqlalchemy.engine import Connection
 
-from ffdl_batch import __version__
 from ffdl_batch.admin.ending import Stop
 from ffdl_batch.config import ConfigError, load_settings
-from ffdl_batch.config.locations import DaemonLock, this_machine
+from ffdl_batch.config.locations import this_machine
 from ffdl_batch.domain.exit_codes import ExitCode
-from ffdl_batch.services.lock import AlreadyServed, HeldElsewhere, acquire
+from ffdl_batch.services.lock import AlreadyServed, HeldElsewhere, acquire, own_record
 from ffdl_batch.store import StoreError, StoreUnavailable
 from ffdl_batch.store.database import Database
 from ffdl_batch.store.existing import NoDatabase, connect_existing, sqlite_file
@@ -93,16 +90,8 @@ def _connected(place: Place) -> Iterator[Database]:
 @contextmanager
 def held(place: Place) -> Iterator[None]:
     """Hold the daemon's lock: no daemon of this state directory runs, or starts, inside."""
-    machine, pid = this_machine(), os.getpid()
-    record = DaemonLock(
-        host=machine.host,
-        pid=pid,
-        boot_id=machine.boot_id,
-        start_ticks=machine.start_ticks(pid) or 0,
-        socket="",
-        version=__version__,
-        started_at=time.time(),
-    )
+    machine = this_machine()
+    record = own_record(machine)
     try:
         place.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         hold = acquire(place.state_dir, record, machine, patience_s=PATIENCE_S)

@@ -6,13 +6,13 @@ import argparse
 import os
 import pwd
 import sys
-import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ffdl_batch import __version__
-from ffdl_batch.config.locations import LOG_NAME, DaemonLock, PlaceRefused, this_machine
+from ffdl_batch.config.locations import LOG_NAME, PlaceRefused, this_machine
 from ffdl_batch.domain.exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -95,21 +95,12 @@ def _serve(options: argparse.Namespace, opener: Opener | None) -> int:
 def _hold(settings: Settings, take_over: TakeOver) -> Hold:
     """The lock of the state directory, with this process's name and its settings' digests in it."""
     from ffdl_batch.config.fingerprint import take_fingerprints
-    from ffdl_batch.services.lock import acquire
+    from ffdl_batch.services.lock import acquire, own_record
 
     state_dir = Path(settings.state_dir)
     state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    machine, pid = this_machine(), os.getpid()
-    record = DaemonLock(
-        host=machine.host,
-        pid=pid,
-        boot_id=machine.boot_id,
-        start_ticks=machine.start_ticks(pid) or 0,
-        socket="",
-        version=__version__,
-        started_at=time.time(),
-        settings=take_fingerprints(settings, os.environ),
-    )
+    machine = this_machine()
+    record = replace(own_record(machine), settings=take_fingerprints(settings, os.environ))
     return acquire(state_dir, record, machine, take_over)
 
 

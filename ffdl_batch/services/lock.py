@@ -26,6 +26,7 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ffdl_batch import __version__
 from ffdl_batch.config.locations import (
     LOCK_NAME,
     DaemonLock,
@@ -100,6 +101,20 @@ class Hold:
             if found is not None and _same_process(found, self.record):
                 self._path.unlink(missing_ok=True)
         os.close(self._descriptor)
+
+
+def own_record(machine: Machine) -> DaemonLock:
+    """This process as a holder of the lock, since now."""
+    pid = os.getpid()
+    return DaemonLock(
+        host=machine.host,
+        pid=pid,
+        boot_id=machine.boot_id,
+        start_ticks=machine.start_ticks(pid) or 0,
+        socket="",
+        version=__version__,
+        started_at=time.time(),
+    )
 
 
 def acquire(

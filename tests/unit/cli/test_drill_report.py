@@ -10,23 +10,8 @@ from ffdl_batch.cli.drill_report import EVENTS, DrillReport, Played, make_report
 from ffdl_batch.cli.drill_text import print_report
 from ffdl_batch.domain.launch import Lead, LeadFrom, needed_lead_s
 from ffdl_batch.domain.views import AttemptView, EventView
+from tests.unit.cli.drill_stage import CONFIRMED, JOB
 from tests.unit.client.fake_daemon import make_job
-
-JOB = "training-000000001"
-CONFIRMED = AttemptView(
-    1,
-    "4711",
-    "slurm",
-    0.0,
-    ended_at=109.0,
-    interruption="timeout",
-    played=True,
-    checkpoint_asked=True,
-    checkpoint_confirmed=True,
-    checkpoint_answered=True,
-    checkpoint_took_s=3.2,
-    checkpoint_saved_at=1_800_000_000.0,
-)
 
 
 def entry(seq: int, state: str, cause: str = "progress", attempt: int = 1) -> EventView:
