@@ -6,6 +6,7 @@ whatever databases, records and logs say about it.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -15,7 +16,8 @@ import sys
 import textwrap
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -184,18 +186,28 @@ class World:
         path.write_text(json.dumps({**known, command: list(faults)}))
 
     def suspend_runner(self, job: str) -> None:
-        """Keep one accepted job from ever starting: the process that would start it is stopped."""
+        """Keep one accepted job from ever starting: the process that would start it is stopped, outside the lock."""
         path = self.slurm / "jobs" / f"{job}.json"
         self.wait(lambda: bool(json.loads(path.read_text())["runner"]), "a runner")
-        os.kill(json.loads(path.read_text())["runner"], signal.SIGSTOP)
+        with self._slurm_locked():
+            os.kill(json.loads(path.read_text())["runner"], signal.SIGSTOP)
 
     def end(self, job: str, state: str) -> None:
         """The controller ends an accepted job that still waits, in this state."""
         path = self.slurm / "jobs" / f"{job}.json"
-        record = {**json.loads(path.read_text()), "state": state, "start": int(time.time()), "end": int(time.time())}
-        temporary = path.with_suffix(".ended")
-        temporary.write_text(json.dumps(record))
-        temporary.replace(path)
+        with self._slurm_locked():
+            now = int(time.time())
+            record = {**json.loads(path.read_text()), "state": state, "start": now, "end": now}
+            temporary = path.with_suffix(".ended")
+            temporary.write_text(json.dumps(record))
+            temporary.replace(path)
+
+    @contextmanager
+    def _slurm_locked(self) -> Iterator[None]:
+        """The fake Slurm changes nothing meanwhile."""
+        with (self.slurm / "lock").open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
 
     def head(self) -> FakeHead:
         """One that plays the head of the only job's current attempt, which the fake Slurm keeps waiting."""
