@@ -103,6 +103,12 @@ def requeue_argv() -> list[str]:
     return ["scontrol", "requeue", "{native_id}"]
 
 
+def limit_argv() -> list[str]:
+    """What the head of a running job asks for its time limit, which may have been changed (scontrol update);
+    ``{native_id}`` is the job."""
+    return ["squeue", "--noheader", "--jobs={native_id}", "--format=%l"]
+
+
 def test_only_argv(script: str) -> list[str]:
     """Ask whether and when it would start; sends no job."""
     return ["sbatch", "--test-only", script]

@@ -24,7 +24,7 @@ from ffdl_batch.runtimes.layout import (
     refuse_unsupported,
     release,
 )
-from ffdl_slurm.commands import requeue_argv, sbatch_argv, successor_argv
+from ffdl_slurm.commands import limit_argv, requeue_argv, sbatch_argv, successor_argv
 from ffdl_slurm.fitting import NodeRequest, fit_request
 from ffdl_slurm.options import BATCH_LOG, batch_options, continues_in_place, effective_lead_s, gres_text
 from ffdl_slurm.run import FOR_JOBS
@@ -184,6 +184,7 @@ def _succession(request: LaunchRequest, settings: SlurmSettings) -> Succession:
         lead_s=lead_s,
         deadline_variables=("SLURM_JOB_END_TIME",),
         limit_s=request.spec.batch.time_s,
+        limit_now=tuple(limit_argv()),
     )
 
 

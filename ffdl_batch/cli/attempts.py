@@ -23,8 +23,16 @@ def print_attempts(job: JobView) -> None:
         return
     click.echo("Attempts:")
     print_table(_COLUMNS, [_row(job, attempt) for attempt in job.attempts])
+    _print_restarts(job.attempts)
     _print_places(job.attempts)
     _print_debts(job)
+
+
+def _print_restarts(attempts: Sequence[AttemptView]) -> None:
+    """The runs that the scheduler started by itself: the table has a line per attempt, not per run."""
+    for attempt in attempts:
+        for restart in attempt.restarts:
+            print_line(f"Attempt {attempt.number} again", f"{format_time(restart.at)} {restart.message}")
 
 
 def _print_debts(job: JobView) -> None:

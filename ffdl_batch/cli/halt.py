@@ -76,6 +76,7 @@ def _exit_code(job: JobView) -> int:
 
 def _report(job: JobView, *, as_json: bool) -> None:
     from ffdl_batch.client.api import is_ended
+    from ffdl_batch.domain.job_state import JobState, Wish
 
     if as_json:
         print_json({"job": job})
@@ -85,3 +86,7 @@ def _report(job: JobView, *, as_json: bool) -> None:
             complain(f"{job.id}: {job.message}")
     else:
         click.echo(f"{job.id} {job.state}, {job.wish} requested")
+        if job.wish == Wish.CANCEL:
+            complain(f"{job.id}: it is being cancelled, and a halt does not take that back")
+        elif job.pending_reason and job.state not in (JobState.QUEUED, JobState.DEPLOYING):
+            complain(f"{job.id}: {job.pending_reason}")

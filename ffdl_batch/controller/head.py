@@ -15,7 +15,7 @@ from ffdl_batch.controller.continuing import Arrangement, Chain
 from ffdl_batch.controller.control import CANCEL, HALT
 from ffdl_batch.controller.files import create_empty, read_cell, write_cell, write_text
 from ffdl_batch.controller.journal import Journal
-from ffdl_batch.controller.limit import TimeLimit, deadline
+from ffdl_batch.controller.limit import TimeLimit, deadline, limit_now_s
 from ffdl_batch.controller.log_tail import tail
 from ffdl_batch.controller.orphans import end_learners, living_controller, mark, unreported_ends
 from ffdl_batch.controller.outcome import Conclusion, conclude, exit_status, may_run_again
@@ -179,7 +179,13 @@ class Head:
         # A drill plays the time limit at any moment, so how far the real one is says nothing.
         limit = None if self.chain.plays_timeout else deadline(self.launch, os.environ, self._started_at)
         events = self._patiently(self._events)
-        return conclude(self.launch, events, terminated or self.chain.wish == CANCEL, limit)
+        terminated = terminated or self.chain.wish == CANCEL
+        told = conclude(self.launch, events, terminated, limit)
+        if told.interruption != Interruption.PREEMPTION.value or limit is None:
+            return told
+        # The warning came early. Somebody may have shortened the limit since the job began.
+        now_s = limit_now_s(self.launch, self.native_id)
+        return told if now_s is None else conclude(self.launch, events, terminated, self._started_at + now_s)
 
     # -------------------------------------------------------------------------------------- preparation
 

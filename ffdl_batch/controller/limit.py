@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 import time
+from dataclasses import replace
 from typing import Callable, Mapping, Optional
 
 from ffdl_batch.controller.files import read_cell, write_cell
 from ffdl_batch.controller.requests import TIME
 from ffdl_batch.controller.running_time import RunningTime
+from ffdl_batch.controller.succession import fill_all, run_command
 from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.domain.launch import LaunchFile
+from ffdl_batch.domain.launch import LaunchFile, LaunchFileError
+
+ASKING_S = 5.0
+"""How long the scheduler may take to tell the limit: who asks has little time left."""
+_LIMIT = re.compile(r"^(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)$", re.ASCII | re.MULTILINE)
+_PARTS_S = (86400, 3600, 60, 1)
 
 
 class TimeLimit:
@@ -66,3 +75,25 @@ def deadline(launch: LaunchFile, environment: Mapping[str, str], started_at: flo
             return float(text)
     asked_s = launch.limits.time_s if succession is None or succession.limit_s is None else succession.limit_s
     return None if asked_s is None else started_at + asked_s
+
+
+def limit_now_s(launch: LaunchFile, native_id: str) -> Optional[int]:
+    """Seconds of the time limit as the scheduler has it by now; None where it does not say, or there is none."""
+    succession = launch.succession
+    if succession is None or not succession.limit_now:
+        return None
+    asking = replace(succession, timeout_s=min(ASKING_S, succession.timeout_s))
+    ours, theirs = os.pipe()
+    with open(ours, encoding="ascii", errors="replace") as reply:
+        try:
+            failed = run_command(fill_all(succession.limit_now, {"native_id": native_id}), asking, theirs, 2)
+        except (OSError, LaunchFileError) as error:
+            failed = str(error)
+        finally:
+            os.close(theirs)
+        said = "" if failed else reply.read()
+    if failed:
+        sys.stderr.write(f"ffdl-controller: the time limit as it is now is not known: {failed}\n")
+        return None
+    found = _LIMIT.search(said)  # there is none in UNLIMITED
+    return None if found is None else sum(int(n or 0) * unit_s for n, unit_s in zip(found.groups(), _PARTS_S))

@@ -67,7 +67,7 @@ def _judge(
     ended_at_limit = any(e.fields.get("ended_by") in LIMITS for e in endings.values())
     if reason and (ended_at_limit or len(endings) in (0, launch.learners)):
         if reason == HALT:
-            return _halted(endings, fault, stored, told)
+            return _halted(launch, endings, fault, stored, told)
         return _at_limit(launch, endings, stored, told, _kind(launch, reason, told, deadline))
     if fault is not None and fault.fields.get("code"):
         return Conclusion(
@@ -111,8 +111,14 @@ def _kind(launch: LaunchFile, reason: str, told: Answer, deadline: Optional[floa
     return Interruption.PREEMPTION if deadline - told.asked_at > usual_s else Interruption.TIMEOUT
 
 
-def _halted(endings: Dict[int, Event], fault: Optional[Event], stored: bool, told: Answer) -> Conclusion:
+def _halted(
+    launch: LaunchFile, endings: Dict[int, Event], fault: Optional[Event], stored: bool, told: Answer
+) -> Conclusion:
     message = f"{words(Interruption.HALT)}; {describe(told.checkpoint)}"
+    deaf = sorted(learner for learner, event in endings.items() if event.fields.get("ended_by") == HALT)
+    if deaf:
+        who = f"learner{'s' if len(deaf) > 1 else ''} {', '.join(map(str, deaf))}"
+        message += f"; the grace period of {launch.limits.grace_s} s was over, and {who} had to be ended"
     if not endings and fault is not None:
         message = str(fault.fields.get("message") or words(Interruption.HALT))
     return Conclusion(Outcome.HALTED, stored, message=message, interruption=Interruption.HALT.value)
@@ -156,6 +162,8 @@ def _failure(event: Event, stored: bool) -> Conclusion:
         told = f"learner {learner} was killed because it needed more memory than the job has"
     elif not told:
         told = f"learner {learner} {_how(code, number)}"
+        if event.fields.get("asked"):
+            told += ", asked for a checkpoint, without leaving a new one"
     return Conclusion(
         Outcome.FAILED,
         stored,

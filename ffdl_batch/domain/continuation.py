@@ -156,7 +156,8 @@ def _over_cap(budget: Budget, after: Spent) -> str:
     if budget.gpu_seconds is None or after.gpu_seconds < budget.gpu_seconds:
         return ""
     used_h, cap_h = after.gpu_seconds / 3600, budget.gpu_seconds / 3600
-    return f"{used_h:.2f} GPU-hours are used, batch.retry.gpu_hours is {cap_h:g}"
+    used = f"{used_h:.2f}" if used_h >= 1 else f"{used_h:.2g}"
+    return f"{used} GPU-hours are used, batch.retry.gpu_hours is {cap_h:g}"
 
 
 def _stuck(why: Interruption, after: Spent, progress: Checkpoint) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import NewType
 
 from ffdl_batch.domain.continuation import Checkpoint, Spent
-from ffdl_batch.domain.job_state import JobState, Wish
+from ffdl_batch.domain.job_state import Cause, JobState, Wish
 from ffdl_batch.domain.spec import JobSpec
 
 JobId = NewType("JobId", str)
@@ -143,6 +143,10 @@ class HistoryEntry:
     cause: str = "progress"
     message: str = ""
     error_code: str = "000"
+
+    def is_restart_of(self, attempt: int) -> bool:
+        """Whether the scheduler started this attempt anew by itself."""
+        return (self.attempt, self.state, self.cause) == (attempt, JobState.QUEUED, Cause.REQUEUED)
 
 
 @dataclass(frozen=True, slots=True)

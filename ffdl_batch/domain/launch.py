@@ -161,7 +161,8 @@ class Succession:
     attempt submits the next one when the head has ended. `requeue` is the argv that has this attempt started anew in
     place (``{native_id}``), where the site continues like that. `gpus` are those of all learners. `deadline_variables`
     are environment variables that hold the epoch second of the time limit; `limit_s` is the limit that was asked for,
-    for schedulers that set none of them (Slurm 22.05 and older).
+    for schedulers that set none of them (Slurm 22.05 and older). `limit_now` is the argv that prints the limit as it is
+    while the job runs (``{native_id}``), in the form [[days-]hours:]minutes:seconds: somebody may have changed it.
     """
 
     template: str
@@ -175,6 +176,7 @@ class Succession:
     lead_s: Optional[int] = None
     deadline_variables: Tuple[str, ...] = ()
     limit_s: Optional[int] = None
+    limit_now: Tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,14 @@ AttemptChoice = int | Literal["all"] | None
 
 
 @dataclass(frozen=True, slots=True)
+class RestartView:
+    """The scheduler started an attempt anew by itself, under the same id: when it had ended the run before, and why."""
+
+    at: float
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class AttemptView:
     """One attempt of a job.
 
@@ -28,7 +36,8 @@ class AttemptView:
     :class:`ffdl_batch.domain.continuation.Checkpoint`), seconds from the request to the learners' end, and when the
     newest file of $CHECKPOINT_DIR was written. `played`: a drill played the interruption. `owed`: results or logs could
     not be stored yet; the daemon, where no next attempt does, begins with that at `store_by` at the latest. `results`
-    and `logs` are the attempt's own directories, "" where none of its learners is known to have started.
+    and `logs` are the attempt's own directories, "" where none of its learners is known to have started. `restarts`:
+    how often the scheduler started it anew, oldest first.
     """
 
     number: int
@@ -52,6 +61,7 @@ class AttemptView:
     results: str = ""
     logs: str = ""
     store_by: float | None = None
+    restarts: tuple[RestartView, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ MAX_EXCLUDED = 8
 
 OWED = "its results and logs are still to be stored"
 """What a job waits for whose training is over and whose controllers were killed before they had stored it all."""
+_STOPPED = "{}: the scheduler has stopped it; until it lets it run again a halt waits, a cancel does not"
 _LAST_WORD = "the scheduler has ended it ({}); its controllers' last word is waited for"
 NO_CHECKPOINT = Checkpoint()
 
@@ -208,7 +209,8 @@ def _seen_columns(job: Job, seen: Observation | None, *, awaits_word: bool) -> d
     columns: dict[str, object] = {}
     if seen is None:
         return columns
-    reason = seen.reason if seen.phase is Phase.PENDING else seen.native_state if seen.phase is Phase.SUSPENDED else ""
+    reason = seen.reason if seen.phase is Phase.PENDING else ""
+    reason = _STOPPED.format(seen.native_state) if seen.phase is Phase.SUSPENDED else reason
     reason = _LAST_WORD.format(seen.native_state) if awaits_word else reason
     if reason != job.pending_reason:
         columns["pending_reason"] = reason

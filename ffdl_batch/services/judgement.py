@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from ffdl_batch.domain.events import EventKind
 from ffdl_batch.domain.formats import NewerFormat
 from ffdl_batch.domain.job import Change, Job
-from ffdl_batch.domain.job_state import Cause, JobState, Wish
+from ffdl_batch.domain.job_state import JobState, Wish
 from ffdl_batch.domain.known import Evidence, Known, is_last_word
 from ffdl_batch.domain.observation import Observation, Phase
 from ffdl_batch.domain.verdict import Move, Verdict, judge
@@ -204,7 +204,5 @@ class Judge:
             if claims < 2 and (memory.observation is None or memory.observation.restarts == 0):
                 return 0
             history = self._platform.store.history(job.id)
-            memory.requeues = sum(
-                (e.attempt, e.state, e.cause) == (job.attempt, JobState.QUEUED, Cause.REQUEUED) for e in history
-            )
+            memory.requeues = sum(entry.is_restart_of(job.attempt) for entry in history)
         return memory.requeues

@@ -15,7 +15,7 @@ from ffdl_batch.domain.job import HistoryEntry, Job, JobId, Overrides, parse_job
 from ffdl_batch.domain.job_state import Cause, JobState
 from ffdl_batch.domain.jobdir import JobDir
 from ffdl_batch.domain.quantity import format_time_limit
-from ffdl_batch.domain.views import AttemptView, EventView, Health, JobView
+from ffdl_batch.domain.views import AttemptView, EventView, Health, JobView, RestartView
 from ffdl_batch.services.evidence import STILL_ALIVE_S
 from ffdl_batch.services.lead import budget_of
 from ffdl_batch.services.platform import Caller, Platform
@@ -177,7 +177,9 @@ def view_of(platform: Platform, job: Job, history: Sequence[HistoryEntry], attem
         timestamps=_timestamps(history),
         sources=spec.sources,
         uncertain_since=job.uncertain_since,
-        attempts=tuple(_attempt(attempt, directory if attempt.number in ran else None) for attempt in attempts),
+        attempts=tuple(
+            _attempt(attempt, directory if attempt.number in ran else None, history) for attempt in attempts
+        ),
         overrides=_altered(job.overrides),
         array=spec.element.array if spec.element is not None else "",
         array_index=spec.element.index if spec.element is not None else None,
@@ -224,8 +226,8 @@ def _results(job: Job, directory: JobDir, ran: Collection[int]) -> str:
     return "" if job.results in own[:-1] else job.results
 
 
-def _attempt(attempt: Attempt, ran_in: JobDir | None) -> AttemptView:
-    """`ran_in`: the job's directory, if the attempt got as far as its learners."""
+def _attempt(attempt: Attempt, ran_in: JobDir | None, history: Sequence[HistoryEntry]) -> AttemptView:
+    """`ran_in`: the job's directory, if the attempt got as far as its learners. `history` is the job's."""
     checkpoint = attempt.checkpoint
     left = ran_in.attempt(attempt.number) if ran_in is not None else None
     return AttemptView(
@@ -250,6 +252,7 @@ def _attempt(attempt: Attempt, ran_in: JobDir | None) -> AttemptView:
         results=left.results if left is not None else "",
         logs=left.logs if left is not None else "",
         store_by=attempt.ended_at + STILL_ALIVE_S if attempt.owed and attempt.ended_at is not None else None,
+        restarts=tuple(RestartView(e.at, e.message) for e in history if e.is_restart_of(attempt.number)),
     )
 
 

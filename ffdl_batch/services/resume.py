@@ -41,7 +41,7 @@ def resume_job(platform: Platform, caller: Caller, job_id: str, resume: Resume) 
         change = Change(
             steps=((JobState.PENDING, platform.clock.now()),),
             cause=Cause.RESUMED,
-            message=_sentence(resume, overrides),
+            message=_sentence(job, resume, overrides),
             columns={"overrides": overrides, "warnings": warnings},
         )
         updated = platform.store.apply(job, change)
@@ -105,10 +105,16 @@ def _plan(platform: Platform, job: Job, overrides: Overrides) -> LaunchPlan:
     return plan_or_refuse(platform, candidate, job.id, environ, job.attempt + 1)
 
 
-def _sentence(resume: Resume, overrides: Overrides) -> str:
+def _sentence(job: Job, resume: Resume, overrides: Overrides) -> str:
     altered = []
     if resume.gpus is not None:
         altered.append(f"{overrides.gpus:g} GPUs per learner")
     if resume.time is not None and overrides.time_s is not None:
         altered.append(f"time limit {format_time_limit(overrides.time_s)}")
-    return "resumed by its owner" + (f" with {' and '.join(altered)}" if altered else "")
+    batch = job.spec.batch
+    waited = [name for name in ("dependency", "begin", "hold") if job.attempt > 0 and getattr(batch, name)]
+    return (
+        "resumed by its owner"
+        + (f" with {' and '.join(altered)}" if altered else "")
+        + (f"; batch.{' and batch.'.join(waited)} of its submission no longer hold it up" if waited else "")
+    )

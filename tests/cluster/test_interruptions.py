@@ -190,6 +190,16 @@ def test_the_owners_own_verbs(cluster: Cluster, alice: Person) -> None:
     assert [len(begins(alice.logs(job["id"]))) for job in jobs] == [1, 2, 1]
 
 
+def test_a_limit_that_somebody_shortened_is_a_time_limit_and_no_preemption(alice: Person) -> None:
+    job_id = begin(alice, "shortened", "--time=60", extra=SHORT)
+    native = alice.show(job_id)["native_id"]
+    alice.run("scontrol", "update", f"JobId={native}", "TimeLimit=2")
+    warn(alice, native)
+    job = alice.finish(job_id)
+    assert (job["state"], causes(job)) == ("COMPLETED", ["timeout", ""]), job
+    assert all_steps(alice, job) == list(range(1, 151))
+
+
 def test_a_requeue_of_a_learner_that_answers_slowly_is_no_lost_node(alice: Person) -> None:
     """While it saves, Slurm has put the job back into its queue already."""
     command = (

@@ -13,7 +13,7 @@ import pytest
 
 from ffdl_batch.controller.running_time import STOPPED_S
 from ffdl_batch.domain.events import EventKind, Outcome
-from ffdl_batch.domain.launch import Copy, Limits
+from ffdl_batch.domain.launch import Copy, Limits, Succession
 from tests.contract.controller_rig import LIMITS, Rig, rig, two_nodes
 
 CATCHES = """
@@ -222,6 +222,21 @@ def test_a_warned_learner_that_checkpoints(run: Rig) -> None:
     head.wait(timeout=30)
     assert (run.asked(), run.ended()[0]["asked"], run.checkpoint()["confirmed"]) == (["warned"], "warned", True)
     assert (run.final().outcome, run.final().interruption) == (Outcome.HALTED, "timeout")
+
+
+@pytest.mark.parametrize(
+    ("now", "interruption"), [("1:00", "timeout"), ("1-00:00:00", "preemption"), ("UNLIMITED", "preemption")]
+)
+def test_an_early_warning_is_the_time_limits_where_somebody_has_shortened_it(
+    run: Rig, now: str, interruption: str
+) -> None:
+    asking = Succession(str(run.base / "no-template"), limit_s=86400, limit_now=("echo", now))
+    run.write("python3 main.py", model={"main.py": CATCHES}, succession=asking)
+    head = run.start()
+    run.wait_for_log("up")
+    os.kill(run.node_pid(), signal.SIGURG)
+    head.wait(timeout=30)
+    assert (run.final().outcome, run.final().interruption) == (Outcome.HALTED, interruption)
 
 
 def test_a_halt_after_a_warning_is_a_halt(run: Rig) -> None:

@@ -9,11 +9,12 @@ import pytest
 
 from ffdl_batch.cli.attempts import describe_checkpoint
 from ffdl_batch.cli.listing import place_or_reason
-from ffdl_batch.domain.views import AttemptView, EventView, Problem
+from ffdl_batch.domain.views import AttemptView, EventView, Problem, RestartView
 from tests.unit.cli.programs import FFDL, FFDL_SUBMIT, json_lines, run
 from tests.unit.client.fake_daemon import FakeDaemon, make_job
 
 JOB, OTHER, UNKNOWN = "training-000000001", "training-000000002", "training-zzzzzzzzz"
+QUEUED = "training-000000003"
 T0 = 1_800_000_000.0
 SENTENCE = "halted on request; no checkpoint was confirmed"
 HALTED = make_job(JOB, state="HALTED", ended_at=T0 + 100, message=SENTENCE, exit_code=0)
@@ -52,11 +53,34 @@ def test_show_says_when_the_daemon_stores_what_is_owed(jobs: FakeDaemon, state: 
     assert "is stored by the daemon, which begins at 2027-01-15T08:03:30 at the latest" in shown
 
 
+def test_show_says_when_and_why_the_scheduler_started_an_attempt_anew(jobs: FakeDaemon) -> None:
+    again = RestartView(T0 + 30, "the scheduler started the job anew: a node or controller failed")
+    jobs.jobs[JOB] = make_job(JOB, attempts=(replace(FIRST, restarts=(again,)), SECOND))
+    shown = run(FFDL, "show", JOB, daemon=jobs, env={"TZ": "UTC"}).stdout
+    assert f"Attempt 1 again:     2027-01-15T08:00:30 {again.message}\n" in shown
+
+
 def test_halt_asks_and_goes_on_after_a_wrong_id(jobs: FakeDaemon) -> None:
     done = run(FFDL, "halt", UNKNOWN, JOB, OTHER, daemon=jobs)
     assert (done.returncode, done.stdout) == (66, f"{JOB} PROCESSING, halt requested\n{OTHER} COMPLETED\n")
     assert f"ffdl: there is no job {UNKNOWN}" in done.stderr
     assert jobs.acts == [("halt", JOB, None), ("halt", OTHER, None)]
+
+
+def test_halt_says_what_it_waits_for(jobs: FakeDaemon) -> None:
+    suspended = "SUSPENDED: the scheduler has stopped it; until it lets it run again a halt waits, a cancel does not"
+    told = {
+        JOB: make_job(JOB, wish="halt", pending_reason=suspended),
+        OTHER: make_job(OTHER, wish="cancel"),
+        QUEUED: make_job(QUEUED, state="QUEUED", wish="halt", pending_reason="Resources"),
+    }
+    jobs.jobs = {job_id: make_job(job_id) for job_id in told}
+    jobs.on_act = lambda _, job_id: jobs.jobs.update({job_id: told[job_id]})
+    done = run(FFDL, "halt", *told, daemon=jobs)
+    assert done.stderr == (
+        f"ffdl: {JOB}: {suspended}\nffdl: {OTHER}: it is being cancelled, and a halt does not take that back\n"
+    )
+    assert done.stdout.splitlines()[1:] == [f"{OTHER} PROCESSING, cancel requested", f"{QUEUED} QUEUED, halt requested"]
 
 
 def test_halt_waits_for_all_of_them_and_says_what_was_not_confirmed(jobs: FakeDaemon) -> None:

@@ -257,7 +257,8 @@ def _handler(daemon: FakeDaemon) -> type[BaseHTTPRequestHandler]:
                     if daemon.on_act:
                         daemon.on_act(verb, job_id)
                 if verb in ("cancel", "halt") and daemon.jobs[job_id].ended_at is None:
-                    daemon.jobs[job_id] = replace(daemon.jobs[job_id], wish=verb)
+                    wish = "cancel" if daemon.jobs[job_id].wish == "cancel" else verb
+                    daemon.jobs[job_id] = replace(daemon.jobs[job_id], wish=wish)
                 self.reply({"job": to_plain(daemon.jobs[job_id])})
 
         def stream(self, query: dict[str, list[str]]) -> None:

@@ -84,8 +84,17 @@ def test_one_learner_that_was_asked(
 def test_a_halt_that_nobody_answered_says_so() -> None:
     events = [*started(), asked("halt"), ended(asked="halt", exit_code=143, ended_by="halt"), report(answered=False)]
     found = conclude(launch(), events, False)
-    assert "no checkpoint was confirmed" in found.message
+    assert found.message == (
+        "halted on request; no checkpoint was confirmed; "
+        "the grace period of 30 s was over, and learner 1 had to be ended"
+    )
     assert (found.checkpoint.asked, found.checkpoint.answered, found.checkpoint.confirmed) == (True, False, False)
+
+
+def test_a_learner_that_fails_when_it_is_asked_is_told_so() -> None:
+    events = [*started(), asked("halt"), ended(asked="halt", exit_code=3), NONE, STORED]
+    said = "learner 1 ended with exit code 3, asked for a checkpoint, without leaving a new one"
+    assert conclude(launch(), events, False).message == said
 
 
 def test_a_confirmed_checkpoint_is_told_in_full() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.limit import TimeLimit, deadline
+from ffdl_batch.controller.limit import TimeLimit, deadline, limit_now_s
 from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Limits, Succession
 
 
@@ -64,3 +64,29 @@ def test_the_deadline_is_the_schedulers_else_ours_else_unknown() -> None:
     assert deadline(launch("/a", Limits()), {}, 1.0) is None
     asked = replace(launch("/a", Limits()), succession=Succession("/t", deadline_variables=("FIRST",), limit_s=60))
     assert (deadline(asked, {"FIRST": "5000"}, 1.0), deadline(asked, {}, 1.0)) == (5000.0, 61.0)
+
+
+@pytest.mark.parametrize(
+    ("argv", "seconds"),
+    [
+        (("echo", "5:00"), 300),
+        (("echo", "1:02:03"), 3723),
+        (("echo", "2-00:00:01"), 172801),
+        (("printf", "welcome at 9:00\\n7:30\\n"), 450),
+        (("echo", "UNLIMITED"), None),
+        (("echo",), None),
+        (("sh", "-c", "echo 5:00; exit 1"), None),
+        (("sleep", "60"), None),
+        (("/nowhere",), None),
+        (("echo", "{unknown}"), None),
+        ((), None),
+    ],
+)
+def test_the_limit_as_it_is_now(
+    argv: tuple[str, ...], seconds: int | None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("ffdl_batch.controller.limit.ASKING_S", 0.3)
+    asking = Succession("/t", keep_env=("PATH",), limit_now=argv)
+    assert limit_now_s(replace(launch("/a", Limits()), succession=asking), "7") == seconds
+    failed = argv[:1] in (("sh",), ("sleep",), ("/nowhere",)) or "{unknown}" in argv
+    assert ("is not known" in capfd.readouterr().err) is failed

@@ -218,7 +218,7 @@ def test_a_chain_without_any_checkpoint_ends_soon(why: Interruption, start: int)
         (
             I.TIMEOUT, Budget(gpu_seconds=36.0), CONFIRMED, False,
             "a drill played a time limit; checkpoint confirmed after 4.2 s; "
-            "0.03 GPU-hours are used, batch.retry.gpu_hours is 0.01",
+            "0.028 GPU-hours are used, batch.retry.gpu_hours is 0.01",
         ),
     ],
 )  # fmt: skip

@@ -79,6 +79,7 @@ def test_a_launch_file_with_everything_about_going_on_reads_back() -> None:
         gpus=2.0,
         lead_s=70,
         deadline_variables=("SLURM_JOB_END_TIME",),
+        limit_now=("squeue", "--jobs={native_id}"),
     )
     launch = replace(LAUNCH, succession=succession, checkpoints="/j/checkpoints", carry="/j/attempt-1/results")
     assert decode(encode(launch)) == launch

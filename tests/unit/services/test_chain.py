@@ -11,12 +11,14 @@ from ffdl_batch.domain.events import EventKind, GoesOn, Outcome
 from ffdl_batch.domain.job import Job
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.observation import EndCause, NativeId, Observation, Phase
+from ffdl_batch.domain.views import RestartView
 from ffdl_batch.ports.scheduler import InvalidRequest, Scheduler
 from ffdl_batch.services.backends import Adapters
 from ffdl_batch.services.control import read_control
 from ffdl_batch.services.deploy import HANDOVER_S, Deployer
 from ffdl_batch.services.judgement import QUIET_S
 from ffdl_batch.services.materialize import begun_at
+from ffdl_batch.services.query import get_job
 from ffdl_batch.services.watch import SETTLE_S, Watcher
 from tests.fakes.head import FakeHead
 from tests.fakes.scheduler import FakeScheduler
@@ -372,7 +374,10 @@ def test_a_requeue_is_told_when_the_controllers_have_said_why(site: Site, watche
     after = site.job(head.job.id)
     assert (after.state, after.spent.preemptions, after.spent.node_failures) == (JobState.QUEUED, 1, 0)
     assert (after.overrides.exclude, site.scheduler.avoided) == ((), [])
-    assert site.platform.store.history(after.id)[-1].message.endswith("it was preempted or requeued")
+    (entry,) = site.platform.store.history(after.id)[-1:]
+    assert entry.message.endswith("it was preempted or requeued")
+    (attempt,) = get_job(site.platform, site.caller, after.id).attempts
+    assert attempt.restarts == (RestartView(entry.at, entry.message),)
 
 
 def test_a_requeue_whose_controllers_fell_silent_lost_its_node(site: Site, watcher: Watcher) -> None:
@@ -456,7 +461,8 @@ def test_a_suspended_job_says_so_and_stays_where_it_is(site: Site, watcher: Watc
     running(site, watcher, job)
     site.scheduler.seen[NativeId(job.native_id)] = Observation(Phase.SUSPENDED, "SUSPENDED", nodes="n1")
     watcher.step(full=True)
-    assert (site.job(job.id).state, site.job(job.id).pending_reason) == (JobState.PROCESSING, "SUSPENDED")
+    assert site.job(job.id).state is JobState.PROCESSING
+    assert site.job(job.id).pending_reason.startswith("SUSPENDED: the scheduler has stopped it; until it lets it run")
     site.scheduler.run(NativeId(job.native_id))
     watcher.step(full=True)
     assert site.job(job.id).pending_reason == ""

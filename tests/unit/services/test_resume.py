@@ -94,6 +94,10 @@ def test_what_the_first_attempt_waited_for_is_not_waited_for_again(site: Site) -
     resume(site, again)
     batch = site.scheduler.planned[-1].spec.batch
     assert (batch.dependency, batch.begin, batch.hold) == ("", "", False)
+    first, second = (e for e in get_events(site.platform, site.caller, job.id, 0)[0] if e.cause == "resumed")
+    assert first.message == "resumed by its owner"
+    told = "; batch.dependency and batch.begin and batch.hold of its submission no longer hold it up"
+    assert second.message == first.message + told
 
 
 def test_gpus_may_be_none_at_all(site: Site) -> None:

@@ -1,0 +1,110 @@
+"""Jobs of which the scheduler says what it said before: passed over at each look, and none of what is due is missed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+
+from ffdl_batch.domain.job import Job, JobId
+from ffdl_batch.domain.job_state import JobState, Wish
+from ffdl_batch.domain.observation import EndCause, NativeId, Observation, Phase
+from ffdl_batch.services import listed, watch
+from ffdl_batch.services.cancel import cancel_job
+from ffdl_batch.services.judgement import Judge
+from ffdl_batch.services.remembered import Memory
+from ffdl_batch.services.watch import SETTLE_S, Watcher
+from ffdl_batch.services.wishes import AGAIN_S
+from tests.unit.services.conftest import MANIFEST, Site, write_events
+
+REQUEUED = Observation(Phase.PENDING, "PENDING", reason="BeginTime", restarts=1)
+
+
+class Work:
+    """What the watcher did for single jobs: `sorted_out`, `noted` and `judged` count them."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.sorted_out = self.noted = 0
+        self.judged: list[JobId] = []
+        sort_out, note, judge = listed.sort_out, Memory.note, Judge.judge
+
+        def sorting(jobs: Iterable[Job], *rest: object) -> object:
+            self.sorted_out += len(jobs := list(jobs))
+            return sort_out(jobs, *rest)  # type: ignore[arg-type]
+
+        def noting(memory: Memory, seen: Observation | None, now: float) -> bool:
+            self.noted += 1
+            return note(memory, seen, now)
+
+        def judging(judge_: Judge, job: Job, is_forgotten: bool, fresh: bool) -> object:
+            self.judged.append(job.id)
+            return judge(judge_, job, is_forgotten, fresh)
+
+        patch.setattr(watch, "sort_out", sorting)
+        patch.setattr(Memory, "note", noting)
+        patch.setattr(Judge, "judge", judging)
+
+    def take(self) -> tuple[int, int, list[JobId]]:
+        """What was done since it was asked last."""
+        done = self.sorted_out, self.noted, self.judged
+        self.sorted_out, self.noted, self.judged = 0, 0, []
+        return done
+
+
+@pytest.fixture
+def work(monkeypatch: pytest.MonkeyPatch) -> Work:
+    return Work(monkeypatch)
+
+
+def look(site: Site, watcher: Watcher, times: int = 1) -> None:
+    for _ in range(times):
+        site.clock.tick(2)
+        watcher.step(full=True)
+
+
+def say_the_same_again(site: Site) -> None:
+    """Equal answers, none of which is the object of the last time."""
+    site.scheduler.seen = {native: replace(seen) for native, seen in site.scheduler.seen.items()}
+
+
+def test_no_work_is_done_for_a_job_of_which_nothing_new_is_listed(site: Site, watcher: Watcher, work: Work) -> None:
+    jobs = [site.deployed(str(key)) for key in range(3)]
+    look(site, watcher)
+    assert work.take() == (3, 3, [job.id for job in jobs])
+    for _ in range(5):
+        say_the_same_again(site)
+        look(site, watcher)
+        assert work.take() == (0, 0, [])
+    site.scheduler.run(NativeId(jobs[1].native_id))
+    look(site, watcher)
+    assert work.take() == (1, 1, [jobs[1].id])
+    assert site.job(jobs[1].id).nodes == "n1"
+
+
+def test_the_time_of_an_end_comes_though_the_listing_stays_as_it_is(site: Site, watcher: Watcher, work: Work) -> None:
+    job = site.deployed()
+    write_events(site, job, [("learner", site.clock.now())])
+    look(site, watcher, 3)
+    site.scheduler.end(NativeId(job.native_id), EndCause.NODE_FAIL, site.clock.now())
+    look(site, watcher, 3)
+    assert site.job(job.id).state is JobState.PROCESSING
+    assert work.take()[2][-3:] == [job.id] * 3
+    site.clock.tick(SETTLE_S)
+    look(site, watcher)
+    assert (site.job(job.id).state, site.platform.store.history(job.id)[-1].error_code) == (JobState.PENDING, "S110")
+
+
+def test_a_requeue_is_judged_when_its_controllers_have_fallen_silent(site: Site, watcher: Watcher) -> None:
+    job = site.deployed()
+    heartbeat = site.attempt(job).heartbeat(0)
+    write_events(site, job, [("learner", site.clock.now())])
+    site.beat(heartbeat)
+    site.scheduler.run(NativeId(job.native_id))
+    look(site, watcher)
+    site.scheduler.seen[NativeId(job.native_id)] = REQUEUED
+    look(site, watcher, 3)
+    assert site.job(job.id).state is JobState.PROCESSING
+    site.clock.tick(600)
+    look(site, watcher)
+    assert site.job(job.id).state is JobState.QUEUED
