@@ -151,6 +151,16 @@ def test_a_waiting_range_and_a_running_task_are_about_their_own() -> None:
     }
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_what_is_said_of_one_task_goes_before_what_is_said_of_a_range(order: int) -> None:
+    records = read_records(("20_[1-3]", "PENDING", "c"), ("20_2", "RUNNING", "c"))[::order]
+    found = pick(records, [NativeId("20", n) for n in ("1", "2", "4")])
+    assert {str(native): str(record.observation.phase) for native, record in found.items()} == {
+        "20_1": "pending",
+        "20_2": "running",
+    }
+
+
 def test_a_record_of_the_whole_array_is_about_the_tasks_that_no_other_names_once_it_ended() -> None:
     ended, waiting = (read_records(("20", state, "c"), ("20_5", "RUNNING", "c")) for state in ("CANCELLED", "PENDING"))
     ids = [NativeId("20", "1"), NativeId("20", "5")]

@@ -70,6 +70,11 @@ def test_a_name_may_hold_what_python_takes_for_a_line_break() -> None:
     assert parse_squeue(QUEUE + "7|RUNNING|0:0|0|1|1|1|n1|None|a\x0cb\x85c\n")[0].name == "a\x0cb\x85c"
 
 
+def test_a_job_that_is_called_like_a_title_is_a_job() -> None:
+    (record,) = parse_squeue(QUEUE + "7|RUNNING|0:0|0|1|1|1|n1|None|JOBID|STATE\n")
+    assert (record.job, record.name) == ("7", "JOBID|STATE")
+
+
 def test_an_empty_listing_is_an_answer() -> None:
     assert parse_squeue(QUEUE) == []
 

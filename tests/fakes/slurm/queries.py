@@ -1,0 +1,112 @@
+"""squeue, sacct and sinfo of the fake Slurm."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from typing import Any
+
+from tests.fakes.slurm import arrays
+from tests.fakes.slurm.state import STATE, begin, complain, load, option, own, spoil
+
+
+def stamp(seconds: int) -> str:
+    """As SLURM_TIME_FORMAT asks."""
+    if not seconds:
+        return "N/A"
+    form = os.environ.get("SLURM_TIME_FORMAT", "%Y-%m-%dT%H:%M:%S")
+    return time.strftime(form, time.localtime(seconds)) if form != "%s" else str(seconds)
+
+
+TITLES = {"JobArrayID": "JOBID", "State": "STATE", "exit_code": "EXIT_CODE", "RestartCnt": "RESTART_COUNT",
+          "SubmitTime": "SUBMIT_TIME", "StartTime": "START_TIME", "EndTime": "END_TIME", "NodeList": "NODELIST",
+          "Reason": "REASON", "Name": "NAME"}  # fmt: skip
+
+
+def values(record: dict[str, Any]) -> dict[str, str]:
+    """A record by the names that squeue and sacct have for its fields."""
+    times = {"Submit": stamp(record["submit"]), "Start": stamp(record["start"]), "End": stamp(record["end"])}
+    shown = arrays.number(record)
+    return {"JobArrayID": shown, "JobID": shown, "State": record["state"], "exit_code": record["exit"],
+            "ExitCode": record["exit"], "RestartCnt": str(record["restarts"]), "NodeList": record["nodes"],
+            "Reason": record["reason"], "Name": record["name"], "JobName": record["name"], **times,
+            **{f"{k}Time": v for k, v in times.items()}}  # fmt: skip
+
+
+def squeue() -> int:
+    """List jobs in the format asked for (sizes of 0 with suffixes only)."""
+    fault = begin("squeue")
+    spoiled = spoil("squeue", fault)
+    if spoiled is not None:
+        return spoiled
+    if option("format"):
+        return excluded()
+    fields = [part.partition(":0") for part in option("Format").split(",")]
+    assert {"--me", "--states=all", "--all", "--array"} <= set(sys.argv), sys.argv
+    print("".join(TITLES[name] + suffix for name, _, suffix in fields))
+    wanted = [name for name in option("name").split(",") if name]
+    for record in own("jobs"):
+        if not wanted or record["name"] in wanted:
+            line = "".join(values(record)[name] + suffix for name, _, suffix in fields)
+            if fault == "cut":
+                sys.stdout.write(line[: len(line) // 2])
+                return 0
+            print(line)
+            if fault == "half":
+                sys.stdout.flush()
+                return complain("squeue", "slurm_load_jobs error: Zero Bytes were transmitted or received")
+    return 0
+
+
+def excluded() -> int:
+    """What one job excludes."""
+    assert option("format") == "%i|%x", sys.argv
+    record = load(option("jobs"))
+    if record is None:
+        sys.stderr.write("slurm_load_jobs error: Invalid job id specified\n")
+        return 1
+    print(f"JOBID|EXC_NODES\n{arrays.number(record)}|{record['excluded']}")
+    return 0
+
+
+def sacct() -> int:
+    """List jobs, forgotten ones too."""
+    fault = begin("sacct")
+    if not (STATE / "accounting").exists():
+        sys.stderr.write("Slurm accounting storage is disabled\n")
+        return 1
+    if fault == "down":
+        print("|".join(option("format").split(",")))
+        return complain("sacct", "Problem talking to the database: Connection refused", 0)
+    spoiled = spoil("sacct", fault)
+    if spoiled is not None:
+        return spoiled
+    names = option("format").split(",")
+    print("|".join(names), end="" if fault == "cut" else "\n")
+    if fault == "cut":
+        return 0
+    ids, wanted = option("jobs").split(","), [name for name in option("name").split(",") if name]
+    for record in own("gone") + own("jobs"):
+        told = STATE / "accounts" / f"{record['id']}.json"
+        record = json.loads(told.read_text()) if told.exists() else record  # noqa: PLW2901
+        if record is None:
+            continue
+        if record["name"] in wanted or (not wanted and record.get("array", record["id"]) in ids):
+            print("|".join(values(record)[n] for n in names))
+    return 0
+
+
+def sinfo() -> int:
+    """The site."""
+    if "--version" in sys.argv:
+        print("slurm 26.05.5")
+        return 0
+    spoiled = spoil("sinfo", begin("sinfo"))
+    if spoiled is not None:
+        return spoiled
+    print("PARTITION|TIMELIMIT|CPUS|MEMORY|GRES|NODELIST")
+    for row in json.loads((STATE / "site.json").read_text()):
+        print("|".join(row))
+    return 0
