@@ -1,4 +1,4 @@
-"""The settings of the caller, and whether the daemon that runs was started with others.
+"""The settings of the caller, and whether the daemon that runs was started with others, or by another release.
 
 A daemon reads the configuration once, when it starts. A command reads it too: a wrong file is an error at once, and a
 changed one is not ignored in silence. The daemon's digests are in its lock file, so no request is needed to compare.
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ffdl_batch import __version__
 from ffdl_batch.client.locate import SocketPlace, read_settings
 from ffdl_batch.config.locations import DaemonLock, LockUnreadable, read_lock
 
@@ -35,7 +36,8 @@ class OwnSettings:
         return Path(self.settings.state_dir)
 
     def differ_from_daemon(self, place: SocketPlace) -> str | None:
-        """The sentence for a daemon at `place` that runs with other settings; None where it does not.
+        """The sentence for a daemon at `place` that is of another release or runs with other settings; None where it is
+        as one that the caller starts.
 
         A daemon that is not the state directory's (a site's, by FFDL_SOCKET) has settings of its own.
         """
@@ -49,6 +51,11 @@ class OwnSettings:
         """As :meth:`differ_from_daemon`, of the daemon that wrote `lock`."""
         from ffdl_batch.config.fingerprint import find_differences
 
+        if lock.version and lock.version != __version__:
+            return (
+                f"the running daemon is of release {lock.version}, this program of {__version__} "
+                f"({describe_daemon(lock)}); it stays until: ffdl daemon restart (which ends no job)"
+            )
         found = find_differences(self.settings, self.environ, lock.settings)
         if not found:
             return None

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from ffdl_batch import __version__
 from ffdl_batch.client import Client, DaemonUnreachable
 from ffdl_batch.client.start import Dialling, daemon_environment
 from ffdl_batch.config.fingerprint import take_fingerprints
@@ -327,7 +328,12 @@ def test_a_daemon_with_other_settings_is_named_once_per_connection(site: Site) -
         assert "lease_s (default) differs" in warnings_of(site)[0]
         site.write_lock()  # by a release that wrote no digests
         assert warnings_of(site, FFDL_IMAGES_DIRS="/nope") == []
-        site.write_lock(settings=digests, socket="/a/sites/ffdl.sock")
+        site.write_lock(settings=digests, version=__version__)
+        assert warnings_of(site, FFDL_LEASE_S="7") == []
+        site.write_lock(settings=digests, version="0.0.1", pid=os.getpid())
+        (warning,) = warnings_of(site, FFDL_LEASE_S="7")
+        assert warning.startswith(f"the running daemon is of release 0.0.1, this program of {__version__} (process ")
+        site.write_lock(settings=digests, version="0.0.1", socket="/a/sites/ffdl.sock")
         assert warnings_of(site, FFDL_IMAGES_DIRS="/nope") == []
     finally:
         fake.stop()
