@@ -22,6 +22,7 @@ import socket
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import lru_cache
 from pathlib import Path
 
 from ffdl_batch.domain.array import parse_chunk_name, read_marks
@@ -172,10 +173,11 @@ class SlurmScheduler:
                 log.warning("%d jobs are unknown for now: %s", len(missing), error)
                 accounted = ()
             seen |= pick(_ended(accounted), missing)
-        return {
-            native: replace(record.observation, name=self._tables.token_of(record.name, native.task))
-            for native, record in seen.items()
-        }
+        return {native: self._called_by_token(native, record.observation) for native, record in seen.items()}
+
+    def _called_by_token(self, native: NativeId, seen: Observation) -> Observation:
+        token = self._tables.token_of(seen.name, native.task)
+        return seen if token == seen.name else _rename(seen, token)
 
     def is_forgotten(self, ids: Collection[NativeId]) -> frozenset[NativeId]:
         """See :class:`ffdl_batch.ports.scheduler.ForgetsJobs`."""
@@ -187,6 +189,12 @@ class SlurmScheduler:
             return frozenset()
         accounted = self._gateway.account_for({native.job for native in missing})
         return frozenset(missing) - frozenset(pick(_ended(accounted or ()), missing))
+
+    def was_lost(self, ids: Collection[NativeId]) -> frozenset[NativeId]:
+        """See :class:`ffdl_batch.ports.scheduler.LosesJobs`: what sacctmgr(1) calls runaway jobs."""
+        accounted = self._gateway.account_for({native.job for native in ids}) if ids else ()
+        living = [record for record in accounted or () if record.observation.phase in (Phase.PENDING, Phase.RUNNING)]
+        return frozenset(pick(living, ids))
 
     def signal(self, native_id: NativeId, signal: str) -> None:
         """See the port."""
@@ -224,6 +232,11 @@ class SlurmScheduler:
     def close(self) -> None:
         """End what was started for asking Slurm (pyslurm's worker); the next question starts it again."""
         self._gateway.close()
+
+
+@lru_cache(maxsize=32_768)  # tasks of arrays, at each look; few have changed since the last one
+def _rename(seen: Observation, name: str) -> Observation:
+    return replace(seen, name=name)
 
 
 def _ended(records: Sequence[JobRecord]) -> list[JobRecord]:

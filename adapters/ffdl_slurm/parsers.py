@@ -23,6 +23,7 @@ from ffdl_slurm.states import has_nowhere_to_run, interpret_state, is_held_for_g
 _PARSABLE_ID = re.compile(r"(\d+)(?:;[^\s;]+)?")
 _JOB_ID = re.compile(r"(\d+)(?:_(?:(\d+)|\[([^\]]*)\]?))?(?:\+\d+)?")
 _MIB = 1024**2
+_QUEUE_COLUMNS = len(QUEUE_FIELDS) + 1
 
 
 class Garbled(ValueError):
@@ -31,18 +32,24 @@ class Garbled(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """One job, or some elements of an array, as Slurm lists it. `tasks` None = no array."""
+    """One job, or some elements of an array, as Slurm lists it. `tasks` None = no array; `native` is its id, None where
+    it is about a range of elements."""
 
     job: str
     tasks: str | None
-    name: str
+    native: NativeId | None
     observation: Observation
+
+    @property
+    def name(self) -> str:
+        """What Slurm calls it."""
+        return self.observation.name
 
     def native_ids(self, wanted: Sequence[str] = ()) -> list[NativeId]:
         """The ids of this record; of a pending array's range only the elements that are `wanted`."""
-        if self.tasks is None or self.tasks.isdigit():
-            return [NativeId(self.job, self.tasks)]
-        ranges = _read_ranges(self.tasks)
+        if self.native is not None:
+            return [self.native]
+        ranges = _read_ranges(self.tasks or "")
         return [
             NativeId(self.job, task)
             for task in wanted
@@ -79,11 +86,12 @@ class JobRow:
 
 def parse_squeue(text: str) -> list[JobRecord]:
     """The answer to :func:`ffdl_slurm.commands.squeue_argv`. Raises Garbled."""
-    return [_queue_record(*row) for row in _rows(text, len(QUEUE_FIELDS) + 1, "squeue", ("JOBID", "STATE"))]
+    return [_queue_record(line) for line in _lines(text, _QUEUE_COLUMNS, "squeue", ("JOBID", "STATE"))]
 
 
-@lru_cache(maxsize=32_768)  # from one listing to the next few rows change; reading one costs the most of a look
-def _queue_record(*row: str) -> JobRecord:
+@lru_cache(maxsize=32_768)  # few lines change from one listing to the next; one that did not is the same record
+def _queue_record(line: str) -> JobRecord:
+    row = _split(line, _QUEUE_COLUMNS, "squeue")
     number, state, exit_code, restarts, submitted, started, ended, nodes, reason, name = row
     return parse_row(JobRow(number, name, state, exit_code, restarts, submitted, started, ended, nodes, reason))
 
@@ -129,31 +137,46 @@ def parse_row(row: JobRow) -> JobRecord:
         submitted_at=parse_time(row.submitted),
         started_at=parse_time(row.started) if begun else None,
         ended_at=parse_time(row.ended) if ended else None,
+        name=row.name.strip(),
         held_for_good=is_held_for_good(meaning.phase, reason),
         nowhere=has_nowhere_to_run(meaning.phase, reason),
     )
-    return JobRecord(match[1], match[2] or match[3], row.name.strip(), seen)
+    job, tasks = match[1], match[2] or match[3]
+    if tasks is None:
+        return JobRecord(job, None, NativeId.parse(job), seen)
+    return JobRecord(job, tasks, NativeId.parse(f"{job}_{tasks}") if tasks.isdigit() else None, seen)
 
 
 def _rows(text: str, columns: int, command: str, titles: tuple[str, str]) -> list[list[str]]:
-    """Rows below the header. More than one cluster prints more than one header, each after a CLUSTER: line."""
-    rows: list[list[str]] = []
+    """The fields of the lines below the header. Raises Garbled."""
+    return [_split(line, columns, command) for line in _lines(text, columns, command, titles)]
+
+
+def _lines(text: str, columns: int, command: str, titles: tuple[str, str]) -> list[str]:
+    """Lines below the header. More than one cluster prints more than one header, each after a CLUSTER: line."""
+    lines: list[str] = []
     seen_header = False
     for line in text.split("\n"):
-        fields = line.split(SEPARATOR, columns - 1)
-        if len(fields) == columns and (fields[0].strip(), fields[1].strip()) == titles:
+        if titles[0] in line and _is_header(line.split(SEPARATOR, columns - 1), columns, titles):
             seen_header = True
-        elif not seen_header or not line.strip() or line.startswith("CLUSTER: "):
-            continue
-        elif len(fields) < columns:
-            raise Garbled(f"{command} printed {line[:80]!r} among its rows")
-        else:
-            rows.append(fields)
+        elif seen_header and line.strip() and not line.startswith("CLUSTER: "):
+            lines.append(line)
     if not seen_header:
         raise Garbled(f"{command} printed no header but {text.strip()[:80]!r}")
     if not text.endswith("\n"):
         raise Garbled(f"{command} ended in the middle of a line")
-    return rows
+    return lines
+
+
+def _is_header(fields: Sequence[str], columns: int, titles: tuple[str, str]) -> bool:
+    return len(fields) == columns and (fields[0].strip(), fields[1].strip()) == titles
+
+
+def _split(line: str, columns: int, command: str) -> list[str]:
+    fields = line.split(SEPARATOR, columns - 1)
+    if len(fields) < columns:
+        raise Garbled(f"{command} printed {line[:80]!r} among its rows")
+    return fields
 
 
 def parse_exit(text: str) -> tuple[int | None, int | None]:

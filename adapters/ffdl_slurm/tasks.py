@@ -20,20 +20,21 @@ _KEPT = 256
 def pick(records: Sequence[JobRecord], ids: Collection[NativeId]) -> dict[NativeId, JobRecord]:
     """The records about `ids`.
 
-    The tasks of an array that were cancelled while they waited may be left as one record under the array's own id,
-    without their numbers (seen on 26.05): it is about all tasks that no other record names.
+    A record of one task goes before one of a range. The tasks of an array that were cancelled while they waited may be
+    left as one record under the array's own id, without their numbers (seen on 26.05): it is about all tasks that no
+    other record names.
     """
-    wanted = set(ids)
+    singles = {record.native: record for record in records}
+    found = {native: singles[native] for native in ids if native in singles}
+    if len(found) == len(ids):
+        return found
     tasks: dict[str, list[str]] = {}
-    for native in wanted:
-        if native.task is not None:
+    for native in ids:
+        if native.task is not None and native not in found:
             tasks.setdefault(native.job, []).append(native.task)
-    found = {
-        native: record
-        for record in records
-        for native in record.native_ids(tasks.get(record.job, ()))
-        if native in wanted
-    }
+    for record in records:
+        if record.native is None:
+            found.update((native, record) for native in record.native_ids(tasks.get(record.job, ())))
     for record in records:
         if record.tasks is None and record.observation.phase is Phase.ENDED:
             for task in tasks.get(record.job, ()):
@@ -49,13 +50,12 @@ class Listing:
         self._tasks: dict[tuple[str, str], set[NativeId]] = {}
         self._ranges: dict[str, list[JobRecord]] = {}
         for record in records:
-            if record.tasks is None:
-                self._jobs.setdefault(record.name, set()).add(NativeId(record.job))
-            elif record.tasks.isdigit():
-                native = NativeId(record.job, record.tasks)
-                self._tasks.setdefault((record.name, record.tasks), set()).add(native)
-            else:
+            if record.native is None:
                 self._ranges.setdefault(record.name, []).append(record)
+            elif record.native.task is None:
+                self._jobs.setdefault(record.name, set()).add(record.native)
+            else:
+                self._tasks.setdefault((record.name, record.native.task), set()).add(record.native)
 
     def jobs_named(self, name: str) -> set[NativeId]:
         """The jobs of this name that are no tasks."""
@@ -80,12 +80,14 @@ class TaskTables:
     def token_of(self, name: str, task: str | None) -> str:
         """The token of the attempt that is task `task` of the array called `name`; `name` itself where it is none of
         an array, or the array has no table any more."""
-        named = parse_chunk_name(name)
-        if named is None or task is None:
+        if task is None:
             return name
         with self._lock:
             table = self._known.get(name)
         if table is None:
+            named = parse_chunk_name(name)
+            if named is None:
+                return name
             try:
                 table = read_table(Path(self._root.array(named[0]).chunk(named[1]).tasks).read_text(encoding="utf-8"))
             except (OSError, UnicodeDecodeError):

@@ -205,6 +205,9 @@ def _held(known: Known) -> Ending:
 def _without_record(known: Known, at: float) -> Ending:
     seen = known.observation
     lost = Interruption.NODE_FAILURE if known.began else None
+    if seen is None and known.lost and not known.began:
+        sentence = "the scheduler has lost the job, which it was to start"
+        return Ending(JobState.FAILED, at, "S112", sentence, interruption=Interruption.NODE_FAILURE)
     if seen is None:
         sentence = "scheduler and accounting have forgotten the job and it left no proof"
         return Ending(JobState.FAILED, at, "S106", sentence, interruption=lost)

@@ -49,7 +49,8 @@ class Known:
     that a final record written before it would be visible on the shared file system. `requeues` is how often the
     history already says that the scheduler started this attempt anew. `quiet`: no controller of the attempt was heard
     of for so long that none is left that may still have something to say. `unending`: it was given up long ago, and the
-    scheduler still cannot end it (a process that not even KILL ends): nothing of it is waited for.
+    scheduler still cannot end it (a process that not even KILL ends): nothing of it is waited for. `lost`: it is
+    forgotten, though nobody ended it.
     """
 
     state: JobState
@@ -63,6 +64,7 @@ class Known:
     requeues: int = 0
     quiet: bool = True
     unending: bool = False
+    lost: bool = False
 
     @property
     def ended(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 
 
 class Phase(StrEnum):
@@ -42,6 +43,7 @@ class NativeId:
         return self.job if self.task is None else f"{self.job}_{self.task}"
 
     @classmethod
+    @lru_cache(maxsize=32_768)  # each look at all live jobs reads the same ids
     def parse(cls, text: str) -> NativeId:
         """The inverse of ``str``."""
         job, _, task = text.partition("_")

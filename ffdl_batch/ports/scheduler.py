@@ -306,6 +306,15 @@ class ForgetsJobs(Protocol):
 
 
 @runtime_checkable
+class LosesJobs(Protocol):
+    """A backend whose scheduler may lose jobs that it was to start, and whose accounting shows that."""
+
+    def was_lost(self, ids: Collection[NativeId]) -> frozenset[NativeId]:
+        """Of `ids`, which are forgotten, those that nobody ended: the accounting has them waiting or running still."""
+        ...
+
+
+@runtime_checkable
 class CredentialLife(Protocol):
     """A backend whose lost requests may still land for a while."""
 

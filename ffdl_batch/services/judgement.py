@@ -159,6 +159,7 @@ class Judge:
             settled=forgotten or waited or never_began,
             learners=job.spec.resources.learners,
             requeues=self._requeues(job, memory, evidence),
+            lost=memory.lost,
         )
         if seen is not None and self._may_be_anew(known, seen):
             known = replace(known, quiet=self._is_quiet(evidence))

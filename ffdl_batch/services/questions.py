@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from ffdl_batch.domain.job import Job, JobId
 from ffdl_batch.domain.observation import NativeId, Observation
-from ffdl_batch.ports.scheduler import ForgetsJobs, InvalidRequest, SchedulerUnreachable
+from ffdl_batch.ports.scheduler import ForgetsJobs, InvalidRequest, LosesJobs, SchedulerUnreachable
 from ffdl_batch.services.platform import Platform
 from ffdl_batch.services.wishes import Wishes
 
@@ -45,11 +45,12 @@ class Questions:
         except SchedulerUnreachable as error:
             log.warning("backend %s takes no requests, they are repeated: %s", backend, error)
 
-    def gone(self, backend: str, asked: Collection[NativeId]) -> frozenset[NativeId]:
-        """Of `asked`, those that the scheduler says it has forgotten."""
+    def gone(self, backend: str, asked: Collection[NativeId]) -> tuple[frozenset[NativeId], frozenset[NativeId]]:
+        """Of `asked`, those that the scheduler says it has forgotten; and of these, those that nobody ended."""
         try:
             with self._platform.adapters.asking(backend) as adapter:
-                return adapter.is_forgotten(asked) if isinstance(adapter, ForgetsJobs) else frozenset()
+                gone = adapter.is_forgotten(asked) if isinstance(adapter, ForgetsJobs) else frozenset[NativeId]()
+                return gone, adapter.was_lost(gone) if gone and isinstance(adapter, LosesJobs) else frozenset()
         except SchedulerUnreachable as error:
             log.warning("backend %s does not say whether it has forgotten %d jobs: %s", backend, len(asked), error)
-            return frozenset()
+            return frozenset(), frozenset()

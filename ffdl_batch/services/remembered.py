@@ -14,6 +14,7 @@ class Memory:
     """`observation` is the scheduler's latest word, `missing` how many listings in a row left the attempt out, and
     `missing_since` and `ended_seen_at` when the first one did, or listed it as ended (monotonic). `concluded`: its head
     has said its last word. `requeues` is how often the history says that it was started anew, where that was read.
+    `lost`: the scheduler has forgotten the attempt, which nobody ended, or has given its id to another job.
     """
 
     attempt: int = 0
@@ -24,6 +25,7 @@ class Memory:
     requeues: int | None = None
     read_once: bool = False
     concluded: bool = False
+    lost: bool = False
 
     def note(self, seen: Observation | None, now: float) -> bool:
         """Remember what was listed at `now` (None = it was left out); whether that asks for a closer look."""
@@ -36,7 +38,19 @@ class Memory:
                 self.ended_seen_at = None
             elif self.ended_seen_at is None:
                 self.ended_seen_at = now
-        return changed or self.ended_seen_at is not None or not self.read_once
+        return changed or self.wants_look
+
+    @property
+    def wants_look(self) -> bool:
+        """Whether each listing asks for a closer look: what was seen is judged anew when its time has come, or what
+        was read last was not all, or could not be written."""
+        return self.ended_seen_at is not None or not self.read_once
+
+    def is_unmoved(self, seen: Observation | None) -> bool:
+        """Whether noting this would change nothing and ask for nothing: the scheduler said the same last time."""
+        if seen is None or self.missing or self.wants_look:
+            return False
+        return seen is self.observation or seen == self.observation
 
     def is_suspect(self, listings: int, since: float, is_explained: bool) -> bool:
         """Whether the scheduler may have forgotten an attempt that the latest listing left out, too.

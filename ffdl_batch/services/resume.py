@@ -18,6 +18,7 @@ from ffdl_batch.services.materialize import exported_environment
 from ffdl_batch.services.platform import Caller, Platform
 from ffdl_batch.services.problems import Refused, bad_request, try_again, wrong_state, wrong_usage
 from ffdl_batch.services.query import detailed, own_job
+from ffdl_batch.services.succession import without_waiting
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ def resume_job(platform: Platform, caller: Caller, job_id: str, resume: Resume) 
         change = Change(
             steps=((JobState.PENDING, platform.clock.now()),),
             cause=Cause.RESUMED,
-            message=_sentence(job, resume, overrides),
+            message=_sentence(platform, job, resume, overrides),
             columns={"overrides": overrides, "warnings": warnings},
         )
         updated = platform.store.apply(job, change)
@@ -97,24 +98,22 @@ def _check_possible(platform: Platform, job: Job, overrides: Overrides) -> tuple
 
 def _plan(platform: Platform, job: Job, overrides: Overrides) -> LaunchPlan:
     """The plan of its next attempt with `overrides`. Raises Refused."""
-    spec = overrides.apply(job.spec)
-    if job.attempt > 0:  # what the first attempt waited for has happened
-        spec = replace(spec, batch=replace(spec.batch, dependency="", begin="", hold=False))
+    spec = without_waiting(platform, job, overrides.apply(job.spec), job.attempt + 1)
     candidate = Candidate(spec, job.backend, (), (), {}, "manifest.yml")
     environ = exported_environment(platform.root, job)
     return plan_or_refuse(platform, candidate, job.id, environ, job.attempt + 1)
 
 
-def _sentence(job: Job, resume: Resume, overrides: Overrides) -> str:
+def _sentence(platform: Platform, job: Job, resume: Resume, overrides: Overrides) -> str:
     altered = []
     if resume.gpus is not None:
         altered.append(f"{overrides.gpus:g} GPUs per learner")
     if resume.time is not None and overrides.time_s is not None:
         altered.append(f"time limit {format_time_limit(overrides.time_s)}")
-    batch = job.spec.batch
-    waited = [name for name in ("dependency", "begin", "hold") if job.attempt > 0 and getattr(batch, name)]
+    before, after = job.spec.batch, without_waiting(platform, job, job.spec, job.attempt + 1).batch
+    waited = [name for name in ("dependency", "begin", "hold") if getattr(before, name) and not getattr(after, name)]
     return (
         "resumed by its owner"
         + (f" with {' and '.join(altered)}" if altered else "")
-        + (f"; batch.{' and batch.'.join(waited)} of its submission no longer hold it up" if waited else "")
+        + (f"; its submission's batch.{' and batch.'.join(waited)} held it up, and will not again" if waited else "")
     )

@@ -24,12 +24,12 @@ def plan_attempt(platform: Platform, job: Job) -> LaunchPlan:
     """
     adapter = platform.adapters.get(job.backend)
     try:
-        return adapter.plan(_request(platform, job, _spec(job, job.attempt)))
+        return adapter.plan(_request(platform, job, _spec(platform, job)))
     except InvalidRequest:
         if not job.overrides.exclude:
             raise
         anywhere = replace(job, overrides=replace(job.overrides, exclude=()))
-        plan = adapter.plan(_request(platform, anywhere, _spec(anywhere, job.attempt)))
+        plan = adapter.plan(_request(platform, anywhere, _spec(platform, anywhere)))
         log.warning("job %s has nowhere to run without %s", job.id, ", ".join(job.overrides.exclude))
         return plan
 
@@ -39,7 +39,7 @@ def plan_template(platform: Platform, job: Job, plan: LaunchPlan) -> LaunchPlan 
     or where it cannot be planned: then the platform goes on."""
     if plan.launch.succession is None:
         return None
-    request = _request(platform, job, _spec(job, job.attempt + 1))
+    request = _request(platform, job, _waits_for_nothing(job.effective_spec))
     request = replace(
         request,
         attempt=job.attempt + 1,
@@ -55,11 +55,20 @@ def plan_template(platform: Platform, job: Job, plan: LaunchPlan) -> LaunchPlan 
         return None
 
 
-def _spec(job: Job, attempt: int) -> JobSpec:
-    """What the first attempt waited for has happened: later ones wait for it no more, nor are they held."""
-    spec = job.effective_spec
-    if attempt == 1:
-        return spec
+def _spec(platform: Platform, job: Job) -> JobSpec:
+    return without_waiting(platform, job, job.effective_spec, job.attempt)
+
+
+def without_waiting(platform: Platform, job: Job, spec: JobSpec, attempt: int) -> JobSpec:
+    """`spec` without what earlier attempts than this one have waited for: it has happened. One that was held, or told
+    when to begin, is that again where none of them began."""
+    directory = platform.root.job(job.id)
+    if any(Path(directory.attempt(number).claim_owner).exists() for number in range(1, attempt)):
+        return _waits_for_nothing(spec)
+    return spec if attempt == 1 else replace(spec, batch=replace(spec.batch, dependency=""))
+
+
+def _waits_for_nothing(spec: JobSpec) -> JobSpec:
     return replace(spec, batch=replace(spec.batch, dependency="", begin="", hold=False))
 
 

@@ -1,6 +1,7 @@
 """Keeps jobs' states true: reads what controllers rang for, and asks each scheduler one question for all its jobs.
 
-An idle job costs nothing: its files are read only when its doorbell rang or the scheduler's word changed.
+A job whose line in the scheduler's listing is what it was costs a comparison. Its files are read only when its doorbell
+rang, the scheduler's word changed, or it waits for a time at which it is judged anew (:class:`Memory`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from ffdl_batch.domain.job import Job, JobId
 from ffdl_batch.domain.job_state import JobState, Wish
-from ffdl_batch.domain.observation import NativeId
+from ffdl_batch.domain.observation import NativeId, Observation
 from ffdl_batch.domain.verdict import Move
 from ffdl_batch.services.aftermath import take_away
 from ffdl_batch.services.judgement import LONG_AGO_S, SETTLE_S, Judge
@@ -149,6 +150,7 @@ class Watcher:
         if listed is None:
             return 0
         with self._lock:
+            jobs = [job for job in jobs if not self._is_idle(job, listed.get(NativeId.parse(job.native_id)))]
             found, replaced = sort_out(jobs, listed, lambda job: self._memories.of(job).observation)
         self._reached("asked")
         self._questions.pass_on(backend, [job for job in jobs if job.id not in replaced], found)
@@ -160,6 +162,11 @@ class Watcher:
             news = [job for job in jobs if job.id in noted or job.id in forgotten]
             return self._settle(news, forgotten)
 
+    def _is_idle(self, job: Job, seen: Observation | None) -> bool:
+        """Whether nothing follows from what was listed: it was taken for this attempt's last time, and is the same now,
+        and there is nothing to be passed on or to be judged."""
+        return job.wish is Wish.NONE and self._memories.of(job).is_unmoved(seen)
+
     def _forgotten(self, backend: str, left_out: Iterable[Job], replaced: Collection[JobId]) -> frozenset[JobId]:
         """Jobs that several listings left out and that a complete answer does not hold either, or holds another for."""
         since = self._platform.clock.monotonic() - ACCOUNTING_LAG_S
@@ -170,7 +177,9 @@ class Watcher:
         explained = cancelled.union(replaced)
         suspects = [job for job, memory in known if memory.is_suspect(FORGOTTEN_AFTER, since, job.id in explained)]
         asked = {NativeId.parse(job.native_id) for job in suspects if job.id not in replaced}
-        gone = self._questions.gone(backend, asked) if asked else frozenset()
+        gone, lost = self._questions.gone(backend, asked) if asked else (frozenset(), frozenset())
+        for job, memory in known:
+            memory.lost = job.id in replaced or NativeId.parse(job.native_id) in lost
         return frozenset(job.id for job in suspects if job.id in replaced or NativeId.parse(job.native_id) in gone)
 
     def _settle(self, jobs: list[Job], forgotten: frozenset[JobId] = frozenset(), *, fresh: bool = True) -> int:

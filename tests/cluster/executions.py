@@ -27,9 +27,9 @@ def executions(person: Person, job_id: str) -> int:
     return found.stdout.count("run")
 
 
-def wait_until(condition: Callable[[], bool], what: str) -> None:
+def wait_until(condition: Callable[[], bool], what: str, limit_s: float = LIMIT_S) -> None:
     """Until the condition holds."""
-    deadline = time.monotonic() + LIMIT_S
+    deadline = time.monotonic() + limit_s
     while not condition():
-        assert time.monotonic() < deadline, f"waited {LIMIT_S:g} s for {what}"
+        assert time.monotonic() < deadline, f"waited {limit_s:g} s for {what}"
         time.sleep(0.1)

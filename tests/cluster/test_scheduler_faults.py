@@ -23,6 +23,8 @@ OUTAGE_S = 6.0
 SAVED_AFTER_S = 6.0
 """slurmctld writes what it knows at most five seconds later (src/slurmctld/state_save.c, SAVE_MAX_WAIT); killed before
 that it forgets the job, or that it started it, and may give its id to another one."""
+STATE = "/var/lib/slurmctld"
+"""Where slurmctld keeps what it knows (StateSaveLocation)."""
 FILTER = """\
 #!/bin/sh
 # Forgets the jobs whose ids stand in ~/forget/forgotten-by-{command}.
@@ -114,6 +116,26 @@ def test_a_controller_that_crashes_changes_nothing(cluster: Cluster, bob: Person
         assert bob.show(job_id)["state"] == "PROCESSING"
     done = bob.finish(job_id)
     assert (done["state"], done["native_id"], executions(bob, job_id)) == ("COMPLETED", before["native_id"], 1)
+
+
+def test_a_job_that_the_controller_lost_is_submitted_again(cluster: Cluster, bob: Person) -> None:
+    """slurmctld comes back with what it knew before it accepted the job; the accounting has it waiting, for ever."""
+    kept = f"{STATE}-before"
+    with _without_controller(cluster, at_least_s=0.0):
+        cluster.run("ctl", ["cp", "-a", STATE, kept])
+    job_id = bob.start("lost", counted(0), "--hold")
+    first = bob.until(job_id, {"QUEUED"})["native_id"]
+    assert bob.sacct(first, "State") == ["PENDING"]
+    with _without_controller(cluster, signal="KILL", at_least_s=0.0):
+        cluster.run("ctl", ["rm", "-r", STATE])
+        cluster.run("ctl", ["mv", kept, STATE])
+    anew = (2, "QUEUED")
+    wait_until(lambda: (now := bob.show(job_id)) and (now["attempt"], now["state"]) == anew, "the next attempt", 180.0)
+    job = bob.show(job_id)
+    assert (job["attempts"][0]["error_code"], job["attempts"][0]["interruption"]) == ("S112", "node_failure"), job
+    assert "JobHeldUser" in bob.until(job_id, {"QUEUED"})["pending_reason"], "it is held again"
+    bob.run("scontrol", "release", job["native_id"])
+    assert (bob.finish(job_id)["state"], executions(bob, job_id)) == ("COMPLETED", 1)
 
 
 def test_the_accounting_is_away(cluster: Cluster, bob: Person) -> None:

@@ -52,6 +52,7 @@ class FakeScheduler:
     avoided: list[tuple[NativeId, tuple[str, ...]]] = field(default_factory=list)
     excluded: list[tuple[NativeId, str]] = field(default_factory=list)
     forgotten: set[NativeId] = field(default_factory=set)
+    lost: set[NativeId] = field(default_factory=set)
     turned_away: list[Token] = field(default_factory=list)
     observe_calls: int = 0
     asked: int = 0
@@ -154,6 +155,10 @@ class FakeScheduler:
     def is_forgotten(self, ids: Collection[NativeId]) -> frozenset[NativeId]:
         self._answer()
         return frozenset(ids) & frozenset(self.forgotten)
+
+    def was_lost(self, ids: Collection[NativeId]) -> frozenset[NativeId]:
+        """See :class:`ffdl_batch.ports.scheduler.LosesJobs`."""
+        return frozenset(ids) & frozenset(self.lost)
 
     def end(self, native: NativeId, cause: EndCause, at: float, started: float | None = 1.0) -> None:
         """Let the scheduler report an end."""

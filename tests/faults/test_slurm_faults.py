@@ -14,6 +14,7 @@ from ffdl_batch.domain.spec import Resources
 from ffdl_batch.ports.scheduler import (
     ForgetsJobs,
     InvalidRequest,
+    LosesJobs,
     NotNow,
     SchedulerMissing,
     SchedulerUnreachable,
@@ -289,6 +290,17 @@ def test_a_job_that_the_controller_lost_is_not_running_by_the_accountings_word(w
     assert world.scheduler.observe([native]) == {}
     assert isinstance(world.scheduler, ForgetsJobs)
     assert world.scheduler.is_forgotten([native]) == {native}
+    assert isinstance(world.scheduler, LosesJobs)
+    assert world.scheduler.was_lost([native]) == {native}
+
+
+def test_a_job_that_ended_and_was_forgotten_was_not_lost(world: FakeSlurmHarness) -> None:
+    world.keep_accounts()
+    native, _ = world.submit("true")
+    world.await_end(native)
+    world.forget(native)
+    assert isinstance(world.scheduler, LosesJobs)
+    assert world.scheduler.was_lost([native]) == frozenset()
 
 
 def test_what_is_seen_carries_the_jobs_name_and_only_own_jobs_are_asked_for(world: FakeSlurmHarness) -> None:

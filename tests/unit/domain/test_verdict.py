@@ -86,6 +86,14 @@ def test_a_vanished_job_completes_only_by_its_final_record() -> None:
     assert (lost.steps[-1][0], lost.error_code) == (JobState.FAILED, "S106")
 
 
+def test_a_job_that_the_scheduler_lost_before_it_began_goes_on_and_one_that_it_forgot_does_not() -> None:
+    forgotten = known(JobState.QUEUED, None, forgotten=True)
+    assert judge(forgotten).interruption is None
+    lost = judge(replace(forgotten, lost=True))
+    assert (lost.interruption, lost.error_code) == (Interruption.NODE_FAILURE, "S112")
+    assert not lost.lost_node
+
+
 def test_a_node_that_fails_after_everything_was_stored_is_a_warning() -> None:
     verdict = judge(known(JobState.STORING, seen(Phase.ENDED, EndCause.NODE_FAIL, native="NODE_FAIL"), RUN, DONE))
     assert verdict.steps[-1][0] is JobState.COMPLETED

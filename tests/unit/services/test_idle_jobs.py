@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from ffdl_batch.domain.job import Job, JobId
-from ffdl_batch.domain.job_state import JobState, Wish
-from ffdl_batch.domain.observation import EndCause, NativeId, Observation, Phase
+from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.domain.observation import EndCause, NativeId, Observation
 from ffdl_batch.services import listed, watch
 from ffdl_batch.services.cancel import cancel_job
-from ffdl_batch.services.judgement import Judge
+from ffdl_batch.services.deploy import Deployer
+from ffdl_batch.services.judgement import QUIET_S, Judge
 from ffdl_batch.services.remembered import Memory
-from ffdl_batch.services.watch import SETTLE_S, Watcher
+from ffdl_batch.services.watch import ACCOUNTING_LAG_S, FORGOTTEN_AFTER, SETTLE_S, Watcher
 from ffdl_batch.services.wishes import AGAIN_S
-from tests.unit.services.conftest import MANIFEST, Site, write_events
-
-REQUEUED = Observation(Phase.PENDING, "PENDING", reason="BeginTime", restarts=1)
+from tests.unit.services.conftest import Site, write_events
 
 
 class Work:
@@ -47,7 +49,7 @@ class Work:
 
     def take(self) -> tuple[int, int, list[JobId]]:
         """What was done since it was asked last."""
-        done = self.sorted_out, self.noted, self.judged
+        done = self.sorted_out, self.noted, sorted(self.judged)
         self.sorted_out, self.noted, self.judged = 0, 0, []
         return done
 
@@ -71,7 +73,7 @@ def say_the_same_again(site: Site) -> None:
 def test_no_work_is_done_for_a_job_of_which_nothing_new_is_listed(site: Site, watcher: Watcher, work: Work) -> None:
     jobs = [site.deployed(str(key)) for key in range(3)]
     look(site, watcher)
-    assert work.take() == (3, 3, [job.id for job in jobs])
+    assert work.take() == (3, 3, sorted(job.id for job in jobs))
     for _ in range(5):
         say_the_same_again(site)
         look(site, watcher)
@@ -85,6 +87,7 @@ def test_no_work_is_done_for_a_job_of_which_nothing_new_is_listed(site: Site, wa
 def test_the_time_of_an_end_comes_though_the_listing_stays_as_it_is(site: Site, watcher: Watcher, work: Work) -> None:
     job = site.deployed()
     write_events(site, job, [("learner", site.clock.now())])
+    site.scheduler.run(NativeId(job.native_id))
     look(site, watcher, 3)
     site.scheduler.end(NativeId(job.native_id), EndCause.NODE_FAIL, site.clock.now())
     look(site, watcher, 3)
@@ -95,16 +98,100 @@ def test_the_time_of_an_end_comes_though_the_listing_stays_as_it_is(site: Site, 
     assert (site.job(job.id).state, site.platform.store.history(job.id)[-1].error_code) == (JobState.PENDING, "S110")
 
 
-def test_a_requeue_is_judged_when_its_controllers_have_fallen_silent(site: Site, watcher: Watcher) -> None:
+def test_the_time_of_a_requeue_comes_when_its_controllers_have_fallen_silent(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
-    heartbeat = site.attempt(job).heartbeat(0)
     write_events(site, job, [("learner", site.clock.now())])
-    site.beat(heartbeat)
+    heartbeat = Path(site.attempt(job).heartbeat(0))
+    heartbeat.touch()
+    os.utime(heartbeat, (site.clock.now(), site.clock.now()))
     site.scheduler.run(NativeId(job.native_id))
     look(site, watcher)
-    site.scheduler.seen[NativeId(job.native_id)] = REQUEUED
+    site.scheduler.wait(NativeId(job.native_id), restarts=1)
     look(site, watcher, 3)
     assert site.job(job.id).state is JobState.PROCESSING
-    site.clock.tick(600)
+    site.clock.tick(QUIET_S)
     look(site, watcher)
     assert site.job(job.id).state is JobState.QUEUED
+
+
+def test_a_job_whose_files_could_not_be_read_is_judged_at_each_look_until_they_can(
+    site: Site, watcher: Watcher, work: Work
+) -> None:
+    job = site.deployed()
+    look(site, watcher, 2)
+    events = Path(site.attempt(job).events, "node-0.jsonl")
+    events.mkdir()
+    Path(site.platform.root.doorbell, job.id).touch()
+    look(site, watcher)
+    work.take()
+    look(site, watcher, 2)
+    assert work.take()[2] == [job.id] * 2
+    events.rmdir()
+    write_events(site, job, [("learner", site.clock.now())])
+    Path(site.platform.root.doorbell, job.id).unlink()
+    look(site, watcher)
+    assert site.job(job.id).state is JobState.PROCESSING
+    work.take()
+    look(site, watcher)
+    assert work.take() == (0, 0, [])
+
+
+def test_a_wish_is_passed_on_and_repeated_though_the_listing_stays_as_it_is(site: Site, watcher: Watcher) -> None:
+    job = site.deployed()
+    look(site, watcher, 3)
+    cancel_job(site.platform, site.caller, job.id)
+    look(site, watcher, 2)
+    assert site.scheduler.cancelled == [NativeId(job.native_id)]
+    site.clock.tick(AGAIN_S)
+    look(site, watcher)
+    assert site.scheduler.cancelled == [NativeId(job.native_id)] * 2
+
+
+def test_a_job_that_is_left_out_after_many_equal_listings_is_counted_from_then_on(site: Site, watcher: Watcher) -> None:
+    job = site.deployed()
+    look(site, watcher, 5)
+    native = NativeId(job.native_id)
+    seen = site.scheduler.seen.pop(native)
+    site.scheduler.forgotten.add(native)
+    look(site, watcher, FORGOTTEN_AFTER - 1)
+    site.clock.tick(ACCOUNTING_LAG_S)
+    site.scheduler.seen[native] = seen
+    look(site, watcher)
+    del site.scheduler.seen[native]
+    look(site, watcher, FORGOTTEN_AFTER)
+    assert site.job(job.id).state is JobState.QUEUED
+    site.clock.tick(ACCOUNTING_LAG_S)
+    look(site, watcher)
+    assert (site.job(job.id).state, site.job(job.id).error_code) == (JobState.FAILED, "S106")
+
+
+def test_the_next_attempt_is_looked_at_though_the_scheduler_says_the_same_of_it(
+    site: Site, watcher: Watcher, work: Work
+) -> None:
+    job = site.deployed()
+    look(site, watcher, 2)
+    site.scheduler.end(NativeId(job.native_id), EndCause.NODE_FAIL, site.clock.now())
+    look(site, watcher)
+    site.clock.tick(SETTLE_S)
+    look(site, watcher)
+    site.clock.tick(600)
+    Deployer(site.platform).step()
+    second = site.job(job.id)
+    assert (second.state, second.attempt) == (JobState.QUEUED, 2)
+    work.take()
+    look(site, watcher)
+    assert work.take() == (1, 1, [job.id])
+    look(site, watcher)
+    assert work.take() == (0, 0, [])
+
+
+def test_whoever_takes_the_turn_over_looks_at_every_job(site: Site, watcher: Watcher, work: Work) -> None:
+    job = site.deployed()
+    look(site, watcher, 3)
+    watcher.close()
+    work.take()
+    with contextlib.closing(Watcher(site.platform)) as other:
+        look(site, other)
+        assert work.take() == (1, 1, [job.id])
+    look(site, watcher)
+    assert work.take() == (1, 1, [job.id])

@@ -36,6 +36,16 @@ def test_a_job_of_the_same_owner_under_an_id_that_was_given_again_is_another() -
     assert is_another(replace(RUNNING, name="wrap", submitted_at=2000.0), TOKEN, replace(RUNNING, restarts=2))
 
 
+@pytest.mark.parametrize("shown", [WAITING, RUNNING, replace(RUNNING, submitted_at=2000.0), ENDED])
+@pytest.mark.parametrize("name", ["", TOKEN, "my favourite"])
+def test_what_was_the_job_once_is_the_job_as_long_as_it_is_listed_so(shown: Observation, name: str) -> None:
+    """The watcher relies on it: it passes over what is listed as it was the last time."""
+    shown = replace(shown, name=name)
+    assert not is_another(shown, TOKEN, None)
+    assert not is_another(shown, TOKEN, shown)
+    assert not is_older(shown, shown)
+
+
 def test_an_end_from_before_the_run_that_was_seen_is_older() -> None:
     second_run = replace(RUNNING, started_at=1100.0, restarts=1)
     assert is_older(ENDED, second_run)

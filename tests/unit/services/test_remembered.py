@@ -20,20 +20,20 @@ seen = st.sampled_from([None, WAITING, RUNNING, ENDED]).map(lambda one: one and 
 listings = st.lists(st.tuples(seen, st.booleans()), max_size=6)
 
 
-def remember(steps: list[tuple[Observation | None, bool]]) -> Memory:
-    """After these listings, after each of which the files were read, or not."""
-    memory = Memory(1)
+def remember(steps: list[tuple[Observation | None, bool]], rung: bool = False) -> Memory:
+    """After these listings, after each of which the files were read, or not. `rung`: they were read before, too."""
+    memory = Memory(1, read_once=rung)
     for at, (listed, read) in enumerate(steps):
         memory.note(listed, float(at))
         memory.read_once = read
     return memory
 
 
-@given(listings, seen)
+@given(listings, st.booleans(), seen)
 def test_a_listing_is_passed_over_just_where_noting_it_would_change_and_ask_for_nothing(
-    steps: list[tuple[Observation | None, bool]], listed: Observation | None
+    steps: list[tuple[Observation | None, bool]], rung: bool, listed: Observation | None
 ) -> None:
-    memory = remember(steps)
+    memory = remember(steps, rung)
     unmoved, before = memory.is_unmoved(listed), replace(memory)
     asks = memory.note(listed, 100.0)
     assert unmoved == (not asks and memory == before)

@@ -93,11 +93,19 @@ def test_what_the_first_attempt_waited_for_is_not_waited_for_again(site: Site) -
     assert again.attempt == 1
     resume(site, again)
     batch = site.scheduler.planned[-1].spec.batch
+    assert (batch.dependency, batch.begin, batch.hold) == ("", "now+1hour", True), "no attempt has begun"
+    owner = Path(site.platform.root.job(job.id).attempt(1).claim_owner)
+    owner.parent.mkdir()
+    owner.write_text("{}")
+    Deployer(site.platform).step()
+    resume(site, ended(site, site.job(job.id)))
+    batch = site.scheduler.planned[-1].spec.batch
     assert (batch.dependency, batch.begin, batch.hold) == ("", "", False)
-    first, second = (e for e in get_events(site.platform, site.caller, job.id, 0)[0] if e.cause == "resumed")
+    first, second, third = (e for e in get_events(site.platform, site.caller, job.id, 0)[0] if e.cause == "resumed")
     assert first.message == "resumed by its owner"
-    told = "; batch.dependency and batch.begin and batch.hold of its submission no longer hold it up"
-    assert second.message == first.message + told
+    assert second.message == f"{first.message}; its submission's batch.dependency held it up, and will not again"
+    told = "; its submission's batch.dependency and batch.begin and batch.hold held it up, and will not again"
+    assert third.message == first.message + told
 
 
 def test_gpus_may_be_none_at_all(site: Site) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 from ffdl_batch.domain.events import Outcome
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.observation import EndCause, NativeId, Observation, Phase
@@ -104,6 +106,29 @@ def test_a_job_left_out_is_unknown_and_not_ended(site: Site, watcher: Watcher) -
     site.scheduler.forgotten.add(NativeId(job.native_id))
     watcher.step(full=True)
     assert (site.job(job.id).state, site.job(job.id).error_code) == (JobState.FAILED, "S106")
+
+
+@pytest.mark.parametrize("given_away", [False, True], ids=["lost", "its id is another job's"])
+def test_a_job_that_the_scheduler_lost_is_submitted_again(site: Site, watcher: Watcher, given_away: bool) -> None:
+    job = site.deployed()
+    watcher.step(full=True)
+    native = NativeId(job.native_id)
+    site.scheduler.seen.clear()
+    if given_away:
+        site.scheduler.seen[native] = Observation(Phase.RUNNING, "RUNNING", name="training-000000000-1")
+    else:
+        site.scheduler.forgotten.add(native)
+        site.scheduler.lost.add(native)
+    for _ in range(10):
+        site.clock.tick(10)
+        watcher.step(full=True)
+    after = site.job(job.id)
+    assert (after.state, after.spent.node_failures, after.error_code) == (JobState.PENDING, 1, "000")
+    entry = site.platform.store.history(job.id)[-1]
+    assert (entry.error_code, entry.message.partition(",")[0]) == ("S112", "the scheduler has lost the job")
+    Deployer(site.platform).step()
+    assert [token for _, token in site.scheduler.submitted] == [f"{job.id}-1", f"{job.id}-2"]
+    assert native not in site.scheduler.cancelled
 
 
 def test_a_forgotten_job_with_proof_is_completed(site: Site, watcher: Watcher) -> None:
