@@ -129,8 +129,12 @@ def test_a_job_that_the_controller_lost_is_submitted_again(cluster: Cluster, bob
     with _without_controller(cluster, signal="KILL", at_least_s=0.0):
         cluster.run("ctl", ["rm", "-r", STATE])
         cluster.run("ctl", ["mv", kept, STATE])
-    anew = (2, "QUEUED")
-    wait_until(lambda: (now := bob.show(job_id)) and (now["attempt"], now["state"]) == anew, "the next attempt", 180.0)
+
+    def is_queued_again() -> bool:
+        job = bob.show(job_id)
+        return (job["attempt"], job["state"]) == (2, "QUEUED")
+
+    wait_until(is_queued_again, "the next attempt", 180.0)
     job = bob.show(job_id)
     assert (job["attempts"][0]["error_code"], job["attempts"][0]["interruption"]) == ("S112", "node_failure"), job
     assert "JobHeldUser" in bob.until(job_id, {"QUEUED"})["pending_reason"], "it is held again"
