@@ -20,9 +20,9 @@ from ffdl_batch.controller.log_tail import tail
 from ffdl_batch.controller.orphans import end_learners, unreported_ends
 from ffdl_batch.controller.outcome import Conclusion, conclude, may_run_again
 from ffdl_batch.controller.phases import PhaseFiles
-from ffdl_batch.controller.processes import lives_here
+from ffdl_batch.controller.processes import lives_here, read_process
 from ffdl_batch.controller.siblings import read_events
-from ffdl_batch.controller.storing import store_logs, store_results
+from ffdl_batch.controller.storing import clear_stores, store_logs, store_results
 from ffdl_batch.domain.codec import to_plain
 from ffdl_batch.domain.events import HEAD, Event, EventKind, FinalRecord, Outcome, Scalar, merge, node_source
 from ffdl_batch.domain.jobdir import AttemptDir, JobDir
@@ -59,6 +59,7 @@ def pay(launch: LaunchFile, last_word: str = "") -> int:
             if os.path.isdir(attempt.results):
                 store_results(launch, late=late)
             store_logs(launch, [n for n in owed if os.path.isdir(attempt.learner_logs(n))], late=late)
+            clear_stores(launch, _Dead(files).has)
         if last_word:
             _have_last_word(launch, [*told, *(_event(EventKind.STORED, learner_id=number) for number in owed)])
         write_cell(attempt.paid, {"at": time.time(), "host": os.uname().nodename, "learners": owed})
@@ -84,6 +85,18 @@ def learners_owed(events: List[Event]) -> List[int]:
         elif isinstance(learner, int) and event.kind is EventKind.STORED:
             owed.discard(learner)
     return sorted(owed)
+
+
+class _Dead:
+    """Processes that store nothing any more: the attempt's node controllers, and those that are gone from this host."""
+
+    def __init__(self, files: List[List[Event]]) -> None:
+        started = [event.fields for events in files for event in events if event.kind is EventKind.STARTED]
+        self._controllers = {(fields.get("host"), fields.get("pid")) for fields in started}
+
+    def has(self, host: str, pid: int) -> bool:
+        """Whether this process is one of them."""
+        return (host, pid) in self._controllers or (host == os.uname().nodename and read_process(pid) is None)
 
 
 def _ends_nobody_saw(launch: LaunchFile, events: List[Event]) -> List[Event]:

@@ -7,7 +7,7 @@ from typing import Callable, Sequence
 
 from ffdl_batch.controller.files import touch
 from ffdl_batch.controller.model import copy_archive
-from ffdl_batch.controller.trees import copy_tree
+from ffdl_batch.controller.trees import copy_tree, remove_half_copied
 from ffdl_batch.domain.jobdir import AttemptDir, JobDir
 from ffdl_batch.domain.launch import LaunchFile
 
@@ -51,6 +51,12 @@ def store_logs(
         if not late:
             copy_tree(attempt.learner_logs(number), target, link=True, go_on=go_on)
         touch(os.path.join(target, COPIED))
+
+
+def clear_stores(launch: LaunchFile, is_dead: Callable[[str, int], bool]) -> None:
+    """Remove from the stores what was being stored by whoever was killed over it. Raises OSError."""
+    for place in {launch.stores.results, launch.stores.logs} - {""}:
+        remove_half_copied(place, is_dead)
 
 
 def _same(one: str, other: str) -> bool:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import shutil
 import stat
 from typing import Callable, Iterator, Tuple
 
 CHUNK_BYTES = 4 * 1024 * 1024
+_SUFFIX = ".ffdl-tmp"
+_HALF_COPIED = re.compile(r"\.(.+)-([0-9]+)" + re.escape(_SUFFIX))
+"""What a file is called until it is whole, by who copies it: host and process id."""
 
 
 def _on() -> None:
@@ -45,6 +50,24 @@ def copy_tree(
     return count
 
 
+def remove_half_copied(root: str, is_dead: Callable[[str, int], bool]) -> None:
+    """Remove from `root` and below what copiers left half-made of which `is_dead`, by host and process id, is true.
+
+    Raises OSError.
+    """
+    for directory, folders, files in os.walk(root):
+        for name in (*folders, *files):
+            match = _HALF_COPIED.fullmatch(name)
+            path = os.path.join(directory, name)
+            if match is not None and not _is_directory(path) and is_dead(match[1], int(match[2])):
+                with contextlib.suppress(FileNotFoundError):  # somebody else pays, too
+                    os.unlink(path)
+
+
+def _is_directory(path: str) -> bool:
+    return os.path.isdir(path) and not os.path.islink(path)
+
+
 def _walk(root: str) -> Iterator[Tuple[str, "os.DirEntry[str]"]]:
     """Entries below `root` with their directory relative to it, parents first."""
     waiting = [""]
@@ -68,7 +91,7 @@ def _place(entry: "os.DirEntry[str]", path: str, link: bool, go_on: Callable[[],
     found = entry.stat(follow_symlinks=False)
     if os.path.lexists(path) and _same(found, os.lstat(path)):
         return
-    temporary = os.path.join(os.path.dirname(path), f".{os.uname().nodename}-{os.getpid()}.ffdl-tmp")
+    temporary = os.path.join(os.path.dirname(path), f".{os.uname().nodename}-{os.getpid()}{_SUFFIX}")
     try:
         if entry.is_symlink():
             os.symlink(os.readlink(entry.path), temporary)

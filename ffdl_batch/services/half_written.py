@@ -1,5 +1,5 @@
-"""Files and directories that a daemon was writing when it was killed, under a hidden name that no reader takes for
-anything.
+"""Files and directories that a daemon or a controller was writing when it was killed, under a name that no reader takes
+for anything.
 
 Only its own directories and those of jobs that changed lately, and of their arrays, are looked through: a tree holds
 the jobs of years.
@@ -13,15 +13,22 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ffdl_batch.config.locations import LOCK_NAME
+from ffdl_batch.domain.events import Phase
 from ffdl_batch.services.platform import Platform
 
 HALF_WRITTEN_AGE_S = 3600.0
 CHANGED_S = 2 * 86400.0
 SUBMITTED_S = 30 * 86400.0
 MAX_JOBS = 10_000
-_NAMES = re.compile(rf"\.now-.+|\.building-.+|\.{re.escape(LOCK_NAME)}\..+|\..+\.[0-9a-f]{{8}}")
+_CONTROLLERS = r".+\.\d+\.tmp"
+"""Of :func:`ffdl_batch.controller.files.write_text`, after the name that the file is to have."""
+_NAMES = re.compile(
+    rf"\.now-.+|\.building-.+|\.{re.escape(LOCK_NAME)}\..+|\..+\.[0-9a-f]{{8}}|{_CONTROLLERS}"
+)  # fmt: skip
 """Of :func:`ffdl_batch.services.clocks.file_time`, adapters that build in a directory of the tree, the daemon's lock,
-and :func:`ffdl_batch.services.whole_files.write_whole`."""
+:func:`ffdl_batch.services.whole_files.write_whole`, and controllers."""
+_PHASES = re.compile(rf"({'|'.join(Phase)})\.(start_time|exit)\.{_CONTROLLERS}")
+"""What controllers write where learners have files of their own."""
 
 
 def sweep_half_written(platform: Platform) -> int:
@@ -30,7 +37,8 @@ def sweep_half_written(platform: Platform) -> int:
     Raises StoreError, OSError.
     """
     now = platform.file_time(platform.root.path)
-    old = [path for place in _places(platform) for path in _half_written(place) if _age(path, now) > HALF_WRITTEN_AGE_S]
+    left = (path for place, names in _places(platform) for path in _half_written(place, names))
+    old = [path for path in left if _age(path, now) > HALF_WRITTEN_AGE_S]
     for path in old:
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)  # another daemon's janitor may be at it, too
@@ -39,28 +47,32 @@ def sweep_half_written(platform: Platform) -> int:
     return len(old)
 
 
-def _places(platform: Platform) -> Iterator[Path]:
+def _places(platform: Platform) -> Iterator[tuple[Path, re.Pattern[str]]]:
+    """Directories, and what a half-written file is called there."""
     root, now = platform.root, platform.clock.now()
     tree = Path(root.path)
-    yield from {Path(platform.settings.state_dir), tree, *(path for path in tree.iterdir() if path.is_dir())}
+    for path in {Path(platform.settings.state_dir), tree, *(path for path in tree.iterdir() if path.is_dir())}:
+        yield path, _NAMES
     arrays: set[str] = set()
     for job in platform.store.list_jobs(uid=None, since=now - SUBMITTED_S, limit=MAX_JOBS):
         if job.updated_at > now - CHANGED_S:
             directory = root.job(job.id)
-            yield from (Path(directory.path), Path(directory.template.path))
+            yield from ((Path(directory.path), _NAMES), (Path(directory.template.path), _NAMES))
             for number in range(1, job.attempt + 1):
                 attempt = directory.attempt(number)
-                yield from (Path(attempt.path), Path(attempt.submit))
+                yield from ((Path(place), _NAMES) for place in (attempt.path, attempt.submit, attempt.claim))
+                yield Path(attempt.state), _PHASES
             if job.spec.element is not None:
                 arrays.add(job.spec.element.array)
     for array in sorted(arrays):
         shared = Path(root.array(array).path)
-        yield from (shared, *shared.glob("chunk-[0-9]*"), *shared.glob("chunk-[0-9]*/submit"))
+        for path in (shared, *shared.glob("chunk-[0-9]*"), *shared.glob("chunk-[0-9]*/submit")):
+            yield path, _NAMES
 
 
-def _half_written(place: Path) -> Iterator[Path]:
+def _half_written(place: Path, names: re.Pattern[str]) -> Iterator[Path]:
     try:
-        yield from (path for path in place.iterdir() if _NAMES.fullmatch(path.name))
+        yield from (path for path in place.iterdir() if names.fullmatch(path.name))
     except FileNotFoundError:
         return
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ffdl_batch.domain.events import EventKind, Outcome, decode_events
+from ffdl_batch.domain.events import EventKind, Outcome, decode_events, node_source
 from ffdl_batch.domain.jobdir import AttemptDir, Root
 from ffdl_batch.services.evidence import STILL_ALIVE_S
 from tests.contract import daemon_rig
@@ -60,6 +61,30 @@ def test_who_pays_has_the_last_word(run: Rig, status: int, outcome: Outcome) -> 
     assert len(list(run.store.glob("[0-9]*"))) == MANY
     assert run.run() == status, "a run that the scheduler starts anew has nothing left to do"
     assert runs(run) == 1
+
+
+def test_what_was_half_stored_by_whoever_was_killed_goes_with_the_payment(run: Rig) -> None:
+    kill_storing(run, 0)
+    (run.store / "deep").mkdir()
+    here, gone = os.uname().nodename, subprocess.Popen(["true"])
+    gone.wait()
+    left = [f".{here}-{run.node_pid()}.ffdl-tmp", f"deep/.{here}-{gone.pid}.ffdl-tmp"]
+    others = [f".{here}-{os.getpid()}.ffdl-tmp", ".elsewhere-7.ffdl-tmp", f".{here}.ffdl-tmp"]
+    for name in (*left, *others):
+        (run.store / name).write_text("half")
+    assert run.run("pay") == 0, run.errors
+    assert {name for name in (*left, *others) if (run.store / name).exists()} == set(others)
+    assert len(list(run.store.glob("[0-9]*"))) == MANY
+
+
+def test_what_a_node_that_is_gone_half_stored_goes_too(run: Rig) -> None:
+    kill_storing(run, 0)
+    journal = Path(run.attempt.event_file(node_source(0)))
+    journal.write_text(journal.read_text().replace(os.uname().nodename, "n7.site"))
+    left = run.store / f".n7.site-{run.node_pid()}.ffdl-tmp"
+    left.write_text("half")
+    assert run.run("pay") == 0, run.errors
+    assert not left.exists()
 
 
 def test_the_schedulers_own_requeue_stores_without_running_it_again(run: Rig) -> None:

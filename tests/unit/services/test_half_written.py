@@ -13,6 +13,7 @@ from ffdl_batch.services.materialize import make_chunk
 from tests.unit.services.array_site import with_arrays
 from tests.unit.services.conftest import Site
 
+LEFT_IN_STATE = ("state/store-logs.exit.n1.5173.tmp", "state/load-model.start_time.n1.5173.tmp")
 LEFT = (".control.json.0a1b2c3d", ".now-x7f_3k2p", "submit/.begun.d0e679a2", "../.manifest.yml.e6aa130b")
 
 
@@ -27,6 +28,17 @@ def leave(site: Site, place: Path, name: str, age_s: float) -> Path:
 
 @pytest.mark.parametrize("name", LEFT)
 def test_what_a_killed_daemon_was_writing_for_a_job_is_removed_an_hour_later(site: Site, name: str) -> None:
+    attempt = Path(site.attempt(site.deployed()).path)
+    fresh = leave(site, attempt, name, HALF_WRITTEN_AGE_S - 1)
+    assert sweep(site.platform) == 0
+    assert fresh.exists()
+    old = leave(site, attempt, name, HALF_WRITTEN_AGE_S + 1)
+    assert sweep(site.platform) == 1
+    assert not old.exists()
+
+
+@pytest.mark.parametrize("name", ["final.json.n1.5173.tmp", "claim/owner.json.n1.site.org.7.tmp", *LEFT_IN_STATE])
+def test_what_a_killed_controller_was_writing_is_removed_an_hour_later(site: Site, name: str) -> None:
     attempt = Path(site.attempt(site.deployed()).path)
     fresh = leave(site, attempt, name, HALF_WRITTEN_AGE_S - 1)
     assert sweep(site.platform) == 0
@@ -60,7 +72,10 @@ def test_what_an_adapter_was_building_in_the_tree_is_removed_whole(site: Site) -
     assert not built.exists()
 
 
-@pytest.mark.parametrize("name", [".paying", ".paying.log", "script.sh", ".ended-1"])
+USERS = ("state/model.n1.5173.tmp", "state/.now-saving", "state/.model.0a1b2c3d", "results/a.exit.n1.5173.tmp")
+
+
+@pytest.mark.parametrize("name", [".paying", ".paying.log", "script.sh", ".ended-1", *USERS])
 def test_what_is_no_half_written_file_stays(site: Site, name: str) -> None:
     kept = leave(site, Path(site.attempt(site.deployed()).path), name, 2 * HALF_WRITTEN_AGE_S)
     assert sweep(site.platform) == 0
