@@ -1,4 +1,4 @@
-"""The proof of kills in its short form on real Slurm: daemons die under submissions, halts, resumes and cancels."""
+"""The proof of kills in its short form on real Slurm: daemons die under jobs, arrays, drills, halts and cancels."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import secrets
 import pytest
 
 from tests.cluster.rig import Cluster
-from tests.proof.crash import prove_real
+from tests.proof.crash import WITH_SLURM, prove_real
 
 KILLS = 10
 
@@ -22,4 +22,5 @@ def test_ten_kills_with_real_slurm_lose_nothing_and_do_nothing_twice(
         print(f"\n{verdict.line()} (seed {seed})")
     assert verdict.troubles == []
     assert verdict.holds
-    assert verdict.deaths.total() == KILLS
+    assert verdict.deaths.total() >= KILLS
+    assert verdict.deaths.keys() >= set(WITH_SLURM), "native arrays were sent, and drills played"

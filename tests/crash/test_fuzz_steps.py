@@ -40,10 +40,10 @@ def test_every_step_that_a_loop_names_is_one_to_die_at() -> None:
 
 def test_the_plan_strikes_at_the_named_passing_and_tells_of_it_first() -> None:
     said: list[str] = []
-    steps = Steps(Plan(frozenset({"b"}), passing=2), said.append, lambda: said.append("struck"))
+    steps = Steps(Plan(frozenset({"b"}), passing=2), said.append, lambda name: said.append(f"struck at {name}"))
     for name in ("a", "b", "a", "b"):
         steps.reached(name)
-    assert said == ["seen a", "seen b", "died b", "struck"]
+    assert said == ["seen a", "seen b", "died b", "struck at b"]
 
 
 def test_steps_that_must_be_hit_come_first_and_then_everything_that_was_seen() -> None:
@@ -112,7 +112,7 @@ def test_users_prefer_only_what_they_do_at_all() -> None:
         def _array(self, fate: str = "") -> None:
             done.append("array")
 
-    habits = Habits(1, 1, 0.0, {}, {}, {}, "", {"list": 1})
+    habits = Habits(1, 1, 0.0, {}, {}, {}, "", verbs={"list": 1})
     user = Idle(0, habits, Diary(Path(os.devnull)), Random(1))
     for _ in range(20):
         user.act("array")

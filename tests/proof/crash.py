@@ -27,6 +27,7 @@ from pathlib import Path
 
 from tests.cluster.images import provide_image
 from tests.cluster.rig import Cluster
+from tests.crash.fuzz.aftermath import Line, read_all_marks, read_lines, sent_again
 from tests.crash.fuzz.course import Assignment, Tally
 from tests.crash.fuzz.steps import NAMED
 from tests.postgres import running_postgres
@@ -41,6 +42,11 @@ SECONDS_PER_KILL, SECONDS_PER_REAL_KILL, SECONDS_BESIDE = 3.0, 10.0, 600.0
 """After which a worker counts as hanging."""
 ENDING_S = 30.0
 """How long Slurm may take to end what it was told to."""
+WITH_SLURM = (
+    "deployer chunk written", "before call submit_array", "after call submit_array", "before reply drill",
+    "after call signal",
+)  # fmt: skip
+"""With real Slurm, where so few deaths would not come to all of them by themselves, some are at these steps."""
 USER = "alice"
 SETTINGS = "fence_s = 10\nkill_wait_s = 5\n"
 FAST = Path("/dev/shm")
@@ -196,7 +202,7 @@ def prove(worlds: Sequence[World]) -> Verdict:
 def prove_real(cluster: Cluster, kills: int, seed: int) -> Verdict:
     """One world of a user on the login node of a real cluster; raises WorkerFailed."""
     with Desk(cluster, USER, "proof-crash", "cli", settings=SETTINGS) as desk:
-        assignment = Assignment(desk.base, kills, seed, slurm=True)
+        assignment = Assignment(desk.base, kills, seed, WITH_SLURM, slurm=True)
         done = cluster.run(
             LOGIN_NODE,
             [VENV_PYTHON, "-m", "tests.crash.fuzz.worker", json.dumps([asdict(assignment)])],
@@ -207,22 +213,34 @@ def prove_real(cluster: Cluster, kills: int, seed: int) -> Verdict:
             check=False,
         )
         (tally,) = _tallies(done)
-        if left := _still_queued(desk):
-            tally.sentences.append(f"left_behind: jobs in Slurm: {' '.join(left)}")
-            tally.counts["left_behind"] += len(left)
-        return Verdict([tally])
+        for line in _still_queued(desk):
+            _add(tally, "left_behind", f"Slurm still has {line.native}, {line.name}")
+        for text in _sent_again(desk):
+            _add(tally, "sent_again", text)
+        return Verdict([tally], sorted(set(WITH_SLURM) - tally.deaths.keys()))
 
 
-def _still_queued(desk: Desk) -> list[str]:
-    """Jobs of this desk that Slurm has not ended, though the platform has; after the time that an end may take."""
-    own = {path.name for path in desk.host_path(f"{desk.base}/jobs/jobs").iterdir()}
-    deadline = time.monotonic() + ENDING_S
+def _still_queued(desk: Desk) -> list[Line]:
+    """Jobs and tasks of this desk that Slurm has not ended, though the platform has; after the time that an end may
+    take."""
+    own, deadline = desk.own_names(), time.monotonic() + ENDING_S
     while True:
-        names = desk.run("squeue", "--me", "--noheader", "--format=%j").stdout.split()
-        left = [name for name in names if name.rpartition("-")[0] in own]
+        left = read_lines(desk.run("squeue", "--me", "--noheader", "--format=%i|%j").stdout, own)
         if not left or time.monotonic() > deadline:
             return left
         time.sleep(0.5)
+
+
+def _sent_again(desk: Desk) -> list[str]:
+    """Attempts that Slurm had more than once, by its accounting."""
+    argv = ["sacct", "--allocations", "--noheader", "--parsable2", "--starttime=now-1days", "--format=JobID,JobName"]
+    had = read_lines(desk.run(*argv).stdout, desk.own_names())
+    return list(sent_again(had, read_all_marks(desk.host_path(f"{desk.base}/jobs/jobs"))))
+
+
+def _add(tally: Tally, kind: str, sentence: str) -> None:
+    tally.sentences.append(f"{kind}: {sentence}")
+    tally.counts[kind] += 1
 
 
 def _play(assignments: Sequence[Assignment]) -> list[Tally]:

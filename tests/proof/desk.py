@@ -152,10 +152,15 @@ class Desk:
             argv = ["scancel", *natives[start : start + 500]]
             self.cluster.run(LOGIN_NODE, argv, user=self.user, check=False)
 
+    def own_names(self) -> set[str]:
+        """The names of all directories of jobs and of arrays below this desk."""
+        places = [self.host_path(f"{self.base}/jobs/{kind}") for kind in ("jobs", "arrays")]
+        return {path.name for place in places if place.is_dir() for path in place.iterdir()}
+
     def _own_natives(self) -> list[str]:
-        """Ids in Slurm of jobs whose directories are below this desk (a job's name there is its token)."""
-        jobs = self.host_path(f"{self.base}/jobs/jobs")
-        own = {path.name for path in jobs.iterdir()} if jobs.is_dir() else set()
+        """Ids in Slurm of jobs, and of tasks in ranges, whose directories are below this desk: the name of a job there
+        is its token, that of an array a chunk's."""
+        own = self.own_names()
         argv = ["squeue", "--me", "--noheader", "--format=%i %j"]
         listed = self.cluster.run(LOGIN_NODE, argv, user=self.user).stdout.splitlines()
         pairs = [line.split(maxsplit=1) for line in listed]

@@ -12,5 +12,6 @@ ffdl-submitd in it, which ends by SIGKILL at a step or a moment.
     cluster.py     a scheduler whose jobs are heads.py's generators; remote.py is the daemon's way to it
     users.py       clients over the socket, each a user.py with habits.py, and their diary.py of what was answered
     examiner.py    reads database, directories and diary; judge.py decides what is wrong
+    aftermath.py   what a real Slurm has, and had, of a world in the end
     mutations.py   faults of the product, made from outside, that the judge has to find
 """

@@ -126,7 +126,7 @@ class Cluster:
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
         self._ids = count(FIRST_ID)
-        self._steps = Steps(Plan(), _nothing, _nothing_at_all)
+        self._steps = Steps(Plan(), _nothing, _nothing)
         self._heard: list[str] = []
         self._again = place.with_name(AGAIN)
         self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -325,10 +325,6 @@ def _nothing(_text: str) -> None:
     return
 
 
-def _nothing_at_all() -> None:
-    return
-
-
-def _killer(pid: int) -> Callable[[], None]:
+def _killer(pid: int) -> Callable[[str], None]:
     """Kills a daemon of the parent's, which collects it only after it has taken the plan back: the id stays its own."""
-    return (lambda: os.kill(pid, signal.SIGKILL)) if pid else _nothing_at_all
+    return (lambda _step: os.kill(pid, signal.SIGKILL)) if pid else _nothing

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -13,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
+
+from ffdl_batch.controller.processes import all_processes, descendants
 
 PR_SET_PDEATHSIG = 1
 """prctl(2)"""
@@ -92,6 +95,13 @@ def fork_companion(name: str, log: Path, serve: Callable[[socket.socket], None])
     pid = fork_child(log, work)
     theirs.close()
     return Companion(name, pid, log, ours)
+
+
+def kill_children(pid: int) -> None:
+    """SIGKILL all that process `pid` has started, directly or not, and that still runs."""
+    for child in descendants(pid, all_processes())[1:]:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
 
 
 def send_line(connection: socket.socket, message: Message) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from random import Random
 
 from ffdl_batch.config import load_settings
-from tests.crash.fuzz.companions import Companion, fork_companion
+from tests.crash.fuzz.companions import Companion, fork_companion, kill_children
 from tests.crash.fuzz.diary import Diary
 from tests.crash.fuzz.examiner import Examiner
 from tests.crash.fuzz.mutations import MUTATIONS
@@ -30,8 +30,6 @@ ANSWER_S, END_S = 30.0, 60.0
 """How long a daemon may take to answer, and to end; never how long it takes."""
 FINISH_S = 150.0
 """How long the work that is left may take, when nobody is killed any more."""
-SETTLE_S = 30.0
-"""And how long what is owed then."""
 MORE = 3
 """A world whose wanted steps were not all hit goes on for up to so many kills for each of them."""
 FINISH_PAUSE_S = 0.1
@@ -177,7 +175,7 @@ class Course:
                     asked, deadline = True, time.monotonic() + self._pace_s()
                     os.kill(life.pid, signal.SIGTERM)
                 else:
-                    os.kill(life.pid, signal.SIGKILL)
+                    _strike(life, plan)
                     deadline = time.monotonic() + END_S
         finally:
             os.close(descriptor)
@@ -195,8 +193,7 @@ class Course:
             self._answered(time.monotonic() - begun)
             self._look(final=False)
             self._users.ask({"finish_s": FINISH_S}, timeout_s=2 * FINISH_S)
-            if self._stage.settles_debts:
-                self._await_payments()
+            self._await_payments()
             os.kill(life.pid, signal.SIGTERM)
             watched = select.poll()
             watched.register(descriptor, select.POLLIN)
@@ -213,8 +210,8 @@ class Course:
         self._look(final=True)
 
     def _await_payments(self) -> None:
-        """Until nothing is owed; what is owed after SETTLE_S is judged so."""
-        deadline = time.monotonic() + SETTLE_S
+        """Until nothing is owed; what is owed after the stage's time for that is judged so."""
+        deadline = time.monotonic() + self._stage.settle_s
         while self._examiner.ask({"count": "owed"})["owed"] and time.monotonic() < deadline:
             time.sleep(FINISH_PAUSE_S)
 
@@ -229,7 +226,7 @@ class Course:
         return self._stage.pace_s + self._start_s / 2
 
     def _look(self, *, final: bool) -> None:
-        answer = self._examiner.ask({"final": final, "settled": self._stage.settles_debts})
+        answer = self._examiner.ask({"final": final})
         self._tally.counts, self._tally.jobs, self._tally.asked = answer["counts"], answer["jobs"], answer["asked"]
         self._tally.arrays = answer["arrays"]
         self._tally.sentences += answer["new"]
@@ -253,6 +250,14 @@ class Course:
             if path.exists():
                 texts.append(f"{path.name}: {path.read_text(errors='replace')[-3000:]}")
         return "\n".join(texts)
+
+
+def _strike(life: Life, plan: Plan) -> None:
+    """The time of this life is over. It starts nothing more while what it has started is killed."""
+    if plan.whole_host:
+        os.kill(life.pid, signal.SIGSTOP)
+        kill_children(life.pid)
+    os.kill(life.pid, signal.SIGKILL)
 
 
 @contextlib.contextmanager

@@ -52,7 +52,7 @@ _ATTEMPT = (
     ATTEMPTS.c.ended_at,
 )  # fmt: skip
 _OWED = select(ATTEMPTS.c.job_id, ATTEMPTS.c.number).where(ATTEMPTS.c.owed != 0)
-HALF_MADE = re.compile(r"\.(?!began-|ended-|paying|tree$)|.+\.tmp$")
+HALF_MADE = re.compile(r"\.(?!began-|ended-|paying|tree$|log-copy-complete$)|.+\.tmp$")
 """Names under which something is written before it is renamed; the exceptions are hidden for other reasons."""
 
 
@@ -92,7 +92,7 @@ class Examiner:
                 send_line(parent, {"owed": self._count_owed()})
                 continue
             if order["final"]:
-                self._look_at_the_end(settled=order["settled"])
+                self._look_at_the_end()
             else:
                 self._look()
             send_line(parent, self._answer())
@@ -155,15 +155,15 @@ class Examiner:
         for token, count in Counter(lines).items():
             yield f"{token}: the cluster had it, and was asked for it {count} times more"
 
-    def _look_at_the_end(self, *, settled: bool) -> None:
-        """What must hold when all work is done and the last daemon has ended by itself; `settled`: debts are paid."""
+    def _look_at_the_end(self) -> None:
+        """What must hold when all work is done, debts are paid and the last daemon has ended by itself."""
         self._revisions = {}
         self._look()
         seen, promises = self._read(), self._diary.read()
         acknowledged = frozenset(promises.acknowledged)
         for job_id in seen.rows.keys() | self._directories():
             judge_end(self._facts(seen, job_id), promises, acknowledged, self._found)
-        for job_id, number in seen.owed if settled else ():
+        for job_id, number in seen.owed:
             self._found.lost.add(f"{job_id}: attempt {number} still owes what its learner left")
         for what in [f"job {row.id}" for row in seen.rows.values() if row.lease_token]:
             self._found.lease_faults.add(f"{what} is leased after the end")
@@ -181,7 +181,7 @@ class Examiner:
         """Results that are not in the store, by attempt."""
         found: defaultdict[int, list[str]] = defaultdict(list)
         for path in Path(self._root.job(job_id).path).glob(f"attempt-[0-9]*/results/{RESULT}*"):
-            if not (stored(self._base, job_id) / path.name).exists():
+            if not (stored(self._base) / job_id / path.name).exists():
                 found[int(path.parts[-3].rpartition("-")[2])].append(path.name)
         return found
 
@@ -218,7 +218,7 @@ class Examiner:
 
     def _leftovers(self, known: Collection[str]) -> Iterator[str]:
         """What is still there after the janitor has come, a long time later."""
-        trees = {Path(self._settings.state_dir), Path(self._settings.jobs_dir)}
+        trees = {Path(self._settings.state_dir), Path(self._settings.jobs_dir), stored(self._base)}
         at = time.time() - 2 * max(ARCHIVE_AGE_S, ORPHAN_AGE_S)
         places = [Path(self._root.path, "jobs"), Path(self._root.models), Path(self._root.arrays)]
         aged = [*(path for place in places if place.is_dir() for path in place.iterdir()), *_half_made(trees)]

@@ -13,11 +13,13 @@ from ffdl_batch.client.wire import Channel
 DIAL_S = 60.0
 """How long somebody waits for the next daemon."""
 DIAL_PAUSE_S = 0.005
-VERBS = {"submit": 6, "list": 2, "get": 3, "events": 1, "wait": 1, "halt": 4, "resume": 4, "cancel": 2, "archive": 1,
-         "depend": 1, "regret": 1}  # fmt: skip
+VERBS = {
+    "submit": 5, "list": 2, "get": 3, "events": 1, "wait": 1, "halt": 4, "resume": 4, "cancel": 2, "archive": 1,
+    "depend": 1, "regret": 1, "array": 2, "array_get": 1, "array_halt": 1, "array_cancel": 1, "drill": 2,
+}  # fmt: skip
 """How often each is done, beside each other."""
-VERBS_OF_ALL = {**VERBS, "submit": 5, "array": 2, "array_get": 1, "array_halt": 1, "array_cancel": 1, "drill": 2}
-"""The same with arrays and drills."""
+VERBS_WITH_SLURM = {**VERBS, "list": 1, "get": 1, "wait": 0, "archive": 0, "halt": 3, "cancel": 1, "drill": 3}
+"""The same where jobs take seconds: less of what only asks, and of what ends them before they run."""
 LASTING = "lasting"
 """The fate of a job that trains for long enough to be seen doing so."""
 SWEEP = "sweep"
@@ -28,7 +30,7 @@ SWEPT = 3
 @dataclass(frozen=True, slots=True)
 class Habits:
     """How the users of one world are. `manifests` are by fate (and SWEEP), `live` is how many jobs one user has at once
-    at most, `verbs` how often each verb is done."""
+    at most, `patience_s` how long one waits for a job to train, `verbs` how often each verb is done."""
 
     threads: int
     live: int
@@ -37,6 +39,7 @@ class Habits:
     fates: Mapping[str, int]
     environ: Mapping[str, str]
     directory: str
+    patience_s: float = 0.4
     verbs: Mapping[str, int] = field(default_factory=lambda: VERBS)
 
 

@@ -11,6 +11,8 @@ AT_A_STEP = 0.75
 """How often a death is at a step that was seen; else it is at a moment."""
 BEGINNING = 0.3
 """Of the moments, those that may lie before the first answer."""
+WHOLE_HOST = 0.3
+"""Of the moments, those at which the daemon does not die alone."""
 PATIENCE = 2.0
 """How much longer a life lasts that is to end at one step."""
 FEW, LONGER = 8, 3.0
@@ -26,7 +28,8 @@ _PREFER: Mapping[str, str] = {
     "commit apply_many by arrays": "array_cancel", "commit renew_many": "array", "call submit_array": "array",
     "call find_many": "array", "deployer chunk written": "array", "deployer chunk marked": "array",
     "deployer chunk submitted": "array", "payer begins": "submit unstored", "payer began": "submit unstored",
-    "commit note_paid": "submit unstored", "half of tasks": "array", "half of control.json": "halt",
+    "payer works": "submit unstored", "payer dies too": "submit unstored", "commit note_paid": "submit unstored",
+    "half of tasks": "array", "half of control.json": "halt",
 }  # fmt: skip
 """What brings a step about, by the end of its name."""
 
@@ -55,7 +58,10 @@ class Planner:
                 return self._at_the_end(step, pace_s)
             passing = 1 + int(chance.expovariate(0.7))
             return Plan(frozenset({step}), passing, PATIENCE * pace_s, prefer=stimulus(step))
-        return Plan(limit_s=chance.uniform(0.0, pace_s / 2), from_beginning=chance.random() < BEGINNING)
+        return Plan(
+            limit_s=chance.uniform(0.0, pace_s / 2), from_beginning=chance.random() < BEGINNING,
+            whole_host=chance.random() < WHOLE_HOST,
+        )  # fmt: skip
 
     def note(self, seen: Collection[str], death: str) -> None:
         """What a life has passed, and where it died."""

@@ -37,6 +37,7 @@ MAX_ARRAY_SIZE = 4
 LAUNCH_FILE = "launch.json"
 FATE = "FATE"
 """The job's variable that says what becomes of it."""
+STORED = "stored"
 
 
 class RemoteScheduler:
@@ -56,7 +57,7 @@ class RemoteScheduler:
     def plan(self, request: LaunchRequest) -> LaunchPlan:
         """Results go to a store outside of the tree of jobs; the script of an array says what becomes of its jobs."""
         plan = self._planner.plan(request)
-        launch = replace(plan.launch, stores=Stores(str(stored(self._place.parent, request.job_id))))
+        launch = replace(plan.launch, stores=Stores(str(stored(self._place.parent) / request.job_id)))
         files = tuple(
             replace(file, text=encode(launch)) if file.name == LAUNCH_FILE else file for file in plan.files
         )  # fmt: skip
@@ -146,9 +147,9 @@ class RemoteScheduler:
         return SubmissionUncertain(sentence) if sent and request["do"] == "submit" else SchedulerUnreachable(sentence)
 
 
-def stored(base: Path, job_id: str) -> Path:
-    """Where the results of a job are stored, of the world in `base`."""
-    return base / "stored" / job_id
+def stored(base: Path) -> Path:
+    """Where the results of jobs are stored, each in a directory of its own, of the world in `base`."""
+    return base / STORED
 
 
 def _fate_of(plan: LaunchPlan) -> str:

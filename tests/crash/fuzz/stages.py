@@ -14,22 +14,22 @@ from ffdl_batch.ports.scheduler import Scheduler
 from ffdl_batch.services.debts import LOCK
 from tests.crash.fuzz.cluster import Cluster
 from tests.crash.fuzz.companions import Companion, fork_companion
-from tests.crash.fuzz.habits import SWEEP, SWEPT, VERBS_OF_ALL, Habits
-from tests.crash.fuzz.heads import EXIT_OF_FAILURE, RECORD, Fate
+from tests.crash.fuzz.habits import SWEEP, SWEPT, VERBS_WITH_SLURM, Habits
+from tests.crash.fuzz.heads import EXIT_OF_FAILURE, RECORD, RESULT, Fate
 from tests.crash.fuzz.mutations import Mutation
-from tests.crash.fuzz.remote import FATE, RemoteScheduler
+from tests.crash.fuzz.remote import FATE, STORED, RemoteScheduler
 from tests.crash.fuzz.steps import Plan
 
 
 class Stage(ABC):
     """One kind of world. `environment` is what its daemons and users inherit, `pace_s` how long a life may last on a
     machine that does nothing else, `make_scheduler` makes the adapter (None = the one that is installed).
-    `settles_debts`: what is owed can be paid in a moment, so that nothing is owed at the end."""
+    `settle_s`: how long what is owed may take to be paid when all work is done."""
 
     environment: Mapping[str, str]
     habits: Habits
     pace_s: float
-    settles_debts = False
+    settle_s: float
     make_scheduler: Callable[[], Scheduler] | None = None
 
     @abstractmethod
@@ -54,18 +54,14 @@ class FakeStage(Stage):
     """The cluster process of :mod:`tests.crash.fuzz.cluster`."""
 
     pace_s = 0.2
-    settles_debts = True
+    settle_s = 30.0
 
     def __init__(self, place: Place, mutation: Mutation | None) -> None:
         base = place.base
         self.environment = environment_in(base, {"PATH": os.defpath, "HOME": str(base)}, place.database_url)
         (base / "config.toml").write_text(_FAKE_CONFIG, encoding="utf-8")
-        manifests = {fate.value: _write_manifest(base, fate, "any", "true") for fate in _FATES}
-        manifests[SWEEP] = str(base / "sweep.yml")
-        text = Path(manifests[Fate.WORKS.value]).read_text(encoding="utf-8")
-        Path(manifests[SWEEP]).write_text(f"{text}  sweep: {{NUMBER: {[*range(SWEPT)]}}}\n", encoding="utf-8")
-        fates = {fate.value: weight for fate, weight in _FATES.items()}
-        self.habits = Habits(3, 5, 0.04, manifests, fates, self.environment, str(base), VERBS_OF_ALL)
+        manifests = _write_manifests(base, {fate: _MANIFEST.format(version="any", command="true") for fate in _FATES})
+        self.habits = Habits(3, 5, 0.04, manifests, _FATES, self.environment, str(base))
         self._base = base
         self._socket = base / "cluster"
 
@@ -96,17 +92,17 @@ class SlurmStage(Stage):
     """A real Slurm: this process runs on a login node, as a user, with a configuration that was written for it."""
 
     pace_s = 3.0
+    settle_s = 120.0
 
     def __init__(self, place: Place) -> None:
         base = place.base
         kept = {name: os.environ[name] for name in ("PATH", "HOME", "FFDL_CONFIG", "SLURM_CONF") if name in os.environ}
         self.environment = environment_in(base, kept, place.database_url)
-        manifests = {
-            fate.value: _write_manifest(base, fate, "python-numpy", _LEARNER.format(record=RECORD, status=status))
-            for fate, status in ((Fate.WORKS, 0), (Fate.FAILS, EXIT_OF_FAILURE))
-        }
-        fates = {Fate.WORKS.value: 5, Fate.FAILS.value: 1}
-        self.habits = Habits(2, 3, 0.2, manifests, fates, self.environment, str(base))
+        (base / STORED).mkdir()
+        manifests = _write_manifests(base, {fate: _slurm_manifest(base, fate) for fate in _FATES_WITH_SLURM})
+        self.habits = Habits(
+            2, 3, 0.2, manifests, _FATES_WITH_SLURM, self.environment, str(base), _PATIENCE_S, VERBS_WITH_SLURM
+        )  # fmt: skip
 
     def arm(self, plan: Plan, pid: int) -> Sequence[str]:
         """See :class:`Stage`: a real cluster strikes nobody."""
@@ -128,15 +124,25 @@ def environment_in(base: Path, kept: Mapping[str, str], database_url: str) -> di
     }
 
 
-def _write_manifest(base: Path, fate: Fate, version: str, command: str) -> str:
-    path = base / f"{fate.value}.yml"
-    path.write_text(
-        _MANIFEST.format(fate=fate.value, variable=FATE, version=version, command=command), encoding="utf-8"
-    )  # fmt: skip
-    return str(path)
+def _write_manifests(base: Path, texts: Mapping[str, str]) -> dict[str, str]:
+    """The path of each fate's manifest, and of the sweep, which works. `texts` are without name and variables."""
+    written = {}
+    for fate, text in texts.items():
+        written[fate] = f"name: {fate}\n{text}batch:\n  env: {{{FATE}: {fate}}}\n"
+    written[SWEEP] = f"{written[Fate.WORKS]}  sweep: {{NUMBER: {[*range(SWEPT)]}}}\n"
+    for name, text in written.items():
+        (base / f"{name}.yml").write_text(text, encoding="utf-8")
+    return {str(name): str(base / f"{name}.yml") for name in written}
 
 
-_FATES = {
+def _slurm_manifest(base: Path, fate: str) -> str:
+    ticks = _LONG_TICKS if fate == Fate.LASTING else _TICKS
+    status = EXIT_OF_FAILURE if fate == Fate.FAILS else 0
+    command = _LEARNER.format(record=RECORD, result=RESULT, ticks=ticks, later=_TICKS, status=status)
+    return _MANIFEST.format(version="python-numpy", command=command) + _STORE.format(base=base, stored=STORED)
+
+
+_FATES: Mapping[str, int] = {
     Fate.WORKS: 8, Fate.FAILS: 2, Fate.LIMITED: 3, Fate.PREEMPTED: 2, Fate.NODE_FAILS: 1, Fate.REQUEUED: 1,
     Fate.FORGOTTEN: 1, Fate.UNSTORED: 1, Fate.LASTING: 0,
 }  # fmt: skip
@@ -150,7 +156,6 @@ idle_exit_s = 600
 default = "fake"
 """
 _MANIFEST = """\
-name: {fate}
 cpus: 1
 memory: 256MiB
 framework:
@@ -158,11 +163,21 @@ framework:
   version: {version}
   command: |
     {command}
-batch:
-  env: {{{variable}: {fate}}}
 """
-# A learner that records itself, works for a moment, and halts when it is asked to.
+_STORE = """\
+data_stores:
+  - id: here
+    type: directory
+    training_results: {{container: {stored}}}
+    connection: {{path: {base}}}
+"""
+_FATES_WITH_SLURM: Mapping[str, int] = {Fate.WORKS: 5, Fate.FAILS: 1, Fate.LASTING: 0}
+_PATIENCE_S = 10.0
+_TICKS, _LONG_TICKS = 4, 60
+"""Tenths of a second that a learner works, and that the first one of a lasting job does."""
+# A learner that records itself, leaves a result, works for a moment, and halts when it is asked to.
 _LEARNER = (
-    'echo "$FFDL_RESTART" >> "$JOB_STATE_DIR/{record}"; '
-    """trap 'date > "$CHECKPOINT_DIR/saved"; exit 0' USR2; for n in 1 2 3 4; do sleep 0.1; done; exit {status}"""
+    'echo "$FFDL_RESTART" >> "$JOB_STATE_DIR/{record}"; echo numbers > "$RESULT_DIR/{result}attempt-$FFDL_ATTEMPT"; '
+    """trap 'date > "$CHECKPOINT_DIR/saved"; exit 0' USR2; n={ticks}; [ "$FFDL_ATTEMPT" = 1 ] || n={later}; """
+    "while [ $n -gt 0 ]; do sleep 0.1; n=$((n - 1)); done; exit {status}"
 )

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 DEPLOYER = ("claimed", "looked", "deploying", "written", "template", "fenced", "marked", "submitted", "queued")
 COMPANY = ("chunk written", "chunk marked", "chunk submitted")
 """What the deployer calls the steps of a native array."""
-PAYER = ("begins", "began")
-"""Before and after a process is started that stores what an attempt owes."""
+PAYER = ("begins", "began", "works", "dies too")
+"""Before and after a process is started that stores what an attempt owes, and while it works."""
+WITH_CHILDREN = frozenset({"payer dies too"})
+"""Steps at which the whole host dies: all that the daemon has started, and the daemon."""
 WATCHER = ("asked", "wished", "judged", "noted")
 """What deployer and watcher call their own steps."""
 CALLS = (
@@ -72,7 +74,8 @@ class Plan:
 
     `from_beginning`: the time counts from the beginning of the life, answer or not. `prefer` is what the users should
     do now, so that the target comes ("" = as they like). `ask_to_end`: the daemon is told to end (SIGTERM) when the
-    time is over, and has a moment to come to the target.
+    time is over, and has a moment to come to the target. `whole_host`: when the time is over, all that the daemon has
+    started dies with it.
     """
 
     targets: frozenset[str] = frozenset()
@@ -81,15 +84,17 @@ class Plan:
     from_beginning: bool = False
     prefer: str = ""
     ask_to_end: bool = False
+    whole_host: bool = False
 
 
 class Steps:
     """Counts what is passed and strikes when the plan says so. Safe in every thread.
 
-    `report` hears ``seen <name>`` at the first passing of each step, and ``died <name>`` before `strike` is called.
+    `report` hears ``seen <name>`` at the first passing of each step, and ``died <name>`` before `strike` is called
+    with the name.
     """
 
-    def __init__(self, plan: Plan, report: Callable[[str], None], strike: Callable[[], None]) -> None:
+    def __init__(self, plan: Plan, report: Callable[[str], None], strike: Callable[[str], None]) -> None:
         self._plan, self._report, self._strike = plan, report, strike
         self._lock = threading.Lock()
         self._seen: set[str] = set()
@@ -106,4 +111,4 @@ class Steps:
             self._passed += 1
             if self._passed == self._plan.passing:
                 self._report(f"died {name}")
-                self._strike()
+                self._strike(name)

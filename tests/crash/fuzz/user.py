@@ -39,8 +39,6 @@ FINISH_PAUSE_S = 0.1
 MOST_ELEMENTS, MORE_LIVE = 5, 3
 """Of an array; and how many jobs more than usual one user has with one."""
 DRILLS = ("halt", "timeout", "preempt", "node-fail")
-LOOKS = 8
-"""How often somebody looks for a job that trains."""
 RESUMABLE = {JobState.HALTED.value, JobState.FAILED.value}
 ENDED = {state.value for state in TERMINAL}
 
@@ -272,14 +270,10 @@ class User:
     def _drill(self) -> None:
         """Play an event on a job that trains now. It may be refused: the training is over, or about to be."""
         self._submit(LASTING)
-        running: list[str] = []
-        for _ in range(LOOKS):
-            self._list()
-            live = [one for one in self._live() if one not in self.given_up]
-            running = [one for one in live if self.jobs[one] == JobState.PROCESSING]
-            if running or not live:
-                break
+        running, deadline = self._training(), time.monotonic() + self.habits.patience_s
+        while not running and self._wanted() and time.monotonic() < deadline:
             time.sleep(self.habits.pause_s)
+            running = self._training()
         if not running:
             return
         job_id, event = self.chance.choice(running), self.chance.choice(DRILLS)
@@ -293,6 +287,14 @@ class User:
         self.jobs[job_id] = seen.state
         if verb == "halt" and seen.state not in ENDED:
             self.diary.write(Note(verb, job_id, answered=True))
+
+    def _wanted(self) -> list[str]:
+        return [job_id for job_id in self._live() if job_id not in self.given_up]
+
+    def _training(self) -> list[str]:
+        """Jobs that train, as the daemon says now."""
+        self._list()
+        return [job_id for job_id in self._wanted() if self.jobs[job_id] == JobState.PROCESSING]
 
     # -------------------------------------------------------------------------------------------- asking
 

@@ -45,9 +45,9 @@ from ffdl_batch.services import (
     wishes,
 )
 from ffdl_batch.services.platform import Platform, open_platform
-from tests.crash.fuzz.companions import fork_child
+from tests.crash.fuzz.companions import fork_child, kill_children
 from tests.crash.fuzz.mutations import Mutation
-from tests.crash.fuzz.steps import PROGRESS, Plan, Steps
+from tests.crash.fuzz.steps import PROGRESS, WITH_CHILDREN, Plan, Steps
 from tests.crash.fuzz.watching import WatchedReplies, watch_commits, watch_files, watch_loops, watch_scheduler
 
 IMPORTED_LATE = (
@@ -81,6 +81,13 @@ TIMES_S = {
     (loops, "DEBTS_WHILE_PAYING_S"): 0.05,
 }
 """Patience that is shortened with the fake cluster, whose jobs take tenths of a second; lives are as short."""
+TIMES_WITH_SLURM_S = {
+    (debts, "FIRST_PAUSE_S"): 2.0,
+    (loops, "DEBTS_FIRST_S"): 0.5,
+    (loops, "DEBTS_EVERY_S"): 2.0,
+    (loops, "DEBTS_WHILE_PAYING_S"): 0.1,
+}
+"""The same with a real one: a life of seconds would not come to pay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,10 +157,10 @@ class WarmParent:
         watch_loops(reached)
         watch_files(reached)
         setattr(server, "create_app", lambda *given: WatchedReplies(self._adopt(*given), reached))  # noqa: B010
-        if make_scheduler is not None:
-            for (module, name), value in TIMES_S.items():
-                assert isinstance(getattr(module, name), float), name
-                setattr(module, name, value)
+        times_s = TIMES_S if make_scheduler is not None else TIMES_WITH_SLURM_S
+        for (module, name), value in times_s.items():
+            assert isinstance(getattr(module, name), float), name
+            setattr(module, name, value)
 
         def opener(settings: Settings) -> Platform:
             platform = open_platform(settings)
@@ -198,8 +205,10 @@ def read_reports(life: Life) -> list[str]:
         return pipe.read().decode().splitlines()
 
 
-def _die() -> None:
+def _die(step: str) -> None:
     """SIGKILL; does not return: no `finally`, no exit handler, no flush."""
+    if step in WITH_CHILDREN:
+        kill_children(os.getpid())
     os.kill(os.getpid(), signal.SIGKILL)
     signal.pause()
 

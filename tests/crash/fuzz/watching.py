@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from types import FrameType
@@ -139,6 +140,24 @@ def _operation(scope: Scope) -> str:
     return str(getattr(scope.get("route"), "operation_id", None) or "none")
 
 
+@dataclass(frozen=True, slots=True)
+class _WatchedPayment:
+    """A payment with steps where the daemon sees that it is not done."""
+
+    payment: Payment
+    reached: Reached
+
+    def poll(self) -> int | None:
+        status = self.payment.poll()
+        if status is None:
+            self.reached("payer works")
+            self.reached("payer dies too")
+        return status
+
+    def end(self) -> None:
+        self.payment.end()
+
+
 def watch_loops(reached: Reached) -> None:
     """Hand `reached` to deployer, watcher and payer of every :class:`~ffdl_batch.daemon.loops.Loops` that begins from
     now."""
@@ -153,7 +172,7 @@ def watch_loops(reached: Reached) -> None:
         reached("payer begins")
         payment = start_payment(attempt, last_word)
         reached("payer began")
-        return payment
+        return _WatchedPayment(payment, reached) if payment is not None else None
 
     def payer(platform: Platform) -> DebtPayer:
         return DebtPayer(platform, start)
