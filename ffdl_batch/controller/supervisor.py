@@ -67,7 +67,8 @@ class Supervisor:
         self._files = Hand("files")
 
     def start(self, learner_id: int, seats: Seats) -> None:
-        """Start one learner; one that cannot be started has ended at once, and the others are told."""
+        """Start one learner; one that cannot be started has ended at once, and the others are told. That it has started
+        :meth:`run` tells, which does not wait for it to be written."""
         if self.ending:
             return
         adopt_orphans()
@@ -80,7 +81,6 @@ class Supervisor:
             self._ended(Ending(learner_id, None, began=False, detail=detail, code=code))
             return
         self.learners[learner_id] = learner
-        self.journal.append(EventKind.LEARNER_STARTED, learner_id=learner_id, **identity(learner.pid))
 
     def run(self) -> int:
         """Until every learner has ended; the status of the first that failed, else 0. Raises Fenced.
@@ -92,6 +92,8 @@ class Supervisor:
         self._files.begin()
         complaints.begin()
         try:
+            for learner_id, learner in self.learners.items():
+                self.journal.append(EventKind.LEARNER_STARTED, learner_id=learner_id, **identity(learner.pid))
             while self.learners:
                 self._take_signals()
                 self._obey_cells()

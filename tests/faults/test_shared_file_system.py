@@ -153,6 +153,19 @@ def test_learners_outlive_a_hang_that_is_shorter_than_the_fence(
     assert ("could not be read" in record.message) is is_fenced
 
 
+def test_a_learner_is_ended_whose_start_could_not_be_told(shared: tuple[Rig, FaultFs]) -> None:
+    """The event of its start takes a moment to be durable; when it is, nothing answers any more."""
+    run, fs = shared
+    run.write("echo up; sleep 600", limits=dataclasses.replace(LIMITS, fence_s=6.0))
+    fs.befall(Fault(("fsync",), "events/node-0", delay_s=1.5))
+    run.start()
+    pid = learner(run)
+    fs.befall(HANGING)
+    run.wait(lambda: pid not in all_processes(), "the fence")
+    fs.clear()
+    assert run.await_end() == 74
+
+
 def test_a_training_that_ends_while_nothing_can_be_read_or_written_is_told_later(shared: tuple[Rig, FaultFs]) -> None:
     run, fs = shared
     told = fs.point.parent / "told"

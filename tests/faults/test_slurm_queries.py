@@ -140,7 +140,8 @@ def test_without_accounting_purged_ones_are_judged_by_their_files_and_never_a_su
     assert asked == [Counter(squeue=1, sacct=1)] * FORGOTTEN_AFTER
     assert cluster.states() == {"QUEUED": JOBS}
     cluster.clock.tick(ACCOUNTING_LAG_S)
-    assert cluster.look() == Counter(squeue=2, sacct=2)
+    # Whether they are forgotten, and whether somebody had ended them: a question each, for all of them.
+    assert cluster.look() == Counter(squeue=2, sacct=3)
     assert cluster.states() == {"QUEUED": JOBS - 200, "FAILED": 200}
     (job,) = cluster.platform.store.get_many([cluster.jobs[0].id])
     assert (job.error_code, "forgotten the job and it left no proof" in job.message) == ("S106", True)

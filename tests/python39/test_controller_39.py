@@ -100,7 +100,8 @@ def test_every_module_of_the_zipapp_can_be_imported(node: OldNode, zipapp: str) 
 @pytest.fixture
 def slurm(tmp_path: Path) -> Iterator[FakeSlurmHarness]:
     """The Slurm adapter for nodes with this interpreter; the stub srun and apptainer run under it too."""
-    shutil.copytree(FAKES, tmp_path / "bin")
+    for part in ("bin", "slurm"):
+        shutil.copytree(FAKES.with_name(part), tmp_path / "tests" / "fakes" / part)
     harness = FakeSlurmHarness(tmp_path, {"python": PYTHON})
     try:
         yield harness
@@ -115,7 +116,7 @@ def test_the_script_and_the_zipapp_that_the_slurm_adapter_delivers(
     plan = slurm.prepare(f'echo "on $LEARNER_ID"; {command}')
     assert f"exec {PYTHON} -I -S " in plan.script and ".pyz head" in plan.script
     environ = (
-        f"PATH={tmp_path}/bin:/usr/bin:/bin",
+        f"PATH={tmp_path}/tests/fakes/bin:/usr/bin:/bin",
         f"SLURM_CONF={slurm.state}/slurm.conf",
         "SLURM_JOB_ID=7",
         "SLURM_JOB_NODELIST=n1",
