@@ -65,6 +65,8 @@ _CODES: dict[Interruption, str] = {
     Interruption.NODE_FAILURE: "S110",
 }
 _OWN_FAILURES = frozenset({"C201", "C202"})
+LOST = "S112"
+"""The fault code of an attempt that the scheduler lost before it began."""
 CANCELLED_BY_OWNER = "cancelled by its owner"
 HALTED_BEFORE = "halted before it started"
 
@@ -207,7 +209,7 @@ def _without_record(known: Known, at: float) -> Ending:
     lost = Interruption.NODE_FAILURE if known.began else None
     if seen is None and known.lost and not known.began:
         sentence = "the scheduler has lost the job, which it was to start"
-        return Ending(JobState.FAILED, at, "S112", sentence, interruption=Interruption.NODE_FAILURE)
+        return Ending(JobState.FAILED, at, LOST, sentence, interruption=Interruption.NODE_FAILURE)
     if seen is None:
         sentence = "scheduler and accounting have forgotten the job and it left no proof"
         return Ending(JobState.FAILED, at, "S106", sentence, interruption=lost)

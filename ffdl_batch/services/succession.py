@@ -6,6 +6,8 @@ import logging
 from dataclasses import replace
 from pathlib import Path
 
+from ffdl_batch.domain.continuation import Interruption
+from ffdl_batch.domain.ending import LOST
 from ffdl_batch.domain.job import Job, Token
 from ffdl_batch.domain.launch import TEMPLATE
 from ffdl_batch.domain.spec import JobSpec
@@ -61,11 +63,21 @@ def _spec(platform: Platform, job: Job) -> JobSpec:
 
 def without_waiting(platform: Platform, job: Job, spec: JobSpec, attempt: int) -> JobSpec:
     """`spec` without what earlier attempts than this one have waited for: it has happened. One that was held, or told
-    when to begin, is that again where none of them began."""
-    directory = platform.root.job(job.id)
-    if any(Path(directory.attempt(number).claim_owner).exists() for number in range(1, attempt)):
+    when to begin, is that again where the scheduler never came to start them."""
+    if attempt == 1:
+        return spec
+    if _was_to_start(platform, job, attempt):
         return _waits_for_nothing(spec)
-    return spec if attempt == 1 else replace(spec, batch=replace(spec.batch, dependency=""))
+    return replace(spec, batch=replace(spec.batch, dependency=""))
+
+
+def _was_to_start(platform: Platform, job: Job, attempt: int) -> bool:
+    """Whether an attempt before this one began, or ended otherwise than by its owner's halt or by being lost."""
+    directory = platform.root.job(job.id)
+    earlier = [one for one in platform.store.attempts(job.id) if one.number < attempt]
+    if any(Path(directory.attempt(one.number).claim_owner).exists() for one in earlier):
+        return True
+    return any(one.interruption != Interruption.HALT.value and one.outcome_code != LOST for one in earlier)
 
 
 def _waits_for_nothing(spec: JobSpec) -> JobSpec:

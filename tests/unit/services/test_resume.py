@@ -22,9 +22,9 @@ from tests.unit.services.conftest import MANIFEST, Site
 END = AttemptEnd("halt", Checkpoint(asked=True, confirmed=True, answered=True, took_s=3.0, saved_at=50.0), 12.5)
 
 
-def ended(site: Site, job: Job, state: JobState = JobState.HALTED, **columns: object) -> Job:
+def ended(site: Site, job: Job, state: JobState = JobState.HALTED, end: AttemptEnd = END, **columns: object) -> Job:
     code = "C201" if state is JobState.FAILED else "000"
-    change = Change(((state, site.clock.now()),), error_code=code, columns=columns, attempt_end=END)
+    change = Change(((state, site.clock.now()),), error_code=code, columns=columns, attempt_end=end)
     updated = site.platform.store.apply(job, change)
     assert updated is not None
     return updated
@@ -229,3 +229,13 @@ def test_another_users_job_is_unknown(site: Site) -> None:
     with pytest.raises(Refused) as refusal:
         resume_job(site.platform, Caller(site.caller.uid + 1), job.id, Resume())
     assert refusal.value.status == 404
+
+
+def test_what_the_scheduler_failed_to_start_does_not_wait_again(site: Site) -> None:
+    """Its time to begin had come, though no controller ran."""
+    job = site.accept("k", MANIFEST + "batch: {begin: now+1hour, hold: true}\n")
+    Deployer(site.platform).step()
+    job = ended(site, site.job(job.id), JobState.FAILED, AttemptEnd("node_failure"))
+    resume(site, job)
+    batch = site.scheduler.planned[-1].spec.batch
+    assert (batch.begin, batch.hold) == ("", False)
