@@ -153,8 +153,10 @@ class Rig:
             time.sleep(0.02)
 
     def wait_for_log(self, text: str) -> None:
-        """Until the learner's log holds the text."""
+        """Until the learner's log holds the text, and the event of its start is there, which another thread writes."""
         self.wait(lambda: Path(self.attempt.training_log(1)).exists() and text in self.log(), f"{text!r} in the log")
+        kinds = (EventKind.LEARNER_STARTED, EventKind.LEARNER_ENDED)
+        self.wait(lambda: any(e.kind in kinds for e in self.events()), "the event of the learner's start")
 
     @property
     def output(self) -> str:
