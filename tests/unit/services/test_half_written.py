@@ -26,19 +26,12 @@ def leave(site: Site, place: Path, name: str, age_s: float) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", LEFT)
-def test_what_a_killed_daemon_was_writing_for_a_job_is_removed_an_hour_later(site: Site, name: str) -> None:
-    attempt = Path(site.attempt(site.deployed()).path)
-    fresh = leave(site, attempt, name, HALF_WRITTEN_AGE_S - 1)
-    assert sweep(site.platform) == 0
-    assert fresh.exists()
-    old = leave(site, attempt, name, HALF_WRITTEN_AGE_S + 1)
-    assert sweep(site.platform) == 1
-    assert not old.exists()
-
-
-@pytest.mark.parametrize("name", ["final.json.n1.5173.tmp", "claim/owner.json.n1.site.org.7.tmp", *LEFT_IN_STATE])
-def test_what_a_killed_controller_was_writing_is_removed_an_hour_later(site: Site, name: str) -> None:
+@pytest.mark.parametrize(
+    "name", [*LEFT, "final.json.n1.5173.tmp", "claim/owner.json.n1.site.org.7.tmp", *LEFT_IN_STATE]
+)
+def test_what_a_killed_daemon_or_controller_was_writing_for_a_job_is_removed_an_hour_later(
+    site: Site, name: str
+) -> None:
     attempt = Path(site.attempt(site.deployed()).path)
     fresh = leave(site, attempt, name, HALF_WRITTEN_AGE_S - 1)
     assert sweep(site.platform) == 0
