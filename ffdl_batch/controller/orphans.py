@@ -88,11 +88,12 @@ def end_learners(events: Iterable[Event], value: str = "") -> None:
     written = living_learners(events)
     while True:
         sessions = {*written, *(marked_sessions(value) if value else ())}
-        pids = {pid for session in sessions for pid in session_members(session, all_processes())}
+        pids = [pid for session in sessions for pid in session_members(session, all_processes())]
         if not pids:
             return
         if time.monotonic() > end:
-            raise OSError(f"processes {sorted(pids)} of an earlier run cannot be killed; look at the node's kernel log")
+            named = ", ".join(map(str, sorted({*pids})))
+            raise OSError(f"processes {named} of an earlier run cannot be killed; look at the node's kernel log")
         for pid in pids:
             send(pid, signal.SIGKILL)
         time.sleep(0.02)

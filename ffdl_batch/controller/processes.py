@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from dataclasses import dataclass
-from typing import Dict, List, Mapping, Optional, Set
+from typing import Dict, List, Mapping, Optional
 
 from ffdl_batch.domain.events import Scalar
 
@@ -75,12 +75,17 @@ def descendants(root: int, table: Mapping[int, Process]) -> List[int]:
     return found
 
 
-def session_members(session: int, table: Mapping[int, Process]) -> Set[int]:
-    """Processes of a session, and what their descendants made elsewhere."""
+def session_members(session: int, table: Mapping[int, Process]) -> List[int]:
+    """Processes of a session, and what their descendants made elsewhere; parents before their children.
+
+    Killed in this order, none sees the end of its child: a shell that did could begin to note it on a file system that
+    hangs, and nothing ends who waits there.
+    """
     members = {p.pid for p in table.values() if p.session == session}
     for pid in list(members):
         members.update(descendants(pid, table))
-    return members
+    tops = [pid for pid in sorted(members) if table[pid].parent not in members]
+    return [pid for top in tops for pid in descendants(top, table)]
 
 
 def status_field(pid: int, name: str) -> str:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.cluster.executions import counted, executions, wait_until
 from tests.cluster.people import Person
-from tests.cluster.trainings import QUICK, begins, saver_model, steps, until_logged
+from tests.cluster.trainings import LAST, QUICK, begins, saver_model, steps, until_logged
 
 ECHO = (
     'echo "$FFDL_ARRAY_INDEX $SLURM_ARRAY_TASK_ID of $SLURM_ARRAY_TASK_COUNT: $LR/$DEPTH"; echo run >> $RESULT_DIR/runs'
@@ -182,10 +182,14 @@ def test_the_others_are_not_touched(interrupted: Sequence[dict[str, Any]]) -> No
 
 
 def test_an_element_goes_on_by_itself_after_its_time_limit(alice: Person) -> None:
-    """The head's successor depends on the end of its task: ``afterany:123_1``."""
-    extra = "batch: {checkpoint: {lead_s: 40, grace_s: 5}, retry: {timeouts: 2}}"
+    """The head's successor depends on the end of its task: ``afterany:123_1``.
+
+    Slurm looks at limits every 30 s and warns up to 30 s early: of a minute, after 20 s at the earliest, and by then an
+    attempt that goes on has ended.
+    """
+    extra = "batch: {checkpoint: {lead_s: 10, grace_s: 5}, retry: {timeouts: 2}}"
     manifest = alice.manifest("limited-elements", "python3 train.py", extra, gpus=0)
-    array, ids = send(alice, manifest, saver_model(alice), "--array=0-1", "--time=1", "--export=STEPS=250")
+    array, ids = send(alice, manifest, saver_model(alice), "--array=0-1", "--time=1", f"--export=STEPS={LAST}")
     for job in finish(alice, array):
         assert job["state"] == "COMPLETED", job
     for job_id in ids:

@@ -19,7 +19,7 @@ SPOILT = """\
 #!/bin/sh
 # Passes the request on and then behaves as ~/bin/faults says, one line for each call.
 answer=$(/usr/bin/sbatch "$@") || exit
-case $(sed -n 1p ~/bin/faults; sed -i 1d ~/bin/faults) in
+case $(flock ~/bin/faults.lock sh -c 'sed -n 1p ~/bin/faults; sed -i 1d ~/bin/faults') in
 drop) echo "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation" >&2; exit 1 ;;
 hang) sleep 600 ;;
 die) kill -KILL $$ ;;
@@ -105,13 +105,22 @@ def spoilt(cluster: Cluster, bob: Person) -> Iterator[Person]:
     person.kill_daemon("TERM")
 
 
+def accounted(person: Person, job_id: str) -> list[str]:
+    """What the accounting has under the name of the job's first attempt, once it knows that it ended."""
+
+    def rows() -> list[str]:
+        return person.run("sacct", "-nXP", f"--name={job_id}-1", "-o", "JobID,State").stdout.split()
+
+    wait_until(lambda: not any("RUNNING" in row for row in rows()), "the accounting of its end")
+    return rows()
+
+
 def test_answers_of_sbatch_that_are_lost_hang_or_die(spoilt: Person) -> None:
     jobs = [spoilt.start(f"spoilt-{fault}", counted(0)) for fault in ("drop", "hang", "die")]
     for job_id in jobs:
         job = spoilt.finish(job_id)
         assert (job["state"], executions(spoilt, job_id)) == ("COMPLETED", 1)
-        named = spoilt.run("sacct", "-nXP", f"--name={job_id}-1", "-o", "JobID,State").stdout.split()
-        assert named == [f"{job['native_id']}|COMPLETED"]
+        assert accounted(spoilt, job_id) == [f"{job['native_id']}|COMPLETED"]
     assert spoilt.read("~/bin/faults".replace("~", spoilt.home)) == ""
 
 

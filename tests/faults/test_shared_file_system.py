@@ -79,7 +79,21 @@ def shared(tmp_path: Path) -> Iterator[tuple[Rig, FaultFs]]:
     """A job on a file system that can be spoiled."""
     with fault_fs(tmp_path) as fs, rig(fs.point) as run:
         run.said_in = tmp_path
-        yield run, fs
+        try:
+            yield run, fs
+        finally:
+            fs.clear()  # who hangs cannot be killed
+
+
+def aloof(fs: FaultFs) -> str:
+    """A learner's first words, after which its shell does not touch the shared file system: who hangs there cannot be
+    ended by anybody, and does nothing meanwhile."""
+    return f"echo up; cd /; exec > /dev/null 2>&1; touch {away(fs)}; "
+
+
+def away(fs: FaultFs) -> Path:
+    """Is there once the shell is aloof."""
+    return fs.point.parent / "away"
 
 
 def behind(fs: FaultFs, path: str) -> Path:
@@ -113,9 +127,9 @@ def test_learners_are_ended_in_time_while_their_events_hang(shared: tuple[Rig, F
     """The write of "asked" hangs: the request, the grace period and the KILL must not wait for it."""
     run, fs = shared
     limits = dataclasses.replace(LIMITS, grace_s=1, kill_wait_s=1)
-    run.write("trap '' TERM; echo up; sleep 600", limits=limits)
+    run.write("trap '' TERM; " + aloof(fs) + "sleep 600", limits=limits)
     run.start()
-    run.wait_for_log("up")
+    run.wait(away(fs).exists, "the learner's leave")
     pid = learner(run)
     fs.befall(Fault(("write",), "events/node-0", hang=True))
     os.kill(run.node_pid(), signal.SIGURG)
@@ -135,9 +149,10 @@ def test_learners_outlive_a_hang_that_is_shorter_than_the_fence(
 ) -> None:
     run, fs = shared
     told = fs.point.parent / "told"
-    run.write(f"echo up; until [ -e {told} ]; do sleep 0.1; done", limits=dataclasses.replace(LIMITS, fence_s=fence_s))
+    limits = dataclasses.replace(LIMITS, fence_s=fence_s)
+    run.write(aloof(fs) + f"until [ -e {told} ]; do sleep 0.1; done", limits=limits)
     run.start()
-    run.wait_for_log("up")
+    run.wait(away(fs).exists, "the learner's leave")
     pid = learner(run)
     fs.befall(HANGING)
     if is_fenced:
@@ -156,10 +171,11 @@ def test_learners_outlive_a_hang_that_is_shorter_than_the_fence(
 def test_a_learner_is_ended_whose_start_could_not_be_told(shared: tuple[Rig, FaultFs]) -> None:
     """The event of its start takes a moment to be durable; when it is, nothing answers any more."""
     run, fs = shared
-    run.write("echo up; sleep 600", limits=dataclasses.replace(LIMITS, fence_s=6.0))
+    run.write(aloof(fs) + "sleep 600", limits=dataclasses.replace(LIMITS, fence_s=6.0))
     fs.befall(Fault(("fsync",), "events/node-0", delay_s=1.5))
     run.start()
     pid = learner(run)
+    run.wait(away(fs).exists, "the learner's leave")
     fs.befall(HANGING)
     run.wait(lambda: pid not in all_processes(), "the fence")
     fs.clear()
