@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from xml.etree import ElementTree
@@ -54,11 +55,13 @@ class Tally:
 
 @dataclass(frozen=True)
 class Tier:
-    """A part of `make test`. `needs_cluster`: it needs root on Debian."""
+    """A part of `make test`. `needs_cluster`: it needs root on Debian. `is_patient`: it does not care how fast it runs,
+    and so it runs beside the tiers that follow, which wait much of their time, and yields to them."""
 
     name: str
     run: Callable[[], Tally]
     needs_cluster: bool = False
+    is_patient: bool = False
 
 
 def main() -> int:
@@ -75,8 +78,13 @@ def main() -> int:
     if any(tier.name != "lint" for tier in chosen):
         total.add(install_packages())
     preparation = Preparation(any(tier.needs_cluster for tier in chosen))
+    began = time.monotonic()
+    others = ThreadPoolExecutor()
+    beside = [others.submit(run_tier, tier) for tier in chosen if tier.is_patient]
     try:
         for tier in chosen:
+            if tier.is_patient:
+                continue
             if tier.needs_cluster and preparation.is_running:
                 times.append(("prepare", preparation.wait(), "waited for what was built beside the tiers above"))
             say(f"tier {tier.name}")
@@ -84,8 +92,12 @@ def main() -> int:
             tally = run_tier(tier)
             times.append((tier.name, time.monotonic() - started, str(tally)))
             total.add(tally)
+        for done in beside:
+            total.add(done.result())
+            times.append(("beside", time.monotonic() - began, f"{done.result()}: the patient tiers"))
     finally:
         preparation.end()
+        others.shutdown()
     for name, seconds, counts in times:
         print(f"{name:10} {seconds:6.0f} s  {counts}")
     for trouble in total.troubles:
@@ -232,9 +244,10 @@ def run_checks(*commands: list[str]) -> Tally:
     return tally
 
 
-def run_pytest(name: str, *paths: str) -> Tally:
-    """pytest over the folders of `paths` that exist; counted from its report."""
-    return finish_pytest(start_pytest(name, *paths))
+def run_pytest(name: str, *paths: str, nice: int = 0) -> Tally:
+    """pytest over the folders of `paths` that exist; counted from its report. What it prints is shown at its end where
+    it is `nice`: others run beside it."""
+    return finish_pytest(start_pytest(name, *paths, quietly=bool(nice), nice=nice))
 
 
 def run_beside(*runs: tuple[str, ...]) -> Tally:
@@ -257,7 +270,7 @@ class Run:
     why_not: str = ""
 
 
-def start_pytest(name: str, *paths: str, quietly: bool = False) -> Run:
+def start_pytest(name: str, *paths: str, quietly: bool = False, nice: int = 0) -> Run:
     """Begin; see :func:`finish_pytest`."""
     report = REPORTS / f"{name}.xml"
     present = [path for path in paths if (ROOT / path).is_dir()]
@@ -265,7 +278,8 @@ def start_pytest(name: str, *paths: str, quietly: bool = False) -> Run:
         return Run(name, report, why_not=f"{', '.join(paths)} not found")
     REPORTS.mkdir(parents=True, exist_ok=True)
     report.unlink(missing_ok=True)
-    argv = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", "-o", f"cache_dir=.pytest_cache/{name}"]
+    argv = ["nice", "-n", str(nice), sys.executable, "-m", "pytest", "-q"]
+    argv += [f"--junitxml={report}", "-o", f"cache_dir=.pytest_cache/{name}"]
     if not quietly:
         return Run(name, report, subprocess.Popen([*argv, *present], cwd=ROOT))
     path = REPORTS / f"{name}.log"
@@ -316,14 +330,10 @@ def say(text: str) -> None:
 
 TIERS = (
     Tier("lint", run_lint),
+    Tier("unit", lambda: run_pytest("unit", "tests/unit", "tests/golden", nice=10), is_patient=True),
     Tier(
-        "unit",
-        lambda: run_beside(
-            ("unit", "tests/unit", "tests/golden"),
-            ("crash", "tests/crash"),
-            ("contract", "tests/contract"),
-            ("faults", "tests/faults"),
-        ),
+        "processes",
+        lambda: run_beside(("contract", "tests/contract"), ("crash", "tests/crash"), ("faults", "tests/faults")),
     ),
     Tier("quickstart", run_quickstart),
     Tier("python39", lambda: run_pytest("python39", "tests/python39"), needs_cluster=True),
