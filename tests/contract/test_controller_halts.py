@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from ffdl_batch.controller.processes import send
 from ffdl_batch.controller.running_time import STOPPED_S
 from ffdl_batch.domain.events import EventKind, Outcome
 from ffdl_batch.domain.launch import Copy, Limits, Succession
@@ -291,12 +292,12 @@ def test_a_controller_that_was_stopped_does_not_fence_itself(run: Rig) -> None:
     head = up(run, f"echo up; while [ ! -e '{run.base}/go' ]; do sleep 0.05; done", limits=limits)
     pids = run.processes()
     for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
+        send(pid, signal.SIGSTOP)
     try:
         signal.sigtimedwait({signal.SIGUSR1}, STOPPED_S + 1.5)
     finally:
         for pid in pids:
-            os.kill(pid, signal.SIGCONT)
+            send(pid, signal.SIGCONT)
     (run.base / "go").touch()
     assert head.wait(timeout=30) == 0, run.errors
     assert run.final().outcome is Outcome.COMPLETED

@@ -120,14 +120,20 @@ def test_a_job_that_stands_still_goes_on_once(office: Office, number: signal.Sig
     assert steps(office) - before < 40, "who wakes up is ended"
 
 
+def kill_with_its_questions(office: Office) -> None:
+    """KILL to the daemon, and to the commands that it runs: they would go on, and reach Slurm later."""
+    assert office.daemon is not None
+    send([office.daemon.pid], signal.SIGSTOP)
+    send(descendants(office.daemon.pid, all_processes()), signal.SIGKILL)
+    office.daemon.wait(LIMIT_S)
+
+
 def test_a_daemon_killed_between_the_mark_and_the_request(office: Office) -> None:
     job_id = trains(office)
     frozen = freeze(office, job_id)
     office.spoil("scancel", "down:always")
     office.wait(lambda: is_marked(office, job_id), "a mark")
-    assert office.daemon is not None
-    office.daemon.kill()
-    office.daemon.wait(LIMIT_S)
+    kill_with_its_questions(office)
     office.spoil("scancel")
     assert office.accepted()[0]["state"] == "RUNNING"
     office.start()
