@@ -1,4 +1,4 @@
-"""Runs the tiers of `make test` in order, each as processes of its own, and counts what they did.
+"""Runs the tiers of `make test`, each as processes of its own, and counts what they did.
 
     run_tests.py [--tier NAME ...] [--list]
 
@@ -13,13 +13,14 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -53,15 +54,33 @@ class Tally:
         return f"{self.passed} passed, {self.failed} failed, {self.skipped} skipped"
 
 
+class Lane(Enum):
+    """Tiers of one lane run one after the other, and lanes beside each other: much of what they do is waiting."""
+
+    HOST = "host"
+    """Commands, daemons and controllers on this machine."""
+    CLUSTER = "cluster"
+    """What needs root on Debian: one cluster at a time is all that a machine has room for."""
+    PATIENT = "patient"
+    """What does not care how fast it runs, and yields to the others."""
+
+
 @dataclass(frozen=True)
 class Tier:
-    """A part of `make test`. `needs_cluster`: it needs root on Debian. `is_patient`: it does not care how fast it runs,
-    and so it runs beside the tiers that follow, which wait much of their time, and yields to them."""
+    """A part of `make test`. `run` is told whether other lanes run, and then shows what it printed at its end."""
 
     name: str
-    run: Callable[[], Tally]
-    needs_cluster: bool = False
-    is_patient: bool = False
+    lane: Lane
+    run: Callable[[bool], Tally]
+
+
+@dataclass(frozen=True)
+class Done:
+    """What came of one tier."""
+
+    name: str
+    seconds: float
+    tally: Tally
 
 
 def main() -> int:
@@ -74,76 +93,65 @@ def main() -> int:
         print("\n".join(tier.name for tier in TIERS))
         return 0
     chosen = [tier for tier in TIERS if not options.tier or tier.name in options.tier]
-    total, times = Tally(), []
+    total = Tally()
     if any(tier.name != "lint" for tier in chosen):
         total.add(install_packages())
-    preparation = Preparation(any(tier.needs_cluster for tier in chosen))
-    began = time.monotonic()
-    others = ThreadPoolExecutor()
-    beside = [others.submit(run_tier, tier) for tier in chosen if tier.is_patient]
-    try:
-        for tier in chosen:
-            if tier.is_patient:
-                continue
-            if tier.needs_cluster and preparation.is_running:
-                times.append(("prepare", preparation.wait(), "waited for what was built beside the tiers above"))
-            say(f"tier {tier.name}")
-            started = time.monotonic()
-            tally = run_tier(tier)
-            times.append((tier.name, time.monotonic() - started, str(tally)))
-            total.add(tally)
-        for done in beside:
-            total.add(done.result())
-            times.append(("beside", time.monotonic() - began, f"{done.result()}: the patient tiers"))
-    finally:
-        preparation.end()
-        others.shutdown()
-    for name, seconds, counts in times:
-        print(f"{name:10} {seconds:6.0f} s  {counts}")
+    done = run_lanes(chosen)
+    for one in done:
+        total.add(one.tally)
+        print(f"{one.name:10} {one.seconds:6.0f} s  {one.tally}")
     for trouble in total.troubles:
         print(f"note: {trouble}")
     print(total, flush=True)
     return 1 if total.failed else 0
 
 
-class Preparation:
-    """Builds what the cluster needs while the tiers run that do not need it: most of that is waiting for a mirror."""
+def run_lanes(tiers: list[Tier]) -> list[Done]:
+    """Run the tiers, lane beside lane; an interrupt stops each lane after the tier that it is in."""
+    lanes = [found for lane in Lane if (found := [tier for tier in tiers if tier.lane is lane])]
+    stop = threading.Event()
+    with ThreadPoolExecutor(max(1, len(lanes))) as pool:
+        running = [pool.submit(run_lane, lane, beside=len(lanes) > 1, stop=stop) for lane in lanes]
+        try:
+            return [one for lane in running for one in lane.result()]
+        finally:
+            stop.set()
 
-    def __init__(self, wanted: bool) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
-        if wanted and not missing_for_cluster():
-            REPORTS.mkdir(parents=True, exist_ok=True)
-            with PREPARATION_LOG.open("wb") as log:
-                argv = ["nice", "-n", "10", sys.executable, "-m", "tests.cluster.prepare"]
-                self._process = subprocess.Popen(
-                    argv, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-                )
 
-    @property
-    def is_running(self) -> bool:
-        """Whether nobody has waited for it yet."""
-        return self._process is not None
-
-    def wait(self) -> float:
-        """Seconds until it was done. What it could not build the tests try again, and say why it fails."""
+def run_lane(tiers: list[Tier], *, beside: bool, stop: threading.Event) -> list[Done]:
+    """Run the tiers in order."""
+    done = []
+    if any(tier.lane is Lane.CLUSTER for tier in tiers) and not missing_for_cluster():
+        done.append(Done("prepare", prepare_cluster(), Tally()))
+    for tier in tiers:
+        if stop.is_set():
+            break
+        say(f"tier {tier.name}")
         started = time.monotonic()
-        if self._process is not None and self._process.wait() != 0:
-            last = (PREPARATION_LOG.read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["?"])[-1]
-            say(f"preparing ended with exit status {self._process.returncode}: {last}")
-        self._process = None
-        return time.monotonic() - started
-
-    def end(self) -> None:
-        """Stop it where the run ends early."""
-        if self._process is not None and self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGTERM)
-            self._process.wait()
+        tally = run_tier(tier, beside=beside)
+        done.append(Done(tier.name, time.monotonic() - started, tally))
+        say(f"tier {tier.name}: {tally}")
+    return done
 
 
-def run_tier(tier: Tier) -> Tally:
+def prepare_cluster() -> float:
+    """Build what the cluster needs, where no run before has; the seconds that it took. What cannot be built the tests
+    try again, and say why it fails."""
+    started = time.monotonic()
+    REPORTS.mkdir(parents=True, exist_ok=True)
+    with PREPARATION_LOG.open("wb") as log:
+        argv = [sys.executable, "-m", "tests.cluster.prepare"]
+        status = subprocess.call(argv, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    if status != 0:
+        last = (PREPARATION_LOG.read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["?"])[-1]
+        say(f"preparing ended with exit status {status}: {last}")
+    return time.monotonic() - started
+
+
+def run_tier(tier: Tier, *, beside: bool) -> Tally:
     """The tier, or why it cannot run here."""
-    reason = missing_for_cluster() if tier.needs_cluster else ""
-    return refuse(f"tier {tier.name} did not run: {reason}") if reason else tier.run()
+    reason = missing_for_cluster() if tier.lane is Lane.CLUSTER else ""
+    return refuse(f"tier {tier.name} did not run: {reason}") if reason else tier.run(beside)
 
 
 def refuse(sentence: str) -> Tally:
@@ -244,64 +252,29 @@ def run_checks(*commands: list[str]) -> Tally:
     return tally
 
 
-def run_pytest(name: str, *paths: str, nice: int = 0) -> Tally:
-    """pytest over the folders of `paths` that exist; counted from its report. What it prints is shown at its end where
-    it is `nice`: others run beside it."""
-    return finish_pytest(start_pytest(name, *paths, quietly=bool(nice), nice=nice))
-
-
-def run_beside(*runs: tuple[str, ...]) -> Tally:
-    """Several of them at once, each a name and its folders: much of what they do is waiting for processes."""
-    tally = Tally()
-    started = [start_pytest(name, *paths, quietly=number > 0) for number, (name, *paths) in enumerate(runs)]
-    for run in started:
-        tally.add(finish_pytest(run))
-    return tally
-
-
-@dataclass(frozen=True)
-class Run:
-    """One pytest. `log` holds what it prints where it runs beside another; `why_not`: there is nothing to run."""
-
-    name: str
-    report: Path
-    process: subprocess.Popen[bytes] | None = None
-    log: Path | None = None
-    why_not: str = ""
-
-
-def start_pytest(name: str, *paths: str, quietly: bool = False, nice: int = 0) -> Run:
-    """Begin; see :func:`finish_pytest`."""
-    report = REPORTS / f"{name}.xml"
-    present = [path for path in paths if (ROOT / path).is_dir()]
-    if not present:
-        return Run(name, report, why_not=f"{', '.join(paths)} not found")
+def run_pytest(name: str, *paths: str, quietly: bool, nice: int = 0) -> Tally:
+    """pytest over those folders; counted from its report. `quietly`: what it prints is shown at its end."""
+    report, log = REPORTS / f"{name}.xml", REPORTS / f"{name}.log"
+    if missing := [path for path in paths if not (ROOT / path).is_dir()]:
+        return refuse(f"{name} has no tests: {', '.join(missing)} not found")
     REPORTS.mkdir(parents=True, exist_ok=True)
     report.unlink(missing_ok=True)
-    argv = ["nice", "-n", str(nice), sys.executable, "-m", "pytest", "-q"]
-    argv += [f"--junitxml={report}", "-o", f"cache_dir=.pytest_cache/{name}"]
-    if not quietly:
-        return Run(name, report, subprocess.Popen([*argv, *present], cwd=ROOT))
-    path = REPORTS / f"{name}.log"
-    with path.open("wb") as log:
-        return Run(name, report, subprocess.Popen([*argv, *present], cwd=ROOT, stdout=log, stderr=log), path)
-
-
-def finish_pytest(run: Run) -> Tally:
-    """Wait for its end, and count."""
-    if run.process is None:
-        return refuse(f"{run.name} has no tests: {run.why_not}")
-    status = run.process.wait()
-    if run.log is not None:
-        print(run.log.read_text(encoding="utf-8", errors="replace"), flush=True)
+    argv = ["nice", "-n", str(nice)] if nice else []
+    argv += [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", "-o", f"cache_dir=.pytest_cache/{name}"]
+    if quietly:
+        with log.open("wb") as output:
+            status = subprocess.call([*argv, *paths], cwd=ROOT, stdout=output, stderr=output)
+        print(log.read_text(encoding="utf-8", errors="replace"), flush=True)
+    else:
+        status = subprocess.call([*argv, *paths], cwd=ROOT)
     if status == PYTEST_NOTHING_COLLECTED:
-        return refuse(f"{run.name} has no tests")
-    if not run.report.is_file():
-        return Tally(failed=1, troubles=[f"pytest of {run.name} left no report (exit status {status})"])
-    tally = read_report(run.report, ci=on_ci())
+        return refuse(f"{name} has no tests")
+    if not report.is_file():
+        return Tally(failed=1, troubles=[f"pytest of {name} left no report (exit status {status})"])
+    tally = read_report(report, ci=on_ci())
     if status != 0 and not tally.failed:
         tally.failed = 1
-        tally.troubles.append(f"pytest of {run.name} ended with exit status {status}")
+        tally.troubles.append(f"pytest of {name} ended with exit status {status}")
     return tally
 
 
@@ -328,17 +301,26 @@ def say(text: str) -> None:
     print(f"==> {text}", flush=True)
 
 
+def pytest_tier(name: str, lane: Lane, *paths: str) -> Tier:
+    """A tier that is one pytest."""
+    patient = lane is Lane.PATIENT
+
+    def run(beside: bool) -> Tally:
+        return run_pytest(name, *paths, quietly=beside, nice=10 if patient and beside else 0)
+
+    return Tier(name, lane, run)
+
+
 TIERS = (
-    Tier("lint", run_lint),
-    Tier("unit", lambda: run_pytest("unit", "tests/unit", "tests/golden", nice=10), is_patient=True),
-    Tier(
-        "processes",
-        lambda: run_beside(("contract", "tests/contract"), ("crash", "tests/crash"), ("faults", "tests/faults")),
-    ),
-    Tier("quickstart", run_quickstart),
-    Tier("python39", lambda: run_pytest("python39", "tests/python39"), needs_cluster=True),
-    Tier("cluster", lambda: run_pytest("cluster", "tests/cluster"), needs_cluster=True),
-    Tier("docs", run_docs),
+    Tier("lint", Lane.HOST, lambda _: run_lint()),
+    Tier("quickstart", Lane.HOST, lambda _: run_quickstart()),
+    Tier("docs", Lane.HOST, lambda _: run_docs()),
+    pytest_tier("contract", Lane.HOST, "tests/contract"),
+    pytest_tier("crash", Lane.HOST, "tests/crash"),
+    pytest_tier("faults", Lane.HOST, "tests/faults"),
+    pytest_tier("python39", Lane.CLUSTER, "tests/python39"),
+    pytest_tier("cluster", Lane.CLUSTER, "tests/cluster"),
+    pytest_tier("unit", Lane.PATIENT, "tests/unit", "tests/golden"),
 )
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Downloads and builds what the cluster's tests need, before they ask for it: python -m tests.cluster.prepare
 
-`make test` runs this beside the tiers that need none of it. What fails here is tried again, and told, by the tests.
+`make test` runs this first of what needs a cluster, beside what needs none. What fails here is tried again, and told,
+by the tests.
 """
 
 from __future__ import annotations
