@@ -25,7 +25,7 @@ _OPTIONS = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
 _NOT_FOUND = 127
 """Exit code of a shell that does not know the command (POSIX, 2.8.2)."""
 _ENDS_WITHIN_S = 5.0
-_FIRST_ANSWER_S = 40.0
+_FIRST_ANSWER_S = 80.0
 """ssh may take its ConnectTimeout, then log in, then start Python from a network file system."""
 
 

@@ -36,11 +36,20 @@ from ffdl_batch.config.locations import (
 from ffdl_batch.domain.exit_codes import ExitCode
 
 DAEMON_ARGV = (sys.executable, "-m", "ffdl_batch.daemon.main", "--personal")
-START_S = 15.0
+START_S = 60.0
+"""How long a daemon may take until it answers, on a machine that does much else; one that ends is not waited for."""
 _CONNECT_S = 10.0
 _GRACE_S = 2.0
 _FIRST_SLEEP_S, _LONGEST_SLEEP_S = 0.02, 0.25
 _KEPT = ("PATH", "SLURM_CONF", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME", "PGPASSFILE", "PGSERVICEFILE")
+
+
+@dataclass(frozen=True, slots=True)
+class _Started:
+    """A daemon that this process started; what it says stands in the log from `log_from` on, in bytes."""
+
+    process: subprocess.Popen[bytes]
+    log_from: int
 
 
 def _warn_program(text: str) -> None:
@@ -90,11 +99,12 @@ class Dialling:
 
         return dial_host(lock, self.environ)
 
-    def _spawn(self, state_dir: Path) -> subprocess.Popen[bytes]:
+    def _spawn(self, state_dir: Path) -> _Started:
         try:
             state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
             log = os.open(state_dir / LOG_NAME, flags, 0o600)
+            log_from = os.fstat(log).st_size
         except OSError as error:
             raise DaemonUnreachable(f"the state directory {state_dir} cannot be used: {error.strerror}") from error
         try:
@@ -113,7 +123,7 @@ class Dialling:
             os.close(log)
         # Reaps the daemon if this process outlives it (a notebook does), so that no zombie stays.
         threading.Thread(target=process.wait, daemon=True).start()
-        return process
+        return _Started(process, log_from)
 
     def _daemon_environment(self, state_dir: Path) -> dict[str, str]:
         kept = daemon_environment(self.environ, state_dir)
@@ -123,7 +133,7 @@ class Dialling:
         lock = _read_or_refuse(state_dir)
         return lock if lock and judge_holder(lock, self.machine()) is Holder.ALIVE_HERE else None
 
-    def _await_socket(self, place: SocketPlace, state_dir: Path, process: subprocess.Popen[bytes] | None) -> Channel:
+    def _await_socket(self, place: SocketPlace, state_dir: Path, started: _Started | None) -> Channel:
         """Poll both the place where we look and the one that the lock names (another login session's)."""
         deadline = time.monotonic() + self.patience_s
         pause = _FIRST_SLEEP_S
@@ -134,12 +144,12 @@ class Dialling:
                 connected = connect(candidate)
                 if connected is not None:
                     return connected
-            if process is None and alive is None:  # the holder was stopping when we came
-                process = self._spawn(state_dir)
-            if process is not None and process.poll() is not None and alive is None and hopeless is None:
+            if started is None and alive is None:  # the holder was stopping when we came
+                started = self._spawn(state_dir)
+            if started is not None and started.process.poll() is not None and alive is None and hopeless is None:
                 hopeless = time.monotonic() + _GRACE_S  # it gave way to another that has not written its lock yet?
             if time.monotonic() > min(deadline, hopeless or deadline):
-                raise DaemonUnreachable(*_why_silent(place, state_dir, process, self.patience_s))
+                raise _why_silent(place, state_dir, started, self.patience_s)
             time.sleep(pause)
             pause = min(pause * 1.5, _LONGEST_SLEEP_S)
 
@@ -212,21 +222,26 @@ def _candidates(place: SocketPlace, alive: DaemonLock | None) -> list[SocketPlac
     return [SocketPlace(Path(alive.socket), named=False), place] if alive and alive.socket else [place]
 
 
-def _why_silent(
-    place: SocketPlace, state_dir: Path, process: subprocess.Popen[bytes] | None, patience_s: float
-) -> tuple[str, str]:
+def _why_silent(place: SocketPlace, state_dir: Path, started: _Started | None, patience_s: float) -> DaemonUnreachable:
     log = state_dir / LOG_NAME
-    if process is None:
-        return (
+    if started is None:
+        return DaemonUnreachable(
             f"your daemon holds {state_dir / LOCK_NAME} but does not answer at {place.path} after {patience_s:g} s",
             f"read {log}; if the daemon hangs, end the process that the lock file names",
         )
-    ended = process.poll()
+    ended = started.process.poll()
     what = (
         f"ended with code {ended}" if ended is not None else f"does not answer at {place.path} after {patience_s:g} s"
     )
-    last = _last_line(log) or _lack_of_room(state_dir)
-    return f"a daemon was started and {what}" + (f"; its last words: {last}" if last else ""), f"read {log}"
+    last = _last_line(log, started.log_from) or _lack_of_room(state_dir)
+    said = f"; its last words: {last}" if last else "; it said nothing"
+    return DaemonUnreachable(f"a daemon was started and {what}{said}", f"read {log}", _code_of(ended))
+
+
+def _code_of(ended: int | None) -> ExitCode:
+    """What a command ends with whose daemon did not start: with the daemon's, where another try cannot help."""
+    lasting = (ExitCode.UNAVAILABLE, ExitCode.NOT_ALLOWED, ExitCode.BAD_MANIFEST)
+    return next((code for code in lasting if code == ended), ExitCode.TRY_AGAIN)
 
 
 def _lack_of_room(state_dir: Path) -> str:
@@ -238,9 +253,10 @@ def _lack_of_room(state_dir: Path) -> str:
     return "" if free else f"no space is left in {state_dir}: free some, or raise the quota"
 
 
-def _last_line(path: Path) -> str:
+def _last_line(path: Path, start: int) -> str:
+    """Of what stands in the file from byte `start` on."""
     try:
-        lines = path.read_bytes()[-4096:].decode("utf-8", "replace").split("\n")
+        lines = path.read_bytes()[start:][-4096:].decode("utf-8", "replace").split("\n")
     except OSError:
         return ""
     return next((line.strip() for line in reversed(lines) if line.strip()), "")

@@ -29,7 +29,7 @@ from ffdl_batch.config.locations import (
 )
 from ffdl_batch.domain.exit_codes import ExitCode
 
-START_S = 20.0
+START_S = 60.0
 _CHUNK = 65536
 _STDIN, _STDOUT = 0, 1
 

@@ -37,8 +37,7 @@ class Tree:
         """
         with self._news:
             if self._asked_at is None and self._monotonic() - self._answered_at >= fresh_s:
-                self._asked_at = self._monotonic()
-                threading.Thread(target=self._look, name="tree", daemon=True).start()
+                self._begin_to_look()
             if self._asked_at is not None:
                 left_s = self._asked_at + patience_s - self._monotonic()
                 self._news.wait_for(lambda: self._asked_at is None, max(0.0, left_s))
@@ -47,6 +46,13 @@ class Tree:
                 raise OSError(errno.ETIMEDOUT, f"no answer for {silent_s:.0f} s", self._root.path)
             if self._error is not None:
                 raise self._error
+
+    def _begin_to_look(self) -> None:
+        try:
+            threading.Thread(target=self._look, name="tree", daemon=True).start()
+        except (RuntimeError, MemoryError) as error:  # no thread can be started; the next question tries again
+            raise OSError(errno.EAGAIN, str(error), self._root.path) from error
+        self._asked_at = self._monotonic()
 
     def _look(self) -> None:
         error = self._ask()

@@ -363,7 +363,7 @@ def test_a_site_that_requeues_starts_the_same_attempt_anew(run: Rig) -> None:
     play = f"import os, signal; open({str(asked)!r}, 'w').write('{{native_id}}'); os.kill(os.getppid(), signal.SIGTERM)"
     # The training ends in the second run, where it finds a checkpoint.
     body = TRAIN.replace("attempt == int(sys.argv[1])", "step")
-    limits = Limits(grace_s=1, kill_wait_s=3, heartbeat_s=0.5, time_s=3, lead_s=1)
+    limits = Limits(grace_s=4, kill_wait_s=3, heartbeat_s=0.5, time_s=30, lead_s=26)
     succession = requeueing(run, sys.executable, "-c", play)
     run.write("python3 main.py", model={"main.py": body}, limits=limits, succession=succession)
     head = run.start()

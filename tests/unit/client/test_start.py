@@ -114,6 +114,17 @@ def test_a_daemon_that_ends_at_once_is_reported_with_its_last_words(site: Site) 
         health_version(replace(site.dialling, daemon_argv=argv, patience_s=0.5))
 
 
+@pytest.mark.parametrize(("ended", "code"), [(69, 69), (77, 77), (78, 78), (1, 75), (75, 75)])
+def test_a_command_ends_with_its_daemons_code_where_another_try_cannot_help(site: Site, ended: int, code: int) -> None:
+    """Its last words are its own, and not those of the daemon before."""
+    site.state_dir.mkdir(parents=True, exist_ok=True)
+    (site.state_dir / "daemon.log").write_text("all was well with the one before\n")
+    argv = (sys.executable, "-c", f"raise SystemExit({ended})")
+    with pytest.raises(DaemonUnreachable, match=rf"ended with code {ended}; it said nothing") as raised:
+        health_version(replace(site.dialling, daemon_argv=argv, patience_s=0.5))
+    assert raised.value.problem.exit_code == code
+
+
 def test_a_live_holder_is_waited_for_and_no_second_daemon_is_started(site: Site) -> None:
     site.write_lock()
     with pytest.raises(DaemonUnreachable, match=r"holds .*daemon.lock but does not answer"):

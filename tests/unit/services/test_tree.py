@@ -51,6 +51,23 @@ def test_a_tree_that_hangs_holds_up_nobody_and_one_thread_alone(root: Root, monk
         tree.check(10.0)
 
 
+def test_a_thread_that_cannot_be_started_is_no_file_system_that_hangs(
+    root: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    tree = Tree(root)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        for _ in range(2):
+            with pytest.raises(OSError, match="can't start new thread") as raised:
+                tree.check()
+            trouble = explain(raised.value, root.path)
+            assert trouble is not None and "no memory or no process" in trouble.message
+    tree.check()
+
+
 def test_an_answer_stands_for_a_moment(root: Root) -> None:
     now = [100.0]
     tree = Tree(root, lambda: now[0])
