@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from ffdl_batch.domain.views import BackendHealth, Health
 
 _NAMES = {"help_option_names": ["-h", "--help"]}
+_PATIENCE_S = 10.0
+"""A daemon that is well answers at once; whoever asks for its status has reason to doubt that."""
 
 
 @click.group(context_settings=_NAMES)
@@ -28,10 +30,13 @@ def daemon() -> None:
 @daemon.command(context_settings=_NAMES)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def status(as_json: bool) -> int:
-    """Whether a daemon runs, since when, and whether its settings are those of this shell. Exit code 1: none runs."""
+    """Whether a daemon runs, since when, and whether its settings are those of this shell.
+
+    Exit code 1: none runs; 75: one runs and does not answer.
+    """
     from ffdl_batch.client.control import find_holder
     from ffdl_batch.client.own import describe_daemon, own_settings
-    from ffdl_batch.config.locations import Holder
+    from ffdl_batch.config.locations import LOG_NAME, Holder
 
     own = own_settings(os.environ)
     found = find_holder(own.state_dir)
@@ -40,6 +45,12 @@ def status(as_json: bool) -> int:
             ExitCode.UNAVAILABLE, f"your daemon is {describe_daemon(found[0])}; ssh {found[0].host} ffdl daemon status"
         )
     health = _health()
+    if health is None and found is not None:
+        raise Stop(
+            ExitCode.TRY_AGAIN,
+            f"your daemon is {describe_daemon(found[0])}, and does not answer; try again, or end it with: ffdl daemon "
+            f"stop (jobs that run go on); its log is {own.state_dir / LOG_NAME}",
+        )
     differs = own.differ_from(found[0]) if health and found and health.pid == found[0].pid else None
     if as_json:
         print_json({"running": health is not None, "daemon": health, "differs": differs or ""})
@@ -56,7 +67,7 @@ def _health() -> Health | None:
 
     try:
         with open_client(quiet=True, start=False) as client:
-            return client.health()
+            return client.health(_PATIENCE_S)
     except DaemonUnreachable as error:
         if error.problem.exit_code != ExitCode.TRY_AGAIN:
             raise

@@ -56,6 +56,8 @@ def list_jobs(  # noqa: PLR0913  (one parameter per option)
     which = JobFilter(read_states(states), name, since, min(limit + 1, MAX_LISTED), all_users, array)
     with open_client() as client:
         found = client.list(which)
+        if array and not found:
+            client.arrays.get(array)  # says that there is no such array
         outages = client.outages
     jobs = found[:limit]
     if len(found) > limit and is_default:  # one more was asked for, to know
@@ -104,14 +106,20 @@ def _short_name(job: JobView) -> str:
 
 def place_or_reason(job: JobView) -> str:
     """As squeue's last column: nodes, or in brackets why there are none, how it failed, or what a halt left."""
-    if job.wish not in ("", "none") and job.ended_at is None:
-        return f"({job.wish} requested)"
-    if job.uncertain_since is not None and job.ended_at is None:
-        return "(waiting for the scheduler's answer)"
+    if job.ended_at is None and (waits := _waits_for(job)):
+        return f"({'; '.join(waits)})"
     if job.error_code not in ("", "000"):
         return f"({job.error_code} {job.message})" if job.message else f"({job.error_code})"
     if job.state == "HALTED" and job.message:
         return f"({job.message})"
-    if job.pending_reason and job.ended_at is None:
-        return f"({job.pending_reason})"
     return job.nodes
+
+
+def _waits_for(job: JobView) -> list[str]:
+    """What is to come before a job goes on: its owner's wish, the scheduler's answer, or the reason that was given."""
+    waits = [f"{job.wish} requested"] if job.wish not in ("", "none") else []
+    if job.uncertain_since is not None:
+        waits.append(job.pending_reason or "waiting for the scheduler's answer")
+    elif job.pending_reason and not waits:
+        waits.append(job.pending_reason)
+    return waits

@@ -28,7 +28,7 @@ from ffdl_batch.client.submission import (
     in_keywords,
     wanted_from_keywords,
 )
-from ffdl_batch.client.wire import Request, Wire, json_request
+from ffdl_batch.client.wire import REQUEST_TIMEOUT_S, Request, Wire, json_request
 from ffdl_batch.domain.codec import CodecError, from_plain, to_plain
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job_state import TERMINAL, JobState
@@ -291,9 +291,9 @@ class Client:
         request = json_request("POST", f"/api/v1/jobs/{_safe(job_id)}{rest}", to_plain(body))
         return _read(JobView, self._wire.ask(replace(request, job_id=job_id)).get("job"))
 
-    def health(self) -> Health:
-        """The daemon itself."""
-        return _read(Health, self._wire.ask(Request("GET", "/api/v1/health")))
+    def health(self, timeout_s: float = REQUEST_TIMEOUT_S) -> Health:
+        """The daemon itself; raises DaemonUnreachable where it has not answered after `timeout_s` seconds."""
+        return _read(Health, self._wire.ask(Request("GET", "/api/v1/health", timeout_s=timeout_s)))
 
 
 def _accepted(result: SubmissionResult) -> SubmissionResult:

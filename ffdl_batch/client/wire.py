@@ -145,7 +145,7 @@ class Wire:
                 if attempt == _TRIES or isinstance(error, TimeoutError):
                     raise DaemonUnreachable(
                         f"the daemon did not answer {request.method} {request.path}: {error or type(error).__name__}",
-                        "try again; its log is daemon.log in the state directory",
+                        "try again; ffdl daemon status tells whether it hangs, and ffdl daemon stop ends it",
                     ) from error
         raise AssertionError("unreachable: the last attempt returns or raises")
 

@@ -32,7 +32,7 @@ from ffdl_batch.ports.scheduler import (
     SubmitsArrays,
     TooMany,
 )
-from ffdl_batch.services.deployed import ended, may_land_s, queued, turned_away
+from ffdl_batch.services.deployed import ended, may_land_s, queued, turned_away, why_looked_for
 from ffdl_batch.services.evidence import claim_owner
 from ffdl_batch.services.materialize import (
     begun_at,
@@ -117,7 +117,8 @@ class Company:
             return set()
         now = self._platform.file_time(self._platform.root.array(_array_of(missing[0])).path)
         waiting = [job for job in missing if may_land_s(self._platform, job, now - (asked_at[job.id] or 0.0)) > 0]
-        self._put_off(waiting, PAUSE_S)
+        if waiting:
+            self._put_off(waiting, PAUSE_S, why_looked_for(self._platform, waiting[0]))
         return {job.id for job in waiting}
 
     def found(self, job: Job) -> frozenset[NativeId] | None:

@@ -31,7 +31,15 @@ from ffdl_batch.ports.scheduler import (
 )
 from ffdl_batch.services.company import Company
 from ffdl_batch.services.control import write_control
-from ffdl_batch.services.deployed import ended, ended_as_wished, may_land_s, queued, turned_away
+from ffdl_batch.services.deployed import (
+    ended,
+    ended_as_wished,
+    may_land_s,
+    queued,
+    turned_away,
+    why_looked_for,
+    why_not_now,
+)
 from ffdl_batch.services.duplicates import adopt, retire_earlier, take_back
 from ffdl_batch.services.evidence import claim_owner, read_evidence
 from ffdl_batch.services.file_troubles import explain
@@ -174,7 +182,7 @@ class Deployer:
             outcome = act()
         except SchedulerUnreachable as error:
             log.warning("job %s is put off: %s", job.id, error)
-            self._explain(job, token, f"the scheduler does not answer: {error}")
+            self._explain(job, token, why_not_now(error))
             outcome = _pause()
         except OSError as error:
             why = explain(error, self._platform.root.path) or error
@@ -234,8 +242,10 @@ class Deployer:
         if found:
             return adopt(self._platform, job, found, asked_at)
         passed_s = self._platform.file_time(attempt.submit) - asked_at
-        left = may_land_s(self._platform, job, passed_s, HANDOVER_S if self._was_handed_over(job) else 0.0)
+        at_least_s = HANDOVER_S if self._was_handed_over(job) else 0.0
+        left = may_land_s(self._platform, job, passed_s, at_least_s)
         if left > 0:
+            self._explain(job, token, why_looked_for(self._platform, job, at_least_s))
             return min(left, LOOK_AGAIN_S)
         return self._submit_or_end(job, token, company)
 

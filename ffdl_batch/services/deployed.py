@@ -8,7 +8,8 @@ from ffdl_batch.domain.ending import CANCELLED_BY_OWNER, HALTED_BEFORE
 from ffdl_batch.domain.job import AttemptEnd, Change, Job
 from ffdl_batch.domain.job_state import Cause, JobState, Wish
 from ffdl_batch.domain.observation import NativeId
-from ffdl_batch.ports.scheduler import CredentialLife, LaunchPlan
+from ffdl_batch.ports.scheduler import CredentialLife, LaunchPlan, NotNow, SchedulerUnreachable
+from ffdl_batch.services.backends import NotAsked
 from ffdl_batch.services.evidence import read_launch
 from ffdl_batch.services.platform import Platform
 from ffdl_batch.services.succession import plan_attempt
@@ -44,11 +45,15 @@ def may_land_s(platform: Platform, job: Job, passed_s: float, at_least_s: float 
     `passed_s` is how long ago the scheduler was asked, by the clock of the file system that told it; when the answer
     was lost is told by the database's.
     """
-    adapter = platform.adapters.get(job.backend)
-    life_s = max(adapter.credential_life_s if isinstance(adapter, CredentialLife) else 0.0, at_least_s)
+    life_s = _life_s(platform, job, at_least_s)
     told = [passed_s] if job.uncertain_since is None else [passed_s, platform.clock.now() - job.uncertain_since]
     # A clock that was set back since then tells nothing; where all were, the life begins anew.
     return life_s - min((seconds for seconds in told if seconds >= 0), default=0.0)
+
+
+def _life_s(platform: Platform, job: Job, at_least_s: float) -> float:
+    adapter = platform.adapters.get(job.backend)
+    return max(adapter.credential_life_s if isinstance(adapter, CredentialLife) else 0.0, at_least_s)
 
 
 def ended(platform: Platform, state: JobState, code: str, message: str) -> Change:
@@ -62,3 +67,18 @@ def ended_as_wished(platform: Platform, job: Job) -> Change:
     if job.wish is Wish.CANCEL:
         return ended(platform, JobState.CANCELLED, "000", f"{CANCELLED_BY_OWNER} before it was deployed")
     return ended(platform, JobState.HALTED, "000", HALTED_BEFORE)
+
+
+def why_looked_for(platform: Platform, job: Job, at_least_s: float = 0.0) -> str:
+    """Why a job waits whose request may have reached the scheduler, which does not have it (yet)."""
+    then = "submitted again" if job.wish is Wish.NONE else "ended"
+    late_s = _life_s(platform, job, at_least_s)
+    return f"its submission was not answered and may still arrive; if not within {late_s:.0f} s, it is {then}"
+
+
+def why_not_now(error: SchedulerUnreachable) -> str:
+    """Why a job waits that the scheduler could not be asked about. A scheduler that is left alone is told of elsewhere,
+    and by what it said."""
+    if isinstance(error, NotAsked):
+        return "the scheduler does not answer"
+    return str(error) if isinstance(error, NotNow) else f"the scheduler does not answer: {error}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 from ffdl_batch.config.fingerprint import take_fingerprints
@@ -36,6 +37,20 @@ def test_no_daemon(short_dir: Path) -> None:
     assert (done.returncode, done.stdout) == (1, "no daemon runs; the next command that needs one starts it\n")
     assert json_lines(run(FFDL, "daemon", "status", "--json", env=env).stdout)[0]["running"] is False
     assert run(FFDL, "daemon", "stop", env=env).stdout == "no daemon ran\n"
+
+
+def test_a_daemon_that_hangs_is_not_none(short_dir: Path) -> None:
+    """Whoever is process 1 holds the lock and listens, and takes no connection."""
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(short_dir / "s"))
+        silent.listen()
+        machine = this_machine()
+        lock = {"host": machine.host, "pid": 1, "boot_id": machine.boot_id, "start_ticks": machine.start_ticks(1)}
+        (short_dir / "daemon.lock").write_text(json.dumps({**lock, "socket": "", "started_at": 1_800_000_000.0}))
+        env = {"FFDL_STATE_DIR": str(short_dir), "FFDL_SOCKET": str(short_dir / "s")}
+        done = run(FFDL, "daemon", "status", env=env)
+    assert (done.returncode, done.stdout) == (75, "")
+    assert "your daemon is process 1 on" in done.stderr and "end it with: ffdl daemon stop" in done.stderr
 
 
 def test_status(daemon: FakeDaemon) -> None:

@@ -244,7 +244,12 @@ def test_list_says_what_a_halt_left(jobs: FakeDaemon) -> None:
     line = run(FFDL, "list", "-h", "-t", "halted", daemon=jobs).stdout
     assert " HALTED " in line
     assert line.endswith(f"({SENTENCE})\n")
-    assert place_or_reason(make_job(wish="halt")) == "(halt requested)"
+    assert place_or_reason(make_job(wish="halt", pending_reason="Priority")) == "(halt requested)"
+    uncertain = make_job(wish="cancel", uncertain_since=1.0)
+    assert place_or_reason(uncertain) == "(cancel requested; waiting for the scheduler's answer)"
+    told = replace(uncertain, pending_reason="it may still arrive")
+    assert place_or_reason(told) == "(cancel requested; it may still arrive)"
+    assert place_or_reason(replace(told, wish="none")) == "(it may still arrive)"
     assert place_or_reason(replace(HALTED, error_code="S305", message="no space")) == "(S305 no space)"
 
 

@@ -39,9 +39,9 @@ def test_an_unreachable_scheduler_puts_the_job_off(site: Site) -> None:
         site.clock.tick(60)
     assert site.job(job.id).state is JobState.DEPLOYING
     assert begun_at(site.attempt(site.job(job.id))) is None
-    assert "Unable to contact slurm controller" in site.job(job.id).pending_reason
+    assert site.job(job.id).pending_reason == "the scheduler does not answer"
     (health,) = site.platform.adapters.health()
-    assert health.unreachable_since is not None
+    assert health.unreachable_since is not None and "Unable to contact slurm controller" in health.detail
     site.scheduler.down = False
     deployer.step()
     assert (site.job(job.id).state, site.job(job.id).pending_reason) == (JobState.QUEUED, "")
@@ -83,10 +83,12 @@ def test_a_swallowed_request_is_sent_again_only_after_the_credentials_life(site:
         site.clock.tick(25)
         deployer.step()
     assert site.scheduler.submitted == []
+    reason = "its submission was not answered and may still arrive; if not within 300 s, it is submitted again"
+    assert site.job(job.id).pending_reason == reason
     # the mark on disk has the real clock's time; the life counts from what is later
     site.clock.at = max(site.clock.at, (begun_at(site.attempt(site.job(job.id))) or 0.0)) + 301
     deployer.step()
-    assert site.job(job.id).state is JobState.QUEUED
+    assert (site.job(job.id).state, site.job(job.id).pending_reason) == (JobState.QUEUED, "")
     assert len(site.scheduler.submitted) == 1
 
 
