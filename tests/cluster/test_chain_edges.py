@@ -40,6 +40,8 @@ STUBBORN_AUTHOR = (
 )
 """Writes many results and ends by KILL only, so that hardly any time is left for storing them."""
 QUICK = "batch: {time: 2, checkpoint: {grace_s: 4}}"
+LONG = "batch: {time: 20, checkpoint: {grace_s: 4}}"
+"""Of jobs that run from the file's first test until theirs."""
 NO_LIMIT = "batch: {checkpoint: {grace_s: 4}}"
 
 
@@ -92,8 +94,8 @@ def jobs(alice: Person, place: str) -> Mapping[str, str]:
         "limited": alice.manifest("limited", PATIENT, retry("timeouts: 1")),
         "capped": alice.manifest("capped", PATIENT, retry("gpu_hours: 0.0001")),
         "storing": alice.manifest("storing", author, mounted + QUICK),
-        "cancelled": alice.manifest("cancelled", STUBBORN_AUTHOR, mounted + QUICK),
-        "preempted": alice.manifest("preempted", STUBBORN_AUTHOR, mounted + QUICK),
+        "cancelled": alice.manifest("cancelled", STUBBORN_AUTHOR, mounted + LONG),
+        "preempted": alice.manifest("preempted", STUBBORN_AUTHOR, mounted + LONG),
         "suspended": alice.manifest("suspended", PATIENT, NO_LIMIT),
         "failing": alice.manifest("failing", "echo begin; exit 3", retry("failures: 1")),
         "healing": alice.manifest("healing", "echo begin; [ $RESUME = 1 ] || exit 3", retry("failures: 1")),
