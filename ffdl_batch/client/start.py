@@ -227,7 +227,7 @@ def _why_silent(place: SocketPlace, state_dir: Path, started: _Started | None, p
     if started is None:
         return DaemonUnreachable(
             f"your daemon holds {state_dir / LOCK_NAME} but does not answer at {place.path} after {patience_s:g} s",
-            f"read {log}; if the daemon hangs, end the process that the lock file names",
+            f"try again, or end it with: ffdl daemon stop (jobs that run go on); its log is {log}",
         )
     ended = started.process.poll()
     what = (

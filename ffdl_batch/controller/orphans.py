@@ -92,8 +92,8 @@ def end_learners(events: Iterable[Event], value: str = "") -> None:
         if not pids:
             return
         if time.monotonic() > end:
-            named = ", ".join(map(str, sorted({*pids})))
-            raise OSError(f"processes {named} of an earlier run cannot be killed; look at the node's kernel log")
+            stuck = sorted({*pids})
+            raise OSError(f"processes {stuck} of an earlier run cannot be killed; look at the node's kernel log")
         for pid in pids:
             send(pid, signal.SIGKILL)
         time.sleep(0.02)
