@@ -29,8 +29,8 @@ def natives(world: World) -> Counter[str]:
 
 
 def sent(world: World) -> int:
-    """How many native arrays the controller ever accepted."""
-    return len({record["array"] for record in world.accepted()})
+    """How many native arrays the controller ever accepted, with the elements that went alone."""
+    return len({record.get("array", record["id"]) for record in world.accepted()})
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -39,8 +39,11 @@ def test_death_at_a_step_of_an_arrays_deployment(world: World, step: str) -> Non
     assert len(life.acknowledged) == 2 * ELEMENTS
     world.recover()
     assert world.examine(life.acknowledged) == Findings(), world.diagnosis()
-    assert sorted(natives(world).values()) == [ELEMENTS, ELEMENTS]
-    assert (sent(world), len(world.calls("sbatch"))) == (2, 2)
+    whole = [parts for parts in natives(world).values() if parts == ELEMENTS]
+    assert sum(natives(world).values()) == 2 * ELEMENTS
+    # Two arrays go side by side: where one dies, the other may have marked some of its elements; the rest goes first.
+    assert len(whole) == 2 or (len(whole) == 1 and "chunk" in step), natives(world)
+    assert sent(world) == len(world.calls("sbatch")) == len(natives(world))
 
 
 def test_death_on_a_backend_without_arrays(make_world: MakeWorld) -> None:
