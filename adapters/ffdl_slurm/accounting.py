@@ -5,48 +5,79 @@ A slurmdbd that hangs must not hold up each job that is looked for; and that it 
 
 from __future__ import annotations
 
+import logging
 import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from ffdl_batch.domain.breaker import Circuit, growing_pause
-from ffdl_batch.ports.scheduler import NotNow, SchedulerUnreachable
+from ffdl_batch.domain.breaker import Circuit, Permit, growing_pause
+from ffdl_batch.ports.scheduler import AccountingOutage, AccountingUnreachable, SchedulerUnreachable
+
+log = logging.getLogger(__name__)
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 2.0, 60.0
+WANTED_S = 120.0
+"""An accounting that nobody has wanted to ask for so long is nobody's outage: what was open has been settled."""
 
 
 class Accounting:
-    """Whether sacct is run. Safe in every thread."""
+    """Whether sacct is run. Safe in every thread. Tells the log of an outage: when it begins, when its cause changes,
+    now and then while it lasts, and when it is over."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         """`now` tells the time of a monotonic clock, in seconds."""
         self._now = now
         self._lock = threading.Lock()
         self._circuit = Circuit()
+        self._wanted_at = 0.0
+
+    def outage(self) -> AccountingOutage | None:
+        """None where it answered when it was asked last, or nobody wants to ask it any more."""
+        with self._lock:
+            circuit, now = self._circuit, self._now()
+            if circuit.since is None or now - self._wanted_at > WANTED_S:
+                return None
+            return AccountingOutage(now - circuit.since, circuit.cause, max(0.0, circuit.again_at - now))
 
     @contextmanager
     def asking(self) -> Iterator[None]:
-        """For one question. SchedulerUnreachable from inside comes out as NotNow, which is also raised where it is left
-        alone."""
+        """For one question. SchedulerUnreachable from inside comes out as AccountingUnreachable, which is also raised
+        where it is left alone."""
         with self._lock:
-            self._circuit, permit = self._circuit.ask(self._now())
-            cause = self._circuit.cause
-        if permit is None:
-            raise NotNow(f"the accounting did not answer a moment ago: {cause}")
+            self._wanted_at = self._now()
+            self._circuit, permit = self._circuit.ask(self._wanted_at)
+            if permit is None:
+                raise self._unreachable()
         try:
             yield
         except SchedulerUnreachable as error:
-            spread = secrets.randbelow(1000) / 1000
-            with self._lock:
-                pause = growing_pause(self._circuit.failures + 1, FIRST_PAUSE_S, LONGEST_PAUSE_S, spread)
-                now = self._now()
-                self._circuit = self._circuit.failed(permit, str(error), now, now + pause)
-            raise NotNow(str(error)) from error
+            raise self._failed(permit, str(error)) from error
         except BaseException:
             with self._lock:
                 self._circuit = self._circuit.returned(permit)
             raise
         with self._lock:
-            self._circuit = self._circuit.succeeded(permit)
+            before, self._circuit = self._circuit, self._circuit.succeeded(permit)
+            now = self._now()
+        if self._circuit.is_news(before) and before.since is not None:
+            log.warning("the accounting answers again, after %.0f s", now - before.since)
+
+    def _failed(self, permit: Permit, cause: str) -> AccountingUnreachable:
+        spread = secrets.randbelow(1000) / 1000
+        with self._lock:
+            before = self._circuit
+            pause = growing_pause(before.failures + 1, FIRST_PAUSE_S, LONGEST_PAUSE_S, spread)
+            now = self._now()
+            after = self._circuit = before.failed(permit, cause, now, now + pause)
+            error = self._unreachable()
+        if after.is_news(before):
+            what = "does not answer" if before.since is None else f"has not answered for {now - before.since:.0f} s"
+            log.warning("the accounting %s, and is asked less and less often: %s", what, cause)
+        return error
+
+    def _unreachable(self) -> AccountingUnreachable:
+        """The lock is held."""
+        again_in_s = max(0.0, self._circuit.again_at - self._now())
+        return AccountingUnreachable(f"the accounting does not answer: {self._circuit.cause}", again_in_s)

@@ -32,23 +32,24 @@ from ffdl_batch.domain.observation import NativeId, Observation, Phase
 from ffdl_batch.domain.spec import NetworkLevel
 from ffdl_batch.ports.registry import AdapterContext, Settings
 from ffdl_batch.ports.scheduler import (
+    AccountingOutage,
+    AccountingUnreachable,
     ArrayPlan,
     BackendFacts,
     Chunk,
     LaunchPlan,
     LaunchRequest,
     NotNow,
-    SchedulerUnreachable,
 )
 from ffdl_slurm.arrays import job_words, plan_array
 from ffdl_slurm.delivery import deliver_controller
-from ffdl_slurm.gateway import SlurmGateway
+from ffdl_slurm.gateway import SiteShape, SlurmGateway
 from ffdl_slurm.gateway_cli import CommandLineGateway
 from ffdl_slurm.gateway_pyslurm import PyslurmGateway
 from ffdl_slurm.parsers import JobRecord
 from ffdl_slurm.plan import BACKEND, make_plan
 from ffdl_slurm.replies import recover_reply
-from ffdl_slurm.settings import GatewayKind, SlurmSettings, read_settings
+from ffdl_slurm.settings import GatewayKind, SlurmSettings, doubt_times, read_settings
 from ffdl_slurm.tasks import Listing, TaskTables, pick
 
 log = logging.getLogger(__name__)
@@ -69,7 +70,7 @@ def create(settings: Settings, context: AdapterContext) -> SlurmScheduler:
 
 class SlurmScheduler:
     """See :class:`ffdl_batch.ports.scheduler.Scheduler`; also TrialSubmission, ForgetsJobs, CredentialLife, Withdraws,
-    StopsMany, SubmitsArrays, AvoidsNodes, ExplainsSettings."""
+    StopsMany, SubmitsArrays, AvoidsNodes, KeepsAccounts, ExplainsSettings."""
 
     def __init__(self, settings: SlurmSettings, context: AdapterContext, gateway: SlurmGateway) -> None:
         """`gateway` carries every question to Slurm."""
@@ -78,6 +79,7 @@ class SlurmScheduler:
         self._gateway = gateway
         self._root = Root(context.root)
         self._tables = TaskTables(self._root)
+        self._doubts: frozenset[str] = frozenset()
 
     @property
     def name(self) -> str:
@@ -96,6 +98,7 @@ class SlurmScheduler:
     def probe(self) -> BackendFacts:
         """See the port. Also delivers the controller into the user's tree where nodes cannot see the package."""
         site = self._gateway.describe_site()
+        self._tell_doubts(site)
         delivery = deliver_controller(self._context.root, self._settings.python)
         levels, warnings = {NetworkLevel.HOST}, []
         if shutil.which(self._settings.apptainer):
@@ -115,6 +118,13 @@ class SlurmScheduler:
             warnings=tuple(warnings),
             max_array_size=site.max_array_size,
         )
+
+    def _tell_doubts(self, site: SiteShape) -> None:
+        """Into the log, when they are new: they are the site's matter, and no submitter's."""
+        doubts = frozenset(doubt_times(self._settings, site.slurmd_timeout_s, site.kill_wait_s))
+        for text in sorted(doubts - self._doubts):
+            log.warning("%s", text)
+        self._doubts = doubts
 
     def plan(self, request: LaunchRequest) -> LaunchPlan:
         """See the port."""
@@ -152,11 +162,12 @@ class SlurmScheduler:
             found[token] |= one.among(listed)
         try:
             accounted = Listing(self._gateway.account_for_names(names, _since(attempts.values())) or ())
-        except SchedulerUnreachable:
+        except AccountingUnreachable as error:
             if not all(found.values()):
-                raise
+                known = {token: frozenset(natives) for token, natives in found.items() if natives}
+                raise AccountingUnreachable(str(error), error.again_in_s, known) from error
             # A duplicate that only the accounting remembers has ended; the claim kept it from running.
-            log.warning("the accounting does not answer; %s are known without it", ", ".join(found))
+            log.debug("%s are known without the accounting", ", ".join(found))
             accounted = Listing(())
         return {token: frozenset(found[token] | one.among(accounted)) for token, one in wanted.items()}
 
@@ -169,8 +180,8 @@ class SlurmScheduler:
         if missing:
             try:
                 accounted = self._gateway.account_for({native.job for native in missing}) or ()
-            except SchedulerUnreachable as error:
-                log.warning("%d jobs are unknown for now: %s", len(missing), error)
+            except AccountingUnreachable as error:  # which the log was told of
+                log.debug("%d jobs are unknown for now: %s", len(missing), error)
                 accounted = ()
             seen |= pick(_ended(accounted), missing)
         return {native: self._called_by_token(native, record.observation) for native, record in seen.items()}
@@ -195,6 +206,10 @@ class SlurmScheduler:
         accounted = self._gateway.account_for({native.job for native in ids}) if ids else ()
         living = [record for record in accounted or () if record.observation.phase in (Phase.PENDING, Phase.RUNNING)]
         return frozenset(pick(living, ids))
+
+    def accounting_outage(self) -> AccountingOutage | None:
+        """See :class:`ffdl_batch.ports.scheduler.KeepsAccounts`."""
+        return self._gateway.accounting_outage()
 
     def signal(self, native_id: NativeId, signal: str) -> None:
         """See the port."""

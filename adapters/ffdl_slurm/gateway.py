@@ -10,18 +10,21 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.ports.scheduler import NodeShape, PartitionShape
+from ffdl_batch.ports.scheduler import AccountingOutage, NodeShape, PartitionShape
 from ffdl_slurm.parsers import JobRecord
 
 
 @dataclass(frozen=True, slots=True)
 class SiteShape:
-    """What the cluster is made of. `max_array_size` is one more than the largest index of a job array."""
+    """What the cluster is made of. `max_array_size` is one more than the largest index of a job array, the times are
+    slurm.conf's SlurmdTimeout and KillWait (None = it does not say)."""
 
     nodes: tuple[NodeShape, ...]
     partitions: tuple[PartitionShape, ...]
     version: str
     max_array_size: int = 0
+    slurmd_timeout_s: int | None = None
+    kill_wait_s: int | None = None
 
 
 class SlurmGateway(Protocol):
@@ -49,11 +52,15 @@ class SlurmGateway(Protocol):
 
     def account_for(self, ids: Collection[str]) -> Sequence[JobRecord] | None:
         """The accounting's word on these jobs; None where this cluster keeps no accounts. Raises NotNow where it does
-        not answer: that says nothing about slurmctld."""
+        not answer (AccountingUnreachable): that says nothing about slurmctld."""
         ...
 
     def account_for_names(self, names: Sequence[str], since: str) -> Sequence[JobRecord] | None:
         """The accounting's word on all jobs of these names since a day; likewise."""
+        ...
+
+    def accounting_outage(self) -> AccountingOutage | None:
+        """See :class:`ffdl_batch.ports.scheduler.KeepsAccounts`."""
         ...
 
     def signal(self, signal: str, *jobs: str) -> None:

@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import TypeVar
 
 from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.ports.scheduler import SchedulerMissing, SchedulerUnreachable, SubmissionUncertain
+from ffdl_batch.ports.scheduler import AccountingOutage, SchedulerMissing, SchedulerUnreachable, SubmissionUncertain
 from ffdl_slurm import commands, parsers, refusals, replies
 from ffdl_slurm.accounting import Accounting
 from ffdl_slurm.gateway import SiteShape
 from ffdl_slurm.parsers import Garbled, JobRecord
 from ffdl_slurm.run import CommandResult, CommandTimeout, run_command, submit_environment
+from ffdl_slurm.said import LONG, SHORT, begin, clean, shorten
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
+_MAX_LOGGED = 4000
+_MAX_WHY = SHORT + 40
 
 
 class CommandLineGateway:
     """Runs sbatch, squeue, sacct, scancel, scontrol and sinfo. Knows between two calls only whether the accounting
-    answers."""
+    answers, and what the log was told."""
 
     def __init__(self, timeout_s: float, host: str = "") -> None:
         """`timeout_s`: how long one command may take; `host`: the submit host's name, for messages."""
         self._timeout_s = timeout_s
         self._host = host
         self._accounting = Accounting()
+        self._logged: dict[str, str] = {}
 
     def submit(self, attempt: AttemptDir) -> str:
         """See :class:`ffdl_slurm.gateway.SlurmGateway`."""
@@ -58,7 +65,7 @@ class CommandLineGateway:
             except CommandTimeout as error:
                 raise SchedulerUnreachable(str(error)) from error
         refusals.check_trial(result)
-        return result.said.removeprefix("sbatch: ")
+        return shorten(result.text, LONG).removeprefix("sbatch: ")
 
     def list_own_jobs(self) -> Sequence[JobRecord]:
         """See the port."""
@@ -90,6 +97,10 @@ class CommandLineGateway:
                 return None
             found += records
         return found
+
+    def accounting_outage(self) -> AccountingOutage | None:
+        """See the port."""
+        return self._accounting.outage()
 
     def signal(self, signal: str, *jobs: str) -> None:
         """See the port."""
@@ -133,16 +144,33 @@ class CommandLineGateway:
         """See the port."""
         nodes, partitions = self._ask(commands.sinfo_argv(), parsers.parse_sinfo)
         version = parsers.parse_version(self._run(commands.version_argv()).stdout)
-        size = self._ask(commands.config_argv(), parsers.parse_max_array_size)
-        return SiteShape(nodes, partitions, version, size)
+        config = self._run(commands.config_argv())
+        with self._kept(config):
+            refusals.check_answer(config)
+            size = _parse(config, parsers.parse_max_array_size)
+        times = [parsers.parse_config_seconds(config.stdout, key) for key in ("SlurmdTimeout", "KillWait")]
+        return SiteShape(nodes, partitions, version, size, *times)
 
     def close(self) -> None:
         """See the port; nothing stays between two calls."""
 
     def _ask(self, argv: list[str], parse: Callable[[str], T]) -> T:
         result = self._run(argv)
-        refusals.check_answer(result)
-        return _parse(result, parse)
+        with self._kept(result):
+            refusals.check_answer(result)
+            return _parse(result, parse)
+
+    @contextmanager
+    def _kept(self, result: CommandResult) -> Iterator[None]:
+        """Put all that a query said that was no answer into the log, once, where its message has a part of it."""
+        try:
+            yield
+        except SchedulerUnreachable:
+            whole, command = result.text[:_MAX_LOGGED], result.argv[0]
+            if len(clean(whole)) > SHORT and self._logged.get(command) != whole:
+                self._logged[command] = whole
+                log.info("%s ended with %d, and said in full: %r", command, result.returncode, whole)
+            raise
 
     def _ask_accounts(self, argv: list[str]) -> Sequence[JobRecord] | None:
         with self._accounting.asking():
@@ -152,8 +180,9 @@ class CommandLineGateway:
                 return None
             if refusals.keeps_no_accounts(result):
                 return None
-            refusals.check_accounts(result)
-            return _parse(result, parsers.parse_sacct)
+            with self._kept(result):
+                refusals.check_accounts(result)
+                return _parse(result, parsers.parse_sacct)
 
     def _run(self, argv: list[str]) -> CommandResult:
         try:
@@ -170,4 +199,5 @@ def _parse(result: CommandResult, parse: Callable[[str], T]) -> T:
     try:
         return parse(result.stdout)
     except (Garbled, ValueError) as error:
-        raise SchedulerUnreachable(f"the answer of {Path(result.argv[0]).name} cannot be read: {error}") from error
+        why = begin(str(error), _MAX_WHY)
+        raise SchedulerUnreachable(f"the answer of {Path(result.argv[0]).name} cannot be read: {why}") from error

@@ -20,12 +20,13 @@ from tempfile import TemporaryFile
 from typing import IO, Any
 
 from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable, SubmissionUncertain
+from ffdl_batch.ports.scheduler import AccountingOutage, InvalidRequest, SchedulerUnreachable, SubmissionUncertain
 from ffdl_slurm import refusals, replies
 from ffdl_slurm.gateway import SiteShape
 from ffdl_slurm.gateway_cli import CommandLineGateway
 from ffdl_slurm.parsers import Garbled, JobRecord, JobRow, parse_row
 from ffdl_slurm.run import query_environment, submit_environment
+from ffdl_slurm.said import shorten
 
 
 class WorkerLost(Exception):
@@ -86,6 +87,10 @@ class PyslurmGateway:
     def account_for_names(self, names: Sequence[str], since: str) -> Sequence[JobRecord] | None:
         """See the port."""
         return self._commands.account_for_names(names, since)
+
+    def accounting_outage(self) -> AccountingOutage | None:
+        """See the port."""
+        return self._commands.accounting_outage()
 
     def signal(self, signal: str, *jobs: str) -> None:
         """See the port; pyslurm's KILL to the children ends the whole job, and its signal to a step reaches none."""
@@ -207,7 +212,7 @@ class PyslurmGateway:
         said = ""
         if self._complaints is not None:
             self._complaints.seek(0)
-            said = " ".join(self._complaints.read().decode("utf-8", "replace").split())[-300:]
+            said = shorten(self._complaints.read().decode("utf-8", "replace"))
         self._drop_worker()
         return WorkerLost(f"the pyslurm worker: {what}" + (f"; it said: {said}" if said else ""))
 

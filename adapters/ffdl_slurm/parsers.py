@@ -18,6 +18,7 @@ from ffdl_batch.domain.observation import EndCause, NativeId, Observation, Phase
 from ffdl_batch.domain.quantity import parse_time_limit
 from ffdl_batch.ports.scheduler import NodeShape, PartitionShape
 from ffdl_slurm.commands import ACCOUNT_FIELDS, EXCLUDED_FIELDS, QUEUE_FIELDS, SEPARATOR, SITE_FIELDS
+from ffdl_slurm.said import begin
 from ffdl_slurm.states import has_nowhere_to_run, interpret_state, is_held_for_good
 
 _PARSABLE_ID = re.compile(r"(\d+)(?:;[^\s;]+)?")
@@ -162,7 +163,7 @@ def _lines(text: str, columns: int, command: str, titles: tuple[str, str]) -> li
         elif seen_header and line.strip() and not line.startswith("CLUSTER: "):
             lines.append(line)
     if not seen_header:
-        raise Garbled(f"{command} printed no header but {text.strip()[:80]!r}")
+        raise Garbled(f"{command} printed no header but {begin(text)!r}")
     if not text.endswith("\n"):
         raise Garbled(f"{command} ended in the middle of a line")
     return lines
@@ -175,7 +176,7 @@ def _is_header(fields: Sequence[str], columns: int, titles: tuple[str, str]) -> 
 def _split(line: str, columns: int, command: str) -> list[str]:
     fields = line.split(SEPARATOR, columns - 1)
     if len(fields) < columns:
-        raise Garbled(f"{command} printed {line[:80]!r} among its rows")
+        raise Garbled(f"{command} printed {begin(line)!r} among its rows")
     return fields
 
 
@@ -226,8 +227,14 @@ def parse_max_array_size(text: str) -> int:
     Garbled."""
     match = re.search(r"^MaxArraySize\s*=\s*(\d+)\s*$", text, re.MULTILINE)
     if match is None:
-        raise Garbled(f"scontrol printed no MaxArraySize but {text.strip()[:80]!r}")
+        raise Garbled(f"scontrol printed no MaxArraySize but {begin(text)!r}")
     return int(match[1])
+
+
+def parse_config_seconds(text: str, key: str) -> int | None:
+    """A time of the same answer, as ``SlurmdTimeout           = 300 sec``; None where it holds none of this name."""
+    match = re.search(rf"^{re.escape(key)}\s*=\s*(\d+) sec\s*$", text, re.MULTILINE)
+    return int(match[1]) if match else None
 
 
 def parse_version(text: str) -> str:

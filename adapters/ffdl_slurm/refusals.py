@@ -19,7 +19,8 @@ from ffdl_batch.ports.scheduler import (
     TooMany,
 )
 from ffdl_slurm.parsers import parse_submission
-from ffdl_slurm.run import CommandResult, shorten
+from ffdl_slurm.run import CommandResult
+from ffdl_slurm.said import LONG, shorten
 
 _NOT_SENT = (
     "controller (connect failure)",
@@ -111,13 +112,13 @@ def explain_refusal(text: str, who: str) -> SchedulerError:
         return SchedulerUnreachable(f"{who} could not reach Slurm's controller ({said}); nothing was submitted")
     if any(phrase in low for phrase in _DECLINED_FOR_NOW) and not _is_for_good(text):
         kind = TooMany if any(phrase in low for phrase in _TOO_MANY) else SchedulerUnreachable
-        return kind(f"Slurm does not take the job now ({said}); it is tried again")
+        return kind(f"Slurm does not take the job now ({shorten(text, LONG)}); it is tried again")
     if any(phrase in low for phrase in _MAYBE_SENT):
         return SubmissionUncertain(f"{who} lost the controller's reply ({said}); the job is looked for first")
     if said == "nothing":
         return SubmissionUncertain(f"{who} failed and said nothing; the job is looked for first")
     kind_of_no = ArraysRefused if _NO_SUCH_ARRAY in low else InvalidRequest
-    return kind_of_no(f"Slurm refuses the job: {said}; correct the request and submit again")
+    return kind_of_no(f"Slurm refuses the job: {shorten(text, LONG)}; correct the request and submit again")
 
 
 def _is_for_good(text: str) -> bool:
@@ -127,16 +128,21 @@ def _is_for_good(text: str) -> bool:
 
 
 def check_trial(result: CommandResult) -> None:
-    """The end of ``sbatch --test-only``, which sends no job: a lost reply leaves nothing to look for. Raises
-    InvalidRequest, SchedulerUnreachable."""
-    if result.returncode != 0:
-        why = explain_refusal(result.stderr or result.stdout, "sbatch --test-only")
-        raise SchedulerUnreachable(str(why)) if isinstance(why, SubmissionUncertain) else why
+    """The end of ``sbatch --test-only``, which sends no job: a lost reply leaves nothing to look for, and nobody tries
+    it again. Raises InvalidRequest, TooMany, SchedulerUnreachable."""
+    if result.returncode == 0:
+        return
+    why = explain_refusal(result.stderr or result.stdout, "sbatch --test-only")
+    if isinstance(why, InvalidRequest):
+        raise why
+    if isinstance(why, TooMany):
+        raise TooMany(f"Slurm would not take the job now ({shorten(result.text, LONG)}); nothing was submitted")
+    raise SchedulerUnreachable(f"sbatch --test-only was not answered ({result.said}); nothing was submitted, try again")
 
 
 def is_gone(result: CommandResult) -> bool:
     """Whether the command says that there is no such job any more."""
-    return result.returncode > 0 and any(phrase in result.said.lower() for phrase in _GONE)
+    return result.returncode > 0 and any(phrase in result.text.lower() for phrase in _GONE)
 
 
 def is_misunderstood(result: CommandResult) -> bool:
@@ -149,12 +155,12 @@ def check_request(result: CommandResult, what: str) -> None:
     if result.returncode < 0:
         raise SchedulerUnreachable(f"{what} was not answered ({result.argv[0]} was killed); it is tried again")
     if result.returncode != 0:
-        check_refused_request(result.said, what)
+        check_refused_request(result.text, what)
 
 
-def check_refused_request(said: str, what: str) -> None:
+def check_refused_request(text: str, what: str) -> None:
     """What Slurm said to a signal or a cancellation that it did not carry out; see :func:`check_request`."""
-    low = said.lower()
+    low, said = text.lower(), shorten(text) or "nothing"
     if any(phrase in low for phrase in _GONE):
         return
     if any(phrase in low for phrase in _UNANSWERED):
@@ -164,7 +170,7 @@ def check_refused_request(said: str, what: str) -> None:
 
 def check_requests(result: CommandResult, what: str) -> None:
     """As :func:`check_request`, of a request about several jobs: those that are gone hide no other answer."""
-    low = (result.stderr.strip() or result.stdout.strip()).lower()
+    low = result.text.lower()
     if result.returncode > 0 and any(phrase in low for phrase in _UNANSWERED):
         raise SchedulerUnreachable(f"{what} was not answered ({result.said}); it is tried again")
     check_request(result, what)

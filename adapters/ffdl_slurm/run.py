@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from ffdl_batch.ports.scheduler import SchedulerMissing, SchedulerUnreachable
 from ffdl_slurm.replies import Hold
+from ffdl_slurm.said import shorten
 
 _KEPT = frozenset({"SLURM_CONF", "SLURM_CLUSTERS"})
 _DROPPED = ("SLURM_", "SBATCH_", "SQUEUE_", "SACCT_", "SCANCEL_", "SINFO_", "SRUN_", "SALLOC_", "LC_")
-_SAID_CHARACTERS = 400
 # The batch script needs no more of the submitter's environment than this; the learner's comes from a file.
 FOR_JOBS = frozenset({"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "LD_LIBRARY_PATH"}) | _KEPT
 
@@ -29,15 +29,14 @@ class CommandResult:
     stderr: str
 
     @property
+    def text(self) -> str:
+        """All that came back and matters: the complaints, else what was printed."""
+        return self.stderr.strip() or self.stdout
+
+    @property
     def said(self) -> str:
-        """One line for messages: what came back, shortened."""
-        return shorten(self.stderr.strip() or self.stdout) or "nothing"
-
-
-def shorten(text: str) -> str:
-    """`text` on one line. Of a long one the end: commands complain and greet first, and fail last."""
-    line = " ".join(text.split())
-    return line if len(line) <= _SAID_CHARACTERS else f"... {line[-_SAID_CHARACTERS:]}"
+        """One line of it for messages, shortened."""
+        return shorten(self.text) or "nothing"
 
 
 class CommandTimeout(Exception):

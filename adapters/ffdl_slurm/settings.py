@@ -39,10 +39,10 @@ class SlurmSettings:
     `qos` are used where the job names none. `scratch_base` is a node-local directory. `srun_args` are further
     options of the job step. `submit_host` is named in messages only.
 
-    `fence_s`: a node that cannot read the attempt's files for so long ends its learners. It must be smaller than
-    slurm.conf's SlurmdTimeout, after which Slurm gives a silent node up and starts the job elsewhere. `kill_wait_s`
-    is slurm.conf's KillWait, the seconds between TERM and KILL. `continue_in_place`: a job that reached its time limit
-    is requeued under its id; otherwise a new job follows it.
+    `fence_s`: a node that cannot read the attempt's files for so long ends its learners. It should be smaller than
+    slurm.conf's SlurmdTimeout, after which Slurm gives a silent node up and starts the job elsewhere, where it waits
+    for what is left of `fence_s`. `kill_wait_s` is slurm.conf's KillWait, the seconds between TERM and KILL.
+    `continue_in_place`: a job that reached its time limit is requeued under its id; otherwise a new job follows it.
     """
 
     gateway: GatewayKind = GatewayKind.CLI
@@ -92,6 +92,26 @@ def read_settings(raw: Mapping[str, object]) -> SlurmSettings:
         kill_wait_s=_whole_seconds(raw, "kill_wait_s", default.kill_wait_s),
         continue_in_place=_flag(raw, "continue_in_place", default.continue_in_place),
     )
+
+
+def doubt_times(settings: SlurmSettings, slurmd_timeout_s: int | None, kill_wait_s: int | None) -> list[str]:
+    """What does not fit between the settings and slurm.conf's SlurmdTimeout and KillWait, and what comes of it. Pure.
+
+    SlurmdTimeout 0: Slurm gives no node up (slurm.conf(5)).
+    """
+    doubts = []
+    if slurmd_timeout_s and slurmd_timeout_s <= settings.fence_s:
+        doubts.append(
+            f"slurm.conf's SlurmdTimeout ({slurmd_timeout_s} s) is not larger than fence_s of {_TABLE} "
+            f"({settings.fence_s:g} s): nothing runs twice, but a job whose node was cut off holds its next nodes idle "
+            "until fence_s is over"
+        )
+    if kill_wait_s is not None and kill_wait_s < settings.kill_wait_s:
+        doubts.append(
+            f"slurm.conf's KillWait ({kill_wait_s} s) is smaller than kill_wait_s of {_TABLE} ({settings.kill_wait_s} "
+            "s): learners that are preempted without a warning are killed before their time for a checkpoint is over"
+        )
+    return doubts
 
 
 def _text(raw: Mapping[str, object], key: str, default: str) -> str:

@@ -7,9 +7,11 @@ question that was put before the circuit last changed says nothing new and chang
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 
 _SPREAD = 0.25
+_TOLD_AGAIN = 4
 
 
 def growing_pause(failures: int, first_s: float, longest_s: float, random: float) -> float:
@@ -81,6 +83,26 @@ class Circuit:
         """What came of it says nothing about an answer: as if nobody had asked."""
         return replace(self, is_probed=False) if permit.is_probe and permit.change == self.changes else self
 
+    def is_news(self, before: Circuit) -> bool:
+        """Whether what came of a question is worth a line in a log, when the circuit was `before`: the first failure,
+        another cause, now and then that it goes on (the 4th failure, the 16th, the 64th ...), the first answer."""
+        if not self.is_open or not before.is_open:
+            return self.is_open != before.is_open
+        if self.failures == before.failures:
+            return False
+        return _kind(self.cause) != _kind(before.cause) or _is_power(self.failures)
+
     def hurried(self) -> Circuit:
         """There is reason to ask again at once."""
         return replace(self, again_at=0.0)
+
+
+def _kind(cause: str) -> str:
+    """The cause without its numbers: process ids, seconds and ports make no new one."""
+    return re.sub(r"\d+", "0", cause)
+
+
+def _is_power(count: int) -> bool:
+    while count > 1 and count % _TOLD_AGAIN == 0:
+        count //= _TOLD_AGAIN
+    return count == 1

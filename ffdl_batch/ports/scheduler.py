@@ -54,6 +54,18 @@ class TooMany(NotNow):
     """The scheduler answered: it does not take so many jobs now. Nothing was submitted; fewer may be taken."""
 
 
+class AccountingUnreachable(NotNow):
+    """The scheduler answered, and its accounting did not. `found` is what was found without it, by token; it is asked
+    again after `again_in_s` seconds."""
+
+    def __init__(
+        self, message: str, again_in_s: float, found: Mapping[Token, frozenset[NativeId]] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.again_in_s = again_in_s
+        self.found = found or {}
+
+
 class ArraysRefused(InvalidRequest):
     """The scheduler takes no such array; its elements may be submitted one by one."""
 
@@ -311,6 +323,24 @@ class LosesJobs(Protocol):
 
     def was_lost(self, ids: Collection[NativeId]) -> frozenset[NativeId]:
         """Of `ids`, which are forgotten, those that nobody ended: the accounting has them waiting or running still."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class AccountingOutage:
+    """An accounting that does not answer: for how many seconds, why, and in how many it is asked again."""
+
+    for_s: float
+    detail: str
+    again_in_s: float
+
+
+@runtime_checkable
+class KeepsAccounts(Protocol):
+    """A backend whose accounting may be away while its scheduler answers."""
+
+    def accounting_outage(self) -> AccountingOutage | None:
+        """None where the accounting answers, or nothing has been asked of it lately. Asks nobody."""
         ...
 
 

@@ -21,6 +21,7 @@ from ffdl_batch.ports.registry import AdapterContext, create_adapter
 from ffdl_batch.ports.scheduler import (
     BackendFacts,
     InvalidRequest,
+    KeepsAccounts,
     NotNow,
     Scheduler,
     SchedulerUnreachable,
@@ -49,6 +50,7 @@ class Adapters:
         self._sites: dict[str, SiteFacts] = {}
         self._circuits: dict[str, Circuit] = {}
         self._versions: dict[str, str] = {}
+        self._have_answered: set[str] = set()
 
     def default_name(self) -> str:
         """The configured backend, else slurm where sbatch is on the PATH, else local."""
@@ -122,19 +124,21 @@ class Adapters:
         self._failed(name, Permit(circuit.changes), detail)
 
     def health(self) -> tuple[BackendHealth, ...]:
-        """Every backend that was asked so far."""
+        """Every backend that was asked so far, and accountings that do not answer."""
         with self._lock:
-            now, monotonic = self._clock.now(), self._clock.monotonic()
-            return tuple(
+            now, monotonic, made = self._clock.now(), self._clock.monotonic(), dict(self._made)
+            seen = [
                 BackendHealth(
                     name,
                     circuit.since,
                     circuit.cause,
                     self._versions.get(name, ""),
                     now + max(0.0, circuit.again_at - monotonic) if circuit.is_open else None,
+                    maybe_before=circuit.is_open and name not in self._have_answered,
                 )
                 for name, circuit in sorted(self._circuits.items())
-            )
+            ]
+        return (*seen, *(one for name in sorted(made) if (one := _health_of_accounts(name, made[name], now))))
 
     def outages(self) -> tuple[BackendHealth, ...]:
         """Those that do not answer."""
@@ -153,6 +157,7 @@ class Adapters:
 
     def _answered(self, name: str, permit: Permit) -> None:
         with self._lock:
+            self._have_answered.add(name)
             self._circuits[name] = self._circuit(name).succeeded(permit)
 
     def _returned(self, name: str, permit: Permit) -> None:
@@ -200,6 +205,15 @@ class Adapters:
 
 
 _CLOSED = Circuit()
+
+
+def _health_of_accounts(name: str, scheduler: Scheduler, now: float) -> BackendHealth | None:
+    """None where the accounting of the backend answers, or is asked nothing."""
+    outage = scheduler.accounting_outage() if isinstance(scheduler, KeepsAccounts) else None
+    if outage is None:
+        return None
+    since, again_at = now - outage.for_s, now + outage.again_in_s
+    return BackendHealth(f"{name}'s accounting", since, outage.detail, "", again_at, accounts_for=name)
 
 
 def _random() -> float:

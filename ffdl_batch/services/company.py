@@ -14,6 +14,7 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from ffdl_batch.domain.array import chunk_name, mark_of
@@ -21,6 +22,7 @@ from ffdl_batch.domain.job import Change, Job, JobId
 from ffdl_batch.domain.job_state import JobState, Wish
 from ffdl_batch.domain.observation import NativeId
 from ffdl_batch.ports.scheduler import (
+    AccountingUnreachable,
     ArrayPlan,
     ArraysRefused,
     Chunk,
@@ -50,6 +52,8 @@ log = logging.getLogger(__name__)
 MARKERS = 8
 """Marks written at the same time: each of them waits for the disk."""
 PAUSE_S = 2.0
+LONGEST_PAUSE_S = 30.0
+"""Between two looks for jobs that only an accounting may know which does not answer."""
 FULL_PAUSE_S = 15.0
 """Before the next try where the scheduler has no room for more jobs of this owner."""
 
@@ -66,13 +70,20 @@ class Member:
 
 
 class Company:
-    """The elements of one claim. `lease_s` is how long their leases must last when the scheduler is asked."""
+    """The elements of one claim. `lease_s` is how long their leases must last when the scheduler is asked, `sending`
+    what notes that it is."""
 
     def __init__(
-        self, platform: Platform, token: str, lease_s: float, reached: Callable[[str], None], alone: Alone
+        self,
+        platform: Platform,
+        token: str,
+        lease_s: float,
+        reached: Callable[[str], None],
+        alone: Alone,
+        sending: Callable[[Sequence[Job]], AbstractContextManager[None]],
     ) -> None:
         self._platform, self._token, self._lease_s = platform, token, lease_s
-        self._reached, self._alone = reached, alone
+        self._reached, self._alone, self._sending = reached, alone, sending
         self._lock = threading.Lock()
         self._members: list[Member] = []
         self._found: dict[JobId, frozenset[NativeId]] = {}
@@ -97,6 +108,9 @@ class Company:
             try:
                 with self._platform.adapters.asking(backend):
                     found = adapter.find_many({job.token: places[job.token] for job in begun})
+            except AccountingUnreachable as error:
+                late.update(self._await_accounting(begun, error))
+                found, begun = error.found, [job for job in begun if job.token in error.found]
             except NotNow as error:
                 log.info("%d jobs are looked for one by one: %s", len(begun), error)
                 continue
@@ -110,6 +124,13 @@ class Company:
             missing = [job for job in missing if not claim_owner(places[job.token])]
             late.update(self._wait_for(missing, asked_at))
         return late
+
+    def _await_accounting(self, jobs: Sequence[Job], error: AccountingUnreachable) -> set[JobId]:
+        """Put off those of `jobs` that only the accounting may know, until it is asked again. A wish is told their
+        controllers first, by who looks for each of them."""
+        unknown = [job for job in jobs if job.token not in error.found and job.wish is Wish.NONE]
+        self._put_off(unknown, max(PAUSE_S, min(error.again_in_s, LONGEST_PAUSE_S)), str(error))
+        return {job.id for job in unknown}
 
     def _wait_for(self, missing: Sequence[Job], asked_at: Mapping[JobId, float | None]) -> set[JobId]:
         """Put off those of `missing` for which a request may still land."""
@@ -239,7 +260,7 @@ class Company:
         assert isinstance(adapter, SubmitsArrays)  # `takes` has asked
         jobs = [member.job for member in members]
         try:
-            with self._platform.adapters.asking(backend):
+            with self._platform.adapters.asking(backend), self._sending(jobs):
                 natives = adapter.submit_array(plan)
         except (TooMany, ArraysRefused):
             self._unmark(members, plan)
@@ -248,8 +269,7 @@ class Company:
             return [(job, ended(self._platform, JobState.FAILED, "S101", str(error))) for job in jobs]
         except SubmissionUncertain as error:
             log.warning("%d elements of %s: %s", len(jobs), _array_of(jobs[0]), error)
-            change = Change(columns={"uncertain_since": self._platform.clock.now()})
-            self._platform.store.apply_many([(job, change) for job in jobs], lease_token=self._token)
+            self._note(jobs, Change(columns={"uncertain_since": self._platform.clock.now()}))
             self._put_off(jobs, PAUSE_S)
             return ()
         except SchedulerUnreachable as error:
@@ -273,12 +293,17 @@ class Company:
     def _put_off(self, jobs: Collection[Job], pause_s: float, reason: str = "") -> None:
         """Give the leases back; `reason` is said on those jobs that do not say it yet."""
         store = self._platform.store
-        change = Change(columns={"pending_reason": reason})
-        told = [(job, change) for job in jobs if reason and job.pending_reason != reason]
-        if told:
-            store.apply_many(told, lease_token=self._token)
+        if reason:
+            self._note(jobs, Change(columns={"pending_reason": reason}))
         if jobs:
             store.put_off([job.id for job in jobs], self._token, store.now() + pause_s)
+
+    def _note(self, jobs: Collection[Job], change: Change) -> None:
+        """Write of jobs of ours, as they are by now: something may have been told on them meanwhile."""
+        store = self._platform.store
+        current = store.get_many([job.id for job in jobs])
+        untold = [job for job in current if any(getattr(job, name) != said for name, said in change.columns.items())]
+        store.apply_many([(job, change) for job in untold], lease_token=self._token)
 
     @staticmethod
     def _is_element(job: Job) -> bool:

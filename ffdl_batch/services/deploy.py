@@ -43,6 +43,7 @@ from ffdl_batch.services.deployed import (
 from ffdl_batch.services.duplicates import adopt, retire_earlier, take_back
 from ffdl_batch.services.evidence import claim_owner, read_evidence
 from ffdl_batch.services.file_troubles import explain
+from ffdl_batch.services.in_flight import InFlight
 from ffdl_batch.services.materialize import begun_at, mark_begun, materialize, materialize_template, unmark_begun
 from ffdl_batch.services.outcomes import Decided, Outcomes, release_all
 from ffdl_batch.services.platform import Platform
@@ -77,6 +78,7 @@ class Deployer:
         self._reached = reached
         self._waiting = Waiting(platform)
         self._throttle = Throttle(platform)
+        self._flights = InFlight(platform)
 
     def step(self) -> int:
         """Deal with up to BATCH jobs that wait for no training, and with ELEMENTS more where arrays are among them;
@@ -107,9 +109,11 @@ class Deployer:
         """Take each of `leased` (of one claim) a step further: workers act, this thread writes what they decide."""
         token = leased[0].lease_token
         begins_at = self._platform.clock.monotonic()
-        company = Company(self._platform, token, self._submit_lease_s, self._reached, self._alone(token))
+        sending = self._flights.sending
+        company = Company(self._platform, token, self._submit_lease_s, self._reached, self._alone(token), sending)
         try:
             begun, found = self._begin([one.job for one in leased], token)
+            self._flights.begin(token, [*begun, *found])
             late = company.look_for(found)
         except BaseException:
             release_all(self._platform.store, [one.job for one in leased], token)
@@ -119,6 +123,8 @@ class Deployer:
             token,
             lambda: self._reached("queued"),
             lambda dropped: take_back(self._platform, dropped),
+            self._flights.tell,
+            self._flights.latest,
         )
         try:
             with ThreadPoolExecutor(max_workers=WORKERS, thread_name_prefix="deploy") as pool:
@@ -181,8 +187,8 @@ class Deployer:
         try:
             outcome = act()
         except SchedulerUnreachable as error:
-            log.warning("job %s is put off: %s", job.id, error)
-            self._explain(job, token, why_not_now(error))
+            is_news = self._explain(job, token, why_not_now(error))
+            log.log(logging.WARNING if is_news else logging.DEBUG, "job %s is put off: %s", job.id, error)
             outcome = _pause()
         except OSError as error:
             why = explain(error, self._platform.root.path) or error
@@ -199,15 +205,17 @@ class Deployer:
         self._platform.store.release(job.id, token, self._platform.store.now() + outcome)
         return None
 
-    def _explain(self, job: Job, token: str, reason: str) -> None:
-        """Say on the job why it waits. A courtesy: where the database has no room either, the log says it alone."""
+    def _explain(self, job: Job, token: str, reason: str) -> bool:
+        """Say on the job why it waits; whether it said something else before. A courtesy: where the database has no
+        room either, the log says it alone."""
         current = self._platform.store.get(job.id)
         if current is None or current.pending_reason == reason:
-            return
+            return False
         try:
             self._platform.store.apply(current, Change(columns={"pending_reason": reason}), lease_token=token)
         except StoreUnavailable as error:
             log.warning("job %s: the reason for its waiting could not be written: %s", job.id, error)
+        return True
 
     def _advance(
         self, job: Job, token: str, begun_here_at: float | None, company: Company
@@ -297,7 +305,8 @@ class Deployer:
             with self._platform.adapters.asking(job.backend) as adapter:
                 mark_begun(plan.attempt_dir, by=token)
                 self._reached("marked")
-                native = adapter.submit(plan)
+                with self._flights.sending([job]):
+                    native = adapter.submit(plan)
         except InvalidRequest as error:
             return self._refused(job, token, plan, error)
         except TooMany as error:
@@ -308,8 +317,7 @@ class Deployer:
             raise
         except SubmissionUncertain as error:
             log.warning("job %s: %s", job.id, error)
-            change = Change(columns={"uncertain_since": self._platform.clock.now()})
-            self._platform.store.apply(job, change, lease_token=token)
+            self._note(job, token, Change(columns={"uncertain_since": self._platform.clock.now()}))
             return LOOK_AGAIN_S / 2
         self._reached("submitted")
         self._platform.adapters.rooms.taken(job.backend, job.effective_spec)
@@ -321,9 +329,16 @@ class Deployer:
             return ended(self._platform, JobState.FAILED, "S101", str(error))
         log.warning("job %s was refused without %s: %s", job.id, ", ".join(job.overrides.exclude), error)
         unmark_begun(plan.attempt_dir, by=token)
-        change = Change(columns={"overrides": replace(job.overrides, exclude=())})
-        self._platform.store.apply(job, change, lease_token=token)
+        self._note(job, token, Change(columns={"overrides": replace(job.overrides, exclude=())}))
         return 0.0
+
+    def _note(self, job: Job, token: str, change: Change) -> None:
+        """Write of a job of ours while its step goes on, whatever was told on it or wished of it meanwhile."""
+        current = self._platform.store.get(job.id)
+        while current is not None and self._platform.store.apply(current, change, lease_token=token) is None:
+            before, current = current, self._platform.store.get(job.id)
+            if current is not None and current.revision == before.revision:
+                return  # another's by now
 
 
 def _pause() -> float:

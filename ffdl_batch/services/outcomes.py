@@ -17,6 +17,8 @@ GROUP = 16
 """How many jobs are written at once at most."""
 GATHER_S = 0.01
 """How long a finished job waits for company."""
+AWAIT_S = 1.0
+"""How often, while none is finished, it is told that they take their time."""
 
 Decided = tuple[Job, Change]
 """A job as it was read, and what is to be written of it."""
@@ -26,7 +28,8 @@ Outcome = Future[Sequence[Decided]]
 
 class Outcomes:
     """The outcomes of one claim's jobs, as they come. `written` is called after each transaction, `dropped` with what
-    was not written because somebody else had changed the job, or has its lease."""
+    was not written because somebody else had changed the job, or has its lease. `waiting` is called now and then while
+    outcomes are waited for; `latest` gives a job as it is after what `waiting` has written of it."""
 
     def __init__(
         self,
@@ -34,8 +37,11 @@ class Outcomes:
         token: str,
         written: Callable[[], None],
         dropped: Callable[[Sequence[Decided]], None] = lambda _: None,
+        waiting: Callable[[], None] = lambda: None,
+        latest: Callable[[Job], Job] = lambda job: job,
     ) -> None:
         self._store, self._token, self._written, self._dropped = store, token, written, dropped
+        self._waiting, self._latest = waiting, latest
         self._finished: SimpleQueue[Outcome] = SimpleQueue()
         self._awaited = 0
 
@@ -65,7 +71,7 @@ class Outcomes:
 
     def _gather(self) -> list[Outcome]:
         """The next outcome, and those that follow it closely."""
-        group = [self._finished.get()]
+        group = [self._next()]
         while len(group) < min(self._awaited, GROUP):
             try:
                 group.append(self._finished.get(timeout=GATHER_S))
@@ -74,9 +80,17 @@ class Outcomes:
         self._awaited -= len(group)
         return group
 
+    def _next(self) -> Outcome:
+        while True:
+            try:
+                return self._finished.get(timeout=AWAIT_S)
+            except Empty:
+                self._waiting()
+
     def _write(self, decided: Sequence[Decided]) -> int:
         if not decided:
             return 0
+        decided = [(self._latest(job), change) for job, change in decided]
         jobs = [job for job, _ in decided]
         try:
             changed = {job.id for job in self._store.apply_many(decided, lease_token=self._token)}

@@ -56,6 +56,12 @@ def unknown_job(job_id: str) -> Refused:
     return Refused(problem, 404)
 
 
+def schedulers_id(text: str, backend: str, ours: str) -> Refused:
+    """A scheduler's id was named; `ours` is the job (or the array) that it has under it."""
+    message = f"{text} is the id that {backend} gave to {ours}"
+    return Refused(Problem("C101", message, ExitCode.FAILED, cure=f"name it {ours}"), 404)
+
+
 def unknown_array(array_id: str) -> Refused:
     """There is no such array, or it is another user's."""
     problem = Problem("C101", f"there is no array {array_id}", ExitCode.FAILED, cure="ffdl list shows your jobs")

@@ -7,7 +7,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from ffdl_batch.domain.job import Job, JobId
 from ffdl_batch.domain.observation import NativeId, Observation
-from ffdl_batch.ports.scheduler import ForgetsJobs, InvalidRequest, LosesJobs, SchedulerUnreachable
+from ffdl_batch.ports.scheduler import (
+    AccountingUnreachable,
+    ForgetsJobs,
+    InvalidRequest,
+    LosesJobs,
+    SchedulerUnreachable,
+)
 from ffdl_batch.services.platform import Platform
 from ffdl_batch.services.wishes import Wishes
 
@@ -51,6 +57,9 @@ class Questions:
             with self._platform.adapters.asking(backend) as adapter:
                 gone = adapter.is_forgotten(asked) if isinstance(adapter, ForgetsJobs) else frozenset[NativeId]()
                 return gone, adapter.was_lost(gone) if gone and isinstance(adapter, LosesJobs) else frozenset()
+        except AccountingUnreachable as error:  # which its adapter tells the log of
+            log.debug("backend %s does not say whether it has forgotten %d jobs: %s", backend, len(asked), error)
+            return frozenset(), frozenset()
         except SchedulerUnreachable as error:
             log.warning("backend %s does not say whether it has forgotten %d jobs: %s", backend, len(asked), error)
             return frozenset(), frozenset()

@@ -1,6 +1,7 @@
 """`make proof-crash` in its short form: a hundred kills on both databases, and faults that must be found.
 
-KILLS=1000 makes it longer, SEED=7 repeats the plans of a run (what happens between the steps stays the machine's).
+KILLS=1000 makes it longer; a small number is exceeded until somebody has died at each named step, after about 200.
+SEED=7 repeats the plans of a run (what happens between the steps stays the machine's).
 """
 
 from __future__ import annotations

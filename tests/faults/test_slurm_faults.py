@@ -125,6 +125,18 @@ def test_a_silent_accounting_proves_nothing(world: FakeSlurmHarness, question: s
     assert len(world.calls("sacct")) == 1
 
 
+def test_an_answer_that_is_too_long_for_a_message_is_in_the_log_once(
+    world: FakeSlurmHarness, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    world.spoil("squeue", "big:always")
+    for _ in range(3):
+        with pytest.raises(SchedulerUnreachable) as raised:
+            world.scheduler.observe([NativeId("7")])
+        assert len(str(raised.value)) < 250 and str(raised.value).isprintable()
+    assert len([text for text in caplog.messages if "said in full" in text]) == 1
+
+
 def test_banners_are_read_over(world: FakeSlurmHarness) -> None:
     for command in ("sbatch", "squeue", "sinfo"):
         world.spoil(command, "banner:always")

@@ -123,6 +123,29 @@ def test_a_slow_slurm_makes_neither_the_commands_slow_nor_the_questions_many(off
     office.spoil_all("")
 
 
+def test_a_submission_that_hangs_is_told_on_its_job_and_on_those_behind_it(office: Office) -> None:
+    office.until(office.accept(""), "COMPLETED")
+    office.spoil("sbatch", "slow=15")
+    first = office.accept("")
+    office.until(first, "DEPLOYING")
+    second = office.accept("")
+    reasons = {}
+
+    def told() -> bool:
+        reasons.update({job_id: office.show(job_id)["pending_reason"] for job_id in (first, second)})
+        return all(reasons.values())
+
+    office.wait(told, "both jobs to say what they wait for")
+    assert reasons == {
+        first: "it was submitted more than 5 s ago, and the scheduler has not answered yet",
+        second: "it waits for the scheduler, which has not answered a submission before it",
+    }
+    for job_id in (first, second):
+        job = office.until(job_id, "COMPLETED", "FAILED")
+        assert (job["state"], job["attempt"], job["pending_reason"]) == ("COMPLETED", 1, "")
+    assert office.runs()[first] == office.runs()[second] == 1
+
+
 def test_a_site_that_never_answered_refuses_clearly_and_holds_up_nobody(make_office: MakeOffice) -> None:
     office = make_office(WorldOptions(timeout_s=6.0))
     office.spoil_all("hang")
@@ -147,6 +170,7 @@ def test_a_daemon_that_starts_in_an_outage_accepts_by_what_it_was_told_before(of
     office.start()
     done = office.submit("")
     assert done.returncode == 0, done.stderr
+    office.wait(lambda: "unreachable since before" in office.run("list").stderr, "the outage to be noticed")
     impossible = office.submit("", "--gpus", "4000")
     assert (impossible.returncode, "4000" in impossible.stderr) == (78, True)
     office.spoil_all("")

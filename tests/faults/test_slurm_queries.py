@@ -148,6 +148,32 @@ def test_without_accounting_purged_ones_are_judged_by_their_files_and_never_a_su
     assert cluster.look() == Counter(squeue=1)
 
 
+def test_an_accounting_that_is_away_is_told_beside_the_scheduler_and_seldom_in_the_log(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for pause in ("FIRST_PAUSE_S", "LONGEST_PAUSE_S"):  # each look asks
+        monkeypatch.setattr(f"ffdl_slurm.accounting.{pause}", 0.0)
+    adapters = cluster.platform.adapters
+    cluster.slurm.keep_accounts()
+    cluster.slurm.spoil("sacct", "down:always")
+    cluster.look()
+    assert adapters.outages() == ()  # nobody has asked it
+    cluster.forget(3, state="FAILED", exit="4:0", start=int(cluster.clock.now()), nodes="n1")
+    for _ in range(5):
+        cluster.look()
+    (outage,) = adapters.outages()
+    assert (outage.name, outage.accounts_for) == ("slurm's accounting", "slurm")
+    assert "sacct" in outage.detail or "database" in outage.detail
+    assert not adapters.is_out("slurm")
+    assert len(told := [record.message for record in caplog.records if record.levelname == "WARNING"]) <= 3, told
+    cluster.slurm.spoil("sacct")
+    for _ in range(8):
+        cluster.look()
+    assert adapters.outages() == ()
+    assert len([text for text in caplog.messages if "the accounting answers again" in text]) == 1
+    assert cluster.states() == {"QUEUED": JOBS - 3, "FAILED": 3}
+
+
 @pytest.mark.parametrize("fault", ["down", "timeout", "garbage", "no_munge"])
 def test_an_outage_is_asked_about_less_and_less_and_ends_nothing(cluster: Cluster, fault: str) -> None:
     cluster.look()
@@ -189,7 +215,8 @@ def test_deployer_and_watcher_ask_one_question_between_them(cluster: Cluster) ->
     assert found["PENDING"] + found["DEPLOYING"] == 100
 
 
-def test_64_submissions_whose_replies_were_lost_are_looked_for_with_one_question(cluster: Cluster) -> None:
+def lose_64_replies(cluster: Cluster, listed: int) -> list[NewJob]:
+    """64 jobs that a daemon which is dead had begun to submit; Slurm lists so many of them."""
     cluster.platform.adapters.facts("slurm")
     spec = cluster.jobs[0].spec
     new = [NewJob(new_job_id(), cluster.platform.uid, cluster.platform.user, spec, "slurm", "", "0" * 64, 1.0)
@@ -202,11 +229,34 @@ def test_64_submissions_whose_replies_were_lost_are_looked_for_with_one_question
         Path(attempt.path).mkdir(parents=True)
         Path(attempt.submit).mkdir()
         mark_begun(attempt, by="dead")
-        list_job(cluster.slurm, 5000 + number, job.token, cluster.clock)
+        if number < listed:
+            list_job(cluster.slurm, 5000 + number, job.token, cluster.clock)
     cluster.asked()
     cluster.clock.tick(1.0)
+    return new
+
+
+def test_64_submissions_whose_replies_were_lost_are_looked_for_with_one_question(cluster: Cluster) -> None:
+    new = lose_64_replies(cluster, 64)
     Deployer(cluster.platform).step()
     found = cluster.platform.store.get_many([one.id for one in new])
     assert Counter(str(job.state) for job in found) == {"QUEUED": 64}
     assert sorted(job.native_id for job in found) == sorted(str(5000 + n) for n in range(64))
     assert cluster.asked() == Counter(squeue=1, sacct=1)
+
+
+def test_without_an_answer_of_the_accounting_what_slurm_lists_is_adopted_and_the_others_wait(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.slurm.keep_accounts()
+    cluster.slurm.spoil("sacct", "down:always")
+    new = lose_64_replies(cluster, 40)
+    deployer = Deployer(cluster.platform)
+    for _ in range(5):
+        deployer.step()
+    found = cluster.platform.store.get_many([one.id for one in new])
+    assert Counter(str(job.state) for job in found) == {"QUEUED": 40, "DEPLOYING": 24}
+    reasons = {job.pending_reason for job in found if str(job.state) == "DEPLOYING"}
+    assert len(reasons) == 1 and reasons.pop().startswith("the accounting does not answer: ")
+    assert cluster.asked() == Counter(squeue=1, sacct=1)
+    assert len([record for record in caplog.records if record.levelname == "WARNING"]) == 1

@@ -118,7 +118,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Both parts."""
     parser = argparse.ArgumentParser(prog="python -m tests.proof.crash", description=__doc__.partition("\n")[0])
     kills = int(os.environ.get("KILLS", "2000"))
-    parser.add_argument("--kills", type=int, default=kills, metavar="N", help=f"with the fake cluster ({kills})")
+    parser.add_argument(
+        "--kills",
+        type=int,
+        default=kills,
+        metavar="N",
+        help=f"with the fake cluster, at least: each named step has its own, about 200 in all ({kills})",
+    )
     parser.add_argument(
         "--real", type=int, default=200, metavar="N", help="with real Slurm (200); needs root on Debian"
     )

@@ -104,6 +104,12 @@ def test_show_says_everything(job: FakeDaemon, verb: str) -> None:
     assert document["job"]["exit_signal"] == 9
 
 
+@pytest.mark.parametrize("verb", ["show", "wait", "halt", "cancel", "resume", "logs", "events"])
+def test_an_unknown_id_ends_each_verb_alike(job: FakeDaemon, verb: str) -> None:
+    done = run(FFDL, verb, "training-zzzzzzzzz", daemon=job)
+    assert (done.returncode, done.stdout, done.stderr) == (66, "", "ffdl: there is no job training-zzzzzzzzz\n")
+
+
 def test_show_of_an_unknown_job(job: FakeDaemon) -> None:
     done = run(FFDL, "show", "training-zzzzzzzzz", JOB, daemon=job)
     assert done.returncode == 66

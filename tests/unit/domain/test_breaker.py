@@ -103,3 +103,21 @@ def test_pauses_are_spread_so_that_daemons_do_not_march() -> None:
     assert min(pauses) == pytest.approx(3.0)
     assert max(pauses) == pytest.approx(4.98)
     assert len(set(pauses)) == 100
+
+
+def test_a_log_hears_of_the_beginning_of_new_causes_seldom_of_the_rest_and_of_the_end() -> None:
+    circuit, told = Circuit(), []
+    for number in range(1, 101):
+        circuit, permit = circuit.ask(0.0)
+        assert permit is not None
+        after = circuit.failed(permit, f"refused (pid {number})" if number < 90 else "no route", 1.0, 0.0)
+        if after.is_news(circuit):
+            told.append(number)
+        assert not after.is_news(after)
+        circuit = after
+    assert told == [1, 4, 16, 64, 90]
+    circuit, permit = circuit.ask(0.0)
+    assert permit is not None
+    well = circuit.succeeded(permit)
+    assert well.is_news(circuit) and not well.is_news(well)
+    assert not circuit.returned(permit).is_news(circuit)

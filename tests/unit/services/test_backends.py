@@ -13,6 +13,7 @@ import pytest
 from ffdl_batch.config import load_settings
 from ffdl_batch.ports.registry import AdapterContext
 from ffdl_batch.ports.scheduler import (
+    AccountingOutage,
     BackendFacts,
     InvalidRequest,
     NotNow,
@@ -109,6 +110,37 @@ def test_the_outage_keeps_its_beginning_and_pauses_grow(adapters: Adapters, cloc
     assert adapters.outages()[0].unreachable_since == began
     assert waits[0] <= 1.25 * FIRST_PAUSE_S
     assert 0.75 * LONGEST_PAUSE_S <= waits[-1] <= 1.25 * LONGEST_PAUSE_S
+
+
+def test_an_outage_that_a_daemon_begins_with_may_be_older_than_it(adapters: Adapters, clock: FakeClock) -> None:
+    fail(adapters)
+    assert adapters.outages()[0].maybe_before
+    clock.tick(2)
+    ask(adapters)
+    assert not adapters.health()[0].maybe_before
+    fail(adapters)
+    assert not adapters.outages()[0].maybe_before
+
+
+class Accounted(Site):
+    """Has an accounting, which may be away."""
+
+    away: AccountingOutage | None = None
+
+    def accounting_outage(self) -> AccountingOutage | None:
+        return self.away
+
+
+def test_an_accounting_that_is_away_is_told_beside_its_scheduler(tmp_path: Path, clock: FakeClock) -> None:
+    scheduler = Accounted()
+    adapters = make(tmp_path, clock, scheduler)
+    ask(adapters)
+    assert adapters.outages() == ()
+    scheduler.away = AccountingOutage(100.0, "connection refused", 7.0)
+    (outage,) = adapters.outages()
+    assert (outage.name, outage.accounts_for, outage.detail) == ("fake's accounting", NAME, "connection refused")
+    assert (outage.unreachable_since, outage.asked_again_at) == (clock.now() - 100, clock.now() + 7)
+    assert (adapters.is_out(NAME), [one.name for one in adapters.health()]) == (False, [NAME, "fake's accounting"])
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from ffdl_batch.services.deploy import Deployer
 from ffdl_batch.services.platform import Caller
 from ffdl_batch.services.problems import Refused
 from ffdl_batch.services.query import get_job, list_jobs
+from tests.unit.services.array_site import with_arrays
 from tests.unit.services.conftest import MANIFEST, Site
 
 
@@ -202,6 +203,30 @@ def test_the_beginning_of_an_id_will_do(site: Site) -> None:
     stranger = Caller(site.caller.uid + 1, is_admin=True)
     with pytest.raises(Refused, match="there is no job"):
         get_job(site.platform, stranger, job.id[:-1])
+
+
+def test_a_schedulers_id_is_told_from_ours(site: Site) -> None:
+    job = site.deployed()
+    with pytest.raises(Refused, match=f"^{job.native_id} is the id that fake gave to {job.id}$") as refused:
+        get_job(site.platform, site.caller, job.native_id)
+    assert (refused.value.status, refused.value.problem.cure) == (404, f"name it {job.id}")
+    assert refused.value.problem.exit_code == 1
+    for text in ("4711", f"{job.native_id}_3", job.native_id[:-1]):
+        with pytest.raises(Refused, match=f"^there is no job {text}$"):
+            get_job(site.platform, site.caller, text)
+    with pytest.raises(Refused, match="there is no job"):
+        get_job(site.platform, Caller(site.caller.uid + 1), job.native_id)
+
+
+def test_the_id_of_a_native_array_names_ours(site: Site) -> None:
+    arrays = with_arrays(site)
+    array = arrays.accept("array: 0-3")
+    arrays.deploy()
+    native = arrays.elements(array)[2].native_id
+    with pytest.raises(Refused, match=f"is the id that fake gave to {array}$"):
+        get_job(site.platform, site.caller, native.partition("_")[0])
+    with pytest.raises(Refused, match=f"gave to {arrays.elements(array)[2].id}$"):
+        get_job(site.platform, site.caller, native)
 
 
 def test_an_ambiguous_beginning_lists_the_candidates(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

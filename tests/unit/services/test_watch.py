@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.events import Outcome
+from ffdl_batch.domain.events import Event, EventKind, Outcome, encode_event
+from ffdl_batch.domain.job import Job
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.observation import EndCause, NativeId, Observation, Phase
 from ffdl_batch.services.cancel import cancel_job
@@ -176,6 +177,38 @@ def test_the_reason_for_waiting_is_shown_and_goes(site: Site, watcher: Watcher) 
     site.scheduler.seen[NativeId(job.native_id)] = Observation(Phase.RUNNING, "RUNNING", nodes="n1", started_at=1.0)
     watcher.step(full=True)
     assert (site.job(job.id).pending_reason, site.job(job.id).nodes) == ("", "n1")
+
+
+def tell_from_head(site: Site, job: Job, *messages: str) -> None:
+    """What the head would write of what it waits for, and the bell that it would ring."""
+    kinds = [Event(1, site.clock.now(), "head", EventKind.CLAIMED, {"native_id": job.native_id, "restart": 0})]
+    kinds += [Event(n, site.clock.now(), "head", EventKind.WAITING, {"message": m}) for n, m in enumerate(messages, 2)]
+    Path(site.attempt(job).events, "head.jsonl").write_text("".join(map(encode_event, kinds)))
+    Path(site.platform.root.doorbell, job.id).touch()
+
+
+def test_what_an_attempt_that_has_its_nodes_waits_for_is_shown_and_goes(site: Site, watcher: Watcher) -> None:
+    job = site.deployed()
+    native = NativeId(job.native_id)
+    watcher.step(full=True)
+    why = "waiting for the controller of node 0 of attempt 1 (pid 7 on n2); it has not said that it ended"
+    tell_from_head(site, job, why)
+    watcher.step(full=False)
+    assert (site.job(job.id).state, site.job(job.id).pending_reason) == (JobState.QUEUED, why)
+    site.scheduler.seen[native] = Observation(Phase.RUNNING, "RUNNING", nodes="n1")
+    for _ in range(3):
+        watcher.step(full=True)
+        assert (site.job(job.id).pending_reason, site.job(job.id).nodes) == (why, "n1")
+    tell_from_head(site, job, why, "")
+    watcher.step(full=False)
+    assert site.job(job.id).pending_reason == ""
+    tell_from_head(site, job, why)
+    watcher.step(full=False)
+    site.scheduler.end(native, EndCause.CANCELLED, site.clock.now())
+    watcher.step(full=True)
+    site.clock.tick(2 * SETTLE_S)
+    watcher.step(full=True)
+    assert (site.job(job.id).state.is_terminal, site.job(job.id).pending_reason) == (True, "")
 
 
 def test_nothing_new_writes_nothing(site: Site, watcher: Watcher) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ffdl_batch.ports.scheduler import NotNow, SchedulerUnreachable
-from ffdl_slurm.accounting import LONGEST_PAUSE_S, Accounting
+from ffdl_batch.ports.scheduler import AccountingOutage, AccountingUnreachable, NotNow, SchedulerUnreachable
+from ffdl_slurm.accounting import LONGEST_PAUSE_S, WANTED_S, Accounting
 
 
 class Clock:
@@ -17,16 +17,16 @@ class Clock:
         return self.at
 
 
-def fail(accounting: Accounting) -> None:
-    with pytest.raises(NotNow, match="refused"), accounting.asking():
-        raise SchedulerUnreachable("connection refused")
+def fail(accounting: Accounting, why: str = "connection refused") -> None:
+    with pytest.raises(NotNow, match=why), accounting.asking():
+        raise SchedulerUnreachable(why)
 
 
 def test_it_is_asked_again_after_a_while_by_one() -> None:
     clock = Clock()
     accounting = Accounting(clock)
     fail(accounting)
-    with pytest.raises(NotNow, match=r"did not answer a moment ago: connection refused"), accounting.asking():
+    with pytest.raises(NotNow, match=r"the accounting does not answer: connection refused"), accounting.asking():
         raise AssertionError("it was asked")
     clock.at += LONGEST_PAUSE_S
     with accounting.asking(), pytest.raises(NotNow), accounting.asking():
@@ -43,3 +43,49 @@ def test_a_defect_of_ours_is_no_outage() -> None:
         raise ZeroDivisionError
     with accounting.asking():
         pass
+
+
+def test_its_outage_is_told_while_somebody_wants_to_ask_it() -> None:
+    clock = Clock()
+    accounting = Accounting(clock)
+    clock.at = 1000.0
+    assert accounting.outage() is None
+    fail(accounting)
+    clock.at += 100
+    told = accounting.outage()
+    assert told == AccountingOutage(100.0, "connection refused", 0.0)
+    clock.at += WANTED_S
+    assert accounting.outage() is None
+    fail(accounting)
+    told = accounting.outage()
+    assert told is not None and told.for_s == 100 + WANTED_S and 0 < told.again_in_s <= LONGEST_PAUSE_S
+    clock.at += 1
+    with pytest.raises(AccountingUnreachable) as left_alone, accounting.asking():
+        raise AssertionError("it was asked")
+    assert left_alone.value.again_in_s == pytest.approx(told.again_in_s - 1)
+    clock.at += LONGEST_PAUSE_S
+    with accounting.asking():
+        pass
+    assert accounting.outage() is None
+
+
+def test_the_log_has_few_lines_about_an_outage_and_one_about_its_end(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    accounting = Accounting(clock)
+    for _ in range(240):  # four minutes, somebody asks each second
+        clock.at += 1
+        with pytest.raises(NotNow), accounting.asking():
+            raise SchedulerUnreachable(f"sacct: error: slurm_persist_conn_open: ctl:6819 (pid {clock.at:.0f})")
+    assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
+    assert "does not answer" in caplog.messages[0] and "has not answered for 1" in caplog.messages[1]
+    clock.at += 2 * LONGEST_PAUSE_S
+    fail(accounting, "no route to host")
+    assert "no route to host" in caplog.messages[-1] and len(caplog.messages) == 3
+    clock.at += 2 * LONGEST_PAUSE_S
+    for _ in range(3):
+        with accounting.asking():
+            pass
+    assert [text for text in caplog.messages if "answers again" in text] == [
+        "the accounting answers again, after 479 s"
+    ]
+    assert len(caplog.messages) == 4

@@ -12,7 +12,14 @@ from ffdl_batch.ports.scheduler import (
     SubmissionUncertain,
     TooMany,
 )
-from ffdl_slurm.refusals import check_accounts, check_answer, check_request, explain_refusal, read_submission
+from ffdl_slurm.refusals import (
+    check_accounts,
+    check_answer,
+    check_request,
+    check_trial,
+    explain_refusal,
+    read_submission,
+)
 from ffdl_slurm.run import CommandResult
 
 CONNECT = "Unable to contact slurm controller (connect failure)"
@@ -132,6 +139,32 @@ def test_other_refusals_of_scancel() -> None:
         check_request(CommandResult(("scancel",), 1, "", "Access/permission denied"), "the cancellation of job 3")
     with pytest.raises(SchedulerUnreachable):
         check_request(CommandResult(("scancel",), -9, "", ""), "x")
+
+
+def test_what_is_gone_is_known_however_much_else_was_said() -> None:
+    check_request(CommandResult(("scancel",), 1, "", "Invalid job id specified\n" + "welcome\n" * 100), "it")
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        ("Socket timed out on send/recv operation", SchedulerUnreachable),
+        (CONNECT, SchedulerUnreachable),
+        ("Unable to contact slurm controller (receive failure)", SchedulerUnreachable),
+        ("", SchedulerUnreachable),
+        (BUSY, TooMany),
+        ("invalid partition specified: nonsense", InvalidRequest),
+    ],
+)
+def test_a_trial_submission_leaves_nothing_to_look_for_and_is_tried_by_nobody(
+    said: str, kind: type[SchedulerError]
+) -> None:
+    complaint = f"sbatch: error: Batch job submission failed: {said}" if said else ""
+    with pytest.raises(kind) as raised:
+        check_trial(CommandResult(("sbatch",), 1, "", complaint))
+    assert said in str(raised.value)
+    assert "looked for" not in str(raised.value) and "it is tried again" not in str(raised.value)
+    assert kind is InvalidRequest or "nothing was submitted" in str(raised.value)
 
 
 def test_queries() -> None:

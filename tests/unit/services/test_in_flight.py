@@ -1,0 +1,145 @@
+"""A scheduler that takes its time over a submission: its job says so, and those behind it what they wait for."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import pytest
+
+from ffdl_batch.domain.job import Job, Token
+from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.domain.observation import NativeId
+from ffdl_batch.ports.scheduler import ArrayPlan, LaunchPlan
+from ffdl_batch.services.deploy import WORKERS, Deployer
+from ffdl_batch.services.in_flight import BEHIND, UNANSWERED
+from tests.fakes.arrays import ArrayScheduler
+from tests.unit.services.array_site import ArraySite
+from tests.unit.services.conftest import Site
+
+PATIENCE_S = 60.0
+
+
+@dataclass
+class SlowScheduler(ArrayScheduler):
+    """Answers a submission when it is let; `asked_for` are those that it was asked for."""
+
+    let: threading.Event = field(default_factory=threading.Event)
+    asked_for: list[Token] = field(default_factory=list)
+
+    def submit(self, plan: LaunchPlan) -> NativeId:
+        self._hang(plan.token)
+        return super().submit(plan)
+
+    def submit_array(self, plan: ArrayPlan) -> Mapping[Token, NativeId]:
+        self._hang(plan.chunk.token)
+        return super().submit_array(plan)
+
+    def _hang(self, token: Token) -> None:
+        self.asked_for.append(token)
+        assert self.let.wait(PATIENCE_S)
+
+
+@pytest.fixture
+def slow(site: Site, monkeypatch: pytest.MonkeyPatch) -> SlowScheduler:
+    monkeypatch.setattr("ffdl_batch.services.outcomes.AWAIT_S", 0.01)
+    scheduler = SlowScheduler()
+    site.scheduler = scheduler
+    site.platform.adapters.use("fake", scheduler)
+    return scheduler
+
+
+@contextmanager
+def stepping(site: Site, slow: SlowScheduler, asked: int) -> Iterator[None]:
+    """A step of the deployer beside the test, which has asked for so many submissions; it is over at the end."""
+    failures: list[BaseException] = []
+
+    def step() -> None:
+        try:
+            Deployer(site.platform).step()
+        except BaseException as error:  # noqa: BLE001 - for the test
+            failures.append(error)
+
+    thread = threading.Thread(target=step)
+    thread.start()
+    try:
+        wait_for(lambda: len(slow.asked_for) == asked)
+        yield
+    finally:
+        slow.let.set()
+        thread.join(PATIENCE_S)
+    assert (failures, thread.is_alive()) == ([], False)
+
+
+def wait_for(is_so: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < end, "it did not come to that"
+        time.sleep(0.01)
+
+
+def reasons(site: Site, jobs: list[Job]) -> Counter[str]:
+    return Counter(site.job(job.id).pending_reason for job in jobs)
+
+
+def test_the_jobs_say_what_they_wait_for_once_and_nothing_when_it_is_over(site: Site, slow: SlowScheduler) -> None:
+    jobs = [site.accept(f"k{number}") for number in range(WORKERS + 2)]
+    with stepping(site, slow, WORKERS):
+        site.clock.tick(4.0)
+        time.sleep(0.1)
+        assert reasons(site, jobs) == {"": WORKERS + 2}
+        jobs.append(site.accept("later"))
+        site.clock.tick(2.0)
+        told = {UNANSWERED.format(5): WORKERS, BEHIND: 3}
+        wait_for(lambda: reasons(site, jobs) == told)
+        before = [site.job(job.id).revision for job in jobs]
+        site.clock.tick(10.0)
+        time.sleep(0.1)
+        assert [site.job(job.id).revision for job in jobs] == before
+        site.clock.tick(20.0)
+        wait_for(lambda: reasons(site, jobs) == {UNANSWERED.format(30): WORKERS, BEHIND: 3})
+    assert reasons(site, jobs) == {"": WORKERS + 2, BEHIND: 1}
+    Deployer(site.platform).step()
+    assert {site.job(job.id).state for job in jobs} == {JobState.QUEUED}
+    assert reasons(site, jobs) == {"": WORKERS + 3}
+    assert all(site.states(job) == ["PENDING", "DEPLOYING", "QUEUED"] for job in jobs)
+    assert Counter(token for _, token in slow.submitted) == {f"{job.id}-1": 1 for job in jobs}
+    assert slow.withdrawn == []
+
+
+def test_a_reply_that_is_lost_after_that_is_noted(site: Site, slow: SlowScheduler) -> None:
+    job = site.accept()
+    slow.lose_reply = True
+    with stepping(site, slow, 1):
+        site.clock.tick(6.0)
+        wait_for(lambda: bool(site.job(job.id).pending_reason))
+    assert site.job(job.id).uncertain_since is not None
+    slow.lose_reply = False
+    site.clock.tick(60.0)
+    Deployer(site.platform).step()
+    assert (site.job(job.id).state, site.job(job.id).pending_reason) == (JobState.QUEUED, "")
+    assert len(slow.submitted) == 1
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["answered", "lost"])
+def test_the_elements_of_a_native_array_say_it_too(site: Site, slow: SlowScheduler, lost: bool) -> None:
+    arrays = ArraySite(site, slow)
+    array = arrays.accept("array: 0-9")
+    slow.lose_reply = lost
+    with stepping(site, slow, 1):
+        site.clock.tick(6.0)
+        wait_for(lambda: reasons(site, arrays.elements(array)) == {UNANSWERED.format(5): 10})
+    slow.lose_reply = False
+    elements = arrays.elements(array)
+    if lost:
+        assert all(job.uncertain_since is not None for job in elements)
+        for _ in range(3):  # one of them first: whether the scheduler answers
+            site.clock.tick(60.0)
+            arrays.deploy()
+    assert arrays.states(array) == [JobState.QUEUED] * 10
+    assert reasons(site, elements) == {"": 10}
+    assert len(slow.submitted) == 10

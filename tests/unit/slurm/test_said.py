@@ -1,0 +1,61 @@
+"""What a command printed becomes one short clean line of a message."""
+
+from __future__ import annotations
+
+import pytest
+
+from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable, SubmissionUncertain
+from ffdl_slurm.parsers import Garbled, parse_squeue
+from ffdl_slurm.refusals import check_answer, read_submission
+from ffdl_slurm.run import CommandResult
+from ffdl_slurm.said import LONG, SHORT, begin, clean, shorten
+
+GARBAGE = "\x1b[31m\x07\x00\ufffd\x9b" * 60 + "x" * 300 + "\r\n\t\x08the end"
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("one\n\ttwo  three\r\n", "one two three"),
+        ("\x1b[1;31mred\x1b[0m and \x1b[2Jgone", "red and gone"),
+        ("a\x00b\x07c\x9bd\u202ee\ufffdf", "a b c d e f"),
+        ("Grüße, Ünïcode", "Grüße, Ünïcode"),
+    ],
+)
+def test_it_is_one_line_that_steers_no_terminal(text: str, line: str) -> None:
+    assert clean(text) == line
+
+
+def test_of_a_long_one_the_end_or_the_beginning_is_kept() -> None:
+    text = " ".join(str(number) for number in range(1000))
+    assert shorten(text) == "... " + text[-SHORT:]
+    assert begin(text) == text[:SHORT] + " ..."
+    assert shorten("short\n") == begin("short\n") == "short"
+
+
+def messages() -> list[str]:
+    found = []
+    for ask in (
+        lambda: check_answer(CommandResult(("squeue",), 1, GARBAGE, "")),
+        lambda: read_submission(CommandResult(("sbatch",), 0, GARBAGE, "")),
+        lambda: parse_squeue(GARBAGE),
+    ):
+        with pytest.raises((SchedulerUnreachable, SubmissionUncertain, Garbled)) as raised:
+            ask()
+        found.append(str(raised.value))
+    return found
+
+
+def test_garbage_is_not_relayed() -> None:
+    for message in messages():
+        assert message.isprintable() and "\\x" not in message and "\ufffd" not in message, message
+        assert len(message) < SHORT + 130, message
+
+
+def test_what_a_site_says_to_a_refusal_is_told_at_length() -> None:
+    """Of job_submit plugins, before sbatch's own last word."""
+    rules = "sbatch: error: " + "Trainings of more than a day belong into the partition long. " * 4
+    complaint = f"{rules}\nsbatch: error: Batch job submission failed: Invalid partition name specified\n"
+    with pytest.raises(InvalidRequest, match="Trainings of more than a day") as raised:
+        read_submission(CommandResult(("sbatch",), 1, "", complaint))
+    assert SHORT < len(str(raised.value)) < LONG + 100

@@ -1,0 +1,64 @@
+"""Times of slurm.conf that do not fit the settings are told, to the log alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.ports.registry import AdapterContext
+from ffdl_slurm.adapter import SlurmScheduler
+from ffdl_slurm.gateway import SiteShape
+from ffdl_slurm.gateway_cli import CommandLineGateway
+from ffdl_slurm.parsers import parse_config_seconds
+from ffdl_slurm.settings import SlurmSettings, doubt_times
+
+CONFIG = (
+    "Configuration data as of now\nKillWait                = 30 sec\nSlurmdTimeout           = 300 sec\nX = 300 sec"
+)
+
+
+def test_they_are_read_from_what_scontrol_prints() -> None:
+    assert (parse_config_seconds(CONFIG, "SlurmdTimeout"), parse_config_seconds(CONFIG, "KillWait")) == (300, 30)
+    assert parse_config_seconds(CONFIG, "Timeout") is None
+    assert parse_config_seconds("KillWait = soon", "KillWait") is None
+
+
+@pytest.mark.parametrize(
+    ("slurmd_timeout_s", "kill_wait_s", "doubted"),
+    [
+        (300, 30, []),
+        (121, 60, []),
+        (0, 30, []),
+        (None, None, []),
+        (120, 30, ["SlurmdTimeout (120 s)"]),
+        (30, 5, ["SlurmdTimeout (30 s)", "KillWait (5 s)"]),
+    ],
+)
+def test_which_do_not_fit(slurmd_timeout_s: int | None, kill_wait_s: int | None, doubted: list[str]) -> None:
+    found = doubt_times(SlurmSettings(), slurmd_timeout_s, kill_wait_s)
+    assert [part in text for part, text in zip(doubted, found, strict=True)] == [True] * len(doubted)
+
+
+class Site(CommandLineGateway):
+    """Only says what it is."""
+
+    shape = SiteShape((), (), "26.05.5", 1001, 30, 30)
+
+    def describe_site(self) -> SiteShape:
+        return self.shape
+
+
+def test_the_log_is_told_once_and_no_submitter(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    site = Site(1.0)
+    scheduler = SlurmScheduler(SlurmSettings(), AdapterContext(str(tmp_path), "alice", 1000), site)
+    for _ in range(3):
+        assert not any("SlurmdTimeout" in warning for warning in scheduler.probe().warnings)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "holds its next nodes idle" in caplog.messages[0]
+    site.shape = replace(site.shape, slurmd_timeout_s=300)
+    scheduler.probe()
+    site.shape = replace(site.shape, slurmd_timeout_s=30)
+    scheduler.probe()
+    assert len(caplog.messages) == 2
