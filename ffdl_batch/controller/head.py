@@ -107,7 +107,7 @@ class Head:
         journal.load_ballast()
         try:
             if not self.chain.is_continued:
-                self._execute()
+                self._execute(journal)
             conclusion = self._conclude(self.terminated)
         except EndedEarly as early:
             conclusion = early.conclusion
@@ -189,7 +189,7 @@ class Head:
 
     # -------------------------------------------------------------------------------------- preparation
 
-    def _execute(self) -> None:
+    def _execute(self, journal: Journal) -> None:
         adopted = 0 if self.launch.step else living_controller(self._patiently(lambda: self._node_events(0)))
         if not adopted:
             told = self._conclude(terminated=False)
@@ -197,7 +197,7 @@ class Head:
             if told.stored and told.outcome is not Outcome.CANCELLED and not interrupted:
                 return
             self._patiently(self._prepare, self._pause, awaits_space=True)
-            self._patiently(self._await_earlier, self._pause)
+            self._patiently(lambda: self._await_earlier(journal), self._pause)
         self._follow(adopted)
         if not self.launch.step:
             end_learners(self._patiently(lambda: self._node_events(0)), mark(self.launch.token, 0))
@@ -228,11 +228,17 @@ class Head:
             if os.path.lexists(path):
                 os.unlink(path)
 
-    def _await_earlier(self) -> None:
+    def _await_earlier(self, journal: Journal) -> None:
         """Until nothing of older attempts and runs can write any more; what they owe is stored first."""
+
+        def tell(why: str) -> None:
+            if why:
+                sys.stderr.write(f"ffdl-controller: {why}\n")
+            journal.append(EventKind.WAITING, message=why)
+
         older = earlier_attempts(self.launch)
         tell_newer(older, self.launch.attempt)
-        await_earlier([*older, *([self.launch] if self.claim.run > 1 else [])], self.attempt, self._pause)
+        await_earlier([*older, *([self.launch] if self.claim.run > 1 else [])], self.attempt, self._pause, tell)
         pay_debts(older, self._pause)
 
     def _pause(self, wait_s: float) -> None:
@@ -324,6 +330,7 @@ class Head:
                 if not journal.drop_ballast():
                     if time.monotonic() > end:
                         sys.stderr.write(f"ffdl-controller: {self.attempt.final}: {error}: {to_plain(final)}\n")
+                        journal.patience_s = 0.0  # it would be refused as well, and the allocation be held for longer
                         return
                     self._rest(TICK_S)
 

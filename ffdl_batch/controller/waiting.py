@@ -29,6 +29,8 @@ PAY_LIMIT_S = 300.0
 """How long storing for one earlier attempt may take; the daemon tries again what this leaves."""
 Pause = Callable[[float], None]
 """Waits up to so many seconds and takes signals; raises what ends the waiting."""
+Tell = Callable[[str], None]
+"""Told what is waited for when that changes, "" when it is nothing any more."""
 
 
 def earlier_attempts(launch: LaunchFile) -> List[LaunchFile]:
@@ -69,20 +71,24 @@ def tell_newer(earlier: List[LaunchFile], number: int) -> None:
             sys.stderr.write(f"ffdl-controller: {path}: {error}; attempt {launch.attempt} is not told to end\n")
 
 
-def await_earlier(launches: List[LaunchFile], own: AttemptDir, pause: Pause) -> None:
+def await_earlier(launches: List[LaunchFile], own: AttemptDir, pause: Pause, tell: Tell) -> None:
     """Until no node controller of these launches can have a learner that lives. Raises what `pause` raises, OSError."""
     told = ""
     waiting = [(launch, rank) for launch in launches for rank in range(launch.nodes)]
-    while waiting:
-        launch, rank = waiting[0]
-        why = _may_live(launch, rank, own)
-        if not why:
-            waiting.pop(0)
-            continue
-        if why != told:
-            told = why
-            sys.stderr.write(f"ffdl-controller: waiting for {why}\n")
-        pause(TICK_S)
+    try:
+        while waiting:
+            launch, rank = waiting[0]
+            why = _may_live(launch, rank, own)
+            if not why:
+                waiting.pop(0)
+                continue
+            if why != told:
+                told = why
+                tell(f"waiting for {why}")
+            pause(TICK_S)
+    finally:
+        if told:
+            tell("")
 
 
 def _may_live(launch: LaunchFile, rank: int, own: AttemptDir) -> str:

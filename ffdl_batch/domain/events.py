@@ -48,6 +48,8 @@ class EventKind(str, Enum):
     CHECKPOINT = "checkpoint"
     """What the learners of this node did about checkpoints, once all of them have ended [asked, confirmed, answered,
     took_s, saved_at, newest]: the fields of :class:`~ffdl_batch.domain.continuation.Checkpoint`."""
+    WAITING = "waiting"
+    """What the head waits for before it starts the learners [message: "" = nothing any more]."""
     CONTINUED = "continued"
     """The head arranged that the training goes on [attempt, by = successor | requeue | platform, message]."""
     ENDED = "ended"

@@ -117,6 +117,12 @@ class Known:
         return bool(self.evidence.events) or self.evidence.final is not None
 
     @property
+    def waits_for(self) -> str:
+        """What the head of the latest run says that it waits for before it starts the learners ("" = nothing)."""
+        told = [event for event in latest_run(self.evidence.events, self.requeues) if event.kind is EventKind.WAITING]
+        return str(told[-1].fields.get("message", "")) if told and self.final is None else ""
+
+    @property
     def learners_began(self) -> bool:
         """Whether a learner of this attempt was started."""
         return any(event.kind is EventKind.LEARNER_STARTED for event in self.evidence.events)

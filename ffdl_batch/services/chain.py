@@ -72,7 +72,9 @@ def look_back(
 
 def change_of(job: Job, verdict: Verdict, known: Known, past: Past, seen: Observation | None) -> Change | None:
     """What to write, or None when nothing differs from the row. `seen` is the scheduler's latest word. Pure."""
-    columns = _seen_columns(job, seen, awaits_word=known.ended and verdict.move is Move.NONE)
+    stays = verdict.move is Move.NONE
+    waits_for = known.waits_for if stays and not known.ended else ""
+    columns = _seen_columns(job, seen, waits_for, awaits_word=stays and known.ended)
     if verdict.warning:
         columns["warnings"] = (*job.warnings, verdict.warning)
     if verdict.move is Move.REQUEUED:
@@ -204,12 +206,13 @@ def _avoiding(job: Job, nodes: tuple[str, ...]) -> object:
     return replace(job.overrides, exclude=known[-MAX_EXCLUDED:])
 
 
-def _seen_columns(job: Job, seen: Observation | None, *, awaits_word: bool) -> dict[str, object]:
-    """`awaits_word`: it has ended, and nobody knows yet how."""
+def _seen_columns(job: Job, seen: Observation | None, waits_for: str, *, awaits_word: bool) -> dict[str, object]:
+    """`waits_for` is its head's word, which may be younger than the scheduler's. `awaits_word`: it has ended, and
+    nobody knows yet how."""
     columns: dict[str, object] = {}
     if seen is None:
-        return columns
-    reason = seen.reason if seen.phase is Phase.PENDING else ""
+        return {"pending_reason": waits_for} if waits_for not in ("", job.pending_reason) else columns
+    reason = waits_for or (seen.reason if seen.phase is Phase.PENDING else "")
     reason = _STOPPED.format(seen.native_state) if seen.phase is Phase.SUSPENDED else reason
     reason = _LAST_WORD.format(seen.native_state) if awaits_word else reason
     if reason != job.pending_reason:

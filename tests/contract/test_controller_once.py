@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.events import EventKind, Outcome
-from tests.contract.controller_rig import Rig, rig
+from ffdl_batch.domain.events import Event, EventKind, Outcome, encode_event
+from tests.contract.controller_rig import JOB_ID, Rig, rig
 
 COUNT = "echo ran >> {base}/counter"
 
@@ -118,6 +119,32 @@ def test_both_controllers_killed_the_orphan_is_ended_before_its_successor_starts
     assert run.processes() == []
     assert (run.base / "alive").stat().st_size == size
     assert run.final().outcome is Outcome.COMPLETED
+
+
+def test_what_an_attempt_waits_for_before_its_learners_start_is_among_its_events(run: Rig) -> None:
+    """The attempt before had a node controller on a machine that was cut off."""
+    run.write("true")
+    before = run.attempt
+    Path(before.events).mkdir()
+    Path(before.paid).touch()
+    started = Event(1, time.time(), "node-0", EventKind.STARTED, {"host": "elsewhere", "pid": 7, "boot_id": "b"})
+    Path(before.event_file("node-0")).write_text(encode_event(started))
+    run.attempt = run.job.attempt(2)
+    Path(run.attempt.path).mkdir()
+    run.write("true", attempt=2, token=f"{JOB_ID}-2")
+
+    def told() -> list[object]:
+        return [event.fields["message"] for event in run.events("head") if event.kind is EventKind.WAITING]
+
+    run.start(native_id="8")
+    why = "waiting for the controller of node 0 of attempt 1 (pid 7 on elsewhere); it has not said that it ended"
+    run.wait(lambda: told() == [why], "the event of the wait")
+    assert (run.base / "doorbell" / JOB_ID).exists()
+    assert f"ffdl-controller: {why}\n" in run.errors
+    with Path(before.event_file("node-0")).open("a") as file:
+        file.write(encode_event(Event(2, time.time(), "node-0", EventKind.ENDED)))
+    assert run.await_end() == 0, run.errors
+    assert told() == [why, ""]
 
 
 def test_a_torn_event_line_is_cut_off_by_the_next_writer(run: Rig) -> None:

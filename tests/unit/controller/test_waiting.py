@@ -54,6 +54,10 @@ def beat(launch: LaunchFile, age_s: float) -> None:
         os.utime(path, (at, at))
 
 
+def silent(_: str) -> None:
+    """Whoever is told has nothing to say."""
+
+
 @pytest.fixture
 def two(tmp_path: Path) -> tuple[LaunchFile, AttemptDir]:
     """An older attempt, and the directory of the new one."""
@@ -62,21 +66,35 @@ def two(tmp_path: Path) -> tuple[LaunchFile, AttemptDir]:
 
 def test_one_that_said_it_ended_is_not_waited_for(two: tuple[LaunchFile, AttemptDir]) -> None:
     said(two[0], (EventKind.STARTED, FAR), (EventKind.ENDED, {}))
-    await_earlier([two[0]], two[1], refuse)
+    await_earlier([two[0]], two[1], refuse, silent)
 
 
 def test_one_that_never_started_is_not_waited_for(two: tuple[LaunchFile, AttemptDir]) -> None:
-    await_earlier([two[0]], two[1], refuse)
+    await_earlier([two[0]], two[1], refuse, silent)
 
 
-def test_one_that_started_again_after_it_ended_is(
-    two: tuple[LaunchFile, AttemptDir], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_that_started_again_after_it_ended_is(two: tuple[LaunchFile, AttemptDir]) -> None:
     said(two[0], (EventKind.STARTED, FAR), (EventKind.ENDED, {}), (EventKind.STARTED, FAR))
     beat(two[0], 0.0)
     with pytest.raises(Waited):
-        await_earlier([two[0]], two[1], refuse)
-    assert "node 0 of attempt 1 (pid 7 on elsewhere); it has not said that it ended" in capsys.readouterr().err
+        await_earlier([two[0]], two[1], refuse, silent)
+
+
+def test_what_is_waited_for_is_told_once_and_so_is_its_end(two: tuple[LaunchFile, AttemptDir]) -> None:
+    said(two[0], (EventKind.STARTED, FAR))
+    beat(two[0], 0.0)
+    told: list[str] = []
+    left = [3]
+
+    def pause(_: float) -> None:
+        left[0] -= 1
+        beat(two[0], 0.0 if left[0] else 1000.0)
+
+    await_earlier([two[0]], two[1], pause, told.append)
+    why = "waiting for the controller of node 0 of attempt 1 (pid 7 on elsewhere); it has not said that it ended"
+    assert (left, told) == ([0], [why, ""])
+    await_earlier([two[0]], two[1], refuse, told.append)
+    assert told == [why, ""]
 
 
 @pytest.mark.parametrize(("age_s", "waits"), [(0.0, True), (130.0, True), (140.0, False)])
@@ -87,9 +105,9 @@ def test_a_far_one_is_waited_for_until_it_must_have_killed_its_learners(
     beat(two[0], age_s)
     if waits:
         with pytest.raises(Waited):
-            await_earlier([two[0]], two[1], refuse)
+            await_earlier([two[0]], two[1], refuse, silent)
     else:
-        await_earlier([two[0]], two[1], refuse)
+        await_earlier([two[0]], two[1], refuse, silent)
 
 
 def test_one_on_this_host_is_waited_for_while_it_lives(two: tuple[LaunchFile, AttemptDir]) -> None:
@@ -97,11 +115,11 @@ def test_one_on_this_host_is_waited_for_while_it_lives(two: tuple[LaunchFile, At
     said(two[0], (EventKind.STARTED, mine))
     beat(two[0], 1000.0)
     with pytest.raises(Waited):
-        await_earlier([two[0]], two[1], refuse)
+        await_earlier([two[0]], two[1], refuse, silent)
     changed: tuple[dict[str, Scalar], ...] = ({**mine, "start_ticks": 1}, {**mine, "boot_id": "earlier"})
     for dead in changed:
         said(two[0], (EventKind.STARTED, dead))
-        await_earlier([two[0]], two[1], refuse)
+        await_earlier([two[0]], two[1], refuse, silent)
 
 
 def test_older_attempts_are_told_of_the_newer_one(tmp_path: Path) -> None:

@@ -465,3 +465,17 @@ def test_a_training_that_is_over_is_not_run_again(
 def test_what_was_stored_late_ends_its_job_when_that_was_done() -> None:
     late = replace(DONE, at=90.0)
     assert judge(left_with(at_work(ONE, TWO), final=late, paid=90.0)).steps[-1] == (JobState.COMPLETED, 90.0)
+
+
+def test_what_a_head_waits_for_is_told_by_its_latest_run_alone() -> None:
+    def head(seq: int, at: float, kind: EventKind, **fields: Scalar) -> Event:
+        return Event(seq, at, "head", kind, fields)
+
+    first = [head(1, 1.0, EventKind.CLAIMED, restart=0), head(2, 2.0, EventKind.WAITING, message="the run before")]
+    assert known(events=first).waits_for == "the run before"
+    assert known(events=[*first, head(3, 3.0, EventKind.WAITING, message="")]).waits_for == ""
+    assert known(events=first, final=OUTSIDE).waits_for == ""
+    again = [*first, head(3, 50.0, EventKind.CLAIMED, restart=1)]
+    assert known(events=again, final=OUTSIDE).waits_for == ""
+    again.append(head(4, 51.0, EventKind.WAITING, message="the first run"))
+    assert known(events=again, final=OUTSIDE).waits_for == "the first run"
