@@ -47,6 +47,8 @@ class Fault:
         return (not self.operations or operation in self.operations) and self.below in path
 
 
+CHANGING = ("write", "create", "append", "mkdir", "unlink", "rmdir", "rename", "link", "symlink", "truncate", "utimens")
+"""The operations that a file system without room, or one for reading alone, refuses."""
 SLOW = Fault(delay_s=2.0)
 STALE = Fault(error=errno.ESTALE)
 BROKEN = Fault(error=errno.EIO)

@@ -138,8 +138,8 @@ class LocalScheduler:
         except subprocess.TimeoutExpired as error:
             raise SubmissionUncertain(f"the job's supervisor did not answer in {_START_TIMEOUT_S:g} s") from error
         if started.returncode != 0 or started.stdout.strip() != plan.token:
-            said = " ".join(started.stderr.split())[-300:]
-            raise SubmissionUncertain(f"the job's supervisor ended at once ({started.returncode}: {said or 'silent'})")
+            said = _cause(started.stderr) or f"exit code {started.returncode}"
+            raise SubmissionUncertain(f"the job's supervisor ended at once: {said}")
 
     def find(self, token: Token, attempt_dir: AttemptDir) -> frozenset[NativeId]:
         """See the port."""
@@ -220,6 +220,12 @@ class LocalScheduler:
     def _attempt(self, native: NativeId) -> AttemptDir | None:
         match = _TOKEN.fullmatch(str(native))
         return self._root.job(match[1]).attempt(int(match[2])) if match else None
+
+
+def _cause(said: str) -> str:
+    """The last line: of a traceback that is the one with the cause."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    return lines[-1][-300:] if lines else ""
 
 
 def _acquire(lock: int) -> bool:

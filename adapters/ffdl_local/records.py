@@ -50,7 +50,7 @@ def read_record(path: Path) -> dict[str, Any] | None:
 def is_held(lock: Path) -> bool:
     """Whether a living process of this host holds the lock."""
     try:
-        descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
+        descriptor = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)  # enough for LOCK_SH, also where nothing can be written
     except FileNotFoundError:
         return False
     try:

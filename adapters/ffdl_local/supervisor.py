@@ -60,7 +60,11 @@ def main() -> int:
     os.setsid()
     signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
     supervisor = Supervisor(job, lock)
-    supervisor.announce()
+    try:
+        supervisor.announce()
+    except OSError as error:  # whoever started this hears it, and asks again
+        sys.stderr.write(f"{job['attempt_dir']}: {error}\n")
+        return 1
     os.write(write_end, f"{job['token']}\n".encode())
     os.close(write_end)
     following: Supervisor | None = supervisor

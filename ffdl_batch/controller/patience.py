@@ -25,8 +25,13 @@ def is_passing(error: OSError, directory: str) -> bool:
     return error.errno in _PASSING or not _is_there(directory)
 
 
-def lacks_space(error: OSError) -> bool:
-    """Whether the disk, or the quota, is full."""
+def takes_nothing(error: OSError, directory: str) -> bool:
+    """Whether nothing can be written now: the disk, or the quota, is full, or the file system of `directory` read-only.
+
+    A store of the user's that is read-only mostly stays so.
+    """
+    if error.errno == errno.EROFS:
+        return str(error.filename or "").startswith(os.path.dirname(directory) + os.sep)
     return error.errno in NO_SPACE
 
 
@@ -40,7 +45,8 @@ def patiently(
 ) -> T:
     """What `work` gives, once the file system of `directory` lets it; it is tried for `patience_s` at least once more.
 
-    With `awaits_space` a full disk is waited for, too. Raises the OSError of the last try, and what `pause` raises.
+    With `awaits_space` a disk that is full or read-only is waited for, too. Raises the OSError of the last try, and
+    what `pause` raises.
     """
     end = time.monotonic() + patience_s
     told = ""
@@ -48,7 +54,7 @@ def patiently(
         try:
             return work()
         except OSError as error:
-            passing = is_passing(error, directory) or (awaits_space and lacks_space(error))
+            passing = is_passing(error, directory) or (awaits_space and takes_nothing(error, directory))
             if not passing or time.monotonic() >= end:
                 raise
             if str(error) != told:

@@ -13,7 +13,7 @@ class DirectoryRefused(OSError):
     """A directory that cannot be made: the fault's code and its sentence."""
 
     def __init__(self, code: str, message: str, cause: OSError) -> None:
-        super().__init__(cause.errno, cause.strerror)
+        super().__init__(cause.errno, cause.strerror, cause.filename)
         self.code, self.message = code, message
 
     def __str__(self) -> str:

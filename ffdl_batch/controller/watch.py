@@ -1,7 +1,8 @@
 """A node controller's second thread: everything that touches the shared file system again and again.
 
 A file system that hangs stops this thread, not the one that watches the learners; the other one sees by
-`last_read` that nothing was readable for too long, and ends them.
+`last_read` that nothing was readable for too long, and ends them. It ends them too where the heartbeat was refused
+for as long: a dead disk can still be read from its cache, and others take a node that is not heard of for dead.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import time
 from typing import Any, Dict, List, Optional, Tuple
 
 from ffdl_batch.controller.control import Control, newer_run, own_run, read_control
-from ffdl_batch.controller.files import read_cell, touch
+from ffdl_batch.controller.files import NO_SPACE, read_cell, touch
 from ffdl_batch.controller.phases import PhaseFiles
 from ffdl_batch.controller.running_time import RunningTime
 from ffdl_batch.domain.formats import FORMAT
@@ -45,6 +46,8 @@ class Watch:
         self._echo = Echo([log for log, _ in self.logs]) if launch.echo_output else None
         self._sizes: Dict[str, int] = {}
         self._last_beat = 0.0
+        self._refused: Optional[Tuple[float, str]] = None
+        """Since when the heartbeat cannot be written, and why; None while it can."""
         self._complained, self._told_newer = "", False
         self._done = False
         self._wake, self._news = threading.Event(), threading.Condition()
@@ -98,6 +101,9 @@ class Watch:
         silent_s = self.clock.now() - self.last_read
         if silent_s > self.launch.limits.fence_s:
             return f"the job's directory could not be read for {silent_s:.0f} s"
+        refused = self._refused
+        if refused is not None and self.clock.now() - refused[0] > self.launch.limits.fence_s:
+            return f"the job's directory could not be written for {self.clock.now() - refused[0]:.0f} s: {refused[1]}"
         return ""
 
     def look(self) -> None:
@@ -157,10 +163,16 @@ class Watch:
             )
 
     def _beat(self) -> None:
-        now = time.monotonic()
-        if not self._last_beat or now - self._last_beat >= self.launch.limits.heartbeat_s:
+        now, at = time.monotonic(), self.clock.now()
+        if self._last_beat and now - self._last_beat < self.launch.limits.heartbeat_s:
+            return
+        try:
             touch(self.attempt.heartbeat(self.node_rank))
-            self._last_beat = now
+        except OSError as error:
+            if error.errno not in NO_SPACE:  # want of room is the word of a file system that answers
+                self._refused = (self._refused[0] if self._refused else at, str(error))
+            raise
+        self._last_beat, self._refused = now, None
 
     def _mark(self) -> None:
         for log, marks in self.logs:

@@ -77,11 +77,6 @@ class FaultWorld(World):
 
     def launch(self, limits: Limits | None = None) -> None:
         """Start the daemon and return at once."""
-
-        def limit() -> None:
-            for kind, value in (limits or {}).items():
-                resource.setrlimit(kind, (value, value))
-
         with (self.base / "daemon.err").open("ab") as errors:
             self.daemon = subprocess.Popen(
                 [self.python, *PROGRAM],
@@ -91,7 +86,7 @@ class FaultWorld(World):
                 stdout=errors,
                 stderr=errors,
                 start_new_session=True,
-                preexec_fn=limit,  # noqa: PLW1509 - this process has no threads
+                preexec_fn=_restrict(limits),  # noqa: PLW1509 - this process has no threads
             )
 
     def answers(self) -> bool:
@@ -180,13 +175,14 @@ class FaultWorld(World):
             assert (job.state, job.attempt) == ("COMPLETED", 1), (job, self.log[-3000:])
         assert set(self.runs().values()) == {1}, self.runs()
 
-    def run(self, *argv: str) -> Said:
+    def run(self, *argv: str, limits: Limits | None = None) -> Said:
         """A command that a person types: its exit code and what it printed."""
         program = str(Path(sys.executable).with_name(argv[0]))
         began = time.monotonic()
         done = subprocess.run(
             [program, *argv[1:]], env=self.environment(), cwd=self.base, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=LIMIT_S,
+            preexec_fn=_restrict(limits),
         )  # fmt: skip
         return Said(done.returncode, done.stdout, time.monotonic() - began)
 
@@ -205,6 +201,16 @@ class FaultWorld(World):
     def await_runs(self, count: int) -> None:
         """Until so many learners have begun."""
         self.wait(lambda: self.runs().total() >= count, f"{count} learners")
+
+
+def _restrict(limits: Limits | None) -> Callable[[], None]:
+    """For a child, between fork and exec."""
+
+    def limit() -> None:
+        for kind, value in (limits or {}).items():
+            resource.setrlimit(kind, (value, value))
+
+    return limit
 
 
 @contextlib.contextmanager

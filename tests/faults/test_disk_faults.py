@@ -17,13 +17,12 @@ from ffdl_batch.domain.events import EventKind
 from ffdl_batch.domain.launch import Stores
 from tests.contract.controller_rig import LIMITS, Rig, rig
 from tests.crash.world import WorldOptions
-from tests.faultfs import Fault, FaultFs, fault_fs
+from tests.faultfs import CHANGING, Fault, FaultFs, fault_fs
 from tests.faults.fault_rig import fault_world
 from tests.private_mounts import SmallDisk
 
 pytestmark = pytest.mark.usefixtures("own_mounts")
 
-CHANGING = ("write", "create", "append", "mkdir", "unlink", "rmdir", "rename", "link", "symlink", "truncate", "utimens")
 FULL = Fault(("write",), error=errno.ENOSPC)
 READ_ONLY = Fault(CHANGING, error=errno.EROFS)
 WAIT = "echo up; until [ -e {told} ]; do sleep 0.1; done; exit {code}"
@@ -83,14 +82,15 @@ def test_jobs_whose_directories_find_no_room_wait_and_go_on(tmp_path: Path, disk
         world.await_ends(running, waiting)
 
 
-def test_a_job_that_starts_on_a_full_disk_waits_for_room(tmp_path: Path) -> None:
+@pytest.mark.parametrize("fault", [FULL, READ_ONLY], ids=["full", "read-only"])
+def test_a_job_that_starts_on_a_disk_that_takes_nothing_waits(tmp_path: Path, fault: Fault) -> None:
     """It was handed over before; its supervisor and its head find no room for their first words."""
     with fault_fs(tmp_path) as fs, fault_world(tmp_path, WorldOptions("local"), tree=fs.point / "tree") as world:
         world.start()
         running = [world.submit_running(), world.submit_running()]  # as many as run at once
         third = world.submit_long()
         world.await_state(third, "QUEUED")
-        fs.befall(dataclasses.replace(FULL, below=third))
+        fs.befall(dataclasses.replace(fault, below=third))
         world.tell()
         world.await_ends(*running)
         time.sleep(1.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import os
 import signal
@@ -19,7 +20,7 @@ from ffdl_batch.domain.launch import Limits
 from ffdl_slurm.settings import SlurmSettings
 from tests.contract.controller_rig import LIMITS, Rig, rig
 from tests.crash.world import WorldOptions
-from tests.faultfs import BROKEN, HANGING, SLOW, STALE, Fault, FaultFs, fault_fs
+from tests.faultfs import BROKEN, CHANGING, HANGING, SLOW, STALE, Fault, FaultFs, fault_fs
 from tests.faults.fault_rig import FaultWorld, fault_world
 
 pytestmark = pytest.mark.usefixtures("own_mounts")
@@ -166,6 +167,48 @@ def test_learners_outlive_a_hang_that_is_shorter_than_the_fence(
     record = final(run, fs)
     assert record.error_code == ("S106" if is_fenced else "000")
     assert ("could not be read" in record.message) is is_fenced
+
+
+@pytest.mark.parametrize(
+    ("error", "is_fenced"), [(errno.EIO, True), (errno.EROFS, True), (errno.ENOSPC, False)],
+    ids=["broken", "read-only", "full"],
+)  # fmt: skip
+def test_learners_end_where_nothing_can_be_written_though_all_can_be_read(
+    shared: tuple[Rig, FaultFs], error: int, is_fenced: bool
+) -> None:
+    """As on a disk that died under its cache. Others hear nothing of this node, and take its learners for ended."""
+    run, fs = shared
+    told = fs.point.parent / "told"
+    limits = dataclasses.replace(LIMITS, fence_s=6.0)
+    run.write(aloof(fs) + f"until [ -e {told} ]; do sleep 0.1; done", limits=limits)
+    run.start()
+    run.wait(away(fs).exists, "the learner's leave")
+    pid = learner(run)
+    fs.befall(Fault(CHANGING, error=error))
+    if is_fenced:
+        run.wait(lambda: pid not in all_processes(), "the fence")
+    else:
+        time.sleep(10.0)
+        assert pid in all_processes()
+    told.touch()
+    fs.clear()
+    assert run.await_end() == (74 if is_fenced else 0)
+    record = final(run, fs)
+    assert record.error_code == ("S106" if is_fenced else "000")
+    assert ("could not be written" in record.message) is is_fenced
+
+
+def test_controllers_give_up_a_file_system_that_stays_dead(shared: tuple[Rig, FaultFs]) -> None:
+    """Their allocation is free then: nobody waits for a last word that nothing takes."""
+    run, fs = shared
+    run.write(aloof(fs) + "sleep 600", limits=dataclasses.replace(LIMITS, fence_s=3.0))
+    run.start()
+    run.wait(away(fs).exists, "the learner's leave")
+    fs.befall(Fault(CHANGING, error=errno.EROFS))
+    began = time.monotonic()
+    assert run.await_end() == 74
+    assert time.monotonic() - began < 20.0
+    assert "could not be written" in run.errors and not Path(run.attempt.final).exists()
 
 
 def test_a_learner_is_ended_whose_start_could_not_be_told(shared: tuple[Rig, FaultFs]) -> None:

@@ -175,6 +175,29 @@ def test_what_may_pass_is_tried_again(tmp_path: Path, error: int, awaits_space: 
     assert len(rests) == int(passes)
 
 
+@pytest.mark.parametrize(("place", "passes"), [("job/attempt-1/claim", True), ("job/archive", True), ("store", False)])
+def test_a_file_system_for_reading_alone_is_waited_for_where_it_is_the_jobs(
+    tmp_path: Path, place: str, passes: bool
+) -> None:
+    """A store of the user's that is read-only is a wrong manifest, and said at once."""
+    refused = OSError(errno.EROFS, os.strerror(errno.EROFS), str(tmp_path / place))
+    answers = iter([refused, None])
+    rests: list[float] = []
+
+    def work() -> None:
+        if (answer := next(answers)) is not None:
+            raise answer
+
+    attempt = str(tmp_path / "job" / "attempt-1")
+    Path(attempt).mkdir(parents=True)
+    if passes:
+        patiently(work, attempt, 60.0, rests.append, awaits_space=True)
+    else:
+        with pytest.raises(OSError, match="Read-only"):
+            patiently(work, attempt, 60.0, rests.append, awaits_space=True)
+    assert len(rests) == int(passes)
+
+
 def test_what_is_missing_is_looked_for_again_only_while_the_whole_directory_is(tmp_path: Path) -> None:
     place = tmp_path / "attempt-1"
 

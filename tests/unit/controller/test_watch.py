@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import time
 from pathlib import Path
 
 import pytest
 
+from ffdl_batch.controller import watch as watching
+from ffdl_batch.controller.running_time import RunningTime
 from ffdl_batch.controller.watch import Watch
 from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Limits
 
@@ -38,6 +41,38 @@ def test_a_directory_that_cannot_be_read_fences_after_a_while(watch: Watch, caps
     watch.look()
     assert "could not be read" in watch.fenced
     assert "will be tried again" in capsys.readouterr().err
+
+
+class SteppedTime(RunningTime):
+    """A clock that is set by hand."""
+
+    at = 100.0
+
+    def now(self) -> float:
+        return self.at
+
+
+@pytest.mark.parametrize(
+    ("error", "is_fenced"), [(errno.EIO, True), (errno.EROFS, True), (errno.ENOSPC, False), (errno.EDQUOT, False)]
+)
+def test_a_heartbeat_that_cannot_be_written_fences_but_for_want_of_room(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch, error: int, is_fenced: bool
+) -> None:
+    """A dead disk is read from the cache for hours: no cell read there proves that no newer attempt has begun."""
+
+    def refuse(path: str) -> None:
+        raise OSError(error, "refused", path)
+
+    watch.clock = SteppedTime()
+    monkeypatch.setattr(watching, "touch", refuse)
+    for later_s, expected in ((0.0, False), (4.9, False), (5.1, is_fenced)):
+        watch.clock.at = 100.0 + later_s
+        watch.look()
+        assert bool(watch.fenced) is expected, later_s
+    assert ("could not be written" in watch.fenced) is is_fenced
+    monkeypatch.undo()
+    watch.look()
+    assert not watch.fenced
 
 
 def test_a_damaged_or_empty_cell_is_no_order(watch: Watch) -> None:
