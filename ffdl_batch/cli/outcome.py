@@ -13,6 +13,7 @@ import click
 
 from ffdl_batch.cli.output import OutputLost, drop_output, watch_output
 from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.scarcity import explain_lack
 
 _CLOSED_PIPE = 128 + signal.SIGPIPE
 """What a shell reports for a program that SIGPIPE ended; `ffdl logs | head` looks like any other filter."""
@@ -52,7 +53,9 @@ def detachable(job_ids: Sequence[str], again: str) -> Iterator[None]:
 def run(command: click.Command, program: str) -> NoReturn:
     """Run a command as the whole process; every way out goes through here."""
     watch_output()
-    sys.exit(_guard(lambda: _invoke(command, program), program))
+    code = _guard(lambda: _invoke(command, program), program)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # all is said: no traceback of the interpreter's end
+    sys.exit(code)
 
 
 def _invoke(command: click.Command, program: str) -> object:
@@ -62,8 +65,14 @@ def _invoke(command: click.Command, program: str) -> object:
         from click.shell_completion import shell_complete
 
         return shell_complete(command, {}, program, f"_{program.replace('-', '_').upper()}_COMPLETE", asked)
-    with command.make_context(program, sys.argv[1:]) as context:
-        return command.invoke(context)
+    try:
+        with command.make_context(program, sys.argv[1:]) as context:
+            return command.invoke(context)
+    except Exception as error:
+        lack = explain_lack(error)
+        if lack and not _debugs():
+            raise Stop(ExitCode.TRY_AGAIN, lack) from error
+        raise
 
 
 def _guard(body: Callable[[], object], program: str) -> int:
@@ -105,7 +114,7 @@ def _say(program: str, text: str) -> None:
 
 
 def _explain(error: Exception, program: str) -> int:
-    if os.environ.get("FFDL_DEBUG") == "1":
+    if _debugs() or isinstance(error, MemoryError):  # the latter while the end was told; our caller says it with less
         raise error
     problem = getattr(error, "problem", None)
     if problem is not None:  # a ClientError, without importing the client for commands that never use it
@@ -115,6 +124,10 @@ def _explain(error: Exception, program: str) -> int:
     _say(program, f"unexpected error: {message}")
     _say(program, f"this is a defect; FFDL_DEBUG=1 shows where it happened; the daemon's log is {_daemon_log()}")
     return ExitCode.FAILED
+
+
+def _debugs() -> bool:
+    return os.environ.get("FFDL_DEBUG") == "1"
 
 
 def _daemon_log() -> str:

@@ -69,6 +69,7 @@ def stop_daemon(
     while (now := find_holder(state_dir)) is not None and now[0].pid == lock.pid:
         if time.monotonic() > deadline:
             message = f"the daemon ({describe_daemon(lock)}) was asked to end and has not after {patience_s:g} s"
-            raise DaemonUnreachable(message, f"read {state_dir / LOG_NAME}; if it hangs, end that process")
+            cure = f"read {state_dir / LOG_NAME}; if it hangs: kill -KILL {lock.pid} (jobs that run go on)"
+            raise DaemonUnreachable(message, cure)
         time.sleep(_LOOK_S)
     return lock

@@ -6,6 +6,7 @@ own lock decides which one stays. So starting one that is not needed is harmless
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import struct
@@ -34,12 +35,15 @@ from ffdl_batch.config.locations import (
     this_machine,
 )
 from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.scarcity import explain_lack, find_lack
 
 DAEMON_ARGV = (sys.executable, "-m", "ffdl_batch.daemon.main", "--personal")
 START_S = 60.0
 """How long a daemon may take until it answers, on a machine that does much else; one that ends is not waited for."""
 _CONNECT_S = 10.0
 _GRACE_S = 2.0
+_OWN_WORDS = "ffdl-submitd: "
+"""How a daemon begins the sentence with which it ends; the interpreter may add to that."""
 _FIRST_SLEEP_S, _LONGEST_SLEEP_S = 0.02, 0.25
 _KEPT = ("PATH", "SLURM_CONF", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME", "PGPASSFILE", "PGSERVICEFILE")
 
@@ -121,8 +125,10 @@ class Dialling:
             raise DaemonUnreachable(f"{self.daemon_argv[0]} cannot be started: {error.strerror}") from error
         finally:
             os.close(log)
-        # Reaps the daemon if this process outlives it (a notebook does), so that no zombie stays.
-        threading.Thread(target=process.wait, daemon=True).start()
+        # Reaps the daemon if this process outlives it (a notebook does), so that no zombie stays. Where no thread can
+        # be had, a zombie may, and the daemon answers all the same.
+        with contextlib.suppress(RuntimeError, MemoryError):
+            threading.Thread(target=process.wait, daemon=True).start()
         return _Started(process, log_from)
 
     def _daemon_environment(self, state_dir: Path) -> dict[str, str]:
@@ -156,7 +162,10 @@ class Dialling:
 
 def connect(place: SocketPlace) -> DirectChannel | None:
     """A connection to the socket; None when nobody listens. Raises :class:`DaemonUnreachable` for a foreign one."""
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    except OSError as error:
+        raise DaemonUnreachable(f"no socket can be made: {error.strerror}", explain_lack(error)) from error
     connection.settimeout(_CONNECT_S)
     try:
         connection.connect(os.fspath(place.path))
@@ -233,7 +242,7 @@ def _why_silent(place: SocketPlace, state_dir: Path, started: _Started | None, p
     what = (
         f"ended with code {ended}" if ended is not None else f"does not answer at {place.path} after {patience_s:g} s"
     )
-    last = _last_line(log, started.log_from) or _lack_of_room(state_dir)
+    last = _last_words(log, started.log_from) or _lack_of_room(state_dir)
     said = f"; its last words: {last}" if last else "; it said nothing"
     return DaemonUnreachable(f"a daemon was started and {what}{said}", f"read {log}", _code_of(ended))
 
@@ -253,13 +262,16 @@ def _lack_of_room(state_dir: Path) -> str:
     return "" if free else f"no space is left in {state_dir}: free some, or raise the quota"
 
 
-def _last_line(path: Path, start: int) -> str:
-    """Of what stands in the file from byte `start` on."""
+def _last_words(path: Path, start: int) -> str:
+    """Of what stands in the file from byte `start` on: the daemon's own sentence, else what it was lacking, where that
+    is known, else the last line."""
     try:
-        lines = path.read_bytes()[start:][-4096:].decode("utf-8", "replace").split("\n")
+        text = path.read_bytes()[start:][-4096:].decode("utf-8", "replace")
     except OSError:
         return ""
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+    lines = [line.strip() for line in reversed(text.split("\n")) if line.strip()]
+    own = next((line for line in lines if line.startswith(_OWN_WORDS)), "")
+    return own or find_lack(text) or (lines[0] if lines else "")
 
 
 def _peer_uid(connection: socket.socket) -> int:

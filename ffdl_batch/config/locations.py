@@ -78,7 +78,8 @@ class Holder(StrEnum):
 class DaemonLock:
     """The lock file's content. `start_ticks` is field 22 of ``/proc/<pid>/stat`` (proc(5)), clock ticks since boot.
 
-    `settings` are the digests of :mod:`ffdl_batch.config.fingerprint` ({} = a release that wrote none).
+    `settings` are the digests of :mod:`ffdl_batch.config.fingerprint` ({} = a release that wrote none). `directory` is
+    the state directory itself, ``device:inode`` as seen by the holder ("" = a release that wrote none).
     """
 
     host: str
@@ -89,6 +90,7 @@ class DaemonLock:
     version: str = ""
     started_at: float = 0.0
     settings: Mapping[str, str] = field(default_factory=dict)
+    directory: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,11 +191,27 @@ def _fitting(path: Path) -> Path:
     return path
 
 
+def name_directory(state_dir: Path) -> str:
+    """What tells a state directory from its copies, wherever it is moved to. Raises OSError."""
+    found = state_dir.stat()
+    return f"{found.st_dev}:{found.st_ino}"
+
+
+def _is_copied(lock: DaemonLock, directory: str) -> bool:
+    """Whether the lock was written in another directory. Other hosts number the devices otherwise, not the inodes."""
+    if not lock.directory or lock.directory == directory:
+        return False
+    same_inode = lock.directory.rpartition(":")[2] == directory.rpartition(":")[2]
+    return not same_inode or lock.host == socket.gethostname()
+
+
 def read_lock(state_dir: Path) -> DaemonLock | None:
-    """The lock file's content; None when there is none. Raises :class:`LockUnreadable`."""
+    """The lock file's content; None when there is none, or only the copy of one: a state directory that was copied has
+    no daemon. Raises :class:`LockUnreadable`."""
     path = state_dir / LOCK_NAME
     try:
         text = path.read_text(encoding="utf-8")
+        directory = name_directory(state_dir)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -208,7 +226,7 @@ def read_lock(state_dir: Path) -> DaemonLock | None:
         raise LockUnreadable(f"{path} is not a daemon's lock file: {error}", _REMOVE) from error
     if not _HOST.fullmatch(lock.host):
         raise LockUnreadable(f"{path} names a host {lock.host[:60]!r}, which is none", _REMOVE)
-    return lock
+    return None if _is_copied(lock, directory) else lock
 
 
 def _unreadable(path: Path, error: OSError) -> LockUnreadable:

@@ -7,7 +7,8 @@ Two things together, because the state directory is often on a network file syst
   host's /tmp stands in for it.
 * ``daemon.lock``, JSON that names host and process. It speaks to other hosts, where flock may reach (NFS since Linux
   2.6.12) or may not (``local_lock``, Lustre ``localflock``). It is made by link(2), which network file systems do
-  atomically, so of two hosts one wins. It names the daemon's socket, too.
+  atomically, so of two hosts one wins. It names the daemon's socket, too, and the directory that it was made for: in a
+  copy of that it counts for nothing.
 
 A holder on this host is replaced when it is proven dead. One on another host never is, except by an explicit
 ``--force-take-over-from HOST``: a node that cannot be reached may still be writing to the database.
@@ -35,6 +36,7 @@ from ffdl_batch.config.locations import (
     Machine,
     check_directory,
     judge_holder,
+    name_directory,
     read_lock,
 )
 from ffdl_batch.domain.codec import to_plain
@@ -129,6 +131,7 @@ def acquire(
 
     `record` describes this process. Its socket is announced later, when it listens.
     """
+    record = replace(record, directory=name_directory(state_dir))
     allowed = take_over or TakeOver()
     deadline = time.monotonic() + patience_s
     descriptor = _open_flock(state_dir)
@@ -189,7 +192,7 @@ def _claim(state_dir: Path, record: DaemonLock, machine: Machine, allowed: TakeO
     path = state_dir / LOCK_NAME
     while not _create(path, record):
         lock = _read(state_dir)
-        if lock is None:  # an empty file, or one that was just removed
+        if lock is None:  # an empty file, one of the directory that this is a copy of, or one that was just removed
             _write(path, record)
             return
         holder = judge_holder(lock, machine)

@@ -51,6 +51,22 @@ def test_a_daemon_without_descriptors_goes_on(tmp_path: Path) -> None:
         assert len(world.log.splitlines()) < 60
 
 
+@pytest.mark.parametrize(
+    ("limit", "value"),
+    [*((resource.RLIMIT_NOFILE, count) for count in (6, 9, 10)), *((resource.RLIMIT_AS, n * MIB) for n in (60, 80))],
+    ids=["6 files", "9 files", "10 files", "60 MiB", "80 MiB"],
+)  # fmt: skip
+def test_a_command_that_may_have_too_little_for_a_daemon_says_so(tmp_path: Path, limit: int, value: int) -> None:
+    """It starts one, which has the same limits: its traceback is no answer, and no warning of the interpreter's is."""
+    with fault_world(tmp_path, WorldOptions("local")) as world:
+        refused = world.run("ffdl", "list", limits={limit: value})
+        assert (refused.code, len(refused.text.splitlines())) == (75, 1), refused
+        wanted = ("ulimit -n",) if limit == resource.RLIMIT_NOFILE else ("ulimit -v", "ulimit -u or -v")
+        assert any(cure in refused.text for cure in wanted), refused
+        assert "Traceback" not in refused.text and "Warning" not in refused.text, refused
+        assert world.run("ffdl", "list").code == 0
+
+
 def test_controllers_need_few_descriptors(tmp_path: Path) -> None:
     with rig(tmp_path) as run:
         limited = tmp_path / "limited"
@@ -88,17 +104,21 @@ def test_a_request_that_needs_more_memory_than_there_is_harms_nobody(tmp_path: P
         resource.prlimit(world.daemon_pid, resource.RLIMIT_AS, (taken + 140 * MIB, hard))
         status, answer = ask(world, 200 * 10**6)
         assert status == 413 and b"larger than 128 MB" in answer  # by what it announces: nothing of it was read
+        told = False
         for chunked in (True, False):
             status, answer = ask(world, 120 * 10**6, chunked=chunked)
             assert status in (0, 503), (status, answer)
             assert not answer or b"memory" in answer
+            told = told or status == 503
         world.wait(world.answers, "the daemon")
         assert world.job(running).state == "PROCESSING"
         # Address space that was used once comes back in parts (glibc's arenas): here, memory is there again.
         resource.prlimit(world.daemon_pid, resource.RLIMIT_AS, (hard, hard))
         world.tell()
         world.await_ends(running, world.submit())
-        assert "no memory" in world.log or "not enough memory" in world.log, world.log
+        # Where it is the parser that finds none, the web server closes the connection with a word of its own.
+        words = ("no memory", "not enough memory", "Invalid HTTP request")
+        assert told or any(word in world.log for word in words), world.log
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from ffdl_batch.client import Client, DaemonUnreachable
 from ffdl_batch.client.start import Dialling, daemon_environment
 from ffdl_batch.config.fingerprint import take_fingerprints
 from ffdl_batch.config.load import load_settings
-from ffdl_batch.config.locations import Machine, socket_place, this_machine
+from ffdl_batch.config.locations import Machine, name_directory, socket_place, this_machine
 from tests.unit.client.fake_daemon import FakeDaemon
 
 SERVER = """
@@ -138,6 +138,18 @@ def test_the_socket_that_the_lock_names_is_found_from_another_session(site: Site
         site.write_lock(socket=str(fake.path))
         assert health_version(site.dialling) == "9.9"
         assert not site.pids.exists()
+    finally:
+        fake.stop()
+
+
+def test_a_copied_state_directory_does_not_lead_to_the_daemon_of_the_original(site: Site, short_dir: Path) -> None:
+    fake = FakeDaemon(short_dir / "other" / "ffdl.sock").start()
+    try:
+        original = short_dir / "original"
+        original.mkdir()
+        site.write_lock(socket=str(fake.path), directory=name_directory(original))
+        assert health_version(site.dialling) == "9.9"
+        assert site.pids.exists() and not fake.requests  # one was started
     finally:
         fake.stop()
 

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 import os
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -67,6 +68,34 @@ def test_a_dead_holder_of_this_host_is_replaced(tmp_path: Path, left: DaemonLock
     hold = take(tmp_path)
     assert hold.is_ours()
     hold.release()
+
+
+def test_a_copied_state_directory_has_no_daemon_and_may_have_one_of_its_own(tmp_path: Path) -> None:
+    original, copy = tmp_path / "state", tmp_path / "copy"
+    original.mkdir()
+    hold = take(original)
+    hold.announce(Path("/run/x.sock"))
+    subprocess.run(["cp", "-a", original, copy], check=True)
+    assert read_lock(copy) is None
+    other = take(copy)
+    assert other.is_ours() and hold.is_ours()
+    other.release()
+    moved = original.rename(tmp_path / "moved")
+    found = read_lock(moved)
+    assert found is not None and found.socket == "/run/x.sock"
+
+
+def test_a_holder_on_another_host_is_believed_where_only_the_device_differs(tmp_path: Path) -> None:
+    """Each host numbers its devices itself; a file server's inodes are the same for all."""
+    inode = tmp_path.stat().st_ino
+    leave(tmp_path, record(host="elsewhere", directory=f"99999:{inode}"))
+    assert read_lock(tmp_path) is not None
+    leave(tmp_path, record(host="elsewhere", directory=f"99999:{inode + 1}"))
+    assert read_lock(tmp_path) is None
+    leave(tmp_path, record(directory=f"99999:{inode}"))
+    assert read_lock(tmp_path) is None
+    leave(tmp_path, record(directory=""))  # a daemon of an earlier release, which still runs
+    assert read_lock(tmp_path) is not None
 
 
 def test_a_living_holder_without_a_flock_is_not_replaced(tmp_path: Path) -> None:

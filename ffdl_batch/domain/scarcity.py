@@ -1,0 +1,51 @@
+"""What this machine, or a limit of it, does not let a process have: as one sentence that says what helps.
+
+It imports nothing that has to be opened: it is asked when there is nothing left.
+"""
+
+from __future__ import annotations
+
+import errno
+
+MEMORY = (
+    "there is not enough memory for it: raise the limit (ulimit -v, or that of the session's control group), or end "
+    "something here; then try again"
+)
+FILES = "it may not open as many files as it needs: raise the limit (ulimit -n), then try again"
+ALL_FILES = "this machine has as many files open as it may: have fs.file-max raised (sysctl), then try again"
+THREADS = (
+    "no further thread or process can be started: raise the limit (ulimit -u or -v, or pids.max of the session's "
+    "control group), or end something here; then try again"
+)
+_BY_ERRNO = {errno.ENOMEM: MEMORY, errno.EMFILE: FILES, errno.ENFILE: ALL_FILES}
+_BY_WORDS = (
+    ("memoryerror", MEMORY),
+    ("cannot allocate memory", MEMORY),  # strerror(ENOMEM)
+    ("failed to map segment", MEMORY),  # dlopen(3)
+    ("too many open files in system", ALL_FILES),
+    ("too many open files", FILES),
+    ("error return without exception set", MEMORY),  # of extensions in C that found none, and did not say so
+    ("can't start new thread", THREADS),
+)
+_WRAPPED = (ImportError, RuntimeError, SystemError)
+"""Of these the words alone tell."""
+
+
+def explain_lack(error: BaseException | None) -> str:
+    """What was lacking where `error`, or what it was raised from, is for want of memory, files or threads; else ""."""
+    seen = 0
+    while error is not None and seen < len(_BY_WORDS) * 2:  # a chain of exceptions may be a ring
+        if isinstance(error, MemoryError):
+            return MEMORY
+        if isinstance(error, OSError) and error.errno in _BY_ERRNO:
+            return _BY_ERRNO[error.errno]
+        if isinstance(error, _WRAPPED) and (found := find_lack(str(error))):
+            return found
+        error, seen = error.__cause__ or error.__context__, seen + 1
+    return ""
+
+
+def find_lack(words: str) -> str:
+    """As :func:`explain_lack`, of the last words of another process."""
+    lowered = words.lower()
+    return next((sentence for sign, sentence in _BY_WORDS if sign in lowered), "")

@@ -1,0 +1,105 @@
+"""The console scripts before and below what the commands handle themselves: no traceback, an exit code that helps."""
+
+from __future__ import annotations
+
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch import entry
+from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.scarcity import FILES, MEMORY, THREADS
+from tests.unit.cli.programs import environment
+
+PROGRAMS = ("ffdl", "ffdl-submit", "ffdl-admin")
+BIN = Path(sys.executable).parent
+
+
+def run_limited(program: str, arguments: list[str], env: dict[str, str], limit: int = 0) -> tuple[int, str]:
+    """Exit code and standard error of a console script that may open so many files (0 = as many as we may)."""
+
+    def restrict() -> None:
+        if limit:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+
+    done = subprocess.run(
+        [BIN / program, *arguments], env=environment(None, env), capture_output=True, text=True, timeout=60,
+        preexec_fn=restrict, check=False,
+    )  # fmt: skip
+    return done.returncode, done.stderr
+
+
+def replace_click(directory: Path, text: str) -> dict[str, str]:
+    """An environment in which the first heavy import of each command is `text`."""
+    (directory / "click.py").write_text(text)
+    return {"PYTHONPATH": str(directory), "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def test_the_codes_are_those_of_all_commands() -> None:
+    assert (entry.INTERRUPTED, entry.TRY_AGAIN) == (ExitCode.INTERRUPTED, ExitCode.TRY_AGAIN)
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_ctrl_c_while_modules_are_imported_is_silent(tmp_path: Path, program: str) -> None:
+    env = replace_click(tmp_path, "import time\nprint('importing', flush=True)\ntime.sleep(60)\n")
+    with subprocess.Popen(
+        [BIN / program, "--help"], env=environment(None, env), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "importing\n"
+            time.sleep(0.1)
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=30)
+        finally:
+            process.kill()
+    assert (process.returncode, err) == (130, "")
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [
+        ("MemoryError", MEMORY),
+        ("OSError(24, 'Too many open files')", FILES),
+        ('RuntimeError("can\'t start new thread")', THREADS),
+    ],
+)
+def test_what_is_lacking_at_an_import_is_one_line(tmp_path: Path, program: str, raised: str, said: str) -> None:
+    env = replace_click(tmp_path, f"raise {raised}\n")
+    assert run_limited(program, ["--help"], env) == (75, f"{program}: {said}\n")
+
+
+def test_a_defect_at_an_import_is_shown_as_one(tmp_path: Path) -> None:
+    code, said = run_limited("ffdl", ["--help"], replace_click(tmp_path, "raise ZeroDivisionError\n"))
+    assert code == 1 and "Traceback" in said
+
+
+@pytest.mark.parametrize("limit", [5, 6])
+@pytest.mark.parametrize(("program", "arguments"), [("ffdl", ["config"]), ("ffdl-submit", ["none.yml", "none"])])
+def test_few_descriptors_are_one_line_and_no_fault_of_the_configuration(
+    tmp_path: Path, program: str, arguments: list[str], limit: int
+) -> None:
+    (tmp_path / "ffdl.toml").write_text("")
+    env = {"HOME": str(tmp_path), "FFDL_SOCKET": "", "FFDL_STATE_DIR": str(tmp_path / "state")}
+    code, said = run_limited(program, arguments, env, limit)
+    assert "Traceback" not in said and len(said.splitlines()) <= 1, said
+    assert code in (0, 66, 75), said
+    assert code != 75 or "ulimit -n" in said, said
+
+
+@pytest.mark.parametrize("lacking", ["MemoryError()", "OSError(24, 'Too many open files')"])
+def test_what_is_lacking_later_is_no_defect(tmp_path: Path, lacking: str) -> None:
+    """In a command's own work, where errors of the client and of files have sentences of their own."""
+    broken = f"import ffdl_batch.config.load as load\ndef fail(*a, **k): raise {lacking}\nload.load_settings = fail\n"
+    argv = [sys.executable, "-c", broken + "from ffdl_batch.cli.main import main; main()", "list"]
+    done = subprocess.run(
+        argv, env=environment(None, {"HOME": str(tmp_path)}), capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, len(done.stderr.splitlines())) == (75, 1), done.stderr
+    assert "ulimit" in done.stderr and "defect" not in done.stderr

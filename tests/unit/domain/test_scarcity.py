@@ -1,0 +1,62 @@
+"""What a process lacked, from its exceptions and from its last words."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from ffdl_batch.domain.scarcity import ALL_FILES, FILES, MEMORY, THREADS, explain_lack, find_lack
+
+
+@pytest.mark.parametrize(
+    ("error", "lack"),
+    [
+        (MemoryError(), MEMORY),
+        (OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)), MEMORY),
+        (ImportError("x.so: failed to map segment from shared object"), MEMORY),
+        (ImportError("libz.so.1: cannot open shared object file: Error 24: Too many open files"), FILES),
+        (SystemError("error return without exception set"), MEMORY),
+        (OSError(errno.EMFILE, os.strerror(errno.EMFILE)), FILES),
+        (OSError(errno.ENFILE, os.strerror(errno.ENFILE)), ALL_FILES),
+        (RuntimeError("can't start new thread"), THREADS),
+        (OSError(errno.EAGAIN, os.strerror(errno.EAGAIN)), ""),  # a queue of connections may be full
+        (OSError(errno.ENOENT, os.strerror(errno.ENOENT)), ""),
+        (ImportError("No module named 'x'"), ""),
+        (RuntimeError("dictionary changed size during iteration"), ""),
+        (ValueError("too many open files"), ""),  # somebody's text
+        (None, ""),
+    ],
+)
+def test_what_is_lacking_is_told_from_defects(error: BaseException | None, lack: str) -> None:
+    assert explain_lack(error) == lack
+
+
+def test_the_cause_counts_too() -> None:
+    try:
+        try:
+            raise OSError(errno.EMFILE, "Too many open files")
+        except OSError as error:
+            raise ValueError("the configuration cannot be used") from error
+    except ValueError as error:
+        assert explain_lack(error) == FILES
+
+
+def test_exceptions_in_a_ring_are_not_followed_for_ever() -> None:
+    one, other = ValueError("one"), ValueError("other")
+    one.__context__, other.__context__ = other, one
+    assert explain_lack(one) == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "lack"),
+    [
+        ("Traceback (most recent call last):\n  ...\nMemoryError", MEMORY),
+        ("OSError: [Errno 23] Too many open files in system", ALL_FILES),
+        ("OSError: [Errno 24] Too many open files: '/x'", FILES),
+        ("NameError: name 'x' is not defined", ""),
+    ],
+)
+def test_last_words_of_another_process(words: str, lack: str) -> None:
+    assert find_lack(words) == lack
