@@ -10,6 +10,7 @@ from typing import NoReturn
 import click
 
 from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.scarcity import explain_lack
 
 _CLOSED_PIPE = 128 + signal.SIGPIPE
 _STDOUT = 1
@@ -30,7 +31,7 @@ def run(command: click.Command, program: str) -> NoReturn:
 
 def _guard(command: click.Command, program: str) -> int:
     try:
-        code = command.main(prog_name=program, standalone_mode=False)
+        code = _invoke(command, program)
         sys.stdout.flush()
     except BrokenPipeError:
         _drop_output()
@@ -48,6 +49,16 @@ def _guard(command: click.Command, program: str) -> int:
     except Exception as error:  # noqa: BLE001  (the last line of defence: no traceback reaches a user)
         return _explain(error, program)
     return code if isinstance(code, int) else ExitCode.OK
+
+
+def _invoke(command: click.Command, program: str) -> object:
+    try:
+        return command.main(prog_name=program, standalone_mode=False)
+    except Exception as error:
+        lack = explain_lack(error)
+        if lack and os.environ.get("FFDL_DEBUG") != "1":
+            raise Stop(ExitCode.TRY_AGAIN, lack) from error
+        raise
 
 
 def _explain(error: Exception, program: str) -> int:

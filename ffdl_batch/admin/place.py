@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,8 +15,11 @@ from ffdl_batch.admin.ending import Stop
 from ffdl_batch.config import ConfigError, load_settings
 from ffdl_batch.config.locations import this_machine
 from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.jobdir import Root
+from ffdl_batch.services.binding import refuse_to_forget
+from ffdl_batch.services.file_troubles import explain
 from ffdl_batch.services.lock import AlreadyServed, HeldElsewhere, acquire, own_record
-from ffdl_batch.store import StoreError, StoreUnavailable
+from ffdl_batch.store import DatabaseMissing, StoreError, StoreUnavailable
 from ffdl_batch.store.database import Database
 from ffdl_batch.store.existing import NoDatabase, connect_existing, sqlite_file
 from ffdl_batch.store.filesystem import is_network
@@ -45,6 +49,8 @@ def told() -> Iterator[None]:
     """Inside, what the store has to say ends the command with its sentence."""
     try:
         yield
+    except DatabaseMissing as error:
+        raise Stop(ExitCode.BAD_MANIFEST, str(error)) from error
     except NoDatabase as error:
         raise Stop(ExitCode.NO_INPUT, str(error)) from error
     except StoreUnavailable as error:
@@ -69,13 +75,23 @@ def opened(place: Place) -> Iterator[Database]:
     SQLite on a network file system is a daemon's alone for as long as it runs: there none may run meanwhile.
     """
     file = place.file
-    with told():
+    with told(), contextlib.ExitStack() as stack:
         if file is not None and file.exists() and is_network(file.parent):
-            with held(place), _connected(place) as database:
-                yield database
-        else:
-            with _connected(place) as database:
-                yield database
+            stack.enter_context(held(place))
+        try:
+            yield stack.enter_context(_connected(place))
+        except NoDatabase as error:
+            if file is not None:
+                _refuse_to_forget(place, file, error)
+            raise
+
+
+def _refuse_to_forget(place: Place, file: Path, error: NoDatabase) -> None:
+    """Say what a daemon would that finds no database here."""
+    try:
+        refuse_to_forget(str(file), Root(str(place.jobs_dir)))
+    except OSError as unreadable:
+        raise StoreUnavailable(f"{error}, and {place.jobs_dir} cannot be read: {unreadable.strerror}") from unreadable
 
 
 @contextmanager
@@ -100,8 +116,8 @@ def held(place: Place) -> Iterator[None]:
     except HeldElsewhere as error:
         raise Stop(ExitCode.TRY_AGAIN, f"{error}; {HOW_TO_STOP}") from error
     except OSError as error:
-        message = f"the state directory {place.state_dir} cannot be used: {error.strerror}"
-        raise Stop(ExitCode.NOT_ALLOWED, message) from error
+        why = explain(error, str(place.state_dir)) or error.strerror
+        raise Stop(ExitCode.TRY_AGAIN, f"the state directory {place.state_dir} cannot be used: {why}") from error
     try:
         yield
     finally:

@@ -5,6 +5,7 @@ pg_dump reads one state of the database, whatever daemons do meanwhile. No passw
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import secrets
@@ -27,6 +28,8 @@ from ffdl_batch.store.schema import METADATA
 
 TABLES = (*(table.name for table in METADATA.sorted_tables), "alembic_version")
 _SAID_CHARACTERS = 500
+_SERVER_SAID = "ERROR:"
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO, errno.ESTALE)
 _TABLE_LINE = re.compile(r"^\d+; \d+ \d+ TABLE (\S+) (\S+) ", re.MULTILINE)
 
 
@@ -61,18 +64,20 @@ def _dump(place: Place, database: Database, target: Path) -> None:
     hidden = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     options = ("--format=custom", "--no-owner", "--no-privileges", *tables)
     try:
-        os.close(os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-        _run(place, ["pg_dump", *options, f"--file={hidden}", f"--dbname={_address(place)}"])
-        descriptor = os.open(hidden, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            os.fsync(descriptor)
+            os.close(os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+            _run_to_file(place, ["pg_dump", *options, f"--file={hidden}", f"--dbname={_address(place)}"])
+            descriptor = os.open(hidden, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            hidden.rename(target)
         finally:
-            os.close(descriptor)
-        hidden.rename(target)
+            hidden.unlink(missing_ok=True)
     except OSError as error:
-        raise Stop(ExitCode.TRY_AGAIN, f"{target} cannot be written: {error.strerror or error}") from error
-    finally:
-        hidden.unlink(missing_ok=True)
+        why = f"{error.strerror or error}; {target.parent} must be writable and have space (and quota)"
+        raise Stop(ExitCode.TRY_AGAIN, f"no copy could be written to {target}: {why}") from error
 
 
 def _examine(source: Path) -> tuple[str, Standing]:
@@ -117,7 +122,7 @@ def _load(place: Place, source: Path, schema: str) -> None:
     try:
         os.close(os.open(script, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         # A whole script first: a pipe that breaks off would be taken for its end.
-        _run(None, ["pg_restore", "--no-owner", "--no-privileges", f"--file={script}", str(source)])
+        _run_to_file(None, ["pg_restore", "--no-owner", "--no-privileges", f"--file={script}", str(source)])
         options = ("--no-psqlrc", "--quiet", "--single-transaction", "--set=ON_ERROR_STOP=1")
         _run(place, ["psql", *options, f"--dbname={_address(place)}", "--command", drop, "--file", str(script)])
     except OSError as error:
@@ -131,6 +136,19 @@ def _address(place: Place) -> str:
     url = make_url(place.url)
     bare = URL.create("postgresql", url.username, None, url.host, url.port, url.database, url.query)
     return bare.render_as_string()
+
+
+def _run_to_file(place: Place | None, argv: Sequence[str]) -> None:
+    """As :func:`_run`, for what writes a file: raises OSError where the file system refused it. PostgreSQL's programs
+    end alike whatever it was."""
+    try:
+        _run(place, argv)
+    except Refused as refused:
+        said = str(refused)
+        code = next((one for one in _DISK_ERRORS if os.strerror(one) in said), None)
+        if code is None or _SERVER_SAID in said:
+            raise
+        raise OSError(code, os.strerror(code)) from refused
 
 
 def _run(place: Place | None, argv: Sequence[str]) -> str:

@@ -16,18 +16,37 @@ from ffdl_batch.admin.place import HOW_TO_STOP, Place, count_jobs, held, opened,
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.ports.clock import SystemClock
 from ffdl_batch.store import StoreError
-from ffdl_batch.store.copies import companions, copy_database, stamp, unused
+from ffdl_batch.store.copies import CopyFailed, companions, copy_database, stamp, unused
 from ffdl_batch.store.existing import NoDatabase, connect_file
-from ffdl_batch.store.revisions import driver_connection, standing_of
+from ffdl_batch.store.revisions import driver_connection, refuse_unknown, standing_of
 
 
 def back_up(place: Place, target: Path) -> Report:
     """Copy the database to `target`, also while a daemon works with it; what was found in the copy."""
+    # The janitor knows this form of name for something that was being written when somebody was killed.
+    fresh = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+    try:
+        try:
+            _copy(place, target, fresh)
+            report = examine(fresh)
+            fresh.rename(target)
+            _sync(target.parent)
+        finally:
+            for path in (fresh, *companions(fresh)):
+                path.unlink(missing_ok=True)
+    except OSError as error:
+        raise CopyFailed(f"no copy could be written to {target}: {error.strerror or error}") from error
+    return report
+
+
+def _copy(place: Place, target: Path, fresh: Path) -> None:
+    """Into the file `fresh`, that will be called `target`."""
     with opened(place) as database, database.reading() as connection:
-        if standing_of(connection).revision is None:
+        standing = standing_of(connection)
+        refuse_unknown(standing, database)
+        if standing.revision is None:
             raise NoDatabase(f"the database {database.place} is empty: there is nothing to back up")
-        copy_database(driver_connection(connection), target)
-    return examine(target)
+        copy_database(driver_connection(connection), fresh, shown=target)
 
 
 def examine(file: Path) -> Report:

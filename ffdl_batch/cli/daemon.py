@@ -82,10 +82,18 @@ def _print(health: Health, own: OwnSettings, socket: str, differs: str) -> None:
     print_line("Socket", socket)
     print_line("State directory", str(own.state_dir))
     print_line("Log", str(own.state_dir / LOG_NAME))
-    print_line("Live jobs", str(health.live_jobs))
+    print_line("Live jobs", "not known" if health.live_jobs is None else str(health.live_jobs))
+    print_line("Database", _describe_database(health))
     for backend in health.backends:
         print_line("Backend", _describe(backend))
     print_line("Settings", differs or "those of this shell")
+
+
+def _describe_database(health: Health) -> str:
+    from ffdl_batch.cli.outages import describe_trouble
+
+    trouble = health.database_trouble
+    return health.database if trouble is None else f"{health.database}; {describe_trouble(trouble, time.time())}"
 
 
 def _describe(backend: BackendHealth) -> str:

@@ -9,7 +9,7 @@ import click
 from click.core import ParameterSource
 
 from ffdl_batch.cli.connection import open_client
-from ffdl_batch.cli.outages import SEEN, tell_outages
+from ffdl_batch.cli.outages import SEEN, tell_outages, tell_trouble
 from ffdl_batch.cli.outcome import complain
 from ffdl_batch.cli.present import format_time, print_json, print_table, read_moment
 
@@ -58,13 +58,14 @@ def list_jobs(  # noqa: PLR0913  (one parameter per option)
         found = client.list(which)
         if array and not found:
             client.arrays.get(array)  # says that there is no such array
-        outages = client.outages
+        outages, trouble = client.outages, client.database_trouble
     jobs = found[:limit]
     if len(found) > limit and is_default:  # one more was asked for, to know
         complain(f"there are more than {limit} jobs; -l shows more of them, -t and -S choose among them")
     tell_outages(outages, SEEN)
+    tell_trouble(trouble)
     if as_json:
-        print_json({"jobs": jobs, "outages": outages})
+        print_json({"jobs": jobs, "outages": outages, "database_trouble": trouble})
         return
     columns = (*_COLUMNS[:1], "USER", *_COLUMNS[1:]) if all_users else _COLUMNS
     print_table(columns, [_row(job, with_user=all_users) for job in jobs], header=not noheader)

@@ -10,7 +10,7 @@ import click
 from ffdl_batch.cli.arrays import is_array, print_array
 from ffdl_batch.cli.attempts import print_attempts
 from ffdl_batch.cli.connection import open_client
-from ffdl_batch.cli.outages import SEEN, tell_outages
+from ffdl_batch.cli.outages import SEEN, tell_outages, tell_trouble
 from ffdl_batch.cli.outcome import complain
 from ffdl_batch.cli.present import format_number, format_time, paint_state, print_json, print_line, printable
 from ffdl_batch.domain.job_state import JobState
@@ -43,14 +43,17 @@ def show(job_ids: Sequence[str], as_json: bool) -> int:
                 code = error.problem.exit_code
                 continue
             outages = client.outages
-            told |= {one.name: one for one in outages if one.name == job.backend and job.ended_at is None}
+            if job.ended_at is None:
+                told |= {one.name: one for one in outages if job.backend in (one.name, one.accounts_for)}
             if as_json:
-                print_json({"job": job, "outages": outages})
+                print_json({"job": job, "outages": outages, "database_trouble": client.database_trouble})
                 continue
             if number:
                 click.echo()
             print_job(job)
+        trouble = client.database_trouble
     tell_outages(told.values(), SEEN)
+    tell_trouble(trouble)
     return code
 
 

@@ -35,6 +35,7 @@ from ffdl_batch.domain.job_state import TERMINAL, JobState
 from ffdl_batch.domain.views import (
     AttemptChoice,
     BackendHealth,
+    DatabaseTrouble,
     EventView,
     Expected,
     Health,
@@ -92,6 +93,12 @@ class Client:
         """The backends that did not answer the daemon when it answered this client last: of their jobs it told what it
         had seen before."""
         return tuple(_read(BackendHealth, plain) for plain in self._wire.outages)
+
+    @property
+    def database_trouble(self) -> DatabaseTrouble | None:
+        """Why the daemon could write nothing when it answered this client last: states are those of before."""
+        plain = self._wire.database_trouble
+        return None if plain is None else _read(DatabaseTrouble, plain)
 
     def submit(
         self,

@@ -82,11 +82,13 @@ def connection_over(connected: socket.socket) -> HTTPConnection:
 class Wire:
     """Sends requests over a channel that `connect` gives; not safe for several threads at once.
 
-    `outages` is what the last reply that spoke of backends said of those that do not answer.
+    `outages` is what the last reply that spoke of backends said of those that do not answer, `database_trouble` what it
+    said of a database that takes nothing.
     """
 
     def __init__(self, connect: Callable[[], Channel]) -> None:
         self.outages: Sequence[Any] = ()
+        self.database_trouble: Mapping[str, Any] | None = None
         self._connect = connect
         self._channel: Channel | None = None
         self._http: HTTPConnection | None = None
@@ -108,7 +110,8 @@ class Wire:
         if response.status >= HTTPStatus.BAD_REQUEST:
             raise refusal(response.status, body, request)
         reply = _decode_reply(body, request)
-        self.outages = reply.get("outages", self.outages)
+        if "outages" in reply:
+            self.outages, self.database_trouble = reply["outages"], reply.get("database_trouble")
         return reply
 
     def ask_status(self, request: Request) -> int:

@@ -24,7 +24,7 @@ from ffdl_batch.domain.views import Problem
 from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable
 from ffdl_batch.services.file_troubles import explain
 from ffdl_batch.services.problems import Refused
-from ffdl_batch.store import StoreUnavailable
+from ffdl_batch.store import DatabaseDamaged, StoreUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +41,7 @@ def install(app: FastAPI) -> None:
     """Make `app` answer in Problems."""
     app.add_exception_handler(Refused, _refused)
     app.add_exception_handler(StoreUnavailable, _store_unavailable)
+    app.add_exception_handler(DatabaseDamaged, _damaged)
     app.add_exception_handler(SchedulerUnreachable, _scheduler_unreachable)
     app.add_exception_handler(InvalidRequest, _invalid_request)
     app.add_exception_handler(RequestValidationError, _malformed)
@@ -84,6 +85,11 @@ async def _refused(_request: Request, error: Exception) -> Response:
 async def _store_unavailable(_request: Request, error: Exception) -> Response:
     log.warning("store unavailable: %s", error)
     return problem_reply(Problem("S210", str(error), ExitCode.TRY_AGAIN), 503)
+
+
+async def _damaged(_request: Request, error: Exception) -> Response:
+    log.error("%s", error)
+    return problem_reply(Problem("S210", str(error), ExitCode.UNAVAILABLE), 503)
 
 
 def problem_of(error: Exception, place: str) -> Problem | None:

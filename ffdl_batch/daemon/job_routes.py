@@ -43,7 +43,7 @@ from ffdl_batch.services.drill import drill as play
 from ffdl_batch.services.halt import halt_job
 from ffdl_batch.services.planning import plan_submission
 from ffdl_batch.services.platform import Caller
-from ffdl_batch.services.query import get_events, get_job, health, list_jobs
+from ffdl_batch.services.query import database_trouble, get_events, get_job, health, list_jobs
 from ffdl_batch.services.resume import resume_job
 from ffdl_batch.services.submit import submit
 
@@ -141,7 +141,7 @@ async def read_jobs(  # noqa: PLR0913, PLR0917 - one parameter per field of the 
         here.limits.quick, list_jobs, here.platform, caller,
         states=state, name=name, since=since, limit=limit, all_users=all_users, array=array,
     )  # fmt: skip
-    return PlainReply(JobsReply(tuple(found), here.platform.adapters.outages()))
+    return PlainReply(JobsReply(tuple(found), here.platform.adapters.outages(), database_trouble(here.platform)))
 
 
 @router.get("/jobs/{job_id}", response_model=JobReply, responses=answers(404), operation_id="get")
@@ -216,7 +216,7 @@ def _changed(here: Context, caller: Caller, verb: str, job: JobView) -> PlainRep
 
 
 def _one(here: Context, job: JobView) -> JobReply:
-    return JobReply(job, here.platform.adapters.outages())
+    return JobReply(job, here.platform.adapters.outages(), database_trouble(here.platform))
 
 
 async def until_news(here: Context, look: Callable[[], Awaitable[T]], is_news: Callable[[T], bool], wait_s: float) -> T:

@@ -16,7 +16,7 @@ from ffdl_batch.services.janitor import sweep
 from ffdl_batch.services.platform import Platform
 from ffdl_batch.services.silence import SilenceKeeper
 from ffdl_batch.services.watch import Watcher
-from ffdl_batch.store import StoreError, StoreUnavailable
+from ffdl_batch.store import DatabaseDamaged, StoreError, StoreUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ Turn = Callable[[], float]
 
 class StepThread:
     """One loop. A turn that raises is logged and tried again after a growing pause; with its traceback, unless it is
-    the database, or the file system of `place`, that is away."""
+    the database, or the file system of `place`, that is away or damaged."""
 
     def __init__(self, name: str, turn: Turn, *, first_s: float = 0.0, place: str = "") -> None:
         self._turn, self._place = turn, place
@@ -83,7 +83,7 @@ class StepThread:
     def _one_turn(self) -> float:
         try:
             pause = self._turn()
-        except StoreUnavailable as error:
+        except (StoreUnavailable, DatabaseDamaged) as error:
             pause = min(self._backoff.failed(), STORE_LONGEST_S)
             log.warning("loop %s waits for %.1f s: %s", self._thread.name, pause, error)
             return pause

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import os
 import pwd
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -14,12 +16,14 @@ from typing import TYPE_CHECKING
 from ffdl_batch import __version__
 from ffdl_batch.config.locations import LOG_NAME, PlaceRefused, this_machine
 from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.scarcity import explain_lack
 
 if TYPE_CHECKING:
     from ffdl_batch.config import Settings
     from ffdl_batch.services.lock import Hold, TakeOver
     from ffdl_batch.services.platform import Platform
 
+_STDERR = 2
 Opener = Callable[["Settings"], "Platform"]
 """Opens the platform; tests pass one that puts a scheduler of theirs in."""
 
@@ -36,6 +40,11 @@ def main(arguments: Sequence[str] | None = None, *, opener: Opener | None = None
         return _serve(options, opener)
     except PlaceRefused as refusal:
         return _end(f"{refusal}" + (f" ({refusal.cure})" if refusal.cure else ""), refusal.exit_code)
+    except Exception as error:
+        lack = explain_lack(error)
+        if not lack:
+            raise
+        return _end(f"the daemon ends: {lack}", ExitCode.TRY_AGAIN)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -109,14 +118,17 @@ def _run(settings: Settings, hold: Hold, opener: Opener | None, *, foreground: b
     from ffdl_batch.daemon.server import Daemon
     from ffdl_batch.services.file_troubles import explain
     from ffdl_batch.services.platform import open_platform
-    from ffdl_batch.store import StoreError, StoreUnavailable
+    from ffdl_batch.store import DatabaseMissing, StoreError, StoreUnavailable
 
     log_path = Path(settings.state_dir) / LOG_NAME
+    faulthandler.register(signal.SIGUSR1, _STDERR, all_threads=True)  # by the interpreter, whatever hangs
     try:
         log_to(None if foreground else log_path)
         platform = (opener or open_platform)(settings)
     except StoreUnavailable as error:
         return _end(str(error), ExitCode.TRY_AGAIN)
+    except DatabaseMissing as error:
+        return _end(str(error), ExitCode.BAD_MANIFEST)
     except StoreError as error:
         return _end(str(error), ExitCode.UNAVAILABLE)
     except OSError as error:

@@ -18,6 +18,7 @@ from ffdl_batch.domain.views import (
     SCHEMA,
     ArrayView,
     BackendHealth,
+    DatabaseTrouble,
     EventView,
     JobView,
     LogLine,
@@ -88,29 +89,33 @@ class PlanReply:
 
 @dataclass(frozen=True, slots=True)
 class JobReply:
-    """One job; and the backends that do not answer now."""
+    """One job; the backends that do not answer now, and the database where it takes nothing."""
 
     job: JobView
     outages: tuple[BackendHealth, ...] = ()
+    database_trouble: DatabaseTrouble | None = None
     schema: int = SCHEMA
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayReply:
-    """One array of jobs; and the backends that do not answer now."""
+    """One array of jobs; the backends that do not answer now, and the database where it takes nothing."""
 
     array: ArrayView
     outages: tuple[BackendHealth, ...] = ()
+    database_trouble: DatabaseTrouble | None = None
     schema: int = SCHEMA
 
 
 @dataclass(frozen=True, slots=True)
 class JobsReply:
     """Jobs, newest first. `outages` are the backends that do not answer now: of their jobs it is told what was seen
-    last, and what their controllers wrote since."""
+    last, and what their controllers wrote since. With `database_trouble` nothing is written any more: of all jobs it is
+    told what was seen before."""
 
     jobs: tuple[JobView, ...]
     outages: tuple[BackendHealth, ...] = ()
+    database_trouble: DatabaseTrouble | None = None
     schema: int = SCHEMA
 
 

@@ -80,7 +80,8 @@ class Daemon:
 
     def run(self) -> None:
         """Serve until the end; raises PlaceRefused where there is no place for the socket."""
-        asyncio.run(self._serve())
+        with asyncio.Runner() as runner:  # its loop is there before what it is to run
+            runner.run(self._serve())
 
     async def _serve(self) -> None:
         context = Context(self.platform, self.hold.record.started_at, self.log_name)
@@ -118,16 +119,29 @@ class Keeper:
         self._idle_s = daemon.platform.settings.idle_exit_s
         self._active_at = self._clock.monotonic()
         self._requests = 0
+        self._misplaced = ""
 
     async def keep(self) -> None:
         """Until the server is told to end."""
         pause = min(LOOK_S, self._idle_s / 4)
         while not self._server.should_exit:
             await asyncio.sleep(pause)
+            await asyncio.to_thread(self._look_after_database)
             try:
                 await self._look()
             except (OSError, PlaceRefused, StoreError) as error:
                 log.warning("the keeper's look failed: %s", error)
+
+    def _look_after_database(self) -> None:
+        """See that its files are in their places, though nobody writes: what this process alone still has is saved."""
+        try:
+            self._platform.store.look_after_files()
+        except StoreError as error:
+            if str(error) != self._misplaced:
+                log.error("%s", error)
+            self._misplaced = str(error)
+            return
+        self._misplaced = ""
 
     async def _look(self) -> None:
         if not await asyncio.to_thread(self._hold.is_ours):

@@ -2,22 +2,45 @@
 
 Marks, claims and records of attempts lie in the tree. A daemon with the same rows and another tree would find no mark
 of what was submitted, and submit it again. So the database remembers which tree it goes with: by a name that the tree
-itself holds, so that it may be moved.
+itself holds, so that it may be moved. And a SQLite database that is not there is not made anew where the tree has
+jobs: they would be forgotten without a word.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 import time
 from pathlib import Path
 
 from ffdl_batch.domain.jobdir import Root
 from ffdl_batch.services.whole_files import sync_directory, write_whole
-from ffdl_batch.store import Store, StoreError
+from ffdl_batch.store import DatabaseMissing, Store, StoreError
 
 NAME = ".tree"
+_JOB = "training-"
 _PATIENCE_S = 5.0
+
+
+def refuse_to_forget(place: str, root: Root) -> None:
+    """Raise DatabaseMissing where the tree has directories of jobs. `place` is a SQLite database that is not there, or
+    empty. Raises OSError.
+
+    A PostgreSQL database is not asked about: whoever begins to use one may bring the tree along.
+    """
+    jobs = Path(root.path, "jobs")
+    try:
+        with os.scandir(jobs) as entries:
+            found = any(entry.name.startswith(_JOB) for entry in entries)
+    except FileNotFoundError:
+        return
+    if found:
+        raise DatabaseMissing(
+            f"there is no database {place}, or it is empty, though {jobs} has directories of jobs: put the database "
+            "back, or a copy of it in its place (ffdl-admin db restore FILE), or correct database_url; only to begin "
+            f"anew without these jobs, move {jobs} away"
+        )
 
 
 def bind_tree(store: Store, root: Root, owner: str) -> None:

@@ -15,7 +15,7 @@ from ffdl_batch.domain.jobdir import Root
 from ffdl_batch.ports.clock import Clock, SystemClock
 from ffdl_batch.ports.registry import AdapterContext
 from ffdl_batch.services.backends import Adapters
-from ffdl_batch.services.binding import bind_tree
+from ffdl_batch.services.binding import bind_tree, refuse_to_forget
 from ffdl_batch.services.clocks import SharedClock, SteadyClock, file_time
 from ffdl_batch.services.tree import Tree
 from ffdl_batch.store import Store, open_store
@@ -68,7 +68,7 @@ def open_platform(settings: Settings, clock: Clock | None = None) -> Platform:
     user = pwd.getpwuid(uid).pw_name
     root = Root(settings.jobs_dir)
     Path(settings.state_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
-    store = open_store(settings.database, clock=SteadyClock(own))
+    store = open_store(settings.database, clock=SteadyClock(own), may_begin=lambda place: refuse_to_forget(place, root))
     try:
         _make_tree(root, store)
         owner = f"{socket.gethostname()}:{settings.state_dir}"

@@ -15,16 +15,25 @@ from ffdl_batch.domain.job import HistoryEntry, Job, JobId, Overrides, parse_job
 from ffdl_batch.domain.job_state import Cause, JobState
 from ffdl_batch.domain.jobdir import JobDir
 from ffdl_batch.domain.quantity import format_time_limit
-from ffdl_batch.domain.views import AttemptView, EventView, Health, JobView, RestartView
+from ffdl_batch.domain.views import AttemptView, DatabaseTrouble, EventView, Health, JobView, RestartView
 from ffdl_batch.services.evidence import STILL_ALIVE_S
 from ffdl_batch.services.lead import budget_of
 from ffdl_batch.services.platform import Caller, Platform
-from ffdl_batch.services.problems import Refused, ambiguous_job, not_allowed, unknown_array, unknown_job, whole_array
-from ffdl_batch.store import Attempt
+from ffdl_batch.services.problems import (
+    Refused,
+    ambiguous_job,
+    not_allowed,
+    schedulers_id,
+    unknown_array,
+    unknown_job,
+    whole_array,
+)
+from ffdl_batch.store import Attempt, StoreError
 
 MAX_LISTED = 10_000
 _BEGINNING = re.compile(r"training-[0-9a-z]{3,8}", re.ASCII)
 _ELEMENT = re.compile(r"(array-[0-9a-z]{9})_(\d{1,7})", re.ASCII)
+_NATIVE = re.compile(r"\d{1,18}(?:_\d{1,7})?", re.ASCII)
 _CANDIDATES = 5
 _RAN = frozenset({JobState.PROCESSING, JobState.STORING, JobState.COMPLETED})
 
@@ -79,7 +88,7 @@ def _whole_id(platform: Platform, caller: Caller, text: str) -> JobId:
         if is_array_id(text):
             raise _no_job(platform, caller, text) from None
         if not _BEGINNING.fullmatch(text):
-            raise unknown_job(text) from None
+            raise _no_id(platform, caller, text) from None
     found = platform.store.find_ids(text, caller.uid, _CANDIDATES + 1)
     if not found:
         raise unknown_job(text)
@@ -93,6 +102,17 @@ def _element_id(platform: Platform, array: str, index: int, text: str) -> JobId:
     if not found:
         raise unknown_job(text)
     return found[0].id
+
+
+def _no_id(platform: Platform, caller: Caller, text: str) -> Refused:
+    """Why what looks like no id of ours names no job: it may be a scheduler's."""
+    if not _NATIVE.fullmatch(text):
+        return unknown_job(text)
+    job = platform.store.find_native(text, None if caller.is_admin else caller.uid)
+    if job is None:
+        return unknown_job(text)
+    element, is_task = job.spec.element, job.native_id.startswith(f"{text}_")
+    return schedulers_id(text, job.backend, element.array if element is not None and is_task else job.id)
 
 
 def _no_job(platform: Platform, caller: Caller, array: str) -> Refused:
@@ -119,8 +139,20 @@ def get_events(platform: Platform, caller: Caller, job_id: str, after: int) -> t
     return [_event(entry) for entry in entries], job.state.is_terminal
 
 
+def database_trouble(platform: Platform) -> DatabaseTrouble | None:
+    """Why states of jobs stand still, where the database takes nothing."""
+    trouble = platform.store.trouble
+    return DatabaseTrouble(trouble.since, trouble.sentence) if trouble is not None else None
+
+
 def health(platform: Platform, started_at: float) -> Health:
-    """The daemon itself."""
+    """The daemon itself; also where its database is away."""
+    trouble, live_jobs = database_trouble(platform), None
+    if trouble is None or not platform.store.is_shared:  # a server that is away is not waited for
+        try:
+            live_jobs = platform.store.count_live()
+        except StoreError as error:
+            trouble = trouble or DatabaseTrouble(platform.clock.now(), str(error))
     return Health(
         version=__version__,
         host=socket.gethostname(),
@@ -128,8 +160,9 @@ def health(platform: Platform, started_at: float) -> Health:
         uid=platform.uid,
         started_at=started_at,
         database=platform.settings.database.partition(":")[0].partition("+")[0],
-        live_jobs=platform.store.count_live(),
+        live_jobs=live_jobs,
         backends=platform.adapters.health(),
+        database_trouble=trouble,
     )
 
 

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from ffdl_batch.store.errors import DuplicateId, SchemaTooNew, StoreError, StoreUnavailable
+from ffdl_batch.store.errors import (
+    DatabaseDamaged,
+    DatabaseGone,
+    DatabaseMissing,
+    DuplicateId,
+    SchemaTooNew,
+    StoreError,
+    StoreUnavailable,
+)
+from ffdl_batch.store.health import Trouble
 from ffdl_batch.store.records import Attempt, LeasedJob, NewJob
 from ffdl_batch.store.repository import Store, open_store
 
 __all__ = [
     "Attempt",
+    "DatabaseDamaged",
+    "DatabaseGone",
+    "DatabaseMissing",
     "DuplicateId",
     "LeasedJob",
     "NewJob",
@@ -15,5 +27,6 @@ __all__ = [
     "Store",
     "StoreError",
     "StoreUnavailable",
+    "Trouble",
     "open_store",
 ]

@@ -25,10 +25,11 @@ class CopyFailed(StoreUnavailable):
     """There is no copy, and nothing else was changed."""
 
 
-def copy_database(source: sqlite3.Connection, target: Path) -> None:
+def copy_database(source: sqlite3.Connection, target: Path, *, shown: Path | None = None) -> None:
     """Write what `source` sees now to `target`, durably, in the place of what is there. Raises :class:`CopyFailed`.
 
-    `source` must be in a transaction that has read something: waiting for locks is over then.
+    `source` must be in a transaction that has read something: waiting for locks is over then. `shown` is what messages
+    call the copy, where it gets that name later.
     """
     # The janitor knows this form of name for something that was being written when somebody was killed.
     hidden = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
@@ -41,7 +42,8 @@ def copy_database(source: sqlite3.Connection, target: Path) -> None:
             for path in (hidden, *companions(hidden)):
                 path.unlink(missing_ok=True)
     except (OSError, sqlite3.Error) as error:
-        raise CopyFailed(f"no copy could be written to {target}: {_why(error, source, target)}") from error
+        why = _why(error, source, shown or target)
+        raise CopyFailed(f"no copy could be written to {shown or target}: {why}") from error
 
 
 def companions(path: Path) -> tuple[Path, ...]:

@@ -6,10 +6,13 @@ journal and a lock that is kept for as long as the store is open (sqlite.org/wal
 Writers begin with BEGIN IMMEDIATE, so that a transaction never finds out at its end that it came second.
 
 PostgreSQL: READ COMMITTED with row locks; its clock is everybody's clock.
+
+A commit to a SQLite file that is not under its name any more is never answered with success (:class:`OpenFiles`).
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
 from collections.abc import Iterator, Mapping
@@ -17,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from sqlalchemy import URL, Double, Engine, create_engine, event, func, literal, make_url, select, type_coerce
 from sqlalchemy.engine import Connection
@@ -26,12 +30,17 @@ from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
 from sqlalchemy.sql import ColumnElement
 
 from ffdl_batch.ports.clock import Clock
-from ffdl_batch.store.errors import StoreError, StoreUnavailable, translate
+from ffdl_batch.store.errors import Conflict, DatabaseGone, StoreError, StoreUnavailable, translate
 from ffdl_batch.store.filesystem import is_network
+from ffdl_batch.store.health import Health
+from ffdl_batch.store.open_files import OpenFiles
+
+log = logging.getLogger(__name__)
 
 BUSY_TIMEOUT_S = 5.0
 POOL_TIMEOUT_S = 30.0
 _BEGIN = "sqlite_begin"
+_WROTE = "wrote"
 _LOCAL_PRAGMAS = ("journal_mode = WAL", "synchronous = FULL", "journal_size_limit = 67108864")
 _NETWORK_PRAGMAS = ("locking_mode = EXCLUSIVE", "journal_mode = TRUNCATE", "synchronous = EXTRA")
 # SQLite keeps 2 MB by itself, less than a thousand jobs: beyond that each look at all live ones reads the file anew.
@@ -46,11 +55,14 @@ _POSTGRES_OPTIONS = "-c lock_timeout=30s -c idle_in_transaction_session_timeout=
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """One open database. `place` is what messages call it (never with a password)."""
+    """One open database. `place` is what messages call it (never with a password). `files` are those of a SQLite
+    database that is kept open."""
 
     engine: Engine
     place: str
     clock: Clock
+    health: Health
+    files: OpenFiles | None = None
 
     @property
     def is_postgres(self) -> bool:
@@ -69,10 +81,31 @@ class Database:
 
         `begin` is SQLite's kind of transaction (IMMEDIATE or EXCLUSIVE).
         """
-        with self._translated(), self.engine.connect() as connection:
+        with self._translated(noted=True), self.engine.connect() as connection:
+            self._secure(connection)
             connection.execution_options(**{_BEGIN: begin})
-            with connection.begin():
-                yield connection
+            connection.info.pop(_WROTE, None)
+            try:
+                with connection.begin():
+                    yield connection
+            except SQLAlchemyError:
+                self._secure(connection)  # which knows better why
+                raise
+            wrote = connection.info.pop(_WROTE, False)
+            self._secure(connection)  # it may have been deleted meanwhile
+            if wrote:
+                self.health.succeeded()
+
+    def look_after_files(self) -> None:
+        """Save what would go with the process, though nobody writes now. Raises StoreError where SQLite's file does not
+        lie under its name any more."""
+        if self.files is None:
+            return
+        with self._translated(noted=True):
+            if self.files.is_there() and self.files.is_whole_beside():
+                return
+            with self.engine.connect() as connection:
+                self._secure(connection)
 
     def now_expression(self) -> ColumnElement[float]:
         """The time in a statement: the server's on PostgreSQL (skewed daemons agree), else the own clock's."""
@@ -90,14 +123,52 @@ class Database:
         """Give all connections back; SQLite folds its log into the file."""
         self.engine.dispose()
 
+    def _secure(self, connection: Connection) -> None:
+        """Make sure that what this process has committed lies in files that have a name.
+
+        Raises DatabaseGone where the database has none.
+        """
+        if self.files is None or connection.invalidated:
+            return
+        source = connection.connection.driver_connection
+        assert isinstance(source, sqlite3.Connection)
+        if not self.files.is_there():
+            raise self.files.rescue(source)
+        if self.files.is_whole_beside():
+            return
+        log.warning("log or journal of %s was deleted or replaced under this daemon; its content is saved", self.place)
+        (busy, *_) = source.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        if busy:
+            why = "another program reads the database: end that one; the daemon tries again"
+            raise DatabaseGone(f"the log of the database {self.place} was deleted, and cannot be saved: {why}")
+        connection.invalidate()
+        _ = connection.connection  # opens one at once, with files that have names
+
     @contextmanager
-    def _translated(self) -> Iterator[None]:
+    def _translated(self, *, noted: bool = False) -> Iterator[None]:
+        """`noted`: a refusal becomes known to `health`, unless it is about the rows alone."""
         driver = self.engine.dialect.dbapi
         raw = (driver.Error,) if driver is not None else ()
         try:
             yield
-        except (SQLAlchemyError, *raw) as error:
-            raise translate(error, self.place) from error
+        except (SQLAlchemyError, DatabaseGone, *raw) as error:
+            told = error if isinstance(error, DatabaseGone) else translate(error, self.place)
+            if noted and not isinstance(told, Conflict):
+                self.health.failed(str(told))
+            raise told from (None if told is error else error)
+
+
+def over(engine: Engine, place: str, clock: Clock, files: OpenFiles | None = None) -> Database:
+    """The database that `engine` opens."""
+    event.listen(engine, "after_cursor_execute", _note_rows)
+    return Database(engine, place, clock, Health(clock.now), files)
+
+
+def _note_rows(
+    connection: Connection, cursor: Any, _statement: str, _parameters: object, context: Any, _many: bool
+) -> None:
+    if (context.isinsert or context.isupdate or context.isdelete) and cursor.rowcount != 0:
+        connection.info[_WROTE] = True
 
 
 def connect(text: str, network_fs: bool | None, clock: Clock) -> Database:
@@ -146,7 +217,7 @@ def _connect_postgres(url: URL, clock: Clock) -> Database:
             cursor.connection.execute("SELECT")
 
     shown = url.update_query_dict({"password": "***"}) if "password" in url.query else url
-    return Database(engine, shown.render_as_string(hide_password=True), clock)
+    return over(engine, shown.render_as_string(hide_password=True), clock)
 
 
 def _connect_sqlite(url: URL, network_fs: bool | None, clock: Clock) -> Database:
@@ -155,13 +226,14 @@ def _connect_sqlite(url: URL, network_fs: bool | None, clock: Clock) -> Database
     path = Path(url.database).absolute()
     _create_file(path)
     on_network = is_network(path.parent) if network_fs is None else network_fs
+    files = OpenFiles(path, ("-journal",) if on_network else ("-wal", "-shm"), clock)
+
+    def open_file() -> sqlite3.Connection:
+        place = f"file:{quote(os.fsencode(path))}?mode=rw"  # one that was deleted must not come back empty
+        return sqlite3.connect(place, uri=True, timeout=BUSY_TIMEOUT_S, check_same_thread=False)
+
     engine = create_engine(
-        url.set(database=str(path)),
-        poolclass=QueuePool,
-        pool_size=1,
-        max_overflow=0,
-        pool_timeout=POOL_TIMEOUT_S,
-        connect_args={"timeout": BUSY_TIMEOUT_S, "check_same_thread": False},
+        "sqlite://", creator=open_file, poolclass=QueuePool, pool_size=1, max_overflow=0, pool_timeout=POOL_TIMEOUT_S
     )
     pragmas = _NETWORK_PRAGMAS if on_network else _LOCAL_PRAGMAS
 
@@ -174,12 +246,14 @@ def _connect_sqlite(url: URL, network_fs: bool | None, clock: Clock) -> Database
         if on_network:  # take the lock now: a second daemon must not get as far as its first write
             dbapi_connection.execute("BEGIN EXCLUSIVE").close()
             dbapi_connection.execute("COMMIT").close()
+        dbapi_connection.execute("SELECT count(*) FROM sqlite_master").close()  # it has its log now
+        files.note()
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
         connection.exec_driver_sql(f"BEGIN {connection.get_execution_options().get(_BEGIN, 'DEFERRED')}")
 
-    return Database(engine, str(path), clock)
+    return over(engine, str(path), clock, files)
 
 
 def _create_file(path: Path) -> None:

@@ -6,10 +6,14 @@ sqlite3's carry `sqlite_errorcode` (Python 3.11).
 
 from __future__ import annotations
 
+import errno
 import sqlite3
+from pathlib import Path
 
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from ffdl_batch.store.filesystem import why_unwritable
 
 
 class StoreError(Exception):
@@ -18,6 +22,18 @@ class StoreError(Exception):
 
 class StoreUnavailable(StoreError):
     """Nothing is known to be written; the same call may succeed later. The message says what to do."""
+
+
+class DatabaseGone(StoreUnavailable):
+    """The file of the open database is not under its name any more: what is written would go with the process."""
+
+
+class DatabaseMissing(StoreError):
+    """There are jobs, and the database that knew them is not where it should be: a new one must not take its place."""
+
+
+class DatabaseDamaged(StoreError):
+    """The file is no SQLite database, or not a whole one. It goes on with another file alone."""
 
 
 class SchemaTooNew(StoreError):
@@ -32,10 +48,12 @@ class Conflict(StoreError):
     """A unique key was taken by another transaction meanwhile. Internal: the store tries again by itself."""
 
 
+_FULL = "the disk (or the quota) is full: free some space; the daemon goes on by itself"
+_READ_ONLY = "its file system is read-only: have it mounted for writing again; the daemon goes on by itself"
+_NOT_OURS = "it is read-only: make the file and its directory writable for this user"
 _SQLITE = {
-    sqlite3.SQLITE_FULL: "the disk (or the quota) is full: free some space; the daemon goes on by itself",
-    sqlite3.SQLITE_READONLY: "it is read-only: make the file and its directory writable for this user, "
-    "and check that the file system is not mounted read-only",
+    sqlite3.SQLITE_FULL: _FULL,
+    sqlite3.SQLITE_READONLY: f"{_NOT_OURS}, and check that the file system is not mounted read-only",
     sqlite3.SQLITE_PERM: "access is denied: make the file readable and writable for this user",
     sqlite3.SQLITE_BUSY: "another process has it locked: find it (another daemon? `fuser FILE`) and end it, "
     "or wait until it is done",
@@ -44,6 +62,15 @@ _SQLITE = {
     sqlite3.SQLITE_PROTOCOL: "locking failed: the file system's locks do not work; keep the file on another one",
     sqlite3.SQLITE_IOERR: "the file system reports an I/O error: check quota, space and the file server",
 }
+_REFUSALS = {
+    errno.EROFS: _READ_ONLY,
+    errno.ENOSPC: _FULL,
+    errno.EDQUOT: _FULL,
+    errno.EACCES: _NOT_OURS,
+    errno.EPERM: _NOT_OURS,
+}
+_UNCLEAR = frozenset({sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_PERM})
+"""What SQLite says of refusals of many kinds."""
 _SQLITE_LOCKS = (
     "the file system refuses file locks: mount it with them (Lustre: -o flock; NFS: without nolock), "
     "or keep the file on another file system"
@@ -114,10 +141,14 @@ def _of_sqlite(cause: sqlite3.Error, place: str) -> StoreError:
     if code in _LOCK_IOERRS:
         return StoreUnavailable(f"the database {place} cannot be used: {_SQLITE_LOCKS}")
     primary = code & 0xFF if isinstance(code, int) else None
+    refusal = why_unwritable(Path(place)) if primary in _UNCLEAR else None
+    if refusal is not None and refusal.errno in _REFUSALS:
+        return StoreUnavailable(f"the database {place} cannot be used: {_REFUSALS[refusal.errno]}")
     if primary in _SQLITE:
         return StoreUnavailable(f"the database {place} cannot be used: {_SQLITE[primary]} ({cause})")
     if primary in _DAMAGED:
-        return StoreError(f"the database {place} is damaged or no SQLite database ({cause}): restore it from a copy")
+        cure = "ffdl daemon stop, and put a copy in its place: ffdl-admin db restore FILE --force"
+        return DatabaseDamaged(f"the database {place} is damaged or no SQLite database ({cause}): {cure}")
     return StoreError(f"the database {place} failed: {_first_line(cause)}")
 
 

@@ -14,7 +14,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import ArgumentError
 
 from ffdl_batch.ports.clock import Clock, SystemClock
-from ffdl_batch.store.database import BUSY_TIMEOUT_S, Database, connect
+from ffdl_batch.store.database import BUSY_TIMEOUT_S, Database, connect, over
 from ffdl_batch.store.errors import StoreError
 
 
@@ -26,7 +26,7 @@ def sqlite_file(url: str) -> Path | None:
     """The file of a SQLite database, None where the URL names another kind (or is none)."""
     try:
         parsed = make_url(url)
-    except ArgumentError:
+    except (ArgumentError, ValueError):
         return None
     if parsed.get_backend_name() != "sqlite" or not parsed.database or parsed.database == ":memory:":
         return None
@@ -59,4 +59,4 @@ def connect_file(path: Path, clock: Clock, busy_timeout_s: float = BUSY_TIMEOUT_
     def begin(connection: Connection) -> None:
         connection.exec_driver_sql("BEGIN")
 
-    return Database(engine, str(path), clock)
+    return over(engine, str(path), clock)

@@ -1,4 +1,4 @@
-"""Which kind of file system a directory lies on: SQLite's fast mode is right on a local one only.
+"""Which kind of file system a directory lies on, and what it refuses: SQLite's fast mode is right on a local one only.
 
 SQLite's write-ahead log needs memory shared by all its users, which no network file system gives
 (sqlite.org/wal.html), and caches of NFS or Lustre clients may differ. Only types that are known to be local
@@ -7,8 +7,10 @@ count as local: an unknown type costs some speed, a wrong guess could cost the d
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import secrets
 from pathlib import Path
 
 LOCAL_TYPES = frozenset(
@@ -29,6 +31,30 @@ def is_network(directory: Path) -> bool:
     except OSError:
         return True
     return filesystem_type(table, real) not in LOCAL_TYPES
+
+
+def why_unwritable(file: Path) -> OSError | None:
+    """What the file system says to a block beside `file`, or to writing `file`; None where it takes them.
+
+    SQLite has one error for many refusals. The file itself is not opened: closing it would end the locks that SQLite
+    holds in this process.
+    """
+    # The janitor knows this form of name for something that was being written when somebody was killed.
+    hidden = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
+    try:
+        descriptor = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(descriptor, b"\0" * 4096)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+            hidden.unlink(missing_ok=True)
+        file.stat()
+    except OSError as error:
+        return error
+    if not os.access(file, os.W_OK, effective_ids=True):
+        return PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(file))
+    return None
 
 
 def filesystem_type(mountinfo: str, path: str) -> str:

@@ -117,6 +117,17 @@ def find_ids(connection: Connection, beginning: str, uid: int, limit: int) -> li
     return [JobId(job_id) for job_id in connection.execute(ordered).scalars()]
 
 
+def find_native(connection: Connection, reader: JobReader, native_id: str, uid: int | None) -> Job | None:
+    """The newest job of `uid` (None = anybody) of which an attempt has this id at its scheduler, or is a task of it."""
+    tasks = ATTEMPTS.c.native_id.startswith(f"{native_id}_", autoescape=True)
+    attempts = select(ATTEMPTS.c.job_id).where(or_(ATTEMPTS.c.native_id == native_id, tasks))
+    query = select(*JOB_COLUMNS).where(JOBS.c.id.in_(attempts))
+    if uid is not None:
+        query = query.where(JOBS.c.uid == uid)
+    row = connection.execute(query.order_by(JOBS.c.submitted_at.desc(), JOBS.c.id).limit(1)).first()
+    return reader.job(row) if row is not None else None
+
+
 def live_deployed(connection: Connection, reader: JobReader, backend: str) -> list[Job]:
     """Live jobs of `backend` that have a native id, oldest first."""
     query = (

@@ -7,7 +7,7 @@ lost during the commit): keys, revisions and tokens make it safe to read again a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from sqlalchemy.engine import Engine
 
@@ -16,19 +16,30 @@ from ffdl_batch.domain.job_state import JobState, Wish
 from ffdl_batch.ports.clock import Clock, SystemClock
 from ffdl_batch.store import leases, queries, submissions, transitions
 from ffdl_batch.store.database import Database, connect
+from ffdl_batch.store.existing import sqlite_file
+from ffdl_batch.store.health import Trouble
 from ffdl_batch.store.records import Attempt, JobReader, LeasedJob, NewJob
 from ffdl_batch.store.revisions import bring_up_to_date
 
+Consent = Callable[[str], None]
+"""Called with the place of a SQLite database before it is made; raises StoreError where it must not be."""
 
-def open_store(url: str, *, network_fs: bool | None = None, clock: Clock | None = None) -> Store:
+
+def open_store(
+    url: str, *, network_fs: bool | None = None, clock: Clock | None = None, may_begin: Consent | None = None
+) -> Store:
     """The store behind `url` (``sqlite:////path`` or ``postgresql+psycopg://...``), migrated to this release's schema.
 
     `network_fs` says whether a SQLite file lies on a network file system; None = look. `clock` is the store's
-    time on SQLite. Raises SchemaTooNew, StoreUnavailable, or StoreError for a URL that is none of ours.
+    time on SQLite. Raises SchemaTooNew, StoreUnavailable, StoreError for a URL that is none of ours, and what
+    `may_begin` raises.
     """
+    file = sqlite_file(url)
+    if may_begin is not None and file is not None and not file.exists():
+        may_begin(str(file))
     database = connect(url, network_fs, clock or SystemClock())
     try:
-        bring_up_to_date(database)
+        bring_up_to_date(database, may_begin)
     except BaseException:
         database.close()
         raise
@@ -51,6 +62,16 @@ class Store:
     def place(self) -> str:
         """The file or the URL, without a password."""
         return self._database.place
+
+    @property
+    def trouble(self) -> Trouble | None:
+        """Why, and since when, nothing can be written; None = what was written last was taken."""
+        return self._database.health.trouble
+
+    def look_after_files(self) -> None:
+        """Save what would go with this process where SQLite's files were deleted or moved; does nothing on PostgreSQL.
+        Raises DatabaseGone where the database itself is not in its place."""
+        self._database.look_after_files()
 
     @property
     def is_shared(self) -> bool:
@@ -114,6 +135,12 @@ class Store:
         """The ids of at most `limit` jobs of `uid` that begin with `beginning`, newest first."""
         with self._database.reading() as connection:
             return queries.find_ids(connection, beginning, uid, limit)
+
+    def find_native(self, native_id: str, uid: int | None) -> Job | None:
+        """The newest job of `uid` (None = anybody's) that a scheduler has, or had, under this id of its own; of a
+        native array's id one of its elements. For messages: ids come again."""
+        with self._database.reading() as connection:
+            return queries.find_native(connection, self._reader, native_id, uid)
 
     def live_deployed(self, backend: str) -> list[Job]:
         """Live jobs of `backend` that its scheduler can be asked about: DEPLOYING to STORING with a native id,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -76,8 +76,9 @@ class Standing:
         return REVISIONS[REVISIONS.index(self.revision) + 1 :] if self.revision in REVISIONS else REVISIONS
 
 
-def bring_up_to_date(database: Database) -> Upgrade:
-    """Migrate the database to HEAD where it is older or empty.
+def bring_up_to_date(database: Database, may_begin: Callable[[str], None] | None = None) -> Upgrade:
+    """Migrate the database to HEAD where it is older or empty. `may_begin` is asked before an empty SQLite database
+    gets its tables, and raises StoreError where it must not.
 
     Raises SchemaTooNew where it is newer; then nothing was written, not even a journal's mode. Raises CopyFailed where
     a SQLite database cannot be copied before, and StoreError.
@@ -86,6 +87,8 @@ def bring_up_to_date(database: Database) -> Upgrade:
     if before.revision == HEAD:
         return Upgrade(HEAD)
     refuse_unknown(before, database)
+    if before.revision is None and may_begin is not None and not database.is_postgres:
+        may_begin(database.place)
     copy = None if before.revision is None or database.is_postgres else _copy(database, before.revision)
     applied: list[str] = []
     try:

@@ -213,6 +213,14 @@ def test_sigterm_finishes_requests_lets_waiters_go_and_exits_0(site: Site) -> No
     assert "Traceback" not in site.log
 
 
+def test_sigusr1_shows_what_each_thread_does_and_the_daemon_goes_on(site: Site) -> None:
+    process = site.start()
+    process.send_signal(signal.SIGUSR1)
+    shown = until(lambda: "Current thread" in site.log and site.log, "the stacks")
+    assert "Thread 0x" in shown and "most recent call first" in shown and "daemon/server.py" in shown
+    assert site.ask("GET", "/api/v1/health")[1]["pid"] == process.pid
+
+
 @ON_EACH_DATABASE
 def test_sigkill_leaves_nothing_that_stops_the_next_one(site: Site) -> None:
     first = site.start()

@@ -111,29 +111,35 @@ def test_restarts_under_load_lose_nothing_and_execute_nothing_twice(daemon: OneD
     assert replace(findings, broken=broken) == Findings(), world.diagnosis()
 
 
-def list_jobs(daemon: OneDaemon) -> subprocess.CompletedProcess[str]:
-    """`ffdl list`, as typed."""
+def ffdl(daemon: OneDaemon, *verb: str) -> subprocess.CompletedProcess[str]:
+    """`ffdl`, as typed."""
     return subprocess.run(
-        [sys.executable, "-c", "from ffdl_batch.cli.main import main; main()", "list"],
+        [sys.executable, "-c", "from ffdl_batch.cli.main import main; main()", *verb],
         env=daemon.environment(), cwd=daemon.world.base, capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
 
 
 def test_a_listing_says_what_is_wrong_and_what_to_do(daemon: OneDaemon, server: PostgresServer) -> None:
     started(daemon)
-    assert list_jobs(daemon).returncode == 0
+    assert ffdl(daemon, "list").returncode == 0
     server.stop()
-    listed = list_jobs(daemon)
+    listed = ffdl(daemon, "list")
     assert listed.returncode == 75
     assert "the server cannot be reached: check that it runs" in listed.stderr
     assert "Traceback" not in listed.stderr + daemon.log
+    status = ffdl(daemon, "daemon", "status")
+    assert status.returncode == 0, status
+    told = {label: text.strip() for label, _, text in (line.partition(":") for line in status.stdout.splitlines())}
+    assert told["Daemon"].startswith(f"process {daemon.pid} on ")
+    assert told["Live jobs"] == "not known"
+    assert told["Database"].startswith("postgresql; since ") and "the server cannot be reached" in told["Database"]
     daemon.send(signal.SIGTERM)
     assert daemon.process is not None
     assert daemon.process.wait(30) == 0, "it ends clean without its database, too"
     assert not (daemon.world.base / "run-one" / "s").exists()
     assert "Traceback" not in daemon.log
-    listed = list_jobs(daemon)  # a daemon that is started now has nothing to open
+    listed = ffdl(daemon, "list")  # a daemon that is started now has nothing to open
     assert listed.returncode == 75
     assert "the server cannot be reached: check that it runs" in listed.stderr
     server.start()
-    assert list_jobs(daemon).returncode == 0
+    assert ffdl(daemon, "list").returncode == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -103,3 +105,63 @@ def test_a_wrong_configuration_and_wrong_usage_have_their_codes(desk: Desk, monk
     monkeypatch.setenv("FFDL_LEASE_S", "soon")
     code, _, err = desk.run("db", "current")
     assert code == 78 and "the configuration cannot be used" in err
+
+
+@on_sqlite
+@pytest.mark.parametrize("command", ["check", "current", "upgrade", "backup"])
+def test_a_database_that_is_gone_is_told_as_a_daemon_tells_it(
+    desk: Desk, job_id: str, tmp_path: Path, command: str
+) -> None:
+    arguments = [tmp_path / "copy"] if command == "backup" else []
+    desk.file.unlink()
+    code, _, err = desk.run("db", command, *arguments)
+    assert code == 66 and "the daemon makes one when it starts" in err  # there are no jobs
+    (desk.state / "jobs" / job_id).mkdir(parents=True)
+    code, out, err = desk.run("db", command, *arguments)
+    assert (code, out) == (78, "")
+    assert f"there is no database {desk.file}, or it is empty, though {desk.state}/jobs has directories of jobs" in err
+    assert "ffdl-admin db restore FILE" in err
+    if command == "check":  # nor is an empty one a database
+        desk.file.touch()
+        assert desk.run("db", command)[0] == 78
+
+
+def test_a_backup_of_a_newer_database_leaves_nothing_and_the_backup_of_before(
+    desk: Desk, job_id: str, tmp_path: Path
+) -> None:
+    place = tmp_path / "copies"
+    place.mkdir()
+    desk.done("db", "backup", place / "monday")
+    kept = (place / "monday").read_bytes()
+    desk.execute("UPDATE alembic_version SET version_num = '0999'")
+    for target in ("tuesday", "monday"):
+        code, _, err = desk.run("db", "backup", place / target, "--force")
+        assert code == 69 and "schema revision 0999" in err
+    assert [path.name for path in place.iterdir()] == ["monday"]
+    assert (place / "monday").read_bytes() == kept
+
+
+@on_sqlite
+def test_a_damaged_database_is_backed_up_all_the_same(desk: Desk, job_id: str, tmp_path: Path) -> None:
+    """Whatever can be read of it may be all that is left."""
+    desk.execute("UPDATE jobs SET state = 'COMPLETED'")
+    code, out, _ = desk.run("db", "backup", tmp_path / "copy")
+    assert code == 1 and "the database has faults, and so has the copy" in out
+    assert (tmp_path / "copy").exists()
+
+
+@on_sqlite
+@pytest.mark.parametrize("command", ["backup", "restore"])
+def test_a_state_directory_that_takes_nothing_is_told_alike(
+    desk: Desk, job_id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    desk.done("db", "backup", tmp_path / "copy")
+    monkeypatch.setattr("ffdl_batch.admin.place.is_network", lambda _: True)  # then both hold the lock
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(desk.state / "daemon.flock"))
+
+    monkeypatch.setattr("ffdl_batch.admin.place.acquire", refuse)
+    code, _, err = desk.run("db", command, tmp_path / "copy", "--force")
+    assert code == 75
+    assert f"{desk.state}/daemon.flock is read-only: have its file system mounted for writing again" in err

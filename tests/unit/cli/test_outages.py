@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.cli.outages import describe_outage
-from ffdl_batch.domain.views import BackendHealth
+from ffdl_batch.domain.codec import from_plain
+from ffdl_batch.domain.views import BackendHealth, DatabaseTrouble
 from tests.unit.cli.programs import FFDL, FFDL_SUBMIT, json_lines, run
 from tests.unit.client.fake_daemon import FakeDaemon, make_job
 
@@ -66,6 +67,42 @@ def test_daemon_status_says_when_it_is_asked_again(away: FakeDaemon) -> None:
     assert done.stdout.partition("Backend:")[2].partition("\n")[0].endswith(f": {CAUSE}; asked again at {again}")
 
 
+@pytest.fixture
+def stuck(daemon: FakeDaemon) -> FakeDaemon:
+    """For four minutes the daemon could write nothing into its database."""
+    daemon.jobs[JOB] = make_job(JOB)
+    cause = "the database /home/ada/ffdl.sqlite3 cannot be used: its file system is read-only: have it mounted"
+    daemon.trouble = DatabaseTrouble(time.time() - 250, cause)
+    return daemon
+
+
+def words(trouble: DatabaseTrouble | None) -> str:
+    assert trouble is not None
+    return f"since {time.strftime('%H:%M:%S', time.gmtime(trouble.since))} (4 min) {trouble.detail}"
+
+
+@pytest.mark.parametrize("verb", [["list"], ["show", JOB]], ids=lambda verb: verb[0])
+def test_a_database_that_takes_nothing_is_said_where_states_are_shown(stuck: FakeDaemon, verb: list[str]) -> None:
+    done = run(FFDL, *verb, daemon=stuck, env={"TZ": "UTC"})
+    expected = f"ffdl: {words(stuck.trouble)}; jobs go on, states are as last seen\n"
+    assert (done.returncode, done.stderr) == (0, expected)
+    assert "PROCESSING" in done.stdout
+    (document,) = json_lines(run(FFDL, *verb, "--json", daemon=stuck).stdout)
+    assert from_plain(DatabaseTrouble, document["database_trouble"]) == stuck.trouble
+    stuck.trouble = None
+    assert run(FFDL, *verb, daemon=stuck).stderr == ""
+    assert json_lines(run(FFDL, *verb, "--json", daemon=stuck).stdout)[0]["database_trouble"] is None
+
+
+def test_daemon_status_tells_of_the_daemon_and_then_of_its_database(stuck: FakeDaemon) -> None:
+    done = run(FFDL, "daemon", "status", daemon=stuck, env={"TZ": "UTC"})
+    assert done.returncode == 0, done.stderr
+    lines = [line.partition(":") for line in done.stdout.splitlines()]
+    told = {label: text.strip() for label, _, text in lines}
+    assert told["Daemon"].startswith("process 1 on host, since 1970") and told["Version"] == "9.9"
+    assert (told["Live jobs"], told["Database"]) == ("not known", f"sqlite; {words(stuck.trouble)}")
+
+
 def test_an_ended_job_and_a_backend_that_answers_are_no_reason_for_a_word(away: FakeDaemon) -> None:
     away.jobs[JOB] = make_job(JOB, state="COMPLETED", ended_at=1_800_000_100.0)
     assert run(FFDL, "show", JOB, daemon=away).stderr == ""
@@ -74,6 +111,23 @@ def test_an_ended_job_and_a_backend_that_answers_are_no_reason_for_a_word(away: 
     away.outages = ()
     assert run(FFDL, "list", daemon=away).stderr == ""
     assert json_lines(run(FFDL, "list", "--json", daemon=away).stdout)[0]["outages"] == []
+
+
+def test_an_accounting_that_is_away_is_told_beside_its_scheduler_by_what_shows_jobs(away: FakeDaemon) -> None:
+    since = time.time() - 250
+    away.outages = (
+        *away.outages,
+        BackendHealth("slurm's accounting", since, "connection refused", "", time.time(), accounts_for="slurm"),
+    )
+    for verb in (["list"], ["show", JOB]):
+        first, second = run(FFDL, *verb, daemon=away, env={"TZ": "UTC"}).stderr.splitlines()
+        assert first.startswith("ffdl: slurm unreachable since ")
+        began = time.strftime("%H:%M:%S", time.gmtime(since))
+        assert second == (
+            f"ffdl: slurm's accounting unreachable since {began} (4 min): connection refused; jobs go on; how those "
+            "ended that the scheduler has forgotten is told when it answers"
+        )
+    assert "accounting" not in run(FFDL, "cancel", JOB, daemon=away).stderr
 
 
 @pytest.mark.parametrize(
@@ -94,3 +148,9 @@ def test_an_outage_of_yesterday_has_a_date() -> None:
     one = BackendHealth("slurm", at, "no answer")
     assert describe_outage(one, at + 86400) == "unreachable since 2027-01-20T12:34:56 (1 d): no answer"
     assert describe_outage(one, at + 240) == "unreachable since 12:34:56 (4 min): no answer"
+
+
+def test_an_outage_that_a_daemon_began_with_may_be_older() -> None:
+    at = time.mktime((2027, 1, 20, 12, 34, 56, 0, 0, -1))
+    one = BackendHealth("slurm", at, "no answer", maybe_before=True)
+    assert describe_outage(one, at + 240) == "unreachable since before 12:34:56 (4 min): no answer"

@@ -21,6 +21,7 @@ from ffdl_batch.domain.views import (
     SCHEMA,
     ArrayView,
     BackendHealth,
+    DatabaseTrouble,
     EventView,
     Health,
     JobView,
@@ -105,6 +106,7 @@ class FakeDaemon:
     on_act: Callable[[str, str], None] | None = None
     schema: int = SCHEMA
     outages: tuple[BackendHealth, ...] = ()
+    trouble: DatabaseTrouble | None = None
     on_wait: Callable[[str], JobView] | None = None
     server: ThreadingUnixStreamServer | None = None
     thread: threading.Thread | None = None
@@ -186,7 +188,9 @@ def _handler(daemon: FakeDaemon) -> type[BaseHTTPRequestHandler]:
 
         def answer(self, path: str, query: dict[str, list[str]], body: bytes) -> None:
             if path == "/api/v1/health":
-                self.reply(to_plain(Health("9.9", "host", 1, 0, 0.0, "sqlite", len(daemon.jobs), daemon.outages)))
+                live = len(daemon.jobs) if daemon.trouble is None else None
+                health = Health("9.9", "host", 1, 0, 0.0, "sqlite", live, daemon.outages, SCHEMA, daemon.trouble)
+                self.reply(to_plain(health))
             elif path.startswith("/api/v1/archives/"):
                 self.archive(path.rpartition("/")[2], body)
             elif path == "/api/v1/plan":
@@ -290,7 +294,7 @@ def _handler(daemon: FakeDaemon) -> type[BaseHTTPRequestHandler]:
 
         def reply(self, plain: dict[str, Any] | None, status: int = 200) -> None:
             if plain is not None and plain.keys() & {"jobs", "job", "results"}:
-                plain = {**plain, "outages": to_plain(daemon.outages)}
+                plain = {**plain, "outages": to_plain(daemon.outages), "database_trouble": to_plain(daemon.trouble)}
             body = b"" if plain is None else json.dumps({"schema": daemon.schema, **plain}).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +15,7 @@ from ffdl_batch.daemon import archive_routes, array_routes, job_routes, log_rout
 from ffdl_batch.domain.codec import from_plain
 from ffdl_batch.domain.views import Health, JobView, PlanView, Problem
 from ffdl_batch.services import query
-from ffdl_batch.store import StoreUnavailable
+from ffdl_batch.store import DatabaseDamaged, Store, StoreUnavailable, Trouble
 from tests.contract.daemon_rig import model_zip, submission
 from tests.unit.daemon.conftest import OWN_UID, Desk
 
@@ -181,6 +182,37 @@ def test_an_unavailable_store_says_try_again(desk: Desk, monkeypatch: pytest.Mon
     answer = desk.ask("GET", "/api/v1/jobs/training-000000000")
     assert answer.status == 503
     assert (problem(answer).exit_code, problem(answer).message) == (75, "the disk is full")
+
+
+def test_a_damaged_database_is_no_failure_of_ours(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has the exit code with which a daemon ends that finds it so."""
+
+    def damaged(*_: object) -> None:
+        raise DatabaseDamaged("the database /x is damaged: restore it")
+
+    monkeypatch.setattr(desk.platform.store, "get", damaged)
+    answer = desk.ask("GET", "/api/v1/jobs/training-000000000")
+    assert (answer.status, problem(answer).exit_code) == (503, 69)
+    assert problem(answer).message == "the database /x is damaged: restore it"
+
+
+def test_health_tells_of_the_daemon_though_its_database_is_away(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away() -> int:
+        raise StoreUnavailable("the server cannot be reached")
+
+    monkeypatch.setattr(desk.platform.store, "count_live", away)
+    found = from_plain(Health, desk.ask("GET", "/api/v1/health").json)
+    assert (found.pid, found.live_jobs) == (os.getpid(), None)
+    assert found.database_trouble is not None and found.database_trouble.detail == "the server cannot be reached"
+
+
+def test_listings_say_that_nothing_can_be_written(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    job_id = submit(desk)["id"]
+    paths = ("/api/v1/jobs", f"/api/v1/jobs/{job_id}", "/api/v1/health")
+    assert [desk.ask("GET", path).json["database_trouble"] for path in paths] == [None] * 3
+    monkeypatch.setattr(Store, "trouble", Trouble(5.0, "it is read-only"))
+    for path in paths:
+        assert desk.ask("GET", path).json["database_trouble"] == {"since": 5.0, "detail": "it is read-only"}
 
 
 def test_a_failure_of_ours_names_the_log_and_tells_nothing_else(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -184,6 +184,21 @@ def test_the_tour_runs_as_shown(place: Place) -> None:
             assert "COMPLETED" in done.stdout
 
 
+def test_the_line_for_cron_makes_a_backup(place: Place) -> None:
+    """As cron does it: the fields of the time cut off, the backslash before a percent sign, too."""
+    (line,) = re.findall(r"^(?:\S+ ){5} *(.* db backup .*)$", (ROOT / "docs/operations.md").read_text(), re.MULTILINE)
+    assert line.count("/opt/ffdl/venv/bin/") == 1 and line.count("%") == line.count("\\%") == 1
+    command = line.replace("/opt/ffdl/venv/bin", str(Path(sys.executable).parent)).replace("\\%", "%")
+    place.run("ffdl list")
+    for _ in ("a week", "and the next one"):
+        done = subprocess.run(
+            ["sh", "-c", command], env=place.env, capture_output=True, text=True, check=False, timeout=60
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        (made,) = (place.path / "home/ffdl-backups").iterdir()
+    assert len(made.name) == 3
+
+
 def test_halt_resume_and_drill_run_as_shown(place: Place) -> None:
     job_id = EXAMPLE_ID
     for command in INTERRUPTED:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import pytest
 from ffdl_batch.config import Settings, load_settings
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.services.platform import Platform, open_platform
-from ffdl_batch.store import StoreError
+from ffdl_batch.store import DatabaseMissing, StoreError
 from tests.unit.store.jobs import add_job, applied, steps
 
 
@@ -115,3 +117,42 @@ def test_a_tree_has_a_whole_name_or_none(first: Settings, monkeypatch: pytest.Mo
     opened(first)
     assert any(".tree" in str(path) for path in opened_files)
     assert [path.name for path in Path(first.jobs_dir).glob(".tree*")] == [".tree"]
+
+
+@pytest.mark.parametrize("left", ["nothing", "an empty file", "a database without tables"])
+def test_a_database_that_is_gone_is_not_made_anew_over_jobs(tmp_path: Path, left: str) -> None:
+    (tmp_path / "database").mkdir()
+    file = tmp_path / "database" / "jobs.sqlite3"
+    settings = settings_of(tmp_path / "one", f"sqlite:///{file}")
+    platform = open_platform(settings)
+    job = Path(platform.root.job(str(add_job(platform.store).id)).path)
+    job.mkdir()
+    platform.close()
+    kept = file.read_bytes()
+    file.unlink()
+    if left == "an empty file":
+        file.touch()
+    elif left != "nothing":
+        with closing(sqlite3.connect(file)) as connection:
+            connection.execute("PRAGMA user_version = 7")
+    before = sorted(path.name for path in file.parent.iterdir())
+    with pytest.raises(DatabaseMissing) as refused:
+        open_platform(settings)
+    for part in (f"there is no database {file}", f"{job.parent} has directories of jobs", "ffdl-admin db restore FILE"):
+        assert part in str(refused.value)
+    assert sorted(path.name for path in file.parent.iterdir()) == before, "nothing was made"
+    job.parent.rename(tmp_path / "away")
+    opened(settings)  # to begin anew
+    (tmp_path / "away").rename(tmp_path / "one" / "tree" / "jobs.old")
+    file.write_bytes(kept)
+    opened(settings)
+
+
+def test_a_server_may_get_a_tree_that_has_jobs(first: Settings) -> None:
+    """Whoever goes over from SQLite brings the tree along; an empty SQLite database is another matter."""
+    Path(first.jobs_dir, "jobs", "training-0a1b2c3d4").mkdir(parents=True)
+    if first.database.startswith("postgresql"):
+        opened(first)
+    else:
+        with pytest.raises(DatabaseMissing):
+            opened(first)

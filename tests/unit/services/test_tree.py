@@ -107,21 +107,30 @@ def test_what_no_trouble_explains_is_none() -> None:
     assert explain(PermissionError(errno.EACCES, "denied"), "/jobs") is None
 
 
+def move_tree(source: Path, target: Path) -> None:
+    """As if its file system were mounted elsewhere; the database stays, which lies on another."""
+    for path in source.iterdir():
+        if "sqlite3" not in path.name:
+            path.rename(target / path.name)
+
+
 def test_a_job_whose_tree_is_gone_has_not_ended_without_a_word(site: Site) -> None:
     """The scheduler says that it ended, and nothing of what it left can be seen."""
     job = site.deployed()
     site.scheduler.run(NativeId.parse(job.native_id))
     site.scheduler.end(NativeId.parse(job.native_id), EndCause.SUCCESS, site.clock.now())
     tree = Path(site.platform.root.path)
+    away = tree.with_name("elsewhere")
+    away.mkdir()
     watcher = Watcher(site.platform)
-    tree.rename(tree.with_name("elsewhere"))
+    move_tree(tree, away)
     for _ in range(3):
         site.clock.tick(SETTLE_S)
         watcher.look()
     assert str(site.job(job.id).state) == "QUEUED"
     with pytest.raises(FileNotFoundError):
         read_evidence(site.attempt(job))
-    tree.with_name("elsewhere").rename(tree)
+    move_tree(away, tree)
     watcher.look()
     assert (str(site.job(job.id).state), site.job(job.id).error_code) == ("FAILED", "S106")
 

@@ -19,7 +19,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from ffdl_batch.domain.job_state import JobState
-from ffdl_batch.store import Store, StoreError, StoreUnavailable, database, open_store
+from ffdl_batch.store import DatabaseDamaged, Store, StoreError, StoreUnavailable, database, open_store
 from ffdl_batch.store.errors import translate
 from ffdl_batch.store.schema import LEASES
 from tests.postgres import PostgresMissing, PostgresServer, find_binaries, running_postgres
@@ -167,9 +167,12 @@ def test_a_locked_file_is_said_and_free_again_later(tmp_path: Path, monkeypatch:
 
 def test_what_is_no_database_is_said(tmp_path: Path) -> None:
     (tmp_path / "jobs.db").write_text("certainly no database\n" * 100)
-    with pytest.raises(StoreError, match="damaged or no SQLite database") as caught:
+    with pytest.raises(DatabaseDamaged, match="damaged or no SQLite database") as caught:
         open_store(f"sqlite:///{tmp_path}/jobs.db")
     assert not isinstance(caught.value, StoreUnavailable)
+    assert str(caught.value).endswith(
+        "ffdl daemon stop, and put a copy in its place: ffdl-admin db restore FILE --force"
+    )
 
 
 @pytest.mark.parametrize(

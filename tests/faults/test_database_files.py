@@ -1,0 +1,237 @@
+"""The file of the database is deleted, moved, damaged or read-only under a real daemon with real jobs.
+
+Nothing that was acknowledged is lost, nothing is executed twice, and everybody who looks is told what helps.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.crash.world import WorldOptions
+from tests.faultfs import CHANGING, Fault, fault_fs
+from tests.faults.fault_rig import LIMIT_S, FaultWorld, fault_world
+from tests.postgres import running_postgres
+from tests.private_mounts import SmallDisk
+from tests.unit.store.jobs import add_job
+
+STOPPED = "nothing is accepted or written meanwhile"
+READ_ONLY = "cannot be used: its file system is read-only: have it mounted for writing again"
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[FaultWorld]:
+    with fault_world(tmp_path, WorldOptions("local")) as made:
+        made.start()
+        yield made
+
+
+def file_of(world: FaultWorld) -> Path:
+    return world.state / "ffdl.sqlite3"
+
+
+def await_word(world: FaultWorld, words: str) -> str:
+    """Until a listing says it; nobody has asked for anything else."""
+    world.wait(lambda: words in world.run("ffdl", "list").text, f"{words!r} in the listing")
+    return next(line for line in world.run("ffdl", "list").text.splitlines() if words in line)
+
+
+def kill(world: FaultWorld) -> None:
+    assert world.daemon is not None
+    world.daemon.send_signal(signal.SIGKILL)
+    world.daemon.wait()
+
+
+def reap(world: FaultWorld) -> None:
+    """The daemon was ended by a command."""
+    assert world.daemon is not None
+    assert world.daemon.wait(LIMIT_S) == 0
+
+
+def cure_of(said: str) -> list[list[str]]:
+    """The commands that a message ends with."""
+    found = re.search(r"ffdl daemon stop; ffdl-admin db restore [^\n;)]+", said)
+    assert found is not None, said
+    return [shlex.split(command) for command in found[0].split("; ")]
+
+
+def test_a_deleted_database_comes_back_with_all_that_was_acknowledged(world: FaultWorld) -> None:
+    running = world.submit_running()
+    file_of(world).unlink()
+    line = await_word(world, "was deleted, while a daemon works with it")
+    assert STOPPED in line and "states are as last seen" in line and running in world.run("ffdl", "list").text
+    assert f"the database {file_of(world)} was deleted" in world.run("ffdl", "daemon", "status").text
+    refusals = [world.submit_by_command(), world.run("ffdl", "cancel", running)]
+    assert [refused.code for refused in refusals] == [75, 75]
+    (cure,) = {tuple(map(tuple, cure_of(text))) for text in (line, *(refused.text for refused in refusals))}
+
+    stop, restore = cure
+    assert world.run(*stop).code == 0
+    reap(world)
+    refused = world.submit_by_command()
+    assert refused.code == 78 and f"there is no database {file_of(world)}" in refused.text, refused
+    checked = world.run("ffdl-admin", "db", "check")
+    assert checked.code == 78 and "has directories of jobs: put the database back" in checked.text
+    assert not file_of(world).exists()
+
+    restored = world.run(*restore)
+    assert (restored.code, "restored   1 jobs" in restored.text) == (0, True), restored
+    world.start()
+    world.tell()
+    world.await_ends(running, world.submit())
+    assert "Traceback" not in world.log
+    assert world.log.count("was deleted, while a daemon works with it") < 40, "it is not said each second"
+
+
+def test_a_database_that_was_moved_goes_on_when_it_is_back(world: FaultWorld, tmp_path: Path) -> None:
+    running = world.submit_running()
+    file_of(world).rename(tmp_path / "elsewhere")
+    line = await_word(world, f"was moved to {tmp_path}/elsewhere")
+    assert "Move it back, and the daemon goes on" in line
+    refused = world.submit_by_command()
+    assert (refused.code, "was moved to" in refused.text) == (75, True)
+    world.tell()
+    (tmp_path / "elsewhere").rename(file_of(world))
+    world.await_ends(running, world.submit())
+    world.wait(lambda: "was moved" not in world.run("ffdl", "list").text, "the end of the warning")
+    assert world.ids() == set(world.runs())
+
+
+def test_a_database_that_was_moved_before_the_daemon_died_is_asked_for(world: FaultWorld, tmp_path: Path) -> None:
+    running = world.submit_running()
+    file_of(world).rename(tmp_path / "elsewhere")
+    await_word(world, "was moved to")
+    kill(world)
+    assert world.submit_by_command().code == 78
+    (tmp_path / "elsewhere").rename(file_of(world))
+    world.start()
+    world.tell()
+    world.await_ends(running)
+
+
+def test_a_log_that_was_deleted_loses_nothing_though_the_daemon_is_killed(world: FaultWorld) -> None:
+    acknowledged = [world.submit_running(), world.submit()]
+    for suffix in ("-wal", "-shm"):
+        Path(f"{file_of(world)}{suffix}").unlink()
+    world.wait(lambda: Path(f"{file_of(world)}-wal").exists(), "another log")
+    acknowledged.append(world.submit())
+    kill(world)
+    world.start()
+    world.tell()
+    world.await_ends(*acknowledged)
+    assert "was deleted or replaced under this daemon; its content is saved" in world.log
+    assert world.run("ffdl-admin", "db", "check").code == 0
+
+
+def test_a_damaged_database_has_one_code_and_one_cure(world: FaultWorld, tmp_path: Path) -> None:
+    job = world.submit()
+    world.await_ends(job)
+    assert world.run("ffdl-admin", "db", "backup", str(tmp_path / "copy")).code == 0
+    for file in (file_of(world), Path(f"{file_of(world)}-wal")):
+        with file.open("r+b") as opened:
+            opened.write(b"\xff" * max(1, file.stat().st_size))
+    assert world.run("ffdl", "daemon", "stop").code == 0
+    reap(world)
+    refused = world.submit_by_command()
+    assert refused.code == 69 and "ffdl-admin db restore FILE --force" in refused.text, refused
+    assert world.run("ffdl-admin", "db", "restore", str(tmp_path / "copy"), "--force").code == 0
+    world.start()
+    assert world.ids() == {job}
+    world.await_ends(world.submit())
+
+
+def test_a_read_only_file_system_is_told_alike_wherever_somebody_looks(tmp_path: Path, own_mounts: None) -> None:
+    with (
+        fault_fs(tmp_path) as fs,
+        fault_world(tmp_path, WorldOptions("local"), state=fs.point / "state") as world,
+    ):
+        world.start()
+        running = world.submit_running()
+        fs.befall(Fault(CHANGING, error=errno.EROFS, below="ffdl.sqlite3"))
+        world.tell()  # an end that cannot be written
+        line = await_word(world, READ_ONLY)
+        told = f"the database {file_of(world)} {READ_ONLY}; the daemon goes on by itself"
+        assert told in line and "since " in line
+        assert told in world.run("ffdl", "daemon", "status").text
+        assert told in world.run("ffdl", "show", running).text
+        for refused in (world.run("ffdl", "cancel", running), world.submit_by_command()):
+            assert (refused.code, told in refused.text) == (75, True), refused
+        listed = json.loads(world.run("ffdl", "list", "--json").text.splitlines()[-1])
+        assert listed["database_trouble"]["detail"] == told
+        fs.clear()
+        world.await_ends(running, world.submit())
+        world.wait(lambda: READ_ONLY not in world.run("ffdl", "list").text, "the end of the warning")
+
+
+@pytest.fixture
+def disk(tmp_path: Path, own_mounts: None) -> SmallDisk:
+    made = SmallDisk(tmp_path / "disk")
+    made.mount()
+    return made
+
+
+def test_backup_and_restore_say_alike_that_a_disk_is_read_only(tmp_path: Path, disk: SmallDisk) -> None:
+    with fault_world(tmp_path, WorldOptions("local"), state=disk.point / "state") as world:
+        world.start()
+        world.await_ends(world.submit())
+        copy = str(tmp_path / "copy")
+        assert world.run("ffdl-admin", "db", "backup", copy).code == 0
+        world.stop()
+        disk.make("ro")
+        backup = world.run("ffdl-admin", "db", "backup", copy, "--force")
+        restore = world.run("ffdl-admin", "db", "restore", copy, "--force")
+        assert (backup.code, restore.code) == (75, 75)
+        assert READ_ONLY in backup.text, backup
+        assert "is read-only: have its file system mounted for writing again" in restore.text, restore
+        elsewhere = world.run("ffdl-admin", "db", "backup", str(disk.point / "copy"))
+        assert elsewhere.code == 75
+        disk.make("rw")
+        assert world.run("ffdl-admin", "db", "restore", copy, "--force").code == 0
+
+
+REASONS = {
+    "full": ("No space left on device", "database or disk is full"),
+    "missing": ("No such file or directory",),
+    "read-only": ("Read-only file system",),
+}
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("target", ["full", "missing", "read-only"])
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_a_backup_that_finds_no_room_has_one_code_on_both_databases(
+    tmp_path: Path, disk: SmallDisk, kind: str, target: str
+) -> None:
+    with running_postgres() as server:
+        url = server.url(server.create_database()) if kind == "postgresql" else f"sqlite:///{tmp_path}/jobs.db"
+        fill(url)
+        if target == "full":
+            disk.fill()
+        elif target == "read-only":
+            disk.make("ro")
+        place = tmp_path / "nowhere" if target == "missing" else disk.point
+        argv = [str(Path(sys.executable).with_name("ffdl-admin")), "db", "backup", str(place / "copy")]
+        environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "FFDL_DATABASE_URL": url}
+        done = subprocess.run(argv, env=environ, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 75, done.stderr
+    assert f"no copy could be written to {place}/copy: " in done.stderr
+    assert any(reason in done.stderr for reason in REASONS[target]), done.stderr
+    assert {path.name for path in disk.point.iterdir()} <= {"filler"}
+
+
+def fill(url: str) -> None:
+    from ffdl_batch.store import open_store
+
+    store = open_store(url)
+    add_job(store)
+    store.close()

@@ -1,0 +1,108 @@
+"""Whether the database takes what is written, why not, and how long that is remembered."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sqlalchemy.exc import OperationalError
+
+from ffdl_batch.domain.job_state import Wish
+from ffdl_batch.store import DatabaseDamaged, DuplicateId, Store, StoreUnavailable, errors, open_store
+from ffdl_batch.store.errors import translate
+from ffdl_batch.store.filesystem import why_unwritable
+from tests.unit.store.jobs import FakeClock, add_job, new_job
+from tests.unit.store.test_failures import open_directory, plain_user
+
+__all__ = ["open_directory"]  # a fixture
+
+
+@pytest.mark.parametrize("network_fs", [False, True])
+def test_a_database_that_is_damaged_while_it_is_open_is_said(tmp_path: Path, network_fs: bool) -> None:
+    store = open_store(f"sqlite:///{tmp_path}/jobs.db", network_fs=network_fs)
+    add_job(store)
+    for file in tmp_path.iterdir():
+        if not file.name.endswith("-shm"):
+            with file.open("r+b") as opened:
+                opened.write(b"\xff" * file.stat().st_size)
+    with store.engine.connect() as connection:
+        connection.exec_driver_sql("PRAGMA shrink_memory")  # what was read before is read again
+    with pytest.raises(DatabaseDamaged, match="ffdl-admin db restore FILE --force"):
+        add_job(store, "late")
+    assert store.trouble is not None and "is damaged" in store.trouble.sentence
+    store.close()
+
+
+READ_ONLY = "its file system is read-only: have it mounted for writing again; the daemon goes on by itself"
+
+
+@pytest.mark.parametrize(
+    ("refusal", "told"),
+    [
+        (errno.EROFS, READ_ONLY),
+        (errno.ENOSPC, "the disk (or the quota) is full: free some space; the daemon goes on by itself"),
+        (errno.EACCES, "it is read-only: make the file and its directory writable for this user"),
+        (errno.EIO, "the file system reports an I/O error: check quota, space and the file server (disk I/O error)"),
+        (None, "the file system reports an I/O error: check quota, space and the file server (disk I/O error)"),
+    ],
+)
+def test_what_is_no_more_than_an_error_to_sqlite_is_asked_of_the_file_system(
+    monkeypatch: pytest.MonkeyPatch, refusal: int | None, told: str
+) -> None:
+    answer = None if refusal is None else OSError(refusal, os.strerror(refusal))
+    monkeypatch.setattr(errors, "why_unwritable", lambda _: answer)
+    cause = sqlite3.OperationalError("disk I/O error")
+    cause.sqlite_errorcode = sqlite3.SQLITE_IOERR_WRITE
+    said = translate(OperationalError("INSERT", None, cause), "/home/ada/jobs.db")
+    assert isinstance(said, StoreUnavailable)
+    assert str(said) == f"the database /home/ada/jobs.db cannot be used: {told}"
+
+
+def test_what_a_directory_refuses_is_found_out_and_nothing_is_left_in_it(open_directory: Path) -> None:
+    file = open_directory / "jobs.db"
+    file.touch(mode=0o666)
+    file.chmod(0o666)
+    with plain_user():
+        assert why_unwritable(file) is None
+    for refusing, mode in ((file, 0o444), (open_directory, 0o555)):
+        refusing.chmod(mode)
+        with plain_user():
+            found = why_unwritable(file)
+        assert found is not None and found.errno == errno.EACCES
+        refusing.chmod(0o777)
+    assert [path.name for path in open_directory.iterdir()] == ["jobs.db"]
+
+
+def since(store: Store) -> float | None:
+    """Since when nothing can be written."""
+    return store.trouble.since if store.trouble is not None else None
+
+
+def test_a_trouble_lasts_until_rows_are_written_again(tmp_path: Path) -> None:
+    """A transaction without rows says nothing: a full disk takes it, too. So do answers to readers."""
+    clock = FakeClock()
+    store = open_store(f"sqlite:///{tmp_path}/jobs.db", clock=clock)
+    job = add_job(store)
+    with store.engine.connect() as connection:
+        connection.exec_driver_sql("PRAGMA max_page_count = 1")  # as many as there are
+    for at in (1000.0, 1060.0):
+        clock.time = at
+        with pytest.raises(StoreUnavailable, match="is full: free some space"):
+            store.add_jobs([new_job(f"key-{number}") for number in range(200)])
+        assert since(store) == 1000.0
+    assert store.get(job.id) == job and not store.note_paid(job.id, 9)
+    assert since(store) == 1000.0
+    store.set_wish(job.id, Wish.CANCEL)
+    assert since(store) is None
+    store.close()
+
+
+def test_what_is_wrong_with_rows_is_no_trouble_of_the_database(store: Store) -> None:
+    job = add_job(store)
+    with pytest.raises(DuplicateId):
+        store.add_jobs([replace(new_job("another"), id=job.id)])
+    assert store.trouble is None
