@@ -59,9 +59,10 @@ class Accounting:
                 self._circuit = self._circuit.returned(permit)
             raise
         with self._lock:
-            before, self._circuit = self._circuit, self._circuit.succeeded(permit)
+            before = self._circuit
+            after = self._circuit = before.succeeded(permit)
             now = self._now()
-        if self._circuit.is_news(before) and before.since is not None:
+        if after.is_news(before) and before.since is not None:
             log.warning("the accounting answers again, after %.0f s", now - before.since)
 
     def _failed(self, permit: Permit, cause: str) -> AccountingUnreachable:

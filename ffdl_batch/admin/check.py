@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from sqlalchemy import ColumnElement, Table, UniqueConstraint, func, inspect, select
@@ -47,6 +48,11 @@ class Report:
     jobs: int = 0
     attempts: int = 0
     entries: int = 0
+
+
+def place_of_copy(target: Path, report: Report) -> Path:
+    """What a copy is called of which `report` tells and that was to be `target`: with faults it replaces no other."""
+    return target.with_name(f"{target.name}.faulty") if report.faults and target.exists() else target
 
 
 def check(database: Database) -> Report:

@@ -138,7 +138,8 @@ def check(as_json: bool) -> int:
 @click.argument("file", type=_FILE)
 @click.option("--force", is_flag=True, help="Replace FILE where it exists.")
 def backup(file: Path, force: bool) -> int:
-    """Write a copy of the database to FILE, mode 0600, whole or not at all.
+    """Write a copy of the database to FILE, mode 0600, whole or not at all. A copy with faults replaces none, and is
+    called FILE.faulty then.
 
     A daemon may run meanwhile, but where SQLite lies on a network file system. PostgreSQL needs pg_dump on the PATH.
     """
@@ -153,11 +154,12 @@ def backup(file: Path, force: bool) -> int:
     else:
         from ffdl_batch.admin.postgres_files import back_up
     with told():
-        report = back_up(place, target)
-    size_mib = target.stat().st_size / 2**20
-    click.echo(f"{file}: {report.jobs} jobs, schema revision {report.standing.revision}, {size_mib:.1f} MiB")
+        report, copy = back_up(place, target)
+    size_mib, shown = copy.stat().st_size / 2**20, file.with_name(copy.name)
+    click.echo(f"{shown}: {report.jobs} jobs, schema revision {report.standing.revision}, {size_mib:.1f} MiB")
     if report.faults:
-        click.echo("the database has faults, and so has the copy:")
+        kept = "" if copy == target else f"; {file} is left as it was"
+        click.echo(f"the database has faults, and so has the copy{kept}:")
         _print_faults(report)
     return ExitCode.FAILED if report.faults else ExitCode.OK
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -76,7 +77,7 @@ def opened(place: Place) -> Iterator[Database]:
     """
     file = place.file
     with told(), contextlib.ExitStack() as stack:
-        if file is not None and file.exists() and is_network(file.parent):
+        if file is not None and file.exists() and is_network(Path(os.path.realpath(file)).parent):
             stack.enter_context(held(place))
         try:
             yield stack.enter_context(_connected(place))

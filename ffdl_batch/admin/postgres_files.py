@@ -17,7 +17,7 @@ from pathlib import Path
 
 from sqlalchemy import URL, func, inspect, make_url, select
 
-from ffdl_batch.admin.check import Report, check
+from ffdl_batch.admin.check import Report, check, place_of_copy
 from ffdl_batch.admin.ending import Stop
 from ffdl_batch.admin.place import Place, count_jobs, held, opened, refuse_others
 from ffdl_batch.domain.exit_codes import ExitCode
@@ -37,12 +37,14 @@ class Refused(Stop):
     """One of PostgreSQL's programs failed."""
 
 
-def back_up(place: Place, target: Path) -> Report:
-    """Dump the database to `target` in pg_dump's custom format; what was found in the database."""
+def back_up(place: Place, target: Path) -> tuple[Report, Path]:
+    """Dump the database to `target` in pg_dump's custom format; what was found in the database, and where the dump is
+    (one with faults replaces no other)."""
     with opened(place) as database:
         report = check(database)
-        _dump(place, database, target)
-    return report
+        copy = place_of_copy(target, report)
+        _dump(place, database, copy)
+    return report, copy
 
 
 def restore(place: Place, source: Path, *, force: bool) -> tuple[Report, Path | None]:

@@ -10,7 +10,7 @@ import sqlite3
 import time
 from pathlib import Path
 
-from ffdl_batch.admin.check import Report, check
+from ffdl_batch.admin.check import Report, check, place_of_copy
 from ffdl_batch.admin.ending import Stop
 from ffdl_batch.admin.place import HOW_TO_STOP, Place, count_jobs, held, opened, told
 from ffdl_batch.domain.exit_codes import ExitCode
@@ -21,22 +21,24 @@ from ffdl_batch.store.existing import NoDatabase, connect_file
 from ffdl_batch.store.revisions import driver_connection, refuse_unknown, standing_of
 
 
-def back_up(place: Place, target: Path) -> Report:
-    """Copy the database to `target`, also while a daemon works with it; what was found in the copy."""
+def back_up(place: Place, target: Path) -> tuple[Report, Path]:
+    """Copy the database to `target`, also while a daemon works with it; what was found in the copy, and where it is
+    (a copy with faults replaces no other)."""
     # The janitor knows this form of name for something that was being written when somebody was killed.
     fresh = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:
         try:
             _copy(place, target, fresh)
             report = examine(fresh)
-            fresh.rename(target)
-            _sync(target.parent)
+            copy = place_of_copy(target, report)
+            fresh.rename(copy)
+            _sync(copy.parent)
         finally:
             for path in (fresh, *companions(fresh)):
                 path.unlink(missing_ok=True)
     except OSError as error:
         raise CopyFailed(f"no copy could be written to {target}: {error.strerror or error}") from error
-    return report
+    return report, copy
 
 
 def _copy(place: Place, target: Path, fresh: Path) -> None:

@@ -198,20 +198,33 @@ def name_directory(state_dir: Path) -> str:
 
 
 def _is_copied(lock: DaemonLock, directory: str) -> bool:
-    """Whether the lock was written in another directory. Other hosts number the devices otherwise, not the inodes."""
-    if not lock.directory or lock.directory == directory:
+    """Whether the lock was written in another directory of this host.
+
+    A file system that is mounted anew has another device number, and on another host the inode numbers may be others,
+    too (FUSE, CIFS): neither proves a copy, and two daemons on one database destroy it.
+    """
+    if not lock.directory or lock.host != socket.gethostname():
         return False
-    same_inode = lock.directory.rpartition(":")[2] == directory.rpartition(":")[2]
-    return not same_inode or lock.host == socket.gethostname()
+    return lock.directory.rpartition(":")[2] != directory.rpartition(":")[2]
 
 
 def read_lock(state_dir: Path) -> DaemonLock | None:
     """The lock file's content; None when there is none, or only the copy of one: a state directory that was copied has
     no daemon. Raises :class:`LockUnreadable`."""
+    lock = read_lock_file(state_dir)
+    try:
+        return None if lock is None or _is_copied(lock, name_directory(state_dir)) else lock
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise _unreadable(state_dir / LOCK_NAME, error) from error
+
+
+def read_lock_file(state_dir: Path) -> DaemonLock | None:
+    """As :func:`read_lock`, of whichever directory it was written in."""
     path = state_dir / LOCK_NAME
     try:
         text = path.read_text(encoding="utf-8")
-        directory = name_directory(state_dir)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -226,7 +239,7 @@ def read_lock(state_dir: Path) -> DaemonLock | None:
         raise LockUnreadable(f"{path} is not a daemon's lock file: {error}", _REMOVE) from error
     if not _HOST.fullmatch(lock.host):
         raise LockUnreadable(f"{path} names a host {lock.host[:60]!r}, which is none", _REMOVE)
-    return None if _is_copied(lock, directory) else lock
+    return lock
 
 
 def _unreadable(path: Path, error: OSError) -> LockUnreadable:

@@ -169,8 +169,9 @@ class Watch:
         try:
             touch(self.attempt.heartbeat(self.node_rank))
         except OSError as error:
-            if error.errno not in NO_SPACE:  # want of room is the word of a file system that answers
-                self._refused = (self._refused[0] if self._refused else at, str(error))
+            # Want of room is the word of a file system that answers.
+            since = self._refused[0] if self._refused else at
+            self._refused = None if error.errno in NO_SPACE else (since, str(error))
             raise
         self._last_beat, self._refused = now, None
 

@@ -136,7 +136,7 @@ class Keeper:
         """See that its files are in their places, though nobody writes: what this process alone still has is saved."""
         try:
             self._platform.store.look_after_files()
-        except StoreError as error:
+        except (StoreError, OSError) as error:
             if str(error) != self._misplaced:
                 log.error("%s", error)
             self._misplaced = str(error)
@@ -160,8 +160,11 @@ class Keeper:
         self._hold.announce(self._listener.path)
 
     def _is_quiet(self) -> bool:
-        """No open connection and no request for the idle time."""
+        """No open connection and no request for the idle time. Never while this process may be the last that has the
+        database."""
         now = self._clock.monotonic()
+        if self._misplaced:
+            self._active_at = now
         if self._server.count_connections(self._platform.uid) or self._context.requests != self._requests:
             self._requests = self._context.requests
             self._active_at = now

@@ -299,11 +299,18 @@ class Company:
             store.put_off([job.id for job in jobs], self._token, store.now() + pause_s)
 
     def _note(self, jobs: Collection[Job], change: Change) -> None:
-        """Write of jobs of ours, as they are by now: something may have been told on them meanwhile."""
-        store = self._platform.store
-        current = store.get_many([job.id for job in jobs])
-        untold = [job for job in current if any(getattr(job, name) != said for name, said in change.columns.items())]
-        store.apply_many([(job, change) for job in untold], lease_token=self._token)
+        """Write of jobs of ours, whatever was told on them or wished of them meanwhile."""
+        ids, tried = {job.id for job in jobs}, dict[JobId, int]()
+        while current := [job for job in self._platform.store.get_many(ids) if self._is_untold(job, change, tried)]:
+            written = self._platform.store.apply_many([(job, change) for job in current], lease_token=self._token)
+            tried = {job.id: job.revision for job in current}
+            ids = tried.keys() - {job.id for job in written}
+
+    @staticmethod
+    def _is_untold(job: Job, change: Change, tried: Mapping[JobId, int]) -> bool:
+        """Whether `change` is news of the job. Where it was refused at the same revision, the lease is another's."""
+        is_news = any(getattr(job, name) != said for name, said in change.columns.items())
+        return is_news and tried.get(job.id) != job.revision
 
     @staticmethod
     def _is_element(job: Job) -> bool:

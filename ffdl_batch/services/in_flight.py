@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from ffdl_batch.domain.job import Change, Job, JobId
 from ffdl_batch.domain.job_state import JobState, Wish
 from ffdl_batch.services.platform import Platform
-from ffdl_batch.store import StoreUnavailable
+from ffdl_batch.store import StoreError
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class InFlight:
         return after if revision == job.revision else job
 
     def tell(self) -> None:
-        """Say on jobs what they wait for, where a submission takes long. A courtesy: a database that is away is no
+        """Say on jobs what they wait for, where a submission takes long. A courtesy: a database that refuses it is no
         reason to end the step."""
         now = self._platform.clock.monotonic()
         with self._lock:
@@ -93,7 +93,7 @@ class InFlight:
             if now >= self._step.look_at:
                 self._step.look_at = now + LOOK_EVERY_S
                 self._tell_waiting(backends)
-        except StoreUnavailable as error:
+        except StoreError as error:
             log.warning("what jobs wait for could not be written: %s", error)
 
     def _tell_own(self, late: Sequence[_Flight], flights: Sequence[_Flight], backends: set[str], now: float) -> None:

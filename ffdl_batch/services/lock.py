@@ -8,7 +8,7 @@ Two things together, because the state directory is often on a network file syst
 * ``daemon.lock``, JSON that names host and process. It speaks to other hosts, where flock may reach (NFS since Linux
   2.6.12) or may not (``local_lock``, Lustre ``localflock``). It is made by link(2), which network file systems do
   atomically, so of two hosts one wins. It names the daemon's socket, too, and the directory that it was made for: in a
-  copy of that it counts for nothing.
+  copy of that on the same host it counts for nothing.
 
 A holder on this host is replaced when it is proven dead. One on another host never is, except by an explicit
 ``--force-take-over-from HOST``: a node that cannot be reached may still be writing to the database.
@@ -38,6 +38,7 @@ from ffdl_batch.config.locations import (
     judge_holder,
     name_directory,
     read_lock,
+    read_lock_file,
 )
 from ffdl_batch.domain.codec import to_plain
 
@@ -87,19 +88,20 @@ class Hold:
         where that cannot be read now.
         """
         try:
-            found = read_lock(self._state_dir)
+            found = read_lock_file(self._state_dir)
         except LockUnreadable as unreadable:
             if isinstance(unreadable.__cause__, OSError):
                 raise unreadable.__cause__ from unreadable
             return False
         if found is None:
+            self.record = replace(self.record, directory=name_directory(self._state_dir))  # it may be another by now
             return _create(self._path, self.record)
         return _same_process(found, self.record)
 
     def release(self) -> None:
         """Remove the lock file, if it is ours, and let the next daemon in."""
         with contextlib.suppress(LockUnreadable):
-            found = read_lock(self._state_dir)
+            found = read_lock_file(self._state_dir)
             if found is not None and _same_process(found, self.record):
                 self._path.unlink(missing_ok=True)
         os.close(self._descriptor)

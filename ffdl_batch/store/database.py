@@ -95,17 +95,19 @@ class Database:
             self._secure(connection)  # it may have been deleted meanwhile
             if wrote:
                 self.health.succeeded()
+            elif self.is_postgres:
+                self.health.answered()
 
-    def look_after_files(self) -> None:
-        """Save what would go with the process, though nobody writes now. Raises StoreError where SQLite's file does not
-        lie under its name any more."""
+    def look_after_files(self, *, at_once: bool = False) -> None:
+        """Save what would go with the process, though nobody writes now; `at_once` also where that failed a moment ago.
+        Raises StoreError where SQLite's file does not lie under its name any more."""
         if self.files is None:
             return
         with self._translated(noted=True):
             if self.files.is_there() and self.files.is_whole_beside():
                 return
             with self.engine.connect() as connection:
-                self._secure(connection)
+                self._secure(connection, at_once=at_once)
 
     def now_expression(self) -> ColumnElement[float]:
         """The time in a statement: the server's on PostgreSQL (skewed daemons agree), else the own clock's."""
@@ -120,10 +122,15 @@ class Database:
         return float(connection.execute(select(self.now_expression())).scalar_one())
 
     def close(self) -> None:
-        """Give all connections back; SQLite folds its log into the file."""
+        """Give all connections back; SQLite folds its log into the file. What lies in no file that has a name is saved
+        before, where there is room for it."""
+        try:
+            self.look_after_files(at_once=True)
+        except StoreError as error:
+            log.error("%s", error)
         self.engine.dispose()
 
-    def _secure(self, connection: Connection) -> None:
+    def _secure(self, connection: Connection, *, at_once: bool = False) -> None:
         """Make sure that what this process has committed lies in files that have a name.
 
         Raises DatabaseGone where the database has none.
@@ -133,7 +140,7 @@ class Database:
         source = connection.connection.driver_connection
         assert isinstance(source, sqlite3.Connection)
         if not self.files.is_there():
-            raise self.files.rescue(source)
+            raise self.files.rescue(source, at_once=at_once)
         if self.files.is_whole_beside():
             return
         log.warning("log or journal of %s was deleted or replaced under this daemon; its content is saved", self.place)
@@ -154,7 +161,7 @@ class Database:
         except (SQLAlchemyError, DatabaseGone, *raw) as error:
             told = error if isinstance(error, DatabaseGone) else translate(error, self.place)
             if noted and not isinstance(told, Conflict):
-                self.health.failed(str(told))
+                self.health.failed(told)
             raise told from (None if told is error else error)
 
 
@@ -225,7 +232,7 @@ def _connect_sqlite(url: URL, network_fs: bool | None, clock: Clock) -> Database
         raise StoreError(f"a database in memory would lose jobs; {_URL_HELP}")
     path = Path(url.database).absolute()
     _create_file(path)
-    on_network = is_network(path.parent) if network_fs is None else network_fs
+    on_network = is_network(Path(os.path.realpath(path)).parent) if network_fs is None else network_fs
     files = OpenFiles(path, ("-journal",) if on_network else ("-wal", "-shm"), clock)
 
     def open_file() -> sqlite3.Connection:

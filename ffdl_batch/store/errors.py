@@ -24,6 +24,10 @@ class StoreUnavailable(StoreError):
     """Nothing is known to be written; the same call may succeed later. The message says what to do."""
 
 
+class ServerDiskRefuses(StoreUnavailable):
+    """The database server answers, and its disk takes nothing."""
+
+
 class DatabaseGone(StoreUnavailable):
     """The file of the open database is not under its name any more: what is written would go with the process."""
 
@@ -91,8 +95,9 @@ _NOT_LET_IN = (
     "the server does not let us in: check user and database in the URL, and the password in ~/.pgpass or in the file "
     "that PGPASSFILE names (mode 0600)"
 )
+_NO_ROOM, _DISK_ERRORS = "53100", "58"
 _POSTGRES_STATES = {
-    "53100": "the server's disk is full: free some space there; the daemon goes on by itself",
+    _NO_ROOM: "the server's disk is full: free some space there; the daemon goes on by itself",
     "53300": _TOO_MANY,
     "25P03": "a transaction stood still for too long and was undone (was this daemon stopped?); try again",
     "25006": "the server is read-only (a standby?): point the URL at the primary server",
@@ -104,7 +109,7 @@ _POSTGRES_CLASSES = {
     "08": "the connection was lost; try again",
     "53": "the server is short of resources: look into its log",
     "57": _STARTING,
-    "58": "the server's disk or operating system reports an error: look into its log",
+    _DISK_ERRORS: "the server's disk or operating system reports an error: look into its log",
 }
 # libpq gives no SQLSTATE where a connection cannot be made, so the sentence has to do. In another language
 # (lc_messages) none of these is found, and the general advice names all causes.
@@ -159,7 +164,8 @@ def _of_postgres(cause: BaseException, place: str, *, lost: bool) -> StoreError:
         said = str(cause)
         advice = next((advice for part, advice in _POSTGRES_REFUSALS if part in said), _UNREACHABLE)
     if advice is not None:
-        return StoreUnavailable(f"the database {place} cannot be used: {advice} ({_first_line(cause)})")
+        kind = ServerDiskRefuses if state == _NO_ROOM or state[:2] == _DISK_ERRORS else StoreUnavailable
+        return kind(f"the database {place} cannot be used: {advice} ({_first_line(cause)})")
     return StoreError(f"the database {place} failed: {_first_line(cause)}")
 
 

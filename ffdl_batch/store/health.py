@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ffdl_batch.store.errors import ServerDiskRefuses, StoreError
+
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
@@ -22,19 +24,28 @@ class Health:
         self._now = now
         self._lock = threading.Lock()
         self._trouble: Trouble | None = None
+        self._needs_rows = False
 
     @property
     def trouble(self) -> Trouble | None:
         """None = what was written last was taken."""
         return self._trouble
 
-    def failed(self, sentence: str) -> None:
+    def failed(self, error: StoreError) -> None:
         """A write was refused."""
         with self._lock:
             since = self._trouble.since if self._trouble is not None else self._now()
-            self._trouble = Trouble(since, sentence)
+            self._trouble = Trouble(since, str(error))
+            self._needs_rows = isinstance(error, ServerDiskRefuses)
 
     def succeeded(self) -> None:
         """Rows were written, durably. A transaction that wrote none proves nothing: a read-only disk takes it, too."""
         with self._lock:
             self._trouble = None
+
+    def answered(self) -> None:
+        """A server took a transaction, with rows or without: all is well but for its disk. A daemon of several may have
+        nothing to write for hours."""
+        with self._lock:
+            if not self._needs_rows:
+                self._trouble = None

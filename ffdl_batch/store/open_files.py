@@ -7,6 +7,8 @@ microseconds; opening the file once more would cost SQLite its locks (sqlite.org
 
 from __future__ import annotations
 
+import os
+import re
 import sqlite3
 import threading
 from collections.abc import Sequence
@@ -20,6 +22,9 @@ RESCUE_AGAIN_S = 30.0
 """After a copy that failed."""
 _STOPPED = "nothing is accepted or written meanwhile"
 _DELETED = " (deleted)"
+_SILLY_NAME = re.compile(r"\.nfs[0-9a-f]{24}")
+"""What NFS clients of Linux call a file that was deleted, or replaced, while it is open here; it goes with the process
+(fs/nfs/unlink.c)."""
 _OPEN_FILES = Path("/proc/self/fd")
 Identity = tuple[int, int]
 """Device and inode."""
@@ -27,14 +32,15 @@ Identity = tuple[int, int]
 
 class OpenFiles:
     """Of one database, whose file is `path` for as long as it is open, and beside it names that go on with `beside`.
-    Safe in every thread.
+    Safe in every thread. Where `path` is a symbolic link, SQLite keeps those beside the file that it leads to.
 
     All methods raise DatabaseGone where the file system does not tell.
     """
 
     def __init__(self, path: Path, beside: Sequence[str], clock: Clock) -> None:
         self.path = path
-        self._names = [path.with_name(path.name + suffix) for suffix in beside]
+        real = Path(os.path.realpath(path))
+        self._names = [real.with_name(real.name + suffix) for suffix in beside]
         self._clock = clock
         self._lock = threading.Lock()
         self._file: Identity | None = None
@@ -67,17 +73,17 @@ class OpenFiles:
                     self._beside.setdefault(path, identity)
             return all(found[path] == identity for path, identity in self._beside.items())
 
-    def rescue(self, source: sqlite3.Connection) -> DatabaseGone:
+    def rescue(self, source: sqlite3.Connection, *, at_once: bool = False) -> DatabaseGone:
         """What to say of a file that is not there any more, once all that it holds is in a file again.
 
         `source` is the connection that has it open, in no transaction. A deleted file is copied, one that was moved
-        gets what its log has.
+        gets what its log has. A copy that failed is tried again after half a minute, or `at_once`.
         """
         if self._place_now() is not None:
             source.execute("PRAGMA wal_checkpoint(TRUNCATE)").close()
             return DatabaseGone(f"{self._what_happened()}; {_STOPPED}. Move it back, and the daemon goes on")
         if self._rescued is None or not self._rescued.exists():
-            self._copy(source)
+            self._copy(source, at_once=at_once)
         if self._rescued is None:
             kept = f"{self._why_not}. Nothing is lost as long as this daemon runs: make room for a copy there"
             return DatabaseGone(f"{self._what_happened()}; {_STOPPED}; {kept}")
@@ -85,10 +91,10 @@ class OpenFiles:
         cure = f"ffdl daemon stop; ffdl-admin db restore {self._rescued}{force}"
         return DatabaseGone(f"{self._what_happened()}; {_STOPPED}. All that it held is in a copy: {cure}")
 
-    def _copy(self, source: sqlite3.Connection) -> None:
+    def _copy(self, source: sqlite3.Connection, *, at_once: bool) -> None:
         """Into a file of its own. Its source is read only now, so that the first copy stays the last."""
         now = self._clock.monotonic()
-        if self._tried_at is not None and now - self._tried_at < RESCUE_AGAIN_S:
+        if self._tried_at is not None and now - self._tried_at < RESCUE_AGAIN_S and not at_once:
             return
         self._tried_at = now
         target = unused(self.path.with_name(f"{self.path.name}.rescued-{stamp(self._clock.now())}"))
@@ -109,11 +115,16 @@ class OpenFiles:
         return f"the database {self.path} {happened}{another}, while a daemon works with it"
 
     def _place_now(self) -> str | None:
-        """Where the open file lies now; None where it has no name any more."""
-        for link in _OPEN_FILES.iterdir():  # some are closed by now
-            if self._file is not None and _identity(link) == self._file:
-                place = str(link.readlink())
-                return None if place.endswith(_DELETED) else place
+        """Where the open file lies now; None where it has no name any more, or none that outlives this process."""
+        try:
+            for link in _OPEN_FILES.iterdir():  # some are closed by now
+                if self._file is not None and _identity(link) == self._file:
+                    place = link.readlink()
+                    is_deleted = str(place).endswith(_DELETED) or _SILLY_NAME.fullmatch(place.name)
+                    return None if is_deleted else str(place)
+        except OSError as error:
+            message = f"the database {self.path} is not in its place, and nobody can tell why: {error.strerror}"
+            raise DatabaseGone(f"{message}; try again") from error
         return None
 
 

@@ -150,6 +150,21 @@ def test_a_damaged_database_is_backed_up_all_the_same(desk: Desk, job_id: str, t
     assert (tmp_path / "copy").exists()
 
 
+def test_a_damaged_database_does_not_replace_a_backup_of_before(desk: Desk, job_id: str, tmp_path: Path) -> None:
+    """Else a week of nightly backups ends with none that is whole."""
+    place = tmp_path / "copies"
+    place.mkdir()
+    desk.done("db", "backup", place / "monday")
+    kept = (place / "monday").read_bytes()
+    desk.execute("UPDATE jobs SET state = 'COMPLETED'")
+    for number in range(2):
+        code, out, _ = desk.run("db", "backup", place / "monday", "--force")
+        assert code == 1 and f"{place}/monday is left as it was" in out, number
+    assert (place / "monday").read_bytes() == kept
+    assert {path.name for path in place.iterdir()} == {"monday", "monday.faulty"}
+    assert f"{place}/monday.faulty: " in out
+
+
 @on_sqlite
 @pytest.mark.parametrize("command", ["backup", "restore"])
 def test_a_state_directory_that_takes_nothing_is_told_alike(

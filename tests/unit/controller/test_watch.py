@@ -75,6 +75,23 @@ def test_a_heartbeat_that_cannot_be_written_fences_but_for_want_of_room(
     assert not watch.fenced
 
 
+def test_want_of_room_after_a_fault_is_the_word_of_a_file_system_that_is_back(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusals = [errno.EIO, *[errno.EDQUOT] * 3]
+
+    def refuse(path: str) -> None:
+        raise OSError(refusals.pop(0), "refused", path)
+
+    watch.clock = SteppedTime()
+    monkeypatch.setattr(watching, "touch", refuse)
+    for later_s in (0.0, 1.0, 5.5, 60.0):
+        watch.clock.at = 100.0 + later_s
+        watch.look()
+        assert not watch.fenced, later_s
+    assert refusals == []
+
+
 def test_a_damaged_or_empty_cell_is_no_order(watch: Watch) -> None:
     Path(watch.attempt.stop).write_text("")
     Path(watch.attempt.control).write_text("{")

@@ -5,18 +5,19 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import pytest
 
-from ffdl_batch.domain.job import Job, Token
+from ffdl_batch.domain.job import Change, Job, Token
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.observation import NativeId
 from ffdl_batch.ports.scheduler import ArrayPlan, LaunchPlan
 from ffdl_batch.services.deploy import WORKERS, Deployer
 from ffdl_batch.services.in_flight import BEHIND, UNANSWERED
+from ffdl_batch.store import Store
 from tests.fakes.arrays import ArrayScheduler
 from tests.unit.services.array_site import ArraySite
 from tests.unit.services.conftest import Site
@@ -143,3 +144,26 @@ def test_the_elements_of_a_native_array_say_it_too(site: Site, slow: SlowSchedul
     assert arrays.states(array) == [JobState.QUEUED] * 10
     assert reasons(site, elements) == {"": 10}
     assert len(slow.submitted) == 10
+
+
+def test_what_is_told_in_the_moment_of_a_lost_reply_does_not_hide_it(
+    site: Site, slow: SlowScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Since then a request may still land; without that moment its elements would be submitted again too early."""
+    arrays = ArraySite(site, slow)
+    array = arrays.accept("array: 0-2")
+    slow.lose_reply = True
+    slow.let.set()
+    told: list[Job] = []
+    get_many = Store.get_many
+
+    def overtaken(store: Store, ids: Collection[str]) -> list[Job]:
+        found = get_many(store, ids)
+        if slow.asked_for and not told:
+            told.extend(store.apply_many([(found[0], Change(columns={"pending_reason": UNANSWERED.format(5)}))]))
+        return found
+
+    monkeypatch.setattr(Store, "get_many", overtaken)
+    arrays.deploy()
+    assert len(told) == 1
+    assert all(job.uncertain_since is not None for job in arrays.elements(array))

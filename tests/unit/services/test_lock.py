@@ -85,17 +85,51 @@ def test_a_copied_state_directory_has_no_daemon_and_may_have_one_of_its_own(tmp_
     assert found is not None and found.socket == "/run/x.sock"
 
 
-def test_a_holder_on_another_host_is_believed_where_only_the_device_differs(tmp_path: Path) -> None:
-    """Each host numbers its devices itself; a file server's inodes are the same for all."""
+@pytest.mark.parametrize("host", [HERE.host, "elsewhere"])
+def test_a_device_of_another_number_makes_no_copy(tmp_path: Path, host: str) -> None:
+    """Each host numbers its devices itself, and a file system that is mounted anew gets another number."""
     inode = tmp_path.stat().st_ino
-    leave(tmp_path, record(host="elsewhere", directory=f"99999:{inode}"))
+    leave(tmp_path, record(host=host, directory=f"99999:{inode}"))
     assert read_lock(tmp_path) is not None
+
+
+def test_only_a_lock_of_this_host_is_taken_for_a_copy(tmp_path: Path) -> None:
+    """Elsewhere the same directory may have another inode number (sshfs, CIFS), and two daemons destroy a database."""
+    inode = tmp_path.stat().st_ino
+    leave(tmp_path, record(directory=f"99999:{inode + 1}"))
+    assert read_lock(tmp_path) is None
     leave(tmp_path, record(host="elsewhere", directory=f"99999:{inode + 1}"))
-    assert read_lock(tmp_path) is None
-    leave(tmp_path, record(directory=f"99999:{inode}"))
-    assert read_lock(tmp_path) is None
+    assert read_lock(tmp_path) is not None
+    with pytest.raises(HeldElsewhere, match="elsewhere"):
+        take(tmp_path)
     leave(tmp_path, record(directory=""))  # a daemon of an earlier release, which still runs
     assert read_lock(tmp_path) is not None
+
+
+def test_a_state_directory_that_was_deleted_and_made_anew_is_still_ours(tmp_path: Path) -> None:
+    """The daemon is the last that has the database: it must not give way."""
+    state = tmp_path / "state"
+    state.mkdir()
+    hold = take(state)
+    state.rename(tmp_path / "kept")  # so that its inode is not given again
+    state.mkdir()
+    assert hold.is_ours() and hold.is_ours()
+    found = read_lock(state)
+    assert found is not None and found.pid == os.getpid()
+    hold.release()
+    assert read_lock(state) is None
+
+
+def test_a_state_directory_in_whose_place_a_copy_was_put_is_still_ours(tmp_path: Path) -> None:
+    """Its lock names us. Whoever gives it to another host writes that one's name."""
+    state, copy = tmp_path / "state", tmp_path / "copy"
+    state.mkdir()
+    hold = take(state)
+    subprocess.run(["cp", "-a", state, copy], check=True)
+    state.rename(tmp_path / "kept")
+    copy.rename(state)
+    assert hold.is_ours()
+    hold.release()
 
 
 def test_a_living_holder_without_a_flock_is_not_replaced(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from ffdl_batch.domain.job_state import Wish
 from ffdl_batch.store import DatabaseDamaged, DuplicateId, Store, StoreUnavailable, errors, open_store
 from ffdl_batch.store.errors import translate
 from ffdl_batch.store.filesystem import why_unwritable
+from ffdl_batch.store.health import Health
 from tests.unit.store.jobs import FakeClock, add_job, new_job
 from tests.unit.store.test_failures import open_directory, plain_user
 
@@ -106,3 +107,38 @@ def test_what_is_wrong_with_rows_is_no_trouble_of_the_database(store: Store) -> 
     with pytest.raises(DuplicateId):
         store.add_jobs([replace(new_job("another"), id=job.id)])
     assert store.trouble is None
+
+
+@pytest.mark.postgres
+def test_a_server_that_answers_again_is_no_trouble_of_a_daemon_that_has_nothing_to_write(postgres_url: str) -> None:
+    """Another daemon holds all leases: this one changes no row for hours."""
+    holder, waiter = open_store(postgres_url), open_store(postgres_url)
+    assert holder.acquire_lease("watcher", "holder", 600.0)
+    with pytest.raises(StoreUnavailable), waiter._database.writing() as connection:
+        connection.exec_driver_sql("SELECT pg_terminate_backend(pg_backend_pid())")
+    assert since(waiter) is not None
+    assert waiter.acquire_lease("watcher", "waiter", 600.0) is None
+    assert since(waiter) is None
+    holder.close()
+    waiter.close()
+
+
+@dataclass
+class ServerSaid(Exception):
+    """An error of PostgreSQL's with its code."""
+
+    sqlstate: str
+
+
+@pytest.mark.parametrize(
+    ("state", "needs_rows"), [("53100", True), ("58030", True), ("57P03", False), ("55P03", False)]
+)
+def test_of_a_servers_disk_only_rows_prove_the_contrary(state: str, needs_rows: bool) -> None:
+    told = translate(OperationalError("INSERT", None, ServerSaid(state)), "postgresql://server")
+    assert isinstance(told, StoreUnavailable)
+    health = Health(lambda: 1.0)
+    health.failed(told)
+    health.answered()
+    assert (health.trouble is not None) is needs_rows
+    health.succeeded()
+    assert health.trouble is None

@@ -5,6 +5,8 @@ Nothing that was acknowledged is lost, and nothing is acknowledged that would be
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import shutil
 import sqlite3
@@ -16,7 +18,7 @@ import pytest
 from sqlalchemy import event
 
 from ffdl_batch.store import DatabaseGone, Store, StoreUnavailable, open_store
-from ffdl_batch.store.copies import companions
+from ffdl_batch.store.copies import CopyFailed, companions
 from tests.unit.store.jobs import FakeClock, add_job, new_job
 
 CURE = re.compile(r"ffdl daemon stop; ffdl-admin db restore (\S+\.rescued-\S+?)( --force)?$")
@@ -126,6 +128,79 @@ def test_where_the_copy_finds_no_place_it_is_tried_again(
     clock.time += 31
     found = CURE.search(refused(opened))
     assert found is not None and ids_in(Path(found[1])) == kept
+
+
+def test_who_ends_tries_the_copy_once_more(
+    path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, network_fs: bool
+) -> None:
+    store = open_store(f"sqlite:///{path}", network_fs=network_fs, clock=clock)
+    kept = str(add_job(store, "k").id)
+    path.unlink()
+    with monkeypatch.context() as patched:
+        patched.setattr("ffdl_batch.store.open_files.copy_database", _no_room)
+        refused(store)
+    store.close()  # at the same moment of its clock, while requests would still wait for the next try
+    (copy,) = path.parent.glob("*.rescued-*")
+    assert ids_in(copy) == {kept}
+
+
+def _no_room(_source: sqlite3.Connection, _target: Path) -> None:
+    raise CopyFailed("No space left on device")
+
+
+def test_a_linked_database_is_judged_by_where_it_lies(
+    tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (tmp_path / "jobs.db").symlink_to(elsewhere / "kept.db")
+    monkeypatch.setattr("ffdl_batch.store.database.is_network", lambda directory: directory == elsewhere)
+    store = open_store(f"sqlite:///{tmp_path / 'jobs.db'}", network_fs=None, clock=clock)
+    add_job(store, "k")
+    names = {file.name for file in elsewhere.iterdir()}
+    store.close()
+    assert "kept.db-journal" in names and "kept.db-wal" not in names
+
+
+def test_a_database_that_an_nfs_client_keeps_for_us_is_deleted(opened: Store, path: Path) -> None:
+    """The client renames what is deleted while it is open, and removes it with the process (sillyrename)."""
+    kept = {str(add_job(opened).id)}
+    path.rename(path.with_name(".nfs000000000012ab3400000001"))
+    said = refused(opened)
+    found = CURE.search(said)
+    assert "was deleted, while" in said and found is not None, said
+    assert ids_in(Path(found[1])) == kept
+
+
+def test_where_nothing_can_be_opened_a_missing_database_is_refused_all_the_same(
+    opened: Store, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: Path) -> Iterator[Path]:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    kept = {str(add_job(opened).id)}
+    path.unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "iterdir", fail)
+        assert "Too many open files; try again" in refused(opened)
+    found = CURE.search(refused(opened))
+    assert found is not None and ids_in(Path(found[1])) == kept
+
+
+def test_the_log_of_a_database_behind_a_symbolic_link_lies_beside_the_file(tmp_path: Path, clock: FakeClock) -> None:
+    file, link = tmp_path / "real" / "file", tmp_path / "jobs.db"
+    file.parent.mkdir()
+    file.touch()
+    link.symlink_to(file)
+    store = open_store(f"sqlite:///{link}", network_fs=False, clock=clock)
+    kept = {str(add_job(store).id)}
+    for beside in companions(file):
+        beside.unlink(missing_ok=True)
+    kept.add(str(add_job(store, "second").id))
+    assert ids_in(file) == kept
+    link.unlink()
+    assert "was moved to" in refused(store)
+    store.close()
 
 
 def test_a_log_that_is_deleted_is_made_anew_and_loses_nothing(opened: Store, path: Path) -> None:

@@ -1,0 +1,62 @@
+"""When a daemon that nobody needs ends by itself, and when it must not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from ffdl_batch.daemon.server import Keeper
+from ffdl_batch.store import Store, open_store
+from tests.unit.store.jobs import FakeClock, add_job
+
+IDLE_S = 60.0
+
+
+@dataclass
+class Idle:
+    """A daemon without requests."""
+
+    clock: FakeClock
+    store: Store
+    keeper: Keeper
+
+    def is_over_after(self, seconds: float) -> bool:
+        """Whether it would end when the keeper looks so much later."""
+        self.clock.time += seconds
+        self.keeper._look_after_database()
+        return self.keeper._is_quiet()
+
+
+@pytest.fixture
+def idle(tmp_path: Path) -> Iterator[Idle]:
+    clock = FakeClock()
+    (tmp_path / "state").mkdir()
+    store = open_store(f"sqlite:///{tmp_path}/state/jobs.db", clock=clock)
+    settings = SimpleNamespace(idle_exit_s=IDLE_S)
+    platform = SimpleNamespace(store=store, clock=clock, settings=settings, uid=1000)
+    daemon = SimpleNamespace(platform=platform, hold=None)
+    server = SimpleNamespace(should_exit=False, count_connections=lambda _uid: 0)
+    context = SimpleNamespace(requests=0)
+    made = Keeper(cast("Any", daemon), cast("Any", context), cast("Any", server), cast("Any", None), lambda: False)
+    yield Idle(clock, store, made)
+    store.close()
+
+
+def test_it_ends_after_the_idle_time(idle: Idle) -> None:
+    assert not idle.is_over_after(IDLE_S / 2)
+    assert idle.is_over_after(IDLE_S)
+
+
+def test_it_does_not_end_as_the_last_that_has_the_database(idle: Idle, tmp_path: Path) -> None:
+    add_job(idle.store)
+    (tmp_path / "state").rename(tmp_path / "elsewhere")
+    assert not idle.is_over_after(IDLE_S * 2)
+    assert not idle.is_over_after(IDLE_S * 2)
+    (tmp_path / "elsewhere").rename(tmp_path / "state")
+    assert not idle.is_over_after(IDLE_S / 2)
+    assert idle.is_over_after(IDLE_S)
