@@ -61,8 +61,8 @@ class OpenFiles:
         self.is_whole_beside()
 
     def is_there(self) -> bool:
-        """Whether the name of the database leads to the file that is open."""
-        return _identity(self.path) == self._file
+        """Whether the name of the database leads to the file that is open, or none was opened yet."""
+        return self._file is None or _identity(self.path) == self._file
 
     def is_whole_beside(self) -> bool:
         """Whether the same holds for log and journal. One that has come into being is known from now on."""
