@@ -15,7 +15,8 @@ from .errors import RigError
 from .rootfs import USERS
 from .topology import CLUSTER_NAME
 
-_STOP_TIMEOUT_S = 30.0
+_STOP_TIMEOUT_S = 90.0
+"""As systemd's TimeoutStopSec by default, after which it kills; a slurmctld that is busy with RPCs may need it."""
 
 
 class Service(StrEnum):
@@ -101,16 +102,20 @@ class NodeServices:
         return pid if self._running(pid) else None
 
     def stop(self, service: Service, *, signal: str = "TERM") -> None:
-        """Stop a daemon and wait until it is gone. With signal="KILL" it dies as in a crash."""
+        """Stop a daemon and wait until it is gone. With signal="KILL" it dies as in a crash; with another it is killed
+        when it has not ended in good time, as a service manager would."""
         pid = self.pid(service)
         if pid is None:
             return
-        self.shell(f"kill -{signal} {pid}")
-        deadline = time.monotonic() + _STOP_TIMEOUT_S
-        while self._running(pid):
-            if time.monotonic() > deadline:
-                raise RigError(f"{service} on {self.node} did not end within {_STOP_TIMEOUT_S:.0f} s of SIG{signal}")
-            time.sleep(0.02)
+        for number in dict.fromkeys((signal, "KILL")):
+            self.shell(f"kill -{number} {pid}")
+            deadline = time.monotonic() + _STOP_TIMEOUT_S
+            while self._running(pid) and time.monotonic() < deadline:
+                time.sleep(0.02)
+            if not self._running(pid):
+                return
+            print(f"rig: {service} on {self.node} did not end within {_STOP_TIMEOUT_S:.0f} s of SIG{number}", flush=True)
+        raise RigError(f"{service} on {self.node} does not end")
 
     def make_accounts(self) -> None:
         """Give a new accounting database its cluster, account, QOS and users. Waits for slurmdbd."""
