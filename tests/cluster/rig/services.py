@@ -108,13 +108,15 @@ class NodeServices:
         if pid is None:
             return
         for number in dict.fromkeys((signal, "KILL")):
-            self.shell(f"kill -{number} {pid}")
+            self.shell(f"kill -{number} {pid} 2>/dev/null || :")  # it may end just now
             deadline = time.monotonic() + _STOP_TIMEOUT_S
             while self._running(pid) and time.monotonic() < deadline:
                 time.sleep(0.02)
             if not self._running(pid):
                 return
-            print(f"rig: {service} on {self.node} did not end within {_STOP_TIMEOUT_S:.0f} s of SIG{number}", flush=True)
+            print(
+                f"rig: {service} on {self.node} did not end within {_STOP_TIMEOUT_S:.0f} s of SIG{number}", flush=True
+            )
         raise RigError(f"{service} on {self.node} does not end")
 
     def make_accounts(self) -> None:
