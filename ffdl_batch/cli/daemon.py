@@ -106,26 +106,33 @@ def _describe(backend: BackendHealth) -> str:
     return ", ".join(part for part in (f"{backend.name} {backend.version}".strip(), outage and outage + again) if part)
 
 
+_FORCED = click.option(
+    "--force", is_flag=True, help="End it also where the only copy of its database goes with it (exit code 75 without)."
+)
+
+
 @daemon.command(context_settings=_NAMES)
-def stop() -> None:
+@_FORCED
+def stop(force: bool) -> None:
     """End the daemon. Jobs that run go on, and are read when the next command starts a daemon."""
-    click.echo(_stop() or "no daemon ran")
+    click.echo(_stop(force=force) or "no daemon ran")
 
 
 @daemon.command(context_settings=_NAMES)
-def restart() -> None:
+@_FORCED
+def restart(force: bool) -> None:
     """End the daemon and start one with the settings of this shell. Jobs that run go on meanwhile."""
-    if ended := _stop():
+    if ended := _stop(force=force):
         click.echo(ended)
     with open_client() as client:
         health = client.health()
     click.echo(f"started process {health.pid} on {health.host}")
 
 
-def _stop() -> str:
+def _stop(*, force: bool) -> str:
     """What was ended; "" where nothing ran."""
     from ffdl_batch.client.control import stop_daemon
     from ffdl_batch.client.own import describe_daemon, own_settings
 
-    ended = stop_daemon(own_settings(os.environ).state_dir)
+    ended = stop_daemon(own_settings(os.environ).state_dir, force=force)
     return f"stopped {describe_daemon(ended)}" if ended else ""

@@ -74,7 +74,7 @@ class Client:
             state_dir=Path(state_dir).absolute() if state_dir else None,
             start=start,
         )
-        self._wire = Wire(self._dialling.dial)
+        self._wire = Wire(self._dialling.dial, self._dialling.told)
 
     def __enter__(self) -> Client:
         return self
@@ -231,7 +231,7 @@ class Client:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             left = LONG_POLL_S if deadline is None else max(0.0, min(LONG_POLL_S, deadline - time.monotonic()))
-            request = _job_request("GET", job_id, f"/wait?wait_s={math.ceil(left)}", left + _POLL_MARGIN_S)
+            request = _job_request("GET", job_id, f"/wait?wait_s={math.ceil(left)}", left)
             job = _read(JobView, self._wire.ask(request).get("job"))
             if is_ended(job):
                 return job
@@ -254,7 +254,9 @@ class Client:
         `attempt` is a number, "all" (one after the other, each line says which), or None: the newest attempt of which
         there is a log. With `follow` the attempts after it come as well. `tail` is of each learner and attempt.
         """
-        with closing(Wire(self._dialling.dial)) as wire:  # its own connection: other calls may come in between
+        with closing(
+            Wire(self._dialling.dial, self._dialling.told)
+        ) as wire:  # its own connection: other calls may come in between
             yield from iterate_logs(wire, LogQuery(_safe(job_id), follow, learner, since, tail, attempt))
 
     def events(
@@ -264,7 +266,7 @@ class Client:
 
         Raises WaitTimedOut where nothing happens until `timeout_s` seconds after the first event was asked for.
         """
-        with closing(Wire(self._dialling.dial)) as wire:
+        with closing(Wire(self._dialling.dial, self._dialling.told)) as wire:
             yield from iterate_events(wire, _safe(job_id), follow=follow, after=after, timeout_s=timeout_s)
 
     def cancel(self, job_id: str) -> JobView:
@@ -336,8 +338,10 @@ def _safe(job_id: str) -> str:
     return quote(job_id, safe="")
 
 
-def _job_request(method: str, job_id: str, rest: str = "", timeout_s: float = 120.0) -> Request:
-    return Request(method, f"/api/v1/jobs/{_safe(job_id)}{rest}", job_id=job_id, timeout_s=timeout_s)
+def _job_request(method: str, job_id: str, rest: str = "", held_s: float | None = None) -> Request:
+    timeout_s = REQUEST_TIMEOUT_S if held_s is None else held_s + _POLL_MARGIN_S
+    path = f"/api/v1/jobs/{_safe(job_id)}{rest}"
+    return Request(method, path, job_id=job_id, timeout_s=timeout_s, held_s=held_s or 0.0)
 
 
 def _read(kind: type[V], plain: Mapping[str, Any] | object) -> V:

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from ffdl_batch.client.errors import RequestRefused, WaitTimedOut
 from ffdl_batch.client.handle import JobHandle
 from ffdl_batch.client.streams import LONG_POLL_S
-from ffdl_batch.client.wire import Request, Wire
+from ffdl_batch.client.wire import REQUEST_TIMEOUT_S, Request, Wire
 from ffdl_batch.domain.codec import CodecError, from_plain
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.views import ArrayView, JobView, Problem
@@ -43,7 +43,7 @@ class Arrays:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             left = LONG_POLL_S if deadline is None else max(0.0, min(LONG_POLL_S, deadline - time.monotonic()))
-            array = self._ask("GET", array_id, f"/wait?wait_s={math.ceil(left)}", left + _POLL_MARGIN_S)
+            array = self._ask("GET", array_id, f"/wait?wait_s={math.ceil(left)}", left)
             if array.ended:
                 return array
             if timeout_s is not None and deadline is not None and time.monotonic() >= deadline:
@@ -58,9 +58,10 @@ class Arrays:
         """Ask all of its jobs for a checkpoint and their end, as :meth:`ffdl_batch.Client.halt` one."""
         return self._ask("POST", array_id, "/halt")
 
-    def _ask(self, method: str, array_id: str, rest: str = "", timeout_s: float = 120.0) -> ArrayView:
+    def _ask(self, method: str, array_id: str, rest: str = "", held_s: float | None = None) -> ArrayView:
+        timeout_s = REQUEST_TIMEOUT_S if held_s is None else held_s + _POLL_MARGIN_S
         path = f"/api/v1/arrays/{quote(array_id, safe='')}{rest}"
-        request = Request(method, path, job_id=array_id, timeout_s=timeout_s)
+        request = Request(method, path, job_id=array_id, timeout_s=timeout_s, held_s=held_s or 0.0)
         return _read(ArrayView, self._wire.ask(request).get("array"))
 
 

@@ -7,7 +7,10 @@ safe for every request of this contract: submissions carry a key, the others are
 from __future__ import annotations
 
 import json
+import os
+import select
 import socket
+import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -22,6 +25,8 @@ from ffdl_batch.domain.views import SCHEMA, Problem
 
 REQUEST_TIMEOUT_S = 120.0
 """For an ordinary request: a plan may ask a slow scheduler what its nodes are."""
+FIRST_WORD_S = 10.0
+"""After so long without an answer it is said that one is waited for."""
 STREAM_SILENCE_S = 90.0
 """The daemon sends a blank line now and then; a stream that is silent for longer has lost its peer."""
 _BLOCK = 1 << 20
@@ -54,7 +59,8 @@ class DirectChannel:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request. `body_size` are the bytes of `body`; `job_id` is for the message when the answer is 404."""
+    """One request. `body_size` are the bytes of `body`; `job_id` is for the message when the answer is 404. For
+    `held_s` the daemon may hold its answer back until there is news."""
 
     method: str
     path: str
@@ -63,6 +69,7 @@ class Request:
     content_type: str = "application/json"
     job_id: str = ""
     timeout_s: float = REQUEST_TIMEOUT_S
+    held_s: float = 0.0
 
 
 def json_request(method: str, path: str, plain: object) -> Request:
@@ -83,13 +90,13 @@ class Wire:
     """Sends requests over a channel that `connect` gives; not safe for several threads at once.
 
     `outages` is what the last reply that spoke of backends said of those that do not answer, `database_trouble` what it
-    said of a database that takes nothing.
+    said of a database that takes nothing. `told` hears, in one line, that the daemon is slow to answer.
     """
 
-    def __init__(self, connect: Callable[[], Channel]) -> None:
+    def __init__(self, connect: Callable[[], Channel], told: Callable[[str], None] = lambda _: None) -> None:
         self.outages: Sequence[Any] = ()
         self.database_trouble: Mapping[str, Any] | None = None
-        self._connect = connect
+        self._connect, self._told = connect, told
         self._channel: Channel | None = None
         self._http: HTTPConnection | None = None
 
@@ -173,7 +180,18 @@ class Wire:
             # The daemon may refuse an upload before it has read all of it: its answer is then waiting.
             if isinstance(request.body, bytes) or request.body is None:
                 raise
+        self._await_answer(cast(socket.socket, http.sock), request)
         return http.getresponse()
+
+    def _await_answer(self, connected: socket.socket, request: Request) -> None:
+        """Return when it comes, or when it was said that it has not come for long."""
+        patience_s = request.held_s + FIRST_WORD_S
+        if patience_s >= request.timeout_s or _is_readable(connected, patience_s):
+            return
+        self._told(
+            f"{_name_daemon(connected)} has not answered for {patience_s:g} s; waiting up to {request.timeout_s:g} s"
+        )
+        connected.settimeout(request.timeout_s - patience_s)
 
     def _read_whole(self, response: HTTPResponse) -> bytes:
         try:
@@ -184,6 +202,19 @@ class Wire:
         if response.will_close:
             self.close()
         return body
+
+
+def _is_readable(connected: socket.socket, patience_s: float) -> bool:
+    """Whether there is something to read, be it the end, within `patience_s`; select(2) would not take every number."""
+    poll = select.poll()
+    poll.register(connected, select.POLLIN)
+    return bool(poll.poll(patience_s * 1000))
+
+
+def _name_daemon(connected: socket.socket) -> str:
+    """SO_PEERCRED (unix(7)): who listens, by the kernel's word. The other end of a relay's is this process."""
+    pid, _, _ = struct.unpack("3i", connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return f"the daemon (process {pid})" if pid not in (0, os.getpid()) else "the daemon"
 
 
 def _lines(response: HTTPResponse) -> Iterator[bytes]:

@@ -37,6 +37,10 @@ MAX_SOCKET_PATH = 107
 """Bytes that fit into sun_path with its final NUL (unix(7))."""
 _REMOVE = "remove it if no ffdl-submitd of yours runs on any host"
 _NAME_YOURS = "name a directory of your own by FFDL_STATE_DIR, or leave it unset"
+_ANOTHERS = (
+    "use the original; if that is used no more, remove {path}: its jobs are this directory's from then on, and what it "
+    "had not started when it was copied is started here"
+)
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,252}", re.ASCII)
 
 
@@ -56,6 +60,18 @@ class LockUnreadable(Exception):
         super().__init__(message)
         self.cure = cure
         self.exit_code = int(exit_code)
+
+
+class DirectoryCopied(LockUnreadable):
+    """The lock file was copied together with the state directory in which it was made."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(
+            f"{path.parent} is a copy of a state directory: {path.name} in it was made for another directory on this "
+            "host, which has the same jobs, and a daemon here would run them once more",
+            _ANOTHERS.format(path=path),
+            ExitCode.BAD_MANIFEST,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,27 +213,29 @@ def name_directory(state_dir: Path) -> str:
     return f"{found.st_dev}:{found.st_ino}"
 
 
-def _is_copied(lock: DaemonLock, directory: str) -> bool:
-    """Whether the lock was written in another directory of this host.
+def is_copied(lock: DaemonLock, state_dir: Path) -> bool:
+    """Whether the lock in `state_dir` was written in another directory of this host. Raises OSError.
 
     A file system that is mounted anew has another device number, and on another host the inode numbers may be others,
     too (FUSE, CIFS): neither proves a copy, and two daemons on one database destroy it.
     """
     if not lock.directory or lock.host != socket.gethostname():
         return False
-    return lock.directory.rpartition(":")[2] != directory.rpartition(":")[2]
+    return lock.directory.rpartition(":")[2] != name_directory(state_dir).rpartition(":")[2]
 
 
 def read_lock(state_dir: Path) -> DaemonLock | None:
-    """The lock file's content; None when there is none, or only the copy of one: a state directory that was copied has
-    no daemon. Raises :class:`LockUnreadable`."""
+    """The lock file's content; None when there is none. Raises :class:`LockUnreadable`, and :class:`DirectoryCopied`
+    where it is that of another directory: a copy has the jobs of its original, which may have run since."""
     lock = read_lock_file(state_dir)
     try:
-        return None if lock is None or _is_copied(lock, name_directory(state_dir)) else lock
+        if lock is None or not is_copied(lock, state_dir):
+            return lock
     except FileNotFoundError:
         return None
     except OSError as error:
         raise _unreadable(state_dir / LOCK_NAME, error) from error
+    raise DirectoryCopied(state_dir / LOCK_NAME)
 
 
 def read_lock_file(state_dir: Path) -> DaemonLock | None:

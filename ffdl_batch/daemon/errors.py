@@ -20,6 +20,7 @@ from ffdl_batch.daemon.context import context_of
 from ffdl_batch.daemon.replies import problem_reply
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.findings import Finding, Severity
+from ffdl_batch.domain.scarcity import explain_lack
 from ffdl_batch.domain.views import Problem
 from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable
 from ffdl_batch.services.file_troubles import explain
@@ -30,6 +31,9 @@ log = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = 128 * 1000**2
 _SHOWN = 10
+_WRAPPED = (ImportError, RuntimeError, SystemError)
+"""What may be for want of memory or threads, too (:func:`explain_lack`)."""
+_WHOSE_LIMITS = "a daemon has the limits of the shell that started it: ffdl daemon restart in one without them"
 _SENTENCES = {
     404: "there is no {method} {path} in this interface",
     405: "{method} is not possible on {path}",
@@ -45,8 +49,8 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(SchedulerUnreachable, _scheduler_unreachable)
     app.add_exception_handler(InvalidRequest, _invalid_request)
     app.add_exception_handler(RequestValidationError, _malformed)
-    app.add_exception_handler(OSError, _refused_by_machine)
-    app.add_exception_handler(MemoryError, _refused_by_machine)
+    for refusal in (OSError, MemoryError, *_WRAPPED):
+        app.add_exception_handler(refusal, _refused_by_machine)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(Exception, _unexpected)
 
@@ -96,8 +100,11 @@ def problem_of(error: Exception, place: str) -> Problem | None:
     """The problem that a refusal of the machine, or of the file system below `place`, is; None for what is none."""
     if isinstance(error, MemoryError):
         gc.collect()  # what the request held lies in cycles with the traceback
-        cure = "send less at once, or raise the daemon's memory limit"
+        cure = f"send less at once; {_WHOSE_LIMITS}"
         return Problem("S210", "the daemon has not enough memory for this request", ExitCode.TRY_AGAIN, cure)
+    if isinstance(error, _WRAPPED):
+        lack = explain_lack(error)
+        return Problem("S210", f"in the daemon, {lack}", ExitCode.TRY_AGAIN, _WHOSE_LIMITS) if lack else None
     trouble = explain(error, place) if isinstance(error, OSError) else None
     return None if trouble is None else Problem("S210", trouble.message, ExitCode.TRY_AGAIN, trouble.cure)
 
@@ -135,8 +142,9 @@ def _finding(error: dict[str, Any]) -> Finding:
 
 async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    if isinstance(error.__cause__, (MemoryError, OSError)):  # met while the body was read
-        return await _refused_by_machine(request, error.__cause__)
+    cause = error.__cause__  # met while the body was read
+    if isinstance(cause, (MemoryError, OSError)) or (isinstance(cause, _WRAPPED) and explain_lack(cause)):
+        return await _refused_by_machine(request, cause)
     sentence = _SENTENCES.get(error.status_code, str(error.detail))
     message = sentence.format(method=request.method, path=request.url.path[:200])
     code = ExitCode.BAD_MANIFEST if error.status_code == 413 else ExitCode.USAGE

@@ -92,7 +92,7 @@ def _serve(options: argparse.Namespace, opener: Opener | None) -> int:
     except AlreadyServed as served:
         return _end(str(served), ExitCode.OK)
     except HeldElsewhere as held:
-        return _end(str(held), ExitCode.TRY_AGAIN)
+        return _end(str(held), held.exit_code)
     except OSError as error:
         return _end(f"the configuration or the state directory cannot be used: {error}", ExitCode.TRY_AGAIN)
     try:

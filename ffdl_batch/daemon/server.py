@@ -23,6 +23,7 @@ from ffdl_batch.daemon.context import Context
 from ffdl_batch.daemon.listening import Listener
 from ffdl_batch.daemon.loops import Loops
 from ffdl_batch.daemon.peer import PeerProtocol, is_admitted
+from ffdl_batch.domain.scarcity import explain_lack
 from ffdl_batch.services.lock import Hold
 from ffdl_batch.services.platform import Platform
 from ffdl_batch.store import StoreError
@@ -126,11 +127,15 @@ class Keeper:
         pause = min(LOOK_S, self._idle_s / 4)
         while not self._server.should_exit:
             await asyncio.sleep(pause)
-            await asyncio.to_thread(self._look_after_database)
             try:
+                await asyncio.to_thread(self._look_after_database)
                 await self._look()
             except (OSError, PlaceRefused, StoreError) as error:
                 log.warning("the keeper's look failed: %s", error)
+            except (RuntimeError, MemoryError) as error:
+                if not (lack := explain_lack(error)):
+                    raise
+                log.warning("the keeper could not look: %s", lack)
 
     def _look_after_database(self) -> None:
         """See that its files are in their places, though nobody writes: what this process alone still has is saved."""

@@ -45,5 +45,7 @@ def explain(error: OSError, place: str) -> Trouble | None:
     if error.errno == errno.ENFILE:
         return Trouble("this machine has as many files open as it may", f"raise fs.file-max (sysctl); {_GOES_ON}")
     if error.errno in (errno.ENOMEM, errno.EAGAIN):
-        return Trouble("this machine has no memory or no process left for it", f"end something here; {_GOES_ON}")
+        what = "this machine has no memory or no process left for it, or the daemon may have no more"
+        cure = f"end something here, or ffdl daemon restart in a shell with higher limits (ulimit -u, -v); {_GOES_ON}"
+        return Trouble(what, cure)
     return None

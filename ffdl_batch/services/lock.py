@@ -8,7 +8,7 @@ Two things together, because the state directory is often on a network file syst
 * ``daemon.lock``, JSON that names host and process. It speaks to other hosts, where flock may reach (NFS since Linux
   2.6.12) or may not (``local_lock``, Lustre ``localflock``). It is made by link(2), which network file systems do
   atomically, so of two hosts one wins. It names the daemon's socket, too, and the directory that it was made for: in a
-  copy of that on the same host it counts for nothing.
+  copy of that on the same host no daemon starts, because it would run the same jobs once more.
 
 A holder on this host is replaced when it is proven dead. One on another host never is, except by an explicit
 ``--force-take-over-from HOST``: a node that cannot be reached may still be writing to the database.
@@ -31,16 +31,18 @@ from ffdl_batch import __version__
 from ffdl_batch.config.locations import (
     LOCK_NAME,
     DaemonLock,
+    DirectoryCopied,
     Holder,
     LockUnreadable,
     Machine,
     check_directory,
+    is_copied,
     judge_holder,
     name_directory,
-    read_lock,
     read_lock_file,
 )
 from ffdl_batch.domain.codec import to_plain
+from ffdl_batch.domain.exit_codes import ExitCode
 
 FLOCK_NAME = "daemon.flock"
 PATIENCE_S = 20.0
@@ -56,6 +58,10 @@ class AlreadyServed(Exception):
 
 class HeldElsewhere(Exception):
     """Another daemon holds the state directory, or may; the message names it and the way out."""
+
+    def __init__(self, message: str, exit_code: int = ExitCode.TRY_AGAIN) -> None:
+        super().__init__(message)
+        self.exit_code = int(exit_code)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +88,8 @@ class Hold:
         _write(self._path, self.record)
 
     def is_ours(self) -> bool:
-        """Whether the lock file still names this process; one that was removed is written again.
+        """Whether the lock file still names this process. One that was removed is written again, and so is one that
+        came with a copy which was put into this directory's place: it is of no daemon that could hold it.
 
         False means that an operator gave the state directory to another host: this daemon must stop. Raises OSError
         where that cannot be read now.
@@ -96,6 +103,10 @@ class Hold:
         if found is None:
             self.record = replace(self.record, directory=name_directory(self._state_dir))  # it may be another by now
             return _create(self._path, self.record)
+        if is_copied(found, self._state_dir):
+            self.record = replace(self.record, directory=name_directory(self._state_dir))
+            _write(self._path, self.record)
+            return True
         return _same_process(found, self.record)
 
     def release(self) -> None:
@@ -179,7 +190,8 @@ def _try_flock(descriptor: int) -> bool:
 
 
 def _judge_busy(state_dir: Path, machine: Machine) -> None:
-    """Somebody has the flock: raise when it is clear who and that they serve; return to look again."""
+    """Somebody has the flock, so that this is no copy: raise when it is clear who and that they serve; return to look
+    again."""
     lock = _read(state_dir)
     if lock is None:
         return
@@ -194,11 +206,17 @@ def _claim(state_dir: Path, record: DaemonLock, machine: Machine, allowed: TakeO
     path = state_dir / LOCK_NAME
     while not _create(path, record):
         lock = _read(state_dir)
-        if lock is None:  # an empty file, one of the directory that this is a copy of, or one that was just removed
+        if lock is None:  # an empty file, or one that was just removed
             _write(path, record)
             return
         holder = judge_holder(lock, machine)
-        if holder is Holder.DEAD or (allowed.from_host and allowed.from_host == lock.host):
+        if allowed.from_host and allowed.from_host == lock.host:
+            _write(path, record)
+            return
+        if is_copied(lock, state_dir):
+            copied = DirectoryCopied(path)
+            raise HeldElsewhere(f"{copied} ({copied.cure})", copied.exit_code)
+        if holder is Holder.DEAD:
             _write(path, record)
             return
         if holder is Holder.ALIVE_HERE:
@@ -211,7 +229,7 @@ def _claim(state_dir: Path, record: DaemonLock, machine: Machine, allowed: TakeO
 
 def _read(state_dir: Path) -> DaemonLock | None:
     try:
-        return read_lock(state_dir)
+        return read_lock_file(state_dir)
     except LockUnreadable as error:
         raise HeldElsewhere(f"{error}; {error.cure}") from error
 

@@ -142,7 +142,9 @@ def get_events(platform: Platform, caller: Caller, job_id: str, after: int) -> t
 def database_trouble(platform: Platform) -> DatabaseTrouble | None:
     """Why states of jobs stand still, where the database takes nothing."""
     trouble = platform.store.trouble
-    return DatabaseTrouble(trouble.since, trouble.sentence) if trouble is not None else None
+    if trouble is None:
+        return None
+    return DatabaseTrouble(trouble.since, trouble.sentence, trouble.holds_last_copy)
 
 
 def health(platform: Platform, started_at: float) -> Health:

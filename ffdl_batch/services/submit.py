@@ -79,7 +79,8 @@ def _store(platform: Platform, part: Sequence[_Accepted]) -> Iterator[list[Job]]
     try:
         rows = iter(platform.store.add_jobs([job for one in part for job in one.jobs]))
     except (DuplicateId, StoreUnavailable) as error:
-        if isinstance(error, DuplicateId):  # else they may be committed, and are the janitor's if they are not
+        # Else they may be committed, and are the janitor's if they are not.
+        if isinstance(error, DuplicateId) or error.is_undone:
             for one in part:
                 _discard(platform, one.jobs[0])
         raise try_again("S210", str(error)) from error

@@ -44,6 +44,8 @@ def test_a_full_state_directory_refuses_and_leaves_nothing_half(tmp_path: Path, 
         refused = world.submit_by_command()
         assert (refused.code, world.ids()) == (75, {running})
         assert "the disk (or the quota) is full: free some space" in refused.text
+        exporting = world.run("ffdl-submit", "--export=ALL", str(world.base / "manifest.yml"), str(world.model))
+        assert exporting.code == 75, exporting
         assert [path.name for path in (world.tree / "jobs").iterdir()] == [running]
 
         world.tell()  # this end cannot be written
@@ -52,6 +54,29 @@ def test_a_full_state_directory_refuses_and_leaves_nothing_half(tmp_path: Path, 
         disk.free()
         world.await_ends(running, world.submit())
         assert "Traceback" not in world.log
+
+
+def test_a_daemon_that_has_the_only_copy_of_its_database_is_not_ended_unasked(tmp_path: Path, disk: SmallDisk) -> None:
+    with fault_world(tmp_path, WorldOptions("local"), state=disk.point / "state") as world:
+        world.start()
+        job = world.submit()
+        world.await_ends(job)
+        disk.fill()
+        (world.state / "ffdl.sqlite3").unlink()
+        world.wait(lambda: "Nothing is lost as long" in world.run("ffdl", "daemon", "status").text, "its last word")
+        pid = world.daemon_pid
+        for verb in ("stop", "restart"):
+            refused = world.run("ffdl", "daemon", verb)
+            assert refused.code == 75 and "the only copy of the database" in refused.text, refused
+            assert "make room for a copy there" in refused.text and "--force" in refused.text, refused
+        assert world.daemon_pid == pid and world.answers()
+        disk.free()
+        assert world.run("ffdl", "daemon", "stop", "--force").code == 0
+        assert world.daemon is not None and world.daemon.wait(10) == 0
+        (rescued,) = world.state.glob("ffdl.sqlite3.rescued-*")
+        assert world.run("ffdl-admin", "db", "restore", str(rescued)).code == 0
+        world.start()
+        assert world.job(job).state == "COMPLETED"
 
 
 def test_a_daemon_that_finds_no_room_does_not_start_and_says_why(tmp_path: Path, disk: SmallDisk) -> None:

@@ -67,6 +67,19 @@ def test_a_command_that_may_have_too_little_for_a_daemon_says_so(tmp_path: Path,
         assert world.run("ffdl", "list").code == 0
 
 
+def test_a_daemon_that_may_start_no_thread_says_whose_limit_it_is(tmp_path: Path) -> None:
+    with fault_world(tmp_path, WorldOptions("local")) as world:
+        world.start()
+        _, hard = resource.getrlimit(resource.RLIMIT_AS)
+        # Less than a thread's stack.
+        resource.prlimit(world.daemon_pid, resource.RLIMIT_AS, (world.memory_bytes() + 4 * MIB, hard))
+        refused = world.submit_by_command()
+        assert refused.code == 75 and "ffdl daemon restart" in refused.text, refused
+        resource.prlimit(world.daemon_pid, resource.RLIMIT_AS, (hard, hard))
+        world.await_ends(world.submit())
+        assert "Traceback" not in world.log
+
+
 def test_controllers_need_few_descriptors(tmp_path: Path) -> None:
     with rig(tmp_path) as run:
         limited = tmp_path / "limited"

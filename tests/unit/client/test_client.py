@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from ffdl_batch.client import (
     RequestRefused,
     UnknownJob,
     WaitTimedOut,
+    wire,
 )
 from ffdl_batch.client.api import JobFilter, job_exit_code
 from ffdl_batch.client.manifest import MAX_BYTES
@@ -87,6 +90,25 @@ def test_a_daemon_that_always_hangs_up_is_unreachable(client: Client, daemon: Fa
     with pytest.raises(DaemonUnreachable, match="did not answer GET /api/v1/health") as caught:
         client.health()
     assert caught.value.problem.exit_code == 75
+
+
+def test_a_daemon_that_is_slow_to_answer_is_named_once(short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it holds back on purpose is not slow."""
+    monkeypatch.setattr(wire, "FIRST_WORD_S", 0.1)
+    said: list[str] = []
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(short_dir / "s"))
+        silent.listen()
+        environ = {"PATH": "/bin", "FFDL_STATE_DIR": str(short_dir)}
+        dial = Dialling(environ=environ, socket_path=short_dir / "s", start=False).dial
+        for patience_s, held_s, words in ((0.1, 0.0, 0), (0.4, 0.3, 0), (0.3, 0.0, 1)):
+            began = time.monotonic()
+            asked = wire.Request("GET", "/api/v1/jobs", timeout_s=patience_s, held_s=held_s)
+            with pytest.raises(DaemonUnreachable, match="did not answer"):
+                wire.Wire(dial, said.append).ask(asked)
+            assert patience_s <= time.monotonic() - began < patience_s + 5.0
+            assert len(said) == words
+    assert said == ["the daemon has not answered for 0.1 s; waiting up to 0.3 s"]
 
 
 def test_refusals_are_typed_and_carry_the_problem(client: Client, daemon: FakeDaemon) -> None:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
-from ffdl_batch.client import DaemonUnreachable
+from ffdl_batch.client import DaemonUnreachable, RequestRefused
 from ffdl_batch.client.control import find_holder, stop_daemon
 from ffdl_batch.config.locations import DaemonLock, Holder, this_machine
+from ffdl_batch.domain.views import DatabaseTrouble
+from tests.unit.client.fake_daemon import FakeDaemon
 
 
 @pytest.fixture
@@ -37,6 +40,14 @@ def refuse(pid: int, number: int) -> None:
     pytest.fail(f"process {pid} was sent {number}")
 
 
+class Ended(Exception):
+    """The process would have been ended."""
+
+
+def note(_pid: int, _number: int) -> None:
+    raise Ended
+
+
 def test_the_daemon_is_ended_and_waited_for(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
     write_lock(tmp_path, sleeper.pid)
     found = find_holder(tmp_path)
@@ -51,6 +62,38 @@ def test_the_daemon_is_ended_and_waited_for(tmp_path: Path, sleeper: subprocess.
 def test_a_process_that_is_not_proved_to_be_the_daemon_is_left_alone(tmp_path: Path, change: dict[str, object]) -> None:
     write_lock(tmp_path, os.getpid(), **change)
     assert stop_daemon(tmp_path, end=refuse) is None
+
+
+LAST = DatabaseTrouble(1.0, "the database /d was deleted; make room for a copy there", holds_last_copy=True)
+
+
+def test_a_daemon_that_has_the_only_copy_of_its_database_is_not_ended(
+    short_dir: Path, sleeper: subprocess.Popen[bytes]
+) -> None:
+    """But on a person's word."""
+    fake = FakeDaemon(short_dir / "ffdl.sock", trouble=LAST).start()
+    try:
+        write_lock(short_dir, sleeper.pid, socket=str(fake.path))
+        with pytest.raises(RequestRefused, match=r"only copy .* make room for a copy there \(--force") as refused:
+            stop_daemon(short_dir, end=refuse)
+        assert refused.value.problem.exit_code == 75
+        fake.trouble = replace(LAST, holds_last_copy=False)
+        with pytest.raises(Ended):
+            stop_daemon(short_dir, end=note)
+        fake.trouble = LAST
+        assert stop_daemon(short_dir, force=True) is not None
+        assert sleeper.wait(10) == -signal.SIGTERM
+    finally:
+        fake.stop()
+
+
+def test_a_daemon_that_says_nothing_is_ended(short_dir: Path, sleeper: subprocess.Popen[bytes]) -> None:
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(short_dir / "s"))
+        silent.listen()
+        write_lock(short_dir, sleeper.pid, socket=str(short_dir / "s"))
+        assert stop_daemon(short_dir, answer_s=0.1) is not None
+    assert sleeper.wait(10) == -signal.SIGTERM
 
 
 def test_without_a_lock_nothing_runs(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from ffdl_batch import __version__
 from ffdl_batch.client import Client, DaemonUnreachable
+from ffdl_batch.client.control import find_holder
 from ffdl_batch.client.start import Dialling, daemon_environment
 from ffdl_batch.config.fingerprint import take_fingerprints
 from ffdl_batch.config.load import load_settings
@@ -142,14 +143,20 @@ def test_the_socket_that_the_lock_names_is_found_from_another_session(site: Site
         fake.stop()
 
 
-def test_a_copied_state_directory_does_not_lead_to_the_daemon_of_the_original(site: Site, short_dir: Path) -> None:
+def test_in_a_copied_state_directory_no_daemon_is_started_or_asked(site: Site, short_dir: Path) -> None:
+    """Neither the original's, nor one that would run the same jobs once more."""
     fake = FakeDaemon(short_dir / "other" / "ffdl.sock").start()
     try:
         original = short_dir / "original"
         original.mkdir()
         site.write_lock(socket=str(fake.path), directory=name_directory(original))
-        assert health_version(site.dialling) == "9.9"
-        assert site.pids.exists() and not fake.requests  # one was started
+        with pytest.raises(DaemonUnreachable, match="is a copy of a state directory") as refused:
+            health_version(site.dialling)
+        assert refused.value.problem.exit_code == 78
+        assert not site.pids.exists() and not fake.requests
+        with pytest.raises(DaemonUnreachable, match=r"remove .*/daemon.lock") as refused:
+            find_holder(site.state_dir)
+        assert refused.value.problem.exit_code == 78
     finally:
         fake.stop()
 

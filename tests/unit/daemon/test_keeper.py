@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +47,25 @@ def idle(tmp_path: Path) -> Iterator[Idle]:
     made = Keeper(cast("Any", daemon), cast("Any", context), cast("Any", server), cast("Any", None), lambda: False)
     yield Idle(clock, store, made)
     store.close()
+
+
+def test_it_looks_again_where_no_thread_could_be_had(idle: Idle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a daemon that was short of threads once would never end, and never notice that its socket is gone."""
+    server, looks = idle.keeper._server, []
+
+    def starved(_: threading.Thread) -> None:
+        looks.append("a thread")
+        server.should_exit = len(looks) == 3
+        raise RuntimeError("can't start new thread")
+
+    async def keep() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", starved)
+            await idle.keeper.keep()
+
+    monkeypatch.setattr("ffdl_batch.daemon.server.LOOK_S", 0.01)
+    asyncio.run(keep())
+    assert len(looks) == 3
 
 
 def test_it_ends_after_the_idle_time(idle: Idle) -> None:

@@ -212,7 +212,29 @@ def test_listings_say_that_nothing_can_be_written(desk: Desk, monkeypatch: pytes
     assert [desk.ask("GET", path).json["database_trouble"] for path in paths] == [None] * 3
     monkeypatch.setattr(Store, "trouble", Trouble(5.0, "it is read-only"))
     for path in paths:
-        assert desk.ask("GET", path).json["database_trouble"] == {"since": 5.0, "detail": "it is read-only"}
+        told = {"since": 5.0, "detail": "it is read-only", "holds_last_copy": False}
+        assert desk.ask("GET", path).json["database_trouble"] == told
+
+
+@pytest.mark.parametrize(
+    ("lacking", "named"),
+    [
+        (RuntimeError("can't start new thread"), "ulimit -u or -v"),
+        (ImportError("libm.so: failed to map segment from shared object"), "ulimit -v"),
+        (MemoryError(), "not enough memory"),
+    ],
+)
+def test_too_little_memory_or_threads_is_the_daemons_limit(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, lacking: Exception, named: str
+) -> None:
+    def starved(*_: object) -> None:
+        raise lacking
+
+    monkeypatch.setattr(desk.platform.store, "get", starved)
+    answer = desk.ask("GET", "/api/v1/jobs/training-000000000")
+    assert (answer.status, problem(answer).exit_code) == (503, 75)
+    assert "the daemon" in problem(answer).message and named in problem(answer).message
+    assert "ffdl daemon restart" in problem(answer).cure
 
 
 def test_a_failure_of_ours_names_the_log_and_tells_nothing_else(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.config.locations import DaemonLock, Machine, read_lock, this_machine
+from ffdl_batch.config.locations import DaemonLock, DirectoryCopied, Machine, read_lock, this_machine
 from ffdl_batch.domain.codec import to_plain
 from ffdl_batch.services import lock
 from ffdl_batch.services.lock import AlreadyServed, HeldElsewhere, Hold, TakeOver, acquire
@@ -70,19 +70,54 @@ def test_a_dead_holder_of_this_host_is_replaced(tmp_path: Path, left: DaemonLock
     hold.release()
 
 
-def test_a_copied_state_directory_has_no_daemon_and_may_have_one_of_its_own(tmp_path: Path) -> None:
+@pytest.mark.parametrize("daemon", ["serves", "has ended", "was killed by a reboot"])
+def test_a_copied_state_directory_has_no_daemon_before_a_person_says_so(tmp_path: Path, daemon: str) -> None:
+    """Its jobs are those of the original, which may have run since."""
     original, copy = tmp_path / "state", tmp_path / "copy"
     original.mkdir()
     hold = take(original)
     hold.announce(Path("/run/x.sock"))
     subprocess.run(["cp", "-a", original, copy], check=True)
-    assert read_lock(copy) is None
-    other = take(copy)
+    machine = HERE
+    if daemon == "has ended":
+        hold.release()
+    elif daemon == "was killed by a reboot":
+        machine = replace(HERE, boot_id="a later boot")
+    with pytest.raises(DirectoryCopied, match=f"{copy} is a copy of a state directory") as told:
+        read_lock(copy)
+    assert told.value.exit_code == 78 and f"remove {copy}/daemon.lock" in told.value.cure
+    for allowed in (TakeOver(proven=True), TakeOver(from_host="elsewhere")):
+        with pytest.raises(HeldElsewhere, match=f"is a copy of .*remove {copy}/daemon.lock") as refused:
+            take(copy, allowed, machine)
+        assert refused.value.exit_code == 78
+    (copy / "daemon.lock").unlink()
+    other = take(copy, machine=machine)
+    assert other.is_ours()
+    other.release()
+
+
+def test_a_copy_may_be_taken_by_the_name_of_its_host(tmp_path: Path) -> None:
+    original, copy = tmp_path / "state", tmp_path / "copy"
+    original.mkdir()
+    hold = take(original)
+    subprocess.run(["cp", "-a", original, copy], check=True)
+    other = take(copy, TakeOver(from_host=HERE.host))
     assert other.is_ours() and hold.is_ours()
     other.release()
+    hold.release()
+
+
+def test_a_state_directory_that_was_moved_is_no_copy(tmp_path: Path) -> None:
+    original = tmp_path / "state"
+    original.mkdir()
+    hold = take(original)
+    hold.announce(Path("/run/x.sock"))
     moved = original.rename(tmp_path / "moved")
     found = read_lock(moved)
     assert found is not None and found.socket == "/run/x.sock"
+    os.close(hold._descriptor)  # as by SIGKILL
+    take(moved, machine=replace(HERE, boot_id="a later boot")).release()
+    assert not (moved / "daemon.lock").exists()
 
 
 @pytest.mark.parametrize("host", [HERE.host, "elsewhere"])
@@ -97,7 +132,8 @@ def test_only_a_lock_of_this_host_is_taken_for_a_copy(tmp_path: Path) -> None:
     """Elsewhere the same directory may have another inode number (sshfs, CIFS), and two daemons destroy a database."""
     inode = tmp_path.stat().st_ino
     leave(tmp_path, record(directory=f"99999:{inode + 1}"))
-    assert read_lock(tmp_path) is None
+    with pytest.raises(DirectoryCopied):
+        read_lock(tmp_path)
     leave(tmp_path, record(host="elsewhere", directory=f"99999:{inode + 1}"))
     assert read_lock(tmp_path) is not None
     with pytest.raises(HeldElsewhere, match="elsewhere"):
@@ -120,16 +156,22 @@ def test_a_state_directory_that_was_deleted_and_made_anew_is_still_ours(tmp_path
     assert read_lock(state) is None
 
 
-def test_a_state_directory_in_whose_place_a_copy_was_put_is_still_ours(tmp_path: Path) -> None:
-    """Its lock names us. Whoever gives it to another host writes that one's name."""
+@pytest.mark.parametrize("writer", ["we", "an earlier daemon"])
+def test_a_state_directory_in_whose_place_a_copy_was_put_is_still_ours(tmp_path: Path, writer: str) -> None:
+    """Nobody else can hold it. Whoever gives it to another host writes that one's name."""
     state, copy = tmp_path / "state", tmp_path / "copy"
     state.mkdir()
     hold = take(state)
+    if writer == "an earlier daemon":
+        leave(state, replace(hold.record, start_ticks=1))
     subprocess.run(["cp", "-a", state, copy], check=True)
     state.rename(tmp_path / "kept")
     copy.rename(state)
     assert hold.is_ours()
+    found = read_lock(state)
+    assert found == hold.record
     hold.release()
+    assert not (state / "daemon.lock").exists()
 
 
 def test_a_living_holder_without_a_flock_is_not_replaced(tmp_path: Path) -> None:

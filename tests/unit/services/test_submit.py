@@ -163,6 +163,23 @@ def test_a_commit_whose_reply_was_lost_keeps_its_private_files(site: Site, monke
     assert "s3cr3t" in Path(site.platform.root.job(job.id).exported).read_text()
 
 
+@pytest.mark.parametrize("array", ["", "0-1"], ids=["job", "array"])
+def test_what_a_full_disk_refuses_leaves_nothing(site: Site, monkeypatch: pytest.MonkeyPatch, array: str) -> None:
+    """The private files found room, and the record does not."""
+    submission = site.submission("a", environ={"TOKEN": "s3cr3t"}, options={"array": array} if array else {})
+    kept: list[Path] = []
+
+    def refuse(_: Store, jobs: Sequence[NewJob]) -> None:
+        kept.extend(Path(site.platform.root.path).glob("*/*/environment.json"))
+        raise StoreUnavailable("the disk is full", is_undone=True)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "add_jobs", refuse)
+        with pytest.raises(Refused, match="the disk is full"):
+            submit(site.platform, site.caller, [submission])
+    assert len(kept) == 1 and not kept[0].parent.exists()
+
+
 def test_a_dry_run_sends_and_keeps_nothing(site: Site) -> None:
     view = plan_submission(site.platform, site.caller, site.submission("a"), trial=True)
     assert view.backend == "fake"

@@ -1,0 +1,33 @@
+"""Two state directories with the same jobs: nothing runs twice."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.crash.world import WorldOptions
+from tests.faults.fault_rig import fault_world
+
+DAEMON = (sys.executable, "-m", "ffdl_batch.daemon.main", "--personal", "--foreground")
+
+
+def test_in_a_copy_of_a_state_directory_nothing_is_started(tmp_path: Path) -> None:
+    """With all that it has: the directories of jobs, and a job that waits for its turn."""
+    with fault_world(tmp_path, WorldOptions("local"), tree=tmp_path / "state" / "tree") as world:
+        world.start()
+        jobs = [world.submit_running(), world.submit_running(), world.submit_long()]
+        copy = tmp_path / "copy"
+        subprocess.run(["cp", "-a", world.state, copy], check=True)
+        environ = world.environment() | {"FFDL_STATE_DIR": str(copy), "FFDL_JOBS_DIR": str(copy / "tree")}
+        del environ["FFDL_SOCKET"], environ["FFDL_DATABASE_URL"]
+        ffdl = str(Path(sys.executable).with_name("ffdl"))
+        for command in (DAEMON, (ffdl, "list"), (ffdl, "daemon", "status"), (ffdl, "daemon", "stop")):
+            done = subprocess.run(
+                command, env=environ, cwd="/", text=True, capture_output=True, check=False, timeout=60
+            )
+            assert (done.returncode, done.stdout) == (78, ""), done
+            assert f"{copy} is a copy of a state directory" in done.stderr, done
+            assert f"remove {copy}/daemon.lock" in done.stderr, done
+        world.tell()
+        world.await_ends(*jobs)
