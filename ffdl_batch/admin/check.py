@@ -16,7 +16,7 @@ from ffdl_batch.admin.rules import LONGEST_LEASE_S, AttemptRow, HistoryRow, JobR
 from ffdl_batch.store import StoreError
 from ffdl_batch.store.database import Database
 from ffdl_batch.store.existing import NoDatabase
-from ffdl_batch.store.leases import TREE
+from ffdl_batch.store.leases import LEFT_OUT, TREE
 from ffdl_batch.store.records import ATTEMPT_COLUMNS, JOB_COLUMNS, JobReader, attempt
 from ffdl_batch.store.revisions import HEAD, Standing, refuse_unknown, standing_of
 from ffdl_batch.store.schema import ATTEMPTS, HISTORY, JOBS, LEASES, METADATA
@@ -24,6 +24,8 @@ from ffdl_batch.store.schema import ATTEMPTS, HISTORY, JOBS, LEASES, METADATA
 PAGE = 1000
 MOST_DAMAGES = 20
 """So many complaints of SQLite about a damaged file are enough."""
+_FILE = "file"
+"""What faults are about that SQLite itself finds."""
 R = TypeVar("R")
 
 
@@ -48,6 +50,11 @@ class Report:
     jobs: int = 0
     attempts: int = 0
     entries: int = 0
+
+    @property
+    def has_ids(self) -> bool:
+        """Whether the file is sound and has its tables, so that it can tell which jobs it knows."""
+        return not any(fault.about == _FILE or fault.about in METADATA.tables for fault in self.faults)
 
 
 def place_of_copy(target: Path, report: Report) -> Path:
@@ -89,12 +96,12 @@ def _damages(connection: Connection) -> Iterator[Fault]:
     try:
         for (said,) in connection.exec_driver_sql(f"PRAGMA integrity_check({MOST_DAMAGES})"):
             if said != "ok":
-                yield Fault("file", said)
+                yield Fault(_FILE, said)
     except DatabaseError as error:
         code = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF
         if code not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             raise
-        yield Fault("file", str(error.orig))
+        yield Fault(_FILE, str(error.orig))
 
 
 def _table_faults(connection: Connection) -> Iterator[Fault]:
@@ -126,8 +133,8 @@ def _twice(connection: Connection) -> Iterator[Fault]:
 
 def _lease_faults(connection: Connection, database: Database) -> Iterator[Fault]:
     now = database.now(connection)
-    leases = select(LEASES.c.name, LEASES.c.owner, LEASES.c.token, LEASES.c.until).where(LEASES.c.name != TREE)
-    for row in connection.execute(leases):
+    leases = select(LEASES.c.name, LEASES.c.owner, LEASES.c.token, LEASES.c.until)
+    for row in connection.execute(leases.where(LEASES.c.name.not_in([TREE, LEFT_OUT]))):
         if not row.token or not row.owner:
             yield Fault(f"lease {row.name}", f"it has the owner {row.owner!r} and the token {row.token!r}")
         elif row.until - now > LONGEST_LEASE_S:

@@ -15,11 +15,12 @@ from ffdl_batch.domain.exit_codes import ExitCode
 if TYPE_CHECKING:
     from ffdl_batch.admin.check import Report
     from ffdl_batch.admin.place import Place
+    from ffdl_batch.admin.strangers import Strangers
+    from ffdl_batch.store.database import Database
     from ffdl_batch.store.revisions import Standing
 
 _NAMES = {"help_option_names": ["-h", "--help"]}
 _SHOWN_FAULTS = 50
-_NAMED = 5
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
@@ -111,15 +112,18 @@ def upgrade(dry_run: bool) -> None:
 @db.command(context_settings=_NAMES)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def check(as_json: bool) -> int:
-    """Look through the database: the file, the tables, and what must hold of every job.
+    """Look through the database: the file, the tables, what must hold of every job, and whether it knows all jobs that
+    have been executed, as their directories show.
 
     Changes nothing, and may run beside a daemon. Exit code 1: a fault was found.
     """
     from ffdl_batch.admin.check import check as look_through
     from ffdl_batch.admin.place import find_place, opened
 
-    with opened(find_place()) as database:
+    place = find_place()
+    with opened(place) as database:
         report = look_through(database)
+        strangers, why_not = _compare(place, database, report) if report.has_ids else (None, "")
     if as_json:
         _print_json(
             database=database.place,
@@ -127,11 +131,39 @@ def check(as_json: bool) -> int:
             jobs=report.jobs,
             attempts=report.attempts,
             entries=report.entries,
+            unknown=None if strangers is None else list(strangers.unknown),
+            left_out=None if strangers is None else list(strangers.left_out),
             faults=[{"about": fault.about, "text": fault.text} for fault in report.faults],
         )
     else:
         _print_report(report)
+        if strangers is not None and strangers.left_out:
+            _tell_of_left_out(strangers)
+        if why_not:
+            click.echo(f"not compared with {place.jobs_dir}/jobs: {why_not}")
     return ExitCode.FAILED if report.faults else ExitCode.OK
+
+
+def _compare(place: Place, database: Database, report: Report) -> tuple[Strangers | None, str]:
+    """Add jobs to `report` that the database should know; them and others, or why nobody can tell."""
+    from ffdl_batch.admin.check import Fault
+    from ffdl_batch.admin.strangers import find_strangers, named
+
+    try:
+        strangers = find_strangers(place, database)
+    except OSError as error:
+        return None, error.strerror or str(error)
+    if strangers.unknown:
+        missing = f"{len(strangers.unknown)} jobs that were executed are not in it ({named(strangers.unknown)})"
+        cure = "put the database that knew them in its place: ffdl-admin db restore FILE --force"
+        report.faults.append(Fault("jobs", f"{missing}, and no daemon starts: {cure}"))
+    return strangers, ""
+
+
+def _tell_of_left_out(strangers: Strangers) -> None:
+    from ffdl_batch.admin.strangers import named
+
+    click.echo(f"left out by restore: {named(strangers.left_out)}")
 
 
 @db.command(context_settings=_NAMES)
@@ -145,8 +177,11 @@ def backup(file: Path, force: bool) -> int:
     """
     from ffdl_batch.admin.ending import Stop
     from ffdl_batch.admin.place import find_place, told
+    from ffdl_batch.store.copies import is_of_database
 
     place, target = find_place(), file.absolute()
+    if place.file is not None and is_of_database(target, place.file):
+        raise Stop(ExitCode.USAGE, f"{file} is the database itself, or belongs to it; name another file")
     if target.exists() and not force:
         raise Stop(ExitCode.USAGE, f"{file} exists; name another file, or replace it with --force")
     if place.file is not None:
@@ -165,7 +200,7 @@ def backup(file: Path, force: bool) -> int:
 
 
 @db.command(context_settings=_NAMES)
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("file", type=_FILE)
 @click.option("--force", is_flag=True, help="Replace a database that holds jobs; it is kept beside.")
 def restore(file: Path, force: bool) -> int:
     """Put the copy FILE in the place of the database. No daemon may run.
@@ -173,17 +208,20 @@ def restore(file: Path, force: bool) -> int:
     Jobs that were submitted after the copy was made are not in it; their directories stay. What jobs of the copy did
     since is read from their directories when the daemon starts, and none of it is executed again.
     """
+    from ffdl_batch.admin.ending import Stop
     from ffdl_batch.admin.place import find_place, told
 
     place = find_place()
+    if not file.exists():
+        raise Stop(ExitCode.NO_INPUT, f"there is no file {file}")
     if place.file is not None:
         from ffdl_batch.admin.sqlite_files import restore as put_back
     else:
         from ffdl_batch.admin.postgres_files import restore as put_back
     with told():
-        report, replaced = put_back(place, file.absolute(), force=force)
-    if replaced is not None:
-        click.echo(f"kept       {replaced}")
+        report, kept = put_back(place, file.absolute(), force=force)
+    for path in kept:
+        click.echo(f"kept       {path}")
     click.echo(f"restored   {report.jobs} jobs, schema revision {report.standing.revision}")
     if report.standing.missing:
         click.echo("the next daemon brings it up to date, or: ffdl-admin db upgrade")
@@ -194,16 +232,16 @@ def restore(file: Path, force: bool) -> int:
 
 def _tell_of_strangers(place: Place) -> None:
     """Jobs that have been executed and that the database does not have."""
-    from ffdl_batch.admin.place import find_strangers
+    from ffdl_batch.admin.place import opened
+    from ffdl_batch.admin.strangers import find_strangers, named
 
-    strangers = find_strangers(place)
-    if not strangers:
-        return
-    named = ", ".join(strangers[:_NAMED]) + (f" and {len(strangers) - _NAMED} more" if len(strangers) > _NAMED else "")
-    click.echo(
-        f"not in it: {named}. Their directories in {place.jobs_dir}/jobs stay; what still runs of them is the "
-        "scheduler's alone: end it there, or let it end"
-    )
+    with opened(place) as database:
+        strangers = find_strangers(place, database)
+    if strangers.left_out:
+        click.echo(
+            f"not in it: {named(strangers.left_out)}. Their directories in {place.jobs_dir}/jobs stay; what still runs "
+            "of them is the scheduler's alone: end it there, or let it end"
+        )
 
 
 def _standing_text(standing: Standing) -> str:

@@ -23,7 +23,7 @@ from ffdl_batch.services.lock import AlreadyServed, HeldElsewhere, acquire, own_
 from ffdl_batch.store import DatabaseMissing, StoreError, StoreUnavailable
 from ffdl_batch.store.database import Database
 from ffdl_batch.store.existing import NoDatabase, connect_existing, sqlite_file
-from ffdl_batch.store.filesystem import is_network
+from ffdl_batch.store.filesystem import is_network, is_read_only
 from ffdl_batch.store.schema import JOBS, LEASES
 
 PATIENCE_S = 5.0
@@ -73,12 +73,15 @@ def find_place() -> Place:
 def opened(place: Place) -> Iterator[Database]:
     """The database as it is, beside a daemon where that is possible.
 
-    SQLite on a network file system is a daemon's alone for as long as it runs: there none may run meanwhile.
+    SQLite on a network file system is a daemon's alone for as long as it runs: there none may run meanwhile. On a
+    read-only one there is no lock to hold; whoever writes the database elsewhere has SQLite's own.
     """
     file = place.file
     with told(), contextlib.ExitStack() as stack:
-        if file is not None and file.exists() and is_network(Path(os.path.realpath(file)).parent):
-            stack.enter_context(held(place))
+        if file is not None and file.exists():
+            directory = Path(os.path.realpath(file)).parent
+            if is_network(directory) and not is_read_only(directory):
+                stack.enter_context(held(place))
         try:
             yield stack.enter_context(_connected(place))
         except NoDatabase as error:
@@ -143,13 +146,3 @@ def refuse_others(connection: Connection, database: Database) -> None:
 def count_jobs(connection: Connection) -> int:
     """How many jobs the database has."""
     return int(connection.execute(select(func.count()).select_from(JOBS)).scalar_one())
-
-
-def find_strangers(place: Place) -> list[str]:
-    """The ids of jobs whose directories show that an attempt of theirs began, and that the database does not have."""
-    tree = place.jobs_dir / "jobs"
-    if not tree.is_dir():
-        return []
-    begun = {path.parent.name for path in tree.glob("training-*/attempt-[0-9]*")}
-    with opened(place) as database, database.reading() as connection:
-        return sorted(begun - set(connection.execute(select(JOBS.c.id)).scalars()))

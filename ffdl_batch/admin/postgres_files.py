@@ -20,6 +20,7 @@ from sqlalchemy import URL, func, inspect, make_url, select
 from ffdl_batch.admin.check import Report, check, place_of_copy
 from ffdl_batch.admin.ending import Stop
 from ffdl_batch.admin.place import Place, count_jobs, held, opened, refuse_others
+from ffdl_batch.admin.strangers import leave_strangers_out
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.store.copies import stamp, unused
 from ffdl_batch.store.database import Database
@@ -47,15 +48,17 @@ def back_up(place: Place, target: Path) -> tuple[Report, Path]:
     return report, copy
 
 
-def restore(place: Place, source: Path, *, force: bool) -> tuple[Report, Path | None]:
-    """Put a dump in the place of our tables; what was found there then, and where the tables of before are (None =
-    there were none). One transaction: it is the old database or the new one."""
+def restore(place: Place, source: Path, *, force: bool) -> tuple[Report, list[Path]]:
+    """Put a dump in the place of our tables; what was found there then, and where the tables of before are, if there
+    were any. One transaction: it is the old database or the new one."""
     schema, standing = _examine(source)
     with held(place), opened(place) as database:
         refuse_unknown(standing, database)
         replaced = _keep(place, database, schema, force=force)
         _load(place, source, schema)
-        return check(database), replaced
+        with database.writing() as connection:  # whoever is killed before is told to restore again
+            leave_strangers_out(place, connection)
+        return check(database), [replaced] if replaced is not None else []
 
 
 def _dump(place: Place, database: Database, target: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from ffdl_batch.admin.check import Report, check, place_of_copy
 from ffdl_batch.admin.ending import Stop
 from ffdl_batch.admin.place import HOW_TO_STOP, Place, count_jobs, held, opened, told
+from ffdl_batch.admin.strangers import leave_strangers_out
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.ports.clock import SystemClock
 from ffdl_batch.store import StoreError
@@ -62,25 +63,32 @@ def examine(file: Path) -> Report:
         copy.close()
 
 
-def restore(place: Place, source: Path, *, force: bool) -> tuple[Report, Path | None]:
-    """Put a copy in the place of the database; what was found in it, and where the database of before is now (None =
-    there was none).
+def restore(place: Place, source: Path, *, force: bool) -> tuple[Report, list[Path]]:
+    """Put a copy in the place of the database; what was found in it, and the files that are kept of what was there.
 
-    Whoever is killed in between leaves the old database or the new one in its place, and each of them whole.
+    Whoever is killed in between leaves the old database or the new one in its place, each of them whole, or none where
+    there was none: never the new one beside the log of another. Where the name is a link, the file that it leads to is
+    replaced: SQLite keeps log and journal beside that one.
     """
-    target = place.file
-    assert target is not None
+    assert place.file is not None
+    target = Path(os.path.realpath(place.file))
     with told():
-        found = examine(source)
-        if found.faults:
-            said = f"{source} is damaged ({found.faults[0]}"
-            more = f", and {len(found.faults) - 1} more" if len(found.faults) > 1 else ""
-            raise Stop(ExitCode.NO_INPUT, f"{said}{more}): nothing was changed; take another copy")
+        _refuse_faults(source, examine(source), "nothing was changed; take another copy")
         with held(place):
-            if target.exists() and not force:
+            if _has_content(target) and not force:
                 _refuse_to_lose(target)
-            replaced = _replace(source, target)
-            return examine(target), replaced
+            return _replace(place, source, target)
+
+
+def _has_content(target: Path) -> bool:
+    """Whether there is something to keep. SQLite is not asked: beside an empty file it removes a log."""
+    return target.exists() and target.stat().st_size > 0
+
+
+def _refuse_faults(source: Path, found: Report, so: str) -> None:
+    if found.faults:
+        more = f", and {len(found.faults) - 1} more" if len(found.faults) > 1 else ""
+        raise Stop(ExitCode.NO_INPUT, f"{source} is damaged ({found.faults[0]}{more}): {so}")
 
 
 def _refuse_to_lose(target: Path) -> None:
@@ -99,46 +107,100 @@ def _refuse_to_lose(target: Path) -> None:
         )
 
 
-def _replace(source: Path, target: Path) -> Path | None:
-    """The new file comes into being beside the old one, which gets a second name; then one rename decides."""
-    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+def _replace(place: Place, source: Path, target: Path) -> tuple[Report, list[Path]]:
+    """The new file comes into being beside the old one, which gets a second name; all that SQLite kept beside that one
+    goes; then one rename decides. What it led to is looked through, and undone where it is not whole."""
     fresh = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
-    copy = connect_file(source, SystemClock())
+    replaced = unused(target.with_name(f"{target.name}.replaced-{stamp(time.time())}"))
     try:
-        with copy.reading() as connection:
-            standing_of(connection)  # begins the transaction whose state is copied
-            copy_database(driver_connection(connection), fresh)
-        replaced = _keep(target) if target.exists() else None
-        fresh.rename(target)
-        _sync(target.parent)
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _make(place, source, fresh)
+        try:
+            if _has_content(target):
+                _keep(target, replaced)
+            _set_aside(target, replaced)
+            fresh.rename(target)
+            _sync(target.parent)
+            found = examine(target)
+            _refuse_faults(target, found, f"it is as it was before; is {source} on a sound disk?")
+        except BaseException:
+            _undo(target, replaced, is_new_there=not fresh.exists())
+            raise
     except OSError as error:
         raise Stop(
             ExitCode.TRY_AGAIN, f"{target} could not be replaced, and is as it was: {error.strerror or error}"
         ) from error
     finally:
+        for path in (fresh, *companions(fresh)):
+            path.unlink(missing_ok=True)
+    beside = [path for path in companions(replaced) if path.exists()]
+    return found, [replaced] if replaced.exists() else beside
+
+
+def _make(place: Place, source: Path, fresh: Path) -> None:
+    """The copy that is to be the database. It knows which jobs it lacks, from the moment that it is in its place."""
+    copy = connect_file(source, SystemClock())
+    try:
+        with copy.reading() as connection:
+            standing_of(connection)  # begins the transaction whose state is copied
+            copy_database(driver_connection(connection), fresh)
+    finally:
         copy.close()
-        fresh.unlink(missing_ok=True)
-    return replaced
+    made = connect_file(fresh, SystemClock())
+    try:
+        with made.writing() as connection:
+            leave_strangers_out(place, connection)
+    finally:
+        made.close()
 
 
-def _keep(target: Path) -> Path:
-    """Give the database that is there a second name, with all that belongs to it. Nothing of it stays beside the name
-    that the new one gets: SQLite would take an old log for the new file's."""
-    replaced = unused(target.with_name(f"{target.name}.replaced-{stamp(time.time())}"))
+def _keep(target: Path, replaced: Path) -> None:
+    """Give the database that is there a second name. Its log becomes a part of it, or, where it is damaged, is copied
+    to a second name as well."""
     beside = list(zip(companions(target), companions(replaced), strict=True))
     for path, second in beside:
         if path.exists():  # whoever opens a damaged file may take its log for nothing, and remove it
             shutil.copy2(path, second)
+            _sync(second)
     folded = _fold(target)
     try:
         replaced.hardlink_to(target)
     except OSError:  # a file system without hard links
         shutil.copy2(target, replaced)
         _sync(replaced)
-    for path, second in beside:
-        (second if folded else path).unlink(missing_ok=True)
+    if folded:
+        for _, second in beside:
+            second.unlink(missing_ok=True)
     _sync(target.parent)
-    return replaced
+
+
+def _set_aside(target: Path, replaced: Path) -> None:
+    """Nothing stays beside the name that the new file gets: SQLite would take an old log for the new file's, also that
+    of a database which is gone, and write foreign pages into it."""
+    for path, second in zip(companions(target), companions(replaced), strict=True):
+        if second.exists():  # it was copied when it was whole
+            path.unlink(missing_ok=True)
+        elif path.exists():
+            path.rename(second)
+    _sync(target.parent)
+
+
+def _undo(target: Path, replaced: Path, *, is_new_there: bool) -> None:
+    """As it was before, the file first: it may be without its log, but not have another's."""
+    if is_new_there:
+        for path in companions(target):
+            path.unlink(missing_ok=True)
+        if replaced.exists():
+            replaced.rename(target)
+        else:
+            target.unlink(missing_ok=True)
+    replaced.unlink(missing_ok=True)
+    for path, second in zip(companions(target), companions(replaced), strict=True):
+        if path.exists():  # it never went away, and somebody may have it open
+            second.unlink(missing_ok=True)
+        elif second.exists():
+            second.rename(path)
+    _sync(target.parent)
 
 
 def _fold(target: Path) -> bool:

@@ -3,23 +3,30 @@
 Marks, claims and records of attempts lie in the tree. A daemon with the same rows and another tree would find no mark
 of what was submitted, and submit it again. So the database remembers which tree it goes with: by a name that the tree
 itself holds, so that it may be moved. And a SQLite database that is not there is not made anew where the tree has
-jobs: they would be forgotten without a word.
+jobs, nor is an older copy of it gone on with: jobs would be forgotten without a word.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
+import re
 import secrets
 import time
+from collections.abc import Callable, Collection
 from pathlib import Path
 
+from ffdl_batch.domain.job import is_job_id
 from ffdl_batch.domain.jobdir import Root
 from ffdl_batch.services.whole_files import sync_directory, write_whole
-from ffdl_batch.store import DatabaseMissing, Store, StoreError
+from ffdl_batch.store import DatabaseMissing, Store, StoreError, kept_copies, rescued_copies
+
+log = logging.getLogger(__name__)
 
 NAME = ".tree"
 _JOB = "training-"
+_ATTEMPT = re.compile(r"attempt-\d+", re.ASCII)
 _PATIENCE_S = 5.0
 
 
@@ -36,11 +43,79 @@ def refuse_to_forget(place: str, root: Root) -> None:
     except FileNotFoundError:
         return
     if found:
+        rescued = rescued_copies(Path(place))
+        cure = f"ffdl-admin db restore {rescued[0] if rescued else 'FILE'}"
+        copy = "the copy that a daemon saved beside it" if rescued else "a copy of it in its place"
         raise DatabaseMissing(
             f"there is no database {place}, or it is empty, though {jobs} has directories of jobs: put the database "
-            "back, or a copy of it in its place (ffdl-admin db restore FILE), or correct database_url; only to begin "
-            f"anew without these jobs, move {jobs} away"
+            f"back, or {copy} ({cure}), or correct database_url; only to begin anew without these jobs, move "
+            f"{jobs} away"
         )
+
+
+def find_unknown(root: Root, known: Callable[[], Collection[str]]) -> list[str]:
+    """The ids of jobs that the tree has, that an attempt was deployed of, and that are not `known`, in order.
+
+    The tree is looked through before the rows: an attempt is committed before its directory is made, so that a daemon
+    at work is no reason for alarm. Directories of known jobs are not looked into. Raises OSError.
+    """
+    place = Path(root.path, "jobs")
+    try:
+        there = {name for name in os.listdir(place) if is_job_id(name)}  # noqa: PTH208 - names, of very many
+    except FileNotFoundError:
+        return []
+    return sorted(job_id for job_id in there.difference(known()) if _was_deployed(root.job(job_id).path))
+
+
+def _was_deployed(directory: str) -> bool:
+    """What a submission left that was never acknowledged has no attempt."""
+    try:
+        with os.scandir(directory) as entries:
+            return any(_ATTEMPT.fullmatch(entry.name) for entry in entries)
+    except (FileNotFoundError, NotADirectoryError):  # the janitor's
+        return False
+
+
+def refuse_older(store: Store, root: Root) -> None:
+    """Raise DatabaseMissing where jobs were deployed that the database does not know and was not told to do without.
+
+    A PostgreSQL database without any job is begun with the tree of another one. Raises StoreError, OSError.
+    """
+    known: frozenset[str] = frozenset()
+
+    def ask() -> frozenset[str]:
+        nonlocal known
+        known = store.job_ids()
+        return known | store.left_out()
+
+    unknown = find_unknown(root, ask)
+    if not unknown or (store.is_shared and not known):
+        return
+    jobs, cure = Path(root.path, "jobs"), "ffdl-admin db restore"
+    kept = [] if store.is_shared else kept_copies(Path(store.place))
+    beside = f": {cure} {kept[0]} --force, the newest of {len(kept)} beside it" if kept else f" ({cure} FILE --force)"
+    raise DatabaseMissing(
+        f"the database {store.place} does not know {len(unknown)} jobs that have directories in {jobs} and were "
+        f"executed ({unknown[0]}): it is an older copy, or another one. Put the one that knew them in its "
+        f"place{beside}, or correct database_url; only to go on without these jobs: ffdl-admin db backup FILE; {cure} "
+        "FILE --force, or move their directories away"
+    )
+
+
+def leave_out_earlier(store: Store, root: Root) -> None:
+    """Have a PostgreSQL database that has no job yet do without those of its tree: they are another database's.
+
+    Raises StoreError, OSError.
+    """
+    if not store.is_shared or store.list_jobs(uid=None, limit=1):
+        return
+    earlier = find_unknown(root, lambda: store.job_ids() | store.left_out())
+    if earlier:
+        log.warning(
+            "%s begins without %d jobs that have directories in %s/jobs (%s): another database's",
+            store.place, len(earlier), root.path, earlier[0],
+        )  # fmt: skip
+        store.leave_out(store.left_out().union(earlier))
 
 
 def bind_tree(store: Store, root: Root, owner: str) -> None:

@@ -15,7 +15,7 @@ from ffdl_batch.domain.jobdir import Root
 from ffdl_batch.ports.clock import Clock, SystemClock
 from ffdl_batch.ports.registry import AdapterContext
 from ffdl_batch.services.backends import Adapters
-from ffdl_batch.services.binding import bind_tree, refuse_to_forget
+from ffdl_batch.services.binding import bind_tree, leave_out_earlier, refuse_older, refuse_to_forget
 from ffdl_batch.services.clocks import SharedClock, SteadyClock, file_time
 from ffdl_batch.services.tree import Tree
 from ffdl_batch.store import Store, open_store
@@ -68,12 +68,18 @@ def open_platform(settings: Settings, clock: Clock | None = None) -> Platform:
     user = pwd.getpwuid(uid).pw_name
     root = Root(settings.jobs_dir)
     Path(settings.state_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
-    store = open_store(settings.database, clock=SteadyClock(own), may_begin=lambda place: refuse_to_forget(place, root))
+    store = open_store(
+        settings.database,
+        clock=SteadyClock(own),
+        may_begin=lambda place: refuse_to_forget(place, root),
+        may_use=lambda store: _look_at_tree(store, root),
+    )
     try:
-        _make_tree(root, store)
+        _make_tree(root)
         owner = f"{socket.gethostname()}:{settings.state_dir}"
         store.end_leases_of(owner)
         bind_tree(store, root, owner)
+        leave_out_earlier(store, root)
         shared: Clock = SharedClock(store.now, own) if store.is_shared else own
     except BaseException:
         store.close()
@@ -82,12 +88,18 @@ def open_platform(settings: Settings, clock: Clock | None = None) -> Platform:
     return Platform(settings, store, shared, root, user, uid, adapters, owner)
 
 
-def _make_tree(root: Root, store: Store) -> None:
-    """The directories of all jobs. Raises OSError, also where jobs live whose files ought to be there: in the empty
-    place of a file system that is not mounted, everything would look as if it had ended without a word."""
+def _look_at_tree(store: Store, root: Root) -> None:
+    """Raise OSError where jobs live whose files ought to be in the tree: in the empty place of a file system that is
+    not mounted, everything would look as if it had ended without a word. Raise DatabaseMissing where the tree has jobs
+    that ought to be in the database."""
     jobs = Path(root.path, "jobs")
     if not jobs.is_dir() and store.live_backends():
         why = "not there, though jobs live in it: mount its file system (or make it, if it is gone for good)"
         raise FileNotFoundError(errno.ENOENT, why, str(jobs))
-    for directory in (root.path, root.doorbell, root.models, jobs):
+    refuse_older(store, root)
+
+
+def _make_tree(root: Root) -> None:
+    """The directories of all jobs. Raises OSError."""
+    for directory in (root.path, root.doorbell, root.models, Path(root.path, "jobs")):
         Path(directory).mkdir(mode=0o700, parents=True, exist_ok=True)

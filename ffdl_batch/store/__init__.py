@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ffdl_batch.store.copies import kept_copies, rescued_copies
 from ffdl_batch.store.errors import (
     DatabaseDamaged,
     DatabaseGone,
@@ -28,5 +29,7 @@ __all__ = [
     "StoreError",
     "StoreUnavailable",
     "Trouble",
+    "kept_copies",
     "open_store",
+    "rescued_copies",
 ]

@@ -51,6 +51,16 @@ def companions(path: Path) -> tuple[Path, ...]:
     return tuple(path.with_name(path.name + suffix) for suffix in ("-journal", "-wal", "-shm"))
 
 
+def is_of_database(path: Path, database: Path) -> bool:
+    """Whether `path` is, or would be, the database or a file that SQLite keeps beside it, by whatever name. Raises
+    OSError."""
+    real = Path(os.path.realpath(database))
+    return any(
+        os.path.realpath(path) == str(own) or (own.exists() and path.exists() and path.samefile(own))
+        for own in (real, *companions(real))
+    )
+
+
 def upgrade_copy(path: Path, revision: str, at: float) -> Path:
     """Where the copy of the database `path` from before its upgrade from `revision` goes; `at` is now."""
     return path.with_name(f"{path.name}.revision-{revision}-{stamp(at)}")
@@ -61,6 +71,24 @@ def upgrade_copies(path: Path) -> list[tuple[str, Path]]:
     form = re.compile(rf"{re.escape(path.name)}\.revision-(\w+)-(\d{{8}}T\d{{6}}Z)", re.ASCII)
     found = [(match[2], match[1], one) for one in path.parent.iterdir() if (match := form.fullmatch(one.name))]
     return [(revision, one) for _, revision, one in sorted(found, reverse=True)]
+
+
+def rescued_copies(path: Path) -> list[Path]:
+    """What daemons saved of the database `path` when it was deleted under them, newest first. Raises OSError."""
+    return _stamped(path, "rescued")
+
+
+def kept_copies(path: Path) -> list[Path]:
+    """Those, and what was there before something else was put in its place, newest first. Raises OSError."""
+    return _stamped(path, "rescued|replaced")
+
+
+def _stamped(path: Path, kinds: str) -> list[Path]:
+    form = re.compile(rf"{re.escape(path.name)}\.(?:{kinds})-(\d{{8}}T\d{{6}}Z(?:\.\d+)?)", re.ASCII)
+    places = {path.parent, Path(os.path.realpath(path)).parent}
+    names = (one for place in places if place.is_dir() for one in place.iterdir())
+    found = [(match[1], one) for one in names if (match := form.fullmatch(one.name))]
+    return [one for _, one in sorted(found, reverse=True)]
 
 
 def drop_old_copies(path: Path) -> None:
@@ -75,9 +103,9 @@ def stamp(at: float) -> str:
 
 
 def unused(path: Path) -> Path:
-    """`path`, or where it exists the next name after it that is free."""
+    """`path`, or where it or what belongs to it exists the next name after it that is free."""
     names = (path, *(path.with_name(f"{path.name}.{number}") for number in range(2, 1000)))
-    return next(one for one in names if not one.exists())
+    return next(one for one in names if not any(file.exists() for file in (one, *companions(one))))
 
 
 def _write(source: sqlite3.Connection, hidden: Path) -> None:

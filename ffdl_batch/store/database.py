@@ -147,7 +147,8 @@ class Database:
         (busy, *_) = source.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         if busy:
             why = "another program reads the database: end that one; the daemon tries again"
-            raise DatabaseGone(f"the log of the database {self.place} was deleted, and cannot be saved: {why}")
+            message = f"the log of the database {self.place} was deleted, and cannot be saved: {why}"
+            raise DatabaseGone(message, holds_last_copy=True)
         connection.invalidate()
         _ = connection.connection  # opens one at once, with files that have names
 

@@ -21,7 +21,14 @@ class StoreError(Exception):
 
 
 class StoreUnavailable(StoreError):
-    """Nothing is known to be written; the same call may succeed later. The message says what to do."""
+    """Nothing is known to be written; the same call may succeed later. The message says what to do.
+
+    `is_undone`: it is known that nothing was, nor will be found to have been. Else the commit's fate may be open.
+    """
+
+    def __init__(self, message: str, *, is_undone: bool = False) -> None:
+        super().__init__(message)
+        self.is_undone = is_undone
 
 
 class ServerDiskRefuses(StoreUnavailable):
@@ -29,11 +36,19 @@ class ServerDiskRefuses(StoreUnavailable):
 
 
 class DatabaseGone(StoreUnavailable):
-    """The file of the open database is not under its name any more: what is written would go with the process."""
+    """The file of the open database is not under its name any more: what is written would go with the process.
+
+    `holds_last_copy`: what was written before would, too.
+    """
+
+    def __init__(self, message: str, *, holds_last_copy: bool = False) -> None:
+        super().__init__(message)
+        self.holds_last_copy = holds_last_copy
 
 
 class DatabaseMissing(StoreError):
-    """There are jobs, and the database that knew them is not where it should be: a new one must not take its place."""
+    """There are jobs, and the database that knew them is not where it should be: neither a new nor an older one must
+    take its place."""
 
 
 class DatabaseDamaged(StoreError):
@@ -75,6 +90,9 @@ _REFUSALS = {
 }
 _UNCLEAR = frozenset({sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_PERM})
 """What SQLite says of refusals of many kinds."""
+_UNDOES = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY})
+"""What refuses a transaction as a whole: its last page, without which it counts for nothing, was not written. After an
+I/O error it may have been."""
 _SQLITE_LOCKS = (
     "the file system refuses file locks: mount it with them (Lustre: -o flock; NFS: without nolock), "
     "or keep the file on another file system"
@@ -137,11 +155,12 @@ def translate(error: Exception, place: str) -> StoreError:
         return Conflict(f"the database {place} refused a row: {_first_line(error.orig or error)}")
     cause = (error.orig if isinstance(error, DBAPIError) else None) or error
     if isinstance(cause, sqlite3.Error):
-        return _of_sqlite(cause, place)
+        return _of_sqlite(cause, place, in_transaction=isinstance(error, DBAPIError))
     return _of_postgres(cause, place, lost=isinstance(error, DBAPIError) and error.connection_invalidated)
 
 
-def _of_sqlite(cause: sqlite3.Error, place: str) -> StoreError:
+def _of_sqlite(cause: sqlite3.Error, place: str, *, in_transaction: bool) -> StoreError:
+    """What the driver raises by itself, and no statement or commit, may follow a commit."""
     code = getattr(cause, "sqlite_errorcode", None)
     if code in _LOCK_IOERRS:
         return StoreUnavailable(f"the database {place} cannot be used: {_SQLITE_LOCKS}")
@@ -150,7 +169,10 @@ def _of_sqlite(cause: sqlite3.Error, place: str) -> StoreError:
     if refusal is not None and refusal.errno in _REFUSALS:
         return StoreUnavailable(f"the database {place} cannot be used: {_REFUSALS[refusal.errno]}")
     if primary in _SQLITE:
-        return StoreUnavailable(f"the database {place} cannot be used: {_SQLITE[primary]} ({cause})")
+        is_undone = in_transaction and primary in _UNDOES
+        return StoreUnavailable(
+            f"the database {place} cannot be used: {_SQLITE[primary]} ({cause})", is_undone=is_undone
+        )
     if primary in _DAMAGED:
         cure = "ffdl daemon stop, and put a copy in its place: ffdl-admin db restore FILE --force"
         return DatabaseDamaged(f"the database {place} is damaged or no SQLite database ({cause}): {cure}")

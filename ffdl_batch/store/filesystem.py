@@ -33,6 +33,11 @@ def is_network(directory: Path) -> bool:
     return filesystem_type(table, real) not in LOCAL_TYPES
 
 
+def is_read_only(directory: Path) -> bool:
+    """Whether the file system that holds `directory` is mounted for reading alone. Raises OSError."""
+    return bool(os.statvfs(directory).f_flag & os.ST_RDONLY)
+
+
 def why_unwritable(file: Path) -> OSError | None:
     """What the file system says to a block beside `file`, or to writing `file`; None where it takes them.
 

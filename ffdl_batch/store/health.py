@@ -6,15 +6,17 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ffdl_batch.store.errors import ServerDiskRefuses, StoreError
+from ffdl_batch.store.errors import DatabaseGone, ServerDiskRefuses, StoreError
 
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Nothing could be written `since` then; `sentence` says why, and what to do."""
+    """Nothing could be written `since` then; `sentence` says why, and what to do. `holds_last_copy`: what this process
+    has open is nowhere else."""
 
     since: float
     sentence: str
+    holds_last_copy: bool = False
 
 
 class Health:
@@ -24,6 +26,7 @@ class Health:
         self._now = now
         self._lock = threading.Lock()
         self._trouble: Trouble | None = None
+        self._kind: type[StoreError] | None = None
         self._needs_rows = False
 
     @property
@@ -34,8 +37,10 @@ class Health:
     def failed(self, error: StoreError) -> None:
         """A write was refused."""
         with self._lock:
-            since = self._trouble.since if self._trouble is not None else self._now()
-            self._trouble = Trouble(since, str(error))
+            known = self._trouble if self._kind is type(error) else None  # another cause is another trouble
+            gone = isinstance(error, DatabaseGone) and error.holds_last_copy
+            self._trouble = Trouble(known.since if known is not None else self._now(), str(error), gone)
+            self._kind = type(error)
             self._needs_rows = isinstance(error, ServerDiskRefuses)
 
     def succeeded(self) -> None:

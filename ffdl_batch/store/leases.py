@@ -25,6 +25,8 @@ from ffdl_batch.store.schema import JOBS, LEASES
 _DEPLOYABLE = (JobState.PENDING.value, JobState.DEPLOYING.value)
 TREE = "tree"
 """The name of the row that is no lease, but says which tree of job directories the database goes with."""
+LEFT_OUT = "left out"
+"""The name of the row that is no lease either, but has the ids of executed jobs that the database is to do without."""
 
 
 def claim_deployable(
@@ -159,6 +161,19 @@ def bind_tree(database: Database, tree: str, instead_of: str | None) -> str:
     except Conflict:  # another daemon was faster
         return bind_tree(database, tree, instead_of)
     return tree if bound is None else str(bound)
+
+
+def left_out(connection: Connection) -> frozenset[str]:
+    """The ids of jobs that were executed and that the database is to do without."""
+    found = connection.execute(select(LEASES.c.owner).where(LEASES.c.name == LEFT_OUT)).scalar_one_or_none()
+    return frozenset(str(found or "").split())
+
+
+def leave_out(connection: Connection, ids: Collection[str]) -> None:
+    """From now on it is these. Kept among the leases, which schemas of all revisions have alike."""
+    connection.execute(delete(LEASES).where(LEASES.c.name == LEFT_OUT))
+    if ids:
+        connection.execute(insert(LEASES).values(name=LEFT_OUT, owner=" ".join(sorted(ids)), token="", until=0.0))
 
 
 def is_leased_by_others(database: Database, owner: str) -> bool:

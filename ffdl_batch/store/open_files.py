@@ -86,7 +86,7 @@ class OpenFiles:
             self._copy(source, at_once=at_once)
         if self._rescued is None:
             kept = f"{self._why_not}. Nothing is lost as long as this daemon runs: make room for a copy there"
-            return DatabaseGone(f"{self._what_happened()}; {_STOPPED}; {kept}")
+            return DatabaseGone(f"{self._what_happened()}; {_STOPPED}; {kept}", holds_last_copy=True)
         force = " --force" if self.path.exists() else ""
         cure = f"ffdl daemon stop; ffdl-admin db restore {self._rescued}{force}"
         return DatabaseGone(f"{self._what_happened()}; {_STOPPED}. All that it held is in a copy: {cure}")
@@ -124,7 +124,7 @@ class OpenFiles:
                     return None if is_deleted else str(place)
         except OSError as error:
             message = f"the database {self.path} is not in its place, and nobody can tell why: {error.strerror}"
-            raise DatabaseGone(f"{message}; try again") from error
+            raise DatabaseGone(f"{message}; try again", holds_last_copy=True) from error
         return None
 
 

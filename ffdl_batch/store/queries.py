@@ -110,6 +110,11 @@ def count_handed_over(connection: Connection, ids: Collection[str]) -> dict[str,
     return found
 
 
+def job_ids(connection: Connection) -> frozenset[str]:
+    """The ids of all jobs."""
+    return frozenset(connection.execute(select(JOBS.c.id)).scalars())
+
+
 def find_ids(connection: Connection, beginning: str, uid: int, limit: int) -> list[JobId]:
     """The ids of `uid`'s jobs that begin so, newest first."""
     query = select(JOBS.c.id).where(JOBS.c.uid == uid, JOBS.c.id.startswith(beginning, autoescape=True))

@@ -23,27 +23,36 @@ from ffdl_batch.store.revisions import bring_up_to_date
 
 Consent = Callable[[str], None]
 """Called with the place of a SQLite database before it is made; raises StoreError where it must not be."""
+Approval = Callable[["Store"], None]
+"""Called with the store of a database as it is found, before it is brought up to date; raises where that must not be.
+It may ask for what all revisions of the schema have alike: `job_ids`, `left_out`, `live_backends`."""
 
 
 def open_store(
-    url: str, *, network_fs: bool | None = None, clock: Clock | None = None, may_begin: Consent | None = None
+    url: str,
+    *,
+    network_fs: bool | None = None,
+    clock: Clock | None = None,
+    may_begin: Consent | None = None,
+    may_use: Approval | None = None,
 ) -> Store:
     """The store behind `url` (``sqlite:////path`` or ``postgresql+psycopg://...``), migrated to this release's schema.
 
     `network_fs` says whether a SQLite file lies on a network file system; None = look. `clock` is the store's
     time on SQLite. Raises SchemaTooNew, StoreUnavailable, StoreError for a URL that is none of ours, and what
-    `may_begin` raises.
+    `may_begin` and `may_use` raise.
     """
     file = sqlite_file(url)
     if may_begin is not None and file is not None and not file.exists():
         may_begin(str(file))
     database = connect(url, network_fs, clock or SystemClock())
+    store = Store(database)
     try:
-        bring_up_to_date(database, may_begin)
+        bring_up_to_date(database, may_begin, (lambda: may_use(store)) if may_use is not None else None)
     except BaseException:
         database.close()
         raise
-    return Store(database)
+    return store
 
 
 class Store:
@@ -130,6 +139,21 @@ class Store:
         """How many live elements of each of these arrays a scheduler has, or may have; one query."""
         with self._database.reading() as connection:
             return queries.count_handed_over(connection, ids)
+
+    def job_ids(self) -> frozenset[str]:
+        """The ids of all jobs."""
+        with self._database.reading() as connection:
+            return queries.job_ids(connection)
+
+    def left_out(self) -> frozenset[str]:
+        """The ids of jobs that were executed and that the database is to do without."""
+        with self._database.reading() as connection:
+            return leases.left_out(connection)
+
+    def leave_out(self, ids: Collection[str]) -> None:
+        """Make it these."""
+        with self._database.writing() as connection:
+            leases.leave_out(connection, ids)
 
     def find_ids(self, beginning: str, uid: int, limit: int) -> list[JobId]:
         """The ids of at most `limit` jobs of `uid` that begin with `beginning`, newest first."""

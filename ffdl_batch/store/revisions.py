@@ -76,17 +76,23 @@ class Standing:
         return REVISIONS[REVISIONS.index(self.revision) + 1 :] if self.revision in REVISIONS else REVISIONS
 
 
-def bring_up_to_date(database: Database, may_begin: Callable[[str], None] | None = None) -> Upgrade:
+def bring_up_to_date(
+    database: Database,
+    may_begin: Callable[[str], None] | None = None,
+    may_use: Callable[[], None] | None = None,
+) -> Upgrade:
     """Migrate the database to HEAD where it is older or empty. `may_begin` is asked before an empty SQLite database
-    gets its tables, and raises StoreError where it must not.
+    gets its tables, `may_use` before one that has tables is touched; they raise where it must not be.
 
     Raises SchemaTooNew where it is newer; then nothing was written, not even a journal's mode. Raises CopyFailed where
     a SQLite database cannot be copied before, and StoreError.
     """
     before = _look(database)
+    refuse_unknown(before, database)
+    if before.revision is not None and may_use is not None:
+        may_use()
     if before.revision == HEAD:
         return Upgrade(HEAD)
-    refuse_unknown(before, database)
     if before.revision is None and may_begin is not None and not database.is_postgres:
         may_begin(database.place)
     copy = None if before.revision is None or database.is_postgres else _copy(database, before.revision)

@@ -83,8 +83,10 @@ def test_a_deleted_database_comes_back_with_all_that_was_acknowledged(world: Fau
     seconds = time.monotonic() - began
     refused = world.submit_by_command()
     assert refused.code == 78 and f"there is no database {file_of(world)}" in refused.text, refused
+    assert f"that a daemon saved beside it ({shlex.join(restore)})" in refused.text, refused
     checked = world.run("ffdl-admin", "db", "check")
     assert checked.code == 78 and "has directories of jobs: put the database back" in checked.text
+    assert shlex.join(restore) in checked.text
     assert not file_of(world).exists()
 
     restored = world.run(*restore)
@@ -138,6 +140,57 @@ def test_a_log_that_was_deleted_loses_nothing_though_the_daemon_is_killed(world:
     assert world.run("ffdl-admin", "db", "check").code == 0
 
 
+def test_the_log_of_a_lost_database_gets_into_no_copy(world: FaultWorld, tmp_path: Path) -> None:
+    """Everything that is acknowledged after the copy was restored is there."""
+    copy = str(tmp_path / "copy")
+    first = world.submit()
+    world.await_ends(first)
+    assert world.run("ffdl-admin", "db", "backup", copy).code == 0
+    later = [world.submit() for _ in range(10)]
+    world.await_ends(*later)
+    world.stop()
+    world.start()
+    later.append(world.submit())
+    kill(world)
+    file_of(world).unlink()
+    assert Path(f"{file_of(world)}-wal").stat().st_size > 0
+    restored = world.run("ffdl-admin", "db", "restore", copy)
+    assert (restored.code, "restored   1 jobs" in restored.text) == (0, True), restored
+    assert world.run("ffdl-admin", "db", "check").code == 0
+    world.start()
+    assert world.ids() == {first}
+    again = world.submit()
+    world.await_ends(again)
+    kill(world)
+    world.start()
+    assert world.ids() == {first, again}
+    assert world.run("ffdl-admin", "db", "check").code == 0
+
+
+def test_an_older_copy_that_was_moved_into_place_forgets_no_job(world: FaultWorld, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    world.await_ends(world.submit())
+    assert world.run("ffdl-admin", "db", "backup", str(copy)).code == 0
+    running = world.submit_running()
+    copy.rename(file_of(world))
+    line = await_word(world, "and another file is in its place")
+    rescued = cure_of(line)[1][3]
+    kill(world)
+    for suffix in ("-wal", "-shm"):
+        Path(f"{file_of(world)}{suffix}").unlink(missing_ok=True)
+
+    refused = world.submit_by_command()
+    assert refused.code == 78 and f"does not know 1 jobs that have directories in {world.tree}/jobs" in refused.text
+    assert f"({running})" in refused.text and f"ffdl-admin db restore {rescued} --force" in refused.text, refused
+    checked = world.run("ffdl-admin", "db", "check")
+    assert checked.code == 1 and f"jobs that were executed are not in it ({running})" in checked.text
+    assert world.run("ffdl-admin", "db", "restore", rescued, "--force").code == 0
+    world.start()
+    world.tell()
+    world.await_ends(running, world.submit())
+    assert world.run("ffdl-admin", "db", "check").code == 0
+
+
 def test_a_damaged_database_has_one_code_and_one_cure(world: FaultWorld, tmp_path: Path) -> None:
     job = world.submit()
     world.await_ends(job)
@@ -185,23 +238,46 @@ def disk(tmp_path: Path, own_mounts: None) -> SmallDisk:
     return made
 
 
-def test_backup_and_restore_say_alike_that_a_disk_is_read_only(tmp_path: Path, disk: SmallDisk) -> None:
+def test_a_database_on_a_read_only_disk_is_looked_at_and_copied(tmp_path: Path, disk: SmallDisk) -> None:
     with fault_world(tmp_path, WorldOptions("local"), state=disk.point / "state") as world:
         world.start()
         world.await_ends(world.submit())
         copy = str(tmp_path / "copy")
-        assert world.run("ffdl-admin", "db", "backup", copy).code == 0
         world.stop()
+        log, memory = (file_of(world).with_name(f"ffdl.sqlite3-{name}") for name in ("wal", "shm"))
+        assert not log.exists()
         disk.make("ro")
-        backup = world.run("ffdl-admin", "db", "backup", copy, "--force")
+        look_and_copy(world, copy, jobs=1)
         restore = world.run("ffdl-admin", "db", "restore", copy, "--force")
-        assert (backup.code, restore.code) == (75, 75)
-        assert READ_ONLY in backup.text, backup
+        assert restore.code == 75
         assert "is read-only: have its file system mounted for writing again" in restore.text, restore
-        elsewhere = world.run("ffdl-admin", "db", "backup", str(disk.point / "copy"))
-        assert elsewhere.code == 75
+        assert world.run("ffdl-admin", "db", "backup", str(disk.point / "copy")).code == 75
+
+        disk.make("rw")
+        world.start()
+        world.await_ends(world.submit())
+        kill(world)
+        assert log.stat().st_size > 0
+        disk.make("ro")
+        look_and_copy(world, copy, jobs=2)
+        disk.make("rw")
+        memory.unlink()
+        disk.make("ro")
+        for command in ("check", "current", "backup"):
+            done = world.run("ffdl-admin", "db", command, *([copy, "--force"] if command == "backup" else []))
+            assert (
+                done.code == 75 and f"what was written last is in {log}, and its file system is read-only" in done.text
+            )
         disk.make("rw")
         assert world.run("ffdl-admin", "db", "restore", copy, "--force").code == 0
+
+
+def look_and_copy(world: FaultWorld, copy: str, jobs: int) -> None:
+    checked = world.run("ffdl-admin", "db", "check")
+    assert (checked.code, f"no fault in {jobs} jobs" in checked.text) == (0, True), checked
+    assert world.run("ffdl-admin", "db", "current").code == 0
+    backup = world.run("ffdl-admin", "db", "backup", copy, "--force")
+    assert (backup.code, f"{jobs} jobs" in backup.text) == (0, True), backup
 
 
 REASONS = {

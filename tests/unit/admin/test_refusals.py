@@ -95,7 +95,8 @@ def test_a_password_is_in_no_argument() -> None:
 @on_sqlite
 def test_a_wrong_configuration_and_wrong_usage_have_their_codes(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     assert desk.run("db", "retsore")[0] == 2
-    assert desk.run("db", "restore", "/nonexistent")[0] == 2
+    code, _, err = desk.run("db", "restore", "/nonexistent")
+    assert (code, err) == (66, "ffdl-admin: there is no file /nonexistent\n")
     monkeypatch.setenv("FFDL_DATABASE_URL", "mysql://x/y")
     code, _, err = desk.run("db", "current")
     assert code == 69 and "mysql" in err

@@ -13,7 +13,7 @@ from sqlalchemy.exc import OperationalError
 
 from ffdl_batch.domain.job_state import Wish
 from ffdl_batch.store import DatabaseDamaged, DuplicateId, Store, StoreUnavailable, errors, open_store
-from ffdl_batch.store.errors import translate
+from ffdl_batch.store.errors import DatabaseGone, translate
 from ffdl_batch.store.filesystem import why_unwritable
 from ffdl_batch.store.health import Health
 from tests.unit.store.jobs import FakeClock, add_job, new_job
@@ -100,6 +100,44 @@ def test_a_trouble_lasts_until_rows_are_written_again(tmp_path: Path) -> None:
     store.set_wish(job.id, Wish.CANCEL)
     assert since(store) is None
     store.close()
+
+
+def test_another_trouble_begins_when_it_begins() -> None:
+    now = [1000.0]
+    health = Health(lambda: now[0])
+    full = translate(OperationalError("INSERT", None, full_disk()), "/jobs.db")
+    gone = DatabaseGone("the database /jobs.db was deleted")
+    rescued = DatabaseGone("the database /jobs.db was deleted. All that it held is in a copy")
+    for at, error, since in (
+        (1000.0, full, 1000.0),
+        (1060.0, full, 1000.0),
+        (1090.0, gone, 1090.0),
+        (1120.0, rescued, 1090.0),
+    ):
+        now[0] = at
+        health.failed(error)
+        assert health.trouble is not None
+        assert (health.trouble.since, health.trouble.sentence) == (since, str(error))
+
+
+def test_only_a_refusal_of_the_transaction_itself_proves_that_it_is_undone() -> None:
+    """What is done to the files after a commit may find no room either, and the commit counts."""
+    error = full_disk()
+    assert undone(OperationalError("COMMIT", None, error)) and not undone(error)
+    error.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC
+    assert not undone(OperationalError("COMMIT", None, error))
+
+
+def undone(error: Exception) -> bool:
+    told = translate(error, "/jobs.db")
+    assert isinstance(told, StoreUnavailable)
+    return told.is_undone
+
+
+def full_disk() -> sqlite3.Error:
+    cause = sqlite3.OperationalError("database or disk is full")
+    cause.sqlite_errorcode = sqlite3.SQLITE_FULL
+    return cause
 
 
 def test_what_is_wrong_with_rows_is_no_trouble_of_the_database(store: Store) -> None:

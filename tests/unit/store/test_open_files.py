@@ -123,11 +123,13 @@ def test_where_the_copy_finds_no_place_it_is_tried_again(
     assert (
         f"no copy could be written to {path}.rescued-" in said and "Nothing is lost as long as this daemon runs" in said
     )
+    assert opened.trouble is not None and opened.trouble.holds_last_copy
     tmp_path.mkdir()
     assert "no copy" in refused(opened)
     clock.time += 31
     found = CURE.search(refused(opened))
     assert found is not None and ids_in(Path(found[1])) == kept
+    assert not opened.trouble.holds_last_copy
 
 
 def test_who_ends_tries_the_copy_once_more(

@@ -1,0 +1,161 @@
+"""A daemon that finds a database which does not know the jobs of its tree forgets none of them."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.config import Settings
+from ffdl_batch.services.platform import open_platform
+from ffdl_batch.store import DatabaseMissing
+from ffdl_batch.store.copies import upgrade_copies
+from tests.captured.releases import RELEASED, put_schema
+from tests.conftest import POSTGRES
+from tests.unit.services.test_binding import opened, settings_of
+from tests.unit.store.jobs import add_job
+
+on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+
+
+@pytest.fixture
+def settings(tmp_path: Path, database_url: str) -> Settings:
+    (tmp_path / "database").mkdir(exist_ok=True)
+    return settings_of(tmp_path / "one", database_url)
+
+
+def jobs_of(settings: Settings) -> Path:
+    return Path(settings.jobs_dir, "jobs")
+
+
+def forget(settings: Settings, job_id: str) -> None:
+    """The database becomes one from before this job."""
+    platform = open_platform(settings)
+    with platform.store.engine.begin() as connection:
+        for table, column in (("history", "job_id"), ("jobs", "id")):
+            connection.exec_driver_sql(f"DELETE FROM {table} WHERE {column} = '{job_id}'")
+    platform.close()
+
+
+def accept(settings: Settings, *names: str) -> list[str]:
+    """Jobs, the last of which is deployed."""
+    platform = open_platform(settings)
+    ids = [str(add_job(platform.store, name).id) for name in names]
+    platform.close()
+    (jobs_of(settings) / ids[-1] / "attempt-1").mkdir(parents=True)
+    return ids
+
+
+def test_an_older_copy_is_refused_where_it_lacks_a_job_that_was_executed(settings: Settings) -> None:
+    _, late = accept(settings, "known", "late")
+    directory = jobs_of(settings) / late / "attempt-1"
+    directory.rename(directory.with_name("attempt-next"))
+    forget(settings, late)
+    opened(settings)  # nothing shows that it was ever acknowledged
+    directory.with_name("attempt-next").rename(directory)
+    with pytest.raises(DatabaseMissing) as refused:
+        opened(settings)
+    for part in (
+        "does not know 1 jobs",
+        f"{jobs_of(settings)} ",
+        f"({late})",
+        "ffdl-admin db restore FILE --force",
+        "or move their directories away",
+    ):
+        assert part in str(refused.value), part
+    assert directory.is_dir()
+    directory.parent.rename(jobs_of(settings).parent / "away")
+    opened(settings)
+
+
+def test_what_is_no_job_s_directory_is_nobody_s(settings: Settings) -> None:
+    accept(settings, "known")
+    for name in ("training-short", "training-0000late0.bak", ".removing-training-0000late0-1234abcd"):
+        (jobs_of(settings) / name / "attempt-1").mkdir(parents=True)
+    (jobs_of(settings) / "training-0000refsd").mkdir()
+    (jobs_of(settings) / "training-0000refsd" / "environment.json").touch()
+    (jobs_of(settings) / "training-0000a0fi0").touch()
+    opened(settings)
+
+
+def test_directories_of_known_jobs_are_not_looked_into(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There may be a hundred thousand."""
+    accept(settings, *(f"k{number}" for number in range(20)))
+    seen: list[str] = []
+    scan = os.scandir
+
+    def watched(path: str) -> object:
+        seen.append(str(path))
+        return scan(path)
+
+    monkeypatch.setattr("ffdl_batch.services.binding.os.scandir", watched)
+    opened(settings)
+    assert not [path for path in seen if "training-" in path]
+
+
+@on_sqlite
+def test_copies_beside_the_database_are_named(settings: Settings, database_url: str) -> None:
+    file = Path(database_url.removeprefix("sqlite:///"))
+    accept(settings, "known")
+    (late,) = accept(settings, "late")
+    rescued = file.with_name(f"{file.name}.rescued-20270120T031700Z")
+    for copy in (
+        rescued,
+        file.with_name(f"{file.name}.replaced-20270119T031700Z"),
+        file.with_name(f"{rescued.name}-wal"),
+    ):
+        copy.touch()
+    forget_by_hand(file, late)
+    with pytest.raises(DatabaseMissing) as refused:
+        opened(settings)
+    assert f"ffdl-admin db restore {rescued} --force" in str(refused.value)
+    file.unlink()
+    with pytest.raises(DatabaseMissing) as refused:
+        opened(settings)
+    assert f"ffdl-admin db restore {rescued}" in str(refused.value) and "--force" not in str(refused.value)
+
+
+def forget_by_hand(file: Path, job_id: str) -> None:
+    with closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute("DELETE FROM history WHERE job_id = ?", [job_id])
+        connection.execute("DELETE FROM jobs WHERE id = ?", [job_id])
+
+
+@on_sqlite
+@pytest.mark.parametrize("lacks", ["a job", "its tree"])
+def test_an_older_database_is_refused_before_it_is_brought_up_to_date(
+    settings: Settings, database_url: str, lacks: str
+) -> None:
+    file = Path(database_url.removeprefix("sqlite:///"))
+    put_schema(RELEASED[0], database_url)
+    if lacks == "a job":
+        (jobs_of(settings) / "training-0000late0" / "attempt-1").mkdir(parents=True)
+    with closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute("UPDATE jobs SET state = 'PROCESSING', native_id = '47'")
+        before = list(connection.iterdump())
+    with pytest.raises(DatabaseMissing if lacks == "a job" else FileNotFoundError):
+        opened(settings)
+    with closing(sqlite3.connect(file)) as connection:
+        assert list(connection.iterdump()) == before
+    assert upgrade_copies(file) == []
+
+
+@pytest.mark.parametrize("database_url", [POSTGRES], indirect=True)
+def test_whoever_goes_over_to_postgresql_brings_the_tree_along(
+    settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    old = jobs_of(settings) / "training-00000old0" / "attempt-1"
+    old.mkdir(parents=True)
+    opened(settings)
+    assert "1 jobs" in caplog.text and "training-00000old0" in caplog.text
+    caplog.clear()
+    (late,) = accept(settings, "late")
+    opened(settings)
+    assert caplog.text == ""
+    accept(settings, "another")
+    forget(settings, late)
+    with pytest.raises(DatabaseMissing, match=rf"does not know 1 jobs .*\({late}\)"):
+        opened(settings)
