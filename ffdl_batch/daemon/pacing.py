@@ -13,6 +13,8 @@ QUIET_AFTER = 15
 """Full looks without a change after which the next ones come slower."""
 GENTLE = 20.0
 """A full look that took d seconds is followed by at least 20·d seconds of peace: at most 5 % of the scheduler."""
+QUIET_GENTLE = 100.0
+"""The same after many looks without news, where the next one comes by itself: about 1 % of a core and the scheduler."""
 
 
 @dataclass(slots=True)
@@ -100,5 +102,6 @@ class WatchPace:
             if self.quiet > QUIET_AFTER:
                 self.interval_s = min(max(QUIET_LONGEST_S, self.base_s), self.interval_s * 1.25)
         gentle = min(LONGEST_S, GENTLE * took_s)
-        self.next_full = now + max(self.interval_s, gentle)
+        patient = min(LONGEST_S, QUIET_GENTLE * took_s) if self.quiet > QUIET_AFTER else gentle
+        self.next_full = now + max(self.interval_s, patient)
         self.earliest = now + max(self.base_s / 4, gentle)

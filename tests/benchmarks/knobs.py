@@ -20,7 +20,7 @@ class Knobs:
     load: tuple[int, ...] = (1000, 10_000)
     in_arrays: int = 50
     databases: tuple[str, ...] = ("sqlite",)
-    settle_s: float = 75.0
+    settle_s: float = 120.0
     deaths: int = 5
     real: bool = False
 

@@ -64,6 +64,14 @@ def test_a_look_that_costs_much_is_followed_by_peace() -> None:
     assert pace.is_full_due(200.0 + LONGEST_S)
 
 
+def test_after_a_long_quiet_looks_cost_no_more_than_a_hundredth() -> None:
+    pace = WatchPace(base_s=2.0, doorbell_s=1000.0)
+    pauses = [pace.after(full=True, changed=0, took_s=0.25, now=0.0) for _ in range(60)]
+    assert (pauses[0], pauses[-1]) == (5.0, 25.0)
+    assert pace.after(full=True, changed=1, took_s=0.25, now=0.0) == 5.0
+    assert [pace.after(full=True, changed=0, took_s=9.0, now=0.0) for _ in range(60)][-1] == 30.0
+
+
 def test_a_submission_or_a_doorbell_ends_the_quiet() -> None:
     pace = WatchPace(2.0, 0.5)
     run(pace, until=400)
