@@ -262,7 +262,9 @@ class FakeSlurmHarness(Harness):
         """The next calls of a command go wrong."""
         path = self.state / "faults.json"
         known = json.loads(path.read_text()) if path.exists() else {}
-        path.write_text(json.dumps({**known, command: list(faults)}))
+        whole = path.with_suffix(f".{os.getpid()}")  # commands read it at any time
+        whole.write_text(json.dumps({**known, command: list(faults)}))
+        whole.replace(path)
 
     def calls(self, command: str) -> list[dict[str, Any]]:
         """How a command was called so far."""

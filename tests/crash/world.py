@@ -183,7 +183,9 @@ class World:
         """The next calls of a command go wrong."""
         path = self.slurm / "faults.json"
         known = json.loads(path.read_text()) if path.exists() else {}
-        path.write_text(json.dumps({**known, command: list(faults)}))
+        whole = path.with_suffix(f".{os.getpid()}")  # commands read it at any time
+        whole.write_text(json.dumps({**known, command: list(faults)}))
+        whole.replace(path)
 
     def suspend_runner(self, job: str) -> None:
         """Keep one accepted job from ever starting: the process that would start it is stopped, outside the lock."""

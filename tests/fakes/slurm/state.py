@@ -98,7 +98,9 @@ def begin(command: str) -> str:
         fault = str(waiting[0])
         if not fault.endswith(":always"):
             faults[command] = waiting[1:]
-            path.write_text(json.dumps(faults))
+            whole = path.with_suffix(f".{os.getpid()}")  # commands read it at any time
+            whole.write_text(json.dumps(faults))
+            whole.replace(path)
     return fault.removesuffix(":always")
 
 
