@@ -67,7 +67,7 @@ def test_a_signal_cancels_the_trial_run(daemon: FakeDaemon, trial: Path, number:
         assert process.poll() is None
         time.sleep(0.01)
     process.send_signal(number)
-    _, errors = process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=60)
     assert process.returncode == 128 + number, errors
     assert errors.splitlines()[-2:] == [
         f"ffdl: trial run {JOB} is being cancelled",
@@ -93,7 +93,7 @@ def test_a_signal_during_the_submission_cancels_what_was_submitted(
 
     daemon.accept = accept_late  # type: ignore[method-assign]
     running.append(start(daemon, "timeout", trial / "manifest.yml"))
-    _, errors = running[0].communicate(timeout=20)
+    _, errors = running[0].communicate(timeout=60)
     assert running[0].returncode == 128 + number, errors
     assert f"trial run {JOB} is being cancelled" in errors
     assert daemon.requests[-1] == f"POST /api/v1/jobs/{JOB}/cancel"
@@ -112,7 +112,7 @@ def test_who_cannot_wait_for_the_submission_is_told_what_there_may_be(daemon: Fa
 
     daemon.accept = never_answer  # type: ignore[method-assign]
     running.append(start(daemon, "timeout", trial / "manifest.yml"))
-    _, errors = running[0].communicate(timeout=20)
+    _, errors = running[0].communicate(timeout=60)
     assert running[0].returncode == 130, errors
     assert "the trial run may have been submitted: ffdl list -n drill-digits shows it" in errors
 
@@ -132,7 +132,7 @@ def test_a_hangup_that_is_ignored_interrupts_nothing(daemon: FakeDaemon, trial: 
         assert process.poll() is None
         time.sleep(0.01)
     process.send_signal(signal.SIGHUP)
-    _, errors = process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=60)
     assert (process.returncode, "interrupted" in errors) == (124, False), errors
 
 
