@@ -116,12 +116,12 @@ class SlurmScheduler:
             python=delivery.python,
             controller=delivery.controller,
             warnings=tuple(warnings),
-            max_array_size=site.max_array_size,
+            max_array_size=site.config.max_array_size,
         )
 
     def _tell_doubts(self, site: SiteShape) -> None:
         """Into the log, when they are new: they are the site's matter, and no submitter's."""
-        doubts = frozenset(doubt_times(self._settings, site.slurmd_timeout_s, site.kill_wait_s))
+        doubts = frozenset(doubt_times(self._settings, site.config.slurmd_timeout_s, site.config.kill_wait_s))
         for text in sorted(doubts - self._doubts):
             log.warning("%s", text)
         self._doubts = doubts

@@ -11,20 +11,17 @@ from typing import Protocol
 
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.ports.scheduler import AccountingOutage, NodeShape, PartitionShape
-from ffdl_slurm.parsers import JobRecord
+from ffdl_slurm.parsers import JobRecord, SiteConfig
 
 
 @dataclass(frozen=True, slots=True)
 class SiteShape:
-    """What the cluster is made of. `max_array_size` is one more than the largest index of a job array, the times are
-    slurm.conf's SlurmdTimeout and KillWait (None = it does not say)."""
+    """What the cluster is made of."""
 
     nodes: tuple[NodeShape, ...]
     partitions: tuple[PartitionShape, ...]
     version: str
-    max_array_size: int = 0
-    slurmd_timeout_s: int | None = None
-    kill_wait_s: int | None = None
+    config: SiteConfig
 
 
 class SlurmGateway(Protocol):

@@ -144,12 +144,8 @@ class CommandLineGateway:
         """See the port."""
         nodes, partitions = self._ask(commands.sinfo_argv(), parsers.parse_sinfo)
         version = parsers.parse_version(self._run(commands.version_argv()).stdout)
-        config = self._run(commands.config_argv())
-        with self._kept(config):
-            refusals.check_answer(config)
-            size = _parse(config, parsers.parse_max_array_size)
-        times = [parsers.parse_config_seconds(config.stdout, key) for key in ("SlurmdTimeout", "KillWait")]
-        return SiteShape(nodes, partitions, version, size, *times)
+        config = self._ask(commands.config_argv(), parsers.parse_config)
+        return SiteShape(nodes, partitions, version, config)
 
     def close(self) -> None:
         """See the port; nothing stays between two calls."""

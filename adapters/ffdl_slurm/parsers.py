@@ -222,17 +222,26 @@ def parse_submission(text: str) -> str | None:
     return found.pop() if len(found) == 1 else None
 
 
-def parse_max_array_size(text: str) -> int:
-    """MaxArraySize in the answer to :func:`ffdl_slurm.commands.config_argv`; 0 where the site has no arrays. Raises
-    Garbled."""
+@dataclass(frozen=True, slots=True)
+class SiteConfig:
+    """Of slurm.conf: MaxArraySize, one more than the largest index of a job array (0 = the site has no arrays), and
+    SlurmdTimeout and KillWait in seconds (None = it does not say)."""
+
+    max_array_size: int
+    slurmd_timeout_s: int | None
+    kill_wait_s: int | None
+
+
+def parse_config(text: str) -> SiteConfig:
+    """The answer to :func:`ffdl_slurm.commands.config_argv`. Raises Garbled where it has no MaxArraySize."""
     match = re.search(r"^MaxArraySize\s*=\s*(\d+)\s*$", text, re.MULTILINE)
     if match is None:
         raise Garbled(f"scontrol printed no MaxArraySize but {begin(text)!r}")
-    return int(match[1])
+    return SiteConfig(int(match[1]), _config_seconds(text, "SlurmdTimeout"), _config_seconds(text, "KillWait"))
 
 
-def parse_config_seconds(text: str, key: str) -> int | None:
-    """A time of the same answer, as ``SlurmdTimeout           = 300 sec``; None where it holds none of this name."""
+def _config_seconds(text: str, key: str) -> int | None:
+    """As in ``SlurmdTimeout           = 300 sec``."""
     match = re.search(rf"^{re.escape(key)}\s*=\s*(\d+) sec\s*$", text, re.MULTILINE)
     return int(match[1]) if match else None
 

@@ -50,7 +50,6 @@ from ffdl_batch.domain.views import (
 
 __all__ = ["Client", "JobFilter", "OptionValue"]
 V = TypeVar("V")
-_POLL_MARGIN_S = 30.0
 _TIME_LIMIT = "C203"
 
 
@@ -74,7 +73,7 @@ class Client:
             state_dir=Path(state_dir).absolute() if state_dir else None,
             start=start,
         )
-        self._wire = Wire(self._dialling.dial, self._dialling.told)
+        self._wire = self._open_wire()
 
     def __enter__(self) -> Client:
         return self
@@ -99,6 +98,9 @@ class Client:
         """Why the daemon could write nothing when it answered this client last: states are those of before."""
         plain = self._wire.database_trouble
         return None if plain is None else _read(DatabaseTrouble, plain)
+
+    def _open_wire(self) -> Wire:
+        return Wire(self._dialling.dial, self._dialling.told)
 
     def submit(
         self,
@@ -254,9 +256,7 @@ class Client:
         `attempt` is a number, "all" (one after the other, each line says which), or None: the newest attempt of which
         there is a log. With `follow` the attempts after it come as well. `tail` is of each learner and attempt.
         """
-        with closing(
-            Wire(self._dialling.dial, self._dialling.told)
-        ) as wire:  # its own connection: other calls may come in between
+        with closing(self._open_wire()) as wire:  # its own connection: other calls may come in between
             yield from iterate_logs(wire, LogQuery(_safe(job_id), follow, learner, since, tail, attempt))
 
     def events(
@@ -266,7 +266,7 @@ class Client:
 
         Raises WaitTimedOut where nothing happens until `timeout_s` seconds after the first event was asked for.
         """
-        with closing(Wire(self._dialling.dial, self._dialling.told)) as wire:
+        with closing(self._open_wire()) as wire:
             yield from iterate_events(wire, _safe(job_id), follow=follow, after=after, timeout_s=timeout_s)
 
     def cancel(self, job_id: str) -> JobView:
@@ -339,9 +339,7 @@ def _safe(job_id: str) -> str:
 
 
 def _job_request(method: str, job_id: str, rest: str = "", held_s: float | None = None) -> Request:
-    timeout_s = REQUEST_TIMEOUT_S if held_s is None else held_s + _POLL_MARGIN_S
-    path = f"/api/v1/jobs/{_safe(job_id)}{rest}"
-    return Request(method, path, job_id=job_id, timeout_s=timeout_s, held_s=held_s or 0.0)
+    return Request(method, f"/api/v1/jobs/{_safe(job_id)}{rest}", job_id=job_id, held_s=held_s)
 
 
 def _read(kind: type[V], plain: Mapping[str, Any] | object) -> V:

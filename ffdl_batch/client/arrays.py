@@ -12,13 +12,12 @@ from urllib.parse import quote
 from ffdl_batch.client.errors import RequestRefused, WaitTimedOut
 from ffdl_batch.client.handle import JobHandle
 from ffdl_batch.client.streams import LONG_POLL_S
-from ffdl_batch.client.wire import REQUEST_TIMEOUT_S, Request, Wire
+from ffdl_batch.client.wire import Request, Wire
 from ffdl_batch.domain.codec import CodecError, from_plain
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.views import ArrayView, JobView, Problem
 
 V = TypeVar("V")
-_POLL_MARGIN_S = 30.0
 MAX_LISTED = 10_000
 
 
@@ -59,9 +58,8 @@ class Arrays:
         return self._ask("POST", array_id, "/halt")
 
     def _ask(self, method: str, array_id: str, rest: str = "", held_s: float | None = None) -> ArrayView:
-        timeout_s = REQUEST_TIMEOUT_S if held_s is None else held_s + _POLL_MARGIN_S
         path = f"/api/v1/arrays/{quote(array_id, safe='')}{rest}"
-        request = Request(method, path, job_id=array_id, timeout_s=timeout_s, held_s=held_s or 0.0)
+        request = Request(method, path, job_id=array_id, held_s=held_s)
         return _read(ArrayView, self._wire.ask(request).get("array"))
 
 

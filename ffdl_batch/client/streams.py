@@ -16,7 +16,6 @@ from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.views import AttemptChoice, EventView, LogLine, Problem
 
 LONG_POLL_S = 30
-_POLL_MARGIN_S = 30.0
 _RESUMES = 5
 """Broken streams in a row without one new line, before giving up."""
 
@@ -96,8 +95,7 @@ def iterate_events(
         # One more look, without waiting, after the end: its last event may have come after the answer was put together.
         wait_s = math.ceil(left) if follow and not terminal else 0
         path = f"/api/v1/jobs/{job_id}/events?after={after}&wait_s={wait_s}"
-        timeout_s = wait_s + _POLL_MARGIN_S
-        reply = wire.ask(Request("GET", path, job_id=job_id, timeout_s=timeout_s, held_s=wait_s))
+        reply = wire.ask(Request("GET", path, job_id=job_id, held_s=wait_s))
         events = [_event(plain) for plain in reply.get("events", ())]
         for event in events:
             after = max(after, event.seq)

@@ -27,6 +27,8 @@ REQUEST_TIMEOUT_S = 120.0
 """For an ordinary request: a plan may ask a slow scheduler what its nodes are."""
 FIRST_WORD_S = 10.0
 """After so long without an answer it is said that one is waited for."""
+_POLL_MARGIN_S = 30.0
+"""How long the answer to a request may take that the daemon holds back, after it may hold it no longer."""
 STREAM_SILENCE_S = 90.0
 """The daemon sends a blank line now and then; a stream that is silent for longer has lost its peer."""
 _BLOCK = 1 << 20
@@ -60,7 +62,7 @@ class DirectChannel:
 @dataclass(frozen=True, slots=True)
 class Request:
     """One request. `body_size` are the bytes of `body`; `job_id` is for the message when the answer is 404. For
-    `held_s` the daemon may hold its answer back until there is news."""
+    `held_s` the daemon may hold its answer back until there is news; None = it answers at once."""
 
     method: str
     path: str
@@ -69,7 +71,12 @@ class Request:
     content_type: str = "application/json"
     job_id: str = ""
     timeout_s: float = REQUEST_TIMEOUT_S
-    held_s: float = 0.0
+    held_s: float | None = None
+
+    @property
+    def longest_s(self) -> float:
+        """How long it is waited for an answer."""
+        return self.timeout_s if self.held_s is None else self.held_s + _POLL_MARGIN_S
 
 
 def json_request(method: str, path: str, plain: object) -> Request:
@@ -173,7 +180,7 @@ class Wire:
                 request.body.seek(0)
         elif request.method in ("POST", "PUT"):
             headers["Content-Length"] = "0"
-        cast(socket.socket, http.sock).settimeout(request.timeout_s)
+        cast(socket.socket, http.sock).settimeout(request.longest_s)
         try:
             http.request(request.method, request.path, cast(Any, request.body), headers)
         except (BrokenPipeError, ConnectionResetError):
@@ -185,13 +192,11 @@ class Wire:
 
     def _await_answer(self, connected: socket.socket, request: Request) -> None:
         """Return when it comes, or when it was said that it has not come for long."""
-        patience_s = request.held_s + FIRST_WORD_S
-        if patience_s >= request.timeout_s or _is_readable(connected, patience_s):
+        patience_s, longest_s = (request.held_s or 0.0) + FIRST_WORD_S, request.longest_s
+        if patience_s >= longest_s or _is_readable(connected, patience_s):
             return
-        self._told(
-            f"{_name_daemon(connected)} has not answered for {patience_s:g} s; waiting up to {request.timeout_s:g} s"
-        )
-        connected.settimeout(request.timeout_s - patience_s)
+        self._told(f"{_name_daemon(connected)} has not answered for {patience_s:g} s; waiting up to {longest_s:g} s")
+        connected.settimeout(longest_s - patience_s)
 
     def _read_whole(self, response: HTTPResponse) -> bytes:
         try:

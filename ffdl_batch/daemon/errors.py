@@ -20,7 +20,7 @@ from ffdl_batch.daemon.context import context_of
 from ffdl_batch.daemon.replies import problem_reply
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.findings import Finding, Severity
-from ffdl_batch.domain.scarcity import explain_lack
+from ffdl_batch.domain.scarcity import WRAPPED, explain_lack
 from ffdl_batch.domain.views import Problem
 from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable
 from ffdl_batch.services.file_troubles import explain
@@ -31,8 +31,6 @@ log = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = 128 * 1000**2
 _SHOWN = 10
-_WRAPPED = (ImportError, RuntimeError, SystemError)
-"""What may be for want of memory or threads, too (:func:`explain_lack`)."""
 _WHOSE_LIMITS = "a daemon has the limits of the shell that started it: ffdl daemon restart in one without them"
 _SENTENCES = {
     404: "there is no {method} {path} in this interface",
@@ -49,7 +47,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(SchedulerUnreachable, _scheduler_unreachable)
     app.add_exception_handler(InvalidRequest, _invalid_request)
     app.add_exception_handler(RequestValidationError, _malformed)
-    for refusal in (OSError, MemoryError, *_WRAPPED):
+    for refusal in (OSError, MemoryError, *WRAPPED):
         app.add_exception_handler(refusal, _refused_by_machine)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(Exception, _unexpected)
@@ -102,7 +100,7 @@ def problem_of(error: Exception, place: str) -> Problem | None:
         gc.collect()  # what the request held lies in cycles with the traceback
         cure = f"send less at once; {_WHOSE_LIMITS}"
         return Problem("S210", "the daemon has not enough memory for this request", ExitCode.TRY_AGAIN, cure)
-    if isinstance(error, _WRAPPED):
+    if isinstance(error, WRAPPED):
         lack = explain_lack(error)
         return Problem("S210", f"in the daemon, {lack}", ExitCode.TRY_AGAIN, _WHOSE_LIMITS) if lack else None
     trouble = explain(error, place) if isinstance(error, OSError) else None
@@ -143,7 +141,7 @@ def _finding(error: dict[str, Any]) -> Finding:
 async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     cause = error.__cause__  # met while the body was read
-    if isinstance(cause, (MemoryError, OSError)) or (isinstance(cause, _WRAPPED) and explain_lack(cause)):
+    if isinstance(cause, (MemoryError, OSError)) or (isinstance(cause, WRAPPED) and explain_lack(cause)):
         return await _refused_by_machine(request, cause)
     sentence = _SENTENCES.get(error.status_code, str(error.detail))
     message = sentence.format(method=request.method, path=request.url.path[:200])

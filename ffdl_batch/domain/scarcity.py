@@ -27,8 +27,8 @@ _BY_WORDS = (
     ("error return without exception set", MEMORY),  # of extensions in C that found none, and did not say so
     ("can't start new thread", THREADS),
 )
-_WRAPPED = (ImportError, RuntimeError, SystemError)
-"""Of these the words alone tell."""
+WRAPPED = (ImportError, RuntimeError, SystemError)
+"""What may be for want of something, too: of these the words alone tell."""
 
 
 def explain_lack(error: BaseException | None) -> str:
@@ -39,7 +39,7 @@ def explain_lack(error: BaseException | None) -> str:
             return MEMORY
         if isinstance(error, OSError) and error.errno in _BY_ERRNO:
             return _BY_ERRNO[error.errno]
-        if isinstance(error, _WRAPPED) and (found := find_lack(str(error))):
+        if isinstance(error, WRAPPED) and (found := find_lack(str(error))):
             return found
         error, seen = error.__cause__ or error.__context__, seen + 1
     return ""

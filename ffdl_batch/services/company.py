@@ -44,7 +44,7 @@ from ffdl_batch.services.materialize import (
     materialize_chunk,
     unmark_begun,
 )
-from ffdl_batch.services.outcomes import Decided
+from ffdl_batch.services.outcomes import Decided, note
 from ffdl_batch.services.platform import Platform
 
 log = logging.getLogger(__name__)
@@ -269,7 +269,8 @@ class Company:
             return [(job, ended(self._platform, JobState.FAILED, "S101", str(error))) for job in jobs]
         except SubmissionUncertain as error:
             log.warning("%d elements of %s: %s", len(jobs), _array_of(jobs[0]), error)
-            self._note(jobs, Change(columns={"uncertain_since": self._platform.clock.now()}))
+            change = Change(columns={"uncertain_since": self._platform.clock.now()})
+            note(self._platform.store, jobs, change, self._token)
             self._put_off(jobs, PAUSE_S)
             return ()
         except SchedulerUnreachable as error:
@@ -294,23 +295,9 @@ class Company:
         """Give the leases back; `reason` is said on those jobs that do not say it yet."""
         store = self._platform.store
         if reason:
-            self._note(jobs, Change(columns={"pending_reason": reason}))
+            note(store, jobs, Change(columns={"pending_reason": reason}), self._token)
         if jobs:
             store.put_off([job.id for job in jobs], self._token, store.now() + pause_s)
-
-    def _note(self, jobs: Collection[Job], change: Change) -> None:
-        """Write of jobs of ours, whatever was told on them or wished of them meanwhile."""
-        ids, tried = {job.id for job in jobs}, dict[JobId, int]()
-        while current := [job for job in self._platform.store.get_many(ids) if self._is_untold(job, change, tried)]:
-            written = self._platform.store.apply_many([(job, change) for job in current], lease_token=self._token)
-            tried = {job.id: job.revision for job in current}
-            ids = tried.keys() - {job.id for job in written}
-
-    @staticmethod
-    def _is_untold(job: Job, change: Change, tried: Mapping[JobId, int]) -> bool:
-        """Whether `change` is news of the job. Where it was refused at the same revision, the lease is another's."""
-        is_news = any(getattr(job, name) != said for name, said in change.columns.items())
-        return is_news and tried.get(job.id) != job.revision
 
     @staticmethod
     def _is_element(job: Job) -> bool:

@@ -45,7 +45,7 @@ from ffdl_batch.services.evidence import claim_owner, read_evidence
 from ffdl_batch.services.file_troubles import explain
 from ffdl_batch.services.in_flight import InFlight
 from ffdl_batch.services.materialize import begun_at, mark_begun, materialize, materialize_template, unmark_begun
-from ffdl_batch.services.outcomes import Decided, Outcomes, release_all
+from ffdl_batch.services.outcomes import Decided, Outcomes, note, release_all
 from ffdl_batch.services.platform import Platform
 from ffdl_batch.services.restraint import hold_back
 from ffdl_batch.services.succession import plan_attempt, plan_template
@@ -208,11 +208,8 @@ class Deployer:
     def _explain(self, job: Job, token: str, reason: str) -> bool:
         """Say on the job why it waits; whether it said something else before. A courtesy: where the database has no
         room either, the log says it alone."""
-        current = self._platform.store.get(job.id)
-        if current is None or current.pending_reason == reason:
-            return False
         try:
-            self._platform.store.apply(current, Change(columns={"pending_reason": reason}), lease_token=token)
+            return bool(note(self._platform.store, [job], Change(columns={"pending_reason": reason}), token))
         except StoreUnavailable as error:
             log.warning("job %s: the reason for its waiting could not be written: %s", job.id, error)
         return True
@@ -317,7 +314,8 @@ class Deployer:
             raise
         except SubmissionUncertain as error:
             log.warning("job %s: %s", job.id, error)
-            self._note(job, token, Change(columns={"uncertain_since": self._platform.clock.now()}))
+            uncertain = Change(columns={"uncertain_since": self._platform.clock.now()})
+            note(self._platform.store, [job], uncertain, token)
             return LOOK_AGAIN_S / 2
         self._reached("submitted")
         self._platform.adapters.rooms.taken(job.backend, job.effective_spec)
@@ -329,16 +327,9 @@ class Deployer:
             return ended(self._platform, JobState.FAILED, "S101", str(error))
         log.warning("job %s was refused without %s: %s", job.id, ", ".join(job.overrides.exclude), error)
         unmark_begun(plan.attempt_dir, by=token)
-        self._note(job, token, Change(columns={"overrides": replace(job.overrides, exclude=())}))
+        change = Change(columns={"overrides": replace(job.overrides, exclude=())})
+        note(self._platform.store, [job], change, token)
         return 0.0
-
-    def _note(self, job: Job, token: str, change: Change) -> None:
-        """Write of a job of ours while its step goes on, whatever was told on it or wished of it meanwhile."""
-        current = self._platform.store.get(job.id)
-        while current is not None and self._platform.store.apply(current, change, lease_token=token) is None:
-            before, current = current, self._platform.store.get(job.id)
-            if current is not None and current.revision == before.revision:
-                return  # another's by now
 
 
 def _pause() -> float:

@@ -231,13 +231,6 @@ def test_a_read_only_file_system_is_told_alike_wherever_somebody_looks(tmp_path:
         world.wait(lambda: READ_ONLY not in world.run("ffdl", "list").text, "the end of the warning")
 
 
-@pytest.fixture
-def disk(tmp_path: Path, own_mounts: None) -> SmallDisk:
-    made = SmallDisk(tmp_path / "disk")
-    made.mount()
-    return made
-
-
 def test_a_database_on_a_read_only_disk_is_looked_at_and_copied(tmp_path: Path, disk: SmallDisk) -> None:
     with fault_world(tmp_path, WorldOptions("local"), state=disk.point / "state") as world:
         world.start()

@@ -28,13 +28,6 @@ READ_ONLY = Fault(CHANGING, error=errno.EROFS)
 WAIT = "echo up; until [ -e {told} ]; do sleep 0.1; done; exit {code}"
 
 
-@pytest.fixture
-def disk(tmp_path: Path) -> SmallDisk:
-    made = SmallDisk(tmp_path / "disk")
-    made.mount()
-    return made
-
-
 def test_a_full_state_directory_refuses_and_leaves_nothing_half(tmp_path: Path, disk: SmallDisk) -> None:
     """Database and log are full; the jobs' directories are not."""
     with fault_world(tmp_path, WorldOptions("local"), state=disk.point / "state") as world:

@@ -144,58 +144,50 @@ def test_learners_are_ended_in_time_while_their_events_hang(shared: tuple[Rig, F
     assert final(run, fs).error_code == "C203"
 
 
-@pytest.mark.parametrize(("fence_s", "is_fenced"), [(120.0, False), (6.0, True)], ids=["short", "too long"])
-def test_learners_outlive_a_hang_that_is_shorter_than_the_fence(
-    shared: tuple[Rig, FaultFs], fence_s: float, is_fenced: bool
+def befall_a_learner(
+    run: Rig, fs: FaultFs, fault: Fault, *, fence_s: float, fenced_for: str = "", spared_s: float = 3.0
 ) -> None:
-    run, fs = shared
+    """A learner runs that stays off the file system, which `fault` befalls. It ends by the fence, and its record says
+    what `fenced_for` says; "" = it lives `spared_s` seconds later, and ends well."""
     told = fs.point.parent / "told"
     limits = dataclasses.replace(LIMITS, fence_s=fence_s)
     run.write(aloof(fs) + f"until [ -e {told} ]; do sleep 0.1; done", limits=limits)
     run.start()
     run.wait(away(fs).exists, "the learner's leave")
     pid = learner(run)
-    fs.befall(HANGING)
-    if is_fenced:
+    fs.befall(fault)
+    if fenced_for:
         run.wait(lambda: pid not in all_processes(), "the fence")
     else:
-        time.sleep(3.0)
+        time.sleep(spared_s)
         assert pid in all_processes()
     told.touch()
     fs.clear()
-    assert run.await_end() == (74 if is_fenced else 0)
+    assert run.await_end() == (74 if fenced_for else 0)
     record = final(run, fs)
-    assert record.error_code == ("S106" if is_fenced else "000")
-    assert ("could not be read" in record.message) is is_fenced
+    assert record.error_code == ("S106" if fenced_for else "000")
+    assert fenced_for in record.message and ("could not be" in record.message) is bool(fenced_for)
 
 
 @pytest.mark.parametrize(
-    ("error", "is_fenced"), [(errno.EIO, True), (errno.EROFS, True), (errno.ENOSPC, False)],
+    ("fence_s", "fenced_for"), [(120.0, ""), (6.0, "could not be read")], ids=["short", "too long"]
+)
+def test_learners_outlive_a_hang_that_is_shorter_than_the_fence(
+    shared: tuple[Rig, FaultFs], fence_s: float, fenced_for: str
+) -> None:
+    befall_a_learner(*shared, HANGING, fence_s=fence_s, fenced_for=fenced_for)
+
+
+@pytest.mark.parametrize(
+    ("error", "fenced_for"),
+    [(errno.EIO, "could not be written"), (errno.EROFS, "could not be written"), (errno.ENOSPC, "")],
     ids=["broken", "read-only", "full"],
-)  # fmt: skip
+)
 def test_learners_end_where_nothing_can_be_written_though_all_can_be_read(
-    shared: tuple[Rig, FaultFs], error: int, is_fenced: bool
+    shared: tuple[Rig, FaultFs], error: int, fenced_for: str
 ) -> None:
     """As on a disk that died under its cache. Others hear nothing of this node, and take its learners for ended."""
-    run, fs = shared
-    told = fs.point.parent / "told"
-    limits = dataclasses.replace(LIMITS, fence_s=6.0)
-    run.write(aloof(fs) + f"until [ -e {told} ]; do sleep 0.1; done", limits=limits)
-    run.start()
-    run.wait(away(fs).exists, "the learner's leave")
-    pid = learner(run)
-    fs.befall(Fault(CHANGING, error=error))
-    if is_fenced:
-        run.wait(lambda: pid not in all_processes(), "the fence")
-    else:
-        time.sleep(10.0)
-        assert pid in all_processes()
-    told.touch()
-    fs.clear()
-    assert run.await_end() == (74 if is_fenced else 0)
-    record = final(run, fs)
-    assert record.error_code == ("S106" if is_fenced else "000")
-    assert ("could not be written" in record.message) is is_fenced
+    befall_a_learner(*shared, Fault(CHANGING, error=error), fence_s=6.0, fenced_for=fenced_for, spared_s=10.0)
 
 
 def test_controllers_give_up_a_file_system_that_stays_dead(shared: tuple[Rig, FaultFs]) -> None:

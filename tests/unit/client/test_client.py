@@ -95,15 +95,16 @@ def test_a_daemon_that_always_hangs_up_is_unreachable(client: Client, daemon: Fa
 def test_a_daemon_that_is_slow_to_answer_is_named_once(short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it holds back on purpose is not slow."""
     monkeypatch.setattr(wire, "FIRST_WORD_S", 0.1)
+    monkeypatch.setattr(wire, "_POLL_MARGIN_S", 0.1)
     said: list[str] = []
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(str(short_dir / "s"))
         silent.listen()
         environ = {"PATH": "/bin", "FFDL_STATE_DIR": str(short_dir)}
         dial = Dialling(environ=environ, socket_path=short_dir / "s", start=False).dial
-        for patience_s, held_s, words in ((0.1, 0.0, 0), (0.4, 0.3, 0), (0.3, 0.0, 1)):
+        for timeout_s, held_s, patience_s, words in ((0.1, None, 0.1, 0), (0.2, 0.3, 0.4, 0), (0.3, None, 0.3, 1)):
             began = time.monotonic()
-            asked = wire.Request("GET", "/api/v1/jobs", timeout_s=patience_s, held_s=held_s)
+            asked = wire.Request("GET", "/api/v1/jobs", timeout_s=timeout_s, held_s=held_s)
             with pytest.raises(DaemonUnreachable, match="did not answer"):
                 wire.Wire(dial, said.append).ask(asked)
             assert patience_s <= time.monotonic() - began < patience_s + 5.0

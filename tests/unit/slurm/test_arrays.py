@@ -15,7 +15,7 @@ from ffdl_batch.domain.observation import NativeId
 from ffdl_batch.domain.spec import BatchOptions, Checkpoint, Framework, JobSpec, NetworkLevel, Resources
 from ffdl_batch.ports.scheduler import ArrayPlan, BackendFacts, Chunk, LaunchPlan, LaunchRequest
 from ffdl_slurm.arrays import fill_index, job_words, plan_array, read_table
-from ffdl_slurm.parsers import Garbled, JobRecord, parse_max_array_size, parse_squeue
+from ffdl_slurm.parsers import Garbled, JobRecord, parse_config, parse_squeue
 from ffdl_slurm.plan import make_plan
 from ffdl_slurm.script import parse_options
 from ffdl_slurm.settings import SlurmSettings
@@ -215,6 +215,6 @@ def test_ids_in_few_words() -> None:
 
 def test_the_site_says_how_large_an_array_may_be() -> None:
     text = "Configuration data as of 2026-01-01T00:00:00\nMaxArraySize            = 1001\nMaxBatchRequeue = 5\n"
-    assert parse_max_array_size(text) == 1001
+    assert parse_config(text).max_array_size == 1001
     with pytest.raises(Garbled, match="MaxArraySize"):
-        parse_max_array_size("slurm_load_ctl_conf error: Zero Bytes were transmitted or received")
+        parse_config("slurm_load_ctl_conf error: Zero Bytes were transmitted or received")

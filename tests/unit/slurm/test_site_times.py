@@ -11,18 +11,19 @@ from ffdl_batch.ports.registry import AdapterContext
 from ffdl_slurm.adapter import SlurmScheduler
 from ffdl_slurm.gateway import SiteShape
 from ffdl_slurm.gateway_cli import CommandLineGateway
-from ffdl_slurm.parsers import parse_config_seconds
+from ffdl_slurm.parsers import SiteConfig, parse_config
 from ffdl_slurm.settings import SlurmSettings, doubt_times
 
 CONFIG = (
-    "Configuration data as of now\nKillWait                = 30 sec\nSlurmdTimeout           = 300 sec\nX = 300 sec"
+    "Configuration data as of now\nKillWait                = 30 sec\nMaxArraySize            = 1001\n"
+    "SlurmdTimeout           = 300 sec\nX = 300 sec"
 )
 
 
 def test_they_are_read_from_what_scontrol_prints() -> None:
-    assert (parse_config_seconds(CONFIG, "SlurmdTimeout"), parse_config_seconds(CONFIG, "KillWait")) == (300, 30)
-    assert parse_config_seconds(CONFIG, "Timeout") is None
-    assert parse_config_seconds("KillWait = soon", "KillWait") is None
+    assert parse_config(CONFIG) == SiteConfig(1001, slurmd_timeout_s=300, kill_wait_s=30)
+    unsaid = CONFIG.replace("SlurmdTimeout", "XSlurmdTimeout").replace("30 sec", "soon")
+    assert parse_config(unsaid) == SiteConfig(1001, slurmd_timeout_s=None, kill_wait_s=None)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +45,7 @@ def test_which_do_not_fit(slurmd_timeout_s: int | None, kill_wait_s: int | None,
 class Site(CommandLineGateway):
     """Only says what it is."""
 
-    shape = SiteShape((), (), "26.05.5", 1001, 30, 30)
+    shape = SiteShape((), (), "26.05.5", SiteConfig(1001, 30, 30))
 
     def describe_site(self) -> SiteShape:
         return self.shape
@@ -57,8 +58,8 @@ def test_the_log_is_told_once_and_no_submitter(tmp_path: Path, caplog: pytest.Lo
         assert not any("SlurmdTimeout" in warning for warning in scheduler.probe().warnings)
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "holds its next nodes idle" in caplog.messages[0]
-    site.shape = replace(site.shape, slurmd_timeout_s=300)
+    site.shape = replace(site.shape, config=SiteConfig(1001, 300, 30))
     scheduler.probe()
-    site.shape = replace(site.shape, slurmd_timeout_s=30)
+    site.shape = replace(site.shape, config=SiteConfig(1001, 30, 30))
     scheduler.probe()
     assert len(caplog.messages) == 2

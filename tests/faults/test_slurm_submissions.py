@@ -1,0 +1,204 @@
+"""Submissions that Slurm loses, doubles, refuses, or answers with nonsense. Against the fake executables."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.domain.observation import EndCause, NativeId
+from ffdl_batch.ports.scheduler import (
+    InvalidRequest,
+    SchedulerUnreachable,
+    SubmissionUncertain,
+    TooMany,
+    TrialSubmission,
+)
+from ffdl_slurm.adapter import SlurmScheduler
+from tests.contract.scheduler_harness import FakeSlurmHarness
+
+
+def test_what_the_plan_shows_is_what_slurm_gets(slurm: FakeSlurmHarness) -> None:
+    native, plan = slurm.submit("true")
+    assert slurm.script(native) == plan.script
+    call = slurm.calls("sbatch")[0]
+    assert ("sbatch", *call["argv"]) == plan.submit_argv
+
+
+def test_sbatch_sees_none_of_the_daemons_variables(slurm: FakeSlurmHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SBATCH_PARTITION", "SLURM_JOB_ID", "SQUEUE_FORMAT", "TOKEN_OF_THE_DAEMON", "PYTHONPATH"):
+        monkeypatch.setenv(name, "x")
+    native, _ = slurm.submit("true")
+    slurm.observe(native)
+    for command in ("sbatch", "squeue"):
+        environ = slurm.calls(command)[0]["env"]
+        assert not {"SBATCH_PARTITION", "SLURM_JOB_ID", "SQUEUE_FORMAT"} & set(environ)
+        assert environ["LC_ALL"] == "C"
+    assert "TOKEN_OF_THE_DAEMON" not in slurm.calls("sbatch")[0]["env"]
+    assert "SLURM_CONF" in slurm.calls("sbatch")[0]["env"]
+
+
+def test_a_lost_reply_is_uncertain_and_the_job_is_found(slurm: FakeSlurmHarness) -> None:
+    slurm.spoil("sbatch", "lose_reply")
+    plan = slurm.prepare("true")
+    with pytest.raises(SubmissionUncertain, match="looked for"):
+        slurm.scheduler.submit(plan)
+    found = slurm.scheduler.find(plan.token, plan.attempt_dir)
+    assert [native.job for native in found] == slurm.accepted()
+    assert slurm.await_end(next(iter(found))).end is EndCause.SUCCESS
+
+
+@pytest.mark.parametrize("fault", ["silent", "garbage"])
+def test_an_answer_without_an_id_is_uncertain(slurm: FakeSlurmHarness, fault: str) -> None:
+    slurm.spoil("sbatch", fault)
+    plan = slurm.prepare("true")
+    with pytest.raises(SubmissionUncertain):
+        slurm.scheduler.submit(plan)
+    assert slurm.scheduler.find(plan.token, plan.attempt_dir) == frozenset()
+
+
+def test_a_hanging_sbatch_is_ended_and_uncertain(tmp_path: Path) -> None:
+    slurm = FakeSlurmHarness(tmp_path, {"command_timeout_s": 2})
+    try:
+        slurm.spoil("sbatch", "hang")
+        plan = slurm.prepare("true")
+        with pytest.raises(SubmissionUncertain, match="did not answer"):
+            slurm.scheduler.submit(plan)
+        found = slurm.scheduler.find(plan.token, plan.attempt_dir)
+        assert [native.job for native in found] == slurm.accepted()
+    finally:
+        slurm.close()
+
+
+def test_a_request_that_lands_late_is_found_later(slurm: FakeSlurmHarness) -> None:
+    slurm.spoil("sbatch", "late")
+    plan = slurm.prepare("true")
+    with pytest.raises(SubmissionUncertain):
+        slurm.scheduler.submit(plan)
+    slurm.wait(lambda: bool(slurm.scheduler.find(plan.token, plan.attempt_dir)), slurm.diagnosis)
+    assert isinstance(slurm.scheduler, SlurmScheduler) and slurm.scheduler.credential_life_s == 300
+
+
+def test_a_submission_that_is_accepted_twice_runs_once(slurm: FakeSlurmHarness) -> None:
+    slurm.spoil("sbatch", "twice")
+    native, plan = slurm.submit("echo ran; sleep 0.5")
+    found = slurm.scheduler.find(plan.token, plan.attempt_dir)
+    assert native in found and len(found) == 2
+    for job in found:
+        slurm.await_end(job)
+    assert slurm.executions(plan.attempt_dir) == 1
+    assert slurm.log(plan).count("ran") == 1
+
+
+def test_a_refusal_carries_slurms_sentence(slurm: FakeSlurmHarness) -> None:
+    slurm.spoil("sbatch", "refuse=Invalid qos specification")
+    with pytest.raises(InvalidRequest, match="Invalid qos specification"):
+        slurm.submit("true")
+
+
+def test_a_full_queue_is_tried_again(slurm: FakeSlurmHarness) -> None:
+    slurm.spoil(
+        "sbatch", "refuse=Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
+    )
+    with pytest.raises(SchedulerUnreachable, match="tried again"):
+        slurm.submit("true")
+
+
+def test_an_sbatch_that_still_runs_is_awaited(slurm: FakeSlurmHarness) -> None:
+    """Its starter died; the lock that it inherited tells."""
+    plan = slurm.prepare("true")
+    submit = Path(plan.attempt_dir.submit)
+    submit.mkdir()
+    lock = os.open(submit / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(SchedulerUnreachable, match="under way"):
+            slurm.scheduler.find(plan.token, plan.attempt_dir)
+        with pytest.raises(SchedulerUnreachable, match="under way"):
+            slurm.scheduler.submit(plan)
+    finally:
+        os.close(lock)
+    assert not slurm.accepted()
+
+
+def test_a_reply_outlives_the_process_that_asked(slurm: FakeSlurmHarness) -> None:
+    plan = slurm.prepare("true")
+    submit = Path(plan.attempt_dir.submit)
+    submit.mkdir()
+    (submit / "reply").write_text("*** welcome ***\n4711;cluster\n")
+    assert slurm.scheduler.find(plan.token, plan.attempt_dir) == {NativeId("4711")}
+
+
+def test_only_is_asked_without_submitting(slurm: FakeSlurmHarness) -> None:
+    assert isinstance(slurm.scheduler, TrialSubmission)
+    plan = slurm.scheduler.plan(slurm.request())
+    assert "to start at" in slurm.scheduler.test_only(plan)
+    slurm.spoil("sbatch", "refuse")
+    with pytest.raises(InvalidRequest, match="Invalid qos"):
+        slurm.scheduler.test_only(plan)
+    assert not slurm.accepted()
+    assert not Path(plan.attempt_dir.path).exists()
+
+
+@pytest.mark.parametrize("fault", ["binary", "big", "empty"])
+def test_noise_in_the_place_of_an_id_is_uncertain_and_nothing_is_taken_for_one(
+    slurm: FakeSlurmHarness, fault: str
+) -> None:
+    slurm.spoil("sbatch", fault)
+    plan = slurm.prepare("true")
+    with pytest.raises(SubmissionUncertain) as error:
+        slurm.scheduler.submit(plan)
+    assert len(str(error.value)) < 1000
+    assert slurm.scheduler.find(plan.token, plan.attempt_dir) == frozenset()
+    assert not slurm.accepted()
+
+
+def test_an_id_among_greetings_is_the_id(slurm: FakeSlurmHarness) -> None:
+    slurm.spoil("sbatch", "banner")
+    native, plan = slurm.submit("true")
+    assert [native.job] == slurm.accepted()
+    reply = (Path(plan.attempt_dir.submit) / "reply").read_bytes()
+    assert reply.startswith(b"*** Welcome") and reply.endswith(b"intranet *\n") and b"\xa7" in reply
+
+
+def test_an_sbatch_that_tries_again_by_itself_is_waited_for(slurm: FakeSlurmHarness) -> None:
+    slurm.spoil("sbatch", "busy")
+    native, _ = slurm.submit("true")
+    assert [native.job] == slurm.accepted()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Slurm temporarily unable to accept job, sleeping and retrying",
+        "QOSMaxSubmitJobPerUserLimit\nsbatch: error: Batch job submission failed: Job violates accounting/QOS policy "
+        "(job submit limit, user's size and/or time limits)",
+    ],
+    ids=["MaxJobCount", "QOS"],
+)
+def test_no_room_is_an_answer_and_may_pass(slurm: FakeSlurmHarness, said: str) -> None:
+    slurm.spoil("sbatch", f"refuse={said}")
+    with pytest.raises(TooMany, match=r"QOSMaxSubmitJobPerUserLimit|temporarily unable"):
+        slurm.submit("true")
+    assert not slurm.accepted()
+
+
+def test_a_limit_that_the_job_itself_breaks_is_a_refusal(slurm: FakeSlurmHarness) -> None:
+    slurm.spoil(
+        "sbatch",
+        "refuse=QOSMaxWallDurationPerJobLimit\nsbatch: error: Batch job submission failed: Job violates "
+        "accounting/QOS policy (job submit limit, user's size and/or time limits)",
+    )
+    with pytest.raises(InvalidRequest, match="QOSMaxWallDurationPerJobLimit"):
+        slurm.submit("true")
+
+
+def test_a_reply_that_cannot_be_trusted_is_lost_and_the_job_is_found(slurm: FakeSlurmHarness) -> None:
+    """slurmctld took the job; its answer's credential had expired when munge looked at it here."""
+    slurm.spoil("sbatch", "untrusted")
+    plan = slurm.prepare("true")
+    with pytest.raises(SubmissionUncertain, match="Expired credential"):
+        slurm.scheduler.submit(plan)
+    assert [native.job for native in slurm.scheduler.find(plan.token, plan.attempt_dir)] == slurm.accepted()
