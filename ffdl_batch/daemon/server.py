@@ -44,6 +44,17 @@ class Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, context: Context) -> None:
         super().__init__(config)
         self._context = context
+        self._ended = asyncio.Event()
+
+    def end(self) -> None:
+        """Stop serving; returns at once. To be called in the event loop."""
+        self.should_exit = True
+        self._ended.set()
+
+    async def main_loop(self) -> None:
+        """Until :meth:`end`. uvicorn's own wakes up ten times a second to look whether it is to end."""
+        await self.on_tick(0)
+        await self._ended.wait()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -128,14 +139,18 @@ class Keeper:
         while not self._server.should_exit:
             await asyncio.sleep(pause)
             try:
-                await asyncio.to_thread(self._look_after_database)
-                await self._look()
+                await self._look(is_ours=await asyncio.to_thread(self._look_after_files))
             except (OSError, PlaceRefused, StoreError) as error:
                 log.warning("the keeper's look failed: %s", error)
             except (RuntimeError, MemoryError) as error:
                 if not (lack := explain_lack(error)):
                     raise
                 log.warning("the keeper could not look: %s", lack)
+
+    def _look_after_files(self) -> bool:
+        """See to the files of the state directory; whether its lock is ours still."""
+        self._look_after_database()
+        return self._hold.is_ours()
 
     def _look_after_database(self) -> None:
         """See that its files are in their places, though nobody writes: what this process alone still has is saved."""
@@ -148,17 +163,17 @@ class Keeper:
             return
         self._misplaced = ""
 
-    async def _look(self) -> None:
-        if not await asyncio.to_thread(self._hold.is_ours):
+    async def _look(self, *, is_ours: bool) -> None:
+        if not is_ours:
             log.error("the lock of this state directory was taken over from another host; this daemon stops")
-            self._server.should_exit = True
+            self._server.end()
             return
         if not self._listener.is_in_place():
             log.warning("the socket %s was removed from under us; listening anew", self._listener.path)
             await self._listen_anew()
         if self._is_quiet() and await self._nobody_left():
             log.info("idle for %g s with no live job", self._idle_s)
-            self._server.should_exit = True
+            self._server.end()
 
     async def _listen_anew(self) -> None:
         await self._server.listen(self._listener.open())
@@ -209,7 +224,7 @@ def _uvicorn_config(app: object) -> uvicorn.Config:
 def _on_signals(server: Server) -> None:
     def end(number: signal.Signals) -> None:
         log.info("%s: stopping", number.name)
-        server.should_exit = True
+        server.end()
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

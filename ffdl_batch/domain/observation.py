@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
+from typing import NamedTuple
 
 
 class Phase(StrEnum):
@@ -32,9 +33,9 @@ class EndCause(StrEnum):
     REVOKED = "revoked"
 
 
-@dataclass(frozen=True, slots=True)
-class NativeId:
-    """A scheduler's id: the job, and the element where the job is an array."""
+class NativeId(NamedTuple):
+    """A scheduler's id: the job, and the element where the job is an array. A tuple, because each look at all live jobs
+    asks for many hashes of them."""
 
     job: str
     task: str | None = None

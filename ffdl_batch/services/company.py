@@ -44,7 +44,8 @@ from ffdl_batch.services.materialize import (
     materialize_chunk,
     unmark_begun,
 )
-from ffdl_batch.services.outcomes import Decided, note
+from ffdl_batch.services.notes import note
+from ffdl_batch.services.outcomes import Decided
 from ffdl_batch.services.platform import Platform
 
 log = logging.getLogger(__name__)

@@ -45,7 +45,8 @@ from ffdl_batch.services.evidence import claim_owner, read_evidence
 from ffdl_batch.services.file_troubles import explain
 from ffdl_batch.services.in_flight import InFlight
 from ffdl_batch.services.materialize import begun_at, mark_begun, materialize, materialize_template, unmark_begun
-from ffdl_batch.services.outcomes import Decided, Outcomes, note, release_all
+from ffdl_batch.services.notes import note
+from ffdl_batch.services.outcomes import Decided, Outcomes, release_all
 from ffdl_batch.services.platform import Platform
 from ffdl_batch.services.restraint import hold_back
 from ffdl_batch.services.succession import plan_attempt, plan_template

@@ -6,11 +6,11 @@ of the claim: what somebody else changed meanwhile is dropped, and its lease end
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 
-from ffdl_batch.domain.job import Change, Job, JobId
+from ffdl_batch.domain.job import Change, Job
 from ffdl_batch.store import Store, StoreError
 
 GROUP = 16
@@ -103,24 +103,6 @@ class Outcomes:
         if dropped:
             self._dropped(dropped)
         return len(changed)
-
-
-def note(store: Store, jobs: Collection[Job], change: Change, token: str) -> set[JobId]:
-    """Write of leased `jobs` while their step goes on, whatever was told on them or wished of them meanwhile. Returns
-    those of which it was news; a job whose lease is another's by now is left as it is."""
-    ids, tried, news = {job.id for job in jobs}, dict[JobId, int](), set[JobId]()
-    while current := [job for job in store.get_many(ids) if _is_untold(job, change, tried)]:
-        written = {job.id for job in store.apply_many([(job, change) for job in current], lease_token=token)}
-        tried = {job.id: job.revision for job in current}
-        news |= written
-        ids = tried.keys() - written
-    return news
-
-
-def _is_untold(job: Job, change: Change, tried: Mapping[JobId, int]) -> bool:
-    """Whether `change` is news of the job. Where it was refused at the same revision, the lease is another's."""
-    is_news = any(getattr(job, name) != said for name, said in change.columns.items())
-    return is_news and tried.get(job.id) != job.revision
 
 
 def release_all(store: Store, jobs: Sequence[Job], token: str, *, due: bool = False) -> None:

@@ -57,7 +57,7 @@ def promised(*notes: Note) -> Promises:
 def at_the_end(given: JobFacts, *notes: Note) -> Findings:
     """Both judgements, of a job that was acknowledged."""
     found, promises = Findings(), promised(Note("submit", ID, answered=True), *notes)
-    judge_job(given, promises, found)
+    judge_job(given, promises.resumed[ID], found)
     judge_end(given, promises, frozenset(promises.acknowledged), found)
     return found
 
@@ -115,7 +115,7 @@ def test_an_execution_of_a_job_that_nobody_was_told_of_is_found() -> None:
     found = Findings()
     judge_end(facts(), Promises(), frozenset(), found)
     assert found.counts()["unacknowledged"] == 1
-    judge_job(facts(None), Promises(), found)
+    judge_job(facts(None), 0, found)
     assert found.counts()["unacknowledged"] == 2
 
 
@@ -198,7 +198,7 @@ def test_a_fault_in_a_history_is_named(entries: list[HistoryEntry], attempts: li
 )
 def test_what_is_not_stored_is_owed(attempt: AttemptRow, lost: int) -> None:
     found = Findings()
-    judge_job(facts(attempts=[attempt], unstored={1: ["result"]}), Promises(), found)
+    judge_job(facts(attempts=[attempt], unstored={1: ["result"]}), 0, found)
     assert found.counts()["lost"] == lost
 
 

@@ -111,7 +111,7 @@ class Examiner:
     def _look(self) -> None:
         """What must hold at every moment, of all that changed since the last look."""
         promises = self._diary.read()
-        acknowledged, wishes = list(promises.acknowledged), dict(promises.wishes)
+        acknowledged, wishes, resumed = list(promises.acknowledged), dict(promises.wishes), Counter(promises.resumed)
         strangers = {name: _executions(self._root, name) for name in self._directories() - self._revisions.keys()}
         seen = self._read()
         promises = self._diary.read()
@@ -121,9 +121,9 @@ class Examiner:
             if job_id not in seen.rows:
                 found.lost.add(f"{job_id}: it was acknowledged, and the database does not have it")
         for job_id in strangers.keys() - seen.rows.keys():
-            judge_job(JobFacts(job_id, None, executions=strangers[job_id]), promises, found)
+            judge_job(JobFacts(job_id, None, executions=strangers[job_id]), resumed[job_id], found)
         for job_id in seen.histories:
-            judge_job(self._facts(seen, job_id), promises, found)
+            judge_job(self._facts(seen, job_id), resumed[job_id], found)
         for row in seen.rows.values():
             judge_wish(row, wishes.get(row.id), promises.wishes.get(row.id), found)
         self._look_at_leases(seen)

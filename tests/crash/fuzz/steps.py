@@ -21,7 +21,7 @@ CALLS = (
 )  # fmt: skip
 """What the scheduler is asked; `plan` is pure."""
 COMMITS = (
-    "acquire_lease", "add_jobs", "bind_tree", "apply_many by arrays", "apply_many by deploy", "apply_many by outcomes",
+    "acquire_lease", "add_jobs", "bind_tree", "apply_many by arrays", "apply_many by notes", "apply_many by outcomes",
     "apply_many by resume", "apply_many by stop_request", "apply_many by waiting", "apply_many by watch",
     "begin_attempts", "bring_up_to_date", "claim_deployable", "end_leases_of", "make_elements_due", "note_paid",
     "put_off", "release", "release_lease", "renew", "renew_lease", "renew_many", "set_wish",
