@@ -165,7 +165,7 @@ class Keeper:
 
     async def _look(self, *, is_ours: bool) -> None:
         if not is_ours:
-            log.error("the lock of this state directory was taken over from another host; this daemon stops")
+            log.error("the lock of this state directory is another daemon's; this daemon stops")
             self._server.end()
             return
         if not self._listener.is_in_place():

@@ -34,6 +34,8 @@ def sweep(platform: Platform) -> int:
 def _sweep_jobs(platform: Platform) -> int:
     old = _old_directories(platform, Path(platform.root.path) / "jobs", is_job_id)
     known = {str(job.id) for job in platform.store.get_many(list(old))}
+    if old.keys() - known:
+        known |= platform.store.left_out()  # they stay, and that was said when they were left out
     return sum(_condemn(path) for job_id, path in old.items() if job_id not in known)
 
 

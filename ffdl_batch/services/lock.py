@@ -91,8 +91,8 @@ class Hold:
         """Whether the lock file still names this process. One that was removed is written again, and so is one that
         came with a copy which was put into this directory's place: it is of no daemon that could hold it.
 
-        False means that an operator gave the state directory to another host: this daemon must stop. Raises OSError
-        where that cannot be read now.
+        False means that another daemon has the state directory, on another host or since it was moved away and back:
+        this one must stop. Raises OSError where that cannot be read now.
         """
         try:
             found = read_lock_file(self._state_dir)

@@ -259,7 +259,7 @@ def test_stops_when_its_lock_is_given_to_another_host(site: Site) -> None:
     lock = json.loads((site.state / "daemon.lock").read_text())
     (site.state / "daemon.lock").write_text(json.dumps({**lock, "host": "login2"}))
     assert ended(process) == 0
-    assert "taken over from another host" in site.log
+    assert "is another daemon's; this daemon stops" in site.log
     assert json.loads((site.state / "daemon.lock").read_text())["host"] == "login2"
 
 

@@ -108,7 +108,9 @@ def test_a_job_that_ran_in_the_copy_is_followed_through_the_attempts_since(site:
     assert (done.state, done.attempt, len(site.scheduler.submitted)) == (JobState.COMPLETED, 2, 2)
 
 
-def test_the_directory_of_a_job_that_the_copy_does_not_have_is_left_alone(site: Site, backups: list[Backup]) -> None:
+def test_the_directory_of_a_job_that_the_copy_does_not_have_is_left_alone(
+    site: Site, backups: list[Backup], caplog: pytest.LogCaptureFixture
+) -> None:
     backups.append(Backup(site))
     late = site.deployed()
     never = site.platform.root.job("training-00000000a")
@@ -121,3 +123,9 @@ def test_the_directory_of_a_job_that_the_copy_does_not_have_is_left_alone(site: 
     sweep(site.platform)
     assert Path(site.attempt(late).launch).exists()
     assert not Path(never.path).exists()
+    assert "was an older copy restored" in caplog.text
+    caplog.clear()
+    site.platform.store.leave_out([late.id])  # as the restore notes it
+    sweep(site.platform)
+    assert Path(site.attempt(late).launch).exists()
+    assert caplog.text == ""
