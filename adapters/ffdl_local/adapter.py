@@ -24,6 +24,7 @@ from ffdl_batch import domain
 from ffdl_batch.domain.job import Token
 from ffdl_batch.domain.jobdir import AttemptDir, Root
 from ffdl_batch.domain.observation import NativeId, Observation
+from ffdl_batch.domain.scarcity import explain_unstarted, find_lack, of_daemon
 from ffdl_batch.domain.spec import NetworkLevel
 from ffdl_batch.ports.registry import AdapterContext, Settings
 from ffdl_batch.ports.scheduler import (
@@ -36,6 +37,7 @@ from ffdl_batch.ports.scheduler import (
     PartitionShape,
     SchedulerUnreachable,
     SubmissionUncertain,
+    TooMany,
 )
 from ffdl_batch.runtimes.layout import controller_arguments
 from ffdl_local.observing import observe_attempt
@@ -134,11 +136,18 @@ class LocalScheduler:
                 pass_fds=(lock,), timeout=_START_TIMEOUT_S, check=False,
             )  # fmt: skip
         except OSError as error:
-            raise SchedulerUnreachable(f"no process can be started on {self._host}: {error}") from error
+            what = f"no process can be started on {self._host}"
+            if lack := explain_unstarted(
+                error
+            ):  # nobody else has the attempt: the lock is ours, and no record is there
+                raise TooMany(f"{what}: {of_daemon(lack)}") from error
+            raise SchedulerUnreachable(f"{what}: {error}") from error
         except subprocess.TimeoutExpired as error:
             raise SubmissionUncertain(f"the job's supervisor did not answer in {_START_TIMEOUT_S:g} s") from error
         if started.returncode != 0 or started.stdout.strip() != plan.token:
             said = _cause(started.stderr) or f"exit code {started.returncode}"
+            if lack := find_lack(started.stderr):
+                said = f"{said}; {of_daemon(lack)}"
             raise SubmissionUncertain(f"the job's supervisor ended at once: {said}")
 
     def find(self, token: Token, attempt_dir: AttemptDir) -> frozenset[NativeId]:

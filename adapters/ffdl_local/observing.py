@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
 from ffdl_batch.domain.events import Outcome
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.observation import EndCause, Observation, Phase
+from ffdl_local.processes import has_living_learners
 from ffdl_local.records import EXIT, LOCK, STARTED, STATE, is_held, local_directory, process_stat, read_record
 
 _OUTCOMES = {
@@ -99,14 +101,18 @@ def _vanished(attempt: AttemptDir, directory: Path, host: str) -> Observation:
         nodes=host,
         submitted_at=_number(state, "submitted_at"),
         started_at=_number(state, "at") if state.get("phase") == "running" else None,
-        ended_at=min((at for at in (_number(final or {}, "at"), _last_sign(attempt)) if at is not None), default=None),
+        ended_at=min((at for at in (_number(final or {}, "at"), _last_life(attempt)) if at is not None), default=None),
     )
 
 
-def _last_sign(attempt: AttemptDir) -> float | None:
-    """When somebody of the attempt wrote something last: an event, a heartbeat, a line of a log."""
-    found = [*Path(attempt.events).glob("*"), *Path(attempt.logs).glob("*/*")]
-    times = [stat.st_mtime for path in found if (stat := _stat(path)) is not None]
+def _last_life(attempt: AttemptDir) -> float | None:
+    """When something of the attempt lived last: now, where a learner does that outlived its controllers, else when one
+    of them wrote an event, a heartbeat, a line of a log, or what a learner's shell notes when its command ends."""
+    now = time.time()
+    if has_living_learners(attempt):
+        return now
+    found = [*Path(attempt.events).glob("*"), *Path(attempt.logs).glob("*/*"), *Path(attempt.state).glob("*")]
+    times = [min(stat.st_mtime, now) for path in found if (stat := _stat(path)) is not None]
     return max(times, default=None)
 
 

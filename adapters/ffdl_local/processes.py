@@ -6,7 +6,7 @@ import os
 import signal
 from pathlib import Path
 
-from ffdl_batch.domain.events import EventKind, decode_events, node_source
+from ffdl_batch.domain.events import Event, EventKind, decode_events, node_source
 from ffdl_batch.domain.formats import NewerFormat
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_local.records import boot_id, process_stat
@@ -18,15 +18,38 @@ WITHDRAW = signal.SIGHUP
 
 def node_controller(attempt: AttemptDir) -> tuple[int, int] | None:
     """Pid and start time of the node controller that started last, None where none has (in this boot)."""
-    try:
-        events = decode_events(Path(attempt.event_file(node_source(0))).read_text(encoding="utf-8", errors="replace"))
-    except (FileNotFoundError, NewerFormat):  # one of a newer release reads its cell, as all do
-        return None
-    started = [event.fields for event in events if event.kind is EventKind.STARTED]
+    started = [event.fields for event in _node_events(attempt) if event.kind is EventKind.STARTED]
     if not started or started[-1].get("boot_id") != boot_id():
         return None
     pid, ticks = started[-1].get("pid"), started[-1].get("start_ticks")
     return (pid, ticks) if isinstance(pid, int) and isinstance(ticks, int) else None
+
+
+def has_living_learners(attempt: AttemptDir) -> bool:
+    """Whether the first process of a learner lives of whose end the node controller has not said anything."""
+    open_ = {}
+    for event in _node_events(attempt):
+        learner = event.fields.get("learner_id")
+        if event.kind is EventKind.LEARNER_STARTED:
+            open_[learner] = event.fields
+        elif event.kind is EventKind.LEARNER_ENDED:
+            open_.pop(learner, None)
+    boot = boot_id()
+    for fields in open_.values():
+        pid = fields.get("pid")
+        stat = process_stat(pid) if isinstance(pid, int) and fields.get("boot_id") == boot else None
+        if stat is not None and stat[0] not in "ZX" and stat[2] == fields.get("start_ticks"):
+            return True
+    return False
+
+
+def _node_events(attempt: AttemptDir) -> list[Event]:
+    """What the node controller wrote; nothing where that is a newer release's, which reads its cell, as all do."""
+    try:
+        text = Path(attempt.event_file(node_source(0))).read_text(encoding="utf-8", errors="replace")
+        return decode_events(text)
+    except (FileNotFoundError, NewerFormat):
+        return []
 
 
 def signal_process(pid: int, ticks: object, number: int) -> bool:

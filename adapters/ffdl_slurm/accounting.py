@@ -1,6 +1,7 @@
 """The accounting, left alone for a while after it did not answer.
 
-A slurmdbd that hangs must not hold up each job that is looked for; and that it is away says nothing about slurmctld.
+A slurmdbd that hangs must not hold up each job that is looked for; and that it is away says nothing about slurmctld. An
+id that sacct does not take for one says nothing about slurmdbd, which it does not ask then.
 """
 
 from __future__ import annotations
@@ -14,12 +15,25 @@ from contextlib import contextmanager
 
 from ffdl_batch.domain.breaker import Circuit, Permit, growing_pause
 from ffdl_batch.ports.scheduler import AccountingOutage, AccountingUnreachable, SchedulerUnreachable
+from ffdl_slurm.run import CommandResult
 
 log = logging.getLogger(__name__)
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 2.0, 60.0
 WANTED_S = 120.0
 """An accounting that nobody has wanted to ask for so long is nobody's outage: what was open has been settled."""
+_REFUSED_ID = "bad job/step specified"
+"""Of 20.11 to 26.05 (`slurm_addto_step_list` and `slurm_addto_id_list` in src/common/slurm_protocol_defs.c)."""
+
+
+class IdRefused(Exception):
+    """sacct takes one of the ids for none; it has looked for none of them."""
+
+
+def check_ids(result: CommandResult) -> None:
+    """Raise IdRefused where sacct ended over an id."""
+    if result.returncode > 0 and _REFUSED_ID in result.stderr.lower():
+        raise IdRefused(result.said)
 
 
 class Accounting:

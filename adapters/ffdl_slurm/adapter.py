@@ -6,7 +6,7 @@
 | plan | pure: :mod:`ffdl_slurm.plan` |
 | submit | sbatch --parsable, reply kept in the attempt's directory |
 | submit_array | the same with --array, in the chunk's directory |
-| find, find_many | those replies, the claims, squeue --name, sacct --name |
+| find, find_many | squeue --name, sacct --name, the claims; an sbatch under way is awaited |
 | observe | one squeue; one sacct for ids that squeue does not hold |
 | signal, cancel, withdraw | scancel |
 | avoid | squeue, scontrol update |
@@ -41,6 +41,7 @@ from ffdl_batch.ports.scheduler import (
     LaunchRequest,
     NotNow,
 )
+from ffdl_slurm.absence import dropped_tasks
 from ffdl_slurm.arrays import job_words, plan_array
 from ffdl_slurm.delivery import deliver_controller
 from ffdl_slurm.gateway import SiteShape, SlurmGateway
@@ -69,8 +70,8 @@ def create(settings: Settings, context: AdapterContext) -> SlurmScheduler:
 
 
 class SlurmScheduler:
-    """See :class:`ffdl_batch.ports.scheduler.Scheduler`; also TrialSubmission, ForgetsJobs, CredentialLife, Withdraws,
-    StopsMany, SubmitsArrays, AvoidsNodes, KeepsAccounts, ExplainsSettings."""
+    """See :class:`ffdl_batch.ports.scheduler.Scheduler`; also TrialSubmission, ForgetsJobs, DropsTasks, CredentialLife,
+    Withdraws, StopsMany, SubmitsArrays, AvoidsNodes, KeepsAccounts, ExplainsSettings."""
 
     def __init__(self, settings: SlurmSettings, context: AdapterContext, gateway: SlurmGateway) -> None:
         """`gateway` carries every question to Slurm."""
@@ -155,7 +156,8 @@ class SlurmScheduler:
         """See :class:`ffdl_batch.ports.scheduler.SubmitsArrays`."""
         wanted = {token: _Wanted(token, attempt, self._root) for token, attempt in attempts.items()}
         replies = {chunk: recover_reply(place) for one in wanted.values() for chunk, place in one.places.items()}
-        found = {token: one.told(replies) for token, one in wanted.items()}
+        told = {token: one.told(replies) for token, one in wanted.items()}
+        found = {token: one.claimed() for token, one in wanted.items()}
         names = list(dict.fromkeys(name for one in wanted.values() for name in one.names))
         listed = Listing(self._gateway.list_named(*names))
         for token, one in wanted.items():
@@ -169,7 +171,11 @@ class SlurmScheduler:
             # A duplicate that only the accounting remembers has ended; the claim kept it from running.
             log.debug("%s are known without the accounting", ", ".join(found))
             accounted = Listing(())
-        return {token: frozenset(found[token] | one.among(accounted)) for token, one in wanted.items()}
+        for token, one in wanted.items():
+            found[token] |= one.among(accounted)
+            if told[token] - found[token]:  # a site may have put something before sbatch that answers in its place
+                log.debug("%s are no jobs of %s, though sbatch said so", sorted(map(str, told[token])), token)
+        return {token: frozenset(natives) for token, natives in found.items()}
 
     def observe(self, ids: Collection[NativeId]) -> Mapping[NativeId, Observation]:
         """See the port."""
@@ -206,6 +212,10 @@ class SlurmScheduler:
         accounted = self._gateway.account_for({native.job for native in ids}) if ids else ()
         living = [record for record in accounted or () if record.observation.phase in (Phase.PENDING, Phase.RUNNING)]
         return frozenset(pick(living, ids))
+
+    def dropped(self, ids: Collection[NativeId]) -> Mapping[NativeId, str]:
+        """See :class:`ffdl_batch.ports.scheduler.DropsTasks`."""
+        return dropped_tasks(self._gateway.list_own_jobs(), ids, self._tables.token_of) if ids else {}
 
     def accounting_outage(self) -> AccountingOutage | None:
         """See :class:`ffdl_batch.ports.scheduler.KeepsAccounts`."""
@@ -271,9 +281,13 @@ class _Wanted:
         self.names = (token, *self.places)
 
     def told(self, replies: Mapping[Token, Collection[str]]) -> set[NativeId]:
-        """By what sbatch said, and by the claim. Raises NotNow while an sbatch is under way."""
-        told = {NativeId(job) for job in recover_reply(self._attempt)} | _claimant(self._attempt)
+        """By what sbatch said, which proves nothing. Raises NotNow while an sbatch is under way."""
+        told = {NativeId(job) for job in recover_reply(self._attempt)}
         return told | {NativeId(job, task) for chunk, task in self._tasks for job in replies.get(chunk, ())}
+
+    def claimed(self) -> set[NativeId]:
+        """By the claim."""
+        return _claimant(self._attempt)
 
     def among(self, listing: Listing) -> set[NativeId]:
         """The attempt's own among what a listing holds."""

@@ -7,6 +7,7 @@ is something else.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 # A size of 0 prints a field in full (src/squeue/print.c `_print_str`), the text after it is the field's suffix.
@@ -19,6 +20,11 @@ SITE_FIELDS = ("%P", "%l", "%c", "%m", "%G", "%N")
 SEPARATOR = "|"
 # sacct takes its ids in one argument; Linux takes 128 KiB an argument.
 IDS_PER_COMMAND = 2000
+LARGEST_JOB_ID = 0xFFFFFFFC
+"""Slurm counts to MAX_JOB_ID (26 bits), and a federation puts the number of the cluster into the six bits above; from
+MAX_FED_JOB_ID (0xfffffffd) on numbers have other meanings (slurm/slurm.h; `unfmt_job_id_string` in
+src/common/slurm_protocol_defs.c refuses them, and 0)."""
+_JOB_WORD = re.compile(r"([1-9]\d{0,9})(?:_.+)?", re.ASCII)
 
 
 def squeue_argv(*names: str) -> list[str]:
@@ -53,6 +59,21 @@ def id_chunks(ids: Sequence[str]) -> Iterator[Sequence[str]]:
     """`ids` in portions that fit into one command."""
     for start in range(0, len(ids), IDS_PER_COMMAND):
         yield ids[start : start + IDS_PER_COMMAND]
+
+
+def is_job_id(word: str) -> bool:
+    """Whether Slurm can have given the number of this job, task or set of tasks to a job."""
+    match = _JOB_WORD.fullmatch(word)
+    return match is not None and int(match[1]) <= LARGEST_JOB_ID
+
+
+def job_chunks(jobs: Sequence[str]) -> Iterator[Sequence[str]]:
+    """As :func:`id_chunks`, of those that can be jobs.
+
+    One that cannot makes sacct refuse all that stand beside it, and scancel takes the id of a step modulo 2^32, which
+    is another job's (seen on 26.05).
+    """
+    return id_chunks([job for job in jobs if is_job_id(job)])
 
 
 def sinfo_argv() -> list[str]:

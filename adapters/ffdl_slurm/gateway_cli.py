@@ -13,7 +13,7 @@ from typing import TypeVar
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.ports.scheduler import AccountingOutage, SchedulerMissing, SchedulerUnreachable, SubmissionUncertain
 from ffdl_slurm import commands, parsers, refusals, replies
-from ffdl_slurm.accounting import Accounting
+from ffdl_slurm.accounting import Accounting, IdRefused, check_ids
 from ffdl_slurm.gateway import SiteShape
 from ffdl_slurm.parsers import Garbled, JobRecord
 from ffdl_slurm.run import CommandResult, CommandTimeout, run_command, submit_environment
@@ -81,12 +81,25 @@ class CommandLineGateway:
     def account_for(self, ids: Collection[str]) -> Sequence[JobRecord] | None:
         """See the port."""
         found: list[JobRecord] = []
-        for chunk in commands.id_chunks(sorted(ids)):
-            records = self._ask_accounts(commands.sacct_argv(chunk, os.getuid()))
+        for chunk in commands.job_chunks(sorted(ids)):
+            records = self._account_for(chunk)
             if records is None:
                 return None
             found += records
         return found
+
+    def _account_for(self, ids: Sequence[str]) -> Sequence[JobRecord] | None:
+        """The accounting's word on `ids`, which fit into one command; none of an id that sacct refuses, which must not
+        hide what it would say of the others."""
+        try:
+            return self._ask_accounts(commands.sacct_argv(ids, os.getuid()))
+        except IdRefused as error:
+            if len(ids) == 1:
+                self._log_once(f"sacct about {ids[0]}", f"job {ids[0]} is unknown to the accounting: {error}")
+                return []
+        half = len(ids) // 2
+        first, second = self._account_for(ids[:half]), self._account_for(ids[half:])
+        return None if first is None or second is None else [*first, *second]
 
     def account_for_names(self, names: Sequence[str], since: str) -> Sequence[JobRecord] | None:
         """See the port."""
@@ -104,18 +117,18 @@ class CommandLineGateway:
 
     def signal(self, signal: str, *jobs: str) -> None:
         """See the port."""
-        for chunk in commands.id_chunks(jobs):
+        for chunk in commands.job_chunks(jobs):
             result = self._run(commands.signal_argv(signal, *chunk))
             refusals.check_requests(result, f"the signal {signal} for {_words(jobs)}")
 
     def cancel(self, *jobs: str) -> None:
         """See the port."""
-        for chunk in commands.id_chunks(jobs):
+        for chunk in commands.job_chunks(jobs):
             refusals.check_requests(self._run(commands.cancel_argv(*chunk)), f"the cancellation of {_words(jobs)}")
 
     def withdraw(self, *jobs: str) -> None:
         """See the port."""
-        for chunk in commands.id_chunks(jobs):
+        for chunk in commands.job_chunks(jobs):
             result = self._run(commands.withdraw_argv(*chunk, atomically=True))
             if refusals.is_misunderstood(result):  # --ctld is newer than 22.05
                 result = self._run(commands.withdraw_argv(*chunk, atomically=False))
@@ -123,6 +136,8 @@ class CommandLineGateway:
 
     def exclude(self, job: str, nodes: Collection[str]) -> None:
         """See the port."""
+        if not commands.is_job_id(job):
+            return
         result = self._run(commands.excluded_argv(job))
         if refusals.is_gone(result):
             return
@@ -136,6 +151,8 @@ class CommandLineGateway:
 
     def exclude_only(self, job: str, nodes: str) -> None:
         """See the port."""
+        if not commands.is_job_id(job):
+            return
         result = self._run(commands.exclude_argv(job, nodes))
         if not refusals.is_gone(result):
             refusals.check_request(result, f"the exclusion of nodes of job {job}")
@@ -163,10 +180,15 @@ class CommandLineGateway:
             yield
         except SchedulerUnreachable:
             whole, command = result.text[:_MAX_LOGGED], result.argv[0]
-            if len(clean(whole)) > SHORT and self._logged.get(command) != whole:
-                self._logged[command] = whole
-                log.info("%s ended with %d, and said in full: %r", command, result.returncode, whole)
+            if len(clean(whole)) > SHORT:
+                self._log_once(command, f"{command} ended with {result.returncode}, and said in full: {whole!r}")
             raise
+
+    def _log_once(self, about: str, text: str) -> None:
+        """Put it into the log, unless it is what was put there last about the same."""
+        if self._logged.get(about) != text:
+            self._logged[about] = text
+            log.info("%s", text)
 
     def _ask_accounts(self, argv: list[str]) -> Sequence[JobRecord] | None:
         with self._accounting.asking():
@@ -176,6 +198,7 @@ class CommandLineGateway:
                 return None
             if refusals.keeps_no_accounts(result):
                 return None
+            check_ids(result)
             with self._kept(result):
                 refusals.check_accounts(result)
                 return _parse(result, parsers.parse_sacct)

@@ -21,7 +21,7 @@ from typing import IO, Any
 
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.ports.scheduler import AccountingOutage, InvalidRequest, SchedulerUnreachable, SubmissionUncertain
-from ffdl_slurm import refusals, replies
+from ffdl_slurm import commands, refusals, replies
 from ffdl_slurm.gateway import SiteShape
 from ffdl_slurm.gateway_cli import CommandLineGateway
 from ffdl_slurm.parsers import Garbled, JobRecord, JobRow, parse_row
@@ -62,11 +62,14 @@ class PyslurmGateway:
         with replies.hold_submission(attempt), self._lock:
             self._ensure_worker()
             try:
-                return str(self._exchange(request))
+                job = str(self._exchange(request))
             except WorkerLost as error:
                 raise SubmissionUncertain(f"{error}; the job is looked for before it is submitted again") from error
             except SlurmRefused as error:
                 raise refusals.explain_refusal(str(error), "pyslurm") from error
+        if not commands.is_job_id(job):
+            raise SubmissionUncertain(f"pyslurm says that the job has the id {job!r}; the job is looked for first")
+        return job
 
     def test_only(self, attempt: AttemptDir, script: str) -> str:
         """See the port."""
@@ -98,7 +101,7 @@ class PyslurmGateway:
 
     def cancel(self, *jobs: str) -> None:
         """See the port; pyslurm takes the number of one job, and no task of an array."""
-        if len(jobs) == 1 and jobs[0].isdigit():
+        if len(jobs) == 1 and jobs[0].isdigit() and commands.is_job_id(jobs[0]):
             self._request({"call": "cancel", "job": jobs[0]}, f"the cancellation of job {jobs[0]}")
         else:
             self._commands.cancel(*jobs)

@@ -17,11 +17,11 @@ from functools import lru_cache
 from ffdl_batch.domain.observation import EndCause, NativeId, Observation, Phase
 from ffdl_batch.domain.quantity import parse_time_limit
 from ffdl_batch.ports.scheduler import NodeShape, PartitionShape
-from ffdl_slurm.commands import ACCOUNT_FIELDS, EXCLUDED_FIELDS, QUEUE_FIELDS, SEPARATOR, SITE_FIELDS
+from ffdl_slurm.commands import ACCOUNT_FIELDS, EXCLUDED_FIELDS, QUEUE_FIELDS, SEPARATOR, SITE_FIELDS, is_job_id
 from ffdl_slurm.said import begin
 from ffdl_slurm.states import has_nowhere_to_run, interpret_state, is_held_for_good
 
-_PARSABLE_ID = re.compile(r"(\d+)(?:;[^\s;]+)?")
+_PARSABLE_ID = re.compile(r"(\d+)(?:;[^\s;]+)?", re.ASCII)
 _JOB_ID = re.compile(r"(\d+)(?:_(?:(\d+)|\[([^\]]*)\]?))?(?:\+\d+)?")
 _MIB = 1024**2
 _QUEUE_COLUMNS = len(QUEUE_FIELDS) + 1
@@ -45,6 +45,11 @@ class JobRecord:
     def name(self) -> str:
         """What Slurm calls it."""
         return self.observation.name
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether it is about elements beside those that it names."""
+        return self.native is None and "..." in (self.tasks or "")
 
     def native_ids(self, wanted: Sequence[str] = ()) -> list[NativeId]:
         """The ids of this record; of a pending array's range only the elements that are `wanted`."""
@@ -216,9 +221,11 @@ def parse_excluded(text: str) -> str | None:
 def parse_submission(text: str) -> str | None:
     """The job id in the answer to ``sbatch --parsable``: the line that is one, among what sites print before and after.
 
-    None where there is none, or more than one: then the job is looked for by its name.
+    None where there is none, or more than one: then the job is looked for by its name. A number that Slurm gives to no
+    job (:data:`ffdl_slurm.commands.LARGEST_JOB_ID`) is a wrapper's.
     """
-    found = {match[1] for line in text.split("\n") if (match := _PARSABLE_ID.fullmatch(line.strip()))}
+    told = (match[1] for line in text.split("\n") if (match := _PARSABLE_ID.fullmatch(line.strip())))
+    found = set(filter(is_job_id, told))
     return found.pop() if len(found) == 1 else None
 
 

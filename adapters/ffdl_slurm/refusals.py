@@ -1,91 +1,26 @@
 """From what Slurm said to which error it is. Pure: texts in, exceptions out.
 
-Wordings from Slurm's src/common/slurm_errno.c (20.11 and 26.05) and src/sbatch/sbatch.c. The question is always
-the same: may the request still be accepted? Only a failure to connect proves that nothing was sent.
-
-sbatch complains while it tries again by itself, and says last what came of it: "... submission failed: <why>".
+The question is always the same: may the request still be accepted? Only a failure to connect proves that nothing was
+sent. A job is refused only where Slurm itself refuses it, for a reason that is known to be about the request
+(:mod:`ffdl_slurm.wordings`): what is not understood may be the login node's own trouble, and is tried again.
 """
 
 from __future__ import annotations
 
-import re
-
 from ffdl_batch.ports.scheduler import (
     ArraysRefused,
     InvalidRequest,
+    NotNow,
+    NotTaken,
     SchedulerError,
     SchedulerUnreachable,
     SubmissionUncertain,
     TooMany,
 )
+from ffdl_slurm import wordings
 from ffdl_slurm.parsers import parse_submission
 from ffdl_slurm.run import CommandResult
 from ffdl_slurm.said import LONG, shorten
-
-_NOT_SENT = (
-    "controller (connect failure)",
-    "connection timed out establishing",
-    "communication connection failure",
-    "could not establish a configuration source",
-    "unable to establish controller machine",
-    "unable to resolve",
-)
-"""The message never left this machine."""
-_NO_CREDENTIAL = ("munge encode failed", "failed to initialize auth", "cannot find auth plugin")
-"""Said before the last word: no credential could be made, so the message never left this machine either."""
-_REPLY_LOST = (
-    "timed out on send/recv",
-    "zero bytes were transmitted",
-    "munge decode failed",
-    "auth_g_verify",
-)
-"""Said anywhere: something was sent, and its answer did not come or could not be trusted. (auth_g_create is about what
-was to be sent, src/common/slurm_protocol_api.c.)"""
-_TOO_MANY = ("job queue full", "temporarily unable to accept job", "job submit limit", "maxsubmitjob")
-"""The controller answered: it, the account or the QOS has no room for so many jobs now."""
-_LAST_WORD = re.compile(r".*submission failed:", re.DOTALL | re.IGNORECASE)
-_LIMIT = re.compile(r"\b(?:Assoc|QOS|Partition)[A-Z]\w+")
-"""The name of a limit, which sbatch prints before "Job violates accounting/QOS policy" (slurm_protocol_defs.c,
-job_state_reason_string). That sentence itself is said of limits of submission and of limits that this request can never
-meet."""
-_NO_SUCH_ARRAY = "invalid job array"
-_DECLINED_FOR_NOW = (
-    *_TOO_MANY,
-    "temporarily disabled",
-    "protocol authentication error",
-    "invalid authentication credential",
-    "slurm backup controller in standby mode",
-    "in standby mode",
-    "resource temporarily unavailable",
-    "cannot send after transport",
-)
-"""The controller answered, and did not take the job now; the same request may succeed later."""
-_MAYBE_SENT = (
-    "timed out",
-    "controller (send failure)",
-    "controller (receive failure)",
-    "controller (shutdown failure)",
-    "message receive failure",
-    "message send failure",
-    "communication shutdown failure",
-    "unexpected message received",
-    "connection reset",
-    "broken pipe",
-    "header lengths are longer",
-    "insane message length",
-    "unspecified error",
-)
-_UNANSWERED = (*_NOT_SENT, *_NO_CREDENTIAL, *_REPLY_LOST, *_MAYBE_SENT, *_DECLINED_FOR_NOW)
-_GONE = (
-    "invalid job id",
-    "already completing or completed",
-    "already finished",
-    "job/step already",
-    "does not exist",
-    "invalid job/step",
-)
-_ACCOUNTS_DOWN = ("talking to the database", "persist", "slurmdbd", "connection refused")
-_NO_ACCOUNTS = ("accounting storage is disabled",)
 
 
 def read_submission(result: CommandResult, where: str = "") -> str:
@@ -94,36 +29,68 @@ def read_submission(result: CommandResult, where: str = "") -> str:
     if job is not None and result.returncode == 0:
         return job
     host = f" on {where}" if where else ""
-    if result.returncode == 0 or result.returncode < 0 or job is not None:
+    if result.returncode == 0 or result.was_killed or job is not None:
         raise SubmissionUncertain(
             f"sbatch{host} ended with {result.returncode} and said {result.said!r}; "
             "the job may or may not be there, it is looked for before anything is submitted again"
         )
-    raise explain_refusal(result.stderr or result.stdout, f"sbatch{host}")
+    raise _explain_end(result, f"sbatch{host}")
+
+
+def _explain_end(result: CommandResult, who: str) -> SchedulerError:
+    """The error that the end of an sbatch means that accepted nothing and was not killed."""
+    text = result.stderr or result.stdout
+    if wordings.SUBMISSION.search(text):
+        return explain_refusal(text, who)
+    said, low = shorten(text, LONG), " ".join(text.lower().split())
+    if not said or _has(low, wordings.REPLY_LOST, wordings.MAYBE_SENT):
+        return SubmissionUncertain(
+            f"{who} ended with {result.returncode} and said {said or 'nothing'!r}; the job is looked for first"
+        )
+    if _has(low, wordings.NOT_SENT, wordings.NO_CREDENTIAL):
+        return SchedulerUnreachable(f"{who} could not ask Slurm ({said}); nothing was submitted, and it is tried again")
+    if _complains_of_options(result.returncode, text):
+        return InvalidRequest(f"{who} refuses the job: {said}; correct the request and submit again")
+    return NotTaken(f"{who} failed with {result.returncode} ({said}); nothing was submitted, and it is tried again")
+
+
+def _complains_of_options(code: int, text: str) -> bool:
+    """Whether sbatch itself, and not a shell or a program around it, does not take the script or its options."""
+    if code == wordings.USAGE_CODE:
+        return all(wordings.USAGE.match(line) for line in text.strip().splitlines()[-2:])
+    return code == 1 and wordings.SCRIPT.search(text) is not None
 
 
 def explain_refusal(text: str, who: str) -> SchedulerError:
-    """The error that a failed submission's message means."""
-    said = shorten(text) or "nothing"
-    all_of_it, low = text.lower(), " ".join(_LAST_WORD.sub("", text).lower().split())
-    if any(phrase in all_of_it for phrase in _REPLY_LOST):
-        return SubmissionUncertain(f"{who} lost the controller's reply ({said}); the job is looked for first")
-    if any(phrase in low for phrase in _NOT_SENT) or any(phrase in all_of_it for phrase in _NO_CREDENTIAL):
+    """The error that a failed submission's message means, which Slurm gave."""
+    said = shorten(text, LONG) or "nothing"
+    all_of_it, low = text.lower(), " ".join(wordings.SUBMISSION.sub("", text).lower().split())
+    lost = SubmissionUncertain(f"{who} lost the controller's reply ({said}); the job is looked for first")
+    if _has(all_of_it, wordings.REPLY_LOST):
+        return lost
+    if _has(low, wordings.NOT_SENT) or _has(all_of_it, wordings.NO_CREDENTIAL):
         return SchedulerUnreachable(f"{who} could not reach Slurm's controller ({said}); nothing was submitted")
-    if any(phrase in low for phrase in _DECLINED_FOR_NOW) and not _is_for_good(text):
-        kind = TooMany if any(phrase in low for phrase in _TOO_MANY) else SchedulerUnreachable
-        return kind(f"Slurm does not take the job now ({shorten(text, LONG)}); it is tried again")
-    if any(phrase in low for phrase in _MAYBE_SENT):
-        return SubmissionUncertain(f"{who} lost the controller's reply ({said}); the job is looked for first")
-    if said == "nothing":
-        return SubmissionUncertain(f"{who} failed and said nothing; the job is looked for first")
-    kind_of_no = ArraysRefused if _NO_SUCH_ARRAY in low else InvalidRequest
-    return kind_of_no(f"Slurm refuses the job: {shorten(text, LONG)}; correct the request and submit again")
+    for_good, not_now = (
+        _is_for_good(text),
+        f"Slurm does not take the job now ({said}); it is tried again",
+    )
+    if _has(low, wordings.DECLINED_FOR_NOW) and not for_good:
+        return (TooMany if _has(low, wordings.TOO_MANY) else SchedulerUnreachable)(not_now)
+    if not low or _has(low, wordings.MAYBE_SENT):
+        return lost
+    if for_good or _has(low, wordings.REFUSED):
+        kind_of_no = ArraysRefused if wordings.NO_SUCH_ARRAY in low else InvalidRequest
+        return kind_of_no(f"Slurm refuses the job: {said}; correct the request and submit again")
+    return NotTaken(not_now)
+
+
+def _has(text: str, *tables: tuple[str, ...]) -> bool:
+    return any(phrase in text for phrases in tables for phrase in phrases)
 
 
 def _is_for_good(text: str) -> bool:
     """Whether the limits that are named hold for this request whatever else is queued."""
-    named = _LIMIT.findall(text)
+    named = wordings.LIMIT.findall(text)
     return bool(named) and not any("submit" in name.lower() for name in named)
 
 
@@ -132,17 +99,20 @@ def check_trial(result: CommandResult) -> None:
     it again. Raises InvalidRequest, TooMany, SchedulerUnreachable."""
     if result.returncode == 0:
         return
-    why = explain_refusal(result.stderr or result.stdout, "sbatch --test-only")
+    why = SchedulerUnreachable("") if result.was_killed else _explain_end(result, "sbatch --test-only")
     if isinstance(why, InvalidRequest):
         raise why
+    said = shorten(result.text, LONG) or "nothing"
     if isinstance(why, TooMany):
-        raise TooMany(f"Slurm would not take the job now ({shorten(result.text, LONG)}); nothing was submitted")
+        raise TooMany(f"Slurm would not take the job now ({said}); nothing was submitted")
+    if isinstance(why, NotTaken):
+        raise NotTaken(f"sbatch --test-only failed with {result.returncode} ({said}); nothing was submitted, try again")
     raise SchedulerUnreachable(f"sbatch --test-only was not answered ({result.said}); nothing was submitted, try again")
 
 
 def is_gone(result: CommandResult) -> bool:
     """Whether the command says that there is no such job any more."""
-    return result.returncode > 0 and any(phrase in result.text.lower() for phrase in _GONE)
+    return result.returncode > 0 and _has(result.text.lower(), wordings.GONE)
 
 
 def is_misunderstood(result: CommandResult) -> bool:
@@ -151,9 +121,12 @@ def is_misunderstood(result: CommandResult) -> bool:
 
 
 def check_request(result: CommandResult, what: str) -> None:
-    """A request's end: a job that is gone is no error. Raises SchedulerUnreachable, else InvalidRequest."""
+    """A request's end: a job that is gone is no error. Raises SchedulerUnreachable, NotNow where it did not reach a
+    job's nodes, else InvalidRequest."""
     if result.returncode < 0:
         raise SchedulerUnreachable(f"{what} was not answered ({result.argv[0]} was killed); it is tried again")
+    if result.returncode in wordings.SAID_NOTHING and not result.text.strip():
+        return
     if result.returncode != 0:
         check_refused_request(result.text, what)
 
@@ -161,18 +134,29 @@ def check_request(result: CommandResult, what: str) -> None:
 def check_refused_request(text: str, what: str) -> None:
     """What Slurm said to a signal or a cancellation that it did not carry out; see :func:`check_request`."""
     low, said = text.lower(), shorten(text) or "nothing"
-    if any(phrase in low for phrase in _GONE):
+    _check_steps(text, what)
+    if _has(low, wordings.GONE):
         return
-    if any(phrase in low for phrase in _UNANSWERED):
+    if _has(low, wordings.UNANSWERED):
         raise SchedulerUnreachable(f"{what} was not answered ({said}); it is tried again")
     raise InvalidRequest(f"{what} was refused: {said}")
 
 
+def _check_steps(text: str, what: str) -> None:
+    """scancel has the list of jobs before it signals their steps, and asks the nodes itself: one that does not answer
+    is no outage of the scheduler. Raises NotNow where that is all that went wrong."""
+    verdicts = [line.lower() for line in wordings.VERDICT.findall(text)]
+    unanswered = [line for line in verdicts if _has(line, wordings.UNANSWERED) and not _has(line, wordings.GONE)]
+    if unanswered and all(wordings.OF_A_STEP in line and "slurm controller" not in line for line in unanswered):
+        raise NotNow(f"{what} did not reach all nodes ({shorten(text)}); it is repeated")
+
+
 def check_requests(result: CommandResult, what: str) -> None:
     """As :func:`check_request`, of a request about several jobs: those that are gone hide no other answer."""
-    low = result.text.lower()
-    if result.returncode > 0 and any(phrase in low for phrase in _UNANSWERED):
-        raise SchedulerUnreachable(f"{what} was not answered ({result.said}); it is tried again")
+    if result.returncode > 0:
+        _check_steps(result.text, what)
+        if _has(result.text.lower(), wordings.UNANSWERED):
+            raise SchedulerUnreachable(f"{what} was not answered ({result.said}); it is tried again")
     check_request(result, what)
 
 
@@ -188,12 +172,11 @@ def check_answer(result: CommandResult) -> None:
 
 def check_accounts(result: CommandResult) -> None:
     """sacct's end. Its exit code is an errno cut to eight bits (src/sacct/sacct.c), so it may be 0 in vain."""
-    low = result.stderr.lower()
-    if any(phrase in low for phrase in _ACCOUNTS_DOWN):
+    if _has(result.stderr.lower(), wordings.ACCOUNTS_DOWN):
         raise SchedulerUnreachable(f"the accounting gave no answer ({result.said})")
     check_answer(result)
 
 
 def keeps_no_accounts(result: CommandResult) -> bool:
     """Whether sacct says that this cluster has no accounting storage."""
-    return any(phrase in (result.stderr + result.stdout).lower() for phrase in _NO_ACCOUNTS)
+    return _has((result.stderr + result.stdout).lower(), wordings.NO_ACCOUNTS)

@@ -14,6 +14,8 @@ from ffdl_slurm.replies import Hold
 from ffdl_slurm.said import shorten
 
 _KEPT = frozenset({"SLURM_CONF", "SLURM_CLUSTERS"})
+_SIGNALS = 64
+"""A shell around a command ends with 128 and the number of the signal that ended the command."""
 _DROPPED = ("SLURM_", "SBATCH_", "SQUEUE_", "SACCT_", "SCANCEL_", "SINFO_", "SRUN_", "SALLOC_", "LC_")
 # The batch script needs no more of the submitter's environment than this; the learner's comes from a file.
 FOR_JOBS = frozenset({"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "LD_LIBRARY_PATH"}) | _KEPT
@@ -27,6 +29,11 @@ class CommandResult:
     returncode: int
     stdout: str
     stderr: str
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether a signal ended it, as far as its end tells: nobody knows how far it got."""
+        return self.returncode < 0 or 128 < self.returncode <= 128 + _SIGNALS
 
     @property
     def text(self) -> str:

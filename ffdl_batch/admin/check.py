@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from sqlalchemy import ColumnElement, Table, UniqueConstraint, func, inspect, select
@@ -55,11 +54,6 @@ class Report:
     def has_ids(self) -> bool:
         """Whether the file is sound and has its tables, so that it can tell which jobs it knows."""
         return not any(fault.about == _FILE or fault.about in METADATA.tables for fault in self.faults)
-
-
-def place_of_copy(target: Path, report: Report) -> Path:
-    """What a copy is called of which `report` tells and that was to be `target`: with faults it replaces no other."""
-    return target.with_name(f"{target.name}.faulty") if report.faults and target.exists() else target
 
 
 def check(database: Database) -> Report:

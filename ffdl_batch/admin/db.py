@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ffdl_batch import __version__
+from ffdl_batch.admin.numbers import counted
 from ffdl_batch.domain.exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -21,7 +22,17 @@ if TYPE_CHECKING:
 
 _NAMES = {"help_option_names": ["-h", "--help"]}
 _SHOWN_FAULTS = 50
-_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+class _File(click.Path):
+    """A file's name. An empty one would be the directory in which the command was started."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """As click does."""
+        return super().convert(value, param, ctx) if value else self.fail("it is empty; name a file", param, ctx)
+
+
+_FILE = _File(dir_okay=False, path_type=Path)
 
 
 @click.group(context_settings=_NAMES)
@@ -147,43 +158,41 @@ def check(as_json: bool) -> int:
 def _compare(place: Place, database: Database, report: Report) -> tuple[Strangers | None, str]:
     """Add jobs to `report` that the database should know; them and others, or why nobody can tell."""
     from ffdl_batch.admin.check import Fault
-    from ffdl_batch.admin.strangers import find_strangers, named
+    from ffdl_batch.admin.strangers import find_strangers
+    from ffdl_batch.services.binding import some_of
 
     try:
         strangers = find_strangers(place, database)
     except OSError as error:
         return None, error.strerror or str(error)
     if strangers.unknown:
-        missing = f"{len(strangers.unknown)} jobs that were executed are not in it ({named(strangers.unknown)})"
+        executed = counted(len(strangers.unknown), "job that was executed is", "jobs that were executed are")
+        missing = f"{executed} not in it ({some_of(strangers.unknown)})"
         cure = "put the database that knew them in its place: ffdl-admin db restore FILE --force"
         report.faults.append(Fault("jobs", f"{missing}, and no daemon starts: {cure}"))
     return strangers, ""
 
 
 def _tell_of_left_out(strangers: Strangers) -> None:
-    from ffdl_batch.admin.strangers import named
+    from ffdl_batch.services.binding import some_of
 
-    click.echo(f"left out by restore: {named(strangers.left_out)}")
+    click.echo(f"left out by restore: {some_of(strangers.left_out)}")
 
 
 @db.command(context_settings=_NAMES)
 @click.argument("file", type=_FILE)
-@click.option("--force", is_flag=True, help="Replace FILE where it exists.")
+@click.option("--force", is_flag=True, help="Replace FILE where it is a backup, or empty.")
 def backup(file: Path, force: bool) -> int:
     """Write a copy of the database to FILE, mode 0600, whole or not at all. A copy with faults replaces none, and is
-    called FILE.faulty then.
+    called FILE.faulty then. What is no regular file, a symbolic link or a file of the daemon is never replaced.
 
     A daemon may run meanwhile, but where SQLite lies on a network file system. PostgreSQL needs pg_dump on the PATH.
     """
-    from ffdl_batch.admin.ending import Stop
     from ffdl_batch.admin.place import find_place, told
-    from ffdl_batch.store.copies import is_of_database
+    from ffdl_batch.admin.targets import refuse_target
 
     place, target = find_place(), file.absolute()
-    if place.file is not None and is_of_database(target, place.file):
-        raise Stop(ExitCode.USAGE, f"{file} is the database itself, or belongs to it; name another file")
-    if target.exists() and not force:
-        raise Stop(ExitCode.USAGE, f"{file} exists; name another file, or replace it with --force")
+    refuse_target(place, target, force=force)
     if place.file is not None:
         from ffdl_batch.admin.sqlite_files import back_up
     else:
@@ -191,7 +200,9 @@ def backup(file: Path, force: bool) -> int:
     with told():
         report, copy = back_up(place, target)
     size_mib, shown = copy.stat().st_size / 2**20, file.with_name(copy.name)
-    click.echo(f"{shown}: {report.jobs} jobs, schema revision {report.standing.revision}, {size_mib:.1f} MiB")
+    revision = report.standing.revision  # of a damaged file nothing is read
+    held = f"{counted(report.jobs, 'job')}, schema revision {revision}" if revision else "damaged, and not read through"
+    click.echo(f"{shown}: {held}, {size_mib:.1f} MiB")
     if report.faults:
         kept = "" if copy == target else f"; {file} is left as it was"
         click.echo(f"the database has faults, and so has the copy{kept}:")
@@ -208,12 +219,11 @@ def restore(file: Path, force: bool) -> int:
     Jobs that were submitted after the copy was made are not in it; their directories stay. What jobs of the copy did
     since is read from their directories when the daemon starts, and none of it is executed again.
     """
-    from ffdl_batch.admin.ending import Stop
     from ffdl_batch.admin.place import find_place, told
+    from ffdl_batch.admin.targets import refuse_source
 
     place = find_place()
-    if not file.exists():
-        raise Stop(ExitCode.NO_INPUT, f"there is no file {file}")
+    refuse_source(file)
     if place.file is not None:
         from ffdl_batch.admin.sqlite_files import restore as put_back
     else:
@@ -222,7 +232,7 @@ def restore(file: Path, force: bool) -> int:
         report, kept = put_back(place, file.absolute(), force=force)
     for path in kept:
         click.echo(f"kept       {path}")
-    click.echo(f"restored   {report.jobs} jobs, schema revision {report.standing.revision}")
+    click.echo(f"restored   {counted(report.jobs, 'job')}, schema revision {report.standing.revision}")
     if report.standing.missing:
         click.echo("the next daemon brings it up to date, or: ffdl-admin db upgrade")
     _tell_of_strangers(place)
@@ -233,14 +243,15 @@ def restore(file: Path, force: bool) -> int:
 def _tell_of_strangers(place: Place) -> None:
     """Jobs that have been executed and that the database does not have."""
     from ffdl_batch.admin.place import opened
-    from ffdl_batch.admin.strangers import find_strangers, named
+    from ffdl_batch.admin.strangers import find_strangers
+    from ffdl_batch.services.binding import some_of
 
     with opened(place) as database:
         strangers = find_strangers(place, database)
     if strangers.left_out:
         click.echo(
-            f"not in it: {named(strangers.left_out)}. Their directories in {place.jobs_dir}/jobs stay; what still runs "
-            "of them is the scheduler's alone: end it there, or let it end"
+            f"not in it: {some_of(strangers.left_out)}. Their directories in {place.jobs_dir}/jobs stay; what still "
+            "runs of them is the scheduler's alone: end it there, or let it end"
         )
 
 
@@ -255,9 +266,10 @@ def _standing_text(standing: Standing) -> str:
 
 
 def _print_report(report: Report) -> None:
-    seen = f"{report.jobs} jobs, {report.attempts} attempts, {report.entries} changes of state"
+    changes = counted(report.entries, "change of state", "changes of state")
+    seen = f"{counted(report.jobs, 'job')}, {counted(report.attempts, 'attempt')}, {changes}"
     if report.faults:
-        click.echo(f"{len(report.faults)} faults in {seen}")
+        click.echo(f"{counted(len(report.faults), 'fault')} in {seen}")
         _print_faults(report)
     else:
         click.echo(f"no fault in {seen}; schema revision {report.standing.revision}")

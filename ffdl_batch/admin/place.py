@@ -118,7 +118,8 @@ def held(place: Place) -> Iterator[None]:
     except AlreadyServed as served:
         raise Stop(ExitCode.TRY_AGAIN, f"{served}; {HOW_TO_STOP}") from served
     except HeldElsewhere as error:
-        raise Stop(ExitCode.TRY_AGAIN, f"{error}; {HOW_TO_STOP}") from error
+        cure = f"; {HOW_TO_STOP}" if error.exit_code == ExitCode.TRY_AGAIN else ""  # else there is no daemon to end
+        raise Stop(ExitCode(error.exit_code), f"{error}{cure}") from error
     except OSError as error:
         why = explain(error, str(place.state_dir)) or error.strerror
         raise Stop(ExitCode.TRY_AGAIN, f"the state directory {place.state_dir} cannot be used: {why}") from error

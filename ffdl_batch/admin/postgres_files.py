@@ -5,24 +5,28 @@ pg_dump reads one state of the database, whatever daemons do meanwhile. No passw
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import re
 import secrets
 import shutil
+import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from sqlalchemy import URL, func, inspect, make_url, select
 
-from ffdl_batch.admin.check import Report, check, place_of_copy
+from ffdl_batch.admin.check import Report, check
 from ffdl_batch.admin.ending import Stop
+from ffdl_batch.admin.numbers import counted
 from ffdl_batch.admin.place import Place, count_jobs, held, opened, refuse_others
 from ffdl_batch.admin.strangers import leave_strangers_out
+from ffdl_batch.admin.targets import place_of_copy
 from ffdl_batch.domain.exit_codes import ExitCode
-from ffdl_batch.store.copies import stamp, unused
+from ffdl_batch.store.copies import stamp, sweep_left, unused
 from ffdl_batch.store.database import Database
 from ffdl_batch.store.revisions import Standing, refuse_unknown, standing_of
 from ffdl_batch.store.schema import METADATA
@@ -30,6 +34,8 @@ from ffdl_batch.store.schema import METADATA
 TABLES = (*(table.name for table in METADATA.sorted_tables), "alembic_version")
 _SAID_CHARACTERS = 500
 _SERVER_SAID = "ERROR:"
+_PR_SET_PDEATHSIG = 1
+"""prctl(2)"""
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO, errno.ESTALE)
 _TABLE_LINE = re.compile(r"^\d+; \d+ \d+ TABLE (\S+) (\S+) ", re.MULTILINE)
 
@@ -66,9 +72,11 @@ def _dump(place: Place, database: Database, target: Path) -> None:
         schema = connection.execute(select(func.current_schema())).scalar_one()
         there = set(inspect(connection).get_table_names())
     tables = [f'--table="{schema}"."{name}"' for name in TABLES if name in there]
+    # A form of name that sweep_left knows, and in the daemon's own directories the janitor.
     hidden = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     options = ("--format=custom", "--no-owner", "--no-privileges", *tables)
     try:
+        sweep_left(target)
         try:
             os.close(os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
             _run_to_file(place, ["pg_dump", *options, f"--file={hidden}", f"--dbname={_address(place)}"])
@@ -113,8 +121,8 @@ def _keep(place: Place, database: Database, schema: str, *, force: bool) -> Path
         refuse_others(connection, database)
         jobs = count_jobs(connection)
     if not force:
-        message = f"{database.place} holds {jobs} jobs. --force puts the dump in their place, and keeps a dump of them"
-        raise Stop(ExitCode.USAGE, f"{message} in {place.state_dir}")
+        message = f"{database.place} holds {counted(jobs, 'job')}. --force puts the dump in place of what is there now"
+        raise Stop(ExitCode.USAGE, f"{message}, and keeps a dump of that in {place.state_dir}")
     replaced = unused(place.state_dir / f"ffdl.postgresql.replaced-{stamp(time.time())}")
     _dump(place, database, replaced)
     return replaced
@@ -156,6 +164,24 @@ def _run_to_file(place: Place | None, argv: Sequence[str]) -> None:
         raise OSError(code, os.strerror(code)) from refused
 
 
+def _tied_to(parent: int) -> Callable[[], None]:
+    """What a child of `parent` does before it becomes another program: see to it that it is killed with `parent`.
+
+    A psql that outlives this process would wait for its locks, and restore when no daemon is kept out any more. The
+    server undoes a transaction whose client goes away before it said COMMIT.
+    """
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    prctl.argtypes = (ctypes.c_int, ctypes.c_ulong)
+
+    def tie() -> None:
+        if prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
+            raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
+        if os.getppid() != parent:  # it was killed before that
+            os._exit(1)
+
+    return tie
+
+
 def _run(place: Place | None, argv: Sequence[str]) -> str:
     """Run one of PostgreSQL's programs; what it printed. Raises Refused where it says no, Stop where there is none."""
     env = {**os.environ, "LC_ALL": "C"}
@@ -168,7 +194,15 @@ def _run(place: Place | None, argv: Sequence[str]) -> str:
             f"{argv[0]} is not on the PATH: install PostgreSQL's client programs (Debian: postgresql-client), of the "
             "server's version or newer; or have the server's administrator do it",
         )
-    done = subprocess.run(argv, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        argv,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=_tied_to(os.getpid()),  # no thread of ours runs
+    )
     if done.returncode != 0:
         said = " ".join(done.stderr.split())[-_SAID_CHARACTERS:] or "it said nothing"
         raise Refused(ExitCode.FAILED, f"{argv[0]} ended with exit code {done.returncode}, nothing was changed: {said}")

@@ -10,14 +10,16 @@ import sqlite3
 import time
 from pathlib import Path
 
-from ffdl_batch.admin.check import Report, check, place_of_copy
+from ffdl_batch.admin.check import Report, check
 from ffdl_batch.admin.ending import Stop
+from ffdl_batch.admin.numbers import counted
 from ffdl_batch.admin.place import HOW_TO_STOP, Place, count_jobs, held, opened, told
 from ffdl_batch.admin.strangers import leave_strangers_out
+from ffdl_batch.admin.targets import place_of_copy
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.ports.clock import SystemClock
-from ffdl_batch.store import StoreError
-from ffdl_batch.store.copies import CopyFailed, companions, copy_database, stamp, unused
+from ffdl_batch.store import DatabaseDamaged, StoreError
+from ffdl_batch.store.copies import CopyFailed, companions, copy_database, stamp, sweep_left, unused
 from ffdl_batch.store.existing import NoDatabase, connect_file
 from ffdl_batch.store.revisions import driver_connection, refuse_unknown, standing_of
 
@@ -25,9 +27,10 @@ from ffdl_batch.store.revisions import driver_connection, refuse_unknown, standi
 def back_up(place: Place, target: Path) -> tuple[Report, Path]:
     """Copy the database to `target`, also while a daemon works with it; what was found in the copy, and where it is
     (a copy with faults replaces no other)."""
-    # The janitor knows this form of name for something that was being written when somebody was killed.
+    # A form of name that sweep_left knows, and in the daemon's own directories the janitor.
     fresh = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:
+        sweep_left(target)
         try:
             _copy(place, target, fresh)
             report = examine(fresh)
@@ -44,12 +47,17 @@ def back_up(place: Place, target: Path) -> tuple[Report, Path]:
 
 def _copy(place: Place, target: Path, fresh: Path) -> None:
     """Into the file `fresh`, that will be called `target`."""
-    with opened(place) as database, database.reading() as connection:
-        standing = standing_of(connection)
-        refuse_unknown(standing, database)
-        if standing.revision is None:
-            raise NoDatabase(f"the database {database.place} is empty: there is nothing to back up")
-        copy_database(driver_connection(connection), fresh, shown=target)
+    with opened(place) as database:
+        try:
+            with database.reading() as connection:
+                standing = standing_of(connection)
+                refuse_unknown(standing, database)
+                if standing.revision is None:
+                    raise NoDatabase(f"the database {database.place} is empty: there is nothing to back up")
+                copy_database(driver_connection(connection), fresh, shown=target)
+        except DatabaseDamaged as error:
+            unread = "no copy was written, because SQLite can read nothing of it"
+            raise DatabaseDamaged(f"{unread}: {error}") from error
 
 
 def examine(file: Path) -> Report:
@@ -95,7 +103,7 @@ def _refuse_to_lose(target: Path) -> None:
     there = connect_file(target, SystemClock())
     try:
         with there.reading() as connection:
-            jobs = f"{count_jobs(connection)} jobs" if standing_of(connection).revision is not None else ""
+            jobs = counted(count_jobs(connection), "job") if standing_of(connection).revision is not None else ""
     except StoreError as error:
         jobs = f"something that cannot be read ({error})"
     finally:
@@ -114,6 +122,7 @@ def _replace(place: Place, source: Path, target: Path) -> tuple[Report, list[Pat
     replaced = unused(target.with_name(f"{target.name}.replaced-{stamp(time.time())}"))
     try:
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        sweep_left(target)  # its directory may be none that the janitor looks into
         _make(place, source, fresh)
         try:
             if _has_content(target):

@@ -16,8 +16,6 @@ from ffdl_batch.store.database import Database
 from ffdl_batch.store.leases import leave_out, left_out
 from ffdl_batch.store.queries import job_ids
 
-_NAMED = 5
-
 
 @dataclass(frozen=True, slots=True)
 class Strangers:
@@ -52,8 +50,3 @@ def leave_strangers_out(place: Place, connection: Connection) -> None:
     now = before.union(found) - known
     if now != before:
         leave_out(connection, now)
-
-
-def named(ids: Sequence[str]) -> str:
-    """Some of them, for a person."""
-    return ", ".join(ids[:_NAMED]) + (f" and {len(ids) - _NAMED} more" if len(ids) > _NAMED else "")

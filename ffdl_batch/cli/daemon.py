@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import time
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from ffdl_batch.cli.connection import open_client
 from ffdl_batch.cli.outcome import Stop
 from ffdl_batch.cli.present import format_time, print_json, print_line
 from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.scarcity import FILES, of_daemon
 
 if TYPE_CHECKING:
     from ffdl_batch.client.own import OwnSettings
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
 _NAMES = {"help_option_names": ["-h", "--help"]}
 _PATIENCE_S = 10.0
 """A daemon that is well answers at once; whoever asks for its status has reason to doubt that."""
+
+_FEW_FILES = 256
+"""Below that a daemon may be left without any: its own files, its connections, and the pipes of what it starts."""
 
 
 @click.group(context_settings=_NAMES)
@@ -57,7 +62,9 @@ def status(as_json: bool) -> int:
     elif health is None:
         click.echo("no daemon runs; the next command that needs one starts it")
     else:
+        is_proven = found is not None and health.pid == found[0].pid
         _print(health, own, found[0].socket if found else "", differs or "")
+        print_line("Open files", _describe_descriptors(health.pid) if is_proven else "")
     return ExitCode.OK if health else ExitCode.FAILED
 
 
@@ -87,6 +94,18 @@ def _print(health: Health, own: OwnSettings, socket: str, differs: str) -> None:
     for backend in health.backends:
         print_line("Backend", _describe(backend))
     print_line("Settings", differs or "those of this shell")
+
+
+def _describe_descriptors(pid: int) -> str:
+    """How many files the daemon may have open (prlimit(2)), and what helps where that is little; "" where that is not
+    known, as of a daemon that has just ended."""
+    try:
+        most = resource.prlimit(pid, resource.RLIMIT_NOFILE)[0]
+    except (ProcessLookupError, PermissionError):
+        return ""
+    if most == resource.RLIM_INFINITY:
+        return "no limit"
+    return f"{most} at most" + ("" if most >= _FEW_FILES else f", which is little; {of_daemon(FILES)}")
 
 
 def _describe_database(health: Health) -> str:
@@ -121,18 +140,22 @@ def stop(force: bool) -> None:
 @daemon.command(context_settings=_NAMES)
 @_FORCED
 def restart(force: bool) -> None:
-    """End the daemon and start one with the settings of this shell. Jobs that run go on meanwhile."""
-    if ended := _stop(force=force):
+    """End the daemon and start one with the settings of this shell. Jobs that run go on meanwhile.
+
+    Where the disk has no room for a daemon to start, the one that runs is left alone (exit code 75; not with --force).
+    """
+    if ended := _stop(force=force, starts_another=True):
         click.echo(ended)
     with open_client() as client:
         health = client.health()
     click.echo(f"started process {health.pid} on {health.host}")
 
 
-def _stop(*, force: bool) -> str:
+def _stop(*, force: bool, starts_another: bool = False) -> str:
     """What was ended; "" where nothing ran."""
     from ffdl_batch.client.control import stop_daemon
     from ffdl_batch.client.own import describe_daemon, own_settings
 
-    ended = stop_daemon(own_settings(os.environ).state_dir, force=force)
+    own = own_settings(os.environ)
+    ended = stop_daemon(own.state_dir, force=force, next_writes_in=own.written_at_start if starts_another else ())
     return f"stopped {describe_daemon(ended)}" if ended else ""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ffdl_batch.client.errors import ClientError, DaemonUnreachable, RequestRefused
@@ -25,12 +26,15 @@ from ffdl_batch.config.locations import (
 )
 from ffdl_batch.domain.codec import CodecError, from_plain
 from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.scarcity import explain_lack
 from ffdl_batch.domain.views import Health, Problem
 
 ANSWER_S = 10.0
 """How long a daemon that is to be ended may take to say that it must not be."""
 STOP_S = 30.0
 """A daemon finishes its requests (10 s) and the step that its loops are at."""
+START_BYTES = 256 * 1024
+"""What a daemon writes at its start, and a little more: its lock, lines of the log, and SQLite's log with its index."""
 _LOOK_S = 0.05
 
 
@@ -56,13 +60,15 @@ def stop_daemon(
     *,
     force: bool = False,
     answer_s: float = ANSWER_S,
+    next_writes_in: Sequence[Path] = (),
 ) -> DaemonLock | None:
     """End the daemon on this host and wait until it has; None where none runs. Jobs go on without it.
 
     The process is asked to end only where the lock proves that it is the daemon (boot, process, start time) and it is
-    the caller's. Raises :class:`DaemonUnreachable` for one on another host, and one that does not end; and
-    :class:`RequestRefused` for one that has the only copy of the database, unless with `force`. One that says nothing
-    for `answer_s` is ended.
+    the caller's. Raises :class:`DaemonUnreachable` for one on another host, and one that does not end; and, unless with
+    `force`, :class:`RequestRefused` for one that has the only copy of the database, and :class:`DaemonUnreachable`
+    where another, that writes into `next_writes_in` when it starts, could not take its place. One that says nothing for
+    `answer_s` is ended.
     """
     found = find_holder(state_dir)
     if found is None:
@@ -78,6 +84,7 @@ def stop_daemon(
             raise DaemonUnreachable(message, "", ExitCode.NOT_ALLOWED)
         if not force:
             _refuse_last_copy(lock, answer_s)
+            _refuse_without_room(lock, next_writes_in)
         end(lock.pid, signal.SIGTERM)
     except (FileNotFoundError, ProcessLookupError):  # it has just ended by itself
         return lock
@@ -89,6 +96,38 @@ def stop_daemon(
             raise DaemonUnreachable(message, cure)
         time.sleep(_LOOK_S)
     return lock
+
+
+def _refuse_without_room(lock: DaemonLock, directories: Sequence[Path]) -> None:
+    """Raise where one of `directories` takes nothing new. Nothing is left of the trial."""
+    for directory in dict.fromkeys(directories):
+        try:
+            _try_to_write(directory)
+        except OSError as error:
+            message = (
+                f"no other daemon could start now, because nothing can be written in {directory}: {error.strerror}"
+            )
+            cure = f"{_cure(error)}; your daemon ({describe_daemon(lock)}) runs on, and ffdl daemon stop ends it"
+            raise DaemonUnreachable(message, cure) from error
+
+
+def _try_to_write(directory: Path) -> None:
+    """What a start writes, in one file that has no name by then. Raises OSError."""
+    trial = directory / f".trial-{os.getpid()}"
+    descriptor = os.open(trial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        trial.unlink()
+        with os.fdopen(descriptor, "wb", closefd=False) as file:
+            file.write(bytes(START_BYTES))
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _cure(error: OSError) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "free some space, or raise the quota"
+    return explain_lack(error) or "have its file system mounted for writing, and make the directory writable for you"
 
 
 def _refuse_last_copy(lock: DaemonLock, answer_s: float) -> None:

@@ -35,6 +35,12 @@ class OwnSettings:
         """The state directory."""
         return Path(self.settings.state_dir)
 
+    @property
+    def written_at_start(self) -> tuple[Path, ...]:
+        """The directories that a daemon writes in when it starts: its own, and its database's where that is a file."""
+        scheme, _, path = self.settings.database.partition("?")[0].partition(":///")
+        return (self.state_dir, Path(path).parent) if scheme.startswith("sqlite") and path else (self.state_dir,)
+
     def differ_from_daemon(self, place: SocketPlace) -> str | None:
         """The sentence for a daemon at `place` that is of another release or runs with other settings; None where it is
         as one that the caller starts.

@@ -244,7 +244,8 @@ def _why_silent(place: SocketPlace, state_dir: Path, started: _Started | None, p
     )
     last = _last_words(log, started.log_from) or _lack_of_room(state_dir)
     said = f"; its last words: {last}" if last else "; it said nothing"
-    return DaemonUnreachable(f"a daemon was started and {what}{said}", f"read {log}", _code_of(ended))
+    now = "" if ended is None else "no daemon runs now; the next command starts one, as does ffdl-submitd; "
+    return DaemonUnreachable(f"a daemon was started and {what}{said}", f"{now}read {log}", _code_of(ended))
 
 
 def _code_of(ended: int | None) -> ExitCode:

@@ -195,7 +195,8 @@ class Wire:
         patience_s, longest_s = (request.held_s or 0.0) + FIRST_WORD_S, request.longest_s
         if patience_s >= longest_s or _is_readable(connected, patience_s):
             return
-        self._told(f"{_name_daemon(connected)} has not answered for {patience_s:g} s; waiting up to {longest_s:g} s")
+        waits = f"has not answered for {patience_s:g} s (it may be waiting for its scheduler)"
+        self._told(f"{_name_daemon(connected)} {waits}; waiting up to {longest_s:g} s")
         connected.settimeout(longest_s - patience_s)
 
     def _read_whole(self, response: HTTPResponse) -> bytes:

@@ -10,6 +10,7 @@ travel in EXPORTS_VARIABLE as text that the learner's own bash evaluates.
 from __future__ import annotations
 
 import json
+import shutil
 from typing import Dict, Mapping, Sequence, Tuple
 
 from ffdl_batch.domain.launch import EXPORTS_VARIABLE
@@ -19,6 +20,7 @@ _ALTERED = frozenset(
     {"HOME", "PATH", "PREPEND_PATH", "APPEND_PATH", "LD_LIBRARY_PATH", "PREPEND_LD_LIBRARY_PATH"}
     | {"APPEND_LD_LIBRARY_PATH", "PS1", "PROMPT_COMMAND", "PWD", "OLDPWD", "IFS", "OPTIND", "LANG", "SHLVL", "_"}
 )
+_SHOWN = 200
 
 
 class EnvironmentRefused(ValueError):
@@ -54,6 +56,17 @@ def merge(contract: Mapping[str, str], user: Mapping[str, str], protected: Seque
     for name, value in merged.items():
         check_variable(name, value)
     return merged
+
+
+def check_shell(user: Mapping[str, str]) -> None:
+    """Refuse a PATH of the user's on which the shell of a learner without a container would not be found."""
+    path = user.get("PATH")
+    if path is not None and shutil.which("bash", path=path) is None:
+        shown = path if len(path) <= _SHOWN else path[:_SHOWN] + "..."
+        raise EnvironmentRefused(
+            f"there is no bash on the PATH that the job was given ({shown!r}): end it with the system's own "
+            "directories, as /usr/bin:/bin"
+        )
 
 
 def check_variable(name: str, value: str) -> None:

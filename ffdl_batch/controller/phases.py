@@ -81,6 +81,13 @@ class PhaseFiles:
         status = int(text) if text.endswith("\n") and text.strip().isdigit() else None
         return status if status is not None and status <= 128 else None
 
+    def ended_at(self, learner_id: int) -> Optional[float]:
+        """When the shell said so, by the file system's clock; None where it did not. Raises OSError."""
+        try:
+            return os.stat(self.ended_path(learner_id)).st_mtime
+        except FileNotFoundError:
+            return None
+
 
 def _link(target: str, path: str) -> None:
     try:

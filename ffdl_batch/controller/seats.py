@@ -7,7 +7,7 @@ import sys
 from typing import Dict
 
 from ffdl_batch.controller.control import own_run, restarts
-from ffdl_batch.controller.environment import file_text, host_subset, merge, read_user_environment
+from ffdl_batch.controller.environment import check_shell, file_text, host_subset, merge, read_user_environment
 from ffdl_batch.controller.files import make_private, read_text, write_text
 from ffdl_batch.controller.learner import Start, first_host, placeholder_devices, values_for
 from ffdl_batch.controller.location import controller_path
@@ -69,6 +69,7 @@ class Seats:
         if command.delivery is EnvDelivery.FILE:
             write_text(values["env_file"], file_text(variables))
         else:
+            check_shell(user)
             env.update(variables)
         env[MARK] = mark(self.launch.token, self.node_rank)
         phases = PhaseFiles(self.attempt.state)

@@ -20,7 +20,7 @@ from ffdl_batch.daemon.context import context_of
 from ffdl_batch.daemon.replies import problem_reply
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.findings import Finding, Severity
-from ffdl_batch.domain.scarcity import WRAPPED, explain_lack
+from ffdl_batch.domain.scarcity import WHOSE_LIMITS, WRAPPED, explain_lack
 from ffdl_batch.domain.views import Problem
 from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable
 from ffdl_batch.services.file_troubles import explain
@@ -31,7 +31,6 @@ log = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = 128 * 1000**2
 _SHOWN = 10
-_WHOSE_LIMITS = "a daemon has the limits of the shell that started it: ffdl daemon restart in one without them"
 _SENTENCES = {
     404: "there is no {method} {path} in this interface",
     405: "{method} is not possible on {path}",
@@ -98,11 +97,11 @@ def problem_of(error: Exception, place: str) -> Problem | None:
     """The problem that a refusal of the machine, or of the file system below `place`, is; None for what is none."""
     if isinstance(error, MemoryError):
         gc.collect()  # what the request held lies in cycles with the traceback
-        cure = f"send less at once; {_WHOSE_LIMITS}"
+        cure = f"send less at once; {WHOSE_LIMITS}"
         return Problem("S210", "the daemon has not enough memory for this request", ExitCode.TRY_AGAIN, cure)
     if isinstance(error, WRAPPED):
         lack = explain_lack(error)
-        return Problem("S210", f"in the daemon, {lack}", ExitCode.TRY_AGAIN, _WHOSE_LIMITS) if lack else None
+        return Problem("S210", f"in the daemon, {lack}", ExitCode.TRY_AGAIN, WHOSE_LIMITS) if lack else None
     trouble = explain(error, place) if isinstance(error, OSError) else None
     return None if trouble is None else Problem("S210", trouble.message, ExitCode.TRY_AGAIN, trouble.cure)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import faulthandler
 import os
 import pwd
@@ -24,12 +25,20 @@ if TYPE_CHECKING:
     from ffdl_batch.services.platform import Platform
 
 _STDERR = 2
+_OF_THOSE_THAT_RUN = ("; the daemon goes on by itself", "; what was accepted goes on by itself")
 Opener = Callable[["Settings"], "Platform"]
 """Opens the platform; tests pass one that puts a scheduler of theirs in."""
 
 
 def main(arguments: Sequence[str] | None = None, *, opener: Opener | None = None) -> int:
     """Run the command; returns its exit code."""
+    try:
+        return _main(arguments, opener)
+    finally:
+        _drop_unwritten()
+
+
+def _main(arguments: Sequence[str] | None, opener: Opener | None) -> int:
     options = _parser().parse_args(arguments)
     os.umask(0o077)
     try:
@@ -94,7 +103,8 @@ def _serve(options: argparse.Namespace, opener: Opener | None) -> int:
     except HeldElsewhere as held:
         return _end(str(held), held.exit_code)
     except OSError as error:
-        return _end(f"the configuration or the state directory cannot be used: {error}", ExitCode.TRY_AGAIN)
+        why = explain_lack(error) or error
+        return _end(f"the configuration or the state directory cannot be used: {why}", ExitCode.TRY_AGAIN)
     try:
         return _run(settings, hold, opener, foreground=options.foreground)
     finally:
@@ -126,13 +136,13 @@ def _run(settings: Settings, hold: Hold, opener: Opener | None, *, foreground: b
         log_to(None if foreground else log_path)
         platform = (opener or open_platform)(settings)
     except StoreUnavailable as error:
-        return _end(str(error), ExitCode.TRY_AGAIN)
+        return _end(explain_lack(error) or promise_nothing(str(error)), ExitCode.TRY_AGAIN)
     except DatabaseMissing as error:
         return _end(str(error), ExitCode.BAD_MANIFEST)
     except StoreError as error:
         return _end(str(error), ExitCode.UNAVAILABLE)
     except OSError as error:
-        why = explain(error, settings.state_dir) or error
+        why = explain_lack(error) or promise_nothing(str(explain(error, settings.state_dir) or error))
         return _end(f"a directory cannot be made or written: {why}", ExitCode.TRY_AGAIN)
     # The socket's place follows from the state directory, also where a file named that.
     environ = {**os.environ, "FFDL_STATE_DIR": settings.state_dir}
@@ -143,10 +153,32 @@ def _run(settings: Settings, hold: Hold, opener: Opener | None, *, foreground: b
     return ExitCode.OK
 
 
+def promise_nothing(sentence: str) -> str:
+    """`sentence` without what daemons promise that run: one that ends at its start goes on with nothing."""
+    for promise in _OF_THOSE_THAT_RUN:
+        sentence = sentence.replace(promise, "")
+    return sentence
+
+
 def _end(sentence: str, code: int) -> int:
-    """Say why on standard error, which is the log where a client started us."""
-    print(f"ffdl-submitd: {sentence}", file=sys.stderr)  # noqa: T201
+    """Say why on standard error, which is the log where a client started us. Where its disk takes nothing, the client
+    looks at that itself: the exit code has to reach it."""
+    with contextlib.suppress(OSError):
+        print(f"ffdl-submitd: {sentence}", file=sys.stderr, flush=True)  # noqa: T201
     return code
+
+
+def _drop_unwritten() -> None:
+    """Let go of what standard output and error do not take: the interpreter would try once more at its very end, and
+    end with 120 in the place of our code."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except OSError:
+            nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)
 
 
 if __name__ == "__main__":

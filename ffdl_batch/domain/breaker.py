@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 
 _SPREAD = 0.25
 _TOLD_AGAIN = 4
+_KINDS = 8
+"""So many causes of one outage are told apart."""
 
 
 def growing_pause(failures: int, first_s: float, longest_s: float, random: float) -> float:
@@ -32,13 +34,14 @@ class Permit:
 @dataclass(frozen=True, slots=True)
 class Circuit:
     """A circuit. `failures` counts in a row, `since` is when they began (seconds since the epoch), `cause` what the
-    last one said. `again_at` is when the pause ends, by a monotonic clock. `is_probed`: somebody asks at this moment
-    whether all is well again. `changes` counts openings, probes and closings.
+    last one said, `kinds` what all of them did. `again_at` is when the pause ends, by a monotonic clock. `is_probed`:
+    somebody asks at this moment whether all is well again. `changes` counts openings, probes and closings.
     """
 
     failures: int = 0
     since: float | None = None
     cause: str = ""
+    kinds: frozenset[str] = frozenset()
     again_at: float = 0.0
     is_probed: bool = False
     changes: int = 0
@@ -75,6 +78,7 @@ class Circuit:
             failures=self.failures + 1,
             since=at if self.since is None else self.since,
             cause=cause,
+            kinds=self.kinds | {_kind(cause)} if len(self.kinds) < _KINDS else self.kinds,
             again_at=again_at,
             changes=self.changes + 1,
         )
@@ -85,12 +89,13 @@ class Circuit:
 
     def is_news(self, before: Circuit) -> bool:
         """Whether what came of a question is worth a line in a log, when the circuit was `before`: the first failure,
-        another cause, now and then that it goes on (the 4th failure, the 16th, the 64th ...), the first answer."""
+        another cause than all before (commands that fail in turn say the same in turn), now and then that it goes on
+        (the 4th failure, the 16th, the 64th ...), the first answer."""
         if not self.is_open or not before.is_open:
             return self.is_open != before.is_open
         if self.failures == before.failures:
             return False
-        return _kind(self.cause) != _kind(before.cause) or _is_power(self.failures)
+        return self.kinds != before.kinds or _is_power(self.failures)
 
     def hurried(self) -> Circuit:
         """There is reason to ask again at once."""

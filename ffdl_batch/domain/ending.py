@@ -81,7 +81,7 @@ def ending_of(known: Known) -> Ending | None:
         return None
     at = known.when(seen.ended_at if seen else None, final.at if final else None, known.last_sign)
     if final is not None and final.outcome is Outcome.COMPLETED and final.stored:
-        return Ending(JobState.COMPLETED, max(final.at, 0.0), exit_code=0, warning=_late_trouble(seen))
+        return Ending(JobState.COMPLETED, max(final.at, 0.0), exit_code=0, warning=_late_trouble(known))
     if final is None and all_stored(known.evidence.events, known.learners):
         warning = "everything was stored; the head controller left no final record"
         return Ending(JobState.COMPLETED, at, exit_code=0, warning=warning)
@@ -305,9 +305,14 @@ def _by_scheduler(known: Known, seen: Observation, end: EndCause, at: float, fin
     )
 
 
-def _late_trouble(seen: Observation | None) -> str:
+def _late_trouble(known: Known) -> str:
+    """What the scheduler has to say against success; where that was before everything was stored, somebody did so in
+    the controllers' place."""
+    seen = known.observation
     if seen is None or seen.end in (None, EndCause.SUCCESS):
         return ""
+    if known.evidence.paid is not None:
+        return f"the scheduler reports {seen.native_state}; what was still to be stored was stored after that"
     return f"everything was stored; the scheduler reports {seen.native_state} afterwards"
 
 

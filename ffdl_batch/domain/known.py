@@ -28,14 +28,16 @@ class Evidence:
 
     `given_up` is the platform's mark that it has given the latest run up (None = it has not).
 
-    `found` has the status of each learner whose end no controller saw, by its number; `paid` is when everything was
-    stored that the attempt owed when it ended (None = it was not). Both are read of attempts alone that have ended."""
+    `found` has the status of each learner whose end no controller saw, by its number, and `found_at` is when the last
+    of these ended, by the file system's clock; `paid` is when everything was stored that the attempt owed when it ended
+    (None = it was not). They are read of attempts alone that have ended."""
 
     events: Sequence[Event] = ()
     final: FinalRecord | None = None
     drill: str = ""
     heard: float | None = None
     found: Mapping[int, int] = field(default_factory=dict)
+    found_at: float | None = None
     paid: float | None = None
     given_up: GivenUp | None = None
 
@@ -103,9 +105,10 @@ class Known:
 
     @property
     def last_sign(self) -> float | None:
-        """When a controller of the attempt was last heard of: its newest event or heartbeat."""
-        signs = [event.at for event in self.evidence.events]
-        return max(signs if self.evidence.heard is None else [*signs, self.evidence.heard], default=None)
+        """When the attempt was last heard of: its newest event or heartbeat, or the end of a learner that outlived its
+        controllers."""
+        beside = (at for at in (self.evidence.heard, self.evidence.found_at) if at is not None)
+        return max([*(event.at for event in self.evidence.events), *beside], default=None)
 
     def when(self, *told: float | None) -> float:
         """The first of these times that is known, and not later than it can be; where none is, now: when we noticed."""

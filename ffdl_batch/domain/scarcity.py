@@ -17,6 +17,7 @@ THREADS = (
     "no further thread or process can be started: raise the limit (ulimit -u or -v, or pids.max of the session's "
     "control group), or end something here; then try again"
 )
+WHOSE_LIMITS = "a daemon has the limits of the shell that started it: ffdl daemon restart in one without them"
 _BY_ERRNO = {errno.ENOMEM: MEMORY, errno.EMFILE: FILES, errno.ENFILE: ALL_FILES}
 _BY_WORDS = (
     ("memoryerror", MEMORY),
@@ -43,6 +44,17 @@ def explain_lack(error: BaseException | None) -> str:
             return found
         error, seen = error.__cause__ or error.__context__, seen + 1
     return ""
+
+
+def explain_unstarted(error: OSError) -> str:
+    """As :func:`explain_lack`, where the system was asked for a new process: EAGAIN is a limit then (fork(2))."""
+    return THREADS if error.errno == errno.EAGAIN else explain_lack(error)
+
+
+def of_daemon(lack: str) -> str:
+    """The same as a daemon says it of itself, which tries again without being asked."""
+    whose = "" if lack == ALL_FILES else f"; {WHOSE_LIMITS}"
+    return f"in the daemon, {lack.removesuffix('then try again').rstrip(',; ')}{whose}"
 
 
 def find_lack(words: str) -> str:

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 
 from ffdl_batch.domain.array import MAX_ELEMENTS, read_indexes
 from ffdl_batch.domain.spec import BatchOptions
-from ffdl_batch.domain.variables import why_refused
 from ffdl_batch.manifest.log import FindingLog
 from ffdl_batch.manifest.scalars import shown
 from ffdl_batch.manifest.tree import Mapping, Node, Place, Scalar, Sequence, find
+from ffdl_batch.manifest.variables import check_swept_name
 
 PLACE: Place = ("batch", "sweep")
 FORMS = "write a grid, as {lr: [0.1, 0.01]}, or a list, as [{lr: 0.1}, {lr: 0.01}]"
@@ -78,7 +78,7 @@ def _read_grid(node: Mapping, log: FindingLog) -> tuple[Values, ...]:
     columns: list[list[str]] = []
     for name, entry in node.entries.items():
         place = (*PLACE, name)
-        _check_name(name, place, log)
+        check_swept_name(name, place, log)
         if not isinstance(entry.value, Sequence) or not entry.value.items:
             log.error(place, "a list of values is needed here", f"write {name}: [0.1, 0.01]")
             continue
@@ -110,21 +110,16 @@ def _read_list(node: Sequence, log: FindingLog) -> tuple[Values, ...]:
 
 
 def _read_elements(node: Sequence, log: FindingLog) -> Iterator[Values]:
+    seen: set[str] = set()
     for i, item in enumerate(node.items):
         place = (*PLACE, i)
         if not isinstance(item, Mapping) or not item.entries:
             log.error(place, "a mapping of variables to values is needed here", "write {lr: 0.1, depth: 2}")
             continue
-        for name in item.entries:
-            _check_name(name, (*place, name), log)
+        for name in item.entries.keys() - seen:
+            check_swept_name(name, (*place, name), log)
+        seen |= item.entries.keys()
         yield {name: _read_value(entry.value, (*place, name), log) for name, entry in item.entries.items()}
-
-
-def _check_name(name: str, place: Place, log: FindingLog) -> None:
-    refused = why_refused(name)
-    if refused:
-        what, _, cure = refused.partition("; ")
-        log.error(place, what, cure)
 
 
 def _read_value(node: Node, place: Place, log: FindingLog) -> str:

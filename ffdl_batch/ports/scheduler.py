@@ -50,7 +50,12 @@ class NotNow(SchedulerUnreachable):
     """Nothing was changed, for a reason that says nothing about whether the scheduler answers; try again later."""
 
 
-class TooMany(NotNow):
+class NotTaken(NotNow):
+    """A submission failed, and nothing says that the request is wrong. Nothing was submitted; it is tried again at
+    growing distance, and what would fail the same way waits behind it."""
+
+
+class TooMany(NotTaken):
     """The scheduler answered: it does not take so many jobs now. Nothing was submitted; fewer may be taken."""
 
 
@@ -235,15 +240,15 @@ class Scheduler(Protocol):
         """Hand over one attempt whose files are written. Called at most once per process for a token unless
         `find` came back empty after the credential's life.
 
-        Raises InvalidRequest (refused for good), SchedulerUnreachable (surely not accepted),
-        SubmissionUncertain (look first).
+        Raises InvalidRequest (refused for good: the scheduler's own word, about this request), SchedulerUnreachable
+        (surely not accepted), NotTaken, SubmissionUncertain (look first).
         """
         ...
 
     def find(self, token: Token, attempt_dir: AttemptDir) -> frozenset[NativeId]:
         """All own jobs of this token, living or ended, duplicates included; looks at the scheduler, its
-        accounting and the attempt's directory. Empty is a statement: raises SchedulerUnreachable rather than
-        return half an answer.
+        accounting and the attempt's claim. An id that `submit` was answered with proves nothing. Empty is a
+        statement: raises SchedulerUnreachable rather than return half an answer.
         """
         ...
 
@@ -323,6 +328,16 @@ class LosesJobs(Protocol):
 
     def was_lost(self, ids: Collection[NativeId]) -> frozenset[NativeId]:
         """Of `ids`, which are forgotten, those that nobody ended: the accounting has them waiting or running still."""
+        ...
+
+
+@runtime_checkable
+class DropsTasks(Protocol):
+    """A backend whose scheduler keeps no record of a task of a native array that was cancelled while it waited."""
+
+    def dropped(self, ids: Collection[NativeId]) -> Mapping[NativeId, str]:
+        """Of `ids`, the tasks that one *complete* listing does not hold any more although it holds something else of
+        their arrays, with the token of the attempt that each of them is. One that never started was cancelled."""
         ...
 
 

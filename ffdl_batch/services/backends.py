@@ -6,6 +6,7 @@ that did not answer is left alone for a while by everybody, and then asked by on
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import threading
@@ -23,6 +24,7 @@ from ffdl_batch.ports.scheduler import (
     InvalidRequest,
     KeepsAccounts,
     NotNow,
+    NotTaken,
     Scheduler,
     SchedulerUnreachable,
     SubmissionUncertain,
@@ -30,6 +32,8 @@ from ffdl_batch.ports.scheduler import (
 )
 from ffdl_batch.services.rooms import Rooms
 from ffdl_batch.services.site_facts import SiteFacts
+
+log = logging.getLogger(__name__)
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 """Between two questions to a scheduler that does not answer."""
@@ -40,7 +44,8 @@ class NotAsked(NotNow):
 
 
 class Adapters:
-    """One per platform. Safe in every thread. `rooms` says whether there is room for one more job."""
+    """One per platform. Safe in every thread. `rooms` says whether there is room for one more job. Tells the log of an
+    outage: when it begins, when it has another cause, now and then while it lasts, and when it is over."""
 
     def __init__(self, settings: Settings, context: AdapterContext, clock: Clock) -> None:
         self._settings, self._context, self._clock = settings, context, clock
@@ -82,6 +87,12 @@ class Adapters:
             yield scheduler
         except (TooMany, InvalidRequest):
             self._answered(name, permit)
+            raise
+        except NotTaken as error:  # which opens no circuit; but whoever asked whether all is well again had no answer
+            if permit.is_probe:
+                self._failed(name, permit, str(error))
+            else:
+                self._returned(name, permit)
             raise
         except NotNow:
             self._returned(name, permit)
@@ -158,7 +169,12 @@ class Adapters:
     def _answered(self, name: str, permit: Permit) -> None:
         with self._lock:
             self._have_answered.add(name)
-            self._circuits[name] = self._circuit(name).succeeded(permit)
+            before = self._circuit(name)
+            after = self._circuits[name] = before.succeeded(permit)
+            now = self._clock.now()
+        if after.is_news(before) and before.since is not None:
+            self.rooms.made(name)  # what was not taken meanwhile may have had the same cause
+            log.info("backend %s answers again, after %.0f s", name, now - before.since)
 
     def _returned(self, name: str, permit: Permit) -> None:
         with self._lock:
@@ -166,10 +182,13 @@ class Adapters:
 
     def _failed(self, name: str, permit: Permit, cause: str) -> None:
         with self._lock:
-            circuit = self._circuit(name)
-            pause = growing_pause(circuit.failures + 1, FIRST_PAUSE_S, LONGEST_PAUSE_S, _random())
+            before, now = self._circuit(name), self._clock.now()
+            pause = growing_pause(before.failures + 1, FIRST_PAUSE_S, LONGEST_PAUSE_S, _random())
             again_at = self._clock.monotonic() + pause
-            self._circuits[name] = circuit.failed(permit, cause, self._clock.now(), again_at)
+            after = self._circuits[name] = before.failed(permit, cause, now, again_at)
+        if after.is_news(before):
+            what = "does not answer" if before.since is None else f"has not answered for {now - before.since:.0f} s"
+            log.warning("backend %s %s, and is asked less and less often: %s", name, what, cause)
 
     # -------------------------------------------------------------------------------------------- sites
 

@@ -14,7 +14,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from ffdl_batch.domain.job import is_job_id
@@ -28,6 +28,7 @@ NAME = ".tree"
 _JOB = "training-"
 _ATTEMPT = re.compile(r"attempt-\d+", re.ASCII)
 _PATIENCE_S = 5.0
+_NAMED = 5
 
 
 def refuse_to_forget(place: str, root: Root) -> None:
@@ -93,13 +94,20 @@ def refuse_older(store: Store, root: Root) -> None:
         return
     jobs, cure = Path(root.path, "jobs"), "ffdl-admin db restore"
     kept = [] if store.is_shared else kept_copies(Path(store.place))
-    beside = f": {cure} {kept[0]} --force, the newest of {len(kept)} beside it" if kept else f" ({cure} FILE --force)"
+    newest = f"{kept[0]} --force" if kept else "FILE --force"
+    which = f"; the newest of {len(kept)} beside it is {kept[0].name}" if kept else ""
+    verbs = ("job that has a directory", "was") if len(unknown) == 1 else ("jobs that have directories", "were")
     raise DatabaseMissing(
-        f"the database {store.place} does not know {len(unknown)} jobs that have directories in {jobs} and were "
-        f"executed ({unknown[0]}): it is an older copy, or another one. Put the one that knew them in its "
-        f"place{beside}, or correct database_url; only to go on without these jobs: ffdl-admin db backup FILE; {cure} "
-        "FILE --force, or move their directories away"
+        f"the database {store.place} does not know {len(unknown)} {verbs[0]} in {jobs} and {verbs[1]} executed "
+        f"({some_of(unknown)}): it is an older copy, or another one{which}. Put the one that knew them in its place "
+        f"({cure} {newest}), or correct database_url; only to go on without these jobs restore what is there over "
+        f"itself (ffdl-admin db backup FILE; {cure} FILE --force), or move their directories away"
     )
+
+
+def some_of(ids: Sequence[str]) -> str:
+    """The first of these ids, and how many more there are, for a person."""
+    return ", ".join(ids[:_NAMED]) + (f" and {len(ids) - _NAMED} more" if len(ids) > _NAMED else "")
 
 
 def leave_out_earlier(store: Store, root: Root) -> None:
@@ -113,7 +121,7 @@ def leave_out_earlier(store: Store, root: Root) -> None:
     if earlier:
         log.warning(
             "%s begins without %d jobs that have directories in %s/jobs (%s): another database's",
-            store.place, len(earlier), root.path, earlier[0],
+            store.place, len(earlier), root.path, some_of(earlier),
         )  # fmt: skip
         store.leave_out(store.left_out().union(earlier))
 

@@ -29,6 +29,7 @@ from ffdl_batch.ports.scheduler import (
     InvalidRequest,
     LaunchPlan,
     NotNow,
+    NotTaken,
     SchedulerUnreachable,
     SubmissionUncertain,
     SubmitsArrays,
@@ -266,11 +267,15 @@ class Company:
         except (TooMany, ArraysRefused):
             self._unmark(members, plan)
             raise
+        except NotTaken as error:
+            self._unmark(members, plan)
+            log.warning("%d elements of %s were not taken: %s", len(jobs), _array_of(jobs[0]), error)
+            return [(job, turned_away(self._platform, job, str(error))) for job in jobs]
         except InvalidRequest as error:
             return [(job, ended(self._platform, JobState.FAILED, "S101", str(error))) for job in jobs]
         except SubmissionUncertain as error:
             log.warning("%d elements of %s: %s", len(jobs), _array_of(jobs[0]), error)
-            change = Change(columns={"uncertain_since": self._platform.clock.now()})
+            change = Change(columns={"uncertain_since": self._platform.clock.now(), "pending_reason": str(error)})
             note(self._platform.store, jobs, change, self._token)
             self._put_off(jobs, PAUSE_S)
             return ()

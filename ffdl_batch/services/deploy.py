@@ -25,9 +25,9 @@ from ffdl_batch.domain.observation import NativeId
 from ffdl_batch.ports.scheduler import (
     InvalidRequest,
     LaunchPlan,
+    NotTaken,
     SchedulerUnreachable,
     SubmissionUncertain,
-    TooMany,
 )
 from ffdl_batch.services.company import Company
 from ffdl_batch.services.control import write_control
@@ -307,7 +307,7 @@ class Deployer:
                     native = adapter.submit(plan)
         except InvalidRequest as error:
             return self._refused(job, token, plan, error)
-        except TooMany as error:
+        except NotTaken as error:
             unmark_begun(plan.attempt_dir, by=token)
             return turned_away(self._platform, job, str(error))
         except SchedulerUnreachable:
@@ -315,7 +315,7 @@ class Deployer:
             raise
         except SubmissionUncertain as error:
             log.warning("job %s: %s", job.id, error)
-            uncertain = Change(columns={"uncertain_since": self._platform.clock.now()})
+            uncertain = Change(columns={"uncertain_since": self._platform.clock.now(), "pending_reason": str(error)})
             note(self._platform.store, [job], uncertain, token)
             return LOOK_AGAIN_S / 2
         self._reached("submitted")

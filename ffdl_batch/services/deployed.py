@@ -3,6 +3,8 @@ may take until that is known."""
 
 from __future__ import annotations
 
+import logging
+
 from ffdl_batch.domain.continuation import Interruption
 from ffdl_batch.domain.ending import CANCELLED_BY_OWNER, HALTED_BEFORE
 from ffdl_batch.domain.job import AttemptEnd, Change, Job
@@ -13,6 +15,8 @@ from ffdl_batch.services.backends import NotAsked
 from ffdl_batch.services.evidence import read_launch
 from ffdl_batch.services.platform import Platform
 from ffdl_batch.services.succession import plan_attempt
+
+log = logging.getLogger(__name__)
 
 
 def queued(platform: Platform, job: Job, native: NativeId, plan: LaunchPlan | None, at: float) -> Change:
@@ -34,9 +38,20 @@ def queued(platform: Platform, job: Job, native: NativeId, plan: LaunchPlan | No
 
 def turned_away(platform: Platform, job: Job, why: str) -> Change:
     """The scheduler surely did not take the attempt, for want of room: the job waits as before, and says why."""
-    platform.adapters.rooms.turned_away(job.backend, job.effective_spec, why)
+    rooms = platform.adapters.rooms
+    if rooms.why_full(job.backend, job.effective_spec) != why:
+        log.warning("job %s waits for room: %s", job.id, why)
+    rooms.turned_away(job.backend, job.effective_spec, why)
     steps = ((JobState.PENDING, platform.clock.now()),)
     return Change(steps, Cause.REQUEUED, why, columns={"pending_reason": why}, unsent=True)
+
+
+def sought(platform: Platform, job: Job) -> Change:
+    """The scheduler said that it has taken the attempt, and has no job of the id that it named: whether it has taken it
+    is as unknown as where it has not answered. Whoever deploys the job looks for it by its token."""
+    why = f"the scheduler does not know {job.native_id}, which it said the job was"
+    steps = ((JobState.DEPLOYING, platform.clock.now()),)
+    return Change(steps, Cause.REQUEUED, why, columns={"native_id": "", "pending_reason": why})
 
 
 def may_land_s(platform: Platform, job: Job, passed_s: float, at_least_s: float = 0.0) -> float:

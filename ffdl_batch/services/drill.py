@@ -13,6 +13,7 @@ from ffdl_batch.services.control import Drill, read_drill, write_control
 from ffdl_batch.services.halt import halt_job
 from ffdl_batch.services.platform import Caller, Platform
 from ffdl_batch.services.problems import Refused, bad_request, try_again, wrong_state, wrong_usage
+from ffdl_batch.services.proof import may_ask_of
 from ffdl_batch.services.query import detailed, own_job
 
 
@@ -83,10 +84,15 @@ def _signal(platform: Platform, job: Job, signal: str) -> None:
     """The note goes again where the signal surely was not sent."""
     try:
         with platform.adapters.asking(job.backend) as scheduler:
-            scheduler.signal(NativeId.parse(job.native_id), signal)
+            is_own = may_ask_of(platform, scheduler, job)
+            if is_own:
+                scheduler.signal(NativeId.parse(job.native_id), signal)
     except SchedulerUnreachable as error:
         write_control(platform.root, job, drill=Drill.NONE)
         raise try_again("S200", f"the scheduler does not answer, nothing was played: {error}") from error
     except InvalidRequest as error:
         write_control(platform.root, job, drill=Drill.NONE)
         raise bad_request("S101", f"the scheduler refused the signal {signal}: {error}", error.findings) from error
+    if not is_own:
+        write_control(platform.root, job, drill=Drill.NONE)
+        raise wrong_state(f"the scheduler does not list {job.native_id} as {job.id}: nothing was played")

@@ -13,26 +13,29 @@ from ffdl_batch.services.deployed import queued
 from ffdl_batch.services.evidence import claim_owner
 from ffdl_batch.services.outcomes import Decided
 from ffdl_batch.services.platform import Platform
+from ffdl_batch.services.proof import own_among
 
 log = logging.getLogger(__name__)
 
 
 def adopt(platform: Platform, job: Job, found: frozenset[NativeId], asked_at: float) -> Change:
-    """One of `found` is the attempt: the one that claimed it, else the oldest; the others are cancelled. It is
-    queued since the scheduler was asked for it."""
+    """One of `found` is the attempt: the one that claimed it, else the oldest; the others are cancelled, where the
+    scheduler lists them as the attempt. It is queued since the scheduler was asked for it."""
     attempt = platform.root.job(job.id).attempt(job.attempt)
     owner = claim_owner(attempt)
-    ordered = sorted(found, key=_age)
+    ordered = sorted(found, key=age)
     keep = next((native for native in ordered if str(native) == owner), ordered[0])
-    for native in ordered:
-        if native == keep:
-            continue
-        log.warning("job %s: cancelling the duplicate %s of %s", job.id, native, keep)
+    if len(ordered) > 1:
         with platform.adapters.asking(job.backend) as adapter:
-            if owner or not isinstance(adapter, Withdraws):
-                adapter.cancel(native)
-            else:  # one that starts at this moment may claim the attempt first, and is the job then
-                adapter.withdraw(native)
+            own = own_among(platform, adapter, job, ordered)
+            if not owner:
+                keep = min(own, key=age, default=keep)
+            for native in sorted(own - {keep}, key=age):
+                log.warning("job %s: cancelling the duplicate %s of %s", job.id, native, keep)
+                if owner or not isinstance(adapter, Withdraws):
+                    adapter.cancel(native)
+                else:  # one that starts at this moment may claim the attempt first, and is the job then
+                    adapter.withdraw(native)
     fence_earlier(platform.root, job)
     return queued(platform, job, keep, None, asked_at)
 
@@ -48,9 +51,10 @@ def take_back(platform: Platform, dropped: Sequence[Decided]) -> None:
             continue
         try:
             with platform.adapters.asking(job.backend) as adapter:
-                if isinstance(adapter, Withdraws):
+                late = NativeId.parse(str(native))
+                if isinstance(adapter, Withdraws) and late in own_among(platform, adapter, job, [late]):
                     log.warning("job %s: %s came too late for attempt %d and is withdrawn", job.id, native, job.attempt)
-                    adapter.withdraw(NativeId.parse(str(native)))
+                    adapter.withdraw(late)
         except (InvalidRequest, SchedulerUnreachable) as error:
             log.warning("job %s: %s could not be withdrawn: %s", job.id, native, error)
 
@@ -70,5 +74,6 @@ def retire_earlier(platform: Platform, job: Job) -> None:
                 adapter.cancel(native)
 
 
-def _age(native: NativeId) -> tuple[int, str]:
+def age(native: NativeId) -> tuple[int, str]:
+    """What sorts the ids of one scheduler, oldest first."""
     return (int(native.job) if native.job.isdigit() else 0, str(native))

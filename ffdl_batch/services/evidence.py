@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from ffdl_batch.domain.codec import CodecError, from_plain
 from ffdl_batch.domain.continuation import Checkpoint
@@ -186,11 +187,26 @@ def _heartbeats(attempt: AttemptDir) -> dict[str, float]:
 
 def claim_owner(attempt: AttemptDir) -> str:
     """The native id that executes this attempt, "" while nobody does."""
+    return str(_claim(attempt.claim_owner).get("native_id", ""))
+
+
+def claimed_at(attempt: AttemptDir, native_id: str) -> float | None:
+    """When `native_id` claimed the attempt, its latest run where there were several (by its node's clock); None where
+    it did not."""
+    if claim_owner(attempt) != native_id:
+        return None
+    runs = [attempt.claim_owner, *(str(run / "owner.json") for run in _entries(attempt.claim, "run-", ""))]
+    claims = (claim for claim in map(_claim, runs) if claim.get("native_id") == native_id)
+    return max((float(at) for claim in claims if isinstance(at := claim.get("at"), (int, float))), default=None)
+
+
+def _claim(path: str) -> dict[str, Any]:
+    """What a claim says; nothing where there is none."""
     try:
-        owner = json.loads(_read(Path(attempt.claim_owner)))
+        claim = json.loads(_read(Path(path)))
     except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError):
-        return ""
-    if not isinstance(owner, dict):
-        return ""
-    require_known(owner, attempt.claim_owner)
-    return str(owner.get("native_id", ""))
+        return {}
+    if not isinstance(claim, dict):
+        return {}
+    require_known(claim, path)
+    return claim

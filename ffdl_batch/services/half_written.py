@@ -23,10 +23,11 @@ MAX_JOBS = 10_000
 _CONTROLLERS = r".+\.\d+\.tmp"
 """Of :func:`ffdl_batch.controller.files.write_text`, after the name that the file is to have."""
 _NAMES = re.compile(
-    rf"\.now-.+|\.building-.+|\.{re.escape(LOCK_NAME)}\..+|\..+\.[0-9a-f]{{8}}|{_CONTROLLERS}"
+    rf"\.now-.+|\.building-.+|\.{re.escape(LOCK_NAME)}\..+|\..+\.[0-9a-f]{{8}}(-journal|-wal|-shm)?|{_CONTROLLERS}"
 )  # fmt: skip
 """Of :func:`ffdl_batch.services.clocks.file_time`, adapters that build in a directory of the tree, the daemon's lock,
-:func:`ffdl_batch.services.whole_files.write_whole`, and controllers."""
+:func:`ffdl_batch.services.whole_files.write_whole`, copies of databases with what SQLite keeps beside them, and
+controllers."""
 _PHASES = re.compile(rf"({'|'.join(Phase)})\.(start_time|exit)\.{_CONTROLLERS}")
 """What controllers write where learners have files of their own."""
 

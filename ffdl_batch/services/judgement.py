@@ -5,18 +5,22 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from ffdl_batch.domain.events import EventKind
 from ffdl_batch.domain.formats import NewerFormat
 from ffdl_batch.domain.job import Change, Job
 from ffdl_batch.domain.job_state import JobState, Wish
+from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.known import Evidence, Known, is_last_word
-from ffdl_batch.domain.observation import Observation, Phase
+from ffdl_batch.domain.observation import EndCause, NativeId, Observation, Phase
 from ffdl_batch.domain.verdict import Move, Verdict, judge
-from ffdl_batch.ports.scheduler import AvoidsNodes, InvalidRequest
+from ffdl_batch.ports.scheduler import AvoidsNodes, InvalidRequest, SchedulerUnreachable
 from ffdl_batch.services.aftermath import keep_off, let_back, take_away
 from ffdl_batch.services.chain import OWED, Past, change_of, look_back
 from ffdl_batch.services.control import write_control
+from ffdl_batch.services.deployed import sought
+from ffdl_batch.services.duplicates import age
 from ffdl_batch.services.evidence import STILL_ALIVE_S, claim_owner, read_evidence
 from ffdl_batch.services.leftovers import with_leftovers
 from ffdl_batch.services.platform import Platform
@@ -30,6 +34,8 @@ QUIET_S = 25.0
 """A node controller that lives is heard of more often than this (Limits.heartbeat_s)."""
 LONG_AGO_S = 600.0
 """Ends that the scheduler dates so far back are not waited for any more: munge lets clocks differ by 300 s."""
+DROPPED = Observation(Phase.ENDED, "CANCELLED", EndCause.CANCELLED)
+"""What is known of a waiting task that was taken out of its array: no scheduler says when or by whom."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +80,15 @@ class Judge:
         owner = claim_owner(attempt)
         if owner and owner != job.native_id:
             return Judged(job, self._follow_claim(job, owner), Verdict())
+        if memory.doubtful and not owner and (named := self._named(job)) is not None:
+            return Judged(job, self._follow_name(job, named), Verdict())
         evidence = read_evidence(attempt)
-        gone = is_forgotten and (evidence.final is not None or not self._is_alive(evidence))
-        known = self._known(job, memory, evidence, gone)
+        dropped = DROPPED if memory.dropped and not _has_begun(attempt, evidence) else None
+        gone = is_forgotten and dropped is None and (evidence.final is not None or not self._is_alive(evidence))
+        if gone and memory.was_never_seen and not _has_begun(attempt, evidence):
+            log.warning("job %s: nobody knows %s, which it was said to be; it is looked for", job.id, job.native_id)
+            return Judged(job, sought(self._platform, job), Verdict())
+        known = self._known(job, memory, evidence, gone, dropped)
         if not fresh and known.observation is not None and known.observation.phase is Phase.PENDING:
             known = replace(known, observation=replace(known.observation, phase=Phase.UNKNOWN))
         verdict = judge(known)
@@ -131,8 +143,26 @@ class Judge:
         """Another delivery of this attempt claimed it first (a request that landed late): that one is the job."""
         log.warning("job %s: %s claimed the attempt, not %s; following it", job.id, owner, job.native_id)
         self._memories.renew(job)
-        take_away(self._platform, job)
+        take_away(self._platform, job, f"{owner} claimed the attempt")
         return Change(columns={"native_id": owner})
+
+    def _named(self, job: Job) -> NativeId | None:
+        """The job that the scheduler has under the attempt's token, where it has one under another id than we were
+        told."""
+        attempt = self._platform.root.job(job.id).attempt(job.attempt)
+        try:
+            with self._platform.adapters.asking(job.backend) as adapter:
+                found = adapter.find(job.token, attempt)
+        except (InvalidRequest, SchedulerUnreachable) as error:
+            log.info("job %s: whether %s is its own cannot be found out now: %s", job.id, job.native_id, error)
+            return None
+        return None if NativeId.parse(job.native_id) in found else min(found, key=age, default=None)
+
+    def _follow_name(self, job: Job, named: NativeId) -> Change:
+        """The scheduler's answer to the submission named a wrong id. What has it is left alone."""
+        log.warning("job %s: %s has its name, and %s has not; following it", job.id, named, job.native_id)
+        self._memories.renew(job)
+        return Change(columns={"native_id": str(named), "pending_reason": ""})
 
     def _is_alive(self, evidence: Evidence) -> bool:
         """Whether node controllers were heard of lately: then no listing that leaves the job out is believed."""
@@ -140,8 +170,11 @@ class Judge:
             return False
         return self._platform.file_time(self._platform.root.path) - evidence.heard < STILL_ALIVE_S
 
-    def _known(self, job: Job, memory: Memory, evidence: Evidence, forgotten: bool) -> Known:
-        seen, clock = memory.observation, self._platform.clock
+    def _known(
+        self, job: Job, memory: Memory, evidence: Evidence, forgotten: bool, dropped: Observation | None
+    ) -> Known:
+        """`dropped` goes before what was listed."""
+        seen, clock = dropped or memory.observation, self._platform.clock
         waited = memory.ended_seen_at is not None and clock.monotonic() - memory.ended_seen_at >= SETTLE_S
         if seen is not None and seen.phase is Phase.ENDED and seen.ended_at is not None and evidence.final is None:
             waited = waited or self._is_long_ago(seen.ended_at)
@@ -207,3 +240,16 @@ class Judge:
             history = self._platform.store.history(job.id)
             memory.requeues = sum(entry.is_restart_of(job.attempt) for entry in history)
         return memory.requeues
+
+
+def _has_begun(attempt: AttemptDir, evidence: Evidence) -> bool:
+    """Whether anybody ever executed the attempt, or wrote in its name. Raises OSError."""
+    return bool(evidence.events) or evidence.final is not None or evidence.heard is not None or _exists(attempt.claim)
+
+
+def _exists(path: str) -> bool:
+    try:
+        Path(path).stat()
+    except FileNotFoundError:
+        return False
+    return True

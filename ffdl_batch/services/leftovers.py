@@ -18,8 +18,10 @@ def with_leftovers(attempt: AttemptDir, evidence: Evidence, known: Known) -> Evi
     paid = paid_at(attempt)
     if known.final is not None:  # the head has said how each of its learners ended
         return replace(evidence, paid=paid)
-    learners = range(1, known.learners + 1)
-    return replace(evidence, paid=paid, found=unreported_ends(evidence.events, PhaseFiles(attempt.state), learners))
+    phases = PhaseFiles(attempt.state)
+    found = unreported_ends(evidence.events, phases, range(1, known.learners + 1))
+    ends = [at for number in found if (at := phases.ended_at(number)) is not None]
+    return replace(evidence, paid=paid, found=found, found_at=max(ends, default=None))
 
 
 def paid_at(attempt: AttemptDir) -> float | None:

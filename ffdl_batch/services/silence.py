@@ -35,6 +35,7 @@ from ffdl_batch.services.chain import OWED
 from ffdl_batch.services.control import mark_given_up, newest_run, read_given_up
 from ffdl_batch.services.evidence import beats_of, oldest_heartbeat, read_launch
 from ffdl_batch.services.platform import Platform
+from ffdl_batch.services.proof import is_own, may_ask_of
 from ffdl_batch.services.turns import Turn
 
 log = logging.getLogger(__name__)
@@ -109,7 +110,7 @@ class SilenceKeeper:
         if shown is None:
             self._forget({job.id for job in jobs})
             return 0
-        phases = {one.job.id: _phase(shown, one.job) for one in suspects}
+        phases = {one.job.id: self._phase(shown, one.job) for one in suspects}
         silent = {one.job.id: one.beats for one in suspects if not one.mark and phases[one.job.id] is Phase.RUNNING}
         crowd, changed = is_crowd(silent.values(), len(jobs)), 0
         for one in suspects:
@@ -212,7 +213,7 @@ class SilenceKeeper:
         self._given_up.add((job.id, job.attempt))
         if phase in (Phase.ENDED, Phase.PENDING):  # it is over, or starts anew: the watcher's to see
             return 0
-        if phase is not Phase.COMPLETING:
+        if phase not in (Phase.COMPLETING, Phase.UNKNOWN):
             self._end(job)
         self._ring(job)
         return self._tell(job, Finding(Step.GIVE_UP, mark.nodes, mark.since, mark.at).sentence)
@@ -222,7 +223,9 @@ class SilenceKeeper:
         self._given_up.add((job.id, job.attempt))
         try:
             with self._platform.adapters.asking(job.backend) as adapter:
-                adapter.cancel(NativeId.parse(job.native_id))
+                if may_ask_of(self._platform, adapter, job):
+                    log.warning("job %s: cancelling %s, which was given up", job.id, job.native_id)
+                    adapter.cancel(NativeId.parse(job.native_id))
         except (SchedulerUnreachable, InvalidRequest) as error:
             log.warning("job %s: %s was given up and is not ended yet: %s", job.id, job.native_id, error)
 
@@ -245,7 +248,8 @@ class SilenceKeeper:
     def _attempt(self, job: Job) -> AttemptDir:
         return self._platform.root.job(job.id).attempt(job.attempt)
 
-
-def _phase(shown: Mapping[NativeId, Observation], job: Job) -> Phase:
-    seen = shown.get(NativeId.parse(job.native_id))
-    return seen.phase if seen is not None else Phase.UNKNOWN
+    def _phase(self, shown: Mapping[NativeId, Observation], job: Job) -> Phase:
+        """UNKNOWN where what is listed under the job's id is not provably the job."""
+        native = NativeId.parse(job.native_id)
+        seen = shown.get(native)
+        return seen.phase if seen is not None and is_own(self._platform, job, native, seen) else Phase.UNKNOWN

@@ -24,10 +24,12 @@ PAUSE_S = 120.0
 
 @dataclass(slots=True)
 class _Held:
-    """The elements of an array that wait, in their order, and how many may go."""
+    """The elements of an array that wait, in their order, and how many may go. `woken` were told to, and may have to be
+    leased once more."""
 
     limit: int
     waiting: dict[JobId, None] = field(default_factory=dict)
+    woken: set[JobId] = field(default_factory=set)
 
 
 class Throttle:
@@ -53,6 +55,7 @@ class Throttle:
             due += going
             for job_id in going:
                 del held.waiting[job_id]
+            held.woken.update(going)
             if not held.waiting:
                 del self._held[array]
         if due:
@@ -88,11 +91,24 @@ class Throttle:
         assert limit is not None and job.spec.element is not None  # sort_out has asked
         if not under_way and isinstance(self._platform.adapters.get(job.backend), SubmitsArrays):
             return ()
-        late = waiting[max(0, limit - under_way) :]
+        held = self._held.get(job.spec.element.array, _Held(limit))
+        turn = self._in_turn(waiting, held)[: max(0, limit - under_way)]
+        for one in turn:
+            held.waiting.pop(one.job.id, None)
+            held.woken.discard(one.job.id)
+        going = {one.job.id for one in turn}
+        late = [one for one in waiting if one.job.id not in going]
         if late:
-            held = self._held.setdefault(job.spec.element.array, _Held(limit))
             held.waiting.update(dict.fromkeys(one.job.id for one in late))
+            self._held[job.spec.element.array] = held
         return late
+
+    def _in_turn(self, waiting: Sequence[LeasedJob], held: _Held) -> Sequence[LeasedJob]:
+        """Those whose turn it may be. Room that came since :meth:`wake` is not for elements that nobody has seen before
+        while others wait; who was woken, or has waited for PAUSE_S, goes whoever else waits."""
+        if held.waiting.keys() <= {one.job.id for one in waiting}:
+            return waiting
+        return [one for one in waiting if one.job.id in held.woken or one.job.id in held.waiting]
 
     def _put_off(self, late: Sequence[LeasedJob]) -> None:
         if not late:

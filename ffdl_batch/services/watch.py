@@ -10,6 +10,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from pathlib import Path
 
 from ffdl_batch.domain.job import Job, JobId
@@ -20,6 +21,7 @@ from ffdl_batch.services.aftermath import take_away
 from ffdl_batch.services.judgement import LONG_AGO_S, SETTLE_S, Judge
 from ffdl_batch.services.listed import sort_out
 from ffdl_batch.services.platform import Platform
+from ffdl_batch.services.proof import claimed_by_its_id
 from ffdl_batch.services.questions import Questions
 from ffdl_batch.services.remembered import Memories
 from ffdl_batch.services.turns import Turn
@@ -92,6 +94,7 @@ class Watcher:
             questions = [
                 (name, self._platform.store.live_deployed(name)) for name in self._platform.store.live_backends()
             ]
+            self._memories.meet(job for _, jobs in questions for job in jobs)
         live_ids = {job.id for _, jobs in questions for job in jobs}
         self._questions.forget_others(live_ids)
         changed = sum(
@@ -151,16 +154,20 @@ class Watcher:
             return 0
         with self._lock:
             jobs = [job for job in jobs if not self._is_idle(job, listed.get(NativeId.parse(job.native_id)))]
-            found, replaced = sort_out(jobs, listed, lambda job: self._memories.of(job).observation)
+            now_listed = sort_out(jobs, listed, self._memories.of, partial(claimed_by_its_id, self._platform))
+        found, doubtful, replaced = now_listed.found, now_listed.doubtful, now_listed.replaced
         self._reached("asked")
-        self._questions.pass_on(backend, [job for job in jobs if job.id not in replaced], found)
+        self._questions.pass_on(backend, [job for job in jobs if job.id not in replaced], found, doubtful)
         self._reached("wished")
         forgotten = self._forgotten(backend, [job for job in jobs if job.id not in found], replaced)
         with self._lock:
             now = self._platform.clock.monotonic()
-            noted = {job.id for job in jobs if self._memories.of(job).note(found.get(job.id), now)}
-            news = [job for job in jobs if job.id in noted or job.id in forgotten]
+            noted = {job.id for job in jobs if self._note(job, found.get(job.id), now, is_own=job.id not in doubtful)}
+            news = [job for job in jobs if job.id in noted | forgotten or self._memories.of(job).dropped]
             return self._settle(news, forgotten)
+
+    def _note(self, job: Job, seen: Observation | None, now: float, *, is_own: bool) -> bool:
+        return self._memories.of(job).note(seen, now, is_own=is_own)
 
     def _is_idle(self, job: Job, seen: Observation | None) -> bool:
         """Whether nothing follows from what was listed: it was taken for this attempt's last time, and is the same now,
@@ -168,19 +175,30 @@ class Watcher:
         return job.wish is Wish.NONE and self._memories.of(job).is_unmoved(seen)
 
     def _forgotten(self, backend: str, left_out: Iterable[Job], replaced: Collection[JobId]) -> frozenset[JobId]:
-        """Jobs that several listings left out and that a complete answer does not hold either, or holds another for."""
+        """Jobs that several listings left out and that a complete answer does not hold either, or holds another for.
+
+        A task that waited is asked about without waiting for the accounting: where the scheduler still has its array,
+        it knows more than that (:attr:`Memory.dropped`).
+        """
         since = self._platform.clock.monotonic() - ACCOUNTING_LAG_S
         with self._lock:
             known = [(job, self._memories.of(job)) for job in left_out]
+        waiting = [(job, memory) for job, memory in known if job.state is JobState.QUEUED]
         # Slurm keeps no record of a waiting task of an array that was cancelled (seen in 26.05).
-        cancelled = {job.id for job, _ in known if job.wish is Wish.CANCEL and job.state is JobState.QUEUED}
+        cancelled = {job.id for job, _ in waiting if job.wish is Wish.CANCEL}
         explained = cancelled.union(replaced)
         suspects = [job for job, memory in known if memory.is_suspect(FORGOTTEN_AFTER, since, job.id in explained)]
         asked = {NativeId.parse(job.native_id) for job in suspects if job.id not in replaced}
-        gone, lost = self._questions.gone(backend, asked) if asked else (frozenset(), frozenset())
+        missed = (job for job, memory in waiting if memory.is_suspect(FORGOTTEN_AFTER, since, True))
+        tasks = {native for job in missed if (native := NativeId.parse(job.native_id)).task is not None}
+        absent = self._questions.absent(backend, asked | tasks)
         for job, memory in known:
-            memory.lost = job.id in replaced or NativeId.parse(job.native_id) in lost
-        return frozenset(job.id for job in suspects if job.id in replaced or NativeId.parse(job.native_id) in gone)
+            native = NativeId.parse(job.native_id)
+            memory.lost = job.id in replaced or native in absent.lost
+            memory.dropped = native in tasks and absent.dropped.get(native) == job.token
+        return frozenset(
+            job.id for job in suspects if job.id in replaced or NativeId.parse(job.native_id) in absent.gone
+        )
 
     def _settle(self, jobs: list[Job], forgotten: frozenset[JobId] = frozenset(), *, fresh: bool = True) -> int:
         """Judge each job by all that is known and write what follows, in one transaction.
@@ -224,5 +242,5 @@ class Watcher:
                 memory.requeues = (memory.requeues or 0) + 1
                 again.append(after[one.job.id])  # there may be later news of it: another start, or the end
             elif one.verdict.held and after[one.job.id].state.is_terminal:
-                take_away(self._platform, one.job)
+                take_away(self._platform, one.job, "the scheduler holds it for good, and it is over")
         return len(written) + (self._settle(again, forgotten, fresh=fresh) if again else 0)

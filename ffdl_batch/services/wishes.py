@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ffdl_batch.domain.job import Job, JobId
 from ffdl_batch.domain.job_state import Wish
@@ -26,11 +26,13 @@ CHECKPOINT_SIGNAL = "URG"
 
 @dataclass(frozen=True, slots=True)
 class _Sent:
-    """What was sent last for a job, and when. `waits`: the job waited in the queue then."""
+    """What was sent last for a job, and when. `waits`: the job waited in the queue then; `is_own`: what was listed
+    under its id was surely the job, and the scheduler was asked."""
 
     wish: Wish
     native_id: str
     waits: bool
+    is_own: bool
     at: float
 
 
@@ -41,8 +43,14 @@ class Wishes:
         self._platform = platform
         self._sent: dict[JobId, _Sent] = {}
 
-    def pass_on(self, adapter: Scheduler, jobs: Iterable[Job], seen: Mapping[JobId, Observation]) -> None:
-        """Send what is due for those of `jobs` that somebody wishes something of; raises SchedulerUnreachable."""
+    def pass_on(
+        self, adapter: Scheduler, jobs: Iterable[Job], seen: Mapping[JobId, Observation], doubtful: Collection[JobId]
+    ) -> None:
+        """Send what is due for those of `jobs` that somebody wishes something of; raises SchedulerUnreachable.
+
+        `seen` is what was listed of them. The scheduler is asked nothing of those that it does not list and of the
+        `doubtful` ones: their controllers read the wish when they begin.
+        """
         now = self._platform.clock.monotonic()
         due: list[tuple[Job, Phase]] = []
         for job in jobs:
@@ -51,24 +59,30 @@ class Wishes:
                 continue
             waits = shown is not None and shown.phase is Phase.PENDING
             last = self._sent.get(job.id)
-            sent = _Sent(job.wish, job.native_id, waits, now)
-            if last is None or _is_other(last, sent) or now - last.at >= AGAIN_S:
-                self._sent[job.id] = sent
-                due.append((job, shown.phase if shown is not None else Phase.UNKNOWN))
+            sent = _Sent(job.wish, job.native_id, waits, shown is not None and job.id not in doubtful, now)
+            is_news = last is None or _is_other(last, sent)
+            if not is_news and last is not None and now - last.at < AGAIN_S:
+                continue
+            self._sent[job.id] = sent
+            self._write(job)
+            if shown is not None and sent.is_own:
+                due.append((job, shown.phase))
+            elif shown is not None and is_news:
+                why = "what is listed under this id is not surely the job"
+                log.warning("job %s: %s is not asked to %s: %s", job.id, job.native_id, job.wish, why)
         self._send(adapter, due)
 
     def forget_others(self, live: Collection[JobId]) -> None:
         """Keep what was sent for `live` jobs only."""
         self._sent = {key: value for key, value in self._sent.items() if key in live}
 
+    def _write(self, job: Job) -> None:
+        try:
+            write_control(self._platform.root, job, wish=job.wish)
+        except OSError as error:  # the signal is still worth sending; the cell is tried again with the next one
+            log.error("job %s: the wish to %s could not be written for its controllers: %s", job.id, job.wish, error)
+
     def _send(self, adapter: Scheduler, due: Sequence[tuple[Job, Phase]]) -> None:
-        for job, _ in due:
-            try:
-                write_control(self._platform.root, job, wish=job.wish)
-            except OSError as error:  # the signal is still worth sending; the cell is tried again with the next one
-                log.error(
-                    "job %s: the wish to %s could not be written for its controllers: %s", job.id, job.wish, error
-                )
         many = adapter if isinstance(adapter, StopsMany) else None
         _ask([job for job, _ in due if job.wish is Wish.CANCEL], adapter.cancel, many.cancel_many if many else None)
         halted = [(job, phase) for job, phase in due if job.wish is Wish.HALT]
@@ -102,4 +116,4 @@ def _ask(
 
 def _is_other(last: _Sent, now: _Sent) -> bool:
     """Whether something else is to be sent, so that it need not wait."""
-    return (last.wish, last.native_id, last.waits) != (now.wish, now.native_id, now.waits)
+    return replace(last, at=now.at) != now

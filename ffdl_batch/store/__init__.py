@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ffdl_batch.store.copies import kept_copies, rescued_copies
+from ffdl_batch.store.beside import kept_copies, rescued_copies
 from ffdl_batch.store.errors import (
     DatabaseDamaged,
     DatabaseGone,

@@ -11,6 +11,7 @@ import os
 import re
 import secrets
 import sqlite3
+import stat
 import time
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from ffdl_batch.store.errors import StoreUnavailable
 
 KEPT = 3
 """How many copies from before upgrades stay beside the database."""
+LEFT_AGE_S = 3600.0
+"""Nobody writes a file any more that did not change for so long."""
 _STAMP = "%Y%m%dT%H%M%SZ"
 
 
@@ -31,7 +34,7 @@ def copy_database(source: sqlite3.Connection, target: Path, *, shown: Path | Non
     `source` must be in a transaction that has read something: waiting for locks is over then. `shown` is what messages
     call the copy, where it gets that name later.
     """
-    # The janitor knows this form of name for something that was being written when somebody was killed.
+    # A form of name that sweep_left knows, and in the daemon's own directories the janitor.
     hidden = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:
         try:
@@ -73,22 +76,18 @@ def upgrade_copies(path: Path) -> list[tuple[str, Path]]:
     return [(revision, one) for _, revision, one in sorted(found, reverse=True)]
 
 
-def rescued_copies(path: Path) -> list[Path]:
-    """What daemons saved of the database `path` when it was deleted under them, newest first. Raises OSError."""
-    return _stamped(path, "rescued")
+def sweep_left(target: Path) -> None:
+    """Remove what was being written for a copy `target` more than an hour ago, by somebody who was killed.
 
-
-def kept_copies(path: Path) -> list[Path]:
-    """Those, and what was there before something else was put in its place, newest first. Raises OSError."""
-    return _stamped(path, "rescued|replaced")
-
-
-def _stamped(path: Path, kinds: str) -> list[Path]:
-    form = re.compile(rf"{re.escape(path.name)}\.(?:{kinds})-(\d{{8}}T\d{{6}}Z(?:\.\d+)?)", re.ASCII)
-    places = {path.parent, Path(os.path.realpath(path)).parent}
-    names = (one for place in places if place.is_dir() for one in place.iterdir())
-    found = [(match[1], one) for one in names if (match := form.fullmatch(one.name))]
-    return [one for _, one in sorted(found, reverse=True)]
+    The janitor does so in the daemon's own directories; nobody else looks into others. Raises OSError.
+    """
+    name, sign = re.escape(target.name), r"\.[0-9a-f]{8}"
+    form = re.compile(rf"(?:\.{name}{sign}|\.\.{name}{sign}{sign})(?:-journal|-wal|-shm)?")
+    for path in [one for one in target.parent.iterdir() if form.fullmatch(one.name)]:
+        with contextlib.suppress(FileNotFoundError):  # another copy's writer sweeps, too
+            found = path.lstat()
+            if stat.S_ISREG(found.st_mode) and time.time() - found.st_mtime > LEFT_AGE_S:
+                path.unlink()
 
 
 def drop_old_copies(path: Path) -> None:

@@ -7,7 +7,8 @@ Writers begin with BEGIN IMMEDIATE, so that a transaction never finds out at its
 
 PostgreSQL: READ COMMITTED with row locks; its clock is everybody's clock.
 
-A commit to a SQLite file that is not under its name any more is never answered with success (:class:`OpenFiles`).
+A commit to a SQLite file that is not under its name any more, or that another program has written into, is never
+answered with success (:class:`OpenFiles`).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
 from sqlalchemy.sql import ColumnElement
 
 from ffdl_batch.ports.clock import Clock
-from ffdl_batch.store.errors import Conflict, DatabaseGone, StoreError, StoreUnavailable, translate
+from ffdl_batch.store.errors import Conflict, DatabaseDamaged, DatabaseGone, StoreError, StoreUnavailable, translate
 from ffdl_batch.store.filesystem import is_network
 from ffdl_batch.store.health import Health
 from ffdl_batch.store.open_files import OpenFiles
@@ -73,6 +74,8 @@ class Database:
     def reading(self) -> Iterator[Connection]:
         """A connection for reading. Raises :class:`StoreError`, as all here."""
         with self._translated(), self.engine.connect() as connection:
+            if self.files is not None:
+                self.files.refuse_overwritten()  # it would be read as a mixture
             yield connection
 
     @contextmanager
@@ -88,6 +91,7 @@ class Database:
             try:
                 with connection.begin():
                     yield connection
+                    self._sign(connection)
             except SQLAlchemyError:
                 self._secure(connection)  # which knows better why
                 raise
@@ -100,11 +104,11 @@ class Database:
 
     def look_after_files(self, *, at_once: bool = False) -> None:
         """Save what would go with the process, though nobody writes now; `at_once` also where that failed a moment ago.
-        Raises StoreError where SQLite's file does not lie under its name any more."""
+        Raises StoreError where SQLite's file does not lie under its name any more, or is not ours any more."""
         if self.files is None:
             return
         with self._translated(noted=True):
-            if self.files.is_there() and self.files.is_whole_beside():
+            if self.files.is_there() and self.files.is_as_left() and self.files.is_whole_beside():
                 return
             with self.engine.connect() as connection:
                 self._secure(connection, at_once=at_once)
@@ -128,19 +132,32 @@ class Database:
             self.look_after_files(at_once=True)
         except StoreError as error:
             log.error("%s", error)
-        self.engine.dispose()
+        if self.files is None:
+            self.engine.dispose()
+            return
+        with self.files.left_alone():
+            self.engine.dispose()
+
+    def _sign(self, connection: Connection) -> None:
+        """Before a commit of rows: the last look at whose file it is, and the number that says so after it."""
+        if self.files is not None and connection.info.get(_WROTE, False):
+            if self.files.is_there():
+                self.files.refuse_foreign()
+            connection.exec_driver_sql(f"PRAGMA user_version = {self.files.count_up()}")
 
     def _secure(self, connection: Connection, *, at_once: bool = False) -> None:
         """Make sure that what this process has committed lies in files that have a name.
 
-        Raises DatabaseGone where the database has none.
+        Raises DatabaseGone where the database has none, DatabaseDamaged where it is not ours any more.
         """
         if self.files is None or connection.invalidated:
             return
         source = connection.connection.driver_connection
         assert isinstance(source, sqlite3.Connection)
+        self.files.refuse_overwritten()
         if not self.files.is_there():
             raise self.files.rescue(source, at_once=at_once)
+        self.files.refuse_foreign()
         if self.files.is_whole_beside():
             return
         log.warning("log or journal of %s was deleted or replaced under this daemon; its content is saved", self.place)
@@ -159,8 +176,8 @@ class Database:
         raw = (driver.Error,) if driver is not None else ()
         try:
             yield
-        except (SQLAlchemyError, DatabaseGone, *raw) as error:
-            told = error if isinstance(error, DatabaseGone) else translate(error, self.place)
+        except (SQLAlchemyError, DatabaseGone, DatabaseDamaged, *raw) as error:
+            told = error if isinstance(error, StoreError) else translate(error, self.place)
             if noted and not isinstance(told, Conflict):
                 self.health.failed(told)
             raise told from (None if told is error else error)
@@ -255,7 +272,8 @@ def _connect_sqlite(url: URL, network_fs: bool | None, clock: Clock) -> Database
             dbapi_connection.execute("BEGIN EXCLUSIVE").close()
             dbapi_connection.execute("COMMIT").close()
         dbapi_connection.execute("SELECT count(*) FROM sqlite_master").close()  # it has its log now
-        files.note()
+        (count,) = dbapi_connection.execute("PRAGMA user_version").fetchone()
+        files.note(count)
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from ffdl_batch.store.beside import rescued_copies
 from ffdl_batch.store.filesystem import why_unwritable
 
 
@@ -142,8 +143,8 @@ _POSTGRES_REFUSALS = (
     ('" does not exist', "the server has no such user or database: correct the URL, or create it (ENCODING 'UTF8')"),
 )
 _UNREACHABLE = (
-    "the server cannot be reached: check that it runs, that the URL is right, and that it lets us in; the daemon tries "
-    "again"
+    "the server cannot be reached: check that it runs, that the URL is right, and that it lets us in; a daemon tries "
+    "again by itself"
 )
 
 
@@ -174,9 +175,18 @@ def _of_sqlite(cause: sqlite3.Error, place: str, *, in_transaction: bool) -> Sto
             f"the database {place} cannot be used: {_SQLITE[primary]} ({cause})", is_undone=is_undone
         )
     if primary in _DAMAGED:
-        cure = "ffdl daemon stop, and put a copy in its place: ffdl-admin db restore FILE --force"
-        return DatabaseDamaged(f"the database {place} is damaged or no SQLite database ({cause}): {cure}")
+        return DatabaseDamaged(f"the database {place} is damaged or no SQLite database ({cause}): {_replace(place)}")
     return StoreError(f"the database {place} failed: {_first_line(cause)}")
+
+
+def _replace(place: str) -> str:
+    """How a damaged database is replaced. Which copy is the right one nobody can tell here."""
+    try:
+        rescued = rescued_copies(Path(place))
+    except OSError:  # the damage is what has to be told
+        rescued = []
+    saved = f"; a daemon saved {rescued[0]} earlier" if rescued else ""
+    return f"ffdl daemon stop, and put a copy in its place{saved} (ffdl-admin db restore FILE --force)"
 
 
 def _of_postgres(cause: BaseException, place: str, *, lost: bool) -> StoreError:

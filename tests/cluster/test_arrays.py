@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from ffdl_batch.services.watch import ACCOUNTING_LAG_S
 from tests.cluster.executions import counted, executions, wait_until
 from tests.cluster.people import Person
 from tests.cluster.trainings import LAST, QUICK, begins, saver_model, steps, until_logged
@@ -137,6 +139,28 @@ def test_waiting_elements_are_seen_found_and_withdrawn(alice: Person) -> None:
     assert alice.run("ffdl", "cancel", array).returncode == 0
     assert {job["state"] for job in finish(alice, array)} == {"CANCELLED"}
     assert not native_jobs(jobs) & alice.queue()
+
+
+def test_an_element_that_is_cancelled_in_slurm_while_it_waits_is_cancelled(alice: Person) -> None:
+    """``scancel 123_2``: Slurm has no record of that task any more, only of others of its array."""
+    array, ids = submit_array(alice, "scancelled", counted(600), "--array=0-3%1", "--time=10")
+    jobs = until_queued(alice, array)
+    alice.until(ids[0], {"PROCESSING"})
+    native = jobs[2]["native_id"]
+    cancelled_at = time.monotonic()
+    alice.run("scancel", native)
+    listed = alice.run("squeue", "--noheader", "--states=all", "--array", "--format=%i").stdout.split()
+    assert native not in listed and jobs[1]["native_id"] in listed
+    job = alice.until(ids[2], {"CANCELLED"}, timeout_s=60.0)
+    assert time.monotonic() - cancelled_at < ACCOUNTING_LAG_S / 2, "nothing more is to be heard of it"
+    assert (job["message"], executions(alice, ids[2])) == ("cancelled in the scheduler", 0)
+    states = [one["state"] for one in elements(alice, array)]
+    assert states == ["PROCESSING", "QUEUED", "CANCELLED", "QUEUED"]
+    alice.run("scancel", jobs[0]["native_id"])  # the next one starts
+    assert alice.finish(ids[0])["state"] == "CANCELLED"
+    alice.until(ids[1], {"PROCESSING"})
+    alice.run("scancel", native.partition("_")[0])
+    assert [one["state"] for one in finish(alice, array)] == ["CANCELLED"] * 4
 
 
 def test_a_daemon_that_dies_around_sbatch_submits_no_element_twice(alice: Person) -> None:

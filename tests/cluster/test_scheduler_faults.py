@@ -31,6 +31,14 @@ FILTER = """\
 /usr/bin/{command} "$@" | grep -v -F -f ~/forget/forgotten-by-{command} || true
 """
 
+WRAPPER = """\
+#!/bin/sh
+# Submits, keeps the answer to itself, and prints what Slurm never gave to a job.
+echo "Welcome to the cluster"
+/usr/bin/sbatch "$@" >> ~/greeting/submitted || exit
+echo 4294967999
+"""
+
 
 @dataclass(frozen=True)
 class Outage:
@@ -225,6 +233,35 @@ def test_a_job_that_everybody_forgot_is_judged_by_its_own_proof(forgetful: Perso
         forgetful.write(f"~/forget/forgotten-by-{command}", f"{native}|\n")
     wait_until(lambda: native not in bob.queue(), "the end in Slurm")
     assert (forgetful.finish(job_id)["state"], executions(forgetful, job_id)) == ("COMPLETED", 1)
+
+
+@pytest.fixture
+def greeted(cluster: Cluster, bob: Person) -> Iterator[Person]:
+    """Bob with a daemon of his own, whose sbatch greets and prints a number that is no job's."""
+    bob.write("~/greeting/sbatch", WRAPPER, executable=True)
+    path = bob.run("sh", "-c", "echo $PATH").stdout.strip()
+    other = bob.at("greeted", CONFIG)
+    person = Person(cluster, "bob", {**other.env, "PATH": f"{bob.home}/greeting:{path}"})
+    yield person
+    person.kill_daemon("TERM")
+
+
+def test_a_number_that_is_no_jobs_is_no_answer_and_no_outage(greeted: Person) -> None:
+    job_id = greeted.start("greeted", counted(1))
+    done = greeted.finish(job_id)
+    assert (done["state"], done["attempt"], executions(greeted, job_id)) == ("COMPLETED", 1, 1), done
+    assert greeted.sacct(done["native_id"], "State") == ["COMPLETED"]
+    assert _outages(greeted) == []
+
+
+@pytest.mark.parametrize("number", ["0", "4294967293", "4294967999"])
+def test_an_id_that_is_none_hides_no_other_from_the_accounting(greeted: Person, number: str) -> None:
+    """sacct refuses all of them together, which is why none is put into its list; 4294967292 might be a job's."""
+    native = greeted.finish(greeted.start("accounted", counted(0)))["native_id"]
+    greeted.sacct(native, "State")
+    refused = greeted.run("sacct", "-n", "-X", f"--jobs={native},{number}", check=False)
+    assert refused.returncode == 1 and "Bad job/step specified" in refused.stderr
+    assert greeted.run("sacct", "-n", "-X", "-P", "-o", "JobID", f"--jobs={native},4294967292").stdout == f"{native}\n"
 
 
 def test_what_ended_during_the_outage_is_known_when_slurm_knows_it(bob: Person, outage: Outage) -> None:

@@ -99,6 +99,22 @@ def test_a_variable_that_cannot_be_set_is_named(run: Rig, name: str) -> None:
     assert not (Path(run.attempt.results) / "ran").exists()
 
 
+@pytest.mark.parametrize("path", ["a", "", "/nowhere:/proc"])
+def test_a_path_of_the_users_without_the_shell_is_the_users_fault(run: Rig, path: str) -> None:
+    run.write("true", user_env={"PATH": path})
+    assert run.run() == 127
+    final = run.final()
+    assert (final.outcome, final.error_code) == (Outcome.FAILED, "C101")
+    assert f"there is no bash on the PATH that the job was given ({path!r})" in final.message
+
+
+def test_a_path_of_the_users_with_the_shell_is_the_learners(run: Rig) -> None:
+    path = f"/nowhere:{os.environ['PATH']}"
+    run.write('printf %s "$PATH" > "$RESULT_DIR/path"', user_env={"PATH": path})
+    assert run.run() == 0
+    assert Path(run.attempt.results, "path").read_text() == path
+
+
 def test_the_command_is_shell_text(run: Rig) -> None:
     run.write("for i in 1 2;\ndo\r\necho $i;\ndone; false || echo \"a  b\" 'c' | cat; printf e >&2")
     assert run.run() == 0

@@ -19,7 +19,7 @@ from ffdl_batch.domain.launch import decode, fill
 from ffdl_batch.domain.observation import EndCause, NativeId, Phase
 from ffdl_batch.domain.spec import BatchOptions
 from ffdl_batch.ports.registry import adapter_names
-from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, StopsMany, SubmitsArrays
+from ffdl_batch.ports.scheduler import DropsTasks, InvalidRequest, LaunchPlan, StopsMany, SubmitsArrays
 from tests.contract.array_rig import Fleet
 from tests.contract.scheduler_harness import Harness, open_harness, real_backends
 
@@ -114,6 +114,7 @@ def test_tasks_are_observed_under_their_attempts_names(world: Harness) -> None:
     assert {observation.phase for observation in seen.values()} == {Phase.PENDING}
     for native in natives:
         world.scheduler.cancel(native)
+    for native in natives:
         assert world.await_end(native).end is EndCause.CANCELLED
     assert [name.name for name in world.scheduler.observe(natives).values()] == [plan.token for plan in fleet.plans]
 
@@ -127,7 +128,8 @@ def test_elements_are_found_by_their_marks_alone(world: Harness) -> None:
     assert fleet.finds() == [{natives[member.token]} for member in fleet.plans]
     one = fleet.plans[1]
     assert world.scheduler.find(one.token, one.attempt_dir) == {natives[one.token]}
-    world.scheduler.cancel(natives[one.token])
+    for native in natives.values():
+        world.scheduler.cancel(native)
     world.await_end(natives[one.token])
     assert world.scheduler.find(one.token, one.attempt_dir) == {natives[one.token]}
 
@@ -168,13 +170,17 @@ def test_one_element_is_signalled_and_cancelled_alone(world: Harness) -> None:
 
 def test_many_are_stopped_at_once_and_those_that_are_gone_are_no_error(world: Harness) -> None:
     assert isinstance(world.scheduler, StopsMany)
-    waiting = Fleet(world, "true", batch=BatchOptions(array="0-3", hold=True)).submit()
+    assert isinstance(world.scheduler, DropsTasks)
+    held = Fleet(world, "true", batch=BatchOptions(array="0-3", hold=True))
+    waiting = held.submit()
     running = Fleet(world, OBEDIENT, batch=BatchOptions(array="0-1"))
     natives = running.submit()
     for plan in running.plans:
         world.await_log(plan, "up")
     world.scheduler.withdraw_many([*waiting[:2], natives[0], NativeId("999999999")])
-    assert [world.await_end(native).end for native in waiting[:2]] == [EndCause.CANCELLED] * 2
+    assert world.scheduler.dropped([*waiting, *natives, NativeId("999999999", "1"), NativeId("999999999")]) == {
+        native: plan.token for native, plan in zip(waiting[:2], held.plans, strict=False)
+    }
     assert {(world.observe(native) or fail()).phase for native in waiting[2:]} == {Phase.PENDING}
     assert (world.observe(natives[0]) or fail()).phase is Phase.RUNNING
     world.scheduler.signal_many([natives[0], waiting[0], NativeId("999999999")], "URG")

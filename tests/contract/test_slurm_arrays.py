@@ -7,7 +7,6 @@ import fcntl
 import json
 import os
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from ffdl_batch.domain.observation import EndCause, NativeId, Phase
 from ffdl_batch.domain.spec import BatchOptions
 from ffdl_batch.ports.scheduler import (
     ArraysRefused,
+    DropsTasks,
     ForgetsJobs,
     SchedulerUnreachable,
     SubmissionUncertain,
@@ -61,13 +61,14 @@ def test_a_request_that_lands_late_is_found_then_and_not_before(world: FakeSlurm
     world.wait(lambda: all(len(found) == 1 for found in fleet.finds()), lambda: str(fleet.finds()))
 
 
-def test_a_reply_that_nobody_read_is_read_later(world: FakeSlurmHarness) -> None:
-    """sbatch answered, and whoever had started it was dead by then."""
+def test_what_sbatch_said_proves_nothing_of_tasks_that_nobody_knows(world: FakeSlurmHarness) -> None:
+    """They were not executed, for nobody claimed them."""
     fleet = Fleet(world, "true", batch=WAITING)
     natives = fleet.submit()
+    assert fleet.finds() == [{native} for native in natives]
     for native in natives:
         world.forget(native)
-    assert fleet.finds() == [{native} for native in natives]
+    assert fleet.finds() == [frozenset() for _ in natives]
 
 
 def test_a_submission_that_is_under_way_is_waited_for(world: FakeSlurmHarness) -> None:
@@ -157,18 +158,49 @@ def test_tasks_that_are_left_as_one_record_have_ended_with_it(world: FakeSlurmHa
     """An array that was cancelled while it waited: Slurm shows what was left of it under the array's own id."""
     fleet = Fleet(world, "true", batch=WAITING)
     natives = fleet.submit()
-    world.scheduler.cancel(natives[0])
-    jobs = world.state / "jobs"
-    records = [json.loads((jobs / f"{raw_id(world, native)}.json").read_text()) for native in natives]
-    for record in records[1:]:
-        (jobs / f"{record['id']}.json").unlink()
-    whole = {key: value for key, value in records[1].items() if key not in ("array", "task")}
-    whole |= {"id": natives[0].job, "state": "CANCELLED", "end": int(time.time())}
-    (jobs / f"{whole['id']}.json").write_text(json.dumps(whole))
+    for native in natives:
+        world.scheduler.cancel(native)
     seen = world.scheduler.observe(natives)
     assert [seen[native].end for native in natives] == [EndCause.CANCELLED] * 3
     assert [seen[native].name for native in natives] == [plan.token for plan in fleet.plans]
     assert fleet.finds() == [{native} for native in natives]
+
+
+def test_a_waiting_task_that_was_cancelled_is_in_no_record_and_known_by_those_of_its_array(
+    world: FakeSlurmHarness,
+) -> None:
+    world.keep_accounts()
+    world.freeze()
+    fleet = Fleet(world, "true", batch=BatchOptions(array="0-3"))
+    natives = fleet.submit()
+    subprocess.run(["scancel", str(natives[2])], check=True, timeout=30)
+    assert isinstance(world.scheduler, ForgetsJobs) and isinstance(world.scheduler, DropsTasks)
+    assert set(world.scheduler.observe(natives)) == {*natives} - {natives[2]}
+    assert world.scheduler.is_forgotten(natives) == {natives[2]}
+    assert world.scheduler.dropped(natives) == {natives[2]: fleet.plans[2].token}
+    for native in (natives[0], natives[1], natives[3]):
+        world.forget(native)  # and then nothing is known of the array
+    assert world.scheduler.dropped(natives) == {}
+
+
+def test_a_task_that_is_a_job_of_its_own_keeps_its_record_when_it_is_cancelled(world: FakeSlurmHarness) -> None:
+    fleet = Fleet(world, "true", batch=WAITING)
+    natives = fleet.submit()
+    subprocess.run(["scontrol", "update", f"JobId={natives[1]}", "ExcNodeList=n1"], check=True, timeout=30)
+    world.scheduler.cancel(natives[1])
+    seen = world.scheduler.observe(natives)
+    assert [seen[native].phase for native in natives] == [Phase.PENDING, Phase.ENDED, Phase.PENDING]
+    assert isinstance(world.scheduler, DropsTasks)
+    assert world.scheduler.dropped(natives) == {}
+
+
+def test_half_a_listing_drops_no_task(world: FakeSlurmHarness) -> None:
+    natives = Fleet(world, "true", batch=WAITING).submit()
+    assert isinstance(world.scheduler, DropsTasks)
+    for fault in ("half", "cut", "down", "garbage"):
+        world.spoil("squeue", fault)
+        with pytest.raises(SchedulerUnreachable):
+            world.scheduler.dropped(natives)
 
 
 def test_an_id_that_slurm_gave_to_another_array_is_not_this_one(world: FakeSlurmHarness) -> None:
@@ -180,6 +212,9 @@ def test_an_id_that_slurm_gave_to_another_array_is_not_this_one(world: FakeSlurm
     assert other.submit() == natives
     seen = world.scheduler.observe(natives)
     assert [seen[native].name for native in natives] == [plan.token for plan in other.plans]
+    world.scheduler.cancel(natives[0])
+    assert isinstance(world.scheduler, DropsTasks)
+    assert world.scheduler.dropped(natives) == {natives[0]: other.plans[0].token}
 
 
 def test_waiting_tasks_are_asked_for_in_full(world: FakeSlurmHarness) -> None:

@@ -110,7 +110,7 @@ def test_of_two_arrays_that_wait_one_is_kept_and_one_cancelled(world: World) -> 
     life = world.die("--submit", "1", "--deploy", "--die-at", "chunk submitted")
     assert world.live("--deploy").returncode == 0
     (kept,) = natives(world)
-    states = {(record["array"] == kept, record["state"]) for record in world.accepted()}
+    states = {(record.get("array", record["id"]) == kept, record["state"]) for record in world.accepted()}
     assert states == {(True, "PENDING"), (False, "CANCELLED")}
     world.release()
     world.recover()

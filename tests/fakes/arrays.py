@@ -18,6 +18,7 @@ from ffdl_batch.ports.scheduler import (
     InvalidRequest,
     LaunchPlan,
     LaunchRequest,
+    NotTaken,
     PlannedFile,
     SubmissionUncertain,
     TooMany,
@@ -66,6 +67,8 @@ class ArrayScheduler(FakeScheduler):
         if self.refuse_arrays:
             raise ArraysRefused("Invalid job array specification")
         self._check_room(len(plan.tasks))
+        if self.fails:
+            raise NotTaken(self.fails)
         if self.swallow:
             raise SubmissionUncertain("timed out; nothing was accepted, but nobody knows")
         found = self.accept_array(plan)
@@ -97,6 +100,12 @@ class ArrayScheduler(FakeScheduler):
         self._answer()
         self.find_calls += 1
         return {token: self._find(token, attempt) for token, attempt in attempts.items()}
+
+    def dropped(self, ids: Collection[NativeId]) -> Mapping[NativeId, str]:
+        """By what it lists of the array."""
+        self._answer()
+        tokens, listed = dict(self.submitted), {native.job for native in self.seen if native.task is not None}
+        return {native: tokens[native] for native in ids if native not in self.seen and native.job in listed}
 
     def cancel_many(self, ids: Collection[NativeId]) -> None:
         self.stop_calls.append(("cancel", len(ids)))

@@ -15,6 +15,7 @@ from ffdl_batch.ports.scheduler import (
     InvalidRequest,
     LaunchPlan,
     LaunchRequest,
+    NotTaken,
     PlannedFile,
     SchedulerUnreachable,
     SubmissionUncertain,
@@ -35,6 +36,7 @@ class FakeScheduler:
     down: bool = False
     refuse: str = ""
     full: str = ""
+    fails: str = ""
     refuse_cancel: str = ""
     lose_reply: bool = False
     swallow: bool = False
@@ -106,6 +108,9 @@ class FakeScheduler:
         if self.full:
             self.turned_away.append(plan.token)
             raise TooMany(self.full)
+        if self.fails:
+            self.turned_away.append(plan.token)
+            raise NotTaken(self.fails)
         if self.swallow:
             raise SubmissionUncertain("timed out; nothing was accepted, but nobody knows")
         native = self.accept(plan.token)

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -90,7 +91,7 @@ def test_a_deleted_database_comes_back_with_all_that_was_acknowledged(world: Fau
     assert not file_of(world).exists()
 
     restored = world.run(*restore)
-    assert (restored.code, "restored   1 jobs" in restored.text) == (0, True), restored
+    assert (restored.code, "restored   1 job," in restored.text) == (0, True), restored
     world.start()
     world.tell()
     world.await_ends(running, world.submit())
@@ -155,7 +156,7 @@ def test_the_log_of_a_lost_database_gets_into_no_copy(world: FaultWorld, tmp_pat
     file_of(world).unlink()
     assert Path(f"{file_of(world)}-wal").stat().st_size > 0
     restored = world.run("ffdl-admin", "db", "restore", copy)
-    assert (restored.code, "restored   1 jobs" in restored.text) == (0, True), restored
+    assert (restored.code, "restored   1 job," in restored.text) == (0, True), restored
     assert world.run("ffdl-admin", "db", "check").code == 0
     world.start()
     assert world.ids() == {first}
@@ -180,15 +181,55 @@ def test_an_older_copy_that_was_moved_into_place_forgets_no_job(world: FaultWorl
         Path(f"{file_of(world)}{suffix}").unlink(missing_ok=True)
 
     refused = world.submit_by_command()
-    assert refused.code == 78 and f"does not know 1 jobs that have directories in {world.tree}/jobs" in refused.text
+    assert refused.code == 78 and f"does not know 1 job that has a directory in {world.tree}/jobs" in refused.text
     assert f"({running})" in refused.text and f"ffdl-admin db restore {rescued} --force" in refused.text, refused
     checked = world.run("ffdl-admin", "db", "check")
-    assert checked.code == 1 and f"jobs that were executed are not in it ({running})" in checked.text
+    assert checked.code == 1 and f"1 job that was executed is not in it ({running})" in checked.text
     assert world.run("ffdl-admin", "db", "restore", rescued, "--force").code == 0
     world.start()
     world.tell()
     world.await_ends(running, world.submit())
     assert world.run("ffdl-admin", "db", "check").code == 0
+
+
+def test_a_copy_over_the_file_takes_no_acknowledged_job_with_it(world: FaultWorld, tmp_path: Path) -> None:
+    """`cp COPY FILE`: the file stays where it is, and another program has written into it."""
+    copy, log = tmp_path / "copy", Path(f"{file_of(world)}-wal")
+    first = world.submit()
+    world.await_ends(first)
+    assert world.run("ffdl-admin", "db", "backup", str(copy)).code == 0
+    running = world.submit_running()
+    for looking in (["check"], ["current"], ["backup", str(tmp_path / "another")]):
+        assert world.run("ffdl-admin", "db", *looking).code == 0
+    file_of(world).touch()
+    later = world.submit()
+    world.await_ends(later)
+    assert "another program wrote into it" not in world.log and world.run("ffdl", "list").code == 0
+
+    began = time.monotonic()
+    shutil.copyfile(copy, file_of(world))
+    told = f"the database {file_of(world)} is damaged: another program wrote into it, while a daemon works with it"
+    line = await_word(world, told)
+    assert STOPPED in line and "Jobs acknowledged since what is there now was copied are in no database" in line
+    (kept,) = tmp_path.rglob("ffdl.sqlite3.overwritten-*-wal")
+    assert str(kept) in line and not log.exists()
+    assert told in world.run("ffdl", "daemon", "status").text
+    for refused in (world.submit_by_command(), world.run("ffdl", "cancel", running), world.run("ffdl", "list")):
+        assert (refused.code, told in refused.text) == (69, True), refused
+
+    assert world.run("ffdl", "daemon", "stop").code == 0
+    reap(world)
+    seconds = time.monotonic() - began
+    assert "Traceback" not in world.log and world.log.count(told) < 30 + 0.7 * seconds, "it is not said each second"
+    assert file_of(world).read_bytes() == copy.read_bytes(), "nothing is mixed with what was put there"
+    refused = world.submit_by_command()
+    assert refused.code == 78 and "does not know 2 jobs that have directories in" in refused.text, refused
+    assert world.run("ffdl-admin", "db", "restore", str(tmp_path / "another"), "--force").code == 0
+    world.start()
+    world.tell()
+    world.await_ends(running, world.submit())
+    checked = world.run("ffdl-admin", "db", "check")
+    assert (checked.code, f"left out by restore: {later}" in checked.text) == (0, True), checked
 
 
 def test_a_damaged_database_has_one_code_and_one_cure(world: FaultWorld, tmp_path: Path) -> None:
@@ -266,11 +307,11 @@ def test_a_database_on_a_read_only_disk_is_looked_at_and_copied(tmp_path: Path, 
 
 
 def look_and_copy(world: FaultWorld, copy: str, jobs: int) -> None:
-    checked = world.run("ffdl-admin", "db", "check")
-    assert (checked.code, f"no fault in {jobs} jobs" in checked.text) == (0, True), checked
+    checked, number = world.run("ffdl-admin", "db", "check"), "1 job" if jobs == 1 else f"{jobs} jobs"
+    assert (checked.code, f"no fault in {number}, " in checked.text) == (0, True), checked
     assert world.run("ffdl-admin", "db", "current").code == 0
     backup = world.run("ffdl-admin", "db", "backup", copy, "--force")
-    assert (backup.code, f"{jobs} jobs" in backup.text) == (0, True), backup
+    assert (backup.code, f": {number}, " in backup.text) == (0, True), backup
 
 
 REASONS = {

@@ -84,6 +84,30 @@ def test_a_daemon_that_finds_no_room_does_not_start_and_says_why(tmp_path: Path,
         world.await_ends(world.submit())
 
 
+def test_a_daemon_is_not_ended_where_no_other_could_start(tmp_path: Path, disk: SmallDisk) -> None:
+    with fault_world(tmp_path, WorldOptions("local"), state=disk.point / "state") as world:
+        world.start()
+        job = world.submit()
+        world.await_ends(job)
+        before = world.daemon_pid
+        disk.fill()
+        refused = world.run("ffdl", "daemon", "restart")
+        assert (refused.code, len(refused.text.splitlines())) == (75, 1), refused
+        assert f"nothing can be written in {world.state}: No space left on device (free some space" in refused.text
+        assert f"your daemon (process {before} on " in refused.text and "runs on" in refused.text, refused
+        listed = world.run("ffdl", "list")
+        assert listed.code == 0 and job in listed.text and world.daemon_pid == before, listed
+        # Whoever ends it all the same is told that none runs, and promised nothing.
+        world.stop()
+        alone = world.run("ffdl", "list")
+        assert alone.code == 75 and "no daemon runs now" in alone.text and "free" in alone.text, alone
+        assert "by itself" not in alone.text, alone
+        disk.free()
+        world.start()
+        assert world.job(job).state == "COMPLETED"
+        assert [path.name for path in world.state.iterdir() if path.name.startswith(".trial")] == []
+
+
 @pytest.mark.parametrize("backend", ["local", "slurm"])
 def test_jobs_whose_directories_find_no_room_wait_and_go_on(tmp_path: Path, disk: SmallDisk, backend: str) -> None:
     """One whose directory cannot be made; one that runs, and ends while nobody can write a word of it."""

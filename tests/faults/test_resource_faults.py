@@ -51,10 +51,25 @@ def test_a_daemon_without_descriptors_goes_on(tmp_path: Path) -> None:
         assert len(world.log.splitlines()) < 60
 
 
+def test_a_daemon_with_too_few_descriptors_for_a_job_says_so_wherever_it_shows(tmp_path: Path) -> None:
+    with fault_world(tmp_path, WorldOptions("local")) as world:
+        world.start({resource.RLIMIT_NOFILE: 16})
+        job = world.submit()
+        world.wait(lambda: "ulimit -n" in world.job(job).pending_reason, "the limit as the reason for waiting")
+        for command in (("list",), ("show", job), ("daemon", "status")):
+            said = world.run("ffdl", *command).text
+            assert "ulimit -n" in said and "ffdl daemon restart" in said, said
+            assert "does not answer" not in said and "unreachable" not in said, said
+        assert "raise the limit (ulimit -n)" in world.log
+        world.stop()
+        world.start()
+        world.await_ends(job)
+
+
 @pytest.mark.parametrize(
     ("limit", "value"),
-    [*((resource.RLIMIT_NOFILE, count) for count in (6, 9, 10)), *((resource.RLIMIT_AS, n * MIB) for n in (60, 80))],
-    ids=["6 files", "9 files", "10 files", "60 MiB", "80 MiB"],
+    [*((resource.RLIMIT_NOFILE, count) for count in (6, 8, 9, 10)), *((resource.RLIMIT_AS, n * MIB) for n in (60, 80))],
+    ids=["6 files", "8 files", "9 files", "10 files", "60 MiB", "80 MiB"],
 )  # fmt: skip
 def test_a_command_that_may_have_too_little_for_a_daemon_says_so(tmp_path: Path, limit: int, value: int) -> None:
     """It starts one, which has the same limits: its traceback is no answer, and no warning of the interpreter's is."""
@@ -64,6 +79,7 @@ def test_a_command_that_may_have_too_little_for_a_daemon_says_so(tmp_path: Path,
         wanted = ("ulimit -n",) if limit == resource.RLIMIT_NOFILE else ("ulimit -v", "ulimit -u or -v")
         assert any(cure in refused.text for cure in wanted), refused
         assert "Traceback" not in refused.text and "Warning" not in refused.text, refused
+        assert "clients" not in refused.text and "by itself" not in refused.text, refused
         assert world.run("ffdl", "list").code == 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ import pytest
 from ffdl_batch.domain.observation import EndCause, NativeId
 from ffdl_batch.ports.scheduler import (
     InvalidRequest,
+    NotTaken,
+    SchedulerError,
     SchedulerUnreachable,
     SubmissionUncertain,
     TooMany,
@@ -98,6 +101,39 @@ def test_a_refusal_carries_slurms_sentence(slurm: FakeSlurmHarness) -> None:
         slurm.submit("true")
 
 
+@pytest.mark.parametrize(
+    ("lines", "said", "kind"),
+    [
+        ("echo 'sbatch: fatal: Unable to process configuration file' >&2; exit 1", "fatal", SchedulerUnreachable),
+        ("echo 'error while loading shared libraries: x.so' >&2; exit 127", "x.so", SchedulerUnreachable),
+        ("echo 'sbatch: fork: Cannot allocate memory' >&2; exit 254", "fork: Cannot allocate memory", NotTaken),
+        ("exec sbatch-of-another-release", "not found", NotTaken),
+        ("kill -9 $$", "-9", SubmissionUncertain),
+        ("sh -c 'kill -9 $$'; exit $?", "137", SubmissionUncertain),
+    ],
+)
+def test_a_login_node_that_cannot_run_sbatch_refuses_no_job(
+    slurm: FakeSlurmHarness,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    lines: str,
+    said: str,
+    kind: type[Exception],
+) -> None:
+    wrapper = tmp_path / "site" / "sbatch"
+    wrapper.parent.mkdir()
+    wrapper.write_text(f"#!/bin/sh\n{lines}\n")
+    wrapper.chmod(0o755)
+    plan = slurm.prepare("true")
+    with monkeypatch.context() as patched:
+        patched.setenv("PATH", f"{wrapper.parent}:{os.environ['PATH']}")
+        with pytest.raises(SchedulerError, match=said) as raised:
+            slurm.scheduler.submit(plan)
+    assert type(raised.value) is kind
+    assert slurm.scheduler.find(plan.token, plan.attempt_dir) == frozenset()
+    assert slurm.await_end(slurm.scheduler.submit(plan)).end is EndCause.SUCCESS
+
+
 def test_a_full_queue_is_tried_again(slurm: FakeSlurmHarness) -> None:
     slurm.spoil(
         "sbatch", "refuse=Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
@@ -123,12 +159,35 @@ def test_an_sbatch_that_still_runs_is_awaited(slurm: FakeSlurmHarness) -> None:
     assert not slurm.accepted()
 
 
-def test_a_reply_outlives_the_process_that_asked(slurm: FakeSlurmHarness) -> None:
+def test_a_job_is_found_when_the_process_that_submitted_it_is_gone(slurm: FakeSlurmHarness) -> None:
+    slurm.freeze()
     plan = slurm.prepare("true")
     submit = Path(plan.attempt_dir.submit)
     submit.mkdir()
-    (submit / "reply").write_text("*** welcome ***\n4711;cluster\n")
-    assert slurm.scheduler.find(plan.token, plan.attempt_dir) == {NativeId("4711")}
+    done = subprocess.run(["sbatch", "--parsable", plan.attempt_dir.script], capture_output=True, check=True)
+    (submit / "reply").write_bytes(b"*** welcome ***\n" + done.stdout)
+    assert slurm.scheduler.find(plan.token, plan.attempt_dir) == {NativeId(job) for job in slurm.accepted()}
+
+
+@pytest.mark.parametrize("accounting", [True, False], ids=["accounting", "no accounting"])
+@pytest.mark.parametrize("named", ["nobody", "another training", "a plain job"])
+def test_the_id_in_a_reply_is_not_the_job_unless_somebody_knows_it_as_that(
+    slurm: FakeSlurmHarness, named: str, accounting: bool
+) -> None:
+    """What a site has put before sbatch answered with a wrong one."""
+    if accounting:
+        slurm.keep_accounts()
+    slurm.freeze()
+    stranger, _ = slurm.submit("true")
+    if named == "a plain job":
+        slurm.change(stranger, name="wrap")
+    plan = slurm.prepare("true")
+    submit = Path(plan.attempt_dir.submit)
+    submit.mkdir()
+    (submit / "reply").write_text("7654321\n" if named == "nobody" else f"{stranger}\n")
+    assert slurm.scheduler.find(plan.token, plan.attempt_dir) == frozenset()
+    own = slurm.scheduler.submit(plan)
+    assert slurm.scheduler.find(plan.token, plan.attempt_dir) == {own}
 
 
 def test_only_is_asked_without_submitting(slurm: FakeSlurmHarness) -> None:

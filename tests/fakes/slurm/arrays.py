@@ -1,6 +1,8 @@
 """Job arrays of the fake Slurm: each task has a record and a number of its own; the array's id is none of them.
 
-A record of a task has `array`, `task` and `limit` (how many of its array run at once, 0 = all).
+A record of a task has `array`, `task` and `limit` (how many of its array run at once, 0 = all). `split`: it is a job of
+its own, because it started, or was changed. As in Slurm, a task that is not is gone without a trace when it is
+cancelled; the last of them leave a record under the array's own id.
 """
 
 from __future__ import annotations
@@ -36,6 +38,11 @@ def resolve(jobs: Path, word: str) -> list[str]:
     known: dict[str, str] = json.loads(table.read_text())
     wanted = [str(task) for task in read_tasks(tasks.strip("[]"))[0]] if tasks else list(known)
     return [known[task] for task in wanted if task in known]
+
+
+def is_waiting(record: dict[str, Any], array: str) -> bool:
+    """Whether it is a task in the list of `array`, and no job of its own."""
+    return record.get("array") == array and record["state"] == "PENDING" and not record.get("split")
 
 
 def is_full(record: dict[str, Any], records: list[dict[str, Any]]) -> bool:

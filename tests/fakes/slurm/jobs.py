@@ -109,8 +109,10 @@ def sbatch() -> int:  # noqa: PLR0911 - one return for each way to fail
         return complain("sbatch", "Batch job submission failed: Protocol authentication error")
     if fault == "hang":
         time.sleep(600)
-    around = BANNER if fault == "banner" else b""
-    sys.stdout.buffer.write(around + f"{job}\n".encode() + around)
+    kind, _, number = fault.partition("=")
+    printed = number if kind == "wrapped" else job
+    around = BANNER if kind in ("banner", "wrapped") else b""
+    sys.stdout.buffer.write(around + f"{printed}\n".encode() + around)
     return 0
 
 
@@ -176,7 +178,7 @@ def run_job(job: str) -> None:
             ["/bin/sh", str(STATE / "jobs" / f"{batch}.sh")],
             stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=env, cwd=options["chdir"], start_new_session=True,
         )  # fmt: skip
-    update(job, state="RUNNING", reason="None", start=int(time.time()), nodes="n1", pid=process.pid)
+    update(job, state="RUNNING", reason="None", start=int(time.time()), nodes="n1", pid=process.pid, split=True)
     code = process.wait()
     text = f"0:{-code}" if code < 0 else f"{code}:0"
     if (load(job) or {"restarts": run})["restarts"] != run:
@@ -194,7 +196,7 @@ def take_turn(job: str) -> bool:
         if arrays.is_full(record, records("jobs")):
             save({**record, "reason": "JobArrayTaskLimit"})
             return False
-        save({**record, "state": "RUNNING", "reason": "None", "start": int(time.time()), "nodes": "n1"})
+        save({**record, "state": "RUNNING", "reason": "None", "start": int(time.time()), "nodes": "n1", "split": True})
         return True
 
 

@@ -11,6 +11,9 @@ from typing import Any
 from tests.fakes.slurm import arrays
 from tests.fakes.slurm.state import STATE, begin, complain, load, option, own, spoil
 
+MAX_FED_JOB_ID = 0xFFFFFFFD
+"""Of slurm/slurm.h."""
+
 
 def stamp(seconds: int) -> str:
     """As SLURM_TIME_FORMAT asks."""
@@ -83,11 +86,14 @@ def sacct() -> int:
     spoiled = spoil("sacct", fault)
     if spoiled is not None:
         return spoiled
-    names = option("format").split(",")
+    ids, names = option("jobs").split(","), option("format").split(",")
+    if option("jobs") and (bad := why_no_id(ids)):
+        sys.stderr.write(f"sacct: fatal: Bad job/step specified: {bad}\n")
+        return 1
     print("|".join(names), end="" if fault == "cut" else "\n")
     if fault == "cut":
         return 0
-    ids, wanted = option("jobs").split(","), [name for name in option("name").split(",") if name]
+    wanted = [name for name in option("name").split(",") if name]
     for record in own("gone") + own("jobs"):
         told = STATE / "accounts" / f"{record['id']}.json"
         record = json.loads(told.read_text()) if told.exists() else record  # noqa: PLW2901
@@ -96,6 +102,16 @@ def sacct() -> int:
         if record["name"] in wanted or (not wanted and record.get("array", record["id"]) in ids):
             print("|".join(values(record)[n] for n in names))
     return 0
+
+
+def why_no_id(ids: list[str]) -> str:
+    """Why sacct of 26.05 takes one of them for no id; "" where they all are some."""
+    for text in ids:
+        if not text.isdigit():
+            return text
+        if not 0 < int(text) < MAX_FED_JOB_ID:
+            return f"{text}: JobID {'larger than acceptable range' if int(text) else 'can not be zero'}"
+    return ""
 
 
 def sinfo() -> int:

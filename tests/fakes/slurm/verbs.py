@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.fakes.slurm import arrays
 from tests.fakes.slurm.jobs import end_processes, send, spawn, task_pids
-from tests.fakes.slurm.state import ENDED, STATE, begin, complain, load, option, spoil, update
+from tests.fakes.slurm.state import ENDED, STATE, begin, complain, load, locked, option, records, save, spoil, update
 
 
 def scontrol() -> int:
@@ -43,13 +43,13 @@ def change(verb: str, record: dict[str, Any], fields: dict[str, str]) -> int:
     if verb == "requeue":
         return requeue(record)
     if verb in ("hold", "release"):
-        update(job, held=verb == "hold", reason="JobHeldUser" if verb == "hold" else "None")
+        update(job, held=verb == "hold", reason="JobHeldUser" if verb == "hold" else "None", split=True)
     elif verb != "update":
         return complain("scontrol", f"invalid keyword: {verb}")
     elif record["state"] != "PENDING":
         return complain("scontrol", f"Job is no longer pending execution for job {job}")
     else:
-        update(job, excluded=fields["ExcNodeList"])
+        update(job, excluded=fields["ExcNodeList"], split=True)
     return 0
 
 
@@ -94,9 +94,25 @@ def stop(word: str, job: str, step: str) -> int:
         for pid in task_pids(job):
             send(pid, signal.Signals[f"SIG{name}"])
         return 0
+    if arrays.is_waiting(record, record.get("array", "")):
+        drop(job)
+        return 0
     update(job, state="CANCELLED", end=int(time.time()), exit="0:15")
     end_processes(record)
     return 0
+
+
+def drop(job: str) -> None:
+    """Take a waiting task out of its array's list."""
+    with locked():
+        record = load(job)
+        if record is None or not arrays.is_waiting(record, record["array"]):
+            return
+        (STATE / "jobs" / f"{job}.json").unlink()
+        if not any(arrays.is_waiting(other, record["array"]) for other in records("jobs")):
+            rest = {key: value for key, value in record.items() if key not in ("array", "task", "limit")}
+            now = int(time.time())
+            save({**rest, "id": record["array"], "state": "CANCELLED", "start": now, "end": now})
 
 
 def srun() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -148,12 +149,28 @@ def test_a_backup_is_whole_private_and_of_this_moment(desk: Desk, tmp_path: Path
     assert ": 21 jobs" in desk.done("db", "backup", target, "--force")
 
 
-def test_a_backup_that_cannot_be_written_leaves_nothing(desk: Desk, tmp_path: Path) -> None:
+def test_one_thing_is_no_plural(desk: Desk, tmp_path: Path) -> None:
     with desk.store() as store:
         add_job(store)
-    code, _, err = desk.run("db", "backup", tmp_path / "nowhere" / "copy")
-    assert code == 75 and "No such file or directory" in err
-    assert list(tmp_path.glob("**/copy*")) == []
+    assert ": 1 job, schema" in desk.done("db", "backup", tmp_path / "copy")
+    assert "holds 1 job. --force puts" in desk.run("db", "restore", tmp_path / "copy")[2]
+    assert "restored   1 job, schema" in desk.done("db", "restore", tmp_path / "copy", "--force")
+    assert desk.done("db", "check").startswith("no fault in 1 job, 0 attempts, 1 change of state; ")
+
+
+def test_a_backup_that_cannot_be_written_leaves_nothing(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with desk.store() as store:
+        add_job(store)
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    code, _, err = desk.run("db", "backup", tmp_path / "copy")
+    assert code == 75 and "No space left on device" in err
+    assert list(tmp_path.glob("*copy*")) == []
 
 
 def test_restore_brings_back_what_was_and_keeps_what_is(old: Desk, tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def test_a_job_that_comes_back_is_left_out_no_more(desk: Desk, tmp_path: Path) -
     desk.execute(f"DELETE FROM history WHERE job_id = '{late}'", f"DELETE FROM jobs WHERE id = '{late}'")
     code, out, _ = desk.run("db", "check")
     assert code == 1
-    assert f"jobs: 1 jobs that were executed are not in it ({late})" in out
+    assert f"jobs: 1 job that was executed is not in it ({late})" in out
     told = json.loads(desk.run("db", "check", "--json")[1])
     assert (told["unknown"], told["faults"][0]["about"]) == ([late], "jobs")
     desk.execute("UPDATE jobs SET state = 'COMPLETED'")  # nor does another fault hide it
@@ -103,5 +103,5 @@ def test_a_tree_that_cannot_be_read_is_told_beside_the_rest(desk: Desk, monkeypa
 
     monkeypatch.setattr("ffdl_batch.services.binding.os.listdir", fail)
     out = desk.done("db", "check")
-    assert "no fault in 1 jobs" in out
+    assert "no fault in 1 job, " in out
     assert f"not compared with {desk.state}/jobs: Input/output error" in out

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import shutil
+import sqlite3
 from pathlib import Path
 
 import pytest
 
 from ffdl_batch.admin import postgres_files
 from ffdl_batch.admin.place import Place
+from tests.captured.releases import RELEASED, put_schema
 from tests.unit.admin.conftest import Desk
 from tests.unit.admin.test_db import daemon_of, jobs_of
 from tests.unit.store.jobs import add_job
@@ -42,9 +46,6 @@ def test_on_a_network_file_system_a_daemon_has_its_database_for_itself(
 
 @on_sqlite
 def test_a_database_that_another_program_has_locked_is_left_alone(desk: Desk, job_id: str, tmp_path: Path) -> None:
-    import contextlib
-    import sqlite3
-
     desk.done("db", "backup", tmp_path / "copy")
     with contextlib.closing(sqlite3.connect(desk.file, isolation_level=None)) as other:
         other.execute("BEGIN")
@@ -103,6 +104,7 @@ def test_a_wrong_configuration_and_wrong_usage_have_their_codes(desk: Desk, monk
     monkeypatch.setenv("FFDL_DATABASE_URL", f"postgresql+psycopg://ada@/x?host={desk.state}")
     code, _, err = desk.run("db", "check")
     assert code == 75 and "the server cannot be reached" in err
+    assert "the daemon tries again" not in err  # there is none
     monkeypatch.setenv("FFDL_LEASE_S", "soon")
     code, _, err = desk.run("db", "current")
     assert code == 78 and "the configuration cannot be used" in err
@@ -164,6 +166,54 @@ def test_a_damaged_database_does_not_replace_a_backup_of_before(desk: Desk, job_
     assert (place / "monday").read_bytes() == kept
     assert {path.name for path in place.iterdir()} == {"monday", "monday.faulty"}
     assert f"{place}/monday.faulty: " in out
+
+
+@pytest.mark.parametrize("command", ["restore", "upgrade"])
+def test_a_copy_of_a_state_directory_is_told_as_other_commands_tell_it(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    desk.state.mkdir()
+    put_schema(RELEASED[0], desk.url)
+    desk.done("db", "backup", tmp_path / "copy")
+    with daemon_of(desk.state):  # its lock is copied with the rest
+        shutil.copytree(desk.state, tmp_path / "copied")
+    monkeypatch.setenv("FFDL_STATE_DIR", str(tmp_path / "copied"))
+    arguments = [tmp_path / "copy", "--force"] if command == "restore" else []
+    code, out, err = desk.run("db", command, *arguments)
+    assert (code, out) == (78, "")
+    assert f"{tmp_path}/copied is a copy of a state directory" in err and "use the original" in err
+    assert "ffdl daemon stop" not in err  # no daemon runs here
+
+
+@on_sqlite
+def test_a_file_with_damaged_pages_is_backed_up_as_it_is(desk: Desk, job_id: str, tmp_path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(desk.file)) as connection:
+        (root,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'jobs'").fetchone()
+    with desk.file.open("r+b") as file:
+        file.seek(4096 * (root - 1))
+        file.write(b"\xff" * 4096)
+    code, out, _ = desk.run("db", "backup", tmp_path / "copy")
+    assert code == 1 and f"{tmp_path}/copy: damaged, and not read through, " in out
+    assert (tmp_path / "copy").stat().st_size == desk.file.stat().st_size
+
+
+@on_sqlite
+def test_what_sqlite_cannot_open_is_not_backed_up_and_a_rescued_copy_is_named(
+    desk: Desk, job_id: str, tmp_path: Path
+) -> None:
+    with desk.file.open("r+b") as file:
+        file.truncate(8192)
+    code, out, err = desk.run("db", "backup", tmp_path / "copy")
+    assert (code, out) == (69, "")
+    assert f"no copy was written, because SQLite can read nothing of it: the database {desk.file} is damaged" in err
+    assert not list(tmp_path.glob("*copy*")) and "rescued" not in err
+    for hour in ("01", "02"):
+        desk.file.with_name(f"{desk.file.name}.rescued-20270120T{hour}0000Z").touch()
+    _, _, err = desk.run("db", "backup", tmp_path / "copy")
+    assert f"a daemon saved {desk.file}.rescued-20270120T020000Z" in err
+    assert err.endswith("(ffdl-admin db restore FILE --force)\n")
+    code, out, _ = desk.run("db", "check")
+    assert code == 1 and out.startswith("1 fault in 0 jobs, 0 attempts, 0 changes of state\n")
 
 
 @on_sqlite

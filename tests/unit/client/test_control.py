@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ import pytest
 
 from ffdl_batch.client import DaemonUnreachable, RequestRefused
 from ffdl_batch.client.control import find_holder, stop_daemon
+from ffdl_batch.client.own import own_settings
 from ffdl_batch.config.locations import DaemonLock, Holder, this_machine
 from ffdl_batch.domain.views import DatabaseTrouble
 from tests.unit.client.fake_daemon import FakeDaemon
@@ -132,3 +134,41 @@ def test_a_broken_lock_is_named(tmp_path: Path) -> None:
     (tmp_path / "daemon.lock").write_text("{}")
     with pytest.raises(DaemonUnreachable, match="is not a daemon's lock file"):
         find_holder(tmp_path)
+
+
+def test_a_directory_that_takes_nothing_keeps_the_daemon_alive(
+    tmp_path: Path, sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_lock(tmp_path, sleeper.pid)
+
+    def fill(_descriptor: int) -> None:
+        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+
+    monkeypatch.setattr(os, "fsync", fill)
+    with pytest.raises(DaemonUnreachable, match=rf"nothing can be written in {tmp_path}: .*raise the quota"):
+        stop_daemon(tmp_path, end=refuse, next_writes_in=[tmp_path])
+    assert sleeper.poll() is None
+    assert [path.name for path in tmp_path.iterdir()] == ["daemon.lock"]
+    with pytest.raises(Ended):
+        stop_daemon(tmp_path, end=note, next_writes_in=[tmp_path], force=True)
+
+
+def test_every_directory_that_a_start_writes_in_is_tried_and_left_as_it_was(
+    tmp_path: Path, sleeper: subprocess.Popen[bytes]
+) -> None:
+    write_lock(tmp_path, sleeper.pid)
+    settings = {"FFDL_DATABASE_URL": f"sqlite:///{tmp_path}/gone/jobs.db"}
+    places = own_settings(settings, tmp_path).written_at_start
+    assert places == (tmp_path, tmp_path / "gone")
+    with pytest.raises(DaemonUnreachable, match=rf"nothing can be written in {tmp_path}/gone: No such file"):
+        stop_daemon(tmp_path, end=refuse, next_writes_in=places)
+    (tmp_path / "gone").mkdir()
+    with pytest.raises(Ended):
+        stop_daemon(tmp_path, end=note, next_writes_in=places)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["daemon.lock", "gone"]
+    assert list((tmp_path / "gone").iterdir()) == []
+
+
+def test_a_database_behind_a_server_is_no_directory(tmp_path: Path) -> None:
+    settings = {"FFDL_DATABASE_URL": "postgresql+psycopg://ada@db/ffdl"}
+    assert own_settings(settings, tmp_path).written_at_start == (tmp_path,)

@@ -111,8 +111,11 @@ def test_nothing_is_started_when_told_not_to(site: Site) -> None:
 
 def test_a_daemon_that_ends_at_once_is_reported_with_its_last_words(site: Site) -> None:
     argv = (sys.executable, "-c", "import sys; sys.exit('the database is of a newer release')")
-    with pytest.raises(DaemonUnreachable, match=r"ended with code 1; its last words: the database is of a newer"):
+    with pytest.raises(
+        DaemonUnreachable, match=r"ended with code 1; its last words: the database is of a newer"
+    ) as raised:
         health_version(replace(site.dialling, daemon_argv=argv, patience_s=0.5))
+    assert raised.value.problem.cure.startswith("no daemon runs now; the next command starts one")
 
 
 @pytest.mark.parametrize(("ended", "code"), [(69, 69), (77, 77), (78, 78), (1, 75), (75, 75)])

@@ -7,7 +7,17 @@ import os
 
 import pytest
 
-from ffdl_batch.domain.scarcity import ALL_FILES, FILES, MEMORY, THREADS, explain_lack, find_lack
+from ffdl_batch.domain.scarcity import (
+    ALL_FILES,
+    FILES,
+    MEMORY,
+    THREADS,
+    WHOSE_LIMITS,
+    explain_lack,
+    explain_unstarted,
+    find_lack,
+    of_daemon,
+)
 
 
 @pytest.mark.parametrize(
@@ -60,3 +70,20 @@ def test_exceptions_in_a_ring_are_not_followed_for_ever() -> None:
 )
 def test_last_words_of_another_process(words: str, lack: str) -> None:
     assert find_lack(words) == lack
+
+
+def test_a_process_that_cannot_be_had_is_a_limit() -> None:
+    assert explain_unstarted(OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))) == THREADS
+    assert explain_unstarted(OSError(errno.EMFILE, os.strerror(errno.EMFILE))) == FILES
+    assert explain_unstarted(OSError(errno.ENOENT, os.strerror(errno.ENOENT))) == ""
+
+
+@pytest.mark.parametrize("lack", [MEMORY, FILES, THREADS])
+def test_a_daemon_names_the_limit_and_the_restart_and_asks_nobody_to_try_again(lack: str) -> None:
+    said = of_daemon(lack)
+    assert "raise the limit (ulimit -" in said and said.endswith(f"; {WHOSE_LIMITS}")
+    assert "try again" not in said and ",;" not in said and ";;" not in said
+
+
+def test_no_restart_helps_against_the_machines_own_limit() -> None:
+    assert of_daemon(ALL_FILES).endswith("have fs.file-max raised (sysctl)")

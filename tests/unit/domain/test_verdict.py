@@ -100,6 +100,14 @@ def test_a_node_that_fails_after_everything_was_stored_is_a_warning() -> None:
     assert "NODE_FAIL" in verdict.warning
 
 
+def test_what_was_stored_after_the_end_of_its_attempt_was_not_stored_before_it() -> None:
+    end = seen(Phase.ENDED, EndCause.NODE_FAIL, native="NODE_FAIL")
+    before = known(JobState.STORING, end, RUN[:2])
+    verdict = judge(replace(before, evidence=Evidence(RUN[:2], replace(DONE, at=90.0), paid=90.0)))
+    assert verdict.steps == ((JobState.COMPLETED, 90.0),)
+    assert verdict.warning == "the scheduler reports NODE_FAIL; what was still to be stored was stored after that"
+
+
 def test_success_that_was_not_stored_is_s303() -> None:
     final = FinalRecord("7", Outcome.COMPLETED, 40.0, stored=False, message="no space left")
     verdict = judge(known(JobState.STORING, seen(Phase.ENDED, EndCause.FAILURE), RUN, final))

@@ -5,15 +5,17 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from ffdl_batch.domain.events import Event, EventKind, Scalar, encode_event
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.observation import EndCause, Phase
 from ffdl_local.observing import observe_attempt
-from ffdl_local.records import EXIT, LOCK, STARTED, STATE, local_directory, process_stat
+from ffdl_local.records import EXIT, LOCK, STARTED, STATE, boot_id, local_directory, process_stat
 
 HOST = "here"
 
@@ -91,6 +93,57 @@ def test_what_was_killed_ended_with_the_last_sign_of_its_life(tmp_path: Path) ->
         Path(directory.final).write_text(json.dumps(final))
         seen = observe_attempt(directory, HOST)
         assert seen is not None and (seen.started_at, seen.ended_at) == (10.0, 24.0)
+
+
+def killed(tmp_path: Path, **learner: Scalar) -> AttemptDir:
+    """An attempt whose controllers were killed at 20, after they had started a learner."""
+    directory = attempt(tmp_path, started={"host": HOST, "pid": 1}, state={"phase": "running", "at": 10.0})
+    for made in (directory.events, directory.state):
+        Path(made).mkdir()
+    says(directory, EventKind.LEARNER_STARTED, **learner)
+    return directory
+
+
+def says(directory: AttemptDir, kind: EventKind, **fields: Scalar) -> None:
+    file = Path(directory.event_file("node-0"))
+    lines = file.read_text().count("\n") if file.exists() else 0
+    with file.open("a") as out:
+        out.write(encode_event(Event(lines + 1, 15.0, "node-0", kind, {"learner_id": 1, **fields})))
+    os.utime(file, (20.0, 20.0))
+
+
+def ended_at(directory: AttemptDir) -> float:
+    seen = observe_attempt(directory, HOST)
+    assert seen is not None and seen.ended_at is not None
+    return seen.ended_at
+
+
+def test_a_learner_that_outlived_its_controllers_dates_the_end(tmp_path: Path) -> None:
+    directory = killed(tmp_path, pid=2**22 + 1, boot_id=boot_id(), start_ticks=1)
+    assert ended_at(directory) == 20.0
+    word = Path(directory.state, ".ended-1")
+    word.write_text("0\n")
+    os.utime(word, (28.0, 28.0))
+    assert ended_at(directory) == 28.0
+    ahead = time.time() + 3600
+    os.utime(word, (ahead, ahead))
+    assert ended_at(directory) <= time.time(), "a file system's clock may be ahead"
+
+
+def test_what_has_a_learner_that_lives_has_not_ended_before_now(tmp_path: Path) -> None:
+    stat = process_stat(os.getpid())
+    assert stat is not None
+    own: dict[str, Scalar] = {"pid": os.getpid(), "boot_id": boot_id(), "start_ticks": stat[2]}
+    directory = killed(tmp_path, **own)
+    before = time.time()
+    assert before <= ended_at(directory) <= time.time()
+    for other in ({"boot_id": "another"}, {"start_ticks": stat[2] + 1}):
+        says(directory, EventKind.LEARNER_STARTED, **{**own, **other})
+        assert ended_at(directory) == 20.0
+    says(directory, EventKind.LEARNER_STARTED, **own)
+    assert ended_at(directory) >= before
+    says(directory, EventKind.LEARNER_ENDED, exit_code=0)
+    assert ended_at(directory) == 20.0
 
 
 def test_a_held_lock_is_a_living_job(tmp_path: Path) -> None:

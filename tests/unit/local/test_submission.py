@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import resource
+import subprocess
 import sys
 from pathlib import Path
 
@@ -13,8 +16,9 @@ import ffdl_local
 from ffdl_batch.domain.job import Token
 from ffdl_batch.domain.jobdir import AttemptDir, Root
 from ffdl_batch.domain.launch import LaunchFile, LearnerCommand
+from ffdl_batch.domain.scarcity import WHOSE_LIMITS
 from ffdl_batch.ports.registry import AdapterContext
-from ffdl_batch.ports.scheduler import LaunchPlan, SubmissionUncertain
+from ffdl_batch.ports.scheduler import LaunchPlan, SubmissionUncertain, TooMany
 from ffdl_local.adapter import create
 from ffdl_local.records import JOB_FILE
 
@@ -48,9 +52,14 @@ def plan(tmp_path: Path, argv: tuple[str, ...]) -> LaunchPlan:
             (sys.executable, "-c", "raise OSError(28, 'No space left on device')"),
             "OSError: [Errno 28] No space left on device",
         ),
+        (
+            (sys.executable, "-c", "raise OSError(24, 'Too many open files')"),
+            "Too many open files; in the daemon, it may not open as many files as it needs: raise the limit "
+            f"(ulimit -n); {WHOSE_LIMITS}",
+        ),
         (("sh", "-c", "exit 3"), "exit code 3"),
     ],
-    ids=["no room", "no room for the interpreter", "silent"],
+    ids=["no room", "no room for the interpreter", "no descriptor", "silent"],
 )  # fmt: skip
 def test_a_supervisor_that_ends_at_once_is_one_line(tmp_path: Path, argv: tuple[str, ...], cause: str) -> None:
     planned = plan(tmp_path, argv)
@@ -59,3 +68,39 @@ def test_a_supervisor_that_ends_at_once_is_one_line(tmp_path: Path, argv: tuple[
     said = str(caught.value)
     assert said.startswith("the job's supervisor ended at once: ") and said.endswith(cause), said
     assert "Traceback" not in said and 'File "' not in said and "\n" not in said, said
+
+
+@pytest.mark.parametrize("left", range(2, 8))
+def test_a_daemon_without_descriptors_says_which_limit_it_is_and_has_started_nothing(tmp_path: Path, left: int) -> None:
+    """Whichever of those that a process needs is the first too many; the lock and the record were opened before."""
+    planned = plan(tmp_path, ("sh", "-c", "touch started"))
+    adapter = create({}, AdapterContext(str(tmp_path), "ada", os.getuid()))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.open(os.devnull, os.O_RDONLY)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free + left, hard))
+    try:
+        with pytest.raises(TooMany) as caught:
+            adapter.submit(planned)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    said = str(caught.value)
+    assert said.startswith("no process can be started on ") and said.endswith(WHOSE_LIMITS), said
+    assert "in the daemon, it may not open as many files as it needs: raise the limit (ulimit -n); " in said
+    assert adapter.find(planned.token, planned.attempt_dir) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("number", "limit"), [(errno.EAGAIN, "ulimit -u"), (errno.ENOMEM, "ulimit -v"), (errno.ENFILE, "fs.file-max")]
+)
+def test_a_machine_without_processes_or_memory_has_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, limit: str
+) -> None:
+    planned = plan(tmp_path, ("true",))
+
+    def refuse(*_arguments: object, **_options: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(subprocess, "run", refuse)
+    with pytest.raises(TooMany, match=limit):
+        create({}, AdapterContext(str(tmp_path), "ada", os.getuid())).submit(planned)

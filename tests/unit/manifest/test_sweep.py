@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ffdl_batch.domain.findings import Severity
+from ffdl_batch.runtimes.contract import PROTECTED
 from tests.unit.manifest.samples import MINIMAL, errors, parse, read
 
 
@@ -67,6 +68,10 @@ FIRST = len(MINIMAL.splitlines()) + 2
         ("sweep:\n- {lr: 1}\n- {}", 2, "batch.sweep[1]: a mapping of variables to values is needed here"),
         ("sweep:\n- {lr: 1}\n- {lr: {a: 1}}", 2, "batch.sweep[1].lr: one value is needed here"),
         ("sweep:\n- {lr: 1}\n- {SINGULARITY_BIND: 1}", 2, "belongs to the container runtime"),
+        ("sweep:\n  lr: [1]\n  JOB_STATE_DIR: [a, b]", 2, "batch.sweep.JOB_STATE_DIR: the platform sets JOB_STATE_DIR"),
+        ("sweep:\n  lr: [1]\n  FFDL_ARRAY_INDEX: [3]", 2, "the platform sets FFDL_ARRAY_INDEX itself"),
+        ("sweep:\n- {lr: 1}\n- {SLURM_ARRAY_TASK_ID: 1}", 2, "the platform sets SLURM_ARRAY_TASK_ID itself"),
+        ("sweep:\n- {TRAINING_ID: 1}\n- {TRAINING_ID: 2}", 1, "the platform sets TRAINING_ID itself"),
         ("array: 0,4\nsweep:\n- {lr: 1}", 0, "batch.array: the sweep has no element 4; its elements are 0 to 0"),
     ],
 )
@@ -101,3 +106,34 @@ def test_an_element_that_lacks_a_variable_and_a_variable_that_is_set_twice_are_w
 def test_a_credential_in_a_sweep_is_warned_of() -> None:
     parsed = parse(manifest("sweep: {API_TOKEN: [a, b]}"))
     assert any("looks like a credential" in str(finding) for finding in parsed.findings)
+
+
+def warned(text: str) -> list[str]:
+    parsed = parse(text)
+    assert parsed.spec is not None, errors(parsed)
+    return [str(finding) for finding in parsed.findings if finding.severity is Severity.WARNING]
+
+
+@pytest.mark.parametrize("text", ["sweep:\n  PATH: [a, b]", "env:\n  PATH: a", "sweep:\n- {PATH: a}\n- {PATH: b}"])
+def test_a_path_is_warned_of_once_with_what_comes_of_it(text: str) -> None:
+    (found,) = warned(manifest(text))
+    assert found.startswith(f"m.yml:{FIRST + 1}:") and "PATH: the learner's shell and programs are looked for" in found
+
+
+@pytest.mark.parametrize("name", ["HOME", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONHOME"])
+def test_what_programs_are_started_by_is_warned_of(name: str) -> None:
+    assert [name in found for found in warned(manifest(f"env: {{{name}: /x}}"))] == [True]
+    assert [name in found for found in warned(manifest(f"sweep: {{{name}: [/x]}}"))] == [True]
+
+
+def test_every_protected_name_in_the_environment_is_warned_of() -> None:
+    names = "".join(f"  {name}: x\n" for name in PROTECTED)
+    found = warned(manifest(f"env:\n{names}"))
+    assert len(found) == len(PROTECTED)
+    assert all(f"the platform sets {name} itself" in text for name, text in zip(PROTECTED, found, strict=True))
+
+
+def test_an_arrays_own_names_are_the_platforms_in_arrays_alone() -> None:
+    assert warned(manifest("env: {FFDL_ARRAY_INDEX: 3}")) == []
+    (found,) = warned(manifest("env: {FFDL_ARRAY_INDEX: 3}\narray: 0-3"))
+    assert "batch.env.FFDL_ARRAY_INDEX: the platform sets FFDL_ARRAY_INDEX itself" in found

@@ -16,6 +16,7 @@ from ffdl_batch.services.halt import halt_job
 from ffdl_batch.services.materialize import begun_at, mark_begun, unmark_begun
 from ffdl_batch.services.resume import resume_job
 from ffdl_batch.services.submit import submit
+from ffdl_batch.services.throttle import PAUSE_S, Throttle
 from ffdl_batch.services.watch import Watcher
 from tests.unit.services.array_site import ArraySite, manifest, with_arrays
 from tests.unit.services.conftest import Site
@@ -122,6 +123,21 @@ def test_a_request_that_is_refused_ends_every_element_with_the_reason(fleet: Arr
     assert set(fleet.states(array)) == {JobState.FAILED}
     assert {(job.error_code, "Invalid account" in job.message) for job in fleet.elements(array)} == {("S101", True)}
     assert fleet.scheduler.tried == [3]
+
+
+def test_an_array_whose_submission_fails_for_a_reason_that_nobody_knows_waits_as_a_whole(fleet: ArraySite) -> None:
+    fleet.scheduler.fails = "sbatch failed with 1 (fork: Cannot allocate memory)"
+    array = fleet.accept("array: 0-4")
+    fleet.deploy(times=3)
+    assert set(fleet.states(array)) == {JobState.PENDING}
+    assert {job.pending_reason for job in fleet.elements(array)} == {fleet.scheduler.fails}
+    assert fleet.scheduler.tried == [5]
+    assert not any(Path(fleet.site.attempt(job).submit_begun).exists() for job in fleet.elements(array))
+    fleet.scheduler.fails = ""
+    for _ in range(3):  # one of them goes for all
+        fleet.site.clock.tick(600)
+        fleet.deploy()
+    assert set(fleet.states(array)) == {JobState.QUEUED}
 
 
 def test_with_room_for_some_of_them_those_are_taken_and_the_others_wait(fleet: ArraySite) -> None:
@@ -299,3 +315,39 @@ def test_who_takes_over_lets_go_what_the_dead_held_back(site: Site) -> None:
     Deployer(site.platform).step()
     states = [job.state for job in store.elements_of(result.id)]
     assert states == [JobState.CANCELLED, JobState.QUEUED, JobState.PENDING]
+
+
+def test_elements_are_let_go_by_index_also_where_room_comes_between_two_looks(site: Site) -> None:
+    submit(site.platform, site.caller, [site.submission("k", manifest("array: 0-5%1"))])
+    throttle, store = Throttle(site.platform), site.platform.store
+
+    def let_go() -> list[int]:
+        leased = store.claim_deployable("me", limit=2, lease_s=1000.0)
+        elements = [one.job.spec.element for one in throttle.sort_out(leased)]
+        return [element.index for element in elements if element is not None]
+
+    assert let_go() == [0]  # and ends at once: there is room for another
+    assert let_go() == []  # 2 and 3, of which nobody knew, while 1 waits
+    throttle.wake()
+    assert let_go() == [1]
+    throttle.wake()
+    throttle.wake()  # 2 was not leased meanwhile
+    assert let_go() == [2]
+
+
+def test_an_element_that_is_gone_holds_up_the_others_no_longer_than_their_pause(site: Site) -> None:
+    (result,) = submit(site.platform, site.caller, [site.submission("k", manifest("array: 0-5%1"))])
+    throttle, store = Throttle(site.platform), site.platform.store
+
+    def lease() -> list[int]:
+        leased = store.claim_deployable("me", limit=2, lease_s=1.0)
+        elements = [one.job.spec.element for one in throttle.sort_out(leased)]
+        return [element.index for element in elements if element is not None]
+
+    assert lease() == [0]
+    jobs = store.elements_of(result.id)
+    for job in jobs[:2]:
+        assert store.apply(job, Change(((JobState.CANCELLED, site.clock.now()),)))
+    assert lease() == []  # 2 and 3: as far as anybody has told, 1 comes before
+    site.clock.tick(PAUSE_S + 1)
+    assert lease() == [2]

@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.config import load_settings
+from ffdl_batch.domain.spec import Framework, JobSpec
 from ffdl_batch.ports.registry import AdapterContext
 from ffdl_batch.ports.scheduler import (
     AccountingOutage,
     BackendFacts,
     InvalidRequest,
     NotNow,
+    NotTaken,
     SchedulerMissing,
     SchedulerUnreachable,
     SubmissionUncertain,
@@ -151,6 +153,7 @@ def test_an_accounting_that_is_away_is_told_beside_its_scheduler(tmp_path: Path,
         (SubmissionUncertain("timed out"), True),
         (NotNow("a submission of this attempt is under way"), False),
         (TooMany("no room"), False),
+        (NotTaken("fork: Cannot allocate memory"), False),
         (InvalidRequest("Invalid qos specification"), False),
         (OSError(28, "No space left on device"), False),
     ],
@@ -174,6 +177,44 @@ def test_a_refusal_is_an_answer_and_what_asked_nothing_is_none(
         ask(adapters, failure)
     assert adapters.is_out(NAME) is is_out
     assert adapters.may_ask(NAME)
+
+
+def test_a_submission_that_fails_in_an_outage_is_a_failure_more(adapters: Adapters, clock: FakeClock) -> None:
+    fail(adapters)
+    clock.tick(60)
+    with pytest.raises(NotTaken):
+        ask(adapters, NotTaken("fork: Cannot allocate memory"))
+    assert adapters.is_out(NAME) and not adapters.may_ask(NAME)
+
+
+def test_the_log_hears_of_an_outage_once_then_seldom_and_of_its_end(
+    adapters: Adapters, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    began = clock.now()
+    for number in range(40):
+        with pytest.raises(SchedulerUnreachable):
+            ask(adapters, SchedulerUnreachable(("squeue", "sinfo")[number % 2] + f" gave no answer ({number})"))
+        clock.tick(40)
+    told = [(record.levelname, record.getMessage()) for record in caplog.records]
+    assert [level for level, _ in told] == ["WARNING"] * 4  # the 1st, the other command's, the 4th and the 16th
+    assert told[0][1] == "backend fake does not answer, and is asked less and less often: squeue gave no answer (0)"
+    assert told[3][1].startswith(f"backend fake has not answered for {15 * 40} s, ")
+    caplog.clear()
+    ask(adapters)
+    ask(adapters)
+    answered = ("INFO", f"backend fake answers again, after {clock.now() - began:.0f} s")
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [answered]
+
+
+def test_what_was_not_taken_is_tried_when_the_scheduler_answers_again(adapters: Adapters, clock: FakeClock) -> None:
+    spec = JobSpec("digits", Framework("custom", "x", "true"))
+    adapters.rooms.turned_away(NAME, spec, "sbatch failed with 127")
+    fail(adapters)
+    clock.tick(2)
+    assert adapters.rooms.wait_s(NAME, spec) > 0
+    ask(adapters)
+    assert adapters.rooms.wait_s(NAME, spec) == 0
 
 
 def test_of_eight_that_come_after_the_pause_one_asks(adapters: Adapters, clock: FakeClock) -> None:

@@ -77,6 +77,7 @@ def test_a_lost_reply_is_looked_for_and_adopted(site: Site) -> None:
 def test_a_swallowed_request_is_sent_again_only_after_the_credentials_life(site: Site) -> None:
     site.scheduler.swallow = True
     job = site.deployed()
+    assert job.pending_reason == "timed out; nothing was accepted, but nobody knows"
     site.scheduler.swallow = False
     deployer = Deployer(site.platform)
     for _ in range(10):

@@ -57,6 +57,14 @@ def test_the_name_of_a_lock_that_never_came_to_be_is_removed(site: Site) -> None
     assert not old.exists()
 
 
+@pytest.mark.parametrize("suffix", ["-journal", "-wal", "-shm"])
+def test_what_sqlite_kept_beside_a_copy_that_never_came_to_be_is_removed(site: Site, suffix: str) -> None:
+    name = f".ffdl.sqlite3.0a1b2c3d{suffix}"
+    old = leave(site, Path(site.platform.settings.state_dir), name, HALF_WRITTEN_AGE_S + 1)
+    assert sweep(site.platform) == 1
+    assert not old.exists()
+
+
 def test_what_an_adapter_was_building_in_the_tree_is_removed_whole(site: Site) -> None:
     built = leave(site, Path(site.platform.root.path, "controller", ".building-0ewzi4ur"), "part", 0.0).parent
     at = site.clock.now() - HALF_WRITTEN_AGE_S - 1
@@ -68,7 +76,7 @@ def test_what_an_adapter_was_building_in_the_tree_is_removed_whole(site: Site) -
 USERS = ("state/model.n1.5173.tmp", "state/.now-saving", "state/.model.0a1b2c3d", "results/a.exit.n1.5173.tmp")
 
 
-@pytest.mark.parametrize("name", [".paying", ".paying.log", "script.sh", ".ended-1", *USERS])
+@pytest.mark.parametrize("name", [".paying", ".paying.log", ".paying-wal", "script.sh", ".ended-1", *USERS])
 def test_what_is_no_half_written_file_stays(site: Site, name: str) -> None:
     kept = leave(site, Path(site.attempt(site.deployed()).path), name, 2 * HALF_WRITTEN_AGE_S)
     assert sweep(site.platform) == 0

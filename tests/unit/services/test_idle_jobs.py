@@ -35,9 +35,9 @@ class Work:
             self.sorted_out += len(jobs := list(jobs))
             return sort_out(jobs, *rest)  # type: ignore[arg-type]
 
-        def noting(memory: Memory, seen: Observation | None, now: float) -> bool:
+        def noting(memory: Memory, seen: Observation | None, now: float, *, is_own: bool) -> bool:
             self.noted += 1
-            return note(memory, seen, now)
+            return note(memory, seen, now, is_own=is_own)
 
         def judging(judge_: Judge, job: Job, is_forgotten: bool, fresh: bool) -> object:
             self.judged.append(job.id)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ffdl_batch.domain.observation import EndCause, Observation, Phase
-from ffdl_batch.services.listed import is_another, is_older
+from ffdl_batch.services.listed import Standing, is_older, standing_of
 
 TOKEN, OTHER = "training-0a1b2c3d4-1", "training-0a1b2c3d4-2"
 WAITING = Observation(Phase.PENDING, "PENDING", submitted_at=1000.0, name=TOKEN)
@@ -15,34 +15,50 @@ RUNNING = Observation(Phase.RUNNING, "RUNNING", submitted_at=1000.0, started_at=
 ENDED = Observation(Phase.ENDED, "NODE_FAIL", EndCause.NODE_FAIL, started_at=1010.0, ended_at=1020.0, name=TOKEN)
 
 
-@pytest.mark.parametrize("last", [None, RUNNING])
-def test_the_name_of_another_attempt_is_another_job(last: Observation | None) -> None:
-    assert is_another(replace(WAITING, name=OTHER), TOKEN, last)
-    assert not is_another(WAITING, TOKEN, last)
-    assert not is_another(replace(WAITING, name=""), TOKEN, last)
+def standing(shown: Observation, own: Observation | None = None, claimed_at: float | None = None) -> Standing:
+    return standing_of(shown, TOKEN, own, lambda: claimed_at)
+
+
+@pytest.mark.parametrize("own", [None, RUNNING])
+@pytest.mark.parametrize("claimed_at", [None, 9000.0])
+def test_the_name_of_another_attempt_is_another_job(own: Observation | None, claimed_at: float | None) -> None:
+    assert standing(replace(WAITING, name=OTHER), own, claimed_at) is Standing.ANOTHER
+    assert standing(WAITING, own, claimed_at) is Standing.OWN
+    assert standing(replace(WAITING, name=""), own, claimed_at) is Standing.OWN
 
 
 def test_a_job_that_its_owner_renamed_is_still_the_job() -> None:
     renamed = replace(RUNNING, name="my favourite")
-    assert not is_another(renamed, TOKEN, None)
-    assert not is_another(renamed, TOKEN, RUNNING)
+    assert standing(renamed, RUNNING) is Standing.OWN
+    assert standing(renamed, claimed_at=1010.0) is Standing.OWN
     requeued = replace(renamed, phase=Phase.PENDING, submitted_at=2000.0, restarts=1)
-    assert not is_another(requeued, TOKEN, RUNNING)
+    assert standing(requeued, renamed) is Standing.OWN
+    assert standing(requeued, RUNNING, claimed_at=2010.0) is Standing.OWN
 
 
-def test_a_job_of_the_same_owner_under_an_id_that_was_given_again_is_another() -> None:
-    """slurmctld's state was wiped; the owner's own sbatch got the number."""
-    assert is_another(replace(WAITING, name="wrap", submitted_at=2000.0), TOKEN, RUNNING)
-    assert is_another(replace(RUNNING, name="wrap", submitted_at=2000.0), TOKEN, replace(RUNNING, restarts=2))
+def test_a_new_name_and_a_new_submission_are_another_job_unless_the_attempt_was_claimed_since() -> None:
+    """slurmctld's state was wiped; the owner's own sbatch got the number, and its job was requeued."""
+    requeued = replace(WAITING, name="wrap", submitted_at=2000.0, restarts=1)
+    assert standing(requeued, RUNNING) is Standing.ANOTHER
+    assert standing(requeued, RUNNING, claimed_at=1010.0) is Standing.ANOTHER
+    assert standing(replace(requeued, restarts=0), RUNNING) is Standing.ANOTHER
+    assert (
+        standing(replace(RUNNING, name="wrap", submitted_at=2000.0), replace(RUNNING, restarts=2)) is Standing.ANOTHER
+    )
+
+
+@pytest.mark.parametrize("claimed_at", [None, 999.0])
+def test_a_strange_name_proves_nothing_where_nothing_is_remembered(claimed_at: float | None) -> None:
+    assert standing(replace(RUNNING, name="wrap"), None, claimed_at) is Standing.DOUBTFUL
+    assert standing(replace(RUNNING, name="wrap", submitted_at=None), RUNNING, 9000.0) is Standing.DOUBTFUL
 
 
 @pytest.mark.parametrize("shown", [WAITING, RUNNING, replace(RUNNING, submitted_at=2000.0), ENDED])
-@pytest.mark.parametrize("name", ["", TOKEN, "my favourite"])
+@pytest.mark.parametrize("name", ["", TOKEN])
 def test_what_was_the_job_once_is_the_job_as_long_as_it_is_listed_so(shown: Observation, name: str) -> None:
     """The watcher relies on it: it passes over what is listed as it was the last time."""
     shown = replace(shown, name=name)
-    assert not is_another(shown, TOKEN, None)
-    assert not is_another(shown, TOKEN, shown)
+    assert standing(shown, shown) is Standing.OWN
     assert not is_older(shown, shown)
 
 

@@ -46,6 +46,26 @@ def test_a_job_for_which_there_is_no_room_stays_pending_and_says_why(site: Site)
     assert site.platform.adapters.outages() == ()
 
 
+def test_a_job_whose_submission_fails_for_a_reason_that_nobody_knows_waits_and_says_it(site: Site) -> None:
+    """It may be the login node's trouble: nothing refused the job, and nothing else is held up."""
+    said = "sbatch failed with 1 (fork: Cannot allocate memory); nothing was submitted, and it is tried again"
+    site.scheduler.fails = said
+    job = site.deployed()
+    assert (job.state, job.attempt) == (S.PENDING, 0)
+    assert reasons(site, [job]) == {said}
+    assert begun_at(site.platform.root.job(job.id).attempt(1)) is None
+    assert site.platform.adapters.outages() == ()
+    deployer = Deployer(site.platform)
+    for _ in range(20):
+        site.clock.tick(FIRST_PAUSE_S / 4)
+        deployer.step()
+    assert 2 <= len(site.scheduler.turned_away) <= 4
+    site.scheduler.fails = ""
+    site.clock.tick(1.25 * LONGEST_FULL_PAUSE_S)
+    deployer.step()
+    assert (site.job(job.id).state, site.job(job.id).attempt) == (S.QUEUED, 1)
+
+
 def test_it_is_tried_again_after_growing_pauses_and_runs_as_its_first_attempt(site: Site) -> None:
     site.scheduler.full = FULL
     job = site.deployed()

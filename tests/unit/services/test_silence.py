@@ -180,6 +180,20 @@ def test_only_what_the_scheduler_calls_running_is_given_up(
     assert (site.scheduler.cancelled, read_given_up(site.attempt(job))) == ([], None)
 
 
+@pytest.mark.parametrize("given_up_before", [False, True])
+def test_another_job_that_has_the_id_now_is_not_ended(
+    site: Site, watcher: Watcher, keeper: SilenceKeeper, given_up_before: bool
+) -> None:
+    job = training(site, watcher)
+    native = NativeId(job.native_id)
+    looks(site, keeper, 3 if given_up_before else 1)
+    before = list(site.scheduler.cancelled)
+    site.scheduler.seen[native] = replace(site.scheduler.seen[native], name="wrap", submitted_at=site.clock.now())
+    looks(site, keeper, 4)
+    assert (site.scheduler.cancelled, bool(before)) == (before, given_up_before)
+    assert (read_given_up(site.attempt(job)) is not None) == given_up_before
+
+
 def test_a_scheduler_that_does_not_answer_gives_nobody_up(site: Site, watcher: Watcher, keeper: SilenceKeeper) -> None:
     job = training(site, watcher)
     site.scheduler.down = True

@@ -113,6 +113,32 @@ def test_an_end_that_the_scheduler_has_forgotten(site: Site, watcher: Watcher, h
     assert site.platform.store.attempts(job.id)[0].ended_at == row.at
 
 
+@pytest.mark.parametrize(("said_s", "dated_s"), [(40.0, 40.0), (5.0, 20.0), (7200.0, 51.0)])
+def test_a_learner_that_outlived_its_controllers_ended_when_its_shell_said_so(
+    site: Site, watcher: Watcher, said_s: float, dated_s: float
+) -> None:
+    """Not before its controllers were heard of last, and not after the scheduler's end, whatever the file's clock."""
+    job = site.deployed()
+    start = site.clock.now()
+    head = head_at(site, job, start + 10)
+    head.starts()
+    head.at = start + 20
+    head.beats()
+    word = Path(site.attempt(job).state, ".ended-1")
+    word.write_text("0\n")
+    os.utime(word, (start + said_s, start + said_s))
+    site.scheduler.end(NativeId(job.native_id), EndCause.NODE_FAIL, start + 50)
+    site.clock.tick(LATER_S)
+    watcher.step(full=True)
+    site.clock.tick(SETTLE_S + 1)
+    watcher.step(full=True)
+    assert [(row.state, row.at - start) for row in history(site, job)[-2:]] == [
+        (JobState.PROCESSING, 10.0),
+        (JobState.STORING, dated_s),
+    ]
+    assert site.platform.store.attempts(job.id)[0].ended_at == start + 50
+
+
 def test_a_run_that_the_scheduler_started_anew_is_dated_by_its_second_submission(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     start, native = site.clock.now(), NativeId(job.native_id)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.config import Settings
+from ffdl_batch.services.binding import some_of
 from ffdl_batch.services.platform import open_platform
 from ffdl_batch.store import DatabaseMissing
 from ffdl_batch.store.copies import upgrade_copies
@@ -59,7 +60,7 @@ def test_an_older_copy_is_refused_where_it_lacks_a_job_that_was_executed(setting
     with pytest.raises(DatabaseMissing) as refused:
         opened(settings)
     for part in (
-        "does not know 1 jobs",
+        "does not know 1 job that has a directory in ",
         f"{jobs_of(settings)} ",
         f"({late})",
         "ffdl-admin db restore FILE --force",
@@ -94,6 +95,18 @@ def test_directories_of_known_jobs_are_not_looked_into(settings: Settings, monke
     monkeypatch.setattr("ffdl_batch.services.binding.os.scandir", watched)
     opened(settings)
     assert not [path for path in seen if "training-" in path]
+
+
+def test_the_jobs_that_it_lacks_are_named(settings: Settings) -> None:
+    accept(settings, "known")
+    lost = ["training-00000lat1", "training-00000lat2"]
+    for job in lost:
+        (jobs_of(settings) / job / "attempt-1").mkdir(parents=True)
+    with pytest.raises(
+        DatabaseMissing, match=rf"does not know 2 jobs that have .* were executed \({', '.join(lost)}\)"
+    ):
+        opened(settings)
+    assert some_of(list("abcdefg")) == "a, b, c, d, e and 2 more"
 
 
 @on_sqlite
@@ -157,5 +170,5 @@ def test_whoever_goes_over_to_postgresql_brings_the_tree_along(
     assert caplog.text == ""
     accept(settings, "another")
     forget(settings, late)
-    with pytest.raises(DatabaseMissing, match=rf"does not know 1 jobs .*\({late}\)"):
+    with pytest.raises(DatabaseMissing, match=rf"does not know 1 job .*\({late}\)"):
         opened(settings)

@@ -258,7 +258,6 @@ def test_a_delivery_that_claimed_first_becomes_the_job_and_the_other_is_cancelle
     claim = Path(site.attempt(job).claim)
     claim.mkdir()
     (claim / "owner.json").write_text(f'{{"native_id": "{late}"}}')
-    site.scheduler.end(NativeId(job.native_id), EndCause.FAILURE, site.clock.now())
     watcher.step(full=True)
     assert site.job(job.id).native_id == str(late)
     assert [str(native) for native in site.scheduler.cancelled] == [job.native_id]

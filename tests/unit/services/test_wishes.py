@@ -9,6 +9,7 @@ from ffdl_batch.domain.events import Outcome
 from ffdl_batch.domain.job import Job
 from ffdl_batch.domain.job_state import JobState, Wish
 from ffdl_batch.domain.observation import EndCause, NativeId
+from ffdl_batch.ports.scheduler import NotNow
 from ffdl_batch.services.control import read_control
 from ffdl_batch.services.deploy import Deployer
 from ffdl_batch.services.watch import SETTLE_S, Watcher
@@ -163,3 +164,26 @@ def test_a_wish_whose_cell_cannot_be_written_is_signalled_all_the_same(
     monkeypatch.setattr("ffdl_batch.services.wishes.write_control", full)
     watcher.step(full=True)
     assert len(site.scheduler.signalled) == 1
+
+
+def test_a_node_that_a_signal_does_not_reach_is_no_outage_and_the_log_hears_of_it_once(
+    site: Site, watcher: Watcher, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    head = running(site, watcher)
+    wish(site, head.job)
+    tries: list[str] = []
+
+    def signal(native: NativeId, name: str) -> None:
+        tries.append(name)
+        raise NotNow("the signal URG for job 1 did not reach all nodes (Socket timed out); it is repeated")
+
+    monkeypatch.setattr(site.scheduler, "signal", signal)
+    for _ in range(3):
+        watcher.step(full=True)
+        assert site.platform.adapters.outages() == ()
+        site.clock.tick(AGAIN_S)
+    assert len(tries) == 3
+    assert len([text for text in caplog.messages if "did not reach all nodes" in text]) == 1
+    site.clock.tick(3600)
+    watcher.step(full=True)
+    assert len([text for text in caplog.messages if "did not reach all nodes" in text]) == 2

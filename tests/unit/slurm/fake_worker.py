@@ -23,7 +23,7 @@ class Job:
     def __init__(self, number: int, task: int | None = None, waiting: str | None = None) -> None:
         self.id, self.name, self.state, self.user_id = number, "training-0a1b2c3d4-1", "RUNNING", os.getuid()
         self.array_task_id, self.array_tasks_waiting = task, waiting
-        self.array_id = 9 if MODE == "array" else None
+        self.array_id = 9 if MODE in ("array", "rest") else None
         self.exit_code, self.exit_code_signal, self.requeue_count = 0, 0, 1
         self.submit_time, self.start_time, self.end_time = 1700000000, 1700000001, None
         self.allocated_nodes, self.state_reason = "n1", None
@@ -53,7 +53,10 @@ class Jobs(dict[int, Job]):
         other.user_id = os.getuid() + 1
         listed = [Job(7), other]
         if MODE == "array":
-            listed = [Job(10, task=0), Job(9, waiting="2-4%1"), Job(9)]
+            listed = [Job(10), Job(11, task=1), Job(9, waiting="2-4%1"), Job(9)]
+        if MODE == "rest":
+            listed = [Job(10), Job(9)]
+            listed[1].state = "CANCELLED"
         return Jobs(enumerate(listed))
 
 
@@ -70,7 +73,7 @@ class JobSubmitDescription:
         (DIRECTORY / "submitted").write_text(json.dumps(self.fields))
         if MODE == "die":
             os.kill(os.getpid(), signal.SIGKILL)
-        return 4711
+        return 0 if MODE == "zero" else 4711
 
 
 module = types.ModuleType("pyslurm")

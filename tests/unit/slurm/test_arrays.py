@@ -14,6 +14,7 @@ from ffdl_batch.domain.jobdir import Root
 from ffdl_batch.domain.observation import NativeId
 from ffdl_batch.domain.spec import BatchOptions, Checkpoint, Framework, JobSpec, NetworkLevel, Resources
 from ffdl_batch.ports.scheduler import ArrayPlan, BackendFacts, Chunk, LaunchPlan, LaunchRequest
+from ffdl_slurm.absence import dropped_tasks
 from ffdl_slurm.arrays import fill_index, job_words, plan_array, read_table
 from ffdl_slurm.parsers import Garbled, JobRecord, parse_config, parse_squeue
 from ffdl_slurm.plan import make_plan
@@ -175,6 +176,58 @@ def test_a_range_that_was_cut_off_is_about_what_can_be_read() -> None:
     records = read_records(("20_[1-3,5,...]", "PENDING", "c"))
     assert set(pick(records, [NativeId("20", n) for n in ("1", "3", "5", "6")])) == {
         NativeId("20", n) for n in ("1", "3", "5")
+    }
+
+
+NAMES = {("c", "1"): "one", ("c", "2"): "two", ("d", "2"): "another's"}
+
+
+def name_of(name: str, task: str | None) -> str:
+    """The attempt that a task is, in tests of absence."""
+    return NAMES.get((name, task or ""), name)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [("20_[1,3%1]", "PENDING", "c")],
+        [("20_1", "PENDING", "c"), ("20_3", "PENDING", "c")],
+        [("20_0", "RUNNING", "c")],
+        [("20_0", "COMPLETED", "c"), ("21_2", "PENDING", "d")],
+    ],
+    ids=["the list", "each of the list", "one that started", "one that ended"],
+)
+def test_a_task_that_is_left_out_where_its_array_is_listed_was_dropped(rows: list[tuple[str, str, str]]) -> None:
+    wanted = [NativeId("20", "2"), NativeId("20"), NativeId("22"), NativeId("22", "2")]
+    assert dropped_tasks(read_records(*rows), wanted, name_of) == {NativeId("20", "2"): "two"}
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [],
+        [("21_1", "PENDING", "c")],
+        [("20_2", "RUNNING", "c"), ("20_[3-4]", "PENDING", "c")],
+        [("20_[1-4]", "PENDING", "c")],
+        [("20_[1,3,...]", "PENDING", "c")],
+        [("20_[1,3,...", "PENDING", "c"), ("20_0", "RUNNING", "c")],
+        [("20_1", "RUNNING", "c"), ("20_3", "RUNNING", "called otherwise")],
+        [("20", "CANCELLED", "c"), ("20_0", "RUNNING", "c")],
+        [("20", "RUNNING", "c")],
+        [("20", "RUNNING", "c"), ("20_[1,3]", "PENDING", "c")],
+    ],
+    ids=["nothing", "another array", "requeued or running", "it waits", "cut off", "cut off without an end",
+         "two names", "the list was cancelled", "no array", "a task without a number"],
+)  # fmt: skip
+def test_and_nowhere_else(rows: list[tuple[str, str, str]]) -> None:
+    assert dropped_tasks(read_records(*rows), [NativeId("20", "2")], name_of) == {}
+
+
+def test_a_dropped_task_of_an_array_that_has_the_id_now_is_that_ones() -> None:
+    wanted = [NativeId("20", "1"), NativeId("20", "2")]
+    assert dropped_tasks(read_records(("20_3", "RUNNING", "d")), wanted, name_of) == {
+        NativeId("20", "1"): "d",
+        NativeId("20", "2"): "another's",
     }
 
 

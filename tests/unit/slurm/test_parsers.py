@@ -152,6 +152,13 @@ def test_times() -> None:
         ("Submitted batch job 123\n", None),
         ("", None),
         ("12 34\n", None),
+        ("Welcome to the cluster\n4294967999\n", None),
+        ("Welcome to the cluster\n4294967293\n", None),
+        ("4294967292\n", "4294967292"),  # of the last cluster of a federation
+        ("0\n", None),
+        ("007\n", None),
+        ("\u0661\u0662\n", None),
+        ("20261122164512\n123\n", "123"),
     ],
 )
 def test_submissions(text: str, job: str | None) -> None:

@@ -58,6 +58,12 @@ def test_a_submission_sends_the_scripts_options_and_a_clean_environment(
     assert recover_reply(attempt) == {"4711"}
 
 
+def test_an_id_that_is_none_leaves_a_submission_open(make: Make, attempt: AttemptDir) -> None:
+    with pytest.raises(SubmissionUncertain, match="'0'"):
+        make("zero").submit(attempt)
+    assert recover_reply(attempt) == set()
+
+
 def test_own_jobs_are_listed(make: Make) -> None:
     gateway = make("noise")
     records = gateway.list_own_jobs()
@@ -68,9 +74,12 @@ def test_own_jobs_are_listed(make: Make) -> None:
 
 
 def test_tasks_of_arrays_are_listed_by_the_arrays_number(make: Make) -> None:
-    """A task that started, the tasks that wait, and what is left of tasks that were cancelled while they waited."""
+    """Tasks that started (pyslurm has no number for the first), the tasks that wait, and what is left of tasks that
+    were cancelled while they waited."""
     records = make("array").list_own_jobs()
-    assert [(record.job, record.tasks) for record in records] == [("9", "0"), ("9", "2-4%1"), ("9", None)]
+    assert [(record.job, record.tasks) for record in records] == [("9", "0"), ("9", "1"), ("9", "2-4%1"), ("9", "0")]
+    records = make("rest").list_own_jobs()
+    assert [(record.job, record.tasks) for record in records] == [("9", "0"), ("9", None)]
 
 
 def test_slurms_words_mean_the_same_as_with_the_commands(make: Make, attempt: AttemptDir) -> None:

@@ -7,6 +7,8 @@ import pytest
 from ffdl_batch.ports.scheduler import (
     ArraysRefused,
     InvalidRequest,
+    NotNow,
+    NotTaken,
     SchedulerError,
     SchedulerUnreachable,
     SubmissionUncertain,
@@ -16,6 +18,7 @@ from ffdl_slurm.refusals import (
     check_accounts,
     check_answer,
     check_request,
+    check_requests,
     check_trial,
     explain_refusal,
     read_submission,
@@ -45,6 +48,17 @@ POLICY = "Job violates accounting/QOS policy (job submit limit, user's size and/
         ("Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)", TooMany),
         ("Batch job submission failed: Invalid job array specification", ArraysRefused),
         ("", SubmissionUncertain),
+        ("Invalid job credential", SchedulerUnreachable),
+        ("Error generating job credential", SchedulerUnreachable),
+        ("Invalid authentication credential", SchedulerUnreachable),
+        ("Rate limit exceeded, please retry later", SchedulerUnreachable),
+        ("MaxJobCount limit reached", TooMany),
+        ("I/O error writing script/environment to file", NotTaken),
+        ("Required partition not available (inactive or drain)", NotTaken),
+        ("System submissions disabled", NotTaken),
+        ("Invalid user id", NotTaken),
+        ("Incompatible versions of client and server code", NotTaken),
+        ("What no release has said so far", NotTaken),
         ("Protocol authentication error", SchedulerUnreachable),
         ("Munge encode failed: Failed to access socket", SchedulerUnreachable),
         ("Munge decode failed: Expired credential", SubmissionUncertain),
@@ -117,6 +131,52 @@ def test_ends_that_prove_nothing(code: int, out: str) -> None:
         read_submission(CommandResult(("sbatch",), code, out, "Invalid qos specification"))
 
 
+NO_CONF = (
+    "sbatch: error: s_p_parse_file: cannot stat file /home/alice/slurm.conf: No such file or directory, retrying in "
+    "1sec up to 60sec\nsbatch: fatal: Unable to process configuration file\n"
+)
+NO_LIBRARY = (
+    "sbatch: error while loading shared libraries: libslurmfull.so: cannot open shared object file: No such file"
+)
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "kind"),
+    [
+        (1, NO_CONF, SchedulerUnreachable),
+        (127, NO_LIBRARY, SchedulerUnreachable),
+        (1, "/usr/local/bin/sbatch: fork: Cannot allocate memory", NotTaken),
+        (254, "/usr/local/bin/sbatch: fork: retry: Resource temporarily unavailable", NotTaken),
+        (127, "/usr/local/bin/sbatch: line 3: exec: sbatch.real: not found", NotTaken),
+        (126, "sbatch: error: invalid number of nodes (-N 0-0)", NotTaken),
+        (137, "Killed", SubmissionUncertain),
+        (255, "ssh: connect to host login2 port 22: No route to host", NotTaken),
+        (255, "sbatch: error: Ignoring obsolete option\nConnection to login2 closed by remote host.", NotTaken),
+        (255, "sbatch: error: Invalid --time specification\n", InvalidRequest),
+        (
+            255,
+            "sbatch: option '--mem' requires an argument\nTry \"sbatch --help\" for more information",
+            InvalidRequest,
+        ),
+        (1, "sbatch: error: invalid number of nodes (-N 0-0)\n", InvalidRequest),
+        (1, "sbatch: error: Batch script is empty!\n", InvalidRequest),
+        (1, "sbatch: error: Unable to open file /jobs/7/script.sh\n", NotTaken),
+        (1, "sbatch: error: Socket timed out on send/recv operation\n", SubmissionUncertain),
+        (1, "", SubmissionUncertain),
+    ],
+)
+def test_only_slurm_refuses_a_job_and_no_login_node(code: int, said: str, kind: type[SchedulerError]) -> None:
+    result = CommandResult(("sbatch",), code, "", said)
+    with pytest.raises(SchedulerError) as error:
+        read_submission(result)
+    assert type(error.value) is kind
+    assert said.strip().rpartition("\n")[2] in str(error.value)
+    assert ("tried again" in str(error.value)) == (kind in (SchedulerUnreachable, NotTaken))
+    with pytest.raises(SchedulerError) as error:
+        check_trial(result)
+    assert isinstance(error.value, InvalidRequest) == (kind is InvalidRequest)
+
+
 def test_an_id_is_an_id() -> None:
     assert read_submission(CommandResult(("sbatch",), 0, "12;c\n", "sbatch: warning: x")) == "12"
 
@@ -132,6 +192,36 @@ def test_an_id_is_an_id() -> None:
 )
 def test_a_job_that_is_gone_is_no_error(said: str) -> None:
     check_request(CommandResult(("scancel",), 1, "", f"scancel: error: Kill job error on job id 3: {said}"), "x")
+
+
+STEP = "scancel: error: Kill job error on job step id 76: "
+
+
+@pytest.mark.parametrize(
+    ("said", "is_outage"),
+    [
+        (f"{STEP}Socket timed out on send/recv operation", False),
+        (
+            f"scancel: error: slurm_receive_msgs: Zero Bytes were transmitted or received\n{STEP}Unspecified error",
+            False,
+        ),
+        (f"{STEP}Communication connection failure\n{STEP}Invalid job id specified", False),
+        (f"{STEP}{CONNECT}", True),
+        (f"{STEP}Unspecified error\nscancel: error: Kill job error on job id 77: {CONNECT}", True),
+        ("slurm_load_jobs error: Socket timed out on send/recv operation", True),
+    ],
+)
+def test_a_node_that_does_not_answer_is_no_outage_of_the_scheduler(said: str, is_outage: bool) -> None:
+    for check in (check_request, check_requests):
+        with pytest.raises(SchedulerUnreachable, match="the signal URG for job 76") as error:
+            check(CommandResult(("scancel",), 140, "", said), "the signal URG for job 76")
+        assert isinstance(error.value, NotNow) != is_outage
+
+
+def test_steps_that_have_ended_are_no_error_where_scancel_only_ends_with_their_number() -> None:
+    """ESLURM_ALREADY_DONE is 2021, of which the exit code has eight bits."""
+    check_requests(CommandResult(("scancel",), 2021 % 256, "", ""), "the signal")
+    check_requests(CommandResult(("scancel",), 1, "", f"{STEP}Job step not running"), "the signal")
 
 
 def test_other_refusals_of_scancel() -> None:
@@ -173,3 +263,9 @@ def test_queries() -> None:
         check_answer(CommandResult(("squeue",), 1, "JOBID\n", ""))
     with pytest.raises(SchedulerUnreachable):
         check_accounts(CommandResult(("sacct",), 0, "JobID|State\n", "error: Problem talking to the database: refused"))
+
+
+@pytest.mark.parametrize("number", ["0", "4294967999"])
+def test_a_number_that_is_no_jobs_leaves_a_submission_open(number: str) -> None:
+    with pytest.raises(SubmissionUncertain, match=number):
+        read_submission(CommandResult(("sbatch",), 0, f"Welcome to the cluster\n{number}\n", ""))

@@ -28,9 +28,30 @@ def test_it_is_one_line_that_steers_no_terminal(text: str, line: str) -> None:
 
 def test_of_a_long_one_the_end_or_the_beginning_is_kept() -> None:
     text = " ".join(str(number) for number in range(1000))
-    assert shorten(text) == "... " + text[-SHORT:]
+    assert shorten(text) == "... " + text[-SHORT:].lstrip()
     assert begin(text) == text[:SHORT] + " ..."
     assert shorten("short\n") == begin("short\n") == "short"
+
+
+SACCT = (
+    "sacct: error: _open_persist_conn: failed to open persistent connection to host:ctl.cluster.example.org:6819: "
+    "Connection refused\nsacct: error: Sending PersistInit msg: Connection refused\n"
+    "sacct: error: Problem talking to the database: Connection refused\n"
+)
+FATAL = "sbatch: fatal: Unable to process configuration file"
+
+
+def test_a_long_one_is_cut_between_lines_and_words() -> None:
+    assert shorten(SACCT) == "... sacct: error: Problem talking to the database: Connection refused"
+    rest = shorten("sbatch: error: " + " ".join(f"rule{number}" for number in range(100)))
+    assert rest.startswith("... rule") and rest.endswith(" rule99") and len(rest) <= SHORT + len("... ")
+
+
+def test_the_cause_is_kept_before_what_was_said_after_it() -> None:
+    welcome = "* for help, write to support and say which node you are on *\n" * 3
+    assert shorten(f"{welcome}{FATAL}\n{welcome}") == (
+        f"... * for help, write to support and say which node you are on * {FATAL}"
+    )
 
 
 def messages() -> list[str]:

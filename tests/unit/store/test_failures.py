@@ -171,7 +171,7 @@ def test_what_is_no_database_is_said(tmp_path: Path) -> None:
         open_store(f"sqlite:///{tmp_path}/jobs.db")
     assert not isinstance(caught.value, StoreUnavailable)
     assert str(caught.value).endswith(
-        "ffdl daemon stop, and put a copy in its place: ffdl-admin db restore FILE --force"
+        "ffdl daemon stop, and put a copy in its place (ffdl-admin db restore FILE --force)"
     )
 
 

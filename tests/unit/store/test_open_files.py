@@ -21,7 +21,7 @@ from ffdl_batch.store import DatabaseGone, Store, StoreUnavailable, open_store
 from ffdl_batch.store.copies import CopyFailed, companions
 from tests.unit.store.jobs import FakeClock, add_job, new_job
 
-CURE = re.compile(r"ffdl daemon stop; ffdl-admin db restore (\S+\.rescued-\S+?)( --force)?$")
+CURE = re.compile(r"ffdl daemon stop; ffdl-admin db restore (\S+\.rescued-[^\s)]+)( --force)?\)$")
 
 
 @pytest.fixture(params=[False, True], ids=["log", "journal"])

@@ -1,0 +1,178 @@
+"""What Slurm's commands and libraries say, sorted by what it means for a request. All in lower case.
+
+From src/common/slurm_errno.c, src/sbatch, src/scancel and the table of options of 20.11 to 26.05. What stands in none
+of these tables is not understood, and never taken for a refusal: a failure of the login node has as many wordings as
+there are login nodes.
+"""
+
+from __future__ import annotations
+
+import re
+
+NO_CLIENT = (
+    "unable to process configuration file",
+    "error while loading shared libraries",
+    "symbol lookup error",
+    "clustername needs to be specified",
+)
+"""The command itself cannot work here: its configuration or its libraries are away, as while a package is upgraded."""
+NOT_SENT = (
+    "controller (connect failure)",
+    "connection timed out establishing",
+    "communication connection failure",
+    "could not establish a configuration source",
+    "unable to establish controller machine",
+    "unable to resolve",
+    *NO_CLIENT,
+)
+"""The message never left this machine."""
+NO_CREDENTIAL = ("munge encode failed", "failed to initialize auth", "cannot find auth plugin")
+"""Said before the last word: no credential could be made, so the message never left this machine either."""
+REPLY_LOST = (
+    "timed out on send/recv",
+    "zero bytes were transmitted",
+    "munge decode failed",
+    "auth_g_verify",
+)
+"""Said anywhere: something was sent, and its answer did not come or could not be trusted. (auth_g_create is about what
+was to be sent, src/common/slurm_protocol_api.c.)"""
+TOO_MANY = (
+    "job queue full",
+    "temporarily unable to accept job",
+    "job submit limit",
+    "maxsubmitjob",
+    "maxjobcount limit",
+)
+"""The controller answered: it, the account or the QOS has no room for so many jobs now."""
+DECLINED_FOR_NOW = (
+    *TOO_MANY,
+    "temporarily disabled",
+    "authentication error",
+    "authentication credential",
+    "job credential",
+    "in standby mode",
+    "resource temporarily unavailable",
+    "cannot send after transport",
+    "rate limit exceeded",
+)
+"""The controller answered, and did not take the job now; the same request may succeed later."""
+MAYBE_SENT = (
+    "timed out",
+    "controller (send failure)",
+    "controller (receive failure)",
+    "controller (shutdown failure)",
+    "message receive failure",
+    "message send failure",
+    "communication shutdown failure",
+    "unexpected message received",
+    "connection reset",
+    "broken pipe",
+    "header lengths are longer",
+    "insane message length",
+    "unspecified error",
+)
+UNANSWERED = (*NOT_SENT, *NO_CREDENTIAL, *REPLY_LOST, *MAYBE_SENT, *DECLINED_FOR_NOW)
+GONE = (
+    "invalid job id",
+    "already completing or completed",
+    "already finished",
+    "job/step already",
+    "does not exist",
+    "invalid job/step",
+    "job step not running",
+)
+NO_SUCH_ARRAY = "invalid job array"
+REFUSED = (
+    NO_SUCH_ARRAY,
+    "invalid partition name",
+    "invalid partition specified",
+    "no partition specified",
+    "access/permission denied",
+    "group not permitted to use this partition",
+    "requested nodes not in this partition",
+    "more processors requested than permitted",
+    "requested more tasks than available processors",
+    "node count specification invalid",
+    "cpu count specification invalid",
+    "task count specification invalid",
+    "task distribution specification invalid",
+    "job size specification needs",
+    "job script not specified",
+    "environment is missing in job",
+    "without the current working directory",
+    "parameter too long",
+    "requested node configuration is not available",
+    "requested topology configuration is not available",
+    "invalid node name specified",
+    "invalid feature specification",
+    "invalid preferred feature",
+    "invalid extra constraints",
+    "--batch option is invalid",
+    "multiple knl",
+    "invalid knl configuration",
+    "requested operation not supported",
+    "job dependency problem",
+    "circular job dependency",
+    "memory required by task is not available",
+    "invalid account",
+    "invalid or unknown association",
+    "multiple partition job request not supported",
+    "invalid qos specification",
+    "invalid wckey",
+    "invalid license specification",
+    "invalid mcs_label",
+    "invalid --nice",
+    "requested time limit is invalid",
+    "time limit specification required",
+    "invalid time specified",
+    "invalid time-min",
+    "access denied to requested reservation",
+    "requested reservation is invalid",
+    "ports than can be reserved",
+    "generic resource (gres) specification",
+    "invalid gres specification",
+    "requested gres option unsupported",
+    "invalid trackable resource",
+    "restrictedcorespergpu:",
+    "cannot request more threads per core",
+    "burst buffer permission denied",
+    "burst buffer request invalid",
+    "invalid container id",
+    "container support is not configured",
+    "invalid cluster name",
+    "invalid cluster feature",
+    "invalid accounting frequency",
+    "invalid mpi plugin name",
+    "x11 forwarding not available",
+)
+"""The controller answered, and what it says is about the request itself. Not here: what passes, as a partition that is
+drained, a reservation in use, a controller whose disk is full or that knows a user no more while its directory service
+is away."""
+SUBMISSION = re.compile(r".*(?:submission failed|allocation failure):", re.DOTALL | re.IGNORECASE)
+"""sbatch complains while it tries again by itself, and says last what came of it; with --test-only in other words."""
+LIMIT = re.compile(r"\b(?:Assoc|QOS|Partition)[A-Z]\w+")
+"""The name of a limit, which sbatch prints before "Job violates accounting/QOS policy" (slurm_protocol_defs.c,
+job_state_reason_string). That sentence itself is said of limits of submission and of limits that this request can never
+meet."""
+USAGE_CODE = 255
+"""What sbatch ends with, exit(-1), when it does not take an option, as a value of one."""
+USAGE = re.compile(
+    r"\S*sbatch: (?:error: |unrecognized option|invalid option|ambiguous option|option '|try )|try \"sbatch --help",
+    re.IGNORECASE,
+)
+SCRIPT = re.compile(
+    r"^sbatch: (?:error|fatal): (?:"
+    r"invalid (?:directive|number of|node list|--)|(?:don't|cannot) specify both|incompatible begin and deadline|"
+    r"too few processes|batch script (?:is empty|contains)|this does not look like a batch script|"
+    r"the slurm controller does not allow scripts|script .*is too (?:large|big)|"
+    r".*: line \d+: un(?:matched|expected) `|.* not permitted with|.*can not be bigger than)",
+    re.IGNORECASE | re.MULTILINE,
+)
+"""What sbatch says of a script and its options before it asks anybody."""
+VERDICT = re.compile(r"^.*(?:kill job error on job|slurm_load_jobs error).*$", re.IGNORECASE | re.MULTILINE)
+"""scancel's last words on a job, on a step, and on the listing that it needs first. Other lines come from libraries."""
+OF_A_STEP = "error on job step id"
+SAID_NOTHING = frozenset({2017 & 0xFF, 2021 & 0xFF})
+"""What scancel ends with, saying nothing, where a step has ended (ESLURM_INVALID_JOB_ID, ESLURM_ALREADY_DONE)."""
+ACCOUNTS_DOWN = ("talking to the database", "persist", "slurmdbd", "connection refused")
+NO_ACCOUNTS = ("accounting storage is disabled",)

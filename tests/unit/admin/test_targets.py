@@ -1,0 +1,166 @@
+"""Which files a backup replaces, and a restore reads: no FIFO, no device, no file of a daemon's or of anybody's."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import time
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.admin.targets import kind_of
+from tests.unit.admin.conftest import Desk
+from tests.unit.admin.test_db import daemon_of, jobs_of
+from tests.unit.admin.test_refusals import on_sqlite
+from tests.unit.store.jobs import add_job
+
+HEX = "0a1b2c3d"
+
+
+@pytest.fixture
+def job_id(desk: Desk) -> str:
+    with desk.store() as store:
+        return str(add_job(store).id)
+
+
+def refused(desk: Desk, target: Path, *options: str) -> str:
+    """Why it is no place for a backup; nothing is touched there."""
+    before = sorted((str(path), path.lstat().st_ino, path.lstat().st_mtime_ns) for path in target.parent.iterdir())
+    code, out, err = desk.run("db", "backup", target, *options)
+    assert (code, out) == (2, ""), (target, code, out, err)
+    after = sorted((str(path), path.lstat().st_ino, path.lstat().st_mtime_ns) for path in target.parent.iterdir())
+    assert after == before, target
+    return err
+
+
+def test_a_backup_replaces_nothing_but_a_regular_file(desk: Desk, job_id: str, tmp_path: Path) -> None:
+    place = tmp_path / "copies"
+    place.mkdir()
+    os.mkfifo(place / "fifo")
+    (place / "kept").touch()
+    (place / "link").symlink_to(place / "kept")
+    (place / "nowhere").symlink_to(place / "gone")
+    desk.monkeypatch.chdir(place)  # a socket's path is short
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("socket")
+        for name, kind in (
+            ("fifo", "a FIFO"),
+            ("link", "a symbolic link"),
+            ("nowhere", "a symbolic link"),
+            ("socket", "a socket"),
+        ):
+            assert f"{place / name} is {kind}, and no regular file" in refused(desk, place / name, "--force")
+            refused(desk, place / name)
+    (place / "gone").mkdir()
+    assert "is a directory" in refused(desk, place / "gone", "--force")
+
+
+@pytest.mark.parametrize(("kind", "said"), [(stat.S_IFCHR, "a character device"), (stat.S_IFBLK, "a block device")])
+def test_a_device_is_known_by_its_mode(kind: int, said: str) -> None:
+    """No real one is offered to what might replace it."""
+    assert kind_of(kind | 0o666) == said
+    assert kind_of(stat.S_IFREG | 0o666) is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["daemon.lock", "daemon.flock", "daemon.log", "daemon.log.1", ".tree", "site-slurm.json", f".any.{HEX}"],
+)
+def test_names_of_the_daemons_own_files_are_no_place_for_a_backup(desk: Desk, job_id: str, name: str) -> None:
+    assert "a name of the daemon's own files" in refused(desk, desk.state / name)
+    with daemon_of(desk.state):
+        (desk.state / name).touch()
+        assert "a name of the daemon's own files" in refused(desk, desk.state / name, "--force")
+
+
+def test_force_replaces_a_backup_or_an_empty_file_and_nothing_else(desk: Desk, job_id: str, tmp_path: Path) -> None:
+    place = tmp_path / "copies"
+    place.mkdir()
+    thesis = place / "thesis.tex"
+    thesis.write_text("\\documentclass{book}\n")
+    assert f"{thesis} is no backup of a database, and --force replaces nothing else" in refused(desk, thesis, "--force")
+    (place / "monday").touch()
+    desk.done("db", "backup", place / "monday", "--force")
+    desk.done("db", "backup", place / "monday", "--force")
+    (place / "tuesday").write_bytes(b"SQLite format 3\0 of an older backup")
+    desk.done("db", "backup", place / "tuesday", "--force")
+    (place / "wednesday").write_bytes(b"PGDMP of an older backup")
+    desk.done("db", "backup", place / "wednesday", "--force")
+    contents = {(place / day).read_bytes()[:5] for day in ("monday", "tuesday", "wednesday")}
+    assert contents == {b"PGDMP" if desk.is_postgres else b"SQLit"}
+
+
+def test_a_faulty_copy_replaces_no_foreign_file_either(desk: Desk, job_id: str, tmp_path: Path) -> None:
+    place = tmp_path / "copies"
+    place.mkdir()
+    desk.done("db", "backup", place / "monday")
+    (place / "monday.faulty").write_text("a list of faulty disks\n")
+    desk.execute("UPDATE jobs SET state = 'COMPLETED'")
+    code, out, err = desk.run("db", "backup", place / "monday", "--force")
+    assert (code, out) == (2, "") and "monday.faulty is no backup of a database" in err
+    assert (place / "monday.faulty").read_text() == "a list of faulty disks\n"
+    assert sorted(path.name for path in place.iterdir()) == ["monday", "monday.faulty"]
+
+
+@pytest.mark.parametrize("suffix", ["-wal", "-journal"])
+def test_a_log_that_lies_beside_would_become_the_copys(desk: Desk, job_id: str, tmp_path: Path, suffix: str) -> None:
+    place = tmp_path / "copies"
+    place.mkdir()
+    (place / f"other{suffix}").write_bytes(b"of another database")
+    assert f"other{suffix} belongs to a database {place / 'other'}" in refused(desk, place / "other")
+    (place / "other").write_bytes(b"SQLite format 3\0")
+    assert f"other{suffix} belongs to a database {place / 'other'}" in refused(desk, place / "other", "--force")
+
+
+def test_a_missing_directory_and_an_empty_name_are_wrong_usage(desk: Desk, job_id: str, tmp_path: Path) -> None:
+    code, out, err = desk.run("db", "backup", tmp_path / "nowhere" / "copy")
+    assert (code, out, err) == (2, "", f"ffdl-admin: there is no directory {tmp_path / 'nowhere'}\n")
+    assert list(tmp_path.glob("**/copy*")) == []
+    (tmp_path / "file").touch()
+    assert desk.run("db", "backup", tmp_path / "file" / "copy")[0] == 2
+    for command in ("backup", "restore"):
+        code, _, err = desk.run("db", command, "")
+        assert code == 2 and "Invalid value for 'FILE': it is empty" in err
+
+
+def test_a_restore_reads_regular_files_alone(desk: Desk, job_id: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "link").symlink_to(tmp_path / "fifo")
+    for name in ("fifo", "link"):
+        code, out, err = desk.run("db", "restore", tmp_path / name, "--force")
+        assert (code, out) == (66, "")
+        assert err == f"ffdl-admin: {tmp_path / name} is a FIFO; a copy of a database is a regular file\n"
+    desk.done("db", "backup", tmp_path / "copy")
+    (tmp_path / "latest").symlink_to(tmp_path / "copy")
+    desk.done("db", "restore", tmp_path / "latest", "--force")
+    assert jobs_of(desk) == {job_id}
+
+
+def test_what_killed_backups_left_beside_a_file_goes_with_the_next_one(desk: Desk, job_id: str, tmp_path: Path) -> None:
+    place = tmp_path / "copies"
+    place.mkdir()
+    left = [f".monday.{HEX}", f"..monday.{HEX}.{HEX}"]
+    if not desk.is_postgres:
+        left += [f".monday.{HEX}-journal", f"..monday.{HEX}.{HEX}-wal"]
+    others = [f".tuesday.{HEX}", ".monday.old", "monday.0a1b2c3d", f".monday.{HEX}.gz"]
+    young = ".monday.ffffffff"
+    for name in (*left, *others, young):
+        (place / name).write_text("half")
+        if name != young:
+            os.utime(place / name, (time.time() - 3700,) * 2)
+    desk.done("db", "backup", place / "monday")
+    assert {path.name for path in place.iterdir()} == {"monday", young, *others}
+
+
+@on_sqlite
+def test_what_a_killed_restore_left_beside_a_database_elsewhere_goes_with_the_next_one(
+    desk: Desk, job_id: str, tmp_path: Path
+) -> None:
+    desk.done("db", "backup", tmp_path / "copy")
+    left = desk.state / f".ffdl.sqlite3.{HEX}-journal"
+    left.write_text("half")
+    os.utime(left, (time.time() - 3700,) * 2)
+    desk.done("db", "restore", tmp_path / "copy", "--force")
+    assert not left.exists()

@@ -1,0 +1,288 @@
+"""Nothing is asked of a scheduler's job that is not provably the attempt it is taken for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.domain.job import Job
+from ffdl_batch.domain.job_state import JobState, Wish
+from ffdl_batch.domain.observation import EndCause, NativeId, Observation, Phase
+from ffdl_batch.ports.scheduler import LaunchPlan
+from ffdl_batch.services.aftermath import keep_off, let_back, take_away
+from ffdl_batch.services.deploy import Deployer
+from ffdl_batch.services.drill import drill
+from ffdl_batch.services.duplicates import adopt, take_back
+from ffdl_batch.services.materialize import begun_at
+from ffdl_batch.services.problems import Refused
+from ffdl_batch.services.watch import Watcher
+from ffdl_batch.services.wishes import AGAIN_S
+from tests.fakes.head import FakeHead
+from tests.unit.services.conftest import Site
+
+STRANGER = NativeId("10")
+ANOTHER_TRAINING, PLAIN = "training-000000000-1", "plain1"
+both_names = pytest.mark.parametrize("name", [ANOTHER_TRAINING, PLAIN], ids=["another training", "a plain job"])
+
+
+def shows(site: Site, native: NativeId, name: str, phase: Phase = Phase.RUNNING, **values: object) -> None:
+    """Let the scheduler list a job under a name."""
+    seen = Observation(phase, phase.upper(), name=name, nodes="n1", submitted_at=5.0)
+    site.scheduler.seen[native] = replace(seen, **values)  # type: ignore[arg-type]
+
+
+def asked_to_change(site: Site) -> list[object]:
+    """Everything that was asked of jobs."""
+    fake = site.scheduler
+    return [*fake.cancelled, *fake.withdrawn, *fake.signalled, *fake.avoided, *fake.excluded]
+
+
+def claims(site: Site, job: Job, native: NativeId, at: float = 1e12) -> None:
+    claim = Path(site.attempt(job).claim)
+    claim.mkdir(exist_ok=True)
+    (claim / "owner.json").write_text(json.dumps({"native_id": str(native), "at": at}))
+
+
+def told(site: Site, native: NativeId, monkeypatch: pytest.MonkeyPatch, *, accepts: bool = True) -> Job:
+    """A job of whose submission the scheduler answered with the id of another."""
+    submit = type(site.scheduler).submit
+
+    def answer(fake: object, plan: LaunchPlan) -> NativeId:
+        if accepts:
+            shows(site, submit(site.scheduler, plan), plan.token, Phase.PENDING, submitted_at=site.clock.now())
+        return native
+
+    monkeypatch.setattr(type(site.scheduler), "submit", answer)
+    job = site.deployed()
+    monkeypatch.undo()
+    return job
+
+
+@both_names
+def test_whose_id_was_taken_for_the_job_s_is_left_alone_when_another_claims_the_attempt(
+    site: Site,
+    watcher: Watcher,
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    shows(site, STRANGER, name)
+    job = told(site, STRANGER, monkeypatch)
+    ((own, _),) = site.scheduler.submitted
+    assert job.native_id == str(STRANGER)
+    claims(site, job, own)
+    watcher.step(full=True)
+    assert (site.job(job.id).native_id, asked_to_change(site)) == (str(own), [])
+    assert caplog.text.count(f"{STRANGER} is listed as {name!r} and is left alone") == 1
+
+
+def test_a_job_under_the_token_is_followed_though_the_scheduler_named_another(
+    site: Site, watcher: Watcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shows(site, STRANGER, PLAIN)
+    job = told(site, STRANGER, monkeypatch)
+    ((own, _),) = site.scheduler.submitted
+    watcher.step(full=True)
+    assert (site.job(job.id).native_id, site.job(job.id).state) == (str(own), JobState.QUEUED)
+    site.scheduler.end(STRANGER, EndCause.SUCCESS, site.clock.now())
+    watcher.step(full=True)
+    assert (site.job(job.id).state, asked_to_change(site)) == (JobState.QUEUED, [])
+
+
+@both_names
+@pytest.mark.parametrize("is_claimed", [False, True])
+def test_of_duplicates_only_what_has_the_token_is_cancelled(site: Site, name: str, is_claimed: bool) -> None:
+    job = site.deployed()
+    first, second = NativeId(job.native_id), site.scheduler.accept(job.token)
+    shows(site, STRANGER, name)
+    shows(site, first, job.token)
+    shows(site, second, job.token)
+    if is_claimed:
+        claims(site, job, second)
+    keep, other = (second, first) if is_claimed else (first, second)
+    change = adopt(site.platform, job, frozenset({STRANGER, first, second}), 0.0)
+    assert (change.columns["native_id"], asked_to_change(site)) == (str(keep), [other])
+
+
+@both_names
+def test_a_late_submission_is_withdrawn_only_where_it_is_one(
+    site: Site, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = site.deployed()
+    before = replace(job, native_id="", state=JobState.DEPLOYING)
+    late = site.scheduler.accept(job.token)
+    shows(site, STRANGER, name)
+    for native, expected in ((STRANGER, []), (late, [late])):
+        take_back(site.platform, [(before, adopt(site.platform, before, frozenset({native}), 0.0))])
+        assert asked_to_change(site) == expected
+    assert caplog.text.count(f"{late} came too late") == 1
+
+
+@both_names
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda site, job: take_away(site.platform, job, "it is over"),
+        lambda site, job: keep_off(site.platform, job, ["n1"]),
+        lambda site, job: let_back(site.platform, job),
+    ],
+    ids=["cancel", "avoid", "exclude"],
+)
+def test_what_follows_an_end_is_asked_of_the_job_alone(site: Site, name: str, ask: Callable[[Site, Job], None]) -> None:
+    job = site.deployed()
+    native = NativeId(job.native_id)
+    shows(site, native, name)
+    ask(site, job)
+    assert asked_to_change(site) == []
+    shows(site, native, job.token)
+    ask(site, job)
+    assert len(asked_to_change(site)) == 1
+
+
+def test_each_cancel_of_the_daemon_s_own_accord_is_logged(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    job = site.deployed()
+    take_away(site.platform, job, "it is over")
+    assert f"job {job.id}: cancelling {job.native_id}: it is over" in caplog.text
+
+
+@both_names
+def test_nothing_is_played_on_another_s_job(site: Site, watcher: Watcher, name: str) -> None:
+    head, native = begun(site, watcher)
+    shows(site, native, name, submitted_at=1e13)
+    with pytest.raises(Refused, match="nothing was played"):
+        drill(site.platform, site.caller, head.job.id, "timeout")
+    assert asked_to_change(site) == []
+
+
+def begun(site: Site, watcher: Watcher) -> tuple[FakeHead, NativeId]:
+    """A training that runs, was listed so under its token, and claimed its attempt."""
+    job = site.deployed()
+    native = NativeId(job.native_id)
+    head = FakeHead(site.platform.root, job, site.clock.now())
+    head.starts()
+    claims(site, job, native, at=1e6)
+    shows(site, native, job.token, Phase.SUSPENDED)
+    watcher.step(full=True)
+    return head, native
+
+
+@pytest.mark.parametrize("wish", [Wish.HALT, Wish.CANCEL])
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_requeue_of_the_job_that_has_the_id_now_is_none_of_the_training_s(
+    site: Site, watcher: Watcher, wish: Wish, is_restarted: bool
+) -> None:
+    """slurmctld's state was wiped, and the ids were given out again."""
+    head, native = begun(site, watcher)
+    site.platform.store.set_wish(head.job.id, wish)
+    shows(site, native, PLAIN, Phase.PENDING, submitted_at=2e6, restarts=1, held_for_good=True, reason="held")
+    watching = Watcher(site.platform) if is_restarted else watcher
+    if is_restarted:
+        watcher.close()
+    for _ in range(6):
+        site.clock.tick(AGAIN_S)
+        watching.step(full=True)
+    causes = [entry.cause for entry in site.platform.store.history(head.job.id)]
+    assert ("requeued" in causes, asked_to_change(site)) == (False, [])
+    watching.close()
+
+
+@pytest.mark.parametrize("phase", [Phase.RUNNING, Phase.PENDING])
+def test_a_wish_is_passed_on_of_a_job_that_its_owner_renamed(site: Site, watcher: Watcher, phase: Phase) -> None:
+    job = site.deployed()
+    native = NativeId(job.native_id)
+    shows(site, native, job.token, phase)
+    watcher.step(full=True)
+    shows(site, native, "my favourite", phase)
+    site.platform.store.set_wish(job.id, Wish.CANCEL)
+    watcher.step(full=True)
+    assert site.scheduler.cancelled == [native]
+
+
+def test_a_renamed_job_is_known_by_its_claim_when_nobody_remembers_its_name(site: Site, watcher: Watcher) -> None:
+    job = site.deployed()
+    native = NativeId(job.native_id)
+    shows(site, native, "my favourite", submitted_at=2e6)
+    site.platform.store.set_wish(job.id, Wish.CANCEL)
+    watcher.step(full=True)
+    assert site.scheduler.cancelled == []
+    claims(site, job, native, at=2e6 + 1)
+    watcher.step(full=True)
+    assert site.scheduler.cancelled == [native]
+
+
+def look_until_late(site: Site, watcher: Watcher) -> None:
+    """Until the scheduler has answered often enough that it does not know a job."""
+    for _ in range(10):
+        site.clock.tick(10)
+        watcher.step(full=True)
+
+
+def test_an_attempt_that_nobody_ever_saw_is_looked_for_and_submitted_again(
+    site: Site, watcher: Watcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """sbatch answered with an id that no job has, and nothing was submitted."""
+    watcher.step(full=True)
+    nowhere = NativeId("7654321")
+    job = told(site, nowhere, monkeypatch, accepts=False)
+    assert job.native_id == str(nowhere)
+    site.scheduler.forgotten.add(nowhere)
+    look_until_late(site, watcher)
+    after = site.job(job.id)
+    assert (after.state, after.native_id, after.attempt, after.error_code) == (JobState.DEPLOYING, "", 1, "000")
+    assert "which it said the job was" in site.platform.store.history(job.id)[-1].message
+    deployer = Deployer(site.platform)
+    deployer.step()
+    assert site.scheduler.submitted == []
+    site.clock.at = max(site.clock.at, (begun_at(site.attempt(after)) or 0.0)) + 301
+    deployer.step()
+    after = site.job(job.id)
+    assert [(str(native), token) for native, token in site.scheduler.submitted] == [(after.native_id, f"{job.id}-1")]
+    assert (after.state, after.spent.node_failures) == (JobState.QUEUED, 0)
+
+
+def test_an_attempt_under_the_id_of_another_training_is_looked_for_and_found(
+    site: Site, watcher: Watcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watcher.step(full=True)
+    shows(site, STRANGER, ANOTHER_TRAINING)
+    job = told(site, STRANGER, monkeypatch)
+    look_until_late(site, watcher)
+    assert site.job(job.id).state is JobState.DEPLOYING
+    Deployer(site.platform).step()
+    after, ((own, _),) = site.job(job.id), site.scheduler.submitted
+    assert (after.state, after.native_id, after.attempt, asked_to_change(site)) == (JobState.QUEUED, str(own), 1, [])
+
+
+@pytest.mark.parametrize("wish", [Wish.HALT, Wish.CANCEL])
+def test_an_attempt_that_nobody_ever_saw_ends_as_its_owner_wishes(
+    site: Site, watcher: Watcher, monkeypatch: pytest.MonkeyPatch, wish: Wish
+) -> None:
+    watcher.step(full=True)
+    nowhere = NativeId("7654321")
+    job = told(site, nowhere, monkeypatch, accepts=False)
+    site.scheduler.forgotten.add(nowhere)
+    site.platform.store.set_wish(job.id, wish)
+    look_until_late(site, watcher)
+    site.clock.at = max(site.clock.at, (begun_at(site.attempt(job)) or 0.0)) + 301
+    Deployer(site.platform).step()
+    assert site.job(job.id).state is (JobState.HALTED if wish is Wish.HALT else JobState.CANCELLED)
+    assert (site.scheduler.submitted, asked_to_change(site)) == ([], [])
+
+
+def test_what_was_seen_once_or_may_have_been_by_an_earlier_daemon_is_not_submitted_again(
+    site: Site, watcher: Watcher
+) -> None:
+    inherited = site.deployed("one")
+    site.scheduler.seen.clear()
+    site.scheduler.forgotten.add(NativeId(inherited.native_id))
+    watcher.step(full=True)
+    seen = site.deployed("two")
+    watcher.step(full=True)
+    site.scheduler.seen.clear()
+    site.scheduler.forgotten.add(NativeId(seen.native_id))
+    look_until_late(site, watcher)
+    assert [site.job(job.id).error_code for job in (inherited, seen)] == ["S106", "S106"]

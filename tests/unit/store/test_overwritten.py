@@ -1,0 +1,259 @@
+"""Another program writes into the file of a SQLite database while it is open: `cp COPY FILE`.
+
+Nothing is acknowledged that would be lost, what was put there is not mixed with what was there, and whoever only looks,
+or shares the database through SQLite, disturbs nobody.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from sqlalchemy import event
+
+from ffdl_batch.store import DatabaseDamaged, Store, open_store
+from ffdl_batch.store.copies import companions, copy_database
+from ffdl_batch.store.own_writes import COUNTS, HEADER_BYTES, Left, is_own
+from ffdl_batch.store.revisions import driver_connection
+from tests.unit.store.jobs import FakeClock, add_job
+from tests.unit.store.test_open_files import ids_in, network_fs, path
+
+__all__ = ["network_fs", "path"]  # fixtures
+LOCAL = pytest.mark.parametrize("network_fs", [False], indirect=True)
+
+
+@pytest.fixture
+def opened(path: Path, network_fs: bool, clock: FakeClock) -> Iterator[Store]:
+    store = open_store(f"sqlite:///{path}", network_fs=network_fs, clock=clock)
+    yield store
+    store.close()
+
+
+def fold(store: Store) -> None:
+    """As SQLite does by itself after a thousand pages."""
+    with store.engine.connect() as connection:
+        driver_connection(connection).execute("PRAGMA wal_checkpoint").close()
+
+
+def backup(store: Store, path: Path) -> bytes:
+    """What ``ffdl-admin db backup`` writes."""
+    target = path.with_name("backup")
+    with store.engine.connect() as connection:
+        connection.exec_driver_sql("SELECT count(*) FROM sqlite_master").fetchone()
+        copy_database(driver_connection(connection), target)
+    return target.read_bytes()
+
+
+def plain(store: Store, path: Path) -> bytes:
+    """What ``cp`` copies."""
+    fold(store)
+    return path.read_bytes()
+
+
+def newer(store: Store, path: Path) -> bytes:
+    """Of another database, which has seen more."""
+    target = path.with_name("newer")
+    other = open_store(f"sqlite:///{target}", network_fs=not companions(path)[1].exists())
+    for number in range(20):
+        add_job(other, f"other {number}")
+    other.close()
+    return target.read_bytes()
+
+
+def nothing(_store: Store, _path: Path) -> bytes:
+    return b""
+
+
+def junk(_store: Store, path: Path) -> bytes:
+    return b"\xff" * path.stat().st_size
+
+
+def refused(store: Store, key: str = "late") -> str:
+    """What somebody hears whose job cannot be kept; it is the daemon's trouble from now on."""
+    with pytest.raises(DatabaseDamaged) as caught:
+        add_job(store, key)
+    assert store.trouble is not None and store.trouble.sentence == str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("copied", [backup, plain, newer, nothing, junk])
+def test_a_database_that_was_overwritten_takes_nothing_more_and_is_mixed_with_nothing(
+    opened: Store, path: Path, copied: Callable[[Store, Path], bytes], network_fs: bool
+) -> None:
+    add_job(opened, "before")
+    foreign = copied(opened, path)
+    add_job(opened, "between")
+    fold(opened)
+    add_job(opened, "last")
+    inode = path.stat().st_ino
+    path.write_bytes(foreign)
+
+    said = refused(opened)
+    assert said.startswith(f"the database {path} is damaged: another program wrote into it, while a daemon works"), said
+    assert "Jobs acknowledged since what is there now was copied are in no database" in said
+    assert said.endswith("(ffdl daemon stop; ffdl-admin db restore FILE --force)")
+    assert refused(opened, "later") == said
+    with pytest.raises(DatabaseDamaged):
+        opened.list_jobs(uid=None)
+    log, memory = companions(path)[1:]
+    assert not log.exists() and not memory.exists(), "who opens it now would take the log for its own"
+    opened.close()
+    assert path.read_bytes() == foreign and path.stat().st_ino == inode
+    assert not log.exists()
+    kept = list(path.parent.glob("jobs.db.overwritten-*-wal"))
+    assert [one.stat().st_size > 0 and str(one) in said for one in kept] == ([] if network_fs else [True])
+    assert list(path.parent.glob("*.replaced-*")) == []
+
+
+def test_a_database_that_was_cut_off_takes_nothing_more(opened: Store, path: Path) -> None:
+    add_job(opened)
+    fold(opened)
+    opened.look_after_files()
+    os.truncate(path, path.stat().st_size - 4096)
+    assert "another program wrote into it" in refused(opened)
+
+
+def test_it_is_seen_though_nobody_writes(opened: Store, path: Path) -> None:
+    foreign = backup(opened, path)
+    kept = str(add_job(opened).id)
+    opened.look_after_files()
+    path.write_bytes(foreign)
+    with pytest.raises(DatabaseDamaged, match="another program wrote into it"):
+        opened.look_after_files()
+    assert opened.trouble is not None and not opened.trouble.holds_last_copy
+    assert kept not in ids_in(path), "what was put there is as it was put there, if the daemon is killed now"
+
+
+def test_copies_that_lie_beside_it_are_named(opened: Store, path: Path) -> None:
+    rescued = path.with_name("jobs.db.rescued-20261122T000000Z")
+    upgrade = path.with_name("jobs.db.revision-0001-20261121T000000Z")
+    for copy in (rescued, upgrade):
+        copy.touch()
+    path.write_bytes(b"")
+    assert f"Beside it lie {rescued}, {upgrade}. Put the best copy in its place" in refused(opened)
+
+
+@LOCAL
+def test_what_was_committed_while_it_was_overwritten_is_not_acknowledged(opened: Store, path: Path) -> None:
+    """Between the last look and the commit, which goes into the log."""
+    foreign = backup(opened, path)
+    add_job(opened, "first")
+    event.listen(opened.engine, "commit", lambda _: path.write_bytes(foreign))
+    refused(opened)
+
+
+def test_who_begins_a_transaction_before_commits_nothing_into_the_other_file(opened: Store, path: Path) -> None:
+    foreign = backup(opened, path)
+    add_job(opened, "first")
+
+    def overwrite(*execution: object) -> None:
+        if "INSERT INTO jobs" in str(execution[2]):
+            path.write_bytes(foreign)
+
+    event.listen(opened.engine, "after_cursor_execute", overwrite)
+    refused(opened)
+    assert path.read_bytes() == foreign
+
+
+def touch(file: Path) -> None:
+    os.utime(file)
+
+
+def copy_over_itself(file: Path) -> None:
+    file.write_bytes(file.read_bytes())
+
+
+def test_a_file_that_was_touched_or_copied_over_itself_is_ours(opened: Store, path: Path) -> None:
+    kept = {str(add_job(opened, "first").id)}
+    for number, disturb in enumerate((touch, copy_over_itself)):
+        disturb(path)
+        opened.look_after_files()
+        disturb(path)
+        kept.add(str(add_job(opened, f"after {number}").id))
+    assert opened.trouble is None
+    opened.close()
+    assert ids_in(path) == kept
+
+
+@LOCAL
+@pytest.mark.parametrize("mode", ["PASSIVE", "TRUNCATE"])
+def test_another_program_of_sqlite_may_move_the_log_into_the_file(opened: Store, path: Path, mode: str) -> None:
+    kept = {str(add_job(opened, "first").id)}
+    for number in range(3):
+        with closing(sqlite3.connect(path)) as other:
+            other.execute("UPDATE jobs SET name = 'another'")
+            other.commit()
+            assert other.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()[0] == 0
+        opened.look_after_files()
+        kept.add(str(add_job(opened, f"after {number}").id))
+    assert opened.trouble is None and ids_in(path) == kept
+
+
+@LOCAL
+def test_another_program_may_read_an_older_state_while_the_log_is_moved(opened: Store, path: Path) -> None:
+    """The file is between two commits then."""
+    add_job(opened, "first")
+    with closing(sqlite3.connect(path, isolation_level=None)) as reader, closing(sqlite3.connect(path)) as other:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM jobs").fetchone()
+        add_job(opened, "second")
+        assert other.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()[1:] != (0, 0)
+        opened.look_after_files()
+        add_job(opened, "third")
+    fold(opened)
+    opened.look_after_files()
+    assert opened.trouble is None and len(ids_in(path)) == 3
+
+
+def test_commits_that_move_the_log_are_ours(opened: Store, path: Path) -> None:
+    with opened.engine.connect() as connection:
+        connection.exec_driver_sql("PRAGMA wal_autocheckpoint = 1")
+    kept = {str(add_job(opened, f"k{number}").id) for number in range(20)}
+    opened.look_after_files()
+    assert opened.trouble is None and ids_in(path) == kept
+
+
+def test_who_opens_it_again_goes_on_counting(path: Path, clock: FakeClock, network_fs: bool) -> None:
+    for number in range(3):
+        store = open_store(f"sqlite:///{path}", network_fs=network_fs, clock=clock)
+        add_job(store, f"k{number}")
+        store.close()
+        header = path.read_bytes()[:HEADER_BYTES]
+        assert int.from_bytes(header[60:64], "big") >= number + 1
+    assert len(ids_in(path)) == 3
+
+
+def header(count: int, modes: bytes = b"\2\2", rest: bytes = b"") -> bytes:
+    start = b"SQLite format 3\0\x10\0" + modes
+    return start.ljust(60, b"\0") + count.to_bytes(4, "big") + rest.ljust(36, b"\0")
+
+
+@pytest.mark.parametrize(
+    ("found", "committed", "ours"),
+    [
+        (header(5), 5, True),  # it was touched
+        (header(6), 7, True),
+        (header(7), 7, True),
+        (header(8), 7, False),
+        (header(4), 7, False),
+        (header(5, rest=b"a table more"), 5, True),
+        (header(6, b"\1\1"), 7, False),
+        (header(6)[:50], 7, False),
+        (b"", 7, False),
+    ],
+)
+def test_what_the_header_tells(found: bytes, committed: int, ours: bool) -> None:
+    before = Left(8192, 1, header(5))
+    assert is_own(Left(8192, 2, found), before, committed) is ours
+
+
+def test_the_count_begins_anew() -> None:
+    before = Left(8192, 1, header(COUNTS - 2))
+    assert is_own(Left(8192, 2, header(1)), before, 1)
+    assert not is_own(Left(8192, 2, header(2)), before, 1)
+    assert not is_own(Left(8192, 2, header(COUNTS - 3)), before, 1)
+    assert is_own(Left(4096, 2, header(7)), Left(0, 1, b""), 1), "there was nothing yet"
