@@ -137,9 +137,8 @@ class LocalScheduler:
             )  # fmt: skip
         except OSError as error:
             what = f"no process can be started on {self._host}"
-            if lack := explain_unstarted(
-                error
-            ):  # nobody else has the attempt: the lock is ours, and no record is there
+            if lack := explain_unstarted(error):
+                # Nobody else has the attempt: the lock is ours, and no record is there.
                 raise TooMany(f"{what}: {of_daemon(lack)}") from error
             raise SchedulerUnreachable(f"{what}: {error}") from error
         except subprocess.TimeoutExpired as error:
