@@ -201,15 +201,20 @@ def _submit_limit(cluster: Cluster, jobs: int) -> Iterator[None]:
         limit(-1)
 
 
+def behind(cluster: Cluster, bob: Person, programs: str, place: str) -> Person:
+    """Bob with a daemon of his own in `place`; the programs in his directory `programs` stand before Slurm's."""
+    path = bob.run("sh", "-c", "echo $PATH").stdout.strip()
+    other = bob.at(place, CONFIG)
+    return Person(cluster, "bob", {**other.env, "PATH": f"{bob.home}/{programs}:{path}"})
+
+
 @pytest.fixture
 def forgetful(cluster: Cluster, bob: Person) -> Iterator[Person]:
     """Bob with a second daemon whose squeue and sacct leave out jobs that Slurm has."""
     for command in ("squeue", "sacct"):
         bob.write(f"~/forget/{command}", FILTER.format(command=command), executable=True)
         bob.write(f"~/forget/forgotten-by-{command}", "no job\n")
-    path = bob.run("sh", "-c", "echo $PATH").stdout.strip()
-    other = bob.at("forgetful", CONFIG)
-    person = Person(cluster, "bob", {**other.env, "PATH": f"{bob.home}/forget:{path}"})
+    person = behind(cluster, bob, "forget", "forgetful")
     yield person
     person.kill_daemon("TERM")
 
@@ -239,9 +244,7 @@ def test_a_job_that_everybody_forgot_is_judged_by_its_own_proof(forgetful: Perso
 def greeted(cluster: Cluster, bob: Person) -> Iterator[Person]:
     """Bob with a daemon of his own, whose sbatch greets and prints a number that is no job's."""
     bob.write("~/greeting/sbatch", WRAPPER, executable=True)
-    path = bob.run("sh", "-c", "echo $PATH").stdout.strip()
-    other = bob.at("greeted", CONFIG)
-    person = Person(cluster, "bob", {**other.env, "PATH": f"{bob.home}/greeting:{path}"})
+    person = behind(cluster, bob, "greeting", "greeted")
     yield person
     person.kill_daemon("TERM")
 
