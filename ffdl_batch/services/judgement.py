@@ -86,8 +86,13 @@ class Judge:
         dropped = DROPPED if memory.dropped and not _has_begun(attempt, evidence) else None
         gone = is_forgotten and dropped is None and (evidence.final is not None or not self._is_alive(evidence))
         if gone and memory.was_never_seen and not _has_begun(attempt, evidence):
-            log.warning("job %s: nobody knows %s, which it was said to be; it is looked for", job.id, job.native_id)
-            return Judged(job, sought(self._platform, job), Verdict())
+            named = self._all_named(job)
+            if named is None:
+                return None
+            if NativeId.parse(job.native_id) not in named:
+                log.warning("job %s: nobody knows %s, which it was said to be; it is looked for", job.id, job.native_id)
+                return Judged(job, sought(self._platform, job), Verdict())
+            # The accounting heard of it: the scheduler took it, and lost it before any listing showed it.
         known = self._known(job, memory, evidence, gone, dropped)
         if not fresh and known.observation is not None and known.observation.phase is Phase.PENDING:
             known = replace(known, observation=replace(known.observation, phase=Phase.UNKNOWN))
@@ -149,14 +154,18 @@ class Judge:
     def _named(self, job: Job) -> NativeId | None:
         """The job that the scheduler has under the attempt's token, where it has one under another id than we were
         told."""
+        found = self._all_named(job) or frozenset()
+        return None if NativeId.parse(job.native_id) in found else min(found, key=age, default=None)
+
+    def _all_named(self, job: Job) -> frozenset[NativeId] | None:
+        """What the scheduler has, or remembers, under the attempt's token; None where it does not say now."""
         attempt = self._platform.root.job(job.id).attempt(job.attempt)
         try:
             with self._platform.adapters.asking(job.backend) as adapter:
-                found = adapter.find(job.token, attempt)
+                return adapter.find(job.token, attempt)
         except (InvalidRequest, SchedulerUnreachable) as error:
             log.info("job %s: whether %s is its own cannot be found out now: %s", job.id, job.native_id, error)
             return None
-        return None if NativeId.parse(job.native_id) in found else min(found, key=age, default=None)
 
     def _follow_name(self, job: Job, named: NativeId) -> Change:
         """The scheduler's answer to the submission named a wrong id. What has it is left alone."""

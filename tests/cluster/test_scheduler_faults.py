@@ -133,6 +133,7 @@ def test_a_job_that_the_controller_lost_is_submitted_again(cluster: Cluster, bob
         cluster.run("ctl", ["cp", "-a", STATE, kept])
     job_id = bob.start("lost", counted(0), "--hold")
     first = bob.until(job_id, {"QUEUED"})["native_id"]
+    wait_until(lambda: bob.show(job_id)["pending_reason"] == "JobHeldUser", "a listing that shows it")
     assert bob.sacct(first, "State") == ["PENDING"]
     with _without_controller(cluster, signal="KILL", at_least_s=0.0):
         cluster.run("ctl", ["find", STATE, "-mindepth", "1", "-delete"])

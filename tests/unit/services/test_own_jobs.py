@@ -12,7 +12,7 @@ import pytest
 from ffdl_batch.domain.job import Job
 from ffdl_batch.domain.job_state import JobState, Wish
 from ffdl_batch.domain.observation import EndCause, NativeId, Observation, Phase
-from ffdl_batch.ports.scheduler import LaunchPlan
+from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, SchedulerUnreachable
 from ffdl_batch.services.aftermath import keep_off, let_back, take_away
 from ffdl_batch.services.deploy import Deployer
 from ffdl_batch.services.drill import drill
@@ -242,6 +242,43 @@ def test_an_attempt_that_nobody_ever_saw_is_looked_for_and_submitted_again(
     after = site.job(job.id)
     assert [(str(native), token) for native, token in site.scheduler.submitted] == [(after.native_id, f"{job.id}-1")]
     assert (after.state, after.spent.node_failures) == (JobState.QUEUED, 0)
+
+
+def test_an_attempt_that_only_the_accounting_knows_is_lost_and_not_looked_for(
+    site: Site, watcher: Watcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The scheduler took it, and lost it before any listing showed it; its accounting has it waiting, for ever."""
+    watcher.step(full=True)
+    native = NativeId("7654321")
+    job = told(site, native, monkeypatch, accepts=False)
+    site.scheduler.submitted.append((native, job.token))
+    site.scheduler.forgotten.add(native)
+    site.scheduler.lost.add(native)
+    look_until_late(site, watcher)
+    Deployer(site.platform).step()
+    after = site.job(job.id)
+    assert (after.state, after.attempt, after.spent.node_failures) == (JobState.QUEUED, 2, 1), after
+    assert "S112" in [entry.error_code for entry in site.platform.store.history(job.id)]
+
+
+@pytest.mark.parametrize("error", [SchedulerUnreachable("down"), InvalidRequest("no such user")])
+def test_an_attempt_that_cannot_be_looked_for_now_waits(
+    site: Site, watcher: Watcher, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    watcher.step(full=True)
+    nowhere = NativeId("7654321")
+    job = told(site, nowhere, monkeypatch, accepts=False)
+    site.scheduler.forgotten.add(nowhere)
+
+    def fail(token: str, attempt_dir: object) -> frozenset[NativeId]:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(site.scheduler, "find", fail)
+        look_until_late(site, watcher)
+        assert site.job(job.id).state is JobState.QUEUED
+    look_until_late(site, watcher)
+    assert site.job(job.id).state is JobState.DEPLOYING
 
 
 def test_an_attempt_under_the_id_of_another_training_is_looked_for_and_found(
