@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ffdl_batch.domain.findings import Finding
+from ffdl_batch.domain.gang import Gang, Load, Member, lay_out
 from ffdl_batch.domain.quantity import format_size, format_time_limit
-from ffdl_batch.domain.spec import SITE_DEFAULT, JobSpec
+from ffdl_batch.domain.spec import SITE_DEFAULT, JobSpec, Placement
 from ffdl_batch.ports.scheduler import BackendFacts, NodeShape, PartitionShape
 from ffdl_batch.runtimes.layout import RequestRefused, refusal
 from ffdl_slurm.hostlist import expand
@@ -19,21 +20,24 @@ _MIB = 1024**2
 
 @dataclass(frozen=True, slots=True)
 class NodeRequest:
-    """What one learner, which is one node's share, is asked for as: whole numbers. `gpu_type` "" = any; `kinds` are
-    the types that nodes of the partition have."""
+    """What each node of the allocation is asked for, in whole numbers, and who sits where. `gpu_type` "" = any; `kinds`
+    are the types that nodes of the partition have."""
 
-    cpus: int
-    memory_mib: int
-    gpus: int
-    gpu_type: str
+    gang: Gang
+    gpu_type: str = ""
     kinds: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+
+    @property
+    def load(self) -> Load:
+        """What the fullest node needs; all are asked for it."""
+        return self.gang.load
 
     @property
     def gpu_gres(self) -> str:
         """The GPU part of ``--gres``, "" without GPUs."""
         kind = f"{self.gpu_type}:" if self.gpu_type else ""
-        return f"gpu:{kind}{self.gpus}" if self.gpus else ""
+        return f"gpu:{kind}{self.load.gpus}" if self.load.gpus else ""
 
 
 def fit_request(spec: JobSpec, partition: str, facts: BackendFacts) -> NodeRequest:
@@ -52,18 +56,17 @@ def fit_request(spec: JobSpec, partition: str, facts: BackendFacts) -> NodeReque
         raise RequestRefused([refusal("gpus", message, "ask for whole GPUs", "C104")], not_yet=True)
     shapes, chosen = _choose_partition(partition, facts, findings)
     gpu_type = _match_gpu_type(spec, shapes, findings) if wanted.gpus else ""
-    request = NodeRequest(
-        cpus, -(-wanted.memory_bytes // _MIB), int(wanted.gpus), gpu_type, _kinds(shapes), tuple(warnings)
-    )
+    each = Load(cpus, -(-wanted.memory_bytes // _MIB), int(wanted.gpus))
     _check_names(spec.batch.nodelist, facts.nodes, findings)
     if not findings:
-        _check_nodes(spec, request, shapes, findings)
+        _check_nodes(spec, each, gpu_type, shapes, findings)
+    gang = None
     if not findings:
-        _check_learners(wanted.learners, request, shapes, chosen, findings)
+        gang = _seat(spec, each, gpu_type, shapes, chosen, findings)
     _check_time(spec, chosen, findings)
-    if findings:
+    if findings or gang is None:
         raise RequestRefused(findings)
-    return request
+    return NodeRequest(gang, gpu_type, _kinds(shapes), tuple(warnings))
 
 
 def _choose_partition(
@@ -127,25 +130,25 @@ def _check_names(nodelist: str, nodes: Sequence[NodeShape], findings: list[Findi
         findings.append(refusal("batch.nodelist", message, code="C104"))
 
 
-def _check_nodes(spec: JobSpec, request: NodeRequest, nodes: Sequence[NodeShape], findings: list[Finding]) -> None:
+def _check_nodes(spec: JobSpec, each: Load, gpu_type: str, nodes: Sequence[NodeShape], findings: list[Finding]) -> None:
     if not nodes:
         return
-    gpus = max(_gpus(node, request.gpu_type) for node in nodes)
-    kind = f" of type {request.gpu_type}" if request.gpu_type else ""
-    if request.gpus > gpus:
-        message = f"{request.gpus} GPUs{kind} per learner, but no node here has more than {gpus}"
+    gpus = max(_gpus(node, gpu_type) for node in nodes)
+    kind = f" of type {gpu_type}" if gpu_type else ""
+    if each.gpus > gpus:
+        message = f"{each.gpus} GPUs{kind} per learner, but no node here has more than {gpus}"
         findings.append(refusal("gpus", message, "use more learners with fewer GPUs each", "C104"))
     cpus = max(node.cpus for node in nodes)
-    if request.cpus > cpus:
-        message = f"{request.cpus} CPUs per learner{_unsaid(spec, 'cpus')}, but no node here has more than {cpus}"
+    if each.cpus > cpus:
+        message = f"{each.cpus} CPUs per learner{_unsaid(spec, 'cpus')}, but no node here has more than {cpus}"
         findings.append(refusal("cpus", message, _cure(spec, "cpus"), "C104"))
     memory = max(node.memory_bytes for node in nodes)
-    if request.memory_mib * _MIB > memory:
+    if each.memory_mib * _MIB > memory:
         asked = format_size(spec.resources.memory_bytes) + f" per learner{_unsaid(spec, 'memory')}"
         message = f"{asked}, but no node here has more than {format_size(memory)}"
         findings.append(refusal("memory", message, _cure(spec, "memory"), "C104"))
-    if not findings and not any(_fits(request, node) for node in nodes):
-        message = f"no single node here has {request.gpus} GPUs{kind}, {request.cpus} CPUs and that much memory at once"
+    if not findings and not any(each.fits(_room(node, gpu_type)) for node in nodes):
+        message = f"no single node here has {each.gpus} GPUs{kind}, {each.cpus} CPUs and that much memory at once"
         findings.append(refusal("", message, "ask for less of one of them", "C104"))
 
 
@@ -161,45 +164,60 @@ def _cure(spec: JobSpec, key: str) -> str:
     return f"write {key}: in the manifest or give {option}; default_{key} is set in the configuration"
 
 
-def _check_learners(
-    learners: int,
-    request: NodeRequest,
+def _seat(
+    spec: JobSpec,
+    each: Load,
+    gpu_type: str,
     nodes: Sequence[NodeShape],
     partitions: Sequence[PartitionShape],
     findings: list[Finding],
-) -> None:
-    """Every learner has a node of its own, and a job lies in one partition; Slurm would let it wait for ever."""
+) -> Gang | None:
+    """All learners, on nodes of one partition; Slurm would let what does not fit wait for ever. Where nothing is known
+    of the nodes, each learner has its own."""
+    members = [Member(each, index=number) for number in range(spec.resources.learners)]
     if not nodes:
-        return
+        return lay_out(members, Placement.NODE, lambda _: len(members))
     names = [shape.name for shape in partitions] or ["the cluster"]
-    fitting = {
-        name: sum(
-            count_nodes(node.name)
-            for node in nodes
-            if _fits(request, node) and (not partitions or not node.partitions or name in node.partitions)
-        )
-        for name in names
-    }
-    if learners <= max(fitting.values()):
-        return
+
+    def count_holding(load: Load) -> dict[str, int]:
+        return {
+            name: sum(
+                count_nodes(node.name)
+                for node in nodes
+                if load.fits(_room(node, gpu_type))
+                and (not partitions or not node.partitions or name in node.partitions)
+            )
+            for name in names
+        }
+
+    def holds(load: Load) -> int:
+        return max(count_holding(load).values())
+
+    gang = lay_out(members, spec.batch.placement, holds)
+    if gang is None:
+        alone = spec.batch.placement is Placement.NODE
+        sharing = alone and lay_out(members, Placement.PACK, holds) is not None
+        findings.append(_unseated(len(members), count_holding(each), alone=alone, sharing=sharing))
+    return gang
+
+
+def _unseated(learners: int, fitting: Mapping[str, int], *, alone: bool, sharing: bool) -> Finding:
+    """`fitting` are the nodes of each partition that hold a learner. `sharing`: two or more on a node would fit."""
     there = ", ".join(
         f"{name} has {count} {'node that holds' if count == 1 else 'nodes that hold'} one"
         for name, count in fitting.items()
     )
-    message = f"{learners} learners need a node each, but {there}"
-    findings.append(refusal("learners", message, "ask for fewer learners, or for less per learner", "C104"))
+    message = f"{learners} learners {'need a node each' if alone else 'need more nodes than there are'}, but {there}"
+    cure = "ask for fewer learners, or for less per learner"
+    return refusal("learners", message, f"{cure}, or write placement: pack" if sharing else cure, "C104")
 
 
 def _gpus(node: NodeShape, kind: str) -> int:
     return node.gpus.get(kind, 0) if kind else sum(node.gpus.values())
 
 
-def _fits(request: NodeRequest, node: NodeShape) -> bool:
-    return (
-        _gpus(node, request.gpu_type) >= request.gpus
-        and node.cpus >= request.cpus
-        and node.memory_bytes >= request.memory_mib * _MIB
-    )
+def _room(node: NodeShape, gpu_type: str) -> Load:
+    return Load(node.cpus, node.memory_bytes // _MIB, _gpus(node, gpu_type))
 
 
 def _check_time(spec: JobSpec, partitions: Sequence[PartitionShape], findings: list[Finding]) -> None:

@@ -80,8 +80,8 @@ def _plan(request: LaunchRequest, settings: SlurmSettings) -> LaunchPlan:
         doorbell=request.doorbell,
         learner=start.learner,
         learners=spec.resources.learners,
-        nodes=spec.resources.learners,
-        learners_per_node=1,
+        nodes=node.gang.nodes,
+        seats=node.gang.table,
         step=_step(request, settings, node, controller),
         model_archive=request.job_dir.model_archive,
         copies=start.copies,
@@ -147,11 +147,11 @@ def _step(
 ) -> tuple[str, ...]:
     """The one srun of the head. CPUs and GRES are said again: since 22.05 a step inherits neither from the job's
     --cpus-per-task, and a step that names no GRES may get none or all, by release."""
-    count = str(request.spec.resources.learners)
+    count = str(node.gang.nodes)
     gres = gres_text(node, request.spec.resources.gres)
     argv = (
         "srun", "--kill-on-bad-exit=0", "--wait=0", "--export=ALL", "--input=none", f"--nodes={count}",
-        f"--ntasks={count}", "--ntasks-per-node=1", f"--cpus-per-task={node.cpus}",
+        f"--ntasks={count}", "--ntasks-per-node=1", f"--cpus-per-task={node.load.cpus}",
         *((f"--gres={gres}",) if gres else ()), *settings.srun_args,
         *controller, "node", "--launch",
     )  # fmt: skip
@@ -189,7 +189,7 @@ def _succession(request: LaunchRequest, settings: SlurmSettings) -> Succession:
 
 
 def _gpu_libraries(flag: GpuFlag, node: NodeRequest) -> GpuLibraries:
-    if not node.gpus or flag is GpuFlag.NONE:
+    if not node.load.gpus or flag is GpuFlag.NONE:
         return GpuLibraries.NONE
     if flag is not GpuFlag.AUTO:
         return GpuLibraries.AMD if flag is GpuFlag.ROCM else GpuLibraries.NVIDIA

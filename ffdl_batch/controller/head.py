@@ -208,12 +208,11 @@ class Head:
         """Whether a node controller died although every learner had ended of itself: new ones store, and start none."""
         done = endings_of_run(self._events())
         ended = {n for n, e in done.items() if not (e.fields.get("asked") or e.fields.get("ended_by"))}
-        died, learners = False, range(1, self.launch.learners + 1)
+        died = False
         for rank in range(self.launch.nodes):
             events = self._node_events(rank)
             died = died or not has_ended(events)
-            seats = [n for n in learners if (n - 1) // self.launch.learners_per_node == rank]
-            ended |= set(unreported_ends(events, PhaseFiles(self.attempt.state), seats))
+            ended |= set(unreported_ends(events, PhaseFiles(self.attempt.state), self.launch.learners_on(rank)))
         return died and not self.terminated and len(ended) == self.launch.learners
 
     def _prepare(self) -> None:

@@ -213,7 +213,7 @@ def _first_fault(events: Sequence[Event]) -> Optional[Event]:
 
 def _silence(launch: LaunchFile, events: Sequence[Event], endings: Dict[int, Event]) -> str:
     missing: List[int] = [n for n in range(1, launch.learners + 1) if n not in endings]
-    nodes = sorted({(n - 1) // launch.learners_per_node for n in missing})
+    nodes = sorted({launch.seat_of(n).node for n in missing})
     hosts = {e.source: str(e.fields.get("host", "?")) for e in events if e.kind is EventKind.STARTED}
     names = [f"{n} ({hosts[f'node-{n}']})" if f"node-{n}" in hosts else f"{n} (never started)" for n in nodes]
     return f"the controller of node {', '.join(names)} died without a word; its learners' ends are not known"

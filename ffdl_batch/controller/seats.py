@@ -26,9 +26,7 @@ class Seats:
     def __init__(self, launch: LaunchFile, launch_path: str, node_rank: int) -> None:
         self.launch, self.node_rank = launch, node_rank
         self.attempt = AttemptDir(launch.attempt_dir)
-        first = node_rank * launch.learners_per_node + 1
-        last = min(launch.learners, first + launch.learners_per_node - 1)
-        self.learner_ids = list(range(first, last + 1))
+        self.learner_ids = list(launch.learners_on(node_rank))
         self.scratch = os.path.join(launch.scratch_base, f"ffdl-{launch.token}-{node_rank}")
         devices = os.environ.get(launch.host.gpus, "") if launch.host.gpus else ""
         self.devices = placeholder_devices(devices, max(1, len(self.learner_ids)))

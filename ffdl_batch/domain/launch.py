@@ -180,10 +180,23 @@ class Succession:
 
 
 @dataclass(frozen=True)
+class Seat:
+    """Where one learner sits. `node` is a node's rank; `role` is its role ("" = the job has none), `index` its number
+    within it, from 0. A `service` waits for ever: it is ended when the others are done. `gpus` are whole devices."""
+
+    node: int
+    role: str = ""
+    index: int = 0
+    service: bool = False
+    gpus: int = 0
+
+
+@dataclass(frozen=True)
 class LaunchFile:
     """One attempt, ready to run. Paths are absolute paths on the nodes.
 
-    `nodes` node controllers each run `learners_per_node` learners (the last one fewer if `learners` runs out).
+    `seats` says of each learner, in the order of their ids, where it sits; empty = each of `nodes` node controllers
+    runs `learners_per_node` of them (the last one fewer if `learners` runs out), as in files of earlier releases.
     `step` is the argv by which the head starts all node controllers at once; with empty `step` the head runs
     one node controller itself. `echo_output`: node controllers copy their learners' log to standard output too.
     `needs_dirs` are directories with input that every node has to be able to read before its learners start; plain
@@ -202,6 +215,7 @@ class LaunchFile:
     learners: int = 1
     nodes: int = 1
     learners_per_node: int = 1
+    seats: Tuple[Seat, ...] = ()
     step: Tuple[str, ...] = ()
     model_archive: str = ""
     copies: Tuple[Copy, ...] = ()
@@ -219,6 +233,22 @@ class LaunchFile:
     succession: Optional[Succession] = None
     written_by: str = ""
     format: int = FORMAT
+
+    def seat_of(self, learner_id: int) -> Seat:
+        """Where the learner sits; ids begin with 1."""
+        if self.seats:
+            return self.seats[learner_id - 1]
+        return Seat((learner_id - 1) // self.learners_per_node, index=learner_id - 1)
+
+    def learners_on(self, node_rank: int) -> Tuple[int, ...]:
+        """The ids of the learners of one node."""
+        ids = range(1, self.learners + 1)
+        return tuple(number for number in ids if self.seat_of(number).node == node_rank)
+
+    @property
+    def trainees(self) -> Tuple[int, ...]:
+        """The learners whose end is the job's: all but the services."""
+        return tuple(number for number in range(1, self.learners + 1) if not self.seat_of(number).service)
 
 
 def encode(launch: LaunchFile) -> str:
