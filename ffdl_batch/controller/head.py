@@ -30,6 +30,7 @@ from ffdl_batch.controller.processes import (
     read_process,
     send,
 )
+from ffdl_batch.controller.restarts import restarts_left
 from ffdl_batch.controller.siblings import read_events
 from ffdl_batch.controller.step import Step, count_events
 from ffdl_batch.controller.waiting import await_earlier, earlier_attempts, has_ended, pay_debts, tell_newer
@@ -212,8 +213,9 @@ class Head:
         for rank in range(self.launch.nodes):
             events = self._node_events(rank)
             died = died or not has_ended(events)
-            ended |= set(unreported_ends(events, PhaseFiles(self.attempt.state), self.launch.learners_on(rank)))
-        return died and not self.terminated and len(ended) == self.launch.learners
+            found = unreported_ends(events, PhaseFiles(self.attempt.state), self.launch.learners_on(rank))
+            ended |= {n for n, status in found.items() if status == 0 or not restarts_left(self.launch, events)}
+        return died and not self.terminated and ended >= set(self.launch.trainees)
 
     def _prepare(self) -> None:
         """Everything that node controllers and readers on other nodes expect to be there."""

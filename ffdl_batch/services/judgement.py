@@ -86,10 +86,10 @@ class Judge:
         dropped = DROPPED if memory.dropped and not _has_begun(attempt, evidence) else None
         gone = is_forgotten and dropped is None and (evidence.final is not None or not self._is_alive(evidence))
         if gone and memory.was_never_seen and not _has_begun(attempt, evidence):
-            named = self._all_named(job)
-            if named is None:
+            found = self._all_named(job)
+            if found is None:
                 return None
-            if NativeId.parse(job.native_id) not in named:
+            if NativeId.parse(job.native_id) not in found:
                 log.warning("job %s: nobody knows %s, which it was said to be; it is looked for", job.id, job.native_id)
                 return Judged(job, sought(self._platform, job), Verdict())
             # The accounting heard of it: the scheduler took it, and lost it before any listing showed it.

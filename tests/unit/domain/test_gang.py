@@ -3,14 +3,50 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
-from ffdl_batch.domain.gang import Load, Member, count_parameter_servers, deal, fullest, lay_out
-from ffdl_batch.domain.spec import Placement
+from ffdl_batch.domain.gang import (
+    Load,
+    Member,
+    Part,
+    count_gpus,
+    count_parameter_servers,
+    deal,
+    find_mistakes,
+    fullest,
+    largest,
+    lay_on_one,
+    lay_out,
+    members_of,
+    parts_of,
+    takes_for_one,
+)
+from ffdl_batch.domain.launch import Seat
+from ffdl_batch.domain.spec import BatchOptions, Framework, JobSpec, Placement, Resources, Role
 
 EACH = Load(2, 1000, 1)
 ROOM = Load(8, 8000, 4)
+
+
+GIB = 1024**3
+
+
+def job(
+    learners: int = 1, framework: str = "pytorch", command: str = "python x.py", gpus: float = 1,
+    env: dict[str, str] | None = None, **roles: Role,
+) -> JobSpec:  # fmt: skip
+    resources = Resources(learners=learners, cpus=2, gpus=gpus, memory_bytes=GIB)
+    return JobSpec("x", Framework(framework, "1", command), resources=resources, batch=BatchOptions(
+        roles=roles, env=env or {}
+    ))  # fmt: skip
+
+
+def named(role: str) -> JobSpec:
+    spec = job()
+    return replace(spec, batch=replace(spec.batch, roles={role: Role()}))
 
 
 def plain(count: int, load: Load = EACH) -> list[Member]:
@@ -21,7 +57,7 @@ def roles(**counts: int) -> list[Member]:
     return [Member(EACH, role, index) for role, count in counts.items() for index in range(count)]
 
 
-def among(nodes: int, room: Load = ROOM) -> object:
+def among(nodes: int, room: Load = ROOM) -> Callable[[Load], int]:
     return lambda load: nodes if load.fits(room) else 0
 
 
@@ -95,3 +131,95 @@ def test_one_learner_on_each_node_needs_no_table() -> None:
 )
 def test_parameter_servers_are_counted_in_the_command(command: str, learners: int, count: int) -> None:
     assert count_parameter_servers(command, learners) == count
+
+
+WHOLE = Load(2, 1024, 1)
+PS_COMMAND = "PS_HOSTS_COUNT=2 python launcher.py"
+
+
+def ranks(spec: JobSpec) -> list[tuple[str, int, bool]]:
+    return [(one.role, one.index, one.service) for one in members_of(spec)]
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        (job(), [("", 0, False)]),
+        (job(3), [("", 0, False), ("", 1, False), ("", 2, False)]),
+        (job(3, command=PS_COMMAND), [("ps", 0, True), ("ps", 1, True), ("worker", 0, False)]),
+        (job(2, command=PS_COMMAND), [("ps", 0, True), ("worker", 0, False)]),
+        (job(1, command=PS_COMMAND), [("", 0, False)]),
+        (job(2, env={"PS_HOSTS_COUNT": "1"}), [("ps", 0, True), ("worker", 0, False)]),
+        (job(3, "horovod"), [("launcher", 0, False), ("worker", 0, True), ("worker", 1, True)]),
+        (job(2, "pytorchmpi"), [("launcher", 0, False), ("worker", 0, True)]),
+        (job(1, "horovod"), [("", 0, False)]),
+        (
+            job(4, chief=Role(), worker=Role(2), ps=Role(service=True)),
+            [("chief", 0, False), ("worker", 0, False), ("worker", 1, False), ("ps", 0, True)],
+        ),
+        # Who names roles means them, whatever FfDL would have made of the rest.
+        (job(2, "horovod", PS_COMMAND, a=Role(), b=Role()), [("a", 0, False), ("b", 0, False)]),
+    ],
+)
+def test_members_in_the_order_of_learner_ids(spec: JobSpec, expected: list[tuple[str, int, bool]]) -> None:
+    assert ranks(spec) == expected
+    assert not list(find_mistakes(spec))
+
+
+def test_a_role_has_the_jobs_resources_but_for_its_own() -> None:
+    spec = job(
+        3, ps=Role(cpus=0.5, gpus=0, memory_bytes=1, service=True), worker=Role(cpus=3.5), evaluator=Role(gpus=2)
+    )
+    assert [one.load for one in members_of(spec)] == [Load(1, 1, 0), Load(4, 1024, 1), Load(2, 1024, 2)]
+    assert count_gpus(spec) == 3
+    assert lay_on_one(members_of(spec)).gpus == 3
+    assert largest(members_of(spec)) == Load(4, 1024, 2)
+
+
+def test_amounts_are_named_by_who_said_them() -> None:
+    ps, worker = parts_of(job(2, ps=Role(gpus=0), worker=Role()))
+    assert (ps.path("gpus"), ps.per_learner("gpus")) == ("batch.roles.ps.gpus", "per learner of role ps")
+    assert (ps.path("cpus"), ps.per_learner("cpus")) == ("cpus", "per learner")
+    assert worker.path("gpus") == "gpus"
+    assert parts_of(job(4)) == (Part(4, 2, 1, GIB),)
+
+
+@pytest.mark.parametrize(
+    ("spec", "place", "words"),
+    [
+        (job(3, worker=Role(2)), "learners", "3 learners, but the roles have 2 together"),
+        (job(1, ps=Role(service=True)), "batch.roles", "every role is a service"),
+        (named("a b"), "batch.roles.a b", "cannot be the name of a role"),
+        (named("1st"), "batch.roles.1st", "cannot be the name of a role"),
+        (named("x" * 33), f"batch.roles.{'x' * 33}", "cannot be the name of a role"),
+    ],
+)
+def test_roles_that_make_no_learners(spec: JobSpec, place: str, words: str) -> None:
+    (mistake,) = find_mistakes(spec)
+    assert ".".join(mistake.place) == place
+    assert words in mistake.message and mistake.cure
+
+
+def test_the_table_says_role_and_gpus_of_each() -> None:
+    spec = job(3, ps=Role(gpus=0, service=True), worker=Role(2))
+    gang = lay_out(members_of(spec), Placement.SPREAD, among(2))
+    assert gang is not None
+    assert gang.table == (Seat(0, "ps", 0, True, 0), Seat(0, "worker", 0, False, 1), Seat(1, "worker", 1, False, 1))
+    assert gang.load == Load(4, 2048, 1)
+
+
+@pytest.mark.parametrize(
+    ("spec", "shared"),
+    [
+        (job(4, "horovod"), True),
+        (job(4, "horovod", gpus=0), False),
+        (job(4, "pytorch"), False),
+        (job(1, "horovod", gpus=4), False),
+        (job(2, "horovod", launcher=Role(), worker=Role()), False),
+    ],
+)
+def test_mpirun_takes_learners_of_a_node_for_one_machine(spec: JobSpec, shared: bool) -> None:
+    members = members_of(spec)
+    assert takes_for_one(spec, lay_on_one(members)) is shared
+    apart = lay_out(members, Placement.NODE, among(9))
+    assert apart is not None and not takes_for_one(spec, apart)
