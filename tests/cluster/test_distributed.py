@@ -21,6 +21,7 @@ EXAMPLES = f"{SOURCE}/docs/examples"
 FFDL_MPI = '\n[frameworks.pytorchmpi]\nversions = { debian = "/shared/images/pytorch.sif" }\n'
 NODE_MEMORY_SHARE = {"memory: 1GiB": "memory: 1700MiB"}
 """Two learners on a node: the nodes have 4000 MiB."""
+SHORTER = {"train.py\n": "train.py --steps 50\n"}
 ALONE = {"learners: 4": "learners: 1", "placement: pack": "placement: node"}
 TF_READER = '''\
 """Every worker listens at its own address in TF_CONFIG, and calls all the others."""
@@ -57,13 +58,19 @@ print("heard", sorted(heard), flush=True)
 assert sorted(heard) == [number for number in range(len(hosts)) if number != own]
 '''
 TORCHRUN = '''\
-"""torchrun, whose own meeting place does without libuv, which Debian's PyTorch lacks."""
-import functools
-from torch.distributed import TCPStore, run
+"""torchrun with its own meeting place, in agents and workers, but without libuv, which Debian's PyTorch lacks."""
+import functools, os, runpy, sys
+import torch.distributed as dist
+from torch.distributed import run
 from torch.distributed.elastic.rendezvous import static_tcp_rendezvous
 
-static_tcp_rendezvous.TCPStore = functools.partial(TCPStore, use_libuv=False)
-run.main()
+plain = functools.partial(dist.TCPStore, use_libuv=False)
+static_tcp_rendezvous.TCPStore = sys.modules["torch.distributed.rendezvous"].TCPStore = plain
+if "TORCHELASTIC_RUN_ID" in os.environ:
+    sys.argv[1:] = ["--steps", "50"]
+    runpy.run_path("train.py", run_name="__main__")
+else:
+    run.main(["--nproc_per_node", "2", __file__])
 '''
 TOLD = (
     "MASTER_ADDR",
@@ -93,7 +100,7 @@ NAMES = (
 def _example(alice: Person, manifest: str, name: str, changes: Mapping[str, str]) -> str:
     """Submit an example with other texts in its manifest."""
     text = (CHECKOUT / "docs" / "examples" / manifest).read_text()
-    for old, new in changes.items():
+    for old, new in {**changes, **(SHORTER if "train.py" in text else {})}.items():
         assert old in text, (manifest, old)
         text = text.replace(old, new)
     path = alice.write(f"~/manifests/{name}.yml", text)
@@ -125,10 +132,11 @@ def trained(runner: Person) -> Mapping[str, Mapping[str, Any]]:
     train = (CHECKOUT / "docs" / "examples" / "distributed" / "model" / "train.py").read_text()
     static = runner.model("torchrun", {"train.py": train, "torchrun.py": TORCHRUN})
     ids = {way: _example(runner, manifest, f"distributed-{way}", text) for way, (manifest, text) in ways.items()}
-    command = "python3 torchrun.py --nproc_per_node 2 train.py"
-    text = runner.read(f"{runner.home}/manifests/distributed-learners.yml").replace("python3 train.py", command)
+    command = "python3 torchrun.py"
+    text = runner.read(f"{runner.home}/manifests/distributed-learners.yml").replace(
+        "python3 train.py --steps 50", command
+    )
     assert command in text
-    text += '    TORCH_DISABLE_SHARE_RDZV_TCP_STORE: "1"\n'  # the shared one is made with libuv, whatever is asked for
     ids["torchrun's own"] = runner.submit(runner.write("~/manifests/static.yml", text), static)
     return dict(zip(ids, runner.finish_all(list(ids.values()), timeout_s=300), strict=True))
 
