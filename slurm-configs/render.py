@@ -19,7 +19,7 @@ from typing import Iterator, Mapping
 
 EX_CONFIG = 78  # sysexits.h: a configuration error
 HERE = Path(__file__).resolve().parent
-FRAGMENTS = ("slurm.conf.d", "gres.conf", "cgroup.conf", "prolog.d", "epilog.d", "systemd")
+FRAGMENTS = ("slurm.conf.d", "gres.conf", "cgroup.conf", "prolog.d", "epilog.d", "libexec", "systemd")
 PLACEHOLDER = re.compile(r"@([A-Z][A-Z0-9_]*)@")
 ASSIGNMENT = re.compile(r"([A-Z][A-Z0-9_]*)=(.*)")
 UNSET = "?"
@@ -90,7 +90,9 @@ def fragments(root: Path) -> Iterator[Path]:
     """Every fragment file below `root`, in a stable order."""
     for name in FRAGMENTS:
         entry = root / name
-        yield from sorted(p for p in entry.iterdir() if p.is_file()) if entry.is_dir() else (entry,)
+        yield from (
+            sorted(p for p in entry.rglob("*") if p.is_file() and p.suffix != ".pyc") if entry.is_dir() else (entry,)
+        )
 
 
 def render(root: Path, values: Mapping[str, Value]) -> dict[Path, str]:

@@ -318,6 +318,7 @@ TIERS = (
     pytest_tier("contract", Lane.HOST, "tests/contract"),
     pytest_tier("crash", Lane.HOST, "tests/crash"),
     pytest_tier("faults", Lane.HOST, "tests/faults"),
+    pytest_tier("overlay", Lane.HOST, "tests/overlay"),
     pytest_tier("python39", Lane.CLUSTER, "tests/python39"),
     pytest_tier("cluster", Lane.CLUSTER, "tests/cluster"),
     pytest_tier("unit", Lane.PATIENT, "tests/unit", "tests/golden"),

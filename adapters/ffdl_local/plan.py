@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 
-from ffdl_batch.domain.launch import LaunchFile, Limits, Succession, encode
+from ffdl_batch.domain.gang import Gang, lay_on_one, members_of, parts_of
+from ffdl_batch.domain.launch import LaunchFile, Limits, Succession, encode, needed_format
 from ffdl_batch.domain.quantity import format_size
 from ffdl_batch.domain.spec import SITE_DEFAULT, JobSpec, NetworkLevel
 from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, LaunchRequest, NodeShape, NotYet, PlannedFile
@@ -54,7 +56,8 @@ def _plan(request: LaunchRequest, settings: LocalSettings, queue: str, packages:
         raise InvalidRequest("this machine was not asked what it is yet; nothing can be planned")
     machine = facts.nodes[0]
     controller = (facts.python, *facts.controller)
-    gpus, gpu_warnings = _count_gpus(spec, sum(machine.gpus.values()), settings.require_gpus)
+    gang, gpu_warnings = _seat(spec, sum(machine.gpus.values()), settings.require_gpus)
+    gpus = gang.gpus
     contained = settings.runtime == "apptainer"
     if contained and not request.image:
         message = f"there is no image for {spec.framework.name} {spec.framework.version}"
@@ -69,10 +72,14 @@ def _plan(request: LaunchRequest, settings: LocalSettings, queue: str, packages:
         controller=controller,
         network=NetworkLevel(network.level),
     )
-    learners = spec.resources.learners
     start = compose_start(
-        Subject(request.job_id, spec, request.job_dir, request.attempt_dir, request.results_store, learners), runtime
-    )
+        Subject(
+            request.job_id, spec, gang, request.job_dir, request.attempt_dir, request.results_store,
+            request.budget.failures,
+        ),
+        runtime,
+    )  # fmt: skip
+    learners, meeting = len(gang.members), start.rendezvous
     launch = LaunchFile(
         job_id=request.job_id,
         attempt=request.attempt,
@@ -84,6 +91,13 @@ def _plan(request: LaunchRequest, settings: LocalSettings, queue: str, packages:
         learners=learners,
         nodes=1,
         learners_per_node=learners,
+        seats=gang.table,
+        names=meeting.names,
+        ports=meeting.ports,
+        command=meeting.command,
+        commands=meeting.commands,
+        restart=meeting.restart,
+        restarts_max=meeting.restarts_max,
         model_archive=request.job_dir.model_archive,
         copies=start.copies,
         stores=start.stores,
@@ -102,6 +116,7 @@ def _plan(request: LaunchRequest, settings: LocalSettings, queue: str, packages:
         succession=_succession(request, gpus),
         written_by=f"{BACKEND} {release()}",
     )  # fmt: skip
+    launch = replace(launch, format=needed_format(launch))
     job = {
         "token": request.token,
         "attempt_dir": request.attempt_dir.path,
@@ -158,30 +173,38 @@ def _refuse(spec: JobSpec) -> None:
         raise RequestRefused([refusal("batch.slurm", "this is the local backend", "leave it out, or use Slurm")])
 
 
-def _count_gpus(spec: JobSpec, there: int, required: bool) -> tuple[int, tuple[str, ...]]:
-    """GPUs to take from the machine, for all learners."""
-    wanted = spec.resources.gpus
-    if wanted <= 0:
-        return 0, ()
+def _seat(spec: JobSpec, there: int, required: bool) -> tuple[Gang, tuple[str, ...]]:
+    """All learners on this machine. Without GPUs here the job runs on the CPU, unless the site has them `required`."""
+    gang = lay_on_one(members_of(spec))
+    asking = [part for part in parts_of(spec) if part.gpus > 0]
+    if not asking:
+        return gang, ()
     if there == 0 and not required:
-        return 0, (f"gpus: {wanted:g} asked for, but this machine has none; the job runs on the CPU",)
-    if wanted != int(wanted):
-        message = f"{wanted:g} GPUs: shares of a GPU are not offered here"
-        raise RequestRefused([refusal("gpus", message, "ask for whole GPUs", "C104")], not_yet=True)
-    total = int(wanted) * spec.resources.learners
-    if total > there:
-        message = f"{total} GPUs in all, but this machine has {there}"
-        raise RequestRefused([refusal("gpus", message, "ask for fewer GPUs or learners", "C104")])
-    return total, ()
+        notes = (
+            f"{part.path('gpus')}: {part.gpus:g} asked for, but this machine has none; the job runs on the CPU"
+            for part in asking
+        )
+        without = [replace(one, load=replace(one.load, gpus=0)) for one in gang.members]
+        return lay_on_one(without), tuple(dict.fromkeys(notes))
+    shares = [part for part in asking if part.gpus != int(part.gpus)]
+    if shares:
+        message = f"{shares[0].gpus:g} GPUs: shares of a GPU are not offered here"
+        raise RequestRefused([refusal(shares[0].path("gpus"), message, "ask for whole GPUs", "C104")], not_yet=True)
+    if gang.gpus > there:
+        message = f"{gang.gpus} GPUs in all, but this machine has {there}"
+        raise RequestRefused([refusal(asking[0].path("gpus"), message, "ask for fewer GPUs or learners", "C104")])
+    return gang, ()
 
 
 def _warn_of_size(spec: JobSpec, machine: NodeShape) -> Iterator[str]:
     """CPUs and memory that were asked for by somebody and are not here: nothing enforces them, so the job runs."""
-    wanted = spec.resources
-    cpus, memory = wanted.cpus * wanted.learners, wanted.memory_bytes * wanted.learners
-    if cpus > machine.cpus and spec.sources.get("cpus") != SITE_DEFAULT:
+    parts = parts_of(spec)
+    cpus = sum(part.cpus * part.learners for part in parts)
+    memory = sum(part.memory_bytes * part.learners for part in parts)
+    own = {key for part in parts for key in part.own}
+    if cpus > machine.cpus and ("cpus" in own or spec.sources.get("cpus") != SITE_DEFAULT):
         yield f"cpus: {cpus:g} asked for, but this machine has {machine.cpus}; the job runs on those"
-    if memory > machine.memory_bytes and spec.sources.get("memory") != SITE_DEFAULT:
+    if memory > machine.memory_bytes and ("memory" in own or spec.sources.get("memory") != SITE_DEFAULT):
         there = format_size(machine.memory_bytes)
         yield f"memory: {format_size(memory)} asked for, but this machine has {there}; the job runs with that"
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ffdl_batch.domain.findings import Finding
+from ffdl_batch.domain.gang import Gang, Load, Part, largest, lay_out, members_of, parts_of
 from ffdl_batch.domain.quantity import format_size, format_time_limit
-from ffdl_batch.domain.spec import SITE_DEFAULT, JobSpec
+from ffdl_batch.domain.spec import SITE_DEFAULT, JobSpec, Placement
 from ffdl_batch.ports.scheduler import BackendFacts, NodeShape, PartitionShape
 from ffdl_batch.runtimes.layout import RequestRefused, refusal
 from ffdl_slurm.hostlist import expand
@@ -19,21 +19,24 @@ _MIB = 1024**2
 
 @dataclass(frozen=True, slots=True)
 class NodeRequest:
-    """What one learner, which is one node's share, is asked for as: whole numbers. `gpu_type` "" = any; `kinds` are
-    the types that nodes of the partition have."""
+    """What each node of the allocation is asked for, in whole numbers, and who sits where. `gpu_type` "" = any; `kinds`
+    are the types that nodes of the partition have."""
 
-    cpus: int
-    memory_mib: int
-    gpus: int
-    gpu_type: str
+    gang: Gang
+    gpu_type: str = ""
     kinds: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+
+    @property
+    def load(self) -> Load:
+        """What the fullest node needs; all are asked for it."""
+        return self.gang.load
 
     @property
     def gpu_gres(self) -> str:
         """The GPU part of ``--gres``, "" without GPUs."""
         kind = f"{self.gpu_type}:" if self.gpu_type else ""
-        return f"gpu:{kind}{self.gpus}" if self.gpus else ""
+        return f"gpu:{kind}{self.load.gpus}" if self.load.gpus else ""
 
 
 def fit_request(spec: JobSpec, partition: str, facts: BackendFacts) -> NodeRequest:
@@ -41,29 +44,40 @@ def fit_request(spec: JobSpec, partition: str, facts: BackendFacts) -> NodeReque
 
     Raises RequestRefused with all that does not fit. Without facts about nodes nothing is checked against them.
     """
-    wanted = spec.resources
     findings: list[Finding] = []
-    warnings: list[str] = []
-    cpus = max(1, math.ceil(wanted.cpus))
-    if cpus != wanted.cpus:
-        warnings.append(f"cpus: {wanted.cpus:g} is rounded up to {cpus}, Slurm gives whole CPUs")
-    if wanted.gpus != int(wanted.gpus) or wanted.gpus < 0:
-        message = f"{wanted.gpus:g} GPUs: shares of a GPU (gres/shard, MPS, MIG) are not offered yet"
-        raise RequestRefused([refusal("gpus", message, "ask for whole GPUs", "C104")], not_yet=True)
+    parts = parts_of(spec)
+    _refuse_shares(parts)
     shapes, chosen = _choose_partition(partition, facts, findings)
-    gpu_type = _match_gpu_type(spec, shapes, findings) if wanted.gpus else ""
-    request = NodeRequest(
-        cpus, -(-wanted.memory_bytes // _MIB), int(wanted.gpus), gpu_type, _kinds(shapes), tuple(warnings)
-    )
+    gpu_type = _match_gpu_type(spec, shapes, findings) if any(part.gpus for part in parts) else ""
     _check_names(spec.batch.nodelist, facts.nodes, findings)
     if not findings:
-        _check_nodes(spec, request, shapes, findings)
+        findings += dict.fromkeys(one for part in parts for one in _check_nodes(spec, part, gpu_type, shapes))
+    gang = None
     if not findings:
-        _check_learners(wanted.learners, request, shapes, chosen, findings)
+        gang = _seat(spec, gpu_type, shapes, chosen, findings)
     _check_time(spec, chosen, findings)
-    if findings:
+    if findings or gang is None:
         raise RequestRefused(findings)
-    return request
+    return NodeRequest(gang, gpu_type, _kinds(shapes), _note_rounding(parts))
+
+
+def _refuse_shares(parts: Sequence[Part]) -> None:
+    findings = []
+    for part in parts:
+        if part.gpus != int(part.gpus) or part.gpus < 0:
+            message = f"{part.gpus:g} GPUs: shares of a GPU (gres/shard, MPS, MIG) are not offered yet"
+            findings.append(refusal(part.path("gpus"), message, "ask for whole GPUs", "C104"))
+    if findings:
+        raise RequestRefused(dict.fromkeys(findings), not_yet=True)
+
+
+def _note_rounding(parts: Sequence[Part]) -> tuple[str, ...]:
+    notes = (
+        f"{part.path('cpus')}: {part.cpus:g} is rounded up to {part.load.cpus}, Slurm gives whole CPUs"
+        for part in parts
+        if part.load.cpus != part.cpus
+    )
+    return tuple(dict.fromkeys(notes))
 
 
 def _choose_partition(
@@ -127,79 +141,102 @@ def _check_names(nodelist: str, nodes: Sequence[NodeShape], findings: list[Findi
         findings.append(refusal("batch.nodelist", message, code="C104"))
 
 
-def _check_nodes(spec: JobSpec, request: NodeRequest, nodes: Sequence[NodeShape], findings: list[Finding]) -> None:
-    if not nodes:
+def _check_nodes(spec: JobSpec, part: Part, gpu_type: str, nodes: Sequence[NodeShape]) -> Iterator[Finding]:
+    """Whether any node could hold one of these learners."""
+    each = part.load
+    if not nodes or any(each.fits(_room(node, gpu_type)) for node in nodes):
         return
-    gpus = max(_gpus(node, request.gpu_type) for node in nodes)
-    kind = f" of type {request.gpu_type}" if request.gpu_type else ""
-    if request.gpus > gpus:
-        message = f"{request.gpus} GPUs{kind} per learner, but no node here has more than {gpus}"
-        findings.append(refusal("gpus", message, "use more learners with fewer GPUs each", "C104"))
+    gpus = max(_gpus(node, gpu_type) for node in nodes)
     cpus = max(node.cpus for node in nodes)
-    if request.cpus > cpus:
-        message = f"{request.cpus} CPUs per learner{_unsaid(spec, 'cpus')}, but no node here has more than {cpus}"
-        findings.append(refusal("cpus", message, _cure(spec, "cpus"), "C104"))
     memory = max(node.memory_bytes for node in nodes)
-    if request.memory_mib * _MIB > memory:
-        asked = format_size(spec.resources.memory_bytes) + f" per learner{_unsaid(spec, 'memory')}"
+    kind = f" of type {gpu_type}" if gpu_type else ""
+    if each.gpus > gpus:
+        message = f"{each.gpus} GPUs{kind} {part.per_learner('gpus')}, but no node here has more than {gpus}"
+        yield refusal(part.path("gpus"), message, "use more learners with fewer GPUs each", "C104")
+    if each.cpus > cpus:
+        message = f"{each.cpus} CPUs {_whose(spec, part, 'cpus')}, but no node here has more than {cpus}"
+        yield refusal(part.path("cpus"), message, _cure(spec, part, "cpus"), "C104")
+    if each.memory_mib * _MIB > memory:
+        asked = f"{format_size(part.memory_bytes)} {_whose(spec, part, 'memory')}"
         message = f"{asked}, but no node here has more than {format_size(memory)}"
-        findings.append(refusal("memory", message, _cure(spec, "memory"), "C104"))
-    if not findings and not any(_fits(request, node) for node in nodes):
-        message = f"no single node here has {request.gpus} GPUs{kind}, {request.cpus} CPUs and that much memory at once"
-        findings.append(refusal("", message, "ask for less of one of them", "C104"))
+        yield refusal(part.path("memory"), message, _cure(spec, part, "memory"), "C104")
+    if each.gpus <= gpus and each.cpus <= cpus and each.memory_mib * _MIB <= memory:
+        message = f"no single node here has {each.gpus} GPUs{kind}, {each.cpus} CPUs and that much memory at once"
+        path = f"batch.roles.{part.role}" if part.own else ""
+        yield refusal(path, message, "ask for less of one of them", "C104")
 
 
-def _unsaid(spec: JobSpec, key: str) -> str:
-    """Who said it, where the user did not."""
-    return f" (the site's default_{key}: the manifest names none)" if spec.sources.get(key) == SITE_DEFAULT else ""
+def _whose(spec: JobSpec, part: Part, key: str) -> str:
+    """Of whom the amount is and, where the user did not, who said it."""
+    default = f" (the site's default_{key}: the manifest names none)" if _is_default(spec, part, key) else ""
+    return part.per_learner(key) + default
 
 
-def _cure(spec: JobSpec, key: str) -> str:
+def _cure(spec: JobSpec, part: Part, key: str) -> str:
     option = {"cpus": "-c", "memory": "--mem"}[key]
-    if not _unsaid(spec, key):
+    if not _is_default(spec, part, key):
         return ""
     return f"write {key}: in the manifest or give {option}; default_{key} is set in the configuration"
 
 
-def _check_learners(
-    learners: int,
-    request: NodeRequest,
+def _is_default(spec: JobSpec, part: Part, key: str) -> bool:
+    return key not in part.own and spec.sources.get(key) == SITE_DEFAULT
+
+
+def _seat(
+    spec: JobSpec,
+    gpu_type: str,
     nodes: Sequence[NodeShape],
     partitions: Sequence[PartitionShape],
     findings: list[Finding],
-) -> None:
-    """Every learner has a node of its own, and a job lies in one partition; Slurm would let it wait for ever."""
+) -> Gang | None:
+    """All learners, on nodes of one partition; Slurm would let what does not fit wait for ever. Where nothing is known
+    of the nodes, each learner has its own."""
+    members = members_of(spec)
     if not nodes:
-        return
+        return lay_out(members, Placement.NODE, lambda _: len(members))
     names = [shape.name for shape in partitions] or ["the cluster"]
-    fitting = {
-        name: sum(
-            count_nodes(node.name)
-            for node in nodes
-            if _fits(request, node) and (not partitions or not node.partitions or name in node.partitions)
-        )
-        for name in names
-    }
-    if learners <= max(fitting.values()):
-        return
+
+    def count_holding(load: Load) -> dict[str, int]:
+        return {
+            name: sum(
+                count_nodes(node.name)
+                for node in nodes
+                if load.fits(_room(node, gpu_type))
+                and (not partitions or not node.partitions or name in node.partitions)
+            )
+            for name in names
+        }
+
+    def holds(load: Load) -> int:
+        return max(count_holding(load).values())
+
+    gang = lay_out(members, spec.batch.placement, holds)
+    if gang is None:
+        alone = spec.batch.placement is Placement.NODE
+        sharing = alone and lay_out(members, Placement.PACK, holds) is not None
+        findings.append(_unseated(len(members), count_holding(largest(members)), alone=alone, sharing=sharing))
+    return gang
+
+
+def _unseated(learners: int, fitting: Mapping[str, int], *, alone: bool, sharing: bool) -> Finding:
+    """`fitting` are the nodes of each partition that hold any one of the learners. `sharing`: two or more on a node
+    would fit."""
     there = ", ".join(
         f"{name} has {count} {'node that holds' if count == 1 else 'nodes that hold'} one"
         for name, count in fitting.items()
     )
-    message = f"{learners} learners need a node each, but {there}"
-    findings.append(refusal("learners", message, "ask for fewer learners, or for less per learner", "C104"))
+    message = f"{learners} learners {'need a node each' if alone else 'need more nodes than there are'}, but {there}"
+    cure = "ask for fewer learners, or for less per learner"
+    return refusal("learners", message, f"{cure}, or write placement: pack" if sharing else cure, "C104")
 
 
 def _gpus(node: NodeShape, kind: str) -> int:
     return node.gpus.get(kind, 0) if kind else sum(node.gpus.values())
 
 
-def _fits(request: NodeRequest, node: NodeShape) -> bool:
-    return (
-        _gpus(node, request.gpu_type) >= request.gpus
-        and node.cpus >= request.cpus
-        and node.memory_bytes >= request.memory_mib * _MIB
-    )
+def _room(node: NodeShape, gpu_type: str) -> Load:
+    return Load(node.cpus, node.memory_bytes // _MIB, _gpus(node, gpu_type))
 
 
 def _check_time(spec: JobSpec, partitions: Sequence[PartitionShape], findings: list[Finding]) -> None:

@@ -45,7 +45,6 @@ def batch_options(
     A template's job follows one that has waited for its dependencies, its time and its release: it waits for none of
     them again. `as_array`: of the script of a native array, in which sbatch fills in each task's number.
     """
-    learners = request.spec.resources.learners
     batch = request.spec.batch
     first = not is_template(request)
     pairs = {
@@ -53,11 +52,11 @@ def batch_options(
         "chdir": request.attempt_dir.path,
         "output": _output(request, as_array),
         "open-mode": "append",
-        "nodes": str(learners),
-        "ntasks": str(learners),
+        "nodes": str(node.gang.nodes),
+        "ntasks": str(node.gang.nodes),
         "ntasks-per-node": "1",
-        "cpus-per-task": str(node.cpus),
-        "mem": f"{node.memory_mib}M",
+        "cpus-per-task": str(node.load.cpus),
+        "mem": f"{node.load.memory_mib}M",
         "gres": gres_text(node, request.spec.resources.gres),
         "time": format_time_limit(batch.time_s) if batch.time_s is not None else "",
         "partition": batch.partition or settings.partition,
@@ -88,7 +87,7 @@ def batch_options(
 def gres_text(node: NodeRequest, others: Mapping[str, int]) -> str:
     """The value of --gres for one node; counts are always written out."""
     parts = [f"{name}:{count}" for name, count in sorted(others.items()) if count > 0]
-    return ",".join(([node.gpu_gres] if node.gpus else []) + parts)
+    return ",".join(([node.gpu_gres] if node.load.gpus else []) + parts)
 
 
 def is_template(request: LaunchRequest) -> bool:

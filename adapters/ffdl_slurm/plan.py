@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from ffdl_batch.domain.array import UNNUMBERED, chunk_name
 from ffdl_batch.domain.jobdir import ArrayDir
-from ffdl_batch.domain.launch import HostVariables, LaunchFile, Limits, Succession, encode, literal
+from ffdl_batch.domain.launch import HostVariables, LaunchFile, Limits, Succession, encode, literal, needed_format
 from ffdl_batch.domain.spec import NetworkLevel
 from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, LaunchRequest, NotYet, PlannedFile
 from ffdl_batch.runtimes.apptainer import GpuLibraries
@@ -68,9 +68,13 @@ def _plan(request: LaunchRequest, settings: SlurmSettings) -> LaunchPlan:
     gpus = _gpu_libraries(settings.gpu_flag, node)
     runtime = Runtime(request.image, settings.apptainer, gpus, network=NetworkLevel(network.level))
     start = compose_start(
-        Subject(request.job_id, spec, request.job_dir, request.attempt_dir, request.results_store), runtime
-    )
-    controller = (facts.python, *facts.controller)
+        Subject(
+            request.job_id, spec, node.gang, request.job_dir, request.attempt_dir, request.results_store,
+            request.budget.failures,
+        ),
+        runtime,
+    )  # fmt: skip
+    controller, meeting = (facts.python, *facts.controller), start.rendezvous
     launch = LaunchFile(
         job_id=request.job_id,
         attempt=request.attempt,
@@ -79,9 +83,15 @@ def _plan(request: LaunchRequest, settings: SlurmSettings) -> LaunchPlan:
         attempt_dir=request.attempt_dir.path,
         doorbell=request.doorbell,
         learner=start.learner,
-        learners=spec.resources.learners,
-        nodes=spec.resources.learners,
-        learners_per_node=1,
+        learners=len(node.gang.members),
+        nodes=node.gang.nodes,
+        seats=node.gang.table,
+        names=meeting.names,
+        ports=meeting.ports,
+        command=meeting.command,
+        commands=meeting.commands,
+        restart=meeting.restart,
+        restarts_max=meeting.restarts_max,
         step=_step(request, settings, node, controller),
         model_archive=request.job_dir.model_archive,
         copies=start.copies,
@@ -96,9 +106,10 @@ def _plan(request: LaunchRequest, settings: SlurmSettings) -> LaunchPlan:
         echo_output=bool(spec.batch.output),
         checkpoints=start.checkpoints,
         carry=request.carry,
-        succession=_succession(request, settings),
+        succession=_succession(request, settings, node),
         written_by=f"{BACKEND} {release()}",
     )
+    launch = replace(launch, format=needed_format(launch))
     command = (*controller, "head", "--launch", request.attempt_dir.launch)
     named = () if spec.element is None else (f"{NATIVE_ID}=$SLURM_JOB_ID", f"export {NATIVE_ID}")
     script = render_script(batch_options(request, settings, node), command, named)
@@ -147,11 +158,11 @@ def _step(
 ) -> tuple[str, ...]:
     """The one srun of the head. CPUs and GRES are said again: since 22.05 a step inherits neither from the job's
     --cpus-per-task, and a step that names no GRES may get none or all, by release."""
-    count = str(request.spec.resources.learners)
+    count = str(node.gang.nodes)
     gres = gres_text(node, request.spec.resources.gres)
     argv = (
         "srun", "--kill-on-bad-exit=0", "--wait=0", "--export=ALL", "--input=none", f"--nodes={count}",
-        f"--ntasks={count}", "--ntasks-per-node=1", f"--cpus-per-task={node.cpus}",
+        f"--ntasks={count}", "--ntasks-per-node=1", f"--cpus-per-task={node.load.cpus}",
         *((f"--gres={gres}",) if gres else ()), *settings.srun_args,
         *controller, "node", "--launch",
     )  # fmt: skip
@@ -168,10 +179,10 @@ def _limits(request: LaunchRequest, settings: SlurmSettings) -> Limits:
     )
 
 
-def _succession(request: LaunchRequest, settings: SlurmSettings) -> Succession:
+def _succession(request: LaunchRequest, settings: SlurmSettings, node: NodeRequest) -> Succession:
     """How the head goes on alone. sbatch runs on a compute node then, with as little of the job's environment as the
     daemon gives it on the login node."""
-    wanted, lead_s = request.spec.resources, effective_lead_s(request)
+    lead_s = effective_lead_s(request)
     return Succession(
         template=request.job_dir.template.path,
         submit=tuple(successor_argv(warned=lead_s is not None)),
@@ -180,7 +191,7 @@ def _succession(request: LaunchRequest, settings: SlurmSettings) -> Succession:
         timeout_s=settings.command_timeout_s,
         budget=request.budget,
         spent=request.spent,
-        gpus=float(wanted.gpus * wanted.learners),
+        gpus=float(node.gang.gpus),
         lead_s=lead_s,
         deadline_variables=("SLURM_JOB_END_TIME",),
         limit_s=request.spec.batch.time_s,
@@ -189,7 +200,7 @@ def _succession(request: LaunchRequest, settings: SlurmSettings) -> Succession:
 
 
 def _gpu_libraries(flag: GpuFlag, node: NodeRequest) -> GpuLibraries:
-    if not node.gpus or flag is GpuFlag.NONE:
+    if not node.load.gpus or flag is GpuFlag.NONE:
         return GpuLibraries.NONE
     if flag is not GpuFlag.AUTO:
         return GpuLibraries.AMD if flag is GpuFlag.ROCM else GpuLibraries.NVIDIA

@@ -1,4 +1,4 @@
-"""``ffdl-controller``: head, node, pay, isolate, probe-isolation. Started by batch scripts, not by people."""
+"""``ffdl-controller``: head, node, pay, isolate, become, probe-isolation. Started by batch scripts, not by people."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ def main(arguments: Optional[List[str]] = None) -> int:
     argv = sys.argv[1:] if arguments is None else arguments
     if argv and argv[0] == "isolate":
         return _isolate(argv[1:])
+    if argv and argv[0] == "become":
+        return _become(argv[1:])
     if arguments is None:
         complaints.install()
     parser = argparse.ArgumentParser(prog="ffdl-controller", description=__doc__)
@@ -102,6 +104,22 @@ def _isolate(argv: List[str]) -> int:
         sys.stderr.write("ffdl-controller isolate: no command given\n")
         return 2
     return isolate(command)
+
+
+def _become(argv: List[str]) -> int:
+    """Become the command after ``--``, with no signal held back; returns only when that failed."""
+    from ffdl_batch.controller.processes import release_signals
+
+    command = argv[1:] if argv[:1] == ["--"] else argv
+    if not command:
+        sys.stderr.write("ffdl-controller become: no command given\n")
+        return 2
+    release_signals()
+    try:
+        os.execvp(command[0], command)  # noqa: S606 - the argv of the launch file, no shell wanted
+    except OSError as error:
+        sys.stderr.write(f"ffdl-controller: cannot start {command[0]!r}: {error}\n")
+        return 127
 
 
 def _probe() -> int:

@@ -19,7 +19,8 @@ LIMITS = (WARNED, TIME)
 class Answer:
     """`reason`: why the learners were asked ("" = they were not). `asked_at` is when, by the clock of the node that
     asked first. `fresh`: a file of the checkpoint directory changed after that. `signalled`: somebody in a learner
-    caught the checkpoint signal. `reacted`: some learner ended by itself after it was asked."""
+    caught the checkpoint signal. `reacted`: some learner ended by itself after it was asked. Services do not count:
+    they may answer, and need not."""
 
     reason: str = ""
     asked_at: Optional[float] = None
@@ -47,13 +48,13 @@ def endings_of_run(events: Sequence[Event]) -> Dict[int, Event]:
 
 def answer(launch: LaunchFile, events: Sequence[Event]) -> Answer:
     """The answer of this run, from the events of all node controllers in order."""
-    endings = endings_of_run(events)
+    endings = {n: e for n, e in endings_of_run(events).items() if not launch.seat_of(n).service}
     requests = _since_start(events, EventKind.ASKED)
     reports = _since_start(events, EventKind.CHECKPOINT)
     reasons = {str(e.fields.get("asked")) for e in endings.values() if e.fields.get("asked")}
     reasons |= {str(e.fields.get("reason")) for e in requests}
     by_themselves = [e for e in endings.values() if not e.fields.get("ended_by")]
-    all_by_themselves = len(by_themselves) == launch.learners
+    all_by_themselves = len(by_themselves) == len(launch.trainees)
     # Each node looked when its own learners had ended: what another node completed later, only that one has seen.
     fresh = any(e.fields.get("confirmed") is True for e in reports)
     took = [float(v) for e in reports for v in (e.fields.get("took_s"),) if isinstance(v, (int, float))]

@@ -30,6 +30,7 @@ from ffdl_batch.controller.processes import (
     read_process,
     send,
 )
+from ffdl_batch.controller.restarts import restarts_left
 from ffdl_batch.controller.siblings import read_events
 from ffdl_batch.controller.step import Step, count_events
 from ffdl_batch.controller.waiting import await_earlier, earlier_attempts, has_ended, pay_debts, tell_newer
@@ -208,13 +209,13 @@ class Head:
         """Whether a node controller died although every learner had ended of itself: new ones store, and start none."""
         done = endings_of_run(self._events())
         ended = {n for n, e in done.items() if not (e.fields.get("asked") or e.fields.get("ended_by"))}
-        died, learners = False, range(1, self.launch.learners + 1)
+        died = False
         for rank in range(self.launch.nodes):
             events = self._node_events(rank)
             died = died or not has_ended(events)
-            seats = [n for n in learners if (n - 1) // self.launch.learners_per_node == rank]
-            ended |= set(unreported_ends(events, PhaseFiles(self.attempt.state), seats))
-        return died and not self.terminated and len(ended) == self.launch.learners
+            found = unreported_ends(events, PhaseFiles(self.attempt.state), self.launch.learners_on(rank))
+            ended |= {n for n, status in found.items() if status == 0 or not restarts_left(self.launch, events)}
+        return died and not self.terminated and ended >= set(self.launch.trainees)
 
     def _prepare(self) -> None:
         """Everything that node controllers and readers on other nodes expect to be there."""

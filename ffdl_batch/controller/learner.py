@@ -70,6 +70,10 @@ class Sight(Protocol):
         """Whether its shell reached the user's command."""
         ...
 
+    def forget(self, learner_id: int) -> None:
+        """It is started, again perhaps: what is known is about the one before. Its files are gone already."""
+        ...
+
 
 @dataclass
 class Learner:
@@ -91,23 +95,28 @@ class Learner:
     rest_until: Optional[float] = None
 
     @classmethod
-    def spawn(cls, start: Start, clock: RunningTime, sight: Sight) -> "Learner":
-        """Start it in a session of its own, output appended to its log. Raises OSError (argv[0] missing, …)."""
+    def spawn(cls, start: Start, clock: RunningTime, sight: Sight, through: Sequence[str] = ()) -> "Learner":
+        """Start it in a session of its own, output appended to its log. Raises OSError (argv[0] missing, …).
+
+        `through` is the argv of what releases the signals and becomes the learner; it is needed where threads run, for
+        they may hold locks that this process's code in a child would wait for.
+        """
         for left in (start.began, start.ended):
             if os.path.lexists(left):
                 os.unlink(left)
+        sight.forget(start.learner_id)
         log = os.open(start.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
         try:
             counters = read_counters()
             process = subprocess.Popen(
-                list(start.argv),
+                [*through, *start.argv],
                 env=dict(start.env),
                 cwd=start.working_dir,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=release_signals,  # noqa: PLW1509 - the second thread starts after the learners
+                preexec_fn=None if through else release_signals,  # noqa: PLW1509 - no second thread runs yet
             )
         finally:
             os.close(log)

@@ -23,3 +23,10 @@ def own_argv() -> List[str]:
     if os.path.isfile(path):
         return [sys.executable, *flags, path]
     return [sys.executable, *flags, "-c", _START, path]
+
+
+def starter_argv() -> List[str]:
+    """The argv that becomes the command after it, with the signals released that this process holds."""
+    path = controller_path()
+    code = [path] if os.path.isfile(path) else ["-c", _START, path]
+    return [sys.executable, "-I", "-S", *code, "become", "--"]

@@ -8,10 +8,10 @@ import signal
 import sys
 import time
 from functools import partial
-from typing import Callable, Dict, Optional, TypeVar
+from typing import Callable, Dict, Optional, Tuple, TypeVar
 
 from ffdl_batch.controller.checkpoints import CheckpointRecord
-from ffdl_batch.controller.control import CANCEL
+from ffdl_batch.controller.control import CANCEL, own_run
 from ffdl_batch.controller.files import create_empty, make_private
 from ffdl_batch.controller.journal import Journal
 from ffdl_batch.controller.loading import find_data, load_data, load_model
@@ -25,15 +25,19 @@ from ffdl_batch.controller.orphans import (
     unreported_ends,
 )
 from ffdl_batch.controller.patience import patiently
-from ffdl_batch.controller.phases import PhaseFailed, PhaseFiles
+from ffdl_batch.controller.phases import Ended, PhaseFailed, PhaseFiles
 from ffdl_batch.controller.processes import all_processes, descendants, hold_signals, identity, next_signal
+from ffdl_batch.controller.ready import Gathering, Word, own_address
+from ffdl_batch.controller.rendezvous import LOOPBACK
 from ffdl_batch.controller.requests import HALT, STORE_SHARE, TERM, TIME, WARNED
+from ffdl_batch.controller.restarts import restarts_left
 from ffdl_batch.controller.seats import Seats
+from ffdl_batch.controller.services import SERVICE, at_work, has_trained, left_behind
 from ffdl_batch.controller.siblings import Siblings, tell_others
 from ffdl_batch.controller.storing import store_logs, store_results
 from ffdl_batch.controller.supervisor import Fenced, Supervisor
 from ffdl_batch.controller.watch import Watch
-from ffdl_batch.domain.events import EventKind, Phase, node_source
+from ffdl_batch.domain.events import EventKind, Phase, Scalar, node_source
 from ffdl_batch.domain.formats import NewerFormat
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.launch import LaunchFile, LaunchFileError
@@ -48,14 +52,6 @@ class OutOfTime(Exception):
     """Storing has to end because the scheduler's KILL is near; what is missing is owed."""
 
 
-class Ended(Exception):
-    """The job is to end before the learners have started."""
-
-    def __init__(self, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.reason = reason
-
-
 def run_node(launch: LaunchFile, launch_path: str, node_rank: int) -> int:
     """Run the phases of one node; the exit code of its first failing learner, else 0."""
     hold_signals()
@@ -65,7 +61,7 @@ def run_node(launch: LaunchFile, launch_path: str, node_rank: int) -> int:
     if before:
         end_controller(before, launch.limits.kill_wait_s + 5.0)
         journal = _open_journal(launch, attempt, journal.source)
-    journal.append(EventKind.STARTED, **identity(os.getpid()))
+    journal.append(EventKind.STARTED, **identity(os.getpid()), run=own_run(os.environ))
     journal.load_ballast()
     try:
         end_learners(journal.earlier, mark(launch.token, node_rank))
@@ -114,16 +110,16 @@ class Node:
     def report_found(self) -> None:
         """Learners whose end an earlier controller did not live to see."""
         for number, status in unreported_ends(self.journal.earlier, self.phases, self.seats.learner_ids).items():
-            self.journal.append(
-                EventKind.LEARNER_ENDED,
-                learner_id=number,
-                exit_code=status,
-                out_of_memory=False,
-                began=True,
-                ended_by="",
-                asked="",
-                signalled=False,
-            )
+            is_service = self.launch.seat_of(number).service
+            again = status != 0 and not is_service and restarts_left(self.launch, self.journal.events) > 0
+            self._tell_ended(number, exit_code=status, **({"restarted": True} if again else {}))
+
+    def _tell_ended(self, learner_id: int, **more: Scalar) -> None:
+        """The end of a learner that is not this controller's child."""
+        fields: Dict[str, Scalar] = {"out_of_memory": False, "began": True, "ended_by": "", "asked": ""}
+        if self.launch.seat_of(learner_id).service:
+            fields["service"] = True
+        self.journal.append(EventKind.LEARNER_ENDED, learner_id=learner_id, **{**fields, "signalled": False, **more})
 
     def run(self) -> int:
         """All phases in order."""
@@ -134,6 +130,7 @@ class Node:
                 self._load(Phase.LOAD_MODEL, lambda: load_model(self.launch, self._go_on_loading), "S301")
                 self._load(Phase.LOAD_DATA, lambda: load_data(self.launch, self._go_on_loading), "S302")
                 self._find_data()  # the first node's word does not speak for this one's mounts
+                self._meet()
                 self._take_signals_before_start()
                 done = self._patiently(self.siblings.ended_of_themselves, self._go_on_loading)
             except PhaseFailed as failed:
@@ -192,8 +189,33 @@ class Node:
                 return
             if status is not None:
                 raise Ended("stop", f"{phase.value} failed on the first node")
-            self._take_signals(0.2)
-            self._look()
+            self._rest()
+
+    def _meet(self) -> None:
+        """Where nodes need each other, wait until all are ready. From then on it is known where the learners are."""
+        self._patiently(self.seats.prepare, self._go_on_loading, awaits_space=True)
+        if self.launch.nodes > 1 and not self.launch.names:
+            return
+        addresses: Tuple[str, ...] = (LOOPBACK,)
+        if self.launch.nodes > 1:
+            addresses = self._gather(own_run(os.environ))
+        self._patiently(lambda: self.seats.meet(addresses), self._go_on_loading, awaits_space=True)
+
+    def _gather(self, run: int) -> Tuple[str, ...]:
+        def read(rank: int) -> Word:
+            return self._patiently(lambda: self.siblings.word(rank), self._go_on_loading)
+
+        gathering = Gathering(self.launch, self.node_rank, run, read, self._rest, self.watch.clock.now)
+        own = own_address(gathering.await_neighbour())
+        self.journal.append(EventKind.READY, host=os.uname().nodename, address=own, run=run)
+        return gathering.await_addresses(own)
+
+    def _rest(self) -> None:
+        """A moment of waiting for another node, which may wait for a word of this one that found no room on the disk.
+        Raises Ended, Fenced."""
+        self.journal.flush()
+        self._take_signals(0.2)
+        self._look()
 
     def _go_on_loading(self) -> None:
         """Between two pieces of what is loaded: whether it still has a purpose. Raises Ended, Fenced."""
@@ -271,13 +293,13 @@ class Node:
         self._note(lambda: self.phases.begin(Phase.LEARNER))
         record = CheckpointRecord(self.launch.checkpoints)
         record.begin()
-        supervisor = Supervisor(self.launch, self.journal, self.phases, self.watch, record)
-        someone_failed = any(status != 0 for status in done.values())
-        for number in self.seats.learner_ids:
-            if number not in done and not someone_failed:
-                supervisor.start(number, self.seats)
+        supervisor = Supervisor(self.seats, self.siblings, self.watch, record)
+        for number in at_work(self.launch, self.seats.learner_ids, done):
+            supervisor.start(number)
+        for number in left_behind(self.launch, self.seats.learner_ids, self.journal.events, done):
+            self._tell_ended(number, ended_by=SERVICE, detail="nobody saw its end")
         own = [status for number, status in done.items() if number in self.seats.learner_ids and status]
-        status = supervisor.run() or next(iter(own), 0)
+        status = supervisor.run() or (0 if has_trained(self.launch, done) else next(iter(own), 0))
         self._terminated_at = supervisor.terminated_at
         if self._is_last() or status:
             self._note(lambda: self.phases.end(Phase.LEARNER, status))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from typing import Dict, Iterable, List, Mapping, Sequence, Set
 
 from ffdl_batch.controller.phases import PhaseFiles
-from ffdl_batch.controller.processes import all_processes, lives_here, send, session_members
+from ffdl_batch.controller.processes import all_processes, descendants, lives_here, read_process, send, session_members
 from ffdl_batch.domain.events import Event, EventKind, Scalar
 
-GONE_S = 20.0
+GONE_S, LEFT_S = 20.0, 2.0
 MARK = "FFDL_LEARNER_OF"
 """Variable that every learner's first process is started with, so that it can be found when nobody wrote it down."""
 
@@ -66,16 +67,36 @@ def marked_sessions(value: str) -> Set[int]:
 
     Events alone would miss a learner whose controller was killed between starting it and writing so.
     """
-    wanted = f"{MARK}={value}".encode()
-    found = set()
-    for process in all_processes().values():
-        try:
-            with open(f"/proc/{process.pid}/environ", "rb") as file:
-                if wanted in file.read().split(b"\0"):
-                    found.add(process.session)
-        except (FileNotFoundError, ProcessLookupError, PermissionError):
-            continue  # gone, or another user's: not our learner
-    return found
+    return {process.session for process in all_processes().values() if _carries(process.pid, f"{MARK}={value}")}
+
+
+def _carries(pid: int, variable: str) -> bool:
+    """Whether the process was started with this variable, as ``NAME=value``."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return variable.encode() in file.read().split(b"\0")
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return False  # gone, or another user's: not our learner
+
+
+def end_leftovers(learner_id: int) -> None:
+    """Kill what a learner that has ended left outside its session, while others of this node go on; it is given up
+    where the kernel holds on to it. This process has become its parent."""
+    own = os.getpid()
+    left = [p for p in descendants(own, all_processes()) if p != own and _carries(p, f"LEARNER_ID={learner_id}")]
+    for pid in left:
+        send(pid, signal.SIGKILL)
+    end = time.monotonic() + LEFT_S
+    while left and time.monotonic() < end:
+        left = [pid for pid in left if not _is_collected(pid)]
+        time.sleep(0.01)
+
+
+def _is_collected(pid: int) -> bool:
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    except ChildProcessError:  # its parent has not ended yet, or it is gone
+        return read_process(pid) is None
 
 
 def end_learners(events: Iterable[Event], value: str = "") -> None:

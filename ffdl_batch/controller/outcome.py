@@ -57,8 +57,9 @@ def _judge(
 ) -> Conclusion:
     endings = endings_of_run(events)
     stored, fault = _stored_all(launch, events), _first_fault(events)
-    done = [e for e in endings.values() if learner_status(e) == 0 and not e.fields.get("ended_by")]
-    if len(done) == launch.learners and not (told.reason and (told.fresh or told.signalled)):
+    trained = {n: e for n, e in endings.items() if not launch.seat_of(n).service}
+    done = [e for e in trained.values() if learner_status(e) == 0 and not e.fields.get("ended_by")]
+    if len(done) == len(launch.trainees) and not (told.reason and (told.fresh or told.signalled)):
         return _success(stored, fault, terminated)
     failures = [e for e in failing(endings) if not _is_answer(e, told)]
     if failures:
@@ -67,8 +68,8 @@ def _judge(
     ended_at_limit = any(e.fields.get("ended_by") in LIMITS for e in endings.values())
     if reason and (ended_at_limit or len(endings) in (0, launch.learners)):
         if reason == HALT:
-            return _halted(launch, endings, fault, stored, told)
-        return _at_limit(launch, endings, stored, told, _kind(launch, reason, told, deadline))
+            return _halted(launch, trained, fault, stored, told)
+        return _at_limit(launch, trained, stored, told, _kind(launch, reason, told, deadline))
     if fault is not None and fault.fields.get("code"):
         return Conclusion(
             Outcome.FAILED, False, error_code=str(fault.fields["code"]), message=str(fault.fields.get("message", ""))
@@ -84,9 +85,10 @@ def _why(event: Event) -> str:
 
 
 def _is_answer(event: Event, told: Answer) -> bool:
-    """Whether ending with another status than 0 was the answer to a request: it left a new checkpoint."""
+    """Whether ending with another status than 0 was the answer to a request: it left a new checkpoint. A service need
+    not leave one."""
     blamed = event.fields.get("out_of_memory") or event.fields.get("code")
-    return bool(event.fields.get("asked")) and told.fresh and not blamed
+    return bool(event.fields.get("asked")) and (told.fresh or bool(event.fields.get("service"))) and not blamed
 
 
 def _reason(endings: Dict[int, Event], fault: Optional[Event]) -> str:
@@ -115,7 +117,7 @@ def _halted(
     launch: LaunchFile, endings: Dict[int, Event], fault: Optional[Event], stored: bool, told: Answer
 ) -> Conclusion:
     message = f"{words(Interruption.HALT)}; {describe(told.checkpoint)}"
-    deaf = sorted(learner for learner, event in endings.items() if event.fields.get("ended_by") == HALT)
+    deaf = sorted(n for n, e in endings.items() if e.fields.get("ended_by") == HALT and not e.fields.get("waited"))
     if deaf:
         who = f"learner{'s' if len(deaf) > 1 else ''} {', '.join(map(str, deaf))}"
         message += f"; the grace period of {launch.limits.grace_s} s was over, and {who} had to be ended"
@@ -191,14 +193,14 @@ def _signal_name(number: int) -> str:
 
 
 def _stored_all(launch: LaunchFile, events: Sequence[Event]) -> bool:
-    """Whether every learner was stored after it had last ended."""
+    """Whether every learner was stored after it had last ended, but for services that nobody has started."""
     state: Dict[object, bool] = {}
     for event in events:
         if event.kind is EventKind.STORED:
             state[event.fields.get("learner_id")] = True
         elif event.kind is EventKind.LEARNER_STARTED:
             state[event.fields.get("learner_id")] = False
-    return sum(state.values()) >= launch.learners
+    return all(state.get(number) for number in launch.trainees) and all(state.values())
 
 
 def _first_fault(events: Sequence[Event]) -> Optional[Event]:
@@ -213,7 +215,7 @@ def _first_fault(events: Sequence[Event]) -> Optional[Event]:
 
 def _silence(launch: LaunchFile, events: Sequence[Event], endings: Dict[int, Event]) -> str:
     missing: List[int] = [n for n in range(1, launch.learners + 1) if n not in endings]
-    nodes = sorted({(n - 1) // launch.learners_per_node for n in missing})
+    nodes = sorted({launch.seat_of(n).node for n in missing})
     hosts = {e.source: str(e.fields.get("host", "?")) for e in events if e.kind is EventKind.STARTED}
     names = [f"{n} ({hosts[f'node-{n}']})" if f"node-{n}" in hosts else f"{n} (never started)" for n in nodes]
     return f"the controller of node {', '.join(names)} died without a word; its learners' ends are not known"

@@ -18,6 +18,14 @@ class PhaseFailed(Exception):
         self.code = code
 
 
+class Ended(Exception):
+    """The job is to end before the learners have started."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
 class PhaseFiles:
     """The files of one attempt; names are FfDL's, existing user code and collectors read them."""
 

@@ -4,20 +4,34 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Dict
+from typing import Dict, List, Sequence, Tuple
 
 from ffdl_batch.controller.control import own_run, restarts
 from ffdl_batch.controller.environment import check_shell, file_text, host_subset, merge, read_user_environment
 from ffdl_batch.controller.files import make_private, read_text, write_text
+from ffdl_batch.controller.launch_agent import install
 from ffdl_batch.controller.learner import Start, first_host, placeholder_devices, values_for
 from ffdl_batch.controller.location import controller_path
 from ffdl_batch.controller.orphans import MARK, mark
 from ffdl_batch.controller.phases import PhaseFiles
+from ffdl_batch.controller.rendezvous import (
+    LOOPBACK,
+    Peer,
+    company_values,
+    hostfile_text,
+    hosts_text,
+    meet,
+    place_values,
+)
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.launch import EnvDelivery, LaunchFile, fill
 
 NETNS = "FFDL_NETNS"
 """Variable in which a site's prolog says where the job's network namespace is."""
+NODE_HOSTS = "/etc/hosts"
+MPI_HOSTS = {".hostfile": " slots=", ".machinefile": ":"}
+"""Files in $JOB_STATE_DIR, for Open MPI and for Hydra (MPICH, Intel MPI), to whom the other's form is an error, and
+what stands between name and count."""
 
 
 class Seats:
@@ -26,12 +40,13 @@ class Seats:
     def __init__(self, launch: LaunchFile, launch_path: str, node_rank: int) -> None:
         self.launch, self.node_rank = launch, node_rank
         self.attempt = AttemptDir(launch.attempt_dir)
-        first = node_rank * launch.learners_per_node + 1
-        last = min(launch.learners, first + launch.learners_per_node - 1)
-        self.learner_ids = list(range(first, last + 1))
+        self.learner_ids = list(launch.learners_on(node_rank))
         self.scratch = os.path.join(launch.scratch_base, f"ffdl-{launch.token}-{node_rank}")
         devices = os.environ.get(launch.host.gpus, "") if launch.host.gpus else ""
-        self.devices = placeholder_devices(devices, max(1, len(self.learner_ids)))
+        wanted = [launch.seat_of(number).gpus for number in self.learner_ids]
+        even = placeholder_devices(devices, max(1, len(self.learner_ids)))
+        self.devices = deal_devices(devices, wanted) if launch.seats else even
+        self._peers: Tuple[Peer, ...] = ()
         self.base = self._node_values(launch_path)
 
     def _node_values(self, launch_path: str) -> Dict[str, str]:
@@ -56,10 +71,43 @@ class Seats:
             values["netns"] = os.environ[NETNS]
         return values
 
-    def start(self, learner_id: int) -> Start:
-        """What starts this learner. Raises OSError, LaunchFileError, EnvironmentRefused."""
-        local_rank = learner_id - self.learner_ids[0]
-        values = values_for(self.base, learner_id, local_rank, self.devices[local_rank])
+    def prepare(self) -> None:
+        """What learners use to start programs in each other, by the node of learner 1. Raises OSError."""
+        launch = self.launch
+        if not launch.names or launch.learners == 1 or 1 not in self.learner_ids:
+            return
+        peers = meet(launch, [""] * launch.nodes)
+        install(self.attempt.state, [peer.name for peer in peers])
+        gpus = len(_names(self.devices[self.learner_ids.index(1)]))
+        for name, sign in MPI_HOSTS.items():
+            write_text(os.path.join(self.attempt.state, name), hostfile_text(launch, peers, gpus, sign))
+
+    def meet(self, node_addresses: Sequence[str] = (LOOPBACK,)) -> None:
+        """From here on it is known where the other learners are. Raises OSError."""
+        if self.launch.names:
+            self._peers = meet(self.launch, node_addresses)
+            for number in self.learner_ids:
+                text = hosts_text(self.launch, self._peers, number, read_text(NODE_HOSTS))
+                write_text(self._hosts_of(number), text, 0o644)
+
+    def _hosts_of(self, learner_id: int) -> str:
+        return os.path.join(self.scratch, f"learner-{learner_id}.hosts")
+
+    def values(self, learner_id: int) -> Dict[str, str]:
+        """The placeholders of one learner."""
+        local_index = self.learner_ids.index(learner_id)
+        values = values_for(self.base, learner_id, local_index, self.devices[local_index])
+        values.update(place_values(self.launch, learner_id))
+        if self._peers:
+            values.update(company_values(self._peers, learner_id), hosts_file=self._hosts_of(learner_id))
+        return values
+
+    def start(self, learner_id: int, *, again: bool = False) -> Start:
+        """What starts this learner; `again`: after it has failed. Raises OSError, LaunchFileError,
+        EnvironmentRefused."""
+        values = self.values(learner_id)
+        if again:
+            values["resume"] = "1"
         command = self.launch.learner
         contract = {name: fill(text, values) for name, text in command.env.items()}
         user = read_user_environment(read_text(self.attempt.environment))
@@ -82,3 +130,16 @@ class Seats:
             phases.began_path(learner_id),
             phases.ended_path(learner_id),
         )
+
+
+def deal_devices(devices: str, wanted: Sequence[int]) -> List[str]:
+    """The node's device list dealt in order, to each learner as many as it is to have, as far as they go."""
+    names, dealt = _names(devices), []
+    for count in wanted:
+        dealt.append(",".join(names[:count]))
+        names = names[count:]
+    return dealt
+
+
+def _names(devices: str) -> List[str]:
+    return [name for name in devices.split(",") if name]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from typing import Dict, List, Optional
 
 from ffdl_batch.controller.files import read_cell, read_text, write_cell
 from ffdl_batch.controller.journal import Journal
+from ffdl_batch.controller.ready import Word
 from ffdl_batch.domain.events import Event, EventKind, Phase, decode_events, merge, node_source
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.launch import LaunchFile
@@ -27,13 +29,15 @@ def learner_status(event: Event) -> int:
 
 
 def last_endings(events: List[Event]) -> Dict[int, Event]:
-    """The ending of each learner that has ended and was not started again since."""
+    """The ending of each learner that has ended and was not started again since, nor is to be."""
     found: Dict[int, Event] = {}
     for event in events:
         learner = event.fields.get("learner_id")
-        if event.kind is EventKind.LEARNER_STARTED and isinstance(learner, int):
+        if not isinstance(learner, int):
+            continue
+        if event.kind is EventKind.LEARNER_STARTED or event.fields.get("restarted"):
             found.pop(learner, None)
-        elif event.kind is EventKind.LEARNER_ENDED and isinstance(learner, int):
+        elif event.kind is EventKind.LEARNER_ENDED:
             found[learner] = event
     return found
 
@@ -58,10 +62,19 @@ class Siblings:
         self.launch, self.node_rank, self.journal = launch, node_rank, journal
         self.attempt = AttemptDir(launch.attempt_dir)
 
-    def _events(self) -> List[Event]:
+    def events(self) -> List[Event]:
+        """Of all node controllers, in order."""
         own = self.node_rank
         files = (read_events(self.attempt, node_source(rank)) for rank in range(self.launch.nodes) if rank != own)
         return merge([*files, self.journal.events])
+
+    def word(self, node_rank: int) -> Word:
+        """What can be seen of another one."""
+        try:
+            beat_at = os.stat(self.attempt.heartbeat(node_rank)).st_mtime
+        except FileNotFoundError:
+            beat_at = 0.0
+        return Word(read_events(self.attempt, node_source(node_rank)), beat_at)
 
     def phase_status(self, node_rank: int, phase: Phase) -> Optional[int]:
         """How the phase last ended on that node; None when it is not done."""
@@ -77,10 +90,10 @@ class Siblings:
 
         Such a learner is done or has failed; one that was asked for a checkpoint goes on from it in a new run.
         """
-        endings = last_endings(self._events())
+        endings = last_endings(self.events())
         told = ("ended_by", "asked")
         return {n: learner_status(event) for n, event in endings.items() if not any(event.fields.get(k) for k in told)}
 
     def all_learners_ended(self) -> bool:
         """Whether no learner of the job is left."""
-        return len(last_endings(self._events())) >= self.launch.learners
+        return len(last_endings(self.events())) >= self.launch.learners

@@ -14,18 +14,21 @@ from ffdl_batch.controller.checkpoints import PATIENCE_S, CheckpointRecord
 from ffdl_batch.controller.control import CANCEL
 from ffdl_batch.controller.environment import EnvironmentRefused
 from ffdl_batch.controller.handover import Hand
-from ffdl_batch.controller.journal import Journal
 from ffdl_batch.controller.learner import Ending, Learner
+from ffdl_batch.controller.location import starter_argv
 from ffdl_batch.controller.log_tail import tail
+from ffdl_batch.controller.orphans import end_leftovers
 from ffdl_batch.controller.phases import PhaseFiles
 from ffdl_batch.controller.processes import FORWARDED, adopt_orphans, end_strays, identity, next_signal
 from ffdl_batch.controller.requests import HALT, OUTSIDE_SHARE, TERM, TIME, WARNED, Request, join, new_request
+from ffdl_batch.controller.restarts import Restarts, Spawned
 from ffdl_batch.controller.seats import Seats
-from ffdl_batch.controller.siblings import tell_others
+from ffdl_batch.controller.services import DOUBT_S, SERVICE, Failed, Services
+from ffdl_batch.controller.siblings import Siblings, tell_others
 from ffdl_batch.controller.watch import Watch
 from ffdl_batch.domain.codec import to_plain
 from ffdl_batch.domain.events import EventKind, Scalar
-from ffdl_batch.domain.launch import EnvDelivery, LaunchFile, LaunchFileError
+from ffdl_batch.domain.launch import EnvDelivery, LaunchFileError
 
 TICK_S = 0.2
 ASK_AGAIN_S = 1.0
@@ -51,10 +54,9 @@ class Fenced(Exception):
 class Supervisor:
     """Owns the started learners until the last has ended. Times are of the watch's clock."""
 
-    def __init__(
-        self, launch: LaunchFile, journal: Journal, phases: PhaseFiles, watch: Watch, record: CheckpointRecord
-    ) -> None:
-        self.launch, self.journal, self.phases, self.watch, self.record = launch, journal, phases, watch, record
+    def __init__(self, seats: Seats, siblings: Siblings, watch: Watch, record: CheckpointRecord) -> None:
+        self.launch, self.journal, self.watch, self.record = seats.launch, siblings.journal, watch, record
+        self.seats, self.phases = seats, PhaseFiles(seats.attempt.state)
         self.clock = watch.clock
         self.learners: Dict[int, Learner] = {}
         self.status = 0
@@ -65,8 +67,10 @@ class Supervisor:
         self._ask_again_at = 0.0
         self._started = False
         self._files = Hand("files")
+        self.services = Services(self.launch, siblings, self._files)
+        self.restarts = Restarts(self.launch, self.journal.events, self._files, self._spawn_again)
 
-    def start(self, learner_id: int, seats: Seats) -> None:
+    def start(self, learner_id: int) -> None:
         """Start one learner; one that cannot be started has ended at once, and the others are told. That it has started
         :meth:`run` tells, which does not wait for it to be written."""
         if self.ending:
@@ -74,13 +78,21 @@ class Supervisor:
         adopt_orphans()
         self._started = True
         try:
-            learner = Learner.spawn(seats.start(learner_id), self.clock, self.watch)
+            learner = Learner.spawn(self.seats.start(learner_id), self.clock, self.watch)
         except (OSError, subprocess.SubprocessError, LaunchFileError, EnvironmentRefused) as error:
-            detail = f"learner {learner_id} cannot be started on {os.uname().nodename}: {error}"
-            code = "C101" if isinstance(error, EnvironmentRefused) else RUNTIME_CODE
-            self._ended(Ending(learner_id, None, began=False, detail=detail, code=code))
+            self._not_started(learner_id, error)
             return
         self.learners[learner_id] = learner
+
+    def _spawn_again(self, learner_id: int) -> Learner:
+        """In the hand's thread."""
+        end_leftovers(learner_id)
+        return Learner.spawn(self.seats.start(learner_id, again=True), self.clock, self.watch, starter_argv())
+
+    def _not_started(self, learner_id: int, error: Exception) -> None:
+        detail = f"learner {learner_id} cannot be started on {os.uname().nodename}: {error}"
+        code = "C101" if isinstance(error, EnvironmentRefused) else RUNTIME_CODE
+        self._ended(Ending(learner_id, None, began=False, detail=detail, code=code))
 
     def run(self) -> int:
         """Until every learner has ended; the status of the first that failed, else 0. Raises Fenced.
@@ -93,11 +105,14 @@ class Supervisor:
         complaints.begin()
         try:
             for learner_id, learner in self.learners.items():
-                self.journal.append(EventKind.LEARNER_STARTED, learner_id=learner_id, **identity(learner.pid))
-            while self.learners:
+                self._tell_started(learner_id, learner)
+            while self.learners or self.restarts.pending or self.services.failed:
                 self._take_signals()
                 self._obey_cells()
                 self._press_request()
+                self._mind_services()
+                for learner_id, spawned in self.restarts.start_due(self.clock.now()):
+                    self._started_again(learner_id, spawned)
                 for ending in [e for e in (learner.poll() for learner in self.learners.values()) if e]:
                     del self.learners[ending.learner_id]
                     self._ended(ending)
@@ -108,6 +123,17 @@ class Supervisor:
             patience_s = HURRY_S if self.terminated_at is not None else PATIENCE_S
             self.journal.append(EventKind.CHECKPOINT, **to_plain(self.record.result(patience_s)))
         return self.status
+
+    def _tell_started(self, learner_id: int, learner: Learner) -> None:
+        service: Dict[str, Scalar] = {"service": True} if self.services.is_one(learner_id) else {}
+        self.journal.append(EventKind.LEARNER_STARTED, learner_id=learner_id, **identity(learner.pid), **service)
+
+    def _started_again(self, learner_id: int, spawned: Spawned) -> None:
+        if isinstance(spawned, Exception):
+            self._not_started(learner_id, spawned)
+            return
+        self.learners[learner_id] = spawned
+        self._tell_started(learner_id, spawned)
 
     # ---------------------------------------------------------------------------------------- requests
 
@@ -152,6 +178,7 @@ class Supervisor:
                 learner.kill("fence")
             while any(learner.poll() is None for learner in self.learners.values()):
                 time.sleep(0.02)
+            self.restarts.drop()
             raise Fenced(fenced)
         wish = self.watch.control.wish
         if wish == CANCEL:
@@ -178,6 +205,7 @@ class Supervisor:
         if before is None:
             self.record.asked(now, HURRY_S if reason == TERM else PATIENCE_S)
         self._deliver()
+        self._drop_restarts(self.request.reason)
         if before is None:
             try:
                 self._files.ask(self.phases.request_halt, None, FILES_S)
@@ -217,6 +245,23 @@ class Supervisor:
         self.ending = self.ending or reason
         for learner in self.learners.values():
             learner.terminate(reason, kill_at)
+        self._drop_restarts(reason)
+
+    def _mind_services(self) -> None:
+        """End the services of this node when nobody trains any more. One that failed before fails the job."""
+        now, failed = self.clock.now(), self.services.failed
+        some_train = self.restarts.pending or not all(self.services.is_one(number) for number in self.learners)
+        if not some_train and not self.ending and self.services.are_free(now, asked=self.request is not None):
+            self.services.failed = None
+            self.ending = SERVICE
+            for learner in self.learners.values():
+                if not learner.told:  # who caught a request for a checkpoint has the time of the request
+                    learner.terminate(SERVICE, now + self.launch.limits.kill_wait_s)
+        elif failed and (self.ending or self.request or now - failed.at >= DOUBT_S):
+            self.services.failed = None
+            self.status = self.status or failed.status
+            if self.request is None and not self.ending:
+                self._fail(failed.learner_id)
 
     # ------------------------------------------------------------------------------------------ endings
 
@@ -234,13 +279,46 @@ class Supervisor:
         if ending.failed and not ending.began and not fault:
             detail, fault = self._complaint(ending)
         fields.update({k: v for k, v in (("detail", detail), ("code", fault)) if v})
-        self.record.ended(self.clock.now(), by_itself=not ending.ended_by)
+        is_service = self.services.is_one(ending.learner_id)
+        if is_service:
+            fields["service"] = True
+        if not is_service and not fault and self._may_start_again(ending):
+            self.journal.append(EventKind.LEARNER_ENDED, **fields, restarted=True)
+            self.restarts.add(ending.learner_id, fields, self.clock.now())
+            return
+        if not (is_service and ending.ended_by):  # what ends a service says nothing about an answer
+            self.record.ended(self.clock.now(), by_itself=not ending.ended_by)
         self.journal.append(EventKind.LEARNER_ENDED, **fields)
         if ending.failed:
-            self.status = self.status or (127 if code is None else code if code > 0 else 128 - code)
-            if not ending.asked:
-                self._files.ask(lambda: tell_others(self.launch, learner_id=ending.learner_id), None, FILES_S)
-                self._end_all("stop", self.launch.limits.kill_wait_s)
+            self._failed(ending, is_service)
+
+    def _failed(self, ending: Ending, is_service: bool) -> None:
+        code = ending.returncode
+        status = 127 if code is None else code if code > 0 else 128 - code
+        if is_service and ending.asked:
+            return
+        if is_service and ending.began:  # perhaps because its peers were done: that is known in a moment
+            self.services.failed = self.services.failed or Failed(ending.learner_id, status, self.clock.now())
+            return
+        self.status = self.status or status
+        if not ending.asked:
+            self._fail(ending.learner_id)
+
+    def _fail(self, learner_id: int) -> None:
+        """One learner's failure is the job's."""
+        self._files.ask(lambda: tell_others(self.launch, learner_id=learner_id), None, FILES_S)
+        self._end_all("stop", self.launch.limits.kill_wait_s)
+
+    def _may_start_again(self, ending: Ending) -> bool:
+        """Whether it failed while it was at work, and nobody wants it to end."""
+        at_work = ending.failed and ending.began and not ending.asked
+        return at_work and self.request is None and not self.ending and self.restarts.possible
+
+    def _drop_restarts(self, reason: str) -> None:
+        """Who waits to be started again has ended now, for `reason`."""
+        for _, fields in self.restarts.drop():
+            self.record.ended(self.clock.now(), by_itself=False)
+            self.journal.append(EventKind.LEARNER_ENDED, **{**fields, "ended_by": reason, "waited": True})
 
     def _said(self, learner_id: int) -> Tuple[str, ...]:
         try:

@@ -41,6 +41,8 @@ class Watch:
         self.newer_run = 0
         self.last_read = self.clock.now()
         self._began: Dict[int, Optional[str]] = dict.fromkeys(learner_ids)
+        self._starts = dict.fromkeys(learner_ids, 0)
+        self._noting = threading.Lock()
         self._looked_at = -1.0
         self._run_number = own_run(os.environ)
         self._echo = Echo([log for log, _ in self.logs]) if launch.echo_output else None
@@ -138,6 +140,12 @@ class Watch:
             self.read_now()
         return self._began.get(learner_id) is not None or self._looked_at < asked_at
 
+    def forget(self, learner_id: int) -> None:
+        """The learner is started: what a look that is under way has read is about the one before."""
+        with self._noting:
+            self._starts[learner_id] += 1
+            self._began[learner_id] = None
+
     def _note_began(self) -> None:
         """Of the learners of this run: before the thread begins, the files are an earlier run's."""
         if self._thread.ident is None:
@@ -146,7 +154,11 @@ class Watch:
         os.stat(self.attempt.path)
         phases = PhaseFiles(self.attempt.state)
         for number in [number for number, pid in self._began.items() if not pid]:
-            self._began[number] = phases.began(number)
+            start = self._starts[number]
+            pid = phases.began(number)
+            with self._noting:
+                if self._starts[number] == start:
+                    self._began[number] = pid
         self._looked_at = at
 
     def _read_cells(self) -> None:

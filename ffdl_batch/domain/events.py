@@ -29,16 +29,21 @@ class EventKind(str, Enum):
     CLAIMED = "claimed"
     """The head executes this attempt [native_id, host, restart]."""
     STARTED = "started"
-    """A controller runs [host, pid, boot_id, start_ticks]."""
+    """A controller runs [host, pid, boot_id, start_ticks, run (a node controller's run of the attempt, from 1)]."""
+    READY = "ready"
+    """Nothing stands in the way of this node's learners; they start when all nodes have said so
+    [host, address, run]."""
     PHASE = "phase"
     """[phase, status = started | ended, exit]: load-model, load-data, learner, store-results, store-logs."""
     LEARNER_STARTED = "learner_started"
-    """[learner_id, pid, host, boot_id, start_ticks]"""
+    """[learner_id, pid, host, boot_id, start_ticks, service (true where it is one)]"""
     LEARNER_ENDED = "learner_ended"
     """[learner_id, exit_code | signal, out_of_memory, began (the user's command was reached), detail,
-    ended_by (why the controller ended it: "" = it ended itself, else stop, term, halt, warned, time, fence), asked
-    (the reason for which it had been asked for a checkpoint: "" = it had not, else halt, warned, term, time),
-    signalled (somebody in it caught the checkpoint signal), code (a fault code where the learner could not be run)]"""
+    ended_by (why the controller ended it: "" = it ended itself, else stop, term, halt, warned, time, fence, service =
+    a service that nobody needed any more), asked (the reason for which it had been asked for a checkpoint: "" = it had
+    not, else halt, warned, term, time), signalled (somebody in it caught the checkpoint signal), code (a fault code
+    where the learner could not be run), service (true where it is one), restarted (true where it is started again: this
+    was not its last end), waited (true where it was to be started again when all were ended)]"""
     STORED = "stored"
     """Everything of this learner is where it belongs [learner_id]."""
     FAULT = "fault"

@@ -17,17 +17,20 @@ import errno
 from typing import Any, Mapping
 
 FORMAT = 1
+LAUNCH_FORMAT = 2
+"""The newest of ``launch.json``: 2 where a table of seats or another thing stands in it that readers of format 1 would
+pass over, or not understand. Only such files have it."""
 
 
 class NewerFormat(OSError):
     """For this release the file cannot be read. An OSError, because nothing can be concluded from it, as from a file
     that cannot be read for another reason: it is looked at again."""
 
-    def __init__(self, what: str, found: object, writer: str = "") -> None:
+    def __init__(self, what: str, found: object, writer: str = "", newest: int = FORMAT) -> None:
         by = f"by {writer} " if writer else ""
         super().__init__(
             errno.ENOTSUP,
-            f"{what} was written {by}in format {found}, and this release reads format {FORMAT} and older; nothing is "
+            f"{what} was written {by}in format {found}, and this release reads format {newest} and older; nothing is "
             "concluded from it: use a release at least as new as its writer",
         )
 
@@ -36,8 +39,9 @@ class NewerFormat(OSError):
         return str(self.strerror)
 
 
-def require_known(body: Mapping[str, Any], what: str, writer: str = "") -> None:
-    """Raise :class:`NewerFormat` where `body` is of a newer format; `what` is its name, `writer` the release."""
+def require_known(body: Mapping[str, Any], what: str, writer: str = "", newest: int = FORMAT) -> None:
+    """Raise :class:`NewerFormat` where `body` is of a newer format than `newest`; `what` is its name, `writer` the
+    release."""
     found = body.get("format", 1)
-    if isinstance(found, int) and found > FORMAT:
-        raise NewerFormat(what, found, writer)
+    if isinstance(found, int) and found > newest:
+        raise NewerFormat(what, found, writer, newest)

@@ -197,16 +197,18 @@ def latest_run(events: Sequence[Event], requeues: int = 0) -> Sequence[Event]:
 
 
 def all_stored(events: Sequence[Event], learners: int) -> bool:
-    """Whether every learner ended by itself with 0, unasked, and was stored after that.
+    """Whether every learner ended by itself with 0, unasked, and was stored after that. How a service ended says
+    nothing.
 
     One that was asked for a checkpoint ends with 0 as well when it has only saved; only the head can tell.
     """
-    ended: set[object] = set()
+    ended = services_of(events)
     stored: set[object] = set()
     for event in events:
         learner = event.fields.get("learner_id")
         if event.kind is EventKind.LEARNER_STARTED:
-            ended.discard(learner)
+            if not event.fields.get("service"):
+                ended.discard(learner)
             stored.discard(learner)
         elif event.kind is EventKind.LEARNER_ENDED and event.fields.get("exit_code") == 0:
             if not event.fields.get("ended_by") and not event.fields.get("asked"):
@@ -216,14 +218,20 @@ def all_stored(events: Sequence[Event], learners: int) -> bool:
     return len(ended & stored) >= learners
 
 
+def services_of(events: Sequence[Event]) -> set[object]:
+    """The learners that wait for the others for ever."""
+    return {event.fields.get("learner_id") for event in events if event.fields.get("service")}
+
+
 def is_training_over(events: Sequence[Event], found: Mapping[int, int], learners: int) -> bool:
-    """Whether nothing but storing is left to do: every learner ended of itself with 0, unasked; or one failed of
-    itself, and what they left was being stored (before that, what ended the controllers may have ended it)."""
+    """Whether nothing but storing is left to do: every learner but the services ended of itself with 0, unasked; or one
+    failed of itself, and what they left was being stored (before that, what ended the controllers may have ended it).
+    """
     endings: dict[object, Event] = {}
     storing = False
     for event in events:
         learner = event.fields.get("learner_id")
-        if event.kind is EventKind.LEARNER_STARTED:
+        if event.kind is EventKind.LEARNER_STARTED or event.fields.get("restarted"):
             endings.pop(learner, None)
             storing = False
         elif event.kind is EventKind.LEARNER_ENDED:
@@ -232,7 +240,7 @@ def is_training_over(events: Sequence[Event], found: Mapping[int, int], learners
             storing = True
     own = {n: e for n, e in endings.items() if not e.fields.get("ended_by") and not e.fields.get("asked")}
     done = {n for n, e in own.items() if e.fields.get("exit_code") == 0}
-    done |= {learner for learner, status in found.items() if status == 0}
+    done |= {learner for learner, status in found.items() if status == 0} | services_of(events)
     return len(done) >= learners or (storing and any(_failed_of_itself(event) for event in own.values()))
 
 

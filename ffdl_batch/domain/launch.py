@@ -7,7 +7,10 @@ Placeholders: ``{attempt_dir}`` ``{job_dir}`` ``{launch}`` ``{python}`` ``{contr
 0700, one per attempt and node) ``{learner_id}`` (from 1) ``{rank}`` (from 0) ``{local_rank}`` ``{node_rank}``
 ``{gpus}`` (the learner's device list, comma separated) ``{gpu_count}`` ``{env_file}`` ``{hostname}``
 ``{master_addr}`` ``{netns}`` ``{attempt}`` (from 1) ``{restart}`` (how often the scheduler started this attempt anew)
-``{resume}`` (1 where an earlier attempt or run may have left a checkpoint, else 0). A literal brace is doubled.
+``{resume}`` (1 where an earlier attempt or run may have left a checkpoint, else 0), and how the learners find each
+other: ``{local_world_size}`` ``{machine_rank}`` ``{machines}`` ``{local_index}`` ``{role}`` ``{role_index}`` ``{name}``
+``{address}`` ``{master_port}`` ``{port}`` ``{tf_config}`` ``{hosts_file}`` ``{command}``, see
+:mod:`ffdl_batch.controller.rendezvous`. A literal brace is doubled.
 """
 
 from __future__ import annotations
@@ -15,13 +18,13 @@ from __future__ import annotations
 import json
 import math
 import string
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Mapping, Optional, Tuple
+from typing import FrozenSet, Mapping, Optional, Tuple
 
 from ffdl_batch.domain.codec import CodecError, from_plain, to_plain
 from ffdl_batch.domain.continuation import Budget, Spent
-from ffdl_batch.domain.formats import FORMAT, require_known
+from ffdl_batch.domain.formats import FORMAT, LAUNCH_FORMAT, require_known
 
 TEMPLATE = "next"
 """Stands for an attempt's number in the names of a template: ``<job id>-next``, ``<job id>/attempt-next``."""
@@ -80,6 +83,10 @@ class Stores:
     results: str = ""
     logs: str = ""
     model: str = ""
+
+
+RESTART_LEARNER = "learner"
+"""`LaunchFile.restart`: a training learner that fails is started again, and the others go on."""
 
 
 class LeadFrom(str, Enum):
@@ -180,16 +187,35 @@ class Succession:
 
 
 @dataclass(frozen=True)
+class Seat:
+    """Where one learner sits. `node` is a node's rank; `role` is its role ("" = the job has none), `index` its number
+    within it, from 0. A `service` waits for ever: it is ended when the others are done. `gpus` are whole devices."""
+
+    node: int
+    role: str = ""
+    index: int = 0
+    service: bool = False
+    gpus: int = 0
+
+
+@dataclass(frozen=True)
 class LaunchFile:
     """One attempt, ready to run. Paths are absolute paths on the nodes.
 
-    `nodes` node controllers each run `learners_per_node` learners (the last one fewer if `learners` runs out).
+    `seats` says of each learner, in the order of their ids, where it sits; empty = each of `nodes` node controllers
+    runs `learners_per_node` of them (the last one fewer if `learners` runs out), as in files of earlier releases.
     `step` is the argv by which the head starts all node controllers at once; with empty `step` the head runs
     one node controller itself. `echo_output`: node controllers copy their learners' log to standard output too.
     `needs_dirs` are directories with input that every node has to be able to read before its learners start; plain
     paths, no placeholders. `checkpoints` is $CHECKPOINT_DIR on the host. `carry` is the results directory of an earlier
     attempt, copied into this one's before the learners start ("" = none). Without `succession` the head leaves every
     next attempt to the platform.
+
+    `names` is the prefix of the learners' names, ``<names>-<rank>``; with "" (files of earlier releases) no hosts file
+    is written, and nodes do not wait for each other before their learners start. `ports` is the first port of a range
+    that is the job's own (0 = none). `commands` are those of roles, where they differ from the framework's command;
+    `command` is that one. `restart` says what follows on the failure of a training learner: "" = the end of the job;
+    :data:`RESTART_LEARNER` = it is started again, `restarts_max` times in all on a node, and then the end.
     """
 
     job_id: str
@@ -202,6 +228,13 @@ class LaunchFile:
     learners: int = 1
     nodes: int = 1
     learners_per_node: int = 1
+    seats: Tuple[Seat, ...] = ()
+    names: str = ""
+    ports: int = 0
+    command: str = ""
+    commands: Mapping[str, str] = field(default_factory=dict)
+    restart: str = ""
+    restarts_max: int = 0
     step: Tuple[str, ...] = ()
     model_archive: str = ""
     copies: Tuple[Copy, ...] = ()
@@ -220,9 +253,40 @@ class LaunchFile:
     written_by: str = ""
     format: int = FORMAT
 
+    def seat_of(self, learner_id: int) -> Seat:
+        """Where the learner sits; ids begin with 1."""
+        if self.seats:
+            return self.seats[learner_id - 1]
+        return Seat((learner_id - 1) // self.learners_per_node, index=learner_id - 1)
+
+    def learners_on(self, node_rank: int) -> Tuple[int, ...]:
+        """The ids of the learners of one node."""
+        ids = range(1, self.learners + 1)
+        return tuple(number for number in ids if self.seat_of(number).node == node_rank)
+
+    @property
+    def trainees(self) -> Tuple[int, ...]:
+        """The learners whose end is the job's: all but the services."""
+        return tuple(number for number in range(1, self.learners + 1) if not self.seat_of(number).service)
+
+
+_NEW_IN_2 = frozenset(
+    {"local_world_size", "machine_rank", "machines", "local_index", "role", "role_index", "name", "address"}
+    | {"master_port", "port", "tf_config", "hosts_file", "command"}
+)
+"""Placeholders that readers of format 1 do not fill."""
+
+
+def needed_format(launch: LaunchFile) -> int:
+    """The oldest format whose readers do right with the file."""
+    texts = (*launch.learner.argv, *launch.learner.env.values(), launch.learner.working_dir)
+    is_new = launch.seats or launch.restart or (launch.names and launch.nodes > 1)
+    return LAUNCH_FORMAT if is_new or any(_NEW_IN_2 & placeholders(text) for text in texts) else FORMAT
+
 
 def encode(launch: LaunchFile) -> str:
-    """The text of ``launch.json``; the same value always gives the same text."""
+    """The text of ``launch.json``; the same value always gives the same text. Its format is as old as can be."""
+    launch = replace(launch, format=max(launch.format, needed_format(launch)))
     return json.dumps(to_plain(launch), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
@@ -234,7 +298,7 @@ def decode(text: str) -> LaunchFile:
         found = plain.get("format") if isinstance(plain, dict) else None
         if not isinstance(found, int) or found < 1:
             raise LaunchFileError(f"the launch file has the format {found!r}, which is none")
-        require_known(plain, "the launch file", str(plain.get("written_by") or ""))
+        require_known(plain, "the launch file", str(plain.get("written_by") or ""), LAUNCH_FORMAT)
         return from_plain(LaunchFile, plain)
     except (CodecError, json.JSONDecodeError) as error:
         raise LaunchFileError(f"the launch file is damaged: {error}") from error
@@ -266,6 +330,14 @@ def fill(text: str, values: Mapping[str, str]) -> str:
     except ValueError as error:
         raise LaunchFileError(f"{text!r}: {error}") from error
     return "".join(parts)
+
+
+def placeholders(text: str) -> FrozenSet[str]:
+    """The names that :func:`fill` would replace; none of a text that it refuses."""
+    try:
+        return frozenset(name for _, name, _, _ in string.Formatter().parse(text) if name)
+    except ValueError:
+        return frozenset()
 
 
 def literal(text: str) -> str:

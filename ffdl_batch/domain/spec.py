@@ -38,6 +38,15 @@ class Placement(StrEnum):
     SPREAD = "spread"
 
 
+class Restart(StrEnum):
+    """What is started again when a training learner fails."""
+
+    JOB = "job"
+    """The whole job, by its next attempt, as far as `retry` allows it."""
+    LEARNER = "learner"
+    """That learner alone, while the others go on."""
+
+
 @dataclass(frozen=True, slots=True)
 class ImageLocation:
     """A private image (dialect of AISphere's command line); the token is a secret and lives elsewhere."""
@@ -113,7 +122,7 @@ class EvaluationMetrics:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What each learner gets, and how many learners there are.
+    """What each learner gets, and how many learners there are (those of all roles together).
 
     `cpus` and `gpus` may be fractions; `memory_bytes` and `storage_bytes` are bytes.
     `gres` are further generic resources per node (`type[:kind]` → count).
@@ -152,7 +161,7 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """A named role of a distributed job with resources of its own."""
+    """A named role of a distributed job. None and "" mean what the job has; a `service` waits for ever."""
 
     learners: int = 1
     cpus: float | None = None
@@ -205,6 +214,7 @@ class BatchOptions:
     secrets: Mapping[str, str] = field(default_factory=dict)
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     retry: Retry = field(default_factory=Retry)
+    restart: Restart = Restart.JOB
     roles: Mapping[str, Role] = field(default_factory=dict)
     array: str = ""
     sweep: tuple[Mapping[str, str], ...] = ()

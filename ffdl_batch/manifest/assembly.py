@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping as Mappings
 from dataclasses import replace
 
-from ffdl_batch.domain import spec
+from ffdl_batch.domain import gang, spec
 from ffdl_batch.manifest.batch_models import BatchBlock, ManifestBlock
 from ffdl_batch.manifest.contract import Defaults
 from ffdl_batch.manifest.credentials import is_secret, secret_name
@@ -27,13 +27,14 @@ def assemble(
 ) -> spec.JobSpec:
     """The job; `sources` is left to :func:`name_sources`, secrets to :func:`move_secrets`."""
     batch = manifest.batch or BatchBlock.model_validate({})
+    roles = _roles(batch)
     return spec.JobSpec(
         name=manifest.name,
         framework=_framework(manifest.framework),
         description=manifest.description,
         version=manifest.version,
         resources=spec.Resources(
-            learners=manifest.learners or defaults.learners,
+            learners=manifest.learners or sum(role.learners for role in roles.values()) or defaults.learners,
             cpus=manifest.cpus or defaults.cpus,
             gpus=manifest.gpus or 0.0,
             gpu_type=manifest.gpu_type,
@@ -43,7 +44,7 @@ def assemble(
         ),
         data_stores=stores,
         metrics=_metrics(manifest.evaluation_metrics),
-        batch=_batch(batch),
+        batch=replace(_batch(batch), roles=roles),
         base_dir=base_dir,
     )
 
@@ -99,7 +100,7 @@ def _batch(block: BatchBlock) -> spec.BatchOptions:
         secrets=block.secrets,
         checkpoint=_checkpoint(block),
         retry=spec.Retry(**block.retry.model_dump()) if block.retry else spec.Retry(),
-        roles=_roles(block),
+        restart=spec.Restart(block.restart),
         array=block.array,
         elastic=block.elastic,
         notify=spec.Notify(block.notify.mail, block.notify.events, block.notify.webhook)
@@ -140,7 +141,7 @@ def _roles(block: BatchBlock) -> dict[str, spec.Role]:
             gpus=role.gpus,
             memory_bytes=role.memory,
             command=command_text(role.command),
-            service=bool(role.service),
+            service=name == gang.PARAMETER_SERVER if role.service is None else role.service,
         )
         for name, role in block.roles.items()
     }
@@ -149,6 +150,12 @@ def _roles(block: BatchBlock) -> dict[str, spec.Role]:
 def _destination(text: str) -> spec.Egress:
     host, _, port = text.rpartition(":")
     return spec.Egress(host.strip("[]"), int(port))
+
+
+def check_roles(job: spec.JobSpec, log: FindingLog) -> None:
+    """Report roles that no learners can be made of."""
+    for mistake in gang.find_mistakes(job):
+        log.error(mistake.place, mistake.message, mistake.cure)
 
 
 def move_secrets(job: spec.JobSpec, manifest: ManifestBlock, secrets: dict[str, str], log: FindingLog) -> spec.JobSpec:
@@ -187,6 +194,8 @@ def name_sources(root: Mapping, manifest: ManifestBlock) -> dict[str, str]:
             continue
         for inner, entry in node.entries.items():
             sources[f"{key}.{inner}"] = _source(entry.key.origin, entry.value)
+    if manifest.learners is None and manifest.batch is not None and manifest.batch.roles:
+        sources["learners"] = sources["batch.roles"]  # their sum
     return sources
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
-from ffdl_batch.domain.spec import NetworkLevel, Placement
+from ffdl_batch.domain.spec import NetworkLevel, Placement, Restart
 from ffdl_batch.domain.variables import why_refused
 from ffdl_batch.manifest.models import Block, FfdlBlock, nothing_is_empty, nothing_is_no_item
 from ffdl_batch.manifest.scalars import (
@@ -41,6 +41,7 @@ from ffdl_batch.manifest.sweep import SCHEMA as SWEEP_SCHEMA
 
 LEVELS = tuple(str(level) for level in NetworkLevel)
 PLACEMENTS = tuple(str(placement) for placement in Placement)
+RESTARTS = tuple(str(restart) for restart in Restart)
 _ENV_NAME_SCHEMA = {"pattern": f"^{ENV_NAME.pattern}$"}
 _DESTINATION = re.compile(r"(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:]+\]):(?P<port>\d{1,5})", re.ASCII)
 
@@ -149,7 +150,9 @@ class RoleBlock(Block):
     gpus: Gpus = Field(None, description="GPUs of each; the job's.")
     memory: Size = Field(None, description="Memory of each; the job's.")
     command: Text = Field("", description="Command of this role; framework.command.")
-    service: Flag = Field(None, description="It waits for ever and does not complete the job.")
+    service: Flag = Field(
+        None, description="It waits for ever, and is ended when the others are done; true for ps, else false."
+    )
 
 
 class NotifyBlock(Block):
@@ -188,6 +191,9 @@ class BatchBlock(Block):
     secrets: Env = Field({}, description="Variables whose values are references: ${secret:name}.")
     checkpoint: CheckpointBlock | None = Field(None, description="How checkpoints are asked for.")
     retry: RetryBlock | None = Field(None, description="Further attempts.")
+    restart: Annotated[str, BeforeValidator(one_of(RESTARTS, "job")), word_schema(*RESTARTS)] = Field(
+        "job", description="What a failed learner ends: job, the attempt; learner, itself, and it is started again."
+    )
     roles: Annotated[dict[str, RoleBlock], BeforeValidator(nothing_is_empty)] = Field({}, description="Roles by name.")
     array: Annotated[str, BeforeValidator(read_array), WithJsonSchema({"type": _TEXT})] = Field(
         "", description="Job array, as 0-9%2: one job per index; beside a sweep, which of its elements."

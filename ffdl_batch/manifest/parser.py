@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from ffdl_batch.domain.findings import Severity
 from ffdl_batch.domain.spec import JobSpec, NetworkLevel
-from ffdl_batch.manifest.assembly import assemble, move_secrets, name_sources
+from ffdl_batch.manifest.assembly import assemble, check_roles, move_secrets, name_sources
 from ffdl_batch.manifest.batch_models import ManifestBlock
 from ffdl_batch.manifest.composer import Document, compose
 from ffdl_batch.manifest.contract import Defaults, ManifestSource, Parsed
@@ -95,6 +95,7 @@ def _read_job(
     job = assemble(manifest, stores.stores, defaults, base_dir)
     job = replace(job, batch=replace(job.batch, sweep=read_sweep(root, log)))
     check_array(job.batch, log)
+    check_roles(job, log)
     _check_network(job, log)
     job = move_secrets(job, manifest, secrets, log)
     note_differences(root, manifest, defaults, log)

@@ -2,7 +2,10 @@
 
 Facts are from Apptainer's source (1.4, 1.5): ``pkg/runtime/engine/apptainer/config/mount.go`` reads ``--mount``
 as CSV; ``internal/pkg/runtime/engine/apptainer/process_linux.go`` evaluates the values of variables with a shell
-unless ``--no-eval`` is given, so it always is here.
+unless ``--no-eval`` is given, so it always is here. ``--hostname`` makes a UTS namespace, which needs no privilege
+beside the user namespace (``internal/pkg/runtime/launch/launcher_linux.go``; where a site has ``allow uts ns = no`` the
+name stays the node's). A bind over /etc/hosts is made after Apptainer's own, so it counts
+(``internal/pkg/util/fs/mount/mount_linux.go``).
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ class NetworkMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """One learner's container. All texts may hold placeholders of the launch file."""
+    """One learner's container. All texts may hold placeholders of the launch file. `hostname` "" = the node's."""
 
     image: str
     binds: tuple[Bind, ...] = ()
@@ -41,6 +44,7 @@ class Container:
     gpus: GpuLibraries = GpuLibraries.NONE
     program: str = "apptainer"
     working_dir: str = "/job"
+    hostname: str = ""
     argv: tuple[str, ...] = SHELL
 
 
@@ -60,6 +64,8 @@ def apptainer_argv(container: Container) -> tuple[str, ...]:
     elif container.network is NetworkMode.JOIN:
         # Not together with --net: Apptainer cannot join a namespace and make one.
         argv += ["--netns-path", "{netns}"]
+    if container.hostname:
+        argv += ["--hostname", container.hostname]
     if container.gpus is not GpuLibraries.NONE:
         argv.append(container.gpus.value)
     for bind in container.binds:

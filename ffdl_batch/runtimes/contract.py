@@ -16,7 +16,6 @@ from ffdl_batch.domain.launch import EXPORTS_VARIABLE, literal
 DEFAULT_RESULTS_CONTAINER = "dlaas-trained-models"
 """The bucket that FfDL stores results in when the manifest names none."""
 SHARED_CHECKPOINTS = "_wml_checkpoints"
-MASTER_PORT = 29500
 UNSET_PREFIXES = ("ALERTMANAGER", "DLAAS", "ETCD", "GRAFANA", "HOSTNAME", "KUBERNETES", "MONGO", "PUSHGATEWAY")
 """Variables that FfDL takes away from the learner before the command runs, by prefix."""
 
@@ -31,6 +30,9 @@ WRAPPER = "\n".join(
         'printf "%s\\n" "$$" > "$JOB_STATE_DIR/.began-$LEARNER_ID"',
         'cd -- "$MODEL_DIR" || exit 126',
         'export PYTHONPATH="${PYTHONPATH:+$PYTHONPATH:}$PWD"',
+        # Where there are others, they may have their MPI programs started here; no job of this shell's (wait, jobs).
+        'if [ -x "$JOB_STATE_DIR/.launch-agent" ]; then',
+        '( "$JOB_STATE_DIR/.launch-agent" --serve "$LEARNER_NAME_PREFIX-$((LEARNER_ID - 1))" & ); fi',
         'eval "$TRAINING_COMMAND 2>&1"',
         "_ffdl_status=$?",
         # One short write, so that a reader finds all of it or no line end. A controller that died finds it later.
@@ -60,6 +62,8 @@ PROTECTED = (
     "RESUME",
     "FFDL_ATTEMPT",
     "FFDL_RESTART",
+    "FFDL_ROLE",
+    "FFDL_ROLE_INDEX",
     EXPORTS_VARIABLE,
 )
 """Names that a user's environment cannot replace: the platform's bookkeeping hangs on them."""
@@ -114,14 +118,16 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Learners:
-    """What the variables tell a learner about its job."""
+    """What the variables tell a learner about its job.
+
+    `gpus` are those of each learner, None where they differ. `command` "" = the node controller knows it, learners have
+    different ones.
+    """
 
     training_id: str
     command: str
     learners: int = 1
-    learners_per_node: int = 1
-    nodes: int = 1
-    gpus: float = 0.0
+    gpus: float | None = 0.0
     extra: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -189,23 +195,20 @@ def bare_layout(places: Places) -> Layout:
 
 
 def learner_environment(learners: Learners, layout: Layout) -> dict[str, str]:
-    """The contract's variables, with placeholders for what only the node knows."""
+    """The contract's variables, with placeholders for what only the node knows; how learners find each other is in
+    :mod:`ffdl_batch.runtimes.rendezvous`."""
     prefix = f"learner-{learners.training_id}"
     fixed = {
         "TRAINING_ID": learners.training_id,
-        "TRAINING_COMMAND": command_text(learners.command),
-        "GPU_COUNT": f"{learners.gpus:f}",
         "NUM_LEARNERS": str(learners.learners),
         "LEARNER_NAME_PREFIX": prefix,
         "DOWNWARD_API_POD_NAMESPACE": "default",
-        "WORLD_SIZE": str(learners.learners),
-        "NNODES": str(learners.nodes),
-        "LOCAL_WORLD_SIZE": str(learners.learners_per_node),
-        "MASTER_PORT": str(MASTER_PORT),
         **learners.extra,
     }
     env = {name: literal(value) for name, value in fixed.items()}
     env |= {
+        "TRAINING_COMMAND": literal(command_text(learners.command)) if learners.command else "{command}",
+        "GPU_COUNT": "{gpu_count}.000000" if learners.gpus is None else f"{learners.gpus:f}",
         "DATA_DIR": layout.data_dir,
         "RESULT_DIR": layout.result_dir,
         "RESULT_BUCKET_DIR": layout.result_bucket_dir,
@@ -215,10 +218,6 @@ def learner_environment(learners: Learners, layout: Layout) -> dict[str, str]:
         "JOB_STATE_DIR": layout.job_state_dir,
         "DOWNWARD_API_POD_NAME": literal(prefix) + "-{rank}",
         "LEARNER_ID": "{learner_id}",
-        "RANK": "{rank}",
-        "LOCAL_RANK": "{local_rank}",
-        "NODE_RANK": "{node_rank}",
-        "MASTER_ADDR": "{master_addr}",
         "RESUME": "{resume}",
         "FFDL_ATTEMPT": "{attempt}",
         "FFDL_RESTART": "{restart}",

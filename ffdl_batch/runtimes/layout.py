@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.metadata import version
 
 from ffdl_batch.domain.array import element_environment, is_array
 from ffdl_batch.domain.findings import Finding, Severity
+from ffdl_batch.domain.gang import Gang, find_mistakes, parts_of, takes_for_one
 from ffdl_batch.domain.jobdir import AttemptDir, JobDir
 from ffdl_batch.domain.launch import Copy, EnvDelivery, LearnerCommand, Network, Stores
-from ffdl_batch.domain.spec import DataStore, JobSpec, NetworkLevel, Placement, StoreType
+from ffdl_batch.domain.spec import DataStore, JobSpec, NetworkLevel, StoreType
 from ffdl_batch.runtimes.apptainer import Container, GpuLibraries, NetworkMode, apptainer_argv
 from ffdl_batch.runtimes.bare import bare_argv, isolated_argv
 from ffdl_batch.runtimes.contract import (
     PROTECTED,
+    Bind,
     Layout,
     Learners,
     Places,
@@ -29,6 +31,7 @@ from ffdl_batch.runtimes.contract import (
     container_layout,
     learner_environment,
 )
+from ffdl_batch.runtimes.rendezvous import Rendezvous, arrange, environment
 
 MODEL_STORE = os.path.join("_submitted_code", "model.zip")  # noqa: PTH118 - a name, nothing is touched
 _TIGHTNESS = (NetworkLevel.NONE, NetworkLevel.JOB, NetworkLevel.EGRESS, NetworkLevel.HOST)
@@ -54,14 +57,15 @@ def refusal(path: str, message: str, cure: str = "", code: str = "C101") -> Find
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The attempt that is planned."""
+    """The attempt that is planned. `failures`: how many failed attempts its chain may have."""
 
     job_id: str
     spec: JobSpec
+    gang: Gang
     job: JobDir
     attempt: AttemptDir
     results_store: str = ""
-    learners_per_node: int = 1
+    failures: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +89,7 @@ class Start:
     host."""
 
     learner: LearnerCommand
+    rendezvous: Rendezvous
     copies: tuple[Copy, ...]
     stores: Stores
     make_dirs: tuple[str, ...]
@@ -96,12 +101,15 @@ class Start:
 def compose_start(subject: Subject, runtime: Runtime) -> Start:
     """How each learner is started, and what is copied in and stored out. Raises RequestRefused."""
     _check_paths(subject)
-    learners = _learners(subject)
+    _check_mpi(subject)
+    rendezvous = arrange(subject.job_id, subject.spec, subject.gang, subject.failures)
+    learners = _learners(subject, rendezvous)
     places, copies, stores, warnings = _place_data(subject)
     try:
         layout = container_layout(places) if runtime.image else bare_layout(places)
         env = learner_environment(learners, layout)
-        argv = _contained(runtime, layout) if runtime.image else _bare(runtime)
+        env |= environment(subject.spec, subject.gang, rendezvous.ports, layout.job_state_dir)
+        argv = _contained(runtime, layout, bool(rendezvous.names)) if runtime.image else _bare(runtime)
     except ValueError as error:
         raise RequestRefused([refusal("", str(error))]) from error
     learner = LearnerCommand(
@@ -111,7 +119,9 @@ def compose_start(subject: Subject, runtime: Runtime) -> Start:
         protected=(*PROTECTED, *learners.extra),
     )
     needs_dirs = (places.data,) if places.data else ()
-    return Start(learner, copies, stores, layout.make_dirs, needs_dirs, checkpoints_on_host(places), warnings)
+    return Start(
+        learner, rendezvous, copies, stores, layout.make_dirs, needs_dirs, checkpoints_on_host(places), warnings
+    )  # fmt: skip
 
 
 def _check_paths(subject: Subject) -> None:
@@ -122,25 +132,38 @@ def _check_paths(subject: Subject) -> None:
             raise RequestRefused([refusal("", message, "move the tree of jobs or the results store")])
 
 
-def _contained(runtime: Runtime, layout: Layout) -> tuple[str, ...]:
+def _check_mpi(subject: Subject) -> None:
+    if takes_for_one(subject.spec, subject.gang):
+        message = (
+            "mpirun takes learners that share a node for one machine and starts all their processes in the first of "
+            "them, which sees its own GPUs alone"
+        )
+        raise RequestRefused([refusal("learners", message, "ask for one learner on each node, with more GPUs")])
+
+
+def _contained(runtime: Runtime, layout: Layout, named: bool) -> tuple[str, ...]:
+    """`named`: the learners have names, which resolve."""
     mode = NetworkMode.LOOPBACK if runtime.network is NetworkLevel.NONE else NetworkMode.HOST
-    return apptainer_argv(Container(runtime.image, layout.binds, mode, runtime.gpus, runtime.program))
+    container = Container(runtime.image, layout.binds, mode, runtime.gpus, runtime.program)
+    if named:
+        hosts = Bind("{hosts_file}", "/etc/hosts", read_only=True)
+        container = replace(container, binds=(*layout.binds, hosts), hostname="{name}")
+    return apptainer_argv(container)
 
 
 def _bare(runtime: Runtime) -> tuple[str, ...]:
     return isolated_argv(runtime.controller) if runtime.network is NetworkLevel.NONE else bare_argv()
 
 
-def _learners(subject: Subject) -> Learners:
-    wanted = subject.spec.resources
+def _learners(subject: Subject, rendezvous: Rendezvous) -> Learners:
+    spec = subject.spec
+    gpus = {part.gpus for part in parts_of(spec)}
     return Learners(
         training_id=subject.job_id,
-        command=subject.spec.framework.command,
-        learners=wanted.learners,
-        learners_per_node=subject.learners_per_node,
-        nodes=-(-wanted.learners // subject.learners_per_node),
-        gpus=wanted.gpus,
-        extra=element_environment(subject.spec.element) if subject.spec.element is not None else {},
+        command="" if rendezvous.commands else rendezvous.command,
+        learners=len(subject.gang.members),
+        gpus=gpus.pop() if len(gpus) == 1 else None,
+        extra=element_environment(spec.element) if spec.element is not None else {},
     )
 
 
@@ -236,16 +259,17 @@ def choose_network(
 
 
 def refuse_unsupported(spec: JobSpec) -> None:
-    """Raise RequestRefused for a whole array, and (not yet) for everything of `batch:` that no backend of this release
-    offers."""
+    """Raise RequestRefused for a whole array, for roles that make no learners, and (not yet) for everything of `batch:`
+    that no backend of this release offers."""
     batch = spec.batch
     if is_array(spec):
         raise RequestRefused([refusal("batch.array", "an array is planned by its elements, each a job of its own")])
+    mistakes = [refusal(".".join(one.place), one.message, one.cure) for one in find_mistakes(spec)]
+    if mistakes:
+        raise RequestRefused(mistakes)
     asked = {
-        "batch.roles": bool(batch.roles),
         "batch.elastic": bool(batch.elastic),
         "batch.egress": bool(batch.egress),
-        "batch.placement": batch.placement is Placement.PACK,
         "batch.notify.webhook": bool(batch.notify.webhook),
     }
     findings = [refusal(path, f"{path} is not offered yet; leave it out") for path, there in asked.items() if there]

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ffdl_batch.domain.continuation import Checkpoint, Interruption, Spent, decide, words
 from ffdl_batch.domain.events import EventKind, FinalRecord, GoesOn
+from ffdl_batch.domain.gang import count_gpus
 from ffdl_batch.domain.job import AttemptEnd, Change, Job
 from ffdl_batch.domain.job_state import Cause, JobState, Wish
 from ffdl_batch.domain.jobdir import Root
@@ -240,8 +241,7 @@ def _gpu_seconds(job: Job, known: Known, final: FinalRecord | None, seen: Observ
     event to the last sign of its life. What was silent until it was given up did nothing from there on."""
     if final is not None and final.gpu_seconds > 0:
         return final.gpu_seconds
-    resources = job.effective_spec.resources
-    gpus = resources.gpus * resources.learners
+    gpus = count_gpus(job.effective_spec)
     events = latest_run(known.evidence.events)
     began = seen.started_at if seen is not None and seen.phase is Phase.ENDED else None
     ended = seen.ended_at if seen is not None else None

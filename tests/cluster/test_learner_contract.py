@@ -6,10 +6,12 @@ import json
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from typing import Any
 
 import pytest
 
+from ffdl_batch.runtimes.rendezvous import first_port
 from tests.cluster.people import Person
 from tests.cluster.rig import Cluster
 
@@ -35,7 +37,6 @@ SAME = {
     "LOCAL_WORLD_SIZE": "1",
     "NNODES": "{learners}",
     "NODE_RANK": "{rank}",
-    "MASTER_PORT": "29500",
 }
 """FfDL's variables (its learner/envvars.go; its pods' names count from 0), and the rendezvous of the frameworks."""
 MOUNTED = SAME | {
@@ -192,6 +193,7 @@ def test_variables(alice: Person, jobs: dict[str, dict[str, Any]], kind: Kind) -
             name: text if name == "TRAINING_COMMAND" else text.format(**values) for name, text in kind.expected.items()
         }
         assert {name: report["env"].get(name) for name in expected} == expected
+        assert report["env"]["MASTER_PORT"] == str(first_port(jobs[kind.name]["id"]))
         assert report["env"]["PYTHONPATH"].split(":")[-1] == "/job/model-code"
 
 
@@ -284,9 +286,9 @@ def test_two_learners_are_two_nodes_of_one_allocation(
 ) -> None:
     job = jobs[name]
     hosts = [seen(alice, job, learner)["host"] for learner in (1, 2)]
-    assert len(set(hosts)) == 2
-    masters = {seen(alice, job, learner)["env"]["MASTER_ADDR"] for learner in (1, 2)}
-    assert masters == {hosts[0]}
+    assert hosts == [f"learner-{job['id']}-{number}" for number in (0, 1)]
+    (master,) = {seen(alice, job, learner)["env"]["MASTER_ADDR"] for learner in (1, 2)}
+    assert not ip_address(master).is_loopback
     nodes, tres = alice.sacct(job["native_id"], "NNodes", "AllocTRES")
     assert nodes == "2" and {"gres/gpu=4", "cpu=2", "mem=512M"} <= set(tres.split(","))
     # They have to reach each other, so the network is the host's, and the record says so.

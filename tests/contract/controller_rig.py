@@ -57,6 +57,7 @@ class Rig:
     def write(
         self,
         command: str,
+        /,
         *,
         model: Mapping[str, str] | None = None,
         user_env: Mapping[str, str] | None = None,
@@ -89,6 +90,8 @@ class Rig:
     def learner(self, command: str, layout: Layout, learners: int = 1) -> LearnerCommand:
         """A learner without a container."""
         env = learner_environment(Learners(JOB_ID, command, learners), layout)
+        env |= {name.upper(): f"{{{name}}}" for name in ("rank", "local_rank", "node_rank", "master_addr")}
+        env["WORLD_SIZE"] = str(learners)
         env[MARK] = literal(str(self.base))
         return LearnerCommand(argv=bare_argv(), env=env, protected=PROTECTED)
 
@@ -215,15 +218,10 @@ def rig(base: Path) -> Iterator[Rig]:
         made.kill_all()
 
 
-def two_nodes(run: Rig, command: str, model: Mapping[str, str] | None = None) -> None:
+def two_nodes(run: Rig, command: str, model: Mapping[str, str] | None = None, /, **changes: object) -> LaunchFile:
     """A launch file for two node controllers, started by a step of Python."""
-    run.write(
-        command,
-        model=model,
-        learners=2,
-        nodes=2,
-        step=("{python}", "-c", STEP.replace("{", "{{").replace("}", "}}"), "{launch}", "2"),
-    )
+    step = ("{python}", "-c", STEP.replace("{", "{{").replace("}", "}}"), "{launch}", "2")
+    return run.write(command, model=model, **{"learners": 2, "nodes": 2, "step": step, **changes})  # type: ignore[arg-type]
 
 
 def oldest_python(candidates: Sequence[str] = ("python3.9", "python3.10", "python3.11", "python3")) -> str:

@@ -18,7 +18,7 @@ import pytest
 
 from ffdl_batch.controller.__main__ import EXIT_BAD_LAUNCH_FILE, EXIT_PLATFORM
 from ffdl_batch.domain.events import EventKind, GoesOn, Outcome, decode_events
-from ffdl_batch.domain.formats import FORMAT
+from ffdl_batch.domain.formats import FORMAT, LAUNCH_FORMAT
 from ffdl_batch.domain.jobdir import AttemptDir, JobDir
 from ffdl_batch.domain.launch import decode, encode, succeed
 from tests.captured.releases import (
@@ -211,9 +211,10 @@ def change(file: Path, alter: Callable[[dict[str, Any]], None]) -> None:
 
 def test_a_newer_launch_file_is_not_begun(before: Before) -> None:
     not_begun(before.job)
-    change(Path(before.run.attempt.launch), lambda body: body.update(format=NEWER, written_by="slurm 9.1"))
+    newer = LAUNCH_FORMAT + 1
+    change(Path(before.run.attempt.launch), lambda body: body.update(format=newer, written_by="slurm 9.1"))
     assert before.head() == EXIT_BAD_LAUNCH_FILE
-    assert f"was written by slurm 9.1 in format {NEWER}" in before.run.errors
+    assert f"was written by slurm 9.1 in format {newer}" in before.run.errors
     assert "use a release at least as new as its writer" in before.run.errors
     assert "Traceback" not in before.run.errors
     assert not Path(before.run.attempt.claim).exists()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from ffdl_batch.domain.spec import (
     BatchOptions,
     DataStore,
     Egress,
+    Framework,
     NetworkLevel,
     Placement,
     Resources,
@@ -46,6 +48,12 @@ NASTY = {
 
 OBEDIENT = "trap 'exit 1' TERM; echo up; sleep 600 & wait"
 """Catches TERM: one that catches nothing is given most of KillWait for looking at the halt file."""
+
+MPIRUN = """#!/bin/sh
+echo "$@"
+cat "$OMPI_MCA_orte_default_hostfile" "$HYDRA_HOST_FILE"
+test -x "$OMPI_MCA_plm_rsh_agent" && echo there is an agent
+"""
 
 
 @pytest.fixture(params=BACKENDS)
@@ -129,9 +137,7 @@ def test_a_learners_variable_cannot_replace_the_platforms(world: Harness) -> Non
     [
         BatchOptions(network=NetworkLevel.JOB),
         BatchOptions(network=NetworkLevel.EGRESS, egress=(Egress("example.org", 443),)),
-        BatchOptions(roles={"ps": Role()}),
         BatchOptions(elastic={"min": "1"}),
-        BatchOptions(placement=Placement.PACK),
     ],
 )
 def test_what_is_not_offered_yet_is_refused_with_its_field(world: Harness, batch: BatchOptions) -> None:
@@ -139,6 +145,42 @@ def test_what_is_not_offered_yet_is_refused_with_its_field(world: Harness, batch
         world.scheduler.plan(world.request(batch=batch))
     assert error.value.findings and all(f.path for f in error.value.findings)
     assert "not offered yet" in str(error.value)
+
+
+@pytest.mark.parametrize("placement", [Placement.PACK, Placement.SPREAD])
+def test_learners_may_share_nodes(world: Harness, placement: Placement) -> None:
+    two = Resources(learners=2, cpus=1, memory_bytes=1024**2)
+    launch = world.scheduler.plan(world.request(resources=two, batch=BatchOptions(placement=placement))).launch
+    assert sorted(number for node in range(launch.nodes) for number in launch.learners_on(node)) == [1, 2]
+    assert launch.nodes == 1 or placement is Placement.SPREAD
+    assert launch.names == f"learner-{launch.job_id}"
+
+
+def test_roles_are_planned_with_their_own_resources_and_commands(world: Harness) -> None:
+    roles = {"ps": Role(1, command="echo ps", service=True), "worker": Role(2, memory_bytes=2 * 1024**2)}
+    three = Resources(learners=3, cpus=1, memory_bytes=1024**2)
+    batch = BatchOptions(placement=Placement.PACK, roles=roles)
+    launch = world.scheduler.plan(world.request("echo all", resources=three, batch=batch)).launch
+    assert [(seat.role, seat.index, seat.service) for seat in launch.seats] == [
+        ("ps", 0, True), ("worker", 0, False), ("worker", 1, False),
+    ]  # fmt: skip
+    assert (launch.trainees, launch.command, launch.commands) == ((2, 3), "echo all", {"ps": "echo ps"})
+
+
+@pytest.mark.parametrize(
+    ("roles", "field"),
+    [
+        ({"worker": Role(1)}, "learners"),
+        ({"ps": Role(2, service=True)}, "batch.roles"),
+        ({"": Role(2)}, "batch.roles."),
+    ],
+)
+def test_roles_that_make_no_learners_name_their_field(world: Harness, roles: dict[str, Role], field: str) -> None:
+    two = Resources(learners=2, cpus=1, memory_bytes=1024**2)
+    with pytest.raises(InvalidRequest) as error:
+        world.scheduler.plan(world.request(resources=two, batch=BatchOptions(roles=roles)))
+    assert [finding.path for finding in error.value.findings] == [field]
+    assert not isinstance(error.value, NotYet)
 
 
 def test_other_data_stores_are_not_yet(world: Harness) -> None:
@@ -186,6 +228,46 @@ def test_a_site_may_ask_for_a_tighter_level(world: Harness) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------- running
+
+
+def test_learners_know_each_other_and_a_service_ends_with_the_last_of_them(world: Harness) -> None:
+    """Parameter server first, so that a placeholder that nobody fills, or a service that nobody ends, is seen."""
+    told = 'printf \'%s\\n\' "$FFDL_ROLE $FFDL_ROLE_INDEX $RANK $WORLD_SIZE $PET_NODE_RANK $MASTER_PORT" "$TF_CONFIG"'
+    roles = {"ps": Role(1, command=f"{told}; sleep 600", service=True), "worker": Role(2)}
+    three = Resources(learners=3, cpus=1, memory_bytes=1024**2)
+    native, plan = world.submit(told, resources=three, batch=BatchOptions(placement=Placement.PACK, roles=roles))
+    seen = world.await_end(native)
+    logs = [Path(plan.attempt_dir.training_log(number)).read_text() for number in (1, 2, 3)]
+    assert seen.end is EndCause.SUCCESS, (seen, logs, world.diagnosis())
+    port = plan.launch.ports
+    texts = [log.splitlines() for log in logs]
+    assert [lines[0] for lines in texts] == [
+        f"ps 0 0 3 0 {port}", f"worker 0 1 3 1 {port}", f"worker 1 2 3 2 {port}",
+    ]  # fmt: skip
+    configs = [json.loads(lines[1]) for lines in texts]
+    assert [config["task"] for config in configs] == [
+        {"type": "ps", "index": 0}, {"type": "worker", "index": 0}, {"type": "worker", "index": 1},
+    ]  # fmt: skip
+    assert configs[0]["cluster"] == configs[2]["cluster"]
+    assert {role: len(hosts) for role, hosts in configs[0]["cluster"].items()} == {"ps": 1, "worker": 2}
+
+
+def test_ffdls_mpi_frameworks_run_mpirun_in_the_first_learner(world: Harness) -> None:
+    """Any program called mpirun: what counts is who calls it, how, and with which host file and agent."""
+    request = world.request(
+        resources=Resources(learners=2, cpus=1, memory_bytes=1024**2),
+        batch=BatchOptions(placement=Placement.PACK),
+        user_env={"PATH": ".:/usr/local/bin:/usr/bin:/bin"},
+    )
+    framework = Framework("horovod", "test", "python3 x.py --epochs 3")
+    plan = world.write(world.scheduler.plan(replace(request, spec=replace(request.spec, framework=framework))))
+    with zipfile.ZipFile(plan.launch.model_archive, "w") as archive:
+        archive.writestr("mpirun", MPIRUN)
+    seen = world.await_end(world.scheduler.submit(plan))
+    assert seen.end is EndCause.SUCCESS, (seen, world.log(plan), world.diagnosis())
+    called, *hosts, agent = world.log(plan).splitlines()
+    assert (called, agent) == ("-np 2 python3 x.py --epochs 3", "there is an agent")
+    assert hosts == [f"{plan.launch.names}-{number}{sign}1" for sign in (" slots=", ":") for number in (0, 1)]
 
 
 def test_a_job_runs_from_submission_to_success(world: Harness) -> None:

@@ -21,7 +21,10 @@ from ffdl_batch.domain.spec import (
     JobSpec,
     NetworkLevel,
     Notify,
+    Placement,
     Resources,
+    Restart,
+    Role,
     StoreType,
 )
 from ffdl_batch.ports.scheduler import BackendFacts, Chunk, LaunchPlan, LaunchRequest, NodeShape, PartitionShape
@@ -84,6 +87,29 @@ CASES = {
         ),
     ),
 }
+FOUR = replace(PLAIN, resources=Resources(learners=4, cpus=8, gpus=1, memory_bytes=16 * 1024**3))
+CASES |= {
+    "pack": replace(FOUR, batch=BatchOptions(placement=Placement.PACK)),
+    "spread": replace(
+        FOUR, resources=replace(FOUR.resources, learners=20), batch=BatchOptions(placement=Placement.SPREAD)
+    ),
+    "roles": replace(
+        FOUR,
+        batch=BatchOptions(
+            placement=Placement.PACK,
+            restart=Restart.LEARNER,
+            roles={
+                "chief": Role(),
+                "worker": Role(2, command="python3 worker.py --braces {}"),
+                "ps": Role(1, cpus=2, gpus=0, memory_bytes=4 * 1024**3, service=True),
+            },
+        ),
+    ),
+    "parameter-servers": replace(
+        FOUR, framework=Framework("tensorflow", "1.5.0", "PS_HOSTS_COUNT=1 ./launcher.py python3 mnist.py")
+    ),
+    "mpi": replace(FOUR, framework=Framework("horovod", "0.13.10", "python3 mnist.py")),
+}
 
 
 JOB_DIR = Root("/shared/alice/ffdl").job(JOB)
@@ -102,6 +128,7 @@ PLANS: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, object]]] = {
     "two-nodes-with-gpus": ("two-nodes-with-gpus", CHAINED, {}),
     "every-option": ("every-option", {}, {}),
     "every-option-next": ("every-option", TEMPLATE, {}),
+    **{name: (name, {}, {}) for name in ("pack", "spread", "roles", "parameter-servers", "mpi")},
     "in-place": ("plain", {"lead_s": 70}, {"continue_in_place": True, "fence_s": 20, "kill_wait_s": 120}),
 }
 """Name of the golden directory: the case, fields of the request, settings of the site."""

@@ -14,6 +14,8 @@ from .topology import GPUS, NodeSpec, Role
 
 # A number that is set aside for local use and that no driver of the machine serves.
 _FAKE_GPU_MAJOR = 240
+LIBEXEC = "/usr/local/libexec/ffdl-batch"
+"""Where the root programs of slurm-configs/ are: FFDL_LIBEXEC of values.env."""
 _DEVICES = {
     "null": "1 3",
     "zero": "1 5",
@@ -93,6 +95,7 @@ def _binds(layout: NodeLayout) -> list[str]:
     all_binds = (
         *layout.binds,
         Bind(layout.etc / "slurm", "/etc/slurm"),
+        Bind(layout.etc / "slurm/libexec", LIBEXEC),
         *private_binds(layout.private, layout.spec.role),
     )
     lines = []
@@ -123,6 +126,11 @@ def _pivot(name: str) -> list[str]:
 
 
 def _files(spec: NodeSpec) -> list[str]:
+    # What a site's installation does on a compute node; a node without Apptainer has no such directory.
+    network = [
+        f"[ ! -d /etc/apptainer ] || {LIBEXEC}/check --apptainer-conf >>/etc/apptainer/apptainer.conf",
+        f"{LIBEXEC}/boot || :",  # a node without networks of jobs is still a node
+    ]
     return [
         f"echo {spec.name} >/etc/hostname; tr -d - </run/rig/boot_id >/etc/machine-id; : >/etc/resolv.conf",
         # No way out of the fabric: asking a resolver would only make each look-up wait.
@@ -133,5 +141,6 @@ def _files(spec: NodeSpec) -> list[str]:
         "setpriv --reuid munge --regid munge --clear-groups munged --key-file=/run/munge/key"
         " --socket=/run/munge/munge.socket.2 --pid-file=/run/munge/munged.pid"
         " --log-file=/run/munge/priv/munged.log --seed-file=/run/munge/priv/seed",
+        *(network if spec.role is Role.COMPUTE else []),
         ": >/run/rig/ready",
     ]

@@ -20,7 +20,8 @@ from .sources import Origin
 from .suites import APPTAINER_VARIABLE, DONOR, Supply, suite_named
 
 USERS = {"alice": 2001, "bob": 2002}
-NETNS_SLOTS = 32
+GROUP = "researchers"
+"""A group that all of them are in beside their own, as users of one project are."""
 
 _REQUIRED = (
     "slurmctld",
@@ -87,19 +88,16 @@ fi
 for starter in /usr/lib/*/apptainer/bin/starter; do
     cp "$starter" "$starter-suid"; chmod 4755 "$starter-suid"
 done
-{
-    echo "allow net users = alice, bob"
-    slot=0
-    while [ "$slot" -lt "$SLOTS" ]; do echo "allow netns paths = /run/ffdl/$slot/net"; slot=$((slot + 1)); done
-} >>/etc/apptainer/apptainer.conf
 """
 
 _FINISH = r"""
+groupadd -g 2000 "$GROUP"
 for account in $ACCOUNTS; do
     name=${account%:*}; id=${account#*:}
     groupadd -g "$id" "$name"
     # A star, not a locked password: sshd without PAM refuses locked accounts.
     useradd -M -d "/home/$name" -u "$id" -g "$id" -s /bin/bash -p '*' "$name"
+    usermod -a -G "$GROUP" "$name"
 done
 rm -f /etc/ssh/ssh_host_* /etc/munge/munge.key
 echo 'PATH=/opt/ffdl/venv/bin:$PATH' >/etc/profile.d/ffdl.sh
@@ -129,9 +127,7 @@ class Recipe:
         """The cache key."""
         steps = (_PREPARE, _INSTALL, _APPTAINER, _FINISH)
         users = [f"{name}:{uid}" for name, uid in USERS.items()]
-        return layers.digest(
-            self.suite, self.apptainer_suite or "none", _REQUIRED, _OPTIONAL, steps, users, str(NETNS_SLOTS)
-        )
+        return layers.digest(self.suite, self.apptainer_suite or "none", _REQUIRED, _OPTIONAL, steps, users, GROUP)
 
 
 def obtain(cache: Path, recipe: Recipe, origin: Origin) -> Layer:
@@ -187,7 +183,7 @@ def _provision(chroot: Chroot, recipe: Recipe, origin: Origin) -> None:
         "REQUIRED": " ".join(_REQUIRED),
         "OPTIONAL": " ".join(_OPTIONAL),
         "APPTAINER_SUITE": recipe.apptainer_suite or "",
-        "SLOTS": str(NETNS_SLOTS),
+        "GROUP": GROUP,
         "ACCOUNTS": " ".join(f"{name}:{uid}" for name, uid in USERS.items()),
     }
     apptainer = (_APPTAINER,) if recipe.apptainer_suite else ()

@@ -11,7 +11,9 @@ from pathlib import Path
 
 from tests.fakes.slurm import state
 
-WITH_VALUE = {"--workdir", "--env-file", "--network", "--mount", "--pwd"}
+WITH_VALUE = {"--workdir", "--env-file", "--network", "--mount", "--pwd", "--hostname"}
+PATHS = ("_DIR", "_hostfile", "_agent", "_HOST_FILE", "_EXEC")
+"""Ends of the names of variables that hold a path of the container's."""
 
 
 def apptainer() -> None:
@@ -34,7 +36,7 @@ def apptainer() -> None:
             break
     env = shell_environment(env_file)
     for name, value in env.items():
-        if name.endswith("_DIR"):
+        if name.endswith(PATHS):
             for destination, source in sorted(mounts, key=lambda m: -len(m[0])):
                 if value == destination or value.startswith(destination + "/"):
                     env[name] = source + value[len(destination) :]

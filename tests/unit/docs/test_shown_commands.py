@@ -26,6 +26,7 @@ SUBMIT = "ffdl-submit docs/examples/digits/manifest.yml docs/examples/digits/mod
 ALONE = (
     "ffdl validate docs/examples/digits/manifest.yml",
     "ffdl validate --json docs/examples/digits/manifest.yml",
+    *(f"ffdl validate docs/examples/distributed/{name}.yml" for name in ("manifest", "torchrun", "mpi")),
     "ffdl schema",
     "ffdl config",
     "python3 containers/build.py --list",

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ffdl_batch.domain.continuation import Budget, Spent
-from ffdl_batch.domain.formats import FORMAT, NewerFormat
+from ffdl_batch.domain.formats import LAUNCH_FORMAT, NewerFormat
 from ffdl_batch.domain.launch import (
+    RESTART_LEARNER,
     Copy,
     LaunchFile,
     LaunchFileError,
     LearnerCommand,
+    Seat,
     Succession,
     decode,
     encode,
@@ -48,9 +51,31 @@ def test_what_cannot_be_obeyed_says_why(text: str) -> None:
 
 
 def test_a_launch_file_of_a_newer_release_names_that_release() -> None:
-    newer = json.dumps({"format": FORMAT + 1, "written_by": "slurm 9.0"})
-    with pytest.raises(NewerFormat, match=rf"by slurm 9.0 in format {FORMAT + 1}.*at least as new"):
+    newer = json.dumps({"format": LAUNCH_FORMAT + 1, "written_by": "slurm 9.0"})
+    said = rf"by slurm 9.0 in format {LAUNCH_FORMAT + 1}, and this release reads format {LAUNCH_FORMAT} .*as new"
+    with pytest.raises(NewerFormat, match=said):
         decode(newer)
+
+
+@pytest.mark.parametrize(
+    ("changes", "format_"),
+    [
+        ({}, 1),
+        ({"names": "learner-t", "ports": 10000, "command": "x"}, 1),
+        ({"names": "learner-t", "nodes": 2, "learners": 2}, 2),
+        ({"seats": (Seat(0), Seat(0)), "learners": 2}, 2),
+        ({"restart": RESTART_LEARNER, "restarts_max": 3}, 2),
+        ({"learner": LearnerCommand(("x",), {"ADDRESS": "{{address}}"})}, 1),
+        ({"learner": LearnerCommand(("x",), {"ADDRESS": "tcp://{address}:1"})}, 2),
+        ({"learner": LearnerCommand(("x", "--hostname={name}"), {})}, 2),
+        ({"format": 2}, 2),
+    ],
+)
+def test_a_file_has_the_oldest_format_whose_readers_do_right_with_it(changes: dict[str, Any], format_: int) -> None:
+    """A release that knows no seats would lay the learners out by itself, and wait for services for ever."""
+    launch = replace(LAUNCH, **changes)
+    assert json.loads(encode(launch))["format"] == format_
+    assert decode(encode(launch)) == replace(launch, format=format_)
 
 
 def test_placeholders() -> None:

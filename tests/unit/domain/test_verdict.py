@@ -436,6 +436,17 @@ def at_work(*ends: Event) -> list[Event]:
 
 ONE, TWO = (learner(9, EventKind.LEARNER_ENDED, 28.0, n, exit_code=0, ended_by="", asked="") for n in (1, 2))
 STORES = event(10, "store-logs", 30.0)
+FAILED_ONCE = replace(TWO, fields={**TWO.fields, "exit_code": 3, "restarted": True})
+
+
+def with_service(*ends: Event) -> list[Event]:
+    """The first of the two is a service."""
+    started = learner(8, EventKind.LEARNER_STARTED, 21.0, 1, service=True)
+    return [*RUN[:2], started, learner(8, EventKind.LEARNER_STARTED, 21.0, 2), *ends]
+
+
+def service_ended(exit_code: int, ended_by: str = "") -> Event:
+    return learner(9, EventKind.LEARNER_ENDED, 29.0, 1, exit_code=exit_code, ended_by=ended_by, asked="", service=True)
 
 
 def left_with(events: Sequence[Event], **evidence: Any) -> Known:
@@ -458,6 +469,14 @@ def left_with(events: Sequence[Event], **evidence: Any) -> Known:
         (at_work(ONE, replace(TWO, fields={**TWO.fields, "exit_code": None, "signal": 9}), STORES), {}, False),
         (at_work(ONE, replace(TWO, fields={**TWO.fields, "exit_code": 137, "out_of_memory": True}), STORES), {}, True),
         (at_work(ONE, TWO, learner(20, EventKind.LEARNER_STARTED, 40.0)), {}, False),
+        (with_service(TWO), {}, True),
+        (with_service(), {2: 0}, True),
+        (with_service(TWO, service_ended(143, "service")), {}, True),
+        (with_service(TWO, service_ended(1)), {}, True),
+        (with_service(service_ended(0)), {}, False),
+        (with_service(service_ended(1)), {}, False),
+        (with_service(), {1: 0}, False),
+        (at_work(ONE, FAILED_ONCE, STORES), {}, False),
     ],
 )  # fmt: skip
 def test_a_training_that_is_over_is_not_run_again(
@@ -468,6 +487,23 @@ def test_a_training_that_is_over_is_not_run_again(
         (Move.OWED, JobState.STORING) if is_over else (Move.ENDED, JobState.FAILED)
     )
     assert judge(replace(left_with(events, found=found), settled=False)).move is Move.NONE
+
+
+@pytest.mark.parametrize(
+    ("events", "state"),
+    [
+        (with_service(TWO, service_ended(143, "service")), JobState.COMPLETED),
+        (with_service(TWO, service_ended(1)), JobState.COMPLETED),
+        (with_service(service_ended(0)), JobState.FAILED),
+        (at_work(ONE, TWO), JobState.COMPLETED),
+        (at_work(ONE, FAILED_ONCE), JobState.FAILED),
+    ],
+)
+def test_without_a_last_word_all_that_trained_and_was_stored_is_proof(events: list[Event], state: JobState) -> None:
+    stored = [learner(11, EventKind.STORED, 31.0, number) for number in (1, 2)]
+    assert judge(left_with([*events, *stored])).steps[-1][0] is state
+    if state is JobState.COMPLETED:
+        assert judge(left_with([*events, *stored[1:]])).move is Move.OWED
 
 
 def test_what_was_stored_late_ends_its_job_when_that_was_done() -> None:

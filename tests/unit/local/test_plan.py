@@ -12,8 +12,17 @@ from ffdl_batch.domain.array import ArrayId, expand
 from ffdl_batch.domain.continuation import Budget, Spent
 from ffdl_batch.domain.job import JobId, attempt_token
 from ffdl_batch.domain.jobdir import Root
-from ffdl_batch.domain.launch import LeadFrom, Succession
-from ffdl_batch.domain.spec import SITE_DEFAULT, BatchOptions, Framework, JobSpec, NetworkLevel, Resources
+from ffdl_batch.domain.launch import LeadFrom, Seat, Succession
+from ffdl_batch.domain.spec import (
+    SITE_DEFAULT,
+    BatchOptions,
+    Framework,
+    JobSpec,
+    NetworkLevel,
+    Placement,
+    Resources,
+    Role,
+)
 from ffdl_batch.ports.scheduler import BackendFacts, InvalidRequest, LaunchPlan, LaunchRequest, NodeShape
 from ffdl_local.adapter import count_gpus
 from ffdl_local.plan import make_plan
@@ -48,7 +57,38 @@ def test_all_learners_are_on_this_machine_and_gpus_are_counted_together() -> Non
     made = plan(Resources(learners=2, gpus=1))
     assert (made.launch.nodes, made.launch.learners_per_node, made.launch.step) == (1, 2, ())
     assert job_file(made)["gpus"] == 2
-    assert made.launch.learner.env["NNODES"] == "1"
+    assert made.launch.seats == (Seat(0, index=0, gpus=1), Seat(0, index=1, gpus=1))
+    assert made.launch.names == f"learner-{JOB}"
+
+
+def test_each_role_has_its_own_gpus() -> None:
+    roles = {"ps": Role(1, gpus=0, service=True), "worker": Role(2)}
+    made = plan(Resources(learners=3, gpus=1), BatchOptions(roles=roles, placement=Placement.SPREAD))
+    assert [(seat.node, seat.role, seat.index, seat.service, seat.gpus) for seat in made.launch.seats] == [
+        (0, "ps", 0, True, 0), (0, "worker", 0, False, 1), (0, "worker", 1, False, 1),
+    ]  # fmt: skip
+    assert (job_file(made)["gpus"], made.launch.nodes) == (2, 1)
+    assert made.launch.succession is not None and made.launch.succession.gpus == 2.0
+    with pytest.raises(InvalidRequest, match=r"batch\.roles\.worker\.gpus: 4 GPUs in all, but this machine has 2"):
+        plan(Resources(learners=2), BatchOptions(roles={"worker": Role(2, gpus=2)}))
+
+
+def test_roles_without_gpus_here_run_on_the_cpu() -> None:
+    roles = {"ps": Role(1, gpus=0, service=True), "worker": Role(1, gpus=2)}
+    made = plan(Resources(learners=2), BatchOptions(roles=roles), gpus=0)
+    assert [seat.gpus for seat in made.launch.seats] == [0, 0]
+    assert made.warnings[0].startswith("batch.roles.worker.gpus: 2 asked for")
+
+
+def test_mpi_runs_on_this_machine_as_far_as_learners_see_their_gpus() -> None:
+    spec = JobSpec("x", Framework("horovod", "i", "python x.py"), resources=Resources(learners=2, cpus=1))
+    made = plan(spec=spec)
+    assert made.launch.commands["launcher"] == "mpirun -np 2 python x.py"
+    assert [(seat.role, seat.service) for seat in made.launch.seats] == [("launcher", False), ("worker", True)]
+    with pytest.raises(InvalidRequest, match="one machine"):
+        plan(spec=replace(spec, resources=Resources(learners=2, cpus=1, gpus=1)))
+    without = plan(spec=replace(spec, resources=Resources(learners=2, cpus=1, gpus=2)), gpus=0)
+    assert without.launch.commands["launcher"] == "mpirun -np 2 python x.py"
 
 
 def test_an_element_of_an_array_knows_which_and_has_files_of_its_own() -> None:
@@ -89,6 +129,8 @@ def test_a_sites_default_is_nobodys_wish() -> None:
     spec = JobSpec("x", Framework("custom", "i", "true"), resources=Resources(cpus=99, memory_bytes=8 * 10**9))
     quiet = replace(spec, sources={"cpus": SITE_DEFAULT, "memory": SITE_DEFAULT})
     assert len(plan(spec=spec).warnings) == len(plan(spec=quiet).warnings) + 2
+    asked = replace(quiet, batch=BatchOptions(roles={"worker": Role(cpus=99)}))
+    assert any(warning.startswith("cpus: 99 asked for") for warning in plan(spec=asked).warnings)
 
 
 def test_isolation_is_part_of_the_argv() -> None:

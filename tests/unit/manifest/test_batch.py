@@ -13,6 +13,7 @@ from ffdl_batch.domain.spec import (
     NetworkLevel,
     Notify,
     Placement,
+    Restart,
     Retry,
     Role,
 )
@@ -43,6 +44,7 @@ def test_everything_at_once() -> None:
         secrets={"API_TOKEN": "${secret:wandb}", "OTHER": "${env:OTHER}"},
         checkpoint=Checkpoint("USR1", 120, 600, True),
         retry=Retry(3, 10, 2, 0, 250.5),
+        restart=Restart.LEARNER,
         roles={
             "ps": Role(1, None, 0.0, 8 * 1000**3, "", True),
             "worker": Role(3, None, None, None, "python worker.py", False),
@@ -73,6 +75,43 @@ def test_a_job_survives_the_codec() -> None:
 
 def test_nothing_is_the_domains_defaults() -> None:
     assert read(MINIMAL).batch == batch("") == batch("{env: , roles: , notify: , network: }") == BatchOptions()
+
+
+@pytest.mark.parametrize(
+    ("learners", "batch_text", "count"),
+    [
+        ("", "", 1),
+        ("", "batch: {roles: {ps: {learners: 2}, worker: {learners: 3}}}", 5),
+        ("", "batch: {roles: {chief: {}, worker: {learners: 3}}}", 4),
+        ("learners: 4", "batch: {roles: {chief: {}, worker: {learners: 3}}}", 4),
+        ("learners: 4", "", 4),
+    ],
+)
+def test_the_learners_of_a_job_are_those_of_its_roles(learners: str, batch_text: str, count: int) -> None:
+    job = read(f"{MINIMAL}{learners}\n{batch_text}\n")
+    assert job.resources.learners == count
+    assert [role.service for role in job.batch.roles.values()] == [name == "ps" for name in job.batch.roles]
+
+
+def test_learners_beside_roles_agree_with_their_sum() -> None:
+    (message,) = errors(parse(MINIMAL + "learners: 2\nbatch: {roles: {worker: {learners: 3}}}\n"))
+    assert "learners: 2 learners, but the roles have 3 together (leave it out, or write learners: 3)" in message
+    parsed = parse(MINIMAL + "batch: {roles: {worker: {learners: 3}}}\n", options={"learners": "2"})
+    assert [finding.path for finding in parsed.findings if finding.severity == "error"] == ["--learners"]
+
+
+def test_the_source_of_learners_is_the_roles() -> None:
+    text = MINIMAL + "batch:\n  roles: {worker: {learners: 3}}\n"
+    job = read(text)
+    assert job.sources["learners"] == job.sources["batch.roles"] == f"manifest:{MINIMAL.count(chr(10)) + 2}"
+
+
+@pytest.mark.parametrize(
+    ("written", "service"), [("ps: {}", True), ("ps: {service: false}", False), ("w: {service: yes}", True)]
+)
+def test_parameter_servers_are_services(written: str, service: bool) -> None:
+    job = read(f"{MINIMAL}batch: {{roles: {{{written}, worker: {{}}}}}}\n")
+    assert next(iter(job.batch.roles.values())).service is service
 
 
 @pytest.mark.parametrize(
@@ -138,6 +177,10 @@ def test_network_levels(level: NetworkLevel) -> None:
         ("{retry: {gpu_hours: lots}}", "batch.retry.gpu_hours: 'lots' is not a number"),
         ("{retry: {gpu_hours: 1e10}}", "batch.retry.gpu_hours: '1e10' GPU-hours are more than any machine has"),
         ("{roles: {ps: {learners: 0}}}", "batch.roles.ps.learners: '0' is too small"),
+        ("{roles: {ps: {}}}", "batch.roles: every role is a service"),
+        ("{roles: {worker: {service: true}}}", "batch.roles: every role is a service"),
+        ("{roles: {'a b': {}}}", "batch.roles.a b: 'a b' cannot be the name of a role"),
+        ("{restart: node}", "batch.restart: 'node' is not known here (write one of job, learner)"),
         ("{roles: {ps: 2}}", "batch.roles.ps: a mapping is needed here, not a single value"),
         ("{array: 1..3}", "batch.array: '1..3' is not a job array"),
         ("{notify: {events: LUNCH}}", "batch.notify.events: 'LUNCH' is not an event that mail is sent for"),

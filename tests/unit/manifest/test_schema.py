@@ -112,5 +112,5 @@ def test_literal_paths(command: str, found: tuple[str, ...]) -> None:
 
 
 def test_literal_paths_in_the_environment_and_in_roles() -> None:
-    job = read(MINIMAL + "batch: {env: {P: 'x:/job/lib'}, roles: {ps: {command: ls /mnt/data}}}\n")
+    job = read(MINIMAL + "batch: {env: {P: 'x:/job/lib'}, roles: {worker: {command: ls /mnt/data}}}\n")
     assert literal_paths(job) == ("/job", "/mnt/data")

@@ -25,13 +25,19 @@ def site_values(path: Path, **values: str) -> list[str]:
     return ["--values", str(path)]
 
 
+def _is_rendered(path: Path) -> bool:
+    beside = path.name in {"README.md", "render.py", "values.env"} or "overlays" in path.parts
+    return not beside and "__pycache__" not in path.parts
+
+
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_every_overlay_renders_without_a_placeholder_left(tmp_path: Path, overlay: str) -> None:
     site = site_values(tmp_path / "site.env", ACCOUNTING_STORAGE_HOST="db")
     done = render(tmp_path / "out", "--overlay", overlay, *site)
     assert (done.returncode, done.stderr) == (0, "")
     files = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
-    assert len(files) == 7
+    expected = {path.relative_to(CONFIGS) for path in CONFIGS.rglob("*") if path.is_file() and _is_rendered(path)}
+    assert {path.relative_to(tmp_path / "out") for path in files} == expected
     assert not [path for path in files if re.search("@[A-Z_]+@", path.read_text())]
 
 
@@ -110,10 +116,10 @@ def test_the_newest_overlay_that_is_not_newer_is_chosen(version: str, overlay: s
 class Hooks:
     """Rendered prolog and epilog with their places below a temporary directory."""
 
-    def __init__(self, tmp_path: Path) -> None:
+    def __init__(self, tmp_path: Path, **values: str) -> None:
         self.run_dir, self.libexec, self.out = tmp_path / "run", tmp_path / "libexec", tmp_path / "out"
         self.libexec.mkdir()
-        places = {"FFDL_RUN": str(self.run_dir), "FFDL_LIBEXEC": str(self.libexec)}
+        places = {"FFDL_RUN": str(self.run_dir), "FFDL_LIBEXEC": str(self.libexec), **values}
         assert render(self.out, *site_values(tmp_path / "v", ACCOUNTING_STORAGE_HOST="db", **places)).returncode == 0
 
     def install(self, name: str, script: str) -> None:
@@ -121,8 +127,8 @@ class Hooks:
         path.write_text(f"#!/bin/sh\n{script}\n")
         path.chmod(0o755)
 
-    def call(self, name: str, comment: str | None) -> int:
-        env = {"SLURM_JOB_ID": "41"} | ({} if comment is None else {"SLURM_JOB_COMMENT": comment})
+    def call(self, name: str, comment: str | None, **variables: str) -> int:
+        env = {"SLURM_JOB_ID": "41", **variables} | ({} if comment is None else {"SLURM_JOB_COMMENT": comment})
         return subprocess.run([str(self.out / f"{name}.d" / "50-ffdl")], env=env, check=False).returncode
 
 
@@ -138,11 +144,41 @@ def test_the_prolog_leaves_other_jobs_alone(tmp_path: Path, comment: str | None)
 def test_a_failing_prolog_exits_0_and_leaves_the_error_until_the_epilog(tmp_path: Path) -> None:
     hooks = Hooks(tmp_path)
     hooks.install("prolog", "echo no slot is free; exit 3")
-    hooks.install("epilog", "exit 4")
+    hooks.install("epilog", "exit 0")
     assert hooks.call("prolog", "ffdl-batch:token") == 0
     assert (hooks.run_dir / "job-41" / "error").read_text() == "no slot is free\n"
     assert hooks.call("epilog", None) == 0
     assert not (hooks.run_dir / "job-41").exists()
+
+
+def test_what_a_failing_epilog_leaves_is_marked_for_the_next_prolog(tmp_path: Path) -> None:
+    hooks = Hooks(tmp_path)
+    hooks.install("prolog", "exit 0")
+    hooks.install("epilog", "exit 4")
+    hooks.call("prolog", "ffdl-batch:token")
+    (hooks.run_dir / "job-41" / "network").touch()
+    assert hooks.call("epilog", None) == 0
+    left = {path.name for path in (hooks.run_dir / "job-41").iterdir()}
+    assert left == {"ended", "epilog.log", "prolog.log"}
+
+
+def test_a_prolog_that_takes_too_long_is_ended_and_that_is_said(tmp_path: Path) -> None:
+    hooks = Hooks(tmp_path, NETWORK_TIMEOUT_S="1")
+    hooks.install("prolog", 'echo began; touch "$FFDL_TEST_DIR/network"; exec sleep 30')
+    assert hooks.call("prolog", "ffdl-batch:token", FFDL_TEST_DIR=str(hooks.run_dir / "job-41")) == 0
+    error = (hooks.run_dir / "job-41" / "error").read_text()
+    assert error == "began\nthe prolog did not end within 1 s\n"
+    assert not (hooks.run_dir / "job-41" / "network").exists()
+
+
+def test_the_prolog_is_given_the_whole_comment_and_nothing_that_an_earlier_start_left(tmp_path: Path) -> None:
+    hooks = Hooks(tmp_path)
+    hooks.install("prolog", f'printf "%s" "$1" >{tmp_path}/told')
+    (hooks.run_dir / "job-41").mkdir(parents=True)
+    (hooks.run_dir / "job-41" / "network").touch()
+    assert hooks.call("prolog", "ffdl-batch:job/2 $(id) '") == 0
+    assert (tmp_path / "told").read_text() == "ffdl-batch:job/2 $(id) '"
+    assert {path.name for path in (hooks.run_dir / "job-41").iterdir()} == {"prolog.log"}
 
 
 def test_a_working_prolog_leaves_no_error(tmp_path: Path) -> None:
@@ -150,3 +186,49 @@ def test_a_working_prolog_leaves_no_error(tmp_path: Path) -> None:
     hooks.install("prolog", "exit 0")
     assert hooks.call("prolog", "ffdl-batch:token") == 0
     assert not (hooks.run_dir / "job-41" / "error").exists()
+
+
+PROGRAM = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from ffdl_network import hostlist, layout
+for text in sys.argv[2:]:
+    try:
+        print(hostlist.expand(text))
+    except ValueError as error:
+        print("refused:", error)
+marks = ("m:job/1", "m:job/62", "m:job/63", "m:job/01", "n:job/1", "m:job/1\\n")
+print([layout.learners_wished(text, "m:") for text in marks])
+jobs = [layout.Job(number, 1, ("a", "b"), 0, 1) for number in (1, 2**24 - 1, 2**24, 67108863)]
+print([(job.vni, job.mac(249)) for job in jobs])
+"""
+
+
+def test_values_of_a_network_come_from_the_list_of_nodes_and_the_jobs_number(tmp_path: Path) -> None:
+    render(tmp_path / "out", *site_values(tmp_path / "v", ACCOUNTING_STORAGE_HOST="db"))
+    good = {
+        "n1": ["n1"],
+        "n[08-11]": ["n08", "n09", "n10", "n11"],
+        "r[0-1]n[1,3],login": ["r0n1", "r0n3", "r1n1", "r1n3", "login"],
+        "a[1-2]b": ["a1b", "a2b"],
+    }
+    bad = ("", "n[1", "n]1", "n[2-1]", "n[1-251]", "n[a]", "n[1-2],n1", "n1;id", "n[[1]]", "-n")
+    argv = [sys.executable, "-I", "-S", "-c", PROGRAM, str(tmp_path / "out" / "libexec"), *good, *bad]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    assert lines[: len(good)] == [str(tuple(names)) for names in good.values()]
+    assert all(line.startswith("refused: ") for line in lines[len(good) : -2])
+    assert lines[-2] == "[1, 62, 0, 0, 0, 0]"
+    numbers = [(2, "000002"), (1, "000001"), (2, "000002"), (4, "000004")]
+    told = [(vni, f"02:{text[:2]}:{text[2:4]}:{text[4:]}:00:f9") for vni, text in numbers]
+    assert lines[-1] == str(told)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [("NETWORK_SOURCE_PORTS", "600-1024", "below 1024"), ("NETWORK_PREFIX", "10.200.1", "first two numbers")],
+)
+def test_a_value_that_no_network_can_have_is_said_by_check(tmp_path: Path, name: str, value: str, said: str) -> None:
+    render(tmp_path / "out", *site_values(tmp_path / "v", ACCOUNTING_STORAGE_HOST="db", **{name: value}))
+    done = subprocess.run([str(tmp_path / "out/libexec/check")], capture_output=True, text=True, check=False)
+    assert (done.returncode, said in done.stderr) == (1, True), done

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ffdl_batch.domain.gang import Load, Member, lay_on_one
 from ffdl_batch.domain.jobdir import JobDir
 from ffdl_batch.domain.launch import fill
 from ffdl_batch.domain.spec import BatchOptions, DataStore, Framework, JobSpec, NetworkLevel, StoreType
@@ -32,6 +33,7 @@ from ffdl_batch.runtimes.layout import RequestRefused, Runtime, Subject, choose_
 
 JOB = JobDir("/s/jobs/training-0")
 VALUES = {"scratch": "/tmp/s", "learner_id": "2", "env_file": "/tmp/s/e", "netns": "/run/n", "rank": "1"}
+ALONE = lay_on_one([Member(Load(1, 1))])
 RUN = {"attempt": "2", "restart": "1", "resume": "1"}
 
 
@@ -93,8 +95,8 @@ def test_the_mounted_form() -> None:
         places(data_container="in", results_container="out", data="/d/in", results_bucket="/d/out")
     )
     env = {
-        k: fill(v, {**VALUES, "local_rank": "0", "node_rank": "1", "master_addr": "m", "gpus": "3", **RUN})
-        for k, v in learner_environment(Learners("training-0", "a\r\nb", 2, 1, 2, 2.0), layout).items()
+        k: fill(v, {**VALUES, "gpus": "3", **RUN})
+        for k, v in learner_environment(Learners("training-0", "a\r\nb", 2, 2.0), layout).items()
     }
     expected = {
         "DATA_DIR": "/mnt/data/in",
@@ -110,10 +112,6 @@ def test_the_mounted_form() -> None:
         "NUM_LEARNERS": "2",
         "LEARNER_ID": "2",
         "LEARNER_NAME_PREFIX": "learner-training-0",
-        "RANK": "1",
-        "WORLD_SIZE": "2",
-        "NNODES": "2",
-        "MASTER_ADDR": "m",
         "CUDA_VISIBLE_DEVICES": "3",
         "FFDL_ATTEMPT": "2",
         "FFDL_RESTART": "1",
@@ -183,7 +181,7 @@ def test_line_breaks_become_blanks(text: str, line: str) -> None:
 def test_mounted_data_has_to_be_on_the_nodes(image: str, mode: str, needed: tuple[str, ...]) -> None:
     store = DataStore("d", StoreType.DIRECTORY, StoreType.DIRECTORY, "in", "out", {"path": "bucket", "mode": mode})
     spec = JobSpec("x", Framework("custom", "i", "true"), data_stores=(store,), base_dir="/home/a")
-    start = compose_start(Subject("training-0", spec, JOB, JOB.attempt(1)), Runtime(image))
+    start = compose_start(Subject("training-0", spec, ALONE, JOB, JOB.attempt(1)), Runtime(image))
     assert start.needs_dirs == needed
 
 
@@ -194,14 +192,14 @@ def test_what_no_training_data_names_is_not_copied(image: str, container: str, s
     connection = {"path": "bucket", "mode": "copy"}
     store = DataStore("d", StoreType.DIRECTORY, StoreType.DIRECTORY, container, "out", connection)
     spec = JobSpec("x", Framework("custom", "i", "true"), data_stores=(store,), base_dir="/home/a")
-    start = compose_start(Subject("training-0", spec, JOB, JOB.attempt(1)), Runtime(image))
+    start = compose_start(Subject("training-0", spec, ALONE, JOB, JOB.attempt(1)), Runtime(image))
     assert [copy.source for copy in start.copies] == ([source] if source is not None else [])
     assert start.stores.results == "/home/a/bucket/out/training-0"
 
 
 def test_without_a_data_store_nothing_has_to_be_there() -> None:
     spec = JobSpec("x", Framework("custom", "i", "true"))
-    assert compose_start(Subject("training-0", spec, JOB, JOB.attempt(1)), Runtime()).needs_dirs == ()
+    assert compose_start(Subject("training-0", spec, ALONE, JOB, JOB.attempt(1)), Runtime()).needs_dirs == ()
 
 
 def test_levels_that_are_not_offered_name_those_that_are() -> None:

@@ -1,0 +1,153 @@
+"""How the learners of a job find each other: variables of frameworks and MPI launchers, names, ports, commands. Pure.
+
+Values hold placeholders that the node controllers fill. Where a name comes from:
+
+- torchrun takes ``PET_<OPTION>`` for each of its options: PyTorch, ``torch/distributed/argparse_util.py``, ``run.py``.
+- jax.distributed.initialize() reads JAX_COORDINATOR_ADDRESS alone (JAX, ``jax/_src/distributed.py``); the number of
+  processes and the own one are its arguments, and by convention JAX_NUM_PROCESSES and JAX_PROCESS_ID.
+- Open MPI 4: ``orte/runtime/orte_mca_params.c``, ``orte/mca/plm/rsh``. Open MPI 5 is launched by PRRTE 3:
+  ``src/runtime/prte_mca_params.c``, ``src/mca/plm/ssh``.
+- MPICH: ``src/pm/hydra``, ``mpiexec/get_parameters.c`` and ``lib/tools/bootstrap/src/bsci_init.c.in``. Its host file
+  has ``name:count`` (``lib/utils/args.c``); Open MPI's ``name slots=count`` is an error to it, so there are two files.
+- Intel MPI, a Hydra too: Developer Reference for Linux, "Hydra Environment Variables".
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ffdl_batch.domain.gang import LAUNCHER, WORKER, Gang, starts_mpi
+from ffdl_batch.domain.launch import RESTART_LEARNER
+from ffdl_batch.domain.spec import JobSpec, Restart
+from ffdl_batch.runtimes.contract import command_text
+
+HOST_FILE, HYDRA_HOST_FILE, LAUNCH_AGENT = ".hostfile", ".machinefile", ".launch-agent"
+"""In $JOB_STATE_DIR, where node controllers write them."""
+FIRST_PORT, RANGES, RANGE = 10_000, 300, 64
+"""Jobs draw one of so many ranges of so many ports: 10000 to 29199, below what Linux gives to outgoing connections
+(ip_local_port_range, 32768 and up)."""
+LEAST_RESTARTS = 3
+WAITING = "while sleep 3600; do :; done"
+"""What MPI workers do themselves: nothing, until they are ended."""
+
+_OVERSUBSCRIBED = {
+    "OMPI_MCA_rmaps_base_oversubscribe": "true",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+}
+"""Of one learner with several processes: without a host file Open MPI starts no more of them than there are cores."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rendezvous:
+    """What a launch file says of learners that belong together; the fields are its fields."""
+
+    names: str
+    ports: int
+    command: str
+    commands: Mapping[str, str] = field(default_factory=dict)
+    restart: str = ""
+    restarts_max: int = 0
+
+
+def arrange(job_id: str, spec: JobSpec, gang: Gang, failures: int) -> Rendezvous:
+    """`failures`: how many failed attempts the chain may have, the site's word where the manifest has none."""
+    command, commands = _commands(spec, gang)
+    alone = len(gang.members) == 1
+    asked = spec.batch.retry.failures
+    singly = spec.batch.restart is Restart.LEARNER
+    return Rendezvous(
+        names="" if alone else name_prefix(job_id),
+        ports=first_port(job_id),
+        command=command,
+        commands=commands,
+        restart=RESTART_LEARNER if singly else "",
+        restarts_max=(max(LEAST_RESTARTS, failures) if asked is None else asked) if singly else 0,
+    )
+
+
+def name_prefix(job_id: str) -> str:
+    """FfDL's: learners are ``<prefix>-<i>`` and ``<prefix>-<i>.<prefix>``, i from 0."""
+    return f"learner-{job_id}"
+
+
+def first_port(job_id: str) -> int:
+    """The first of the job's own ports. Drawn from what all its attempts have in common: each is planned before it
+    has a number (:data:`ffdl_batch.domain.launch.TEMPLATE`)."""
+    return FIRST_PORT + zlib.crc32(job_id.encode()) % RANGES * RANGE
+
+
+def slots(gang: Gang) -> int:
+    """Processes that a learner is made for: one for each GPU, else one. Launchers know one number for all."""
+    return max(1, *(one.load.gpus for one in gang.members if not one.service), 0)
+
+
+def environment(spec: JobSpec, gang: Gang, ports: int, state_dir: str) -> dict[str, str]:
+    """The variables of each learner; `state_dir` is $JOB_STATE_DIR as learners see it, and may hold placeholders.
+
+    What can be said of a single learner is said without placeholders that older controllers do not fill.
+    """
+    found = {
+        "MASTER_ADDR": "{master_addr}",
+        "MASTER_PORT": str(ports),
+        "RANK": "{rank}",
+        "WORLD_SIZE": str(len(gang.members)),
+        "LOCAL_RANK": "{local_rank}",
+    }
+    if any(one.role for one in gang.members):
+        found |= {"FFDL_ROLE": "{role}", "FFDL_ROLE_INDEX": "{role_index}"}
+    if len(gang.members) == 1:
+        found |= {"LOCAL_WORLD_SIZE": "1", "NODE_RANK": "{node_rank}", "NNODES": "1"}
+        return found | (_OVERSUBSCRIBED if starts_mpi(spec) and slots(gang) > 1 else {})
+    found |= {"LOCAL_WORLD_SIZE": "{local_world_size}", "NODE_RANK": "{machine_rank}", "NNODES": "{machines}"}
+    found |= _of_frameworks(gang, ports)
+    found |= _of_launchers(state_dir, slots(gang))
+    if not starts_mpi(spec):
+        # TensorFlow's estimators take the cluster in TF_CONFIG for theirs, Horovod or not.
+        found["TF_CONFIG"] = "{tf_config}"
+    return found
+
+
+def _of_frameworks(gang: Gang, ports: int) -> dict[str, str]:
+    learners = str(len(gang.members))
+    return {
+        "PET_NNODES": learners,
+        "PET_NODE_RANK": "{rank}",
+        "PET_NPROC_PER_NODE": str(slots(gang)),
+        "PET_MASTER_ADDR": "{master_addr}",
+        "PET_MASTER_PORT": str(ports),
+        "JAX_COORDINATOR_ADDRESS": f"{{master_addr}}:{ports}",
+        "JAX_NUM_PROCESSES": learners,
+        "JAX_PROCESS_ID": "{rank}",
+    }
+
+
+def _of_launchers(state_dir: str, processes: int) -> dict[str, str]:
+    host_file, hydra = f"{state_dir}/{HOST_FILE}", f"{state_dir}/{HYDRA_HOST_FILE}"
+    agent = f"{state_dir}/{LAUNCH_AGENT}"
+    return {
+        "OMPI_MCA_orte_default_hostfile": host_file,
+        "OMPI_MCA_plm_rsh_agent": agent,
+        "PRTE_MCA_prte_default_hostfile": host_file,
+        "PRTE_MCA_plm_ssh_agent": agent,
+        "HYDRA_HOST_FILE": hydra,
+        "HYDRA_LAUNCHER": "ssh",
+        "HYDRA_LAUNCHER_EXEC": agent,
+        "I_MPI_HYDRA_HOST_FILE": hydra,
+        "I_MPI_HYDRA_BOOTSTRAP": "ssh",
+        "I_MPI_HYDRA_BOOTSTRAP_EXEC": agent,
+        "I_MPI_PERHOST": str(processes),
+    }
+
+
+def _commands(spec: JobSpec, gang: Gang) -> tuple[str, dict[str, str]]:
+    """The job's command and those of the roles that have another."""
+    command = command_text(spec.framework.command)
+    if not starts_mpi(spec):
+        return command, {name: command_text(role.command) for name, role in spec.batch.roles.items() if role.command}
+    processes = sum(max(1, one.load.gpus) for one in gang.members)
+    wrapped = f"mpirun -np {processes} {command}"
+    if len(gang.members) == 1:
+        return (wrapped if processes > 1 else command), {}
+    return command, {LAUNCHER: wrapped, WORKER: WAITING}

@@ -1,0 +1,286 @@
+"""Several learners on real Slurm: real PyTorch, torchrun, mpirun, a reader of TF_CONFIG, FfDL's parameter servers."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from tests.cluster.conftest import CONFIG
+from tests.cluster.executions import wait_until
+from tests.cluster.images import CHECKOUT, provide_image
+from tests.cluster.people import Person
+from tests.cluster.rig import Cluster
+from tests.cluster.rig.python_layers import SOURCE
+from tests.cluster.trainings import attempt_log
+
+EXAMPLES = f"{SOURCE}/docs/examples"
+FFDL_MPI = '\n[frameworks.pytorchmpi]\nversions = { debian = "/shared/images/pytorch.sif" }\n'
+NODE_MEMORY_SHARE = {"memory: 1GiB": "memory: 1700MiB"}
+"""Two learners on a node: the nodes have 4000 MiB."""
+SHORTER = {"train.py\n": "train.py --steps 50\n"}
+ALONE = {"learners: 4": "learners: 1", "placement: pack": "placement: node"}
+TF_READER = '''\
+"""Every worker listens at its own address in TF_CONFIG, and calls all the others."""
+import json, os, socket, threading, time
+
+config = json.loads(os.environ["TF_CONFIG"])
+hosts, own = config["cluster"]["worker"], config["task"]["index"]
+assert config["task"]["type"] == "worker" and len(hosts) == int(os.environ["NUM_LEARNERS"])
+assert len(set(hosts)) == len(hosts), hosts
+heard = []
+host, port = hosts[own].rsplit(":", 1)
+server = socket.create_server((host, int(port)))
+
+def listen():
+    while len(heard) < len(hosts) - 1:
+        connection = server.accept()[0]
+        heard.append(int(connection.makefile().readline()))
+
+listener = threading.Thread(target=listen)
+listener.start()
+for number in range(len(hosts)):
+    if number == own:
+        continue
+    there, port = hosts[number].rsplit(":", 1)
+    for _ in range(300):
+        try:
+            with socket.create_connection((there, int(port)), timeout=5) as connection:
+                connection.sendall(f"{own}\\n".encode())
+            break
+        except OSError:
+            time.sleep(0.1)
+listener.join(60)
+print("heard", sorted(heard), flush=True)
+assert sorted(heard) == [number for number in range(len(hosts)) if number != own]
+'''
+TORCHRUN = '''\
+"""torchrun with its own meeting place, in agents and workers, but without libuv, which Debian's PyTorch lacks."""
+import functools, os, runpy, sys
+import torch.distributed as dist
+from torch.distributed import run
+from torch.distributed.elastic.rendezvous import static_tcp_rendezvous
+
+plain = functools.partial(dist.TCPStore, use_libuv=False)
+static_tcp_rendezvous.TCPStore = sys.modules["torch.distributed.rendezvous"].TCPStore = plain
+if "TORCHELASTIC_RUN_ID" in os.environ:
+    sys.argv[1:] = ["--steps", "50"]
+    runpy.run_path("train.py", run_name="__main__")
+else:
+    run.main(["--nproc_per_node", "2", __file__])
+'''
+TOLD = (
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "NODE_RANK",
+    "NNODES",
+    "LEARNER_ID",
+    "NUM_LEARNERS",
+    "LEARNER_NAME_PREFIX",
+    "PET_NNODES",
+    "PET_NODE_RANK",
+    "PET_NPROC_PER_NODE",
+    "PET_MASTER_ADDR",
+    "PET_MASTER_PORT",
+)
+NAMES = (
+    "import json, os, socket; n = int(os.environ['NUM_LEARNERS']); p = os.environ['LEARNER_NAME_PREFIX']; "
+    "print('names', json.dumps([[socket.gethostbyname(f'{p}-{i}'), socket.gethostbyname(f'{p}-{i}.{p}')] "
+    "for i in range(n)])); print('own', socket.gethostname()); print('told', json.dumps(dict(os.environ)))"
+)
+
+
+def _example(alice: Person, manifest: str, name: str, changes: Mapping[str, str]) -> str:
+    """Submit an example with other texts in its manifest."""
+    text = (CHECKOUT / "docs" / "examples" / manifest).read_text()
+    for old, new in {**changes, **(SHORTER if "train.py" in text else {})}.items():
+        assert old in text, (manifest, old)
+        text = text.replace(old, new)
+    path = alice.write(f"~/manifests/{name}.yml", text)
+    return alice.submit(path, f"{EXAMPLES}/{manifest.partition('/')[0]}/model")
+
+
+@pytest.fixture(scope="module")
+def runner(cluster: Cluster, alice: Person) -> Iterator[Person]:
+    """alice, whose site has an image for FfDL's pytorchmpi."""
+    provide_image(cluster, "pytorch")
+    alice.run("ffdl", "daemon", "stop", check=False)
+    alice.write("~/.config/ffdl/config.toml", CONFIG + FFDL_MPI)
+    yield alice
+    alice.run("ffdl", "daemon", "stop", check=False)
+    alice.write("~/.config/ffdl/config.toml", CONFIG)
+
+
+@pytest.fixture(scope="module")
+def trained(runner: Person) -> Mapping[str, Mapping[str, Any]]:
+    """The example for several learners, in every way in which it can be started, and on one learner."""
+    ffdl_mpi = {"name: pytorch\n": "name: pytorchmpi\n"}
+    ways: dict[str, tuple[str, Mapping[str, str]]] = {
+        "alone": ("distributed/manifest.yml", ALONE),
+        "learners": ("distributed/manifest.yml", NODE_MEMORY_SHARE),
+        "torchrun": ("distributed/torchrun.yml", NODE_MEMORY_SHARE),
+        "mpirun": ("distributed/mpi.yml", NODE_MEMORY_SHARE),
+        "pytorchmpi": ("distributed/manifest.yml", {**NODE_MEMORY_SHARE, **ffdl_mpi}),
+    }
+    train = (CHECKOUT / "docs" / "examples" / "distributed" / "model" / "train.py").read_text()
+    static = runner.model("torchrun", {"train.py": train, "torchrun.py": TORCHRUN})
+    ids = {way: _example(runner, manifest, f"distributed-{way}", text) for way, (manifest, text) in ways.items()}
+    command = "python3 torchrun.py"
+    text = runner.read(f"{runner.home}/manifests/distributed-learners.yml").replace(
+        "python3 train.py --steps 50", command
+    )
+    assert command in text
+    ids["torchrun's own"] = runner.submit(runner.write("~/manifests/static.yml", text), static)
+    return dict(zip(ids, runner.finish_all(list(ids.values()), timeout_s=300), strict=True))
+
+
+def _losses(person: Person, job: Mapping[str, Any]) -> tuple[int, list[float]]:
+    assert job["state"] == "COMPLETED", (job["message"], attempt_log(person, job, 1))
+    result = json.loads(person.read(f"{job['job_dir']}/attempt-1/results/result.json"))
+    return result["processes"], result["losses"]
+
+
+@pytest.mark.parametrize(
+    ("way", "processes"), [("learners", 4), ("torchrun", 8), ("torchrun's own", 8), ("mpirun", 4), ("pytorchmpi", 4)]
+)
+def test_a_training_over_two_nodes_has_the_losses_of_one_process(
+    runner: Person, trained: Mapping[str, Mapping[str, Any]], way: str, processes: int
+) -> None:
+    one, expected = _losses(runner, trained["alone"])
+    many, losses = _losses(runner, trained[way])
+    assert (one, many) == (1, processes)
+    assert losses == pytest.approx(expected, rel=1e-4)
+    assert expected[-1] < expected[0] / 2
+    hosts = runner.sacct(trained[way]["native_id"], "NNodes")
+    assert hosts == ["2"], (way, hosts)
+
+
+def test_ffdl_s_parameter_servers_run_as_they_are(runner: Person) -> None:
+    job = runner.finish(_example(runner, "parameter-servers/manifest.yml", "parameter-servers", {}))
+    assert job["state"] == "COMPLETED", (job["message"], attempt_log(runner, job, 1, 2))
+    assert "serving on learner-" in attempt_log(runner, job, 1, 1)
+    for worker in (1, 2):
+        weights = json.loads(runner.read(f"{job['job_dir']}/attempt-1/results/worker-{worker}.json"))
+        assert weights == pytest.approx([3.0, -2.0, 0.5, 1.0], abs=0.05)
+
+
+def test_a_reader_of_tf_config_finds_all_others(runner: Person) -> None:
+    model = runner.model("tf-reader", {"reader.py": TF_READER})
+    manifest = runner.manifest(
+        "tf-config", "python3 reader.py", "batch: {placement: pack}", gpus=0, learners=4, memory="1700MiB"
+    )
+    job = runner.finish(runner.submit(manifest, model))
+    assert job["state"] == "COMPLETED", (job["message"], attempt_log(runner, job, 1))
+    for learner in range(1, 5):
+        others = [number for number in range(4) if number != learner - 1]
+        assert f"heard {others}" in attempt_log(runner, job, 1, learner)
+
+
+@pytest.mark.parametrize("gpus", [0, 1])
+def test_what_each_learner_is_told(runner: Person, gpus: int) -> None:
+    """Three learners, two of them on one node."""
+    model = runner.model("names", {"names.py": NAMES})
+    manifest = runner.manifest(
+        f"told-{gpus}", "python3 names.py", "batch: {placement: pack}", gpus=gpus, learners=3, memory="1700MiB"
+    )
+    job = runner.finish(runner.submit(manifest, model))
+    assert job["state"] == "COMPLETED", (job["message"], attempt_log(runner, job, 1))
+    logs = [attempt_log(runner, job, 1, learner) for learner in (1, 2, 3)]
+    told = [json.loads(re.findall(r"^told (\{.*\})$", log, re.MULTILINE)[0]) for log in logs]
+    names = [json.loads(re.findall(r"^names (\[.*\])$", log, re.MULTILINE)[0]) for log in logs]
+    prefix = f"learner-{job['id']}"
+    assert [re.findall(r"^own (.*)$", log, re.MULTILINE) for log in logs] == [[f"{prefix}-{i}"] for i in range(3)]
+    assert names[0] == names[1] == names[2]
+    addresses = [short for short, _ in names[0]]
+    assert addresses == [long for _, long in names[0]]
+    assert addresses[0] == addresses[1] != addresses[2] and not any(a.startswith("127.") for a in addresses)
+    columns = {name: [one.get(name) for one in told] for name in TOLD}
+    ports = columns.pop("MASTER_PORT")
+    assert len(set(ports)) == 1 and 10000 <= int(ports[0]) < 32768 and columns.pop("PET_MASTER_PORT") == ports
+    machine = (
+        {"LOCAL_RANK": ["0"] * 3, "LOCAL_WORLD_SIZE": ["1"] * 3, "NODE_RANK": ["0", "1", "2"], "NNODES": ["3"] * 3}
+        if gpus
+        else {
+            "LOCAL_RANK": ["0", "1", "0"],
+            "LOCAL_WORLD_SIZE": ["2", "2", "1"],
+            "NODE_RANK": ["0", "0", "1"],
+            "NNODES": ["2"] * 3,
+        }
+    )
+    assert columns == {
+        **machine,
+        "MASTER_ADDR": addresses[:1] * 3,
+        "RANK": ["0", "1", "2"],
+        "WORLD_SIZE": ["3"] * 3,
+        "LEARNER_ID": ["1", "2", "3"],
+        "NUM_LEARNERS": ["3"] * 3,
+        "LEARNER_NAME_PREFIX": [prefix] * 3,
+        "PET_NNODES": ["3"] * 3,
+        "PET_NODE_RANK": ["0", "1", "2"],
+        "PET_NPROC_PER_NODE": ["1"] * 3,
+        "PET_MASTER_ADDR": addresses[:1] * 3,
+    }
+
+
+def test_one_failed_learner_ends_the_job_and_its_services(runner: Person) -> None:
+    command = 'if [ "$LEARNER_ID" = 3 ]; then sleep 2; exit 7; fi; sleep 600'
+    job = runner.finish(runner.start("one-fails", command, gpus=0, learners=3, extra="batch: {placement: spread}"))
+    assert (job["state"], job["exit_code"], job["error_code"]) == ("FAILED", 7, "C201"), job
+
+
+def test_a_failed_learner_is_started_again_where_the_manifest_says_so(runner: Person) -> None:
+    """The others go on meanwhile."""
+    command = (
+        'echo "run of $LEARNER_ID"; if [ "$LEARNER_ID" = 2 ] && ! [ -e "$RESULT_DIR/second" ]; then '
+        'touch "$RESULT_DIR/second"; exit 3; fi; sleep 4'
+    )
+    extra = "batch: {placement: spread, restart: learner}"
+    job = runner.finish(runner.start("restarts", command, gpus=0, learners=3, extra=extra))
+    assert (job["state"], len(job["attempts"])) == ("COMPLETED", 1), job
+    runs = [attempt_log(runner, job, 1, learner).count("run of") for learner in (1, 2, 3)]
+    assert runs == [1, 2, 1]
+
+
+def test_roles_with_resources_and_commands_of_their_own(runner: Person) -> None:
+    extra = (
+        "batch:\n  placement: pack\n  roles:\n"
+        "    ps: {learners: 1, gpus: 0, command: 'echo ps; sleep 600'}\n"
+        "    worker: {learners: 2, gpus: 1}\n"
+    )
+    command = 'echo "worker sees $CUDA_VISIBLE_DEVICES of $GPU_COUNT"'
+    manifest = runner.manifest("roles", command, extra, learners=3)
+    job = runner.finish(runner.submit(manifest, runner.model("empty", {"README": "nothing here\n"})))
+    assert job["state"] == "COMPLETED", job
+    first, *workers = (attempt_log(runner, job, 1, learner) for learner in (1, 2, 3))
+    assert first.strip() == "ps"
+    seen = [re.findall(r"^worker sees (\d+) of 1\.000000$", log, re.MULTILINE) for log in workers]
+    assert all(len(found) == 1 for found in seen), (seen, workers)
+
+
+def test_a_gang_that_cannot_be_had_is_refused_before_it_waits(runner: Person) -> None:
+    manifest = runner.manifest("too-many", "true", gpus=0, learners=4)
+    result = runner.run("ffdl-submit", manifest, runner.model("empty", {"README": "nothing\n"}), check=False)
+    assert result.returncode != 0
+    assert "4 learners need a node each" in result.stderr and "placement: pack" in result.stderr
+
+
+def test_learners_that_wait_for_others_are_halted_with_them(runner: Person) -> None:
+    """All are asked; the job halts though a service never saves anything."""
+    command = "trap 'exit 0' USR2; echo begun; while :; do sleep 0.2; done"
+    extra = "batch:\n  checkpoint: {grace_s: 4}\n  placement: pack\n  roles:\n    worker: {learners: 2}\n"
+    extra += "    ps: {learners: 1, command: 'while :; do sleep 0.2; done'}\n"
+    job_id = runner.start("halted-roles", command, gpus=0, learners=3, extra=extra)
+    runner.until(job_id, {"PROCESSING"})
+    job = runner.show(job_id)
+    wait_until(
+        lambda: all("begun" in attempt_log(runner, job, 1, learner) for learner in (1, 2)), "the workers to begin"
+    )
+    runner.run("ffdl", "halt", job_id)
+    assert runner.finish(job_id)["state"] == "HALTED"

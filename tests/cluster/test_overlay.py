@@ -1,0 +1,175 @@
+"""Networks of jobs on the real cluster: slurmd runs the prolog, plain users join by Apptainer, no node is drained."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cluster.people import Person
+from tests.cluster.rig import Cluster
+from tests.cluster.rig.boot import LIBEXEC
+
+MARK = "--comment=ffdl-batch:job/2"
+IMAGE = "/shared/images/custom.sif"
+EXEC = f"apptainer -q exec --containall --no-home --pwd / --netns-path $net {IMAGE}"
+FACTS = "job=/run/ffdl/job-$SLURM_JOB_ID; net=$(sed -n s/^netns=//p $job/network); "
+# Two learners: the second one listens, the first one asks; and both try what is not theirs.
+TALK = r"""
+import json, socket, sys, time
+rank, found = sys.argv[1], {}
+def reach(address, port, kind=socket.SOCK_STREAM, tries=1):
+    for left in reversed(range(tries)):
+        try:
+            with socket.socket(socket.AF_INET, kind) as asked:
+                asked.settimeout(2)
+                asked.connect((address, port))
+                asked.send(b"hello")
+                return asked.recv(100).decode()
+        except OSError as error:
+            said = str(error)
+            if left: time.sleep(0.1)
+    return said
+if rank == "1":
+    tcp, udp = socket.create_server(("10.200.1.1", 5000)), socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    udp.bind(("10.200.1.1", 5000))
+    connection, peer = tcp.accept()
+    connection.sendall(connection.recv(100) + b" over tcp from " + peer[0].encode())
+    text, peer = udp.recvfrom(100)
+    udp.sendto(text + b" over udp", peer)
+else:
+    found["tcp"] = reach("10.200.1.1", 5000, tries=100)
+    found["udp"] = reach("10.200.1.1", 5000, socket.SOCK_DGRAM)
+for name, address, port in (
+    ("slurmctld", "10.77.0.1", 6817), ("slurmd", "10.77.0.11", 6818), ("lo", "127.0.0.1", 6818)
+):
+    found[name] = reach(address, port)
+print(json.dumps({"rank": rank, **found}))
+"""
+PLAIN = 'exec 3<>"/dev/tcp/10.77.0.1/6817" && echo slurmctld answers'
+
+
+def learners(alice: Person, *options: str, script: str) -> str:
+    """What a job step of a shell script on each node prints."""
+    return alice.run("srun", *options, "bash", "-c", script).stdout
+
+
+def nothing_left(cluster: Cluster, node: str) -> None:
+    """Wait for the epilog; then nothing of any job is on the node."""
+    deadline = time.monotonic() + 20
+    script = (
+        "ls -d /run/ffdl/job-* /run/ffdl/[0-9]* /run/ffdl/slots/* 2>/dev/null; grep /run/ffdl /proc/mounts; "
+        "nft list tables; ip -o link show type vxlan; grep -i ':12b6 ' /proc/net/udp; :"
+    )
+    while (left := cluster.run(node, ["sh", "-c", script]).stdout) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert left == ""
+
+
+def becomes_idle(cluster: Cluster, node: str) -> bool:
+    """Whether Slurm has the node as idle, once the last job's epilog has been heard of; a drained node never is."""
+    deadline = time.monotonic() + 20
+    argv = ["sinfo", "-h", "-p", "main", "-n", node, "-o", "%T"]
+    while (state := cluster.run("ctl", argv).stdout.strip()) == "completing" and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return state == "idle"
+
+
+def test_every_node_says_what_it_can_do(cluster: Cluster) -> None:
+    for node in ("n1", "n2", "n3"):
+        told = cluster.run(node, [f"{LIBEXEC}/check"])
+        assert [line.split()[0] for line in told.stdout.splitlines()] == ["ok"] * 5
+        known = dict(line.split("=", 1) for line in cluster.run(node, ["cat", "/run/ffdl/capabilities"]).stdout.split())
+        assert (known["network"], known["slots"], known["mechanism"]) == ("yes", "32", "vxlan")
+
+
+def test_learners_on_two_nodes_meet_and_reach_nobody_else(cluster: Cluster, alice: Person) -> None:
+    path = alice.write("~/talk.py", TALK)
+    script = f'{FACTS} rank=$(sed -n s/^rank=//p $job/network); echo "place $rank $SLURM_NODEID $(hostname)"; '
+    script += (
+        f"{EXEC.replace(' --netns-path', f' --bind {path}:/talk.py --netns-path')} python3 /talk.py $rank; {PLAIN}"
+    )
+    printed = learners(alice, MARK, "-N2", "-w", "n1,n2", script=script)
+    assert set(re.findall("^place .*", printed, re.MULTILINE)) == {"place 0 0 n1", "place 1 1 n2"}
+    found = {said["rank"]: said for said in map(json.loads, re.findall(r"^\{.*\}$", printed, re.MULTILINE))}
+    assert found["0"]["tcp"] == "hello over tcp from 10.200.0.1"
+    assert found["0"]["udp"] == "hello over udp"
+    for said in found.values():
+        assert "unreachable" in said["slurmctld"] and "unreachable" in said["slurmd"]
+        assert "refused" in said["lo"]
+    assert printed.count("slurmctld answers") == 2  # the same question from beside the container
+    for node in ("n1", "n2"):
+        nothing_left(cluster, node)
+
+
+@pytest.fixture
+def alices_job(cluster: Cluster, alice: Person) -> Iterator[str]:
+    """A job of alice's with a network on n1, running."""
+    script = alice.write("~/sleep.sh", "#!/bin/sh\nsleep 300\n", executable=True)
+    job = alice.run("sbatch", "--parsable", MARK, "-w", "n1", "--mem=100", "-o", "/dev/null", script).stdout.strip()
+    facts = f"for i in $(seq 150); do [ -e /run/ffdl/job-{job}/network ] && exit 0; sleep 0.2; done; exit 1"
+    cluster.run("n1", ["sh", "-c", facts])  # squeue says R while the prolog is still at work
+    yield job
+    alice.run("scancel", job)
+    nothing_left(cluster, "n1")
+
+
+def test_a_slot_is_its_users_alone(cluster: Cluster, alice: Person, bob: Person, alices_job: str) -> None:
+    facts = cluster.run("n1", ["cat", f"/run/ffdl/job-{alices_job}/network"]).stdout
+    net = dict(line.split("=", 1) for line in facts.split())["netns"]
+    join = f"id -Gn; apptainer -q exec --netns-path {net} {IMAGE} cat /proc/net/fib_trie"
+    printed = {}
+    for person in (alice, bob):
+        done = person.run("srun", "--overlap", "-w", "n1", "--mem=100", "bash", "-c", f"{join} 2>&1", check=False)
+        assert "researchers" in done.stdout.splitlines()[0], done
+        printed[person.name] = done.stdout
+    assert "10.200.0.1" in printed["alice"]
+    assert f"stat {net}: permission denied" in printed["bob"]
+
+
+def test_apptainer_joins_no_path_that_is_not_a_slot(alice: Person, alices_job: str) -> None:
+    for path in ("/proc/self/ns/net", "/run/ffdl/33/../1/net"):
+        done = alice.run(
+            "srun", "-w", "n1", "--mem=100", "apptainer", "exec", "--netns-path", path, IMAGE, "true", check=False
+        )
+        assert done.returncode != 0
+        assert "is not an allowed netns path" in done.stderr or "no such file" in done.stderr, done
+
+
+def test_what_is_missing_is_written_down_and_the_node_is_not_drained(cluster: Cluster, alice: Person) -> None:
+    conf = "/etc/apptainer/apptainer.conf"
+    cluster.run("n3", ["sed", "-i.whole", "/ffdl.5.net/d", conf])
+    try:
+        printed = learners(
+            alice, MARK, "-w", "n3", script="cat /run/ffdl/job-$SLURM_JOB_ID/error; ls /run/ffdl/job-$SLURM_JOB_ID"
+        )
+        assert f"{conf}: 1 of 32 slots are not listed, the first is 'allow netns paths = /run/ffdl/5/net'" in printed
+        assert "network" not in printed.splitlines()
+        nothing_left(cluster, "n3")
+        assert cluster.run("n3", [f"{LIBEXEC}/check"], check=False).returncode == 1
+        assert becomes_idle(cluster, "n3")
+    finally:
+        cluster.run("n3", ["mv", f"{conf}.whole", conf])
+    assert cluster.run("n3", [f"{LIBEXEC}/check"]).returncode == 0
+    assert "netns=" in learners(alice, MARK, "-w", "n3", script="cat /run/ffdl/job-$SLURM_JOB_ID/network")
+    nothing_left(cluster, "n3")
+
+
+def test_a_job_without_the_mark_meets_none_of_this(cluster: Cluster, alice: Person) -> None:
+    for options in ((), ("--comment=my run",)):
+        printed = learners(
+            alice, *options, "-w", "n3", script="ls -d /run/ffdl/job-$SLURM_JOB_ID /run/ffdl/[0-9]* 2>&1; :"
+        )
+        assert printed.count("No such file") == 2
+    assert becomes_idle(cluster, "n3")
+
+
+def test_lists_of_nodes_are_expanded_as_slurm_does(cluster: Cluster) -> None:
+    lists = ("n1", "n[1-2]", "n[1-3,7,09-11],login", "r[0-1]n[01-03]", "a-[1-2],c", "n[3,1-2]")
+    program = f"import sys; sys.path.insert(0, {LIBEXEC!r}); from ffdl_network.hostlist import expand\n"
+    program += "for text in sys.argv[1:]: print('\\n'.join(expand(text)))"
+    ours = cluster.run("n1", ["/usr/bin/python3", "-I", "-S", "-c", program, *lists]).stdout.split()
+    assert ours == [name for text in lists for name in cluster.scontrol("show", "hostnames", text).split()]

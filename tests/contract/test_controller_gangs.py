@@ -1,0 +1,454 @@
+"""Learners that need each other: nodes that start together, services, and learners that are started again."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ffdl_batch.controller.bundle import build_zipapp
+from ffdl_batch.controller.launch_agent import NAME
+from ffdl_batch.domain.events import Event, EventKind, Outcome
+from ffdl_batch.domain.launch import RESTART_LEARNER, LaunchFile, Network, Seat, decode, encode
+from tests.contract.controller_rig import JOB_ID, LIMITS, ROOT, Rig, oldest_python, rig, two_nodes
+
+NAMES = f"learner-{JOB_ID}"
+HOST = Network(level="host")
+LATE = """
+import os, time
+real = os.scandir
+def scandir(path="."):
+    if str(path).endswith("/data") and os.environ.get("FFDL_NODE_RANK") == "1":
+        while not os.path.exists(os.environ["GO"]):
+            time.sleep(0.02)
+        {then}
+    return real(path)
+os.scandir = scandir
+"""
+"""Node 1 looks for its data as long as a file is missing."""
+
+
+@pytest.fixture(name="run")
+def made(tmp_path: Path) -> Iterator[Rig]:
+    with rig(tmp_path) as one:
+        yield one
+
+
+def change(run: Rig, **changes: object) -> LaunchFile:
+    path = Path(run.attempt.launch)
+    launch = dataclasses.replace(decode(path.read_text()), **changes)  # type: ignore[arg-type]
+    path.write_text(encode(launch))
+    return launch
+
+
+def tell_learners(run: Rig, **env: str) -> None:
+    """Put more variables into the contract."""
+    launch = decode(Path(run.attempt.launch).read_text())
+    change(run, learner=dataclasses.replace(launch.learner, env={**launch.learner.env, **env}))
+
+
+def make_late(run: Rig, then: str = "pass") -> None:
+    """Node 1 waits for ``go`` before it is ready; then it does what `then` says."""
+    (run.base / "data").mkdir(exist_ok=True)
+    change(run, needs_dirs=(str(run.base / "data"),))
+    (run.base / "sitecustomize.py").write_text(LATE.format(then=then))
+    run.env = {"PYTHONPATH": f"{run.base}{os.pathsep}{ROOT}", "GO": str(run.base / "go")}
+
+
+def of_kind(run: Rig, kind: EventKind, source: str = "node-0") -> list[Event]:
+    return [event for event in run.events(source) if event.kind is kind]
+
+
+def said(run: Rig, learner: int) -> str:
+    """A learner's log, where there is one yet."""
+    return run.log(learner) if Path(run.attempt.training_log(learner)).exists() else ""
+
+
+def end_step(run: Rig) -> None:
+    """As a scheduler ends a step: its signal goes to every node controller."""
+    for rank in (0, 1):
+        os.kill(int(of_kind(run, EventKind.STARTED, f"node-{rank}")[-1].fields["pid"] or 0), signal.SIGTERM)
+
+
+def last_ends(run: Rig) -> Mapping[object, object]:
+    """Why each learner ended, as far as its node said."""
+    return {f["learner_id"]: f["ended_by"] for rank in (0, 1) for f in run.ended(f"node-{rank}")}
+
+
+# ---------------------------------------------------------------------------------------------------------- rendezvous
+
+
+def test_learners_of_two_nodes_know_each_other(run: Rig) -> None:
+    two_nodes(
+        run, 'echo "$WHO $CUDA_VISIBLE_DEVICES"; cat "$HOSTS"', learners=3, names=NAMES, ports=12000, network=HOST,
+        seats=(Seat(0, "chief", 0, gpus=2), Seat(0, "worker", 0, gpus=1), Seat(1, "worker", 1, gpus=1)),
+    )  # fmt: skip
+    tell_learners(
+        run,
+        WHO="{name} {role}/{role_index} {machine_rank}/{machines} {local_rank} {local_index} {port} {master_port}",
+        HOSTS="{hosts_file}",
+        TF_CONFIG="{tf_config}",
+        ADDRESSES="{address} {master_addr}",
+    )
+    assert run.run(CUDA_VISIBLE_DEVICES="4,5,6,7") == 0, run.errors
+    logs = [run.log(number).splitlines() for number in (1, 2, 3)]
+    assert [lines[0] for lines in logs] == [
+        f"{NAMES}-0 chief/0 0/3 0 0 12001 12000 4,5",
+        f"{NAMES}-1 worker/0 1/3 0 1 12002 12000 6",
+        f"{NAMES}-2 worker/1 2/3 0 0 12001 12000 4",
+    ]
+    addresses = [of_kind(run, EventKind.READY, f"node-{rank}")[0].fields["address"] for rank in (0, 1)]
+    expected = [f"{addresses[node]} {NAMES}-{n} {NAMES}-{n}.{NAMES}" for n, node in enumerate((0, 0, 1))]
+    assert all(lines[3:6] == expected for lines in logs)
+    assert logs[0][6:] == Path("/etc/hosts").read_text().splitlines()
+    state = Path(run.attempt.state)
+    assert (state / ".hostfile").read_text() == "".join(f"{NAMES}-{n} slots={2 if n == 0 else 1}\n" for n in range(3))
+    assert os.access(state / NAME, os.X_OK)
+    assert sorted(path.name for path in (state / ".mail").iterdir()) == [f"{NAMES}-{n}" for n in range(3)]
+
+
+def test_no_learner_starts_before_all_nodes_are_ready_in_any_run(run: Rig) -> None:
+    """Also not because of what nodes said in a run before."""
+    two_nodes(run, f"echo up; [ -e '{run.base}/enough' ] || sleep 60", names=NAMES)
+    make_late(run)
+    for number in (1, 2):
+        head = run.start()
+        run.wait(lambda: len(of_kind(run, EventKind.READY)) == number, "the first node to be ready")  # noqa: B023
+        time.sleep(1.0)
+        assert [len(of_kind(run, EventKind.LEARNER_STARTED, f"node-{rank}")) for rank in (0, 1)] == [number - 1] * 2
+        (run.base / "go").touch()
+        run.wait(lambda: len(of_kind(run, EventKind.LEARNER_STARTED, "node-1")) == number, "the start")  # noqa: B023
+        if number == 1:
+            run.wait(lambda: said(run, 1) == said(run, 2) == "up\n", "both learners")
+            end_step(run)
+            assert head.wait(timeout=30) == 143, run.errors
+            (run.base / "go").unlink()
+            (run.base / "enough").touch()
+    assert run.await_end() == 0, run.errors
+    for number in (0, 1):
+        first = min(of_kind(run, EventKind.LEARNER_STARTED, f"node-{rank}")[number].at for rank in (0, 1))
+        assert first >= max(of_kind(run, EventKind.READY, f"node-{rank}")[number].at for rank in (0, 1))
+
+
+@pytest.mark.parametrize(
+    ("then", "code"),
+    [
+        pytest.param('raise FileNotFoundError(2, "No such file or directory", path)', "S302", id="its data is missing"),
+        pytest.param('raise LookupError("a controller that fails in no known way")', "S106", id="it dies"),
+    ],
+)
+def test_a_node_that_does_not_get_ready_ends_the_job_before_any_learner_starts(run: Rig, then: str, code: str) -> None:
+    two_nodes(run, "echo up; sleep 60", names=NAMES)
+    make_late(run, then)
+    head = run.start()
+    run.wait(lambda: bool(of_kind(run, EventKind.READY)), "the first node to be ready")
+    (run.base / "go").touch()
+    assert head.wait(timeout=30) != 0
+    for source in ("node-0", "node-1"):
+        assert of_kind(run, EventKind.LEARNER_STARTED, source) == []
+    assert (run.log(1), run.final().stored) == ("", False)
+    if code == "S302":
+        assert run.final().error_code == code
+
+
+def test_a_node_that_cannot_even_begin_ends_the_job_before_any_learner_starts(run: Rig) -> None:
+    two_nodes(run, "echo up; sleep 60", names=NAMES)
+    (run.base / f"ffdl-{JOB_ID}-1-1").write_text("in the way of node 1's scratch directory")
+    assert run.run() == 74, run.errors
+    assert (run.final().error_code, run.log(1)) == ("S105", "")
+    assert of_kind(run, EventKind.LEARNER_STARTED) == []
+
+
+@pytest.mark.parametrize("wish", ["halt", "cancel"])
+def test_the_wait_for_the_others_obeys(run: Rig, wish: str) -> None:
+    two_nodes(run, "echo up; sleep 60", names=NAMES)
+    make_late(run)
+    head = run.start()
+    run.wait(lambda: bool(of_kind(run, EventKind.READY)), "the first node to be ready")
+    run.say(wish)
+    run.wait(lambda: bool(of_kind(run, EventKind.ENDED)), "the first node's end")
+    (run.base / "go").touch()
+    head.wait(timeout=30)
+    assert run.final().outcome is {"halt": Outcome.HALTED, "cancel": Outcome.CANCELLED}[wish]
+    assert run.log(1) == ""
+
+
+# ------------------------------------------------------------------------------------------------------------ services
+
+PS_AND_WORKER = (Seat(0, "ps", 0, service=True), Seat(1, "worker", 0))
+SAVES = """
+import os, signal, sys, time
+def save(*_):
+    time.sleep(1)
+    open(os.path.join(os.environ[sys.argv[2]], "of-service"), "w").write("saved")
+    sys.exit(int(sys.argv[3]))
+signal.signal(getattr(signal, sys.argv[1]), save)
+print("up", flush=True)
+time.sleep(60)
+"""
+CHECKPOINTS = """
+import os, signal, sys, time
+def save(*_):
+    open(os.path.join(os.environ["CHECKPOINT_DIR"], "model"), "w").write("saved")
+    sys.exit(0)
+signal.signal(signal.SIGUSR2, save)
+print("up", flush=True)
+time.sleep(60)
+"""
+
+
+def serve(run: Rig, service: str, worker: str, seats: tuple[Seat, ...] = PS_AND_WORKER, **changes: object) -> None:
+    two_nodes(run, "", {"ps.py": SAVES, "main.py": CHECKPOINTS}, names=NAMES, seats=seats,
+              command=worker, commands={"ps": service}, **changes)  # fmt: skip
+
+
+def test_a_service_is_ended_when_the_training_on_another_node_is_done(run: Rig) -> None:
+    serve(run, "exec python3 ps.py SIGTERM RESULT_DIR 3", "echo trained; sleep 0.5")
+    assert run.run() == 0, run.errors
+    final = run.final()
+    assert (final.outcome, final.stored, final.exit_code) == (Outcome.COMPLETED, True, 0)
+    assert last_ends(run) == {1: "service", 2: ""}
+    assert (run.store / "of-service").read_text() == "saved"  # it had the time to do what it does on TERM
+    assert (run.store / "learner-1" / "training-log.txt").read_text() == "up\n"
+    assert (Path(run.attempt.state) / "learner.exit").read_text() == "0\n"
+    assert of_kind(run, EventKind.LEARNER_STARTED)[0].fields["service"] is True
+
+
+def test_a_service_that_ignores_term_is_killed_and_that_is_success(run: Rig) -> None:
+    serve(run, "trap '' TERM; echo up; while :; do sleep 0.1; done", "sleep 1")
+    assert run.run() == 0, run.errors
+    assert (last_ends(run), run.ended("node-0")[0]["signal"]) == ({1: "service", 2: ""}, signal.SIGKILL)
+    assert run.processes() == []
+
+
+def test_a_service_that_fails_early_fails_the_job(run: Rig) -> None:
+    serve(run, "exit 5", "sleep 60")
+    assert run.run() == 5, run.errors
+    assert last_ends(run) == {1: "", 2: "stop"}
+    assert (run.final().error_code, run.final().exit_code, run.final().stored) == ("C201", 5, True)
+
+
+def test_a_service_that_cannot_be_started_ends_the_job_at_once(run: Rig) -> None:
+    """Nobody trains while it is found out that this has nothing to do with the end of the training."""
+    serve(run, "true", "sleep 60", (Seat(0, "ps", 0, service=True), Seat(0, "worker", 0)), nodes=1, step=())
+    launch = decode(Path(run.attempt.launch).read_text())
+    change(run, learner=dataclasses.replace(launch.learner, argv=(str(run.base / "missing"),)))
+    assert run.run() == 127, run.errors
+    assert [fields["learner_id"] for fields in run.ended()] == [1]
+    assert of_kind(run, EventKind.LEARNER_STARTED) == []
+    assert run.final().error_code == "S105"
+
+
+def test_a_service_that_fails_because_the_training_is_done_does_not_fail_it(run: Rig) -> None:
+    gone = run.base / "gone"
+    serve(run, f"while [ ! -e '{gone}' ]; do sleep 0.05; done; exit 9", f"touch '{gone}'; sleep 0.3")
+    assert run.run() == 0, run.errors
+    assert [fields["exit_code"] for fields in run.ended()] == [9]
+    assert run.final().outcome is Outcome.COMPLETED
+
+
+def test_one_learner_that_fails_ends_services_and_learners(run: Rig) -> None:
+    seats = (Seat(0, "ps", 0, service=True), Seat(1, "worker", 0), Seat(0, "worker", 1))
+    serve(run, "sleep 60", "if [ $LEARNER_ID = 2 ]; then sleep 0.5; exit 6; fi; sleep 60", seats, learners=3)
+    assert run.run() == 6, run.errors
+    assert last_ends(run) == {1: "stop", 2: "", 3: "stop"}
+    assert run.final().error_code == "C201"
+
+
+def test_who_is_done_early_leaves_the_service_to_the_others(run: Rig) -> None:
+    seats = (Seat(0, "ps", 0, service=True), Seat(0, "worker", 0), Seat(1, "worker", 1))
+    serve(run, "sleep 60", f"if [ $LEARNER_ID = 3 ]; then while [ ! -e '{run.base}/go' ]; do sleep 0.1; done; fi",
+          seats, learners=3)  # fmt: skip
+    head = run.start()
+    run.wait(lambda: len(run.ended()) == 1, "the end of the first worker")
+    time.sleep(2.5)
+    assert last_ends(run) == {2: ""}
+    (run.base / "go").touch()
+    assert head.wait(timeout=30) == 0, run.errors
+    assert last_ends(run) == {1: "service", 2: "", 3: ""}
+
+
+@pytest.mark.parametrize(
+    ("service", "ended_by", "saves"),
+    [
+        pytest.param("sleep 60", "service", False, id="it hears nothing and is not waited for"),
+        pytest.param("exec python3 ps.py SIGUSR2 CHECKPOINT_DIR 4", "", True, id="it hears, and has its time"),
+    ],
+)
+def test_a_halt_asks_services_too_and_waits_for_those_that_answer(
+    run: Rig, service: str, ended_by: str, saves: bool
+) -> None:
+    serve(run, service, "exec python3 main.py", limits=dataclasses.replace(LIMITS, grace_s=20))
+    head = run.start()
+    run.wait(lambda: "up" in said(run, 2) and (not saves or "up" in said(run, 1)), "worker and service")
+    asked_at = time.monotonic()
+    run.say("halt")
+    assert head.wait(timeout=30) == 0, run.errors
+    assert time.monotonic() - asked_at < 15
+    final = run.final()
+    assert (final.outcome, final.checkpoint.confirmed, final.checkpoint.answered) == (Outcome.HALTED, True, True)
+    assert last_ends(run) == {1: ended_by, 2: ""}
+    assert "had to be ended" not in final.message
+    assert (Path(run.job.checkpoints) / "of-service").exists() == saves
+
+
+def test_a_controller_killed_while_it_ends_a_service_does_not_train_again(run: Rig) -> None:
+    serve_here(run)
+    head = run.start()
+    run.wait(lambda: "told" in said(run, 1), "the service to be told")
+    os.kill(run.node_pid(), signal.SIGKILL)
+    assert head.wait(timeout=30) == 0, run.errors
+    assert (run.store / "trained").read_text() == "trained\n"
+    assert (run.final().outcome, run.final().stored) == (Outcome.COMPLETED, True)
+    assert run.ended()[-1]["ended_by"] == "service"
+    assert run.processes() == []
+
+
+def serve_here(run: Rig) -> None:
+    """A service that takes its time at its end, and a worker, on one node."""
+    run.write(
+        "", learners=2, learners_per_node=2, names=NAMES, limits=dataclasses.replace(LIMITS, kill_wait_s=30),
+        seats=(Seat(0, "ps", 0, service=True), Seat(0, "worker", 0)),
+        command="echo trained >> $RESULT_DIR/trained",
+        commands={"ps": "trap 'echo told; sleep 30' TERM; echo up; while :; do sleep 0.1; done"},
+    )  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------------- started again
+
+FAILS_TWICE = (
+    "echo began $RESUME >> $RESULT_DIR/$LEARNER_ID; echo said; if [ $LEARNER_ID = 1 ]; then "
+    "while [ ! -e $RESULT_DIR/done ]; do sleep 0.1; done; exit 0; fi; "
+    "[ $(wc -l < $RESULT_DIR/2) = 3 ] || exit 4; touch $RESULT_DIR/done"
+)
+AGAIN: dict[str, Any] = {"learners": 2, "learners_per_node": 2, "restart": RESTART_LEARNER}
+
+
+def test_a_learner_that_fails_is_started_again_while_the_other_goes_on(run: Rig) -> None:
+    run.write(FAILS_TWICE, **AGAIN, restarts_max=2)
+    began_at = time.monotonic()
+    assert run.run() == 0, run.errors
+    assert time.monotonic() - began_at >= 3.0  # a second, then two
+    assert [run.log(number) for number in (1, 2)] == ["said\n", "said\n" * 3]
+    assert (run.store / "1").read_text() == "began 0\n"
+    assert (run.store / "2").read_text() == "began 0\nbegan 1\nbegan 1\n"
+    ends = [(f["learner_id"], f["exit_code"], f.get("restarted")) for f in run.ended()]
+    assert ends[:2] == [(2, 4, True), (2, 4, True)]
+    assert sorted(ends[2:]) == [(1, 0, None), (2, 0, None)]
+    started = [event.fields for event in of_kind(run, EventKind.LEARNER_STARTED)]
+    assert [fields["learner_id"] for fields in started] == [1, 2, 2, 2]
+    assert len({fields["pid"] for fields in started}) == 4
+    assert (run.final().outcome, run.final().stored) == (Outcome.COMPLETED, True)
+
+
+def test_the_zipapp_starts_learners_again_under_the_oldest_python(run: Rig) -> None:
+    """By a process of its own, which needs the file and the interpreter."""
+    target = run.base / "ffdl-controller.pyz"
+    build_zipapp(target)
+    run.python, run.controller = oldest_python(), ("-I", "-S", str(target))
+    run.write("", **AGAIN, restarts_max=2, names=NAMES,
+              seats=(Seat(0, "ps", 0, service=True), Seat(0, "worker", 0)), commands={"ps": "sleep 60"},
+              command="echo $LEARNER_ID >> $RESULT_DIR/ran; [ $(wc -l < $RESULT_DIR/ran) = 3 ]")  # fmt: skip
+    assert run.run() == 0, run.errors
+    assert (run.store / "ran").read_text() == "2\n" * 3
+    ends = [(f["learner_id"], f["ended_by"]) for f in run.ended()]
+    assert ends == [(2, ""), (2, ""), (2, ""), (1, "service")]
+    assert run.final().outcome is Outcome.COMPLETED
+
+
+def test_a_learner_that_is_started_again_can_be_asked_like_others(run: Rig) -> None:
+    """Its signals are free, its shell's word about its process is the new one's, and it leads a session of its own."""
+    program = "if [ ! -e $RESULT_DIR/once ]; then touch $RESULT_DIR/once; exit 1; fi; exec python3 main.py"
+    run.write(program, model={"main.py": CHECKPOINTS}, restart=RESTART_LEARNER, restarts_max=1)
+    head = run.start()
+    run.wait(lambda: "up" in said(run, 1), "the second start")
+    run.say("halt")
+    assert head.wait(timeout=30) == 0, run.errors
+    final = run.final()
+    assert (final.outcome, final.checkpoint.confirmed) == (Outcome.HALTED, True)
+    assert run.processes() == []
+
+
+def test_what_a_failed_learner_left_outside_its_session_is_gone_when_it_starts_again(run: Rig) -> None:
+    """It may hold a port, or memory of a GPU. What other learners have left is theirs."""
+    run.write(
+        "cd $RESULT_DIR; if [ $LEARNER_ID = 1 ]; then setsid sleep 60 & echo $! > other; "
+        "while [ ! -e found ]; do sleep 0.1; done; kill -0 $(cat other) && echo mine lives; exit 0; fi; "
+        "if [ ! -e own ]; then setsid sleep 60 & echo $! > own; sleep 0.5; exit 1; fi; "
+        "kill -0 $(cat own) 2> $LOG_DIR/said && echo it lives; touch found",
+        **AGAIN, restarts_max=1,
+    )  # fmt: skip
+    assert run.run() == 0, run.errors
+    assert [run.log(number) for number in (1, 2)] == ["mine lives\n", ""]
+    assert run.processes() == []
+
+
+def test_a_learner_that_fails_too_often_ends_the_job(run: Rig) -> None:
+    run.write("if [ $LEARNER_ID = 2 ]; then exit 7; fi; sleep 60", **AGAIN, restarts_max=1)
+    assert run.run() == 7, run.errors
+    ends = [(f["learner_id"], f["ended_by"], f.get("restarted")) for f in run.ended()]
+    assert ends == [(2, "", True), (2, "", None), (1, "stop", None)]
+    assert (run.final().error_code, run.final().exit_code) == ("C201", 7)
+
+
+def test_what_never_reached_its_command_is_not_started_again(run: Rig) -> None:
+    launch = run.write("true", restart=RESTART_LEARNER, restarts_max=5)
+    learner = dataclasses.replace(launch.learner, argv=("bash", "-c", "echo could not open image; exit 255"))
+    change(run, learner=learner)
+    assert run.run() == 255
+    assert (len(run.ended()), run.final().error_code) == (1, "S105")
+
+
+@pytest.mark.parametrize(("wish", "outcome"), [("halt", Outcome.HALTED), ("cancel", Outcome.CANCELLED)])
+def test_nobody_is_started_again_once_all_are_to_end(run: Rig, wish: str, outcome: Outcome) -> None:
+    run.write("if [ $LEARNER_ID = 1 ]; then sleep 60; fi; echo up; exit 3",
+              **AGAIN, restarts_max=9, limits=dataclasses.replace(LIMITS, grace_s=1))  # fmt: skip
+    head = run.start()
+    run.wait(lambda: len(run.ended()) == 3, "the third end, after which there are four seconds")
+    run.say(wish)
+    head.wait(timeout=30)
+    assert run.final().outcome is outcome, run.errors
+    last = run.ended()[3]
+    assert (last["learner_id"], last["exit_code"], last["waited"], last.get("restarted")) == (2, 3, True, None)
+    assert last["ended_by"] == {"halt": "halt", "cancel": "term"}[wish]
+    assert run.log(2) == "up\n" * 3
+
+
+def test_a_controller_killed_in_the_pause_starts_the_learner_in_the_next_run_and_has_counted(run: Rig) -> None:
+    run.write(f"echo began >> $RESULT_DIR/began; [ -e '{run.base}/go' ] || exit 3",
+              restart=RESTART_LEARNER, restarts_max=3)  # fmt: skip
+    head = run.start()
+    run.wait(lambda: len(run.ended()) == 3, "the third end, after which there are four seconds")
+    os.kill(run.node_pid(), signal.SIGKILL)
+    assert head.wait(timeout=30) == 74, run.errors
+    assert run.final().error_code == "S106"
+    (run.base / "go").touch()
+    assert run.run() == 0, run.errors
+    assert (run.store / "began").read_text() == "began\n" * 4
+    assert run.final().outcome is Outcome.COMPLETED
+
+
+def test_after_all_restarts_are_used_up_the_next_run_grants_none(run: Rig) -> None:
+    run.write("echo up; [ $FFDL_RESTART = 0 ] || exit 3; [ $RESUME = 1 ] || exit 3; sleep 60",
+              restart=RESTART_LEARNER, restarts_max=1)  # fmt: skip
+    head = run.start()
+    run.wait(lambda: said(run, 1) == "up\n" * 2, "the second start")
+    head.send_signal(signal.SIGTERM)
+    assert head.wait(timeout=30) == 143, run.errors
+    assert run.run() == 3, run.errors
+    assert [fields.get("restarted") for fields in run.ended()] == [True, None, None]
+
+
+def test_events_are_readable_by_every_release(run: Rig) -> None:
+    """What is new in the event files changes no format: an older daemon passes over it."""
+    run.write(FAILS_TWICE, **AGAIN, restarts_max=2)
+    assert run.run() == 0, run.errors
+    lines = Path(run.attempt.event_file("node-0")).read_text().splitlines()
+    assert {json.loads(line)["format"] for line in lines} == {1}

@@ -1,0 +1,91 @@
+"""Who answers whom: programs that listen, and programs that ask them, each in a network namespace and as a user."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from tests.overlay.nodes import PYTHON, as_user
+
+PORT = 5001
+_LISTEN = """
+import json, select, socket, sys
+tag, address, port = sys.argv[1], sys.argv[2], int(sys.argv[3])
+tcp = socket.socket()
+tcp.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+tcp.bind((address, port))
+tcp.listen()
+udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+udp.bind((address, port))
+unix = socket.socket(socket.AF_UNIX)
+unix.bind("\\0ffdl-" + tag)
+unix.listen()
+print("ready", flush=True)
+while True:
+    for ready in select.select([tcp, udp, unix], [], [])[0]:
+        if ready is udp:
+            text, peer = udp.recvfrom(100)
+            print(json.dumps(["udp", text.decode(), peer[0]]), flush=True)
+            udp.sendto(tag.encode(), peer)
+        else:
+            with ready.accept()[0] as connection:
+                connection.sendall(tag.encode())
+"""
+_ASK = """
+import socket, sys
+kind, address, port = sys.argv[1], sys.argv[2], int(sys.argv[3])
+try:
+    if kind == "unix":
+        asked = socket.socket(socket.AF_UNIX)
+        asked.settimeout(1)
+        asked.connect("\\0ffdl-" + address)
+    else:
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        asked = socket.socket(family, socket.SOCK_STREAM if kind == "tcp" else socket.SOCK_DGRAM)
+        asked.settimeout(1)
+        if kind == "broadcast":
+            asked.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+        asked.connect((address, port))
+        if kind != "tcp":
+            asked.send(b"who")
+    print(asked.recv(100).decode())
+except OSError as error:
+    print("no answer:", type(error).__name__, error.strerror or "")
+"""
+NO_ANSWER = "no answer:"
+
+
+@contextmanager
+def listening(
+    namespace: str, tag: str, address: str, uid: int = 0, port: int = PORT
+) -> Iterator[subprocess.Popen[str]]:
+    """A program that answers every question with its tag and prints what it is sent over UDP."""
+    argv = ["nsenter", f"--net={namespace}", *as_user([*PYTHON, "-c", _LISTEN, tag, address, str(port)], uid)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def ask(namespace: str, kind: str, address: str, port: int = PORT, uid: int = 0) -> str:
+    """The tag of whoever answers at tcp, udp, broadcast or unix (the address is a tag then), or NO_ANSWER and why."""
+    return run_in(namespace, [*PYTHON, "-c", _ASK, kind, address, str(port)], uid).strip()
+
+
+def run_in(namespace: str, argv: Sequence[str], uid: int = 0) -> str:
+    """What a program in the namespace prints."""
+    command = ["nsenter", f"--net={namespace}", *as_user(argv, uid)]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stdout
+
+
+def heard(listener: subprocess.Popen[str]) -> list[Any]:
+    """End a listener; what it was sent over UDP."""
+    listener.kill()
+    assert listener.stdout is not None
+    return [json.loads(line) for line in listener.stdout if line.endswith("\n")]

@@ -1,0 +1,295 @@
+"""How a job's network comes and goes: killed at each point, twice, never made, two at once, hundreds in a row."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.overlay.nodes import ALICE, BOB, PYTHON, STRANGER, Node, configure_apptainer, pairs
+from tests.overlay.talking import ask, listening
+
+JOB = 99
+LIST = "10.9.0.[1-2]"
+ROUNDS = int(os.environ.get("NETWORKS", "20"))
+"""How many networks are made and removed in a row; NETWORKS=200 for the long form."""
+DYING = str(Path(__file__).with_name("dying_program.py"))
+
+
+def die_at(node: Node, point: int, kind: str = "prolog") -> str:
+    """Where the program died; "" when it came to its end."""
+    argv = [*PYTHON, DYING, str(node.libexec), kind, "ffdl-batch:job/2", str(point)]
+    done = node.run(argv, env=node.environment(JOB, LIST), check=False)
+    assert done.returncode in {0, 128 + signal.SIGKILL, -signal.SIGKILL}, done
+    return done.stdout.strip().splitlines()[-1] if done.returncode else ""
+
+
+def test_a_prolog_that_is_killed_at_any_point_leaves_nothing_behind_its_epilog(nodes: tuple[Node, Node]) -> None:
+    node = nodes[0]
+    died: list[str] = []
+    while place := die_at(node, len(died)):
+        died.append(place)
+        assert not (node.job_dir(JOB) / "network").exists() or place == "facts"
+        node.epilog(JOB)
+        assert node.left() == [], place
+    steps = ["claim", "slot", "namespace", "guard", "device", "addresses", "forwarding", "access", "facts"]
+    assert [place for place in died if " " not in place and place in steps] == steps
+    assert {"before unshare", "after unshare", "before nft", "after nft", "after ip", "after nsenter"} <= set(died)
+    assert (node.job_dir(JOB) / "network").exists()  # the one that was not killed
+
+
+def test_an_epilog_that_is_killed_at_any_point_is_finished_by_the_next(nodes: tuple[Node, Node]) -> None:
+    node = nodes[0]
+    died: list[str] = []
+    while True:
+        assert node.prolog(JOB, LIST) == ""
+        place = die_at(node, len(died), "epilog")
+        if not place:
+            break
+        died.append(place)
+        assert not (node.job_dir(JOB) / "network").exists()
+        if len(died) % 2:
+            node.epilog(JOB)
+        else:
+            (node.job_dir(JOB) / "ended").touch()
+            assert node.prolog(JOB + 1, LIST) == ""  # another job's, which sweeps
+            node.epilog(JOB + 1)
+        assert node.left() == [], place
+    assert {"after nsenter", "before umount", "after umount", "before nft", "after nft"} <= set(died)
+    assert node.left() == []
+
+
+def test_what_a_killed_prolog_left_is_no_hindrance_to_the_next_start_of_the_job(nodes: tuple[Node, Node]) -> None:
+    node, point = nodes[0], 0
+    while die_at(node, point):
+        assert node.prolog(JOB, LIST) == ""
+        assert node.facts(JOB)["netns"] == str(node.run_dir / "1" / "net")
+        node.epilog(JOB)
+        point += 3
+    assert point > 9
+
+
+def test_a_prolog_killed_at_any_moment_leaves_nothing_behind_its_epilog(nodes: tuple[Node, Node]) -> None:
+    """As slurmd's time-out kills: the hook with all that it started, at a moment that nobody chose."""
+    node, chance = nodes[0], random.Random(7)
+    hook = node.enter([str(node.place / "etc/prolog.d/50-ffdl")])
+    for _ in range(12):
+        environment = node.environment(JOB, LIST, "ffdl-batch:job/2")
+        with subprocess.Popen(hook, env=environment, start_new_session=True) as process:
+            time.sleep(chance.uniform(0.02, 0.2))
+            kill_session(process.pid)
+        node.epilog(JOB)
+        assert node.left() == []
+
+
+def kill_session(leader: int) -> None:
+    """Every process of a session; `timeout` makes a process group of its own."""
+    for _ in range(3):
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit() and _session(entry) == leader:
+                os.kill(int(entry.name), signal.SIGKILL)
+
+
+def _session(process: Path) -> int:
+    try:
+        return int((process / "stat").read_text().rpartition(")")[2].split()[3])
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+
+
+def test_an_epilog_waits_for_a_program_that_a_killed_prolog_had_started(nodes: tuple[Node, Node]) -> None:
+    node = nodes[0]
+    program = "import os, signal, sys, threading; sys.path.insert(0, sys.argv[1])\n"
+    program += "from ffdl_network import commands, network, settings\n"
+    program += "threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGKILL)).start()\n"
+    program += "with network.held(99, settings.load()): commands.run(['sleep', '2'], 9)\n"
+    began = time.monotonic()
+    done = node.run([*PYTHON, "-c", program, str(node.libexec)], check=False)
+    assert done.returncode == -signal.SIGKILL or done.returncode == 128 + signal.SIGKILL
+    node.epilog(JOB)
+    assert time.monotonic() - began > 2
+    assert node.left() == []
+
+
+def test_the_epilog_may_come_twice_or_to_a_job_that_never_was(nodes: tuple[Node, Node]) -> None:
+    node = nodes[0]
+    node.epilog(JOB)
+    assert node.prolog(JOB, LIST) == ""
+    for _ in range(2):
+        node.epilog(JOB)
+        assert node.left() == []
+    done = node.run([str(node.libexec / "epilog")], env={"SLURM_JOB_ID": str(JOB)})  # as an operator would
+    assert (done.stdout, node.left()) == ("", [])
+
+
+def test_processes_in_the_network_end_with_it_and_a_socket_that_outlives_it_is_cut_off(
+    nodes: tuple[Node, Node],
+) -> None:
+    for node in nodes:
+        assert node.prolog(JOB, LIST) == ""
+    first, second = (node.namespace(JOB) for node in nodes)
+    with listening(second, "learner", "10.200.1.1", ALICE) as learner, open_socket(first) as (holder, sender):
+        assert ask(first, "udp", "10.200.1.1", uid=ALICE) == "learner"
+        assert sender.poll() is None
+        nodes[0].epilog(JOB)
+        assert sender.wait(timeout=5) == -signal.SIGKILL
+        assert nodes[0].left() == []
+        assert holder.poll() is None  # it sits elsewhere and holds the socket
+        nodes[1].epilog(JOB)
+        assert learner.wait(timeout=5) == -signal.SIGKILL
+
+
+class open_socket:  # noqa: N801 - a context manager
+    """A socket of a namespace in the hands of a process outside, and a process inside."""
+
+    def __init__(self, namespace: str) -> None:
+        self.namespace = namespace
+
+    def __enter__(self) -> tuple[subprocess.Popen[bytes], subprocess.Popen[bytes]]:
+        inside = ["nsenter", f"--net={self.namespace}"]
+        enter = "import ctypes, os, socket, time\n"
+        enter += f"fd = os.open({self.namespace!r}, os.O_RDONLY)\nown = os.open('/proc/self/ns/net', os.O_RDONLY)\n"
+        enter += "libc = ctypes.CDLL(None)\nassert libc.setns(fd, 0) == 0\nheld = socket.socket()\n"
+        enter += "assert libc.setns(own, 0) == 0\nos.close(fd)\nprint('ready', flush=True)\ntime.sleep(60)\n"
+        self.holder = subprocess.Popen([*PYTHON, "-c", enter], stdout=subprocess.PIPE)
+        assert self.holder.stdout is not None
+        assert self.holder.stdout.readline() == b"ready\n"
+        self.inside = subprocess.Popen([*inside, "sleep", "60"])
+        return self.holder, self.inside
+
+    def __exit__(self, *_: object) -> None:
+        for process in (self.holder, self.inside):
+            process.kill()
+            with process:
+                process.wait()
+
+
+def test_prologs_at_once_get_slots_of_their_own_and_the_last_one_is_told_that_none_is_left(
+    nodes: tuple[Node, Node],
+) -> None:
+    node, jobs = nodes[0], range(200, 234)
+    with ThreadPoolExecutor(8) as pool:
+        errors = list(pool.map(lambda job: node.prolog(job, node.name), jobs))
+    refused = [error for error in errors if error]
+    assert len(refused) == len(jobs) - 32
+    assert all("all 32 slots of this node are taken: set NETWORK_SLOTS" in error for error in refused)
+    made = [job for job, error in zip(jobs, errors, strict=True) if not error]
+    assert len({node.namespace(job) for job in made}) == 32
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(node.epilog, jobs))
+    assert node.left() == []
+
+
+def test_a_slot_lets_its_user_in_and_nobody_else_of_the_same_group(nodes: tuple[Node, Node]) -> None:
+    node = nodes[0]
+    assert node.prolog(JOB, node.name, uid=ALICE) == ""
+    look = ["stat", "-L", node.namespace(JOB)]
+    assert subprocess.run(node.enter(look, uid=ALICE), capture_output=True, check=False).returncode == 0
+    refused = subprocess.run(node.enter(look, uid=BOB), capture_output=True, text=True, check=False)
+    assert (refused.returncode, "Permission denied" in refused.stderr) == (1, True)
+    directory = str(Path(node.namespace(JOB)).parent)
+    acl = node.run(["getfacl", "--numeric", "--omit-header", "--absolute-names", directory]).stdout.split()
+    assert acl == ["user::rwx", f"user:{ALICE}:--x", "group::---", "mask::--x", "other::---"]
+    listed = subprocess.run(node.enter(["ls", directory], uid=ALICE), capture_output=True, check=False)
+    assert listed.returncode != 0
+
+
+@pytest.mark.parametrize(
+    "comment",
+    [
+        "ffdl-batch:",
+        "ffdl-batch:job",
+        "ffdl-batch:job/0",
+        "ffdl-batch:job/63",
+        "ffdl-batch:job/2 ",
+        "ffdl-batch:job/2;id",
+    ],
+)
+def test_any_other_mark_makes_no_network(nodes: tuple[Node, Node], comment: str) -> None:
+    node = nodes[0]
+    assert node.prolog(JOB, LIST, comment) == ""
+    assert not (node.job_dir(JOB) / "network").exists()
+    assert not list((node.run_dir / "slots").glob("*"))
+    assert pairs(node.run_dir / "capabilities")["network"] == "yes"
+
+
+def test_what_is_missing_is_said_in_the_error_file_with_the_file_to_change(nodes: tuple[Node, Node]) -> None:
+    node = nodes[0]
+    configuration = node.place / "apptainer.conf"
+    whole = configuration.read_text()
+    configuration.write_text(whole.replace(f"allow netns paths = {node.run_dir}/7/net\n", ""))
+    error = node.prolog(JOB, LIST)
+    assert f"{configuration}: 1 of 32 slots are not listed" in error
+    assert f"'allow netns paths = {node.run_dir}/7/net'" in error
+    configuration.write_text(whole.replace("allow net groups = games,news\n", ""))
+    assert "add 'allow net groups = <groups>'" in node.prolog(JOB, LIST)
+    configuration.write_text(whole)
+    assert "uucp is neither in 'allow net users' nor in a group" in node.prolog(JOB, LIST, uid=STRANGER)
+    assert "this node knows no user 54321" in node.prolog(JOB, LIST, uid=54321)
+    starter = node.place / "starter-suid"
+    configure_apptainer(node)
+    starter.chmod(0o755)
+    assert "Apptainer has no setuid starter" in node.prolog(JOB, LIST)
+    starter.chmod(0o4755)
+    assert "this node is 10.9.0.1, which is not in the job's nodes" in node.prolog(JOB, "10.9.0.[2-3]")
+    node.run(["sysctl", "-qw", "net.ipv4.ip_unprivileged_port_start=0"])
+    assert "ip_unprivileged_port_start is 0" in node.prolog(JOB, LIST)
+    node.run(["sysctl", "-qw", "net.ipv4.ip_unprivileged_port_start=1024"])
+    assert node.prolog(JOB, LIST) == ""
+
+
+def test_check_says_what_is_wrong_and_writes_it_for_the_platform(nodes: tuple[Node, Node]) -> None:
+    node = nodes[0]
+    check = [str(node.libexec / "check")]
+    done = node.run(check)
+    assert done.stdout.split() == [
+        word for name in ("vxlan", "filter", "acl", "ports", "apptainer") for word in ("ok", name)
+    ]
+    known = pairs(node.run_dir / "capabilities")
+    assert (known["network"], known["slots"], known["apptainer"]) == ("yes", "32", "yes")
+    configuration = node.place / "apptainer.conf"
+    configuration.rename(configuration.with_suffix(".away"))
+    done = node.run(check, check=False)
+    assert done.returncode == 1
+    assert f"FAIL  apptainer: {configuration} cannot be read" in done.stdout
+    known = pairs(node.run_dir / "capabilities")
+    assert (known["network"], known["vxlan"], known["apptainer"]) == ("no", "yes", "no")
+    assert "APPTAINER_CONF in values.env" in known["problem"]
+    configuration.with_suffix(".away").rename(configuration)
+    assert node.run(check).returncode == 0
+
+
+def test_boot_removes_what_every_job_left_and_a_prolog_what_an_epilog_could_not(nodes: tuple[Node, Node]) -> None:
+    node = nodes[0]
+    for job in (301, 302, 303):
+        assert node.prolog(job, LIST) == ""
+    (node.job_dir(301) / "ended").touch()  # as the hook leaves it when the epilog failed
+    assert node.prolog(304, LIST) == ""
+    assert not node.job_dir(301).exists()
+    assert re.findall(r"ffdl_\d+", node.run(["nft", "list", "tables"]).stdout) == ["ffdl_302", "ffdl_303", "ffdl_304"]
+    node.run(["nft", "add", "table", "inet", "ffdl_305"])
+    node.run([str(node.libexec / "boot")])
+    assert node.left() == []
+
+
+def test_many_networks_in_a_row_leave_nothing(nodes: tuple[Node, Node]) -> None:
+    times: dict[str, list[float]] = {"prolog": [], "epilog": []}
+    for number in range(ROUNDS):
+        node = nodes[number % 2]
+        began = time.monotonic()
+        assert node.prolog(1000 + number, LIST) == ""
+        middle = time.monotonic()
+        node.epilog(1000 + number)
+        times["prolog"].append(middle - began)
+        times["epilog"].append(time.monotonic() - middle)
+        assert node.left() == []
+    for name, taken in times.items():
+        taken.sort()
+        print(f"{name}: median {taken[len(taken) // 2] * 1000:.0f} ms, most {taken[-1] * 1000:.0f} ms of {len(taken)}")

@@ -1,0 +1,200 @@
+"""Who reaches whom from inside a job's network. A refusal counts because the same question is answered elsewhere."""
+
+from __future__ import annotations
+
+import struct
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+import pytest
+
+from tests.overlay.nodes import ALICE, BOB, PYTHON, UDP_PORT, Node
+from tests.overlay.talking import NO_ANSWER, PORT, ask, heard, listening, run_in
+
+A, B = 4711, 4712
+LIST = "10.9.0.[1-2]"
+FIRST, SECOND = "10.200.0.1", "10.200.1.1"
+
+
+@dataclass
+class Scene:
+    """Two jobs, each on both nodes: A of alice with two learners a node, B of bob with three."""
+
+    nodes: tuple[Node, Node]
+    stack: ExitStack
+    listeners: dict[str, subprocess.Popen[str]] = field(default_factory=dict)
+
+    def namespace(self, job: int, rank: int) -> str:
+        return self.nodes[rank].namespace(job)
+
+    def host(self, rank: int) -> str:
+        return f"/proc/{self.nodes[rank].pid}/ns/net"
+
+    def listen(self, namespace: str, tag: str, address: str = "0.0.0.0", uid: int = 0) -> None:
+        self.listeners[tag] = self.stack.enter_context(listening(namespace, tag, address, uid))
+
+
+@pytest.fixture
+def scene(nodes: tuple[Node, Node]) -> Iterator[Scene]:
+    for node in nodes:
+        assert node.prolog(A, LIST, "ffdl-batch:job/2", ALICE) == ""
+        assert node.prolog(B, LIST, "ffdl-batch:job/3", BOB) == ""
+    with ExitStack() as stack:
+        yield Scene(nodes, stack)
+
+
+def test_learners_of_a_job_talk_over_tcp_and_udp_on_and_between_nodes(scene: Scene) -> None:
+    for rank in (0, 1):
+        for learner in (1, 2):
+            address = f"10.200.{rank}.{learner}"
+            scene.listen(scene.namespace(A, rank), address, address, ALICE)
+    for rank in (0, 1):
+        for address in scene.listeners:
+            for kind in ("tcp", "udp"):
+                assert ask(scene.namespace(A, rank), kind, address, uid=ALICE) == address
+
+
+def test_two_jobs_with_the_same_addresses_never_meet(scene: Scene) -> None:
+    for rank in (0, 1):
+        scene.listen(scene.namespace(A, rank), f"a{rank}", f"10.200.{rank}.1", ALICE)
+        scene.listen(scene.namespace(B, rank), f"b{rank}", f"10.200.{rank}.3", BOB)
+    for kind in ("tcp", "udp"):
+        for rank in (0, 1):
+            for other in (0, 1):
+                assert ask(scene.namespace(A, rank), kind, f"10.200.{other}.1") == f"a{other}"
+                assert ask(scene.namespace(B, rank), kind, f"10.200.{other}.3") == f"b{other}"
+                assert ask(scene.namespace(A, rank), kind, f"10.200.{other}.3").startswith(NO_ANSWER)
+                assert ask(scene.namespace(B, rank), kind, f"10.200.{other}.1").startswith(NO_ANSWER)
+
+
+def test_no_address_of_a_node_is_reached_and_no_node_reaches_in(scene: Scene) -> None:
+    for rank in (0, 1):
+        scene.listen(scene.host(rank), f"host{rank}")
+    scene.listen(scene.namespace(A, 1), "learner", SECOND, ALICE)
+    for node in scene.nodes:
+        rank = scene.nodes.index(node)
+        for kind in ("tcp", "udp"):
+            assert ask(scene.host(1 - rank), kind, node.name) == f"host{rank}"
+            assert ask(scene.host(rank), kind, "127.0.0.1") == f"host{rank}"
+            for inside in (0, 1):
+                assert ask(scene.namespace(A, inside), kind, node.name).startswith(NO_ANSWER)
+            assert ask(scene.namespace(A, 0), kind, "127.0.0.1").startswith(NO_ANSWER)
+            assert ask(scene.namespace(A, 0), kind, SECOND) == "learner"
+            assert ask(scene.host(rank), kind, SECOND).startswith(NO_ANSWER)
+        # Not even root, with a route that leads there.
+        node.run(["ip", "route", "add", "10.200.0.0/16", "dev", "eth0"])
+        for kind in ("tcp", "udp"):
+            assert ask(scene.host(rank), kind, SECOND).startswith(NO_ANSWER)
+        node.run(["ip", "route", "del", "10.200.0.0/16"])
+
+
+def test_abstract_unix_sockets_are_those_of_the_job_on_the_node(scene: Scene) -> None:
+    scene.listen(scene.host(0), "host")
+    scene.listen(scene.namespace(B, 0), "b", "10.200.0.3", BOB)
+    assert ask(scene.host(0), "unix", "host") == "host"
+    assert ask(scene.namespace(B, 0), "unix", "b") == "b"
+    for tag in ("host", "b"):
+        assert ask(scene.namespace(A, 0), "unix", tag).startswith(NO_ANSWER)
+
+
+def test_nothing_leaves_the_node_but_for_a_known_learner(scene: Scene) -> None:
+    """Broadcasts, ARP, unknown addresses and IPv6 make no packet on the cable; a question to a learner does."""
+    scene.listen(scene.namespace(A, 1), "learner", SECOND, ALICE)
+    inside = scene.namespace(A, 0)
+    before = scene.nodes[0].sent()
+    for address in ("255.255.255.255", "10.200.255.255", "10.200.1.255"):
+        assert ask(inside, "broadcast", address).startswith(NO_ANSWER)
+    for address in ("10.200.7.1", "10.9.0.2", "8.8.8.8", "224.0.0.1", "fe80::1%eth0", "ff02::1%eth0"):
+        assert ask(inside, "udp", address).startswith(NO_ANSWER)
+    for destination in (b"\xff" * 6, b"\x33\x33\0\0\0\1", bytes.fromhex("02ffffffff01")):
+        send_frame(inside, destination + bytes.fromhex("020000000009") + b"\x08\x06" + b"\0" * 40)
+    said = scene.nodes[0].sent() - before
+    assert said <= 1  # 10.200.1.255 belongs to a node that is there, and is refused there
+    assert ask(inside, "udp", SECOND) == "learner"
+    assert scene.nodes[0].sent() > before + said
+    assert run_in(inside, ["ip", "-6", "addr"]) == ""
+    assert "default" not in run_in(inside, ["ip", "route"])
+
+
+def test_an_arp_request_is_not_answered(scene: Scene) -> None:
+    """It comes to the other node, as any frame for it does, with a sender to whom an answer would find its way."""
+    inside = scene.namespace(A, 0)
+    neighbours = run_in(inside, ["ip", "neigh"])
+    assert [(line.split()[0], line.split()[-1]) for line in neighbours.splitlines()] == [(SECOND, "PERMANENT")]
+    own, peer = mac_after("link/ether", run_in(inside, ["ip", "link", "show", "eth0"])), mac_after("lladdr", neighbours)
+    request = (
+        struct.pack("!HHBBH", 1, 0x0800, 6, 4, 1) + own + bytes([10, 200, 0, 1]) + b"\0" * 6 + bytes([10, 200, 1, 1])
+    )
+    before = [node.sent() for node in scene.nodes]
+    send_frame(inside, peer + own + b"\x08\x06" + request + b"\0" * 18)
+    time.sleep(0.3)
+    assert [node.sent() for node in scene.nodes] == [before[0] + 1, before[1]]
+
+
+def mac_after(word: str, text: str) -> bytes:
+    """The MAC address that follows a word."""
+    return bytes.fromhex(text.partition(f"{word} ")[2].split()[0].replace(":", ""))
+
+
+def test_frames_that_a_user_forges_are_refused_and_those_of_a_node_are_not(scene: Scene) -> None:
+    """VXLAN believes anybody; the packet filter asks for a node's address and for a port that only root opens."""
+    scene.listen(scene.namespace(A, 1), "learner", SECOND, ALICE)
+    frame = forged_frame(scene.namespace(A, 0), A)
+    target = scene.nodes[1].name
+    assert send_udp(scene.host(0), target, frame, uid=BOB) == "sent"
+    assert send_udp(scene.host(1), target, frame, uid=BOB) == "sent"
+    assert send_udp(scene.host(1), "127.0.0.1", frame, uid=BOB) == "sent"
+    assert "Permission" in send_udp(scene.host(0), target, frame, port=700, uid=BOB)
+    assert send_udp(scene.host(1), "127.0.0.1", frame, port=700) == "sent"  # root, and yet no other node
+    assert ask(scene.namespace(A, 0), "udp", SECOND) == "learner"
+    assert send_udp(scene.host(0), target, frame, port=700) == "sent"
+    assert ask(scene.namespace(A, 0), "udp", SECOND) == "learner"
+    texts = [text for _, text, _ in heard(scene.listeners["learner"])]
+    assert texts == ["who", "forged", "who"]
+
+
+def forged_frame(inside: str, job: int) -> bytes:
+    """A VXLAN packet with a datagram to the learner on the second node that seems to come from the first."""
+    text = b"forged"
+    datagram = struct.pack("!HHHH", 9, PORT, 8 + len(text), 0) + text
+    header = struct.pack(
+        "!BBHHHBBH4s4s", 0x45, 0, 20 + len(datagram), 1, 0, 64, 17, 0, b"\x0a\xc8\0\1", b"\x0a\xc8\1\1"
+    )
+    total = sum(struct.unpack("!10H", header))
+    total = (total & 0xFFFF) + (total >> 16)
+    header = header[:10] + struct.pack("!H", ~(total + (total >> 16)) & 0xFFFF) + header[12:]
+    mac = mac_after("lladdr", run_in(inside, ["ip", "neigh"]))
+    vni = job % (2**24 - 1) + 1
+    return struct.pack("!II", 0x08000000, vni << 8) + mac + b"\x02" + b"\0" * 5 + b"\x08\x00" + header + datagram
+
+
+_SEND = """
+import socket, sys
+payload, address, port, source = bytes.fromhex(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+try:
+    sender.bind(("", source))
+    sender.sendto(payload, (address, port))
+    print("sent")
+except OSError as error:
+    print(error)
+"""
+_FRAME = """
+import socket, sys
+sender = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+sender.bind(("eth0", 0))
+sender.send(bytes.fromhex(sys.argv[1]))
+"""
+
+
+def send_udp(namespace: str, address: str, payload: bytes, *, port: int = 0, uid: int = 0) -> str:
+    argv = [*PYTHON, "-c", _SEND, payload.hex(), address, str(UDP_PORT), str(port)]
+    return run_in(namespace, argv, uid).strip()
+
+
+def send_frame(namespace: str, frame: bytes) -> None:
+    """As root: a learner has no raw sockets."""
+    run_in(namespace, [*PYTHON, "-c", _FRAME, frame.hex()])

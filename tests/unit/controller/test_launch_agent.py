@@ -1,0 +1,131 @@
+"""Commands of one learner that run in another one, by a mailbox in the directory that they share. Real shells."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.controller.launch_agent import MAIL, install
+
+PREFIX = "learner-training-abc"
+LIMIT_S = 20.0
+SHELLS = [shell for shell in ("dash", "bash") if shutil.which(shell)]
+
+
+class Learners:
+    """Two learners, of which the second serves."""
+
+    def __init__(self, place: Path, shell: str) -> None:
+        self.state = place / "job state"
+        self.state.mkdir()
+        self.agent = install(str(self.state), [f"{PREFIX}-0", f"{PREFIX}-1"])
+        self.box = self.state / MAIL / f"{PREFIX}-1"
+        self.log = place / "log of learner 2"
+        self.shell = shell
+        with self.log.open("wb") as log:
+            self.server = subprocess.Popen(
+                [shell, self.agent, "--serve", f"{PREFIX}-1"],
+                env=self.environment(2),
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def environment(self, learner_id: int) -> dict[str, str]:
+        return {"PATH": os.environ["PATH"], "LEARNER_NAME_PREFIX": PREFIX, "LEARNER_ID": str(learner_id)}
+
+    def ask(self, *argv: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [self.shell, self.agent, *argv], env=self.environment(1), stderr=subprocess.PIPE, text=True
+        )
+
+    def run(self, *argv: str) -> tuple[int, str]:
+        process = self.ask(*argv)
+        _, errors = process.communicate(timeout=LIMIT_S)
+        return process.returncode, errors
+
+    def end(self) -> None:
+        os.killpg(self.server.pid, signal.SIGKILL)
+        self.server.wait()
+
+
+def until(condition: object, what: str) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+@pytest.fixture(params=SHELLS)
+def learners(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Learners]:
+    made = Learners(tmp_path, request.param)
+    yield made
+    made.end()
+
+
+def test_a_command_runs_in_the_other_learner_and_its_status_comes_back(learners: Learners) -> None:
+    status, errors = learners.run(f"{PREFIX}-1", "echo", "learner $LEARNER_ID says 'a  b';", "exit 3")
+    assert (status, errors) == (3, "")
+    assert learners.log.read_text() == "learner 2 says a  b\n"
+    assert list(learners.box.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "options",
+    [(), ("-x",), ("-o", "BatchMode=yes", "-q", "-n"), ("-l", "alice", "-p", "22")],
+    ids=["none", "hydra", "options", "user and port"],
+)
+def test_the_options_of_ssh_are_passed_over(learners: Learners, options: tuple[str, ...]) -> None:
+    assert learners.run(*options, f"{PREFIX}-1.{PREFIX}", "true") == (0, "")
+    assert learners.run(*options, f"{PREFIX}-1", "false") == (1, "")
+
+
+def test_commands_run_side_by_side(learners: Learners) -> None:
+    """Two that wait for each other."""
+    here = learners.state
+    wait = "i=0; until [ -e '{1}' ] || [ $i -ge 200 ]; do sleep 0.05; i=$((i+1)); done; [ -e '{1}' ]"
+    first = learners.ask(f"{PREFIX}-1", f": > '{here}/a'; " + wait.replace("{1}", f"{here}/b"))
+    second = learners.ask(f"{PREFIX}-1", f": > '{here}/b'; " + wait.replace("{1}", f"{here}/a"))
+    for process in (first, second):
+        process.communicate(timeout=LIMIT_S)
+        assert process.returncode == 0
+
+
+def test_who_asked_and_is_ended_ends_the_command(learners: Learners) -> None:
+    mark = learners.state / "ended"
+    asking = learners.ask(
+        f"{PREFIX}-1", f"trap 'echo told > \"{mark}\"; exit 0' TERM; echo begun; while :; do sleep 0.1; done"
+    )
+    until(lambda: "begun" in learners.log.read_text(), "the command to begin")
+    asking.send_signal(signal.SIGTERM)
+    asking.communicate(timeout=LIMIT_S)
+    assert asking.returncode == 128 + signal.SIGTERM
+    until(mark.exists, "the command to end")
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (("nobody", "true"), f"this job has no learner nobody; it has {PREFIX}-0 {PREFIX}-1"),
+        (("../../etc", "true"), "'../../etc' is no learner"),
+        ((f"{PREFIX}-1",), "usage:"),
+        ((), "usage:"),
+    ],
+)
+def test_what_cannot_be_asked_is_told_at_once(learners: Learners, argv: tuple[str, ...], message: str) -> None:
+    status, errors = learners.run(*argv)
+    assert (status, message in errors) == (255, True), errors
+
+
+def test_what_an_earlier_run_left_is_not_run(tmp_path: Path) -> None:
+    install(str(tmp_path), ["a-0"])
+    (tmp_path / MAIL / "a-0" / "old.run").write_text("echo old\n")
+    install(str(tmp_path), ["a-0"])
+    assert list((tmp_path / MAIL / "a-0").iterdir()) == []

@@ -1,0 +1,179 @@
+"""Nodes that wait for each other: whose words count, when the wait ends, and which address a node says."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+
+import pytest
+
+from ffdl_batch.controller.phases import Ended, PhaseFailed
+from ffdl_batch.controller.processes import boot_id
+from ffdl_batch.controller.ready import Gathering, Standing, Word, _sender_towards, own_address, standing
+from ffdl_batch.domain.events import Event, EventKind, Scalar
+from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Limits
+
+K = EventKind
+LAUNCH = LaunchFile(
+    "training-7", 1, "training-7-1", "/j", "/j/a", "/d", LearnerCommand(("x",), {}), learners=3, nodes=3,
+    limits=Limits(heartbeat_s=10.0, fence_s=120.0),
+)  # fmt: skip
+
+
+def told(*kinds: tuple[EventKind, dict[str, Scalar]]) -> list[Event]:
+    return [Event(n, float(n), "node-1", kind, fields) for n, (kind, fields) in enumerate(kinds, 1)]
+
+
+def began(run: int, host: str = "n1") -> tuple[EventKind, dict[str, Scalar]]:
+    return K.STARTED, {"host": host, "boot_id": "b", "run": run}
+
+
+def ready(run: int, address: str = "10.0.0.2") -> tuple[EventKind, dict[str, Scalar]]:
+    return K.READY, {"host": "n1", "address": address, "run": run}
+
+
+MET: tuple[EventKind, dict[str, Scalar]] = (K.PHASE, {"phase": "learner", "status": "started"})
+OVER: tuple[EventKind, dict[str, Scalar]] = (K.ENDED, {})
+
+
+@pytest.mark.parametrize(
+    ("events", "found"),
+    [
+        ([], Standing()),
+        ([began(2)], Standing("n1", "b")),
+        ([began(2), ready(2)], Standing("n1", "b", "10.0.0.2")),
+        ([began(2), ready(2), OVER], Standing("n1", "b", "10.0.0.2", has_ended=True)),
+        ([began(2), OVER], Standing("n1", "b", has_ended=True)),
+        ([began(2), ready(2), MET, OVER], Standing("n1", "b", "10.0.0.2")),
+        ([began(1), ready(1), MET, OVER, began(2), OVER], Standing("n1", "b", has_ended=True)),
+        # what was said in an earlier run is void, whether or not the node has begun again
+        ([began(1), ready(1)], Standing()),
+        ([began(1), ready(1), OVER], Standing()),
+        ([began(1), ready(1), OVER, began(2, "n9")], Standing("n9", "b")),
+        ([began(2), ready(2), began(2)], Standing("n1", "b")),
+        ([(K.STARTED, {"host": "n1", "boot_id": "b"}), OVER], Standing()),
+    ],
+)
+def test_only_words_of_this_run_count(events: list[tuple[EventKind, dict[str, Scalar]]], found: Standing) -> None:
+    assert standing(told(*events), 2) == found
+
+
+class World:
+    """What node 0 sees: at each rest a second passes and the next of `later` becomes true."""
+
+    def __init__(self, *later: dict[int, Word], step_s: float = 1.0) -> None:
+        self.words: dict[int, Word] = {}
+        self._later, self._step_s = list(later), step_s
+        self.at = 0.0
+        self.asked: list[int] = []
+
+    def read(self, rank: int) -> Word:
+        self.asked.append(rank)
+        return self.words.get(rank, Word([]))
+
+    def rest(self) -> None:
+        self.at += self._step_s
+        if self._later:
+            self.words.update(self._later.pop(0))
+        elif self.at > 10_000:
+            raise TimeoutError
+
+    def gathering(self, node_rank: int = 0) -> Gathering:
+        return Gathering(LAUNCH, node_rank, 1, self.read, self.rest, lambda: self.at)
+
+
+def test_the_last_node_ends_the_wait() -> None:
+    world = World(
+        {1: Word(told(began(1)))}, {2: Word(told(began(1), ready(1, "c")))}, {1: Word(told(began(1), ready(1, "b")))}
+    )
+    assert world.gathering().await_addresses("a") == ("a", "b", "c")
+    assert world.at == 3.0
+    assert world.asked == [1, 1, 1, 1, 2]  # a node that is not ready is the only one that is looked at
+
+
+def test_each_node_asks_for_the_first_other_one() -> None:
+    for rank, other in ((0, 1), (1, 0), (2, 0)):
+        world = World({other: Word(told(began(1, f"n{other}")))})
+        assert world.gathering(rank).await_neighbour().host == f"n{other}"
+
+
+def test_a_node_that_ended_before_it_was_ready_ends_the_wait() -> None:
+    world = World({1: Word(told(began(1), OVER))})
+    with pytest.raises(Ended, match=r"node 1 \(n1\) ended before all nodes were ready") as caught:
+        world.gathering().await_addresses("a")
+    assert caught.value.reason == "stop"
+
+
+def test_a_node_that_was_ready_and_ended_ends_the_wait_for_the_others() -> None:
+    """It was told to end; who waits for a third node would start learners that have nobody to talk to."""
+    world = World({1: Word(told(began(1), ready(1), OVER))})
+    with pytest.raises(Ended):
+        world.gathering().await_addresses("a")
+
+
+def test_a_node_whose_heart_stopped_is_lost() -> None:
+    world = World({1: Word(told(began(1)), 5.0)})
+    with pytest.raises(PhaseFailed, match=r"node 1 \(n1\) was not heard of for 135 s") as caught:
+        world.gathering().await_addresses("a")
+    assert (caught.value.code, world.at) == ("S106", 137.0)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(lambda at: Word(told(began(1)), at), id="its heart beats"),
+        pytest.param(lambda _at: Word([]), id="it has not begun: the scheduler starts it, or ends the job"),
+    ],
+)
+def test_a_node_that_is_slow_is_waited_for(words: Callable[[float], Word]) -> None:
+    world = World(*({1: words(float(at))} for at in range(1000)), {1: Word(told(began(1), ready(1, "b")))},
+                  {2: Word(told(began(1), ready(1, "c")))})  # fmt: skip
+    assert world.gathering().await_addresses("a") == ("a", "b", "c")
+
+
+def test_a_node_that_had_nothing_to_start_and_is_through_was_ready() -> None:
+    """Its learners were done in an earlier run; it may end before the others look again."""
+    through = Word(told(began(1), ready(1, "b"), MET, OVER))
+    world = World({1: through}, {2: Word(told(began(1), ready(1, "c")))})
+    assert world.gathering().await_addresses("a") == ("a", "b", "c")
+
+
+# ------------------------------------------------------------------------------------------------------------ addresses
+
+
+def names(monkeypatch: pytest.MonkeyPatch, sender: str, own: str) -> None:
+    def refuse() -> str:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr("ffdl_batch.controller.ready._sender_towards", lambda _host: sender or refuse())
+    monkeypatch.setattr(socket, "gethostbyname", lambda _host: own or refuse())
+
+
+@pytest.mark.parametrize(
+    ("sender", "own", "address"),
+    [
+        ("10.0.0.5", "10.9.9.9", "10.0.0.5"),
+        ("127.0.0.1", "10.9.9.9", "10.9.9.9"),
+        ("", "10.9.9.9", "10.9.9.9"),
+    ],
+)
+def test_the_address_of_a_node(monkeypatch: pytest.MonkeyPatch, sender: str, own: str, address: str) -> None:
+    names(monkeypatch, sender, own)
+    assert own_address(Standing("n1", "b")) == address
+
+
+@pytest.mark.parametrize(("sender", "own"), [("127.0.0.1", "127.0.1.1"), ("", "127.0.1.1"), ("", "")])
+def test_a_loopback_address_is_one_only_for_neighbours_on_this_machine(
+    monkeypatch: pytest.MonkeyPatch, sender: str, own: str
+) -> None:
+    names(monkeypatch, sender, own)
+    here = os.uname().nodename
+    assert own_address(Standing(here, boot_id())) == "127.0.0.1"
+    for elsewhere in (Standing("n1", boot_id()), Standing(here, "another boot")):
+        with pytest.raises(PhaseFailed, match=rf"node {here} has no address .*the way to .*; the name {here}"):
+            own_address(elsewhere)
+
+
+def test_the_kernel_says_from_where_it_would_send() -> None:
+    assert _sender_towards("127.0.0.2") == "127.0.0.1"

@@ -1,0 +1,170 @@
+"""Who is where: ranks, names, addresses and ports, and the texts made of them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from ffdl_batch.controller.rendezvous import (
+    company_values,
+    hostfile_text,
+    hosts_text,
+    meet,
+    place_values,
+    tf_config,
+)
+from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Network, Seat
+
+PLAIN = LaunchFile(
+    "training-7", 1, "training-7-1", "/j", "/j/a", "/d", LearnerCommand(("x",), {}), names="learner-training-7",
+    network=Network(level="host"),
+)  # fmt: skip
+NODES = ("10.0.0.1", "10.0.0.2")
+TWO_BY_TWO = replace(PLAIN, learners=4, nodes=2, seats=tuple(Seat(n // 2, index=n) for n in range(4)), ports=12000)
+WITH_GPUS = replace(TWO_BY_TWO, seats=tuple(Seat(n // 2, index=n, gpus=2) for n in range(4)))
+SPREAD = replace(PLAIN, learners=2, nodes=2)
+ROLES = replace(
+    PLAIN, learners=5, nodes=2, ports=12000,
+    seats=(
+        Seat(0, "ps", 0, service=True), Seat(0, "chief", 0), Seat(1, "worker", 0), Seat(1, "worker", 1),
+        Seat(0, "evaluator", 0),
+    ),
+    command="python main.py", commands={"ps": "python ps.py"},
+)  # fmt: skip
+MPI = replace(
+    PLAIN, learners=3, nodes=2,
+    seats=(Seat(0, "launcher", 0, gpus=1), Seat(0, "worker", 0, True, 1), Seat(1, "worker", 1, True, 1)),
+)  # fmt: skip
+OF_PLACES = ("local_rank", "local_world_size", "machine_rank", "machines", "local_index", "port")
+
+
+@pytest.mark.parametrize(
+    ("launch", "learner_id", "places"),
+    [
+        (PLAIN, 1, "0 1 0 1 0 29501"),
+        (SPREAD, 2, "0 1 1 2 0 29501"),
+        (TWO_BY_TWO, 1, "0 2 0 2 0 12001"),
+        (TWO_BY_TWO, 4, "1 2 1 2 1 12002"),
+        (WITH_GPUS, 4, "0 1 3 4 1 12002"),
+        (replace(WITH_GPUS, network=Network(level="job")), 4, "0 1 3 4 1 12001"),
+        (ROLES, 5, "2 3 0 2 2 12003"),
+        (replace(PLAIN, learners=3, nodes=2, learners_per_node=2), 2, "1 2 0 2 1 29502"),
+    ],
+)
+def test_places(launch: LaunchFile, learner_id: int, places: str) -> None:
+    values = place_values(launch, learner_id)
+    assert " ".join(values[name] for name in OF_PLACES) == places
+    assert meet(launch, NODES)[learner_id - 1].port == int(values["port"])
+
+
+def test_what_others_connect_to_is_what_a_learner_listens_on() -> None:
+    ends = {(peer.address, peer.port) for peer in meet(ROLES, NODES)}
+    assert len(ends) == 5
+    assert not {port for _, port in ends} & {int(place_values(ROLES, 1)["master_port"])}
+
+
+def test_roles_and_their_commands() -> None:
+    values = [place_values(ROLES, learner_id) for learner_id in range(1, 6)]
+    assert [(one["role"], one["role_index"]) for one in values] == [
+        ("ps", "0"), ("chief", "0"), ("worker", "0"), ("worker", "1"), ("evaluator", "0"),
+    ]  # fmt: skip
+    assert [one["command"] for one in values] == ["python ps.py"] + ["python main.py"] * 4
+    plain = place_values(SPREAD, 2)
+    assert (plain["role"], plain["role_index"], plain["master_port"]) == ("", "1", "29500")
+    assert "command" not in plain  # a launch file that uses it without saying it is damaged
+
+
+def test_names_and_addresses() -> None:
+    values = company_values(meet(TWO_BY_TWO, NODES), 4)
+    assert (values["name"], values["address"], values["master_addr"]) == (
+        "learner-training-7-3",
+        "10.0.0.2",
+        "10.0.0.1",
+    )
+
+
+def test_the_master_is_learner_1_wherever_it_sits() -> None:
+    launch = replace(TWO_BY_TWO, seats=(Seat(1, index=0), Seat(0, index=1), Seat(0, index=2), Seat(1, index=3)))
+    assert company_values(meet(launch, NODES), 2)["master_addr"] == "10.0.0.2"
+
+
+@pytest.mark.parametrize(
+    ("launch", "learner_id", "expected"),
+    [
+        (
+            SPREAD,
+            2,
+            {"cluster": {"worker": ["10.0.0.1:29501", "10.0.0.2:29501"]}, "task": {"type": "worker", "index": 1}},
+        ),
+        (
+            ROLES,
+            4,
+            {
+                "cluster": {
+                    "ps": ["10.0.0.1:12001"],
+                    "chief": ["10.0.0.1:12002"],
+                    "worker": ["10.0.0.2:12001", "10.0.0.2:12002"],
+                },
+                "task": {"type": "worker", "index": 1},
+            },
+        ),
+    ],
+)
+def test_tf_config(launch: LaunchFile, learner_id: int, expected: object) -> None:
+    assert json.loads(tf_config(meet(launch, NODES), learner_id)) == expected
+
+
+def test_an_evaluator_is_in_no_cluster_and_knows_itself() -> None:
+    text = json.loads(tf_config(meet(ROLES, NODES), 5))
+    assert text["task"] == {"type": "evaluator", "index": 0}
+    assert sorted(text["cluster"]) == ["chief", "ps", "worker"]
+
+
+def test_the_index_of_a_task_is_its_place_in_the_cluster() -> None:
+    """Also where the numbers of a role do not rise with the learners' ids."""
+    launch = replace(PLAIN, learners=2, nodes=2, seats=(Seat(0, "worker", 1), Seat(1, "worker", 0)))
+    peers = meet(launch, NODES)
+    text = json.loads(tf_config(peers, 1))
+    assert text["cluster"]["worker"][text["task"]["index"]] == f"{peers[0].address}:{peers[0].port}"
+
+
+def test_one_learner_has_no_tf_config() -> None:
+    assert tf_config(meet(PLAIN, ("127.0.0.1",)), 1) == ""
+
+
+@pytest.mark.parametrize(("level", "keeps"), [("host", True), ("job", False), ("none", False), ("egress", False)])
+def test_the_hosts_file(level: str, keeps: bool) -> None:
+    launch = replace(SPREAD, network=Network(level=level))
+    text = hosts_text(launch, meet(launch, NODES), 1, "10.0.0.9 storage\n")
+    assert text == (
+        "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n"
+        "10.0.0.1 learner-training-7-0 learner-training-7-0.learner-training-7\n"
+        "10.0.0.2 learner-training-7-1 learner-training-7-1.learner-training-7\n"
+    ) + ("10.0.0.9 storage\n" if keeps else "")
+
+
+def test_an_address_that_learners_share_has_their_own_name_first() -> None:
+    """Else each of them would take itself for the first one."""
+    peers = meet(SPREAD, ("10.0.0.1", "10.0.0.1"))
+    for number in (1, 2):
+        lines = hosts_text(SPREAD, peers, number, "").splitlines()
+        assert next(line.split()[1] for line in lines if line.startswith("10.0.0.1 ")) == peers[number - 1].name
+
+
+@pytest.mark.parametrize(
+    ("launch", "gpus", "lines"),
+    [
+        (SPREAD, 4, ["0 slots=4", "1 slots=4"]),
+        (SPREAD, 0, ["0 slots=1", "1 slots=1"]),
+        (WITH_GPUS, 4, ["0 slots=2", "1 slots=2", "2 slots=2", "3 slots=2"]),
+        (ROLES, 0, ["1 slots=1", "2 slots=1", "3 slots=1", "4 slots=1"]),
+        (MPI, 1, ["0 slots=1", "1 slots=1", "2 slots=1"]),
+    ],
+)
+def test_the_mpi_host_file(launch: LaunchFile, gpus: int, lines: list[str]) -> None:
+    text = hostfile_text(launch, meet(launch, NODES), gpus)
+    assert text.splitlines() == [f"learner-training-7-{line}" for line in lines]
+    hydra = hostfile_text(launch, meet(launch, NODES), gpus, ":")
+    assert hydra == text.replace(" slots=", ":")

@@ -1,0 +1,225 @@
+"""How learners are laid over nodes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from ffdl_batch.domain.gang import (
+    Load,
+    Member,
+    Part,
+    count_gpus,
+    count_parameter_servers,
+    deal,
+    find_mistakes,
+    fullest,
+    largest,
+    lay_on_one,
+    lay_out,
+    members_of,
+    parts_of,
+    takes_for_one,
+)
+from ffdl_batch.domain.launch import Seat
+from ffdl_batch.domain.spec import BatchOptions, Framework, JobSpec, Placement, Resources, Role
+
+EACH = Load(2, 1000, 1)
+ROOM = Load(8, 8000, 4)
+
+
+GIB = 1024**3
+
+
+def job(
+    learners: int = 1, framework: str = "pytorch", command: str = "python x.py", gpus: float = 1,
+    env: dict[str, str] | None = None, **roles: Role,
+) -> JobSpec:  # fmt: skip
+    resources = Resources(learners=learners, cpus=2, gpus=gpus, memory_bytes=GIB)
+    return JobSpec("x", Framework(framework, "1", command), resources=resources, batch=BatchOptions(
+        roles=roles, env=env or {}
+    ))  # fmt: skip
+
+
+def named(role: str) -> JobSpec:
+    spec = job()
+    return replace(spec, batch=replace(spec.batch, roles={role: Role()}))
+
+
+def plain(count: int, load: Load = EACH) -> list[Member]:
+    return [Member(load, index=number) for number in range(count)]
+
+
+def roles(**counts: int) -> list[Member]:
+    return [Member(EACH, role, index) for role, count in counts.items() for index in range(count)]
+
+
+def among(nodes: int, room: Load = ROOM) -> Callable[[Load], int]:
+    return lambda load: nodes if load.fits(room) else 0
+
+
+@pytest.mark.parametrize(
+    ("learners", "nodes", "expected"),
+    [(4, 2, (0, 0, 1, 1)), (5, 2, (0, 0, 0, 1, 1)), (3, 3, (0, 1, 2)), (1, 1, (0,)), (7, 3, (0, 0, 0, 1, 1, 2, 2))],
+)
+def test_neighbours_share_nodes_and_the_first_ones_have_more(
+    learners: int, nodes: int, expected: tuple[int, ...]
+) -> None:
+    assert deal(plain(learners), nodes) == expected
+
+
+def test_each_role_is_dealt_evenly_and_the_poorest_node_gets_what_is_left_over() -> None:
+    members = roles(chief=1, worker=3, evaluator=1)
+    assert deal(members, 2) == (0, 0, 1, 1, 0)
+    assert Counter(deal(members, 3)) == {0: 2, 1: 2, 2: 1}
+    heavy = [Member(Load(1, 1, 4), "ps"), *(Member(EACH, "worker", number) for number in range(3))]
+    assert deal(heavy, 2) == (0, 0, 1, 1)
+
+
+@pytest.mark.parametrize(("placement", "nodes"), [(Placement.NODE, 6), (Placement.PACK, 2), (Placement.SPREAD, 6)])
+def test_placements_differ_in_how_many_nodes_they_take(placement: Placement, nodes: int) -> None:
+    gang = lay_out(plain(6), placement, among(10))
+    assert gang is not None
+    assert gang.nodes == nodes
+    assert len(set(gang.nodes_of)) == nodes
+
+
+def test_spread_takes_what_there_is_and_pack_as_little_as_holds() -> None:
+    spread, packed = (lay_out(plain(6), placement, among(3)) for placement in (Placement.SPREAD, Placement.PACK))
+    assert spread is not None and packed is not None
+    assert (spread.nodes, spread.nodes_of, spread.load) == (3, (0, 0, 1, 1, 2, 2), Load(4, 2000, 2))
+    assert (packed.nodes, packed.nodes_of, packed.load) == (2, (0, 0, 0, 1, 1, 1), Load(6, 3000, 3))
+
+
+@pytest.mark.parametrize("placement", list(Placement))
+def test_what_does_not_fit_is_nowhere(placement: Placement) -> None:
+    assert lay_out(plain(9), placement, among(2)) is None
+    assert lay_out(plain(1, Load(9, 1, 0)), placement, among(5)) is None
+
+
+def test_the_fullest_node_says_what_all_are_asked_for() -> None:
+    members = [Member(Load(4, 100, 0), "ps"), Member(Load(1, 900, 2), "worker"), Member(Load(1, 900, 2), "worker", 1)]
+    assert fullest(members, (0, 0, 1)) == Load(5, 1000, 2)
+    assert fullest([], ()) == Load()
+
+
+def test_one_learner_on_each_node_needs_no_table() -> None:
+    alone, shared, named = (
+        lay_out(members, placement, among(9))
+        for members, placement in (
+            (plain(3), Placement.NODE), (plain(3), Placement.PACK), (roles(worker=3), Placement.NODE)
+        )
+    )  # fmt: skip
+    assert alone is not None and shared is not None and named is not None
+    assert alone.table == ()
+    assert [seat.node for seat in shared.table] == [0, 0, 0]
+    assert [(seat.node, seat.role, seat.index) for seat in named.table] == [(n, "worker", n) for n in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("command", "learners", "count"),
+    [
+        ("PS_HOSTS_COUNT=1 python launcher.py", 3, 1),
+        ("export PS_HOSTS_COUNT='2'; python launcher.py", 3, 2),
+        ("PS_HOSTS_COUNT=3 python launcher.py", 3, 2),
+        ("MY_PS_HOSTS_COUNT=1 python x.py", 3, 0),
+        ("python train.py", 3, 0),
+    ],
+)
+def test_parameter_servers_are_counted_in_the_command(command: str, learners: int, count: int) -> None:
+    assert count_parameter_servers(command, learners) == count
+
+
+WHOLE = Load(2, 1024, 1)
+PS_COMMAND = "PS_HOSTS_COUNT=2 python launcher.py"
+
+
+def ranks(spec: JobSpec) -> list[tuple[str, int, bool]]:
+    return [(one.role, one.index, one.service) for one in members_of(spec)]
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        (job(), [("", 0, False)]),
+        (job(3), [("", 0, False), ("", 1, False), ("", 2, False)]),
+        (job(3, command=PS_COMMAND), [("ps", 0, True), ("ps", 1, True), ("worker", 0, False)]),
+        (job(2, command=PS_COMMAND), [("ps", 0, True), ("worker", 0, False)]),
+        (job(1, command=PS_COMMAND), [("", 0, False)]),
+        (job(2, env={"PS_HOSTS_COUNT": "1"}), [("ps", 0, True), ("worker", 0, False)]),
+        (job(3, "horovod"), [("launcher", 0, False), ("worker", 0, True), ("worker", 1, True)]),
+        (job(2, "pytorchmpi"), [("launcher", 0, False), ("worker", 0, True)]),
+        (job(1, "horovod"), [("", 0, False)]),
+        (
+            job(4, chief=Role(), worker=Role(2), ps=Role(service=True)),
+            [("chief", 0, False), ("worker", 0, False), ("worker", 1, False), ("ps", 0, True)],
+        ),
+        # Who names roles means them, whatever FfDL would have made of the rest.
+        (job(2, "horovod", PS_COMMAND, a=Role(), b=Role()), [("a", 0, False), ("b", 0, False)]),
+    ],
+)
+def test_members_in_the_order_of_learner_ids(spec: JobSpec, expected: list[tuple[str, int, bool]]) -> None:
+    assert ranks(spec) == expected
+    assert not list(find_mistakes(spec))
+
+
+def test_a_role_has_the_jobs_resources_but_for_its_own() -> None:
+    spec = job(
+        3, ps=Role(cpus=0.5, gpus=0, memory_bytes=1, service=True), worker=Role(cpus=3.5), evaluator=Role(gpus=2)
+    )
+    assert [one.load for one in members_of(spec)] == [Load(1, 1, 0), Load(4, 1024, 1), Load(2, 1024, 2)]
+    assert count_gpus(spec) == 3
+    assert lay_on_one(members_of(spec)).gpus == 3
+    assert largest(members_of(spec)) == Load(4, 1024, 2)
+
+
+def test_amounts_are_named_by_who_said_them() -> None:
+    ps, worker = parts_of(job(2, ps=Role(gpus=0), worker=Role()))
+    assert (ps.path("gpus"), ps.per_learner("gpus")) == ("batch.roles.ps.gpus", "per learner of role ps")
+    assert (ps.path("cpus"), ps.per_learner("cpus")) == ("cpus", "per learner")
+    assert worker.path("gpus") == "gpus"
+    assert parts_of(job(4)) == (Part(4, 2, 1, GIB),)
+
+
+@pytest.mark.parametrize(
+    ("spec", "place", "words"),
+    [
+        (job(3, worker=Role(2)), "learners", "3 learners, but the roles have 2 together"),
+        (job(1, ps=Role(service=True)), "batch.roles", "every role is a service"),
+        (named("a b"), "batch.roles.a b", "cannot be the name of a role"),
+        (named("1st"), "batch.roles.1st", "cannot be the name of a role"),
+        (named("x" * 33), f"batch.roles.{'x' * 33}", "cannot be the name of a role"),
+    ],
+)
+def test_roles_that_make_no_learners(spec: JobSpec, place: str, words: str) -> None:
+    (mistake,) = find_mistakes(spec)
+    assert ".".join(mistake.place) == place
+    assert words in mistake.message and mistake.cure
+
+
+def test_the_table_says_role_and_gpus_of_each() -> None:
+    spec = job(3, ps=Role(gpus=0, service=True), worker=Role(2))
+    gang = lay_out(members_of(spec), Placement.SPREAD, among(2))
+    assert gang is not None
+    assert gang.table == (Seat(0, "ps", 0, True, 0), Seat(0, "worker", 0, False, 1), Seat(1, "worker", 1, False, 1))
+    assert gang.load == Load(4, 2048, 1)
+
+
+@pytest.mark.parametrize(
+    ("spec", "shared"),
+    [
+        (job(4, "horovod"), True),
+        (job(4, "horovod", gpus=0), False),
+        (job(4, "pytorch"), False),
+        (job(1, "horovod", gpus=4), False),
+        (job(2, "horovod", launcher=Role(), worker=Role()), False),
+    ],
+)
+def test_mpirun_takes_learners_of_a_node_for_one_machine(spec: JobSpec, shared: bool) -> None:
+    members = members_of(spec)
+    assert takes_for_one(spec, lay_on_one(members)) is shared
+    apart = lay_out(members, Placement.NODE, among(9))
+    assert apart is not None and not takes_for_one(spec, apart)

@@ -1,0 +1,170 @@
+"""What learners are told of each other, and how their container shows it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ffdl_batch.domain.gang import lay_on_one, lay_out, members_of
+from ffdl_batch.domain.jobdir import JobDir
+from ffdl_batch.domain.launch import fill
+from ffdl_batch.domain.spec import BatchOptions, Framework, JobSpec, Placement, Resources, Restart, Retry, Role
+from ffdl_batch.runtimes.contract import PROTECTED
+from ffdl_batch.runtimes.layout import RequestRefused, Runtime, Start, Subject, compose_start, refuse_unsupported
+from ffdl_batch.runtimes.rendezvous import WAITING, Rendezvous, arrange, first_port
+
+ID = "training-0a1b2c3d4"
+JOB = JobDir(f"/s/jobs/{ID}")
+PORT = str(first_port(ID))
+ALONE = JobSpec("x", Framework("pytorch", "1", "python x.py"), resources=Resources(cpus=1))
+FOUR = replace(ALONE, resources=Resources(learners=4, cpus=1))
+GPUS = replace(ALONE, resources=Resources(learners=4, cpus=1, gpus=2))
+HOROVOD = replace(GPUS, framework=Framework("horovod", "1", "python\nx.py"))
+TOLD = {
+    "master_addr": "10.0.0.1", "rank": "3", "local_rank": "1", "local_world_size": "2", "machine_rank": "1",
+    "machines": "2", "node_rank": "1", "tf_config": "{}", "role": "worker", "role_index": "2",
+    "attempt_dir": "/s/a", "command": "python y.py",
+}  # fmt: skip
+
+
+def start(spec: JobSpec, image: str = "/i.sif", apart: bool = True, failures: int = 0) -> Start:
+    members = members_of(spec)
+    gang = lay_out(members, Placement.NODE, lambda _: len(members)) if apart else lay_on_one(members)
+    assert gang is not None
+    return compose_start(Subject(ID, spec, gang, JOB, JOB.attempt(1), failures=failures), Runtime(image))
+
+
+def variables(spec: JobSpec, image: str = "/i.sif", apart: bool = True) -> dict[str, str]:
+    env = start(spec, image, apart).learner.env
+    skipped = {"learner_id", "gpus", "resume", "attempt", "restart", "gpu_count"}
+    return {k: fill(v, TOLD) for k, v in env.items() if not any(f"{{{name}}}" in v for name in skipped)}
+
+
+def test_each_learner_knows_its_place_for_every_framework() -> None:
+    found = variables(FOUR)
+    expected = {
+        "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": PORT, "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1",
+        "LOCAL_WORLD_SIZE": "2", "NODE_RANK": "1", "NNODES": "2", "NUM_LEARNERS": "4",
+        "PET_NNODES": "4", "PET_NODE_RANK": "3", "PET_NPROC_PER_NODE": "1", "PET_MASTER_ADDR": "10.0.0.1",
+        "PET_MASTER_PORT": PORT, "JAX_COORDINATOR_ADDRESS": f"10.0.0.1:{PORT}", "JAX_NUM_PROCESSES": "4",
+        "JAX_PROCESS_ID": "3", "TF_CONFIG": "{}", "LEARNER_NAME_PREFIX": f"learner-{ID}",
+        "DOWNWARD_API_POD_NAME": f"learner-{ID}-3",
+    }  # fmt: skip
+    assert {name: found.get(name) for name in expected} == expected
+    assert "FFDL_ROLE" not in found
+
+
+def test_torchrun_starts_a_process_for_each_gpu() -> None:
+    assert variables(GPUS)["PET_NPROC_PER_NODE"] == "2"
+    few = replace(GPUS, batch=BatchOptions(roles={"ps": Role(gpus=4, service=True), "worker": Role(3)}))
+    assert variables(few)["PET_NPROC_PER_NODE"] == "2"
+
+
+@pytest.mark.parametrize(("image", "state"), [("/i.sif", "/job"), ("", f"{JOB.attempt(1).state}")])
+def test_mpi_launchers_find_host_file_and_agent(image: str, state: str) -> None:
+    found = variables(GPUS, image)
+    hosts = {name for name, value in found.items() if value == f"{state}/.hostfile"}
+    agents = {name for name, value in found.items() if value == f"{state}/.launch-agent"}
+    hydra = {name for name, value in found.items() if value == f"{state}/.machinefile"}
+    assert hosts == {"OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile"}
+    assert hydra == {"HYDRA_HOST_FILE", "I_MPI_HYDRA_HOST_FILE"}
+    assert agents == {
+        "OMPI_MCA_plm_rsh_agent", "PRTE_MCA_plm_ssh_agent", "HYDRA_LAUNCHER_EXEC", "I_MPI_HYDRA_BOOTSTRAP_EXEC",
+    }  # fmt: skip
+    assert (found["HYDRA_LAUNCHER"], found["I_MPI_HYDRA_BOOTSTRAP"], found["I_MPI_PERHOST"]) == ("ssh", "ssh", "2")
+
+
+def test_a_single_learner_is_told_nothing_of_others() -> None:
+    found = variables(ALONE)
+    shown = {"WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "NNODES": "1", "NODE_RANK": "1", "MASTER_PORT": PORT}
+    assert {name: found[name] for name in shown} == shown
+    assert not [name for name in found if name.startswith(("PET_", "JAX_", "TF_", "OMPI_", "PRTE_", "HYDRA_", "I_MPI"))]
+
+
+def test_roles_are_told() -> None:
+    spec = replace(FOUR, batch=BatchOptions(roles={"ps": Role(1, gpus=1, service=True), "worker": Role(3)}))
+    found = start(spec).learner.env
+    assert (found["FFDL_ROLE"], found["FFDL_ROLE_INDEX"]) == ("{role}", "{role_index}")
+    assert {"FFDL_ROLE", "FFDL_ROLE_INDEX"} <= set(PROTECTED)
+    assert found["GPU_COUNT"] == "{gpu_count}.000000"
+    assert found["TRAINING_COMMAND"] == "python x.py"
+
+
+def test_a_role_may_have_its_own_command() -> None:
+    roles = {"ps": Role(1, command="python ps.py {x}\n--now", service=True), "worker": Role(3)}
+    made = start(replace(FOUR, batch=BatchOptions(roles=roles)))
+    assert made.rendezvous.command == "python x.py"
+    assert made.rendezvous.commands == {"ps": "python ps.py {x} --now"}
+    assert made.learner.env["TRAINING_COMMAND"] == "{command}"
+
+
+def test_ffdls_mpi_frameworks_start_mpirun_in_the_first_learner() -> None:
+    made = start(HOROVOD)
+    assert made.rendezvous.commands == {"launcher": "mpirun -np 8 python x.py", "worker": WAITING}
+    assert "TF_CONFIG" not in made.learner.env
+    assert start(replace(HOROVOD, resources=Resources(learners=3, cpus=1))).rendezvous.commands["launcher"] == (
+        "mpirun -np 3 python x.py"
+    )
+
+
+@pytest.mark.parametrize(("gpus", "command"), [(0, "python x.py"), (1, "python x.py"), (2, "mpirun -np 2 python x.py")])
+def test_a_single_mpi_learner_needs_mpirun_for_several_processes_only(gpus: int, command: str) -> None:
+    made = start(replace(HOROVOD, resources=Resources(cpus=1, gpus=gpus)))
+    assert (made.learner.env["TRAINING_COMMAND"], made.rendezvous.commands) == (command, {})
+    assert ("OMPI_MCA_rmaps_base_oversubscribe" in made.learner.env) is (gpus > 1)
+
+
+def test_mpi_learners_with_gpus_do_not_share_nodes() -> None:
+    with pytest.raises(RequestRefused, match="takes learners that share a node for one machine") as error:
+        start(HOROVOD, apart=False)
+    assert [finding.path for finding in error.value.findings] == ["learners"]
+
+
+@pytest.mark.parametrize(("spec", "named"), [(ALONE, False), (FOUR, True)])
+def test_containers_of_several_learners_have_names_that_resolve(spec: JobSpec, named: bool) -> None:
+    made = start(spec)
+    assert made.rendezvous.names == (f"learner-{ID}" if named else "")
+    argv = list(made.learner.argv)
+    assert ("--hostname" in argv) is named
+    assert ("type=bind,source={hosts_file},destination=/etc/hosts,ro" in argv) is named
+    if named:
+        assert argv[argv.index("--hostname") + 1] == "{name}"
+        assert argv.index("--hostname") < argv.index("/i.sif")
+
+
+def test_jobs_draw_ports_that_are_free_for_them_and_keep_them() -> None:
+    drawn = {first_port(f"training-{number:09}") for number in range(3000)}
+    assert min(drawn) >= 10_000 and max(drawn) + 63 < 32_768
+    assert all((port - 10_000) % 64 == 0 for port in drawn) and len(drawn) > 250
+    assert first_port(ID) == first_port(ID)
+
+
+@pytest.mark.parametrize(
+    ("restart", "failures", "site", "expected"),
+    [
+        (Restart.JOB, 7, 5, ("", 0)),
+        (Restart.LEARNER, 7, 5, ("learner", 7)),
+        (Restart.LEARNER, 0, 5, ("learner", 0)),
+        (Restart.LEARNER, None, 5, ("learner", 5)),
+        (Restart.LEARNER, None, 0, ("learner", 3)),
+    ],
+)
+def test_how_often_a_learner_is_started_again(
+    restart: Restart, failures: int | None, site: int, expected: tuple[str, int]
+) -> None:
+    spec = replace(FOUR, batch=BatchOptions(restart=restart, retry=Retry(failures=failures)))
+    made = start(spec, failures=site).rendezvous
+    assert (made.restart, made.restarts_max) == expected
+
+
+def test_a_plain_job_says_little() -> None:
+    assert arrange(ID, ALONE, lay_on_one(members_of(ALONE)), 0) == Rendezvous("", int(PORT), "python x.py")
+
+
+def test_roles_and_placements_are_offered_and_wrong_roles_name_their_field() -> None:
+    refuse_unsupported(replace(FOUR, batch=BatchOptions(placement=Placement.PACK, roles={"worker": Role(4)})))
+    with pytest.raises(RequestRefused, match="the roles have 3 together") as error:
+        refuse_unsupported(replace(FOUR, batch=BatchOptions(roles={"worker": Role(3)})))
+    assert not error.value.not_yet
+    assert [finding.path for finding in error.value.findings] == ["learners"]

@@ -1,0 +1,135 @@
+"""Several learners in one homogeneous allocation of Slurm's: where they sit, and layouts that no cluster has."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ffdl_batch.domain.launch import LaunchFile, decode
+from ffdl_batch.domain.spec import SITE_DEFAULT, BatchOptions, Framework, Placement, Resources, Role
+from ffdl_batch.ports.scheduler import InvalidRequest, LaunchRequest, NotYet
+from ffdl_slurm.plan import make_plan
+from ffdl_slurm.settings import SlurmSettings
+from tests.unit.slurm.test_plan import FACTS, options, request
+
+SMALL = Resources(learners=4, cpus=1, memory_bytes=10**9)
+GPU = Resources(learners=4, cpus=1, gpus=1, memory_bytes=10**8)
+PACK, SPREAD = BatchOptions(placement=Placement.PACK), BatchOptions(placement=Placement.SPREAD)
+
+
+def launch_of(made: LaunchRequest) -> LaunchFile:
+    plan = make_plan(made, SlurmSettings())
+    assert decode(next(file.text for file in plan.files if file.name == "launch.json")) == plan.launch
+    return plan.launch
+
+
+def asked(made: LaunchRequest) -> dict[str, str | None]:
+    found = options(made)
+    return {name: found.get(name) for name in ("nodes", "ntasks", "ntasks-per-node", "cpus-per-task", "mem", "gres")}
+
+
+def test_pack_takes_the_fewest_nodes_that_hold_all() -> None:
+    made = request(SMALL, PACK)
+    assert asked(made) == {
+        "nodes": "1", "ntasks": "1", "ntasks-per-node": "1", "cpus-per-task": "4", "mem": "3816M", "gres": None,
+    }  # fmt: skip
+    launch = launch_of(made)
+    assert (launch.nodes, launch.learners, [seat.node for seat in launch.seats]) == (1, 4, [0, 0, 0, 0])
+    six = request(replace(GPU, learners=6), PACK)
+    assert (asked(six)["nodes"], asked(six)["gres"]) == ("2", "gpu:3")
+    step = launch_of(six).step
+    assert {"--nodes=2", "--ntasks=2", "--cpus-per-task=3", "--gres=gpu:3"} <= set(step)
+
+
+def test_spread_takes_the_most() -> None:
+    launch = launch_of(request(SMALL, SPREAD))
+    assert (launch.nodes, [seat.node for seat in launch.seats]) == (3, [0, 0, 1, 2])
+    assert asked(request(GPU, SPREAD))["nodes"] == "2"
+
+
+def test_one_learner_on_each_node_is_the_rule() -> None:
+    launch = launch_of(request(replace(SMALL, learners=3)))
+    assert (launch.nodes, launch.seats, launch.names) == (3, (), "learner-training-0a1b2c3d4")
+
+
+def test_roles_share_one_homogeneous_allocation() -> None:
+    roles = {
+        "ps": Role(1, cpus=2, gpus=0, memory_bytes=2000 * 1024**2, service=True),
+        "worker": Role(2, gpus=2, command="python3 worker.py"),
+        "evaluator": Role(1, cpus=1.5, gpus=0),
+    }
+    made = request(GPU, replace(PACK, roles=roles))
+    launch = launch_of(made)
+    assert [(seat.node, seat.role, seat.index, seat.service, seat.gpus) for seat in launch.seats] == [
+        (0, "ps", 0, True, 0), (0, "worker", 0, False, 2), (0, "worker", 1, False, 2), (0, "evaluator", 0, False, 0),
+    ]  # fmt: skip
+    assert (asked(made)["cpus-per-task"], asked(made)["gres"], asked(made)["mem"]) == ("6", "gpu:4", "2288M")
+    assert (launch.command, launch.commands) == ("python3 train.py", {"worker": "python3 worker.py"})
+    assert launch.succession is not None and launch.succession.gpus == 4.0
+    assert "batch.roles.evaluator.cpus: 1.5 is rounded up to 2, Slurm gives whole CPUs" in (
+        make_plan(made, SlurmSettings()).warnings
+    )
+
+
+def test_ffdls_manifests_have_their_roles() -> None:
+    servers = launch_of(with_framework("tensorflow", "PS_HOSTS_COUNT=1 ./launcher.py python m.py"))
+    assert [(seat.role, seat.service) for seat in servers.seats] == [("ps", True), *[("worker", False)] * 2]
+    assert servers.commands == {}
+    mpi = launch_of(with_framework("horovod", "python m.py"))
+    assert [(seat.role, seat.service) for seat in mpi.seats] == [("launcher", False), *[("worker", True)] * 2]
+    assert mpi.commands["launcher"] == "mpirun -np 3 python m.py"
+
+
+def with_framework(name: str, command: str) -> LaunchRequest:
+    made = request(replace(SMALL, learners=3))
+    return replace(made, spec=replace(made.spec, framework=Framework(name, "1", command)))
+
+
+@pytest.mark.parametrize(
+    ("resources", "batch", "field", "words"),
+    [
+        (replace(SMALL, learners=99), PACK, "learners", r"need more nodes than there are, but main has 3 nodes"),
+        (replace(GPU, gpus=3, learners=3), SPREAD, "learners", r"main has 2 nodes that hold one"),
+        (replace(GPU, learners=3), BatchOptions(), "learners", r"placement: pack"),
+        (GPU, BatchOptions(roles={"a": Role(3), "b": Role(1, gpus=9)}), "batch.roles.b.gpus", "of role b, but no node"),
+        (GPU, BatchOptions(roles={"a": Role(3), "b": Role(1, cpus=99)}), "batch.roles.b.cpus", "of role b, but no"),
+        (GPU, BatchOptions(roles={"a": Role(4, memory_bytes=10**13)}), "batch.roles.a.memory", "of role a, but no"),
+        (GPU, BatchOptions(roles={"a": Role(4, cpus=60, gpus=4)}), "batch.roles.a", "at once"),
+        (GPU, BatchOptions(roles={"a": Role(4, cpus=60)}), "batch.roles.a", "at once"),
+        (replace(GPU, gpus=9), BatchOptions(roles={"a": Role(2), "b": Role(2)}), "gpus", "9 GPUs per learner, but no"),
+        (GPU, BatchOptions(roles={"a": Role(3)}), "learners", "the roles have 3 together"),
+        (GPU, BatchOptions(roles={"a": Role(4, service=True)}), "batch.roles", "every role is a service"),
+    ],
+)
+def test_layouts_that_the_cluster_does_not_have(
+    resources: Resources, batch: BatchOptions, field: str, words: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=words) as error:
+        make_plan(request(resources, batch), SlurmSettings())
+    assert [finding.path for finding in error.value.findings] == [field]
+    assert not isinstance(error.value, NotYet)
+
+
+def test_shares_of_a_gpu_name_the_role() -> None:
+    with pytest.raises(NotYet, match=r"batch\.roles\.b\.gpus: 0\.5 GPUs"):
+        make_plan(request(GPU, BatchOptions(roles={"a": Role(3), "b": Role(1, gpus=0.5)})), SlurmSettings())
+
+
+def test_a_sites_default_is_said_where_no_role_has_its_own() -> None:
+    made = request(replace(SMALL, cpus=99), BatchOptions(roles={"a": Role(3), "b": Role(1, cpus=1)}))
+    made = replace(made, spec=replace(made.spec, sources={"cpus": SITE_DEFAULT}))
+    with pytest.raises(InvalidRequest, match="the site's default_cpus"):
+        make_plan(made, SlurmSettings())
+
+
+def test_mpi_with_gpus_keeps_a_node_for_each_learner() -> None:
+    made = request(GPU, PACK)
+    made = replace(made, spec=replace(made.spec, framework=Framework("horovod", "1", "python m.py")))
+    with pytest.raises(InvalidRequest, match="one machine"):
+        make_plan(made, SlurmSettings())
+
+
+def test_without_facts_each_learner_has_its_own_node() -> None:
+    launch = launch_of(request(SMALL, PACK, facts=replace(FACTS, nodes=())))
+    assert (launch.nodes, launch.seats) == (4, ())
