@@ -234,7 +234,7 @@ def test_learners_know_each_other_and_a_service_ends_with_the_last_of_them(world
     """Parameter server first, so that a placeholder that nobody fills, or a service that nobody ends, is seen."""
     told = 'printf \'%s\\n\' "$FFDL_ROLE $FFDL_ROLE_INDEX $RANK $WORLD_SIZE $PET_NODE_RANK $MASTER_PORT" "$TF_CONFIG"'
     roles = {"ps": Role(1, command=f"{told}; sleep 600", service=True), "worker": Role(2)}
-    three = Resources(learners=3, cpus=1, memory_bytes=1024**2)
+    three = Resources(learners=3, cpus=1, memory_bytes=64 * 1024**2)
     native, plan = world.submit(told, resources=three, batch=BatchOptions(placement=Placement.PACK, roles=roles))
     seen = world.await_end(native)
     logs = [Path(plan.attempt_dir.training_log(number)).read_text() for number in (1, 2, 3)]
@@ -255,7 +255,7 @@ def test_learners_know_each_other_and_a_service_ends_with_the_last_of_them(world
 def test_ffdls_mpi_frameworks_run_mpirun_in_the_first_learner(world: Harness) -> None:
     """Any program called mpirun: what counts is who calls it, how, and with which host file and agent."""
     request = world.request(
-        resources=Resources(learners=2, cpus=1, memory_bytes=1024**2),
+        resources=Resources(learners=2, cpus=1, memory_bytes=64 * 1024**2),
         batch=BatchOptions(placement=Placement.PACK),
         user_env={"PATH": ".:/usr/local/bin:/usr/bin:/bin"},
     )
