@@ -14,6 +14,8 @@ from ffdl_batch.domain.events import Event, EventKind, Phase
 from ffdl_batch.domain.launch import LaunchFile
 
 SILENCE_MARGIN_S = 5.0
+BEGIN_S = 300.0
+"""One job step starts the controllers of all nodes; one that has said nothing for so long never began."""
 DISCARD_PORT = 9
 NO_ADDRESS, LOST = "S101", "S106"
 
@@ -98,7 +100,10 @@ class Gathering:
             sign = (len(word.events), word.beat_at)
             if sign != heard:
                 heard, heard_at = sign, self._now()
-            elif found.host and self._now() - heard_at > patience_s:  # one that has not begun is the scheduler's
+            elif not found.host and self._now() - heard_at > max(patience_s, BEGIN_S):
+                late = f"has not begun {max(patience_s, BEGIN_S):.0f} s after this one; the batch log may say why"
+                raise PhaseFailed(LOST, f"the controller of node {rank} {late}")
+            elif found.host and self._now() - heard_at > patience_s:
                 silent = f"was not heard of for {patience_s:.0f} s before the learners started"
                 raise PhaseFailed(LOST, f"the controller of node {rank} ({found.host}) {silent}")
             self._rest()

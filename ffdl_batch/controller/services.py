@@ -66,6 +66,7 @@ class Services:
 
     def __init__(self, launch: LaunchFile, siblings: Siblings, hand: Hand) -> None:
         self.launch, self.siblings, self._hand = launch, siblings, hand
+        self._trained_on = {launch.seat_of(number).node for number in launch.trainees}
         self.failed: Optional[Failed] = None
         self._look_at = 0.0
         self._looking = self._over = False
@@ -85,7 +86,7 @@ class Services:
     def _look(self, asked: bool) -> None:
         """In the hand's thread."""
         try:
-            self._over = is_training_over(self.launch, self.siblings.events(), asked=asked)
+            self._over = is_training_over(self.launch, self.siblings.events(self._trained_on), asked=asked)
         except OSError as error:
             if str(error) != self._complained:
                 self._complained = str(error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import Dict, List, Optional
+from typing import Dict, Iterable, List, Optional
 
 from ffdl_batch.controller.files import read_cell, read_text, write_cell
 from ffdl_batch.controller.journal import Journal
@@ -62,10 +62,10 @@ class Siblings:
         self.launch, self.node_rank, self.journal = launch, node_rank, journal
         self.attempt = AttemptDir(launch.attempt_dir)
 
-    def events(self) -> List[Event]:
-        """Of all node controllers, in order."""
-        own = self.node_rank
-        files = (read_events(self.attempt, node_source(rank)) for rank in range(self.launch.nodes) if rank != own)
+    def events(self, ranks: Optional[Iterable[int]] = None) -> List[Event]:
+        """Of all node controllers, in order; `ranks`: of these, and of the own one."""
+        own, wanted = self.node_rank, range(self.launch.nodes) if ranks is None else sorted(ranks)
+        files = (read_events(self.attempt, node_source(rank)) for rank in wanted if rank != own)
         return merge([*files, self.journal.events])
 
     def word(self, node_rank: int) -> Word:

@@ -119,11 +119,19 @@ def test_a_node_whose_heart_stopped_is_lost() -> None:
     assert (caught.value.code, world.at) == ("S106", 137.0)
 
 
+def test_a_node_that_never_begins_is_not_waited_for_for_ever() -> None:
+    """The job step goes on without it: nobody else would end the wait before the time limit."""
+    world = World({1: Word([])})
+    with pytest.raises(PhaseFailed, match="node 1 has not begun 300 s after") as caught:
+        world.gathering().await_neighbour()
+    assert (caught.value.code, world.at) == ("S106", 301.0)
+
+
 @pytest.mark.parametrize(
     "words",
     [
         pytest.param(lambda at: Word(told(began(1)), at), id="its heart beats"),
-        pytest.param(lambda _at: Word([]), id="it has not begun: the scheduler starts it, or ends the job"),
+        pytest.param(lambda at: Word([]) if at < 290 else Word(told(began(1)), at), id="it begins late"),
     ],
 )
 def test_a_node_that_is_slow_is_waited_for(words: Callable[[float], Word]) -> None:

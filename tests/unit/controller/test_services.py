@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -212,9 +213,11 @@ class Nodes:
     def __init__(self) -> None:
         self.told: Callable[[], list[Event]] = lambda: all_began().events
         self.looks = 0
+        self.asked: set[int] | None = None
 
-    def events(self) -> list[Event]:
+    def events(self, ranks: set[int] | None = None) -> list[Event]:
         self.looks += 1
+        self.asked = ranks
         return self.told()
 
 
@@ -237,6 +240,16 @@ def test_the_others_are_looked_at_once_a_second() -> None:
     assert services.are_free(4.0, asked=False)
     assert services.are_free(9.0, asked=False)
     assert nodes.looks == 5  # what is over stays over
+
+
+def test_only_nodes_on_which_somebody_trains_are_looked_at() -> None:
+    """Services by the hundred would read each other's files else."""
+    seats = (Seat(0, "launcher"), *(Seat(number, "worker", number, service=True) for number in range(1, 9)))
+    nodes = Nodes()
+    Services(replace(LAUNCH, learners=9, nodes=9, seats=seats), cast("Any", nodes), Hand("files")).are_free(
+        0, asked=False
+    )
+    assert (nodes.looks, nodes.asked) == (1, {0})
 
 
 def test_files_that_hang_hold_up_nobody(held: threading.Event) -> None:
