@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ffdl_batch.domain.launch import fill
+from ffdl_batch.runtimes.rendezvous import first_port
 from tests.cluster.people import Person
 from tests.cluster.rig import Cluster
 from tests.cluster.trainings import saver_model, training, until_logged
@@ -214,7 +215,8 @@ def sections(text: str) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def pair(alice: Person) -> tuple[dict[str, str], dict[str, Any]]:
-    """What a dry run printed, with the id of the job that was submitted after it, and that job."""
+    """What a dry run printed, with the id of the job that was submitted after it and the ports that follow from it, and
+    that job."""
     nasty = 'echo "it\'s {x} $HOME %j";\n' + REPORT
     model, manifest = alice.model("empty", {"README": "nothing here\n"}), alice.manifest("dry", nasty)
     argv = ["ffdl-submit", "--export=MARK_A,MARK_B", "--time=3", "--comment", COMMENT, "-w", "n2"]
@@ -227,7 +229,8 @@ def pair(alice: Person) -> tuple[dict[str, str], dict[str, Any]]:
     job = alice.finish(alice.run(*argv, "--parsable", manifest, model, env=SHELL).stdout.strip())
     assert job["state"] == "COMPLETED", job
     (placeholder,) = set(re.findall(r"training-[0-9a-z]{9}", dry.stdout))
-    return sections(dry.stdout.replace(placeholder, job["id"])), job
+    ports = str(first_port(placeholder)), str(first_port(job["id"]))
+    return sections(dry.stdout.replace(placeholder, job["id"]).replace(*ports)), job
 
 
 def test_a_dry_run_prints_the_files_that_are_sent(alice: Person, pair: tuple[dict[str, str], dict[str, Any]]) -> None:
