@@ -26,8 +26,6 @@ from ffdl_batch.controller.rendezvous import (
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.launch import EnvDelivery, LaunchFile, fill
 
-NETNS = "FFDL_NETNS"
-"""Variable in which a site's prolog says where the job's network namespace is."""
 NODE_HOSTS = "/etc/hosts"
 MPI_HOSTS = {".hostfile": " slots=", ".machinefile": ":"}
 """Files in $JOB_STATE_DIR, for Open MPI and for Hydra (MPICH, Intel MPI), to whom the other's form is an error, and
@@ -53,7 +51,7 @@ class Seats:
         launch, host = self.launch, os.uname().nodename
         nodes = os.environ.get(launch.host.node_list, "") if launch.host.node_list else ""
         run = own_run(os.environ)
-        values = {
+        return {
             "attempt": str(launch.attempt),
             "restart": str(restarts(launch, os.environ)),
             "resume": "1" if launch.attempt > 1 or run > 1 else "0",
@@ -67,9 +65,6 @@ class Seats:
             "hostname": host,
             "master_addr": "127.0.0.1" if launch.nodes == 1 else first_host(nodes) or host,
         }
-        if NETNS in os.environ:  # left out otherwise: a launch file that needs it then fails to fill
-            values["netns"] = os.environ[NETNS]
-        return values
 
     def prepare(self) -> None:
         """What learners use to start programs in each other, by the node of learner 1. Raises OSError."""
