@@ -7,6 +7,7 @@ import shutil
 import signal
 import sys
 import time
+import traceback
 from functools import partial
 from typing import Callable, Dict, Optional, Tuple, TypeVar
 
@@ -75,11 +76,21 @@ def run_node(launch: LaunchFile, launch_path: str, node_rank: int) -> int:
         sys.stderr.write(f"ffdl-controller: {error}\n")
         return EXIT_PLATFORM
     except (OSError, LaunchFileError) as error:
-        journal.append(EventKind.FAULT, code="S105", message=f"node {node_rank} on {os.uname().nodename}: {error}")
-        return EXIT_PLATFORM
+        return _fail(launch, node_rank, journal, "S105", f"node {node_rank} on {os.uname().nodename}: {error}")
+    except Exception as error:  # noqa: BLE001 - whatever went wrong, the others must not wait for this node
+        traceback.print_exc()
+        what = f"failed on {os.uname().nodename}: {type(error).__name__}: {error}"
+        return _fail(launch, node_rank, journal, "S106", f"the controller of node {node_rank} {what}")
     finally:
         _say_ended(launch, node_rank, journal)
         journal.close()
+
+
+def _fail(launch: LaunchFile, node_rank: int, journal: Journal, code: str, message: str) -> int:
+    """Say why this node ends, to the other nodes too; the exit code."""
+    journal.append(EventKind.FAULT, code=code, message=message)
+    tell_others(launch, node_rank=node_rank)
+    return EXIT_PLATFORM
 
 
 def _open_journal(launch: LaunchFile, attempt: AttemptDir, source: str) -> Journal:
@@ -134,9 +145,7 @@ class Node:
                 self._take_signals_before_start()
                 done = self._patiently(self.siblings.ended_of_themselves, self._go_on_loading)
             except PhaseFailed as failed:
-                self.journal.append(EventKind.FAULT, code=failed.code, message=str(failed))
-                tell_others(self.launch, node_rank=self.node_rank)
-                return EXIT_PLATFORM
+                return _fail(self.launch, self.node_rank, self.journal, failed.code, str(failed))
             except Ended as ended:
                 self.journal.append(EventKind.FAULT, code="", message=str(ended), ended_by=ended.reason)
                 return 128 + signal.SIGTERM

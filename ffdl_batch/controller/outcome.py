@@ -10,13 +10,14 @@ from ffdl_batch.controller.answers import LIMITS, Answer, answer, endings_of_run
 from ffdl_batch.controller.requests import HALT, TERM, TIME
 from ffdl_batch.controller.siblings import learner_status
 from ffdl_batch.domain.continuation import Checkpoint, Interruption, describe, words
-from ffdl_batch.domain.events import Event, EventKind, FinalRecord, GoesOn, Outcome
+from ffdl_batch.domain.events import Event, EventKind, FinalRecord, GoesOn, Outcome, node_source
 from ffdl_batch.domain.launch import LaunchFile
 
 EXIT_PLATFORM = 74
 """The platform failed and no learner's exit code is to blame (sysexits.h EX_IOERR)."""
 EXIT_TIMED_OUT = 124
-RERUN_CODES = frozenset({"S106", "S110"})
+DIED = "S106"
+RERUN_CODES = frozenset({DIED, "S110"})
 MARGIN_S = 120.0
 """A warning that comes this much earlier than the lead before a known time limit is a preemption's. Slurm delivers up
 to 60 s early, and its clock ticks in half minutes (sbatch(1), --signal; measured with 26.05)."""
@@ -44,7 +45,7 @@ def conclude(
     is the epoch second of the time limit, where it is known.
 
     In this order: everything stored with success; a learner that failed of itself; a request for a checkpoint that
-    was obeyed or led to the end; a fault of a phase; an end from outside; and, where nothing explains the end, a
+    was obeyed or led to the end; a fault with a code; an end from outside; and, where nothing explains the end, a
     controller that died.
     """
     answered = answer(launch, events)
@@ -55,8 +56,8 @@ def conclude(
 def _judge(
     launch: LaunchFile, events: Sequence[Event], terminated: bool, deadline: Optional[float], told: Answer
 ) -> Conclusion:
-    endings = endings_of_run(events)
-    stored, fault = _stored_all(launch, events), _first_fault(events)
+    endings, faults = endings_of_run(events), _faults(events)
+    stored, fault = _stored_all(launch, events), faults[0] if faults else None
     trained = {n: e for n, e in endings.items() if not launch.seat_of(n).service}
     done = [e for e in trained.values() if learner_status(e) == 0 and not e.fields.get("ended_by")]
     if len(done) == len(launch.trainees) and not (told.reason and (told.fresh or told.signalled)):
@@ -64,9 +65,9 @@ def _judge(
     failures = [e for e in failing(endings) if not _is_answer(e, told)]
     if failures:
         return _failure(min(failures, key=lambda e: (e.at, e.source, e.seq)), stored)
-    reason = _reason(endings, fault)
+    reason = _reason(endings, faults)
     ended_at_limit = any(e.fields.get("ended_by") in LIMITS for e in endings.values())
-    if reason and (ended_at_limit or len(endings) in (0, launch.learners)):
+    if reason and (ended_at_limit or not endings or _is_accounted_for(launch, endings, faults)):
         if reason == HALT:
             return _halted(launch, trained, fault, stored, told)
         return _at_limit(launch, trained, stored, told, _kind(launch, reason, told, deadline))
@@ -74,9 +75,11 @@ def _judge(
         return Conclusion(
             Outcome.FAILED, False, error_code=str(fault.fields["code"]), message=str(fault.fields.get("message", ""))
         )
-    if terminated or fault is not None or any(_why(e) == TERM for e in endings.values()):
+    if terminated or any(_why(e) == TERM for e in (*endings.values(), *faults)):
         return Conclusion(Outcome.CANCELLED, stored, message="ended from outside before the learners had finished")
-    return Conclusion(Outcome.FAILED, False, error_code="S106", message=_silence(launch, events, endings))
+    # Nodes that ended because another one did say so. That one cannot, or it would have a fault of its own.
+    message = str(fault.fields.get("message") or "") if fault is not None else ""
+    return Conclusion(Outcome.FAILED, False, error_code=DIED, message=message or _silence(launch, events, endings))
 
 
 def _why(event: Event) -> str:
@@ -91,16 +94,22 @@ def _is_answer(event: Event, told: Answer) -> bool:
     return bool(event.fields.get("asked")) and (told.fresh or bool(event.fields.get("service"))) and not blamed
 
 
-def _reason(endings: Dict[int, Event], fault: Optional[Event]) -> str:
+def _reason(endings: Dict[int, Event], faults: Sequence[Event]) -> str:
     """The request that explains the end: halt, warned, time; "" where something else does."""
     reasons = {_why(e) for e in endings.values()}
-    if fault is not None and not fault.fields.get("code"):
-        reasons.add(str(fault.fields.get("ended_by") or ""))
+    if not any(e.fields.get("code") for e in faults):
+        reasons |= {_why(e) for e in faults}
     if HALT in reasons:
         return HALT
     if TERM in reasons:  # whoever sent it knows why
         return ""
     return next((reason for reason in (TIME, *LIMITS) if reason in reasons), "")
+
+
+def _is_accounted_for(launch: LaunchFile, endings: Dict[int, Event], faults: Sequence[Event]) -> bool:
+    """Whether it is known of every learner how it ended, or why its node did not start it."""
+    told = {e.source for e in faults}
+    return all(n in endings or node_source(launch.seat_of(n).node) in told for n in range(1, launch.learners + 1))
 
 
 def _kind(launch: LaunchFile, reason: str, told: Answer, deadline: Optional[float]) -> Interruption:
@@ -151,7 +160,7 @@ def _success(stored: bool, fault: Optional[Event], terminated: bool) -> Conclusi
     if terminated and fault is None:
         return Conclusion(Outcome.CANCELLED, False, message="ended from outside before everything was stored")
     message = str(fault.fields.get("message", "")) if fault else "a node controller died while storing"
-    code = str(fault.fields.get("code") or "S303") if fault else "S106"
+    code = str(fault.fields.get("code") or "S303") if fault else DIED
     return Conclusion(Outcome.FAILED, False, exit_code=0, error_code=code, message=message)
 
 
@@ -203,14 +212,24 @@ def _stored_all(launch: LaunchFile, events: Sequence[Event]) -> bool:
     return all(state.get(number) for number in launch.trainees) and all(state.values())
 
 
-def _first_fault(events: Sequence[Event]) -> Optional[Event]:
-    """The first fault of the latest run (a later run has the earlier ones behind it), one with a code first."""
+def _faults(events: Sequence[Event]) -> List[Event]:
+    """The faults of the latest run (a later run has the earlier ones behind it), what explains most first."""
     starts: Dict[str, int] = {}
     for event in events:
         if event.kind is EventKind.STARTED:
             starts[event.source] = event.seq
     faults = [e for e in events if e.kind is EventKind.FAULT and e.seq > starts.get(e.source, 0)]
-    return min(faults, key=lambda e: (not e.fields.get("code"), e.at, e.source, e.seq)) if faults else None
+    return sorted(faults, key=lambda e: (_rank(e), e.at, e.source, e.seq))
+
+
+def _rank(fault: Event) -> int:
+    """What has a code comes before what was asked for, that before an end from outside, and last is what ended a node
+    because of another one. A controller that died may have, for the others, another fault as its cause."""
+    code = fault.fields.get("code")
+    if code:
+        return 1 if code == DIED else 0
+    order = (HALT, *LIMITS, TERM)
+    return 2 + (order.index(_why(fault)) if _why(fault) in order else len(order))
 
 
 def _silence(launch: LaunchFile, events: Sequence[Event], endings: Dict[int, Event]) -> str:

@@ -139,24 +139,31 @@ def test_no_learner_starts_before_all_nodes_are_ready_in_any_run(run: Rig) -> No
 
 
 @pytest.mark.parametrize(
-    ("then", "code"),
+    ("then", "code", "told"),
     [
-        pytest.param('raise FileNotFoundError(2, "No such file or directory", path)', "S302", id="its data is missing"),
-        pytest.param('raise LookupError("a controller that fails in no known way")', "S106", id="it dies"),
+        pytest.param(
+            'raise FileNotFoundError(2, "No such file or directory", path)', "S302", "does not exist",
+            id="its data is missing",
+        ),
+        pytest.param(
+            'raise LookupError("in no known way")', "S106", "LookupError: in no known way", id="it fails oddly"
+        ),
     ],
-)
-def test_a_node_that_does_not_get_ready_ends_the_job_before_any_learner_starts(run: Rig, then: str, code: str) -> None:
+)  # fmt: skip
+def test_a_node_that_does_not_get_ready_ends_the_job_before_any_learner_starts(
+    run: Rig, then: str, code: str, told: str
+) -> None:
     two_nodes(run, "echo up; sleep 60", names=NAMES)
     make_late(run, then)
     head = run.start()
     run.wait(lambda: bool(of_kind(run, EventKind.READY)), "the first node to be ready")
     (run.base / "go").touch()
-    assert head.wait(timeout=30) != 0
+    assert head.wait(timeout=30) == 74
     for source in ("node-0", "node-1"):
         assert of_kind(run, EventKind.LEARNER_STARTED, source) == []
     assert (run.log(1), run.final().stored) == ("", False)
-    if code == "S302":
-        assert run.final().error_code == code
+    assert (run.final().outcome, run.final().error_code) == (Outcome.FAILED, code)
+    assert told in run.final().message
 
 
 def test_a_node_that_cannot_even_begin_ends_the_job_before_any_learner_starts(run: Rig) -> None:

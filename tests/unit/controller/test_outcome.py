@@ -79,6 +79,62 @@ def test_a_silent_node_is_named() -> None:
     assert "node 1 (n7)" in conclude(launch(2), events, False).message
 
 
+MISSING = ended(exit_code=255, code="S103", detail="no image")
+STOPPED = "node 1 (n1) ended before all nodes were ready"
+
+
+def fault(node: int, code: str = "", at: float = 2.0, **fields: Scalar) -> Event:
+    return ev(K.FAULT, at, f"node-{node}", code=code, **{"message": f"{code} of node {node}", **fields})
+
+
+def gave_up(node: int, why: str, at: float = 2.0) -> Event:
+    """A node that ended before its learner started, because of `why`."""
+    return fault(node, at=at, ended_by=why, message=STOPPED if why == "stop" else why)
+
+
+@pytest.mark.parametrize(
+    ("events", "terminated", "outcome", "code", "message"),
+    [
+        ([gave_up(0, "stop")], False, Outcome.FAILED, "S106", STOPPED),
+        ([gave_up(0, "failure")], False, Outcome.FAILED, "S106", "failure"),
+        ([gave_up(0, "stop"), gave_up(1, "stop", 3.0)], False, Outcome.FAILED, "S106", STOPPED),
+        ([gave_up(0, "stop"), ended(2, ended_by="stop")], False, Outcome.FAILED, "S106", STOPPED),
+        # what happened to another node wins, whoever said so first
+        ([gave_up(0, "stop", 1.0), fault(1, "S302", 9.0)], False, Outcome.FAILED, "S302", "S302 of node 1"),
+        ([fault(0, "S106", 1.0), fault(1, "S101", 9.0)], False, Outcome.FAILED, "S101", "S101 of node 1"),
+        ([fault(0, "S106", 1.0), fault(1, "S104", 9.0)], True, Outcome.FAILED, "S104", "S104 of node 1"),
+        ([fault(0, "S302", 3.0), fault(1, "S105", 2.0)], False, Outcome.FAILED, "S105", "S105 of node 1"),
+        ([gave_up(0, "stop"), MISSING], False, Outcome.FAILED, "S103", "no image"),
+        ([fault(1, "S106"), MISSING], False, Outcome.FAILED, "S103", "no image"),
+        # somebody asked for the end
+        ([gave_up(0, "stop")], True, Outcome.CANCELLED, "000", "ended from outside before the learners had finished"),
+        (
+            [gave_up(0, "stop", 1.0), gave_up(1, "term")],
+            False, Outcome.CANCELLED, "000", "ended from outside before the learners had finished",
+        ),
+        ([gave_up(0, "stop", 1.0), gave_up(1, "halt")], False, Outcome.HALTED, "000", "halt"),
+        ([gave_up(0, "term", 1.0), gave_up(1, "halt")], False, Outcome.HALTED, "000", "halt"),
+        # one learner was at work when the other's node was asked
+        (
+            [gave_up(1, "halt"), ended(1, asked="halt")],
+            False, Outcome.HALTED, "000", "halted on request; no checkpoint was confirmed",
+        ),
+        ([gave_up(1, "warned"), ended(1, asked="warned", exit_code=143, ended_by="warned")], False, Outcome.TIMED_OUT,
+         "C203", "the time limit was reached; no checkpoint was confirmed"),
+    ],
+)  # fmt: skip
+def test_nodes_that_end_before_their_learners_start(
+    events: list[Event], terminated: bool, outcome: Outcome, code: str, message: str
+) -> None:
+    found = conclude(launch(2), events, terminated)
+    assert (found.outcome, found.error_code, found.message) == (outcome, code, message)
+
+
+def test_what_ended_an_earlier_run_explains_no_end_of_this_one() -> None:
+    events = [fault(1, "S101", 1.0), ev(K.STARTED, 2.0, "node-1"), gave_up(0, "stop", 3.0)]
+    assert conclude(launch(2), events, False).error_code == "S106"
+
+
 @pytest.mark.parametrize(
     ("final", "status", "again"),
     [
