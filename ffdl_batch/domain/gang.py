@@ -13,6 +13,9 @@ from ffdl_batch.domain.spec import JobSpec, Placement, Resources, Role
 PARAMETER_SERVER, WORKER, LAUNCHER = "ps", "worker", "launcher"
 MPI_FRAMEWORKS = frozenset({"horovod", "pytorchmpi"})
 """FfDL starts these with mpirun in learner 1, and has the others wait for ever (``learner-configmap.yml``)."""
+MOST_LEARNERS = 4096
+"""Of one job: all their addresses have to go into TF_CONFIG, and Linux takes no variable of more than 128 KiB
+(execve(2), MAX_ARG_STRLEN)."""
 ROLE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}", re.ASCII)
 _PS_COUNT = "PS_HOSTS_COUNT"
 _PS_COUNT_TEXT = re.compile(rf"\b{_PS_COUNT}=[\"']?(\d+)")
@@ -30,6 +33,10 @@ class Load:
     def plus(self, other: Load) -> Load:
         """Both."""
         return Load(self.cpus + other.cpus, self.memory_mib + other.memory_mib, self.gpus + other.gpus)
+
+    def times(self, count: int) -> Load:
+        """So many of it."""
+        return Load(self.cpus * count, self.memory_mib * count, self.gpus * count)
 
     def or_more(self, other: Load) -> Load:
         """The least that holds either."""
@@ -114,13 +121,17 @@ class Mistake:
 def find_mistakes(spec: JobSpec) -> Iterator[Mistake]:
     """What no learners can be made of."""
     roles = spec.batch.roles
+    total = sum(role.learners for role in roles.values()) if roles else spec.resources.learners
+    if total > MOST_LEARNERS:
+        place = ("batch", "roles") if roles else ("learners",)
+        cure = "use fewer learners with more processes each, or a job array"
+        yield Mistake(place, f"{total} learners, but a job has at most {MOST_LEARNERS}", cure)
     if not roles:
         return
     for name in roles:
         if not ROLE_NAME.fullmatch(name):
             cure = "begin it with a letter; letters, digits, - and _ may follow, 32 in all"
             yield Mistake(("batch", "roles", name), f"{name[:60]!r} cannot be the name of a role", cure)
-    total = sum(role.learners for role in roles.values())
     if total != spec.resources.learners:
         message = f"{spec.resources.learners} learners, but the roles have {total} together"
         yield Mistake(("learners",), message, f"leave it out, or write learners: {total}")
@@ -192,15 +203,25 @@ def count_gpus(spec: JobSpec) -> float:
     return sum(part.gpus * part.learners for part in parts_of(spec))
 
 
-def lay_out(members: Sequence[Member], placement: Placement, count_holding: Callable[[Load], int]) -> Gang | None:
-    """The gang, or None where the nodes cannot hold it. `count_holding` says how many nodes could each take a load."""
-    numbers = range(1, len(members) + 1)
-    tried = {Placement.NODE: numbers[-1:], Placement.PACK: numbers, Placement.SPREAD: numbers[::-1]}[placement]
+def lay_out(
+    members: Sequence[Member], placement: Placement, count_holding: Callable[[Load], int], named: int = 0
+) -> Gang | None:
+    """The gang, or None where the nodes cannot hold it. `count_holding` says how many nodes could each take a load.
+
+    `named` is how many nodes are in the allocation whatever is laid on them: it has no fewer, and where these are
+    enough it is not spread over more.
+    """
+    learners, blocks = len(members), _blocks(members)
+    least = max(1, min(named, learners))
+    tried: Iterable[int] = {
+        Placement.NODE: range(learners, learners + 1),
+        Placement.PACK: range(least, learners + 1),
+        Placement.SPREAD: (*((least,) if named else ()), *range(learners, least - 1, -1)),
+    }[placement]
     for nodes in tried:
-        nodes_of = deal(members, nodes)
-        load = fullest(members, nodes_of)
+        load = _load_on(nodes, blocks)
         if count_holding(load) >= nodes:
-            return Gang(tuple(members), nodes_of, nodes, load)
+            return Gang(tuple(members), deal(members, nodes), nodes, load)
     return None
 
 
@@ -221,16 +242,41 @@ def deal(members: Sequence[Member], nodes: int) -> tuple[int, ...]:
     to the nodes that have least, by GPUs, CPUs, memory, and then the first ones."""
     taken = [Load()] * nodes
     seats: list[int] = []
-    for role in dict.fromkeys(member.role for member in members):
-        block = [member for member in members if member.role == role]
-        each, rest = divmod(len(block), nodes)
-        poorest = sorted(range(nodes), key=lambda node: (_order(taken[node]), node))[:rest]
-        counts = [each + (node in poorest) for node in range(nodes)]
-        for node, count in enumerate(counts):
-            for _ in range(count):
-                taken[node] = taken[node].plus(block[0].load)
-                seats.append(node)
+    for load, learners in _blocks(members):
+        each, rest = divmod(learners, nodes)
+        poorest = set(sorted(range(nodes), key=lambda node: (_order(taken[node]), node))[:rest])
+        for node in range(nodes):
+            count = each + (node in poorest)
+            taken[node] = taken[node].plus(load.times(count))
+            seats += [node] * count
     return tuple(seats)
+
+
+def _blocks(members: Sequence[Member]) -> list[tuple[Load, int]]:
+    """What each learner of a role needs, and how many it has, role by role."""
+    blocks: dict[str, tuple[Load, int]] = {}
+    for member in members:
+        load, learners = blocks.get(member.role, (member.load, 0))
+        blocks[member.role] = (load, learners + 1)
+    return list(blocks.values())
+
+
+def _load_on(nodes: int, blocks: Sequence[tuple[Load, int]]) -> Load:
+    """What the fullest node has when these are dealt to so many nodes. It counts nodes that have the same, which are
+    few kinds, where :func:`deal` has them one by one: many numbers of nodes are tried."""
+    kinds = {Load(): nodes}
+    for load, learners in blocks:
+        each, rest = divmod(learners, nodes)
+        dealt: dict[Load, int] = {}
+        for taken in sorted(kinds, key=_order):
+            luckier = min(rest, kinds[taken])
+            rest -= luckier
+            for count, number in ((each + 1, luckier), (each, kinds[taken] - luckier)):
+                if number:
+                    kind = taken.plus(load.times(count))
+                    dealt[kind] = dealt.get(kind, 0) + number
+        kinds = dealt
+    return _most(kinds)
 
 
 def fullest(members: Sequence[Member], nodes_of: Sequence[int]) -> Load:
@@ -238,17 +284,19 @@ def fullest(members: Sequence[Member], nodes_of: Sequence[int]) -> Load:
     loads: dict[int, Load] = {}
     for member, node in zip(members, nodes_of, strict=True):
         loads[node] = loads.get(node, Load()).plus(member.load)
-    most = Load()
-    for load in loads.values():
-        most = most.or_more(load)
-    return most
+    return _most(loads.values())
 
 
 def largest(members: Iterable[Member]) -> Load:
     """What a node must have to hold any one of them."""
+    return _most(member.load for member in members)
+
+
+def _most(loads: Iterable[Load]) -> Load:
+    """The least that holds any of them."""
     most = Load()
-    for member in members:
-        most = most.or_more(member.load)
+    for load in loads:
+        most = most.or_more(load)
     return most
 
 

@@ -15,6 +15,7 @@ from ffdl_batch.controller.rendezvous import (
     place_values,
     tf_config,
 )
+from ffdl_batch.domain.gang import MOST_LEARNERS
 from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Network, Seat
 
 PLAIN = LaunchFile(
@@ -128,6 +129,12 @@ def test_the_index_of_a_task_is_its_place_in_the_cluster() -> None:
     peers = meet(launch, NODES)
     text = json.loads(tf_config(peers, 1))
     assert text["cluster"]["worker"][text["task"]["index"]] == f"{peers[0].address}:{peers[0].port}"
+
+
+def test_the_addresses_of_as_many_learners_as_a_job_may_have_fit_into_a_variable() -> None:
+    many = replace(PLAIN, learners=MOST_LEARNERS, nodes=MOST_LEARNERS, ports=29000)
+    peers = meet(many, ["255.255.255.255"] * MOST_LEARNERS)
+    assert len(f"TF_CONFIG={tf_config(peers, 1)}") < 128 * 1024
 
 
 def test_one_learner_has_no_tf_config() -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import permutations, product
 
 import pytest
 
+from ffdl_batch.domain import gang as gang_module
 from ffdl_batch.domain.gang import (
     Load,
     Member,
@@ -106,6 +108,62 @@ def test_the_fullest_node_says_what_all_are_asked_for() -> None:
     assert fullest([], ()) == Load()
 
 
+LOADS = (Load(1, 100, 0), Load(2, 900, 1), Load(7, 50, 4))
+KINDS = [
+    [Member(load, f"r{role}", index) for role, (load, count) in enumerate(zip(order, counts, strict=True))
+     for index in range(count)]
+    for order in permutations(LOADS) for counts in product((1, 4, 7), repeat=3)
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3, 5, 8])
+def test_what_is_asked_of_a_node_is_what_the_fullest_has(nodes: int) -> None:
+    for members in KINDS:
+        gang = lay_out(members, Placement.PACK, lambda _: nodes, named=nodes)
+        if len(members) >= nodes:
+            assert gang is not None and gang.nodes == nodes
+            assert gang.load == fullest(members, gang.nodes_of)
+
+
+def test_many_learners_are_laid_out_in_steps_that_do_not_grow_with_their_number() -> None:
+    """Each number of nodes is tried, so what a try costs counts: it looks at kinds of nodes, not at learners."""
+    added = 0
+
+    class Counting(Load):
+        __slots__ = ()
+
+        def plus(self, other: Load) -> Load:
+            nonlocal added
+            added += 1
+            return super().plus(other)
+
+    members = [
+        *(Member(Counting(1, 1000), "ps", index, True) for index in range(400)),
+        *(Member(Counting(1, 1000, 1), "worker", index) for index in range(3600)),
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gang_module, "Load", Counting)
+        assert lay_out(members, Placement.SPREAD, lambda _: 0) is None
+    assert 0 < added < 8 * len(members)
+
+
+def test_named_nodes_are_in_the_allocation_and_others_join_where_they_are_not_enough() -> None:
+    six = plain(6)
+
+    def nodes(placement: Placement, there: int, named: int, learners: int = 6) -> int | None:
+        gang = lay_out(six[:learners], placement, among(there), named)
+        return None if gang is None else gang.nodes
+
+    assert nodes(Placement.PACK, 9, 0) == nodes(Placement.PACK, 9, 1) == 2
+    assert nodes(Placement.PACK, 9, 4) == 4
+    assert nodes(Placement.PACK, 9, 4, 3) == 3  # Slurm has its say about the fourth
+    assert nodes(Placement.SPREAD, 9, 0) == 6
+    assert nodes(Placement.SPREAD, 9, 2) == 2
+    assert nodes(Placement.SPREAD, 9, 1) == 6  # one does not hold them: as many as there are
+    assert nodes(Placement.NODE, 9, 2) == 6
+    assert nodes(Placement.NODE, 2, 2) is None
+
+
 def test_one_learner_on_each_node_needs_no_table() -> None:
     alone, shared, named = (
         lay_out(members, placement, among(9))
@@ -189,6 +247,8 @@ def test_amounts_are_named_by_who_said_them() -> None:
     [
         (job(3, worker=Role(2)), "learners", "3 learners, but the roles have 2 together"),
         (job(1, ps=Role(service=True)), "batch.roles", "every role is a service"),
+        (job(4097), "learners", "4097 learners, but a job has at most 4096"),
+        (job(4097, worker=Role(4097)), "batch.roles", "4097 learners, but a job has at most 4096"),
         (named("a b"), "batch.roles.a b", "cannot be the name of a role"),
         (named("1st"), "batch.roles.1st", "cannot be the name of a role"),
         (named("x" * 33), f"batch.roles.{'x' * 33}", "cannot be the name of a role"),
