@@ -12,7 +12,7 @@ from ffdl_batch.domain.spec import SITE_DEFAULT, JobSpec, Placement
 from ffdl_batch.ports.scheduler import BackendFacts, NodeShape, PartitionShape
 from ffdl_batch.runtimes.layout import RequestRefused, refusal
 from ffdl_slurm.hostlist import expand
-from ffdl_slurm.parsers import count_nodes
+from ffdl_slurm.narrowing import Group, count_named, narrow, said_of_nodes
 
 _MIB = 1024**2
 
@@ -51,10 +51,13 @@ def fit_request(spec: JobSpec, partition: str, facts: BackendFacts) -> NodeReque
     gpu_type = _match_gpu_type(spec, shapes, findings) if any(part.gpus for part in parts) else ""
     _check_names(spec.batch.nodelist, facts.nodes, findings)
     if not findings:
-        findings += dict.fromkeys(one for part in parts for one in _check_nodes(spec, part, gpu_type, shapes))
+        findings += _check_left(spec, shapes)
+    groups = narrow(spec.batch, shapes)
+    if not findings:
+        findings += dict.fromkeys(one for part in parts for one in _check_nodes(spec, part, gpu_type, groups))
     gang = None
     if not findings:
-        gang = _seat(spec, gpu_type, shapes, chosen, findings)
+        gang = _seat(spec, gpu_type, groups, chosen, findings)
     _check_time(spec, chosen, findings)
     if findings or gang is None:
         raise RequestRefused(findings)
@@ -141,9 +144,23 @@ def _check_names(nodelist: str, nodes: Sequence[NodeShape], findings: list[Findi
         findings.append(refusal("batch.nodelist", message, code="C104"))
 
 
-def _check_nodes(spec: JobSpec, part: Part, gpu_type: str, nodes: Sequence[NodeShape]) -> Iterator[Finding]:
+def _check_left(spec: JobSpec, nodes: Sequence[NodeShape]) -> Iterator[Finding]:
+    """Whether what the request says of nodes leaves any."""
+    if not nodes or narrow(spec.batch, nodes):
+        return
+    said = [field for field in said_of_nodes(spec.batch) if field != "batch.nodelist"]
+    features = sorted({feature for node in nodes for feature in node.features})
+    known = f"; known features: {', '.join(features)}" if spec.batch.constraint else ""
+    message = f"{' and '.join(said)} {'leaves' if len(said) == 1 else 'leave'} no node here{known}"
+    yield refusal(said[-1], message, "ask for nodes that are there", "C104")
+
+
+def _check_nodes(spec: JobSpec, part: Part, gpu_type: str, groups: Sequence[Group]) -> Iterator[Finding]:
     """Whether any node could hold one of these learners."""
     each = part.load
+    nodes = [group.shape for group in groups if group.named] or [group.shape for group in groups]
+    said = said_of_nodes(spec.batch)
+    here = f"here that {' and '.join(said)} leave{'s' if len(said) == 1 else ''}" if said else "here"
     if not nodes or any(each.fits(_room(node, gpu_type)) for node in nodes):
         return
     gpus = max(_gpus(node, gpu_type) for node in nodes)
@@ -151,17 +168,17 @@ def _check_nodes(spec: JobSpec, part: Part, gpu_type: str, nodes: Sequence[NodeS
     memory = max(node.memory_bytes for node in nodes)
     kind = f" of type {gpu_type}" if gpu_type else ""
     if each.gpus > gpus:
-        message = f"{each.gpus} GPUs{kind} {part.per_learner('gpus')}, but no node here has more than {gpus}"
+        message = f"{each.gpus} GPUs{kind} {part.per_learner('gpus')}, but no node {here} has more than {gpus}"
         yield refusal(part.path("gpus"), message, "use more learners with fewer GPUs each", "C104")
     if each.cpus > cpus:
-        message = f"{each.cpus} CPUs {_whose(spec, part, 'cpus')}, but no node here has more than {cpus}"
+        message = f"{each.cpus} CPUs {_whose(spec, part, 'cpus')}, but no node {here} has more than {cpus}"
         yield refusal(part.path("cpus"), message, _cure(spec, part, "cpus"), "C104")
     if each.memory_mib * _MIB > memory:
         asked = f"{format_size(part.memory_bytes)} {_whose(spec, part, 'memory')}"
-        message = f"{asked}, but no node here has more than {format_size(memory)}"
+        message = f"{asked}, but no node {here} has more than {format_size(memory)}"
         yield refusal(part.path("memory"), message, _cure(spec, part, "memory"), "C104")
     if each.gpus <= gpus and each.cpus <= cpus and each.memory_mib * _MIB <= memory:
-        message = f"no single node here has {each.gpus} GPUs{kind}, {each.cpus} CPUs and that much memory at once"
+        message = f"no single node {here} has {each.gpus} GPUs{kind}, {each.cpus} CPUs and that much memory at once"
         path = f"batch.roles.{part.role}" if part.own else ""
         yield refusal(path, message, "ask for less of one of them", "C104")
 
@@ -186,37 +203,54 @@ def _is_default(spec: JobSpec, part: Part, key: str) -> bool:
 def _seat(
     spec: JobSpec,
     gpu_type: str,
-    nodes: Sequence[NodeShape],
+    groups: Sequence[Group],
     partitions: Sequence[PartitionShape],
     findings: list[Finding],
 ) -> Gang | None:
     """All learners, on nodes of one partition; Slurm would let what does not fit wait for ever. Where nothing is known
     of the nodes, each learner has its own."""
     members = members_of(spec)
-    if not nodes:
+    if not groups:
         return lay_out(members, Placement.NODE, lambda _: len(members))
-    names = [shape.name for shape in partitions] or ["the cluster"]
+    rooms = {shape.name: _rooms_in(shape.name, groups, gpu_type) for shape in partitions}
+    rooms = rooms or {"the cluster": _rooms_in("", groups, gpu_type)}
 
     def count_holding(load: Load) -> dict[str, int]:
-        return {
-            name: sum(
-                count_nodes(node.name)
-                for node in nodes
-                if load.fits(_room(node, gpu_type))
-                and (not partitions or not node.partitions or name in node.partitions)
-            )
-            for name in names
-        }
+        return {name: _count_holding(load, found) for name, found in rooms.items()}
 
     def holds(load: Load) -> int:
         return max(count_holding(load).values())
 
-    gang = lay_out(members, spec.batch.placement, holds)
+    named = count_named(spec.batch)
+    gang = lay_out(members, spec.batch.placement, holds, named)
     if gang is None:
         alone = spec.batch.placement is Placement.NODE
-        sharing = alone and lay_out(members, Placement.PACK, holds) is not None
+        sharing = alone and lay_out(members, Placement.PACK, holds, named) is not None
         findings.append(_unseated(len(members), count_holding(largest(members)), alone=alone, sharing=sharing))
     return gang
+
+
+Rooms = Mapping[tuple[Load, bool], int]
+"""How many nodes have this room; those that the request names, which have to be in the allocation, by themselves."""
+
+
+def _rooms_in(partition: str, groups: Sequence[Group], gpu_type: str) -> Rooms:
+    """Of one partition ("" = of all). There are few kinds of nodes, and many loads to be tried."""
+    rooms: dict[tuple[Load, bool], int] = {}
+    for group in groups:
+        if partition and group.shape.partitions and partition not in group.shape.partitions:
+            continue
+        room = _room(group.shape, gpu_type)
+        for is_named, count in ((True, group.named), (False, group.count - group.named)):
+            rooms[room, is_named] = rooms.get((room, is_named), 0) + count
+    return rooms
+
+
+def _count_holding(load: Load, rooms: Rooms) -> int:
+    """How many nodes could each take the load; none where one could not that has to."""
+    if any(count and is_named and not load.fits(room) for (room, is_named), count in rooms.items()):
+        return 0
+    return sum(count for (room, _), count in rooms.items() if load.fits(room))
 
 
 def _unseated(learners: int, fitting: Mapping[str, int], *, alone: bool, sharing: bool) -> Finding:

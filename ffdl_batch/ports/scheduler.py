@@ -81,13 +81,15 @@ class SubmissionUncertain(SchedulerError):
 
 @dataclass(frozen=True, slots=True)
 class NodeShape:
-    """One kind of node. `gpus` maps a GPU type ("" = untyped) to how many one node has."""
+    """One kind of node. `gpus` maps a GPU type ("" = untyped) to how many one node has. `features` is what the site
+    says that the nodes can do."""
 
     name: str
     cpus: int
     memory_bytes: int
     gpus: Mapping[str, int] = field(default_factory=dict)
     partitions: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
