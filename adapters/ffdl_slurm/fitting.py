@@ -61,7 +61,7 @@ def fit_request(spec: JobSpec, partition: str, facts: BackendFacts) -> NodeReque
     _check_time(spec, chosen, findings)
     if findings or gang is None:
         raise RequestRefused(findings)
-    return NodeRequest(gang, gpu_type, _kinds(shapes), _note_rounding(parts))
+    return NodeRequest(gang, gpu_type, _kinds(shapes), (*_note_rounding(parts), *_note_idle(gang)))
 
 
 def _refuse_shares(parts: Sequence[Part]) -> None:
@@ -81,6 +81,15 @@ def _note_rounding(parts: Sequence[Part]) -> tuple[str, ...]:
         if part.load.cpus != part.cpus
     )
     return tuple(dict.fromkeys(notes))
+
+
+def _note_idle(gang: Gang) -> tuple[str, ...]:
+    idle = gang.allocated_gpus - gang.gpus
+    if not idle:
+        return ()
+    each = f"each of {gang.nodes} nodes is asked for {gang.load.gpus}, as many as the fullest one needs"
+    counted = f"{idle} of {gang.allocated_gpus} are idle, and count for batch.retry.gpu_hours"
+    return (f"gpus: {each}, and the learners have {gang.gpus}; {counted}",)
 
 
 def _choose_partition(

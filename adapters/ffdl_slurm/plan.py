@@ -191,7 +191,7 @@ def _succession(request: LaunchRequest, settings: SlurmSettings, node: NodeReque
         timeout_s=settings.command_timeout_s,
         budget=request.budget,
         spent=request.spent,
-        gpus=float(node.gang.gpus),
+        gpus=float(node.gang.allocated_gpus),
         lead_s=lead_s,
         deadline_variables=("SLURM_JOB_END_TIME",),
         limit_s=request.spec.batch.time_s,

@@ -108,6 +108,11 @@ class Gang:
         """Of all learners together."""
         return sum(one.load.gpus for one in self.members)
 
+    @property
+    def allocated_gpus(self) -> int:
+        """Of all nodes together: each is asked for what the fullest one needs."""
+        return self.nodes * self.load.gpus
+
 
 @dataclass(frozen=True, slots=True)
 class Mistake:

@@ -166,7 +166,7 @@ class Succession:
     the next attempt's names. `submit` is the argv that submits it (placeholders ``{native_id}`` of this attempt,
     ``{script}``, ``{lead_s}``, ``{token}``), run with only `keep_env` of the environment; empty = whoever started this
     attempt submits the next one when the head has ended. `requeue` is the argv that has this attempt started anew in
-    place (``{native_id}``), where the site continues like that. `gpus` are those of all learners. `deadline_variables`
+    place (``{native_id}``), where the site continues like that. `gpus` are those of all nodes. `deadline_variables`
     are environment variables that hold the epoch second of the time limit; `limit_s` is the limit that was asked for,
     for schedulers that set none of them (Slurm 22.05 and older). `limit_now` is the argv that prints the limit as it is
     while the job runs (``{native_id}``), in the form [[days-]hours:]minutes:seconds: somebody may have changed it.

@@ -7,6 +7,7 @@ what is kept of the attempt.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from ffdl_batch.domain.events import EventKind, FinalRecord, GoesOn
 from ffdl_batch.domain.gang import count_gpus
 from ffdl_batch.domain.job import AttemptEnd, Change, Job
 from ffdl_batch.domain.job_state import Cause, JobState, Wish
-from ffdl_batch.domain.jobdir import Root
+from ffdl_batch.domain.jobdir import AttemptDir, Root
 from ffdl_batch.domain.known import Known, latest_run
 from ffdl_batch.domain.observation import Observation, Phase
 from ffdl_batch.domain.verdict import Move, Verdict
@@ -64,7 +65,7 @@ def look_back(
         checkpoint = saved_checkpoint(attempt, place or directory.checkpoints)
     return Past(
         checkpoint=checkpoint,
-        gpu_seconds=_gpu_seconds(job, known, final, seen),
+        gpu_seconds=_gpu_seconds(lambda: _count_gpus(job, attempt), known, final, seen),
         failed_nodes=_failed_nodes(root, job, known) if verdict.lost_node and avoids_nodes else (),
         successor_begun=begun_at(directory.attempt(job.attempt + 1)) is not None,
         owed=_is_owed(known) and not Path(attempt.paid).exists(),
@@ -236,12 +237,20 @@ def _failed_nodes(root: Root, job: Job, known: Known) -> tuple[str, ...]:
     return gone_first(root.job(job.id).attempt(job.attempt), latest_run(known.evidence.events))
 
 
-def _gpu_seconds(job: Job, known: Known, final: FinalRecord | None, seen: Observation | None) -> float:
+def _count_gpus(job: Job, attempt: AttemptDir) -> float:
+    """Those that the attempt was given: of nodes that roles fill differently some are idle. Raises OSError."""
+    asked = count_gpus(job.effective_spec)
+    launch = read_launch(attempt) if asked else None
+    return launch.succession.gpus if launch is not None and launch.succession is not None else asked
+
+
+def _gpu_seconds(
+    count: Callable[[], float], known: Known, final: FinalRecord | None, seen: Observation | None
+) -> float:
     """GPU time of the attempt's last run: the head's figure, else from the scheduler's times, else from its first
     event to the last sign of its life. What was silent until it was given up did nothing from there on."""
     if final is not None and final.gpu_seconds > 0:
         return final.gpu_seconds
-    gpus = count_gpus(job.effective_spec)
     events = latest_run(known.evidence.events)
     began = seen.started_at if seen is not None and seen.phase is Phase.ENDED else None
     ended = seen.ended_at if seen is not None else None
@@ -250,7 +259,7 @@ def _gpu_seconds(job: Job, known: Known, final: FinalRecord | None, seen: Observ
         ended = (known.last_sign or began) if events else began
     if known.evidence.given_up is not None:
         ended = min(ended, known.evidence.given_up.since)
-    return gpus * max(0.0, ended - began)
+    return count() * max(0.0, ended - began)
 
 
 def _is_owed(known: Known) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from ffdl_batch.domain.gang import count_gpus
 from ffdl_batch.domain.job import Token
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Network, Succession, encode
@@ -98,7 +99,11 @@ class FakeScheduler:
         if not self.heads_go_on:
             return None
         return Succession(
-            request.job_dir.template.path, budget=request.budget, spent=request.spent, lead_s=request.lead_s
+            request.job_dir.template.path,
+            budget=request.budget,
+            spent=request.spent,
+            gpus=count_gpus(request.spec),
+            lead_s=request.lead_s,
         )
 
     def submit(self, plan: LaunchPlan) -> NativeId:

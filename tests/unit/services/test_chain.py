@@ -10,6 +10,7 @@ from ffdl_batch.domain.continuation import Checkpoint, Spent
 from ffdl_batch.domain.events import EventKind, GoesOn, Outcome
 from ffdl_batch.domain.job import Job
 from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Succession, encode
 from ffdl_batch.domain.observation import EndCause, NativeId, Observation, Phase
 from ffdl_batch.domain.views import RestartView
 from ffdl_batch.ports.scheduler import InvalidRequest, Scheduler
@@ -477,3 +478,20 @@ def test_gpu_time_is_counted_from_the_schedulers_times(site: Site, watcher: Watc
     site.clock.tick(SETTLE_S + 1)
     watcher.step(full=True)
     assert site.job(job.id).spent.gpu_seconds == 100.0
+
+
+def test_gpus_are_counted_as_the_attempt_was_given_them(site: Site, watcher: Watcher) -> None:
+    """Each node is asked for what the fullest one needs, so they may be more than those of all learners."""
+    job = site.deployed()
+    running(site, watcher, job)
+    given = LaunchFile(
+        job.id, 1, f"{job.id}-1", "/j", "/j/a", "/d", LearnerCommand(("x",), {}),
+        succession=Succession("/j/template", gpus=4.0),
+    )  # fmt: skip
+    Path(site.attempt(job).launch).write_text(encode(given))
+    native = NativeId(job.native_id)
+    site.scheduler.end(native, EndCause.PREEMPTED, site.clock.now(), started=site.clock.now() - 100)
+    watcher.step(full=True)
+    site.clock.tick(SETTLE_S + 1)
+    watcher.step(full=True)
+    assert site.job(job.id).spent.gpu_seconds == 400.0

@@ -48,6 +48,30 @@ def test_spread_takes_the_most() -> None:
     assert asked(request(GPU, SPREAD))["nodes"] == "2"
 
 
+@pytest.mark.parametrize(
+    ("made", "gpus", "idle"),
+    [
+        (request(replace(GPU, learners=2)), 2.0, ""),
+        (request(GPU, PACK), 4.0, ""),
+        (
+            request(replace(GPU, learners=3), SPREAD), 4.0,
+            "gpus: each of 2 nodes is asked for 2, as many as the fullest one needs, and the learners have 3; "
+            "1 of 4 are idle, and count for batch.retry.gpu_hours",
+        ),
+        (
+            request(replace(GPU, learners=2), BatchOptions(roles={"chief": Role(gpus=4), "eval": Role(gpus=0)})), 8.0,
+            "gpus: each of 2 nodes is asked for 4, as many as the fullest one needs, and the learners have 4; "
+            "4 of 8 are idle, and count for batch.retry.gpu_hours",
+        ),
+        (request(SMALL, SPREAD), 0.0, ""),
+    ],
+)  # fmt: skip
+def test_gpus_are_counted_as_they_are_allocated(made: LaunchRequest, gpus: float, idle: str) -> None:
+    plan = make_plan(made, SlurmSettings())
+    assert plan.launch.succession is not None and plan.launch.succession.gpus == gpus
+    assert [line for line in plan.warnings if "idle" in line] == ([idle] if idle else [])
+
+
 def test_one_learner_on_each_node_is_the_rule() -> None:
     launch = launch_of(request(replace(SMALL, learners=3)))
     assert (launch.nodes, launch.seats, launch.names) == (3, (), "learner-training-0a1b2c3d4")
