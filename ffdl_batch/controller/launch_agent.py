@@ -6,8 +6,12 @@ the mailbox of that learner and waits for its status. No port, no key, nothing o
 the command prints goes to the log of the learner that runs it.
 
 A request is ``<id>.run``, ``<id>.taken`` when somebody runs it, ``<id>.status`` when it has ended, and ``<id>.stop``
-when whoever asked is told to end. Names appear by rename, and are looked for by reading the directory: over NFS a name
-that was missed once may seem absent for half a minute, a directory that is read is fresh (nfs(5), close-to-open).
+when whoever asked is told to end. All that the command started is ended then. A plain ``sh`` cannot give it a process
+group (dash has no job control without a terminal), so it carries FFDL_REQUEST, which /proc shows. What it leaves when
+it ends by itself goes on, as with ssh: daemons of MPI do so.
+
+Names appear by rename, and are looked for by reading the directory: over NFS a name that was missed once may seem
+absent for half a minute, a directory that is read is fresh (nfs(5), close-to-open).
 """
 
 from __future__ import annotations
@@ -44,10 +48,33 @@ answer() {
     printf '%s\n' "$2" >"$1.answer" && mv "$1.answer" "$1.status"
 }
 
+# Signals the processes of one request, wherever they went: what they were started with names it.
+signal_all() {
+    for file in /proc/[0-9]*/environ; do
+        [ -r "$file" ] || continue
+        case $({ tr '\0' '\n' <"$file"; } 2>/dev/null) in
+            *"FFDL_REQUEST=$2.run"*)
+                file=${file%/environ}
+                kill "-$1" "${file#/proc/}" 2>/dev/null
+                ;;
+        esac
+    done
+}
+
+# Whoever asked was told to end: so are these.
+give_up() {
+    [ -z "$given_up" ] || return 0
+    given_up=yes
+    signal_all TERM "$1"
+    (sleep 5 && signal_all KILL "$1") &
+}
+
 # Runs what was asked for, and ends it when whoever asked was told to end.
 obey() {
-    trap 'kill -TERM "$child" 2>/dev/null' TERM
-    sh "$1.taken" </dev/null &
+    request=$1
+    given_up=
+    trap 'give_up "$request"' TERM
+    FFDL_REQUEST=$1.run sh "$1.taken" </dev/null &
     child=$!
     wait "$child"
     status=$?
@@ -55,7 +82,7 @@ obey() {
         wait "$child"
         status=$?
     done
-    answer "$1" "$status"
+    if [ -n "$given_up" ]; then rm -f "$1".*; else answer "$1" "$status"; fi
 }
 
 serve() {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -108,6 +109,47 @@ def test_who_asked_and_is_ended_ends_the_command(learners: Learners) -> None:
     asking.communicate(timeout=LIMIT_S)
     assert asking.returncode == 128 + signal.SIGTERM
     until(mark.exists, "the command to end")
+
+
+STUBBORN = "(trap '' TERM; echo $$; exec sleep {}) & setsid sh -c 'sleep {}' & (sleep {}; :) & echo begun; wait"
+
+
+def sleeping(seconds: str) -> list[int]:
+    """Processes that were started with such a number of seconds."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if place.read_bytes().split(b"\0")[:2] == [b"sleep", seconds.encode()]:
+                found.append(int(place.parent.name))
+    return found
+
+
+def test_nothing_that_the_command_started_outlives_the_end_of_who_asked(learners: Learners) -> None:
+    """Not what catches TERM, has a session of its own, or lost its parent; and nobody else ends."""
+    seconds, others = (f"{number}.{os.getpid()}" for number in (601, 602))
+    bystander = learners.ask(f"{PREFIX}-1", f"echo there; exec sleep {others}")
+    asking = learners.ask(f"{PREFIX}-1", STUBBORN.format(seconds, seconds, seconds))
+    until(lambda: {"begun", "there"} <= set(learners.log.read_text().split()), "the commands to begin")
+    until(lambda: len(sleeping(seconds)) == 3, "all processes")
+    try:
+        asking.send_signal(signal.SIGTERM)
+        asking.communicate(timeout=LIMIT_S)
+        until(lambda: not sleeping(seconds), "their end")
+        assert len(sleeping(others)) == 1
+        until(lambda: len(list(learners.box.iterdir())) == 2, "the mailbox to be cleared")  # the other's
+    finally:
+        for pid in (*sleeping(seconds), *sleeping(others)):
+            os.kill(pid, signal.SIGKILL)
+    bystander.communicate(timeout=LIMIT_S)
+    assert bystander.returncode == 128 + signal.SIGKILL
+
+
+def test_what_a_command_leaves_running_goes_on_when_it_has_ended(learners: Learners) -> None:
+    """Daemons of MPI leave whoever started them."""
+    seconds = f"603.{os.getpid()}"
+    assert learners.run(f"{PREFIX}-1", f"sleep {seconds} & exit 0") == (0, "")
+    (left,) = sleeping(seconds)
+    os.kill(left, signal.SIGKILL)
 
 
 @pytest.mark.parametrize(
