@@ -97,11 +97,14 @@ class Node:
     def left(self) -> list[str]:
         """Everything of any job that is on the node; empty when all is as before the first."""
         found = [line for line in Path("/proc/self/mounts").read_text().splitlines() if str(self.run_dir) in line]
-        kept = {"slots", "capabilities"}
+        kept = {"slots", "locks", "capabilities", "booted", "forwarding"}
         found += [path.name for path in self.run_dir.glob("*") if path.name not in kept]
         found += [f"slots/{path.name}" for path in (self.run_dir / "slots").glob("*")]
-        found += self.run(["nft", "list", "tables"]).stdout.split()
+        found += [f"locks/{path.name}" for path in (self.run_dir / "locks").glob("[!n]*")]
+        tables = self.run(["nft", "list", "tables"]).stdout.splitlines()
+        found += [line for line in tables if line != "table ip ffdl_node"]
         found += self.run(["ip", "-o", "link", "show", "type", "vxlan"]).stdout.splitlines()
+        found += [line for line in self.run(["ip", "-o", "link"]).stdout.splitlines() if "ffdl-out" in line]
         # The socket of a device lives here even when the device is elsewhere.
         bound = Path(f"/proc/{self.pid}/net/udp").read_text()
         return found + [line for line in bound.splitlines() if f":{UDP_PORT:04X} " in line]

@@ -39,7 +39,7 @@ def test_a_prolog_that_is_killed_at_any_point_leaves_nothing_behind_its_epilog(n
         assert not (node.job_dir(JOB) / "network").exists() or place == "facts"
         node.epilog(JOB)
         assert node.left() == [], place
-    steps = ["claim", "slot", "namespace", "guard", "device", "addresses", "forwarding", "access", "facts"]
+    steps = ["claim", "slot", "namespace", "filter", "guard", "device", "addresses", "forwarding", "access", "facts"]
     assert [place for place in died if " " not in place and place in steps] == steps
     assert {"before unshare", "after unshare", "before nft", "after nft", "after ip", "after nsenter"} <= set(died)
     assert (node.job_dir(JOB) / "network").exists()  # the one that was not killed
@@ -107,9 +107,10 @@ def _session(process: Path) -> int:
 def test_an_epilog_waits_for_a_program_that_a_killed_prolog_had_started(nodes: tuple[Node, Node]) -> None:
     node = nodes[0]
     program = "import os, signal, sys, threading; sys.path.insert(0, sys.argv[1])\n"
-    program += "from ffdl_network import commands, network, settings\n"
+    program += "from ffdl_network import commands, locks, settings\n"
     program += "threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGKILL)).start()\n"
-    program += "with network.held(99, settings.load()): commands.run(['sleep', '2'], 9)\n"
+    program += "with locks.held(99, settings.load()): commands.run(['sleep', '2'], 9)\n"
+    node.job_dir(JOB).mkdir()
     began = time.monotonic()
     done = node.run([*PYTHON, "-c", program, str(node.libexec)], check=False)
     assert done.returncode == -signal.SIGKILL or done.returncode == 128 + signal.SIGKILL
@@ -201,23 +202,40 @@ def test_a_slot_lets_its_user_in_and_nobody_else_of_the_same_group(nodes: tuple[
     assert listed.returncode != 0
 
 
-@pytest.mark.parametrize(
-    "comment",
-    [
-        "ffdl-batch:",
-        "ffdl-batch:job",
-        "ffdl-batch:job/0",
-        "ffdl-batch:job/63",
-        "ffdl-batch:job/2 ",
-        "ffdl-batch:job/2;id",
-    ],
-)
-def test_any_other_mark_makes_no_network(nodes: tuple[Node, Node], comment: str) -> None:
+@pytest.mark.parametrize("comment", ["ffdl-batch:", "ffdl-batch: my run"])
+def test_a_mark_without_a_wish_makes_no_network(nodes: tuple[Node, Node], comment: str) -> None:
     node = nodes[0]
     assert node.prolog(JOB, LIST, comment) == ""
     assert not (node.job_dir(JOB) / "network").exists()
     assert not list((node.run_dir / "slots").glob("*"))
     assert pairs(node.run_dir / "capabilities")["network"] == "yes"
+
+
+@pytest.mark.parametrize(
+    "comment",
+    [
+        "ffdl-batch:job",
+        "ffdl-batch:job/0",
+        "ffdl-batch:job/63",
+        "ffdl-batch:job/2;id",
+        "ffdl-batch:job/2\nmore",
+        "ffdl-batch:egress/2",
+        "ffdl-batch:egress/2/",
+        "ffdl-batch:egress/2/a",
+    ],
+)
+def test_any_other_mark_is_an_error_and_makes_no_network(nodes: tuple[Node, Node], comment: str) -> None:
+    node = nodes[0]
+    assert "unreadable mark 'ffdl-batch:" in node.prolog(JOB, LIST, comment)
+    assert not (node.job_dir(JOB) / "network").exists()
+    assert not list((node.run_dir / "slots").glob("*"))
+
+
+def test_a_users_own_comment_may_follow_the_mark(nodes: tuple[Node, Node]) -> None:
+    node = nodes[0]
+    assert node.prolog(JOB, LIST, "ffdl-batch:job/3 job/9; $(id) 'x") == ""
+    assert (node.facts(JOB)["learners"], node.facts(JOB)["level"]) == ("3", "job")
+    assert "names" not in node.facts(JOB)
 
 
 def test_what_is_missing_is_said_in_the_error_file_with_the_file_to_change(nodes: tuple[Node, Node]) -> None:
@@ -249,11 +267,13 @@ def test_check_says_what_is_wrong_and_writes_it_for_the_platform(nodes: tuple[No
     node = nodes[0]
     check = [str(node.libexec / "check")]
     done = node.run(check)
-    assert done.stdout.split() == [
-        word for name in ("vxlan", "filter", "acl", "ports", "apptainer") for word in ("ok", name)
+    assert done.stdout.splitlines() == [
+        *(f"ok    {name}" for name in ("vxlan", "filter", "acl", "ports", "apptainer")),
+        "-     egress: not offered: NETWORK_EGRESS_TO of values.env is empty",
     ]
     known = pairs(node.run_dir / "capabilities")
     assert (known["network"], known["slots"], known["apptainer"]) == ("yes", "32", "yes")
+    assert (known["egress"], "NETWORK_EGRESS_TO" in known["egress_problem"]) == ("no", True)
     configuration = node.place / "apptainer.conf"
     configuration.rename(configuration.with_suffix(".away"))
     done = node.run(check, check=False)
@@ -275,8 +295,89 @@ def test_boot_removes_what_every_job_left_and_a_prolog_what_an_epilog_could_not(
     assert not node.job_dir(301).exists()
     assert re.findall(r"ffdl_\d+", node.run(["nft", "list", "tables"]).stdout) == ["ffdl_302", "ffdl_303", "ffdl_304"]
     node.run(["nft", "add", "table", "inet", "ffdl_305"])
-    node.run([str(node.libexec / "boot")])
+    node.run([str(node.libexec / "boot"), "--force"])
     assert node.left() == []
+
+
+def test_boot_acts_once_in_a_boot_and_leaves_running_jobs_alone(nodes: tuple[Node, Node]) -> None:
+    node = nodes[0]
+    boot = [str(node.libexec / "boot")]
+    assert node.run([*boot, "--fresh"], check=False).returncode == 64
+    node.run(boot)
+    assert node.prolog(JOB, LIST) == ""
+    (node.run_dir / "capabilities").unlink()
+    for _ in range(2):
+        node.run(boot)  # systemctl restart ffdl-network
+        assert Path(node.namespace(JOB)).is_file() and enters(node, JOB)
+    assert pairs(node.run_dir / "capabilities")["network"] == "yes"
+    (node.run_dir / "booted").write_text("another boot\n")
+    node.run(boot)
+    assert node.left() == []
+
+
+def test_the_first_prolog_of_a_boot_counts_as_one(nodes: tuple[Node, Node]) -> None:
+    """The service may be started for the first time while jobs run."""
+    node = nodes[0]
+    assert node.prolog(JOB, LIST) == ""
+    (node.run_dir / "booted").write_text("another boot\n")
+    assert node.prolog(JOB + 1, LIST) == ""
+    assert not node.job_dir(JOB).exists()  # of the boot before
+    node.run([str(node.libexec / "boot")])
+    assert enters(node, JOB + 1)
+
+
+def enters(node: Node, job: int) -> bool:
+    """Whether the job's user gets into the job's network."""
+    path = node.namespace(job)
+    return subprocess.run(node.enter(["stat", "-L", path], uid=ALICE), capture_output=True, check=False).returncode == 0
+
+
+def test_a_job_that_is_started_again_is_not_swept_away(nodes: tuple[Node, Node]) -> None:
+    """Its epilog had failed. What sweeps looks at the mark again when it has the lock."""
+    node = nodes[0]
+    assert node.prolog(JOB, LIST) == ""
+    (node.job_dir(JOB) / "ended").touch()
+    program = "import sys; sys.path.insert(0, sys.argv[1])\n"
+    program += "from ffdl_network import epilog, locks, settings\n"
+    program += "real = locks.held\n"
+    program += "def held(*words, **more):\n"
+    program += "    (settings.load().job(99) / 'ended').unlink()\n"  # as the hook of the new start does
+    program += "    return real(*words, **more)\n"
+    program += "epilog.locks.held = held\n"
+    program += "epilog.sweep(settings.load())"
+    node.run([*PYTHON, "-c", program, str(node.libexec)])
+    assert enters(node, JOB)
+
+
+def test_a_lock_is_held_once_though_its_file_was_removed_meanwhile(nodes: tuple[Node, Node]) -> None:
+    node = nodes[0]
+    program = "import sys, threading, time; sys.path.insert(0, sys.argv[1])\n"
+    program += "from ffdl_network import locks, settings\n"
+    program += "site, inside, most = settings.load(), [], []\n"
+    program += "def work():\n"
+    program += "    for _ in range(20):\n"
+    program += "        with locks.held(99, site):\n"
+    program += "            inside.append(1); most.append(len(inside)); time.sleep(0.001); inside.pop()\n"
+    program += "            locks.remove(99, site)\n"
+    program += "workers = [threading.Thread(target=work) for _ in range(4)]\n"
+    program += "[worker.start() for worker in workers]; [worker.join() for worker in workers]\n"
+    program += "print(len(most), max(most))"
+    assert node.run([*PYTHON, "-c", program, str(node.libexec)]).stdout.split() == ["80", "1"]
+    assert (node.run_dir / "locks").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_log_stays_small(nodes: tuple[Node, Node]) -> None:
+    node = nodes[0]
+    prolog = node.libexec / "prolog"
+    whole = prolog.read_text()
+    prolog.write_text("#!/bin/sh\nyes 'not a word'\n")
+    try:
+        assert node.prolog(JOB, LIST) != ""
+    finally:
+        prolog.write_text(whole)
+    assert (node.job_dir(JOB) / "prolog.log").stat().st_size <= 2**18
+    assert (node.job_dir(JOB) / "error").stat().st_size < 1000
+    assert not list(node.job_dir(JOB).glob("core*"))
 
 
 def test_many_networks_in_a_row_leave_nothing(nodes: tuple[Node, Node]) -> None:

@@ -156,9 +156,45 @@ def test_frames_that_a_user_forges_are_refused_and_those_of_a_node_are_not(scene
     assert texts == ["who", "forged", "who"]
 
 
-def forged_frame(inside: str, job: int) -> bytes:
+def test_a_flush_of_the_nodes_rules_lets_in_no_stranger_and_is_made_good(scene: Scene) -> None:
+    """After `nft flush ruleset` the device itself still asks for the node that a MAC address belongs to."""
+    node = scene.nodes[1]
+    scene.listen(scene.namespace(A, 1), "learner", SECOND, ALICE)
+    scene.nodes[0].run(["ip", "addr", "add", "10.9.0.99/24", "dev", "eth0"])
+    node.run(["nft", "flush", "ruleset"])
+
+    def forge(text: str, host: int = 0, source: str = "0.0.0.0", *, uid: int = 0, mac: bytes = b"") -> None:
+        frame = forged_frame(scene.namespace(A, 0), A, text.encode(), mac)
+        assert (
+            send_udp(scene.host(host), node.name, frame, port=700 if uid == 0 else 0, uid=uid, source=source) == "sent"
+        )
+
+    try:
+        forge("a stranger", source="10.9.0.99")
+        forge("a user of the learner's own node", 1, uid=BOB)
+        forge("no node of the job", mac=b"\x02\0\0\0\0\7")
+        forge("a user of the peer's node", uid=BOB)  # what the packet filter is for
+        assert node.run([str(node.libexec / "check")]).stdout.splitlines()[-2:] == [
+            f"note  the packet filter of job {job} was gone; it is there again" for job in (A, B)
+        ]
+        forge("a user of the peer's node, with the filter", uid=BOB)
+        forge("the peer")
+        for again in ("boot", "prolog"):
+            node.run(["nft", "flush", "ruleset"])
+            if again == "boot":
+                node.run([str(node.libexec / "boot")])
+            else:
+                assert node.prolog(B + 1, LIST, "ffdl-batch:job/1", BOB) == ""
+            forge(f"a user, after {again}", uid=BOB)
+        assert ask(scene.namespace(A, 0), "udp", SECOND) == "learner"
+    finally:
+        scene.nodes[0].run(["ip", "addr", "del", "10.9.0.99/24", "dev", "eth0"])
+    texts = [text for _, text, _ in heard(scene.listeners["learner"])]
+    assert texts == ["a user of the peer's node", "the peer", "who"]
+
+
+def forged_frame(inside: str, job: int, text: bytes = b"forged", source: bytes = b"") -> bytes:
     """A VXLAN packet with a datagram to the learner on the second node that seems to come from the first."""
-    text = b"forged"
     datagram = struct.pack("!HHHH", 9, PORT, 8 + len(text), 0) + text
     header = struct.pack(
         "!BBHHHBBH4s4s", 0x45, 0, 20 + len(datagram), 1, 0, 64, 17, 0, b"\x0a\xc8\0\1", b"\x0a\xc8\1\1"
@@ -168,15 +204,17 @@ def forged_frame(inside: str, job: int) -> bytes:
     header = header[:10] + struct.pack("!H", ~(total + (total >> 16)) & 0xFFFF) + header[12:]
     mac = mac_after("lladdr", run_in(inside, ["ip", "neigh"]))
     vni = job % (2**24 - 1) + 1
-    return struct.pack("!II", 0x08000000, vni << 8) + mac + b"\x02" + b"\0" * 5 + b"\x08\x00" + header + datagram
+    source = source or mac_after("link/ether", run_in(inside, ["ip", "link", "show", "eth0"]))
+    return struct.pack("!II", 0x08000000, vni << 8) + mac + source + b"\x08\x00" + header + datagram
 
 
 _SEND = """
 import socket, sys
 payload, address, port, source = bytes.fromhex(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+own = sys.argv[5]
 sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 try:
-    sender.bind(("", source))
+    sender.bind((own, source))
     sender.sendto(payload, (address, port))
     print("sent")
 except OSError as error:
@@ -190,8 +228,10 @@ sender.send(bytes.fromhex(sys.argv[1]))
 """
 
 
-def send_udp(namespace: str, address: str, payload: bytes, *, port: int = 0, uid: int = 0) -> str:
-    argv = [*PYTHON, "-c", _SEND, payload.hex(), address, str(UDP_PORT), str(port)]
+def send_udp(
+    namespace: str, address: str, payload: bytes, *, port: int = 0, uid: int = 0, source: str = "0.0.0.0"
+) -> str:
+    argv = [*PYTHON, "-c", _SEND, payload.hex(), address, str(UDP_PORT), str(port), source]
     return run_in(namespace, argv, uid).strip()
 
 

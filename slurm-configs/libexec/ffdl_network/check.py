@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Sequence
 
-from . import apptainer, checks, settings
+from . import apptainer, checks, guard, settings
 
 
 def main(argv: Sequence[str]) -> int:
@@ -25,8 +25,13 @@ def main(argv: Sequence[str]) -> int:
     if os.geteuid() != 0:
         print("check: only root can try what a node can do", file=sys.stderr)
         return 77
-    found = checks.items(site)
-    for item in found:
+    state = checks.look(site)
+    items = [*state.items, *([state.egress] if state.egress else [])]
+    for item in items:
         print(f"FAIL  {item.name}: {item.wrong}" if item.wrong else f"ok    {item.name}")
-    checks.publish_items(site, found)
-    return 1 if any(item.wrong for item in found) else 0
+    if state.egress is None:
+        print(f"-     egress: {checks.NOT_OFFERED}")
+    checks.publish_state(site, state)
+    for text in guard.reassert(site):
+        print(f"note  {text}")
+    return 1 if any(item.wrong for item in items) else 0

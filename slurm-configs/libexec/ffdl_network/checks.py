@@ -7,12 +7,14 @@ import time
 from pathlib import Path
 from typing import Callable, NamedTuple
 
-from . import apptainer, slots
+from . import apptainer, destinations, egress, forwarding, slots
 from .commands import Trouble, run
-from .network import publish
+from .files import publish
 from .settings import Settings
 
+NOT_OFFERED = "not offered: NETWORK_EGRESS_TO of values.env is empty"
 _STALE_AFTER_S = 3600.0
+_EGRESS_SLOTS_MOST = 254
 
 
 class Item(NamedTuple):
@@ -22,8 +24,20 @@ class Item(NamedTuple):
     wrong: str
 
 
-def items(settings: Settings) -> list[Item]:
-    """Each thing that network level `job` needs."""
+class State(NamedTuple):
+    """What network level `job` needs, and whether `egress` can be had besides; None: the site does not offer it."""
+
+    items: tuple[Item, ...]
+    egress: Item | None
+
+    @property
+    def wrong(self) -> list[str]:
+        """What is wrong with level `job`."""
+        return [item.wrong for item in self.items if item.wrong]
+
+
+def look(settings: Settings) -> State:
+    """Try all of it. Forwarding is switched on where the site offers level `egress`."""
     tried: list[tuple[str, Callable[[], None]]] = [
         ("vxlan", lambda: _try_vxlan(settings)),
         ("filter", lambda: _try_filter(settings)),
@@ -31,8 +45,8 @@ def items(settings: Settings) -> list[Item]:
         ("ports", lambda: look_at_ports(settings)),
     ]
     found = [Item(name, _wrong(action)) for name, action in tried]
-    problems = apptainer.missing(settings)
-    return [*found, Item("apptainer", "; ".join(problems))]
+    found.append(Item("apptainer", "; ".join(apptainer.missing(settings))))
+    return State(tuple(found), Item("egress", _wrong(lambda: _try_egress(settings))) if settings.egress_to else None)
 
 
 def refresh(settings: Settings, most_s: float = _STALE_AFTER_S) -> None:
@@ -44,16 +58,19 @@ def refresh(settings: Settings, most_s: float = _STALE_AFTER_S) -> None:
         written_at = 0.0
     changed_at = max(Path(__file__).with_name("settings.py").stat().st_mtime, _changed_at(settings.apptainer_conf))
     if written_at <= changed_at or not 0 <= time.time() - written_at < most_s:
-        publish_items(settings, items(settings))
+        publish_state(settings, look(settings))
 
 
-def publish_items(settings: Settings, found: list[Item]) -> None:
-    """Write the file: `<name>=yes|no`, `network` for all of them, and `problem` for the first that is wrong."""
-    wrong = [item.wrong for item in found if item.wrong]
-    lines = ["format=1", f"checked_at={int(time.time())}", f"network={'no' if wrong else 'yes'}"]
+def publish_state(settings: Settings, state: State) -> None:
+    """Write the file: `<name>=yes|no`, `network` for all that level `job` needs, and `problem` for the first that is
+    wrong; `egress`, and `egress_problem` for why not."""
+    lines = ["format=1", f"checked_at={int(time.time())}", f"network={'no' if state.wrong else 'yes'}"]
     lines += ["mechanism=vxlan", f"slots={settings.slots}", f"prefix={settings.prefix}"]
-    lines += [f"{item.name}={'no' if item.wrong else 'yes'}" for item in found]
-    lines += [f"problem={' '.join(text.split())}" for text in wrong[:1]]
+    lines += [f"{item.name}={'no' if item.wrong else 'yes'}" for item in state.items]
+    lines += [f"problem={' '.join(text.split())}" for text in state.wrong[:1]]
+    why_not = (state.egress.wrong if state.egress else NOT_OFFERED) or "".join(state.wrong[:1])
+    lines += [f"egress={'no' if why_not else 'yes'}"]
+    lines += [f"egress_problem={' '.join(why_not.split())}"] if why_not else []
     settings.run.mkdir(mode=0o755, parents=True, exist_ok=True)
     publish(settings.run / "capabilities", "\n".join(lines) + "\n")
 
@@ -88,6 +105,23 @@ def _try_filter(settings: Settings) -> None:
         run(["unshare", "--net", "nft", "-f", "-"], settings.command_timeout_s, text)
     except Trouble as error:
         raise Trouble(f"{error}: install nftables, and the kernel's modules nf_tables and nf_tables_inet") from error
+
+
+def _try_egress(settings: Settings) -> None:
+    destinations.networks(settings)
+    if settings.slots > _EGRESS_SLOTS_MOST:
+        raise Trouble(
+            f"NETWORK_SLOTS of values.env is more than {_EGRESS_SLOTS_MOST}: level egress has no address left"
+        )
+    limit_s, new = settings.command_timeout_s, ["unshare", "--net"]
+    try:
+        rules = egress.node_rules(0, 1, settings, egress.Targets((), (("192.0.2.1", 1),)))
+        run([*new, "nft", "-f", "-"], limit_s, rules + egress.forward_rules())
+        run([*new, "ip", "link", "add", egress.device(1), "type", "veth", "peer", "name", egress.INSIDE], limit_s)
+        run(["getent", "ahostsv4", "127.0.0.1"], limit_s)
+    except Trouble as error:
+        raise Trouble(f"{error}: level egress needs the kernel's modules veth, nft_nat, nft_masq and nft_ct") from error
+    forwarding.ensure(settings)
 
 
 def _try_acl(settings: Settings) -> None:

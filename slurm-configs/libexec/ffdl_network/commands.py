@@ -7,6 +7,7 @@ import subprocess
 from typing import Sequence
 
 _ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
+_SAID_MOST = 1000
 
 
 class Trouble(Exception):
@@ -29,7 +30,7 @@ def run(argv: Sequence[str], timeout_s: float, text: str | None = None) -> str:
             text=True,
             errors="replace",
             timeout=timeout_s,
-            close_fds=False,  # what is not to be inherited says so; the lock of network.held is
+            close_fds=False,  # what is not to be inherited says so; that of locks.held is
             check=False,
         )
     except FileNotFoundError as error:
@@ -37,6 +38,6 @@ def run(argv: Sequence[str], timeout_s: float, text: str | None = None) -> str:
     except subprocess.TimeoutExpired as error:
         raise Trouble(f"{' '.join(argv)} did not end within {timeout_s:g} s") from error
     if done.returncode != 0:
-        said = " ".join((done.stderr or done.stdout).split())
+        said = " ".join((done.stderr or done.stdout)[:_SAID_MOST].split())
         raise Trouble(f"{' '.join(argv)} ended with {done.returncode}: {said}")
     return done.stdout

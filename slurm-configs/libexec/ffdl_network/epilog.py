@@ -1,12 +1,11 @@
-"""The programs `epilog` and `boot`: removing what is a job's, what ended jobs left, and what an earlier boot left."""
+"""The program `epilog`: removing what is a job's; and what other ended jobs left."""
 
 from __future__ import annotations
 
 import contextlib
-import sys
 from typing import Mapping
 
-from . import checks, network, settings, slots
+from . import locks, network, settings
 from .commands import Trouble
 from .settings import Settings
 
@@ -18,7 +17,7 @@ def main(environment: Mapping[str, str]) -> int:
     """Remove all of a job; 1 when something is left. The sentence is for the system's log."""
     site = settings.load()
     job_id = int(environment["SLURM_JOB_ID"])
-    with network.held(job_id, site):
+    with locks.held(job_id, site):
         left = network.remove(job_id, site)
         if left:
             print("; ".join(left))
@@ -34,25 +33,7 @@ def sweep(site: Settings) -> None:
         if not number.isdigit():
             continue
         # Trouble: its epilog is at work.
-        with contextlib.suppress(Trouble), network.held(int(number), site, wait_s=0):
-            if not network.remove(int(number), site, _SWEEP_PATIENCE_S):
+        with contextlib.suppress(Trouble), locks.held(int(number), site, wait_s=0):
+            # The same job may have been started again on this node meanwhile.
+            if mark.exists() and not network.remove(int(number), site, _SWEEP_PATIENCE_S):
                 network.forget(int(number), site)
-
-
-def clean_node() -> int:
-    """Remove everything of every job, whatever knows of it, and try anew what this node can do."""
-    site = settings.load()
-    jobs = set(slots.claims(site).values())
-    jobs |= {int(path.name[4:]) for path in site.run.glob("job-*") if path.name[4:].isdigit()}
-    status = 0
-    for job_id in sorted(jobs):
-        left = network.remove(job_id, site)
-        if left:
-            print(f"job {job_id}: {'; '.join(left)}", file=sys.stderr)
-            status = 1
-        else:
-            network.forget(job_id, site)
-    for name in network.tables(site):
-        network.drop_table(name, site)
-    checks.publish_items(site, checks.items(site))
-    return status

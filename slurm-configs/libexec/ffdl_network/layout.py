@@ -7,17 +7,14 @@ table). There is no route elsewhere and no entry for broadcast or for unknown ad
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple, Sequence
 
 from .settings import Settings
 
 DEVICE = "eth0"
-LEARNERS_MOST = 62
 # IPv4 20, UDP 8, VXLAN 8, inner Ethernet 14 bytes (RFC 7348).
 VXLAN_OVERHEAD_BYTES = 50
 MTU_LEAST_BYTES = 1280
-_WISH = re.compile(r"job/([1-9][0-9]?)")
 _SYSCTLS = (
     ("ipv6/conf/all/disable_ipv6", "1"),
     ("ipv6/conf/default/disable_ipv6", "1"),
@@ -79,13 +76,6 @@ def table_of(job_id: int) -> str:
     return f"ffdl_{job_id}"
 
 
-def learners_wished(comment: str, mark: str) -> int:
-    """How many learners a node has at most, by the mark `<mark>job/<n>`; 0: the job wants no network of its own."""
-    found = _WISH.fullmatch(comment[len(mark) :]) if comment.startswith(mark) else None
-    number = int(found.group(1)) if found else 0
-    return number if number <= LEARNERS_MOST else 0
-
-
 def namespace_script() -> str:
     """Shell text that is run in the new namespace: what the kernel lacks (IPv6) needs no switching off."""
     lines = [f'[ ! -e /proc/sys/net/{name} ] || echo "{value}" >/proc/sys/net/{name}' for name, value in _SYSCTLS]
@@ -124,9 +114,31 @@ def device_argv(job: Job, settings: Settings, underlay: Underlay, namespace: str
     first, last = settings.source_ports
     mtu = mtu_of(underlay)
     argv = ["ip", "link", "add", DEVICE, "netns", namespace, "address", job.mac(job.rank), "mtu", str(mtu)]
-    argv += ["type", "vxlan", "id", str(job.vni), "dstport", str(settings.udp_port), "nolearning"]
+    argv += ["type", "vxlan", "id", str(job.vni), "dstport", str(settings.udp_port)]
     argv += ["srcport", str(first), str(last + 1)]
-    return [*argv, "local", underlay.addresses[job.rank]] if len(job.nodes) > 1 else argv
+    if len(job.nodes) == 1:
+        return [*argv, "nolearning"]
+    # A device that learns drops what has the MAC address of a permanent entry and comes from another node. It is given
+    # room for no more than these entries, and inner_rules drops what has any other MAC address.
+    return [*argv, "learning", "maxaddress", str(len(job.nodes) - 1), "local", underlay.addresses[job.rank]]
+
+
+def inner_rules(job: Job, more_chains: str = "") -> str:
+    """Input of nft in the job's namespace, where no reload of the node's rules reaches it: frames of peers alone."""
+    peers = [job.mac(rank) for rank in _peers(job)]
+    elements = f"elements = {{ {', '.join(peers)} }}" if peers else ""
+    return f"""\
+table inet ffdl {{
+    set peers {{
+        type ether_addr
+        {elements}
+    }}
+    chain input {{
+        type filter hook input priority -300; policy accept;
+        iifname "{DEVICE}" ether saddr != @peers drop
+    }}
+{more_chains}}}
+"""
 
 
 def mtu_of(underlay: Underlay) -> int:
@@ -154,8 +166,10 @@ def forwarding_lines(job: Job, underlay: Underlay) -> str:
     )
 
 
-def facts(job: Job, settings: Settings, underlay: Underlay, namespace: str) -> str:
-    """What the job's controller reads."""
+def facts(
+    job: Job, settings: Settings, underlay: Underlay, namespace: str, names: Sequence[tuple[str, str]] | None
+) -> str:
+    """What the job's controller reads. `names`: those of the destinations at level `egress`, with their addresses."""
     pairs = {
         "job": job.job_id,
         "netns": namespace,
@@ -163,9 +177,12 @@ def facts(job: Job, settings: Settings, underlay: Underlay, namespace: str) -> s
         "nodes": len(job.nodes),
         "learners": job.learners,
         "prefix": f"{settings.prefix}.{job.rank}.",
-        "mechanism": "vxlan",
+        "mechanism": "vxlan" if names is None else "vxlan+nat",
         "mtu": mtu_of(underlay),
+        "level": "job" if names is None else "egress",
     }
+    if names:
+        pairs["names"] = ",".join(f"{name}={address}" for name, address in names)
     return "".join(f"{name}={value}\n" for name, value in pairs.items())
 
 

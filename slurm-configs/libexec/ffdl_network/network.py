@@ -1,87 +1,82 @@
 """Makes and removes a job's network on this node.
 
 Making is a list of steps. Whatever it makes is found again by the job's id alone: the claim of a slot, which is made
-first and given back last, says where, and the table of rules is named after the job. So removing needs no record of how
-far making came, and may be repeated.
+first and given back last, says where, and the tables of rules are named after the job. So removing needs no record of
+how far making came, and may be repeated.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 import signal
+import socket
 import time
 from functools import partial
 from pathlib import Path
-from typing import Callable, Iterator
+from typing import Callable
 
-from . import layout, slots
+from . import egress, guard, layout, locks, slots
 from .commands import Trouble, is_installed, run
+from .egress import Targets
+from .files import publish
 from .layout import Job, Underlay
 from .settings import Settings
 
 After = Callable[[str], None]
 _KILL_PATIENCE_S = 5.0
-_LOCK_PATIENCE_S = 15.0
 
 
-@contextlib.contextmanager
-def held(job_id: int, settings: Settings, wait_s: float = _LOCK_PATIENCE_S) -> Iterator[None]:
-    """Be the only one who makes or removes the job's network: the prolog of a dead slurmd may still be at work when the
-    epilog comes, and so may a program that a killed prolog had started, which therefore inherits the lock. Trouble:
-    somebody else is, for longer than that."""
-    directory = settings.job(job_id)
-    directory.mkdir(mode=0o755, parents=True, exist_ok=True)
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    os.set_inheritable(descriptor, True)
-    try:
-        _lock(descriptor, directory, time.monotonic() + wait_s)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _lock(descriptor: int, directory: Path, deadline: float) -> None:
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            if time.monotonic() > deadline:
-                raise Trouble(f"another prolog or epilog holds {directory}") from error
-            time.sleep(0.02)
-        else:
-            return
-
-
-def create(job: Job, settings: Settings, underlay: Underlay, after: After) -> None:
-    """Make the network and tell the controller. `after` is told the name of each step that is done.
+def create(job: Job, settings: Settings, underlay: Underlay, targets: Targets | None, after: After) -> None:
+    """Make the network and tell the controller. `after` is told the name of each step that is done; `targets` are those
+    of level `egress`.
 
     The job's user is let in when everything else is there; the facts come last.
     """
-    limit_s = settings.command_timeout_s
+    limit_s, directory = settings.command_timeout_s, settings.job(job.job_id)
     number = slots.claim(settings, job.job_id)
     after("claim")
     net = str(settings.namespace(number))
+    inside = ["nsenter", f"--net={net}"]
     _clear(settings, number)  # the claim says that nobody has it
     slots.prepare(settings, number)
     after("slot")
     run(["unshare", f"--net={net}", "/bin/sh", "-s"], limit_s, layout.namespace_script())
     after("namespace")
-    run(["nft", "-f", "-"], limit_s, layout.guard_rules(job, settings, underlay))
+    chains = egress.inner_chains(targets) if targets else ""
+    run([*inside, "nft", "-f", "-"], limit_s, layout.inner_rules(job, chains))
+    after("filter")
+    rules = layout.guard_rules(job, settings, underlay)
+    rules += egress.node_rules(job.job_id, number, settings, targets) if targets else ""
+    publish(guard.rules_of(directory), rules, 0o600)
+    run(["nft", "-f", "-"], limit_s, rules)
     after("guard")
     run(layout.device_argv(job, settings, underlay, net), limit_s)
     after("device")
-    run(["nsenter", f"--net={net}", "ip", "-batch", "-"], limit_s, layout.address_lines(job, settings))
+    run([*inside, "ip", "-batch", "-"], limit_s, layout.address_lines(job, settings))
     after("addresses")
     if len(job.nodes) > 1:
-        run(["nsenter", f"--net={net}", "bridge", "-batch", "-"], limit_s, layout.forwarding_lines(job, underlay))
+        run([*inside, "bridge", "-batch", "-"], limit_s, layout.forwarding_lines(job, underlay))
     after("forwarding")
+    if targets:
+        _make_way_out(settings, number, targets, net)
+        after("way out")
     slots.admit(settings.slot(number), job.uid)
     after("access")
-    publish(settings.job(job.job_id) / "network", layout.facts(job, settings, underlay, net))
+    names = targets.names if targets else None
+    publish(directory / "network", layout.facts(job, settings, underlay, net, names))
     after("facts")
+
+
+def _make_way_out(settings: Settings, number: int, targets: Targets, net: str) -> None:
+    limit_s = settings.command_timeout_s
+    run(["ip", "-batch", "-"], limit_s, egress.node_lines(number, settings, net))
+    for name, value in egress.node_sysctls(number):
+        file = Path("/proc/sys/net", name)
+        if file.exists():  # a kernel without IPv6 has none of its own
+            file.write_text(f"{value}\n")
+    run(["nsenter", f"--net={net}", "ip", "-batch", "-"], limit_s, egress.inside_lines(number, settings, targets))
 
 
 def remove(job_id: int, settings: Settings, patience_s: float = _KILL_PATIENCE_S) -> list[str]:
@@ -100,38 +95,30 @@ def remove(job_id: int, settings: Settings, patience_s: float = _KILL_PATIENCE_S
     for number in mine:
         attempt(partial(_clear, settings, number, patience_s))
     if mine:
-        attempt(lambda: drop_table(layout.table_of(job_id), settings))
+        attempt(lambda: drop_tables(layout.table_of(job_id), settings))
     for number in mine if not troubles else []:
         attempt(partial(slots.give_back, settings, number))
     return troubles
 
 
 def forget(job_id: int, settings: Settings) -> None:
-    """Remove the job's directory, of which nothing is needed any more."""
+    """Remove the job's directory and lock, of which nothing is needed any more. The caller holds the lock."""
     shutil.rmtree(settings.job(job_id), ignore_errors=True)
+    locks.remove(job_id, settings)
 
 
-def publish(path: Path, text: str) -> None:
-    """Write a file for everybody to read; it is there as a whole or not at all."""
-    new = path.with_name(f".{path.name}.{os.getpid()}")
-    new.write_text(text, encoding="utf-8")
-    new.chmod(0o644)
-    new.replace(path)
-
-
-def tables(settings: Settings) -> list[str]:
-    """The jobs' tables of rules that this node has."""
-    if not is_installed("nft"):
-        return []
-    listed = run(["nft", "list", "tables", "inet"], settings.command_timeout_s).split()
-    return [word for word in listed if word.startswith("ffdl_") and word[5:].isdigit()]
-
-
-def drop_table(name: str, settings: Settings) -> None:
-    """Remove a table of rules, if it is there. A node without nft has none, and its slots must be given back, too."""
+def drop_tables(name: str, settings: Settings) -> None:
+    """Remove the tables of rules of that name. A node without nft has none, and its slots must be given back, too."""
     if not is_installed("nft"):
         return
-    run(["nft", "-f", "-"], settings.command_timeout_s, f"add table inet {name}\ndelete table inet {name}\n")
+    lines = [f"{verb} table {family} {name}\n" for family in ("inet", "ip") for verb in ("add", "delete")]
+    run(["nft", "-f", "-"], settings.command_timeout_s, "".join(lines))
+
+
+def drop_way_out(name: str, settings: Settings) -> None:
+    """Remove a pair of devices by the node's end, if it is there."""
+    if name in (known for _, known in socket.if_nameindex()):
+        run(["ip", "link", "del", name], settings.command_timeout_s)
 
 
 def _clear(settings: Settings, number: int, patience_s: float = _KILL_PATIENCE_S) -> None:
@@ -143,6 +130,7 @@ def _clear(settings: Settings, number: int, patience_s: float = _KILL_PATIENCE_S
     if not directory.is_dir():
         return
     slots.shut(directory)
+    drop_way_out(egress.device(number), settings)
     while is_namespace(net):
         alive = _kill_inside(net, patience_s)
         _remove_device(net, settings)

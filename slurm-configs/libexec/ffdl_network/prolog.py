@@ -5,7 +5,21 @@ from __future__ import annotations
 import time
 from typing import Mapping, Sequence
 
-from . import apptainer, checks, epilog, hostlist, layout, network, settings, underlay
+from . import (
+    apptainer,
+    boot,
+    checks,
+    destinations,
+    epilog,
+    forwarding,
+    guard,
+    hostlist,
+    locks,
+    mark,
+    network,
+    settings,
+    underlay,
+)
 from .commands import Trouble
 from .layout import Job
 from .settings import Settings
@@ -30,16 +44,21 @@ def main(argv: Sequence[str], environment: Mapping[str, str], began: float) -> i
 
 def work(comment: str, environment: Mapping[str, str], site: Settings, after: network.After) -> None:
     """What the prolog does. Raises for what is wrong, after it has removed what it had made."""
+    for text in boot.once(site):
+        after(f"of an earlier boot: {text}")
     epilog.sweep(site)
     after("swept")
+    for text in guard.reassert(site):
+        after(text)
     checks.refresh(site)
     after("capabilities")
-    learners = layout.learners_wished(comment, site.mark)
-    if not learners:
+    wish = mark.read(comment, site.mark)
+    if wish is None:
         after("no network asked for")
         return
-    job = job_of(environment, learners)
-    with network.held(job.job_id, site):
+    job = job_of(environment, wish.learners)
+    with locks.held(job.job_id, site):
+        site.job(job.job_id).mkdir(mode=0o755, exist_ok=True)
         left = network.remove(job.job_id, site)  # of an earlier start of the same job
         if left:
             raise Trouble(f"what an earlier start of this job left cannot be removed: {'; '.join(left)}")
@@ -47,8 +66,13 @@ def work(comment: str, environment: Mapping[str, str], site: Settings, after: ne
         wrong = apptainer.missing(site) or [apptainer.refused(site, job.uid)]
         if any(wrong):
             raise Trouble("; ".join(wrong))
+        targets = None
+        if wish.destinations:
+            targets = destinations.find(wish.destinations, site)
+            forwarding.ensure(site)
+            after("destinations")
         try:
-            network.create(job, site, underlay.find(job, site), after)
+            network.create(job, site, underlay.find(job, site), targets, after)
         except BaseException:
             network.remove(job.job_id, site)
             raise

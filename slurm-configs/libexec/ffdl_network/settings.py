@@ -16,6 +16,8 @@ class Settings(NamedTuple):
     udp_port: int
     source_ports: tuple[int, int]  # first and last
     groups: str
+    egress_to: str  # networks, with commas between
+    egress_prefix: str
     apptainer_conf: Path
     starters: tuple[str, ...]  # patterns
     command_timeout_s: float
@@ -38,10 +40,13 @@ def load() -> Settings:
     first, last = _range("@NETWORK_SOURCE_PORTS@")
     if not 0 < first < last < 1024:
         raise ValueError("NETWORK_SOURCE_PORTS of values.env must be two ports below 1024, e.g. 600-999")
-    prefix = "@NETWORK_PREFIX@"
-    numbers = prefix.split(".")
-    if len(numbers) != 2 or not all(word.isdigit() and int(word) < 256 for word in numbers):
-        raise ValueError("NETWORK_PREFIX of values.env must be the first two numbers of an address, e.g. 10.200")
+    prefix, egress_prefix = "@NETWORK_PREFIX@", "@NETWORK_EGRESS_PREFIX@"
+    for name, text in (("NETWORK_PREFIX", prefix), ("NETWORK_EGRESS_PREFIX", egress_prefix)):
+        numbers = text.split(".")
+        if len(numbers) != 2 or not all(word.isdigit() and int(word) < 256 for word in numbers):
+            raise ValueError(f"{name} of values.env must be the first two numbers of an address, e.g. 10.200")
+    if prefix == egress_prefix:
+        raise ValueError("NETWORK_PREFIX and NETWORK_EGRESS_PREFIX of values.env must differ")
     return Settings(
         run=Path("@FFDL_RUN@"),
         mark="@JOB_MARK@",
@@ -50,6 +55,8 @@ def load() -> Settings:
         udp_port=int("@NETWORK_UDP_PORT@"),
         source_ports=(first, last),
         groups="@NETWORK_GROUPS@",
+        egress_to="@NETWORK_EGRESS_TO@",
+        egress_prefix=egress_prefix,
         apptainer_conf=Path("@APPTAINER_CONF@"),
         starters=_paths("@APPTAINER_STARTERS@"),
         command_timeout_s=float("@NETWORK_COMMAND_TIMEOUT_S@"),

@@ -144,7 +144,7 @@ def test_the_prolog_leaves_other_jobs_alone(tmp_path: Path, comment: str | None)
 def test_a_failing_prolog_exits_0_and_leaves_the_error_until_the_epilog(tmp_path: Path) -> None:
     hooks = Hooks(tmp_path)
     hooks.install("prolog", "echo no slot is free; exit 3")
-    hooks.install("epilog", "exit 0")
+    hooks.install("epilog", f"rm -r {hooks.run_dir}/job-41")
     assert hooks.call("prolog", "ffdl-batch:token") == 0
     assert (hooks.run_dir / "job-41" / "error").read_text() == "no slot is free\n"
     assert hooks.call("epilog", None) == 0
@@ -181,6 +181,43 @@ def test_the_prolog_is_given_the_whole_comment_and_nothing_that_an_earlier_start
     assert {path.name for path in (hooks.run_dir / "job-41").iterdir()} == {"prolog.log"}
 
 
+def _asking_hooks(tmp_path: Path, scontrol: str) -> Hooks:
+    """Hooks of a release whose prologs are not told the comment, and a program in the place of scontrol."""
+    hooks = Hooks(tmp_path, JOB_MARK_SOURCE="scontrol")
+    hooks.install("prolog", f'printf "%s" "$1" >{tmp_path}/told')
+    hooks.install("scontrol", scontrol)
+    hook = hooks.out / "prolog.d" / "50-ffdl"
+    hook.write_text(hook.read_text().replace("PATH=/usr/sbin", f"PATH={hooks.libexec}:/usr/sbin"))
+    return hooks
+
+
+TASKS = """\
+JobId=44 ArrayJobId=41 ArrayTaskId=1 JobName=x Comment=ffdl-batch:job/9 StdErr=/dev/null
+JobId=41 ArrayJobId=41 ArrayTaskId=3 JobName=x AdminComment=ffdl-batch:job/8 {comment}StdErr=/dev/null
+JobId=411 ArrayJobId=41 ArrayTaskId=2 JobName=x Comment=ffdl-batch:job/7 StdErr=/dev/null"""
+
+
+@pytest.mark.parametrize(
+    ("comment", "told"),
+    [("Comment=ffdl-batch:job/2 my run ", "ffdl-batch:job/2"), ("Comment=mine ", None), ("", None)],
+)
+def test_the_last_task_of_an_array_is_asked_for_its_own_comment(tmp_path: Path, comment: str, told: str | None) -> None:
+    """Its number is the array's, by which scontrol shows every task."""
+    listed = TASKS.format(comment=comment)
+    hooks = _asking_hooks(tmp_path, f'[ "$*" = "-o show job 41" ] && cat <<EOF\n{listed}\nEOF')
+    assert hooks.call("prolog", None) == 0
+    assert ((tmp_path / "told").read_text() if (tmp_path / "told").exists() else None) == told
+    assert (hooks.run_dir / "job-41").exists() == (told is not None)
+
+
+@pytest.mark.parametrize("scontrol", ["echo no contact >&2; exit 1", "echo JobId=411 Comment=ffdl-batch:job/2"])
+def test_a_comment_that_is_not_told_is_an_error(tmp_path: Path, scontrol: str) -> None:
+    hooks = _asking_hooks(tmp_path, scontrol)
+    assert hooks.call("prolog", None) == 0
+    assert "scontrol did not tell this node the job's comment" in (hooks.run_dir / "job-41" / "error").read_text()
+    assert not (tmp_path / "told").exists()
+
+
 def test_a_working_prolog_leaves_no_error(tmp_path: Path) -> None:
     hooks = Hooks(tmp_path)
     hooks.install("prolog", "exit 0")
@@ -191,14 +228,19 @@ def test_a_working_prolog_leaves_no_error(tmp_path: Path) -> None:
 PROGRAM = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from ffdl_network import hostlist, layout
+from ffdl_network import commands, hostlist, layout, mark
 for text in sys.argv[2:]:
     try:
         print(hostlist.expand(text))
     except ValueError as error:
         print("refused:", error)
-marks = ("m:job/1", "m:job/62", "m:job/63", "m:job/01", "n:job/1", "m:job/1\\n")
-print([layout.learners_wished(text, "m:") for text in marks])
+for text in ("m:job/1", "m:job/62 mine", "n:job/1", "m:", "m:egress/3/a-b.c:80,10.0.0.1:65535 x"):
+    print(mark.read(text, "m:"))
+for text in ("m:job/63", "m:job/01", "m:job/1\\n", "m:x", "m:egress/3/a:80,", "m:egress/3/a:08", "m:job/1/a:80"):
+    try:
+        print(mark.read(text, "m:"))
+    except commands.Trouble as error:
+        print(str(error)[:15])
 jobs = [layout.Job(number, 1, ("a", "b"), 0, 1) for number in (1, 2**24 - 1, 2**24, 67108863)]
 print([(job.vni, job.mac(249)) for job in jobs])
 """
@@ -217,8 +259,12 @@ def test_values_of_a_network_come_from_the_list_of_nodes_and_the_jobs_number(tmp
     done = subprocess.run(argv, capture_output=True, text=True, check=True)
     lines = done.stdout.splitlines()
     assert lines[: len(good)] == [str(tuple(names)) for names in good.values()]
-    assert all(line.startswith("refused: ") for line in lines[len(good) : -2])
-    assert lines[-2] == "[1, 62, 0, 0, 0, 0]"
+    marks = lines[len(good) + len(bad) :]
+    assert all(line.startswith("refused: ") for line in lines[len(good) : len(good) + len(bad)])
+    to = "Destination(host='a-b.c', port=80), Destination(host='10.0.0.1', port=65535)"
+    wishes = ["Wish(learners=1, destinations=())", "Wish(learners=62, destinations=())", "None", "None"]
+    assert marks[:5] == [*wishes, f"Wish(learners=3, destinations=({to}))"]
+    assert marks[5:-1] == ["unreadable mark"] * 7
     numbers = [(2, "000002"), (1, "000001"), (2, "000002"), (4, "000004")]
     told = [(vni, f"02:{text[:2]}:{text[2:4]}:{text[4:]}:00:f9") for vni, text in numbers]
     assert lines[-1] == str(told)
@@ -226,7 +272,12 @@ def test_values_of_a_network_come_from_the_list_of_nodes_and_the_jobs_number(tmp
 
 @pytest.mark.parametrize(
     ("name", "value", "said"),
-    [("NETWORK_SOURCE_PORTS", "600-1024", "below 1024"), ("NETWORK_PREFIX", "10.200.1", "first two numbers")],
+    [
+        ("NETWORK_SOURCE_PORTS", "600-1024", "below 1024"),
+        ("NETWORK_PREFIX", "10.200.1", "first two numbers"),
+        ("NETWORK_EGRESS_PREFIX", "10.256", "NETWORK_EGRESS_PREFIX of values.env must be"),
+        ("NETWORK_EGRESS_PREFIX", "10.200", "must differ"),
+    ],
 )
 def test_a_value_that_no_network_can_have_is_said_by_check(tmp_path: Path, name: str, value: str, said: str) -> None:
     render(tmp_path / "out", *site_values(tmp_path / "v", ACCOUNTING_STORAGE_HOST="db", **{name: value}))

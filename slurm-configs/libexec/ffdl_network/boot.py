@@ -1,0 +1,68 @@
+"""The program `boot`: what an earlier boot left is removed, once in each boot; what the node can do is written down.
+
+Who comes first in a boot, this program or a prolog, removes, and leaves `<run>/booted`. So a restart of the service
+while jobs run leaves their networks alone, and puts back what is gone of their packet filters.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+from pathlib import Path
+from typing import Sequence
+
+from . import checks, egress, guard, locks, network, settings, slots
+from .files import publish
+from .settings import Settings
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def main(argv: Sequence[str]) -> int:
+    """0; 1 when something of a job is left, 64 for words that it does not know."""
+    if list(argv) not in ([], ["--force"]):
+        print("usage: boot [--force]", file=sys.stderr)
+        return 64
+    site = settings.load()
+    left = _clean(site) if argv else once(site)
+    for text in (*left, *guard.reassert(site)):
+        print(text, file=sys.stderr)
+    checks.publish_state(site, checks.look(site))
+    return 1 if left else 0
+
+
+def once(site: Settings) -> list[str]:
+    """Remove everything of every job, if nobody did so since the node was booted; what could not be removed."""
+    mark, now = site.run / "booted", _BOOT_ID.read_text().strip()
+    if _read(mark) == now:
+        return []
+    with locks.node_held(site):
+        if _read(mark) == now:
+            return []
+        left = _clean(site)
+        publish(mark, now + "\n")
+        return left
+
+
+def _read(mark: Path) -> str:
+    try:
+        return mark.read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        return ""
+
+
+def _clean(site: Settings) -> list[str]:
+    jobs = set(slots.claims(site).values())
+    jobs |= {int(path.name[4:]) for path in site.run.glob("job-*") if path.name[4:].isdigit()}
+    troubles = []
+    for job_id in sorted(jobs):
+        left = network.remove(job_id, site)
+        troubles += [f"job {job_id}: {text}" for text in left]
+        if not left:
+            network.forget(job_id, site)
+    for _, name in guard.tables(site):
+        network.drop_tables(name, site)
+    for _, name in socket.if_nameindex():
+        if name.startswith(egress.OUTSIDE):
+            network.drop_way_out(name, site)
+    return troubles

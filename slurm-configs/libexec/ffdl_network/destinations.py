@@ -1,0 +1,78 @@
+"""Where the destinations of a job are, as this node's resolver says, and whether the site lets jobs go there."""
+
+from __future__ import annotations
+
+import ipaddress
+from concurrent.futures import ThreadPoolExecutor
+from typing import Sequence
+
+from .commands import Trouble, run
+from .egress import Targets
+from .mark import Destination
+from .settings import Settings
+
+_ADDRESSES_MOST = 8
+"""Of one name; more are left out."""
+_NEVER = (
+    ("0.0.0.0/8", "no address of a host"),
+    ("127.0.0.0/8", "a loopback address"),
+    ("169.254.0.0/16", "a link-local address"),
+    ("224.0.0.0/4", "a multicast address"),
+    ("240.0.0.0/4", "no address of a host"),
+)
+
+
+def find(destinations: Sequence[Destination], settings: Settings) -> Targets:
+    """Addresses and ports. Trouble: a name has no address, or an address may not be a destination."""
+    allowed = networks(settings)
+    if not allowed:
+        raise Trouble(
+            "this site offers no network level egress: NETWORK_EGRESS_TO of values.env is empty; it takes the networks "
+            "that jobs may name, e.g. 192.0.2.0/24,198.51.100.7/32"
+        )
+    hosts = list(dict.fromkeys(destination.host for destination in destinations))
+    with ThreadPoolExecutor(len(hosts)) as pool:
+        asked = {host: pool.submit(_look_up, host, settings) for host in hosts}
+    found = {host: answer.result() for host, answer in asked.items()}
+    for host, addresses in found.items():
+        for address in addresses:
+            wrong = _why_not(ipaddress.IPv4Address(address), allowed, settings)
+            if wrong:
+                named = host if host == address else f"{host} ({address})"
+                raise Trouble(f"{named} cannot be a destination: {wrong}")
+    names = ((host, address) for host in hosts for address in found[host] if host != address)
+    pairs = ((address, to.port) for to in destinations for address in found[to.host])
+    return Targets(tuple(names), tuple(dict.fromkeys(pairs)))
+
+
+def networks(settings: Settings) -> list[ipaddress.IPv4Network]:
+    """The networks that the site lets jobs name; none: level egress is not offered. Trouble: they cannot be read."""
+    words = [word.strip() for word in settings.egress_to.split(",") if word.strip()]
+    try:
+        return [ipaddress.IPv4Network(word) for word in words]
+    except ValueError as error:
+        raise Trouble(f"NETWORK_EGRESS_TO of values.env: {error}; it takes networks, e.g. 192.0.2.0/24") from error
+
+
+def _look_up(host: str, settings: Settings) -> list[str]:
+    """By a program that can be ended: a resolver whose servers are silent takes its time."""
+    try:
+        told = run(["getent", "ahostsv4", "--", host], settings.command_timeout_s)
+    except Trouble as error:
+        raise Trouble(f"no IPv4 address for the destination {host}: {error}") from error
+    addresses = list(dict.fromkeys(line.split()[0] for line in told.splitlines() if line.split()))
+    if not addresses:
+        raise Trouble(f"no IPv4 address for the destination {host}")
+    return addresses[:_ADDRESSES_MOST]
+
+
+def _why_not(address: ipaddress.IPv4Address, allowed: Sequence[ipaddress.IPv4Network], settings: Settings) -> str:
+    for text, wrong in _NEVER:
+        if address in ipaddress.IPv4Network(text):
+            return f"it is {wrong}"
+    for name, prefix in (("NETWORK_PREFIX", settings.prefix), ("NETWORK_EGRESS_PREFIX", settings.egress_prefix)):
+        if address in ipaddress.IPv4Network(f"{prefix}.0.0/16"):
+            return f"jobs' own networks have such addresses ({name} of values.env)"
+    if not any(address in network for network in allowed):
+        return f"it is outside NETWORK_EGRESS_TO of values.env, {settings.egress_to}"
+    return ""

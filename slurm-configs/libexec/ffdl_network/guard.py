@@ -1,0 +1,53 @@
+"""The jobs' rules in the node's packet filter. Who administers it may flush them; they are put back."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Collection
+
+from . import layout, locks, slots
+from .commands import Trouble, is_installed, run
+from .settings import Settings
+
+
+def rules_of(directory: Path) -> Path:
+    """The input of nft for all rules of a job on this node."""
+    return directory / "rules"
+
+
+def tables(settings: Settings) -> list[tuple[str, str]]:
+    """Family and name of the jobs' tables that this node has."""
+    if not is_installed("nft"):
+        return []
+    listed = (line.split() for line in run(["nft", "list", "tables"], settings.command_timeout_s).splitlines())
+    found = [(words[1], words[2]) for words in listed if len(words) == 3]
+    return [(family, name) for family, name in found if name.startswith("ffdl_") and name[5:].isdigit()]
+
+
+def reassert(settings: Settings) -> list[str]:
+    """Put back the rules of every job whose tables are gone; a sentence for each of these jobs."""
+    owners = set(slots.claims(settings).values())
+    there = set(tables(settings)) if owners else set()
+    said = []
+    for job_id in sorted(owners):
+        # Trouble: its prolog or epilog is at work.
+        with contextlib.suppress(Trouble), locks.held(job_id, settings, wait_s=0):
+            said += _reassert_job(job_id, settings, there)
+    return said
+
+
+def _reassert_job(job_id: int, settings: Settings, there: Collection[tuple[str, str]]) -> list[str]:
+    directory, name = settings.job(job_id), layout.table_of(job_id)
+    try:
+        rules = rules_of(directory).read_text(encoding="utf-8")
+    except FileNotFoundError:  # its prolog had not come so far
+        return []
+    wanted = [(family, name) for family in ("inet", "ip") if f"\ntable {family} {name} {{" in rules]
+    if all(table in there for table in wanted) or (directory / "ended").exists():
+        return []
+    try:
+        run(["nft", "-f", "-"], settings.command_timeout_s, rules)
+    except Trouble as error:
+        return [f"the packet filter of job {job_id} is gone and cannot be put back: {error}"]
+    return [f"the packet filter of job {job_id} was gone; it is there again"]

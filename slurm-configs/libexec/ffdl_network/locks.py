@@ -1,0 +1,82 @@
+"""Who may work at a job's network on this node: one program at a time.
+
+The lock is a file of root's outside the job's directory. It is removed with the job, by its holder, so whoever waited
+for it looks whether the file that was locked is still the one that has the name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from pathlib import Path
+from typing import Iterator
+
+from .commands import Trouble
+from .settings import Settings
+
+_PATIENCE_S = 15.0
+
+
+@contextlib.contextmanager
+def held(job_id: int, settings: Settings, wait_s: float = _PATIENCE_S) -> Iterator[None]:
+    """Be the only one who makes or removes the job's network: the prolog of a dead slurmd may still be at work when the
+    epilog comes, and so may a program that a killed prolog had started, which therefore inherits the lock. Trouble:
+    somebody else is, for longer than that."""
+    with _locked(_path(job_id, settings), wait_s):
+        yield
+
+
+@contextlib.contextmanager
+def node_held(settings: Settings) -> Iterator[None]:
+    """Be the only one who does what is done once per boot."""
+    with _locked(settings.run / "locks" / "node", _PATIENCE_S):
+        yield
+
+
+def remove(job_id: int, settings: Settings) -> None:
+    """Remove the lock of a job of which nothing is left; its holder does."""
+    _path(job_id, settings).unlink(missing_ok=True)
+
+
+def _path(job_id: int, settings: Settings) -> Path:
+    return settings.run / "locks" / str(job_id)
+
+
+@contextlib.contextmanager
+def _locked(path: Path, wait_s: float) -> Iterator[None]:
+    path.parent.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    deadline = time.monotonic() + wait_s
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            os.set_inheritable(descriptor, True)
+            _lock(descriptor, path, deadline)
+            if _is_still(descriptor, path):
+                yield
+                return
+        finally:
+            os.close(descriptor)
+
+
+def _lock(descriptor: int, path: Path, deadline: float) -> None:
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            if time.monotonic() > deadline:
+                raise Trouble(f"another prolog or epilog holds {path}") from error
+            time.sleep(0.02)
+        else:
+            return
+
+
+def _is_still(descriptor: int, path: Path) -> bool:
+    try:
+        named = path.stat()
+    except FileNotFoundError:
+        return False
+    opened = os.fstat(descriptor)
+    return (named.st_dev, named.st_ino) == (opened.st_dev, opened.st_ino)

@@ -1,0 +1,303 @@
+"""Level `egress`: named destinations and nothing else, in either direction; and the node becomes no router."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.overlay.nodes import ALICE, BOB, PYTHON, Node, pairs, two_nodes
+from tests.overlay.talking import NO_ANSWER, PORT, ask, heard, listening, run_in
+from tests.overlay.test_life import DYING
+
+JOB = 99
+LIST = "10.9.0.[1-2]"
+OTHER_PORT = PORT + 1
+SERVER, ELSEWHERE = "10.9.0.7", "10.9.0.8"
+"""Two more addresses of the second node, which is no node of most jobs here."""
+HOSTS = f"127.0.0.1 localhost here\n{SERVER} data.example\n{ELSEWHERE} two.example\n{SERVER} two.example\n"
+MARK = f"ffdl-batch:egress/2/{SERVER}:{PORT}"
+
+
+@pytest.fixture(scope="module")
+def both() -> Iterator[tuple[Node, Node]]:
+    """Two nodes of a site that lets jobs name its network; the first one does not forward."""
+    with two_nodes(NETWORK_EGRESS_TO="10.9.0.0/24, 10.201.0.0/16,127.0.0.0/8,0.0.0.0/1") as (first, second):
+        names = first.place / "hosts"
+        names.write_text(HOSTS)
+        subprocess.run(["mount", "--bind", str(names), "/etc/hosts"], check=True)
+        first.run(["sysctl", "-qw", "net.ipv4.ip_forward=0"])
+        for address in (SERVER, ELSEWHERE):
+            second.run(["ip", "addr", "add", f"{address}/24", "dev", "eth0"])
+            peer = ["lladdr", "02:00:00:00:01:02", "dev", "eth0"]
+            first.run(["ip", "neigh", "add", address, *peer])
+        yield first, second
+        assert [first.left(), second.left()] == [[], []]
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as opened:
+        yield opened
+
+
+def host(node: Node) -> str:
+    """The namespace of a node itself."""
+    return f"/proc/{node.pid}/ns/net"
+
+
+def serve(
+    stack: ExitStack, namespace: str, tag: str, address: str = "0.0.0.0", port: int = PORT
+) -> subprocess.Popen[str]:
+    return stack.enter_context(listening(namespace, tag, address, port=port))
+
+
+def answers(namespace: str, address: str, port: int = PORT, uid: int = ALICE) -> list[str]:
+    """What comes back over TCP and UDP; "" for nothing."""
+    said = [ask(namespace, kind, address, port, uid) for kind in ("tcp", "udp")]
+    return ["" if text.startswith(NO_ANSWER) else text for text in said]
+
+
+def test_a_named_destination_is_reached_over_tcp_and_udp_and_no_other(
+    nodes: tuple[Node, Node], stack: ExitStack
+) -> None:
+    first, second = nodes
+    server = serve(stack, host(second), "server", SERVER)
+    serve(stack, host(second), "other port", SERVER, OTHER_PORT)
+    serve(stack, host(second), "elsewhere", ELSEWHERE)
+    assert first.prolog(JOB, first.name, MARK) == ""
+    assert first.prolog(JOB + 1, first.name, "ffdl-batch:job/2", BOB) == ""
+    inside, without = first.namespace(JOB), first.namespace(JOB + 1)
+    assert answers(inside, SERVER) == ["server", "server"]
+    for address, port, tag in ((SERVER, OTHER_PORT, "other port"), (ELSEWHERE, PORT, "elsewhere")):
+        assert answers(host(first), address, port) == [tag, tag]
+        assert answers(inside, address, port) == ["", ""]
+    assert answers(without, SERVER) == ["", ""]
+    assert {peer for _, _, peer in heard(server)} == {first.name}  # under the node's address
+    facts = first.facts(JOB)
+    assert (facts["level"], facts["mechanism"], facts.get("names")) == ("egress", "vxlan+nat", None)
+    assert "default" not in run_in(inside, ["ip", "route"])
+
+
+def test_the_node_itself_may_be_a_destination(nodes: tuple[Node, Node], stack: ExitStack) -> None:
+    first, _ = nodes
+    serve(stack, host(first), "node", first.name)
+    serve(stack, host(first), "other port", first.name, OTHER_PORT)
+    assert first.prolog(JOB, first.name, f"ffdl-batch:egress/1/{first.name}:{PORT}") == ""
+    inside = first.namespace(JOB)
+    serve(stack, host(first), "way out", "10.201.1.1")
+    assert answers(inside, first.name) == ["node", "node"]
+    assert answers(host(first), first.name, OTHER_PORT) == ["other port", "other port"]
+    assert answers(inside, first.name, OTHER_PORT) == ["", ""]
+    assert answers(host(first), "10.201.1.1") == ["way out", "way out"]
+    assert answers(inside, "10.201.1.1") == ["", ""]
+
+
+def test_nobody_comes_in_by_the_way_out(nodes: tuple[Node, Node], stack: ExitStack) -> None:
+    """Neither the node, nor another job there, nor another node with a route; those of the job do."""
+    first, second = nodes
+    assert first.prolog(JOB, LIST, MARK) == ""
+    assert second.prolog(JOB, LIST, f"ffdl-batch:egress/2/{first.name}:{PORT}") == ""
+    assert first.prolog(JOB + 1, first.name, MARK, BOB) == ""
+    serve(stack, first.namespace(JOB), "learner")
+    assert answers(second.namespace(JOB), "10.200.0.1") == ["learner", "learner"]
+    assert answers(first.namespace(JOB), "10.201.1.2") == ["learner", "learner"]
+    second.run(["ip", "route", "add", "10.201.0.0/16", "via", first.name])
+    try:
+        for stranger in (host(first), host(second), first.namespace(JOB + 1), second.namespace(JOB)):
+            assert answers(stranger, "10.201.1.2", uid=0) == ["", ""]
+    finally:
+        second.run(["ip", "route", "del", "10.201.0.0/16"])
+
+
+def test_names_are_resolved_once_for_the_hosts_file_of_the_learners(nodes: tuple[Node, Node], stack: ExitStack) -> None:
+    first, second = nodes
+    for address in (SERVER, ELSEWHERE):
+        serve(stack, host(second), address, address)
+    comment = f"ffdl-batch:egress/2/data.example:{PORT},two.example:{PORT},{ELSEWHERE}:{OTHER_PORT} and mine"
+    assert first.prolog(JOB, first.name, comment) == ""
+    assert first.facts(JOB)["names"] == f"data.example={SERVER},two.example={ELSEWHERE},two.example={SERVER}"
+    for address in (SERVER, ELSEWHERE):
+        assert answers(first.namespace(JOB), address) == [address, address]
+
+
+@pytest.mark.parametrize(
+    ("destination", "said"),
+    [
+        ("nowhere.example:80", "no IPv4 address for the destination nowhere.example"),
+        ("here:80", "here (127.0.0.1) cannot be a destination: it is a loopback address"),
+        ("127.1:80", "it is a loopback address"),
+        ("169.254.169.254:80", "it is a link-local address"),
+        ("224.0.0.1:80", "it is a multicast address"),
+        ("255.255.255.255:80", "it is no address of a host"),
+        ("0.0.0.0:80", "it is no address of a host"),
+        ("10.200.1.1:80", "jobs' own networks have such addresses (NETWORK_PREFIX of values.env)"),
+        ("10.201.1.1:80", "jobs' own networks have such addresses (NETWORK_EGRESS_PREFIX of values.env)"),
+        ("192.0.2.1:80", "it is outside NETWORK_EGRESS_TO of values.env, 10.9.0.0/24"),
+        ("data.example:65536", "unreadable mark"),
+        ("data.example:0", "unreadable mark"),
+        ("-data.example:80", "unreadable mark"),
+        ("data_example:80", "unreadable mark"),
+        ("$(id):80", "unreadable mark"),
+        (",".join(["data.example:80"] * 17), "unreadable mark"),
+    ],
+)
+def test_what_cannot_be_a_destination_is_refused_with_the_reason(
+    nodes: tuple[Node, Node], destination: str, said: str
+) -> None:
+    node = nodes[0]
+    assert said in node.prolog(JOB, node.name, f"ffdl-batch:egress/2/{destination}")
+    assert not list((node.run_dir / "slots").glob("*"))
+
+
+def test_a_site_that_names_no_network_offers_none(nodes: tuple[Node, Node]) -> None:
+    node = nodes[0]
+    with site_value(node, "NETWORK_EGRESS_TO", ""):
+        assert "this site offers no network level egress: NETWORK_EGRESS_TO" in node.prolog(JOB, node.name, MARK)
+    with site_value(node, "NETWORK_EGRESS_TO", "10.9.0.1/24"):
+        assert "NETWORK_EGRESS_TO of values.env: 10.9.0.1/24 has host bits set" in node.prolog(JOB, node.name, MARK)
+        done = node.run([str(node.libexec / "check")], check=False)
+        assert (done.returncode, "FAIL  egress: NETWORK_EGRESS_TO of values.env" in done.stdout) == (1, True)
+        known = pairs(node.run_dir / "capabilities")
+        assert (known["network"], known["egress"], "host bits" in known["egress_problem"]) == ("yes", "no", True)
+    assert node.run([str(node.libexec / "check")]).stdout.splitlines()[-1] == "ok    egress"
+    known = pairs(node.run_dir / "capabilities")
+    assert (known["egress"], "egress_problem" in known) == ("yes", False)
+
+
+@contextmanager
+def site_value(node: Node, name: str, value: str) -> Iterator[None]:
+    """The programs with another value, as rendered anew."""
+    assert name == "NETWORK_EGRESS_TO"
+    file = node.libexec / "ffdl_network/settings.py"
+    whole = file.read_text()
+    (line,) = (line for line in whole.splitlines() if line.startswith("        egress_to="))
+    file.write_text(whole.replace(line, f"        egress_to={value!r},"))
+    try:
+        yield
+    finally:
+        file.write_text(whole)
+
+
+@contextmanager
+def behind(node: Node, stack: ExitStack) -> Iterator[str]:
+    """A machine on another side of the node, with a listener that answers whom the node forwards; its address."""
+    argv = ["unshare", "--net", "sleep", "infinity"]
+    with subprocess.Popen(argv) as process:
+        try:
+            wait_for_namespace(process.pid)
+            inside = f"/proc/{process.pid}/ns/net"
+            node.run(["ip", "link", "add", "side", "type", "veth", "peer", "name", "eth0", "netns", inside])
+            node.run(["ip", "addr", "add", "10.8.0.1/24", "dev", "side"])
+            node.run(["ip", "link", "set", "side", "up"])
+            run_in(inside, ["ip", "addr", "add", "10.8.0.2/24", "dev", "eth0"])
+            run_in(inside, ["ip", "link", "set", "eth0", "up"])
+            run_in(inside, ["ip", "route", "add", "default", "via", "10.8.0.1"])
+            serve(stack, inside, "behind")
+            yield "10.8.0.2"
+        finally:
+            process.kill()
+            node.run(["ip", "link", "del", "side"], check=False)
+
+
+def wait_for_namespace(pid: int) -> None:
+    """Until the process has a network of its own."""
+    own = Path("/proc/self/ns/net").readlink()
+    for _ in range(2000):
+        if Path(f"/proc/{pid}/ns/net").readlink() != own and Path(f"/proc/{pid}/comm").read_text() == "sleep\n":
+            return
+        subprocess.run(["sleep", "0.005"], check=True)
+    raise AssertionError("no namespace")
+
+
+def test_a_node_that_forwards_for_jobs_is_no_router(nodes: tuple[Node, Node], stack: ExitStack) -> None:
+    first, second = nodes
+    forget_forwarding(first)
+    second.run(["ip", "route", "add", "10.8.0.0/24", "via", first.name])
+    try:
+        with behind(first, stack) as address:
+            assert answers(host(second), address, uid=0) == ["", ""]
+            assert first.prolog(JOB, first.name, MARK) == ""
+            assert first.run(["sysctl", "-n", "net.ipv4.ip_forward"]).stdout.strip() == "1"
+            assert answers(host(second), address, uid=0) == ["", ""]
+            first.run(["nft", "flush", "ruleset"])
+            assert answers(host(second), address, uid=0) == ["behind", "behind"]
+            first.run([str(first.libexec / "check")])
+            assert answers(host(second), address, uid=0) == ["", ""]
+    finally:
+        second.run(["ip", "route", "del", "10.8.0.0/24"])
+
+
+def test_a_node_that_is_a_router_stays_one(nodes: tuple[Node, Node], stack: ExitStack) -> None:
+    first, second = nodes
+    forget_forwarding(first)
+    first.run(["sysctl", "-qw", "net.ipv4.ip_forward=1"])
+    second.run(["ip", "route", "add", "10.8.0.0/24", "via", first.name])
+    try:
+        with behind(first, stack) as address:
+            assert first.prolog(JOB, first.name, MARK) == ""
+            assert answers(host(second), address, uid=0) == ["behind", "behind"]
+    finally:
+        second.run(["ip", "route", "del", "10.8.0.0/24"])
+        first.run(["sysctl", "-qw", "net.ipv4.ip_forward=0"])
+
+
+def forget_forwarding(node: Node) -> None:
+    """As after a reboot."""
+    node.run(["sysctl", "-qw", "net.ipv4.ip_forward=0"])
+    (node.run_dir / "forwarding").unlink(missing_ok=True)
+    for verb in ("add", "delete"):
+        node.run(["nft", verb, "table", "ip", "ffdl_node"])
+
+
+def test_a_flush_of_the_nodes_rules_opens_nothing_and_is_made_good(nodes: tuple[Node, Node], stack: ExitStack) -> None:
+    """The filter in the job's namespace stays. What is gone with the node's rules is the way out itself."""
+    first, second = nodes
+    serve(stack, host(second), "server", SERVER)
+    serve(stack, host(first), "node", first.name)
+    serve(stack, host(first), "other port", first.name, OTHER_PORT)
+    comment = f"{MARK},{first.name}:{PORT}"
+    assert first.prolog(JOB, first.name, comment) == ""
+    inside = first.namespace(JOB)
+    serve(stack, inside, "learner", port=OTHER_PORT + 1)
+    first.run(["nft", "flush", "ruleset"])
+    assert answers(inside, first.name) == ["node", "node"]
+    assert answers(inside, first.name, OTHER_PORT) == ["", ""]
+    assert answers(inside, "10.201.1.2", OTHER_PORT + 1) == ["learner", "learner"]
+    assert answers(host(first), "10.201.1.2", OTHER_PORT + 1, uid=0) == ["", ""]
+    assert ask(inside, "tcp", SERVER, uid=ALICE).startswith(NO_ANSWER)
+    assert f"the packet filter of job {JOB} was gone" in first.run([str(first.libexec / "check")]).stdout
+    assert answers(inside, SERVER) == ["server", "server"]
+
+
+def test_a_way_out_that_was_half_made_leaves_nothing_behind_its_epilog(nodes: tuple[Node, Node]) -> None:
+    node = nodes[0]
+    died: list[str] = []
+    while True:
+        argv = [*PYTHON, DYING, str(node.libexec), "prolog", MARK, str(len(died))]
+        done = node.run(argv, env=node.environment(JOB, LIST), check=False)
+        if done.returncode == 0:
+            break
+        died.append(done.stdout.strip().splitlines()[-1])
+        node.epilog(JOB)
+        assert node.left() == [], died
+    assert {"destinations", "guard", "before ip", "after ip", "way out", "access", "facts"} <= set(died)
+    assert (node.job_dir(JOB) / "network").exists()
+    assert "ffdl-out1" in node.run(["ip", "-o", "link"]).stdout
+
+
+def test_boot_by_force_takes_the_way_out_away(nodes: tuple[Node, Node]) -> None:
+    node = nodes[0]
+    assert node.prolog(JOB, LIST, MARK) == ""
+    (node.run_dir / "slots/1").unlink()  # nobody knows of it any more
+    node.run([str(node.libexec / "boot"), "--force"])
+    assert "ffdl-out" not in node.run(["ip", "-o", "link"]).stdout
+    assert "ffdl_99" not in node.run(["nft", "list", "tables"]).stdout
+    subprocess.run(["nsenter", f"--net={node.run_dir}/1/net", "ip", "link", "del", "eth0"], check=True)
+    namespace = node.run_dir / "1"
+    subprocess.run(["umount", str(namespace / "net")], check=True)
+    (namespace / "net").unlink()
+    namespace.rmdir()
