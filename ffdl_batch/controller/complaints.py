@@ -9,10 +9,13 @@ from __future__ import annotations
 import io
 import os
 import sys
+import threading
 
-from ffdl_batch.controller.handover import Hand
+from ffdl_batch.controller.handover import Full, Hand
 
 PATIENCE_S = 0.2
+MOST_WAITING = 64
+"""Complaints that wait behind a write that hangs: nobody says how many there will be."""
 
 
 class Complaints(io.TextIOBase):
@@ -21,7 +24,8 @@ class Complaints(io.TextIOBase):
     def __init__(self, target: int = 2) -> None:
         super().__init__()
         self._target, self._lost = target, 0
-        self._hand = Hand("complaints")
+        self._counting = threading.Lock()
+        self._hand = Hand("complaints", MOST_WAITING)
 
     def begin(self) -> None:
         """From here on a thread writes."""
@@ -33,19 +37,27 @@ class Complaints(io.TextIOBase):
 
     def write(self, text: str) -> int:
         """Write it, or do without."""
-        self._hand.ask(lambda: self._put(text), None, PATIENCE_S)
+        try:
+            self._hand.ask(lambda: self._put(text), None, PATIENCE_S)
+        except Full:
+            self._lose(1)
         return len(text)
 
     def _put(self, text: str) -> None:
-        missing = f"ffdl-controller: {self._lost} complaints could not be written here\n" if self._lost else ""
+        lost = self._lost
+        missing = f"ffdl-controller: {lost} complaints could not be written here\n" if lost else ""
         data = (missing + text).encode("utf-8", "backslashreplace")
         try:
             while data:
                 data = data[os.write(self._target, data) :]
         except OSError:  # full, closed, gone: there is nobody to complain to
-            self._lost += 1
+            self._lose(1)
         else:
-            self._lost = 0
+            self._lose(-lost)
+
+    def _lose(self, count: int) -> None:
+        with self._counting:
+            self._lost += count
 
 
 def install() -> None:

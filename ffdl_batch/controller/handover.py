@@ -12,8 +12,10 @@ from collections import deque
 from typing import Callable, Deque, Generic, Optional, TypeVar
 
 T = TypeVar("T")
-MOST_WAITING = 64
-"""Pieces of work that wait at most: behind a thread that hangs nobody queues for ever."""
+
+
+class Full(Exception):
+    """No more work is taken: too much of it waits. Nothing will be done."""
 
 
 class _Piece(Generic[T]):
@@ -38,11 +40,12 @@ class _Piece(Generic[T]):
 class Hand:
     """Does one piece of work after the other, in order. Before :meth:`begin` whoever asks does it alone.
 
-    Begin after the learners were started: they are forked.
+    What it has taken it does, however long that takes. At most `most_waiting` pieces wait (None = any number, for
+    askers whose requests have an end). Begin after the learners were started: they are forked.
     """
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, name: str, most_waiting: Optional[int] = None) -> None:
+        self._name, self._most_waiting = name, most_waiting
         self._pieces: "Deque[_Piece[object]]" = deque()
         self._news = threading.Condition()
         self._thread: Optional[threading.Thread] = None
@@ -62,14 +65,14 @@ class Hand:
     def ask(self, work: Callable[[], T], otherwise: T, patience_s: float) -> T:
         """What `work` gives, or `otherwise` where that is not known within `patience_s`; the work is done all the same.
 
-        Raises what `work` raises, where that came in time.
+        Raises what `work` raises, where that came in time, and :class:`Full`.
         """
         if self._thread is None:
             return work()
         piece = _Piece(work, otherwise)
         with self._news:
-            if len(self._pieces) >= MOST_WAITING:
-                return otherwise
+            if self._most_waiting is not None and len(self._pieces) >= self._most_waiting:
+                raise Full(f"{self._name}: {len(self._pieces)} pieces of work wait already")
             self._pieces.append(piece)  # type: ignore[arg-type]  # the thread asks no piece for its result
             self._news.notify()
         if not piece.done.wait(patience_s):

@@ -8,16 +8,17 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from ffdl_batch.controller import claim as claiming
+from ffdl_batch.controller import complaints as complaints_module
 from ffdl_batch.controller import files
 from ffdl_batch.controller.claim import claim_attempt
-from ffdl_batch.controller.complaints import Complaints
-from ffdl_batch.controller.handover import MOST_WAITING, Hand
+from ffdl_batch.controller.complaints import MOST_WAITING, Complaints
+from ffdl_batch.controller.handover import Full, Hand
 from ffdl_batch.controller.journal import Journal
 from ffdl_batch.controller.patience import patiently
 from ffdl_batch.domain.events import EventKind as K
@@ -31,6 +32,13 @@ def held() -> Iterator[threading.Event]:
     event = threading.Event()
     yield event
     event.set()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 10.0
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 def refuse(*errors: int) -> list[OSError]:
@@ -54,14 +62,53 @@ def test_nobody_waits_for_a_hand_that_hangs(held: threading.Event) -> None:
     assert hand.ask(lambda: held.wait(30), None, 0.05) is None
     assert hand.ask(note, "late", 0.05) == "late"
     assert hand.is_behind and not done
-    for _ in range(2 * MOST_WAITING):
+    for _ in range(100):
         hand.ask(lambda: done.append(2), None, 0.0)
     held.set()
-    end = time.monotonic() + 10.0
-    while hand.is_behind and time.monotonic() < end:
-        time.sleep(0.01)
+    until(lambda: not hand.is_behind)
     assert hand.ask(lambda: "in time", "late", 10.0) == "in time"
-    assert done == [1] + [2] * (MOST_WAITING - 1)
+    assert done == [1] + [2] * 100  # what was taken is done
+
+
+def test_what_a_hand_does_not_take_is_refused(held: threading.Event) -> None:
+    hand = Hand("test", 2)
+    hand.begin()
+    done: list[int] = []
+    hand.ask(lambda: held.wait(30), None, 0.05)
+    for number in (1, 2):
+        hand.ask(lambda one=number: done.append(one), None, 0.0)  # type: ignore[misc]
+    with pytest.raises(Full, match="test: 2 pieces of work wait already"):
+        hand.ask(lambda: done.append(3), None, 0.0)
+    held.set()
+    until(lambda: not hand.is_behind)
+    assert hand.ask(lambda: "in time", "late", 10.0) == "in time"
+    assert done == [1, 2]
+
+
+def test_complaints_behind_a_write_that_hangs_are_counted(
+    held: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said, begun = io.BytesIO(), threading.Event()
+
+    def write(_: int, data: bytes) -> int:
+        begun.set()
+        held.wait(30)
+        return said.write(data)
+
+    monkeypatch.setattr(os, "write", write)
+    monkeypatch.setattr(complaints_module, "PATIENCE_S", 0.0)
+    complaints = Complaints()
+    complaints.begin()
+    complaints.write("first\n")
+    assert begun.wait(10)
+    for _ in range(MOST_WAITING + 7):
+        complaints.write("more\n")
+    held.set()
+    until(lambda: said.getvalue().count(b"more\n") == MOST_WAITING)
+    monkeypatch.setattr(complaints_module, "PATIENCE_S", 10.0)
+    complaints.write("last\n")
+    text = said.getvalue().decode()
+    assert "ffdl-controller: 7 complaints could not be written here\n" in text and text.endswith("last\n")
 
 
 def test_an_error_goes_to_whoever_waits_for_it(held: threading.Event, capsys: pytest.CaptureFixture[str]) -> None:
