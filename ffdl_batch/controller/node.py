@@ -27,6 +27,7 @@ from ffdl_batch.controller.orphans import (
 )
 from ffdl_batch.controller.patience import patiently
 from ffdl_batch.controller.phases import Ended, PhaseFailed, PhaseFiles
+from ffdl_batch.controller.ports import await_free, ports_on
 from ffdl_batch.controller.processes import all_processes, descendants, hold_signals, identity, next_signal
 from ffdl_batch.controller.ready import Gathering, Word, own_address
 from ffdl_batch.controller.rendezvous import LOOPBACK
@@ -205,10 +206,19 @@ class Node:
         self._patiently(self.seats.prepare, self._go_on_loading, awaits_space=True)
         if self.launch.nodes > 1 and not self.launch.names:
             return
+        self._await_ports()
         addresses: Tuple[str, ...] = (LOOPBACK,)
         if self.launch.nodes > 1:
             addresses = self._gather(own_run(os.environ))
         self._patiently(lambda: self.seats.meet(addresses), self._go_on_loading, awaits_space=True)
+
+    def _await_ports(self) -> None:
+        """Raises PhaseFailed where learners are to be started whose ports somebody else has."""
+        ports = self._patiently(lambda: ports_on(self.launch, self.node_rank, self.attempt), self._go_on_loading)
+        if ports and own_run(os.environ) > 1:
+            done = self._patiently(self.siblings.ended_of_themselves, self._go_on_loading)
+            ports = ports if at_work(self.launch, self.seats.learner_ids, done) else []
+        await_free(ports, self._rest)
 
     def _gather(self, run: int) -> Tuple[str, ...]:
         def read(rank: int) -> Word:

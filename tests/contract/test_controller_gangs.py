@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import signal
+import socket
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -172,6 +173,19 @@ def test_a_node_that_cannot_even_begin_ends_the_job_before_any_learner_starts(ru
     assert run.run() == 74, run.errors
     assert (run.final().error_code, run.log(1)) == ("S105", "")
     assert of_kind(run, EventKind.LEARNER_STARTED) == []
+
+
+def test_a_job_whose_ports_another_has_ends_before_any_learner_starts(run: Rig) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen(1)
+        port = other.getsockname()[1]
+        two_nodes(run, "echo up; sleep 60", names=NAMES, ports=port, network=HOST)
+        assert run.run() == 74, run.errors
+        assert run.final().error_code == "S101"
+        assert f"port {port} of node" in run.final().message
+        for source in ("node-0", "node-1"):
+            assert of_kind(run, EventKind.LEARNER_STARTED, source) == []
 
 
 @pytest.mark.parametrize("wish", ["halt", "cancel"])

@@ -1,0 +1,98 @@
+"""The ports of a job on a node that it shares with others."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.controller.phases import PhaseFailed
+from ffdl_batch.controller.ports import LOOKS, await_free, is_taken, ports_on
+from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Network, Seat
+
+HOST = LaunchFile(
+    "training-7", 1, "training-7-1", "/j", "/j/a", "/d", LearnerCommand(("x",), {}), learners=3, nodes=2, ports=12000,
+    seats=(Seat(1), Seat(0), Seat(1)), network=Network(level="host"),
+)  # fmt: skip
+
+
+@pytest.fixture(params=["127.0.0.1", "", "::"])
+def listener(request: pytest.FixtureRequest) -> Iterator[socket.socket]:
+    """Somebody who listens at a port that was free."""
+    family = socket.AF_INET6 if ":" in request.param else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as made:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind((request.param, 0))
+        made.listen(1)
+        yield made
+
+
+def port_of(one: socket.socket) -> int:
+    return int(one.getsockname()[1])
+
+
+@pytest.mark.parametrize(
+    ("launch", "node", "env", "ports"),
+    [
+        (HOST, 1, {}, [12000, 12001, 12002]),  # learner 1 is on node 1
+        (HOST, 0, {"LR": "1"}, [12001]),
+        (HOST, 1, {"MASTER_PORT": "7"}, []),
+        (HOST, 0, {"TF_CONFIG": ""}, []),
+        (replace(HOST, network=Network(level="job")), 1, {}, []),
+        (replace(HOST, ports=0), 1, {}, []),
+        (replace(HOST, learners=1, seats=(), nodes=1), 0, {}, []),
+    ],
+)
+def test_ports_that_have_to_be_free(
+    tmp_path: Path, launch: LaunchFile, node: int, env: dict[str, str], ports: list[int]
+) -> None:
+    attempt = AttemptDir(str(tmp_path))
+    Path(attempt.environment).write_text(json.dumps(env))
+    assert ports_on(launch, node, attempt) == ports
+
+
+def test_a_port_at_which_somebody_listens_is_taken(listener: socket.socket) -> None:
+    port = port_of(listener)
+    assert is_taken(port)
+    listener.close()
+    assert not is_taken(port)
+
+
+def test_what_is_left_of_connections_that_are_over_takes_no_port() -> None:
+    """An earlier run's: its end keeps them for a minute."""
+    with socket.socket() as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind(("127.0.0.1", 0))
+        server.listen(1)
+        port = port_of(server)
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            accepted, _ = server.accept()
+            accepted.close()  # who closes first keeps the connection (TIME_WAIT)
+            assert client.recv(1) == b""
+    with socket.socket() as plain, pytest.raises(OSError, match="in use"):
+        plain.bind(("127.0.0.1", port))
+    assert not is_taken(port)
+
+
+def test_a_taken_port_is_waited_for_and_named(listener: socket.socket) -> None:
+    rests: list[int] = []
+    with pytest.raises(PhaseFailed, match=rf"port {port_of(listener)} of node .* submit it again") as caught:
+        await_free([port_of(listener)], lambda: rests.append(1))
+    assert (caught.value.code, len(rests)) == ("S101", LOOKS)
+
+
+def test_a_port_that_becomes_free_in_time_is_enough(listener: socket.socket) -> None:
+    rests: list[int] = []
+
+    def rest() -> None:
+        rests.append(1)
+        if len(rests) == 2:
+            listener.close()
+
+    await_free([port_of(listener)], rest)
+    assert len(rests) == 2
