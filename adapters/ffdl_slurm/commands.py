@@ -16,7 +16,7 @@ QUEUE_FIELDS = (
     "JobArrayID", "State", "exit_code", "RestartCnt", "SubmitTime", "StartTime", "EndTime", "NodeList", "Reason",
 )  # fmt: skip
 ACCOUNT_FIELDS = ("JobID", "State", "ExitCode", "Submit", "Start", "End", "NodeList", "Reason", "JobName")
-SITE_FIELDS = ("%P", "%l", "%c", "%m", "%G", "%N")
+SITE_FIELDS = ("%P", "%l", "%c", "%m", "%G", "%f", "%N")
 SEPARATOR = "|"
 # sacct takes its ids in one argument; Linux takes 128 KiB an argument.
 IDS_PER_COMMAND = 2000

@@ -267,7 +267,7 @@ def parse_sinfo(text: str) -> tuple[tuple[NodeShape, ...], tuple[PartitionShape,
     rows = _rows(text, len(SITE_FIELDS), "sinfo", ("PARTITION", "TIMELIMIT"))
     partitions: dict[str, PartitionShape] = {}
     nodes: dict[str, NodeShape] = {}
-    for partition, limit, cpus, memory, gres, names in (map(str.strip, row) for row in rows):
+    for partition, limit, cpus, memory, gres, features, names in (map(str.strip, row) for row in rows):
         name = partition.rstrip("*")
         partitions[name] = PartitionShape(name, partition.endswith("*"), _limit(limit))
         if not names:
@@ -275,7 +275,12 @@ def parse_sinfo(text: str) -> tuple[tuple[NodeShape, ...], tuple[PartitionShape,
         known = nodes[names].partitions if names in nodes else ()
         # A trailing + says that the group holds bigger nodes too.
         nodes[names] = NodeShape(
-            names, int(cpus.rstrip("+")), int(memory.rstrip("+")) * _MIB, parse_gres(gres), (*known, name)
+            names,
+            int(cpus.rstrip("+")),
+            int(memory.rstrip("+")) * _MIB,
+            parse_gres(gres),
+            (*known, name),
+            tuple(word for word in _absent(features).split(",") if word),
         )
     return tuple(nodes.values()), tuple(partitions.values())
 

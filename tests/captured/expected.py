@@ -131,6 +131,7 @@ def check_site(text: str) -> None:
     assert {partition.name: partition.max_time_s for partition in partitions}["short"] == 120
     assert {node.name: dict(node.gpus) for node in nodes} == {"n[1-2]": {"v100": 4}, "n3": {"a100": 4}}
     assert all((node.cpus, node.memory_bytes) == (8, 4000 * 1024**2) for node in nodes)
+    assert all(node.features == ("ffdl-network", "ffdl-egress") for node in nodes)
 
 
 def check_excluded(text: str) -> None:

@@ -238,9 +238,9 @@ class FakeSlurmHarness(Harness):
     forgets = True
     has_gateway_faults = True
     SITE = (
-        ("main*", "1-00:00:00", "8", "4000", "gpu:a100:4(S:0-1)", "n[1-2]"),
-        ("main*", "1-00:00:00", "16", "8000", "gpu:v100:2,shard:8", "n3"),
-        ("cpu", "infinite", "64", "256000", "(null)", "c[1-9]"),
+        ("main*", "1-00:00:00", "8", "4000", "gpu:a100:4(S:0-1)", "(null)", "n[1-2]"),
+        ("main*", "1-00:00:00", "16", "8000", "gpu:v100:2,shard:8", "(null)", "n3"),
+        ("cpu", "infinite", "64", "256000", "(null)", "ffdl-network,avx", "c[1-9]"),
     )
 
     def __init__(self, base: Path, settings: Mapping[str, object] | None = None) -> None:

@@ -35,7 +35,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FAKES = ROOT / "tests" / "fakes" / "bin"
 LIMIT_S = 60.0
 """How long a test waits for what must happen; never how long it takes."""
-NODES = (("main*", "1-00:00:00", "64", "64000", "gpu:a100:4(S:0-1)", "n[1-2]"),)
+NODES = (("main*", "1-00:00:00", "64", "64000", "gpu:a100:4(S:0-1)", "(null)", "n[1-2]"),)
 _ACKNOWLEDGED = re.compile(r"^acknowledged (\S+)$", re.MULTILINE)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from .command import bare_environment, run
 from .suites import Suite
-from .topology import CLUSTER_NAME, COMPUTE_NODES, CPUS, GPUS, LOGIN_NODES, MEMORY_MIB, NODES
+from .topology import CLUSTER_NAME, COMPUTE_NODES, CPUS, FEATURES, GPUS, LOGIN_NODES, MEMORY_MIB, NODES
 
 _HERE = Path(__file__).resolve().parent
 
@@ -143,7 +143,7 @@ def write_slurm(etc: Path, options: SiteOptions, slurm_uid: int) -> None:
 def _slurm_conf(options: SiteOptions) -> str:
     nodes = "\n".join(
         f"NodeName={node.name} NodeAddr={node.address} CPUs={CPUS} RealMemory={MEMORY_MIB} "
-        f"Gres=gpu:{node.gpu_type}:{GPUS}"
+        f"Gres=gpu:{node.gpu_type}:{GPUS} Feature={','.join(FEATURES)}"
         for node in COMPUTE_NODES
     )
     return _SLURM_CONF.format(

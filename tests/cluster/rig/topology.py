@@ -10,6 +10,8 @@ NETWORK_PREFIX = 24
 CPUS = 8
 MEMORY_MIB = 4000
 GPUS = 4
+FEATURES = ("ffdl-network", "ffdl-egress")
+"""What the root programs of slurm-configs/ make every node able to do."""
 
 
 class Role(StrEnum):

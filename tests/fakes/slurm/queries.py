@@ -122,7 +122,7 @@ def sinfo() -> int:
     spoiled = spoil("sinfo", begin("sinfo"))
     if spoiled is not None:
         return spoiled
-    print("PARTITION|TIMELIMIT|CPUS|MEMORY|GRES|NODELIST")
+    print("PARTITION|TIMELIMIT|CPUS|MEMORY|GRES|AVAIL_FEATURES|NODELIST")
     for row in json.loads((STATE / "site.json").read_text()):
         print("|".join(row))
     return 0

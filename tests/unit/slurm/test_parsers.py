@@ -167,16 +167,16 @@ def test_submissions(text: str, job: str | None) -> None:
 
 def test_sites() -> None:
     nodes, partitions = parse_sinfo(
-        "motd\nPARTITION|TIMELIMIT|CPUS|MEMORY|GRES|NODELIST\n"
-        "main*|1-00:00:00|8|4000|gpu:a100:4(S:0-1),gpu:v100:2(S:0,1),shard:8|n[1-2]\n"
-        "long|infinite|8|4000|gpu:a100:4(S:0-1),gpu:v100:2(S:0,1),shard:8|n[1-2]\n"
-        "cpu|30:00|64+|256000+|(null)|c1\nempty|1:00:00|0|0||\n"
+        "motd\nPARTITION|TIMELIMIT|CPUS|MEMORY|GRES|AVAIL_FEATURES|NODELIST\n"
+        "main*|1-00:00:00|8|4000|gpu:a100:4(S:0-1),gpu:v100:2(S:0,1),shard:8|ffdl-network,avx|n[1-2]\n"
+        "long|infinite|8|4000|gpu:a100:4(S:0-1),gpu:v100:2(S:0,1),shard:8|ffdl-network,avx|n[1-2]\n"
+        "cpu|30:00|64+|256000+|(null)|(null)|c1\nempty|1:00:00|0|0|||\n"
     )
     assert [(p.name, p.is_default, p.max_time_s) for p in partitions] == [
         ("main", True, 86400), ("long", False, None), ("cpu", False, 1800), ("empty", False, 3600)]  # fmt: skip
-    assert [(n.name, n.cpus, n.memory_bytes, dict(n.gpus), n.partitions) for n in nodes] == [
-        ("n[1-2]", 8, 4000 * 1024**2, {"a100": 4, "v100": 2}, ("main", "long")),
-        ("c1", 64, 256000 * 1024**2, {}, ("cpu",)),
+    assert [(n.name, n.cpus, n.memory_bytes, dict(n.gpus), n.partitions, n.features) for n in nodes] == [
+        ("n[1-2]", 8, 4000 * 1024**2, {"a100": 4, "v100": 2}, ("main", "long"), ("ffdl-network", "avx")),
+        ("c1", 64, 256000 * 1024**2, {}, ("cpu",), ()),
     ]
 
 
