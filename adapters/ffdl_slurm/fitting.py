@@ -111,6 +111,11 @@ def _choose_partition(
     return nodes, chosen
 
 
+def nodes_of(partition: str, facts: BackendFacts) -> Sequence[NodeShape]:
+    """The nodes that a job of `partition` may run on ("" = the default one)."""
+    return _choose_partition(partition, facts, [])[0]
+
+
 def _match_gpu_type(spec: JobSpec, nodes: Sequence[NodeShape], findings: list[Finding]) -> str:
     """The cluster's spelling of the GPU type that was asked for."""
     asked = spec.resources.gpu_type

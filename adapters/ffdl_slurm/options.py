@@ -38,12 +38,13 @@ BATCH_LOG = "batch.log"
 
 
 def batch_options(
-    request: LaunchRequest, settings: SlurmSettings, node: NodeRequest, *, as_array: bool = False
+    request: LaunchRequest, settings: SlurmSettings, node: NodeRequest, mark: str = "", *, as_array: bool = False
 ) -> list[SbatchOption]:
     """All options of the script, in a fixed order. Raises RequestRefused and InvalidRequest.
 
     A template's job follows one that has waited for its dependencies, its time and its release: it waits for none of
-    them again. `as_array`: of the script of a native array, in which sbatch fills in each task's number.
+    them again. `mark` is what the nodes' prolog reads; the user's own comment follows it. `as_array`: of the script
+    of a native array, in which sbatch fills in each task's number.
     """
     batch = request.spec.batch
     first = not is_template(request)
@@ -72,7 +73,7 @@ def batch_options(
         "signal": _signal(request),
         "mail-user": batch.notify.mail_user,
         "mail-type": ",".join(batch.notify.events),
-        "comment": batch.comment,
+        "comment": " ".join(filter(None, (mark, batch.comment))),
         # The user's limits on the login node say nothing about a compute node.
         "propagate": "NONE",
         # What is exported is the short list that sbatch itself is started with. NONE would make slurmd run a

@@ -14,6 +14,7 @@ from ffdl_batch.domain.spec import NetworkLevel
 from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, LaunchRequest, NotYet, PlannedFile
 from ffdl_batch.runtimes.apptainer import GpuLibraries
 from ffdl_batch.runtimes.layout import (
+    OVERLAYS,
     RequestRefused,
     Runtime,
     Start,
@@ -25,7 +26,8 @@ from ffdl_batch.runtimes.layout import (
     release,
 )
 from ffdl_slurm.commands import limit_argv, requeue_argv, sbatch_argv, successor_argv
-from ffdl_slurm.fitting import NodeRequest, fit_request
+from ffdl_slurm.fitting import NodeRequest, fit_request, nodes_of
+from ffdl_slurm.job_network import mark_of, offer
 from ffdl_slurm.options import BATCH_LOG, batch_options, continues_in_place, effective_lead_s, gres_text
 from ffdl_slurm.run import FOR_JOBS
 from ffdl_slurm.script import NATIVE_ID, render_array_script, render_script
@@ -33,13 +35,13 @@ from ffdl_slurm.settings import GpuFlag, SlurmSettings
 
 BACKEND = "slurm"
 _AMD = re.compile(r"^(amd|mi\d{2,}|radeon|gfx|instinct)", re.IGNORECASE)
-_MECHANISMS = {NetworkLevel.HOST: "none", NetworkLevel.NONE: "apptainer --net --network none"}
 _HOST = HostVariables(
     native_id="SLURM_JOB_ID",
     restart_count="SLURM_RESTART_COUNT",
     node_rank="SLURM_NODEID",
     node_list="SLURM_JOB_NODELIST",
     gpus="CUDA_VISIBLE_DEVICES",
+    allocation="SLURM_JOB_ID",
 )
 _ELEMENTS_HOST = replace(_HOST, native_id=NATIVE_ID)
 """A task of an array is listed by another id than the one in SLURM_JOB_ID (sbatch(1)); its script says which."""
@@ -62,11 +64,16 @@ def _plan(request: LaunchRequest, settings: SlurmSettings) -> LaunchPlan:
         raise RequestRefused([refusal("framework", message, "name one in [frameworks] of the configuration", "S103")])
     if not facts.python:
         raise InvalidRequest("the cluster was never asked what it is; ffdl-submitd has to reach Slurm once")
-    node = fit_request(spec, spec.batch.partition or settings.partition, facts)
-    provable = {level: _MECHANISMS[level] for level in facts.network_levels if level in _MECHANISMS}
-    network = choose_network(spec, provable, request.minimum_network)
+    partition = spec.batch.partition or settings.partition
+    node = fit_request(spec, partition, facts)
+    offered = offer(spec, node.gang, nodes_of(partition, facts), facts.network_levels, settings)
+    network = choose_network(spec, offered.provable, request.minimum_network, offered.lacking)
+    level = NetworkLevel(network.level)
+    if level in OVERLAYS:
+        network = replace(network, directory=settings.network_dir)
+    mark = mark_of(level, node.gang, spec.batch.egress, settings)
     gpus = _gpu_libraries(settings.gpu_flag, node)
-    runtime = Runtime(request.image, settings.apptainer, gpus, network=NetworkLevel(network.level))
+    runtime = Runtime(request.image, settings.apptainer, gpus, network=level)
     start = compose_start(
         Subject(
             request.job_id, spec, node.gang, request.job_dir, request.attempt_dir, request.results_store,
@@ -112,20 +119,24 @@ def _plan(request: LaunchRequest, settings: SlurmSettings) -> LaunchPlan:
     launch = replace(launch, format=needed_format(launch))
     command = (*controller, "head", "--launch", request.attempt_dir.launch)
     named = () if spec.element is None else (f"{NATIVE_ID}=$SLURM_JOB_ID", f"export {NATIVE_ID}")
-    script = render_script(batch_options(request, settings, node), command, named)
-    plan = _assemble(request, launch, start, script, (*node.warnings, *request.facts.warnings, *_hints(request)))
+    script = render_script(batch_options(request, settings, node, mark), command, named)
+    plan = _assemble(
+        request, launch, start, script, (*node.warnings, *offered.warnings, *facts.warnings, *_hints(request))
+    )
     if spec.element is None or request.array_dir is None:
         return plan
-    array_script = _array_script(request, request.array_dir, settings, node)
+    array_script = _array_script(request, request.array_dir, settings, node, mark)
     return replace(plan, array_script=array_script, array_index=spec.element.index)
 
 
-def _array_script(request: LaunchRequest, directory: ArrayDir, settings: SlurmSettings, node: NodeRequest) -> str:
+def _array_script(
+    request: LaunchRequest, directory: ArrayDir, settings: SlurmSettings, node: NodeRequest, mark: str
+) -> str:
     """The script of a native array in which this attempt is a task like others."""
     assert request.spec.element is not None
     chunk = directory.chunk(UNNUMBERED)
     whole = replace(request, token=chunk_name(request.spec.element.array, UNNUMBERED), attempt_dir=chunk)
-    options = batch_options(whole, settings, node, as_array=True)
+    options = batch_options(whole, settings, node, mark, as_array=True)
     command = (request.facts.python, *request.facts.controller, "head", "--launch")
     return render_array_script(options, command, chunk.tasks, "" if request.spec.batch.output else BATCH_LOG)
 

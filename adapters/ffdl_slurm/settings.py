@@ -43,6 +43,10 @@ class SlurmSettings:
     slurm.conf's SlurmdTimeout, after which Slurm gives a silent node up and starts the job elsewhere, where it waits
     for what is left of `fence_s`. `kill_wait_s` is slurm.conf's KillWait, the seconds between TERM and KILL.
     `continue_in_place`: a job that reached its time limit is requeued under its id; otherwise a new job follows it.
+
+    `network_feature` and `egress_feature` are the features of Slurm that nodes have where their prolog makes networks
+    for jobs, and with ways out ("" = no job asks for one). `network_dir` is FFDL_RUN of slurm-configs, `job_mark` its
+    JOB_MARK.
     """
 
     gateway: GatewayKind = GatewayKind.CLI
@@ -60,6 +64,10 @@ class SlurmSettings:
     fence_s: float = 120.0
     kill_wait_s: int = 30
     continue_in_place: bool = False
+    network_feature: str = "ffdl-network"
+    egress_feature: str = "ffdl-egress"
+    network_dir: str = "/run/ffdl"
+    job_mark: str = "ffdl-batch:"
 
 
 _TABLE = "[backend.slurm]"
@@ -75,6 +83,9 @@ def read_settings(raw: Mapping[str, object]) -> SlurmSettings:
     scratch = _text(raw, "scratch_base", default.scratch_base)
     if not os.path.isabs(scratch):  # noqa: PTH117 - a path on the nodes, not here
         raise InvalidRequest(f"{_TABLE}: scratch_base is {scratch!r}; an absolute path on the nodes is needed")
+    network_dir = _text(raw, "network_dir", default.network_dir)
+    if not os.path.isabs(network_dir):  # noqa: PTH117 - likewise
+        raise InvalidRequest(f"{_TABLE}: network_dir is {network_dir!r}; an absolute path on the nodes is needed")
     return SlurmSettings(
         gateway=_choice(raw, "gateway", GatewayKind, default.gateway),
         credential_life_s=_seconds(raw, "credential_life_s", default.credential_life_s),
@@ -91,6 +102,10 @@ def read_settings(raw: Mapping[str, object]) -> SlurmSettings:
         fence_s=_seconds(raw, "fence_s", default.fence_s),
         kill_wait_s=_whole_seconds(raw, "kill_wait_s", default.kill_wait_s),
         continue_in_place=_flag(raw, "continue_in_place", default.continue_in_place),
+        network_feature=_text(raw, "network_feature", default.network_feature),
+        egress_feature=_text(raw, "egress_feature", default.egress_feature),
+        network_dir=network_dir,
+        job_mark=_mark(raw, default.job_mark),
     )
 
 
@@ -118,6 +133,15 @@ def _text(raw: Mapping[str, object], key: str, default: str) -> str:
     value = raw.get(key, default)
     if not isinstance(value, str) or "\n" in value or "\0" in value:
         raise InvalidRequest(f"{_TABLE}: {key} is {value!r}; a text of one line is needed")
+    return value
+
+
+def _mark(raw: Mapping[str, object], default: str) -> str:
+    value = _text(raw, "job_mark", default)
+    if not value or any(c.isspace() for c in value):
+        raise InvalidRequest(
+            f"{_TABLE}: job_mark is {value!r}; JOB_MARK of the nodes' values is needed, without blanks"
+        )
     return value
 
 

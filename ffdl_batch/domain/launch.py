@@ -140,22 +140,27 @@ def needed_lead_s(took_s: float, store_s: int = Limits.store_s) -> int:
 
 @dataclass(frozen=True)
 class Network:
-    """What was asked for and what the plan proved it can have; `mechanism` says by what."""
+    """What was asked for and what the plan proved it can have; `mechanism` says by what. `directory` is where the
+    site's prolog tells, on each node, of the network that it has made for a job ("" = the job has none of its own)."""
 
     requested: str = "auto"
     level: str = "host"
     mechanism: str = "none"
+    directory: str = ""
 
 
 @dataclass(frozen=True)
 class HostVariables:
-    """Names of the node's environment variables that carry the scheduler's facts ("" = there is none)."""
+    """Names of the node's environment variables that carry the scheduler's facts ("" = there is none). `allocation` is
+    the number under which root programs of the site know the job on its nodes; for a task of an array it is not its
+    `native_id`."""
 
     native_id: str = "FFDL_NATIVE_ID"
     restart_count: str = ""
     node_rank: str = "FFDL_NODE_RANK"
     node_list: str = ""
     gpus: str = "CUDA_VISIBLE_DEVICES"
+    allocation: str = ""
 
 
 @dataclass(frozen=True)
@@ -272,7 +277,7 @@ class LaunchFile:
 
 _NEW_IN_2 = frozenset(
     {"local_world_size", "machine_rank", "machines", "local_index", "role", "role_index", "name", "address"}
-    | {"master_port", "port", "tf_config", "hosts_file", "command"}
+    | {"master_port", "port", "tf_config", "hosts_file", "command", "netns"}
 )
 """Placeholders that readers of format 1 do not fill."""
 

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.metadata import version
+from types import MappingProxyType
 
 from ffdl_batch.domain.array import element_environment, is_array
 from ffdl_batch.domain.findings import Finding, Severity
@@ -31,9 +32,11 @@ from ffdl_batch.runtimes.contract import (
     container_layout,
     learner_environment,
 )
-from ffdl_batch.runtimes.rendezvous import Rendezvous, arrange, environment
+from ffdl_batch.runtimes.rendezvous import Rendezvous, arrange, environment, name_prefix
 
 MODEL_STORE = os.path.join("_submitted_code", "model.zip")  # noqa: PTH118 - a name, nothing is touched
+OVERLAYS = frozenset({NetworkLevel.JOB, NetworkLevel.EGRESS})
+"""Levels with a network of the job's own, which the site makes for it on each node."""
 _TIGHTNESS = (NetworkLevel.NONE, NetworkLevel.JOB, NetworkLevel.EGRESS, NetworkLevel.HOST)
 
 
@@ -103,6 +106,8 @@ def compose_start(subject: Subject, runtime: Runtime) -> Start:
     _check_paths(subject)
     _check_mpi(subject)
     rendezvous = arrange(subject.job_id, subject.spec, subject.gang, subject.failures)
+    if runtime.network in OVERLAYS and not rendezvous.names:  # one learner: the names of what it may reach are for it
+        rendezvous = replace(rendezvous, names=name_prefix(subject.job_id))
     learners = _learners(subject, rendezvous)
     places, copies, stores, warnings = _place_data(subject)
     try:
@@ -141,10 +146,18 @@ def _check_mpi(subject: Subject) -> None:
         raise RequestRefused([refusal("learners", message, "ask for one learner on each node, with more GPUs")])
 
 
+_MODES = {
+    NetworkLevel.NONE: NetworkMode.LOOPBACK,
+    NetworkLevel.JOB: NetworkMode.JOIN,
+    NetworkLevel.EGRESS: NetworkMode.JOIN,
+}
+
+
 def _contained(runtime: Runtime, layout: Layout, named: bool) -> tuple[str, ...]:
     """`named`: the learners have names, which resolve."""
-    mode = NetworkMode.LOOPBACK if runtime.network is NetworkLevel.NONE else NetworkMode.HOST
-    container = Container(runtime.image, layout.binds, mode, runtime.gpus, runtime.program)
+    container = Container(
+        runtime.image, layout.binds, _MODES.get(runtime.network, NetworkMode.HOST), runtime.gpus, runtime.program
+    )
     if named:
         hosts = Bind("{hosts_file}", "/etc/hosts", read_only=True)
         container = replace(container, binds=(*layout.binds, hosts), hostname="{name}")
@@ -233,27 +246,29 @@ def _below(base: str, name: str) -> str:
 
 
 def choose_network(
-    spec: JobSpec, provable: Mapping[NetworkLevel, str], minimum: NetworkLevel = NetworkLevel.HOST
+    spec: JobSpec,
+    provable: Mapping[NetworkLevel, str],
+    minimum: NetworkLevel = NetworkLevel.HOST,
+    lacking: Mapping[NetworkLevel, Finding] = MappingProxyType({}),
 ) -> Network:
-    """The level that this job gets; `provable` maps each level that the backend proves to its mechanism.
+    """The level that this job gets; `provable` maps each level that the backend proves to its mechanism, `lacking` says
+    why it does not prove another.
 
     AUTO is the tightest provable level that the job can work with: several learners have to reach each other. A
     named level is that level or a refusal, never a looser one.
     """
     asked = spec.batch.network
-    if asked in (NetworkLevel.JOB, NetworkLevel.EGRESS):
-        message = f"network level {asked} is not offered yet; this release has none (no network at all) and host"
-        raise RequestRefused([refusal("batch.network", message)], not_yet=True)
-    alone = spec.resources.learners == 1
+    fitting = NetworkLevel.NONE if spec.resources.learners == 1 else NetworkLevel.JOB
+    level = asked
     if asked is NetworkLevel.AUTO:
-        level = NetworkLevel.NONE if alone and NetworkLevel.NONE in provable else NetworkLevel.HOST
-    else:
-        level = asked
+        level = fitting if fitting in provable else NetworkLevel.HOST
     if level not in provable:
         message = f"network level {level} cannot be proved on this backend; a named level is never loosened"
-        raise RequestRefused([refusal("batch.network", message, "use network: auto or host")])
+        raise RequestRefused([lacking.get(level) or refusal("batch.network", message, "use network: auto or host")])
     if minimum in _TIGHTNESS and _TIGHTNESS.index(level) > _TIGHTNESS.index(minimum):
         message = f"the site asks for network level {minimum} or tighter, and this job would get {level}"
+        if asked is NetworkLevel.AUTO and fitting in lacking:
+            message += f": {lacking[fitting].message}"
         raise RequestRefused([refusal("batch.network", message, "ask for one learner, or talk to the site")])
     return Network(requested=asked.value, level=level.value, mechanism=provable[level])
 
@@ -269,7 +284,6 @@ def refuse_unsupported(spec: JobSpec) -> None:
         raise RequestRefused(mistakes)
     asked = {
         "batch.elastic": bool(batch.elastic),
-        "batch.egress": bool(batch.egress),
         "batch.notify.webhook": bool(batch.notify.webhook),
     }
     findings = [refusal(path, f"{path} is not offered yet; leave it out") for path, there in asked.items() if there]

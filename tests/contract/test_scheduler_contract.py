@@ -135,8 +135,6 @@ def test_a_learners_variable_cannot_replace_the_platforms(world: Harness) -> Non
 @pytest.mark.parametrize(
     "batch",
     [
-        BatchOptions(network=NetworkLevel.JOB),
-        BatchOptions(network=NetworkLevel.EGRESS, egress=(Egress("example.org", 443),)),
         BatchOptions(elastic={"min": "1"}),
     ],
 )
@@ -213,6 +211,14 @@ def test_a_named_network_level_is_never_loosened(world: Harness) -> None:
     else:
         with pytest.raises(InvalidRequest, match="network"):
             world.scheduler.plan(world.request(batch=asked))
+
+
+@pytest.mark.parametrize("level", [NetworkLevel.JOB, NetworkLevel.EGRESS])
+def test_a_network_of_the_jobs_own_that_cannot_be_proved_is_refused(world: Harness, level: NetworkLevel) -> None:
+    egress = (Egress("example.org", 443),) if level is NetworkLevel.EGRESS else ()
+    with pytest.raises(InvalidRequest, match=f"network level {level} cannot be proved") as error:
+        world.scheduler.plan(world.request(batch=BatchOptions(network=level, egress=egress)))
+    assert error.value.findings[0].path == "batch.network" and error.value.findings[0].cure
 
 
 def test_several_learners_can_reach_each_other_by_default(world: Harness) -> None:

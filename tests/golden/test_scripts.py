@@ -17,6 +17,7 @@ from ffdl_batch.domain.spec import (
     BatchOptions,
     Checkpoint,
     DataStore,
+    Egress,
     Framework,
     JobSpec,
     NetworkLevel,
@@ -42,6 +43,7 @@ FACTS = BackendFacts(
     python="/usr/bin/python3",
     controller=("-I", "-S", "/shared/alice/ffdl/controller/controller-0123456789abcdef.pyz"),
 )
+ABLE = replace(FACTS, nodes=(replace(FACTS.nodes[0], features=("ffdl-network", "ffdl-egress")),))
 STORE = DataStore(
     "store", StoreType.MOUNT_VOLUME, StoreType.HOST_MOUNT, "digits", "trained", {"path": "/shared/datasets"}
 )
@@ -108,6 +110,14 @@ CASES |= {
     "parameter-servers": replace(
         FOUR, framework=Framework("tensorflow", "1.5.0", "PS_HOSTS_COUNT=1 ./launcher.py python3 mnist.py")
     ),
+    "own-network": replace(FOUR, batch=BatchOptions(placement=Placement.PACK, comment="my run")),
+    "egress": replace(
+        FOUR,
+        resources=replace(FOUR.resources, learners=1),
+        batch=BatchOptions(
+            network=NetworkLevel.EGRESS, egress=(Egress("data.example.org", 443), Egress("192.0.2.7", 8080))
+        ),
+    ),
     "mpi": replace(FOUR, framework=Framework("horovod", "0.13.10", "python3 mnist.py")),
 }
 
@@ -129,6 +139,8 @@ PLANS: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, object]]] = {
     "every-option": ("every-option", {}, {}),
     "every-option-next": ("every-option", TEMPLATE, {}),
     **{name: (name, {}, {}) for name in ("pack", "spread", "roles", "parameter-servers", "mpi")},
+    "own-network": ("own-network", {"facts": ABLE}, {}),
+    "egress": ("egress", {"facts": ABLE}, {"network_dir": "/var/run/ffdl", "job_mark": "site:"}),
     "in-place": ("plain", {"lead_s": 70}, {"continue_in_place": True, "fence_s": 20, "kill_wait_s": 120}),
 }
 """Name of the golden directory: the case, fields of the request, settings of the site."""

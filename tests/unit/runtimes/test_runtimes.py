@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ffdl_batch.domain.gang import Load, Member, lay_on_one
 from ffdl_batch.domain.jobdir import JobDir
 from ffdl_batch.domain.launch import fill
-from ffdl_batch.domain.spec import BatchOptions, DataStore, Framework, JobSpec, NetworkLevel, StoreType
+from ffdl_batch.domain.spec import BatchOptions, DataStore, Framework, JobSpec, NetworkLevel, Resources, StoreType
 from ffdl_batch.runtimes.apptainer import Container, GpuLibraries, NetworkMode, apptainer_argv, mount_text
 from ffdl_batch.runtimes.bare import bare_argv, isolated_argv
 from ffdl_batch.runtimes.contract import (
@@ -29,7 +29,7 @@ from ffdl_batch.runtimes.contract import (
     container_layout,
     learner_environment,
 )
-from ffdl_batch.runtimes.layout import RequestRefused, Runtime, Subject, choose_network, compose_start
+from ffdl_batch.runtimes.layout import RequestRefused, Runtime, Subject, choose_network, compose_start, refusal
 
 JOB = JobDir("/s/jobs/training-0")
 VALUES = {"scratch": "/tmp/s", "learner_id": "2", "env_file": "/tmp/s/e", "netns": "/run/n", "rank": "1"}
@@ -202,8 +202,54 @@ def test_without_a_data_store_nothing_has_to_be_there() -> None:
     assert compose_start(Subject("training-0", spec, ALONE, JOB, JOB.attempt(1)), Runtime()).needs_dirs == ()
 
 
-def test_levels_that_are_not_offered_name_those_that_are() -> None:
-    spec = JobSpec("x", Framework("custom", "i", "true"), batch=BatchOptions(network=NetworkLevel.JOB))
-    with pytest.raises(RequestRefused, match=r"none \(no network at all.*\) and host") as error:
-        choose_network(spec, {NetworkLevel.HOST: "none"})
-    assert "alone" not in str(error.value)
+NONE, LEVEL_JOB, LEVEL_EGRESS, HOST = NetworkLevel.NONE, NetworkLevel.JOB, NetworkLevel.EGRESS, NetworkLevel.HOST
+AUTO = NetworkLevel.AUTO
+LACKING = {LEVEL_JOB: refusal("batch.network", "n3 cannot", "choose another partition")}
+
+
+@pytest.mark.parametrize(
+    ("asked", "learners", "provable", "level"),
+    [
+        (AUTO, 1, {NONE, LEVEL_JOB, HOST}, NONE),
+        (AUTO, 1, {LEVEL_JOB, HOST}, HOST),
+        (AUTO, 2, {NONE, LEVEL_JOB, LEVEL_EGRESS, HOST}, LEVEL_JOB),
+        (AUTO, 2, {NONE, HOST}, HOST),
+        (LEVEL_JOB, 1, {LEVEL_JOB, HOST}, LEVEL_JOB),
+        (LEVEL_EGRESS, 1, {LEVEL_EGRESS, HOST}, LEVEL_EGRESS),
+        (HOST, 1, {NONE, HOST}, HOST),
+        (NONE, 2, {NONE, HOST}, NONE),
+        (LEVEL_JOB, 2, {NONE, HOST}, "n3 cannot"),
+        (LEVEL_EGRESS, 2, {NONE, LEVEL_JOB, HOST}, "network level egress cannot be proved on this backend"),
+    ],
+)
+def test_the_level_of_a_job(
+    asked: NetworkLevel, learners: int, provable: set[NetworkLevel], level: NetworkLevel | str
+) -> None:
+    spec = JobSpec(
+        "x", Framework("custom", "i", "true"), resources=Resources(learners=learners), batch=BatchOptions(network=asked)
+    )
+    mechanisms = {one: f"by {one}" for one in provable}
+    if isinstance(level, NetworkLevel):
+        chosen = choose_network(spec, mechanisms, lacking=LACKING)
+        assert (chosen.requested, chosen.level, chosen.mechanism) == (asked, level, f"by {level}")
+        return
+    with pytest.raises(RequestRefused, match=level):
+        choose_network(spec, mechanisms, lacking=LACKING)
+
+
+def test_a_site_that_asks_for_more_says_why_it_cannot_be_had() -> None:
+    spec = JobSpec("x", Framework("custom", "i", "true"), resources=Resources(learners=2))
+    with pytest.raises(RequestRefused, match=r"asks for network level egress or tighter.*get host: n3 cannot"):
+        choose_network(spec, {HOST: "none"}, LEVEL_EGRESS, LACKING)
+    assert choose_network(spec, {HOST: "none", LEVEL_JOB: "vxlan"}, LEVEL_EGRESS).level == "job"
+
+
+@pytest.mark.parametrize("level", [LEVEL_JOB, LEVEL_EGRESS])
+def test_a_learner_joins_the_jobs_network_and_has_names(level: NetworkLevel) -> None:
+    spec = JobSpec("x", Framework("custom", "i", "true"))
+    start = compose_start(Subject("training-0", spec, ALONE, JOB, JOB.attempt(1)), Runtime("/i.sif", network=level))
+    argv = start.learner.argv
+    assert argv[argv.index("--netns-path") + 1] == "{netns}" and "--net" not in argv
+    assert argv[argv.index("--hostname") + 1] == "{name}"
+    assert any("source={hosts_file},destination=/etc/hosts" in word for word in argv)
+    assert start.rendezvous.names == "learner-training-0"

@@ -1,0 +1,138 @@
+"""Which networks of their own the jobs of this cluster can have, and the mark by which a job asks for one. Pure.
+
+The nodes' prolog makes such a network (``slurm-configs/libexec``). That a node can is the site's word: it has a
+feature of Slurm. The prolog reads the mark, which is all that it is told, at the beginning of the job's comment.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ffdl_batch.domain.findings import Finding
+from ffdl_batch.domain.gang import Gang
+from ffdl_batch.domain.spec import Egress, JobSpec, NetworkLevel
+from ffdl_batch.ports.scheduler import NodeShape
+from ffdl_batch.runtimes.layout import RequestRefused, refusal
+from ffdl_slurm.narrowing import narrow
+from ffdl_slurm.settings import SlurmSettings
+
+LEARNERS_MOST, NODES_MOST, DESTINATIONS_MOST = 62, 250, 16
+"""What the prolog takes: learners on a node, nodes of a job, destinations."""
+MECHANISMS = {
+    NetworkLevel.HOST: "none",
+    NetworkLevel.NONE: "apptainer --net --network none",
+    NetworkLevel.JOB: "vxlan",
+    NetworkLevel.EGRESS: "vxlan+nat",
+}
+_LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+_HOST = re.compile(rf"(?=.{{1,253}}\Z){_LABEL}(?:\.{_LABEL})*\.?", re.ASCII)
+_PLAIN_CONSTRAINT = re.compile(r"[\w.-]+(?:&[\w.-]+)*", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """The levels that a job can have, each with what it is made by, and why it cannot have others. `warnings`: what its
+    owner could change."""
+
+    provable: Mapping[NetworkLevel, str]
+    lacking: Mapping[NetworkLevel, Finding] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+
+def offer(
+    spec: JobSpec, gang: Gang, nodes: Sequence[NodeShape], proved: Iterable[NetworkLevel], settings: SlurmSettings
+) -> Offer:
+    """`nodes` are those of the job's partitions, `proved` the levels that need nothing of them."""
+    provable = {level: MECHANISMS[level] for level in proved if level in MECHANISMS}
+    possible = _possible(spec, gang, nodes)
+    too_much = _too_much(gang)
+    lacking = {}
+    for level, features in _needed(settings).items():
+        reason = too_much or _unproved(level, features, spec.batch.constraint, possible)
+        if reason is None:
+            provable[level] = MECHANISMS[level]
+        else:
+            lacking[level] = reason
+    falls = too_much and spec.batch.network is NetworkLevel.AUTO and len(gang.members) > 1
+    warnings = (f"batch.network: auto is host for this job: {too_much.message}",) if too_much and falls else ()
+    return Offer(provable, lacking, warnings)
+
+
+def _needed(settings: SlurmSettings) -> dict[NetworkLevel, tuple[tuple[str, str], ...]]:
+    """Setting and feature; "" = the site offers no such level."""
+    network = ("network_feature", settings.network_feature)
+    return {NetworkLevel.JOB: (network,), NetworkLevel.EGRESS: (network, ("egress_feature", settings.egress_feature))}
+
+
+def _too_much(gang: Gang) -> Finding | None:
+    learners = learners_most(gang)
+    if learners > LEARNERS_MOST:
+        message = f"{learners} learners on a node, and a network of the job's own has at most {LEARNERS_MOST} there"
+        return refusal("batch.network", message, "ask for placement: spread, or network: host", "C104")
+    if gang.nodes > NODES_MOST:
+        message = f"{gang.nodes} nodes, and a network of the job's own has at most {NODES_MOST}"
+        return refusal("batch.network", message, "ask for placement: pack, or network: host", "C104")
+    return None
+
+
+def _unproved(
+    level: NetworkLevel, features: tuple[tuple[str, str], ...], constraint: str, nodes: Sequence[NodeShape]
+) -> Finding | None:
+    """Why the level cannot be proved for a job that may get any of `nodes`."""
+    cure = "use network: auto, host, or none for one learner"
+    for setting, feature in features:
+        if not feature:
+            message = f"network level {level} is not offered here: {setting} of [backend.slurm] is empty"
+            return refusal("batch.network", message, cure)
+        lacking = [] if _asks_for(constraint, feature) else [n.name for n in nodes if feature not in n.features]
+        if lacking or not any(feature in node.features for node in nodes):
+            names = ", ".join(dict.fromkeys(lacking)) or "every node of the partition"
+            message = (
+                f"network level {level} cannot be proved: {names} has not the feature {feature!r}, by which a site "
+                f"says that a node's prolog makes networks (docs/network.md; {setting} of [backend.slurm] names it)"
+            )
+            return refusal("batch.network", message, f"add --constraint={feature}, choose another partition, or {cure}")
+    return None
+
+
+def _asks_for(constraint: str, feature: str) -> bool:
+    """Whether Slurm gives the job only nodes with the feature, by the job's own word."""
+    return _PLAIN_CONSTRAINT.fullmatch(constraint) is not None and feature in constraint.split("&")
+
+
+def _possible(spec: JobSpec, gang: Gang, nodes: Sequence[NodeShape]) -> list[NodeShape]:
+    """Those of `nodes` that the job may get: where it names as many as it has, these and no others."""
+    left = narrow(spec.batch, nodes)
+    if left and sum(group.named for group in left) >= gang.nodes:
+        left = [group for group in left if group.named]
+    return [group.shape for group in left]
+
+
+def learners_most(gang: Gang) -> int:
+    """Learners of the node that has most."""
+    return max(Counter(gang.nodes_of).values(), default=1)
+
+
+def mark_of(level: NetworkLevel, gang: Gang, egress: Sequence[Egress], settings: SlurmSettings) -> str:
+    """What the job's comment begins with; "" where it asks for no network. Raises RequestRefused."""
+    learners = learners_most(gang)
+    if level is NetworkLevel.JOB:
+        return f"{settings.job_mark}job/{learners}"
+    if level is NetworkLevel.EGRESS:
+        return f"{settings.job_mark}egress/{learners}/{','.join(_destinations(egress))}"
+    return ""
+
+
+def _destinations(egress: Sequence[Egress]) -> list[str]:
+    path, found = "batch.network.allow", [f"{one.host}:{one.port}" for one in egress]
+    if not 1 <= len(set(found)) <= DESTINATIONS_MOST:
+        message = f"{len(set(found))} destinations; level egress takes 1 to {DESTINATIONS_MOST}"
+        raise RequestRefused([refusal(path, message, "name the few hosts and ports that the training needs")])
+    for one in egress:
+        if not _HOST.fullmatch(one.host) or not 0 < one.port < 65536:
+            message = f"{one.host[:60]!r}, port {one.port}, cannot be a destination"
+            raise RequestRefused([refusal(path, message, "name a host or an IPv4 address, and a port up to 65535")])
+    return list(dict.fromkeys(found))

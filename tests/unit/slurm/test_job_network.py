@@ -1,0 +1,196 @@
+"""Which jobs are offered a network of their own, and the mark by which they ask for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ffdl_batch.domain.formats import LAUNCH_FORMAT
+from ffdl_batch.domain.jobdir import Root
+from ffdl_batch.domain.spec import BatchOptions, Egress, NetworkLevel, Placement, Resources
+from ffdl_batch.ports.scheduler import BackendFacts, InvalidRequest, LaunchPlan, NodeShape, PartitionShape
+from ffdl_slurm.plan import make_plan
+from ffdl_slurm.script import parse_options
+from ffdl_slurm.settings import read_settings
+from tests.unit.slurm.test_plan import FACTS, JOB, request
+
+ABLE = ("ffdl-network", "ffdl-egress", "avx")
+ALL = replace(FACTS, nodes=tuple(replace(node, features=ABLE) for node in FACTS.nodes))
+SOME = replace(ALL, nodes=(*ALL.nodes[:2], replace(ALL.nodes[2], features=("avx",))))
+"""c1, which is in main and cpu, cannot."""
+TWO = Resources(learners=2, cpus=1, memory_bytes=10**9)
+ONE = Resources(cpus=1, memory_bytes=10**9)
+EGRESS = (Egress("data.example.org", 443), Egress("192.0.2.7", 80))
+
+
+def plan(facts: BackendFacts, resources: Resources = TWO, settings: Any = None, **batch: Any) -> LaunchPlan:
+    return make_plan(request(resources, BatchOptions(**batch), facts=facts), read_settings(settings or {}))
+
+
+def comment(made: LaunchPlan) -> str | None:
+    return {option.name: option.value for option in parse_options(made.script)}.get("comment")
+
+
+def test_several_learners_get_their_own_network_where_all_nodes_make_them() -> None:
+    made = plan(ALL, comment="my run")
+    assert (made.network.requested, made.network.level, made.network.mechanism) == ("auto", "job", "vxlan")
+    assert made.network.directory == "/run/ffdl" and made.launch.host.allocation == "SLURM_JOB_ID"
+    assert comment(made) == "ffdl-batch:job/1 my run"
+    assert made.launch.format == LAUNCH_FORMAT
+    assert "--netns-path" in made.launch.learner.argv
+
+
+def test_one_learner_gets_none_and_asks_for_none() -> None:
+    made = plan(ALL, ONE, comment="my run")
+    assert (made.network.level, made.network.directory, comment(made)) == ("none", "", "my run")
+    assert plan(ALL, ONE, network=NetworkLevel.JOB).network.level == "job"
+
+
+def test_the_mark_has_the_learners_of_the_fullest_node() -> None:
+    made = plan(ALL, replace(TWO, learners=5, cpus=4), placement=Placement.PACK, partition="main")
+    fullest = max(len(made.launch.learners_on(rank)) for rank in range(made.launch.nodes))
+    assert fullest > 1 and comment(made) == f"ffdl-batch:job/{fullest}"
+
+
+@pytest.mark.parametrize(
+    ("facts", "batch", "level"),
+    [
+        (SOME, {}, "host"),
+        (SOME, {"partition": "main"}, "host"),
+        (SOME, {"exclude": "c1"}, "job"),
+        (SOME, {"nodelist": "n1,n2"}, "job"),
+        (SOME, {"nodelist": "n1"}, "host"),
+        (SOME, {"nodelist": "n1,c1"}, "host"),
+        (SOME, {"constraint": "ffdl-network"}, "job"),
+        (SOME, {"constraint": "avx&ffdl-network"}, "job"),
+        (SOME, {"constraint": "avx|ffdl-network"}, "host"),
+        (SOME, {"constraint": "[ffdl-network]"}, "host"),
+        (FACTS, {"constraint": "ffdl-network"}, "host"),
+        (replace(FACTS, nodes=()), {}, "host"),
+        (ALL, {"network": NetworkLevel.HOST}, "host"),
+    ],
+)
+def test_auto_is_proved_or_the_nodes_network(facts: BackendFacts, batch: dict[str, Any], level: str) -> None:
+    made = plan(facts, **batch)
+    assert made.network.level == level
+    assert (comment(made) is None) is (level == "host")
+
+
+def test_only_the_jobs_own_partitions_count() -> None:
+    facts = replace(SOME, partitions=(*SOME.partitions, PartitionShape("new")),
+                    nodes=(*SOME.nodes, NodeShape("x[1-4]", 8, 4000 * 1024**2, {}, ("new",), ABLE)))  # fmt: skip
+    assert plan(facts, partition="new").network.level == "job"
+    assert plan(facts, partition="new,cpu").network.level == "host"
+
+
+@pytest.mark.parametrize(
+    ("facts", "settings", "said"),
+    [
+        (SOME, {}, "c1 has not the feature 'ffdl-network'"),
+        (FACTS, {}, "n[1-2], c1 has not the feature 'ffdl-network'"),
+        (ALL, {"network_feature": "other"}, "n[1-2], c1 has not the feature 'other'"),
+        (ALL, {"network_feature": ""}, "not offered here: network_feature of [backend.slurm] is empty"),
+        (replace(FACTS, nodes=()), {}, "every node of the partition has not the feature"),
+    ],
+)
+def test_a_named_level_is_refused_with_what_is_missing(
+    facts: BackendFacts, settings: dict[str, object], said: str
+) -> None:
+    with pytest.raises(InvalidRequest) as error:
+        plan(facts, settings=settings, network=NetworkLevel.JOB)
+    assert said in str(error.value)
+    assert error.value.findings[0].path == "batch.network"
+
+
+def test_egress_needs_its_own_feature() -> None:
+    network_only = replace(ALL, nodes=tuple(replace(node, features=ABLE[:1]) for node in ALL.nodes))
+    with pytest.raises(InvalidRequest, match="n\\[1-2\\], c1 has not the feature 'ffdl-egress'"):
+        plan(network_only, network=NetworkLevel.EGRESS, egress=EGRESS)
+    made = plan(ALL, network=NetworkLevel.EGRESS, egress=(*EGRESS, EGRESS[0]), comment="c")
+    assert comment(made) == "ffdl-batch:egress/1/data.example.org:443,192.0.2.7:80 c"
+    assert (made.network.level, made.network.mechanism) == ("egress", "vxlan+nat")
+    assert plan(ALL, ONE, network=NetworkLevel.EGRESS, egress=EGRESS).launch.names == f"learner-{JOB}"
+
+
+@pytest.mark.parametrize(
+    ("egress", "said"),
+    [
+        ((), "0 destinations"),
+        (tuple(Egress(f"h{n}", 1) for n in range(17)), "17 destinations"),
+        ((Egress("::1", 1),), "'::1', port 1, cannot be a destination"),
+        ((Egress("a b", 1),), "cannot be a destination"),
+        ((Egress("a,b", 1),), "cannot be a destination"),
+        ((Egress("-a", 1),), "cannot be a destination"),
+        ((Egress("a.-b", 1),), "cannot be a destination"),
+        ((Egress("a..b", 1),), "cannot be a destination"),
+        ((Egress(".", 1),), "cannot be a destination"),
+        ((Egress("a" * 64, 1),), "cannot be a destination"),
+        ((Egress(".".join(["a" * 63] * 4), 1),), "cannot be a destination"),
+        ((Egress("a" * 254, 1),), "cannot be a destination"),
+        ((Egress("a", 0),), "port 0, cannot be a destination"),
+        ((Egress("a", 65536),), "port 65536, cannot be a destination"),
+    ],
+)
+def test_destinations_that_no_prolog_takes(egress: tuple[Egress, ...], said: str) -> None:
+    with pytest.raises(InvalidRequest) as error:
+        plan(ALL, network=NetworkLevel.EGRESS, egress=egress)
+    assert said in str(error.value) and error.value.findings[0].path == "batch.network.allow"
+
+
+def test_more_learners_or_nodes_than_a_network_takes() -> None:
+    large = NodeShape("x[001-300]", 128, 2**40, {}, ("main",), ABLE)
+    facts = replace(ALL, nodes=(large,))
+    crowd = Resources(learners=63, cpus=1, memory_bytes=10**9)
+    many = Resources(learners=251, cpus=1, memory_bytes=10**9)
+    for resources, batch, said in (
+        (crowd, {"placement": Placement.PACK}, "63 learners on a node, and a network of the job's own has at most 62"),
+        (many, {}, "251 nodes, and a network of the job's own has at most 250"),
+    ):
+        with pytest.raises(InvalidRequest, match=said):
+            plan(facts, resources, network=NetworkLevel.JOB, **batch)
+        made = plan(facts, resources, **batch)
+        assert made.network.level == "host"
+        assert any(said in warning for warning in made.warnings)
+    assert plan(facts, replace(crowd, learners=62), placement=Placement.PACK).network.level == "job"
+    assert plan(facts, replace(many, learners=250)).network.level == "job"
+    assert plan(facts, replace(many, learners=1)).warnings == ()
+
+
+def test_the_sites_words_go_into_mark_and_launch_file() -> None:
+    made = plan(ALL, settings={"network_dir": "/var/run/ffdl", "job_mark": "site:"})
+    assert (made.network.directory, comment(made)) == ("/var/run/ffdl", "site:job/1")
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"network_dir": "run/ffdl"}, "an absolute path"),
+        ({"job_mark": ""}, "job_mark"),
+        ({"job_mark": "a b"}, "job_mark"),
+    ],
+)
+def test_settings_that_make_no_sense(settings: dict[str, object], said: str) -> None:
+    with pytest.raises(InvalidRequest, match=said):
+        read_settings(settings)
+
+
+def test_a_site_that_asks_for_more_refuses_what_cannot_have_it() -> None:
+    wanted = request(TWO, facts=SOME, minimum_network=NetworkLevel.JOB)
+    with pytest.raises(InvalidRequest, match=r"asks for network level job or tighter.*c1 has not the feature"):
+        make_plan(wanted, read_settings({}))
+    assert make_plan(replace(wanted, facts=ALL), read_settings({})).network.level == "job"
+
+
+def test_tasks_of_an_array_have_the_mark() -> None:
+    from ffdl_batch.domain.array import ArrayId, expand
+
+    array = ArrayId("array-0a1b2c3d4")
+    element = expand(replace(request(TWO).spec, batch=BatchOptions(array="0-1", comment="c")), array)[0]
+    root = Root("/shared/alice")
+    made = make_plan(request(spec=element, facts=ALL, array_dir=root.array(array)), read_settings({}))
+    for script in (made.script, made.array_script):
+        options = {option.name: option.value for option in parse_options(script)}
+        assert options["comment"] == "ffdl-batch:job/1 c"
+    assert made.launch.host.native_id != made.launch.host.allocation == "SLURM_JOB_ID"
