@@ -139,6 +139,7 @@ class Node:
         try:
             try:
                 self._patiently(self._prepare, self._go_on_loading, awaits_space=True)
+                self.seats.find_network(self._rest, self.watch.clock.now)
                 self._load(Phase.LOAD_MODEL, lambda: load_model(self.launch, self._go_on_loading), "S301")
                 self._load(Phase.LOAD_DATA, lambda: load_data(self.launch, self._go_on_loading), "S302")
                 self._find_data()  # the first node's word does not speak for this one's mounts
@@ -207,9 +208,10 @@ class Node:
         if self.launch.nodes > 1 and not self.launch.names:
             return
         self._await_ports()
-        addresses: Tuple[str, ...] = (LOOPBACK,)
+        own = self.seats.network.address if self.seats.network else ""
+        addresses: Tuple[str, ...] = (own or LOOPBACK,)
         if self.launch.nodes > 1:
-            addresses = self._gather(own_run(os.environ))
+            addresses = self._gather(own_run(os.environ), own)
         self._patiently(lambda: self.seats.meet(addresses), self._go_on_loading, awaits_space=True)
 
     def _await_ports(self) -> None:
@@ -220,12 +222,14 @@ class Node:
             ports = ports if at_work(self.launch, self.seats.learner_ids, done) else []
         await_free(ports, self._rest)
 
-    def _gather(self, run: int) -> Tuple[str, ...]:
+    def _gather(self, run: int, own: str) -> Tuple[str, ...]:
+        """The addresses of all nodes; `own` "" = this one's is not known yet."""
+
         def read(rank: int) -> Word:
             return self._patiently(lambda: self.siblings.word(rank), self._go_on_loading)
 
         gathering = Gathering(self.launch, self.node_rank, run, read, self._rest, self.watch.clock.now)
-        own = own_address(gathering.await_neighbour())
+        own = own or own_address(gathering.await_neighbour())
         self.journal.append(EventKind.READY, host=os.uname().nodename, address=own, run=run)
         return gathering.await_addresses(own)
 

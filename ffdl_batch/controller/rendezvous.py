@@ -19,6 +19,8 @@ Placeholders that are filled from here, per learner:
     on the node, what /etc/hosts of the learners is to say.
 ``{command}``
     the learner's command as it is.
+``{netns}``
+    on the node, the job's own network; see :mod:`ffdl_batch.controller.job_network`.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ from ffdl_batch.domain.launch import LaunchFile, Seat
 LOOPBACK = "127.0.0.1"
 FIRST_PORT = 29500
 """Where the job has no ports of its own."""
-LEVEL_JOB, LEVEL_HOST = "job", "host"
+LEVEL_HOST = "host"
+OVERLAYS = frozenset({"job", "egress"})
+"""Levels at which the job has a network of its own, with an address for each learner."""
 TASK_TYPE = "worker"
 """TF_CONFIG's type of a learner without a role."""
 EVALUATOR = "evaluator"
@@ -73,13 +77,17 @@ def meet(launch: LaunchFile, node_addresses: Sequence[str]) -> Tuple[Peer, ...]:
 
 
 def address_of(launch: LaunchFile, learner_id: int, node_addresses: Sequence[str]) -> str:
-    """The address at which the others reach the learner: its node's."""
-    return node_addresses[launch.seat_of(learner_id).node]
+    """The address at which the others reach the learner: its node's, or the one that it has in the job's network, where
+    those of a node follow its first."""
+    node = launch.seat_of(learner_id).node
+    if launch.network.level not in OVERLAYS:
+        return node_addresses[node]
+    return f"{node_addresses[node].rpartition('.')[0]}.{launch.learners_on(node).index(learner_id) + 1}"
 
 
 def _port(launch: LaunchFile, local_index: int) -> int:
     """One of its own for each learner that shares an address."""
-    return master_port(launch) + 1 + (0 if launch.network.level == LEVEL_JOB else local_index)
+    return master_port(launch) + 1 + (0 if launch.network.level in OVERLAYS else local_index)
 
 
 def master_port(launch: LaunchFile) -> int:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Dict, List, Sequence, Tuple
+from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 from ffdl_batch.controller.control import own_run, restarts
 from ffdl_batch.controller.environment import check_shell, file_text, host_subset, merge, read_user_environment
 from ffdl_batch.controller.files import make_private, read_text, write_text
+from ffdl_batch.controller.job_network import JobNetwork, await_network, check_addresses, has_own
 from ffdl_batch.controller.launch_agent import install
 from ffdl_batch.controller.learner import Start, first_host, placeholder_devices, values_for
 from ffdl_batch.controller.location import controller_path
@@ -45,6 +46,8 @@ class Seats:
         even = placeholder_devices(devices, max(1, len(self.learner_ids)))
         self.devices = deal_devices(devices, wanted) if launch.seats else even
         self._peers: Tuple[Peer, ...] = ()
+        self.network: Optional[JobNetwork] = None
+        """The job's own on this node, once it was found."""
         self.base = self._node_values(launch_path)
 
     def _node_values(self, launch_path: str) -> Dict[str, str]:
@@ -66,6 +69,11 @@ class Seats:
             "master_addr": "127.0.0.1" if launch.nodes == 1 else first_host(nodes) or host,
         }
 
+    def find_network(self, rest: Callable[[], None], now: Callable[[], float]) -> None:
+        """Where the job is to have one of its own. `rest` waits a moment. Raises PhaseFailed, and what that raises."""
+        if has_own(self.launch):
+            self.network = await_network(self.launch, self.node_rank, os.environ, rest, now)
+
     def prepare(self) -> None:
         """What learners use to start programs in each other, by the node of learner 1. Raises OSError."""
         launch = self.launch
@@ -78,12 +86,14 @@ class Seats:
             write_text(os.path.join(self.attempt.state, name), hostfile_text(launch, peers, gpus, sign))
 
     def meet(self, node_addresses: Sequence[str] = (LOOPBACK,)) -> None:
-        """From here on it is known where the other learners are. Raises OSError."""
+        """From here on it is known where the other learners are. Raises OSError, PhaseFailed."""
+        if self.network:
+            check_addresses(node_addresses)
         if self.launch.names:
             self._peers = meet(self.launch, node_addresses)
             for number in self.learner_ids:
                 text = hosts_text(self.launch, self._peers, number, read_text(NODE_HOSTS))
-                write_text(self._hosts_of(number), text, 0o644)
+                write_text(self._hosts_of(number), text + (self.network.hosts if self.network else ""), 0o644)
 
     def _hosts_of(self, learner_id: int) -> str:
         return os.path.join(self.scratch, f"learner-{learner_id}.hosts")
@@ -95,6 +105,8 @@ class Seats:
         values.update(place_values(self.launch, learner_id))
         if self._peers:
             values.update(company_values(self._peers, learner_id), hosts_file=self._hosts_of(learner_id))
+        if self.network:
+            values["netns"] = self.network.netns
         return values
 
     def start(self, learner_id: int, *, again: bool = False) -> Start:

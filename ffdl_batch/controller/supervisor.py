@@ -14,6 +14,7 @@ from ffdl_batch.controller.checkpoints import PATIENCE_S, CheckpointRecord
 from ffdl_batch.controller.control import CANCEL
 from ffdl_batch.controller.environment import EnvironmentRefused
 from ffdl_batch.controller.handover import Hand
+from ffdl_batch.controller.job_network import FAULT as NETWORK_CODE
 from ffdl_batch.controller.learner import Ending, Learner
 from ffdl_batch.controller.location import starter_argv
 from ffdl_batch.controller.log_tail import tail
@@ -22,13 +23,15 @@ from ffdl_batch.controller.phases import PhaseFiles
 from ffdl_batch.controller.processes import FORWARDED, adopt_orphans, end_strays, identity, next_signal
 from ffdl_batch.controller.requests import HALT, OUTSIDE_SHARE, TERM, TIME, WARNED, Request, join, new_request
 from ffdl_batch.controller.restarts import Restarts, Spawned
+from ffdl_batch.controller.runtime_words import RUNTIME_CODE, read_complaint
 from ffdl_batch.controller.seats import Seats
 from ffdl_batch.controller.services import DOUBT_S, SERVICE, Failed, Services
 from ffdl_batch.controller.siblings import Siblings, tell_others
 from ffdl_batch.controller.watch import Watch
+from ffdl_batch.controller.whereabouts import Whereabouts
 from ffdl_batch.domain.codec import to_plain
 from ffdl_batch.domain.events import EventKind, Scalar
-from ffdl_batch.domain.launch import EnvDelivery, LaunchFileError
+from ffdl_batch.domain.launch import LaunchFileError
 
 TICK_S = 0.2
 ASK_AGAIN_S = 1.0
@@ -36,15 +39,6 @@ FILES_S = 1.0
 """How long the shared file system may take for a file that others look at; it is written all the same."""
 HURRY_S = 1.0
 """How long an inventory may take after a TERM from outside."""
-IMAGE_COMPLAINTS = (
-    "could not open image",
-    "image format",
-    "squashfs",
-    "executable file not found",
-    ".sif",
-    "container registry",
-)
-IMAGE_CODE, RUNTIME_CODE = "S103", "S105"
 
 
 class Fenced(Exception):
@@ -68,6 +62,8 @@ class Supervisor:
         self._started = False
         self._files = Hand("files")
         self.services = Services(self.launch, siblings, self._files)
+        self.whereabouts = Whereabouts(self.launch, seats.network)
+        self._told_network = False
         self.restarts = Restarts(self.launch, self.journal.events, self._files, self._spawn_again)
 
     def start(self, learner_id: int) -> None:
@@ -111,6 +107,7 @@ class Supervisor:
                 self._obey_cells()
                 self._press_request()
                 self._mind_services()
+                self._look_where_they_are()
                 for learner_id, spawned in self.restarts.start_due(self.clock.now()):
                     self._started_again(learner_id, spawned)
                 for ending in [e for e in (learner.poll() for learner in self.learners.values()) if e]:
@@ -120,6 +117,7 @@ class Supervisor:
         finally:
             end_strays()
         if self._started:
+            self._tell_network()
             patience_s = HURRY_S if self.terminated_at is not None else PATIENCE_S
             self.journal.append(EventKind.CHECKPOINT, **to_plain(self.record.result(patience_s)))
         return self.status
@@ -139,7 +137,8 @@ class Supervisor:
 
     def _take_signals(self) -> None:
         closing = any(learner.rest_until or learner.kill_at for learner in self.learners.values())
-        number = next_signal(0.05 if closing else TICK_S)
+        hurries = closing or self.whereabouts.hurries(self.learners)
+        number = next_signal(0.05 if hurries else TICK_S)
         while number is not None:
             if number in (signal.SIGTERM, signal.SIGINT):
                 self._terminated()
@@ -247,6 +246,18 @@ class Supervisor:
             learner.terminate(reason, kill_at)
         self._drop_restarts(reason)
 
+    def _look_where_they_are(self) -> None:
+        """A learner that is not in the network that was meant is killed, and the job fails with it."""
+        for learner_id in self.whereabouts.look(self.learners, self.clock.now()):
+            self.learners[learner_id].kill("")
+        if self.whereabouts.has_seen:
+            self._tell_network()
+
+    def _tell_network(self) -> None:
+        if not self._told_network and not self.whereabouts.wrong:
+            self._told_network = True
+            self.journal.append(EventKind.NETWORK, **self.whereabouts.achieved())
+
     def _mind_services(self) -> None:
         """End the services of this node when nobody trains any more. One that failed before fails the job."""
         now, failed = self.clock.now(), self.services.failed
@@ -276,7 +287,9 @@ class Supervisor:
         fields["out_of_memory"] = ending.out_of_memory
         fields.update(ended_by=ending.ended_by, asked=ending.asked, signalled=ending.signalled)
         detail, fault = ending.detail, ending.code
-        if ending.failed and not ending.began and not fault:
+        if ending.learner_id in self.whereabouts.wrong:
+            detail, fault = self.whereabouts.wrong[ending.learner_id], NETWORK_CODE
+        elif ending.failed and not ending.began and not fault:
             detail, fault = self._complaint(ending)
         fields.update({k: v for k, v in (("detail", detail), ("code", fault)) if v})
         is_service = self.services.is_one(ending.learner_id)
@@ -328,11 +341,4 @@ class Supervisor:
 
     def _complaint(self, ending: Ending) -> Tuple[str, str]:
         """The user's command was never reached: what the runtime said, and whether it was about the image."""
-        lines = self._said(ending.learner_id)
-        said = " ".join(line.strip() for line in lines[-3:]) or "it said nothing"
-        contained = self.launch.learner.delivery is EnvDelivery.FILE
-        image = contained and any(word in said.lower() for word in IMAGE_COMPLAINTS)
-        what = "the image cannot be used" if image else "the container runtime failed"
-        if not contained:
-            what = "the learner's shell did not come up"
-        return f"{what} on {os.uname().nodename}: {said}", IMAGE_CODE if image else RUNTIME_CODE
+        return read_complaint(self.launch, self._said(ending.learner_id), os.uname().nodename)

@@ -37,6 +37,9 @@ class EventKind(str, Enum):
     """[phase, status = started | ended, exit]: load-model, load-data, learner, store-results, store-logs."""
     LEARNER_STARTED = "learner_started"
     """[learner_id, pid, host, boot_id, start_ticks, service (true where it is one)]"""
+    NETWORK = "network"
+    """The network that the learners of this node have [level, mechanism, seen (whether a learner was found in it; one
+    that ends at once may not have been looked at)]."""
     LEARNER_ENDED = "learner_ended"
     """[learner_id, exit_code | signal, out_of_memory, began (the user's command was reached), detail,
     ended_by (why the controller ended it: "" = it ended itself, else stop, term, halt, warned, time, fence, service =

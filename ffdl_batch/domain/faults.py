@@ -52,6 +52,11 @@ FAULTS: dict[str, FaultKind] = {
         _user("S103", "image missing or not usable", "check the framework's image in the configuration; build it"),
         _platform("S104", "the job ended for an unknown reason", "read ffdl events and the job's log"),
         _platform("S105", "the container runtime failed", "check Apptainer on the named node"),
+        _platform(
+            "S107",
+            "the network could not be isolated",
+            "the message names what to change on the node, which is the administrators'; docs/network.md",
+        ),
         _platform("S106", "a controller died", "submit again; the platform is at fault"),
         _platform("S110", "node failure", "submit again; the node is at fault"),
         _platform("S111", "preempted", "submit again, or use a partition or QOS that is not preempted"),

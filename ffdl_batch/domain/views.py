@@ -50,6 +50,7 @@ class AttemptView:
     interruption: str = ""
     nodes: str = ""
     network: str = ""
+    network_by: str = ""
     checkpoint_asked: bool = False
     checkpoint_confirmed: bool = False
     checkpoint_answered: bool = False
@@ -78,7 +79,8 @@ class JobView:
     attempt (of the newest run of that, where the scheduler started it anew), from its waiting on. Those of the
     attempts before are in `attempts` and among the events.
 
-    `network_requested` is the manifest's word, `network` the level achieved ("" before deployment).
+    `network_requested` is the manifest's word, `network` the level ("" before deployment), `network_by` by what its
+    learners have it, once they were found in it ("" = they were not yet).
     `results` and `logs` are directories: those of the last attempt whose learners started, or where they are kept
     for the whole job. `log_tail` holds the last lines of the learner that failed.
     `attempts` is the chain, oldest first; a list of jobs leaves it out. `overrides` are what a resume or a failed node
@@ -113,6 +115,7 @@ class JobView:
     nodes: str = ""
     network_requested: str = ""
     network: str = ""
+    network_by: str = ""
     results: str = ""
     logs: str = ""
     job_dir: str = ""

@@ -14,7 +14,7 @@ import pytest
 from ffdl_batch.controller.bundle import DOMAIN, build_zipapp
 from ffdl_batch.controller.isolate import probe
 from ffdl_batch.domain.events import Outcome
-from ffdl_batch.domain.launch import Stores
+from ffdl_batch.domain.launch import Network, Stores
 from ffdl_batch.runtimes.bare import isolated_argv
 from ffdl_batch.runtimes.contract import Places
 from tests.contract.controller_rig import JOB_ID, ROOT, Rig, oldest_python, rig
@@ -167,6 +167,7 @@ def test_an_isolated_learner_reaches_only_itself(run: Rig) -> None:
         "python3 main.py",
         model={"main.py": ISOLATED},
         learner=type(launch.learner)(isolated_argv(controller), launch.learner.env, protected=launch.learner.protected),
+        network=Network(level="none"),
     )
     code = run.run()
     if probe():

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from ffdl_batch.controller.isolate import enter
 from tests.fakes.slurm import state
 
 WITH_VALUE = {"--workdir", "--env-file", "--network", "--mount", "--pwd", "--hostname"}
@@ -17,7 +18,8 @@ PATHS = ("_DIR", "_hostfile", "_agent", "_HOST_FILE", "_EXEC")
 
 
 def apptainer() -> None:
-    """Log the argv, then run the command on this host, the container's paths turned into the host's."""
+    """Log the argv, then run the command on this host, the container's paths turned into the host's, in a network
+    namespace of its own where it is to have none."""
     # Learners get no SLURM_CONF; the scratch directory lies beside the state.
     workdir = Path(sys.argv[sys.argv.index("--workdir") + 1])
     state.STATE = next(parent / "slurm" for parent in workdir.parents if (parent / "slurm" / "site.json").exists())
@@ -41,6 +43,8 @@ def apptainer() -> None:
                 if value == destination or value.startswith(destination + "/"):
                     env[name] = source + value[len(destination) :]
                     break
+    if "--net" in sys.argv:
+        enter()
     os.execvpe(arguments[0], arguments, {"PATH": os.environ["PATH"], **env})
 
 

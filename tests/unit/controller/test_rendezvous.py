@@ -144,12 +144,23 @@ def test_one_learner_has_no_tf_config() -> None:
 @pytest.mark.parametrize(("level", "keeps"), [("host", True), ("job", False), ("none", False), ("egress", False)])
 def test_the_hosts_file(level: str, keeps: bool) -> None:
     launch = replace(SPREAD, network=Network(level=level))
-    text = hosts_text(launch, meet(launch, NODES), 1, "10.0.0.9 storage\n")
+    overlay = level in ("job", "egress")
+    text = hosts_text(launch, meet(launch, ("10.0.0.1", "10.0.1.1") if overlay else NODES), 1, "10.0.0.9 storage\n")
     assert text == (
         "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n"
         "10.0.0.1 learner-training-7-0 learner-training-7-0.learner-training-7\n"
-        "10.0.0.2 learner-training-7-1 learner-training-7-1.learner-training-7\n"
+        f"10.0.{'1.1' if overlay else '0.2'} learner-training-7-1 learner-training-7-1.learner-training-7\n"
     ) + ("10.0.0.9 storage\n" if keeps else "")
+
+
+def test_each_learner_has_an_address_in_the_jobs_own_network() -> None:
+    for level in ("job", "egress"):
+        launch = replace(TWO_BY_TWO, network=Network(level=level))
+        peers = meet(launch, ("10.200.0.1", "10.200.1.1"))
+        assert [peer.address for peer in peers] == ["10.200.0.1", "10.200.0.2", "10.200.1.1", "10.200.1.2"]
+        assert {peer.port for peer in peers} == {12001}
+        assert company_values(peers, 4)["master_addr"] == "10.200.0.1"
+        assert json.loads(company_values(peers, 4)["tf_config"])["cluster"]["worker"][3] == "10.200.1.2:12001"
 
 
 def test_an_address_that_learners_share_has_their_own_name_first() -> None:

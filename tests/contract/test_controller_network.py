@@ -1,0 +1,134 @@
+"""Controllers and the network that a prolog made: no learner without it, none elsewhere, and what was had is told."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.controller.isolate import probe
+from ffdl_batch.domain.events import EventKind
+from ffdl_batch.domain.launch import HostVariables, Network, Seat, decode, encode
+from ffdl_batch.runtimes.bare import isolated_argv
+from tests.contract.controller_rig import JOB_ID, Rig, rig, two_nodes
+
+NAMES = f"learner-{JOB_ID}"
+OWN = "/proc/self/ns/net"
+"""Stands for the slot: the learners of this rig are on this machine's network."""
+
+
+@pytest.fixture(name="run")
+def made(tmp_path: Path) -> Iterator[Rig]:
+    with rig(tmp_path) as one:
+        yield one
+
+
+def own_network(run: Rig, command: str, level: str = "job") -> None:
+    """Three learners on two nodes, in a network of the job's own. Each node knows the job under its rank: both are this
+    machine, and read different files."""
+    two_nodes(
+        run, command, learners=3, names=NAMES, ports=12000, seats=(Seat(0), Seat(0, index=1), Seat(1, index=2)),
+        network=Network("auto", level, "vxlan", str(run.base / "ffdl")),
+        host=HostVariables(allocation="FFDL_NODE_RANK"),
+    )  # fmt: skip
+    launch = decode(Path(run.attempt.launch).read_text())
+    env = {**launch.learner.env, "PLACE": "{name} {address} {master_addr} {port} {netns}", "HOSTS": "{hosts_file}"}
+    launch = replace(launch, learner=replace(launch.learner, env=env))
+    Path(run.attempt.launch).write_text(encode(launch))
+
+
+def tell(run: Rig, rank: int, netns: str = OWN, *lines: str) -> None:
+    """What a prolog writes."""
+    directory = run.base / "ffdl" / f"job-{rank}"
+    directory.mkdir(parents=True)
+    facts = (f"job={rank}", f"netns={netns}", f"rank={rank}", "nodes=2", "learners=2", f"prefix=10.200.{rank}.")
+    (directory / "network").write_text("".join(f"{line}\n" for line in (*facts, "mechanism=wires", *lines)))
+
+
+def networks(run: Rig, source: str = "node-0") -> list[dict[str, object]]:
+    return [dict(event.fields) for event in run.events(source) if event.kind is EventKind.NETWORK]
+
+
+def test_learners_have_the_addresses_of_their_network(run: Rig) -> None:
+    own_network(run, 'echo "$PLACE"; cat "$HOSTS"; sleep 1', "egress")
+    for rank in (0, 1):
+        tell(run, rank, OWN, "level=egress", f"names=data.example.org=192.0.2.{rank}")
+    assert run.run() == 0, run.errors
+    logs = [run.log(number).splitlines() for number in (1, 2, 3)]
+    addresses = ("10.200.0.1", "10.200.0.2", "10.200.1.1")
+    assert [lines[0] for lines in logs] == [
+        f"{NAMES}-{n} {address} 10.200.0.1 12001 {OWN}" for n, address in enumerate(addresses)
+    ]
+    for number, lines in enumerate(logs):
+        assert lines[1] == "127.0.0.1 localhost"
+        assert sorted(lines[3:6]) == [f"{a} {NAMES}-{n} {NAMES}-{n}.{NAMES}" for n, a in enumerate(addresses)]
+        assert lines[6:] == [f"192.0.2.{number // 2} data.example.org"]  # of the machine's own hosts file nothing
+    for source in ("node-0", "node-1"):
+        assert networks(run, source) == [{"level": "egress", "mechanism": "wires", "seen": True}]
+
+
+def test_one_node_without_its_network_ends_the_job_before_a_learner_starts(run: Rig) -> None:
+    own_network(run, "echo begun")
+    tell(run, 0)
+    (run.base / "ffdl" / "job-1").mkdir(parents=True)
+    (run.base / "ffdl" / "job-1" / "error").write_text("no network for this job: the kernel has no vxlan\n")
+    assert run.run() != 0
+    final = run.final()
+    assert final.error_code == "S107" and "the kernel has no vxlan" in final.message, final
+    assert not any(e.kind is EventKind.LEARNER_STARTED for rank in (0, 1) for e in run.events(f"node-{rank}"))
+    assert networks(run) == networks(run, "node-1") == []
+
+
+def test_nodes_that_number_learners_differently_are_not_one_network(run: Rig) -> None:
+    own_network(run, "echo begun")
+    tell(run, 0)
+    tell(run, 1)
+    facts = run.base / "ffdl" / "job-1" / "network"
+    facts.write_text(facts.read_text().replace("10.200.1.", "10.201.1."))
+    assert run.run() != 0
+    assert run.final().error_code == "S107" and "NETWORK_PREFIX" in run.final().message
+    assert not any(e.kind is EventKind.LEARNER_STARTED for rank in (0, 1) for e in run.events(f"node-{rank}"))
+
+
+def test_a_learner_that_is_not_in_the_slot_is_ended_and_the_job_with_it(run: Rig) -> None:
+    """It has restarts left: they are not for this."""
+    own_network(run, "echo begun; sleep 300")
+    launch = decode(Path(run.attempt.launch).read_text())
+    Path(run.attempt.launch).write_text(encode(replace(launch, restart="learner", restarts_max=3)))
+    tell(run, 0)
+    (run.base / "slot").touch()
+    tell(run, 1, str(run.base / "slot"))
+    assert run.run() != 0
+    final = run.final()
+    assert final.error_code == "S107", final
+    assert f"learner 3 was ended: it is in the node's network, not in {run.base}/slot" in final.message
+    assert networks(run, "node-1") == []
+
+
+def test_a_learner_on_the_nodes_network_is_none_of_level_none(run: Rig) -> None:
+    run.write("sleep 300", network=Network("none", "none", "nothing at all"))
+    assert run.run() != 0
+    assert run.final().error_code == "S107"
+    assert "it is in the node's network, and level none means one of its own" in run.final().message
+
+
+def test_a_learner_that_was_isolated_is_seen_to_be(run: Rig) -> None:
+    if probe():
+        pytest.skip("this kernel lets users make no network namespaces")
+    launch = run.write("sleep 1")
+    argv = isolated_argv((sys.executable, "-m", "ffdl_batch.controller"))
+    env = {**launch.learner.env, "PYTHONPATH": str(Path(__file__).parents[2])}
+    isolated = replace(launch.learner, argv=argv, env=env)
+    run.write("sleep 1", learner=isolated, network=Network("none", "none", "namespaces"))
+    assert run.run() == 0, (run.errors, run.log())
+    assert networks(run) == [{"level": "none", "mechanism": "namespaces", "seen": True}]
+
+
+def test_a_learner_that_ends_at_once_is_not_said_to_have_been_seen(run: Rig) -> None:
+    """The first look comes when the learner's events are written; this one is over by then."""
+    run.write("true", learner=replace(run.write("true").learner, argv=("true",)))
+    run.run()
+    assert networks(run) == [{"level": "host", "mechanism": "none", "seen": False}]

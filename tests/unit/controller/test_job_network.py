@@ -1,0 +1,234 @@
+"""The network that a prolog made: what is believed of it, what is missing, and where learners are."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.controller import job_network
+from ffdl_batch.controller.job_network import (
+    WAIT_S,
+    JobNetwork,
+    await_network,
+    check_addresses,
+    has_own,
+    misplaced,
+    place_of,
+)
+from ffdl_batch.controller.phases import PhaseFailed
+from ffdl_batch.controller.runtime_words import read_complaint
+from ffdl_batch.domain.launch import EnvDelivery, HostVariables, LaunchFile, LearnerCommand, Network, Seat
+
+FACTS = {
+    "job": "41",
+    "netns": "/run/ffdl/3/net",
+    "rank": "1",
+    "nodes": "2",
+    "learners": "2",
+    "prefix": "10.200.1.",
+    "mechanism": "vxlan",
+    "mtu": "1450",
+    "level": "job",
+}
+ENV = {"SLURM_JOB_ID": "41"}
+
+
+def launch_of(directory: Path | str, level: str = "job") -> LaunchFile:
+    return LaunchFile(
+        "training-7", 1, "training-7-1", "/j", "/j/a", "/d",
+        LearnerCommand(("x",), {}, EnvDelivery.FILE),
+        learners=3, nodes=2, seats=(Seat(0), Seat(1, index=1), Seat(1, index=2)), names="learner-training-7",
+        network=Network("auto", level, "vxlan", str(directory)), host=HostVariables(allocation="SLURM_JOB_ID"),
+    )  # fmt: skip
+
+
+def tell(directory: Path, name: str = "network", **changes: str) -> None:
+    job = directory / "job-41"
+    job.mkdir(exist_ok=True)
+    facts = {**FACTS, **changes}
+    (job / name).write_text("".join(f"{key}={value}\n" for key, value in facts.items() if value))
+
+
+class Clock:
+    """A clock that goes on by what is waited."""
+
+    def __init__(self, then: Callable[[], None] = lambda: None) -> None:
+        self.at, self.then = 0.0, then
+
+    def rest(self) -> None:
+        self.at += 1.0
+        self.then()
+
+    def now(self) -> float:
+        return self.at
+
+
+def found(directory: Path, clock: Clock | None = None, level: str = "job", rank: int = 1) -> JobNetwork:
+    clock = clock or Clock()
+    return await_network(launch_of(directory, level), rank, ENV, clock.rest, clock.now)
+
+
+def test_what_the_prolog_says_is_what_learners_get(tmp_path: Path) -> None:
+    tell(tmp_path)
+    assert found(tmp_path) == JobNetwork("/run/ffdl/3/net", "10.200.1.1", "vxlan", "job")
+    assert found(tmp_path).hosts == ""
+
+
+def test_destinations_that_have_names_are_in_the_hosts_files(tmp_path: Path) -> None:
+    tell(tmp_path, level="egress", mechanism="vxlan+nat", names="data.example.org=192.0.2.7,b=192.0.2.8")
+    network = found(tmp_path, level="egress")
+    assert network.hosts == "192.0.2.7 data.example.org\n192.0.2.8 b\n"
+
+
+def test_facts_that_come_late_are_awaited_for_a_moment(tmp_path: Path) -> None:
+    clock = Clock(lambda: tell(tmp_path))
+    assert found(tmp_path, clock).netns == "/run/ffdl/3/net"
+    assert clock.at == 1.0
+
+
+def test_root_programs_that_know_one_level_make_that(tmp_path: Path) -> None:
+    tell(tmp_path, level="")
+    assert found(tmp_path).level == "job"
+    with pytest.raises(PhaseFailed, match="level 'job', and 'egress' is needed"):
+        found(tmp_path, level="egress")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"job": "42"}, "job '42', and '41' is needed"),
+        ({"level": "egress"}, "level 'egress', and 'job' is needed"),
+        ({"nodes": "3"}, "nodes '3', and '2' is needed"),
+        ({"rank": "0", "prefix": "10.200.0."}, "rank '0', and '1' is needed"),
+        ({"learners": "1"}, "one for '1' learners, and 2 are to run here"),
+        ({"learners": "many"}, "one for 'many' learners"),
+        ({"netns": ""}, "tells no place"),
+        ({"netns": "run/ffdl"}, "tells no place"),
+        ({"prefix": "10.200.0."}, "no addresses"),
+    ],
+)
+def test_a_network_that_was_made_for_something_else_is_not_taken(
+    tmp_path: Path, changes: dict[str, str], said: str
+) -> None:
+    tell(tmp_path, **changes)
+    with pytest.raises(PhaseFailed, match=said) as error:
+        found(tmp_path)
+    assert error.value.code == "S107"
+
+
+def test_the_prologs_own_words_are_told(tmp_path: Path) -> None:
+    (tmp_path / "job-41").mkdir()
+    (tmp_path / "job-41" / "error").write_text("  1.0 ms  swept\nno network for this job: no vxlan\n")
+    clock = Clock()
+    with pytest.raises(PhaseFailed, match=r"could not make it:.*; no network for this job: no vxlan") as error:
+        found(tmp_path, clock)
+    assert (error.value.code, clock.at) == ("S107", 0.0)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_prolog_that_did_not_run_is_named(tmp_path: Path, begun: bool) -> None:
+    if begun:
+        (tmp_path / "job-41").mkdir()
+    clock = Clock()
+    with pytest.raises(PhaseFailed, match=r"prolog\.d/50-ffdl.*docs/network\.md") as error:
+        found(tmp_path, clock)
+    assert error.value.code == "S107"
+    assert ("neither network nor error" if begun else f"there is no {tmp_path}/job-41") in str(error.value)
+    assert WAIT_S < clock.at < WAIT_S + 3
+
+
+def test_files_that_cannot_be_read_make_no_network(tmp_path: Path) -> None:
+    (tmp_path / "job-41" / "network").mkdir(parents=True)
+    with pytest.raises(PhaseFailed, match="Is a directory") as error:
+        found(tmp_path)
+    assert error.value.code == "S107"
+
+
+@pytest.mark.parametrize("env", [{}, {"SLURM_JOB_ID": ""}, {"SLURM_JOB_ID": "../7"}])
+def test_without_the_number_of_the_job_nothing_is_looked_for(tmp_path: Path, env: dict[str, str]) -> None:
+    tell(tmp_path)
+    clock = Clock()
+    with pytest.raises(PhaseFailed) as error:
+        await_network(launch_of(tmp_path), 1, env, clock.rest, clock.now)
+    assert error.value.code == "S107"
+
+
+def test_only_overlays_are_networks_of_the_jobs_own() -> None:
+    assert [level for level in ("none", "job", "egress", "host") if has_own(launch_of("/", level))] == ["job", "egress"]
+
+
+def test_all_nodes_must_number_learners_alike() -> None:
+    check_addresses(("10.200.0.1", "10.200.1.1"))
+    for wrong in (("10.200.0.1", "10.201.1.1"), ("10.200.1.1", "10.200.0.1"), ("10.200.0.1", "10.200.1.2")):
+        with pytest.raises(PhaseFailed, match="NETWORK_PREFIX") as error:
+            check_addresses(wrong)
+        assert error.value.code == "S107"
+
+
+def test_where_a_process_is() -> None:
+    own = place_of(os.getpid())
+    assert own is not None and own == place_of(os.getppid())
+    assert place_of(2**22 + 1) is None
+
+
+@pytest.mark.parametrize(
+    ("level", "is_own", "is_slots", "said"),
+    [
+        ("host", True, False, ""),
+        ("host", False, False, "another network than the node's"),
+        ("none", False, False, ""),
+        ("none", True, False, "in the node's network, and level none"),
+        ("job", False, True, ""),
+        ("job", True, False, "in the node's network, not in"),
+        ("job", False, False, "in another network, not in"),
+        ("egress", True, False, "in the node's network, not in"),
+    ],
+)
+def test_a_learner_elsewhere_is_noticed(tmp_path: Path, level: str, is_own: bool, is_slots: bool, said: str) -> None:
+    slot = tmp_path / "net"
+    slot.touch()
+    own, there = place_of(os.getpid()), (slot.stat().st_dev, slot.stat().st_ino)
+    assert own is not None
+    place = own if is_own else there if is_slots else (0, 0)
+    network = JobNetwork(str(slot), "10.200.0.1", "vxlan", level) if level in ("job", "egress") else None
+    wrong = misplaced(level, place, network)
+    assert said in wrong if said else wrong == ""
+
+
+def test_a_slot_that_is_gone_is_nobodys_place() -> None:
+    assert misplaced("job", (0, 0), JobNetwork("/nowhere/net", "10.200.0.1", "vxlan", "job"))
+
+
+@pytest.mark.parametrize(
+    ("level", "text", "code", "named"),
+    [
+        ("job", "FATAL: /run/ffdl/5/net is not an allowed netns path", "S107", "apptainer.conf"),
+        ("job", "FATAL: container creation failed: stat /run/ffdl/1/net: permission denied", "S107", "check"),
+        ("egress", "FATAL: --netns-path is only supported with a setuid installation", "S107", "apptainer.conf"),
+        ("none", "ERROR: failed to create network namespace: operation not permitted", "S107", "network level none"),
+        ("host", "something with netns", "S105", "runtime failed"),
+        ("job", "FATAL: could not open image /x.sif", "S103", "image cannot be used"),
+        ("job", "no space left on device", "S105", "runtime failed"),
+    ],
+)
+def test_what_a_runtime_complains_of(level: str, text: str, code: str, named: str) -> None:
+    said, found_code = read_complaint(launch_of("/run/ffdl", level), ["earlier", text], "n1")
+    assert (found_code, named in said, "n1" in said, text in said) == (code, True, True, True), said
+
+
+def test_a_shell_without_a_container_speaks_of_no_image() -> None:
+    bare = launch_of("/", "host")
+    bare = replace(bare, learner=replace(bare.learner, delivery=EnvDelivery.PROCESS))
+    assert read_complaint(bare, [], "n1") == (
+        "the learner's shell did not come up on n1: it said nothing", "S105")  # fmt: skip
+
+
+def test_what_is_read_is_bounded(tmp_path: Path) -> None:
+    tell(tmp_path)
+    with (tmp_path / "job-41" / "network").open("a") as file:
+        file.write("x" * (job_network.LONGEST_BYTES * 2))
+    assert found(tmp_path).mechanism == "vxlan"
