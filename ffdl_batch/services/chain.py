@@ -18,6 +18,7 @@ from ffdl_batch.domain.job import AttemptEnd, Change, Job
 from ffdl_batch.domain.job_state import Cause, JobState, Wish
 from ffdl_batch.domain.jobdir import AttemptDir, Root
 from ffdl_batch.domain.known import Known, latest_run
+from ffdl_batch.domain.network_level import network_text
 from ffdl_batch.domain.observation import Observation, Phase
 from ffdl_batch.domain.verdict import Move, Verdict
 from ffdl_batch.services.evidence import gone_first, read_launch, saved_checkpoint
@@ -77,6 +78,7 @@ def change_of(job: Job, verdict: Verdict, known: Known, past: Past, seen: Observ
     stays = verdict.move is Move.NONE
     waits_for = known.waits_for if stays and not known.ended else ""
     columns = _seen_columns(job, seen, waits_for, awaits_word=stays and known.ended)
+    columns |= _network_column(job, known)
     if verdict.warning:
         columns["warnings"] = (*job.warnings, verdict.warning)
     if verdict.move is Move.REQUEUED:
@@ -222,6 +224,17 @@ def _seen_columns(job: Job, seen: Observation | None, waits_for: str, *, awaits_
     if seen.nodes and seen.nodes != job.nodes:
         columns["nodes"] = seen.nodes
     return columns
+
+
+def _network_column(job: Job, known: Known) -> dict[str, object]:
+    """The network that the node controllers found their learners in, by the latest run's word."""
+    told = [one for one in latest_run(known.evidence.events) if one.kind is EventKind.NETWORK]
+    if not told:
+        return {}
+    fields = next((one.fields for one in told if one.fields.get("seen")), told[0].fields)
+    doubt = "" if fields.get("seen") else "; it ended before it was looked at"
+    found = network_text(str(fields.get("level", "")), str(fields.get("mechanism", "")) + doubt)
+    return {"network": found} if found != job.network else {}
 
 
 def _failed_nodes(root: Root, job: Job, known: Known) -> tuple[str, ...]:

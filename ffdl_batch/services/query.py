@@ -14,6 +14,7 @@ from ffdl_batch.domain.faults import Fault
 from ffdl_batch.domain.job import HistoryEntry, Job, JobId, Overrides, parse_job_id
 from ffdl_batch.domain.job_state import Cause, JobState
 from ffdl_batch.domain.jobdir import JobDir
+from ffdl_batch.domain.network_level import split_network
 from ffdl_batch.domain.quantity import format_time_limit
 from ffdl_batch.domain.views import AttemptView, DatabaseTrouble, EventView, Health, JobView, RestartView
 from ffdl_batch.services.evidence import STILL_ALIVE_S
@@ -203,7 +204,8 @@ def view_of(platform: Platform, job: Job, history: Sequence[HistoryEntry], attem
         pending_reason=job.pending_reason,
         nodes=job.nodes,
         network_requested=spec.batch.network,
-        network=job.network,
+        network=split_network(job.network)[0],
+        network_by=split_network(job.network)[1],
         results=_results(job, directory, ran),
         logs=directory.attempt(max(ran, default=job.attempt)).logs if job.attempt else "",
         job_dir=directory.path,
@@ -275,7 +277,8 @@ def _attempt(attempt: Attempt, ran_in: JobDir | None, history: Sequence[HistoryE
         error_code=attempt.outcome_code,
         interruption=attempt.interruption,
         nodes=attempt.nodes,
-        network=attempt.network,
+        network=split_network(attempt.network)[0],
+        network_by=split_network(attempt.network)[1],
         checkpoint_asked=checkpoint.asked,
         checkpoint_confirmed=checkpoint.confirmed,
         checkpoint_answered=checkpoint.answered,
