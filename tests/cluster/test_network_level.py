@@ -1,0 +1,306 @@
+"""Network levels from the manifest to the running learner: what is asked for, what is had, and what ends the job."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.cluster.conftest import CONFIG
+from tests.cluster.executions import wait_until
+from tests.cluster.people import Person
+from tests.cluster.rig import Cluster
+from tests.cluster.rig.boot import LIBEXEC
+from tests.cluster.rig.topology import FEATURES
+from tests.cluster.trainings import attempt_log, begins, saver_model, steps, training, until_logged
+
+SPREAD = "batch: {placement: spread, network: job}"
+CONF = "/etc/apptainer/apptainer.conf"
+# Every learner calls every other by name, TCP and UDP; then what is not the job's.
+TALK = r"""
+import json, os, socket, threading, time
+me, n, prefix = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), os.environ["LEARNER_NAME_PREFIX"]
+names = [f"{prefix}-{i}" for i in range(n)]
+addresses = [socket.gethostbyname(name) for name in names]
+own = addresses[me]
+tcp, udp = socket.create_server((own, 5000)), socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+udp.bind((own, 5000))
+def serve_tcp():
+    while True:
+        connection, peer = tcp.accept()
+        connection.sendall(f"tcp {me} to {peer[0]}".encode())
+        connection.close()
+def serve_udp():
+    while True:
+        text, peer = udp.recvfrom(100)
+        udp.sendto(f"udp {me} to {peer[0]}".encode(), peer)
+for one in (serve_tcp, serve_udp):
+    threading.Thread(target=one, daemon=True).start()
+def ask(kind, address, port, tries=1):
+    for left in reversed(range(tries)):
+        try:
+            with socket.socket(socket.AF_INET, kind) as asked:
+                asked.settimeout(2)
+                if address.startswith("10.200."):
+                    asked.bind((own, 0))
+                asked.connect((address, port))
+                asked.send(b"?")
+                return asked.recv(100).decode()
+        except OSError as error:
+            said = str(error)
+            if left: time.sleep(0.1)
+    return said
+found = {"addresses": addresses, "master": os.environ["MASTER_ADDR"], "own": own}
+found["tcp"] = [ask(socket.SOCK_STREAM, one, 5000, 100) for one in addresses]
+found["udp"] = [ask(socket.SOCK_DGRAM, one, 5000, 100) for one in addresses]
+found["slurmctld"] = ask(socket.SOCK_STREAM, "10.77.0.1", 6817)
+found["slurmd"] = [ask(socket.SOCK_STREAM, f"10.77.0.1{k}", 6818) for k in (1, 2)]
+found["lo"] = ask(socket.SOCK_STREAM, "127.0.0.1", 6818)
+found["hosts"] = open("/etc/hosts").read()
+print("found", json.dumps(found), flush=True)
+done = os.environ["JOB_STATE_DIR"] + "/heard-"
+open(done + str(me), "w").close()
+while not all(os.path.exists(done + str(i)) for i in range(n)):
+    time.sleep(0.1)
+"""
+
+SERVE = r"""
+import socket, sys, threading
+tcp, udp = socket.create_server(("", int(sys.argv[1]))), socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+udp.bind(("", int(sys.argv[1])))
+def echo():
+    while True:
+        text, peer = udp.recvfrom(100)
+        udp.sendto(b"udp of " + sys.argv[2].encode(), peer)
+threading.Thread(target=echo, daemon=True).start()
+print("ready", flush=True)
+while True:
+    connection, peer = tcp.accept()
+    connection.sendall(b"tcp of " + sys.argv[2].encode())
+    connection.close()
+"""
+VISIT = r"""
+import json, socket
+def ask(kind, address, port):
+    try:
+        with socket.socket(socket.AF_INET, kind) as asked:
+            asked.settimeout(2)
+            asked.connect((address, port))
+            asked.send(b"?")
+            return asked.recv(100).decode()
+    except OSError as error:
+        return "none"
+found = {}
+for host, port in (("ctl", 7000), ("10.77.0.1", 7000), ("10.77.0.1", 7001), ("10.77.0.11", 7000), ("10.77.0.11", 7001),
+                   ("10.77.0.12", 7001), ("10.77.0.2", 7000)):
+    found[f"{host}:{port}"] = [ask(socket.SOCK_STREAM, host, port), ask(socket.SOCK_DGRAM, host, port)]
+print("found", json.dumps(found), flush=True)
+"""
+
+
+def found_by(person: Person, job: Mapping[str, Any], learner: int) -> dict[str, Any]:
+    """What a learner of TALK printed."""
+    log = attempt_log(person, job, job["attempt"], learner)
+    found: dict[str, Any] = json.loads(re.findall(r"^found (\{.*\})$", log, re.MULTILINE)[0])
+    return found
+
+
+def talk(person: Person, name: str, extra: str, learners: int, *options: str, **fields: object) -> dict[str, Any]:
+    """A job of TALK that came to its end."""
+    model = person.model("talk", {"talk.py": TALK})
+    manifest = person.manifest(name, "python3 talk.py", extra, **{"gpus": 0, "learners": learners, **fields})
+    job = person.finish(person.submit(manifest, model, *options))
+    assert job["state"] == "COMPLETED", (job["message"], attempt_log(person, job, 1))
+    return job
+
+
+def is_idle(cluster: Cluster, node: str) -> bool:
+    """Whether Slurm would give the node to the next job."""
+    return cluster.run("ctl", ["sinfo", "-h", "-p", "main", "-n", node, "-o", "%T"]).stdout.strip() == "idle"
+
+
+@contextmanager
+def changed(cluster: Cluster, node: str, change: str, back: str) -> Iterator[None]:
+    """Two shell commands of root's around what is tried in between."""
+    cluster.run(node, ["sh", "-ec", change])
+    try:
+        yield
+    finally:
+        cluster.run(node, ["sh", "-ec", back])
+
+
+def test_learners_on_two_nodes_meet_and_reach_nobody_else(cluster: Cluster, alice: Person) -> None:
+    job = talk(alice, "meet", SPREAD, 2, "--comment=my run")
+    assert (job["network_requested"], job["network"], job["network_by"]) == ("job", "job", "vxlan")
+    first, second = (found_by(alice, job, learner) for learner in (1, 2))
+    assert first["addresses"] == second["addresses"] == ["10.200.0.1", "10.200.1.1"]
+    assert first["master"] == second["master"] == "10.200.0.1"
+    for own, said in zip(first["addresses"], (first, second), strict=True):
+        assert said["tcp"] == [f"tcp {i} to {own}" for i in (0, 1)]
+        assert said["udp"] == [f"udp {i} to {own}" for i in (0, 1)]
+        assert "unreachable" in said["slurmctld"] and all("unreachable" in text for text in said["slurmd"])
+        assert "refused" in said["lo"]
+        assert "10.77." not in said["hosts"]
+    assert alice.sacct(job["native_id"], "Comment")[0] in ("ffdl-batch:job/1 my run", "")
+    shown = alice.run("ffdl", "show", job["id"]).stdout
+    assert "Network achieved:    job (vxlan)\n" in shown
+
+
+def test_several_learners_on_a_node_have_an_address_each(alice: Person) -> None:
+    job = talk(alice, "packed", "batch: {placement: pack}", 3, memory="1700MiB")
+    assert (job["network_requested"], job["network"], job["network_by"]) == ("auto", "job", "vxlan")
+    found = [found_by(alice, job, learner) for learner in (1, 2, 3)]
+    assert found[0]["addresses"] == ["10.200.0.1", "10.200.0.2", "10.200.1.1"]
+    for own, said in zip(found[0]["addresses"], found, strict=True):
+        assert said["tcp"] == [f"tcp {i} to {own}" for i in range(3)]
+        assert "unreachable" in said["slurmctld"]
+
+
+def test_one_learner_gets_no_network(alice: Person) -> None:
+    job_id = alice.start("alone", "cat /proc/net/dev; sleep 2", gpus=0)
+    job = alice.finish(job_id)
+    assert (job["network_requested"], job["network"], job["state"]) == ("auto", "none", "COMPLETED")
+    assert job["network_by"] == "apptainer --net --network none"
+    assert re.findall(r"^ *(\w+): ", attempt_log(alice, job, 1), re.MULTILINE) == ["lo"]
+
+
+def test_who_names_host_gets_the_nodes_network(alice: Person) -> None:
+    job = alice.finish(alice.start("hosted", "cat /proc/net/dev; sleep 2", gpus=0, extra="batch: {network: host}"))
+    assert (job["network"], job["network_by"], job["state"]) == ("host", "none", "COMPLETED")
+    assert len(re.findall(r"^ *(\w+): ", attempt_log(alice, job, 1), re.MULTILINE)) > 1
+
+
+def test_elements_of_an_array_have_networks(alice: Person) -> None:
+    model = alice.model("talk", {"talk.py": TALK})
+    extra = "batch: {placement: spread, network: job, array: '0-1'}"
+    manifest = alice.manifest("elements", "python3 talk.py", extra, gpus=0, learners=2)
+    ids = alice.run("ffdl-submit", "--parsable", manifest, model).stdout.split()
+    listed = alice.run("ffdl", "list", "--json", "--array", ids[0]).stdout
+    elements = sorted(set(re.findall(r"training-[0-9a-z]{9}", listed)))
+    assert len(elements) == 2
+    for job in alice.finish_all(elements):
+        assert (job["state"], job["network"], job["network_by"]) == ("COMPLETED", "job", "vxlan"), job
+        said = found_by(alice, job, 2)
+        assert said["tcp"] == [f"tcp {i} to 10.200.1.1" for i in (0, 1)]
+
+
+def test_a_job_that_goes_on_has_a_network_again(alice: Person) -> None:
+    """Halted and resumed: another allocation, another network of the same addresses."""
+    extra = "batch: {placement: spread, network: job, checkpoint: {grace_s: 4}}"
+    job_id = alice.submit(training(alice, "goes-on", extra=extra, gpus=0, learners=2), saver_model(alice))
+    until_logged(alice, job_id, "step 3")
+    alice.run("ffdl", "halt", job_id)
+    assert alice.finish(job_id)["state"] == "HALTED"
+    alice.run("ffdl", "resume", job_id)
+    job = alice.finish(job_id)
+    assert (job["state"], job["network"], job["network_by"]) == ("COMPLETED", "job", "vxlan"), job
+    assert [attempt["network_by"] for attempt in job["attempts"]] == ["vxlan", "vxlan"]
+    log = attempt_log(alice, job, 2)
+    assert begins(log)[0]["RESUME"] == "1" and steps(log)[-1] == 300
+
+
+def test_a_job_that_slurm_starts_anew_has_a_network_again(alice: Person) -> None:
+    extra = "batch: {placement: spread, network: job, checkpoint: {grace_s: 4}}"
+    job_id = alice.submit(training(alice, "anew", extra=extra, gpus=0, learners=2), saver_model(alice), "--requeue")
+    until_logged(alice, job_id, "step 3")
+    alice.run("scontrol", "requeue", alice.show(job_id)["native_id"])
+    job = alice.finish(job_id)
+    assert (job["state"], job["network_by"]) == ("COMPLETED", "vxlan"), job
+
+
+def test_egress_leads_to_what_was_named_and_nowhere_else(cluster: Cluster, alice: Person) -> None:
+    """A server on the controller's host and one on a node of the job; the same questions at level host as a control."""
+    server, visitor = alice.write("~/serve.py", SERVE), alice.model("visit", {"visit.py": VISIT})
+    places = [(node, port) for node in ("ctl", "login2", "n1", "n2") for port in (7000, 7001)]
+    running = [
+        cluster.popen(node, ["python3", server, str(port), f"{node}:{port}"], user="alice") for node, port in places
+    ]
+    try:
+        assert all(one.stdout is not None and one.stdout.readline() == "ready\n" for one in running)
+        names = {"10.77.0.1": "ctl", "10.77.0.2": "login2", "10.77.0.11": "n1", "10.77.0.12": "n2"}
+        found = {}
+        for level in ("{level: egress, allow: ['ctl:7000', '10.77.0.11:7001']}", "host"):
+            extra = f"batch: {{placement: spread, network: {level}}}"
+            manifest = alice.manifest("visitors", "python3 visit.py", extra, gpus=0, learners=2)
+            job = alice.finish(alice.submit(manifest, visitor, "-w", "n1,n2"))
+            assert job["state"] == "COMPLETED", (job["message"], attempt_log(alice, job, 1))
+            found[job["network"]] = [found_by(alice, job, learner) for learner in (1, 2)]
+            assert job["network_by"] == {"egress": "vxlan+nat", "host": "none"}[job["network"]]
+    finally:
+        for one in running:
+            cluster.kill(one)
+    for said in found["host"]:
+        for place, answers in said.items():
+            host, _, port = place.partition(":")
+            assert answers == [f"{kind} of {names.get(host, host)}:{port}" for kind in ("tcp", "udp")]
+    let_through = {"ctl:7000", "10.77.0.1:7000", "10.77.0.11:7001"}
+    for here, there in zip(found["egress"], found["host"], strict=True):
+        for place, answers in here.items():
+            assert answers == (there[place] if place in let_through else ["none", "none"]), place
+
+
+@pytest.mark.parametrize(
+    ("change", "back", "said"),
+    [
+        pytest.param(
+            f"sed -i.whole '/ffdl.5.net/d' {CONF}",
+            f"mv {CONF}.whole {CONF}",
+            f"{CONF}: 1 of 32 slots are not listed, the first is 'allow netns paths = /run/ffdl/5/net'",
+            id="prolog says what is missing",
+        ),
+        pytest.param(
+            f"mount -t tmpfs none {LIBEXEC}",
+            f"umount {LIBEXEC}",
+            "Slurm's prolog on this node has to run prolog.d/50-ffdl",
+            id="no prolog",
+        ),
+    ],
+)
+def test_without_its_network_no_learner_starts(
+    cluster: Cluster, alice: Person, change: str, back: str, said: str
+) -> None:
+    with changed(cluster, "n3", change, back):
+        job = alice.finish(alice.start("closed", "echo begun", "-w", "n2,n3", gpus=0, learners=2, extra=SPREAD))
+    assert (job["state"], job["error_code"]) == ("FAILED", "S107"), job
+    assert "node n3 has no network for this job: " in job["message"] and said in job["message"], job["message"]
+    assert job["network_by"] == ""
+    assert "begun" not in attempt_log(alice, job, 1) + attempt_log(alice, job, 1, 2)
+    for node in ("n2", "n3"):
+        wait_until(lambda node=node: is_idle(cluster, node), f"{node} to be idle")  # type: ignore[misc]
+
+
+def test_what_apptainer_refuses_at_the_last_moment_is_no_fault_of_the_users(cluster: Cluster, alice: Person) -> None:
+    """The prolog looks at apptainer.conf before; here the line goes away when it has looked."""
+    hide = f"sed '/allow netns paths/d' {CONF} >/run/hidden.conf"
+    with changed(cluster, "n3", f"cp {CONF} /run/whole.conf; {hide}", f"cp /run/whole.conf {CONF}"):
+        job_id = alice.start("late", "echo begun", "-w", "n2,n3", "--hold", gpus=0, learners=2, extra=SPREAD)
+        watcher = "i=0; until ls /run/ffdl/job-*/network >/dev/null 2>&1 || [ $i -gt 50000 ]; do i=$((i+1)); done; "
+        watcher += f"cp /run/hidden.conf {CONF}"
+        waiting = cluster.popen("n3", ["sh", "-c", watcher])
+        alice.run("scontrol", "release", alice.show(job_id)["native_id"])
+        job = alice.finish(job_id)
+        cluster.kill(waiting)
+    assert (job["state"], job["error_code"]) == ("FAILED", "S107"), job
+    assert "refused network level job on n3" in job["message"] and "apptainer.conf" in job["message"]
+
+
+def test_a_level_that_is_not_offered_is_refused_with_what_is_missing(cluster: Cluster, alice: Person) -> None:
+    cluster.scontrol("update", "NodeName=n3", "AvailableFeatures=other", "ActiveFeatures=other")
+    try:
+        lone = alice.at("lone", CONFIG)
+        model = lone.model("empty", {"README": "nothing here\n"})
+        named = lone.manifest("named", "true", SPREAD, gpus=0, learners=2)
+        refused = lone.run("ffdl-submit", named, model, check=False)
+        assert refused.returncode != 0
+        assert "n3 has not the feature 'ffdl-network'" in refused.stderr, refused.stderr
+        auto = lone.manifest("auto", "true", "batch: {placement: spread}", gpus=0, learners=2)
+        assert "network isolation host" in lone.run("ffdl-submit", auto, model).stderr
+        chosen = lone.run("ffdl-submit", "--constraint=ffdl-network", "--dry-run", named, model).stdout
+        assert "#SBATCH --comment=ffdl-batch:job/1" in chosen
+    finally:
+        features = ",".join(FEATURES)
+        cluster.scontrol("update", "NodeName=n3", f"AvailableFeatures={features}", f"ActiveFeatures={features}")
