@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -141,6 +141,49 @@ def trained(runner: Person) -> Mapping[str, Mapping[str, Any]]:
     return dict(zip(ids, runner.finish_all(list(ids.values()), timeout_s=300), strict=True))
 
 
+def _three(name: str, command: str, extra: str) -> Callable[[Person], str]:
+    return lambda runner: runner.start(name, command, gpus=0, learners=3, extra=extra)
+
+
+def _told(gpus: int) -> Callable[[Person], str]:
+    """Three learners, two of them on one node."""
+    return lambda runner: runner.submit(
+        runner.manifest(
+            f"told-{gpus}", "python3 names.py", "batch: {placement: pack}", gpus=gpus, learners=3, memory="1700MiB"
+        ),
+        runner.model("names", {"names.py": NAMES}),
+    )
+
+
+def _reads_tf_config(runner: Person) -> str:
+    manifest = runner.manifest(
+        "tf-config", "python3 reader.py", "batch: {placement: pack}", gpus=0, learners=4, memory="1700MiB"
+    )
+    return runner.submit(manifest, runner.model("tf-reader", {"reader.py": TF_READER}))
+
+
+ONE_FAILS = 'if [ "$LEARNER_ID" = 3 ]; then sleep 2; exit 7; fi; sleep 600'
+ONE_FAILS_ONCE = (
+    'echo "run of $LEARNER_ID"; if [ "$LEARNER_ID" = 2 ] && ! [ -e "$RESULT_DIR/second" ]; then '
+    'touch "$RESULT_DIR/second"; exit 3; fi; sleep 4'
+)
+SMALL: Mapping[str, Callable[[Person], str]] = {
+    "parameter servers": lambda runner: _example(runner, "parameter-servers/manifest.yml", "parameter-servers", {}),
+    "TF_CONFIG": _reads_tf_config,
+    "told, 0 GPUs": _told(0),
+    "told, 1 GPUs": _told(1),
+    "one fails": _three("one-fails", ONE_FAILS, "batch: {placement: spread}"),
+    "one fails once": _three("restarts", ONE_FAILS_ONCE, "batch: {placement: spread, restart: learner}"),
+}
+
+
+@pytest.fixture(scope="module")
+def small(runner: Person) -> Mapping[str, Mapping[str, Any]]:
+    """Jobs that are short: most of what each takes is waiting for Slurm, so they wait together."""
+    ids = {name: submit(runner) for name, submit in SMALL.items()}
+    return dict(zip(ids, runner.finish_all(list(ids.values()), timeout_s=300), strict=True))
+
+
 def _losses(person: Person, job: Mapping[str, Any]) -> tuple[int, list[float]]:
     assert job["state"] == "COMPLETED", (job["message"], attempt_log(person, job, 1))
     result = json.loads(person.read(f"{job['job_dir']}/attempt-1/results/result.json"))
@@ -162,8 +205,8 @@ def test_a_training_over_two_nodes_has_the_losses_of_one_process(
     assert hosts == ["2"], (way, hosts)
 
 
-def test_ffdl_s_parameter_servers_run_as_they_are(runner: Person) -> None:
-    job = runner.finish(_example(runner, "parameter-servers/manifest.yml", "parameter-servers", {}))
+def test_ffdl_s_parameter_servers_run_as_they_are(runner: Person, small: Mapping[str, Mapping[str, Any]]) -> None:
+    job = small["parameter servers"]
     assert job["state"] == "COMPLETED", (job["message"], attempt_log(runner, job, 1, 2))
     assert "serving on learner-" in attempt_log(runner, job, 1, 1)
     for worker in (1, 2):
@@ -171,12 +214,8 @@ def test_ffdl_s_parameter_servers_run_as_they_are(runner: Person) -> None:
         assert weights == pytest.approx([3.0, -2.0, 0.5, 1.0], abs=0.05)
 
 
-def test_a_reader_of_tf_config_finds_all_others(runner: Person) -> None:
-    model = runner.model("tf-reader", {"reader.py": TF_READER})
-    manifest = runner.manifest(
-        "tf-config", "python3 reader.py", "batch: {placement: pack}", gpus=0, learners=4, memory="1700MiB"
-    )
-    job = runner.finish(runner.submit(manifest, model))
+def test_a_reader_of_tf_config_finds_all_others(runner: Person, small: Mapping[str, Mapping[str, Any]]) -> None:
+    job = small["TF_CONFIG"]
     assert job["state"] == "COMPLETED", (job["message"], attempt_log(runner, job, 1))
     for learner in range(1, 5):
         others = [number for number in range(4) if number != learner - 1]
@@ -184,13 +223,9 @@ def test_a_reader_of_tf_config_finds_all_others(runner: Person) -> None:
 
 
 @pytest.mark.parametrize("gpus", [0, 1])
-def test_what_each_learner_is_told(runner: Person, gpus: int) -> None:
+def test_what_each_learner_is_told(runner: Person, small: Mapping[str, Mapping[str, Any]], gpus: int) -> None:
     """Three learners, two of them on one node."""
-    model = runner.model("names", {"names.py": NAMES})
-    manifest = runner.manifest(
-        f"told-{gpus}", "python3 names.py", "batch: {placement: pack}", gpus=gpus, learners=3, memory="1700MiB"
-    )
-    job = runner.finish(runner.submit(manifest, model))
+    job = small[f"told, {gpus} GPUs"]
     assert job["state"] == "COMPLETED", (job["message"], attempt_log(runner, job, 1))
     logs = [attempt_log(runner, job, 1, learner) for learner in (1, 2, 3)]
     told = [json.loads(re.findall(r"^told (\{.*\})$", log, re.MULTILINE)[0]) for log in logs]
@@ -229,20 +264,16 @@ def test_what_each_learner_is_told(runner: Person, gpus: int) -> None:
     }
 
 
-def test_one_failed_learner_ends_the_job_and_its_services(runner: Person) -> None:
-    command = 'if [ "$LEARNER_ID" = 3 ]; then sleep 2; exit 7; fi; sleep 600'
-    job = runner.finish(runner.start("one-fails", command, gpus=0, learners=3, extra="batch: {placement: spread}"))
+def test_one_failed_learner_ends_the_job_and_its_services(small: Mapping[str, Mapping[str, Any]]) -> None:
+    job = small["one fails"]
     assert (job["state"], job["exit_code"], job["error_code"]) == ("FAILED", 7, "C201"), job
 
 
-def test_a_failed_learner_is_started_again_where_the_manifest_says_so(runner: Person) -> None:
+def test_a_failed_learner_is_started_again_where_the_manifest_says_so(
+    runner: Person, small: Mapping[str, Mapping[str, Any]]
+) -> None:
     """The others go on meanwhile."""
-    command = (
-        'echo "run of $LEARNER_ID"; if [ "$LEARNER_ID" = 2 ] && ! [ -e "$RESULT_DIR/second" ]; then '
-        'touch "$RESULT_DIR/second"; exit 3; fi; sleep 4'
-    )
-    extra = "batch: {placement: spread, restart: learner}"
-    job = runner.finish(runner.start("restarts", command, gpus=0, learners=3, extra=extra))
+    job = small["one fails once"]
     assert (job["state"], len(job["attempts"])) == ("COMPLETED", 1), job
     runs = [attempt_log(runner, job, 1, learner).count("run of") for learner in (1, 2, 3)]
     assert runs == [1, 2, 1]
