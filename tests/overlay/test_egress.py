@@ -225,7 +225,11 @@ def test_a_node_that_forwards_for_jobs_is_no_router(nodes: tuple[Node, Node], st
             assert answers(host(second), address, uid=0) == ["", ""]
             first.run(["nft", "flush", "ruleset"])
             assert answers(host(second), address, uid=0) == ["behind", "behind"]
-            first.run([str(first.libexec / "check")])
+            assert first.prolog(JOB + 1, first.name, "ffdl-batch:job/1", BOB) == ""
+            assert answers(host(second), address, uid=0) == ["", ""]
+            first.run(["nft", "flush", "ruleset"])
+            told = first.run([str(first.libexec / "check")]).stdout
+            assert "note  the filter of what this node forwards was gone; it is there again" in told
             assert answers(host(second), address, uid=0) == ["", ""]
     finally:
         second.run(["ip", "route", "del", "10.8.0.0/24"])

@@ -25,6 +25,7 @@ def main(argv: Sequence[str]) -> int:
     if os.geteuid() != 0:
         print("check: only root can try what a node can do", file=sys.stderr)
         return 77
+    notes = guard.reassert(site)
     state = checks.look(site)
     items = [*state.items, *([state.egress] if state.egress else [])]
     for item in items:
@@ -32,6 +33,6 @@ def main(argv: Sequence[str]) -> int:
     if state.egress is None:
         print(f"-     egress: {checks.NOT_OFFERED}")
     checks.publish_state(site, state)
-    for text in guard.reassert(site):
+    for text in notes:
         print(f"note  {text}")
     return 1 if any(item.wrong for item in items) else 0

@@ -62,22 +62,25 @@ def refresh(settings: Settings, most_s: float = _STALE_AFTER_S) -> None:
 
 
 def publish_state(settings: Settings, state: State) -> None:
-    """Write the file: `<name>=yes|no`, `network` for all that level `job` needs, and `problem` for the first that is
-    wrong; `egress`, and `egress_problem` for why not."""
+    """Write the file: `<name>=yes|no` and `<name>_problem` for each item and for `egress`; `network` for all that level
+    `job` needs, and `problem` for the first of it that is wrong; where these programs are."""
     lines = ["format=1", f"checked_at={int(time.time())}", f"network={'no' if state.wrong else 'yes'}"]
     lines += ["mechanism=vxlan", f"slots={settings.slots}", f"prefix={settings.prefix}"]
-    lines += [f"{item.name}={'no' if item.wrong else 'yes'}" for item in state.items]
+    lines += [f"programs={Path(__file__).resolve().parents[1]}"]
     lines += [f"problem={' '.join(text.split())}" for text in state.wrong[:1]]
-    why_not = (state.egress.wrong if state.egress else NOT_OFFERED) or "".join(state.wrong[:1])
-    lines += [f"egress={'no' if why_not else 'yes'}"]
-    lines += [f"egress_problem={' '.join(why_not.split())}"] if why_not else []
+    egress_wrong = (state.egress.wrong if state.egress else NOT_OFFERED) or "".join(state.wrong[:1])
+    for item in (*state.items, Item("egress", egress_wrong)):
+        lines.append(f"{item.name}={'no' if item.wrong else 'yes'}")
+        lines += [f"{item.name}_problem={' '.join(item.wrong.split())}"] if item.wrong else []
     settings.run.mkdir(mode=0o755, parents=True, exist_ok=True)
     publish(settings.run / "capabilities", "\n".join(lines) + "\n")
 
 
 def _changed_at(path: Path) -> float:
+    """A file that was moved into its place keeps its own time; the move is a change, too."""
     try:
-        return path.stat().st_mtime
+        state = path.stat()
+        return max(state.st_mtime, state.st_ctime)
     except OSError:
         return 0.0
 

@@ -10,23 +10,33 @@ from .files import publish
 from .settings import Settings
 
 _SWITCH = Path("/proc/sys/net/ipv4/ip_forward")
+_RECORD = "forwarding"
 
 
 def ensure(settings: Settings) -> None:
-    """Switch IPv4 forwarding on, with the filter first, or put the filter back that somebody removed.
-
-    `<run>/forwarding` says that the filter is to be there: a node that forwarded before is left as it is.
-    """
-    if not settings.egress_to:
-        return
-    record, is_on = settings.run / "forwarding", _SWITCH.read_text().strip() != "0"
-    if is_on and not (record.exists() and not _is_filtered(settings)):
+    """Switch IPv4 forwarding on, with the filter first. `<run>/forwarding` says that the filter is to be there: a node
+    that forwarded before is left as it is."""
+    if _SWITCH.read_text().strip() != "0":
+        reassert(settings)
         return
     settings.run.mkdir(mode=0o755, parents=True, exist_ok=True)
-    publish(record, "IPv4 forwarding was off; it is on for jobs of network level egress, and filtered\n")
+    publish(
+        settings.run / _RECORD, "IPv4 forwarding was off; it is on for jobs of network level egress, and filtered\n"
+    )
+    _filter(settings)
+    _SWITCH.write_text("1\n")
+
+
+def reassert(settings: Settings) -> list[str]:
+    """Put the filter back where somebody removed it; the sentence that says so."""
+    if not (settings.run / _RECORD).exists() or _is_filtered(settings):
+        return []
+    _filter(settings)
+    return ["the filter of what this node forwards was gone; it is there again"]
+
+
+def _filter(settings: Settings) -> None:
     run(["nft", "-f", "-"], settings.command_timeout_s, egress.forward_rules())
-    if not is_on:
-        _SWITCH.write_text("1\n")
 
 
 def _is_filtered(settings: Settings) -> bool:

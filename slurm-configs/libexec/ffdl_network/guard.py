@@ -6,7 +6,7 @@ import contextlib
 from pathlib import Path
 from typing import Collection
 
-from . import layout, locks, slots
+from . import forwarding, layout, locks, slots
 from .commands import Trouble, is_installed, run
 from .settings import Settings
 
@@ -26,10 +26,12 @@ def tables(settings: Settings) -> list[tuple[str, str]]:
 
 
 def reassert(settings: Settings) -> list[str]:
-    """Put back the rules of every job whose tables are gone; a sentence for each of these jobs."""
+    """Put back the rules of every job whose tables are gone, and those of the node; a sentence for each."""
     owners = set(slots.claims(settings).values())
     there = set(tables(settings)) if owners else set()
     said = []
+    with contextlib.suppress(Trouble):  # whoever needs it meets the trouble again
+        said += forwarding.reassert(settings)
     for job_id in sorted(owners):
         # Trouble: its prolog or epilog is at work.
         with contextlib.suppress(Trouble), locks.held(job_id, settings, wait_s=0):
