@@ -10,6 +10,7 @@
 | observe | one squeue; one sacct for ids that squeue does not hold |
 | signal, cancel, withdraw | scancel |
 | avoid | squeue, scontrol update |
+| examine | scontrol show config, sinfo, srun: :mod:`ffdl_slurm.doctor` |
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from ffdl_batch.domain.job import Token
 from ffdl_batch.domain.jobdir import AttemptDir, Root
 from ffdl_batch.domain.observation import NativeId, Observation, Phase
 from ffdl_batch.domain.spec import NetworkLevel
+from ffdl_batch.ports.examination import Item
 from ffdl_batch.ports.registry import AdapterContext, Settings
 from ffdl_batch.ports.scheduler import (
     AccountingOutage,
@@ -44,12 +46,14 @@ from ffdl_batch.ports.scheduler import (
 from ffdl_slurm.absence import dropped_tasks
 from ffdl_slurm.arrays import job_words, plan_array
 from ffdl_slurm.delivery import deliver_controller
+from ffdl_slurm.doctor import Doctor
 from ffdl_slurm.gateway import SiteShape, SlurmGateway
 from ffdl_slurm.gateway_cli import CommandLineGateway
 from ffdl_slurm.gateway_pyslurm import PyslurmGateway
 from ffdl_slurm.parsers import JobRecord
 from ffdl_slurm.plan import BACKEND, make_plan
 from ffdl_slurm.replies import recover_reply
+from ffdl_slurm.run import run_command
 from ffdl_slurm.settings import GatewayKind, SlurmSettings, doubt_times, read_settings
 from ffdl_slurm.tasks import Listing, TaskTables, pick
 
@@ -71,7 +75,7 @@ def create(settings: Settings, context: AdapterContext) -> SlurmScheduler:
 
 class SlurmScheduler:
     """See :class:`ffdl_batch.ports.scheduler.Scheduler`; also TrialSubmission, ForgetsJobs, DropsTasks, CredentialLife,
-    Withdraws, StopsMany, SubmitsArrays, AvoidsNodes, KeepsAccounts, ExplainsSettings."""
+    Withdraws, StopsMany, SubmitsArrays, AvoidsNodes, KeepsAccounts, ExplainsSettings, Examines."""
 
     def __init__(self, settings: SlurmSettings, context: AdapterContext, gateway: SlurmGateway) -> None:
         """`gateway` carries every question to Slurm."""
@@ -119,6 +123,10 @@ class SlurmScheduler:
             warnings=tuple(warnings),
             max_array_size=site.config.max_array_size,
         )
+
+    def examine(self, nodes: str) -> Sequence[Item]:
+        """See :class:`ffdl_batch.ports.examination.Examines`."""
+        return Doctor(self._settings, self._context.root, run_command).examine(nodes)
 
     def _tell_doubts(self, site: SiteShape) -> None:
         """Into the log, when they are new: they are the site's matter, and no submitter's."""

@@ -12,6 +12,7 @@ from ffdl_batch.admin.ending import run
 
 GROUPS: dict[str, tuple[str, str]] = {
     "db": ("db:db", "The database: upgrade, check, back up, restore."),
+    "doctor": ("doctor:doctor", "What would make jobs fail, found beforehand."),
 }
 
 
@@ -42,7 +43,7 @@ class LazyGroup(click.Group):
 def ffdl_admin() -> None:
     """Administration of an installation.
 
-    The database is that of the configuration (`ffdl config`), as a daemon that is started here would use it. Exit
+    The configuration is that of `ffdl config`, as a daemon that is started here would use it. Exit
     codes: 0 done, 1 a fault was found, 2 wrong usage, 66 missing input, 69 something needed is not there, 75 try
     again, 77 not allowed, 78 bad configuration, 130 interrupted.
     """

@@ -1,0 +1,53 @@
+"""``ffdl-admin doctor``: asks the backend for what would make its jobs fail, and prints it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+
+import click
+
+from ffdl_batch.admin.ending import Stop
+from ffdl_batch.domain.exit_codes import ExitCode
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--nodes", default="", metavar="LIST|all", help="Run a small job on each of these nodes and look there.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def doctor(nodes: str, as_json: bool) -> int:
+    """Find what would make jobs fail, and say which file to change.
+
+    It looks at the scheduler's configuration and, on a compute node, at what that node can do; as root it has the node
+    try anew. With --nodes it runs a job of a second on each node named, n1,n2, with a network of its own; a node has a
+    minute to answer.
+
+    Each line says ok, wrong or note. Exit code 0: nothing is wrong; 1: something is; 2: there is no such node; 78: the
+    configuration cannot be used.
+    """
+    from ffdl_batch.config import ConfigError, load_settings
+    from ffdl_batch.ports.examination import Examines, Verdict
+    from ffdl_batch.ports.registry import AdapterContext, create_adapter
+    from ffdl_batch.ports.scheduler import InvalidRequest
+
+    try:
+        settings = load_settings()
+        name = settings.effective_backend(os.environ)[0]
+        uid = os.getuid()
+        context = AdapterContext(settings.jobs_dir, pwd.getpwuid(uid).pw_name, uid)
+        backend = create_adapter(name, settings.backend_settings(name), context)
+    except (ConfigError, InvalidRequest) as error:
+        raise Stop(ExitCode.BAD_MANIFEST, f"the configuration cannot be used: {error}") from error
+    if not isinstance(backend, Examines):
+        raise Stop(ExitCode.UNAVAILABLE, f"the backend {name!r} has nothing that could be examined")
+    try:
+        items = backend.examine(nodes)
+    except InvalidRequest as error:
+        raise Stop(ExitCode.USAGE, str(error)) from error
+    if as_json:
+        rows = [{"about": item.about, "verdict": item.verdict, "text": item.text} for item in items]
+        click.echo(json.dumps({"schema": 1, "backend": name, "items": rows}, indent=2))
+    else:
+        for item in items:
+            click.echo(f"{item.verdict:<6} {item.about}{': ' if item.text else ''}{item.text}")
+    return ExitCode.FAILED if any(item.verdict is Verdict.WRONG for item in items) else ExitCode.OK

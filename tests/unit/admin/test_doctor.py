@@ -1,0 +1,263 @@
+"""ffdl-admin doctor over programs that answer as Slurm does; the step that it sends to a node is really run."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.admin.ending import _guard
+from ffdl_batch.admin.main import ffdl_admin
+from ffdl_slurm.doctor import parse_config
+
+CONFIG = {
+    "Epilog[0]": "/etc/slurm/epilog.d/*",
+    "KillWait": "30 sec",
+    "Prolog[0]": "/etc/slurm/prolog.d/*",
+    "PrologFlags": "Alloc,Contain",
+    "SlurmdTimeout": "300 sec",
+    "TaskPlugin": "task/cgroup,task/affinity",
+    "ConstrainDevices": "yes",
+}
+NODES = """\
+main*|n1|ffdl-network,ffdl-egress,fast|gpu:a100:4|idle
+main*|n2|ffdl-network,ffdl-egress|gpu:a100:4|mixed
+spot|n2|ffdl-network,ffdl-egress|gpu:a100:4|mixed
+spot|n3|(null)|(null)|drained
+plain|n4|fast|(null)|idle
+"""
+CAPABLE = "format=1\nnetwork=yes\negress=yes\n"
+MADE = 'mkdir -p "$run/job-$SLURM_JOB_ID"; echo netns=x >"$run/job-$SLURM_JOB_ID/network"'
+SRUN = """\
+#!/bin/sh
+echo "$@" >>"$calls"
+for word; do case "$word" in --nodelist=*) node=${word#*=} ;; esac; done
+while [ "$1" != /bin/sh ]; do shift; done
+rm -rf "$run"; mkdir "$run"
+export SLURM_JOB_ID=7
+. "$nodes/$node"
+exec "$@"
+"""
+
+
+@dataclass
+class Site:
+    """A cluster of programs. What a node's prolog does is a line of shell."""
+
+    place: Path
+    capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch
+    config: dict[str, str] = field(default_factory=lambda: dict(CONFIG))
+
+    def __post_init__(self) -> None:
+        for name in ("bin", "nodes", "jobs", "scratch"):
+            (self.place / name).mkdir()
+        self.monkeypatch.setenv("PATH", f"{self.place}/bin:{os.environ['PATH']}")
+        self.monkeypatch.setenv("FFDL_CONFIG", str(self.place / "config.toml"))
+        self.monkeypatch.setenv("FFDL_JOBS_DIR", str(self.place / "jobs"))
+        for name, value in (("calls", "calls"), ("run", "run"), ("nodes", "nodes")):
+            self.monkeypatch.setenv(name, str(self.place / value))
+        self.settings()
+        self.program("apptainer", "#!/bin/sh\n")
+        self.program("srun", SRUN)
+        self.program("sinfo", f"#!/bin/sh\ncat <<'EOF'\n{NODES}EOF\n")
+        self.slurm_conf()
+        for name in ("n1", "n2", "n3", "n4"):
+            self.node(name, f"printf '{CAPABLE}' >$run/capabilities; {MADE}")
+
+    def settings(self, more: str = "") -> None:
+        table = f'scratch_base = "{self.place}/scratch"\nnetwork_dir = "{self.place}/run"\n{more}'
+        (self.place / "config.toml").write_text(f'[backend]\ndefault = "slurm"\n[backend.slurm]\n{table}')
+
+    def program(self, name: str, text: str) -> None:
+        (self.place / "bin" / name).write_text(text)
+        (self.place / "bin" / name).chmod(0o755)
+
+    def slurm_conf(self, **changed: str) -> None:
+        lines = "".join(f"{key:<24}= {value}\n" for key, value in {**self.config, **changed}.items())
+        self.program("scontrol", f"#!/bin/sh\ncat <<'EOF'\nConfiguration data as of today\n{lines}EOF\n")
+
+    def node(self, name: str, prolog: str) -> None:
+        (self.place / "nodes" / name).write_text(f"{prolog}\n")
+
+    def run(self, *words: str) -> tuple[int, list[str]]:
+        """The code, and the lines of output and errors."""
+        self.capsys.readouterr()
+        self.monkeypatch.setattr(sys, "argv", ["ffdl-admin", "doctor", *words])
+        code = _guard(ffdl_admin, "ffdl-admin")
+        said = self.capsys.readouterr()
+        return code, (said.out + said.err).splitlines()
+
+    def wrong(self, *words: str) -> list[str]:
+        code, lines = self.run(*words)
+        found = [line.partition(" ")[2].strip() for line in lines if line.startswith("wrong ")]
+        assert code == (1 if found else 0), lines
+        return found
+
+
+@pytest.fixture
+def site(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Site:
+    return Site(tmp_path, capsys, monkeypatch)
+
+
+def test_all_well_is_0_and_a_line_for_each_thing(site: Site) -> None:
+    assert site.run() == (
+        0,
+        [
+            "ok     slurm",
+            "ok     slurm.conf: networks",
+            "ok     slurm.conf: GPUs",
+            "ok     partition main: network levels job and egress on all 2 nodes",
+            "note   partition spot: n3 has not the feature 'ffdl-network': network level job needs "
+            "--constraint=ffdl-network here",
+            "note   partition plain: no node has the feature 'ffdl-network': no network level job here",
+        ],
+    )
+    assert not (site.place / "calls").exists()
+
+
+def test_nodes_are_asked_by_a_small_job_with_a_network(site: Site) -> None:
+    code, lines = site.run("--nodes", "n1,n4")
+    assert (code, lines[-2:]) == (
+        0,
+        [
+            "ok     node n1",
+            "ok     node n4: it makes networks of jobs; without the feature 'ffdl-network' no job asks for one",
+        ],
+    )
+    calls = (site.place / "calls").read_text()
+    assert "--nodelist=n1 --partition=main" in calls and "--comment=ffdl-batch:job/1" in calls
+    assert "--account" not in calls
+    assert sorted(line.split()[1] for line in site.run("--nodes=all")[1] if " node n" in line) == ["node"] * 4
+
+
+@pytest.mark.parametrize(
+    ("prolog", "said"),
+    [
+        ("exit 3", "no answer: nothing; Slurm has it as idle"),
+        ("exit 124", "no answer: its step did not end within 60 s; Slurm has it as idle"),
+        ("echo srun: error: no >&2; exit 1", "no answer: srun: error: no; Slurm has it as idle"),
+        (f"printf '{CAPABLE}' >$run/capabilities", "but its prolog made nothing: prolog.d/50-ffdl did not run there"),
+        (
+            f"{MADE}; cd $run/job-7; rm network; printf 'no network:\\nlist the slots\\n' >error; : >../capabilities",
+            "it has the feature 'ffdl-network', but no network: list the slots",
+        ),
+        (
+            f"{MADE}; printf 'network=yes\\negress=no\\negress_problem=set it\\n' >$run/capabilities",
+            "it has the feature 'ffdl-egress', but level egress is not there: set it",
+        ),
+        (f"printf '{CAPABLE}' >$run/capabilities; {MADE}; PATH=/usr/bin:/bin", "apptainer is not on the PATH there"),
+        (f"printf '{CAPABLE}' >$run/capabilities; {MADE}; rmdir $run/../scratch", "scratch_base of [backend.slurm]"),
+    ],
+)
+def test_what_is_wrong_on_a_node_is_said_with_its_name(site: Site, prolog: str, said: str) -> None:
+    site.node("n1", prolog)
+    found = site.wrong("--nodes=n1")
+    assert found and all(line.startswith("node n1: ") for line in found)
+    assert said in " ".join(found)
+
+
+def test_a_tree_that_nodes_do_not_see(site: Site) -> None:
+    away = 'for last; do :; done; set -- "$1" "$2" "$3" "$4" "$5" "$6" "$7" "$last.elsewhere"'
+    site.node("n1", f"printf '{CAPABLE}' >$run/capabilities; {MADE}; {away}")
+    assert site.wrong("--nodes=n1") == [
+        f"node n1: jobs_dir of the configuration, {site.place}/jobs, is not there: it must be on a shared file system"
+    ]
+
+
+def test_slurm_conf_is_read(site: Site) -> None:
+    site.config["Prolog[0]"] = site.config["Epilog[0]"] = "(null)"
+    site.slurm_conf(PrologFlags="(null)", TaskPlugin="task/affinity", ConstrainDevices="no")
+    said = " ".join(site.wrong())
+    for part in ("Prolog is not set", "Epilog is not set", "PrologFlags is empty", "TaskPlugin has no task/cgroup"):
+        assert part in said
+    assert "cgroup.conf: ConstrainDevices must be yes" in said
+    assert said.count("slurm.conf.d/ffdl.conf of slurm-configs has it") == 4
+
+
+def test_networks_that_no_node_offers_need_no_prolog(site: Site) -> None:
+    site.config["Prolog[0]"] = "(null)"
+    site.slurm_conf()
+    site.settings('network_feature = ""\n')
+    assert site.wrong() == []
+    assert "note   partition main: network_feature of [backend.slurm] is empty: no network level job" in site.run()[1]
+
+
+def test_times_that_do_not_fit_are_a_note(site: Site) -> None:
+    site.slurm_conf(SlurmdTimeout="60 sec")
+    code, lines = site.run()
+    assert code == 0 and any(
+        line.startswith("note   slurm.conf: times: slurm.conf's SlurmdTimeout (60 s)") for line in lines
+    )
+
+
+def test_a_slurm_that_does_not_answer_is_wrong(site: Site) -> None:
+    site.program("scontrol", "#!/bin/sh\necho 'slurm_load_ctl_conf error: Unable to contact' >&2; exit 1\n")
+    (found,) = site.wrong("--nodes=all")
+    assert found.startswith("slurm: scontrol show config ended with 1: slurm_load_ctl_conf error")
+    (site.place / "bin" / "scontrol").unlink()
+    site.monkeypatch.setenv("PATH", f"{site.place}/bin")
+    assert "scontrol cannot be run" in site.wrong()[0]
+
+
+def test_on_a_node_its_own_file_is_read(site: Site) -> None:
+    (site.place / "run").mkdir()
+    file = site.place / "run" / "capabilities"
+    file.write_text(
+        "vxlan=yes\napptainer=no\napptainer_problem=add the slots\negress=no\negress_problem=not offered: x\n"
+    )
+    code, lines = site.run()
+    assert (code, lines[-3:]) == (
+        1,
+        [
+            "ok     this node: vxlan",
+            "wrong  this node: apptainer: add the slots",
+            "note   this node: egress: not offered: x",
+        ],
+    )
+    file.unlink()
+    site.monkeypatch.setattr("ffdl_slurm.doctor.socket.gethostname", lambda: "n1.cluster")
+    (found,) = site.wrong()
+    assert "enable ffdl-network.service" in found
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has the node try anew")
+def test_root_has_a_node_try_anew_by_a_program_of_roots_alone(site: Site) -> None:
+    (site.place / "run").mkdir()
+    file, programs = site.place / "run" / "capabilities", site.place / "programs"
+    programs.mkdir(mode=0o755)
+    check = programs / "check"
+    check.write_text(f"#!/bin/sh\necho apptainer=yes >{file}\n")
+    old = f"apptainer=no\napptainer_problem=old\nprograms={programs}\n"
+    for mode, found in ((0o777, 1), (0o755, 0)):
+        check.chmod(mode)
+        file.write_text(old)
+        assert len(site.wrong()) == found
+
+
+def test_nodes_that_are_none_and_bad_configurations_are_refused(site: Site) -> None:
+    code, lines = site.run("--nodes=n1,n9")
+    assert (code, lines) == (2, ["ffdl-admin: Slurm has no node n9; it has n1, n2, n3, n4"])
+    site.settings("fence_s = 'x'\n")
+    assert site.run()[0] == 78
+    (site.place / "config.toml").write_text('[backend]\ndefault = "local"\n')
+    assert site.run()[0] == 69
+
+
+def test_json(site: Site) -> None:
+    code, lines = site.run("--json", "--nodes=n1")
+    told = json.loads("\n".join(lines))
+    assert (code, told["schema"], told["backend"]) == (0, 1, "slurm")
+    assert {"about": "node n1", "verdict": "ok", "text": ""} in told["items"]
+
+
+def test_a_key_without_a_value_takes_none_of_the_next_line() -> None:
+    assert parse_config("Prolog =\nEpilog = /x\nPrologFlags= (null)\n") == {
+        "Prolog": "",
+        "Epilog": "/x",
+        "PrologFlags": "",
+    }
