@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,49 +13,11 @@ from ffdl_batch.controller.bundle import build_zipapp
 from ffdl_batch.domain.codec import from_plain
 from ffdl_batch.domain.events import EventKind, FinalRecord, Outcome, decode_events
 from ffdl_batch.domain.jobdir import AttemptDir
-from tests.cluster.rig.builder import build
-from tests.cluster.rig.chroot import Chroot
-from tests.contract.controller_rig import ROOT, Rig
+from tests.contract.controller_rig import Rig
 from tests.contract.scheduler_harness import FAKES, FakeSlurmHarness
+from tests.python39.conftest import PYTHON, OldNode
 
-PYTHON = "/usr/bin/python3"
 LIFE = [EventKind.CLAIMED, EventKind.STARTED, EventKind.FINAL]
-
-
-class OldNode:
-    """Debian 11. A test's directory has the same path inside as outside; nothing else of this machine is there."""
-
-    def __init__(self, root: Path, base: Path) -> None:
-        self._chroot = Chroot(root, base / "node.log", ((base, str(base)),))
-        self._base = base
-
-    def version(self) -> str:
-        """The interpreter's version."""
-        return self._chroot.output(f"{PYTHON} -c 'import platform; print(platform.python_version())'")
-
-    def run(self, *argv: str, **env: str) -> int:
-        """One command; its exit code. What it prints is in `printed`."""
-        code = self._base / "code"
-        self._chroot.run(f"code=0; {shlex.join(argv)} || code=$?; echo $code > {shlex.quote(str(code))}", env=env)
-        return int(code.read_text())
-
-    @property
-    def printed(self) -> str:
-        """Output and errors of everything that ran."""
-        return (self._base / "node.log").read_text(errors="replace")
-
-
-@pytest.fixture(scope="session")
-def bullseye() -> Path:
-    """The root file system, built once and kept in the rig's cache. Needs root on Debian; says so where it is not."""
-    return Path(build("bullseye", ROOT).layers[-1])
-
-
-@pytest.fixture
-def node(bullseye: Path, tmp_path: Path) -> OldNode:
-    made = OldNode(bullseye, tmp_path)
-    assert made.version().startswith("3.9."), f"this root file system has Python {made.version() or 'none'}"
-    return made
 
 
 @pytest.fixture
