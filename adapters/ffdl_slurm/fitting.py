@@ -11,6 +11,7 @@ from ffdl_batch.domain.quantity import format_size, format_time_limit
 from ffdl_batch.domain.spec import SITE_DEFAULT, JobSpec, Placement
 from ffdl_batch.ports.scheduler import BackendFacts, NodeShape, PartitionShape
 from ffdl_batch.runtimes.layout import RequestRefused, refusal
+from ffdl_slurm.generic import Generic, choose, count_gpus, kinds
 from ffdl_slurm.hostlist import expand
 from ffdl_slurm.narrowing import Group, count_named, narrow, said_of_nodes
 
@@ -19,11 +20,11 @@ _MIB = 1024**2
 
 @dataclass(frozen=True, slots=True)
 class NodeRequest:
-    """What each node of the allocation is asked for, in whole numbers, and who sits where. `gpu_type` "" = any; `kinds`
-    are the types that nodes of the partition have."""
+    """What each node of the allocation is asked for, in whole numbers, and who sits where. `kinds` are the types of
+    GPUs that nodes of the partition have."""
 
     gang: Gang
-    gpu_type: str = ""
+    generic: Generic
     kinds: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -33,10 +34,15 @@ class NodeRequest:
         return self.gang.load
 
     @property
-    def gpu_gres(self) -> str:
-        """The GPU part of ``--gres``, "" without GPUs."""
-        kind = f"{self.gpu_type}:" if self.gpu_type else ""
-        return f"gpu:{kind}{self.load.gpus}" if self.load.gpus else ""
+    def gres(self) -> str:
+        """The value of --gres for one node, "" where nothing is asked for."""
+        return self.generic.text(self.load)
+
+    @property
+    def allocated_gpus(self) -> float:
+        """Of all nodes together; shares are parts of one."""
+        shared = self.load.shares / self.generic.per_gpu if self.load.shares else 0.0
+        return self.gang.allocated_gpus + self.gang.nodes * shared
 
 
 def fit_request(spec: JobSpec, partition: str, facts: BackendFacts) -> NodeRequest:
@@ -46,32 +52,22 @@ def fit_request(spec: JobSpec, partition: str, facts: BackendFacts) -> NodeReque
     """
     findings: list[Finding] = []
     parts = parts_of(spec)
-    _refuse_shares(parts)
     shapes, chosen = _choose_partition(partition, facts, findings)
-    gpu_type = _match_gpu_type(spec, shapes, findings) if any(part.gpus for part in parts) else ""
+    generic = choose(spec.resources.gres, spec.resources.gpu_type, parts, shapes, findings)
     _check_names(spec.batch.nodelist, facts.nodes, findings)
     if not findings:
         findings += _check_left(spec, shapes)
     groups = narrow(spec.batch, shapes)
     if not findings:
-        findings += dict.fromkeys(one for part in parts for one in _check_nodes(spec, part, gpu_type, groups))
+        findings += dict.fromkeys(one for part in parts for one in _check_nodes(spec, part, generic, groups))
     gang = None
     if not findings:
-        gang = _seat(spec, gpu_type, groups, chosen, findings)
+        gang = _seat(spec, generic, groups, chosen, findings)
     _check_time(spec, chosen, findings)
     if findings or gang is None:
         raise RequestRefused(findings)
-    return NodeRequest(gang, gpu_type, _kinds(shapes), (*_note_rounding(parts), *_note_idle(gang)))
-
-
-def _refuse_shares(parts: Sequence[Part]) -> None:
-    findings = []
-    for part in parts:
-        if part.gpus != int(part.gpus) or part.gpus < 0:
-            message = f"{part.gpus:g} GPUs: shares of a GPU (gres/shard, MPS, MIG) are not offered yet"
-            findings.append(refusal(part.path("gpus"), message, "ask for whole GPUs", "C104"))
-    if findings:
-        raise RequestRefused(dict.fromkeys(findings), not_yet=True)
+    shares = dict.fromkeys(filter(None, map(generic.note, parts)))
+    return NodeRequest(gang, generic, kinds(shapes), (*_note_rounding(parts), *shares, *_note_idle(gang)))
 
 
 def _note_rounding(parts: Sequence[Part]) -> tuple[str, ...]:
@@ -116,34 +112,6 @@ def nodes_of(partition: str, facts: BackendFacts) -> Sequence[NodeShape]:
     return _choose_partition(partition, facts, [])[0]
 
 
-def _match_gpu_type(spec: JobSpec, nodes: Sequence[NodeShape], findings: list[Finding]) -> str:
-    """The cluster's spelling of the GPU type that was asked for."""
-    asked = spec.resources.gpu_type
-    known = _kinds(nodes)
-    if not asked or not nodes:
-        return asked
-    match = next((kind for kind in known if _same(kind, asked)), None)
-    if match is not None:
-        return match
-    there = f"known: {', '.join(known)}" if known else "its GPUs have no types, so leave gpu_type out"
-    findings.append(refusal("gpu_type", f"there is no GPU of type {asked!r} here; {there}", code="C104"))
-    return asked
-
-
-def _kinds(nodes: Sequence[NodeShape]) -> tuple[str, ...]:
-    return tuple(sorted({kind for node in nodes for kind in node.gpus if kind}))
-
-
-def _same(kind: str, asked: str) -> bool:
-    """FfDL writes nvidia-TeslaK80 where a site may write tesla_k80: case, dashes and the vendor do not count."""
-
-    def plain(text: str) -> str:
-        letters = "".join(c for c in text.lower() if c.isalnum())
-        return letters.removeprefix("nvidia").removeprefix("amd")
-
-    return plain(kind) == plain(asked)
-
-
 def _check_names(nodelist: str, nodes: Sequence[NodeShape], findings: list[Finding]) -> None:
     """Names that this cluster does not have. What is not surely understood is left to Slurm."""
     asked = expand(nodelist) if nodelist else None
@@ -169,15 +137,15 @@ def _check_left(spec: JobSpec, nodes: Sequence[NodeShape]) -> Iterator[Finding]:
     yield refusal(said[-1], message, "ask for nodes that are there", "C104")
 
 
-def _check_nodes(spec: JobSpec, part: Part, gpu_type: str, groups: Sequence[Group]) -> Iterator[Finding]:
+def _check_nodes(spec: JobSpec, part: Part, generic: Generic, groups: Sequence[Group]) -> Iterator[Finding]:
     """Whether any node could hold one of these learners."""
-    each = part.load
+    each, gpu_type = generic.load_of(part), generic.gpu_type
     nodes = [group.shape for group in groups if group.named] or [group.shape for group in groups]
     said = said_of_nodes(spec.batch)
     here = f"here that {' and '.join(said)} leave{'s' if len(said) == 1 else ''}" if said else "here"
-    if not nodes or any(each.fits(_room(node, gpu_type)) for node in nodes):
+    if not nodes or any(each.fits(generic.room_of(node)) for node in nodes):
         return
-    gpus = max(_gpus(node, gpu_type) for node in nodes)
+    gpus = max(count_gpus(node, gpu_type) for node in nodes)
     cpus = max(node.cpus for node in nodes)
     memory = max(node.memory_bytes for node in nodes)
     kind = f" of type {gpu_type}" if gpu_type else ""
@@ -192,7 +160,9 @@ def _check_nodes(spec: JobSpec, part: Part, gpu_type: str, groups: Sequence[Grou
         message = f"{asked}, but no node {here} has more than {format_size(memory)}"
         yield refusal(part.path("memory"), message, _cure(spec, part, "memory"), "C104")
     if each.gpus <= gpus and each.cpus <= cpus and each.memory_mib * _MIB <= memory:
-        message = f"no single node {here} has {each.gpus} GPUs{kind}, {each.cpus} CPUs and that much memory at once"
+        others = "".join(f", {number} {name}" for name, number in generic.each.items())
+        gpus_and = f"{part.gpus:g} GPUs{kind}{others}"
+        message = f"no single node {here} has {gpus_and}, {each.cpus} CPUs and that much memory at once"
         path = f"batch.roles.{part.role}" if part.own else ""
         yield refusal(path, message, "ask for less of one of them", "C104")
 
@@ -216,18 +186,18 @@ def _is_default(spec: JobSpec, part: Part, key: str) -> bool:
 
 def _seat(
     spec: JobSpec,
-    gpu_type: str,
+    generic: Generic,
     groups: Sequence[Group],
     partitions: Sequence[PartitionShape],
     findings: list[Finding],
 ) -> Gang | None:
     """All learners, on nodes of one partition; Slurm would let what does not fit wait for ever. Where nothing is known
     of the nodes, each learner has its own."""
-    members = members_of(spec)
+    members = members_of(spec, generic.load_of)
     if not groups:
         return lay_out(members, Placement.NODE, lambda _: len(members))
-    rooms = {shape.name: _rooms_in(shape.name, groups, gpu_type) for shape in partitions}
-    rooms = rooms or {"the cluster": _rooms_in("", groups, gpu_type)}
+    rooms = {shape.name: _rooms_in(shape.name, groups, generic) for shape in partitions}
+    rooms = rooms or {"the cluster": _rooms_in("", groups, generic)}
 
     def count_holding(load: Load) -> dict[str, int]:
         return {name: _count_holding(load, found) for name, found in rooms.items()}
@@ -248,13 +218,13 @@ Rooms = Mapping[tuple[Load, bool], int]
 """How many nodes have this room; those that the request names, which have to be in the allocation, by themselves."""
 
 
-def _rooms_in(partition: str, groups: Sequence[Group], gpu_type: str) -> Rooms:
+def _rooms_in(partition: str, groups: Sequence[Group], generic: Generic) -> Rooms:
     """Of one partition ("" = of all). There are few kinds of nodes, and many loads to be tried."""
     rooms: dict[tuple[Load, bool], int] = {}
     for group in groups:
         if partition and group.shape.partitions and partition not in group.shape.partitions:
             continue
-        room = _room(group.shape, gpu_type)
+        room = generic.room_of(group.shape)
         for is_named, count in ((True, group.named), (False, group.count - group.named)):
             rooms[room, is_named] = rooms.get((room, is_named), 0) + count
     return rooms
@@ -277,14 +247,6 @@ def _unseated(learners: int, fitting: Mapping[str, int], *, alone: bool, sharing
     message = f"{learners} learners {'need a node each' if alone else 'need more nodes than there are'}, but {there}"
     cure = "ask for fewer learners, or for less per learner"
     return refusal("learners", message, f"{cure}, or write placement: pack" if sharing else cure, "C104")
-
-
-def _gpus(node: NodeShape, kind: str) -> int:
-    return node.gpus.get(kind, 0) if kind else sum(node.gpus.values())
-
-
-def _room(node: NodeShape, gpu_type: str) -> Load:
-    return Load(node.cpus, node.memory_bytes // _MIB, _gpus(node, gpu_type))
 
 
 def _check_time(spec: JobSpec, partitions: Sequence[PartitionShape], findings: list[Finding]) -> None:

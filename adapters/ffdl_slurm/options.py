@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from ffdl_batch.domain.launch import TEMPLATE
 from ffdl_batch.domain.quantity import format_time_limit
@@ -58,7 +58,7 @@ def batch_options(
         "ntasks-per-node": "1",
         "cpus-per-task": str(node.load.cpus),
         "mem": f"{node.load.memory_mib}M",
-        "gres": gres_text(node, request.spec.resources.gres),
+        "gres": node.gres,
         "time": format_time_limit(batch.time_s) if batch.time_s is not None else "",
         "partition": batch.partition or settings.partition,
         "account": batch.account or settings.account,
@@ -83,12 +83,6 @@ def batch_options(
     flags = [name for name, on in (("hold", batch.hold and first), *_requeue(batch, settings)) if on]
     options = [SbatchOption(name, value) for name, value in pairs.items() if value]
     return [*options, *(SbatchOption(name) for name in flags), *_extra(batch.slurm_args)]
-
-
-def gres_text(node: NodeRequest, others: Mapping[str, int]) -> str:
-    """The value of --gres for one node; counts are always written out."""
-    parts = [f"{name}:{count}" for name, count in sorted(others.items()) if count > 0]
-    return ",".join(([node.gpu_gres] if node.load.gpus else []) + parts)
 
 
 def is_template(request: LaunchRequest) -> bool:

@@ -278,9 +278,10 @@ def parse_sinfo(text: str) -> tuple[tuple[NodeShape, ...], tuple[PartitionShape,
             names,
             int(cpus.rstrip("+")),
             int(memory.rstrip("+")) * _MIB,
-            parse_gres(gres),
+            parse_gpus(gres),
             (*known, name),
             tuple(word for word in _absent(features).split(",") if word),
+            parse_other_gres(gres),
         )
     return tuple(nodes.values()), tuple(partitions.values())
 
@@ -305,12 +306,25 @@ def _limit(text: str) -> int | None:
         return None
 
 
-def parse_gres(text: str) -> dict[str, int]:
+def parse_gpus(text: str) -> dict[str, int]:
     """GPU types and counts of ``gpu:a100:4(S:0-1),gpu:2,shard:8``; "" is the type of untyped ones."""
-    found: dict[str, int] = {}
+    return {kind: count for (name, kind), count in _parse_gres(text).items() if name == "gpu"}
+
+
+def parse_other_gres(text: str) -> dict[str, int]:
+    """``name`` or ``name:type`` and count of all that are no GPUs."""
+    others = ((name, kind, count) for (name, kind), count in _parse_gres(text).items() if name != "gpu")
+    return {f"{name}:{kind}" if kind else name: count for name, kind, count in others}
+
+
+def _parse_gres(text: str) -> dict[tuple[str, str], int]:
+    """Counts of ``name[:type][:no_consume][:count]`` by name and type; MIG types begin with a digit (``1g.10gb``)."""
+    found: dict[tuple[str, str], int] = {}
     for part in re.sub(r"\([^)]*\)", "", text).split(","):
-        match = re.fullmatch(r"gpu(?::([^:]+))??(?::(\d+)([kKmM]?))?", part.strip())
+        plain = part.strip().replace(":no_consume", "")
+        match = re.fullmatch(r"([A-Za-z_][^:]*)(?::([^:]+))??(?::(\d+)([kKmMgG]?))?", plain)
         if match is not None:
-            count = int(match[2] or 1) * {"": 1, "k": 1024, "m": 1024**2}[(match[3] or "").lower()]
-            found[match[1] or ""] = found.get(match[1] or "", 0) + count
-    return {kind: count for kind, count in found.items() if count > 0}
+            count = int(match[3] or 1) * {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}[(match[4] or "").lower()]
+            key = (match[1], match[2] or "")
+            found[key] = found.get(key, 0) + count
+    return {key: count for key, count in found.items() if count > 0}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
@@ -12,7 +11,6 @@ from ffdl_batch.domain.jobdir import ArrayDir
 from ffdl_batch.domain.launch import HostVariables, LaunchFile, Limits, Succession, encode, literal, needed_format
 from ffdl_batch.domain.spec import NetworkLevel
 from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, LaunchRequest, NotYet, PlannedFile
-from ffdl_batch.runtimes.apptainer import GpuLibraries
 from ffdl_batch.runtimes.layout import (
     OVERLAYS,
     RequestRefused,
@@ -26,15 +24,15 @@ from ffdl_batch.runtimes.layout import (
     release,
 )
 from ffdl_slurm.commands import limit_argv, requeue_argv, sbatch_argv, successor_argv
+from ffdl_slurm.devices import gpu_libraries, plan_devices
 from ffdl_slurm.fitting import NodeRequest, fit_request, nodes_of
 from ffdl_slurm.job_network import mark_of, offer
-from ffdl_slurm.options import BATCH_LOG, batch_options, continues_in_place, effective_lead_s, gres_text
+from ffdl_slurm.options import BATCH_LOG, batch_options, continues_in_place, effective_lead_s
 from ffdl_slurm.run import FOR_JOBS
 from ffdl_slurm.script import NATIVE_ID, render_array_script, render_script
-from ffdl_slurm.settings import GpuFlag, SlurmSettings
+from ffdl_slurm.settings import SlurmSettings
 
 BACKEND = "slurm"
-_AMD = re.compile(r"^(amd|mi\d{2,}|radeon|gfx|instinct)", re.IGNORECASE)
 _HOST = HostVariables(
     native_id="SLURM_JOB_ID",
     restart_count="SLURM_RESTART_COUNT",
@@ -72,8 +70,14 @@ def _plan(request: LaunchRequest, settings: SlurmSettings) -> LaunchPlan:
     if level in OVERLAYS:
         network = replace(network, directory=settings.network_dir)
     mark = mark_of(level, node.gang, spec.batch.egress, settings)
-    gpus = _gpu_libraries(settings.gpu_flag, node)
-    runtime = Runtime(request.image, settings.apptainer, gpus, network=level)
+    devices = plan_devices(node, settings)
+    runtime = Runtime(
+        request.image,
+        settings.apptainer,
+        gpu_libraries(node, settings),
+        devices=bool(devices.options or devices.gres_files),
+        network=level,
+    )
     start = compose_start(
         Subject(
             request.job_id, spec, node.gang, request.job_dir, request.attempt_dir, request.results_store,
@@ -99,13 +103,14 @@ def _plan(request: LaunchRequest, settings: SlurmSettings) -> LaunchPlan:
         commands=meeting.commands,
         restart=meeting.restart,
         restarts_max=meeting.restarts_max,
-        step=_step(request, settings, node, controller),
+        step=_step(settings, node, controller),
         model_archive=request.job_dir.model_archive,
         copies=start.copies,
         stores=start.stores,
         limits=_limits(request, settings),
         network=network,
         host=_HOST if spec.element is None else _ELEMENTS_HOST,
+        devices=devices,
         checkpoint_signal=spec.batch.checkpoint.signal.removeprefix("SIG"),
         scratch_base=settings.scratch_base,
         make_dirs=start.make_dirs,
@@ -164,17 +169,14 @@ def _assemble(
     )
 
 
-def _step(
-    request: LaunchRequest, settings: SlurmSettings, node: NodeRequest, controller: tuple[str, ...]
-) -> tuple[str, ...]:
+def _step(settings: SlurmSettings, node: NodeRequest, controller: tuple[str, ...]) -> tuple[str, ...]:
     """The one srun of the head. CPUs and GRES are said again: since 22.05 a step inherits neither from the job's
     --cpus-per-task, and a step that names no GRES may get none or all, by release."""
     count = str(node.gang.nodes)
-    gres = gres_text(node, request.spec.resources.gres)
     argv = (
         "srun", "--kill-on-bad-exit=0", "--wait=0", "--export=ALL", "--input=none", f"--nodes={count}",
         f"--ntasks={count}", "--ntasks-per-node=1", f"--cpus-per-task={node.load.cpus}",
-        *((f"--gres={gres}",) if gres else ()), *settings.srun_args,
+        *((f"--gres={node.gres}",) if node.gres else ()), *settings.srun_args,
         *controller, "node", "--launch",
     )  # fmt: skip
     return (*(literal(word) for word in argv), "{launch}")
@@ -202,21 +204,12 @@ def _succession(request: LaunchRequest, settings: SlurmSettings, node: NodeReque
         timeout_s=settings.command_timeout_s,
         budget=request.budget,
         spent=request.spent,
-        gpus=float(node.gang.allocated_gpus),
+        gpus=float(node.allocated_gpus),
         lead_s=lead_s,
         deadline_variables=("SLURM_JOB_END_TIME",),
         limit_s=request.spec.batch.time_s,
         limit_now=tuple(limit_argv()),
     )
-
-
-def _gpu_libraries(flag: GpuFlag, node: NodeRequest) -> GpuLibraries:
-    if not node.load.gpus or flag is GpuFlag.NONE:
-        return GpuLibraries.NONE
-    if flag is not GpuFlag.AUTO:
-        return GpuLibraries.AMD if flag is GpuFlag.ROCM else GpuLibraries.NVIDIA
-    kinds = (node.gpu_type,) if node.gpu_type else node.kinds
-    return GpuLibraries.AMD if kinds and all(_AMD.match(kind) for kind in kinds) else GpuLibraries.NVIDIA
 
 
 def _hints(request: LaunchRequest) -> tuple[str, ...]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeVar
 
+from ffdl_batch.domain.devices import AMD, INTEL, NVIDIA, VENDORS
 from ffdl_batch.ports.scheduler import InvalidRequest
 
 E = TypeVar("E", bound=StrEnum)
@@ -47,6 +48,8 @@ class SlurmSettings:
     `network_feature` and `egress_feature` are the features of Slurm that nodes have where their prolog makes networks
     for jobs, and with ways out ("" = no job asks for one). `network_dir` is FFDL_RUN of slurm-configs, `job_mark` its
     JOB_MARK.
+    `gpu_devices` are patterns of the nodes' device files by vendor, `gres_devices` by the name of another generic
+    resource: what learners may open of them is held against the allocation before they start.
     """
 
     gateway: GatewayKind = GatewayKind.CLI
@@ -68,8 +71,15 @@ class SlurmSettings:
     egress_feature: str = "ffdl-egress"
     network_dir: str = "/run/ffdl"
     job_mark: str = "ffdl-batch:"
+    gpu_devices: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: GPU_DEVICES)
+    gres_devices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
+GPU_DEVICES: Mapping[str, tuple[str, ...]] = {
+    NVIDIA: ("/dev/nvidia[0-9]*",),
+    AMD: ("/dev/kfd", "/dev/dri/renderD*"),
+    INTEL: ("/dev/dri/renderD*",),
+}
 _TABLE = "[backend.slurm]"
 
 
@@ -106,6 +116,8 @@ def read_settings(raw: Mapping[str, object]) -> SlurmSettings:
         egress_feature=_text(raw, "egress_feature", default.egress_feature),
         network_dir=network_dir,
         job_mark=_mark(raw, default.job_mark),
+        gpu_devices=_patterns(raw, "gpu_devices", default.gpu_devices, VENDORS),
+        gres_devices=_patterns(raw, "gres_devices", default.gres_devices),
     )
 
 
@@ -164,6 +176,21 @@ def _whole_seconds(raw: Mapping[str, object], key: str, default: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
         raise InvalidRequest(f"{_TABLE}: {key} is {value!r}; a whole number of seconds above zero is needed")
     return value
+
+
+def _patterns(
+    raw: Mapping[str, object], key: str, default: Mapping[str, tuple[str, ...]], names: Collection[str] = ()
+) -> Mapping[str, tuple[str, ...]]:
+    """A table of lists of absolute patterns."""
+    value = raw.get(key, default)
+    if not isinstance(value, Mapping):
+        raise InvalidRequest(f'{_TABLE}: {key} is {value!r}; a table is needed, as {{nvidia = ["/dev/nvidia[0-9]*"]}}')
+    for name in value:
+        if names and name not in names:
+            raise InvalidRequest(f"{_TABLE}: {key} has {name!r}; known are {', '.join(names)}")
+        if not all(pattern.startswith("/") for pattern in _texts(value, name)):
+            raise InvalidRequest(f"{_TABLE}: {key}.{name} is {value[name]!r}; absolute patterns are needed")
+    return {str(name): _texts(value, name) for name in value}
 
 
 def _flag(raw: Mapping[str, object], key: str, default: bool) -> bool:

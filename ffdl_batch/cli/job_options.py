@@ -38,7 +38,7 @@ JOB_OPTIONS: tuple[JobOption, ...] = (
     JobOption("reservation", "", "NAMES", "Reservation to run in."),
     JobOption("nodelist", "w", "NODES", "Nodes that the job must have."),
     JobOption("exclude", "x", "NODES", "Nodes that the job must not have."),
-    JobOption("gres", "", "LIST", "Generic resources of each node, as gpu:a100:2."),
+    JobOption("gres", "", "LIST", "Generic resources of each learner, as gpu:a100:2."),
     JobOption("gpus", "G", "[TYPE:]N", "GPUs of each learner."),
     JobOption("cpus-per-task", "c", "N", "CPUs of each learner."),
     _ours("cpus", "N", "CPUs of each learner; the manifest's word for --cpus-per-task."),

@@ -140,6 +140,7 @@ class Node:
             try:
                 self._patiently(self._prepare, self._go_on_loading, awaits_space=True)
                 self.seats.find_network(self._rest, self.watch.clock.now)
+                self.seats.equip(self.journal, self._go_on_loading)
                 self._load(Phase.LOAD_MODEL, lambda: load_model(self.launch, self._go_on_loading), "S301")
                 self._load(Phase.LOAD_DATA, lambda: load_data(self.launch, self._go_on_loading), "S302")
                 self._find_data()  # the first node's word does not speak for this one's mounts

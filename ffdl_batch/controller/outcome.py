@@ -17,7 +17,7 @@ EXIT_PLATFORM = 74
 """The platform failed and no learner's exit code is to blame (sysexits.h EX_IOERR)."""
 EXIT_TIMED_OUT = 124
 DIED = "S106"
-RERUN_CODES = frozenset({DIED, "S110"})
+RERUN_CODES = frozenset({DIED, "S108", "S110"})
 MARGIN_S = 120.0
 """A warning that comes this much earlier than the lead before a known time limit is a preemption's. Slurm delivers up
 to 60 s early, and its clock ticks in half minutes (sbatch(1), --signal; measured with 26.05)."""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Callable, Dict, List, Optional, Sequence, Tuple
+from functools import partial
+from typing import Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from ffdl_batch.controller.control import own_run, restarts
+from ffdl_batch.controller.devices import Equipment, equip, inspect, look
 from ffdl_batch.controller.environment import check_shell, file_text, host_subset, merge, read_user_environment
 from ffdl_batch.controller.files import make_private, read_text, write_text
 from ffdl_batch.controller.job_network import JobNetwork, await_network, check_addresses, has_own
+from ffdl_batch.controller.journal import Journal
 from ffdl_batch.controller.launch_agent import install
 from ffdl_batch.controller.learner import Start, first_host, placeholder_devices, values_for
 from ffdl_batch.controller.location import controller_path
@@ -24,6 +27,8 @@ from ffdl_batch.controller.rendezvous import (
     meet,
     place_values,
 )
+from ffdl_batch.domain.devices import DEVICE_OPTIONS
+from ffdl_batch.domain.events import EventKind
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.launch import EnvDelivery, LaunchFile, fill
 
@@ -45,6 +50,7 @@ class Seats:
         wanted = [launch.seat_of(number).gpus for number in self.learner_ids]
         even = placeholder_devices(devices, max(1, len(self.learner_ids)))
         self.devices = deal_devices(devices, wanted) if launch.seats else even
+        self._equipment = [Equipment() for _ in self.learner_ids]
         self._peers: Tuple[Peer, ...] = ()
         self.network: Optional[JobNetwork] = None
         """The job's own on this node, once it was found."""
@@ -73,6 +79,21 @@ class Seats:
         """Where the job is to have one of its own. `rest` waits a moment. Raises PhaseFailed, and what that raises."""
         if has_own(self.launch):
             self.network = await_network(self.launch, self.node_rank, os.environ, rest, now)
+
+    def equip(self, journal: Journal, go_on: Callable[[], None]) -> None:
+        """Find the devices of the learners, and tell. `go_on` is called while that lasts. Raises PhaseFailed where they
+        are not those of the allocation."""
+        wanted = self.launch.devices
+        if not wanted.gpus and not wanted.gres_files:
+            return
+        found = inspect(wanted, os.environ, self.launch.host.gpus, partial(look, go_on=go_on))
+        seats = [self.launch.seat_of(number).gpus for number in self.learner_ids]
+        even = len(found.told) // max(1, len(self.learner_ids))
+        self._equipment = equip(wanted, found, seats if self.launch.seats else [even] * len(seats), os.environ)
+        self.devices = [one.gpus for one in self._equipment]
+        if wanted.gpu_files or wanted.gres_files:
+            given = {"vendor": found.vendor, "gpus": ",".join(found.told), "files": ",".join(found.files)}
+            journal.append(EventKind.DEVICES, host=os.uname().nodename, message="; ".join(found.doubts), **given)
 
     def prepare(self) -> None:
         """What learners use to start programs in each other, by the node of learner 1. Raises OSError."""
@@ -116,7 +137,9 @@ class Seats:
         if again:
             values["resume"] = "1"
         command = self.launch.learner
+        equipment = self._equipment[self.learner_ids.index(learner_id)]
         contract = {name: fill(text, values) for name, text in command.env.items()}
+        contract.update(equipment.variables)
         user = read_user_environment(read_text(self.attempt.environment))
         variables = merge(contract, user, command.protected)
         env = host_subset(os.environ, command.pass_host)
@@ -130,13 +153,18 @@ class Seats:
         phases = PhaseFiles(self.attempt.state)
         return Start(
             learner_id,
-            tuple(fill(part, values) for part in command.argv),
+            tuple(_words(command.argv, values, equipment.options)),
             env,
             fill(command.working_dir, values),
             self.attempt.training_log(learner_id),
             phases.began_path(learner_id),
             phases.ended_path(learner_id),
         )
+
+
+def _words(argv: Sequence[str], values: Mapping[str, str], options: Sequence[str]) -> Iterator[str]:
+    for part in argv:
+        yield from options if part == DEVICE_OPTIONS else (fill(part, values),)
 
 
 def deal_devices(devices: str, wanted: Sequence[int]) -> List[str]:

@@ -14,7 +14,15 @@ from ffdl_batch.domain.continuation import Interruption, describe, words
 from ffdl_batch.domain.events import Event, EventKind, FinalRecord, GoesOn, Outcome
 from ffdl_batch.domain.faults import Fault, Party
 from ffdl_batch.domain.job_state import JobState, Wish
-from ffdl_batch.domain.known import LOST_CONTROLLER, Known, all_stored, is_last_word, is_training_over, latest_run
+from ffdl_batch.domain.known import (
+    LOST_CONTROLLER,
+    LOST_NODE,
+    Known,
+    all_stored,
+    is_last_word,
+    is_training_over,
+    latest_run,
+)
 from ffdl_batch.domain.observation import EndCause, Observation
 from ffdl_batch.domain.silence import GivenUp, why_given_up
 
@@ -283,7 +291,7 @@ def _failed(known: Known, final: FinalRecord) -> Ending:
         final.exit_code,
         final.exit_signal,
         interruption=why,
-        lost_node=why is Interruption.NODE_FAILURE and (node_failed or final.error_code == "S110"),
+        lost_node=why is Interruption.NODE_FAILURE and (node_failed or final.error_code in LOST_NODE),
     )
 
 

@@ -33,6 +33,9 @@ class EventKind(str, Enum):
     READY = "ready"
     """Nothing stands in the way of this node's learners; they start when all nodes have said so
     [host, address, run]."""
+    DEVICES = "devices"
+    """What the learners of this node are given [host, vendor, gpus (as the scheduler names them), files (device files
+    that they can open), message ("" = none but those that were allocated)]."""
     PHASE = "phase"
     """[phase, status = started | ended, exit]: load-model, load-data, learner, store-results, store-logs."""
     LEARNER_STARTED = "learner_started"

@@ -40,7 +40,7 @@ def _user(code: str, title: str, cure: str) -> FaultKind:
 
 
 TIME_LIMIT = "C203"
-BUDGETS = {TIME_LIMIT: "timeouts", "S111": "preemptions", "S110": "node_failures", "S106": "node_failures"}
+BUDGETS = {TIME_LIMIT: "timeouts", "S111": "preemptions"} | dict.fromkeys(("S106", "S108", "S110"), "node_failures")
 """The budget of ``batch.retry`` that pays for going on after a fault."""
 NORMAL = FaultKind("000", "normal operation", Party.PLATFORM, Party.PLATFORM, "nothing to do")
 FAULTS: dict[str, FaultKind] = {
@@ -58,6 +58,7 @@ FAULTS: dict[str, FaultKind] = {
             "the message names what to change on the node, which is the administrators'; docs/network.md",
         ),
         _platform("S106", "a controller died", "submit again; the platform is at fault"),
+        _platform("S108", "a node's devices are not those of the allocation", "submit again; the node is at fault"),
         _platform("S110", "node failure", "submit again; the node is at fault"),
         _platform("S111", "preempted", "submit again, or use a partition or QOS that is not preempted"),
         _platform("S112", "the scheduler ended the job", "the message has its reason; ask the administrators"),

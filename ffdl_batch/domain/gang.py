@@ -24,27 +24,55 @@ _MIB = 1024**2
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What learners need of a node together: whole CPUs, memory in MiB, whole GPUs."""
+    """What learners need of a node together: whole CPUs, memory in MiB, whole GPUs, shares of one GPU. `equipped`:
+    how many of them take the job's further generic resources."""
 
     cpus: int = 0
     memory_mib: int = 0
     gpus: int = 0
+    shares: int = 0
+    equipped: int = 0
+
+    @property
+    def devices(self) -> int:
+        """The GPUs that are seen: a share is a share of one."""
+        return self.gpus or min(self.shares, 1)
 
     def plus(self, other: Load) -> Load:
         """Both."""
-        return Load(self.cpus + other.cpus, self.memory_mib + other.memory_mib, self.gpus + other.gpus)
+        return Load(
+            self.cpus + other.cpus,
+            self.memory_mib + other.memory_mib,
+            self.gpus + other.gpus,
+            self.shares + other.shares,
+            self.equipped + other.equipped,
+        )
 
     def times(self, count: int) -> Load:
         """So many of it."""
-        return Load(self.cpus * count, self.memory_mib * count, self.gpus * count)
+        return Load(
+            self.cpus * count, self.memory_mib * count, self.gpus * count, self.shares * count, self.equipped * count
+        )
 
     def or_more(self, other: Load) -> Load:
         """The least that holds either."""
-        return Load(max(self.cpus, other.cpus), max(self.memory_mib, other.memory_mib), max(self.gpus, other.gpus))
+        return Load(
+            max(self.cpus, other.cpus),
+            max(self.memory_mib, other.memory_mib),
+            max(self.gpus, other.gpus),
+            max(self.shares, other.shares),
+            max(self.equipped, other.equipped),
+        )
 
     def fits(self, room: Load) -> bool:
         """Whether there is room for it."""
-        return self.cpus <= room.cpus and self.memory_mib <= room.memory_mib and self.gpus <= room.gpus
+        return (
+            self.cpus <= room.cpus
+            and self.memory_mib <= room.memory_mib
+            and self.gpus <= room.gpus
+            and self.shares <= room.shares
+            and self.equipped <= room.equipped
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +125,10 @@ class Gang:
     def table(self) -> tuple[Seat, ...]:
         """For the launch file; none where each learner has a node of its own and no role."""
         seats = tuple(
-            Seat(node, one.role, one.index, one.service, one.load.gpus)
+            Seat(node, one.role, one.index, one.service, one.load.devices)
             for one, node in zip(self.members, self.nodes_of, strict=True)
         )
-        plain = tuple(Seat(number, index=number, gpus=self.load.gpus) for number in range(len(seats)))
+        plain = tuple(Seat(number, index=number, gpus=self.load.devices) for number in range(len(seats)))
         return () if seats == plain else seats
 
     @property
@@ -196,10 +224,12 @@ def count_parameter_servers(command: str, learners: int) -> int:
     return min(int(match[1]), learners - 1) if match else 0
 
 
-def members_of(spec: JobSpec) -> tuple[Member, ...]:
-    """The learners one by one, in the order of their ids."""
+def members_of(spec: JobSpec, load_of: Callable[[Part], Load] = lambda part: part.load) -> tuple[Member, ...]:
+    """The learners one by one, in the order of their ids. `load_of` says what each of a part needs of its node."""
     return tuple(
-        Member(part.load, part.role, index, part.service) for part in parts_of(spec) for index in range(part.learners)
+        Member(load, part.role, index, part.service)
+        for part, load in ((part, load_of(part)) for part in parts_of(spec))
+        for index in range(part.learners)
     )
 
 
@@ -306,4 +336,4 @@ def _most(loads: Iterable[Load]) -> Load:
 
 
 def _order(load: Load) -> tuple[int, int, int]:
-    return load.gpus, load.cpus, load.memory_mib
+    return load.gpus + load.shares, load.cpus, load.memory_mib

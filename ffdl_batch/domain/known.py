@@ -13,8 +13,10 @@ from ffdl_batch.domain.job_state import JobState, Wish
 from ffdl_batch.domain.observation import Observation, Phase
 from ffdl_batch.domain.silence import GivenUp
 
-LOST_CONTROLLER = frozenset({"S106", "S110"})
-"""Fault codes of an attempt that lost a controller or a node."""
+LOST_CONTROLLER = frozenset({"S106", "S108", "S110"})
+"""Fault codes of an attempt that lost a controller or a node, or came to a node that was not fit for it."""
+LOST_NODE = frozenset({"S108", "S110"})
+"""Those of them that are a node's."""
 _STORE_PHASES = (ControllerPhase.STORE_RESULTS.value, ControllerPhase.STORE_LOGS.value)
 _OUTSIDE_SIGNALS = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGTERM})
 WHOLE_SECOND_S = 1.0

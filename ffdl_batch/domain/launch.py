@@ -10,7 +10,8 @@ Placeholders: ``{attempt_dir}`` ``{job_dir}`` ``{launch}`` ``{python}`` ``{contr
 ``{resume}`` (1 where an earlier attempt or run may have left a checkpoint, else 0), and how the learners find each
 other: ``{local_world_size}`` ``{machine_rank}`` ``{machines}`` ``{local_index}`` ``{role}`` ``{role_index}`` ``{name}``
 ``{address}`` ``{master_port}`` ``{port}`` ``{tf_config}`` ``{hosts_file}`` ``{command}``, see
-:mod:`ffdl_batch.controller.rendezvous`. A literal brace is doubled.
+:mod:`ffdl_batch.controller.rendezvous`. A literal brace is doubled. The word ``{device_options}`` of a learner's argv
+becomes any number of words (:mod:`ffdl_batch.domain.devices`).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import FrozenSet, Mapping, Optional, Tuple
 
 from ffdl_batch.domain.codec import CodecError, from_plain, to_plain
 from ffdl_batch.domain.continuation import Budget, Spent
+from ffdl_batch.domain.devices import Devices
 from ffdl_batch.domain.formats import FORMAT, LAUNCH_FORMAT, require_known
 
 TEMPLATE = "next"
@@ -247,6 +249,7 @@ class LaunchFile:
     limits: Limits = field(default_factory=Limits)
     network: Network = field(default_factory=Network)
     host: HostVariables = field(default_factory=HostVariables)
+    devices: Devices = field(default_factory=Devices)
     checkpoint_signal: str = "USR2"
     scratch_base: str = "/tmp"  # noqa: S108 - a default that sites override; the directory in it is made 0700
     make_dirs: Tuple[str, ...] = ()
@@ -277,7 +280,7 @@ class LaunchFile:
 
 _NEW_IN_2 = frozenset(
     {"local_world_size", "machine_rank", "machines", "local_index", "role", "role_index", "name", "address"}
-    | {"master_port", "port", "tf_config", "hosts_file", "command", "netns"}
+    | {"master_port", "port", "tf_config", "hosts_file", "command", "netns", "device_options"}
 )
 """Placeholders that readers of format 1 do not fill."""
 

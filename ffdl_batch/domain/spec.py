@@ -125,7 +125,7 @@ class Resources:
     """What each learner gets, and how many learners there are (those of all roles together).
 
     `cpus` and `gpus` may be fractions; `memory_bytes` and `storage_bytes` are bytes.
-    `gres` are further generic resources per node (`type[:kind]` → count).
+    `gres` are further generic resources (`type[:kind]` → count).
     """
 
     learners: int = 1

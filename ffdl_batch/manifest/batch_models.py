@@ -218,7 +218,7 @@ class BatchBlock(Block):
     )
     comment: Label = Field("", description="Comment in the scheduler's records.")
     output: Label = Field("", description="File that gets the output too, as sbatch --output.")
-    gres: Gres = Field({}, description="Further generic resources per node, as name:count or a mapping.")
+    gres: Gres = Field({}, description="Further generic resources of each learner, as name:count or a mapping.")
 
 
 class ManifestBlock(FfdlBlock):

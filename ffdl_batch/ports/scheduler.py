@@ -81,8 +81,8 @@ class SubmissionUncertain(SchedulerError):
 
 @dataclass(frozen=True, slots=True)
 class NodeShape:
-    """One kind of node. `gpus` maps a GPU type ("" = untyped) to how many one node has. `features` is what the site
-    says that the nodes can do."""
+    """One kind of node. `gpus` maps a GPU type ("" = untyped) to how many one node has, `gres` the name of another
+    generic resource (``name`` or ``name:type``). `features` is what the site says that the nodes can do."""
 
     name: str
     cpus: int
@@ -90,6 +90,7 @@ class NodeShape:
     gpus: Mapping[str, int] = field(default_factory=dict)
     partitions: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
+    gres: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from ffdl_batch.domain.devices import DEVICE_OPTIONS
 from ffdl_batch.domain.launch import literal
 from ffdl_batch.runtimes.contract import SHELL, Bind
 
@@ -36,12 +37,14 @@ class NetworkMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """One learner's container. All texts may hold placeholders of the launch file. `hostname` "" = the node's."""
+    """One learner's container. All texts may hold placeholders of the launch file. `hostname` "" = the node's.
+    `devices`: the node adds the options that the learner's devices need there."""
 
     image: str
     binds: tuple[Bind, ...] = ()
     network: NetworkMode = NetworkMode.LOOPBACK
     gpus: GpuLibraries = GpuLibraries.NONE
+    devices: bool = False
     program: str = "apptainer"
     working_dir: str = "/job"
     hostname: str = ""
@@ -68,6 +71,8 @@ def apptainer_argv(container: Container) -> tuple[str, ...]:
         argv += ["--hostname", container.hostname]
     if container.gpus is not GpuLibraries.NONE:
         argv.append(container.gpus.value)
+    if container.devices:
+        argv.append(DEVICE_OPTIONS)
     for bind in container.binds:
         argv += ["--mount", mount_text(bind)]
     argv += ["--pwd", _absolute(container.working_dir, "working directory"), image]

@@ -76,12 +76,13 @@ class Runtime:
     """What the learners run in.
 
     `image` "" = plain processes. `controller` is the argv that starts the controller, interpreter included;
-    an isolated plain process needs it. `network` is the level that was chosen.
+    an isolated plain process needs it. `network` is the level that was chosen. `devices`: nodes add options for theirs.
     """
 
     image: str = ""
     program: str = "apptainer"
     gpus: GpuLibraries = GpuLibraries.NONE
+    devices: bool = False
     controller: tuple[str, ...] = ()
     network: NetworkLevel = NetworkLevel.HOST
 
@@ -155,9 +156,8 @@ _MODES = {
 
 def _contained(runtime: Runtime, layout: Layout, named: bool) -> tuple[str, ...]:
     """`named`: the learners have names, which resolve."""
-    container = Container(
-        runtime.image, layout.binds, _MODES.get(runtime.network, NetworkMode.HOST), runtime.gpus, runtime.program
-    )
+    mode = _MODES.get(runtime.network, NetworkMode.HOST)
+    container = Container(runtime.image, layout.binds, mode, runtime.gpus, runtime.devices, runtime.program)
     if named:
         hosts = Bind("{hosts_file}", "/etc/hosts", read_only=True)
         container = replace(container, binds=(*layout.binds, hosts), hostname="{name}")

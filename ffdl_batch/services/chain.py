@@ -21,7 +21,7 @@ from ffdl_batch.domain.known import Known, latest_run
 from ffdl_batch.domain.network_level import network_text
 from ffdl_batch.domain.observation import Observation, Phase
 from ffdl_batch.domain.verdict import Move, Verdict
-from ffdl_batch.services.evidence import gone_first, read_launch, saved_checkpoint
+from ffdl_batch.services.evidence import gone_first, nodes_at_fault, read_launch, saved_checkpoint
 from ffdl_batch.services.lead import budget_of
 from ffdl_batch.services.materialize import begun_at
 
@@ -238,8 +238,8 @@ def _network_column(job: Job, known: Known) -> dict[str, object]:
 
 
 def _failed_nodes(root: Root, job: Job, known: Known) -> tuple[str, ...]:
-    """The node of a job that has one, as the scheduler calls it. Of several those that went first (nobody can tell two
-    that went together), or that were silent where the attempt was given up for that."""
+    """The node of a job that has one, as the scheduler calls it. Of several those that said so themselves, that went
+    first (nobody can tell two that went together), or that were silent where the attempt was given up for that."""
     seen, given_up = known.observation, known.evidence.given_up
     # A job that was started anew may run by now, and then the scheduler names the nodes that did not fail.
     nodes = (seen.nodes if seen is not None and seen.phase is Phase.ENDED else "") or job.nodes
@@ -247,7 +247,8 @@ def _failed_nodes(root: Root, job: Job, known: Known) -> tuple[str, ...]:
         return (nodes,)
     if given_up is not None:
         return given_up.nodes
-    return gone_first(root.job(job.id).attempt(job.attempt), latest_run(known.evidence.events))
+    events = latest_run(known.evidence.events)
+    return nodes_at_fault(events) or gone_first(root.job(job.id).attempt(job.attempt), events)
 
 
 def _count_gpus(job: Job, attempt: AttemptDir) -> float:

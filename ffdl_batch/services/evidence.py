@@ -14,7 +14,7 @@ from ffdl_batch.domain.continuation import Checkpoint
 from ffdl_batch.domain.events import Event, EventKind, FinalRecord, decode_events, merge
 from ffdl_batch.domain.formats import require_known
 from ffdl_batch.domain.jobdir import AttemptDir, Root
-from ffdl_batch.domain.known import Evidence, latest_run
+from ffdl_batch.domain.known import LOST_NODE, Evidence, latest_run
 from ffdl_batch.domain.launch import LaunchFile, LaunchFileError, decode
 from ffdl_batch.domain.silence import Beat
 from ffdl_batch.services.control import read_notes
@@ -110,13 +110,29 @@ def _raise_if_away(error: OSError) -> None:
         raise error
 
 
+def nodes_at_fault(events: Sequence[Event]) -> tuple[str, ...]:
+    """Names of the nodes whose controllers said that their node is not fit for the job."""
+    hosts: dict[str, str] = {}
+    found = set()
+    for event in events:
+        if event.kind is EventKind.STARTED:
+            hosts[event.source] = _short_host(event)
+        elif event.kind is EventKind.FAULT and event.fields.get("code") in LOST_NODE:
+            found.add(hosts.get(event.source, ""))
+    return tuple(sorted(found - {""}))
+
+
+def _short_host(event: Event) -> str:
+    return str(event.fields.get("host", "")).partition(".")[0]
+
+
 def gone_first(attempt: AttemptDir, events: Sequence[Event]) -> tuple[str, ...]:
     """Names of the nodes whose controllers fell silent before the others did, without having said that they end."""
     hosts: dict[str, str] = {}
     ended: set[str] = set()
     for event in events:
         if event.kind is EventKind.STARTED and event.source.startswith("node-"):
-            hosts[event.source] = str(event.fields.get("host", "")).partition(".")[0]
+            hosts[event.source] = _short_host(event)
             ended.discard(event.source)
         elif event.kind is EventKind.ENDED:
             ended.add(event.source)

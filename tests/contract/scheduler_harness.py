@@ -238,7 +238,7 @@ class FakeSlurmHarness(Harness):
     forgets = True
     has_gateway_faults = True
     SITE = (
-        ("main*", "1-00:00:00", "8", "4000", "gpu:a100:4(S:0-1)", "(null)", "n[1-2]"),
+        ("main*", "1-00:00:00", "8", "4000", "gpu:a100:4(S:0-1),nvme:1", "(null)", "n[1-2]"),
         ("main*", "1-00:00:00", "16", "8000", "gpu:v100:2,shard:8", "(null)", "n3"),
         ("cpu", "infinite", "64", "256000", "(null)", "ffdl-network,avx", "c[1-9]"),
     )
@@ -255,7 +255,16 @@ class FakeSlurmHarness(Harness):
         os.environ.pop("SLURM_CLUSTERS", None)
         scratch = base / "scratch"
         scratch.mkdir()
-        defaults = {"scratch_base": str(scratch), "command_timeout_s": 20, "python": sys.executable}
+        devices = base / "dev"
+        devices.mkdir()
+        for number in range(4):
+            (devices / f"nvidia{number}").touch()
+        defaults: dict[str, object] = {
+            "scratch_base": str(scratch),
+            "command_timeout_s": 20,
+            "python": sys.executable,
+            "gpu_devices": {"nvidia": [f"{devices}/nvidia[0-9]"]},
+        }
         super().__init__(base, {**defaults, **(settings or {})})
 
     def spoil(self, command: str, *faults: str) -> None:

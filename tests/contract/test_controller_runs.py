@@ -7,12 +7,15 @@ import os
 import signal
 import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from ffdl_batch.controller.outcome import EXIT_PLATFORM
+from ffdl_batch.domain.devices import DEVICE_OPTIONS, Devices
 from ffdl_batch.domain.events import EventKind, Outcome
-from ffdl_batch.domain.launch import Copy, LearnerCommand, Limits, Stores, decode, encode
+from ffdl_batch.domain.launch import Copy, LearnerCommand, Limits, Seat, Stores, decode, encode
 from tests.contract.controller_rig import JOB_ID, ROOT, Rig, rig, two_nodes
 
 
@@ -256,6 +259,47 @@ def test_learners_know_who_they_are(run: Rig) -> None:
     run.write("echo $LEARNER_ID $RANK $LOCAL_RANK $CUDA_VISIBLE_DEVICES", learners=2, learners_per_node=2)
     assert run.run(CUDA_VISIBLE_DEVICES="4,5,6,7") == 0
     assert (run.log(1), run.log(2)) == ("1 0 0 4,5\n", "2 1 1 6,7\n")
+
+
+@pytest.fixture
+def dev(tmp_path: Path) -> Path:
+    """Plain files in the place of two GPUs."""
+    directory = tmp_path / "dev"
+    directory.mkdir()
+    for name in ("nvidia0", "nvidia1"):
+        (directory / name).touch()
+    return directory
+
+
+def test_learners_are_told_the_gpus_that_the_node_has(run: Rig, dev: Path) -> None:
+    files = {"nvidia": (f"{dev}/nvidia[0-9]",), "amd": ("/none",)}
+    argv = ("bash", "-c", 'echo "$0 $* $CUDA_VISIBLE_DEVICES"', DEVICE_OPTIONS)
+    learner = replace(run.write("true").learner, argv=argv)
+    devices = Devices(gpus=2, gpu_files=files, options={"nvidia": ("--nv", "--more")})
+    run.write("true", learner=learner, learners=2, seats=(Seat(0, gpus=1), Seat(0, gpus=1)), devices=devices)
+    assert run.run(CUDA_VISIBLE_DEVICES="0,1") == 0, run.errors
+    assert (run.log(1), run.log(2)) == ("--nv --more 0\n", "--nv --more 1\n")
+    (told,) = (event.fields for event in run.events() if event.kind is EventKind.DEVICES)
+    assert (told["vendor"], told["gpus"], told["message"]) == ("nvidia", "0,1", "")
+    assert told["files"] == f"{dev}/nvidia0,{dev}/nvidia1"
+
+
+def test_no_learner_starts_where_devices_are_not_those_of_the_allocation(run: Rig, dev: Path) -> None:
+    (dev / "nvidia1").unlink()
+    devices = Devices(gpus=2, gpu_files={"nvidia": (f"{dev}/nvidia[0-9]",)})
+    run.write("echo begun", devices=devices)
+    assert run.run(CUDA_VISIBLE_DEVICES="0,1") == EXIT_PLATFORM
+    final = run.final()
+    assert (final.outcome, final.error_code, final.stored) == (Outcome.FAILED, "S108", False)
+    assert f"{dev}/nvidia1 (ENOENT)" in final.message and os.uname().nodename in final.message
+    assert (run.log(1), run.ended()) == ("", [])
+
+
+def test_learners_with_shares_of_a_gpu_are_all_told_it(run: Rig) -> None:
+    seats = (Seat(0, gpus=1), Seat(0, gpus=1), Seat(0))
+    run.write('echo "<$CUDA_VISIBLE_DEVICES>"', learners=3, seats=seats, devices=Devices(gpus=1, shared=True))
+    assert run.run(CUDA_VISIBLE_DEVICES="0") == 0, run.errors
+    assert [run.log(number) for number in (1, 2, 3)] == ["<0>\n", "<0>\n", "<>\n"]
 
 
 BLIND = """

@@ -193,13 +193,13 @@ def test_a_data_container_cannot_lead_out_of_its_store(world: Harness) -> None:
         world.scheduler.plan(world.request(data_stores=(store,)))
 
 
-def test_shares_of_a_gpu_or_more_gpus_than_there_are_never_run(world: Harness) -> None:
+def test_parts_of_several_gpus_or_more_gpus_than_there_are_never_run(world: Harness) -> None:
     if not any(node.gpus for node in world.facts.nodes):
         plan = world.scheduler.plan(world.request(resources=Resources(gpus=1)))
         assert any("runs on the CPU" in warning for warning in plan.warnings)
         return
-    with pytest.raises(NotYet, match="share"):
-        world.scheduler.plan(world.request(resources=Resources(gpus=0.5)))
+    with pytest.raises(InvalidRequest, match=r"1\.5 GPUs.* share"):
+        world.scheduler.plan(world.request(resources=Resources(gpus=1.5)))
     with pytest.raises(InvalidRequest, match="gpus"):
         world.scheduler.plan(world.request(resources=Resources(cpus=1, gpus=4096, memory_bytes=1024**2)))
 

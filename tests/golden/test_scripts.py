@@ -36,7 +36,9 @@ from ffdl_slurm.settings import read_settings
 HERE = Path(__file__).parent / "slurm"
 JOB = JobId("training-0a1b2c3d4")
 FACTS = BackendFacts(
-    nodes=(NodeShape("gpu[01-16]", 64, 512 * 1024**3, {"a100": 4}, ("gpu",)),),
+    nodes=(
+        NodeShape("gpu[01-16]", 64, 512 * 1024**3, {"a100": 4}, ("gpu",), gres={"nvme": 1, "npu:310": 8, "shard": 16}),
+    ),
     partitions=(PartitionShape("gpu", True, 172800),),
     network_levels=frozenset({NetworkLevel.HOST, NetworkLevel.NONE}),
     version="26.05.5",
@@ -91,6 +93,16 @@ CASES = {
 }
 FOUR = replace(PLAIN, resources=Resources(learners=4, cpus=8, gpus=1, memory_bytes=16 * 1024**3))
 CASES |= {
+    "shares": replace(
+        FOUR,
+        resources=replace(FOUR.resources, learners=3, gpus=0.25),
+        batch=BatchOptions(placement=Placement.PACK),
+    ),
+    "other-accelerators": replace(
+        FOUR,
+        resources=replace(FOUR.resources, gpus=0, gres={"npu": 2, "nvme": 1}),
+        batch=BatchOptions(placement=Placement.PACK),
+    ),
     "pack": replace(FOUR, batch=BatchOptions(placement=Placement.PACK)),
     "spread": replace(
         FOUR, resources=replace(FOUR.resources, learners=20), batch=BatchOptions(placement=Placement.SPREAD)
@@ -138,7 +150,8 @@ PLANS: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, object]]] = {
     "two-nodes-with-gpus": ("two-nodes-with-gpus", CHAINED, {}),
     "every-option": ("every-option", {}, {}),
     "every-option-next": ("every-option", TEMPLATE, {}),
-    **{name: (name, {}, {}) for name in ("pack", "spread", "roles", "parameter-servers", "mpi")},
+    **{name: (name, {}, {}) for name in ("pack", "spread", "roles", "parameter-servers", "mpi", "shares")},
+    "other-accelerators": ("other-accelerators", {}, {"gres_devices": {"npu": ["/dev/npu[0-9]*"]}}),
     "own-network": ("own-network", {"facts": ABLE}, {}),
     "egress": ("egress", {"facts": ABLE}, {"network_dir": "/var/run/ffdl", "job_mark": "site:"}),
     "in-place": ("plain", {"lead_s": 70}, {"continue_in_place": True, "fence_s": 20, "kill_wait_s": 120}),

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ffdl_batch.domain.continuation import Budget, Spent
+from ffdl_batch.domain.devices import DEVICE_OPTIONS
 from ffdl_batch.domain.formats import LAUNCH_FORMAT, NewerFormat
 from ffdl_batch.domain.launch import (
     RESTART_LEARNER,
@@ -68,6 +69,7 @@ def test_a_launch_file_of_a_newer_release_names_that_release() -> None:
         ({"learner": LearnerCommand(("x",), {"ADDRESS": "{{address}}"})}, 1),
         ({"learner": LearnerCommand(("x",), {"ADDRESS": "tcp://{address}:1"})}, 2),
         ({"learner": LearnerCommand(("x", "--hostname={name}"), {})}, 2),
+        ({"learner": LearnerCommand(("x", DEVICE_OPTIONS), {})}, 2),
         ({"format": 2}, 2),
     ],
 )

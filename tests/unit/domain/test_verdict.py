@@ -94,6 +94,14 @@ def test_a_job_that_the_scheduler_lost_before_it_began_goes_on_and_one_that_it_f
     assert not lost.lost_node
 
 
+def test_a_node_with_other_devices_than_were_allocated_is_a_lost_node() -> None:
+    final = replace(
+        DONE, outcome=Outcome.FAILED, stored=False, exit_code=None, error_code="S108", message="node n1 ..."
+    )
+    verdict = judge(known(JobState.PROCESSING, seen(Phase.ENDED, EndCause.FAILURE, native="FAILED"), RUN, final))
+    assert (verdict.interruption, verdict.error_code, verdict.lost_node) == (Interruption.NODE_FAILURE, "S108", True)
+
+
 def test_a_node_that_fails_after_everything_was_stored_is_a_warning() -> None:
     verdict = judge(known(JobState.STORING, seen(Phase.ENDED, EndCause.NODE_FAIL, native="NODE_FAIL"), RUN, DONE))
     assert verdict.steps[-1][0] is JobState.COMPLETED

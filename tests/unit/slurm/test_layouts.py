@@ -135,11 +135,6 @@ def test_layouts_that_the_cluster_does_not_have(
     assert not isinstance(error.value, NotYet)
 
 
-def test_shares_of_a_gpu_name_the_role() -> None:
-    with pytest.raises(NotYet, match=r"batch\.roles\.b\.gpus: 0\.5 GPUs"):
-        make_plan(request(GPU, BatchOptions(roles={"a": Role(3), "b": Role(1, gpus=0.5)})), SlurmSettings())
-
-
 def test_a_sites_default_is_said_where_no_role_has_its_own() -> None:
     made = request(replace(SMALL, cpus=99), BatchOptions(roles={"a": Role(3), "b": Role(1, cpus=1)}))
     made = replace(made, spec=replace(made.spec, sources={"cpus": SITE_DEFAULT}))

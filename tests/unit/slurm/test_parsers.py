@@ -14,7 +14,8 @@ from ffdl_slurm.parsers import (
     count_nodes,
     parse_excluded,
     parse_exit,
-    parse_gres,
+    parse_gpus,
+    parse_other_gres,
     parse_sacct,
     parse_sinfo,
     parse_squeue,
@@ -174,6 +175,7 @@ def test_sites() -> None:
     )
     assert [(p.name, p.is_default, p.max_time_s) for p in partitions] == [
         ("main", True, 86400), ("long", False, None), ("cpu", False, 1800), ("empty", False, 3600)]  # fmt: skip
+    assert [dict(n.gres) for n in nodes] == [{"shard": 8}, {}]
     assert [(n.name, n.cpus, n.memory_bytes, dict(n.gpus), n.partitions, n.features) for n in nodes] == [
         ("n[1-2]", 8, 4000 * 1024**2, {"a100": 4, "v100": 2}, ("main", "long"), ("ffdl-network", "avx")),
         ("c1", 64, 256000 * 1024**2, {}, ("cpu",), ()),
@@ -190,10 +192,31 @@ def test_nodes_of_a_list_are_counted(names: str, count: int) -> None:
 
 @pytest.mark.parametrize(
     ("text", "gpus"),
-    [("gpu:2", {"": 2}), ("gpu", {"": 1}), ("gpu:a:1,gpu:a:2", {"a": 3}), ("gpu:0", {}), ("mps:100", {}), ("", {})],
+    [
+        ("gpu:2", {"": 2}),
+        ("gpu", {"": 1}),
+        ("gpu:a:1,gpu:a:2", {"a": 3}),
+        ("gpu:0", {}),
+        ("mps:100", {}),
+        ("", {}),
+        ("gpu:1g.10gb:7(S:0),gpu:3g.20gb", {"1g.10gb": 7, "3g.20gb": 1}),
+    ],
 )
 def test_gres(text: str, gpus: dict[str, int]) -> None:
-    assert parse_gres(text) == gpus
+    assert parse_gpus(text) == gpus
+
+
+@pytest.mark.parametrize(
+    ("text", "others"),
+    [
+        ("gpu:a100:4(S:0-1),shard:a100:16(S:0),npu:2", {"shard:a100": 16, "npu": 2}),
+        ("gpu:1g.10gb:7(S:0),mps:400,bandwidth:lustre:no_consume:4G", {"mps": 400, "bandwidth:lustre": 4 * 1024**3}),
+        ("npu:910b:8,npu:310:0", {"npu:910b": 8}),
+        ("(null)", {}),
+    ],
+)
+def test_gres_beside_gpus(text: str, others: dict[str, int]) -> None:
+    assert parse_other_gres(text) == others
 
 
 def test_versions() -> None:

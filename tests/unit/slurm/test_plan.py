@@ -236,12 +236,6 @@ def test_one_of_several_partitions_is_enough() -> None:
     assert options(request(Resources(cpus=60, memory_bytes=10**6), batch))["partition"] == "amd,cpu"
 
 
-def test_amd_gpus_get_amd_libraries() -> None:
-    batch = BatchOptions(partition="amd")
-    argv = make_plan(request(Resources(gpus=1, cpus=1, memory_bytes=1), batch), SlurmSettings()).launch.learner.argv
-    assert "--rocm" in argv and "--nv" not in argv
-
-
 def test_no_image_is_named() -> None:
     with pytest.raises(InvalidRequest, match="no image for custom img"):
         make_plan(request(image=""), SlurmSettings())
@@ -260,6 +254,10 @@ def test_no_image_is_named() -> None:
         ({"fence_s": -1}, "above zero"),
         ({"kill_wait_s": 0.5}, "whole number"),
         ({"continue_in_place": "yes"}, "true or false"),
+        ({"gpu_devices": ["/dev/nvidia0"]}, "a table is needed"),
+        ({"gpu_devices": {"habana": ["/dev/hl*"]}}, "known are nvidia, amd, intel"),
+        ({"gpu_devices": {"nvidia": "/dev/nvidia0"}}, "list of texts"),
+        ({"gres_devices": {"npu": ["npu0"]}}, "absolute patterns"),
     ],
 )
 def test_settings_are_checked(raw: dict[str, object], words: str) -> None:

@@ -1,0 +1,15 @@
+#!/bin/sh
+#SBATCH --job-name=training-0a1b2c3d4-1
+#SBATCH --chdir=/shared/alice/ffdl/jobs/training-0a1b2c3d4/attempt-1
+#SBATCH --output=/shared/alice/ffdl/jobs/training-0a1b2c3d4/attempt-1/batch.log
+#SBATCH --open-mode=append
+#SBATCH --nodes=4
+#SBATCH --ntasks=4
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=8
+#SBATCH --mem=16384M
+#SBATCH --gres=npu:2,nvme:1
+#SBATCH --propagate=NONE
+#SBATCH --export=ALL
+unset LC_ALL
+exec /usr/bin/python3 -I -S /shared/alice/ffdl/controller/controller-0123456789abcdef.pyz head --launch /shared/alice/ffdl/jobs/training-0a1b2c3d4/attempt-1/launch.json

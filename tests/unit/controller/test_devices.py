@@ -1,0 +1,246 @@
+"""What a node lets learners open against what they are told: plain files stand for devices, and errors are played."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.controller.devices import Found, equip, inspect, look
+from ffdl_batch.controller.phases import Ended, PhaseFailed
+from ffdl_batch.domain.devices import Devices
+
+CUDA, STEP = "CUDA_VISIBLE_DEVICES", "SLURM_STEP_GPUS"
+
+
+@pytest.fixture
+def dev(tmp_path: Path) -> Path:
+    """A /dev with four NVIDIA GPUs and three other accelerators."""
+    for name in ("nvidia0", "nvidia1", "nvidia2", "nvidia3", "nvidiactl", "npu0", "npu1", "npu10"):
+        (tmp_path / name).touch()
+    return tmp_path
+
+
+def wanted(dev: Path, gpus: int = 0, *, shared: bool = False, learners: int = 1, **each: int) -> Devices:
+    return Devices(
+        gpus=gpus,
+        shared=shared,
+        each=each,
+        learners=learners,
+        gpu_files={
+            "nvidia": (f"{dev}/nvidia[0-9]*",),
+            "amd": (f"{dev}/kfd", f"{dev}/renderD*"),
+            "intel": (f"{dev}/renderD*",),
+        },
+        gres_files={"npu": (f"{dev}/npu[0-9]*",)},
+        options={"nvidia": ("--nv",), "amd": ("--rocm",), "intel": ()},
+    )
+
+
+def hold(want: Devices, denied: Sequence[str] = (), said: str = "EPERM", **environ: str) -> Found:
+    """`denied` are the names of files that cannot be opened; the others have no driver."""
+
+    def opened(paths: Sequence[str]) -> Mapping[str, str]:
+        return {path: said if Path(path).name in denied else "ENXIO" for path in paths}
+
+    return inspect(want, environ, CUDA, opened)
+
+
+def names(paths: Sequence[str]) -> list[str]:
+    return [Path(path).name for path in paths]
+
+
+def refusal(want: Devices, denied: Sequence[str] = (), said: str = "EPERM", **environ: str) -> str:
+    with pytest.raises(PhaseFailed) as error:
+        hold(want, denied, said, **environ)
+    assert error.value.code == "S108" and str(error.value).startswith(f"node {os.uname().nodename} ")
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("denied", "environ"),
+    [
+        (("nvidia0", "nvidia1"), {CUDA: "0,1", STEP: "2,3"}),  # confined learners count from 0
+        (("nvidia0", "nvidia1"), {CUDA: "0,1"}),
+        (("nvidia0", "nvidia1"), {CUDA: "GPU-5f1e,GPU-77aa"}),
+        (("nvidia0", "nvidia1", "nvidia2"), {CUDA: "MIG-5f1e,MIG-77aa"}),  # two parts of one GPU
+    ],
+)
+def test_gpus_that_agree(dev: Path, denied: tuple[str, ...], environ: dict[str, str]) -> None:
+    found = hold(wanted(dev, 2), denied, **environ)
+    assert (found.vendor, found.told, found.doubts) == ("nvidia", tuple(environ[CUDA].split(",")), ())
+    assert names(found.files) == [name for name in ("nvidia2", "nvidia3") if name not in denied]
+
+
+def test_a_whole_node_needs_no_confinement(dev: Path) -> None:
+    found = hold(wanted(dev, 4), **{CUDA: "0,1,2,3"})
+    assert (names(found.files), found.doubts) == (["nvidia0", "nvidia1", "nvidia2", "nvidia3"], ())
+
+
+def test_a_site_that_does_not_confine_is_doubted_and_not_refused(dev: Path) -> None:
+    found = hold(wanted(dev, 2), **{CUDA: "1,2"})
+    assert len(found.doubts) == 1 and "nvidia0" in found.doubts[0] and "ConstrainDevices" in found.doubts[0]
+    assert equip(wanted(dev, 2), found, [2], {})[0].gpus == "1,2"
+
+
+def test_other_gpus_than_the_steps_are_refused(dev: Path) -> None:
+    told = {CUDA: "0,1", STEP: "0,1"}
+    assert "nvidia0 (EPERM)" in refusal(wanted(dev, 2), ("nvidia0", "nvidia1"), **told)
+    assert "nvidia1 (EACCES)" in refusal(wanted(dev, 2), ("nvidia1",), "EACCES", **told)
+    assert "nvidia1 (EIO)" in refusal(wanted(dev, 2), ("nvidia1",), "EIO", **told)
+    assert "the allocation has GPUs 0,1" in refusal(wanted(dev, 2), ("nvidia3",), **told)
+
+
+def test_fewer_or_more_than_were_told_are_refused(dev: Path) -> None:
+    assert "nvidia3, and the allocation has GPUs 0,1" in refusal(
+        wanted(dev, 2), ("nvidia0", "nvidia1", "nvidia2"), **{CUDA: "0,1"}
+    )
+    assert "the allocation has GPUs 0,1" in refusal(wanted(dev, 2), ("nvidia0",), **{CUDA: "0,1"})
+    assert "lets the learners open none of" in refusal(
+        wanted(dev, 1), ("nvidia0", "nvidia1", "nvidia2", "nvidia3"), **{CUDA: "0"}
+    )
+
+
+def test_a_device_file_that_is_missing_is_named(dev: Path) -> None:
+    (dev / "nvidia3").unlink()
+    assert f"{dev}/nvidia3 (ENOENT)" in refusal(wanted(dev, 2), **{CUDA: "2,3"})
+    assert f"{dev}/nvidia3 (ENOENT)" in refusal(wanted(dev, 2), ("nvidia0",), **{CUDA: "0,1", STEP: "1,3"})
+
+
+def test_no_device_file_at_all_names_the_setting(tmp_path: Path) -> None:
+    said = refusal(wanted(tmp_path, 1), **{CUDA: "0"})
+    assert "no device file of a GPU" in said and "gpu_devices" in said and "load the driver" in said
+
+
+@pytest.mark.parametrize("environ", [{}, {CUDA: ""}, {CUDA: "0"}, {CUDA: "NoDevFiles"}])
+def test_a_scheduler_that_tells_of_too_few_is_not_believed(dev: Path, environ: dict[str, str]) -> None:
+    assert "and 2 were asked for" in refusal(wanted(dev, 2), **environ)
+
+
+def test_without_patterns_nothing_is_looked_at(dev: Path) -> None:
+    unseen = Devices(gpus=2)
+    found = hold(unseen, **{CUDA: "0,1"})
+    assert (found.vendor, found.files) == ("", ())
+    (only,) = equip(unseen, found, [2], {})
+    assert (only.gpus, only.variables, only.options) == ("0,1", {CUDA: "0,1"}, ())
+
+
+# ------------------------------------------------------------------------------------------------- vendors
+
+
+def amd(tmp_path: Path) -> Path:
+    for name in ("kfd", "renderD128", "renderD129", "renderD130"):
+        (tmp_path / name).touch()
+    return tmp_path
+
+
+def test_amd_gpus_are_told_by_their_own_variables(tmp_path: Path) -> None:
+    """What HIP counts, it counts among those that ROCR_VISIBLE_DEVICES leaves."""
+    want = wanted(amd(tmp_path), 2)
+    found = hold(want, ("renderD128",), ROCR_VISIBLE_DEVICES="1,2", CUDA_VISIBLE_DEVICES="7")
+    assert (found.vendor, found.told, names(found.files)) == ("amd", ("1", "2"), ["renderD129", "renderD130"])
+    first, second = equip(want, found, [1, 1], {})
+    assert first.variables == {"ROCR_VISIBLE_DEVICES": "1", "HIP_VISIBLE_DEVICES": "0", CUDA: "0"}
+    assert (second.variables["ROCR_VISIBLE_DEVICES"], second.options) == ("2", ("--rocm",))
+    assert "lets the learners open" in refusal(want, ("renderD128", "renderD129"), ROCR_VISIBLE_DEVICES="1,2")
+
+
+def test_render_nodes_of_others_are_no_reason_to_refuse(tmp_path: Path) -> None:
+    found = hold(wanted(amd(tmp_path), 1), ("renderD129",), ROCR_VISIBLE_DEVICES="0")
+    assert len(found.doubts) == 1
+
+
+def test_intel_gpus_have_a_mask_and_their_files_bound(tmp_path: Path) -> None:
+    (tmp_path / "renderD128").touch()
+    want = wanted(tmp_path, 1)
+    (only,) = equip(want, hold(want, ZE_AFFINITY_MASK="0"), [1], {})
+    assert only.variables == {CUDA: "", "ZE_AFFINITY_MASK": "0"}
+    path = f"{tmp_path}/renderD128"
+    assert only.options == ("--mount", f"type=bind,source={path},destination={path}")
+
+
+def test_a_node_with_two_vendors_has_the_gpus_that_may_be_opened(tmp_path: Path) -> None:
+    (amd(tmp_path) / "nvidia0").touch()
+    assert hold(wanted(tmp_path, 3), ("nvidia0",), CUDA_VISIBLE_DEVICES="0,1,2").vendor == "amd"
+    assert hold(wanted(tmp_path, 1), CUDA_VISIBLE_DEVICES="0").vendor == "nvidia"
+
+
+# ------------------------------------------------------------------------------------------- the learners' parts
+
+
+def test_learners_share_out_the_nodes_gpus_in_order(dev: Path) -> None:
+    want = wanted(dev, 3)
+    parts = equip(want, hold(want, ("nvidia0",), **{CUDA: "0,1,2"}), [1, 0, 2], {})
+    assert [part.gpus for part in parts] == ["0", "", "1,2"]
+    assert [part.options for part in parts] == [("--nv",), (), ("--nv",)]
+    assert parts[1].variables == {CUDA: ""}
+
+
+def test_learners_with_shares_are_told_the_same_gpu(dev: Path) -> None:
+    want = wanted(dev, 1, shared=True)
+    found = hold(want, ("nvidia0", "nvidia1", "nvidia2"), **{CUDA: "0", STEP: "3"})
+    environ = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50", "CUDA_MPS_PIPE_DIRECTORY": "/run/mps"}
+    first, second, without = equip(want, found, [1, 1, 0], environ)
+    assert (first, first.gpus, without.gpus) == (second, "0", "")
+    assert first.variables["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "25"
+    assert first.options == ("--nv", "--mount", "type=bind,source=/run/mps,destination=/run/mps")
+    assert without.variables == {CUDA: ""}
+    assert equip(want, found, [1], {})[0].variables == {CUDA: "0"}
+
+
+def test_other_accelerators_are_dealt_by_their_files(dev: Path) -> None:
+    want = wanted(dev, learners=2, npu=1)
+    found = hold(want, ("npu1",))
+    assert names(found.files) == ["npu0", "npu10"]
+    first, second = equip(want, found, [0, 0], {})
+    assert names([first.variables["FFDL_DEVICES_NPU"], second.variables["FFDL_DEVICES_NPU"]]) == ["npu0", "npu10"]
+    assert second.options == ("--mount", f"type=bind,source={dev}/npu10,destination={dev}/npu10")
+
+
+def test_other_accelerators_that_do_not_agree_are_refused(dev: Path) -> None:
+    assert "the allocation has npu:2" in refusal(wanted(dev, npu=2), ("npu0", "npu1"))
+    assert "the allocation has npu:1" in refusal(wanted(dev, npu=1), ("npu0",))
+    for name in ("npu0", "npu1", "npu10"):
+        (dev / name).unlink()
+    assert "no device file of npu" in refusal(wanted(dev, npu=1))
+
+
+def test_nobody_can_tell_which_accelerators_are_a_jobs_where_none_is_kept_away(dev: Path) -> None:
+    want = wanted(dev, npu=1)
+    found = hold(want)
+    assert len(found.doubts) == 1
+    (only,) = equip(want, found, [0], {})
+    assert len(only.variables["FFDL_DEVICES_NPU"].split(",")) == 3
+
+
+# -------------------------------------------------------------------------------------------------- looking
+
+
+def test_files_are_opened_and_errors_are_named(tmp_path: Path) -> None:
+    (tmp_path / "there").touch()
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "loop").symlink_to("loop")
+    paths = [str(tmp_path / name) for name in ("there", "pipe", "none", "loop")]
+    calls: list[int] = []
+    assert look(paths, lambda: calls.append(1)) == dict(zip(paths, ("", "", "ENOENT", "ELOOP"), strict=True))
+    assert look([], lambda: None) == {}
+
+
+def test_a_driver_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ffdl_batch.controller.devices._try", lambda path: "" if path == "/a" else time.sleep(600))
+    with pytest.raises(PhaseFailed, match="did not open /b within 0 s") as error:
+        look(["/a", "/b"], lambda: None, limit_s=0.0)
+    assert error.value.code == "S108"
+
+
+def test_a_wish_to_end_does_not_wait_for_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ffdl_batch.controller.devices._try", lambda _: time.sleep(600))
+
+    def ended() -> None:
+        raise Ended("term", "told to end")
+
+    with pytest.raises(Ended):
+        look(["/b"], ended)

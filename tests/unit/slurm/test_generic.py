@@ -1,0 +1,167 @@
+"""GPUs, shares of a GPU, MIG devices and other generic resources: what Slurm is asked for, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ffdl_batch.domain.devices import DEVICE_OPTIONS, Devices
+from ffdl_batch.domain.spec import BatchOptions, Placement, Resources, Role
+from ffdl_batch.ports.scheduler import BackendFacts, InvalidRequest, LaunchRequest, NodeShape, NotYet, PartitionShape
+from ffdl_slurm.plan import make_plan
+from ffdl_slurm.settings import SlurmSettings, read_settings
+from tests.unit.slurm.test_plan import FACTS, options, request
+
+GIB = 1024**3
+NODES = (
+    NodeShape("n[1-2]", 8, 64 * GIB, {"a100": 4}, ("main",), gres={"shard": 16}),
+    NodeShape("p1", 8, 64 * GIB, {"v100": 2}, ("main",), gres={"mps": 200}),
+    NodeShape("m1", 8, 64 * GIB, {"a100_1g.10gb": 7, "a100_3g.40gb": 1}, ("mig",)),
+    NodeShape("u1", 8, 64 * GIB, {}, ("npu",), gres={"npu:910b": 4, "npu:310": 2, "nic": 3}),
+    NodeShape("x1", 8, 64 * GIB, {"h100": 2}, ("typed",), gres={"shard:h100": 20}),
+    NodeShape("x2", 8, 64 * GIB, {"l40": 4}, ("typed",), gres={"shard:l40": 8}),
+    NodeShape("p2", 8, 64 * GIB, {"v100": 2}, ("mps",), gres={"mps": 200}),
+)
+NAMES = ("main", "mig", "npu", "typed", "mps")
+SHOP = replace(FACTS, nodes=NODES, partitions=tuple(PartitionShape(name, name == "main") for name in NAMES))
+ONE = Resources(cpus=1, memory_bytes=10**6)
+PACK = BatchOptions(placement=Placement.PACK)
+
+
+def made(partition: str, batch: BatchOptions | None = None, facts: BackendFacts = SHOP, **wanted: Any) -> LaunchRequest:
+    resources = replace(ONE, **wanted)
+    return request(resources, replace(batch or BatchOptions(), partition=partition), facts=facts)
+
+
+@pytest.mark.parametrize(
+    ("partition", "wanted", "gres"),
+    [
+        ("main", {"gpus": 0.5, "gpu_type": "a100"}, "shard:2"),
+        ("main", {"gpus": 0.3, "gpu_type": "a100"}, "shard:2"),
+        ("mps", {"gpus": 0.25}, "mps:25"),
+        ("mps", {"gres": {"mps": 60}}, "mps:60"),
+        ("typed", {"gpus": 0.5, "gpu_type": "H100"}, "shard:h100:5"),
+        ("typed", {"gpus": 0.5}, "shard:5"),
+        ("typed", {"gres": {"shard:l40": 2}}, "shard:l40:2"),
+        ("mig", {"gpus": 1, "gpu_type": "1g.10gb"}, "gpu:a100_1g.10gb:1"),
+        ("mig", {"gpus": 1, "gpu_type": "a100-3g.40gb"}, "gpu:a100_3g.40gb:1"),
+        ("npu", {"gres": {"npu": 6}}, "npu:6"),
+        ("npu", {"gres": {"npu:910b": 2, "nic": 1, "ssd": 0}}, "nic:1,npu:910b:2"),
+        ("main", {"gpus": 2, "gpu_type": "v100"}, "gpu:v100:2"),
+    ],
+)
+def test_each_is_asked_for_by_its_name(partition: str, wanted: dict[str, Any], gres: str) -> None:
+    plan = make_plan(made(partition, **wanted), SlurmSettings())
+    assert options(made(partition, **wanted))["gres"] == gres
+    assert f"--gres={gres}" in plan.launch.step
+
+
+def test_a_share_that_is_rounded_up_is_said() -> None:
+    warnings = make_plan(made("main", gpus=0.3, gpu_type="a100"), SlurmSettings()).warnings
+    assert "gpus: 0.3 is rounded up to 2 of the 4 shard of a GPU" in warnings
+    assert not [w for w in make_plan(made("mps", gpus=0.5), SlurmSettings()).warnings if w.startswith("gpus")]
+
+
+def test_gpu_hours_count_shares() -> None:
+    succession = make_plan(made("mps", gpus=0.25, learners=2, batch=PACK), SlurmSettings()).launch.succession
+    assert succession is not None and succession.gpus == 0.5
+
+
+def test_learners_of_a_node_have_shares_of_one_gpu() -> None:
+    """Slurm gives a job the shares of one GPU on each node: no more learners are laid on a node than that has."""
+    four = make_plan(made("main", PACK, gpus=0.25, gpu_type="a100", learners=4), SlurmSettings()).launch
+    assert (four.nodes, four.devices.gpus, four.devices.shared) == (1, 1, True)
+    assert [(seat.node, seat.gpus) for seat in four.seats] == [(0, 1)] * 4
+    five = make_plan(made("main", PACK, gpus=0.25, gpu_type="a100", learners=5), SlurmSettings()).launch
+    assert (five.nodes, "--gres=shard:3" in five.step) == (2, True)
+    with pytest.raises(InvalidRequest, match="9 learners need more nodes than there are"):
+        make_plan(made("main", PACK, gpus=0.25, gpu_type="a100", learners=9), SlurmSettings())
+
+
+def test_other_resources_are_counted_per_learner() -> None:
+    two = make_plan(made("npu", PACK, gres={"npu": 2, "nic": 1}, learners=3), SlurmSettings()).launch
+    assert (two.nodes, "--gres=nic:3,npu:6" in two.step) == (1, True)
+    with pytest.raises(InvalidRequest, match="4 learners need more nodes"):
+        make_plan(made("npu", PACK, gres={"npu": 2}, learners=4), SlurmSettings())
+
+
+def test_without_facts_the_names_are_slurms_to_judge() -> None:
+    unknown = replace(SHOP, nodes=())
+    assert options(made("", facts=unknown, gres={"npu": 1}, gpus=1, learners=2))["gres"] == "gpu:1,npu:1"
+    with pytest.raises(InvalidRequest, match="no node here offers shares"):
+        make_plan(made("", facts=unknown, gpus=0.5), SlurmSettings())
+
+
+@pytest.mark.parametrize(
+    ("partition", "wanted", "field", "words"),
+    [
+        ("npu", {"gpus": 0.5}, "gpus", "no node here offers shares of a GPU .*; known: nic, npu:310, npu:910b"),
+        ("mig", {"gpus": 0.5}, "gpus", "no node here offers shares"),
+        ("main", {"gpus": 1.5}, "gpus", "1.5 GPUs: write a whole number, or shares of a GPU below 1"),
+        ("main", {"gpus": -1}, "gpus", "-1 GPUs"),
+        ("main", {"gpus": 1, "gres": {"shard": 1}}, "batch.gres", "Slurm gives a job one of them"),
+        ("main", {"gres": {"mps": 1, "shard": 1}}, "batch.gres", "Slurm gives a job one of them"),
+        ("main", {"gres": {"shard": 5}}, "batch.gres", "5 shard per learner, but no GPU here has more than 4"),
+        ("main", {"gres": {"shard": 17}}, "batch.gres", "but no node here has more than 16"),
+        ("mig", {"gpus": 1, "gpu_type": "2g.20gb"}, "gpu_type", "known: a100_1g.10gb, a100_3g.40gb"),
+        ("main", {"gres": {"npu": 1}}, "batch.gres", "no node here has 'npu'; known: gpu:a100, gpu:v100, mps, shard"),
+        ("npu", {"gres": {"npu:910": 1}}, "batch.gres", "no node here has 'npu:910'"),
+        ("npu", {"gres": {"npu:310": 3}}, "batch.gres", "3 npu:310 per learner, but no node here has more than 2"),
+        ("npu", {"gres": {"npu": 1}, "cpus": 9}, "cpus", "no node here has more than 8"),
+    ],
+)
+def test_what_no_node_offers_is_refused_by_name(partition: str, wanted: dict[str, Any], field: str, words: str) -> None:
+    with pytest.raises(InvalidRequest, match=words) as error:
+        make_plan(made(partition, **wanted), SlurmSettings())
+    assert [(finding.path, finding.code) for finding in error.value.findings] == [(field, "C104")]
+    assert not isinstance(error.value, NotYet)
+
+
+def test_roles_have_shares_or_whole_gpus() -> None:
+    roles = {"a": Role(1, gpus=1), "b": Role(1, gpus=0.5)}
+    with pytest.raises(InvalidRequest, match=r"batch\.roles\.b\.gpus: shares of a GPU and whole GPUs"):
+        make_plan(made("mps", replace(PACK, roles=roles), learners=2), SlurmSettings())
+    shared = {"a": Role(1, gpus=0), "b": Role(2, gpus=0.25)}
+    launch = make_plan(made("mps", replace(PACK, roles=shared), learners=3), SlurmSettings()).launch
+    assert [seat.gpus for seat in launch.seats] == [0, 1, 1]
+    assert "--gres=mps:50" in launch.step
+
+
+def test_shares_of_a_type_that_cannot_be_told_are_refused() -> None:
+    mixed = replace(SHOP, nodes=(*NODES, NodeShape("n9", 8, 64 * GIB, {"v100": 4}, ("main",), gres={"shard": 8})))
+    with pytest.raises(InvalidRequest, match="shard of a100 cannot be told from shard of other GPUs here"):
+        make_plan(made("main", facts=mixed, gpus=0.5, gpu_type="a100"), SlurmSettings())
+
+
+NV, ROCM = ("--nv",), ("--rocm",)
+
+
+@pytest.mark.parametrize(
+    ("raw", "gpus", "words", "chosen"),
+    [
+        ({}, 1, (DEVICE_OPTIONS,), {"nvidia": NV, "amd": ROCM, "intel": ()}),
+        ({"gpu_flag": "nv"}, 1, NV, {}),
+        ({"gpu_flag": "rocm"}, 1, ROCM, {}),
+        ({"gpu_flag": "none"}, 1, (), {}),
+        ({"gpu_devices": {}}, 1, ROCM, {}),
+        ({"gpu_devices": {"amd": ["/dev/x[0-9]"]}}, 1, (DEVICE_OPTIONS,), {"amd": ROCM}),
+        ({}, 0, (), {}),
+    ],
+)
+def test_the_containers_gpu_option_is_the_nodes_to_choose(
+    raw: dict[str, object], gpus: int, words: tuple[str, ...], chosen: dict[str, tuple[str, ...]]
+) -> None:
+    """The setting wins over it; without device files to look at, the name of the type says whose GPUs they are."""
+    launch = make_plan(request(replace(ONE, gpus=gpus), BatchOptions(partition="amd")), read_settings(raw)).launch
+    found = tuple(word for word in launch.learner.argv if word in (*NV, *ROCM, DEVICE_OPTIONS))
+    assert (found, launch.devices.options) == (words, chosen)
+    assert set(launch.devices.gpu_files) == (set(read_settings(raw).gpu_devices) if gpus else set())
+
+
+def test_device_files_of_other_resources_are_in_the_launch_file() -> None:
+    settings = read_settings({"gres_devices": {"npu": ["/dev/npu[0-9]*"], "tpu": ["/dev/accel*"]}, "gpu_flag": "none"})
+    launch = make_plan(made("npu", PACK, gres={"npu:910b": 1, "npu:310": 1, "nic": 1}, learners=2), settings).launch
+    assert launch.devices == Devices(each={"npu": 2, "nic": 1}, learners=2, gres_files={"npu": ("/dev/npu[0-9]*",)})
+    assert DEVICE_OPTIONS in launch.learner.argv
