@@ -23,6 +23,7 @@ credential_life_s = 15
 python = "/opt/ffdl/venv/bin/python"
 fence_s = 10
 kill_wait_s = 5
+gres_devices = {npu = ["/dev/npu[0-9]*"]}
 """
 
 

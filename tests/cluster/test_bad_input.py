@@ -116,7 +116,7 @@ def test_a_zip_bomb(alice: Person, good: str) -> None:
         ({"cpus": 9}, (), "9 CPUs per learner, but no node here has more than 8"),
         ({"memory": "64GiB"}, (), "per learner, but no node here has more than"),
         ({"gpu_type": "h100"}, (), "there is no GPU of type 'h100' here; known: a100, v100"),
-        ({"gpus": 0.5}, (), "shares of a GPU"),
+        ({"gpus": 1.5}, (), "shares of a GPU"),
         ({"gpus": -1}, (), "gpus"),
         ({"learners": 2.5}, (), "learners"),
         ({"memory": "lots"}, (), "lots"),

@@ -10,10 +10,11 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from .topology import GPUS, NodeSpec, Role
+from .topology import GPUS, NPUS, NodeSpec, Role
 
 # A number that is set aside for local use and that no driver of the machine serves.
-_FAKE_GPU_MAJOR = 240
+FAKE_MAJOR = 240
+_FIRST_NPU = 64
 LIBEXEC = "/usr/local/libexec/ffdl-batch"
 """Where the root programs of slurm-configs/ are: FFDL_LIBEXEC of values.env."""
 _DEVICES = {
@@ -82,7 +83,9 @@ def _devices(spec: NodeSpec) -> list[str]:
     lines = ["mount -t tmpfs -o mode=755 dev dev; mkdir dev/pts dev/shm dev/mqueue"]
     lines += [f"mknod -m 666 dev/{name} c {number}" for name, number in _DEVICES.items()]
     if spec.role is Role.COMPUTE:
-        lines += [f"mknod -m 666 dev/nvidia{index} c {_FAKE_GPU_MAJOR} {index}" for index in range(GPUS)]
+        lines += [f"mknod -m 666 dev/nvidia{index} c {FAKE_MAJOR} {index}" for index in range(GPUS)]
+    if "npu" in spec.gres:
+        lines += [f"mknod -m 666 dev/npu{index} c {FAKE_MAJOR} {_FIRST_NPU + index}" for index in range(NPUS)]
     lines += [
         "mount -t devpts -o newinstance,ptmxmode=0666,mode=620,gid=5 devpts dev/pts; ln -s pts/ptmx dev/ptmx",
         "mount -t tmpfs -o mode=1777 shm dev/shm; mount -t mqueue mqueue dev/mqueue; ln -s /proc/self/fd dev/fd",

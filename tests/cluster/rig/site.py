@@ -143,7 +143,7 @@ def write_slurm(etc: Path, options: SiteOptions, slurm_uid: int) -> None:
 def _slurm_conf(options: SiteOptions) -> str:
     nodes = "\n".join(
         f"NodeName={node.name} NodeAddr={node.address} CPUs={CPUS} RealMemory={MEMORY_MIB} "
-        f"Gres=gpu:{node.gpu_type}:{GPUS} Feature={','.join(FEATURES)}"
+        f"Gres=gpu:{node.gpu_type}:{GPUS}{node.gres} Feature={','.join(FEATURES)}"
         for node in COMPUTE_NODES
     )
     return _SLURM_CONF.format(

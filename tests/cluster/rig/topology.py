@@ -10,6 +10,7 @@ NETWORK_PREFIX = 24
 CPUS = 8
 MEMORY_MIB = 4000
 GPUS = 4
+NPUS = 2
 FEATURES = ("ffdl-network", "ffdl-egress")
 """What the root programs of slurm-configs/ make every node able to do."""
 
@@ -24,12 +25,13 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
-    """One node. The GPU type is "" for nodes without slurmd."""
+    """One node. The GPU type is "" for nodes without slurmd. `gres` is what it has beside GPUs."""
 
     name: str
     role: Role
     address: str
     gpu_type: str = ""
+    gres: str = ""
 
 
 # The same addresses in every cluster: each has its own network namespaces, so they cannot meet.
@@ -38,7 +40,7 @@ NODES = (
     NodeSpec("login2", Role.LOGIN, "10.77.0.2"),
     NodeSpec("n1", Role.COMPUTE, "10.77.0.11", "v100"),
     NodeSpec("n2", Role.COMPUTE, "10.77.0.12", "v100"),
-    NodeSpec("n3", Role.COMPUTE, "10.77.0.13", "a100"),
+    NodeSpec("n3", Role.COMPUTE, "10.77.0.13", "a100", f",shard:{2 * GPUS},npu:310:{NPUS}"),
 )
 LOGIN_NODES = tuple(node for node in NODES if node.role is not Role.COMPUTE)
 COMPUTE_NODES = tuple(node for node in NODES if node.role is Role.COMPUTE)
