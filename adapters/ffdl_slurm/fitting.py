@@ -53,11 +53,12 @@ def fit_request(spec: JobSpec, partition: str, facts: BackendFacts) -> NodeReque
     findings: list[Finding] = []
     parts = parts_of(spec)
     shapes, chosen = _choose_partition(partition, facts, findings)
-    generic = choose(spec.resources.gres, spec.resources.gpu_type, parts, shapes, findings)
+    groups = narrow(spec.batch, shapes)
+    left = [group.shape for group in groups] or shapes
+    generic = choose(spec.resources.gres, spec.resources.gpu_type, parts, left, findings)
     _check_names(spec.batch.nodelist, facts.nodes, findings)
     if not findings:
         findings += _check_left(spec, shapes)
-    groups = narrow(spec.batch, shapes)
     if not findings:
         findings += dict.fromkeys(one for part in parts for one in _check_nodes(spec, part, generic, groups))
     gang = None

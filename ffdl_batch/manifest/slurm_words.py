@@ -21,6 +21,8 @@ UNTRAPPABLE = frozenset({"KILL", "STOP"})
 _DEPENDENCIES = frozenset(
     {"after", "afterany", "afterburstbuffer", "aftercorr", "afternotok", "afterok", "expand", "singleton"}
 )
+_MIG_PROFILE = re.compile(r"\d+g\.", re.ASCII)
+"""How the type of a MIG device begins, as 1g.10gb: it is no count."""
 _GRES_NAME = re.compile(r"[A-Za-z_][\w.-]*(:[\w.-]+)?", re.ASCII)
 
 SLURM_ARGS = frozenset(
@@ -102,7 +104,7 @@ def split_gres(text: str) -> dict[str, int]:
     for item in read_label(text).split(","):
         name, count = item.strip(), 1
         head, colon, last = name.rpartition(":")
-        if colon and last[:1].isdigit():
+        if colon and last[:1].isdigit() and not _MIG_PROFILE.match(last):
             name, count = head, _gres_count(head, last)
         if not name or name == "none":
             continue

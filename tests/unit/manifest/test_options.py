@@ -76,6 +76,8 @@ def test_memory_in_sbatchs_units(text: str, size: int) -> None:
         ("gpu:v100:2", 2, "v100", {}),
         ("gpu:v100", 1, "v100", {}),
         ("gpu:v100:2,shard:3,fpga", 2, "v100", {"shard": 3, "fpga": 1}),
+        ("gpu:1g.10gb:2", 2, "1g.10gb", {}),
+        ("gpu:1g.10gb", 1, "1g.10gb", {}),
         ("shard:3", 8, "old", {"shard": 3}),
         ("none", 0, "old", {}),
     ],

@@ -129,6 +129,15 @@ def test_roles_have_shares_or_whole_gpus() -> None:
     assert "--gres=mps:50" in launch.step
 
 
+def test_a_constraint_tells_shares_of_a_type_from_others() -> None:
+    old, new = (replace(NODES[0], name=name, features=(name,)) for name in ("old", "new"))
+    mixed = replace(SHOP, nodes=(replace(old, gpus={"v100": 4}), new))
+    with pytest.raises(InvalidRequest, match="cannot be told"):
+        make_plan(made("main", facts=mixed, gpus=0.5, gpu_type="a100"), SlurmSettings())
+    wanted = made("main", BatchOptions(constraint="new"), mixed, gpus=0.5, gpu_type="a100")
+    assert options(wanted)["gres"] == "shard:2"
+
+
 def test_shares_of_a_type_that_cannot_be_told_are_refused() -> None:
     mixed = replace(SHOP, nodes=(*NODES, NodeShape("n9", 8, 64 * GIB, {"v100": 4}, ("main",), gres={"shard": 8})))
     with pytest.raises(InvalidRequest, match="shard of a100 cannot be told from shard of other GPUs here"):
