@@ -17,9 +17,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.benchmarks.beginning import measure_beginning
 from tests.benchmarks.bench import Bench
 from tests.benchmarks.figures import Figure, table
 from tests.benchmarks.knobs import Knobs
+from tests.benchmarks.leftovers import measure_leftovers
+from tests.benchmarks.leftovers_table import Coming, leftovers_table
 from tests.benchmarks.load import measure_load
 from tests.benchmarks.recovery import measure_recovery
 from tests.benchmarks.recovery_table import Recovery, recovery_table
@@ -32,13 +35,14 @@ from tests.benchmarks.submitting import (
     measure_one,
     measure_start,
 )
+from tests.benchmarks.traffic import measure_traffic
 from tests.cluster.images import provide_image
 from tests.cluster.rig import Cluster
 from tests.proof.desk import Desk
 
 OUTPUT = Path(__file__).resolve().parents[2] / "build" / "bench.json"
 USER = "alice"
-STANDING, LOAD, RECOVERY = "standing", "load", "recovery"
+STANDING, LEFTOVERS, LOAD, RECOVERY = "standing", "leftovers", "load", "recovery"
 AT_A_DESK: dict[str, Callable[[Bench], list[Figure]]] = {
     "start": measure_start,
     "submit": measure_one,
@@ -47,8 +51,10 @@ AT_A_DESK: dict[str, Callable[[Bench], list[Figure]]] = {
     "drain": measure_drain,
     "phases": measure_phases,
     "training": measure_training,
+    "begin": measure_beginning,
+    "traffic": measure_traffic,
 }
-NAMES = (*AT_A_DESK, STANDING, LOAD, RECOVERY)
+NAMES = (*AT_A_DESK, STANDING, LEFTOVERS, LOAD, RECOVERY)
 DATABASES = {"sqlite": ("sqlite",), "postgres": ("postgres",), "both": ("sqlite", "postgres")}
 
 
@@ -58,6 +64,7 @@ class Results:
 
     figures: list[Figure] = field(default_factory=list)
     recoveries: list[Recovery] = field(default_factory=list)
+    comings: list[Coming] = field(default_factory=list)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -71,12 +78,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _measure(cluster, name, knobs, results)
             print(f"{name}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
     output.parent.mkdir(parents=True, exist_ok=True)
-    every = (*results.figures, *(recovery.figure() for recovery in results.recoveries))
+    every = [*results.figures, *(recovery.figure() for recovery in results.recoveries)]
     document = {"versions": dict(versions), "figures": [figure.plain() for figure in every]}
     output.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     print(", ".join(f"{tool} {version}" for tool, version in versions.items()))
     if results.figures:
         print(table(results.figures))
+    if results.comings:
+        print(leftovers_table(results.comings))
     if results.recoveries:
         print(recovery_table(results.recoveries))
     print(f"all samples: {output}")
@@ -106,19 +115,24 @@ def _measure(cluster: Cluster | None, name: str, knobs: Knobs, results: Results)
         results.recoveries += measure_recovery(knobs, cluster if knobs.real else None)
     else:
         assert cluster is not None, "it was started for this benchmark"
-        results.figures += _measure_at_desk(cluster, name, knobs)
+        _measure_at_desk(cluster, name, knobs, results)
 
 
-def _measure_at_desk(cluster: Cluster, name: str, knobs: Knobs) -> list[Figure]:
-    if name == STANDING:
-        # The daemon inherits this PATH, in which squeue counts its calls.
-        with Desk(cluster, USER, f"bench-{name}", "cli", path_first="bin") as desk:
-            return measure_standing(cluster, desk, knobs)
-    with Desk(cluster, USER, f"bench-{name}", "cli") as desk:
+def _measure_at_desk(cluster: Cluster, name: str, knobs: Knobs, results: Results) -> None:
+    # The daemon of `standing` inherits this PATH, in which squeue counts its calls.
+    with Desk(cluster, USER, f"bench-{name}", "cli", path_first="bin" if name == STANDING else "") as desk:
+        if name == STANDING:
+            results.figures += measure_standing(cluster, desk, knobs)
+            return
         bench = Bench(cluster, desk, knobs)
-        bench.prepare()
         try:
-            return AT_A_DESK[name](bench)
+            if name == LEFTOVERS:
+                comings = measure_leftovers(bench)
+                results.comings += comings
+                results.figures += [figure for coming in comings for figure in coming.figures()]
+            else:
+                bench.prepare()
+                results.figures += AT_A_DESK[name](bench)
         finally:
             bench.cancel_plain()
 
@@ -144,6 +158,9 @@ def _read(arguments: Sequence[str] | None) -> tuple[list[str], Knobs, Path]:
     parser.add_argument("--database", choices=DATABASES, default="sqlite", help="of `load`")
     parser.add_argument("--deaths", type=int, default=usual.deaths, help="kills of each part in `recovery`")
     parser.add_argument("--real", action="store_true", help="`recovery` on the real cluster, too")
+    parser.add_argument("--rounds", type=int, default=usual.rounds, help="runs of each thing in `begin` and `traffic`")
+    parser.add_argument("--gangs", type=_counts, default=usual.gangs, metavar="N,N", help="learners of `begin`")
+    parser.add_argument("--networks", type=int, default=usual.networks, help="jobs of `leftovers`, each way")
     parser.add_argument("--output", type=Path, default=OUTPUT, help="where all samples go")
     options = parser.parse_args(arguments)
     for name in options.names:
@@ -163,6 +180,9 @@ def _read(arguments: Sequence[str] | None) -> tuple[list[str], Knobs, Path]:
         settle_s=options.settle,
         deaths=options.deaths,
         real=options.real,
+        rounds=options.rounds,
+        gangs=options.gangs,
+        networks=options.networks,
     )
     trouble = knobs.trouble()
     if trouble:

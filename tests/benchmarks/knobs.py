@@ -8,7 +8,8 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class Knobs:
     """The options of the command line. `load` are numbers of live jobs, `in_arrays` the percentage of them that come as
-    elements of arrays, `settle_s` how long they are left alone before anything is measured."""
+    elements of arrays, `settle_s` how long they are left alone before anything is measured. `gangs` are numbers of
+    learners, `networks` is one of jobs that come and go."""
 
     repeat: int = 20
     batch: int = 200
@@ -22,12 +23,16 @@ class Knobs:
     databases: tuple[str, ...] = ("sqlite",)
     settle_s: float = 120.0
     deaths: int = 5
+    rounds: int = 5
+    gangs: tuple[int, ...] = (2, 4, 8)
+    networks: int = 200
     real: bool = False
 
     def trouble(self) -> str:
         """Why nothing can be measured with these, "" where it can."""
         counts = (self.repeat, self.batch, self.drain, self.trainings, self.sights, self.live_jobs, self.deaths)
-        if min(*counts, *self.load, self.seconds) < 1 or self.settle_s < 0:
+        more = (self.rounds, self.networks, *self.load, *self.gangs)
+        if min(*counts, *more, self.seconds) < 1 or self.settle_s < 0:
             return "every number must be at least 1, and no time below 0"
         if not 0 <= self.in_arrays <= 100:
             return "the share of jobs in arrays is a percentage"

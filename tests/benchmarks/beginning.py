@@ -1,0 +1,130 @@
+"""From the allocation of nodes to the first instruction of every learner, on two nodes: plain jobs and ours, with a
+network of their own and without, in turns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+
+from ffdl_batch.domain.events import Event, EventKind, decode_events
+from tests.benchmarks.allocations import allocations
+from tests.benchmarks.bench import PLAIN_NAME, Bench
+from tests.benchmarks.figures import Figure
+from tests.cluster.rig.topology import CPUS
+
+Moments = Mapping[str, float]
+"""What happened when, in seconds since the epoch; for `PROLOG` how long it took, in seconds."""
+ALLOCATION = "allocation"
+SCRIPT, PROLOG = "batch script", "the prolog's own time"
+HEAD, READY, FIRST = "head controller", "all nodes ready", "last learner's first instruction"
+_ORDER = (PROLOG, SCRIPT, HEAD, READY, FIRST)
+_IMAGE = "/shared/images/custom.sif"
+_JOB = """\
+#!/bin/sh
+#SBATCH --nodes=2 --mem=1000 --time=10 --output=/dev/null
+date +%s.%N >"$1/script"
+sed -n '$s/ ms.*//p' /run/ffdl/job-$SLURM_JOB_ID/prolog.log >"$1/prolog" 2>/dev/null
+srun sh "$1/task.sh" >"$1/containers"
+"""
+_TASK = f"""\
+net=$(sed -n s/^netns=//p /run/ffdl/job-$SLURM_JOB_ID/network 2>/dev/null)
+exec apptainer -q exec --containall --no-home --pwd / ${{net:+--netns-path $net}} {_IMAGE} date +%s.%N
+"""
+_MANIFEST = """\
+name: begin
+cpus: {cpus}
+gpus: 0
+memory: 128MiB
+learners: {learners}
+framework:
+  name: custom
+  version: python-numpy
+  command: date +%s.%N >"$RESULT_DIR/began-$LEARNER_ID"
+batch:
+  time: 10m
+  placement: pack
+"""
+
+
+def measure_beginning(bench: Bench) -> list[Figure]:
+    """All figures, for each number of learners."""
+    base = bench.desk.base
+    bench.desk.write({f"{base}/begin/job.sh": _JOB, f"{base}/begin/task.sh": _TASK})
+    for learners in bench.knobs.gangs:
+        text = _MANIFEST.format(learners=learners, cpus=max(1, 2 * CPUS // learners))
+        bench.desk.write({f"{base}/begin/{learners}.yml": text})
+    return [figure for learners in bench.knobs.gangs for figure in _measure(bench, learners)]
+
+
+def _measure(bench: Bench, learners: int) -> list[Figure]:
+    ways: Mapping[str, Callable[[], Moments]] = {
+        "sbatch": lambda: _begin_plain(bench, learners, ""),
+        "sbatch, overlay": lambda: _begin_plain(bench, learners, f"ffdl-batch:job/{-(-learners // 2)}"),
+        "ffdl, host": lambda: _begin_ours(bench, learners, "host"),
+        "ffdl, job": lambda: _begin_ours(bench, learners, "job"),
+    }
+    runs: dict[str, list[Moments]] = {who: [] for who in ways}
+    for number in range(bench.knobs.rounds + 1):
+        for who, begin in ways.items():
+            moments = begin()
+            if number:  # the first one brings the image into memory
+                runs[who].append(moments)
+    return figures_of(learners, runs)
+
+
+def figures_of(learners: int, runs: Mapping[str, Sequence[Moments]]) -> list[Figure]:
+    """From the allocation to each moment. Jobs of whose allocation slurmctld said nothing are left out."""
+    figures = []
+    for who, moments in runs.items():
+        known = [one for one in moments if ALLOCATION in one]
+        if not known:
+            raise RuntimeError(f"slurmctld's log says of none of {len(moments)} jobs when nodes were allocated: {who}")
+        took = [one[PROLOG] for one in known if PROLOG in one]
+        figures += [Figure(f"begin {learners}", PROLOG, who, "s", took)] if took else []
+        for measure in (SCRIPT, HEAD, READY, FIRST):
+            samples = [one[measure] - one[ALLOCATION] for one in known if measure in one]
+            figures += [Figure(f"begin {learners}", f"allocation to {measure}", who, "s", samples)] if samples else []
+    return sorted(figures, key=lambda figure: _ORDER.index(figure.measure.rpartition(" to ")[2]))
+
+
+def _begin_plain(bench: Bench, learners: int, mark: str) -> Moments:
+    """The moments of a job of Slurm's."""
+    place = f"{bench.desk.base}/begin"
+    options = [f"--job-name={PLAIN_NAME}", f"--ntasks={learners}", f"--comment={mark}"]
+    argv = ["sbatch", "--parsable", "--wait", *options, f"{place}/job.sh", place]
+    job = bench.desk.run(*argv, timeout_s=300.0).stdout.strip()
+    script, containers, prolog = (_numbers(bench, f"{place}/{name}") for name in ("script", "containers", "prolog"))
+    if len(containers) != learners or bool(prolog) != bool(mark):
+        raise RuntimeError(f"job {job} began {len(containers)} of {learners} containers, its prolog said {prolog}")
+    moments = {SCRIPT: script[0], FIRST: max(containers)} | ({PROLOG: prolog[0] / 1000} if prolog else {})
+    return _with_allocation(bench, job, moments)
+
+
+def _begin_ours(bench: Bench, learners: int, level: str) -> Moments:
+    """The moments of a job of the platform's, by its controllers' events and its learners."""
+    argv = ["ffdl-submit", "--parsable", "--wait", "--network", level, f"begin/{learners}.yml", "model"]
+    job_id = bench.desk.run(*argv, timeout_s=300.0).stdout.strip()
+    job = json.loads(bench.desk.run("ffdl", "show", "--json", job_id).stdout)["job"]
+    attempt = f"{job['job_dir']}/attempt-{job['attempt']}"
+    files = bench.desk.host_path(attempt).glob("events/*.jsonl")
+    moments = moments_of([event for path in files for event in decode_events(path.read_text(encoding="utf-8"))])
+    first = [_numbers(bench, f"{attempt}/results/began-{number}") for number in range(1, learners + 1)]
+    return _with_allocation(bench, job["native_id"], {**moments, FIRST: max(one[0] for one in first)})
+
+
+def moments_of(events: Sequence[Event]) -> Moments:
+    """When the head began, and when the last node said that it is ready."""
+    moments = {
+        measure: [event.at for event in events if event.kind is kind]
+        for measure, kind in ((HEAD, EventKind.CLAIMED), (READY, EventKind.READY))
+    }
+    return {measure: max(found) for measure, found in moments.items() if found}
+
+
+def _with_allocation(bench: Bench, job: str, moments: Moments) -> Moments:
+    known = allocations(bench.cluster)
+    return {**moments, ALLOCATION: known[job]} if job in known else moments
+
+
+def _numbers(bench: Bench, path: str) -> list[float]:
+    return [float(word) for word in bench.desk.host_path(path).read_text(encoding="utf-8").split()]

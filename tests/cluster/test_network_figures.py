@@ -1,0 +1,47 @@
+"""The benchmarks of jobs' networks in their short form: what they count is judged, and no time. NETWORKS=200 for more
+jobs that come and go."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.benchmarks.bench import Bench
+from tests.benchmarks.figures import table
+from tests.benchmarks.knobs import Knobs
+from tests.benchmarks.leftovers import MARK, come_and_go
+from tests.benchmarks.leftovers_table import leftovers_table
+from tests.benchmarks.traffic import ROUND_TRIPS, measure_traffic
+from tests.cluster.rig import Cluster
+from tests.proof.desk import Desk
+
+JOBS = int(os.environ.get("NETWORKS", "20"))
+OF_NETWORKS = ("namespaces", "mounts", "slots", "claims", "jobs' directories", "filter tables", "UDP sockets")
+
+
+@pytest.fixture
+def bench(cluster: Cluster) -> Iterator[Bench]:
+    """A desk of alice's, with as little as possible to measure."""
+    with Desk(cluster, "alice", "network-figures", "cli") as desk:
+        bench = Bench(cluster, desk, Knobs(batch=1, drain=1, live_jobs=1, rounds=1, gangs=(2,)))
+        yield bench
+        bench.cancel_plain()
+
+
+def test_jobs_that_come_and_go_leave_nothing_on_any_node(bench: Bench) -> None:
+    coming = come_and_go(bench.cluster, bench.desk, JOBS, "sbatch, overlay", MARK)
+    print(leftovers_table([coming]))
+    assert coming.networks == JOBS
+    # What is counted is there while they run, so nothing of it afterwards says something.
+    assert [kind for kind in OF_NETWORKS if not coming.most[kind] > len(coming.before[kind])] == []
+    assert coming.left == {}
+
+
+def test_two_learners_are_measured_on_their_own_network_and_on_the_nodes(bench: Bench) -> None:
+    figures = measure_traffic(bench)
+    print(table(figures))
+    counts = {(one.measure, one.who): len(one.samples) for one in figures if one.unit}
+    assert len(counts) == 6 and set(counts.values()) == {1, ROUND_TRIPS}
+    assert all(min(one.samples) > 0 for one in figures if one.unit)

@@ -1,0 +1,59 @@
+"""The prober of `make bench BENCH=traffic`, over this machine's loopback. What it counts is judged, and no time."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.benchmarks.nodeside import probe
+
+PROBE = Path(probe.__file__)
+TRIPS = 20
+
+
+def test_both_ends_measure_and_come_to_an_end() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    with subprocess.Popen([sys.executable, str(PROBE), "serve", "127.0.0.1", port]) as server:
+        try:
+            argv = [sys.executable, str(PROBE), "measure", "127.0.0.1", port, "0.2", str(TRIPS)]
+            done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True)
+            assert server.wait(timeout=10) == 0
+        finally:
+            server.kill()
+    found = json.loads(done.stdout)
+    assert {name: len(samples) for name, samples in found.items()} == {
+        "stream_mb_s": 1,
+        "tcp_us": TRIPS,
+        "udp_us": TRIPS,
+        "udp_lost": 1,
+    }
+    assert found.pop("udp_lost") == [0.0]
+    assert all(sample > 0 for samples in found.values() for sample in samples)
+
+
+def test_a_datagram_that_is_not_answered_is_counted_and_is_no_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "UDP_PATIENCE_S", 0.05)
+    monkeypatch.setattr(probe, "WARM_UP", 0)
+
+    def answer_every_second() -> None:
+        for number in range(10):
+            message, peer = listener.recvfrom(100)
+            if number % 2:
+                listener.sendto(b"late" + message[4:], peer)  # not the answer to this one
+                listener.sendto(message, peer)
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.settimeout(10)
+        answering = threading.Thread(target=answer_every_second)
+        answering.start()
+        taken, lost = probe.udp_trips("127.0.0.1", listener.getsockname()[1], 10)
+        answering.join()
+    assert (len(taken), lost) == (5, 5)

@@ -1,0 +1,110 @@
+"""What `make bench BENCH=leftovers` counts on a node: all parts of a job's network, and each leftover alone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.benchmarks.leftovers_table import Count, named, news
+from tests.benchmarks.nodeside import leftovers
+from tests.overlay.nodes import Node
+
+JOB = 77
+LIST = "10.9.0.[1-2]"
+PLANTED = {
+    "slots": ("mkdir $RUN/7", "rmdir $RUN/7", "7"),
+    "claims": ("ln -s ../job-77 $RUN/slots/7", "rm $RUN/slots/7", "7"),
+    "jobs' directories": ("mkdir $RUN/job-77", "rmdir $RUN/job-77", "job-77"),
+    "filter tables": ("nft add table inet ffdl_77", "nft delete table inet ffdl_77", "inet ffdl_77"),
+    "devices": ("ip link add left type vxlan id 77 dstport 4791", "ip link del left", "left"),
+    "addresses": ("ip address add 10.8.7.6/32 dev eth0", "ip address del 10.8.7.6/32 dev eth0", "eth0 10.8.7.6/32"),
+    "UDP sockets": (
+        "ip link add left up type vxlan id 77 dstport 4791",
+        "ip link del left",
+        "00000000:12B7",
+    ),
+    "mounts": ("mkdir $RUN/m; mount -t tmpfs m $RUN/m", "umount $RUN/m; rmdir $RUN/m", "$RUN/m"),
+}
+"""What is planted on the node by a line of shell, what removes it, and what the counter calls it."""
+
+
+def look(node: Node) -> Count:
+    """What the program of the benchmark prints on this node."""
+    printed = node.run([sys.executable, "-I", "-S", leftovers.__file__, str(node.run_dir)]).stdout
+    return named("", json.loads(printed))
+
+
+def shell(node: Node, script: str) -> None:
+    node.run(["sh", "-euc", script], env={"RUN": str(node.run_dir)})
+
+
+def test_every_part_of_a_job_s_network_is_counted(nodes: tuple[Node, Node]) -> None:
+    node = nodes[0]
+    before = look(node)
+    assert node.prolog(JOB, LIST) == ""
+    net = node.namespace(JOB)
+    space = f"net:[{Path(net).stat().st_ino}]"
+    inside = subprocess.Popen(["nsenter", f"--net={net}", "sleep", "60"])
+    try:
+        new = news(before, look(node))
+    finally:
+        inside.kill()
+        inside.wait()
+    expected = {
+        "namespaces": space,
+        "devices": f"{space} eth0",
+        "addresses": f"{space} eth0 10.200.0.1/16",
+        "mounts": net,
+        "slots": "1",
+        "claims": "1",
+        "jobs' directories": f"job-{JOB}",
+        "filter tables": f"inet ffdl_{JOB}",
+        "UDP sockets": "00000000:12B6",
+    }
+    assert {kind for kind, name in expected.items() if f" {name}" not in new[kind]} == set()
+    assert new.keys() - expected.keys() == {"processes"}
+    assert any(name.startswith(f" {inside.pid} ") for name in new["processes"])
+    node.epilog(JOB)
+    after = news(before, look(node))
+    assert {kind for kind, name in expected.items() if f" {name}" in after[kind]} == set()
+
+
+@pytest.mark.parametrize("kind", PLANTED)
+def test_each_leftover_is_found_by_its_name(nodes: tuple[Node, Node], kind: str) -> None:
+    node = nodes[0]
+    plant, remove, called = PLANTED[kind]
+    before = look(node)
+    shell(node, f"mkdir -p $RUN/slots; {plant}")
+    try:
+        assert f" {called}".replace("$RUN", str(node.run_dir)) in news(before, look(node))[kind]
+    finally:
+        shell(node, remove)
+
+
+def test_a_namespace_that_only_a_process_or_only_a_mount_holds_is_found(nodes: tuple[Node, Node]) -> None:
+    node = nodes[0]
+    before = look(node)
+    with subprocess.Popen(["unshare", "--net", "sleep", "60"]) as process:
+        try:
+            held = _namespace_of(process.pid)
+            shell(node, "touch $RUN/n; unshare --net=$RUN/n true")
+            mounted = f"net:[{(node.run_dir / 'n').stat().st_ino}]"
+            new = news(before, look(node))["namespaces"]
+        finally:
+            process.kill()
+            shell(node, "umount $RUN/n; rm $RUN/n")
+    assert {f" {held}", f" {mounted}"} <= new
+
+
+def _namespace_of(pid: int) -> str:
+    """Of a process that unshare has turned into what it was told to start."""
+    deadline = time.monotonic() + 10
+    while Path(f"/proc/{pid}/comm").read_text() != "sleep\n":
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    return str(Path(f"/proc/{pid}/ns/net").readlink())
