@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -194,6 +195,13 @@ def test_a_network_level_is_achieved_once_learners_run(
 ) -> None:
     jobs.jobs[JOB] = make_job(JOB, **changes)
     assert f"\nNetwork {label}: " in run(FFDL, "show", JOB, daemon=jobs).stdout
+
+
+def test_by_what_a_network_is_made_stands_behind_its_level(jobs: FakeDaemon) -> None:
+    jobs.jobs[JOB] = make_job(JOB, state="FAILED", network="job", network_by="vxlan")
+    assert "\nNetwork achieved:    job (vxlan)\n" in run(FFDL, "show", JOB, daemon=jobs).stdout
+    shown = json.loads(run(FFDL, "show", "--json", JOB, daemon=jobs).stdout)["job"]
+    assert (shown["network"], shown["network_by"]) == ("job", "vxlan")
 
 
 @pytest.mark.parametrize(
