@@ -22,6 +22,8 @@ FFDL_MPI = '\n[frameworks.pytorchmpi]\nversions = { debian = "/shared/images/pyt
 NODE_MEMORY_SHARE = {"memory: 1GiB": "memory: 1700MiB"}
 """Two learners on a node: the nodes have 4000 MiB."""
 SHORTER = {"train.py\n": "train.py --steps 50\n"}
+AT_HOST = {"placement: pack": "placement: pack\n  network: host"}
+ON_HOSTS = "learners on the nodes' network"
 ALONE = {"learners: 4": "learners: 1", "placement: pack": "placement: node"}
 TF_READER = '''\
 """Every worker listens at its own address in TF_CONFIG, and calls all the others."""
@@ -128,10 +130,14 @@ def trained(runner: Person) -> Mapping[str, Mapping[str, Any]]:
         "torchrun": ("distributed/torchrun.yml", NODE_MEMORY_SHARE),
         "mpirun": ("distributed/mpi.yml", NODE_MEMORY_SHARE),
         "pytorchmpi": ("distributed/manifest.yml", {**NODE_MEMORY_SHARE, **ffdl_mpi}),
+        ON_HOSTS: ("distributed/manifest.yml", {**NODE_MEMORY_SHARE, **AT_HOST}),
     }
     train = (CHECKOUT / "docs" / "examples" / "distributed" / "model" / "train.py").read_text()
     static = runner.model("torchrun", {"train.py": train, "torchrun.py": TORCHRUN})
-    ids = {way: _example(runner, manifest, f"distributed-{way}", text) for way, (manifest, text) in ways.items()}
+    ids = {
+        way: _example(runner, manifest, f"distributed-{way}".replace(" ", "-"), text)
+        for way, (manifest, text) in ways.items()
+    }
     command = "python3 torchrun.py"
     text = runner.read(f"{runner.home}/manifests/distributed-learners.yml").replace(
         "python3 train.py --steps 50", command
@@ -145,11 +151,16 @@ def _three(name: str, command: str, extra: str) -> Callable[[Person], str]:
     return lambda runner: runner.start(name, command, gpus=0, learners=3, extra=extra)
 
 
-def _told(gpus: int) -> Callable[[Person], str]:
+def _told(gpus: int, level: str) -> Callable[[Person], str]:
     """Three learners, two of them on one node."""
     return lambda runner: runner.submit(
         runner.manifest(
-            f"told-{gpus}", "python3 names.py", "batch: {placement: pack}", gpus=gpus, learners=3, memory="1700MiB"
+            f"told-{gpus}-{level}",
+            "python3 names.py",
+            f"batch: {{placement: pack, network: {level}}}",
+            gpus=gpus,
+            learners=3,
+            memory="1700MiB",
         ),
         runner.model("names", {"names.py": NAMES}),
     )
@@ -170,8 +181,7 @@ ONE_FAILS_ONCE = (
 SMALL: Mapping[str, Callable[[Person], str]] = {
     "parameter servers": lambda runner: _example(runner, "parameter-servers/manifest.yml", "parameter-servers", {}),
     "TF_CONFIG": _reads_tf_config,
-    "told, 0 GPUs": _told(0),
-    "told, 1 GPUs": _told(1),
+    **{f"told, {gpus} GPUs, {level}": _told(gpus, level) for gpus, level in ((0, "host"), (1, "host"), (0, "job"))},
     "one fails": _three("one-fails", ONE_FAILS, "batch: {placement: spread}"),
     "one fails once": _three("restarts", ONE_FAILS_ONCE, "batch: {placement: spread, restart: learner}"),
 }
@@ -191,7 +201,8 @@ def _losses(person: Person, job: Mapping[str, Any]) -> tuple[int, list[float]]:
 
 
 @pytest.mark.parametrize(
-    ("way", "processes"), [("learners", 4), ("torchrun", 8), ("torchrun's own", 8), ("mpirun", 4), ("pytorchmpi", 4)]
+    ("way", "processes"),
+    [("learners", 4), (ON_HOSTS, 4), ("torchrun", 8), ("torchrun's own", 8), ("mpirun", 4), ("pytorchmpi", 4)],
 )
 def test_a_training_over_two_nodes_has_the_losses_of_one_process(
     runner: Person, trained: Mapping[str, Mapping[str, Any]], way: str, processes: int
@@ -203,6 +214,8 @@ def test_a_training_over_two_nodes_has_the_losses_of_one_process(
     assert expected[-1] < expected[0] / 2
     hosts = runner.sacct(trained[way]["native_id"], "NNodes")
     assert hosts == ["2"], (way, hosts)
+    network = trained[way]["network"], trained[way]["network_by"]
+    assert network == (("host", "none") if way == ON_HOSTS else ("job", "vxlan"))
 
 
 def test_ffdl_s_parameter_servers_run_as_they_are(runner: Person, small: Mapping[str, Mapping[str, Any]]) -> None:
@@ -222,10 +235,12 @@ def test_a_reader_of_tf_config_finds_all_others(runner: Person, small: Mapping[s
         assert f"heard {others}" in attempt_log(runner, job, 1, learner)
 
 
-@pytest.mark.parametrize("gpus", [0, 1])
-def test_what_each_learner_is_told(runner: Person, small: Mapping[str, Mapping[str, Any]], gpus: int) -> None:
+@pytest.mark.parametrize(("gpus", "level"), [(0, "host"), (1, "host"), (0, "job")])
+def test_what_each_learner_is_told(
+    runner: Person, small: Mapping[str, Mapping[str, Any]], gpus: int, level: str
+) -> None:
     """Three learners, two of them on one node."""
-    job = small[f"told, {gpus} GPUs"]
+    job = small[f"told, {gpus} GPUs, {level}"]
     assert job["state"] == "COMPLETED", (job["message"], attempt_log(runner, job, 1))
     logs = [attempt_log(runner, job, 1, learner) for learner in (1, 2, 3)]
     told = [json.loads(re.findall(r"^told (\{.*\})$", log, re.MULTILINE)[0]) for log in logs]
@@ -235,7 +250,10 @@ def test_what_each_learner_is_told(runner: Person, small: Mapping[str, Mapping[s
     assert names[0] == names[1] == names[2]
     addresses = [short for short, _ in names[0]]
     assert addresses == [long for _, long in names[0]]
-    assert addresses[0] == addresses[1] != addresses[2] and not any(a.startswith("127.") for a in addresses)
+    if level == "job":
+        assert addresses == ["10.200.0.1", "10.200.0.2", "10.200.1.1"]
+    else:
+        assert addresses[0] == addresses[1] != addresses[2] and not any(a.startswith("127.") for a in addresses)
     columns = {name: [one.get(name) for one in told] for name in TOLD}
     ports = columns.pop("MASTER_PORT")
     assert len(set(ports)) == 1 and 10000 <= int(ports[0]) < 32768 and columns.pop("PET_MASTER_PORT") == ports
