@@ -15,7 +15,7 @@ from tests.cluster.executions import wait_until
 from tests.cluster.people import Person
 from tests.cluster.rig import Cluster
 from tests.cluster.rig.boot import LIBEXEC
-from tests.cluster.rig.topology import FEATURES
+from tests.cluster.rig.topology import FEATURES, node_named
 from tests.cluster.trainings import attempt_log, begins, saver_model, steps, training, until_logged
 
 SPREAD = "batch: {placement: spread, network: job}"
@@ -70,17 +70,20 @@ while not all(os.path.exists(done + str(i)) for i in range(n)):
 
 SERVE = r"""
 import socket, sys, threading
-tcp, udp = socket.create_server(("", int(sys.argv[1]))), socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-udp.bind(("", int(sys.argv[1])))
+name, address, port = sys.argv[1:]
+own = address, int(port)
+tcp, udp = socket.create_server(own), socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+udp.bind(own)
+said = f" of {name}:{port}".encode()
 def echo():
     while True:
         text, peer = udp.recvfrom(100)
-        udp.sendto(b"udp of " + sys.argv[2].encode(), peer)
+        udp.sendto(b"udp" + said, peer)
 threading.Thread(target=echo, daemon=True).start()
 print("ready", flush=True)
 while True:
     connection, peer = tcp.accept()
-    connection.sendall(b"tcp of " + sys.argv[2].encode())
+    connection.sendall(b"tcp" + said)
     connection.close()
 """
 VISIT = r"""
@@ -215,13 +218,14 @@ def test_a_job_that_slurm_starts_anew_has_a_network_again(alice: Person) -> None
 def test_egress_leads_to_what_was_named_and_nowhere_else(cluster: Cluster, alice: Person) -> None:
     """A server on the controller's host and one on a node of the job; the same questions at level host as a control."""
     server, visitor = alice.write("~/serve.py", SERVE), alice.model("visit", {"visit.py": VISIT})
-    places = [(node, port) for node in ("ctl", "login2", "n1", "n2") for port in (7000, 7001)]
+    names = {node_named(name).address: name for name in ("ctl", "login2", "n1", "n2")}
     running = [
-        cluster.popen(node, ["python3", server, str(port), f"{node}:{port}"], user="alice") for node, port in places
+        cluster.popen(name, ["python3", server, name, address, str(port)], user="alice")
+        for address, name in names.items()
+        for port in (7000, 7001)
     ]
     try:
         assert all(one.stdout is not None and one.stdout.readline() == "ready\n" for one in running)
-        names = {"10.77.0.1": "ctl", "10.77.0.2": "login2", "10.77.0.11": "n1", "10.77.0.12": "n2"}
         found = {}
         for level in ("{level: egress, allow: ['ctl:7000', '10.77.0.11:7001']}", "host"):
             extra = f"batch: {{placement: spread, network: {level}}}"
