@@ -66,6 +66,7 @@ done = os.environ["JOB_STATE_DIR"] + "/heard-"
 open(done + str(me), "w").close()
 while not all(os.path.exists(done + str(i)) for i in range(n)):
     time.sleep(0.1)
+time.sleep(1)  # to be seen
 """
 
 SERVE = r"""
