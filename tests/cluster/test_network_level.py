@@ -303,7 +303,7 @@ def test_a_level_that_is_not_offered_is_refused_with_what_is_missing(cluster: Cl
         assert refused.returncode != 0
         assert "n3 has not the feature 'ffdl-network'" in refused.stderr, refused.stderr
         auto = lone.manifest("auto", "true", "batch: {placement: spread}", gpus=0, learners=2)
-        assert "network isolation host" in lone.run("ffdl-submit", auto, model).stderr
+        assert "network isolation: host (asked for: auto)" in lone.run("ffdl-submit", "--dry-run", auto, model).stdout
         chosen = lone.run("ffdl-submit", "--constraint=ffdl-network", "--dry-run", named, model).stdout
         assert "#SBATCH --comment=ffdl-batch:job/1" in chosen
     finally:
