@@ -91,8 +91,8 @@ def test_the_controllers_ran_with_the_nodes_own_python(alice: Person, simple: Jo
     assert f"exec {NODE_PYTHON} -I -S " in script
 
 
-def test_learners_ran_in_a_container_without_network(simple: Jobs) -> None:
-    assert (simple["bad"]["network"], simple["good"]["network"]) == ("none", "host")
+def test_learners_ran_in_a_container_without_the_nodes_network(simple: Jobs) -> None:
+    assert (simple["bad"]["network"], simple["good"]["network"]) == ("none", "job")
 
 
 def test_a_training_fails(simple: Jobs) -> None:
