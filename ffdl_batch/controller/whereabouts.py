@@ -14,7 +14,7 @@ from ffdl_batch.controller.processes import Process, all_processes, descendants
 from ffdl_batch.domain.events import Scalar
 from ffdl_batch.domain.launch import LaunchFile
 
-OFTEN, SELDOM_S = 100, 1.0
+OFTEN, SELDOM_S = 40, 1.0
 """Looks at every turn, and the pause between later ones: an image that is fetched first takes its time."""
 SHELL_WORDS = 3
 """A learner's argv ends with a shell, -c and the text that runs its command."""

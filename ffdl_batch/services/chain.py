@@ -232,7 +232,7 @@ def _network_column(job: Job, known: Known) -> dict[str, object]:
     if not told:
         return {}
     fields = next((one.fields for one in told if one.fields.get("seen")), told[0].fields)
-    doubt = "" if fields.get("seen") else "; it ended before it was looked at"
+    doubt = "" if fields.get("seen") else "; not looked at"
     found = network_text(str(fields.get("level", "")), str(fields.get("mechanism", "")) + doubt)
     return {"network": found} if found != job.network else {}
 

@@ -42,7 +42,7 @@ def test_a_plan_is_no_achievement(site: Site, watcher: Watcher) -> None:
     [
         ((FOUND,), "vxlan"),
         ((UNSEEN, FOUND), "vxlan"),
-        ((UNSEEN,), "vxlan; it ended before it was looked at"),
+        ((UNSEEN,), "vxlan; not looked at"),
         (({**FOUND, "mechanism": "wires (two)"},), "wires (two)"),
     ],
 )
