@@ -33,6 +33,7 @@ OWED = "its results and logs are still to be stored"
 """What a job waits for whose training is over and whose controllers were killed before they had stored it all."""
 _STOPPED = "{}: the scheduler has stopped it; until it lets it run again a halt waits, a cancel does not"
 _LAST_WORD = "the scheduler has ended it ({}); its controllers' last word is waited for"
+_DEVICES = "devices: "
 NO_CHECKPOINT = Checkpoint()
 
 
@@ -79,8 +80,9 @@ def change_of(job: Job, verdict: Verdict, known: Known, past: Past, seen: Observ
     waits_for = known.waits_for if stays and not known.ended else ""
     columns = _seen_columns(job, seen, waits_for, awaits_word=stays and known.ended)
     columns |= _network_column(job, known)
-    if verdict.warning:
-        columns["warnings"] = (*job.warnings, verdict.warning)
+    warnings = [warning for warning in (verdict.warning, _doubt_devices(job, known)) if warning]
+    if warnings:
+        columns["warnings"] = (*job.warnings, *warnings)
     if verdict.move is Move.REQUEUED:
         return _adopted(job, verdict, past, known, columns)
     if verdict.move is Move.SUCCEEDED:
@@ -92,6 +94,14 @@ def change_of(job: Job, verdict: Verdict, known: Known, past: Past, seen: Observ
     if not verdict.steps and not columns:
         return None
     return Change(verdict.steps, verdict.cause, verdict.message, verdict.error_code, columns)
+
+
+def _doubt_devices(job: Job, known: Known) -> str:
+    """What a node found about its devices that stopped nothing, "" where none did or the job has been told already."""
+    said = (event.fields.get("message") for event in known.evidence.events if event.kind is EventKind.DEVICES)
+    first = next((str(message) for message in said if message), "")
+    told = any(warning.startswith(_DEVICES) for warning in job.warnings)
+    return f"{_DEVICES}{first}" if first and not told else ""
 
 
 def _adopted(job: Job, verdict: Verdict, past: Past, known: Known, columns: dict[str, object]) -> Change:

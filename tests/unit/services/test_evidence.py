@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from ffdl_batch.domain.events import Event, EventKind, Scalar
+from ffdl_batch.domain.observation import NativeId
 from ffdl_batch.services.evidence import nodes_at_fault
+from ffdl_batch.services.watch import Watcher
+from tests.fakes.head import FakeHead
+from tests.unit.services.conftest import Site
 
 
 def test_nodes_that_said_so_themselves_are_at_fault() -> None:
@@ -18,3 +22,19 @@ def test_nodes_that_said_so_themselves_are_at_fault() -> None:
     ]
     assert nodes_at_fault([*started, *faults]) == ("n2",)
     assert nodes_at_fault(started) == ()
+
+
+def test_a_site_that_confines_no_device_is_a_warning_of_the_job_once(site: Site, watcher: Watcher) -> None:
+    job = site.deployed()
+    head = FakeHead(site.platform.root, site.job(job.id), site.clock.now())
+    head.starts()
+    site.scheduler.run(NativeId(head.job.native_id))
+    head.says("node-0", EventKind.DEVICES, host="n1", message="")
+    watcher.step(full=True)
+    assert site.job(job.id).warnings == job.warnings
+    for rank in (1, 2):
+        head.says(
+            f"node-{rank}", EventKind.DEVICES, host=f"n{rank}", message=f"node n{rank} lets the learners open all"
+        )
+        watcher.step(full=True)
+    assert site.job(job.id).warnings == (*job.warnings, "devices: node n1 lets the learners open all")
