@@ -115,6 +115,7 @@ def gave_up(node: int, why: str, at: float = 2.0) -> Event:
         ([gave_up(0, "stop", 1.0), gave_up(1, "halt")], False, Outcome.HALTED, "000", "halt"),
         ([gave_up(0, "term", 1.0), gave_up(1, "halt")], False, Outcome.HALTED, "000", "halt"),
         # one learner was at work when the other's node was asked
+        ([fault(1, "S302"), ended(1, asked="halt")], False, Outcome.FAILED, "S302", "S302 of node 1"),
         (
             [gave_up(1, "halt"), ended(1, asked="halt")],
             False, Outcome.HALTED, "000", "halted on request; no checkpoint was confirmed",
