@@ -277,6 +277,29 @@ def test_a_flush_of_the_nodes_rules_opens_nothing_and_is_made_good(nodes: tuple[
     assert answers(inside, SERVER) == ["server", "server"]
 
 
+def test_the_nodes_filter_alone_holds_too(nodes: tuple[Node, Node], stack: ExitStack) -> None:
+    """Each of the two filters does the whole work."""
+    first, second = nodes
+    serve(stack, host(first), "node", first.name)
+    serve(stack, host(second), "server", SERVER)
+    for where, address in ((first, first.name), (second, SERVER)):
+        serve(stack, host(where), "other port", address, OTHER_PORT)
+    assert first.prolog(JOB, first.name, f"{MARK},{first.name}:{PORT}") == ""
+    inside = first.namespace(JOB)
+    run_in(inside, ["nft", "flush", "ruleset"])
+    serve(stack, inside, "learner", port=OTHER_PORT + 1)
+    assert (answers(inside, SERVER), answers(inside, first.name)) == (["server"] * 2, ["node"] * 2)
+    for address in (SERVER, first.name):
+        assert answers(host(first), address, OTHER_PORT) == ["other port", "other port"]
+        assert answers(inside, address, OTHER_PORT) == ["", ""]
+    second.run(["ip", "route", "add", "10.201.0.0/16", "via", first.name])
+    try:
+        for stranger in (host(first), host(second)):
+            assert answers(stranger, "10.201.1.2", OTHER_PORT + 1, uid=0) == ["", ""]
+    finally:
+        second.run(["ip", "route", "del", "10.201.0.0/16"])
+
+
 def test_a_way_out_that_was_half_made_leaves_nothing_behind_its_epilog(nodes: tuple[Node, Node]) -> None:
     node = nodes[0]
     died: list[str] = []
