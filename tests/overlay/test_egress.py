@@ -266,12 +266,13 @@ def test_a_flush_of_the_nodes_rules_opens_nothing_and_is_made_good(nodes: tuple[
     comment = f"{MARK},{first.name}:{PORT}"
     assert first.prolog(JOB, first.name, comment) == ""
     inside = first.namespace(JOB)
-    serve(stack, inside, "learner", port=OTHER_PORT + 1)
+    learner = serve(stack, inside, "learner", port=OTHER_PORT + 1)
     first.run(["nft", "flush", "ruleset"])
     assert answers(inside, first.name) == ["node", "node"]
     assert answers(inside, first.name, OTHER_PORT) == ["", ""]
     assert answers(inside, "10.201.1.2", OTHER_PORT + 1) == ["learner", "learner"]
     assert answers(host(first), "10.201.1.2", OTHER_PORT + 1, uid=0) == ["", ""]
+    assert [peer for _, _, peer in heard(learner)] == ["10.201.1.2"]
     assert ask(inside, "tcp", SERVER, uid=ALICE).startswith(NO_ANSWER)
     assert f"the packet filter of job {JOB} was gone" in first.run([str(first.libexec / "check")]).stdout
     assert answers(inside, SERVER) == ["server", "server"]
@@ -287,7 +288,7 @@ def test_the_nodes_filter_alone_holds_too(nodes: tuple[Node, Node], stack: ExitS
     assert first.prolog(JOB, first.name, f"{MARK},{first.name}:{PORT}") == ""
     inside = first.namespace(JOB)
     run_in(inside, ["nft", "flush", "ruleset"])
-    serve(stack, inside, "learner", port=OTHER_PORT + 1)
+    learner = serve(stack, inside, "learner", port=OTHER_PORT + 1)
     assert (answers(inside, SERVER), answers(inside, first.name)) == (["server"] * 2, ["node"] * 2)
     for address in (SERVER, first.name):
         assert answers(host(first), address, OTHER_PORT) == ["other port", "other port"]
@@ -298,6 +299,8 @@ def test_the_nodes_filter_alone_holds_too(nodes: tuple[Node, Node], stack: ExitS
             assert answers(stranger, "10.201.1.2", OTHER_PORT + 1, uid=0) == ["", ""]
     finally:
         second.run(["ip", "route", "del", "10.201.0.0/16"])
+    assert answers(inside, "10.201.1.2", OTHER_PORT + 1) == ["learner", "learner"]
+    assert [peer for _, _, peer in heard(learner)] == ["10.201.1.2"]
 
 
 def test_a_way_out_that_was_half_made_leaves_nothing_behind_its_epilog(nodes: tuple[Node, Node]) -> None:
