@@ -263,15 +263,19 @@ def test_a_flush_of_the_nodes_rules_opens_nothing_and_is_made_good(nodes: tuple[
     serve(stack, host(second), "server", SERVER)
     serve(stack, host(first), "node", first.name)
     serve(stack, host(first), "other port", first.name, OTHER_PORT)
-    comment = f"{MARK},{first.name}:{PORT}"
-    assert first.prolog(JOB, first.name, comment) == ""
+    assert first.prolog(JOB, first.name, f"{MARK},{first.name}:{PORT},{second.name}:{PORT}") == ""
     inside = first.namespace(JOB)
     learner = serve(stack, inside, "learner", port=OTHER_PORT + 1)
     first.run(["nft", "flush", "ruleset"])
     assert answers(inside, first.name) == ["node", "node"]
     assert answers(inside, first.name, OTHER_PORT) == ["", ""]
     assert answers(inside, "10.201.1.2", OTHER_PORT + 1) == ["learner", "learner"]
-    assert answers(host(first), "10.201.1.2", OTHER_PORT + 1, uid=0) == ["", ""]
+    second.run(["ip", "route", "add", "10.201.0.0/16", "via", first.name])
+    try:
+        for stranger in (host(first), host(second)):
+            assert answers(stranger, "10.201.1.2", OTHER_PORT + 1, uid=0) == ["", ""]
+    finally:
+        second.run(["ip", "route", "del", "10.201.0.0/16"])
     assert [peer for _, _, peer in heard(learner)] == ["10.201.1.2"]
     assert ask(inside, "tcp", SERVER, uid=ALICE).startswith(NO_ANSWER)
     assert f"the packet filter of job {JOB} was gone" in first.run([str(first.libexec / "check")]).stdout
@@ -285,7 +289,8 @@ def test_the_nodes_filter_alone_holds_too(nodes: tuple[Node, Node], stack: ExitS
     serve(stack, host(second), "server", SERVER)
     for where, address in ((first, first.name), (second, SERVER)):
         serve(stack, host(where), "other port", address, OTHER_PORT)
-    assert first.prolog(JOB, first.name, f"{MARK},{first.name}:{PORT}") == ""
+    # The second node is a destination by its own address, too: one that asks instead of answering.
+    assert first.prolog(JOB, first.name, f"{MARK},{first.name}:{PORT},{second.name}:{PORT}") == ""
     inside = first.namespace(JOB)
     run_in(inside, ["nft", "flush", "ruleset"])
     learner = serve(stack, inside, "learner", port=OTHER_PORT + 1)
