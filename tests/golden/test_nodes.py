@@ -1,0 +1,79 @@
+"""What is installed on nodes, and what the root programs say to nft, ip and bridge there, byte for byte.
+
+``--update-golden`` rewrites them.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent / "nodes"
+CONFIGS = Path(__file__).resolve().parents[2] / "slurm-configs"
+INSTALLED = ("prolog.d/50-ffdl", "epilog.d/50-ffdl", "systemd/ffdl-network.service")
+PROGRAM = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+from ffdl_network import egress, layout, mark, settings
+site, net = settings.load(), "/run/ffdl/3/net"
+wish = mark.read(sys.argv[2], site.mark)
+job = layout.Job(4711, 1000, ("n1", "n2", "n3"), 1, wish.learners)
+underlay = layout.Underlay(("192.0.2.1", "192.0.2.2", "192.0.2.3"), 1500)
+hosts = {"data.example.org": ["198.51.100.7", "198.51.100.8"], "203.0.113.9": ["203.0.113.9"]}
+names = tuple((to.host, address) for to in wish.destinations for address in hosts[to.host] if address != to.host)
+pairs = tuple((address, to.port) for to in wish.destinations for address in hosts[to.host])
+targets = egress.Targets(names, pairs) if wish.destinations else None
+made = {
+    "namespace.nft": layout.inner_rules(job, egress.inner_chains(targets) if targets else ""),
+    "node.nft": layout.guard_rules(job, site, underlay),
+    "device": " ".join(layout.device_argv(job, site, underlay, net)) + "\\n",
+    "namespace.ip": layout.address_lines(job, site),
+    "namespace.bridge": layout.forwarding_lines(job, underlay),
+    "network": layout.facts(job, site, underlay, net, targets.names if targets else None),
+}
+if targets:
+    made["node.nft"] += egress.node_rules(job.job_id, 3, site, targets)
+    made["way-out.node.ip"] = egress.node_lines(3, site, net)
+    made["way-out.namespace.ip"] = egress.inside_lines(3, site, targets)
+    made["forwarding.nft"] = egress.forward_rules()
+print(json.dumps(made))
+"""
+MARKS = {
+    "job": "ffdl-batch:job/2",
+    "egress": "ffdl-batch:egress/2/data.example.org:443,203.0.113.9:8080 my own words",
+}
+
+
+@pytest.fixture(scope="module")
+def rendered(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of a site that changes nothing."""
+    place = tmp_path_factory.mktemp("site")
+    (place / "values.env").write_text("ACCOUNTING_STORAGE_HOST=slurmdb1\n")
+    files = ["--values", str(CONFIGS / "values.env"), "--values", str(place / "values.env")]
+    subprocess.run([sys.executable, str(CONFIGS / "render.py"), *files, "--out", str(place / "etc")], check=True)
+    return place / "etc"
+
+
+@pytest.mark.parametrize("name", INSTALLED)
+def test_what_is_installed(rendered: Path, name: str, update_golden: bool) -> None:
+    _compare(HERE / "installed" / name, (rendered / name).read_text(), update_golden)
+
+
+@pytest.mark.parametrize("level", MARKS)
+def test_a_network(rendered: Path, level: str, update_golden: bool) -> None:
+    argv = [sys.executable, "-I", "-S", "-c", PROGRAM, str(rendered / "libexec"), MARKS[level]]
+    made = json.loads(subprocess.run(argv, check=True, capture_output=True, text=True).stdout)
+    for name, text in made.items():
+        _compare(HERE / level / name, text, update_golden)
+    assert {path.name for path in (HERE / level).iterdir()} == set(made)
+
+
+def _compare(path: Path, text: str, update_golden: bool) -> None:
+    if update_golden:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    assert path.read_text(encoding="utf-8") == text, f"{path.relative_to(HERE.parent)} differs; see --update-golden"
