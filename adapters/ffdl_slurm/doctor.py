@@ -88,7 +88,7 @@ class Doctor:
         return items
 
     def _look_at_partitions(self, nodes: Sequence[Node]) -> list[Item]:
-        names = dict.fromkeys(name for node in nodes for name in node.partitions)
+        names = sorted({name for node in nodes for name in node.partitions})  # sinfo has no order of its own for them
         return [self._look_at_partition(name, [node for node in nodes if name in node.partitions]) for name in names]
 
     def _look_at_partition(self, partition: str, nodes: Sequence[Node]) -> Item:

@@ -61,8 +61,9 @@ def nothing_left(cluster: Cluster, node: str) -> None:
     """Wait for the epilog; then nothing of any job is on the node."""
     deadline = time.monotonic() + 20
     script = (
-        "ls -d /run/ffdl/job-* /run/ffdl/[0-9]* /run/ffdl/slots/* 2>/dev/null; grep /run/ffdl /proc/mounts; "
-        "nft list tables; ip -o link show type vxlan; grep -i ':12b6 ' /proc/net/udp; :"
+        "ls -d /run/ffdl/job-* /run/ffdl/[0-9]* /run/ffdl/slots/* /run/ffdl/locks/[0-9]* 2>/dev/null; "
+        "grep /run/ffdl /proc/mounts; nft list tables | grep -vx 'table ip ffdl_node'; "
+        "ip -o link show type vxlan; ip -o link | grep ffdl-out; grep -i ':12b6 ' /proc/net/udp; :"
     )
     while (left := cluster.run(node, ["sh", "-c", script]).stdout) and time.monotonic() < deadline:
         time.sleep(0.2)
@@ -81,9 +82,10 @@ def becomes_idle(cluster: Cluster, node: str) -> bool:
 def test_every_node_says_what_it_can_do(cluster: Cluster) -> None:
     for node in ("n1", "n2", "n3"):
         told = cluster.run(node, [f"{LIBEXEC}/check"])
-        assert [line.split()[0] for line in told.stdout.splitlines()] == ["ok"] * 5
+        assert [line.split()[0] for line in told.stdout.splitlines()] == ["ok"] * 6
         known = dict(line.split("=", 1) for line in cluster.run(node, ["cat", "/run/ffdl/capabilities"]).stdout.split())
         assert (known["network"], known["slots"], known["mechanism"]) == ("yes", "32", "vxlan")
+        assert known["egress"] == "yes"
 
 
 def test_learners_on_two_nodes_meet_and_reach_nobody_else(cluster: Cluster, alice: Person) -> None:
@@ -103,6 +105,23 @@ def test_learners_on_two_nodes_meet_and_reach_nobody_else(cluster: Cluster, alic
     assert printed.count("slurmctld answers") == 2  # the same question from beside the container
     for node in ("n1", "n2"):
         nothing_left(cluster, node)
+
+
+CONNECT = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 3); print('in')"
+
+
+def test_a_learner_goes_where_its_job_named_and_nowhere_else(cluster: Cluster, alice: Person) -> None:
+    comment = "--comment=ffdl-batch:egress/1/ctl:6817 and my own words"
+    script = f"{FACTS} cat $job/network; for to in 'ctl 6817' 'ctl 22' 'n2 6818'; do set -- $to; "
+    script += f'set -- $(getent ahostsv4 $1) $2; echo "$to"; {EXEC} python3 -c "$CONNECT" $1 ${{!#}} 2>&1 | tail -n 1; '
+    script += 'python3 -c "$CONNECT" $1 ${!#}; done'
+    printed = alice.run("srun", comment, "-w", "n1", "bash", "-c", script, env={"CONNECT": CONNECT}).stdout
+    assert "\nlevel=egress\nnames=ctl=10.77.0.1\n" in printed
+    lines = printed[printed.index("ctl 6817\n") :].splitlines()
+    assert lines[:4] == ["ctl 6817", "in", "in", "ctl 22"], lines
+    assert "unreachable" not in lines[5] and lines[5:7] == ["in", "n2 6818"], lines
+    assert lines[4] != "in" and "unreachable" in lines[7] and lines[8] == "in", lines
+    nothing_left(cluster, "n1")
 
 
 @pytest.fixture
@@ -156,6 +175,37 @@ def test_what_is_missing_is_written_down_and_the_node_is_not_drained(cluster: Cl
     assert cluster.run("n3", [f"{LIBEXEC}/check"]).returncode == 0
     assert "netns=" in learners(alice, MARK, "-w", "n3", script="cat /run/ffdl/job-$SLURM_JOB_ID/network")
     nothing_left(cluster, "n3")
+
+
+def test_a_node_that_lost_its_power_has_nothing_of_the_job_that_ran_there(cluster: Cluster, alice: Person) -> None:
+    script = alice.write("~/sleep.sh", "#!/bin/sh\nsleep 300\n", executable=True)
+    options = ("--no-requeue", "-N2", "-w", "n1,n2", "--mem=100", "-o", "/dev/null")
+    job = alice.run("sbatch", "--parsable", MARK, *options, script).stdout.strip()
+    for node in ("n1", "n2"):
+        facts = f"for i in $(seq 150); do [ -e /run/ffdl/job-{job}/network ] && exit 0; sleep 0.2; done; exit 1"
+        cluster.run(node, ["sh", "-c", facts])
+        cluster.run(node, ["nsenter", "--net=/run/ffdl/1/net", "ip", "link", "show", "eth0"])
+    before = cluster.run("n2", ["cat", "/run/ffdl/booted"]).stdout
+    try:
+        cluster.power_off("n2")
+        cluster.power_on("n2")
+        nothing_left(cluster, "n2")
+        assert cluster.run("n2", ["cat", "/run/ffdl/booted"]).stdout != before
+    finally:
+        alice.run("scancel", job)
+    nothing_left(cluster, "n1")
+    cluster.wait_idle()
+    printed = learners(alice, MARK, "-N2", "-w", "n1,n2", script=f"{FACTS} {EXEC} true && echo $net")
+    assert printed.splitlines() == ["/run/ffdl/1/net"] * 2
+    for node in ("n1", "n2"):
+        nothing_left(cluster, node)
+
+
+def test_a_restart_of_the_service_leaves_a_running_network_alone(cluster: Cluster, alices_job: str) -> None:
+    cluster.run("n1", ["nft", "flush", "ruleset"])
+    cluster.run("n1", [f"{LIBEXEC}/boot"])
+    cluster.run("n1", ["nsenter", "--net=/run/ffdl/1/net", "ip", "link", "show", "eth0"])
+    assert f"table inet ffdl_{alices_job}" in cluster.run("n1", ["nft", "list", "tables"]).stdout
 
 
 def test_a_job_without_the_mark_meets_none_of_this(cluster: Cluster, alice: Person) -> None:

@@ -66,6 +66,8 @@ class Fabric:
     def unplug(self, node: str) -> None:
         """End every process that is still in the node's namespace, and remove the namespace with its cable."""
         self._remove(self.netns(node))
+        # The kernel takes a namespace apart in its own time; until then the cable's other end would be in the way.
+        run(["ip", "-n", self.bridge_netns, "link", "del", f"v-{node}"], check=False)
 
     def destroy(self) -> None:
         """Remove the bridge."""

@@ -112,9 +112,9 @@ def test_all_well_is_0_and_a_line_for_each_thing(site: Site) -> None:
             "ok     slurm.conf: networks",
             "ok     slurm.conf: GPUs",
             "ok     partition main: network levels job and egress on all 2 nodes",
+            "note   partition plain: no node has the feature 'ffdl-network': no network level job here",
             "note   partition spot: n3 has not the feature 'ffdl-network': network level job needs "
             "--constraint=ffdl-network here",
-            "note   partition plain: no node has the feature 'ffdl-network': no network level job here",
         ],
     )
     assert not (site.place / "calls").exists()
