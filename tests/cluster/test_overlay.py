@@ -208,6 +208,24 @@ def test_a_restart_of_the_service_leaves_a_running_network_alone(cluster: Cluste
     assert f"table inet ffdl_{alices_job}" in cluster.run("n1", ["nft", "list", "tables"]).stdout
 
 
+def test_each_task_of_an_array_has_the_network_that_it_asked_for(cluster: Cluster, alice: Person) -> None:
+    """The last task's number is the array's: slurmctld, asked for it, tells of all tasks."""
+    place = f"{alice.home}/array"
+    script = "#!/bin/sh\ncp /run/ffdl/job-$SLURM_JOB_ID/network $1/$SLURM_ARRAY_TASK_ID; exec sleep 20\n"
+    path = alice.write(f"{place}/run.sh", script, executable=True)
+    options = ("--array=0-1", "--hold", "-w", "n3", "--mem=100", "-o", "/dev/null")
+    job = alice.run("sbatch", "--parsable", MARK, *options, path, place).stdout.strip()
+    alice.run("scontrol", "update", f"JobId={job}_0", "Comment=ffdl-batch:job/3 mine")
+    alice.run("scontrol", "release", job)
+    try:
+        for task, learners_most in (("0", "3"), ("1", "2")):
+            alice.run("sh", "-c", f"until grep -qs '^level=' {place}/{task}; do sleep 0.1; done", timeout_s=60)
+            assert f"\nlearners={learners_most}\n" in alice.read(f"{place}/{task}")
+    finally:
+        alice.run("scancel", job)
+    nothing_left(cluster, "n3")
+
+
 def test_a_job_without_the_mark_meets_none_of_this(cluster: Cluster, alice: Person) -> None:
     for options in ((), ("--comment=my run",)):
         printed = learners(

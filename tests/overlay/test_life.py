@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import re
 import signal
 import subprocess
 import time
@@ -284,100 +283,6 @@ def test_check_says_what_is_wrong_and_writes_it_for_the_platform(nodes: tuple[No
     assert "APPTAINER_CONF in values.env" in known["problem"]
     configuration.with_suffix(".away").rename(configuration)
     assert node.run(check).returncode == 0
-
-
-def test_boot_removes_what_every_job_left_and_a_prolog_what_an_epilog_could_not(nodes: tuple[Node, Node]) -> None:
-    node = nodes[0]
-    for job in (301, 302, 303):
-        assert node.prolog(job, LIST) == ""
-    (node.job_dir(301) / "ended").touch()  # as the hook leaves it when the epilog failed
-    assert node.prolog(304, LIST) == ""
-    assert not node.job_dir(301).exists()
-    assert re.findall(r"ffdl_\d+", node.run(["nft", "list", "tables"]).stdout) == ["ffdl_302", "ffdl_303", "ffdl_304"]
-    node.run(["nft", "add", "table", "inet", "ffdl_305"])
-    node.run([str(node.libexec / "boot"), "--force"])
-    assert node.left() == []
-
-
-def test_boot_acts_once_in_a_boot_and_leaves_running_jobs_alone(nodes: tuple[Node, Node]) -> None:
-    node = nodes[0]
-    boot = [str(node.libexec / "boot")]
-    assert node.run([*boot, "--fresh"], check=False).returncode == 64
-    node.run(boot)
-    assert node.prolog(JOB, LIST) == ""
-    (node.run_dir / "capabilities").unlink()
-    for _ in range(2):
-        node.run(boot)  # systemctl restart ffdl-network
-        assert Path(node.namespace(JOB)).is_file() and enters(node, JOB)
-    assert pairs(node.run_dir / "capabilities")["network"] == "yes"
-    (node.run_dir / "booted").write_text("another boot\n")
-    node.run(boot)
-    assert node.left() == []
-
-
-def test_the_first_prolog_of_a_boot_counts_as_one(nodes: tuple[Node, Node]) -> None:
-    """The service may be started for the first time while jobs run."""
-    node = nodes[0]
-    assert node.prolog(JOB, LIST) == ""
-    (node.run_dir / "booted").write_text("another boot\n")
-    assert node.prolog(JOB + 1, LIST) == ""
-    assert not node.job_dir(JOB).exists()  # of the boot before
-    node.run([str(node.libexec / "boot")])
-    assert enters(node, JOB + 1)
-
-
-def enters(node: Node, job: int) -> bool:
-    """Whether the job's user gets into the job's network."""
-    path = node.namespace(job)
-    return subprocess.run(node.enter(["stat", "-L", path], uid=ALICE), capture_output=True, check=False).returncode == 0
-
-
-def test_a_job_that_is_started_again_is_not_swept_away(nodes: tuple[Node, Node]) -> None:
-    """Its epilog had failed. What sweeps looks at the mark again when it has the lock."""
-    node = nodes[0]
-    assert node.prolog(JOB, LIST) == ""
-    (node.job_dir(JOB) / "ended").touch()
-    program = "import sys; sys.path.insert(0, sys.argv[1])\n"
-    program += "from ffdl_network import epilog, locks, settings\n"
-    program += "real = locks.held\n"
-    program += "def held(*words, **more):\n"
-    program += "    (settings.load().job(99) / 'ended').unlink()\n"  # as the hook of the new start does
-    program += "    return real(*words, **more)\n"
-    program += "epilog.locks.held = held\n"
-    program += "epilog.sweep(settings.load())"
-    node.run([*PYTHON, "-c", program, str(node.libexec)])
-    assert enters(node, JOB)
-
-
-def test_a_lock_is_held_once_though_its_file_was_removed_meanwhile(nodes: tuple[Node, Node]) -> None:
-    node = nodes[0]
-    program = "import sys, threading, time; sys.path.insert(0, sys.argv[1])\n"
-    program += "from ffdl_network import locks, settings\n"
-    program += "site, inside, most = settings.load(), [], []\n"
-    program += "def work():\n"
-    program += "    for _ in range(20):\n"
-    program += "        with locks.held(99, site):\n"
-    program += "            inside.append(1); most.append(len(inside)); time.sleep(0.001); inside.pop()\n"
-    program += "            locks.remove(99, site)\n"
-    program += "workers = [threading.Thread(target=work) for _ in range(4)]\n"
-    program += "[worker.start() for worker in workers]; [worker.join() for worker in workers]\n"
-    program += "print(len(most), max(most))"
-    assert node.run([*PYTHON, "-c", program, str(node.libexec)]).stdout.split() == ["80", "1"]
-    assert (node.run_dir / "locks").stat().st_mode & 0o777 == 0o700
-
-
-def test_a_log_stays_small(nodes: tuple[Node, Node]) -> None:
-    node = nodes[0]
-    prolog = node.libexec / "prolog"
-    whole = prolog.read_text()
-    prolog.write_text("#!/bin/sh\nyes 'not a word'\n")
-    try:
-        assert node.prolog(JOB, LIST) != ""
-    finally:
-        prolog.write_text(whole)
-    assert (node.job_dir(JOB) / "prolog.log").stat().st_size <= 2**18
-    assert (node.job_dir(JOB) / "error").stat().st_size < 1000
-    assert not list(node.job_dir(JOB).glob("core*"))
 
 
 def test_many_networks_in_a_row_leave_nothing(nodes: tuple[Node, Node]) -> None:
