@@ -1,0 +1,96 @@
+"""`make proof-isolation`: what a learner can reach at each network level, with a control for each refusal.
+
+    python -m tests.proof.isolation [--levels none,job,...] [--break WHAT] [--only TEXT]
+
+Prints a table of all probes and their counts. Exit status 1 unless all is as it must be.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from tests.cluster.images import provide_image
+from tests.cluster.rig import Cluster
+from tests.proof.isolation.breaks import BREAKS, LEVEL
+from tests.proof.isolation.facts import gather
+from tests.proof.isolation.probes import probes
+from tests.proof.isolation.stage import Job, Stage, StageError
+from tests.proof.isolation.values import ATTACKER, OTHER, Shot
+from tests.proof.isolation.verdict import Outcome, Round, holds, report
+
+PAIRS = (("none", "job"), ("job", "job"), ("host", "job"), ("egress", "egress"), ("host", "host"))
+"""The levels of the attacker and of the other job, in an order in which the other job may stay."""
+LEVELS = ("none", "job", "egress", "host")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the proof on the cluster that is up, or on a new one."""
+    parser = argparse.ArgumentParser(prog="python -m tests.proof.isolation", description=__doc__.partition("\n")[0])
+    parser.add_argument(
+        "--levels", default="", metavar="A>B,...", help="rounds, as the table's headings have them (default: all)"
+    )
+    parser.add_argument("--break", dest="broken", choices=[*BREAKS, LEVEL], help="break it first: must end with 1")
+    parser.add_argument("--only", default="", metavar="TEXT", help="probes whose name has it")
+    options = parser.parse_args(arguments)
+    pairs = [_pair(text, parser) for text in options.levels.split(",")] if options.levels else PAIRS
+    with Cluster.session() as cluster:
+        provide_image(cluster, "custom")
+        try:
+            with Stage(cluster) as stage:
+                rounds = prove(stage, pairs, options.broken or "", options.only)
+        except StageError as error:
+            print(f"proof-isolation: {error}", file=sys.stderr)
+            return 1
+    for trouble in (trouble for found in rounds for trouble in found.troubles):
+        print(trouble, file=sys.stderr)
+    print(report(rounds), flush=True)
+    return 0 if holds(rounds) else 1
+
+
+def _pair(text: str, parser: argparse.ArgumentParser) -> tuple[str, str]:
+    level, _, other = text.partition(">")
+    if level not in LEVELS or other not in LEVELS[1:]:
+        parser.error(f"--levels {text}: write ATTACKER>OTHER, of {', '.join(LEVELS)}; the other job has two learners")
+    return level, other
+
+
+def prove(stage: Stage, pairs: Sequence[tuple[str, str]], broken: str = "", only: str = "") -> list[Round]:
+    """A round for each pair of levels. What is broken is broken when the jobs run."""
+    rounds, others = [], dict[str, Job]()
+    for level, other_level in pairs:
+        if other_level not in others:
+            for old in others.values():
+                stage.end(old)
+            others = {other_level: stage.start(OTHER, other_level)}
+        other, attacker = others[other_level], stage.start(ATTACKER, "host" if broken == LEVEL else level)
+        if broken in BREAKS:
+            BREAKS[broken](stage, attacker, other)
+        rounds.append(fire_round(stage, attacker, other, level, only=only))
+        stage.end(attacker)
+    for old in others.values():
+        stage.end(old)
+    return rounds
+
+
+def fire_round(stage: Stage, attacker: Job, other: Job, level: str, *, only: str = "") -> Round:
+    """All probes against the other job, judged by the attacker's `level`: controls, attempts, controls again."""
+    table = [probe for probe in probes(gather(stage, attacker, other, level)) if only in probe.name]
+    # A control that stands beside several attempts is made once: two that trace one process are in each other's way.
+    controls: list[Shot] = []
+    for probe in table:
+        if probe.control and probe.control not in controls:
+            controls.append(probe.control)
+    before = stage.fire(attacker, other, controls)
+    made = stage.fire(attacker, other, [probe.attempt for probe in table])
+    after = stage.fire(attacker, other, controls)
+    outcomes = []
+    for probe, (through, said) in zip(table, made, strict=True):
+        place = controls.index(probe.control) if probe.control else -1
+        outcomes.append(Outcome(probe, through, said, (before[place], after[place]) if probe.control else ()))
+    return Round(level, other.level, outcomes)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

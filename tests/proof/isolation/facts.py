@@ -1,0 +1,88 @@
+"""What the probes aim at, as root sees it on the nodes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import PurePosixPath
+
+from tests.cluster.rig import Cluster
+from tests.proof.isolation.stage import PROBER, Job, Stage, StageError
+from tests.proof.isolation.values import ADDRESS, ATTACKER, FIRST, OTHER, SECOND, SOURCE, Facts, Tunnel
+
+TUNNELLED = ("job", "egress")
+
+
+def gather(stage: Stage, attacker: Job, other: Job, level: str = "") -> Facts:
+    """All facts of one round. `level`: by which level the attacker is judged, if not by its own."""
+    cluster, level = stage.cluster, level or attacker.level
+    tunnel = _tunnel(cluster, other) if other.level in TUNNELLED else None
+    addresses = (ADDRESS[FIRST], ADDRESS[SECOND])
+    if tunnel:
+        # The learner on the first node has rank 0, the one on the second rank 1, in every job alike.
+        prefix = _facts_of(cluster, other)["prefix"].rsplit(".", 2)[0]
+        addresses = (f"{prefix}.0.1", f"{prefix}.1.1")
+    number = cluster.run(FIRST, [*PROBER, "find", other.target], cwd=SOURCE)
+    found = cluster.run(FIRST, ["find", "/tmp", "/dev/shm", "-name", other.label]).stdout.split()
+    ready = json.loads((other.mailbox / "ready-1.json").read_text())
+    if not json.loads(number.stdout) or not ready["devices"]:
+        raise StageError(f"the other job has no process {other.target} or no GPU: {number.stdout} {ready}")
+    names = ["127.0.0.1"] if attacker.learners == 1 else [f"learner-{attacker.job_id}-{i}" for i in (0, 1)]
+    return Facts(
+        level=level,
+        other=other.level,
+        label=other.label,
+        secret=other.secret,
+        node_secret=stage.secret,
+        native=other.native,
+        addresses=addresses,
+        target=other.target,
+        pid=json.loads(number.stdout)[0],
+        scratch=tuple(found),
+        secret_file=f"{other.job_dir}/checkpoints/{other.label}",
+        devices=tuple(ready["devices"]),
+        links={node: _link_address(cluster, node) for node in (FIRST, SECOND)},
+        sockets={user: f"{stage.desks[user].base}/ffdl.sock" for user in (ATTACKER, OTHER)},
+        own_label=attacker.label,
+        own_names=tuple(names),
+        tunnel=tunnel,
+        own_ends=_node_ends(cluster, attacker) if attacker.level == "egress" else (),
+    )
+
+
+def namespace_of(cluster: Cluster, job: Job, node: str = FIRST) -> str:
+    """The path of the job's namespace on a node."""
+    return _facts_of(cluster, job, node)["netns"]
+
+
+def _facts_of(cluster: Cluster, job: Job, node: str = FIRST) -> dict[str, str]:
+    text = cluster.run(node, ["cat", f"/run/ffdl/job-{job.native}/network"]).stdout
+    return dict(line.split("=", 1) for line in text.splitlines())
+
+
+def _tunnel(cluster: Cluster, job: Job) -> Tunnel:
+    namespace = namespace_of(cluster, job)
+    device, *others = _devices(cluster, namespace)
+    data = device["linkinfo"]["info_data"]
+    more = tuple(address["local"] for other in others for address in other["addr_info"])
+    return Tunnel(namespace, data["id"], device["address"], data["port"], data["port_range"]["low"], more)
+
+
+def _node_ends(cluster: Cluster, job: Job) -> tuple[str, ...]:
+    """The node's addresses on the links that go into the job's namespace: inside they are .2, outside .1."""
+    inner = [PurePosixPath(address) for address in _tunnel(cluster, job).more]
+    return tuple(str(address).rpartition(".")[0] + ".1" for address in inner)
+
+
+def _devices(cluster: Cluster, namespace: str) -> list[dict]:  # type: ignore[type-arg]
+    """The interfaces of a namespace but for the loopback one, the tunnel first."""
+    listed = json.loads(cluster.run(FIRST, ["nsenter", f"--net={namespace}", "ip", "-d", "-j", "address"]).stdout)
+    wires = [one for one in listed if one["ifname"] != "lo"]
+    return sorted(wires, key=lambda one: one.get("linkinfo", {}).get("info_kind") != "vxlan")
+
+
+def _link_address(cluster: Cluster, node: str) -> str:
+    listed = json.loads(cluster.run(node, ["ip", "-6", "-j", "address", "show", "dev", "eth0", "scope", "link"]).stdout)
+    found = [address["local"] for one in listed for address in one.get("addr_info", ())]
+    if not found:
+        raise StageError(f"{node} has no IPv6 link-local address")
+    return str(found[0])

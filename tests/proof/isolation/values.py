@@ -1,0 +1,103 @@
+"""What the other modules agree on: shots, probes, facts, and the numbers of the proof."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.cluster.rig.topology import NODES
+
+ATTACKER, OTHER = "alice", "bob"
+FIRST, SECOND = "n1", "n2"
+"""The nodes on which both jobs have their learners, one each."""
+THIRD = "n3"
+LEARNER_PORT, HOST_PORT, SPARE_PORT = 7101, 7201, 7202
+GATEWAY, OUTSIDE = "10.77.0.254", "192.0.2.1"
+NAMED = ("login2", HOST_PORT)
+"""What the attacker's job names at level egress."""
+SOURCE = "/opt/ffdl/src/tests/proof/isolation"
+IMAGE = "/shared/images/custom.sif"
+ADDRESS = {node.name: node.address for node in NODES}
+
+# Places from which shots are fired: learners, and USER[:GROUP]@NODE[/srun|/step].
+LEARNER, LEARNER_2 = "learner 1", "learner 2"
+VICTIM, VICTIM_2 = "other's learner 1", "other's learner 2"
+PLAIN, OWNER, ROOT = f"{ATTACKER}@{FIRST}", f"{OTHER}@{FIRST}", f"root@{FIRST}"
+SAME_GROUP = f"{ATTACKER}:{OTHER}@{FIRST}"
+"""The attacker as somebody whose primary group is the other user's."""
+SRUN, STEP, OWNER_STEP = f"{PLAIN}/srun", f"{PLAIN}/step", f"{OWNER}/step"
+
+
+@dataclass(frozen=True, slots=True)
+class Shot:
+    """One try: where it is fired, its kind, and the arguments of the prober's function of that kind."""
+
+    place: str
+    kind: str
+    args: Mapping[str, Any] = field(default_factory=dict)
+
+    def at(self, place: str, **changes: Any) -> Shot:
+        """The same from elsewhere."""
+        return Shot(place, self.kind, {**self.args, **changes})
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A try, whether it must be refused, and the same from where it must succeed. One that must come through needs no
+    control; `note` says why it may."""
+
+    name: str
+    attempt: Shot
+    refuse: bool = True
+    control: Shot | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tunnel:
+    """The other job's network on the first node: what root sees of it there."""
+
+    namespace: str
+    vni: int
+    mac: str
+    port: int
+    source_port: int
+    more: tuple[str, ...] = ()
+    """Addresses in it beside those of learners: the inner end of level egress."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the probes aim at. `level` is the attacker's, `other` that of the other job."""
+
+    level: str
+    other: str
+    label: str
+    """The other job's listeners answer with it and the learner's number. Its secret is in its environment and files."""
+    secret: str
+    node_secret: str
+    native: str
+    addresses: tuple[str, str]
+    target: str
+    pid: int
+    scratch: tuple[str, ...]
+    secret_file: str
+    devices: tuple[str, ...]
+    links: Mapping[str, str]
+    sockets: Mapping[str, str]
+    own_label: str
+    own_names: tuple[str, ...]
+    tunnel: Tunnel | None = None
+    own_ends: tuple[str, ...] = ()
+    """The node's own ends of what leaves the attacker's namespace: level egress."""
+
+    @property
+    def confined(self) -> bool:
+        """Whether the attacker's network is not the node's."""
+        return self.level != "host"
+
+    @property
+    def apart(self) -> bool:
+        """Whether the two jobs must not reach each other: one of them is not on the nodes' network."""
+        return self.confined or self.other != "host"

@@ -1,0 +1,102 @@
+"""The judge: pure, and strict. A refusal counts only beside a control that came through, before and after it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tests.proof.isolation.values import Probe
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a probe: whether the attempt came through and what it said; and of its controls, in order."""
+
+    probe: Probe
+    through: bool
+    said: str = ""
+    controls: tuple[tuple[bool, str], ...] = ()
+
+    @property
+    def control_failed(self) -> bool:
+        """Whether the refusal, if it is one, says nothing."""
+        return self.probe.control is not None and not (self.controls and all(came for came, _ in self.controls))
+
+    @property
+    def trouble(self) -> str:
+        """What is not as it must be; "" where all is."""
+        name, place = self.probe.name, self.probe.attempt.place
+        if self.control_failed:
+            said = "; ".join(said for came, said in self.controls if not came) or "it was not made"
+            return f"{name}: the control failed: {said}"
+        if self.through and self.probe.refuse:
+            return f"{name}: let through ({place}): {self.said}"
+        if not self.through and not self.probe.refuse:
+            return f"{name}: refused ({place}): {self.said}"
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """All probes at one pair of levels: the attacker's and the other job's."""
+
+    level: str
+    other: str
+    outcomes: Sequence[Outcome]
+
+    @property
+    def name(self) -> str:
+        """The column's heading."""
+        return f"{self.level}>{self.other}"
+
+    @property
+    def troubles(self) -> list[str]:
+        """A sentence for each that is not as it must be; none tried is one, too."""
+        found = [f"{self.name}: {one.trouble}" for one in self.outcomes if one.trouble]
+        return found if self.outcomes else [f"{self.name}: nothing was tried"]
+
+    def line(self) -> str:
+        """The counts."""
+        return f"{self.name:13} {_counts(self.outcomes)}"
+
+
+def holds(rounds: Sequence[Round]) -> bool:
+    """Whether all is as it must be."""
+    return bool(rounds) and not any(one.troubles for one in rounds)
+
+
+def report(rounds: Sequence[Round]) -> str:
+    """A table of all probes, the reasons for what is let through, a line for each round, and one over all."""
+    names = list(dict.fromkeys(one.probe.name for found in rounds for one in found.outcomes))
+    width = max((len(name) for name in names), default=0)
+    lines = [f"{'':{width}}  " + "  ".join(found.name for found in rounds)]
+    for name in names:
+        cells = [_cell(found, name).ljust(len(found.name)) for found in rounds]
+        lines.append(f"{name:{width}}  {'  '.join(cells)}".rstrip())
+    notes = {
+        one.probe.name: one.probe.note
+        for found in rounds
+        for one in found.outcomes
+        if one.probe.note and one.through and not one.trouble
+    }
+    lines += ["", *(f"let through, and may be: {name}: {note}" for name, note in notes.items()), ""]
+    lines += [found.line() for found in rounds]
+    everything = [one for found in rounds for one in found.outcomes]
+    return "\n".join([*lines, f"{'isolation':13} {_counts(everything)}"])
+
+
+def _cell(found: Round, name: str) -> str:
+    for one in found.outcomes:
+        if one.probe.name == name:
+            said = "CONTROL" if one.control_failed else "through" if one.through else "refused"
+            return said.upper() if one.trouble else said
+    return "-"
+
+
+def _counts(outcomes: Sequence[Outcome]) -> str:
+    through = sum(one.through for one in outcomes)
+    failed, wrong = sum(one.control_failed for one in outcomes), sum(bool(one.trouble) for one in outcomes)
+    return (
+        f"attempts {len(outcomes)} refused {len(outcomes) - through} let through {through} "
+        f"controls failed {failed} not as it must be {wrong}"
+    )
