@@ -17,10 +17,10 @@ CONFORMANCE ?=
 SUITE ?= sid
 
 .PHONY: help python venv venv-run quickstart check lint unit test docs images cluster-up cluster-down conformance \
-	proof-main proof-resume proof-crash bench clean
+	proof-main proof-resume proof-crash proof-isolation bench clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
 
 python:
 	@command -v $(PYTHON) >/dev/null 2>&1 || { \
@@ -74,6 +74,9 @@ proof-resume: venv ## a training through preemption, a power cut and a time limi
 
 proof-crash: venv ## daemons killed at every step under a stream of work, KILLS=2000 times and 200 times with real Slurm
 	@$(BIN)/python -m tests.proof.crash $(PROOF)
+
+proof-isolation: venv ## what a learner can reach at each network level, and of other jobs on its node, with controls
+	@$(BIN)/python -m tests.proof.isolation $(PROOF)
 
 bench: venv ## benchmarks beside the plain tools, measured in the same run
 	@$(BIN)/python -m tests.benchmarks $(BENCH)

@@ -17,8 +17,9 @@ ip route add default via 10.99.0.1'
 
 
 def drop_guard(stage: Stage, _attacker: Job, other: Job) -> None:
-    """The packet filter of the other job's network is gone."""
+    """The packet filter of the other job's network is gone, and so is the text from which it would be put back."""
     for node in (FIRST, SECOND):
+        stage.cluster.run(node, ["rm", "-f", f"/run/ffdl/job-{other.native}/rules"])
         stage.cluster.run(node, ["nft", "delete", "table", "inet", f"ffdl_{other.native}"])
 
 

@@ -260,14 +260,13 @@ def _processes(facts: Facts) -> Iterator[Probe]:
 
 def _devices(facts: Facts) -> Iterator[Probe]:
     """The other learner's GPUs."""
-    for path in facts.devices:
-        shot = Shot(LEARNER, "device", {"path": path})
-        yield Probe(f"device file {path} of the other learner", shot, control=shot.at(VICTIM))
-        yield Probe(f"device file {path}, {_who(SRUN)}", shot.at(SRUN), control=shot.at(OWNER_STEP))
-        yield Probe(f"device file {path}, {_who(PLAIN)}", shot.at(PLAIN), refuse=False, note=UNWATCHED)
-        number = [GPU_MAJOR, int(path[-1])]
-        made = Shot(LEARNER, "mknod", {"path": f"/tmp/made-{path[-1]}", "number": number})
-        yield Probe(f"device file of one's own for {path}", made, control=made.at(ROOT))
+    for number, path in enumerate(facts.devices, 1):
+        shot, name = Shot(LEARNER, "device", {"path": path}), f"device file of its GPU {number}"
+        yield Probe(f"{name}, {_who(LEARNER)}", shot, control=shot.at(VICTIM))
+        yield Probe(f"{name}, {_who(SRUN)}", shot.at(SRUN), control=shot.at(OWNER_STEP))
+        yield Probe(f"{name}, {_who(PLAIN)}", shot.at(PLAIN), refuse=False, note=UNWATCHED)
+        made = Shot(LEARNER, "mknod", {"path": f"/tmp/made-{number}", "number": [GPU_MAJOR, int(path[-1])]})
+        yield Probe(f"{name}, made anew", made, control=made.at(ROOT))
 
 
 def _slurm(facts: Facts) -> Iterator[Probe]:

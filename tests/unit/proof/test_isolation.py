@@ -1,0 +1,149 @@
+"""The table and the judge of the proof of isolation can fail: each fault that they must find is put in."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from tests.proof.isolation.probes import probes
+from tests.proof.isolation.values import LEARNER, PLAIN, ROOT, Facts, Probe, Shot, Tunnel
+from tests.proof.isolation.verdict import Outcome, Round, holds, report
+
+TUNNEL = Tunnel("/run/ffdl/1/net", 8, "02:00:00:08:00:00", 4790, 600)
+JOB = Facts(
+    level="job",
+    other="job",
+    label="bob-1",
+    secret="secret",
+    node_secret="another",
+    native="7",
+    addresses=("10.200.0.1", "10.200.1.1"),
+    target="t-bob-1",
+    pid=4242,
+    scratch=("/tmp/ffdl/learner-1/tmp/bob-1",),
+    secret_file="/home/bob/job/bob-1",
+    devices=("/dev/nvidia2",),
+    links={"n1": "fe80::1", "n2": "fe80::2"},
+    sockets={"alice": "/home/alice/ffdl.sock", "bob": "/home/bob/ffdl.sock"},
+    own_label="alice-1",
+    own_names=("learner-x-0", "learner-x-1"),
+    tunnel=TUNNEL,
+)
+EGRESS_TUNNEL = replace(TUNNEL, more=("10.201.1.2",))
+ROUNDS = {
+    "none": replace(JOB, level="none", own_names=("127.0.0.1",)),
+    "job": JOB,
+    "egress": replace(JOB, level="egress", other="egress", tunnel=EGRESS_TUNNEL, own_ends=("10.201.2.1",)),
+    "host": replace(JOB, level="host"),
+    "host>host": replace(JOB, level="host", other="host", tunnel=None),
+}
+ALWAYS_THROUGH = {
+    "batch script: slurmctld",
+    "slot: apptainer, the same user",
+    "VXLAN frame from root of a machine, with the address of the job's node",
+    "device file of its GPU 1, from a process on the node",
+    *(f"{name}, the same user" for name in ("environment in /proc", "ptrace", "memory", "kill")),
+}
+"""What no level refuses; the documentation says so."""
+each_round = pytest.mark.parametrize("facts", ROUNDS.values(), ids=ROUNDS.keys())
+
+
+def through(facts: Facts) -> set[str]:
+    """What must be let through, but for the job's own learners."""
+    return {one.name for one in probes(facts) if not one.refuse and not one.name.startswith("own job")}
+
+
+@each_round
+def test_every_refusal_has_a_control_of_its_own_kind_and_goal_from_elsewhere(facts: Facts) -> None:
+    for one in probes(facts):
+        assert one.control or not one.refuse, one.name
+        if one.control and one.refuse:
+            assert one.attempt.kind in (one.control.kind, "inside"), one.name
+            assert one.control.place != one.attempt.place, one.name
+            changed = {key for key in one.attempt.args if one.attempt.args[key] != one.control.args.get(key)}
+            # What only root has: a port below 1024, and no need of a user namespace.
+            assert changed <= ({"source_port"} if one.attempt.kind == "vxlan" else {"argv", "shot"}), one.name
+
+
+@each_round
+def test_no_name_stands_for_two_probes(facts: Facts) -> None:
+    assert [name for name, count in Counter(one.name for one in probes(facts)).items() if count > 1] == []
+
+
+@each_round
+def test_what_is_let_through_is_said_why(facts: Facts) -> None:
+    unsaid = {one.name for one in probes(facts) if not one.refuse and not one.note}
+    if facts.level != "host":
+        assert all(name.startswith("own job") for name in unsaid)
+
+
+@pytest.mark.parametrize("level", ["none", "job"])
+def test_no_network_but_the_own_job_s_is_let_through(level: str) -> None:
+    assert through(ROUNDS[level]) == ALWAYS_THROUGH
+
+
+def test_egress_lets_what_is_named_through_and_no_more() -> None:
+    named = {f"{name}: {kind}" for name in ("address of login2", "login2 by name") for kind in ("tcp", "udp")}
+    assert through(ROUNDS["egress"]) == ALWAYS_THROUGH | named
+    goals = {one.attempt.args.get("host") for one in probes(ROUNDS["egress"])}
+    assert {"10.201.1.2", "10.201.2.1"} <= goals, "both ends of ways out are tried"
+
+
+def test_host_reaches_the_nodes_and_not_a_job_at_level_job() -> None:
+    loosest, open_to_all = through(ROUNDS["host"]), through(ROUNDS["host>host"])
+    assert {"slurmctld: tcp", "address of n2: udp", "gateway: tcp", "IPv6 all-nodes multicast: udp"} <= loosest
+    assert not any(name.startswith(("learner", "munge", "daemon", "/tmp")) for name in loosest)
+    assert {"learner on n1: tcp", "learner on n2: udp", "learners: udp broadcast"} <= open_to_all
+    assert not any(name.startswith(("munge", "daemon", "/tmp", "ARP", "static")) for name in open_to_all)
+
+
+def test_both_learners_of_the_other_job_are_tried_with_tcp_and_udp() -> None:
+    tried = {(one.attempt.kind, str(one.attempt.args)) for one in probes(JOB) if one.attempt.place == LEARNER}
+    for address in JOB.addresses:
+        assert {kind for kind, text in tried if address in text and "bob-1-" in text} >= {"tcp", "udp"}
+
+
+CLOSED = Probe("closed", Shot(LEARNER, "tcp"), control=Shot(ROOT, "tcp"))
+OPEN = Probe("open", Shot(PLAIN, "tcp"), refuse=False, note="it may be")
+CAME, NOT = (True, "connected"), (False, "timed out")
+GOOD = (Outcome(CLOSED, False, "timed out", (CAME, CAME)), Outcome(OPEN, True, "connected"))
+
+
+def judged(*outcomes: Outcome) -> Sequence[str]:
+    """The troubles of one round."""
+    return Round("job", "job", outcomes).troubles
+
+
+def test_a_refusal_beside_controls_that_came_through_is_as_it_must_be() -> None:
+    assert judged(*GOOD) == []
+    assert holds([Round("job", "job", GOOD)])
+    lines = report([Round("job", "job", GOOD), Round("host", "job", GOOD[1:])]).splitlines()
+    assert lines[0].split() == ["job>job", "host>job"]
+    assert [line.split() for line in lines[1:3]] == [["closed", "refused", "-"], ["open", "through", "through"]]
+    assert "let through, and may be: open: it may be" in lines
+    assert lines[-1].endswith("attempts 3 refused 1 let through 2 controls failed 0 not as it must be 0")
+
+
+@pytest.mark.parametrize(
+    ("outcome", "said"),
+    [
+        (Outcome(CLOSED, True, "heard it", (CAME, CAME)), "closed: let through (learner 1): heard it"),
+        (Outcome(OPEN, False, "timed out"), "open: refused (alice@n1): timed out"),
+        (Outcome(CLOSED, False, "timed out", (NOT, CAME)), "closed: the control failed: timed out"),
+        (Outcome(CLOSED, False, "timed out", (CAME, NOT)), "closed: the control failed: timed out"),
+        (Outcome(CLOSED, False, "timed out"), "closed: the control failed: it was not made"),
+    ],
+)
+def test_each_fault_is_found(outcome: Outcome, said: str) -> None:
+    assert judged(*GOOD, outcome) == [f"job>job: {said}"]
+    found = Round("job", "job", (*GOOD, outcome))
+    assert not holds([Round("none", "job", GOOD), found])
+    assert report([found]).splitlines()[-1].endswith("not as it must be 1")
+
+
+def test_a_proof_that_tried_nothing_does_not_hold() -> None:
+    assert not holds([])
+    assert judged() == ["job>job: nothing was tried"]
