@@ -33,6 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--break", dest="broken", choices=[*BREAKS, LEVEL], help="break it first: must end with 1")
     parser.add_argument("--only", default="", metavar="TEXT", help="probes whose name has it")
+    parser.add_argument("--said", action="store_true", help="print what each attempt was told")
     options = parser.parse_args(arguments)
     pairs = [_pair(text, parser) for text in options.levels.split(",")] if options.levels else PAIRS
     with Cluster.session() as cluster:
@@ -43,6 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except StageError as error:
             print(f"proof-isolation: {error}", file=sys.stderr)
             return 1
+    for found in rounds if options.said else ():
+        print("\n".join(found.said()))
     for trouble in (trouble for found in rounds for trouble in found.troubles):
         print(trouble, file=sys.stderr)
     print(report(rounds), flush=True)
@@ -86,9 +89,9 @@ def fire_round(stage: Stage, attacker: Job, other: Job, level: str, *, only: str
     made = stage.fire(attacker, other, [probe.attempt for probe in table])
     after = stage.fire(attacker, other, controls)
     outcomes = []
-    for probe, (through, said) in zip(table, made, strict=True):
+    for probe, hit in zip(table, made, strict=True):
         place = controls.index(probe.control) if probe.control else -1
-        outcomes.append(Outcome(probe, through, said, (before[place], after[place]) if probe.control else ()))
+        outcomes.append(Outcome(probe, hit, (before[place], after[place]) if probe.control else ()))
     return Round(level, other.level, outcomes)
 
 

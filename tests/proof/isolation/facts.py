@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from pathlib import PurePosixPath
+from typing import Any
 
 from tests.cluster.rig import Cluster
 from tests.proof.isolation.stage import PROBER, Job, Stage, StageError
@@ -61,21 +61,22 @@ def _facts_of(cluster: Cluster, job: Job, node: str = FIRST) -> dict[str, str]:
 
 def _tunnel(cluster: Cluster, job: Job) -> Tunnel:
     namespace = namespace_of(cluster, job)
-    device, *others = _devices(cluster, namespace)
+    device, *others = _devices(cluster, FIRST, namespace)
+    peer, *_ = _devices(cluster, SECOND, namespace_of(cluster, job, SECOND))
     data = device["linkinfo"]["info_data"]
     more = tuple(address["local"] for other in others for address in other["addr_info"])
-    return Tunnel(namespace, data["id"], device["address"], data["port"], data["port_range"]["low"], more)
+    macs = (device["address"], peer["address"])
+    return Tunnel(namespace, data["id"], macs, data["port"], data["port_range"]["low"], more)
 
 
 def _node_ends(cluster: Cluster, job: Job) -> tuple[str, ...]:
     """The node's addresses on the links that go into the job's namespace: inside they are .2, outside .1."""
-    inner = [PurePosixPath(address) for address in _tunnel(cluster, job).more]
-    return tuple(str(address).rpartition(".")[0] + ".1" for address in inner)
+    return tuple(address.rpartition(".")[0] + ".1" for address in _tunnel(cluster, job).more)
 
 
-def _devices(cluster: Cluster, namespace: str) -> list[dict]:  # type: ignore[type-arg]
+def _devices(cluster: Cluster, node: str, namespace: str) -> list[dict[str, Any]]:
     """The interfaces of a namespace but for the loopback one, the tunnel first."""
-    listed = json.loads(cluster.run(FIRST, ["nsenter", f"--net={namespace}", "ip", "-d", "-j", "address"]).stdout)
+    listed = json.loads(cluster.run(node, ["nsenter", f"--net={namespace}", "ip", "-d", "-j", "address"]).stdout)
     wires = [one for one in listed if one["ifname"] != "lo"]
     return sorted(wires, key=lambda one: one.get("linkinfo", {}).get("info_kind") != "vxlan")
 

@@ -146,6 +146,9 @@ def _one_wire(facts: Facts) -> Iterator[Probe]:
         yield Probe(f"IPv6 {name}: udp", shot, facts.confined, shot.at(PLAIN))
     cast = Shot(LEARNER, "udp", {"hosts": BROADCASTS, "port": HOST_PORT, "expect": f"host-{SECOND}"})
     yield Probe("nodes: udp broadcast", cast, facts.confined, cast.at(PLAIN))
+    if facts.confined:  # on the node it is for the site to say who may ping
+        echo = Shot(LEARNER, "ping", {"hosts": [ADDRESS[SECOND], ADDRESS["ctl"], ADDRESS[NAMED[0]], GATEWAY]})
+        yield Probe("ping of nodes and the gateway", echo, control=echo.at(ROOT))
     asked = Shot(LEARNER, "arp", {"targets": [*facts.addresses, ADDRESS[SECOND]]})
     yield Probe("ARP from a raw socket", asked, control=asked.at(ROOT))
     wrapped = Shot(LEARNER, "inside", {"argv": [*RIGHTS, *PROBER], "shot": _bare(asked)})
@@ -164,7 +167,7 @@ def _tunnel(facts: Facts, tunnel: Tunnel) -> Iterator[Probe]:
             "host": ADDRESS[FIRST],
             "port": tunnel.port,
             "vni": tunnel.vni,
-            "mac": tunnel.mac,
+            "macs": tunnel.macs,
             "inner": [facts.addresses[1], facts.addresses[0], LEARNER_PORT],
             "source_port": 0,
         },
@@ -177,7 +180,7 @@ def _tunnel(facts: Facts, tunnel: Tunnel) -> Iterator[Probe]:
     yield Probe("VXLAN frame from root of a node that is not the job's", strange, control=control)
     yield Probe(
         "VXLAN frame from root of a machine, with the address of the job's node",
-        strange.at(strange.place, forged=ADDRESS[SECOND]), refuse=False, note=FORGED,
+        strange.at(strange.place, forged=ADDRESS[SECOND]), refuse=False, note=FORGED, one_way=True,
     )  # fmt: skip
 
     goal = tcp("", facts.addresses[0], LEARNER_PORT, f"{facts.label}-1")
@@ -193,6 +196,10 @@ def _tunnel(facts: Facts, tunnel: Tunnel) -> Iterator[Probe]:
         yield Probe(f"namespace by {name}: nsenter in a learner", enter.at(LEARNER), control=enter.at(ROOT))
         wrapped = enter.at(PLAIN, argv=[*RIGHTS, *argv])
         yield Probe(f"namespace by {name}: as root of an own user namespace", wrapped, control=enter.at(ROOT))
+    facts_of_it = Shot(PLAIN, "command", {"argv": ["touch", f"/run/ffdl/job-{facts.native}/network"]})
+    for place in (PLAIN, OWNER):
+        name = f"what root says of the other job's network, written by {place}"
+        yield Probe(name, facts_of_it.at(place), control=facts_of_it.at(ROOT))
     for address in tunnel.more:
         end = tcp(LEARNER, address, LEARNER_PORT, f"{facts.label}-1")
         yield Probe("inner end of the other job's way out: tcp", end, control=end.at(VICTIM))

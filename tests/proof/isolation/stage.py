@@ -31,6 +31,7 @@ from tests.proof.isolation.values import (
     SECOND,
     SOURCE,
     SPARE_PORT,
+    Hit,
     Shot,
 )
 
@@ -203,23 +204,22 @@ class Stage:
 
     # --- firing ------------------------------------------------------------------------------------------------
 
-    def fire(self, attacker: Job, other: Job, shots: Sequence[Shot]) -> list[tuple[bool, str]]:
-        """Whether each came through, and what it said. Each is fired from its place, the places side by side."""
+    def fire(self, attacker: Job, other: Job, shots: Sequence[Shot]) -> list[Hit]:
+        """What came of each shot. Each is fired from its place, the places side by side."""
         turn, by_place = secrets.token_hex(4), dict[str, list[dict[str, Any]]]()
         for number, shot in enumerate(shots):
             by_place.setdefault(shot.place, []).append({**shot.args, "id": f"{turn}-{number}", "kind": shot.kind})
         with ThreadPoolExecutor(len(by_place) or 1) as pool:
             batches = pool.map(lambda item: self._fire_from(attacker, other, *item), by_place.items())
-            answers = {
-                answer["id"]: (bool(answer["through"]), str(answer["said"])) for batch in batches for answer in batch
-            }
+            answers = {answer["id"]: answer for batch in batches for answer in batch}
         time.sleep(SETTLES_S)
-        for name in self.reached() & set(answers):
-            answers[name] = True, "it came to a listener"
-        missing = [shot for number, shot in enumerate(shots) if f"{turn}-{number}" not in answers]
-        if missing:
-            raise StageError(f"no answer to {missing}")
-        return [answers[f"{turn}-{number}"] for number in range(len(shots))]
+        arrived, hits = self.reached(), []
+        for number, shot in enumerate(shots):
+            answer = answers.get(f"{turn}-{number}")
+            if answer is None:
+                raise StageError(f"no answer to {shot}")
+            hits.append(Hit(bool(answer["through"]), f"{turn}-{number}" in arrived, str(answer["said"])))
+        return hits
 
     def _fire_from(
         self, attacker: Job, other: Job, place: str, shots: Sequence[Mapping[str, Any]]

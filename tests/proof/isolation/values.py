@@ -43,15 +43,33 @@ class Shot:
 
 
 @dataclass(frozen=True, slots=True)
+class Hit:
+    """What came of a shot: whether its own end saw success, and whether a datagram of it came to a listener."""
+
+    succeeded: bool
+    arrived: bool = False
+    said: str = ""
+
+    @property
+    def through(self) -> bool:
+        """Whether anything came through: a datagram that is not answered has done so, too."""
+        return self.succeeded or self.arrived
+
+    def __str__(self) -> str:
+        return f"{self.said}; it came to a listener" if self.arrived and not self.succeeded else self.said
+
+
+@dataclass(frozen=True, slots=True)
 class Probe:
     """A try, whether it must be refused, and the same from where it must succeed. One that must come through needs no
-    control; `note` says why it may."""
+    control; `note` says why it may. `one_way`: nobody can answer it."""
 
     name: str
     attempt: Shot
     refuse: bool = True
     control: Shot | None = None
     note: str = ""
+    one_way: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +78,8 @@ class Tunnel:
 
     namespace: str
     vni: int
-    mac: str
+    macs: tuple[str, str]
+    """Those of the two nodes."""
     port: int
     source_port: int
     more: tuple[str, ...] = ()

@@ -5,34 +5,38 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tests.proof.isolation.values import Probe
+from tests.proof.isolation.values import Hit, Probe
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a probe: whether the attempt came through and what it said; and of its controls, in order."""
+    """What came of a probe, and of its controls, in order."""
 
     probe: Probe
-    through: bool
-    said: str = ""
-    controls: tuple[tuple[bool, str], ...] = ()
+    attempt: Hit
+    controls: tuple[Hit, ...] = ()
+
+    @property
+    def through(self) -> bool:
+        """Whether the attempt came through. One that must has to be answered, where it can be."""
+        return self.attempt.through if self.probe.refuse or self.probe.one_way else self.attempt.succeeded
 
     @property
     def control_failed(self) -> bool:
         """Whether the refusal, if it is one, says nothing."""
-        return self.probe.control is not None and not (self.controls and all(came for came, _ in self.controls))
+        return self.probe.control is not None and not (self.controls and all(one.through for one in self.controls))
 
     @property
     def trouble(self) -> str:
         """What is not as it must be; "" where all is."""
         name, place = self.probe.name, self.probe.attempt.place
         if self.control_failed:
-            said = "; ".join(said for came, said in self.controls if not came) or "it was not made"
+            said = "; ".join(str(one) for one in self.controls if not one.through) or "it was not made"
             return f"{name}: the control failed: {said}"
         if self.through and self.probe.refuse:
-            return f"{name}: let through ({place}): {self.said}"
+            return f"{name}: let through ({place}): {self.attempt}"
         if not self.through and not self.probe.refuse:
-            return f"{name}: refused ({place}): {self.said}"
+            return f"{name}: refused ({place}): {self.attempt}"
         return ""
 
 
@@ -54,6 +58,13 @@ class Round:
         """A sentence for each that is not as it must be; none tried is one, too."""
         found = [f"{self.name}: {one.trouble}" for one in self.outcomes if one.trouble]
         return found if self.outcomes else [f"{self.name}: nothing was tried"]
+
+    def said(self) -> list[str]:
+        """What each attempt and its first control were told."""
+        return [
+            f"{self.name} {one.probe.name}: {one.attempt}" + (f" | control: {one.controls[0]}" if one.controls else "")
+            for one in self.outcomes
+        ]
 
     def line(self) -> str:
         """The counts."""

@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 
 from tests.proof.isolation.probes import probes
-from tests.proof.isolation.values import LEARNER, PLAIN, ROOT, Facts, Probe, Shot, Tunnel
+from tests.proof.isolation.values import LEARNER, PLAIN, ROOT, Facts, Hit, Probe, Shot, Tunnel
 from tests.proof.isolation.verdict import Outcome, Round, holds, report
 
-TUNNEL = Tunnel("/run/ffdl/1/net", 8, "02:00:00:08:00:00", 4790, 600)
+TUNNEL = Tunnel("/run/ffdl/1/net", 8, ("02:00:00:08:00:00", "02:00:00:08:00:01"), 4790, 600)
 JOB = Facts(
     level="job",
     other="job",
@@ -108,8 +108,9 @@ def test_both_learners_of_the_other_job_are_tried_with_tcp_and_udp() -> None:
 
 CLOSED = Probe("closed", Shot(LEARNER, "tcp"), control=Shot(ROOT, "tcp"))
 OPEN = Probe("open", Shot(PLAIN, "tcp"), refuse=False, note="it may be")
-CAME, NOT = (True, "connected"), (False, "timed out")
-GOOD = (Outcome(CLOSED, False, "timed out", (CAME, CAME)), Outcome(OPEN, True, "connected"))
+CAME, NOT = Hit(True, said="connected"), Hit(False, said="timed out")
+UNANSWERED = Hit(False, True, "nothing came back")
+GOOD = (Outcome(CLOSED, NOT, (CAME, UNANSWERED)), Outcome(OPEN, CAME))
 
 
 def judged(*outcomes: Outcome) -> Sequence[str]:
@@ -130,11 +131,16 @@ def test_a_refusal_beside_controls_that_came_through_is_as_it_must_be() -> None:
 @pytest.mark.parametrize(
     ("outcome", "said"),
     [
-        (Outcome(CLOSED, True, "heard it", (CAME, CAME)), "closed: let through (learner 1): heard it"),
-        (Outcome(OPEN, False, "timed out"), "open: refused (alice@n1): timed out"),
-        (Outcome(CLOSED, False, "timed out", (NOT, CAME)), "closed: the control failed: timed out"),
-        (Outcome(CLOSED, False, "timed out", (CAME, NOT)), "closed: the control failed: timed out"),
-        (Outcome(CLOSED, False, "timed out"), "closed: the control failed: it was not made"),
+        (Outcome(CLOSED, CAME, (CAME, CAME)), "closed: let through (learner 1): connected"),
+        (
+            Outcome(CLOSED, UNANSWERED, (CAME, CAME)),
+            "closed: let through (learner 1): nothing came back; it came to a listener",
+        ),
+        (Outcome(OPEN, NOT), "open: refused (alice@n1): timed out"),
+        (Outcome(OPEN, UNANSWERED), "open: refused (alice@n1): nothing came back; it came to a listener"),
+        (Outcome(CLOSED, NOT, (NOT, CAME)), "closed: the control failed: timed out"),
+        (Outcome(CLOSED, NOT, (CAME, NOT)), "closed: the control failed: timed out"),
+        (Outcome(CLOSED, NOT), "closed: the control failed: it was not made"),
     ],
 )
 def test_each_fault_is_found(outcome: Outcome, said: str) -> None:
@@ -142,6 +148,10 @@ def test_each_fault_is_found(outcome: Outcome, said: str) -> None:
     found = Round("job", "job", (*GOOD, outcome))
     assert not holds([Round("none", "job", GOOD), found])
     assert report([found]).splitlines()[-1].endswith("not as it must be 1")
+
+
+def test_what_nobody_can_answer_need_only_arrive() -> None:
+    assert judged(Outcome(replace(OPEN, one_way=True), UNANSWERED)) == []
 
 
 def test_a_proof_that_tried_nothing_does_not_hold() -> None:

@@ -82,6 +82,28 @@ def _datagrams(family: int, addresses: Sequence[Any], payload: str, expect: str)
     return False, said
 
 
+def ping(hosts: Sequence[str], **_: object) -> Answer:
+    """Send an ICMP echo to each, by the socket that users may have where the kernel's settings say so, or a raw one."""
+    try:
+        echo = socket.socket(socket.AF_INET, socket.SOCK_DGRAM, socket.IPPROTO_ICMP)
+    except PermissionError:
+        echo = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
+    said = "nobody answered"
+    with echo:
+        for host in hosts:
+            deadline = time.monotonic() + PATIENCE_S / 4
+            try:
+                echo.sendto(struct.pack(">BBHHH", 8, 0, 0xF7FE, 0, 1), (host, 0))  # the checksum of just these
+                while time.monotonic() < deadline:
+                    echo.settimeout(PATIENCE_S / 4)
+                    reply, peer = echo.recvfrom(100)
+                    if peer[0] == host and reply[-8] == 0:
+                        return True, f"{host} answered"
+            except OSError as error:
+                said = str(error)
+    return False, said
+
+
 def arp(targets: Sequence[str], **_: object) -> Answer:
     """Ask on the wire, from a raw socket, whose these addresses are; through each interface."""
     said = "nobody answered"
@@ -140,14 +162,14 @@ def _attribute(kind: int, value: bytes) -> bytes:
     return struct.pack("=HH", 4 + len(value), kind) + value + bytes(-len(value) % 4)
 
 
-def vxlan(id: str, host: str, port: int, vni: int, mac: str, inner: Sequence[Any], **more: Any) -> Answer:
+def vxlan(id: str, host: str, port: int, vni: int, macs: Sequence[str], inner: Sequence[Any], **more: Any) -> Answer:
     """Send a frame into a network of jobs from outside. Whether it came there only the listener inside can say.
 
-    `inner` is source address, target address and port of the datagram in it. `source_port` 0: any. `forged`: the
-    address that the outer packet pretends to come from.
+    `macs` are those of the frame's target and source. `inner` is source address, target address and port of the
+    datagram in it. `source_port` 0: any. `forged`: the address that the outer packet pretends to come from.
     """
     source, target, inner_port = inner
-    frame = bytes.fromhex(mac.replace(":", "")) + b"\2\0\0\0\0\1" + struct.pack(">H", _ETH_IPV4)
+    frame = b"".join(bytes.fromhex(mac.replace(":", "")) for mac in macs) + struct.pack(">H", _ETH_IPV4)
     packet = struct.pack(">II", 0x08000000, vni << 8) + frame + _ipv4(source, target, 40000, inner_port, id.encode())
     source_port, forged = int(more.get("source_port", 0)), str(more.get("forged", ""))
     kind, protocol = (socket.SOCK_RAW, socket.IPPROTO_RAW) if forged else (socket.SOCK_DGRAM, 0)
