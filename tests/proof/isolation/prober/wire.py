@@ -182,6 +182,16 @@ def vxlan(id: str, host: str, port: int, vni: int, macs: Sequence[str], inner: S
     return False, "sent"
 
 
+def bind(port: int, **_: object) -> Answer:
+    """Take a UDP port of the node by one of its own addresses, as nobody's socket for all addresses would get it."""
+    address = socket.gethostbyname(socket.gethostname())
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+        for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
+            taken.setsockopt(socket.SOL_SOCKET, option, 1)
+        taken.bind((address, port))
+    return True, f"port {port} of {address} was taken"
+
+
 def _ipv4(source: str, target: str, source_port: int, port: int, payload: bytes) -> bytes:
     """An IPv4 packet with a UDP datagram, whose checksum IPv4 lets be 0."""
     datagram = struct.pack(">HHHH", source_port, port, 8 + len(payload), 0) + payload
