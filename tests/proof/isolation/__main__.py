@@ -22,6 +22,8 @@ from tests.proof.isolation.verdict import Outcome, Round, holds, report
 
 PAIRS = (("none", "job"), ("job", "job"), ("host", "job"), ("egress", "egress"), ("host", "host"))
 """The levels of the attacker and of the other job, in an order in which the other job may stay."""
+BROKEN_PAIR = ("job", "job")
+"""What is broken is a network of level job."""
 LEVELS = ("none", "job", "egress", "host")
 
 
@@ -35,7 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default="", metavar="TEXT", help="probes whose name has it")
     parser.add_argument("--said", action="store_true", help="print what each attempt was told")
     options = parser.parse_args(arguments)
-    pairs = [_pair(text, parser) for text in options.levels.split(",")] if options.levels else PAIRS
+    pairs: Sequence[tuple[str, str]] = [BROKEN_PAIR] if options.broken else PAIRS
+    if options.levels:
+        pairs = [_pair(text, parser) for text in options.levels.split(",")]
     with Cluster.session() as cluster:
         provide_image(cluster, "custom")
         try:
