@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the proof on the cluster that is up, or on a new one."""
     parser = argparse.ArgumentParser(prog="python -m tests.proof.isolation", description=__doc__.partition("\n")[0])
     parser.add_argument(
-        "--levels", default="", metavar="A>B,...", help="rounds, as the table's headings have them (default: all)"
+        "--levels", default="", metavar="A/B,...", help="rounds, as the table's headings have them (default: all)"
     )
     parser.add_argument("--break", dest="broken", choices=[*BREAKS, LEVEL], help="break it first: must end with 1")
     parser.add_argument("--only", default="", metavar="TEXT", help="probes whose name has it")
@@ -57,9 +57,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _pair(text: str, parser: argparse.ArgumentParser) -> tuple[str, str]:
-    level, _, other = text.partition(">")
+    level, _, other = text.partition("/")
     if level not in LEVELS or other not in LEVELS[1:]:
-        parser.error(f"--levels {text}: write ATTACKER>OTHER, of {', '.join(LEVELS)}; the other job has two learners")
+        parser.error(f"--levels {text}: write ATTACKER/OTHER, of {', '.join(LEVELS)}; the other job has two learners")
     return level, other
 
 

@@ -51,7 +51,7 @@ class Round:
     @property
     def name(self) -> str:
         """The column's heading."""
-        return f"{self.level}>{self.other}"
+        return f"{self.level}/{self.other}"
 
     @property
     def troubles(self) -> list[str]:

@@ -38,7 +38,7 @@ ROUNDS = {
     "job": JOB,
     "egress": replace(JOB, level="egress", other="egress", tunnel=EGRESS_TUNNEL, own_ends=("10.201.2.1",)),
     "host": replace(JOB, level="host"),
-    "host>host": replace(JOB, level="host", other="host", tunnel=None),
+    "host/host": replace(JOB, level="host", other="host", tunnel=None),
 }
 ALWAYS_THROUGH = {
     "batch script: slurmctld",
@@ -93,7 +93,7 @@ def test_egress_lets_what_is_named_through_and_no_more() -> None:
 
 
 def test_host_reaches_the_nodes_and_not_a_job_at_level_job() -> None:
-    loosest, open_to_all = through(ROUNDS["host"]), through(ROUNDS["host>host"])
+    loosest, open_to_all = through(ROUNDS["host"]), through(ROUNDS["host/host"])
     assert {"slurmctld: tcp", "address of n2: udp", "gateway: tcp", "IPv6 all-nodes multicast: udp"} <= loosest
     assert not any(name.startswith(("learner", "munge", "daemon", "/tmp")) for name in loosest)
     assert {"learner on n1: tcp", "learner on n2: udp", "learners: udp broadcast"} <= open_to_all
@@ -122,7 +122,7 @@ def test_a_refusal_beside_controls_that_came_through_is_as_it_must_be() -> None:
     assert judged(*GOOD) == []
     assert holds([Round("job", "job", GOOD)])
     lines = report([Round("job", "job", GOOD), Round("host", "job", GOOD[1:])]).splitlines()
-    assert lines[0].split() == ["job>job", "host>job"]
+    assert lines[0].split() == ["job/job", "host/job"]
     assert [line.split() for line in lines[1:3]] == [["closed", "refused", "-"], ["open", "through", "through"]]
     assert "let through, and may be: open: it may be" in lines
     assert lines[-1].endswith("attempts 3 refused 1 let through 2 controls failed 0 not as it must be 0")
@@ -144,7 +144,7 @@ def test_a_refusal_beside_controls_that_came_through_is_as_it_must_be() -> None:
     ],
 )
 def test_each_fault_is_found(outcome: Outcome, said: str) -> None:
-    assert judged(*GOOD, outcome) == [f"job>job: {said}"]
+    assert judged(*GOOD, outcome) == [f"job/job: {said}"]
     found = Round("job", "job", (*GOOD, outcome))
     assert not holds([Round("none", "job", GOOD), found])
     assert report([found]).splitlines()[-1].endswith("not as it must be 1")
@@ -156,4 +156,4 @@ def test_what_nobody_can_answer_need_only_arrive() -> None:
 
 def test_a_proof_that_tried_nothing_does_not_hold() -> None:
     assert not holds([])
-    assert judged() == ["job>job: nothing was tried"]
+    assert judged() == ["job/job: nothing was tried"]
