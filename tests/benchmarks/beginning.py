@@ -17,7 +17,7 @@ Moments = Mapping[str, float]
 ALLOCATION = "allocation"
 SCRIPT, PROLOG = "batch script", "the prolog's own time"
 HEAD, READY, FIRST = "head controller", "all nodes ready", "last learner's first instruction"
-_ORDER = (PROLOG, SCRIPT, HEAD, READY, FIRST)
+TRIES = 5
 _IMAGE = "/shared/images/custom.sif"
 _JOB = """\
 #!/bin/sh
@@ -63,28 +63,36 @@ def _measure(bench: Bench, learners: int) -> list[Figure]:
         "ffdl, host": lambda: _begin_ours(bench, learners, "host"),
         "ffdl, job": lambda: _begin_ours(bench, learners, "job"),
     }
+    for begin in ways.values():
+        begin()  # brings the image into memory
     runs: dict[str, list[Moments]] = {who: [] for who in ways}
-    for number in range(bench.knobs.rounds + 1):
+    for _ in range(bench.knobs.rounds):
         for who, begin in ways.items():
-            moments = begin()
-            if number:  # the first one brings the image into memory
-                runs[who].append(moments)
+            runs[who].append(begin_until_known(begin))
     return figures_of(learners, runs)
 
 
+def begin_until_known(begin: Callable[[], Moments]) -> Moments:
+    """The moments of a job whose allocation is known: slurmctld's log has not a word of each."""
+    for _ in range(TRIES):
+        moments = begin()
+        if ALLOCATION in moments:
+            return moments
+    raise RuntimeError(f"slurmctld's log says of none of {TRIES} jobs when their nodes were allocated")
+
+
 def figures_of(learners: int, runs: Mapping[str, Sequence[Moments]]) -> list[Figure]:
-    """From the allocation to each moment. Jobs of whose allocation slurmctld said nothing are left out."""
+    """How long the prolog took, and what came how long after the allocation."""
     figures = []
-    for who, moments in runs.items():
-        known = [one for one in moments if ALLOCATION in one]
-        if not known:
-            raise RuntimeError(f"slurmctld's log says of none of {len(moments)} jobs when nodes were allocated: {who}")
-        took = [one[PROLOG] for one in known if PROLOG in one]
-        figures += [Figure(f"begin {learners}", PROLOG, who, "s", took)] if took else []
-        for measure in (SCRIPT, HEAD, READY, FIRST):
-            samples = [one[measure] - one[ALLOCATION] for one in known if measure in one]
-            figures += [Figure(f"begin {learners}", f"allocation to {measure}", who, "s", samples)] if samples else []
-    return sorted(figures, key=lambda figure: _ORDER.index(figure.measure.rpartition(" to ")[2]))
+    for measure in (PROLOG, SCRIPT, HEAD, READY, FIRST):
+        what = measure if measure == PROLOG else f"allocation to {measure}"
+        for who, moments in runs.items():
+            samples = [
+                one[measure] - (0.0 if measure == PROLOG else one[ALLOCATION]) for one in moments if measure in one
+            ]
+            if samples:
+                figures.append(Figure(f"begin {learners}", what, who, "s", samples))
+    return figures
 
 
 def _begin_plain(bench: Bench, learners: int, mark: str) -> Moments:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.benchmarks.beginning import FIRST, HEAD, PROLOG, READY, SCRIPT, measure_beginning
 from tests.benchmarks.bench import Bench
 from tests.benchmarks.figures import table
 from tests.benchmarks.knobs import Knobs
@@ -45,3 +46,16 @@ def test_two_learners_are_measured_on_their_own_network_and_on_the_nodes(bench: 
     counts = {(one.measure, one.who): len(one.samples) for one in figures if one.unit}
     assert len(counts) == 6 and set(counts.values()) == {1, ROUND_TRIPS}
     assert all(min(one.samples) > 0 for one in figures if one.unit)
+
+
+def test_the_begin_of_learners_is_measured_with_a_network_of_their_own_and_without(bench: Bench) -> None:
+    bench.prepare()
+    figures = measure_beginning(bench)
+    print(table(figures))
+    found = {(one.measure, one.who): len(one.samples) for one in figures}
+    first, overlay = f"allocation to {FIRST}", "sbatch, overlay"
+    ours = [(f"allocation to {measure}", f"ffdl, {level}") for measure in (HEAD, READY) for level in ("host", "job")]
+    plain = [(f"allocation to {SCRIPT}", who) for who in ("sbatch", overlay)]
+    every = [(first, who) for who in ("sbatch", overlay, "ffdl, host", "ffdl, job")]
+    assert found == dict.fromkeys([(PROLOG, overlay), *plain, *ours, *every], 1)
+    assert all(min(one.samples) > 0 for one in figures)

@@ -45,20 +45,25 @@ def test_the_moments_of_our_jobs_are_the_last_node_s() -> None:
     assert beginning.moments_of(events) == {beginning.HEAD: 10.0, beginning.READY: 11.0}
 
 
-def test_figures_count_from_the_allocation_and_leave_out_jobs_without_one() -> None:
+def test_figures_count_from_the_allocation() -> None:
     known = {beginning.ALLOCATION: 100.0, beginning.FIRST: 101.5, beginning.PROLOG: 0.07}
-    runs = {"plain": [known, {beginning.FIRST: 7.0}], "ours": [{**known, beginning.HEAD: 100.25}]}
+    runs = {"plain": [known, {**known, beginning.FIRST: 102.0}], "ours": [{**known, beginning.HEAD: 100.25}]}
     found = {(one.measure, one.who): list(one.samples) for one in beginning.figures_of(4, runs)}
     first = f"allocation to {beginning.FIRST}"
     assert found == {
-        (beginning.PROLOG, "plain"): [0.07],
+        (beginning.PROLOG, "plain"): [0.07, 0.07],
         (beginning.PROLOG, "ours"): [0.07],
         (f"allocation to {beginning.HEAD}", "ours"): [0.25],
-        (first, "plain"): [1.5],
+        (first, "plain"): [1.5, 2.0],
         (first, "ours"): [1.5],
     }
-    with pytest.raises(RuntimeError, match="of none of 1 jobs"):
-        beginning.figures_of(4, {"plain": [{beginning.FIRST: 7.0}]})
+
+
+def test_a_job_of_whose_allocation_nothing_is_known_is_run_again_and_not_for_ever() -> None:
+    jobs = iter([{beginning.FIRST: 7.0}, {beginning.FIRST: 8.0, beginning.ALLOCATION: 7.5}])
+    assert beginning.begin_until_known(lambda: next(jobs))[beginning.FIRST] == 8.0
+    with pytest.raises(RuntimeError, match="none of 5 jobs"):
+        beginning.begin_until_known(lambda: {beginning.FIRST: 7.0})
 
 
 def test_the_probes_samples_are_put_together() -> None:
