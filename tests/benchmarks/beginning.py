@@ -24,11 +24,12 @@ _JOB = """\
 #SBATCH --nodes=2 --mem=1000 --time=10 --output=/dev/null
 date +%s.%N >"$1/script"
 sed -n '$s/ ms.*//p' /run/ffdl/job-$SLURM_JOB_ID/prolog.log >"$1/prolog" 2>/dev/null
-srun sh "$1/task.sh" >"$1/containers"
+srun sh -eu "$1/task.sh" "$2" >"$1/containers"
 """
 _TASK = f"""\
-net=$(sed -n s/^netns=//p /run/ffdl/job-$SLURM_JOB_ID/network 2>/dev/null)
-exec apptainer -q exec --containall --no-home --pwd / ${{net:+--netns-path $net}} {_IMAGE} date +%s.%N
+joined=
+[ "$1" = bare ] || joined="--netns-path $(sed -n s/^netns=//p /run/ffdl/job-$SLURM_JOB_ID/network)"
+exec apptainer -q exec --containall --no-home --pwd / $joined {_IMAGE} date +%s.%N
 """
 _MANIFEST = """\
 name: begin
@@ -99,7 +100,7 @@ def _begin_plain(bench: Bench, learners: int, mark: str) -> Moments:
     """The moments of a job of Slurm's."""
     place = f"{bench.desk.base}/begin"
     options = [f"--job-name={PLAIN_NAME}", f"--ntasks={learners}", f"--comment={mark}"]
-    argv = ["sbatch", "--parsable", "--wait", *options, f"{place}/job.sh", place]
+    argv = ["sbatch", "--parsable", "--wait", *options, f"{place}/job.sh", place, "overlay" if mark else "bare"]
     job = bench.desk.run(*argv, timeout_s=300.0).stdout.strip()
     script, containers, prolog = (_numbers(bench, f"{place}/{name}") for name in ("script", "containers", "prolog"))
     if len(containers) != learners or bool(prolog) != bool(mark):
