@@ -162,3 +162,13 @@ def test_a_node_that_lacks_a_device_starts_no_learner_and_is_left(alice: Person,
     assert "begun" not in alice.read(f"{job['job_dir']}/attempt-1/logs/learner-1/training-log.txt")
     assert (first["nodes"], second["nodes"]) == (broken_node, "n2")
     assert list(seen(alice, job)["gpus"].values()) == ["ENXIO"] * 4
+
+
+@pytest.mark.parametrize("gres", ["gpu:1,shard:1", "shard:3", "tpu:1"])
+def test_slurm_takes_no_more_than_is_offered(alice: Person, gres: str) -> None:
+    """Whole GPUs beside shares, and more shares than a GPU has: what is refused here would never run."""
+    argv = ("sbatch", "--test-only", "--nodelist=n3", "--nodes=1", "--wrap=true")
+    assert alice.run(*argv, "--gres=gpu:1").returncode == 0
+    refused = alice.run(*argv, f"--gres={gres}", check=False)
+    print(gres, refused.returncode, refused.stderr)
+    assert refused.returncode != 0
