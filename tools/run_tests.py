@@ -58,7 +58,11 @@ class Lane(Enum):
     """Tiers of one lane run one after the other, and lanes beside each other: much of what they do is waiting."""
 
     HOST = "host"
-    """Commands, daemons and controllers on this machine."""
+    """Commands, daemons and controllers on this machine that are at work."""
+    DAEMONS = "daemons"
+    """Daemons and controllers that wait for each other most of the time."""
+    FAULTS = "faults"
+    """Those that wait for what does not answer."""
     CLUSTER = "cluster"
     """What needs root on Debian: one cluster at a time is all that a machine has room for."""
     PATIENT = "patient"
@@ -315,10 +319,10 @@ TIERS = (
     Tier("lint", Lane.HOST, lambda _: run_lint()),
     Tier("quickstart", Lane.HOST, lambda _: run_quickstart()),
     Tier("docs", Lane.HOST, lambda _: run_docs()),
-    pytest_tier("contract", Lane.HOST, "tests/contract"),
     pytest_tier("crash", Lane.HOST, "tests/crash"),
-    pytest_tier("faults", Lane.HOST, "tests/faults"),
     pytest_tier("overlay", Lane.HOST, "tests/overlay"),
+    pytest_tier("contract", Lane.DAEMONS, "tests/contract"),
+    pytest_tier("faults", Lane.FAULTS, "tests/faults"),
     pytest_tier("python39", Lane.CLUSTER, "tests/python39"),
     pytest_tier("cluster", Lane.CLUSTER, "tests/cluster"),
     pytest_tier("unit", Lane.PATIENT, "tests/unit", "tests/golden"),
