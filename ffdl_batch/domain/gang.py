@@ -335,5 +335,7 @@ def _most(loads: Iterable[Load]) -> Load:
     return most
 
 
-def _order(load: Load) -> tuple[int, int, int]:
-    return load.gpus + load.shares, load.cpus, load.memory_mib
+def _order(load: Load) -> tuple[int, ...]:
+    """How full a node is. Only loads that are the same are equal, or :func:`_load_on` would deal others than
+    :func:`deal` does."""
+    return load.gpus + load.shares, load.cpus, load.memory_mib, load.gpus, load.equipped

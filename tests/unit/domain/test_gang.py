@@ -109,10 +109,12 @@ def test_the_fullest_node_says_what_all_are_asked_for() -> None:
 
 
 LOADS = (Load(1, 100, 0), Load(2, 900, 1), Load(7, 50, 4))
+ALIKE = (Load(1, 100, 1), Load(1, 100, 0, 1), Load(1, 100, 0, 1, 1))
+"""All of which weigh as much as the others where learners are dealt."""
 KINDS = [
     [Member(load, f"r{role}", index) for role, (load, count) in enumerate(zip(order, counts, strict=True))
      for index in range(count)]
-    for order in permutations(LOADS) for counts in product((1, 4, 7), repeat=3)
+    for loads in (LOADS, ALIKE) for order in permutations(loads) for counts in product((1, 3, 4, 7), repeat=3)
 ]  # fmt: skip
 
 
