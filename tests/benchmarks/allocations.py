@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 
 from tests.cluster.rig import Cluster
 
 _LOG = "/var/log/slurm/slurmctld.log"
-_ALLOCATED = re.compile(r"^\[(\S+)\] .*\b(?:Allocate|Started) JobId=(\d+)\b", re.MULTILINE)
+# Its main scheduler tells of each job, the backfill scheduler not always; the credential for the prolog on the nodes is
+# made in the same step, and the log has that at level debug.
+_ALLOCATED = re.compile(r"^\[(\S+)\] .*\b(?:Allocate|Started|creating credential for) JobId=(\d+)\b", re.MULTILINE)
+
+
+@contextmanager
+def told(cluster: Cluster) -> Iterator[None]:
+    """For as long as the block, slurmctld's log has every allocation."""
+    cluster.run("ctl", ["scontrol", "setdebug", "debug"])
+    try:
+        yield
+    finally:
+        cluster.run("ctl", ["scontrol", "setdebug", "info"])
 
 
 def allocations(cluster: Cluster) -> Mapping[str, float]:
-    """Seconds since the epoch of each job's latest allocation that slurmctld has told of."""
+    """Seconds since the epoch of each job's allocation that slurmctld has told of."""
     zone = cluster.run("ctl", ["date", "+%z"]).stdout.strip()
     return read_allocations(cluster.path("ctl", _LOG).read_text(encoding="utf-8", errors="replace"), zone)
 
 
 def read_allocations(log: str, zone: str) -> Mapping[str, float]:
-    """The same, of the log's text; `zone` is that of its clock, as ``+0200``."""
-    return {job: datetime.fromisoformat(moment + zone).timestamp() for moment, job in _ALLOCATED.findall(log)}
+    """The same, of the log's text: the first word of each job. `zone` is that of the log's clock, as ``+0200``."""
+    found = reversed(_ALLOCATED.findall(log))
+    return {job: datetime.fromisoformat(moment + zone).timestamp() for moment, job in found}

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 
 from ffdl_batch.domain.events import Event, EventKind, decode_events
-from tests.benchmarks.allocations import allocations
+from tests.benchmarks.allocations import allocations, told
 from tests.benchmarks.bench import PLAIN_NAME, Bench
 from tests.benchmarks.figures import Figure
 from tests.cluster.rig.topology import CPUS
@@ -17,7 +17,6 @@ Moments = Mapping[str, float]
 ALLOCATION = "allocation"
 SCRIPT, PROLOG = "batch script", "the prolog's own time"
 HEAD, READY, FIRST = "head controller", "all nodes ready", "last learner's first instruction"
-TRIES = 5
 _IMAGE = "/shared/images/custom.sif"
 _JOB = """\
 #!/bin/sh
@@ -54,7 +53,8 @@ def measure_beginning(bench: Bench) -> list[Figure]:
     for learners in bench.knobs.gangs:
         text = _MANIFEST.format(learners=learners, cpus=max(1, 2 * CPUS // learners))
         bench.desk.write({f"{base}/begin/{learners}.yml": text})
-    return [figure for learners in bench.knobs.gangs for figure in _measure(bench, learners)]
+    with told(bench.cluster):
+        return [figure for learners in bench.knobs.gangs for figure in _measure(bench, learners)]
 
 
 def _measure(bench: Bench, learners: int) -> list[Figure]:
@@ -64,22 +64,13 @@ def _measure(bench: Bench, learners: int) -> list[Figure]:
         "ffdl, host": lambda: _begin_ours(bench, learners, "host"),
         "ffdl, job": lambda: _begin_ours(bench, learners, "job"),
     }
-    for begin in ways.values():
-        begin()  # brings the image into memory
     runs: dict[str, list[Moments]] = {who: [] for who in ways}
-    for _ in range(bench.knobs.rounds):
+    for number in range(1 + bench.knobs.rounds):
         for who, begin in ways.items():
-            runs[who].append(begin_until_known(begin))
+            moments = begin()
+            if number:  # the first one brings the image into memory
+                runs[who].append(moments)
     return figures_of(learners, runs)
-
-
-def begin_until_known(begin: Callable[[], Moments]) -> Moments:
-    """The moments of a job whose allocation is known: slurmctld's log has not a word of each."""
-    for _ in range(TRIES):
-        moments = begin()
-        if ALLOCATION in moments:
-            return moments
-    raise RuntimeError(f"slurmctld's log says of none of {TRIES} jobs when their nodes were allocated")
 
 
 def figures_of(learners: int, runs: Mapping[str, Sequence[Moments]]) -> list[Figure]:
@@ -132,7 +123,9 @@ def moments_of(events: Sequence[Event]) -> Moments:
 
 def _with_allocation(bench: Bench, job: str, moments: Moments) -> Moments:
     known = allocations(bench.cluster)
-    return {**moments, ALLOCATION: known[job]} if job in known else moments
+    if job not in known:
+        raise RuntimeError(f"slurmctld's log does not say when nodes were allocated to job {job}")
+    return {**moments, ALLOCATION: known[job]}
 
 
 def _numbers(bench: Bench, path: str) -> list[float]:

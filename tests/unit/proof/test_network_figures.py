@@ -19,7 +19,8 @@ LOG = """\
 [2026-11-22T22:55:31.001] sched: Allocate JobId=2 NodeList=n[1-2] #CPUs=2 Partition=main
 [2026-11-22T22:55:31.166] _job_complete: JobId=2 WEXITSTATUS 0
 [2026-11-22T22:55:33.003] sched/backfill: _start_job: Started JobId=21 in main on n[1-2]
-[2026-11-22T22:55:34.250] sched: Allocate JobId=2 NodeList=n[1-2] #CPUs=2 Partition=main
+[2026-11-22T22:55:34.250] debug:  slurm_cred_create: creating credential for JobId=2 SLUID=s1
+[2026-11-22T22:55:35.500] debug:  slurm_cred_create: creating credential for JobId=3 SLUID=s2
 """
 MOUNTS = """\
 96 182 254:0 /cache/n1/log /var/log/slurm rw,relatime - ext4 /dev/vda rw
@@ -30,9 +31,10 @@ MOUNTS = """\
 
 def test_the_moment_of_an_allocation_is_the_log_s_by_the_clock_of_its_node() -> None:
     found = read_allocations(LOG, "+0100")
-    assert set(found) == {"2", "21"}
+    assert set(found) == {"2", "3", "21"}
     assert found["21"] == pytest.approx(1795388133.003 - 3600)
-    assert found["2"] == pytest.approx(1795388134.25 - 3600)  # it was requeued
+    assert found["2"] == pytest.approx(1795388131.001 - 3600)  # later credentials are for its steps
+    assert found["3"] == pytest.approx(1795388135.5 - 3600)
 
 
 def test_the_moments_of_our_jobs_are_the_last_node_s() -> None:
@@ -57,13 +59,6 @@ def test_figures_count_from_the_allocation() -> None:
         (first, "plain"): [1.5, 2.0],
         (first, "ours"): [1.5],
     }
-
-
-def test_a_job_of_whose_allocation_nothing_is_known_is_run_again_and_not_for_ever() -> None:
-    jobs = iter([{beginning.FIRST: 7.0}, {beginning.FIRST: 8.0, beginning.ALLOCATION: 7.5}])
-    assert beginning.begin_until_known(lambda: next(jobs))[beginning.FIRST] == 8.0
-    with pytest.raises(RuntimeError, match="none of 5 jobs"):
-        beginning.begin_until_known(lambda: {beginning.FIRST: 7.0})
 
 
 def test_the_probes_samples_are_put_together() -> None:
