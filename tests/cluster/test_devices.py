@@ -170,5 +170,4 @@ def test_slurm_takes_no_more_than_is_offered(alice: Person, gres: str) -> None:
     argv = ("sbatch", "--test-only", "--nodelist=n3", "--nodes=1", "--wrap=true")
     assert alice.run(*argv, "--gres=gpu:1").returncode == 0
     refused = alice.run(*argv, f"--gres={gres}", check=False)
-    print(gres, refused.returncode, refused.stderr)
     assert refused.returncode != 0
