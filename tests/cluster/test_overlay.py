@@ -71,7 +71,7 @@ def nothing_left(cluster: Cluster, node: str) -> None:
 
 
 def is_served(cluster: Cluster, node: str) -> bool:
-    """Whether Slurm gives the node to jobs, once the last one's epilog has been heard of: it is neither down nor drained.
+    """Whether Slurm gives the node to jobs, once it has heard of the last epilog: it is neither down nor drained.
 
     Slurm 20.11 may go on calling it mixed when its last job has ended.
     """
