@@ -196,8 +196,10 @@ def test_launch_files_for_slurm_of_the_release_before_are_read_whole(name: str) 
     assert launch.format == 1 and launch.step and launch.succession is not None
     assert launch.succession.submit or launch.succession.requeue
     again = json.loads(encode(launch))
-    for key in ("learner", "stores", "host", "step"):
-        assert again[key] == json.loads(succeed(json.dumps(told[key]), str(told["job_id"]), 2))
+    before = {key: json.loads(succeed(json.dumps(told[key]), str(told["job_id"]), 2)) for key in told}
+    for key in ("learner", "stores", "step"):
+        assert again[key] == before[key]
+    assert again["host"] == {**before["host"], "allocation": ""}
 
 
 # ------------------------------------------------------------------------------------------- files of a release to come

@@ -13,6 +13,7 @@ from ffdl_batch.controller.bundle import build_zipapp
 from ffdl_batch.domain.codec import from_plain
 from ffdl_batch.domain.events import EventKind, FinalRecord, Outcome, decode_events
 from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_batch.domain.spec import BatchOptions, NetworkLevel
 from tests.contract.controller_rig import Rig
 from tests.contract.scheduler_harness import FAKES, FakeSlurmHarness
 from tests.python39.conftest import PYTHON, OldNode
@@ -74,7 +75,8 @@ def slurm(tmp_path: Path) -> Iterator[FakeSlurmHarness]:
 def test_the_script_and_the_zipapp_that_the_slurm_adapter_delivers(
     node: OldNode, slurm: FakeSlurmHarness, tmp_path: Path, command: str, code: int
 ) -> None:
-    plan = slurm.prepare(f'echo "on $LEARNER_ID"; {command}')
+    on_host = BatchOptions(network=NetworkLevel.HOST)  # in this root file system nobody makes a namespace
+    plan = slurm.prepare(f'echo "on $LEARNER_ID"; {command}', batch=on_host)
     assert f"exec {PYTHON} -I -S " in plan.script and ".pyz head" in plan.script
     environ = (
         f"PATH={tmp_path}/tests/fakes/bin:/usr/bin:/bin",

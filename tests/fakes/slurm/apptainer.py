@@ -9,7 +9,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ffdl_batch.controller.isolate import enter
 from tests.fakes.slurm import state
 
 WITH_VALUE = {"--workdir", "--env-file", "--network", "--mount", "--pwd", "--hostname"}
@@ -44,6 +43,8 @@ def apptainer() -> None:
                     env[name] = source + value[len(destination) :]
                     break
     if "--net" in sys.argv:
+        from ffdl_batch.controller.isolate import enter
+
         enter()
     os.execvpe(arguments[0], arguments, {"PATH": os.environ["PATH"], **env})
 
