@@ -123,7 +123,7 @@ def test_a_zip_bomb(alice: Person, good: str) -> None:
         ({}, ("--partition=nowhere",), "there is no partition 'nowhere'; known: main, short, spot, urgent"),
         ({}, ("--partition=short", "--time=1-0"), "is over the limit of short"),
         ({}, ("--dependency=afterok:training-00000000z",), "there is no training training-00000000z"),
-        ({}, ("--network=job",), "network level job is not offered yet"),
+        ({}, ("--network=egress",), "level egress needs destinations"),
         ({}, ("--backend=pbs",), "pbs"),
     ],
 )  # fmt: skip

@@ -37,6 +37,7 @@ SRUN = """\
 echo "$@" >>"$calls"
 for word; do case "$word" in --nodelist=*) node=${word#*=} ;; esac; done
 while [ "$1" != /bin/sh ]; do shift; done
+exec 9>"$calls.lock"; flock 9 # until this ends: here the nodes share a directory
 rm -rf "$run"; mkdir "$run"
 export SLURM_JOB_ID=7
 . "$nodes/$node"
