@@ -20,10 +20,10 @@ def doctor(nodes: str, as_json: bool) -> int:
 
     It looks at the scheduler's configuration and, on a compute node, at what that node can do; as root it has the node
     try anew. With --nodes it runs a job of a second on each node named, n1,n2, with a network of its own; a node has a
-    minute to answer.
+    minute to answer. One that is busy, drained or down does not, and is named as wrong.
 
-    Each line says ok, wrong or note. Exit code 0: nothing is wrong; 1: something is; 2: there is no such node; 78: the
-    configuration cannot be used.
+    Each line says ok, wrong or note. Exit code 0: nothing is wrong; 1: something is; 2: there is no such node; 69: the
+    backend has nothing to look at; 78: the configuration cannot be used.
     """
     from ffdl_batch.config import ConfigError, load_settings
     from ffdl_batch.ports.examination import Examines, Verdict

@@ -44,7 +44,11 @@ JOB_OPTIONS: tuple[JobOption, ...] = (
     _ours("cpus", "N", "CPUs of each learner; the manifest's word for --cpus-per-task."),
     JobOption("mem", "", "SIZE", "Memory of each learner: MiB, or a number with K, M, G, T (powers of 1024)."),
     _ours("learners", "N", "Number of learners (processes of the training, one allocation)."),
-    _ours("network", "LEVEL", "Network isolation: auto, none, job, egress or host. Not Slurm's --network."),
+    _ours(
+        "network",
+        "LEVEL",
+        "Network isolation: auto, none, job, egress:HOST:PORT,... or host. Not Slurm's --network.",
+    ),
     JobOption("array", "a", "INDEXES", "One job per index, as 0-9, 1,3,5 or 0-99%10; of a sweep, these elements."),
     JobOption("job-name", "J", "NAME", "Name of the job; the manifest's name without it."),
     JobOption("dependency", "d", "LIST", "Jobs to wait for, as afterok:training-0a1b2c3d4."),
