@@ -80,8 +80,8 @@ class LazyGroup(click.Group):
 def ffdl() -> None:
     """Deep-learning training jobs from one manifest, on Slurm or on this machine.
 
-    Every command that reads takes --json. Exit codes: 0 done, 1 failed, 2 wrong usage, 66 missing input, 75 try
-    again, 77 not allowed, 78 bad manifest, 124 timed out, 130 interrupted.
+    Every command that reads takes --json. Exit codes: 0 done, 1 failed, 2 wrong usage, 66 missing input, 69 something
+    needed is not there, 75 try again, 77 not allowed, 78 bad manifest, 124 timed out, 130 interrupted.
     """
 
 
