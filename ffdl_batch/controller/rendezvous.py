@@ -86,8 +86,9 @@ def address_of(launch: LaunchFile, learner_id: int, node_addresses: Sequence[str
 
 
 def _port(launch: LaunchFile, local_index: int) -> int:
-    """One of its own for each learner that shares an address."""
-    return master_port(launch) + 1 + (0 if launch.network.level in OVERLAYS else local_index)
+    """One of its own for each learner of a node: a server that listens on all addresses has the node's, or the job's on
+    the node, to itself."""
+    return master_port(launch) + 1 + local_index
 
 
 def master_port(launch: LaunchFile) -> int:

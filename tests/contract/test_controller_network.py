@@ -60,7 +60,8 @@ def test_learners_have_the_addresses_of_their_network(run: Rig) -> None:
     logs = [run.log(number).splitlines() for number in (1, 2, 3)]
     addresses = ("10.200.0.1", "10.200.0.2", "10.200.1.1")
     assert [lines[0] for lines in logs] == [
-        f"{NAMES}-{n} {address} 10.200.0.1 12001 {OWN}" for n, address in enumerate(addresses)
+        f"{NAMES}-{n} {address} 10.200.0.1 {port} {OWN}"
+        for n, (address, port) in enumerate(zip(addresses, (12001, 12002, 12001), strict=True))
     ]
     for number, lines in enumerate(logs):
         assert lines[1] == "127.0.0.1 localhost"

@@ -49,7 +49,7 @@ OF_PLACES = ("local_rank", "local_world_size", "machine_rank", "machines", "loca
         (TWO_BY_TWO, 1, "0 2 0 2 0 12001"),
         (TWO_BY_TWO, 4, "1 2 1 2 1 12002"),
         (WITH_GPUS, 4, "0 1 3 4 1 12002"),
-        (replace(WITH_GPUS, network=Network(level="job")), 4, "0 1 3 4 1 12001"),
+        (replace(WITH_GPUS, network=Network(level="job")), 4, "0 1 3 4 1 12002"),
         (ROLES, 5, "2 3 0 2 2 12003"),
         (replace(PLAIN, learners=3, nodes=2, learners_per_node=2), 2, "1 2 0 2 1 29502"),
     ],
@@ -158,9 +158,9 @@ def test_each_learner_has_an_address_in_the_jobs_own_network() -> None:
         launch = replace(TWO_BY_TWO, network=Network(level=level))
         peers = meet(launch, ("10.200.0.1", "10.200.1.1"))
         assert [peer.address for peer in peers] == ["10.200.0.1", "10.200.0.2", "10.200.1.1", "10.200.1.2"]
-        assert {peer.port for peer in peers} == {12001}
+        assert [peer.port for peer in peers] == [12001, 12002, 12001, 12002]
         assert company_values(peers, 4)["master_addr"] == "10.200.0.1"
-        assert json.loads(company_values(peers, 4)["tf_config"])["cluster"]["worker"][3] == "10.200.1.2:12001"
+        assert json.loads(company_values(peers, 4)["tf_config"])["cluster"]["worker"][3] == "10.200.1.2:12002"
 
 
 def test_an_address_that_learners_share_has_their_own_name_first() -> None:
