@@ -76,4 +76,4 @@ def test_a_daemon_that_uses_pyslurm_runs_a_job_from_end_to_end(pyslurm: Person) 
     assert (ended[1]["error_code"], ended[1]["exit_code"]) == ("C201", 9)
     fields = other.batch_fields(ended[0]["native_id"])
     assert (fields["JobName"], fields["NumNodes"], fields["TimeLimit"]) == (f"{good}-1", "2", "00:05:00")
-    assert fields["Comment"] == comment
+    assert fields["Comment"] == f"ffdl-batch:job/1 {comment}"  # behind the mark that the nodes' prolog reads

@@ -216,8 +216,9 @@ def test_a_named_network_level_is_never_loosened(world: Harness) -> None:
 @pytest.mark.parametrize("level", [NetworkLevel.JOB, NetworkLevel.EGRESS])
 def test_a_network_of_the_jobs_own_that_cannot_be_proved_is_refused(world: Harness, level: NetworkLevel) -> None:
     egress = (Egress("example.org", 443),) if level is NetworkLevel.EGRESS else ()
+    facts = replace(world.facts, nodes=tuple(replace(node, features=()) for node in world.facts.nodes))
     with pytest.raises(InvalidRequest, match=f"network level {level} cannot be proved") as error:
-        world.scheduler.plan(world.request(batch=BatchOptions(network=level, egress=egress)))
+        world.scheduler.plan(world.request(batch=BatchOptions(network=level, egress=egress), facts=facts))
     assert error.value.findings[0].path == "batch.network" and error.value.findings[0].cure
 
 
