@@ -1,7 +1,17 @@
-"""Before learners start: whether the devices that a node lets them open are those of their allocation.
+"""Before learners start: whether a node lets them open as many devices as their allocation has.
 
 What may be opened is found by opening: read-only and at once closed, in a process of its own, since a broken driver
 may never answer. A device cgroup refuses with EPERM; a file that was let through and has no driver says ENXIO.
+
+How many a job has is known on its node; which files they are is not. Slurm's numbers (SLURM_STEP_GPUS, and
+CUDA_VISIBLE_DEVICES where no cgroup makes it count from 0) are places in its list of the node's GPUs, which is to
+follow the PCI bus and not the names of the files, has none of a display that gres.conf leaves out, and one for each MIG
+instance (common_gres_set_env in Slurm's src/plugins/gres/common/gres_common.c: GPUs have `index`, only network cards
+`dev_num`). So numbers decide nothing here; they are a hint in a message.
+
+Too few is always wrong. Too many may be right: the cgroup keeps away only what gres.conf lists and the job does not
+have (src/plugins/task/cgroup/task_cgroup_devices.c), a device that is not listed is open to every job, and one resource
+may have several files (MultipleFiles). From here these cannot be told from a cgroup that fails; the job is warned.
 """
 
 from __future__ import annotations
@@ -15,7 +25,7 @@ import select
 import signal
 import time
 from dataclasses import dataclass, field
-from typing import Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Callable, Dict, Iterable, List, Mapping, Sequence, Tuple
 
 from ffdl_batch.controller.phases import PhaseFailed
 from ffdl_batch.domain.devices import INTEL, NVIDIA, VENDORS, Devices
@@ -31,8 +41,8 @@ HIP_LIKE = ("HIP_VISIBLE_DEVICES", CUDA)
 MPS_SHARE, MPS_PIPE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PIPE_DIRECTORY"
 STEP_GPUS = "SLURM_STEP_GPUS"
 """The numbers of the step's GPUs on the node, whatever CUDA_VISIBLE_DEVICES counts from (srun(1))."""
-_REFUSALS = (errno.EPERM, errno.EACCES, errno.ENOENT, errno.ENODEV, errno.EIO)
-_SHUT = frozenset(errno.errorcode[number] for number in _REFUSALS)
+_DENIED = frozenset(("EPERM", "EACCES"))
+_BROKEN = frozenset(("ENOENT", "ENODEV", "EIO"))
 Look = Callable[[Sequence[str]], Mapping[str, str]]
 """What opening each file says: "" or the name of the error."""
 
@@ -48,12 +58,12 @@ class Files:
     @property
     def open(self) -> Tuple[str, ...]:
         """Those that may be opened, in the order of their numbers."""
-        return tuple(path for path in self.there if self.said.get(path, "") not in _SHUT)
+        return tuple(path for path in self.there if self.said.get(path, "") not in _DENIED | _BROKEN)
 
     @property
     def is_confined(self) -> bool:
         """Whether any is kept from this job."""
-        return any(self.said.get(path) in ("EPERM", "EACCES") for path in self.there)
+        return any(self.said.get(path) in _DENIED for path in self.there)
 
 
 @dataclass(frozen=True)
@@ -84,11 +94,11 @@ class Equipment:
 
 def inspect(wanted: Devices, environ: Mapping[str, str], told_by: str, look: Look) -> Found:
     """Hold what the scheduler tells against what may be opened. `told_by`: the variable that counts where the vendor is
-    not known. Raises PhaseFailed (S108) where they do not agree."""
+    not known. Raises PhaseFailed (S108) where too little may be opened."""
     by_vendor = {vendor: _there(wanted.gpu_files.get(vendor, ())) for vendor in VENDORS} if wanted.gpus else {}
     by_gres = {name: _there(patterns) for name, patterns in wanted.gres_files.items() if wanted.each.get(name)}
     said = look([path for there in (*by_vendor.values(), *by_gres.values()) for path in there])
-    vendor = _vendor({name: Files(there, said) for name, there in by_vendor.items()})
+    vendor = _vendor({name: Files(there, said) for name, there in by_vendor.items()}, environ)
     told = _told(environ, TOLD_BY.get(vendor, (told_by,)) if vendor else (told_by,))
     gres = {name: Files(there, said) for name, there in by_gres.items()}
     doubts: List[str] = []
@@ -112,10 +122,12 @@ def _by_number(path: str) -> Tuple[str, int]:
     return (path[: match.start()], int(match.group())) if match else (path, -1)
 
 
-def _vendor(files: Mapping[str, Files]) -> str:
-    """Whose GPUs may be opened here; else whose there are; "" = nobody's."""
+def _vendor(files: Mapping[str, Files], environ: Mapping[str, str]) -> str:
+    """Whose GPUs may be opened here, of several (one may be a display's) the first that was told of; else whose there
+    are; "" = nobody's."""
     there = [vendor for vendor in VENDORS if vendor in files and files[vendor].there]
-    return next((vendor for vendor in there if files[vendor].open), there[0] if there else "")
+    likely = [vendor for vendor in there if files[vendor].open] or there
+    return next((vendor for vendor in likely if _told(environ, TOLD_BY[vendor])), likely[0] if likely else "")
 
 
 def _told(environ: Mapping[str, str], names: Iterable[str]) -> Tuple[str, ...]:
@@ -137,27 +149,22 @@ def _check_gpus(
             f"was told of {_gpus(len(told))} by {' or '.join(TOLD_BY[vendor])}, and {wanted.gpus} were asked for; see "
             "Flags in gres.conf"
         )
-    own = _own_files(files, told, step_gpus) if vendor == NVIDIA else None
-    lacking = sorted(own.difference(files.open), key=_by_number) if own is not None else []
-    if lacking:
-        errors = ", ".join(f"{path} ({files.said.get(path) or 'ENOENT'})" for path in lacking)
-        raise _refused(f"does not let the learners open {errors}, which the allocation has (GPUs {','.join(told)})")
-    few = 1 if any(name.startswith("MIG-") for name in told) else len(told)
-    if len(files.open) < few:
-        raise _refused(f"lets the learners open {_these(files)}, and the allocation has GPUs {','.join(told)}")
-    extra = set(files.open) - own if own is not None else set(files.open[len(told) :])
-    if extra:
-        _judge_extra(f"GPUs {','.join(told)}", files, doubts, certain=vendor == NVIDIA)
+    whole = sum(not name.startswith("MIG-") for name in told)
+    if len(files.open) < whole + (whole < len(told)):  # MIG instances may all be of one GPU
+        hint = _lacking(files, told, step_gpus) if vendor == NVIDIA else ""
+        raise _refused(f"lets the learners open {_these(files)}, and the allocation has GPUs {','.join(told)}{hint}")
+    if len(files.open) > len(told):
+        doubts.append(_too_many(files, f"GPUs {','.join(told)}"))
 
 
-def _own_files(files: Files, told: Sequence[str], step_gpus: str) -> Optional[Set[str]]:
-    """The files of these NVIDIA GPUs, whose numbers are theirs; None where nothing says their numbers: confined
-    learners count from 0."""
+def _lacking(files: Files, told: Sequence[str], step_gpus: str) -> str:
+    """For the message: what is broken, and what is not there if Slurm's numbers are those of the files."""
     numbers = _numbers(step_gpus.split(",")) or ([] if files.is_confined else _numbers(told))
-    if not numbers or not files.there:
-        return None
-    stem = _by_number(files.there[0])[0]
-    return {f"{stem}{number}" for number in numbers}
+    stem = _by_number(files.there[0])[0] if files.there else ""
+    named = {f"{stem}{number}" for number in numbers if stem and _numbers(told)}
+    errors = {path: files.said.get(path, "ENOENT") for path in named.union(files.there)}
+    broken = [f"{path} ({errors[path]})" for path in sorted(errors, key=_by_number) if errors[path] in _BROKEN]
+    return f"; look for {', '.join(broken)}" if broken else ""
 
 
 def _numbers(names: Iterable[str]) -> List[int]:
@@ -171,15 +178,14 @@ def _check_gres(name: str, count: int, patterns: Sequence[str], files: Files, do
         there = _these(files) if files.there else f"no device file of {name} ({', '.join(patterns)})"
         raise _refused(f"lets the learners open {there}, and the allocation has {name}:{count}")
     if len(files.open) > count:
-        _judge_extra(f"{name}:{count}", files, doubts, certain=True)
+        doubts.append(_too_many(files, f"{name}:{count}"))
 
 
-def _judge_extra(what: str, files: Files, doubts: List[str], *, certain: bool) -> None:
-    """More may be opened than was allocated: a mistake where the node keeps others away; else it keeps none away."""
-    told = f"lets the learners open {_these(files)}, and the allocation has {what}"
-    if files.is_confined and certain:
-        raise _refused(told)
-    doubts.append(f"node {os.uname().nodename} {told}: it does not confine devices (ConstrainDevices of cgroup.conf)")
+def _too_many(files: Files, what: str) -> str:
+    why = "it does not confine devices (ConstrainDevices of cgroup.conf)"
+    if files.is_confined:
+        why = "one that gres.conf does not list is open to every job; leave it out of gpu_devices or gres_devices"
+    return f"node {os.uname().nodename} lets the learners open {_these(files)}, and the allocation has {what}: {why}"
 
 
 def _these(files: Files) -> str:

@@ -86,28 +86,76 @@ def test_a_site_that_does_not_confine_is_doubted_and_not_refused(dev: Path) -> N
     assert equip(wanted(dev, 2), found, [2], {})[0].gpus == "1,2"
 
 
-def test_other_gpus_than_the_steps_are_refused(dev: Path) -> None:
-    told = {CUDA: "0,1", STEP: "0,1"}
-    assert "nvidia0 (EPERM)" in refusal(wanted(dev, 2), ("nvidia0", "nvidia1"), **told)
-    assert "nvidia1 (EACCES)" in refusal(wanted(dev, 2), ("nvidia1",), "EACCES", **told)
-    assert "nvidia1 (EIO)" in refusal(wanted(dev, 2), ("nvidia1",), "EIO", **told)
-    assert "the allocation has GPUs 0,1" in refusal(wanted(dev, 2), ("nvidia3",), **told)
+def test_gpus_whose_files_are_in_another_order_than_the_pci_bus_are_the_jobs(dev: Path) -> None:
+    found = hold(wanted(dev, 2), ("nvidia0", "nvidia1"), **{CUDA: "0,1", STEP: "0,1"})
+    assert (names(found.files), found.doubts) == (["nvidia2", "nvidia3"], ())
 
 
-def test_fewer_or_more_than_were_told_are_refused(dev: Path) -> None:
-    assert "nvidia3, and the allocation has GPUs 0,1" in refusal(
-        wanted(dev, 2), ("nvidia0", "nvidia1", "nvidia2"), **{CUDA: "0,1"}
+@pytest.mark.parametrize(
+    ("denied", "environ"),
+    [
+        (("nvidia1", "nvidia2"), {CUDA: "0", STEP: "2"}),  # Slurm's numbers count from nvidia1: this is nvidia3
+        (("nvidia1", "nvidia2"), {CUDA: "GPU-5f1e", STEP: "2"}),
+        (("nvidia2", "nvidia3"), {CUDA: "0", STEP: "0"}),
+    ],
+)
+def test_a_display_that_slurm_does_not_list_is_doubted_and_not_refused(
+    dev: Path, denied: tuple[str, ...], environ: dict[str, str]
+) -> None:
+    found = hold(wanted(dev, 1), denied, **environ)
+    (doubt,) = found.doubts
+    assert "nvidia0, " in doubt and "gres.conf" in doubt and "ConstrainDevices" not in doubt
+    assert equip(wanted(dev, 1), found, [1], {})[0].gpus == environ[CUDA]
+
+
+def test_a_display_that_nobody_may_open_is_no_reason_to_refuse(dev: Path) -> None:
+    assert hold(wanted(dev, 3), ("nvidia0",), "EACCES", **{CUDA: "0,1,2"}).doubts == ()
+
+
+@pytest.mark.parametrize(
+    ("told", "step", "denied"),
+    [
+        ("MIG-5f1e", "9", ("nvidia0", "nvidia2", "nvidia3")),  # of nvidia1: each instance has a number of its own
+        ("MIG-5f1e", "1", ("nvidia1", "nvidia2", "nvidia3")),
+        ("MIG-5f1e,MIG-77aa", "6,7", ("nvidia2", "nvidia3")),  # of two GPUs
+        ("MIG-GPU-5f1e/1/0", "9", ("nvidia0", "nvidia2", "nvidia3")),
+        ("MIG-5f1e,3", "1,7", ("nvidia0", "nvidia1")),
+    ],
+)
+def test_mig_instances_are_not_files(dev: Path, told: str, step: str, denied: tuple[str, ...]) -> None:
+    found = hold(wanted(dev, told.count(",") + 1), denied, **{CUDA: told, STEP: step})
+    assert (len(found.gpus.open), found.doubts) == (4 - len(denied), ())
+    every = [f"nvidia{number}" for number in range(4)]
+    said = refusal(wanted(dev, told.count(",") + 1), every, **{CUDA: told, STEP: step})
+    assert "lets the learners open none of" in said and "look for" not in said
+
+
+def test_whole_gpus_beside_a_mig_instance_are_counted(dev: Path) -> None:
+    assert "the allocation has" in refusal(
+        wanted(dev, 2), ("nvidia0", "nvidia1", "nvidia2"), **{CUDA: "MIG-5f1e,3", STEP: "1,7"}
     )
-    assert "the allocation has GPUs 0,1" in refusal(wanted(dev, 2), ("nvidia0",), **{CUDA: "0,1"})
-    assert "lets the learners open none of" in refusal(
-        wanted(dev, 1), ("nvidia0", "nvidia1", "nvidia2", "nvidia3"), **{CUDA: "0"}
-    )
+
+
+def test_fewer_than_were_told_are_refused(dev: Path) -> None:
+    three = ("nvidia0", "nvidia1", "nvidia2")
+    for told in ({CUDA: "0,1"}, {CUDA: "0,1", STEP: "2,3"}, {CUDA: "GPU-5f1e,GPU-77aa", STEP: "2,3"}):
+        said = refusal(wanted(dev, 2), three, **told)
+        assert f"nvidia3, and the allocation has GPUs {told[CUDA]}" in said and "look for" not in said
+    assert "lets the learners open none of" in refusal(wanted(dev, 1), (*three, "nvidia3"), "EACCES", **{CUDA: "0"})
+    shared = wanted(dev, 1, shared=True)
+    assert "lets the learners open none of" in refusal(shared, (*three, "nvidia3"), **{CUDA: "0", STEP: "3"})
+
+
+def test_a_gpu_that_fell_off_the_bus_is_named(dev: Path) -> None:
+    assert f"look for {dev}/nvidia1 (EIO)" in refusal(wanted(dev, 4), ("nvidia1",), "EIO", **{CUDA: "0,1,2,3"})
 
 
 def test_a_device_file_that_is_missing_is_named(dev: Path) -> None:
     (dev / "nvidia3").unlink()
-    assert f"{dev}/nvidia3 (ENOENT)" in refusal(wanted(dev, 2), **{CUDA: "2,3"})
-    assert f"{dev}/nvidia3 (ENOENT)" in refusal(wanted(dev, 2), ("nvidia0",), **{CUDA: "0,1", STEP: "1,3"})
+    assert f"look for {dev}/nvidia3 (ENOENT)" in refusal(wanted(dev, 4), **{CUDA: "0,1,2,3"})
+    denied = ("nvidia0", "nvidia2")
+    assert f"look for {dev}/nvidia3 (ENOENT)" in refusal(wanted(dev, 2), denied, **{CUDA: "0,1", STEP: "1,3"})
+    assert "look for" not in refusal(wanted(dev, 2), denied, **{CUDA: "0,1"})  # which it is nobody says
 
 
 def test_no_device_file_at_all_names_the_setting(tmp_path: Path) -> None:
@@ -150,7 +198,7 @@ def test_amd_gpus_are_told_by_their_own_variables(tmp_path: Path) -> None:
 
 def test_render_nodes_of_others_are_no_reason_to_refuse(tmp_path: Path) -> None:
     found = hold(wanted(amd(tmp_path), 1), ("renderD129",), ROCR_VISIBLE_DEVICES="0")
-    assert len(found.doubts) == 1
+    assert len(found.doubts) == 1 and "gres.conf" in found.doubts[0]
 
 
 def test_intel_gpus_have_a_mask_and_their_files_bound(tmp_path: Path) -> None:
@@ -166,6 +214,13 @@ def test_a_node_with_two_vendors_has_the_gpus_that_may_be_opened(tmp_path: Path)
     (amd(tmp_path) / "nvidia0").touch()
     assert hold(wanted(tmp_path, 3), ("nvidia0",), CUDA_VISIBLE_DEVICES="0,1,2").vendor == "amd"
     assert hold(wanted(tmp_path, 1), CUDA_VISIBLE_DEVICES="0").vendor == "nvidia"
+
+
+def test_a_display_of_another_vendor_than_the_jobs_gpus_is_passed_over(tmp_path: Path) -> None:
+    (amd(tmp_path) / "nvidia0").touch()
+    found = hold(wanted(tmp_path, 2), ("renderD128",), ROCR_VISIBLE_DEVICES="0,1")
+    assert (found.vendor, found.told, found.doubts) == ("amd", ("0", "1"), ())
+    assert "was told of 0 GPUs by CUDA_VISIBLE_DEVICES" in refusal(wanted(tmp_path, 2))
 
 
 # ------------------------------------------------------------------------------------------- the learners' parts
@@ -202,18 +257,20 @@ def test_other_accelerators_are_dealt_by_their_files(dev: Path) -> None:
 
 def test_other_accelerators_that_do_not_agree_are_refused(dev: Path) -> None:
     assert "the allocation has npu:2" in refusal(wanted(dev, npu=2), ("npu0", "npu1"))
-    assert "the allocation has npu:1" in refusal(wanted(dev, npu=1), ("npu0",))
     for name in ("npu0", "npu1", "npu10"):
         (dev / name).unlink()
     assert "no device file of npu" in refusal(wanted(dev, npu=1))
 
 
-def test_nobody_can_tell_which_accelerators_are_a_jobs_where_none_is_kept_away(dev: Path) -> None:
+@pytest.mark.parametrize(("denied", "why"), [((), "ConstrainDevices"), (("npu1",), "gres.conf")])
+def test_nobody_can_tell_which_accelerators_are_a_jobs_where_more_may_be_opened(
+    dev: Path, denied: tuple[str, ...], why: str
+) -> None:
     want = wanted(dev, npu=1)
-    found = hold(want)
-    assert len(found.doubts) == 1
+    found = hold(want, denied)
+    assert len(found.doubts) == 1 and why in found.doubts[0]
     (only,) = equip(want, found, [0], {})
-    assert len(only.variables["FFDL_DEVICES_NPU"].split(",")) == 3
+    assert len(only.variables["FFDL_DEVICES_NPU"].split(",")) == 3 - len(denied)
 
 
 # -------------------------------------------------------------------------------------------------- looking
