@@ -1,16 +1,24 @@
-"""Files that other nodes read: cells by atomic rename, everything fsync'ed, nothing followed through symlinks."""
+"""Files that other nodes read: cells by atomic rename, everything fsync'ed.
+
+Learners write in some of the directories, from within their containers. What they plant there in the place of a file or
+directory of ours, a link, a pipe or a socket, is neither followed nor waited for.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
 import stat
-from typing import Any, Dict, Optional
+from typing import Any, BinaryIO, Dict, Iterable, Optional
 
 from ffdl_batch.domain.formats import FORMAT
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+TRIES = 3
+"""How often what is planted is removed: whoever plants faster has the error."""
+SMALL_BYTES = 64 * 1024
 
 
 def write_cell(path: str, body: Dict[str, Any]) -> None:
@@ -20,8 +28,8 @@ def write_cell(path: str, body: Dict[str, Any]) -> None:
 
 def write_text(path: str, text: str, mode: int = 0o600) -> None:
     """Replace `path` by `text`, durably. Raises OSError."""
-    temporary = f"{path}.{os.uname().nodename}.{os.getpid()}.tmp"
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    temporary = f"{path}.{os.uname().nodename}.{os.urandom(4).hex()}.{os.getpid()}.tmp"
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
@@ -29,7 +37,7 @@ def write_text(path: str, text: str, mode: int = 0o600) -> None:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError:
-        if os.path.exists(temporary):
+        if os.path.lexists(temporary):
             os.unlink(temporary)
         raise
     sync_directory(os.path.dirname(path))
@@ -54,6 +62,91 @@ def read_text(path: str) -> str:
         return ""
 
 
+def open_found(path: str) -> BinaryIO:
+    """Open for reading what may be a learner's doing. Raises FileNotFoundError also where it is no regular file."""
+    try:
+        descriptor = open_at_once(path, os.O_RDONLY)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENXIO):
+            raise
+    else:
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return os.fdopen(descriptor, "rb")
+        os.close(descriptor)
+    raise FileNotFoundError(errno.ENOENT, "is no regular file", path)
+
+
+def read_found(path: str) -> str:
+    """The text of `path` where learners write, as far as SMALL_BYTES go; "" where there is no such file."""
+    try:
+        with open_found(path) as file:
+            return file.read(SMALL_BYTES).decode("utf-8", "replace")
+    except FileNotFoundError:
+        return ""
+
+
+def size_of(path: str) -> int:
+    """Of a regular file; 0 where there is none."""
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        return 0
+    return found.st_size if stat.S_ISREG(found.st_mode) else 0
+
+
+def open_own(path: str, flags: int, mode: int = 0o600) -> int:
+    """A descriptor of the regular file `path`, made where there is none, in the place of what was planted."""
+    for _ in range(TRIES):
+        try:
+            descriptor = open_at_once(path, flags | os.O_CREAT, mode)
+        except OSError as error:
+            if error.errno not in (errno.ELOOP, errno.ENXIO):
+                raise
+        else:
+            if stat.S_ISREG(os.fstat(descriptor).st_mode):
+                os.set_blocking(descriptor, True)
+                return descriptor
+            os.close(descriptor)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+    raise OSError(errno.ELOOP, "is no regular file", path)
+
+
+def open_at_once(path: str, flags: int, mode: int = 0o600) -> int:
+    """Neither follows a link nor waits for the other end of a pipe."""
+    flags |= os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
+    try:
+        return os.open(path, flags | os.O_NONBLOCK, mode)
+    except BlockingIOError:  # a file with a lease (fcntl(2)), which is given up meanwhile: it is no pipe
+        return os.open(path, flags, mode)
+
+
+def make_directory(path: str, mode: int = 0o777) -> None:
+    """A real directory, in the place of what was planted. Raises OSError; FileExistsError for a regular file."""
+    for _ in range(TRIES):
+        try:
+            os.mkdir(path, mode)
+        except FileExistsError:
+            with contextlib.suppress(FileNotFoundError):
+                kind = os.lstat(path).st_mode
+                if stat.S_ISDIR(kind):
+                    return
+                if stat.S_ISREG(kind):
+                    raise
+                os.unlink(path)
+        else:
+            return
+    raise OSError(errno.ELOOP, "is no directory", path)
+
+
+def make_below(base: str, names: Iterable[str]) -> str:
+    """Real directories, one in the other, below `base`, which is there; the path of the last."""
+    for name in names:
+        base = os.path.join(base, name)
+        make_directory(base)
+    return base
+
+
 def sync_directory(path: str) -> None:
     """Make renames in `path` durable."""
     descriptor = os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -65,13 +158,13 @@ def sync_directory(path: str) -> None:
 
 def create_empty(path: str) -> None:
     """Make `path` exist without changing it, so that caches of other nodes know the name."""
-    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    os.close(open_own(path, os.O_WRONLY))
 
 
 def touch(path: str) -> None:
     """Make `path` exist and set its time to now."""
     create_empty(path)
-    os.utime(path)
+    os.utime(path, follow_symlinks=False)
 
 
 def make_private(path: str) -> None:

@@ -17,9 +17,10 @@ absent for half a minute, a directory that is read is fresh (nfs(5), close-to-op
 from __future__ import annotations
 
 import os
+import shutil
 from typing import Iterable
 
-from ffdl_batch.controller.files import write_text
+from ffdl_batch.controller.files import make_directory, write_text
 
 NAME = ".launch-agent"
 MAIL = ".mail"
@@ -156,11 +157,14 @@ def install(state_dir: str, names: Iterable[str]) -> str:
 
     To be called before any learner starts: what an earlier run left in a mailbox would be run.
     """
+    mail = os.path.join(state_dir, MAIL)
+    make_directory(mail, 0o700)
     for name in names:
-        box = os.path.join(state_dir, MAIL, name)
-        os.makedirs(box, mode=0o700, exist_ok=True)
-        for left in os.listdir(box):
-            os.unlink(os.path.join(box, left))
+        box = os.path.join(mail, name)
+        make_directory(box, 0o700)
+        with os.scandir(box) as entries:
+            for left in list(entries):
+                (shutil.rmtree if left.is_dir(follow_symlinks=False) else os.unlink)(left.path)
     path = os.path.join(state_dir, NAME)
     write_text(path, PROGRAM)
     os.chmod(path, 0o700)

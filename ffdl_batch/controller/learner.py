@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Dict, List, Mapping, Optional, Protocol, Sequence, Set
 
 from ffdl_batch.controller.delivery import catching, deliver, learner_root
+from ffdl_batch.controller.files import open_own
 from ffdl_batch.controller.memory import OomCounters, read_counters, was_out_of_memory
 from ffdl_batch.controller.processes import (
     all_processes,
@@ -105,7 +106,7 @@ class Learner:
             if os.path.lexists(left):
                 os.unlink(left)
         sight.forget(start.learner_id)
-        log = os.open(start.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        log = open_own(start.log, os.O_WRONLY | os.O_APPEND, 0o640)
         try:
             counters = read_counters()
             process = subprocess.Popen(

@@ -6,6 +6,8 @@ import os
 import re
 from typing import Tuple
 
+from ffdl_batch.controller.files import open_found
+
 LINES = 20
 LINE_CHARACTERS = 400
 READ_BYTES = 64 * 1024
@@ -14,9 +16,9 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u
 
 
 def tail(path: str) -> Tuple[str, ...]:
-    """The last LINES lines of the file; () where there is none. Raises OSError but for ENOENT."""
+    """The last LINES lines of the file; () where there is no such file. Raises OSError but for ENOENT."""
     try:
-        with open(path, "rb") as file:
+        with open_found(path) as file:
             size = os.fstat(file.fileno()).st_size
             start = max(0, size - READ_BYTES)
             file.seek(start)

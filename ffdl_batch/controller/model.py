@@ -6,7 +6,9 @@ import os
 import shutil
 import stat
 import zipfile
-from typing import List
+from typing import List, Set
+
+from ffdl_batch.controller.files import make_below, make_directory
 
 MAX_BYTES = 64 * 1024**3
 MAX_FILES = 200_000
@@ -28,8 +30,9 @@ def unpack(archive: str, target: str) -> int:
             members = opened.infolist()
             _check(members, os.stat(archive).st_size)
             os.makedirs(target, exist_ok=True)
+            made: Set[str] = set()
             for member in members:
-                _extract(opened, member, target)
+                _extract(opened, member, target, made)
             return sum(not member.is_dir() for member in members)
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
         raise ModelRefused(f"{archive} is no readable zip archive ({error}); zip the model again") from error
@@ -52,12 +55,16 @@ def _check(members: List[zipfile.ZipInfo], packed: int) -> None:
             raise ModelRefused(f"the model holds {name!r}, which is a link or a device; zip plain files only")
 
 
-def _extract(opened: zipfile.ZipFile, member: zipfile.ZipInfo, target: str) -> None:
-    path = os.path.join(target, *[part for part in member.filename.split("/") if part not in ("", ".")])
+def _extract(opened: zipfile.ZipFile, member: zipfile.ZipInfo, target: str, made: Set[str]) -> None:
+    """`made`: the directories that are surely real; learners of an earlier run wrote in `target`."""
+    parts = [part for part in member.filename.split("/") if part not in ("", ".")]
+    folders = parts if member.is_dir() else parts[:-1]
+    place = os.path.join(target, *folders)
+    if place not in made:
+        made.add(make_below(target, folders))
     if member.is_dir():
-        os.makedirs(path, exist_ok=True)
         return
-    os.makedirs(os.path.dirname(path), exist_ok=True)
+    path = os.path.join(place, *parts[-1:])
     if os.path.lexists(path):
         os.unlink(path)
     with opened.open(member) as source, open(path, "xb") as file:
@@ -73,7 +80,10 @@ def _extract(opened: zipfile.ZipFile, member: zipfile.ZipInfo, target: str) -> N
 
 def copy_archive(archive: str, target: str) -> None:
     """Put the archive itself where FfDL's users look for it (``_submitted_code/model.zip``). Raises OSError."""
-    temporary = f"{target}.{os.getpid()}.tmp"
-    os.makedirs(os.path.dirname(target), exist_ok=True)
-    shutil.copyfile(archive, temporary)
+    place = os.path.dirname(target)
+    temporary = f"{target}.{os.urandom(4).hex()}.{os.getpid()}.tmp"
+    os.makedirs(os.path.dirname(place), exist_ok=True)
+    make_directory(place)  # results are stored there, too
+    with open(archive, "rb") as source, open(temporary, "xb") as file:
+        shutil.copyfileobj(source, file, 1024 * 1024)
     os.replace(temporary, target)

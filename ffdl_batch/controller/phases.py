@@ -6,7 +6,7 @@ import os
 import time
 from typing import Optional
 
-from ffdl_batch.controller.files import create_empty, read_text, touch, write_text
+from ffdl_batch.controller.files import SMALL_BYTES, create_empty, open_found, read_found, touch, write_text
 from ffdl_batch.domain.events import Phase
 
 
@@ -47,7 +47,7 @@ class PhaseFiles:
 
     def status(self, phase: Phase) -> Optional[int]:
         """How the phase ended in this attempt; None when it has not."""
-        text = read_text(self.path(f"{phase.value}.exit")).strip()
+        text = read_found(self.path(f"{phase.value}.exit")).strip()
         return int(text) if text.lstrip("-").isdigit() else None
 
     def announce(self, training_id: str, first_learner: int) -> None:
@@ -73,8 +73,8 @@ class PhaseFiles:
         Raises OSError.
         """
         try:
-            with open(self.began_path(learner_id), encoding="ascii", errors="replace") as file:
-                return file.read().strip()
+            with open_found(self.began_path(learner_id)) as file:
+                return file.read(SMALL_BYTES).decode("ascii", "replace").strip()
         except FileNotFoundError:
             return None
 
@@ -85,14 +85,14 @@ class PhaseFiles:
     def ended_status(self, learner_id: int) -> Optional[int]:
         """How the command ended by its shell's own word; None where it did not say so, or was killed by a signal: what
         killed the controller may have killed it too."""
-        text = read_text(self.ended_path(learner_id))
+        text = read_found(self.ended_path(learner_id))
         status = int(text) if text.endswith("\n") and text.strip().isdigit() else None
         return status if status is not None and status <= 128 else None
 
     def ended_at(self, learner_id: int) -> Optional[float]:
         """When the shell said so, by the file system's clock; None where it did not. Raises OSError."""
         try:
-            return os.stat(self.ended_path(learner_id)).st_mtime
+            return os.lstat(self.ended_path(learner_id)).st_mtime
         except FileNotFoundError:
             return None
 

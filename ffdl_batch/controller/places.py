@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Dict, List
 
+from ffdl_batch.controller.files import make_below
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.launch import LaunchFile, fill
 
@@ -26,7 +27,10 @@ def make_places(launch: LaunchFile) -> None:
     wanted = [attempt.state, attempt.model, attempt.data, attempt.results, attempt.logs, *_planned(launch)]
     for directory in wanted:
         try:
-            os.makedirs(directory, exist_ok=True)
+            if directory.startswith(attempt.state + os.sep):  # learners of an earlier run wrote there
+                make_below(attempt.state, directory[len(attempt.state) :].split(os.sep)[1:])
+            else:
+                os.makedirs(directory, exist_ok=True)
         except OSError as error:
             # What lies outside the job's own directory is the user's data store.
             code = "S101" if directory.startswith(launch.job_dir + os.sep) else "C103"

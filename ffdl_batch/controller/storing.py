@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Callable, Sequence
 
-from ffdl_batch.controller.files import touch
+from ffdl_batch.controller.files import make_directory, touch
 from ffdl_batch.controller.model import copy_archive
 from ffdl_batch.controller.trees import copy_tree, remove_half_copied
 from ffdl_batch.domain.jobdir import AttemptDir, JobDir
@@ -42,12 +42,16 @@ def store_logs(
     attempt = AttemptDir(launch.attempt_dir)
     if not launch.stores.logs or _same(launch.stores.logs, attempt.logs):
         return
+    os.makedirs(launch.stores.logs, exist_ok=True)
     for number in learner_ids:
         target = os.path.join(launch.stores.logs, f"learner-{number}")
+        make_directory(target)  # results are stored there, too, and may have a link of that name
         for earlier in range(1, launch.attempt + (1 if late else 0)):
             source = JobDir(launch.job_dir).attempt(earlier).learner_logs(number)
             if os.path.isdir(source):
-                copy_tree(source, os.path.join(target, f"attempt-{earlier}"), link=True, go_on=go_on)
+                place = os.path.join(target, f"attempt-{earlier}")
+                make_directory(place)
+                copy_tree(source, place, link=True, go_on=go_on)
         if not late:
             copy_tree(attempt.learner_logs(number), target, link=True, go_on=go_on)
         touch(os.path.join(target, COPIED))

@@ -9,6 +9,8 @@ import shutil
 import stat
 from typing import Callable, Iterator, Tuple
 
+from ffdl_batch.controller.files import make_directory, open_at_once
+
 CHUNK_BYTES = 4 * 1024 * 1024
 _SUFFIX = ".ffdl-tmp"
 _HALF_COPIED = re.compile(r"\.(.+)-([0-9]+)" + re.escape(_SUFFIX))
@@ -27,7 +29,8 @@ def copy_tree(
     Each file appears whole, by rename. `link`: hard links where both lie in one file system (for files that
     nobody writes any more). Symbolic links are copied as links; sockets, pipes and devices are left out. A file
     of the same size and time is taken to be there already. What vanishes meanwhile is left out: other nodes'
-    learners may still be at work. `keep_newer`: a file in `target` that was written later stays. `go_on` is called
+    learners may still be at work. A link in `target` where `source` has a directory is replaced, not followed: it came
+    from an earlier pass. `keep_newer`: a file in `target` that was written later stays. `go_on` is called
     before each file and each CHUNK_BYTES of it, and may raise to end the copying; what is there then is whole.
     """
     os.makedirs(target, exist_ok=True)
@@ -35,7 +38,7 @@ def copy_tree(
     for directory, entry in _walk(source):
         path = os.path.join(target, directory, entry.name)
         if entry.is_dir(follow_symlinks=False):
-            os.makedirs(path, exist_ok=True)
+            make_directory(path)
             continue
         go_on()
         if entry.is_symlink() or entry.is_file(follow_symlinks=False):
@@ -92,6 +95,8 @@ def _place(entry: "os.DirEntry[str]", path: str, link: bool, go_on: Callable[[],
     if os.path.lexists(path) and _same(found, os.lstat(path)):
         return
     temporary = os.path.join(os.path.dirname(path), f".{os.uname().nodename}-{os.getpid()}{_SUFFIX}")
+    if os.path.lexists(temporary):  # of an earlier process with this number, or so named by a learner
+        os.unlink(temporary)
     try:
         if entry.is_symlink():
             os.symlink(os.readlink(entry.path), temporary)
@@ -109,12 +114,8 @@ def _place(entry: "os.DirEntry[str]", path: str, link: bool, go_on: Callable[[],
         raise
 
 
-def _unfollowed(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC)
-
-
 def _copy_file(source: str, target: str, go_on: Callable[[], None]) -> None:
-    with open(source, "rb", opener=_unfollowed) as reader, open(target, "wb") as writer:
+    with open(source, "rb", opener=open_at_once) as reader, open(target, "xb") as writer:
         data = reader.read(CHUNK_BYTES)
         while data:
             writer.write(data)

@@ -14,7 +14,7 @@ import time
 from typing import Any, Dict, List, Optional, Tuple
 
 from ffdl_batch.controller.control import Control, newer_run, own_run, read_control
-from ffdl_batch.controller.files import NO_SPACE, read_cell, touch
+from ffdl_batch.controller.files import NO_SPACE, open_found, read_cell, size_of, touch
 from ffdl_batch.controller.phases import PhaseFiles
 from ffdl_batch.controller.running_time import RunningTime
 from ffdl_batch.domain.formats import FORMAT
@@ -189,18 +189,11 @@ class Watch:
 
     def _mark(self) -> None:
         for log, marks in self.logs:
-            size = _size(log)
+            size = size_of(log)
             if size != self._sizes.get(log, 0):
                 with open(marks, "a", encoding="ascii") as file:
                     file.write(f"{time.time():.3f} {size}\n")
                 self._sizes[log] = size
-
-
-def _size(path: str) -> int:
-    try:
-        return os.stat(path).st_size
-    except FileNotFoundError:
-        return 0
 
 
 class Echo:
@@ -211,7 +204,7 @@ class Echo:
         self.target = target
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, name="echo", daemon=True)
-        self._at: List[Tuple[str, int]] = [(log, _size(log)) for log in logs]
+        self._at: List[Tuple[str, int]] = [(log, size_of(log)) for log in logs]
 
     def begin(self) -> None:
         """Start copying."""
@@ -240,7 +233,7 @@ class Echo:
                 return
 
     def _copy_from(self, log: str, offset: int) -> int:
-        with open(log, "rb") as file:
+        with open_found(log) as file:
             file.seek(offset)
             data = file.read(1 << 16)
             while data:

@@ -82,7 +82,7 @@ def saved_checkpoint(attempt: AttemptDir, checkpoints: str) -> Checkpoint:
     began = []
     for path in _entries(attempt.state, ".began-", ""):
         with contextlib.suppress(FileNotFoundError):
-            began.append(path.stat().st_mtime)
+            began.append(path.lstat().st_mtime)
     if not began:
         return Checkpoint()
     newest, name = max(_files(checkpoints), default=(0.0, ""))

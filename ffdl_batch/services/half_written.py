@@ -41,7 +41,7 @@ def sweep_half_written(platform: Platform) -> int:
     left = (path for place, names in _places(platform) for path in _half_written(place, names))
     old = [path for path in left if _age(path, now) > HALF_WRITTEN_AGE_S]
     for path in old:
-        if path.is_dir():
+        if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)  # another daemon's janitor may be at it, too
         else:
             path.unlink(missing_ok=True)
@@ -81,6 +81,6 @@ def _half_written(place: Path, names: re.Pattern[str]) -> Iterator[Path]:
 def _age(path: Path, now: float) -> float:
     """Seconds since it was written; 0 for what is gone."""
     try:
-        return now - path.stat().st_mtime
+        return now - path.lstat().st_mtime
     except FileNotFoundError:
         return 0.0

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
+from ffdl_batch.controller.files import open_found, size_of
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.views import LogLine
 
@@ -62,7 +63,7 @@ class LogReader:
     """One learner's log in one attempt, read on from where the last read ended."""
 
     def __init__(self, attempt: AttemptDir, number: int, learner: int) -> None:
-        self._path = Path(attempt.training_log(learner))
+        self._path = attempt.training_log(learner)
         self._marks = _Marks(Path(attempt.marks(learner)))
         self._attempt, self._learner = number, learner
         self._offset = 0
@@ -80,7 +81,7 @@ class LogReader:
         To be called before the first line.
         """
         try:
-            file = self._path.open("rb")
+            file = open_found(self._path)
         except FileNotFoundError:
             return
         with file:
@@ -101,7 +102,7 @@ class LogReader:
         """
         self._marks.refresh()
         try:
-            file = self._path.open("rb")
+            file = open_found(self._path)
         except FileNotFoundError:
             return
         with file:
@@ -134,14 +135,7 @@ class LogReader:
 
 def has_log(attempt: AttemptDir, learners: int) -> bool:
     """Whether a learner of the attempt has written anything."""
-    return any(_size(Path(attempt.training_log(number))) > 0 for number in range(1, learners + 1))
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0
+    return any(size_of(attempt.training_log(number)) > 0 for number in range(1, learners + 1))
 
 
 def _line_start(file: BinaryIO, end: int, newlines: int) -> int:

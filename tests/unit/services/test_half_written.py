@@ -13,7 +13,7 @@ from ffdl_batch.services.materialize import make_chunk
 from tests.unit.services.array_site import with_arrays
 from tests.unit.services.conftest import Site
 
-LEFT_IN_STATE = ("state/store-logs.exit.n1.5173.tmp", "state/load-model.start_time.n1.5173.tmp")
+LEFT_IN_STATE = ("state/store-logs.exit.n1.0a1b2c3d.5173.tmp", "state/load-model.start_time.n1.5173.tmp")
 LEFT = (".control.json.0a1b2c3d", ".now-x7f_3k2p", "submit/.begun.d0e679a2", "../.manifest.yml.e6aa130b")
 
 
@@ -27,7 +27,7 @@ def leave(site: Site, place: Path, name: str, age_s: float) -> Path:
 
 
 @pytest.mark.parametrize(
-    "name", [*LEFT, "final.json.n1.5173.tmp", "claim/owner.json.n1.site.org.7.tmp", *LEFT_IN_STATE]
+    "name", [*LEFT, "final.json.n1.0a1b2c3d.5173.tmp", "claim/owner.json.n1.site.org.7.tmp", *LEFT_IN_STATE]
 )
 def test_what_a_killed_daemon_or_controller_was_writing_for_a_job_is_removed_an_hour_later(
     site: Site, name: str
@@ -71,6 +71,19 @@ def test_what_an_adapter_was_building_in_the_tree_is_removed_whole(site: Site) -
     os.utime(built, (at, at))
     assert sweep(site.platform) == 1
     assert not built.exists()
+
+
+@pytest.mark.parametrize("target", ["itself", "results"])
+def test_a_link_of_such_a_name_is_removed_and_not_followed(site: Site, target: str) -> None:
+    attempt = Path(site.attempt(site.deployed()).path)
+    kept = leave(site, attempt, "results/kept", 0.0)
+    link = attempt / LEFT_IN_STATE[0]
+    link.symlink_to(link if target == "itself" else kept.parent)
+    at = site.clock.now() - HALF_WRITTEN_AGE_S - 1
+    os.utime(link, (at, at), follow_symlinks=False)
+    assert sweep(site.platform) == 1
+    assert not link.is_symlink()
+    assert kept.exists()
 
 
 USERS = ("state/model.n1.5173.tmp", "state/.now-saving", "state/.model.0a1b2c3d", "results/a.exit.n1.5173.tmp")

@@ -1,0 +1,382 @@
+"""What a learner may plant in the directories that it can write in, for the controllers and the daemon to follow."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import time
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.controller import files
+from ffdl_batch.controller.files import create_empty, make_directory, open_own, read_found, size_of, touch, write_text
+from ffdl_batch.controller.launch_agent import MAIL, NAME, install
+from ffdl_batch.controller.learner import Learner, Start
+from ffdl_batch.controller.log_tail import tail
+from ffdl_batch.controller.model import copy_archive, unpack
+from ffdl_batch.controller.phases import PhaseFiles
+from ffdl_batch.controller.places import make_places
+from ffdl_batch.controller.running_time import RunningTime
+from ffdl_batch.controller.storing import store_logs, store_results
+from ffdl_batch.controller.trees import copy_tree
+from ffdl_batch.controller.watch import Echo
+from ffdl_batch.domain.events import Phase
+from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Stores
+from ffdl_batch.services.evidence import saved_checkpoint
+from ffdl_batch.services.log_file import LogReader, has_log
+
+Plant = Callable[[Path, Path], None]
+KEPT = "what the user has outside\n"
+
+
+def plant_link(path: Path, outside: Path) -> None:
+    path.symlink_to(outside)
+
+
+def plant_dangling_link(path: Path, outside: Path) -> None:
+    path.symlink_to(outside.with_name("not there yet"))
+
+
+def plant_pipe(path: Path, outside: Path) -> None:
+    os.mkfifo(path)
+
+
+def plant_socket(path: Path, outside: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as one:
+        here = Path.cwd()
+        os.chdir(path.parent)  # their paths are short
+        try:
+            one.bind(path.name)
+        finally:
+            os.chdir(here)
+
+
+planted = pytest.mark.parametrize("plant", [plant_link, plant_dangling_link, plant_pipe, plant_socket])
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    path = tmp_path / "outside" / ".bashrc"
+    path.parent.mkdir()
+    path.write_text(KEPT)
+    os.utime(path, (1000, 1000))
+    return path
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    path = tmp_path / "state"
+    path.mkdir()
+    return path
+
+
+def is_as_it_was(outside: Path) -> bool:
+    here = sorted(path.name for path in outside.parent.iterdir())
+    return (here, outside.read_text(), outside.stat().st_mtime) == ([outside.name], KEPT, 1000)
+
+
+class Blind:
+    """Nothing is known of any learner."""
+
+    def inner_pid(self, learner_id: int) -> str:
+        return ""
+
+    def has_begun(self, learner_id: int) -> bool:
+        return True
+
+    def forget(self, learner_id: int) -> None:
+        return
+
+
+@planted
+def test_a_learner_that_is_started_again_gets_a_log_of_its_own(place: Path, outside: Path, plant: Plant) -> None:
+    log = place / "training-log.txt"
+    plant(log, outside)
+    argv = ["/bin/sh", "-c", "echo said"]
+    start = Start(1, argv, {}, str(place), str(log), str(place / ".began-1"), str(place / ".ended-1"))
+    learner = Learner.spawn(start, RunningTime(), Blind())
+    assert learner.process.wait(timeout=20) == 0
+    assert is_as_it_was(outside)
+    assert (log.is_symlink(), log.read_text(), stat.S_IMODE(log.stat().st_mode) & 0o600) == (False, "said\n", 0o600)
+
+
+def test_a_log_is_appended_to_and_its_writers_wait_for_the_disk(place: Path) -> None:
+    (place / "log").write_text("before\n")
+    descriptor = open_own(str(place / "log"), os.O_WRONLY | os.O_APPEND)
+    try:
+        os.write(descriptor, b"after\n")
+        assert os.get_blocking(descriptor)
+    finally:
+        os.close(descriptor)
+    assert (place / "log").read_text() == "before\nafter\n"
+
+
+def test_a_pipe_that_somebody_reads_is_no_log(place: Path) -> None:
+    os.mkfifo(place / "log")
+    reader = os.open(place / "log", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        os.close(open_own(str(place / "log"), os.O_WRONLY))
+    finally:
+        os.close(reader)
+    assert (place / "log").is_file()
+
+
+def test_a_file_with_a_lease_is_opened_when_it_was_given_up(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (place / "log").write_text("x")
+    real, asked = os.open, []
+
+    def refuse(path: str, flags: int, mode: int = 0o777) -> int:
+        asked.append(bool(flags & os.O_NONBLOCK))
+        if flags & os.O_NONBLOCK:
+            raise BlockingIOError(11, "leased", path)
+        return real(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", refuse)
+    assert read_found(str(place / "log")) == "x"
+    assert asked == [True, False]
+
+
+@planted
+def test_touching_and_making_files_goes_nowhere_else(place: Path, outside: Path, plant: Plant) -> None:
+    for name, make in (("touched", touch), ("made", create_empty)):
+        plant(place / name, outside)
+        make(str(place / name))
+        assert not (place / name).is_symlink()
+        assert (place / name).is_file()
+    assert is_as_it_was(outside)
+
+
+@planted
+def test_the_phase_files_are_made_anew(place: Path, outside: Path, plant: Plant) -> None:
+    phases = PhaseFiles(str(place))
+    for name in ("halt", "training-abc", "learner.start", "learner.start_time", "learner.exit"):
+        plant(place / name, outside)
+    phases.announce("training-abc", 1)
+    phases.request_halt()
+    phases.begin(Phase.LEARNER)
+    phases.end(Phase.LEARNER, 3)
+    assert is_as_it_was(outside)
+    assert phases.status(Phase.LEARNER) == 3
+    assert all((place / name).is_file() and not (place / name).is_symlink() for name in ("halt", "training-abc"))
+
+
+def test_a_name_for_what_is_half_written_cannot_be_foreseen(place: Path, outside: Path) -> None:
+    (place / f"cell.{os.uname().nodename}.{os.getpid()}.tmp").symlink_to(outside)
+    write_text(str(place / "cell"), "text")
+    assert (place / "cell").read_text() == "text"
+    assert is_as_it_was(outside)
+
+
+def test_nor_is_it_followed(place: Path, outside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "urandom", lambda count: b"\0" * count)
+    left = place / f"cell.{os.uname().nodename}.{'00' * 4}.{os.getpid()}.tmp"
+    left.symlink_to(outside)
+    with pytest.raises(FileExistsError):
+        write_text(str(place / "cell"), "text")
+    assert is_as_it_was(outside)
+    assert left.is_symlink()
+
+
+@planted
+def test_what_learners_note_is_read_from_files_alone(place: Path, outside: Path, plant: Plant) -> None:
+    outside.write_text("7\n")
+    for name in (".began-1", ".ended-1", "learner.exit"):
+        plant(place / name, outside)
+    phases = PhaseFiles(str(place))
+    assert (phases.began(1), phases.ended_status(1), phases.status(Phase.LEARNER)) == (None, None, None)
+    at = phases.ended_at(1)
+    assert at is not None
+    assert at != 1000
+
+
+def test_they_are_read_as_ever_where_they_are_files(place: Path) -> None:
+    (place / ".began-1").write_text("17\n")
+    (place / ".ended-1").write_text("3\n")
+    phases = PhaseFiles(str(place))
+    assert (phases.began(1), phases.ended_status(1), phases.began(2), phases.ended_at(2)) == ("17", 3, None, None)
+
+
+def test_a_huge_one_is_not_read_to_its_end(place: Path) -> None:
+    with (place / ".ended-1").open("wb") as file:
+        file.truncate(1 << 40)
+    assert len(read_found(str(place / ".ended-1"))) == files.SMALL_BYTES
+
+
+@planted
+def test_the_last_lines_of_a_log_are_its_own(place: Path, outside: Path, plant: Plant) -> None:
+    plant(place / "log", outside)
+    assert tail(str(place / "log")) == ()
+    assert size_of(str(place / "log")) == 0
+
+
+@planted
+def test_a_log_that_is_none_is_not_echoed(place: Path, outside: Path, plant: Plant) -> None:
+    log = place / "log"
+    log.write_text("mine\n")
+    read_end, write_end = os.pipe()
+    try:
+        echo = Echo([str(log)], write_end)
+        echo._at = [(str(log), 0)]
+        echo.copy()
+        log.unlink()
+        plant(log, outside)
+        echo._at = [(str(log), 0)]
+        echo.copy()
+    finally:
+        os.close(write_end)
+    with os.fdopen(read_end) as said:
+        assert said.read() == "mine\n"
+
+
+# ---------------------------------------------------------------------------------------------- directories
+
+
+@pytest.mark.parametrize("name", [MAIL, f"{MAIL}/learner-0"])
+def test_a_mailbox_elsewhere_is_not_emptied(place: Path, outside: Path, name: str) -> None:
+    (place / name).parent.mkdir(exist_ok=True)
+    (place / name).symlink_to(outside.parent)
+    install(str(place), ["learner-0"])
+    assert is_as_it_was(outside)
+    assert (place / MAIL / "learner-0").is_dir()
+    assert not (place / name).is_symlink()
+    assert os.access(place / NAME, os.X_OK)
+
+
+def test_a_mailbox_is_emptied_whatever_lies_in_it(place: Path, outside: Path) -> None:
+    box = place / MAIL / "learner-0"
+    (box / "directory" / "deep").mkdir(parents=True)
+    (box / "directory" / "link").symlink_to(outside.parent)
+    (box / "link").symlink_to(outside.parent)
+    (box / "1.run").write_text("echo left")
+    install(str(place), ["learner-0"])
+    assert list(box.iterdir()) == []
+    assert is_as_it_was(outside)
+
+
+def test_a_file_in_the_place_of_a_directory_is_no_link_and_stays(place: Path) -> None:
+    (place / "file").write_text("kept")
+    with pytest.raises(FileExistsError):
+        make_directory(str(place / "file"))
+    assert (place / "file").read_text() == "kept"
+
+
+def launch_of(tmp_path: Path, **more: object) -> LaunchFile:
+    job = tmp_path / "jobs" / "training-abc"
+    fields: dict[str, object] = {
+        "token": "training-abc-1",
+        "job_id": "training-abc",
+        "attempt": 1,
+        "attempt_dir": str(job / "attempt-1"),
+        "job_dir": str(job),
+        "doorbell": str(tmp_path / "doorbell"),
+        "learner": LearnerCommand(("true",), {}),
+        **more,
+    }
+    return LaunchFile(**fields)  # type: ignore[arg-type]
+
+
+def test_results_do_not_lead_the_logs_elsewhere(tmp_path: Path, outside: Path) -> None:
+    store = tmp_path / "store"
+    stores = Stores(str(store), str(store), str(store / "_submitted_code" / "model.zip"))
+    archive = tmp_path / "model.zip"
+    archive.write_text("archive")
+    launch = launch_of(tmp_path, stores=stores, model_archive=str(archive))
+    attempt = AttemptDir(launch.attempt_dir)
+    for directory in (attempt.results, attempt.learner_logs(1)):
+        Path(directory).mkdir(parents=True)
+    for name in ("learner-1", "_submitted_code"):
+        Path(attempt.results, name).symlink_to(outside.parent)
+    Path(attempt.learner_logs(1), "authorized_keys").write_text("a learner's")
+    Path(attempt.learner_logs(1), ".log-copy-complete").symlink_to(outside)
+    store_results(launch)
+    store_logs(launch, [1])
+    assert is_as_it_was(outside)
+    assert (store / "learner-1" / "authorized_keys").read_text() == "a learner's"
+    assert not (store / "learner-1" / ".log-copy-complete").is_symlink()
+    assert (store / "_submitted_code" / "model.zip").read_text() == "archive"
+
+
+def test_a_directory_that_was_stored_as_a_link_is_stored_as_a_directory(tmp_path: Path, outside: Path) -> None:
+    source, target = tmp_path / "s", tmp_path / "t"
+    source.mkdir()
+    (source / "sub").symlink_to(outside.parent)
+    copy_tree(str(source), str(target))
+    (source / "sub").unlink()
+    (source / "sub").mkdir()
+    (source / "sub" / outside.name).write_text("a learner's")
+    copy_tree(str(source), str(target))
+    assert is_as_it_was(outside)
+    assert (target / "sub" / outside.name).read_text() == "a learner's"
+
+
+def test_a_file_that_is_being_copied_is_not_written_through_a_link(tmp_path: Path, outside: Path) -> None:
+    source, target = tmp_path / "s", tmp_path / "t"
+    source.mkdir()
+    target.mkdir()
+    (source / "file").write_text("a learner's")
+    (target / f".{os.uname().nodename}-{os.getpid()}.ffdl-tmp").symlink_to(outside)
+    copy_tree(str(source), str(target))
+    assert is_as_it_was(outside)
+    assert [(path.name, path.read_text()) for path in target.iterdir()] == [("file", "a learner's")]
+
+
+def test_the_model_is_unpacked_where_it_belongs(tmp_path: Path, place: Path, outside: Path) -> None:
+    archive = tmp_path / "model.zip"
+    with zipfile.ZipFile(archive, "w") as opened:
+        opened.writestr("sub/", "")
+        opened.writestr("sub/.bashrc", "the model's")
+        opened.writestr("other/deep/.bashrc", "the model's")
+    (place / "sub").symlink_to(outside.parent)
+    (place / "other").mkdir()
+    (place / "other" / "deep").symlink_to(outside.parent)
+    unpack(str(archive), str(place))
+    assert is_as_it_was(outside)
+    assert (place / "sub" / ".bashrc").read_text() == (place / "other/deep/.bashrc").read_text() == "the model's"
+
+
+def test_the_archive_is_stored_whole_under_its_name(tmp_path: Path) -> None:
+    archive, target = tmp_path / "m.zip", tmp_path / "store" / "_submitted_code" / "model.zip"
+    archive.write_text("archive")
+    for _ in range(2):
+        copy_archive(str(archive), str(target))
+    assert [(path.name, path.read_text()) for path in target.parent.iterdir()] == [("model.zip", "archive")]
+
+
+def test_mount_points_in_the_state_directory_are_made_there(tmp_path: Path, outside: Path) -> None:
+    launch = launch_of(tmp_path, make_dirs=("{attempt_dir}/state/results/bucket", "{attempt_dir}/data"))
+    state = Path(AttemptDir(launch.attempt_dir).state)
+    state.mkdir(parents=True)
+    (state / "results").symlink_to(outside.parent)
+    make_places(launch)
+    assert is_as_it_was(outside)
+    assert (state / "results" / "bucket").is_dir()
+    assert not (state / "results").is_symlink()
+
+
+# ----------------------------------------------------------------------------------------------- the daemon
+
+
+@planted
+def test_the_daemon_shows_no_log_that_is_none(tmp_path: Path, outside: Path, plant: Plant) -> None:
+    attempt = AttemptDir(str(tmp_path / "attempt-1"))
+    log = Path(attempt.training_log(1))
+    log.parent.mkdir(parents=True)
+    plant(log, outside)
+    reader = LogReader(attempt, 1, 1)
+    reader.skip(since=None, tail=5)
+    assert list(reader.lines(ended=True)) == []
+    assert not has_log(attempt, 1)
+
+
+def test_the_daemon_takes_the_time_of_no_other_file(tmp_path: Path, place: Path, outside: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "old").write_text("x")
+    os.utime(tmp_path / "checkpoints" / "old", (2000, 2000))
+    (place / ".began-1").symlink_to(outside)
+    os.utime(place / ".began-1", (time.time(), time.time()), follow_symlinks=False)
+    assert saved_checkpoint(AttemptDir(str(tmp_path)), str(tmp_path / "checkpoints")).saved_at is None
