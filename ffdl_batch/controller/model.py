@@ -84,6 +84,11 @@ def copy_archive(archive: str, target: str) -> None:
     temporary = f"{target}.{os.urandom(4).hex()}.{os.getpid()}.tmp"
     os.makedirs(os.path.dirname(place), exist_ok=True)
     make_directory(place)  # results are stored there, too
-    with open(archive, "rb") as source, open(temporary, "xb") as file:
-        shutil.copyfileobj(source, file, 1024 * 1024)
-    os.replace(temporary, target)
+    try:
+        with open(archive, "rb") as source, open(temporary, "xb") as file:
+            shutil.copyfileobj(source, file, 1024 * 1024)
+        os.replace(temporary, target)
+    except OSError:
+        if os.path.lexists(temporary):
+            os.unlink(temporary)
+        raise

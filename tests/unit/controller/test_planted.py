@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import stat
 import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
@@ -345,6 +347,18 @@ def test_the_archive_is_stored_whole_under_its_name(tmp_path: Path) -> None:
     for _ in range(2):
         copy_archive(str(archive), str(target))
     assert [(path.name, path.read_text()) for path in target.parent.iterdir()] == [("model.zip", "archive")]
+
+
+def test_an_archive_that_finds_no_room_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fill(source: object, file: BinaryIO, length: int) -> None:
+        file.write(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(shutil, "copyfileobj", fill)
+    (tmp_path / "m.zip").write_text("archive")
+    with pytest.raises(OSError, match="No space"):
+        copy_archive(str(tmp_path / "m.zip"), str(tmp_path / "store" / "model.zip"))
+    assert list((tmp_path / "store").iterdir()) == []
 
 
 def test_mount_points_in_the_state_directory_are_made_there(tmp_path: Path, outside: Path) -> None:
