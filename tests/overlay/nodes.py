@@ -21,7 +21,7 @@ from tests.private_mounts import private_mounts
 
 CONFIGS = Path(__file__).resolve().parents[2] / "slurm-configs"
 PYTHON = [sys.executable, "-I", "-S"]
-UDP_PORT = 4790
+UDP_PORT = 299
 GROUP = 3000
 ALICE, BOB, STRANGER = (pwd.getpwnam(name).pw_uid for name in ("games", "news", "uucp"))
 """Users that every Debian has: two who may have networks, run with one group for both, and one who may not."""

@@ -12,7 +12,7 @@ import pytest
 
 from tests.benchmarks.leftovers_table import Count, named, news
 from tests.benchmarks.nodeside import leftovers
-from tests.overlay.nodes import Node
+from tests.overlay.nodes import UDP_PORT, Node
 
 JOB = 77
 LIST = "10.9.0.[1-2]"
@@ -21,12 +21,12 @@ PLANTED = {
     "claims": ("ln -s ../job-77 $RUN/slots/7", "rm $RUN/slots/7", "7"),
     "jobs' directories": ("mkdir $RUN/job-77", "rmdir $RUN/job-77", "job-77"),
     "filter tables": ("nft add table inet ffdl_77", "nft delete table inet ffdl_77", "inet ffdl_77"),
-    "devices": ("ip link add left type vxlan id 77 dstport 4791", "ip link del left", "left"),
+    "devices": ("ip link add left type vxlan id 77 dstport 298", "ip link del left", "left"),
     "addresses": ("ip address add 10.8.7.6/32 dev eth0", "ip address del 10.8.7.6/32 dev eth0", "eth0 10.8.7.6/32"),
     "UDP sockets": (
-        "ip link add left up type vxlan id 77 dstport 4791",
+        "ip link add left up type vxlan id 77 dstport 298",
         "ip link del left",
-        "00000000:12B7",
+        "00000000:012A",
     ),
     "mounts": ("mkdir $RUN/m; mount -t tmpfs m $RUN/m", "umount $RUN/m; rmdir $RUN/m", "$RUN/m"),
 }
@@ -64,7 +64,7 @@ def test_every_part_of_a_job_s_network_is_counted(nodes: tuple[Node, Node]) -> N
         "claims": "1",
         "jobs' directories": f"job-{JOB}",
         "filter tables": f"inet ffdl_{JOB}",
-        "UDP sockets": "00000000:12B6",
+        "UDP sockets": f"00000000:{UDP_PORT:04X}",
     }
     assert {kind for kind, name in expected.items() if f" {name}" not in new[kind]} == set()
     assert new.keys() - expected.keys() == {"processes"}

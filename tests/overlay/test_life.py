@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.overlay.nodes import ALICE, BOB, PYTHON, STRANGER, Node, configure_apptainer, pairs
+from tests.overlay.nodes import ALICE, BOB, PYTHON, STRANGER, UDP_PORT, Node, configure_apptainer, pairs
 from tests.overlay.talking import ask, listening
 
 JOB = 99
@@ -201,6 +201,33 @@ def test_a_slot_lets_its_user_in_and_nobody_else_of_the_same_group(nodes: tuple[
     assert listed.returncode != 0
 
 
+_TAKE = """
+import socket, sys
+taken = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+try:
+    taken.bind(("0.0.0.0", int(sys.argv[1])))
+except PermissionError:
+    print("refused", flush=True)
+else:
+    print("taken", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("uid", [0, ALICE])
+def test_a_user_who_is_there_first_cannot_take_the_port_of_the_networks(nodes: tuple[Node, Node], uid: int) -> None:
+    """Root can, and then there is no network: that is what would be wrong."""
+    node = nodes[0]
+    argv = node.enter([*PYTHON, "-c", _TAKE, str(UDP_PORT)], uid=uid)
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdin is not None
+        said = process.stdout.readline().strip()
+        error = node.prolog(JOB, LIST)
+        process.stdin.close()
+    assert (said, "Address already in use" in error) == (("refused", False) if uid else ("taken", True)), error
+    assert bool(error) == (uid == 0)
+
+
 @pytest.mark.parametrize("comment", ["ffdl-batch:", "ffdl-batch: my run"])
 def test_a_mark_without_a_wish_makes_no_network(nodes: tuple[Node, Node], comment: str) -> None:
     node = nodes[0]
@@ -258,6 +285,8 @@ def test_what_is_missing_is_said_in_the_error_file_with_the_file_to_change(nodes
     assert "this node is 10.9.0.1, which is not in the job's nodes" in node.prolog(JOB, "10.9.0.[2-3]")
     node.run(["sysctl", "-qw", "net.ipv4.ip_unprivileged_port_start=0"])
     assert "ip_unprivileged_port_start is 0" in node.prolog(JOB, LIST)
+    node.run(["sysctl", "-qw", f"net.ipv4.ip_unprivileged_port_start={UDP_PORT}"])
+    assert f"any user may open port {UDP_PORT}, which the networks need" in node.prolog(JOB, LIST)
     node.run(["sysctl", "-qw", "net.ipv4.ip_unprivileged_port_start=1024"])
     assert node.prolog(JOB, LIST) == ""
 

@@ -138,11 +138,13 @@ def _try_acl(settings: Settings) -> None:
 
 
 def look_at_ports(settings: Settings) -> None:
-    """Trouble: what the packet filter takes for a sign of root is none."""
+    """Trouble: what the packet filter takes for a sign of root is none, or any user can take the networks' port."""
     file = Path("/proc/sys/net/ipv4/ip_unprivileged_port_start")
     free = int(file.read_text()) if file.exists() else 1024
-    if free <= settings.source_ports[1]:
+    (first, last), own = settings.source_ports, settings.udp_port
+    if free <= max(last, own):
         raise Trouble(
-            f"{file} is {free}, so any user may open the ports {settings.source_ports[0]}-{settings.source_ports[1]} "
-            "that are to prove that root sent a packet: set it higher (sysctl), or NETWORK_SOURCE_PORTS lower"
+            f"{file} is {free}, so any user may open port {own}, which the networks need, or one of {first}-{last}, "
+            "which are to prove that root sent a packet: set it higher (sysctl), or NETWORK_UDP_PORT and "
+            "NETWORK_SOURCE_PORTS lower"
         )

@@ -40,6 +40,9 @@ def load() -> Settings:
     first, last = _range("@NETWORK_SOURCE_PORTS@")
     if not 0 < first < last < 1024:
         raise ValueError("NETWORK_SOURCE_PORTS of values.env must be two ports below 1024, e.g. 600-999")
+    udp_port = int("@NETWORK_UDP_PORT@")
+    if not 0 < udp_port < 1024 or first <= udp_port <= last:
+        raise ValueError("NETWORK_UDP_PORT of values.env must be below 1024 and not in NETWORK_SOURCE_PORTS, e.g. 299")
     prefix, egress_prefix = "@NETWORK_PREFIX@", "@NETWORK_EGRESS_PREFIX@"
     for name, text in (("NETWORK_PREFIX", prefix), ("NETWORK_EGRESS_PREFIX", egress_prefix)):
         numbers = text.split(".")
@@ -52,7 +55,7 @@ def load() -> Settings:
         mark="@JOB_MARK@",
         prefix=prefix,
         slots=int("@NETWORK_SLOTS@"),
-        udp_port=int("@NETWORK_UDP_PORT@"),
+        udp_port=udp_port,
         source_ports=(first, last),
         groups="@NETWORK_GROUPS@",
         egress_to="@NETWORK_EGRESS_TO@",

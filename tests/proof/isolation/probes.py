@@ -183,8 +183,10 @@ def _tunnel(facts: Facts, tunnel: Tunnel) -> Iterator[Probe]:
         strange.at(strange.place, forged=ADDRESS[SECOND]), refuse=False, note=FORGED, one_way=True,
     )  # fmt: skip
 
-    listening = Shot(PLAIN, "bind", {"port": tunnel.port})
-    yield Probe("port of the jobs' networks, taken by a user", listening, control=listening.at(f"{ATTACKER}@ctl"))
+    listening = Shot("root@ctl", "bind", {"port": tunnel.port})  # where no network is up
+    for node in (FIRST, "ctl"):
+        taken = listening.at(f"{ATTACKER}@{node}")
+        yield Probe(f"port of the jobs' networks, taken by a user of {node}", taken, control=listening)
     goal = tcp("", facts.addresses[0], LEARNER_PORT, f"{facts.label}-1")
     join = Shot(PLAIN, "inside", {"argv": apptainer("--netns-path", tunnel.namespace), "shot": _bare(goal)})
     yield Probe("slot: apptainer", join, control=join.at(OWNER))

@@ -12,7 +12,7 @@ from tests.proof.isolation.probes import probes
 from tests.proof.isolation.values import LEARNER, PLAIN, ROOT, Facts, Hit, Probe, Shot, Tunnel
 from tests.proof.isolation.verdict import Outcome, Round, holds, report
 
-TUNNEL = Tunnel("/run/ffdl/1/net", 8, ("02:00:00:08:00:00", "02:00:00:08:00:01"), 4790, 600)
+TUNNEL = Tunnel("/run/ffdl/1/net", 8, ("02:00:00:08:00:00", "02:00:00:08:00:01"), 299, 600)
 JOB = Facts(
     level="job",
     other="job",

@@ -74,8 +74,8 @@ def test_what_a_node_prints_is_read() -> None:
     addresses = "1: lo    inet 127.0.0.1/8 scope host lo\n2: eth0    inet 10.200.0.1/16 scope global eth0\n"
     assert leftovers.addresses_of(addresses) == ["eth0 10.200.0.1/16"]
     assert leftovers.tables_of("table inet ffdl_7\ntable ip nat\n") == ["inet ffdl_7", "ip nat"]
-    sockets = "   sl  local_address rem_address   st\n  9: 00000000:12B6 00000000:0000 07\n"
-    assert leftovers.sockets_of(sockets) == ["00000000:12B6"]
+    sockets = "   sl  local_address rem_address   st\n  9: 00000000:012B 00000000:0000 07\n"
+    assert leftovers.sockets_of(sockets) == ["00000000:012B"]
 
 
 def count(**names: str) -> Count:

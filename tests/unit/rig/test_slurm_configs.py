@@ -274,6 +274,8 @@ def test_values_of_a_network_come_from_the_list_of_nodes_and_the_jobs_number(tmp
     ("name", "value", "said"),
     [
         ("NETWORK_SOURCE_PORTS", "600-1024", "below 1024"),
+        ("NETWORK_UDP_PORT", "4790", "NETWORK_UDP_PORT of values.env must be below 1024"),
+        ("NETWORK_UDP_PORT", "999", "not in NETWORK_SOURCE_PORTS"),
         ("NETWORK_PREFIX", "10.200.1", "first two numbers"),
         ("NETWORK_EGRESS_PREFIX", "10.256", "NETWORK_EGRESS_PREFIX of values.env must be"),
         ("NETWORK_EGRESS_PREFIX", "10.200", "must differ"),
