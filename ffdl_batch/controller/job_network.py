@@ -62,10 +62,10 @@ def await_network(
     directory = os.path.join(launch.network.directory, f"job-{allocation}")
     until = now() + WAIT_S
     while True:
-        text = _read(os.path.join(directory, "network"))
+        trouble = _read(os.path.join(directory, "error"))  # whatever facts are beside it are of an earlier start
+        text = _read(os.path.join(directory, "network")) if trouble is None else None
         if text is not None:
             return check_facts(launch, node_rank, allocation, parse_facts(text))
-        trouble = _read(os.path.join(directory, "error"))
         if trouble is not None or now() > until:
             raise _failed(_why_missing(directory, trouble))
         rest()

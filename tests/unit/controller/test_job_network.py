@@ -129,6 +129,14 @@ def test_the_prologs_own_words_are_told(tmp_path: Path) -> None:
     assert (error.value.code, clock.at) == ("S107", 0.0)
 
 
+def test_an_error_beside_facts_of_an_earlier_start_is_what_counts(tmp_path: Path) -> None:
+    tell(tmp_path)
+    (tmp_path / "job-41" / "error").write_text("no network for this job: scontrol did not tell\n")
+    with pytest.raises(PhaseFailed, match="could not make it: no network for this job: scontrol") as error:
+        found(tmp_path)
+    assert error.value.code == "S107"
+
+
 @pytest.mark.parametrize("begun", [False, True])
 def test_a_prolog_that_did_not_run_is_named(tmp_path: Path, begun: bool) -> None:
     if begun:

@@ -213,7 +213,11 @@ def test_the_last_task_of_an_array_is_asked_for_its_own_comment(tmp_path: Path, 
 @pytest.mark.parametrize("scontrol", ["echo no contact >&2; exit 1", "echo JobId=411 Comment=ffdl-batch:job/2"])
 def test_a_comment_that_is_not_told_is_an_error(tmp_path: Path, scontrol: str) -> None:
     hooks = _asking_hooks(tmp_path, scontrol)
+    (hooks.run_dir / "job-41").mkdir(parents=True)
+    for name in ("network", "ended", "rules"):  # of an earlier start
+        (hooks.run_dir / "job-41" / name).touch()
     assert hooks.call("prolog", None) == 0
+    assert {path.name for path in (hooks.run_dir / "job-41").iterdir()} == {"error", "rules"}
     assert "scontrol did not tell this node the job's comment" in (hooks.run_dir / "job-41" / "error").read_text()
     assert not (tmp_path / "told").exists()
 
