@@ -6,6 +6,8 @@ import re
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.overlay.nodes import ALICE, PYTHON, Node, pairs
 
 JOB = 99
@@ -73,6 +75,31 @@ def test_a_job_that_is_started_again_is_not_swept_away(nodes: tuple[Node, Node])
     program += "epilog.sweep(settings.load())"
     node.run([*PYTHON, "-c", program, str(node.libexec)])
     assert enters(node, JOB)
+
+
+@pytest.mark.parametrize(
+    ("late", "work"),
+    [("guard.slots = Late", "guard.reassert(site)"), ("epilog.locks = Late", "epilog.sweep(site)")],
+    ids=["guard", "sweep"],
+)
+def test_who_comes_as_the_epilog_ends_leaves_no_lock(nodes: tuple[Node, Node], late: str, work: str) -> None:
+    """Between its look at what there is and its taking of the lock the job is removed."""
+    node = nodes[0]
+    program = "import shutil, sys; sys.path.insert(0, sys.argv[1])\n"
+    program += "from ffdl_network import epilog, guard, locks, settings\n"
+    program += "site, real = settings.load(), locks.held\n"
+    program += "class Late:\n"
+    program += "    claims = staticmethod(lambda settings: {1: 99})\n"  # as they were
+    program += "    @staticmethod\n"
+    program += "    def held(*words, **more):\n"
+    program += "        shutil.rmtree(site.job(99))\n"
+    program += "        return real(*words, **more)\n"
+    program += f"{late}\n{work}\n"
+    if "sweep" in work:
+        node.job_dir(JOB).mkdir()
+        (node.job_dir(JOB) / "ended").touch()
+    node.run([*PYTHON, "-c", program, str(node.libexec)])
+    assert node.left() == []
 
 
 def test_a_lock_is_held_once_though_its_file_was_removed_meanwhile(nodes: tuple[Node, Node]) -> None:

@@ -1,7 +1,7 @@
 """Who may work at a job's network on this node: one program at a time.
 
-The lock is a file of root's outside the job's directory. It is removed with the job, by its holder, so whoever waited
-for it looks whether the file that was locked is still the one that has the name.
+The lock is a file of root's outside the job's directory. It is removed by the holder who leaves nothing of the job, so
+whoever waited for it looks whether the file that was locked is still the one that has the name.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Iterator
 
+from . import slots
 from .commands import Trouble
 from .settings import Settings
 
@@ -24,8 +25,14 @@ def held(job_id: int, settings: Settings, wait_s: float = _PATIENCE_S) -> Iterat
     """Be the only one who makes or removes the job's network: the prolog of a dead slurmd may still be at work when the
     epilog comes, and so may a program that a killed prolog had started, which therefore inherits the lock. Trouble:
     somebody else is, for longer than that."""
-    with _locked(_path(job_id, settings), wait_s):
-        yield
+    path = _path(job_id, settings)
+    with _locked(path, wait_s):
+        try:
+            yield
+        finally:
+            # Who puts back or sweeps may come when the epilog has just removed the job, its lock included.
+            if not settings.job(job_id).exists() and job_id not in slots.claims(settings).values():
+                path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -36,7 +43,7 @@ def node_held(settings: Settings) -> Iterator[None]:
 
 
 def remove(job_id: int, settings: Settings) -> None:
-    """Remove the lock of a job of which nothing is left; its holder does."""
+    """Remove the lock of a job of which nothing is left."""
     _path(job_id, settings).unlink(missing_ok=True)
 
 
