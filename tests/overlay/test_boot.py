@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -52,6 +53,23 @@ def test_the_first_prolog_of_a_boot_counts_as_one(nodes: tuple[Node, Node]) -> N
     assert not node.job_dir(JOB).exists()  # of the boot before
     node.run([str(node.libexec / "boot")])
     assert enters(node, JOB + 1)
+
+
+def test_the_first_prolog_of_a_boot_leaves_what_hooks_have_just_made(nodes: tuple[Node, Node]) -> None:
+    """Its own directory, where its words go, and those of prologs that wait for it."""
+    node = nodes[0]
+    (node.run_dir / "booted").write_text("another boot\n")
+    for job in (401, 402, 403):
+        node.job_dir(job).mkdir()
+        (node.job_dir(job) / "prolog.log").touch()
+    (node.job_dir(402) / "ended").touch()
+    os.utime(node.job_dir(403), (0, 0))  # of the boot before
+    assert node.prolog(JOB, LIST) == ""
+    assert {path.name for path in node.run_dir.glob("job-*")} == {f"job-{JOB}", "job-401"}
+    assert (node.job_dir(JOB) / "prolog.log").read_text().splitlines()[-1].endswith(" facts")
+    (node.run_dir / "booted").write_text("another boot\n")
+    assert "unreadable mark" in node.prolog(404, LIST, "ffdl-batch:job")
+    assert "unreadable mark" in (node.job_dir(404) / "prolog.log").read_text()
 
 
 def enters(node: Node, job: int) -> bool:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import socket
 import sys
+import time
 from pathlib import Path
-from typing import Sequence
+from typing import Collection, Sequence
 
 from . import checks, egress, guard, locks, network, settings, slots
 from .files import publish
@@ -24,7 +25,7 @@ def main(argv: Sequence[str]) -> int:
         print("usage: boot [--force]", file=sys.stderr)
         return 64
     site = settings.load()
-    left = _clean(site) if argv else once(site)
+    left = _clean(site, _all_of(site)) if argv else once(site)
     for text in (*left, *guard.reassert(site)):
         print(text, file=sys.stderr)
     checks.publish_state(site, checks.look(site))
@@ -32,14 +33,14 @@ def main(argv: Sequence[str]) -> int:
 
 
 def once(site: Settings) -> list[str]:
-    """Remove everything of every job, if nobody did so since the node was booted; what could not be removed."""
+    """Remove everything of jobs of before, if nobody did so since the node was booted; what could not be removed."""
     mark, now = site.run / "booted", _BOOT_ID.read_text().strip()
     if _read(mark) == now:
         return []
     with locks.node_held(site):
         if _read(mark) == now:
             return []
-        left = _clean(site)
+        left = _clean(site, {job_id for job_id in _all_of(site) if not _has_just_begun(job_id, site)})
         publish(mark, now + "\n")
         return left
 
@@ -51,9 +52,26 @@ def _read(mark: Path) -> str:
         return ""
 
 
-def _clean(site: Settings) -> list[str]:
-    jobs = set(slots.claims(site).values())
-    jobs |= {int(path.name[4:]) for path in site.run.glob("job-*") if path.name[4:].isdigit()}
+def _all_of(site: Settings) -> set[int]:
+    """Every job of which something is here."""
+    found = {int(path.name[4:]) for path in site.run.glob("job-*") if path.name[4:].isdigit()}
+    return found | set(slots.claims(site).values())
+
+
+def _has_just_begun(job_id: int, site: Settings) -> bool:
+    """Whether all there is of the job is a directory that its hook has made in this boot: its prolog waits, or asks."""
+    directory = site.job(job_id)
+    if job_id in slots.claims(site).values() or (directory / "ended").exists():
+        return False
+    booted_at = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    try:
+        return directory.stat().st_mtime > booted_at
+    except FileNotFoundError:
+        return False
+
+
+def _clean(site: Settings, jobs: Collection[int]) -> list[str]:
+    """Remove all networks, and what else there is of these jobs."""
     troubles = []
     for job_id in sorted(jobs):
         left = network.remove(job_id, site)
