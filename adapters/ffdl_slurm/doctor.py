@@ -20,6 +20,10 @@ STEP_S = 60
 _START_S, _KILL_S = 30, 5
 _AT_ONCE = 16
 _FRAGMENT = "slurm.conf.d/ffdl.conf of slurm-configs has it"
+_OWN_MOUNTS = (
+    "where Slurm gives jobs mounts of their own before the prolog runs, no learner can join; unset JobContainerType "
+    "(NamespaceType since Slurm 25.11) of slurm.conf for these nodes, see docs/network.md"
+)
 _KEY = re.compile(r"^(\w+)(?:\[\d+\])?[ \t]*=[ \t]*(.*?)[ \t]*$", re.MULTILINE)
 _TRIED = ("vxlan", "filter", "acl", "ports", "apptainer", "egress")
 _LOOK = """\
@@ -27,6 +31,9 @@ job=$1/job-$SLURM_JOB_ID
 echo asked=yes
 [ ! -d "$job" ] || echo hook=yes
 [ ! -e "$job/network" ] || echo made=yes
+# A namespace (nsfs, in hexadecimal) where the facts say that one is; a job with mounts of its own sees an empty file.
+net=$(sed -n 's/^netns=//p' "$job/network" 2>/dev/null)
+[ "$(stat -f -c %t "$net" 2>/dev/null)" != 6e736673 ] || echo seen=yes
 [ ! -e "$job/error" ] || echo "error=$(tr '\\n' ' ' <"$job/error")"
 ! command -v "$2" >/dev/null || echo runtime=yes
 [ ! -w "$3" ] || echo scratch=yes
@@ -81,6 +88,7 @@ class Doctor:
         items = []
         if any(self.settings.network_feature in node.features for node in nodes):
             items.append(_judge("slurm.conf: networks", wrong_for_networks(config)))
+            items += [Item("slurm.conf: networks", Verdict.NOTE, text) for text in doubt_mounts(config)]
         if any("gpu" in node.gres for node in nodes):
             items.append(_judge("slurm.conf: GPUs", wrong_for_devices(config)))
         times = (_seconds(config.get(key, "")) for key in ("SlurmdTimeout", "KillWait"))
@@ -155,6 +163,8 @@ class Doctor:
         settings, wrong = self.settings, []
         if settings.network_feature in node.features and "made" not in told:
             wrong.append(f"it has the feature {settings.network_feature!r}, but {_why_no_network(told)}")
+        if "made" in told and "seen" not in told:
+            wrong.append(f"its prolog made a network that jobs do not see: {_OWN_MOUNTS}")
         if settings.egress_feature in node.features and told.get("egress") != "yes":
             why = told.get("egress_problem") or told.get("problem") or "its capabilities do not say so"
             wrong.append(f"it has the feature {settings.egress_feature!r}, but level egress is not there: {why}")
@@ -215,6 +225,13 @@ def wrong_for_networks(config: dict[str, str]) -> list[str]:
         listed = ",".join(flags) or "empty"
         wrong.append(f"PrologFlags is {listed}, without Alloc: other nodes' prologs run after a job began; {_FRAGMENT}")
     return wrong
+
+
+def doubt_mounts(config: dict[str, str]) -> list[str]:
+    """A plugin that may hide jobs' networks from them; which nodes it is for stands in a file of its own."""
+    keys = ("JobContainerType", "NamespaceType")
+    found = [(key, config[key]) for key in keys if config.get(key, "").rpartition("/")[2] in ("tmpfs", "linux")]
+    return [f"{key} is {plugin}: {_OWN_MOUNTS}; --nodes tries it" for key, plugin in found]
 
 
 def wrong_for_devices(config: dict[str, str]) -> list[str]:

@@ -192,6 +192,8 @@ def test_a_slot_lets_its_user_in_and_nobody_else_of_the_same_group(nodes: tuple[
     assert node.prolog(JOB, node.name, uid=ALICE) == ""
     look = ["stat", "-L", node.namespace(JOB)]
     assert subprocess.run(node.enter(look, uid=ALICE), capture_output=True, check=False).returncode == 0
+    kind = ["stat", "-f", "-c", "%t", node.namespace(JOB)]  # as ffdl-admin doctor asks
+    assert subprocess.run(node.enter(kind, uid=ALICE), capture_output=True, check=True).stdout == b"6e736673\n"
     refused = subprocess.run(node.enter(look, uid=BOB), capture_output=True, text=True, check=False)
     assert (refused.returncode, "Permission denied" in refused.stderr) == (1, True)
     directory = str(Path(node.namespace(JOB)).parent)

@@ -31,7 +31,7 @@ spot|n3|(null)|(null)|drained
 plain|n4|fast|(null)|idle
 """
 CAPABLE = "format=1\nnetwork=yes\negress=yes\n"
-MADE = 'mkdir -p "$run/job-$SLURM_JOB_ID"; echo netns=x >"$run/job-$SLURM_JOB_ID/network"'
+MADE = 'mkdir -p "$run/job-$SLURM_JOB_ID"; echo netns=/proc/self/ns/net >"$run/job-$SLURM_JOB_ID/network"'
 SRUN = """\
 #!/bin/sh
 echo "$@" >>"$calls"
@@ -151,6 +151,10 @@ def test_nodes_are_asked_by_a_small_job_with_a_network(site: Site) -> None:
             f"{MADE}; printf 'network=yes\\negress=no\\negress_problem=set it\\n' >$run/capabilities",
             "it has the feature 'ffdl-egress', but level egress is not there: set it",
         ),
+        (
+            f"printf '{CAPABLE}' >$run/capabilities; {MADE.replace('/proc/self/ns/net', '$run/capabilities')}",
+            "its prolog made a network that jobs do not see: where Slurm gives jobs mounts of their own",
+        ),
         (f"printf '{CAPABLE}' >$run/capabilities; {MADE}; PATH=/usr/bin:/bin", "apptainer is not on the PATH there"),
         (f"printf '{CAPABLE}' >$run/capabilities; {MADE}; rmdir $run/../scratch", "scratch_base of [backend.slurm]"),
     ],
@@ -178,6 +182,24 @@ def test_slurm_conf_is_read(site: Site) -> None:
         assert part in said
     assert "cgroup.conf: ConstrainDevices must be yes" in said
     assert said.count("slurm.conf.d/ffdl.conf of slurm-configs has it") == 4
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "noted"),
+    [
+        ("JobContainerType", "job_container/tmpfs", True),
+        ("NamespaceType", "namespace/linux", True),
+        ("JobContainerType", "job_container/none", False),
+        ("JobContainerType", "(null)", False),
+    ],
+)
+def test_mounts_of_jobs_own_are_a_note(site: Site, key: str, value: str, noted: bool) -> None:
+    site.slurm_conf(**{key: value})
+    code, lines = site.run()
+    notes = [line for line in lines if line.startswith("note   slurm.conf: networks: ")]
+    assert (code, [f"{key} is {value}" in line for line in notes]) == (0, [True] if noted else [])
+    site.settings('network_feature = ""\n')
+    assert not [line for line in site.run()[1] if value in line]
 
 
 def test_networks_that_no_node_offers_need_no_prolog(site: Site) -> None:
