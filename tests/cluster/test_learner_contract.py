@@ -291,8 +291,8 @@ def test_two_learners_are_two_nodes_of_one_allocation(
     assert not ip_address(master).is_loopback
     nodes, tres = alice.sacct(job["native_id"], "NNodes", "AllocTRES")
     assert nodes == "2" and {"gres/gpu=4", "cpu=2", "mem=512M"} <= set(tres.split(","))
-    # They have to reach each other, so the network is the host's, and the record says so.
-    assert job["network"] == "host"
+    # They have to reach each other, and nobody else.
+    assert (job["network"], job["network_by"]) == ("job", "vxlan")
     assert jobs["mounted-1"]["network"] == "none"
 
 
