@@ -13,6 +13,7 @@ from ffdl_batch.domain.launch import fill
 from ffdl_batch.runtimes.rendezvous import first_port
 from tests.cluster.people import Person
 from tests.cluster.rig import Cluster
+from tests.cluster.rig.topology import FEATURES
 from tests.cluster.trainings import saver_model, training, until_logged
 
 RESERVATION = "rigtomorrow"
@@ -61,15 +62,19 @@ SHELL = {
 @pytest.fixture(scope="module", autouse=True)
 def site(cluster: Cluster) -> Iterator[None]:
     """A feature and a reservation to ask for."""
-    set_feature = ["scontrol", "update", "NodeName=n1"]
-    cluster.run("ctl", [*set_feature, f"AvailableFeatures={FEATURE}", f"ActiveFeatures={FEATURE}"])
+
+    def set_features(*names: str) -> None:
+        text = ",".join(names)
+        cluster.scontrol("update", "NodeName=n1", f"AvailableFeatures={text}", f"ActiveFeatures={text}")
+
+    set_features(*FEATURES, FEATURE)
     made = ["scontrol", "create", f"ReservationName={RESERVATION}", "StartTime=2040-01-01", "Duration=1-0",
             "Users=alice", "Nodes=n1"]  # fmt: skip
     cluster.run("ctl", made)
     yield
     cluster.run("ctl", ["scancel", "-u", "alice", "--state=PENDING"])
     cluster.run("ctl", ["scontrol", "delete", f"ReservationName={RESERVATION}"])
-    cluster.run("ctl", [*set_feature, "AvailableFeatures=", "ActiveFeatures="])
+    set_features(*FEATURES)
 
 
 @pytest.fixture(scope="module")

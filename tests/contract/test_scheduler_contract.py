@@ -30,7 +30,14 @@ from ffdl_batch.domain.spec import (
     StoreType,
 )
 from ffdl_batch.ports.registry import adapter_names
-from ffdl_batch.ports.scheduler import ForgetsJobs, InvalidRequest, NotYet, SchedulerUnreachable, Withdraws
+from ffdl_batch.ports.scheduler import (
+    BackendFacts,
+    ForgetsJobs,
+    InvalidRequest,
+    NotYet,
+    SchedulerUnreachable,
+    Withdraws,
+)
 from tests.contract.scheduler_harness import Harness, open_harness, real_backends
 
 BACKENDS = real_backends() or list(adapter_names())
@@ -213,17 +220,23 @@ def test_a_named_network_level_is_never_loosened(world: Harness) -> None:
             world.scheduler.plan(world.request(batch=asked))
 
 
+def without_networks(facts: BackendFacts) -> BackendFacts:
+    """Where no node can make networks for jobs."""
+    return replace(facts, nodes=tuple(replace(node, features=()) for node in facts.nodes))
+
+
 @pytest.mark.parametrize("level", [NetworkLevel.JOB, NetworkLevel.EGRESS])
 def test_a_network_of_the_jobs_own_that_cannot_be_proved_is_refused(world: Harness, level: NetworkLevel) -> None:
     egress = (Egress("example.org", 443),) if level is NetworkLevel.EGRESS else ()
-    facts = replace(world.facts, nodes=tuple(replace(node, features=()) for node in world.facts.nodes))
+    batch, facts = BatchOptions(network=level, egress=egress), without_networks(world.facts)
     with pytest.raises(InvalidRequest, match=f"network level {level} cannot be proved") as error:
-        world.scheduler.plan(world.request(batch=BatchOptions(network=level, egress=egress), facts=facts))
+        world.scheduler.plan(world.request(batch=batch, facts=facts))
     assert error.value.findings[0].path == "batch.network" and error.value.findings[0].cure
 
 
 def test_several_learners_can_reach_each_other_by_default(world: Harness) -> None:
-    plan = world.scheduler.plan(world.request(resources=Resources(learners=2, cpus=1, memory_bytes=1024**2)))
+    two = Resources(learners=2, cpus=1, memory_bytes=1024**2)
+    plan = world.scheduler.plan(world.request(resources=two, facts=without_networks(world.facts)))
     assert (plan.network.requested, plan.network.level) == ("auto", "host")
     assert plan.launch.learners == 2
 
