@@ -14,12 +14,19 @@ from tests.proof.isolation.values import ATTACKER, OTHER
 from tests.proof.isolation.verdict import holds, report
 
 SHOWN_BY = {
+    "bridge": "learner on n2: ",
+    "vni": "learner on n2: udp",
     "guard": "VXLAN frame",
     "slot": "slot: ",
     "route": "address of n1",
     "control": "address of n2",
 }
-"""Probes that must find each break. The last one stays broken."""
+"""What the names of probes that must find each break have in them. What is broken stays broken."""
+OPENED = {
+    "bridge": {"learner on n2: tcp", "learner on n2: udp"},
+    "vni": {"learner on n2: udp"},
+}
+"""Probes that must be let through then."""
 
 
 @pytest.fixture(scope="module")
@@ -62,5 +69,7 @@ def test_what_is_broken_is_found(stage: Stage, jobs: tuple[Job, Job], broken: st
     found = fire_round(stage, *jobs, "job", only=SHOWN_BY[broken])
     print(report([found]))
     assert found.troubles and not holds([found])
+    opened = {one.probe.name for one in found.outcomes if one.through and one.trouble and not one.control_failed}
+    assert opened >= OPENED.get(broken, set()), found.troubles
     failed = any(one.control_failed for one in found.outcomes)
     assert failed == (broken == "control"), found.troubles

@@ -59,7 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _pair(text: str, parser: argparse.ArgumentParser) -> tuple[str, str]:
     level, _, other = text.partition("/")
     if level not in LEVELS or other not in LEVELS[1:]:
-        parser.error(f"--levels {text}: write ATTACKER/OTHER, of {', '.join(LEVELS)}; the other job has two learners")
+        parser.error(
+            f"--levels {text}: write ATTACKER/OTHER, of {', '.join(LEVELS)}; the other job has several learners"
+        )
     return level, other
 
 
@@ -87,15 +89,14 @@ def fire_round(stage: Stage, attacker: Job, other: Job, level: str, *, only: str
     # A control that stands beside several attempts is made once: two that trace one process are in each other's way.
     controls: list[Shot] = []
     for probe in table:
-        if probe.control and probe.control not in controls:
-            controls.append(probe.control)
+        controls += [one for one in probe.controls if one not in controls]
     before = stage.fire(attacker, other, controls)
     made = stage.fire(attacker, other, [probe.attempt for probe in table])
     after = stage.fire(attacker, other, controls)
     outcomes = []
     for probe, hit in zip(table, made, strict=True):
-        place = controls.index(probe.control) if probe.control else -1
-        outcomes.append(Outcome(probe, hit, (before[place], after[place]) if probe.control else ()))
+        places = [controls.index(one) for one in probe.controls]
+        outcomes.append(Outcome(probe, hit, tuple(told[place] for told in (before, after) for place in places)))
     return Round(level, other.level, outcomes)
 
 

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from tests.cluster.rig import Cluster
-from tests.proof.isolation.stage import PROBER, Job, Stage, StageError
+from tests.proof.isolation.stage import BOUND, PROBER, Job, Stage, StageError
 from tests.proof.isolation.values import ADDRESS, ATTACKER, FIRST, OTHER, SECOND, SOURCE, Facts, Tunnel
 
 TUNNELLED = ("job", "egress")
@@ -15,12 +15,13 @@ TUNNELLED = ("job", "egress")
 def gather(stage: Stage, attacker: Job, other: Job, level: str = "") -> Facts:
     """All facts of one round. `level`: by which level the attacker is judged, if not by its own."""
     cluster, level = stage.cluster, level or attacker.level
-    tunnel = _tunnel(cluster, other) if other.level in TUNNELLED else None
+    tunnel = tunnel_of(cluster, other) if other.level in TUNNELLED else None
     addresses = (ADDRESS[FIRST], ADDRESS[SECOND])
     if tunnel:
-        # The learner on the first node has rank 0, the one on the second rank 1, in every job alike.
-        prefix = _facts_of(cluster, other)["prefix"].rsplit(".", 2)[0]
-        addresses = (f"{prefix}.0.1", f"{prefix}.1.1")
+        prefix = prefix_of(cluster, other)
+        addresses = (f"{prefix}.0.2", f"{prefix}.1.2")
+    if attacker.level in TUNNELLED and not set(addresses).isdisjoint(_addresses(cluster, attacker)):
+        raise StageError(f"the attacker's learners have an address of {addresses} themselves")
     number = cluster.run(FIRST, [*PROBER, "find", other.target], cwd=SOURCE)
     found = cluster.run(FIRST, ["find", "/tmp", "/dev/shm", "-name", other.label]).stdout.split()
     ready = json.loads((other.mailbox / "ready-1.json").read_text())
@@ -44,6 +45,7 @@ def gather(stage: Stage, attacker: Job, other: Job, level: str = "") -> Facts:
         sockets={user: f"{stage.desks[user].base}/ffdl.sock" for user in (ATTACKER, OTHER)},
         own_label=attacker.label,
         own_names=tuple(names),
+        bound=f"/mnt/data/{BOUND}/{BOUND}",
         tunnel=tunnel,
         own_ends=_node_ends(cluster, attacker) if attacker.level == "egress" else (),
     )
@@ -54,12 +56,24 @@ def namespace_of(cluster: Cluster, job: Job, node: str = FIRST) -> str:
     return _facts_of(cluster, job, node)["netns"]
 
 
+def prefix_of(cluster: Cluster, job: Job) -> str:
+    """What all addresses of the job's network begin with, two numbers. The first node has rank 0, the second 1."""
+    return _facts_of(cluster, job)["prefix"].rsplit(".", 2)[0]
+
+
 def _facts_of(cluster: Cluster, job: Job, node: str = FIRST) -> dict[str, str]:
     text = cluster.run(node, ["cat", f"/run/ffdl/job-{job.native}/network"]).stdout
     return dict(line.split("=", 1) for line in text.splitlines())
 
 
-def _tunnel(cluster: Cluster, job: Job) -> Tunnel:
+def _addresses(cluster: Cluster, job: Job) -> set[str]:
+    """Those of the job's network on both nodes."""
+    devices = (_devices(cluster, node, namespace_of(cluster, job, node)) for node in (FIRST, SECOND))
+    return {address["local"] for found in devices for one in found for address in one["addr_info"]}
+
+
+def tunnel_of(cluster: Cluster, job: Job) -> Tunnel:
+    """A job's network."""
     namespace = namespace_of(cluster, job)
     device, *others = _devices(cluster, FIRST, namespace)
     peer, *_ = _devices(cluster, SECOND, namespace_of(cluster, job, SECOND))
@@ -71,7 +85,7 @@ def _tunnel(cluster: Cluster, job: Job) -> Tunnel:
 
 def _node_ends(cluster: Cluster, job: Job) -> tuple[str, ...]:
     """The node's addresses on the links that go into the job's namespace: inside they are .2, outside .1."""
-    return tuple(address.rpartition(".")[0] + ".1" for address in _tunnel(cluster, job).more)
+    return tuple(address.rpartition(".")[0] + ".1" for address in tunnel_of(cluster, job).more)
 
 
 def _devices(cluster: Cluster, node: str, namespace: str) -> list[dict[str, Any]]:

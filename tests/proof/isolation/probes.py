@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from tests.proof.isolation.values import (
     ADDRESS,
     ATTACKER,
+    BEHIND,
     FIRST,
     GATEWAY,
     HOST_PORT,
     IMAGE,
     LEARNER,
-    LEARNER_PORT,
+    LEARNER_2,
     NAMED,
     OTHER,
     OUTSIDE,
@@ -28,11 +29,12 @@ from tests.proof.isolation.values import (
     STEP,
     THIRD,
     VICTIM,
-    VICTIM_2,
+    VICTIM_3,
     Facts,
     Probe,
     Shot,
     Tunnel,
+    learner_port,
 )
 
 SERVICES = (
@@ -52,6 +54,10 @@ UNUSED = "192.0.2.77"
 PROBER = ("python3", "-m", "prober", "try")
 RIGHTS = ("unshare", "--user", "--map-root-user")
 """With all rights over a namespace of one's own one has none over a network that was there before."""
+HARMLESS = {"id": "", "kind": "command", "argv": ["true"]}
+ENTERED = (*RIGHTS, "--net", "nsenter", "--net=/proc/self/ns/net", *PROBER)
+"""A network that is one's own can be entered."""
+BOUND_SOCKET = "a Unix socket in a directory that is bound in knows no networks"
 
 
 def probes(facts: Facts) -> list[Probe]:
@@ -86,26 +92,34 @@ def _own_job(facts: Facts) -> Iterator[Probe]:
     """The learners of one job talk; one that is alone talks to itself."""
     for number, name in enumerate(facts.own_names, 1):
         label = f"{facts.own_label}-{number}"
-        for shot in (tcp(LEARNER, name, LEARNER_PORT + 1, label), udp(LEARNER, name, LEARNER_PORT + 1, label)):
+        port = learner_port(ATTACKER, number)
+        for shot in (tcp(LEARNER, name, port, label), udp(LEARNER, name, port, label)):
             yield Probe(f"own job: {shot.kind} to its learner {number}", shot, refuse=False)
 
 
 def _learners(facts: Facts) -> Iterator[Probe]:
-    """The other job's learners, on the same node and on the other."""
-    for number, (node, address) in enumerate(zip((FIRST, SECOND), facts.addresses, strict=True), 1):
-        label, sibling = f"{facts.label}-{number}", (VICTIM_2, VICTIM)[number - 1]
-        for shot in (tcp(LEARNER, address, LEARNER_PORT, label), udp(LEARNER, address, LEARNER_PORT, label)):
-            yield Probe(f"learner on {node}: {shot.kind}", shot, facts.apart, shot.at(sibling))
+    """The other job's learners, on the same node and on the other, by addresses that none of the attacker's has. What
+    is sent to the other node's goes over the wire, where the attacker's network has that node."""
+    places = (LEARNER, LEARNER_2)[: len(facts.own_names)]
+    for number, node, address, sibling in zip(
+        BEHIND, (FIRST, SECOND), facts.addresses, (VICTIM_3, VICTIM), strict=True
+    ):
+        port, label = learner_port(OTHER, number), f"{facts.label}-{number}"
+        for shot in (tcp(LEARNER, address, port, label), udp(LEARNER, address, port, label)):
+            for place in places:
+                name = f"learner on {node}: {shot.kind}" + (f" from {SECOND}" if place == LEARNER_2 else "")
+                yield Probe(name, shot.at(place), facts.apart, shot.at(sibling))
             yield Probe(
                 f"learner on {node}: {shot.kind} from a process on the node",
                 shot.at(PLAIN),
                 facts.other != "host",
                 shot.at(sibling),
             )
-    cast = Shot(LEARNER, "udp", {"hosts": BROADCASTS, "port": LEARNER_PORT, "expect": f"{facts.label}-1"})
-    yield Probe("learners: udp broadcast", cast, facts.apart, cast.at(VICTIM))
-    name = Shot(LEARNER, "unix", {"path": f"@{facts.label}-abstract", "expect": f"{facts.label}-1"})
-    yield Probe("learner on n1: abstract socket", name, facts.apart, name.at(VICTIM))
+    neighbour, port = f"{facts.label}-{BEHIND[0]}", learner_port(OTHER, BEHIND[0])
+    cast = Shot(LEARNER, "udp", {"hosts": BROADCASTS, "port": port, "expect": neighbour})
+    yield Probe(f"learner on {FIRST}: udp broadcast", cast, facts.apart, cast.at(VICTIM))
+    greeted = Shot(LEARNER, "unix", {"path": f"@{neighbour}-abstract", "expect": neighbour})
+    yield Probe(f"learner on {FIRST}: abstract socket", greeted, facts.apart, greeted.at(VICTIM))
 
 
 def _hosts(facts: Facts) -> Iterator[Probe]:
@@ -152,7 +166,8 @@ def _one_wire(facts: Facts) -> Iterator[Probe]:
     asked = Shot(LEARNER, "arp", {"targets": [*facts.addresses, ADDRESS[SECOND]]})
     yield Probe("ARP from a raw socket", asked, control=asked.at(ROOT))
     wrapped = Shot(LEARNER, "inside", {"argv": [*RIGHTS, *PROBER], "shot": _bare(asked)})
-    yield Probe("ARP from a raw socket, as root of an own user namespace", wrapped, control=asked.at(ROOT))
+    own = wrapped.at(LEARNER, argv=[*RIGHTS, "--net", *PROBER], shot=_bare(Shot("", "packet")))
+    yield Probe("ARP from a raw socket, as root of an own user namespace", wrapped, control=asked.at(ROOT), way=own)
     for kind in ("neighbour", "route"):
         shot = Shot(LEARNER, kind, {"target": UNUSED})
         yield Probe(f"static {kind}", shot, control=shot.at(ROOT))
@@ -160,6 +175,7 @@ def _one_wire(facts: Facts) -> Iterator[Probe]:
 
 def _tunnel(facts: Facts, tunnel: Tunnel) -> Iterator[Probe]:
     """Frames that are put into the other job's network from outside, and ways into its namespace."""
+    port, neighbour = learner_port(OTHER, BEHIND[0]), f"{facts.label}-{BEHIND[0]}"
     frame = Shot(
         LEARNER,
         "vxlan",
@@ -168,7 +184,7 @@ def _tunnel(facts: Facts, tunnel: Tunnel) -> Iterator[Probe]:
             "port": tunnel.port,
             "vni": tunnel.vni,
             "macs": tunnel.macs,
-            "inner": [facts.addresses[1], facts.addresses[0], LEARNER_PORT],
+            "inner": [facts.addresses[1], facts.addresses[0], port],
             "source_port": 0,
         },
     )
@@ -187,28 +203,29 @@ def _tunnel(facts: Facts, tunnel: Tunnel) -> Iterator[Probe]:
     for node in (FIRST, "ctl"):
         taken = listening.at(f"{ATTACKER}@{node}")
         yield Probe(f"port of the jobs' networks, taken by a user of {node}", taken, control=listening)
-    goal = tcp("", facts.addresses[0], LEARNER_PORT, f"{facts.label}-1")
+    goal = tcp("", facts.addresses[0], port, neighbour)
     join = Shot(PLAIN, "inside", {"argv": apptainer("--netns-path", tunnel.namespace), "shot": _bare(goal)})
-    yield Probe("slot: apptainer", join, control=join.at(OWNER))
-    yield Probe("slot: apptainer, same primary group", join.at(SAME_GROUP), control=join.at(OWNER))
-    yield Probe("slot: apptainer under srun", join.at(SRUN), control=join.at(OWNER))
+    plain = join.at(PLAIN, argv=apptainer(), shot=HARMLESS)
+    for place, how in ((PLAIN, ""), (SAME_GROUP, ", same primary group"), (SRUN, " under srun")):
+        yield Probe(f"slot: apptainer{how}", join.at(place), control=join.at(OWNER), way=plain.at(place))
     yield Probe("slot: apptainer, the same user", join.at(OWNER), refuse=False, note=SAME_USER)
     for name, path in (("slot", tunnel.namespace), ("/proc", f"/proc/{facts.pid}/ns/net")):
         argv = ["nsenter", f"--net={path}", *PROBER]
         enter = Shot(PLAIN, "inside", {"argv": argv, "shot": _bare(goal)})
         yield Probe(f"namespace by {name}: nsenter", enter, control=enter.at(ROOT))
-        yield Probe(f"namespace by {name}: nsenter in a learner", enter.at(LEARNER), control=enter.at(ROOT))
-        wrapped = enter.at(PLAIN, argv=[*RIGHTS, *argv])
-        yield Probe(f"namespace by {name}: as root of an own user namespace", wrapped, control=enter.at(ROOT))
+        own = enter.at(LEARNER, argv=[*ENTERED], shot=HARMLESS)
+        yield Probe(f"namespace by {name}: nsenter in a learner", enter.at(LEARNER), control=enter.at(ROOT), way=own)
+        wrapped, own = enter.at(PLAIN, argv=[*RIGHTS, *argv]), own.at(PLAIN)
+        yield Probe(f"namespace by {name}: as root of an own user namespace", wrapped, control=enter.at(ROOT), way=own)
     facts_of_it = Shot(PLAIN, "command", {"argv": ["touch", f"/run/ffdl/job-{facts.native}/network"]})
     for place in (PLAIN, OWNER):
         name = f"what root says of the other job's network, written by {place}"
         yield Probe(name, facts_of_it.at(place), control=facts_of_it.at(ROOT))
     for address in tunnel.more:
-        end = tcp(LEARNER, address, LEARNER_PORT, f"{facts.label}-1")
+        end = tcp(LEARNER, address, port, neighbour)
         yield Probe("inner end of the other job's way out: tcp", end, control=end.at(VICTIM))
         yield Probe("inner end of the other job's way out: tcp from the node", end.at(PLAIN), control=end.at(VICTIM))
-        datagram = udp(LEARNER, address, LEARNER_PORT, f"{facts.label}-1")
+        datagram = udp(LEARNER, address, port, neighbour)
         yield Probe("inner end of the other job's way out: udp", datagram, control=datagram.at(VICTIM))
         yield Probe(
             "inner end of the other job's way out: udp from the node", datagram.at(PLAIN), control=datagram.at(VICTIM)
@@ -235,6 +252,8 @@ def _sockets(facts: Facts) -> Iterator[Probe]:
     """Unix sockets with a path."""
     munge = Shot(LEARNER, "unix", {"path": "/run/munge/munge.socket.2"})
     yield Probe("munge", munge, control=munge.at(PLAIN))
+    bound = Shot(LEARNER, "unix", {"path": facts.bound, "expect": facts.bound.rpartition("/")[2]})
+    yield Probe(f"socket of a process on {FIRST}, in a data store", bound, refuse=False, note=BOUND_SOCKET)
     for user, path in facts.sockets.items():
         daemon = Shot(LEARNER, "unix", {"path": path})
         yield Probe(f"daemon of {user}", daemon, control=daemon.at(f"{user}@ctl"))

@@ -24,7 +24,6 @@ from tests.proof.isolation.values import (
     FIRST,
     GATEWAY,
     HOST_PORT,
-    LEARNER_PORT,
     NAMED,
     OTHER,
     OUTSIDE,
@@ -33,11 +32,14 @@ from tests.proof.isolation.values import (
     SPARE_PORT,
     Hit,
     Shot,
+    learner_port,
 )
 
 HERE = Path(__file__).resolve().parent
 PROBER = ("python3", "-m", "prober")
 STARTS_S, ANSWERS_S = 90.0, 60.0
+BOUND = "reach"
+"""A directory of the attacker's that is their learners' data, and the socket in it."""
 SETTLES_S = 0.5
 """How long a datagram that nobody answers may be under way to a listener."""
 ENDED = frozenset({"COMPLETED", "FAILED", "HALTED", "CANCELLED"})
@@ -87,6 +89,7 @@ class Stage:
             self._stack.enter_context(self._world())
             for node in ADDRESS:
                 self._listen(node)
+            self._offer()
             self._stack = self._stack.pop_all()
         return self
 
@@ -122,22 +125,32 @@ class Stage:
         """A process of the other user's that answers on the node's own addresses; and files that all may read."""
         desk, label = self.desks[OTHER], f"host-{node}"
         config = self._config(desk, label, [HOST_PORT, SPARE_PORT])
-        listener = self.cluster.popen(
-            node, [*PROBER, "listen", str(config)], user=OTHER, cwd=SOURCE, stdin=subprocess.PIPE
-        )
-        self._stack.callback(self.cluster.kill, listener)
-        self._hears(listener, node)
-        self.listeners[node] = listener
+        self.listeners[node] = self._answer(node, OTHER, config)
         for directory in ("/tmp", "/dev/shm"):
             path = f"{directory}/{label}"
             self.cluster.run(node, ["sh", "-c", 'cat >"$1"; chmod 644 "$1"', "sh", path], user=OTHER, input=self.secret)
             self._stack.callback(self.cluster.run, node, ["rm", "-f", path], check=False)
 
-    def _config(self, desk: Desk, label: str, ports: Sequence[int], *, host_paths: bool = False) -> Path:
+    def _offer(self) -> None:
+        """A process of the attacker's on a node, whose socket lies in a directory that is bound into their learners."""
+        desk, socket = self.desks[ATTACKER], f"{self.desks[ATTACKER].base}/{BOUND}/{BOUND}"
+        desk.write({f"{socket}.txt": ""})
+        self._answer(FIRST, ATTACKER, self._config(desk, BOUND, [], [socket]))
+
+    def _answer(self, node: str, user: str, config: Path) -> subprocess.Popen[str]:
+        argv = [*PROBER, "listen", str(config)]
+        listener = self.cluster.popen(node, argv, user=user, cwd=SOURCE, stdin=subprocess.PIPE)
+        self._stack.callback(self.cluster.kill, listener)
+        self._hears(listener, node)
+        return listener
+
+    def _config(
+        self, desk: Desk, label: str, ports: Sequence[int], sockets: Sequence[str] = (), *, host_paths: bool = False
+    ) -> Path:
         journal, config = f"{desk.base}/journal-{label}.txt", f"{desk.base}/{label}.json"
         self._journals.append(desk.host_path(journal))
         place = str(desk.host_path(journal)) if host_paths else journal
-        value = {"label": label, "ports": list(ports), "abstract": f"{label}-abstract", "journal": place}
+        value = {"label": label, "ports": [*ports], "sockets": [f"@{label}-abstract", *sockets], "journal": place}
         desk.write({config: json.dumps(value)})
         return desk.host_path(config) if host_paths else Path(config)
 
@@ -151,21 +164,22 @@ class Stage:
     # --- jobs --------------------------------------------------------------------------------------------------
 
     def start(self, user: str, level: str) -> Job:
-        """A job at that level, with a learner on each of the two nodes; at level none there is one learner."""
-        desk, learners, port = self.desks[user], 1 if level == "none" else 2, LEARNER_PORT + (user == ATTACKER)
+        """A job at that level on the two nodes: two learners on each for the other user, else one; and one alone at
+        level none."""
+        desk, learners = self.desks[user], 4 if user == OTHER else 1 if level == "none" else 2
         label, secret = f"{user}-{secrets.token_hex(3)}", secrets.token_hex(8)
         target = f"t-{label}"
         config = {
             "label": label,
-            "ports": [port],
-            "abstract": f"{label}-abstract",
+            "ports": [learner_port(user, number + 1) for number in range(learners)],
             "secret": secret,
             "target": target,
         }
         model = {f"{desk.base}/{label}/prober/{path.name}": path.read_text() for path in HERE.glob("prober/*.py")}
+        store = _STORE.format(base=desk.base) if user == ATTACKER else ""
         network = f"{{level: egress, allow: ['{NAMED[0]}:{NAMED[1]}']}}" if level == "egress" else level
         desk.write({**model, f"{desk.base}/{label}/config.json": json.dumps(config)})
-        desk.write({f"{desk.base}/{label}.yml": _manifest(label, learners, network, secret)})
+        desk.write({f"{desk.base}/{label}.yml": _manifest(label, learners, network, secret, store)})
         nodes = FIRST if learners == 1 else f"{FIRST},{SECOND}"
         submitted = desk.run("ffdl-submit", "--parsable", f"--nodelist={nodes}", f"{label}.yml", label)
         job_id = submitted.stdout.strip()
@@ -262,7 +276,16 @@ class Stage:
         return list(json.loads(answers.read_text()))
 
 
-def _manifest(name: str, learners: int, network: str, secret: str) -> str:
+_STORE = f"""\
+data_stores:
+  - id: store
+    type: mount_volume
+    training_data: {{{{container: {BOUND}}}}}
+    connection: {{{{type: host_mount, path: {{base}}}}}}
+"""
+
+
+def _manifest(name: str, learners: int, network: str, secret: str, store: str) -> str:
     return f"""\
 name: {name}
 version: "1.0"
@@ -270,9 +293,10 @@ cpus: 1
 gpus: 1
 memory: 128MiB
 learners: {learners}
-framework: {{name: custom, version: python-numpy, command: python3 -m prober learner config.json}}
+{store}framework: {{name: custom, version: python-numpy, command: python3 -m prober learner config.json}}
 batch:
   time: 15m
+  placement: pack
   network: {network}
   env: {{PROOF_SECRET: "{secret}"}}
 """

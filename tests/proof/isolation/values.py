@@ -10,9 +10,10 @@ from tests.cluster.rig.topology import NODES
 
 ATTACKER, OTHER = "alice", "bob"
 FIRST, SECOND = "n1", "n2"
-"""The nodes on which both jobs have their learners, one each."""
+"""The nodes on which both jobs have their learners: the attacker's one on each, the other's two."""
 THIRD = "n3"
-LEARNER_PORT, HOST_PORT, SPARE_PORT = 7101, 7201, 7202
+HOST_PORT, SPARE_PORT = 7201, 7202
+_LEARNER_PORT, _PORTS_OF_ONE = 7101, 10
 GATEWAY, OUTSIDE = "10.77.0.254", "192.0.2.1"
 NAMED = ("login2", HOST_PORT)
 """What the attacker's job names at level egress."""
@@ -22,11 +23,19 @@ ADDRESS = {node.name: node.address for node in NODES}
 
 # Places from which shots are fired: learners, and USER[:GROUP]@NODE[/srun|/step].
 LEARNER, LEARNER_2 = "learner 1", "learner 2"
-VICTIM, VICTIM_2 = "other's learner 1", "other's learner 2"
+VICTIM, VICTIM_3 = "other's learner 1", "other's learner 3"
+"""The first on each node. Those behind them, 2 and 4, are what is aimed at: no learner of the attacker's has their
+addresses."""
+BEHIND = (2, 4)
 PLAIN, OWNER, ROOT = f"{ATTACKER}@{FIRST}", f"{OTHER}@{FIRST}", f"root@{FIRST}"
 SAME_GROUP = f"{ATTACKER}:{OTHER}@{FIRST}"
 """The attacker as somebody whose primary group is the other user's."""
 SRUN, STEP, OWNER_STEP = f"{PLAIN}/srun", f"{PLAIN}/step", f"{OWNER}/step"
+
+
+def learner_port(user: str, number: int) -> int:
+    """Where a learner listens. Those of a node may share its addresses, and so may both jobs."""
+    return _LEARNER_PORT + _PORTS_OF_ONE * (number - 1) + (user == ATTACKER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +71,8 @@ class Hit:
 @dataclass(frozen=True, slots=True)
 class Probe:
     """A try, whether it must be refused, and the same from where it must succeed. One that must come through needs no
-    control; `note` says why it may. `one_way`: nobody can answer it."""
+    control; `note` says why it may. `one_way`: nobody can answer it. `way`: something harmless by the same way and from
+    the same place, where the control had no need of that way; it must succeed, too."""
 
     name: str
     attempt: Shot
@@ -70,6 +80,12 @@ class Probe:
     control: Shot | None = None
     note: str = ""
     one_way: bool = False
+    way: Shot | None = None
+
+    @property
+    def controls(self) -> tuple[Shot, ...]:
+        """All that must succeed."""
+        return tuple(one for one in (self.control, self.way) if one)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +114,7 @@ class Facts:
     node_secret: str
     native: str
     addresses: tuple[str, str]
+    """Of its learners 2 and 4, the second ones on each node."""
     target: str
     pid: int
     scratch: tuple[str, ...]
@@ -107,6 +124,8 @@ class Facts:
     sockets: Mapping[str, str]
     own_label: str
     own_names: tuple[str, ...]
+    bound: str
+    """A socket in a directory of the attacker's, as a learner finds it."""
     tunnel: Tunnel | None = None
     own_ends: tuple[str, ...] = ()
     """The node's own ends of what leaves the attacker's namespace: level egress."""

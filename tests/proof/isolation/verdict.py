@@ -10,11 +10,16 @@ from tests.proof.isolation.values import Hit, Probe
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a probe, and of its controls, in order."""
+    """What came of a probe, and of its controls, those before it first."""
 
     probe: Probe
     attempt: Hit
     controls: tuple[Hit, ...] = ()
+
+    @property
+    def first(self) -> Sequence[Hit]:
+        """The controls that were made before."""
+        return self.controls[: len(self.probe.controls)]
 
     @property
     def through(self) -> bool:
@@ -24,7 +29,8 @@ class Outcome:
     @property
     def control_failed(self) -> bool:
         """Whether the refusal, if it is one, says nothing."""
-        return self.probe.control is not None and not (self.controls and all(one.through for one in self.controls))
+        made = len(self.controls) == 2 * len(self.probe.controls)
+        return not made or not all(one.through for one in self.controls)
 
     @property
     def trouble(self) -> str:
@@ -60,9 +66,9 @@ class Round:
         return found if self.outcomes else [f"{self.name}: nothing was tried"]
 
     def said(self) -> list[str]:
-        """What each attempt and its first control were told."""
+        """What each attempt and its controls before it were told."""
         return [
-            f"{self.name} {one.probe.name}: {one.attempt}" + (f" | control: {one.controls[0]}" if one.controls else "")
+            " | control: ".join([f"{self.name} {one.probe.name}: {one.attempt}", *map(str, one.first)])
             for one in self.outcomes
         ]
 

@@ -9,7 +9,22 @@ from dataclasses import replace
 import pytest
 
 from tests.proof.isolation.probes import probes
-from tests.proof.isolation.values import LEARNER, PLAIN, ROOT, Facts, Hit, Probe, Shot, Tunnel
+from tests.proof.isolation.values import (
+    ATTACKER,
+    HOST_PORT,
+    LEARNER,
+    LEARNER_2,
+    OTHER,
+    PLAIN,
+    ROOT,
+    SPARE_PORT,
+    Facts,
+    Hit,
+    Probe,
+    Shot,
+    Tunnel,
+    learner_port,
+)
 from tests.proof.isolation.verdict import Outcome, Round, holds, report
 
 TUNNEL = Tunnel("/run/ffdl/1/net", 8, ("02:00:00:08:00:00", "02:00:00:08:00:01"), 299, 600)
@@ -20,7 +35,7 @@ JOB = Facts(
     secret="secret",
     node_secret="another",
     native="7",
-    addresses=("10.200.0.1", "10.200.1.1"),
+    addresses=("10.200.0.2", "10.200.1.2"),
     target="t-bob-1",
     pid=4242,
     scratch=("/tmp/ffdl/learner-1/tmp/bob-1",),
@@ -30,6 +45,7 @@ JOB = Facts(
     sockets={"alice": "/home/alice/ffdl.sock", "bob": "/home/bob/ffdl.sock"},
     own_label="alice-1",
     own_names=("learner-x-0", "learner-x-1"),
+    bound="/mnt/data/reach/reach",
     tunnel=TUNNEL,
 )
 EGRESS_TUNNEL = replace(TUNNEL, more=("10.201.1.2",))
@@ -45,6 +61,7 @@ ALWAYS_THROUGH = {
     "slot: apptainer, the same user",
     "VXLAN frame from root of a machine, with the address of the job's node",
     "device file of its GPU 1, from a process on the node",
+    "socket of a process on n1, in a data store",
     *(f"{name}, the same user" for name in ("environment in /proc", "ptrace", "memory", "kill")),
 }
 """What no level refuses; the documentation says so."""
@@ -66,6 +83,33 @@ def test_every_refusal_has_a_control_of_its_own_kind_and_goal_from_elsewhere(fac
             changed = {key for key in one.attempt.args if one.attempt.args[key] != one.control.args.get(key)}
             # What only root has: a port below 1024, and no need of a user namespace.
             assert changed <= ({"source_port"} if one.attempt.kind == "vxlan" else {"argv", "shot"}), one.name
+
+
+@each_round
+def test_a_way_that_the_control_does_without_is_shown_to_be_open(facts: Facts) -> None:
+    """A program that starts the prober elsewhere, and is not there or may not run, refuses everything."""
+    starters = {one.attempt.args["argv"][0] for one in probes(facts) if one.way}
+    assert starters == ({"unshare", "nsenter", "apptainer"} if facts.tunnel else {"unshare"})
+    for one in probes(facts):
+        if one.attempt.kind != "inside" or not one.refuse:
+            continue
+        as_the_control = one.control and one.attempt.args == one.control.args and one.attempt.place == PLAIN
+        assert one.way or as_the_control, one.name
+        if one.way:
+            (tried, shown), names = (
+                (list(shot.args["argv"]) for shot in (one.attempt, one.way)),
+                {"nsenter", "apptainer"},
+            )
+            assert one.way.place == one.attempt.place, one.name
+            assert names & {*tried} <= names & {*shown} and ("--user" not in tried or "--user" in shown), one.name
+
+
+@each_round
+def test_no_control_of_a_learner_hears_itself(facts: Facts) -> None:
+    names = ("learner on ", "inner end of")
+    aimed = [one for one in probes(facts) if one.name.startswith(names) and one.control]
+    assert {one.attempt.args["expect"] for one in aimed} == {"bob-1-2", "bob-1-4"}
+    assert all(one.control and one.control.place[-1] in "13" for one in aimed)
 
 
 @each_round
@@ -96,14 +140,21 @@ def test_host_reaches_the_nodes_and_not_a_job_at_level_job() -> None:
     loosest, open_to_all = through(ROUNDS["host"]), through(ROUNDS["host/host"])
     assert {"slurmctld: tcp", "address of n2: udp", "gateway: tcp", "IPv6 all-nodes multicast: udp"} <= loosest
     assert not any(name.startswith(("learner", "munge", "daemon", "/tmp")) for name in loosest)
-    assert {"learner on n1: tcp", "learner on n2: udp", "learners: udp broadcast"} <= open_to_all
+    assert {"learner on n1: tcp", "learner on n2: udp", "learner on n1: udp broadcast"} <= open_to_all
     assert not any(name.startswith(("munge", "daemon", "/tmp", "ARP", "static")) for name in open_to_all)
 
 
-def test_both_learners_of_the_other_job_are_tried_with_tcp_and_udp() -> None:
-    tried = {(one.attempt.kind, str(one.attempt.args)) for one in probes(JOB) if one.attempt.place == LEARNER}
-    for address in JOB.addresses:
-        assert {kind for kind, text in tried if address in text and "bob-1-" in text} >= {"tcp", "udp"}
+def test_learners_of_the_other_job_are_tried_with_tcp_and_udp_from_both_nodes() -> None:
+    for place in (LEARNER, LEARNER_2):
+        tried = {(one.attempt.kind, str(one.attempt.args)) for one in probes(JOB) if one.attempt.place == place}
+        for address in JOB.addresses:
+            assert {kind for kind, text in tried if address in text and "bob-1-" in text} >= {"tcp", "udp"}
+    assert not any(one.attempt.place == LEARNER_2 for one in probes(ROUNDS["none"])), "it has one learner"
+
+
+def test_no_two_learners_of_a_node_listen_on_one_port() -> None:
+    ports = [learner_port(user, number) for user in (ATTACKER, OTHER) for number in range(1, 5)]
+    assert len({*ports, HOST_PORT, SPARE_PORT}) == 10
 
 
 CLOSED = Probe("closed", Shot(LEARNER, "tcp"), control=Shot(ROOT, "tcp"))
@@ -148,6 +199,14 @@ def test_each_fault_is_found(outcome: Outcome, said: str) -> None:
     found = Round("job", "job", (*GOOD, outcome))
     assert not holds([Round("none", "job", GOOD), found])
     assert report([found]).splitlines()[-1].endswith("not as it must be 1")
+
+
+def test_a_way_that_is_not_open_proves_nothing() -> None:
+    through_it = replace(CLOSED, way=Shot(LEARNER, "inside"))
+    assert judged(Outcome(through_it, NOT, (CAME, CAME, UNANSWERED, CAME))) == []
+    for told in ((CAME, NOT, CAME, CAME), (CAME, CAME, CAME, NOT)):
+        assert judged(Outcome(through_it, NOT, told)) == ["job/job: closed: the control failed: timed out"]
+    assert judged(Outcome(through_it, NOT, (CAME, CAME))) == ["job/job: closed: the control failed: it was not made"]
 
 
 def test_what_nobody_can_answer_need_only_arrive() -> None:

@@ -18,7 +18,7 @@ from .shots import attempt, attempt_all
 
 
 def listen(config: dict[str, Any], label: str, journal: Path) -> None:
-    """Answer everybody with `label` on the configuration's ports, TCP and UDP, all addresses, and abstract socket.
+    """Answer everybody with `label` on the configuration's ports, TCP and UDP, all addresses, and Unix sockets.
 
     Each datagram that comes is a line of the journal. Returns when all listens; threads go on.
     """
@@ -26,9 +26,9 @@ def listen(config: dict[str, Any], label: str, journal: Path) -> None:
     for port in config["ports"]:
         servers.append(_bound(socket.SOCK_STREAM, port))
         _thread(_echo, _bound(socket.SOCK_DGRAM, port), label, journal)
-    if config.get("abstract"):
+    for name in config["sockets"]:
         servers.append(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-        servers[-1].bind("\0" + config["abstract"])
+        servers[-1].bind("\0" + name[1:] if name.startswith("@") else name)
     for server in servers:
         server.listen(64)
         _thread(_greet, server, label)
@@ -69,7 +69,9 @@ def _thread(work: Callable[..., None], *arguments: Any) -> None:
 def learner(config: dict[str, Any]) -> None:
     """Listen, leave files with the secret, and fire what is ordered until the job is cancelled."""
     number, place = os.environ["LEARNER_ID"], Path(os.environ["CHECKPOINT_DIR"])
-    listen(config, f"{config['label']}-{number}", place / f"journal-{number}.txt")
+    label = f"{config['label']}-{number}"
+    own = {"ports": [config["ports"][int(number) - 1]], "sockets": [f"@{label}-abstract"]}
+    listen(own, label, place / f"journal-{number}.txt")
     for directory in ("/tmp", "/dev/shm", place):
         Path(directory, config["label"]).write_text(config["secret"])
     with subprocess.Popen([sys.executable, "-m", "prober", "target", config["target"]]):

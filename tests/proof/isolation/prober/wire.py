@@ -123,6 +123,12 @@ def arp(targets: Sequence[str], **_: object) -> Answer:
     return False, said
 
 
+def packet(**_: object) -> Answer:
+    """Open a raw socket."""
+    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ETH_ARP)):
+        return True, "a raw socket opens"
+
+
 def neighbour(target: str, **_: object) -> Answer:
     """Write down a hardware address for `target` (a permanent neighbour), by netlink."""
     attributes = _attribute(1, socket.inet_aton(target)) + _attribute(2, b"\2\0\0\0\0\1")
