@@ -85,8 +85,27 @@ class Fabric:
 
 
 def _processes_in(netns: str) -> list[Process]:
-    numbers = run(["ip", "netns", "pids", netns], check=False).stdout.split()
-    return [process for number in numbers if (process := Process.of(int(number))) is not None]
+    """Those in the namespace and all below them: learners have networks of their own."""
+    found = {int(number) for number in run(["ip", "netns", "pids", netns], check=False).stdout.split()}
+    children = _children()
+    waiting = list(found)
+    while waiting:
+        below = children.get(waiting.pop(), set()) - found
+        found |= below
+        waiting += below
+    return [process for number in sorted(found) if (process := Process.of(number)) is not None]
+
+
+def _children() -> dict[int, set[int]]:
+    """Of every process of this machine."""
+    found: dict[int, set[int]] = {}
+    for directory in Path("/proc").glob("[0-9]*"):
+        try:
+            text = (directory / "stat").read_text()
+        except OSError:  # it has ended
+            continue
+        found.setdefault(int(text.rpartition(")")[2].split()[1]), set()).add(int(directory.name))
+    return found
 
 
 def _ip(*words: str) -> None:
