@@ -27,7 +27,7 @@ from tests.cluster.trainings import (
 )
 
 LONG = (
-    "batch: {checkpoint: {grace_s: 4}, env: {SAVE_EVERY: '2', STEPS: '200', PACE: '0.2'},"
+    "batch: {checkpoint: {grace_s: 4}, env: {SAVE_EVERY: '2', STEPS: '100', PACE: '0.2'},"
     " retry: {timeouts: 0, preemptions: 0, failures: 0, node_failures: 1}}"
 )
 """Nothing is left to be charged to the user."""
@@ -87,7 +87,7 @@ def test_a_gang_leaves_the_node_that_hangs(alice: Person, hung: Mapping[str, Any
     for learner in (1, 2):
         log = attempt_log(alice, job, 2, learner)
         begin = begins(log)[0]
-        assert begin["RESUME"] == "1" and steps(log) == list(range(begin["from"] + 1, 201))
+        assert begin["RESUME"] == "1" and steps(log) == list(range(begin["from"] + 1, 101))
 
 
 def test_a_node_that_wakes_up_writes_nothing(alice: Person, hung: Mapping[str, Any]) -> None:
@@ -120,7 +120,7 @@ def test_a_job_that_stands_still_leaves_a_node_that_is_well(cluster: Cluster, al
     assert job["nodes"] != node, "the node where it stood still is excluded"
     begin = begins(attempt_log(person, job, 2))[0]
     assert begin["RESUME"] == "1" and begin["from"] >= 4
-    assert steps(attempt_log(person, job, 2)) == list(range(begin["from"] + 1, 201))
+    assert steps(attempt_log(person, job, 2)) == list(range(begin["from"] + 1, 101))
     # What Slurm wakes (CONT) to tell it that it ends has a moment at most.
     assert len(steps(attempt_log(person, job, 1))) - len(steps(frozen_log)) < 20
     assert is_gapless(history(person, job_id))
