@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -195,19 +196,18 @@ def test_does_not_end_while_a_job_lives_or_somebody_is_connected(tmp_path: Path)
 def test_sigterm_finishes_requests_lets_waiters_go_and_exits_0(site: Site) -> None:
     process = site.start()
     job_id = deployed(site)
-    answer: list[tuple[int, dict[str, Any]]] = []
-    waiter = threading.Thread(target=lambda: answer.append(site.ask("GET", f"/api/v1/jobs/{job_id}/wait?wait_s=30")))
-    watching, response = open_stream(site, f"/api/v1/jobs/{job_id}/logs?follow=true")
-    waiter.start()
-    until(lambda: site.ask("GET", "/api/v1/health")[0] == 200, "an answer beside the waiter")
-    process.send_signal(signal.SIGTERM)
-    assert ended(process) == 0, site.log
-    waiter.join(10)
-    assert answer[0][0] == 200
-    assert answer[0][1]["job"]["state"] == "QUEUED"
-    with pytest.raises((http.client.IncompleteRead, ConnectionResetError)):
-        response.read()  # broken off: the reader must not take it for the end of the log
-    watching.close()
+    with contextlib.closing(UnixHttp(site.socket)) as waiting:
+        waiting.request("GET", f"/api/v1/jobs/{job_id}/wait?wait_s=30")
+        watching, response = open_stream(site, f"/api/v1/jobs/{job_id}/logs?follow=true")
+        with contextlib.closing(watching):
+            until(lambda: site.ask("GET", "/api/v1/health")[0] == 200, "an answer, after the waiter's request was read")
+            process.send_signal(signal.SIGTERM)
+            assert ended(process) == 0, site.log
+            answer = waiting.getresponse()
+            assert answer.status == 200
+            assert json.loads(answer.read())["job"]["state"] == "QUEUED"
+            with pytest.raises((http.client.IncompleteRead, ConnectionResetError)):
+                response.read()  # broken off: the reader must not take it for the end of the log
     assert not site.socket.exists()
     assert not (site.state / "daemon.lock").exists()
     assert "Traceback" not in site.log
