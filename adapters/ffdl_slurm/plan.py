@@ -9,10 +9,9 @@ from dataclasses import replace
 from ffdl_batch.domain.array import UNNUMBERED, chunk_name
 from ffdl_batch.domain.jobdir import ArrayDir
 from ffdl_batch.domain.launch import HostVariables, LaunchFile, Limits, Succession, encode, literal, needed_format
-from ffdl_batch.domain.spec import NetworkLevel
+from ffdl_batch.domain.network_level import OVERLAYS, NetworkLevel
 from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, LaunchRequest, NotYet, PlannedFile
 from ffdl_batch.runtimes.layout import (
-    OVERLAYS,
     RequestRefused,
     Runtime,
     Start,

@@ -7,8 +7,8 @@ import os
 import sys
 from typing import List, Optional
 
-from ffdl_batch.controller import complaints
-from ffdl_batch.controller.patience import patiently
+from ffdl_batch.controller.machine import complaints
+from ffdl_batch.controller.machine.patience import patiently
 from ffdl_batch.domain.launch import LaunchFile, LaunchFileError, decode
 
 EXIT_BAD_LAUNCH_FILE = 78
@@ -72,13 +72,13 @@ def _read_launch(path: str) -> LaunchFile:
 
 
 def _head(launch: LaunchFile, path: str) -> int:
-    from ffdl_batch.controller.head import run_head
+    from ffdl_batch.controller.head.head import run_head
 
     return run_head(launch, path)
 
 
 def _node(launch: LaunchFile, path: str, rank: Optional[int]) -> int:
-    from ffdl_batch.controller.node import run_node
+    from ffdl_batch.controller.node.entry import run_node
 
     if rank is None:
         text = os.environ.get(launch.host.node_rank, "")
@@ -91,13 +91,13 @@ def _node(launch: LaunchFile, path: str, rank: Optional[int]) -> int:
 
 
 def _pay(launch: LaunchFile, last_word: str) -> int:
-    from ffdl_batch.controller.pay import pay
+    from ffdl_batch.controller.head.pay import pay
 
     return pay(launch, last_word)
 
 
 def _isolate(argv: List[str]) -> int:
-    from ffdl_batch.controller.isolate import isolate
+    from ffdl_batch.controller.network.isolate import isolate
 
     command = argv[1:] if argv[:1] == ["--"] else argv
     if not command:
@@ -108,7 +108,7 @@ def _isolate(argv: List[str]) -> int:
 
 def _become(argv: List[str]) -> int:
     """Become the command after ``--``, with no signal held back; returns only when that failed."""
-    from ffdl_batch.controller.processes import release_signals
+    from ffdl_batch.controller.machine.processes import release_signals
 
     command = argv[1:] if argv[:1] == ["--"] else argv
     if not command:
@@ -123,7 +123,7 @@ def _become(argv: List[str]) -> int:
 
 
 def _probe() -> int:
-    from ffdl_batch.controller.isolate import probe
+    from ffdl_batch.controller.network.isolate import probe
 
     reason = probe()
     if reason:

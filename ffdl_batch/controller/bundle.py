@@ -10,7 +10,7 @@ import zipfile
 from pathlib import Path
 from typing import Dict
 
-DOMAIN = ("codec", "continuation", "devices", "events", "formats", "jobdir", "launch", "variables")
+DOMAIN = ("codec", "continuation", "devices", "events", "formats", "jobdir", "launch", "network_level", "variables")
 _MAIN = "import sys\n\nfrom ffdl_batch.controller.__main__ import main\n\nsys.exit(main())\n"
 _PACKAGE = '"""The controller\'s part of ffdl_batch."""\n'
 _LONG_AGO = (1980, 1, 1, 0, 0, 0)
@@ -33,9 +33,9 @@ def build_zipapp(target: Path) -> None:
 def _contents() -> Dict[str, str]:
     package = Path(__file__).parent.parent
     contents = {"__main__.py": _MAIN, "ffdl_batch/__init__.py": _PACKAGE, "ffdl_batch/domain/__init__.py": _PACKAGE}
-    for path in sorted((package / "controller").glob("*.py")):
+    for path in sorted((package / "controller").rglob("*.py")):
         if path.name != "bundle.py":
-            contents[f"ffdl_batch/controller/{path.name}"] = path.read_text(encoding="utf-8")
+            contents[f"ffdl_batch/{path.relative_to(package).as_posix()}"] = path.read_text(encoding="utf-8")
     for module in DOMAIN:
         contents[f"ffdl_batch/domain/{module}.py"] = (package / "domain" / f"{module}.py").read_text(encoding="utf-8")
     return contents

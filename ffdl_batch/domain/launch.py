@@ -10,8 +10,8 @@ Placeholders: ``{attempt_dir}`` ``{job_dir}`` ``{launch}`` ``{python}`` ``{contr
 ``{resume}`` (1 where an earlier attempt or run may have left a checkpoint, else 0), and how the learners find each
 other: ``{local_world_size}`` ``{machine_rank}`` ``{machines}`` ``{local_index}`` ``{role}`` ``{role_index}`` ``{name}``
 ``{address}`` ``{master_port}`` ``{port}`` ``{tf_config}`` ``{hosts_file}`` ``{command}``, see
-:mod:`ffdl_batch.controller.rendezvous`. A literal brace is doubled. The word ``{device_options}`` of a learner's argv
-becomes any number of words (:mod:`ffdl_batch.domain.devices`).
+:mod:`ffdl_batch.controller.gang.rendezvous`. A literal brace is doubled. The word ``{device_options}`` of a learner's
+argv becomes any number of words (:mod:`ffdl_batch.domain.devices`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,12 @@
-"""The levels of network isolation; a module of its own so that reading the configuration stays cheap."""
+"""The levels of network isolation. Runs on Python 3.9.
+
+A module of its own so that reading the configuration stays cheap.
+"""
 
 from __future__ import annotations
 
-from enum import StrEnum
+from enum import Enum
+from typing import Tuple
 
 
 def network_text(level: str, mechanism: str) -> str:
@@ -10,13 +14,13 @@ def network_text(level: str, mechanism: str) -> str:
     return f"{level} ({mechanism})"
 
 
-def split_network(text: str) -> tuple[str, str]:
+def split_network(text: str) -> Tuple[str, str]:
     """Level and mechanism; "" = it was not looked at (yet)."""
     level, _, rest = text.partition(" (")
     return level, rest.removesuffix(")")
 
 
-class NetworkLevel(StrEnum):
+class NetworkLevel(str, Enum):
     """The ladder of network isolation, tightest first; AUTO is the tightest that works and can be proved."""
 
     AUTO = "auto"
@@ -24,3 +28,10 @@ class NetworkLevel(StrEnum):
     JOB = "job"
     EGRESS = "egress"
     HOST = "host"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+OVERLAYS = frozenset({NetworkLevel.JOB, NetworkLevel.EGRESS})
+"""Levels with a network of the job's own, which the site makes for it on each node: each learner has an address."""

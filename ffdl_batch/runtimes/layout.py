@@ -18,7 +18,8 @@ from ffdl_batch.domain.findings import Finding, Severity
 from ffdl_batch.domain.gang import Gang, find_mistakes, parts_of, takes_for_one
 from ffdl_batch.domain.jobdir import AttemptDir, JobDir
 from ffdl_batch.domain.launch import Copy, EnvDelivery, LearnerCommand, Network, Stores
-from ffdl_batch.domain.spec import DataStore, JobSpec, NetworkLevel, StoreType
+from ffdl_batch.domain.network_level import OVERLAYS, NetworkLevel
+from ffdl_batch.domain.spec import DataStore, JobSpec, StoreType
 from ffdl_batch.runtimes.apptainer import Container, GpuLibraries, NetworkMode, apptainer_argv
 from ffdl_batch.runtimes.bare import bare_argv, isolated_argv
 from ffdl_batch.runtimes.contract import (
@@ -35,8 +36,6 @@ from ffdl_batch.runtimes.contract import (
 from ffdl_batch.runtimes.rendezvous import Rendezvous, arrange, environment, name_prefix
 
 MODEL_STORE = os.path.join("_submitted_code", "model.zip")  # noqa: PTH118 - a name, nothing is touched
-OVERLAYS = frozenset({NetworkLevel.JOB, NetworkLevel.EGRESS})
-"""Levels with a network of the job's own, which the site makes for it on each node."""
 _TIGHTNESS = (NetworkLevel.NONE, NetworkLevel.JOB, NetworkLevel.EGRESS, NetworkLevel.HOST)
 
 

@@ -18,7 +18,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
-from ffdl_batch.controller.location import own_argv
+from ffdl_batch.controller.machine.location import own_argv
 from ffdl_batch.domain.job import Job, JobId
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.jobdir import AttemptDir

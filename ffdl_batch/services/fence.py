@@ -10,7 +10,7 @@ import logging
 import math
 import os
 
-from ffdl_batch.controller.processes import lives_here
+from ffdl_batch.controller.machine.processes import lives_here
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.observation import EndCause, NativeId, Phase
 from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable

@@ -6,8 +6,8 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from ffdl_batch.controller.orphans import unreported_ends
-from ffdl_batch.controller.phases import PhaseFiles
+from ffdl_batch.controller.learner.orphans import unreported_ends
+from ffdl_batch.controller.record.phases import PhaseFiles
 from ffdl_batch.domain.formats import require_known
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.known import Evidence, Known

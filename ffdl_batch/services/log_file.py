@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-from ffdl_batch.controller.files import open_found, size_of
+from ffdl_batch.controller.machine.files import open_found, size_of
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.views import LogLine
 

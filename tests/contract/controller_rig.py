@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from ffdl_batch.controller.processes import all_processes, status_field
+from ffdl_batch.controller.machine.processes import all_processes, status_field
 from ffdl_batch.domain.codec import from_plain
 from ffdl_batch.domain.events import Event, EventKind, FinalRecord, decode_events
 from ffdl_batch.domain.jobdir import AttemptDir, JobDir

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.controller.bundle import DOMAIN, build_zipapp
-from ffdl_batch.controller.isolate import probe
+from ffdl_batch.controller.network.isolate import probe
 from ffdl_batch.domain.events import Outcome
 from ffdl_batch.domain.launch import Network, Stores
 from ffdl_batch.runtimes.bare import isolated_argv
@@ -137,7 +137,8 @@ def test_the_zipapp_runs_under_the_oldest_python(run: Rig) -> None:
 
 def test_the_controller_imports_only_what_the_zipapp_holds() -> None:
     code = (
-        "import sys, ffdl_batch.controller.head, ffdl_batch.controller.node, ffdl_batch.controller.isolate;"
+        "import sys, ffdl_batch.controller.head.head, ffdl_batch.controller.node.entry;"
+        "import ffdl_batch.controller.network.isolate;"
         "print(*sorted(m for m in sys.modules if m.startswith('ffdl_batch.domain.')))"
     )
     found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True).stdout

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from ffdl_batch.controller.bundle import build_zipapp
-from ffdl_batch.controller.launch_agent import NAME
+from ffdl_batch.controller.gang.launch_agent import NAME
 from ffdl_batch.domain.events import Event, EventKind, Outcome
 from ffdl_batch.domain.launch import RESTART_LEARNER, LaunchFile, Network, Seat, decode, encode
 from tests.contract.controller_rig import JOB_ID, LIMITS, ROOT, Rig, oldest_python, rig, two_nodes

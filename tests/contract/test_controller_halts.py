@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.processes import send
-from ffdl_batch.controller.running_time import STOPPED_S
+from ffdl_batch.controller.machine.processes import send
+from ffdl_batch.controller.machine.running_time import STOPPED_S
 from ffdl_batch.domain.events import EventKind, Outcome
 from ffdl_batch.domain.launch import Copy, Limits, Succession
 from tests.contract.controller_rig import LIMITS, Rig, rig, two_nodes

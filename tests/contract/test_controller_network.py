@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.isolate import probe
+from ffdl_batch.controller.network.isolate import probe
 from ffdl_batch.domain.events import EventKind
 from ffdl_batch.domain.launch import HostVariables, Network, Seat, decode, encode
 from ffdl_batch.runtimes.bare import isolated_argv

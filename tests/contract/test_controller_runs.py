@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.outcome import EXIT_PLATFORM
+from ffdl_batch.controller.head.outcome import EXIT_PLATFORM
 from ffdl_batch.domain.devices import DEVICE_OPTIONS, Devices
 from ffdl_batch.domain.events import EventKind, Outcome
 from ffdl_batch.domain.launch import Copy, LearnerCommand, Limits, Seat, Stores, decode, encode

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.processes import lives_here
+from ffdl_batch.controller.machine.processes import lives_here
 from ffdl_batch.domain.events import Event, EventKind, decode_events
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.observation import EndCause

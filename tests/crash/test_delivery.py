@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.head import EXIT_CLAIMED_BY_ANOTHER
+from ffdl_batch.controller.head.head import EXIT_CLAIMED_BY_ANOTHER
 from tests.crash.conftest import MakeWorld
 from tests.crash.world import Findings, World, WorldOptions
 
@@ -137,7 +137,8 @@ WITHOUT_CLAIM = textwrap.dedent(f"""\
     import sys
     at = next(n for n, word in enumerate(sys.argv) if word.endswith(".pyz"))
     sys.path.insert(0, sys.argv[at])
-    from ffdl_batch.controller import claim, orphans
+    from ffdl_batch.controller.head import claim
+    from ffdl_batch.controller.learner import orphans
     claim.claim_attempt = lambda attempt, native_id: claim.Claim(1, {{}})
     orphans.living_controller = lambda events: 0
     orphans.end_learners = lambda events, value: None

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.processes import all_processes
+from ffdl_batch.controller.machine.processes import all_processes
 from ffdl_batch.domain.codec import from_plain
 from ffdl_batch.domain.events import Event, EventKind, FinalRecord, decode_events
 from ffdl_batch.domain.launch import Limits

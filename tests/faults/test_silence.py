@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ffdl_batch.controller.processes import all_processes, descendants
+from ffdl_batch.controller.machine.processes import all_processes, descendants
 from ffdl_batch.domain.jobdir import AttemptDir, Root
 from tests.crash.world import LIMIT_S
 from tests.faults.slurm_office import Office

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import update
 
-from ffdl_batch.controller.head import EXIT_CLAIMED_BY_ANOTHER
+from ffdl_batch.controller.head.head import EXIT_CLAIMED_BY_ANOTHER
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.jobdir import Root
 from ffdl_batch.store.schema import ATTEMPTS

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from sqlalchemy import Engine, insert
 
-from ffdl_batch.controller.claim import Claim
+from ffdl_batch.controller.head.claim import Claim
 from ffdl_batch.domain.job import Job, Token
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.services import company

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from ffdl_batch.controller.answers import answer, endings_of_run
-from ffdl_batch.controller.outcome import conclude
+from ffdl_batch.controller.checkpointing.answers import answer, endings_of_run
+from ffdl_batch.controller.head.outcome import conclude
 from ffdl_batch.domain.events import Event, EventKind, Outcome, Scalar
 from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Limits
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.checkpoints import CheckpointRecord, Inventory, changed, take_inventory
-from ffdl_batch.controller.control import Control, newer_run, own_run, read_control, restarts
-from ffdl_batch.controller.orphans import unreported_ends
-from ffdl_batch.controller.phases import PhaseFiles
-from ffdl_batch.controller.processes import boot_id
-from ffdl_batch.controller.requests import Request, join, new_request
-from ffdl_batch.controller.running_time import RunningTime
-from ffdl_batch.controller.trees import copy_tree
+from ffdl_batch.controller.checkpointing.checkpoints import CheckpointRecord, Inventory, changed, take_inventory
+from ffdl_batch.controller.checkpointing.requests import Request, join, new_request
+from ffdl_batch.controller.learner.orphans import unreported_ends
+from ffdl_batch.controller.machine.processes import boot_id
+from ffdl_batch.controller.machine.running_time import RunningTime
+from ffdl_batch.controller.record.control import Control, newer_run, own_run, read_control, restarts
+from ffdl_batch.controller.record.phases import PhaseFiles
+from ffdl_batch.controller.stores.trees import copy_tree
 from ffdl_batch.domain.events import Event, EventKind, Scalar
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.launch import HostVariables, LaunchFile, LearnerCommand, Limits
@@ -134,7 +134,7 @@ def test_of_two_requests_the_shorter_times_count(first: str, second: str, reason
 
 def test_time_stands_still_while_the_process_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter([0.0, 1.0, 3.0, 63.0, 64.0])
-    monkeypatch.setattr("ffdl_batch.controller.running_time.time.monotonic", lambda: next(times))
+    monkeypatch.setattr("ffdl_batch.controller.machine.running_time.time.monotonic", lambda: next(times))
     clock = RunningTime()
     assert [clock.now() for _ in range(4)] == [1.0, 3.0, 3.0, 4.0]
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller import claim
-from ffdl_batch.controller.claim import claim_attempt
-from ffdl_batch.controller.processes import identity
+from ffdl_batch.controller.head import claim
+from ffdl_batch.controller.head.claim import claim_attempt
+from ffdl_batch.controller.machine.processes import identity
 from ffdl_batch.domain.jobdir import AttemptDir
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.devices import Found, equip, inspect, look
-from ffdl_batch.controller.phases import Ended, PhaseFailed
+from ffdl_batch.controller.node.devices import Found, equip, inspect, look
+from ffdl_batch.controller.record.phases import Ended, PhaseFailed
 from ffdl_batch.domain.devices import Devices
 
 CUDA, STEP = "CUDA_VISIBLE_DEVICES", "SLURM_STEP_GPUS"
@@ -287,14 +287,14 @@ def test_files_are_opened_and_errors_are_named(tmp_path: Path) -> None:
 
 
 def test_a_driver_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ffdl_batch.controller.devices._try", lambda path: "" if path == "/a" else time.sleep(600))
+    monkeypatch.setattr("ffdl_batch.controller.node.devices._try", lambda path: "" if path == "/a" else time.sleep(600))
     with pytest.raises(PhaseFailed, match="did not open /b within 0 s") as error:
         look(["/a", "/b"], lambda: None, limit_s=0.0)
     assert error.value.code == "S108"
 
 
 def test_a_wish_to_end_does_not_wait_for_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ffdl_batch.controller.devices._try", lambda _: time.sleep(600))
+    monkeypatch.setattr("ffdl_batch.controller.node.devices._try", lambda _: time.sleep(600))
 
     def ended() -> None:
         raise Ended("term", "told to end")

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ffdl_batch.controller.environment import (
+from ffdl_batch.controller.learner.environment import (
     EnvironmentRefused,
     file_text,
     host_subset,

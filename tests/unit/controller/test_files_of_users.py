@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ffdl_batch.controller import model
-from ffdl_batch.controller.files import make_private, read_cell, write_cell
-from ffdl_batch.controller.log_tail import LINE_CHARACTERS, last_lines, tail
-from ffdl_batch.controller.model import ModelRefused, unpack
-from ffdl_batch.controller.trees import copy_tree
+from ffdl_batch.controller.machine.files import make_private, read_cell, write_cell
+from ffdl_batch.controller.record.log_tail import LINE_CHARACTERS, last_lines, tail
+from ffdl_batch.controller.stores import model
+from ffdl_batch.controller.stores.model import ModelRefused, unpack
+from ffdl_batch.controller.stores.trees import copy_tree
 from ffdl_batch.domain.formats import FORMAT
 
 

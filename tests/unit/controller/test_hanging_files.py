@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller import claim as claiming
-from ffdl_batch.controller import complaints as complaints_module
-from ffdl_batch.controller import files
-from ffdl_batch.controller.claim import claim_attempt
-from ffdl_batch.controller.complaints import MOST_WAITING, Complaints
-from ffdl_batch.controller.handover import Full, Hand
-from ffdl_batch.controller.journal import Journal
-from ffdl_batch.controller.patience import patiently
+from ffdl_batch.controller.head import claim as claiming
+from ffdl_batch.controller.head.claim import claim_attempt
+from ffdl_batch.controller.machine import complaints as complaints_module
+from ffdl_batch.controller.machine import files
+from ffdl_batch.controller.machine.complaints import MOST_WAITING, Complaints
+from ffdl_batch.controller.machine.handover import Full, Hand
+from ffdl_batch.controller.machine.patience import patiently
+from ffdl_batch.controller.record.journal import Journal
 from ffdl_batch.domain.events import EventKind as K
 from ffdl_batch.domain.events import decode_events
 from ffdl_batch.domain.jobdir import AttemptDir

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller import job_network
-from ffdl_batch.controller.job_network import (
+from ffdl_batch.controller.network import job_network
+from ffdl_batch.controller.network.job_network import (
     WAIT_S,
     JobNetwork,
     await_network,
@@ -19,8 +19,8 @@ from ffdl_batch.controller.job_network import (
     misplaced,
     place_of,
 )
-from ffdl_batch.controller.phases import PhaseFailed
-from ffdl_batch.controller.runtime_words import read_complaint
+from ffdl_batch.controller.node.runtime_words import read_complaint
+from ffdl_batch.controller.record.phases import PhaseFailed
 from ffdl_batch.domain.launch import EnvDelivery, HostVariables, LaunchFile, LearnerCommand, Network, Seat
 
 FACTS = {

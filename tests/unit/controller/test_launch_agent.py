@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.launch_agent import MAIL, install
+from ffdl_batch.controller.gang.launch_agent import MAIL, install
 
 PREFIX = "learner-training-abc"
 LIMIT_S = 20.0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.limit import TimeLimit, deadline, limit_now_s
+from ffdl_batch.controller.head.limit import TimeLimit, deadline, limit_now_s
 from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Limits, Succession
 
 
@@ -85,7 +85,7 @@ def test_the_deadline_is_the_schedulers_else_ours_else_unknown() -> None:
 def test_the_limit_as_it_is_now(
     argv: tuple[str, ...], seconds: int | None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("ffdl_batch.controller.limit.ASKING_S", 0.3)
+    monkeypatch.setattr("ffdl_batch.controller.head.limit.ASKING_S", 0.3)
     asking = Succession("/t", keep_env=("PATH",), limit_now=argv)
     assert limit_now_s(replace(launch("/a", Limits()), succession=asking), "7") == seconds
     failed = argv[:1] in (("sh",), ("sleep",), ("/nowhere",)) or "{unknown}" in argv

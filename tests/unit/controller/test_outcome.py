@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ffdl_batch.controller.journal import Journal
-from ffdl_batch.controller.learner import first_host, placeholder_devices
-from ffdl_batch.controller.memory import OomCounters, read_counters, was_out_of_memory
-from ffdl_batch.controller.outcome import conclude, exit_status, may_run_again
+from ffdl_batch.controller.head.outcome import conclude, exit_status, may_run_again
+from ffdl_batch.controller.learner.learner import first_host, placeholder_devices
+from ffdl_batch.controller.learner.memory import OomCounters, read_counters, was_out_of_memory
+from ffdl_batch.controller.record.journal import Journal
 from ffdl_batch.domain.events import Event, EventKind, FinalRecord, GoesOn, Outcome, Scalar, decode_events
 from ffdl_batch.domain.launch import LaunchFile, LearnerCommand
 

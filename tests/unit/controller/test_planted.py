@@ -14,18 +14,26 @@ from typing import BinaryIO
 
 import pytest
 
-from ffdl_batch.controller import files
-from ffdl_batch.controller.files import create_empty, make_directory, open_own, read_found, size_of, touch, write_text
-from ffdl_batch.controller.launch_agent import MAIL, NAME, install
-from ffdl_batch.controller.learner import Learner, Start
-from ffdl_batch.controller.log_tail import tail
-from ffdl_batch.controller.model import copy_archive, unpack
-from ffdl_batch.controller.phases import PhaseFiles
-from ffdl_batch.controller.places import make_places
-from ffdl_batch.controller.running_time import RunningTime
-from ffdl_batch.controller.storing import store_logs, store_results
-from ffdl_batch.controller.trees import copy_tree
-from ffdl_batch.controller.watch import Echo
+from ffdl_batch.controller.gang.launch_agent import MAIL, NAME, install
+from ffdl_batch.controller.learner.learner import Learner, Start
+from ffdl_batch.controller.machine import files
+from ffdl_batch.controller.machine.files import (
+    create_empty,
+    make_directory,
+    open_own,
+    read_found,
+    size_of,
+    touch,
+    write_text,
+)
+from ffdl_batch.controller.machine.running_time import RunningTime
+from ffdl_batch.controller.node.watch import Echo
+from ffdl_batch.controller.record.log_tail import tail
+from ffdl_batch.controller.record.phases import PhaseFiles
+from ffdl_batch.controller.stores.model import copy_archive, unpack
+from ffdl_batch.controller.stores.places import make_places
+from ffdl_batch.controller.stores.storing import store_logs, store_results
+from ffdl_batch.controller.stores.trees import copy_tree
 from ffdl_batch.domain.events import Phase
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Stores

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.phases import PhaseFailed
-from ffdl_batch.controller.ports import LOOKS, await_free, is_taken, ports_on
+from ffdl_batch.controller.gang.ports import LOOKS, await_free, is_taken, ports_on
+from ffdl_batch.controller.record.phases import PhaseFailed
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Network, Seat
 

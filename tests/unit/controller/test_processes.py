@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ffdl_batch.controller.processes import Process, session_members
+from ffdl_batch.controller.machine.processes import Process, session_members
 
 
 def test_members_of_a_session_come_parents_first_and_once() -> None:

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
-from ffdl_batch.controller.phases import Ended, PhaseFailed
-from ffdl_batch.controller.processes import boot_id
-from ffdl_batch.controller.ready import Gathering, Standing, Word, _sender_towards, own_address, standing
+from ffdl_batch.controller.gang.ready import Gathering, Standing, Word, _sender_towards, own_address, standing
+from ffdl_batch.controller.machine.processes import boot_id
+from ffdl_batch.controller.record.phases import Ended, PhaseFailed
 from ffdl_batch.domain.events import Event, EventKind, Scalar
 from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Limits
 
@@ -154,7 +154,7 @@ def names(monkeypatch: pytest.MonkeyPatch, sender: str, own: str) -> None:
     def refuse() -> str:
         raise socket.gaierror(-2, "Name or service not known")
 
-    monkeypatch.setattr("ffdl_batch.controller.ready._sender_towards", lambda _host: sender or refuse())
+    monkeypatch.setattr("ffdl_batch.controller.gang.ready._sender_towards", lambda _host: sender or refuse())
     monkeypatch.setattr(socket, "gethostbyname", lambda _host: own or refuse())
 
 

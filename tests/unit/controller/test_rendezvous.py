@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from ffdl_batch.controller.rendezvous import (
+from ffdl_batch.controller.gang.rendezvous import (
     company_values,
     hostfile_text,
     hosts_text,

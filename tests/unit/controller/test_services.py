@@ -10,12 +10,12 @@ from typing import Any, cast
 
 import pytest
 
-from ffdl_batch.controller.answers import answer
-from ffdl_batch.controller.handover import Hand
-from ffdl_batch.controller.outcome import conclude
-from ffdl_batch.controller.restarts import Restarts, count_restarts, pause_s, restarts_left
-from ffdl_batch.controller.services import Services, at_work, is_training_over, left_behind
-from ffdl_batch.controller.siblings import last_endings
+from ffdl_batch.controller.checkpointing.answers import answer
+from ffdl_batch.controller.gang.siblings import last_endings
+from ffdl_batch.controller.head.outcome import conclude
+from ffdl_batch.controller.learner.restarts import Restarts, count_restarts, pause_s, restarts_left
+from ffdl_batch.controller.machine.handover import Hand
+from ffdl_batch.controller.node.services import Services, at_work, is_training_over, left_behind
 from ffdl_batch.domain.events import Event, EventKind, Outcome, Scalar
 from ffdl_batch.domain.launch import RESTART_LEARNER, LaunchFile, LearnerCommand, Limits, Seat
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller import step
-from ffdl_batch.controller.step import Step, count_events
+from ffdl_batch.controller.head import step
+from ffdl_batch.controller.head.step import Step, count_events
 from ffdl_batch.domain.events import Event, EventKind, encode_event
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.launch import LaunchFile, LearnerCommand

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.continuing import Chain
-from ffdl_batch.controller.outcome import Conclusion
-from ffdl_batch.controller.succession import Measured, Refused, kept_environment, next_lead, submit_next
+from ffdl_batch.controller.head.continuing import Chain
+from ffdl_batch.controller.head.outcome import Conclusion
+from ffdl_batch.controller.head.succession import Measured, Refused, kept_environment, next_lead, submit_next
 from ffdl_batch.domain.continuation import Budget, Checkpoint, Spent
 from ffdl_batch.domain.events import FinalRecord, GoesOn, Outcome
 from ffdl_batch.domain.jobdir import AttemptDir, JobDir

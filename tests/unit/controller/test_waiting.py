@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.processes import identity
-from ffdl_batch.controller.waiting import await_earlier, earlier_attempts, pay_debts, tell_newer
+from ffdl_batch.controller.head.waiting import await_earlier, earlier_attempts, pay_debts, tell_newer
+from ffdl_batch.controller.machine.processes import identity
 from ffdl_batch.domain.events import Event, EventKind, Scalar, encode_event
 from ffdl_batch.domain.jobdir import AttemptDir, JobDir
 from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Limits, encode
@@ -153,7 +153,7 @@ def test_only_what_is_owed_is_paid(
     Path(AttemptDir(made[2].attempt_dir).final).write_text('{"stored": false}')
     calls = tmp_path / "calls"
     monkeypatch.setattr(
-        "ffdl_batch.controller.waiting.own_argv", lambda: ["sh", "-c", f'echo "$@" >> "{calls}"; exit 3', "x"]
+        "ffdl_batch.controller.head.waiting.own_argv", lambda: ["sh", "-c", f'echo "$@" >> "{calls}"; exit 3', "x"]
     )
     pay_debts(made, lambda _: None)
     launches = [AttemptDir(launch.attempt_dir).launch for launch in made]
@@ -163,7 +163,7 @@ def test_only_what_is_owed_is_paid(
 
 def test_a_payment_is_ended_with_the_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = make(tmp_path, 1)
-    monkeypatch.setattr("ffdl_batch.controller.waiting.own_argv", lambda: ["sh", "-c", "exec sleep 600"])
+    monkeypatch.setattr("ffdl_batch.controller.head.waiting.own_argv", lambda: ["sh", "-c", "exec sleep 600"])
     with pytest.raises(Waited):
         pay_debts([made], refuse)
     children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller import watch as watching
-from ffdl_batch.controller.running_time import RunningTime
-from ffdl_batch.controller.watch import Watch
+from ffdl_batch.controller.machine.running_time import RunningTime
+from ffdl_batch.controller.node import watch as watching
+from ffdl_batch.controller.node.watch import Watch
 from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Limits
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.processes import identity
+from ffdl_batch.controller.machine.processes import identity
 from ffdl_batch.domain.events import EventKind
 from ffdl_batch.domain.job import AttemptEnd, Change, Job
 from ffdl_batch.domain.job_state import Cause, JobState

@@ -1,0 +1,1 @@
+"""Asking learners for a checkpoint, and what became of it."""

@@ -1,0 +1,69 @@
+"""Who executes an attempt: at most one head, whatever the scheduler delivers twice.
+
+``claim/`` comes into being by one rename of a directory that already holds ``owner.json``, so exactly one of any
+number of racing heads gets it. A scheduler that starts the same job anew (same native id) goes on as run 2, 3, …:
+each run claims ``claim/run-<k>`` in the same way.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from dataclasses import dataclass
+from typing import Any, Dict, Optional
+
+from ffdl_batch.controller.machine.files import read_cell, sync_directory, write_cell
+from ffdl_batch.controller.machine.processes import identity, lives_here
+from ffdl_batch.domain.formats import require_known
+from ffdl_batch.domain.jobdir import AttemptDir
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What came of claiming. `run` counts from 1; 0 = the attempt is another's, and `owner` says whose."""
+
+    run: int
+    owner: Dict[str, Any]
+
+
+def claim_attempt(attempt: AttemptDir, native_id: str) -> Claim:
+    """Claim the attempt for `native_id`, or learn that another has it. Raises OSError, NewerFormat among them."""
+    run = 1
+    while True:
+        path = attempt.claim if run == 1 else os.path.join(attempt.claim, f"run-{run}")
+        mine = {"native_id": native_id, "at": time.time(), "run": run, **identity(os.getpid())}
+        owner = _owner(path)
+        if owner is None and _rename_into_place(path, mine):
+            return Claim(run, mine)
+        owner = owner or _owner(path) or {}
+        if all(owner.get(key) == mine[key] for key in ("native_id", "pid", "host", "start_ticks", "boot_id")):
+            return Claim(run, mine)  # the rename had worked, and its answer was lost, or what came after it
+        if owner.get("native_id") != native_id or lives_here(owner):
+            return Claim(0, owner)
+        run += 1
+
+
+def _owner(path: str) -> Optional[Dict[str, Any]]:
+    name = os.path.join(path, "owner.json")
+    owner = read_cell(name)
+    if owner is not None:
+        require_known(owner, name)
+    return owner
+
+
+def _rename_into_place(path: str, owner: Dict[str, Any]) -> bool:
+    host, pid = os.uname().nodename, os.getpid()
+    temporary = os.path.join(os.path.dirname(path), f".claim-{host}-{pid}-{time.monotonic_ns()}")
+    try:
+        os.mkdir(temporary, 0o700)
+        write_cell(os.path.join(temporary, "owner.json"), json.loads(json.dumps(owner)))
+        os.rename(temporary, path)
+    except OSError:
+        shutil.rmtree(temporary, ignore_errors=True)
+        if not os.path.isdir(path):
+            raise
+        return False
+    sync_directory(os.path.dirname(path))
+    return True

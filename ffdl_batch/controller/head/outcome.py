@@ -1,0 +1,264 @@
+"""From what the node controllers reported to how the attempt ended. Pure but for the tail of one log."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass, field, replace
+from typing import Dict, List, Optional, Sequence
+
+from ffdl_batch.controller.checkpointing.answers import LIMITS, Answer, answer, endings_of_run, failing
+from ffdl_batch.controller.checkpointing.requests import HALT, TERM, TIME
+from ffdl_batch.controller.gang.siblings import learner_status
+from ffdl_batch.domain.continuation import Checkpoint, Interruption, describe, words
+from ffdl_batch.domain.events import Event, EventKind, FinalRecord, GoesOn, Outcome, node_source
+from ffdl_batch.domain.launch import LaunchFile
+
+EXIT_PLATFORM = 74
+"""The platform failed and no learner's exit code is to blame (sysexits.h EX_IOERR)."""
+EXIT_TIMED_OUT = 124
+DIED = "S106"
+RERUN_CODES = frozenset({DIED, "S108", "S110"})
+MARGIN_S = 120.0
+"""A warning that comes this much earlier than the lead before a known time limit is a preemption's. Slurm delivers up
+to 60 s early, and its clock ticks in half minutes (sbatch(1), --signal; measured with 26.05)."""
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    """How the attempt ended. `learner_id` is the one whose log explains it (0 = none)."""
+
+    outcome: Outcome
+    stored: bool
+    learner_id: int = 0
+    exit_code: Optional[int] = None
+    exit_signal: Optional[int] = None
+    error_code: str = "000"
+    message: str = ""
+    interruption: str = ""
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+
+
+def conclude(
+    launch: LaunchFile, events: Sequence[Event], terminated: bool, deadline: Optional[float] = None
+) -> Conclusion:
+    """Judge the events of all node controllers, in order. `terminated`: the head was told to end the job. `deadline`
+    is the epoch second of the time limit, where it is known.
+
+    In this order: everything stored with success; a learner that failed of itself; a request for a checkpoint that
+    was obeyed or led to the end; a fault with a code; an end from outside; and, where nothing explains the end, a
+    controller that died.
+    """
+    answered = answer(launch, events)
+    found = _judge(launch, events, terminated, deadline, answered)
+    return replace(found, checkpoint=answered.checkpoint)
+
+
+def _judge(
+    launch: LaunchFile, events: Sequence[Event], terminated: bool, deadline: Optional[float], told: Answer
+) -> Conclusion:
+    endings, faults = endings_of_run(events), _faults(events)
+    stored, fault = _stored_all(launch, events), faults[0] if faults else None
+    trained = {n: e for n, e in endings.items() if not launch.seat_of(n).service}
+    done = [e for e in trained.values() if learner_status(e) == 0 and not e.fields.get("ended_by")]
+    if len(done) == len(launch.trainees) and not (told.reason and (told.fresh or told.signalled)):
+        return _success(stored, fault, terminated)
+    failures = [e for e in failing(endings) if not _is_answer(e, told)]
+    if failures:
+        return _failure(min(failures, key=lambda e: (e.at, e.source, e.seq)), stored)
+    reason = _reason(endings, faults)
+    ended_at_limit = any(e.fields.get("ended_by") in LIMITS for e in endings.values())
+    if reason and (ended_at_limit or not endings or _is_accounted_for(launch, endings, faults)):
+        if reason == HALT:
+            return _halted(launch, trained, fault, stored, told)
+        return _at_limit(launch, trained, stored, told, _kind(launch, reason, told, deadline))
+    if fault is not None and fault.fields.get("code"):
+        return Conclusion(
+            Outcome.FAILED, False, error_code=str(fault.fields["code"]), message=str(fault.fields.get("message", ""))
+        )
+    if terminated or any(_why(e) == TERM for e in (*endings.values(), *faults)):
+        return Conclusion(Outcome.CANCELLED, stored, message="ended from outside before the learners had finished")
+    # Nodes that ended because another one did say so. That one cannot, or it would have a fault of its own.
+    message = str(fault.fields.get("message") or "") if fault is not None else ""
+    return Conclusion(Outcome.FAILED, False, error_code=DIED, message=message or _silence(launch, events, endings))
+
+
+def _why(event: Event) -> str:
+    """Why a learner ended: who ended it, else what it had been asked for ("" = of itself)."""
+    return str(event.fields.get("ended_by") or event.fields.get("asked") or "")
+
+
+def _is_answer(event: Event, told: Answer) -> bool:
+    """Whether ending with another status than 0 was the answer to a request: it left a new checkpoint. A service need
+    not leave one."""
+    blamed = event.fields.get("out_of_memory") or event.fields.get("code")
+    return bool(event.fields.get("asked")) and (told.fresh or bool(event.fields.get("service"))) and not blamed
+
+
+def _reason(endings: Dict[int, Event], faults: Sequence[Event]) -> str:
+    """The request that explains the end: halt, warned, time; "" where something else does."""
+    reasons = {_why(e) for e in endings.values()}
+    if not any(e.fields.get("code") for e in faults):
+        reasons |= {_why(e) for e in faults}
+    if HALT in reasons:
+        return HALT
+    if TERM in reasons:  # whoever sent it knows why
+        return ""
+    return next((reason for reason in (TIME, *LIMITS) if reason in reasons), "")
+
+
+def _is_accounted_for(launch: LaunchFile, endings: Dict[int, Event], faults: Sequence[Event]) -> bool:
+    """Whether every learner has ended, or its node was told to end before it started one."""
+    told = {e.source for e in faults if not e.fields.get("code")}
+    return all(n in endings or node_source(launch.seat_of(n).node) in told for n in range(1, launch.learners + 1))
+
+
+def _kind(launch: LaunchFile, reason: str, told: Answer, deadline: Optional[float]) -> Interruption:
+    """A warning means the time limit, or a preemption where the limit is known and far away."""
+    if reason == TIME or deadline is None or told.asked_at is None:
+        return Interruption.TIMEOUT
+    limits = launch.limits
+    lead_s = launch.succession.lead_s if launch.succession and launch.succession.lead_s is not None else limits.lead_s
+    usual_s = (limits.grace_s if lead_s is None else lead_s) + MARGIN_S
+    return Interruption.PREEMPTION if deadline - told.asked_at > usual_s else Interruption.TIMEOUT
+
+
+def _halted(
+    launch: LaunchFile, endings: Dict[int, Event], fault: Optional[Event], stored: bool, told: Answer
+) -> Conclusion:
+    message = f"{words(Interruption.HALT)}; {describe(told.checkpoint)}"
+    deaf = sorted(n for n, e in endings.items() if e.fields.get("ended_by") == HALT and not e.fields.get("waited"))
+    if deaf:
+        who = f"learner{'s' if len(deaf) > 1 else ''} {', '.join(map(str, deaf))}"
+        message += f"; the grace period of {launch.limits.grace_s} s was over, and {who} had to be ended"
+    if not endings and fault is not None:
+        message = str(fault.fields.get("message") or words(Interruption.HALT))
+    return Conclusion(Outcome.HALTED, stored, message=message, interruption=Interruption.HALT.value)
+
+
+def _at_limit(
+    launch: LaunchFile, endings: Dict[int, Event], stored: bool, told: Answer, kind: Interruption
+) -> Conclusion:
+    """The allocation was about to end, or did: HALTED where a learner reacted, else it was ended at the limit."""
+    if told.reacted or kind is Interruption.PREEMPTION:
+        message = f"{words(kind)}; {describe(told.checkpoint)}"
+        return Conclusion(Outcome.HALTED, stored, message=message, interruption=kind.value)
+    limit = launch.limits.time_s
+    return Conclusion(
+        Outcome.TIMED_OUT,
+        stored,
+        min((n for n, e in endings.items() if e.fields.get("ended_by") in LIMITS), default=0),
+        error_code="C203",
+        message=f"{words(kind) if limit is None else f'the time limit of {limit} s was reached'}; "
+        f"{describe(told.checkpoint)}",
+        interruption=kind.value,
+    )
+
+
+def _success(stored: bool, fault: Optional[Event], terminated: bool) -> Conclusion:
+    if stored:
+        return Conclusion(Outcome.COMPLETED, True, exit_code=0)
+    if terminated and fault is None:
+        return Conclusion(Outcome.CANCELLED, False, message="ended from outside before everything was stored")
+    message = str(fault.fields.get("message", "")) if fault else "a node controller died while storing"
+    code = str(fault.fields.get("code") or "S303") if fault else DIED
+    return Conclusion(Outcome.FAILED, False, exit_code=0, error_code=code, message=message)
+
+
+def _failure(event: Event, stored: bool) -> Conclusion:
+    learner = int(event.fields["learner_id"] or 0)
+    code, number = event.fields.get("exit_code"), event.fields.get("signal")
+    told = str(event.fields.get("detail") or "")
+    error = str(event.fields.get("code") or ("C202" if event.fields.get("out_of_memory") else "C201"))
+    if error == "C202":
+        told = f"learner {learner} was killed because it needed more memory than the job has"
+    elif not told:
+        told = f"learner {learner} {_how(code, number)}"
+        if event.fields.get("asked"):
+            told += ", asked for a checkpoint, without leaving a new one"
+    return Conclusion(
+        Outcome.FAILED,
+        stored,
+        learner,
+        code if isinstance(code, int) else None,
+        number if isinstance(number, int) else None,
+        error,
+        told,
+    )
+
+
+def _how(code: object, number: object) -> str:
+    if isinstance(number, int):
+        return f"was killed by {_signal_name(number)}"
+    if isinstance(code, int) and code > 128 and _signal_name(code - 128):
+        return f"ended with exit code {code} (128 + {code - 128}: {_signal_name(code - 128)})"
+    return f"ended with exit code {code}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return ""
+
+
+def _stored_all(launch: LaunchFile, events: Sequence[Event]) -> bool:
+    """Whether every learner was stored after it had last ended, but for services that nobody has started."""
+    state: Dict[object, bool] = {}
+    for event in events:
+        if event.kind is EventKind.STORED:
+            state[event.fields.get("learner_id")] = True
+        elif event.kind is EventKind.LEARNER_STARTED:
+            state[event.fields.get("learner_id")] = False
+    return all(state.get(number) for number in launch.trainees) and all(state.values())
+
+
+def _faults(events: Sequence[Event]) -> List[Event]:
+    """The faults of the latest run (a later run has the earlier ones behind it), what explains most first."""
+    starts: Dict[str, int] = {}
+    for event in events:
+        if event.kind is EventKind.STARTED:
+            starts[event.source] = event.seq
+    faults = [e for e in events if e.kind is EventKind.FAULT and e.seq > starts.get(e.source, 0)]
+    return sorted(faults, key=lambda e: (_rank(e), e.at, e.source, e.seq))
+
+
+def _rank(fault: Event) -> int:
+    """What has a code comes before what was asked for, that before an end from outside, and last is what ended a node
+    because of another one. A controller that died may have, for the others, another fault as its cause."""
+    code = fault.fields.get("code")
+    if code:
+        return 1 if code == DIED else 0
+    order = (HALT, *LIMITS, TERM)
+    return 2 + (order.index(_why(fault)) if _why(fault) in order else len(order))
+
+
+def _silence(launch: LaunchFile, events: Sequence[Event], endings: Dict[int, Event]) -> str:
+    missing: List[int] = [n for n in range(1, launch.learners + 1) if n not in endings]
+    nodes = sorted({launch.seat_of(n).node for n in missing})
+    hosts = {e.source: str(e.fields.get("host", "?")) for e in events if e.kind is EventKind.STARTED}
+    names = [f"{n} ({hosts[f'node-{n}']})" if f"node-{n}" in hosts else f"{n} (never started)" for n in nodes]
+    return f"the controller of node {', '.join(names)} died without a word; its learners' ends are not known"
+
+
+def exit_status(final: FinalRecord) -> int:
+    """What the head exits with: 0 only for work that is done and stored, or halted as asked."""
+    if final.outcome is Outcome.HALTED or (final.outcome is Outcome.COMPLETED and final.stored):
+        return 0
+    if final.outcome is Outcome.TIMED_OUT:
+        return EXIT_TIMED_OUT
+    if final.outcome is Outcome.CANCELLED:
+        return 128 + signal.SIGTERM
+    if final.exit_signal:
+        return 128 + final.exit_signal
+    return final.exit_code or EXIT_PLATFORM
+
+
+def may_run_again(final: FinalRecord) -> bool:
+    """Whether a job that the scheduler starts anew under the same id has something left to do.
+
+    What ended by itself (success, failure, halt, time limit) is told and stays; what was ended from outside (a
+    preemption, a drained node) or lost its controller goes on, and so does what asked for it.
+    """
+    if final.goes_on in (GoesOn.SUCCESSOR, GoesOn.PLATFORM):
+        return False
+    return final.goes_on is GoesOn.REQUEUE or final.outcome is Outcome.CANCELLED or final.error_code in RERUN_CODES

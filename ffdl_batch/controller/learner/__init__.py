@@ -1,0 +1,1 @@
+"""The processes of one learner: environment, start, signals, end, and what a killed controller left of them."""

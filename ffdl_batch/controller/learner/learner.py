@@ -1,0 +1,266 @@
+"""One learner: start it, notice its end, end it. Never waits; the node controller's loop asks again and again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from dataclasses import dataclass, field
+from typing import Dict, List, Mapping, Optional, Protocol, Sequence, Set
+
+from ffdl_batch.controller.learner.delivery import catching, deliver, learner_root
+from ffdl_batch.controller.learner.memory import OomCounters, read_counters, was_out_of_memory
+from ffdl_batch.controller.machine.files import open_own
+from ffdl_batch.controller.machine.processes import (
+    all_processes,
+    release_signals,
+    send,
+    send_group,
+    session_members,
+)
+from ffdl_batch.controller.machine.running_time import RunningTime
+
+ANSWER_S = 1.0
+"""How long a learner's shell may go on when the program that caught TERM has ended."""
+REST_S = 1.0
+"""How long background processes may take to end after TERM once the learner's main process has ended."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """Everything that starting one learner needs, placeholders filled."""
+
+    learner_id: int
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    working_dir: str
+    log: str
+    began: str
+    ended: str
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a learner ended. `returncode` is negative for a signal, None where it could not be started. `asked` is the
+    reason for which it had been asked for a checkpoint, `signalled`: somebody in it caught the signal."""
+
+    learner_id: int
+    returncode: Optional[int]
+    began: bool
+    out_of_memory: bool = False
+    ended_by: str = ""
+    asked: str = ""
+    signalled: bool = False
+    detail: str = ""
+    code: str = ""
+
+    @property
+    def failed(self) -> bool:
+        """It failed of itself, and not because it was told to end."""
+        return self.returncode != 0 and not self.ended_by
+
+
+class Sight(Protocol):
+    """What is known of a learner from the files on the shared file system, whether or not that answers now."""
+
+    def inner_pid(self, learner_id: int) -> str:
+        """The process id that its shell noted, as seen inside; "" where that is not known."""
+        ...
+
+    def has_begun(self, learner_id: int) -> bool:
+        """Whether its shell reached the user's command."""
+        ...
+
+    def forget(self, learner_id: int) -> None:
+        """It is started, again perhaps: what is known is about the one before. Its files are gone already."""
+        ...
+
+
+@dataclass
+class Learner:
+    """A started learner. Times are of `clock`."""
+
+    start: Start
+    process: "subprocess.Popen[bytes]"
+    counters: OomCounters
+    clock: RunningTime
+    sight: Sight
+    asked: str = ""
+    told: Set[int] = field(default_factory=set)
+    ended_by: str = ""
+    by_term: bool = False
+    graceful: List[int] = field(default_factory=list)
+    kill_at: Optional[float] = None
+    group_at: Optional[float] = None
+    group_told: bool = False
+    rest_until: Optional[float] = None
+
+    @classmethod
+    def spawn(cls, start: Start, clock: RunningTime, sight: Sight, through: Sequence[str] = ()) -> "Learner":
+        """Start it in a session of its own, output appended to its log. Raises OSError (argv[0] missing, …).
+
+        `through` is the argv of what releases the signals and becomes the learner; it is needed where threads run, for
+        they may hold locks that this process's code in a child would wait for.
+        """
+        for left in (start.began, start.ended):
+            if os.path.lexists(left):
+                os.unlink(left)
+        sight.forget(start.learner_id)
+        log = open_own(start.log, os.O_WRONLY | os.O_APPEND, 0o640)
+        try:
+            counters = read_counters()
+            process = subprocess.Popen(
+                [*through, *start.argv],
+                env=dict(start.env),
+                cwd=start.working_dir,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=None if through else release_signals,  # noqa: PLW1509 - no second thread runs yet
+            )
+        finally:
+            os.close(log)
+        return cls(start, process, counters, clock, sight)
+
+    @property
+    def pid(self) -> int:
+        """Main process; also the id of its session and group."""
+        return self.process.pid
+
+    def request_checkpoint(self, number: int, reason: str) -> bool:
+        """Signal whoever in the learner catches the signal and did not get it before; whether anybody ever did.
+
+        To be asked again and again: a program that is still starting up catches nothing yet.
+        """
+        self.asked = reason
+        self.told.update(deliver(self.pid, self._inner_pid(), number, self.told))
+        return bool(self.told)
+
+    def request_by_term(self, reason: str, kill_at: float) -> None:
+        """TERM to the user's processes that catch it, where the checkpoint signal would reach nobody.
+
+        An exit with 0 is their answer then, as it is to the checkpoint signal.
+        """
+        table, inner = all_processes(), self._inner_pid()
+        if inner and catching(learner_root(self.pid, inner, table), signal.SIGTERM, table):
+            self.terminate(reason, kill_at)
+            self.by_term = bool(self.graceful)
+
+    def pass_on(self, number: int) -> None:
+        """A signal that the user asked for, to whoever in the learner catches it. It asks for nothing of ours."""
+        deliver(self.pid, self._inner_pid(), number)
+
+    def terminate(self, reason: str, kill_at: float) -> None:
+        """Begin to end it: TERM, and KILL at `kill_at`; the earliest counts. The first reason stays.
+
+        Where processes of the user's catch TERM, they alone get it first: the shell above them would die at once
+        and, in a container, take them with it before they have saved anything.
+        """
+        if self.kill_at is not None:
+            self.kill_at = min(self.kill_at, kill_at)
+            return
+        if not self.ended_by:
+            self.ended_by = reason
+        self.kill_at = kill_at
+        table = all_processes()
+        root = learner_root(self.pid, self._inner_pid(), table)
+        self.graceful = [p for p in catching(root, signal.SIGTERM, table) if send(p, signal.SIGTERM)]
+
+    def kill(self, reason: str) -> None:
+        """KILL it and all of its session now."""
+        self.ended_by = self.ended_by or reason
+        self.kill_at = 0.0
+
+    def poll(self) -> Optional[Ending]:
+        """Its ending once neither the main process nor anything of its session is left."""
+        returncode = self.process.poll()
+        if self.kill_at is not None:
+            self._press(returncode is None)
+        if returncode is None or self._rest_lives():
+            return None
+        after = read_counters()
+        answered = self.by_term and returncode == 0
+        return Ending(
+            self.start.learner_id,
+            returncode,
+            began=self.sight.has_begun(self.start.learner_id),
+            out_of_memory=was_out_of_memory(self.counters, after, returncode),
+            ended_by="" if answered else self.ended_by,
+            asked=self.asked,
+            signalled=bool(self.told) or self.by_term,
+        )
+
+    def _press(self, main_lives: bool) -> None:
+        if self.kill_at is not None and self.clock.now() >= self.kill_at:
+            for pid in session_members(self.pid, all_processes()):
+                send(pid, signal.SIGKILL)
+        elif not self.group_told and main_lives:
+            table = all_processes()
+            if any(pid in table for pid in self.graceful):
+                return
+            # A shell whose program has answered TERM ends by itself a moment later; its status is the answer.
+            if self.group_at is None:
+                self.group_at = self.clock.now() + (ANSWER_S if self.by_term else 0.0)
+            if self.clock.now() >= self.group_at:
+                self.group_told = send_group(self.pid, signal.SIGTERM)
+
+    def _rest_lives(self) -> bool:
+        """Whether background processes still hold the log; they are told to end, then killed."""
+        rest = session_members(self.pid, all_processes())
+        if not rest:
+            return False
+        now = self.clock.now()
+        if self.rest_until is None:
+            self.rest_until = max(now + REST_S, self.kill_at or 0.0)
+            number = signal.SIGTERM
+        elif now > self.rest_until:
+            number = signal.SIGKILL
+        else:
+            return True
+        for pid in rest:
+            if number == signal.SIGKILL or pid not in self.graceful:
+                send(pid, number)
+        return True
+
+    def _inner_pid(self) -> str:
+        return self.sight.inner_pid(self.start.learner_id)
+
+
+def placeholder_devices(devices: str, learners: int) -> List[str]:
+    """The node's device list split evenly over its learners, in order; what is left over goes to nobody."""
+    names = [name for name in devices.split(",") if name]
+    share = len(names) // max(1, learners)
+    return [",".join(names[i * share : (i + 1) * share]) for i in range(learners)]
+
+
+def first_host(node_list: str) -> str:
+    """The first name of a Slurm node list such as ``n[03-07,9],m1`` (Slurm's hostlist form); "" of none."""
+    out, depth, text = [], 0, node_list.strip()
+    taking = True
+    for char in text:
+        if char == "[":
+            depth, taking = depth + 1, True
+        elif char == "]":
+            depth, taking = depth - 1, True
+        elif depth and char in ",-":
+            taking = False
+        elif char == "," and not depth:
+            break
+        elif taking:
+            out.append(char)
+    return "".join(out)
+
+
+def values_for(base: Dict[str, str], learner_id: int, local_rank: int, devices: str) -> Dict[str, str]:
+    """The placeholders of one learner on top of the node's."""
+    count = len([name for name in devices.split(",") if name])
+    return {
+        **base,
+        "learner_id": str(learner_id),
+        "rank": str(learner_id - 1),
+        "local_rank": str(local_rank),
+        "gpus": devices,
+        "gpu_count": str(count),
+        "env_file": f"{base['scratch']}/learner-{learner_id}.env",
+    }

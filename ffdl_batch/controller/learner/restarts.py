@@ -1,0 +1,94 @@
+"""Learners that failed and are started again while the others go on (``restart: learner`` of the manifest)."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from typing import Callable, Dict, List, Sequence, Tuple, Union
+
+from ffdl_batch.controller.learner.learner import Learner
+from ffdl_batch.controller.machine.handover import Hand
+from ffdl_batch.domain.events import Event, EventKind, Scalar
+from ffdl_batch.domain.launch import RESTART_LEARNER, LaunchFile
+
+MOST_PAUSE_S = 30.0
+Fields = Dict[str, Scalar]
+Spawned = Union[Learner, Exception]
+
+
+def pause_s(count: int) -> float:
+    """How long the learner waits that is started again as number `count` (from 1) of its node."""
+    return min(MOST_PAUSE_S, 2.0 ** min(count - 1, 10))
+
+
+def count_restarts(events: Sequence[Event]) -> int:
+    """How many ends were not the last, by one node controller's events of all runs."""
+    return sum(1 for event in events if event.kind is EventKind.LEARNER_ENDED and event.fields.get("restarted"))
+
+
+def restarts_left(launch: LaunchFile, events: Sequence[Event]) -> int:
+    """How often this node may still start a learner again."""
+    return launch.restarts_max - count_restarts(events) if launch.restart == RESTART_LEARNER else 0
+
+
+class Restarts:
+    """Those of one node. `spawn` starts a learner; the hand calls it, for the shared file system may hang."""
+
+    def __init__(
+        self, launch: LaunchFile, events: Sequence[Event], hand: Hand, spawn: Callable[[int], Learner]
+    ) -> None:
+        self._count, self._left = count_restarts(events), restarts_left(launch, events)
+        self._hand, self._spawn = hand, spawn
+        self._waiting: Dict[int, Tuple[float, Fields]] = {}
+        self._starting: Dict[int, Fields] = {}
+        self._spawned: "queue.SimpleQueue[Tuple[int, Spawned]]" = queue.SimpleQueue()
+        self._closed = threading.Event()
+
+    @property
+    def pending(self) -> bool:
+        """Whether a learner is to be started again, or is being started."""
+        return bool(self._waiting or self._starting)
+
+    @property
+    def possible(self) -> bool:
+        """Whether one more is allowed."""
+        return self._left > 0 and not self._closed.is_set()
+
+    def add(self, learner_id: int, fields: Fields, now: float) -> None:
+        """The learner has failed and is started again in a while; `fields` are those of the event of its end."""
+        self._count, self._left = self._count + 1, self._left - 1
+        self._waiting[learner_id] = (now + pause_s(self._count), fields)
+
+    def start_due(self, now: float) -> List[Tuple[int, Spawned]]:
+        """Have those started whose time has come; which were, or why they could not be. Waits for nothing."""
+        for learner_id in [one for one, (due, _) in self._waiting.items() if now >= due]:
+            self._starting[learner_id] = self._waiting.pop(learner_id)[1]
+            self._hand.ask(lambda number=learner_id: self._start(number), None, 0.0)  # type: ignore[misc]
+        arrived = []
+        while not self._spawned.empty():
+            learner_id, spawned = self._spawned.get_nowait()
+            if self._starting.pop(learner_id, None) is not None:
+                arrived.append((learner_id, spawned))
+        return arrived
+
+    def drop(self) -> List[Tuple[int, Fields]]:
+        """No learner is started again from here on; those that were to be, with the fields of their ends."""
+        self._closed.set()
+        dropped = [(number, fields) for number, (_, fields) in self._waiting.items()]
+        self._waiting.clear()
+        dropped += self._starting.items()
+        self._starting.clear()
+        return dropped
+
+    def _start(self, learner_id: int) -> None:
+        """In the hand's thread."""
+        if self._closed.is_set():
+            return
+        try:
+            spawned: Spawned = self._spawn(learner_id)
+        except Exception as error:  # noqa: BLE001 - whoever takes it tells it as the learner's end
+            spawned = error
+        if self._closed.is_set() and isinstance(spawned, Learner):  # it was given up while it was being started
+            spawned.kill("stop")
+            spawned.poll()
+        self._spawned.put((learner_id, spawned))

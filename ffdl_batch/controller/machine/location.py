@@ -1,0 +1,32 @@
+"""Where this controller's code is, so that it can start another one of itself."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import List
+
+_START = (
+    "import sys; sys.path.insert(0, sys.argv.pop(1)); from ffdl_batch.controller.__main__ import main; sys.exit(main())"
+)
+
+
+def controller_path() -> str:
+    """The zipapp, or the directory that holds the package."""
+    return os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+
+
+def own_argv() -> List[str]:
+    """The argv that starts this very controller with this very interpreter; arguments follow it."""
+    flags = [flag for flag, on in (("-I", sys.flags.isolated), ("-S", sys.flags.no_site)) if on]
+    path = controller_path()
+    if os.path.isfile(path):
+        return [sys.executable, *flags, path]
+    return [sys.executable, *flags, "-c", _START, path]
+
+
+def starter_argv() -> List[str]:
+    """The argv that becomes the command after it, with the signals released that this process holds."""
+    path = controller_path()
+    code = [path] if os.path.isfile(path) else ["-c", _START, path]
+    return [sys.executable, "-I", "-S", *code, "become", "--"]

@@ -1,0 +1,163 @@
+"""The network that the site's prolog made for the job on this node: what it says of it, and whether learners are in it.
+
+Nothing here loosens anything: a network that is not there, or is another than the launch file's, ends the job before a
+learner starts, and a learner that turns out to be elsewhere ends it, both with S107.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Callable, Dict, Mapping, Optional, Sequence, Tuple
+
+from ffdl_batch.controller.record.phases import PhaseFailed
+from ffdl_batch.domain.launch import LaunchFile
+from ffdl_batch.domain.network_level import OVERLAYS
+
+FAULT = "S107"
+WAIT_S = 5.0
+"""How long facts may take to be seen: a prolog writes them before Slurm starts anything of the job's."""
+LONGEST_BYTES = 1 << 16
+NONE, HOST = "none", "host"
+_BEFORE_LEVELS = "job"
+"""What root programs make that do not say so."""
+_DOCS = "docs/network.md"
+
+
+@dataclass(frozen=True)
+class JobNetwork:
+    """The network on this node. `address` is the first learner's; `names` are what egress' destinations stand for."""
+
+    netns: str
+    address: str
+    mechanism: str
+    level: str
+    names: Tuple[Tuple[str, str], ...] = ()
+
+    @property
+    def hosts(self) -> str:
+        """Lines of a hosts file."""
+        return "".join(f"{address} {name}\n" for name, address in self.names)
+
+
+def has_own(launch: LaunchFile) -> bool:
+    """Whether the learners are to be in a network of the job's own."""
+    return launch.network.level in OVERLAYS
+
+
+def await_network(
+    launch: LaunchFile,
+    node_rank: int,
+    env: Mapping[str, str],
+    rest: Callable[[], None],
+    now: Callable[[], float],
+) -> JobNetwork:
+    """What the prolog has made. `rest` waits a moment and raises what ends the waiting; `now` is a clock.
+
+    Raises PhaseFailed that says what is missing and what to change.
+    """
+    allocation = env.get(launch.host.allocation, "") if launch.host.allocation else ""
+    if not allocation.isdigit() or not launch.network.directory:
+        raise _failed("the launch file does not say where the node's prolog tells of it")
+    directory = os.path.join(launch.network.directory, f"job-{allocation}")
+    until = now() + WAIT_S
+    while True:
+        trouble = _read(os.path.join(directory, "error"))  # whatever facts are beside it are of an earlier start
+        text = _read(os.path.join(directory, "network")) if trouble is None else None
+        if text is not None:
+            return check_facts(launch, node_rank, allocation, parse_facts(text))
+        if trouble is not None or now() > until:
+            raise _failed(_why_missing(directory, trouble))
+        rest()
+
+
+def _why_missing(directory: str, trouble: Optional[str]) -> str:
+    if trouble is not None:
+        return f"the prolog could not make it: {'; '.join(trouble.split(chr(10))).strip('; ') or 'it does not say why'}"
+    begun = f"{directory} has neither network nor error, and its prolog.log may say why"
+    there = begun if os.path.isdir(directory) else f"there is no {directory}"
+    return (
+        f"{there}; Slurm's prolog on this node has to run prolog.d/50-ffdl of slurm-configs, and that the root "
+        f"programs in libexec ({_DOCS}, 'Install'; `scontrol show config` names the prolog)"
+    )
+
+
+def _failed(why: str) -> PhaseFailed:
+    return PhaseFailed(FAULT, f"node {os.uname().nodename} has no network for this job: {why}")
+
+
+def _read(path: str) -> Optional[str]:
+    """None where there is none. Raises PhaseFailed where it cannot be read: it is a file of root's, for all to read."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read(LONGEST_BYTES)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise _failed(f"{path}: {error.strerror}") from error
+
+
+def parse_facts(text: str) -> Dict[str, str]:
+    """The lines ``name=value``."""
+    pairs = (line.partition("=") for line in text.split("\n"))
+    return {name: value for name, sign, value in pairs if sign}
+
+
+def check_facts(launch: LaunchFile, node_rank: int, allocation: str, facts: Mapping[str, str]) -> JobNetwork:
+    """What the facts say, if they are about this job as it was planned. Raises PhaseFailed."""
+    wanted = {
+        "job": allocation,
+        "level": launch.network.level,
+        "nodes": str(launch.nodes),
+        "rank": str(node_rank),
+    }
+    for name, value in wanted.items():
+        found = facts.get(name, _BEFORE_LEVELS if name == "level" else "")
+        if found != value:
+            raise _failed(f"the prolog made one with {name} {found!r}, and {value!r} is needed")
+    learners, own = facts.get("learners", ""), len(launch.learners_on(node_rank))
+    if not learners.isdigit() or int(learners) < own:
+        raise _failed(f"the prolog made one for {learners!r} learners, and {own} are to run here")
+    prefix, netns = facts.get("prefix", ""), facts.get("netns", "")
+    if not netns.startswith("/") or not prefix.endswith(f".{node_rank}."):
+        raise _failed(f"the prolog tells no place ({netns!r}) or no addresses ({prefix!r}) of it")
+    listed = (one.partition("=") for one in facts.get("names", "").split(",") if one)
+    names = tuple((name, address) for name, _, address in listed)
+    return JobNetwork(netns, f"{prefix}1", facts.get("mechanism", ""), launch.network.level, names)
+
+
+def check_addresses(addresses: Sequence[str]) -> None:
+    """Whether all nodes number the job's learners alike. Raises PhaseFailed: two sites' values met."""
+    base = addresses[0].split(".")[:2]
+    for rank, address in enumerate(addresses):
+        if address.split(".") != [*base, str(rank), "1"]:
+            raise _failed(
+                f"node {rank} gives its learners addresses from {address}, and node 0 from {addresses[0]}: "
+                f"NETWORK_PREFIX has to be the same on all nodes ({_DOCS}, 'Values')"
+            )
+
+
+def place_of(pid: int) -> Optional[Tuple[int, int]]:
+    """The network namespace of a process; None where it has ended or does not let itself be looked at."""
+    return _identity(f"/proc/{pid}/ns/net")
+
+
+def _identity(path: str) -> Optional[Tuple[int, int]]:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def misplaced(level: str, place: Tuple[int, int], network: Optional[JobNetwork]) -> str:
+    """What is wrong with a learner's network namespace `place` at this level; "" where it is right."""
+    own = _identity("/proc/self/ns/net")
+    if level == HOST:
+        return "" if place == own else "it is in another network than the node's, and level host means the node's"
+    if network is None:
+        return "" if place != own else f"it is in the node's network, and level {level} means one of its own"
+    if place == _identity(network.netns):
+        return ""
+    where = "the node's" if place == own else "another"
+    return f"it is in {where} network, not in {network.netns}, which is the job's"

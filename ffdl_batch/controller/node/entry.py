@@ -1,0 +1,66 @@
+"""One run of the node controller: what it finds of an earlier one, its phases, its last word, and its exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+
+from ffdl_batch.controller.learner.orphans import end_controller, end_learners, living_controller, mark, marked_sessions
+from ffdl_batch.controller.machine.patience import patiently
+from ffdl_batch.controller.machine.processes import all_processes, descendants, hold_signals, identity
+from ffdl_batch.controller.node.node import EXIT_PLATFORM, Node, fail
+from ffdl_batch.controller.record.control import own_run
+from ffdl_batch.controller.record.journal import Journal
+from ffdl_batch.controller.record.phases import Fenced
+from ffdl_batch.domain.events import EventKind, node_source
+from ffdl_batch.domain.formats import NewerFormat
+from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_batch.domain.launch import LaunchFile, LaunchFileError
+
+EXIT_FENCED = 75
+
+
+def run_node(launch: LaunchFile, launch_path: str, node_rank: int) -> int:
+    """Run the phases of one node; the exit code of its first failing learner, else 0."""
+    hold_signals()
+    attempt = AttemptDir(launch.attempt_dir)
+    journal = _open_journal(launch, attempt, node_source(node_rank))
+    before = living_controller(journal.earlier)
+    if before:
+        end_controller(before, launch.limits.kill_wait_s + 5.0)
+        journal = _open_journal(launch, attempt, journal.source)
+    journal.append(EventKind.STARTED, **identity(os.getpid()), run=own_run(os.environ))
+    journal.load_ballast()
+    try:
+        end_learners(journal.earlier, mark(launch.token, node_rank))
+        node = Node(launch, launch_path, node_rank, journal)
+        patiently(node.report_found, attempt.path, launch.limits.fence_s)
+        return node.run()
+    except Fenced as fence:
+        journal.append(EventKind.FAULT, code="S106", message=f"the learners were killed: {fence}")
+        return EXIT_FENCED
+    except NewerFormat as error:  # no fault of the job's
+        sys.stderr.write(f"ffdl-controller: {error}\n")
+        return EXIT_PLATFORM
+    except (OSError, LaunchFileError) as error:
+        return fail(launch, node_rank, journal, "S105", f"node {node_rank} on {os.uname().nodename}: {error}")
+    except Exception as error:  # noqa: BLE001 - whatever went wrong, the others must not wait for this node
+        traceback.print_exc()
+        what = f"failed on {os.uname().nodename}: {type(error).__name__}: {error}"
+        return fail(launch, node_rank, journal, "S106", f"the controller of node {node_rank} {what}")
+    finally:
+        _say_ended(launch, node_rank, journal)
+        journal.close()
+
+
+def _open_journal(launch: LaunchFile, attempt: AttemptDir, source: str) -> Journal:
+    patience_s, bell = launch.limits.fence_s, os.path.join(launch.doorbell, launch.job_id)
+    return patiently(lambda: Journal(attempt.event_file(source), source, bell, patience_s), attempt.path, patience_s)
+
+
+def _say_ended(launch: LaunchFile, node_rank: int, journal: Journal) -> None:
+    """The last event, where it is true: a newer attempt relies on it."""
+    own = [pid for pid in descendants(os.getpid(), all_processes()) if pid != os.getpid()]
+    if not own and not marked_sessions(mark(launch.token, node_rank)):
+        journal.append(EventKind.ENDED)

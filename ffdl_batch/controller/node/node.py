@@ -1,0 +1,271 @@
+"""The node controller: owns the learners of one node from unpacking the model to storing their results."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import time
+from functools import partial
+from typing import Callable, Dict, Optional, Tuple, TypeVar
+
+from ffdl_batch.controller.checkpointing.checkpoints import CheckpointRecord
+from ffdl_batch.controller.checkpointing.requests import STORE_SHARE
+from ffdl_batch.controller.gang.ports import await_free, ports_on
+from ffdl_batch.controller.gang.ready import Gathering, Word, own_address
+from ffdl_batch.controller.gang.rendezvous import LOOPBACK
+from ffdl_batch.controller.gang.siblings import Siblings, tell_others
+from ffdl_batch.controller.learner.orphans import unreported_ends
+from ffdl_batch.controller.learner.restarts import restarts_left
+from ffdl_batch.controller.machine.files import create_empty, make_private
+from ffdl_batch.controller.machine.patience import patiently
+from ffdl_batch.controller.machine.processes import next_signal
+from ffdl_batch.controller.node.attention import Attention
+from ffdl_batch.controller.node.seats import Seats
+from ffdl_batch.controller.node.services import SERVICE, at_work, has_trained, left_behind
+from ffdl_batch.controller.node.supervisor import Supervisor
+from ffdl_batch.controller.node.watch import Watch
+from ffdl_batch.controller.record.control import own_run
+from ffdl_batch.controller.record.journal import Journal
+from ffdl_batch.controller.record.phases import Ended, Fenced, PhaseFailed, PhaseFiles, note
+from ffdl_batch.controller.stores.loading import find_data, load_data, load_model
+from ffdl_batch.controller.stores.model import ModelRefused
+from ffdl_batch.controller.stores.storing import store_logs, store_results
+from ffdl_batch.domain.events import EventKind, Phase, Scalar
+from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_batch.domain.launch import LaunchFile
+
+T = TypeVar("T")
+EXIT_PLATFORM = 74
+"""Exit code of a controller that failed before or without its learners (sysexits.h EX_IOERR)."""
+
+
+class OutOfTime(Exception):
+    """Storing has to end because the scheduler's KILL is near; what is missing is owed."""
+
+
+def fail(launch: LaunchFile, node_rank: int, journal: Journal, code: str, message: str) -> int:
+    """Say why this node ends, to the other nodes too; the exit code."""
+    journal.append(EventKind.FAULT, code=code, message=message)
+    tell_others(launch, node_rank=node_rank)
+    return EXIT_PLATFORM
+
+
+class Node:
+    """One run of the node controller."""
+
+    def __init__(self, launch: LaunchFile, launch_path: str, node_rank: int, journal: Journal) -> None:
+        self.launch, self.node_rank, self.journal = launch, node_rank, journal
+        self.attempt = AttemptDir(launch.attempt_dir)
+        self.phases = PhaseFiles(self.attempt.state)
+        self.seats = Seats(launch, launch_path, node_rank)
+        self.siblings = Siblings(launch, node_rank, journal)
+        self.watch = Watch(launch, node_rank, self.seats.learner_ids)
+        self._terminated_at: Optional[float] = None
+        self._attention = Attention(journal, self.watch, self.phases)
+
+    def report_found(self) -> None:
+        """Learners whose end an earlier controller did not live to see."""
+        for number, status in unreported_ends(self.journal.earlier, self.phases, self.seats.learner_ids).items():
+            is_service = self.launch.seat_of(number).service
+            again = status != 0 and not is_service and restarts_left(self.launch, self.journal.events) > 0
+            self._tell_ended(number, exit_code=status, **({"restarted": True} if again else {}))
+
+    def _tell_ended(self, learner_id: int, **more: Scalar) -> None:
+        """The end of a learner that is not this controller's child."""
+        fields: Dict[str, Scalar] = {"out_of_memory": False, "began": True, "ended_by": "", "asked": ""}
+        if self.launch.seat_of(learner_id).service:
+            fields["service"] = True
+        self.journal.append(EventKind.LEARNER_ENDED, learner_id=learner_id, **{**fields, "signalled": False, **more})
+
+    def run(self) -> int:
+        """All phases in order."""
+        make_private(self.seats.scratch)
+        try:
+            try:
+                self._patiently(self._prepare, self._attention.go_on, awaits_space=True)
+                self.seats.find_network(self._attention.rest, self.watch.clock.now)
+                self.seats.equip(self.journal, self._attention.go_on)
+                self._load(Phase.LOAD_MODEL, lambda: load_model(self.launch, self._attention.go_on), "S301")
+                self._load(Phase.LOAD_DATA, lambda: load_data(self.launch, self._attention.go_on), "S302")
+                self._find_data()  # the first node's word does not speak for this one's mounts
+                self._meet()
+                self._attention.check()
+                done = self._patiently(self.siblings.ended_of_themselves, self._attention.go_on)
+            except PhaseFailed as failed:
+                return fail(self.launch, self.node_rank, self.journal, failed.code, str(failed))
+            except Ended as ended:
+                self.journal.append(EventKind.FAULT, code="", message=str(ended), ended_by=ended.reason)
+                return 128 + signal.SIGTERM
+            status = self._learners(done)
+            stored = self._store()
+            return status or (0 if stored else EXIT_PLATFORM)
+        finally:
+            self.watch.finish()
+            shutil.rmtree(self.seats.scratch, ignore_errors=True)
+
+    def _prepare(self) -> None:
+        for directory in (self.attempt.state, self.attempt.model, self.attempt.data, self.attempt.results):
+            os.makedirs(directory, exist_ok=True)
+        for number in self.seats.learner_ids:
+            os.makedirs(self.attempt.learner_logs(number), exist_ok=True)
+            create_empty(self.attempt.training_log(number))
+        self.phases.announce(self.launch.job_id, 1)
+
+    # ------------------------------------------------------------------------------------------ loading
+
+    def _load(self, phase: Phase, work: Callable[[], None], code: str) -> None:
+        """Rank 0 does it unless it is done; the others wait for rank 0's word."""
+        if self.node_rank != 0:
+            self._await(phase)
+            return
+        if self._patiently(lambda: self.phases.status(phase), self._attention.go_on) == 0:
+            return
+        self._phase(phase, lambda: self._patiently(work, self._attention.go_on, awaits_space=True), code)
+
+    def _patiently(self, work: Callable[[], T], go_on: Callable[[], None], *, awaits_space: bool = False) -> T:
+        """What `work` gives once the file system lets it. Raises OSError, and what `go_on` raises in between."""
+
+        def pause(wait_s: float) -> None:
+            time.sleep(wait_s)
+            go_on()
+
+        patience_s = self.launch.limits.fence_s
+        return patiently(work, self.attempt.path, patience_s, pause, awaits_space=awaits_space)
+
+    def _find_data(self) -> None:
+        try:
+            self._patiently(lambda: find_data(self.launch), self._attention.go_on)
+        except OSError as error:
+            raise PhaseFailed("S302", f"the data on node {os.uname().nodename} cannot be read: {error}") from error
+
+    def _await(self, phase: Phase) -> None:
+        while True:
+            status = self._patiently(lambda: self.siblings.phase_status(0, phase), self._attention.go_on)
+            if status == 0:
+                return
+            if status is not None:
+                raise Ended("stop", f"{phase.value} failed on the first node")
+            self._attention.rest()
+
+    def _meet(self) -> None:
+        """Where nodes need each other, wait until all are ready. From then on it is known where the learners are."""
+        self._patiently(self.seats.prepare, self._attention.go_on, awaits_space=True)
+        if self.launch.nodes > 1 and not self.launch.names:
+            return
+        self._await_ports()
+        own = self.seats.network.address if self.seats.network else ""
+        addresses: Tuple[str, ...] = (own or LOOPBACK,)
+        if self.launch.nodes > 1:
+            addresses = self._gather(own_run(os.environ), own)
+        self._patiently(lambda: self.seats.meet(addresses), self._attention.go_on, awaits_space=True)
+
+    def _await_ports(self) -> None:
+        """Raises PhaseFailed where learners are to be started whose ports somebody else has."""
+        ports = self._patiently(lambda: ports_on(self.launch, self.node_rank, self.attempt), self._attention.go_on)
+        if ports and own_run(os.environ) > 1:
+            done = self._patiently(self.siblings.ended_of_themselves, self._attention.go_on)
+            ports = ports if at_work(self.launch, self.seats.learner_ids, done) else []
+        await_free(ports, self._attention.rest)
+
+    def _gather(self, run: int, own: str) -> Tuple[str, ...]:
+        """The addresses of all nodes; `own` "" = this one's is not known yet."""
+
+        def read(rank: int) -> Word:
+            return self._patiently(lambda: self.siblings.word(rank), self._attention.go_on)
+
+        gathering = Gathering(self.launch, self.node_rank, run, read, self._attention.rest, self.watch.clock.now)
+        own = own or own_address(gathering.await_neighbour())
+        self.journal.append(EventKind.READY, host=os.uname().nodename, address=own, run=run)
+        return gathering.await_addresses(own)
+
+    def _phase(self, phase: Phase, work: Callable[[], None], code: str, *, last: bool = True) -> None:
+        """One phase with its files and events. `last`: this node is the one that ends the phase for the job."""
+        status, reason = 1, ""
+        self.journal.append(EventKind.PHASE, phase=phase.value, status="started")
+        try:
+            note(lambda: self.phases.begin(phase))
+            work()
+            status = 0
+        except PhaseFailed as failed:
+            code, reason = failed.code, str(failed)
+        except OutOfTime as error:
+            code, reason = "", str(error)
+        except (OSError, ModelRefused) as error:
+            reason = f"{phase.value} on {os.uname().nodename}: {error}"
+        if last or status:
+            note(lambda: self.phases.end(phase, status))
+        self.journal.append(EventKind.PHASE, phase=phase.value, status="ended", exit=status)
+        if status:
+            raise PhaseFailed(code, reason)
+
+    # ----------------------------------------------------------------------------------------- learners
+
+    def _learners(self, done: Dict[int, int]) -> int:
+        """Start the learners that have not ended yet, and see them to their end. `done`: the status of the others."""
+        self.journal.append(EventKind.PHASE, phase=Phase.LEARNER.value, status="started")
+        note(lambda: self.phases.begin(Phase.LEARNER))
+        record = CheckpointRecord(self.launch.checkpoints)
+        record.begin()
+        supervisor = Supervisor(self.seats, self.siblings, self.watch, record)
+        for number in at_work(self.launch, self.seats.learner_ids, done):
+            supervisor.start(number)
+        for number in left_behind(self.launch, self.seats.learner_ids, self.journal.events, done):
+            self._tell_ended(number, ended_by=SERVICE, detail="nobody saw its end")
+        own = [status for number, status in done.items() if number in self.seats.learner_ids and status]
+        status = supervisor.run() or (0 if has_trained(self.launch, done) else next(iter(own), 0))
+        self._terminated_at = supervisor.terminated_at
+        if self._is_last() or status:
+            note(lambda: self.phases.end(Phase.LEARNER, status))
+        self.journal.append(EventKind.PHASE, phase=Phase.LEARNER.value, status="ended", exit=status)
+        return status
+
+    # ------------------------------------------------------------------------------------------ storing
+
+    def _store(self) -> bool:
+        """Results and logs of this node's learners; a STORED event for each of them when all is in place."""
+        last = self._is_last()
+        work: Dict[Phase, Callable[[], None]] = {
+            Phase.STORE_RESULTS: lambda: store_results(self.launch, self._go_on_storing),
+            Phase.STORE_LOGS: lambda: store_logs(self.launch, self.seats.learner_ids, self._go_on_storing),
+        }
+        failed: Optional[PhaseFailed] = None
+        for phase, action in work.items():
+            try:
+                self._phase(phase, partial(self._patiently, action, self._go_on_storing), "S303", last=last)
+            except PhaseFailed as error:
+                failed = failed or error
+        if failed is not None:
+            if failed.code:
+                self.journal.append(EventKind.FAULT, code=failed.code, message=str(failed))
+            else:
+                sys.stderr.write(f"ffdl-controller: {failed}\n")
+            return False
+        for number in self.seats.learner_ids:
+            self.journal.append(EventKind.STORED, learner_id=number)
+        return True
+
+    def _is_last(self) -> bool:
+        """Whether no learner of the job is left, so that FfDL's files may say so; not where that cannot be known."""
+        try:
+            return self.siblings.all_learners_ended()
+        except OSError as error:
+            sys.stderr.write(f"ffdl-controller: {error}\n")
+            return False
+
+    def _go_on_storing(self) -> None:
+        """Between two pieces of what is stored. Raises OutOfTime, Fenced."""
+        number = next_signal(0.0)
+        while number is not None:
+            if number in (signal.SIGTERM, signal.SIGINT) and self._terminated_at is None:
+                self._terminated_at = self.watch.clock.now()
+            number = next_signal(0.0)
+        if self.watch.fenced:
+            self.watch.read_now()  # no learner writes any more: silence alone is no reason not to store
+        if self.watch.superseded:
+            raise Fenced(self.watch.superseded)
+        if self._terminated_at is not None:
+            spent_s = self.watch.clock.now() - self._terminated_at
+            if spent_s > self.launch.limits.kill_wait_s * STORE_SHARE:
+                raise OutOfTime(f"storing was cut short {spent_s:.0f} s after TERM; what is missing is owed")

@@ -1,0 +1,37 @@
+"""What a container runtime's complaint is about, where the user's command was never reached. Pure."""
+
+from __future__ import annotations
+
+from typing import Sequence, Tuple
+
+from ffdl_batch.controller.network.job_network import FAULT, HOST
+from ffdl_batch.domain.launch import EnvDelivery, LaunchFile
+from ffdl_batch.domain.network_level import OVERLAYS
+
+IMAGE_COMPLAINTS = (
+    "could not open image",
+    "image format",
+    "squashfs",
+    "executable file not found",
+    ".sif",
+    "container registry",
+)
+NETWORK_COMPLAINTS = ("netns", "network namespace", "/net: permission denied", "/net: no such file", "cni plugin")
+IMAGE_CODE, RUNTIME_CODE = "S103", "S105"
+_CURE = (
+    "; what Apptainer needs to join a job's network is in apptainer.conf and its setuid starter: the program `check` "
+    "of slurm-configs/libexec says on that node which is missing (docs/network.md)"
+)
+
+
+def read_complaint(launch: LaunchFile, lines: Sequence[str], host: str) -> Tuple[str, str]:
+    """A sentence with what was said last, and the code of whoever has to do something about it."""
+    said = " ".join(line.strip() for line in lines[-3:]) or "it said nothing"
+    if launch.learner.delivery is not EnvDelivery.FILE:
+        return f"the learner's shell did not come up on {host}: {said}", RUNTIME_CODE
+    if launch.network.level != HOST and any(word in said.lower() for word in NETWORK_COMPLAINTS):
+        cure = _CURE if launch.network.level in OVERLAYS else ""
+        return f"the container runtime refused network level {launch.network.level} on {host}: {said}{cure}", FAULT
+    if any(word in said.lower() for word in IMAGE_COMPLAINTS):
+        return f"the image cannot be used on {host}: {said}", IMAGE_CODE
+    return f"the container runtime failed on {host}: {said}", RUNTIME_CODE

@@ -1,0 +1,349 @@
+"""Watches the learners of one node: signals, requests to end, limits, and the end of each learner."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import Dict, Optional, Tuple
+
+from ffdl_batch.controller.checkpointing.checkpoints import PATIENCE_S, CheckpointRecord
+from ffdl_batch.controller.checkpointing.requests import (
+    HALT,
+    OUTSIDE_SHARE,
+    TERM,
+    TIME,
+    WARNED,
+    Request,
+    join,
+    new_request,
+)
+from ffdl_batch.controller.gang.siblings import Siblings, tell_others
+from ffdl_batch.controller.learner.environment import EnvironmentRefused
+from ffdl_batch.controller.learner.learner import Ending, Learner
+from ffdl_batch.controller.learner.orphans import end_leftovers
+from ffdl_batch.controller.learner.restarts import Restarts, Spawned
+from ffdl_batch.controller.machine import complaints
+from ffdl_batch.controller.machine.handover import Hand
+from ffdl_batch.controller.machine.location import starter_argv
+from ffdl_batch.controller.machine.processes import FORWARDED, adopt_orphans, end_strays, identity, next_signal
+from ffdl_batch.controller.network.job_network import FAULT as NETWORK_CODE
+from ffdl_batch.controller.network.whereabouts import Whereabouts
+from ffdl_batch.controller.node.runtime_words import RUNTIME_CODE, read_complaint
+from ffdl_batch.controller.node.seats import Seats
+from ffdl_batch.controller.node.services import DOUBT_S, SERVICE, Failed, Services
+from ffdl_batch.controller.node.watch import Watch
+from ffdl_batch.controller.record.control import CANCEL
+from ffdl_batch.controller.record.log_tail import tail
+from ffdl_batch.controller.record.phases import Fenced, PhaseFiles
+from ffdl_batch.domain.codec import to_plain
+from ffdl_batch.domain.events import EventKind, Scalar
+from ffdl_batch.domain.launch import LaunchFileError
+
+TICK_S = 0.2
+ASK_AGAIN_S = 1.0
+FILES_S = 1.0
+"""How long the shared file system may take for a file that others look at; it is written all the same."""
+HURRY_S = 1.0
+"""How long an inventory may take after a TERM from outside."""
+
+
+class Supervisor:
+    """Owns the started learners until the last has ended. Times are of the watch's clock."""
+
+    def __init__(self, seats: Seats, siblings: Siblings, watch: Watch, record: CheckpointRecord) -> None:
+        self.launch, self.journal, self.watch, self.record = seats.launch, siblings.journal, watch, record
+        self.seats, self.phases = seats, PhaseFiles(seats.attempt.state)
+        self.clock = watch.clock
+        self.learners: Dict[int, Learner] = {}
+        self.status = 0
+        self.ending = ""
+        self.request: Optional[Request] = None
+        self.terminated_at: Optional[float] = None
+        """When TERM came from outside."""
+        self._ask_again_at = 0.0
+        self._started = False
+        self._files = Hand("files")
+        self.services = Services(self.launch, siblings, self._files)
+        self.whereabouts = Whereabouts(self.launch, seats.network)
+        self._told_network = False
+        self.restarts = Restarts(self.launch, self.journal.events, self._files, self._spawn_again)
+
+    def start(self, learner_id: int) -> None:
+        """Start one learner; one that cannot be started has ended at once, and the others are told. That it has started
+        :meth:`run` tells, which does not wait for it to be written."""
+        if self.ending:
+            return
+        adopt_orphans()
+        self._started = True
+        try:
+            learner = Learner.spawn(self.seats.start(learner_id), self.clock, self.watch)
+        except (OSError, subprocess.SubprocessError, LaunchFileError, EnvironmentRefused) as error:
+            self._not_started(learner_id, error)
+            return
+        self.learners[learner_id] = learner
+
+    def _spawn_again(self, learner_id: int) -> Learner:
+        """In the hand's thread."""
+        end_leftovers(learner_id)
+        return Learner.spawn(self.seats.start(learner_id, again=True), self.clock, self.watch, starter_argv())
+
+    def _not_started(self, learner_id: int, error: Exception) -> None:
+        detail = f"learner {learner_id} cannot be started on {os.uname().nodename}: {error}"
+        code = "C101" if isinstance(error, EnvironmentRefused) else RUNTIME_CODE
+        self._ended(Ending(learner_id, None, began=False, detail=detail, code=code))
+
+    def run(self) -> int:
+        """Until every learner has ended; the status of the first that failed, else 0. Raises Fenced.
+
+        From here on nothing waits for the shared file system, which may hang: learners have to be ended in time.
+        """
+        self.watch.begin()
+        self.journal.begin()
+        self._files.begin()
+        complaints.begin()
+        try:
+            for learner_id, learner in self.learners.items():
+                self._tell_started(learner_id, learner)
+            while self.learners or self.restarts.pending or self.services.failed:
+                self._take_signals()
+                self._obey_cells()
+                self._press_request()
+                self._mind_services()
+                self._look_where_they_are()
+                for learner_id, spawned in self.restarts.start_due(self.clock.now()):
+                    self._started_again(learner_id, spawned)
+                for ending in [e for e in (learner.poll() for learner in self.learners.values()) if e]:
+                    del self.learners[ending.learner_id]
+                    self._ended(ending)
+                self.journal.flush()
+        finally:
+            end_strays()
+        if self._started:
+            self._tell_network()
+            patience_s = HURRY_S if self.terminated_at is not None else PATIENCE_S
+            self.journal.append(EventKind.CHECKPOINT, **to_plain(self.record.result(patience_s)))
+        return self.status
+
+    def _tell_started(self, learner_id: int, learner: Learner) -> None:
+        service: Dict[str, Scalar] = {"service": True} if self.services.is_one(learner_id) else {}
+        self.journal.append(EventKind.LEARNER_STARTED, learner_id=learner_id, **identity(learner.pid), **service)
+
+    def _started_again(self, learner_id: int, spawned: Spawned) -> None:
+        if isinstance(spawned, Exception):
+            self._not_started(learner_id, spawned)
+            return
+        self.learners[learner_id] = spawned
+        self._tell_started(learner_id, spawned)
+
+    # ---------------------------------------------------------------------------------------- requests
+
+    def _take_signals(self) -> None:
+        closing = any(learner.rest_until or learner.kill_at for learner in self.learners.values())
+        hurries = closing or self.whereabouts.hurries(self.learners)
+        number = next_signal(0.05 if hurries else TICK_S)
+        while number is not None:
+            if number in (signal.SIGTERM, signal.SIGINT):
+                self._terminated()
+            elif number == signal.SIGURG:
+                self._warned()
+            elif number in FORWARDED:
+                self.watch.read_now()  # who has begun, too
+                for learner in self.learners.values():
+                    learner.pass_on(number)
+            number = next_signal(0.0)
+
+    def _terminated(self) -> None:
+        """TERM from outside. The owner's cancel ends the learners at once; anything else is a request."""
+        if self.terminated_at is None:
+            self.terminated_at = self.clock.now()
+        wish = self.watch.read_now().wish
+        if wish == CANCEL:
+            self._end_all(TERM, self.launch.limits.kill_wait_s * OUTSIDE_SHARE)
+            return
+        if wish == HALT:
+            self._ask(HALT)
+        self._ask(TERM)
+
+    def _warned(self) -> None:
+        """The platform's signal: a halt where the owner wishes one, else the scheduler's warning."""
+        wish = self.watch.read_now().wish
+        if wish == CANCEL:
+            self._end_all(TERM, self.launch.limits.kill_wait_s)
+        else:
+            self._ask(HALT if wish == HALT else WARNED)
+
+    def _obey_cells(self) -> None:
+        fenced = self.watch.fenced
+        if fenced:
+            for learner in self.learners.values():
+                learner.kill("fence")
+            while any(learner.poll() is None for learner in self.learners.values()):
+                time.sleep(0.02)
+            self.restarts.drop()
+            raise Fenced(fenced)
+        wish = self.watch.control.wish
+        if wish == CANCEL:
+            self._end_all(TERM, self.launch.limits.kill_wait_s)
+        elif wish == HALT:
+            self._ask(HALT)
+        what, reason = self.watch.stop.get("what"), str(self.watch.stop.get("reason", "stop"))
+        if what == "halt":
+            self._ask(TIME if reason == TIME else HALT)
+        elif what == "stop":
+            self._end_all(reason if reason in (TIME, HALT) else "stop", self.launch.limits.kill_wait_s)
+
+    def _ask(self, reason: str) -> None:
+        """Ask the learners to checkpoint and end. Asked again, the shorter times count."""
+        now, before = self.clock.now(), self.request
+        new = new_request(reason, self.launch.limits, now)
+        if self.ending and before is None:  # they are being ended already; a TERM from outside leaves less time
+            if reason == TERM:
+                self._end_at(self.ending, new.kill_at)
+            return
+        self.request = join(before, new)
+        if self.request == before:
+            return
+        if before is None:
+            self.record.asked(now, HURRY_S if reason == TERM else PATIENCE_S)
+        self._deliver()
+        self._drop_restarts(self.request.reason)
+        if before is None:
+            try:
+                self._files.ask(self.phases.request_halt, None, FILES_S)
+            except OSError as error:  # the signal went out
+                sys.stderr.write(f"ffdl-controller: {error}\n")
+        if before is None or before.reason != self.request.reason:
+            self.journal.append(EventKind.ASKED, reason=self.request.reason)
+
+    def _deliver(self) -> None:
+        """The checkpoint signal to whoever catches it and has not had it; after a TERM from outside TERM to the others.
+        Again and again: a program that is still starting up catches nothing yet."""
+        request = self.request
+        if request is None:
+            return
+        number = signal.Signals["SIG" + self.launch.checkpoint_signal.upper()]
+        for learner in self.learners.values():
+            if learner.kill_at is not None:
+                continue
+            signalled = learner.request_checkpoint(number, request.reason)
+            if self.terminated_at is not None and not signalled:
+                learner.request_by_term(request.reason, request.kill_at)
+        self._ask_again_at = self.clock.now() + ASK_AGAIN_S
+
+    def _press_request(self) -> None:
+        if self.request is None:
+            return
+        now = self.clock.now()
+        if now >= self.request.term_at:
+            self._end_at(self.request.reason, self.request.kill_at)
+        elif now >= self._ask_again_at:
+            self._deliver()
+
+    def _end_all(self, reason: str, wait_s: float) -> None:
+        self._end_at(reason, self.clock.now() + wait_s)
+
+    def _end_at(self, reason: str, kill_at: float) -> None:
+        self.ending = self.ending or reason
+        for learner in self.learners.values():
+            learner.terminate(reason, kill_at)
+        self._drop_restarts(reason)
+
+    def _look_where_they_are(self) -> None:
+        """A learner that is not in the network that was meant is killed, and the job fails with it."""
+        for learner_id in self.whereabouts.look(self.learners, self.clock.now()):
+            self.learners[learner_id].kill("")
+        if self.whereabouts.has_seen:
+            self._tell_network()
+
+    def _tell_network(self) -> None:
+        if not self._told_network and not self.whereabouts.wrong:
+            self._told_network = True
+            self.journal.append(EventKind.NETWORK, **self.whereabouts.achieved())
+
+    def _mind_services(self) -> None:
+        """End the services of this node when nobody trains any more. One that failed before fails the job."""
+        now, failed = self.clock.now(), self.services.failed
+        some_train = self.restarts.pending or not all(self.services.is_one(number) for number in self.learners)
+        if not some_train and not self.ending and self.services.are_free(now, asked=self.request is not None):
+            self.services.failed = None
+            self.ending = SERVICE
+            for learner in self.learners.values():
+                if not learner.told:  # who caught a request for a checkpoint has the time of the request
+                    learner.terminate(SERVICE, now + self.launch.limits.kill_wait_s)
+        elif failed and (self.ending or self.request or now - failed.at >= DOUBT_S):
+            self.services.failed = None
+            self.status = self.status or failed.status
+            if self.request is None and not self.ending:
+                self._fail(failed.learner_id)
+
+    # ------------------------------------------------------------------------------------------ endings
+
+    def _ended(self, ending: Ending) -> None:
+        """Record it; one learner's failure ends the job for all, unless they are about to end as asked."""
+        fields: Dict[str, Scalar] = {"learner_id": ending.learner_id, "began": ending.began}
+        code = ending.returncode
+        if code is not None and code < 0:
+            fields["signal"] = -code
+        else:
+            fields["exit_code"] = 127 if code is None else code
+        fields["out_of_memory"] = ending.out_of_memory
+        fields.update(ended_by=ending.ended_by, asked=ending.asked, signalled=ending.signalled)
+        detail, fault = ending.detail, ending.code
+        if ending.learner_id in self.whereabouts.wrong:
+            detail, fault = self.whereabouts.wrong[ending.learner_id], NETWORK_CODE
+        elif ending.failed and not ending.began and not fault:
+            detail, fault = self._complaint(ending)
+        fields.update({k: v for k, v in (("detail", detail), ("code", fault)) if v})
+        is_service = self.services.is_one(ending.learner_id)
+        if is_service:
+            fields["service"] = True
+        if not is_service and not fault and self._may_start_again(ending):
+            self.journal.append(EventKind.LEARNER_ENDED, **fields, restarted=True)
+            self.restarts.add(ending.learner_id, fields, self.clock.now())
+            return
+        if not (is_service and ending.ended_by):  # what ends a service says nothing about an answer
+            self.record.ended(self.clock.now(), by_itself=not ending.ended_by)
+        self.journal.append(EventKind.LEARNER_ENDED, **fields)
+        if ending.failed:
+            self._failed(ending, is_service)
+
+    def _failed(self, ending: Ending, is_service: bool) -> None:
+        code = ending.returncode
+        status = 127 if code is None else code if code > 0 else 128 - code
+        if is_service and ending.asked:
+            return
+        if is_service and ending.began:  # perhaps because its peers were done: that is known in a moment
+            self.services.failed = self.services.failed or Failed(ending.learner_id, status, self.clock.now())
+            return
+        self.status = self.status or status
+        if not ending.asked:
+            self._fail(ending.learner_id)
+
+    def _fail(self, learner_id: int) -> None:
+        """One learner's failure is the job's."""
+        self._files.ask(lambda: tell_others(self.launch, learner_id=learner_id), None, FILES_S)
+        self._end_all("stop", self.launch.limits.kill_wait_s)
+
+    def _may_start_again(self, ending: Ending) -> bool:
+        """Whether it failed while it was at work, and nobody wants it to end."""
+        at_work = ending.failed and ending.began and not ending.asked
+        return at_work and self.request is None and not self.ending and self.restarts.possible
+
+    def _drop_restarts(self, reason: str) -> None:
+        """Who waits to be started again has ended now, for `reason`."""
+        for _, fields in self.restarts.drop():
+            self.record.ended(self.clock.now(), by_itself=False)
+            self.journal.append(EventKind.LEARNER_ENDED, **{**fields, "ended_by": reason, "waited": True})
+
+    def _said(self, learner_id: int) -> Tuple[str, ...]:
+        try:
+            return self._files.ask(lambda: tail(self.watch.attempt.training_log(learner_id)), (), FILES_S)
+        except OSError as error:
+            return (f"its log cannot be read: {error}",)
+
+    def _complaint(self, ending: Ending) -> Tuple[str, str]:
+        """The user's command was never reached: what the runtime said, and whether it was about the image."""
+        return read_complaint(self.launch, self._said(ending.learner_id), os.uname().nodename)

@@ -1,0 +1,1 @@
+"""What controllers write and read in an attempt's directory: events, phase files, cells, logs."""

@@ -1,0 +1,81 @@
+"""What the platform wants of a running attempt, as its controllers read it, and whether a newer run was claimed."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Mapping
+
+from ffdl_batch.controller.machine.files import read_cell
+from ffdl_batch.controller.machine.processes import boot_id
+from ffdl_batch.domain.formats import FORMAT
+from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_batch.domain.launch import LaunchFile
+
+RUN = "FFDL_RUN"
+"""Variable in which the head says which run of the attempt it is (from 1)."""
+HALT, CANCEL = "halt", "cancel"
+
+
+@dataclass(frozen=True)
+class Control:
+    """The cell ``control.json``: the job's newest attempt (0 = not said), the owner's wish ("" | halt | cancel), and
+    which event a drill plays on which run ("" = none; see :data:`ffdl_batch.domain.continuation.PLAYED`), and which run
+    the platform has given up (0 = none), with those before it."""
+
+    attempt: int = 0
+    wish: str = ""
+    drill: str = ""
+    run: int = 0
+    format: int = FORMAT
+    given_up: int = 0
+
+
+def read_control(attempt: AttemptDir) -> Control:
+    """What the cell says; a damaged or missing one says nothing. Raises OSError where it cannot be read.
+
+    Of a newer format counts what is understood: nobody ends learners because a cell is new.
+    """
+    cell = read_cell(attempt.control) or {}
+    number, wish, drill, run, found = (cell.get(name) for name in ("attempt", "wish", "drill", "run", "format"))
+    return Control(
+        number if isinstance(number, int) else 0,
+        wish if wish in (HALT, CANCEL) else "",
+        drill if isinstance(drill, str) else "",
+        run if isinstance(run, int) else 0,
+        found if isinstance(found, int) else 1,
+        _run_given_up(cell.get("given_up")),
+    )
+
+
+def _run_given_up(mark: object) -> int:
+    run = mark.get("run") if isinstance(mark, dict) else 0
+    return run if isinstance(run, int) else 0
+
+
+def own_run(environ: Mapping[str, str]) -> int:
+    """Which run of the attempt this controller belongs to."""
+    text = environ.get(RUN, "")
+    return int(text) if text.isdigit() and int(text) else 1
+
+
+def restarts(launch: LaunchFile, environ: Mapping[str, str]) -> int:
+    """How often this attempt was started anew: the scheduler's count where it has one."""
+    text = environ.get(launch.host.restart_count, "") if launch.host.restart_count else ""
+    return int(text) if text.isdigit() else own_run(environ) - 1
+
+
+def newer_run(launch: LaunchFile, run: int) -> int:
+    """The newest claimed run after `run` that does not get along with it; 0 = none.
+
+    A head that starts no step adopts or ends the node controller that it finds on its own machine. Raises OSError.
+    """
+    attempt = AttemptDir(launch.attempt_dir)
+    newest = run
+    while os.path.isdir(attempt.run_claim(newest + 1)):
+        newest += 1
+    if newest == run:
+        return 0
+    owner = read_cell(os.path.join(attempt.run_claim(newest), "owner.json")) or {}
+    here = owner.get("host") == os.uname().nodename and owner.get("boot_id") == boot_id()
+    return 0 if here and not launch.step else newest

@@ -1,0 +1,46 @@
+"""The last lines of a learner's log, fit for a record and a terminal."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Tuple
+
+from ffdl_batch.controller.machine.files import open_found
+
+LINES = 20
+LINE_CHARACTERS = 400
+READ_BYTES = 64 * 1024
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])")
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+
+def tail(path: str) -> Tuple[str, ...]:
+    """The last LINES lines of the file; () where there is no such file. Raises OSError but for ENOENT."""
+    try:
+        with open_found(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            start = max(0, size - READ_BYTES)
+            file.seek(start)
+            data = file.read(READ_BYTES)
+    except FileNotFoundError:
+        return ()
+    return last_lines(data, cut=start > 0)
+
+
+def last_lines(data: bytes, *, cut: bool = False) -> Tuple[str, ...]:
+    """Lines as a terminal would show them in the end; `cut`: the first one may have lost its beginning."""
+    lines = data.decode("utf-8", "replace").split("\n")
+    if lines and not lines[-1]:
+        lines.pop()
+    if cut and len(lines) > 1:
+        lines.pop(0)
+    return tuple(_readable(line) for line in lines[-LINES:])
+
+
+def _readable(line: str) -> str:
+    """Without terminal escapes; of a progress bar's many states the last; no character that moves a cursor."""
+    line = _ESCAPES.sub("", line).rstrip("\r")
+    shown = [state for state in line.split("\r") if state.strip()]
+    line = _CONTROLS.sub("\ufffd", shown[-1] if shown else "")
+    return line if len(line) <= LINE_CHARACTERS else line[: LINE_CHARACTERS - 1] + "…"

@@ -1,0 +1,60 @@
+"""What a node loads before its learners start: the model, an earlier attempt's results, and copied data."""
+
+from __future__ import annotations
+
+import os
+from typing import Callable
+
+from ffdl_batch.controller.machine.patience import is_passing
+from ffdl_batch.controller.record.phases import PhaseFailed
+from ffdl_batch.controller.stores.model import unpack
+from ffdl_batch.controller.stores.trees import copy_tree
+from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_batch.domain.launch import LaunchFile
+
+
+def load_model(launch: LaunchFile, go_on: Callable[[], None]) -> None:
+    """Unpack the model, copy what is carried over.
+
+    Raises OSError, ModelRefused, PhaseFailed, and what `go_on` raises.
+    """
+    attempt = AttemptDir(launch.attempt_dir)
+    if launch.model_archive:
+        unpack(launch.model_archive, attempt.model)
+    if launch.carry and os.path.isdir(launch.carry):
+        try:  # a copy, no link: the earlier attempt's files stay what they are
+            copy_tree(launch.carry, attempt.results, go_on=go_on)
+        except OSError as error:
+            if is_passing(error, attempt.path):
+                raise
+            where = f"{launch.carry} on {os.uname().nodename}"
+            raise PhaseFailed(
+                "S101", f"the earlier attempt's results cannot be copied from {where}: {error}"
+            ) from error
+
+
+def load_data(launch: LaunchFile, go_on: Callable[[], None]) -> None:
+    """Copy what is to be copied. Raises OSError, PhaseFailed, and what `go_on` raises."""
+    find_data(launch)
+    for copy in launch.copies:
+        copy_tree(copy.source, copy.target, go_on=go_on)
+
+
+def find_data(launch: LaunchFile) -> None:
+    """Every mounted data directory, or PhaseFailed: a container runtime would complain about itself instead.
+
+    Raises OSError where their file system is gone.
+    """
+    for path in launch.needs_dirs:
+        try:
+            os.scandir(path).close()
+            continue
+        except FileNotFoundError:
+            what = "does not exist"
+        except NotADirectoryError:
+            what = "is not a directory"
+        except OSError as error:
+            if is_passing(error, launch.attempt_dir):
+                raise
+            what = f"cannot be read ({error.strerror})"
+        raise PhaseFailed("S302", f"data directory {path} {what} on node {os.uname().nodename}")

@@ -1,0 +1,94 @@
+"""Unpacks the submitted model. The archive is a user's: every name in it is checked before a byte is written."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import zipfile
+from typing import List, Set
+
+from ffdl_batch.controller.machine.files import make_below, make_directory
+
+MAX_BYTES = 64 * 1024**3
+MAX_FILES = 200_000
+MAX_RATIO = 2000
+"""Unpacked to packed size beyond which an archive is taken for a bomb (deflate reaches 1032 at most)."""
+
+
+class ModelRefused(Exception):
+    """The archive cannot be unpacked; the message says why and what to do."""
+
+
+def unpack(archive: str, target: str) -> int:
+    """Unpack into `target`, every file executable for its owner; the number of files.
+
+    FfDL's users run scripts from zips that keep no execute bits. Raises ModelRefused or OSError.
+    """
+    try:
+        with zipfile.ZipFile(archive) as opened:
+            members = opened.infolist()
+            _check(members, os.stat(archive).st_size)
+            os.makedirs(target, exist_ok=True)
+            made: Set[str] = set()
+            for member in members:
+                _extract(opened, member, target, made)
+            return sum(not member.is_dir() for member in members)
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
+        raise ModelRefused(f"{archive} is no readable zip archive ({error}); zip the model again") from error
+
+
+def _check(members: List[zipfile.ZipInfo], packed: int) -> None:
+    total = sum(member.file_size for member in members)
+    if len(members) > MAX_FILES or total > MAX_BYTES or total > max(packed, 1024) * MAX_RATIO:
+        raise ModelRefused(
+            f"the model unpacks {packed} bytes to {total} bytes in {len(members)} files, which looks like a zip bomb;"
+            " put data into a data store and only code into the model"
+        )
+    for member in members:
+        name = member.filename
+        parts = name.replace("\\", "/").split("/")
+        if name.startswith(("/", "\\")) or ".." in parts or (len(parts[0]) == 2 and parts[0][1] == ":"):
+            raise ModelRefused(f"the model holds {name!r}, which leads out of its directory; zip it again without")
+        kind = stat.S_IFMT(member.external_attr >> 16)
+        if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
+            raise ModelRefused(f"the model holds {name!r}, which is a link or a device; zip plain files only")
+
+
+def _extract(opened: zipfile.ZipFile, member: zipfile.ZipInfo, target: str, made: Set[str]) -> None:
+    """`made`: the directories that are surely real; learners of an earlier run wrote in `target`."""
+    parts = [part for part in member.filename.split("/") if part not in ("", ".")]
+    folders = parts if member.is_dir() else parts[:-1]
+    place = os.path.join(target, *folders)
+    if place not in made:
+        made.add(make_below(target, folders))
+    if member.is_dir():
+        return
+    path = os.path.join(place, *parts[-1:])
+    if os.path.lexists(path):
+        os.unlink(path)
+    with opened.open(member) as source, open(path, "xb") as file:
+        written = 0
+        for chunk in iter(lambda: source.read(1024 * 1024), b""):
+            written += len(chunk)
+            if written > member.file_size:
+                raise ModelRefused(f"{member.filename!r} is larger than the archive says; zip the model again")
+            file.write(chunk)
+    mode = (member.external_attr >> 16) & 0o777
+    os.chmod(path, (mode or 0o644) | 0o700)
+
+
+def copy_archive(archive: str, target: str) -> None:
+    """Put the archive itself where FfDL's users look for it (``_submitted_code/model.zip``). Raises OSError."""
+    place = os.path.dirname(target)
+    temporary = f"{target}.{os.urandom(4).hex()}.{os.getpid()}.tmp"
+    os.makedirs(os.path.dirname(place), exist_ok=True)
+    make_directory(place)  # results are stored there, too
+    try:
+        with open(archive, "rb") as source, open(temporary, "xb") as file:
+            shutil.copyfileobj(source, file, 1024 * 1024)
+        os.replace(temporary, target)
+    except OSError:
+        if os.path.lexists(temporary):
+            os.unlink(temporary)
+        raise

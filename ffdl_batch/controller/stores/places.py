@@ -1,0 +1,49 @@
+"""The directories that an attempt's learners need, made before anything starts."""
+
+from __future__ import annotations
+
+import os
+from typing import Dict, List
+
+from ffdl_batch.controller.machine.files import make_below
+from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_batch.domain.launch import LaunchFile, fill
+
+
+class DirectoryRefused(OSError):
+    """A directory that cannot be made: the fault's code and its sentence."""
+
+    def __init__(self, code: str, message: str, cause: OSError) -> None:
+        super().__init__(cause.errno, cause.strerror, cause.filename)
+        self.code, self.message = code, message
+
+    def __str__(self) -> str:
+        return self.message
+
+
+def make_places(launch: LaunchFile) -> None:
+    """Make those of the attempt and those that the plan names. Raises DirectoryRefused."""
+    attempt = AttemptDir(launch.attempt_dir)
+    wanted = [attempt.state, attempt.model, attempt.data, attempt.results, attempt.logs, *_planned(launch)]
+    for directory in wanted:
+        try:
+            if directory.startswith(attempt.state + os.sep):  # learners of an earlier run wrote there
+                make_below(attempt.state, directory[len(attempt.state) :].split(os.sep)[1:])
+            else:
+                os.makedirs(directory, exist_ok=True)
+        except OSError as error:
+            # What lies outside the job's own directory is the user's data store.
+            code = "S101" if directory.startswith(launch.job_dir + os.sep) else "C103"
+            message = f"{directory} cannot be made on {os.uname().nodename}: {error.strerror}"
+            raise DirectoryRefused(code, message, error) from error
+
+
+def _planned(launch: LaunchFile) -> List[str]:
+    values: Dict[str, str] = {"attempt_dir": launch.attempt_dir, "job_dir": launch.job_dir}
+    made: List[str] = []
+    for text in launch.make_dirs:
+        for learner in range(1, launch.learners + 1):
+            path = fill(text, {**values, "learner_id": str(learner)})
+            if path not in made:
+                made.append(path)
+    return made
