@@ -32,7 +32,10 @@ KILL_WAIT_S = 30
 SUPERVISOR_MARGIN_S = 10
 _START = "import sys; sys.path.insert(0, sys.argv.pop(1)); from ffdl_local.supervisor import main; sys.exit(main())"
 _CONTAINER_PATHS = ("/job/", "/mnt/data", "/mnt/results")
-_WITHOUT_MEANING = ("partition", "account", "qos", "constraint", "reservation", "priority", "nodelist", "exclude")
+_WITHOUT_MEANING = (
+    "partition", "account", "qos", "constraint", "reservation", "priority", "preemptible", "requeue", "signal",
+    "comment", "nodelist", "exclude",
+)  # fmt: skip
 _REFUSED = ("dependency", "begin", "hold")
 
 
@@ -51,7 +54,7 @@ def make_plan(request: LaunchRequest, settings: LocalSettings, queue: str, packa
 def _plan(request: LaunchRequest, settings: LocalSettings, queue: str, packages: str) -> LaunchPlan:
     spec, facts = request.spec, request.facts
     _refuse(spec)
-    refuse_unsupported(spec)
+    refuse_unsupported(spec, request.attempt)
     if not facts.python or not facts.nodes:
         raise InvalidRequest("this machine was not asked what it is yet; nothing can be planned")
     machine = facts.nodes[0]
@@ -226,7 +229,13 @@ def _output(request: LaunchRequest) -> str:
 
 
 def _hints(spec: JobSpec, contained: bool) -> tuple[str, ...]:
-    ignored = [f"batch.{name}: means nothing on this machine" for name in _WITHOUT_MEANING if getattr(spec.batch, name)]
+    asked = {f"batch.{name}": getattr(spec.batch, name) for name in _WITHOUT_MEANING}
+    asked |= {
+        "batch.gres": spec.resources.gres,
+        "batch.notify": spec.batch.notify.mail_user or spec.batch.notify.events,
+        "storage": spec.resources.storage_bytes,
+    }
+    ignored = [f"{path}: means nothing on this machine" for path, given in asked.items() if given]
     literal = [path for path in _CONTAINER_PATHS if path in spec.framework.command]
     if literal and not contained:
         ignored.append(

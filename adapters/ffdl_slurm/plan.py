@@ -55,7 +55,7 @@ def make_plan(request: LaunchRequest, settings: SlurmSettings) -> LaunchPlan:
 
 def _plan(request: LaunchRequest, settings: SlurmSettings) -> LaunchPlan:
     spec, facts = request.spec, request.facts
-    refuse_unsupported(spec)
+    refuse_unsupported(spec, request.attempt)
     if not request.image:
         message = f"there is no image for {spec.framework.name} {spec.framework.version}"
         raise RequestRefused([refusal("framework", message, "name one in [frameworks] of the configuration", "S103")])

@@ -56,7 +56,7 @@ def note_credentials(batch: BatchOptions, log: FindingLog) -> None:
         for name in names:
             if _SECRET_VARIABLE.search(name):
                 message = f"this looks like a credential, and {block} is recorded in clear"
-                log.warning(("batch", block, name), message, f"write batch.secrets: {{{name}: '${{secret:NAME}}'}}")
+                log.warning(("batch", block, name), message, "have the training read the value from a file of yours")
 
 
 def check_framework(manifest: ManifestBlock, defaults: Defaults, log: FindingLog) -> None:

@@ -26,6 +26,7 @@ from ffdl_batch.manifest.placeholders import note_placeholders
 from ffdl_batch.manifest.stores import read_stores
 from ffdl_batch.manifest.sweep import check_array, read_sweep
 from ffdl_batch.manifest.tree import Mapping, Origin, Scalar, Unreadable, to_raw
+from ffdl_batch.manifest.unsupported import note_unsupported
 from ffdl_batch.manifest.variables import note_variables
 
 _NO_OPTIONS: Mappings[str, str] = MappingProxyType({})
@@ -99,6 +100,7 @@ def _read_job(
     _check_network(job, log)
     job = move_secrets(job, manifest, secrets, log)
     note_differences(root, manifest, defaults, log)
+    note_unsupported(manifest, log)
     note_credentials(job.batch, log)
     note_variables(job, log)
     return replace(job, sources=name_sources(root, manifest)), secrets

@@ -272,9 +272,10 @@ def choose_network(
     return Network(requested=asked.value, level=level.value, mechanism=provable[level])
 
 
-def refuse_unsupported(spec: JobSpec) -> None:
+def refuse_unsupported(spec: JobSpec, attempt: int = 1) -> None:
     """Raise RequestRefused for a whole array, for roles that make no learners, and (not yet) for everything of `batch:`
-    that no backend of this release offers."""
+    that no backend of this release offers, and that a job cannot do without. Releases before this one took jobs with
+    secrets; their later attempts are what the first one was."""
     batch = spec.batch
     if is_array(spec):
         raise RequestRefused([refusal("batch.array", "an array is planned by its elements, each a job of its own")])
@@ -286,6 +287,9 @@ def refuse_unsupported(spec: JobSpec) -> None:
         "batch.notify.webhook": bool(batch.notify.webhook),
     }
     findings = [refusal(path, f"{path} is not offered yet; leave it out") for path, there in asked.items() if there]
+    if batch.secrets and attempt == 1:
+        message = f"batch.secrets is not offered yet: no learner would get {', '.join(batch.secrets)}"
+        findings.append(refusal("batch.secrets", message, "have the training read the values from a file of yours"))
     if findings:
         raise RequestRefused(findings, not_yet=True)
 

@@ -135,7 +135,7 @@ def plan_or_refuse(
             )
             plan = platform.adapters.get(candidate.backend).plan(request)
             _check_data(candidate, plan)
-            return plan
+            return dataclasses.replace(plan, warnings=tuple(_placed(candidate, one) for one in plan.warnings))
         except UnknownImage as error:
             raise _no_image(candidate, error) from error
         except InvalidRequest as error:
@@ -164,6 +164,14 @@ def _check_data(candidate: Candidate, plan: LaunchPlan) -> None:
 def _refusal(candidate: Candidate, error: InvalidRequest) -> Refused:
     code = error.findings[0].code if error.findings else "C104"
     return bad_request(code, str(error), tuple(_located(candidate, finding) for finding in error.findings))
+
+
+def _placed(candidate: Candidate, warning: str) -> str:
+    """An adapter's warning about a field of the manifest, as ``field: sentence``, with file and line."""
+    path, _, sentence = warning.partition(": ")
+    if not candidate.spec.sources.get(path, "").startswith("manifest:"):
+        return warning
+    return str(_located(candidate, Finding(Severity.WARNING, sentence, path=path)))
 
 
 def _located(candidate: Candidate, finding: Finding) -> Finding:

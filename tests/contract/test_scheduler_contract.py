@@ -24,6 +24,7 @@ from ffdl_batch.domain.spec import (
     Egress,
     Framework,
     NetworkLevel,
+    Notify,
     Placement,
     Resources,
     Role,
@@ -143,6 +144,8 @@ def test_a_learners_variable_cannot_replace_the_platforms(world: Harness) -> Non
     "batch",
     [
         BatchOptions(elastic={"min": "1"}),
+        BatchOptions(notify=Notify(webhook="https://hooks.example.org/x")),
+        BatchOptions(secrets={"TOKEN": "${secret:token}"}),
     ],
 )
 def test_what_is_not_offered_yet_is_refused_with_its_field(world: Harness, batch: BatchOptions) -> None:
@@ -150,6 +153,13 @@ def test_what_is_not_offered_yet_is_refused_with_its_field(world: Harness, batch
         world.scheduler.plan(world.request(batch=batch))
     assert error.value.findings and all(f.path for f in error.value.findings)
     assert "not offered yet" in str(error.value)
+
+
+def test_a_later_attempt_of_a_job_that_was_taken_with_secrets_goes_on(world: Harness) -> None:
+    """An earlier release took it, and its learners had nothing from them from the first attempt on."""
+    request = world.request(batch=BatchOptions(secrets={"TOKEN": "${secret:token}"}))
+    again = replace(request, attempt=2, token=attempt_token(request.job_id, 2))
+    assert "TOKEN" not in world.scheduler.plan(again).environment
 
 
 @pytest.mark.parametrize("placement", [Placement.PACK, Placement.SPREAD])

@@ -19,6 +19,7 @@ from ffdl_batch.domain.spec import (
     Framework,
     JobSpec,
     NetworkLevel,
+    Notify,
     Placement,
     Resources,
     Role,
@@ -194,3 +195,15 @@ def test_device_files_are_counted(tmp_path: Path) -> None:
 def test_settings_are_checked(raw: dict[str, object], words: str) -> None:
     with pytest.raises(InvalidRequest, match=words):
         read_settings(raw)
+
+
+def test_what_means_nothing_on_one_machine_is_said() -> None:
+    batch = BatchOptions(comment="c", preemptible=True, requeue=True, signal="USR1@60", notify=Notify("me"))
+    made = plan(Resources(gres={"npu": 1}, memory_bytes=10**6, storage_bytes=10**9), batch)
+    assert sorted(made.warnings) == [
+        f"{path}: means nothing on this machine"
+        for path in (
+            "batch.comment", "batch.gres", "batch.notify", "batch.preemptible", "batch.requeue", "batch.signal",
+            "storage",
+        )
+    ]  # fmt: skip

@@ -17,7 +17,7 @@ from ffdl_batch.domain.spec import (
     Retry,
     Role,
 )
-from tests.unit.manifest.samples import CORPUS, MINIMAL, errors, parse, read
+from tests.unit.manifest.samples import CORPUS, MINIMAL, errors, notes, parse, read, warnings
 
 
 def batch(text: str) -> BatchOptions:
@@ -236,3 +236,39 @@ def test_variables_that_no_learner_can_have_are_refused_before_a_job_waits(name:
     parsed = parse(MINIMAL + f"batch: {{env: {{{name}: x}}}}\n")
     assert parsed.spec is None
     assert any(name in finding.message and whose in finding.message for finding in parsed.findings), parsed.findings
+
+
+@pytest.mark.parametrize(
+    ("batch_text", "words"),
+    [
+        ("profile: big", "batch.profile: profiles are not supported yet: this changes nothing"),
+        ("secrets: {TOKEN: '${secret:t}'}", "batch.secrets: not supported yet, and no job is taken with it"),
+        ("elastic: {min_gpus: 1}", "batch.elastic: not supported yet, and no job is taken with it"),
+        (
+            "notify: {webhook: https://h.example}",
+            "batch.notify.webhook: not supported yet, and no job is taken with it",
+        ),
+    ],
+)
+def test_what_is_not_supported_yet_is_warned_of_at_its_line(batch_text: str, words: str) -> None:
+    (line,) = warnings(parse(f"{MINIMAL}batch:\n  {batch_text}\n"))
+    assert line.startswith(f"m.yml:{MINIMAL.count(chr(10)) + 2}:") and words in line
+
+
+def test_what_is_for_another_backend_is_a_note() -> None:
+    parsed = parse(f"{MINIMAL}batch: {{kubernetes: {{priorityClassName: batch}}, slurm: {{args: [--exclusive]}}}}\n")
+    assert warnings(parsed) == []
+    (line,) = (line for line in notes(parsed) if "batch" in line)
+    assert "batch.kubernetes: this is for Kubernetes, which is not supported yet" in line
+
+
+@pytest.mark.parametrize(("kind", "said"), [("logger", 1), ("none", 0), ("''", 0)])
+def test_metrics_that_nobody_collects_are_a_note(kind: str, said: int) -> None:
+    parsed = parse(f"{MINIMAL}evaluation_metrics: {{type: {kind}}}\n")
+    assert warnings(parsed) == []
+    assert sum("metrics are not collected yet" in line for line in notes(parsed)) == said
+
+
+def test_an_empty_block_says_nothing() -> None:
+    parsed = parse(f"{MINIMAL}batch: {{secrets: , profile: , kubernetes: {{}}, elastic: {{}}, notify: {{mail: me}}}}\n")
+    assert warnings(parsed) == [] == [line for line in notes(parsed) if "batch" in line]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,19 @@ def test_each_submission_is_accepted_or_refused_on_its_own(site: Site) -> None:
     assert problem is not None
     assert problem.exit_code == 78
     assert "manifest.yml:2" in problem.message
+
+
+def test_a_warning_of_the_backend_names_the_line_of_its_field(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    def plan(request: LaunchRequest) -> LaunchPlan:
+        return replace(made(request), warnings=("batch.signal: no", "batch.comment: no", "http: no", "just so"))
+
+    made = site.scheduler.plan
+    monkeypatch.setattr(site.scheduler, "plan", plan)
+    submission = site.submission("k", MANIFEST + "batch:\n  signal: USR1@9\n", options={"comment": "c"})
+    (result,) = submit(site.platform, site.caller, [submission])
+    assert result.warnings[-4:] == (
+        "manifest.yml:8:1: warning: batch.signal: no", "batch.comment: no", "http: no", "just so"
+    )  # fmt: skip
 
 
 def test_impossible_resources_are_refused_and_leave_nothing(site: Site) -> None:
