@@ -120,6 +120,20 @@ def test_who_comes_as_the_epilog_ends_leaves_no_lock(nodes: tuple[Node, Node], l
     assert node.left() == []
 
 
+def test_who_ends_holding_a_lock_removes_no_others(nodes: tuple[Node, Node]) -> None:
+    """The epilog has removed the lock with the job; before it is done, somebody else makes and takes one."""
+    node = nodes[0]
+    program = "import sys; sys.path.insert(0, sys.argv[1])\n"
+    program += "from ffdl_network import locks, settings\n"
+    program += "site = settings.load()\n"
+    program += "with locks.held(99, site):\n"
+    program += "    locks.remove(99, site)\n"
+    program += "    (site.run / 'locks/99').touch()\n"
+    program += "print((site.run / 'locks/99').exists())\n"
+    program += "locks.remove(99, site)\n"
+    assert node.run([*PYTHON, "-c", program, str(node.libexec)]).stdout == "True\n"
+
+
 def test_a_lock_is_held_once_though_its_file_was_removed_meanwhile(nodes: tuple[Node, Node]) -> None:
     node = nodes[0]
     program = "import sys, threading, time; sys.path.insert(0, sys.argv[1])\n"

@@ -26,12 +26,14 @@ def held(job_id: int, settings: Settings, wait_s: float = _PATIENCE_S) -> Iterat
     epilog comes, and so may a program that a killed prolog had started, which therefore inherits the lock. Trouble:
     somebody else is, for longer than that."""
     path = _path(job_id, settings)
-    with _locked(path, wait_s):
+    with _locked(path, wait_s) as descriptor:
         try:
             yield
         finally:
-            # Who puts back or sweeps may come when the epilog has just removed the job, its lock included.
-            if not settings.job(job_id).exists() and job_id not in slots.claims(settings).values():
+            # Who puts back or sweeps may come when the epilog has just removed the job, its lock included. A file that
+            # came to the place of a removed one is another's lock.
+            left = settings.job(job_id).exists() or job_id in slots.claims(settings).values()
+            if not left and _is_still(descriptor, path):
                 path.unlink(missing_ok=True)
 
 
@@ -52,7 +54,7 @@ def _path(job_id: int, settings: Settings) -> Path:
 
 
 @contextlib.contextmanager
-def _locked(path: Path, wait_s: float) -> Iterator[None]:
+def _locked(path: Path, wait_s: float) -> Iterator[int]:
     path.parent.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     path.parent.mkdir(mode=0o700, exist_ok=True)
     deadline = time.monotonic() + wait_s
@@ -62,7 +64,7 @@ def _locked(path: Path, wait_s: float) -> Iterator[None]:
             os.set_inheritable(descriptor, True)
             _lock(descriptor, path, deadline)
             if _is_still(descriptor, path):
-                yield
+                yield descriptor
                 return
         finally:
             os.close(descriptor)
