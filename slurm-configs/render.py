@@ -20,13 +20,18 @@ from typing import Iterator, Mapping
 EX_CONFIG = 78  # sysexits.h: a configuration error
 HERE = Path(__file__).resolve().parent
 FRAGMENTS = ("slurm.conf.d", "gres.conf", "cgroup.conf", "prolog.d", "epilog.d", "libexec", "systemd")
+sys.dont_write_bytecode = True  # this folder stays as it is
+sys.path.insert(0, str(HERE / "libexec"))
+
+from ffdl_network.values import RULES, wrong_in  # noqa: E402
+
 PLACEHOLDER = re.compile(r"@([A-Z][A-Z0-9_]*)@")
 ASSIGNMENT = re.compile(r"([A-Z][A-Z0-9_]*)=(.*)")
 UNSET = "?"
 
 
 class ConfigError(Exception):
-    """A mistake in a values file or a fragment; the text begins with `file:line:`."""
+    """Mistakes in values files or a fragment, a line each, which begins with `file:line:`."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,17 @@ def fill(text: str, values: Mapping[str, Value], where: str, seen: tuple[str, ..
     return PLACEHOLDER.sub(value_of, text)
 
 
+def check(values: Mapping[str, Value]) -> None:
+    """Refuse values that no network of jobs can have, all of them at once: on a node they would end jobs."""
+    filled = {name: fill(f"@{name}@", values, values[name].where) for name in RULES if name in values}
+    missing = RULES.keys() - filled.keys()
+    if missing:
+        raise ConfigError(f"values.env:0: {', '.join(sorted(missing))} is not there; is it of an earlier release?")
+    wrong = wrong_in(filled)
+    if wrong:
+        raise ConfigError("\n".join(f"{values[one.name].where}: {one.text}" for one in wrong))
+
+
 def fragments(root: Path) -> Iterator[Path]:
     """Every fragment file below `root`, in a stable order."""
     for name in FRAGMENTS:
@@ -133,9 +149,12 @@ def main(argv: list[str] | None = None) -> int:
     try:
         files = [*([overlay_path(HERE, options.overlay)] if options.overlay else []), *options.values[1:]]
         values = merge(read_values(options.values[0]), [read_values(path) for path in files])
-        write(HERE, options.out, render(HERE, values))
+        rendered = render(HERE, values)
+        check(values)
+        write(HERE, options.out, rendered)
     except ConfigError as error:
-        print(f"render.py: {error}", file=sys.stderr)
+        for line in str(error).splitlines():
+            print(f"render.py: {line}", file=sys.stderr)
         return EX_CONFIG
     except OSError as error:
         print(f"render.py: cannot write {error.filename}: {error.strerror}", file=sys.stderr)

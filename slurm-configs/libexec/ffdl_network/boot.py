@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Collection, Sequence
 
 from . import checks, egress, guard, locks, network, settings, slots
+from .commands import Trouble, status_of
 from .files import publish
 from .settings import Settings
 
@@ -20,16 +21,39 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def main(argv: Sequence[str]) -> int:
-    """0; 1 when something of a job is left, 64 for words that it does not know."""
+    """0; 1 when something of a job is left or could not be looked at, or values are wrong; 64 for words that it does
+    not know. What is wrong stands on standard error."""
     if list(argv) not in ([], ["--force"]):
         print("usage: boot [--force]", file=sys.stderr)
         return 64
-    site = settings.load()
-    left = _clean(site, _all_of(site)) if argv else once(site)
-    for text in (*left, *guard.reassert(site)):
-        print(text, file=sys.stderr)
+    return status_of("boot", lambda: _work(force=bool(argv)))
+
+
+def _work(force: bool) -> int:
+    """Every part of it is tried, whatever becomes of the others: what the node can do is always written anew."""
+    try:
+        site = settings.load()
+    except settings.WrongValues as error:
+        checks.publish_refusal(error)
+        raise
+
+    def clean() -> int:
+        left = _clean(site, _all_of(site)) if force else once(site)
+        _say(left)
+        return 1 if left else 0
+
+    def put_back() -> int:
+        _say(guard.reassert(site))
+        return 0
+
+    ends = [status_of("boot", clean), status_of("boot", put_back)]
     checks.publish_state(site, checks.look(site))
-    return 1 if left else 0
+    return max(ends)
+
+
+def _say(texts: Sequence[str]) -> None:
+    for text in texts:
+        print(f"boot: {text}", file=sys.stderr)
 
 
 def once(site: Settings) -> list[str]:
@@ -78,9 +102,20 @@ def _clean(site: Settings, jobs: Collection[int]) -> list[str]:
         troubles += [f"job {job_id}: {text}" for text in left]
         if not left:
             network.forget(job_id, site)
+    for drop in (_drop_all_tables, _drop_ways_out):
+        try:
+            drop(site)
+        except (Trouble, OSError) as error:
+            troubles.append(str(error))
+    return troubles
+
+
+def _drop_all_tables(site: Settings) -> None:
     for _, name in guard.tables(site):
         network.drop_tables(name, site)
+
+
+def _drop_ways_out(site: Settings) -> None:
     for _, name in socket.if_nameindex():
         if name.startswith(egress.OUTSIDE):
             network.drop_way_out(name, site)
-    return troubles

@@ -7,32 +7,55 @@ import sys
 from typing import Sequence
 
 from . import apptainer, checks, guard, settings
+from .checks import Item
+from .commands import Trouble, status_of
+from .settings import Settings
+
+_USAGE = "usage: check [--quiet | --apptainer-conf]"
 
 
 def main(argv: Sequence[str]) -> int:
     """Print each item; 0 when all is well, 1 when not, 64 for words that it does not know, 77 when not root."""
+    if list(argv) not in ([], ["--quiet"], ["--apptainer-conf"]):
+        print(_USAGE, file=sys.stderr)
+        return 64
+    return status_of("check", lambda: _work(*argv))
+
+
+def _work(word: str = "") -> int:
     try:
         site = settings.load()
-    except ValueError as error:
-        print(error, file=sys.stderr)
-        return 1
-    if list(argv) == ["--apptainer-conf"]:
+    except settings.WrongValues as error:
+        if os.geteuid() == 0 and word != "--apptainer-conf":
+            checks.publish_refusal(error)
+        raise
+    if word == "--apptainer-conf":
         print("\n".join(apptainer.wanted_lines(site)))
         return 0
-    if argv:
-        print("usage: check [--apptainer-conf]", file=sys.stderr)
-        return 64
     if os.geteuid() != 0:
         print("check: only root can try what a node can do", file=sys.stderr)
         return 77
-    notes = guard.reassert(site)
+    return _try_all(site, quiet=word == "--quiet")
+
+
+def _try_all(site: Settings, quiet: bool) -> int:
+    notes, filters = _put_back(site)
     state = checks.look(site)
-    items = [*state.items, *([state.egress] if state.egress else [])]
+    items = [*state.items, *filters, *([state.egress] if state.egress else [])]
     for item in items:
-        print(f"FAIL  {item.name}: {item.wrong}" if item.wrong else f"ok    {item.name}")
-    if state.egress is None:
+        if item.wrong or not quiet:
+            print(f"FAIL  {item.name}: {item.wrong}" if item.wrong else f"ok    {item.name}")
+    if state.egress is None and not quiet:
         print(f"-     egress: {checks.NOT_OFFERED}")
-    checks.publish_state(site, state)
     for text in notes:
         print(f"note  {text}")
+    checks.publish_state(site, state)
     return 1 if any(item.wrong for item in items) else 0
+
+
+def _put_back(site: Settings) -> tuple[list[str], list[Item]]:
+    """What was put back of the filters of running jobs; and the item that says why nobody could look."""
+    try:
+        return guard.reassert(site), []
+    except (Trouble, OSError) as error:
+        return [], [Item("filters of running jobs", str(error))]

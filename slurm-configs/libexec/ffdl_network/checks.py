@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from pathlib import Path
-from typing import Callable, NamedTuple
+from typing import Callable, NamedTuple, Sequence
 
-from . import apptainer, destinations, egress, forwarding, slots
+from . import apptainer, egress, forwarding, slots
 from .commands import Trouble, run
 from .files import publish
-from .settings import Settings
+from .settings import Settings, WrongValues
 
 NOT_OFFERED = "not offered: NETWORK_EGRESS_TO of values.env is empty"
 _STALE_AFTER_S = 3600.0
-_EGRESS_SLOTS_MOST = 254
 
 
 class Item(NamedTuple):
@@ -45,7 +45,7 @@ def look(settings: Settings) -> State:
         ("ports", lambda: look_at_ports(settings)),
     ]
     found = [Item(name, _wrong(action)) for name, action in tried]
-    found.append(Item("apptainer", "; ".join(apptainer.missing(settings))))
+    found.append(Item("apptainer", _wrong(lambda: _try_apptainer(settings))))
     return State(tuple(found), Item("egress", _wrong(lambda: _try_egress(settings))) if settings.egress_to else None)
 
 
@@ -66,14 +66,38 @@ def publish_state(settings: Settings, state: State) -> None:
     `job` needs, and `problem` for the first of it that is wrong; where these programs are."""
     lines = ["format=1", f"checked_at={int(time.time())}", f"network={'no' if state.wrong else 'yes'}"]
     lines += ["mechanism=vxlan", f"slots={settings.slots}", f"prefix={settings.prefix}"]
-    lines += [f"programs={Path(__file__).resolve().parents[1]}"]
+    lines += [_programs()]
     lines += [f"problem={' '.join(text.split())}" for text in state.wrong[:1]]
     egress_wrong = (state.egress.wrong if state.egress else NOT_OFFERED) or "".join(state.wrong[:1])
     for item in (*state.items, Item("egress", egress_wrong)):
         lines.append(f"{item.name}={'no' if item.wrong else 'yes'}")
         lines += [f"{item.name}_problem={' '.join(item.wrong.split())}"] if item.wrong else []
-    settings.run.mkdir(mode=0o755, parents=True, exist_ok=True)
-    publish(settings.run / "capabilities", "\n".join(lines) + "\n")
+    _write(settings.run, lines)
+
+
+def publish_refusal(error: WrongValues) -> None:
+    """The same file where the site's values cannot be used, so that nobody reads what was true before."""
+    if error.run is not None:
+        problem = " ".join(str(error).split())
+        lines = ["format=1", f"checked_at={int(time.time())}", "network=no", _programs(), f"problem={problem}"]
+        lines += ["values=no", f"values_problem={problem}", "egress=no", f"egress_problem={problem}"]
+        with contextlib.suppress(Trouble):  # `error` is what the operator has to read
+            _write(error.run, lines)
+
+
+def _write(run_dir: Path, lines: Sequence[str]) -> None:
+    try:
+        run_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
+        publish(run_dir / "capabilities", "\n".join(lines) + "\n")
+    except OSError as error:
+        raise Trouble(
+            f"{run_dir}/capabilities cannot be written ({error.strerror}): FFDL_RUN of values.env must be a directory "
+            "that root can write to"
+        ) from error
+
+
+def _programs() -> str:
+    return f"programs={Path(__file__).resolve().parents[1]}"
 
 
 def _changed_at(path: Path) -> float:
@@ -111,11 +135,6 @@ def _try_filter(settings: Settings) -> None:
 
 
 def _try_egress(settings: Settings) -> None:
-    destinations.networks(settings)
-    if settings.slots > _EGRESS_SLOTS_MOST:
-        raise Trouble(
-            f"NETWORK_SLOTS of values.env is more than {_EGRESS_SLOTS_MOST}: level egress has no address left"
-        )
     limit_s, new = settings.command_timeout_s, ["unshare", "--net"]
     try:
         rules = egress.node_rules(0, 1, settings, egress.Targets((), (("192.0.2.1", 1),)))
@@ -135,6 +154,12 @@ def _try_acl(settings: Settings) -> None:
         slots.admit(directory, 1)
     finally:
         directory.rmdir()
+
+
+def _try_apptainer(settings: Settings) -> None:
+    wrong = apptainer.missing(settings)
+    if wrong:
+        raise Trouble("; ".join(wrong))
 
 
 def look_at_ports(settings: Settings) -> None:

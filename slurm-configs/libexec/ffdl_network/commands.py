@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from typing import Sequence
+import sys
+from typing import Callable, Sequence
 
 _ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
 _SAID_MOST = 1000
@@ -35,9 +36,20 @@ def run(argv: Sequence[str], timeout_s: float, text: str | None = None) -> str:
         )
     except FileNotFoundError as error:
         raise Trouble(f"the program {argv[0]} is not installed on this node (PATH {_ENVIRONMENT['PATH']})") from error
+    except OSError as error:
+        raise Trouble(f"{' '.join(argv)} cannot be started on this node: {error.strerror}") from error
     except subprocess.TimeoutExpired as error:
         raise Trouble(f"{' '.join(argv)} did not end within {timeout_s:g} s") from error
     if done.returncode != 0:
         said = " ".join((done.stderr or done.stdout)[:_SAID_MOST].split())
         raise Trouble(f"{' '.join(argv)} ended with {done.returncode}: {said}")
     return done.stdout
+
+
+def status_of(program: str, work: Callable[[], int]) -> int:
+    """What `work` ends with; 1 and one sentence on standard error for what it cannot go on with."""
+    try:
+        return work()
+    except (Trouble, OSError, ValueError) as error:
+        print(f"{program}: {' '.join(str(error).split())}", file=sys.stderr)
+        return 1

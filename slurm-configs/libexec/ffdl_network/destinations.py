@@ -6,6 +6,7 @@ import ipaddress
 from concurrent.futures import ThreadPoolExecutor
 from typing import Sequence
 
+from . import values
 from .commands import Trouble, run
 from .egress import Targets
 from .mark import Destination
@@ -24,7 +25,7 @@ _NEVER = (
 
 def find(destinations: Sequence[Destination], settings: Settings) -> Targets:
     """Addresses and ports. Trouble: a name has no address, or an address may not be a destination."""
-    allowed = networks(settings)
+    allowed = values.networks_of(settings.egress_to)
     if not allowed:
         raise Trouble(
             "this site offers no network level egress: NETWORK_EGRESS_TO of values.env is empty; it takes the networks "
@@ -43,15 +44,6 @@ def find(destinations: Sequence[Destination], settings: Settings) -> Targets:
     names = ((host, address) for host in hosts for address in found[host] if host != address)
     pairs = ((address, to.port) for to in destinations for address in found[to.host])
     return Targets(tuple(names), tuple(dict.fromkeys(pairs)))
-
-
-def networks(settings: Settings) -> list[ipaddress.IPv4Network]:
-    """The networks that the site lets jobs name; none: level egress is not offered. Trouble: they cannot be read."""
-    words = [word.strip() for word in settings.egress_to.split(",") if word.strip()]
-    try:
-        return [ipaddress.IPv4Network(word) for word in words]
-    except ValueError as error:
-        raise Trouble(f"NETWORK_EGRESS_TO of values.env: {error}; it takes networks, e.g. 192.0.2.0/24") from error
 
 
 def _look_up(host: str, settings: Settings) -> list[str]:

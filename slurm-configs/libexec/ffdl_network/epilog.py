@@ -15,8 +15,14 @@ _SWEEP_PATIENCE_S = 0.5
 
 def main(environment: Mapping[str, str]) -> int:
     """Remove all of a job; 1 when something is left. The sentence is for the system's log."""
-    site = settings.load()
-    job_id = int(environment["SLURM_JOB_ID"])
+    try:
+        return _remove(int(environment["SLURM_JOB_ID"]), settings.load())
+    except (Trouble, ValueError, OSError) as error:
+        print(" ".join(str(error).split()))
+        return 1
+
+
+def _remove(job_id: int, site: Settings) -> int:
     with locks.held(job_id, site):
         left = network.remove(job_id, site)
         if left:

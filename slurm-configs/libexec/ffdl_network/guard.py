@@ -17,10 +17,17 @@ def rules_of(directory: Path) -> Path:
 
 
 def tables(settings: Settings) -> list[tuple[str, str]]:
-    """Family and name of the jobs' tables that this node has."""
+    """Family and name of the jobs' tables that this node has. Trouble: nft does not say."""
     if not is_installed("nft"):
         return []
-    listed = (line.split() for line in run(["nft", "list", "tables"], settings.command_timeout_s).splitlines())
+    try:
+        told = run(["nft", "list", "tables"], settings.command_timeout_s)
+    except Trouble as error:
+        raise Trouble(
+            f"{error}: so nobody knows whether the packet filters of jobs are there; mend nftables on this node, then "
+            "run check"
+        ) from error
+    listed = (line.split() for line in told.splitlines())
     found = [(words[1], words[2]) for words in listed if len(words) == 3]
     return [(family, name) for family, name in found if name.startswith("ffdl_") and name[5:].isdigit()]
 

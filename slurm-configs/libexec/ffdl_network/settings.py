@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Sequence
+
+from . import values
+from .commands import Trouble
+
+_CURE = "; correct the site's values, render them and install again (docs/network.md, Values)"
 
 
 class Settings(NamedTuple):
@@ -35,41 +40,56 @@ class Settings(NamedTuple):
         return self.run / f"job-{job_id}"
 
 
+_SITE = {
+    "FFDL_RUN": "@FFDL_RUN@",
+    "FFDL_LIBEXEC": "@FFDL_LIBEXEC@",
+    "JOB_MARK": "@JOB_MARK@",
+    "JOB_MARK_SOURCE": "@JOB_MARK_SOURCE@",
+    "NETWORK_PREFIX": "@NETWORK_PREFIX@",
+    "NETWORK_SLOTS": "@NETWORK_SLOTS@",
+    "NETWORK_UDP_PORT": "@NETWORK_UDP_PORT@",
+    "NETWORK_SOURCE_PORTS": "@NETWORK_SOURCE_PORTS@",
+    "NETWORK_GROUPS": "@NETWORK_GROUPS@",
+    "NETWORK_EGRESS_TO": "@NETWORK_EGRESS_TO@",
+    "NETWORK_EGRESS_PREFIX": "@NETWORK_EGRESS_PREFIX@",
+    "NETWORK_COMMAND_TIMEOUT_S": "@NETWORK_COMMAND_TIMEOUT_S@",
+    "NETWORK_TIMEOUT_S": "@NETWORK_TIMEOUT_S@",
+    "PROLOG_EPILOG_TIMEOUT_S": "@PROLOG_EPILOG_TIMEOUT_S@",
+    "APPTAINER_CONF": "@APPTAINER_CONF@",
+    "APPTAINER_STARTERS": "@APPTAINER_STARTERS@",
+}
+
+
+class WrongValues(Trouble):
+    """Values that cannot be. `run` is FFDL_RUN, where that one is right."""
+
+    def __init__(self, wrong: Sequence[values.Wrong]) -> None:
+        super().__init__("; ".join(_with_place(one) for one in wrong) + _CURE)
+        self.run = None if "FFDL_RUN" in {one.name for one in wrong} else Path(_SITE["FFDL_RUN"])
+
+
 def load() -> Settings:
-    """The values of this site. ValueError: one is not what it should be."""
-    first, last = _range("@NETWORK_SOURCE_PORTS@")
-    if not 0 < first < last < 1024:
-        raise ValueError("NETWORK_SOURCE_PORTS of values.env must be two ports below 1024, e.g. 600-999")
-    udp_port = int("@NETWORK_UDP_PORT@")
-    if not 0 < udp_port < 1024 or first <= udp_port <= last:
-        raise ValueError("NETWORK_UDP_PORT of values.env must be below 1024 and not in NETWORK_SOURCE_PORTS, e.g. 299")
-    prefix, egress_prefix = "@NETWORK_PREFIX@", "@NETWORK_EGRESS_PREFIX@"
-    for name, text in (("NETWORK_PREFIX", prefix), ("NETWORK_EGRESS_PREFIX", egress_prefix)):
-        numbers = text.split(".")
-        if len(numbers) != 2 or not all(word.isdigit() and int(word) < 256 for word in numbers):
-            raise ValueError(f"{name} of values.env must be the first two numbers of an address, e.g. 10.200")
-    if prefix == egress_prefix:
-        raise ValueError("NETWORK_PREFIX and NETWORK_EGRESS_PREFIX of values.env must differ")
+    """The values of this site. WrongValues names all that are not what they should be."""
+    wrong = values.wrong_in(_SITE)
+    if wrong:
+        raise WrongValues(wrong)
     return Settings(
-        run=Path("@FFDL_RUN@"),
-        mark="@JOB_MARK@",
-        prefix=prefix,
-        slots=int("@NETWORK_SLOTS@"),
-        udp_port=udp_port,
-        source_ports=(first, last),
-        groups="@NETWORK_GROUPS@",
-        egress_to="@NETWORK_EGRESS_TO@",
-        egress_prefix=egress_prefix,
-        apptainer_conf=Path("@APPTAINER_CONF@"),
-        starters=_paths("@APPTAINER_STARTERS@"),
-        command_timeout_s=float("@NETWORK_COMMAND_TIMEOUT_S@"),
+        run=Path(_SITE["FFDL_RUN"]),
+        mark=_SITE["JOB_MARK"],
+        prefix=_SITE["NETWORK_PREFIX"],
+        slots=int(_SITE["NETWORK_SLOTS"]),
+        udp_port=int(_SITE["NETWORK_UDP_PORT"]),
+        source_ports=values.ports_of(_SITE["NETWORK_SOURCE_PORTS"]),
+        groups=_SITE["NETWORK_GROUPS"],
+        egress_to=_SITE["NETWORK_EGRESS_TO"],
+        egress_prefix=_SITE["NETWORK_EGRESS_PREFIX"],
+        apptainer_conf=Path(_SITE["APPTAINER_CONF"]),
+        starters=tuple(_SITE["APPTAINER_STARTERS"].split(":")),
+        command_timeout_s=float(_SITE["NETWORK_COMMAND_TIMEOUT_S"]),
     )
 
 
-def _range(text: str) -> tuple[int, int]:
-    first, _, last = text.partition("-")
-    return int(first), int(last)
-
-
-def _paths(text: str) -> tuple[str, ...]:
-    return tuple(text.split(":"))
+def _with_place(wrong: values.Wrong) -> str:
+    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
+    numbers = [number for number, line in enumerate(lines, start=1) if line.startswith(f'    "{wrong.name}": ')]
+    return f"{__file__}:{numbers[0]}: {wrong.text}"

@@ -163,7 +163,7 @@ def test_what_a_failing_epilog_leaves_is_marked_for_the_next_prolog(tmp_path: Pa
 
 
 def test_a_prolog_that_takes_too_long_is_ended_and_that_is_said(tmp_path: Path) -> None:
-    hooks = Hooks(tmp_path, NETWORK_TIMEOUT_S="1")
+    hooks = Hooks(tmp_path, NETWORK_TIMEOUT_S="1", NETWORK_COMMAND_TIMEOUT_S="1")
     hooks.install("prolog", 'echo began; touch "$FFDL_TEST_DIR/network"; exec sleep 30')
     assert hooks.call("prolog", "ffdl-batch:token", FFDL_TEST_DIR=str(hooks.run_dir / "job-41")) == 0
     error = (hooks.run_dir / "job-41" / "error").read_text()
@@ -222,6 +222,16 @@ def test_a_comment_that_is_not_told_is_an_error(tmp_path: Path, scontrol: str) -
     assert not (tmp_path / "told").exists()
 
 
+def test_a_question_to_slurmctld_that_no_signal_but_kill_ends_is_an_error_in_time(tmp_path: Path) -> None:
+    hooks = _asking_hooks(tmp_path, "trap '' TERM; echo asked >>" + f"{tmp_path}/asked; while :; do sleep 0.05; done")
+    hook = hooks.out / "prolog.d" / "50-ffdl"
+    assert "timeout -k 2 10 scontrol" in hook.read_text()
+    hook.write_text(hook.read_text().replace("timeout -k 2 10", "timeout -k 0.2 0.2"))
+    assert hooks.call("prolog", None) == 0
+    assert "scontrol did not tell this node the job's comment" in (hooks.run_dir / "job-41" / "error").read_text()
+    assert (tmp_path / "asked").read_text() == "asked\n" and not (tmp_path / "told").exists()
+
+
 def test_a_working_prolog_leaves_no_error(tmp_path: Path) -> None:
     hooks = Hooks(tmp_path)
     hooks.install("prolog", "exit 0")
@@ -272,20 +282,3 @@ def test_values_of_a_network_come_from_the_list_of_nodes_and_the_jobs_number(tmp
     numbers = [(2, "000002"), (1, "000001"), (2, "000002"), (4, "000004")]
     told = [(vni, f"02:{text[:2]}:{text[2:4]}:{text[4:]}:00:f9") for vni, text in numbers]
     assert lines[-1] == str(told)
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "said"),
-    [
-        ("NETWORK_SOURCE_PORTS", "600-1024", "below 1024"),
-        ("NETWORK_UDP_PORT", "4790", "NETWORK_UDP_PORT of values.env must be below 1024"),
-        ("NETWORK_UDP_PORT", "999", "not in NETWORK_SOURCE_PORTS"),
-        ("NETWORK_PREFIX", "10.200.1", "first two numbers"),
-        ("NETWORK_EGRESS_PREFIX", "10.256", "NETWORK_EGRESS_PREFIX of values.env must be"),
-        ("NETWORK_EGRESS_PREFIX", "10.200", "must differ"),
-    ],
-)
-def test_a_value_that_no_network_can_have_is_said_by_check(tmp_path: Path, name: str, value: str, said: str) -> None:
-    render(tmp_path / "out", *site_values(tmp_path / "v", ACCOUNTING_STORAGE_HOST="db", **{name: value}))
-    done = subprocess.run([str(tmp_path / "out/libexec/check")], capture_output=True, text=True, check=False)
-    assert (done.returncode, said in done.stderr) == (1, True), done

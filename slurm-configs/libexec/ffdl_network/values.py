@@ -1,0 +1,184 @@
+"""What the site's values for networks of jobs must be. Pure.
+
+render.py asks before it writes anything, and the programs ask again when they start: what is on a node may have been
+changed there.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+import re
+from typing import Callable, Mapping, NamedTuple
+
+HOOK_S = 17
+"""What a hook may take besides NETWORK_TIMEOUT_S: 12 s for the question to slurmctld, 5 s until KILL."""
+_SLOTS_MOST = 4096
+_EGRESS_SLOTS_MOST = 254
+_PLACE = re.compile(r"(/[A-Za-z0-9._+-]+)+")
+_PATTERNS = re.compile(r"(/[A-Za-z0-9._+*?\[\]-]+)+(:(/[A-Za-z0-9._+*?\[\]-]+)+)*")
+_MARK = re.compile(r"[A-Za-z0-9._:+/-]+")
+_PORTS = re.compile(r"([1-9][0-9]{0,3})-([1-9][0-9]{0,3})")
+
+
+class Wrong(NamedTuple):
+    """A value that cannot be, and a sentence that says why and what it must be."""
+
+    name: str
+    text: str
+
+
+class _Rule(NamedTuple):
+    fits: Callable[[str], bool]
+    words: str
+
+
+def wrong_in(values: Mapping[str, str]) -> list[Wrong]:
+    """All that is wrong, each value for itself first; values that are right are then held against each other."""
+    alone = [
+        Wrong(name, f"{name} is {values[name]!r}: it must be {rule.words}")
+        for name, rule in RULES.items()
+        if not (_is_plain(values[name]) and rule.fits(values[name]))
+    ]
+    known = {one.name for one in alone}
+    return alone + [
+        Wrong(name, f"{name} is {values[name]!r}: {words}")
+        for name, others, disagree, words in _RELATIONS
+        if not known & {name, *others} and disagree(values)
+    ]
+
+
+def ports_of(text: str) -> tuple[int, int]:
+    """The first and the last of a range of ports. ValueError: it is none."""
+    found = _PORTS.fullmatch(text)
+    if found is None:
+        raise ValueError(text)
+    return int(found.group(1)), int(found.group(2))
+
+
+def networks_of(text: str) -> list[ipaddress.IPv4Network]:
+    """The networks of a list with commas between. ValueError: one is none."""
+    return [ipaddress.IPv4Network(word.strip()) for word in text.split(",") if word.strip()]
+
+
+def _is_plain(text: str) -> bool:
+    """Whether it can stand between quotes in a program."""
+    return text.isprintable() and not set(text) & {'"', "\\"}
+
+
+def _number(least: int, most: int) -> _Rule:
+    def fits(text: str) -> bool:
+        return text.isascii() and text.isdigit() and len(text) < 10 and least <= int(text) <= most
+
+    return _Rule(fits, f"a whole number from {least} to {most}")
+
+
+def _is_prefix(text: str) -> bool:
+    words = text.split(".")
+    if len(words) != 2 or not all(_number(0, 255).fits(word) and str(int(word)) == word for word in words):
+        return False
+    network = ipaddress.IPv4Network(f"{text}.0.0/16")
+    return 0 < int(words[0]) < 224 and not network.is_loopback and not network.is_link_local
+
+
+def _is_privileged_range(text: str) -> bool:
+    try:
+        first, last = ports_of(text)
+    except ValueError:
+        return False
+    return first < last < 1024
+
+
+def _is_list_of_networks(text: str) -> bool:
+    try:
+        networks_of(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_seconds(text: str) -> bool:
+    try:
+        return 0 < float(text) < math.inf
+    except ValueError:
+        return False
+
+
+def _is_in_range(values: Mapping[str, str]) -> bool:
+    first, last = ports_of(values["NETWORK_SOURCE_PORTS"])
+    return first <= int(values["NETWORK_UDP_PORT"]) <= last
+
+
+def _has_too_many_slots(values: Mapping[str, str]) -> bool:
+    return bool(networks_of(values["NETWORK_EGRESS_TO"])) and int(values["NETWORK_SLOTS"]) > _EGRESS_SLOTS_MOST
+
+
+def _is_too_late(values: Mapping[str, str]) -> bool:
+    return int(values["NETWORK_TIMEOUT_S"]) + HOOK_S >= int(values["PROLOG_EPILOG_TIMEOUT_S"])
+
+
+def _is_longer_than_the_whole(values: Mapping[str, str]) -> bool:
+    return float(values["NETWORK_COMMAND_TIMEOUT_S"]) > int(values["NETWORK_TIMEOUT_S"])
+
+
+_ABSOLUTE = _Rule(
+    lambda text: _PLACE.fullmatch(text) is not None, "an absolute path of letters, digits and . _ + -, and not / itself"
+)
+_PREFIX = _Rule(_is_prefix, "the first two numbers of addresses of hosts, e.g. 10.200")
+RULES: Mapping[str, _Rule] = {
+    "FFDL_RUN": _ABSOLUTE,
+    "FFDL_LIBEXEC": _ABSOLUTE,
+    "JOB_MARK": _Rule(
+        lambda text: _MARK.fullmatch(text) is not None,
+        "letters, digits and . _ : + / -, at least one; without it every job would ask for a network",
+    ),
+    "JOB_MARK_SOURCE": _Rule(lambda text: text in ("env", "scontrol"), "env or scontrol"),
+    "NETWORK_PREFIX": _PREFIX,
+    "NETWORK_SLOTS": _number(1, _SLOTS_MOST),
+    "NETWORK_UDP_PORT": _Rule(_number(1, 1023).fits, "a port below 1024, e.g. 299"),
+    "NETWORK_SOURCE_PORTS": _Rule(_is_privileged_range, "two ports below 1024, the smaller one first, e.g. 600-999"),
+    "NETWORK_GROUPS": _Rule(
+        lambda text: not text or all(word.strip() for word in text.split(",")),
+        "names of groups with commas between, or nothing",
+    ),
+    "NETWORK_EGRESS_TO": _Rule(
+        _is_list_of_networks, "IPv4 networks without host bits, with commas between, e.g. 192.0.2.0/24, or nothing"
+    ),
+    "NETWORK_EGRESS_PREFIX": _PREFIX,
+    "NETWORK_COMMAND_TIMEOUT_S": _Rule(_is_seconds, "a number of seconds greater than 0, e.g. 10"),
+    "NETWORK_TIMEOUT_S": _number(1, 65_000),
+    "PROLOG_EPILOG_TIMEOUT_S": _number(1, 65_534),
+    "APPTAINER_CONF": _ABSOLUTE,
+    "APPTAINER_STARTERS": _Rule(
+        lambda text: _PATTERNS.fullmatch(text) is not None, "absolute paths or patterns, with colons between"
+    ),
+}
+"""Every value that hooks and programs read, and what slurm.conf must agree with."""
+_RELATIONS: tuple[tuple[str, tuple[str, ...], Callable[[Mapping[str, str]], bool], str], ...] = (
+    ("NETWORK_UDP_PORT", ("NETWORK_SOURCE_PORTS",), _is_in_range, "it must not be in NETWORK_SOURCE_PORTS"),
+    (
+        "NETWORK_EGRESS_PREFIX",
+        ("NETWORK_PREFIX",),
+        lambda values: values["NETWORK_PREFIX"] == values["NETWORK_EGRESS_PREFIX"],
+        "it must differ from NETWORK_PREFIX",
+    ),
+    (
+        "NETWORK_SLOTS",
+        ("NETWORK_EGRESS_TO",),
+        _has_too_many_slots,
+        f"level egress, which NETWORK_EGRESS_TO offers, has addresses for {_EGRESS_SLOTS_MOST} slots at most",
+    ),
+    (
+        "NETWORK_COMMAND_TIMEOUT_S",
+        ("NETWORK_TIMEOUT_S",),
+        _is_longer_than_the_whole,
+        "one program may not take longer than NETWORK_TIMEOUT_S, which is for all of them",
+    ),
+    (
+        "NETWORK_TIMEOUT_S",
+        ("PROLOG_EPILOG_TIMEOUT_S",),
+        _is_too_late,
+        f"with {HOOK_S} s more it must be less than PROLOG_EPILOG_TIMEOUT_S, at which Slurm gives the prolog up and "
+        "drains the node; make it smaller, or that larger",
+    ),
+)

@@ -1,0 +1,126 @@
+"""A tool of the system that fails under boot and check: one sentence, the status, and the rest of the work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.overlay.nodes import Completed, Node, pairs
+
+JOB = 99
+LIST = "10.9.0.[1-2]"
+NO_LIST = 'case "$1" in list) echo "netlink: out of buffers" >&2; exit 1 ;; esac; exec /usr/sbin/nft "$@"'
+CAUSE = "nft list tables ended with 1: netlink: out of buffers"
+CURE = "mend nftables on this node, then run check"
+
+
+@contextmanager
+def other_program(node: Node, name: str, script: str) -> Iterator[None]:
+    """The node's programs find another one of that name first."""
+    place = node.place / "other"
+    place.mkdir()
+    (place / name).write_text(f"#!/bin/sh\n{script}\n")
+    (place / name).chmod(0o755)
+    file = node.libexec / "ffdl_network/commands.py"
+    whole = file.read_text()
+    file.write_text(whole.replace('"PATH": "', f'"PATH": "{place}:'))
+    try:
+        yield
+    finally:
+        file.write_text(whole)
+        (place / name).unlink()
+        place.rmdir()
+
+
+def call(node: Node, *argv: str) -> Completed:
+    done = node.run([str(node.libexec / argv[0]), *argv[1:]], check=False)
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def test_check_says_that_nobody_could_look_at_the_filters(nodes: tuple[Node, Node]) -> None:
+    node = nodes[0]
+    assert node.prolog(JOB, LIST) == ""
+    with other_program(node, "nft", NO_LIST):
+        done = call(node, "check")
+        assert (done.returncode, done.stderr) == (1, "")
+        (said,) = (line for line in done.stdout.splitlines() if line.startswith("FAIL"))
+        assert said.startswith(f"FAIL  filters of running jobs: {CAUSE}: ") and said.endswith(CURE)
+        assert call(node, "check", "--quiet").stdout == f"{said}\n"
+    assert call(node, "check", "--quiet").stdout == ""
+    assert (call(node, "check").returncode, call(node, "check", "-q").returncode) == (0, 64)
+
+
+def test_what_check_put_back_is_said_quietly_too(nodes: tuple[Node, Node]) -> None:
+    node = nodes[0]
+    assert node.prolog(JOB, LIST) == ""
+    node.run(["nft", "flush", "ruleset"])
+    done = call(node, "check", "--quiet")
+    assert (done.returncode, done.stdout) == (0, "note  the packet filter of job 99 was gone; it is there again\n")
+
+
+def test_boot_says_it_and_writes_what_the_node_can_do(nodes: tuple[Node, Node]) -> None:
+    node = nodes[0]
+    assert node.prolog(JOB, LIST) == ""
+    (node.run_dir / "capabilities").unlink()
+    with other_program(node, "nft", NO_LIST):
+        done = call(node, "boot")
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+        assert done.stderr.startswith(f"boot: {CAUSE}: ") and done.stderr.endswith(f"{CURE}\n")
+        assert pairs(node.run_dir / "capabilities")["network"] == "yes"
+        done = call(node, "boot", "--force")
+        assert (done.returncode, done.stderr.count("Traceback"), CAUSE in done.stderr) == (1, 0, True)
+    assert node.left() == []  # what nft was not asked about first
+
+
+def test_the_first_boot_goes_on_where_tables_cannot_be_listed(nodes: tuple[Node, Node]) -> None:
+    node = nodes[0]
+    assert node.prolog(JOB, LIST) == ""
+    (node.run_dir / "booted").write_text("another boot\n")
+    with other_program(node, "nft", NO_LIST):
+        assert (call(node, "boot").returncode, node.left()) == (1, [])
+
+
+@pytest.mark.parametrize("script", ["echo no >&2; exit 3", "exec sleep 60"], ids=["fails", "hangs"])
+def test_a_node_whose_nft_does_nothing_fails_closed(nodes: tuple[Node, Node], script: str) -> None:
+    node = nodes[0]
+    file = node.libexec / "ffdl_network/settings.py"
+    whole = file.read_text()
+    file.write_text(whole.replace('"NETWORK_COMMAND_TIMEOUT_S": "10"', '"NETWORK_COMMAND_TIMEOUT_S": "0.5"'))
+    try:
+        with other_program(node, "nft", script):
+            for program in ("boot", "check"):
+                done = call(node, program)
+                assert done.returncode == int(program == "check"), done
+            known = pairs(node.run_dir / "capabilities")
+            assert (known["network"], "install nftables" in known["filter_problem"]) == ("no", True)
+            assert "no network for this job: " in node.prolog(JOB, LIST)  # the hook ends with 0: no node is drained
+    finally:
+        file.write_text(whole)
+
+
+def test_a_program_that_cannot_be_started_is_a_sentence(nodes: tuple[Node, Node]) -> None:
+    node = nodes[0]
+    with other_program(node, "nft", NO_LIST):
+        (node.place / "other/nft").write_text("neither a script nor a binary")
+        done = call(node, "check")
+        assert (done.returncode, "FAIL  filter: " in done.stdout) == (1, True)
+        assert node.prolog(JOB, LIST) != ""
+
+
+def test_a_run_directory_that_is_none(nodes: tuple[Node, Node]) -> None:
+    node = nodes[0]
+    away = node.place / "run.away"
+    node.run_dir.rename(away)
+    node.run_dir.write_text("a file\n")
+    try:
+        for program in ("boot", "check"):
+            done = call(node, program)
+            assert done.returncode == 1
+            assert f"{node.run_dir}/capabilities cannot be written" in done.stderr, done
+            assert "FFDL_RUN of values.env must be a directory" in done.stderr
+    finally:
+        node.run_dir.unlink()
+        away.rename(node.run_dir)

@@ -1,0 +1,188 @@
+"""Values of a site that no network of jobs can have: refused when they are rendered, and by each program on a node."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.unit.rig.test_slurm_configs import CONFIGS, render, site_values
+
+WRONG = [
+    ("FFDL_RUN", "run/ffdl", "an absolute path"),
+    ("FFDL_RUN", "/", "an absolute path"),
+    ("FFDL_RUN", "/run/$(id)", "an absolute path"),
+    ("FFDL_LIBEXEC", "/opt/a b", "an absolute path"),
+    ("JOB_MARK", "", "every job would ask for a network"),
+    ("JOB_MARK", 'x"', "letters, digits"),
+    ("JOB_MARK_SOURCE", "slurm", "env or scontrol"),
+    ("NETWORK_PREFIX", "10.200.1", "the first two numbers"),
+    ("NETWORK_PREFIX", "10.0200", "the first two numbers"),
+    ("NETWORK_PREFIX", "127.0", "the first two numbers"),
+    ("NETWORK_PREFIX", "169.254", "the first two numbers"),
+    ("NETWORK_PREFIX", "224.1", "the first two numbers"),
+    ("NETWORK_EGRESS_PREFIX", "10.256", "the first two numbers"),
+    ("NETWORK_EGRESS_PREFIX", "10.200", "it must differ from NETWORK_PREFIX"),
+    ("NETWORK_SLOTS", "0", "a whole number from 1 to 4096"),
+    ("NETWORK_SLOTS", "4097", "a whole number from 1 to 4096"),
+    ("NETWORK_SLOTS", "many", "a whole number from 1 to 4096"),
+    ("NETWORK_SLOTS", "", "a whole number from 1 to 4096"),
+    ("NETWORK_UDP_PORT", "4790", "a port below 1024"),
+    ("NETWORK_UDP_PORT", "999", "it must not be in NETWORK_SOURCE_PORTS"),
+    ("NETWORK_SOURCE_PORTS", "600-1024", "two ports below 1024"),
+    ("NETWORK_SOURCE_PORTS", "600", "two ports below 1024"),
+    ("NETWORK_SOURCE_PORTS", "999-600", "two ports below 1024"),
+    ("NETWORK_GROUPS", "a,,b", "names of groups"),
+    ("NETWORK_GROUPS", 'a"b', "names of groups"),
+    ("NETWORK_EGRESS_TO", "10.9.0.1/24", "IPv4 networks without host bits"),
+    ("NETWORK_EGRESS_TO", "data.example.org", "IPv4 networks without host bits"),
+    ("NETWORK_COMMAND_TIMEOUT_S", "0", "greater than 0"),
+    ("NETWORK_COMMAND_TIMEOUT_S", "nan", "greater than 0"),
+    ("NETWORK_COMMAND_TIMEOUT_S", "41", "may not take longer than NETWORK_TIMEOUT_S"),
+    ("NETWORK_TIMEOUT_S", "0", "a whole number from 1"),
+    ("NETWORK_TIMEOUT_S", "40s", "a whole number from 1"),
+    ("NETWORK_TIMEOUT_S", "43", "less than PROLOG_EPILOG_TIMEOUT_S"),
+    ("PROLOG_EPILOG_TIMEOUT_S", "never", "a whole number from 1"),
+    ("APPTAINER_CONF", "apptainer.conf", "an absolute path"),
+    ("APPTAINER_STARTERS", "/usr/bin/starter,/bin/starter", "absolute paths or patterns"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "said"), WRONG)
+def test_a_wrong_value_is_not_rendered_and_its_line_is_named(tmp_path: Path, name: str, value: str, said: str) -> None:
+    done = render(tmp_path / "out", *site_values(tmp_path / "site.env", ACCOUNTING_STORAGE_HOST="db", **{name: value}))
+    assert done.returncode == 78
+    assert done.stderr.startswith(f"render.py: {tmp_path}/site.env:2: {name} is {value!r}: "), done.stderr
+    assert said in done.stderr and done.stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_all_wrong_values_are_named_at_once(tmp_path: Path) -> None:
+    values = {"NETWORK_SLOTS": "0", "NETWORK_PREFIX": "ten", "NETWORK_TIMEOUT_S": "60"}
+    done = render(tmp_path / "out", *site_values(tmp_path / "site.env", ACCOUNTING_STORAGE_HOST="db", **values))
+    named = re.findall(r"site\.env:(\d): (\w+) is", done.stderr)
+    assert sorted(named) == [("2", "NETWORK_SLOTS"), ("3", "NETWORK_PREFIX"), ("4", "NETWORK_TIMEOUT_S")]
+
+
+def test_level_egress_has_fewer_slots(tmp_path: Path) -> None:
+    site = {"ACCOUNTING_STORAGE_HOST": "db", "NETWORK_SLOTS": "255"}
+    assert render(tmp_path / "out", *site_values(tmp_path / "a.env", **site)).returncode == 0
+    done = render(tmp_path / "out", *site_values(tmp_path / "b.env", **site, NETWORK_EGRESS_TO="192.0.2.0/24"))
+    assert (done.returncode, "b.env:2: NETWORK_SLOTS is '255': level egress" in done.stderr) == (78, True)
+
+
+def test_values_that_are_right_are_taken(tmp_path: Path) -> None:
+    site = {
+        "FFDL_RUN": "/run/ffdl-2_x.y",
+        "NETWORK_GROUPS": "domain users,a_b-c,S-1",
+        "NETWORK_EGRESS_TO": "10.0.0.0/8, 192.0.2.7",
+        "NETWORK_COMMAND_TIMEOUT_S": "2.5",
+        "NETWORK_TIMEOUT_S": "42",
+        "APPTAINER_STARTERS": "/opt/*/bin/starter[12]:/usr/bin/s",
+    }
+    done = render(tmp_path / "out", *site_values(tmp_path / "site.env", ACCOUNTING_STORAGE_HOST="db", **site))
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_rendering_leaves_nothing_beside_the_fragments(tmp_path: Path) -> None:
+    copy = tmp_path / "configs"
+    shutil.copytree(CONFIGS, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    argv = [sys.executable, str(copy / "render.py"), "--values", str(copy / "values.env")]
+    argv += [*site_values(tmp_path / "v", ACCOUNTING_STORAGE_HOST="db"), "--out", str(tmp_path / "out")]
+    subprocess.run(argv, check=True)
+    assert not list(copy.rglob("__pycache__"))
+
+
+def test_every_value_that_a_hook_or_program_reads_is_checked() -> None:
+    program = "import sys; sys.path.insert(0, sys.argv[1]); from ffdl_network import values; print(*values.RULES)"
+    argv = [sys.executable, "-I", "-S", "-B", "-c", program, str(CONFIGS / "libexec")]
+    checked = set(subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split())
+    files = [path for name in ("libexec", "prolog.d", "epilog.d") for path in (CONFIGS / name).rglob("*")]
+    texts = [path.read_text() for path in files if path.is_file() and path.suffix != ".pyc"]
+    assert {name for text in texts for name in re.findall("@([A-Z_]+)@", text)} == checked
+
+
+class ChangedNode:
+    """What is installed on a node, where somebody has changed two values by hand."""
+
+    def __init__(self, place: Path) -> None:
+        self.run_dir, self.out = place / "run", place / "out"
+        places = {"FFDL_RUN": str(self.run_dir), "FFDL_LIBEXEC": str(self.out / "libexec")}
+        render(self.out, *site_values(place / "v", ACCOUNTING_STORAGE_HOST="db", **places))
+        self.file = self.out / "libexec/ffdl_network/settings.py"
+        text = self.file.read_text()
+        for name, value, wrong in (("NETWORK_SLOTS", "32", "0"), ("NETWORK_PREFIX", "10.200", "10")):
+            assert f'"{name}": "{value}"' in text
+            text = text.replace(f'"{name}": "{value}"', f'"{name}": "{wrong}"')
+        self.file.write_text(text)
+
+    def call(self, *argv: str, **env: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(self.out / argv[0]), *argv[1:]], capture_output=True, text=True, check=False, env=env
+        )
+
+    def place_of(self, name: str) -> str:
+        before = self.file.read_text().partition(f'"{name}": ')[0]
+        return f"{self.file}:{before.count(chr(10)) + 1}"
+
+    @property
+    def sentence(self) -> str:
+        prefix, slots = self.place_of("NETWORK_PREFIX"), self.place_of("NETWORK_SLOTS")
+        return (
+            f"{prefix}: NETWORK_PREFIX is '10': it must be the first two numbers of addresses of hosts, e.g. 10.200; "
+            f"{slots}: NETWORK_SLOTS is '0': it must be a whole number from 1 to 4096; correct the site's values, "
+            "render them and install again (docs/network.md, Values)"
+        )
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> ChangedNode:
+    return ChangedNode(tmp_path)
+
+
+@pytest.mark.parametrize("argv", [["check"], ["check", "--quiet"], ["check", "--apptainer-conf"], ["boot"]])
+def test_programs_on_a_node_name_every_wrong_value_and_its_line(node: ChangedNode, argv: list[str]) -> None:
+    done = node.call(f"libexec/{argv[0]}", *argv[1:])
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"{argv[0]}: {node.sentence}\n"
+
+
+def test_the_platform_is_told_that_the_node_has_wrong_values(node: ChangedNode) -> None:
+    node.run_dir.mkdir()
+    (node.run_dir / "capabilities").write_text("network=yes\negress=yes\n")
+    node.call("libexec/boot")
+    told = dict(line.split("=", 1) for line in (node.run_dir / "capabilities").read_text().splitlines())
+    assert (told["network"], told["egress"], told["values"]) == ("no", "no", "no")
+    assert told["problem"] == told["values_problem"] == node.sentence
+    assert told["programs"] == str(node.out / "libexec")
+
+
+def test_the_prolog_says_the_same_to_the_job_and_the_node_is_not_drained(node: ChangedNode) -> None:
+    done = node.call("prolog.d/50-ffdl", SLURM_JOB_ID="41", SLURM_JOB_COMMENT="ffdl-batch:job/2")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (node.run_dir / "job-41/error").read_text() == f"no network for this job: {node.sentence}\n"
+    done = node.call("epilog.d/50-ffdl", SLURM_JOB_ID="41")
+    assert done.returncode == 0
+    assert (node.run_dir / "job-41/epilog.log").read_text() == f"{node.sentence}\n"
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed here")
+def test_systemd_takes_the_units(tmp_path: Path) -> None:
+    places = {"FFDL_LIBEXEC": str(tmp_path / "out/libexec"), "FFDL_BIN": str(tmp_path / "bin")}
+    render(tmp_path / "out", *site_values(tmp_path / "v", ACCOUNTING_STORAGE_HOST="db", **places))
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/ffdl-submitd").symlink_to("/bin/true")
+    units = sorted((tmp_path / "out/systemd").glob("ffdl-network*"))
+    assert [unit.name for unit in units] == [
+        "ffdl-network-check.service",
+        "ffdl-network-check.timer",
+        "ffdl-network.service",
+    ]
+    argv = ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", *map(str, units)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, env={**os.environ, "LC_ALL": "C"})
+    assert (done.returncode, done.stderr) == (0, "")
