@@ -2,7 +2,7 @@
 
 | method | Slurm |
 |---|---|
-| probe | sinfo (partitions, nodes, GRES), version, MaxArraySize, Apptainer on this host |
+| probe | sinfo (partitions, nodes, GRES), version, MaxArraySize |
 | plan | pure: :mod:`ffdl_slurm.plan` |
 | submit | sbatch --parsable, reply kept in the attempt's directory |
 | submit_array | the same with --array, in the chunk's directory |
@@ -18,7 +18,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import shutil
 import socket
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -105,22 +104,15 @@ class SlurmScheduler:
         site = self._gateway.describe_site()
         self._tell_doubts(site)
         delivery = deliver_controller(self._context.root, self._settings.python)
-        levels, warnings = {NetworkLevel.HOST}, []
-        if shutil.which(self._settings.apptainer):
-            levels.add(NetworkLevel.NONE)
-        else:
-            warnings.append(
-                f"{self._settings.apptainer} is not on this host's PATH, so isolation of the network is not proved; "
-                "jobs need it on the nodes"
-            )
         return BackendFacts(
             nodes=site.nodes,
             partitions=site.partitions,
-            network_levels=frozenset(levels),
+            # What starts a learner makes level none, on the node: where it cannot, no learner starts. This host has no
+            # say in that.
+            network_levels=frozenset({NetworkLevel.HOST, NetworkLevel.NONE}),
             version=site.version,
             python=delivery.python,
             controller=delivery.controller,
-            warnings=tuple(warnings),
             max_array_size=site.config.max_array_size,
         )
 

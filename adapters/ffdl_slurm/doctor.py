@@ -11,47 +11,27 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ffdl_batch.ports.examination import Item, Verdict
-from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable
-from ffdl_slurm.run import CommandResult, CommandTimeout, Runner
+from ffdl_batch.ports.scheduler import SchedulerUnreachable
+from ffdl_slurm.node_look import (
+    KILL_S,
+    OWN_MOUNTS,
+    STEP_S,
+    Node,
+    chosen,
+    is_away,
+    judge,
+    names_of,
+    not_examined,
+    parse_pairs,
+    step_argv,
+)
+from ffdl_slurm.run import CommandTimeout, Runner
 from ffdl_slurm.settings import SlurmSettings, doubt_times
 
-STEP_S = 60
-"""How long a node may take until its step has ended, the wait for a free core and the prolog included."""
-_START_S, _KILL_S = 30, 5
 _AT_ONCE = 16
 _FRAGMENT = "slurm.conf.d/ffdl.conf of slurm-configs has it"
-_OWN_MOUNTS = (
-    "where Slurm gives jobs mounts of their own before the prolog runs, no learner can join; unset JobContainerType "
-    "(NamespaceType since Slurm 25.11) of slurm.conf for these nodes, see docs/network.md"
-)
 _KEY = re.compile(r"^(\w+)(?:\[\d+\])?[ \t]*=[ \t]*(.*?)[ \t]*$", re.MULTILINE)
-_TRIED = ("vxlan", "filter", "acl", "ports", "apptainer", "egress")
-_LOOK = """\
-job=$1/job-$SLURM_JOB_ID
-echo asked=yes
-[ ! -d "$job" ] || echo hook=yes
-[ ! -e "$job/network" ] || echo made=yes
-# A namespace (nsfs, in hexadecimal) where the facts say that one is; a job with mounts of its own sees an empty file.
-net=$(sed -n 's/^netns=//p' "$job/network" 2>/dev/null)
-[ "$(stat -f -c %t "$net" 2>/dev/null)" != 6e736673 ] || echo seen=yes
-[ ! -e "$job/error" ] || echo "error=$(tr '\\n' ' ' <"$job/error")"
-! command -v "$2" >/dev/null || echo runtime=yes
-[ ! -w "$3" ] || echo scratch=yes
-[ ! -d "$4" ] || echo tree=yes
-cat "$1/capabilities" 2>/dev/null
-:
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """A node as sinfo has it."""
-
-    name: str
-    partitions: tuple[str, ...]
-    features: frozenset[str]
-    gres: str
-    state: str
+_TRIED = ("values", "vxlan", "filter", "acl", "ports", "apptainer", "egress")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +44,8 @@ class Doctor:
 
     def examine(self, nodes: str) -> list[Item]:
         """See :class:`ffdl_batch.ports.examination.Examines`."""
+        if nodes not in ("", "all"):
+            names_of(nodes)
         try:
             config = parse_config(self._ask("scontrol", "show", "config"))
             listed = parse_nodes(self._ask("sinfo", "--all", "-N", "--noheader", "--format=%P|%N|%f|%G|%T"))
@@ -72,7 +54,7 @@ class Doctor:
         items = [Item("slurm", Verdict.OK), *self._look_at_config(config, listed), *self._look_at_partitions(listed)]
         items += self._look_here(listed)
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            for found in pool.map(self._look_at_node, _chosen(nodes, listed)):
+            for found in pool.map(self._look_at_node, chosen(nodes, listed)):
                 items += found
         return items
 
@@ -136,53 +118,13 @@ class Doctor:
     # ---------------------------------------------------------------------------------------------- the nodes
 
     def _look_at_node(self, node: Node) -> list[Item]:
-        about = f"node {node.name}"
+        if is_away(node):
+            return [not_examined(node, f"Slurm has it as {node.state}")]
         try:
-            result = self.run(self._step_argv(node), STEP_S + 3 * _KILL_S)
+            result = self.run(step_argv(node, self.settings, self.root), STEP_S + 3 * KILL_S)
         except (SchedulerUnreachable, CommandTimeout) as error:
-            return [Item(about, Verdict.WRONG, f"it was not asked: {error}")]
-        told = parse_pairs(result.stdout)
-        if "asked" not in told:
-            return [Item(about, Verdict.WRONG, f"no answer: {_why_silent(result)}; Slurm has it as {node.state}")]
-        return [Item(about, Verdict.WRONG, text) for text in self._wrong_on(node, told)] or [
-            Item(about, Verdict.OK, self._note_on(node, told))
-        ]
-
-    def _step_argv(self, node: Node) -> list[str]:
-        settings = self.settings
-        partition = settings.partition if settings.partition in node.partitions else node.partitions[0]
-        argv = ["timeout", "-k", str(_KILL_S), str(STEP_S), "srun", "--quiet", "--nodes=1", "--ntasks=1"]
-        argv += [f"--nodelist={node.name}", f"--partition={partition}", "--time=1", "--mem=64"]
-        argv += [f"--immediate={_START_S}", "--job-name=ffdl-doctor", f"--comment={settings.job_mark}job/1"]
-        argv += [f"--account={settings.account}"] if settings.account else []
-        argv += [f"--qos={settings.qos}"] if settings.qos else []
-        places = (settings.network_dir, settings.apptainer, settings.scratch_base, self.root)
-        return [*argv, "/bin/sh", "-c", _LOOK, "sh", *places]
-
-    def _wrong_on(self, node: Node, told: dict[str, str]) -> list[str]:
-        settings, wrong = self.settings, []
-        if settings.network_feature in node.features and "made" not in told:
-            wrong.append(f"it has the feature {settings.network_feature!r}, but {_why_no_network(told)}")
-        if "made" in told and "seen" not in told:
-            wrong.append(f"its prolog made a network that jobs do not see: {_OWN_MOUNTS}")
-        if settings.egress_feature in node.features and told.get("egress") != "yes":
-            why = told.get("egress_problem") or told.get("problem") or "its capabilities do not say so"
-            wrong.append(f"it has the feature {settings.egress_feature!r}, but level egress is not there: {why}")
-        if "runtime" not in told:
-            wrong.append(f"{settings.apptainer} is not on the PATH there")
-        if "scratch" not in told:
-            wrong.append(f"scratch_base of [backend.slurm], {settings.scratch_base}, cannot be written there")
-        if "tree" not in told and Path(self.root).is_dir():
-            wrong.append(
-                f"jobs_dir of the configuration, {self.root}, is not there: it must be on a shared file system"
-            )
-        return wrong
-
-    def _note_on(self, node: Node, told: dict[str, str]) -> str:
-        feature = self.settings.network_feature
-        if not feature or feature in node.features or "made" not in told:
-            return ""
-        return f"it makes networks of jobs; without the feature {feature!r} no job asks for one"
+            return [Item(f"node {node.name}", Verdict.WRONG, f"it was not asked: {error}")]
+        return judge(node, result, self.settings, self.root)
 
 
 # --------------------------------------------------------------------------------------------------- pure parts
@@ -207,12 +149,6 @@ def parse_nodes(text: str) -> list[Node]:
     return list(found.values())
 
 
-def parse_pairs(text: str) -> dict[str, str]:
-    """Lines of ``name=value``; others are left out."""
-    parts = (line.partition("=") for line in text.splitlines())
-    return {name: value.strip() for name, equals, value in parts if equals}
-
-
 def wrong_for_networks(config: dict[str, str]) -> list[str]:
     """What slurm.conf lacks for networks of jobs."""
     wrong = [
@@ -231,7 +167,7 @@ def doubt_mounts(config: dict[str, str]) -> list[str]:
     """A plugin that may hide jobs' networks from them; which nodes it is for stands in a file of its own."""
     keys = ("JobContainerType", "NamespaceType")
     found = [(key, config[key]) for key in keys if config.get(key, "").rpartition("/")[2] in ("tmpfs", "linux")]
-    return [f"{key} is {plugin}: {_OWN_MOUNTS}; --nodes tries it" for key, plugin in found]
+    return [f"{key} is {plugin}: {OWN_MOUNTS}; --nodes tries it" for key, plugin in found]
 
 
 def wrong_for_devices(config: dict[str, str]) -> list[str]:
@@ -256,17 +192,6 @@ def items_of(told: dict[str, str], about: str) -> list[Item]:
     return items
 
 
-def _chosen(nodes: str, listed: Sequence[Node]) -> list[Node]:
-    if nodes in ("", "all"):
-        return list(listed) if nodes else []
-    by_name = {node.name: node for node in listed}
-    names = [name.strip() for name in nodes.split(",") if name.strip()]
-    unknown = [name for name in names if name not in by_name]
-    if unknown:
-        raise InvalidRequest(f"Slurm has no node {', '.join(unknown)}; it has {', '.join(by_name)}")
-    return [by_name[name] for name in names]
-
-
 def _judge(about: str, wrong: Sequence[str]) -> Item:
     return Item(about, Verdict.WRONG, "; ".join(wrong)) if wrong else Item(about, Verdict.OK)
 
@@ -274,23 +199,6 @@ def _judge(about: str, wrong: Sequence[str]) -> Item:
 def _seconds(text: str) -> int | None:
     found = re.match(r"(\d+) sec", text)
     return int(found[1]) if found else None
-
-
-def _why_silent(result: CommandResult) -> str:
-    if result.returncode == 124:  # of timeout(1)
-        return f"its step did not end within {STEP_S} s"
-    return result.said
-
-
-def _why_no_network(told: dict[str, str]) -> str:
-    if told.get("error"):
-        return told["error"]
-    if "hook" not in told:
-        return (
-            "its prolog made nothing: prolog.d/50-ffdl did not run there, or FFDL_LIBEXEC/prolog is not installed; see "
-            "docs/network.md"
-        )
-    return "its prolog made no network and left no word"
 
 
 def _check_of(file: Path, told: dict[str, str]) -> str:

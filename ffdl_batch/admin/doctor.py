@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pwd
+from dataclasses import asdict
 
 import click
 
@@ -13,17 +14,24 @@ from ffdl_batch.domain.exit_codes import ExitCode
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--nodes", default="", metavar="LIST|all", help="Run a small job on each of these nodes and look there.")
+@click.option(
+    "--nodes",
+    default="",
+    metavar="LIST|all",
+    help="Run a small job on each of these nodes, as n[1-8],m1, and look there.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def doctor(nodes: str, as_json: bool) -> int:
     """Find what would make jobs fail, and say which file to change.
 
     It looks at the scheduler's configuration and, on a compute node, at what that node can do; as root it has the node
-    try anew. With --nodes it runs a job of a second on each node named, n1,n2, with a network of its own; a node has a
-    minute to answer. One that is busy, drained or down does not, and is named as wrong.
+    try anew. With --nodes it runs a job of a second on each node named, n1,m[2-8], with a network of its own; a node
+    has a minute to answer. One that is busy, drained or down is a note, not examined: nothing is known of it.
 
-    Each line says ok, wrong or note. Exit code 0: nothing is wrong; 1: something is; 2: there is no such node; 69: the
-    backend has nothing to look at; 78: the configuration cannot be used.
+    Each line says ok, wrong or note. Exit code 0: nothing is wrong, and all that was named was examined; 1: something
+    is wrong; 2: LIST is no list of nodes, or there is no such node; 69: the backend has nothing to look at; 75: nothing
+    is wrong as far as was seen, but nodes that were named could not be examined now; 78: the configuration cannot be
+    used.
     """
     from ffdl_batch.config import ConfigError, load_settings
     from ffdl_batch.ports.examination import Examines, Verdict
@@ -45,9 +53,11 @@ def doctor(nodes: str, as_json: bool) -> int:
     except InvalidRequest as error:
         raise Stop(ExitCode.USAGE, str(error)) from error
     if as_json:
-        rows = [{"about": item.about, "verdict": item.verdict, "text": item.text} for item in items]
+        rows = [asdict(item) for item in items]
         click.echo(json.dumps({"schema": 1, "backend": name, "items": rows}, indent=2))
     else:
         for item in items:
             click.echo(f"{item.verdict:<6} {item.about}{': ' if item.text else ''}{item.text}")
-    return ExitCode.FAILED if any(item.verdict is Verdict.WRONG for item in items) else ExitCode.OK
+    if any(item.verdict is Verdict.WRONG for item in items):
+        return ExitCode.FAILED
+    return ExitCode.OK if all(item.examined for item in items) else ExitCode.TRY_AGAIN

@@ -18,11 +18,13 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One thing that was looked at; the text of a wrong one says what to change, and where."""
+    """One thing that was looked at; the text of a wrong one says what to change, and where. `examined` is false for a
+    note on what was named and could not be looked at now, as a busy node: nothing is known of it."""
 
     about: str
     verdict: Verdict
     text: str = ""
+    examined: bool = True
 
 
 @runtime_checkable
@@ -30,6 +32,6 @@ class Examines(Protocol):
     """A backend that can look for what would make its jobs fail."""
 
     def examine(self, nodes: str) -> Sequence[Item]:
-        """Look at the scheduler and at this machine; and at `nodes`, by a small job on each: names with commas between,
-        "all", "" for none. Raises InvalidRequest where there is no such node."""
+        """Look at the scheduler and at this machine; and at `nodes`, by a small job on each: a list as the scheduler
+        writes them, "all", "" for none. Raises InvalidRequest for what is no list, and where there is no such node."""
         ...

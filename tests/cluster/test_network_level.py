@@ -106,6 +106,15 @@ def test_one_learner_gets_no_network(alice: Person) -> None:
     assert re.findall(r"^ *(\w+): ", attempt_log(alice, job, 1), re.MULTILINE) == ["lo"]
 
 
+def test_one_learner_gets_no_network_though_the_daemons_host_has_no_apptainer(cluster: Cluster, alice: Person) -> None:
+    with changed(cluster, "ctl", "mount --bind /dev/null /usr/bin/apptainer", "umount /usr/bin/apptainer"):
+        lone = alice.at("bare", CONFIG)
+        manifest = lone.manifest("bare", "cat /proc/net/dev; sleep 2", gpus=0)
+        job = lone.finish(lone.submit(manifest, lone.model("empty", {"README": "nothing here\n"})))
+    assert (job["network"], job["network_by"], job["warnings"]) == ("none", "apptainer --net --network none", [])
+    assert re.findall(r"^ *(\w+): ", attempt_log(lone, job, 1), re.MULTILINE) == ["lo"]
+
+
 def test_who_names_host_gets_the_nodes_network(alice: Person) -> None:
     job = alice.finish(alice.start("hosted", "cat /proc/net/dev; sleep 2", gpus=0, extra="batch: {network: host}"))
     assert (job["network"], job["network_by"], job["state"]) == ("host", "none", "COMPLETED")

@@ -45,6 +45,10 @@ exec "$@"
 """
 
 
+SHARED = 'echo "in=$(readlink /proc/self/ns/net)"'
+CONTAINED = f'#!/bin/sh\ncase " $* " in *" --net --network none "*) echo "in=net:[1]" ;; *) {SHARED} ;; esac\n'
+
+
 @dataclass
 class Site:
     """A cluster of programs. What a node's prolog does is a line of shell."""
@@ -63,7 +67,7 @@ class Site:
         for name, value in (("calls", "calls"), ("run", "run"), ("nodes", "nodes")):
             self.monkeypatch.setenv(name, str(self.place / value))
         self.settings()
-        self.program("apptainer", "#!/bin/sh\n")
+        self.program("apptainer", CONTAINED)
         self.program("srun", SRUN)
         self.program("sinfo", f"#!/bin/sh\ncat <<'EOF'\n{NODES}EOF\n")
         self.slurm_conf()
@@ -137,9 +141,94 @@ def test_nodes_are_asked_by_a_small_job_with_a_network(site: Site) -> None:
 
 
 @pytest.mark.parametrize(
+    ("nodes", "asked"),
+    [("n[1-2]", ["n1", "n2"]), ("n[4,1]", ["n1", "n4"]), (" n1, n4 ", ["n1", "n4"]), ("n1,n1", ["n1"])],
+)
+def test_nodes_are_named_as_slurm_writes_them(site: Site, nodes: str, asked: list[str]) -> None:
+    code, lines = site.run("--nodes", nodes)
+    named = [line.split()[2].rstrip(":") for line in lines if line.split()[1] == "node"]
+    assert (code, named) == (0, asked)
+
+
+@pytest.mark.parametrize("nodes", ["n[1-", "n[2-1]", "n[a-b]", "n1,", "n1 n2", "/etc/nodes", ",", " "])
+def test_what_is_no_list_of_nodes_is_wrong_usage_before_anybody_is_asked(site: Site, nodes: str) -> None:
+    site.program("scontrol", "#!/bin/sh\nexit 1\n")
+    code, lines = site.run("--nodes", nodes)
+    assert (code, len(lines)) == (2, 1)
+    assert lines[0].startswith(f"ffdl-admin: --nodes is {nodes!r}, which is no list of nodes: give names as n1,n2 or ")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "srun: error: Unable to allocate resources: Requested nodes are busy",
+        "srun: error: Unable to allocate resources: Immediate execution impossible, insufficient priority",
+        "srun: error: Unable to allocate resources: Required node not available (down, drained or reserved)",
+        "srun: error: Unable to allocate resources: Connection timed out",
+    ],
+)
+def test_a_busy_node_is_not_examined_and_not_wrong(site: Site, said: str) -> None:
+    site.node("n2", f"echo '{said}' >&2; exit 1")
+    code, lines = site.run("--nodes=n[1-2]")
+    assert (code, lines[-2]) == (75, "ok     node n1")
+    assert lines[-1] == (
+        f"note   node n2: not examined: {said}; Slurm has it as mixed; run again with --nodes=n2 when it takes jobs"
+    )
+
+
+@pytest.mark.parametrize(
+    "state", ["drained", "draining", "down*", "idle*", "failing", "powered_down", "unknown", "rebooting"]
+)
+def test_a_node_that_takes_no_jobs_is_not_asked(site: Site, state: str) -> None:
+    site.program("sinfo", f"#!/bin/sh\ncat <<'EOF'\n{NODES.replace('drained', state)}EOF\n")
+    code, lines = site.run("--nodes=n3")
+    assert (code, lines[-1]) == (
+        75,
+        f"note   node n3: not examined: Slurm has it as {state}; run again with --nodes=n3 when it takes jobs",
+    )
+    assert not (site.place / "calls").exists()
+
+
+def test_what_is_wrong_counts_more_than_what_was_not_seen(site: Site) -> None:
+    site.node("n1", "exit 3")
+    assert site.run("--nodes=all")[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("apptainer", "verdict", "said"),
+    [
+        (
+            f'case "$*" in *--net*) echo FATAL: no network >&2; exit 255 ;; esac; {SHARED}',
+            "wrong",
+            "apptainer --net --network none, which level none needs, failed there: FATAL: no network",
+        ),
+        (
+            SHARED,
+            "wrong",
+            "apptainer --net --network none, which level none needs, failed there: the container is in the network",
+        ),
+        (
+            "echo FATAL: no directories >&2; exit 255",
+            "note",
+            "level none was not tried: apptainer started no empty container there: FATAL: no directories",
+        ),
+    ],
+)
+def test_level_none_is_tried_on_the_node_beside_a_control(site: Site, apptainer: str, verdict: str, said: str) -> None:
+    site.program("apptainer", f"#!/bin/sh\n{apptainer}\n")
+    code, lines = site.run("--nodes=n1")
+    assert (code, lines[-1].startswith(f"{verdict:<6} node n1: {said}")) == (int(verdict == "wrong"), True), lines
+    assert not list(Path("/tmp").glob("ffdl-doctor.*"))
+
+
+@pytest.mark.parametrize(
     ("prolog", "said"),
     [
         ("exit 3", "no answer: nothing; Slurm has it as idle"),
+        (
+            "echo 'srun: error: Unable to allocate resources: Invalid account or account/partition' >&2; exit 1",
+            "no answer: srun: error: Unable to allocate resources: Invalid account",
+        ),
         ("exit 124", "no answer: its step did not end within 60 s; Slurm has it as idle"),
         ("echo srun: error: no >&2; exit 1", "no answer: srun: error: no; Slurm has it as idle"),
         (f"printf '{CAPABLE}' >$run/capabilities", "but its prolog made nothing: prolog.d/50-ffdl did not run there"),
@@ -265,6 +354,8 @@ def test_root_has_a_node_try_anew_by_a_program_of_roots_alone(site: Site) -> Non
 def test_nodes_that_are_none_and_bad_configurations_are_refused(site: Site) -> None:
     code, lines = site.run("--nodes=n1,n9")
     assert (code, lines) == (2, ["ffdl-admin: Slurm has no node n9; it has n1, n2, n3, n4"])
+    code, lines = site.run("--nodes=n[4-16]")
+    assert (code, lines[0].endswith("n6, n7 and 2 more; it has n1, n2, n3, n4")) == (2, True), lines
     site.settings("fence_s = 'x'\n")
     assert site.run()[0] == 78
     (site.place / "config.toml").write_text('[backend]\ndefault = "local"\n')
@@ -275,7 +366,10 @@ def test_json(site: Site) -> None:
     code, lines = site.run("--json", "--nodes=n1")
     told = json.loads("\n".join(lines))
     assert (code, told["schema"], told["backend"]) == (0, 1, "slurm")
-    assert {"about": "node n1", "verdict": "ok", "text": ""} in told["items"]
+    assert {"about": "node n1", "verdict": "ok", "text": "", "examined": True} in told["items"]
+    code, lines = site.run("--json", "--nodes=n3")
+    (item,) = (item for item in json.loads("\n".join(lines))["items"] if item["about"] == "node n3")
+    assert (code, item["verdict"], item["examined"]) == (75, "note", False)
 
 
 def test_a_key_without_a_value_takes_none_of_the_next_line() -> None:
