@@ -106,7 +106,8 @@ class PartitionShape:
 class BackendFacts:
     """What a backend knew about its site when it was last asked; input of `plan`, so that `plan` is pure.
 
-    `network_levels` are the levels that it can prove for a job of one learner and of several.
+    `network_levels` are the levels that every job can have: proved beforehand, or made by what starts the learner, so
+    that none starts without.
     `python` is the interpreter that the controller runs with on the nodes, `controller` the argv after it.
     `needs_image` is false where learners run as plain processes. `max_array_size` is one more than the largest index
     of a native array (0 = there are none). `elements_at_once`: how many elements of one array are handed over at the

@@ -85,7 +85,7 @@ def test_a_busy_node_is_not_examined_and_not_wrong(cluster: Cluster, alice: Pers
     options = ("-w", "n2", "--exclusive", "--mem=0", "-o", "/dev/null", "--wrap", "sleep 300")
     job = alice.run("sbatch", "--parsable", *options).stdout.strip()
     try:
-        wait_until(lambda: alice.run("squeue", "-h", "-j", job, "-o", "%T").stdout.strip() == "RUNNING")
+        wait_until(lambda: alice.run("squeue", "-h", "-j", job, "-o", "%T").stdout.strip() == "RUNNING", "its start")
         code, lines = doctor(alice, "--nodes=n[1-2]")
         assert (code, lines[-2]) == (75, "ok     node n1"), lines
         assert lines[-1].startswith("note   node n2: not examined: "), lines

@@ -331,6 +331,8 @@ def test_on_a_node_its_own_file_is_read(site: Site) -> None:
             "note   this node: egress: not offered: x",
         ],
     )
+    file.write_text("network=no\nvalues=no\nvalues_problem=settings.py:21: NETWORK_SLOTS is '0'\negress=no\n")
+    assert site.wrong() == ["this node: values: settings.py:21: NETWORK_SLOTS is '0'", "this node: egress"]
     file.unlink()
     site.monkeypatch.setattr("ffdl_slurm.doctor.socket.gethostname", lambda: "n1.cluster")
     (found,) = site.wrong()
