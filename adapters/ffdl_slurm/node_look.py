@@ -25,7 +25,7 @@ OWN_MOUNTS = (
 )
 _AWAY = re.compile(r"down|drain|drng|fail|inval|unk|future|reboot|power|.*[*]")
 """How sinfo begins the state of a node that takes no job; `*`: it does not respond."""
-_NOT_NOW = re.compile(r"busy|not available|immediate|insufficient priority|timed out", re.IGNORECASE)
+_NOT_NOW = re.compile(r"busy|not available|immediate|timed out", re.IGNORECASE)
 """What srun says of an allocation that did not come in time (slurm_errno.h), and not of a request that is wrong."""
 _LOOK = """\
 job=$1/job-$SLURM_JOB_ID

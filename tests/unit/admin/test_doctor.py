@@ -164,6 +164,7 @@ def test_what_is_no_list_of_nodes_is_wrong_usage_before_anybody_is_asked(site: S
         "srun: error: Unable to allocate resources: Requested nodes are busy",
         "srun: error: Unable to allocate resources: Immediate execution impossible, insufficient priority",
         "srun: error: Unable to allocate resources: Required node not available (down, drained or reserved)",
+        "srun: error: Unable to allocate resources: Job can not start immediately",
         "srun: error: Unable to allocate resources: Connection timed out",
     ],
 )
