@@ -135,7 +135,7 @@ def plan_or_refuse(
             )
             plan = platform.adapters.get(candidate.backend).plan(request)
             _check_data(candidate, plan)
-            return dataclasses.replace(plan, warnings=tuple(_placed(candidate, one) for one in plan.warnings))
+            return plan
         except UnknownImage as error:
             raise _no_image(candidate, error) from error
         except InvalidRequest as error:
@@ -164,6 +164,12 @@ def _check_data(candidate: Candidate, plan: LaunchPlan) -> None:
 def _refusal(candidate: Candidate, error: InvalidRequest) -> Refused:
     code = error.findings[0].code if error.findings else "C104"
     return bad_request(code, str(error), tuple(_located(candidate, finding) for finding in error.findings))
+
+
+def all_warnings(candidate: Candidate, plan: LaunchPlan) -> tuple[str, ...]:
+    """What the submitter is told. The job's record has a plan's warnings as the adapter says them: the manifest's lines
+    mean nothing there after a resume."""
+    return (*candidate.warnings, *(_placed(candidate, warning) for warning in plan.warnings))
 
 
 def _placed(candidate: Candidate, warning: str) -> str:

@@ -18,7 +18,7 @@ from ffdl_batch.ports.scheduler import (
     SubmitsArrays,
     TrialSubmission,
 )
-from ffdl_batch.services.intake import Candidate, name_elements, plan_or_refuse, read_submission
+from ffdl_batch.services.intake import Candidate, all_warnings, name_elements, plan_or_refuse, read_submission
 from ffdl_batch.services.platform import Caller, Platform
 from ffdl_batch.services.problems import bad_request, try_again
 
@@ -89,7 +89,7 @@ def _view(candidate: Candidate, plan: LaunchPlan, sentence: str) -> PlanView:
         files=tuple(PlannedFileView(f.name, f.text, f.mode) for f in plan.files),
         network_requested=candidate.spec.batch.network,
         network=plan.network.level,
-        warnings=(*candidate.warnings, *plan.warnings, *candidate.notes),
+        warnings=(*all_warnings(candidate, plan), *candidate.notes),
         trial=sentence,
     )
 

@@ -13,7 +13,7 @@ from ffdl_batch.domain.job import Job, new_job_id
 from ffdl_batch.domain.jobdir import ArrayDir, JobDir
 from ffdl_batch.domain.views import Expected, Submission, SubmissionResult
 from ffdl_batch.services.archives import has_archive
-from ffdl_batch.services.intake import Candidate, name_elements, plan_or_refuse, read_submission
+from ffdl_batch.services.intake import Candidate, all_warnings, name_elements, plan_or_refuse, read_submission
 from ffdl_batch.services.platform import Caller, Platform
 from ffdl_batch.services.problems import Refused, bad_request, try_again
 from ffdl_batch.services.whole_files import write_whole
@@ -122,7 +122,8 @@ def _accept(platform: Platform, submission: Submission, index: int) -> _Accepted
         submitted_at=platform.clock.now(),
         warnings=warnings,
     )
-    return _Accepted(index, [job], SubmissionResult(id=job_id, warnings=warnings, network=plan.network.level))
+    told = all_warnings(candidate, plan)
+    return _Accepted(index, [job], SubmissionResult(id=job_id, warnings=told, network=plan.network.level))
 
 
 def _accept_array(platform: Platform, submission: Submission, candidate: Candidate, index: int) -> _Accepted:
@@ -151,7 +152,8 @@ def _accept_array(platform: Platform, submission: Submission, candidate: Candida
         )
         for number, (job_id, element) in enumerate(zip(ids, elements, strict=True))
     ]
-    return _Accepted(index, jobs, SubmissionResult(id=array, warnings=warnings, network=plan.network.level))
+    told = all_warnings(candidate, plan)
+    return _Accepted(index, jobs, SubmissionResult(id=array, warnings=told, network=plan.network.level))
 
 
 def _keep_private(directory: JobDir | ArrayDir, candidate: Candidate, environ: Mapping[str, str]) -> None:

@@ -55,6 +55,9 @@ def test_a_warning_of_the_backend_names_the_line_of_its_field(site: Site, monkey
     assert result.warnings[-4:] == (
         "manifest.yml:8:1: warning: batch.signal: no", "batch.comment: no", "http: no", "just so"
     )  # fmt: skip
+    planned = plan_submission(site.platform, site.caller, submission, trial=False)
+    assert result.warnings[-4] in planned.warnings
+    assert site.job(result.id).warnings[-4:] == ("batch.signal: no", "batch.comment: no", "http: no", "just so")
 
 
 def test_impossible_resources_are_refused_and_leave_nothing(site: Site) -> None:
