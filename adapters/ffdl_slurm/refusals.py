@@ -10,6 +10,7 @@ from __future__ import annotations
 from ffdl_batch.ports.scheduler import (
     ArraysRefused,
     InvalidRequest,
+    NoResources,
     NotNow,
     NotTaken,
     SchedulerError,
@@ -79,6 +80,8 @@ def explain_refusal(text: str, who: str) -> SchedulerError:
     if not low or _has(low, wordings.MAYBE_SENT):
         return lost
     if for_good or _has(low, wordings.REFUSED):
+        if _has(low, wordings.NO_RESOURCES):
+            return NoResources(f"Slurm refuses the job: {said}; ask for less, or for other nodes, and submit again")
         kind_of_no = ArraysRefused if wordings.NO_SUCH_ARRAY in low else InvalidRequest
         return kind_of_no(f"Slurm refuses the job: {said}; correct the request and submit again")
     return NotTaken(not_now)

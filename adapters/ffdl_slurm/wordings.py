@@ -82,16 +82,22 @@ GONE = (
     "job step not running",
 )
 NO_SUCH_ARRAY = "invalid job array"
+NO_RESOURCES = (
+    "more processors requested than permitted",
+    "requested more tasks than available processors",
+    "requested node configuration is not available",
+    "requested topology configuration is not available",
+    "memory required by task is not available",
+)
 REFUSED = (
     NO_SUCH_ARRAY,
+    *NO_RESOURCES,
     "invalid partition name",
     "invalid partition specified",
     "no partition specified",
     "access/permission denied",
     "group not permitted to use this partition",
     "requested nodes not in this partition",
-    "more processors requested than permitted",
-    "requested more tasks than available processors",
     "node count specification invalid",
     "cpu count specification invalid",
     "task count specification invalid",
@@ -101,8 +107,6 @@ REFUSED = (
     "environment is missing in job",
     "without the current working directory",
     "parameter too long",
-    "requested node configuration is not available",
-    "requested topology configuration is not available",
     "invalid node name specified",
     "invalid feature specification",
     "invalid preferred feature",
@@ -113,7 +117,6 @@ REFUSED = (
     "requested operation not supported",
     "job dependency problem",
     "circular job dependency",
-    "memory required by task is not available",
     "invalid account",
     "invalid or unknown association",
     "multiple partition job request not supported",

@@ -71,6 +71,10 @@ class AccountingUnreachable(NotNow):
         self.found = found or {}
 
 
+class NoResources(InvalidRequest):
+    """No node of the site, as it is now, holds what is asked for."""
+
+
 class ArraysRefused(InvalidRequest):
     """The scheduler takes no such array; its elements may be submitted one by one."""
 

@@ -35,7 +35,7 @@ from ffdl_batch.ports.scheduler import (
     SubmitsArrays,
     TooMany,
 )
-from ffdl_batch.services.deployed import ended, may_land_s, queued, turned_away, why_looked_for
+from ffdl_batch.services.deployed import may_land_s, queued, refused, turned_away, why_looked_for
 from ffdl_batch.services.evidence import claim_owner
 from ffdl_batch.services.materialize import (
     begun_at,
@@ -272,7 +272,7 @@ class Company:
             log.warning("%d elements of %s were not taken: %s", len(jobs), _array_of(jobs[0]), error)
             return [(job, turned_away(self._platform, job, str(error))) for job in jobs]
         except InvalidRequest as error:
-            return [(job, ended(self._platform, JobState.FAILED, "S101", str(error))) for job in jobs]
+            return [(job, refused(self._platform, error)) for job in jobs]
         except SubmissionUncertain as error:
             log.warning("%d elements of %s: %s", len(jobs), _array_of(jobs[0]), error)
             change = Change(columns={"uncertain_since": self._platform.clock.now(), "pending_reason": str(error)})

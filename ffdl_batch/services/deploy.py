@@ -36,6 +36,7 @@ from ffdl_batch.services.deployed import (
     ended_as_wished,
     may_land_s,
     queued,
+    refused,
     turned_away,
     why_looked_for,
     why_not_now,
@@ -325,7 +326,7 @@ class Deployer:
     def _refused(self, job: Job, token: str, plan: LaunchPlan, error: InvalidRequest) -> Change | float:
         """The scheduler will not have it: the end, unless it may like it better with the nodes that failed this job."""
         if not job.overrides.exclude:
-            return ended(self._platform, JobState.FAILED, "S101", str(error))
+            return refused(self._platform, error)
         log.warning("job %s was refused without %s: %s", job.id, ", ".join(job.overrides.exclude), error)
         unmark_begun(plan.attempt_dir, by=token)
         change = Change(columns={"overrides": replace(job.overrides, exclude=())})

@@ -10,7 +10,14 @@ from ffdl_batch.domain.ending import CANCELLED_BY_OWNER, HALTED_BEFORE
 from ffdl_batch.domain.job import AttemptEnd, Change, Job
 from ffdl_batch.domain.job_state import Cause, JobState, Wish
 from ffdl_batch.domain.observation import NativeId
-from ffdl_batch.ports.scheduler import CredentialLife, LaunchPlan, NotNow, SchedulerUnreachable
+from ffdl_batch.ports.scheduler import (
+    CredentialLife,
+    InvalidRequest,
+    LaunchPlan,
+    NoResources,
+    NotNow,
+    SchedulerUnreachable,
+)
 from ffdl_batch.services.backends import NotAsked
 from ffdl_batch.services.evidence import read_launch
 from ffdl_batch.services.platform import Platform
@@ -75,6 +82,12 @@ def ended(platform: Platform, state: JobState, code: str, message: str) -> Chang
     """It ends here."""
     end = AttemptEnd(Interruption.HALT.value if state is JobState.HALTED else "")
     return Change(((state, platform.clock.now()),), message=message, error_code=code, attempt_end=end)
+
+
+def refused(platform: Platform, error: InvalidRequest) -> Change:
+    """It ends here, because the scheduler will not have it."""
+    code = "S100" if isinstance(error, NoResources) else "S101"
+    return ended(platform, JobState.FAILED, code, str(error))
 
 
 def ended_as_wished(platform: Platform, job: Job) -> Change:

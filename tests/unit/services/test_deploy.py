@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.domain.observation import NativeId
+from ffdl_batch.ports.scheduler import LaunchPlan, NoResources
 from ffdl_batch.services.cancel import cancel_job
 from ffdl_batch.services.deploy import Deployer
 from ffdl_batch.services.materialize import begun_at
@@ -28,6 +30,15 @@ def test_a_refusal_ends_the_job_with_the_schedulers_words(site: Site) -> None:
     job = site.deployed()
     assert (job.state, job.error_code) == (JobState.FAILED, "S101")
     assert "Invalid account" in job.message
+
+
+def test_a_job_that_the_site_has_no_nodes_for_any_more_says_so(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(plan: LaunchPlan) -> NativeId:
+        raise NoResources(f"no node holds {plan.token}")
+
+    monkeypatch.setattr(site.scheduler, "submit", refuse)
+    job = site.deployed()
+    assert (job.state, job.error_code, job.message) == (JobState.FAILED, "S100", f"no node holds {job.id}-1")
 
 
 def test_an_unreachable_scheduler_puts_the_job_off(site: Site) -> None:

@@ -7,6 +7,7 @@ import pytest
 from ffdl_batch.ports.scheduler import (
     ArraysRefused,
     InvalidRequest,
+    NoResources,
     NotNow,
     NotTaken,
     SchedulerError,
@@ -43,7 +44,9 @@ POLICY = "Job violates accounting/QOS policy (job submit limit, user's size and/
         ("Slurm temporarily unable to accept job, sleeping and retrying", TooMany),
         ("Invalid account or account/partition combination specified", InvalidRequest),
         ("invalid partition specified: nonsense", InvalidRequest),
-        ("Requested node configuration is not available", InvalidRequest),
+        ("Requested node configuration is not available", NoResources),
+        ("More processors requested than permitted", NoResources),
+        ("Memory required by task is not available", NoResources),
         ("Job dependency problem", InvalidRequest),
         ("Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)", TooMany),
         ("Batch job submission failed: Invalid job array specification", ArraysRefused),
