@@ -102,6 +102,8 @@ PLAYED: Dict[str, Interruption] = {
     "node-fail": Interruption.NODE_FAILURE,
 }
 """The events that a drill plays, by their names in ``control.json``."""
+UNFIT_NODE = frozenset({"S107", "S108"})
+"""Fault codes of a node that is not prepared for the job. What follows is tried on other nodes, or not at all."""
 GPU_HOURS = "gpu_hours"
 FRUITLESS_IN_A_ROW = 3
 """Attempts without a new checkpoint after which preemptions, node failures and failures end the chain."""

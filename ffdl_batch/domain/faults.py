@@ -10,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
 
-from ffdl_batch.domain.continuation import GPU_HOURS
+from ffdl_batch.domain.continuation import GPU_HOURS, UNFIT_NODE
 
 
 class Party(StrEnum):
@@ -39,8 +39,11 @@ def _user(code: str, title: str, cure: str) -> FaultKind:
     return FaultKind(code, title, Party.USER, Party.USER, cure)
 
 
+_NOT_GIVEN = "FfDL's, which no job gets here: {}"
 TIME_LIMIT = "C203"
-BUDGETS = {TIME_LIMIT: "timeouts", "S111": "preemptions"} | dict.fromkeys(("S106", "S108", "S110"), "node_failures")
+BUDGETS = {TIME_LIMIT: "timeouts", "S111": "preemptions"} | dict.fromkeys(
+    {"S106", "S110"} | UNFIT_NODE, "node_failures"
+)
 """The budget of ``batch.retry`` that pays for going on after a fault."""
 NORMAL = FaultKind("000", "normal operation", Party.PLATFORM, Party.PLATFORM, "nothing to do")
 FAULTS: dict[str, FaultKind] = {
@@ -48,7 +51,7 @@ FAULTS: dict[str, FaultKind] = {
     for kind in (
         _user("S100", "not enough resources", "ask for fewer GPUs, CPUs or less memory, or another partition"),
         _platform("S101", "deployment failed", "read the scheduler's message; correct the request and submit again"),
-        _platform("S102", "a parameter server failed", "read its log with ffdl logs"),
+        _platform("S102", "a parameter server failed", _NOT_GIVEN.format("C201, as for every learner")),
         _user("S103", "image missing or not usable", "check the framework's image in the configuration; build it"),
         _platform("S104", "the job ended for an unknown reason", "read ffdl events and the job's log"),
         _platform("S105", "the container runtime failed", "check Apptainer on the named node"),
@@ -67,8 +70,12 @@ FAULTS: dict[str, FaultKind] = {
         _user("S301", "loading the model failed", "check the model archive"),
         _user("S302", "loading the data failed", "check the data store's path, credentials and space"),
         _platform("S303", "storing results or logs failed", "check the space of the results store"),
-        _platform("S304", "storing failed after the job had failed", "check the space of the results store"),
-        _platform("S305", "storing failed after a halt", "check the space of the results store"),
+        _platform(
+            "S304", "storing failed after the job had failed", _NOT_GIVEN.format("the code of the failure is kept")
+        ),
+        _platform(
+            "S305", "storing failed after a halt", "check the space of the results store; storing is tried again"
+        ),
         _user("C101", "invalid manifest", "correct the manifest; ffdl validate names line and column"),
         _user("C102", "invalid model archive", "zip the model's files again"),
         _user("C103", "bad data store, credentials or bucket", "check the data store of the manifest"),

@@ -6,17 +6,17 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ffdl_batch.domain.continuation import PLAYED, Interruption
+from ffdl_batch.domain.continuation import PLAYED, UNFIT_NODE, Interruption
 from ffdl_batch.domain.events import Event, EventKind, FinalRecord, GoesOn, Outcome
 from ffdl_batch.domain.events import Phase as ControllerPhase
 from ffdl_batch.domain.job_state import JobState, Wish
 from ffdl_batch.domain.observation import Observation, Phase
 from ffdl_batch.domain.silence import GivenUp
 
-LOST_CONTROLLER = frozenset({"S106", "S108", "S110"})
-"""Fault codes of an attempt that lost a controller or a node, or came to a node that was not fit for it."""
-LOST_NODE = frozenset({"S108", "S110"})
-"""Those of them that are a node's."""
+LOST_NODE = UNFIT_NODE | {"S110"}
+"""Fault codes of an attempt that lost a node, or came to one that was not fit for it."""
+LOST_CONTROLLER = LOST_NODE | {"S106"}
+"""These, and that of an attempt that lost a controller."""
 _STORE_PHASES = (ControllerPhase.STORE_RESULTS.value, ControllerPhase.STORE_LOGS.value)
 _OUTSIDE_SIGNALS = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGTERM})
 WHOLE_SECOND_S = 1.0
@@ -227,13 +227,16 @@ def services_of(events: Sequence[Event]) -> set[object]:
 
 def is_training_over(events: Sequence[Event], found: Mapping[int, int], learners: int) -> bool:
     """Whether nothing but storing is left to do: every learner but the services ended of itself with 0, unasked; or one
-    failed of itself, and what they left was being stored (before that, what ended the controllers may have ended it).
+    failed of itself, and what they left was being stored (before that, what ended the controllers may have ended it;
+    and where the end of another one is not known, what ended that one's controller).
     """
     endings: dict[object, Event] = {}
+    begun: set[object] = set()
     storing = False
     for event in events:
         learner = event.fields.get("learner_id")
         if event.kind is EventKind.LEARNER_STARTED or event.fields.get("restarted"):
+            begun.add(learner)
             endings.pop(learner, None)
             storing = False
         elif event.kind is EventKind.LEARNER_ENDED:
@@ -243,12 +246,15 @@ def is_training_over(events: Sequence[Event], found: Mapping[int, int], learners
     own = {n: e for n, e in endings.items() if not e.fields.get("ended_by") and not e.fields.get("asked")}
     done = {n for n, e in own.items() if e.fields.get("exit_code") == 0}
     done |= {learner for learner, status in found.items() if status == 0} | services_of(events)
-    return len(done) >= learners or (storing and any(_failed_of_itself(event) for event in own.values()))
+    all_seen = begun <= {*endings, *found}
+    return len(done) >= learners or (storing and all_seen and any(_failed_of_itself(event) for event in own.values()))
 
 
 def _failed_of_itself(event: Event) -> bool:
-    """Whether the learner failed, and not by a signal that ends controllers too."""
+    """Whether the learner failed, and not by its node, or by a signal that ends controllers too."""
     code, number = event.fields.get("exit_code"), event.fields.get("signal")
+    if event.fields.get("code") in LOST_CONTROLLER:
+        return False
     if event.fields.get("out_of_memory"):
         return True
     if isinstance(code, int):

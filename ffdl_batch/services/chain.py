@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ffdl_batch.domain.continuation import Checkpoint, Interruption, Spent, decide, words
+from ffdl_batch.domain.continuation import UNFIT_NODE, Checkpoint, Interruption, Spent, decide, words
 from ffdl_batch.domain.events import EventKind, FinalRecord, GoesOn
 from ffdl_batch.domain.gang import count_gpus
 from ffdl_batch.domain.job import AttemptEnd, Change, Job
@@ -21,7 +21,13 @@ from ffdl_batch.domain.known import Known, latest_run
 from ffdl_batch.domain.network_level import network_text
 from ffdl_batch.domain.observation import Observation, Phase
 from ffdl_batch.domain.verdict import Move, Verdict
-from ffdl_batch.services.evidence import gone_first, nodes_at_fault, read_launch, saved_checkpoint
+from ffdl_batch.services.evidence import (
+    gone_first,
+    nodes_at_fault,
+    read_final,
+    read_launch,
+    saved_checkpoint,
+)
 from ffdl_batch.services.lead import budget_of
 from ffdl_batch.services.materialize import begun_at
 
@@ -40,13 +46,15 @@ NO_CHECKPOINT = Checkpoint()
 @dataclass(frozen=True, slots=True)
 class Past:
     """What an attempt (or one run of it) left. `failed_nodes` are nodes that took it down, `successor_begun` says that
-    somebody began to submit the next attempt, `owed` that results or logs are not where they belong yet."""
+    somebody began to submit the next attempt, `owed` that results or logs are not where they belong yet. `refused` is
+    what nodes said that were not fit for the attempts just before this one, where its own were not either."""
 
     checkpoint: Checkpoint = NO_CHECKPOINT
     gpu_seconds: float = 0.0
     failed_nodes: tuple[str, ...] = ()
     successor_begun: bool = False
     owed: bool = False
+    refused: tuple[str, ...] = ()
 
 
 def look_back(
@@ -71,6 +79,7 @@ def look_back(
         failed_nodes=_failed_nodes(root, job, known) if verdict.lost_node and avoids_nodes else (),
         successor_begun=begun_at(directory.attempt(job.attempt + 1)) is not None,
         owed=_is_owed(known) and not Path(attempt.paid).exists(),
+        refused=_refused_before(root, job) if verdict.error_code in UNFIT_NODE else (),
     )
 
 
@@ -162,7 +171,9 @@ def _ended(job: Job, verdict: Verdict, known: Known, past: Past, columns: dict[s
     if why is Interruption.FAILURE and budget.failures == 0:
         return _at_the_end(verdict, verdict.message, columns, _end(verdict, known, past))
     message = _joined(verdict.message, decision.sentence.removeprefix(words(why, played=verdict.played)))
-    if known.wish is not Wish.NONE or not decision.goes_on:
+    nowhere = _nowhere_else(job, past) if verdict.error_code in UNFIT_NODE and decision.goes_on else ""
+    if known.wish is not Wish.NONE or not decision.goes_on or nowhere:
+        message = "; ".join(filter(None, (message, nowhere, *past.refused)))
         return _at_the_end(verdict, message, columns, _end(verdict, known, past))
     target = JobState.DEPLOYING if past.successor_begun else JobState.PENDING
     return Change(
@@ -174,6 +185,24 @@ def _ended(job: Job, verdict: Verdict, known: Known, past: Past, columns: dict[s
         _end(verdict, known, past),
         succeeded=past.successor_begun,
     )
+
+
+def _nowhere_else(job: Job, past: Past) -> str:
+    """Why the next attempt would come to the same node that is not fit for it; "" = it would not."""
+    if job.effective_spec.batch.nodelist:
+        return "the job names its nodes, so no other is tried"
+    return "" if past.failed_nodes else "there is no other node to try"
+
+
+def _refused_before(root: Root, job: Job) -> tuple[str, ...]:
+    """Why attempts ended that came to nodes not fit for them, back to the last one that did not. Raises OSError."""
+    said: list[str] = []
+    for number in range(job.attempt - 1, max(0, job.attempt - 1 - job.spent.node_failures), -1):
+        final = read_final(root.job(job.id).attempt(number))
+        if final is None or final.error_code not in UNFIT_NODE:
+            break
+        said.append(f"attempt {number}: {final.message}")
+    return tuple(said)
 
 
 def _at_the_end(verdict: Verdict, message: str, columns: dict[str, object], end: AttemptEnd) -> Change:

@@ -41,7 +41,7 @@ def read_evidence(attempt: AttemptDir) -> Evidence:
         with contextlib.suppress(FileNotFoundError):
             files.append(decode_events(_read(path)))
     drill, given_up = read_notes(attempt)
-    evidence = Evidence(merge(files), _final(attempt), drill, last_heartbeat(attempt), given_up=given_up)
+    evidence = Evidence(merge(files), read_final(attempt), drill, last_heartbeat(attempt), given_up=given_up)
     if evidence.final is None:
         _check_tree(attempt)
     return evidence
@@ -117,7 +117,7 @@ def nodes_at_fault(events: Sequence[Event]) -> tuple[str, ...]:
     for event in events:
         if event.kind is EventKind.STARTED:
             hosts[event.source] = _short_host(event)
-        elif event.kind is EventKind.FAULT and event.fields.get("code") in LOST_NODE:
+        elif event.kind in (EventKind.FAULT, EventKind.LEARNER_ENDED) and event.fields.get("code") in LOST_NODE:
             found.add(hosts.get(event.source, ""))
     return tuple(sorted(found - {""}))
 
@@ -176,7 +176,7 @@ def _read(path: Path) -> str:
         return file.read(MAX_EVENT_BYTES).decode("utf-8", errors="replace")
 
 
-def _final(attempt: AttemptDir) -> FinalRecord | None:
+def read_final(attempt: AttemptDir) -> FinalRecord | None:
     """A damaged record is no proof: the scheduler's word decides then."""
     try:
         record = json.loads(_read(Path(attempt.final)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -15,7 +16,7 @@ from tests.cluster.rig import Cluster
 from tests.cluster.rig.boot import LIBEXEC
 from tests.cluster.rig.topology import FEATURES, node_named
 from tests.cluster.talking import TALK, found_by, talk
-from tests.cluster.trainings import attempt_log, begins, saver_model, steps, training, until_logged
+from tests.cluster.trainings import attempt_log, begins, history, saver_model, steps, training, until_logged
 
 SPREAD = "batch: {placement: spread, network: job}"
 CONF = "/etc/apptainer/apptainer.conf"
@@ -213,12 +214,28 @@ def test_without_its_network_no_learner_starts(
 ) -> None:
     with changed(cluster, "n3", change, back):
         job = alice.finish(alice.start("closed", "echo begun", "-w", "n2,n3", gpus=0, learners=2, extra=SPREAD))
-    assert (job["state"], job["error_code"]) == ("FAILED", "S107"), job
+    assert (job["state"], job["error_code"], len(job["attempts"])) == ("FAILED", "S107", 1), job
     assert "node n3 has no network for this job: " in job["message"] and said in job["message"], job["message"]
+    assert job["message"].endswith("; the job names its nodes, so no other is tried")
     assert job["network_by"] == ""
     assert "begun" not in attempt_log(alice, job, 1) + attempt_log(alice, job, 1, 2)
     for node in ("n2", "n3"):
         wait_until(lambda node=node: is_idle(cluster, node), f"{node} to be idle")  # type: ignore[misc]
+
+
+def test_a_node_without_its_prolog_is_left_for_the_others(cluster: Cluster, alice: Person) -> None:
+    """Slurm takes the first nodes first. The one that lacks the programs is not drained, and the job keeps off it."""
+    with changed(cluster, "n1", f"mount -t tmpfs none {LIBEXEC}", f"umount {LIBEXEC}"):
+        job_id = alice.start("elsewhere", "echo begun; sleep 1", gpus=0, learners=2, extra=SPREAD)
+        job = alice.finish(job_id)
+    assert job["state"] == "COMPLETED", textwrap.shorten(str(job), 2000)
+    first, second = job["attempts"]
+    assert (first["error_code"], first["interruption"], first["nodes"]) == ("S107", "node_failure", "n[1-2]")
+    assert (second["nodes"], second["network_by"]) == ("n[2-3]", "vxlan")
+    assert "begun" not in attempt_log(alice, job, 1) + attempt_log(alice, job, 1, 2)
+    assert "begun" in attempt_log(alice, job, 2)
+    assert any("node n1 has no network for this job: " in entry["message"] for entry in history(alice, job_id))
+    wait_until(lambda: is_idle(cluster, "n1"), "n1 to be idle")
 
 
 def test_what_apptainer_refuses_at_the_last_moment_is_no_fault_of_the_users(cluster: Cluster, alice: Person) -> None:

@@ -335,6 +335,24 @@ def test_a_controller_killed_while_it_ends_a_service_does_not_train_again(run: R
     assert run.processes() == []
 
 
+def test_a_learner_whose_peers_died_with_their_controller_is_not_to_blame(run: Rig) -> None:
+    """The peer is gone with the controller of its node, and what was connected to it fails."""
+    two_nodes(run, "if [ $LEARNER_ID = 2 ]; then sleep 300; fi; while [ ! -e $GONE ]; do sleep 0.05; done; exit 1",
+              names=NAMES, network=HOST)  # fmt: skip
+    tell_learners(run, GONE=str(run.base / "gone"))
+    head = run.start()
+    run.wait(lambda: all(of_kind(run, EventKind.LEARNER_STARTED, f"node-{rank}") for rank in (0, 1)), "both learners")
+    learner = int(of_kind(run, EventKind.LEARNER_STARTED, "node-1")[-1].fields["pid"] or 0)
+    os.kill(int(of_kind(run, EventKind.STARTED, "node-1")[-1].fields["pid"] or 0), signal.SIGKILL)
+    os.killpg(learner, signal.SIGKILL)
+    (run.base / "gone").touch()
+    assert head.wait(timeout=30) != 0
+    final = run.final()
+    assert (final.outcome, final.error_code, final.exit_code) == (Outcome.FAILED, "S106", None)
+    assert "the controller of node 1" in final.message and "died without a word" in final.message
+    assert "meanwhile learner 1 ended with exit code 1" in final.message
+
+
 def serve_here(run: Rig) -> None:
     """A service that takes its time at its end, and a worker, on one node."""
     run.write(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Dict, List, Optional, Sequence
 
 from ffdl_batch.controller.checkpointing.requests import HALT, TERM, TIME, WARNED
-from ffdl_batch.controller.gang.siblings import last_endings, learner_status
+from ffdl_batch.controller.gang.siblings import ended_of_itself, last_endings, learner_status
 from ffdl_batch.domain.continuation import Checkpoint
 from ffdl_batch.domain.events import Event, EventKind
 from ffdl_batch.domain.launch import LaunchFile
@@ -34,14 +34,14 @@ def endings_of_run(events: Sequence[Event]) -> Dict[int, Event]:
     """The ending of each learner that counts for this run, by learner.
 
     A learner that ended before its node controller started last counts if it ended of itself, unasked: it is done or
-    has failed. One that was asked or ended then starts again in this run.
+    has failed. One that was asked or ended then starts again in this run, and one whose node was not fit for it.
     """
     starts = _last_positions(events, EventKind.STARTED)
     positions = {id(event): at for at, event in enumerate(events)}
     found = {}
     for learner, event in last_endings(list(events)).items():
         earlier = positions[id(event)] < starts.get(event.source, -1)
-        if not (earlier and (event.fields.get("asked") or event.fields.get("ended_by"))):
+        if not earlier or ended_of_itself(event):
             found[learner] = event
     return found
 
@@ -49,8 +49,8 @@ def endings_of_run(events: Sequence[Event]) -> Dict[int, Event]:
 def answer(launch: LaunchFile, events: Sequence[Event]) -> Answer:
     """The answer of this run, from the events of all node controllers in order."""
     endings = {n: e for n, e in endings_of_run(events).items() if not launch.seat_of(n).service}
-    requests = _since_start(events, EventKind.ASKED)
-    reports = _since_start(events, EventKind.CHECKPOINT)
+    requests = since_start(events, EventKind.ASKED)
+    reports = since_start(events, EventKind.CHECKPOINT)
     reasons = {str(e.fields.get("asked")) for e in endings.values() if e.fields.get("asked")}
     reasons |= {str(e.fields.get("reason")) for e in requests}
     by_themselves = [e for e in endings.values() if not e.fields.get("ended_by")]
@@ -86,7 +86,7 @@ def _strongest(reasons: "set[str]") -> str:
     return ""
 
 
-def _since_start(events: Sequence[Event], kind: EventKind) -> List[Event]:
+def since_start(events: Sequence[Event], kind: EventKind) -> List[Event]:
     """Events of this kind that each source wrote after its controller started last."""
     starts = _last_positions(events, EventKind.STARTED)
     return [e for at, e in enumerate(events) if e.kind is kind and at > starts.get(e.source, -1)]

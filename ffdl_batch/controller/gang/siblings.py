@@ -10,6 +10,7 @@ from typing import Dict, Iterable, List, Optional
 from ffdl_batch.controller.gang.ready import Word
 from ffdl_batch.controller.machine.files import read_cell, read_text, write_cell
 from ffdl_batch.controller.record.journal import Journal
+from ffdl_batch.domain.continuation import UNFIT_NODE
 from ffdl_batch.domain.events import Event, EventKind, Phase, decode_events, merge, node_source
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.launch import LaunchFile
@@ -40,6 +41,12 @@ def last_endings(events: List[Event]) -> Dict[int, Event]:
         elif event.kind is EventKind.LEARNER_ENDED:
             found[learner] = event
     return found
+
+
+def ended_of_itself(event: Event) -> bool:
+    """Whether the learner was neither told to end nor asked, and its node was fit for it."""
+    fields = event.fields
+    return not (fields.get("ended_by") or fields.get("asked") or fields.get("code") in UNFIT_NODE)
 
 
 def tell_others(launch: LaunchFile, **why: int) -> None:
@@ -90,9 +97,7 @@ class Siblings:
 
         Such a learner is done or has failed; one that was asked for a checkpoint goes on from it in a new run.
         """
-        endings = last_endings(self.events())
-        told = ("ended_by", "asked")
-        return {n: learner_status(event) for n, event in endings.items() if not any(event.fields.get(k) for k in told)}
+        return {n: learner_status(event) for n, event in last_endings(self.events()).items() if ended_of_itself(event)}
 
     def all_learners_ended(self) -> bool:
         """Whether no learner of the job is left."""

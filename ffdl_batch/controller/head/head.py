@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Callable, List, Optional, Tuple, TypeVar
 
 from ffdl_batch.controller.checkpointing.answers import endings_of_run
-from ffdl_batch.controller.gang.siblings import read_events
+from ffdl_batch.controller.gang.siblings import ended_of_itself, read_events
 from ffdl_batch.controller.head.claim import Claim, claim_attempt
 from ffdl_batch.controller.head.continuing import Arrangement, Chain
 from ffdl_batch.controller.head.limit import TimeLimit, deadline, limit_now_s
@@ -208,7 +208,7 @@ class Head:
     def _only_storing_is_left(self) -> bool:
         """Whether a node controller died although every learner had ended of itself: new ones store, and start none."""
         done = endings_of_run(self._events())
-        ended = {n for n, e in done.items() if not (e.fields.get("asked") or e.fields.get("ended_by"))}
+        ended = {n for n, e in done.items() if ended_of_itself(e)}
         died = False
         for rank in range(self.launch.nodes):
             events = self._node_events(rank)

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import signal
 from dataclasses import dataclass, field, replace
-from typing import Dict, List, Optional, Sequence
+from typing import Dict, List, Optional, Sequence, Tuple
 
-from ffdl_batch.controller.checkpointing.answers import LIMITS, Answer, answer, endings_of_run, failing
+from ffdl_batch.controller.checkpointing.answers import LIMITS, Answer, answer, endings_of_run, failing, since_start
 from ffdl_batch.controller.checkpointing.requests import HALT, TERM, TIME
 from ffdl_batch.controller.gang.siblings import learner_status
-from ffdl_batch.domain.continuation import Checkpoint, Interruption, describe, words
+from ffdl_batch.domain.continuation import UNFIT_NODE, Checkpoint, Interruption, describe, words
 from ffdl_batch.domain.events import Event, EventKind, FinalRecord, GoesOn, Outcome, node_source
 from ffdl_batch.domain.launch import LaunchFile
 
 EXIT_PLATFORM = 74
 """The platform failed and no learner's exit code is to blame (sysexits.h EX_IOERR)."""
 EXIT_TIMED_OUT = 124
-DIED = "S106"
-RERUN_CODES = frozenset({DIED, "S108", "S110"})
+DIED, NOT_STORED = "S106", "S303"
+RERUN_CODES = frozenset({DIED, "S110"}) | UNFIT_NODE
 MARGIN_S = 120.0
 """A warning that comes this much earlier than the lead before a known time limit is a preemption's. Slurm delivers up
 to 60 s early, and its clock ticks in half minutes (sbatch(1), --signal; measured with 26.05)."""
@@ -44,9 +44,9 @@ def conclude(
     """Judge the events of all node controllers, in order. `terminated`: the head was told to end the job. `deadline`
     is the epoch second of the time limit, where it is known.
 
-    In this order: everything stored with success; a learner that failed of itself; a request for a checkpoint that
-    was obeyed or led to the end; a fault with a code; an end from outside; and, where nothing explains the end, a
-    controller that died.
+    In this order: everything stored with success; a learner that failed of itself, unless another node was lost under
+    it; a request for a checkpoint that was obeyed or led to the end; a fault with a code; an end from outside; and,
+    where nothing explains the end, a controller that died.
     """
     answered = answer(launch, events)
     found = _judge(launch, events, terminated, deadline, answered)
@@ -62,9 +62,10 @@ def _judge(
     done = [e for e in trained.values() if learner_status(e) == 0 and not e.fields.get("ended_by")]
     if len(done) == len(launch.trainees) and not (told.reason and (told.fresh or told.signalled)):
         return _success(stored, fault, terminated)
-    failures = [e for e in failing(endings) if not _is_answer(e, told)]
-    if failures:
-        return _failure(min(failures, key=lambda e: (e.at, e.source, e.seq)), stored)
+    failures = sorted((e for e in failing(endings) if not _is_answer(e, told)), key=_told_first)
+    own = [e for e in failures if not _lost_its_peers(launch, events, endings, e)]
+    if own:
+        return _failure(own[0], stored)
     reason = _reason(endings, faults)
     ended_at_limit = any(e.fields.get("ended_by") in LIMITS for e in endings.values())
     if reason and (ended_at_limit or not endings or _is_accounted_for(launch, endings, faults)):
@@ -73,13 +74,32 @@ def _judge(
         return _at_limit(launch, trained, stored, told, _kind(launch, reason, told, deadline))
     if fault is not None and fault.fields.get("code"):
         return Conclusion(
-            Outcome.FAILED, False, error_code=str(fault.fields["code"]), message=str(fault.fields.get("message", ""))
+            Outcome.FAILED, False, error_code=str(fault.fields["code"]), message=_told_by_all(events, faults)
         )
     if terminated or any(_why(e) == TERM for e in (*endings.values(), *faults)):
         return Conclusion(Outcome.CANCELLED, stored, message="ended from outside before the learners had finished")
     # Nodes that ended because another one did say so. That one cannot, or it would have a fault of its own.
     message = str(fault.fields.get("message") or "") if fault is not None else ""
-    return Conclusion(Outcome.FAILED, False, error_code=DIED, message=message or _silence(launch, events, endings))
+    message = message or _silence(launch, events, endings)
+    if failures:
+        message += f"; meanwhile {_failure(failures[0], stored).message}"
+    return Conclusion(Outcome.FAILED, False, error_code=DIED, message=message)
+
+
+def _told_first(failure: Event) -> Tuple[bool, float, str, int]:
+    """The order of failures. What has a code did not come of another learner's failure, whatever the nodes' clocks
+    say."""
+    return (not failure.fields.get("code"), failure.at, failure.source, failure.seq)
+
+
+def _lost_its_peers(launch: LaunchFile, events: Sequence[Event], endings: Dict[int, Event], failure: Event) -> bool:
+    """Whether a learner may have failed because those of another node were gone: that node's controller did not live to
+    see their end. One that has to end because of this failure says how its own have ended."""
+    if failure.fields.get("code") or failure.fields.get("out_of_memory") or failure.fields.get("asked"):
+        return False
+    begun = {e.fields.get("learner_id") for e in since_start(events, EventKind.LEARNER_STARTED)}
+    unseen = {node_source(launch.seat_of(n).node) for n in range(1, launch.learners + 1) if n in begun - endings.keys()}
+    return bool(unseen - {failure.source})
 
 
 def _why(event: Event) -> str:
@@ -132,7 +152,10 @@ def _halted(
         message += f"; the grace period of {launch.limits.grace_s} s was over, and {who} had to be ended"
     if not endings and fault is not None:
         message = str(fault.fields.get("message") or words(Interruption.HALT))
-    return Conclusion(Outcome.HALTED, stored, message=message, interruption=Interruption.HALT.value)
+    code = "000"
+    if endings and not stored and fault is not None and fault.fields.get("code") == NOT_STORED:
+        code, message = "S305", f"{message}; {fault.fields.get('message')}"
+    return Conclusion(Outcome.HALTED, stored, error_code=code, message=message, interruption=Interruption.HALT.value)
 
 
 def _at_limit(
@@ -160,7 +183,7 @@ def _success(stored: bool, fault: Optional[Event], terminated: bool) -> Conclusi
     if terminated and fault is None:
         return Conclusion(Outcome.CANCELLED, False, message="ended from outside before everything was stored")
     message = str(fault.fields.get("message", "")) if fault else "a node controller died while storing"
-    code = str(fault.fields.get("code") or "S303") if fault else DIED
+    code = str(fault.fields.get("code") or NOT_STORED) if fault else DIED
     return Conclusion(Outcome.FAILED, False, exit_code=0, error_code=code, message=message)
 
 
@@ -230,6 +253,23 @@ def _rank(fault: Event) -> int:
         return 1 if code == DIED else 0
     order = (HALT, *LIMITS, TERM)
     return 2 + (order.index(_why(fault)) if _why(fault) in order else len(order))
+
+
+def _told_by_all(events: Sequence[Event], faults: Sequence[Event]) -> str:
+    """The message of the first fault; of nodes that are not fit for the job, what each of them says."""
+    first = faults[0]
+    if first.fields.get("code") not in UNFIT_NODE:
+        return str(first.fields.get("message", ""))
+    hosts = {e.source: str(e.fields.get("host", "")) for e in events if e.kind is EventKind.STARTED}
+    alike: Dict[str, List[str]] = {}
+    said: Dict[str, str] = {}
+    for fault in (f for f in faults if f.fields.get("code") == first.fields["code"]):
+        message, host = str(fault.fields.get("message", "")), hosts.get(fault.source) or fault.source
+        reason = message.replace(host, "")
+        said.setdefault(reason, message)
+        alike.setdefault(reason, []).append(host)
+    more = {reason: f" (and so on {', '.join(names[1:])})" if names[1:] else "" for reason, names in alike.items()}
+    return "; ".join(message + more[reason] for reason, message in said.items())
 
 
 def _silence(launch: LaunchFile, events: Sequence[Event], endings: Dict[int, Event]) -> str:

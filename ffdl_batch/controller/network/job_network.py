@@ -15,6 +15,9 @@ from ffdl_batch.domain.launch import LaunchFile
 from ffdl_batch.domain.network_level import OVERLAYS
 
 FAULT = "S107"
+REQUEST_FAULT = "C101"
+NOT_ALLOWED = "cannot be a destination"
+"""The prolog's words (libexec/ffdl_network/destinations.py) where it is not the node that has to be changed."""
 WAIT_S = 5.0
 """How long facts may take to be seen: a prolog writes them before Slurm starts anything of the job's."""
 LONGEST_BYTES = 1 << 16
@@ -67,7 +70,8 @@ def await_network(
         if text is not None:
             return check_facts(launch, node_rank, allocation, parse_facts(text))
         if trouble is not None or now() > until:
-            raise _failed(_why_missing(directory, trouble))
+            code = REQUEST_FAULT if trouble is not None and NOT_ALLOWED in trouble else FAULT
+            raise _failed(_why_missing(directory, trouble), code)
         rest()
 
 
@@ -82,8 +86,8 @@ def _why_missing(directory: str, trouble: Optional[str]) -> str:
     )
 
 
-def _failed(why: str) -> PhaseFailed:
-    return PhaseFailed(FAULT, f"node {os.uname().nodename} has no network for this job: {why}")
+def _failed(why: str, code: str = FAULT) -> PhaseFailed:
+    return PhaseFailed(code, f"node {os.uname().nodename} has no network for this job: {why}")
 
 
 def _read(path: str) -> Optional[str]:

@@ -40,6 +40,7 @@ def find(destinations: Sequence[Destination], settings: Settings) -> Targets:
             wrong = _why_not(ipaddress.IPv4Address(address), allowed, settings)
             if wrong:
                 named = host if host == address else f"{host} ({address})"
+                # By these words the controller knows that another node would say the same.
                 raise Trouble(f"{named} cannot be a destination: {wrong}")
     names = ((host, address) for host in hosts for address in found[host] if host != address)
     pairs = ((address, to.port) for to in destinations for address in found[to.host])

@@ -189,3 +189,11 @@ def test_a_limit_that_is_kept_here_is_named() -> None:
     own = replace(launch(), limits=replace(LIMITS, time_s=90))
     events = [*started(), asked("warned"), ended(asked="warned", ended_by="time", exit_code=143), NONE]
     assert "the time limit of 90 s was reached" in conclude(own, events, False, 95.0).message
+
+
+def test_a_learner_whose_node_was_not_fit_for_it_starts_again_in_the_next_run() -> None:
+    failed = ended(exit_code=255, code="S107")
+    again = [ev(K.STARTED, 10.0, host="h")]
+    assert list(endings_of_run([*started(), failed])) == [1]
+    assert list(endings_of_run([*started(), failed, *again])) == []
+    assert list(endings_of_run([*started(), ended(exit_code=255, code="S103"), *again])) == [1]

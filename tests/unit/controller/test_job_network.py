@@ -137,6 +137,16 @@ def test_an_error_beside_facts_of_an_earlier_start_is_what_counts(tmp_path: Path
     assert error.value.code == "S107"
 
 
+def test_a_destination_that_no_node_lets_a_job_name_is_no_fault_of_the_nodes(tmp_path: Path) -> None:
+    (tmp_path / "job-41").mkdir()
+    (tmp_path / "job-41" / "error").write_text(
+        "no network for this job: 192.0.2.1 cannot be a destination: it is outside NETWORK_EGRESS_TO of values.env\n"
+    )
+    with pytest.raises(PhaseFailed, match="outside NETWORK_EGRESS_TO") as error:
+        found(tmp_path)
+    assert error.value.code == "C101"
+
+
 @pytest.mark.parametrize("begun", [False, True])
 def test_a_prolog_that_did_not_run_is_named(tmp_path: Path, begun: bool) -> None:
     if begun:

@@ -230,3 +230,80 @@ def test_a_journal_that_cannot_write_keeps_its_events(
     path.parent.mkdir()
     journal.append(K.FINAL, outcome="failed")
     assert [e.seq for e in decode_events(path.read_text())] == [1, 2]
+
+
+def at_work(node: int, at: float = 1.0) -> list[Event]:
+    """The controller of a node has begun, and its one learner."""
+    source, host = f"node-{node}", f"n{node + 1}"
+    return [ev(K.STARTED, at, source, host=host), ev(K.LEARNER_STARTED, at + 0.1, source, learner_id=node + 1)]
+
+
+def own_end(node: int, at: float = 5.0, **fields: Scalar) -> Event:
+    return ev(K.LEARNER_ENDED, at, f"node-{node}", learner_id=node + 1, **{"exit_code": 1, "ended_by": "", **fields})
+
+
+def test_a_learner_that_lost_the_learners_of_another_node_is_not_to_blame() -> None:
+    """The controller of node 1 was killed, and with it what it had started; the peer's connection broke."""
+    found = conclude(launch(2), [*at_work(0), *at_work(1), own_end(0)], False)
+    assert (found.outcome, found.error_code, found.learner_id) == (Outcome.FAILED, "S106", 0)
+    assert "the controller of node 1 (n2) died without a word" in found.message
+    assert found.message.endswith("; meanwhile learner 1 ended with exit code 1")
+
+
+def test_what_a_node_says_of_its_own_loss_is_told() -> None:
+    fenced = fault(1, "S106", 4.0, message="the learners were killed: n2 was cut off")
+    found = conclude(launch(2), [*at_work(0), *at_work(1), fenced, own_end(0)], False)
+    assert (found.error_code, found.message) == ("S106", "the learners were killed: n2 was cut off")
+
+
+@pytest.mark.parametrize(
+    ("more", "code"),
+    [
+        ([own_end(0), own_end(1, 6.0, exit_code=143, ended_by="stop")], "C201"),  # its end was seen
+        ([own_end(0, out_of_memory=True)], "C202"),
+        ([own_end(0, code="S105", detail="no shell")], "S105"),
+        ([own_end(0, asked="term")], "C201"),
+    ],
+)
+def test_a_learner_that_failed_of_itself_is_to_blame(more: list[Event], code: str) -> None:
+    assert conclude(launch(2), [*at_work(0), *at_work(1), *more], False).error_code == code
+
+
+def test_a_controller_that_died_in_an_earlier_run_excuses_nobody() -> None:
+    before = [*at_work(0), *at_work(1), own_end(0, 2.0, exit_code=143, ended_by="term")]
+    now = [*at_work(0, 10.0), ev(K.STARTED, 10.0, "node-1", host="n2"), own_end(0, 12.0)]
+    assert conclude(launch(2), [*before, *now], False).error_code == "C201"
+
+
+def test_where_a_learner_could_not_run_others_failed_because_of_it_whatever_the_clocks_say() -> None:
+    late = own_end(1, 9.0, exit_code=255, began=False, code="S107", detail="refused on n2")
+    found = conclude(launch(2), [*at_work(0), *at_work(1), own_end(0, 3.0), late], False)
+    assert (found.error_code, found.message) == ("S107", "refused on n2")
+
+
+def test_every_node_that_is_not_fit_for_the_job_is_named() -> None:
+    hosts = [ev(K.STARTED, source=f"node-{n}", host=f"n{n}") for n in range(4)]
+    said = [fault(n, "S107", 2.0 + n, message=f"node n{n} has no network: no vxlan") for n in range(3)]
+    other = fault(3, "S107", 8.0, message="node n3 has no network: no prolog")
+    found = conclude(launch(4), [*hosts, *said, other, fault(2, "S302", 9.0)], False)
+    assert (found.error_code, found.message) == (
+        "S107",
+        "node n0 has no network: no vxlan (and so on n1, n2); node n3 has no network: no prolog",
+    )
+
+
+FULL = ev(K.FAULT, 3.0, code="S303", message="no space left")
+
+
+@pytest.mark.parametrize(
+    ("events", "outcome", "code", "says"),
+    [
+        ([ended(ended_by="halt"), FULL], Outcome.HALTED, "S305", True),
+        ([ended(ended_by="halt"), STORED], Outcome.HALTED, "000", False),
+        ([ended(exit_code=3), FULL], Outcome.FAILED, "C201", False),
+        ([ended(exit_code=143, ended_by="time"), FULL], Outcome.TIMED_OUT, "C203", False),
+    ],
+)
+def test_what_a_halt_could_not_store_is_said(events: list[Event], outcome: Outcome, code: str, says: bool) -> None:
+    found = conclude(launch(), events, False)
+    assert (found.outcome, found.error_code, found.message.endswith("; no space left")) == (outcome, code, says)

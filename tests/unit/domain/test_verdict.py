@@ -94,12 +94,11 @@ def test_a_job_that_the_scheduler_lost_before_it_began_goes_on_and_one_that_it_f
     assert not lost.lost_node
 
 
-def test_a_node_with_other_devices_than_were_allocated_is_a_lost_node() -> None:
-    final = replace(
-        DONE, outcome=Outcome.FAILED, stored=False, exit_code=None, error_code="S108", message="node n1 ..."
-    )
+@pytest.mark.parametrize("code", ["S107", "S108"])
+def test_a_node_that_is_not_fit_for_the_job_is_a_lost_node(code: str) -> None:
+    final = replace(DONE, outcome=Outcome.FAILED, stored=False, exit_code=None, error_code=code, message="node n1 ...")
     verdict = judge(known(JobState.PROCESSING, seen(Phase.ENDED, EndCause.FAILURE, native="FAILED"), RUN, final))
-    assert (verdict.interruption, verdict.error_code, verdict.lost_node) == (Interruption.NODE_FAILURE, "S108", True)
+    assert (verdict.interruption, verdict.error_code, verdict.lost_node) == (Interruption.NODE_FAILURE, code, True)
 
 
 def test_a_node_that_fails_after_everything_was_stored_is_a_warning() -> None:
@@ -485,6 +484,9 @@ def left_with(events: Sequence[Event], **evidence: Any) -> Known:
         (with_service(service_ended(1)), {}, False),
         (with_service(), {1: 0}, False),
         (at_work(ONE, FAILED_ONCE, STORES), {}, False),
+        (at_work(replace(TWO, fields={**TWO.fields, "exit_code": 3}), STORES), {}, False),
+        (at_work(replace(TWO, fields={**TWO.fields, "exit_code": 3}), STORES), {1: 3}, True),
+        (at_work(ONE, replace(TWO, fields={**TWO.fields, "exit_code": 255, "code": "S107"}), STORES), {}, False),
     ],
 )  # fmt: skip
 def test_a_training_that_is_over_is_not_run_again(

@@ -21,6 +21,8 @@ def test_nodes_that_said_so_themselves_are_at_fault() -> None:
         at(2, "node-2", EventKind.FAULT, code="S302", message="no data"),
     ]
     assert nodes_at_fault([*started, *faults]) == ("n2",)
+    refused = at(2, "node-0", EventKind.LEARNER_ENDED, learner_id=1, exit_code=255, code="S107", detail="no netns")
+    assert nodes_at_fault([*started, *faults, refused]) == ("n1", "n2")
     assert nodes_at_fault(started) == ()
 
 
