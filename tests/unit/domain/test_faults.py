@@ -34,6 +34,7 @@ def test_a_time_limit_is_cured_by_a_resume_where_there_is_a_checkpoint() -> None
         ("C203", {"gpu_hours"}, "gpu_hours"),
         ("C203", {"timeouts"}, "timeouts"),
         ("S111", {"preemptions", "gpu_hours"}, "gpu_hours"),
+        ("S107", {"node_failures"}, "node_failures"),
         ("S110", {"node_failures"}, "node_failures"),
     ],
 )
