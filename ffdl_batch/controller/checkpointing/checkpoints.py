@@ -15,6 +15,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Dict, List, Mapping, Optional, Tuple
 
+from ffdl_batch.controller.machine.directories import Directories, Gone, Parts
 from ffdl_batch.domain.continuation import Checkpoint
 
 MAX_FILES = 100_000
@@ -38,25 +39,33 @@ def take_inventory(directory: str, patience_s: float = PATIENCE_S, max_files: in
     """Walk the directory; a missing one is empty. Links are no checkpoints and are not followed."""
     end = time.monotonic() + patience_s
     found: Dict[str, Signature] = {}
-    waiting, whole = [""], True
-    while waiting:
-        below = waiting.pop()
-        try:
-            with os.scandir(os.path.join(directory, below)) as entries:
-                for entry in entries:
-                    if len(found) >= max_files or time.monotonic() > end:
-                        return Inventory(found, False)
-                    _note(entry, os.path.join(below, entry.name), found, waiting)
-        except (FileNotFoundError, NotADirectoryError):
-            continue  # gone while we walked, or never there: nothing of it is a checkpoint
-        except OSError:  # what cannot be read is not known
-            whole = False
+    waiting: List[Parts] = [()]
+    whole = True
+    try:
+        tree = Directories(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return Inventory()
+    except OSError:
+        return Inventory(whole=False)
+    with tree:
+        while waiting:
+            below = waiting.pop()
+            try:
+                with os.scandir(tree.enter(below)) as entries:
+                    for entry in entries:
+                        if len(found) >= max_files or time.monotonic() > end:
+                            return Inventory(found, False)
+                        _note(entry, below, found, waiting)
+            except Gone:  # while we walked: nothing of it is a checkpoint
+                continue
+            except OSError:  # what cannot be read is not known
+                whole = False
     return Inventory(found, whole)
 
 
-def _note(entry: "os.DirEntry[str]", path: str, found: Dict[str, Signature], waiting: List[str]) -> None:
+def _note(entry: "os.DirEntry[str]", below: Parts, found: Dict[str, Signature], waiting: List[Parts]) -> None:
     if entry.is_dir(follow_symlinks=False):
-        waiting.append(path)
+        waiting.append((*below, entry.name))
         return
     if entry.name.startswith(".nfs"):  # a removed file that somebody still holds open
         return
@@ -65,7 +74,7 @@ def _note(entry: "os.DirEntry[str]", path: str, found: Dict[str, Signature], wai
     except FileNotFoundError:
         return
     if stat.S_ISREG(status.st_mode) and status.st_size:
-        found[path] = (status.st_ino, status.st_size, status.st_mtime_ns)
+        found[os.path.join(*below, entry.name)] = (status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 def inventory_within(directory: str, patience_s: float) -> Inventory:

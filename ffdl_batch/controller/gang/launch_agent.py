@@ -20,7 +20,8 @@ import os
 import shutil
 from typing import Iterable
 
-from ffdl_batch.controller.machine.files import make_directory, write_text
+from ffdl_batch.controller.machine.directories import Directories
+from ffdl_batch.controller.machine.files import write_text
 
 NAME = ".launch-agent"
 MAIL = ".mail"
@@ -152,19 +153,24 @@ ask "$name" "$@"
 """
 
 
+def _clear(directory: int) -> None:
+    """Whatever its path has become, it is this directory whose contents go (proc(5), /proc/<pid>/fd)."""
+    with os.scandir(directory) as entries:
+        for left in list(entries):
+            if left.is_dir(follow_symlinks=False):
+                shutil.rmtree(f"/proc/self/fd/{directory}/{left.name}")
+            else:
+                os.unlink(left.name, dir_fd=directory)
+
+
 def install(state_dir: str, names: Iterable[str]) -> str:
     """The program and the learners' mailboxes, empty, below $JOB_STATE_DIR; the program's path. Raises OSError.
 
     To be called before any learner starts: what an earlier run left in a mailbox would be run.
     """
-    mail = os.path.join(state_dir, MAIL)
-    make_directory(mail, 0o700)
-    for name in names:
-        box = os.path.join(mail, name)
-        make_directory(box, 0o700)
-        with os.scandir(box) as entries:
-            for left in list(entries):
-                (shutil.rmtree if left.is_dir(follow_symlinks=False) else os.unlink)(left.path)
+    with Directories(state_dir, 0o700) as tree:
+        for name in names:
+            _clear(tree.enter((MAIL, name)))
     path = os.path.join(state_dir, NAME)
     write_text(path, PROGRAM)
     os.chmod(path, 0o700)

@@ -11,7 +11,7 @@ import errno
 import json
 import os
 import stat
-from typing import Any, BinaryIO, Dict, Iterable, Optional
+from typing import Any, BinaryIO, Dict, Optional
 
 from ffdl_batch.domain.formats import FORMAT
 
@@ -19,6 +19,8 @@ NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 TRIES = 3
 """How often what is planted is removed: whoever plants faster has the error."""
 SMALL_BYTES = 64 * 1024
+NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+"""Flags of a file that is not there yet."""
 
 
 def write_cell(path: str, body: Dict[str, Any]) -> None:
@@ -29,7 +31,7 @@ def write_cell(path: str, body: Dict[str, Any]) -> None:
 def write_text(path: str, text: str, mode: int = 0o600) -> None:
     """Replace `path` by `text`, durably. Raises OSError."""
     temporary = f"{path}.{os.uname().nodename}.{os.urandom(4).hex()}.{os.getpid()}.tmp"
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    descriptor = os.open(temporary, NEW, mode)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
@@ -62,10 +64,10 @@ def read_text(path: str) -> str:
         return ""
 
 
-def open_found(path: str) -> BinaryIO:
+def open_found(path: str, *, dir_fd: Optional[int] = None) -> BinaryIO:
     """Open for reading what may be a learner's doing. Raises FileNotFoundError also where it is no regular file."""
     try:
-        descriptor = open_at_once(path, os.O_RDONLY)
+        descriptor = open_at_once(path, os.O_RDONLY, dir_fd=dir_fd)
     except OSError as error:
         if error.errno not in (errno.ELOOP, errno.ENXIO):
             raise
@@ -94,11 +96,11 @@ def size_of(path: str) -> int:
     return found.st_size if stat.S_ISREG(found.st_mode) else 0
 
 
-def open_own(path: str, flags: int, mode: int = 0o600) -> int:
+def open_own(path: str, flags: int, mode: int = 0o600, *, dir_fd: Optional[int] = None) -> int:
     """A descriptor of the regular file `path`, made where there is none, in the place of what was planted."""
     for _ in range(TRIES):
         try:
-            descriptor = open_at_once(path, flags | os.O_CREAT, mode)
+            descriptor = open_at_once(path, flags | os.O_CREAT, mode, dir_fd=dir_fd)
         except OSError as error:
             if error.errno not in (errno.ELOOP, errno.ENXIO):
                 raise
@@ -108,43 +110,35 @@ def open_own(path: str, flags: int, mode: int = 0o600) -> int:
                 return descriptor
             os.close(descriptor)
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
+            os.unlink(path, dir_fd=dir_fd)
     raise OSError(errno.ELOOP, "is no regular file", path)
 
 
-def open_at_once(path: str, flags: int, mode: int = 0o600) -> int:
+def open_at_once(path: str, flags: int, mode: int = 0o600, *, dir_fd: Optional[int] = None) -> int:
     """Neither follows a link nor waits for the other end of a pipe."""
     flags |= os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
     try:
-        return os.open(path, flags | os.O_NONBLOCK, mode)
+        return os.open(path, flags | os.O_NONBLOCK, mode, dir_fd=dir_fd)
     except BlockingIOError:  # a file with a lease (fcntl(2)), which is given up meanwhile: it is no pipe
-        return os.open(path, flags, mode)
+        return os.open(path, flags, mode, dir_fd=dir_fd)
 
 
-def make_directory(path: str, mode: int = 0o777) -> None:
+def make_directory(path: str, mode: int = 0o777, *, dir_fd: Optional[int] = None) -> None:
     """A real directory, in the place of what was planted. Raises OSError; FileExistsError for a regular file."""
     for _ in range(TRIES):
         try:
-            os.mkdir(path, mode)
+            os.mkdir(path, mode, dir_fd=dir_fd)
         except FileExistsError:
             with contextlib.suppress(FileNotFoundError):
-                kind = os.lstat(path).st_mode
+                kind = os.stat(path, dir_fd=dir_fd, follow_symlinks=False).st_mode
                 if stat.S_ISDIR(kind):
                     return
                 if stat.S_ISREG(kind):
                     raise
-                os.unlink(path)
+                os.unlink(path, dir_fd=dir_fd)
         else:
             return
     raise OSError(errno.ELOOP, "is no directory", path)
-
-
-def make_below(base: str, names: Iterable[str]) -> str:
-    """Real directories, one in the other, below `base`, which is there; the path of the last."""
-    for name in names:
-        base = os.path.join(base, name)
-        make_directory(base)
-    return base
 
 
 def sync_directory(path: str) -> None:
@@ -161,10 +155,13 @@ def create_empty(path: str) -> None:
     os.close(open_own(path, os.O_WRONLY))
 
 
-def touch(path: str) -> None:
+def touch(path: str, *, dir_fd: Optional[int] = None) -> None:
     """Make `path` exist and set its time to now."""
-    create_empty(path)
-    os.utime(path, follow_symlinks=False)
+    descriptor = open_own(path, os.O_WRONLY, dir_fd=dir_fd)
+    try:
+        os.utime(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def make_private(path: str) -> None:

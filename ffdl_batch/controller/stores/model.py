@@ -6,9 +6,10 @@ import os
 import shutil
 import stat
 import zipfile
-from typing import List, Set
+from typing import List
 
-from ffdl_batch.controller.machine.files import make_below, make_directory
+from ffdl_batch.controller.machine.directories import Directories, remove_name
+from ffdl_batch.controller.machine.files import NEW
 
 MAX_BYTES = 64 * 1024**3
 MAX_FILES = 200_000
@@ -29,10 +30,9 @@ def unpack(archive: str, target: str) -> int:
         with zipfile.ZipFile(archive) as opened:
             members = opened.infolist()
             _check(members, os.stat(archive).st_size)
-            os.makedirs(target, exist_ok=True)
-            made: Set[str] = set()
-            for member in members:
-                _extract(opened, member, target, made)
+            with Directories(target, 0o777) as tree:  # learners of an earlier run may be at work there
+                for member in members:
+                    _extract(opened, member, tree)
             return sum(not member.is_dir() for member in members)
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
         raise ModelRefused(f"{archive} is no readable zip archive ({error}); zip the model again") from error
@@ -55,40 +55,42 @@ def _check(members: List[zipfile.ZipInfo], packed: int) -> None:
             raise ModelRefused(f"the model holds {name!r}, which is a link or a device; zip plain files only")
 
 
-def _extract(opened: zipfile.ZipFile, member: zipfile.ZipInfo, target: str, made: Set[str]) -> None:
-    """`made`: the directories that are surely real; learners of an earlier run wrote in `target`."""
-    parts = [part for part in member.filename.split("/") if part not in ("", ".")]
-    folders = parts if member.is_dir() else parts[:-1]
-    place = os.path.join(target, *folders)
-    if place not in made:
-        made.add(make_below(target, folders))
-    if member.is_dir():
+def _extract(opened: zipfile.ZipFile, member: zipfile.ZipInfo, tree: Directories) -> None:
+    parts = tuple(part for part in member.filename.split("/") if part not in ("", "."))
+    if member.is_dir() or not parts:
+        tree.enter(parts)
         return
-    path = os.path.join(place, *parts[-1:])
-    if os.path.lexists(path):
-        os.unlink(path)
-    with opened.open(member) as source, open(path, "xb") as file:
+    directory, name = tree.enter(parts[:-1]), parts[-1]
+    try:
+        remove_name(name, directory)
+        descriptor = os.open(name, NEW, 0o600, dir_fd=directory)
+    except OSError as error:
+        error.filename = tree.path(*parts)
+        raise
+    with opened.open(member) as source, os.fdopen(descriptor, "wb") as file:
         written = 0
         for chunk in iter(lambda: source.read(1024 * 1024), b""):
             written += len(chunk)
             if written > member.file_size:
                 raise ModelRefused(f"{member.filename!r} is larger than the archive says; zip the model again")
             file.write(chunk)
-    mode = (member.external_attr >> 16) & 0o777
-    os.chmod(path, (mode or 0o644) | 0o700)
+        mode = (member.external_attr >> 16) & 0o777
+        os.fchmod(file.fileno(), (mode or 0o644) | 0o700)
 
 
 def copy_archive(archive: str, target: str) -> None:
     """Put the archive itself where FfDL's users look for it (``_submitted_code/model.zip``). Raises OSError."""
-    place = os.path.dirname(target)
-    temporary = f"{target}.{os.urandom(4).hex()}.{os.getpid()}.tmp"
-    os.makedirs(os.path.dirname(place), exist_ok=True)
-    make_directory(place)  # results are stored there, too
-    try:
-        with open(archive, "rb") as source, open(temporary, "xb") as file:
-            shutil.copyfileobj(source, file, 1024 * 1024)
-        os.replace(temporary, target)
-    except OSError:
-        if os.path.lexists(temporary):
-            os.unlink(temporary)
-        raise
+    place, name = os.path.split(target)
+    root, folder = os.path.split(place)
+    temporary = f"{name}.{os.urandom(4).hex()}.{os.getpid()}.tmp"
+    with Directories(root, 0o777) as tree:
+        directory = tree.enter((folder,))  # results are stored there, too
+        try:
+            descriptor = os.open(temporary, NEW, 0o666, dir_fd=directory)
+            with open(archive, "rb") as source, os.fdopen(descriptor, "wb") as file:
+                shutil.copyfileobj(source, file, 1024 * 1024)
+            os.replace(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+        except OSError as error:
+            error.filename = error.filename if error.filename == archive else target
+            remove_name(temporary, directory)
+            raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Dict, List
 
-from ffdl_batch.controller.machine.files import make_below
+from ffdl_batch.controller.machine.directories import make_below
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.launch import LaunchFile, fill
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from typing import Callable, Sequence
 
-from ffdl_batch.controller.machine.files import make_directory, touch
+from ffdl_batch.controller.machine.directories import Directories
+from ffdl_batch.controller.machine.files import touch
 from ffdl_batch.controller.stores.model import copy_archive
 from ffdl_batch.controller.stores.trees import copy_tree, remove_half_copied
 from ffdl_batch.domain.jobdir import AttemptDir, JobDir
@@ -42,19 +43,16 @@ def store_logs(
     attempt = AttemptDir(launch.attempt_dir)
     if not launch.stores.logs or _same(launch.stores.logs, attempt.logs):
         return
-    os.makedirs(launch.stores.logs, exist_ok=True)
     for number in learner_ids:
-        target = os.path.join(launch.stores.logs, f"learner-{number}")
-        make_directory(target)  # results are stored there, too, and may have a link of that name
+        place = (f"learner-{number}",)  # results are stored there, too, and may have a link of that name
         for earlier in range(1, launch.attempt + (1 if late else 0)):
             source = JobDir(launch.job_dir).attempt(earlier).learner_logs(number)
             if os.path.isdir(source):
-                place = os.path.join(target, f"attempt-{earlier}")
-                make_directory(place)
-                copy_tree(source, place, link=True, go_on=go_on)
+                copy_tree(source, launch.stores.logs, (*place, f"attempt-{earlier}"), link=True, go_on=go_on)
         if not late:
-            copy_tree(attempt.learner_logs(number), target, link=True, go_on=go_on)
-        touch(os.path.join(target, COPIED))
+            copy_tree(attempt.learner_logs(number), launch.stores.logs, place, link=True, go_on=go_on)
+        with Directories(launch.stores.logs, 0o777) as tree:
+            touch(COPIED, dir_fd=tree.enter(place))
 
 
 def clear_stores(launch: LaunchFile, is_dead: Callable[[str, int], bool]) -> None:

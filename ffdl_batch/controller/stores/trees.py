@@ -1,20 +1,33 @@
-"""Copies directory trees so that several nodes may do it at once and a second pass is harmless."""
+"""Copies directory trees so that several nodes may do it at once and a second pass is harmless.
+
+Learners may still write on both sides, from other nodes: what they swap for a link meanwhile leads nowhere else.
+"""
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import os
 import re
-import shutil
 import stat
-from typing import Callable, Iterator, Tuple
+from dataclasses import dataclass
+from typing import Callable, List
 
-from ffdl_batch.controller.machine.files import make_directory, open_at_once
+from ffdl_batch.controller.machine.directories import (
+    Directories,
+    Gone,
+    Parts,
+    is_file,
+    remove_name,
+    status_of,
+    walk,
+)
+from ffdl_batch.controller.machine.files import NEW, open_found
 
 CHUNK_BYTES = 4 * 1024 * 1024
 _SUFFIX = ".ffdl-tmp"
 _HALF_COPIED = re.compile(r"\.(.+)-([0-9]+)" + re.escape(_SUFFIX))
 """What a file is called until it is whole, by who copies it: host and process id."""
+_NO_ATTRIBUTES = (errno.EPERM, errno.ENOTSUP, errno.ENODATA, errno.EINVAL, errno.EACCES)
 
 
 def _on() -> None:
@@ -22,113 +35,164 @@ def _on() -> None:
 
 
 def copy_tree(
-    source: str, target: str, *, link: bool = False, keep_newer: bool = False, go_on: Callable[[], None] = _on
+    source: str,
+    target: str,
+    below: Parts = (),
+    *,
+    link: bool = False,
+    keep_newer: bool = False,
+    go_on: Callable[[], None] = _on,
 ) -> int:
-    """Bring every file of `source` into `target`; the number of files. Raises OSError.
+    """Bring every file of `source` into `target`, or the directory `below` it; the number of files. Raises OSError.
 
     Each file appears whole, by rename. `link`: hard links where both lie in one file system (for files that
     nobody writes any more). Symbolic links are copied as links; sockets, pipes and devices are left out. A file
-    of the same size and time is taken to be there already. What vanishes meanwhile is left out: other nodes'
-    learners may still be at work. A link in `target` where `source` has a directory is replaced, not followed: it came
-    from an earlier pass. `keep_newer`: a file in `target` that was written later stays. `go_on` is called
+    of the same size and time is taken to be there already. What vanishes meanwhile, or becomes something else, is left
+    out: other nodes' learners may still be at work. A link below `target` where a directory is to be is replaced, not
+    followed: it came from an earlier pass, or a learner put it there. `source` and `target` themselves may be links.
+    `keep_newer`: a file in `target` that was written later stays. `go_on` is called
     before each file and each CHUNK_BYTES of it, and may raise to end the copying; what is there then is whole.
     """
-    os.makedirs(target, exist_ok=True)
     count = 0
-    for directory, entry in _walk(source):
-        path = os.path.join(target, directory, entry.name)
-        if entry.is_dir(follow_symlinks=False):
-            make_directory(path)
-            continue
-        go_on()
-        if entry.is_symlink() or entry.is_file(follow_symlinks=False):
-            try:
-                if not (keep_newer and _is_newer(path, entry)):
-                    _place(entry, path, link, go_on)
-            except FileNotFoundError:
-                if os.path.lexists(entry.path):
-                    raise
-                continue
-            count += 1
+    temporary = f".{os.uname().nodename}-{os.getpid()}{_SUFFIX}"
+    with Directories(target, 0o777) as there, Directories(source) as here:
+        for parts, descriptor, entries in walk(here):
+            place = (*below, *parts)
+            pair = _Pair(descriptor, there.enter(place), here.path(*parts), there.path(*place), temporary, link, go_on)
+            for entry in entries:
+                go_on()
+                try:
+                    count += _bring(entry, pair, keep_newer)
+                except Gone:
+                    continue
     return count
 
 
 def remove_half_copied(root: str, is_dead: Callable[[str, int], bool]) -> None:
     """Remove from `root` and below what copiers left half-made of which `is_dead`, by host and process id, is true.
 
-    Raises OSError.
+    What may not be read is passed over. Raises OSError.
     """
-    for directory, folders, files in os.walk(root):
-        for name in (*folders, *files):
-            match = _HALF_COPIED.fullmatch(name)
-            path = os.path.join(directory, name)
-            if match is not None and not _is_directory(path) and is_dead(match[1], int(match[2])):
-                with contextlib.suppress(FileNotFoundError):  # somebody else pays, too
-                    os.unlink(path)
-
-
-def _is_directory(path: str) -> bool:
-    return os.path.isdir(path) and not os.path.islink(path)
-
-
-def _walk(root: str) -> Iterator[Tuple[str, "os.DirEntry[str]"]]:
-    """Entries below `root` with their directory relative to it, parents first."""
-    waiting = [""]
-    while waiting:
-        directory = waiting.pop()
-        with os.scandir(os.path.join(root, directory)) as entries:
-            for entry in sorted(entries, key=lambda e: e.name):
-                yield directory, entry
-                if entry.is_dir(follow_symlinks=False):
-                    waiting.append(os.path.join(directory, entry.name))
-
-
-def _is_newer(path: str, entry: "os.DirEntry[str]") -> bool:
     try:
-        return os.lstat(path).st_mtime_ns > entry.stat(follow_symlinks=False).st_mtime_ns
-    except FileNotFoundError:
-        return False
-
-
-def _place(entry: "os.DirEntry[str]", path: str, link: bool, go_on: Callable[[], None]) -> None:
-    found = entry.stat(follow_symlinks=False)
-    if os.path.lexists(path) and _same(found, os.lstat(path)):
+        tree = Directories(root)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
         return
-    temporary = os.path.join(os.path.dirname(path), f".{os.uname().nodename}-{os.getpid()}{_SUFFIX}")
-    if os.path.lexists(temporary):  # of an earlier process with this number, or so named by a learner
-        os.unlink(temporary)
+    with tree:
+        for _, descriptor, entries in walk(tree, ignored=(errno.EACCES, errno.EPERM)):
+            for entry in entries:
+                match = _HALF_COPIED.fullmatch(entry.name)
+                if match is not None and is_dead(match[1], int(match[2])):
+                    remove_name(entry.name, descriptor)
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """A directory on both sides: descriptors, and paths for messages. `temporary`: what a file is called at first."""
+
+    source: int
+    target: int
+    source_path: str
+    target_path: str
+    temporary: str
+    link: bool
+    go_on: Callable[[], None]
+
+
+def _bring(entry: "os.DirEntry[str]", pair: _Pair, keep_newer: bool) -> bool:
+    """Whether it is something to be brought. Raises OSError, Gone."""
+    name = entry.name
     try:
-        if entry.is_symlink():
-            os.symlink(os.readlink(entry.path), temporary)
-        elif not (link and _hard_link(entry.path, temporary)):
-            _copy_file(entry.path, temporary, go_on)
-            shutil.copystat(entry.path, temporary, follow_symlinks=False)
-        os.replace(temporary, path)
-        if os.path.lexists(temporary):  # rename(2) of two names of one file does nothing
-            os.unlink(temporary)
-    except BaseException as error:
-        if os.path.lexists(temporary):
-            os.unlink(temporary)
-        if isinstance(error, OSError) and error.filename is None:
-            error.filename = path  # a write that fails does not say where
+        found = entry.stat(follow_symlinks=False)
+    except FileNotFoundError as error:
+        raise Gone(name) from error
+    if not (stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode)):
+        return False
+    try:
+        before = status_of(name, pair.target)
+        is_there = before is not None and (
+            (keep_newer and before.st_mtime_ns > found.st_mtime_ns) or _same(found, before)
+        )
+        if not is_there:
+            _place(name, stat.S_ISLNK(found.st_mode), pair)
+    except OSError as error:
+        if error.errno is None or os.path.isabs(os.fsdecode(error.filename or "")):
+            raise
+        raise OSError(error.errno, error.strerror, os.path.join(pair.target_path, name)) from error
+    return True
+
+
+def _place(name: str, is_link: bool, pair: _Pair) -> None:
+    temporary, target = pair.temporary, pair.target
+    remove_name(temporary, target)  # of an earlier process with this number, or so named by a learner
+    try:
+        if is_link:
+            os.symlink(_read_link(name, pair.source), temporary, dir_fd=target)
+        elif not (pair.link and _hard_link(name, pair)):
+            _copy_file(name, pair)
+        os.replace(temporary, name, src_dir_fd=target, dst_dir_fd=target)
+    finally:
+        remove_name(temporary, target)  # also where rename(2) of two names of one file did nothing
+
+
+def _read_link(name: str, directory: int) -> str:
+    try:
+        return os.readlink(name, dir_fd=directory)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.EINVAL):  # EINVAL: it is no link
+            raise Gone(name) from error
         raise
 
 
-def _copy_file(source: str, target: str, go_on: Callable[[], None]) -> None:
-    with open(source, "rb", opener=open_at_once) as reader, open(target, "xb") as writer:
-        data = reader.read(CHUNK_BYTES)
-        while data:
-            writer.write(data)
-            go_on()
-            data = reader.read(CHUNK_BYTES)
-
-
-def _hard_link(source: str, target: str) -> bool:
+def _hard_link(name: str, pair: _Pair) -> bool:
+    """Whether the file has its first name in the target now."""
     try:
-        os.link(source, target, follow_symlinks=False)
+        os.link(name, pair.temporary, src_dir_fd=pair.source, dst_dir_fd=pair.target, follow_symlinks=False)
     except OSError:  # another file system, too many links, or one that has none: copied instead
         return False
+    if not is_file(status_of(pair.temporary, pair.target)):  # a link or a pipe has come in its place
+        raise Gone(name)
     return True
+
+
+def _copy_file(name: str, pair: _Pair) -> None:
+    try:
+        reader = open_found(name, dir_fd=pair.source)
+    except FileNotFoundError as error:
+        raise Gone(name) from error
+    except OSError as error:
+        error.filename = os.path.join(pair.source_path, name)
+        raise
+    with reader, os.fdopen(os.open(pair.temporary, NEW, 0o600, dir_fd=pair.target), "wb", buffering=0) as writer:
+        data = reader.read(CHUNK_BYTES)
+        while data:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[writer.write(rest) :]
+            pair.go_on()
+            data = reader.read(CHUNK_BYTES)
+        _copy_status(reader.fileno(), writer.fileno())
+
+
+def _copy_status(source: int, target: int) -> None:
+    """Extended attributes, mode and times, as far as the target's file system has them."""
+    found = os.fstat(source)
+    for attribute in _attributes(source):
+        try:
+            os.setxattr(target, attribute, os.getxattr(source, attribute))
+        except OSError as error:
+            if error.errno not in _NO_ATTRIBUTES:
+                raise
+    os.fchmod(target, stat.S_IMODE(found.st_mode))
+    os.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))
+
+
+def _attributes(file: int) -> List[str]:
+    try:
+        return os.listxattr(file)
+    except OSError as error:
+        if error.errno not in _NO_ATTRIBUTES:
+            raise
+        return []
 
 
 def _same(one: os.stat_result, other: os.stat_result) -> bool:

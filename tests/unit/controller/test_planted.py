@@ -140,7 +140,7 @@ def test_a_file_with_a_lease_is_opened_when_it_was_given_up(place: Path, monkeyp
     (place / "log").write_text("x")
     real, asked = os.open, []
 
-    def refuse(path: str, flags: int, mode: int = 0o777) -> int:
+    def refuse(path: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
         asked.append(bool(flags & os.O_NONBLOCK))
         if flags & os.O_NONBLOCK:
             raise BlockingIOError(11, "leased", path)

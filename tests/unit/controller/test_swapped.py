@@ -1,0 +1,468 @@
+"""What a learner that still lives swaps for something else while a controller is at work there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import shutil
+import socket
+import subprocess
+import threading
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ffdl_batch.controller.checkpointing.checkpoints import Inventory, take_inventory
+from ffdl_batch.controller.gang.launch_agent import MAIL, install
+from ffdl_batch.controller.machine import files
+from ffdl_batch.controller.machine.directories import KEPT, Directories, make_below, status_of
+from ffdl_batch.controller.stores.model import unpack
+from ffdl_batch.controller.stores.storing import store_logs
+from ffdl_batch.controller.stores.trees import copy_tree, remove_half_copied
+from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Stores
+
+SECRET = "what the user has outside\n"
+both_ways = pytest.mark.parametrize("link", [True, False], ids=["linked", "copied"])
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    """A directory of the user's that no learner sees; it has the names that learners use."""
+    place = tmp_path / "outside"
+    place.mkdir()
+    (place / "file").write_text(SECRET)
+    return place
+
+
+def swap(path: Path, outside: Path) -> None:
+    """What was there goes on under another name."""
+    path.rename(path.with_name(f"{path.name}-moved"))
+    path.symlink_to(outside)
+
+
+class Once:
+    """Does it at the first call only."""
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        self._work, self.calls = work, 0
+
+    def __call__(self, *_: object) -> None:
+        self.calls += 1
+        if self.calls == 1:
+            self._work()
+
+
+def everything_in(root: Path) -> str:
+    return "".join(
+        (Path(folder) / name).read_text()
+        for folder, _, names in os.walk(root)
+        for name in names
+        if not (Path(folder) / name).is_symlink()
+    )
+
+
+# ------------------------------------------------------------------------------------------------ the source
+
+
+@both_ways
+@pytest.mark.parametrize("depth", [1, 2, KEPT, KEPT + 3])
+@pytest.mark.parametrize("which", ["first", "last"])
+def test_a_directory_that_becomes_a_link_leads_nowhere(
+    tmp_path: Path, outside: Path, depth: int, which: str, link: bool
+) -> None:
+    """It was listed as a directory; then, before anything below it is looked at, it is a link."""
+    source, target = tmp_path / "s", tmp_path / "t"
+    names = [f"d{level}" for level in range(depth)]
+    deepest = source.joinpath(*names)
+    deepest.mkdir(parents=True)
+    (deepest / "file").write_text("a learner's")
+    swapped = source / names[0] if which == "first" else deepest
+    outside_deepest = outside.joinpath(*names[1:]) if which == "first" else outside
+    outside_deepest.mkdir(parents=True, exist_ok=True)
+    (outside_deepest / "file").write_text(SECRET)
+    (swapped.parent / "a").write_text("listed with it")
+    copy_tree(str(source), str(target), link=link, go_on=Once(lambda: swap(swapped, outside)))
+    assert SECRET not in everything_in(target)
+    assert target.joinpath(*swapped.relative_to(source).parts[:-1], "a").read_text() == "listed with it"
+
+
+def test_a_directory_above_the_one_that_is_copied_may_move(tmp_path: Path, outside: Path) -> None:
+    """The files of a directory are the files of that directory, wherever it is meanwhile."""
+    source, target = tmp_path / "s", tmp_path / "t"
+    (source / "a" / "b").mkdir(parents=True)
+    (outside / "b").mkdir()
+    for name in ("1", "2"):
+        (source / "a" / "b" / name).write_text("a learner's")
+        (outside / "b" / name).write_text(SECRET)
+    assert copy_tree(str(source), str(target), go_on=Once(lambda: swap(source / "a", outside))) == 2
+    assert everything_in(target) == "a learner's" * 2
+
+
+def make_link(path: Path, outside: Path) -> None:
+    path.symlink_to(outside / "file")
+
+
+def make_pipe(path: Path, outside: Path) -> None:
+    os.mkfifo(path)
+
+
+def make_socket(path: Path, outside: Path) -> None:
+    here = Path.cwd()
+    os.chdir(path.parent)  # their paths are short
+    try:
+        with socket.socket(socket.AF_UNIX) as one:
+            one.bind(path.name)
+    finally:
+        os.chdir(here)
+
+
+def make_directory(path: Path, outside: Path) -> None:
+    path.mkdir()
+
+
+def make_nothing(path: Path, outside: Path) -> None:
+    pass
+
+
+@both_ways
+@pytest.mark.parametrize("make", [make_link, make_pipe, make_socket, make_directory, make_nothing])
+def test_a_file_that_becomes_something_else_is_left_out(
+    tmp_path: Path, outside: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Path, Path], None], link: bool
+) -> None:
+    """Between the look at it and its opening."""
+    source, target = tmp_path / "s", tmp_path / "t"
+    source.mkdir()
+    (source / "file").write_text("a learner's")
+    (source / "other").write_text("another")
+
+    def become() -> None:
+        (source / "file").unlink()
+        make(source / "file", outside)
+
+    once = Once(become)
+
+    def look(name: str, directory: int) -> os.stat_result | None:
+        once()
+        return status_of(name, directory)
+
+    monkeypatch.setattr("ffdl_batch.controller.stores.trees.status_of", look)
+    assert copy_tree(str(source), str(target), link=link) == 1
+    assert once.calls > 1
+    assert [(path.name, path.read_text()) for path in target.iterdir()] == [("other", "another")]
+
+
+@both_ways
+def test_a_pipe_that_was_listed_as_a_file_holds_nobody_up(tmp_path: Path, link: bool) -> None:
+    source, target = tmp_path / "s", tmp_path / "t"
+    source.mkdir()
+    (source / "file").write_text("a learner's")
+
+    def become() -> None:
+        (source / "file").unlink()
+        os.mkfifo(source / "file")
+
+    assert copy_tree(str(source), str(target), link=link, go_on=Once(become)) == 0
+    assert list(target.iterdir()) == []
+
+
+def test_a_link_that_becomes_a_file_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, target = tmp_path / "s", tmp_path / "t"
+    source.mkdir()
+    (source / "link").symlink_to("elsewhere")
+
+    def look(name: str, directory: int) -> os.stat_result | None:
+        (source / "link").unlink()
+        (source / "link").write_text("a learner's")
+        return status_of(name, directory)
+
+    monkeypatch.setattr("ffdl_batch.controller.stores.trees.status_of", look)
+    assert copy_tree(str(source), str(target)) == 0
+    assert list(target.iterdir()) == []
+
+
+def test_whoever_swaps_all_the_time_gets_nothing_else_stored(tmp_path: Path, outside: Path) -> None:
+    """A race, on both sides at once; how it ends differs, what may not come of it does not."""
+    source, target = tmp_path / "s", tmp_path / "t"
+    for root in (source, target):
+        (root / "sub").mkdir(parents=True)
+        (root / "aside").symlink_to(outside)
+    (outside / "mine").write_text("the user's")
+    for name in ("file", "mine"):
+        (source / "sub" / name).write_text("a learner's")
+    over = threading.Event()
+
+    def flip() -> None:
+        for _ in range(20_000):
+            if over.is_set():
+                return
+            for root in (source, target):
+                for one, other in (("sub", "was"), ("aside", "sub"), ("sub", "aside"), ("was", "sub")):
+                    with contextlib.suppress(OSError):
+                        (root / one).rename(root / other)
+
+    thread = threading.Thread(target=flip)
+    thread.start()
+    try:
+        for _ in range(300):
+            with contextlib.suppress(OSError):  # what is planted too fast in the target's place of a directory
+                copy_tree(str(source), str(target), go_on=lambda: None)
+            assert SECRET not in everything_in(target)
+            assert (outside / "mine").read_text() == "the user's"
+            assert sorted(path.name for path in outside.iterdir()) == ["file", "mine"]
+    finally:
+        over.set()
+        thread.join(timeout=60)
+    assert not thread.is_alive()
+
+
+# ------------------------------------------------------------------------------------------------ the target
+
+
+@both_ways
+def test_nothing_is_written_where_a_directory_of_the_target_leads_to(tmp_path: Path, outside: Path, link: bool) -> None:
+    source, target = tmp_path / "s", tmp_path / "t"
+    for name in ("1", "2", "file"):
+        (source / "sub" / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / "sub" / name).write_text("a learner's")
+    once = Once(lambda: swap(target / "sub", outside))
+    assert copy_tree(str(source), str(target), link=link, go_on=once) == 3
+    assert once.calls > 1
+    assert [(path.name, path.read_text()) for path in outside.iterdir()] == [("file", SECRET)]
+    assert sorted(path.name for path in (target / "sub-moved").iterdir()) == ["1", "2", "file"]
+    copy_tree(str(source), str(target), link=link)
+    assert sorted(path.name for path in (target / "sub").iterdir()) == ["1", "2", "file"]
+    assert not (target / "sub").is_symlink()
+
+
+@pytest.mark.parametrize("times", [1, 100])
+def test_a_directory_that_was_just_made_becomes_a_link(
+    tmp_path: Path, outside: Path, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    real, made = files.make_directory, []
+
+    def plant(name: str, mode: int, *, dir_fd: int | None = None) -> None:
+        real(name, mode, dir_fd=dir_fd)
+        made.append(name)
+        if len(made) <= times:
+            os.rmdir(name, dir_fd=dir_fd)
+            os.symlink(outside, name, dir_fd=dir_fd)
+
+    monkeypatch.setattr("ffdl_batch.controller.machine.directories.make_directory", plant)
+    if times == 1:
+        assert Path(make_below(str(tmp_path), ["state"])).is_dir()
+        assert not (tmp_path / "state").is_symlink()
+        return
+    with pytest.raises(OSError, match=f"is no directory.*{tmp_path}/state"):
+        make_below(str(tmp_path), ["state"])
+
+
+def test_logs_stay_in_the_store_of_logs(tmp_path: Path, outside: Path) -> None:
+    job, store = tmp_path / "jobs" / "training-abc", tmp_path / "store"
+    launch = LaunchFile(
+        token="training-abc-1",
+        job_id="training-abc",
+        attempt=1,
+        attempt_dir=str(job / "attempt-1"),
+        job_dir=str(job),
+        doorbell=str(tmp_path / "doorbell"),
+        learner=LearnerCommand(("true",), {}),
+        stores=Stores("", str(store), ""),
+    )
+    logs = Path(AttemptDir(launch.attempt_dir).learner_logs(1))
+    logs.mkdir(parents=True)
+    (logs / "file").write_text("said")
+    store_logs(launch, [1], Once(lambda: swap(store / "learner-1", outside)))
+    assert [(path.name, path.read_text()) for path in outside.iterdir()] == [("file", SECRET)]
+    assert not (store / "learner-1").is_symlink()
+    assert [path.name for path in (store / "learner-1").iterdir()] == [".log-copy-complete"]
+    assert (store / "learner-1-moved" / "file").read_text() == "said"
+
+
+def test_what_is_half_copied_is_not_removed_elsewhere(tmp_path: Path, outside: Path) -> None:
+    name = ".host-1.ffdl-tmp"
+    (tmp_path / "t" / "sub").mkdir(parents=True)
+    for place in (tmp_path / "t", tmp_path / "t" / "sub", outside):
+        (place / name).write_text("half")
+    once = Once(lambda: swap(tmp_path / "t" / "sub", outside))
+
+    def is_dead(host: str, pid: int) -> bool:
+        once()
+        return (host, pid) == ("host", 1)
+
+    remove_half_copied(str(tmp_path / "t"), is_dead)
+    assert (outside / name).exists()
+    assert not (tmp_path / "t" / name).exists()
+    remove_half_copied(str(tmp_path / "t"), is_dead)
+    assert not (tmp_path / "t" / "sub-moved" / name).exists()
+    assert (outside / name).exists()
+    remove_half_copied(str(tmp_path / "none"), is_dead)
+
+
+# -------------------------------------------------------------------------------------------- other writers
+
+
+def test_a_model_is_unpacked_into_the_directory_that_was_made(
+    tmp_path: Path, outside: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "model"
+    with zipfile.ZipFile(tmp_path / "m.zip", "w") as archive:
+        for name in ("sub/1", "sub/file", "sub/deep/file"):
+            archive.writestr(name, "the model's")
+    real, opened = zipfile.ZipFile.open, []
+
+    def open_member(self: zipfile.ZipFile, name: Any, *more: Any) -> Any:
+        opened.append(name)
+        if len(opened) == 2:
+            swap(target / "sub", outside)
+        return real(self, name, *more)
+
+    monkeypatch.setattr(zipfile.ZipFile, "open", open_member)
+    assert unpack(str(tmp_path / "m.zip"), str(target)) == 3
+    assert [(path.name, path.read_text()) for path in outside.iterdir()] == [("file", SECRET)]
+
+
+def test_a_member_without_a_name_is_no_file(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "m.zip", "w") as archive:
+        archive.writestr(".", "x")
+        archive.writestr("a", "x")
+    unpack(str(tmp_path / "m.zip"), str(tmp_path / "t"))
+    assert [path.name for path in (tmp_path / "t").iterdir()] == ["a"]
+
+
+def test_mailboxes_are_emptied_where_they_were_found(
+    tmp_path: Path, outside: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = tmp_path / "state"
+    for root in (state / MAIL, outside):
+        (root / "learner-0" / "sub").mkdir(parents=True)
+        (root / "learner-0" / "sub" / "file").write_text(SECRET)
+    real, removed = shutil.rmtree, []
+
+    def rmtree(path: Any) -> None:
+        removed.append(path)
+        swap(state / MAIL, outside)
+        real(path)
+
+    monkeypatch.setattr(shutil, "rmtree", rmtree)
+    install(str(state), ["learner-0"])
+    assert len(removed) == 1
+    assert (outside / "learner-0" / "sub" / "file").read_text() == SECRET
+    assert list((state / f"{MAIL}-moved" / "learner-0").iterdir()) == []
+
+
+def test_files_elsewhere_are_no_checkpoints(tmp_path: Path, outside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asked for the time at each entry."""
+    place = tmp_path / "checkpoints"
+    (place / "sub").mkdir(parents=True)
+    (place / "sub" / "mine").write_text("x")
+    calls = []
+
+    def monotonic() -> float:
+        calls.append(0)
+        if len(calls) == 2:
+            swap(place / "sub", outside)
+        return 0.0
+
+    monkeypatch.setattr("ffdl_batch.controller.checkpointing.checkpoints.time.monotonic", monotonic)
+    assert take_inventory(str(place)) == Inventory()
+    assert set(take_inventory(str(place)).files) == {"sub-moved/mine"}
+
+
+# ------------------------------------------------------------------------------------------- what may be there
+
+
+def open_descriptors() -> list[str]:
+    return os.listdir("/proc/self/fd")  # noqa: PTH208 - names
+
+
+@pytest.fixture
+def few_descriptors() -> Iterator[None]:
+    """A moment with room for two trees."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = max(int(name) for name in open_descriptors())
+    resource.setrlimit(resource.RLIMIT_NOFILE, (used + 2 * KEPT + 12, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_a_deep_tree_needs_few_descriptors(tmp_path: Path, few_descriptors: None) -> None:
+    """Deeper than a path may be long, and with a second branch every hundred levels."""
+    source, target, levels, name = tmp_path / "s", tmp_path / "t", 600, "d" * 12
+    try:
+        with Directories(str(source), 0o777) as tree:
+            for level in range(0, levels, 100):
+                branch = tree.enter((*([name] * level), "branch"))
+                os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=branch))
+            leaf = tree.enter((name,) * levels)
+            os.close(os.open("leaf", os.O_CREAT | os.O_WRONLY, dir_fd=leaf))
+        before = open_descriptors()
+        assert [copy_tree(str(source), str(target)) for _ in range(2)] == [7, 7]
+        assert open_descriptors() == before
+        with Directories(str(target)) as tree:
+            assert status_of("leaf", tree.enter((name,) * levels)) is not None
+            assert status_of("file", tree.enter((*([name] * 500), "branch"))) is not None
+        remove_half_copied(str(target), lambda *_: False)
+    finally:  # by a program that goes as deep
+        subprocess.run(["rm", "-rf", str(source), str(target)], check=True)
+
+
+@both_ways
+def test_names_are_any_bytes(tmp_path: Path, link: bool) -> None:
+    names = [b"\xff\xfe", b"new\nline", b"-rf", b" ", b"\xc3\xbc", b"\x01\x7f", b"x" * 255]
+    for name in map(os.fsdecode, names):
+        (tmp_path / "s" / f"in {name[:200]}" / name).mkdir(parents=True)
+        (tmp_path / "s" / f"in {name[:200]}" / name / name).write_bytes(os.fsencode(name))
+    assert copy_tree(str(tmp_path / "s"), str(tmp_path / "t"), link=link) == len(names)
+    for name in map(os.fsdecode, names):
+        assert (tmp_path / "t" / f"in {name[:200]}" / name / name).read_bytes() == os.fsencode(name)
+
+
+def test_a_copy_has_the_file_s_mode_time_and_attributes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attributes that the target's file system does not take are left out, each by itself."""
+    source, target = tmp_path / "s", tmp_path / "t"
+    source.mkdir()
+    (source / "file").write_text("x")
+    (source / "file").chmod(0o751)
+    os.utime(source / "file", ns=(5_000_000_001, 7_000_000_001))
+    taken = {}
+
+    def setxattr(file: int, name: str, value: bytes) -> None:
+        if name == "security.x":
+            raise PermissionError(1, "not permitted")
+        taken[name] = value
+
+    monkeypatch.setattr(os, "listxattr", lambda _file: ["security.x", "user.x"])
+    monkeypatch.setattr(os, "getxattr", lambda _file, name: name.encode())
+    monkeypatch.setattr(os, "setxattr", setxattr)
+    copy_tree(str(source), str(target))
+    found = (target / "file").stat()
+    assert (found.st_mode & 0o7777, found.st_mtime_ns) == (0o751, 7_000_000_001)
+    assert taken == {"user.x": b"user.x"}
+
+
+def test_an_error_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, target = tmp_path / "s", tmp_path / "t"
+    (source / "sub").mkdir(parents=True)
+    (source / "sub" / "file").write_text("x")
+    (target / "sub" / "file").mkdir(parents=True)
+    with pytest.raises(OSError, match=f"'{target}/sub/file'$"):
+        copy_tree(str(source), str(target))
+    assert [path.name for path in (target / "sub").iterdir()] == ["file"]
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "not permitted", "file")
+
+    monkeypatch.setattr("ffdl_batch.controller.stores.trees.open_found", refuse)
+    with pytest.raises(PermissionError, match=f"'{source}/sub/file'$"):
+        copy_tree(str(source), str(tmp_path / "other"))
+    (tmp_path / "third").mkdir()
+    (tmp_path / "third" / "sub").write_text("in the way")
+    with pytest.raises(FileExistsError, match=f"'{tmp_path}/third/sub'$"):
+        copy_tree(str(source), str(tmp_path / "third"))
