@@ -15,6 +15,7 @@ from ffdl_batch.cli.present import print_json
 
 if TYPE_CHECKING:
     from ffdl_batch.client import Client
+    from ffdl_batch.domain.views import ArrayView
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -29,16 +30,17 @@ def cancel(job_ids: Sequence[str], as_json: bool) -> int:
     from ffdl_batch.client.api import is_ended
     from ffdl_batch.domain.job_state import JobState
 
-    code, is_wished = 0, False
+    code = 0
+    wished: set[str] = set()
     with open_client() as client:
         for job_id in job_ids:
             try:
                 if is_array(job_id):
-                    _cancel_array(client, job_id, as_json=as_json)
-                    is_wished = True
+                    array = _cancel_array(client, job_id, as_json=as_json)
+                    wished |= set() if array.ended else {array.backend}
                     continue
                 job = client.cancel(job_id)
-                is_wished |= not is_ended(job)
+                wished |= set() if is_ended(job) else {job.backend}
             except RequestRefused as error:  # one wrong id must not keep the others running
                 complain(str(error))
                 code = code or error.problem.exit_code
@@ -49,13 +51,14 @@ def cancel(job_ids: Sequence[str], as_json: bool) -> int:
                 click.echo(f"{job.id} {job.state}" if is_ended(job) else f"{job.id} {job.state}, cancel requested")
             if is_ended(job) and job.state != JobState.CANCELLED:
                 complain(f"{job.id} had ended already, as {job.state}; nothing was cancelled")
-        tell_outages(client.outages if is_wished else (), WISHED)
+        tell_outages(client.outages, WISHED, wished)
     return code
 
 
-def _cancel_array(client: Client, array_id: str, *, as_json: bool) -> None:
+def _cancel_array(client: Client, array_id: str, *, as_json: bool) -> ArrayView:
     array = client.arrays.cancel(array_id)
     if as_json:
         print_json({"array": array})
     else:
         click.echo(say(array, "" if array.ended else "cancel requested"))
+    return array

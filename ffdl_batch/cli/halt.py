@@ -42,7 +42,8 @@ def halt(job_ids: Sequence[str], with_wait: bool, as_json: bool) -> int:
             except RequestRefused as error:  # one wrong id must not keep the others running
                 complain(str(error))
                 code = code or error.problem.exit_code
-        tell_outages(client.outages if arrays or any(job.ended_at is None for job in halted) else (), WISHED)
+        living = {job.backend for job in halted if job.ended_at is None}
+        tell_outages(client.outages, WISHED, living.union(array.backend for array in arrays if not array.ended))
         if with_wait:
             with detachable(job_ids, f"ffdl halt --wait {' '.join(job_ids)}"):
                 for job in halted:

@@ -62,7 +62,7 @@ def list_jobs(  # noqa: PLR0913  (one parameter per option)
     jobs = found[:limit]
     if len(found) > limit and is_default:  # one more was asked for, to know
         complain(f"there are more than {limit} jobs; -l shows more of them, -t and -S choose among them")
-    tell_outages(outages, SEEN)
+    tell_outages(outages, SEEN, {job.backend for job in jobs if job.ended_at is None})
     tell_trouble(trouble)
     if as_json:
         print_json({"jobs": jobs, "outages": outages, "database_trouble": trouble})

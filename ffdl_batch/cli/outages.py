@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING
 
 from ffdl_batch.cli.outcome import complain
@@ -25,10 +26,11 @@ _ENDS = "jobs go on; how those ended that the scheduler has forgotten is told wh
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86400
 
 
-def tell_outages(outages: Iterable[BackendHealth], meaning: str) -> None:
-    """Say since when and why each of `outages` does not answer, and what that means for the reader."""
+def tell_outages(outages: Iterable[BackendHealth], meaning: str, backends: AbstractSet[str]) -> None:
+    """Say since when and why each of `outages` does not answer, and what that means for the reader, whose jobs live on
+    `backends` ("" among them = nobody knows where). An outage of another backend is nothing to the reader."""
     for one in outages:
-        if one.accounts_for and meaning != SEEN:
+        if backends.isdisjoint({one.accounts_for or one.name, ""}) or (one.accounts_for and meaning != SEEN):
             continue
         complain(f"{one.name} {describe_outage(one, time.time())}; {_ENDS if one.accounts_for else meaning}")
 

@@ -30,7 +30,8 @@ def show(job_ids: Sequence[str], as_json: bool) -> int:
     from ffdl_batch.client import UnknownJob
 
     code = 0
-    told: dict[str, BackendHealth] = {}
+    outages: dict[str, BackendHealth] = {}
+    living: set[str] = set()
     with open_client() as client:
         for number, job_id in enumerate(job_ids):
             try:
@@ -42,17 +43,16 @@ def show(job_ids: Sequence[str], as_json: bool) -> int:
                 complain(str(error))
                 code = error.problem.exit_code
                 continue
-            outages = client.outages
-            if job.ended_at is None:
-                told |= {one.name: one for one in outages if job.backend in (one.name, one.accounts_for)}
+            outages |= {one.name: one for one in client.outages}
+            living |= {job.backend} if job.ended_at is None else set()
             if as_json:
-                print_json({"job": job, "outages": outages, "database_trouble": client.database_trouble})
+                print_json({"job": job, "outages": client.outages, "database_trouble": client.database_trouble})
                 continue
             if number:
                 click.echo()
             print_job(job)
         trouble = client.database_trouble
-    tell_outages(told.values(), SEEN)
+    tell_outages(outages.values(), SEEN, living)
     tell_trouble(trouble)
     return code
 

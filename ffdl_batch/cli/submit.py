@@ -60,8 +60,8 @@ def submit(files: Sequence[str], dry_run: bool, test_only: bool, **given: Any) -
             return print_plans(client, manifests, model, wanted, trial=test_only, manner=manner)
         results = _submit(client, manifests, model, wanted, manner)
         code = _report(results, manifests, manner)
-        if not manner.quiet and any(result.id for result in results):
-            tell_outages(client.outages, KEPT)
+        if not manner.quiet:
+            tell_outages(client.outages, KEPT, {result.backend for result in results if result.id})
         ids = [result.id for result in results if result.id]
         return max(code, _wait(client, ids, manner)) if manner.wait and ids else code
 

@@ -34,8 +34,9 @@ class Permit:
 @dataclass(frozen=True, slots=True)
 class Circuit:
     """A circuit. `failures` counts in a row, `since` is when they began (seconds since the epoch), `cause` what the
-    last one said, `kinds` what all of them did. `again_at` is when the pause ends, by a monotonic clock. `is_probed`:
-    somebody asks at this moment whether all is well again. `changes` counts openings, probes and closings.
+    last one said, `kinds` what all of them did. `is_missing`: the last one was that there is nobody who could answer.
+    `again_at` is when the pause ends, by a monotonic clock. `is_probed`: somebody asks at this moment whether all is
+    well again. `changes` counts openings, probes and closings.
     """
 
     failures: int = 0
@@ -45,6 +46,7 @@ class Circuit:
     again_at: float = 0.0
     is_probed: bool = False
     changes: int = 0
+    is_missing: bool = False
 
     @property
     def is_open(self) -> bool:
@@ -70,7 +72,7 @@ class Circuit:
             return self
         return Circuit(changes=self.changes + 1)
 
-    def failed(self, permit: Permit, cause: str, at: float, again_at: float) -> Circuit:
+    def failed(self, permit: Permit, cause: str, at: float, again_at: float, *, is_missing: bool = False) -> Circuit:
         """There was none, at `at` (seconds since the epoch); nobody asks before `again_at`."""
         if permit.change != self.changes:
             return self
@@ -81,6 +83,7 @@ class Circuit:
             kinds=self.kinds | {_kind(cause)} if len(self.kinds) < _KINDS else self.kinds,
             again_at=again_at,
             changes=self.changes + 1,
+            is_missing=is_missing,
         )
 
     def returned(self, permit: Permit) -> Circuit:

@@ -227,7 +227,8 @@ class Submission:
 class SubmissionResult:
     """What became of one submission: an id, or a problem. Never both.
 
-    Of an array, `id` is the array's and `elements` are those of its jobs, by index.
+    Of an array, `id` is the array's and `elements` are those of its jobs, by index. `backend` is where it runs ("" from a
+    daemon of a release that did not say it).
     """
 
     id: str = ""
@@ -235,6 +236,7 @@ class SubmissionResult:
     warnings: tuple[str, ...] = ()
     network: str = ""
     elements: tuple[str, ...] = ()
+    backend: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from ffdl_batch.ports.scheduler import (
     NotNow,
     NotTaken,
     Scheduler,
+    SchedulerMissing,
     SchedulerUnreachable,
     SubmissionUncertain,
     TooMany,
@@ -41,6 +42,10 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 
 class NotAsked(NotNow):
     """The scheduler did not answer a moment ago, so it was left alone."""
+
+
+class StillMissing(NotAsked, SchedulerMissing):
+    """There was no such scheduler a moment ago, so it was not looked for. In the words of that moment."""
 
 
 class Adapters:
@@ -98,7 +103,7 @@ class Adapters:
             self._returned(name, permit)
             raise
         except (SchedulerUnreachable, SubmissionUncertain) as error:
-            self._failed(name, permit, str(error))
+            self._failed(name, permit, str(error), is_missing=isinstance(error, SchedulerMissing))
             raise
         except BaseException:
             self._returned(name, permit)
@@ -162,6 +167,8 @@ class Adapters:
         with self._lock:
             circuit, permit = self._circuit(name).ask(self._clock.monotonic())
             self._circuits[name] = circuit
+        if permit is None and circuit.is_missing:
+            raise StillMissing(circuit.cause)
         if permit is None:
             raise NotAsked(f"{name} does not answer and is left alone for a moment: {circuit.cause}")
         return permit
@@ -180,12 +187,12 @@ class Adapters:
         with self._lock:
             self._circuits[name] = self._circuit(name).returned(permit)
 
-    def _failed(self, name: str, permit: Permit, cause: str) -> None:
+    def _failed(self, name: str, permit: Permit, cause: str, *, is_missing: bool = False) -> None:
         with self._lock:
             before, now = self._circuit(name), self._clock.now()
             pause = growing_pause(before.failures + 1, FIRST_PAUSE_S, LONGEST_PAUSE_S, _random())
             again_at = self._clock.monotonic() + pause
-            after = self._circuits[name] = before.failed(permit, cause, now, again_at)
+            after = self._circuits[name] = before.failed(permit, cause, now, again_at, is_missing=is_missing)
         if after.is_news(before):
             what = "does not answer" if before.since is None else f"has not answered for {now - before.since:.0f} s"
             log.warning("backend %s %s, and is asked less and less often: %s", name, what, cause)

@@ -14,13 +14,14 @@ from ffdl_batch.ports.scheduler import (
     Chunk,
     InvalidRequest,
     LaunchPlan,
+    SchedulerMissing,
     SchedulerUnreachable,
     SubmitsArrays,
     TrialSubmission,
 )
 from ffdl_batch.services.intake import Candidate, all_warnings, name_elements, plan_or_refuse, read_submission
 from ffdl_batch.services.platform import Caller, Platform
-from ffdl_batch.services.problems import bad_request, try_again
+from ffdl_batch.services.problems import bad_request, try_again, unavailable
 
 DRY_RUN_ID = JobId("training-dryrun000")
 DRY_RUN_ARRAY = ArrayId("array-dryrun000")
@@ -103,5 +104,7 @@ def _try(platform: Platform, plan: LaunchPlan) -> str:
             return adapter.test_only(plan)
     except InvalidRequest as error:
         raise bad_request("C104", str(error), error.findings) from error
+    except SchedulerMissing as error:
+        raise unavailable(str(error)) from error
     except SchedulerUnreachable as error:
         raise try_again("S200", str(error)) from error

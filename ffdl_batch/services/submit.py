@@ -92,9 +92,8 @@ def _answer(platform: Platform, accepted: _Accepted, rows: Sequence[Job]) -> Sub
         _discard(platform, accepted.jobs[0])
     element, result = rows[0].spec.element, accepted.result
     if element is None:
-        return SubmissionResult(id=rows[0].id, warnings=result.warnings, network=result.network)
-    elements = tuple(row.id for row in rows)
-    return SubmissionResult(id=element.array, warnings=result.warnings, network=result.network, elements=elements)
+        return replace(result, id=rows[0].id, backend=rows[0].backend)
+    return replace(result, id=element.array, elements=tuple(row.id for row in rows), backend=rows[0].backend)
 
 
 def _accept(platform: Platform, submission: Submission, index: int) -> _Accepted:

@@ -113,6 +113,22 @@ def test_an_ended_job_and_a_backend_that_answers_are_no_reason_for_a_word(away: 
     assert json_lines(run(FFDL, "list", "--json", daemon=away).stdout)[0]["outages"] == []
 
 
+def test_a_backend_that_none_of_the_jobs_needs_is_no_reason_for_a_word(
+    away: FakeDaemon, manifest: Path, model: Path
+) -> None:
+    ended = "training-000000002"
+    away.jobs = {JOB: make_job(JOB, backend="local"), ended: make_job(ended, state="FAILED", ended_at=1_800_000_100.0)}
+    for verb in (["list"], ["show", JOB, ended], ["halt", JOB, ended], ["cancel", JOB, ended]):
+        done = run(FFDL, *verb, daemon=away)
+        assert "unreachable" not in done.stderr, verb
+    away.jobs = {}
+    away.backend = "local"
+    done = run(FFDL_SUBMIT, manifest, model, daemon=away)
+    assert (done.returncode, done.stderr) == (0, "")
+    (document,) = json_lines(run(FFDL, "list", "--json", daemon=away).stdout)
+    assert [outage["name"] for outage in document["outages"]] == ["slurm"]
+
+
 def test_an_accounting_that_is_away_is_told_beside_its_scheduler_by_what_shows_jobs(away: FakeDaemon) -> None:
     since = time.time() - 250
     away.outages = (

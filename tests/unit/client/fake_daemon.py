@@ -84,7 +84,7 @@ def make_plan(submission: Submission, *, trial: bool = False) -> PlanView:
 class FakeDaemon:
     """State and faults. `acts` are halts, resumes and drills with their bodies; `on_act` hears of each first.
 
-    `elements`: how many jobs each submission is an array of (0 = it is a job).
+    `elements`: how many jobs each submission is an array of (0 = it is a job). `backend` is where they run.
     `hang_ups`: requests to drop without an answer. `refusals`: path prefix → (status, problem).
     """
 
@@ -106,6 +106,7 @@ class FakeDaemon:
     on_act: Callable[[str, str], None] | None = None
     schema: int = SCHEMA
     outages: tuple[BackendHealth, ...] = ()
+    backend: str = "slurm"
     trouble: DatabaseTrouble | None = None
     on_wait: Callable[[str], JobView] | None = None
     server: ThreadingUnixStreamServer | None = None
@@ -143,14 +144,14 @@ class FakeDaemon:
         if self.elements:
             return self._accept_array(f"array-{number:09d}")
         job_id = f"training-{number:09d}"
-        self.jobs.setdefault(job_id, make_job(job_id))
-        return SubmissionResult(id=job_id, network="none")
+        self.jobs.setdefault(job_id, make_job(job_id, backend=self.backend))
+        return SubmissionResult(id=job_id, network="none", backend=self.backend)
 
     def _accept_array(self, array: str) -> SubmissionResult:
         ids = tuple(f"training-{array[9:]}{index:03d}" for index in range(self.elements))
         for index, job_id in enumerate(ids):
             self.jobs.setdefault(job_id, make_job(job_id, name=f"digits[{index}]", array=array, array_index=index))
-        return SubmissionResult(id=array, network="none", elements=ids)
+        return SubmissionResult(id=array, network="none", elements=ids, backend=self.backend)
 
     def array(self, array: str) -> ArrayView | None:
         """What its jobs come to."""

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import text
 
 from ffdl_batch.domain.findings import Finding, Severity
-from ffdl_batch.ports.scheduler import BackendFacts, InvalidRequest, LaunchPlan, LaunchRequest
+from ffdl_batch.ports.scheduler import BackendFacts, InvalidRequest, LaunchPlan, LaunchRequest, SchedulerMissing
 from ffdl_batch.services.planning import DRY_RUN_ID, plan_submission
 from ffdl_batch.services.problems import Refused
 from ffdl_batch.services.submit import submit
@@ -25,6 +25,11 @@ def test_an_accepted_job_is_in_the_store_and_nothing_was_sent(site: Site) -> Non
     assert job.backend == "fake"
     assert "a warning of the plan" in job.warnings
     assert site.scheduler.submitted == []
+
+
+def test_an_accepted_job_says_where_it_runs(site: Site) -> None:
+    (result,) = submit(site.platform, site.caller, [site.submission("a")])
+    assert result.backend == "fake"
 
 
 def test_the_same_key_gives_the_same_job(site: Site) -> None:
@@ -128,6 +133,32 @@ def test_a_machine_without_the_scheduler_is_unavailable(site: Site, monkeypatch:
     (result,) = submit(site.platform, site.caller, [site.submission("a")])
     assert result.problem is not None
     assert result.problem.exit_code == 69
+
+
+def test_a_machine_without_the_schedulers_programs_says_the_same_each_time(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_here() -> BackendFacts:
+        raise SchedulerMissing("sinfo cannot be run: install Slurm's client commands")
+
+    monkeypatch.setattr(site.scheduler, "probe", none_here)
+    for _ in range(2):  # the second is answered by the circuit breaker
+        with pytest.raises(Refused) as refusal:
+            plan_submission(site.platform, site.caller, site.submission("a"), trial=False)
+        problem = refusal.value.problem
+        assert (problem.exit_code, problem.message) == (69, "sinfo cannot be run: install Slurm's client commands")
+    assert not site.platform.adapters.may_ask("fake")
+
+
+def test_a_trial_without_the_schedulers_programs_is_unavailable(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_here(_plan: LaunchPlan) -> str:
+        raise SchedulerMissing("sbatch cannot be run")
+
+    monkeypatch.setattr(site.scheduler, "test_only", none_here, raising=False)
+    for _ in range(2):
+        with pytest.raises(Refused) as refusal:
+            plan_submission(site.platform, site.caller, site.submission("a"), trial=True)
+        assert (refusal.value.problem.exit_code, refusal.value.problem.message) == (69, "sbatch cannot be run")
 
 
 def test_a_missing_archive_is_refused(site: Site) -> None:
