@@ -366,7 +366,7 @@ def serve_here(run: Rig) -> None:
 # ------------------------------------------------------------------------------------------------------- started again
 
 FAILS_TWICE = (
-    "echo began $RESUME >> $RESULT_DIR/$LEARNER_ID; echo said; if [ $LEARNER_ID = 1 ]; then "
+    "echo began $RESUME $FFDL_LEARNER_RESTARTS >> $RESULT_DIR/$LEARNER_ID; echo said; if [ $LEARNER_ID = 1 ]; then "
     "while [ ! -e $RESULT_DIR/done ]; do sleep 0.1; done; exit 0; fi; "
     "[ $(wc -l < $RESULT_DIR/2) = 3 ] || exit 4; touch $RESULT_DIR/done"
 )
@@ -374,13 +374,13 @@ AGAIN: dict[str, Any] = {"learners": 2, "learners_per_node": 2, "restart": RESTA
 
 
 def test_a_learner_that_fails_is_started_again_while_the_other_goes_on(run: Rig) -> None:
-    run.write(FAILS_TWICE, **AGAIN, restarts_max=2)
+    run.write(FAILS_TWICE, **AGAIN, restarts_max=2, user_env={"FFDL_LEARNER_RESTARTS": "9"})
     began_at = time.monotonic()
     assert run.run() == 0, run.errors
     assert time.monotonic() - began_at >= 3.0  # a second, then two
     assert [run.log(number) for number in (1, 2)] == ["said\n", "said\n" * 3]
-    assert (run.store / "1").read_text() == "began 0\n"
-    assert (run.store / "2").read_text() == "began 0\nbegan 1\nbegan 1\n"
+    assert (run.store / "1").read_text() == "began 0 0\n"
+    assert (run.store / "2").read_text() == "began 0 0\nbegan 1 1\nbegan 1 2\n"
     ends = [(f["learner_id"], f["exit_code"], f.get("restarted")) for f in run.ended()]
     assert ends[:2] == [(2, 4, True), (2, 4, True)]
     assert sorted(ends[2:]) == [(1, 0, None), (2, 0, None)]
@@ -467,7 +467,7 @@ def test_nobody_is_started_again_once_all_are_to_end(run: Rig, wish: str, outcom
 
 
 def test_a_controller_killed_in_the_pause_starts_the_learner_in_the_next_run_and_has_counted(run: Rig) -> None:
-    run.write(f"echo began >> $RESULT_DIR/began; [ -e '{run.base}/go' ] || exit 3",
+    run.write(f"echo $FFDL_LEARNER_RESTARTS >> $RESULT_DIR/began; [ -e '{run.base}/go' ] || exit 3",
               restart=RESTART_LEARNER, restarts_max=3)  # fmt: skip
     head = run.start()
     run.wait(lambda: len(run.ended()) == 3, "the third end, after which there are four seconds")
@@ -476,7 +476,7 @@ def test_a_controller_killed_in_the_pause_starts_the_learner_in_the_next_run_and
     assert run.final().error_code == "S106"
     (run.base / "go").touch()
     assert run.run() == 0, run.errors
-    assert (run.store / "began").read_text() == "began\n" * 4
+    assert (run.store / "began").read_text() == "0\n1\n2\n3\n"
     assert run.final().outcome is Outcome.COMPLETED
 
 

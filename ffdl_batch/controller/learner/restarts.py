@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections import Counter
 from typing import Callable, Dict, List, Sequence, Tuple, Union
 
 from ffdl_batch.controller.learner.learner import Learner
@@ -21,14 +22,15 @@ def pause_s(count: int) -> float:
     return min(MOST_PAUSE_S, 2.0 ** min(count - 1, 10))
 
 
-def count_restarts(events: Sequence[Event]) -> int:
-    """How many ends were not the last, by one node controller's events of all runs."""
-    return sum(1 for event in events if event.kind is EventKind.LEARNER_ENDED and event.fields.get("restarted"))
+def count_restarts(events: Sequence[Event]) -> "Counter[int]":
+    """How many ends of each learner were not the last, by one node controller's events of all runs."""
+    ends = (event for event in events if event.kind is EventKind.LEARNER_ENDED and event.fields.get("restarted"))
+    return Counter(int(event.fields.get("learner_id") or 0) for event in ends)
 
 
 def restarts_left(launch: LaunchFile, events: Sequence[Event]) -> int:
     """How often this node may still start a learner again."""
-    return launch.restarts_max - count_restarts(events) if launch.restart == RESTART_LEARNER else 0
+    return launch.restarts_max - sum(count_restarts(events).values()) if launch.restart == RESTART_LEARNER else 0
 
 
 class Restarts:
@@ -37,7 +39,7 @@ class Restarts:
     def __init__(
         self, launch: LaunchFile, events: Sequence[Event], hand: Hand, spawn: Callable[[int], Learner]
     ) -> None:
-        self._count, self._left = count_restarts(events), restarts_left(launch, events)
+        self._counts, self._left = count_restarts(events), restarts_left(launch, events)
         self._hand, self._spawn = hand, spawn
         self._waiting: Dict[int, Tuple[float, Fields]] = {}
         self._starting: Dict[int, Fields] = {}
@@ -54,10 +56,15 @@ class Restarts:
         """Whether one more is allowed."""
         return self._left > 0 and not self._closed.is_set()
 
+    def of(self, learner_id: int) -> int:
+        """How often the learner has failed and was to be started again, in all runs of the attempt."""
+        return self._counts[learner_id]
+
     def add(self, learner_id: int, fields: Fields, now: float) -> None:
         """The learner has failed and is started again in a while; `fields` are those of the event of its end."""
-        self._count, self._left = self._count + 1, self._left - 1
-        self._waiting[learner_id] = (now + pause_s(self._count), fields)
+        self._counts[learner_id] += 1
+        self._left -= 1
+        self._waiting[learner_id] = (now + pause_s(sum(self._counts.values())), fields)
 
     def start_due(self, now: float) -> List[Tuple[int, Spawned]]:
         """Have those started whose time has come; which were, or why they could not be. Waits for nothing."""

@@ -30,9 +30,11 @@ from ffdl_batch.controller.record.phases import PhaseFiles
 from ffdl_batch.domain.devices import DEVICE_OPTIONS
 from ffdl_batch.domain.events import EventKind
 from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.domain.launch import EnvDelivery, LaunchFile, fill
+from ffdl_batch.domain.launch import RESTART_LEARNER, EnvDelivery, LaunchFile, fill
 
 NODE_HOSTS = "/etc/hosts"
+RESTARTS_VARIABLE = "FFDL_LEARNER_RESTARTS"
+"""Tells a learner how often it was started again, where that may happen."""
 MPI_HOSTS = {".hostfile": " slots=", ".machinefile": ":"}
 """Files in $JOB_STATE_DIR, for Open MPI and for Hydra (MPICH, Intel MPI), to whom the other's form is an error, and
 what stands between name and count."""
@@ -130,18 +132,22 @@ class Seats:
             values["netns"] = self.network.netns
         return values
 
-    def start(self, learner_id: int, *, again: bool = False) -> Start:
-        """What starts this learner; `again`: after it has failed. Raises OSError, LaunchFileError,
-        EnvironmentRefused."""
+    def start(self, learner_id: int, restarts: int = 0) -> Start:
+        """What starts this learner, which was started again so often because it had failed. Raises OSError,
+        LaunchFileError, EnvironmentRefused."""
         values = self.values(learner_id)
-        if again:
+        if restarts:
             values["resume"] = "1"
         command = self.launch.learner
         equipment = self._equipment[self.learner_ids.index(learner_id)]
         contract = {name: fill(text, values) for name, text in command.env.items()}
         contract.update(equipment.variables)
+        protected = command.protected
+        if self.launch.restart == RESTART_LEARNER:
+            contract[RESTARTS_VARIABLE] = str(restarts)
+            protected += (RESTARTS_VARIABLE,)
         user = read_user_environment(read_text(self.attempt.environment))
-        variables = merge(contract, user, command.protected)
+        variables = merge(contract, user, protected)
         env = host_subset(os.environ, command.pass_host)
         make_private(os.path.join(self.scratch, f"learner-{learner_id}"))
         if command.delivery is EnvDelivery.FILE:

@@ -79,7 +79,7 @@ class Supervisor:
         adopt_orphans()
         self._started = True
         try:
-            learner = Learner.spawn(self.seats.start(learner_id), self.clock, self.watch)
+            learner = Learner.spawn(self.seats.start(learner_id, self.restarts.of(learner_id)), self.clock, self.watch)
         except (OSError, subprocess.SubprocessError, LaunchFileError, EnvironmentRefused) as error:
             self._not_started(learner_id, error)
             return
@@ -88,7 +88,8 @@ class Supervisor:
     def _spawn_again(self, learner_id: int) -> Learner:
         """In the hand's thread."""
         end_leftovers(learner_id)
-        return Learner.spawn(self.seats.start(learner_id, again=True), self.clock, self.watch, starter_argv())
+        start = self.seats.start(learner_id, self.restarts.of(learner_id))
+        return Learner.spawn(start, self.clock, self.watch, starter_argv())
 
     def _not_started(self, learner_id: int, error: Exception) -> None:
         detail = f"learner {learner_id} cannot be started on {os.uname().nodename}: {error}"

@@ -317,7 +317,7 @@ def test_who_waited_to_be_started_again_when_all_were_asked_is_no_deaf_learner()
 
 def test_restarts_of_earlier_runs_count() -> None:
     told = all_began().ended(2, 1, restarted=True).began(2).ended(2, 1, restarted=True)
-    assert (count_restarts(told.events), restarts_left(AGAIN, told.events)) == (2, 1)
+    assert (count_restarts(told.events), restarts_left(AGAIN, told.events)) == ({2: 2}, 1)
     assert restarts_left(LAUNCH, told.events) <= 0
 
 
