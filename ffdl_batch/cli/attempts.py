@@ -29,10 +29,13 @@ def print_attempts(job: JobView) -> None:
 
 
 def _print_restarts(attempts: Sequence[AttemptView]) -> None:
-    """The runs that the scheduler started by itself: the table has a line per attempt, not per run."""
+    """The runs that the scheduler started by itself, and the learners that their controllers did: the table has a line
+    per attempt, not per run."""
     for attempt in attempts:
         for restart in attempt.restarts:
             print_line(f"Attempt {attempt.number} again", f"{format_time(restart.at)} {restart.message}")
+        for restart in attempt.learner_restarts:
+            print_line(f"In attempt {attempt.number}", f"{format_time(restart.at)} {restart.message}")
 
 
 def _print_debts(job: JobView) -> None:

@@ -10,6 +10,7 @@ import click
 from ffdl_batch.cli.arrays import is_array, print_array
 from ffdl_batch.cli.attempts import print_attempts
 from ffdl_batch.cli.connection import open_client
+from ffdl_batch.cli.learners import print_learners
 from ffdl_batch.cli.outages import SEEN, tell_outages, tell_trouble
 from ffdl_batch.cli.outcome import complain
 from ffdl_batch.cli.present import format_number, format_time, paint_state, print_json, print_line, printable
@@ -83,6 +84,7 @@ def print_job(job: JobView) -> None:
     _print_request(job)
     _print_place(job)
     _print_times(job)
+    print_learners(job)
     print_attempts(job)
     for warning in job.warnings:
         print_line("Warning", warning)

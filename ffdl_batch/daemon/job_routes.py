@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -41,6 +42,7 @@ from ffdl_batch.domain.views import Health, JobView, Resume, Submission
 from ffdl_batch.services.cancel import cancel_job
 from ffdl_batch.services.drill import drill as play
 from ffdl_batch.services.halt import halt_job
+from ffdl_batch.services.learners import learners_of
 from ffdl_batch.services.planning import plan_submission
 from ffdl_batch.services.platform import Caller
 from ffdl_batch.services.query import database_trouble, get_events, get_job, health, list_jobs
@@ -146,8 +148,13 @@ async def read_jobs(  # noqa: PLR0913, PLR0917 - one parameter per field of the 
 
 @router.get("/jobs/{job_id}", response_model=JobReply, responses=answers(404), operation_id="get")
 async def read_job(job_id: str, here: CaughtUp, caller: Asking) -> PlainReply:
-    """One job."""
-    return PlainReply(_one(here, await in_thread(here.limits.quick, get_job, here.platform, caller, job_id)))
+    """One job. Where it has several learners, with what their controllers wrote of each, if that can be read."""
+    job = await in_thread(here.limits.quick, get_job, here.platform, caller, job_id)
+    if job.learners > 1:
+        with contextlib.suppress(OSError):
+            found = await with_files(here, here.limits.quick, learners_of, here.platform, job)
+            job = replace(job, learner_list=found)
+    return PlainReply(_one(here, job))
 
 
 @router.get("/jobs/{job_id}/events", response_model=EventsReply, responses=answers(404), operation_id="events")

@@ -133,7 +133,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class HistoryEntry:
-    """One change of state; `seq` counts from 1 without gaps within a job."""
+    """One change of state, or a learner that was started again in it; `seq` counts from 1 without gaps within a job."""
 
     job_id: JobId
     seq: int
@@ -147,6 +147,10 @@ class HistoryEntry:
     def is_restart_of(self, attempt: int) -> bool:
         """Whether the scheduler started this attempt anew by itself."""
         return (self.attempt, self.state, self.cause) == (attempt, JobState.QUEUED, Cause.REQUEUED)
+
+    def is_learner_restart_of(self, attempt: int) -> bool:
+        """Whether a learner of this attempt was started again by its node controller."""
+        return (self.attempt, self.cause) == (attempt, Cause.RESTARTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +174,8 @@ class Change:
     `columns` names fields of :class:`Job`. State change and history commit together. `attempt_end` is noted with the
     current attempt. `succeeded`: the last step is DEPLOYING, and belongs to the next attempt, whose submission
     somebody else (the head controller) has begun; its row is made with it. `unsent`: the one step is PENDING, because
-    the scheduler surely did not take the current attempt; it was none, and its number is the next one's.
+    the scheduler surely did not take the current attempt; it was none, and its number is the next one's. `restarts`
+    are learners that were started again, oldest first: when, and what to say; entries beside those of the steps.
     """
 
     steps: tuple[tuple[JobState, float], ...] = ()
@@ -181,3 +186,4 @@ class Change:
     attempt_end: AttemptEnd | None = None
     succeeded: bool = False
     unsent: bool = False
+    restarts: tuple[tuple[float, str], ...] = ()

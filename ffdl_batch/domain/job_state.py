@@ -37,6 +37,8 @@ class Cause(StrEnum):
     RESUMED = "resumed"
     CANCELLED = "cancelled"
     """The owner gives up a job that was halted; a live job that is cancelled makes progress to its end."""
+    RESTARTED = "restarted"
+    """A learner failed and was started again while the others went on: the state stays."""
 
 
 class Wish(StrEnum):
@@ -76,12 +78,14 @@ def _table() -> dict[Cause, dict[JobState, frozenset[JobState]]]:
     none: dict[JobState, frozenset[JobState]] = {state: frozenset() for state in TERMINAL}
     resumed = {JobState.HALTED: frozenset({JobState.PENDING}), JobState.FAILED: frozenset({JobState.PENDING})}
     cancelled = {JobState.HALTED: frozenset({JobState.CANCELLED})}
+    stays = {state: frozenset({state}) for state in DEPLOYED}
     nowhere: dict[JobState, frozenset[JobState]] = {state: frozenset() for state in JobState}
     return {
         Cause.PROGRESS: forward | none,
         Cause.REQUEUED: backward | none,
         Cause.RESUMED: nowhere | resumed,
         Cause.CANCELLED: nowhere | cancelled,
+        Cause.RESTARTED: nowhere | stays,
     }
 
 

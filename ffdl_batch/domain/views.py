@@ -37,7 +37,8 @@ class AttemptView:
     newest file of $CHECKPOINT_DIR was written. `played`: a drill played the interruption. `owed`: results or logs could
     not be stored yet; the daemon, where no next attempt does, begins with that at `store_by` at the latest. `results`
     and `logs` are the attempt's own directories, "" where none of its learners is known to have started. `restarts`:
-    how often the scheduler started it anew, oldest first.
+    how often the scheduler started it anew, oldest first. `learner_restarts`: each learner that failed and was started
+    again while the others went on, oldest first.
     """
 
     number: int
@@ -63,6 +64,40 @@ class AttemptView:
     logs: str = ""
     store_by: float | None = None
     restarts: tuple[RestartView, ...] = ()
+    learner_restarts: tuple[RestartView, ...] = ()
+
+
+class LearnerState(StrEnum):
+    """What a learner does."""
+
+    WAITING = "waiting"
+    """It was not started yet; of an attempt that has ended: it never was."""
+    RUNNING = "running"
+    RESTARTING = "restarting"
+    """It failed, and is about to be started again."""
+    ENDED = "ended"
+    LOST = "lost"
+    """The attempt has ended, and nobody saw the learner's end."""
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerView:
+    """One learner of an attempt. `role` "" = the job has none; `index` is its number in its role, from 0, `name` what
+    the others reach it by, `node` "" = it is not known yet. `exit_code` and `exit_signal` are those of its last end,
+    `ended_by` is why the platform ended it ("" = it ended of itself). `restarts`: how often it was started again after
+    it had failed, in the latest run of the attempt."""
+
+    number: int
+    state: str
+    role: str = ""
+    index: int = 0
+    service: bool = False
+    name: str = ""
+    node: str = ""
+    exit_code: int | None = None
+    exit_signal: int | None = None
+    ended_by: str = ""
+    restarts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +121,8 @@ class JobView:
     `attempts` is the chain, oldest first; a list of jobs leaves it out. `overrides` are what a resume or a failed node
     altered for the next attempts, in words by manifest key (gpus, batch.time, batch.exclude). `array` is the id of the
     array that the job is element `array_index` of ("" = none), `array_values` what its sweep sets for it.
+    `learner_list`, of one job with several learners: those of the last attempt whose learners started; a list of jobs
+    leaves it out, and it is empty where the attempt's files cannot be read.
     """
 
     id: str
@@ -129,6 +166,7 @@ class JobView:
     array: str = ""
     array_index: int | None = None
     array_values: Mapping[str, str] = field(default_factory=dict)
+    learner_list: tuple[LearnerView, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +189,8 @@ class ArrayView:
 
 @dataclass(frozen=True, slots=True)
 class EventView:
-    """One change of state; `seq` counts from 1 without gaps within a job."""
+    """One change of state, or (`cause` restarted) a learner that was started again; `seq` counts from 1 without gaps
+    within a job."""
 
     job_id: str
     seq: int
@@ -227,8 +266,8 @@ class Submission:
 class SubmissionResult:
     """What became of one submission: an id, or a problem. Never both.
 
-    Of an array, `id` is the array's and `elements` are those of its jobs, by index. `backend` is where it runs ("" from a
-    daemon of a release that did not say it).
+    Of an array, `id` is the array's and `elements` are those of its jobs, by index. `backend` is where it runs (""
+    from a daemon of a release that did not say it).
     """
 
     id: str = ""

@@ -13,6 +13,7 @@ from ffdl_batch.domain.job import Change, Job
 from ffdl_batch.domain.job_state import JobState, Wish
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.known import Evidence, Known, is_last_word
+from ffdl_batch.domain.learners import started_again
 from ffdl_batch.domain.observation import EndCause, NativeId, Observation, Phase
 from ffdl_batch.domain.verdict import Move, Verdict, judge
 from ffdl_batch.ports.scheduler import AvoidsNodes, InvalidRequest, SchedulerUnreachable
@@ -22,6 +23,7 @@ from ffdl_batch.services.control import write_control
 from ffdl_batch.services.deployed import sought
 from ffdl_batch.services.duplicates import age
 from ffdl_batch.services.evidence import STILL_ALIVE_S, claim_owner, read_evidence
+from ffdl_batch.services.learners import untold_restarts
 from ffdl_batch.services.leftovers import with_leftovers
 from ffdl_batch.services.platform import Platform
 from ffdl_batch.services.remembered import Memories, Memory
@@ -111,7 +113,21 @@ class Judge:
         change = change_of(job, verdict, known, past, memory.observation)
         if verdict.move is Move.NONE and self._has_nowhere_to_run(job, memory):
             change = self._let_back(job, change)
+        if restarts := self._restarts(job, memory, known):
+            change = replace(change or Change(), restarts=restarts)
         return Judged(job, change, verdict) if change is not None else None
+
+    def _restarts(self, job: Job, memory: Memory, known: Known) -> tuple[tuple[float, str], ...]:
+        """Learners that were started again, of which the history does not tell yet; it is read where there are any. Of
+        an attempt that nobody has seen run yet, they are told when that has been."""
+        again = started_again(known.evidence.events)
+        if len(again) == memory.restarts:
+            return ()
+        attempt = self._platform.root.job(job.id).attempt(job.attempt)
+        history = self._platform.store.history(job.id)
+        untold = untold_restarts(job, attempt, again, history)
+        memory.restarts = len(again) - len(untold)
+        return tuple(sorted((known.when(at), message) for at, message in untold))
 
     def _avoids_nodes(self, backend: str) -> bool:
         """Whether a job can be kept off the node that failed it."""

@@ -291,6 +291,9 @@ def _attempt(attempt: Attempt, ran_in: JobDir | None, history: Sequence[HistoryE
         logs=left.logs if left is not None else "",
         store_by=attempt.ended_at + STILL_ALIVE_S if attempt.owed and attempt.ended_at is not None else None,
         restarts=tuple(RestartView(e.at, e.message) for e in history if e.is_restart_of(attempt.number)),
+        learner_restarts=tuple(
+            RestartView(e.at, e.message) for e in history if e.is_learner_restart_of(attempt.number)
+        ),
     )
 
 

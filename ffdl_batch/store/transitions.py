@@ -6,6 +6,7 @@ somebody else came first. Locked in the order of ids, so that two transactions n
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -205,22 +206,27 @@ def _entries(current: LockedJob, change: Change, cause: Cause) -> tuple[HistoryE
     job = current.job
     state, at = job.state, current.last_at
     entries: list[HistoryEntry] = []
+    restarts = list(change.restarts)
+
+    def add(by: Cause, message: str = "", error_code: str = "000") -> None:
+        seq = current.seq + 1 + len(entries)
+        entries.append(HistoryEntry(job.id, seq, at, state, job.attempt, by.value, message, error_code))
+
+    def add_restarts(before: float) -> None:
+        nonlocal at
+        while restarts and restarts[0][0] < before and is_legal(state, state, Cause.RESTARTED):
+            when, message = restarts.pop(0)
+            at = max(at, when)
+            add(Cause.RESTARTED, message)
+
     for number, (target, when) in enumerate(change.steps, start=1):
         is_last = number == len(change.steps)
+        leaves = is_last and (target.is_terminal or cause is not Cause.PROGRESS)
+        add_restarts(math.inf if leaves else when)
         by = cause if is_last or not is_legal(state, target) else Cause.PROGRESS
         state, at = advance(state, target, by), max(at, when)
-        entries.append(
-            HistoryEntry(
-                job.id,
-                current.seq + number,
-                at,
-                state,
-                job.attempt,
-                by.value,
-                change.message if is_last else "",
-                change.error_code if is_last else "000",
-            )
-        )
+        add(by, *((change.message, change.error_code) if is_last else ()))
+    add_restarts(math.inf)
     return tuple(entries)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.views import EventView, LogLine
+from ffdl_batch.domain.views import AttemptView, EventView, LearnerView, LogLine, RestartView
 from tests.unit.cli.programs import FFDL, FFDL_SUBMIT, environment, json_lines, run
 from tests.unit.client.fake_daemon import FakeDaemon, make_job
 
@@ -108,6 +108,31 @@ def test_show_says_everything(job: FakeDaemon, verb: str) -> None:
 def test_an_unknown_id_ends_each_verb_alike(job: FakeDaemon, verb: str) -> None:
     done = run(FFDL, verb, "training-zzzzzzzzz", daemon=job)
     assert (done.returncode, done.stdout, done.stderr) == (66, "", "ffdl: there is no job training-zzzzzzzzz\n")
+
+
+def test_show_has_a_table_of_the_learners_where_there_are_several(job: FakeDaemon) -> None:
+    attempt = AttemptView(1, "4711", "slurm", 0.0, learner_restarts=(RestartView(0.0, "learner 2 ended with ..."),))
+    job.jobs[JOB] = make_job(
+        JOB, learners=3, attempts=(attempt,),
+        learner_list=(
+            LearnerView(1, "running", "worker", 0, name="l-0", node="n1"),
+            LearnerView(2, "ended", "worker", 1, name="l-1", node="n2", exit_code=7, restarts=2),
+            LearnerView(3, "ended", "ps", 0, service=True, name="l-2", node="n2", exit_signal=15, ended_by="stop"),
+        ),
+    )  # fmt: skip
+    shown = run(FFDL, "show", JOB, daemon=job, env={"TZ": "UTC"}).stdout
+    assert (
+        "Learners:\n"
+        "LEARNER  ROLE      NAME  NODE  STATE                         AGAIN\n"
+        "1        worker 0  l-0   n1    running                       N/A\n"
+        "2        worker 1  l-1   n2    ended with exit code 7        2\n"
+        "3        ps 0      l-2   n2    was killed by SIGTERM (stop)  N/A\n"
+    ) in shown
+    assert "In attempt 1:        1970-01-01T00:00:00 learner 2 ended with ...\n" in shown
+    (document,) = json_lines(run(FFDL, "show", "--json", JOB, daemon=job).stdout)
+    assert document["job"]["learner_list"][1]["node"] == "n2"
+    job.jobs[JOB] = make_job(JOB, learners=3)  # as older records, whose files tell nothing
+    assert "Learners:\n" not in run(FFDL, "show", JOB, daemon=job).stdout
 
 
 def test_show_of_an_unknown_job(job: FakeDaemon) -> None:

@@ -13,7 +13,7 @@ from fastapi.routing import APIRoute
 
 from ffdl_batch.daemon import archive_routes, array_routes, job_routes, log_routes
 from ffdl_batch.domain.codec import from_plain
-from ffdl_batch.domain.views import Health, JobView, PlanView, Problem
+from ffdl_batch.domain.views import Health, JobView, LearnerView, PlanView, Problem
 from ffdl_batch.services import query
 from ffdl_batch.store import DatabaseDamaged, Store, StoreUnavailable, Trouble
 from tests.contract.daemon_rig import model_zip, submission
@@ -172,6 +172,31 @@ def test_a_body_beyond_the_limit_is_refused(desk: Desk) -> None:
     answer = desk.ask("POST", "/api/v1/jobs", b"", headers={"content-length": str(10**12)})
     assert answer.status == 413
     assert problem(answer).exit_code == 78
+
+
+def test_one_job_of_several_learners_tells_of_each_where_that_can_be_read(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = submit(desk)["id"]
+
+    def away(*_: object) -> tuple[LearnerView, ...]:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(job_routes, "learners_of", away)
+    assert desk.ask("GET", f"/api/v1/jobs/{job_id}").json["job"]["learner_list"] == []
+    monkeypatch.setattr(job_routes, "learners_of", lambda *_: (LearnerView(1, "running"),))
+    assert desk.ask("GET", f"/api/v1/jobs/{job_id}").json["job"]["learner_list"] == []  # it has one
+    found = query.get_job
+
+    def two(*given: Any) -> JobView:
+        return replace(found(*given), learners=2)
+
+    monkeypatch.setattr(job_routes, "get_job", two)
+    (one,) = desk.ask("GET", f"/api/v1/jobs/{job_id}").json["job"]["learner_list"]
+    assert (one["number"], one["state"]) == (1, "running")
+    monkeypatch.setattr(job_routes, "learners_of", away)
+    answer = desk.ask("GET", f"/api/v1/jobs/{job_id}")
+    assert (answer.status, answer.json["job"]["learner_list"]) == (200, [])
 
 
 def test_an_unavailable_store_says_try_again(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
