@@ -10,7 +10,9 @@ import zipfile
 from pathlib import Path
 from typing import Dict
 
-DOMAIN = ("codec", "continuation", "devices", "events", "formats", "jobdir", "launch", "network_level", "variables")
+DOMAIN = (
+    "codec", "continuation", "devices", "events", "formats", "jobdir", "launch", "naming", "network_level", "variables",
+)  # fmt: skip
 _MAIN = "import sys\n\nfrom ffdl_batch.controller.__main__ import main\n\nsys.exit(main())\n"
 _PACKAGE = '"""The controller\'s part of ffdl_batch."""\n'
 _LONG_AGO = (1980, 1, 1, 0, 0, 0)

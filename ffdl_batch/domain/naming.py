@@ -20,12 +20,13 @@ def name_learner(launch: LaunchFile, learner_id: int, host: str) -> str:
 def say_end(code: object, number: object) -> str:
     """How a process ended, by its exit code or the signal that killed it."""
     if isinstance(number, int):
-        return f"was killed by {signal_name(number) or f'signal {number}'}"
+        return f"was killed by {_signal_name(number) or f'signal {number}'}"
+    if isinstance(code, int) and code > 128 and _signal_name(code - 128):
+        return f"ended with exit code {code} (128 + {code - 128}: {_signal_name(code - 128)})"
     return f"ended with exit code {code}"
 
 
-def signal_name(number: int) -> str:
-    """The name of a signal; "" where it has none."""
+def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterator
 from typing import Any
@@ -125,7 +126,7 @@ def test_out_of_memory(alice: Person, failed: dict[str, dict[str, Any]]) -> None
 def test_the_other_learner_is_stopped(alice: Person, failed: dict[str, dict[str, Any]]) -> None:
     job = failed["second"]
     assert (job["error_code"], job["exit_code"]) == ("C201", 5)
-    assert job["message"] == "learner 2 ended with exit code 5"
+    assert re.fullmatch(r"learner 2 \(on \S+\) ended with exit code 5", job["message"]), job["message"]
     assert job["log_tail"] == ["giving up"]
     assert alice.logs(job["id"], "--learner=1").splitlines() == ["waiting", "told to stop"]
     assert job["native_id"] not in alice.queue()

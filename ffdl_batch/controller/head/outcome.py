@@ -12,6 +12,7 @@ from ffdl_batch.controller.gang.siblings import learner_status
 from ffdl_batch.domain.continuation import UNFIT_NODE, Checkpoint, Interruption, describe, words
 from ffdl_batch.domain.events import Event, EventKind, FinalRecord, GoesOn, Outcome, node_source
 from ffdl_batch.domain.launch import LaunchFile
+from ffdl_batch.domain.naming import name_learner, say_end
 
 EXIT_PLATFORM = 74
 """The platform failed and no learner's exit code is to blame (sysexits.h EX_IOERR)."""
@@ -50,7 +51,17 @@ def conclude(
     """
     answered = answer(launch, events)
     found = _judge(launch, events, terminated, deadline, answered)
-    return replace(found, checkpoint=answered.checkpoint)
+    return replace(found, checkpoint=answered.checkpoint, message=_place(launch, events, found))
+
+
+def _place(launch: LaunchFile, events: Sequence[Event], found: Conclusion) -> str:
+    """The message; a learner that failed by itself is named by its role and node, too."""
+    if found.error_code not in ("C201", "C202"):
+        return found.message
+    source = node_source(launch.seat_of(found.learner_id).node)
+    hosts = [str(e.fields.get("host") or "") for e in events if e.kind is EventKind.STARTED and e.source == source]
+    name = name_learner(launch, found.learner_id, hosts[-1] if hosts else "")
+    return found.message.replace(f"learner {found.learner_id} ", f"{name} ", 1)
 
 
 def _judge(
@@ -195,7 +206,7 @@ def _failure(event: Event, stored: bool) -> Conclusion:
     if error == "C202":
         told = f"learner {learner} was killed because it needed more memory than the job has"
     elif not told:
-        told = f"learner {learner} {_how(code, number)}"
+        told = f"learner {learner} {say_end(code, number)}"
         if event.fields.get("asked"):
             told += ", asked for a checkpoint, without leaving a new one"
     return Conclusion(
@@ -207,21 +218,6 @@ def _failure(event: Event, stored: bool) -> Conclusion:
         error,
         told,
     )
-
-
-def _how(code: object, number: object) -> str:
-    if isinstance(number, int):
-        return f"was killed by {_signal_name(number)}"
-    if isinstance(code, int) and code > 128 and _signal_name(code - 128):
-        return f"ended with exit code {code} (128 + {code - 128}: {_signal_name(code - 128)})"
-    return f"ended with exit code {code}"
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return ""
 
 
 def _stored_all(launch: LaunchFile, events: Sequence[Event]) -> bool:

@@ -299,6 +299,19 @@ def test_pauses_grow(count: int, seconds: float) -> None:
     assert pause_s(count) == seconds
 
 
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"exit_code": 7}, "ended with exit code 7"),
+        ({"out_of_memory": True}, "was killed because it needed more memory than the job has"),
+    ],
+)
+def test_the_learner_that_failed_is_named_by_role_and_node(fields: dict[str, Any], words: str) -> None:
+    told = Told().add(K.STARTED, 0, host="n1.site").add(K.STARTED, 1, host="n2.site").began(1, 2, 3)
+    told.ended(3, **{"exit_code": 1, **fields})
+    assert conclude(LAUNCH, told.events, terminated=False).message == f"learner 3 (worker 1, on n2) {words}"
+
+
 def test_an_end_after_which_it_was_started_again_is_not_its_last() -> None:
     told = all_began().ended(2, 1, restarted=True)
     assert last_endings(told.events) == {}

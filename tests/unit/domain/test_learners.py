@@ -79,4 +79,6 @@ def test_a_learner_is_named_by_what_the_job_has() -> None:
     assert name_learner(replace(LAUNCH, nodes=1), 3, "n2") == "learner 3 (ps 0)"
     assert name_learner(replace(LAUNCH, seats=(), learners_per_node=2), 3, "n2") == "learner 3 (on n2)"
     assert name_learner(replace(LAUNCH, seats=(), nodes=1), 3, "n2") == "learner 3"
+    assert (say_end(3, None), say_end(139, None)) == (
+        "ended with exit code 3", "ended with exit code 139 (128 + 11: SIGSEGV)")  # fmt: skip
     assert (say_end(None, 9), say_end(None, 99)) == ("was killed by SIGKILL", "was killed by signal 99")
