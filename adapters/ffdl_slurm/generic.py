@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 
 from ffdl_batch.domain.findings import Finding
 from ffdl_batch.domain.gang import Load, Part
+from ffdl_batch.domain.mistakes import SHARING, is_share
 from ffdl_batch.ports.scheduler import NodeShape
 from ffdl_batch.runtimes.layout import refusal
 
-SHARING = ("shard", "mps")
 _MIG = re.compile(r"\d+g\.\d+gb[\w.+-]*", re.IGNORECASE | re.ASCII)
 _FIELD = "batch.gres"
 
@@ -67,11 +67,6 @@ class Generic:
         )
 
 
-def is_share(part: Part) -> bool:
-    """Whether its learners asked for a part of a GPU."""
-    return part.gpus != int(part.gpus)
-
-
 def count(node: NodeShape, name: str) -> int:
     """How many of ``name`` (of all types) or ``name:type`` one node has."""
     return sum(there for known, there in node.gres.items() if name in (known, known.partition(":")[0]))
@@ -98,7 +93,6 @@ def choose(
     others = {name: number for name, number in asked.items() if number > 0 and name.partition(":")[0] not in SHARING}
     named = {name: number for name, number in asked.items() if number > 0 and name not in others}
     fractions = [part for part in parts if is_share(part)]
-    findings += _contradictions(named, fractions, parts)
     plain = Generic(_match_type(gpu_type, nodes, findings) if any(part.gpus for part in parts) else "", each=others)
     for name, number in (others | named).items() if nodes else ():
         findings += _missing(name, number, nodes)
@@ -112,21 +106,6 @@ def choose(
             findings.append(refusal(_FIELD, message, "ask for whole GPUs", "C104"))
         return replace(plain, share=name, per_gpu=most, units=number)
     return _share_of(plain, fractions, nodes, findings) if fractions else plain
-
-
-def _contradictions(named: Mapping[str, int], fractions: Sequence[Part], parts: Sequence[Part]) -> list[Finding]:
-    found = []
-    for part in parts:
-        if part.gpus < 0 or (is_share(part) and part.gpus > 1):
-            message = f"{part.gpus:g} GPUs: write a whole number, or shares of a GPU below 1"
-            found.append(refusal(part.path("gpus"), message, code="C104"))
-    whole = [part for part in parts if part.gpus and not is_share(part)]
-    both = "shares of a GPU and whole GPUs, or two kinds of shares: Slurm gives a job one of them"
-    if fractions and whole:
-        found.append(refusal(fractions[0].path("gpus"), both, "write shares for all, or whole GPUs", "C104"))
-    if len(named) > 1 or (named and (fractions or whole)):
-        found.append(refusal(_FIELD, f"{', '.join(named)}: {both}", "leave gpus out, and name one", "C104"))
-    return list(dict.fromkeys(found))
 
 
 def _missing(name: str, number: int, nodes: Sequence[NodeShape]) -> list[Finding]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ffdl_batch.domain.launch import Seat
@@ -13,10 +13,6 @@ from ffdl_batch.domain.spec import JobSpec, Placement, Resources, Role
 PARAMETER_SERVER, WORKER, LAUNCHER = "ps", "worker", "launcher"
 MPI_FRAMEWORKS = frozenset({"horovod", "pytorchmpi"})
 """FfDL starts these with mpirun in learner 1, and has the others wait for ever (``learner-configmap.yml``)."""
-MOST_LEARNERS = 4096
-"""Of one job: all their addresses have to go into TF_CONFIG, and Linux takes no variable of more than 128 KiB
-(execve(2), MAX_ARG_STRLEN)."""
-ROLE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}", re.ASCII)
 _PS_COUNT = "PS_HOSTS_COUNT"
 _PS_COUNT_TEXT = re.compile(rf"\b{_PS_COUNT}=[\"']?(\d+)")
 _MIB = 1024**2
@@ -140,37 +136,6 @@ class Gang:
     def allocated_gpus(self) -> int:
         """Of all nodes together: each is asked for what the fullest one needs."""
         return self.nodes * self.load.gpus
-
-
-@dataclass(frozen=True, slots=True)
-class Mistake:
-    """What is wrong with the roles of a job: the place in the manifest, what, and what would be right."""
-
-    place: tuple[str, ...]
-    message: str
-    cure: str
-
-
-def find_mistakes(spec: JobSpec) -> Iterator[Mistake]:
-    """What no learners can be made of."""
-    roles = spec.batch.roles
-    total = sum(role.learners for role in roles.values()) if roles else spec.resources.learners
-    if total > MOST_LEARNERS:
-        place = ("batch", "roles") if roles else ("learners",)
-        cure = "use fewer learners with more processes each, or a job array"
-        yield Mistake(place, f"{total} learners, but a job has at most {MOST_LEARNERS}", cure)
-    if not roles:
-        return
-    for name in roles:
-        if not ROLE_NAME.fullmatch(name):
-            cure = "begin it with a letter; letters, digits, - and _ may follow, 32 in all"
-            yield Mistake(("batch", "roles", name), f"{name[:60]!r} cannot be the name of a role", cure)
-    if total != spec.resources.learners:
-        message = f"{spec.resources.learners} learners, but the roles have {total} together"
-        yield Mistake(("learners",), message, f"leave it out, or write learners: {total}")
-    if all(role.service for role in roles.values()):
-        message = "every role is a service: no learner would train, and the job never be done"
-        yield Mistake(("batch", "roles"), message, "write service: false in the role whose end is the job's")
 
 
 def parts_of(spec: JobSpec) -> tuple[Part, ...]:

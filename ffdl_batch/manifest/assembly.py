@@ -152,12 +152,6 @@ def _destination(text: str) -> spec.Egress:
     return spec.Egress(host.strip("[]"), int(port))
 
 
-def check_roles(job: spec.JobSpec, log: FindingLog) -> None:
-    """Report roles that no learners can be made of."""
-    for mistake in gang.find_mistakes(job):
-        log.error(mistake.place, mistake.message, mistake.cure)
-
-
 def move_secrets(job: spec.JobSpec, manifest: ManifestBlock, secrets: dict[str, str], log: FindingLog) -> spec.JobSpec:
     """Credentials outside the data stores: the image's token, and literal values under `batch.secrets`."""
     location = manifest.framework.image_location

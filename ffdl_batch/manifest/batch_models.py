@@ -32,6 +32,8 @@ from ffdl_batch.manifest.slurm_words import (
     read_array,
     read_dependency,
     read_gres,
+    read_gres_count,
+    read_gres_name,
     read_mail_events,
     read_signal,
     read_signal_name,
@@ -94,7 +96,7 @@ Words = Annotated[dict[str, Label], BeforeValidator(nothing_is_empty)]
 _TEXT = ["string", "number", "null"]
 SignalName = Annotated[str, BeforeValidator(read_signal_name), WithJsonSchema({"type": _TEXT})]
 Gres = Annotated[
-    dict[str, int],
+    dict[Annotated[str, BeforeValidator(read_gres_name)], Annotated[int, BeforeValidator(read_gres_count)]],
     BeforeValidator(read_gres),
     WithJsonSchema({"anyOf": [{"type": ["string", "null"]}, {"type": "object"}]}),
 ]

@@ -124,8 +124,8 @@ def _memory(root: Mapping, memory: int, log: FindingLog) -> None:
 
 
 def _numbers(root: Mapping, manifest: ManifestBlock, log: FindingLog) -> None:
-    if manifest.gpus is not None and manifest.gpus != int(manifest.gpus):
-        message = f"FfDL cut this to {int(manifest.gpus)} GPUs; here it asks for a share of a GPU"
+    if manifest.gpus is not None and 0 < manifest.gpus < 1:
+        message = "FfDL cut this to 0 GPUs; here it asks for a share of a GPU"
         log.warning(("gpus",), message, "backends without shares refuse it; write a whole number then")
     for key in ("cpus", "gpus", "learners"):
         node = find(root, (key,))

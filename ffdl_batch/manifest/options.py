@@ -143,7 +143,7 @@ def _set_gres(overlay: Overlay, text: str, origin: Origin) -> None:
         overlay.put(("gpus",), Scalar("0", origin))
     for name, count in gpus.items():
         _set_gpu_count(overlay, name.partition(":")[2], str(count), origin)
-    others = {name: count for name, count in resources.items() if name not in gpus}
+    others = {name: count for name, count in resources.items() if name not in gpus and count}
     if others or overlay.wins:
         entries = {name: Entry(Scalar(name, origin), Scalar(str(count), origin)) for name, count in others.items()}
         overlay.put(("batch", "gres"), Mapping(entries, origin))

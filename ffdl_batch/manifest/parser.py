@@ -9,8 +9,8 @@ from types import MappingProxyType
 from pydantic import ValidationError
 
 from ffdl_batch.domain.findings import Severity
-from ffdl_batch.domain.spec import JobSpec, NetworkLevel
-from ffdl_batch.manifest.assembly import assemble, check_roles, move_secrets, name_sources
+from ffdl_batch.domain.spec import JobSpec
+from ffdl_batch.manifest.assembly import assemble, move_secrets, name_sources
 from ffdl_batch.manifest.batch_models import ManifestBlock
 from ffdl_batch.manifest.composer import Document, compose
 from ffdl_batch.manifest.contract import Defaults, ManifestSource, Parsed
@@ -18,6 +18,7 @@ from ffdl_batch.manifest.credentials import redact
 from ffdl_batch.manifest.differences import check_framework, note_credentials, note_differences
 from ffdl_batch.manifest.foreign import refuse_foreign
 from ffdl_batch.manifest.intake import read_text
+from ffdl_batch.manifest.job_checks import check_job
 from ffdl_batch.manifest.keys import check_keys
 from ffdl_batch.manifest.log import FindingLog
 from ffdl_batch.manifest.messages import report
@@ -96,8 +97,7 @@ def _read_job(
     job = assemble(manifest, stores.stores, defaults, base_dir)
     job = replace(job, batch=replace(job.batch, sweep=read_sweep(root, log)))
     check_array(job.batch, log)
-    check_roles(job, log)
-    _check_network(job, log)
+    check_job(job, log)
     job = move_secrets(job, manifest, secrets, log)
     note_differences(root, manifest, defaults, log)
     note_unsupported(manifest, log)
@@ -117,13 +117,3 @@ def _check_stores_alone(root: Mapping, base_dir: str, log: FindingLog) -> None:
     except ValidationError:
         return  # reported with the whole manifest
     read_stores(manifest.data_stores, base_dir, log)
-
-
-def _check_network(job: JobSpec, log: FindingLog) -> None:
-    if job.batch.egress and job.batch.network is not NetworkLevel.EGRESS:
-        message = f"destinations mean something at level egress only, not at {job.batch.network}"
-        log.error(("batch", "network", "allow"), message, "write level: egress, or delete allow")
-    if job.batch.network is NetworkLevel.EGRESS and not job.batch.egress:
-        log.error(
-            ("batch", "network"), "level egress needs destinations", "write {level: egress, allow: ['host:port']}"
-        )

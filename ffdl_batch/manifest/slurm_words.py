@@ -23,7 +23,7 @@ _DEPENDENCIES = frozenset(
 )
 _MIG_PROFILE = re.compile(r"\d+g\.", re.ASCII)
 """How the type of a MIG device begins, as 1g.10gb: it is no count."""
-_GRES_NAME = re.compile(r"[A-Za-z_][\w.-]*(:[\w.-]+)?", re.ASCII)
+_GRES_NAME = re.compile(r"[A-Za-z_][\w.-]*(:\w[\w.-]*)?", re.ASCII)
 
 SLURM_ARGS = frozenset(
     {
@@ -80,22 +80,33 @@ def read_mail_events(value: object) -> tuple[str, ...]:
     return tuple(word for word in words if word)
 
 
-def read_gres(value: object) -> dict[str, int]:
-    """Generic resources beside GPUs: ``name[:type][:count],…`` or a mapping of name to count."""
+def read_gres(value: object) -> object:
+    """Generic resources beside GPUs, ``name[:type][:count],…`` or a mapping, as a mapping of name to count."""
     if value is None:
         return {}
-    if isinstance(value, dict):
-        found = {read_label(name): _gres_count(str(name), count) for name, count in value.items()}
-    elif isinstance(value, str):
-        found = split_gres(value)
-    else:
+    if isinstance(value, str):
+        return split_gres(value)
+    if not isinstance(value, dict):
         raise refusal(f"a text or a mapping is needed here, not {kind_of(value)}", "write name:count")
-    for name in found:
-        if not _GRES_NAME.fullmatch(name):
-            raise refusal(f"{shown(name)} is not the name of a resource", "write name or name:type")
-        if name.split(":")[0] == "gpu":
-            raise refusal("GPUs have keys of their own", "write `gpus: 2` and `gpu_type: v100` at the top level")
-    return found
+    return value
+
+
+def read_gres_name(value: object) -> str:
+    """``name`` or ``name:type`` of a generic resource that is no GPU."""
+    name = read_label(value)
+    if name != value or not _GRES_NAME.fullmatch(name):
+        raise refusal(f"{shown(str(value))} is not the name of a resource", "write name or name:type")
+    if name.split(":")[0] == "gpu":
+        raise refusal("GPUs have keys of their own", "write `gpus: 2` and `gpu_type: v100` at the top level")
+    return name
+
+
+def read_gres_count(value: object) -> int:
+    """How many each learner has, from 1."""
+    count = value if isinstance(value, int) else _gres_count(value)
+    if count == 0:
+        raise refusal("0 asks for nothing", "leave it out, or write a whole number from 1 up")
+    return count
 
 
 def split_gres(text: str) -> dict[str, int]:
@@ -105,8 +116,8 @@ def split_gres(text: str) -> dict[str, int]:
         name, count = item.strip(), 1
         head, colon, last = name.rpartition(":")
         if colon and last[:1].isdigit() and not _MIG_PROFILE.match(last):
-            name, count = head, _gres_count(head, last)
-        if not name or name == "none":
+            name, count = head, _gres_count(last)
+        if item.strip() in ("", "none"):
             continue
         if not _GRES_NAME.fullmatch(name):
             raise refusal(f"{shown(item)} is not a generic resource", "write name[:type]:count, as gpu:v100:2")
@@ -116,10 +127,10 @@ def split_gres(text: str) -> dict[str, int]:
     return found
 
 
-def _gres_count(name: str, value: object) -> int:
+def _gres_count(value: object) -> int:
     number = read_number(value)
     if number is None or number != number.to_integral_value() or not 0 <= number < 2**31:
-        raise refusal(f"{shown(str(value))} is not a count of {shown(name)}", "write a whole number")
+        raise refusal(f"{shown(str(value or ''))} is not a count of a resource", "write a whole number from 1 up")
     return int(number)
 
 

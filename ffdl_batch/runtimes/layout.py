@@ -15,9 +15,10 @@ from types import MappingProxyType
 
 from ffdl_batch.domain.array import element_environment, is_array
 from ffdl_batch.domain.findings import Finding, Severity
-from ffdl_batch.domain.gang import Gang, find_mistakes, parts_of, takes_for_one
+from ffdl_batch.domain.gang import Gang, parts_of, takes_for_one
 from ffdl_batch.domain.jobdir import AttemptDir, JobDir
 from ffdl_batch.domain.launch import Copy, EnvDelivery, LearnerCommand, Network, Stores
+from ffdl_batch.domain.mistakes import find_mistakes
 from ffdl_batch.domain.network_level import OVERLAYS, NetworkLevel
 from ffdl_batch.domain.spec import DataStore, JobSpec, StoreType
 from ffdl_batch.runtimes.apptainer import Container, GpuLibraries, NetworkMode, apptainer_argv
@@ -273,13 +274,13 @@ def choose_network(
 
 
 def refuse_unsupported(spec: JobSpec, attempt: int = 1) -> None:
-    """Raise RequestRefused for a whole array, for roles that make no learners, and (not yet) for everything of `batch:`
-    that no backend of this release offers, and that a job cannot do without. Releases before this one took jobs with
-    secrets; their later attempts are what the first one was."""
+    """Raise RequestRefused for a whole array, for mistakes that no backend can make a job of, and (not yet) for
+    everything of `batch:` that no backend of this release offers, and that a job cannot do without. Releases before
+    this one took jobs with secrets; their later attempts are what the first one was."""
     batch = spec.batch
     if is_array(spec):
         raise RequestRefused([refusal("batch.array", "an array is planned by its elements, each a job of its own")])
-    mistakes = [refusal(".".join(one.place), one.message, one.cure) for one in find_mistakes(spec)]
+    mistakes = [refusal(one.path, one.message, one.cure) for one in find_mistakes(spec)]
     if mistakes:
         raise RequestRefused(mistakes)
     asked = {

@@ -15,8 +15,8 @@ from ffdl_batch.controller.gang.rendezvous import (
     place_values,
     tf_config,
 )
-from ffdl_batch.domain.gang import MOST_LEARNERS
 from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Network, Seat
+from ffdl_batch.domain.mistakes import MOST_LEARNERS
 
 PLAIN = LaunchFile(
     "training-7", 1, "training-7-1", "/j", "/j/a", "/d", LearnerCommand(("x",), {}), names="learner-training-7",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import permutations, product
 
 import pytest
@@ -17,7 +16,6 @@ from ffdl_batch.domain.gang import (
     count_gpus,
     count_parameter_servers,
     deal,
-    find_mistakes,
     fullest,
     largest,
     lay_on_one,
@@ -44,11 +42,6 @@ def job(
     return JobSpec("x", Framework(framework, "1", command), resources=resources, batch=BatchOptions(
         roles=roles, env=env or {}
     ))  # fmt: skip
-
-
-def named(role: str) -> JobSpec:
-    spec = job()
-    return replace(spec, batch=replace(spec.batch, roles={role: Role()}))
 
 
 def plain(count: int, load: Load = EACH) -> list[Member]:
@@ -223,7 +216,6 @@ def ranks(spec: JobSpec) -> list[tuple[str, int, bool]]:
 )
 def test_members_in_the_order_of_learner_ids(spec: JobSpec, expected: list[tuple[str, int, bool]]) -> None:
     assert ranks(spec) == expected
-    assert not list(find_mistakes(spec))
 
 
 def test_a_role_has_the_jobs_resources_but_for_its_own() -> None:
@@ -242,24 +234,6 @@ def test_amounts_are_named_by_who_said_them() -> None:
     assert (ps.path("cpus"), ps.per_learner("cpus")) == ("cpus", "per learner")
     assert worker.path("gpus") == "gpus"
     assert parts_of(job(4)) == (Part(4, 2, 1, GIB),)
-
-
-@pytest.mark.parametrize(
-    ("spec", "place", "words"),
-    [
-        (job(3, worker=Role(2)), "learners", "3 learners, but the roles have 2 together"),
-        (job(1, ps=Role(service=True)), "batch.roles", "every role is a service"),
-        (job(4097), "learners", "4097 learners, but a job has at most 4096"),
-        (job(4097, worker=Role(4097)), "batch.roles", "4097 learners, but a job has at most 4096"),
-        (named("a b"), "batch.roles.a b", "cannot be the name of a role"),
-        (named("1st"), "batch.roles.1st", "cannot be the name of a role"),
-        (named("x" * 33), f"batch.roles.{'x' * 33}", "cannot be the name of a role"),
-    ],
-)
-def test_roles_that_make_no_learners(spec: JobSpec, place: str, words: str) -> None:
-    (mistake,) = find_mistakes(spec)
-    assert ".".join(mistake.place) == place
-    assert words in mistake.message and mistake.cure
 
 
 def test_the_table_says_role_and_gpus_of_each() -> None:

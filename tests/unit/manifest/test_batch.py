@@ -39,7 +39,7 @@ def test_everything_at_once() -> None:
         preemptible=True,
         placement=Placement.PACK,
         network=NetworkLevel.EGRESS,
-        egress=(Egress("data.example.org", 443), Egress("2001:db8::1", 80)),
+        egress=(Egress("data.example.org", 443), Egress("192.0.2.7", 80)),
         env={"EPOCHS": "10", "GREETING": "it's $(id) %j", "EMPTY": ""},
         secrets={"API_TOKEN": "${secret:wandb}", "OTHER": "${env:OTHER}"},
         checkpoint=Checkpoint("USR1", 120, 600, True),
@@ -64,7 +64,7 @@ def test_everything_at_once() -> None:
         comment="a remark",
         output="slurm-%j.out",
     )
-    assert job.resources.gres == {"shard": 2}
+    assert job.resources.gres == {"npu": 2}
     assert job.sources["batch.retry"] == "manifest:24"
 
 
@@ -192,8 +192,35 @@ def test_network_levels(level: NetworkLevel) -> None:
         ("{slurm: {args: ['--mem=1G']}}", "--mem has a key of its own (use memory)"),
         ('{slurm: {args: ["--hint=a\\nb"]}}', "holds a line break"),
         ("{gres: 'gpu:2'}", "batch.gres: GPUs have keys of their own"),
-        ("{gres: {shard: 1.5}}", "batch.gres: '1.5' is not a count of 'shard'"),
-        ("{gres: {'a b': 1}}", "batch.gres: 'a b' is not the name of a resource"),
+        ("{gres: {shard: 1.5}}", "m.yml:4:23: error: batch.gres.shard: '1.5' is not a count of a resource"),
+        ("{gres: {shard: -1}}", "batch.gres.shard: '-1' is not a count of a resource (write a whole number from 1 up)"),
+        ("{gres: {shard: }}", "batch.gres.shard: '' is not a count of a resource"),
+        ("{gres: {shard: 0}}", "batch.gres.shard: 0 asks for nothing (leave it out"),
+        ("{gres: {shard: [1]}}", "batch.gres.shard: one text is needed here, not a list"),
+        ("{gres: 'shard:0'}", "batch.gres: 0 asks for nothing"),
+        ("{gres: {'a b': 1}}", "batch.gres.a b: 'a b' is not the name of a resource"),
+        ("{gres: {'a:': 1}}", "'a:' is not the name of a resource"),
+        ("{gres: {':3': 1}}", "':3' is not the name of a resource"),
+        ("{gres: {'npu ': 1}}", "'npu ' is not the name of a resource"),
+        *(
+            (f"{{gres: '{wrong}'}}", f"batch.gres: '{wrong}' is not a generic resource")
+            for wrong in (":3", "npu:", "npu:-1", "npu:a:b:2", "npu::2", "none:2:3:x", "-npu:1", "n@u:1")
+        ),
+        ("{gres: ':3'}", "m.yml:4:15: error: batch.gres: ':3' is not a generic resource (write name[:type]:count"),
+        ("{gres: 'npu:1.5'}", "batch.gres: '1.5' is not a count of a resource"),
+        ("{gres: 'npu:1,npu:2'}", "batch.gres: 'npu' is named twice"),
+        ("{network: {level: egress, allow: ['a:1', '[::1]:80']}}", "m.yml:4:49: error: batch.network.allow[1]: '::1'"),
+        ("{network: {level: egress, allow: ['300.1.1.1:80']}}", ":4:42: error: batch.network.allow[0]: '300.1.1.1'"),
+        ("{network: {level: egress, allow: ['1.2.3.4.5:80']}}", "it is no IPv4 address"),
+        ("{network: {level: egress, allow: ['-foo:80']}}", "batch.network.allow[0]: '-foo', port 80, cannot be"),
+        ("{network: {level: egress, allow: ['a..b:1']}}", "batch.network.allow[0]: 'a..b', port 1, cannot be"),
+        (
+            f"{{network: {{level: egress, allow: {[f'h{n}:1' for n in range(17)]}}}}}",
+            "batch.network.allow[16]: 17 dest",
+        ),
+        ("{network: {level: egress}}", "m.yml:4:26: error: batch.network.level: level egress needs destinations"),
+        ("{gres: {shard: 1, mps: 2}}", "m.yml:4:31: error: batch.gres.mps: shard, mps: shares of a GPU"),
+        ("{roles: {a: {gpus: 1.5}}}", "m.yml:4:27: error: batch.roles.a.gpus: 1.5 GPUs: write a whole number"),
         ("{dependency: later:5}", "batch.dependency: 'later' is not a kind of dependency"),
         ("{dependency: afterok}", "batch.dependency: 'afterok' names no job"),
         ("{signal: 'USR1 120'}", "batch.signal: 'USR1 120' is not sbatch's form of a signal"),

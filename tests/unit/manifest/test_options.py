@@ -75,10 +75,11 @@ def test_memory_in_sbatchs_units(text: str, size: int) -> None:
         ("gpu:2", 2, "old", {}),
         ("gpu:v100:2", 2, "v100", {}),
         ("gpu:v100", 1, "v100", {}),
-        ("gpu:v100:2,shard:3,fpga", 2, "v100", {"shard": 3, "fpga": 1}),
+        ("gpu:v100:2,npu:3,fpga", 2, "v100", {"npu": 3, "fpga": 1}),
         ("gpu:1g.10gb:2", 2, "1g.10gb", {}),
         ("gpu:1g.10gb", 1, "1g.10gb", {}),
-        ("shard:3", 8, "old", {"shard": 3}),
+        ("npu:3", 8, "old", {"npu": 3}),
+        ("bandwidth:0", 8, "old", {}),
         ("none", 0, "old", {}),
     ],
 )
@@ -88,10 +89,10 @@ def test_gres(text: str, gpus: float, gpu_type: str, gres: dict[str, int]) -> No
 
 
 def test_gres_of_the_environment_does_not_change_the_manifests_gpus() -> None:
-    parsed = parse(MINIMAL + "gpus: 1\ngpu_type: a\n", environment={"gres": "gpu:b:9,shard:2"})
+    parsed = parse(MINIMAL + "gpus: 1\ngpu_type: a\n", environment={"gres": "gpu:b:9,npu:2"})
     assert parsed.spec is not None
     resources = parsed.spec.resources
-    assert (resources.gpus, resources.gpu_type, resources.gres) == (1, "a", {"shard": 2})
+    assert (resources.gpus, resources.gpu_type, resources.gres) == (1, "a", {"npu": 2})
     filled = parse(MINIMAL, environment={"SBATCH_GRES": "gpu:b:9"}).spec
     assert filled is not None and (filled.resources.gpus, filled.resources.gpu_type) == (9, "b")
 
@@ -133,6 +134,15 @@ def test_a_shared_batch_block_is_not_written_through_its_alias() -> None:
             "error: --mem: 0 means all memory of a node to sbatch; a job needs a size here (write for example 8G)",
         ),
         ({"gres": "gpu:a:1,gpu:b:1"}, "error: --gres: a job has GPUs of one type (name one type, as gpu:v100:2)"),
+        (
+            {"gres": ":3"},
+            "error: --gres: ':3' is not a generic resource (write name[:type]:count, as gpu:v100:2)",
+        ),
+        (
+            {"gpus": "1.5"},
+            "error: --gpus: 1.5 GPUs: write a whole number, or shares of a GPU below 1 (write 1, to which FfDL cut it)",
+        ),
+        ({"network": "egress"}, "error: --network: level egress needs destinations (write egress:HOST:PORT)"),
         ({"gres": "gpu:1,gpu:2"}, "error: --gres: 'gpu' is named twice (write it once)"),
         (
             {"gres": "a b:1"},

@@ -99,10 +99,6 @@ def test_without_facts_the_names_are_slurms_to_judge() -> None:
     [
         ("npu", {"gpus": 0.5}, "gpus", "no node here offers shares of a GPU .*; known: nic, npu:310, npu:910b"),
         ("mig", {"gpus": 0.5}, "gpus", "no node here offers shares"),
-        ("main", {"gpus": 1.5}, "gpus", "1.5 GPUs: write a whole number, or shares of a GPU below 1"),
-        ("main", {"gpus": -1}, "gpus", "-1 GPUs"),
-        ("main", {"gpus": 1, "gres": {"shard": 1}}, "batch.gres", "Slurm gives a job one of them"),
-        ("main", {"gres": {"mps": 1, "shard": 1}}, "batch.gres", "Slurm gives a job one of them"),
         ("main", {"gres": {"shard": 5}}, "batch.gres", "5 shard per learner, but no GPU here has more than 4"),
         ("main", {"gres": {"shard": 17}}, "batch.gres", "but no node here has more than 16"),
         ("mig", {"gpus": 1, "gpu_type": "2g.20gb"}, "gpu_type", "known: a100_1g.10gb, a100_3g.40gb"),

@@ -1,0 +1,35 @@
+"""What may be a destination of network level `egress`: the rule of every backend. Pure."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+
+DESTINATIONS_MOST = 16
+"""Of one job; ``slurm-configs/libexec/ffdl_network/mark.py`` takes no more."""
+_LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+_NAME = re.compile(rf"(?=.{{1,253}}\Z){_LABEL}(?:\.{_LABEL})*\.?", re.ASCII)
+_NUMBER = re.compile(r"[0-9]+|0[xX][0-9A-Fa-f]*", re.ASCII)
+
+
+def why_no_destination(host: str, port: int) -> tuple[str, str]:
+    """What is wrong with it, and what would be right; ("", "") where nothing is."""
+    message = f"{host[:60]!r}, port {port}, cannot be a destination"
+    if not 0 < port < 65536:
+        return message, "write a port from 1 to 65535"
+    if ":" in host:
+        return f"{message}: networks of jobs have IPv4 alone", "name a host, or its IPv4 address"
+    if not _NAME.fullmatch(host):
+        return message, "name a host (letters, digits, - and dots) or an IPv4 address"
+    # What ends in a number is an address to resolvers, whatever stands before it.
+    if _NUMBER.fullmatch(host.rstrip(".").rpartition(".")[2]) and not _is_address(host):
+        return f"{message}: it is no IPv4 address", "write four numbers up to 255, as 192.0.2.7"
+    return "", ""
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.IPv4Address(host)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,99 @@
+"""What no backend can make a job of, and what may be a destination."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ffdl_batch.domain.destination import why_no_destination
+from ffdl_batch.domain.mistakes import find_mistakes
+from ffdl_batch.domain.spec import BatchOptions, Egress, Framework, JobSpec, NetworkLevel, Resources, Role
+
+
+def job(learners: int = 1, gpus: float = 0, gres: dict[str, int] | None = None, **batch: Any) -> JobSpec:
+    resources = Resources(learners=learners, gpus=gpus, gres=gres or {})
+    return JobSpec("x", Framework("custom", "i", "run"), resources=resources, batch=BatchOptions(**batch))
+
+
+def roles(learners: int, **named: Role) -> JobSpec:
+    return job(learners, roles=named)
+
+
+def egress(*hosts: str) -> JobSpec:
+    return job(network=NetworkLevel.EGRESS, egress=tuple(Egress(host, 80) for host in hosts))
+
+
+MANY = [f"h{number}" for number in range(17)]
+
+
+@pytest.mark.parametrize(
+    ("spec", "path", "words"),
+    [
+        (roles(3, worker=Role(2)), "learners", "3 learners, but the roles have 2 together"),
+        (roles(1, ps=Role(service=True)), "batch.roles", "every role is a service"),
+        (job(4097), "learners", "4097 learners, but a job has at most 4096"),
+        (roles(4097, worker=Role(4097)), "batch.roles", "4097 learners, but a job has at most 4096"),
+        (job(roles={"a b": Role()}), "batch.roles.a b", "cannot be the name of a role"),
+        (job(roles={"1st": Role()}), "batch.roles.1st", "cannot be the name of a role"),
+        (job(roles={"x" * 33: Role()}), f"batch.roles.{'x' * 33}", "cannot be the name of a role"),
+        (job(gpus=1.5), "gpus", "1.5 GPUs: write a whole number, or shares of a GPU below 1"),
+        (job(gpus=-1), "gpus", "-1 GPUs: write a whole number"),
+        (roles(1, a=Role(1, gpus=2.5)), "batch.roles.a.gpus", "2.5 GPUs"),
+        (roles(2, a=Role(1, gpus=1), b=Role(1, gpus=0.5)), "batch.roles.b.gpus", "shares of a GPU and whole GPUs"),
+        (job(gpus=1, gres={"shard": 2}), "batch.gres.shard", "Slurm gives a job one of them"),
+        (job(gpus=0.5, gres={"mps:a100": 2}), "batch.gres.mps:a100", "Slurm gives a job one of them"),
+        (job(gres={"npu": 1, "shard": 2, "mps": 1}), "batch.gres.mps", "shard, mps: shares of a GPU"),
+        (job(network=NetworkLevel.EGRESS), "batch.network.level", "level egress needs destinations"),
+        (job(egress=(Egress("h", 1),)), "batch.network.allow", "mean something at level egress only, not at auto"),
+        (egress("a", "300.1.1.1"), "batch.network.allow[1]", "no IPv4 address"),
+        (egress("h0", *MANY), "batch.network.allow[17]", "17 destinations; level egress takes 1 to 16"),
+    ],
+)
+def test_what_no_backend_can_make_a_job_of(spec: JobSpec, path: str, words: str) -> None:
+    (mistake,) = find_mistakes(spec)
+    assert mistake.path == path
+    assert words in mistake.message and mistake.cure
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        job(gpus=0.5),
+        job(gpus=2, gres={"npu": 1}),
+        job(gres={"shard": 2}),
+        job(4096),
+        roles(2, ps=Role(gpus=0, service=True), worker=Role(gpus=2)),
+        egress("h0", *MANY[:16]),
+    ],
+)
+def test_what_a_backend_may_take(spec: JobSpec) -> None:
+    assert not list(find_mistakes(spec))
+
+
+@pytest.mark.parametrize(
+    "host", ["a", "data.example.org", "a-b.c", "a.", "192.0.2.7", "1a.2b", "0x.org", "a" * 63, ".".join(["a" * 49] * 5)]
+)
+def test_destinations(host: str) -> None:
+    assert why_no_destination(host, 1) == why_no_destination(host, 65535) == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "words"),
+    [
+        ("::1", 1, "'::1', port 1, cannot be a destination: networks of jobs have IPv4 alone"),
+        ("300.1.1.1", 1, "'300.1.1.1', port 1, cannot be a destination: it is no IPv4 address"),
+        ("1.2.3.4.5", 1, "no IPv4 address"),
+        ("1.2.3", 1, "no IPv4 address"),
+        ("010.1.1.1", 1, "no IPv4 address"),
+        ("0x7f000001", 1, "no IPv4 address"),
+        ("host.1", 1, "no IPv4 address"),
+        *((host, 1, "cannot be a destination") for host in ("a b", "a,b", "a_b", "-a", "-foo", "a-", "a.-b", "a..b")),
+        *((host, 1, "cannot be a destination") for host in ("", ".", "a" * 64, ".".join(["a" * 63] * 4), "a" * 254)),
+        ("a", 0, "port 0, cannot be a destination"),
+        ("a", 65536, "port 65536, cannot be a destination"),
+    ],
+)
+def test_what_is_no_destination(host: str, port: int, words: str) -> None:
+    message, cure = why_no_destination(host, port)
+    assert words in message and cure
