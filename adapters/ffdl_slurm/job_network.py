@@ -49,14 +49,21 @@ def offer(
     too_much = _too_much(gang)
     lacking = {}
     for level, features in _needed(settings).items():
-        reason = too_much or _unproved(level, features, spec.batch.constraint, possible)
+        reason = too_much or _unproved(level, features, spec.batch.constraint, possible, nodes)
         if reason is None:
             provable[level] = MECHANISMS[level]
         else:
             lacking[level] = reason
-    falls = too_much and spec.batch.network is NetworkLevel.AUTO and len(gang.members) > 1
-    warnings = (f"batch.network: auto is host for this job: {too_much.message}",) if too_much and falls else ()
-    return Offer(provable, lacking, warnings)
+    reason = lacking.get(NetworkLevel.JOB)
+    falls = spec.batch.network is NetworkLevel.AUTO and len(gang.members) > 1
+    if reason is None or not falls or not (too_much or _is_offered(settings, nodes)):
+        return Offer(provable, lacking)
+    return Offer(provable, lacking, (f"batch.network: auto is host for this job: {reason.message} ({reason.cure})",))
+
+
+def _is_offered(settings: SlurmSettings, nodes: Sequence[NodeShape]) -> bool:
+    """Whether any of these nodes makes networks: where none does, `host` is no surprise."""
+    return bool(settings.network_feature) and any(settings.network_feature in node.features for node in nodes)
 
 
 def _needed(settings: SlurmSettings) -> dict[NetworkLevel, tuple[tuple[str, str], ...]]:
@@ -77,14 +84,21 @@ def _too_much(gang: Gang) -> Finding | None:
 
 
 def _unproved(
-    level: NetworkLevel, features: tuple[tuple[str, str], ...], constraint: str, nodes: Sequence[NodeShape]
+    level: NetworkLevel,
+    features: tuple[tuple[str, str], ...],
+    constraint: str,
+    nodes: Sequence[NodeShape],
+    there: Sequence[NodeShape],
 ) -> Finding | None:
-    """Why the level cannot be proved for a job that may get any of `nodes`."""
+    """Why the level cannot be proved for a job that may get any of `nodes`, of those that are `there`."""
     cure = "use network: auto, host, or none for one learner"
     for setting, feature in features:
         if not feature:
             message = f"network level {level} is not offered here: {setting} of [backend.slurm] is empty"
             return refusal("batch.network", message, cure)
+        if _asks_for(constraint, feature) and (vain := _in_vain(constraint, there)):
+            message = f"network level {level} cannot be proved: {vain}"
+            return refusal("batch.constraint", message, f"ask for features that nodes have, or {cure}", "C104")
         lacking = [] if _asks_for(constraint, feature) else [n.name for n in nodes if feature not in n.features]
         if lacking or not any(feature in node.features for node in nodes):
             names = ", ".join(dict.fromkeys(lacking)) or "every node of the partition"
@@ -99,6 +113,16 @@ def _unproved(
 def _asks_for(constraint: str, feature: str) -> bool:
     """Whether Slurm gives the job only nodes with the feature, by the job's own word."""
     return _PLAIN_CONSTRAINT.fullmatch(constraint) is not None and feature in constraint.split("&")
+
+
+def _in_vain(constraint: str, nodes: Sequence[NodeShape]) -> str:
+    """Why no node has all features of a constraint of names joined by &; "" where one does, or none is known."""
+    names = constraint.split("&")
+    if not nodes or any(set(names) <= set(node.features) for node in nodes):
+        return ""
+    missing = [name for name in names if not any(name in node.features for node in nodes)]
+    what = f"has the feature {missing[0]!r}" if missing else f"has all of {', '.join(names)}"
+    return f"the constraint {constraint} leaves no node, for none of {', '.join(node.name for node in nodes)} {what}"
 
 
 def _possible(spec: JobSpec, gang: Gang, nodes: Sequence[NodeShape]) -> list[NodeShape]:

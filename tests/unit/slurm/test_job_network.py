@@ -76,6 +76,39 @@ def test_auto_is_proved_or_the_nodes_network(facts: BackendFacts, batch: dict[st
     made = plan(facts, **batch)
     assert made.network.level == level
     assert (comment(made) is None) is (level == "host")
+    said = "batch.network: auto is host for this job: network level job cannot be proved: c1 has not the feature"
+    assert any(one.startswith(said) for one in made.warnings) is (facts is SOME and level == "host")
+
+
+def test_one_learner_and_a_site_without_networks_are_told_of_no_fall() -> None:
+    assert plan(SOME, ONE).warnings == plan(FACTS).warnings == plan(SOME, settings={"network_feature": ""}).warnings
+    assert plan(SOME, network=NetworkLevel.HOST).warnings == plan(FACTS).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("facts", "constraint", "level", "said"),
+    [
+        (FACTS, "ffdl-network", "job", "none of n[1-2], c1 has the feature 'ffdl-network'"),
+        ("mixed", "ffdl-network&ffdl-egress", "egress", "none of x1, x2 has the feature 'ffdl-egress'"),
+        ("apart", "ffdl-network&ffdl-egress", "egress", "none of x1, x2, x3 has all of ffdl-network, ffdl-egress"),
+    ],
+)
+def test_a_constraint_that_leaves_no_node_is_named_with_what_is_missing(
+    facts: BackendFacts | str, constraint: str, level: str, said: str
+) -> None:
+    if isinstance(facts, str):
+        features = [("ffdl-network",), (), ("ffdl-egress",)][: 2 if facts == "mixed" else 3]
+        nodes = [replace(ALL.nodes[0], name=f"x{n}", features=one) for n, one in enumerate(features, 1)]
+        facts = replace(ALL, nodes=tuple(nodes))
+    wish: dict[str, Any] = {
+        "network": NetworkLevel(level),
+        "constraint": constraint,
+        "egress": EGRESS if level == "egress" else (),
+    }
+    with pytest.raises(InvalidRequest) as error:
+        plan(facts, ONE, **wish)
+    assert f"the constraint {constraint} leaves no node, for {said}" in str(error.value)
+    assert error.value.findings[0].path == "batch.constraint" and "--constraint=" not in str(error.value)
 
 
 def test_only_the_jobs_own_partitions_count() -> None:
