@@ -269,8 +269,15 @@ def choose_network(
         message = f"the site asks for network level {minimum} or tighter, and this job would get {level}"
         if asked is NetworkLevel.AUTO and fitting in lacking:
             message += f": {lacking[fitting].message}"
-        raise RequestRefused([refusal("batch.network", message, "ask for one learner, or talk to the site")])
+        raise RequestRefused([refusal("batch.network", message, _tighter(spec, fitting, minimum))])
     return Network(requested=asked.value, level=level.value, mechanism=provable[level])
+
+
+def _tighter(spec: JobSpec, fitting: NetworkLevel, minimum: NetworkLevel) -> str:
+    """What the owner of a job can do about a level that the site does not allow."""
+    if spec.batch.network is not NetworkLevel.AUTO and _TIGHTNESS.index(fitting) <= _TIGHTNESS.index(minimum):
+        return f"leave network out, or write network: {fitting}"
+    return "ask for one learner, or talk to the site" if spec.resources.learners > 1 else "talk to the site"
 
 
 def refuse_unsupported(spec: JobSpec, attempt: int = 1) -> None:

@@ -244,6 +244,26 @@ def test_a_site_that_asks_for_more_says_why_it_cannot_be_had() -> None:
     assert choose_network(spec, {HOST: "none", LEVEL_JOB: "vxlan"}, LEVEL_EGRESS).level == "job"
 
 
+@pytest.mark.parametrize(
+    ("asked", "learners", "minimum", "cure"),
+    [
+        (HOST, 1, NONE, "leave network out, or write network: none"),
+        (HOST, 2, LEVEL_EGRESS, "leave network out, or write network: job"),
+        (HOST, 2, NONE, "ask for one learner, or talk to the site"),
+        (NetworkLevel.AUTO, 1, NONE, "talk to the site"),
+        (NetworkLevel.AUTO, 2, LEVEL_JOB, "ask for one learner, or talk to the site"),
+    ],
+)
+def test_a_site_that_asks_for_more_says_what_would_be_allowed(
+    asked: NetworkLevel, learners: int, minimum: NetworkLevel, cure: str
+) -> None:
+    batch = BatchOptions(network=asked)
+    spec = JobSpec("x", Framework("custom", "i", "true"), resources=Resources(learners=learners), batch=batch)
+    with pytest.raises(RequestRefused) as error:
+        choose_network(spec, {HOST: "none"}, minimum)
+    assert error.value.findings[0].cure == cure
+
+
 @pytest.mark.parametrize("level", [LEVEL_JOB, LEVEL_EGRESS])
 def test_a_learner_joins_the_jobs_network_and_has_names(level: NetworkLevel) -> None:
     spec = JobSpec("x", Framework("custom", "i", "true"))
