@@ -13,8 +13,8 @@ from ffdl_batch.domain.spec import JobSpec, Placement, Resources, Role
 PARAMETER_SERVER, WORKER, LAUNCHER = "ps", "worker", "launcher"
 MPI_FRAMEWORKS = frozenset({"horovod", "pytorchmpi"})
 """FfDL starts these with mpirun in learner 1, and has the others wait for ever (``learner-configmap.yml``)."""
-_PS_COUNT = "PS_HOSTS_COUNT"
-_PS_COUNT_TEXT = re.compile(rf"\b{_PS_COUNT}=[\"']?(\d+)")
+PS_COUNT = "PS_HOSTS_COUNT"
+_PS_COUNT_TEXT = re.compile(rf"\b{PS_COUNT}=[\"']?(\d+)")
 _MIB = 1024**2
 
 
@@ -178,8 +178,8 @@ def starts_mpi(spec: JobSpec) -> bool:
 
 def _said_of_servers(spec: JobSpec) -> str:
     """Where the number of parameter servers is said: in the command, else among the variables."""
-    asked = spec.batch.env.get(_PS_COUNT)
-    return spec.framework.command if asked is None else f"{spec.framework.command} {_PS_COUNT}={asked}"
+    asked = spec.batch.env.get(PS_COUNT)
+    return spec.framework.command if asked is None else f"{spec.framework.command} {PS_COUNT}={asked}"
 
 
 def count_parameter_servers(command: str, learners: int) -> int:

@@ -1,0 +1,68 @@
+"""What the owner of a job of several learners may not have meant."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.manifest.samples import notes, parse, warnings
+
+BEGIN = "name: job\nmemory: 1GB\n"
+
+
+def said(command: str, rest: str = "", options: dict[str, str] | None = None) -> list[str]:
+    text = f"{BEGIN}framework: {{name: custom, version: image, command: '{command}'}}\n{rest}"
+    parsed = parse(text, options)
+    assert parsed.spec is not None
+    return warnings(parsed)
+
+
+@pytest.mark.parametrize(
+    ("asked", "made"),
+    [("9", 3), ("4", 3), ("x", 0), ("0", 0), ("-1", 0), ("", 0), ("$N", 0), ("1.5", 1)],
+)
+def test_a_number_of_parameter_servers_that_is_not_made(asked: str, made: int) -> None:
+    (line,) = said(f"PS_HOSTS_COUNT={asked} run", "learners: 4\n")
+    message = f"framework.command: PS_HOSTS_COUNT={asked} makes {made} of 4 learners parameter servers"
+    assert line.startswith(f"m.yml:3:52: warning: {message}")
+
+
+@pytest.mark.parametrize(
+    "command", ["PS_HOSTS_COUNT=3 run", "PS_HOSTS_COUNT=02&&run", 'export PS_HOSTS_COUNT="2"; run', "run"]
+)
+def test_parameter_servers_that_are_made(command: str) -> None:
+    assert said(command, "learners: 4\n") == []
+
+
+def test_parameter_servers_among_the_variables_and_of_one_learner() -> None:
+    (line,) = said("run", "learners: 2\nbatch: {env: {PS_HOSTS_COUNT: 2}}\n")
+    assert "batch.env.PS_HOSTS_COUNT: PS_HOSTS_COUNT=2 makes 1 of 2 learners" in line
+    (line,) = said("PS_HOSTS_COUNT=1 run")
+    assert "makes 0 of 1 learners" in line
+    assert said("PS_HOSTS_COUNT=9 run", "batch: {roles: {a: {}, b: {}}}\n") == []
+
+
+def test_learners_at_level_none_cannot_meet() -> None:
+    words = "warning: batch.network: at level none the 2 learners cannot reach each other"
+    (line,) = said("run", "learners: 2\nbatch: {network: none}\n")
+    assert line.startswith(f"m.yml:5:18: {words}")
+    (line,) = said("run", "learners: 2\nbatch: {network: {level: none}}\n")
+    assert line.startswith("m.yml:5:26: warning: batch.network.level: at level none")
+    (line,) = said("run", "learners: 2\n", {"network": "none"})
+    assert line.startswith("warning: --network: at level none")
+    assert said("run", "batch: {network: none}\n") == said("run", "learners: 2\n") == []
+
+
+@pytest.mark.parametrize(
+    ("batch", "runs"),
+    [
+        ("{restart: learner, retry: {failures: 2}}", 9),
+        ("{restart: learner, retry: {failures: 0}}", 0),
+        ("{restart: learner}", 0),
+        ("{retry: {failures: 2}}", 0),
+    ],
+)
+def test_restarts_of_learners_and_attempts_multiply(batch: str, runs: int) -> None:
+    framework = "framework: {name: custom, version: image, command: run}\n"
+    found = [one for one in notes(parse(f"{BEGIN}{framework}batch: {batch}\n")) if "retry.failures" in one]
+    assert len(found) == bool(runs)
+    assert all(f"a learner that always fails runs {runs} times" in one for one in found)
