@@ -7,7 +7,7 @@ import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
-from ffdl_batch.domain.gang import Gang, lay_on_one, members_of, parts_of
+from ffdl_batch.domain.gang import PS_COUNT, Gang, lay_on_one, members_of, parts_of
 from ffdl_batch.domain.launch import LaunchFile, Limits, Succession, encode, needed_format
 from ffdl_batch.domain.quantity import format_size
 from ffdl_batch.domain.spec import SITE_DEFAULT, JobSpec, NetworkLevel
@@ -32,6 +32,8 @@ KILL_WAIT_S = 30
 SUPERVISOR_MARGIN_S = 10
 _START = "import sys; sys.path.insert(0, sys.argv.pop(1)); from ffdl_local.supervisor import main; sys.exit(main())"
 _CONTAINER_PATHS = ("/job/", "/mnt/data", "/mnt/results")
+_NAMES = (PS_COUNT, "LEARNER_NAME_PREFIX", "DOWNWARD_API_POD_NAME")
+"""What programs make the learners' names of; FfDL's parameter servers do."""
 _WITHOUT_MEANING = (
     "partition", "account", "qos", "constraint", "reservation", "priority", "preemptible", "requeue", "signal",
     "comment", "nodelist", "exclude",
@@ -242,7 +244,19 @@ def _hints(spec: JobSpec, contained: bool) -> tuple[str, ...]:
             f"framework.command: {literal[0]} exists inside containers only; use $DATA_DIR, $RESULT_DIR or "
             "$JOB_STATE_DIR, or set runtime to apptainer in [backend.local]"
         )
+    named = [] if contained or spec.resources.learners == 1 else [text for text in _NAMES if text in _said(spec)]
+    if named:
+        ignored.append(
+            f"framework.command: {named[0]} tells of names of learners, which resolve in containers only: here all "
+            "learners are at $MASTER_ADDR; set runtime to apptainer in [backend.local]"
+        )
     return tuple(ignored)
+
+
+def _said(spec: JobSpec) -> str:
+    """All that learners are told to run, and the variables beside it."""
+    env = (f"{name}={value}" for name, value in spec.batch.env.items())
+    return " ".join((spec.framework.command, *(role.command for role in spec.batch.roles.values()), *env))
 
 
 def _shown(contract: Mapping[str, str], user: Mapping[str, str], protected: Collection[str]) -> dict[str, str]:

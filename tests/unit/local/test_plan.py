@@ -207,3 +207,27 @@ def test_what_means_nothing_on_one_machine_is_said() -> None:
             "storage",
         )
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("command", "learners", "env", "named"),
+    [
+        ("PS_HOSTS_COUNT=1 python3 launcher.py", 3, {}, "PS_HOSTS_COUNT"),
+        ("run $LEARNER_NAME_PREFIX-0", 2, {}, "LEARNER_NAME_PREFIX"),
+        ("run", 2, {"PS_HOSTS_COUNT": "1"}, "PS_HOSTS_COUNT"),
+        ("run $LEARNER_NAME_PREFIX-0", 1, {}, ""),
+        ("torchrun train.py", 2, {}, ""),
+    ],
+)
+def test_names_of_learners_do_not_resolve_without_a_container(
+    command: str, learners: int, env: dict[str, str], named: str
+) -> None:
+    wanted, batch = Resources(learners=learners, memory_bytes=10**6, cpus=1), BatchOptions(env=env)
+    said = [one for one in plan(wanted, batch, command).warnings if "names of learners" in one]
+    assert [one.split()[1] for one in said] == ([named] if named else [])
+    contained = LocalSettings(runtime="apptainer")
+    assert not [
+        one
+        for one in plan(wanted, batch, command, settings=contained, image="/i.sif").warnings
+        if "names of learners" in one
+    ]
