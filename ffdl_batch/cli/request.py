@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from ffdl_batch.domain.views import Submission
 
 AnyFunction = Callable[..., object]
+_SEVERITY = re.compile(r"(^|: )(warning|note): ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,7 @@ class Manner:
     def warn(self, text: str) -> None:
         """For everybody but -Q. A finding says its own severity after its place; other texts get the word."""
         if not self.quiet:
-            complain(text if ": warning: " in text or ": note: " in text else f"warning: {text}")
+            complain(text if _SEVERITY.search(text) else f"warning: {text}")
 
 
 class SbatchLike(click.Command):

@@ -117,7 +117,8 @@ def _print_request(job: JobView) -> None:
     print_line("GPUs", gpus, _source(job, "gpus"))
     print_line("Memory", format_size(job.memory_bytes), _source(job, "memory"))
     print_line("Network requested", job.network_requested, _source(job, "batch.network"))
-    network = f"{job.network} ({job.network_by})" if job.network_by else job.network
+    made_by = "" if job.network_by == "none" else job.network_by.removeprefix("none; ")
+    network = f"{job.network} ({made_by})" if made_by else job.network
     print_line("Network achieved" if job.network_by or _has_run(job) else "Network planned", network)
     print_line("Altered", "; ".join(f"{key} is {value}" for key, value in sorted(job.overrides.items())))
 

@@ -204,6 +204,12 @@ def test_by_what_a_network_is_made_stands_behind_its_level(jobs: FakeDaemon) -> 
     assert (shown["network"], shown["network_by"]) == ("job", "vxlan")
 
 
+@pytest.mark.parametrize(("by", "shown"), [("none", "host"), ("none; not looked at", "host (not looked at)")])
+def test_the_nodes_own_network_is_made_by_nothing(jobs: FakeDaemon, by: str, shown: str) -> None:
+    jobs.jobs[JOB] = make_job(JOB, state="FAILED", network="host", network_by=by)
+    assert f"\nNetwork achieved:    {shown}\n" in run(FFDL, "show", JOB, daemon=jobs).stdout
+
+
 @pytest.mark.parametrize(
     ("state", "attempt", "heading"), [("QUEUED", 2, 2), ("PENDING", 1, 2), ("QUEUED", 1, None), ("PENDING", 0, None)]
 )

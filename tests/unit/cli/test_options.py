@@ -9,6 +9,7 @@ from click.testing import CliRunner
 from ffdl_batch.cli.environment import FOR_THE_COMMAND, NOT_TAKEN, SLURM_NETWORK, TAKEN, is_flag_set, read_environment
 from ffdl_batch.cli.job_options import BY_NAME, COMMAND_OPTIONS
 from ffdl_batch.cli.main import VERBS, ffdl
+from ffdl_batch.cli.request import Manner
 from ffdl_batch.cli.sbatch_refused import IN_THE_MANIFEST, REFUSED, REFUSED_LETTERS, explain_refusal
 from ffdl_batch.cli.submit import submit
 from ffdl_batch.manifest.options import apply_options
@@ -71,6 +72,20 @@ def test_every_job_option_is_one_that_the_manifests_overlay_takes() -> None:
         log = FindingLog("m.yml")
         apply_options(Mapping({}, Origin(Mark(1, 1))), {name: values.get(name, "1")}, {}, log)
         assert log.findings == (), name
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("warning: --gpus: FfDL cut this", "warning: --gpus: FfDL cut this"),
+        ("note: --gpus: x", "note: --gpus: x"),
+        ("m.yml:1:2: warning: gpus: x", "m.yml:1:2: warning: gpus: x"),
+        ("SBATCH_X is ignored: no warning", "warning: SBATCH_X is ignored: no warning"),
+    ],
+)
+def test_a_warning_has_its_word_once(text: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Manner().warn(text)
+    assert capsys.readouterr().err == f"ffdl: {line}\n"
 
 
 def test_a_misspelt_option_gets_the_nearest() -> None:
