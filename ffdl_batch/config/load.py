@@ -178,7 +178,8 @@ def _check(key: str, value: Any, origin: str, home: Path) -> Any:
         need(isinstance(value, list) and all(isinstance(v, str) and v for v in value), "a list of paths")
         return tuple(str(home / v[2:]) if v.startswith("~/") else v for v in value)
     if key == "network_minimum":
-        need(value in set(NetworkLevel), f"one of {', '.join(NetworkLevel)}")
+        levels = [level for level in NetworkLevel if level is not NetworkLevel.AUTO]
+        need(value in levels, f"one of {', '.join(levels)}")
         return NetworkLevel(value)
     return _frameworks(value, origin) if key == "frameworks" else value
 
