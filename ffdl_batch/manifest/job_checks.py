@@ -30,7 +30,7 @@ def check_job(job: JobSpec, log: FindingLog) -> None:
 def _note_network(job: JobSpec, log: FindingLog) -> None:
     if job.batch.network is NetworkLevel.NONE and job.resources.learners > 1:
         message = f"at level none the {job.resources.learners} learners cannot reach each other; they share files alone"
-        log.warning(_level_place(log), message, "write network: job, unless that is all they need")
+        log.warning(_level_place(log), message, "leave network out, unless that is all they need")
 
 
 def _note_servers(job: JobSpec, log: FindingLog) -> None:
