@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.config.settings import Settings
+from ffdl_batch.controller.learner.orphans import MARK
 from ffdl_batch.domain.events import EventKind
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.faults import FAULTS
@@ -36,6 +37,7 @@ PAGES = {
         *NetworkLevel,
     ],
     "architecture.md": [*JobState, *(kind.value for kind in EventKind), *NetworkLevel],
+    "reference/contract.md": [MARK],
     "images.md": [path.name for path in sorted((ROOT / "containers").glob("*.def"))],
 }
 
