@@ -224,7 +224,7 @@ def test_ffdl_s_parameter_servers_run_as_they_are(runner: Person, small: Mapping
     assert "serving on learner-" in attempt_log(runner, job, 1, 1)
     for worker in (1, 2):
         weights = json.loads(runner.read(f"{job['job_dir']}/attempt-1/results/worker-{worker}.json"))
-        assert weights == pytest.approx([3.0, -2.0, 0.5, 1.0], abs=0.05)
+        assert weights == pytest.approx([3.0, -2.0, 0.5, 1.0], abs=0.2)  # the other's last gradient may be an old one
 
 
 def test_a_reader_of_tf_config_finds_all_others(runner: Person, small: Mapping[str, Mapping[str, Any]]) -> None:

@@ -45,15 +45,15 @@ def serve():
 
 
 def work(number, steps):
-    """Push the gradient of one example, pull the weights, and so on; with several servers take one of them."""
+    """Pull the weights, push the gradient of one example, and so on; with several servers take one of them."""
     source = numpy.random.default_rng(number)
     connection = connect(HOSTS[number % SERVERS])
-    weights, lines = numpy.zeros(len(TRUTH)), connection.makefile()
-    for step in range(1, steps + 1):
-        example = source.normal(size=len(TRUTH))
-        error = example @ (weights - TRUTH)
-        connection.sendall(json.dumps(list(error * example)).encode() + b"\n")
+    lines, gradient = connection.makefile(), numpy.zeros(len(TRUTH))
+    for step in range(steps + 1):
+        connection.sendall(json.dumps(list(gradient)).encode() + b"\n")
         weights = numpy.array(json.loads(lines.readline()))
+        example = source.normal(size=len(TRUTH))
+        gradient = (example @ (weights - TRUTH)) * example
         if step % 50 == 0:
             print(f"step {step} error {abs(weights - TRUTH).max():.4f}", flush=True)
     Path(os.environ["RESULT_DIR"], f"worker-{number}.json").write_text(json.dumps(list(weights)) + "\n")
