@@ -49,21 +49,22 @@ def _build(options: argparse.Namespace, _command: list[str]) -> int:
 
 
 def _up(options: argparse.Namespace, _command: list[str]) -> int:
-    found = record.read(options.id)
+    name = options.id or record.DEFAULT_ID
+    found = record.read(name)
     if found is not None and found.complete and not found.abandoned():
         if found.blueprint.suite != options.suite:
             raise RigError(
                 f"{found.describe()} is up with suite {found.blueprint.suite}, not {options.suite}; "
-                "this machine has room for one",
+                "end it, or name another one: python3 -m tests.cluster.rig --id NAME up ...",
                 Exit.TEMPORARY,
             )
         say(f"{found.describe()} is already up")
-        cluster = Cluster.attach(options.id)
+        cluster = Cluster.attach(name)
     else:
         with step("up"):
             cluster = Cluster.up(
                 ClusterOptions(
-                    cluster_id=options.id,
+                    cluster_id=name,
                     suite=options.suite,
                     accounting=not options.no_accounting,
                     keep=True,
@@ -77,9 +78,10 @@ def _up(options: argparse.Namespace, _command: list[str]) -> int:
 
 
 def _down(options: argparse.Namespace, _command: list[str]) -> int:
-    found = record.read(options.id)
+    name = _meant(options)
+    found = record.read(name)
     if found is None:
-        say(f"cluster {options.id!r} is not up")
+        say(f"cluster {name!r} is not up")
         return 0
     with step("down"):
         Cluster(found.cluster_id, found.state_dir, found.blueprint).down()
@@ -100,9 +102,13 @@ def _status(options: argparse.Namespace, _command: list[str]) -> int:
 def _run(options: argparse.Namespace, command: list[str]) -> int:
     if not command:
         raise RigError("say what to run after --")
-    cluster = Cluster.attach(options.id)
+    cluster = Cluster.attach(_meant(options))
     argv = enter_argv(cluster.init(options.node).pid, command, user=options.user)
     return subprocess.run(argv, check=False).returncode
+
+
+def _meant(options: argparse.Namespace) -> str:
+    return options.id or record.only_one(record.all_records())
 
 
 def _shell(options: argparse.Namespace, _command: list[str]) -> int:
@@ -114,7 +120,7 @@ _COMMANDS = {"build": _build, "up": _up, "down": _down, "status": _status, "run"
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python3 -m tests.cluster.rig", description=__doc__)
-    parser.add_argument("--id", default="ffdl", help="cluster id (default: ffdl)")
+    parser.add_argument("--id", help=f"cluster id (default: {record.DEFAULT_ID}, or the one that is up)")
     commands = parser.add_subparsers(dest="command", required=True)
     for name in ("build", "up"):
         command = commands.add_parser(name)

@@ -10,6 +10,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+from . import cgroups
 from .topology import GPUS, NPUS, NodeSpec, Role
 
 # A number that is set aside for local use and that no driver of the machine serves.
@@ -46,6 +47,8 @@ class NodeLayout:
     etc: Path
     private: Path  # this node's own directory: logs, spool, /tmp
     binds: tuple[Bind, ...]
+    cluster_id: str
+    confined: bool
 
 
 def private_binds(private: Path, role: Role) -> tuple[Bind, ...]:
@@ -58,7 +61,10 @@ def private_binds(private: Path, role: Role) -> tuple[Bind, ...]:
 
 def boot_script(layout: NodeLayout) -> str:
     """The script; it is run by /bin/sh in new mount, uts, ipc and pid namespaces and a prepared network namespace."""
-    sections = (_root(layout), _devices(layout.spec), _binds(layout), _pivot(layout.spec.name), _files(layout.spec))
+    name = layout.spec.name
+    confined = layout.confined and layout.spec.role is Role.COMPUTE
+    confinement = cgroups.mounts(layout.cluster_id, name) if confined else []
+    sections = (_root(layout), confinement, _devices(layout.spec), _binds(layout), _pivot(name), _files(layout.spec))
     return "set -eu\n" + "\n".join("\n".join(lines) for lines in sections) + "\nexec python3 -I -S /run/rig/init.py\n"
 
 

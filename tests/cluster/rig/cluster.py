@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
-from . import builder, record, site
+from . import builder, cgroups, record, site
 from .console import say, step
 from .errors import RigError
 from .nodes import tear_down
@@ -21,21 +21,23 @@ from .record import Blueprint, Record
 from .rootfs import USERS
 from .running import RunningCluster
 from .services import Service
-from .topology import NODES
+from .topology import COMPUTE_NODES, NODES
 
 CHECKOUT = Path(__file__).resolve().parents[3]
+ID_VARIABLE = "FFDL_TEST_CLUSTER"
+"""Names the id of the cluster, where two are to be up."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
     """How a cluster is made. `values` overrides names of slurm-configs/values.env, e.g. {"KILL_WAIT_S": "10"}."""
 
-    cluster_id: str = "ffdl"
+    cluster_id: str = field(default_factory=lambda: os.environ.get(ID_VARIABLE) or record.DEFAULT_ID)
     suite: str = field(default_factory=lambda: os.environ.get("FFDL_TEST_SUITE") or "sid")
     accounting: bool = True
     values: Mapping[str, str] = field(default_factory=dict)
     checkout: Path = CHECKOUT
-    wait_s: float = 900.0  # for another cluster on this machine to end
+    wait_s: float = 900.0  # for a place on this machine
     keep: bool = False  # outlive this process; ended by `down` only
 
 
@@ -47,43 +49,43 @@ class Cluster(RunningCluster):
     def up(cls, options: ClusterOptions | None = None) -> Cluster:
         """Build what is missing, and start a cluster. It ends with `down`, or with this process.
 
-        Raises RigError: not root, no mirror, another cluster is up, a daemon that does not start (its logs are then
-        kept in the cache directory under failed-<id>).
+        Raises RigError: not root, no mirror, no place for one more cluster, a daemon that does not start (its logs are
+        then kept in the cache directory under failed-<id>).
         """
         options = options or ClusterOptions()
         record.check_id(options.cluster_id)
         built = builder.build(options.suite, options.checkout)
         state_dir = built.cache / f"cluster-{options.cluster_id}"
-        with record.place_on_host(options.wait_s) as abandoned:
+        blueprint = Blueprint(
+            options.suite,
+            (str(state_dir / "project"), *built.layers),
+            str(options.checkout),
+            built.slurm_version,
+            options.accounting,
+            built.confined,
+            dict(options.values),
+        )
+        cluster = cls(options.cluster_id, state_dir, blueprint)
+        with record.place_on_host(options.cluster_id, options.wait_s) as abandoned:
             for leftover in abandoned:
                 with step(f"cleaned up after a crash: {leftover.describe()}"):
                     _erase(leftover.cluster_id, leftover.state_dir)
             _erase(options.cluster_id, state_dir)
-            blueprint = Blueprint(
-                options.suite,
-                (str(state_dir / "project"), *built.layers),
-                str(options.checkout),
-                built.slurm_version,
-                options.accounting,
-                built.confined,
-                dict(options.values),
-            )
-            cluster = cls(options.cluster_id, state_dir, blueprint)
             record.write(Record(options.cluster_id, state_dir, Process.current(), False, blueprint))
-            try:
-                cluster._start(built)
-            except BaseException:
-                cluster.collect_logs(built.cache / f"failed-{options.cluster_id}")
-                cluster.down()
-                raise
-            owner = None if options.keep else Process.current()
-            record.write(Record(options.cluster_id, state_dir, owner, True, blueprint))
+        try:
+            cluster._start(built)
+        except BaseException:
+            cluster.collect_logs(built.cache / f"failed-{options.cluster_id}")
+            cluster.down()
+            raise
+        owner = None if options.keep else Process.current()
+        record.write(Record(options.cluster_id, state_dir, owner, True, blueprint))
         if not options.keep:
             atexit.register(cluster._down_of, os.getpid())
         return cluster
 
     @classmethod
-    def attach(cls, cluster_id: str = "ffdl") -> Cluster:
+    def attach(cls, cluster_id: str) -> Cluster:
         """A cluster that is already up; RigError if there is none. `down` still ends it."""
         found = record.read(cluster_id)
         if found is None or not found.complete or found.abandoned():
@@ -115,6 +117,10 @@ class Cluster(RunningCluster):
     def down(self) -> None:
         """End every process of the cluster and remove all it made. Safe to repeat."""
         _erase(self.cluster_id, self.state_dir)
+        with record.locked() as others:
+            if not others:
+                for spec in COMPUTE_NODES:
+                    cgroups.remove_mount_point(spec.name)
 
     def _down_of(self, pid: int) -> None:
         """At the exit of the process that started the cluster; not of its forked children."""

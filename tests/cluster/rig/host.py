@@ -16,7 +16,7 @@ from .errors import Exit, RigError
 CACHE_VARIABLE = "FFDL_TEST_CACHE"
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 # Controllers that Slurm's cgroup/v1 plugin uses in this cluster.
-_CGROUP_V1 = ("cpuacct", "cpuset", "devices", "freezer", "memory")
+CGROUP_V1 = ("cpuacct", "cpuset", "devices", "freezer", "memory")
 # Program looked for -> Debian package that has it.
 _TOOLS = {
     "debootstrap": "debootstrap",
@@ -85,4 +85,4 @@ def cgroup_v1_available() -> bool:
 
     Elsewhere the cluster still schedules and hands out GPUs, but no job is held to its memory or its devices.
     """
-    return all((CGROUP_ROOT / controller / "release_agent").exists() for controller in _CGROUP_V1)
+    return all((CGROUP_ROOT / controller / "release_agent").exists() for controller in CGROUP_V1)

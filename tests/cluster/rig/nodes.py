@@ -5,7 +5,6 @@ Everything is named after the cluster's id, so it can be found and removed witho
 
 from __future__ import annotations
 
-import os
 import signal as signals
 import subprocess
 import time
@@ -13,10 +12,10 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
+from . import cgroups
 from .boot import Bind, NodeLayout, boot_script, private_binds
 from .command import bare_environment, run, tail_of
 from .errors import RigError
-from .host import CGROUP_ROOT
 from .processes import Process, wait_gone
 from .topology import COMPUTE_NODES, NETWORK_PREFIX, NODES, NodeSpec
 
@@ -120,6 +119,7 @@ class NodeFactory:
     layers: tuple[Path, ...]
     state_dir: Path
     binds: tuple[Bind, ...]
+    confined: bool
 
     def private(self, node: str) -> Path:
         """The node's own directory on the host."""
@@ -137,7 +137,15 @@ class NodeFactory:
         (private / "init.pid").unlink(missing_ok=True)
         (private / "boot_id").write_text(f"{uuid.uuid4()}\n")
         (private / "init.py").write_text(Path(__file__).with_name("node_init.py").read_text())
-        layout = NodeLayout(spec, self.layers, self.state_dir / "etc", private, self.binds)
+        layout = NodeLayout(
+            spec,
+            self.layers,
+            self.state_dir / "etc",
+            private,
+            self.binds,
+            self.fabric.cluster_id,
+            self.confined,
+        )
         script = private / "boot.sh"
         script.write_text(boot_script(layout))
         self.fabric.plug(spec)
@@ -199,26 +207,6 @@ def _same_netns(pid: int, netns: str) -> bool:
         return False
 
 
-def remove_cgroups(node: str) -> None:
-    """Remove the cgroups that a dead node's slurmd left; a real reboot would have cleared them."""
-    for top in CGROUP_ROOT.glob(f"*/slurm_{node}"):
-        directories = sorted((Path(path) for path, _, _ in os.walk(top)), key=lambda p: len(p.parts), reverse=True)
-        for directory in directories:
-            _remove_cgroup(directory)
-
-
-def _remove_cgroup(directory: Path) -> None:
-    for _ in range(100):  # a killed task leaves its cgroup a moment later
-        try:
-            directory.rmdir()
-        except FileNotFoundError:
-            return
-        except OSError:
-            time.sleep(0.02)
-        else:
-            return
-
-
 def tear_down(cluster_id: str) -> None:
     """End and remove everything of a cluster but its files. Safe to repeat, and after a crash at any point."""
     fabric = Fabric(cluster_id)
@@ -226,4 +214,4 @@ def tear_down(cluster_id: str) -> None:
         fabric.unplug(spec.name)
     fabric.destroy()
     for spec in COMPUTE_NODES:
-        remove_cgroups(spec.name)
+        cgroups.remove(cluster_id, spec.name)

@@ -21,6 +21,9 @@ from .errors import Exit, RigError
 from .processes import Process
 
 RUN_DIR = Path("/run/ffdl-batch-rig")
+DEFAULT_ID = "ffdl"
+PLACES = 2
+"""How many clusters may be up on one machine: for each, memory and cores must be there."""
 _ID = re.compile(r"[a-z][a-z0-9]{0,7}")
 
 
@@ -102,29 +105,50 @@ def all_records() -> list[Record]:
 
 
 @contextmanager
-def place_on_host(wait_s: float) -> Iterator[list[Record]]:
-    """Hold the machine's only place for a cluster; yields abandoned records that must be cleaned up first.
-
-    One at a time, because Slurm names its cgroups by node name alone: two clusters would find each other's jobs.
-    A cluster that is in the way is waited for if it has an owner who will end it.
-    """
+def locked() -> Iterator[list[Record]]:
+    """The records, which nobody else who locks them changes within the block."""
     RUN_DIR.mkdir(parents=True, exist_ok=True)
+    with (RUN_DIR / "host.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield all_records()
+
+
+@contextmanager
+def place_on_host(cluster_id: str, wait_s: float) -> Iterator[list[Record]]:
+    """Get a place for a cluster on this machine; yields abandoned records that must be cleaned up first.
+
+    The place is kept by the record, which is to be written within the block. A cluster that is in the way, because it
+    has the same id or because all places are taken, is waited for if it has an owner who will end it.
+    """
     deadline = time.monotonic() + wait_s
     told = False
     while True:
-        with (RUN_DIR / "host.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            living = [record for record in all_records() if not record.abandoned()]
-            if not living:
-                yield [record for record in all_records() if record.abandoned()]
+        with locked() as records:
+            blockers = in_the_way(cluster_id, [record for record in records if not record.abandoned()])
+            if not blockers:
+                yield [record for record in records if record.abandoned()]
                 return
-        blocker = living[0]
-        if blocker.owner is None or time.monotonic() > deadline:
-            raise RigError(f"{blocker.describe()} is up on this machine, which has room for one", Exit.TEMPORARY)
+        names = " and ".join(blocker.describe() for blocker in blockers)
+        if all(blocker.owner is None for blocker in blockers) or time.monotonic() > deadline:
+            raise RigError(f"{names} must end first: this machine has room for {PLACES}", Exit.TEMPORARY)
         if not told:
-            say(f"waiting for the end of {blocker.describe()}, at most {wait_s:.0f} s")
+            say(f"waiting for the end of {names}, at most {wait_s:.0f} s")
             told = True
         time.sleep(0.5)
+
+
+def in_the_way(cluster_id: str, living: list[Record]) -> list[Record]:
+    """The clusters of which one must end before another of this id can begin."""
+    same = [record for record in living if record.cluster_id == cluster_id]
+    return same or (living if len(living) >= PLACES else [])
+
+
+def only_one(records: list[Record]) -> str:
+    """The id of the cluster that is meant where none is named."""
+    if len(records) > 1:
+        names = ", ".join(record.cluster_id for record in records)
+        raise RigError(f"there are several clusters: {names}; name one: python3 -m tests.cluster.rig --id NAME ...")
+    return records[0].cluster_id if records else DEFAULT_ID
 
 
 def remove_state(state_dir: Path) -> None:

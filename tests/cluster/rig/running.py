@@ -15,13 +15,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
-from . import record, site
+from . import cgroups, record, site
 from .access import enter_argv
 from .boot import Bind, private_binds
 from .builder import account_id
 from .command import bare_environment, tail
 from .errors import RigError
-from .nodes import Fabric, NodeFactory, remove_cgroups
+from .nodes import Fabric, NodeFactory
 from .processes import Process
 from .python_layers import SOURCE
 from .record import Blueprint, Record
@@ -55,7 +55,8 @@ class RunningCluster:
             Bind(self.state_dir / "shared", "/shared"),
             Bind(Path(self.blueprint.checkout), SOURCE, read_only=True),
         )
-        return NodeFactory(self.fabric, tuple(Path(layer) for layer in self.blueprint.layers), self.state_dir, binds)
+        layers = tuple(Path(layer) for layer in self.blueprint.layers)
+        return NodeFactory(self.fabric, layers, self.state_dir, binds, self.blueprint.confined)
 
     # --- programs and files -----------------------------------------------------------------------------------
 
@@ -169,7 +170,7 @@ class RunningCluster:
     def power_off(self, node: str) -> None:
         """A power cut: every process of the node is gone at once, so are memory, /run and its network."""
         self.fabric.unplug(node_named(node).name)
-        remove_cgroups(node)
+        cgroups.remove(self.cluster_id, node)
 
     def power_on(self, node: str) -> None:
         """Boot the node again, with a new boot id, and start its daemons. Returns before slurmd has registered."""

@@ -97,7 +97,8 @@ def test_an_interrupted_build_is_not_taken_for_a_finished_one(tmp_path: Path) ->
 def test_the_boot_script_is_valid_shell_whatever_the_paths(tmp_path: Path, spec: object) -> None:
     odd = tmp_path / "a b$(id)'\""
     node = next(node for node in NODES if node == spec)
-    layout = NodeLayout(node, (odd,), odd, odd, (Bind(odd, "/home"), Bind(odd, "/opt/ffdl/src", read_only=True)))
+    binds = (Bind(odd, "/home"), Bind(odd, "/opt/ffdl/src", read_only=True))
+    layout = NodeLayout(node, (odd,), odd, odd, binds, "one", confined=True)
     script = boot_script(layout)
     assert subprocess.run(["sh", "-n"], input=script, text=True, check=False).returncode == 0
     assert shlex.quote(str(odd)) in script
@@ -142,14 +143,6 @@ def test_a_record_survives_writing_and_tells_whether_its_owner_lives(
     assert not mine.abandoned()
     assert replace(mine, owner=Process(os.getpid(), 1)).abandoned()
     assert not replace(mine, owner=None).abandoned()
-
-
-def test_a_kept_cluster_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record, "RUN_DIR", tmp_path)
-    plan = Blueprint("sid", (), "/src", "26.05.5", True, True, {})
-    record.write(Record("kept", tmp_path, None, True, plan))
-    with pytest.raises(RigError, match="down"), record.place_on_host(600):
-        pass
 
 
 def test_files_are_removed_only_from_a_directory_of_the_rig(tmp_path: Path) -> None:

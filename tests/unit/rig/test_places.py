@@ -1,0 +1,86 @@
+"""Two clusters on one machine: who gets a place, which cluster is meant, and whose cgroups are whose."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.rig import ClusterOptions, cgroups, record
+from tests.cluster.rig.boot import NodeLayout, boot_script
+from tests.cluster.rig.errors import RigError
+from tests.cluster.rig.processes import Process
+from tests.cluster.rig.record import Blueprint, Record
+from tests.cluster.rig.topology import NODES
+
+PLAN = Blueprint("sid", (), "/src", "26.05.5", True, True, {})
+KEPT = Record("kept", Path("/nowhere"), None, True, PLAN)
+OWNED = Record("owned", Path("/nowhere"), Process.current(), True, PLAN)
+LEFT = Record("left", Path("/nowhere"), Process(Process.current().pid, 1), True, PLAN)
+
+
+@pytest.fixture(autouse=True)
+def own_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records of this test alone."""
+    monkeypatch.setattr(record, "RUN_DIR", tmp_path)
+
+
+@pytest.mark.parametrize("other", [KEPT, OWNED])
+def test_there_is_a_place_beside_one_other_cluster(other: Record) -> None:
+    record.write(other)
+    record.write(LEFT)
+    with record.place_on_host("new", 0) as abandoned:
+        assert abandoned == [LEFT]
+
+
+def test_a_third_cluster_waits_for_an_owner_and_not_for_kept_ones() -> None:
+    record.write(KEPT)
+    record.write(replace(KEPT, cluster_id="second"))
+    with pytest.raises(RigError, match=r"'kept' .*'second' .*room for 2"), record.place_on_host("new", 600):
+        pass
+    record.write(replace(OWNED, cluster_id="second"))
+    with pytest.raises(RigError, match="room for 2"), record.place_on_host("new", 0):
+        pass
+
+
+def test_an_id_is_used_once() -> None:
+    record.write(KEPT)
+    with pytest.raises(RigError, match=r"'kept' .* must end"), record.place_on_host("kept", 600):
+        pass
+
+
+def test_the_only_cluster_is_meant_and_of_several_one_must_be_named() -> None:
+    assert record.only_one([]) == "ffdl"
+    assert record.only_one([KEPT]) == "kept"
+    with pytest.raises(RigError, match=r"kept, owned; name one: .*--id"):
+        record.only_one([KEPT, OWNED])
+
+
+def test_the_environment_names_a_sessions_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FFDL_TEST_CLUSTER", raising=False)
+    assert ClusterOptions().cluster_id == "ffdl"
+    monkeypatch.setenv("FFDL_TEST_CLUSTER", "ffdl2")
+    assert ClusterOptions().cluster_id == "ffdl2"
+
+
+def test_the_same_node_of_two_clusters_is_confined_in_two_places() -> None:
+    assert cgroups.own_name("a", "n1") != cgroups.own_name("b", "n1")
+    ctl, node = NODES[0], NODES[-1]
+    layout = NodeLayout(node, (), Path("/e"), Path("/p"), (), "a", confined=True)
+    script = boot_script(layout)
+    assert f"mount --bind ffdl-a-{node.name} slurm_{node.name}" in script
+    assert script.index("mount --rbind /sys/fs/cgroup") < script.index("mount --bind ffdl-a-") < script.index("pivot")
+    for other in (replace(layout, spec=ctl), replace(layout, confined=False)):
+        assert "ffdl-a" not in boot_script(other)
+
+
+def test_the_cgroups_of_one_cluster_are_removed_and_the_others_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cgroups, "CGROUP_ROOT", tmp_path)
+    for name in ("ffdl-a-n1", "ffdl-b-n1", "slurm_n1"):
+        (tmp_path / "memory" / name / "uid_1").mkdir(parents=True)
+    cgroups.remove("a", "n1")
+    assert {path.name for path in (tmp_path / "memory").iterdir()} == {"ffdl-b-n1", "slurm_n1"}
+    assert (tmp_path / "memory" / "ffdl-b-n1" / "uid_1").is_dir()
