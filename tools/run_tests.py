@@ -17,11 +17,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
+from types import MappingProxyType
 from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -32,6 +33,20 @@ BIN = Path(sys.executable).parent
 # Tests that may be skipped on CI, by their id (file::name). Empty on purpose.
 ALLOWED_SKIPS: frozenset[str] = frozenset()
 PYTEST_NOTHING_COLLECTED = 5
+# The clusters that are up at once; the first is the one that `make cluster-up` starts, and is used if it is up.
+CLUSTERS = ("ffdl", "ffdl2")
+# Their tests are dealt out by file. These take minutes and come first, so that both end at about the same time.
+LONG = (
+    "test_dying_nodes.py",
+    "test_chain_edges.py",
+    "test_arrays.py",
+    "test_distributed.py",
+    "test_interruptions.py",
+    "test_network_figures.py",
+    "test_options.py",
+    "test_network_level.py",
+    "test_examples_resume.py",
+)
 
 
 @dataclass
@@ -64,7 +79,7 @@ class Lane(Enum):
     FAULTS = "faults"
     """Those that wait for what does not answer."""
     CLUSTER = "cluster"
-    """What needs root on Debian: one cluster at a time is all that a machine has room for."""
+    """What needs root on Debian: the test clusters, of which a machine has room for two."""
     PATIENT = "patient"
     """What does not care how fast it runs, and yields to the others."""
 
@@ -256,21 +271,62 @@ def run_checks(*commands: list[str]) -> Tally:
     return tally
 
 
-def run_pytest(name: str, *paths: str, quietly: bool, nice: int = 0) -> Tally:
-    """pytest over those folders; counted from its report. `quietly`: what it prints is shown at its end."""
+def run_cluster() -> Tally:
+    """The tests of the cluster, dealt out by file to one pytest for each of CLUSTERS."""
+    shares = REPORTS / "cluster.shares"
+    shutil.rmtree(shares, ignore_errors=True)
+    shares.mkdir(parents=True)
+    deal = ("-p", "tests.sharing", f"--shares={shares}")
+    say(f"what the tests of the clusters print is in {REPORTS.relative_to(ROOT)}/cluster-*.log and shown at the end")
+    with ThreadPoolExecutor(len(CLUSTERS)) as pool:
+        halves = [
+            pool.submit(
+                run_pytest,
+                f"cluster-{number}",
+                *longest_first(ROOT / "tests" / "cluster"),
+                quietly=True,
+                options=deal,
+                env={"FFDL_TEST_CLUSTER": cluster},
+            )
+            for number, cluster in enumerate(CLUSTERS, 1)
+        ]
+        total = Tally()
+        for half in halves:
+            total.add(half.result())
+    return total
+
+
+def longest_first(folder: Path) -> list[str]:
+    """The test files of a folder, in the order in which they are dealt out."""
+    names = sorted(path.name for path in folder.glob("test_*.py"))
+    long = [name for name in LONG if name in names]
+    return [str((folder / name).relative_to(ROOT)) for name in dict.fromkeys((*long, *names))]
+
+
+def run_pytest(
+    name: str,
+    *paths: str,
+    quietly: bool,
+    nice: int = 0,
+    options: tuple[str, ...] = (),
+    env: Mapping[str, str] = MappingProxyType({}),
+) -> Tally:
+    """pytest over those paths; counted from its report. `quietly`: what it prints is shown at its end."""
     report, log = REPORTS / f"{name}.xml", REPORTS / f"{name}.log"
-    if missing := [path for path in paths if not (ROOT / path).is_dir()]:
+    if missing := [path for path in paths if not (ROOT / path).exists()]:
         return refuse(f"{name} has no tests: {', '.join(missing)} not found")
     REPORTS.mkdir(parents=True, exist_ok=True)
     report.unlink(missing_ok=True)
     argv = ["nice", "-n", str(nice)] if nice else []
     argv += [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", "-o", f"cache_dir=.pytest_cache/{name}"]
+    argv += [*options, *paths]
+    surroundings = {**os.environ, **env}
     if quietly:
         with log.open("wb") as output:
-            status = subprocess.call([*argv, *paths], cwd=ROOT, stdout=output, stderr=output)
+            status = subprocess.call(argv, cwd=ROOT, stdout=output, stderr=output, env=surroundings)
         print(log.read_text(encoding="utf-8", errors="replace"), flush=True)
     else:
-        status = subprocess.call([*argv, *paths], cwd=ROOT)
+        status = subprocess.call(argv, cwd=ROOT, env=surroundings)
     if status == PYTEST_NOTHING_COLLECTED:
         return refuse(f"{name} has no tests")
     if not report.is_file():
@@ -324,7 +380,7 @@ TIERS = (
     pytest_tier("contract", Lane.DAEMONS, "tests/contract"),
     pytest_tier("faults", Lane.FAULTS, "tests/faults"),
     pytest_tier("python39", Lane.CLUSTER, "tests/python39"),
-    pytest_tier("cluster", Lane.CLUSTER, "tests/cluster"),
+    Tier("cluster", Lane.CLUSTER, lambda _: run_cluster()),
     pytest_tier("unit", Lane.PATIENT, "tests/unit", "tests/golden"),
 )
 

@@ -1,0 +1,77 @@
+"""The dealing out of test files to several runs: each file to one, with its fixtures, and none is left."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+CONFTEST = """\
+import pytest
+def told(what):
+    with open("told", "a") as file:
+        file.write(what + " ")
+@pytest.fixture(scope="session", autouse=True)
+def whole():
+    yield
+    told("end")
+@pytest.fixture(scope="module", autouse=True)
+def part(request, whole):
+    yield
+    told(request.path.stem)
+"""
+TESTS = "from conftest import told\ndef test_one(): told('1')\ndef test_two(): told('2')\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Three files of two tests each, whose fixtures tell when they end."""
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    for name in ("a", "b", "c"):
+        (tmp_path / f"test_{name}.py").write_text(TESTS)
+    (tmp_path / "shares").mkdir()
+    return tmp_path
+
+
+def run(folder: Path, *names: str) -> subprocess.CompletedProcess[str]:
+    """One of the runs; the files in this order."""
+    argv = [sys.executable, "-m", "pytest", "-q", "-p", "tests.sharing", "-p", "no:cacheprovider", "--shares=shares"]
+    # The folder's own tests import its conftest; the plugin is this project's.
+    env = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
+    return subprocess.run(
+        [*argv, "--rootdir=.", *(f"test_{name}.py" for name in names)],
+        cwd=folder,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_files_are_taken_in_the_order_given_and_fixtures_end_in_time(folder: Path) -> None:
+    done = run(folder, "c", "a", "b")
+    assert (done.returncode, "6 passed" in done.stdout) == (0, True), done.stdout + done.stderr
+    assert (folder / "told").read_text() == "1 2 test_c 1 2 test_a 1 2 test_b end "
+    assert sorted(path.name for path in (folder / "shares").iterdir()) == ["test_a.py", "test_b.py", "test_c.py"]
+
+
+def test_what_another_run_took_is_left_to_it(folder: Path) -> None:
+    (folder / "shares" / "test_a.py").touch()
+    assert "4 passed" in run(folder, "a", "b", "c").stdout
+    assert (folder / "told").read_text() == "1 2 test_b 1 2 test_c end "
+
+
+def test_a_run_that_comes_too_late_has_nothing_to_do_and_nothing_to_complain_of(folder: Path) -> None:
+    run(folder, "a", "b", "c")
+    late = run(folder, "a", "b", "c")
+    assert (late.returncode, "passed" in late.stdout) == (0, False), late.stdout + late.stderr
+
+
+def test_tests_that_cannot_be_read_fail_the_run(folder: Path) -> None:
+    (folder / "test_b.py").write_text("import nonesuch_module\n")
+    done = run(folder, "a", "b")
+    assert done.returncode not in (0, 5), done.stdout
+    assert list((folder / "shares").iterdir()) == []
