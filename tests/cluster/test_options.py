@@ -135,7 +135,7 @@ def test_short_options(alice: Person, parent: tuple[str, str]) -> None:
 
 
 def test_a_dependency_is_on_the_training_and_not_on_its_first_allocation(alice: Person) -> None:
-    slow = "batch: {checkpoint: {grace_s: 4}, env: {PACE: '0.2'}}"
+    slow = "batch: {checkpoint: {grace_s: 4}, env: {PACE: '0.2', STEPS: '120'}}"
     first = alice.submit(training(alice, "goes-on", extra=slow), saver_model(alice), "--time=10")
     second = alice.start("after-it", "echo began", f"--dependency=afterok:{first}")
     until_logged(alice, first, "step 5")

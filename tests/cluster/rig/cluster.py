@@ -103,7 +103,10 @@ class Cluster(RunningCluster):
         found = record.read(options.cluster_id)
         if found is not None and found.complete and found.owner is None:
             if found.blueprint.suite != options.suite:
-                raise RigError(f"{found.describe()} has suite {found.blueprint.suite}, not {options.suite}")
+                raise RigError(
+                    f"{found.describe()} has suite {found.blueprint.suite}, not {options.suite}; "
+                    f"{ID_VARIABLE} can name another cluster"
+                )
             say(f"using {found.describe()}")
             yield cls.attach(options.cluster_id)
             return

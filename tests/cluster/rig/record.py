@@ -56,9 +56,8 @@ class Record:
 
     def describe(self) -> str:
         """For messages."""
-        return f"cluster {self.cluster_id!r} " + (
-            f"of process {self.owner.pid}" if self.owner else "(kept; end it with `python3 -m tests.cluster.rig down`)"
-        )
+        kept = f"(kept; end it with `python3 -m tests.cluster.rig --id {self.cluster_id} down`)"
+        return f"cluster {self.cluster_id!r} " + (f"of process {self.owner.pid}" if self.owner else kept)
 
 
 def check_id(cluster_id: str) -> None:

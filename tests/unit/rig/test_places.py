@@ -37,7 +37,8 @@ def test_there_is_a_place_beside_one_other_cluster(other: Record) -> None:
 def test_a_third_cluster_waits_for_an_owner_and_not_for_kept_ones() -> None:
     record.write(KEPT)
     record.write(replace(KEPT, cluster_id="second"))
-    with pytest.raises(RigError, match=r"'kept' .*'second' .*room for 2"), record.place_on_host("new", 600):
+    told = r"'kept' .*--id kept down.*'second' .*room for 2"
+    with pytest.raises(RigError, match=told), record.place_on_host("new", 600):
         pass
     record.write(replace(OWNED, cluster_id="second"))
     with pytest.raises(RigError, match="room for 2"), record.place_on_host("new", 0):
