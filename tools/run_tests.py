@@ -41,6 +41,7 @@ LONG = (
     "test_chain_edges.py",
     "test_arrays.py",
     "test_distributed.py",
+    "test_scheduler_faults.py",
     "test_interruptions.py",
     "test_network_figures.py",
     "test_options.py",

@@ -30,6 +30,8 @@ def executions(person: Person, job_id: str) -> int:
 def wait_until(condition: Callable[[], bool], what: str, limit_s: float = LIMIT_S) -> None:
     """Until the condition holds."""
     deadline = time.monotonic() + limit_s
+    asked = time.monotonic()
     while not condition():
         assert time.monotonic() < deadline, f"waited {limit_s:g} s for {what}"
-        time.sleep(0.1)
+        time.sleep(max(0.1, time.monotonic() - asked))  # as long as the answer took: others need the cores
+        asked = time.monotonic()
