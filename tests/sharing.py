@@ -18,8 +18,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--shares", type=Path, required=True, help="directory that all runs share, empty at first")
 
 
-def pytest_runtestloop(session: pytest.Session) -> bool:
+def pytest_runtestloop(session: pytest.Session) -> bool | None:
     """Run what falls to this run. Replaces pytest's own loop over all tests."""
+    if session.config.option.collectonly:
+        return None
     if session.testsfailed:
         raise session.Interrupted(f"{session.testsfailed} errors during collection")
     mine = dealt(session.items, session.config.getoption("shares"))

@@ -17,12 +17,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from types import MappingProxyType
 from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -35,19 +34,6 @@ ALLOWED_SKIPS: frozenset[str] = frozenset()
 PYTEST_NOTHING_COLLECTED = 5
 # The clusters that are up at once; the first is the one that `make cluster-up` starts, and is used if it is up.
 CLUSTERS = ("ffdl", "ffdl2")
-# Their tests are dealt out by file. These take minutes and come first, so that both end at about the same time.
-LONG = (
-    "test_dying_nodes.py",
-    "test_chain_edges.py",
-    "test_arrays.py",
-    "test_distributed.py",
-    "test_scheduler_faults.py",
-    "test_interruptions.py",
-    "test_network_figures.py",
-    "test_options.py",
-    "test_network_level.py",
-    "test_examples_resume.py",
-)
 
 
 @dataclass
@@ -277,57 +263,43 @@ def run_cluster() -> Tally:
     shares = REPORTS / "cluster.shares"
     shutil.rmtree(shares, ignore_errors=True)
     shares.mkdir(parents=True)
-    deal = ("-p", "tests.sharing", f"--shares={shares}")
     say(f"what the tests of the clusters print is in {REPORTS.relative_to(ROOT)}/cluster-*.log and shown at the end")
+    total = Tally()
     with ThreadPoolExecutor(len(CLUSTERS)) as pool:
-        halves = [
+        runs = [
             pool.submit(
                 run_pytest,
                 f"cluster-{number}",
-                *longest_first(ROOT / "tests" / "cluster"),
+                "tests/cluster",
                 quietly=True,
-                options=deal,
-                env={"FFDL_TEST_CLUSTER": cluster},
+                under=("env", f"FFDL_TEST_CLUSTER={cluster}"),
+                options=("-p", "tests.sharing", f"--shares={shares}"),
             )
             for number, cluster in enumerate(CLUSTERS, 1)
         ]
-        total = Tally()
-        for half in halves:
-            total.add(half.result())
+        for run in runs:
+            total.add(run.result())
     return total
 
 
-def longest_first(folder: Path) -> list[str]:
-    """The test files of a folder, in the order in which they are dealt out."""
-    names = sorted(path.name for path in folder.glob("test_*.py"))
-    long = [name for name in LONG if name in names]
-    return [str((folder / name).relative_to(ROOT)) for name in dict.fromkeys((*long, *names))]
-
-
 def run_pytest(
-    name: str,
-    *paths: str,
-    quietly: bool,
-    nice: int = 0,
-    options: tuple[str, ...] = (),
-    env: Mapping[str, str] = MappingProxyType({}),
+    name: str, *paths: str, quietly: bool, under: tuple[str, ...] = (), options: tuple[str, ...] = ()
 ) -> Tally:
-    """pytest over those paths; counted from its report. `quietly`: what it prints is shown at its end."""
+    """pytest over those folders; counted from its report. `quietly`: what it prints is shown at its end. `under`: the
+    command that starts it."""
     report, log = REPORTS / f"{name}.xml", REPORTS / f"{name}.log"
-    if missing := [path for path in paths if not (ROOT / path).exists()]:
+    if missing := [path for path in paths if not (ROOT / path).is_dir()]:
         return refuse(f"{name} has no tests: {', '.join(missing)} not found")
     REPORTS.mkdir(parents=True, exist_ok=True)
     report.unlink(missing_ok=True)
-    argv = ["nice", "-n", str(nice)] if nice else []
-    argv += [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", "-o", f"cache_dir=.pytest_cache/{name}"]
-    argv += [*options, *paths]
-    surroundings = {**os.environ, **env}
+    argv = [*under, sys.executable, "-m", "pytest", "-q", f"--junitxml={report}"]
+    argv += ["-o", f"cache_dir=.pytest_cache/{name}", *options, *paths]
     if quietly:
         with log.open("wb") as output:
-            status = subprocess.call(argv, cwd=ROOT, stdout=output, stderr=output, env=surroundings)
+            status = subprocess.call(argv, cwd=ROOT, stdout=output, stderr=output)
         print(log.read_text(encoding="utf-8", errors="replace"), flush=True)
     else:
-        status = subprocess.call(argv, cwd=ROOT, env=surroundings)
+        status = subprocess.call(argv, cwd=ROOT)
     if status == PYTEST_NOTHING_COLLECTED:
         return refuse(f"{name} has no tests")
     if not report.is_file():
@@ -367,7 +339,7 @@ def pytest_tier(name: str, lane: Lane, *paths: str) -> Tier:
     patient = lane is Lane.PATIENT
 
     def run(beside: bool) -> Tally:
-        return run_pytest(name, *paths, quietly=beside, nice=10 if patient and beside else 0)
+        return run_pytest(name, *paths, quietly=beside, under=("nice", "-n", "10") if patient and beside else ())
 
     return Tier(name, lane, run)
 

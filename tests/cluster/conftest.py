@@ -27,13 +27,34 @@ gres_devices = {npu = ["/dev/npu[0-9]*"]}
 """
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+LONG = (
+    "test_dying_nodes.py",
+    "test_scheduler_faults.py",
+    "test_arrays.py",
+    "test_interruptions.py",
+    "test_distributed.py",
+    "test_chain_edges.py",
+    "test_examples_resume.py",
+    "test_options.py",
+    "test_network_level.py",
+)
+"""What takes a minute or more: it comes first where runs share out the files, so that they end at about one time."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Everything here needs the cluster."""
+    if config.getoption("shares", None):
+        items.sort(key=lambda item: turn(item.path.name))
     here = Path(__file__).parent
     for item in items:
         if here in item.path.parents:
             item.add_marker(pytest.mark.cluster)
             item.add_marker(pytest.mark.timeout(420))
+
+
+def turn(name: str) -> int:
+    """The place of a test file when the files are shared out."""
+    return LONG.index(name) if name in LONG else len(LONG)
 
 
 @pytest.fixture(scope="session")

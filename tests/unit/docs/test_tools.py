@@ -38,13 +38,6 @@ def test_a_report_is_counted_and_a_skip_fails_on_ci_only(tmp_path: Path) -> None
     assert str(runner.read_report(tmp_path / "r.xml", ci=True)) == "1 passed, 2 failed, 1 skipped"
 
 
-def test_every_file_of_the_cluster_is_dealt_out_and_what_takes_long_comes_first() -> None:
-    runner, folder = load("tools/run_tests.py"), ROOT / "tests" / "cluster"
-    dealt = [Path(file).name for file in runner.longest_first(folder)]
-    assert sorted(dealt) == sorted(path.name for path in folder.glob("test_*.py"))
-    assert tuple(dealt[: len(runner.LONG)]) == runner.LONG
-
-
 @pytest.mark.parametrize(("ci", "failed"), [("", 0), ("false", 0), ("true", 1), ("1", 1)])
 def test_what_cannot_run_fails_on_ci_and_is_named_elsewhere(
     monkeypatch: pytest.MonkeyPatch, ci: str, failed: int

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.conftest import LONG, turn
+
 ROOT = Path(__file__).parents[3]
 CONFTEST = """\
 import pytest
@@ -36,13 +38,13 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(folder: Path, *names: str) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, *names: str, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
     """One of the runs; the files in this order."""
     argv = [sys.executable, "-m", "pytest", "-q", "-p", "tests.sharing", "-p", "no:cacheprovider", "--shares=shares"]
     # The folder's own tests import its conftest; the plugin is this project's.
     env = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
     return subprocess.run(
-        [*argv, "--rootdir=.", *(f"test_{name}.py" for name in names)],
+        [*argv, *options, "--rootdir=.", *(f"test_{name}.py" for name in names)],
         cwd=folder,
         env=env,
         capture_output=True,
@@ -58,6 +60,11 @@ def test_files_are_taken_in_the_order_given_and_fixtures_end_in_time(folder: Pat
     assert sorted(path.name for path in (folder / "shares").iterdir()) == ["test_a.py", "test_b.py", "test_c.py"]
 
 
+def test_what_takes_long_on_the_cluster_comes_first_and_is_there() -> None:
+    names = sorted(path.name for path in (ROOT / "tests" / "cluster").glob("test_*.py"))
+    assert tuple(sorted(names, key=turn)[: len(LONG)]) == LONG
+
+
 def test_what_another_run_took_is_left_to_it(folder: Path) -> None:
     (folder / "shares" / "test_a.py").touch()
     assert "4 passed" in run(folder, "a", "b", "c").stdout
@@ -68,6 +75,12 @@ def test_a_run_that_comes_too_late_has_nothing_to_do_and_nothing_to_complain_of(
     run(folder, "a", "b", "c")
     late = run(folder, "a", "b", "c")
     assert (late.returncode, "passed" in late.stdout) == (0, False), late.stdout + late.stderr
+
+
+def test_tests_that_are_only_listed_are_neither_run_nor_taken(folder: Path) -> None:
+    listed = run(folder, "a", "b", options=("--collect-only",))
+    assert (listed.returncode, "test_b.py::test_two" in listed.stdout) == (0, True), listed.stdout + listed.stderr
+    assert list((folder / "shares").iterdir()) == [] and not (folder / "told").exists()
 
 
 def test_tests_that_cannot_be_read_fail_the_run(folder: Path) -> None:
