@@ -66,6 +66,14 @@ def test_what_is_no_archive(tmp_path: Path) -> None:
         unpack(str(tmp_path / "m.zip"), str(tmp_path / "t"))
 
 
+def test_a_member_without_a_name_is_no_file(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "m.zip", "w") as archive:
+        archive.writestr(".", "x")
+        archive.writestr("a", "x")
+    unpack(str(tmp_path / "m.zip"), str(tmp_path / "t"))
+    assert [path.name for path in (tmp_path / "t").iterdir()] == ["a"]
+
+
 def make_tree(root: Path) -> None:
     (root / "a" / "b").mkdir(parents=True)
     (root / "a" / "b" / "file").write_text("1")

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
 import shutil
 import socket
-import subprocess
 import threading
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,7 @@ import pytest
 from ffdl_batch.controller.checkpointing.checkpoints import Inventory, take_inventory
 from ffdl_batch.controller.gang.launch_agent import MAIL, install
 from ffdl_batch.controller.machine import files
-from ffdl_batch.controller.machine.directories import KEPT, Directories, make_below, status_of
+from ffdl_batch.controller.machine.directories import KEPT, make_below, status_of
 from ffdl_batch.controller.stores.model import unpack
 from ffdl_batch.controller.stores.storing import store_logs
 from ffdl_batch.controller.stores.trees import copy_tree, remove_half_copied
@@ -326,14 +324,6 @@ def test_a_model_is_unpacked_into_the_directory_that_was_made(
     assert [(path.name, path.read_text()) for path in outside.iterdir()] == [("file", SECRET)]
 
 
-def test_a_member_without_a_name_is_no_file(tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "m.zip", "w") as archive:
-        archive.writestr(".", "x")
-        archive.writestr("a", "x")
-    unpack(str(tmp_path / "m.zip"), str(tmp_path / "t"))
-    assert [path.name for path in (tmp_path / "t").iterdir()] == ["a"]
-
-
 def test_mailboxes_are_emptied_where_they_were_found(
     tmp_path: Path, outside: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -371,98 +361,3 @@ def test_files_elsewhere_are_no_checkpoints(tmp_path: Path, outside: Path, monke
     monkeypatch.setattr("ffdl_batch.controller.checkpointing.checkpoints.time.monotonic", monotonic)
     assert take_inventory(str(place)) == Inventory()
     assert set(take_inventory(str(place)).files) == {"sub-moved/mine"}
-
-
-# ------------------------------------------------------------------------------------------- what may be there
-
-
-def open_descriptors() -> list[str]:
-    return os.listdir("/proc/self/fd")  # noqa: PTH208 - names
-
-
-@pytest.fixture
-def few_descriptors() -> Iterator[None]:
-    """A moment with room for two trees."""
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    used = max(int(name) for name in open_descriptors())
-    resource.setrlimit(resource.RLIMIT_NOFILE, (used + 2 * KEPT + 12, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
-
-
-def test_a_deep_tree_needs_few_descriptors(tmp_path: Path, few_descriptors: None) -> None:
-    """Deeper than a path may be long, and with a second branch every hundred levels."""
-    source, target, levels, name = tmp_path / "s", tmp_path / "t", 600, "d" * 12
-    try:
-        with Directories(str(source), 0o777) as tree:
-            for level in range(0, levels, 100):
-                branch = tree.enter((*([name] * level), "branch"))
-                os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=branch))
-            leaf = tree.enter((name,) * levels)
-            os.close(os.open("leaf", os.O_CREAT | os.O_WRONLY, dir_fd=leaf))
-        before = open_descriptors()
-        assert [copy_tree(str(source), str(target)) for _ in range(2)] == [7, 7]
-        assert open_descriptors() == before
-        with Directories(str(target)) as tree:
-            assert status_of("leaf", tree.enter((name,) * levels)) is not None
-            assert status_of("file", tree.enter((*([name] * 500), "branch"))) is not None
-        remove_half_copied(str(target), lambda *_: False)
-    finally:  # by a program that goes as deep
-        subprocess.run(["rm", "-rf", str(source), str(target)], check=True)
-
-
-@both_ways
-def test_names_are_any_bytes(tmp_path: Path, link: bool) -> None:
-    names = [b"\xff\xfe", b"new\nline", b"-rf", b" ", b"\xc3\xbc", b"\x01\x7f", b"x" * 255]
-    for name in map(os.fsdecode, names):
-        (tmp_path / "s" / f"in {name[:200]}" / name).mkdir(parents=True)
-        (tmp_path / "s" / f"in {name[:200]}" / name / name).write_bytes(os.fsencode(name))
-    assert copy_tree(str(tmp_path / "s"), str(tmp_path / "t"), link=link) == len(names)
-    for name in map(os.fsdecode, names):
-        assert (tmp_path / "t" / f"in {name[:200]}" / name / name).read_bytes() == os.fsencode(name)
-
-
-def test_a_copy_has_the_file_s_mode_time_and_attributes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Attributes that the target's file system does not take are left out, each by itself."""
-    source, target = tmp_path / "s", tmp_path / "t"
-    source.mkdir()
-    (source / "file").write_text("x")
-    (source / "file").chmod(0o751)
-    os.utime(source / "file", ns=(5_000_000_001, 7_000_000_001))
-    taken = {}
-
-    def setxattr(file: int, name: str, value: bytes) -> None:
-        if name == "security.x":
-            raise PermissionError(1, "not permitted")
-        taken[name] = value
-
-    monkeypatch.setattr(os, "listxattr", lambda _file: ["security.x", "user.x"])
-    monkeypatch.setattr(os, "getxattr", lambda _file, name: name.encode())
-    monkeypatch.setattr(os, "setxattr", setxattr)
-    copy_tree(str(source), str(target))
-    found = (target / "file").stat()
-    assert (found.st_mode & 0o7777, found.st_mtime_ns) == (0o751, 7_000_000_001)
-    assert taken == {"user.x": b"user.x"}
-
-
-def test_an_error_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source, target = tmp_path / "s", tmp_path / "t"
-    (source / "sub").mkdir(parents=True)
-    (source / "sub" / "file").write_text("x")
-    (target / "sub" / "file").mkdir(parents=True)
-    with pytest.raises(OSError, match=f"'{target}/sub/file'$"):
-        copy_tree(str(source), str(target))
-    assert [path.name for path in (target / "sub").iterdir()] == ["file"]
-
-    def refuse(*_: object, **__: object) -> None:
-        raise PermissionError(13, "not permitted", "file")
-
-    monkeypatch.setattr("ffdl_batch.controller.stores.trees.open_found", refuse)
-    with pytest.raises(PermissionError, match=f"'{source}/sub/file'$"):
-        copy_tree(str(source), str(tmp_path / "other"))
-    (tmp_path / "third").mkdir()
-    (tmp_path / "third" / "sub").write_text("in the way")
-    with pytest.raises(FileExistsError, match=f"'{tmp_path}/third/sub'$"):
-        copy_tree(str(source), str(tmp_path / "third"))
