@@ -308,7 +308,7 @@ def test_pauses_grow(count: int, seconds: float) -> None:
 )
 def test_the_learner_that_failed_is_named_by_role_and_node(fields: dict[str, Any], words: str) -> None:
     told = Told().add(K.STARTED, 0, host="n1.site").add(K.STARTED, 1, host="n2.site").began(1, 2, 3)
-    told.ended(3, **{"exit_code": 1, **fields})
+    told.ended(3, **{"exit_code": 1, **fields}).ended(1, 143, ended_by="stop").ended(2, 143, ended_by="stop")
     assert conclude(LAUNCH, told.events, terminated=False).message == f"learner 3 (worker 1, on n2) {words}"
 
 
