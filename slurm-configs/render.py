@@ -159,6 +159,7 @@ def main(argv: list[str] | None = None) -> int:
     except OSError as error:
         print(f"render.py: cannot write {error.filename}: {error.strerror}", file=sys.stderr)
         return EX_CONFIG
+    print(f"{len(rendered)} files written below {options.out}")
     return 0
 
 

@@ -39,6 +39,7 @@ def test_every_overlay_renders_without_a_placeholder_left(tmp_path: Path, overla
     expected = {path.relative_to(CONFIGS) for path in CONFIGS.rglob("*") if path.is_file() and _is_rendered(path)}
     assert {path.relative_to(tmp_path / "out") for path in files} == expected
     assert not [path for path in files if re.search("@[A-Z_]+@", path.read_text())]
+    assert done.stdout == f"{len(files)} files written below {tmp_path / 'out'}\n"
 
 
 def test_only_new_slurm_is_told_a_requeue_delay(tmp_path: Path) -> None:
@@ -47,11 +48,11 @@ def test_only_new_slurm_is_told_a_requeue_delay(tmp_path: Path) -> None:
     for overlay in OVERLAYS:
         render(tmp_path / overlay, "--overlay", overlay, *site)
         texts[overlay] = (tmp_path / overlay / "slurm.conf.d" / "ffdl.conf").read_text()
-    assert [name for name, text in texts.items() if "requeue_delay=7" in text] == ["slurm-26.05"]
+    assert [name for name, text in texts.items() if "requeue_delay=7" in text] == ["slurm-25.11"]
 
 
 def test_the_signal_at_preemption_is_asked_for_where_the_release_reads_it(tmp_path: Path) -> None:
-    """Until 23.02 by SlurmctldParameters; slurmctld takes the same word in SchedulerParameters and ignores it there."""
+    """Until 24.05 by SlurmctldParameters; slurmctld takes the same word in SchedulerParameters and ignores it there."""
     site = site_values(tmp_path / "site.env", ACCOUNTING_STORAGE_HOST="db")
     found = {}
     for overlay in OVERLAYS:
@@ -59,7 +60,27 @@ def test_the_signal_at_preemption_is_asked_for_where_the_release_reads_it(tmp_pa
         text = (tmp_path / overlay / "slurm.conf.d" / "ffdl.conf").read_text()
         found[overlay] = [line for line in text.splitlines() if "send_user_signal" in line]
     old, new = "SlurmctldParameters=preempt_send_user_signal", "PreemptParameters=send_user_signal"
-    assert found == {"slurm-20.11": [old], "slurm-22.05": [old], "slurm-24.11": [new], "slurm-26.05": [new]}
+    older, newer = ("slurm-20.11", "slurm-22.05", "slurm-23.02"), ("slurm-24.11", "slurm-25.11")
+    assert found == {**dict.fromkeys(older, [old]), **dict.fromkeys(newer, [new])}
+
+
+def test_only_slurm_that_does_not_tell_prologs_the_comment_is_asked_for_it(tmp_path: Path) -> None:
+    site = site_values(tmp_path / "site.env", ACCOUNTING_STORAGE_HOST="db")
+    found = []
+    for overlay in OVERLAYS:
+        render(tmp_path / overlay, "--overlay", overlay, *site)
+        found += [overlay] if 'case "scontrol" in' in (tmp_path / overlay / "prolog.d/50-ffdl").read_text() else []
+    assert found == ["slurm-20.11"]
+
+
+def test_a_failed_starts_repeats_can_be_told_since_23_02(tmp_path: Path) -> None:
+    site = site_values(tmp_path / "site.env", ACCOUNTING_STORAGE_HOST="db", MAX_BATCH_REQUEUE="7")
+    found = []
+    for overlay in OVERLAYS:
+        render(tmp_path / overlay, "--overlay", overlay, *site)
+        text = (tmp_path / overlay / "slurm.conf.d" / "ffdl.conf").read_text()
+        found += [overlay] if "MaxBatchRequeue=7" in text else []
+    assert found == ["slurm-23.02", "slurm-24.11", "slurm-25.11"]
 
 
 def test_a_value_that_the_site_must_set_is_named_with_its_place(tmp_path: Path) -> None:
@@ -102,8 +123,11 @@ def test_an_unknown_overlay_lists_the_known_ones(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("version", "overlay"),
     [
-        ("26.05.5", "slurm-26.05"),
+        ("26.05.5", "slurm-25.11"),
+        ("25.11.2", "slurm-25.11"),
         ("25.05.1", "slurm-24.11"),
+        ("24.05.2", "slurm-23.02"),
+        ("23.11.4", "slurm-23.02"),
         ("22.05.8", "slurm-22.05"),
         ("20.11.7", "slurm-20.11"),
         ("19.05.1", "slurm-20.11"),
