@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from ffdl_batch.ports.examination import Item, Verdict
-from ffdl_batch.ports.scheduler import SchedulerUnreachable
+from ffdl_batch.ports.scheduler import SchedulerMissing, SchedulerUnreachable
 from ffdl_slurm.node_look import (
     KILL_S,
     OWN_MOUNTS,
@@ -25,12 +26,17 @@ from ffdl_slurm.node_look import (
     parse_pairs,
     step_argv,
 )
+from ffdl_slurm.parsers import Garbled
 from ffdl_slurm.run import CommandTimeout, Runner
+from ffdl_slurm.said import begin
 from ffdl_slurm.settings import SlurmSettings, doubt_times
+
+T = TypeVar("T")
 
 _AT_ONCE = 16
 _FRAGMENT = "slurm.conf.d/ffdl.conf of slurm-configs has it"
 _KEY = re.compile(r"^(\w+)(?:\[\d+\])?[ \t]*=[ \t]*(.*?)[ \t]*$", re.MULTILINE)
+_NODE_FORMAT = "%P|%N|%f|%G|%T"
 _TRIED = ("values", "vxlan", "filter", "acl", "ports", "apptainer", "egress")
 
 
@@ -47,8 +53,10 @@ class Doctor:
         if nodes not in ("", "all"):
             names_of(nodes)
         try:
-            config = parse_config(self._ask("scontrol", "show", "config"))
-            listed = parse_nodes(self._ask("sinfo", "--all", "-N", "--noheader", "--format=%P|%N|%f|%G|%T"))
+            config = self._ask(parse_config, "scontrol", "show", "config")
+            listed = self._ask(parse_nodes, "sinfo", "--all", "-N", "--noheader", f"--format={_NODE_FORMAT}")
+        except SchedulerMissing:
+            raise
         except (SchedulerUnreachable, CommandTimeout) as error:
             return [Item("slurm", Verdict.WRONG, str(error)), *self._look_here([])]
         items = [Item("slurm", Verdict.OK), *self._look_at_config(config, listed), *self._look_at_partitions(listed)]
@@ -58,11 +66,14 @@ class Doctor:
                 items += found
         return items
 
-    def _ask(self, *argv: str) -> str:
+    def _ask(self, parse: Callable[[str], T], *argv: str) -> T:
         result = self.run(argv, self.settings.command_timeout_s)
         if result.returncode != 0:
             raise SchedulerUnreachable(f"{' '.join(argv[:3])} ended with {result.returncode}: {result.said}")
-        return result.stdout
+        try:
+            return parse(result.stdout)
+        except Garbled as error:
+            raise SchedulerUnreachable(f"the answer of {argv[0]} cannot be read: {error}") from error
 
     # ------------------------------------------------------------------------------------------- slurm.conf
 
@@ -131,21 +142,27 @@ class Doctor:
 
 
 def parse_config(text: str) -> dict[str, str]:
-    """``scontrol show config``; of several prologs the first (``Prolog[0] = ...``). "(null)" and "none" are ""."""
+    """``scontrol show config``; of several prologs the first (``Prolog[0] = ...``). "(null)" and "none" are "".
+    Raises Garbled."""
     found: dict[str, str] = {}
     for key, value in _KEY.findall(text):
         found.setdefault(key, "" if value in ("(null)", "none", "None") else value)
+    if not found:
+        raise Garbled(f"scontrol printed no configuration but {begin(text)!r}")
     return found
 
 
 def parse_nodes(text: str) -> list[Node]:
-    """One node of one partition a line."""
+    """One node of one partition a line. Raises Garbled."""
     found: dict[str, Node] = {}
     for line in text.splitlines():
-        partition, name, features, gres, state = (word.strip() for word in line.split("|"))
+        words = [word.strip() for word in line.split("|")]
+        if len(words) != _NODE_FORMAT.count("|") + 1:
+            raise Garbled(f"sinfo printed {begin(line)!r} among its rows")
+        partition, name, features, gres, state = words
         known = found[name].partitions if name in found else ()
-        words = frozenset(features.split(",")) - {"(null)", ""}
-        found[name] = Node(name, (*known, partition.rstrip("*")), words, gres, state)
+        own = frozenset(features.split(",")) - {"(null)", ""}
+        found[name] = Node(name, (*known, partition.rstrip("*")), own, gres, state)
     return list(found.values())
 
 

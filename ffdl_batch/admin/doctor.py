@@ -26,17 +26,18 @@ def doctor(nodes: str, as_json: bool) -> int:
 
     It looks at the scheduler's configuration and, on a compute node, at what that node can do; as root it has the node
     try anew. With --nodes it runs a job of a second on each node named, n1,m[2-8], with a network of its own; a node
-    has a minute to answer. One that is busy, drained or down is a note, not examined: nothing is known of it.
+    has half a minute to give it a core, and a minute to answer. One that is busy, drained or down is a note, not
+    examined: nothing is known of it.
 
     Each line says ok, wrong or note. Exit code 0: nothing is wrong, and all that was named was examined; 1: something
-    is wrong; 2: LIST is no list of nodes, or there is no such node; 69: the backend has nothing to look at; 75: nothing
-    is wrong as far as was seen, but nodes that were named could not be examined now; 78: the configuration cannot be
-    used.
+    is wrong, or the scheduler does not answer; 2: LIST is no list of nodes, or there is no such node; 69: the backend
+    has nothing to look at, or the scheduler's commands are not there; 75: nothing is wrong as far as was seen, but
+    nodes that were named could not be examined now; 78: the configuration cannot be used.
     """
     from ffdl_batch.config import ConfigError, load_settings
     from ffdl_batch.ports.examination import Examines, Verdict
     from ffdl_batch.ports.registry import AdapterContext, create_adapter
-    from ffdl_batch.ports.scheduler import InvalidRequest
+    from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerMissing
 
     try:
         settings = load_settings()
@@ -52,6 +53,8 @@ def doctor(nodes: str, as_json: bool) -> int:
         items = backend.examine(nodes)
     except InvalidRequest as error:
         raise Stop(ExitCode.USAGE, str(error)) from error
+    except SchedulerMissing as error:
+        raise Stop(ExitCode.UNAVAILABLE, str(error)) from error
     if as_json:
         rows = [asdict(item) for item in items]
         click.echo(json.dumps({"schema": 1, "backend": name, "items": rows}, indent=2))

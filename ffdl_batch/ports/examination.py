@@ -33,5 +33,6 @@ class Examines(Protocol):
 
     def examine(self, nodes: str) -> Sequence[Item]:
         """Look at the scheduler and at this machine; and at `nodes`, by a small job on each: a list as the scheduler
-        writes them, "all", "" for none. Raises InvalidRequest for what is no list, and where there is no such node."""
+        writes them, "all", "" for none. Raises InvalidRequest for what is no list, and where there is no such node;
+        SchedulerMissing where this machine has no such scheduler."""
         ...

@@ -312,9 +312,23 @@ def test_a_slurm_that_does_not_answer_is_wrong(site: Site) -> None:
     site.program("scontrol", "#!/bin/sh\necho 'slurm_load_ctl_conf error: Unable to contact' >&2; exit 1\n")
     (found,) = site.wrong("--nodes=all")
     assert found.startswith("slurm: scontrol show config ended with 1: slurm_load_ctl_conf error")
-    (site.place / "bin" / "scontrol").unlink()
-    site.monkeypatch.setenv("PATH", f"{site.place}/bin")
-    assert "scontrol cannot be run" in site.wrong()[0]
+
+
+@pytest.mark.parametrize("name", ["scontrol", "sinfo"])
+def test_without_slurms_commands_there_is_nothing_to_look_at(site: Site, name: str) -> None:
+    (site.place / "bin" / name).unlink()
+    site.monkeypatch.setenv("PATH", f"{site.place}/bin:/bin")
+    code, (said,) = site.run("--nodes=all")
+    assert (code, said.startswith(f"ffdl-admin: {name} cannot be run: ")) == (69, True), said
+
+
+def test_an_answer_that_cannot_be_read_is_wrong_and_quoted(site: Site) -> None:
+    site.program("sinfo", "#!/bin/sh\necho 'main*|n1|fast|idle'\n")
+    cause = "the answer of sinfo cannot be read: sinfo printed 'main*|n1|fast|idle' among its rows"
+    assert site.wrong() == [f"slurm: {cause}"]
+    site.program("scontrol", "#!/bin/sh\necho Welcome to the login node\n")
+    cause = "the answer of scontrol cannot be read: scontrol printed no configuration but 'Welcome to the login node'"
+    assert site.wrong() == [f"slurm: {cause}"]
 
 
 def test_on_a_node_its_own_file_is_read(site: Site) -> None:
