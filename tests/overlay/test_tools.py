@@ -12,6 +12,9 @@ from tests.overlay.nodes import Completed, Node, pairs
 JOB = 99
 LIST = "10.9.0.[1-2]"
 NO_LIST = 'case "$1" in list) echo "netlink: out of buffers" >&2; exit 1 ;; esac; exec /usr/sbin/nft "$@"'
+NOT_THE_JOBS = """\
+rules=$(cat); case "$rules" in *"table inet ffdl_99 "*) echo "no room" >&2; exit 1 ;; esac
+printf '%s\\n' "$rules" | /usr/sbin/nft "$@\""""
 CAUSE = "nft list tables ended with 1: netlink: out of buffers"
 CURE = "mend nftables on this node, then run check"
 
@@ -51,6 +54,21 @@ def test_check_says_that_nobody_could_look_at_the_filters(nodes: tuple[Node, Nod
         assert call(node, "check", "--quiet").stdout == f"{said}\n"
     assert call(node, "check", "--quiet").stdout == ""
     assert (call(node, "check").returncode, call(node, "check", "-q").returncode) == (0, 64)
+
+
+def test_a_filter_that_cannot_be_put_back_is_a_failure(nodes: tuple[Node, Node]) -> None:
+    """Nothing else is wrong: nft makes the rules that check tries, and not those of the job."""
+    node = nodes[0]
+    assert node.prolog(JOB, LIST) == ""
+    node.run(["nft", "flush", "ruleset"])
+    with other_program(node, "nft", NOT_THE_JOBS):
+        said = f"the packet filter of job {JOB} is gone and cannot be put back: nft -f - ended with 1: no room"
+        done = call(node, "check", "--quiet")
+        assert (done.returncode, done.stdout) == (1, f"FAIL  filters of running jobs: {said}\n")
+        done = call(node, "boot")
+        assert (done.returncode, done.stderr) == (1, f"boot: {said}\n")
+    done = call(node, "boot")
+    assert (done.returncode, done.stderr) == (0, f"boot: the packet filter of job {JOB} was gone; it is there again\n")
 
 
 def test_what_check_put_back_is_said_quietly_too(nodes: tuple[Node, Node]) -> None:

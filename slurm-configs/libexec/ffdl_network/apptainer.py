@@ -12,6 +12,7 @@ import pwd
 import stat
 from pathlib import Path
 
+from .commands import Trouble
 from .settings import Settings
 
 
@@ -19,6 +20,20 @@ def wanted_lines(settings: Settings) -> list[str]:
     """The lines to append to apptainer.conf."""
     lines = [f"allow net groups = {settings.groups}"] if settings.groups else []
     return [*lines, *(f"allow netns paths = {settings.namespace(k)}" for k in range(1, settings.slots + 1))]
+
+
+def require_members(settings: Settings) -> None:
+    """Trouble: neither the site's values nor apptainer.conf name anybody who may join a slot."""
+    if settings.groups:
+        return
+    file = settings.apptainer_conf
+    told = _directives(file.read_text(encoding="utf-8", errors="replace")) if file.exists() else {}
+    if not _lets_somebody_in(told):
+        raise Trouble(
+            f"NETWORK_GROUPS of the site's values is empty, and {file} has neither 'allow net users' nor 'allow net "
+            "groups': with these lines Apptainer would let nobody in. Nothing is printed; set NETWORK_GROUPS, render, "
+            "and install libexec again"
+        )
 
 
 def missing(settings: Settings) -> list[str]:
@@ -73,7 +88,7 @@ def _configuration(settings: Settings) -> list[str]:
     problems = []
     if told.get("allow setuid", ["yes"])[-1] != "yes":
         problems.append(f"{file}: 'allow setuid' must be yes")
-    if not told.get("allow net users") and not told.get("allow net groups"):
+    if not _lets_somebody_in(told):
         problems.append(f"{file}: add 'allow net groups = <groups>' for those who may have networks (NETWORK_GROUPS)")
     listed = set(told.get("allow netns paths", []))
     lacking = [k for k in range(1, settings.slots + 1) if str(settings.namespace(k)) not in listed]
@@ -83,6 +98,10 @@ def _configuration(settings: Settings) -> list[str]:
             f"'allow netns paths = {settings.namespace(lacking[0])}'; append what `check --apptainer-conf` prints"
         )
     return problems
+
+
+def _lets_somebody_in(told: dict[str, list[str]]) -> bool:
+    return bool(told.get("allow net users") or told.get("allow net groups"))
 
 
 def _directives(text: str) -> dict[str, list[str]]:

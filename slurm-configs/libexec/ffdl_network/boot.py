@@ -21,8 +21,8 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def main(argv: Sequence[str]) -> int:
-    """0; 1 when something of a job is left or could not be looked at, or values are wrong; 64 for words that it does
-    not know. What is wrong stands on standard error."""
+    """0; 1 when something of a job is left, a job's filter cannot be put back, they could not be looked at, or values
+    are wrong; 64 for words that it does not know. What is wrong stands on standard error."""
     if list(argv) not in ([], ["--force"]):
         print("usage: boot [--force]", file=sys.stderr)
         return 64
@@ -43,8 +43,9 @@ def _work(force: bool) -> int:
         return 1 if left else 0
 
     def put_back() -> int:
-        _say(guard.reassert(site))
-        return 0
+        looked = guard.reassert(site)
+        _say([*looked.again, *looked.gone])
+        return 1 if looked.gone else 0
 
     ends = [status_of("boot", clean), status_of("boot", put_back)]
     checks.publish_state(site, checks.look(site))

@@ -11,6 +11,7 @@ from .checks import Item
 from .commands import Trouble, status_of
 from .settings import Settings
 
+_FILTERS = "filters of running jobs"
 _USAGE = "usage: check [--quiet | --apptainer-conf]"
 
 
@@ -30,6 +31,7 @@ def _work(word: str = "") -> int:
             checks.publish_refusal(error)
         raise
     if word == "--apptainer-conf":
+        apptainer.require_members(site)
         print("\n".join(apptainer.wanted_lines(site)))
         return 0
     if os.geteuid() != 0:
@@ -54,8 +56,9 @@ def _try_all(site: Settings, quiet: bool) -> int:
 
 
 def _put_back(site: Settings) -> tuple[list[str], list[Item]]:
-    """What was put back of the filters of running jobs; and the item that says why nobody could look."""
+    """What was put back of the filters of running jobs; and an item for each that is gone, or why nobody could look."""
     try:
-        return guard.reassert(site), []
+        looked = guard.reassert(site)
     except (Trouble, OSError) as error:
-        return [], [Item("filters of running jobs", str(error))]
+        return [], [Item(_FILTERS, str(error))]
+    return looked.again, [Item(_FILTERS, text) for text in looked.gone]

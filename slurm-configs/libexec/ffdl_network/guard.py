@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import Collection
+from typing import Collection, NamedTuple
 
 from . import forwarding, layout, locks, slots
 from .commands import Trouble, is_installed, run
 from .settings import Settings
+
+
+class Looked(NamedTuple):
+    """What became of filters that were gone, a sentence for each: those that are there again, those that are not."""
+
+    again: list[str]
+    gone: list[str]
 
 
 def rules_of(directory: Path) -> Path:
@@ -32,31 +39,32 @@ def tables(settings: Settings) -> list[tuple[str, str]]:
     return [(family, name) for family, name in found if name.startswith("ffdl_") and name[5:].isdigit()]
 
 
-def reassert(settings: Settings) -> list[str]:
-    """Put back the rules of every job whose tables are gone, and those of the node; a sentence for each."""
+def reassert(settings: Settings) -> Looked:
+    """Put back the rules of every job whose tables are gone, and those of the node."""
     owners = set(slots.claims(settings).values())
     there = set(tables(settings)) if owners else set()
-    said = []
+    looked = Looked([], [])
     with contextlib.suppress(Trouble):  # whoever needs it meets the trouble again
-        said += forwarding.reassert(settings)
+        looked.again.extend(forwarding.reassert(settings))
     for job_id in sorted(owners):
         # Trouble: its prolog or epilog is at work.
         with contextlib.suppress(Trouble), locks.held(job_id, settings, wait_s=0):
-            said += _reassert_job(job_id, settings, there)
-    return said
+            _reassert_job(job_id, settings, there, looked)
+    return looked
 
 
-def _reassert_job(job_id: int, settings: Settings, there: Collection[tuple[str, str]]) -> list[str]:
+def _reassert_job(job_id: int, settings: Settings, there: Collection[tuple[str, str]], looked: Looked) -> None:
     directory, name = settings.job(job_id), layout.table_of(job_id)
     try:
         rules = rules_of(directory).read_text(encoding="utf-8")
     except FileNotFoundError:  # its prolog had not come so far
-        return []
+        return
     wanted = [(family, name) for family in ("inet", "ip") if f"\ntable {family} {name} {{" in rules]
     if all(table in there for table in wanted) or (directory / "ended").exists():
-        return []
+        return
     try:
         run(["nft", "-f", "-"], settings.command_timeout_s, rules)
     except Trouble as error:
-        return [f"the packet filter of job {job_id} is gone and cannot be put back: {error}"]
-    return [f"the packet filter of job {job_id} was gone; it is there again"]
+        looked.gone.append(f"the packet filter of job {job_id} is gone and cannot be put back: {error}")
+    else:
+        looked.again.append(f"the packet filter of job {job_id} was gone; it is there again")

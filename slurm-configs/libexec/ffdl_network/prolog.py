@@ -48,7 +48,8 @@ def work(comment: str, environment: Mapping[str, str], site: Settings, after: ne
         after(f"of an earlier boot: {text}")
     epilog.sweep(site)
     after("swept")
-    for text in guard.reassert(site):
+    looked = guard.reassert(site)
+    for text in (*looked.again, *looked.gone):
         after(text)
     checks.refresh(site)
     after("capabilities")

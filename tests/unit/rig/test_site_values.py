@@ -171,6 +171,35 @@ def test_the_prolog_says_the_same_to_the_job_and_the_node_is_not_drained(node: C
     assert (node.run_dir / "job-41/epilog.log").read_text() == f"{node.sentence}\n"
 
 
+@pytest.mark.parametrize(
+    ("conf", "groups", "printed"),
+    [
+        (None, "", False),
+        ("allow net users =\n# allow net groups = games\n", "", False),
+        ("allow net users = ada\n", "", True),
+        (None, "games", True),
+    ],
+)
+def test_lines_for_apptainer_that_would_let_nobody_in_are_not_printed(
+    tmp_path: Path, conf: str | None, groups: str, printed: bool
+) -> None:
+    """They go to apptainer.conf by a pipe, whose status is that of its last program."""
+    file = tmp_path / "apptainer.conf"
+    if conf is not None:
+        file.write_text(conf)
+    places = {"APPTAINER_CONF": str(file), "NETWORK_SLOTS": "2", "NETWORK_GROUPS": groups, "FFDL_RUN": "/run/ffdl"}
+    render(tmp_path / "out", *site_values(tmp_path / "v", ACCOUNTING_STORAGE_HOST="db", **places))
+    argv = [str(tmp_path / "out/libexec/check"), "--apptainer-conf"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    if printed:
+        slots = [f"allow netns paths = /run/ffdl/{k}/net" for k in (1, 2)]
+        lines = [*([f"allow net groups = {groups}"] if groups else []), *slots]
+        assert (done.returncode, done.stdout.splitlines(), done.stderr) == (0, lines, "")
+    else:
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr.startswith("check: NETWORK_GROUPS of the site's values is empty, and ")
+
+
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed here")
 def test_systemd_takes_the_units(tmp_path: Path) -> None:
     places = {"FFDL_LIBEXEC": str(tmp_path / "out/libexec"), "FFDL_BIN": str(tmp_path / "bin")}
