@@ -61,7 +61,7 @@ def test_the_signal_at_preemption_is_asked_for_where_the_release_reads_it(tmp_pa
         found[overlay] = [line for line in text.splitlines() if "send_user_signal" in line]
     old, new = "SlurmctldParameters=preempt_send_user_signal", "PreemptParameters=send_user_signal"
     older, newer = ("slurm-20.11", "slurm-22.05", "slurm-23.02"), ("slurm-24.11", "slurm-25.11")
-    assert found == {**dict.fromkeys(older, [old]), **dict.fromkeys(newer, [new])}
+    assert found == {**{name: [old] for name in older}, **{name: [new] for name in newer}}
 
 
 def test_only_slurm_that_does_not_tell_prologs_the_comment_is_asked_for_it(tmp_path: Path) -> None:

@@ -1,0 +1,76 @@
+"""Nodes whose own firewall drops what it does not know; the lines of docs/network.md let jobs' networks pass."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.overlay.nodes import ALICE, UDP_PORT, Node, two_nodes
+from tests.overlay.talking import NO_ANSWER, PORT, ask, listening
+
+JOB = 99
+LIST = "10.9.0.[1-2]"
+SECOND = "10.200.1.1"
+PAGE = Path(__file__).resolve().parents[2] / "docs/network.md"
+
+
+@pytest.fixture(scope="module")
+def both() -> Iterator[tuple[Node, Node]]:
+    if os.geteuid() != 0:
+        pytest.skip("network namespaces need root")
+    with two_nodes(NETWORK_EGRESS_TO="10.9.0.0/24") as nodes:
+        yield nodes
+
+
+@pytest.fixture
+def firewall(nodes: tuple[Node, Node]) -> Iterator[None]:
+    """Both nodes drop what comes in and what is forwarded."""
+    for node in nodes:
+        node.run(["nft", "add", "table", "inet", "site"])
+        for name in ("input", "forward"):
+            chain = "{ type filter hook " + name + " priority 0; policy drop; }"
+            node.run(["nft", "add", "chain", "inet", "site", name, chain])
+    try:
+        yield
+    finally:
+        for node in nodes:
+            node.run(["nft", "delete", "table", "inet", "site"])
+
+
+def shown(first_word: str) -> list[str]:
+    """The lines of the page that begin so, for the nodes here."""
+    found = re.findall(rf"^{first_word} .* accept$", PAGE.read_text(), re.MULTILINE)
+    return [line.replace("192.0.2.0/24", "10.9.0.0/24") for line in found]
+
+
+def test_networks_of_jobs_pass_by_the_line_that_is_shown(nodes: tuple[Node, Node], firewall: None) -> None:
+    (line,) = shown("ip")
+    assert f"udp dport {UDP_PORT} " in line
+    for node in nodes:
+        assert node.prolog(JOB, LIST) == ""
+    inside = nodes[0].namespace(JOB)
+    with listening(nodes[1].namespace(JOB), "second", SECOND, ALICE):
+        assert ask(inside, "udp", SECOND).startswith(NO_ANSWER)
+        for node in nodes:
+            node.run(["nft", "add", "rule", "inet", "site", "input", *line.split()])
+        assert [ask(inside, kind, SECOND) for kind in ("udp", "tcp")] == ["second", "second"]
+
+
+def test_a_way_out_passes_by_the_lines_that_are_shown(nodes: tuple[Node, Node], firewall: None) -> None:
+    first, second = nodes
+    outward, inward = shown("iifname"), shown("oifname")
+    assert len(outward) == len(inward) == 1
+    second.run(["nft", "add", "rule", "inet", "site", "input", "accept"])
+    assert first.prolog(JOB, first.name, f"ffdl-batch:egress/2/{second.name}:{PORT}") == ""
+    inside = first.namespace(JOB)
+    with ExitStack() as stack:
+        stack.enter_context(listening(f"/proc/{second.pid}/ns/net", "server", second.name, 0))
+        assert ask(inside, "udp", second.name).startswith(NO_ANSWER)
+        for line in (*outward, *inward):
+            first.run(["nft", "add", "rule", "inet", "site", "forward", *line.split()])
+        assert [ask(inside, kind, second.name) for kind in ("udp", "tcp")] == ["server", "server"]
