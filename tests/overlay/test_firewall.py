@@ -12,6 +12,8 @@ import pytest
 
 from tests.overlay.nodes import ALICE, UDP_PORT, Node, two_nodes
 from tests.overlay.talking import NO_ANSWER, PORT, ask, listening
+from tests.overlay.test_egress import forget_forwarding
+from tests.overlay.test_tools import call, other_program
 
 JOB = 99
 LIST = "10.9.0.[1-2]"
@@ -74,3 +76,28 @@ def test_a_way_out_passes_by_the_lines_that_are_shown(nodes: tuple[Node, Node], 
         for line in (*outward, *inward):
             first.run(["nft", "add", "rule", "inet", "site", "forward", *line.split()])
         assert [ask(inside, kind, second.name) for kind in ("udp", "tcp")] == ["server", "server"]
+
+
+def test_a_router_that_nobody_can_close_is_a_failure_also_where_egress_is_offered_no_more(
+    nodes: tuple[Node, Node],
+) -> None:
+    node = nodes[0]
+    forget_forwarding(node)
+    assert node.prolog(JOB, node.name, f"ffdl-batch:egress/2/{nodes[1].name}:{PORT}") == ""
+    file = node.libexec / "ffdl_network/settings.py"
+    whole = file.read_text()
+    file.write_text(re.sub('"NETWORK_EGRESS_TO": "[^"]*"', '"NETWORK_EGRESS_TO": ""', whole))
+    refuse = 'rules=$(cat); case "$rules" in *ffdl_node*) echo "no room" >&2; exit 1 ;; esac\n'
+    refuse += 'printf "%s\\n" "$rules" | /usr/sbin/nft "$@"'
+    node.run(["nft", "flush", "ruleset"])
+    try:
+        with other_program(node, "nft", refuse):
+            done = call(node, "check", "--quiet")
+        assert (done.returncode, done.stdout.splitlines()[0]) == (
+            1,
+            "FAIL  filters of running jobs: the filter of what this node forwards cannot be looked at or put back: "
+            "nft -f - ended with 1: no room",
+        )
+        assert "the filter of what this node forwards was gone; it is there again" in call(node, "check").stdout
+    finally:
+        file.write_text(whole)

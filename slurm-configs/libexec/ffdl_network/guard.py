@@ -44,8 +44,10 @@ def reassert(settings: Settings) -> Looked:
     owners = set(slots.claims(settings).values())
     there = set(tables(settings)) if owners else set()
     looked = Looked([], [])
-    with contextlib.suppress(Trouble):  # whoever needs it meets the trouble again
+    try:
         looked.again.extend(forwarding.reassert(settings))
+    except Trouble as error:
+        looked.gone.append(f"the filter of what this node forwards cannot be looked at or put back: {error}")
     for job_id in sorted(owners):
         # Trouble: its prolog or epilog is at work.
         with contextlib.suppress(Trouble), locks.held(job_id, settings, wait_s=0):
