@@ -7,7 +7,7 @@ import re
 import socket
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -36,7 +36,7 @@ T = TypeVar("T")
 _AT_ONCE = 16
 _FRAGMENT = "slurm.conf.d/ffdl.conf of slurm-configs has it"
 _KEY = re.compile(r"^(\w+)(?:\[\d+\])?[ \t]*=[ \t]*(.*?)[ \t]*$", re.MULTILINE)
-_NODE_FORMAT = "%P|%N|%f|%G|%T"
+_NODE_FORMAT = "%P|%p|%N|%f|%G|%T"
 _TRIED = ("values", "vxlan", "filter", "acl", "ports", "apptainer", "egress")
 
 
@@ -153,17 +153,23 @@ def parse_config(text: str) -> dict[str, str]:
 
 
 def parse_nodes(text: str) -> list[Node]:
-    """One node of one partition a line. Raises Garbled."""
+    """One node of one partition a line. A node's partitions begin with the one whose jobs preempt no others: that of the
+    lowest tier (PriorityTier), the default one if there are several. Raises Garbled."""
     found: dict[str, Node] = {}
+    ranks: dict[str, tuple[int, bool, str]] = {}
     for line in text.splitlines():
         words = [word.strip() for word in line.split("|")]
         if len(words) != _NODE_FORMAT.count("|") + 1:
             raise Garbled(f"sinfo printed {begin(line)!r} among its rows")
-        partition, name, features, gres, state = words
+        partition, tier, name, features, gres, state = words
+        if not tier.isdecimal():
+            raise Garbled(f"sinfo printed {begin(line)!r} among its rows")
+        plain = partition.rstrip("*")
+        ranks[plain] = (int(tier), plain == partition, plain)
         known = found[name].partitions if name in found else ()
         own = frozenset(features.split(",")) - {"(null)", ""}
-        found[name] = Node(name, (*known, partition.rstrip("*")), own, gres, state)
-    return list(found.values())
+        found[name] = Node(name, (*known, plain), own, gres, state)
+    return [replace(node, partitions=tuple(sorted(node.partitions, key=ranks.__getitem__))) for node in found.values()]
 
 
 def wrong_for_networks(config: dict[str, str]) -> list[str]:

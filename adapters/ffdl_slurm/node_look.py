@@ -71,7 +71,7 @@ rm -rf "$place"
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node as sinfo has it."""
+    """A node as sinfo has it. Of its `partitions` the first is the one in which to ask it."""
 
     name: str
     partitions: tuple[str, ...]
@@ -104,7 +104,7 @@ def names_of(nodes: str) -> frozenset[str]:
 
 
 def step_argv(node: Node, settings: SlurmSettings, root: str) -> list[str]:
-    """The job: it asks for a network, and says what it finds."""
+    """The job: it asks for a network, and says what it finds. It is in the settings' partition, if the node is."""
     partition = settings.partition if settings.partition in node.partitions else node.partitions[0]
     argv = ["timeout", "-k", str(KILL_S), str(STEP_S), "srun", "--quiet", "--nodes=1", "--ntasks=1"]
     argv += [f"--nodelist={node.name}", f"--partition={partition}", "--time=1", f"--mem={_MEMORY_MIB}"]

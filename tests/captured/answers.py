@@ -10,15 +10,15 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable, SubmissionUncertain
+from ffdl_batch.ports.scheduler import InvalidRequest, NoResources, SchedulerUnreachable, SubmissionUncertain
 from ffdl_slurm import parsers, refusals
 from ffdl_slurm.run import CommandResult
 
 FILE = "answers.json"
 DONE = "done"
 """The request was carried out, or there was nothing left to do."""
-REFUSED, UNREACHABLE, UNCERTAIN = (
-    kind.__name__ for kind in (InvalidRequest, SchedulerUnreachable, SubmissionUncertain)
+REFUSED, NOTHING_FITS, UNREACHABLE, UNCERTAIN = (
+    kind.__name__ for kind in (InvalidRequest, NoResources, SchedulerUnreachable, SubmissionUncertain)
 )
 CONCLUSIONS: Mapping[str, str] = {
     "submit": DONE,
@@ -26,8 +26,9 @@ CONCLUSIONS: Mapping[str, str] = {
     **{
         f"{command}-{fault}": REFUSED
         for command in ("submit", "test-only")
-        for fault in ("partition", "account", "memory", "gres", "node", "option", "dependency")
+        for fault in ("partition", "account", "node", "option", "dependency")
     },
+    **{f"{command}-{fault}": NOTHING_FITS for command in ("submit", "test-only") for fault in ("memory", "gres")},
     **{f"cancel-{job}": DONE for job in ("unknown", "ended")},
     **{f"signal-{job}": DONE for job in ("unknown", "ended", "waiting")},
     **{f"withdraw-plainly-{job}": DONE for job in ("unknown", "ended", "running")},

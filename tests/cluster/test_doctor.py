@@ -87,7 +87,8 @@ def test_a_busy_node_is_not_examined_and_not_wrong(cluster: Cluster, alice: Pers
     try:
         wait_until(lambda: alice.run("squeue", "-h", "-j", job, "-o", "%T").stdout.strip() == "RUNNING", "its start")
         code, lines = doctor(alice, "--nodes=n[1-2]")
-        assert (code, lines[-2]) == (75, "ok     node n1"), lines
+        shown = alice.run("scontrol", "show", "job", job).stdout
+        assert (code, lines[-2]) == (75, "ok     node n1"), (lines, shown)
         assert lines[-1].startswith("note   node n2: not examined: "), lines
         assert lines[-1].endswith("; Slurm has it as allocated; run again with --nodes=n2 when it takes jobs"), lines
     finally:

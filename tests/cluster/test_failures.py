@@ -178,7 +178,7 @@ def test_no_apptainer_on_the_node(alice: Person, failed: object) -> None:
     manifest = other.manifest("no-apptainer", "true")
     try:
         done = other.run("ffdl-submit", "--parsable", manifest, model)
-        assert "/nonexistent/apptainer" in done.stderr  # isolation cannot be proved, and that is said
+        assert done.stderr == ""  # the daemon's host is not asked: apptainer is the nodes'
         job = other.finish(done.stdout.strip())
     finally:
         other.kill_daemon("TERM")

@@ -16,7 +16,7 @@ from ffdl_batch.domain.jobdir import AttemptDir, Root
 from tests.crash.world import LIMIT_S
 from tests.faults.slurm_office import Office
 
-SILENT_S = 9
+SILENT_S = 14
 HEARTBEAT_S = 0.5
 TRAINS = (
     "echo $FFDL_ATTEMPT >> {base}/attempts; if [ $FFDL_ATTEMPT = 2 ]; then cat $CHECKPOINT_DIR/saved; exit; fi; "

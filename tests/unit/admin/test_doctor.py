@@ -24,11 +24,13 @@ CONFIG = {
     "ConstrainDevices": "yes",
 }
 NODES = """\
-main*|n1|ffdl-network,ffdl-egress,fast|gpu:a100:4|idle
-main*|n2|ffdl-network,ffdl-egress|gpu:a100:4|mixed
-spot|n2|ffdl-network,ffdl-egress|gpu:a100:4|mixed
-spot|n3|(null)|(null)|drained
-plain|n4|fast|(null)|idle
+urgent|10|n1|ffdl-network,ffdl-egress,fast|gpu:a100:4|idle
+any|1|n1|ffdl-network,ffdl-egress,fast|gpu:a100:4|idle
+main*|1|n1|ffdl-network,ffdl-egress,fast|gpu:a100:4|idle
+main*|1|n2|ffdl-network,ffdl-egress|gpu:a100:4|mixed
+spot|0|n2|ffdl-network,ffdl-egress|gpu:a100:4|mixed
+spot|0|n3|(null)|(null)|drained
+plain|1|n4|fast|(null)|idle
 """
 CAPABLE = "format=1\nnetwork=yes\negress=yes\n"
 MADE = 'mkdir -p "$run/job-$SLURM_JOB_ID"; echo netns=/proc/self/ns/net >"$run/job-$SLURM_JOB_ID/network"'
@@ -116,9 +118,11 @@ def test_all_well_is_0_and_a_line_for_each_thing(site: Site) -> None:
             "ok     slurm",
             "ok     slurm.conf: networks",
             "ok     slurm.conf: GPUs",
+            "ok     partition any: network levels job and egress on all 1 nodes",
             "ok     partition main: network levels job and egress on all 2 nodes",
             "note   partition plain: no node has the feature 'ffdl-network': no network level job here",
             "note   partition spot: n3 has not the feature 'ffdl-network': network level job needs "
+            "ok     partition urgent: network levels job and egress on all 1 nodes",
             "--constraint=ffdl-network here",
         ],
     )
@@ -135,7 +139,8 @@ def test_nodes_are_asked_by_a_small_job_with_a_network(site: Site) -> None:
         ],
     )
     calls = (site.place / "calls").read_text()
-    assert "--nodelist=n1 --partition=main" in calls and "--comment=ffdl-batch:job/1" in calls
+    assert "--nodelist=n1 --partition=main" in calls, "no partition of a higher tier, whose jobs preempt others"
+    assert "--comment=ffdl-batch:job/1" in calls
     assert "--account" not in calls
     assert sorted(line.split()[1] for line in site.run("--nodes=all")[1] if " node n" in line) == ["node"] * 4
 
@@ -323,8 +328,8 @@ def test_without_slurms_commands_there_is_nothing_to_look_at(site: Site, name: s
 
 
 def test_an_answer_that_cannot_be_read_is_wrong_and_quoted(site: Site) -> None:
-    site.program("sinfo", "#!/bin/sh\necho 'main*|n1|fast|idle'\n")
-    cause = "the answer of sinfo cannot be read: sinfo printed 'main*|n1|fast|idle' among its rows"
+    site.program("sinfo", "#!/bin/sh\necho 'main*|1|n1|fast|idle'\n")
+    cause = "the answer of sinfo cannot be read: sinfo printed 'main*|1|n1|fast|idle' among its rows"
     assert site.wrong() == [f"slurm: {cause}"]
     site.program("scontrol", "#!/bin/sh\necho Welcome to the login node\n")
     cause = "the answer of scontrol cannot be read: scontrol printed no configuration but 'Welcome to the login node'"
