@@ -153,8 +153,8 @@ def parse_config(text: str) -> dict[str, str]:
 
 
 def parse_nodes(text: str) -> list[Node]:
-    """One node of one partition a line. A node's partitions begin with the one whose jobs preempt no others: that of the
-    lowest tier (PriorityTier), the default one if there are several. Raises Garbled."""
+    """One node of one partition a line. Its partitions begin with the one whose jobs preempt no others: that of the lowest
+    tier (PriorityTier), the default one if there are several. Raises Garbled."""
     found: dict[str, Node] = {}
     ranks: dict[str, tuple[int, bool, str]] = {}
     for line in text.splitlines():

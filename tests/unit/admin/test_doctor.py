@@ -122,8 +122,8 @@ def test_all_well_is_0_and_a_line_for_each_thing(site: Site) -> None:
             "ok     partition main: network levels job and egress on all 2 nodes",
             "note   partition plain: no node has the feature 'ffdl-network': no network level job here",
             "note   partition spot: n3 has not the feature 'ffdl-network': network level job needs "
-            "ok     partition urgent: network levels job and egress on all 1 nodes",
             "--constraint=ffdl-network here",
+            "ok     partition urgent: network levels job and egress on all 1 nodes",
         ],
     )
     assert not (site.place / "calls").exists()
