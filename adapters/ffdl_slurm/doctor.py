@@ -153,7 +153,7 @@ def parse_config(text: str) -> dict[str, str]:
 
 
 def parse_nodes(text: str) -> list[Node]:
-    """One node of one partition a line. Its partitions begin with the one whose jobs preempt no others: that of the lowest
+    """One node of one partition a line. Its partitions begin with the one whose jobs preempt no others: that of lowest
     tier (PriorityTier), the default one if there are several. Raises Garbled."""
     found: dict[str, Node] = {}
     ranks: dict[str, tuple[int, bool, str]] = {}
