@@ -1,0 +1,59 @@
+"""Times as logs write them."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+
+_NUMBER = re.compile(r"\d+(?:\.\d*)?\Z")
+_GLOG = re.compile(r"[DIWEF]?(\d\d)(\d\d)\s+(\d+):(\d\d):(\d\d)(?:\.(\d+))?\Z")
+_ISO = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d(?::\d\d)?)(?:[.,](\d+))?\s*(Z|[-+]\d\d:?\d\d)?\Z")
+_LEAST_S, _LEAST_MS = 1e8, 1e11
+_SLACK = timedelta(days=2)
+
+
+def time_ms(text: str, now_s: float) -> int | None:
+    """Milliseconds since the epoch; None where `text` is no time that we know.
+
+    Knows ISO 8601, glog's stamps (which have no year: the latest that does not lie ahead) and numbers: seconds or
+    milliseconds since the epoch. Without a zone it is the node's time.
+    """
+    text = text.strip()
+    if _NUMBER.match(text):
+        number = float(text)
+        return int(number) if number >= _LEAST_MS else int(number * 1000) if number >= _LEAST_S else None
+    try:
+        moment = _glog(text, now_s) or _iso(text)
+        return None if moment is None else int(moment.timestamp() * 1000)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _iso(text: str) -> datetime | None:
+    found = _ISO.match(text)
+    if found is None:
+        return None
+    day, clock, fraction, zone = found.groups()
+    return datetime.fromisoformat(f"{day}T{clock}{zone or ''}") + _fraction(fraction)
+
+
+def _glog(text: str, now_s: float) -> datetime | None:
+    found = _GLOG.match(text)
+    if found is None:
+        return None
+    month, day, hour, minute, second = (int(part) for part in found.groups()[:5])
+    now = datetime.fromtimestamp(now_s)
+    moment = datetime(now.year, month, day, hour, minute, second) + _fraction(found.group(6))
+    return moment.replace(year=now.year - 1) if moment > now + _SLACK else moment
+
+
+def _fraction(digits: str | None) -> timedelta:
+    return timedelta(microseconds=int((digits or "0")[:6].ljust(6, "0")))
+
+
+def rfc3339(seconds: float) -> str:
+    """UTC, with a Z; "" where it is no time of the calendar's."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    except (ValueError, OverflowError, OSError):
+        return ""

@@ -1,0 +1,105 @@
+"""Files below the directories that learners write in.
+
+What a learner planted there, a link or a pipe in the place of a file or directory, is neither followed nor waited for.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES, errno.ENXIO)
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A regular file. `names` lead to it from the directory `root` (the file's own is the last)."""
+
+    root: str
+    names: tuple[str, ...]
+    inode: int
+    size: int
+
+    @property
+    def path(self) -> str:
+        """For people, and as a key."""
+        return str(Path(self.root, *self.names))
+
+
+def files_below(root: str, wanted: Callable[[str], bool], depth: int, most: int) -> list[Found]:
+    """The regular files with wanted names, at most `most`, in directories at most `depth` below `root`.
+
+    In the order of their paths. Raises OSError but for what is not there or may not be read.
+    """
+    found: list[Found] = []
+    directory = _entered(root, None)
+    if directory is not None:
+        for file in _walked(root, directory, (), wanted, depth):
+            found.append(file)
+            if len(found) == most:
+                break
+    return found
+
+
+def _walked(
+    root: str, directory: int, names: tuple[str, ...], wanted: Callable[[str], bool], depth: int
+) -> Iterator[Found]:
+    """Closes `directory`."""
+    try:
+        with os.scandir(directory) as entries:
+            listed = sorted(entries, key=lambda entry: entry.name)
+        for entry in listed:
+            if entry.is_dir(follow_symlinks=False):
+                below = _entered(entry.name, directory) if depth else None
+                if below is not None:
+                    yield from _walked(root, below, (*names, entry.name), wanted, depth - 1)
+            elif wanted(entry.name):
+                try:
+                    status = os.stat(entry.name, dir_fd=directory, follow_symlinks=False)
+                except FileNotFoundError:
+                    continue
+                if stat.S_ISREG(status.st_mode):
+                    yield Found(root, (*names, entry.name), status.st_ino, status.st_size)
+    finally:
+        os.close(directory)
+
+
+def _entered(name: str, within: int | None) -> int | None:
+    try:
+        return os.open(name, _DIRECTORY, dir_fd=within)
+    except OSError as error:
+        if error.errno not in NOT_THERE:
+            raise
+        return None
+
+
+def opened(file: Found) -> int | None:
+    """A descriptor of the file, each directory entered by itself; None where it is another file by now, or none."""
+    within = _entered(file.root, None)
+    for name in file.names[:-1]:
+        if within is None:
+            return None
+        below = _entered(name, within)
+        os.close(within)
+        within = below
+    if within is None:
+        return None
+    try:
+        descriptor = os.open(file.names[-1], _FILE, dir_fd=within)
+    except OSError as error:
+        if error.errno not in NOT_THERE:
+            raise
+        return None
+    finally:
+        os.close(within)
+    status = os.fstat(descriptor)
+    if stat.S_ISREG(status.st_mode) and status.st_ino == file.inode:
+        return descriptor
+    os.close(descriptor)
+    return None

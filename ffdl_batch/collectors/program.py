@@ -1,0 +1,113 @@
+"""The collector's loop: poll, commit, pause. Nothing here outlives a kill: what is committed is all that there is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ffdl_batch.collectors.ledger import Ledger
+from ffdl_batch.collectors.source import Harvest, Notes, Source
+from ffdl_batch.domain.metrics import CollectorSpec
+
+EXIT_DONE, EXIT_CANNOT_WRITE, EXIT_CANNOT_READ = 0, 73, 74
+LEAST_PAUSE_S, MOST_PAUSE_S, SLICE_S = 1.0, 5.0, 0.5
+GROWTH = 1.5
+SHARE = 20.0
+"""A pause is at least so many times as long as the poll before took, but for MOST_SLOW_S."""
+MOST_SLOW_S = 60.0
+BARE_S = 10.0
+"""How often at most a position is written without a record: without records there is nothing that could come twice."""
+LAST_TRIES = 5
+"""How often what fails is tried again when the stop file is there."""
+
+
+@dataclass(frozen=True)
+class World:
+    """What the loop asks of the machine; `say` writes one event."""
+
+    monotonic: Callable[[], float]
+    sleep: Callable[[float], None]
+    say: Callable[[Mapping[str, Any]], None]
+
+
+class Collector:
+    """One run of a collector."""
+
+    def __init__(self, spec: CollectorSpec, source: Source, ledger: Ledger, notes: Notes, world: World) -> None:
+        self._out, self._stop_file = spec.out, Path(spec.stop_file)
+        self._source = source
+        self._ledger = ledger
+        self._notes = notes
+        self._world = world
+        self._committed_at = world.monotonic()
+
+    def run(self) -> int:
+        """Until the stop file exists and all is read; the exit status."""
+        pause_s, failures = LEAST_PAUSE_S, 0
+        while True:
+            stopping = self._stopping()
+            begun = self._world.monotonic()
+            try:
+                harvest = self._source.poll(stopping)
+                failures = 0
+            except OSError as error:
+                self._notes.note("unreadable", f"what the learner writes cannot be read: {error}")
+                harvest, failures = Harvest([], False), failures + 1
+                if stopping and failures > LAST_TRIES:
+                    return EXIT_CANNOT_READ
+            if not self._committed(harvest):
+                return EXIT_CANNOT_WRITE
+            if harvest.more:
+                pause_s = LEAST_PAUSE_S
+            elif stopping and not failures:
+                return self._done()
+            else:
+                pause_s = LEAST_PAUSE_S if harvest.records else min(MOST_PAUSE_S, pause_s * GROWTH)
+                took_s = self._world.monotonic() - begun
+                self._pause(max(pause_s, min(MOST_SLOW_S, SHARE * took_s)), stopping)
+
+    def _committed(self, harvest: Harvest) -> bool:
+        """Whether the batch is written. Tries for as long as the learner runs."""
+        tries = 0
+        now = self._world.monotonic()
+        if not harvest.records and now - self._committed_at < BARE_S:
+            return True
+        self._committed_at = now
+        while True:
+            try:
+                if tries:
+                    self._ledger.complete()
+                else:
+                    self._ledger.commit(harvest.records, self._state())
+            except OSError as error:
+                tries += 1
+                self._notes.note("unwritable", f"{self._out}: records cannot be written: {error}; tried again")
+                stopping = self._stopping()
+                if stopping and tries > LAST_TRIES:
+                    return False
+                self._pause(min(MOST_PAUSE_S, LEAST_PAUSE_S * tries), stopping)
+            else:
+                return True
+
+    def _stopping(self) -> bool:
+        try:
+            return self._stop_file.exists()
+        except OSError:  # a file system that is gone says nothing
+            return False
+
+    def _state(self) -> dict[str, Any]:
+        return {"source": self._source.state(), "counts": dict(self._notes.counts)}
+
+    def _pause(self, seconds: float, stopping: bool) -> None:
+        """Short where the stop file comes, or is there."""
+        until = self._world.monotonic() + (min(seconds, LEAST_PAUSE_S) if stopping else seconds)
+        while (left := until - self._world.monotonic()) > 0:
+            self._world.sleep(min(left, SLICE_S))
+            if not stopping and self._stopping():
+                return
+
+    def _done(self) -> int:
+        self._world.say({"event": "done", "records": self._ledger.rindex, "notes": dict(self._notes.counts)})
+        return EXIT_DONE

@@ -1,0 +1,192 @@
+"""FfDL's `regex_extractor`: regular expressions over a window of the log's last lines.
+
+The window has at most `line_lookahead` lines and the one that they follow. After each line the expressions are tried in
+order at the window's beginning; the first that matches makes a record and empties the window, but for lines that the
+match does not reach, which are looked at anew. At the end the lines that are left are tried one after the other. What
+is kept for a successor is where the window begins: it finds the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+
+from ffdl_batch.collectors import limit
+from ffdl_batch.collectors.lines import FollowedFile, Line, Place
+from ffdl_batch.collectors.moments import time_ms
+from ffdl_batch.collectors.places import Found, files_below
+from ffdl_batch.collectors.source import Clock, Harvest, Notes, State
+from ffdl_batch.domain.metric_patterns import compile_regex, reference
+from ffdl_batch.domain.metrics import CollectorSpec, ExtractionGroup, Measure, MetricRecord, typed
+
+LINE_BYTES = 16 * 1024
+MOST_FILES = 256
+SLOW_COST, FAST_GAIN, SLOW_TOO_OFTEN = 1000, 1, 5000
+"""An expression that is too slow costs, one that is not gains: it is left out when it is too slow too often."""
+_LOG = re.compile(r"((?:training-log|user_log)\.txt)(?:\.(\d{1,4}))?\Z")
+
+
+class Extractor:
+    """The groups of a manifest; one for all logs."""
+
+    def __init__(self, spec: CollectorSpec, clock: Clock, notes: Notes, slowness: Mapping[str, int]) -> None:
+        self._training_id = spec.training_id
+        self._groups = [(group, compile_regex(group.regex)) for group in spec.groups]
+        self._clock = clock
+        self._notes = notes
+        self.slowness = dict(slowness)
+
+    def record(self, text: str, subid: str) -> tuple[MetricRecord, int] | None:
+        """The record of the first group that matches at the beginning of `text`, and where the match ends."""
+        for group, pattern in self._groups:
+            found = self._match(group.label, pattern, text)
+            if found is not None:
+                return self._made(group, found, subid), found.end()
+        return None
+
+    def _match(self, label: str, pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+        slowness = self.slowness.get(label, 0)
+        if slowness >= SLOW_TOO_OFTEN:
+            return None
+        try:
+            found = limit.match(pattern, text)
+        except limit.TooSlow:
+            words = f"group {label}: its regex took longer than {limit.LIMIT_S} s with one piece of the log"
+            self._notes.note(f"slow:{label}", f"{words}, which is left out")
+            self.slowness[label] = slowness + SLOW_COST
+            if self.slowness[label] >= SLOW_TOO_OFTEN:
+                self._notes.note(f"off:{label}", f"{words} again and again; nothing more is extracted with it")
+            return None
+        if slowness:
+            self.slowness[label] = slowness - FAST_GAIN
+        return found
+
+    def _made(self, group: ExtractionGroup, found: re.Match[str], subid: str) -> MetricRecord:
+        now_s = self._clock()
+        at_ms = int(now_s * 1000)
+        stamp = _resolved(group.time, found)
+        if stamp:
+            known = time_ms(stamp, now_s)
+            if known is None:
+                self._notes.note(f"time:{group.label}", f"group {group.label}: {stamp[:80]!r} is no time that is known")
+            at_ms = at_ms if known is None else known
+        return MetricRecord(
+            self._training_id,
+            at_ms,
+            0,
+            _resolved(group.subid, found) or subid,
+            group.label,
+            self._measures(group.label, group.etimes, found),
+            self._measures(group.label, group.scalars, found),
+        )
+
+    def _measures(self, label: str, wanted: Mapping[str, Measure], found: re.Match[str]) -> dict[str, Measure]:
+        measures: dict[str, Measure] = {}
+        for name, measure in wanted.items():
+            text = _resolved(measure.value, found)
+            if text is None:
+                continue  # a part of the expression that is optional
+            value = typed(measure.type, text)
+            if value is None:
+                words = f"group {label}: {text[:80]!r} is no {measure.type}; {name} is left out there"
+                self._notes.note(f"type:{label}:{name}", words)
+            else:
+                measures[name] = value
+        return measures
+
+
+def _resolved(text: str, found: re.Match[str]) -> str | None:
+    name = reference(text)
+    return text if name is None else found[name]
+
+
+class LogWindow:
+    """One log and the window over it."""
+
+    def __init__(self, file: FollowedFile, subid: str, lines: int) -> None:
+        self.file = file
+        self.subid = subid
+        self.window: deque[Line] = deque(maxlen=lines)
+
+    @property
+    def place(self) -> Place | None:
+        """Where the next one begins to read."""
+        return self.window[0].place if self.window else self.file.place
+
+    def records(self, lines: Sequence[Line], extractor: Extractor) -> Iterator[MetricRecord]:
+        """What is found when these lines follow."""
+        for line in lines:
+            self.window.append(line)
+            yield from self._tried(extractor)
+
+    def rest(self, extractor: Extractor) -> Iterator[MetricRecord]:
+        """What is found when no line follows."""
+        while self.window:
+            self.window.popleft()
+            if self.window:
+                yield from self._tried(extractor)
+
+    def _tried(self, extractor: Extractor) -> Iterator[MetricRecord]:
+        hit = extractor.record("".join([f"{line.text}\n" for line in self.window]), self.subid)
+        if hit is None:
+            return
+        record, end = hit
+        yield record
+        end -= len(self.window.popleft().text) + 1
+        while end > 0:
+            end -= len(self.window.popleft().text) + 1
+        left = tuple(self.window)
+        self.window.clear()
+        yield from self.records(left, extractor)
+
+
+class RegexSource:
+    """The logs in LOG_DIR and its direct sub-directories."""
+
+    def __init__(self, spec: CollectorSpec, clock: Clock, notes: Notes, state: State) -> None:
+        self._spec = spec
+        self._notes = notes
+        self._extractor = Extractor(spec, clock, notes, state.get("slowness", {}))
+        self._resume: dict[str, Place] = {path: Place(*place) for path, place in state.get("files", {}).items()}
+        self._logs: dict[str, LogWindow] = {}
+
+    def poll(self, final: bool) -> Harvest:
+        """At most one chunk of each log."""
+        records: list[MetricRecord] = []
+        more = False
+        listed = self._listed()
+        for path in sorted({*listed, *self._logs}):  # what was deleted is read to its end
+            generations = listed.get(path, {})
+            log = self._logs.get(path) or self._new(path, generations)
+            truncations = log.file.truncations
+            lines, again = log.file.lines(generations, final)
+            records.extend(log.records(lines, self._extractor))
+            if log.file.truncations != truncations or (final and not again):
+                records.extend(log.rest(self._extractor))
+            more |= again
+        return Harvest(records, more)
+
+    def state(self) -> State:
+        """Where each log's window begins."""
+        places = dict(self._resume)
+        for path, log in self._logs.items():
+            if log.place is not None:
+                places[path] = log.place
+        return {"files": {path: list(place) for path, place in places.items()}, "slowness": self._extractor.slowness}
+
+    def _listed(self) -> dict[str, dict[int, Found]]:
+        """The generations of each log, by the path of the log."""
+        logs: dict[str, dict[int, Found]] = {}
+        for file in files_below(self._spec.log_dir, lambda name: _LOG.match(name) is not None, 1, MOST_FILES):
+            found = _LOG.match(file.names[-1])
+            assert found is not None
+            path = "/".join((*file.names[:-1], found[1]))
+            logs.setdefault(path, {})[int(found[2] or 0)] = file
+        return logs
+
+    def _new(self, path: str, generations: Mapping[int, Found]) -> LogWindow:
+        names = next(iter(generations.values())).names
+        file = FollowedFile(LINE_BYTES, self._resume.get(path), self._notes.note)
+        log = self._logs[path] = LogWindow(file, names[0] if len(names) > 1 else "", self._spec.line_lookahead + 1)
+        return log

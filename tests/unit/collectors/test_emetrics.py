@@ -1,0 +1,66 @@
+"""Records that the training itself writes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from ffdl_batch.collectors.emetrics import FILE, EmetricsSource
+from ffdl_batch.domain.metrics import Measure
+from tests.unit.collectors.rig import NOW_S, Time, Told, drain, kept, spec_for, texts
+
+
+def line(step: int, **meta: object) -> str:
+    body = {"meta": meta, "grouplabel": "g", "etimes": {"i": {"value": step}}, "values": {"loss": {"value": step / 8}}}
+    return json.dumps(body) + "\n"
+
+
+def test_records_are_read_wherever_they_are_written(tmp_path: Path) -> None:
+    logs, more = tmp_path / "logs", tmp_path / "state"
+    for path, text in (
+        (logs / FILE, line(1, training_id="another", time="99", rindex="7")),
+        (logs / "learner-2" / "x" / FILE, line(2)),
+        (logs / "sub" / FILE, line(3, subid="own")),
+        (more / FILE, line(4)),
+        (logs / "other.txt", line(5)),
+    ):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    records = drain(EmetricsSource(spec_for(logs, more=[more]), Time(), Told().notes(), {}))
+    assert {record.etimes["i"].value: record.subid for record in records} == {
+        "1": "",
+        "2": "learner-2",
+        "3": "own",
+        "4": "",
+    }
+    assert {record.training_id for record in records} == {"training-1"}
+    assert sorted({record.time_ms for record in records}) == [99, int(NOW_S * 1000)]
+    assert records[0].values["loss"] == Measure("FLOAT", "0.125")
+
+
+def test_wrong_lines_are_counted_and_told_once(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    path = tmp_path / "logs" / FILE
+    path.write_bytes(b"\n{\n" + line(1).encode() + b"\xff\xfe\n[]\n" + line(2).encode() + b"{" * 3_000_000 + b"\n")
+    told = Told()
+    notes = told.notes()
+    source = EmetricsSource(spec_for(tmp_path / "logs"), Time(), notes, {})
+    assert texts(drain(source), "loss") == ["0.125", "0.25"]
+    assert notes.counts["wrong_lines"] == 4
+    assert told.kinds == ["wrong_lines", "long_lines"]
+    assert str(path) in told.said[0][1] and "is no JSON" in told.said[0][1]
+
+
+def test_a_torn_line_is_read_when_it_is_whole_also_by_a_successor(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    path = tmp_path / "logs" / FILE
+    path.write_text(line(1) + line(2)[:20])
+    told = Told()
+    source = EmetricsSource(spec_for(tmp_path / "logs"), Time(), told.notes(), {})
+    assert texts(drain(source), "loss") == ["0.125"]
+    successor = EmetricsSource(spec_for(tmp_path / "logs"), Time(), told.notes(), kept(source))
+    assert drain(successor) == []
+    path.write_text(line(1) + line(2) + line(3).rstrip())
+    assert texts(drain(successor), "loss") == ["0.25"]
+    assert texts(drain(successor, final=True), "loss") == ["0.375"]
+    assert told.said == []

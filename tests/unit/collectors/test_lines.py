@@ -1,0 +1,179 @@
+"""Lines of logs that grow, are cut, rotated and full of rubbish."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ffdl_batch.collectors.lines import FollowedFile, LineCutter, Place
+from ffdl_batch.collectors.places import Found
+from tests.unit.collectors.rig import Told
+
+LIMIT = 100
+
+
+class Log:
+    """A log with its rotated ones, and who follows it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / "log"
+        self.told = Told()
+        self.file = FollowedFile(LIMIT, None, self.told.notes().note)
+
+    def again(self) -> None:
+        """A successor takes over."""
+        place = self.file.place
+        self.file.close()
+        self.file = FollowedFile(LIMIT, place, self.told.notes().note)
+
+    def write(self, data: bytes) -> None:
+        with self.path.open("ab") as file:
+            file.write(data)
+
+    def rotate(self) -> None:
+        if self.path.with_name("log.1").exists():
+            self.path.with_name("log.1").rename(self.path.with_name("log.2"))
+        self.path.rename(self.path.with_name("log.1"))
+
+    def read(self, final: bool = False) -> list[str]:
+        found, more = [], True
+        while more:
+            names = {0: "log", 1: "log.1", 2: "log.2"}
+            paths = {n: self.path.with_name(name) for n, name in names.items() if self.path.with_name(name).exists()}
+            listed = {
+                n: Found(str(path.parent), (path.name,), path.stat().st_ino, path.stat().st_size)
+                for n, path in paths.items()
+            }
+            lines, more = self.file.lines(listed, final)
+            found += [line.text for line in lines]
+        return found
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    return Log(tmp_path)
+
+
+def test_a_line_comes_when_it_has_its_end(log: Log) -> None:
+    assert log.read() == []
+    log.write(b"one\ntw")
+    assert log.read() == ["one"]
+    log.write(b"o\nthree")
+    assert log.read() == ["two"]
+    assert log.read(final=True) == ["three"]
+
+
+def test_each_state_of_a_progress_bar_is_a_line(log: Log) -> None:
+    log.write(b"start\r\n\n10%\r20%\r\r30%\r")
+    assert log.read() == ["start", "", "10%", "20%", "30%"]
+    log.write(b"\nend\n")
+    assert log.read() == ["end"]
+
+
+def test_bytes_that_are_no_text_are_replaced(log: Log) -> None:
+    log.write(b"a\xff\xfeb\x00\xc3\n\xe2\x82\xac\n")
+    assert log.read() == ["a��b\x00�", "€"]
+
+
+def test_of_a_huge_line_the_beginning_is_kept_and_told_once(log: Log) -> None:
+    log.write(b"x" * 10_000_000 + b"\nafter\n" + b"y" * 200 + b"\n")
+    assert log.read() == ["x" * LIMIT, "after", "y" * LIMIT]
+    assert log.told.kinds == ["long_lines"]
+
+
+def test_a_successor_begins_with_the_line_that_had_no_end(log: Log) -> None:
+    log.write(b"one\ntw")
+    assert log.read() == ["one"]
+    log.again()
+    log.write(b"o\n")
+    assert log.read() == ["two"]
+
+
+def test_a_truncated_log_is_read_from_its_beginning_and_told(log: Log) -> None:
+    log.write(b"one\ntwo\nrest")
+    assert log.read() == ["one", "two"]
+    log.path.write_bytes(b"new\n")
+    assert log.read() == ["rest", "new"]
+    assert log.told.kinds == ["truncated"]
+
+
+def test_a_log_truncated_while_nobody_read_is_read_from_its_beginning(log: Log) -> None:
+    log.write(b"one\ntwo\n")
+    assert log.read() == ["one", "two"]
+    log.again()
+    log.path.write_bytes(b"new\n")
+    assert log.read() == ["new"]
+
+
+def test_no_line_is_lost_by_rotation(log: Log) -> None:
+    log.write(b"one\n")
+    assert log.read() == ["one"]
+    log.write(b"two\nhalf")
+    log.rotate()
+    assert log.read() == ["two"]  # its writer may not have noticed yet
+    log.write(b"three\n")
+    log.rotate()
+    log.write(b"four\n")
+    assert log.read() == ["half", "three", "four"]
+
+
+def test_no_line_is_lost_by_rotation_while_nobody_reads(log: Log) -> None:
+    log.write(b"one\n")
+    assert log.read() == ["one"]
+    log.write(b"two\n")
+    log.again()
+    log.rotate()
+    log.write(b"three\n")
+    log.rotate()
+    log.write(b"four\n")
+    assert log.read() == ["two", "three", "four"]
+    assert log.told.kinds == []
+
+
+def test_a_log_that_was_replaced_while_nobody_read_is_told(log: Log) -> None:
+    log.write(b"one\n")
+    assert log.read() == ["one"]
+    log.again()
+    log.path.rename(log.path.with_name("kept"))
+    log.write(b"two\n")
+    assert log.read() == ["two"]
+    assert log.told.kinds == ["replaced"]
+
+
+def test_a_deleted_log_is_read_to_its_end(log: Log) -> None:
+    log.write(b"one\n")
+    assert log.read() == ["one"]
+    log.write(b"two")
+    log.path.unlink()
+    assert log.read(final=True) == ["two"]
+
+
+def test_a_pipe_in_the_place_of_a_log_is_not_waited_for(log: Log) -> None:
+    os.mkfifo(log.path)
+    assert log.read() == []
+
+
+@given(
+    st.lists(st.sampled_from([b"a", b"bc\n", b"\r", b"\n", b"\r\n", b"d" * 9, b"\xff"])), st.lists(st.integers(1, 9))
+)
+def test_how_the_bytes_come_changes_no_line(parts: list[bytes], sizes: list[int]) -> None:
+    data = b"".join(parts)
+    whole = LineCutter(0, 5)
+    expected = [(start, line.rstrip(b"\r\n")[:5]) for start, line in whole.feed(data) + whole.finish()]
+    cutter, found, at = LineCutter(0, 5), [], 0
+    for size in sizes:
+        found += cutter.feed(data[at : at + size])
+        at += size
+    found += cutter.feed(data[at:]) + cutter.finish()
+    assert [(start, line.rstrip(b"\r\n")[:5]) for start, line in found] == expected
+
+
+def test_places_say_where_lines_begin() -> None:
+    cutter = LineCutter(10, 50)
+    assert [start for start, _ in cutter.feed(b"ab\r\n\r\nc\rd")] == [10, 14, 16]
+    assert cutter.start == 18
+    assert Place(1, 2) == (1, 2)

@@ -1,0 +1,139 @@
+"""The collector's loop on a clock of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ffdl_batch.collectors.ledger import Ledger, open_ledger
+from ffdl_batch.collectors.program import EXIT_CANNOT_READ, EXIT_CANNOT_WRITE, EXIT_DONE, MOST_PAUSE_S, Collector, World
+from ffdl_batch.collectors.source import Harvest, State
+from ffdl_batch.domain.metrics import Measure, MetricRecord
+from tests.unit.collectors.rig import Told, spec_for
+
+RECORD = MetricRecord("t", 0, 0, "", "g", {}, {"n": Measure("INT", "1")})
+
+
+class Script:
+    """A source that does what it is told, and a world in which time passes by sleeping."""
+
+    def __init__(self, base: Path, *polls: Harvest | OSError) -> None:
+        self.spec = spec_for(base / "logs")
+        self.now_s = 0.0
+        self.finals: list[bool] = []
+        self.polled_at: list[float] = []
+        self.said: list[Mapping[str, Any]] = []
+        self.told = Told()
+        self.stop_at_s = 0.0
+        self.poll_takes_s = 0.0
+        self._polls = list(polls)
+        self.ledger: Ledger = open_ledger(self.spec.out)[0]
+
+    def poll(self, final: bool) -> Harvest:
+        self.finals.append(final)
+        self.polled_at.append(self.now_s)
+        self.now_s += self.poll_takes_s
+        step = self._polls.pop(0) if self._polls else Harvest([], False)
+        if isinstance(step, OSError):
+            raise step
+        return step
+
+    def state(self) -> State:
+        return {"polls": len(self.finals)}
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+        if self.now_s >= self.stop_at_s:
+            Path(self.spec.stop_file).touch()
+        assert self.now_s < 10_000
+
+    def run(self, stop_at_s: float = 0.0) -> int:
+        self.stop_at_s = stop_at_s
+        if stop_at_s == 0:
+            Path(self.spec.stop_file).touch()
+        world = World(lambda: self.now_s, self.sleep, self.said.append)
+        try:
+            return Collector(self.spec, self, self.ledger, self.told.notes(), world).run()
+        finally:
+            self.ledger.close()
+
+    @property
+    def lines(self) -> int:
+        return len(Path(self.spec.out).read_text().splitlines())
+
+
+def test_it_ends_when_the_stop_file_is_there_and_all_is_read(tmp_path: Path) -> None:
+    script = Script(tmp_path, Harvest([RECORD], True), Harvest([RECORD, RECORD], True), Harvest([RECORD], False))
+    assert script.run() == EXIT_DONE
+    assert script.lines == 4
+    assert script.finals == [True, True, True]
+    assert script.said == [{"event": "done", "records": 4, "notes": {}}]
+
+
+def test_pauses_grow_while_nothing_happens_and_the_stop_file_ends_them(tmp_path: Path) -> None:
+    script = Script(tmp_path, Harvest([RECORD], False))
+    assert script.run(stop_at_s=60) == EXIT_DONE
+    pauses = [later - earlier for earlier, later in zip(script.polled_at, script.polled_at[1:], strict=False)]
+    assert pauses[0] < pauses[1] < pauses[2] and max(pauses) == MOST_PAUSE_S
+    assert len(script.finals) < 25
+    assert script.now_s <= 60.5
+
+
+def test_who_polls_slowly_polls_seldom(tmp_path: Path) -> None:
+    script = Script(tmp_path)
+    script.poll_takes_s = 2
+    script.run(stop_at_s=100)
+    assert len(script.finals) <= 5
+
+
+def test_what_cannot_be_read_is_tried_again_and_told_once(tmp_path: Path) -> None:
+    script = Script(tmp_path, OSError(116, "stale"), OSError(116, "stale"), Harvest([RECORD], False))
+    assert script.run() == EXIT_DONE
+    assert script.lines == 1
+    assert script.told.kinds == ["unreadable"]
+
+
+def test_what_never_can_be_read_ends_it_after_the_stop_file_alone(tmp_path: Path) -> None:
+    script = Script(tmp_path, *[OSError(116, "stale")] * 100)
+    assert script.run(stop_at_s=100) == EXIT_CANNOT_READ
+    assert 100 <= script.now_s < 110
+
+
+def test_records_that_cannot_be_written_are_kept_until_they_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = Script(tmp_path, Harvest([RECORD], False))
+    whole: Callable[[Ledger], None] = Ledger.complete
+    tries: list[int] = []
+
+    def complete(ledger: Ledger) -> None:
+        tries.append(1)
+        if len(tries) < 4:
+            raise OSError(28, "full")
+        whole(ledger)
+
+    monkeypatch.setattr(Ledger, "complete", complete)
+    assert script.run() == EXIT_DONE
+    assert script.lines == 1 and script.told.kinds == ["unwritable"]
+
+
+def test_records_that_never_can_be_written_end_it_after_the_stop_file_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def complete(_ledger: Ledger) -> None:
+        raise OSError(28, "full")
+
+    monkeypatch.setattr(Ledger, "complete", complete)
+    script = Script(tmp_path, Harvest([RECORD], False))
+    assert script.run(stop_at_s=50) == EXIT_CANNOT_WRITE
+    assert script.finals == [False]
+    assert script.now_s >= 50
+
+
+def test_without_records_the_position_is_seldom_written(tmp_path: Path) -> None:
+    script = Script(tmp_path, *[Harvest([], True)] * 50)
+    script.run()
+    assert not Path(f"{script.spec.out}.position").exists()

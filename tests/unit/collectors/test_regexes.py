@@ -1,0 +1,257 @@
+"""The regex extractor, on logs as frameworks print them."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.collectors import limit, regexes
+from ffdl_batch.collectors.regexes import RegexSource
+from ffdl_batch.domain.metrics import ExtractionGroup, Measure, MetricRecord
+from tests.unit.collectors.rig import NOW_S, Time, Told, drain, kept, spec_for, texts
+
+LOSS = ExtractionGroup(
+    "train",
+    r".*step %{INT:step}: loss=%{FLOAT:loss}",
+    scalars={"loss": Measure("FLOAT", "$loss")},
+    etimes={"iteration": Measure("INT", "$step")},
+)
+PAIR = ExtractionGroup(
+    "epoch",
+    r"Epoch %{INT:epoch}.*?val_acc %{FLOAT:acc}",
+    scalars={"acc": Measure("FLOAT", "$acc"), "phase": Measure("STRING", "validation")},
+    etimes={"epoch": Measure("INT", "$epoch")},
+)
+
+
+class Run:
+    """A log directory and a collector on it."""
+
+    def __init__(self, base: Path, *groups: ExtractionGroup, lookahead: int = 0) -> None:
+        self.logs = base / "logs"
+        self.logs.mkdir()
+        self.time, self.told = Time(), Told()
+        self._groups, self._lookahead = groups, lookahead
+        self.source = self.made({})
+
+    def made(self, state: object) -> RegexSource:
+        assert isinstance(state, dict)
+        spec = spec_for(self.logs, "regex_extractor", self._groups, lookahead=self._lookahead)
+        return RegexSource(spec, self.time, self.told.notes(), state)
+
+    def write(self, text: str, name: str = "training-log.txt") -> None:
+        path = self.logs / name
+        path.parent.mkdir(exist_ok=True)
+        with path.open("a") as file:
+            file.write(text)
+
+    def found(self, final: bool = False) -> list[MetricRecord]:
+        return drain(self.source, final=final)
+
+
+def test_a_line_that_matches_is_a_record_at_once(tmp_path: Path) -> None:
+    run = Run(tmp_path, LOSS)
+    run.write("loading\nI step 10: loss=0.25 (1.2 s)\nstep 20: loss=nan\n")
+    first, second = run.found()
+    assert first == MetricRecord(
+        "training-1",
+        int(NOW_S * 1000),
+        0,
+        "",
+        "train",
+        {"iteration": Measure("INT", "10")},
+        {"loss": Measure("FLOAT", "0.25")},
+    )
+    assert second.values["loss"] == Measure("FLOAT", "nan")
+
+
+def test_only_logs_of_these_names_in_these_places_are_read(tmp_path: Path) -> None:
+    run = Run(tmp_path, LOSS)
+    for number, name in enumerate(
+        ("training-log.txt", "user_log.txt", "2/training-log.txt", "2/training-log.txt.bak", "my-training-log.txt")
+    ):
+        run.write(f"step {number}: loss=0.{number}\n", name)
+    (run.logs / "2" / "deep").mkdir()
+    run.write("step 9: loss=0.9\n", "2/deep/training-log.txt")
+    assert sorted((record.values["loss"].value, record.subid) for record in run.found()) == [
+        ("0.0", ""),
+        ("0.1", ""),
+        ("0.2", "2"),
+    ]
+
+
+def test_a_match_may_span_the_lines_of_the_window_and_empties_it(tmp_path: Path) -> None:
+    run = Run(tmp_path, PAIR, lookahead=2)
+    run.write("noise\nEpoch 1\nloss 3\nval_acc 0.5\nEpoch 2\na\nb\nval_acc 0.9\nEpoch 3\nval_acc 0.7\n")
+    records = run.found(final=True)
+    assert texts(records, "acc") == ["0.5", "0.7"]  # in the second epoch three lines follow the first
+    assert texts(records, "phase") == ["validation", "validation"]
+
+
+def test_a_match_is_at_the_windows_beginning(tmp_path: Path) -> None:
+    run = Run(tmp_path, PAIR, lookahead=2)
+    run.write("one\nEpoch 1 val_acc 0.5\n")
+    assert run.found() == []
+    run.write("two\nthree\n")
+    assert texts(run.found(), "acc") == ["0.5"]
+
+
+def test_what_is_in_the_window_at_the_end_is_not_lost(tmp_path: Path) -> None:
+    run = Run(tmp_path, PAIR, lookahead=50)
+    run.write("one\nEpoch 1 val_acc 0.5\ntwo\nEpoch 2 val_acc 0.6")
+    assert run.found() == []
+    assert texts(run.found(final=True), "acc") == ["0.5", "0.6"]
+
+
+def test_the_first_group_that_matches_wins(tmp_path: Path) -> None:
+    first = ExtractionGroup("first", "a %{INT:n}", scalars={"n": Measure("INT", "$n")})
+    second = ExtractionGroup("second", "[ab] %{INT:n}", scalars={"n": Measure("INT", "$n")})
+    run = Run(tmp_path, first, second)
+    run.write("a 1\nb 2\na 3\n")
+    assert [(record.group, record.values["n"].value) for record in run.found()] == [
+        ("first", "1"),
+        ("second", "2"),
+        ("first", "3"),
+    ]
+
+
+def test_flags_are_multiline_and_dotall(tmp_path: Path) -> None:
+    group = ExtractionGroup("g", r".*^end %{INT:n}$", scalars={"n": Measure("INT", "$n")})
+    run = Run(tmp_path, group, lookahead=3)
+    run.write("begin\nend 5\n")
+    assert texts(run.found(), "n") == ["5"]
+
+
+def test_values_have_their_types_and_wrong_ones_are_told_once(tmp_path: Path) -> None:
+    group = ExtractionGroup(
+        "g",
+        r"v (?P<v>\S+)(?: (?P<more>\S+))?",
+        scalars={
+            "int": Measure("INT", "$v"),
+            "text": Measure("STRING", "$v"),
+            "json": Measure("JSONSTRING", "$v"),
+            "own": Measure("", "$v"),
+            "more": Measure("FLOAT", "$more"),
+        },
+    )
+    run = Run(tmp_path, group)
+    run.write('v 0x10\nv {"a":1} 2.5\nv word\n')
+    first, second, _ = run.found()
+    assert first.values == {
+        "int": Measure("INT", "16"),
+        "text": Measure("STRING", "0x10"),
+        "json": Measure("JSONSTRING", "0x10"),
+        "own": Measure("STRING", "0x10"),
+    }
+    assert second.values["json"] == Measure("JSONSTRING", '{"a":1}')
+    assert second.values["more"] == Measure("FLOAT", "2.5")
+    assert run.told.kinds == ["type:g:int"]
+
+
+def test_meta_says_time_and_sub_run(tmp_path: Path) -> None:
+    group = ExtractionGroup(
+        "g",
+        r"(?P<at>\S+) (?P<who>\w+) %{INT:n}",
+        time="$at",
+        subid="$who",
+        scalars={"n": Measure("INT", "$n")},
+    )
+    run = Run(tmp_path, group)
+    run.write("2026-01-02T03:04:05.5Z w1 1\n1700000000 w2 2\n1700000000123 w3 3\nlater w4 4\nsoon w5 5\n")
+    now_ms = int(NOW_S * 1000)
+    assert [(record.time_ms, record.subid) for record in run.found()] == [
+        (1767323045500, "w1"),
+        (1700000000000, "w2"),
+        (1700000000123, "w3"),
+        (now_ms, "w4"),
+        (now_ms, "w5"),
+    ]
+    assert run.told.kinds == ["time:g"]
+
+
+def test_a_stamp_without_a_year_is_the_last_that_was(tmp_path: Path) -> None:
+    group = ExtractionGroup("g", r"%{GLOG_STAMP:at}", time="$at", scalars={"n": Measure("", "1")})
+    run = Run(tmp_path, group)
+    now = datetime.fromtimestamp(NOW_S)
+    run.write(f"I{now:%m%d} 01:02:03.500000\nI1231 23:00:00\n")
+    assert (now.month, now.day) < (12, 29)
+    assert [record.time_ms for record in run.found()] == [
+        int(datetime(now.year, now.month, now.day, 1, 2, 3, 500000).timestamp() * 1000),
+        int(datetime(now.year - 1, 12, 31, 23).timestamp() * 1000),
+    ]
+
+
+def test_a_successor_finds_what_the_window_was_about_to_match(tmp_path: Path) -> None:
+    run = Run(tmp_path, PAIR, LOSS, lookahead=3)
+    run.write("step 1: loss=1\nEpoch 1\nhalf")
+    assert texts(run.found(), "loss") == ["1"]
+    run.source = run.made(kept(run.source))
+    run.write(" a line\nval_acc 0.5\n")
+    assert texts(run.found(), "acc") == ["0.5"]
+
+
+@pytest.mark.parametrize("every", [1, 2, 5])
+def test_successors_find_together_what_one_finds(tmp_path: Path, every: int) -> None:
+    run = Run(tmp_path, PAIR, LOSS, lookahead=3)
+    records: list[MetricRecord] = []
+    for number in range(40):
+        run.write(
+            [f"step {number}: loss={number}\n", f"Epoch {number}\n", "noi", f"se\nval_acc {number}\r"][number % 4]
+        )
+        records += run.found()
+        if number % every == 0:
+            run.source = run.made(kept(run.source))
+    records += run.found(final=True)
+    one = run.made({})
+    assert records == drain(one, final=True)
+    assert len(records) == 20
+
+
+def test_a_log_that_begins_anew_keeps_nothing_of_the_old_window(tmp_path: Path) -> None:
+    run = Run(tmp_path, PAIR, LOSS, lookahead=3)
+    run.write("Epoch 1\nlong line\n")
+    assert run.found() == []
+    (run.logs / "training-log.txt").write_text("val_acc 2\n")
+    assert run.found(final=True) == []
+    assert run.told.kinds == ["truncated"]
+
+
+def test_lines_that_the_match_does_not_reach_are_looked_at_anew(tmp_path: Path) -> None:
+    run = Run(tmp_path, PAIR, lookahead=2)
+    run.write("noise\nEpoch 1 val_acc 0.5\nEpoch 2 val_acc 0.6\nEpoch 3\nval_acc 0.7\n")
+    assert texts(run.found(), "acc") == ["0.5", "0.6", "0.7"]
+
+
+def test_an_expression_that_backtracks_for_ever_is_ended_told_and_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limit, "LIMIT_S", 0.01)
+    bad = ExtractionGroup("bad", r"(a+)+$b", scalars={"n": Measure("", "1")})
+    run = Run(tmp_path, bad, LOSS)
+    run.write(("a" * 60 + "\nstep 1: loss=1\n") * 8)
+    assert texts(run.found(), "loss") == ["1"] * 8
+    assert run.told.kinds == ["slow:bad", "off:bad"]
+    assert run.source.state()["slowness"]["bad"] >= regexes.SLOW_TOO_OFTEN
+
+
+def test_an_expression_that_is_seldom_slow_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limit, "LIMIT_S", 0.01)
+    monkeypatch.setattr(regexes, "SLOW_COST", 10)
+    monkeypatch.setattr(regexes, "SLOW_TOO_OFTEN", 20)
+    bad = ExtractionGroup("bad", r"(a+)+$b|n %{INT:n}", scalars={"n": Measure("INT", "$n")})
+    run = Run(tmp_path, bad)
+    run.write(("a" * 60 + "\n" + "n 1\n" * 20) * 4)
+    assert len(run.found()) == 80
+    assert run.told.kinds == ["slow:bad"]
+
+
+@pytest.fixture(autouse=True)
+def no_timer_is_left() -> Iterator[None]:
+    yield
+    assert signal.getitimer(signal.ITIMER_VIRTUAL) == (0.0, 0.0)
+    assert re.match("a", "a") is not None
