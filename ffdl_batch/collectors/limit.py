@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 LIMIT_S = 0.2
-_SIGNAL, _TIMER = signal.SIGVTALRM, signal.ITIMER_VIRTUAL
+"""A match that takes longer is ended, before twice as long."""
 
 
 class TooSlow(Exception):
@@ -19,25 +21,34 @@ class TooSlow(Exception):
 
 
 class _Watch:
-    armed = False
+    matching = False
+    ticks = 0
+
+
+@contextmanager
+def watched() -> Iterator[None]:
+    """Within it :func:`match` has its limit. One timer for all: one for each would cost more than most matches do."""
+    before = signal.signal(signal.SIGVTALRM, _tick)
+    signal.setitimer(signal.ITIMER_VIRTUAL, LIMIT_S, LIMIT_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
 
 
 def match(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
     """`pattern.match(text)`. Raises :class:`TooSlow`."""
-    if signal.getsignal(_SIGNAL) is not _over:
-        signal.signal(_SIGNAL, _over)
+    _Watch.ticks = 0
+    _Watch.matching = True
     try:
-        _Watch.armed = True
-        signal.setitimer(_TIMER, LIMIT_S)
-        found = pattern.match(text)
-        _Watch.armed = False
+        return pattern.match(text)
     finally:
-        _Watch.armed = False
-        signal.setitimer(_TIMER, 0)
-    return found
+        _Watch.matching = False
 
 
-def _over(_signal: int, _frame: FrameType | None) -> None:
-    if _Watch.armed:
-        _Watch.armed = False
+def _tick(_signal: int, _frame: FrameType | None) -> None:
+    _Watch.ticks += 1
+    if _Watch.matching and _Watch.ticks > 1:
+        _Watch.matching = False
         raise TooSlow

@@ -153,6 +153,10 @@ class RegexSource:
 
     def poll(self, final: bool) -> Harvest:
         """At most one chunk of each log."""
+        with limit.watched():
+            return self._polled(final)
+
+    def _polled(self, final: bool) -> Harvest:
         records: list[MetricRecord] = []
         more = False
         listed = self._listed()

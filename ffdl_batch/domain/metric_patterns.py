@@ -52,7 +52,7 @@ def expand(regex: str) -> str:
     def full(found: re.Match[str]) -> str:
         name, group = found.groups()
         if name not in MACROS:
-            raise PatternError(f"there is no macro %{{{name}}}; there are: {', '.join(sorted(MACROS))}")
+            raise PatternError(f"there is no macro %{{{name}}}")
         if group is None:
             return f"(?:{MACROS[name]})"
         if not group.isidentifier():
@@ -103,7 +103,7 @@ def _check_group(group: ExtractionGroup) -> List[MetricFinding]:
     try:
         names = compile_regex(group.regex).groupindex
     except PatternError as error:
-        return [MetricFinding((*place, "regex"), str(error), "see the manifest reference for the macros")]
+        return [MetricFinding((*place, "regex"), str(error), f"macros are: {', '.join(sorted(MACROS))}")]
     findings: List[MetricFinding] = []
     for name, text in (("time", group.time), ("subid", group.subid)):
         findings.extend(_check_reference((*place, "meta", name), text, names))
