@@ -153,7 +153,7 @@ class FollowedFile:
         place = self._resume
         for file in generations.values():
             if place is not None and file.inode == place.inode:
-                return self._change(file, place.offset if place.offset <= file.size else 0)
+                return self._change(file, place.offset)
         if place is not None:
             self._note("replaced", "a log file was replaced while nobody read it; lines may be missing")
         return self._change(generations[max(generations)])

@@ -86,8 +86,10 @@ def test_a_full_disk_loses_and_doubles_nothing(out: Path, monkeypatch: pytest.Mo
     ledger.commit(some(1), {"at": 1})
     with monkeypatch.context() as patch:
         patch.setattr(Path if step == "replace" else os, step, failing(os.write, step))
+        before = out.read_bytes()
         with pytest.raises(OSError, match="full"):
             ledger.commit(some(2, 3), {"at": 2})
+        assert (out.read_bytes() == before) == (step != "write")  # nothing is appended that the position does not know
         with pytest.raises(OSError, match="full"):
             ledger.complete()
     ledger.complete()

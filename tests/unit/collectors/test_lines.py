@@ -107,6 +107,7 @@ def test_a_log_truncated_while_nobody_read_is_read_from_its_beginning(log: Log) 
     log.again()
     log.path.write_bytes(b"new\n")
     assert log.read() == ["new"]
+    assert log.told.kinds == ["truncated"]
 
 
 def test_no_line_is_lost_by_rotation(log: Log) -> None:
@@ -132,6 +133,15 @@ def test_no_line_is_lost_by_rotation_while_nobody_reads(log: Log) -> None:
     log.write(b"four\n")
     assert log.read() == ["two", "three", "four"]
     assert log.told.kinds == []
+
+
+def test_who_comes_late_reads_the_rotated_ones_first(log: Log) -> None:
+    log.write(b"one\n")
+    log.rotate()
+    log.write(b"two\n")
+    log.rotate()
+    log.write(b"three\n")
+    assert log.read() == ["one", "two", "three"]
 
 
 def test_a_log_that_was_replaced_while_nobody_read_is_told(log: Log) -> None:

@@ -46,7 +46,10 @@ def test_what_became_another_file_is_not_opened(tmp_path: Path) -> None:
     descriptor = opened(found)
     assert descriptor is not None and os.read(descriptor, 9) == b"mine"
     os.close(descriptor)
-    (tmp_path / "kept").symlink_to(path.parent)
+    (tmp_path / "other").write_text("other")
+    (tmp_path / "other").rename(path)
+    assert opened(found) is None
+    (found,) = listed(tmp_path)
     path.parent.rename(tmp_path / "moved")
     (tmp_path / "d").symlink_to(tmp_path / "moved")
     assert opened(found) is None

@@ -118,6 +118,7 @@ def test_records_that_cannot_be_written_are_kept_until_they_can(
     monkeypatch.setattr(Ledger, "complete", complete)
     assert script.run() == EXIT_DONE
     assert script.lines == 1 and script.told.kinds == ["unwritable"]
+    assert script.said[0]["records"] == 1
 
 
 def test_records_that_never_can_be_written_end_it_after_the_stop_file_alone(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import time
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -248,6 +249,15 @@ def test_an_expression_that_is_seldom_slow_stays(tmp_path: Path, monkeypatch: py
     run.write(("a" * 60 + "\n" + "n 1\n" * 20) * 4)
     assert len(run.found()) == 80
     assert run.told.kinds == ["slow:bad"]
+
+
+def test_many_short_matches_are_not_one_long_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limit, "LIMIT_S", 0.01)
+    pattern, text = re.compile("(?:a|b)*c"), "ab" * 200
+    begun = time.process_time()
+    with limit.watched():
+        while time.process_time() - begun < 0.1:
+            assert limit.match(pattern, text) is None
 
 
 @pytest.fixture(autouse=True)

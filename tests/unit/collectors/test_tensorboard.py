@@ -112,6 +112,17 @@ def test_steps_may_go_backwards_and_numbers_be_none(run: Run) -> None:
     assert len(truth(path)) == 4
 
 
+def test_another_step_is_another_record_also_without_a_tag_in_common(run: Run) -> None:
+    write(run.logs, [(1, {"a": 1}), (2, {"b": 2}), (2, {"c": 3})])
+    assert [list(found.values) for found in run.found(final=True)] == [["a"], ["b", "c"]]
+
+
+def test_a_file_that_vanishes_is_not_waited_for(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(run.logs, [(1, {"a": 1})])
+    monkeypatch.setattr(tensorboard, "opened", lambda _file: None)
+    assert run.source.poll(True) == ([], False)
+
+
 def test_a_step_under_way_waits_until_the_file_has_settled(run: Run) -> None:
     write(run.logs, [(1, {"a": 1}), (2, {"a": 2})])
     assert texts(run.found(), "a") == ["1.0"]
