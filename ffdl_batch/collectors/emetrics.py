@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ffdl_batch.collectors.lines import FollowedFile, Place
+from ffdl_batch.collectors.lines import MOST_RECORDS, FollowedFile, Place, in_turn
 from ffdl_batch.collectors.places import Found, files_below
 from ffdl_batch.collectors.source import Clock, Harvest, Notes, State, sub_run
 from ffdl_batch.domain.metrics import CollectorSpec, MetricRecord, RecordError, decode_record
@@ -24,19 +24,28 @@ class EmetricsSource:
         self._resume: dict[str, Place] = {path: Place(*place) for path, place in state.get("files", {}).items()}
         self._files: dict[str, tuple[FollowedFile, str]] = {}
         """Each with its sub-run, by path."""
+        self._last = ""
 
     def poll(self, final: bool) -> Harvest:
         """At most one chunk of each file."""
         records: list[MetricRecord] = []
         more = False
         listed = self._listed()
-        for path in sorted({*listed, *self._files}):  # what was deleted is read to its end
+        for path in in_turn({*listed, *self._files}, self._last):
+            if len(records) > MOST_RECORDS:
+                return Harvest(records, True)
             found = listed.get(path)
             if path not in self._files and found is not None:
                 file = FollowedFile(LINE_BYTES, self._resume.get(path), self._notes.note)
                 self._files[path] = file, sub_run(found.names)
             file, subid = self._files[path]
-            lines, again = file.lines({} if found is None else {0: found}, final)
+            over = final or (found is None and file.deleted)
+            lines, again = file.lines({} if found is None else {0: found}, over)
+            if over and not again and not final:
+                self._files.pop(path)
+                self._resume.pop(path, None)
+                file.close()
+            self._last = path
             more |= again
             for line in lines:
                 record = self._record(line.text, path, subid) if line.text.strip() else None
@@ -45,11 +54,11 @@ class EmetricsSource:
         return Harvest(records, more)
 
     def _listed(self) -> dict[str, Found]:
-        files: dict[str, Found] = {}
+        files: list[Found] = []
         for root in (self._spec.log_dir, *self._spec.more_dirs):
-            for found in files_below(root, lambda name: name == FILE, DEPTH, MOST_FILES):
-                files[found.path] = found
-        return files
+            files += files_below(root, lambda name: name == FILE, DEPTH, MOST_FILES)
+        self._notes.too_many(files, MOST_FILES)
+        return {file.path: file for file in files}
 
     def _record(self, line: str, path: str, subid: str) -> MetricRecord | None:
         try:

@@ -7,12 +7,14 @@ beginning is kept. Bytes that are no UTF-8 become U+FFFD.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ffdl_batch.collectors.places import Found, opened
 
-CHUNK_BYTES = 1 << 20
+CHUNK_BYTES = 256 * 1024
+MOST_RECORDS = 5000
+"""After so many a collector of several files begins no further one in the same poll."""
 
 
 class Place(NamedTuple):
@@ -101,6 +103,11 @@ class FollowedFile:
         """Where the line under way begins; None where no file was there yet."""
         return self._resume if self._descriptor is None else Place(self._inode, self._cutter.start)
 
+    @property
+    def deleted(self) -> bool:
+        """Whether nobody can write to it any more but who has it open."""
+        return self._descriptor is not None and os.fstat(self._descriptor).st_nlink == 0
+
     def close(self) -> None:
         """Let go of the file; :attr:`place` stays what it is."""
         self._resume = self.place
@@ -177,3 +184,9 @@ class FollowedFile:
     def _begin(self, inode: int, offset: int) -> None:
         self._inode, self._read = inode, offset
         self._cutter = LineCutter(offset, self._limit)
+
+
+def in_turn(paths: Iterable[str], last: str) -> list[str]:
+    """The paths in their order, those after `last` first: none waits for ever."""
+    ordered = sorted(paths)
+    return [path for path in ordered if path > last] + [path for path in ordered if path <= last]

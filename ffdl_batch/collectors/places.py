@@ -53,19 +53,23 @@ def _walked(
     """Closes `directory`."""
     try:
         with os.scandir(directory) as entries:
-            listed = sorted(entries, key=lambda entry: entry.name)
-        for entry in listed:
-            if entry.is_dir(follow_symlinks=False):
-                below = _entered(entry.name, directory) if depth else None
+            listed = sorted(
+                (entry.name, is_directory)
+                for entry in entries
+                if ((is_directory := entry.is_dir(follow_symlinks=False)) and depth) or wanted(entry.name)
+            )
+        for name, is_directory in listed:
+            if is_directory:
+                below = _entered(name, directory) if depth else None
                 if below is not None:
-                    yield from _walked(root, below, (*names, entry.name), wanted, depth - 1)
-            elif wanted(entry.name):
-                try:
-                    status = os.stat(entry.name, dir_fd=directory, follow_symlinks=False)
-                except FileNotFoundError:
-                    continue
-                if stat.S_ISREG(status.st_mode):
-                    yield Found(root, (*names, entry.name), status.st_ino, status.st_size)
+                    yield from _walked(root, below, (*names, name), wanted, depth - 1)
+                continue
+            try:
+                status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+            except FileNotFoundError:
+                continue
+            if stat.S_ISREG(status.st_mode):
+                yield Found(root, (*names, name), status.st_ino, status.st_size)
     finally:
         os.close(directory)
 

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 
 from ffdl_batch.collectors import limit
-from ffdl_batch.collectors.lines import FollowedFile, Line, Place
+from ffdl_batch.collectors.lines import MOST_RECORDS, FollowedFile, Line, Place, in_turn
 from ffdl_batch.collectors.moments import time_ms
 from ffdl_batch.collectors.places import Found, files_below
 from ffdl_batch.collectors.source import Clock, Harvest, Notes, State
@@ -150,6 +150,7 @@ class RegexSource:
         self._extractor = Extractor(spec, clock, notes, state.get("slowness", {}))
         self._resume: dict[str, Place] = {path: Place(*place) for path, place in state.get("files", {}).items()}
         self._logs: dict[str, LogWindow] = {}
+        self._last = ""
 
     def poll(self, final: bool) -> Harvest:
         """At most one chunk of each log."""
@@ -160,16 +161,26 @@ class RegexSource:
         records: list[MetricRecord] = []
         more = False
         listed = self._listed()
-        for path in sorted({*listed, *self._logs}):  # what was deleted is read to its end
+        for path in in_turn({*listed, *self._logs}, self._last):
+            if len(records) > MOST_RECORDS:
+                return Harvest(records, True)
             generations = listed.get(path, {})
             log = self._logs.get(path) or self._new(path, generations)
             truncations = log.file.truncations
-            lines, again = log.file.lines(generations, final)
+            over = final or (not generations and log.file.deleted)
+            lines, again = log.file.lines(generations, over)
             records.extend(log.records(lines, self._extractor))
-            if log.file.truncations != truncations or (final and not again):
+            if log.file.truncations != truncations or (over and not again):
                 records.extend(log.rest(self._extractor))
+            if over and not again and not final:
+                self._forget(path)
+            self._last = path
             more |= again
         return Harvest(records, more)
+
+    def _forget(self, path: str) -> None:
+        self._logs.pop(path).file.close()
+        self._resume.pop(path, None)
 
     def state(self) -> State:
         """Where each log's window begins."""
@@ -182,7 +193,9 @@ class RegexSource:
     def _listed(self) -> dict[str, dict[int, Found]]:
         """The generations of each log, by the path of the log."""
         logs: dict[str, dict[int, Found]] = {}
-        for file in files_below(self._spec.log_dir, lambda name: _LOG.match(name) is not None, 1, MOST_FILES):
+        files = files_below(self._spec.log_dir, lambda name: _LOG.match(name) is not None, 1, MOST_FILES)
+        self._notes.too_many(files, MOST_FILES)
+        for file in files:
             found = _LOG.match(file.names[-1])
             assert found is not None
             path = "/".join((*file.names[:-1], found[1]))

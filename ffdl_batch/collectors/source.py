@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from ffdl_batch.domain.metrics import MetricRecord
@@ -42,6 +42,11 @@ class Notes:
         self.counts[kind] = self.counts.get(kind, 0) + 1
         if self.counts[kind] == 1:
             self._tell(kind, message)
+
+    def too_many(self, files: Sequence[object], most: int) -> None:
+        """Tell where no more files than these are looked at."""
+        if len(files) >= most:
+            self.note("many_files", f"there are {most} files to collect from, or more; what is beyond them is not read")
 
 
 def sub_run(names: tuple[str, ...]) -> str:

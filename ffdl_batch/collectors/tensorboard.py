@@ -24,6 +24,7 @@ from ffdl_batch.domain.metrics import FLOAT, INT, STRING, CollectorSpec, Measure
 SETTLED_S = 2.0
 DEPTH, MOST_FILES, MOST_OPEN = 12, 4096, 128
 MOST_RECORDS = 2000
+MOST_VALUES = 500
 MOST_BYTES = 64 * 1024 * 1024
 """Of each file, in one go."""
 
@@ -89,8 +90,10 @@ class TensorBoardSource:
         files: list[Found] = []
         for root in (self._spec.log_dir, *self._spec.more_dirs):
             files += files_below(root, lambda name: "tfevents" in name, DEPTH, MOST_FILES)
-        if len(files) >= MOST_FILES:
-            self._notes.note("many_files", f"there are more than {MOST_FILES} event files; the others are not read")
+        self._notes.too_many(files, MOST_FILES)
+        if len(self._readings) > 2 * MOST_FILES:
+            there = {file.path for file in files}
+            self._readings = {path: reading for path, reading in self._readings.items() if path in there}
         return files
 
     def _has_more(self, file: Found, final: bool) -> bool:
@@ -123,7 +126,8 @@ class TensorBoardSource:
             if end == position:
                 break
             if event is not None and event.scalars:
-                if events and (event.step != events[0].step or not tags.keys().isdisjoint(event.scalars)):
+                same = events and event.step == events[0].step and tags.keys().isdisjoint(event.scalars)
+                if events and not (same and len(tags) < MOST_VALUES):
                     yield self._step(file, events[0], tags, position)
                     events, tags = [], {}
                 events = events or [event]

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
+from ffdl_batch.collectors import emetrics
 from ffdl_batch.collectors.emetrics import FILE, EmetricsSource
 from ffdl_batch.domain.metrics import Measure
 from tests.unit.collectors.rig import NOW_S, Time, Told, drain, kept, spec_for, texts
@@ -36,6 +39,32 @@ def test_records_are_read_wherever_they_are_written(tmp_path: Path) -> None:
     assert {record.training_id for record in records} == {"training-1"}
     assert sorted({record.time_ms for record in records}) == [99, int(NOW_S * 1000)]
     assert records[0].values["loss"] == Measure("FLOAT", "0.125")
+
+
+def test_a_deleted_file_is_read_to_its_end_and_let_go(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    path = tmp_path / "logs" / FILE
+    path.write_text(line(1))
+    source = EmetricsSource(spec_for(tmp_path / "logs"), Time(), Told().notes(), {})
+    assert texts(drain(source), "loss") == ["0.125"]
+    with path.open("a") as file:
+        file.write(line(2) + line(3).rstrip())
+    path.unlink()
+    assert texts(drain(source), "loss") == ["0.25", "0.375"]
+    assert source.state() == {"files": {}}
+    path.write_text(line(4))
+    assert texts(drain(source), "loss") == ["0.5"]
+
+
+def test_no_file_waits_for_ever_for_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(emetrics, "MOST_RECORDS", 1)
+    for name in ("a", "b"):
+        (tmp_path / "logs" / name).mkdir(parents=True)
+        (tmp_path / "logs" / name / FILE).write_text(line(1, subid=name) * 2)
+    source = EmetricsSource(spec_for(tmp_path / "logs"), Time(), Told().notes(), {})
+    harvests = [source.poll(False) for _ in range(2)]
+    assert [[record.subid for record in records] for records, _ in harvests] == [["a", "a"], ["b", "b"]]
+    assert harvests[0].more
 
 
 def test_wrong_lines_are_counted_and_told_once(tmp_path: Path) -> None:

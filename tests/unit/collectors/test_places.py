@@ -38,6 +38,14 @@ def test_links_pipes_and_directories_are_no_files(tmp_path: Path) -> None:
     assert listed(tmp_path / "nothing") == []
 
 
+def test_a_directory_of_any_size_costs_what_is_wanted_of_it(tmp_path: Path) -> None:
+    for number in range(500):
+        (tmp_path / f"other{number}").touch()
+    (tmp_path / "log").touch()
+    (tmp_path / "logs").mkdir()
+    assert [file.names for file in listed(tmp_path, depth=0)] == [("log",)]
+
+
 def test_what_became_another_file_is_not_opened(tmp_path: Path) -> None:
     path = tmp_path / "d" / "log"
     path.parent.mkdir()

@@ -213,6 +213,46 @@ def test_successors_find_together_what_one_finds(tmp_path: Path, every: int) -> 
     assert len(records) == 20
 
 
+def test_no_log_waits_for_ever_for_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(regexes, "MOST_RECORDS", 1)
+    run = Run(tmp_path, LOSS)
+    subids: list[str] = []
+    for number in range(4):
+        for name in ("1", "2", "3"):
+            run.write(f"step {number}: loss=1\nstep {number}: loss=2\n", f"{name}/training-log.txt")
+        harvest = run.source.poll(False)
+        assert harvest.more and len(harvest.records) % 2 == 0
+        subids += sorted({record.subid for record in harvest.records})
+    assert subids == ["1", "2", "3", "1"]
+    assert len(run.found()) == 24 - (2 + 4 + 6 + 6)
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_a_deleted_log_is_read_to_its_end_and_let_go(tmp_path: Path) -> None:
+    run = Run(tmp_path, PAIR, lookahead=5)
+    files = open_files()
+    run.write("x\nEpoch 1 val_acc 0.5", "1/training-log.txt")
+    assert run.found() == []
+    assert open_files() == files + 1
+    run.write("5\nEpoch 2 val_acc 0.6", "1/training-log.txt")
+    (run.logs / "1" / "training-log.txt").unlink()
+    assert texts(run.found(), "acc") == ["0.55", "0.6"]
+    assert run.source.state()["files"] == {}
+    assert open_files() == files
+
+
+def test_of_too_many_logs_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(regexes, "MOST_FILES", 2)
+    run = Run(tmp_path, LOSS)
+    for name in ("1", "2", "3"):
+        run.write("step 1: loss=1\n", f"{name}/training-log.txt")
+    assert [record.subid for record in run.found()] == ["1", "2"]
+    assert run.told.kinds == ["many_files"]
+
+
 def test_a_log_that_begins_anew_keeps_nothing_of_the_old_window(tmp_path: Path) -> None:
     run = Run(tmp_path, PAIR, LOSS, lookahead=3)
     run.write("Epoch 1\nlong line\n")

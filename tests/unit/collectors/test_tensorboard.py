@@ -117,6 +117,23 @@ def test_another_step_is_another_record_also_without_a_tag_in_common(run: Run) -
     assert [list(found.values) for found in run.found(final=True)] == [["a"], ["b", "c"]]
 
 
+def test_a_step_with_very_many_scalars_is_several_records(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tensorboard, "MOST_VALUES", 10)
+    write_x(run.logs, [(1, f"tag{number}", number) for number in range(25)])
+    assert [len(found.values) for found in run.found(final=True)] == [10, 10, 5]
+
+
+def test_readings_of_files_that_are_gone_are_forgotten_when_they_are_many(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tensorboard, "MOST_FILES", 3)
+    for number in range(9):
+        path = write(run.logs / str(number), [(number, {"a": number})])
+        assert texts(run.found(final=True), "a") == [f"{number}.0"]
+        assert len(run.source.state()["files"]) <= 7
+        path.unlink()
+
+
 def test_a_file_that_vanishes_is_not_waited_for(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     write(run.logs, [(1, {"a": 1})])
     monkeypatch.setattr(tensorboard, "opened", lambda _file: None)
