@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Mapping
@@ -56,6 +57,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _collect(spec: CollectorSpec) -> int:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # who started it may ignore or hold back signals for itself
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGVTALRM})
     try:
         ledger, whole = open_ledger(spec.out)
     except Taken:

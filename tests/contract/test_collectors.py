@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,11 +49,10 @@ class Collecting:
         paths = (str(self.logs), str(self.out), str(self.stop))
         self._file.write_text(encode_spec(CollectorSpec(kind, "training-1", 1, *paths, groups, lookahead)))
 
-    def start(self, code: str = "") -> subprocess.Popen[str]:
+    def start(self, code: str = "", *, before: Sequence[str] = ()) -> subprocess.Popen[str]:
         how = ["-c", code] if code else ["-m", "ffdl_batch.collectors"]
-        process = subprocess.Popen(
-            [sys.executable, *how, str(self._file)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
+        argv = [*before, sys.executable, *how, str(self._file)]
+        process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self._started.append(process)
         return process
 
@@ -172,6 +171,15 @@ def test_it_ends_on_sigterm(collecting: Collecting, busy: bool) -> None:
     process.send_signal(signal.SIGTERM)
     collecting.ended(process, -signal.SIGTERM)
     assert len(collecting.records()) == 1
+
+
+def test_it_ends_on_sigterm_also_where_its_parent_ignores_it(collecting: Collecting) -> None:
+    collecting.spec("file")
+    (collecting.logs / "evaluation-metrics.txt").write_text('{"values":{"a":1}}\n')
+    process = collecting.start(before=("sh", "-c", 'trap "" TERM; exec "$@"', "sh"))
+    until(lambda: len(collecting.records()) == 1)
+    process.send_signal(signal.SIGTERM)
+    collecting.ended(process, -signal.SIGTERM)
 
 
 def cpu_ticks(pid: int) -> int:
