@@ -10,6 +10,7 @@ from ffdl_slurm.fitting import NodeRequest
 from ffdl_slurm.settings import GpuFlag, SlurmSettings
 
 _AMD_TYPE = re.compile(r"^(amd|mi\d{2,}|radeon|gfx|instinct)", re.IGNORECASE)
+_OF_GPUS = frozenset({"gpu", "shard", "mps"})
 _OPTIONS = {NVIDIA: (GpuLibraries.NVIDIA.value,), AMD: (GpuLibraries.AMD.value,)}
 
 
@@ -28,8 +29,18 @@ def plan_devices(node: NodeRequest, settings: SlurmSettings) -> Devices:
         each=each,
         learners=node.load.equipped or 1,
         gpu_files=files,
-        gres_files={name: files for name, files in settings.gres_devices.items() if name in each},
+        gres_files={name: files for name, files in settings.gres_devices.items() if files and name in each},
         options={vendor: _OPTIONS.get(vendor, ()) for vendor in files} if auto else {},
+    )
+
+
+def unknown_files(node: NodeRequest, settings: SlurmSettings) -> tuple[str, ...]:
+    """A warning for each generic resource of which nobody knows whether nodes have device files for it."""
+    kinds = {name.partition(":")[0] for name in node.generic.each} - _OF_GPUS - set(settings.gres_devices)
+    return tuple(
+        f"batch.gres: {kind} is allocated, but no device file of it gets into containers: the configuration names "
+        f"none (gres_devices.{kind} of [backend.slurm]; [] where it has none)"
+        for kind in sorted(kinds)
     )
 
 

@@ -23,7 +23,7 @@ from ffdl_batch.runtimes.layout import (
     release,
 )
 from ffdl_slurm.commands import limit_argv, requeue_argv, sbatch_argv, successor_argv
-from ffdl_slurm.devices import gpu_libraries, plan_devices
+from ffdl_slurm.devices import gpu_libraries, plan_devices, unknown_files
 from ffdl_slurm.fitting import NodeRequest, fit_request, nodes_of
 from ffdl_slurm.job_network import mark_of, offer
 from ffdl_slurm.options import BATCH_LOG, batch_options, continues_in_place, effective_lead_s
@@ -124,9 +124,8 @@ def _plan(request: LaunchRequest, settings: SlurmSettings) -> LaunchPlan:
     command = (*controller, "head", "--launch", request.attempt_dir.launch)
     named = () if spec.element is None else (f"{NATIVE_ID}=$SLURM_JOB_ID", f"export {NATIVE_ID}")
     script = render_script(batch_options(request, settings, node, mark), command, named)
-    plan = _assemble(
-        request, launch, start, script, (*node.warnings, *offered.warnings, *facts.warnings, *_hints(request))
-    )
+    doubts = (*unknown_files(node, settings), *_hints(request))
+    plan = _assemble(request, launch, start, script, (*node.warnings, *offered.warnings, *facts.warnings, *doubts))
     if spec.element is None or request.array_dir is None:
         return plan
     array_script = _array_script(request, request.array_dir, settings, node, mark)

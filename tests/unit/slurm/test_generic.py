@@ -170,3 +170,14 @@ def test_device_files_of_other_resources_are_in_the_launch_file() -> None:
     launch = make_plan(made("npu", PACK, gres={"npu:910b": 1, "npu:310": 1, "nic": 1}, learners=2), settings).launch
     assert launch.devices == Devices(each={"npu": 2, "nic": 1}, learners=2, gres_files={"npu": ("/dev/npu[0-9]*",)})
     assert DEVICE_OPTIONS in launch.learner.argv
+
+
+@pytest.mark.parametrize(
+    ("files", "told"), [({}, ["nic", "npu"]), ({"npu": ["/dev/npu[0-9]*"]}, ["nic"]), ({"npu": [], "nic": []}, [])]
+)
+def test_a_resource_of_which_no_device_file_is_known_is_warned_of(files: dict[str, list[str]], told: list[str]) -> None:
+    settings = read_settings({"gres_devices": files})
+    plan = make_plan(made("npu", PACK, gres={"npu:910b": 1, "nic": 1}, learners=2), settings)
+    found = [text for text in plan.warnings if "no device file of it gets into containers" in text]
+    assert [text.split()[1] for text in found] == told
+    assert "npu" in files or any("gres_devices.npu of [backend.slurm]" in text for text in found)
