@@ -16,7 +16,14 @@ IMAGE_COMPLAINTS = (
     ".sif",
     "container registry",
 )
-NETWORK_COMPLAINTS = ("netns", "network namespace", "/net: permission denied", "/net: no such file", "cni plugin")
+NETWORK_COMPLAINTS = (
+    "netns",
+    "network namespace",
+    "/net: permission denied",
+    "/net: no such file",
+    "cni plugin",
+    "apptainer.conf",  # one that the setuid starter does not take: only it makes networks
+)
 IMAGE_CODE, RUNTIME_CODE = "S103", "S105"
 _CURE = (
     "; what Apptainer needs to join a job's network is in apptainer.conf and its setuid starter: the program `check` "

@@ -228,6 +228,8 @@ def test_a_slot_that_is_gone_is_nobodys_place() -> None:
         ("job", "FATAL: container creation failed: stat /run/ffdl/1/net: permission denied", "S107", "check"),
         ("egress", "FATAL: --netns-path is only supported with a setuid installation", "S107", "apptainer.conf"),
         ("none", "ERROR: failed to create network namespace: operation not permitted", "S107", "network level none"),
+        ("job", "FATAL: /etc/apptainer/apptainer.conf must be owned by root", "S107", "apptainer.conf"),
+        ("host", "FATAL: /etc/apptainer/apptainer.conf must be owned by root", "S105", "runtime failed"),
         ("host", "something with netns", "S105", "runtime failed"),
         ("job", "FATAL: could not open image /x.sif", "S103", "image cannot be used"),
         ("job", "no space left on device", "S105", "runtime failed"),
