@@ -1,0 +1,86 @@
+"""Whether what came is what the store says it has."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import zlib
+from typing import Protocol
+
+from ffdl_batch.staging.stores.store import CHUNK_BYTES, Item
+
+_MD5 = re.compile(r"[0-9a-f]{32}")
+_IN_PARTS = re.compile(r"([0-9a-f]{32})-([1-9][0-9]*)")
+_MIB = 1 << 20
+USUAL_PART_MIB = (5, 8, 10, 15, 16, 20, 25, 32, 50, 64, 100, 128, 256, 512)
+"""Of common clients; asked only where the store does not say how large the first part is."""
+
+
+class Digest(Protocol):
+    """As hashlib's."""
+
+    def update(self, data: bytes, /) -> None: ...
+    def hexdigest(self) -> str: ...
+
+
+class _Crc32:
+    def __init__(self) -> None:
+        self._value = 0
+
+    def update(self, data: bytes, /) -> None:
+        self._value = zlib.crc32(data, self._value)
+
+    def hexdigest(self) -> str:
+        return f"{self._value:08x}"
+
+
+def new_digest(name: str) -> Digest:
+    """By the name of the algorithm."""
+    return _Crc32() if name == "crc32" else hashlib.new(name, usedforsecurity=False)
+
+
+def is_md5(etag: str) -> bool:
+    """Whether the ETag can be the MD5 of the object."""
+    return _MD5.fullmatch(etag) is not None
+
+
+def count_of_parts(etag: str) -> int:
+    """Parts in which the object was stored; 0 where the ETag is not of that form."""
+    found = _IN_PARTS.fullmatch(etag)
+    return int(found[2]) if found else 0
+
+
+def parts_etag(md5s: list[str]) -> str:
+    """The ETag of an object stored in parts of these MD5s."""
+    joined = b"".join(bytes.fromhex(md5) for md5 in md5s)
+    return f"{hashlib.md5(joined, usedforsecurity=False).hexdigest()}-{len(md5s)}"
+
+
+def part_sizes(item: Item) -> list[int]:
+    """Sizes that the parts of the object may have had, the likeliest first."""
+    count = count_of_parts(item.etag)
+    if not count or item.size <= 0:
+        return []
+    if item.part_bytes:
+        sizes = [item.part_bytes]
+    else:
+        sizes = [item.size] if count == 1 else [mib * _MIB for mib in USUAL_PART_MIB]
+    return [size for size in sizes if -(-item.size // size) == count]
+
+
+def digest_of(descriptor: int, start: int, end: int, name: str = "md5") -> str:
+    """Of a range of a file, hexadecimal. Raises OSError, and EOFError where the file ends before."""
+    digest = new_digest(name)
+    while start < end:
+        data = os.pread(descriptor, min(CHUNK_BYTES, end - start), start)
+        if not data:
+            raise EOFError
+        digest.update(data)
+        start += len(data)
+    return digest.hexdigest()
+
+
+def ranges(size: int, part_bytes: int) -> list[tuple[int, int]]:
+    """Of a file, one after the other."""
+    return [(start, min(start + part_bytes, size)) for start in range(0, size, part_bytes)]

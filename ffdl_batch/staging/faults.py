@@ -1,0 +1,93 @@
+"""What can go wrong between a store and a directory, by what is to be done about it."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ffdl_batch.domain.staging import FaultClass, StoreAddress, StoreKind
+
+_CURES = {
+    FaultClass.CREDENTIALS: "check the store's credentials, and that they may use this bucket",
+    FaultClass.MISSING: "check the names of bucket and key",
+    FaultClass.FULL: "make room, or ask for a larger scratch",
+    FaultClass.NETWORK: "check the address and whether the store runs; what has moved is kept for the next try",
+    FaultClass.CORRUPT: "store the object again, and let nobody write it while it is read",
+    FaultClass.REFUSED: "ask who runs the store or the node",
+    FaultClass.TASK: "correct the store's settings",
+    FaultClass.LIBRARY: "install the named extra of ffdl-batch on the node",
+}
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+SHOWN = 200
+"""Characters of a name that are shown."""
+
+
+class Fault(Exception):
+    """The end of the task. `cause` is part of a sentence, and names neither store nor key."""
+
+    def __init__(self, kind: FaultClass, cause: str, key: str = "") -> None:
+        super().__init__(cause)
+        self.kind, self.cause, self.key = kind, cause, key
+        self.store: StoreAddress | None = None
+
+    def sentence(self) -> str:
+        """For people: store, bucket, key, cause and cure."""
+        place = described(self.store, self.key) if self.store else ""
+        return f"{place}: {self.cause}; {_CURES[self.kind]}" if place else f"{self.cause}; {_CURES[self.kind]}"
+
+
+@contextmanager
+def at_store(store: StoreAddress) -> Iterator[None]:
+    """Faults that are raised within tell of this store."""
+    try:
+        yield
+    except Fault as fault:
+        fault.store = fault.store or store
+        raise
+
+
+class Passing(Exception):
+    """A failure that may be over at the next try."""
+
+
+class Changed(Exception):
+    """The object, or the file, is not what it was when it was looked at."""
+
+
+class Mismatch(Exception):
+    """What came is not what was to come."""
+
+
+class Skip(Exception):
+    """This one name is left out; the text says why."""
+
+
+class NoUpload(Exception):
+    """The store does not know the upload in parts any more."""
+
+
+class Stopped(Exception):
+    """Another worker failed."""
+
+
+def described(store: StoreAddress, key: str = "") -> str:
+    """The store for messages."""
+    parts = [f"{store.kind.value} store {store.endpoint}".rstrip()]
+    if store.container:
+        parts.append(f"{'directory' if store.kind is StoreKind.FILE else 'bucket'} {shown(store.container)}")
+    if key:
+        parts.append(f"key {shown(key)}")
+    return ", ".join(parts)
+
+
+def shown(name: str) -> str:
+    """A name as one short piece of printable text."""
+    text = name if name.isprintable() else ascii(name)[1:-1]
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
+
+
+def of_local(error: OSError, path: str) -> Fault:
+    """The fault that a failed call on this machine is."""
+    what = f"{shown(path)} on this node: {error.strerror or error}"
+    return Fault(FaultClass.FULL if error.errno in _FULL else FaultClass.REFUSED, what)

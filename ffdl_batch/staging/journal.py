@@ -1,0 +1,229 @@
+"""What a task has done, in a database of its own: which files are in place, which parts of large ones, which uploads.
+
+Every change is one transaction, so a process that is killed leaves a true journal. Nothing is synchronised file by
+file: what a power cut may have lost is told by the boot's id, and a journal of another boot says nothing about local
+files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ffdl_batch.domain.staging import Direction, Transfer
+from ffdl_batch.staging.stores.store import Item
+
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+_PAGE = 500
+_TABLES = """
+PRAGMA journal_mode = WAL;
+PRAGMA synchronous = NORMAL;
+CREATE TABLE IF NOT EXISTS boot (id TEXT);
+CREATE TABLE IF NOT EXISTS plan (place TEXT, name TEXT, key TEXT, size INTEGER, etag TEXT, mtime REAL,
+    ranges INTEGER, opaque INTEGER, digests TEXT, PRIMARY KEY (place, name)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS there (place TEXT, name TEXT, size INTEGER, etag TEXT, mtime REAL,
+    PRIMARY KEY (place, name)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS settled (place TEXT, name TEXT, version TEXT, etag TEXT,
+    PRIMARY KEY (place, name)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS started (place TEXT, name TEXT, version TEXT, upload TEXT, part_bytes INTEGER,
+    PRIMARY KEY (place, name)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS parts (place TEXT, name TEXT, number INTEGER, digest TEXT,
+    PRIMARY KEY (place, name, number)) WITHOUT ROWID;
+DELETE FROM plan;
+DELETE FROM there;
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """One file to move: its name below the prefix, and the object that it is or becomes."""
+
+    name: str
+    item: Item
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """A local file (its version) that is the same as the object (its ETag)."""
+
+    version: str
+    etag: str
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A large file of which parts have moved. `version`: of what is read; `upload`: the store's id, on the way out."""
+
+    version: str
+    upload: str
+    part_bytes: int
+
+
+def place_of(transfer: Transfer) -> str:
+    """A short name of the transfer, the same in each run."""
+    store = transfer.store
+    words = (store.kind.value, store.endpoint, store.container, transfer.prefix.rstrip("/"), transfer.local)
+    return hashlib.sha256("\0".join(words).encode("utf-8", "surrogateescape")).hexdigest()[:24]
+
+
+class Journal:
+    """The journal in a directory, which is made. Calls may come from several threads at once."""
+
+    def __init__(self, directory: str, direction: Direction) -> None:
+        """Raises OSError."""
+        path = Path(directory)
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._lock = threading.Lock()
+        try:
+            self._data = _opened(path / "journal.sqlite")
+        except sqlite3.DatabaseError:
+            for old in path.glob("journal.sqlite*"):
+                old.unlink()
+            self._data = _opened(path / "journal.sqlite")
+        boot = _BOOT.read_text(encoding="ascii").strip() if _BOOT.exists() else ""
+        if self._row("SELECT id FROM boot") != (boot,):
+            if direction is Direction.IN:
+                for table in ("settled", "started", "parts"):
+                    self._do(f"DELETE FROM {table}")  # noqa: S608 - our own words
+            self._do("DELETE FROM boot")
+            self._do("INSERT INTO boot VALUES (?)", boot)
+
+    def close(self) -> None:
+        """No call follows."""
+        self._data.close()
+
+    def plan(self, place: str, page: list[Planned]) -> None:
+        """Add files that are to be moved."""
+        rows = [(place, p.name, *_columns(p.item)) for p in page]
+        with self._lock, self._data:
+            self._data.executemany("INSERT OR REPLACE INTO plan VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+
+    def planned(self, place: str) -> Iterator[Planned]:
+        """Them all, in the order of names."""
+        after = ""
+        while True:
+            rows = self._rows(
+                "SELECT name, key, size, etag, mtime, ranges, opaque, digests FROM plan"
+                " WHERE place = ? AND name > ? ORDER BY name LIMIT ?", place, after, _PAGE,
+            )  # fmt: skip
+            for name, key, size, etag, mtime, in_ranges, opaque, digests in rows:
+                item = Item(key, size, etag, mtime, bool(in_ranges), bool(opaque), json.loads(digests))
+                yield Planned(name, item)
+            if len(rows) < _PAGE:
+                return
+            after = rows[-1][0]
+
+    def totals(self) -> tuple[int, int]:
+        """Files and bytes of all plans."""
+        files, size = self._row("SELECT COUNT(*), TOTAL(MAX(size, 0)) FROM plan") or (0, 0)
+        return int(files), int(size)
+
+    def is_directory(self, place: str, name: str) -> bool:
+        """Whether a planned file lies below this name."""
+        found = self._row(
+            "SELECT 1 FROM plan WHERE place = ? AND name > ? AND name < ? LIMIT 1", place, f"{name}/", f"{name}0"
+        )
+        return found is not None
+
+    def to_come(self, place: str) -> int:
+        """Bytes of planned objects that are not in place as far as is known, without parts that are."""
+        rest = self._row(
+            "SELECT TOTAL(MAX(size, 0)) FROM plan WHERE place = ? AND NOT EXISTS (SELECT 1 FROM settled s"
+            " WHERE s.place = plan.place AND s.name = plan.name AND s.etag = plan.etag)", place,
+        )  # fmt: skip
+        parts = self._row("SELECT TOTAL(part_bytes) FROM parts JOIN started USING (place, name) WHERE place = ?", place)
+        return max(0, int((rest or (0,))[0]) - int((parts or (0,))[0]))
+
+    def note_there(self, place: str, page: list[tuple[str, Item]]) -> None:
+        """Remember what the store has, by name."""
+        rows = [(place, name, item.size, item.etag, item.mtime) for name, item in page]
+        with self._lock, self._data:
+            self._data.executemany("INSERT OR REPLACE INTO there VALUES (?, ?, ?, ?, ?)", rows)
+
+    def there(self, place: str, name: str) -> Item | None:
+        """What the store has of this name."""
+        found = self._row("SELECT size, etag, mtime FROM there WHERE place = ? AND name = ?", place, name)
+        return Item(name, *found) if found else None
+
+    def settled(self, place: str, name: str) -> Settled | None:
+        """What was the same on both sides."""
+        found = self._row("SELECT version, etag FROM settled WHERE place = ? AND name = ?", place, name)
+        return Settled(*found) if found else None
+
+    def settle(self, place: str, name: str, settled: Settled) -> None:
+        """The file is whole; its parts are forgotten."""
+        with self._lock, self._data:
+            self._data.execute(
+                "INSERT OR REPLACE INTO settled VALUES (?, ?, ?, ?)", (place, name, settled.version, settled.etag)
+            )
+            _forget(self._data, place, name)
+
+    def start(self, place: str, name: str, started: Started) -> None:
+        """Parts of a file will move; earlier ones are forgotten."""
+        with self._lock, self._data:
+            _forget(self._data, place, name)
+            values = (place, name, started.version, started.upload, started.part_bytes)
+            self._data.execute("INSERT INTO started VALUES (?, ?, ?, ?, ?)", values)
+
+    def started(self, place: str, name: str) -> Started | None:
+        """Of a file that is not whole."""
+        row = "SELECT version, upload, part_bytes FROM started WHERE place = ? AND name = ?"
+        found = self._row(row, place, name)
+        return Started(*found) if found else None
+
+    def unfinished(self, place: str) -> list[tuple[str, str]]:
+        """Names and uploads of what was started and is not whole."""
+        rows = self._rows("SELECT name, upload FROM started WHERE place = ? AND upload != ''", place)
+        return [(str(name), str(upload)) for name, upload in rows]
+
+    def part(self, place: str, name: str, number: int, digest: str) -> None:
+        """A part has moved."""
+        self._do("INSERT OR REPLACE INTO parts VALUES (?, ?, ?, ?)", place, name, number, digest)
+
+    def parts(self, place: str, name: str) -> dict[int, str]:
+        """Digests of the parts that have moved, by number."""
+        rows = self._rows("SELECT number, digest FROM parts WHERE place = ? AND name = ?", place, name)
+        return {int(number): str(digest) for number, digest in rows}
+
+    def forget(self, place: str, name: str) -> None:
+        """Nothing of the file has moved."""
+        with self._lock, self._data:
+            _forget(self._data, place, name)
+
+    def _do(self, text: str, *values: object) -> None:
+        with self._lock, self._data:
+            self._data.execute(text, values)
+
+    def _rows(self, text: str, *values: object) -> list[tuple[Any, ...]]:
+        with self._lock:
+            return self._data.execute(text, values).fetchall()
+
+    def _row(self, text: str, *values: object) -> tuple[Any, ...] | None:
+        rows = self._rows(text, *values)
+        return rows[0] if rows else None
+
+
+def _columns(item: Item) -> tuple[Any, ...]:
+    digests = json.dumps(item.digests)
+    return (item.key, item.size, item.etag, item.mtime, item.ranges, item.opaque, digests)
+
+
+def _forget(data: sqlite3.Connection, place: str, name: str) -> None:
+    for table in ("started", "parts"):
+        data.execute(f"DELETE FROM {table} WHERE place = ? AND name = ?", (place, name))  # noqa: S608 - our own words
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    data = sqlite3.connect(path, check_same_thread=False)
+    try:
+        data.executescript(_TABLES)
+    except sqlite3.DatabaseError:
+        data.close()
+        raise
+    return data

@@ -1,0 +1,52 @@
+"""The values of a task's secrets: read from their file, handed to stores, and kept out of everything that is said."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ffdl_batch.domain.staging import FaultClass, StoreAddress
+from ffdl_batch.staging.faults import Fault
+
+SHORTEST = 4
+"""Characters of a value that is looked for in what is said; shorter ones are in every text."""
+
+
+@dataclass(frozen=True)
+class Secrets:
+    """Values by name. Not shown by repr."""
+
+    values: Mapping[str, str] = field(repr=False)
+
+    def of(self, store: StoreAddress) -> dict[str, str]:
+        """The store's credentials by field. Raises Fault naming the secret that is not there."""
+        found = {}
+        for name, secret in store.credentials.items():
+            if secret not in self.values:
+                raise Fault(FaultClass.CREDENTIALS, f"there is no secret {secret} for its {name}")
+            found[name] = self.values[secret]
+        return found
+
+    def scrub(self, text: str) -> str:
+        """The text without the values."""
+        for value in sorted(self.values.values(), key=len, reverse=True):
+            if len(value) >= SHORTEST:
+                text = text.replace(value, "***")
+        return text
+
+
+def read_secrets(path: str) -> Secrets:
+    """Of the file ("" = none). Raises Fault, which says nothing of what is in it."""
+    if not path:
+        return Secrets({})
+    try:
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise Fault(FaultClass.TASK, f"the file of secrets cannot be read: {error.strerror}") from None
+    except ValueError:
+        raise Fault(FaultClass.TASK, "the file of secrets is not JSON") from None
+    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        raise Fault(FaultClass.TASK, "the file of secrets does not map names to texts")
+    return Secrets(found)

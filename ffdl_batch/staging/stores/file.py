@@ -1,0 +1,106 @@
+"""A directory as a store. Links in it are not followed; the directory itself may be reached through links."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ffdl_batch.domain.staging import FaultClass, StoreAddress
+from ffdl_batch.staging.faults import Changed, Fault, Skip, of_local
+from ffdl_batch.staging.names import parts_of
+from ffdl_batch.staging.stores.store import CHUNK_BYTES, UNKNOWN, Item, Sent
+from ffdl_batch.staging.tree import Gone, Tree
+
+PAGE = 1000
+SUFFIX = ".ffdl-tmp"
+
+
+class FileStore:
+    """The directory `container` below the path `endpoint`, or the one of the two that is there."""
+
+    def __init__(self, address: StoreAddress) -> None:
+        self._root = os.path.join(address.endpoint or "/", address.container)
+
+    def listing(self, prefix: str, start_after: str = "") -> Iterator[list[Item]]:
+        page: list[Item] = []
+        above = tuple(part for part in prefix.split("/") if part)
+        with self._tree() as tree:
+            for name, found in tree.files(above, lambda _name, _why: None):
+                page.append(_item(prefix + name, found))
+                if len(page) == PAGE:
+                    yield page
+                    page = []
+        yield page
+
+    def head(self, key: str) -> Item | None:
+        try:
+            with self._tree() as tree, tree.directory(parts_of(key)[:-1]) as directory:
+                found = os.stat(parts_of(key)[-1], dir_fd=directory, follow_symlinks=False)
+        except (Gone, FileNotFoundError, Skip):
+            return None
+        except OSError as error:
+            raise of_local(error, os.path.join(self._root, key)) from error
+        return _item(key, found) if stat.S_ISREG(found.st_mode) else None
+
+    @contextmanager
+    def read(self, item: Item, start: int, end: int) -> Iterator[Iterator[bytes]]:
+        try:
+            with self._tree() as tree:
+                descriptor = tree.open_file(parts_of(item.key))
+        except Gone:
+            raise Changed from None
+        except OSError as error:
+            raise of_local(error, os.path.join(self._root, item.key)) from error
+        try:
+            if _item(item.key, os.fstat(descriptor)) != item:
+                raise Changed
+            yield self._chunks(descriptor, start, item.size if end == UNKNOWN else end)
+            if _item(item.key, os.fstat(descriptor)) != item:
+                raise Changed
+        finally:
+            os.close(descriptor)
+
+    @staticmethod
+    def _chunks(descriptor: int, start: int, end: int) -> Iterator[bytes]:
+        while start < end:
+            data = os.pread(descriptor, min(CHUNK_BYTES, end - start), start)
+            if not data:
+                raise Changed
+            start += len(data)
+            yield data
+
+    def put(self, key: str, sent: Sent) -> str:
+        *above, name = parts_of(key)
+        temporary = f".{os.uname().nodename}-{os.getpid()}-{name[:100]}{SUFFIX}"
+        try:
+            with self._tree(make=True) as tree, tree.directory(tuple(above), make=True) as directory:
+                descriptor = os.open(
+                    temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o666, dir_fd=directory
+                )
+                with open(descriptor, "wb") as writer:
+                    while data := sent.body.read(CHUNK_BYTES):
+                        writer.write(data)
+                    writer.flush()
+                    os.fsync(descriptor)
+                os.replace(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+                return _item(key, os.stat(name, dir_fd=directory, follow_symlinks=False)).etag
+        except OSError as error:
+            raise of_local(error, os.path.join(self._root, key)) from error
+
+    def close(self) -> None:
+        return
+
+    def _tree(self, make: bool = False) -> Tree:
+        try:
+            return Tree(self._root, make=make)
+        except (FileNotFoundError, NotADirectoryError):
+            raise Fault(FaultClass.MISSING, "there is no such directory on this node") from None
+        except OSError as error:
+            raise of_local(error, self._root) from error
+
+
+def _item(key: str, found: os.stat_result) -> Item:
+    etag = f"{found.st_ino:x}-{found.st_size:x}-{found.st_mtime_ns:x}"
+    return Item(key, found.st_size, etag, found.st_mtime, True, True)

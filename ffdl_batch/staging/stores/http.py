@@ -1,0 +1,76 @@
+"""Files of a web server, one by one: HTTP has no listing."""
+
+from __future__ import annotations
+
+import base64
+import urllib.parse
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+
+from ffdl_batch.domain.staging import FaultClass, StoreAddress
+from ffdl_batch.staging.faults import Fault
+from ffdl_batch.staging.stores.store import UNKNOWN, Item, Sent
+from ffdl_batch.staging.stores.wire import Wire, etag_of, time_of
+
+
+class HttpStore:
+    """Below one address. Keys are paths, as they are read by people (not percent-encoded)."""
+
+    def __init__(self, address: StoreAddress, credentials: Mapping[str, str], connections: int) -> None:
+        self._base = "/".join(part.strip("/") for part in (address.endpoint, address.container) if part.strip("/"))
+        self._wire = Wire(address, connections, "http")
+        self._headers: dict[str, str] = {}
+        if "token" in credentials:
+            self._headers["Authorization"] = f"Bearer {credentials['token']}"
+        elif "user_name" in credentials:
+            pair = f"{credentials['user_name']}:{credentials.get('password', '')}"
+            self._headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
+
+    def listing(self, prefix: str, start_after: str = "") -> Iterator[list[Item]]:
+        yield []
+
+    def head(self, key: str) -> Item | None:
+        try:
+            with self._wire.ask("HEAD", self._url(key), self._headers, key=key) as answer:
+                headers = answer.headers
+        except Fault as fault:
+            if fault.kind is FaultClass.MISSING:
+                return None
+            raise
+        size = int(headers["Content-Length"]) if headers.get("Content-Length", "").isdigit() else UNKNOWN
+        if headers.get("Content-Encoding", "identity") != "identity":
+            size = UNKNOWN
+        ranges = size != UNKNOWN and headers.get("Accept-Ranges", "") == "bytes"
+        etag, mtime = etag_of(headers), time_of(headers.get("Last-Modified", ""))
+        return Item(key, size, etag, mtime, ranges, True, _digests(headers))
+
+    def read(self, item: Item, start: int, end: int) -> AbstractContextManager[Iterator[bytes]]:
+        return self._wire.read(self._url(item.key), self._headers, item, start, end)
+
+    def put(self, key: str, sent: Sent) -> str:
+        raise Fault(FaultClass.REFUSED, "nothing can be stored on a web server", key)
+
+    def close(self) -> None:
+        self._wire.close()
+
+    def _url(self, key: str) -> str:
+        return f"{self._base}/{urllib.parse.quote(key.lstrip('/'))}"
+
+
+def _digests(headers: Mapping[str, str]) -> dict[str, str]:
+    """Of RFC 9530 (`Repr-Digest`) and of RFC 1864 (`Content-MD5`)."""
+    found: dict[str, str] = {}
+    for entry in headers.get("Repr-Digest", "").split(","):
+        name, _, value = entry.strip().partition("=")
+        if name == "sha-256":
+            found["sha256"] = _hexadecimal(value.strip(":"))
+    if "Content-MD5" in headers:
+        found["md5"] = _hexadecimal(headers["Content-MD5"])
+    return {name: value for name, value in found.items() if value}
+
+
+def _hexadecimal(text: str) -> str:
+    try:
+        return base64.b64decode(text, validate=True).hex()
+    except ValueError:
+        return ""

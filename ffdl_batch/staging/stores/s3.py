@@ -1,0 +1,217 @@
+"""S3 and what speaks like it, by botocore.
+
+botocore's own tries are off: each try is one that is told. Its checksums in trailers, which many stores refuse, are
+off, too; what is sent carries an MD5 that the store checks.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from ffdl_batch.domain.staging import FaultClass, StoreAddress
+from ffdl_batch.staging.digests import is_md5
+from ffdl_batch.staging.faults import Changed, Fault, NoUpload, Passing
+from ffdl_batch.staging.library import library
+from ffdl_batch.staging.stores.store import CHUNK_BYTES, UNKNOWN, Item, Sent
+
+_CREDENTIALS = {
+    "AccessDenied", "AccountProblem", "ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "RequestTimeTooSkewed",
+    "SignatureDoesNotMatch", "TokenRefreshRequired", "ExpiredTokenException", "InvalidClientTokenId",
+    "AuthFailure", "AuthorizationHeaderMalformed", "NotSignedUp", "MissingSecurityHeader",
+}  # fmt: skip
+_MISSING = {"NoSuchBucket", "NoSuchKey", "NotFound"}
+_FULL = {"QuotaExceeded", "XMinioStorageFull", "InsufficientCapacity", "StorageFull"}
+_PASSING = {
+    "SlowDown", "InternalError", "RequestTimeout", "ServiceUnavailable", "Throttling", "ThrottlingException",
+    "RequestLimitExceeded", "OperationAborted", "BadDigest", "IncompleteBody", "XAmzContentSHA256Mismatch",
+    "503 Slow Down", "TooManyRequests",
+}  # fmt: skip
+_DIGESTS = {"ChecksumSHA256": "sha256", "ChecksumSHA1": "sha1", "ChecksumCRC32": "crc32"}
+
+
+class S3Store:
+    """One bucket. `connections`: how many requests there are at once."""
+
+    def __init__(self, address: StoreAddress, credentials: Mapping[str, str], connections: int) -> None:
+        self._bucket = address.container
+        self._errors = library("botocore.exceptions", "s3")
+        self._client = _client(address, credentials, connections)
+
+    def listing(self, prefix: str, start_after: str = "") -> Iterator[list[Item]]:
+        more: dict[str, str] = {"StartAfter": start_after} if start_after else {}
+        while True:
+            page = self._call("list_objects_v2", Prefix=prefix, **more)
+            yield [
+                Item(found["Key"], found["Size"], found["ETag"].strip('"'), found["LastModified"].timestamp())
+                for found in page.get("Contents", [])
+            ]
+            if not page.get("IsTruncated"):
+                return
+            more = {"ContinuationToken": page["NextContinuationToken"]}
+
+    def head(self, key: str) -> Item | None:
+        try:
+            found = self._call("head_object", Key=key, ChecksumMode="ENABLED")
+        except Fault as fault:
+            if fault.kind is FaultClass.MISSING:
+                return None
+            if fault.kind is FaultClass.REFUSED:  # an answer to HEAD has no body that would say why
+                self._call("list_objects_v2", Prefix=key, MaxKeys=1)
+            raise
+        etag = found["ETag"].strip('"')
+        opaque = found.get("ServerSideEncryption", "").startswith("aws:kms") or "SSECustomerAlgorithm" in found
+        whole = found.get("ChecksumType", "FULL_OBJECT") == "FULL_OBJECT" and "-" not in etag
+        digests = {
+            name: base64.b64decode(found[field]).hex()
+            for field, name in _DIGESTS.items()
+            if field in found and "-" not in found[field] and (whole or found.get("ChecksumType") == "FULL_OBJECT")
+        }
+        size = found["ContentLength"]
+        part = self._first_part(key, etag) if "-" in etag else 0
+        return Item(key, size, etag, found["LastModified"].timestamp(), True, opaque, digests, part)
+
+    def _first_part(self, key: str, etag: str) -> int:
+        try:
+            found = self._call("head_object", Key=key, PartNumber=1, IfMatch=f'"{etag}"')
+        except (Fault, Changed):  # not every store knows of parts
+            return 0
+        return int(found["ContentLength"])
+
+    @contextmanager
+    def read(self, item: Item, start: int, end: int) -> Iterator[Iterator[bytes]]:
+        asked = {} if start == 0 and end in (UNKNOWN, item.size) else {"Range": f"bytes={start}-{end - 1}"}
+        found = self._call("get_object", Key=item.key, IfMatch=f'"{item.etag}"', **asked)
+        body = found["Body"]
+        try:
+            if found["ETag"].strip('"') != item.etag:
+                raise Changed
+            if asked and found["ContentLength"] > end - start:
+                raise Fault(FaultClass.REFUSED, "the store does not give parts of objects", item.key)
+            yield self._chunks(body)
+        finally:
+            body.close()
+
+    def _chunks(self, body: Any) -> Iterator[bytes]:
+        while True:
+            try:
+                data = body.read(CHUNK_BYTES)
+            except (self._errors.BotoCoreError, OSError) as error:
+                raise Passing(f"the answer broke off: {_said(error)}") from error
+            if not data:
+                return
+            yield data
+
+    def put(self, key: str, sent: Sent) -> str:
+        return _stored(self._call("put_object", Key=key, **_body(sent)), sent)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def begin(self, key: str) -> str:
+        return str(self._call("create_multipart_upload", Key=key)["UploadId"])
+
+    def put_part(self, key: str, upload: str, number: int, sent: Sent) -> str:
+        done = self._call("upload_part", Key=key, UploadId=upload, PartNumber=number, **_body(sent))
+        return _stored(done, sent)
+
+    def complete(self, key: str, upload: str, etags: list[str]) -> str:
+        parts = [{"ETag": f'"{etag}"', "PartNumber": number} for number, etag in enumerate(etags, 1)]
+        done = self._call("complete_multipart_upload", Key=key, UploadId=upload, MultipartUpload={"Parts": parts})
+        return _etag(done)
+
+    def abort(self, key: str, upload: str) -> None:
+        try:
+            self._call("abort_multipart_upload", Key=key, UploadId=upload)
+        except NoUpload:
+            return
+
+    def _call(self, name: str, **arguments: Any) -> Any:
+        try:
+            return getattr(self._client, name)(Bucket=self._bucket, **arguments)
+        except self._errors.ClientError as error:
+            raise self._judged(error.response, arguments.get("Key", "")) from error
+        except (self._errors.ParamValidationError, self._errors.UnsupportedSignatureVersionError) as error:
+            raise Fault(FaultClass.REFUSED, _said(error), arguments.get("Key", "")) from error
+        except self._errors.SSLError as error:
+            if "CERTIFICATE_VERIFY_FAILED" in str(error):
+                raise Fault(FaultClass.REFUSED, "its certificate is not one that this node trusts") from error
+            raise Passing(_said(error)) from error
+        except (self._errors.BotoCoreError, OSError) as error:
+            raise Passing(_said(error)) from error
+
+    @staticmethod
+    def _judged(answer: Mapping[str, Any], key: str) -> Exception:
+        """The exception that an answer of the store is."""
+        error, status = answer.get("Error", {}), answer["ResponseMetadata"]["HTTPStatusCode"]
+        code = str(error.get("Code", status))
+        said = f"it answered {status} {code}" + (f" ({error['Message']})" if error.get("Message") else "")
+        if code == "NoSuchUpload":
+            return NoUpload()
+        if status in (412, 416) or code == "PreconditionFailed":
+            return Changed()
+        if code in _FULL or status == 507:
+            return Fault(FaultClass.FULL, said, key)
+        if code in _PASSING or status >= 500 or status in (408, 429):
+            return Passing(said)
+        if code in _CREDENTIALS or status in (401, 403):
+            return Fault(FaultClass.CREDENTIALS, said, key)
+        return Fault(FaultClass.MISSING if code in _MISSING or status == 404 else FaultClass.REFUSED, said, key)
+
+
+def _etag(answer: Mapping[str, Any]) -> str:
+    return str(answer.get("ETag", "")).strip('"')
+
+
+def _stored(answer: Mapping[str, Any], sent: Sent) -> str:
+    """The ETag of what was stored, which is its MD5 unless the store encrypts it. Raises Passing."""
+    etag = _etag(answer)
+    if is_md5(etag) and etag != sent.md5 and "ServerSideEncryption" not in answer:
+        raise Passing("what the store has is not what was sent")
+    return etag
+
+
+def _said(error: Exception) -> str:
+    return str(error).replace("\n", " ") or type(error).__name__
+
+
+def _body(sent: Sent) -> dict[str, Any]:
+    md5 = base64.b64encode(bytes.fromhex(sent.md5)).decode()
+    return {"Body": sent.body, "ContentLength": sent.size, "ContentMD5": md5}
+
+
+def _client(address: StoreAddress, credentials: Mapping[str, str], connections: int) -> Any:
+    """A client that knows what the task says, and nothing of the user's own files and environment."""
+    botocore = library("botocore", "s3")
+    session = library("botocore.session", "s3").Session()
+    for variable in ("config_file", "credentials_file"):
+        session.set_config_variable(variable, os.devnull)
+    timeout_s = float(address.options.get("timeout_s", "60"))
+    style = address.options.get("path_style", "true" if address.endpoint else "false")
+    config = library("botocore.config", "s3").Config(
+        signature_version=None if credentials else botocore.UNSIGNED,
+        connect_timeout=min(timeout_s, 15),
+        read_timeout=timeout_s,
+        max_pool_connections=connections,
+        retries={"total_max_attempts": 1, "mode": "standard"},
+        s3={"addressing_style": "path" if style == "true" else "auto"},
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+        tcp_keepalive=True,
+    )
+    try:
+        return session.create_client(
+            "s3",
+            region_name=address.region or "us-east-1",
+            endpoint_url=address.endpoint or None,
+            verify=address.options.get("ca_file") or None,
+            aws_access_key_id=credentials.get("user_name"),
+            aws_secret_access_key=credentials.get("password"),
+            aws_session_token=credentials.get("session_token"),
+            config=config,
+        )
+    except ValueError as error:
+        raise Fault(FaultClass.TASK, f"its address or region cannot be used: {_said(error)}") from error

@@ -1,0 +1,76 @@
+"""What staging asks of a store. Every call is one request (a listing: one per page) and is not tried again here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import BinaryIO, Protocol
+
+UNKNOWN = -1
+CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """An object. `etag` has no quotes, "" = unknown; `mtime` is in seconds, 0 = unknown; `size` may be UNKNOWN.
+
+    `ranges`: parts of it can be asked for. `opaque`: its ETag says nothing about its content. `digests` are
+    hexadecimal, by algorithm. `part_bytes` is the size of its first part where it was stored in parts, 0 = unknown.
+    """
+
+    key: str
+    size: int
+    etag: str
+    mtime: float = 0.0
+    ranges: bool = True
+    opaque: bool = False
+    digests: dict[str, str] = field(default_factory=dict)
+    part_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What a request stores: `size` bytes of `body`, whose MD5 (hexadecimal) is known."""
+
+    body: BinaryIO
+    size: int
+    md5: str
+
+
+class Store(Protocol):
+    """A container of objects. Calls come from several threads at once.
+
+    They raise Passing, Fault, and OSError of sockets, which is passing, too.
+    """
+
+    def listing(self, prefix: str, start_after: str = "") -> Iterator[list[Item]]:
+        """Pages of what begins with the prefix, after one key, in the order of keys."""
+
+    def head(self, key: str) -> Item | None:
+        """All that is known of one object, or None."""
+
+    def read(self, item: Item, start: int, end: int) -> AbstractContextManager[Iterator[bytes]]:
+        """Its bytes from `start`, up to `end` (UNKNOWN = all). Raises Changed where it is another object by now."""
+
+    def put(self, key: str, sent: Sent) -> str:
+        """Store one object; its ETag."""
+
+    def close(self) -> None:
+        """Close connections; no call follows."""
+
+
+class StoresInParts(Protocol):
+    """A store that takes a large object in parts, in any order."""
+
+    def begin(self, key: str) -> str:
+        """An upload's id."""
+
+    def put_part(self, key: str, upload: str, number: int, sent: Sent) -> str:
+        """Store a part (from 1); its ETag. Raises NoUpload."""
+
+    def complete(self, key: str, upload: str, etags: list[str]) -> str:
+        """Make the object of its parts; its ETag. Raises NoUpload."""
+
+    def abort(self, key: str, upload: str) -> None:
+        """Give the upload up; harmless where the store does not know it."""

@@ -1,0 +1,244 @@
+"""Data comes from a real S3 server: whole, checked, once, and only into its directory."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.domain.staging import FaultClass, Note, Progress, Retry
+from tests.fakes.fault_proxy import Rule
+from tests.fakes.s3_server import S3Server
+from tests.staging_rig import MIB, StagingRig, rig, s3_server
+
+__all__ = ["rig", "s3_server"]
+NOISE = random.Random(7).randbytes(5 * MIB + 321)
+
+
+def test_a_prefix_comes_whole_and_only_once(rig: StagingRig) -> None:
+    wanted = {"a.txt": b"one", "empty": b"", "deep/er/b.bin": NOISE[: 2 * MIB + 5], "deep/exactly": NOISE[:MIB]}
+    for name, data in wanted.items():
+        rig.put(f"set/{name}", data)
+    rig.put("setting", b"is not below the prefix")
+
+    first = rig.run(rig.task(prefix="set", rate_line_s=0.01)).done
+    assert rig.files() == wanted
+    assert (first.files, first.bytes, first.kept, first.skipped) == (4, sum(map(len, wanted.values())), 0, 0)
+
+    rig.proxy.given.clear()
+    second = rig.run(rig.task(prefix="set/"))
+    assert (second.done.files, second.done.bytes, second.done.kept) == (4, 0, 4)
+    assert not any("deep" in path for path in rig.proxy.given)
+    assert second.of(Progress)[-1] == replace(
+        second.of(Progress)[-1], files=4, files_total=4, bytes=first.bytes, bytes_total=first.bytes
+    )
+
+
+def test_what_changed_on_either_side_comes_again(rig: StagingRig) -> None:
+    for name in ("a", "b", "c"):
+        rig.put(name, name.encode())
+    rig.run(rig.task())
+    rig.put("a", b"A")
+    (rig.local / "b").write_bytes(b"x")
+    outcome = rig.run(rig.task())
+    assert rig.files() == {"a": b"A", "b": b"b", "c": b"c"}
+    assert outcome.done.kept == 1
+
+
+def test_one_object_can_be_named(rig: StagingRig) -> None:
+    rig.put("some/where/one.bin", b"1")
+    rig.put("some/where/one.bin.old", b"2")
+    assert rig.run(rig.task(prefix="some/where/one.bin")).done.files == 1
+    assert rig.files() == {"one.bin": b"1"}
+
+
+def test_patterns_choose(rig: StagingRig) -> None:
+    for name in ("x/a.txt", "x/deep/b.txt", "x/c.bin"):
+        rig.put(name, b"1")
+    assert rig.run(rig.task(prefix="x", only=("*.txt",))).done.files == 2
+    assert set(rig.files()) == {"a.txt", "deep/b.txt"}
+
+
+ODD = ("/lead", "a//b", "../up", "x/../y", "x/./y", "n" * 256, "..", "z/.ffdl-0123456789abcdef01234567.part")
+EVEN = ("sp ace", "n" * 255, "ünï/cödé", "tab\tname", "-rf", "$(id)", "q'uo\"te", "a+b&c=d%20e", "back\\slash")
+
+
+def test_odd_names_come_or_are_told(rig: StagingRig) -> None:
+    for name in EVEN:
+        rig.put(f"p/{name}", name.encode())
+    for n in range(len(ODD)):
+        rig.put(f"p/ODD{n}", b"1")
+
+    def rename(path: str, data: bytes) -> bytes:
+        """The server at hand takes no such keys; others do."""
+        for n, name in enumerate(ODD if "list-type=2" in path else ()):
+            data = data.replace(b"<Key>p/ODD%d<" % n, f"<Key>p/{name}<".encode())
+        return data
+
+    rig.proxy.edit = rename
+    rig.put("p/marked/", b"")
+    rig.put("p/both", b"file")
+    rig.put("p/both/below", b"1")
+    outcome = rig.run(rig.task(prefix="p"))
+    assert rig.files() == {name: name.encode() for name in EVEN} | {"both/below": b"1"}
+    assert (rig.local / "marked").is_dir()
+    assert outcome.done.skipped == len(ODD) + 1
+    notes = [note.why for note in outcome.of(Note)]
+    assert len(notes) == len(ODD) + 1
+    assert any("it is a directory's name, too" in why for why in notes)
+    assert sorted(path.name for path in rig.directory.iterdir()) == [
+        "data", "output", "secrets.json", "state", "task.json",
+    ]  # fmt: skip
+
+
+def test_links_of_learners_lead_nowhere(rig: StagingRig, tmp_path_factory: pytest.TempPathFactory) -> None:
+    outside = tmp_path_factory.mktemp("outside")
+    (outside / "kept").write_bytes(b"theirs")
+    rig.put("dir/kept", b"new")
+    rig.put("file", b"new")
+    rig.local.mkdir()
+    (rig.local / "dir").symlink_to(outside)
+    (rig.local / "file").symlink_to(outside / "kept")
+    temporary = f".ffdl-{hashlib.sha256(b'kept').hexdigest()[:24]}.part"
+    (outside / temporary).write_bytes(b"theirs, too")
+    rig.run(rig.task())
+    assert rig.files() == {"dir/kept": b"new", "file": b"new"}
+    assert (outside / "kept").read_bytes() == b"theirs"
+    assert (outside / temporary).read_bytes() == b"theirs, too"
+
+
+def test_zeros_take_no_room(rig: StagingRig) -> None:
+    data = b"begin" + bytes(12 * MIB) + b"end"
+    rig.put("sparse", data)
+    rig.run(rig.task())
+    assert rig.files() == {"sparse": data}
+    assert (rig.local / "sparse").stat().st_blocks * 512 < 4 * MIB
+
+
+def test_objects_stored_in_parts_are_held_against_their_etag(rig: StagingRig) -> None:
+    etag = rig.put_in_parts("parts", NOISE[: 5 * MIB], NOISE[5 * MIB :])
+    assert etag.endswith("-2")
+    rig.run(rig.task(part_bytes=2 * MIB))
+    assert rig.files() == {"parts": NOISE}
+
+
+class Spoiling:
+    """Somebody who stores an object anew, turned round, each time before it is read, as often as told."""
+
+    def __init__(self, rig: StagingRig, key: str, good: bytes, times: int) -> None:
+        self._rig, self._key, self._good, self._times = rig, key, good, times
+
+    def __call__(self, method: str, path: str) -> None:
+        if method == "GET" and path.endswith(f"/{self._key}") and self._times:
+            self._times -= 1
+            self._good = self._good[::-1]
+            self._rig.put(self._key, self._good)
+
+
+def test_an_object_that_is_changed_while_it_is_read_is_read_again(rig: StagingRig) -> None:
+    rig.put("moving", NOISE)
+    rig.proxy.before = Spoiling(rig, "moving", NOISE, 1)
+    outcome = rig.run(rig.task())
+    assert rig.files() == {"moving": NOISE[::-1]}
+    assert any("changed while it was read" in retry.why for retry in outcome.of(Retry))
+    assert outcome.of(Progress)[-1].bytes == len(NOISE)
+
+
+def test_an_object_that_is_always_another_one_fails(rig: StagingRig) -> None:
+    rig.put("moving", b"01")
+    rig.proxy.before = Spoiling(rig, "moving", b"01", 1000)
+    outcome = rig.run(rig.task())
+    assert (outcome.status, outcome.failed.class_, outcome.failed.code) == (65, FaultClass.CORRUPT, "S302")
+    assert rig.bucket in outcome.failed.message
+    assert "key moving" in outcome.failed.message
+    assert "moving" not in rig.files()
+
+
+@pytest.fixture
+def checked(s3_server: S3Server) -> Iterator[S3Server]:
+    """The server, which checks keys as long as the test runs."""
+    yield s3_server
+    s3_server.check_keys(False)
+
+
+def test_keys_are_signed_with_and_wrong_ones_fail_at_once(rig: StagingRig, checked: S3Server) -> None:
+    rig.put("a", b"1")
+    key, secret = checked.make_user("somebody")
+    checked.check_keys(True)
+    good = f'{{"the-key": "{key}", "the-secret": "{secret}"}}'
+    rig.secrets.write_text(good)
+    assert rig.run(rig.task()).done.files == 1
+
+    for wrong in (good.replace(secret, "x" * len(secret)), good.replace(key, "AKIAIOSFODNN7EXAMPLE")):
+        rig.secrets.write_text(wrong)
+        for check in (True, False):
+            outcome = rig.run(rig.task(), check=check)
+            assert (outcome.status, outcome.failed.class_, outcome.failed.code) == (77, FaultClass.CREDENTIALS, "C103")
+            assert outcome.of(Retry) == []
+
+
+@pytest.mark.parametrize("check", [True, False])
+def test_a_missing_bucket_or_key_is_told(rig: StagingRig, check: bool) -> None:
+    no_bucket = rig.run(rig.task(store=replace(rig.store, container="there-is-none")), check=check)
+    assert (no_bucket.status, no_bucket.failed.class_, no_bucket.failed.code) == (66, FaultClass.MISSING, "C103")
+    assert "bucket there-is-none" in no_bucket.failed.message
+    no_key = rig.run(rig.task(prefix="nothing/here"), check=check)
+    assert (no_key.status, no_key.failed.class_) == (66, FaultClass.MISSING)
+    assert "key nothing/here" in no_key.failed.message
+
+
+def test_checking_moves_nothing_and_sees_that_there_is_no_room(
+    rig: StagingRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.put("a", NOISE)
+    assert rig.run(rig.task(), check=True).done.bytes == 0
+    assert not rig.local.exists()
+    assert not any(path.endswith("/a") for _, path, _ in rig.proxy.requests)
+    real = os.statvfs(rig.directory)
+    full = os.statvfs_result((real.f_bsize, real.f_frsize, real.f_blocks, 0, 0, *tuple(real)[5:]))
+    monkeypatch.setattr(os, "statvfs", lambda _path: full)
+    for check in (True, False):
+        outcome = rig.run(rig.task(), check=check)
+        assert (outcome.status, outcome.failed.class_, outcome.failed.code) == (73, FaultClass.FULL, "S302")
+    assert not any(path.endswith("/a") for _, path, _ in rig.proxy.requests)
+
+
+def test_many_small_files_in_bounded_memory(rig: StagingRig) -> None:
+    count = int(os.environ.get("FFDL_TEST_STAGED_FILES", "2000"))
+    rig.server.put_many(rig.bucket, ((f"many/{n % 50:02}/{n:06}", b"%d" % n) for n in range(count)))
+    store = replace(rig.store, endpoint=rig.server.endpoint)
+    process = rig.start(rig.task(prefix="many", parallel=8, store=store))
+    peak_kib = 0
+    while process.poll() is None:
+        found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{process.pid}/status").read_text())
+        peak_kib = max(peak_kib, int(found[1]) if found else 0)
+        time.sleep(0.02)
+    assert process.returncode == 0, rig.said()[-1]
+    assert sum(1 for path in rig.local.rglob("*") if path.is_file()) == count
+    assert (rig.local / "07" / "000107").read_bytes() == b"107"
+    assert 0 < peak_kib < 200 * 1024
+    print(f"{count} files, {peak_kib // 1024} MiB, {rig.said()[-1]}")
+
+
+def test_a_missing_library_names_the_extra(rig: StagingRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> object:
+        raise ImportError(name)
+
+    monkeypatch.setattr("ffdl_batch.staging.library.importlib.import_module", missing)
+    outcome = rig.run(rig.task())
+    assert (outcome.status, outcome.failed.class_, outcome.failed.code) == (69, FaultClass.LIBRARY, "S101")
+    assert "[s3]" in outcome.failed.message
+
+
+def test_a_task_that_cannot_be_read(rig: StagingRig, tmp_path: Path) -> None:
+    rig.proxy.rules = [Rule(status=500)]
+    outcome = rig.run(rig.task(state_dir="relative"))
+    assert (outcome.status, outcome.failed.code) == (78, "S101")
+    assert rig.proxy.requests == []

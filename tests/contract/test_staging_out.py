@@ -1,0 +1,205 @@
+"""Results go to a real S3 server: what changed, as it was at one time, and nothing is ever deleted there."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.domain.staging import Direction, FaultClass, Note, Progress, Retry
+from ffdl_batch.staging.digests import digest_of
+from tests.fakes.fault_proxy import Rule
+from tests.staging_rig import MIB, StagingRig, rig, s3_server
+
+__all__ = ["rig", "s3_server"]
+NOISE = random.Random(8).randbytes(12 * MIB + 77)
+OUT = Direction.OUT
+
+
+def lay(rig: StagingRig, files: dict[str, bytes]) -> None:
+    for name, data in files.items():
+        path = rig.local / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+
+
+def puts(rig: StagingRig) -> list[str]:
+    return [path for method, path, _ in rig.proxy.requests if method in ("PUT", "POST")]
+
+
+def test_a_tree_is_stored_and_what_is_there_stays(rig: StagingRig) -> None:
+    rig.put("job/old", b"of an earlier attempt")
+    lay(rig, {"model.pt": b"weights", "empty": b"", "logs/learner-1/training-log.txt": b"line\n", "ünï q'&%": b"1"})
+    first = rig.run(rig.task(OUT, "job")).done
+    assert (first.files, first.kept, first.skipped) == (4, 0, 0)
+    assert set(rig.keys()) == {
+        "job/old", "job/model.pt", "job/empty", "job/logs/learner-1/training-log.txt", "job/ünï q'&%",
+    }  # fmt: skip
+    assert rig.get("job/model.pt") == b"weights"
+
+    rig.proxy.requests.clear()
+    assert rig.run(rig.task(OUT, "job")).done.kept == 4
+    (rig.local / "model.pt").write_bytes(b"weightier")
+    (rig.local / "empty").unlink()
+    assert rig.run(rig.task(OUT, "job")).done.kept == 2
+    assert len(puts(rig)) == 1
+    assert (rig.get("job/model.pt"), rig.get("job/empty")) == (b"weightier", b"")
+
+
+@pytest.mark.parametrize("size", [MIB, len(NOISE)])
+def test_without_a_journal_contents_are_compared(rig: StagingRig, size: int) -> None:
+    lay(rig, {"big": NOISE[:size]})
+    rig.run(rig.task(OUT, "job"))
+    assert rig.get("job/big") == NOISE[:size]
+    rig.proxy.requests.clear()
+    other = rig.task(OUT, "job", state_dir=str(rig.directory / "elsewhere"))
+    assert rig.run(other).done.kept == 1
+    assert puts(rig) == []
+
+
+def test_what_was_stored_later_stays_if_wished(rig: StagingRig) -> None:
+    lay(rig, {"late": b"earlier", "mine": b"1"})
+    os.utime(rig.local / "late", (1_000_000_000, 1_000_000_000))
+    rig.put("job/late", b"later")
+    rig.run(rig.task(OUT, "job", keep_newer=True))
+    assert (rig.get("job/late"), rig.get("job/mine")) == (b"later", b"1")
+    rig.run(rig.task(OUT, "job"))
+    assert rig.get("job/late") == b"earlier"
+
+
+def test_links_pipes_and_odd_names_are_told_and_left_out(rig: StagingRig, tmp_path: Path) -> None:
+    secret = tmp_path / "outside"
+    secret.mkdir()
+    (secret / "theirs").write_bytes(b"not for the store")
+    lay(rig, {"kept": b"1", "x" * 200 + "/" + "y" * 200 + "/" + "z" * 200 + "/" + "w" * 200 + "/" + "v" * 240: b"1"})
+    (rig.local / "link").symlink_to(secret / "theirs")
+    (rig.local / "directory").symlink_to(secret)
+    os.mkfifo(rig.local / "pipe")
+    Path(os.fsdecode(os.fsencode(rig.local) + b"/\xff\xfe")).write_bytes(b"1")
+    outcome = rig.run(rig.task(OUT, "job"))
+    assert rig.keys() == ["job/kept"]
+    assert outcome.done.skipped == 5
+    whys = " ".join(note.why for note in outcome.of(Note))
+    assert all(part in whys for part in ("is a link", "is no file", "not UTF-8", "longer than 1024 bytes"))
+
+
+def test_large_files_go_in_parts(rig: StagingRig) -> None:
+    lay(rig, {"big": NOISE})
+    outcome = rig.run(rig.task(OUT, "job"))
+    assert rig.get("job/big") == NOISE
+    assert sum("partNumber=" in path for path in puts(rig)) == 3
+    assert outcome.of(Progress)[-1].bytes == len(NOISE)
+    assert rig.uploads() == []
+
+
+def test_a_file_that_is_written_meanwhile_is_sent_as_it_is_at_last(rig: StagingRig) -> None:
+    lay(rig, {"log": b"line 1\n", "big": NOISE})
+    left = {"/log": 1, "partNumber=2": 1}
+
+    def write(method: str, path: str) -> None:
+        for text, times in left.items():
+            if method == "PUT" and text in path and times:
+                left[text] -= 1
+                with (rig.local / ("log" if text == "/log" else "big")).open("ab") as file:
+                    file.write(b"more\n")
+
+    rig.proxy.before = write
+    outcome = rig.run(rig.task(OUT, "job"))
+    assert rig.get("job/log") == b"line 1\nmore\n"
+    assert rig.get("job/big") == NOISE + b"more\n"
+    assert sum("written while it was read" in retry.why for retry in outcome.of(Retry)) == 2
+    assert rig.uploads() == []
+
+
+def test_a_file_that_is_always_written_is_told(rig: StagingRig) -> None:
+    lay(rig, {"log": b"0"})
+
+    def write(method: str, path: str) -> None:
+        if method == "PUT":
+            with (rig.local / "log").open("ab") as file:
+                file.write(b"+")
+
+    rig.proxy.before = write
+    outcome = rig.run(rig.task(OUT, "job"))
+    assert outcome.done.files == 1
+    assert rig.get("job/log") == b"0++"
+    assert any("written each time" in note.why for note in outcome.of(Note))
+    rig.proxy.before = lambda _method, _path: None
+    assert rig.run(rig.task(OUT, "job")).done.kept == 0
+    assert rig.get("job/log") == b"0+++"
+
+
+def test_an_upload_that_was_killed_goes_on(rig: StagingRig) -> None:
+    lay(rig, {"big": NOISE})
+    rig.proxy.rules = [Rule("PUT", "partNumber", after=2, hang_s=60)]
+    killed = rig.start(rig.task(OUT, "job", parallel=1))
+    wait_for(lambda: any("partNumber=3" in path for _, path, _ in list(rig.proxy.requests)))
+    killed.kill()
+    killed.wait()
+    rig.proxy.rules.clear()
+    rig.proxy.requests.clear()
+    rig.proxy.taken.clear()
+    outcome = rig.run(rig.task(OUT, "job"))
+    assert rig.get("job/big") == NOISE
+    assert [path.partition("partNumber=")[2][:1] for path in puts(rig) if "partNumber" in path] == ["3"]
+    assert outcome.of(Progress)[-1].bytes == len(NOISE)
+    assert outcome.done.bytes == len(NOISE) - 10 * MIB
+    assert rig.uploads() == []
+
+
+def test_an_upload_that_is_not_wanted_any_more_is_given_up(rig: StagingRig) -> None:
+    lay(rig, {"big": NOISE, "gone": NOISE[::-1]})
+    rig.proxy.rules = [Rule("POST", "uploadId=", status=403, code="ExpiredToken")]
+    assert rig.run(rig.task(OUT, "job", parallel=1)).status == 77
+    assert rig.uploads() != []
+    rig.proxy.rules.clear()
+    (rig.local / "big").write_bytes(NOISE[:-1])
+    (rig.local / "gone").unlink()
+    rig.run(rig.task(OUT, "job"))
+    assert rig.get("job/big") == NOISE[:-1]
+    assert rig.uploads() == []
+
+
+def test_an_upload_that_the_store_forgot_begins_anew(rig: StagingRig) -> None:
+    lay(rig, {"big": NOISE})
+    rig.proxy.rules = [Rule("POST", "uploadId=", status=403, code="ExpiredToken")]
+    assert rig.run(rig.task(OUT, "job")).status == 77
+    rig.proxy.rules = [Rule("POST", "uploadId=", times=1, status=404, code="NoSuchUpload")]
+    assert rig.run(rig.task(OUT, "job")).done.files == 1
+    assert rig.get("job/big") == NOISE
+
+
+def test_faults_of_the_way_out_are_the_platforms(rig: StagingRig) -> None:
+    lay(rig, {"a": b"1"})
+    none = replace(rig.store, container="there-is-none")
+    for check in (True, False):
+        outcome = rig.run(rig.task(OUT, "job", store=none), check=check)
+        assert (outcome.status, outcome.failed.class_, outcome.failed.code) == (66, FaultClass.MISSING, "S303")
+    rig.proxy.rules = [Rule("PUT", status=507, code="XMinioStorageFull")]
+    outcome = rig.run(rig.task(OUT, "job"))
+    assert (outcome.status, outcome.failed.class_) == (73, FaultClass.FULL)
+    assert "key job/a" in outcome.failed.message
+
+
+def wait_for(holds: object) -> None:
+    assert callable(holds)
+    for _ in range(600):
+        if holds():
+            return
+        threading.Event().wait(0.05)
+    raise TimeoutError
+
+
+def test_digest_of_a_file_that_ends_early(tmp_path: Path) -> None:
+    path = tmp_path / "short"
+    path.write_bytes(b"123")
+    file = os.open(path, os.O_RDONLY)
+    try:
+        with pytest.raises(EOFError):
+            digest_of(file, 0, 4)
+    finally:
+        os.close(file)

@@ -1,0 +1,98 @@
+"""A real S3 server on loopback: moto's, as a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import botocore.session
+from botocore.config import Config
+
+START_S = 60
+_ANYBODY = {"Authorization": "AWS4-HMAC-SHA256 Credential=anybody/20260101/us-east-1/s3/aws4_request"}
+
+
+def free_port() -> int:
+    """A port of loopback on which nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return int(found.getsockname()[1])
+
+
+class S3Server:
+    """The server. It lets anybody in until :meth:`check_keys`."""
+
+    def __init__(self, log: Path) -> None:
+        self.port = free_port()
+        self.endpoint = f"http://127.0.0.1:{self.port}"
+        with log.open("wb") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-W", "ignore", "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)],
+                stdout=output,
+                stderr=output,
+                env={**os.environ, "MOTO_S3_DEFAULT_MAX_KEYS": "1000"},
+            )
+        self._wait(log)
+        self.client = self.make_client("s3", "anybody", "anything")
+
+    def _wait(self, log: Path) -> None:
+        for _ in range(START_S * 10):
+            try:
+                urllib.request.urlopen(f"{self.endpoint}/moto-api/", timeout=5).close()
+                return
+            except OSError:
+                assert self._process.poll() is None, log.read_text()
+                time.sleep(0.1)
+        raise TimeoutError(log.read_text())
+
+    def make_client(self, service: str, key: str, secret: str) -> Any:
+        """botocore's client of a service of the server."""
+        return botocore.session.Session().create_client(
+            service,
+            region_name="us-east-1",
+            endpoint_url=self.endpoint,
+            aws_access_key_id=key,
+            aws_secret_access_key=secret,
+            config=Config(s3={"addressing_style": "path"}, request_checksum_calculation="when_required"),
+        )
+
+    def put_many(self, bucket: str, objects: Iterable[tuple[str, bytes]]) -> None:
+        """Store objects with plain names, quickly."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        with contextlib.closing(connection):
+            for key, data in objects:
+                connection.request("PUT", f"/{bucket}/{key}", body=data, headers=_ANYBODY)
+                answer = connection.getresponse()
+                answer.read()
+                assert answer.status == 200, answer.status
+
+    def make_user(self, name: str) -> tuple[str, str]:
+        """A user who may do everything in S3: access key and secret key."""
+        iam = self.make_client("iam", "anybody", "anything")
+        iam.create_user(UserName=name)
+        policy = '{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Action":"s3:*","Resource":"*"}]}'
+        iam.put_user_policy(UserName=name, PolicyName="all", PolicyDocument=policy)
+        made = iam.create_access_key(UserName=name)["AccessKey"]
+        iam.close()
+        return made["AccessKeyId"], made["SecretAccessKey"]
+
+    def check_keys(self, checks: bool) -> None:
+        """Whether keys and signatures are checked from now on."""
+        count = b"0" if checks else b"inf"
+        asked = urllib.request.Request(f"{self.endpoint}/moto-api/reset-auth", data=count, method="POST")
+        asked.add_header("Content-Type", "text/plain")
+        urllib.request.urlopen(asked, timeout=10).close()
+
+    def stop(self) -> None:
+        """End it."""
+        self.client.close()
+        self._process.kill()
+        self._process.wait()
