@@ -1,0 +1,232 @@
+"""Staging from a web server and a directory, and results into a directory."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from ffdl_batch.domain.staging import Direction, FaultClass, Retry, StoreAddress, StoreKind
+from tests.fakes.fault_proxy import FaultProxy, Rule
+from tests.staging_rig import MIB, StagingRig, rig, s3_server
+
+__all__ = ["rig", "s3_server"]
+NOISE = random.Random(10).randbytes(3 * MIB + 9)
+
+
+@dataclass
+class Web:
+    """A server of files that gives ranges and ETags, as common ones do."""
+
+    files: dict[str, bytes]
+    headers: dict[str, str] = field(default_factory=dict)
+    password: str = ""
+    has_ranges: bool = True
+    has_lengths: bool = True
+    port: int = 0
+
+    def etag(self, path: str) -> str:
+        """As of a file's content."""
+        return f'"{hashlib.sha1(self.files[path]).hexdigest()[:20]}"'
+
+
+class _Serving(BaseHTTPRequestHandler):
+    web: Web
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self._answer(with_body=True)
+
+    def do_HEAD(self) -> None:
+        self._answer(with_body=False)
+
+    def _answer(self, with_body: bool) -> None:
+        path, web = self.path, self.web
+        if web.password and self.headers.get("Authorization") != web.password:
+            self._end(401)
+        elif path not in web.files:
+            self._end(404)
+        elif self.headers.get("If-Match", web.etag(path)) != web.etag(path):
+            self._end(412)
+        else:
+            self._give(path, with_body)
+
+    def _give(self, path: str, with_body: bool) -> None:
+        data, asked = self.web.files[path], self.headers.get("Range")
+        if asked and self.web.has_ranges:
+            first, last = asked.removeprefix("bytes=").split("-")
+            data = data[int(first) : int(last) + 1]
+        self.send_response_only(206 if asked and self.web.has_ranges else 200)
+        self.send_header("ETag", self.web.etag(path))
+        if self.web.has_ranges:
+            self.send_header("Accept-Ranges", "bytes")
+        for name, value in self.web.headers.items():
+            self.send_header(name, value)
+        if self.web.has_lengths:
+            self.send_header("Content-Length", str(len(data)))
+        else:
+            self.send_header("Connection", "close")
+            self.close_connection = True
+        self.end_headers()
+        if with_body:
+            self.wfile.write(data)
+
+    def _end(self, status: int) -> None:
+        self.send_response_only(status)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def web() -> Iterator[Web]:
+    """A web server of the test's own, with one large file and one small one."""
+    made = Web({"/set/big": NOISE, "/set/sp%20ace.txt": b"1"})
+
+    class Handler(_Serving):
+        web = made
+
+    yield from _served(Handler, made)
+
+
+def _served(handler: object, made: Web) -> Iterator[Web]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)  # type: ignore[arg-type]
+    server.daemon_threads = True
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+    thread.start()
+    made.port = server.server_address[1]
+    yield made
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.fixture
+def front(web: Web) -> Iterator[FaultProxy]:
+    """In front of it."""
+    made = FaultProxy(web.port)
+    yield made
+    made.stop()
+
+
+def at(front: FaultProxy) -> StoreAddress:
+    return StoreAddress(StoreKind.HTTP, f"{front.endpoint}/set", options={"timeout_s": "5"})
+
+
+def test_files_of_a_web_server_come_in_parts(rig: StagingRig, front: FaultProxy) -> None:
+    task = rig.task(store=at(front), prefix="big")
+    assert rig.run(task).done.files == 1
+    assert rig.files() == {"big": NOISE}
+    assert sum(bool(asked) for _, _, asked in front.requests) == 4
+    assert rig.run(task).done.kept == 1
+    assert rig.run(rig.task(store=at(front), prefix="sp ace.txt")).done.files == 1
+    assert rig.files()["sp ace.txt"] == b"1"
+
+
+@pytest.mark.parametrize("cut_at", [-1, 500_000])
+def test_a_server_without_ranges_and_lengths(rig: StagingRig, web: Web, cut_at: int) -> None:
+    web.has_ranges = web.has_lengths = False
+    front = FaultProxy(web.port)
+    front.rules = [Rule("GET", "/big", times=1, cut_at=cut_at)] if cut_at > 0 else []
+    store = at(front) if cut_at > 0 else replace(at(front), endpoint=f"http://127.0.0.1:{web.port}/set")
+    outcome = rig.run(rig.task(store=store, prefix="big"))
+    front.stop()
+    assert outcome.done.files == 1
+    assert len(outcome.of(Retry)) == (1 if cut_at > 0 else 0)
+    assert rig.files() == {"big": NOISE}
+
+
+def test_a_file_that_is_changed_while_it_is_read(rig: StagingRig, web: Web, front: FaultProxy) -> None:
+    seen: list[str] = []
+
+    def change(method: str, _path: str) -> None:
+        seen.append(method)
+        if seen.count("GET") == 2:
+            web.files["/set/big"] = NOISE[::-1]
+
+    front.before = change
+    outcome = rig.run(rig.task(store=at(front), prefix="big", parallel=1))
+    assert rig.files() == {"big": NOISE[::-1]}
+    assert any("changed while it was read" in retry.why for retry in outcome.of(Retry))
+
+
+def test_digests_that_a_web_server_tells_are_held_against(rig: StagingRig, web: Web, front: FaultProxy) -> None:
+    good = base64.b64encode(hashlib.sha256(NOISE).digest()).decode()
+    web.headers["Repr-Digest"] = f"sha-256=:{good}:"
+    assert rig.run(rig.task(store=at(front), prefix="big")).done.files == 1
+    (rig.local / "big").unlink()
+    web.headers["Repr-Digest"] = f"sha-256=:{base64.b64encode(bytes(32)).decode()}:"
+    outcome = rig.run(rig.task(store=at(front), prefix="big"))
+    assert (outcome.status, outcome.failed.class_) == (65, FaultClass.CORRUPT)
+    assert rig.files().keys() != {"big"}
+
+
+def test_passwords_of_a_web_server(rig: StagingRig, web: Web, front: FaultProxy) -> None:
+    pair = '{"u": "somebody", "p": "planted-password"}'
+    rig.secrets.write_text(pair)
+    web.password = "Basic " + base64.b64encode(b"somebody:planted-password").decode()
+    store = replace(at(front), credentials={"user_name": "u", "password": "p"})
+    assert rig.run(rig.task(store=store, prefix="big")).done.files == 1
+    rig.secrets.write_text(pair.replace("planted", "wrong"))
+    for check in (True, False):
+        outcome = rig.run(rig.task(store=store, prefix="big"), check=check)
+        assert (outcome.status, outcome.failed.class_) == (77, FaultClass.CREDENTIALS)
+        assert outcome.of(Retry) == []
+
+
+@pytest.mark.parametrize("check", [True, False])
+def test_a_file_that_a_web_server_has_not(rig: StagingRig, front: FaultProxy, check: bool) -> None:
+    outcome = rig.run(rig.task(store=at(front), prefix="none"), check=check)
+    assert (outcome.status, outcome.failed.class_, outcome.failed.code) == (66, FaultClass.MISSING, "C103")
+    assert "key none" in outcome.failed.message
+
+
+def test_pythons_own_server(rig: StagingRig, tmp_path: Path) -> None:
+    """One that gives no ETag and no ranges."""
+    (tmp_path / "www").mkdir()
+    (tmp_path / "www" / "file").write_bytes(NOISE)
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, format: str, *args: object) -> None:
+            """Nothing."""
+
+    made = Web({})
+    for served in _served(functools.partial(Quiet, directory=str(tmp_path / "www")), made):
+        store = StoreAddress(StoreKind.HTTP, f"http://127.0.0.1:{served.port}")
+        assert rig.run(rig.task(store=store, prefix="file")).done.files == 1
+    assert rig.files() == {"file": NOISE}
+
+
+def test_a_directory_comes_and_goes(rig: StagingRig, tmp_path: Path) -> None:
+    source = tmp_path / "nfs" / "sets" / "mnist"
+    (source / "deep").mkdir(parents=True)
+    (source / "deep" / "b").write_bytes(NOISE)
+    (source / "a").write_bytes(b"1")
+    (source / "link").symlink_to("/etc/passwd")
+    store = StoreAddress(StoreKind.FILE, str(tmp_path / "nfs"), container="sets")
+    assert rig.run(rig.task(store=store, prefix="mnist")).done.files == 2
+    assert rig.files() == {"a": b"1", "deep/b": NOISE}
+    assert rig.run(rig.task(store=store, prefix="mnist")).done.kept == 2
+
+    out = rig.task(Direction.OUT, "job/1", store=store, state_dir=str(tmp_path / "out"))
+    assert rig.run(out).done.files == 2
+    assert (tmp_path / "nfs/sets/job/1/deep/b").read_bytes() == NOISE
+    assert rig.run(out).done.kept == 2
+
+
+@pytest.mark.parametrize("check", [True, False])
+def test_a_directory_that_is_not_there(rig: StagingRig, tmp_path: Path, check: bool) -> None:
+    store = StoreAddress(StoreKind.FILE, str(tmp_path / "none"))
+    outcome = rig.run(rig.task(store=store), check=check)
+    assert (outcome.status, outcome.failed.class_, outcome.failed.code) == (66, FaultClass.MISSING, "C103")
+    assert str(tmp_path / "none") in outcome.failed.message

@@ -1,0 +1,237 @@
+"""Stores that fail under staging: what passes is tried again and told, what does not ends it with its reason."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import signal
+import time
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.domain.staging import Direction, FaultClass, Note, Progress, Retry
+from tests.fakes.fault_proxy import Rule
+from tests.private_mounts import SmallDisk
+from tests.staging_rig import KEY, MIB, SECRET, StagingRig, rig, s3_server
+
+__all__ = ["rig", "s3_server"]
+NOISE = random.Random(9).randbytes(6 * MIB + 5)
+PASSING = {
+    "an error of the store": Rule("GET", "/big", times=2, status=500, code="InternalError"),
+    "too fast for the store": Rule("GET", "/big", times=3, status=503, code="SlowDown"),
+    "a listing that fails": Rule("GET", "list-type", times=2, status=502, code="BadGateway"),
+    "a body that ends early": Rule("GET", "/big", times=3, cut_at=300_000),
+    "nothing of the body": Rule("GET", "/big", times=2, cut_at=0),
+    "a reset in the body": Rule("GET", "/big", times=3, cut_at=200_000, reset=True),
+    "a store that hangs": Rule("GET", "/big", times=1, hang_s=3),
+    "a store that is slow": Rule("GET", "/big", pause_s=0.01),
+}
+
+
+@pytest.mark.parametrize("what", PASSING)
+def test_what_passes_is_tried_again_and_told(rig: StagingRig, what: str) -> None:
+    rig.put("big", NOISE)
+    rule = PASSING[what]
+    rule.seen = rule.done = 0
+    rig.proxy.rules = [rule]
+    rig.store = replace(rig.store, options={"timeout_s": "1"})
+    outcome = rig.run(rig.task())
+    assert rig.files() == {"big": NOISE}
+    assert len(outcome.of(Retry)) == (0 if rule.pause_s else rule.times)
+    assert outcome.of(Progress)[-1].bytes == len(NOISE)
+    assert all(retry.in_s > 0 for retry in outcome.of(Retry))
+
+
+@pytest.mark.parametrize("rule", [Rule("PUT", times=2, status=503, code="SlowDown"), Rule("PUT", times=1, hang_s=3)])
+def test_what_passes_on_the_way_out_is_tried_again(rig: StagingRig, rule: Rule) -> None:
+    rule.seen = rule.done = 0
+    rig.local.mkdir()
+    (rig.local / "big").write_bytes(NOISE)
+    (rig.local / "small").write_bytes(b"1")
+    rig.proxy.rules = [rule]
+    rig.store = replace(rig.store, options={"timeout_s": "1"})
+    outcome = rig.run(rig.task(Direction.OUT, "job"))
+    assert (rig.get("job/big"), rig.get("job/small")) == (NOISE, b"1")
+    assert len(outcome.of(Retry)) == rule.times
+
+
+def test_an_answer_that_is_lost_after_the_parts_became_an_object(rig: StagingRig) -> None:
+    rig.local.mkdir()
+    (rig.local / "big").write_bytes(NOISE)
+    rig.proxy.rules = [
+        Rule("POST", "uploadId=", times=1, cut_at=0, reset=True),
+        Rule("POST", "uploadId=", times=1, status=404, code="NoSuchUpload"),
+    ]
+    outcome = rig.run(rig.task(Direction.OUT, "job"))
+    assert rig.get("job/big") == NOISE
+    assert sum(method == "PUT" and "partNumber=1" in path for method, path, _ in rig.proxy.requests) == 1
+    assert outcome.done.bytes == len(NOISE)
+
+
+def test_tries_end_with_the_class_of_the_network(rig: StagingRig) -> None:
+    rig.put("a", b"1")
+    rig.proxy.rules = [Rule("GET", "/a", status=503, code="SlowDown")]
+    outcome = rig.run(rig.task(tries=3))
+    assert (outcome.status, outcome.failed.class_, outcome.failed.code) == (75, FaultClass.NETWORK, "S302")
+    assert len(outcome.of(Retry)) == 2
+    assert all(word in outcome.failed.message for word in (rig.bucket, "key a", "503 SlowDown", "3 tries"))
+
+
+def test_a_store_that_is_not_there(rig: StagingRig) -> None:
+    rig.proxy.stop()
+    for check in (True, False):
+        outcome = rig.run(rig.task(tries=3), check=check)
+        assert (outcome.status, outcome.failed.class_) == (75, FaultClass.NETWORK)
+
+
+@pytest.mark.parametrize("code", ["ExpiredToken", "SignatureDoesNotMatch", "InvalidAccessKeyId", "AccessDenied"])
+def test_credentials_that_end_in_mid_transfer_fail_at_once(rig: StagingRig, code: str) -> None:
+    rig.put("big", NOISE)
+    rig.proxy.rules = [Rule("GET", "/big", after=3, status=403 if code != "ExpiredToken" else 400, code=code)]
+    outcome = rig.run(rig.task(parallel=1))
+    assert (outcome.status, outcome.failed.class_, outcome.failed.code) == (77, FaultClass.CREDENTIALS, "C103")
+    assert outcome.of(Retry) == []
+    assert code in outcome.failed.message
+
+    rig.proxy.rules.clear()
+    rig.proxy.given.clear()
+    rig.run(rig.task())
+    assert rig.files() == {"big": NOISE}
+    assert sum(size for path, size in rig.proxy.given.items() if path.endswith("/big")) == len(NOISE) - 3 * MIB
+
+
+def test_a_killed_process_goes_on_where_it_was(rig: StagingRig) -> None:
+    rig.put("big", NOISE)
+    for n in range(20):
+        rig.put(f"a/{n}", b"%d" % n)
+    rig.proxy.rules = [Rule("GET", "/big", after=4, hang_s=60), Rule("GET", "/a/19", hang_s=60)]
+    process = rig.start(rig.task(parallel=2))
+    wait_for(rig, lambda ranges: len(ranges) == 5 and sum("/a/" in path for path in rig.proxy.given) == 19)
+    process.kill()
+    process.wait()
+    rig.proxy.rules.clear()
+    rig.proxy.given.clear()
+
+    outcome = rig.run(rig.task())
+    assert rig.files() == {"big": NOISE} | {f"a/{n}": b"%d" % n for n in range(20)}
+    given = Counter({path.rsplit("/", 1)[-1]: size for path, size in rig.proxy.given.items()})
+    assert given["big"] == len(NOISE) - 4 * MIB
+    assert [name for name in given if name.isdigit()] == ["19"]
+    assert outcome.done.kept == 19
+    assert outcome.of(Progress)[-1].bytes == len(NOISE) + sum(len(b"%d" % n) for n in range(20))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_though_the_store_hangs(rig: StagingRig, number: signal.Signals) -> None:
+    rig.put("big", NOISE)
+    rig.proxy.rules = [Rule("GET", "/big", after=1, hang_s=60)]
+    process = rig.start(rig.task())
+    wait_for(rig, lambda ranges: len(ranges) >= 4)
+    process.send_signal(number)
+    assert process.wait(2) == 128 + number
+    assert set(rig.files()) == {next(iter(rig.files()))}
+    rig.proxy.rules.clear()
+    assert rig.run(rig.task()).done.files == 1
+    assert rig.files() == {"big": NOISE}
+
+
+def wait_for(rig: StagingRig, holds: object) -> None:
+    """Wait until it holds of the ranges of the large object that were asked for."""
+    assert callable(holds)
+    for _ in range(600):
+        if holds(
+            [asked for method, path, asked in list(rig.proxy.requests) if method == "GET" and path.endswith("/big")]
+        ):
+            return
+        time.sleep(0.05)
+    raise TimeoutError(rig.said())
+
+
+def test_bytes_that_are_not_what_the_etag_says(rig: StagingRig) -> None:
+    rig.put("big", NOISE)
+    rig.put("small", b"good")
+    spoiled = {"big": 1, "small": 1}
+
+    def spoil(path: str, data: bytes) -> bytes:
+        name = path.partition("?")[0].rsplit("/", 1)[-1]
+        if spoiled.get(name, 0) and data:
+            spoiled[name] -= 1
+            return bytes([data[0] ^ 1]) + data[1:]
+        return data
+
+    rig.proxy.edit = spoil
+    outcome = rig.run(rig.task())
+    assert rig.files() == {"big": NOISE, "small": b"good"}
+    assert sum("ETag" in retry.why for retry in outcome.of(Retry)) == 2
+
+    spoiled["small"] = 99
+    (rig.local / "small").unlink()
+    outcome = rig.run(rig.task())
+    assert (outcome.status, outcome.failed.class_) == (65, FaultClass.CORRUPT)
+    assert "small" not in rig.files()
+
+
+def test_a_full_disk_is_told_and_what_came_stays(disk: SmallDisk, rig: StagingRig) -> None:
+    rig.local = disk.point / "data"
+    rig.put("small", b"1")
+    rig.run(rig.task())
+    rig.put("large", NOISE)
+    full: list[bool] = []
+
+    def fill(_method: str, path: str) -> None:
+        if path.endswith("/large") and not full:
+            full.append(True)
+            disk.fill()
+
+    rig.proxy.before = fill
+    outcome = rig.run(rig.task())
+    assert (outcome.status, outcome.failed.class_, outcome.failed.code) == (73, FaultClass.FULL, "S302")
+    assert os.strerror(errno.ENOSPC) in outcome.failed.message
+    assert "large" not in rig.files()
+    disk.free()
+    assert rig.run(rig.task()).done.kept == 1
+    assert rig.files()["large"] == NOISE
+
+
+def test_no_secret_is_ever_said_or_written(rig: StagingRig) -> None:
+    rig.put("big", NOISE)
+    rig.put(f"named/{SECRET.replace('/', '')}", b"1")
+    # what the store says is not ours to choose
+    spiteful = Rule("GET", "/big", times=2, status=500, code=f"Wrong{KEY}and{SECRET}")
+    rig.proxy.rules = [spiteful, Rule("GET", "/big", after=1, status=403, code=f"InvalidAccessKeyId {KEY} {SECRET}")]
+    process = rig.start(rig.task(prefix="", rate_line_s=0.01))
+    shown = b"".join(Path(f"/proc/{process.pid}/{name}").read_bytes() for name in ("cmdline", "environ"))
+    assert process.wait(60) == 77
+    assert SECRET.encode() not in shown
+    assert KEY.encode() not in shown
+    assert "***" in (rig.directory / "output").read_text()
+    assert (rig.directory / "errors").read_text() == ""
+    rig.require_no_secret()
+    rig.proxy.rules.clear()
+    assert rig.start(rig.task()).wait(60) == 0
+    rig.require_no_secret()
+
+
+def test_two_processes_do_not_share_a_journal(rig: StagingRig) -> None:
+    rig.put("big", NOISE)
+    rig.proxy.rules = [Rule("GET", "/big", hang_s=60)]
+    first = rig.start(rig.task())
+    wait_for(rig, len)
+    second = rig.run(rig.task())
+    first.kill()
+    first.wait()
+    assert (second.status, second.failed.class_) == (76, FaultClass.REFUSED)
+
+
+def test_notes_are_bounded(rig: StagingRig) -> None:
+    rig.local.mkdir()
+    for n in range(120):
+        (rig.local / f"link{n}").symlink_to("nowhere")
+    outcome = rig.run(rig.task(Direction.OUT, "job"))
+    assert outcome.done.skipped == 120
+    assert len(outcome.of(Note)) == 51
+    assert "70 more" in outcome.of(Note)[-1].why

@@ -1,0 +1,105 @@
+"""Tasks and lines of the staging program."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ffdl_batch.domain.staging import (
+    EXIT_STATUS,
+    Direction,
+    Done,
+    Failed,
+    FaultClass,
+    Line,
+    Note,
+    Progress,
+    Retry,
+    StageTask,
+    StageTaskError,
+    StoreAddress,
+    StoreKind,
+    Transfer,
+    decode_task,
+    encode_task,
+    fault_code,
+    read_line,
+    write_line,
+)
+
+STORE = StoreAddress(StoreKind.S3, "http://store:9000", "eu", "bucket", {"path_style": "true"}, {"password": "name"})
+TRANSFER = Transfer(STORE, "prefix", "/data", ("*.txt",))
+TASK = StageTask(Direction.IN, (TRANSFER,), "/state", "/secrets.json")
+
+
+def test_a_task_is_read_as_it_was_written() -> None:
+    assert decode_task(encode_task(TASK)) == TASK
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        replace(TASK, state_dir="state"),
+        replace(TASK, parallel=0),
+        replace(TASK, tries=0),
+        replace(TASK, part_bytes=0),
+        replace(TASK, transfers=(replace(TRANSFER, local="data"),)),
+        replace(TASK, transfers=(replace(TRANSFER, store=replace(STORE, endpoint="http://me:planted@store")),)),
+    ],
+)
+def test_a_task_that_cannot_be_done(task: StageTask) -> None:
+    with pytest.raises(StageTaskError) as raised:
+        decode_task(encode_task(task))
+    assert "planted" not in str(raised.value)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"direction": "up"}', encode_task(TASK)[:-5]])
+def test_a_text_that_is_no_task(text: str) -> None:
+    with pytest.raises(StageTaskError):
+        decode_task(text)
+
+
+LINES: list[Line] = [
+    Progress(1, 2, 3, 4, 5.5),
+    Retry("why", 1.5),
+    Note("what\nelse"),
+    Done(1, 2, 3, 4.5, 1),
+    Failed("S302", "a sentence", FaultClass.FULL),
+]
+
+
+@pytest.mark.parametrize("line", LINES, ids=lambda line: type(line).__name__)
+def test_a_line_is_read_as_it_was_written(line: Line) -> None:
+    text = write_line(line)
+    assert text.count("\n") == 1
+    assert text.endswith("\n")
+    assert read_line(text) == line
+    assert read_line(text[: len(text) // 2]) is None
+
+
+@pytest.mark.parametrize("text", ["", "[]", "1", '{"event": "newer"}', '{"event": "done"}', '{"event": []}'])
+def test_a_line_that_is_none(text: str) -> None:
+    assert read_line(text) is None
+
+
+def test_failures_have_keys_that_are_documented() -> None:
+    assert '"class": "full"' in write_line(LINES[-1])
+    assert set(EXIT_STATUS) == set(FaultClass)
+    assert len(set(EXIT_STATUS.values())) == len(FaultClass)
+
+
+@pytest.mark.parametrize(
+    ("kind", "direction", "code"),
+    [
+        (FaultClass.CREDENTIALS, Direction.IN, "C103"),
+        (FaultClass.MISSING, Direction.IN, "C103"),
+        (FaultClass.FULL, Direction.IN, "S302"),
+        (FaultClass.NETWORK, Direction.IN, "S302"),
+        (FaultClass.CREDENTIALS, Direction.OUT, "S303"),
+        (FaultClass.LIBRARY, Direction.OUT, "S101"),
+        (FaultClass.TASK, Direction.IN, "S101"),
+    ],
+)
+def test_codes(kind: FaultClass, direction: Direction, code: str) -> None:
+    assert fault_code(kind, direction) == code

@@ -1,0 +1,87 @@
+"""The journal: what is done stays known, and what may be lost is not believed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.domain.staging import Direction, StoreAddress, StoreKind, Transfer
+from ffdl_batch.staging import journal as module
+from ffdl_batch.staging.journal import Journal, Planned, Settled, Started, place_of
+from ffdl_batch.staging.stores.store import UNKNOWN, Item
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    made = Journal(str(tmp_path / "state"), Direction.IN)
+    yield made
+    made.close()
+
+
+def test_plans_are_read_in_pages_and_in_order(journal: Journal) -> None:
+    items = [Planned(f"{n:05}", Item(f"k{n}", n, "e", 1.5, n % 2 == 0, n % 3 == 0, {"md5": "00"})) for n in range(1201)]
+    journal.plan("p", items[::-1])
+    journal.plan("other", [Planned("x", Item("x", UNKNOWN, ""))])
+    assert list(journal.planned("p")) == items
+    assert journal.totals() == (1202, sum(range(1201)))
+
+
+def test_a_name_that_is_a_directory_too(journal: Journal) -> None:
+    journal.plan("p", [Planned(name, Item(name, 1, "e")) for name in ("a", "a-b", "a/b", "c", "c.d", "c0")])
+    assert [name for name in ("a", "a-b", "a/b", "c") if journal.is_directory("p", name)] == ["a"]
+
+
+def test_what_is_to_come(journal: Journal) -> None:
+    journal.plan("p", [Planned(name, Item(name, 100, "e")) for name in ("there", "other", "half")])
+    journal.settle("p", "there", Settled("v", "e"))
+    journal.settle("p", "other", Settled("v", "before"))
+    journal.start("p", "half", Started("v", "", 30))
+    journal.part("p", "half", 0, "d")
+    assert journal.to_come("p") == 170
+
+
+def test_starting_anew_forgets_parts(journal: Journal) -> None:
+    journal.start("p", "n", Started("1", "up", 5))
+    journal.part("p", "n", 3, "d")
+    assert (journal.started("p", "n"), journal.parts("p", "n")) == (Started("1", "up", 5), {3: "d"})
+    assert journal.unfinished("p") == [("n", "up")]
+    journal.start("p", "n", Started("2", "", 5))
+    assert (journal.parts("p", "n"), journal.unfinished("p")) == ({}, [])
+    journal.settle("p", "n", Settled("v", "e"))
+    assert (journal.started("p", "n"), journal.settled("p", "n")) == (None, Settled("v", "e"))
+
+
+@pytest.mark.parametrize(("direction", "known"), [(Direction.IN, None), (Direction.OUT, Settled("v", "e"))])
+def test_after_another_boot_local_files_are_not_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, direction: Direction, known: Settled | None
+) -> None:
+    boot = tmp_path / "boot_id"
+    boot.write_text("one\n")
+    monkeypatch.setattr(module, "_BOOT", boot)
+    first = Journal(str(tmp_path), direction)
+    first.settle("p", "n", Settled("v", "e"))
+    first.close()
+    again = Journal(str(tmp_path), direction)
+    assert again.settled("p", "n") == Settled("v", "e")
+    again.close()
+    boot.write_text("two\n")
+    later = Journal(str(tmp_path), direction)
+    assert later.settled("p", "n") == known
+    later.close()
+
+
+def test_a_spoiled_journal_is_begun_anew(tmp_path: Path) -> None:
+    (tmp_path / "journal.sqlite").write_bytes(b"is no database" * 100)
+    made = Journal(str(tmp_path), Direction.IN)
+    made.settle("p", "n", Settled("v", "e"))
+    assert made.settled("p", "n") == Settled("v", "e")
+    made.close()
+
+
+def test_places_are_told_apart() -> None:
+    store = StoreAddress(StoreKind.S3, "http://s", container="b")
+    transfers = [Transfer(store, "p", "/a"), Transfer(store, "q", "/a"), Transfer(store, "p", "/b")]
+    assert len({place_of(transfer) for transfer in transfers}) == 3
+    assert place_of(Transfer(store, "p/", "/a")) == place_of(transfers[0])

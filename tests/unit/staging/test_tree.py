@@ -1,0 +1,57 @@
+"""The local directory: no link leads out of it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.staging.faults import Skip
+from ffdl_batch.staging.tree import Gone, Tree
+
+
+def test_what_is_in_the_way_of_a_directory_is_replaced(tmp_path: Path) -> None:
+    outside, root = tmp_path / "outside", tmp_path / "root"
+    outside.mkdir()
+    root.mkdir()
+    (root / "link").symlink_to(outside)
+    (root / "file").write_text("1")
+    with Tree(str(root)) as tree:
+        for name in ("link", "file"):
+            with tree.directory((name, "below"), make=True) as directory:
+                os.close(os.open("here", os.O_CREAT | os.O_WRONLY, 0o600, dir_fd=directory))
+            assert (root / name / "below" / "here").is_file()
+    assert list(outside.iterdir()) == []
+
+
+def test_links_are_not_entered(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "file").write_text("1")
+    (tmp_path / "link").symlink_to("there")
+    (tmp_path / "file").symlink_to("there/file")
+    os.mkfifo(tmp_path / "pipe")
+    with Tree(str(tmp_path)) as tree:
+        for parts in (("link", "file"), ("file",), ("none",), ("there",), ("pipe",)):
+            with pytest.raises(Gone):
+                os.close(tree.open_file(parts))
+            assert tree.status(parts) is None
+        os.close(tree.open_file(("there", "file")))
+        left_out: list[str] = []
+        names = [name for name, _ in tree.files((), lambda name, _why: left_out.append(name))]
+    assert (names, left_out) == (["there/file"], ["file", "link", "pipe"])
+
+
+def test_a_root_may_be_a_link(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link").symlink_to("there")
+    with Tree(str(tmp_path / "link" / "new"), make=True):
+        assert (tmp_path / "there" / "new").is_dir()
+
+
+def test_a_directory_keeps_its_name(tmp_path: Path) -> None:
+    (tmp_path / "name").mkdir()
+    (tmp_path / "half").write_text("1")
+    with Tree(str(tmp_path)) as tree, tree.directory(()) as here, pytest.raises(Skip):
+        tree.place("half", ("name",), here)
+    assert [path.name for path in tmp_path.iterdir()] == ["name"]
