@@ -26,8 +26,6 @@ from ffdl_batch.staging.tree import Gone, Tree
 from ffdl_batch.staging.work import Way
 
 LEAST_PART_BYTES = 5 << 20
-MOST_PARTS = 9000
-"""Of the 10,000 that S3 takes."""
 
 
 class Slice(io.RawIOBase):
@@ -132,6 +130,9 @@ class Sending:
         return _Open(planned.name, planned.item.key, file, found.st_size, found.st_mtime, version_of(found))
 
     def _small(self, planned: Planned) -> None:
+        known = self._run.journal.started(self._place, planned.name)
+        if known is not None:  # it was large once
+            self._give_up(planned.name, known.upload)
         for sending in range(1, CHANGES + 1):
             file = self._open(planned)
             try:
@@ -191,8 +192,8 @@ class Sending:
         try:
             if is_md5(there.etag):
                 return digest_of(file.file, 0, file.size)
-            found = ranges(file.size, self._part_bytes(file.size))
-            if count_of_parts(there.etag) == len(found):
+            found = ranges(file.size, self._part_bytes(file.size)) if count_of_parts(there.etag) else []
+            if found and count_of_parts(there.etag) == len(found):
                 return parts_etag([digest_of(file.file, start, end) for start, end in found])
         except EOFError:
             return ""
@@ -200,7 +201,7 @@ class Sending:
 
     def _part_bytes(self, size: int) -> int:
         least = max(self._run.task.part_bytes, LEAST_PART_BYTES)
-        return max(least, -(-size // MOST_PARTS))
+        return max(least, -(-size // self._in_parts().most_parts))
 
     def _ranges(self, file: _Open) -> list[tuple[int, int]]:
         return ranges(file.size, file.part_bytes)

@@ -10,9 +10,11 @@ from ffdl_batch.staging.journal import Journal, place_of
 from ffdl_batch.staging.retries import Patience
 from ffdl_batch.staging.secrets import Secrets
 from ffdl_batch.staging.stores.file import FileStore
+from ffdl_batch.staging.stores.gcs import gcs_store
 from ffdl_batch.staging.stores.http import HttpStore
 from ffdl_batch.staging.stores.s3 import S3Store
 from ffdl_batch.staging.stores.store import Store
+from ffdl_batch.staging.stores.swift import SwiftStore
 from ffdl_batch.staging.telling import Teller
 from ffdl_batch.staging.workers import Workers
 
@@ -51,6 +53,10 @@ def open_store(address: StoreAddress, secrets: Secrets, connections: int) -> Sto
         return S3Store(address, credentials, connections)
     if address.kind is StoreKind.HTTP:
         return HttpStore(address, credentials, connections)
+    if address.kind is StoreKind.GCS:
+        return gcs_store(address, credentials, connections)
+    if address.kind is StoreKind.SWIFT:
+        return SwiftStore(address, credentials, connections)
     return FileStore(address)
 
 

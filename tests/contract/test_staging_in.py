@@ -21,6 +21,8 @@ from tests.staging_rig import MIB, StagingRig, rig, s3_server
 __all__ = ["rig", "s3_server"]
 NOISE = random.Random(7).randbytes(5 * MIB + 321)
 
+MANY = int(os.environ.get("FFDL_TEST_STAGED_FILES", "2000"))
+
 
 def test_a_prefix_comes_whole_and_only_once(rig: StagingRig) -> None:
     wanted = {"a.txt": b"one", "empty": b"", "deep/er/b.bin": NOISE[: 2 * MIB + 5], "deep/exactly": NOISE[:MIB]}
@@ -210,9 +212,9 @@ def test_checking_moves_nothing_and_sees_that_there_is_no_room(
     assert not any(path.endswith("/a") for _, path, _ in rig.proxy.requests)
 
 
+@pytest.mark.timeout(120 + MANY // 20)
 def test_many_small_files_in_bounded_memory(rig: StagingRig) -> None:
-    count = int(os.environ.get("FFDL_TEST_STAGED_FILES", "2000"))
-    rig.server.put_many(rig.bucket, ((f"many/{n % 50:02}/{n:06}", b"%d" % n) for n in range(count)))
+    rig.server.put_many(rig.bucket, ((f"many/{n % 50:02}/{n:06}", b"%d" % n) for n in range(MANY)))
     store = replace(rig.store, endpoint=rig.server.endpoint)
     process = rig.start(rig.task(prefix="many", parallel=8, store=store))
     peak_kib = 0
@@ -221,10 +223,10 @@ def test_many_small_files_in_bounded_memory(rig: StagingRig) -> None:
         peak_kib = max(peak_kib, int(found[1]) if found else 0)
         time.sleep(0.02)
     assert process.returncode == 0, rig.said()[-1]
-    assert sum(1 for path in rig.local.rglob("*") if path.is_file()) == count
+    assert sum(1 for path in rig.local.rglob("*") if path.is_file()) == MANY
     assert (rig.local / "07" / "000107").read_bytes() == b"107"
     assert 0 < peak_kib < 200 * 1024
-    print(f"{count} files, {peak_kib // 1024} MiB, {rig.said()[-1]}")
+    print(f"{MANY} files, {peak_kib // 1024} MiB, {rig.said()[-1]}")
 
 
 def test_a_missing_library_names_the_extra(rig: StagingRig, monkeypatch: pytest.MonkeyPatch) -> None:

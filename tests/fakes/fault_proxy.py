@@ -57,6 +57,8 @@ class FaultProxy:
         self.rules: list[Rule] = []
         self.requests: list[tuple[str, str, str]] = []
         """Method, path and Range of each."""
+        self.authorizations: list[str] = []
+        """What each request says of who asks."""
         self.given: Counter[str] = Counter()
         self.taken: Counter[str] = Counter()
         """Bytes of bodies, by path without query: of answers, and of requests."""
@@ -113,6 +115,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(size)
         with self.front.lock:
             self.front.requests.append((self.command, self.path, self.headers.get("Range", "")))
+            self.front.authorizations.append(self.headers.get("Authorization", ""))
             self.front.taken[path] += len(body)
         rule = self.front.rule_for(self.command, self.path) or Rule()
         if rule.hang_s:

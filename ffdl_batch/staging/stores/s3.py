@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -34,12 +34,23 @@ _DIGESTS = {"ChecksumSHA256": "sha256", "ChecksumSHA1": "sha1", "ChecksumCRC32":
 
 
 class S3Store:
-    """One bucket. `connections`: how many requests there are at once."""
+    """One bucket. `connections`: requests at once. `token`: of the bearer, where nothing is signed."""
 
-    def __init__(self, address: StoreAddress, credentials: Mapping[str, str], connections: int) -> None:
+    most_parts = 9000
+    """Of the 10,000 that S3 takes."""
+
+    def __init__(
+        self,
+        address: StoreAddress,
+        credentials: Mapping[str, str],
+        connections: int,
+        token: Callable[[], str] | None = None,
+    ) -> None:
         self._bucket = address.container
         self._errors = library("botocore.exceptions", "s3")
         self._client = _client(address, credentials, connections)
+        if token is not None:
+            self._client.meta.events.register("before-call.s3", _with_bearer(token))
 
     def listing(self, prefix: str, start_after: str = "") -> Iterator[list[Item]]:
         more: dict[str, str] = {"StartAfter": start_after} if start_after else {}
@@ -160,6 +171,13 @@ class S3Store:
         if code in _CREDENTIALS or status in (401, 403):
             return Fault(FaultClass.CREDENTIALS, said, key)
         return Fault(FaultClass.MISSING if code in _MISSING or status == 404 else FaultClass.REFUSED, said, key)
+
+
+def _with_bearer(token: Callable[[], str]) -> Callable[..., None]:
+    def add(params: dict[str, Any], **_: Any) -> None:
+        params["headers"]["Authorization"] = f"Bearer {token()}"
+
+    return add
 
 
 def _etag(answer: Mapping[str, Any]) -> str:

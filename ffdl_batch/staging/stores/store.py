@@ -61,7 +61,11 @@ class Store(Protocol):
 
 
 class StoresInParts(Protocol):
-    """A store that takes a large object in parts, in any order."""
+    """A store that takes a large object in parts, in any order. `most_parts`: of one object."""
+
+    @property
+    def most_parts(self) -> int:
+        """Parts that one object may have."""
 
     def begin(self, key: str) -> str:
         """An upload's id."""

@@ -1,0 +1,150 @@
+"""OpenStack Swift, by its HTTP interface.
+
+No library stands between: swiftspec has had four releases, takes no password and writes no large objects;
+python-swiftclient is kept up, but what it would spare is two requests for a token, while ranges, conditions and retries
+would be ours all the same.
+"""
+
+from __future__ import annotations
+
+import json
+import urllib.parse
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any, BinaryIO
+
+from ffdl_batch.domain.staging import FaultClass, StoreAddress
+from ffdl_batch.staging.faults import Fault, Passing
+from ffdl_batch.staging.stores.store import Item, Sent
+from ffdl_batch.staging.stores.swift_token import Tokens
+from ffdl_batch.staging.stores.wire import Wire, etag_of, time_of
+
+PAGE = 1000
+SEGMENTS = "_segments"
+"""What the name of a container of parts ends in, as with other clients."""
+
+
+class SwiftStore:
+    """One container. Large objects are static ones (SLO)."""
+
+    most_parts = 900
+
+    def __init__(self, address: StoreAddress, credentials: Mapping[str, str], connections: int) -> None:
+        self._container = address.container
+        self._wire = Wire(address, connections, "swift")
+        self._tokens = Tokens(address, credentials, self._wire)
+
+    def listing(self, prefix: str, start_after: str = "") -> Iterator[list[Item]]:
+        marker = start_after
+        while True:
+            found = self._page(self._container, prefix, marker)
+            yield [self._listed(entry) for entry in found]
+            if len(found) < PAGE:
+                return
+            marker = found[-1]["name"]
+
+    def _page(self, container: str, prefix: str, marker: str) -> list[dict[str, Any]]:
+        asked = {"format": "json", "limit": str(PAGE), "prefix": prefix, "marker": marker}
+        with self._ask("GET", container, "", query=asked) as answer:
+            data = answer.read()
+        return list(json.loads(data)) if data else []
+
+    def _listed(self, entry: Mapping[str, Any]) -> Item:
+        if not entry["bytes"]:  # the manifest of a dynamic large object has none of its own
+            return self.head(entry["name"]) or Item(entry["name"], 0, entry["hash"])
+        etag = entry.get("slo_etag", entry["hash"]).strip('"')
+        mtime = datetime.fromisoformat(entry["last_modified"]).replace(tzinfo=UTC).timestamp()
+        return Item(entry["name"], entry["bytes"], etag, mtime, True, "slo_etag" in entry)
+
+    def head(self, key: str) -> Item | None:
+        try:
+            with self._ask("HEAD", self._container, key) as answer:
+                headers = answer.headers
+        except Fault as fault:
+            if fault.kind is FaultClass.MISSING:
+                return None
+            raise
+        opaque = "X-Static-Large-Object" in headers or "X-Object-Manifest" in headers
+        size, mtime = int(headers["Content-Length"]), time_of(headers.get("Last-Modified", ""))
+        return Item(key, size, etag_of(headers), mtime, True, opaque)
+
+    @contextmanager
+    def read(self, item: Item, start: int, end: int) -> Iterator[Iterator[bytes]]:
+        token = self._tokens.now()
+        with self._renewing(), self._wire.read(
+            _url(token.url, self._container, item.key), {"X-Auth-Token": token.value}, item, start, end
+        ) as chunks:  # fmt: skip
+            yield chunks
+
+    def put(self, key: str, sent: Sent) -> str:
+        return self._put(self._container, key, sent)
+
+    def begin(self, key: str) -> str:
+        with self._ask("PUT", self._container + SEGMENTS, "", headers={"Content-Length": "0"}):
+            return f"{key}/ffdl-{uuid.uuid4().hex}"
+
+    def put_part(self, key: str, upload: str, number: int, sent: Sent) -> str:
+        self._put(self._container + SEGMENTS, f"{upload}/{number:08}", sent)
+        return f"{sent.md5}:{sent.size}"
+
+    def complete(self, key: str, upload: str, etags: list[str]) -> str:
+        parts = []
+        for number, etag in enumerate(etags, 1):
+            md5, _, size = etag.partition(":")
+            path = f"/{self._container}{SEGMENTS}/{upload}/{number:08}"
+            parts.append({"path": path, "etag": md5, "size_bytes": int(size)})
+        body = json.dumps(parts).encode()
+        with self._ask("PUT", self._container, key, query={"multipart-manifest": "put"}, body=body) as answer:
+            return etag_of(answer.headers)
+
+    def abort(self, key: str, upload: str) -> None:
+        container = self._container + SEGMENTS
+        for entry in self._page(container, f"{upload}/", ""):
+            with self._ask("DELETE", container, entry["name"]):
+                continue
+
+    def close(self) -> None:
+        self._wire.close()
+
+    def _put(self, container: str, key: str, sent: Sent) -> str:
+        headers = {"ETag": sent.md5, "Content-Length": str(sent.size)}
+        with self._ask("PUT", container, key, headers=headers, body=sent.body) as answer:
+            if etag_of(answer.headers) not in ("", sent.md5):
+                raise Passing("what the store has is not what was sent")
+            return sent.md5
+
+    @contextmanager
+    def _ask(
+        self,
+        method: str,
+        container: str,
+        key: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        body: BinaryIO | bytes | None = None,
+    ) -> Iterator[Any]:
+        token = self._tokens.now()
+        url = _url(token.url, container, key) + (f"?{urllib.parse.urlencode(query)}" if query else "")
+        with self._renewing(), self._wire.ask(
+            method, url, {"X-Auth-Token": token.value, **(headers or {})}, body, key
+        ) as answer:  # fmt: skip
+            yield answer
+
+    @contextmanager
+    def _renewing(self) -> Iterator[None]:
+        """A token that was good for a while and is refused has ended: the next try has another one."""
+        token = self._tokens.now()
+        try:
+            yield
+        except Fault as fault:
+            if fault.kind is FaultClass.CREDENTIALS and self._tokens.refused(token):
+                raise Passing("its token has ended") from fault
+            raise
+
+
+def _url(account: str, container: str, key: str) -> str:
+    parts = [account, urllib.parse.quote(container, safe="")]
+    return "/".join([*parts, urllib.parse.quote(key)] if key else parts)
