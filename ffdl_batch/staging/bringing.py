@@ -20,7 +20,7 @@ from ffdl_batch.staging.faults import Changed, Fault, Mismatch, Passing, Skip, S
 from ffdl_batch.staging.journal import Planned, Settled, Started
 from ffdl_batch.staging.names import parts_of
 from ffdl_batch.staging.stores.store import CHUNK_BYTES, UNKNOWN, Item
-from ffdl_batch.staging.tree import Parts, Tree
+from ffdl_batch.staging.tree import Parts, Tree, open_own
 from ffdl_batch.staging.work import Way
 
 CHANGES = 3
@@ -28,7 +28,6 @@ CHANGES = 3
 PROGRESS_BYTES = 1 << 20
 """What came between two failures of a reading, so that the second is a first one."""
 LARGEST_PART_BYTES = 512 << 20
-_OPENED = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 _ZEROS = bytes(CHUNK_BYTES)
 
 
@@ -52,6 +51,10 @@ class _Half:
     lock: threading.Lock = field(default_factory=threading.Lock)
     remaining: int = 0
     wrong: Exception | None = None
+
+    def needs_digests(self) -> bool:
+        """Whether the MD5 of a part says anything: of the only one, or of one that the object was stored in."""
+        return count_of_parts(self.item.etag) > 0 or self.item.size <= self.part_bytes or not self.item.ranges
 
     def close(self) -> None:
         os.close(self.file)
@@ -179,7 +182,7 @@ class Bringing:
         with self._tree.directory(parts[:-1], make=True) as found:
             directory = os.dup(found)
         try:
-            file = os.open(temporary, _OPENED, 0o666, dir_fd=directory)
+            file = open_own(temporary, directory)
         except OSError:
             os.close(directory)
             raise
@@ -217,9 +220,10 @@ class Bringing:
             self._run.journal.part(self._place, half.name, number, half.digests[number])
 
     def _read(self, half: _Half, start: int, end: int) -> str:
-        """Bring a range into the file; its MD5. Goes on where a connection broke. Raises Changed, Fault, Stopped."""
+        """Bring a range into the file; its MD5, or "". Goes on where it broke. Raises Changed, Fault, Stopped."""
         item, teller = half.item, self._run.teller
-        at, tried_at, failed, digest = start, start, 0, new_digest("md5")
+        at, tried_at, failed = start, start, 0
+        digest = new_digest("md5") if half.needs_digests() else None
         while True:
             try:
                 with self._store.read(item, at, end) as chunks:
@@ -229,12 +233,13 @@ class Bringing:
                         if end != UNKNOWN and at + len(data) > end:
                             raise Mismatch("more came than was asked for")
                         self._write(half, data, at)
-                        digest.update(data)
+                        if digest is not None:
+                            digest.update(data)
                         at += len(data)
                         teller.moved(len(data))
                 if end != UNKNOWN and at < end:
                     raise Passing(f"the answer ended {end - at} bytes early")
-                return digest.hexdigest()
+                return "" if digest is None else digest.hexdigest()
             except Passing as why:
                 failed = 1 if at - tried_at >= PROGRESS_BYTES else failed + 1
                 tried_at = at

@@ -24,7 +24,7 @@ def plan_in(way: Way, tree: Tree) -> None:
         for page in _pages(way, prefix):
             found = found or bool(page)
             way.run.journal.plan(way.place, list(_files(way, tree, prefix, page)))
-        if not found and way.transfer.prefix:
+        if not found and _must_have_something(way):
             item = _single(way)
             way.run.journal.plan(way.place, [Planned(item.key.rsplit("/", 1)[-1], item)])
 
@@ -84,7 +84,7 @@ def first_page(way: Way) -> list[Item]:
     """Of what is to come; one request, or two. Raises Fault where there is nothing."""
     with at_store(way.transfer.store):
         page = next(_pages(way, below(way.transfer.prefix)), [])
-        if not page and way.transfer.prefix:
+        if not page and _must_have_something(way):
             return [_single(way)]
         return page
 
@@ -109,7 +109,15 @@ def _pages(way: Way, prefix: str) -> Iterator[list[Item]]:
             way.run.patience.bear(failed, why)
 
 
+def _must_have_something(way: Way) -> bool:
+    """Whether there must be something to bring: of a whole container there may be nothing."""
+    if way.transfer.store.kind is StoreKind.HTTP and not way.transfer.prefix:
+        raise Fault(FaultClass.TASK, "no file of the web server is named, and it has no listing")
+    return bool(way.transfer.prefix)
+
+
 def _single(way: Way) -> Item:
+    """The object that the prefix names. Raises Fault."""
     key = way.transfer.prefix.rstrip("/")
     found = way.run.patience.with_tries(lambda: way.store.head(key), shown(key))
     if found is None:

@@ -17,6 +17,7 @@ from ffdl_batch.staging.names import PART_NAME
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_OWN = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _SWAPPED = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 TRIES = 10
 
@@ -112,6 +113,24 @@ class Tree:
             with suppress(FileNotFoundError):
                 os.unlink(temporary, dir_fd=directory)
             raise Skip("a directory has its name here") from None
+
+
+def open_own(name: str, directory: int) -> int:
+    """A descriptor of a regular file that has no other name, made anew where there is another thing. Raises OSError."""
+    for _ in range(TRIES):
+        try:
+            descriptor = os.open(name, _OWN, 0o666, dir_fd=directory)
+        except OSError as error:
+            if error.errno not in (errno.ELOOP, errno.ENXIO):
+                raise
+        else:
+            found = os.fstat(descriptor)
+            if stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
+                return descriptor
+            os.close(descriptor)
+        with suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=directory)
+    raise OSError(errno.ELOOP, "is no file of its own", name)
 
 
 def _entries(directory: int) -> list[tuple[str, os.stat_result]]:

@@ -191,6 +191,17 @@ def test_a_file_that_a_web_server_has_not(rig: StagingRig, front: FaultProxy, ch
     assert "key none" in outcome.failed.message
 
 
+@pytest.mark.parametrize("check", [True, False])
+def test_a_web_server_is_asked_for_a_file_by_name(rig: StagingRig, front: FaultProxy, check: bool) -> None:
+    outcome = rig.run(rig.task(store=at(front)), check=check)
+    assert (outcome.status, outcome.failed.class_) == (78, FaultClass.TASK)
+
+
+def test_an_empty_bucket_is_nothing_to_bring(rig: StagingRig) -> None:
+    assert rig.run(rig.task(), check=True).done.files == 0
+    assert rig.run(rig.task()).done.files == 0
+
+
 def test_pythons_own_server(rig: StagingRig, tmp_path: Path) -> None:
     """One that gives no ETag and no ranges."""
     (tmp_path / "www").mkdir()

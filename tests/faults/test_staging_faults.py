@@ -6,14 +6,16 @@ import errno
 import os
 import random
 import signal
+import threading
 import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from ffdl_batch.domain.staging import Direction, FaultClass, Note, Progress, Retry
+from ffdl_batch.domain.staging import Direction, Done, Failed, FaultClass, Note, Progress, Retry
 from tests.fakes.fault_proxy import Rule
 from tests.private_mounts import SmallDisk
 from tests.staging_rig import KEY, MIB, SECRET, StagingRig, rig, s3_server
@@ -175,25 +177,33 @@ def test_bytes_that_are_not_what_the_etag_says(rig: StagingRig) -> None:
     assert "small" not in rig.files()
 
 
-def test_a_full_disk_is_told_and_what_came_stays(disk: SmallDisk, rig: StagingRig) -> None:
+def test_a_full_disk_is_told_and_what_came_stays(rig: StagingRig, disk: SmallDisk) -> None:
+    """In processes of its own: a thread of this one that lives on would keep the mounts."""
     rig.local = disk.point / "data"
     rig.put("small", b"1")
-    rig.run(rig.task())
+    assert rig.start(rig.task()).wait(60) == 0
     rig.put("large", NOISE)
-    full: list[bool] = []
+    asked, full = threading.Event(), threading.Event()
 
-    def fill(_method: str, path: str) -> None:
-        if path.endswith("/large") and not full:
-            full.append(True)
-            disk.fill()
+    def hold(_method: str, path: str) -> None:
+        if path.endswith("/large"):
+            asked.set()
+            full.wait(60)
 
-    rig.proxy.before = fill
-    outcome = rig.run(rig.task())
-    assert (outcome.status, outcome.failed.class_, outcome.failed.code) == (73, FaultClass.FULL, "S302")
-    assert os.strerror(errno.ENOSPC) in outcome.failed.message
+    rig.proxy.before = hold
+    process = rig.start(rig.task())
+    assert asked.wait(60)
+    disk.fill()
+    full.set()
+    assert process.wait(60) == 73
+    failed = rig.said()[-1]
+    assert isinstance(failed, Failed)
+    assert (failed.class_, failed.code) == (FaultClass.FULL, "S302")
+    assert os.strerror(errno.ENOSPC) in failed.message
     assert "large" not in rig.files()
     disk.free()
-    assert rig.run(rig.task()).done.kept == 1
+    assert rig.start(rig.task()).wait(60) == 0
+    assert rig.said()[-1] == replace(cast(Done, rig.said()[-1]), files=2, kept=1)
     assert rig.files()["large"] == NOISE
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.staging.faults import Skip
-from ffdl_batch.staging.tree import Gone, Tree
+from ffdl_batch.staging.tree import Gone, Tree, open_own
 
 
 def test_what_is_in_the_way_of_a_directory_is_replaced(tmp_path: Path) -> None:
@@ -47,6 +47,23 @@ def test_a_root_may_be_a_link(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("there")
     with Tree(str(tmp_path / "link" / "new"), make=True):
         assert (tmp_path / "there" / "new").is_dir()
+
+
+def test_a_half_made_file_is_its_own(tmp_path: Path) -> None:
+    (tmp_path / "theirs").write_text("theirs")
+    (tmp_path / "link").symlink_to("theirs")
+    os.link(tmp_path / "theirs", tmp_path / "name")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "own").write_text("half")
+    directory = os.open(tmp_path, os.O_RDONLY)
+    for name in ("link", "name", "pipe", "own", "new"):
+        file = open_own(name, directory)
+        os.write(file, b"ours")
+        os.close(file)
+        assert (tmp_path / name).read_text() == "ours"
+        assert not (tmp_path / name).is_symlink()
+    os.close(directory)
+    assert (tmp_path / "theirs").read_text() == "theirs"
 
 
 def test_a_directory_keeps_its_name(tmp_path: Path) -> None:
