@@ -25,6 +25,7 @@ NOISE = random.Random(9).randbytes(6 * MIB + 5)
 PASSING = {
     "an error of the store": Rule("GET", "/big", times=2, status=500, code="InternalError"),
     "too fast for the store": Rule("GET", "/big", times=3, status=503, code="SlowDown"),
+    "an error of the request that is none": Rule("GET", "/big", times=2, status=400, code="RequestTimeout"),
     "a listing that fails": Rule("GET", "list-type", times=2, status=502, code="BadGateway"),
     "a body that ends early": Rule("GET", "/big", times=3, cut_at=300_000),
     "nothing of the body": Rule("GET", "/big", times=2, cut_at=0),
@@ -48,7 +49,14 @@ def test_what_passes_is_tried_again_and_told(rig: StagingRig, what: str) -> None
     assert all(retry.in_s > 0 for retry in outcome.of(Retry))
 
 
-@pytest.mark.parametrize("rule", [Rule("PUT", times=2, status=503, code="SlowDown"), Rule("PUT", times=1, hang_s=3)])
+@pytest.mark.parametrize(
+    "rule",
+    [
+        Rule("PUT", times=2, status=503, code="SlowDown"),
+        Rule("PUT", times=1, status=400, code="BadDigest"),
+        Rule("PUT", times=1, hang_s=3),
+    ],
+)
 def test_what_passes_on_the_way_out_is_tried_again(rig: StagingRig, rule: Rule) -> None:
     rule.seen = rule.done = 0
     rig.local.mkdir()
@@ -72,6 +80,22 @@ def test_an_answer_that_is_lost_after_the_parts_became_an_object(rig: StagingRig
     assert rig.get("job/big") == NOISE
     assert sum(method == "PUT" and "partNumber=1" in path for method, path, _ in rig.proxy.requests) == 1
     assert outcome.done.bytes == len(NOISE)
+
+
+def test_tries_are_counted_anew_where_data_came_in_between(rig: StagingRig) -> None:
+    rig.put("big", NOISE)
+    rig.proxy.rules = [Rule("GET", "/big", cut_at=MIB + 10)]
+    outcome = rig.run(rig.task(tries=2, part_bytes=16 * MIB))
+    assert rig.files() == {"big": NOISE}
+    assert len(outcome.of(Retry)) == 5
+
+
+def test_the_first_fault_ends_all(rig: StagingRig) -> None:
+    for n in range(60):
+        rig.put(f"{n:02}", b"1")
+    rig.proxy.rules = [Rule("GET", "/02", status=403, code="AccessDenied")]
+    assert rig.run(rig.task(parallel=1)).status == 77
+    assert len(rig.files()) < 10
 
 
 def test_tries_end_with_the_class_of_the_network(rig: StagingRig) -> None:
