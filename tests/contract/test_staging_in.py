@@ -131,6 +131,23 @@ def test_objects_stored_in_parts_are_held_against_their_etag(rig: StagingRig) ->
     assert rig.files() == {"parts": NOISE}
 
 
+@pytest.mark.parametrize("spoiled", [False, True])
+def test_parts_may_be_of_any_size(rig: StagingRig, spoiled: bool) -> None:
+    long = random.Random(3).randbytes(13 * MIB)
+    rig.put_in_parts("parts", long[: 5 * MIB], long[5 * MIB : 12 * MIB], long[12 * MIB :])
+    times = [1] if spoiled else []
+
+    def spoil(path: str, data: bytes) -> bytes:
+        if path.endswith("/parts") and data and times:
+            return bytes([data[0] ^ times.pop()]) + data[1:]
+        return data
+
+    rig.proxy.edit = spoil
+    outcome = rig.run(rig.task(parallel=1))
+    assert rig.files() == {"parts": long}
+    assert len(outcome.of(Retry)) == spoiled
+
+
 class Spoiling:
     """Somebody who stores an object anew, turned round, each time before it is read, as often as told."""
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ffdl_batch.domain.staging import FaultClass, StoreAddress
-from ffdl_batch.staging.digests import is_md5
+from ffdl_batch.staging.digests import count_of_parts, is_md5
 from ffdl_batch.staging.faults import Changed, Fault, NoUpload, Passing
 from ffdl_batch.staging.library import library
 from ffdl_batch.staging.stores.store import CHUNK_BYTES, UNKNOWN, Item, Sent
@@ -82,12 +82,18 @@ class S3Store:
             if field in found and "-" not in found[field] and (whole or found.get("ChecksumType") == "FULL_OBJECT")
         }
         size = found["ContentLength"]
-        part = self._first_part(key, etag) if "-" in etag else 0
+        part = self._length_of_part(key, 1) if count_of_parts(etag) > 1 else 0
+        part = 0 if part == size else part  # a store that knows of no parts
         return Item(key, size, etag, found["LastModified"].timestamp(), True, opaque, digests, part)
 
-    def _first_part(self, key: str, etag: str) -> int:
+    def lengths_of_parts(self, item: Item) -> list[int]:
+        numbers = range(1, count_of_parts(item.etag) + 1)
+        found = [self._length_of_part(item.key, number) for number in numbers]
+        return found if sum(found) == item.size else []
+
+    def _length_of_part(self, key: str, number: int) -> int:
         try:
-            found = self._call("head_object", Key=key, PartNumber=1, IfMatch=f'"{etag}"')
+            found = self._call("head_object", Key=key, PartNumber=number)
         except (Fault, Changed):  # not every store knows of parts
             return 0
         return int(found["ContentLength"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, Protocol, runtime_checkable
 
 UNKNOWN = -1
 CHUNK_BYTES = 1 << 20
@@ -58,6 +58,14 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Close connections; no call follows."""
+
+
+@runtime_checkable
+class KnowsParts(Protocol):
+    """A store that remembers in which parts an object was stored; clients may make them of any sizes."""
+
+    def lengths_of_parts(self, item: Item) -> list[int]:
+        """Of each part, in order; none where that is not known."""
 
 
 class StoresInParts(Protocol):
