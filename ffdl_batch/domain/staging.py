@@ -134,12 +134,15 @@ class FaultClass(str, Enum):
     """The store or this machine refuses it, and would again."""
     TASK = "task"
     LIBRARY = "library"
+    INTERNAL = "internal"
+    """A defect of the program."""
 
 
 EXIT_STATUS: Mapping[FaultClass, int] = {
     FaultClass.CORRUPT: 65,
     FaultClass.MISSING: 66,
     FaultClass.LIBRARY: 69,
+    FaultClass.INTERNAL: 70,
     FaultClass.FULL: 73,
     FaultClass.NETWORK: 75,
     FaultClass.REFUSED: 76,
@@ -151,7 +154,7 @@ EXIT_STATUS: Mapping[FaultClass, int] = {
 
 def fault_code(kind: FaultClass, direction: Direction) -> str:
     """The error code of a job that fails for it."""
-    if kind in (FaultClass.TASK, FaultClass.LIBRARY):
+    if kind in (FaultClass.TASK, FaultClass.LIBRARY, FaultClass.INTERNAL):
         return "S101"
     if direction is Direction.OUT:
         return "S303"

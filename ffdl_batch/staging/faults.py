@@ -16,6 +16,7 @@ _CURES = {
     FaultClass.CORRUPT: "store the object again, and let nobody write it while it is read",
     FaultClass.REFUSED: "ask who runs the store or the node",
     FaultClass.TASK: "correct the store's settings",
+    FaultClass.INTERNAL: "the platform is at fault: tell who runs it",
     FaultClass.LIBRARY: "install the named extra of ffdl-batch on the node",
 }
 _FULL = (errno.ENOSPC, errno.EDQUOT)

@@ -55,7 +55,7 @@ def run_program(path: str, *, check: bool, output: int) -> int:
         return _fail(teller, task.direction, fault)
     except Exception as error:  # noqa: BLE001 - the last line says what it was; a trace might hold a secret
         what = f"staging failed by itself: {type(error).__name__}: {error}"
-        return _fail(teller, task.direction, Fault(FaultClass.TASK, what))
+        return _fail(teller, task.direction, Fault(FaultClass.INTERNAL, what))
     return 0
 
 

@@ -16,7 +16,7 @@ import pytest
 from ffdl_batch.domain.staging import FaultClass, Note, Progress, Retry
 from tests.fakes.fault_proxy import Rule
 from tests.fakes.s3_server import S3Server
-from tests.staging_rig import MIB, StagingRig, rig, s3_server
+from tests.staging_rig import MIB, SECRET, StagingRig, rig, s3_server
 
 __all__ = ["rig", "s3_server"]
 NOISE = random.Random(7).randbytes(5 * MIB + 321)
@@ -254,6 +254,18 @@ def test_a_missing_library_names_the_extra(rig: StagingRig, monkeypatch: pytest.
     outcome = rig.run(rig.task())
     assert (outcome.status, outcome.failed.class_, outcome.failed.code) == (69, FaultClass.LIBRARY, "S101")
     assert "[s3]" in outcome.failed.message
+
+
+def test_a_defect_is_told_without_secrets(rig: StagingRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.put("a", b"1")
+
+    def fail(*_: object) -> None:
+        raise KeyError(SECRET)
+
+    monkeypatch.setattr("ffdl_batch.staging.bringing.Bringing._whole", fail)
+    outcome = rig.run(rig.task())
+    assert (outcome.status, outcome.failed.class_, outcome.failed.code) == (70, FaultClass.INTERNAL, "S101")
+    assert "KeyError: '***'" in outcome.failed.message
 
 
 def test_a_task_that_cannot_be_read(rig: StagingRig, tmp_path: Path) -> None:
