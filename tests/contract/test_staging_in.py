@@ -59,6 +59,8 @@ def test_one_object_can_be_named(rig: StagingRig) -> None:
     rig.put("some/where/one.bin.old", b"2")
     assert rig.run(rig.task(prefix="some/where/one.bin")).done.files == 1
     assert rig.files() == {"one.bin": b"1"}
+    found = rig.client.head_object(Bucket=rig.bucket, Key="some/where/one.bin")
+    assert (rig.local / "one.bin").stat().st_mtime == found["LastModified"].timestamp()
 
 
 def test_patterns_choose(rig: StagingRig) -> None:
