@@ -18,9 +18,11 @@ from ffdl_slurm.node_look import (
     OWN_MOUNTS,
     STEP_S,
     Node,
+    answered,
     chosen,
     is_away,
     judge,
+    judge_silence,
     names_of,
     not_examined,
     parse_pairs,
@@ -37,7 +39,8 @@ _AT_ONCE = 16
 _FRAGMENT = "slurm.conf.d/ffdl.conf of slurm-configs has it"
 _KEY = re.compile(r"^(\w+)(?:\[\d+\])?[ \t]*=[ \t]*(.*?)[ \t]*$", re.MULTILINE)
 _NODE_FORMAT = "%P|%p|%N|%f|%G|%T"
-_TRIED = ("values", "vxlan", "filter", "acl", "ports", "apptainer", "egress")
+_STATE_FORMAT = "%T|%E"
+_TRIED = ("values", "vxlan", "filter", "acl", "ports", "hooks", "apptainer", "egress")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +64,7 @@ class Doctor:
             return [Item("slurm", Verdict.WRONG, str(error)), *self._look_here([])]
         items = [Item("slurm", Verdict.OK), *self._look_at_config(config, listed), *self._look_at_partitions(listed)]
         items += self._look_here(listed)
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            for found in pool.map(self._look_at_node, chosen(nodes, listed)):
-                items += found
-        return items
+        return items + self._look_at_nodes(chosen(nodes, listed), config.get("Prolog") or "Prolog")
 
     def _ask(self, parse: Callable[[str], T], *argv: str) -> T:
         result = self.run(argv, self.settings.command_timeout_s)
@@ -128,14 +128,46 @@ class Doctor:
 
     # ---------------------------------------------------------------------------------------------- the nodes
 
-    def _look_at_node(self, node: Node) -> list[Item]:
+    def _look_at_nodes(self, nodes: Sequence[Node], prolog: str) -> list[Item]:
+        """One is asked before the others: where the prolog fails, Slurm drains each node that is asked."""
+        there = [node for node in nodes if not is_away(node)]
+        first = next((node for node in there if node.state.lower() == "idle"), there[0] if there else None)
+        items, drained = self._look_at_node(first, prolog) if first else ([], False)
+
+        def look(node: Node) -> list[Item]:
+            if node is first:
+                return items
+            if first and drained and not is_away(node):
+                return [not_examined(node, f"node {first.name} was drained by its prolog", "that is mended")]
+            return self._look_at_node(node, prolog)[0]
+
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            return [item for found in pool.map(look, nodes) for item in found]
+
+    def _look_at_node(self, node: Node, prolog: str) -> tuple[list[Item], bool]:
+        """What is found there, and whether Slurm drained it for its prolog when it was asked."""
         if is_away(node):
-            return [not_examined(node, f"Slurm has it as {node.state}")]
+            return [not_examined(node, self._now(node).standing)], False
         try:
             result = self.run(step_argv(node, self.settings, self.root), STEP_S + 3 * KILL_S)
         except (SchedulerUnreachable, CommandTimeout) as error:
-            return [Item(f"node {node.name}", Verdict.WRONG, f"it was not asked: {error}")]
-        return judge(node, result, self.settings, self.root)
+            return [Item(f"node {node.name}", Verdict.WRONG, f"it was not asked: {error}")], False
+        if answered(result):
+            return judge(node, result, self.settings, self.root), False
+        node = self._now(node)
+        return [judge_silence(node, result, prolog)], node.failed_prolog
+
+    def _now(self, node: Node) -> Node:
+        """The node with the state that it has now, and Slurm's reason; as it was where Slurm does not say."""
+        argv = ("sinfo", "--all", "-h", "-N", "-n", node.name, "-o", _STATE_FORMAT)
+        try:
+            result = self.run(argv, self.settings.command_timeout_s)
+        except (SchedulerUnreachable, CommandTimeout):
+            return node
+        state, bar, reason = result.stdout.partition("\n")[0].strip().partition("|")
+        if result.returncode != 0 or not state or not bar:
+            return node
+        return replace(node, state=state, reason="" if reason == "none" else reason)
 
 
 # --------------------------------------------------------------------------------------------------- pure parts

@@ -27,6 +27,8 @@ _AWAY = re.compile(r"down|drain|drng|fail|inval|unk|future|reboot|power|.*[*]")
 """How sinfo begins the state of a node that takes no job; `*`: it does not respond."""
 _NOT_NOW = re.compile(r"busy|not available|immediate|timed out", re.IGNORECASE)
 """What srun says of an allocation that did not come in time (slurm_errno.h), and not of a request that is wrong."""
+_FAILED_PROLOG = re.compile(r"\bprolog\b.*(error|fail)", re.IGNORECASE)
+"""Slurm's reason for a node that it drained for it."""
 _LOOK = """\
 job=$1/job-$SLURM_JOB_ID
 echo asked=yes
@@ -43,8 +45,10 @@ command -v "$2" >/dev/null || exit 0
 echo runtime=yes
 # Level none is Apptainer's: an empty container that has the node's programs, without and with a network of its own.
 own=$(readlink /proc/self/ns/net)
-place=$(mktemp -d /tmp/ffdl-doctor.XXXXXX) || exit 0
-for name in bin dev etc home lib lib64 proc root sys tmp usr var; do mkdir "$place/$name"; done
+place=$(mktemp -d /tmp/ffdl-doctor.XXXXXX 2>&1) || { echo "untried=$place"; exit 0; }
+for name in bin dev etc home lib lib64 proc root sys tmp usr var; do
+    said=$(mkdir "$place/$name" 2>&1) || { echo "untried=$said"; rm -rf "$place"; exit 0; }
+done
 binds=
 for name in bin lib lib64 usr; do [ ! -d "/$name" ] || binds="$binds --bind /$name:/$name:ro"; done
 contained() {
@@ -54,16 +58,20 @@ contained() {
 }
 runtime=$2
 said=$(contained)
+ended=$?
 case "$said" in
     *in=net:*)
         echo contained=yes
         said=$(contained --net --network none)
+        ended=$?
         case "$said" in
             *"in=$own"*) said='the container is in the network of the node' ;;
             *in=net:*) echo none=yes ;;
         esac
         ;;
+    *) case $ended in 124 | 137) echo "untried=its container did not end within 10 s" ;; esac ;;
 esac
+echo "ended=$ended"
 echo "said=$(printf %s "$said" | tail -n 1)"
 rm -rf "$place"
 """
@@ -78,6 +86,17 @@ class Node:
     features: frozenset[str]
     gres: str
     state: str
+    reason: str = ""
+
+    @property
+    def standing(self) -> str:
+        """What Slurm says of it."""
+        return f"Slurm has it as {self.state}{': ' if self.reason else ''}{self.reason}"
+
+    @property
+    def failed_prolog(self) -> bool:
+        """Whether Slurm drained it because its prolog failed."""
+        return _FAILED_PROLOG.search(self.reason) is not None
 
 
 def chosen(nodes: str, listed: Sequence[Node]) -> list[Node]:
@@ -120,23 +139,24 @@ def is_away(node: Node) -> bool:
     return _AWAY.match(node.state.lower()) is not None
 
 
-def not_examined(node: Node, why: str) -> Item:
+def not_examined(node: Node, why: str, when: str = "it takes jobs") -> Item:
     """A node of which nothing is known, and which is not at fault."""
-    text = f"not examined: {why}; run again with --nodes={node.name} when it takes jobs"
+    text = f"not examined: {why}; run again with --nodes={node.name} when {when}"
     return Item(f"node {node.name}", Verdict.NOTE, text, examined=False)
 
 
+def answered(result: CommandResult) -> bool:
+    """Whether the node's step ran."""
+    return "asked" in parse_pairs(result.stdout)
+
+
 def judge(node: Node, result: CommandResult, settings: SlurmSettings, root: str) -> list[Item]:
-    """What the node's step says, or why there was none."""
+    """What the node's step says."""
     about, told = f"node {node.name}", parse_pairs(result.stdout)
-    if "asked" not in told:
-        return [_judge_silence(node, result)]
     wrong = _wrong_on(node, told, settings, root)
     items = [Item(about, Verdict.WRONG, text) for text in wrong]
-    if "runtime" in told and "contained" not in told:
-        why = told.get("said") or "it said nothing"
-        text = f"level none was not tried: {settings.apptainer} started no empty container there: {why}"
-        items.append(Item(about, Verdict.NOTE, text))
+    if "untried" in told:
+        items.append(Item(about, Verdict.NOTE, f"level none was not tried: {told['untried']}"))
     return items or [Item(about, Verdict.OK, _note_on(node, told, settings))]
 
 
@@ -146,14 +166,21 @@ def parse_pairs(text: str) -> dict[str, str]:
     return {name: value.strip() for name, equals, value in parts if equals}
 
 
-def _judge_silence(node: Node, result: CommandResult) -> Item:
+def judge_silence(node: Node, result: CommandResult, prolog: str) -> Item:
+    """Why the node's step did not run. `node` is as Slurm has it afterwards; `prolog` stands in slurm.conf."""
     about = f"node {node.name}"
-    if result.returncode == _TIMED_OUT:
-        text = f"no answer: its step did not end within {STEP_S} s; Slurm has it as {node.state}"
+    if node.failed_prolog:
+        text = (
+            f"Slurm drained it because its prolog failed ({node.reason}): {prolog} of slurm.conf is empty there, or "
+            "has a file that cannot be executed or failed; put 00-keep and 50-ffdl of slurm-configs back, mode 755, "
+            f"then run: scontrol update NodeName={node.name} State=RESUME"
+        )
         return Item(about, Verdict.WRONG, text)
+    if result.returncode == _TIMED_OUT:
+        return Item(about, Verdict.WRONG, f"no answer: its step did not end within {STEP_S} s; {node.standing}")
     if _NOT_NOW.search(result.text):
-        return not_examined(node, f"{result.said}; Slurm has it as {node.state}")
-    return Item(about, Verdict.WRONG, f"no answer: {result.said}; Slurm has it as {node.state}")
+        return not_examined(node, f"{result.said}; {node.standing}")
+    return Item(about, Verdict.WRONG, f"no answer: {result.said}; {node.standing}")
 
 
 def _wrong_on(node: Node, told: dict[str, str], settings: SlurmSettings, root: str) -> list[str]:
@@ -167,8 +194,10 @@ def _wrong_on(node: Node, told: dict[str, str], settings: SlurmSettings, root: s
         wrong.append(f"it has the feature {settings.egress_feature!r}, but level egress is not there: {why}")
     if "runtime" not in told:
         wrong.append(f"{settings.apptainer} is not on the PATH there")
+    why = told.get("said") or f"it ended with {told.get('ended', '?')} and said nothing"
+    if "runtime" in told and not {"contained", "untried"} & told.keys():
+        wrong.append(f"{settings.apptainer} started no empty container there: {why}")
     if "contained" in told and "none" not in told:
-        why = told.get("said") or "it said nothing"
         wrong.append(f"{settings.apptainer} --net --network none, which level none needs, failed there: {why}")
     if "scratch" not in told:
         wrong.append(f"scratch_base of [backend.slurm], {settings.scratch_base}, cannot be written there")

@@ -8,10 +8,12 @@ from contextlib import contextmanager
 from tests.cluster.executions import wait_until
 from tests.cluster.people import Person
 from tests.cluster.rig import Cluster
+from tests.cluster.rig.boot import LIBEXEC
 from tests.cluster.test_overlay import nothing_left
 
 CONF = "/etc/apptainer/apptainer.conf"
 ADMIN = "/opt/ffdl/venv/bin/ffdl-admin"
+HOOKS = "/etc/slurm/prolog.d"
 NODES = ("n1", "n2", "n3")
 
 
@@ -45,15 +47,17 @@ def test_a_cluster_that_is_well(cluster: Cluster, alice: Person) -> None:
 
 
 def test_a_compute_node_that_is_asked_itself(cluster: Cluster, alice: Person) -> None:
-    tried = [f"ok     this node: {name}" for name in ("vxlan", "filter", "acl", "ports", "apptainer", "egress")]
+    tried = [
+        f"ok     this node: {name}" for name in ("vxlan", "filter", "acl", "ports", "hooks", "apptainer", "egress")
+    ]
     code, lines = doctor(alice, node="n1")
-    assert (code, lines[-6:]) == (0, tried)
+    assert (code, lines[-7:]) == (0, tried)
     with slot_missing(cluster, "n1"):
         done = cluster.run("n1", [ADMIN, "doctor"], check=False)
         assert done.returncode == 1 and f"wrong  this node: apptainer: {CONF}: 1 of 32 slots" in done.stdout, done
         code, lines = doctor(alice, node="n1")  # what root found, a user reads
         assert code == 1 and any(f"{CONF}: 1 of 32 slots are not listed" in line for line in lines)
-    assert cluster.run("n1", [ADMIN, "doctor"]).stdout.splitlines()[-6:] == tried
+    assert cluster.run("n1", [ADMIN, "doctor"]).stdout.splitlines()[-7:] == tried
 
 
 def test_a_node_whose_apptainer_lacks_a_slot_is_named_with_the_file(cluster: Cluster, alice: Person) -> None:
@@ -79,6 +83,47 @@ def test_a_node_whose_apptainer_makes_no_network_is_named(cluster: Cluster, alic
         assert (code, lines[-1]) == (1, f"wrong  node n3: {said}")
     finally:
         cluster.run("n3", ["sh", "-ec", f"umount {program}; rm {program}.real /run/stub"])
+
+
+@contextmanager
+def other_prologs(cluster: Cluster, node: str, keep: str) -> Iterator[None]:
+    """Of the node's prolog.d only what `keep` names is left; slurmd sees a directory of that node's own there."""
+    made = f"mkdir /run/hooks; cd {HOOKS}; for one in {keep}; do cp -p $one /run/hooks/; done; cd /"
+    cluster.run(node, ["sh", "-ec", f"{made}; mount --bind /run/hooks {HOOKS}"])
+    try:
+        yield
+    finally:
+        cluster.run(node, ["sh", "-ec", f"umount {HOOKS}; rm -r /run/hooks"])
+
+
+def test_a_node_whose_hook_was_taken_out_is_found_and_not_drained(cluster: Cluster, alice: Person) -> None:
+    with other_prologs(cluster, "n3", "00-keep"):
+        code, lines = doctor(alice, "--nodes=n3")
+        said = "wrong  node n3: it has the feature 'ffdl-network', but its prolog made nothing: prolog.d/50-ffdl "
+        assert code == 1 and any(line.startswith(said) for line in lines), lines
+        extra = "batch: {placement: spread, network: job}"
+        job = alice.finish(alice.start("hookless", "echo begun", "-w", "n2,n3", gpus=0, learners=2, extra=extra))
+        assert (job["state"], job["error_code"]) == ("FAILED", "S107"), job
+        assert "DRAIN" not in cluster.scontrol("-o", "show", "node", "n3")
+        done = cluster.run("n3", [f"{LIBEXEC}/check"], check=False)
+        assert (done.returncode, f"FAIL  hooks: {HOOKS}/50-ffdl is not there" in done.stdout) == (1, True), done
+    cluster.run("n3", [f"{LIBEXEC}/check"])
+    cluster.wait_idle()
+    nothing_left(cluster, "n3")
+
+
+def test_an_empty_prolog_directory_drains_the_one_node_that_is_asked(cluster: Cluster, alice: Person) -> None:
+    try:
+        with other_prologs(cluster, "n1", ""):
+            code, lines = doctor(alice, "--nodes=n1,n2")
+        drained = lines[-2].startswith("wrong  node n1: Slurm drained it because its prolog failed (")
+        assert (code, drained) == (1, True), (lines, cluster.scontrol("-o", "show", "node", "n1"))
+        said = "node n1 was drained by its prolog; run again with --nodes=n2 when that is mended"
+        assert lines[-1] == f"note   node n2: not examined: {said}"
+        assert doctor(alice, "--nodes=n2")[0] == 0
+    finally:
+        cluster.scontrol("update", "NodeName=n1", "State=RESUME")
+    cluster.wait_idle()
 
 
 def test_a_busy_node_is_not_examined_and_not_wrong(cluster: Cluster, alice: Person) -> None:
@@ -110,7 +155,7 @@ def test_a_drained_node_is_not_examined(cluster: Cluster, alice: Person) -> None
     try:
         code, lines = doctor(alice, "--nodes=n1,n2")
         assert (code, lines[-2]) == (75, "ok     node n1"), lines
-        said = "not examined: Slurm has it as drained; run again with --nodes=n2 when it takes jobs"
+        said = "not examined: Slurm has it as drained: test; run again with --nodes=n2 when it takes jobs"
         assert lines[-1] == f"note   node n2: {said}"
     finally:
         cluster.scontrol("update", "NodeName=n2", "State=RESUME")

@@ -15,7 +15,8 @@ import pytest
 HERE = Path(__file__).parent / "nodes"
 CONFIGS = Path(__file__).resolve().parents[2] / "slurm-configs"
 UNITS = ("ffdl-network.service", "ffdl-network-check.service", "ffdl-network-check.timer")
-INSTALLED = ("prolog.d/50-ffdl", "epilog.d/50-ffdl", *(f"systemd/{unit}" for unit in UNITS))
+HOOKS = tuple(f"{folder}/{name}" for folder in ("prolog.d", "epilog.d") for name in ("00-keep", "50-ffdl"))
+INSTALLED = (*HOOKS, *(f"systemd/{unit}" for unit in UNITS))
 PROGRAM = """
 import json, sys
 sys.path.insert(0, sys.argv[1])

@@ -162,6 +162,7 @@ def _make(stack: ExitStack, base: Path, number: int, values: Mapping[str, str]) 
     starter.chmod(0o4755)
     chosen = {
         "ACCOUNTING_STORAGE_HOST": "nowhere",
+        "SLURM_ETC": str(place / "etc"),
         "FFDL_RUN": str(node.run_dir),
         "FFDL_LIBEXEC": str(node.libexec),
         "APPTAINER_CONF": str(place / "apptainer.conf"),

@@ -298,7 +298,7 @@ def test_check_says_what_is_wrong_and_writes_it_for_the_platform(nodes: tuple[No
     check = [str(node.libexec / "check")]
     done = node.run(check)
     assert done.stdout.splitlines() == [
-        *(f"ok    {name}" for name in ("vxlan", "filter", "acl", "ports", "apptainer")),
+        *(f"ok    {name}" for name in ("vxlan", "filter", "acl", "ports", "hooks", "apptainer")),
         "-     egress: not offered: NETWORK_EGRESS_TO of values.env is empty",
     ]
     known = pairs(node.run_dir / "capabilities")
@@ -313,6 +313,40 @@ def test_check_says_what_is_wrong_and_writes_it_for_the_platform(nodes: tuple[No
     assert (known["network"], known["vxlan"], known["apptainer"]) == ("no", "yes", "no")
     assert "APPTAINER_CONF in values.env" in known["problem"]
     configuration.with_suffix(".away").rename(configuration)
+    assert node.run(check).returncode == 0
+
+
+def test_check_finds_other_networks_that_members_could_have(nodes: tuple[Node, Node]) -> None:
+    node = nodes[0]
+    configuration, check = node.place / "apptainer.conf", [str(node.libexec / "check")]
+    with configuration.open("a") as file:
+        file.write("# allow net networks = dmz\nallow net networks = NULL\n")
+    assert node.run(check).returncode == 0
+    with configuration.open("a") as file:
+        file.write("allow net networks = bridge, ptp\n")
+    done = node.run(check, check=False)
+    said = f"{configuration}: 'allow net networks' lists bridge, ptp"
+    assert (done.returncode, f"FAIL  apptainer: {said}" in done.stdout) == (1, True), done
+    assert pairs(node.run_dir / "capabilities")["network"] == "no"
+    assert said in node.prolog(JOB, LIST)
+    configure_apptainer(node)
+    assert node.run(check).returncode == 0
+
+
+@pytest.mark.parametrize("folder", ["prolog.d", "epilog.d"])
+def test_check_finds_hooks_that_slurm_cannot_run(nodes: tuple[Node, Node], folder: str) -> None:
+    node = nodes[0]
+    place, check = node.place / "etc" / folder, [str(node.libexec / "check")]
+    hook, keep = place / "50-ffdl", place / "00-keep"
+    away = hook.rename(node.place / "away")
+    done = node.run(check, check=False)
+    assert (done.returncode, f"FAIL  hooks: {hook} is not there" in done.stdout) == (1, True), done
+    away.rename(hook)
+    for file in (hook, keep):
+        file.chmod(0o644)
+        done = node.run(check, check=False)
+        assert (done.returncode, f"FAIL  hooks: {file} cannot be executed" in done.stdout) == (1, True), done
+        file.chmod(0o755)
     assert node.run(check).returncode == 0
 
 

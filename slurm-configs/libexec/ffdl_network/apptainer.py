@@ -90,6 +90,11 @@ def _configuration(settings: Settings) -> list[str]:
         problems.append(f"{file}: 'allow setuid' must be yes")
     if not _lets_somebody_in(told):
         problems.append(f"{file}: add 'allow net groups = <groups>' for those who may have networks (NETWORK_GROUPS)")
+    if told.get("allow net networks"):
+        problems.append(
+            f"{file}: 'allow net networks' lists {', '.join(told['allow net networks'])}: those who may join networks "
+            "of jobs could have these, too; remove the line"
+        )
     listed = set(told.get("allow netns paths", []))
     lacking = [k for k in range(1, settings.slots + 1) if str(settings.namespace(k)) not in listed]
     if lacking:

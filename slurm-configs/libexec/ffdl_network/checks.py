@@ -43,6 +43,7 @@ def look(settings: Settings) -> State:
         ("filter", lambda: _try_filter(settings)),
         ("acl", lambda: _try_acl(settings)),
         ("ports", lambda: look_at_ports(settings)),
+        ("hooks", lambda: _look_at_hooks(settings)),
     ]
     found = [Item(name, _wrong(action)) for name, action in tried]
     found.append(Item("apptainer", _wrong(lambda: _try_apptainer(settings))))
@@ -158,6 +159,20 @@ def _try_acl(settings: Settings) -> None:
 
 def _try_apptainer(settings: Settings) -> None:
     wrong = apptainer.missing(settings)
+    if wrong:
+        raise Trouble("; ".join(wrong))
+
+
+def _look_at_hooks(settings: Settings) -> None:
+    """Trouble: Slurm does not run our prolog or epilog here, or fails all of them and drains the node."""
+    wrong = []
+    for folder in (settings.slurm_etc / "prolog.d", settings.slurm_etc / "epilog.d"):
+        hook = folder / "50-ffdl"
+        if not hook.is_file():
+            wrong.append(f"{hook} is not there: install it from slurm-configs, mode 755")
+        files = [file for file in sorted(folder.glob("[!.]*")) if file.is_file()]
+        shut = [file for file in files if not file.stat().st_mode & 0o111]
+        wrong += [f"{file} cannot be executed, for which Slurm drains the node: chmod 755 {file}" for file in shut]
     if wrong:
         raise Trouble("; ".join(wrong))
 

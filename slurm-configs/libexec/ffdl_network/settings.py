@@ -25,6 +25,7 @@ class Settings(NamedTuple):
     egress_prefix: str
     apptainer_conf: Path
     starters: tuple[str, ...]  # patterns
+    slurm_etc: Path
     command_timeout_s: float
 
     def slot(self, number: int) -> Path:
@@ -41,6 +42,7 @@ class Settings(NamedTuple):
 
 
 _SITE = {
+    "SLURM_ETC": "@SLURM_ETC@",
     "FFDL_RUN": "@FFDL_RUN@",
     "FFDL_LIBEXEC": "@FFDL_LIBEXEC@",
     "JOB_MARK": "@JOB_MARK@",
@@ -85,6 +87,7 @@ def load() -> Settings:
         egress_prefix=_SITE["NETWORK_EGRESS_PREFIX"],
         apptainer_conf=Path(_SITE["APPTAINER_CONF"]),
         starters=tuple(_SITE["APPTAINER_STARTERS"].split(":")),
+        slurm_etc=Path(_SITE["SLURM_ETC"]),
         command_timeout_s=float(_SITE["NETWORK_COMMAND_TIMEOUT_S"]),
     )
 

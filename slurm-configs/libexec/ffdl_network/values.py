@@ -126,6 +126,7 @@ _ABSOLUTE = _Rule(
 )
 _PREFIX = _Rule(_is_prefix, "the first two numbers of addresses of hosts, e.g. 10.200")
 RULES: Mapping[str, _Rule] = {
+    "SLURM_ETC": _ABSOLUTE,
     "FFDL_RUN": _ABSOLUTE,
     "FFDL_LIBEXEC": _ABSOLUTE,
     "JOB_MARK": _Rule(

@@ -47,6 +47,13 @@ exec "$@"
 """
 
 
+SINFO = """\
+#!/bin/sh
+case "$*" in *%E*) ;; *) exec cat ROWS ;; esac
+for word; do [ "$before" != -n ] || node=$word; before=$word; done
+cat "$nodes/$node.now" 2>/dev/null || echo "$(grep "|$node|" ROWS | head -n 1 | cut -d"|" -f6)|none"
+"""
+"""A file n1.now has what Slurm says of n1 when it was asked."""
 SHARED = 'echo "in=$(readlink /proc/self/ns/net)"'
 CONTAINED = f'#!/bin/sh\ncase " $* " in *" --net --network none "*) echo "in=net:[1]" ;; *) {SHARED} ;; esac\n'
 
@@ -71,7 +78,7 @@ class Site:
         self.settings()
         self.program("apptainer", CONTAINED)
         self.program("srun", SRUN)
-        self.program("sinfo", f"#!/bin/sh\ncat <<'EOF'\n{NODES}EOF\n")
+        self.sinfo(NODES)
         self.slurm_conf()
         for name in ("n1", "n2", "n3", "n4"):
             self.node(name, f"printf '{CAPABLE}' >$run/capabilities; {MADE}")
@@ -83,6 +90,10 @@ class Site:
     def program(self, name: str, text: str) -> None:
         (self.place / "bin" / name).write_text(text)
         (self.place / "bin" / name).chmod(0o755)
+
+    def sinfo(self, rows: str) -> None:
+        (self.place / "rows").write_text(rows)
+        self.program("sinfo", SINFO.replace("ROWS", str(self.place / "rows")))
 
     def slurm_conf(self, **changed: str) -> None:
         lines = "".join(f"{key:<24}= {value}\n" for key, value in {**self.config, **changed}.items())
@@ -186,7 +197,7 @@ def test_a_busy_node_is_not_examined_and_not_wrong(site: Site, said: str) -> Non
     "state", ["drained", "draining", "down*", "idle*", "failing", "powered_down", "unknown", "rebooting"]
 )
 def test_a_node_that_takes_no_jobs_is_not_asked(site: Site, state: str) -> None:
-    site.program("sinfo", f"#!/bin/sh\ncat <<'EOF'\n{NODES.replace('drained', state)}EOF\n")
+    site.sinfo(NODES.replace("drained", state))
     code, lines = site.run("--nodes=n3")
     assert (code, lines[-1]) == (
         75,
@@ -215,9 +226,16 @@ def test_what_is_wrong_counts_more_than_what_was_not_seen(site: Site) -> None:
         ),
         (
             "echo FATAL: no directories >&2; exit 255",
-            "note",
-            "level none was not tried: apptainer started no empty container there: FATAL: no directories",
+            "wrong",
+            "apptainer started no empty container there: FATAL: no directories",
         ),
+        ("exit 3", "wrong", "apptainer started no empty container there: it ended with 3 and said nothing"),
+        (
+            f'case "$*" in *--net*) exit 4 ;; esac; {SHARED}',
+            "wrong",
+            "apptainer --net --network none, which level none needs, failed there: it ended with 4 and said nothing",
+        ),
+        ("exit 124", "note", "level none was not tried: its container did not end within 10 s"),
     ],
 )
 def test_level_none_is_tried_on_the_node_beside_a_control(site: Site, apptainer: str, verdict: str, said: str) -> None:
@@ -225,6 +243,58 @@ def test_level_none_is_tried_on_the_node_beside_a_control(site: Site, apptainer:
     code, lines = site.run("--nodes=n1")
     assert (code, lines[-1].startswith(f"{verdict:<6} node n1: {said}")) == (int(verdict == "wrong"), True), lines
     assert not list(Path("/tmp").glob("ffdl-doctor.*"))
+
+
+def test_without_room_for_it_no_container_is_tried(site: Site) -> None:
+    site.program("mktemp", "#!/bin/sh\necho 'mktemp: no space left' >&2; exit 1\n")
+    assert site.run("--nodes=n1")[1][-1] == "note   node n1: level none was not tried: mktemp: no space left"
+
+
+DRAINS = 'echo "drained|Prolog error" >$nodes/$node.now; echo srun: error: no >&2; exit 1'
+
+
+def test_a_prolog_that_fails_drains_one_node_and_no_more(site: Site) -> None:
+    """Slurm drains a node whose prolog fails, whatever job it is for; the first that is idle is asked alone."""
+    for name in ("n1", "n2", "n4"):
+        site.node(name, DRAINS)
+    code, lines = site.run("--nodes=all")
+    found = {line.split()[2].rstrip(":"): line for line in lines if line.split()[1] == "node"}
+    assert (code, list(found)) == (1, ["n1", "n2", "n3", "n4"])
+    assert found["n1"] == (
+        "wrong  node n1: Slurm drained it because its prolog failed (Prolog error): /etc/slurm/prolog.d/* of "
+        "slurm.conf is empty there, or has a file that cannot be executed or failed; put 00-keep and 50-ffdl of "
+        "slurm-configs back, mode 755, then run: scontrol update NodeName=n1 State=RESUME"
+    )
+    for name in ("n2", "n4"):
+        assert found[name] == (
+            f"note   node {name}: not examined: node n1 was drained by its prolog; run again with --nodes={name} when "
+            "that is mended"
+        )
+    assert found["n3"].startswith("note   node n3: not examined: Slurm has it as drained; ")
+    assert (site.place / "calls").read_text().count("--nodelist=") == 1
+
+
+def test_the_node_that_is_asked_first_is_idle(site: Site) -> None:
+    site.node("n4", DRAINS)
+    code, lines = site.run("--nodes=n2,n4")
+    assert (code, lines[-1].startswith("wrong  node n4: Slurm drained it")) == (1, True), lines
+    assert (
+        "node n4 was drained by its prolog" in lines[-2] and "--nodelist=n2" not in (site.place / "calls").read_text()
+    )
+
+
+def test_another_answer_of_the_first_node_keeps_no_other_from_being_asked(site: Site) -> None:
+    site.node("n1", 'echo "drained|Kill task failed" >$nodes/$node.now; echo srun: error: no >&2; exit 1')
+    code, lines = site.run("--nodes=n1,n2")
+    said = "wrong  node n1: no answer: srun: error: no; Slurm has it as drained: Kill task failed"
+    assert (code, lines[-2:]) == (1, [said, "ok     node n2"])
+
+
+def test_a_node_that_is_drained_is_noted_with_slurms_reason(site: Site) -> None:
+    (site.place / "nodes" / "n3.now").write_text("drained|disk a|b\ndrained|disk a|b\n")
+    assert site.run("--nodes=n3")[1][-1] == (
+        "note   node n3: not examined: Slurm has it as drained: disk a|b; run again with --nodes=n3 when it takes jobs"
+    )
 
 
 @pytest.mark.parametrize(
