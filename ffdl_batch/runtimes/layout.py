@@ -107,7 +107,7 @@ def compose_start(subject: Subject, runtime: Runtime) -> Start:
     _check_paths(subject)
     _check_mpi(subject)
     rendezvous = arrange(subject.job_id, subject.spec, subject.gang, subject.failures)
-    if runtime.network in OVERLAYS and not rendezvous.names:  # one learner: the names of what it may reach are for it
+    if _names_one(runtime) and not rendezvous.names:
         rendezvous = replace(rendezvous, names=name_prefix(subject.job_id))
     learners = _learners(subject, rendezvous)
     places, copies, stores, warnings = _place_data(subject)
@@ -128,6 +128,11 @@ def compose_start(subject: Subject, runtime: Runtime) -> Start:
     return Start(
         learner, rendezvous, copies, stores, layout.make_dirs, needs_dirs, checkpoints_on_host(places), warnings
     )  # fmt: skip
+
+
+def _names_one(runtime: Runtime) -> bool:
+    """Whether a single learner has a name: it has no use for the node's, where the node's network is not its own."""
+    return runtime.network in OVERLAYS or (bool(runtime.image) and runtime.network is NetworkLevel.NONE)
 
 
 def _check_paths(subject: Subject) -> None:

@@ -107,6 +107,28 @@ def test_one_learner_gets_no_network(alice: Person) -> None:
     assert re.findall(r"^ *(\w+): ", attempt_log(alice, job, 1), re.MULTILINE) == ["lo"]
 
 
+def test_one_learner_without_a_network_finds_itself(alice: Person) -> None:
+    """By the name of its host, as mpirun and gloo do, and by the names that it is told."""
+    asked = "socket.gethostname(), os.environ['MASTER_ADDR'], 'localhost', prefix + '-0', f'{prefix}-0.{prefix}'"
+    model = alice.model(
+        "names",
+        {
+            "names.py": "import os, socket\nprefix = os.environ['LEARNER_NAME_PREFIX']\n"
+            f"for name in ({asked}):\n    print('found', name, socket.gethostbyname(name))\n"
+        },
+    )
+    shell = 'python3 -c "import socket; print(socket.gethostbyname(socket.gethostname()))"'
+    text = alice.manifest("names", f"{shell} && python3 names.py", gpus=0)
+    job = alice.finish(alice.submit(text, model))
+    log = attempt_log(alice, job, 1)
+    assert (job["network"], job["state"]) == ("none", "COMPLETED"), log
+    assert "127.0.0.1" in log.splitlines()
+    name = f"learner-{job['id']}-0"
+    said = [line.split()[1:] for line in log.splitlines() if line.startswith("found ")]
+    names = (name, "127.0.0.1", "localhost", name, f"{name}.learner-{job['id']}")
+    assert said == [[one, "127.0.0.1"] for one in names]
+
+
 def test_one_learner_gets_no_network_though_the_daemons_host_has_no_apptainer(cluster: Cluster, alice: Person) -> None:
     with changed(cluster, "ctl", "mount --bind /dev/null /usr/bin/apptainer", "umount /usr/bin/apptainer"):
         lone = alice.at("bare", CONFIG)

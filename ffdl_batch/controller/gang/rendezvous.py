@@ -12,7 +12,7 @@ Placeholders that are filled from here, per learner:
 ``{name}`` ``{address}`` ``{port}``
     its own; names count from 0, as FfDL's.
 ``{master_addr}`` ``{master_port}``
-    the address of learner 1, and the job's first port.
+    the address of learner 1, as this one sees it, and the job's first port.
 ``{tf_config}``
     the text of TF_CONFIG; "" where there is one learner.
 ``{hosts_file}``
@@ -26,7 +26,7 @@ Placeholders that are filled from here, per learner:
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Dict, List, Sequence, Tuple
 
 from ffdl_batch.domain.launch import LaunchFile, Seat
@@ -35,7 +35,7 @@ from ffdl_batch.domain.network_level import OVERLAYS
 LOOPBACK = "127.0.0.1"
 FIRST_PORT = 29500
 """Where the job has no ports of its own."""
-LEVEL_HOST = "host"
+LEVEL_HOST, LEVEL_NONE = "host", "none"
 TASK_TYPE = "worker"
 """TF_CONFIG's type of a learner without a role."""
 EVALUATOR = "evaluator"
@@ -82,6 +82,13 @@ def address_of(launch: LaunchFile, learner_id: int, node_addresses: Sequence[str
     if launch.network.level not in OVERLAYS:
         return node_addresses[node]
     return f"{node_addresses[node].rpartition('.')[0]}.{launch.learners_on(node).index(learner_id) + 1}"
+
+
+def seen_by(launch: LaunchFile, peers: Sequence[Peer], learner_id: int) -> Tuple[Peer, ...]:
+    """The learners as this one sees them: without a network it has loopback alone, and reaches nobody but itself."""
+    if launch.network.level != LEVEL_NONE:
+        return tuple(peers)
+    return tuple(replace(peer, address=LOOPBACK) if peer.learner_id == learner_id else peer for peer in peers)
 
 
 def _port(launch: LaunchFile, local_index: int) -> int:

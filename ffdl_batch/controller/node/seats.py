@@ -16,6 +16,7 @@ from ffdl_batch.controller.gang.rendezvous import (
     hosts_text,
     meet,
     place_values,
+    seen_by,
 )
 from ffdl_batch.controller.learner.environment import check_shell, file_text, host_subset, merge, read_user_environment
 from ffdl_batch.controller.learner.learner import Start, first_host, placeholder_devices, values_for
@@ -115,7 +116,8 @@ class Seats:
         if self.launch.names:
             self._peers = meet(self.launch, node_addresses)
             for number in self.learner_ids:
-                text = hosts_text(self.launch, self._peers, number, read_text(NODE_HOSTS))
+                peers = seen_by(self.launch, self._peers, number)
+                text = hosts_text(self.launch, peers, number, read_text(NODE_HOSTS))
                 write_text(self._hosts_of(number), text + (self.network.hosts if self.network else ""), 0o644)
 
     def _hosts_of(self, learner_id: int) -> str:
@@ -127,7 +129,8 @@ class Seats:
         values = values_for(self.base, learner_id, local_index, self.devices[local_index])
         values.update(place_values(self.launch, learner_id))
         if self._peers:
-            values.update(company_values(self._peers, learner_id), hosts_file=self._hosts_of(learner_id))
+            peers = seen_by(self.launch, self._peers, learner_id)
+            values.update(company_values(peers, learner_id), hosts_file=self._hosts_of(learner_id))
         if self.network:
             values["netns"] = self.network.netns
         return values

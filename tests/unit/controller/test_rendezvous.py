@@ -13,6 +13,7 @@ from ffdl_batch.controller.gang.rendezvous import (
     hosts_text,
     meet,
     place_values,
+    seen_by,
     tf_config,
 )
 from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Network, Seat
@@ -89,6 +90,27 @@ def test_names_and_addresses() -> None:
 def test_the_master_is_learner_1_wherever_it_sits() -> None:
     launch = replace(TWO_BY_TWO, seats=(Seat(1, index=0), Seat(0, index=1), Seat(0, index=2), Seat(1, index=3)))
     assert company_values(meet(launch, NODES), 2)["master_addr"] == "10.0.0.2"
+
+
+def test_without_a_network_a_learner_is_at_loopback_and_the_others_are_where_they_are() -> None:
+    launch = replace(SPREAD, network=Network(level="none"))
+    first, second = (seen_by(launch, meet(launch, NODES), number) for number in (1, 2))
+    masters = [company_values(peers, number)["master_addr"] for number, peers in ((1, first), (2, second))]
+    assert masters == ["127.0.0.1", "10.0.0.1"]
+    assert company_values(second, 2)["address"] == "127.0.0.1"
+    assert hosts_text(launch, second, 2, "10.0.0.9 storage\n").splitlines() == [
+        "127.0.0.1 localhost",
+        "::1 localhost ip6-localhost ip6-loopback",
+        "127.0.0.1 learner-training-7-1 learner-training-7-1.learner-training-7",
+        "10.0.0.1 learner-training-7-0 learner-training-7-0.learner-training-7",
+    ]
+
+
+@pytest.mark.parametrize("level", ["job", "egress", "host"])
+def test_with_a_network_all_see_the_same(level: str) -> None:
+    launch = replace(SPREAD, network=Network(level=level))
+    peers = meet(launch, NODES)
+    assert seen_by(launch, peers, 2) == peers
 
 
 @pytest.mark.parametrize(

@@ -273,3 +273,20 @@ def test_a_learner_joins_the_jobs_network_and_has_names(level: NetworkLevel) -> 
     assert argv[argv.index("--hostname") + 1] == "{name}"
     assert any("source={hosts_file},destination=/etc/hosts" in word for word in argv)
     assert start.rendezvous.names == "learner-training-0"
+
+
+@pytest.mark.parametrize(
+    ("runtime", "named"),
+    [
+        (Runtime("/i.sif", network=NetworkLevel.NONE), True),
+        (Runtime("/i.sif", network=HOST), False),
+        (Runtime(controller=("python3", "/c.pyz"), network=NetworkLevel.NONE), False),
+        (Runtime(), False),
+    ],
+)
+def test_a_single_container_without_a_network_has_a_name_of_its_own(runtime: Runtime, named: bool) -> None:
+    spec = JobSpec("x", Framework("custom", "i", "true"))
+    start = compose_start(Subject("training-0", spec, ALONE, JOB, JOB.attempt(1)), runtime)
+    assert start.rendezvous.names == ("learner-training-0" if named else "")
+    assert ("--hostname" in start.learner.argv) is named
+    assert any("destination=/etc/hosts" in word for word in start.learner.argv) is named
