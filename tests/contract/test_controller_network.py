@@ -128,28 +128,6 @@ def test_a_learner_that_was_isolated_is_seen_to_be(run: Rig) -> None:
     assert networks(run) == [{"level": "none", "mechanism": "namespaces", "seen": True}]
 
 
-def test_without_a_network_a_learner_finds_itself_at_loopback(run: Rig) -> None:
-    if probe():
-        pytest.skip("this kernel lets users make no network namespaces")
-    command = 'echo "$PLACE"; cat "$HOSTS"; sleep 1'
-    two_nodes(run, command, names=NAMES, network=Network("none", "none", "namespaces"))
-    launch = decode(Path(run.attempt.launch).read_text())
-    env = {"PYTHONPATH": str(Path(__file__).parents[2]), "PLACE": "{name} {address} {master_addr}"}
-    learner = replace(
-        launch.learner,
-        argv=isolated_argv((sys.executable, "-m", "ffdl_batch.controller")),
-        env={**launch.learner.env, **env, "HOSTS": "{hosts_file}"},
-    )
-    Path(run.attempt.launch).write_text(encode(replace(launch, learner=learner)))
-    assert run.run() == 0, (run.errors, run.log())
-    nodes = [e.fields["address"] for n in (0, 1) for e in run.events(f"node-{n}") if e.kind is EventKind.READY]
-    first, second = (run.log(number).splitlines() for number in (1, 2))
-    assert first[0] == f"{NAMES}-0 127.0.0.1 127.0.0.1"
-    assert second[0] == f"{NAMES}-1 127.0.0.1 {nodes[0]}"
-    assert [first[3], second[3]] == [f"127.0.0.1 {NAMES}-{n} {NAMES}-{n}.{NAMES}" for n in (0, 1)]
-    assert [first[4], second[4]] == [f"{nodes[n]} {NAMES}-{n} {NAMES}-{n}.{NAMES}" for n in (1, 0)]
-
-
 def test_a_learner_that_ends_at_once_is_not_said_to_have_been_seen(run: Rig) -> None:
     """The first look comes when the learner's events are written; this one is over by then."""
     run.write("true", learner=replace(run.write("true").learner, argv=("true",)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,7 @@ from ffdl_batch.controller.gang.rendezvous import (
     seen_by,
     tf_config,
 )
+from ffdl_batch.controller.node.seats import Seats
 from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Network, Seat
 from ffdl_batch.domain.mistakes import MOST_LEARNERS
 
@@ -104,6 +106,26 @@ def test_without_a_network_a_learner_is_at_loopback_and_the_others_are_where_the
         "127.0.0.1 learner-training-7-1 learner-training-7-1.learner-training-7",
         "10.0.0.1 learner-training-7-0 learner-training-7-0.learner-training-7",
     ]
+
+
+@pytest.mark.parametrize(("level", "own"), [("none", "127.0.0.1"), ("host", "10.0.0.2")])
+def test_learners_are_told_what_they_see(tmp_path: Path, level: str, own: str) -> None:
+    seats = Seats(replace(SPREAD, network=Network(level=level), scratch_base=str(tmp_path)), "/l", 1)
+    Path(seats.scratch).mkdir()
+    seats.meet(NODES)
+    values = seats.values(2)
+    assert (values["address"], values["master_addr"]) == (own, "10.0.0.1")
+    assert Path(values["hosts_file"]).read_text().splitlines()[2].split()[:2] == [own, "learner-training-7-1"]
+
+
+@pytest.mark.parametrize("level", ["none", "host"])
+def test_a_single_learner_reaches_itself_as_the_master(tmp_path: Path, level: str) -> None:
+    seats = Seats(replace(PLAIN, network=Network(level=level), scratch_base=str(tmp_path)), "/l", 0)
+    Path(seats.scratch).mkdir()
+    seats.meet()
+    values = seats.values(1)
+    assert (values["address"], values["master_addr"]) == ("127.0.0.1", "127.0.0.1")
+    assert "127.0.0.1 learner-training-7-0 " in Path(values["hosts_file"]).read_text()
 
 
 @pytest.mark.parametrize("level", ["job", "egress", "host"])
