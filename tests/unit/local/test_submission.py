@@ -76,9 +76,10 @@ def test_a_daemon_without_descriptors_says_which_limit_it_is_and_has_started_not
     planned = plan(tmp_path, ("sh", "-c", "touch started"))
     adapter = create({}, AdapterContext(str(tmp_path), "ada", os.getuid()))
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    free = os.open(os.devnull, os.O_RDONLY)
-    os.close(free)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (free + left, hard))
+    listed = list(Path("/proc/self/fd").iterdir())
+    taken = {int(link.name) for link in listed if os.path.lexists(link)}  # without that of the listing itself
+    free = [number for number in range(len(taken) + left + 1) if number not in taken]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free[left], hard))
     try:
         with pytest.raises(TooMany) as caught:
             adapter.submit(planned)
