@@ -32,7 +32,7 @@ from ffdl_batch.ports.scheduler import (
     TooMany,
 )
 from ffdl_batch.services.rooms import Rooms
-from ffdl_batch.services.site_facts import SiteFacts
+from ffdl_batch.services.site_facts import ANEW_PATIENCE_S, SiteFacts
 
 log = logging.getLogger(__name__)
 
@@ -211,8 +211,9 @@ class Adapters:
 
     def refresh(self, name: str) -> BackendFacts:
         """Ask the site anew, as when a request named something that is not known."""
-        self._site(name).age()
-        return self.facts(name)
+        site = self._site(name)
+        site.age()
+        return site.get(may_ask=self.may_ask(name), patience_s=ANEW_PATIENCE_S)
 
     def _site(self, name: str) -> SiteFacts:
         with self._lock:

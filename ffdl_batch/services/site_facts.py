@@ -31,6 +31,8 @@ YOUNG_S = 5.0
 """How long nobody who misses something asks anew."""
 PATIENCE_S = 1.0
 """How long after an answer was asked for one who has an older one waits for it."""
+ANEW_PATIENCE_S = 10.0
+"""The same for one who would have to refuse a request by it."""
 FIRST_PATIENCE_S = 90.0
 """How long one waits who has none: less than a client waits for us."""
 FORMAT = 1
@@ -71,8 +73,8 @@ class SiteFacts:
         with self._lock:
             return self._known is not None
 
-    def get(self, *, may_ask: bool) -> BackendFacts:
-        """The facts, at most LIFE_S old where the site answers at once, else as they were told last.
+    def get(self, *, may_ask: bool, patience_s: float | None = None) -> BackendFacts:
+        """The facts, at most LIFE_S old where the site answers within `patience_s` (PATIENCE_S), else as told last.
 
         `may_ask` False: the site does not answer now. Raises what `ask` raises, and SchedulerUnreachable, only where
         nothing was ever told.
@@ -84,7 +86,8 @@ class SiteFacts:
             if known is not None and (not may_ask or self._clock.monotonic() - known.at < LIFE_S):
                 return known.facts
             asked = self._begin()
-        left = asked.at + (FIRST_PATIENCE_S if known is None else PATIENCE_S) - time.monotonic()
+        patience_s = PATIENCE_S if patience_s is None else patience_s
+        left = asked.at + (FIRST_PATIENCE_S if known is None else patience_s) - time.monotonic()
         try:
             return asked.answer.result(max(0.0, left))
         except TimeoutError:

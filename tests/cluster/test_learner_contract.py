@@ -301,7 +301,8 @@ def test_two_jobs_on_one_node_can_open_their_own_gpus_only(alice: Person, jobs: 
     allowed = []
     for name in ("first", "second"):
         report = seen(alice, jobs[name])
-        assert report["host"] == "n3"
+        assert jobs[name]["nodes"] == "n3"
+        assert report["host"] == f"learner-{jobs[name]['id']}-0"
         assert len(report["env"]["CUDA_VISIBLE_DEVICES"].split(",")) == 2
         assert sorted(report["devices"].values()) == ["ENXIO", "ENXIO", "EPERM", "EPERM"]
         allowed.append({path for path, said in report["devices"].items() if said == "ENXIO"})

@@ -85,7 +85,7 @@ def is_served(cluster: Cluster, node: str) -> bool:
 def test_every_node_says_what_it_can_do(cluster: Cluster) -> None:
     for node in ("n1", "n2", "n3"):
         told = cluster.run(node, [f"{LIBEXEC}/check"])
-        assert [line.split()[0] for line in told.stdout.splitlines()] == ["ok"] * 6
+        assert [line.split()[0] for line in told.stdout.splitlines()] == ["ok"] * 7
         known = dict(line.split("=", 1) for line in cluster.run(node, ["cat", "/run/ffdl/capabilities"]).stdout.split())
         assert (known["network"], known["slots"], known["mechanism"]) == ("yes", "32", "vxlan")
         assert known["egress"] == "yes"

@@ -303,6 +303,22 @@ def test_a_site_that_is_slow_keeps_nobody_waiting_who_knows_it(
     assert scheduler.probes == 2
 
 
+def test_who_would_have_to_refuse_by_what_is_known_waits_for_a_slow_site(
+    adapters: Adapters, clock: FakeClock, scheduler: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ffdl_batch.services.site_facts.PATIENCE_S", 0.0)
+    adapters.facts(NAME)
+    clock.tick(YOUNG_S)
+    scheduler.version = "2"
+    scheduler.gate.clear()
+    with ThreadPoolExecutor(1) as pool:
+        anew = pool.submit(adapters.refresh, NAME)
+        while scheduler.probes < 2:
+            time.sleep(0.001)
+        scheduler.gate.set()
+        assert anew.result().version == "2"
+
+
 def test_a_site_that_never_answered_is_waited_for_and_then_said_so(
     adapters: Adapters, scheduler: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
