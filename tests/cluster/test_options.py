@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from ffdl_batch.domain.launch import fill
 from ffdl_batch.runtimes.rendezvous import first_port
+from ffdl_batch.services.site_facts import YOUNG_S
 from tests.cluster.people import Person
 from tests.cluster.rig import Cluster
 from tests.cluster.rig.topology import FEATURES
@@ -71,6 +73,7 @@ def site(cluster: Cluster) -> Iterator[None]:
     made = ["scontrol", "create", f"ReservationName={RESERVATION}", "StartTime=2040-01-01", "Duration=1-0",
             "Users=alice", "Nodes=n1"]  # fmt: skip
     cluster.run("ctl", made)
+    time.sleep(YOUNG_S)  # what a daemon was told just before counts for as long
     yield
     cluster.run("ctl", ["scancel", "-u", "alice", "--state=PENDING"])
     cluster.run("ctl", ["scontrol", "delete", f"ReservationName={RESERVATION}"])
