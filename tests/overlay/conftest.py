@@ -11,11 +11,11 @@ from tests.overlay.nodes import Node, two_nodes
 
 
 @pytest.fixture(scope="module")
-def both() -> Iterator[tuple[Node, Node]]:
-    """Two nodes for the tests of a file; a test leaves nothing on them."""
+def both(request: pytest.FixtureRequest) -> Iterator[tuple[Node, Node]]:
+    """Two nodes for the tests of a file, with its VALUES if it has any; a test leaves nothing on them."""
     if os.geteuid() != 0:
         pytest.skip("network namespaces need root")
-    with two_nodes() as nodes:
+    with two_nodes(**getattr(request.module, "VALUES", {})) as nodes:
         yield nodes
         assert [node.left() for node in nodes] == [[], []]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.overlay.nodes import ALICE, UDP_PORT, Node, two_nodes
+from tests.overlay.nodes import ALICE, UDP_PORT, Node
 from tests.overlay.talking import NO_ANSWER, PORT, ask, listening
 from tests.overlay.test_egress import forget_forwarding
 from tests.overlay.test_tools import call, other_program
@@ -18,15 +17,8 @@ from tests.overlay.test_tools import call, other_program
 JOB = 99
 LIST = "10.9.0.[1-2]"
 SECOND = "10.200.1.1"
+VALUES = {"NETWORK_EGRESS_TO": "10.9.0.0/24"}
 PAGE = Path(__file__).resolve().parents[2] / "docs/network.md"
-
-
-@pytest.fixture(scope="module")
-def both() -> Iterator[tuple[Node, Node]]:
-    if os.geteuid() != 0:
-        pytest.skip("network namespaces need root")
-    with two_nodes(NETWORK_EGRESS_TO="10.9.0.0/24") as nodes:
-        yield nodes
 
 
 @pytest.fixture
