@@ -1,0 +1,350 @@
+"""The Kubernetes adapter: one attempt is one Indexed Job, named by its token, in one namespace.
+
+Its native id is the token. What pods write is copied into the attempt's directory by threads that begin with the first
+look (:mod:`ffdl_kubernetes.pods`); so all that a daemon knows of a job is in the cluster and in that directory.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import signal as signals
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ffdl_batch.domain.job import Token
+from ffdl_batch.domain.jobdir import AttemptDir, Root
+from ffdl_batch.domain.network_level import NetworkLevel
+from ffdl_batch.domain.observation import EndCause, NativeId, Observation, Phase
+from ffdl_batch.domain.pod import Wish
+from ffdl_batch.ports.registry import AdapterContext, Settings
+from ffdl_batch.ports.scheduler import (
+    BackendFacts,
+    InvalidRequest,
+    LaunchPlan,
+    LaunchRequest,
+    PartitionShape,
+    SchedulerUnreachable,
+)
+from ffdl_batch.runtimes.layout import staging_arguments
+from ffdl_kubernetes.administration import Administration
+from ffdl_kubernetes.canary import Canary, refuse_unproved
+from ffdl_kubernetes.client import ClusterClient, Refused
+from ffdl_kubernetes.discovery import groups
+from ffdl_kubernetes.kueue import GROUP as KUEUE
+from ffdl_kubernetes.kueue import Queues
+from ffdl_kubernetes.levels import ISOLATING
+from ffdl_kubernetes.objects.names import placed
+from ffdl_kubernetes.plan import BACKEND, make_plan
+from ffdl_kubernetes.pods import Pods
+from ffdl_kubernetes.refusals import explain
+from ffdl_kubernetes.settings import KubernetesSettings, as_table, read_settings, settle
+from ffdl_kubernetes.states import Beside, has_begun, is_finished, is_put_back, missing_image, observe
+from ffdl_kubernetes.submission import is_released, read_objects, send
+from ffdl_kubernetes.watching import Watcher, token_of
+
+OLDEST = (1, 29)
+"""Native sidecars are on by default since this release (kubernetes.io, "Sidecar Containers")."""
+CANCELLED = "submit/cancelled"
+"""In the attempt's directory, empty: its controllers were asked to end, and its Job was, or is about to be, deleted by
+us."""
+PREEMPTED = "submit/preempted"
+"""The same, because it had been suspended: why."""
+NO_IMAGE = "submit/no-image"
+"""The same, because an image of it could not be had for too long: which."""
+READ_S = 120.0
+"""So long after a Job's end it is told whatever of its pods' logs could not be read."""
+HEARD_S = 10.0
+"""So long after controllers were asked to end, their Job is deleted if it has not ended: kubelet brings changed
+annotations into a pod within seconds."""
+_log = logging.getLogger(__name__)
+_TOKEN = re.compile(r"(training-[0-9a-z]{9})-(\d+)", re.ASCII)
+
+
+def create(settings: Settings, context: AdapterContext) -> KubernetesScheduler:
+    """The entry point. Raises InvalidRequest for settings that make no sense."""
+    return KubernetesScheduler(read_settings(settings), context)
+
+
+class KubernetesScheduler(Administration):
+    """See :class:`ffdl_batch.ports.scheduler.Scheduler`."""
+
+    def __init__(self, settings: KubernetesSettings, context: AdapterContext) -> None:
+        """Nothing is touched yet."""
+        self._settings = settle(settings, context.user, context.uid)
+        super().__init__(self._settings, self._make(), Canary(self._settings, context.root, self._make))
+        self._root = Root(context.root)
+        self._pods = Pods(self._settings, self._root, self._make)
+        self._watcher = Watcher(self._make, self._heard)
+        self._gone: dict[str, dict[str, Mapping[str, Any]]] = {}
+        self._queues = Queues(self._make)
+
+    def _make(self) -> ClusterClient:
+        return ClusterClient(self._settings)
+
+    def _heard(self, what: str, kind: str, thing: Mapping[str, Any]) -> None:
+        if kind == "Pod":
+            self._pods.heard(what, thing)
+        if what == "DELETED" and kind == "Job":
+            self._gone.pop(token_of(thing), None)
+        elif what == "DELETED" and kind == "Pod":
+            job = self._watcher.job(token_of(thing))
+            if job is not None and not job["metadata"].get("deletionTimestamp"):
+                self._gone.setdefault(token_of(thing), {})[thing["metadata"]["name"]] = thing
+
+    @property
+    def name(self) -> str:
+        """See the port."""
+        return BACKEND
+
+    @property
+    def own_words(self) -> frozenset[str]:
+        """See :class:`ffdl_batch.ports.capabilities.HasOwnWords`."""
+        return frozenset({"kubernetes", "profile"})
+
+    @property
+    def credential_life_s(self) -> float:
+        """See :class:`ffdl_batch.ports.capabilities.CredentialLife`: an API server ends requests after a minute."""
+        return 60.0 + self._settings.request_timeout_s
+
+    def explain(self) -> Mapping[str, object]:
+        """See :class:`ffdl_batch.ports.capabilities.ExplainsSettings`."""
+        return as_table(self._settings)
+
+    def probe(self) -> BackendFacts:
+        """See the port."""
+        try:
+            version = self._client.version()
+        except Refused as refused:
+            raise SchedulerUnreachable(f"the API server does not say its version: {refused}") from refused
+        release = re.match(r"v(\d+)\.(\d+)", version)
+        if release and (int(release[1]), int(release[2])) < OLDEST:
+            raise InvalidRequest(f"the cluster is {version}, and controllers need native sidecars: 1.29 or later")
+        if self._settings.queue and KUEUE not in groups(self._client):
+            raise InvalidRequest(
+                f"queue is {self._settings.queue!r} in [backend.kubernetes], and the cluster has no Kueue: its jobs "
+                "would never start. Leave it out, or have Kueue installed"
+            )
+        levels, warnings = {NetworkLevel.HOST}, []
+        if self._settings.network_policies == "enforced" or (found := self._canary.look()).enforced:
+            levels |= ISOLATING
+        else:
+            warnings.append(
+                f"only network level host is offered: {found.text}; where it does and no canary can tell, set "
+                'network_policies = "enforced" in [backend.kubernetes]'
+            )
+        return BackendFacts(
+            partitions=(PartitionShape(self._client.namespace, is_default=True),),
+            network_levels=frozenset(levels),
+            version=f"Kubernetes {version}",
+            python=self._settings.python,
+            controller=("-I", "-m", "ffdl_batch.controller"),
+            staging=staging_arguments(self._settings.python),
+            pulls_images=True,
+            warnings=tuple(warnings),
+        )
+
+    def plan(self, request: LaunchRequest) -> LaunchPlan:
+        """See the port."""
+        return make_plan(request, self._settings)
+
+    def test_only(self, plan: LaunchPlan) -> str:
+        """See :class:`ffdl_batch.ports.capabilities.TrialSubmission`: the API server checks all, and makes nothing."""
+        for thing in plan.objects:
+            try:
+                self._client.create(placed(thing, self._client.namespace), dry_run=True)
+            except Refused as refused:
+                raise explain(refused, f"{thing['kind']} {plan.token}") from refused
+        return (
+            f"the API server takes all {len(plan.objects)} objects in namespace {self._client.namespace}; none was made"
+        )
+
+    def submit(self, plan: LaunchPlan) -> NativeId:
+        """See the port. A second submission of one attempt completes the first."""
+        archive = Path(self._root.job(plan.launch.job_id).model_archive)
+        if plan.network.level != NetworkLevel.HOST.value and self._settings.network_policies != "enforced":
+            refuse_unproved(self._canary.look())
+        self._watcher.put("Job", send(self._client, self._settings, plan.objects, plan.attempt_dir, archive))
+        return NativeId(plan.token)
+
+    def find(self, token: Token, attempt_dir: AttemptDir) -> frozenset[NativeId]:
+        """See the port. A Job that nobody let go is completed: its daemon died in between."""
+        try:
+            job = self._client.get("Job", token)
+        except Refused as refused:
+            raise explain(refused, f"Job {token}") from refused
+        if job is None:
+            marks = (Path(attempt_dir.path, name) for name in (CANCELLED, PREEMPTED, NO_IMAGE))
+            existed = any(mark.exists() for mark in (*marks, Path(attempt_dir.final)))
+            return frozenset({NativeId(token)}) if existed else frozenset()
+        if not is_released(job) and not job["metadata"].get("deletionTimestamp"):
+            archive = Path(self._job_dir(token).model_archive)
+            job = send(self._client, self._settings, read_objects(attempt_dir), attempt_dir, archive)
+        self._watcher.put("Job", job)
+        return frozenset({NativeId(token)})
+
+    def observe(self, ids: Collection[NativeId]) -> Mapping[NativeId, Observation]:
+        """See the port. Asks nobody: the watch has told."""
+        self._synced()
+        pods, refusals, seen = self._watcher.pods_by_token(), self._watcher.refusals(), {}
+        workloads = self._queues.by_owner()
+        for native in ids:
+            token = native.job
+            job = self._watcher.job(token)
+            beside = self._beside(token, job, refusals.get(token, ""), workloads)
+            present, gone = pods.get(token, []), list(self._gone.get(token, {}).values())
+            # what ended it may be gone already
+            found = observe(job, [*present, *gone] if job is not None and is_finished(job) else present, beside)
+            if found is not None:
+                seen[native] = self._as_far_as_copied(found, self._pods.has_more(job, present, gone))
+            if found is not None and found.end is EndCause.PREEMPTED and job is not None and is_put_back(job, beside):
+                self._end(token, job, PREEMPTED, found.reason)
+            if job is not None and (why := self._lacks_image(job, pods.get(token, []))):
+                self._end(token, job, NO_IMAGE, why)
+        return seen
+
+    @staticmethod
+    def _as_far_as_copied(found: Observation, has_more: bool) -> Observation:
+        """An end is told when all that the pods said of it is in the attempt's directory, or has been awaited."""
+        if found.phase is not Phase.ENDED or not has_more:
+            return found
+        if found.ended_at is not None and time.time() - found.ended_at > READ_S:
+            return found
+        return replace(found, phase=Phase.COMPLETING, end=None, exit_code=None, ended_at=None)
+
+    def _beside(
+        self, token: str, job: Mapping[str, Any] | None, refusal: str, workloads: Mapping[str, Mapping[str, Any]]
+    ) -> Beside:
+        if _TOKEN.fullmatch(token) is None:
+            return Beside(refusal)
+        if job is None:
+            return Beside(
+                cancelled=self._is_cancelled(token),
+                preempted=self._mark(token, PREEMPTED),
+                no_image=self._mark(token, NO_IMAGE),
+            )
+        if is_finished(job):
+            return Beside(cancelled=self._is_cancelled(token))
+        if not job.get("spec", {}).get("suspend"):
+            return Beside(refusal)
+        began = is_released(job) and Path(self._attempt(token).claim_owner).exists()
+        return Beside(refusal, workloads.get(job["metadata"]["uid"]), began=began)
+
+    def _mark(self, token: str, name: str) -> str:
+        mark = Path(self._attempt(token).path, name)
+        return mark.read_text(encoding="utf-8") if mark.exists() else ""
+
+    def _lacks_image(self, job: Mapping[str, Any], pods: Sequence[Mapping[str, Any]]) -> str:
+        """Why its pods will not start any more ("" = they may): the patience with the registry is over."""
+        lacking = None if job["metadata"].get("deletionTimestamp") else missing_image(pods)
+        if lacking is None or time.time() < lacking[0] + self._settings.image_patience_s:
+            return ""
+        return lacking[1]
+
+    def _end(self, token: str, job: Mapping[str, Any], name: str, why: str) -> None:
+        """Delete its Job, and leave in the attempt's directory why: what follows is the daemon's to decide. (A queue
+        would start it anew, without what its pods had; a node would ask for its image for ever.)"""
+        mark = Path(self._attempt(token).path, name)
+        mark.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        mark.write_text(why, encoding="utf-8")
+        try:
+            self._client.delete("Job", token, str(job["metadata"]["resourceVersion"]))
+        except (Refused, SchedulerUnreachable) as error:
+            _log.warning("Job %s, which is to end, cannot be deleted: %s; it is tried again", token, error)
+
+    def is_forgotten(self, ids: Collection[NativeId]) -> frozenset[NativeId]:
+        """See :class:`ffdl_batch.ports.capabilities.ForgetsJobs`."""
+        return frozenset(ids) - frozenset(self.observe(ids))
+
+    def signal(self, native_id: NativeId, signal: str) -> None:
+        """See the port."""
+        name = signal.removeprefix("SIG")
+        if f"SIG{name}" not in signals.Signals.__members__:
+            raise InvalidRequest(f"{signal!r} is no signal's name; give one without SIG, as URG")
+        self._synced()
+        self._bring_control(native_id.job)
+        self._pods.signal(native_id.job, name)
+
+    def cancel(self, native_id: NativeId) -> None:
+        """See the port. Controllers that run are asked to end, and the Job is deleted when they have had time to hear
+        it: kubelet brings nothing more into a pod that is being deleted. Its pods then end with their grace."""
+        token = native_id.job
+        self._synced()
+        job, pods = self._watcher.job(token), self._watcher.pods_by_token().get(token, [])
+        if job is None or is_finished(job):
+            return
+        asked_s = self._asked_s(token)
+        if asked_s is not None and asked_s < HEARD_S:
+            return
+        if asked_s is not None or not any(has_begun(pod) for pod in pods):
+            self._delete(token)
+            return
+        self._mark_cancelled(token)
+        self._bring_control(token)
+        self._pods.signal(token, "TERM")
+        self._pods.delete_later(token, HEARD_S, lambda: is_finished(self._watcher.job(token)))
+
+    def withdraw(self, native_id: NativeId) -> None:
+        """See :class:`ffdl_batch.ports.capabilities.Withdraws`. A Job of which a pod has a node has started."""
+        token = native_id.job
+        self._synced()
+        job, pods = self._watcher.job(token), self._watcher.pods_by_token().get(token, [])
+        if job is not None and not any(pod.get("spec", {}).get("nodeName") for pod in pods):
+            self._delete(token, str(job["metadata"]["resourceVersion"]))
+
+    def close(self) -> None:
+        """End the threads and connections."""
+        self._watcher.stop()
+        self._queues.stop()
+        self._canary.stop()
+        self._pods.stop()
+        self._client.close()
+
+    def _synced(self) -> None:
+        self._watcher.start()
+        if self._settings.queue:
+            self._queues.start()
+        self._watcher.await_sync(self._settings.request_timeout_s)
+        self._pods.look_for_lost()
+
+    def _mark_cancelled(self, token: str) -> None:
+        mark = Path(self._attempt(token).path, CANCELLED)
+        mark.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        mark.touch(mode=0o600)
+
+    def _is_cancelled(self, token: str) -> bool:
+        return Path(self._attempt(token).path, CANCELLED).exists()
+
+    def _asked_s(self, token: str) -> float | None:
+        """How long ago the controllers of an attempt were asked to end."""
+        try:
+            return abs(time.time() - Path(self._attempt(token).path, CANCELLED).stat().st_mtime)
+        except FileNotFoundError:
+            return None
+
+    def _delete(self, token: str, version: str = "") -> None:
+        self._mark_cancelled(token)
+        try:
+            self._client.delete("Job", token, version)
+        except Refused as refused:
+            raise explain(refused, f"the deletion of Job {token}") from refused
+
+    def _bring_control(self, token: str) -> None:
+        if self._watcher.job(token) is None:
+            return
+        path = Path(self._attempt(token).control)
+        if path.exists():
+            self._pods.wish(token, Wish.CONTROL, path.read_text(encoding="utf-8"))
+
+    def _job_dir(self, token: str) -> Any:
+        match = _TOKEN.fullmatch(token)
+        if match is None:
+            raise InvalidRequest(f"{token!r} is no attempt's token")
+        return self._root.job(match[1])
+
+    def _attempt(self, token: str) -> AttemptDir:
+        found: AttemptDir = self._job_dir(token).attempt(int(token.rpartition("-")[2]))
+        return found

@@ -1,0 +1,42 @@
+"""What the adapter offers to administrators, by ports of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ffdl_batch.ports.examination import Item
+from ffdl_batch.ports.tenancy import Tenant, TenantStep
+from ffdl_kubernetes import doctor, tenancy
+from ffdl_kubernetes.canary import Canary
+from ffdl_kubernetes.client import ClusterClient
+from ffdl_kubernetes.objects.tenant import ACCOUNT
+from ffdl_kubernetes.settings import KubernetesSettings
+
+
+class Administration:
+    """:class:`ffdl_batch.ports.tenancy.KeepsTenants` and :class:`ffdl_batch.ports.examination.Examines`."""
+
+    def __init__(self, settings: KubernetesSettings, client: ClusterClient, canary: Canary) -> None:
+        """Nothing is touched yet."""
+        self._settings, self._client, self._canary = settings, client, canary
+
+    def examine(self, nodes: str) -> Sequence[Item]:
+        """See the port."""
+        return list(doctor.examine(self._client, self._settings, self._canary.kept, nodes))
+
+    def tenant_objects(self, tenant: Tenant) -> Sequence[Mapping[str, Any]]:
+        """See the port."""
+        return tenancy.objects_of(tenant, self._settings)
+
+    def permissions(self, tenant: Tenant) -> Sequence[Mapping[str, Any]]:
+        """See the port."""
+        return tenancy.permissions_of(tenant)
+
+    def create_tenant(self, tenant: Tenant, *, adopt: bool, update: bool) -> Sequence[TenantStep]:
+        """See the port."""
+        return tenancy.create_tenant(tenant, self._settings, adopt=adopt, update=update)
+
+    def advise(self, tenant: Tenant) -> Mapping[str, str]:
+        """See the port."""
+        return {"namespace": tenant.namespace, "service_account": ACCOUNT}

@@ -1,0 +1,57 @@
+"""What can be done about what a cluster says of pods that wait or are refused. Pure.
+
+Sources of the wordings: kube-scheduler's plugins (FailedScheduling), kubelet's image manager, the admission plugins
+LimitRanger, PodSecurity, Priority, ServiceAccount and ResourceQuota.
+"""
+
+from __future__ import annotations
+
+import re
+
+_OF_PODS = (
+    (r"Insufficient |Too many pods", "it starts when others end; ask for less, if no node has so much"),
+    (r"didn't match Pod's node (affinity|selector)", "no node has the labels: gpu_type, node_selector or the profile"),
+    (
+        r"had untolerated taint",
+        "the nodes are kept for others: tolerations in [backend.kubernetes], or another profile",
+    ),
+    (r'persistentvolumeclaim "[^"]*" not found', "have the claim made, or correct claim or volumes in its settings"),
+    (r"unbound immediate PersistentVolumeClaims", "its claim has no volume yet: ask who runs the cluster"),
+    (r"volume node affinity conflict", "its claim is bound to nodes that do not fit: ask who runs the cluster"),
+    (r"violates PodSecurity", "pods of ours pass the level restricted: a setting of the site's breaks it"),
+    (r"must specify ", "the quota wants amounts that no LimitRange fills in: ffdl-admin tenant create makes one"),
+    (r"(maximum|minimum) \S+ usage per (Container|Pod)", "ask for an amount that the namespace's LimitRange allows"),
+    (r"no PriorityClass with name", "correct priority_class"),
+    (r"RuntimeClass \S+ not found", "correct runtime_class"),
+    (r"error looking up service account", "correct service_account, or have it made: ffdl-admin tenant create"),
+    (r"is being terminated", "its namespace is being deleted: cancel the job"),
+    (r"admission webhook|ValidatingAdmissionPolicy", "that is a rule of the cluster's own: ask who runs it"),
+)
+_OF_IMAGES = (
+    (
+        r"unauthorized|authentication required|denied|403 Forbidden",
+        "the registry wants credentials: image_pull_secrets",
+    ),
+    (r"not found|manifest unknown|name unknown|404", "correct its name, or push it"),
+    (r"couldn't parse image|invalid reference format", "correct its name"),
+    (r"Container image .* is not present with pull policy of Never", "have it on the nodes, or pull it: pull policy"),
+    (r"toomanyrequests|rate limit", "the registry has had enough for now; it is tried again"),
+    (
+        r"no such host|i/o timeout|connection refused|TLS handshake",
+        "nodes do not reach the registry; it is tried again",
+    ),
+)
+
+
+def what_to_do(message: str) -> str:
+    """About pods that find no node, or are refused: behind a semicolon, or "" where nothing is known."""
+    return _first(_OF_PODS, message)
+
+
+def about_image(message: str) -> str:
+    """About an image that cannot be had, likewise."""
+    return _first(_OF_IMAGES, message)
+
+
+def _first(table: tuple[tuple[str, str], ...], message: str) -> str:
+    return next((f"; {advice}" for pattern, advice in table if re.search(pattern, message)), "")

@@ -1,0 +1,350 @@
+"""Requests to the API server, as plain objects.
+
+lightkube reads the kubeconfig (contexts, certificates, tokens, exec plugins, what a pod is given) and authenticates.
+The requests are few and plain, so that what is printed by a dry run is what is sent. All is imported on first use.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ffdl_batch.ports.scheduler import (
+    InvalidRequest,
+    NotTaken,
+    SchedulerMissing,
+    SchedulerUnreachable,
+    SubmissionUncertain,
+)
+from ffdl_kubernetes.settings import IN_CLUSTER, KubernetesSettings
+
+if TYPE_CHECKING:
+    import httpx2
+    from lightkube.config.kubeconfig import KubeConfig, SingleConfig
+
+Plain = dict[str, Any]
+
+PATHS = {
+    "Job": ("apis/batch/v1", "jobs"),
+    "Pod": ("api/v1", "pods"),
+    "ConfigMap": ("api/v1", "configmaps"),
+    "Secret": ("api/v1", "secrets"),
+    "Service": ("api/v1", "services"),
+    "Event": ("api/v1", "events"),
+    "NetworkPolicy": ("apis/networking.k8s.io/v1", "networkpolicies"),
+    "Namespace": ("api/v1", "namespaces"),
+    "ResourceQuota": ("api/v1", "resourcequotas"),
+    "LimitRange": ("api/v1", "limitranges"),
+    "ServiceAccount": ("api/v1", "serviceaccounts"),
+    "Role": ("apis/rbac.authorization.k8s.io/v1", "roles"),
+    "RoleBinding": ("apis/rbac.authorization.k8s.io/v1", "rolebindings"),
+}
+"""Kind -> group and version, and name in paths. All but Namespaces are in a namespace."""
+MERGE = "application/merge-patch+json"
+STRATEGIC = "application/strategic-merge-patch+json"
+"""The one that can take an item out of a list, whatever else is in it."""
+PAGE = 500
+"""Objects of one page of a list (what kubectl asks for)."""
+TRIES = 4
+PAUSE_S = 0.5
+LONGEST_PAUSE_S = 10.0
+
+
+class Refused(Exception):
+    """The API server answered, and not with what was asked for: HTTP status, reason and message of its answer."""
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(message or f"{status} {reason}")
+        self.status, self.reason = status, reason
+
+
+class Expired(Exception):
+    """A watch cannot go on from that version: list again (HTTP 410)."""
+
+
+class ClusterClient:
+    """One namespace of one cluster. Nothing is opened before the first request. For one thread at a time."""
+
+    def __init__(self, settings: KubernetesSettings) -> None:
+        self._settings = settings
+        self._config: SingleConfig | None = None
+        self._http: httpx2.Client | None = None
+        self._pause: Callable[[float], None] = time.sleep
+        self.paths = dict(PATHS)
+
+    @property
+    def config(self) -> SingleConfig:
+        """The chosen context. Raises InvalidRequest that names file and context."""
+        if self._config is None:
+            self._config = load_config(self._settings)
+        return self._config
+
+    @property
+    def namespace(self) -> str:
+        """Where jobs are."""
+        return self._settings.namespace or self.config.namespace
+
+    @property
+    def _client(self) -> httpx2.Client:
+        if self._http is None:
+            require_library()
+            import httpx2
+            from lightkube.config.client_adapter import Client, ConnectionParams
+
+            parameters = ConnectionParams(timeout=httpx2.Timeout(self._settings.request_timeout_s))
+            self._http = Client(self.config, parameters)
+        return self._http
+
+    def close(self) -> None:
+        """Close its connections."""
+        if self._http is not None:
+            self._http.close()
+            self._http = None
+
+    # ----------------------------------------------------------------------------------------------- requests
+
+    def version(self) -> str:
+        """The server's, as ``v1.36.1``."""
+        return str(self._ask("GET", "version").get("gitVersion", ""))
+
+    def raw(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Plain:
+        """What no kind of :data:`PATHS` is asked for."""
+        return self._ask(method, path, body=body)
+
+    def create(self, thing: Mapping[str, Any], *, dry_run: bool = False) -> tuple[Plain, bool]:
+        """The object, and whether it is new: one of its name that is there already is given back as it is.
+
+        Raises Refused; SchedulerUnreachable where it surely was not created, SubmissionUncertain where it may be.
+        """
+        name, kind = thing["metadata"]["name"], thing["kind"]
+        query = {"fieldManager": "ffdl-batch", "fieldValidation": "Strict", **({"dryRun": "All"} if dry_run else {})}
+        try:
+            return self._ask("POST", self._path(kind), query=query, body=thing, changes=True), True
+        except Refused as refused:
+            if refused.status != 409 or refused.reason != "AlreadyExists":
+                raise
+        if kind == "Secret":  # nobody but its pods reads it
+            return {**thing}, False
+        found = self.get(kind, name)
+        if found is None:  # deleted in between
+            raise NotTaken(f"{kind} {name} was there and is gone; it is tried again")
+        return found, False
+
+    def get(self, kind: str, name: str) -> Plain | None:
+        """None where there is none of this name."""
+        try:
+            return self._ask("GET", self._path(kind, name))
+        except Refused as refused:
+            if refused.status == 404:
+                return None
+            raise
+
+    def patch(self, kind: str, name: str, change: Mapping[str, Any], content: str = MERGE) -> Plain | None:
+        """Merge `change` into it; None where it is gone."""
+        try:
+            return self._ask("PATCH", self._path(kind, name), body=change, content=content)
+        except Refused as refused:
+            if refused.status == 404:
+                return None
+            raise
+
+    def replace(self, thing: Mapping[str, Any]) -> Plain:
+        """Put it in the place of the one that it was made from: with its version, only where that has not changed."""
+        return self._ask("PUT", self._path(thing["kind"], thing["metadata"]["name"]), body=thing)
+
+    def delete(self, kind: str, name: str, version: str = "") -> bool:
+        """Delete it, and in the background what it owns; with `version` only if it has not changed since. False where
+        it is gone, or has changed."""
+        body: Plain = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"}
+        if version:
+            body["preconditions"] = {"resourceVersion": version}
+        try:
+            self._ask("DELETE", self._path(kind, name), body=body)
+        except Refused as refused:
+            if refused.status in (404, 409):
+                return False
+            raise
+        return True
+
+    def list(self, kind: str, selectors: Mapping[str, str]) -> tuple[list[Plain], str]:
+        """All objects that `selectors` (labelSelector, fieldSelector) choose, and the version to watch from."""
+        items: list[Plain] = []
+        query = {**selectors, "limit": str(PAGE)}
+        while True:
+            page = self._ask("GET", self._path(kind), query=query)
+            items += page.get("items") or []
+            go_on = page["metadata"].get("continue")
+            if not go_on:
+                return items, str(page["metadata"]["resourceVersion"])
+            query["continue"] = go_on
+
+    def watch(
+        self, kind: str, selectors: Mapping[str, str], version: str, timeout_s: int
+    ) -> Iterator[tuple[str, Plain]]:
+        """Changes since `version`: (ADDED | MODIFIED | DELETED | BOOKMARK, object), until the server closes.
+
+        Raises Expired, Refused, SchedulerUnreachable.
+        """
+        query = {
+            **selectors, "watch": "true", "allowWatchBookmarks": "true", "resourceVersion": version,
+            "timeoutSeconds": str(timeout_s),
+        }  # fmt: skip
+        with self._stream(self._path(kind), query, timeout_s + self._settings.request_timeout_s) as lines:
+            for line in lines:
+                event = json.loads(line)
+                if event["type"] == "ERROR":
+                    status = event["object"]
+                    if status.get("code") == 410:
+                        raise Expired
+                    raise Refused(int(status.get("code", 0)), status.get("reason", ""), status.get("message", ""))
+                yield event["type"], event["object"]
+
+    # ---------------------------------------------------------------------------------------------- transport
+
+    def _path(self, kind: str, name: str = "") -> str:
+        group, plural = self.paths[kind]
+        where = "" if kind == "Namespace" else f"namespaces/{self.namespace}/"
+        return f"{group}/{where}{plural}" + (f"/{name}" if name else "")
+
+    def _ask(
+        self, method: str, path: str, *, query: Mapping[str, str] | None = None, body: Mapping[str, Any] | None = None,
+        content: str = "application/json", changes: bool = False,
+    ) -> Plain:  # fmt: skip
+        """One request, tried again where the server asks for it or did not answer: all of ours may be sent twice."""
+        require_library()
+        import httpx2
+
+        data = None if body is None else json.dumps(body).encode()
+        headers = {} if data is None else {"Content-Type": content}
+        sent = False
+        for attempt in range(1, TRIES + 1):
+            try:
+                reply = self._client.request(method, path, params=query, content=data, headers=headers)
+            except httpx2.ConnectError as error:
+                failure, after = f"{self._server} cannot be reached: {error}", 0.0
+            except httpx2.HTTPError as error:
+                failure, after, sent = f"{self._server} did not answer: {error or type(error).__name__}", 0.0, True
+            else:
+                if reply.status_code < 400:
+                    return dict(reply.json()) if reply.content else {}
+                if reply.status_code != 429 and reply.status_code < 500:
+                    raise _refusal(reply)
+                failure = f"{self._server}: {_refusal(reply)}"
+                after = _seconds(reply.headers.get("Retry-After", ""))
+                sent = sent or reply.status_code >= 500
+            if attempt < TRIES:
+                spread = random.uniform(0.5, 1.0)  # noqa: S311 - many clients should not come back at once
+                self._pause(min(LONGEST_PAUSE_S, after or PAUSE_S * 2**attempt * spread))
+        if changes and sent:
+            raise SubmissionUncertain(failure)
+        raise SchedulerUnreachable(failure)
+
+    def _stream(self, path: str, query: Mapping[str, str], timeout_s: float) -> AbstractContextManager[Iterator[str]]:
+        return _Lines(self._client, self._server, path, query, timeout_s)
+
+    @property
+    def _server(self) -> str:
+        return f"the API server {self.config.cluster.server}"
+
+
+class _Lines:
+    """A reply that comes line by line, as a context."""
+
+    def __init__(
+        self, client: httpx2.Client, server: str, path: str, query: Mapping[str, str], timeout_s: float
+    ) -> None:
+        import httpx2
+
+        timeout = httpx2.Timeout(timeout_s, connect=10.0)
+        self._reply = client.stream("GET", path, params=query, timeout=timeout)
+        self._server, self._errors = server, httpx2.HTTPError
+
+    def __enter__(self) -> Iterator[str]:
+        try:
+            reply = self._reply.__enter__()
+        except self._errors as error:
+            raise SchedulerUnreachable(f"{self._server} cannot be reached: {error}") from error
+        if reply.status_code == 410:
+            self._reply.__exit__(None, None, None)
+            raise Expired
+        if reply.status_code >= 400:
+            reply.read()
+            self._reply.__exit__(None, None, None)
+            raise _refusal(reply)
+        return self._lines(reply)
+
+    def _lines(self, reply: httpx2.Response) -> Iterator[str]:
+        try:
+            yield from (line for line in reply.iter_lines() if line)
+        except self._errors as error:
+            raise SchedulerUnreachable(f"{self._server} broke off: {error or type(error).__name__}") from error
+
+    def __exit__(self, *exception: object) -> None:
+        self._reply.__exit__(None, None, None)
+
+
+def require_library() -> None:
+    """Raises SchedulerMissing where the extra is not installed: nothing of it is needed before the first request."""
+    try:
+        import httpx2  # noqa: F401
+        import lightkube.config.client_adapter  # noqa: F401
+    except ImportError as error:
+        raise SchedulerMissing(
+            f"Kubernetes is spoken to by lightkube, which is not installed for {sys.executable} ({error}): "
+            "pip install 'ffdl-batch[kubernetes]'"
+        ) from error
+
+
+def load_config(settings: KubernetesSettings) -> SingleConfig:
+    """The cluster, user and namespace that the settings choose. Raises InvalidRequest, SchedulerMissing."""
+    require_library()
+    from lightkube.core.exceptions import ConfigError
+
+    where = settings.kubeconfig or "$KUBECONFIG, ~/.kube/config, or a pod's service account"
+    try:
+        found = _find_config(settings).get(settings.context or None)
+    except (ConfigError, OSError, KeyError) as error:
+        cure = "name the file in kubeconfig and the context in context of [backend.kubernetes]"
+        raise InvalidRequest(f"no cluster is configured in {where}: {error}; {cure}") from error
+    if found is None:
+        raise InvalidRequest(f"{where} names no current context; name one in context of [backend.kubernetes]")
+    return found
+
+
+def _find_config(settings: KubernetesSettings) -> KubeConfig:
+    """As kubectl looks for it, but that files are not merged (kubernetes.io, "Organizing Cluster Access"): what the
+    environment names comes before what a pod is given."""
+    from lightkube.config.kubeconfig import KubeConfig
+
+    if settings.kubeconfig == IN_CLUSTER:
+        return KubeConfig.from_service_account()
+    if settings.kubeconfig:
+        return KubeConfig.from_file(Path(settings.kubeconfig).expanduser())
+    named = [Path(name) for name in os.environ.get("KUBECONFIG", "").split(os.pathsep) if name]
+    there = [path for path in named if path.is_file()]
+    if len(there) > 1:
+        raise InvalidRequest("KUBECONFIG names several files; name one of them in kubeconfig of [backend.kubernetes]")
+    own = Path("~/.kube/config").expanduser()
+    for path in there or named or ([own] if own.is_file() else []):
+        return KubeConfig.from_file(path)
+    return KubeConfig.from_service_account()
+
+
+def _refusal(reply: httpx2.Response) -> Refused:
+    """What the Status object says (kubernetes.io, API conventions)."""
+    try:
+        status = reply.json()
+        return Refused(reply.status_code, str(status.get("reason", "")), str(status.get("message", "")))
+    except (ValueError, AttributeError):
+        return Refused(reply.status_code, "", " ".join(reply.text.split())[:300])
+
+
+def _seconds(text: str) -> float:
+    return float(text) if text.isdigit() else 0.0

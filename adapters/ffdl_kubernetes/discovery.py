@@ -1,0 +1,31 @@
+"""What the API server says of itself and of who asks: groups of its API, and permissions."""
+
+from __future__ import annotations
+
+from ffdl_kubernetes.client import ClusterClient
+
+
+def groups(client: ClusterClient) -> dict[str, tuple[str, ...]]:
+    """API groups that are served -> their versions, the preferred one first. Raises Refused, SchedulerUnreachable."""
+    found = {}
+    for group in client.raw("GET", "apis").get("groups") or ():
+        first = (group.get("preferredVersion") or {}).get("version", "")
+        versions = [one["version"] for one in group.get("versions") or ()]
+        found[group["name"]] = tuple(sorted(versions, key=lambda one: one != first))
+    return found
+
+
+def may(client: ClusterClient, verb: str, group: str, resource: str) -> bool:
+    """Whether the user may do it in the client's namespace (a subresource behind a slash), as the server says.
+
+    Raises Refused, SchedulerUnreachable.
+    """
+    plural, _, part = resource.partition("/")
+    asked = {"namespace": client.namespace, "verb": verb, "group": group, "resource": plural, "subresource": part}
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": asked},
+    }
+    found = client.raw("POST", "apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review)
+    return bool(found["status"].get("allowed"))

@@ -1,0 +1,65 @@
+"""Looks beforehand for what would make jobs fail on a cluster, for ``ffdl-admin doctor``. Makes nothing there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from ffdl_batch.ports.examination import Item, Verdict
+from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable
+from ffdl_kubernetes.canary import Proof
+from ffdl_kubernetes.client import ClusterClient, Refused
+from ffdl_kubernetes.discovery import groups, may
+from ffdl_kubernetes.kueue import GROUP, says_of_gangs
+from ffdl_kubernetes.objects.tenant import PERMISSIONS
+from ffdl_kubernetes.settings import KubernetesSettings
+
+_POLICIES = "network policies"
+
+
+def examine(
+    client: ClusterClient, settings: KubernetesSettings, proof: Callable[[], Proof | None], nodes: str
+) -> Iterator[Item]:
+    """See :class:`ffdl_batch.ports.examination.Examines`. `proof` is what the last canary said (None = none did)."""
+    if nodes:
+        raise InvalidRequest("nodes of a cluster are not examined one by one; leave --nodes out")
+    try:
+        version, served = client.version(), groups(client)
+    except (SchedulerUnreachable, Refused) as error:
+        yield Item("API server", Verdict.WRONG, str(error))
+        return
+    yield Item("API server", Verdict.OK, f"{client.config.cluster.server}, {version}")
+    yield _permissions(client, settings)
+    yield _policies(settings, proof)
+    if settings.queue and GROUP not in served:
+        yield Item("gangs", Verdict.WRONG, f"queue is {settings.queue!r}, and the cluster has no Kueue: leave it out")
+    else:
+        verdict = Verdict.OK if settings.queue else Verdict.NOTE
+        yield Item("gangs", verdict, says_of_gangs(served, settings.queue))
+
+
+def _permissions(client: ClusterClient, settings: KubernetesSettings) -> Item:
+    about = f"permissions in {client.namespace}"
+    lacking = []
+    try:
+        for group, resources, verbs in PERMISSIONS:
+            if group == GROUP and not settings.queue:
+                continue
+            for resource in resources:
+                verbs_lacking = [verb for verb in verbs if not may(client, verb, group, resource)]
+                if verbs_lacking:
+                    lacking.append(f"{', '.join(verbs_lacking)} {resource}{f'.{group}' if group else ''}")
+    except (SchedulerUnreachable, Refused) as error:
+        return Item(about, Verdict.NOTE, f"the API server does not say them: {error}")
+    if not lacking:
+        return Item(about, Verdict.OK, "all that a daemon needs")
+    cure = f"ffdl-admin tenant permissions {client.namespace} --user NAME prints the role to be given"
+    return Item(about, Verdict.WRONG, f"not allowed: {'; '.join(lacking)}; {cure}")
+
+
+def _policies(settings: KubernetesSettings, proof: Callable[[], Proof | None]) -> Item:
+    if settings.network_policies == "enforced":
+        return Item(_POLICIES, Verdict.NOTE, "the configuration says that they are enforced; no canary proves it")
+    found = proof()
+    if found is None:
+        return Item(_POLICIES, Verdict.NOTE, "no canary has come back yet; a daemon sends one when it starts")
+    return Item(_POLICIES, Verdict.OK if found.enforced else Verdict.WRONG, found.text)

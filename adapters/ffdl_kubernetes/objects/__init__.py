@@ -1,0 +1,1 @@
+"""What an attempt consists of in a cluster, as plain objects. Pure."""

@@ -1,0 +1,44 @@
+"""Names and labels of what an attempt consists of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ffdl_batch.domain.pod import ATTEMPT_LABEL, JOB_LABEL
+
+MANAGER_LABEL, MANAGER = "app.kubernetes.io/managed-by", "ffdl-batch"
+INDEX = "batch.kubernetes.io/job-completion-index"
+"""Label of the pods of an Indexed Job (since 1.28), and their annotation."""
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+CONTROLLER, LEARNER = "controller", "learner"
+"""Names of the containers of a pod."""
+
+Plain = dict[str, object]
+
+
+def labels(job_id: str, attempt: int) -> dict[str, str]:
+    """Of every object of the attempt, its pods among them."""
+    return {MANAGER_LABEL: MANAGER, JOB_LABEL: job_id, ATTEMPT_LABEL: str(attempt)}
+
+
+def metadata(name: str, job_id: str, attempt: int) -> Plain:
+    """`name` is the token, or begins with it. The owner is added where the object is sent."""
+    return {"name": name, "labels": labels(job_id, attempt)}
+
+
+def placed(thing: Mapping[str, Any], namespace: str) -> dict[str, Any]:
+    """The same object in that namespace."""
+    meta = thing["metadata"]
+    place = {"namespace": namespace}
+    return {**thing, "metadata": {"name": meta["name"], **place, **meta, **place}}
+
+
+def model_part(token: str, number: int) -> str:
+    """The ConfigMap with part `number`, from 0, of the model archive."""
+    return f"{token}-model-{number}"
+
+
+def image_secret(token: str) -> str:
+    """The Secret with credentials of the image's registry."""
+    return f"{token}-image"

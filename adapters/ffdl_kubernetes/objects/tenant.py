@@ -1,0 +1,113 @@
+"""A tenant: a namespace, what may be used in it, and who may use it.
+
+The policy denies everything in both directions, names (DNS) included: what a job may reach, its own policy says
+(:mod:`ffdl_kubernetes.objects.policy`), so that names resolve for the jobs alone that need them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ffdl_batch.ports.tenancy import Tenant
+from ffdl_kubernetes.objects.names import MANAGER, MANAGER_LABEL, Plain
+
+ROLE = "ffdl-batch-daemon"
+"""The name of the Role, and of what else there is one of in a namespace."""
+ACCOUNT = "ffdl-batch-learner"
+"""The service account of pods: it may do nothing, and no pod gets a token of it."""
+DENY_ALL = "ffdl-batch-deny-all"
+PERMISSIONS: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
+    ("batch", ("jobs",), ("create", "get", "list", "watch", "patch", "delete")),
+    ("", ("pods",), ("list", "watch", "patch")),
+    ("", ("pods/log",), ("get",)),
+    ("", ("configmaps", "services"), ("create", "get")),
+    ("", ("secrets",), ("create",)),
+    ("networking.k8s.io", ("networkpolicies",), ("create", "get")),
+    ("", ("events",), ("list", "watch")),
+    ("kueue.x-k8s.io", ("workloads",), ("list", "watch")),
+)
+"""All that a daemon asks of a namespace: API group, resources, verbs. What Jobs own is deleted by the cluster."""
+SECURITY = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn")}
+_RBAC = "rbac.authorization.k8s.io"
+
+
+def tenant_objects(tenant: Tenant, gpu_resource: str = "nvidia.com/gpu") -> list[Plain]:
+    """In the order in which they are to be created; each may be there already."""
+    where = _where(tenant)
+    namespace: Plain = {
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {"name": tenant.namespace, "labels": {MANAGER_LABEL: MANAGER, **tenant.labels, **SECURITY}},
+    }
+    limits: Plain = {
+        "type": "Container",
+        "defaultRequest": {"cpu": "100m", "memory": "128Mi"},
+        "default": {"memory": "1Gi"},
+    }
+    limit_range: Plain = {"apiVersion": "v1", "kind": "LimitRange", "metadata": where, "spec": {"limits": [limits]}}
+    deny: Plain = {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {**where, "name": DENY_ALL},
+        "spec": {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]},
+    }
+    account: Plain = {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": {**where, "name": ACCOUNT},
+        "automountServiceAccountToken": False,
+    }
+    return [namespace, *_quota(tenant, gpu_resource), limit_range, deny, account, *permission_objects(tenant)]
+
+
+def permission_objects(tenant: Tenant) -> list[Plain]:
+    """The Role of daemons, and who has it."""
+    found = [role(_where(tenant))]
+    if subjects := _subjects(tenant):
+        found.append(
+            {
+                "apiVersion": f"{_RBAC}/v1",
+                "kind": "RoleBinding",
+                "metadata": _where(tenant),
+                "roleRef": {"apiGroup": _RBAC, "kind": "Role", "name": ROLE},
+                "subjects": subjects,
+            }
+        )
+    return found
+
+
+def role(metadata: Mapping[str, object]) -> Plain:
+    """:data:`PERMISSIONS` as an object."""
+    rules = [
+        {"apiGroups": [group], "resources": list(resources), "verbs": list(verbs)}
+        for group, resources, verbs in PERMISSIONS
+    ]
+    return {"apiVersion": f"{_RBAC}/v1", "kind": "Role", "metadata": dict(metadata), "rules": rules}
+
+
+def _where(tenant: Tenant) -> Plain:
+    return {"name": ROLE, "namespace": tenant.namespace, "labels": {MANAGER_LABEL: MANAGER}}
+
+
+def _quota(tenant: Tenant, gpu_resource: str) -> list[Plain]:
+    amounts = {
+        f"requests.{gpu_resource}": tenant.gpus,
+        "requests.cpu": None if tenant.cpus is None else f"{tenant.cpus:g}",
+        "requests.memory": tenant.memory_bytes,
+        "requests.storage": tenant.storage_bytes,
+        "count/jobs.batch": tenant.jobs,
+        **{f"requests.{name}": amount for name, amount in tenant.resources.items()},
+    }
+    hard = {name: str(amount) for name, amount in amounts.items() if amount is not None}
+    if not hard:
+        return []
+    return [{"apiVersion": "v1", "kind": "ResourceQuota", "metadata": _where(tenant), "spec": {"hard": hard}}]
+
+
+def _subjects(tenant: Tenant) -> list[Plain]:
+    found: list[Plain] = [{"apiGroup": _RBAC, "kind": "User", "name": name} for name in tenant.users]
+    found += [{"apiGroup": _RBAC, "kind": "Group", "name": name} for name in tenant.groups]
+    if tenant.service_account:
+        namespace, _, name = tenant.service_account.rpartition("/")
+        found.append({"kind": "ServiceAccount", "namespace": namespace or tenant.namespace, "name": name})
+    return found

@@ -1,0 +1,282 @@
+"""One attempt on a cluster, planned: the launch file for its pods, and the objects. Pure."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from collections.abc import Mapping
+from dataclasses import replace
+
+from ffdl_batch.domain.gang import Gang, lay_out, members_of, parts_of
+from ffdl_batch.domain.jobdir import Root
+from ffdl_batch.domain.launch import HostVariables, LaunchFile, Pod, encode, needed_format
+from ffdl_batch.domain.limits import Limits
+from ffdl_batch.domain.network_level import NetworkLevel
+from ffdl_batch.domain.pod import INDEX, POD_DIR, SHIM, TREE
+from ffdl_batch.domain.secrets import SECRET, image_credentials, secret_variables, uses_of
+from ffdl_batch.domain.spec import JobSpec, Placement
+from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, LaunchRequest, NotYet, PlannedFile
+from ffdl_batch.runtimes.layout import (
+    RequestRefused,
+    Runtime,
+    Start,
+    Subject,
+    choose_network,
+    compose_start,
+    refusal,
+    refuse_unsupported,
+    release,
+)
+from ffdl_batch.runtimes.metering import plan_metrics
+from ffdl_batch.runtimes.pod import SHIM_TEXT, PodMount, pre_stop_argv, shim_argv
+from ffdl_kubernetes.intake import hints, pairs, profile_of, refuse, resources_of
+from ffdl_kubernetes.levels import lacking_levels, provable_levels
+from ffdl_kubernetes.objects.files import configuration, hidden, model_place, private, pull_secret
+from ffdl_kubernetes.objects.job import job
+from ffdl_kubernetes.objects.names import Plain, placed
+from ffdl_kubernetes.objects.policy import NotAnAddress, policy, service
+from ffdl_kubernetes.objects.template import ClaimMount, Mount, PodShape
+from ffdl_kubernetes.settings import KubernetesSettings
+from ffdl_kubernetes.submission import OBJECTS
+
+BACKEND = "kubernetes"
+KILL_WAIT_S = 30
+DEADLINE_MARGIN_S = 300
+"""A pod may live so much longer than its training may run: kubelet's deadline is for controllers that are stuck."""
+_HOST = HostVariables(native_id="FFDL_NATIVE_ID", node_rank=INDEX, gpus="", address="FFDL_POD_IP")
+
+
+def make_plan(request: LaunchRequest, settings: KubernetesSettings) -> LaunchPlan:
+    """What will be sent, exactly. Raises InvalidRequest (NotYet where this release cannot do it)."""
+    try:
+        return _plan(request, settings)
+    except RequestRefused as error:
+        kind = NotYet if error.not_yet else InvalidRequest
+        raise kind(str(error), error.findings) from error
+
+
+def _plan(request: LaunchRequest, settings: KubernetesSettings) -> LaunchPlan:
+    spec, facts = request.spec, request.facts
+    refuse(spec, settings)
+    refuse_unsupported(spec)
+    if not request.image:
+        message = f"there is no image for {spec.framework.name} {spec.framework.version}"
+        raise RequestRefused([refusal("framework", message, "name one in [frameworks] of the configuration", "S103")])
+    if not facts.python:
+        raise InvalidRequest("the cluster was never asked what it is; ffdl-submitd has to reach it once")
+    gang = _seat(spec)
+    provable = provable_levels(facts.network_levels, settings)
+    network = choose_network(spec, provable, request.minimum_network, lacking_levels(facts))
+    level = NetworkLevel(network.level)
+    metering = plan_metrics(spec, facts.python, facts.controller, facts.staging)
+    start, launch = _launch(request, settings, gang)
+    launch = replace(launch, collectors=metering.collectors, metrics=metering.metrics)
+    launch = replace(launch, network=network)
+    launch = replace(launch, format=needed_format(launch))
+    shape = _shape(request, settings, gang, start)
+    texts = {"launch.json": encode(launch), SHIM: SHIM_TEXT}
+    objects = _objects(request, settings, shape, texts, level)
+    user = json.dumps(dict(request.user_env), sort_keys=True, ensure_ascii=False, indent=1) + "\n"
+    contract = start.learner.env
+    return LaunchPlan(
+        backend=BACKEND,
+        token=request.token,
+        attempt_dir=request.attempt_dir,
+        launch=launch,
+        files=(
+            PlannedFile("launch.json", texts["launch.json"]),
+            PlannedFile("environment.json", user),
+            PlannedFile(OBJECTS, json.dumps(objects, indent=1, sort_keys=True) + "\n"),
+        ),
+        objects=tuple(objects),
+        environment={
+            **request.user_env,
+            **{n: v for n, v in contract.items() if n in start.learner.protected or n not in request.user_env},
+        },
+        network=network,
+        warnings=(*start.data.warnings, *hints(request, settings, start.data), *metering.warnings),
+    )
+
+
+def _objects(
+    request: LaunchRequest, settings: KubernetesSettings, shape: PodShape, texts: Mapping[str, str], level: NetworkLevel
+) -> list[Plain]:
+    """In the order in which they are sent, the Job first: it owns the others."""
+    token, job_id, attempt = request.token, request.job_id, request.attempt
+    private_texts = {"environment.json": hidden(tuple(request.user_env))}
+    of_image = "framework.image_location."
+    if names := tuple(
+        use.name for use in uses_of(request.spec) if use.kind == SECRET and not use.path.startswith(of_image)
+    ):
+        private_texts["secrets.json"] = hidden(names)
+    objects = [
+        job(shape, settings),
+        configuration(token, job_id, attempt, texts),
+        private(token, job_id, attempt, private_texts),
+        model_place(token, job_id, attempt),
+        _policy(request, level, settings),
+    ]
+    if shape.learners > 1:
+        objects.append(service(token, job_id, attempt))
+    if shape.has_image_secret:
+        objects.append(pull_secret(token, job_id, attempt, request.image, image_credentials(request.spec)))
+    namespace = next((one.name for one in request.facts.partitions), "")
+    return [placed(one, namespace) for one in objects] if namespace else objects
+
+
+def _seat(spec: JobSpec) -> Gang:
+    """Each learner has a pod, which is a node of one learner to its controller."""
+    shares = [part for part in parts_of(spec) if part.gpus != int(part.gpus)]
+    if shares:
+        message = f"{shares[0].gpus:g} GPUs: shares of a GPU are not offered here"
+        cure = "ask for whole GPUs, or name a MIG type in gpu_type"
+        raise RequestRefused([refusal(shares[0].path("gpus"), message, cure, "C104")], not_yet=True)
+    members = members_of(spec)
+    gang = lay_out(members, Placement.NODE, lambda _: len(members))
+    assert gang is not None  # as many nodes as are asked for
+    return gang
+
+
+def _launch(request: LaunchRequest, settings: KubernetesSettings, gang: Gang) -> tuple[Start, LaunchFile]:
+    """In the words of a pod: its own tree, at its own place."""
+    spec, facts = request.spec, request.facts
+    directory = Root(TREE).job(request.job_id)
+    attempt = directory.attempt(request.attempt)
+    controller = (facts.python, *facts.controller)
+    runtime = Runtime(image=request.image, controller=controller, staging=facts.staging, pod=True)
+    store = request.results_store
+    start = compose_start(
+        Subject(
+            request.job_id, spec, gang, directory, attempt, store, request.budget.failures, request.attempt,
+            apart=not settings.claim,
+        ),
+        runtime,
+    )  # fmt: skip
+    meeting = start.rendezvous
+    return start, LaunchFile(
+        job_id=request.job_id,
+        attempt=request.attempt,
+        token=request.token,
+        job_dir=directory.path,
+        attempt_dir=attempt.path,
+        doorbell=f"{POD_DIR}/doorbell",
+        learner=start.learner,
+        learners=len(gang.members),
+        nodes=gang.nodes,
+        seats=gang.table,
+        names=meeting.names,
+        ports=meeting.ports,
+        command=meeting.command,
+        commands=meeting.commands,
+        restart=meeting.restart,
+        restarts_max=meeting.restarts_max,
+        model_archive=directory.model_archive,
+        copies=start.data.copies,
+        fetches=start.data.fetches,
+        uploads=start.data.uploads,
+        staging=start.staging,
+        stores=start.data.stores,
+        limits=Limits(
+            grace_s=spec.batch.checkpoint.grace_s,
+            kill_wait_s=KILL_WAIT_S,
+            time_s=spec.batch.time_s,
+            lead_s=request.lead_s,
+            lead_from=request.lead_from,
+        ),
+        logs=request.logs,
+        host=_HOST,
+        checkpoint_signal=spec.batch.checkpoint.signal.removeprefix("SIG"),
+        scratch_base=f"{POD_DIR}/scratch",
+        make_dirs=start.make_dirs,
+        needs_dirs=start.data.needs_dirs,
+        checkpoints=start.checkpoints,
+        carry=_carried(request, settings),
+        secrets=secret_variables(spec),
+        pod=Pod(POD_DIR, apart=not settings.claim),
+        written_by=f"{BACKEND} {release()}",
+    )
+
+
+def _carried(request: LaunchRequest, settings: KubernetesSettings) -> str:
+    """The results of the attempt before, where pods of different attempts see the same files."""
+    below = f"{request.job_dir.path}/"
+    if not settings.claim or not request.carry.startswith(below):
+        return ""
+    return f"{Root(TREE).job(request.job_id).path}/{request.carry.removeprefix(below)}"
+
+
+def _shape(request: LaunchRequest, settings: KubernetesSettings, gang: Gang, start: Start) -> PodShape:
+    spec = request.spec
+    most = gang.load
+    own, profile = spec.batch.kubernetes, profile_of(spec, settings)
+    time_s = spec.batch.time_s
+    grace_s = spec.batch.checkpoint.grace_s + KILL_WAIT_S
+    outside = _outside(start, settings)
+    return PodShape(
+        token=request.token,
+        job_id=request.job_id,
+        attempt=request.attempt,
+        image=request.image,
+        shim=shim_argv(),
+        pre_stop=pre_stop_argv(),
+        mounts=tuple(_mount(one, settings) for one in start.pod_mounts),
+        outside=outside,
+        learners=len(gang.members),
+        cpus=max(part.cpus for part in parts_of(spec)),
+        memory_bytes=max(part.memory_bytes for part in parts_of(spec)),
+        gpus=most.gpus,
+        gpu_type=spec.resources.gpu_type,
+        gres=resources_of(spec, settings),
+        storage_bytes=spec.resources.storage_bytes,
+        uid=settings.run_as_user,
+        grace_s=grace_s,
+        limit_s=None if time_s is None else time_s + grace_s + settings.load_patience_s + DEADLINE_MARGIN_S,
+        placement=spec.batch.placement,
+        node_selector={**profile.node_selector, **pairs(own.get("node_selector", ""))},
+        tolerations=profile.tolerations,
+        priority_class=own.get("priority_class", "") or profile.priority_class,
+        runtime_class=own.get("runtime_class", "") or profile.runtime_class,
+        has_image_secret="password" in image_credentials(spec),
+    )
+
+
+def _mount(one: PodMount, settings: KubernetesSettings) -> Mount:
+    if one.volume:
+        return Mount(one.sub_path, one.target, one.read_only, volume=one.volume, per_pod=one.per_pod)
+    claim, below, _ = _claim_of(one.sub_path, settings)
+    return Mount(below, one.target, one.read_only, claim=claim)
+
+
+def _outside(start: Start, settings: KubernetesSettings) -> tuple[ClaimMount, ...]:
+    """Directories that the manifest names, for the controller: by the paths that they have in it."""
+    stores = start.data.stores
+    paths = [*start.data.needs_dirs, *(one.source for one in start.data.copies)]
+    paths += [path for path in (stores.results, stores.logs, stores.model) if path]
+    found = {}
+    for path in paths:
+        claim, below, top = _claim_of(path, settings)
+        root = below.removesuffix(posixpath.relpath(path, top)).rstrip("/") if path != top else below
+        found[top] = ClaimMount(claim, root, top)
+    return tuple(found[top] for top in sorted(found))
+
+
+def _claim_of(path: str, settings: KubernetesSettings) -> tuple[str, str, str]:
+    """Claim, path in it, and the directory of `volumes` that it is below. Raises RequestRefused."""
+    for top in sorted(settings.volumes, key=len, reverse=True):
+        plain = top.rstrip("/")
+        if path == plain or path.startswith(f"{plain}/"):
+            claim, _, base = settings.volumes[top].partition("/")
+            below = posixpath.normpath(posixpath.join(base, path[len(plain) :].lstrip("/")))
+            return claim, "" if below == "." else below, plain
+    known = ", ".join(sorted(settings.volumes)) or "none is configured"
+    message = f"pods have no directory {path}; the cluster has: {known}"
+    cure = "map it to a claim in volumes of [backend.kubernetes], or use a data store"
+    raise RequestRefused([refusal("data_stores", message, cure, "C103")])
+
+
+def _policy(request: LaunchRequest, level: NetworkLevel, settings: KubernetesSettings) -> Plain:
+    try:
+        return policy(request.token, request.job_id, request.attempt, level, request.spec.batch.egress, settings)
+    except NotAnAddress as error:
+        message = f"{error} is a name, and NetworkPolicies know addresses alone"
+        raise RequestRefused([refusal("batch.egress", message, "write its IPv4 address")]) from None

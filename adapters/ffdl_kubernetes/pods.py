@@ -1,0 +1,308 @@
+"""Pods as the daemon deals with them: what they say is copied, what is wished is brought, the last word is read."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from ffdl_batch.domain.jobdir import AttemptDir, Root
+from ffdl_batch.domain.launch import decode
+from ffdl_batch.domain.limits import LogLimits
+from ffdl_batch.domain.placeholders import LaunchFileError
+from ffdl_batch.domain.pod import ANNOTATIONS, ATTEMPT_LABEL, FINALIZER, JOB_LABEL, Frame, FrameKind, Wish
+from ffdl_batch.ports.scheduler import SchedulerError
+from ffdl_kubernetes.client import STRATEGIC, ClusterClient, Refused
+from ffdl_kubernetes.following import Follower, final_word
+from ffdl_kubernetes.mirror.mirror import Mirror
+from ffdl_kubernetes.objects.names import CONTROLLER, INDEX
+from ffdl_kubernetes.settings import KubernetesSettings
+from ffdl_kubernetes.states import has_begun, is_beyond_reach, number_ended
+from ffdl_kubernetes.watching import token_of
+
+Plain = Mapping[str, Any]
+LOST_S = 60.0
+"""A pod that should be gone for so long, by its own grace period, has no kubelet any more."""
+RETRY_S = 5.0
+DELETE = "delete"
+_log = logging.getLogger(__name__)
+
+
+class Pods:
+    """All pods of one namespace. `root` is the tree of jobs, `make` gives a client for a thread of its own."""
+
+    def __init__(self, settings: KubernetesSettings, root: Root, make: Callable[[], ClusterClient]) -> None:
+        self._root, self._make = root, make
+        self._follower = Follower(settings, lambda: make().namespace, self)
+        self._mirrors: dict[str, Mirror] = {}
+        self._pods: dict[str, Plain] = {}
+        self._ending: set[str] = set()
+        self._read: set[str] = set()
+        self._lock = threading.Lock()
+        self._work: queue.Queue[tuple[str, str]] = queue.Queue()
+        self._wishes: dict[tuple[str, Wish], str] = {}
+        self._worker: threading.Thread | None = None
+
+    def stop(self) -> None:
+        """End the threads."""
+        self._follower.stop()
+        self._work.put(("", ""))
+
+    # ------------------------------------------------------------------------------------- what the watch tells
+
+    def heard(self, what: str, pod: Plain) -> None:
+        """A pod that came, changed or went."""
+        name = str(pod["metadata"]["name"])
+        if what == "DELETED":
+            with self._lock:
+                self._pods.pop(name, None)
+                self._ending.discard(name)
+                self._read.discard(name)
+                if not any(token_of(one) == token_of(pod) for one in self._pods.values()):
+                    self._mirrors.pop(token_of(pod), None)
+            self._follower.forget(name)
+            return
+        with self._lock:
+            is_new = name not in self._pods
+            self._pods[name] = pod
+        if is_beyond_reach(pod):
+            self.silent(name)
+            return
+        state = _controller_state(pod)
+        if "terminated" in state and _has_ended(pod):  # else it is started anew
+            self._follower.ended(name)
+        if "running" in state or "terminated" in state or _restarts(pod):
+            self._follower.follow(name)
+            if is_new:
+                self._bring_control(pod)
+        elif _is_over(pod):  # its controller never ran: there is nothing to be read
+            self.silent(name)
+
+    def look_for_lost(self) -> None:
+        """Let those go whose node is lost: nobody will ever read more of them."""
+        now = time.time()
+        with self._lock:
+            pods = [pod for pod in self._pods.values() if pod["metadata"].get("deletionTimestamp")]
+        for pod in pods:
+            at = datetime.fromisoformat(pod["metadata"]["deletionTimestamp"]).timestamp()
+            if now > at + LOST_S:
+                self.silent(pod["metadata"]["name"])
+
+    # --------------------------------------------------------------------------------- what the follower tells
+
+    def said(self, pod: str, frame: Frame, at: float) -> None:
+        """See :class:`ffdl_kubernetes.following.Listener`."""
+        with self._lock:
+            known = self._pods.get(pod)
+        if known is None:
+            return
+        mirror = self._mirror(known)
+        before = dict(mirror.missing)
+        try:
+            mirror.apply(frame, at, index_of(known))
+        except OSError as error:
+            _log.warning("%s: what it says cannot be written: %s", pod, error)
+            return
+        if mirror.missing != before and mirror.missing:
+            self._wish(pod, Wish.RESEND, json.dumps(mirror.missing, sort_keys=True))
+        if frame.kind is FrameKind.APPEND and frame.file.startswith("events/node-"):
+            self._tell_siblings(token_of(known))
+
+    def silent(self, pod: str) -> None:
+        """See :class:`ffdl_kubernetes.following.Listener`: read the last word, and let the pod go. A word that cannot
+        be written is tried again: the pod has it until then."""
+        with self._lock:
+            known = self._pods.get(pod)
+            if known is None or pod in self._ending:
+                return
+            self._ending.add(pod)
+        word = final_word(known)
+        try:
+            if word is not None and word.get("outcome"):
+                self._keep_final(known, word)
+        except OSError as error:
+            _log.warning("%s: its last word cannot be written: %s; it is tried again", pod, error)
+            with self._lock:
+                self._ending.discard(pod)
+            timer = threading.Timer(RETRY_S, self.silent, [pod])
+            timer.daemon = True
+            timer.start()
+            return
+        with self._lock:  # not before its word is written: who looks now tells the end
+            self._read.add(pod)
+        self._mirror(known).ring()
+        self._queue(pod, "")
+
+    def _keep_final(self, pod: Plain, word: Mapping[str, Any]) -> None:
+        """The record of the head, where the copy does not have it: what it printed last may be lost."""
+        path = Path(_attempt(self._root, pod).final)
+        if path.exists():
+            return
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+        temporary.write_text(json.dumps(word, sort_keys=True) + "\n", encoding="utf-8")
+        temporary.chmod(0o600)
+        temporary.replace(path)
+
+    def _mirror(self, pod: Plain) -> Mirror:
+        token = token_of(pod)
+        with self._lock:
+            if token not in self._mirrors:
+                job_id, attempt = pod["metadata"]["labels"][JOB_LABEL], _attempt(self._root, pod)
+                learners, limits = _from_launch(attempt)
+                self._mirrors[token] = Mirror(attempt, self._root.doorbell, job_id, learners, limits)
+            return self._mirrors[token]
+
+    def has_more(self, job: Plain | None, present: Iterable[Plain], gone: Iterable[Plain]) -> bool:
+        """Whether pods of a Job have more to say than was copied. Jobs and pods are told of by watches of their own: a
+        Job that has ended may count pods of which nothing was heard yet. Those that an earlier daemon read and let go
+        may be away, too; where there is a record, they are not waited for."""
+        live = {str(pod["metadata"]["name"]): pod for pod in present}
+        with self._lock:
+            unread = [pod for name, pod in live.items() if name not in self._read]
+        if any(FINALIZER in (pod["metadata"].get("finalizers") or ()) for pod in unread):
+            return True
+        if job is None or number_ended(job) <= len({*live, *(str(pod["metadata"]["name"]) for pod in gone)}):
+            return False
+        return not Path(_attempt(self._root, job).final).exists()
+
+    # ------------------------------------------------------------------------------------------------- wishes
+
+    def wish(self, token: str, wish: Wish, value: str) -> None:
+        """Bring `value` to all pods of an attempt, soon."""
+        for pod in self._of(token):
+            self._wish(pod["metadata"]["name"], wish, value)
+
+    def signal(self, token: str, name: str) -> None:
+        """Have the controllers of an attempt that run get this signal."""
+        for pod in filter(has_begun, self._of(token)):
+            last = str((pod["metadata"].get("annotations") or {}).get(f"{ANNOTATIONS}/{Wish.SIGNAL.value}", ""))
+            waiting = self._wishes.get((pod["metadata"]["name"], Wish.SIGNAL), "")
+            number = max(_number(last), _number(waiting)) + 1
+            self._wish(pod["metadata"]["name"], Wish.SIGNAL, f"{number} {name}")
+
+    def delete_later(self, token: str, seconds: float, is_over: Callable[[], bool]) -> None:
+        """Delete the Job of an attempt then, unless it is over."""
+
+        def begin() -> None:
+            if not is_over():
+                self._queue(token, DELETE)
+
+        timer = threading.Timer(seconds, begin)
+        timer.daemon = True
+        timer.start()
+
+    def _of(self, token: str) -> list[Plain]:
+        with self._lock:
+            return [pod for pod in self._pods.values() if token_of(pod) == token]
+
+    def _bring_control(self, pod: Plain) -> None:
+        """What was wished before the pod was there."""
+        path = Path(_attempt(self._root, pod).control)
+        if path.exists():
+            self._wish(pod["metadata"]["name"], Wish.CONTROL, path.read_text(encoding="utf-8"))
+
+    def _tell_siblings(self, token: str) -> None:
+        """Each pod of a gang gets what the controllers of the others said."""
+        pods = self._of(token)
+        if len(pods) < 2:
+            return
+        attempt = _attempt(self._root, pods[0])
+        texts = {}
+        for pod in pods:
+            path = Path(attempt.event_file(f"node-{index_of(pod)}"))
+            texts[index_of(pod)] = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+        for pod in pods:
+            others = {f"events/node-{n}.jsonl": text for n, text in texts.items() if n != index_of(pod) and text}
+            self._wish(pod["metadata"]["name"], Wish.SIBLINGS, json.dumps(others, sort_keys=True))
+
+    def _wish(self, pod: str, wish: Wish, value: str) -> None:
+        with self._lock:
+            if self._wishes.get((pod, wish)) == value:
+                return
+            self._wishes[pod, wish] = value
+        self._queue(pod, wish.value)
+
+    def _queue(self, pod: str, wish: str) -> None:
+        """`wish` "" = let it go; DELETE: `pod` is an attempt's token."""
+        with self._lock:
+            if self._worker is None:
+                self._worker = threading.Thread(target=self._run, name="pods", daemon=True)
+                self._worker.start()
+        self._work.put((pod, wish))
+
+    def _run(self) -> None:
+        client = self._make()
+        while (job := self._work.get()) != ("", ""):
+            pod, wish = job
+            try:
+                self._do(client, pod, wish)
+            except (Refused, SchedulerError) as error:
+                _log.warning("pod %s cannot be changed: %s; it is tried again", pod, error)
+                timer = threading.Timer(RETRY_S, self._work.put, [job])
+                timer.daemon = True
+                timer.start()
+        client.close()
+
+    def _do(self, client: ClusterClient, pod: str, wish: str) -> None:
+        if wish == DELETE:
+            client.delete("Job", pod)
+            return
+        if not wish:
+            change: dict[str, Any] = {"metadata": {"$deleteFromPrimitiveList/finalizers": [FINALIZER]}}
+            client.patch("Pod", pod, change, STRATEGIC)
+            return
+        with self._lock:
+            value = self._wishes.get((pod, Wish(wish)), "")
+        client.patch("Pod", pod, {"metadata": {"annotations": {f"{ANNOTATIONS}/{wish}": value}}})
+
+
+def index_of(pod: Plain) -> int:
+    """Its completion index."""
+    meta = pod["metadata"]
+    return int((meta.get("labels") or {}).get(INDEX) or (meta.get("annotations") or {}).get(INDEX) or 0)
+
+
+def _attempt(root: Root, thing: Plain) -> AttemptDir:
+    labels = thing["metadata"]["labels"]
+    return root.job(labels[JOB_LABEL]).attempt(int(labels[ATTEMPT_LABEL]))
+
+
+def _from_launch(attempt: AttemptDir) -> tuple[int, LogLimits]:
+    try:
+        launch = decode(Path(attempt.launch).read_text(encoding="utf-8"))
+    except (OSError, LaunchFileError):
+        return 1, LogLimits()
+    return launch.learners, launch.logs
+
+
+def _controller_state(pod: Plain) -> Plain:
+    for status in pod.get("status", {}).get("initContainerStatuses") or ():
+        if status.get("name") == CONTROLLER:
+            found: Plain = status.get("state") or {}
+            return found
+    return {}
+
+
+def _restarts(pod: Plain) -> int:
+    return sum(int(one.get("restartCount", 0)) for one in pod.get("status", {}).get("initContainerStatuses") or ())
+
+
+def _is_over(pod: Plain) -> bool:
+    return _has_ended(pod) or bool(pod["metadata"].get("deletionTimestamp"))
+
+
+def _has_ended(pod: Plain) -> bool:
+    return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
+
+
+def _number(text: str) -> int:
+    first = text.partition(" ")[0]
+    return int(first) if first.isdigit() else 0

@@ -1,0 +1,51 @@
+"""What an answer of the API server means for a request: whose it is to change, and what. Pure.
+
+Sources of the wordings: Kubernetes' RBAC and admission (ResourceQuota, Pod Security, webhooks, policies).
+"""
+
+from __future__ import annotations
+
+import re
+
+from ffdl_batch.ports.scheduler import InvalidRequest, NotTaken, SchedulerError, SchedulerUnreachable, TooMany
+from ffdl_kubernetes.client import Refused
+from ffdl_kubernetes.states import QUOTA
+
+_BY_RULES = re.compile(r"denied the request|denied request|violates PodSecurity")
+_NO_NAMESPACE = re.compile(r'namespaces "(?P<name>[^"]+)" not found')
+
+
+def explain(refused: Refused, what: str) -> SchedulerError:
+    """The error of the port that it is. `what` was asked for."""
+    said = f"{what} was refused ({refused.status} {refused.reason}): {refused}"
+    if refused.status == 401:
+        return SchedulerUnreachable(f"{said}; the credentials of the kubeconfig do not count any more: log in again")
+    if refused.status == 403:
+        return _forbidden(str(refused), said, what)
+    if refused.status == 413:
+        return InvalidRequest(f"{said}; it is larger than the cluster takes: leave data out of the model")
+    if refused.status in (400, 422):
+        return InvalidRequest(
+            f"{said}; ffdl-submit --dry-run shows what was sent, and the field that is named is wrong"
+        )
+    if refused.status == 404 and (missing := _NO_NAMESPACE.search(str(refused))):
+        cure = f"have it made (ffdl-admin tenant create {missing['name']}), or name another in [backend.kubernetes]"
+        return NotTaken(f"{said}; there is no namespace {missing['name']}: {cure}")
+    return NotTaken(said)
+
+
+def _forbidden(message: str, said: str, what: str) -> SchedulerError:
+    if "exceeded quota" in message:
+        match = QUOTA.search(message)
+        if match is None:
+            return TooMany(said)
+        return TooMany(
+            f"{what} is not taken now: quota {match['name']} of the namespace is used up ({match['used']} of "
+            f"{match['limit']}, and {match['asked']} is asked for); it is tried again when others of the namespace end"
+        )
+    if _BY_RULES.search(message):
+        cure = "change in the manifest or in [backend.kubernetes] what they name, or ask who runs the cluster"
+        return InvalidRequest(f"{said}; these are rules of the cluster's own: {cure}")
+    if "being terminated" in message:
+        return NotTaken(f"{said}; the namespace is being deleted: name another in [backend.kubernetes]")
+    return NotTaken(f"{said}; the daemon needs the permissions of its Role in this namespace")

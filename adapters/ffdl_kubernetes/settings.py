@@ -1,0 +1,212 @@
+"""The settings of ``[backend.kubernetes]``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from types import MappingProxyType
+
+from ffdl_batch.ports.scheduler import InvalidRequest
+
+_TABLE = "[backend.kubernetes]"
+_PULL_POLICIES = ("Always", "IfNotPresent", "Never")
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+IN_CLUSTER = "in-cluster"
+"""`kubeconfig` of a daemon that runs in a pod: its service account is asked, and no file."""
+USER = "{user}"
+_NO_LABEL = re.compile(r"[^a-z0-9-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What `batch.profile` of a manifest stands for, beside what the settings say of all pods: labels of nodes and
+    tolerations are added, a class replaces ("" = as the settings have it)."""
+
+    node_selector: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
+    tolerations: tuple[str, ...] = ()
+    priority_class: str = ""
+    runtime_class: str = ""
+
+
+_NO_PROFILES: Mapping[str, Profile] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class KubernetesSettings:
+    """What may be said about a cluster. Sizes are bytes, times seconds; "" and empty tables are "not said".
+
+    `kubeconfig` "" = $KUBECONFIG, else ~/.kube/config, else what a pod is given; ``in-cluster`` = that alone; `context`
+    "" = the current one; `namespace` "" = the context's, and ``{user}`` in it is who owns the jobs. `controller_image`
+    is the image of `containers/Dockerfile`, `python` the interpreter in it. `run_as_user` is the uid and gid of pods (0
+    = the daemon's, or 1000 where that is root). `claim` is a PersistentVolumeClaim of the namespace, in which each job
+    has a directory. `volumes` maps directories that manifests name to ``claim`` or ``claim/directory``.
+
+    `service_account` is the pods' ("" = the namespace's default one); no pod gets a token of it.
+
+    `queue` is the LocalQueue of Kueue. `gpu_resource` is what a GPU is asked by, `gpu_resources` that of a GPU type
+    (MIG: ``nvidia.com/mig-1g.10gb``); `gpu_label` is the node label with the type, `gpu_types` its value for each type
+    that manifests name. `node_selector` and `tolerations` are for all pods, `profiles` for those of manifests that name
+    one. DNS is in the pods with `dns_labels` of the
+    namespace `dns_namespace`. `network_policies` is "enforced" where the site says that the
+    cluster's network does; else a canary finds out each `canary_interval_s` (0 = never). `load_patience_s`: how
+    long the loading of data may take. `image_patience_s`: how long an image may be missing. `keep_s`: how long ended
+    Jobs stay. `model_bytes`: the largest model archive.
+    """
+
+    kubeconfig: str = ""
+    context: str = ""
+    namespace: str = ""
+    controller_image: str = "ffdl-batch-controller"
+    python: str = "/usr/bin/python3"
+    image_pull_policy: str = "IfNotPresent"
+    image_pull_secrets: tuple[str, ...] = ()
+    run_as_user: int = 0
+    service_account: str = ""
+    claim: str = ""
+    volumes: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
+    queue: str = ""
+    priority_class: str = ""
+    runtime_class: str = ""
+    scheduler: str = ""
+    gpu_resource: str = "nvidia.com/gpu"
+    gpu_resources: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
+    gpu_label: str = "nvidia.com/gpu.product"
+    gpu_types: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
+    node_selector: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
+    tolerations: tuple[str, ...] = ()
+    profiles: Mapping[str, Profile] = field(default_factory=lambda: _NO_PROFILES)
+    dns_namespace: str = "kube-system"
+    dns_labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({"k8s-app": "kube-dns"}))
+    controller_cpus: str = "100m"
+    controller_memory_bytes: int = 512 * 1024**2
+    shm_bytes: int = 0
+    load_patience_s: int = 6 * 3600
+    image_patience_s: int = 900
+    store_patience_s: int = 600
+    request_timeout_s: int = 30
+    network_policies: str = ""
+    canary_interval_s: int = 6 * 3600
+    keep_s: int = 86400
+    model_bytes: int = 8 * 1024**2
+
+
+def read_settings(raw: Mapping[str, object]) -> KubernetesSettings:
+    """Check the table. Raises InvalidRequest that names the key, what is wrong and what would be right."""
+    known = {one.name for one in fields(KubernetesSettings)}
+    default = KubernetesSettings()
+    values: dict[str, object] = {}
+    for key, value in raw.items():
+        if key not in known:
+            raise InvalidRequest(f"{_TABLE}: unknown key {key!r}; known: {', '.join(sorted(known))}")
+        values[key] = _profiles(value) if key == "profiles" else _value(key, value, getattr(default, key))
+    settings = KubernetesSettings(**values)  # type: ignore[arg-type] # each value was read by its field's own type
+    _check(settings)
+    return settings
+
+
+def settle(settings: KubernetesSettings, user: str, uid: int) -> KubernetesSettings:
+    """The settings of one owner of jobs: their namespace, and the uid of pods (never root's)."""
+    name = _NO_LABEL.sub("-", user.lower()).strip("-")
+    namespace = settings.namespace.replace(USER, name)
+    return replace(settings, namespace=namespace, run_as_user=settings.run_as_user or uid or 1000)
+
+
+def as_table(settings: KubernetesSettings) -> dict[str, object]:
+    """Every key with its value, in plain words."""
+    found = {one.name: getattr(settings, one.name) for one in fields(settings)}
+    for name, value in found.items():
+        if isinstance(value, Mapping):
+            found[name] = dict(value)
+    found["profiles"] = {
+        name: asdict(replace(profile, node_selector=dict(profile.node_selector)))
+        for name, profile in settings.profiles.items()
+    }
+    return found
+
+
+def _value(key: str, value: object, default: object) -> object:
+    kind = next(kind for kind in _READERS if isinstance(default, kind))
+    read, wanted = _READERS[kind]
+    found = read(value)
+    if found is None:
+        raise InvalidRequest(f"{_TABLE}: {key} is {value!r}; {wanted} is needed")
+    return found
+
+
+def _profiles(raw: object) -> Mapping[str, Profile]:
+    if not isinstance(raw, Mapping) or not all(isinstance(one, Mapping) for one in raw.values()):
+        raise InvalidRequest(f"{_TABLE}: profiles is {raw!r}; tables [backend.kubernetes.profiles.NAME] are needed")
+    default = Profile()
+    known = {one.name for one in fields(Profile)}
+    found = {}
+    for name, table in raw.items():
+        for key in set(table) - known:
+            raise InvalidRequest(f"{_TABLE}: profile {name} has the key {key!r}; known: {', '.join(sorted(known))}")
+        values = {key: _value(f"profiles.{name}.{key}", value, getattr(default, key)) for key, value in table.items()}
+        found[str(name)] = Profile(**values)  # type: ignore[arg-type] # as those of the settings
+    return MappingProxyType(found)
+
+
+def _check(settings: KubernetesSettings) -> None:
+    if settings.image_pull_policy not in _PULL_POLICIES:
+        raise InvalidRequest(
+            f"{_TABLE}: image_pull_policy is {settings.image_pull_policy!r}; choose {', '.join(_PULL_POLICIES)}"
+        )
+    if settings.network_policies not in ("", "enforced"):
+        raise InvalidRequest(
+            f"{_TABLE}: network_policies is {settings.network_policies!r}; write enforced, or leave it out"
+        )
+    if not settings.controller_image:
+        raise InvalidRequest(f"{_TABLE}: controller_image is empty; name the image built from containers/Dockerfile")
+    for path in settings.volumes:
+        if not path.startswith("/"):
+            raise InvalidRequest(f"{_TABLE}: volumes names {path!r}; absolute directories are needed")
+    for toleration in (
+        *settings.tolerations,
+        *(one for each in settings.profiles.values() for one in each.tolerations),
+    ):
+        parse_toleration(toleration)
+
+
+def parse_toleration(text: str) -> dict[str, str]:
+    """``key[=value][:effect]``, as taints are written by kubectl; no value = any. Raises InvalidRequest."""
+    taint, _, effect = text.partition(":")
+    key, is_equal, value = taint.partition("=")
+    if not key or effect not in ("", "NoSchedule", "PreferNoSchedule", "NoExecute"):
+        raise InvalidRequest(
+            f"{_TABLE}: toleration {text!r}; write key, key=value or key=value:Effect, with the effect NoSchedule, "
+            "PreferNoSchedule or NoExecute"
+        )
+    found = {"key": key, "operator": "Equal" if is_equal else "Exists"}
+    if is_equal:
+        found["value"] = value
+    return found | ({"effect": effect} if effect else {})
+
+
+def _text(value: object) -> object | None:
+    return value if isinstance(value, str) else None
+
+
+def _count(value: object) -> object | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _texts(value: object) -> object | None:
+    if isinstance(value, (list, tuple)) and all(isinstance(one, str) for one in value):
+        return tuple(value)
+    return None
+
+
+def _table(value: object) -> object | None:
+    if isinstance(value, Mapping) and all(isinstance(one, str) for pair in value.items() for one in pair):
+        return MappingProxyType(dict(value))
+    return None
+
+
+_READERS: Mapping[type, tuple[Callable[[object], object | None], str]] = {
+    str: (_text, "a text"),
+    int: (_count, "a count"),
+    tuple: (_texts, "a list of texts"),
+    Mapping: (_table, "a table of texts"),
+}

@@ -1,0 +1,275 @@
+"""What a Job and its pods come to, in the words of the port. Pure.
+
+Sources: kubernetes.io, "Jobs", "Pod Lifecycle", "Pod failure policy", "Disruptions".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from ffdl_batch.domain.observation import EndCause, Observation, Phase
+from ffdl_kubernetes.advice import about_image, what_to_do
+from ffdl_kubernetes.kueue import why_evicted, why_queued
+from ffdl_kubernetes.objects.names import CONTROLLER, LEARNER, QUEUE_LABEL
+
+Plain = Mapping[str, Any]
+
+QUOTA = re.compile(
+    r"exceeded quota: (?P<name>[^,]+), requested: (?P<asked>.+?), used: (?P<used>.+?), limited: (?P<limit>.+)"
+)
+"""A refusal of a ResourceQuota's."""
+_NO_IMAGE = frozenset(
+    {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable"}
+)
+_NOT_MADE = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
+_PREEMPTED = frozenset({"PreemptionByScheduler", "EvictionByEvictionAPI", "Preempting", "Preempted"})
+"""Reasons of DisruptionTarget, and of pods, that say that somebody else wanted the room. Those of other disruptions say
+that the node went, or threw the pod out: DeletionByTaintManager, DeletionByPodGC, TerminationByKubelet."""
+_OF_NODES = re.compile(
+    r"Evicted|NodeLost|NodeShutdown|Shutdown|Terminated|UnexpectedAdmissionError|NodeAffinity|OutOf.+|"
+    r"TopologyAffinityError|Admission.*"
+)
+"""Reasons of pods that their nodes ended, or did not take although the scheduler had chosen them."""
+_TOO_LARGE = re.compile(
+    r"ephemeral(-| local )storage (usage exceeds|limit)|exceeds the limit|EmptyDir volume .* exceeds"
+)
+"""In the message of an eviction: the pod wrote more than it may, whatever the node."""
+
+
+_BY_REASON = {"DeadlineExceeded": EndCause.TIMEOUT, "PodFailurePolicy": EndCause.NODE_FAIL}
+"""Of a Job whose pods are gone: our policy is about disruptions alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What is known of an attempt beside its Job and pods: `refusal` is the message of its latest FailedCreate event,
+    `workload` Kueue's. `began`: a controller has claimed it. `cancelled`: we asked for its end; `preempted` (why): its
+    Job was deleted by us, because it had been suspended; `no_image` (why): because an image of it could not be had."""
+
+    refusal: str = ""
+    workload: Plain | None = None
+    began: bool = False
+    cancelled: bool = False
+    preempted: str = ""
+    no_image: str = ""
+
+
+def is_put_back(job: Plain, beside: Beside) -> bool:
+    """Whether it ran and was suspended. It is followed by the next attempt: its pods are gone with what they had."""
+    return bool(beside.began and job.get("spec", {}).get("suspend") and _condition(job, "Failed") is None)
+
+
+def observe(job: Plain | None, pods: Sequence[Plain], beside: Beside = Beside()) -> Observation | None:
+    """One attempt. None where there is neither Job nor pod, and nobody ended it."""
+    nodes = ",".join(sorted({node for pod in pods if (node := _spec(pod).get("nodeName"))}))
+    if job is None:
+        if not pods and not (beside.cancelled or beside.preempted or beside.no_image):
+            return None
+        phase = Phase.COMPLETING if pods else Phase.ENDED
+        cause = EndCause.PREEMPTED if beside.preempted else EndCause.CANCELLED
+        if beside.no_image:
+            cause = EndCause.NO_IMAGE
+        reason = beside.no_image or beside.preempted
+        return Observation(phase, "Deleted", None if pods else cause, reason=reason, nodes=nodes)
+    times: dict[str, Any] = {
+        "submitted_at": _epoch(job["metadata"].get("creationTimestamp")),
+        "started_at": _started(pods),
+        "name": str(job["metadata"]["name"]),
+        "nodes": nodes,
+    }
+    done = _condition(job, "Complete") or _condition(job, "Failed")
+    if done is not None:
+        ended = _ended(done, pods, times)
+        return replace(ended, end=EndCause.CANCELLED) if beside.cancelled and ended.end is EndCause.FAILURE else ended
+    if (
+        _condition(job, "FailureTarget")
+        or _condition(job, "SuccessCriteriaMet")
+        or job["metadata"].get("deletionTimestamp")
+    ):
+        return Observation(Phase.COMPLETING, "Terminating", **times)
+    if is_put_back(job, beside):
+        phase, end = (Phase.COMPLETING, None) if pods else (Phase.ENDED, EndCause.PREEMPTED)
+        return Observation(phase, "Suspended", end, reason=why_evicted(beside.workload), **times)
+    if job.get("spec", {}).get("suspend"):
+        return Observation(Phase.PENDING, "Suspended", reason=_why_suspended(job, beside.workload), **times)
+    if any(_runs(pod) for pod in pods):
+        return Observation(Phase.RUNNING, "Running", reason=why_pending(pods), **times)
+    is_short = len(pods) < int(job.get("spec", {}).get("completions", 1))
+    refusal = beside.refusal if is_short else ""  # an event stays when what it tells of is over
+    return Observation(Phase.PENDING, "Pending", reason=why_pending(pods, refusal), **times)
+
+
+def is_finished(job: Plain | None) -> bool:
+    """Whether a Job has ended, or is not there."""
+    return job is None or any(_condition(job, kind) is not None for kind in ("Complete", "Failed"))
+
+
+def number_ended(job: Plain) -> int:
+    """How many pods ended, in the words of a Job that has; 0 for one that is being deleted, as its pods are."""
+    status = job.get("status", {})
+    if not is_finished(job) or job["metadata"].get("deletionTimestamp"):
+        return 0
+    return int(status.get("succeeded", 0)) + int(status.get("failed", 0))
+
+
+def has_begun(pod: Plain) -> bool:
+    """Whether its controller runs, and hears what is wished."""
+    return any(one.get("name") == CONTROLLER and "running" in one.get("state", {}) for one in _statuses(pod))
+
+
+def is_beyond_reach(pod: Plain) -> bool:
+    """Whether its node is no more, and its logs with it."""
+    target = _condition(pod, "DisruptionTarget")
+    return target is not None and target.get("reason") == "DeletionByPodGC"
+
+
+def _ended(condition: Plain, pods: Sequence[Plain], times: Mapping[str, Any]) -> Observation:
+    at = _epoch(condition.get("lastTransitionTime"))
+    reason = " ".join(part for part in (condition.get("reason", ""), condition.get("message", "")) if part)
+    if condition["type"] == "Complete":
+        return Observation(Phase.ENDED, "Complete", EndCause.SUCCESS, 0, ended_at=at, **times)
+    cause, code, words = _cause(condition, pods)
+    return Observation(Phase.ENDED, "Failed", cause, code, reason=words or reason, ended_at=at, **times)
+
+
+def _cause(condition: Plain, pods: Iterable[Plain]) -> tuple[EndCause, int | None, str]:
+    """Of the pods that did not end well, the one that says most."""
+    found: list[tuple[int, EndCause, int | None, str]] = []
+    for pod in pods:
+        name, status = pod["metadata"]["name"], pod.get("status", {})
+        own = str(status.get("reason", ""))
+        if own == "Evicted" and _TOO_LARGE.search(str(status.get("message", ""))):
+            words = f"{name}: it wrote more than its storage: {status['message']}; ask for more (storage)"
+            found.append((0, EndCause.FAILURE, None, words))
+        elif (target := _condition(pod, "DisruptionTarget")) is not None:
+            cause = EndCause.PREEMPTED if target.get("reason") in _PREEMPTED else EndCause.NODE_FAIL
+            found.append((0, cause, None, f"{name}: {target.get('reason', '')}: {target.get('message', '')}"))
+        elif own in _PREEMPTED or _OF_NODES.fullmatch(own):
+            cause = EndCause.PREEMPTED if own in _PREEMPTED else EndCause.NODE_FAIL
+            found.append((0, cause, None, f"{name}: {own}: {status.get('message', '')}"))
+        elif own == "DeadlineExceeded":
+            found.append((1, EndCause.TIMEOUT, None, f"{name}: the pod ran longer than its deadline"))
+        elif (ended := _terminated(pod, LEARNER)) is not None and ended.get("exitCode"):
+            if ended.get("reason") == "OOMKilled":
+                found.append((2, EndCause.OUT_OF_MEMORY, ended["exitCode"], f"{name}: the learner was out of memory"))
+            else:
+                found.append((4, EndCause.FAILURE, ended["exitCode"], ""))
+        elif (ended := _terminated(pod, CONTROLLER)) is not None and ended.get("exitCode"):
+            why = "out of memory" if ended.get("reason") == "OOMKilled" else ended.get("reason", "")
+            words = f"{name}: the controller ended: {why}"
+            found.append((3, EndCause.FAILURE, ended["exitCode"], words))
+    if not found:
+        return _BY_REASON.get(str(condition.get("reason")), EndCause.FAILURE), None, ""
+    _, cause, code, words = min(found, key=lambda one: one[0])
+    return cause, code, words
+
+
+def _why_suspended(job: Plain, workload: Plain | None) -> str:
+    queue = job["metadata"].get("labels", {}).get(QUEUE_LABEL)
+    return why_queued(queue, workload) if queue else "it is being created"
+
+
+def why_pending(pods: Sequence[Plain], refusal: str = "") -> str:
+    """The first pod that has not begun says it: the others wait for the same, or for it."""
+    for pod in sorted(pods, key=lambda one: str(one["metadata"]["name"])):
+        scheduled = _condition(pod, "PodScheduled", "False")
+        if scheduled is not None:
+            if scheduled.get("reason") == "SchedulingGated":
+                return "its pods are held back by scheduling gates, which somebody else's controller sets"
+            said = str(scheduled.get("message", ""))
+            return f"no node has room now: {said}{what_to_do(said)}".rstrip(": ")
+        for status in _statuses(pod):
+            waiting = status.get("state", {}).get("waiting") or {}
+            message = str(waiting.get("message", ""))
+            said = f": {message}" if message else ""
+            if waiting.get("reason") in _NO_IMAGE:
+                why = f"({waiting['reason']}){said}{about_image(message)}"
+                return f"the image {status.get('image', '')} cannot be had {why}"
+            if waiting.get("reason") in _NOT_MADE:
+                return f"container {status.get('name', '')} cannot be made ({waiting['reason']}){said}"
+            if waiting.get("reason") == "CrashLoopBackOff":
+                return f"container {status.get('name', '')} ends again and again{said}"
+    return _in_words(refusal)
+
+
+def missing_image(pods: Sequence[Plain]) -> tuple[float, str] | None:
+    """Since when (epoch) a pod has waited for an image, and for which in the words of its node; None where none does.
+
+    A container's image is asked for when all before it is done: the first when the pod has its node, the learner's when
+    the controller lets it start (kubernetes.io, "Pod Conditions"), another start's when the run before has ended.
+    """
+    found = []
+    for pod in pods:
+        for status in _statuses(pod):
+            waiting = status.get("state", {}).get("waiting") or {}
+            if waiting.get("reason") not in _NO_IMAGE:
+                continue
+            begun = "Initialized" if status.get("name") == LEARNER else "PodScheduled"
+            last = status.get("lastState", {}).get("terminated") or {}
+            times = (_epoch((_condition(pod, begun) or {}).get("lastTransitionTime")), _epoch(last.get("finishedAt")))
+            if known := [at for at in times if at is not None]:
+                found.append((max(known), why_pending([pod])))
+    return min(found, default=None)
+
+
+def _in_words(refusal: str) -> str:
+    """A refusal of pods: of a quota with the numbers, else as it is."""
+    if not refusal:
+        return ""
+    match = QUOTA.search(refusal)
+    if match is None:
+        return f"pods are refused: {refusal}{what_to_do(refusal)}"
+    return (
+        f"quota {match['name']} is used up: {match['used']} of {match['limit']}, and {match['asked']} is asked for: "
+        "the job starts when others of the namespace end"
+    )
+
+
+def _runs(pod: Plain) -> bool:
+    """Whether a container of it runs or ran; a pod whose node was just chosen does not."""
+    return any("running" in one.get("state", {}) or "terminated" in one.get("state", {}) for one in _statuses(pod))
+
+
+def _started(pods: Iterable[Plain]) -> float | None:
+    times = []
+    for pod in pods:
+        for status in _statuses(pod):
+            state = status.get("state", {})
+            at = _epoch((state.get("running") or state.get("terminated") or {}).get("startedAt"))
+            if at is not None:
+                times.append(at)
+    return min(times, default=None)
+
+
+def _statuses(pod: Plain) -> list[Plain]:
+    status = pod.get("status", {})
+    return [*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())]
+
+
+def _terminated(pod: Plain, container: str) -> Plain | None:
+    for status in _statuses(pod):
+        if status.get("name") == container:
+            state = status.get("state", {})
+            return state.get("terminated") or None
+    return None
+
+
+def _condition(thing: Plain, kind: str, status: str = "True") -> Plain | None:
+    for one in thing.get("status", {}).get("conditions") or ():
+        if one.get("type") == kind and one.get("status") == status:
+            found: Plain = one
+            return found
+    return None
+
+
+def _spec(pod: Plain) -> Plain:
+    found: Plain = pod.get("spec", {})
+    return found
+
+
+def _epoch(text: str | None) -> float | None:
+    return datetime.fromisoformat(text).timestamp() if text else None

@@ -1,0 +1,163 @@
+"""Makes a tenant's objects, and says what differs of those that are there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable
+from ffdl_batch.ports.tenancy import Done, NotOurs, NotPermitted, Tenant, TenantStep
+from ffdl_kubernetes.client import ClusterClient, Refused
+from ffdl_kubernetes.objects.names import MANAGER, MANAGER_LABEL
+from ffdl_kubernetes.objects.tenant import permission_objects, tenant_objects
+from ffdl_kubernetes.settings import KubernetesSettings
+
+Plain = Mapping[str, Any]
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
+_ACCOUNT = re.compile(r"([a-z0-9-]+/)?[a-z0-9]([-a-z0-9.]*[a-z0-9])?", re.ASCII)
+_UNITS = {
+    "": Decimal(1),
+    **{unit: Decimal(10) ** power for unit, power in zip("num", (-9, -6, -3), strict=True)},
+    **{unit: Decimal(1000) ** power for power, unit in enumerate("kMGTPE", 1)},
+    **{f"{unit}i": Decimal(1024) ** power for power, unit in enumerate("KMGTPE", 1)},
+}
+_QUANTITY = re.compile(r"([+-]?[0-9.]+(?:e[+-]?[0-9]+)?)([a-zA-Z]{0,2})", re.ASCII)
+_WHOLE = ("spec", "rules", "subjects", "roleRef", "automountServiceAccountToken")
+"""What is compared of an object beside its labels."""
+
+
+def objects_of(tenant: Tenant, settings: KubernetesSettings) -> list[Plain]:
+    """All that makes the tenant. Raises InvalidRequest."""
+    _check(tenant)
+    return list(tenant_objects(tenant, settings.gpu_resource))
+
+
+def permissions_of(tenant: Tenant) -> list[Plain]:
+    """Role and RoleBinding. Raises InvalidRequest."""
+    _check(tenant)
+    return list(permission_objects(tenant))
+
+
+def create_tenant(tenant: Tenant, settings: KubernetesSettings, *, adopt: bool, update: bool) -> Sequence[TenantStep]:
+    """See :class:`ffdl_batch.ports.tenancy.KeepsTenants`."""
+    objects = objects_of(tenant, settings)
+    client = ClusterClient(replace(settings, namespace=tenant.namespace))
+    try:
+        return [_make(client, one, adopt=adopt, update=update or (adopt and at == 0)) for at, one in enumerate(objects)]
+    finally:
+        client.close()
+
+
+def _make(client: ClusterClient, wanted: Plain, *, adopt: bool, update: bool) -> TenantStep:
+    kind, name = str(wanted["kind"]), str(wanted["metadata"]["name"])
+    about = f"{kind} {name}"
+    try:
+        found = client.get(kind, name)
+        if found is None:
+            found, is_new = client.create(wanted)
+            if is_new:
+                return TenantStep(about, Done.MADE)
+        if found["metadata"].get("deletionTimestamp"):
+            raise SchedulerUnreachable(f"{about} is being deleted; try again when it is gone")
+        if (found["metadata"].get("labels") or {}).get(MANAGER_LABEL) != MANAGER and not adopt:
+            raise NotOurs(
+                f"{about} is there, and not ours: it has no label {MANAGER_LABEL}={MANAGER}. Nothing was changed; "
+                "--adopt makes it ours"
+            )
+        differing = "; ".join(differences(found, wanted))
+        if not differing:
+            return TenantStep(about, Done.SAME)
+        if not update:
+            return TenantStep(about, Done.DIFFERS, differing)
+        client.replace(_updated(found, wanted))
+    except Refused as refused:
+        raise _explain(refused, about) from refused
+    return TenantStep(about, Done.CHANGED, differing)
+
+
+def differences(found: Plain, wanted: Plain) -> Iterator[str]:
+    """What of `wanted` the cluster has otherwise, in words. Amounts are compared as amounts (1024Mi is 1Gi)."""
+    labels = found["metadata"].get("labels") or {}
+    for label, value in (wanted["metadata"].get("labels") or {}).items():
+        if labels.get(label) != value:
+            yield f"label {label} is {_shown(labels.get(label))}, wanted {value}"
+    for part in _WHOLE:
+        if part in wanted and not _same(wanted[part], found.get(part), exact=part != "spec"):
+            if part == "spec" and "hard" in wanted[part]:
+                yield from _of_quota(wanted[part]["hard"], (found.get(part) or {}).get("hard") or {})
+            else:
+                yield f"{part} is {_shown(found.get(part))}, wanted {_shown(wanted[part])}"
+
+
+def _of_quota(wanted: Plain, found: Plain) -> Iterator[str]:
+    for name in sorted({*wanted, *found}):
+        if not _same(wanted.get(name), found.get(name), exact=True):
+            yield f"{name} is {found.get(name, 'not limited')}, wanted {wanted.get(name, 'not limited')}"
+
+
+def _same(wanted: Any, found: Any, *, exact: bool) -> bool:
+    """Whether `found` says what `wanted` does. A spec may have more, by the server's defaults; amounts may not."""
+    if isinstance(wanted, Mapping):
+        if not isinstance(found, Mapping):
+            return not wanted and found is None
+        if exact and set(wanted) != set(found):
+            return False
+        return all(_same(value, found.get(key), exact=exact or key == "hard") for key, value in wanted.items())
+    if isinstance(wanted, list):
+        return (
+            isinstance(found, list)
+            and len(wanted) == len(found)
+            and all(_same(*pair, exact=exact) for pair in zip(wanted, found, strict=True))
+        )
+    return bool(wanted == found) or (amount(wanted) is not None and amount(wanted) == amount(found))
+
+
+def amount(text: object) -> Decimal | None:
+    """A quantity as a number (kubernetes.io, "Quantity"); None for what is none."""
+    match = _QUANTITY.fullmatch(text) if isinstance(text, str) else None
+    if match is None or match[2] not in _UNITS:
+        return None
+    try:
+        return Decimal(match[1]) * _UNITS[match[2]]
+    except InvalidOperation:
+        return None
+
+
+def _updated(found: Plain, wanted: Plain) -> Plain:
+    """`found` with all that is wanted; the rest of it stays, and its version is demanded."""
+    labels = {**(found["metadata"].get("labels") or {}), **(wanted["metadata"].get("labels") or {})}
+    parts = {part: wanted[part] for part in _WHOLE if part in wanted}
+    return {**found, **parts, "metadata": {**found["metadata"], "labels": labels}}
+
+
+def _explain(refused: Refused, about: str) -> Exception:
+    said = f"{about}: the API server refused it ({refused.status} {refused.reason}): {refused}"
+    if refused.status == 401:
+        return NotPermitted(f"{said}; the credentials of the kubeconfig do not count any more")
+    if refused.status == 403:
+        return NotPermitted(f"{said}; a tenant is made by somebody who may do that, or from --print")
+    if refused.status == 409:
+        return SchedulerUnreachable(f"{said}; somebody else changes it: try again")
+    return InvalidRequest(said)
+
+
+def _check(tenant: Tenant) -> None:
+    name = tenant.namespace
+    if not _LABEL.fullmatch(name):
+        raise InvalidRequest(
+            f"{name!r} is no name of a namespace: up to 63 lower-case letters, digits and hyphens within"
+        )
+    if name.startswith("kube-"):
+        raise InvalidRequest(f"{name}: names with kube- are the cluster's own")
+    if tenant.service_account and not _ACCOUNT.fullmatch(tenant.service_account):
+        raise InvalidRequest(f"{tenant.service_account!r} is no service account; write namespace/name")
+    for resource, text in tenant.resources.items():
+        if amount(text) is None:
+            raise InvalidRequest(f"{resource}={text}: {text!r} is no amount; write a number, or one with Mi, Gi, ...")
+
+
+def _shown(value: Any) -> str:
+    return "not there" if value is None else str(value)

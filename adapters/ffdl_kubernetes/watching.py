@@ -1,0 +1,206 @@
+"""What the cluster says of all our Jobs: one list and one watch for each kind, however many there are.
+
+A watch that breaks goes on from the version that it had reached; where the server has forgotten that version,
+everything is listed again. Bookmarks keep the version young where nothing happens (kubernetes.io, "API Concepts").
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ffdl_batch.domain.pod import ATTEMPT_LABEL, JOB_LABEL
+from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerError, SchedulerUnreachable
+from ffdl_kubernetes.client import ClusterClient, Expired, Refused
+from ffdl_kubernetes.objects.names import MANAGER, MANAGER_LABEL
+
+Plain = Mapping[str, Any]
+_OURS = {"labelSelector": f"{MANAGER_LABEL}={MANAGER}"}
+SELECTORS: Mapping[str, Mapping[str, str]] = {
+    "Job": _OURS,
+    "Pod": _OURS,
+    "Event": {"fieldSelector": "involvedObject.kind=Job,reason=FailedCreate"},
+}
+"""What is watched. Pods that a quota or a policy refuses are told in events alone."""
+WATCH_S = 300
+"""The server is asked to close a watch after so long: a connection that died silently is noticed by then."""
+STALE_S = 20.0
+"""After a watch broke and did not come back for so long, nobody knows what is in the cluster."""
+PAUSES_S = (0.2, 1.0, 5.0)
+
+
+@dataclass
+class Held:
+    """What is known of one kind, by name."""
+
+    things: dict[str, Plain] = field(default_factory=dict)
+    version: str = ""
+    synced: bool = False
+    broken_at: float | None = None
+    why: str = ""
+
+
+class Watcher:
+    """Watches one namespace with threads of its own, from :meth:`start` on. `heard` is told of each object that
+    changed, in one of these threads: (type, kind, object)."""
+
+    def __init__(
+        self,
+        make: Callable[[], ClusterClient],
+        heard: Callable[[str, str, Plain], None],
+        selectors: Mapping[str, Mapping[str, str]] = SELECTORS,
+    ) -> None:
+        self._make, self._heard, self._selectors = make, heard, selectors
+        self._held = {kind: Held() for kind in selectors}
+        self._lock = threading.Condition()
+        self._threads: list[threading.Thread] = []
+        self._stopped = threading.Event()
+
+    def start(self) -> None:
+        """Begin, once."""
+        with self._lock:
+            if self._threads or self._stopped.is_set():
+                return
+            self._threads = [
+                threading.Thread(target=self._run, args=(kind,), name=f"watch-{kind}", daemon=True)
+                for kind in self._held
+            ]
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """End; watches that wait end with the process."""
+        self._stopped.set()
+
+    def await_sync(self, timeout_s: float) -> None:
+        """Until everything was listed. Raises SchedulerUnreachable with the reason."""
+        with self._lock:
+            self._lock.wait_for(lambda: all(held.synced for held in self._held.values()), timeout_s)
+            for kind, held in self._held.items():
+                if not held.synced:
+                    raise SchedulerUnreachable(f"{kind}s cannot be listed: {held.why or 'no answer yet'}")
+                if held.broken_at is not None and time.monotonic() - held.broken_at > STALE_S:
+                    raise SchedulerUnreachable(f"{kind}s cannot be watched: {held.why}")
+
+    def job(self, token: str) -> Plain | None:
+        """The Job of an attempt, as it was last seen."""
+        with self._lock:
+            return self._held["Job"].things.get(token)
+
+    def jobs(self) -> dict[str, Plain]:
+        """All of them, by token."""
+        with self._lock:
+            return dict(self._held["Job"].things)
+
+    def things(self, kind: str) -> dict[str, Plain]:
+        """All of a kind, by name."""
+        with self._lock:
+            return dict(self._held[kind].things)
+
+    def pods_by_token(self) -> dict[str, list[Plain]]:
+        """All pods, by the attempt that they belong to."""
+        with self._lock:
+            pods = list(self._held["Pod"].things.values())
+        found: dict[str, list[Plain]] = {}
+        for pod in pods:
+            found.setdefault(token_of(pod), []).append(pod)
+        return found
+
+    def refusals(self) -> dict[str, str]:
+        """Job's name -> why its pods were refused last."""
+        with self._lock:
+            events = sorted(self._held["Event"].things.values(), key=_version)
+        return {one["involvedObject"]["name"]: str(one.get("message", "")) for one in events}
+
+    def pod(self, name: str) -> Plain | None:
+        """One pod, as it was last seen."""
+        with self._lock:
+            return self._held["Pod"].things.get(name)
+
+    def put(self, kind: str, thing: Plain) -> None:
+        """What an answer of the server showed: a job that was just created is known before the watch tells of it."""
+        with self._lock:
+            name = thing["metadata"]["name"]
+            known = self._held[kind].things.get(name)
+            if known is None or _version(known) < _version(thing):
+                self._held[kind].things[name] = thing
+
+    # ------------------------------------------------------------------------------------------------ threads
+
+    def _run(self, kind: str) -> None:
+        client = self._make()
+        try:
+            self._go_on(client, kind)
+        finally:
+            client.close()
+
+    def _go_on(self, client: ClusterClient, kind: str) -> None:
+        failures, held = 0, self._held[kind]
+        while not self._stopped.is_set():
+            try:
+                if not held.version:
+                    self._list(client, kind)
+                self._watch(client, kind)
+                failures = 0
+            except Expired:
+                held.version = ""
+            except (Refused, SchedulerError) as error:
+                failures += 1
+                self._broke(kind, str(error), lasting=isinstance(error, InvalidRequest))
+                self._stopped.wait(PAUSES_S[min(failures, len(PAUSES_S)) - 1])
+
+    def _list(self, client: ClusterClient, kind: str) -> None:
+        items, version = client.list(kind, self._selectors[kind])
+        listed: dict[str, Plain] = {thing["metadata"]["name"]: thing for thing in items}
+        with self._lock:
+            held = self._held[kind]
+            gone = [thing for name, thing in held.things.items() if name not in listed]
+            held.things, held.version = listed, version
+            held.synced, held.broken_at = True, None
+            self._lock.notify_all()
+        for thing in gone:
+            self._heard("DELETED", kind, thing)
+        for thing in items:
+            self._heard("ADDED", kind, thing)
+
+    def _watch(self, client: ClusterClient, kind: str) -> None:
+        """Until the server closes."""
+        held = self._held[kind]
+        for what, thing in client.watch(kind, self._selectors[kind], held.version, WATCH_S):
+            held.version = str(thing["metadata"]["resourceVersion"])
+            with self._lock:
+                held.broken_at = None
+                if what == "DELETED":
+                    held.things.pop(thing["metadata"]["name"], None)
+                elif what != "BOOKMARK":
+                    held.things[thing["metadata"]["name"]] = thing
+            if what != "BOOKMARK":
+                self._heard(what, kind, thing)
+            if self._stopped.is_set():
+                break
+        with self._lock:
+            held.broken_at = None
+
+    def _broke(self, kind: str, why: str, *, lasting: bool) -> None:
+        with self._lock:
+            held = self._held[kind]
+            held.why = why
+            held.synced = held.synced and not lasting
+            if held.broken_at is None:
+                held.broken_at = time.monotonic()
+
+
+def token_of(thing: Plain) -> str:
+    """The attempt that an object of ours belongs to ("" = none)."""
+    labels = thing["metadata"].get("labels") or {}
+    job, attempt = labels.get(JOB_LABEL, ""), labels.get(ATTEMPT_LABEL, "")
+    return f"{job}-{attempt}" if job and attempt else ""
+
+
+def _version(thing: Plain) -> int:
+    """Versions are numbers that grow (KEP-5504: they may be compared)."""
+    text = str(thing["metadata"].get("resourceVersion", ""))
+    return int(text) if text.isdigit() else 0
