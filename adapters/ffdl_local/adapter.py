@@ -17,7 +17,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from ffdl_batch import domain
@@ -26,6 +26,7 @@ from ffdl_batch.domain.jobdir import AttemptDir, Root
 from ffdl_batch.domain.observation import NativeId, Observation
 from ffdl_batch.domain.scarcity import explain_unstarted, find_lack, of_daemon
 from ffdl_batch.domain.spec import NetworkLevel
+from ffdl_batch.ports.reach import NodeProgram, Place
 from ffdl_batch.ports.registry import AdapterContext, Settings
 from ffdl_batch.ports.scheduler import (
     BackendFacts,
@@ -39,7 +40,7 @@ from ffdl_batch.ports.scheduler import (
     SubmissionUncertain,
     TooMany,
 )
-from ffdl_batch.runtimes.layout import controller_arguments
+from ffdl_batch.runtimes.layout import controller_arguments, staging_arguments
 from ffdl_local.observing import observe_attempt
 from ffdl_local.plan import BACKEND, make_plan, max_jobs
 from ffdl_local.processes import HEAD, SUPERVISOR, WITHDRAW, node_controller, signal_process
@@ -74,7 +75,7 @@ class LocalScheduler:
         return BACKEND
 
     def explain(self) -> Mapping[str, object]:
-        """See :class:`ffdl_batch.ports.scheduler.ExplainsSettings`."""
+        """See :class:`ffdl_batch.ports.capabilities.ExplainsSettings`."""
         return dataclasses.asdict(self._settings)
 
     def probe(self) -> BackendFacts:
@@ -97,6 +98,7 @@ class LocalScheduler:
             version=f"{platform.system()} {platform.release()}",
             python=sys.executable,
             controller=controller,
+            staging=staging_arguments(sys.executable),
             warnings=tuple(warnings),
             needs_image=self._settings.runtime == "apptainer",
             # Each job that waits has a process. Twice as many as can run keep the machine busy.
@@ -195,10 +197,15 @@ class LocalScheduler:
             self._send(attempt, signals.SIGTERM, SUPERVISOR, HEAD)
 
     def withdraw(self, native_id: NativeId) -> None:
-        """See :class:`ffdl_batch.ports.scheduler.Withdraws`. Only a supervisor that waits obeys this signal."""
+        """See :class:`ffdl_batch.ports.capabilities.Withdraws`. Only a supervisor that waits obeys this signal."""
         attempt = self._living(native_id)
         if attempt is not None:
             self._send(attempt, WITHDRAW, SUPERVISOR)
+
+    def beside(self, place: Place, argv: Sequence[str]) -> NodeProgram:
+        """See :class:`ffdl_batch.ports.reach.ReachesNodes`."""
+        started = read_record(local_directory(place.attempt_dir.path) / STARTED) or {}
+        return NodeProgram(tuple(argv), host=str(started.get("host") or self._host))
 
     def _living(self, native: NativeId) -> AttemptDir | None:
         """The attempt, where its processes may live on this host. Raises NotNow on another one."""

@@ -8,8 +8,11 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 from ffdl_batch.domain.gang import PS_COUNT, Gang, lay_on_one, members_of, parts_of
-from ffdl_batch.domain.launch import LaunchFile, Limits, Succession, encode, needed_format
+from ffdl_batch.domain.launch import LaunchFile, NodeCache, Succession, encode, needed_format
+from ffdl_batch.domain.limits import Limits
+from ffdl_batch.domain.numbers import counted
 from ffdl_batch.domain.quantity import format_size
+from ffdl_batch.domain.secrets import secret_variables
 from ffdl_batch.domain.spec import SITE_DEFAULT, JobSpec, NetworkLevel
 from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, LaunchRequest, NodeShape, NotYet, PlannedFile
 from ffdl_batch.runtimes.apptainer import GpuLibraries
@@ -23,6 +26,7 @@ from ffdl_batch.runtimes.layout import (
     refuse_unsupported,
     release,
 )
+from ffdl_batch.runtimes.metering import plan_metrics
 from ffdl_local.records import BATCH_LOG, JOB_FILE
 from ffdl_local.settings import LocalSettings
 
@@ -56,7 +60,7 @@ def make_plan(request: LaunchRequest, settings: LocalSettings, queue: str, packa
 def _plan(request: LaunchRequest, settings: LocalSettings, queue: str, packages: str) -> LaunchPlan:
     spec, facts = request.spec, request.facts
     _refuse(spec)
-    refuse_unsupported(spec, request.attempt)
+    refuse_unsupported(spec)
     if not facts.python or not facts.nodes:
         raise InvalidRequest("this machine was not asked what it is yet; nothing can be planned")
     machine = facts.nodes[0]
@@ -76,15 +80,20 @@ def _plan(request: LaunchRequest, settings: LocalSettings, queue: str, packages:
         gpus=GpuLibraries.NVIDIA if gpus and contained else GpuLibraries.NONE,
         controller=controller,
         network=NetworkLevel(network.level),
+        staging=facts.staging,
+        cache=NodeCache(request.cache_dir, request.cache_bytes) if request.cache_dir else None,
+        images=request.images_dir,
+        mounting=request.mounting,
     )
     start = compose_start(
         Subject(
             request.job_id, spec, gang, request.job_dir, request.attempt_dir, request.results_store,
-            request.budget.failures,
+            request.budget.failures, request.attempt,
         ),
         runtime,
     )  # fmt: skip
     learners, meeting = len(gang.members), start.rendezvous
+    metering = plan_metrics(spec, facts.python, facts.controller, facts.staging)
     launch = LaunchFile(
         job_id=request.job_id,
         attempt=request.attempt,
@@ -104,20 +113,29 @@ def _plan(request: LaunchRequest, settings: LocalSettings, queue: str, packages:
         restart=meeting.restart,
         restarts_max=meeting.restarts_max,
         model_archive=request.job_dir.model_archive,
-        copies=start.copies,
-        stores=start.stores,
+        copies=start.data.copies,
+        fetches=start.data.fetches,
+        uploads=start.data.uploads,
+        staging=start.staging,
+        cache=start.cache,
+        mounts=start.mounts,
+        stores=start.data.stores,
         limits=Limits(
             grace_s=spec.batch.checkpoint.grace_s, kill_wait_s=KILL_WAIT_S, time_s=spec.batch.time_s,
             lead_s=request.lead_s, lead_from=request.lead_from,
         ),
+        logs=request.logs,
         network=network,
         checkpoint_signal=spec.batch.checkpoint.signal.removeprefix("SIG"),
         scratch_base=settings.scratch_base,
         make_dirs=start.make_dirs,
-        needs_dirs=start.needs_dirs,
+        needs_dirs=start.data.needs_dirs,
         echo_output=bool(spec.batch.output),
         checkpoints=start.checkpoints,
         carry=request.carry,
+        secrets=secret_variables(spec),
+        collectors=metering.collectors,
+        metrics=metering.metrics,
         succession=_succession(request, gpus),
         written_by=f"{BACKEND} {release()}",
     )  # fmt: skip
@@ -148,7 +166,13 @@ def _plan(request: LaunchRequest, settings: LocalSettings, queue: str, packages:
         submit_argv=(facts.python, "-I", "-S", "-c", _START, packages, job_file),
         environment=_shown(start.learner.env, request.user_env, start.learner.protected),
         network=network,
-        warnings=(*start.warnings, *gpu_warnings, *_warn_of_size(spec, machine), *_hints(spec, contained)),
+        warnings=(
+            *start.data.warnings,
+            *gpu_warnings,
+            *_warn_of_size(spec, machine),
+            *_hints(spec, contained),
+            *metering.warnings,
+        ),
     )
 
 
@@ -196,7 +220,7 @@ def _seat(spec: JobSpec, there: int, required: bool) -> tuple[Gang, tuple[str, .
         message = f"{shares[0].gpus:g} GPUs: shares of a GPU are not offered here"
         raise RequestRefused([refusal(shares[0].path("gpus"), message, "ask for whole GPUs", "C104")], not_yet=True)
     if gang.gpus > there:
-        message = f"{gang.gpus} GPUs in all, but this machine has {there}"
+        message = f"{counted(gang.gpus, 'GPU')} in all, but this machine has {there}"
         raise RequestRefused([refusal(asking[0].path("gpus"), message, "ask for fewer GPUs or learners", "C104")])
     return gang, ()
 

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from ffdl_batch.domain.breaker import Circuit, Permit, growing_pause
-from ffdl_batch.ports.scheduler import AccountingOutage, AccountingUnreachable, SchedulerUnreachable
+from ffdl_batch.ports.capabilities import AccountingOutage
+from ffdl_batch.ports.scheduler import AccountingUnreachable, SchedulerUnreachable
 from ffdl_slurm.run import CommandResult
 
 log = logging.getLogger(__name__)

@@ -10,6 +10,7 @@
 | observe | one squeue; one sacct for ids that squeue does not hold |
 | signal, cancel, withdraw | scancel |
 | avoid | squeue, scontrol update |
+| beside | srun --overlap, by the owner's own process |
 | examine | scontrol show config, sinfo, srun: :mod:`ffdl_slurm.doctor` |
 """
 
@@ -28,12 +29,14 @@ from pathlib import Path
 from ffdl_batch.domain.array import parse_chunk_name, read_marks
 from ffdl_batch.domain.job import Token
 from ffdl_batch.domain.jobdir import AttemptDir, Root
+from ffdl_batch.domain.mounting import Mounting
 from ffdl_batch.domain.observation import NativeId, Observation, Phase
 from ffdl_batch.domain.spec import NetworkLevel
+from ffdl_batch.ports.capabilities import AccountingOutage
 from ffdl_batch.ports.examination import Item
+from ffdl_batch.ports.reach import NodeProgram, Place
 from ffdl_batch.ports.registry import AdapterContext, Settings
 from ffdl_batch.ports.scheduler import (
-    AccountingOutage,
     AccountingUnreachable,
     ArrayPlan,
     BackendFacts,
@@ -44,6 +47,7 @@ from ffdl_batch.ports.scheduler import (
 )
 from ffdl_slurm.absence import dropped_tasks
 from ffdl_slurm.arrays import job_words, plan_array
+from ffdl_slurm.commands import beside_argv
 from ffdl_slurm.delivery import deliver_controller
 from ffdl_slurm.doctor import Doctor
 from ffdl_slurm.gateway import SiteShape, SlurmGateway
@@ -52,7 +56,7 @@ from ffdl_slurm.gateway_pyslurm import PyslurmGateway
 from ffdl_slurm.parsers import JobRecord
 from ffdl_slurm.plan import BACKEND, make_plan
 from ffdl_slurm.replies import recover_reply
-from ffdl_slurm.run import run_command
+from ffdl_slurm.run import KEPT, OPTION_VARIABLES, run_command
 from ffdl_slurm.settings import GatewayKind, SlurmSettings, doubt_times, read_settings
 from ffdl_slurm.tasks import Listing, TaskTables, pick
 
@@ -74,7 +78,8 @@ def create(settings: Settings, context: AdapterContext) -> SlurmScheduler:
 
 class SlurmScheduler:
     """See :class:`ffdl_batch.ports.scheduler.Scheduler`; also TrialSubmission, ForgetsJobs, DropsTasks, CredentialLife,
-    Withdraws, StopsMany, SubmitsArrays, AvoidsNodes, KeepsAccounts, ExplainsSettings, Examines."""
+    Withdraws, StopsMany, SubmitsArrays, AvoidsNodes, KeepsAccounts, ExplainsSettings, Examines,
+    ReachesNodes."""
 
     def __init__(self, settings: SlurmSettings, context: AdapterContext, gateway: SlurmGateway) -> None:
         """`gateway` carries every question to Slurm."""
@@ -92,18 +97,18 @@ class SlurmScheduler:
 
     @property
     def credential_life_s(self) -> float:
-        """See :class:`ffdl_batch.ports.scheduler.CredentialLife`."""
+        """See :class:`ffdl_batch.ports.capabilities.CredentialLife`."""
         return self._settings.credential_life_s
 
     def explain(self) -> Mapping[str, object]:
-        """See :class:`ffdl_batch.ports.scheduler.ExplainsSettings`."""
+        """See :class:`ffdl_batch.ports.capabilities.ExplainsSettings`."""
         return asdict(self._settings)
 
     def probe(self) -> BackendFacts:
         """See the port. Also delivers the controller into the user's tree where nodes cannot see the package."""
         site = self._gateway.describe_site()
         self._tell_doubts(site)
-        delivery = deliver_controller(self._context.root, self._settings.python)
+        delivery = deliver_controller(self._context.root, self._settings.python, self._settings.staging_python)
         return BackendFacts(
             nodes=site.nodes,
             partitions=site.partitions,
@@ -113,12 +118,13 @@ class SlurmScheduler:
             version=site.version,
             python=delivery.python,
             controller=delivery.controller,
+            staging=delivery.staging,
             max_array_size=site.config.max_array_size,
         )
 
-    def examine(self, nodes: str) -> Sequence[Item]:
+    def examine(self, nodes: str, mounting: Mounting = Mounting.AUTO) -> Sequence[Item]:
         """See :class:`ffdl_batch.ports.examination.Examines`."""
-        return Doctor(self._settings, self._context.root, run_command).examine(nodes)
+        return Doctor(self._settings, self._context.root, run_command).examine(nodes, mounting)
 
     def _tell_doubts(self, site: SiteShape) -> None:
         """Into the log, when they are new: they are the site's matter, and no submitter's."""
@@ -136,16 +142,16 @@ class SlurmScheduler:
         return NativeId(self._gateway.submit(plan.attempt_dir))
 
     def plan_array(self, chunk: Chunk, members: Sequence[LaunchPlan]) -> ArrayPlan | None:
-        """See :class:`ffdl_batch.ports.scheduler.SubmitsArrays`."""
+        """See :class:`ffdl_batch.ports.capabilities.SubmitsArrays`."""
         return plan_array(chunk, members)
 
     def submit_array(self, plan: ArrayPlan) -> Mapping[Token, NativeId]:
-        """See :class:`ffdl_batch.ports.scheduler.SubmitsArrays`."""
+        """See :class:`ffdl_batch.ports.capabilities.SubmitsArrays`."""
         job = self._gateway.submit(plan.chunk.directory)
         return {token: NativeId(job, task) for token, task in plan.tasks.items()}
 
     def test_only(self, plan: LaunchPlan) -> str:
-        """See :class:`ffdl_batch.ports.scheduler.TrialSubmission`."""
+        """See :class:`ffdl_batch.ports.capabilities.TrialSubmission`."""
         return self._gateway.test_only(plan.attempt_dir, plan.script)
 
     def find(self, token: Token, attempt_dir: AttemptDir) -> frozenset[NativeId]:
@@ -153,7 +159,7 @@ class SlurmScheduler:
         return self.find_many({token: attempt_dir})[token]
 
     def find_many(self, attempts: Mapping[Token, AttemptDir]) -> Mapping[Token, frozenset[NativeId]]:
-        """See :class:`ffdl_batch.ports.scheduler.SubmitsArrays`."""
+        """See :class:`ffdl_batch.ports.capabilities.SubmitsArrays`."""
         wanted = {token: _Wanted(token, attempt, self._root) for token, attempt in attempts.items()}
         replies = {chunk: recover_reply(place) for one in wanted.values() for chunk, place in one.places.items()}
         told = {token: one.told(replies) for token, one in wanted.items()}
@@ -197,7 +203,7 @@ class SlurmScheduler:
         return seen if token == seen.name else _rename(seen, token)
 
     def is_forgotten(self, ids: Collection[NativeId]) -> frozenset[NativeId]:
-        """See :class:`ffdl_batch.ports.scheduler.ForgetsJobs`."""
+        """See :class:`ffdl_batch.ports.capabilities.ForgetsJobs`."""
         if not ids:
             return frozenset()
         listed = pick(self._gateway.list_own_jobs(), ids)
@@ -208,17 +214,17 @@ class SlurmScheduler:
         return frozenset(missing) - frozenset(pick(_ended(accounted or ()), missing))
 
     def was_lost(self, ids: Collection[NativeId]) -> frozenset[NativeId]:
-        """See :class:`ffdl_batch.ports.scheduler.LosesJobs`: what sacctmgr(1) calls runaway jobs."""
+        """See :class:`ffdl_batch.ports.capabilities.LosesJobs`: what sacctmgr(1) calls runaway jobs."""
         accounted = self._gateway.account_for({native.job for native in ids}) if ids else ()
         living = [record for record in accounted or () if record.observation.phase in (Phase.PENDING, Phase.RUNNING)]
         return frozenset(pick(living, ids))
 
     def dropped(self, ids: Collection[NativeId]) -> Mapping[NativeId, str]:
-        """See :class:`ffdl_batch.ports.scheduler.DropsTasks`."""
+        """See :class:`ffdl_batch.ports.capabilities.DropsTasks`."""
         return dropped_tasks(self._gateway.list_own_jobs(), ids, self._tables.token_of) if ids else {}
 
     def accounting_outage(self) -> AccountingOutage | None:
-        """See :class:`ffdl_batch.ports.scheduler.KeepsAccounts`."""
+        """See :class:`ffdl_batch.ports.capabilities.KeepsAccounts`."""
         return self._gateway.accounting_outage()
 
     def signal(self, native_id: NativeId, signal: str) -> None:
@@ -230,29 +236,36 @@ class SlurmScheduler:
         self.cancel_many([native_id])
 
     def withdraw(self, native_id: NativeId) -> None:
-        """See :class:`ffdl_batch.ports.scheduler.Withdraws`."""
+        """See :class:`ffdl_batch.ports.capabilities.Withdraws`."""
         self.withdraw_many([native_id])
 
     def signal_many(self, ids: Collection[NativeId], signal: str) -> None:
-        """See :class:`ffdl_batch.ports.scheduler.StopsMany`; a step's id names one task alone."""
+        """See :class:`ffdl_batch.ports.capabilities.StopsMany`; a step's id names one task alone."""
         self._gateway.signal(signal.removeprefix("SIG"), *map(str, ids))
 
     def cancel_many(self, ids: Collection[NativeId]) -> None:
-        """See :class:`ffdl_batch.ports.scheduler.StopsMany`."""
+        """See :class:`ffdl_batch.ports.capabilities.StopsMany`."""
         self._gateway.cancel(*job_words(ids))
 
     def withdraw_many(self, ids: Collection[NativeId]) -> None:
-        """See :class:`ffdl_batch.ports.scheduler.StopsMany`."""
+        """See :class:`ffdl_batch.ports.capabilities.StopsMany`."""
         self._gateway.withdraw(*job_words(ids))
 
     def avoid(self, native_id: NativeId, nodes: Collection[str]) -> None:
-        """See :class:`ffdl_batch.ports.scheduler.AvoidsNodes`."""
+        """See :class:`ffdl_batch.ports.capabilities.AvoidsNodes`."""
         if nodes:
             self._gateway.exclude(str(native_id), nodes)
 
     def exclude_only(self, native_id: NativeId, nodes: str) -> None:
-        """See :class:`ffdl_batch.ports.scheduler.AvoidsNodes`."""
+        """See :class:`ffdl_batch.ports.capabilities.AvoidsNodes`."""
         self._gateway.exclude_only(str(native_id), nodes)
+
+    def beside(self, place: Place, argv: Sequence[str]) -> NodeProgram:
+        """See :class:`ffdl_batch.ports.reach.ReachesNodes`; srun runs where the owner is."""
+        job = place.allocation or str(place.native_id)
+        return NodeProgram(
+            tuple(beside_argv(job, place.node_rank, argv)), unset=OPTION_VARIABLES, keep=tuple(sorted(KEPT))
+        )
 
     def close(self) -> None:
         """End what was started for asking Slurm (pyslurm's worker); the next question starts it again."""

@@ -22,7 +22,7 @@ _MAX_PADDING = 10
 
 
 def plan_array(chunk: Chunk, members: Sequence[LaunchPlan]) -> ArrayPlan | None:
-    """See :class:`ffdl_batch.ports.scheduler.SubmitsArrays`."""
+    """See :class:`ffdl_batch.ports.capabilities.SubmitsArrays`."""
     named = parse_chunk_name(chunk.token)
     assert named is not None  # the caller gave it this name
     numbers = [member.array_index for member in members]

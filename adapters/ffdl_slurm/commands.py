@@ -153,3 +153,17 @@ def withdraw_argv(*jobs: str, atomically: bool) -> list[str]:
 def cancel_argv(*jobs: str) -> list[str]:
     """End jobs, pending or running; tasks of an array can be one word, as ``12_[0-3]``."""
     return ["scancel", *jobs]
+
+
+def beside_argv(job: str, node_rank: int, argv: Sequence[str]) -> list[str]:
+    """A step with one task on one node of a running job, beside its step 0, which has all that the job has.
+
+    --overlap lets steps share CPUs (20.11), memory and GRES since 21.08 only. So it counts none of these: --mem=0 is
+    all of the job's memory, and what only talks to the learner needs no device. --relative is the number of the node in
+    the allocation. The owner's limits and directory, and the site's MPI plugin, are not the step's.
+    """
+    return [
+        "srun", f"--jobid={job}", "--overlap", f"--relative={node_rank}", "--nodes=1", "--ntasks=1",
+        "--cpus-per-task=1", "--mem=0", "--gres=none", "--cpu-bind=none", "--mpi=none", "--propagate=NONE",
+        "--chdir=/", "--export=ALL", "--kill-on-bad-exit=0", "--job-name=ffdl-attach", *argv,
+    ]  # fmt: skip

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ffdl_batch import domain
 from ffdl_batch.ports.scheduler import NotNow
-from ffdl_batch.runtimes.layout import controller_arguments
+from ffdl_batch.runtimes.layout import controller_arguments, staging_arguments
 
 _NETWORK_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "cifs", "smb3", "afs", "wekafs", "panfs", "pvfs2", "9p"}
@@ -29,27 +29,43 @@ _BUILD = (
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """The interpreter on the nodes, and its arguments that start the controller."""
+    """The interpreter on the nodes, and its arguments that start the controller. `staging` starts the staging program
+    (empty = the nodes see no installation)."""
 
     python: str
     controller: tuple[str, ...]
+    staging: tuple[str, ...] = ()
 
 
-def deliver_controller(root: str, python: str) -> Delivery:
-    """Make the controller startable on the nodes. `python` "" = decide; may write into `root`.
+def deliver_controller(root: str, python: str, staging_python: str = "") -> Delivery:
+    """Make the controller startable on the nodes. `python` "" = decide; may write into `root`. `staging_python` is the
+    interpreter of an installation there ("" = this one, where nodes see it).
 
     Raises NotNow where the tree cannot be written now (a full disk): that is no job's fault.
     """
     package = Path(domain.__file__).resolve().parents[1]
-    if python in ("", sys.executable) and all(_is_shared(Path(p), root) for p in (str(package), sys.executable)):
-        return Delivery(sys.executable, controller_arguments(str(package.parent)))
+    is_seen = _is_installation_seen(root)
+    found = staging_interpreter(root, staging_python)
+    staging = staging_arguments(found) if found else ()
+    if python in ("", sys.executable) and is_seen:
+        return Delivery(sys.executable, controller_arguments(str(package.parent)), staging)
     try:
         archive = _write_archive(Path(root) / "controller")
     except OSError as error:
         raise NotNow(
             f"the controller cannot be written below {root}: {error}; free space there, it is tried again"
         ) from error
-    return Delivery(python or "python3", controller_arguments(str(archive)))
+    return Delivery(python or "python3", controller_arguments(str(archive)), staging)
+
+
+def staging_interpreter(root: str, staging_python: str) -> str:
+    """What starts the staging program on the nodes, "" = nothing: they see no installation."""
+    return staging_python or (sys.executable if _is_installation_seen(root) else "")
+
+
+def _is_installation_seen(root: str) -> bool:
+    package = Path(domain.__file__).resolve().parents[1]
+    return all(_is_shared(path, root) for path in (package, Path(sys.executable)))
 
 
 def _is_shared(path: Path, root: str) -> bool:

@@ -11,8 +11,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
+from ffdl_batch.domain.mounting import Mounting
 from ffdl_batch.ports.examination import Item, Verdict
 from ffdl_batch.ports.scheduler import SchedulerMissing, SchedulerUnreachable
+from ffdl_slurm.data_look import data_items
+from ffdl_slurm.delivery import staging_interpreter
 from ffdl_slurm.node_look import (
     KILL_S,
     OWN_MOUNTS,
@@ -20,6 +23,7 @@ from ffdl_slurm.node_look import (
     Node,
     answered,
     chosen,
+    differences,
     is_away,
     judge,
     judge_silence,
@@ -40,7 +44,17 @@ _FRAGMENT = "slurm.conf.d/ffdl.conf of slurm-configs has it"
 _KEY = re.compile(r"^(\w+)(?:\[\d+\])?[ \t]*=[ \t]*(.*?)[ \t]*$", re.MULTILINE)
 _NODE_FORMAT = "%P|%p|%N|%f|%G|%T"
 _STATE_FORMAT = "%T|%E"
-_TRIED = ("values", "vxlan", "filter", "acl", "ports", "hooks", "apptainer", "egress")
+_TRIED = ("values", "vxlan", "wireguard", "filter", "acl", "ports", "hooks", "apptainer", "egress")
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What is asked on nodes: their prolog as slurm.conf names it, the directory of their epilogs, the interpreter of
+    the staging program ("" = nodes see none)."""
+
+    prolog: str
+    epilogs: str
+    staging: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +65,7 @@ class Doctor:
     root: str
     run: Runner
 
-    def examine(self, nodes: str) -> list[Item]:
+    def examine(self, nodes: str, mounting: Mounting = Mounting.AUTO) -> list[Item]:
         """See :class:`ffdl_batch.ports.examination.Examines`."""
         if nodes not in ("", "all"):
             names_of(nodes)
@@ -64,7 +78,11 @@ class Doctor:
             return [Item("slurm", Verdict.WRONG, str(error)), *self._look_here([])]
         items = [Item("slurm", Verdict.OK), *self._look_at_config(config, listed), *self._look_at_partitions(listed)]
         items += self._look_here(listed)
-        return items + self._look_at_nodes(chosen(nodes, listed), config.get("Prolog") or "Prolog")
+        look = _Look(config.get("Prolog") or "Prolog", str(Path(config.get("Epilog", "")).parent), self._staging())
+        return items + self._look_at_nodes(chosen(nodes, listed), look, mounting)
+
+    def _staging(self) -> str:
+        return staging_interpreter(self.root, self.settings.staging_python)
 
     def _ask(self, parse: Callable[[str], T], *argv: str) -> T:
         result = self.run(argv, self.settings.command_timeout_s)
@@ -106,7 +124,7 @@ class Doctor:
         egress = self.settings.egress_feature
         ways_out = all(egress in node.features for node in nodes)
         levels = "network levels job and egress" if ways_out else "network level job"
-        return Item(about, Verdict.OK, f"{levels} on all {len(nodes)} nodes")
+        return Item(about, Verdict.OK, f"{levels} on {'its node' if len(nodes) == 1 else f'all {len(nodes)} nodes'}")
 
     # --------------------------------------------------------------------------------------------- this host
 
@@ -128,34 +146,40 @@ class Doctor:
 
     # ---------------------------------------------------------------------------------------------- the nodes
 
-    def _look_at_nodes(self, nodes: Sequence[Node], prolog: str) -> list[Item]:
+    def _look_at_nodes(self, nodes: Sequence[Node], look: _Look, mounting: Mounting) -> list[Item]:
         """One is asked before the others: where the prolog fails, Slurm drains each node that is asked."""
+        told: dict[str, dict[str, str]] = {}
         there = [node for node in nodes if not is_away(node)]
         first = next((node for node in there if node.state.lower() == "idle"), there[0] if there else None)
-        items, drained = self._look_at_node(first, prolog) if first else ([], False)
+        items, drained = self._look_at_node(first, look, told) if first else ([], False)
 
-        def look(node: Node) -> list[Item]:
+        def ask(node: Node) -> list[Item]:
             if node is first:
                 return items
             if first and drained and not is_away(node):
                 return [not_examined(node, f"node {first.name} was drained by its prolog", "that is mended")]
-            return self._look_at_node(node, prolog)[0]
+            return self._look_at_node(node, look, told)[0]
 
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            return [item for found in pool.map(look, nodes) for item in found]
+            found = [item for items in pool.map(ask, nodes) for item in items]
+        answers = {node.name: told[node.name] for node in nodes if node.name in told}
+        return [*data_items(answers, mounting, look.staging), *found, *differences(answers)]
 
-    def _look_at_node(self, node: Node, prolog: str) -> tuple[list[Item], bool]:
-        """What is found there, and whether Slurm drained it for its prolog when it was asked."""
+    def _look_at_node(self, node: Node, look: _Look, told: dict[str, dict[str, str]]) -> tuple[list[Item], bool]:
+        """What is found there, and whether Slurm drained it for its prolog when it was asked. What it says of itself
+        comes into `told`."""
         if is_away(node):
             return [not_examined(node, self._now(node).standing)], False
         try:
-            result = self.run(step_argv(node, self.settings, self.root), STEP_S + 3 * KILL_S)
+            argv = step_argv(node, self.settings, self.root, look.epilogs, look.staging)
+            result = self.run(argv, STEP_S + 3 * KILL_S)
         except (SchedulerUnreachable, CommandTimeout) as error:
             return [Item(f"node {node.name}", Verdict.WRONG, f"it was not asked: {error}")], False
         if answered(result):
+            told[node.name] = parse_pairs(result.stdout)
             return judge(node, result, self.settings, self.root), False
         node = self._now(node)
-        return [judge_silence(node, result, prolog)], node.failed_prolog
+        return [judge_silence(node, result, look.prolog)], node.failed_prolog
 
     def _now(self, node: Node) -> Node:
         """The node with the state that it has now, and Slurm's reason; as it was where Slurm does not say."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ffdl_batch.domain.findings import Finding
 from ffdl_batch.domain.gang import Gang, Load, Part, largest, lay_out, members_of, parts_of
+from ffdl_batch.domain.numbers import counted
 from ffdl_batch.domain.quantity import format_size, format_time_limit
 from ffdl_batch.domain.spec import SITE_DEFAULT, JobSpec, Placement
 from ffdl_batch.ports.scheduler import BackendFacts, NodeShape, PartitionShape
@@ -151,7 +152,9 @@ def _check_nodes(spec: JobSpec, part: Part, generic: Generic, groups: Sequence[G
     memory = max(node.memory_bytes for node in nodes)
     kind = f" of type {gpu_type}" if gpu_type else ""
     if each.gpus > gpus:
-        message = f"{each.gpus} GPUs{kind} {part.per_learner('gpus')}, but no node {here} has more than {gpus}"
+        message = (
+            f"{counted(each.gpus, 'GPU')}{kind} {part.per_learner('gpus')}, but no node {here} has more than {gpus}"
+        )
         yield refusal(part.path("gpus"), message, "use more learners with fewer GPUs each", "C104")
     if each.cpus > cpus:
         message = f"{each.cpus} CPUs {_whose(spec, part, 'cpus')}, but no node {here} has more than {cpus}"
@@ -162,7 +165,7 @@ def _check_nodes(spec: JobSpec, part: Part, generic: Generic, groups: Sequence[G
         yield refusal(part.path("memory"), message, _cure(spec, part, "memory"), "C104")
     if each.gpus <= gpus and each.cpus <= cpus and each.memory_mib * _MIB <= memory:
         others = "".join(f", {number} {name}" for name, number in generic.each.items())
-        gpus_and = f"{part.gpus:g} GPUs{kind}{others}"
+        gpus_and = f"{part.gpus:g} {'GPU' if part.gpus == 1 else 'GPUs'}{kind}{others}"
         message = f"no single node {here} has {gpus_and}, {each.cpus} CPUs and that much memory at once"
         path = f"batch.roles.{part.role}" if part.own else ""
         yield refusal(path, message, "ask for less of one of them", "C104")

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.ports.scheduler import AccountingOutage, NodeShape, PartitionShape
+from ffdl_batch.ports.capabilities import AccountingOutage
+from ffdl_batch.ports.scheduler import NodeShape, PartitionShape
 from ffdl_slurm.parsers import JobRecord, SiteConfig
 
 
@@ -57,7 +58,7 @@ class SlurmGateway(Protocol):
         ...
 
     def accounting_outage(self) -> AccountingOutage | None:
-        """See :class:`ffdl_batch.ports.scheduler.KeepsAccounts`."""
+        """See :class:`ffdl_batch.ports.capabilities.KeepsAccounts`."""
         ...
 
     def signal(self, signal: str, *jobs: str) -> None:

@@ -11,7 +11,8 @@ from tempfile import NamedTemporaryFile
 from typing import TypeVar
 
 from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.ports.scheduler import AccountingOutage, SchedulerMissing, SchedulerUnreachable, SubmissionUncertain
+from ffdl_batch.ports.capabilities import AccountingOutage
+from ffdl_batch.ports.scheduler import SchedulerMissing, SchedulerUnreachable, SubmissionUncertain
 from ffdl_slurm import commands, parsers, refusals, replies
 from ffdl_slurm.accounting import Accounting, IdRefused, check_ids
 from ffdl_slurm.gateway import SiteShape

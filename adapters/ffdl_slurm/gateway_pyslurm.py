@@ -20,7 +20,8 @@ from tempfile import TemporaryFile
 from typing import IO, Any
 
 from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.ports.scheduler import AccountingOutage, InvalidRequest, SchedulerUnreachable, SubmissionUncertain
+from ffdl_batch.ports.capabilities import AccountingOutage
+from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable, SubmissionUncertain
 from ffdl_slurm import commands, refusals, replies
 from ffdl_slurm.gateway import SiteShape
 from ffdl_slurm.gateway_cli import CommandLineGateway

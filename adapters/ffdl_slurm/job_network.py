@@ -24,9 +24,10 @@ LEARNERS_MOST, NODES_MOST = 62, 250
 MECHANISMS = {
     NetworkLevel.HOST: "none",
     NetworkLevel.NONE: "apptainer --net --network none",
-    NetworkLevel.JOB: "vxlan",
-    NetworkLevel.EGRESS: "vxlan+nat",
+    NetworkLevel.JOB: "overlay",
+    NetworkLevel.EGRESS: "overlay+nat",
 }
+"""By what a level is made, as far as a plan can know. By what an overlay joins nodes, they say when it is there."""
 _PLAIN_CONSTRAINT = re.compile(r"[\w.-]+(?:&[\w.-]+)*", re.ASCII)
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ffdl_batch.ports.examination import Item, Verdict
 from ffdl_batch.ports.scheduler import InvalidRequest
+from ffdl_slurm.data_look import LOOK
 from ffdl_slurm.hostlist import expand
 from ffdl_slurm.run import CommandResult
+from ffdl_slurm.said import few
 from ffdl_slurm.settings import SlurmSettings
 
 STEP_S = 60
@@ -18,7 +20,6 @@ STEP_S = 60
 KILL_S = 5
 _START_S, _MEMORY_MIB = 30, 128
 _TIMED_OUT = 124  # of timeout(1)
-_NAMED_MOST = 10
 OWN_MOUNTS = (
     "where Slurm gives jobs mounts of their own before the prolog runs, no learner can join; unset JobContainerType "
     "(NamespaceType since Slurm 25.11) of slurm.conf for these nodes, see docs/network.md"
@@ -29,9 +30,15 @@ _NOT_NOW = re.compile(r"busy|not available|immediate|timed out", re.IGNORECASE)
 """What srun says of an allocation that did not come in time (slurm_errno.h), and not of a request that is wrong."""
 _FAILED_PROLOG = re.compile(r"\bprolog\b.*(error|fail)", re.IGNORECASE)
 """Slurm's reason for a node that it drained for it."""
-_LOOK = """\
+_LOOK = (
+    f"""\
+data_look() {{
+{LOOK}}}
 job=$1/job-$SLURM_JOB_ID
 echo asked=yes
+data_look "$5" "$6"
+"""
+    + """\
 [ ! -d "$job" ] || echo hook=yes
 [ ! -e "$job/network" ] || echo made=yes
 # A namespace (nsfs, in hexadecimal) where the facts say that one is; a job with mounts of its own sees an empty file.
@@ -75,6 +82,7 @@ echo "ended=$ended"
 echo "said=$(printf %s "$said" | tail -n 1)"
 rm -rf "$place"
 """
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +116,7 @@ def chosen(nodes: str, listed: Sequence[Node]) -> list[Node]:
     known = [node.name for node in listed]
     unknown = sorted(names - set(known))
     if unknown:
-        raise InvalidRequest(f"Slurm has no node {_few(unknown)}; it has {_few(known)}")
+        raise InvalidRequest(f"Slurm has no node {few(unknown)}; it has {few(known)}")
     return [node for node in listed if node.name in names]
 
 
@@ -122,15 +130,16 @@ def names_of(nodes: str) -> frozenset[str]:
     return names
 
 
-def step_argv(node: Node, settings: SlurmSettings, root: str) -> list[str]:
-    """The job: it asks for a network, and says what it finds. It is in the settings' partition, if the node is."""
+def step_argv(node: Node, settings: SlurmSettings, root: str, epilogs: str = "", staging: str = "") -> list[str]:
+    """The job: it asks for a network, and says what it finds. It is in the settings' partition, if the node is.
+    `epilogs` is the directory of slurm.conf's Epilog, `staging` the interpreter of the staging program."""
     partition = settings.partition if settings.partition in node.partitions else node.partitions[0]
     argv = ["timeout", "-k", str(KILL_S), str(STEP_S), "srun", "--quiet", "--nodes=1", "--ntasks=1"]
     argv += [f"--nodelist={node.name}", f"--partition={partition}", "--time=1", f"--mem={_MEMORY_MIB}"]
     argv += [f"--immediate={_START_S}", "--job-name=ffdl-doctor", f"--comment={settings.job_mark}job/1"]
     argv += [f"--account={settings.account}"] if settings.account else []
     argv += [f"--qos={settings.qos}"] if settings.qos else []
-    places = (settings.network_dir, settings.apptainer, settings.scratch_base, root)
+    places = (settings.network_dir, settings.apptainer, settings.scratch_base, root, epilogs, staging)
     return [*argv, "/bin/sh", "-c", _LOOK, "sh", *places]
 
 
@@ -158,6 +167,29 @@ def judge(node: Node, result: CommandResult, settings: SlurmSettings, root: str)
     if "untried" in told:
         items.append(Item(about, Verdict.NOTE, f"level none was not tried: {told['untried']}"))
     return items or [Item(about, Verdict.OK, _note_on(node, told, settings))]
+
+
+_ALIKE = {
+    "mechanism": "NETWORK_MECHANISM",
+    "prefix": "NETWORK_PREFIX",
+    "secret": "the secret in the file NETWORK_SECRET, of which this is the fingerprint,",
+}
+"""What all nodes of a job must have alike, by its name in a node's capabilities."""
+
+
+def differences(told: Mapping[str, Mapping[str, str]]) -> list[Item]:
+    """What nodes have differently, by their names, so that learners on them would wait for each other."""
+    items = []
+    for key, value in _ALIKE.items():
+        having: dict[str, list[str]] = {}
+        for node, pairs in told.items():
+            if pairs.get(key):
+                having.setdefault(pairs[key], []).append(node)
+        if len(having) > 1:
+            who = "; ".join(f"{text}: {few(nodes)}" for text, nodes in having.items())
+            text = f"{value} is not the same on all nodes, so learners of one job would not reach each other ({who})"
+            items.append(Item("networks of jobs", Verdict.WRONG, text))
+    return items
 
 
 def parse_pairs(text: str) -> dict[str, str]:
@@ -222,8 +254,3 @@ def _why_no_network(told: dict[str, str]) -> str:
             "docs/network.md"
         )
     return "its prolog made no network and left no word"
-
-
-def _few(names: Sequence[str]) -> str:
-    more = len(names) - _NAMED_MOST
-    return ", ".join(names[:_NAMED_MOST]) + (f" and {more} more" if more > 0 else "")

@@ -8,8 +8,11 @@ from dataclasses import replace
 
 from ffdl_batch.domain.array import UNNUMBERED, chunk_name
 from ffdl_batch.domain.jobdir import ArrayDir
-from ffdl_batch.domain.launch import HostVariables, LaunchFile, Limits, Succession, encode, literal, needed_format
+from ffdl_batch.domain.launch import HostVariables, LaunchFile, NodeCache, Succession, encode, needed_format
+from ffdl_batch.domain.limits import Limits
 from ffdl_batch.domain.network_level import OVERLAYS, NetworkLevel
+from ffdl_batch.domain.placeholders import literal
+from ffdl_batch.domain.secrets import secret_variables
 from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, LaunchRequest, NotYet, PlannedFile
 from ffdl_batch.runtimes.layout import (
     RequestRefused,
@@ -22,6 +25,7 @@ from ffdl_batch.runtimes.layout import (
     refuse_unsupported,
     release,
 )
+from ffdl_batch.runtimes.metering import plan_metrics
 from ffdl_slurm.commands import limit_argv, requeue_argv, sbatch_argv, successor_argv
 from ffdl_slurm.devices import gpu_libraries, plan_devices, unknown_files
 from ffdl_slurm.fitting import NodeRequest, fit_request, nodes_of
@@ -55,7 +59,7 @@ def make_plan(request: LaunchRequest, settings: SlurmSettings) -> LaunchPlan:
 
 def _plan(request: LaunchRequest, settings: SlurmSettings) -> LaunchPlan:
     spec, facts = request.spec, request.facts
-    refuse_unsupported(spec, request.attempt)
+    refuse_unsupported(spec)
     if not request.image:
         message = f"there is no image for {spec.framework.name} {spec.framework.version}"
         raise RequestRefused([refusal("framework", message, "name one in [frameworks] of the configuration", "S103")])
@@ -76,15 +80,20 @@ def _plan(request: LaunchRequest, settings: SlurmSettings) -> LaunchPlan:
         gpu_libraries(node, settings),
         devices=bool(devices.options or devices.gres_files),
         network=level,
+        staging=facts.staging,
+        cache=NodeCache(request.cache_dir, request.cache_bytes) if request.cache_dir else None,
+        images=request.images_dir,
+        mounting=request.mounting,
     )
     start = compose_start(
         Subject(
             request.job_id, spec, node.gang, request.job_dir, request.attempt_dir, request.results_store,
-            request.budget.failures,
+            request.budget.failures, request.attempt,
         ),
         runtime,
     )  # fmt: skip
     controller, meeting = (facts.python, *facts.controller), start.rendezvous
+    metering = plan_metrics(spec, facts.python, facts.controller, facts.staging)
     launch = LaunchFile(
         job_id=request.job_id,
         attempt=request.attempt,
@@ -104,19 +113,28 @@ def _plan(request: LaunchRequest, settings: SlurmSettings) -> LaunchPlan:
         restarts_max=meeting.restarts_max,
         step=_step(settings, node, controller),
         model_archive=request.job_dir.model_archive,
-        copies=start.copies,
-        stores=start.stores,
+        copies=start.data.copies,
+        fetches=start.data.fetches,
+        uploads=start.data.uploads,
+        staging=start.staging,
+        cache=start.cache,
+        mounts=start.mounts,
+        stores=start.data.stores,
         limits=_limits(request, settings),
+        logs=request.logs,
         network=network,
         host=_HOST if spec.element is None else _ELEMENTS_HOST,
         devices=devices,
         checkpoint_signal=spec.batch.checkpoint.signal.removeprefix("SIG"),
         scratch_base=settings.scratch_base,
         make_dirs=start.make_dirs,
-        needs_dirs=start.needs_dirs,
+        needs_dirs=start.data.needs_dirs,
         echo_output=bool(spec.batch.output),
         checkpoints=start.checkpoints,
         carry=request.carry,
+        secrets=secret_variables(spec),
+        collectors=metering.collectors,
+        metrics=metering.metrics,
         succession=_succession(request, settings, node),
         written_by=f"{BACKEND} {release()}",
     )
@@ -124,7 +142,7 @@ def _plan(request: LaunchRequest, settings: SlurmSettings) -> LaunchPlan:
     command = (*controller, "head", "--launch", request.attempt_dir.launch)
     named = () if spec.element is None else (f"{NATIVE_ID}=$SLURM_JOB_ID", f"export {NATIVE_ID}")
     script = render_script(batch_options(request, settings, node, mark), command, named)
-    doubts = (*unknown_files(node, settings), *_hints(request))
+    doubts = (*unknown_files(node, settings), *_hints(request), *metering.warnings)
     plan = _assemble(request, launch, start, script, (*node.warnings, *offered.warnings, *facts.warnings, *doubts))
     if spec.element is None or request.array_dir is None:
         return plan
@@ -163,7 +181,7 @@ def _assemble(
         script=script,
         environment={**request.user_env, **_without(contract, request.user_env, start.learner.protected)},
         network=launch.network,
-        warnings=(*start.warnings, *warnings),
+        warnings=(*start.data.warnings, *warnings),
     )
 
 

@@ -13,12 +13,13 @@ from ffdl_batch.ports.scheduler import SchedulerMissing, SchedulerUnreachable
 from ffdl_slurm.replies import Hold
 from ffdl_slurm.said import shorten
 
-_KEPT = frozenset({"SLURM_CONF", "SLURM_CLUSTERS"})
+KEPT = frozenset({"SLURM_CONF", "SLURM_CLUSTERS"})
 _SIGNALS = 64
 """A shell around a command ends with 128 and the number of the signal that ended the command."""
-_DROPPED = ("SLURM_", "SBATCH_", "SQUEUE_", "SACCT_", "SCANCEL_", "SINFO_", "SRUN_", "SALLOC_", "LC_")
+OPTION_VARIABLES = ("SLURM_", "SBATCH_", "SQUEUE_", "SACCT_", "SCANCEL_", "SINFO_", "SRUN_", "SALLOC_")
+_DROPPED = (*OPTION_VARIABLES, "LC_")
 # The batch script needs no more of the submitter's environment than this; the learner's comes from a file.
-FOR_JOBS = frozenset({"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "LD_LIBRARY_PATH"}) | _KEPT
+FOR_JOBS = frozenset({"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "LD_LIBRARY_PATH"}) | KEPT
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ Runner = Callable[[Sequence[str], float], CommandResult]
 
 def query_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """For commands that ask: no option variables of Slurm but those that name the cluster; times in epoch seconds."""
-    kept = {k: v for k, v in environ.items() if k in _KEPT or not k.startswith(_DROPPED)}
+    kept = {k: v for k, v in environ.items() if k in KEPT or not k.startswith(_DROPPED)}
     # slurm_make_time_str hands SLURM_TIME_FORMAT to strftime; parsers take the standard form as well. SLURM_BITSTR_LEN
     # 0: the indexes of an array's waiting tasks are printed in full, not cut at 64 bytes (squeue(1), sacct(1)).
     return {**kept, "LC_ALL": "C", "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}

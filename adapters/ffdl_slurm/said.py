@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 SHORT, LONG = 120, 400
 """Characters. A refusal may be long: sites explain their rules in it (job_submit plugins)."""
+_NAMED_MOST = 10
 _ENOUGH = 16
 """So many times what is kept is looked at: a command that prints a whole file costs little."""
 _SEQUENCE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
@@ -61,3 +62,9 @@ def begin(text: str, characters: int = SHORT) -> str:
     text = text.strip()
     line = clean(text[: _ENOUGH * characters])
     return line if len(line) <= characters and len(text) <= _ENOUGH * characters else f"{line[:characters]} ..."
+
+
+def few(names: Sequence[str]) -> str:
+    """The first of them, and how many more there are."""
+    more = len(names) - _NAMED_MOST
+    return ", ".join(names[:_NAMED_MOST]) + (f" and {more} more" if more > 0 else "")

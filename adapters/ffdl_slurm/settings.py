@@ -36,8 +36,9 @@ class SlurmSettings:
     """What a site may say about its Slurm.
 
     `credential_life_s`: seconds within which a request that was sent may still be accepted (MUNGE: 300 s,
-    auth/slurm: 60 s). `python`: interpreter on the nodes ("" = found by the probe). `partition`, `account` and
-    `qos` are used where the job names none. `scratch_base` is a node-local directory. `srun_args` are further
+    auth/slurm: 60 s). `python`: interpreter on the nodes ("" = found by the probe). `staging_python`: that of an
+    installation of this package there, for data stores that are no directories ("" = this one). `partition`, `account`
+    and `qos` are used where the job names none. `scratch_base` is a node-local directory. `srun_args` are further
     options of the job step. `submit_host` is named in messages only.
 
     `fence_s`: a node that cannot read the attempt's files for so long ends its learners. It should be smaller than
@@ -56,6 +57,7 @@ class SlurmSettings:
     credential_life_s: float = 300.0
     command_timeout_s: float = 60.0
     python: str = ""
+    staging_python: str = ""
     apptainer: str = "apptainer"
     gpu_flag: GpuFlag = GpuFlag.AUTO
     partition: str = ""
@@ -101,6 +103,7 @@ def read_settings(raw: Mapping[str, object]) -> SlurmSettings:
         credential_life_s=_seconds(raw, "credential_life_s", default.credential_life_s),
         command_timeout_s=_seconds(raw, "command_timeout_s", default.command_timeout_s),
         python=_text(raw, "python", default.python),
+        staging_python=_text(raw, "staging_python", default.staging_python),
         apptainer=_text(raw, "apptainer", default.apptainer) or default.apptainer,
         gpu_flag=_choice(raw, "gpu_flag", GpuFlag, default.gpu_flag),
         partition=_text(raw, "partition", default.partition),

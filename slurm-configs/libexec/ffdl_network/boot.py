@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Collection, Sequence
 
-from . import checks, egress, guard, locks, network, settings, slots
+from . import checks, egress, guard, locks, network, settings, slots, tunnel
 from .commands import Trouble, status_of
 from .files import publish
 from .settings import Settings
@@ -103,7 +103,7 @@ def _clean(site: Settings, jobs: Collection[int]) -> list[str]:
         troubles += [f"job {job_id}: {text}" for text in left]
         if not left:
             network.forget(job_id, site)
-    for drop in (_drop_all_tables, _drop_ways_out):
+    for drop in (_drop_all_tables, _drop_ways_out, _drop_tunnels):
         try:
             drop(site)
         except (Trouble, OSError) as error:
@@ -120,3 +120,7 @@ def _drop_ways_out(site: Settings) -> None:
     for _, name in socket.if_nameindex():
         if name.startswith(egress.OUTSIDE):
             network.drop_way_out(name, site)
+
+
+def _drop_tunnels(site: Settings) -> None:
+    tunnel.remove_all_outside(site, network.KILL_PATIENCE_S)

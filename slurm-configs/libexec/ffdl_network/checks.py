@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import os
 import time
 from pathlib import Path
 from typing import Callable, NamedTuple, Sequence
 
-from . import apptainer, egress, forwarding, slots
+from . import apptainer, egress, forwarding, secret, slots, tunnel, wireguard
 from .commands import Trouble, run
 from .files import publish
 from .settings import Settings, WrongValues
@@ -39,7 +40,7 @@ class State(NamedTuple):
 def look(settings: Settings) -> State:
     """Try all of it. Forwarding is switched on where the site offers level `egress`."""
     tried: list[tuple[str, Callable[[], None]]] = [
-        ("vxlan", lambda: _try_vxlan(settings)),
+        (settings.mechanism, lambda: _MECHANISMS[settings.mechanism](settings)),
         ("filter", lambda: _try_filter(settings)),
         ("acl", lambda: _try_acl(settings)),
         ("ports", lambda: look_at_ports(settings)),
@@ -58,6 +59,7 @@ def refresh(settings: Settings, most_s: float = _STALE_AFTER_S) -> None:
     except FileNotFoundError:
         written_at = 0.0
     changed_at = max(Path(__file__).with_name("settings.py").stat().st_mtime, _changed_at(settings.apptainer_conf))
+    changed_at = max(changed_at, _changed_at(settings.secret))
     if written_at <= changed_at or not 0 <= time.time() - written_at < most_s:
         publish_state(settings, look(settings))
 
@@ -66,7 +68,8 @@ def publish_state(settings: Settings, state: State) -> None:
     """Write the file: `<name>=yes|no` and `<name>_problem` for each item and for `egress`; `network` for all that level
     `job` needs, and `problem` for the first of it that is wrong; where these programs are."""
     lines = ["format=1", f"checked_at={int(time.time())}", f"network={'no' if state.wrong else 'yes'}"]
-    lines += ["mechanism=vxlan", f"slots={settings.slots}", f"prefix={settings.prefix}"]
+    lines += [f"mechanism={settings.mechanism}", f"slots={settings.slots}", f"prefix={settings.prefix}"]
+    lines += _fingerprint(settings)
     lines += [_programs()]
     lines += [f"problem={' '.join(text.split())}" for text in state.wrong[:1]]
     egress_wrong = (state.egress.wrong if state.egress else NOT_OFFERED) or "".join(state.wrong[:1])
@@ -97,6 +100,13 @@ def _write(run_dir: Path, lines: Sequence[str]) -> None:
         ) from error
 
 
+def _fingerprint(settings: Settings) -> list[str]:
+    with contextlib.suppress(Trouble):  # it is what is wrong, and said there
+        if settings.mechanism == "wireguard":
+            return [f"secret={wireguard.fingerprint(secret.read(settings))}"]
+    return []
+
+
 def _programs() -> str:
     return f"programs={Path(__file__).resolve().parents[1]}"
 
@@ -124,6 +134,25 @@ def _try_vxlan(settings: Settings) -> None:
         run(argv, settings.command_timeout_s)
     except Trouble as error:
         raise Trouble(f"{error}: the kernel needs the module vxlan (modprobe vxlan)") from error
+
+
+def _try_wireguard(settings: Settings) -> None:
+    limit_s, new = settings.command_timeout_s, ["unshare", "--net"]
+    secret.read(settings)
+    run(["wg", "pubkey"], limit_s, base64.b64encode(bytes(32)).decode())
+    try:
+        run([*new, "ip", "link", "add", "try", "type", "wireguard"], limit_s)
+    except Trouble as error:
+        if not settings.wireguard_program:
+            raise Trouble(f"{error}: {tunnel.NO_WIREGUARD}") from error
+        run([settings.wireguard_program, "--version"], limit_s)
+        try:
+            run([*new, "ip", "tuntap", "add", "dev", "try", "mode", "tun"], limit_s)
+        except Trouble as lacking:
+            raise Trouble(f"{lacking}: {settings.wireguard_program} needs the module tun (modprobe tun)") from lacking
+
+
+_MECHANISMS: dict[str, Callable[[Settings], None]] = {"vxlan": _try_vxlan, "wireguard": _try_wireguard}
 
 
 def _try_filter(settings: Settings) -> None:
@@ -178,7 +207,11 @@ def _look_at_hooks(settings: Settings) -> None:
 
 
 def look_at_ports(settings: Settings) -> None:
-    """Trouble: what the packet filter takes for a sign of root is none, or any user can take the networks' port."""
+    """Trouble: what the packet filter takes for a sign of root is none, or any user can take the networks' port; with
+    WireGuard: programs draw its ports by chance."""
+    if settings.mechanism == "wireguard":
+        _look_at_drawn_ports(settings)
+        return
     file = Path("/proc/sys/net/ipv4/ip_unprivileged_port_start")
     free = int(file.read_text()) if file.exists() else 1024
     (first, last), own = settings.source_ports, settings.udp_port
@@ -187,4 +220,14 @@ def look_at_ports(settings: Settings) -> None:
             f"{file} is {free}, so any user may open port {own}, which the networks need, or one of {first}-{last}, "
             "which are to prove that root sent a packet: set it higher (sysctl), or NETWORK_UDP_PORT and "
             "NETWORK_SOURCE_PORTS lower"
+        )
+
+
+def _look_at_drawn_ports(settings: Settings) -> None:
+    file = Path("/proc/sys/net/ipv4/ip_local_port_range")
+    (least, most), (first, last) = (int(word) for word in file.read_text().split()), settings.wireguard_ports
+    if first <= most and least <= last:
+        raise Trouble(
+            f"{file} is {least}-{most}, from which programs draw their ports, and has some of NETWORK_WIREGUARD_PORTS, "
+            f"{first}-{last}, which the networks need: change one of the two"
         )

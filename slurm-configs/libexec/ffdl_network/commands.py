@@ -7,7 +7,8 @@ import subprocess
 import sys
 from typing import Callable, Sequence
 
-_ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
+ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
+"""What programs are started with."""
 _SAID_MOST = 1000
 
 
@@ -17,7 +18,7 @@ class Trouble(Exception):
 
 def is_installed(program: str) -> bool:
     """Whether `run` would find it."""
-    return shutil.which(program, path=_ENVIRONMENT["PATH"]) is not None
+    return shutil.which(program, path=ENVIRONMENT["PATH"]) is not None
 
 
 def run(argv: Sequence[str], timeout_s: float, text: str | None = None) -> str:
@@ -25,7 +26,7 @@ def run(argv: Sequence[str], timeout_s: float, text: str | None = None) -> str:
     try:
         done = subprocess.run(
             argv,
-            env=_ENVIRONMENT,
+            env=ENVIRONMENT,
             input=text or "",
             capture_output=True,
             text=True,
@@ -35,7 +36,7 @@ def run(argv: Sequence[str], timeout_s: float, text: str | None = None) -> str:
             check=False,
         )
     except FileNotFoundError as error:
-        raise Trouble(f"the program {argv[0]} is not installed on this node (PATH {_ENVIRONMENT['PATH']})") from error
+        raise Trouble(f"the program {argv[0]} is not installed on this node (PATH {ENVIRONMENT['PATH']})") from error
     except OSError as error:
         raise Trouble(f"{' '.join(argv)} cannot be started on this node: {error.strerror}") from error
     except subprocess.TimeoutExpired as error:

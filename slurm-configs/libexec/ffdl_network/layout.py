@@ -1,8 +1,8 @@
-"""What a job's network is made of, as values and as the input of ip, bridge and nft. Pure.
+"""What a job's network is, whatever joins its nodes, as values and as text. Pure.
 
-Node r of a job has the addresses <prefix>.r.1 and up, one a learner, and one MAC address. Nothing is asked on the wire:
-each node knows the others' addresses (a route and a permanent neighbour) and places (a static entry of the forwarding
-table). There is no route elsewhere and no entry for broadcast or for unknown addresses, so such frames go nowhere.
+Node r of a job has the addresses <prefix>.r.1 and up, one a learner. Each node knows the others' addresses and places
+beforehand, and there is no route elsewhere. By what the nodes are joined is said in vxlan.py and wireguard.py, which
+have the same names: OVERHEAD_BYTES, guard_rules, inner_rules, address_lines.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from typing import NamedTuple, Sequence
 from .settings import Settings
 
 DEVICE = "eth0"
-# IPv4 20, UDP 8, VXLAN 8, inner Ethernet 14 bytes (RFC 7348).
-VXLAN_OVERHEAD_BYTES = 50
 MTU_LEAST_BYTES = 1280
+_MTU_USUAL_BYTES = 1500
 _SYSCTLS = (
     ("ipv6/conf/all/disable_ipv6", "1"),
     ("ipv6/conf/default/disable_ipv6", "1"),
@@ -48,20 +47,14 @@ class Job(NamedTuple):
     learners: int
 
     @property
-    def vni(self) -> int:
-        """The number of the job's network. Job ids have more than 24 bits; two jobs that meet on a node in spite of
-        that are told so by the kernel."""
-        return self.job_id % (2**24 - 1) + 1
-
-    def mac(self, rank: int) -> str:
-        """The MAC address of a node: locally administered, the job's number, the node's."""
-        number = self.vni << 16 | rank
-        return "02:" + ":".join(f"{number >> shift & 255:02x}" for shift in (32, 24, 16, 8, 0))
-
-    @property
     def table(self) -> str:
         """The name of the job's table of packet filter rules."""
         return table_of(self.job_id)
+
+    @property
+    def peers(self) -> list[int]:
+        """The ranks of the other nodes."""
+        return [rank for rank in range(len(self.nodes)) if rank != self.rank]
 
 
 class Underlay(NamedTuple):
@@ -69,6 +62,10 @@ class Underlay(NamedTuple):
 
     addresses: tuple[str, ...]
     mtu: int
+
+    def inner_mtu(self, overhead_bytes: int) -> int:
+        """The MTU of the job's network."""
+        return (self.mtu or _MTU_USUAL_BYTES) - overhead_bytes
 
 
 def table_of(job_id: int) -> str:
@@ -82,93 +79,46 @@ def namespace_script() -> str:
     return "\n".join(["set -e", *lines]) + "\n"
 
 
-def guard_rules(job: Job, settings: Settings, underlay: Underlay) -> str:
-    """Input of nft: packets of this job's network are taken from its nodes alone, and from ports that only root opens.
+def guard_table(job: Job, underlay: Underlay, rules: Sequence[str]) -> str:
+    """Input of nft on the node: a table with these rules for what comes in, which may name the set `peers`."""
+    peers = [underlay.addresses[rank] for rank in job.peers]
+    return f"add table inet {job.table}\ndelete table inet {job.table}\n" + _table(
+        job.table, f"type ipv4_addr\n        {elements_of(peers)}", rules
+    )
 
-    VXLAN asks nobody for a name: without this any user of any machine could send frames into the job.
-    """
-    peers = [address for rank, address in enumerate(underlay.addresses) if rank != job.rank]
-    elements = f"elements = {{ {', '.join(peers)} }}" if peers else ""
-    ours = f"udp dport {settings.udp_port} @th,96,24 {job.vni:#x}"
-    first, last = settings.source_ports
+
+def inner_table(peers: str, rule: str, more_chains: str) -> str:
+    """Input of nft in the job's namespace, where no reload of the node's rules reaches it."""
+    return _table("ffdl", peers, [rule], more_chains)
+
+
+def elements_of(words: Sequence[str]) -> str:
+    """The elements of a set of nft; nothing for none."""
+    return f"elements = {{ {', '.join(words)} }}" if words else ""
+
+
+def _table(name: str, peers: str, rules: Sequence[str], more_chains: str = "") -> str:
+    listed = "\n        ".join(rules)
     return f"""\
-add table inet {job.table}
-delete table inet {job.table}
-table inet {job.table} {{
+table inet {name} {{
     set peers {{
-        type ipv4_addr
-        {elements}
+        {peers}
     }}
     chain input {{
         type filter hook input priority -300; policy accept;
-        meta nfproto ipv6 {ours} drop
-        {ours} udp sport != {first}-{last} drop
-        {ours} ip saddr != @peers drop
-    }}
-}}
-"""
-
-
-def device_argv(job: Job, settings: Settings, underlay: Underlay, namespace: str) -> Sequence[str]:
-    """Makes the device in the job's namespace; its outer packets stay in the namespace where this is run."""
-    first, last = settings.source_ports
-    mtu = mtu_of(underlay)
-    argv = ["ip", "link", "add", DEVICE, "netns", namespace, "address", job.mac(job.rank), "mtu", str(mtu)]
-    argv += ["type", "vxlan", "id", str(job.vni), "dstport", str(settings.udp_port)]
-    argv += ["srcport", str(first), str(last + 1)]
-    if len(job.nodes) == 1:
-        return [*argv, "nolearning"]
-    # A device that learns drops what has the MAC address of a permanent entry and comes from another node. It is given
-    # room for no more than these entries, and inner_rules drops what has any other MAC address.
-    return [*argv, "learning", "maxaddress", str(len(job.nodes) - 1), "local", underlay.addresses[job.rank]]
-
-
-def inner_rules(job: Job, more_chains: str = "") -> str:
-    """Input of nft in the job's namespace, where no reload of the node's rules reaches it: frames of peers alone."""
-    peers = [job.mac(rank) for rank in _peers(job)]
-    elements = f"elements = {{ {', '.join(peers)} }}" if peers else ""
-    return f"""\
-table inet ffdl {{
-    set peers {{
-        type ether_addr
-        {elements}
-    }}
-    chain input {{
-        type filter hook input priority -300; policy accept;
-        iifname "{DEVICE}" ether saddr != @peers drop
+        {listed}
     }}
 {more_chains}}}
 """
 
 
-def mtu_of(underlay: Underlay) -> int:
-    """The MTU of the job's network."""
-    return (underlay.mtu or 1500) - VXLAN_OVERHEAD_BYTES
-
-
-def address_lines(job: Job, settings: Settings) -> str:
-    """Input of ``ip -batch``: own addresses, and one route and one neighbour for each other node."""
-    lines = ["link set lo up", f"link set {DEVICE} arp off", f"link set {DEVICE} up"]
+def own_address_lines(job: Job, settings: Settings) -> list[str]:
+    """Lines for ``ip -batch``: the addresses of the learners here."""
     own = f"{settings.prefix}.{job.rank}"
-    lines += [f"addr add {own}.{i}/16 dev {DEVICE} noprefixroute" for i in range(1, job.learners + 1)]
-    for rank in _peers(job):
-        peer = f"{settings.prefix}.{rank}"
-        lines.append(f"neigh replace {peer}.1 lladdr {job.mac(rank)} dev {DEVICE} nud permanent")
-        lines.append(f"route replace {peer}.0/24 via {peer}.1 dev {DEVICE} onlink src {own}.1")
-    return "\n".join(lines) + "\n"
+    return [f"addr add {own}.{i}/16 dev {DEVICE} noprefixroute" for i in range(1, job.learners + 1)]
 
 
-def forwarding_lines(job: Job, underlay: Underlay) -> str:
-    """Input of ``bridge -batch``: at which node each MAC address is."""
-    return "".join(
-        f"fdb replace {job.mac(rank)} dev {DEVICE} dst {underlay.addresses[rank]} self permanent\n"
-        for rank in _peers(job)
-    )
-
-
-def facts(
-    job: Job, settings: Settings, underlay: Underlay, namespace: str, names: Sequence[tuple[str, str]] | None
-) -> str:
+def facts(job: Job, settings: Settings, mtu_bytes: int, namespace: str, names: Sequence[tuple[str, str]] | None) -> str:
     """What the job's controller reads. `names`: those of the destinations at level `egress`, with their addresses."""
     pairs = {
         "job": job.job_id,
@@ -177,14 +127,10 @@ def facts(
         "nodes": len(job.nodes),
         "learners": job.learners,
         "prefix": f"{settings.prefix}.{job.rank}.",
-        "mechanism": "vxlan" if names is None else "vxlan+nat",
-        "mtu": mtu_of(underlay),
+        "mechanism": settings.mechanism if names is None else f"{settings.mechanism}+nat",
+        "mtu": mtu_bytes,
         "level": "job" if names is None else "egress",
     }
     if names:
         pairs["names"] = ",".join(f"{name}={address}" for name, address in names)
     return "".join(f"{name}={value}\n" for name, value in pairs.items())
-
-
-def _peers(job: Job) -> list[int]:
-    return [rank for rank in range(len(job.nodes)) if rank != job.rank]

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Callable
 
-from . import egress, guard, layout, locks, slots
+from . import egress, guard, layout, locks, slots, tunnel
 from .commands import Trouble, is_installed, run
 from .egress import Targets
 from .files import publish
@@ -25,7 +25,8 @@ from .layout import Job, Underlay
 from .settings import Settings
 
 After = Callable[[str], None]
-_KILL_PATIENCE_S = 5.0
+KILL_PATIENCE_S = 5.0
+"""How long processes may take to die."""
 
 
 def create(job: Job, settings: Settings, underlay: Underlay, targets: Targets | None, after: After) -> None:
@@ -45,27 +46,22 @@ def create(job: Job, settings: Settings, underlay: Underlay, targets: Targets | 
     run(["unshare", f"--net={net}", "/bin/sh", "-s"], limit_s, layout.namespace_script())
     after("namespace")
     chains = egress.inner_chains(targets) if targets else ""
-    run([*inside, "nft", "-f", "-"], limit_s, layout.inner_rules(job, chains))
+    run([*inside, "nft", "-f", "-"], limit_s, tunnel.inner_rules(job, settings, chains))
     after("filter")
-    rules = layout.guard_rules(job, settings, underlay)
+    rules = tunnel.guard_rules(job, settings, underlay)
     rules += egress.node_rules(job.job_id, number, settings, targets) if targets else ""
     publish(guard.rules_of(directory), rules, 0o600)
     run(["nft", "-f", "-"], limit_s, rules)
     after("guard")
-    run(layout.device_argv(job, settings, underlay, net), limit_s)
-    after("device")
-    run([*inside, "ip", "-batch", "-"], limit_s, layout.address_lines(job, settings))
-    after("addresses")
-    if len(job.nodes) > 1:
-        run([*inside, "bridge", "-batch", "-"], limit_s, layout.forwarding_lines(job, underlay))
-    after("forwarding")
+    tunnel.make(job, settings, underlay, number, after)
     if targets:
         _make_way_out(settings, number, targets, net)
         after("way out")
     slots.admit(settings.slot(number), job.uid)
     after("access")
     names = targets.names if targets else None
-    publish(directory / "network", layout.facts(job, settings, underlay, net, names))
+    mtu = underlay.inner_mtu(tunnel.overhead_bytes(settings))
+    publish(directory / "network", layout.facts(job, settings, mtu, net, names))
     after("facts")
 
 
@@ -79,7 +75,7 @@ def _make_way_out(settings: Settings, number: int, targets: Targets, net: str) -
     run(["nsenter", f"--net={net}", "ip", "-batch", "-"], limit_s, egress.inside_lines(number, settings, targets))
 
 
-def remove(job_id: int, settings: Settings, patience_s: float = _KILL_PATIENCE_S) -> list[str]:
+def remove(job_id: int, settings: Settings, patience_s: float = KILL_PATIENCE_S) -> list[str]:
     """Remove all that a job has on this node, its directory excepted; what could not be done, a sentence each."""
     troubles: list[str] = []
 
@@ -121,7 +117,7 @@ def drop_way_out(name: str, settings: Settings) -> None:
         run(["ip", "link", "del", name], settings.command_timeout_s)
 
 
-def _clear(settings: Settings, number: int, patience_s: float = _KILL_PATIENCE_S) -> None:
+def _clear(settings: Settings, number: int, patience_s: float = KILL_PATIENCE_S) -> None:
     """Empty a slot: nobody gets in, what is in dies, the device goes, then the namespace.
 
     The device goes first and by itself, because the namespace lives on for as long as anybody holds a socket of it.
@@ -131,9 +127,10 @@ def _clear(settings: Settings, number: int, patience_s: float = _KILL_PATIENCE_S
         return
     slots.shut(directory)
     drop_way_out(egress.device(number), settings)
+    tunnel.remove_outside(settings, number, patience_s)
     while is_namespace(net):
         alive = _kill_inside(net, patience_s)
-        _remove_device(net, settings)
+        tunnel.remove_inside(net, settings)
         run(["umount", "--lazy", str(net)], settings.command_timeout_s)
         if alive:
             raise Trouble(f"processes {alive} of the job's network do not die; it is cut off")
@@ -147,12 +144,6 @@ def is_namespace(net: Path) -> bool:
         return net.stat().st_dev != net.parent.stat().st_dev
     except FileNotFoundError:
         return False
-
-
-def _remove_device(net: Path, settings: Settings) -> None:
-    inside = ["nsenter", f"--net={net}", "ip", "-o", "link", "show", "type", "vxlan"]
-    if run(inside, settings.command_timeout_s).strip():
-        run(["nsenter", f"--net={net}", "ip", "link", "del", layout.DEVICE], settings.command_timeout_s)
 
 
 def _kill_inside(net: Path, patience_s: float) -> list[int]:

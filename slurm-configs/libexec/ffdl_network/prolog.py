@@ -18,6 +18,7 @@ from . import (
     mark,
     network,
     settings,
+    tunnel,
     underlay,
 )
 from .commands import Trouble
@@ -73,7 +74,7 @@ def work(comment: str, environment: Mapping[str, str], site: Settings, after: ne
             forwarding.ensure(site)
             after("destinations")
         try:
-            network.create(job, site, underlay.find(job, site), targets, after)
+            network.create(job, site, underlay.find(job, site, tunnel.overhead_bytes(site)), targets, after)
         except BaseException:
             network.remove(job.job_id, site)
             raise

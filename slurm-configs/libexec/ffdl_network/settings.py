@@ -18,8 +18,12 @@ class Settings(NamedTuple):
     mark: str
     prefix: str  # the first two numbers of learners' addresses
     slots: int
+    mechanism: str  # one of values.MECHANISMS
     udp_port: int
     source_ports: tuple[int, int]  # first and last
+    wireguard_program: str
+    wireguard_ports: tuple[int, int]  # first and last
+    secret: Path
     groups: str
     egress_to: str  # networks, with commas between
     egress_prefix: str
@@ -49,8 +53,12 @@ _SITE = {
     "JOB_MARK_SOURCE": "@JOB_MARK_SOURCE@",
     "NETWORK_PREFIX": "@NETWORK_PREFIX@",
     "NETWORK_SLOTS": "@NETWORK_SLOTS@",
+    "NETWORK_MECHANISM": "@NETWORK_MECHANISM@",
     "NETWORK_UDP_PORT": "@NETWORK_UDP_PORT@",
     "NETWORK_SOURCE_PORTS": "@NETWORK_SOURCE_PORTS@",
+    "NETWORK_WIREGUARD_PROGRAM": "@NETWORK_WIREGUARD_PROGRAM@",
+    "NETWORK_WIREGUARD_PORTS": "@NETWORK_WIREGUARD_PORTS@",
+    "NETWORK_SECRET": "@NETWORK_SECRET@",
     "NETWORK_GROUPS": "@NETWORK_GROUPS@",
     "NETWORK_EGRESS_TO": "@NETWORK_EGRESS_TO@",
     "NETWORK_EGRESS_PREFIX": "@NETWORK_EGRESS_PREFIX@",
@@ -80,8 +88,12 @@ def load() -> Settings:
         mark=_SITE["JOB_MARK"],
         prefix=_SITE["NETWORK_PREFIX"],
         slots=int(_SITE["NETWORK_SLOTS"]),
+        mechanism=_SITE["NETWORK_MECHANISM"],
         udp_port=int(_SITE["NETWORK_UDP_PORT"]),
         source_ports=values.ports_of(_SITE["NETWORK_SOURCE_PORTS"]),
+        wireguard_program=_SITE["NETWORK_WIREGUARD_PROGRAM"],
+        wireguard_ports=values.ports_of(_SITE["NETWORK_WIREGUARD_PORTS"]),
+        secret=Path(_SITE["NETWORK_SECRET"]),
         groups=_SITE["NETWORK_GROUPS"],
         egress_to=_SITE["NETWORK_EGRESS_TO"],
         egress_prefix=_SITE["NETWORK_EGRESS_PREFIX"],

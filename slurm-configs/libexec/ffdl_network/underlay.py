@@ -7,15 +7,16 @@ import socket
 from typing import Sequence
 
 from .commands import Trouble, run
-from .layout import MTU_LEAST_BYTES, VXLAN_OVERHEAD_BYTES, Job, Underlay
+from .layout import MTU_LEAST_BYTES, Job, Underlay
 from .settings import Settings
 
 _IP_MTU = 14  # <linux/in.h>: getsockopt of a connected socket; Python has no name for it
 _NODE_ADDRESS = re.compile(r"NodeName=(\S+) .*?NodeAddr=(\S+)")
 
 
-def find(job: Job, settings: Settings) -> Underlay:
-    """The addresses of all nodes, and the MTU that a packet to each of them may have."""
+def find(job: Job, settings: Settings, overhead_bytes: int) -> Underlay:
+    """The addresses of all nodes, and the MTU that a packet to each of them may have, of which the job's network takes
+    `overhead_bytes`."""
     if len(job.nodes) == 1:
         return Underlay(("",), 0)
     addresses = _resolve(job.nodes, settings)
@@ -28,7 +29,7 @@ def find(job: Job, settings: Settings) -> Underlay:
         if address.startswith("127.") or addresses.count(address) > 1:
             raise Trouble(f"{name} has the address {address}, which is not its alone: mend the resolver (/etc/hosts)")
     mtu = min(_mtu_to(own, address, settings) for address in addresses if address != own)
-    if mtu - VXLAN_OVERHEAD_BYTES < MTU_LEAST_BYTES:
+    if mtu - overhead_bytes < MTU_LEAST_BYTES:
         raise Trouble(f"the network between the nodes has an MTU of {mtu}, too small for one network in another")
     return Underlay(tuple(addresses), mtu)
 

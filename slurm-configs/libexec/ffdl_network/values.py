@@ -18,7 +18,8 @@ _EGRESS_SLOTS_MOST = 254
 _PLACE = re.compile(r"(/[A-Za-z0-9._+-]+)+")
 _PATTERNS = re.compile(r"(/[A-Za-z0-9._+*?\[\]-]+)+(:(/[A-Za-z0-9._+*?\[\]-]+)+)*")
 _MARK = re.compile(r"[A-Za-z0-9._:+/-]+")
-_PORTS = re.compile(r"([1-9][0-9]{0,3})-([1-9][0-9]{0,3})")
+_PORTS = re.compile(r"([1-9][0-9]{0,4})-([1-9][0-9]{0,4})")
+MECHANISMS = ("vxlan", "wireguard")
 
 
 class Wrong(NamedTuple):
@@ -89,6 +90,14 @@ def _is_privileged_range(text: str) -> bool:
     return first < last < 1024
 
 
+def _is_range(text: str) -> bool:
+    try:
+        first, last = ports_of(text)
+    except ValueError:
+        return False
+    return first < last < 65536
+
+
 def _is_list_of_networks(text: str) -> bool:
     try:
         networks_of(text)
@@ -107,6 +116,11 @@ def _is_seconds(text: str) -> bool:
 def _is_in_range(values: Mapping[str, str]) -> bool:
     first, last = ports_of(values["NETWORK_SOURCE_PORTS"])
     return first <= int(values["NETWORK_UDP_PORT"]) <= last
+
+
+def _has_too_few_ports(values: Mapping[str, str]) -> bool:
+    first, last = ports_of(values["NETWORK_WIREGUARD_PORTS"])
+    return last - first + 1 < int(values["NETWORK_SLOTS"])
 
 
 def _has_too_many_slots(values: Mapping[str, str]) -> bool:
@@ -138,6 +152,12 @@ RULES: Mapping[str, _Rule] = {
     "NETWORK_SLOTS": _number(1, _SLOTS_MOST),
     "NETWORK_UDP_PORT": _Rule(_number(1, 1023).fits, "a port below 1024, e.g. 299"),
     "NETWORK_SOURCE_PORTS": _Rule(_is_privileged_range, "two ports below 1024, the smaller one first, e.g. 600-999"),
+    "NETWORK_MECHANISM": _Rule(lambda text: text in MECHANISMS, " or ".join(MECHANISMS)),
+    "NETWORK_WIREGUARD_PROGRAM": _Rule(
+        lambda text: not text or _PLACE.fullmatch(text) is not None, "the absolute path of a program, or nothing"
+    ),
+    "NETWORK_WIREGUARD_PORTS": _Rule(_is_range, "two ports, the smaller one first, e.g. 10000-26383"),
+    "NETWORK_SECRET": _ABSOLUTE,
     "NETWORK_GROUPS": _Rule(
         lambda text: not text or all(word.strip() for word in text.split(",")),
         "names of groups with commas between, or nothing",
@@ -157,6 +177,12 @@ RULES: Mapping[str, _Rule] = {
 """Every value that hooks and programs read, and what slurm.conf must agree with."""
 _RELATIONS: tuple[tuple[str, tuple[str, ...], Callable[[Mapping[str, str]], bool], str], ...] = (
     ("NETWORK_UDP_PORT", ("NETWORK_SOURCE_PORTS",), _is_in_range, "it must not be in NETWORK_SOURCE_PORTS"),
+    (
+        "NETWORK_WIREGUARD_PORTS",
+        ("NETWORK_SLOTS",),
+        _has_too_few_ports,
+        "there must be at least as many as NETWORK_SLOTS",
+    ),
     (
         "NETWORK_EGRESS_PREFIX",
         ("NETWORK_PREFIX",),

@@ -1,0 +1,186 @@
+"""A program that outlives the prolog which starts it: the WireGuard of a job's network on a kernel that has none.
+
+Its record is the line of /proc/<pid>/stat, with its number and the time of its start. The process writes it itself
+before it becomes the program, while it still has the job's lock. So whoever gets the lock of a prolog that was killed
+finds the record, or there is no program.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import Callable, Iterator, Sequence
+
+from .commands import ENVIRONMENT, Trouble
+
+_SOCKETS = Path("/var/run/wireguard")
+"""Where such programs listen for wg; the name of the file is that of the device."""
+_START, _STATE = 19, 0
+"""Fields of /proc/<pid>/stat behind the name (proc(5): 22 and 3)."""
+_REST_S = 0.02
+
+
+def start(program: str, name: str, record: Path, limit_s: float) -> int:
+    """Start a program that makes the device `name`, in a session of its own, which nobody ends but `stop`; its number.
+    Returns when wg can talk to it."""
+
+    def write_record() -> None:
+        descriptor = os.open(record, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        os.write(descriptor, Path("/proc/self/stat").read_bytes())
+        os.close(descriptor)
+
+    quiet = subprocess.DEVNULL
+    try:
+        process = subprocess.Popen(
+            [program, "-f", name],
+            env=ENVIRONMENT,
+            cwd="/",
+            stdin=quiet,
+            stdout=quiet,
+            stderr=quiet,
+            start_new_session=True,
+            # Before close_fds, which gives the job's lock up. No thread runs beside this one.
+            preexec_fn=write_record,  # noqa: PLW1509
+            close_fds=True,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise Trouble(f"{program} (NETWORK_WIREGUARD_PROGRAM of values.env) cannot be started: {error}") from error
+
+    def listens() -> bool:
+        if process.poll() is not None:
+            raise Trouble(f"`{program} -f {name}` ended with {process.returncode}; start it by hand, and it says why")
+        return _is_answered(socket_of(name))
+
+    _await(listens, limit_s, f"{program} made no device {name}")
+    return process.pid
+
+
+def stop(record: Path, patience_s: float) -> None:
+    """End the program of a record. Trouble: it does not die."""
+    try:
+        line = record.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return
+    number, _, rest = line.partition(" ")
+    if number.isdigit():  # else its process was killed before it could write
+        _kill(int(number), _fields(rest)[_START], patience_s)
+    record.unlink()
+
+
+def socket_of(name: str) -> Path:
+    """Where the program of a device listens for wg."""
+    return _SOCKETS / f"{name}.sock"
+
+
+def sockets(prefix: str) -> list[Path]:
+    """Those of devices whose names begin so."""
+    return sorted(_SOCKETS.glob(f"{prefix}*.sock"))
+
+
+def remove_socket(path: Path, patience_s: float) -> None:
+    """Remove the socket of a program, and end the program if it is still there."""
+    if not path.is_socket():
+        return
+    for pid in _holders(_listening_at(path)):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            _kill(pid, _fields(Path(f"/proc/{pid}/stat").read_text())[_START], patience_s)
+    path.unlink(missing_ok=True)
+
+
+def await_port(pid: int, port: int, limit_s: float) -> None:
+    """Wait until the program has opened its UDP port on this node. Trouble: it does not."""
+
+    def has_opened() -> bool:
+        return _has_one(Path(f"/proc/{pid}"), _names(_bound_to(port)))
+
+    _await(has_opened, limit_s, f"UDP port {port} could not be opened on this node: who has it? (ss -lunp)")
+
+
+def bound(port: int) -> bool:
+    """Whether somebody on this node has a UDP port."""
+    return bool(_bound_to(port))
+
+
+def _await(done: Callable[[], bool], limit_s: float, otherwise: str) -> None:
+    deadline = time.monotonic() + limit_s
+    while not done():
+        if time.monotonic() > deadline:
+            raise Trouble(f"{otherwise} within {limit_s:g} s")
+        time.sleep(_REST_S)
+
+
+def _is_answered(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asked:
+        try:
+            asked.connect(str(path))
+        except OSError:
+            return False
+        return True
+
+
+def _kill(pid: int, started: str, patience_s: float) -> None:
+    deadline = time.monotonic() + patience_s
+    while _is_alive(pid, started):
+        if time.monotonic() > deadline:
+            raise Trouble(f"process {pid}, the WireGuard program of a job that has ended, does not die")
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        time.sleep(_REST_S)
+
+
+def _is_alive(pid: int, started: str) -> bool:
+    """Whether the process is there, and no other one with its number. Its first thread may have ended before others,
+    which have its files and so its device as long as they are there."""
+    process = Path(f"/proc/{pid}")
+    try:
+        fields = _fields((process / "stat").read_text(encoding="utf-8", errors="replace"))
+        threads = len(list((process / "task").iterdir()))
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return fields[_START] == started and (fields[_STATE] not in ("Z", "X") or threads > 1)
+
+
+def _fields(stat: str) -> Sequence[str]:
+    """The name may have blanks and brackets."""
+    return stat.rpartition(")")[2].split()
+
+
+def _bound_to(port: int) -> set[str]:
+    """The inodes of the UDP sockets of this node with that port."""
+    rows = (line.split() for file in ("udp", "udp6") for line in _lines(Path("/proc/net", file)))
+    return {row[9] for row in rows if row[1].endswith(f":{port:04X}")}
+
+
+def _listening_at(path: Path) -> set[str]:
+    rows = (line.split() for line in _lines(Path("/proc/net/unix")))
+    return {row[6] for row in rows if row[7:] == [str(path)]}
+
+
+def _lines(file: Path) -> Sequence[str]:
+    return file.read_text(encoding="utf-8", errors="replace").splitlines()[1:] if file.exists() else ()
+
+
+def _holders(inodes: set[str]) -> Iterator[int]:
+    """Who has one of these sockets."""
+    wanted = _names(inodes)
+    for process in Path("/proc").iterdir() if wanted else ():
+        if process.name.isdigit() and _has_one(process, wanted):
+            yield int(process.name)
+
+
+def _names(inodes: set[str]) -> set[str]:
+    return {f"socket:[{inode}]" for inode in inodes}
+
+
+def _has_one(process: Path, wanted: set[str]) -> bool:
+    with contextlib.suppress(OSError):  # it has ended
+        for file in (process / "fd").iterdir():
+            with contextlib.suppress(OSError):  # it has closed this one
+                if str(file.readlink()) in wanted:
+                    return True
+    return False
