@@ -7,6 +7,8 @@ from pathlib import Path
 from ffdl_batch.config.settings import FrameworkImages, Settings
 from ffdl_batch.domain.spec import Framework
 
+_DOCKER = "docker://"
+
 
 class UnknownImage(ValueError):
     """The framework or its version has no image; the message lists what is known and how to add one."""
@@ -45,6 +47,23 @@ def resolve_image(settings: Settings, framework: Framework) -> str:
             f"or with a scheme, as docker://{reference}"
         )
     return str(found)
+
+
+def resolve_oci_image(settings: Settings, framework: Framework) -> str:
+    """The reference of an image that a cluster pulls, without a scheme. Raises :class:`UnknownImage` for one that is a
+    SIF file, too: no cluster can start that."""
+    images = settings.frameworks.get(framework.name)
+    if images is not None and framework.image_location is None and framework.version in images.oci:
+        return images.oci[framework.version]
+    if images is not None and framework.image_location is None:
+        reference = _reference(framework, images)
+        is_file = reference.endswith(".sif") or not (set(reference) & set("/:"))
+        if is_file or reference.startswith("/") or ("://" in reference and not reference.startswith(_DOCKER)):
+            raise UnknownImage(
+                f"image {reference} of {framework.name} {framework.version} is not one that Kubernetes can pull; name "
+                f'one by "{framework.version}" = "registry/name:tag" in [frameworks.{framework.name}.oci]'
+            )
+    return resolve_image(settings, framework).removeprefix(_DOCKER)
 
 
 def _reference(framework: Framework, images: FrameworkImages) -> str:

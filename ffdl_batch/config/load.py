@@ -11,16 +11,21 @@ from __future__ import annotations
 
 import os
 import pwd
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from ffdl_batch.config.settings import FrameworkImages, Settings, builtin_frameworks
+from ffdl_batch.domain.mounting import Mounting
 from ffdl_batch.domain.network_level import NetworkLevel
 
-_PATHS = ("state_dir", "jobs_dir")
-_TEXTS = ("backend", "database_url", "default_memory")
+_PATHS = ("state_dir", "jobs_dir", "metrics_textfile", "cache_dir")
+_TEXTS = ("backend", "database_url", "default_memory", "log_file_size", "log_rate")
+_SIZES = {"default_memory": 1, "log_file_size": 64 * 1024, "log_rate": 1024, "cache_bytes": 0}
+"""Sizes, and the least that each may be."""
+_NUMBERS = {"log_files": (1, 1000), "metrics_port": (0, 65535)}
+"""Whole numbers, the least and the greatest."""
 _SECONDS = ("watch_interval_s", "doorbell_interval_s", "lease_s", "idle_exit_s")
 _SECONDS_OR_OFF = ("silent_s",)
 """Times that are switched off by 0."""
@@ -124,6 +129,8 @@ def _from_text(key: str, text: str) -> Any:
         if text.lower() not in ("true", "false", "1", "0", "yes", "no"):
             raise ConfigError(f"FFDL_{key.upper()}: {text!r} is neither true nor false")
         return text.lower() in ("true", "1", "yes")
+    if (key in _NUMBERS or key == "cache_bytes") and text.isdecimal():
+        return int(text)
     if key in (*_SECONDS, *_SECONDS_OR_OFF, "default_cpus"):
         try:
             return float(text)
@@ -155,25 +162,23 @@ def _check(key: str, value: Any, origin: str, home: Path) -> Any:
         if not condition:
             raise ConfigError(f"{origin}: {key} must be {what}, not {value!r}")
 
-    if key in _PATHS:
+    if key in _PATHS and (value or key != "cache_dir"):
         need(isinstance(value, str) and bool(value), "a path")
         path = home / value[2:] if value.startswith("~/") else Path(value)
         need(path.is_absolute(), "an absolute path")
         return str(path)
     if key in _TEXTS:
         need(isinstance(value, str), "text")
-        if key == "default_memory":
-            _check_size(value, origin)
+        if key in _SIZES:
+            _check_size(key, value, origin)
         return value
-    if key in _SECONDS or key == "default_cpus":
-        need(isinstance(value, int | float) and not isinstance(value, bool) and value > 0, "a number above zero")
-        return float(value)
-    if key in _SECONDS_OR_OFF:
-        need(isinstance(value, int | float) and not isinstance(value, bool) and value >= 0, "a number, 0 or above")
-        return float(value)
+    if key in (*_SECONDS, *_SECONDS_OR_OFF, *_NUMBERS, "default_cpus"):
+        return _check_number(key, value, need)
     if key == "check_images":
         need(isinstance(value, bool), "true or false")
-        return value
+    if key == "cache_bytes":
+        need(isinstance(value, str) or (type(value) is int and value >= 0), "a size, as 500GB, or bytes")
+        return _check_size(key, value, origin) if isinstance(value, str) else value
     if key == "images_dirs":
         need(isinstance(value, list) and all(isinstance(v, str) and v for v in value), "a list of paths")
         return tuple(str(home / v[2:]) if v.startswith("~/") else v for v in value)
@@ -181,25 +186,46 @@ def _check(key: str, value: Any, origin: str, home: Path) -> Any:
         levels = [level for level in NetworkLevel if level is not NetworkLevel.AUTO]
         need(value in levels, f"one of {', '.join(levels)}")
         return NetworkLevel(value)
+    if key == "data_mount":
+        need(value in [one.value for one in Mounting], f"one of {', '.join(one.value for one in Mounting)}")
+        return Mounting(value)
     return _frameworks(value, origin) if key == "frameworks" else value
 
 
-def _check_size(value: str, origin: str) -> None:
+def _check_number(key: str, value: Any, need: Callable[[bool, str], None]) -> float | int:
+    if key in _NUMBERS:
+        least, most = _NUMBERS[key]
+        need(type(value) is int and least <= value <= most, f"a whole number from {least} to {most}")
+        return int(value)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if key in _SECONDS_OR_OFF:
+        need(is_number and value >= 0, "a number, 0 or above")
+    else:
+        need(is_number and value > 0, "a number above zero")
+    return float(value)
+
+
+def _check_size(key: str, value: str, origin: str) -> int:
     from ffdl_batch.domain.quantity import parse_size
 
     try:
-        parse_size(value)
+        size = parse_size(value)
     except ValueError as error:
-        raise ConfigError(f"{origin}: default_memory: {error}") from None
+        raise ConfigError(f"{origin}: {key}: {error}") from None
+    if size < _SIZES[key]:
+        raise ConfigError(f"{origin}: {key} must be {_SIZES[key]} bytes at least, not {value!r}")
+    return size
 
 
 def _frameworks(tables: dict[str, Any], origin: str) -> dict[str, FrameworkImages]:
     merged = builtin_frameworks()
     for name, table in tables.items():
-        versions, template = table.get("versions", {}), table.get("template", "")
-        good = isinstance(versions, dict) and all(isinstance(v, str) for v in versions.values())
-        if not good or not isinstance(template, str) or set(table) - {"versions", "template"}:
-            raise ConfigError(f"{origin}: frameworks.{name} takes a table `versions` of texts and a text `template`")
+        versions, template, oci = table.get("versions", {}), table.get("template", ""), table.get("oci", {})
+        maps = (versions, oci)
+        good = all(isinstance(one, dict) and all(isinstance(v, str) for v in one.values()) for one in maps)
+        if not good or not isinstance(template, str) or set(table) - {"versions", "template", "oci"}:
+            wanted = "tables `versions` and `oci` of texts, and a text `template`"
+            raise ConfigError(f"{origin}: frameworks.{name} takes {wanted}")
         old = merged.get(name, FrameworkImages())
-        merged[name] = FrameworkImages({**old.versions, **versions}, template or old.template)
+        merged[name] = FrameworkImages({**old.versions, **versions}, template or old.template, {**old.oci, **oci})
     return merged

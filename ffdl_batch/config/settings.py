@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ffdl_batch.domain.mounting import Mounting
 from ffdl_batch.domain.network_level import NetworkLevel
 
 
@@ -17,10 +18,12 @@ class FrameworkImages:
 
     `versions` maps a version to an image: a SIF's path, a bare name (``<name>.sif`` in an images directory), or
     a reference with a scheme (docker://, oras://). `template` serves every other version, with ``{version}`` in it.
+    `oci` maps versions whose image is a file to what clusters pull in its place.
     """
 
     versions: Mapping[str, str] = field(default_factory=dict)
     template: str = ""
+    oci: Mapping[str, str] = field(default_factory=dict)
 
 
 def builtin_frameworks() -> dict[str, FrameworkImages]:
@@ -48,8 +51,12 @@ class Settings:
     Paths are absolute. Times are seconds. `backend` "" means: slurm where `sbatch` is on the PATH, else local.
     `state_dir` holds the database, the lock and the daemon's log; `jobs_dir` the job directories and must be
     visible on the nodes. `images_dirs` are searched in order for ``<name>.sif``. An attempt is given up when nothing
-    was heard of its controllers for `silent_s` (0 = never). `backends` are the adapters' own tables. `origins` says for
-    every key where its value came from.
+    was heard of its controllers for `silent_s` (0 = never). A learner's log is at most `log_files` of `log_file_size`,
+    and grows by `log_rate` in a second after the first of them. The daemon's figures are written into
+    `metrics_textfile`, and served on the loopback's `metrics_port`, where these are set. `cache_dir` is each node's
+    cache ("" = none), `cache_bytes` what all users may hold in it (0 = half of its file system). `data_mount` says
+    whether nodes mount stores of types that FfDL mounts. `backends` are the adapters' own tables.
+    `origins` says for every key where its value came from.
     """
 
     state_dir: str
@@ -67,6 +74,14 @@ class Settings:
     lease_s: float = 30.0
     idle_exit_s: float = 60.0
     silent_s: float = 900.0
+    log_file_size: str = "64MiB"
+    log_files: int = 4
+    log_rate: str = "1MiB"
+    metrics_textfile: str = ""
+    metrics_port: int = 0
+    cache_dir: str = ""
+    cache_bytes: int = 0
+    data_mount: Mounting = Mounting.AUTO
     backends: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     origins: Mapping[str, str] = field(default_factory=dict)
 

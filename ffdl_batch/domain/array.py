@@ -183,3 +183,9 @@ def element_environment(element: Element) -> dict[str, str]:
         "SLURM_ARRAY_TASK_MAX": str(element.last),
         "SLURM_ARRAY_TASK_STEP": str(element.step),
     }
+
+
+def why_elements_wait(limit: int | None) -> str:
+    """For a person: so many elements run at once (None = it is not known how many)."""
+    elements = "1 element of its array runs" if limit == 1 else f"{limit} elements of its array run"
+    return f"{elements} at once, and no more"

@@ -20,6 +20,8 @@ class Interruption(str, Enum):
     PREEMPTION = "preemption"
     NODE_FAILURE = "node_failure"
     FAILURE = "failure"
+    STAGED = "staged"
+    """It brought the data alone; the next one trains."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,7 @@ _WORDS: Dict[Interruption, str] = {
     Interruption.PREEMPTION: "the scheduler preempted the job",
     Interruption.NODE_FAILURE: "a node or controller failed",
     Interruption.FAILURE: "the learner failed",
+    Interruption.STAGED: "the data are in place; the training itself follows",
 }
 _PLAYED_WORDS: Dict[Interruption, str] = {
     Interruption.HALT: "a drill played a halt",
@@ -122,6 +125,8 @@ def decide(
     What a drill `played` uses up no budget but that of GPU time, which was really used, and it does not end a chain
     that goes on otherwise; the sentence says where one in earnest would have.
     """
+    if why is Interruption.STAGED:
+        return Decision(True, spent, words(why))
     after = _add(why, spent, progress, gpu_seconds, budget)
     said = f"{words(why, played=played)}; {describe(progress)}"
     if why is Interruption.HALT:

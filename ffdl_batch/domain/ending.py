@@ -57,6 +57,7 @@ _SCHEDULER_ENDS: dict[EndCause, tuple[str, str]] = {
     EndCause.PREEMPTED: ("S111", "the scheduler preempted the job"),
     EndCause.LAUNCH_FAILED: ("S101", "the scheduler could not start the job"),
     EndCause.REVOKED: ("S112", "the scheduler revoked the job"),
+    EndCause.NO_IMAGE: ("S105", "no container could be started, because its image could not be had"),
     EndCause.FAILURE: ("S106", "the job ended before its controller could say why"),
     EndCause.SUCCESS: ("S106", "the scheduler reports success, but there is no proof that results were stored"),
     EndCause.CANCELLED: ("S112", "the job was cancelled in the scheduler"),
@@ -71,6 +72,7 @@ _CODES: dict[Interruption, str] = {
     Interruption.TIMEOUT: "C203",
     Interruption.PREEMPTION: "S111",
     Interruption.NODE_FAILURE: "S110",
+    Interruption.STAGED: "000",
 }
 _OWN_FAILURES = frozenset({"C201", "C202"})
 LOST = "S112"
@@ -240,7 +242,9 @@ def _played(why: Interruption, at: float) -> Ending:
 def _from_outside(known: Known, final: FinalRecord, at: float) -> Ending:
     """The controllers were told to end and saw no more than the signal; the scheduler may know the reason."""
     seen = known.observation
-    platforms = (EndCause.NODE_FAIL, EndCause.PREEMPTED, EndCause.REVOKED, EndCause.LAUNCH_FAILED)
+    platforms = (
+        EndCause.NODE_FAIL, EndCause.PREEMPTED, EndCause.REVOKED, EndCause.LAUNCH_FAILED, EndCause.NO_IMAGE,
+    )  # fmt: skip
     if seen is not None and seen.end in platforms:
         return _by_scheduler(known, seen, seen.end, at, None)
     cancelled = seen is not None and seen.end is EndCause.CANCELLED

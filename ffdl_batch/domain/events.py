@@ -36,6 +36,9 @@ class EventKind(str, Enum):
     DEVICES = "devices"
     """What the learners of this node are given [host, vendor, gpus (as the scheduler names them), files (device files
     that they can open), message ("" = none but those that were allocated)]."""
+    DATA = "data"
+    """How learners of this node have the data of a store [fetch (its place among the launch file's), how = mounted |
+    staged, message (what is mounted, or why it is not)]."""
     PHASE = "phase"
     """[phase, status = started | ended, exit]: load-model, load-data, learner, store-results, store-logs."""
     LEARNER_STARTED = "learner_started"
@@ -50,6 +53,8 @@ class EventKind(str, Enum):
     not, else halt, warned, term, time), signalled (somebody in it caught the checkpoint signal), code (a fault code
     where the learner could not be run), service (true where it is one), restarted (true where it is started again: this
     was not its last end), waited (true where it was to be started again when all were ended)]"""
+    METRICS = "metrics"
+    """What keeps metrics of a learner from being collected, or some of them [learner_id, message]."""
     STORED = "stored"
     """Everything of this learner is where it belongs [learner_id]."""
     FAULT = "fault"

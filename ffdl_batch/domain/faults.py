@@ -41,6 +41,8 @@ def _user(code: str, title: str, cure: str) -> FaultKind:
 
 _NOT_GIVEN = "FfDL's, which no job gets here: {}"
 TIME_LIMIT = "C203"
+UNSTORED = ("S303", "S305")
+"""What a job ended with of which not all could be stored; it is stored later."""
 BUDGETS = {TIME_LIMIT: "timeouts", "S111": "preemptions"} | dict.fromkeys(
     {"S106", "S110"} | UNFIT_NODE, "node_failures"
 )
@@ -54,7 +56,11 @@ FAULTS: dict[str, FaultKind] = {
         _platform("S102", "a parameter server failed", _NOT_GIVEN.format("C201, as for every learner")),
         _user("S103", "image missing or not usable", "check the framework's image in the configuration; build it"),
         _platform("S104", "the job ended for an unknown reason", "read ffdl events and the job's log"),
-        _platform("S105", "the container runtime failed", "check Apptainer on the named node"),
+        _platform(
+            "S105",
+            "the container runtime failed",
+            "check Apptainer on the named node, or the image that the cluster pulls",
+        ),
         _platform(
             "S107",
             "the network could not be isolated",
@@ -69,16 +75,27 @@ FAULTS: dict[str, FaultKind] = {
         _platform("S210", "the submission could not be queued", "submit again"),
         _user("S301", "loading the model failed", "check the model archive"),
         _user("S302", "loading the data failed", "check the data store's path, credentials and space"),
-        _platform("S303", "storing results or logs failed", "check the space of the results store"),
+        _platform("S303", "storing results or logs failed", "check the results store and the space on both sides"),
         _platform(
             "S304", "storing failed after the job had failed", _NOT_GIVEN.format("the code of the failure is kept")
         ),
         _platform(
-            "S305", "storing failed after a halt", "check the space of the results store; storing is tried again"
+            "S305",
+            "storing failed after a halt",
+            "check the results store and the space on both sides; storing is tried again",
+        ),
+        _platform(
+            "S306",
+            "the program that moves data failed",
+            "the platform is at fault: tell who runs it what the message says, and submit again",
         ),
         _user("C101", "invalid manifest", "correct the manifest; ffdl validate names line and column"),
         _user("C102", "invalid model archive", "zip the model's files again"),
-        _user("C103", "bad data store, credentials or bucket", "check the data store of the manifest"),
+        _user(
+            "C103",
+            "bad data store, credentials or bucket",
+            "check the data store of the manifest, and the secrets that it names",
+        ),
         _user("C104", "bad resource specification", "correct cpus, gpus, memory or learners"),
         _user(
             "C105",
@@ -105,13 +122,18 @@ class Fault:
         """What the code means; an unknown code (of a newer release) reads as S104."""
         return FAULTS.get(self.code, FAULTS["S104"])
 
-    def cure(self, job_id: str, *, has_checkpoint: bool, used_up: Collection[str] = ()) -> str:
+    def cure(
+        self, job_id: str, *, has_checkpoint: bool, used_up: Collection[str] = (), is_settled: bool = False
+    ) -> str:
         """What its owner can do about it, "" where nothing is wrong; some is said better where the job is known.
 
-        `used_up` are the budgets of ``batch.retry`` that its chain has used up.
+        `used_up` are the budgets of ``batch.retry`` that its chain has used up. `is_settled`: what could not be stored
+        is stored by now.
         """
         if self.code == NORMAL.code:
             return ""
+        if is_settled:
+            return "nothing: it is stored by now"
         budget = next((name for name in (GPU_HOURS, BUDGETS.get(self.code)) if name in used_up), "")
         if budget and self.code in BUDGETS:
             where = " from its checkpoint" if has_checkpoint else ""

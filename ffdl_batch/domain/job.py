@@ -133,7 +133,8 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class HistoryEntry:
-    """One change of state, or a learner that was started again in it; `seq` counts from 1 without gaps within a job."""
+    """One change of state, or what happened beside it: a learner was started again, or what an attempt owed was stored.
+    `seq` counts from 1 without gaps within a job."""
 
     job_id: JobId
     seq: int
@@ -151,6 +152,10 @@ class HistoryEntry:
     def is_learner_restart_of(self, attempt: int) -> bool:
         """Whether a learner of this attempt was started again by its node controller."""
         return (self.attempt, self.cause) == (attempt, Cause.RESTARTED)
+
+    def is_payment_of(self, attempt: int) -> bool:
+        """Whether what this attempt owed was stored, later than it had to be."""
+        return (self.attempt, self.cause) == (attempt, Cause.STORED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,8 @@ class Cause(StrEnum):
     """The owner gives up a job that was halted; a live job that is cancelled makes progress to its end."""
     RESTARTED = "restarted"
     """A learner failed and was started again while the others went on: the state stays."""
+    STORED = "stored"
+    """What an earlier attempt, or one whose job had ended, owed its stores is stored: the state stays."""
 
 
 class Wish(StrEnum):
@@ -86,6 +88,7 @@ def _table() -> dict[Cause, dict[JobState, frozenset[JobState]]]:
         Cause.RESUMED: nowhere | resumed,
         Cause.CANCELLED: nowhere | cancelled,
         Cause.RESTARTED: nowhere | stays,
+        Cause.STORED: {state: frozenset({state}) for state in JobState},
     }
 
 

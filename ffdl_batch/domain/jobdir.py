@@ -5,31 +5,42 @@
     <root>/                       one per user, on the shared file system, mode 0700
       .tree                       what this tree is called in the database that goes with it
       doorbell/<job id>           empty; rung by a controller that wrote something
+      secrets/<name>              0600; what `ffdl secret set` was given
+      secrets/.holders/<id>       empty; a job or an array whose directory may hold secrets
       arrays/<array id>/          manifest.yml, secrets.json, environment.json of all its elements
         chunk-<n>/                script.sh, tasks, submit/ of elements submitted as one native array
       models/<sha256>.zip         submitted model archives by content
+      images/                     images of registries that want credentials, as in a cache; where nodes have none
       jobs/<job id>/
         manifest.yml              as submitted, secrets replaced by references
         model.zip                 hard link or copy of the archive
-        secrets.json              0600; only where the manifest had inline credentials
+        secrets.json              0600; only where the submission brought values along
         environment.json          0600; only where the submission exported variables
         checkpoints/              $CHECKPOINT_DIR, one for all attempts
+        data/<n>/                 what was brought from the job's stores, one for all attempts
+        staging/                  what the staging program remembers of that
         attempt-next/             the files of the next attempt, for a head that goes on alone
         attempt-<n>/
           script.sh launch.json environment.json   written by the deployer before the scheduler hears of it
+          secrets.json            0600; the values that this attempt needs, while it needs them
           submit/                 that a submission began, and what the submitting command said
           claim/owner.json        who executes this attempt; made by one atomic rename
           claim/run-<k>/          likewise, from 2: the scheduler started the attempt anew
           control.json            cell: what the platform wants of the running attempt
           stop.json               cell written by controllers: why all learners must end
           events/<source>.jsonl   append only, one writer each
-          events/learner-<n>.marks  lines "<epoch> <size of the log>", for the times of log lines
+          events/learner-<n>.marks  lines "<epoch> <bytes> <lines>": what was printed until then
+          events/learner-<n>.files  cell: which files the log consists of
           events/node-<n>.heartbeat touched while a node controller lives
           final.json              cell: the head's last word
           paid.json               cell: results and logs were stored after the attempt had ended
+          secrets.json            0600; values of the secrets that the attempt's stores need
+          staging/                tasks of the staging program, and what it remembers
           state/                  $JOB_STATE_DIR, shared by the attempt's learners
           model/ data/ results/   $MODEL_DIR, copied data, $RESULT_DIR
           logs/learner-<n>/       $LOG_DIR of one learner, with training-log.txt
+          metrics/learner-<n>.jsonl  what the learner said of itself, and .position .spec.json .stop of its collector
+          metrics/usage-<n>.jsonl    what the learners of a node used
 """
 
 from __future__ import annotations
@@ -37,9 +48,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from ffdl_batch.domain import log_names
 from ffdl_batch.domain.launch import TEMPLATE
-
-TRAINING_LOG = "training-log.txt"
 
 
 @dataclass(frozen=True)
@@ -54,9 +64,24 @@ class Root:
         return os.path.join(self.path, "doorbell")
 
     @property
+    def secrets(self) -> str:
+        """Directory of the user's named secrets."""
+        return os.path.join(self.path, "secrets")
+
+    @property
+    def secret_holders(self) -> str:
+        """Directory of empty files named like the jobs and arrays whose directories may hold secrets."""
+        return os.path.join(self.secrets, ".holders")
+
+    @property
     def models(self) -> str:
         """Directory of model archives by content."""
         return os.path.join(self.path, "models")
+
+    @property
+    def images(self) -> str:
+        """Directory of the user's private images, where the site's nodes have no cache."""
+        return os.path.join(self.path, "images")
 
     def model(self, digest: str) -> str:
         """The archive with this SHA-256 (hex)."""
@@ -89,7 +114,7 @@ class ArrayDir:
 
     @property
     def secrets(self) -> str:
-        """Inline credentials, moved out of the manifest; mode 0600."""
+        """Values that the submission brought along, by the names that the record has for them; mode 0600."""
         return os.path.join(self.path, "secrets.json")
 
     @property
@@ -122,7 +147,7 @@ class JobDir:
 
     @property
     def secrets(self) -> str:
-        """Inline credentials, moved out of the manifest; mode 0600."""
+        """Values that the submission brought along, by the names that the record has for them; mode 0600."""
         return os.path.join(self.path, "secrets.json")
 
     @property
@@ -134,6 +159,15 @@ class JobDir:
     def checkpoints(self) -> str:
         """$CHECKPOINT_DIR on the host."""
         return os.path.join(self.path, "checkpoints")
+
+    def data(self, number: int) -> str:
+        """What was brought from one of the job's stores, counted from 1; one for all attempts."""
+        return os.path.join(self.path, "data", str(number))
+
+    @property
+    def staging(self) -> str:
+        """What the staging program remembers of what it brought."""
+        return os.path.join(self.path, "staging")
 
     @property
     def template(self) -> AttemptDir:
@@ -173,6 +207,11 @@ class AttemptDir:
     def environment(self) -> str:
         """User environment for the learner, a JSON object; mode 0600."""
         return self._join("environment.json")
+
+    @property
+    def secrets(self) -> str:
+        """The values that the attempt needs, a JSON object; mode 0600. Gone when nothing is left to do for it."""
+        return self._join("secrets.json")
 
     @property
     def submit(self) -> str:
@@ -221,7 +260,11 @@ class AttemptDir:
 
     def marks(self, learner_id: int) -> str:
         """When the log of one learner had which size."""
-        return self._join("events", f"learner-{learner_id}.marks")
+        return log_names.marks(self.path, learner_id)
+
+    def log_files(self, learner_id: int) -> str:
+        """Cell: the files of one learner's log, oldest first, and where in the whole of its output each begins."""
+        return log_names.log_files(self.path, learner_id)
 
     def heartbeat(self, node_rank: int) -> str:
         """Touched while the node controller lives."""
@@ -236,6 +279,15 @@ class AttemptDir:
     def paid(self) -> str:
         """Written by whoever stored what the attempt itself could not."""
         return self._join("paid.json")
+
+    @property
+    def moving(self) -> str:
+        """Cell: what moves to or from the job's stores now, by the first node's word."""
+        return self._join("staging", "now.json")
+
+    def staging(self, name: str) -> str:
+        """A task of the staging program: its file, and what the program remembers of it."""
+        return self._join("staging", name)
 
     @property
     def state(self) -> str:
@@ -264,8 +316,29 @@ class AttemptDir:
 
     def learner_logs(self, learner_id: int) -> str:
         """$LOG_DIR of one learner (counted from 1) on the host."""
-        return self._join("logs", f"learner-{learner_id}")
+        return log_names.learner_logs(self.path, learner_id)
+
+    @property
+    def metrics(self) -> str:
+        """Directory of what was measured."""
+        return self._join("metrics")
+
+    def learner_metrics(self, learner_id: int) -> str:
+        """The records of one learner, in FfDL's form."""
+        return self._join("metrics", f"learner-{learner_id}.jsonl")
+
+    def collector_spec(self, learner_id: int) -> str:
+        """What the collector of one learner is told."""
+        return self._join("metrics", f"learner-{learner_id}.spec.json")
+
+    def collector_stop(self, learner_id: int) -> str:
+        """Exists once the learner has ended: its collector reads the rest, and ends."""
+        return self._join("metrics", f"learner-{learner_id}.stop")
+
+    def usage(self, node_rank: int) -> str:
+        """What the learners of one node used, sample by sample."""
+        return self._join("metrics", f"usage-{node_rank}.jsonl")
 
     def training_log(self, learner_id: int) -> str:
         """Standard output and error of one learner."""
-        return os.path.join(self.learner_logs(learner_id), TRAINING_LOG)
+        return os.path.join(self.learner_logs(learner_id), log_names.TRAINING_LOG)

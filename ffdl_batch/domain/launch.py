@@ -1,7 +1,8 @@
 """The launch file: everything a controller needs to run one attempt. Runs on Python 3.9.
 
 `plan` of an adapter writes it, the head and node controllers obey it. The controller builds no command line
-of its own: every argv here is complete but for placeholders, which :func:`fill` replaces.
+of its own: every argv here is complete but for placeholders, which
+:func:`ffdl_batch.domain.placeholders.fill` replaces.
 
 Placeholders: ``{attempt_dir}`` ``{job_dir}`` ``{launch}`` ``{python}`` ``{controller}`` ``{scratch}`` (node-local,
 0700, one per attempt and node) ``{learner_id}`` (from 1) ``{rank}`` (from 0) ``{local_rank}`` ``{node_rank}``
@@ -10,33 +11,33 @@ Placeholders: ``{attempt_dir}`` ``{job_dir}`` ``{launch}`` ``{python}`` ``{contr
 ``{resume}`` (1 where an earlier attempt or run may have left a checkpoint, else 0), and how the learners find each
 other: ``{local_world_size}`` ``{machine_rank}`` ``{machines}`` ``{local_index}`` ``{role}`` ``{role_index}`` ``{name}``
 ``{address}`` ``{master_port}`` ``{port}`` ``{tf_config}`` ``{hosts_file}`` ``{command}``, see
-:mod:`ffdl_batch.controller.gang.rendezvous`. A literal brace is doubled. The word ``{device_options}`` of a learner's
-argv becomes any number of words (:mod:`ffdl_batch.domain.devices`).
+:mod:`ffdl_batch.controller.gang.rendezvous`. ``{image}`` is the container's image on the node. A literal brace is
+doubled. The word ``{device_options}`` of a learner's argv becomes any number of words
+(:mod:`ffdl_batch.domain.devices`).
 """
 
 from __future__ import annotations
 
 import json
-import math
-import string
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import FrozenSet, Mapping, Optional, Tuple
+from typing import Mapping, Optional, Tuple
 
 from ffdl_batch.domain.codec import CodecError, from_plain, to_plain
 from ffdl_batch.domain.continuation import Budget, Spent
 from ffdl_batch.domain.devices import Devices
 from ffdl_batch.domain.formats import FORMAT, LAUNCH_FORMAT, require_known
+from ffdl_batch.domain.limits import Limits, LogLimits
+from ffdl_batch.domain.metrics import Collecting
+from ffdl_batch.domain.mounting import Mounts
+from ffdl_batch.domain.placeholders import LaunchFileError, placeholders
+from ffdl_batch.domain.staging import Transfer
 
 TEMPLATE = "next"
 """Stands for an attempt's number in the names of a template: ``<job id>-next``, ``<job id>/attempt-next``."""
 EXPORTS_VARIABLE = "FFDL_EXPORTS"
 """Carries, as shell text in ANSI-C quoting, variables that a container runtime would alter; the learner's shell
 evaluates it first (FILE delivery only)."""
-
-
-class LaunchFileError(ValueError):
-    """A launch file that this release cannot obey."""
 
 
 class EnvDelivery(str, Enum):
@@ -87,57 +88,23 @@ class Stores:
     model: str = ""
 
 
+@dataclass(frozen=True)
+class NodeCache:
+    """The cache of each node, or of all, for what comes from stores, and of how many bytes (0 = half of its file
+    system). `image` is what ``{image}`` becomes, there as a file that `program` made ("" = that is not used), with
+    `credentials` of its registry (:class:`ffdl_batch.domain.image_task.ImageTask`), whose values the attempt's file of
+    secrets has. Where `directory` is "", data are not cached, and `images` has the image."""
+
+    directory: str
+    limit_bytes: int = 0
+    image: str = ""
+    program: str = "apptainer"
+    credentials: Mapping[str, str] = field(default_factory=dict)
+    images: str = ""
+
+
 RESTART_LEARNER = "learner"
 """`LaunchFile.restart`: a training learner that fails is started again, and the others go on."""
-
-
-class LeadFrom(str, Enum):
-    """What decided how long before the time limit the learners are warned."""
-
-    UNKNOWN = ""
-    MANIFEST = "manifest"
-    MEASURED = "measured"
-    """How long answers took in earlier attempts of this job."""
-    DEFAULT = "default"
-    """The grace period and the time for storing."""
-    TIME_LIMIT = "time limit"
-    """Half of it, because it would be more by any of the others."""
-
-
-@dataclass(frozen=True)
-class Lead:
-    """How long before the time limit the learners are warned (None = nobody warns them), and what decided it."""
-
-    seconds: Optional[int] = None
-    origin: LeadFrom = LeadFrom.UNKNOWN
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Seconds. `time_s` is enforced by the head only where no scheduler does it (None = somebody else does).
-
-    `lead_s` is how long before the time limit the warning comes (None = nobody warns), `lead_from` what decided that,
-    and `store_s` what storing needs of it. A node controller that was not heard of for `fence_s` has killed its
-    learners.
-    """
-
-    grace_s: int = 60
-    kill_wait_s: int = 30
-    time_s: Optional[int] = None
-    lead_s: Optional[int] = None
-    lead_from: LeadFrom = LeadFrom.UNKNOWN
-    store_s: int = 10
-    heartbeat_s: float = 10.0
-    fence_s: float = 120.0
-
-
-LEAD_MARGIN = 1.5
-"""The next checkpoint may take half as much again as the slowest so far: models grow, file systems have bad days."""
-
-
-def needed_lead_s(took_s: float, store_s: int = Limits.store_s) -> int:
-    """The lead that a checkpoint needs which took `took_s` from the request to the learners' end."""
-    return math.ceil(LEAD_MARGIN * took_s) + store_s
 
 
 @dataclass(frozen=True)
@@ -155,7 +122,7 @@ class Network:
 class HostVariables:
     """Names of the node's environment variables that carry the scheduler's facts ("" = there is none). `allocation` is
     the number under which root programs of the site know the job on its nodes; for a task of an array it is not its
-    `native_id`."""
+    `native_id`. `address` is where the others reach this node, where that is told."""
 
     native_id: str = "FFDL_NATIVE_ID"
     restart_count: str = ""
@@ -163,6 +130,19 @@ class HostVariables:
     node_list: str = ""
     gpus: str = "CUDA_VISIBLE_DEVICES"
     allocation: str = ""
+    address: str = ""
+
+
+@dataclass(frozen=True)
+class Pod:
+    """The node controllers run in pods (:mod:`ffdl_batch.domain.pod`), each beside a container with one learner.
+
+    `directory` is the pod's own. `apart`: each pod has a tree of jobs of its own, and what the others' controllers said
+    is brought by the platform.
+    """
+
+    directory: str
+    apart: bool = True
 
 
 @dataclass(frozen=True)
@@ -215,14 +195,24 @@ class LaunchFile:
     one node controller itself. `echo_output`: node controllers copy their learners' log to standard output too.
     `needs_dirs` are directories with input that every node has to be able to read before its learners start; plain
     paths, no placeholders. `checkpoints` is $CHECKPOINT_DIR on the host. `carry` is the results directory of an earlier
-    attempt, copied into this one's before the learners start ("" = none). Without `succession` the head leaves every
-    next attempt to the platform.
+    attempt, copied into this one's before the learners start ("" = none). `secrets` are variables of the learners, and
+    for each the name of its value in the attempt's ``secrets.json``; they win over all others but the protected.
+    Without `succession` the head leaves every next attempt to the platform. In a `pod` nobody starts all nodes at once:
+    each pod starts its own, and the head, in the first, waits for the others' last words.
+
+    `fetches` come from stores before the learners start, `uploads` go to stores while they run and when they have
+    ended, both by the staging program, whose argv is `staging`; the file of its task follows. Texts of `uploads` may
+    hold ``{learner_id}``: such a one is made for each learner, by its node. A literal brace is doubled there. `cache`
+    is for `fetches`, and for the image. Those of `fetches` that `mounts` names may be
+    mounted on each node instead. `only_stages`: what is fetched is all there is to do, and no learner starts.
 
     `names` is the prefix of the learners' names, ``<names>-<rank>``; with "" (files of earlier releases) no hosts file
     is written, and nodes do not wait for each other before their learners start. `ports` is the first port of a range
     that is the job's own (0 = none). `commands` are those of roles, where they differ from the framework's command;
     `command` is that one. `restart` says what follows on the failure of a training learner: "" = the end of the job;
-    :data:`RESTART_LEARNER` = it is started again, `restarts_max` times in all on a node, and then the end.
+    :data:`RESTART_LEARNER` = it is started again, `restarts_max` times in all on a node, and then the end. `metrics` is
+    what collects them from what each learner writes (None = nothing does), by the program whose argv begins with
+    `collectors` and ends with the name of its spec.
     """
 
     job_id: str
@@ -245,8 +235,15 @@ class LaunchFile:
     step: Tuple[str, ...] = ()
     model_archive: str = ""
     copies: Tuple[Copy, ...] = ()
+    fetches: Tuple[Transfer, ...] = ()
+    uploads: Tuple[Transfer, ...] = ()
+    only_stages: bool = False
+    staging: Tuple[str, ...] = ()
+    cache: Optional[NodeCache] = None
+    mounts: Optional[Mounts] = None
     stores: Stores = field(default_factory=Stores)
     limits: Limits = field(default_factory=Limits)
+    logs: LogLimits = field(default_factory=LogLimits)
     network: Network = field(default_factory=Network)
     host: HostVariables = field(default_factory=HostVariables)
     devices: Devices = field(default_factory=Devices)
@@ -257,7 +254,11 @@ class LaunchFile:
     echo_output: bool = False
     checkpoints: str = ""
     carry: str = ""
+    secrets: Mapping[str, str] = field(default_factory=dict)
+    collectors: Tuple[str, ...] = ()
+    metrics: Optional[Collecting] = None
     succession: Optional[Succession] = None
+    pod: Optional[Pod] = None
     written_by: str = ""
     format: int = FORMAT
 
@@ -273,6 +274,11 @@ class LaunchFile:
         return tuple(number for number in ids if self.seat_of(number).node == node_rank)
 
     @property
+    def apart(self) -> bool:
+        """Whether no node sees the files of another."""
+        return self.pod is not None and self.pod.apart
+
+    @property
     def trainees(self) -> Tuple[int, ...]:
         """The learners whose end is the job's: all but the services."""
         return tuple(number for number in range(1, self.learners + 1) if not self.seat_of(number).service)
@@ -280,7 +286,7 @@ class LaunchFile:
 
 _NEW_IN_2 = frozenset(
     {"local_world_size", "machine_rank", "machines", "local_index", "role", "role_index", "name", "address"}
-    | {"master_port", "port", "tf_config", "hosts_file", "command", "netns", "device_options"}
+    | {"master_port", "port", "tf_config", "hosts_file", "command", "netns", "device_options", "image"}
 )
 """Placeholders that readers of format 1 do not fill."""
 
@@ -288,7 +294,8 @@ _NEW_IN_2 = frozenset(
 def needed_format(launch: LaunchFile) -> int:
     """The oldest format whose readers do right with the file."""
     texts = (*launch.learner.argv, *launch.learner.env.values(), launch.learner.working_dir)
-    is_new = launch.seats or launch.restart or (launch.names and launch.nodes > 1)
+    is_new = bool(launch.seats or launch.restart or launch.secrets or (launch.names and launch.nodes > 1))
+    is_new = is_new or bool(launch.fetches or launch.uploads or launch.pod)
     return LAUNCH_FORMAT if is_new or any(_NEW_IN_2 & placeholders(text) for text in texts) else FORMAT
 
 
@@ -319,35 +326,3 @@ def succeed(text: str, job_id: str, attempt: int) -> str:
     """
     named = text.replace(f"{job_id}/attempt-{TEMPLATE}", f"{job_id}/attempt-{attempt}")
     return named.replace(f"{job_id}-{TEMPLATE}", f"{job_id}-{attempt}")
-
-
-def fill(text: str, values: Mapping[str, str]) -> str:
-    """Replace the placeholders of `text`; an unknown one raises :class:`LaunchFileError`.
-
-    Only plain names are placeholders: no attribute access, no indexes, no format specifications.
-    """
-    parts = []
-    try:
-        for literal, name, spec, conversion in string.Formatter().parse(text):
-            parts.append(literal)
-            if name is None:
-                continue
-            if spec or conversion or name not in values:
-                raise LaunchFileError(f"{{{name}}} is not a placeholder of this release")
-            parts.append(values[name])
-    except ValueError as error:
-        raise LaunchFileError(f"{text!r}: {error}") from error
-    return "".join(parts)
-
-
-def placeholders(text: str) -> FrozenSet[str]:
-    """The names that :func:`fill` would replace; none of a text that it refuses."""
-    try:
-        return frozenset(name for _, name, _, _ in string.Formatter().parse(text) if name)
-    except ValueError:
-        return frozenset()
-
-
-def literal(text: str) -> str:
-    """`text` such that :func:`fill` gives it back unchanged."""
-    return text.replace("{", "{{").replace("}", "}}")

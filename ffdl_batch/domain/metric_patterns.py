@@ -18,6 +18,7 @@ from ffdl_batch.domain.metrics import (
     Measure,
     UnknownKind,
     kind_of,
+    nearest_kind,
 )
 
 MACROS: Mapping[str, str] = {
@@ -81,6 +82,9 @@ def check_metrics(kind: str, groups: Sequence[ExtractionGroup], line_lookahead: 
     try:
         known = kind_of(kind)
     except UnknownKind as error:
+        near = nearest_kind(kind)
+        if near:
+            return (MetricFinding(("type",), f"there is no collector {kind!r}", f"did you mean {near}?"),)
         return (MetricFinding(("type",), str(error), "write one of them, or none"),)
     if known != REGEX:
         return ()

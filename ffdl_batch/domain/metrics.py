@@ -17,12 +17,14 @@ STRING, JSONSTRING, INT, FLOAT = "STRING", "JSONSTRING", "INT", "FLOAT"
 TYPES = (STRING, JSONSTRING, INT, FLOAT)
 LOGS_ONLY, TENSORBOARD, EMETRICS_FILE, REGEX = "none", "tensorboard", "emetrics_file", "regex_extractor"
 KINDS: Mapping[str, str] = {
-    **dict.fromkeys(("", "null", "nil", "none", "logger"), LOGS_ONLY),
-    **dict.fromkeys(("tensorboard", "tensorboard_extractor"), TENSORBOARD),
-    **dict.fromkeys(("emetrics_file", "file", "optivist"), EMETRICS_FILE),
+    **dict.fromkeys(("", "null", "nil", "none", "logger", "log_collector"), LOGS_ONLY),
+    **dict.fromkeys(("tensorboard", "tensorboard_extractor", "tensorboard_extract"), TENSORBOARD),
+    **dict.fromkeys(("emetrics_file", "file", "optivist", "emetrics_file_extractor"), EMETRICS_FILE),
     "regex_extractor": REGEX,
 }
-"""`evaluation_metrics.type` of a manifest -> the kind of its collector. LOGS_ONLY needs no collector."""
+"""`evaluation_metrics.type` of a manifest -> the kind of its collector. LOGS_ONLY needs no collector. The last of
+each are names of FfDL's images, which it ran for a manifest that had them as its type."""
+_NEAR, LEAST_BEGINNING = 0.8, 4
 LEAST_LOOKAHEAD, MOST_LOOKAHEAD = 0, 100
 
 
@@ -41,6 +43,20 @@ def kind_of(word: str) -> str:
         known = ", ".join(sorted(name for name in KINDS if name))
         raise UnknownKind(f"there is no collector {word!r} (FfDL ran an image of that name); there are: {known}")
     return kind
+
+
+def nearest_kind(word: str) -> str:
+    """The known type that an unknown one was most likely to be; "" where it is none's likeness, as the name of an image
+    is that has its place or its tag in it."""
+    import difflib  # controllers load this module, and ask for no such thing
+
+    folded = word.strip().lower().replace("-", "_").replace(" ", "_")
+    if word in KINDS or not folded or any(sign in folded for sign in "/:.@"):
+        return ""
+    known = [name for name in KINDS if name]
+    begun = [name for name in known if len(folded) >= LEAST_BEGINNING and name.startswith(folded)]
+    near = difflib.get_close_matches(folded, known, n=1, cutoff=_NEAR)
+    return (near or begun or [""])[0]
 
 
 @dataclass(frozen=True)
@@ -83,12 +99,23 @@ class ExtractionGroup:
 
 
 @dataclass(frozen=True)
+class Collecting:
+    """What a job's manifest says of its collectors. `kind` is a type as manifests have it."""
+
+    kind: str
+    groups: Tuple[ExtractionGroup, ...] = ()
+    line_lookahead: int = 4
+
+
+@dataclass(frozen=True)
 class CollectorSpec:
     """What `python -m ffdl_batch.collectors SPEC.json` is told. Paths are absolute.
 
     `out` grows; what was read so far is kept beside it in `<out>.position`. `kind` is a type as manifests have it.
     `more_dirs` are read like `log_dir` by the collectors of files (not the one of logs); directories that are not there
-    yet are waited for. The collector ends when `stop_file` exists and all is read.
+    yet are waited for. The collector ends when `stop_file` exists and all is read, or when `out` has `max_bytes` (0 =
+    it may grow without end). `marks` and `log_files` are what the writer of the log has beside it: by them the
+    collector of logs knows when a line was printed ("" = it has the time at which it reads the line).
     """
 
     kind: str
@@ -100,6 +127,9 @@ class CollectorSpec:
     groups: Tuple[ExtractionGroup, ...] = ()
     line_lookahead: int = 4
     more_dirs: Tuple[str, ...] = ()
+    max_bytes: int = 0
+    marks: str = ""
+    log_files: str = ""
 
 
 def encode_spec(spec: CollectorSpec) -> str:
@@ -119,11 +149,15 @@ def decode_spec(text: str) -> CollectorSpec:
 
 def encode_record(record: MetricRecord) -> str:
     """FfDL's line of a record, with its end. Only ASCII: no text of a user's can break a line."""
+    return json.dumps(plain_record(record), separators=(",", ":")) + "\n"
+
+
+def plain_record(record: MetricRecord) -> Dict[str, Any]:
+    """FfDL's form of a record."""
     meta: Dict[str, Any] = {"training_id": record.training_id, "time": record.time_ms, "rindex": record.rindex}
     if record.subid:
         meta["subid"] = record.subid
-    body = {"meta": meta, "grouplabel": record.group, "etimes": _plain(record.etimes), "values": _plain(record.values)}
-    return json.dumps(body, separators=(",", ":")) + "\n"
+    return {"meta": meta, "grouplabel": record.group, "etimes": _plain(record.etimes), "values": _plain(record.values)}
 
 
 def _plain(measures: Mapping[str, Measure]) -> Dict[str, Dict[str, str]]:
@@ -139,6 +173,11 @@ def decode_record(line: str, *, training_id: str = "", time_ms: int = 0) -> Metr
         body = json.loads(line)
     except (ValueError, RecursionError):
         raise RecordError("is no JSON") from None
+    return read_record(body, training_id=training_id, time_ms=time_ms)
+
+
+def read_record(body: Any, *, training_id: str = "", time_ms: int = 0) -> MetricRecord:
+    """The record of a line that is read already; see :func:`decode_record`."""
     if not isinstance(body, dict):
         raise RecordError("is no JSON object")
     meta = body.get("meta") or {}

@@ -31,6 +31,7 @@ class EndCause(StrEnum):
     PREEMPTED = "preempted"
     LAUNCH_FAILED = "launch_failed"
     REVOKED = "revoked"
+    NO_IMAGE = "no_image"
 
 
 class NativeId(NamedTuple):

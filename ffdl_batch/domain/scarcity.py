@@ -23,6 +23,7 @@ _BY_WORDS = (
     ("memoryerror", MEMORY),
     ("cannot allocate memory", MEMORY),  # strerror(ENOMEM)
     ("failed to map segment", MEMORY),  # dlopen(3)
+    ("memory allocation of", MEMORY),  # alloc::alloc::handle_alloc_error of extensions in Rust, before they abort
     ("too many open files in system", ALL_FILES),
     ("too many open files", FILES),
     ("error return without exception set", MEMORY),  # of extensions in C that found none, and did not say so

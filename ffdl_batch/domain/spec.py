@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from ffdl_batch.domain.mounting import Mounting
 from ffdl_batch.domain.network_level import NetworkLevel as NetworkLevel  # noqa: PLC0414 - it belongs to the spec
 
 SITE_DEFAULT = "site default"
@@ -17,7 +18,8 @@ SITE_DEFAULT = "site default"
 
 
 class StoreType(StrEnum):
-    """FfDL's data store types (manifest `data_stores[].type`), and `directory`, ours, for plain directories."""
+    """FfDL's data store types (manifest `data_stores[].type`), and ours: `directory` for plain directories,
+    `gcs_datastore` for Google's store, `http_datastore` for files of web servers, `fsspec_datastore` for others."""
 
     MOUNT_VOLUME = "mount_volume"
     MOUNT_COS = "mount_cos"
@@ -28,6 +30,9 @@ class StoreType(StrEnum):
     BLUEMIX_OBJECTSTORE = "bluemix_objectstore"
     HOST_MOUNT = "host_mount"
     DIRECTORY = "directory"
+    GCS_DATASTORE = "gcs_datastore"
+    HTTP_DATASTORE = "http_datastore"
+    FSSPEC_DATASTORE = "fsspec_datastore"
 
 
 class Placement(StrEnum):
@@ -36,6 +41,15 @@ class Placement(StrEnum):
     NODE = "node"
     PACK = "pack"
     SPREAD = "spread"
+
+
+class Staging(StrEnum):
+    """When data come from stores."""
+
+    INLINE = "inline"
+    """In the training's own allocation."""
+    AHEAD = "ahead"
+    """In an attempt of their own without GPUs, which the training follows."""
 
 
 class Restart(StrEnum):
@@ -49,11 +63,14 @@ class Restart(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ImageLocation:
-    """A private image (dialect of AISphere's command line); the token is a secret and lives elsewhere."""
+    """A private image (dialect of AISphere's command line). `user_name` and `access_token` are references to secrets,
+    or ""."""
 
     registry: str
     namespace: str
     email: str = ""
+    user_name: str = ""
+    access_token: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +104,7 @@ class DataStore:
         """Whether data are copied into the job's directory (FfDL: s3_datastore) rather than mounted."""
         if self.effective_type is StoreType.DIRECTORY:
             return self.connection.get("mode", "mount") == "copy"
-        return self.effective_type is StoreType.S3_DATASTORE
+        return self.effective_type in (StoreType.S3_DATASTORE, StoreType.HTTP_DATASTORE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,8 +211,9 @@ class BatchOptions:
 
     Empty text and None mean "not asked for". `dependency`, `begin`, `nodelist`, `exclude`, `constraint`,
     `output`, `mail`, `comment` are as sbatch means them; `slurm_args` are further, allow-listed sbatch
-    options. `env` holds values for the learner's environment; `secrets` maps a variable to a reference. `array` and
-    `sweep` (the variables of each element, a grid already multiplied out) are of the whole array; a job never has them.
+    options. `env` holds values for the learner's environment; `secrets` maps a variable to a reference. `mount` None =
+    as the site has it. `array` and `sweep` (the variables of each element, a grid already multiplied out) are of the
+    whole array; a job never has them.
     """
 
     time_s: int | None = None
@@ -215,6 +233,8 @@ class BatchOptions:
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     retry: Retry = field(default_factory=Retry)
     restart: Restart = Restart.JOB
+    staging: Staging = Staging.INLINE
+    mount: Mounting | None = None
     roles: Mapping[str, Role] = field(default_factory=dict)
     array: str = ""
     sweep: tuple[Mapping[str, str], ...] = ()

@@ -34,6 +34,8 @@ class StoreKind(str, Enum):
     GCS = "gcs"
     HTTP = "http"
     FILE = "file"
+    FSSPEC = "fsspec"
+    """By fsspec, whose protocol the option `protocol` names."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +44,15 @@ class StoreAddress:
 
     `credentials` maps a field to the name of a secret. Fields: ``user_name`` and ``password`` (s3: access key and
     secret key; swift and http: user and password), ``session_token`` (s3), ``token`` (http, gcs), ``service_account``
-    (gcs, the text of its JSON file). None at all means that the store is asked as anybody.
+    (gcs, the text of its JSON file), ``private_key`` (fsspec by sftp, its text; `password` is the key's then). Other
+    fields are options of the library that fsspec uses. None at all means that the store is asked as anybody, and by
+    sftp with the user's own keys.
 
     `options`: ``path_style`` (s3: ``true``, the default with an endpoint, or ``false``), ``ca_file``, ``timeout_s``
-    (of a connection on which nothing comes), ``domain_name`` and ``project_id`` (swift). `container` of a ``file``
-    store is a directory, and of ``http`` it is empty.
+    (of a connection on which nothing comes), ``domain_name`` and ``project_id`` (swift), ``protocol`` (fsspec),
+    ``known_hosts`` and ``key_file`` (sftp: files); fsspec's library gets the others. `endpoint` of ``fsspec`` is a host
+    and port. `container` of a ``file`` store is a directory, and of ``http`` it is empty; of sftp it is a directory,
+    below the user's own where it does not begin with a slash.
     """
 
     kind: StoreKind
@@ -62,13 +68,31 @@ class Transfer:
     """What lies below `prefix` in the store, and the absolute directory `local`; one is brought to the other.
 
     A `prefix` is a directory's name. On the way in it may be that of one object, too. `only` are patterns (``*``
-    matches ``/``, too) of names below it, none = all.
+    matches ``/``, too) of names below it, none = all. `optional`: there may be nothing below the prefix; it goes past
+    the cache. `link`: nobody writes in `local`, so it may become a link to a tree in the cache; where it has files
+    already, they are used.
     """
 
     store: StoreAddress
     prefix: str
     local: str
     only: Tuple[str, ...] = ()
+    optional: bool = False
+    link: bool = False
+
+
+@dataclass(frozen=True)
+class Cache:
+    """Where what comes is kept for whoever of the same user wants the same on this node, or at this site.
+
+    `limit_bytes` is of all users (0 = half of the file system). Who fills an entry and gives no sign for `stale_s` is
+    taken for dead; who waits for one that gives signs and makes no progress for `patience_s` goes on without the cache.
+    """
+
+    directory: str
+    limit_bytes: int = 0
+    stale_s: float = 60.0
+    patience_s: float = 600.0
 
 
 MIB = 1 << 20
@@ -80,9 +104,15 @@ class StageTask:
 
     `secrets_file` is JSON, name to value ("" = no secrets). `state_dir` is a directory on this node that is the task's
     own: what was done before is remembered there. `rate_line_s` is the time between two lines of progress.
-    `keep_newer`: what was written to the store later than the local file was stays (only on the way out). `pause_s` is
+    `keep_newer`: what was written to the store later than the local file was stays (only on the way out). `replaces`:
+    local files that this task has not brought, and that are not what the store has, are replaced (only on the way in);
+    else nothing is brought where there is one. `pause_s` is
     the first pause before another try; each one is twice as long as the one before. Files larger than `part_bytes` move
-    in parts.
+    in parts. `rest_s` (only on the way out, 0 = all goes): another run follows, so what is written now may wait for it.
+    Large files go when they have rested for so long, or after ten minutes all the same, others once in a run; and what
+    the journal says that the store has is believed, where it says anything.
+    Another process at work on the same task is waited for `wait_s`. `cache` is for the way in; without one
+    all comes from the store.
     """
 
     direction: Direction
@@ -92,9 +122,13 @@ class StageTask:
     parallel: int = 8
     rate_line_s: float = 10.0
     keep_newer: bool = False
+    replaces: bool = True
     tries: int = 5
     pause_s: float = 1.0
-    part_bytes: int = 16 * MIB
+    part_bytes: int = 8 * MIB
+    wait_s: float = 0.0
+    cache: Optional[Cache] = None
+    rest_s: float = 0.0
 
 
 def encode_task(task: StageTask) -> str:
@@ -117,6 +151,11 @@ def decode_task(text: str) -> StageTask:
         raise StageTaskError(f"the state's directory {task.state_dir!r} is not absolute")
     if task.parallel < 1 or task.tries < 1 or task.part_bytes < 1:
         raise StageTaskError("parallel, tries and part_bytes are at least 1")
+    if task.cache is not None:
+        if task.direction is not Direction.IN:
+            raise StageTaskError("a cache is for the way in")
+        if not task.cache.directory.startswith("/"):
+            raise StageTaskError(f"the cache {task.cache.directory!r} is not absolute")
     return task
 
 
@@ -154,22 +193,30 @@ EXIT_STATUS: Mapping[FaultClass, int] = {
 
 def fault_code(kind: FaultClass, direction: Direction) -> str:
     """The error code of a job that fails for it."""
-    if kind in (FaultClass.TASK, FaultClass.LIBRARY, FaultClass.INTERNAL):
-        return "S101"
     if direction is Direction.OUT:
         return "S303"
-    return "C103" if kind in (FaultClass.CREDENTIALS, FaultClass.MISSING) else "S302"
+    if kind in (FaultClass.LIBRARY, FaultClass.INTERNAL):
+        return "S306"
+    return "C103" if kind in (FaultClass.CREDENTIALS, FaultClass.MISSING, FaultClass.TASK) else "S302"
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far it is. `files` and `bytes` count what was there before, too; `rate` is of what moves, in bytes/s."""
+    """How far it is. `files` and `bytes` count what was there before, too; `rate` is of what moves, in bytes/s.
+    `early`: so little has moved that the rate says nothing of the time left."""
 
     files: int
     files_total: int
     bytes: int
     bytes_total: int
     rate: float
+    early: bool = False
+
+    @property
+    def left_s(self) -> Optional[float]:
+        """How long it takes still; None where nothing is left, or nobody can tell."""
+        rest = self.bytes_total - self.bytes
+        return rest / self.rate if self.rate > 0 and rest > 0 and not self.early else None
 
 
 @dataclass(frozen=True)
@@ -188,30 +235,61 @@ class Note:
 
 
 @dataclass(frozen=True)
+class Entry:
+    """An object below the prefix, of a listing. `size` is -1 and `mtime` 0 where the store does not tell."""
+
+    name: str
+    size: int
+    mtime: float
+
+
+@dataclass(frozen=True)
+class Cached:
+    """What a transfer (its place in the task) brings lies in the cache: `tree` of `bytes`. `filled`: by this process,
+    else it was there.
+
+    The process holds a shared lock of `lock` until its end. Who goes on using the tree takes one of its own, and looks
+    whether `tree` is there still; then nobody removes it.
+    """
+
+    transfer: int
+    key: str
+    tree: str
+    lock: str
+    bytes: int
+    filled: bool
+
+
+@dataclass(frozen=True)
 class Done:
-    """All is in place: `files` of them, `kept` of which were already; `bytes` have moved. `skipped` were left out."""
+    """All is in place: `files` of them, `kept` of which were already; `bytes` have moved. `skipped` were left out.
+    `later`: that were being written, and are not in place as they are now."""
 
     files: int
     bytes: int
     skipped: int
     seconds: float
     kept: int = 0
+    later: int = 0
 
 
 @dataclass(frozen=True)
 class Failed:
-    """The end without success."""
+    """The end without success. `cause` is the message without what helps ("" of older releases)."""
 
     code: str
     message: str
     class_: FaultClass
+    cause: str = ""
 
 
-Line = Union[Progress, Retry, Note, Done, Failed]
+Line = Union[Progress, Retry, Note, Entry, Cached, Done, Failed]
 _EVENTS: Dict[str, Type[Line]] = {
     "progress": Progress,
     "retry": Retry,
     "note": Note,
+    "entry": Entry,
+    "cached": Cached,
     "done": Done,
     "failed": Failed,
 }

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Literal
 
 from ffdl_batch.domain.findings import Finding
+from ffdl_batch.domain.staging import StoreAddress
 
 SCHEMA = 1
 
@@ -35,10 +36,11 @@ class AttemptView:
     preemption, node_failure, failure. `checkpoint_*`: asked for, confirmed, answered (see
     :class:`ffdl_batch.domain.continuation.Checkpoint`), seconds from the request to the learners' end, and when the
     newest file of $CHECKPOINT_DIR was written. `played`: a drill played the interruption. `owed`: results or logs could
-    not be stored yet; the daemon, where no next attempt does, begins with that at `store_by` at the latest. `results`
-    and `logs` are the attempt's own directories, "" where none of its learners is known to have started. `restarts`:
-    how often the scheduler started it anew, oldest first. `learner_restarts`: each learner that failed and was started
-    again while the others went on, oldest first.
+    not be stored yet; the daemon, where no next attempt does, begins with that at `store_by` at the latest. `paid_at`:
+    when what it had owed was stored after its job had gone on or ended (None = it owed nothing, or still does).
+    `results` and `logs` are the attempt's own directories, "" where none of its learners is known to have started.
+    `restarts`: how often the scheduler started it anew, oldest first. `learner_restarts`: each learner that failed and
+    was started again while the others went on, oldest first.
     """
 
     number: int
@@ -65,6 +67,7 @@ class AttemptView:
     store_by: float | None = None
     restarts: tuple[RestartView, ...] = ()
     learner_restarts: tuple[RestartView, ...] = ()
+    paid_at: float | None = None
 
 
 class LearnerState(StrEnum):
@@ -117,12 +120,15 @@ class JobView:
     `network_requested` is the manifest's word, `network` the level ("" before deployment), `network_by` by what its
     learners have it, once they were found in it ("" = they were not yet).
     `results` and `logs` are directories: those of the last attempt whose learners started, or where they are kept
-    for the whole job. `log_tail` holds the last lines of the learner that failed.
+    for the whole job. `stored_in` is the URL of the store that results go to ("" = they go to none, or to a directory),
+    `stored_at` its endpoint, where the URL does not say it. `settled_at`: when that was stored that could not be, which
+    is the job's error (None = it is not, or not yet). `log_tail` holds the last lines of the learner that failed.
     `attempts` is the chain, oldest first; a list of jobs leaves it out. `overrides` are what a resume or a failed node
     altered for the next attempts, in words by manifest key (gpus, batch.time, batch.exclude). `array` is the id of the
     array that the job is element `array_index` of ("" = none), `array_values` what its sweep sets for it.
     `learner_list`, of one job with several learners: those of the last attempt whose learners started; a list of jobs
-    leaves it out, and it is empty where the attempt's files cannot be read.
+    leaves it out, and it is empty where the attempt's files cannot be read. `moving` says what moves to or from the
+    job's stores, and how far it was at `moving_at`; likewise left out of lists.
     """
 
     id: str
@@ -167,6 +173,34 @@ class JobView:
     array_index: int | None = None
     array_values: Mapping[str, str] = field(default_factory=dict)
     learner_list: tuple[LearnerView, ...] = ()
+    moving: str = ""
+    moving_at: float | None = None
+    stored_in: str = ""
+    stored_at: str = ""
+    settled_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LeftView:
+    """Where something lies that a job left: in a directory of the daemon's host, or below `prefix` in a store.
+
+    `kind`: results, model, logs or checkpoint. `attempt`: whose it is, 0 = the whole job's. `name`: only this file of
+    the directory. `inode` is the directory's, by which it is told from another of that path. `is_partial`: the job has
+    not ended. `secrets` is the job's file of secrets, which the store's credentials name. `note` is for people.
+    """
+
+    job_id: str
+    kind: str
+    state: str
+    attempt: int = 0
+    directory: str = ""
+    name: str = ""
+    inode: int = 0
+    store: StoreAddress | None = None
+    prefix: str = ""
+    secrets: str = ""
+    is_partial: bool = False
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,8 +223,8 @@ class ArrayView:
 
 @dataclass(frozen=True, slots=True)
 class EventView:
-    """One change of state, or (`cause` restarted) a learner that was started again; `seq` counts from 1 without gaps
-    within a job."""
+    """One change of state, or (`cause` restarted) a learner that was started again, or (stored) that what an attempt
+    owed was stored after its job had gone on or ended; `seq` counts from 1 without gaps within a job."""
 
     job_id: str
     seq: int
@@ -207,7 +241,8 @@ class LogLine:
     """One line of one learner's log in one attempt, or a piece of a line that is very long.
 
     `index` counts lines from 1; `at` is None where no time is known. `attempt` is 0 from a daemon of a release that
-    did not say it. `offset` is where the text begins in the learner's file, in bytes.
+    did not say it. `offset` is where the text begins in all that the learner printed, `end` where it ends with its
+    newline, in bytes; 0 from a daemon that does not say it. `partial`: the line goes on with another piece.
     """
 
     learner: int
@@ -216,6 +251,8 @@ class LogLine:
     at: float | None = None
     attempt: int = 0
     offset: int = 0
+    end: int = 0
+    partial: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,53 +266,14 @@ class Problem:
     findings: tuple[Finding, ...] = ()
 
 
-class Expected(StrEnum):
-    """What a submission has to come to, for who can do with nothing else."""
-
-    ANY = "any"
-    JOB = "job"
-    ARRAY = "array"
-
-
 @dataclass(frozen=True, slots=True)
-class Submission:
-    """One job to submit.
+class SecretView:
+    """A named secret of the user's: its name, when its value was set, and how many jobs refer to it that live or owe a
+    store."""
 
-    `manifest` is the text, `manifest_name` and `base_dir` say where it came from (for messages and relative
-    paths). `archive` is the SHA-256 (hex) of a model archive that was uploaded before. `options` are sbatch-like
-    long option names without dashes to their texts ("" for flags), as given on the command line;
-    `environment_options` likewise but read from SBATCH_* and FFDL_* (lower precedence than the manifest's values).
-    `environ` holds the variables that --export needs. `key` makes a repeated request harmless. What does not
-    come to `expected` is refused.
-    """
-
-    manifest: str
-    manifest_name: str
-    base_dir: str
-    archive: str
-    key: str
-    options: Mapping[str, str] = field(default_factory=dict)
-    environment_options: Mapping[str, str] = field(default_factory=dict)
-    environ: Mapping[str, str] = field(default_factory=dict)
-    backend: str = ""
-    strict: bool = False
-    expected: Expected = Expected.ANY
-
-
-@dataclass(frozen=True, slots=True)
-class SubmissionResult:
-    """What became of one submission: an id, or a problem. Never both.
-
-    Of an array, `id` is the array's and `elements` are those of its jobs, by index. `backend` is where it runs (""
-    from a daemon of a release that did not say it).
-    """
-
-    id: str = ""
-    problem: Problem | None = None
-    warnings: tuple[str, ...] = ()
-    network: str = ""
-    elements: tuple[str, ...] = ()
-    backend: str = ""
+    name: str
+    set_at: float
+    jobs: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +287,8 @@ class PlannedFileView:
 
 @dataclass(frozen=True, slots=True)
 class PlanView:
-    """What ``--dry-run`` prints: exactly what would be sent."""
+    """What ``--dry-run`` prints: exactly what would be sent. `objects` are those of a backend with an API, each as a
+    document of YAML, in the order in which they are sent."""
 
     backend: str
     script: str
@@ -301,45 +300,4 @@ class PlanView:
     network: str
     warnings: tuple[str, ...] = ()
     trial: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class BackendHealth:
-    """One backend as the daemon last saw it. `unreachable_since` None = it answers; else `detail` says what came of the
-    last question, and `asked_again_at` when the next one is due. `accounts_for` is the backend whose accounting this is
-    ("" = it is a scheduler). `maybe_before`: it has not answered this daemon yet, so the outage may be older."""
-
-    name: str
-    unreachable_since: float | None = None
-    detail: str = ""
-    version: str = ""
-    asked_again_at: float | None = None
-    accounts_for: str = ""
-    maybe_before: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class DatabaseTrouble:
-    """The daemon cannot write into its database, or not even read it: since when, and in `detail` which one it is, why,
-    and what helps. States of jobs are those that were written before. `holds_last_copy`: the database is in no file
-    that outlives the daemon, which must not be ended."""
-
-    since: float
-    detail: str
-    holds_last_copy: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Health:
-    """The daemon itself. `live_jobs` None = the database cannot be asked."""
-
-    version: str
-    host: str
-    pid: int
-    uid: int
-    started_at: float
-    database: str
-    live_jobs: int | None
-    backends: tuple[BackendHealth, ...] = ()
-    schema: int = SCHEMA
-    database_trouble: DatabaseTrouble | None = None
+    objects: tuple[str, ...] = ()

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from collections.abc import Mapping as Mappings
 from dataclasses import replace
 
 from ffdl_batch.domain import gang, spec
+from ffdl_batch.domain.mounting import Mounting
+from ffdl_batch.domain.secrets import MOVED, reference
 from ffdl_batch.manifest.batch_models import BatchBlock, ManifestBlock
 from ffdl_batch.manifest.contract import Defaults
-from ffdl_batch.manifest.credentials import is_secret, secret_name
+from ffdl_batch.manifest.credentials import is_secret, keep_apart, secret_name, why_no_reference
 from ffdl_batch.manifest.log import FindingLog
 from ffdl_batch.manifest.models import EvaluationMetricsBlock, FrameworkBlock, ImageLocationBlock, MetricValueBlock
-from ffdl_batch.manifest.tree import Mapping, Place
+from ffdl_batch.manifest.tree import Mapping, Node, Place, Sequence
 
 _NEWLINE = re.compile(r"\r?\n")
 
@@ -101,6 +104,8 @@ def _batch(block: BatchBlock) -> spec.BatchOptions:
         checkpoint=_checkpoint(block),
         retry=spec.Retry(**block.retry.model_dump()) if block.retry else spec.Retry(),
         restart=spec.Restart(block.restart),
+        staging=spec.Staging(block.staging),
+        mount=Mounting(block.mount) if block.mount else None,
         array=block.array,
         elastic=block.elastic,
         notify=spec.Notify(block.notify.mail, block.notify.events, block.notify.webhook)
@@ -152,28 +157,52 @@ def _destination(text: str) -> spec.Egress:
     return spec.Egress(host.strip("[]"), int(port))
 
 
-def move_secrets(job: spec.JobSpec, manifest: ManifestBlock, secrets: dict[str, str], log: FindingLog) -> spec.JobSpec:
-    """Credentials outside the data stores: the image's token, and literal values under `batch.secrets`."""
-    location = manifest.framework.image_location
-    if location is not None and is_secret("access_token", location.access_token):
-        secrets["image-access-token"] = location.access_token
-        place: Place = ("framework", "image_location", "access_token")
-        log.warning(
-            place, "a credential stands in the manifest; it is moved to a secret at submission", "write ${secret:NAME}"
-        )
+def move_secrets(
+    job: spec.JobSpec, manifest: ManifestBlock, secrets: dict[str, str], taken: Collection[str], log: FindingLog
+) -> spec.JobSpec:
+    """Credentials outside the data stores: the image's token, and literal values under `batch.secrets`. `taken` are
+    secrets that the manifest names."""
+    job = replace(job, framework=_with_credentials(job.framework, manifest.framework, secrets, taken, log))
     moved: dict[str, str] = {}
     for variable, value in job.batch.secrets.items():
         moved[variable] = value
-        if is_secret("password", value):
-            name = secret_name("env", variable)
-            secrets[name] = value
+        why = why_no_reference(value) if value else "the variable has no value"
+        if why:
+            log.error(("batch", "secrets", variable), why, "write ${secret:NAME}, ${env:NAME} or ${file:PATH}")
+        elif is_secret("password", value):
+            name = keep_apart(secret_name("env", variable), value, secrets, taken)
             moved[variable] = f"${{secret:{name}}}"
             log.warning(
                 ("batch", "secrets", variable),
-                "the value stands in the manifest; it is moved to a secret at submission",
+                f"the value stands in the manifest; it is {MOVED}",
                 "write ${secret:NAME}, ${env:NAME} or ${file:PATH}",
             )
     return replace(job, batch=replace(job.batch, secrets=moved))
+
+
+def _with_credentials(
+    framework: spec.Framework,
+    block: FrameworkBlock,
+    secrets: dict[str, str],
+    taken: Collection[str],
+    log: FindingLog,
+) -> spec.Framework:
+    """With references to the credentials of the image's registry; their values go to `secrets`."""
+    location, given = framework.image_location, block.image_location
+    if location is None or given is None:
+        return framework
+    found: dict[str, str] = {}
+    for key in ("user_name", "access_token"):
+        value: str = getattr(given, key)
+        place: Place = ("framework", "image_location", key)
+        if why := why_no_reference(value):
+            log.error(place, why, "write ${secret:NAME}, ${env:NAME} or ${file:PATH}")
+        elif is_secret(key, value):
+            name = keep_apart(secret_name("image", key.replace("_", "-")), value, secrets, taken)
+            log.warning(place, f"a credential stands in the manifest; it is {MOVED}", "write ${secret:NAME}")
+            value = reference(name)
+        found[key] = value
+    return replace(framework, image_location=replace(location, **found))
 
 
 def name_sources(root: Mapping, manifest: ManifestBlock) -> dict[str, str]:
@@ -185,12 +214,26 @@ def name_sources(root: Mapping, manifest: ManifestBlock) -> dict[str, str]:
             continue
         if not isinstance(node, Mapping):
             sources.setdefault(key, str(node.origin))
+            if key == "data_stores" and isinstance(node, Sequence):
+                for i, store in enumerate(node.items):
+                    sources |= _sources_below(f"{key}[{i}]", store)
             continue
         for inner, entry in node.entries.items():
             sources[f"{key}.{inner}"] = _source(entry.key.origin, entry.value)
     if manifest.learners is None and manifest.batch is not None and manifest.batch.roles:
         sources["learners"] = sources["batch.roles"]  # their sum
     return sources
+
+
+def _sources_below(path: str, node: Node) -> dict[str, str]:
+    """Of a mapping and all that is in it."""
+    if not isinstance(node, Mapping):
+        return {}
+    found = {path: str(node.origin)}
+    for key, entry in node.entries.items():
+        found[f"{path}.{key}"] = _source(entry.key.origin, entry.value)
+        found |= _sources_below(f"{path}.{key}", entry.value)
+    return found
 
 
 def _source(key: object, value: object) -> str:

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
-from ffdl_batch.domain.spec import NetworkLevel, Placement, Restart
+from ffdl_batch.domain.mounting import Mounting
+from ffdl_batch.domain.spec import NetworkLevel, Placement, Restart, Staging
 from ffdl_batch.domain.variables import why_refused
 from ffdl_batch.manifest.models import Block, FfdlBlock, nothing_is_empty, nothing_is_no_item
 from ffdl_batch.manifest.scalars import (
@@ -44,6 +45,8 @@ from ffdl_batch.manifest.sweep import SCHEMA as SWEEP_SCHEMA
 LEVELS = tuple(str(level) for level in NetworkLevel)
 PLACEMENTS = tuple(str(placement) for placement in Placement)
 RESTARTS = tuple(str(restart) for restart in Restart)
+MOUNTINGS = tuple(mounting.value for mounting in Mounting)
+STAGINGS = tuple(str(staging) for staging in Staging)
 _ENV_NAME_SCHEMA = {"pattern": f"^{ENV_NAME.pattern}$"}
 _DESTINATION = re.compile(r"(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:]+\]):(?P<port>\d{1,5})", re.ASCII)
 
@@ -190,11 +193,19 @@ class BatchBlock(Block):
         NetworkBlock.model_validate({}), description="A level, or a mapping with level and allow."
     )
     env: Env = Field({}, description="Variables of the learner's environment.")
-    secrets: Env = Field({}, description="Variables whose values are references: ${secret:name}.")
+    secrets: Env = Field(
+        {}, description="Variables of the learner whose values are secret: ${secret:NAME}, ${env:NAME} or ${file:PATH}."
+    )
     checkpoint: CheckpointBlock | None = Field(None, description="How checkpoints are asked for.")
     retry: RetryBlock | None = Field(None, description="Further attempts.")
     restart: Annotated[str, BeforeValidator(one_of(RESTARTS, "job")), word_schema(*RESTARTS)] = Field(
         "job", description="What a failed learner ends: job, the attempt; learner, itself, and it is started again."
+    )
+    staging: Annotated[str, BeforeValidator(one_of(STAGINGS, "inline")), word_schema(*STAGINGS)] = Field(
+        "inline", description="When data come from stores: inline; ahead, before GPUs are asked for."
+    )
+    mount: Annotated[str, BeforeValidator(one_of(MOUNTINGS, "")), word_schema(*MOUNTINGS)] = Field(
+        "", description="Whether nodes mount what FfDL mounts, instead of bringing it: auto, always, never."
     )
     roles: Annotated[dict[str, RoleBlock], BeforeValidator(nothing_is_empty)] = Field({}, description="Roles by name.")
     array: Annotated[str, BeforeValidator(read_array), WithJsonSchema({"type": _TEXT})] = Field(

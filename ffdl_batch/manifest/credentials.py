@@ -8,17 +8,19 @@ from __future__ import annotations
 import difflib
 import json
 import re
+from collections.abc import Collection
 from functools import lru_cache
 
+from ffdl_batch.domain.secrets import ENV, REFERENCE, SECRET, why_no_name
+from ffdl_batch.domain.variables import NAME
 from ffdl_batch.manifest.tree import Mapping, Node, Scalar, Sequence, walk
 
-REFERENCE = re.compile(r"\$\{(secret|env|file):[^{}\s]+\}")
-"""How a manifest names a secret that is kept elsewhere."""
+_MEANT = re.compile(r"\$\{(secret|env|file):")
 _EXACT = frozenset({"user", "key", "pass", "pwd", "auth", "login"})
 """Words that mean a credential in a connection and anything at all elsewhere."""
 _PARTS = (
     "password", "passwd", "passphrase", "secret", "token", "apikey", "accesskey", "credential", "privatekey",
-    "username", "userid", "sharedkey", "accountkey",
+    "username", "userid", "sharedkey", "accountkey", "serviceaccount",
 )  # fmt: skip
 _NEAR = ("user_name", "password", "access_token", "api_key", "secret_access_key", "access_key_id")
 _USERINFO = re.compile(r"://[^/\s@:]*:[^/\s@]*@")
@@ -57,6 +59,32 @@ def is_secret(key: str, value: str) -> bool:
 def secret_name(*parts: str) -> str:
     """A name for a secret: letters, digits, dots, dashes and underscores."""
     return "-".join(re.sub(r"[^A-Za-z0-9._-]+", "-", part).strip("-") or "unnamed" for part in parts)
+
+
+def why_no_reference(value: str) -> str:
+    """Why a value that is meant as a reference is none, or names what cannot be; "" for every other value."""
+    found = REFERENCE.fullmatch(value)
+    if found is None:
+        return "a reference is the whole value, without blanks" if _MEANT.search(value) else ""
+    if found[1] == SECRET:
+        return why_no_name(found[2])
+    if found[1] == ENV and not NAME.fullmatch(found[2]):
+        return f"{found[2][:60]!r} cannot be the name of a variable"
+    return ""
+
+
+def keep_apart(name: str, value: str, secrets: dict[str, str], taken: Collection[str]) -> str:
+    """Keep `value` in `secrets` under `name`, or one like it that means nothing else; the name. `taken` are the names
+    that the manifest itself refers to."""
+    while name in taken or secrets.get(name, value) != value:
+        name += "-2"
+    secrets[name] = value
+    return name
+
+
+def named_in(text: str) -> frozenset[str]:
+    """The secrets that a text refers to by name."""
+    return frozenset(name for kind, name in REFERENCE.findall(text) if kind == SECRET)
 
 
 def redact(text: str, root: Node) -> str:

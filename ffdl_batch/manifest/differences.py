@@ -11,6 +11,7 @@ import fnmatch
 import re
 
 from ffdl_batch.domain.quantity import format_size
+from ffdl_batch.domain.secrets import CUSTOM
 from ffdl_batch.domain.spec import BatchOptions
 from ffdl_batch.manifest.batch_models import ManifestBlock
 from ffdl_batch.manifest.contract import Defaults
@@ -21,7 +22,6 @@ from ffdl_batch.manifest.tree import Mapping, Scalar, find
 
 _FFDL_SIZE = re.compile(r"(\d*) *(mb|mib|gb|gib|tb|tib)?", re.IGNORECASE)
 _FFDL_MB = {"mb": 1.0, "mib": 1.048576, "gb": 1000.0, "gib": 1073.741824}
-_EXTRACTOR_TYPES = frozenset({"STRING", "JSONSTRING", "INT", "FLOAT"})
 _SECRET_VARIABLE = re.compile(r"(^|_)(PASSWORD|PASSWD|SECRET|TOKEN|API_?KEY|ACCESS_KEY|SECRET_KEY)$", re.IGNORECASE)
 
 
@@ -56,14 +56,14 @@ def note_credentials(batch: BatchOptions, log: FindingLog) -> None:
         for name in names:
             if _SECRET_VARIABLE.search(name):
                 message = f"this looks like a credential, and {block} is recorded in clear"
-                log.warning(("batch", block, name), message, "have the training read the value from a file of yours")
+                log.warning(("batch", block, name), message, "write it under batch.secrets, as ${secret:NAME}")
 
 
 def check_framework(manifest: ManifestBlock, defaults: Defaults, log: FindingLog) -> None:
     """The framework must be among the site's, where the site's are known."""
     known = defaults.known_frameworks
     framework = manifest.framework
-    if framework.image_location is not None and _places_image(framework.image_location, log):
+    if framework.image_location is not None and _places_image(framework, framework.image_location, log):
         return
     if known is None or framework.name == "custom":
         return
@@ -77,16 +77,17 @@ def check_framework(manifest: ManifestBlock, defaults: Defaults, log: FindingLog
         log.error(("framework", "version"), message, f"known are {', '.join(versions)}")
 
 
-def _places_image(location: ImageLocationBlock, log: FindingLog) -> bool:
-    """Whether a dialect's private image is meant: registry/namespace/name:version, so that any name will do."""
+def _places_image(framework: FrameworkBlock, location: ImageLocationBlock, log: FindingLog) -> bool:
+    """Whether a dialect's private image is meant: registry/namespace/name:version, so that any name will do. A custom
+    image's own registry is that of its version."""
     place = ("framework", "image_location")
-    if not location.registry:
+    if location.user_name and not location.access_token:
+        message = "there is a user_name and no access_token, so the registry is asked as anybody"
+        log.warning((*place, "user_name"), message, "write access_token: ${secret:NAME}, too")
+    if not location.registry and not (framework.name == CUSTOM and location.access_token):
         log.warning(place, "registry is not set, so this is ignored", "write registry: and the host that has the image")
         return False
-    if location.access_token:
-        message = "the image is pulled with your own login to the registry, not with this token"
-        log.warning((*place, "access_token"), message, f"run: apptainer registry login docker://{location.registry}")
-    return True
+    return bool(location.registry)
 
 
 def _right_name(framework: FrameworkBlock, known: list[str]) -> str:
@@ -138,20 +139,7 @@ def _numbers(root: Mapping, manifest: ManifestBlock, log: FindingLog) -> None:
 
 def _metrics(manifest: ManifestBlock, log: FindingLog) -> None:
     metrics = manifest.evaluation_metrics
-    if metrics is None:
-        return
-    place = ("evaluation_metrics", "groups")
-    for name, group in metrics.groups.items():
+    for name, group in metrics.groups.items() if metrics else ():
         if group.meta is None:
-            log.warning((*place, name, "meta"), "FfDL's server fails on a group without meta; here it is not needed")
-        if metrics.type == "regex_extractor" and not group.regex:
-            log.warning((*place, name, "regex"), "a group without regex extracts nothing", "write its regex")
-        for axis, values in (("scalars", group.scalars), ("etimes", group.etimes)):
-            for key, value in values.items():
-                if value.type and value.type not in _EXTRACTOR_TYPES:
-                    kinds = ", ".join(sorted(_EXTRACTOR_TYPES))
-                    log.warning(
-                        (*place, name, axis, key, "type"),
-                        f"{shown(value.type)} is not a type of value",
-                        f"write one of {kinds}",
-                    )
+            place = ("evaluation_metrics", "groups", name, "meta")
+            log.warning(place, "FfDL's server fails on a group without meta; here it is not needed")

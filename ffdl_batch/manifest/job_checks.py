@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 
+from ffdl_batch.domain.extraction import find_metric_mistakes
 from ffdl_batch.domain.gang import PS_COUNT, count_parameter_servers, starts_mpi
 from ffdl_batch.domain.mistakes import find_mistakes
-from ffdl_batch.domain.spec import JobSpec, NetworkLevel, Restart
+from ffdl_batch.domain.mounting import Mounting
+from ffdl_batch.domain.remote_stores import REMOTE
+from ffdl_batch.domain.spec import JobSpec, NetworkLevel, Restart, Staging
 from ffdl_batch.manifest.log import FindingLog
 from ffdl_batch.manifest.tree import Place, Scalar, find, locate
 
@@ -22,9 +25,19 @@ def check_job(job: JobSpec, log: FindingLog) -> None:
             place = _level_place(log)
             cure = "write egress:HOST:PORT" if locate(log.root, place)[0].option else cure
         log.error(place, mistake.message, cure)
+    _check_metrics(job, log)
     _note_network(job, log)
     _note_servers(job, log)
     _note_restarts(job, log)
+    _note_staging(job, log)
+    _note_mount(job, log)
+
+
+def _check_metrics(job: JobSpec, log: FindingLog) -> None:
+    """A job trains as well without metrics; but who wrote an expression wants what it finds."""
+    for finding, decides in find_metric_mistakes(job.metrics):
+        add = log.error if decides else log.warning
+        add(("evaluation_metrics", *finding.path), finding.message, finding.cure)
 
 
 def _note_network(job: JobSpec, log: FindingLog) -> None:
@@ -58,6 +71,27 @@ def _note_restarts(job: JobSpec, log: FindingLog) -> None:
             f"once more up to {failures} attempts follow: a learner that always fails runs {runs} times"
         )
         log.note(("batch", "restart"), message)
+
+
+def _note_staging(job: JobSpec, log: FindingLog) -> None:
+    from_stores = any(store.effective_type in REMOTE and store.training_data for store in job.data_stores)
+    if job.batch.staging is not Staging.AHEAD:
+        return
+    if not from_stores:
+        log.note(("batch", "staging"), "no data come from a store, so there is nothing to bring ahead")
+    elif job.batch.array or job.batch.sweep:
+        log.note(("batch", "staging"), "elements of an array bring their data in their own allocations")
+
+
+def _note_mount(job: JobSpec, log: FindingLog) -> None:
+    """A word about mounts that changes nothing."""
+    if job.batch.mount is None:
+        return
+    inputs = [store for store in job.data_stores if store.training_data and store.effective_type in REMOTE]
+    if not any(not store.is_copied for store in inputs):
+        log.note(("batch", "mount"), "no data come from a store of a type that is mounted")
+    elif job.batch.mount is not Mounting.NEVER and job.batch.staging is Staging.AHEAD and not job.batch.array:
+        log.note(("batch", "mount"), "data that are staged ahead are not mounted")
 
 
 def _level_place(log: FindingLog) -> Place:

@@ -73,7 +73,8 @@ class ImageLocationBlock(Block):
 
     registry: Label = Field("", description="Registry host, as registry.example.org.")
     namespace: Label = Field("", description="Namespace (organisation) in the registry.")
-    access_token: Text = Field("", description="Token that may pull; moved to a secret at submission.")
+    user_name: Text = Field("", description="User whose token or password it is; FfDL's is called token.")
+    access_token: Text = Field("", description="Token or password that may pull; ${secret:NAME}.")
     email: Label = Field("", description="Address that belongs to the token.")
 
 
@@ -132,7 +133,7 @@ class EvaluationMetricsBlock(Block):
     """How metrics are collected from the job."""
 
     type: Label = Field(
-        "", description="tensorboard, emetrics_file, regex_extractor, logger, none, or an image's name."
+        "", description="tensorboard, emetrics_file, regex_extractor, logger or none; FfDL ran others as images."
     )
     image_tag: Label = Field("", description="Tag of the collector's image.")
     in_: Text = Field("", alias="in", description="Carried along; no collector reads it.")

@@ -14,7 +14,7 @@ from ffdl_batch.manifest.assembly import assemble, move_secrets, name_sources
 from ffdl_batch.manifest.batch_models import ManifestBlock
 from ffdl_batch.manifest.composer import Document, compose
 from ffdl_batch.manifest.contract import Defaults, ManifestSource, Parsed
-from ffdl_batch.manifest.credentials import redact
+from ffdl_batch.manifest.credentials import named_in, redact
 from ffdl_batch.manifest.differences import check_framework, note_credentials, note_differences
 from ffdl_batch.manifest.foreign import refuse_foreign
 from ffdl_batch.manifest.intake import read_text
@@ -63,7 +63,8 @@ def parse_manifest(
     check_keys(root, log, strict)
     note_placeholders(root, log)
     recorded = apply_options(root, options, environment_options, log)
-    spec, secrets = _read_job(root, source.base_dir, defaults, log)
+    taken = named_in(text[: document.end])
+    spec, secrets = _read_job(root, source.base_dir, defaults, taken, log)
     if log.has_errors or spec is None:
         return Parsed(None, log.findings, {}, redacted)
     return Parsed(replace(spec, sources={**spec.sources, **recorded}), log.findings, secrets, redacted)
@@ -83,7 +84,7 @@ def _root_of(document: Document, log: FindingLog) -> Mapping:
 
 
 def _read_job(
-    root: Mapping, base_dir: str, defaults: Defaults, log: FindingLog
+    root: Mapping, base_dir: str, defaults: Defaults, taken: frozenset[str], log: FindingLog
 ) -> tuple[JobSpec | None, dict[str, str]]:
     try:
         manifest = ManifestBlock.model_validate(to_raw(root))
@@ -92,15 +93,15 @@ def _read_job(
         _check_stores_alone(root, base_dir, log)
         return None, {}
     check_framework(manifest, defaults, log)
-    stores = read_stores(manifest.data_stores, base_dir, log)
+    stores = read_stores(manifest.data_stores, base_dir, log, taken)
     secrets = dict(stores.secrets)
     job = assemble(manifest, stores.stores, defaults, base_dir)
     job = replace(job, batch=replace(job.batch, sweep=read_sweep(root, log)))
     check_array(job.batch, log)
     check_job(job, log)
-    job = move_secrets(job, manifest, secrets, log)
+    job = move_secrets(job, manifest, secrets, taken, log)
     note_differences(root, manifest, defaults, log)
-    note_unsupported(manifest, log)
+    note_unsupported(manifest, defaults, log)
     note_credentials(job.batch, log)
     note_variables(job, log)
     return replace(job, sources=name_sources(root, manifest)), secrets

@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ffdl_batch.manifest.credentials import REFERENCE, is_credential_key
+from ffdl_batch.domain.secrets import REFERENCE
+from ffdl_batch.manifest.credentials import is_credential_key
 from ffdl_batch.manifest.log import FindingLog
 from ffdl_batch.manifest.tree import Mapping, Node, Place, Scalar, Sequence, find
 

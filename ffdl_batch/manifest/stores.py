@@ -4,21 +4,34 @@ from __future__ import annotations
 
 import difflib
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from ffdl_batch.domain.remote_stores import REMOTE, StoreRefused, address_of, kind_of
+from ffdl_batch.domain.secrets import MOVED
 from ffdl_batch.domain.spec import DataStore, StoreType
-from ffdl_batch.manifest.credentials import is_credential_key, is_secret, secret_name
+from ffdl_batch.domain.staging import StoreKind
+from ffdl_batch.domain.store_fields import CREDENTIALS, OPTIONS
+from ffdl_batch.manifest.credentials import (
+    is_credential_key,
+    is_secret,
+    keep_apart,
+    secret_name,
+    why_no_reference,
+)
 from ffdl_batch.manifest.log import FindingLog
 from ffdl_batch.manifest.models import STORE_TYPES, ContainerBlock, DataStoreBlock
 from ffdl_batch.manifest.placeholders import is_placeholder
 from ffdl_batch.manifest.tree import Place
 
-CONNECTION_KEYS = (
-    "auth_url", "user_name", "password", "region", "domain_name", "project_id", "type", "path", "name", "mode",
+_FFDL_KEYS = (
+    "auth_url", "user_name", "password", "region", "domain_name", "project_id", "type", "path", "name", "mode", "host",
 )  # fmt: skip
+_OUR_KEYS = (key for keys in (*OPTIONS.values(), *CREDENTIALS.values()) for key in keys)
+CONNECTION_KEYS = tuple(dict.fromkeys((*_FFDL_KEYS, *_OUR_KEYS)))
 _DIRECTORIES = frozenset({StoreType.HOST_MOUNT, StoreType.DIRECTORY})
 _BUCKETS = frozenset(StoreType) - _DIRECTORIES - {StoreType.MOUNT_VOLUME, StoreType.INMEM_DATASTORE}
+_REFUSED = "no job is taken with this"
 _HERE = "."
 """The container of a block that names none: the store's own directory ("" would mean that there is no block)."""
 
@@ -31,8 +44,8 @@ class Stores:
     secrets: Mapping[str, str]
 
 
-def read_stores(blocks: list[DataStoreBlock], base_dir: str, log: FindingLog) -> Stores:
-    """Check each store and turn it into a value; findings go to `log`."""
+def read_stores(blocks: list[DataStoreBlock], base_dir: str, log: FindingLog, taken: Collection[str] = ()) -> Stores:
+    """Check each store and turn it into a value; findings go to `log`. `taken` are secrets that the manifest names."""
     stores: list[DataStore] = []
     secrets: dict[str, str] = {}
     ids: dict[str, int] = {}
@@ -48,7 +61,13 @@ def read_stores(blocks: list[DataStoreBlock], base_dir: str, log: FindingLog) ->
             continue
         _check_blocks(block, store, place, log, needs_input=not with_input or len(blocks) == 1)
         connection = _place_path(store, base_dir, place, log)
-        stores.append(_with_connection(store, _move_secrets(store_id, connection, secrets, place, log)))
+        kind = _kind(store)
+        for key in connection:
+            _check_spelling(key, kind, (*place, "connection", key), log)
+        store = _with_connection(store, _move_secrets(store_id, connection, secrets, taken, place, log))
+        if block.connection is not None:
+            _check_remote(store, place, log)
+        stores.append(store)
     return Stores(tuple(stores), secrets)
 
 
@@ -120,6 +139,19 @@ def _check_blocks(block: DataStoreBlock, store: DataStore, place: Place, log: Fi
         )
 
 
+def _check_remote(store: DataStore, place: Place, log: FindingLog) -> None:
+    """What no store can be reached by."""
+    if store.effective_type not in REMOTE:
+        return
+    try:
+        address_of(store)
+    except StoreRefused as refused:
+        log.warning((*place, *refused.path.split(".")), f"{_REFUSED}: {refused.message}", refused.cure)
+    if store.effective_type is StoreType.HTTP_DATASTORE and store.training_results:
+        message = "results cannot be stored on a web server"
+        log.error((*place, "training_results"), message, "name a store of another type for them")
+
+
 def _place_path(store: DataStore, base_dir: str, place: Place, log: FindingLog) -> dict[str, str]:
     """The connection with an absolute `path`, for stores that are directories."""
     connection = dict(store.connection)
@@ -144,39 +176,55 @@ def _place_path(store: DataStore, base_dir: str, place: Place, log: FindingLog) 
 
 
 def _move_secrets(
-    store_id: str, connection: dict[str, str], secrets: dict[str, str], place: Place, log: FindingLog
+    store_id: str,
+    connection: dict[str, str],
+    secrets: dict[str, str],
+    taken: Collection[str],
+    place: Place,
+    log: FindingLog,
 ) -> dict[str, str]:
     """The connection with credentials replaced by references; their values go to `secrets`."""
     kept: dict[str, str] = {}
     moved: list[str] = []
     for key, value in connection.items():
-        _check_spelling(key, (*place, "connection", key), log)
+        if why := why_no_reference(value):
+            log.error((*place, "connection", key), why, "write ${secret:NAME}, ${env:NAME} or ${file:PATH}")
         if not is_secret(key, value):
             kept[key] = value
             continue
-        name = secret_name(store_id, key)
-        while secrets.get(name, value) != value:
-            name += "-2"
-        secrets[name] = value
+        name = keep_apart(secret_name(store_id, key), value, secrets, taken)
         if not is_placeholder(value):
             moved.append(key)
         kept[key] = f"${{secret:{name}}}"
     if moved:
         log.warning(
             (*place, "connection"),
-            f"credentials stand in the manifest ({', '.join(sorted(moved))}); they are moved to a secret at submission",
+            f"credentials stand in the manifest ({', '.join(sorted(moved))}); they are {MOVED}",
             "write ${secret:NAME} and keep the value out of the manifest",
         )
     return kept
 
 
-def _check_spelling(key: str, place: Place, log: FindingLog) -> None:
+def _kind(store: DataStore) -> StoreKind:
+    """How the store is spoken to; a directory is one of no keys of its own."""
+    try:
+        return kind_of(store) if store.effective_type in REMOTE else StoreKind.FILE
+    except StoreRefused:
+        return StoreKind.FILE
+
+
+def _check_spelling(key: str, kind: StoreKind, place: Place, log: FindingLog) -> None:
+    """What a library of fsspec takes is not known here."""
+    by_library = kind is StoreKind.FSSPEC
     if key in CONNECTION_KEYS or len(key) > 60:
+        if not by_library and key not in (*_FFDL_KEYS, *OPTIONS[kind], *CREDENTIALS[kind]):
+            known = ", ".join((*OPTIONS[kind], *CREDENTIALS[kind])) or "path"
+            log.warning(place, "this key is of another kind of data store; nobody reads it here", f"write of {known}")
         return
     near = difflib.get_close_matches(key.lower(), CONNECTION_KEYS, n=1, cutoff=0.8)
     if near:
         log.warning(place, "this key is not known to any data store", f"did you mean {near[0]}?")
-    elif not is_credential_key(key):
+    elif not by_library and not is_credential_key(key):
         log.note(place, "this key is passed on as it is; FfDL's data stores do not read it")
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
+from ffdl_batch.domain.mounting import Mounting
+
 
 class Verdict(StrEnum):
     """What is said of one thing. A note is worth knowing, and nothing fails by it."""
@@ -31,8 +33,8 @@ class Item:
 class Examines(Protocol):
     """A backend that can look for what would make its jobs fail."""
 
-    def examine(self, nodes: str) -> Sequence[Item]:
+    def examine(self, nodes: str, mounting: Mounting = Mounting.AUTO) -> Sequence[Item]:
         """Look at the scheduler and at this machine; and at `nodes`, by a small job on each: a list as the scheduler
-        writes them, "all", "" for none. Raises InvalidRequest for what is no list, and where there is no such node;
-        SchedulerMissing where this machine has no such scheduler."""
+        writes them, "all", "" for none. `mounting` is the site's word about mounted stores. Raises InvalidRequest for
+        what is no list, and where there is no such node; SchedulerMissing where this machine has no such scheduler."""
         ...

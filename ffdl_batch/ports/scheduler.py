@@ -4,20 +4,22 @@ A backend is a package with one entry point in the group ``ffdl_batch.adapters``
 ``create(settings, context) -> Scheduler`` (see :mod:`ffdl_batch.ports.registry`). One suite,
 ``tests/contract/test_scheduler_contract.py``, runs over all of them and is the contract's second half.
 
-Required are six methods. Everything else is a small optional Protocol below, asked for with isinstance.
+Required are six methods. Everything else is a small optional Protocol of :mod:`ffdl_batch.ports.capabilities`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from ffdl_batch.domain.continuation import Budget, Spent
 from ffdl_batch.domain.findings import Finding
 from ffdl_batch.domain.job import JobId, Token
 from ffdl_batch.domain.jobdir import ArrayDir, AttemptDir, JobDir
-from ffdl_batch.domain.launch import LaunchFile, LeadFrom, Network
+from ffdl_batch.domain.launch import LaunchFile, Network
+from ffdl_batch.domain.limits import LeadFrom, LogLimits
+from ffdl_batch.domain.mounting import Mounting
 from ffdl_batch.domain.observation import NativeId, Observation
 from ffdl_batch.domain.spec import JobSpec, NetworkLevel
 
@@ -112,8 +114,10 @@ class BackendFacts:
 
     `network_levels` are the levels that every job can have: proved beforehand, or made by what starts the learner, so
     that none starts without.
-    `python` is the interpreter that the controller runs with on the nodes, `controller` the argv after it.
-    `needs_image` is false where learners run as plain processes. `max_array_size` is one more than the largest index
+    `python` is the interpreter that the controller runs with on the nodes, `controller` the argv after it. `staging`
+    starts the staging program there (empty = nodes do not see an installation).
+    `needs_image` is false where learners run as plain processes; `pulls_images`: images are references of registries,
+    never files. `max_array_size` is one more than the largest index
     of a native array (0 = there are none). `elements_at_once`: how many elements of one array are handed over at the
     same time, where each of them costs this machine something while it waits (None = all).
     """
@@ -124,8 +128,10 @@ class BackendFacts:
     version: str = ""
     python: str = ""
     controller: tuple[str, ...] = ()
+    staging: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     needs_image: bool = True
+    pulls_images: bool = False
     max_array_size: int = 0
     elements_at_once: int | None = None
 
@@ -141,7 +147,9 @@ class LaunchRequest:
     decided that, goes into the launch file as it is. `budget` and `spent` are the chain's. `carry` is the results
     directory of the attempt before ("" = none). The template of the next attempt is a request of its own, whose token
     and directory are named with :data:`ffdl_batch.domain.launch.TEMPLATE`; its `attempt` is this one's number plus 1.
-    `array_dir` is set for the first attempt of an element of an array.
+    `array_dir` is set for the first attempt of an element of an array. `cache_dir` is the directory of the nodes' cache
+    ("" = they have none), `cache_bytes` its size (0 = half of the file system). `images_dir` has the user's images that
+    want credentials, where there is no cache. `mounting` is the site's word; the manifest's counts more.
     """
 
     job_id: JobId
@@ -162,6 +170,11 @@ class LaunchRequest:
     spent: Spent = field(default_factory=Spent)
     carry: str = ""
     array_dir: ArrayDir | None = None
+    logs: LogLimits = field(default_factory=LogLimits)
+    cache_dir: str = ""
+    cache_bytes: int = 0
+    images_dir: str = ""
+    mounting: Mounting = Mounting.NEVER
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,139 +284,4 @@ class Scheduler(Protocol):
 
     def cancel(self, native_id: NativeId) -> None:
         """Request the end of the job; a job that has ended or is unknown is no error. Idempotent."""
-        ...
-
-
-@runtime_checkable
-class TrialSubmission(Protocol):
-    """A backend that can check a plan with the scheduler without submitting (sbatch --test-only)."""
-
-    def test_only(self, plan: LaunchPlan) -> str:
-        """The scheduler's sentence (when and where it would start). Raises InvalidRequest when it would refuse."""
-        ...
-
-
-@runtime_checkable
-class SubmitsArrays(Protocol):
-    """A backend whose scheduler takes equal jobs as one native array."""
-
-    def plan_array(self, chunk: Chunk, members: Sequence[LaunchPlan]) -> ArrayPlan | None:
-        """What would be sent for `members`, whose `array_script` is the same text, by ascending index. None where one
-        script cannot serve them. Pure."""
-        ...
-
-    def submit_array(self, plan: ArrayPlan) -> Mapping[Token, NativeId]:
-        """Hand over the attempts of `plan`, whose files are written: all of them or none.
-
-        Raises what `submit` raises; TooMany, ArraysRefused.
-        """
-        ...
-
-    def find_many(self, attempts: Mapping[Token, AttemptDir]) -> Mapping[Token, frozenset[NativeId]]:
-        """As `find` for each of `attempts`, with one round trip for all of them."""
-        ...
-
-
-@runtime_checkable
-class StopsMany(Protocol):
-    """A backend that can be asked for the end of many jobs at once."""
-
-    def cancel_many(self, ids: Collection[NativeId]) -> None:
-        """As `cancel` for each of `ids`."""
-        ...
-
-    def withdraw_many(self, ids: Collection[NativeId]) -> None:
-        """As `withdraw` (:class:`Withdraws`) for each of `ids`."""
-        ...
-
-    def signal_many(self, ids: Collection[NativeId], signal: str) -> None:
-        """As `signal` for each of `ids`."""
-        ...
-
-
-@runtime_checkable
-class ForgetsJobs(Protocol):
-    """A backend whose scheduler forgets ended jobs."""
-
-    def is_forgotten(self, ids: Collection[NativeId]) -> frozenset[NativeId]:
-        """Of `ids`, those that a *complete* answer of scheduler and accounting does not hold any more."""
-        ...
-
-
-@runtime_checkable
-class LosesJobs(Protocol):
-    """A backend whose scheduler may lose jobs that it was to start, and whose accounting shows that."""
-
-    def was_lost(self, ids: Collection[NativeId]) -> frozenset[NativeId]:
-        """Of `ids`, which are forgotten, those that nobody ended: the accounting has them waiting or running still."""
-        ...
-
-
-@runtime_checkable
-class DropsTasks(Protocol):
-    """A backend whose scheduler keeps no record of a task of a native array that was cancelled while it waited."""
-
-    def dropped(self, ids: Collection[NativeId]) -> Mapping[NativeId, str]:
-        """Of `ids`, the tasks that one *complete* listing does not hold any more although it holds something else of
-        their arrays, with the token of the attempt that each of them is. One that never started was cancelled."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class AccountingOutage:
-    """An accounting that does not answer: for how many seconds, why, and in how many it is asked again."""
-
-    for_s: float
-    detail: str
-    again_in_s: float
-
-
-@runtime_checkable
-class KeepsAccounts(Protocol):
-    """A backend whose accounting may be away while its scheduler answers."""
-
-    def accounting_outage(self) -> AccountingOutage | None:
-        """None where the accounting answers, or nothing has been asked of it lately. Asks nobody."""
-        ...
-
-
-@runtime_checkable
-class CredentialLife(Protocol):
-    """A backend whose lost requests may still land for a while."""
-
-    @property
-    def credential_life_s(self) -> float:
-        """Seconds after which a request that was sent can no longer be accepted."""
-        ...
-
-
-@runtime_checkable
-class Withdraws(Protocol):
-    """A backend that can take back a job that has not started, without harm to one that just did."""
-
-    def withdraw(self, native_id: NativeId) -> None:
-        """Request the end of the job if it still waits (scancel --state=PENDING); else nothing. Idempotent."""
-        ...
-
-
-@runtime_checkable
-class AvoidsNodes(Protocol):
-    """A backend that can keep jobs off certain nodes: only there a node that failed a job is excluded for its next
-    attempts. One that has a single node cannot."""
-
-    def avoid(self, native_id: NativeId, nodes: Collection[str]) -> None:
-        """Have the waiting job exclude `nodes` too. Raises InvalidRequest where the scheduler refuses it."""
-        ...
-
-    def exclude_only(self, native_id: NativeId, nodes: str) -> None:
-        """Have the waiting job exclude just these, a list as the owner wrote it ("" = none). Raises InvalidRequest."""
-        ...
-
-
-@runtime_checkable
-class ExplainsSettings(Protocol):
-    """A backend that can say what its table of the configuration comes to, for `ffdl config`."""
-
-    def explain(self) -> Mapping[str, object]:
-        """Every key with its value, defaults included. Touches nothing."""
         ...

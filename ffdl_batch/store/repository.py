@@ -14,7 +14,7 @@ from sqlalchemy.engine import Engine
 from ffdl_batch.domain.job import Change, HistoryEntry, Job, JobId
 from ffdl_batch.domain.job_state import JobState, Wish
 from ffdl_batch.ports.clock import Clock, SystemClock
-from ffdl_batch.store import leases, queries, submissions, transitions
+from ffdl_batch.store import leases, queries, submissions, totals, transitions
 from ffdl_batch.store.database import Database, connect
 from ffdl_batch.store.existing import sqlite_file
 from ffdl_batch.store.health import Trouble
@@ -187,6 +187,21 @@ class Store:
         with self._database.reading() as connection:
             return queries.count_live(connection)
 
+    def count_states(self, uid: int) -> dict[tuple[str, JobState], int]:
+        """See :func:`ffdl_batch.store.totals.count_states`."""
+        with self._database.reading() as connection:
+            return totals.count_states(connection, uid)
+
+    def sum_attempts(self, uid: int) -> list[totals.AttemptSum]:
+        """See :func:`ffdl_batch.store.totals.sum_attempts`."""
+        with self._database.reading() as connection:
+            return totals.sum_attempts(connection, uid)
+
+    def changed_since(self, uid: int, at: float) -> dict[JobId, tuple[str, float]]:
+        """See :func:`ffdl_batch.store.totals.changed_since`."""
+        with self._database.reading() as connection:
+            return totals.changed_since(connection, uid, at)
+
     def history(self, job_id: str, after_seq: int = 0) -> list[HistoryEntry]:
         """The job's changes of state behind `after_seq`, in order; empty for an unknown job."""
         with self._database.reading() as connection:
@@ -211,9 +226,10 @@ class Store:
         with self._database.reading() as connection:
             return queries.owed_attempts(connection, limit)
 
-    def note_paid(self, job_id: str, number: int) -> bool:
-        """Results and logs of this attempt are stored now; False = they were not owed."""
-        return transitions.note_paid(self._database, job_id, number)
+    def note_paid(self, job_id: str, number: int, at: float = 0.0) -> bool:
+        """Results and logs of this attempt were stored at this time, after the job's last change; False = they were not
+        owed."""
+        return transitions.note_paid(self._database, self._reader, job_id, number, at)
 
     def claim_deployable(self, owner: str, *, limit: int, lease_s: float, elements: int = 0) -> list[LeasedJob]:
         """Lease up to `limit` jobs, oldest first: PENDING or DEPLOYING, due, and nobody's. Any wish. Where elements of

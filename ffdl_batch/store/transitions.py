@@ -21,7 +21,7 @@ from ffdl_batch.store.database import Database
 from ffdl_batch.store.queries import chunks
 from ffdl_batch.store.records import JOB_COLUMNS, JOB_FIELDS, JobReader, attempt_end_columns
 from ffdl_batch.store.schema import ATTEMPTS, HISTORY, JOBS
-from ffdl_batch.store.writes import Step, Writes
+from ffdl_batch.store.writes import Step, Writes, add_entry
 
 CHANGEABLE = frozenset(JOB_FIELDS) - {
     "id", "uid", "user", "spec", "state", "backend", "attempt", "revision", "submitted_at", "updated_at",
@@ -120,11 +120,19 @@ def set_wish(database: Database, reader: JobReader, job_id: str, wish: Wish) -> 
         return after
 
 
-def note_paid(database: Database, job_id: str, number: int) -> bool:
-    """Whether the attempt's results and logs were owed until now. It is no change of the job, so it has no revision."""
+def note_paid(database: Database, reader: JobReader, job_id: str, number: int, at: float) -> bool:
+    """Whether the attempt's results and logs were owed until now; `at` is when they were stored. It is no change of the
+    job, so it has no revision. The history has it, but of an attempt whose end waits for just this."""
     with database.writing() as connection:
+        current = _lock(connection, reader, [job_id]).get(JobId(job_id))
         row = (ATTEMPTS.c.job_id == job_id, ATTEMPTS.c.number == number, ATTEMPTS.c.owed != 0)
-        return connection.execute(update(ATTEMPTS).where(*row).values(owed=0)).rowcount == 1
+        if current is None or connection.execute(update(ATTEMPTS).where(*row).values(owed=0)).rowcount == 0:
+            return False
+        job, when = current.job, max(current.last_at, at)
+        if job.state.is_terminal or job.attempt != number:
+            said = f"what attempt {number} could not store is stored now"
+            add_entry(connection, HistoryEntry(job.id, current.seq + 1, when, job.state, number, Cause.STORED, said))
+        return True
 
 
 def decide(current: LockedJob, change: Change, now: float) -> Step:

@@ -98,6 +98,11 @@ class Writes:
                 raise StoreError(f"a row of {ids} changed under its lock; this is an error in the program")
 
 
+def add_entry(connection: Connection, entry: HistoryEntry) -> None:
+    """One row of history alone."""
+    connection.execute(insert(HISTORY), _history_row(entry))
+
+
 def _history_row(entry: HistoryEntry) -> Row:
     return {
         "job_id": entry.job_id,

@@ -1,0 +1,182 @@
+"""What a pod's controller and the daemon have agreed on: paths in the pod, keys of annotations, and lines on standard
+output. Runs on Python 3.9.
+
+A pod has no way to the daemon. What its controller writes into the attempt's directory it also says, line by line, on
+standard output, and the daemon writes it into its own copy of that directory. What the platform wishes comes as
+annotations of the pod, which are files in it (downward API).
+
+A line is :data:`PREFIX` and a JSON object. ``run`` is the run of the pod's controller (a container that is started
+anew begins the next one), ``n`` counts the lines of a run from 1: so a reader knows what it has, and what it missed.
+``kind`` is one of :class:`FrameKind`; ``file`` is relative to the attempt's directory. Bytes are base64 where they are
+no UTF-8.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Dict, Iterator, Mapping, Optional
+
+PREFIX = "@ffdl "
+LINE_BYTES = 12 * 1024
+"""The longest line that is said. Container runtimes cut lines at 16 KiB (kubelet joins them again, others need not)."""
+
+TREE = "/ffdl"
+"""The tree of jobs in a pod; only the pod's own job is in it, at ``<TREE>/jobs/<job id>``."""
+POD_DIR = "/ffdl-pod"
+"""The pod's own directory, gone with it: doorbell/, scratch/, seat/."""
+SEAT_DIR = "/ffdl-seat"
+"""What the learner's container sees of it: ``<POD_DIR>/seat``."""
+PLAN_DIR = "/ffdl-in/plan"
+"""launch.json and the learner's shim, from a ConfigMap."""
+MODEL_DIR = "/ffdl-in/model"
+"""The model archive in parts, ``model.zip.000`` and on."""
+PRIVATE_DIR = "/ffdl-in/private"
+"""environment.json and secrets.json, from a Secret."""
+WISHES_DIR = "/ffdl-in/wishes"
+"""Annotations of the pod as files, by the names of :class:`Wish`."""
+
+INDEX = "JOB_COMPLETION_INDEX"
+"""Variable of an Indexed Job's containers: the pod's number, which is the rank of its node."""
+RUNS = "runs"
+"""In the pod's directory: how often its controller was started."""
+HOSTS = "hosts"
+"""In the pod's directory: /etc/hosts of the learner's container."""
+
+SHIM = "shim.sh"
+"""In the seat, too: the sidecar puts it there before the learner's container starts."""
+OPEN = "open"
+"""In the seat: made when everything is loaded; the learner's container starts then (startup probe)."""
+GO = "go"
+"""In the seat: how the learner is started, made by one rename; the shim waits for it. A shell reads it. Its first line
+is ``# <id>``; each start has another id, and one container may be told to start its learner more than once."""
+TAKEN = "taken"
+"""In the seat: the id of the start whose `go` the shim has read, so that it can be removed."""
+BELL = "bell"
+"""In the seat: a pipe, on which the shim waits; a line in it means that there is news in the seat."""
+OUTPUT = "output"
+"""In the seat: a pipe; what the learner prints goes into it."""
+BEGUN = "begun"
+"""In the seat: process id of the shim, as the pod sees it; the line is whole once it has its end."""
+ENDED = "ended"
+"""In the seat: one line, whole once it has its end: the id of the start, the exit status that the shim saw, and how
+many processes of its container the kernel had killed for memory, before and after (-1 = not known)."""
+DONE = "done"
+"""In the seat: made by one rename when results are stored; has the exit status with which the shim ends then."""
+TERMINATING = "terminating"
+"""In the seat: made by the preStop hook of the learner's container: the pod is being deleted."""
+
+ANNOTATIONS = "ffdl-batch"
+"""Prefix of our labels, annotations and finalizers."""
+JOB_LABEL = f"{ANNOTATIONS}/job"
+ATTEMPT_LABEL = f"{ANNOTATIONS}/attempt"
+FINALIZER = f"{ANNOTATIONS}/final-word"
+
+
+NO_BASH = "this image has no bash"
+"""Part of what a learner's container says whose image lacks it."""
+
+
+class Wish(str, Enum):
+    """Annotations (behind :data:`ANNOTATIONS`) that the daemon sets on running pods; each is a file in the pod."""
+
+    CONTROL = "control"
+    """The attempt's ``control.json``, as it is."""
+    SIBLINGS = "siblings"
+    """What the other pods' controllers said that concerns this one: JSON, file -> text, as events files."""
+    RESEND = "resend"
+    """JSON, file -> offset: from there on the daemon has it not."""
+    SIGNAL = "signal"
+    """``<number> <name>``: the latest signal that was asked for; each number once."""
+
+
+class FrameKind(str, Enum):
+    """What a line says about a file."""
+
+    APPEND = "append"
+    """Bytes at `offset` of a file that only grows."""
+    CELL = "cell"
+    """The whole content of a file that changes by rename; long ones in parts, `offset` and `size` say which."""
+    LOG = "log"
+    """Bytes of what a learner printed, `offset` counts all that it printed; `file` is ``logs/learner-<n>``."""
+    SIZES = "sizes"
+    """The snapshot, once a minute: `sizes` of all files that only grow and of logs."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One line. `size` is that of the whole cell."""
+
+    run: int
+    n: int
+    kind: FrameKind
+    file: str = ""
+    offset: int = 0
+    data: bytes = b""
+    size: int = 0
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+
+def encode_frame(frame: Frame) -> str:
+    """The line, without its end."""
+    plain: Dict[str, object] = {"run": frame.run, "n": frame.n, "kind": frame.kind.value}
+    if frame.kind is FrameKind.SIZES:
+        plain["sizes"] = dict(frame.sizes)
+    else:
+        plain.update(file=frame.file, offset=frame.offset)
+        try:
+            plain["text"] = frame.data.decode("utf-8")
+        except UnicodeDecodeError:
+            plain["base64"] = base64.b64encode(frame.data).decode("ascii")
+    if frame.kind is FrameKind.CELL:
+        plain["size"] = frame.size
+    return PREFIX + json.dumps(plain, ensure_ascii=True, separators=(",", ":"))
+
+
+def decode_frame(line: str) -> Optional[Frame]:
+    """The inverse; None of a line that is none of ours, or of a later release's kind."""
+    if not line.startswith(PREFIX):
+        return None
+    try:
+        plain = json.loads(line[len(PREFIX) :])
+        data = base64.b64decode(plain["base64"]) if "base64" in plain else str(plain.get("text", "")).encode("utf-8")
+        return Frame(
+            int(plain["run"]), int(plain["n"]), FrameKind(plain["kind"]), str(plain.get("file", "")),
+            int(plain.get("offset", 0)), data, int(plain.get("size", 0)),
+            {str(name): int(size) for name, size in dict(plain.get("sizes", {})).items()},
+        )  # fmt: skip
+    except (ValueError, KeyError, TypeError, AttributeError, binascii.Error):
+        return None
+
+
+def pieces(data: bytes) -> Iterator[bytes]:
+    """Parts of `data` whose lines are no longer than :data:`LINE_BYTES`, cut between characters where that can be."""
+    start = 0
+    while start < len(data):
+        end = _between(data, start, start + _ROOM)
+        while _length(data[start:end]) > _ROOM:
+            end = _between(data, start, start + max(1, (end - start) // 2))
+        yield data[start:end]
+        start = end
+
+
+_ROOM = LINE_BYTES - 512
+"""What a line has for bytes as they are written in it."""
+
+
+def _between(data: bytes, start: int, end: int) -> int:
+    """`end`, or up to three bytes before it, where a character begins there."""
+    for place in range(end, max(start, end - 4), -1):
+        if place >= len(data) or data[place] & 0xC0 != 0x80:
+            return min(place, len(data))
+    return end
+
+
+def _length(data: bytes) -> int:
+    try:
+        return len(json.dumps(data.decode("utf-8")))
+    except UnicodeDecodeError:
+        return (len(data) + 2) // 3 * 4

@@ -1,0 +1,158 @@
+"""What a backend may be able to do beyond :class:`ffdl_batch.ports.scheduler.Scheduler`: small optional Protocols,
+asked for with isinstance."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from ffdl_batch.domain.job import Token
+from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_batch.domain.observation import NativeId
+from ffdl_batch.ports.scheduler import ArrayPlan, Chunk, LaunchPlan
+
+
+@runtime_checkable
+class TrialSubmission(Protocol):
+    """A backend that can check a plan with the scheduler without submitting (sbatch --test-only)."""
+
+    def test_only(self, plan: LaunchPlan) -> str:
+        """The scheduler's sentence (when and where it would start). Raises InvalidRequest when it would refuse."""
+        ...
+
+
+@runtime_checkable
+class HasOwnWords(Protocol):
+    """A backend that has a use for keys of `batch:` that not every backend has a use for."""
+
+    @property
+    def own_words(self) -> frozenset[str]:
+        """Those keys, of `profile` and `kubernetes`."""
+        ...
+
+
+@runtime_checkable
+class SubmitsArrays(Protocol):
+    """A backend whose scheduler takes equal jobs as one native array."""
+
+    def plan_array(self, chunk: Chunk, members: Sequence[LaunchPlan]) -> ArrayPlan | None:
+        """What would be sent for `members`, whose `array_script` is the same text, by ascending index. None where one
+        script cannot serve them. Pure."""
+        ...
+
+    def submit_array(self, plan: ArrayPlan) -> Mapping[Token, NativeId]:
+        """Hand over the attempts of `plan`, whose files are written: all of them or none.
+
+        Raises what `submit` raises; TooMany, ArraysRefused.
+        """
+        ...
+
+    def find_many(self, attempts: Mapping[Token, AttemptDir]) -> Mapping[Token, frozenset[NativeId]]:
+        """As `find` for each of `attempts`, with one round trip for all of them."""
+        ...
+
+
+@runtime_checkable
+class StopsMany(Protocol):
+    """A backend that can be asked for the end of many jobs at once."""
+
+    def cancel_many(self, ids: Collection[NativeId]) -> None:
+        """As `cancel` for each of `ids`."""
+        ...
+
+    def withdraw_many(self, ids: Collection[NativeId]) -> None:
+        """As `withdraw` (:class:`Withdraws`) for each of `ids`."""
+        ...
+
+    def signal_many(self, ids: Collection[NativeId], signal: str) -> None:
+        """As `signal` for each of `ids`."""
+        ...
+
+
+@runtime_checkable
+class ForgetsJobs(Protocol):
+    """A backend whose scheduler forgets ended jobs."""
+
+    def is_forgotten(self, ids: Collection[NativeId]) -> frozenset[NativeId]:
+        """Of `ids`, those that a *complete* answer of scheduler and accounting does not hold any more."""
+        ...
+
+
+@runtime_checkable
+class LosesJobs(Protocol):
+    """A backend whose scheduler may lose jobs that it was to start, and whose accounting shows that."""
+
+    def was_lost(self, ids: Collection[NativeId]) -> frozenset[NativeId]:
+        """Of `ids`, which are forgotten, those that nobody ended: the accounting has them waiting or running still."""
+        ...
+
+
+@runtime_checkable
+class DropsTasks(Protocol):
+    """A backend whose scheduler keeps no record of a task of a native array that was cancelled while it waited."""
+
+    def dropped(self, ids: Collection[NativeId]) -> Mapping[NativeId, str]:
+        """Of `ids`, the tasks that one *complete* listing does not hold any more although it holds something else of
+        their arrays, with the token of the attempt that each of them is. One that never started was cancelled."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class AccountingOutage:
+    """An accounting that does not answer: for how many seconds, why, and in how many it is asked again."""
+
+    for_s: float
+    detail: str
+    again_in_s: float
+
+
+@runtime_checkable
+class KeepsAccounts(Protocol):
+    """A backend whose accounting may be away while its scheduler answers."""
+
+    def accounting_outage(self) -> AccountingOutage | None:
+        """None where the accounting answers, or nothing has been asked of it lately. Asks nobody."""
+        ...
+
+
+@runtime_checkable
+class CredentialLife(Protocol):
+    """A backend whose lost requests may still land for a while."""
+
+    @property
+    def credential_life_s(self) -> float:
+        """Seconds after which a request that was sent can no longer be accepted."""
+        ...
+
+
+@runtime_checkable
+class Withdraws(Protocol):
+    """A backend that can take back a job that has not started, without harm to one that just did."""
+
+    def withdraw(self, native_id: NativeId) -> None:
+        """Request the end of the job if it still waits (scancel --state=PENDING); else nothing. Idempotent."""
+        ...
+
+
+@runtime_checkable
+class AvoidsNodes(Protocol):
+    """A backend that can keep jobs off certain nodes: only there a node that failed a job is excluded for its next
+    attempts. One that has a single node cannot."""
+
+    def avoid(self, native_id: NativeId, nodes: Collection[str]) -> None:
+        """Have the waiting job exclude `nodes` too. Raises InvalidRequest where the scheduler refuses it."""
+        ...
+
+    def exclude_only(self, native_id: NativeId, nodes: str) -> None:
+        """Have the waiting job exclude just these, a list as the owner wrote it ("" = none). Raises InvalidRequest."""
+        ...
+
+
+@runtime_checkable
+class ExplainsSettings(Protocol):
+    """A backend that can say what its table of the configuration comes to, for `ffdl config`."""
+
+    def explain(self) -> Mapping[str, object]:
+        """Every key with its value, defaults included. Touches nothing."""
+        ...

@@ -1,0 +1,41 @@
+"""An optional capability of a backend: programs of a job's owner on the nodes of the running job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_batch.domain.observation import NativeId
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A node of a running attempt. `allocation` is what its controller was told the allocation is called ("" = it does
+    not say), `node_rank` the node's number in it."""
+
+    native_id: NativeId
+    attempt_dir: AttemptDir
+    allocation: str
+    node_rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeProgram:
+    """How the owner starts a program there; fields as in :class:`ffdl_batch.domain.attach.AttachPlan`."""
+
+    argv: tuple[str, ...]
+    host: str = ""
+    unset: tuple[str, ...] = ()
+    keep: tuple[str, ...] = ()
+
+
+@runtime_checkable
+class ReachesNodes(Protocol):
+    """A backend on whose nodes a job's owner can start a program beside the job's controllers, with the program's
+    standard streams. The program needs none of the job's resources, ends with the job, and holds up nothing of it."""
+
+    def beside(self, place: Place, argv: Sequence[str]) -> NodeProgram:
+        """How `argv` is started there. Asks no scheduler. Raises InvalidRequest where it cannot be."""
+        ...
