@@ -2,8 +2,9 @@
 
 Standard output has JSON lines: `{"event": "note", "kind": ..., "message": ...}` for what could not be used, each kind
 once, and at the end `{"event": "done", "records": n, "notes": {kind: count}}`. Exit status: 0 done; 69 a package is
-missing; 73 the records cannot be written, 74 what the learner writes cannot be read, and 75 another collector is at
-work on them; 78 the spec is wrong. SIGTERM and SIGKILL are the same: the next run goes on, nothing is lost.
+missing; 70 whoever started it is gone; 73 the records cannot be written, 74 what the learner writes cannot be read, and
+75 another collector is at work on them; 78 the spec is wrong. SIGTERM and SIGKILL are the same: the next run goes on,
+nothing is lost.
 """
 
 from __future__ import annotations
@@ -74,7 +75,9 @@ def _collect(spec: CollectorSpec) -> int:
         words = f"the collector {spec.kind} needs a package that is not installed here ({error})"
         return _failed(EXIT_UNAVAILABLE, f"{words}; install ffdl-batch[tensorboard]")
     try:
-        return Collector(spec, source, ledger, notes, World(time.monotonic, time.sleep, say)).run()
+        parent = os.getppid()
+        world = World(time.monotonic, time.sleep, say, lambda: os.getppid() != parent)
+        return Collector(spec, source, ledger, notes, world).run()
     finally:
         ledger.close()
 

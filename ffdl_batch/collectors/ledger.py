@@ -56,6 +56,10 @@ class Ledger:
         self._write_position()
         self._append_rest()
 
+    def size(self) -> int:
+        """Bytes of the file of records."""
+        return os.fstat(self._descriptor).st_size
+
     def close(self) -> None:
         """Let go of the file."""
         os.close(self._descriptor)

@@ -11,7 +11,7 @@ from ffdl_batch.collectors.ledger import Ledger
 from ffdl_batch.collectors.source import Harvest, Notes, Source
 from ffdl_batch.domain.metrics import CollectorSpec
 
-EXIT_DONE, EXIT_CANNOT_WRITE, EXIT_CANNOT_READ = 0, 73, 74
+EXIT_DONE, EXIT_CANNOT_WRITE, EXIT_CANNOT_READ, EXIT_ALONE = 0, 73, 74, 70
 LEAST_PAUSE_S, MOST_PAUSE_S, SLICE_S = 1.0, 5.0, 0.5
 GROWTH = 1.5
 SHARE = 20.0
@@ -25,18 +25,19 @@ LAST_TRIES = 5
 
 @dataclass(frozen=True)
 class World:
-    """What the loop asks of the machine; `say` writes one event."""
+    """What the loop asks of the machine; `say` writes one event, `is_alone`: whoever started this process is gone."""
 
     monotonic: Callable[[], float]
     sleep: Callable[[float], None]
     say: Callable[[Mapping[str, Any]], None]
+    is_alone: Callable[[], bool] = lambda: False
 
 
 class Collector:
     """One run of a collector."""
 
     def __init__(self, spec: CollectorSpec, source: Source, ledger: Ledger, notes: Notes, world: World) -> None:
-        self._out, self._stop_file = spec.out, Path(spec.stop_file)
+        self._out, self._stop_file, self._max_bytes = spec.out, Path(spec.stop_file), spec.max_bytes
         self._source = source
         self._ledger = ledger
         self._notes = notes
@@ -44,9 +45,12 @@ class Collector:
         self._committed_at = world.monotonic()
 
     def run(self) -> int:
-        """Until the stop file exists and all is read; the exit status."""
+        """Until the stop file exists and all is read, the records fill their room, or nobody is left who would make a
+        stop file; the exit status."""
         pause_s, failures = LEAST_PAUSE_S, 0
-        while True:
+        while not self._world.is_alone():
+            if self._is_full():
+                return self._done()
             stopping = self._stopping()
             begun = self._world.monotonic()
             try:
@@ -67,6 +71,7 @@ class Collector:
                 pause_s = LEAST_PAUSE_S if harvest.records else min(MOST_PAUSE_S, pause_s * GROWTH)
                 took_s = self._world.monotonic() - begun
                 self._pause(max(pause_s, min(MOST_SLOW_S, SHARE * took_s)), stopping)
+        return EXIT_ALONE
 
     def _committed(self, harvest: Harvest) -> bool:
         """Whether the batch is written. Tries for as long as the learner runs."""
@@ -91,6 +96,12 @@ class Collector:
             else:
                 return True
 
+    def _is_full(self) -> bool:
+        if not self._max_bytes or self._ledger.size() < self._max_bytes:
+            return False
+        self._notes.note("full", f"{self._out} has {self._max_bytes} bytes; what comes now is not collected")
+        return True
+
     def _stopping(self) -> bool:
         try:
             return self._stop_file.exists()
@@ -105,7 +116,7 @@ class Collector:
         until = self._world.monotonic() + (min(seconds, LEAST_PAUSE_S) if stopping else seconds)
         while (left := until - self._world.monotonic()) > 0:
             self._world.sleep(min(left, SLICE_S))
-            if not stopping and self._stopping():
+            if self._world.is_alone() or (not stopping and self._stopping()):
                 return
 
     def _done(self) -> int:

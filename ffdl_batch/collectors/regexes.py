@@ -10,39 +10,55 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from ffdl_batch.collectors import limit
 from ffdl_batch.collectors.lines import MOST_RECORDS, FollowedFile, Line, Place, in_turn
 from ffdl_batch.collectors.moments import time_ms
 from ffdl_batch.collectors.places import Found, files_below
+from ffdl_batch.collectors.printed import Printed
 from ffdl_batch.collectors.source import Clock, Harvest, Notes, State
+from ffdl_batch.domain.log_names import TRAINING_LOG
 from ffdl_batch.domain.metric_patterns import compile_regex, reference
 from ffdl_batch.domain.metrics import CollectorSpec, ExtractionGroup, Measure, MetricRecord, typed
 
 LINE_BYTES = 16 * 1024
 MOST_FILES = 256
+NAMED = 5
 SLOW_COST, FAST_GAIN, SLOW_TOO_OFTEN = 1000, 1, 5000
 """An expression that is too slow costs, one that is not gains: it is left out when it is too slow too often."""
+When = Callable[[], float | None]
 _LOG = re.compile(r"((?:training-log|user_log)\.txt)(?:\.(\d{1,4}))?\Z")
 
 
 class Extractor:
     """The groups of a manifest; one for all logs."""
 
-    def __init__(self, spec: CollectorSpec, clock: Clock, notes: Notes, slowness: Mapping[str, int]) -> None:
+    def __init__(
+        self, spec: CollectorSpec, clock: Clock, notes: Notes, slowness: Mapping[str, int], matched: Iterable[str]
+    ) -> None:
         self._training_id = spec.training_id
         self._groups = [(group, compile_regex(group.regex)) for group in spec.groups]
         self._clock = clock
         self._notes = notes
         self.slowness = dict(slowness)
+        self.matched = set(matched)
+        """Labels of the groups that have made a record."""
 
-    def record(self, text: str, subid: str) -> tuple[MetricRecord, int] | None:
-        """The record of the first group that matches at the beginning of `text`, and where the match ends."""
+    @property
+    def unmatched(self) -> list[str]:
+        """Labels of the others, but for those of which it was told that they are too slow."""
+        labels = (group.label for group, _ in self._groups)
+        return [label for label in labels if label not in self.matched and label not in self.slowness]
+
+    def record(self, text: str, subid: str, when: When) -> tuple[MetricRecord, int] | None:
+        """The record of the first group that matches at the beginning of `text`, and where the match ends. `when`: the
+        text was printed, in seconds since the epoch."""
         for group, pattern in self._groups:
             found = self._match(group.label, pattern, text)
             if found is not None:
-                return self._made(group, found, subid), found.end()
+                self.matched.add(group.label)
+                return self._made(group, found, subid, when), found.end()
         return None
 
     def _match(self, label: str, pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
@@ -62,9 +78,10 @@ class Extractor:
             self.slowness[label] = slowness - FAST_GAIN
         return found
 
-    def _made(self, group: ExtractionGroup, found: re.Match[str], subid: str) -> MetricRecord:
+    def _made(self, group: ExtractionGroup, found: re.Match[str], subid: str, when: When) -> MetricRecord:
         now_s = self._clock()
-        at_ms = int(now_s * 1000)
+        printed_s = when()
+        at_ms = int((now_s if printed_s is None else printed_s) * 1000)
         stamp = _resolved(group.time, found)
         if stamp:
             known = time_ms(stamp, now_s)
@@ -102,11 +119,12 @@ def _resolved(text: str, found: re.Match[str]) -> str | None:
 
 
 class LogWindow:
-    """One log and the window over it."""
+    """One log and the window over it. `printed` is of the log that has a writer."""
 
-    def __init__(self, file: FollowedFile, subid: str, lines: int) -> None:
+    def __init__(self, file: FollowedFile, subid: str, lines: int, printed: Printed | None = None) -> None:
         self.file = file
         self.subid = subid
+        self._printed = printed
         self.window: deque[Line] = deque(maxlen=lines)
 
     @property
@@ -128,7 +146,7 @@ class LogWindow:
                 yield from self._tried(extractor)
 
     def _tried(self, extractor: Extractor) -> Iterator[MetricRecord]:
-        hit = extractor.record("".join([f"{line.text}\n" for line in self.window]), self.subid)
+        hit = extractor.record("".join([f"{line.text}\n" for line in self.window]), self.subid, self._when)
         if hit is None:
             return
         record, end = hit
@@ -140,6 +158,10 @@ class LogWindow:
         self.window.clear()
         yield from self.records(left, extractor)
 
+    def _when(self) -> float | None:
+        """The first line of the window was printed."""
+        return None if self._printed is None else self._printed.time_s(self.window[0].place)
+
 
 class RegexSource:
     """The logs in LOG_DIR and its direct sub-directories."""
@@ -147,7 +169,8 @@ class RegexSource:
     def __init__(self, spec: CollectorSpec, clock: Clock, notes: Notes, state: State) -> None:
         self._spec = spec
         self._notes = notes
-        self._extractor = Extractor(spec, clock, notes, state.get("slowness", {}))
+        self._extractor = Extractor(spec, clock, notes, state.get("slowness", {}), state.get("matched", ()))
+        self._lines: int = state.get("lines", 0)
         self._resume: dict[str, Place] = {path: Place(*place) for path, place in state.get("files", {}).items()}
         self._logs: dict[str, LogWindow] = {}
         self._last = ""
@@ -169,6 +192,7 @@ class RegexSource:
             truncations = log.file.truncations
             over = final or (not generations and log.file.deleted)
             lines, again = log.file.lines(generations, over)
+            self._lines += len(lines)
             records.extend(log.records(lines, self._extractor))
             if log.file.truncations != truncations or (over and not again):
                 records.extend(log.rest(self._extractor))
@@ -176,7 +200,18 @@ class RegexSource:
                 self._forget(path)
             self._last = path
             more |= again
+        if final and not more:
+            self._tell_unmatched()
         return Harvest(records, more)
+
+    def _tell_unmatched(self) -> None:
+        """Of a job's first learner alone: in many trainings the others print nothing that is measured."""
+        labels = self._extractor.unmatched
+        if labels and self._lines and self._spec.learner_id == 1:
+            named = ", ".join(labels[:NAMED]) + (f" and {len(labels) - NAMED} more" if len(labels) > NAMED else "")
+            whose = f"group {named}: its regex" if len(labels) == 1 else f"groups {named}: their regexes"
+            read = "the only line" if self._lines == 1 else f"any of {self._lines} lines"
+            self._notes.note("unmatched", f"{whose} did not match {read} of the log")
 
     def _forget(self, path: str) -> None:
         self._logs.pop(path).file.close()
@@ -188,7 +223,14 @@ class RegexSource:
         for path, log in self._logs.items():
             if log.place is not None:
                 places[path] = log.place
-        return {"files": {path: list(place) for path, place in places.items()}, "slowness": self._extractor.slowness}
+        again = sum(len(log.window) for log in self._logs.values())
+        """Lines that the next one reads anew."""
+        return {
+            "files": {path: list(place) for path, place in places.items()},
+            "slowness": self._extractor.slowness,
+            "matched": sorted(self._extractor.matched),
+            "lines": self._lines - again,
+        }
 
     def _listed(self) -> dict[str, dict[int, Found]]:
         """The generations of each log, by the path of the log."""
@@ -205,5 +247,9 @@ class RegexSource:
     def _new(self, path: str, generations: Mapping[int, Found]) -> LogWindow:
         names = next(iter(generations.values())).names
         file = FollowedFile(LINE_BYTES, self._resume.get(path), self._notes.note)
-        log = self._logs[path] = LogWindow(file, names[0] if len(names) > 1 else "", self._spec.line_lookahead + 1)
+        spec, printed = self._spec, None
+        if path == TRAINING_LOG and spec.marks and spec.log_files:
+            printed = Printed(spec.marks, spec.log_files)
+        log = LogWindow(file, names[0] if len(names) > 1 else "", spec.line_lookahead + 1, printed)
+        self._logs[path] = log
         return log

@@ -1,29 +1,43 @@
-"""``python -m ffdl_batch.staging TASK.json [--check]``: bring data in, or results out."""
+"""``python -m ffdl_batch.staging TASK.json [--check|--list|--image]``: bring data in, or results out, or an image."""
 
 from __future__ import annotations
 
 import argparse
 import os
-import resource
 import signal
 import sys
 from types import FrameType
+
+from ffdl_batch.staging.dumps import leave_no_dump
+
+FOR_LEARNERS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGXCPU)
+"""Signals that a scheduler sends to all processes of a job, and that are meant for its learners."""
 
 
 def main() -> int:
     """The exit status (:data:`ffdl_batch.domain.staging.EXIT_STATUS`)."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, _end)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core would hold credentials
+    for number in FOR_LEARNERS:
+        signal.signal(number, signal.SIG_IGN)
+    leave_no_dump(for_good=True)
     parser = argparse.ArgumentParser(prog="python -m ffdl_batch.staging", description=__doc__)
     parser.add_argument("task", help="the file of the task (ffdl_batch.domain.staging.StageTask as JSON)")
     parser.add_argument(
         "--check", action="store_true", help="move nothing; ask each store for one page, and look at the free space"
     )
+    parser.add_argument("--list", action="store_true", help="move nothing; say what lies below each prefix")
+    parser.add_argument(
+        "--image", action="store_true", help="the task is an image's (ffdl_batch.domain.image_task.ImageTask)"
+    )
     options = parser.parse_args()
+    if options.image:
+        from ffdl_batch.staging.images.program import run_image_program
+
+        return run_image_program(options.task, output=sys.stdout.fileno())
     from ffdl_batch.staging.program import run_program
 
-    return run_program(options.task, check=options.check, output=sys.stdout.fileno())
+    return run_program(options.task, check=options.check, lists=options.list, output=sys.stdout.fileno())
 
 
 def _end(number: int, _frame: FrameType | None) -> None:

@@ -72,15 +72,41 @@ def part_sizes(item: Item) -> list[int]:
 def digest_of(descriptor: int, start: int, end: int, name: str = "md5") -> str:
     """Of a range of a file, hexadecimal. Raises OSError, and EOFError where the file ends before."""
     digest = new_digest(name)
+    digest_onto(digest, descriptor, start, end)
+    return digest.hexdigest()
+
+
+def digest_onto(digest: Digest, descriptor: int, start: int, end: int) -> None:
+    """Go on with a range of a file. Raises OSError, and EOFError where the file ends before."""
     while start < end:
         data = os.pread(descriptor, min(CHUNK_BYTES, end - start), start)
         if not data:
             raise EOFError
         digest.update(data)
         start += len(data)
-    return digest.hexdigest()
+
+
+def read_range(descriptor: int, start: int, end: int) -> bytes:
+    """A small one of a file. Raises OSError, and EOFError where the file ends before."""
+    data = os.pread(descriptor, end - start, start)
+    while len(data) < end - start:
+        more = os.pread(descriptor, end - start - len(data), start + len(data))
+        if not more:
+            raise EOFError
+        data += more
+    return data
 
 
 def ranges(size: int, part_bytes: int) -> list[tuple[int, int]]:
     """Of a file, one after the other."""
     return [(start, min(start + part_bytes, size)) for start in range(0, size, part_bytes)]
+
+
+def has_etag(descriptor: int, item: Item) -> bool:
+    """Whether the ETag is that of the file's content, stored whole or in parts. Raises OSError, EOFError."""
+    if is_md5(item.etag):
+        return not item.opaque and digest_of(descriptor, 0, item.size) == item.etag
+    return any(
+        parts_etag([digest_of(descriptor, start, end) for start, end in ranges(item.size, size)]) == item.etag
+        for size in part_sizes(item)
+    )

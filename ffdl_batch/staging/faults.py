@@ -12,14 +12,16 @@ _CURES = {
     FaultClass.CREDENTIALS: "check the store's credentials, and that they may use this bucket",
     FaultClass.MISSING: "check the names of bucket and key",
     FaultClass.FULL: "make room, or ask for a larger scratch",
-    FaultClass.NETWORK: "check the address and whether the store runs; what has moved is kept for the next try",
+    FaultClass.NETWORK: "check the address and whether the store runs",
     FaultClass.CORRUPT: "store the object again, and let nobody write it while it is read",
     FaultClass.REFUSED: "ask who runs the store or the node",
     FaultClass.TASK: "correct the store's settings",
     FaultClass.INTERNAL: "the platform is at fault: tell who runs it",
     FaultClass.LIBRARY: "install the named extra of ffdl-batch on the node",
 }
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+KEPT = "what has moved is kept for the next try"
+FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)
+_OF_DIRECTORIES = ("file", "sftp", "ssh", "smb", "ftp")
 SHOWN = 200
 """Characters of a name that are shown."""
 
@@ -27,15 +29,19 @@ SHOWN = 200
 class Fault(Exception):
     """The end of the task. `cause` is part of a sentence, and names neither store nor key."""
 
-    def __init__(self, kind: FaultClass, cause: str, key: str = "") -> None:
+    def __init__(self, kind: FaultClass, cause: str, key: str = "", cure: str = "") -> None:
         super().__init__(cause)
-        self.kind, self.cause, self.key = kind, cause, key
+        self.kind, self.cause, self.key, self.cure = kind, cause, key, cure or _CURES[kind]
         self.store: StoreAddress | None = None
+
+    def placed(self) -> str:
+        """Store, bucket, key and cause."""
+        place = described(self.store, self.key) if self.store else ""
+        return f"{place}: {self.cause}" if place else self.cause
 
     def sentence(self) -> str:
         """For people: store, bucket, key, cause and cure."""
-        place = described(self.store, self.key) if self.store else ""
-        return f"{place}: {self.cause}; {_CURES[self.kind]}" if place else f"{self.cause}; {_CURES[self.kind]}"
+        return f"{self.placed()}; {self.cure}"
 
 
 @contextmanager
@@ -74,9 +80,10 @@ class Stopped(Exception):
 
 def described(store: StoreAddress, key: str = "") -> str:
     """The store for messages."""
-    parts = [f"{store.kind.value} store {store.endpoint}".rstrip()]
+    kind = store.options.get("protocol", "") if store.kind is StoreKind.FSSPEC else store.kind.value
+    parts = [f"{kind} store {store.endpoint}".strip()]
     if store.container:
-        parts.append(f"{'directory' if store.kind is StoreKind.FILE else 'bucket'} {shown(store.container)}")
+        parts.append(f"{'directory' if kind in _OF_DIRECTORIES else 'bucket'} {shown(store.container)}")
     if key:
         parts.append(f"key {shown(key)}")
     return ", ".join(parts)
@@ -91,4 +98,4 @@ def shown(name: str) -> str:
 def of_local(error: OSError, path: str) -> Fault:
     """The fault that a failed call on this machine is."""
     what = f"{shown(path)} on this node: {error.strerror or error}"
-    return Fault(FaultClass.FULL if error.errno in _FULL else FaultClass.REFUSED, what)
+    return Fault(FaultClass.FULL if error.errno in FULL_ERRORS else FaultClass.REFUSED, what)

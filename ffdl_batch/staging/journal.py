@@ -2,7 +2,7 @@
 
 Every change is one transaction, so a process that is killed leaves a true journal. Nothing is synchronised file by
 file: what a power cut may have lost is told by the boot's id, and a journal of another boot says nothing about local
-files.
+files. Exclusive locking keeps the database's index out of shared memory, which network file systems do not have.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from ffdl_batch.staging.stores.store import Item
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _PAGE = 500
 _TABLES = """
+PRAGMA locking_mode = EXCLUSIVE;
 PRAGMA journal_mode = WAL;
 PRAGMA synchronous = NORMAL;
 CREATE TABLE IF NOT EXISTS boot (id TEXT);
@@ -35,6 +36,8 @@ CREATE TABLE IF NOT EXISTS started (place TEXT, name TEXT, version TEXT, upload 
     PRIMARY KEY (place, name)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS parts (place TEXT, name TEXT, number INTEGER, digest TEXT,
     PRIMARY KEY (place, name, number)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS waiting (place TEXT, name TEXT, version TEXT, since REAL,
+    PRIMARY KEY (place, name)) WITHOUT ROWID;
 DELETE FROM plan;
 DELETE FROM there;
 """
@@ -76,13 +79,15 @@ class Journal:
     """The journal in a directory, which is made. Calls may come from several threads at once."""
 
     def __init__(self, directory: str, direction: Direction) -> None:
-        """Raises OSError."""
+        """Raises OSError, and sqlite3.DatabaseError where no room is left."""
         path = Path(directory)
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock = threading.Lock()
         try:
             self._data = _opened(path / "journal.sqlite")
-        except sqlite3.DatabaseError:
+        except sqlite3.DatabaseError as error:
+            if is_full(error):  # nothing is wrong with it
+                raise
             for old in path.glob("journal.sqlite*"):
                 old.unlink()
             self._data = _opened(path / "journal.sqlite")
@@ -119,6 +124,15 @@ class Journal:
                 return
             after = rows[-1][0]
 
+    def unplan(self, place: str) -> None:
+        """They are moved by other means."""
+        self._do("DELETE FROM plan WHERE place = ?", place)
+
+    def totals_of(self, place: str) -> tuple[int, int]:
+        """Files and bytes of one plan."""
+        files, size = self._row("SELECT COUNT(*), TOTAL(MAX(size, 0)) FROM plan WHERE place = ?", place) or (0, 0)
+        return int(files), int(size)
+
     def totals(self) -> tuple[int, int]:
         """Files and bytes of all plans."""
         files, size = self._row("SELECT COUNT(*), TOTAL(MAX(size, 0)) FROM plan") or (0, 0)
@@ -146,6 +160,10 @@ class Journal:
         with self._lock, self._data:
             self._data.executemany("INSERT OR REPLACE INTO there VALUES (?, ?, ?, ?, ?)", rows)
 
+    def has_settled(self, place: str) -> bool:
+        """Whether anything was the same on both sides."""
+        return self._row("SELECT 1 FROM settled WHERE place = ? LIMIT 1", place) is not None
+
     def there(self, place: str, name: str) -> Item | None:
         """What the store has of this name."""
         found = self._row("SELECT size, etag, mtime FROM there WHERE place = ? AND name = ?", place, name)
@@ -156,6 +174,18 @@ class Journal:
         found = self._row("SELECT version, etag FROM settled WHERE place = ? AND name = ?", place, name)
         return Settled(*found) if found else None
 
+    def settled_versions(self, place: str, names: list[str]) -> dict[str, str]:
+        """Of those of these local files that were the same on both sides."""
+        rows = self._rows(
+            "SELECT s.name, s.version FROM json_each(?) n JOIN settled s ON s.place = ? AND s.name = n.value",
+            json.dumps(names), place,
+        )  # fmt: skip
+        return {str(name): str(version) for name, version in rows}
+
+    def has_brought(self, name: str, version: str) -> bool:
+        """Whether a local file is as a transfer of this task left it, of whatever store."""
+        return self._row("SELECT 1 FROM settled WHERE name = ? AND version = ? LIMIT 1", name, version) is not None
+
     def settle(self, place: str, name: str, settled: Settled) -> None:
         """The file is whole; its parts are forgotten."""
         with self._lock, self._data:
@@ -163,6 +193,16 @@ class Journal:
                 "INSERT OR REPLACE INTO settled VALUES (?, ?, ?, ?)", (place, name, settled.version, settled.etag)
             )
             _forget(self._data, place, name)
+            self._data.execute("DELETE FROM waiting WHERE place = ? AND name = ?", (place, name))
+
+    def wait(self, place: str, name: str, version: str, since: float) -> None:
+        """A file that is being written is left to a later run, since then."""
+        self._do("INSERT OR REPLACE INTO waiting VALUES (?, ?, ?, ?)", place, name, version, since)
+
+    def waiting(self, place: str, name: str) -> tuple[str, float] | None:
+        """The version that was seen last, and since when it has been left; None where it was not."""
+        found = self._row("SELECT version, since FROM waiting WHERE place = ? AND name = ?", place, name)
+        return (str(found[0]), float(found[1])) if found else None
 
     def start(self, place: str, name: str, started: Started) -> None:
         """Parts of a file will move; earlier ones are forgotten."""
@@ -207,6 +247,11 @@ class Journal:
     def _row(self, text: str, *values: object) -> tuple[Any, ...] | None:
         rows = self._rows(text, *values)
         return rows[0] if rows else None
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether it says that no room is left."""
+    return isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_FULL
 
 
 def _columns(item: Item) -> tuple[Any, ...]:

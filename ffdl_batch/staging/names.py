@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import glob
 import re
 
 from ffdl_batch.staging.faults import Skip
@@ -12,6 +13,8 @@ LONGEST_KEY_BYTES = 1024
 """Of S3, Swift and GCS."""
 PART_NAME = re.compile(r"\.ffdl-[0-9a-f]{24}\.part")
 """What a file is called until it is whole."""
+
+_ESCAPED = re.compile(r"\[([*?[])\]")
 
 
 def below(prefix: str) -> str:
@@ -52,6 +55,12 @@ def key_of(prefix: str, name: str) -> str:
     if size > LONGEST_KEY_BYTES:
         raise Skip(f"its key would be longer than {LONGEST_KEY_BYTES} bytes")
     return key
+
+
+def plain_names(only: tuple[str, ...]) -> tuple[str, ...] | None:
+    """The names that the patterns are, where none of them is for several: glob.escape has been used, or not needed."""
+    names = tuple(_ESCAPED.sub(r"\1", pattern) for pattern in only)
+    return names if only and tuple(glob.escape(name) for name in names) == only else None
 
 
 def is_wanted(name: str, only: tuple[str, ...]) -> bool:

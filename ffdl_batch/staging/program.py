@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import os
+import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
@@ -20,11 +24,15 @@ from ffdl_batch.domain.staging import (
     decode_task,
     fault_code,
 )
-from ffdl_batch.staging.bringing import Bringing
-from ffdl_batch.staging.faults import Fault, at_store, of_local, shown
-from ffdl_batch.staging.journal import Journal
+from ffdl_batch.staging.bringing import bring_planned
+from ffdl_batch.staging.cache.through import through_cache
+from ffdl_batch.staging.dumps import leave_no_dump
+from ffdl_batch.staging.faults import KEPT, Fault, at_store, of_local, shown
+from ffdl_batch.staging.journal import Journal, is_full
+from ffdl_batch.staging.listing import list_objects
 from ffdl_batch.staging.planning import existing, first_page, plan_in, plan_out, probe, require_free, require_room
 from ffdl_batch.staging.retries import Patience
+from ffdl_batch.staging.sameness import require_same
 from ffdl_batch.staging.secrets import Secrets, read_secrets
 from ffdl_batch.staging.sending import Sending
 from ffdl_batch.staging.telling import Teller
@@ -33,25 +41,33 @@ from ffdl_batch.staging.work import Run, Way, way_of
 from ffdl_batch.staging.workers import Workers
 
 CHECK_TRIES = 2
+AGAIN_S = 0.2
 
 
-def run_program(path: str, *, check: bool, output: int) -> int:
-    """Do the task in the file, or check it; lines go to the descriptor `output`. The exit status."""
+def run_program(path: str, *, check: bool, output: int, lists: bool = False) -> int:
+    """Do the task in the file, check it, or list what is below its prefixes; lines go to the descriptor `output`.
+
+    The exit status.
+    """
     silent = Teller(output, lambda text: text, 0)
     try:
         task = decode_task(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, StageTaskError) as error:
-        return _fail(silent, Direction.IN, Fault(FaultClass.TASK, str(error)))
+        return _fail(silent, Direction.IN, Fault(FaultClass.INTERNAL, str(error)))
     try:
+        if task.secrets_file:  # no memory image of what holds them
+            leave_no_dump()
         secrets = read_secrets(task.secrets_file)
     except Fault as fault:
         return _fail(silent, task.direction, fault)
     teller = Teller(output, secrets.scrub, task.rate_line_s)
     try:
         with _run_of(task, secrets, teller) as run:
-            (_check if check else _move)(run)
+            (_check if check else _list if lists else _move)(run)
         teller.done()
     except Fault as fault:
+        if fault.kind is FaultClass.NETWORK and teller.counted().bytes:
+            fault.cure += f"; {KEPT}"
         return _fail(teller, task.direction, fault)
     except Exception as error:  # noqa: BLE001 - the last line says what it was; a trace might hold a secret
         what = f"staging failed by itself: {type(error).__name__}: {error}"
@@ -60,7 +76,7 @@ def run_program(path: str, *, check: bool, output: int) -> int:
 
 
 def _fail(teller: Teller, direction: Direction, fault: Fault) -> int:
-    teller.failed(Failed(fault_code(fault.kind, direction), fault.sentence(), fault.kind))
+    teller.failed(Failed(fault_code(fault.kind, direction), fault.sentence(), fault.kind, fault.placed()))
     return EXIT_STATUS[fault.kind]
 
 
@@ -68,7 +84,7 @@ def _fail(teller: Teller, direction: Direction, fault: Fault) -> int:
 def _run_of(task: StageTask, secrets: Secrets, teller: Teller) -> Iterator[Run]:
     stop = threading.Event()
     try:
-        with _alone(task.state_dir):
+        with _alone(task.state_dir, task.wait_s):
             journal, workers = Journal(task.state_dir, task.direction), Workers(task.parallel, stop)
             try:
                 patience = Patience(task.tries, task.pause_s, teller.retry, stop)
@@ -78,19 +94,32 @@ def _run_of(task: StageTask, secrets: Secrets, teller: Teller) -> Iterator[Run]:
                 journal.close()
     except OSError as error:
         raise of_local(error, task.state_dir) from error
+    except sqlite3.OperationalError as error:
+        if not is_full(error):
+            raise
+        raise of_local(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), task.state_dir) from error
 
 
 @contextmanager
-def _alone(state_dir: str) -> Iterator[None]:
+def _alone(state_dir: str, wait_s: float) -> Iterator[None]:
     """One process at a time works with a task's journal. Raises Fault, OSError."""
     Path(state_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
+    end = time.monotonic() + wait_s
     with (Path(state_dir) / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            what = f"another process is at work on this task ({shown(state_dir)})"
-            raise Fault(FaultClass.REFUSED, what) from None
+        while not _locked(lock.fileno()):
+            if time.monotonic() >= end:
+                what = f"another process is at work on this task ({shown(state_dir)})"
+                raise Fault(FaultClass.REFUSED, what)
+            time.sleep(AGAIN_S)
         yield
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _check(run: Run) -> None:
@@ -109,45 +138,57 @@ def _check_way(way: Way) -> None:
         require_free(existing(way.transfer.local), size)
 
 
+def _list(run: Run) -> None:
+    for transfer in run.task.transfers:
+        with closing(way_of(run, transfer)) as way:
+            list_objects(way)
+
+
 def _move(run: Run) -> None:
     is_in = run.task.direction is Direction.IN
     run.teller.begin()
     with ExitStack() as trees:
         ways = [trees.enter_context(closing(way_of(run, transfer))) for transfer in run.task.transfers]
+        if run.task.cache is not None:
+            left = [through_cache(way, number, trees) for number, way in enumerate(ways)]
+            ways = [way for way in left if way is not None]
         pairs = [(way, trees.enter_context(_tree(way.transfer, make=is_in))) for way in ways]
         for way, tree in pairs:
             (plan_in if is_in else plan_out)(way, tree)
-        run.teller.expect(*run.journal.totals())
+            if is_in and not run.task.replaces:
+                require_same(way, tree)
+        files, size = run.journal.totals()
+        if not is_in:  # what is known to be stored has not been planned
+            there = run.teller.counted()
+            files, size = files + there.files, size + there.bytes
+        run.teller.expect(files, size)
         if is_in:
-            require_room(ways)
+            require_room(pairs)
         run.workers.begin()
-        for way, tree in pairs:
-            (_bring if is_in else _send)(way, tree)
-        run.workers.finish()
-        for way, tree in pairs:
-            if not is_in:
-                Sending(way, tree).give_up_left_uploads()
+        if is_in:
+            for way, tree in pairs:
+                bring_planned(way, tree)
+            run.workers.finish()
+        else:
+            _send_all(run, [Sending(way, tree) for way, tree in pairs])
 
 
 def _tree(transfer: Transfer, *, make: bool) -> Tree:
     try:
         return Tree(transfer.local, make=make)
     except FileNotFoundError:
-        raise Fault(FaultClass.MISSING, f"there is no directory {shown(transfer.local)} on this node") from None
+        what = f"the directory {shown(transfer.local)} {'cannot be made' if make else 'is not there'} on this node"
+        kind = FaultClass.REFUSED if make else FaultClass.MISSING
+        raise Fault(kind, what, cure="name a directory that can be made, or one that is there") from None
     except OSError as error:
         raise of_local(error, transfer.local) from error
 
 
-def _bring(way: Way, tree: Tree) -> None:
-    bringing = Bringing(way, tree)
-    for planned in way.run.journal.planned(way.place):
-        if way.run.journal.is_directory(way.place, planned.name):
-            way.run.teller.skip(f"{shown(planned.item.key)} is left out: it is a directory's name, too")
-        else:
-            bringing.bring(planned)
-
-
-def _send(way: Way, tree: Tree) -> None:
-    sending = Sending(way, tree)
-    for planned in way.run.journal.planned(way.place):
-        sending.send(planned)
+def _send_all(run: Run, sendings: list[Sending]) -> None:
+    for one in sendings:
+        one.send_planned()
+    run.workers.finish()
+    for one in sendings:
+        one.require_all()
+    for one in sendings:
+        one.give_up_left_uploads()

@@ -32,7 +32,8 @@ class Patience:
     def bear(self, failed: int, why: Passing, key: str = "") -> None:
         """Pause after that many failures in a row. Raises Fault where that was the last try, and Stopped."""
         if failed >= self.tries:
-            raise Fault(FaultClass.NETWORK, f"{why} ({failed} tries)", key) from why
+            count = f" ({failed} tries)" if failed > 1 else ""
+            raise Fault(FaultClass.NETWORK, f"{why}{count}", key) from why
         wait_s = pause_s(failed, self.first_s, random.random())  # noqa: S311 - no secret is made of it
         self.tell(f"{key}: {why}" if key else str(why), wait_s)
         if self.stop.wait(wait_s):

@@ -44,9 +44,9 @@ def read_secrets(path: str) -> Secrets:
     try:
         found = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
-        raise Fault(FaultClass.TASK, f"the file of secrets cannot be read: {error.strerror}") from None
+        raise Fault(FaultClass.INTERNAL, f"the file of secrets cannot be read: {error.strerror}") from None
     except ValueError:
-        raise Fault(FaultClass.TASK, "the file of secrets is not JSON") from None
+        raise Fault(FaultClass.INTERNAL, "the file of secrets is not JSON") from None
     if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
-        raise Fault(FaultClass.TASK, "the file of secrets does not map names to texts")
+        raise Fault(FaultClass.INTERNAL, "the file of secrets does not map names to texts")
     return Secrets(found)

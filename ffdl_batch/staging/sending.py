@@ -1,87 +1,38 @@
 """The way out: files of a directory become objects. Nothing is ever deleted in the store.
 
 A file is stored as it is at one time: where it was written meanwhile it is sent again, CHANGES times at most, and then
-as it was read last, which is told.
+as it was read last, which is told. Where another run follows (`rest_s`), this run does not send it again, and leaves a
+large file that is being written to the one in which it rests.
 """
 
 from __future__ import annotations
 
-import io
+import hashlib
 import os
-import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from typing import BinaryIO, cast
 
 from ffdl_batch.domain.staging import FaultClass
-from ffdl_batch.staging.bringing import CHANGES, version_of
-from ffdl_batch.staging.digests import count_of_parts, digest_of, is_md5, parts_etag, ranges
-from ffdl_batch.staging.faults import Fault, NoUpload, Passing, Stopped, at_store, of_local, shown
+from ffdl_batch.staging.bringing import CHANGES
+from ffdl_batch.staging.digests import count_of_parts, digest_of, is_md5, part_sizes, parts_etag, ranges, read_range
+from ffdl_batch.staging.faults import Fault, NoUpload, Passing, at_store, of_local, shown
 from ffdl_batch.staging.journal import Planned, Settled, Started
 from ffdl_batch.staging.names import key_of, parts_of
-from ffdl_batch.staging.stores.store import CHUNK_BYTES, Item, Sent, StoresInParts
+from ffdl_batch.staging.opened import Opened, Slice, Written, version_of
+from ffdl_batch.staging.stores.store import Item, Sent, StoresInParts
 from ffdl_batch.staging.tree import Gone, Tree
 from ffdl_batch.staging.work import Way
 
 LEAST_PART_BYTES = 5 << 20
-
-
-class Slice(io.RawIOBase):
-    """A range of an open file, read without moving its position. `stop` ends it early with Stopped."""
-
-    def __init__(self, file: int, start: int, end: int, stop: threading.Event) -> None:
-        self._file, self._start, self._end, self._stop = file, start, end, stop
-        self._at = start
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        base = {os.SEEK_SET: self._start, os.SEEK_CUR: self._at, os.SEEK_END: self._end}[whence]
-        self._at = max(self._start, min(base + offset, self._end))
-        return self.tell()
-
-    def tell(self) -> int:
-        return self._at - self._start
-
-    def read(self, size: int = -1) -> bytes:
-        if self._stop.is_set():
-            raise Stopped
-        rest = self._end - self._at
-        data = os.pread(self._file, min(CHUNK_BYTES, rest) if size < 0 else min(size, rest), self._at)
-        if rest and size and not data:
-            raise EOFError
-        self._at += len(data)
-        return data
-
-    def __len__(self) -> int:
-        return self._end - self._start
-
-
-@dataclass(slots=True)
-class _Open:
-    """A local file that is being sent: its descriptor, and how it was when it was opened."""
-
-    name: str
-    key: str
-    file: int
-    size: int
-    mtime: float
-    version: str
-    upload: str = ""
-    part_bytes: int = 0
-    etags: dict[int, str] = field(default_factory=dict)
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    remaining: int = 0
-    wrong: NoUpload | None = None
-
-    def is_as_it_was(self) -> bool:
-        return version_of(os.fstat(self.file)) == self.version
+MOST_REFUSED = 20
+"""Names that a store refuses, one by one, before nothing more is sent to it."""
+AT_ONCE_BYTES = 1 << 20
+"""What is no larger is read into memory, once."""
+LONGEST_WAIT_S = 600.0
+"""For a large file to rest; then it is stored as it is."""
 
 
 class Sending:
@@ -91,16 +42,22 @@ class Sending:
         self._way, self._tree = way, tree
         self._run, self._store, self._place = way.run, way.store, way.place
         self._parts = cast(StoresInParts, way.store) if hasattr(way.store, "begin") else None
+        self._refused: list[Fault] = []
+
+    def send_planned(self) -> None:
+        """Have all files sent that the journal has. Raises what an earlier one did."""
+        for planned in self._run.journal.planned(self._place):
+            self.send(planned)
 
     def send(self, planned: Planned) -> None:
         """Have one file sent by the workers. Raises what an earlier one did."""
-        if self._parts is None or planned.item.size <= max(self._run.task.part_bytes, LEAST_PART_BYTES):
+        if self._parts is None or planned.item.size <= self._least():
             self._run.workers.submit(partial(self._guarded, planned, partial(self._small, planned)))
             return
-        begun: list[_Open] = []
+        begun: list[Opened] = []
         self._guarded(planned, lambda: begun.extend(self._begin_large(planned)))
         for file in begun:
-            todo = [number for number in range(len(self._ranges(file))) if number not in file.etags]
+            todo = [number for number in range(len(file.ranges())) if number not in file.etags]
             file.remaining = len(todo)
             for number in todo:
                 job = partial(self._large_part, planned, file, number)
@@ -115,19 +72,41 @@ class Sending:
         for name, upload in self._run.journal.unfinished(self._place):
             self._give_up(name, upload)
 
+    def require_all(self) -> None:
+        """Raises Fault where the store refused names, once the others are sent."""
+        if not self._refused:
+            return
+        first, others = self._refused[0], len(self._refused) - 1
+        if others:
+            first.cause += f"; {others} more names were refused, too"
+        raise first
+
     def _guarded(self, planned: Planned, job: Callable[[], None]) -> None:
         with at_store(self._way.transfer.store):
             try:
                 job()
+            except Fault as fault:
+                self._put_off(fault)
             except Gone:
                 self._run.teller.skip(f"{shown(planned.name)} is left out: it was removed, or is no file any more")
             except OSError as error:
                 raise of_local(error, os.path.join(self._tree.root, planned.name)) from error
 
-    def _open(self, planned: Planned) -> _Open:
+    def _put_off(self, fault: Fault) -> None:
+        """A store may take other names than this one: it is told, and is the end when they are sent. Raises Fault."""
+        about_a_name = fault.key and fault.kind in (FaultClass.MISSING, FaultClass.REFUSED)
+        if not about_a_name or len(self._refused) >= MOST_REFUSED:
+            raise fault
+        fault.store = fault.store or self._way.transfer.store
+        if not self._way.transfer.only:  # the store was listed, so it is there
+            fault.kind, fault.cure = FaultClass.REFUSED, "give it another name, or ask who runs the store"
+        self._refused.append(fault)
+        self._run.teller.skip(f"{shown(fault.key)} cannot be stored: {fault.cause}")
+
+    def _open(self, planned: Planned) -> Opened:
         file = self._tree.open_file(parts_of(planned.name))
         found = os.fstat(file)
-        return _Open(planned.name, planned.item.key, file, found.st_size, found.st_mtime, version_of(found))
+        return Opened(planned.name, planned.item.key, file, found.st_size, found.st_mtime, version_of(found))
 
     def _small(self, planned: Planned) -> None:
         known = self._run.journal.started(self._place, planned.name)
@@ -138,6 +117,9 @@ class Sending:
             try:
                 if self._is_there(file):
                     return
+                if file.size > self._least() and not self._may_go(file):  # in a store that takes no parts
+                    self._leave(file)
+                    return
                 etag = self._run.patience.with_tries(partial(self._put, file), shown(file.key))
                 self._run.teller.moved(file.size)
                 if self._is_settled(file, etag, sending):
@@ -145,10 +127,13 @@ class Sending:
             finally:
                 os.close(file.file)
 
-    def _is_settled(self, file: _Open, etag: str, sending: int) -> bool:
+    def _is_settled(self, file: Opened, etag: str, sending: int) -> bool:
         """Whether it is over with this file."""
         if file.is_as_it_was():
             self._run.journal.settle(self._place, file.name, Settled(file.version, etag))
+        elif self._run.task.rest_s:
+            self._run.journal.settle(self._place, file.name, Settled("", etag))
+            self._run.teller.later()
         elif sending < CHANGES:
             self._run.teller.retry(f"{shown(file.name)} was written while it was read; it is sent again", 0)
             return False
@@ -158,20 +143,25 @@ class Sending:
         self._run.teller.finished()
         return True
 
-    def _put(self, file: _Open) -> str:
+    def _put(self, file: Opened) -> str:
         found = os.fstat(file.file)
         file.size, file.mtime, file.version = found.st_size, found.st_mtime, version_of(found)
         return self._store.put(file.key, self._sent(file, 0, file.size))
 
-    def _sent(self, file: _Open, start: int, end: int) -> Sent:
+    def _sent(self, file: Opened, start: int, end: int) -> Sent:
         try:
+            if end - start <= AT_ONCE_BYTES:
+                data = read_range(file.file, start, end)
+                return Sent(data, end - start, hashlib.md5(data, usedforsecurity=False).hexdigest())
             md5 = digest_of(file.file, start, end)
         except EOFError:
+            if file.upload and self._is_left(file):
+                raise Written from None
             raise Passing("the file became shorter while it was read") from None
         body = cast(BinaryIO, Slice(file.file, start, end, self._run.stop))
         return Sent(body, end - start, md5)
 
-    def _is_there(self, file: _Open) -> bool:
+    def _is_there(self, file: Opened) -> bool:
         """Whether the store has it, or has something later that stays."""
         there = self._run.journal.there(self._place, file.name)
         if there is None:
@@ -187,26 +177,29 @@ class Sending:
         self._run.teller.kept(file.size)
         return True
 
-    def _etag_like(self, file: _Open, there: Item) -> str:
+    def _etag_like(self, file: Opened, there: Item) -> str:
         """What the ETag of the object would be if it was this file's; "" where that cannot be known."""
         try:
             if is_md5(there.etag):
                 return digest_of(file.file, 0, file.size)
-            found = ranges(file.size, self._part_bytes(file.size)) if count_of_parts(there.etag) else []
-            if found and count_of_parts(there.etag) == len(found):
-                return parts_etag([digest_of(file.file, start, end) for start, end in found])
+            for part_bytes in dict.fromkeys((self._part_bytes(file.size), *part_sizes(there))):
+                found = ranges(file.size, part_bytes)
+                if count_of_parts(there.etag) == len(found):
+                    etag = parts_etag([digest_of(file.file, start, end) for start, end in found])
+                    if etag == there.etag:
+                        return etag
         except EOFError:
             return ""
         return ""
 
+    def _least(self) -> int:
+        """Bytes of a file that is not large."""
+        return max(self._run.task.part_bytes, LEAST_PART_BYTES)
+
     def _part_bytes(self, size: int) -> int:
-        least = max(self._run.task.part_bytes, LEAST_PART_BYTES)
-        return max(least, -(-size // self._in_parts().most_parts))
+        return max(self._least(), -(-size // self._in_parts().most_parts))
 
-    def _ranges(self, file: _Open) -> list[tuple[int, int]]:
-        return ranges(file.size, file.part_bytes)
-
-    def _begin_large(self, planned: Planned) -> list[_Open]:
+    def _begin_large(self, planned: Planned) -> list[Opened]:
         """The file with the parts that an earlier run sent; none where the store has it."""
         file = self._open(planned)
         if self._is_there(file):
@@ -216,15 +209,39 @@ class Sending:
         if known is not None and known.version == file.version:
             file.upload, file.part_bytes = known.upload, known.part_bytes
             file.etags = self._run.journal.parts(self._place, file.name)
-            found = self._ranges(file)
+            found = file.ranges()
             self._run.teller.had(sum(found[number][1] - found[number][0] for number in file.etags))
             return [file]
         if known is not None:
             self._give_up(file.name, known.upload)
+        if not self._may_go(file):
+            self._leave(file)
+            os.close(file.file)
+            return []
         self._begin_upload(file)
         return [file]
 
-    def _begin_upload(self, file: _Open) -> None:
+    def _may_go(self, file: Opened) -> bool:
+        """Whether the file rests, or has waited for so long that it is urgent."""
+        rest_s, now = self._run.task.rest_s, time.time()
+        if not rest_s:
+            return True
+        seen, since = self._run.journal.waiting(self._place, file.name) or ("", now)
+        file.is_urgent = now - since >= LONGEST_WAIT_S
+        return file.is_urgent or now - file.mtime >= rest_s or seen == file.version
+
+    def _leave(self, file: Opened) -> None:
+        """To a later run."""
+        _, since = self._run.journal.waiting(self._place, file.name) or ("", time.time())
+        self._run.journal.wait(self._place, file.name, version_of(os.fstat(file.file)), since)
+        self._run.teller.finished()
+        self._run.teller.later()
+
+    def _is_left(self, file: Opened) -> bool:
+        """Whether the file is written while it is sent, and can wait."""
+        return bool(self._run.task.rest_s) and not file.is_urgent and not file.is_as_it_was()
+
+    def _begin_upload(self, file: Opened) -> None:
         parts = self._in_parts()
         found = os.fstat(file.file)
         file.size, file.mtime, file.version = found.st_size, found.st_mtime, version_of(found)
@@ -233,11 +250,13 @@ class Sending:
         started = Started(file.version, file.upload, file.part_bytes)
         self._run.journal.start(self._place, file.name, started)
 
-    def _large_part(self, planned: Planned, file: _Open, number: int) -> None:
+    def _large_part(self, planned: Planned, file: Opened, number: int) -> None:
         if file.wrong is None:
             try:
+                if self._is_left(file):
+                    raise Written
                 self._part(file, number)
-            except NoUpload as why:
+            except (NoUpload, Written) as why:
                 file.wrong = why
         with file.lock:
             file.remaining -= 1
@@ -245,9 +264,9 @@ class Sending:
         if is_last:
             self._end_large(planned, file)
 
-    def _part(self, file: _Open, number: int) -> None:
+    def _part(self, file: Opened, number: int) -> None:
         """Send a part. Raises NoUpload, Fault."""
-        parts, (start, end) = self._in_parts(), self._ranges(file)[number]
+        parts, (start, end) = self._in_parts(), file.ranges()[number]
 
         def put() -> str:
             return parts.put_part(file.key, file.upload, number + 1, self._sent(file, start, end))
@@ -256,11 +275,16 @@ class Sending:
         self._run.journal.part(self._place, file.name, number, file.etags[number])
         self._run.teller.moved(end - start)
 
-    def _end_large(self, planned: Planned, file: _Open) -> None:
+    def _end_large(self, planned: Planned, file: Opened) -> None:
         """Make the object of its parts; send it anew while the file changes, or where the store forgot the upload."""
         try:
             for sending in range(1, CHANGES + 1):
-                if file.wrong is None and (sending == CHANGES or file.is_as_it_was()):
+                if isinstance(file.wrong, Written) or self._is_left(file):
+                    self._give_up(file.name, file.upload)
+                    self._run.teller.moved(-file.sent_bytes())
+                    self._leave(file)
+                    return
+                if file.wrong is None and (file.is_urgent or sending == CHANGES or file.is_as_it_was()):
                     with suppress(NoUpload):
                         self._is_settled(file, self._complete(file), CHANGES)
                         return
@@ -269,25 +293,21 @@ class Sending:
                 self._run.teller.retry(f"{shown(file.name)}: {why}; it is sent again", 0)
                 if file.wrong is None:
                     self._give_up(file.name, file.upload)
-                self._run.teller.moved(-self._sent_bytes(file))
+                self._run.teller.moved(-file.sent_bytes())
                 self._begin_upload(file)
-                for number in range(len(self._ranges(file))):
+                for number in range(len(file.ranges())):
                     self._try_part(file, number)
             raise Fault(FaultClass.CORRUPT, f"the store forgot its parts {CHANGES} times in a row", planned.item.key)
         finally:
             os.close(file.file)
 
-    def _try_part(self, file: _Open, number: int) -> None:
+    def _try_part(self, file: Opened, number: int) -> None:
         try:
             self._part(file, number)
-        except NoUpload as why:
+        except (NoUpload, Written) as why:
             file.wrong = why
 
-    def _sent_bytes(self, file: _Open) -> int:
-        found = self._ranges(file)
-        return sum(found[number][1] - found[number][0] for number in file.etags)
-
-    def _complete(self, file: _Open) -> str:
+    def _complete(self, file: Opened) -> str:
         """The object's ETag. Raises NoUpload."""
         parts, etags = self._in_parts(), [file.etags[number] for number in sorted(file.etags)]
 

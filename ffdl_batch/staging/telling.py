@@ -5,17 +5,26 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ffdl_batch.domain.staging import Done, Failed, Line, Note, Progress, Retry, write_line
 
 MOST_NOTES = 50
+RATE_OVER_S = 10.0
+"""What moved in so long makes the rate, however often it is told: of large files that go out a part counts when it is
+whole."""
+EARLY_SHARE, EARLY_BYTES = 0.05, 8 << 20
+"""Until this share of all, or so many bytes, have moved in this run, the rate may be that of a few small files while
+the first part of a large one is on its way."""
 BROKEN_PIPE = 141
 
 
 @dataclass(slots=True)
-class _Counts:
+class Counts:
+    """What is told. `moved` are bytes of this run, each counted once however often it was copied on."""
+
     files: int = 0
     files_total: int = 0
     bytes: int = 0
@@ -23,6 +32,7 @@ class _Counts:
     moved: int = 0
     kept: int = 0
     skipped: int = 0
+    later: int = 0
 
 
 class Teller:
@@ -30,11 +40,14 @@ class Teller:
 
     def __init__(self, descriptor: int, scrub: Callable[[str], str], rate_line_s: float) -> None:
         self._descriptor, self._scrub, self._each_s = descriptor, scrub, rate_line_s
-        self._counts, self._lock = _Counts(), threading.Lock()
+        self._counts, self._lock = Counts(), threading.Lock()
         self._notes = 0
         self._end = threading.Event()
-        self._began = self._last = time.monotonic()
-        self._last_moved = 0
+        self._began = time.monotonic()
+        self._passed = 0  # bytes that moved, those too that did a second time
+        self._once_more = 0
+        self._moments = deque([(self._began, 0)])
+        self._other: Progress | None = None
 
     def begin(self) -> None:
         """Say progress from now on."""
@@ -48,8 +61,11 @@ class Teller:
     def moved(self, size: int) -> None:
         """Bytes have moved; fewer than none: they have to again."""
         with self._lock:
+            again = min(max(size, 0), self._once_more)
+            self._once_more -= again
+            self._passed += max(size, 0)
             self._counts.bytes += size
-            self._counts.moved += max(size, 0)
+            self._counts.moved += max(size, 0) - again
 
     def had(self, size: int) -> None:
         """Bytes moved in an earlier run."""
@@ -67,6 +83,38 @@ class Teller:
             self._counts.files += 1
             self._counts.kept += 1
             self._counts.bytes += max(size, 0)
+
+    def later(self) -> None:
+        """A file is left to a later run, or was stored as it is not any more."""
+        with self._lock:
+            self._counts.later += 1
+
+    def kept_all(self, files: int, size: int) -> None:
+        """Files were in place."""
+        with self._lock:
+            self._counts.files += files
+            self._counts.kept += files
+            self._counts.bytes += size
+
+    def counted(self) -> Counts:
+        """As it is now."""
+        with self._lock:
+            return replace(self._counts)
+
+    def restore(self, counts: Counts) -> None:
+        """Count from here again; what has moved has moved."""
+        with self._lock:
+            self._counts = replace(counts, moved=self._counts.moved, skipped=self._counts.skipped)
+
+    def once_more(self, size: int) -> None:
+        """So many bytes that came in this run move again, from the cache to their place: the end counts them once."""
+        with self._lock:
+            self._once_more += size
+
+    def follow(self, other: Progress | None) -> None:
+        """Tell another process's progress, for which this one waits, in the place of its own."""
+        with self._lock:
+            self._other = other
 
     def skip(self, what: str) -> None:
         """A name is left out."""
@@ -90,9 +138,17 @@ class Teller:
         """How far it is now."""
         with self._lock:
             now, counts = time.monotonic(), replace(self._counts)
-            rate = (counts.moved - self._last_moved) / max(now - self._last, 1e-3)
-            self._last, self._last_moved = now, counts.moved
-        self.say(Progress(counts.files, counts.files_total, counts.bytes, counts.bytes_total, round(rate, 1)))
+            while len(self._moments) > 1 and self._moments[1][0] <= now - RATE_OVER_S:
+                self._moments.popleft()
+            since, moved = self._moments[0]
+            rate = (self._passed - moved) / max(now - since, 1e-3)
+            self._moments.append((now, self._passed))
+            early = self._passed < min(EARLY_SHARE * counts.bytes_total, EARLY_BYTES)
+            other = self._other
+        if other is not None:
+            self.say(other)
+            return
+        self.say(Progress(counts.files, counts.files_total, counts.bytes, counts.bytes_total, round(rate, 1), early))
 
     def done(self) -> None:
         """The last line after success."""
@@ -102,7 +158,7 @@ class Teller:
         self.progress()
         seconds = round(time.monotonic() - self._began, 3)
         counts = self._counts
-        self.say(Done(counts.files, counts.moved, counts.skipped, seconds, counts.kept))
+        self.say(Done(counts.files, counts.moved, counts.skipped, seconds, counts.kept, counts.later))
 
     def failed(self, line: Failed) -> None:
         """The last line without success."""
@@ -114,7 +170,7 @@ class Teller:
         if isinstance(line, (Retry, Note)):
             line = replace(line, why=self._scrub(line.why))
         if isinstance(line, Failed):
-            line = replace(line, message=self._scrub(line.message))
+            line = replace(line, message=self._scrub(line.message), cause=self._scrub(line.cause))
         data = write_line(line).encode()
         try:
             with self._lock:

@@ -10,6 +10,7 @@ from ffdl_batch.staging.journal import Journal, place_of
 from ffdl_batch.staging.retries import Patience
 from ffdl_batch.staging.secrets import Secrets
 from ffdl_batch.staging.stores.file import FileStore
+from ffdl_batch.staging.stores.fsspec import FsspecStore
 from ffdl_batch.staging.stores.gcs import gcs_store
 from ffdl_batch.staging.stores.http import HttpStore
 from ffdl_batch.staging.stores.s3 import S3Store
@@ -57,6 +58,8 @@ def open_store(address: StoreAddress, secrets: Secrets, connections: int) -> Sto
         return gcs_store(address, credentials, connections)
     if address.kind is StoreKind.SWIFT:
         return SwiftStore(address, credentials, connections)
+    if address.kind is StoreKind.FSSPEC:
+        return FsspecStore(address, credentials)
     return FileStore(address)
 
 

@@ -80,7 +80,7 @@ class FileStore:
                     temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o666, dir_fd=directory
                 )
                 with open(descriptor, "wb") as writer:
-                    while data := sent.body.read(CHUNK_BYTES):
+                    for data in sent.chunks():
                         writer.write(data)
                     writer.flush()
                     os.fsync(descriptor)

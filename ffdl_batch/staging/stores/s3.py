@@ -1,13 +1,14 @@
 """S3 and what speaks like it, by botocore.
 
 botocore's own tries are off: each try is one that is told. Its checksums in trailers, which many stores refuse, are
-off, too; what is sent carries an MD5 that the store checks.
+off, too; what is sent carries an MD5 that the store checks, and that is signed. So the body is not read once more for a
+SHA-256 in the signature.
 """
 
 from __future__ import annotations
 
 import base64
-import os
+import io
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -30,6 +31,8 @@ _PASSING = {
     "RequestLimitExceeded", "OperationAborted", "BadDigest", "IncompleteBody", "XAmzContentSHA256Mismatch",
     "503 Slow Down", "TooManyRequests",
 }  # fmt: skip
+_NO_FILE = "/dev/null/none"
+"""Can be no file: of /dev/null itself botocore would read what is in it where somebody made a file of it."""
 _DIGESTS = {"ChecksumSHA256": "sha256", "ChecksumSHA1": "sha1", "ChecksumCRC32": "crc32"}
 
 
@@ -49,6 +52,7 @@ class S3Store:
         self._bucket = address.container
         self._errors = library("botocore.exceptions", "s3")
         self._client = _client(address, credentials, connections)
+        self._client.meta.events.register_last("before-call.s3", _at_once)
         if token is not None:
             self._client.meta.events.register("before-call.s3", _with_bearer(token))
 
@@ -165,7 +169,8 @@ class S3Store:
         """The exception that an answer of the store is."""
         error, status = answer.get("Error", {}), answer["ResponseMetadata"]["HTTPStatusCode"]
         code = str(error.get("Code", status))
-        said = f"it answered {status} {code}" + (f" ({error['Message']})" if error.get("Message") else "")
+        named = f"{status} {code}" if code != str(status) else code  # an answer without S3's body has no code
+        said = f"it answered {named}" + (f" ({error['Message']})" if error.get("Message") else "")
         if code == "NoSuchUpload":
             return NoUpload()
         if status in (412, 416) or code == "PreconditionFailed":
@@ -177,6 +182,12 @@ class S3Store:
         if code in _CREDENTIALS or status in (401, 403):
             return Fault(FaultClass.CREDENTIALS, said, key)
         return Fault(FaultClass.MISSING if code in _MISSING or status == 404 else FaultClass.REFUSED, said, key)
+
+
+def _at_once(params: dict[str, Any], **_: Any) -> None:
+    """What is in memory is small: asking the store whether it may come costs as much as sending it."""
+    if isinstance(params.get("body"), io.BytesIO):
+        params["headers"].pop("Expect", None)
 
 
 def _with_bearer(token: Callable[[], str]) -> Callable[..., None]:
@@ -212,7 +223,7 @@ def _client(address: StoreAddress, credentials: Mapping[str, str], connections: 
     botocore = library("botocore", "s3")
     session = library("botocore.session", "s3").Session()
     for variable in ("config_file", "credentials_file"):
-        session.set_config_variable(variable, os.devnull)
+        session.set_config_variable(variable, _NO_FILE)
     timeout_s = float(address.options.get("timeout_s", "60"))
     style = address.options.get("path_style", "true" if address.endpoint else "false")
     config = library("botocore.config", "s3").Config(
@@ -221,7 +232,7 @@ def _client(address: StoreAddress, credentials: Mapping[str, str], connections: 
         read_timeout=timeout_s,
         max_pool_connections=connections,
         retries={"total_max_attempts": 1, "mode": "standard"},
-        s3={"addressing_style": "path" if style == "true" else "auto"},
+        s3={"addressing_style": "path" if style == "true" else "auto", "payload_signing_enabled": False},
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
         tcp_keepalive=True,

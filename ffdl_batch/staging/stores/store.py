@@ -31,11 +31,22 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What a request stores: `size` bytes of `body`, whose MD5 (hexadecimal) is known."""
+    """What a request stores: `size` bytes of `body`, whose MD5 (hexadecimal) is known.
 
-    body: BinaryIO
+    What is small is bytes: it goes with its header at once, while of a file clients ask whether they may send it.
+    """
+
+    body: BinaryIO | bytes
     size: int
     md5: str
+
+    def chunks(self) -> Iterator[bytes]:
+        """The body, read once."""
+        if isinstance(self.body, bytes):
+            yield self.body
+            return
+        while data := self.body.read(CHUNK_BYTES):
+            yield data
 
 
 class Store(Protocol):

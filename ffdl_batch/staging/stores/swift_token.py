@@ -45,6 +45,8 @@ class Tokens:
         with self._lock:
             if self._token is None:
                 endpoint = self._address.endpoint.rstrip("/")
+                if not endpoint:
+                    raise Fault(FaultClass.TASK, "its address is not given")
                 ask = self._by_v1 if endpoint.endswith(("/v1.0", "/v1")) else self._by_v3
                 url, value = ask(endpoint)
                 self._token = Token(url.rstrip("/"), value, self._clock())

@@ -40,15 +40,23 @@ class Wire:
 
     @contextmanager
     def ask(
-        self, method: str, url: str, headers: Mapping[str, str], body: BinaryIO | bytes | None = None, key: str = ""
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        body: BinaryIO | bytes | None = None,
+        key: str = "",
+        *,
+        also: tuple[int, ...] = (),
     ) -> Iterator[Any]:
-        """An answer of success, whose body is not read yet. Raises Passing, Fault, Changed."""
+        """An answer of success, or of one of the statuses `also`, whose body is not read yet. Raises Passing, Fault,
+        Changed."""
         answer = None
         try:
             answer = self._pool.request(
                 method, url, headers={"Accept-Encoding": "identity", **headers}, body=body, preload_content=False
             )
-            if answer.status >= 300:
+            if answer.status >= 300 and answer.status not in also:
                 said = answer.read(_SAID_CHARACTERS, decode_content=True).decode("utf-8", "replace")
                 raise judged(answer.status, answer.reason or "", " ".join(said.split()), key)
             yield answer

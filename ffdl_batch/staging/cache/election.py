@@ -1,0 +1,239 @@
+"""Who fills an entry, when many ask at once: one, and another one as soon as that one is dead or hangs.
+
+A filler holds the lock of the entry, whose file says who it is, and writes signs of life beside what it fills. Where
+it dies, the kernel gives its lock back at once, and the next one of the same boot goes on with what it had. Where it
+hangs, or is on another node whose locks do not show here, its signs stop: the file of the lock is taken away, and the
+next one begins anew under another name, so that two of them never write into the same files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ffdl_batch.domain.codec import CodecError, from_plain, to_plain
+from ffdl_batch.staging.cache.entry import boot_id
+from ffdl_batch.staging.cache.locks import drop, lock, locked
+from ffdl_batch.staging.cache.shelf import Shelf
+
+SIGNS, BYTES, JOURNAL = OWN = ("signs", "bytes", "journal")
+"""Beside the tree while it is filled."""
+BEATS = 10
+"""Signs of life in the time after which one without is taken for dead."""
+ABANDONED_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who fills: where, and under which name."""
+
+    host: str
+    boot: str
+    pid: int
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class Signs:
+    """How far a filler is. `beat` counts."""
+
+    beat: int = 0
+    files: int = 0
+    files_total: int = 0
+    bytes: int = 0
+    bytes_total: int = 0
+    sealed: int = 0
+    """Bytes that have been read once more."""
+
+
+class Right:
+    """The right to fill an entry, in a directory of one's own; given back by `release`."""
+
+    def __init__(self, shelf: Shelf, key: str, descriptor: int, token: str) -> None:
+        self._shelf, self._key, self._descriptor = shelf, key, descriptor
+        self.directory = shelf.filling(key, token)
+        self._end = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def begin(self, counts: Callable[[], Signs], each_s: float) -> None:
+        """Give signs of life from now on."""
+        os.makedirs(self.directory, mode=0o700, exist_ok=True)
+        self._thread = threading.Thread(target=self._beat, args=(counts, each_s), daemon=True)
+        self._thread.start()
+
+    def place(self) -> None:
+        """What is filled becomes the entry, by one rename. Raises OSError."""
+        self._still()
+        for name in OWN:
+            if os.path.isdir(f"{self.directory}/{name}"):
+                shutil.rmtree(f"{self.directory}/{name}")
+            elif os.path.exists(f"{self.directory}/{name}"):
+                os.unlink(f"{self.directory}/{name}")
+        try:
+            os.rename(self.directory, self._shelf.entry(self._key))
+        except OSError:
+            if not os.path.isdir(self._shelf.entry(self._key)):  # another one has come before, who took us for dead
+                raise
+
+    def release(self, *, keep: bool) -> None:
+        """`keep`: what is half filled, for the next one."""
+        self._still()
+        if keep:
+            os.close(self._descriptor)
+            return
+        with suppress(OSError):
+            self._shelf.remove(self.directory)
+        with suppress(OSError):
+            drop(self._descriptor, self._shelf.fill_lock(self._key))
+
+    def _still(self) -> None:
+        self._end.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _beat(self, counts: Callable[[], Signs], each_s: float) -> None:
+        beat = 0
+        while True:
+            beat += 1
+            signs = counts()
+            with suppress(OSError):  # no room: it may be taken for dead, and ends soon
+                _write(f"{self.directory}/{SIGNS}", json.dumps(to_plain(replace(signs, beat=beat))))
+            if self._end.wait(each_s):
+                return
+
+
+def try_for(shelf: Shelf, key: str) -> Right | None:
+    """The right to fill the entry; None where another one has it, or may have it on another node. Raises OSError."""
+    path = shelf.fill_lock(key)
+    descriptor = lock(path, exclusive=True, wait=False)
+    if descriptor is None:
+        return None
+    before = _owner_in(os.pread(descriptor, 4096, 0))
+    if before is not None and before.host != socket.gethostname():
+        os.close(descriptor)
+        return None
+    here, token = boot_id(), os.urandom(8).hex()
+    if before is not None and os.path.isdir(shelf.filling(key, before.token)):
+        if before.boot == here:
+            token = before.token
+        else:
+            shelf.remove(shelf.filling(key, before.token))
+    owner = Owner(socket.gethostname(), here, os.getpid(), token)
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, json.dumps(to_plain(owner)).encode(), 0)
+    return Right(shelf, key, descriptor, token)
+
+
+class Watch:
+    """What a waiting process sees of the one that fills. Raises OSError."""
+
+    def __init__(self, shelf: Shelf, key: str, stale_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._shelf, self._key, self._stale_s, self._clock = shelf, key, stale_s, clock
+        self._seen: tuple[Owner | None, Signs] | None = None
+        self._seen_at = self._moved_at = clock()
+
+    def look(self) -> tuple[Owner | None, Signs]:
+        """Who fills, and how far it is; one that hangs loses its right."""
+        owner = owner_of(self._shelf, self._key)
+        signs = Signs() if owner is None else _signs_in(f"{self._shelf.filling(self._key, owner.token)}/{SIGNS}")
+        now, seen = self._clock(), self._seen
+        if seen is None or (owner, signs) != seen:
+            self._seen_at = now
+        if seen is None or (owner, replace(signs, beat=0)) != (seen[0], replace(seen[1], beat=0)):
+            self._moved_at = now
+        self._seen = (owner, signs)
+        if now - self._seen_at > self._stale_s:
+            self._depose(owner)
+            self._seen = None
+        return owner, signs
+
+    def rested_s(self) -> float:
+        """For how long nothing has come."""
+        return self._clock() - self._moved_at
+
+    def _depose(self, owner: Owner | None) -> None:
+        with locked(self._shelf.mutex):
+            if owner_of(self._shelf, self._key) == owner:
+                with suppress(FileNotFoundError):
+                    os.unlink(self._shelf.fill_lock(self._key))
+
+
+def owner_of(shelf: Shelf, key: str) -> Owner | None:
+    """Who fills the entry, or did when it died. Raises OSError."""
+    try:
+        return _owner_in(Path(shelf.fill_lock(key)).read_bytes())
+    except FileNotFoundError:
+        return None
+
+
+def remove_abandoned(shelf: Shelf) -> None:
+    """Remove what was half filled when its process died long ago, and nobody asked for since. Raises OSError."""
+    now = _now_of(shelf)
+    for directory in shelf.fillings():
+        key, _, token = os.path.basename(directory).rpartition(".")
+        with suppress(FileNotFoundError):
+            if now - max(os.stat(directory).st_mtime, _mtime(f"{directory}/{SIGNS}")) < ABANDONED_S:
+                continue
+            descriptor = lock(shelf.fill_lock(key), exclusive=True, wait=False)
+            if descriptor is None and (owner := owner_of(shelf, key)) and owner.token == token:
+                continue
+            shelf.remove(directory)
+            if descriptor is not None:
+                drop(descriptor, shelf.fill_lock(key))
+
+
+def reserve(directory: str, size: int) -> None:
+    """Write down what will be taken. Raises OSError."""
+    os.makedirs(directory, mode=0o700, exist_ok=True)
+    _write(f"{directory}/{BYTES}", str(size))
+
+
+def reserved(directory: str) -> int:
+    """What will be taken by what is filled in the directory."""
+    try:
+        return int(Path(directory, BYTES).read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return 0
+
+
+def _owner_in(data: bytes) -> Owner | None:
+    try:
+        return from_plain(Owner, json.loads(data))
+    except (ValueError, CodecError):
+        return None
+
+
+def _signs_in(path: str) -> Signs:
+    try:
+        return from_plain(Signs, json.loads(Path(path).read_text(encoding="ascii")))
+    except (OSError, ValueError, CodecError):
+        return Signs()
+
+
+def _write(path: str, text: str) -> None:
+    temporary = f"{path}.{os.getpid()}"
+    Path(temporary).write_text(text, encoding="ascii")
+    os.replace(temporary, path)
+
+
+def _mtime(path: str) -> float:
+    try:
+        return os.stat(path).st_mtime
+    except FileNotFoundError:
+        return 0.0
+
+
+def _now_of(shelf: Shelf) -> float:
+    """By the clock of the file system, which may be another machine's."""
+    path = f"{shelf.root}/locks/.now"
+    Path(path).write_text("", encoding="ascii")
+    os.utime(path)
+    return os.stat(path).st_mtime

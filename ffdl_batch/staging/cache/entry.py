@@ -1,0 +1,168 @@
+"""An entry: a read-only tree, and beside it what it is and what every file of it was when it was filled."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import socket
+import stat
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from ffdl_batch.domain.codec import CodecError, from_plain, to_plain
+from ffdl_batch.staging.stores.store import CHUNK_BYTES
+from ffdl_batch.staging.tree import Tree
+
+RECORD, FILES, CHECKED = "entry.json", "files.jsonl", "checked"
+FORMAT = 1
+BLOCK_BYTES = 4096
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+
+class Damaged(Exception):
+    """The entry is not what it was when it was filled; the text says in what."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What is known of an entry. `source` is for people; `room` are the bytes that it takes, `bytes` those of files."""
+
+    key: str
+    source: str
+    files: int
+    bytes: int
+    room: int
+    filled_at: float
+    filled_by: str
+    seconds: float = 0.0
+    format: int = FORMAT
+
+
+def boot_id() -> str:
+    """Of this run of this machine."""
+    return _BOOT.read_text(encoding="ascii").strip() if _BOOT.exists() else socket.gethostname()
+
+
+def room_of(size: int) -> int:
+    """What a file of this size takes, about."""
+    return -(-size // BLOCK_BYTES) * BLOCK_BYTES + BLOCK_BYTES
+
+
+def read_entry(directory: str) -> Entry:
+    """Raises Damaged, FileNotFoundError where there is no entry, and OSError."""
+    path = Path(directory)
+    try:
+        found = from_plain(Entry, json.loads((path / RECORD).read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        if path.is_dir():
+            raise Damaged("it has no record") from None
+        raise
+    except (ValueError, CodecError):
+        raise Damaged("its record cannot be read") from None
+    if found.format != FORMAT:
+        raise Damaged(f"its format {found.format} is not one of this release")
+    return found
+
+
+def seal(directory: str, tree: Tree, go_on: Callable[[int], None]) -> tuple[int, int, int]:
+    """Make all below the tree read-only and write down what it is; files, bytes and room. Raises OSError."""
+    count = size = room = 0
+    with open(f"{directory}/{FILES}", "w", encoding="utf-8") as record:
+        for name, _ in tree.files((), _none_else):
+            descriptor = tree.open_file(tuple(name.split("/")))
+            try:
+                os.fchmod(descriptor, 0o444)
+                digest = _sha256(descriptor, go_on)
+                found = os.fstat(descriptor)
+            finally:
+                os.close(descriptor)
+            record.write(json.dumps((name, *_status(found), digest)) + "\n")
+            count, size, room = count + 1, size + found.st_size, room + room_of(found.st_size)
+    for above, folders, _ in os.walk(tree.root):
+        room += BLOCK_BYTES * len(folders)
+        os.chmod(above, 0o555)  # noqa: S103 - it lies in a directory that is closed to others
+    note_checked(directory)
+    return count, size, room
+
+
+def write_entry(directory: str, entry: Entry) -> None:
+    """The record, last of all. Raises OSError."""
+    Path(directory, RECORD).write_text(json.dumps(to_plain(entry), indent=1) + "\n", encoding="utf-8")
+
+
+def check(directory: str, *, wholly: bool, go_on: Callable[[int], None]) -> None:
+    """Hold the tree against what it was: names, sizes, times and inodes, `wholly` the digests, too. Raises Damaged,
+    OSError. `go_on` hears of bytes that were read."""
+    expected = {name: (status, digest) for name, status, digest in _recorded(directory)}
+    left_out: list[str] = []
+    try:
+        with Tree(f"{directory}/tree") as tree:
+            for name, found in tree.files((), lambda path, _why: left_out.append(path)):
+                status, digest = expected.pop(name, ((), ""))
+                if _status(found) != status:
+                    raise Damaged(f"{name} was changed" if status else f"{name} was added")
+                if wholly and _digest(tree, name, go_on) != digest:
+                    raise Damaged(f"{name} has another content")
+    except FileNotFoundError:
+        raise Damaged("its tree is gone") from None
+    for name in [*left_out, *expected]:
+        raise Damaged(f"{name} is {'no file' if name in left_out else 'gone'}")
+
+
+def was_checked_here(directory: str) -> bool:
+    """Whether a process of this boot has held all of it against its digests, or filled it. What a power cut may have
+    lost, and what another node of a shared file system wrote, is looked at once."""
+    with suppress(OSError, UnicodeDecodeError):
+        return boot_id() in Path(directory, CHECKED).read_text(encoding="ascii").split()
+    return False
+
+
+def note_checked(directory: str) -> None:
+    """Remember it; where that cannot be, it is checked again."""
+    with suppress(OSError), open(f"{directory}/{CHECKED}", "a", encoding="ascii") as file:
+        file.write(f"{boot_id()}\n")
+
+
+def new_entry(key: str, source: str, sizes: tuple[int, int, int], began: float) -> Entry:
+    """Of what has just been filled; `sizes` as :func:`seal` returns them."""
+    now = time.time()
+    return Entry(key, source, *sizes, now, f"{socket.gethostname()}:{os.getpid()}", round(now - began, 3))
+
+
+def _recorded(directory: str) -> Iterator[tuple[str, tuple[int, ...], str]]:
+    try:
+        with open(f"{directory}/{FILES}", encoding="utf-8") as record:
+            for line in record:
+                name, size, mtime_ns, inode, digest = json.loads(line)
+                yield name, (size, mtime_ns, inode), digest
+    except (FileNotFoundError, ValueError) as error:
+        raise Damaged("the list of its files cannot be read") from error
+
+
+def _status(found: os.stat_result) -> tuple[int, ...]:
+    return (found.st_size, found.st_mtime_ns, found.st_ino) if stat.S_ISREG(found.st_mode) else ()
+
+
+def _digest(tree: Tree, name: str, go_on: Callable[[int], None]) -> str:
+    descriptor = tree.open_file(tuple(name.split("/")))
+    try:
+        return _sha256(descriptor, go_on)
+    finally:
+        os.close(descriptor)
+
+
+def _sha256(descriptor: int, go_on: Callable[[int], None]) -> str:
+    digest, at = hashlib.sha256(), 0
+    while data := os.pread(descriptor, CHUNK_BYTES, at):
+        go_on(len(data))
+        digest.update(data)
+        at += len(data)
+    return digest.hexdigest()
+
+
+def _none_else(_name: str, _why: str) -> None:
+    """There is nothing but files in a tree that we made."""

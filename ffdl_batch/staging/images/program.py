@@ -1,0 +1,134 @@
+"""One call of the program for an image: its SIF file is found in the cache, waited for or made."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+from ffdl_batch.domain.image_task import NO_IMAGE, NO_RUNTIME, TOKEN_USER, ImageTask, decode_image_task
+from ffdl_batch.domain.staging import (
+    EXIT_STATUS,
+    Cached,
+    Direction,
+    Failed,
+    FaultClass,
+    StageTaskError,
+    StoreAddress,
+    StoreKind,
+    fault_code,
+)
+from ffdl_batch.staging.cache.election import BEATS, Right
+from ffdl_batch.staging.cache.entry import read_entry
+from ffdl_batch.staging.cache.obtain import Wanted, obtain
+from ffdl_batch.staging.cache.room import give_room
+from ffdl_batch.staging.cache.shelf import Unusable, open_shelf
+from ffdl_batch.staging.dumps import leave_no_dump
+from ffdl_batch.staging.faults import Fault, shown
+from ffdl_batch.staging.images.reference import Reference, parse_reference
+from ffdl_batch.staging.images.registry import Image, Registry
+from ffdl_batch.staging.images.sif import TooOld, make, maker_of
+from ffdl_batch.staging.retries import Patience
+from ffdl_batch.staging.secrets import read_secrets
+from ffdl_batch.staging.telling import Teller
+
+KEY_FORMAT = 1
+_CREDENTIALS = "check user_name and access_token of framework.image_location, and that they may pull it"
+LEAST_BYTES = 64 << 20
+UNPACKED = 3
+"""What an image takes while it is unpacked and packed again, by the size of its layers."""
+
+
+def run_image_program(path: str, *, output: int) -> int:
+    """Do the task in the file; lines go to the descriptor `output`. The exit status."""
+    silent = Teller(output, lambda text: text, 0)
+    try:
+        task = decode_image_task(Path(path).read_text(encoding="utf-8"))
+        if task.secrets_file:  # no memory image of what holds them, nor of Apptainer
+            leave_no_dump()
+        secrets = read_secrets(task.secrets_file)
+        address = StoreAddress(StoreKind.HTTP, credentials=task.credentials)
+        credentials = secrets.of(address)
+        if "password" in credentials:
+            credentials.setdefault("user_name", TOKEN_USER)
+    except (OSError, UnicodeDecodeError, StageTaskError) as error:
+        return _fail(silent, FaultClass.INTERNAL, fault_code(FaultClass.INTERNAL, Direction.IN), str(error))
+    except Fault as fault:
+        return _fail(silent, fault.kind, fault_code(fault.kind, Direction.IN), fault.sentence())
+    teller = Teller(output, secrets.scrub, task.rate_line_s)
+    try:
+        with ExitStack() as held:
+            _bring(task, credentials, teller, held)
+            teller.done()
+    except Fault as fault:
+        return _judge(teller, task.reference, fault, is_private=bool(credentials))
+    except Unusable as why:
+        return _go_without(teller, str(why))
+    except OSError as error:
+        return _go_without(teller, f"{shown(str(error.filename or task.cache.directory))}: {error.strerror or error}")
+    except Exception as error:  # noqa: BLE001 - a trace might hold a secret
+        return _go_without(teller, f"staging failed by itself: {type(error).__name__}: {error}")
+    return 0
+
+
+def _judge(teller: Teller, reference: str, fault: Fault, *, is_private: bool) -> int:
+    """What cannot be, however Apptainer is asked, ends the job; else it is asked without the cache."""
+    if isinstance(fault, TooOld):
+        return _fail(teller, fault.kind, NO_RUNTIME, f"image {reference}: {fault.sentence()}")
+    if fault.kind is FaultClass.CREDENTIALS and is_private:
+        code = fault_code(fault.kind, Direction.IN)
+        return _fail(teller, fault.kind, code, f"image {reference}: {fault.cause}; {_CREDENTIALS}")
+    if fault.kind is FaultClass.MISSING:
+        return _fail(teller, fault.kind, NO_IMAGE, f"image {reference}: {fault.cause}; check the name and the tag")
+    return _go_without(teller, fault.cause)
+
+
+def _fail(teller: Teller, kind: FaultClass, code: str, message: str) -> int:
+    teller.failed(Failed(code, message, kind))
+    return EXIT_STATUS[kind]
+
+
+def _go_without(teller: Teller, why: str) -> int:
+    """Apptainer fetches the image itself then, or says what is wrong with it."""
+    teller.follow(None)
+    teller.note(f"the cache is not used for the image: {why}")
+    teller.done()
+    return 0
+
+
+def _bring(task: ImageTask, credentials: dict[str, str], teller: Teller, held: ExitStack) -> None:
+    reference = parse_reference(task.reference)
+    maker = maker_of(task.program)
+    shelf = open_shelf(task.cache.directory, os.geteuid())
+    image = _looked_up(task, reference, credentials, teller)
+    key = key_of(reference, image.digest, maker)
+    teller.begin()
+    teller.expect(1, image.bytes)
+
+    def fill(right: Right) -> None:
+        make(task.program, reference, image.digest, credentials, right, each_s=task.cache.stale_s / BEATS)
+        teller.moved(image.bytes)
+        teller.finished()
+
+    room = max(LEAST_BYTES, UNPACKED * image.bytes)
+    filled = obtain(Wanted(key, room, 1, image.bytes, fill, teller), shelf, task.cache, held)
+    size = read_entry(shelf.entry(key)).bytes
+    if not filled:
+        teller.kept_all(1, image.bytes)
+    teller.say(Cached(0, key, shelf.tree(key), shelf.use_lock(key), size, filled))
+    give_room(shelf, task.cache.limit_bytes)
+
+
+def key_of(reference: Reference, digest: str, maker: str) -> str:
+    """Registry and name are in it on purpose, as with data."""
+    words = (KEY_FORMAT, reference.scheme, reference.host, reference.name, digest, maker)
+    return hashlib.sha256(json.dumps(words).encode()).hexdigest()
+
+
+def _looked_up(task: ImageTask, reference: Reference, credentials: dict[str, str], teller: Teller) -> Image:
+    patience = Patience(task.tries, task.pause_s, teller.retry, threading.Event())
+    with closing(Registry(reference, credentials)) as registry:
+        return patience.with_tries(registry.look_up)

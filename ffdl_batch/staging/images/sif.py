@@ -1,0 +1,189 @@
+"""Apptainer turns an image of a registry into a SIF file, in a directory that nothing else is in."""
+
+from __future__ import annotations
+
+import base64
+import ctypes
+import json
+import os
+import platform
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from ffdl_batch.domain.image_task import SIF
+from ffdl_batch.domain.staging import FaultClass
+from ffdl_batch.staging.cache.election import Right, Signs
+from ffdl_batch.staging.cache.entry import new_entry, seal, write_entry
+from ffdl_batch.staging.faults import Fault
+from ffdl_batch.staging.images.reference import Reference
+from ffdl_batch.staging.tree import Tree
+
+ASK_S = 60.0
+LAST_CHARACTERS = 300
+_PR_SET_PDEATHSIG = 1
+_PASSED = ("PATH", "HOME", "USER", "LOGNAME", "http_proxy", "https_proxy", "no_proxy", "HTTPS_PROXY", "NO_PROXY")
+_SCRATCH, _LAYERS = "scratch", "layers"
+_VERSION = re.compile(r"(apptainer|singularity)\S* version ([0-9]+)\.([0-9]+)")
+_WITH_CONFIG = (1, 2)
+"""Apptainer's release that takes APPTAINER_CONFIGDIR (its changelog, v1.2.0); 1.4 takes --authfile."""
+_CONFIG = "docker-config.json"
+"""The file of a registry's credentials in that directory."""
+_HUB = "https://index.docker.io/v1/"
+"""What Docker's own registry is called in such a file."""
+_libc = ctypes.CDLL(None)
+
+
+class TooOld(Fault):
+    """The node's program cannot be told who asks but by what others may see."""
+
+
+def maker_of(program: str) -> str:
+    """What makes the file, as far as it makes another one: program, major version and architecture. Raises Fault."""
+    name, (major, _) = _release(program)
+    return f"{name} {major} {platform.machine()}"
+
+
+def _release(program: str) -> tuple[str, tuple[int, int]]:
+    """Its name and version. Raises Fault."""
+    try:
+        said = subprocess.run(
+            [program, "--version"], capture_output=True, text=True, timeout=ASK_S, check=False, stdin=subprocess.DEVNULL
+        ).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        raise Fault(FaultClass.REFUSED, f"{program} cannot be asked for its version: {error}") from error
+    found = _VERSION.search(said)
+    if found is None:
+        raise Fault(FaultClass.REFUSED, f"{program} does not say its version")
+    return found[1], (int(found[2]), int(found[3]))
+
+
+def make(
+    program: str, reference: Reference, digest: str, credentials: Mapping[str, str], right: Right, *, each_s: float
+) -> None:
+    """The SIF file as the entry of the right. Raises Fault, OSError."""
+    began, key = time.time(), os.path.basename(right.directory).partition(".")[0]
+    work = f"{right.directory}/work-{os.urandom(4).hex()}"
+    right.begin(lambda: Signs(bytes=_size(right.directory)), each_s)
+    os.makedirs(f"{work}/{_SCRATCH}", mode=0o700)
+    os.makedirs(f"{work}/{_LAYERS}", mode=0o700)
+    pinned = reference.pinned(digest)
+    _pull(program, pinned, work, credentials, is_plain=reference.is_plain)
+    shutil.rmtree(f"{right.directory}/tree", ignore_errors=True)
+    os.mkdir(f"{right.directory}/tree", 0o700)
+    os.rename(f"{work}/{SIF}", f"{right.directory}/tree/{SIF}")
+    for name in os.listdir(right.directory):
+        if name.startswith("work-"):
+            _remove_all(f"{right.directory}/{name}")
+    with Tree(f"{right.directory}/tree") as tree:
+        sizes = seal(right.directory, tree, lambda _size: None)
+    write_entry(right.directory, new_entry(key, pinned, sizes, began))
+    right.place()
+
+
+def _pull(program: str, pinned: str, work: str, credentials: Mapping[str, str], *, is_plain: bool) -> None:
+    argv = [program, "-q", "pull", "--disable-cache", *(["--no-https"] if is_plain else [])]
+    env = {name: os.environ[name] for name in _PASSED if name in os.environ}
+    env |= {"LC_ALL": "C.UTF-8", "APPTAINER_TMPDIR": f"{work}/{_SCRATCH}", "APPTAINER_CACHEDIR": f"{work}/{_LAYERS}"}
+    try:
+        with _known_to(program, pinned, credentials, work) as known:
+            argv += [*known.options, f"{work}/{SIF}", pinned]
+            done = subprocess.run(
+                argv, env={**env, **known.env}, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                errors="replace", check=False, pass_fds=known.descriptors, preexec_fn=_tied_to(os.getpid()),
+            )  # fmt: skip
+    except OSError as error:
+        raise Fault(FaultClass.REFUSED, f"{program} cannot be started: {error.strerror}") from error
+    if done.returncode or not os.path.exists(f"{work}/{SIF}"):
+        said = " ".join(done.stderr.split())[-LAST_CHARACTERS:]
+        full = "no space left" in said.lower()
+        kind = FaultClass.FULL if full else FaultClass.REFUSED
+        raise Fault(kind, f"{os.path.basename(program)} could not fetch it (status {done.returncode}): {said}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """How the program is told who asks."""
+
+    options: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    descriptors: tuple[int, ...] = ()
+
+
+@contextmanager
+def _known_to(program: str, pinned: str, credentials: Mapping[str, str], work: str) -> Iterator[_Known]:
+    """By a file in memory, which goes with the last process that has it: Apptainer is told to read it, or finds it as
+    the user's own. In its environment there would be what a dump of that shows. Raises TooOld, OSError."""
+    if "password" not in credentials:
+        yield _Known()
+        return
+    takes_file = _takes_files(program)
+    if not takes_file:
+        name, release = _release(program)
+        if name != "apptainer" or release < _WITH_CONFIG:
+            what = (
+                f"{name} {release[0]}.{release[1]} on node {os.uname().nodename} takes credentials by variables alone"
+            )
+            raise TooOld(FaultClass.LIBRARY, what, cure="a private image needs Apptainer 1.2 or newer there")
+    host = pinned.partition("://")[2].partition("/")[0]
+    pair = {"auth": base64.b64encode(f"{credentials['user_name']}:{credentials['password']}".encode()).decode()}
+    descriptor = os.memfd_create("registry")
+    file = f"/proc/self/fd/{descriptor}"
+    try:
+        with os.fdopen(os.dup(descriptor), "w", encoding="utf-8") as writer:
+            json.dump({"auths": dict.fromkeys((host, *((_HUB,) if host == "docker.io" else ())), pair)}, writer)
+        if takes_file:
+            yield _Known(("--authfile", file), descriptors=(descriptor,))
+            return
+        config = f"{work}/config"
+        os.mkdir(config, 0o700)
+        os.symlink(file, f"{config}/{_CONFIG}")
+        yield _Known(env={"APPTAINER_CONFIGDIR": config}, descriptors=(descriptor,))
+    finally:
+        os.close(descriptor)
+
+
+def _takes_files(program: str) -> bool:
+    try:
+        told = subprocess.run(
+            [program, "pull", "--help"], capture_output=True, text=True, errors="replace", timeout=ASK_S, check=False,
+            stdin=subprocess.DEVNULL,
+        ).stdout  # fmt: skip
+    except subprocess.SubprocessError:
+        return False
+    return "--authfile" in told
+
+
+def _tied_to(parent: int) -> Callable[[], None]:
+    """Runs in the child: it ends with us, so that nobody writes where the next one fills."""
+
+    def tie() -> None:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return tie
+
+
+def _remove_all(path: str) -> None:
+    """Unpacked images have directories that their owner may not write."""
+    for above, _, _ in os.walk(path):
+        os.chmod(above, 0o700)
+    shutil.rmtree(path)
+
+
+def _size(directory: str) -> int:
+    """What lies there by now, about: files come and go meanwhile."""
+    size = 0
+    for above, _, files in os.walk(directory):
+        for name in files:
+            try:
+                size += os.lstat(f"{above}/{name}").st_size
+            except OSError:
+                continue
+    return size

@@ -1,0 +1,30 @@
+"""What lies below a prefix, said for people: nothing moves."""
+
+from __future__ import annotations
+
+from ffdl_batch.domain.staging import Entry
+from ffdl_batch.staging.faults import at_store
+from ffdl_batch.staging.names import below, is_wanted
+from ffdl_batch.staging.planning import must_have_something, pages, single
+from ffdl_batch.staging.stores.store import Item
+from ffdl_batch.staging.work import Way
+
+
+def list_objects(way: Way) -> None:
+    """Say each object, in the order of keys. Raises Fault where the prefix is nothing's name."""
+    prefix, found = below(way.transfer.prefix), False
+    with at_store(way.transfer.store):
+        for page in pages(way, prefix):
+            for item in page:
+                found = True
+                _say(way, item.key[len(prefix) :], item)
+        if not found and must_have_something(way):
+            item = single(way)
+            _say(way, item.key.rsplit("/", 1)[-1], item)
+
+
+def _say(way: Way, name: str, item: Item) -> None:
+    is_marker = not name or (name.endswith("/") and item.size == 0)
+    if not is_marker and is_wanted(name, way.transfer.only):
+        way.run.teller.say(Entry(name, item.size, item.mtime))
+        way.run.teller.kept(item.size)

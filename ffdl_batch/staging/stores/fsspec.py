@@ -1,0 +1,314 @@
+"""Any other store, by fsspec and the library that it names for the store's protocol.
+
+Such a store is read in ranges, and written as a whole: beside its place and renamed where the protocol can rename, else
+directly, as object stores do that show an object once it is closed. What tells whether an object is still the same is
+its ETag, where the protocol has one, else its size and time. Links are left out of listings.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from ffdl_batch.domain.staging import FaultClass, StoreAddress
+from ffdl_batch.staging.digests import is_md5
+from ffdl_batch.staging.faults import FULL_ERRORS, Changed, Fault, Passing, Stopped
+from ffdl_batch.staging.library import library
+from ffdl_batch.staging.names import PART_NAME
+from ffdl_batch.staging.stores.sftp import sftp_options, sftp_system
+from ffdl_batch.staging.stores.store import CHUNK_BYTES, UNKNOWN, Item, Sent
+
+PAGE = 1000
+SFTP = ("sftp", "ssh")
+OWN_OPTIONS = ("protocol", "timeout_s", "path_style", "ca_file", "known_hosts", "key_file")
+_TIMES = ("mtime", "modified", "last_modified", "LastModified", "modificationTime", "updated", "created")
+_ETAGS = ("ETag", "etag")
+_MD5S = ("md5", "md5Hash", "content_md5")
+
+
+class FsspecStore:
+    """The directory or container `container` of a store. Each thread has a connection of its own."""
+
+    def __init__(self, address: StoreAddress, credentials: Mapping[str, str]) -> None:
+        self._protocol = address.options.get("protocol", "")
+        if not self._protocol:
+            raise Fault(FaultClass.TASK, "its options name no protocol")
+        self._base = address.container.rstrip("/") if address.container.strip("/") else address.container[:1]
+        self._fsspec = library("fsspec", "fsspec")
+        self._make, self._options = self._system(address, credentials)
+        self._own, self._lock = threading.local(), threading.Lock()
+        self._open: list[Any] = []
+
+    def listing(self, prefix: str, start_after: str = "") -> Iterator[list[Item]]:
+        page: list[Item] = []
+        with self._judged(prefix):
+            for item in self._walk(prefix.rstrip("/"), start_after):
+                page.append(item)
+                if len(page) == PAGE:
+                    yield page
+                    page = []
+            yield page
+
+    def head(self, key: str) -> Item | None:
+        with self._judged(key):
+            system = self._here()
+            system.invalidate_cache()
+            try:
+                return _item(key, system.info(self._path(key)))
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+
+    @contextmanager
+    def read(self, item: Item, start: int, end: int) -> Iterator[Iterator[bytes]]:
+        with self._judged(item.key):
+            try:
+                file = self._here().open(self._path(item.key), "rb")
+            except FileNotFoundError:
+                raise Changed from None
+        try:
+            yield self._chunks(file, item, start, item.size if end == UNKNOWN else end)
+        finally:
+            with suppress(Exception):
+                file.close()
+
+    def _chunks(self, file: Any, item: Item, start: int, end: int) -> Iterator[bytes]:
+        with self._judged(item.key):
+            if end != UNKNOWN and hasattr(file, "readv"):  # sftp: all of it is asked for before the first answer
+                pieces = [(at, min(CHUNK_BYTES, end - at)) for at in range(start, end, CHUNK_BYTES)]
+                for data in file.readv(pieces):
+                    if not data:
+                        raise Changed
+                    yield data
+                return
+            if start:
+                file.seek(start)
+            while end == UNKNOWN or start < end:
+                data = file.read(CHUNK_BYTES if end == UNKNOWN else min(CHUNK_BYTES, end - start))
+                if not data and end != UNKNOWN:
+                    raise Changed
+                if not data:
+                    return
+                start += len(data)
+                yield data
+
+    def put(self, key: str, sent: Sent) -> str:
+        path = self._path(key)
+        above, _, name = path.rpartition("/")
+        with self._judged(key):
+            system = self._here()
+            if above:
+                system.makedirs(above, exist_ok=True)
+            renames = _renames(system)
+            beside = _beside(name)
+            written = (f"{above}/{beside}" if "/" in path else beside) if renames else path
+            with system.open(written, "wb") as writer:
+                if hasattr(writer, "set_pipelined"):
+                    writer.set_pipelined(True)
+                for data in sent.chunks():
+                    writer.write(data)
+            system.invalidate_cache()
+            found = system.info(written)
+            if found.get("size") not in (None, sent.size):
+                raise Passing(f"{found['size']} of {sent.size} bytes were stored")
+            if renames:
+                self._rename(system, written, path)
+                found = system.info(path)
+        made = _item(key, found)
+        return made.etag if made else ""
+
+    def close(self) -> None:
+        with self._lock:
+            systems, self._open = self._open, []
+        for system in systems:
+            _end(system)
+
+    @staticmethod
+    def _rename(system: Any, written: str, path: str) -> None:
+        try:
+            system.mv(written, path)
+        except FileExistsError:  # protocols whose rename replaces nothing
+            system.rm_file(path)
+            system.mv(written, path)
+
+    def _walk(self, above: str, start_after: str) -> Iterator[Item]:
+        """Files below, in the order of keys. Raises what the library does."""
+        system = self._here()
+        system.invalidate_cache()
+        try:
+            entries = system.ls(self._path(above), detail=True)
+        except (FileNotFoundError, NotADirectoryError):
+            if not above or not system.exists(self._path("")):
+                raise Fault(FaultClass.MISSING, "there is no such directory or container") from None
+            return
+        path = self._path(above).strip("/")
+        if any(str(info["name"]).strip("/") == path for info in entries):  # a file, which stands for itself
+            return
+        waiting = [sorted(_children(above, entries), reverse=True)]
+        while waiting:
+            if not waiting[-1]:
+                waiting.pop()
+                continue
+            key, _, info = waiting[-1].pop()
+            if not key.endswith("/"):
+                item = _item(key, info)
+                if item is not None and key > start_after and not PART_NAME.fullmatch(key.rsplit("/", 1)[-1]):
+                    yield item
+            elif key > start_after or start_after.startswith(key):
+                with suppress(FileNotFoundError):  # removed meanwhile
+                    below = system.ls(self._path(key[:-1]), detail=True)
+                    waiting.append(sorted(_children(key[:-1], below), reverse=True))
+
+    def _path(self, key: str) -> str:
+        if not key:
+            return self._base or "."
+        return key if not self._base else f"{self._base.rstrip('/')}/{key}"
+
+    def _system(self, address: StoreAddress, credentials: Mapping[str, str]) -> tuple[Any, dict[str, Any]]:
+        if self._protocol in SFTP:
+            return sftp_system(), sftp_options(address, credentials)
+        try:
+            made = self._fsspec.get_filesystem_class(self._protocol)
+        except ImportError as error:
+            raise Fault(FaultClass.LIBRARY, f"a library is missing here: {error}") from error
+        except ValueError:
+            raise Fault(FaultClass.TASK, f"fsspec knows no protocol {self._protocol}") from None
+        options: dict[str, Any] = {name: value for name, value in address.options.items() if name not in OWN_OPTIONS}
+        if address.endpoint:
+            host, _, port = address.endpoint.rpartition("://")[2].strip("/").partition(":")
+            options |= {"host": host} | ({"port": int(port)} if port.isdigit() else {})
+        renamed = {"user_name": "username"}
+        return made, options | {renamed.get(name, name): value for name, value in credentials.items()}
+
+    def _here(self) -> Any:
+        """This thread's connection. Raises what the library does."""
+        system = getattr(self._own, "system", None)
+        if system is None:
+            try:
+                system = self._make(**self._options, skip_instance_cache=True)
+            except TypeError as error:
+                raise Fault(FaultClass.TASK, f"{self._protocol} does not take its options: {error}") from error
+            self._own.system = system
+            with self._lock:
+                self._open.append(system)
+        return system
+
+    @contextmanager
+    def _judged(self, key: str) -> Iterator[None]:
+        """Failures of the library become Passing, Fault or Changed; after a passing one there is a new connection."""
+        try:
+            yield
+        except (Passing, Fault, Changed, Stopped):
+            raise
+        except Exception as error:
+            fault = _fault(error, key)
+            if fault is not None:
+                raise fault from error
+            system = getattr(self._own, "system", None)
+            if system is not None:
+                self._own.system = None
+                with self._lock:
+                    self._open = [other for other in self._open if other is not system]
+                _end(system)
+            raise Passing(str(error) or type(error).__name__) from error
+
+
+def _fault(error: Exception, key: str) -> Fault | None:
+    """None for what may pass."""
+    kinds, text = {kind.__name__ for kind in type(error).__mro__}, str(error) or type(error).__name__
+    if isinstance(error, OSError) and error.errno in FULL_ERRORS:
+        return Fault(FaultClass.FULL, text, key)
+    if isinstance(error, PermissionError) or any("Authentication" in kind for kind in kinds):
+        return Fault(FaultClass.CREDENTIALS, text, key)
+    if isinstance(error, FileNotFoundError):
+        return Fault(FaultClass.MISSING, "there is nothing of that name", key)
+    if isinstance(error, NotImplementedError):
+        return Fault(FaultClass.REFUSED, "this protocol cannot do that", key)
+    if isinstance(error, ImportError):
+        return Fault(FaultClass.LIBRARY, f"a library is missing here: {error}")
+    if isinstance(error, (IsADirectoryError, NotADirectoryError, FileExistsError)):
+        return Fault(FaultClass.REFUSED, text, key)
+    return None if isinstance(error, (OSError, EOFError)) or _is_of_library(error) else Fault(FaultClass.REFUSED, text)
+
+
+def _is_of_library(error: Exception) -> bool:
+    """Whether a library means the store by it; built-in ones tell of a wrong option."""
+    return type(error).__module__ != "builtins"
+
+
+def _children(above: str, entries: list[dict[str, Any]]) -> Iterator[tuple[str, int, dict[str, Any]]]:
+    """Keys of files, and with a slash at the end those of directories; what is a link is left out."""
+    for number, info in enumerate(entries):
+        name = str(info["name"]).rstrip("/").rsplit("/", 1)[-1]
+        key = f"{above}/{name}" if above else name
+        if info.get("islink") or not name:
+            continue
+        if info.get("type") == "directory":
+            yield f"{key}/", number, info
+        elif info.get("type") == "file":
+            yield key, number, info
+
+
+def _item(key: str, info: Mapping[str, Any]) -> Item | None:
+    if info.get("type") != "file" or info.get("islink"):
+        return None
+    size = info.get("size")
+    mtime = next((_seconds(info[name]) for name in _TIMES if info.get(name)), 0.0)
+    etag = next((str(info[name]).strip('"') for name in _ETAGS if info.get(name)), "")
+    size = UNKNOWN if size is None else int(size)
+    if not etag and mtime:
+        etag = f"{size:x}-{round(mtime * 1e9):x}"
+    return Item(key, size, etag, mtime, size != UNKNOWN, True, _digests(info))
+
+
+def _digests(info: Mapping[str, Any]) -> dict[str, str]:
+    settings = info.get("content_settings")
+    fields = {**info, **(settings if isinstance(settings, Mapping) else {})}
+    for name in _MD5S:
+        value = fields.get(name)
+        found = _hexadecimal(value)
+        if found:
+            return {"md5": found}
+    return {}
+
+
+def _hexadecimal(value: object) -> str:
+    """Of an MD5 in bytes, in hexadecimal digits or in Base64; "" for anything else."""
+    if isinstance(value, (bytes, bytearray)):
+        return value.hex() if len(value) == 16 else ""
+    if not isinstance(value, str):
+        return ""
+    if is_md5(value):
+        return value
+    try:
+        data = base64.b64decode(value, validate=True)
+    except ValueError:
+        return ""
+    return data.hex() if len(data) == 16 else ""
+
+
+def _seconds(moment: Any) -> float:
+    if hasattr(moment, "timestamp"):
+        return float(moment.timestamp())
+    return float(moment) if isinstance(moment, (int, float)) else 0.0
+
+
+def _renames(system: Any) -> bool:
+    """Whether the protocol has a rename; what stands in for one copies and deletes."""
+    return any("mv" in vars(kind) for kind in type(system).__mro__ if kind.__name__ != "AbstractFileSystem")
+
+
+def _beside(name: str) -> str:
+    """What a file is called until it is whole: this node's name for it, which a later try uses again."""
+    return f".ffdl-{hashlib.sha256(f'{os.uname().nodename} {name}'.encode()).hexdigest()[:24]}.part"
+
+
+def _end(system: Any) -> None:
+    close = getattr(getattr(system, "client", None), "close", None)
+    if close is not None:
+        with suppress(Exception):
+            close()

@@ -1,0 +1,142 @@
+"""SFTP as fsspec does it, but with hosts that are known: fsspec's own takes any host key.
+
+A host that nobody has met is told from one whose key is another than before, which may be somebody in between.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import logging
+import shlex
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ffdl_batch.domain.staging import FaultClass, StoreAddress
+from ffdl_batch.staging.faults import Fault, Passing, shown
+from ffdl_batch.staging.library import library
+
+KNOWN_HOSTS = ("/etc/ssh/ssh_known_hosts", "~/.ssh/known_hosts")
+
+
+def sftp_system() -> Any:
+    """fsspec's class with a way to connect that refuses a host whose key is not in `known_hosts`."""
+    paramiko, made = library("paramiko", "sftp"), library("fsspec.implementations.sftp", "sftp")
+    logging.getLogger("paramiko").setLevel(logging.CRITICAL)  # what it has to say is raised, too
+
+    def connect(self: Any) -> None:
+        options = dict(self.ssh_kwargs)
+        files, timeout_s = options.pop("known_hosts"), options["timeout"]
+
+        def refuse(_self: Any, _client: Any, _name: str, key: Any) -> None:
+            raise unknown_host(self.host, options["port"], files[-1], key.get_name(), key.asbytes())
+
+        self.client = paramiko.SSHClient()
+        policy = type("RefusesUnknown", (paramiko.MissingHostKeyPolicy,), {"missing_host_key": refuse})
+        self.client.set_missing_host_key_policy(policy())
+        for file in files:
+            with suppress(OSError):
+                self.client.load_system_host_keys(str(Path(file).expanduser()))
+        try:
+            self.client.connect(self.host, **options)
+            self.ftp = self.client.open_sftp()
+        except BaseException as error:
+            self.client.close()
+            if isinstance(error, paramiko.BadHostKeyException):
+                known, key = error.expected_key.asbytes(), error.key
+                raise changed_host(self.host, options["port"], key.get_name(), key.asbytes(), known) from error
+            if why := why_unreachable(error, f"{self.host}:{options['port']}", timeout_s):
+                raise Passing(why) from error
+            raise
+        self.ftp.get_channel().settimeout(timeout_s)
+
+    return type("KnownHostSftp", (made.SFTPFileSystem,), {"_connect": connect})
+
+
+def unknown_host(host: str, port: int, file: str, kind: str, key: bytes) -> Fault:
+    """No file has a key of this host; `file` is where one would be written to, `kind` and `key` are what it showed."""
+    scan = f"ssh-keyscan -p {port} {shlex.quote(host)} >> {file if file.startswith('~/') else shlex.quote(file)}"
+    cause = f"its host key is not known yet: {shown(file)} has none of {host} port {port}"
+    cure = (
+        f"compare the key that it showed, {kind} {fingerprint(key)}, with what who runs it says; where they are "
+        f"the same run `{scan}`, or name a file that has it as the store's option known_hosts"
+    )
+    return Fault(FaultClass.REFUSED, cause, cure=cure)
+
+
+def changed_host(host: str, port: int, kind: str, key: bytes, known: bytes) -> Fault:
+    """A host's key is another than the one that is known."""
+    cause = (
+        f"DANGER: its host key is not the one of known_hosts: {host} port {port} showed {kind} {fingerprint(key)}, "
+        f"{fingerprint(known)} is known; it has a new key, or somebody answers in its place"
+    )
+    cure = "no credentials were sent to it; ask who runs it, and replace the line in known_hosts only where they say so"
+    return Fault(FaultClass.REFUSED, cause, cure=cure)
+
+
+def fingerprint(key: bytes) -> str:
+    """As ssh-keygen -l shows it."""
+    return f"SHA256:{base64.b64encode(hashlib.sha256(key).digest()).decode().rstrip('=')}"
+
+
+def why_unreachable(error: BaseException, place: str, timeout_s: float) -> str:
+    """Why there is no connection to this host and port; "" where there was one, or another reason than these.
+
+    paramiko's own word for a port that refuses has no number and not the reason of any address (3.5,
+    NoValidConnectionsError.errors has them).
+    """
+    tried = getattr(error, "errors", None)
+    first = next(iter(tried.values()), error) if isinstance(tried, dict) else error
+    if isinstance(first, socket.gaierror):
+        return f"{place}: the host's name cannot be looked up ({first.strerror})"
+    if isinstance(first, TimeoutError):
+        return f"{place} did not answer within {timeout_s:g} s"
+    if isinstance(first, ConnectionRefusedError):
+        return f"{place} refused the connection: nothing listens there"
+    if isinstance(first, (FileNotFoundError, PermissionError)):  # of a file of keys
+        return ""
+    if isinstance(first, OSError) and first.strerror:
+        return f"{place} cannot be reached: {first.strerror}"
+    if "protocol banner" in str(error) or str(error) == "No existing session":  # by which of them comes first
+        return f"{place} did not greet as an SSH server does"
+    return ""
+
+
+def sftp_options(address: StoreAddress, credentials: Mapping[str, str]) -> dict[str, Any]:
+    """What it is made with. Without credentials it is the user's own keys that count. Raises Fault."""
+    host, _, port = address.endpoint.rpartition("://")[2].strip("/").partition(":")
+    if not host or not (port.isdigit() or not port):
+        raise Fault(FaultClass.TASK, "its endpoint names no host")
+    options, timeout_s = address.options, float(address.options.get("timeout_s", "60"))
+    own = not {"password", "private_key"} & set(credentials) and not options.get("key_file")
+    made: dict[str, Any] = {
+        "host": host,
+        "port": int(port or 22),
+        "timeout": timeout_s,
+        "banner_timeout": timeout_s,
+        "auth_timeout": timeout_s,
+        "look_for_keys": own,
+        "allow_agent": own,
+        "known_hosts": [options["known_hosts"]] if options.get("known_hosts") else list(KNOWN_HOSTS),
+    }
+    if credentials.get("user_name"):
+        made["username"] = credentials["user_name"]
+    if options.get("key_file"):
+        made["key_filename"] = options["key_file"]
+    if "private_key" in credentials:
+        made["pkey"] = _key(credentials["private_key"], credentials.get("password"))
+    elif "password" in credentials:
+        made["password"] = credentials["password"]
+    return made
+
+
+def _key(text: str, password: str | None) -> Any:
+    paramiko = library("paramiko", "sftp")
+    for kind in (paramiko.Ed25519Key, paramiko.ECDSAKey, paramiko.RSAKey):
+        with suppress(paramiko.SSHException, ValueError, IndexError):
+            return kind.from_private_key(io.StringIO(text), password)
+    raise Fault(FaultClass.CREDENTIALS, "its private_key is not the text of a key, or its password is another")
