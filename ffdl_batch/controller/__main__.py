@@ -1,4 +1,4 @@
-"""``ffdl-controller``: head, node, pay, isolate, become, probe-isolation. Started by batch scripts, not by people."""
+"""``ffdl-controller``: head, node, pay, pod, stand-in, attach, isolate, become, probe-isolation. No people start it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import List, Optional
 
 from ffdl_batch.controller.machine import complaints
 from ffdl_batch.controller.machine.patience import patiently
-from ffdl_batch.domain.launch import LaunchFile, LaunchFileError, decode
+from ffdl_batch.domain.launch import LaunchFile, decode
+from ffdl_batch.domain.placeholders import LaunchFileError
 
 EXIT_BAD_LAUNCH_FILE = 78
 EXIT_UNAVAILABLE = 69
@@ -21,10 +22,9 @@ LAUNCH_PATIENCE_S = 120.0
 def main(arguments: Optional[List[str]] = None) -> int:
     """Run one command; returns the exit code."""
     argv = sys.argv[1:] if arguments is None else arguments
-    if argv and argv[0] == "isolate":
-        return _isolate(argv[1:])
-    if argv and argv[0] == "become":
-        return _become(argv[1:])
+    whole = {"isolate": _isolate, "become": _become, "attach": _attach, "pod": _pod, "stand-in": _stand_in}
+    if argv and argv[0] in whole:
+        return whole[argv[0]](argv[1:])
     if arguments is None:
         complaints.install()
     parser = argparse.ArgumentParser(prog="ffdl-controller", description=__doc__)
@@ -96,6 +96,29 @@ def _pay(launch: LaunchFile, last_word: str) -> int:
     return pay(launch, last_word)
 
 
+def _attach(argv: List[str]) -> int:
+    from ffdl_batch.controller.attach.serve import attach
+
+    parser = argparse.ArgumentParser(prog="ffdl-controller attach")
+    parser.add_argument("--job", required=True, help="the job's id")
+    parser.add_argument("--attempt", required=True, type=int, help="the attempt that runs")
+    parser.add_argument("--learners", required=True, help="numbers, with commas between")
+    options = parser.parse_args(argv)
+    return attach(options.job, options.attempt, [int(number) for number in options.learners.split(",")])
+
+
+def _pod(argv: List[str]) -> int:
+    from ffdl_batch.controller.pod.entry import main as pod
+
+    return pod(argv)
+
+
+def _stand_in(argv: List[str]) -> int:
+    from ffdl_batch.controller.pod.stand_in import main as stand_in
+
+    return stand_in(argv)
+
+
 def _isolate(argv: List[str]) -> int:
     from ffdl_batch.controller.network.isolate import isolate
 
@@ -108,7 +131,7 @@ def _isolate(argv: List[str]) -> int:
 
 def _become(argv: List[str]) -> int:
     """Become the command after ``--``, with no signal held back; returns only when that failed."""
-    from ffdl_batch.controller.machine.processes import release_signals
+    from ffdl_batch.controller.machine.signals import release_signals
 
     command = argv[1:] if argv[:1] == ["--"] else argv
     if not command:

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Dict
 
 DOMAIN = (
-    "codec", "continuation", "devices", "events", "formats", "jobdir", "launch", "naming", "network_level", "variables",
+    "attach", "codec", "continuation", "devices", "events", "formats", "image_task", "jobdir", "launch", "limits",
+    "log_names", "metrics", "mounting", "naming", "network_level", "numbers", "placeholders", "pod", "staging", "usage",
+    "variables",
 )  # fmt: skip
 _MAIN = "import sys\n\nfrom ffdl_batch.controller.__main__ import main\n\nsys.exit(main())\n"
 _PACKAGE = '"""The controller\'s part of ffdl_batch."""\n'

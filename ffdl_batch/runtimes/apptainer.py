@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from ffdl_batch.domain.devices import DEVICE_OPTIONS
-from ffdl_batch.domain.launch import literal
+from ffdl_batch.domain.placeholders import literal
 from ffdl_batch.runtimes.contract import SHELL, Bind
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ffdl_batch.domain.launch import literal
+from ffdl_batch.domain.placeholders import literal
 from ffdl_batch.runtimes.contract import SHELL
 
 

@@ -11,15 +11,37 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ffdl_batch.domain.jobdir import AttemptDir, JobDir
-from ffdl_batch.domain.launch import EXPORTS_VARIABLE, literal
+from ffdl_batch.domain.launch import EXPORTS_VARIABLE
+from ffdl_batch.domain.placeholders import literal
 
 DEFAULT_RESULTS_CONTAINER = "dlaas-trained-models"
 """The bucket that FfDL stores results in when the manifest names none."""
 SHARED_CHECKPOINTS = "_wml_checkpoints"
+DATA_DIR = "DATA_DIR"
+"""Of the first store with input; with more than one, each has a number behind it too, from 1."""
 UNSET_PREFIXES = ("ALERTMANAGER", "DLAAS", "ETCD", "GRAFANA", "HOSTNAME", "KUBERNETES", "MONGO", "PUSHGATEWAY")
 """Variables that FfDL takes away from the learner before the command runs, by prefix."""
 
 _UNSET = " ".join(f'"${{!{prefix}@}}"' for prefix in UNSET_PREFIXES)
+AGENT = "\n".join(
+    (
+        "_ffdl_agent() {",
+        "set -m; exec 9<> <(:)",
+        "printf ffdl-agent >/proc/$BASHPID/comm",
+        "while kill -0 $$; do",
+        "IFS= read -r -t 60 _ffdl_name <&9 || continue",
+        "( exec 3<> <(:) 4<> <(:) 5<> <(:) 6<> <(:) 7<> <(:) 9<&-",
+        'printf %s "$_ffdl_name" >/proc/$BASHPID/comm',
+        'IFS= read -r -t 30 -d "" _ffdl_text <&6 && eval "$_ffdl_text" ) &',
+        "done; }",
+        "_ffdl_agent_pid=$(set -m; _ffdl_agent </dev/null >/dev/null 2>&1 & echo $!) 2>/dev/null",
+        "unset -f _ffdl_agent",
+    )
+)
+"""The shell that waits in every learner until somebody debugs it (``controller/attach/session.py``); until then it
+sleeps in a read, and looks once a minute whether the learner's shell was killed. A name that it reads becomes that of a
+shell with pipes at 3 to 7, which evaluates what comes through 6. set -m gives each of them a process group, and INT,
+which would be ignored else. Later releases meet it in learners that run."""
 WRAPPER = "\n".join(
     (
         f'eval "${{{EXPORTS_VARIABLE}-}}"',
@@ -30,11 +52,13 @@ WRAPPER = "\n".join(
         'printf "%s\\n" "$$" > "$JOB_STATE_DIR/.began-$LEARNER_ID"',
         'cd -- "$MODEL_DIR" || exit 126',
         'export PYTHONPATH="${PYTHONPATH:+$PYTHONPATH:}$PWD"',
+        AGENT,
         # Where there are others, they may have their MPI programs started here; no job of this shell's (wait, jobs).
         'if [ -x "$JOB_STATE_DIR/.launch-agent" ]; then',
         '( "$JOB_STATE_DIR/.launch-agent" --serve "$LEARNER_NAME_PREFIX-$((LEARNER_ID - 1))" & ); fi',
         'eval "$TRAINING_COMMAND 2>&1"',
         "_ffdl_status=$?",
+        'kill "$_ffdl_agent_pid" 2>/dev/null',
         # One short write, so that a reader finds all of it or no line end. A controller that died finds it later.
         '{ printf "%s\n" "$_ffdl_status" > "$JOB_STATE_DIR/.ended-$LEARNER_ID"; } 2>/dev/null',
         'exit "$_ffdl_status"',
@@ -79,12 +103,22 @@ class Bind:
 
 
 @dataclass(frozen=True, slots=True)
+class Input:
+    """Input beyond the first: what the manifest calls it, where it lies on the host, and whether it is a copy."""
+
+    name: str
+    host: str
+    copied: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Places:
     """Where things lie on the host, and what the manifest calls them.
 
-    `data` is the host directory with the input (mounted form; "" = the attempt's own, empty or copied into).
+    `data` is the host directory with the input ("" = the attempt's own, empty or copied into), `more` is further input.
     `results_bucket` is the host directory of the whole results container ("" = there is none to show).
-    `copied` is FfDL's s3_datastore form. `shared_checkpoints`: FfDL's one directory for all jobs of the bucket.
+    `copied` is FfDL's s3_datastore form; `results_copied` is that of results (None = as the input's).
+    `shared_checkpoints`: FfDL's one directory for all jobs of the bucket.
     """
 
     job: JobDir
@@ -96,11 +130,19 @@ class Places:
     results_bucket: str = ""
     copied: bool = False
     shared_checkpoints: bool = False
+    results_copied: bool | None = None
+    more: tuple[Input, ...] = ()
+
+    @property
+    def copies_results(self) -> bool:
+        """Whether results have the paths of FfDL's copied form."""
+        return self.copied if self.results_copied is None else self.results_copied
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The directories as the learner sees them, the binds that make them so, and what must exist before.
+    """The directories as the learner sees them, the binds that make them so, and what must exist before. `data_dirs`
+    are those of all input, where there is more than one.
 
     All texts may hold placeholders of the launch file (``{learner_id}``); literal braces are doubled.
     """
@@ -114,6 +156,7 @@ class Layout:
     job_state_dir: str
     binds: tuple[Bind, ...] = ()
     make_dirs: tuple[str, ...] = ()
+    data_dirs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,19 +182,26 @@ def container_layout(places: Places) -> Layout:
     data_source = places.data or attempt.data
     mount_points = [_inside(attempt.state, "model-code"), _inside(attempt.state, "logs")]
     binds = [Bind(attempt.state, "/job"), Bind(attempt.model, "/job/model-code")]
-    if places.copied:
-        data_dir = f"/job/{data_name}" if data_name else "/job/data"
-        result_dir = f"/job/{results_name}" if results_name != data_name else f"/job/results/{results_name}"
+    data_dir = _data_dir(data_name, places.copied)
+    if places.copies_results:
+        result_dir = f"/job/{results_name}" if f"/job/{results_name}" != data_dir else f"/job/results/{results_name}"
         bucket_dir, checkpoints = "", "/job/checkpoints"
-        mount_points += [_inside(attempt.state, path[len("/job/") :]) for path in (data_dir, result_dir, checkpoints)]
+        mount_points += [_inside(attempt.state, path[len("/job/") :]) for path in (result_dir, checkpoints)]
     else:
-        data_dir = f"/mnt/data/{data_name}".rstrip("/")
         bucket_dir = f"/mnt/results/{results_name}"
         result_dir, checkpoints = f"{bucket_dir}/{places.training_id}", f"{bucket_dir}/{SHARED_CHECKPOINTS}"
         if places.results_bucket:
             binds.append(Bind(places.results_bucket, bucket_dir))
             mount_points += [_inside(places.results_bucket, n) for n in (places.training_id, SHARED_CHECKPOINTS)]
-    binds += [Bind(data_source, data_dir, read_only=not places.copied), Bind(attempt.results, result_dir)]
+    inputs = [(data_source, data_dir, places.copied)]
+    inputs += [(one.host, _data_dir(_name(one.name), one.copied), one.copied) for one in places.more]
+    if places.more:
+        _check_apart([*(path for _, path, _ in inputs), result_dir])
+    for source, path, copied in inputs:
+        if copied:
+            mount_points.append(_inside(attempt.state, path[len("/job/") :]))
+        binds.append(Bind(source, path, read_only=not copied))
+    binds.append(Bind(attempt.results, result_dir))
     if checkpoints_on_host(places) == places.job.checkpoints:
         binds.append(Bind(places.job.checkpoints, checkpoints))
     literal_binds = [Bind(literal(b.source), literal(b.target), b.read_only) for b in binds]
@@ -166,12 +216,28 @@ def container_layout(places: Places) -> Layout:
         job_state_dir="/job",
         binds=(*literal_binds, logs),
         make_dirs=tuple(literal(p) for p in (*mount_points, attempt.data, places.job.checkpoints)),
+        data_dirs=tuple(literal(path) for _, path, _ in inputs) if places.more else (),
     )
+
+
+def _data_dir(name: str, copied: bool) -> str:
+    """$DATA_DIR inside a container."""
+    if copied:
+        return f"/job/{name}" if name else "/job/data"
+    return f"/mnt/data/{name}".rstrip("/")
+
+
+def _check_apart(paths: list[str]) -> None:
+    """Raises ValueError where a directory would hide another, or part of it."""
+    for index, path in enumerate(paths):
+        for other in paths[:index]:
+            if f"{path}/".startswith(f"{other}/") or f"{other}/".startswith(f"{path}/"):
+                raise ValueError(f"the containers of two data stores would both be at {min(path, other)}; rename one")
 
 
 def checkpoints_on_host(places: Places) -> str:
     """$CHECKPOINT_DIR on the host: the job's own, or FfDL's one of the whole results container."""
-    if places.shared_checkpoints and places.results_bucket and not places.copied:
+    if places.shared_checkpoints and places.results_bucket and not places.copies_results:
         return _inside(places.results_bucket, SHARED_CHECKPOINTS)
     return places.job.checkpoints
 
@@ -180,8 +246,8 @@ def bare_layout(places: Places) -> Layout:
     """Without a container: the same directories by their paths on the host."""
     attempt = places.attempt
     checkpoints = checkpoints_on_host(places)
-    data = attempt.data if places.copied else places.data or attempt.data
-    bucket = "" if places.copied else places.results_bucket or attempt.results
+    data = places.data or attempt.data
+    bucket = "" if places.copies_results else places.results_bucket or attempt.results
     return Layout(
         data_dir=literal(data),
         result_dir=literal(attempt.results),
@@ -191,6 +257,7 @@ def bare_layout(places: Places) -> Layout:
         log_dir=literal(attempt.logs) + "/learner-{learner_id}",
         job_state_dir=literal(attempt.state),
         make_dirs=(literal(attempt.data), literal(checkpoints)),
+        data_dirs=tuple(literal(path) for path in (data, *(one.host for one in places.more))) if places.more else (),
     )
 
 
@@ -224,7 +291,7 @@ def learner_environment(learners: Learners, layout: Layout) -> dict[str, str]:
         # Always set, so that a job without GPUs sees none where the device files are open to all.
         "CUDA_VISIBLE_DEVICES": "{gpus}",
     }
-    return env
+    return env | {f"{DATA_DIR}_{number}": path for number, path in enumerate(layout.data_dirs, 1)}
 
 
 def command_text(command: str) -> str:

@@ -6,7 +6,6 @@ all of them. Pure; refusals are :class:`RequestRefused`, which adapters hand on 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -15,28 +14,36 @@ from types import MappingProxyType
 
 from ffdl_batch.domain.array import element_environment, is_array
 from ffdl_batch.domain.findings import Finding, Severity
-from ffdl_batch.domain.gang import Gang, parts_of, takes_for_one
-from ffdl_batch.domain.jobdir import AttemptDir, JobDir
-from ffdl_batch.domain.launch import Copy, EnvDelivery, LearnerCommand, Network, Stores
+from ffdl_batch.domain.gang import parts_of, takes_for_one
+from ffdl_batch.domain.image_task import is_convertible
+from ffdl_batch.domain.launch import EnvDelivery, LearnerCommand, Network, NodeCache
 from ffdl_batch.domain.mistakes import find_mistakes
+from ffdl_batch.domain.mounting import Mounting, Mounts
 from ffdl_batch.domain.network_level import OVERLAYS, NetworkLevel
-from ffdl_batch.domain.spec import DataStore, JobSpec, StoreType
+from ffdl_batch.domain.placeholders import literal
+from ffdl_batch.domain.remote_stores import StoreRefused
+from ffdl_batch.domain.secrets import image_credentials
+from ffdl_batch.domain.spec import JobSpec
 from ffdl_batch.runtimes.apptainer import Container, GpuLibraries, NetworkMode, apptainer_argv
 from ffdl_batch.runtimes.bare import bare_argv, isolated_argv
 from ffdl_batch.runtimes.contract import (
+    DATA_DIR,
     PROTECTED,
     Bind,
     Layout,
     Learners,
-    Places,
     bare_layout,
     checkpoints_on_host,
     container_layout,
     learner_environment,
 )
+from ffdl_batch.runtimes.data import Data, place_data, plan_mounts
+from ffdl_batch.runtimes.data import Subject as Subject  # noqa: PLC0414 - whoever plans a start names it here
+from ffdl_batch.runtimes.pod import PodMount, learner_mounts, stand_in_argv
 from ffdl_batch.runtimes.rendezvous import Rendezvous, arrange, environment, name_prefix
 
-MODEL_STORE = os.path.join("_submitted_code", "model.zip")  # noqa: PTH118 - a name, nothing is touched
+_UNSEEN = "the nodes do not see this installation, which {} there"
+_SEEN = "put it on a file system that nodes share, or name an interpreter in staging_python"
 _TIGHTNESS = (NetworkLevel.NONE, NetworkLevel.JOB, NetworkLevel.EGRESS, NetworkLevel.HOST)
 
 
@@ -59,24 +66,15 @@ def refusal(path: str, message: str, cure: str = "", code: str = "C101") -> Find
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
-    """The attempt that is planned. `failures`: how many failed attempts its chain may have."""
-
-    job_id: str
-    spec: JobSpec
-    gang: Gang
-    job: JobDir
-    attempt: AttemptDir
-    results_store: str = ""
-    failures: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Runtime:
     """What the learners run in.
 
     `image` "" = plain processes. `controller` is the argv that starts the controller, interpreter included;
     an isolated plain process needs it. `network` is the level that was chosen. `devices`: nodes add options for theirs.
+    `staging` starts the staging program on the nodes (empty = they cannot), and `cache` is theirs. `images` is the
+    directory of the user's private images where they have none. `pod`: each learner runs in a container of its own
+    beside its controller, which `controller` starts; placeholders may be in it. `mounting` is the site's word about
+    mounts.
     """
 
     image: str = ""
@@ -85,21 +83,27 @@ class Runtime:
     devices: bool = False
     controller: tuple[str, ...] = ()
     network: NetworkLevel = NetworkLevel.HOST
+    staging: tuple[str, ...] = ()
+    cache: NodeCache | None = None
+    images: str = ""
+    pod: bool = False
+    mounting: Mounting = Mounting.NEVER
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
     """The parts of a launch file that follow from specification and runtime. `checkpoints` is $CHECKPOINT_DIR on the
-    host."""
+    host, `pod_mounts` are what the learner's container of a pod sees."""
 
     learner: LearnerCommand
     rendezvous: Rendezvous
-    copies: tuple[Copy, ...]
-    stores: Stores
+    data: Data
     make_dirs: tuple[str, ...]
-    needs_dirs: tuple[str, ...] = ()
     checkpoints: str = ""
-    warnings: tuple[str, ...] = ()
+    staging: tuple[str, ...] = ()
+    cache: NodeCache | None = None
+    mounts: Mounts | None = None
+    pod_mounts: tuple[PodMount, ...] = ()
 
 
 def compose_start(subject: Subject, runtime: Runtime) -> Start:
@@ -110,24 +114,45 @@ def compose_start(subject: Subject, runtime: Runtime) -> Start:
     if _names_one(runtime) and not rendezvous.names:
         rendezvous = replace(rendezvous, names=name_prefix(subject.job_id))
     learners = _learners(subject, rendezvous)
-    places, copies, stores, warnings = _place_data(subject)
+    data = _place_data(subject, runtime)
+    places, cache = data.places, _cache(subject.spec, runtime, data)
     try:
         layout = container_layout(places) if runtime.image else bare_layout(places)
         env = learner_environment(learners, layout)
         env |= environment(subject.spec, subject.gang, rendezvous.ports, layout.job_state_dir)
-        argv = _contained(runtime, layout, bool(rendezvous.names)) if runtime.image else _bare(runtime)
+        image = "{image}" if cache is not None and cache.image else runtime.image
+        argv = _argv(image, runtime, layout, bool(rendezvous.names))
     except ValueError as error:
         raise RequestRefused([refusal("", str(error))]) from error
     learner = LearnerCommand(
         argv=argv,
         env=env,
         delivery=EnvDelivery.FILE if runtime.image else EnvDelivery.PROCESS,
-        protected=(*PROTECTED, *learners.extra),
+        protected=(*PROTECTED, *learners.extra, *(name for name in env if name.startswith(f"{DATA_DIR}_"))),
     )
-    needs_dirs = (places.data,) if places.data else ()
-    return Start(
-        learner, rendezvous, copies, stores, layout.make_dirs, needs_dirs, checkpoints_on_host(places), warnings
-    )  # fmt: skip
+    make_dirs = (*layout.make_dirs, *(literal(fetch.local) for fetch in data.fetches))
+    staging = runtime.staging if data.fetches or data.uploads or cache else ()
+    pod_mounts: tuple[PodMount, ...] = ()
+    if runtime.pod:
+        count = len(subject.gang.members)
+        pod_mounts = tuple(learner_mounts(layout, subject.job.path, subject.attempt, count, bool(rendezvous.names)))
+    mounts = plan_mounts(subject, data.fetches, runtime.mounting, cached=runtime.cache is not None)
+    host = checkpoints_on_host(places)
+    return Start(learner, rendezvous, data, make_dirs, host, staging, cache, mounts, pod_mounts)
+
+
+def _cache(spec: JobSpec, runtime: Runtime, data: Data) -> NodeCache | None:
+    """The nodes' cache, where there is something for it, and a program that fills it; for an image whose registry
+    wants credentials one of the user's own, where nodes have none. Raises RequestRefused."""
+    image = runtime.image if is_convertible(runtime.image) else ""
+    credentials = image_credentials(spec) if image else {}
+    if credentials and not runtime.staging:
+        place = "framework.image_location.access_token"
+        raise RequestRefused([refusal(place, _UNSEEN.format("an image with credentials needs"), _SEEN)], not_yet=True)
+    cache = runtime.cache or (NodeCache("", images=runtime.images) if credentials and runtime.images else None)
+    if cache is None or not runtime.staging or not (data.fetches or image):
+        return None
+    return replace(cache, image=image, program=runtime.program, credentials=credentials)
 
 
 def _names_one(runtime: Runtime) -> bool:
@@ -159,10 +184,16 @@ _MODES = {
 }
 
 
-def _contained(runtime: Runtime, layout: Layout, named: bool) -> tuple[str, ...]:
-    """`named`: the learners have names, which resolve."""
+def _argv(image: str, runtime: Runtime, layout: Layout, named: bool) -> tuple[str, ...]:
+    """`image` is the container's, or stands for it; `named`: the learners have names, which resolve."""
+    if runtime.pod:
+        return stand_in_argv(runtime.controller)
+    return _contained(image, runtime, layout, named) if image else _bare(runtime)
+
+
+def _contained(image: str, runtime: Runtime, layout: Layout, named: bool) -> tuple[str, ...]:
     mode = _MODES.get(runtime.network, NetworkMode.HOST)
-    container = Container(runtime.image, layout.binds, mode, runtime.gpus, runtime.devices, runtime.program)
+    container = Container(image, layout.binds, mode, runtime.gpus, runtime.devices, runtime.program)
     if named:
         hosts = Bind("{hosts_file}", "/etc/hosts", read_only=True)
         container = replace(container, binds=(*layout.binds, hosts), hostname="{name}")
@@ -188,63 +219,15 @@ def _learners(subject: Subject, rendezvous: Rendezvous) -> Learners:
 # ---------------------------------------------------------------------------------------------- data stores
 
 
-def _place_data(subject: Subject) -> tuple[Places, tuple[Copy, ...], Stores, tuple[str, ...]]:
-    stores = subject.spec.data_stores
-    if len(stores) > 1:
-        message = "more than one data store is not offered yet; put the input under one directory"
-        raise RequestRefused([refusal("data_stores[1]", message)], not_yet=True)
-    store = stores[0] if stores else None
-    base = _store_path(store, subject.spec.base_dir) if store else ""
-    places = Places(
-        job=subject.job,
-        attempt=subject.attempt,
-        training_id=subject.job_id,
-        data_container=store.training_data if store else "",
-        results_container=store.training_results if store else "",
-        data=_below(base, store.training_data) if store and base and not store.is_copied else "",
-        results_bucket=_below(base, store.training_results) if store and base and store.training_results else "",
-        copied=store is not None and store.is_copied,
-        shared_checkpoints=subject.spec.batch.checkpoint.shared,
-    )
-    copies: tuple[Copy, ...] = ()
-    if store and store.is_copied and store.training_data:
-        copies = (Copy(_below(base, store.training_data), subject.attempt.data),)
-    kept = subject.results_store
-    if not kept and places.results_bucket:
-        kept = _below(places.results_bucket, subject.job_id)
-    out = Stores(results=kept, logs=kept, model=_below(kept, MODEL_STORE)) if kept else Stores()
-    warnings: tuple[str, ...] = ()
-    if store and not base:
-        warnings = (f"data_stores[0]: {store.type} without connection.path mounts nothing, as in FfDL",)
-    return places, copies, out, warnings
-
-
-def _store_path(store: DataStore, base_dir: str) -> str:
-    kind = store.effective_type
-    if kind not in (StoreType.HOST_MOUNT, StoreType.DIRECTORY, StoreType.MOUNT_VOLUME):
-        message = f"data stores of type {kind} are not offered yet; this release reads host_mount and directory"
-        raise RequestRefused([refusal("data_stores[0].type", message)], not_yet=True)
-    path = store.connection.get("path", "")
-    if not path and kind is StoreType.MOUNT_VOLUME:
-        return ""
-    if not path:
-        message = f"a data store of type {kind} needs connection.path, the directory that holds the data"
-        raise RequestRefused([refusal("data_stores[0].connection.path", message, code="C103")])
-    full = os.path.normpath(os.path.join(base_dir or "/", path))  # noqa: PTH118 - pure, nothing is touched
-    mode = store.connection.get("mode", "mount")
-    if mode not in ("mount", "copy"):
-        message = f"{mode!r} is no mode of a data store; choose mount or copy"
-        raise RequestRefused([refusal("data_stores[0].connection.mode", message, code="C103")])
-    return full
-
-
-def _below(base: str, name: str) -> str:
-    """`name` inside `base`; a name that leads out of it is refused."""
-    parts = [part for part in name.split("/") if part not in ("", ".")]
-    if ".." in parts:
-        message = f"{name!r} leads out of the data store; use a plain directory name"
-        raise RequestRefused([refusal("data_stores[0]", message, code="C103")])
-    return os.path.join(base, *parts)  # noqa: PTH118 - pure, nothing is touched
+def _place_data(subject: Subject, runtime: Runtime) -> Data:
+    try:
+        found = place_data(subject)
+    except StoreRefused as error:
+        raise RequestRefused([refusal(error.path, error.message, error.cure, "C103")]) from error
+    if (found.fetches or found.uploads) and not runtime.staging:
+        message = _UNSEEN.format("data stores that are no directories need")
+        raise RequestRefused([refusal("data_stores", message, _SEEN)], not_yet=True)
+    return found
 
 
 # -------------------------------------------------------------------------------------------------- network
@@ -285,10 +268,9 @@ def _tighter(spec: JobSpec, fitting: NetworkLevel, minimum: NetworkLevel) -> str
     return "ask for one learner, or talk to the site" if spec.resources.learners > 1 else "talk to the site"
 
 
-def refuse_unsupported(spec: JobSpec, attempt: int = 1) -> None:
+def refuse_unsupported(spec: JobSpec) -> None:
     """Raise RequestRefused for a whole array, for mistakes that no backend can make a job of, and (not yet) for
-    everything of `batch:` that no backend of this release offers, and that a job cannot do without. Releases before
-    this one took jobs with secrets; their later attempts are what the first one was."""
+    everything of `batch:` that no backend of this release offers, and that a job cannot do without."""
     batch = spec.batch
     if is_array(spec):
         raise RequestRefused([refusal("batch.array", "an array is planned by its elements, each a job of its own")])
@@ -300,9 +282,6 @@ def refuse_unsupported(spec: JobSpec, attempt: int = 1) -> None:
         "batch.notify.webhook": bool(batch.notify.webhook),
     }
     findings = [refusal(path, f"{path} is not offered yet; leave it out") for path, there in asked.items() if there]
-    if batch.secrets and attempt == 1:
-        message = f"batch.secrets is not offered yet: no learner would get {', '.join(batch.secrets)}"
-        findings.append(refusal("batch.secrets", message, "have the training read the values from a file of yours"))
     if findings:
         raise RequestRefused(findings, not_yet=True)
 
@@ -326,3 +305,8 @@ def controller_arguments(path: str) -> tuple[str, ...]:
     Isolated and without site packages: the controller needs the standard library only, and starts in 10 ms.
     """
     return ("-I", "-S", path) if path.endswith(".pyz") else ("-I", "-S", "-c", _START, path)
+
+
+def staging_arguments(python: str) -> tuple[str, ...]:
+    """What starts the staging program with the interpreter of an installation."""
+    return (python, "-I", "-m", "ffdl_batch.staging")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Optional
 
-from ffdl_batch.domain.launch import Limits
+from ffdl_batch.domain.limits import Limits
 
 HALT, WARNED, TIME, TERM = "halt", "warned", "time", "term"
 OUTSIDE_SHARE = 2 / 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 from dataclasses import dataclass
@@ -89,6 +90,8 @@ class Gathering:
         """Raises Ended, PhaseFailed, and what `read` and `rest` raise."""
         limits = self.launch.limits
         patience_s = limits.fence_s + limits.heartbeat_s + SILENCE_MARGIN_S
+        if self.launch.pod is not None:  # pods begin one by one, and the platform hears of those that are lost
+            patience_s = math.inf
         heard, heard_at = (-1, 0.0), self._now()
         while True:
             word = self._read(rank)

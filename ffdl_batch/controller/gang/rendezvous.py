@@ -79,7 +79,7 @@ def address_of(launch: LaunchFile, learner_id: int, node_addresses: Sequence[str
     """The address at which the others reach the learner: its node's, or the one that it has in the job's network, where
     those of a node follow its first."""
     node = launch.seat_of(learner_id).node
-    if launch.network.level not in OVERLAYS:
+    if launch.pod is not None or launch.network.level not in OVERLAYS:
         return node_addresses[node]
     return f"{node_addresses[node].rpartition('.')[0]}.{launch.learners_on(node).index(learner_id) + 1}"
 
@@ -159,7 +159,7 @@ def hosts_text(launch: LaunchFile, peers: Sequence[Peer], learner_id: int, node_
     """
     own_first = sorted(peers, key=lambda peer: peer is not peers[learner_id - 1])
     lines = [f"{peer.address} {peer.name} {peer.name}.{launch.names}\n" for peer in own_first]
-    own = node_hosts if launch.network.level == LEVEL_HOST else ""
+    own = node_hosts if launch.pod is not None or launch.network.level == LEVEL_HOST else ""
     return _LOCALHOST + "".join(lines) + own
 
 

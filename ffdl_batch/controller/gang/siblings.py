@@ -102,3 +102,8 @@ class Siblings:
     def all_learners_ended(self) -> bool:
         """Whether no learner of the job is left."""
         return len(last_endings(self.events())) >= self.launch.learners
+
+    def all_learners_started(self) -> bool:
+        """Whether each learner of the job was started, in this run or an earlier one."""
+        found = {event.fields.get("learner_id") for event in self.events() if event.kind is EventKind.LEARNER_STARTED}
+        return len(found) >= self.launch.learners

@@ -14,7 +14,7 @@ from ffdl_batch.domain.events import FinalRecord, GoesOn, Outcome
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.launch import LaunchFile, Succession
 
-OURS = (Interruption.TIMEOUT.value, Interruption.PREEMPTION.value)
+OURS = (Interruption.TIMEOUT.value, Interruption.PREEMPTION.value, Interruption.STAGED.value)
 """What a head goes on after alone; everything else is the platform's to judge."""
 CODES = {Interruption.TIMEOUT.value: "C203", Interruption.PREEMPTION.value: "S111"}
 """Codes of chains that end; those of the verdict on a scheduler's ends."""
@@ -102,7 +102,8 @@ class Chain:
         self, kept: Arrangement, succession: Succession, conclusion: Conclusion, limit_s: Optional[float]
     ) -> Arrangement:
         number = self.launch.attempt + 1
-        if succession.requeue and not self.is_continued:
+        in_place = succession.requeue and kept.interruption != Interruption.STAGED.value
+        if in_place and not self.is_continued:
             return replace(kept, goes_on=GoesOn.REQUEUE, attempt=self.launch.attempt)
         took_s = conclusion.checkpoint.took_s if conclusion.checkpoint.answered else None
         try:

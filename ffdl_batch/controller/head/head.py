@@ -13,22 +13,18 @@ from ffdl_batch.controller.checkpointing.answers import endings_of_run
 from ffdl_batch.controller.gang.siblings import ended_of_itself, read_events
 from ffdl_batch.controller.head.claim import Claim, claim_attempt
 from ffdl_batch.controller.head.continuing import Arrangement, Chain
+from ffdl_batch.controller.head.forgetting import forget_attempt, forget_template
 from ffdl_batch.controller.head.limit import TimeLimit, deadline, limit_now_s
 from ffdl_batch.controller.head.outcome import Conclusion, conclude, exit_status, may_run_again
 from ffdl_batch.controller.head.step import Step, count_events
 from ffdl_batch.controller.head.waiting import await_earlier, earlier_attempts, has_ended, pay_debts, tell_newer
 from ffdl_batch.controller.learner.orphans import end_learners, living_controller, mark, unreported_ends
 from ffdl_batch.controller.learner.restarts import restarts_left
+from ffdl_batch.controller.learner.seat import spared
 from ffdl_batch.controller.machine.files import create_empty, read_cell, write_cell, write_text
 from ffdl_batch.controller.machine.patience import patiently
-from ffdl_batch.controller.machine.processes import (
-    FORWARDED,
-    hold_signals,
-    identity,
-    next_signal,
-    read_process,
-    send,
-)
+from ffdl_batch.controller.machine.processes import identity, read_process, send
+from ffdl_batch.controller.machine.signals import FORWARDED, hold_signals, next_signal
 from ffdl_batch.controller.record.control import CANCEL, HALT
 from ffdl_batch.controller.record.journal import Journal
 from ffdl_batch.controller.record.log_tail import tail
@@ -124,10 +120,12 @@ class Head:
                 EventKind.CONTINUED, attempt=arranged.attempt, by=arranged.goes_on.value, message=arranged.message
             )
         final = self._record(conclusion, arranged)
+        forget_template(self.launch, final)
         self._write_final(final, journal)
         journal.append(EventKind.FINAL, outcome=final.outcome.value)
         if arranged.goes_on is GoesOn.REQUEUE:
             final = self._requeue(final, journal)
+        forget_attempt(self.launch, final)
         journal.close()
         return exit_status(final)
 
@@ -201,7 +199,7 @@ class Head:
             self._patiently(lambda: self._await_earlier(journal), self._pause)
         self._follow(adopted)
         if not self.launch.step:
-            end_learners(self._patiently(lambda: self._node_events(0)), mark(self.launch.token, 0))
+            end_learners(self._patiently(lambda: self._node_events(0)), mark(self.launch.token, 0), spared(self.launch))
         if self._patiently(self._only_storing_is_left):
             self._follow(0)
 
@@ -272,6 +270,8 @@ class Head:
             # A step's processes get the scheduler's signals from the scheduler itself.
             if self.node_pid and number in (signal.SIGTERM, signal.SIGINT, signal.SIGURG):
                 send(self.node_pid, number)
+                if step:
+                    step.hurry(number)
             # One for the batch script alone (sbatch's --signal=B:...) is meant for the training; srun passes it on.
             elif number in FORWARDED:
                 send(step.process.pid if step else adopted, number)

@@ -14,7 +14,8 @@ from ffdl_batch.controller.head.succession import fill_all, run_command
 from ffdl_batch.controller.machine.files import read_cell, write_cell
 from ffdl_batch.controller.machine.running_time import RunningTime
 from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.domain.launch import LaunchFile, LaunchFileError
+from ffdl_batch.domain.launch import LaunchFile
+from ffdl_batch.domain.placeholders import LaunchFileError
 
 ASKING_S = 5.0
 """How long the scheduler may take to tell the limit: who asks has little time left."""

@@ -10,7 +10,7 @@ from ffdl_batch.controller.checkpointing.answers import LIMITS, Answer, answer, 
 from ffdl_batch.controller.checkpointing.requests import HALT, TERM, TIME
 from ffdl_batch.controller.gang.siblings import learner_status
 from ffdl_batch.domain.continuation import UNFIT_NODE, Checkpoint, Interruption, describe, words
-from ffdl_batch.domain.events import Event, EventKind, FinalRecord, GoesOn, Outcome, node_source
+from ffdl_batch.domain.events import Event, EventKind, FinalRecord, GoesOn, Outcome, Phase, node_source
 from ffdl_batch.domain.launch import LaunchFile
 from ffdl_batch.domain.naming import name_learner, say_end
 
@@ -70,6 +70,9 @@ def _judge(
     endings, faults = endings_of_run(events), _faults(events)
     stored, fault = _stored_all(launch, events), faults[0] if faults else None
     trained = {n: e for n, e in endings.items() if not launch.seat_of(n).service}
+    if launch.only_stages and fault is None and not terminated and _is_loaded(events):
+        why = Interruption.STAGED
+        return Conclusion(Outcome.HALTED, False, message=words(why), interruption=why.value)
     done = [e for e in trained.values() if learner_status(e) == 0 and not e.fields.get("ended_by")]
     if len(done) == len(launch.trainees) and not (told.reason and (told.fresh or told.signalled)):
         return _success(stored, fault, terminated)
@@ -95,6 +98,12 @@ def _judge(
     if failures:
         message += f"; meanwhile {_failure(failures[0], stored).message}"
     return Conclusion(Outcome.FAILED, False, error_code=DIED, message=message)
+
+
+def _is_loaded(events: Sequence[Event]) -> bool:
+    """Whether the data are in place, by this run or one before."""
+    ended = {"phase": Phase.LOAD_DATA.value, "status": "ended", "exit": 0}
+    return any(e.kind is EventKind.PHASE and ended.items() <= dict(e.fields).items() for e in events)
 
 
 def _told_first(failure: Event) -> Tuple[bool, float, str, int]:
@@ -145,6 +154,8 @@ def _is_accounted_for(launch: LaunchFile, endings: Dict[int, Event], faults: Seq
 
 def _kind(launch: LaunchFile, reason: str, told: Answer, deadline: Optional[float]) -> Interruption:
     """A warning means the time limit, or a preemption where the limit is known and far away."""
+    if reason != TIME and launch.pod is not None:  # the head of a pod keeps the limit itself
+        return Interruption.PREEMPTION
     if reason == TIME or deadline is None or told.asked_at is None:
         return Interruption.TIMEOUT
     limits = launch.limits

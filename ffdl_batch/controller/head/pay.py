@@ -12,17 +12,19 @@ from __future__ import annotations
 import os
 import sys
 import time
+from functools import partial
 from typing import List, Optional
 
 from ffdl_batch.controller.gang.siblings import read_events
+from ffdl_batch.controller.head.forgetting import remove
 from ffdl_batch.controller.head.head import read_final
 from ffdl_batch.controller.head.outcome import Conclusion, conclude, may_run_again
 from ffdl_batch.controller.learner.orphans import end_learners, unreported_ends
 from ffdl_batch.controller.machine.files import touch, write_cell
 from ffdl_batch.controller.machine.processes import lives_here, read_process
 from ffdl_batch.controller.record.log_tail import tail
-from ffdl_batch.controller.record.phases import PhaseFiles
-from ffdl_batch.controller.stores.storing import clear_stores, store_logs, store_results
+from ffdl_batch.controller.record.phases import PhaseFailed, PhaseFiles
+from ffdl_batch.controller.stores.storing import clear_stores, do_each, store_logs, store_results
 from ffdl_batch.domain.codec import to_plain
 from ffdl_batch.domain.events import HEAD, Event, EventKind, FinalRecord, Outcome, Scalar, merge, node_source
 from ffdl_batch.domain.jobdir import AttemptDir, JobDir
@@ -41,6 +43,7 @@ def pay(launch: LaunchFile, last_word: str = "") -> int:
     """
     attempt = AttemptDir(launch.attempt_dir)
     if os.path.exists(attempt.paid):
+        remove(attempt)
         return 0
     files = [read_events(attempt, node_source(rank)) for rank in range(launch.nodes)]
     for events in files:
@@ -56,14 +59,15 @@ def pay(launch: LaunchFile, last_word: str = "") -> int:
     late = os.path.exists(JobDir(launch.job_dir).attempt(launch.attempt + 1).launch)
     try:
         if owed:
-            if os.path.isdir(attempt.results):
-                store_results(launch, late=late)
-            store_logs(launch, [n for n in owed if os.path.isdir(attempt.learner_logs(n))], late=late)
+            logged = [number for number in owed if os.path.isdir(attempt.learner_logs(number))]
+            results = [partial(store_results, launch, late=late)] if os.path.isdir(attempt.results) else []
+            do_each([*results, partial(store_logs, launch, logged, late=late)])
             clear_stores(launch, _Dead(files).has)
         if last_word:
             _have_last_word(launch, [*told, *(_event(EventKind.STORED, learner_id=number) for number in owed)])
         write_cell(attempt.paid, {"at": time.time(), "host": os.uname().nodename, "learners": owed})
-    except OSError as error:
+        remove(attempt)
+    except (OSError, PhaseFailed) as error:
         message = f"results and logs cannot be stored: {error}"
         sys.stderr.write(f"ffdl-controller: {launch.token}: {message}\n")
         if last_word == ANYWAY:

@@ -6,29 +6,37 @@ srun may outlive its tasks: at the end of a step it talks to slurmctld, which ma
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
-from typing import List, Optional
+from typing import Iterable, List, Optional
 
+from ffdl_batch.controller.checkpointing.requests import STORE_SHARE
 from ffdl_batch.controller.gang.siblings import read_events
 from ffdl_batch.controller.head.waiting import has_ended
 from ffdl_batch.controller.machine.location import controller_path, own_argv
-from ffdl_batch.controller.machine.processes import release_signals
+from ffdl_batch.controller.machine.signals import release_signals
 from ffdl_batch.controller.record.control import RUN
 from ffdl_batch.domain.events import node_source
 from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.domain.launch import LaunchFile, fill
+from ffdl_batch.domain.launch import LaunchFile
+from ffdl_batch.domain.placeholders import fill
 
 LOOK_S = 5.0
 """How often the node controllers' own words are read while the child runs."""
 LINGERS_S = 10.0
 """How long the child may outlive the last of them."""
+OTHERS_S, LOOK_AT_OTHERS_S = 3600.0, 0.5
+"""In a pod: how long the words of other pods are waited for when this one's controller has ended (whoever brings them
+may be away, and what has been trained is not lost by waiting), and how often they are looked for."""
 
 
 def count_events(launch: LaunchFile) -> List[int]:
     """How many events each node has of earlier runs; to be asked before the step starts. Raises OSError."""
     attempt = AttemptDir(launch.attempt_dir)
+    if launch.pod is not None:  # the others begin when they can, and no two runs of them are in one attempt
+        return [0] * launch.nodes
     return [len(read_events(attempt, node_source(rank))) for rank in range(launch.nodes)]
 
 
@@ -36,7 +44,9 @@ class Step:
     """A child that runs; `before` is what :func:`count_events` said."""
 
     def __init__(self, launch: LaunchFile, launch_path: str, run: int, before: List[int]) -> None:
-        self.attempt, self._before = AttemptDir(launch.attempt_dir), before
+        self.attempt, self._before, self._launch = AttemptDir(launch.attempt_dir), before, launch
+        self._waits_for_others = launch.pod is not None and launch.nodes > 1
+        self._others_until: Optional[float] = None
         self._look_at = 0.0
         self._over_at: Optional[float] = None
         argv = _argv(launch, launch_path)
@@ -49,7 +59,28 @@ class Step:
             sys.stderr.write(f"ffdl-controller: process {self.process.pid} outlived the step's tasks and is ended\n")
             self.process.kill()
             self.process.wait()
-        return self.process.poll() is None
+        return self.process.poll() is None or (self._waits_for_others and self._others_run())
+
+    def hurry(self, number: int) -> None:
+        """The signal says that there is little time left: the others' words are waited for no longer than that."""
+        limits = self._launch.limits
+        left_s = limits.kill_wait_s * STORE_SHARE
+        if number == signal.SIGURG:
+            left_s += limits.grace_s if limits.lead_s is None else limits.lead_s
+        until = time.monotonic() + left_s
+        self._others_until = until if self._others_until is None else min(self._others_until, until)
+
+    def _others_run(self) -> bool:
+        """Whether the last words of other pods are still to come."""
+        now = time.monotonic()
+        if self._others_until is None:
+            self._others_until = now + OTHERS_S
+        if now >= self._others_until:
+            return False
+        if now >= self._look_at:
+            self._look_at = now + LOOK_AT_OTHERS_S
+            self._waits_for_others = not self._is_over(range(1, self._launch.nodes))
+        return self._waits_for_others
 
     def _lingers(self) -> bool:
         now = time.monotonic()
@@ -62,13 +93,11 @@ class Step:
         self._over_at = now if self._over_at is None else self._over_at
         return now - self._over_at >= LINGERS_S
 
-    def _is_over(self) -> bool:
-        """Whether all node controllers that this step started said that they ended."""
+    def _is_over(self, ranks: Optional[Iterable[int]] = None) -> bool:
+        """Whether all node controllers of this step, or those of `ranks`, said that they ended."""
+        wanted = range(len(self._before)) if ranks is None else ranks
         try:
-            return all(
-                has_ended(read_events(self.attempt, node_source(rank))[count:])
-                for rank, count in enumerate(self._before)
-            )
+            return all(has_ended(read_events(self.attempt, node_source(rank))[self._before[rank] :]) for rank in wanted)
         except OSError:  # nothing is known then; the next look tells
             return False
 

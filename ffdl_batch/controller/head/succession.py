@@ -14,22 +14,14 @@ import subprocess
 from dataclasses import dataclass, replace
 from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
+from ffdl_batch.controller.machine.dumps import leave_no_dumps
 from ffdl_batch.controller.machine.files import write_cell, write_text
-from ffdl_batch.controller.machine.processes import release_signals
+from ffdl_batch.controller.machine.signals import release_signals
 from ffdl_batch.domain.continuation import Spent
 from ffdl_batch.domain.jobdir import AttemptDir, JobDir
-from ffdl_batch.domain.launch import (
-    LaunchFile,
-    LaunchFileError,
-    Lead,
-    LeadFrom,
-    Succession,
-    decode,
-    encode,
-    fill,
-    needed_lead_s,
-    succeed,
-)
+from ffdl_batch.domain.launch import LaunchFile, Succession, decode, encode, succeed
+from ffdl_batch.domain.limits import Lead, LeadFrom, needed_lead_s
+from ffdl_batch.domain.placeholders import LaunchFileError, fill
 
 BEGUN = "begun\n"
 REPLY, COMPLAINT, LOCK = "reply", "complaint", "lock"
@@ -109,7 +101,11 @@ def _write(launch: LaunchFile, succession: Succession, attempt: AttemptDir, meas
     planned: Optional[LaunchFile] = None
     for name, path in _template_files(succession.template):
         with open(path, encoding="utf-8", newline="") as file:
-            text = succeed(file.read(), launch.job_id, launch.attempt + 1)
+            text = file.read()
+        if name == os.path.basename(attempt.secrets):
+            leave_no_dumps()
+        else:
+            text = succeed(text, launch.job_id, launch.attempt + 1)
         if name == os.path.basename(attempt.launch):
             planned = _numbered(decode(text), launch, succession, measured)
             text = encode(planned)
@@ -120,6 +116,8 @@ def _write(launch: LaunchFile, succession: Succession, attempt: AttemptDir, meas
         os.chmod(target, mode)  # whatever the umask is
     if planned is None:
         raise LaunchFileError(f"{succession.template} holds no launch file")
+    if os.path.exists(AttemptDir(launch.attempt_dir).secrets) and not os.path.exists(attempt.secrets):
+        raise LaunchFileError(f"{succession.template} holds none of the secrets that this attempt was given")
     if not os.path.exists(attempt.control):
         write_cell(attempt.control, {"attempt": planned.attempt, "wish": "", "drill": ""})
     return planned

@@ -14,14 +14,17 @@ from typing import Callable, List, Optional
 
 from ffdl_batch.controller.gang.siblings import read_events
 from ffdl_batch.controller.learner.orphans import end_learners, mark
+from ffdl_batch.controller.learner.seat import spared
 from ffdl_batch.controller.machine.files import read_cell, touch, write_cell
 from ffdl_batch.controller.machine.location import own_argv
 from ffdl_batch.controller.machine.patience import is_passing
-from ffdl_batch.controller.machine.processes import boot_id, lives_here, release_signals
+from ffdl_batch.controller.machine.processes import boot_id, lives_here
+from ffdl_batch.controller.machine.signals import release_signals
 from ffdl_batch.domain.events import Event, EventKind, node_source
 from ffdl_batch.domain.formats import NewerFormat
 from ffdl_batch.domain.jobdir import AttemptDir, JobDir
-from ffdl_batch.domain.launch import LaunchFile, LaunchFileError, decode
+from ffdl_batch.domain.launch import LaunchFile, decode
+from ffdl_batch.domain.placeholders import LaunchFileError
 
 TICK_S = 0.2
 SILENCE_MARGIN_S = 5.0
@@ -104,7 +107,7 @@ def _may_live(launch: LaunchFile, rank: int, own: AttemptDir) -> str:
         if lives_here(fields):
             return f"{who}; it still lives"
         if fields.get("boot_id") == boot_id():
-            end_learners(events, mark(launch.token, rank))
+            end_learners(events, mark(launch.token, rank), spared(launch))
         return ""
     limits = launch.limits
     silent_s = _silence_s(attempt, rank, own)

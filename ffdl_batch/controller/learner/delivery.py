@@ -44,8 +44,9 @@ def deliver(main: int, inner_pid: str, number: int, told: Collection[int] = ()) 
     """Signal the learner whose main process is `main`; the processes that got it (none: nobody catches it).
 
     Nobody gets it before the user's command was reached (`inner_pid` ""): what catches it then is a container runtime.
+    Nor where there is no main process any more (0).
     """
-    if not inner_pid:
+    if not inner_pid or not main:
         return []
     table = all_processes()
     return [pid for pid in catching(learner_root(main, inner_pid, table), number, table, told) if send(pid, number)]

@@ -49,6 +49,20 @@ def read_user_environment(text: str) -> Dict[str, str]:
     return dict(body)
 
 
+def pick_secrets(text: str, wanted: Mapping[str, str]) -> Dict[str, str]:
+    """The values of the variables `wanted` (variable → secret) from the attempt's ``secrets.json``. Raises
+    EnvironmentRefused, which says nothing of what is in it."""
+    try:
+        body = json.loads(text) if text else {}
+    except ValueError:
+        raise EnvironmentRefused("secrets.json is damaged") from None
+    values = body if isinstance(body, dict) else {}
+    missing = [name for name in wanted.values() if not isinstance(values.get(name), str)]
+    if missing:
+        raise EnvironmentRefused(f"secrets.json of the attempt does not hold {', '.join(missing)}")
+    return {variable: values[name] for variable, name in wanted.items()}
+
+
 def merge(contract: Mapping[str, str], user: Mapping[str, str], protected: Sequence[str]) -> Dict[str, str]:
     """The contract's variables with the user's on top, but for protected names."""
     merged = dict(contract)

@@ -10,16 +10,20 @@ from typing import Dict, List, Mapping, Optional, Protocol, Sequence, Set
 
 from ffdl_batch.controller.learner.delivery import catching, deliver, learner_root
 from ffdl_batch.controller.learner.memory import OomCounters, read_counters, was_out_of_memory
-from ffdl_batch.controller.machine.files import open_own
+from ffdl_batch.controller.learner.output import LogPlace, Output
+from ffdl_batch.controller.learner.seat import Seat
 from ffdl_batch.controller.machine.processes import (
+    Process,
     all_processes,
-    release_signals,
     send,
     send_group,
     session_members,
 )
 from ffdl_batch.controller.machine.running_time import RunningTime
+from ffdl_batch.controller.machine.signals import release_signals
 
+FENCE = "fence"
+"""`ended_by` of a learner that may not even write any more."""
 ANSWER_S = 1.0
 """How long a learner's shell may go on when the program that caught TERM has ended."""
 REST_S = 1.0
@@ -28,15 +32,17 @@ REST_S = 1.0
 
 @dataclass(frozen=True)
 class Start:
-    """Everything that starting one learner needs, placeholders filled."""
+    """Everything that starting one learner needs, placeholders filled. `seat`: where it is another container that runs
+    the learner, and the process that is started here stands in for it."""
 
     learner_id: int
     argv: Sequence[str]
     env: Mapping[str, str]
     working_dir: str
-    log: str
+    log: LogPlace
     began: str
     ended: str
+    seat: Optional[Seat] = None
 
 
 @dataclass(frozen=True)
@@ -82,6 +88,7 @@ class Learner:
 
     start: Start
     process: "subprocess.Popen[bytes]"
+    output: Output
     counters: OomCounters
     clock: RunningTime
     sight: Sight
@@ -97,7 +104,7 @@ class Learner:
 
     @classmethod
     def spawn(cls, start: Start, clock: RunningTime, sight: Sight, through: Sequence[str] = ()) -> "Learner":
-        """Start it in a session of its own, output appended to its log. Raises OSError (argv[0] missing, …).
+        """Start it in a session of its own, its output on the way to its log. Raises OSError (argv[0] missing, …).
 
         `through` is the argv of what releases the signals and becomes the learner; it is needed where threads run, for
         they may hold locks that this process's code in a child would wait for.
@@ -106,7 +113,7 @@ class Learner:
             if os.path.lexists(left):
                 os.unlink(left)
         sight.forget(start.learner_id)
-        log = open_own(start.log, os.O_WRONLY | os.O_APPEND, 0o640)
+        output = Output(start.log)
         try:
             counters = read_counters()
             process = subprocess.Popen(
@@ -114,19 +121,24 @@ class Learner:
                 env=dict(start.env),
                 cwd=start.working_dir,
                 stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
+                stdout=output.write_end,
+                stderr=output.write_end,
                 start_new_session=True,
                 preexec_fn=None if through else release_signals,  # noqa: PLW1509 - no second thread runs yet
             )
         finally:
-            os.close(log)
-        return cls(start, process, counters, clock, sight)
+            output.release()
+        return cls(start, process, output, counters, clock, sight)
 
     @property
     def pid(self) -> int:
         """Main process; also the id of its session and group."""
         return self.process.pid
+
+    @property
+    def root(self) -> int:
+        """The process below which the learner's are: its main process, or the shim of its container (0 = is gone)."""
+        return self.pid if self.start.seat is None else self.start.seat.shim
 
     def request_checkpoint(self, number: int, reason: str) -> bool:
         """Signal whoever in the learner catches the signal and did not get it before; whether anybody ever did.
@@ -134,7 +146,7 @@ class Learner:
         To be asked again and again: a program that is still starting up catches nothing yet.
         """
         self.asked = reason
-        self.told.update(deliver(self.pid, self._inner_pid(), number, self.told))
+        self.told.update(deliver(self.root, self._inner_pid(), number, self.told))
         return bool(self.told)
 
     def request_by_term(self, reason: str, kill_at: float) -> None:
@@ -143,13 +155,13 @@ class Learner:
         An exit with 0 is their answer then, as it is to the checkpoint signal.
         """
         table, inner = all_processes(), self._inner_pid()
-        if inner and catching(learner_root(self.pid, inner, table), signal.SIGTERM, table):
+        if inner and self.root and catching(learner_root(self.root, inner, table), signal.SIGTERM, table):
             self.terminate(reason, kill_at)
             self.by_term = bool(self.graceful)
 
     def pass_on(self, number: int) -> None:
         """A signal that the user asked for, to whoever in the learner catches it. It asks for nothing of ours."""
-        deliver(self.pid, self._inner_pid(), number)
+        deliver(self.root, self._inner_pid(), number)
 
     def terminate(self, reason: str, kill_at: float) -> None:
         """Begin to end it: TERM, and KILL at `kill_at`; the earliest counts. The first reason stays.
@@ -164,8 +176,14 @@ class Learner:
             self.ended_by = reason
         self.kill_at = kill_at
         table = all_processes()
-        root = learner_root(self.pid, self._inner_pid(), table)
-        self.graceful = [p for p in catching(root, signal.SIGTERM, table) if send(p, signal.SIGTERM)]
+        shim = self.root if self.start.seat is not None else 0  # catches TERM, and is none of the learner's
+        if shim:
+            members = self._members(table)
+            roots = [pid for pid in members if table[pid].parent not in members]
+        else:
+            roots = [learner_root(self.pid, self._inner_pid(), table)]
+        found = sorted({pid for root in roots for pid in catching(root, signal.SIGTERM, table)})
+        self.graceful = [pid for pid in found if send(pid, signal.SIGTERM)]
 
     def kill(self, reason: str) -> None:
         """KILL it and all of its session now."""
@@ -173,19 +191,24 @@ class Learner:
         self.kill_at = 0.0
 
     def poll(self) -> Optional[Ending]:
-        """Its ending once neither the main process nor anything of its session is left."""
+        """Its ending once neither the main process nor anything of its session is left, and its log is written."""
         returncode = self.process.poll()
         if self.kill_at is not None:
             self._press(returncode is None)
         if returncode is None or self._rest_lives():
+            self.output.mind()
             return None
-        after = read_counters()
+        if not self.output.has_ended(at_once=self.ended_by == FENCE):
+            return None
+        before, after = self.counters, read_counters()
+        if self.start.seat is not None:
+            before, after = self.start.seat.counters(before, after)
         answered = self.by_term and returncode == 0
         return Ending(
             self.start.learner_id,
             returncode,
             began=self.sight.has_begun(self.start.learner_id),
-            out_of_memory=was_out_of_memory(self.counters, after, returncode),
+            out_of_memory=was_out_of_memory(before, after, returncode),
             ended_by="" if answered else self.ended_by,
             asked=self.asked,
             signalled=bool(self.told) or self.by_term,
@@ -193,7 +216,7 @@ class Learner:
 
     def _press(self, main_lives: bool) -> None:
         if self.kill_at is not None and self.clock.now() >= self.kill_at:
-            for pid in session_members(self.pid, all_processes()):
+            for pid in self._members(all_processes()):
                 send(pid, signal.SIGKILL)
         elif not self.group_told and main_lives:
             table = all_processes()
@@ -203,11 +226,11 @@ class Learner:
             if self.group_at is None:
                 self.group_at = self.clock.now() + (ANSWER_S if self.by_term else 0.0)
             if self.clock.now() >= self.group_at:
-                self.group_told = send_group(self.pid, signal.SIGTERM)
+                self.group_told = self._send_group(signal.SIGTERM)
 
     def _rest_lives(self) -> bool:
         """Whether background processes still hold the log; they are told to end, then killed."""
-        rest = session_members(self.pid, all_processes())
+        rest = self._members(all_processes())
         if not rest:
             return False
         now = self.clock.now()
@@ -222,6 +245,14 @@ class Learner:
             if number == signal.SIGKILL or pid not in self.graceful:
                 send(pid, number)
         return True
+
+    def _members(self, table: Mapping[int, Process]) -> List[int]:
+        """Its processes, with what they made in sessions of their own."""
+        return session_members(self.pid, table) if self.start.seat is None else self.start.seat.members(table)
+
+    def _send_group(self, number: int) -> bool:
+        group = self.pid if self.start.seat is None else self.start.seat.process_group()
+        return bool(group) and send_group(group, number)
 
     def _inner_pid(self) -> str:
         return self.sight.inner_pid(self.start.learner_id)

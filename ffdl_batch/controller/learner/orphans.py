@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import Dict, Iterable, List, Mapping, Sequence, Set
+from typing import Collection, Dict, Iterable, List, Mapping, Sequence, Set
 
+from ffdl_batch.controller.learner.output import WRITER_MARK
 from ffdl_batch.controller.machine.processes import (
+    Process,
     all_processes,
     descendants,
     lives_here,
@@ -21,6 +23,9 @@ from ffdl_batch.domain.events import Event, EventKind, Scalar
 GONE_S, LEFT_S = 20.0, 2.0
 MARK = "FFDL_LEARNER_OF"
 """Variable that every learner's first process is started with, so that it can be found when nobody wrote it down."""
+
+HOLDER_MARK = "FFDL_MOUNT_OF"
+"""Variable that whoever holds a mount for learners is started with; it ends by itself when none of them lives."""
 
 
 def living_controller(events: Iterable[Event]) -> int:
@@ -74,7 +79,11 @@ def marked_sessions(value: str) -> Set[int]:
 
     Events alone would miss a learner whose controller was killed between starting it and writing so.
     """
-    return {process.session for process in all_processes().values() if _carries(process.pid, f"{MARK}={value}")}
+    return {process.session for process in _marked(f"{MARK}={value}")}
+
+
+def _marked(variable: str) -> List[Process]:
+    return [process for process in all_processes().values() if _carries(process.pid, variable)]
 
 
 def _carries(pid: int, variable: str) -> bool:
@@ -106,9 +115,9 @@ def _is_collected(pid: int) -> bool:
         return read_process(pid) is None
 
 
-def end_learners(events: Iterable[Event], value: str = "") -> None:
-    """Kill such learners and everything in their sessions, and wait until they are gone: nobody can collect how
-    they end. Without `value`, which is their mark, only those that the events name.
+def end_learners(events: Iterable[Event], value: str = "", spared: Collection[int] = ()) -> None:
+    """Kill such learners and everything in their sessions but those `spared`, and wait until they are gone: nobody can
+    collect how they end. Without `value`, which is their mark, only those that the events name.
 
     Raises OSError where the kernel holds on to one of them, for then its successor must not start.
     """
@@ -116,14 +125,34 @@ def end_learners(events: Iterable[Event], value: str = "") -> None:
     written = living_learners(events)
     while True:
         sessions = {*written, *(marked_sessions(value) if value else ())}
-        pids = [pid for session in sessions for pid in session_members(session, all_processes())]
+        pids = [pid for session in sessions for pid in session_members(session, all_processes()) if pid not in spared]
         if not pids:
-            return
+            break
         if time.monotonic() > end:
             stuck = sorted({*pids})
             raise OSError(f"processes {stuck} of an earlier run cannot be killed; look at the node's kernel log")
         for pid in pids:
             send(pid, signal.SIGKILL)
+        time.sleep(0.02)
+    if value:
+        _end_helpers(f"{WRITER_MARK}={value}")
+        _end_helpers(f"{HOLDER_MARK}={value}")
+
+
+def _end_helpers(mark: str) -> None:
+    """Let the writers of the learners' logs write what is left, and holders of mounts unmount, but not for ever. Raises
+    OSError as above."""
+    begun = time.monotonic()
+    while True:
+        helpers = _marked(mark)
+        if not helpers:
+            return
+        if time.monotonic() - begun > GONE_S:
+            pids = sorted(process.pid for process in helpers)
+            raise OSError(f"processes {pids} of an earlier run cannot be killed; look at the node's kernel log")
+        if time.monotonic() - begun > LEFT_S:
+            for process in helpers:
+                send(process.pid, signal.SIGKILL)
         time.sleep(0.02)
 
 

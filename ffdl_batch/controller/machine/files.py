@@ -38,11 +38,19 @@ def write_text(path: str, text: str, mode: int = 0o600) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except OSError:
-        if os.path.lexists(temporary):
+    except OSError as error:
+        error.filename = path  # write(2) and fsync(2) name none
+        with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
     sync_directory(os.path.dirname(path))
+
+
+def rewrite_text(path: str, text: str) -> None:
+    """Write `text` into the file that is there, or a new one: who has it open, or mounted, sees it. Raises OSError."""
+    descriptor = open_own(path, os.O_WRONLY | os.O_TRUNC, 0o644)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
 
 
 def read_cell(path: str) -> Optional[Dict[str, Any]]:

@@ -52,7 +52,7 @@ class Hand:
         self._working = False
 
     def begin(self) -> None:
-        """Start the thread; call :func:`processes.hold_signals` before."""
+        """Start the thread; call :func:`signals.hold_signals` before."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             self._thread.start()

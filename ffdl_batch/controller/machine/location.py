@@ -25,6 +25,12 @@ def own_argv() -> List[str]:
     return [sys.executable, *flags, "-c", _START, path]
 
 
+def module_argv(module: str) -> List[str]:
+    """The argv that runs ``main(arguments)`` of a module of this controller, and loads no more; arguments follow it."""
+    start = f"import sys; sys.path.insert(0, sys.argv[1]); from {module} import main; sys.exit(main(sys.argv[2:]))"
+    return [sys.executable, "-I", "-S", "-c", start, controller_path()]
+
+
 def starter_argv() -> List[str]:
     """The argv that becomes the command after it, with the signals released that this process holds."""
     path = controller_path()

@@ -1,4 +1,4 @@
-"""What /proc says about processes on this machine (proc(5)), and a wait that misses no signal."""
+"""What /proc says about processes on this machine (proc(5))."""
 
 from __future__ import annotations
 
@@ -7,32 +7,9 @@ import os
 import signal
 import time
 from dataclasses import dataclass
-from typing import Dict, List, Mapping, Optional
+from typing import Collection, Dict, List, Mapping, Optional
 
 from ffdl_batch.domain.events import Scalar
-
-FORWARDED = frozenset({signal.SIGHUP, signal.SIGQUIT, signal.SIGALRM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU})
-"""Signals that mean nothing to controllers: a user asked for them, and they go on to the learners."""
-HANDLED = FORWARDED | {signal.SIGTERM, signal.SIGINT, signal.SIGURG, signal.SIGCHLD}
-"""Signals that controllers take one at a time from :func:`next_signal`; none interrupts anything else."""
-
-
-def hold_signals() -> None:
-    """Block the handled signals for this thread and those it starts later; they wait for :func:`next_signal`."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
-
-
-def release_signals() -> None:
-    """For a child between fork and exec: as if nothing had been blocked or ignored."""
-    for number in HANDLED:
-        signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
-
-
-def next_signal(timeout_s: float) -> Optional[int]:
-    """The next waiting signal, or None after `timeout_s` seconds."""
-    info = signal.sigtimedwait(HANDLED, max(0.0, timeout_s))
-    return None if info is None else info.si_signo
 
 
 @dataclass(frozen=True)
@@ -129,11 +106,12 @@ def adopt_orphans() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(36, 1, 0, 0, 0)
 
 
-def end_strays() -> None:
-    """Kill the descendants of this process that are left: they left their learner's session to live on."""
+def end_strays(spared: Collection[int] = ()) -> None:
+    """Kill the descendants of this process that are left, but for those `spared`, which are ours: they left their
+    learner's session to live on."""
     end = time.monotonic() + 5.0  # a process stuck in the kernel must not hold up the job's last words
     while time.monotonic() < end:
-        strays = [pid for pid in descendants(os.getpid(), all_processes()) if pid != os.getpid()]
+        strays = [p for p in descendants(os.getpid(), all_processes()) if p != os.getpid() and p not in spared]
         if not sum(send(pid, signal.SIGKILL) for pid in strays):
             return
         time.sleep(0.01)

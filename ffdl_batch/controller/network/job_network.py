@@ -45,7 +45,7 @@ class JobNetwork:
 
 def has_own(launch: LaunchFile) -> bool:
     """Whether the learners are to be in a network of the job's own."""
-    return launch.network.level in OVERLAYS
+    return launch.pod is None and launch.network.level in OVERLAYS
 
 
 def await_network(

@@ -10,7 +10,7 @@ from typing import Dict, List, Mapping, Optional, Set, Tuple
 
 from ffdl_batch.controller.learner.learner import Learner
 from ffdl_batch.controller.machine.processes import Process, all_processes, descendants
-from ffdl_batch.controller.network.job_network import JobNetwork, misplaced, place_of
+from ffdl_batch.controller.network.job_network import HOST, JobNetwork, misplaced, place_of
 from ffdl_batch.domain.events import Scalar
 from ffdl_batch.domain.launch import LaunchFile
 
@@ -25,6 +25,7 @@ class Whereabouts:
 
     def __init__(self, launch: LaunchFile, network: Optional[JobNetwork]) -> None:
         self._level = launch.network.level
+        self._expected = HOST if launch.pod is not None else self._level  # a pod's network is that of its controller
         self._mechanism = network.mechanism if network else launch.network.mechanism
         self._network = network
         self._seen: Set[int] = set()
@@ -55,7 +56,7 @@ class Whereabouts:
             if place is None:
                 continue
             self._seen.add(learner.pid)
-            wrong = misplaced(self._level, place, self._network)
+            wrong = misplaced(self._expected, place, self._network)
             if wrong:
                 self.wrong[number] = f"learner {number} was ended: {wrong}"
                 found.append(number)
@@ -63,7 +64,7 @@ class Whereabouts:
 
     def _place(self, learner: Learner, table: Mapping[int, Process]) -> Optional[Tuple[int, int]]:
         shell = tuple(learner.start.argv[-SHELL_WORDS:])
-        for pid in descendants(learner.pid, table):
+        for pid in descendants(learner.root, table):
             words = _command_line(pid)
             if words[1:] == shell[1:] and words[:1] and _name(words[0]) == _name(shell[0]):
                 return place_of(pid)

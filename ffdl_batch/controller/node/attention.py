@@ -6,7 +6,7 @@ import signal
 import time
 
 from ffdl_batch.controller.checkpointing.requests import HALT, TERM, TIME, WARNED
-from ffdl_batch.controller.machine.processes import next_signal
+from ffdl_batch.controller.machine.signals import next_signal
 from ffdl_batch.controller.node.watch import Watch
 from ffdl_batch.controller.record.control import CANCEL
 from ffdl_batch.controller.record.journal import Journal

@@ -7,8 +7,10 @@ import sys
 import traceback
 
 from ffdl_batch.controller.learner.orphans import end_controller, end_learners, living_controller, mark, marked_sessions
+from ffdl_batch.controller.learner.seat import spared
 from ffdl_batch.controller.machine.patience import patiently
-from ffdl_batch.controller.machine.processes import all_processes, descendants, hold_signals, identity
+from ffdl_batch.controller.machine.processes import all_processes, descendants, identity
+from ffdl_batch.controller.machine.signals import hold_signals
 from ffdl_batch.controller.node.node import EXIT_PLATFORM, Node, fail
 from ffdl_batch.controller.record.control import own_run
 from ffdl_batch.controller.record.journal import Journal
@@ -16,9 +18,13 @@ from ffdl_batch.controller.record.phases import Fenced
 from ffdl_batch.domain.events import EventKind, node_source
 from ffdl_batch.domain.formats import NewerFormat
 from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.domain.launch import LaunchFile, LaunchFileError
+from ffdl_batch.domain.launch import LaunchFile
+from ffdl_batch.domain.placeholders import LaunchFileError
 
 EXIT_FENCED = 75
+PARTED = (
+    "the controller of one pod of several was started anew: its learner lost the others, and cannot find them again"
+)
 
 
 def run_node(launch: LaunchFile, launch_path: str, node_rank: int) -> int:
@@ -30,10 +36,13 @@ def run_node(launch: LaunchFile, launch_path: str, node_rank: int) -> int:
     if before:
         end_controller(before, launch.limits.kill_wait_s + 5.0)
         journal = _open_journal(launch, attempt, journal.source)
-    journal.append(EventKind.STARTED, **identity(os.getpid()), run=own_run(os.environ))
+    allocation = os.environ.get(launch.host.allocation, "") if launch.host.allocation else ""
+    journal.append(EventKind.STARTED, **identity(os.getpid()), run=own_run(os.environ), allocation=allocation)
     journal.load_ballast()
     try:
-        end_learners(journal.earlier, mark(launch.token, node_rank))
+        end_learners(journal.earlier, mark(launch.token, node_rank), spared(launch))
+        if launch.pod is not None and launch.nodes > 1 and own_run(os.environ) > 1:
+            return fail(launch, node_rank, journal, "S106", f"{PARTED} on {os.uname().nodename}")
         node = Node(launch, launch_path, node_rank, journal)
         patiently(node.report_found, attempt.path, launch.limits.fence_s)
         return node.run()

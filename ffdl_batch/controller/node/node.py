@@ -18,9 +18,12 @@ from ffdl_batch.controller.gang.rendezvous import LOOPBACK
 from ffdl_batch.controller.gang.siblings import Siblings, tell_others
 from ffdl_batch.controller.learner.orphans import unreported_ends
 from ffdl_batch.controller.learner.restarts import restarts_left
+from ffdl_batch.controller.learner.seat import await_container
 from ffdl_batch.controller.machine.files import create_empty, make_private
 from ffdl_batch.controller.machine.patience import patiently
-from ffdl_batch.controller.machine.processes import next_signal
+from ffdl_batch.controller.machine.signals import next_signal
+from ffdl_batch.controller.metrics.meter import END_S, Meter
+from ffdl_batch.controller.node.asking import HURRY_S
 from ffdl_batch.controller.node.attention import Attention
 from ffdl_batch.controller.node.seats import Seats
 from ffdl_batch.controller.node.services import SERVICE, at_work, has_trained, left_behind
@@ -29,8 +32,12 @@ from ffdl_batch.controller.node.watch import Watch
 from ffdl_batch.controller.record.control import own_run
 from ffdl_batch.controller.record.journal import Journal
 from ffdl_batch.controller.record.phases import Ended, Fenced, PhaseFailed, PhaseFiles, note
+from ffdl_batch.controller.stores.entries import find_image, has_links
 from ffdl_batch.controller.stores.loading import find_data, load_data, load_model
 from ffdl_batch.controller.stores.model import ModelRefused
+from ffdl_batch.controller.stores.mounting import clear_left
+from ffdl_batch.controller.stores.moving import check_results_store
+from ffdl_batch.controller.stores.node_data import NodeData
 from ffdl_batch.controller.stores.storing import store_logs, store_results
 from ffdl_batch.domain.events import EventKind, Phase, Scalar
 from ffdl_batch.domain.jobdir import AttemptDir
@@ -63,7 +70,9 @@ class Node:
         self.siblings = Siblings(launch, node_rank, journal)
         self.watch = Watch(launch, node_rank, self.seats.learner_ids)
         self._terminated_at: Optional[float] = None
+        self._meter = Meter(launch, node_rank, self.seats.learner_ids, journal)
         self._attention = Attention(journal, self.watch, self.phases)
+        self._data = NodeData(launch, node_rank, self.seats.scratch, journal)
 
     def report_found(self) -> None:
         """Learners whose end an earlier controller did not live to see."""
@@ -82,14 +91,22 @@ class Node:
     def run(self) -> int:
         """All phases in order."""
         make_private(self.seats.scratch)
+        go_on = self._attention.go_on
+        self.seats.clear_earlier()
+        clear_left()
         try:
             try:
                 self._patiently(self._prepare, self._attention.go_on, awaits_space=True)
                 self.seats.find_network(self._attention.rest, self.watch.clock.now)
                 self.seats.equip(self.journal, self._attention.go_on)
-                self._load(Phase.LOAD_MODEL, lambda: load_model(self.launch, self._attention.go_on), "S301")
-                self._load(Phase.LOAD_DATA, lambda: load_data(self.launch, self._attention.go_on), "S302")
+                self._find_image()
+                self._check_stores()
+                self._load(Phase.LOAD_MODEL, lambda: load_model(self.launch, go_on), "S301")
+                self._load(Phase.LOAD_DATA, lambda: load_data(self.launch, self._data, go_on), "S302")
                 self._find_data()  # the first node's word does not speak for this one's mounts
+                if self.launch.only_stages:
+                    return 0
+                self._open()
                 self._meet()
                 self._attention.check()
                 done = self._patiently(self.siblings.ended_of_themselves, self._attention.go_on)
@@ -99,10 +116,13 @@ class Node:
                 self.journal.append(EventKind.FAULT, code="", message=str(ended), ended_by=ended.reason)
                 return 128 + signal.SIGTERM
             status = self._learners(done)
+            self._data.mounting.finish()
             stored = self._store()
             return status or (0 if stored else EXIT_PLATFORM)
         finally:
+            self._meter.finish(0.0)
             self.watch.finish()
+            self._data.mounting.finish()
             shutil.rmtree(self.seats.scratch, ignore_errors=True)
 
     def _prepare(self) -> None:
@@ -115,14 +135,34 @@ class Node:
 
     # ------------------------------------------------------------------------------------------ loading
 
+    def _find_image(self) -> None:
+        """Raises PhaseFailed."""
+        go_on, launch, rank = self._attention.go_on, self.launch, self.node_rank
+        image = self._patiently(lambda: find_image(launch, rank, go_on, self._data.entries), go_on, awaits_space=True)
+        self.seats.base["image"] = image
+
+    def _check_stores(self) -> None:
+        """Before anything is loaded. Raises PhaseFailed."""
+        go_on = self._attention.go_on
+        if self.node_rank == 0 and self._patiently(lambda: self.phases.status(Phase.LOAD_DATA), go_on) != 0:
+            self._patiently(lambda: check_results_store(self.launch, 0, go_on), go_on, awaits_space=True)
+
     def _load(self, phase: Phase, work: Callable[[], None], code: str) -> None:
-        """Rank 0 does it unless it is done; the others wait for rank 0's word."""
-        if self.node_rank != 0:
+        """Rank 0 does it unless it is done; the others wait for rank 0's word, where they see what it does."""
+        if self.node_rank != 0 and not self.launch.apart:
             self._await(phase)
+            if phase is Phase.LOAD_DATA and self.launch.mounts is not None:
+                self._patiently(self._follow, self._attention.go_on, awaits_space=True)
             return
-        if self._patiently(lambda: self.phases.status(phase), self._attention.go_on) == 0:
+        is_done = self._patiently(lambda: self.phases.status(phase), self._attention.go_on) == 0
+        is_gone = phase is Phase.LOAD_DATA and (has_links(self.launch) or self.launch.mounts is not None)
+        if is_done and not is_gone:
             return
         self._phase(phase, lambda: self._patiently(work, self._attention.go_on, awaits_space=True), code)
+
+    def _follow(self) -> None:
+        """Have the data as the first node has them."""
+        self._data.follow(self.siblings.events([0]), self._attention.go_on)
 
     def _patiently(self, work: Callable[[], T], go_on: Callable[[], None], *, awaits_space: bool = False) -> T:
         """What `work` gives once the file system lets it. Raises OSError, and what `go_on` raises in between."""
@@ -149,13 +189,18 @@ class Node:
                 raise Ended("stop", f"{phase.value} failed on the first node")
             self._attention.rest()
 
+    def _open(self) -> None:
+        """In a pod, have the learner's container started, and wait for it."""
+        if self.seats.seat is not None:
+            await_container(self.seats.seat, self._attention.rest)
+
     def _meet(self) -> None:
         """Where nodes need each other, wait until all are ready. From then on it is known where the learners are."""
         self._patiently(self.seats.prepare, self._attention.go_on, awaits_space=True)
         if self.launch.nodes > 1 and not self.launch.names:
             return
         self._await_ports()
-        own = self.seats.network.address if self.seats.network else ""
+        own = self.seats.network.address if self.seats.network else self.seats.told_address
         addresses: Tuple[str, ...] = (own or LOOPBACK,)
         if self.launch.nodes > 1:
             addresses = self._gather(own_run(os.environ), own)
@@ -193,6 +238,8 @@ class Node:
         except OutOfTime as error:
             code, reason = "", str(error)
         except (OSError, ModelRefused) as error:
+            if isinstance(error, OSError) and error.errno and error.filename is None:  # write(2), for one, names none
+                error.filename = self.attempt.path
             reason = f"{phase.value} on {os.uname().nodename}: {error}"
         if last or status:
             note(lambda: self.phases.end(phase, status))
@@ -208,14 +255,18 @@ class Node:
         note(lambda: self.phases.begin(Phase.LEARNER))
         record = CheckpointRecord(self.launch.checkpoints)
         record.begin()
-        supervisor = Supervisor(self.seats, self.siblings, self.watch, record)
-        for number in at_work(self.launch, self.seats.learner_ids, done):
+        supervisor = Supervisor(self.seats, self.siblings, self.watch, record, self._meter, self._data.mounting)
+        working = at_work(self.launch, self.seats.learner_ids, done)
+        for number in working:
             supervisor.start(number)
+        for number in self.seats.learner_ids:
+            if number not in working:
+                self._meter.learner_ended(number)
         for number in left_behind(self.launch, self.seats.learner_ids, self.journal.events, done):
             self._tell_ended(number, ended_by=SERVICE, detail="nobody saw its end")
         own = [status for number, status in done.items() if number in self.seats.learner_ids and status]
         status = supervisor.run() or (0 if has_trained(self.launch, done) else next(iter(own), 0))
-        self._terminated_at = supervisor.terminated_at
+        self._terminated_at = supervisor.asking.terminated_at
         if self._is_last() or status:
             note(lambda: self.phases.end(Phase.LEARNER, status))
         self.journal.append(EventKind.PHASE, phase=Phase.LEARNER.value, status="ended", exit=status)
@@ -225,10 +276,14 @@ class Node:
 
     def _store(self) -> bool:
         """Results and logs of this node's learners; a STORED event for each of them when all is in place."""
+        is_told = self.journal.flush()
         last = self._is_last()
+        shared = last or not is_told or not self._others_will_store()
         work: Dict[Phase, Callable[[], None]] = {
-            Phase.STORE_RESULTS: lambda: store_results(self.launch, self._go_on_storing),
-            Phase.STORE_LOGS: lambda: store_logs(self.launch, self.seats.learner_ids, self._go_on_storing),
+            Phase.STORE_RESULTS: lambda: store_results(
+                self.launch, self._go_on_storing, node_rank=self.node_rank, sends=shared
+            ),
+            Phase.STORE_LOGS: self._store_logs,
         }
         failed: Optional[PhaseFailed] = None
         for phase, action in work.items():
@@ -246,8 +301,27 @@ class Node:
             self.journal.append(EventKind.STORED, learner_id=number)
         return True
 
+    def _store_logs(self) -> None:
+        self._meter.finish(HURRY_S if self._terminated_at is not None else END_S)
+        store_logs(self.launch, self.seats.learner_ids, self._go_on_storing, node_rank=self.node_rank)
+
+    def _others_will_store(self) -> bool:
+        """Whether what all learners share may be left to whoever sees the last of them end: that one will know that
+        this node's have ended. What a node's learners wrote that dies before is owed. The first node leaves nothing,
+        nor does one that shares nothing."""
+        if self.node_rank == 0 or self.launch.apart:
+            return False
+        try:
+            return self.siblings.all_learners_started()
+        except OSError as error:
+            sys.stderr.write(f"ffdl-controller: {error}\n")
+            return False
+
     def _is_last(self) -> bool:
-        """Whether no learner of the job is left, so that FfDL's files may say so; not where that cannot be known."""
+        """Whether no learner of the job is left, so that FfDL's files may say so; not where that cannot be known. Where
+        no node sees another's files, they speak of its own."""
+        if self.launch.apart:
+            return True
         try:
             return self.siblings.all_learners_ended()
         except OSError as error:

@@ -7,6 +7,7 @@ from typing import Sequence, Tuple
 from ffdl_batch.controller.network.job_network import FAULT, HOST
 from ffdl_batch.domain.launch import EnvDelivery, LaunchFile
 from ffdl_batch.domain.network_level import OVERLAYS
+from ffdl_batch.domain.pod import NO_BASH
 
 IMAGE_COMPLAINTS = (
     "could not open image",
@@ -34,6 +35,9 @@ _CURE = (
 def read_complaint(launch: LaunchFile, lines: Sequence[str], host: str) -> Tuple[str, str]:
     """A sentence with what was said last, and the code of whoever has to do something about it."""
     said = " ".join(line.strip() for line in lines[-3:]) or "it said nothing"
+    if launch.pod is not None:
+        code = IMAGE_CODE if NO_BASH in said else RUNTIME_CODE
+        return f"the learner's container in pod {host} did not reach its command: {said}", code
     if launch.learner.delivery is not EnvDelivery.FILE:
         return f"the learner's shell did not come up on {host}: {said}", RUNTIME_CODE
     if launch.network.level != HOST and any(word in said.lower() for word in NETWORK_COMPLAINTS):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import glob
 import os
+import shutil
 import sys
 from functools import partial
 from typing import Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
@@ -18,10 +21,20 @@ from ffdl_batch.controller.gang.rendezvous import (
     place_values,
     seen_by,
 )
-from ffdl_batch.controller.learner.environment import check_shell, file_text, host_subset, merge, read_user_environment
+from ffdl_batch.controller.learner.environment import (
+    check_shell,
+    file_text,
+    host_subset,
+    merge,
+    pick_secrets,
+    read_user_environment,
+)
 from ffdl_batch.controller.learner.learner import Start, first_host, placeholder_devices, values_for
 from ffdl_batch.controller.learner.orphans import MARK, mark
-from ffdl_batch.controller.machine.files import make_private, read_text, write_text
+from ffdl_batch.controller.learner.output import LogPlace
+from ffdl_batch.controller.learner.seat import seat_of
+from ffdl_batch.controller.machine.dumps import leave_no_dumps
+from ffdl_batch.controller.machine.files import make_private, read_text, rewrite_text, write_text
 from ffdl_batch.controller.machine.location import controller_path
 from ffdl_batch.controller.network.job_network import JobNetwork, await_network, check_addresses, has_own
 from ffdl_batch.controller.node.devices import Equipment, equip, inspect, look
@@ -31,7 +44,9 @@ from ffdl_batch.controller.record.phases import PhaseFiles
 from ffdl_batch.domain.devices import DEVICE_OPTIONS
 from ffdl_batch.domain.events import EventKind
 from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.domain.launch import RESTART_LEARNER, EnvDelivery, LaunchFile, fill
+from ffdl_batch.domain.launch import RESTART_LEARNER, EnvDelivery, LaunchFile
+from ffdl_batch.domain.placeholders import fill
+from ffdl_batch.domain.pod import HOSTS
 
 NODE_HOSTS = "/etc/hosts"
 RESTARTS_VARIABLE = "FFDL_LEARNER_RESTARTS"
@@ -55,6 +70,11 @@ class Seats:
         self.devices = deal_devices(devices, wanted) if launch.seats else even
         self._equipment = [Equipment() for _ in self.learner_ids]
         self._peers: Tuple[Peer, ...] = ()
+        self._exposed: Dict[int, str] = {}
+        self.seat = seat_of(launch)
+        """In a pod."""
+        self.told_address = os.environ.get(launch.host.address, "") if launch.host.address else ""
+        """Where the others reach this node, where somebody has told it."""
         self.network: Optional[JobNetwork] = None
         """The job's own on this node, once it was found."""
         self.base = self._node_values(launch_path)
@@ -73,10 +93,20 @@ class Seats:
             "python": sys.executable,
             "controller": controller_path(),
             "scratch": self.scratch,
+            "pod": self.launch.pod.directory if self.launch.pod else "",
             "node_rank": str(self.node_rank),
             "hostname": host,
             "master_addr": "127.0.0.1" if launch.nodes == 1 else first_host(nodes) or host,
         }
+
+    def clear_earlier(self) -> None:
+        """Remove what controllers of earlier attempts left on this node when they were killed: none of them lives."""
+        for number in range(1, self.launch.attempt):
+            name = glob.escape(os.path.join(self.launch.scratch_base, f"ffdl-{self.launch.job_id}-{number}-"))
+            for left in glob.glob(f"{name}*"):
+                with contextlib.suppress(OSError):
+                    if os.lstat(left).st_uid == os.geteuid():
+                        shutil.rmtree(left)
 
     def find_network(self, rest: Callable[[], None], now: Callable[[], float]) -> None:
         """Where the job is to have one of its own. `rest` waits a moment. Raises PhaseFailed, and what that raises."""
@@ -118,9 +148,15 @@ class Seats:
             for number in self.learner_ids:
                 peers = seen_by(self.launch, self._peers, number)
                 text = hosts_text(self.launch, peers, number, read_text(NODE_HOSTS))
-                write_text(self._hosts_of(number), text + (self.network.hosts if self.network else ""), 0o644)
+                text += self.network.hosts if self.network else ""
+                if self.launch.pod is not None:  # a container has the file itself, not its name
+                    rewrite_text(self._hosts_of(number), text)
+                else:
+                    write_text(self._hosts_of(number), text, 0o644)
 
     def _hosts_of(self, learner_id: int) -> str:
+        if self.launch.pod is not None:
+            return os.path.join(self.launch.pod.directory, HOSTS)
         return os.path.join(self.scratch, f"learner-{learner_id}.hosts")
 
     def values(self, learner_id: int) -> Dict[str, str]:
@@ -150,11 +186,16 @@ class Seats:
             contract[RESTARTS_VARIABLE] = str(restarts)
             protected += (RESTARTS_VARIABLE,)
         user = read_user_environment(read_text(self.attempt.environment))
+        if self.launch.secrets:
+            leave_no_dumps()
+            user.update(pick_secrets(read_text(self.attempt.secrets), self.launch.secrets))
         variables = merge(contract, user, protected)
         env = host_subset(os.environ, command.pass_host)
         make_private(os.path.join(self.scratch, f"learner-{learner_id}"))
         if command.delivery is EnvDelivery.FILE:
             write_text(values["env_file"], file_text(variables))
+            if self.launch.secrets:
+                self._exposed[learner_id] = values["env_file"]
         else:
             check_shell(user)
             env.update(variables)
@@ -165,10 +206,21 @@ class Seats:
             tuple(_words(command.argv, values, equipment.options)),
             env,
             fill(command.working_dir, values),
-            self.attempt.training_log(learner_id),
+            LogPlace(
+                self.launch.attempt_dir, learner_id, self.launch.logs, env[MARK], self.seat.output if self.seat else ""
+            ),
             phases.began_path(learner_id),
             phases.ended_path(learner_id),
+            self.seat,
         )
+
+    def hide(self, learner_id: int) -> None:
+        """Remove the file with secrets that this learner was started with, and has read by now: a controller that is
+        killed leaves none behind then."""
+        path = self._exposed.pop(learner_id, "")
+        if path:
+            with contextlib.suppress(OSError):  # it goes with its directory
+                os.unlink(path)
 
 
 def _words(argv: Sequence[str], values: Mapping[str, str], options: Sequence[str]) -> Iterator[str]:

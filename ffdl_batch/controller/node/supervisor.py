@@ -3,23 +3,10 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
-import sys
-import time
-from typing import Dict, Optional, Tuple
+from typing import Dict, Tuple
 
 from ffdl_batch.controller.checkpointing.checkpoints import PATIENCE_S, CheckpointRecord
-from ffdl_batch.controller.checkpointing.requests import (
-    HALT,
-    OUTSIDE_SHARE,
-    TERM,
-    TIME,
-    WARNED,
-    Request,
-    join,
-    new_request,
-)
 from ffdl_batch.controller.gang.siblings import Siblings, tell_others
 from ffdl_batch.controller.learner.environment import EnvironmentRefused
 from ffdl_batch.controller.learner.learner import Ending, Learner
@@ -28,53 +15,59 @@ from ffdl_batch.controller.learner.restarts import Restarts, Spawned
 from ffdl_batch.controller.machine import complaints
 from ffdl_batch.controller.machine.handover import Hand
 from ffdl_batch.controller.machine.location import starter_argv
-from ffdl_batch.controller.machine.processes import FORWARDED, adopt_orphans, end_strays, identity, next_signal
+from ffdl_batch.controller.machine.processes import adopt_orphans, end_strays, identity
+from ffdl_batch.controller.metrics.meter import Meter
 from ffdl_batch.controller.network.job_network import FAULT as NETWORK_CODE
 from ffdl_batch.controller.network.whereabouts import Whereabouts
+from ffdl_batch.controller.node.asking import FILES_S, HURRY_S, Asking
 from ffdl_batch.controller.node.runtime_words import RUNTIME_CODE, read_complaint
 from ffdl_batch.controller.node.seats import Seats
 from ffdl_batch.controller.node.services import DOUBT_S, SERVICE, Failed, Services
 from ffdl_batch.controller.node.watch import Watch
-from ffdl_batch.controller.record.control import CANCEL
 from ffdl_batch.controller.record.log_tail import tail
-from ffdl_batch.controller.record.phases import Fenced, PhaseFiles
+from ffdl_batch.controller.record.phases import Fenced
+from ffdl_batch.controller.stores.mounting import DATA_CODE, Mounting
+from ffdl_batch.controller.stores.uploading import Uploading
 from ffdl_batch.domain.codec import to_plain
 from ffdl_batch.domain.events import EventKind, Scalar
-from ffdl_batch.domain.launch import LaunchFileError
+from ffdl_batch.domain.placeholders import LaunchFileError
 
 TICK_S = 0.2
-ASK_AGAIN_S = 1.0
-FILES_S = 1.0
-"""How long the shared file system may take for a file that others look at; it is written all the same."""
-HURRY_S = 1.0
-"""How long an inventory may take after a TERM from outside."""
+DOUBT_DATA_S = 0.5
+"""How long a word that a mount is gone is waited for when a learner failed: it may have come of that."""
 
 
 class Supervisor:
     """Owns the started learners until the last has ended. Times are of the watch's clock."""
 
-    def __init__(self, seats: Seats, siblings: Siblings, watch: Watch, record: CheckpointRecord) -> None:
+    def __init__(
+        self,
+        seats: Seats,
+        siblings: Siblings,
+        watch: Watch,
+        record: CheckpointRecord,
+        meter: Meter,
+        mounting: Mounting,
+    ) -> None:
         self.launch, self.journal, self.watch, self.record = seats.launch, siblings.journal, watch, record
-        self.seats, self.phases = seats, PhaseFiles(seats.attempt.state)
+        self.seats, self.meter = seats, meter
+        self.mounting = mounting
         self.clock = watch.clock
         self.learners: Dict[int, Learner] = {}
         self.status = 0
-        self.ending = ""
-        self.request: Optional[Request] = None
-        self.terminated_at: Optional[float] = None
-        """When TERM came from outside."""
-        self._ask_again_at = 0.0
         self._started = False
         self._files = Hand("files")
+        self.asking = Asking(self.learners, watch, record, self.journal, self._files, self._drop_restarts)
         self.services = Services(self.launch, siblings, self._files)
         self.whereabouts = Whereabouts(self.launch, seats.network)
         self._told_network = False
+        self._uploading = Uploading(self.launch, seats.node_rank)
         self.restarts = Restarts(self.launch, self.journal.events, self._files, self._spawn_again)
 
     def start(self, learner_id: int) -> None:
         """Start one learner; one that cannot be started has ended at once, and the others are told. That it has started
         :meth:`run` tells, which does not wait for it to be written."""
-        if self.ending:
+        if self.asking.ending:
             return
         adopt_orphans()
         self._started = True
@@ -105,15 +98,18 @@ class Supervisor:
         self.journal.begin()
         self._files.begin()
         complaints.begin()
+        self._uploading.begin()
+        self.meter.begin(self._roots, dict(zip(self.seats.learner_ids, self.seats.devices)))
         try:
             for learner_id, learner in self.learners.items():
                 self._tell_started(learner_id, learner)
             while self.learners or self.restarts.pending or self.services.failed:
-                self._take_signals()
-                self._obey_cells()
-                self._press_request()
+                self._ask_as_asked()
                 self._mind_services()
+                self._mind_mounts()
                 self._look_where_they_are()
+                for learner_id in [number for number in self.learners if self.watch.inner_pid(number)]:
+                    self.seats.hide(learner_id)
                 for learner_id, spawned in self.restarts.start_due(self.clock.now()):
                     self._started_again(learner_id, spawned)
                 for ending in [e for e in (learner.poll() for learner in self.learners.values()) if e]:
@@ -121,12 +117,19 @@ class Supervisor:
                     self._ended(ending)
                 self.journal.flush()
         finally:
-            end_strays()
+            self._uploading.finish()
+            end_strays(self.meter.pids | self.mounting.pids)
+            self.meter.finish_soon()
         if self._started:
             self._tell_network()
-            patience_s = HURRY_S if self.terminated_at is not None else PATIENCE_S
+            patience_s = HURRY_S if self.asking.terminated_at is not None else PATIENCE_S
             self.journal.append(EventKind.CHECKPOINT, **to_plain(self.record.result(patience_s)))
         return self.status
+
+    def _roots(self) -> Dict[int, int]:
+        """For another thread."""
+        roots = {number: learner.root for number, learner in dict(self.learners).items()}
+        return {number: root for number, root in roots.items() if root}
 
     def _tell_started(self, learner_id: int, learner: Learner) -> None:
         service: Dict[str, Scalar] = {"service": True} if self.services.is_one(learner_id) else {}
@@ -139,118 +142,18 @@ class Supervisor:
         self.learners[learner_id] = spawned
         self._tell_started(learner_id, spawned)
 
-    # ---------------------------------------------------------------------------------------- requests
+    # -------------------------------------------------------------------------------------- what is seen
 
-    def _take_signals(self) -> None:
+    def _ask_as_asked(self) -> None:
         closing = any(learner.rest_until or learner.kill_at for learner in self.learners.values())
         hurries = closing or self.whereabouts.hurries(self.learners)
-        number = next_signal(0.05 if hurries else TICK_S)
-        while number is not None:
-            if number in (signal.SIGTERM, signal.SIGINT):
-                self._terminated()
-            elif number == signal.SIGURG:
-                self._warned()
-            elif number in FORWARDED:
-                self.watch.read_now()  # who has begun, too
-                for learner in self.learners.values():
-                    learner.pass_on(number)
-            number = next_signal(0.0)
-
-    def _terminated(self) -> None:
-        """TERM from outside. The owner's cancel ends the learners at once; anything else is a request."""
-        if self.terminated_at is None:
-            self.terminated_at = self.clock.now()
-        wish = self.watch.read_now().wish
-        if wish == CANCEL:
-            self._end_all(TERM, self.launch.limits.kill_wait_s * OUTSIDE_SHARE)
-            return
-        if wish == HALT:
-            self._ask(HALT)
-        self._ask(TERM)
-
-    def _warned(self) -> None:
-        """The platform's signal: a halt where the owner wishes one, else the scheduler's warning."""
-        wish = self.watch.read_now().wish
-        if wish == CANCEL:
-            self._end_all(TERM, self.launch.limits.kill_wait_s)
-        else:
-            self._ask(HALT if wish == HALT else WARNED)
-
-    def _obey_cells(self) -> None:
-        fenced = self.watch.fenced
-        if fenced:
-            for learner in self.learners.values():
-                learner.kill("fence")
-            while any(learner.poll() is None for learner in self.learners.values()):
-                time.sleep(0.02)
+        self.asking.take_signals(0.05 if hurries else TICK_S)
+        try:
+            self.asking.obey_cells()
+        except Fenced:
             self.restarts.drop()
-            raise Fenced(fenced)
-        wish = self.watch.control.wish
-        if wish == CANCEL:
-            self._end_all(TERM, self.launch.limits.kill_wait_s)
-        elif wish == HALT:
-            self._ask(HALT)
-        what, reason = self.watch.stop.get("what"), str(self.watch.stop.get("reason", "stop"))
-        if what == "halt":
-            self._ask(TIME if reason == TIME else HALT)
-        elif what == "stop":
-            self._end_all(reason if reason in (TIME, HALT) else "stop", self.launch.limits.kill_wait_s)
-
-    def _ask(self, reason: str) -> None:
-        """Ask the learners to checkpoint and end. Asked again, the shorter times count."""
-        now, before = self.clock.now(), self.request
-        new = new_request(reason, self.launch.limits, now)
-        if self.ending and before is None:  # they are being ended already; a TERM from outside leaves less time
-            if reason == TERM:
-                self._end_at(self.ending, new.kill_at)
-            return
-        self.request = join(before, new)
-        if self.request == before:
-            return
-        if before is None:
-            self.record.asked(now, HURRY_S if reason == TERM else PATIENCE_S)
-        self._deliver()
-        self._drop_restarts(self.request.reason)
-        if before is None:
-            try:
-                self._files.ask(self.phases.request_halt, None, FILES_S)
-            except OSError as error:  # the signal went out
-                sys.stderr.write(f"ffdl-controller: {error}\n")
-        if before is None or before.reason != self.request.reason:
-            self.journal.append(EventKind.ASKED, reason=self.request.reason)
-
-    def _deliver(self) -> None:
-        """The checkpoint signal to whoever catches it and has not had it; after a TERM from outside TERM to the others.
-        Again and again: a program that is still starting up catches nothing yet."""
-        request = self.request
-        if request is None:
-            return
-        number = signal.Signals["SIG" + self.launch.checkpoint_signal.upper()]
-        for learner in self.learners.values():
-            if learner.kill_at is not None:
-                continue
-            signalled = learner.request_checkpoint(number, request.reason)
-            if self.terminated_at is not None and not signalled:
-                learner.request_by_term(request.reason, request.kill_at)
-        self._ask_again_at = self.clock.now() + ASK_AGAIN_S
-
-    def _press_request(self) -> None:
-        if self.request is None:
-            return
-        now = self.clock.now()
-        if now >= self.request.term_at:
-            self._end_at(self.request.reason, self.request.kill_at)
-        elif now >= self._ask_again_at:
-            self._deliver()
-
-    def _end_all(self, reason: str, wait_s: float) -> None:
-        self._end_at(reason, self.clock.now() + wait_s)
-
-    def _end_at(self, reason: str, kill_at: float) -> None:
-        self.ending = self.ending or reason
-        for learner in self.learners.values():
-            learner.terminate(reason, kill_at)
-        self._drop_restarts(reason)
+            raise
+        self.asking.press()
 
     def _look_where_they_are(self) -> None:
         """A learner that is not in the network that was meant is killed, and the job fails with it."""
@@ -268,17 +171,24 @@ class Supervisor:
         """End the services of this node when nobody trains any more. One that failed before fails the job."""
         now, failed = self.clock.now(), self.services.failed
         some_train = self.restarts.pending or not all(self.services.is_one(number) for number in self.learners)
-        if not some_train and not self.ending and self.services.are_free(now, asked=self.request is not None):
+        asked = self.asking.request is not None
+        if not some_train and not self.asking.ending and self.services.are_free(now, asked=asked):
             self.services.failed = None
-            self.ending = SERVICE
+            self.asking.ending = SERVICE
             for learner in self.learners.values():
                 if not learner.told:  # who caught a request for a checkpoint has the time of the request
                     learner.terminate(SERVICE, now + self.launch.limits.kill_wait_s)
-        elif failed and (self.ending or self.request or now - failed.at >= DOUBT_S):
+        elif failed and (self.asking.ending or self.asking.request or now - failed.at >= DOUBT_S):
             self.services.failed = None
             self.status = self.status or failed.status
-            if self.request is None and not self.ending:
+            if self.asking.is_quiet:
                 self._fail(failed.learner_id)
+
+    def _mind_mounts(self) -> None:
+        """Learners whose data are gone are killed: what they read from now on are errors, or nothing."""
+        if self.mounting.trouble() and self.asking.is_quiet:
+            for learner in self.learners.values():
+                learner.kill("")
 
     # ------------------------------------------------------------------------------------------ endings
 
@@ -295,6 +205,8 @@ class Supervisor:
         detail, fault = ending.detail, ending.code
         if ending.learner_id in self.whereabouts.wrong:
             detail, fault = self.whereabouts.wrong[ending.learner_id], NETWORK_CODE
+        elif ending.failed and not ending.asked and self.mounting.trouble(DOUBT_DATA_S):
+            detail, fault = f"learner {ending.learner_id} lost its data: {self.mounting.trouble()}", DATA_CODE
         elif ending.failed and not ending.began and not fault:
             detail, fault = self._complaint(ending)
         fields.update({k: v for k, v in (("detail", detail), ("code", fault)) if v})
@@ -305,6 +217,7 @@ class Supervisor:
             self.journal.append(EventKind.LEARNER_ENDED, **fields, restarted=True)
             self.restarts.add(ending.learner_id, fields, self.clock.now())
             return
+        self.meter.learner_ended(ending.learner_id)
         if not (is_service and ending.ended_by):  # what ends a service says nothing about an answer
             self.record.ended(self.clock.now(), by_itself=not ending.ended_by)
         self.journal.append(EventKind.LEARNER_ENDED, **fields)
@@ -326,12 +239,12 @@ class Supervisor:
     def _fail(self, learner_id: int) -> None:
         """One learner's failure is the job's."""
         self._files.ask(lambda: tell_others(self.launch, learner_id=learner_id), None, FILES_S)
-        self._end_all("stop", self.launch.limits.kill_wait_s)
+        self.asking.end_all("stop")
 
     def _may_start_again(self, ending: Ending) -> bool:
         """Whether it failed while it was at work, and nobody wants it to end."""
         at_work = ending.failed and ending.began and not ending.asked
-        return at_work and self.request is None and not self.ending and self.restarts.possible
+        return at_work and self.asking.is_quiet and self.restarts.possible
 
     def _drop_restarts(self, reason: str) -> None:
         """Who waits to be started again has ended now, for `reason`."""

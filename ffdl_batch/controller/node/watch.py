@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 import time
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, BinaryIO, Dict, List, Optional, Tuple
 
 from ffdl_batch.controller.machine.files import NO_SPACE, open_found, read_cell, size_of, touch
 from ffdl_batch.controller.machine.running_time import RunningTime
@@ -28,14 +28,13 @@ FRESH_S = 1.5
 
 
 class Watch:
-    """Polls the cells, marks the logs' growth, beats the heart. Attributes are read by the other thread."""
+    """Polls the cells, beats the heart. Attributes are read by the other thread."""
 
     def __init__(
         self, launch: LaunchFile, node_rank: int, learner_ids: List[int], clock: Optional[RunningTime] = None
     ) -> None:
         self.launch, self.node_rank, self.clock = launch, node_rank, clock or RunningTime()
         self.attempt = AttemptDir(launch.attempt_dir)
-        self.logs = [(self.attempt.training_log(n), self.attempt.marks(n)) for n in learner_ids]
         self.stop: Dict[str, Any] = {}
         self.control = Control()
         self.newer_run = 0
@@ -45,8 +44,7 @@ class Watch:
         self._noting = threading.Lock()
         self._looked_at = -1.0
         self._run_number = own_run(os.environ)
-        self._echo = Echo([log for log, _ in self.logs]) if launch.echo_output else None
-        self._sizes: Dict[str, int] = {}
+        self._echo = Echo([self.attempt.training_log(n) for n in learner_ids]) if launch.echo_output else None
         self._last_beat = 0.0
         self._refused: Optional[Tuple[float, str]] = None
         """Since when the heartbeat cannot be written, and why; None while it can."""
@@ -57,7 +55,7 @@ class Watch:
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
 
     def begin(self) -> None:
-        """Start the thread; call :func:`processes.hold_signals` before."""
+        """Start the thread; call :func:`signals.hold_signals` before."""
         self.clock.begin()
         self._thread.start()
         if self._echo:
@@ -110,7 +108,7 @@ class Watch:
 
     def look(self) -> None:
         """One round."""
-        for step in (self._note_began, self._read_cells, self._beat, self._mark):
+        for step in (self._note_began, self._read_cells, self._beat):
             try:
                 step()
             except OSError as error:
@@ -187,24 +185,18 @@ class Watch:
             raise
         self._last_beat, self._refused = now, None
 
-    def _mark(self) -> None:
-        for log, marks in self.logs:
-            size = size_of(log)
-            if size != self._sizes.get(log, 0):
-                with open(marks, "a", encoding="ascii") as file:
-                    file.write(f"{time.time():.3f} {size}\n")
-                self._sizes[log] = size
-
 
 class Echo:
-    """Copies what learners write to a file descriptor, in order, whole reads at a time; in a thread of its own, for
+    """Copies what learners' logs get to a file descriptor, in order, whole reads at a time; in a thread of its own, for
     whoever reads at the other end may be slow."""
 
     def __init__(self, logs: List[str], target: int = 1) -> None:
         self.target = target
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, name="echo", daemon=True)
-        self._at: List[Tuple[str, int]] = [(log, size_of(log)) for log in logs]
+        self._logs = {log: size_of(log) for log in logs}
+        """Where to begin."""
+        self._open: Dict[str, BinaryIO] = {}
 
     def begin(self) -> None:
         """Start copying."""
@@ -222,22 +214,32 @@ class Echo:
 
     def copy(self) -> None:
         """Copy what is new; a target that refuses it (closed, full) ends the copying, not the job."""
-        for index, (log, offset) in enumerate(self._at):
+        for log in self._logs:
             try:
-                self._at[index] = (log, self._copy_from(log, offset))
+                self._copy(log)
             except FileNotFoundError:
                 continue
             except OSError as error:
                 sys.stderr.write(f"ffdl-controller: the log is no longer copied to standard output: {error}\n")
-                self._at = []
+                self._logs = {}
                 return
 
-    def _copy_from(self, log: str, offset: int) -> int:
-        with open_found(log) as file:
-            file.seek(offset)
-            data = file.read(1 << 16)
-            while data:
-                written = os.write(self.target, data)
-                offset += written
-                data = data[written:] or file.read(1 << 16)
-        return offset
+    def _copy(self, log: str) -> None:
+        """The rest of the file that was read last, and the one that has its name now."""
+        file = self._open.get(log)
+        if file is not None:
+            self._copy_rest(file)
+            if os.path.samestat(os.fstat(file.fileno()), os.lstat(log)):
+                return
+            self._copy_rest(file)
+            self._open.pop(log).close()
+        file = self._open[log] = open_found(log)
+        file.seek(self._logs[log])
+        self._logs[log] = 0
+        self._copy_rest(file)
+
+    def _copy_rest(self, file: BinaryIO) -> None:
+        data = file.read(1 << 16)
+        while data:
+            written = os.write(self.target, data)
+            data = data[written:] or file.read(1 << 16)

@@ -16,16 +16,24 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u
 
 
 def tail(path: str) -> Tuple[str, ...]:
-    """The last LINES lines of the file; () where there is no such file. Raises OSError but for ENOENT."""
+    """The last LINES lines of the log; () where there is none. Raises OSError but for ENOENT."""
+    data, cut = _end(path, READ_BYTES)
+    if not cut and data.count(b"\n") <= LINES:  # it was begun a moment ago
+        before, cut = _end(path + ".1", READ_BYTES - len(data))
+        data = before + data
+    return last_lines(data, cut=cut)
+
+
+def _end(path: str, most: int) -> Tuple[bytes, bool]:
+    """The end of a file, and whether it has a beginning."""
     try:
         with open_found(path) as file:
             size = os.fstat(file.fileno()).st_size
-            start = max(0, size - READ_BYTES)
+            start = max(0, size - most)
             file.seek(start)
-            data = file.read(READ_BYTES)
+            return file.read(most), start > 0
     except FileNotFoundError:
-        return ()
-    return last_lines(data, cut=start > 0)
+        return b"", False
 
 
 def last_lines(data: bytes, *, cut: bool = False) -> Tuple[str, ...]:

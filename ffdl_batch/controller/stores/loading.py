@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import Callable
+from typing import Callable, Sequence
 
 from ffdl_batch.controller.machine.patience import is_passing
 from ffdl_batch.controller.record.phases import PhaseFailed
 from ffdl_batch.controller.stores.model import unpack
+from ffdl_batch.controller.stores.node_data import NodeData
 from ffdl_batch.controller.stores.trees import copy_tree
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.launch import LaunchFile
@@ -33,19 +34,25 @@ def load_model(launch: LaunchFile, go_on: Callable[[], None]) -> None:
             ) from error
 
 
-def load_data(launch: LaunchFile, go_on: Callable[[], None]) -> None:
-    """Copy what is to be copied. Raises OSError, PhaseFailed, and what `go_on` raises."""
-    find_data(launch)
+def load_data(launch: LaunchFile, data: NodeData, go_on: Callable[[], None]) -> None:
+    """Copy what is to be copied, and have what is in stores. Raises OSError, PhaseFailed, and what `go_on` raises."""
+    _find(launch, launch.needs_dirs)
     for copy in launch.copies:
         copy_tree(copy.source, copy.target, go_on=go_on)
+    data.have(go_on)
 
 
 def find_data(launch: LaunchFile) -> None:
-    """Every mounted data directory, or PhaseFailed: a container runtime would complain about itself instead.
+    """Every mounted data directory, and those of what was brought, or PhaseFailed: a container runtime would complain
+    about itself instead.
 
     Raises OSError where their file system is gone.
     """
-    for path in launch.needs_dirs:
+    _find(launch, [*launch.needs_dirs, *(fetch.local for fetch in launch.fetches)])
+
+
+def _find(launch: LaunchFile, paths: Sequence[str]) -> None:
+    for path in paths:
         try:
             os.scandir(path).close()
             continue

@@ -6,8 +6,11 @@ import os
 from typing import Dict, List
 
 from ffdl_batch.controller.machine.directories import make_below
+from ffdl_batch.controller.stores.entries import unlink_links
+from ffdl_batch.controller.stores.mounting import clear_left
 from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.domain.launch import LaunchFile, fill
+from ffdl_batch.domain.launch import LaunchFile
+from ffdl_batch.domain.placeholders import fill
 
 
 class DirectoryRefused(OSError):
@@ -24,6 +27,8 @@ class DirectoryRefused(OSError):
 def make_places(launch: LaunchFile) -> None:
     """Make those of the attempt and those that the plan names. Raises DirectoryRefused."""
     attempt = AttemptDir(launch.attempt_dir)
+    clear_left()
+    unlink_links(launch)  # what they lead to is on another node, perhaps
     wanted = [attempt.state, attempt.model, attempt.data, attempt.results, attempt.logs, *_planned(launch)]
     for directory in wanted:
         try:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
-from typing import Callable, Sequence
+import sys
+from functools import partial
+from typing import Callable, List, Optional, Sequence
 
 from ffdl_batch.controller.machine.directories import Directories
 from ffdl_batch.controller.machine.files import touch
+from ffdl_batch.controller.record.phases import PhaseFailed
+from ffdl_batch.controller.stores.measured import show_metrics
 from ffdl_batch.controller.stores.model import copy_archive
+from ffdl_batch.controller.stores.moving import send_logs, send_results
 from ffdl_batch.controller.stores.trees import copy_tree, remove_half_copied
 from ffdl_batch.domain.jobdir import AttemptDir, JobDir
 from ffdl_batch.domain.launch import LaunchFile
@@ -20,39 +25,90 @@ def _on() -> None:
     """Nothing stands in the way of going on."""
 
 
-def store_results(launch: LaunchFile, go_on: Callable[[], None] = _on, *, late: bool = False) -> None:
-    """$RESULT_DIR into the results store, and the model archive beside it. Raises OSError, and what `go_on` raises.
+def store_results(
+    launch: LaunchFile,
+    go_on: Callable[[], None] = _on,
+    *,
+    node_rank: Optional[int] = None,
+    sends: bool = True,
+    late: bool = False,
+) -> None:
+    """$RESULT_DIR into the results store, and the model archive beside it. Raises OSError, StagingFailed, and what
+    `go_on` raises.
 
-    `late`: a newer attempt may have stored before us; what was written later than ours stays.
+    `node_rank`: of the node whose controller does it (None = the attempt is over). `sends`: also into a store that is
+    no directory. `late`: a newer attempt may have stored before us; what was written later than ours stays.
     """
     stores, attempt = launch.stores, AttemptDir(launch.attempt_dir)
-    if stores.results and not _same(stores.results, attempt.results):
+    works: List[Callable[[], None]] = []
+
+    def copy_results() -> None:
         copy_tree(attempt.results, stores.results, link=True, keep_newer=late, go_on=go_on)
+
+    if stores.results and not _same(stores.results, attempt.results):
+        works.append(copy_results)
     if stores.model and launch.model_archive and not os.path.exists(stores.model):
-        copy_archive(launch.model_archive, stores.model)
+        works.append(partial(copy_archive, launch.model_archive, stores.model))
+    if sends:
+        works.append(partial(send_results, launch, node_rank, go_on, late=late))
+    do_each(works)
 
 
 def store_logs(
-    launch: LaunchFile, learner_ids: Sequence[int], go_on: Callable[[], None] = _on, *, late: bool = False
+    launch: LaunchFile,
+    learner_ids: Sequence[int],
+    go_on: Callable[[], None] = _on,
+    *,
+    node_rank: Optional[int] = None,
+    late: bool = False,
 ) -> None:
-    """The logs of these learners into ``learner-<n>/`` of the logs store. Raises OSError, and what `go_on` raises.
+    """The logs of these learners into ``learner-<n>/`` of the logs store. Raises OSError, StagingFailed, and what
+    `go_on` raises.
 
     Those of earlier attempts go below it, into ``attempt-<k>/``. `late`: a newer attempt's logs have the first place,
     and these go below it too.
     """
-    attempt = AttemptDir(launch.attempt_dir)
-    if not launch.stores.logs or _same(launch.stores.logs, attempt.logs):
-        return
     for number in learner_ids:
-        place = (f"learner-{number}",)  # results are stored there, too, and may have a link of that name
-        for earlier in range(1, launch.attempt + (1 if late else 0)):
-            source = JobDir(launch.job_dir).attempt(earlier).learner_logs(number)
-            if os.path.isdir(source):
-                copy_tree(source, launch.stores.logs, (*place, f"attempt-{earlier}"), link=True, go_on=go_on)
-        if not late:
-            copy_tree(attempt.learner_logs(number), launch.stores.logs, place, link=True, go_on=go_on)
-        with Directories(launch.stores.logs, 0o777) as tree:
+        for earlier in range(1, launch.attempt):
+            show_metrics(launch, number, JobDir(launch.job_dir).attempt(earlier))
+        show_metrics(launch, number)
+    works: List[Callable[[], None]] = []
+    if launch.stores.logs and not _same(launch.stores.logs, AttemptDir(launch.attempt_dir).logs):
+        works += [partial(_copy_logs, launch, number, go_on, late) for number in learner_ids]
+    do_each([*works, partial(send_logs, launch, node_rank, learner_ids, go_on, late=late)])
+
+
+def _copy_logs(launch: LaunchFile, number: int, go_on: Callable[[], None], late: bool) -> None:
+    """Of one learner, into the directory that is the store."""
+    attempt = AttemptDir(launch.attempt_dir)
+    place = (f"learner-{number}",)  # results are stored there, too, and may have a link of that name
+    for earlier in range(1, launch.attempt + (1 if late else 0)):
+        source = JobDir(launch.job_dir).attempt(earlier).learner_logs(number)
+        if os.path.isdir(source):
+            copy_tree(source, launch.stores.logs, (*place, f"attempt-{earlier}"), link=True, go_on=go_on)
+    if not late:
+        copy_tree(attempt.learner_logs(number), launch.stores.logs, place, link=True, go_on=go_on)
+    with Directories(launch.stores.logs, 0o777) as tree:
+        try:
             touch(COPIED, dir_fd=tree.enter(place))
+        except OSError as error:
+            error.filename = tree.path(*place, COPIED)
+            raise
+
+
+def do_each(works: Sequence[Callable[[], None]]) -> None:
+    """All of them, also where one fails: a store that refuses something keeps nothing from the others. Raises the first
+    OSError or PhaseFailed in the end, and at once what else one of them raises."""
+    first: Optional[Exception] = None
+    for work in works:
+        try:
+            work()
+        except (OSError, PhaseFailed) as error:
+            if first is not None:
+                sys.stderr.write(f"ffdl-controller: {error}\n")
+            first = first or error
+    if first is not None:
+        raise first
 
 
 def clear_stores(launch: LaunchFile, is_dead: Callable[[str, int], bool]) -> None:

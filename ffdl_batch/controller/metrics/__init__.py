@@ -1,0 +1,1 @@
+"""What learners say of themselves and what they use: collectors, and samples."""

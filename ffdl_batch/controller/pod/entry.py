@@ -1,0 +1,88 @@
+"""``ffdl-controller pod``: the main process beside a learner's container.
+
+It is started anew by kubelet whenever it ends, and ended by kubelet when the learner's container has ended. So whatever
+comes of the attempt, it tells the shim to end, and waits to be told itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import Sequence
+
+from ffdl_batch.controller.learner.seat import Seat
+from ffdl_batch.controller.machine.files import read_text, write_text
+from ffdl_batch.controller.machine.signals import hold_signals
+from ffdl_batch.controller.pod.last_word import PATH, error_word, leave
+from ffdl_batch.controller.pod.sidecar import Sidecar, let_go, rest_until_told
+from ffdl_batch.controller.pod.tree import Given, lay_out, make_pod
+from ffdl_batch.domain.launch import LaunchFile, decode
+from ffdl_batch.domain.placeholders import LaunchFileError
+from ffdl_batch.domain.pod import DONE, INDEX, MODEL_DIR, PLAN_DIR, POD_DIR, PRIVATE_DIR, RUNS, WISHES_DIR
+
+EXIT_BAD_LAUNCH_FILE, EXIT_PLATFORM = 78, 74
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Until kubelet ends it; the exit status of the pod's head or node controller."""
+    hold_signals()
+    parser = argparse.ArgumentParser(prog="ffdl-controller pod")
+    parser.add_argument("--launch", default=f"{PLAN_DIR}/launch.json", help="the launch file, the shim beside it")
+    parser.add_argument("--model", default=MODEL_DIR, help="directory with the parts of the model archive")
+    parser.add_argument("--private", default=PRIVATE_DIR, help="directory with environment.json and secrets.json")
+    parser.add_argument("--wishes", default=WISHES_DIR, help="directory with the pod's annotations")
+    parser.add_argument("--message", default=PATH, help="where the container's last message goes")
+    options = parser.parse_args(arguments)
+    given = Given(os.path.dirname(os.path.abspath(options.launch)), options.model, options.private, options.wishes)
+    pod, status = POD_DIR, EXIT_BAD_LAUNCH_FILE
+    try:
+        launch = _read(options.launch)
+        assert launch.pod is not None
+        pod, status = launch.pod.directory, EXIT_PLATFORM
+        index = _index(launch)
+        seat = make_pod(pod, given.plan)
+        is_done = os.path.exists(seat.file(DONE))
+        if not is_done:
+            lay_out(launch, given, index)
+        run = _count_run(pod)
+    except (LaunchFileError, OSError, UnicodeDecodeError) as error:
+        return _refuse(pod, given, status, f"{options.launch}: {error}", options.message)
+    return Sidecar(launch, index, given, seat, run, options.message).run(is_done=is_done)
+
+
+def _read(path: str) -> LaunchFile:
+    with open(path, encoding="utf-8") as file:
+        launch = decode(file.read())
+    if launch.pod is None:
+        raise LaunchFileError("this launch file is not for a pod")
+    return launch
+
+
+def _index(launch: LaunchFile) -> int:
+    text = os.environ.get(INDEX, "0")
+    if not text.isdigit() or int(text) >= launch.nodes:
+        raise LaunchFileError(f"{INDEX} is {text!r}, which is none of the {launch.nodes} pods of this attempt")
+    return int(text)
+
+
+def _count_run(pod: str) -> int:
+    path = os.path.join(pod, RUNS)
+    text = read_text(path).strip()
+    run = int(text) + 1 if text.isdigit() else 1
+    write_text(path, f"{run}\n")
+    return run
+
+
+def _refuse(pod: str, given: Given, status: int, message: str, last: str) -> int:
+    """Nothing of the attempt can be begun: the pod is to fail, with these words. Ending at once would only have this
+    program started again."""
+    sys.stderr.write(f"ffdl-controller: {message}\n")
+    leave(last, error_word(status, message))
+    try:
+        let_go(make_pod(pod, given.plan), status)
+    except OSError as error:
+        sys.stderr.write(f"ffdl-controller: {error}\n")
+        return status
+    rest_until_told(Seat(pod))
+    return status

@@ -1,0 +1,203 @@
+"""Says what this pod's controllers write (:mod:`ffdl_batch.domain.pod`), in a thread of its own.
+
+Who reads may be slow: then only this waits. Lines of events are said whole, for a torn last one is taken back by its
+writer. The claim is said first and the final record last, so that whoever has read it has all that it is about.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from dataclasses import replace
+from typing import Callable, Dict, List, Mapping, Tuple
+
+from ffdl_batch.controller.machine.files import read_cell, write_text
+from ffdl_batch.controller.pod.printed import Printed
+from ffdl_batch.domain.events import HEAD, node_source
+from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_batch.domain.launch import LaunchFile
+from ffdl_batch.domain.pod import Frame, FrameKind, encode_frame, pieces
+
+OFTEN_S, SELDOM_S, IDLE_S = 0.1, 0.5, 10.0
+"""Between two looks: while there is news, and when there was none for so long."""
+SIZES_S, BEAT_S = 60.0, 20.0
+READ_BYTES = 256 * 1024
+MEMORY = "said.json"
+"""In the pod's directory: how far logs and metrics were said, for the next run of this program."""
+Stamp = Tuple[int, int, int]
+
+
+class Relay:
+    """Of node `index`, by run `run` of this program. `write` takes a line."""
+
+    def __init__(self, launch: LaunchFile, index: int, run: int, write: Callable[[str], None]) -> None:
+        self._attempt, self._index, self._run, self._write = AttemptDir(launch.attempt_dir), index, run, write
+        self._memory = os.path.join(launch.pod.directory if launch.pod else launch.job_dir, MEMORY)
+        own = launch.learners_on(index)
+        self._events = [f"events/{node_source(index)}.jsonl"]
+        self._claims: List[str] = []
+        self._last: List[str] = []
+        if index == 0:
+            self._events.insert(0, f"events/{HEAD}.jsonl")
+            self._claims, self._last = ["claim/owner.json"], ["stop.json", "paid.json", "final.json"]
+        self._growing = [f"metrics/usage-{index}.jsonl", *(f"metrics/learner-{number}.jsonl" for number in own)]
+        self._logs = {f"logs/learner-{number}": Printed(self._attempt, number) for number in own}
+        self._heart = f"events/{node_source(index)}.heartbeat"
+        self._at = self._remembered()
+        self._stamps: Dict[str, Stamp] = {}
+        self._n = 0
+        self._said_at = self._sizes_at = time.monotonic()
+        self._turn = threading.Lock()
+        self._done = threading.Event()
+        self._complained = ""
+        self._thread = threading.Thread(target=self._loop, name="relay", daemon=True)
+
+    def begin(self) -> None:
+        """Start the thread, after the child was started."""
+        self._thread.start()
+
+    def finish(self) -> None:
+        """Say what is there, and no more after that."""
+        self._done.set()
+        self.drain()
+        self._say_sizes()
+
+    def drain(self) -> None:
+        """Say all that is there now."""
+        while self.look():
+            continue
+
+    def send_again(self, wanted: Mapping[str, int]) -> None:
+        """The reader has these files only up to there."""
+        with self._turn:
+            for name, offset in wanted.items():
+                if name in self._at:
+                    self._at[name] = min(self._at[name], max(0, offset))
+                self._stamps.pop(name, None)
+
+    def look(self) -> bool:
+        """One turn; whether there was something to say."""
+        with self._turn:
+            before = self._n
+            try:
+                self._claims_now()
+                for name in self._claims:
+                    self._cell(name)
+                for name in (*self._events, *self._growing):
+                    self._append(name)
+                for name, printed in self._logs.items():
+                    self._log(name, printed)
+                if self._n == before:
+                    for name in self._last:
+                        self._cell(name)
+            except OSError as error:
+                if str(error) != self._complained:
+                    self._complained = str(error)
+                    sys.stderr.write(f"ffdl-controller: {error}; will be tried again\n")
+            return self._n > before
+
+    def _loop(self) -> None:
+        news_at = time.monotonic()
+        while not self._done.wait(OFTEN_S if time.monotonic() - news_at < IDLE_S else SELDOM_S):
+            if self.look():
+                news_at = time.monotonic()
+            with self._turn:
+                self._beat()
+            if time.monotonic() - self._sizes_at >= SIZES_S:
+                self._say_sizes()
+
+    # ------------------------------------------------------------------------------------------------- what is said
+
+    def _claims_now(self) -> None:
+        """The claims of later runs."""
+        if self._index == 0:
+            run = len(self._claims) + 1
+            if os.path.isdir(self._attempt.run_claim(run)):
+                self._claims.append(f"claim/run-{run}/owner.json")
+
+    def _append(self, name: str) -> None:
+        at = self._at.setdefault(name, 0)
+        try:
+            with open(os.path.join(self._attempt.path, name), "rb") as file:
+                file.seek(at)
+                data = file.read(READ_BYTES)
+        except FileNotFoundError:
+            return
+        whole = data[: data.rfind(b"\n") + 1]
+        if not whole and len(data) == READ_BYTES:  # no line of ours is so long: it is what it is
+            whole = data
+        for piece in pieces(whole):
+            self._say(Frame(self._run, 0, FrameKind.APPEND, name, at, piece))
+            at += len(piece)
+        self._at[name] = at
+
+    def _log(self, name: str, printed: Printed) -> None:
+        at, data = printed.read(self._at.setdefault(name, 0), READ_BYTES)
+        for piece in pieces(data):
+            self._say(Frame(self._run, 0, FrameKind.LOG, name, at, piece))
+            at += len(piece)
+        self._at[name] = at
+
+    def _cell(self, name: str) -> None:
+        path = os.path.join(self._attempt.path, name)
+        try:
+            found = os.stat(path)
+        except FileNotFoundError:
+            return
+        stamp = (found.st_ino, found.st_mtime_ns, found.st_size)
+        if not found.st_size or self._stamps.get(name) == stamp:
+            return
+        with open(path, "rb") as file:
+            data = file.read()
+        offset = 0
+        for piece in pieces(data):
+            self._say(Frame(self._run, 0, FrameKind.CELL, name, offset, piece, len(data)))
+            offset += len(piece)
+        self._stamps[name] = stamp
+
+    def _beat(self) -> None:
+        """Where nothing else was said for a while, that the node's heart has beaten."""
+        if time.monotonic() - self._said_at < BEAT_S:
+            return
+        try:
+            found = os.stat(os.path.join(self._attempt.path, self._heart))
+        except OSError:
+            return
+        stamp = (found.st_ino, found.st_mtime_ns, 0)
+        if self._stamps.get(self._heart) != stamp:
+            self._stamps[self._heart] = stamp
+            self._say(Frame(self._run, 0, FrameKind.CELL, self._heart))
+
+    def _say_sizes(self) -> None:
+        with self._turn:
+            self._sizes_at = time.monotonic()
+            self._say(Frame(self._run, 0, FrameKind.SIZES, sizes={name: at for name, at in self._at.items() if at}))
+            kept = {name: at for name, at in self._at.items() if name not in self._events}
+            try:
+                write_text(self._memory, json.dumps({"said": kept}) + "\n")
+            except OSError as error:
+                sys.stderr.write(f"ffdl-controller: {error}\n")
+
+    def _remembered(self) -> Dict[str, int]:
+        said = (read_cell(self._memory) or {}).get("said")
+        found = said.items() if isinstance(said, dict) else ()
+        known = {*self._growing, *self._logs}
+        return {name: at for name, at in found if name in known and isinstance(at, int) and at >= 0}
+
+    def _say(self, frame: Frame) -> None:
+        self._n += 1
+        self._said_at = time.monotonic()
+        self._write(encode_frame(replace(frame, n=self._n)))
+
+
+def to_standard_output(line: str) -> None:
+    """All of the line. One that nobody reads any more is not said, and the training goes on."""
+    data = (line + "\n").encode("ascii")
+    try:
+        while data:
+            data = data[os.write(1, data) :]
+    except OSError as error:
+        sys.stderr.write(f"ffdl-controller: standard output: {error}\n")

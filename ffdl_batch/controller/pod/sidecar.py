@@ -1,0 +1,183 @@
+"""Runs the pod's head or node controller, and keeps it, the learner's container and the platform in touch."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import Dict, List, Optional
+
+from ffdl_batch.controller.gang.siblings import read_events
+from ffdl_batch.controller.head.limit import TimeLimit
+from ffdl_batch.controller.learner.seat import Seat, living
+from ffdl_batch.controller.machine.files import read_text, write_text
+from ffdl_batch.controller.machine.location import own_argv
+from ffdl_batch.controller.machine.processes import lives_here, send
+from ffdl_batch.controller.machine.signals import HANDLED, next_signal
+from ffdl_batch.controller.pod.last_word import last_word, leave
+from ffdl_batch.controller.pod.relay import Relay, to_standard_output
+from ffdl_batch.controller.pod.tree import Given
+from ffdl_batch.controller.pod.wishes import Wishes
+from ffdl_batch.controller.record.control import RUN
+from ffdl_batch.domain.events import EventKind, node_source
+from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_batch.domain.launch import LaunchFile
+from ffdl_batch.domain.pod import DONE, TERMINATING
+
+TICK_S = 0.2
+WARN_AGAIN_S = 5.0
+"""A warning is repeated: a head that waits for an earlier attempt, or is being started, hears none."""
+RESTARTS = 3
+"""How often a controller that was killed is started again. A head finds its node controller, and goes on."""
+EXIT_PLATFORM = 74
+
+
+class Sidecar:
+    """One run of it, number `run` in this pod."""
+
+    def __init__(self, launch: LaunchFile, index: int, given: Given, seat: Seat, run: int, message: str) -> None:
+        self._launch, self._index, self._seat, self._run, self._message = launch, index, seat, run, message
+        self._attempt = AttemptDir(launch.attempt_dir)
+        self._relay = Relay(launch, index, run, to_standard_output)
+        self._wishes = Wishes(launch, index, given.wishes, self._relay.send_again, self._pass_on)
+        self._child: Optional["subprocess.Popen[bytes]"] = None
+        self._restarts = 0
+        self._terminated = False
+        self._warn_at = 0.0
+        self._limit: Optional[TimeLimit] = None
+
+    def run(self, *, is_done: bool) -> int:
+        """Until kubelet ends it; the exit status. `is_done`: an earlier run has seen all of the attempt."""
+        self._wishes.look()  # a halt, perhaps, that was wished before anything began
+        if is_done:
+            text = read_text(self._seat.file(DONE)).strip()
+            status = int(text) if text.isdigit() else EXIT_PLATFORM
+            self._relay.begin()
+        else:
+            status = self._execute()
+            self._relay.drain()
+            leave(self._message, last_word(self._attempt, self._index))
+            let_go(self._seat, status)
+        while not self._terminated:
+            self._take_signals(TICK_S)
+            self._wishes.look()
+        self._relay.finish()
+        return status
+
+    # ------------------------------------------------------------------------------------------ the controller
+
+    def _execute(self) -> int:
+        begun = False
+        while True:
+            if self._child is None and (self._index == 0 or self._launch.apart or self._is_first_at_work()):
+                self._start()
+            if self._child is None and self._is_over():
+                return EXIT_PLATFORM
+            if not begun:
+                begun = True
+                self._relay.begin()
+            self._take_signals(TICK_S)
+            self._wishes.look()
+            self._warn()
+            if self._limit is not None:
+                self._limit.look()
+            status = self._child.poll() if self._child is not None else None
+            if status is None:
+                continue
+            if status >= 0:
+                return status
+            if self._restarts == RESTARTS or self._terminated:
+                self._end_learner()
+                return 128 - status
+            sys.stderr.write(f"ffdl-controller: the controller was killed by signal {-status} and is started again\n")
+            self._child = None
+            self._restarts += 1
+
+    def _start(self) -> None:
+        """Signals are held back in the child from its first moment: none ends it before it heeds them."""
+        argv = [*own_argv(), *self._command(), "--launch", self._attempt.launch]
+        env = {**os.environ, RUN: str(self._run + self._restarts)}
+        self._child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=2, env=env)
+        if self._index > 0 and self._launch.apart and self._limit is None:
+            self._limit = TimeLimit(self._launch)  # the head's word does not come here
+
+    def _command(self) -> List[str]:
+        return ["head"] if self._index == 0 else ["node", "--rank", str(self._index)]
+
+    def _is_first_at_work(self) -> bool:
+        """Where pods share a tree: whether the head has made sure that nothing older writes there."""
+        try:
+            return any(event.kind is EventKind.STARTED for event in read_events(self._attempt, node_source(0)))
+        except OSError:
+            return False
+
+    def _is_over(self) -> bool:
+        """Whether nothing is to be started here any more."""
+        return self._terminated or os.path.exists(self._attempt.final)
+
+    def _end_learner(self) -> None:
+        """Nobody is left who would."""
+        end = time.monotonic() + 5.0
+        while time.monotonic() < end:
+            left = living(self._seat)
+            if not left:
+                return
+            for pid in left:
+                send(pid, signal.SIGKILL)
+            time.sleep(0.02)
+
+    # -------------------------------------------------------------------------------------------------- signals
+
+    def _take_signals(self, wait_s: float) -> None:
+        number = next_signal(wait_s)
+        while number is not None:
+            if number in (signal.SIGTERM, signal.SIGINT):
+                self._terminated = True
+            if number != signal.SIGCHLD:
+                self._send(number)
+            number = next_signal(0.0)
+
+    def _warn(self) -> None:
+        """The pod is being deleted: to the training that is what a preemption is."""
+        now = time.monotonic()
+        if now >= self._warn_at and os.path.exists(self._seat.file(TERMINATING)):
+            self._warn_at = now + WARN_AGAIN_S
+            self._send(signal.SIGURG)
+
+    def _pass_on(self, name: str) -> bool:
+        """A signal that the platform wishes; whether it was sent, or never can be."""
+        known: Dict[str, int] = {one.name[3:]: one for one in signal.Signals}
+        number = known.get(name)
+        if number == signal.SIGKILL:
+            return self._kill_node_controller()
+        if number is None or number not in HANDLED:
+            sys.stderr.write(f"ffdl-controller: the signal {name} means nothing to a controller\n")
+            return True
+        return self._send(number)
+
+    def _kill_node_controller(self) -> bool:
+        """The head lives on, and says what happened."""
+        started = [e for e in read_events(self._attempt, node_source(self._index)) if e.kind is EventKind.STARTED]
+        if not started or not lives_here(started[-1].fields):
+            return False
+        return send(int(str(started[-1].fields["pid"])), signal.SIGKILL)
+
+    def _send(self, number: int) -> bool:
+        child = self._child
+        return child is not None and child.poll() is None and send(child.pid, number)
+
+
+def let_go(seat: Seat, status: int) -> None:
+    """All is said and done: the learner's container, which may not even have been started, is to end with `status`.
+    Raises OSError."""
+    write_text(seat.file(DONE), f"{status & 0xFF}\n")
+    seat.open()
+    seat.ring()
+
+
+def rest_until_told(seat: Seat) -> None:
+    """Until kubelet ends this container."""
+    while next_signal(TICK_S) not in (signal.SIGTERM, signal.SIGINT):
+        seat.ring()

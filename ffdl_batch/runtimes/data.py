@@ -1,0 +1,215 @@
+"""Where a job's data come from and its results go: directories that nodes see, and stores that are spoken to. Pure.
+
+What comes from a store lies in the job's own directory, one for all attempts, and has FfDL's paths in the learner: of a
+mounted store read-only below ``/mnt/data``, of a copied one below ``/job``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from ffdl_batch.domain.gang import Gang
+from ffdl_batch.domain.jobdir import AttemptDir, JobDir
+from ffdl_batch.domain.launch import Copy, Stores
+from ffdl_batch.domain.mounting import Brought, Mounting, Mounts, why_brought
+from ffdl_batch.domain.placeholders import literal
+from ffdl_batch.domain.remote_stores import REMOTE, StoreRefused, place_in
+from ffdl_batch.domain.spec import DataStore, JobSpec, Staging, StoreType
+from ffdl_batch.domain.staging import StoreAddress, StoreKind, Transfer
+from ffdl_batch.runtimes.contract import SHARED_CHECKPOINTS, Input, Places
+
+SUBMITTED = "_submitted_code"
+MODEL_STORE = os.path.join(SUBMITTED, "model.zip")  # noqa: PTH118 - a name, nothing is touched
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The attempt that is planned, number `number`. `failures`: how many failed attempts its chain may have.
+    `results_store` is where the site has all results stored ("" = it does not say). `apart`: it sees no files of the
+    job's attempts before it."""
+
+    job_id: str
+    spec: JobSpec
+    gang: Gang
+    job: JobDir
+    attempt: AttemptDir
+    results_store: str = ""
+    failures: int = 0
+    number: int = 1
+    apart: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """`needs_dirs` have to be on the nodes; `fetches` and `uploads` move by the staging program."""
+
+    places: Places
+    copies: tuple[Copy, ...] = ()
+    fetches: tuple[Transfer, ...] = ()
+    uploads: tuple[Transfer, ...] = ()
+    stores: Stores = field(default_factory=Stores)
+    needs_dirs: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def place_data(subject: Subject) -> Data:
+    """Raises StoreRefused."""
+    stores = [(f"data_stores[{index}]", store) for index, store in enumerate(subject.spec.data_stores)]
+    found = Data(Places(subject.job, subject.attempt, subject.job_id), warnings=tuple(_warnings(stores)))
+    if stores:
+        found = replace(found, places=replace(found.places, copied=stores[0][1].is_copied))
+    number = 0
+    for at, store in stores:
+        if store.training_data:
+            number += 1
+            base = _below_base(at, store, subject.spec.base_dir)
+            found = _with_input(found, at, store, number, base, subject.gang)
+    targets = [(at, store) for at, store in stores if store.training_results]
+    if len(targets) > 1:
+        message = f"results go to {targets[0][0]} already"
+        raise StoreRefused(f"{targets[1][0]}.training_results", message, "leave it out in all stores but one")
+    for at, store in targets:
+        found = _with_results(subject, found, at, store)
+    kept = subject.results_store
+    if kept:
+        found = replace(found, uploads=(), stores=_stores_in(kept))
+    return found
+
+
+def _warnings(stores: list[tuple[str, DataStore]]) -> Iterator[str]:
+    for at, store in stores:
+        if store.effective_type is StoreType.MOUNT_VOLUME and not store.connection.get("path"):
+            yield f"{at}: {store.type} without connection.path mounts nothing, as in FfDL"
+
+
+def _below_base(at: str, store: DataStore, base_dir: str) -> str:
+    """The directory of a store that is one; "" = it is spoken to, or mounts nothing. Raises StoreRefused."""
+    kind = store.effective_type
+    path = store.connection.get("path", "")
+    if kind in REMOTE or (not path and kind is StoreType.MOUNT_VOLUME):
+        return ""
+    if not path:
+        message = f"a data store of type {kind} needs connection.path, the directory that holds the data"
+        raise StoreRefused(f"{at}.connection.path", message)
+    mode = store.connection.get("mode", "mount")
+    if mode not in ("mount", "copy"):
+        message = f"{mode!r} is no mode of a data store; choose mount or copy"
+        raise StoreRefused(f"{at}.connection.mode", message)
+    return os.path.normpath(os.path.join(base_dir or "/", path))  # noqa: PTH118 - pure, nothing is touched
+
+
+def _with_input(found: Data, at: str, store: DataStore, number: int, base: str, gang: Gang) -> Data:
+    """With what one store gives, the `number`th that gives something."""
+    places = found.places
+    if store.effective_type in REMOTE:
+        local = places.job.data(number)
+        address, prefix = _place_in(at, store, store.training_data)
+        link = not store.is_copied and gang.nodes == 1  # a link leads to the one node's cache
+        found = replace(found, fetches=(*found.fetches, Transfer(address, prefix, local, link=link)))
+        name = "" if address.kind is StoreKind.HTTP else store.training_data
+        given = Input(name, local, store.is_copied)
+    elif base and store.is_copied:
+        local = places.attempt.data if number == 1 else f"{places.attempt.data}-{number}"
+        found = replace(found, copies=(*found.copies, Copy(_below(at, base, store.training_data), local)))
+        given = Input(store.training_data, "" if number == 1 else local, True)
+    else:
+        path = _below(at, base, store.training_data) if base else ""
+        found = replace(found, needs_dirs=(*found.needs_dirs, path) if path else found.needs_dirs)
+        given = Input(store.training_data, path, False)
+    if number == 1:
+        return replace(
+            found, places=replace(places, data_container=given.name, data=given.host, copied=given.copied)
+        )  # fmt: skip
+    return replace(found, places=replace(places, more=(*places.more, given)))
+
+
+def _with_results(subject: Subject, found: Data, at: str, store: DataStore) -> Data:
+    base = _below_base(at, store, subject.spec.base_dir)
+    places = replace(found.places, results_container=store.training_results, results_copied=store.is_copied)
+    if store.effective_type in REMOTE:
+        address, above = _place_in(at, store, store.training_results)
+        if address.kind is StoreKind.HTTP:
+            message = "results cannot be stored on a web server"
+            raise StoreRefused(f"{at}.training_results", message, "name a store of another type for them")
+        return _with_uploads(subject, replace(found, places=places), address, above)
+    if not base:
+        return replace(found, places=places)
+    bucket = _below(at, base, store.training_results)
+    return replace(
+        found,
+        places=replace(places, results_bucket=bucket),
+        stores=_stores_in(_below(at, bucket, subject.job_id)),
+    )
+
+
+def _with_uploads(subject: Subject, found: Data, store: StoreAddress, above: str) -> Data:
+    """FfDL's layout of a bucket of results. Checkpoints are at its top, each job's in a directory of its own, or all
+    jobs' in one: what is there already comes to the first attempt of such a job. It comes to each one that sees nothing
+    of the attempt before, too."""
+    job, attempt, own = subject.job, subject.attempt, _joined(above, subject.job_id)
+    shared = subject.spec.batch.checkpoint.shared and not found.places.copies_results
+    checkpoints = _joined(above, SHARED_CHECKPOINTS, "" if shared else subject.job_id)
+    sent = (
+        (own, attempt.results),
+        (_joined(own, SUBMITTED), attempt.staging(SUBMITTED)),
+        (checkpoints, job.checkpoints),
+    )
+    uploads = [Transfer(store, literal(prefix), literal(local)) for prefix, local in sent]
+    logs = Transfer(store, literal(own) + "/learner-{learner_id}", literal(attempt.logs) + "/learner-{learner_id}")
+    fetches = found.fetches
+    if (shared and subject.number == 1) or (subject.apart and subject.number > 1):
+        fetches = (*fetches, Transfer(store, checkpoints, job.checkpoints, optional=True))
+    return replace(found, fetches=fetches, uploads=(*uploads, logs))
+
+
+CACHE_PER_GPU = 6 * 10**9
+"""What FfDL keeps of a mounted store's data on the node, for each GPU of a learner."""
+
+
+def plan_mounts(subject: Subject, fetches: tuple[Transfer, ...], site: Mounting, *, cached: bool) -> Mounts | None:
+    """What of `fetches` nodes mount. A cache of the nodes' own has what is read again and again nearer, and who has
+    data staged ahead wants them to be there."""
+    mode = subject.spec.batch.mount or site
+    ahead = subject.spec.batch.staging is Staging.AHEAD and subject.spec.element is None
+    if mode is Mounting.NEVER or ahead or (cached and mode is Mounting.AUTO):
+        return None
+    inputs = [store for store in subject.spec.data_stores if store.training_data and store.effective_type in REMOTE]
+    found, brought = [], []
+    for number, (store, fetch) in enumerate(zip(inputs, fetches, strict=False)):
+        if store.is_copied:
+            continue
+        why = why_brought(fetch.store)
+        if why:
+            brought.append(Brought(number, why))
+        else:
+            found.append(number)
+    if not found and not brought:
+        return None
+    gpus = max(1, int(subject.spec.resources.gpus))
+    return Mounts(tuple(found), mode is Mounting.ALWAYS, CACHE_PER_GPU * gpus, tuple(brought))
+
+
+def _place_in(at: str, store: DataStore, container: str) -> tuple[StoreAddress, str]:
+    try:
+        return place_in(store, container)
+    except StoreRefused as refused:
+        path = f"{at}.{refused.path}" if refused.path else at
+        raise StoreRefused(path, refused.message, refused.cure) from None
+
+
+def _stores_in(directory: str) -> Stores:
+    return Stores(results=directory, logs=directory, model=os.path.join(directory, MODEL_STORE))  # noqa: PTH118 - pure
+
+
+def _joined(*names: str) -> str:
+    return "/".join(name for name in names if name)
+
+
+def _below(at: str, base: str, name: str) -> str:
+    """`name` inside `base`; a name that leads out of it is refused."""
+    parts = [part for part in name.split("/") if part not in ("", ".")]
+    if ".." in parts:
+        raise StoreRefused(at, f"{name!r} leads out of the data store; use a plain directory name")
+    return os.path.join(base, *parts)  # noqa: PTH118 - pure, nothing is touched

@@ -1,0 +1,149 @@
+"""How a learner runs in the container of a pod: the shim that is its first process, and what the controller is told.
+
+The shim has only a POSIX shell (dash, BusyBox), and uses its builtins alone. The learner's own command needs bash, as
+everywhere (:data:`ffdl_batch.runtimes.contract.WRAPPER`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_batch.domain.placeholders import literal
+from ffdl_batch.domain.pod import (
+    BEGUN,
+    BELL,
+    DONE,
+    ENDED,
+    GO,
+    HOSTS,
+    INDEX,
+    OPEN,
+    OUTPUT,
+    POD_DIR,
+    SEAT_DIR,
+    SHIM,
+    TERMINATING,
+)
+from ffdl_batch.runtimes.contract import SHELL, Layout
+
+WORKING_DIR = "/job"
+WORK, POD = "work", "pod"
+
+SHIM_TEXT = f"""\
+# The first process of a learner's container: starts the learner as the pod's controller says (file {GO}), tells how it
+# ended ({ENDED}), and ends when all is stored ({DONE}). Nothing but a POSIX shell is needed.
+ffdl_seat=${{1:-{SEAT_DIR}}}
+ffdl_ran=
+
+ffdl_count_kills() {{
+  ffdl_kills=-1
+  for ffdl_word in memory.events memory/memory.oom_control; do
+    [ -r "/sys/fs/cgroup/$ffdl_word" ] || continue
+    while read -r ffdl_name ffdl_value; do
+      [ "$ffdl_name" = oom_kill ] && ffdl_kills=$ffdl_value
+    done <"/sys/fs/cgroup/$ffdl_word"
+    break
+  done
+}}
+
+# The end of this container is asked for: a checkpoint first. (The learner gets its own signal from the controller.)
+trap ': >"$ffdl_seat/{TERMINATING}"' TERM INT
+exec 4<>"$ffdl_seat/{BELL}"
+printf '%s\\n' "$$" >"$ffdl_seat/{BEGUN}"
+while :; do
+  if [ -e "$ffdl_seat/{DONE}" ]; then
+    read -r ffdl_word <"$ffdl_seat/{DONE}"
+    exit "$ffdl_word"
+  fi
+  if [ -e "$ffdl_seat/{GO}" ] && read -r ffdl_word ffdl_start <"$ffdl_seat/{GO}" && [ "$ffdl_start" != "$ffdl_ran" ]
+  then
+    ffdl_ran=$ffdl_start
+    ffdl_count_kills
+    ffdl_before=$ffdl_kills
+    # Held open: a learner does not die because who reads its output was started anew.
+    exec 3<>"$ffdl_seat/{OUTPUT}"
+    (exec 3>&- 4>&-; . "$ffdl_seat/{GO}") </dev/null >"$ffdl_seat/{OUTPUT}" 2>&1
+    ffdl_status=$?
+    exec 3>&-
+    ffdl_count_kills
+    printf '%s %s %s %s\\n' "$ffdl_ran" "$ffdl_status" "$ffdl_before" "$ffdl_kills" >"$ffdl_seat/{ENDED}"
+    continue
+  fi
+  read -r ffdl_word <&4 || sleep 1
+done
+"""
+"""What a container of a learner runs. A constant: nothing of a user's is in it."""
+
+PRE_STOP_TEXT = (
+    f': >"$1/{TERMINATING}"; read -r pid <"$1/{BEGUN}"; while kill -0 "$pid" 2>/dev/null; do sleep 1 || exit 0; done'
+)
+"""Before the learner's container is told to end: the controller is told, and has the time for a checkpoint, and to
+store it. The shim ends when that is done."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodMount:
+    """What the learner's container sees: `sub_path` of a volume of the pod, at `target`. ``work`` begins at the job's
+    directory, ``pod`` at the pod's own; "" is a directory of the cluster's that the manifest names, and `sub_path` its
+    absolute path. `per_pod`: `sub_path` has ``$(JOB_COMPLETION_INDEX)`` in it, and is a ``subPathExpr``."""
+
+    volume: str
+    sub_path: str
+    target: str
+    read_only: bool = False
+    per_pod: bool = False
+
+
+def shim_argv(seat: str = SEAT_DIR) -> tuple[str, ...]:
+    """The command of the learner's container."""
+    return ("/bin/sh", f"{seat}/{SHIM}", seat)
+
+
+def pre_stop_argv(seat: str = SEAT_DIR) -> tuple[str, ...]:
+    """The hook of the learner's container."""
+    return ("/bin/sh", "-c", PRE_STOP_TEXT, "ffdl-pre-stop", seat)
+
+
+def probe_argv(pod: str = POD_DIR) -> tuple[str, ...]:
+    """The startup probe of the controller's container: true once the learner's may start."""
+    return ("test", "-e", f"{pod}/seat/{OPEN}")
+
+
+def stand_in_argv(controller: tuple[str, ...], shell: tuple[str, ...] = SHELL) -> tuple[str, ...]:
+    """What the node controller starts in the learner's place. `controller` is the argv that starts a controller, with
+    placeholders; its shell is the last that stands there, as for every learner."""
+    options = ("stand-in", "--pod", "{pod}", "--env-file", "{env_file}", "--cwd", WORKING_DIR)
+    return (*controller, *options, "--", *(literal(part) for part in shell))
+
+
+def learner_mounts(layout: Layout, job_dir: str, attempt: AttemptDir, learners: int, named: bool) -> list[PodMount]:
+    """The mounts that give a container this layout, outer ones first. `named`: learners have names, which resolve."""
+    found = [_mount(bind.source, bind.target, bind.read_only, job_dir, attempt, learners) for bind in layout.binds]
+    if named:
+        found.append(PodMount(POD, HOSTS, "/etc/hosts", read_only=True))
+    return sorted(found, key=lambda mount: mount.target.count("/"))
+
+
+def own_logs(index: str) -> str:
+    """Leads to the log directory of the learner of pod `index`: in an attempt's directory, made by each pod."""
+    return f"logs/pod-{index}"
+
+
+def _mount(source: str, target: str, read_only: bool, job_dir: str, attempt: AttemptDir, learners: int) -> PodMount:
+    plain, place = _plain(source), _plain(target)
+    base = job_dir.rstrip("/") + "/"
+    if not plain.startswith(base):
+        return PodMount("", plain, place, read_only)
+    below = plain[len(base) :]
+    if "{learner_id}" not in plain:
+        return PodMount(WORK, below, place, read_only)
+    if learners == 1:
+        return PodMount(WORK, below.replace("{learner_id}", "1"), place, read_only)
+    above = attempt.path[len(base) :]
+    return PodMount(WORK, f"{above}/{own_logs(f'$({INDEX})')}", place, read_only, per_pod=True)
+
+
+def _plain(text: str) -> str:
+    """Without the doubling of braces."""
+    return text.replace("{{", "{").replace("}}", "}")
