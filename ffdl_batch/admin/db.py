@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ffdl_batch import __version__
-from ffdl_batch.admin.numbers import counted
 from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.numbers import counted
 
 if TYPE_CHECKING:
     from ffdl_batch.admin.check import Report

@@ -28,7 +28,8 @@ def doctor(nodes: str, as_json: bool) -> int:
     try anew. With --nodes it runs a job of a second on each node named, n1,m[2-8], with a network of its own; a node
     has half a minute to give it a core, and a minute to answer. One that is busy, drained or down is a note, not
     examined: nothing is known of it. One node is asked before the others; where Slurm drains it because its prolog
-    failed, no other is asked.
+    failed, no other is asked. It looks there, too, whether the staging program starts, and whether data stores can be
+    mounted.
 
     Each line says ok, wrong or note. Exit code 0: nothing is wrong, and all that was named was examined; 1: something
     is wrong, or the scheduler does not answer; 2: LIST is no list of nodes, or there is no such node; 69: the backend
@@ -51,7 +52,7 @@ def doctor(nodes: str, as_json: bool) -> int:
     if not isinstance(backend, Examines):
         raise Stop(ExitCode.UNAVAILABLE, f"the backend {name!r} has nothing that could be examined")
     try:
-        items = backend.examine(nodes)
+        items = backend.examine(nodes, settings.data_mount)
     except InvalidRequest as error:
         raise Stop(ExitCode.USAGE, str(error)) from error
     except SchedulerMissing as error:

@@ -21,11 +21,11 @@ from sqlalchemy import URL, func, inspect, make_url, select
 
 from ffdl_batch.admin.check import Report, check
 from ffdl_batch.admin.ending import Stop
-from ffdl_batch.admin.numbers import counted
 from ffdl_batch.admin.place import Place, count_jobs, held, opened, refuse_others
 from ffdl_batch.admin.strangers import leave_strangers_out
 from ffdl_batch.admin.targets import place_of_copy
 from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.numbers import counted
 from ffdl_batch.store.copies import stamp, sweep_left, unused
 from ffdl_batch.store.database import Database
 from ffdl_batch.store.revisions import Standing, refuse_unknown, standing_of

@@ -90,6 +90,7 @@ def _in_history(job: JobRow, history: Sequence[HistoryRow]) -> Iterator[str]:
             yield f"entry {after.seq} of its history goes from {before.state} to {after.state} because of {after.cause}"
         if after.at < before.at:
             yield f"entry {after.seq} of its history is earlier than the one before"
+    for before, after in pairwise(entry for entry in history if entry.cause != Cause.STORED):
         if after.attempt - before.attempt not in (0, 1):
             yield f"entry {after.seq} of its history is of attempt {after.attempt}, the one before of {before.attempt}"
     if (job.ended_at is not None) != (job.state in TERMINAL):

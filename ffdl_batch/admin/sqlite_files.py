@@ -12,11 +12,11 @@ from pathlib import Path
 
 from ffdl_batch.admin.check import Report, check
 from ffdl_batch.admin.ending import Stop
-from ffdl_batch.admin.numbers import counted
 from ffdl_batch.admin.place import HOW_TO_STOP, Place, count_jobs, held, opened, told
 from ffdl_batch.admin.strangers import leave_strangers_out
 from ffdl_batch.admin.targets import place_of_copy
 from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.numbers import counted
 from ffdl_batch.ports.clock import SystemClock
 from ffdl_batch.store import DatabaseDamaged, StoreError
 from ffdl_batch.store.copies import CopyFailed, companions, copy_database, stamp, sweep_left, unused

@@ -39,7 +39,10 @@ def _print_restarts(attempts: Sequence[AttemptView]) -> None:
 
 
 def _print_debts(job: JobView) -> None:
-    """Which attempts owe results, where those lie, and when they are stored."""
+    """Which attempts owed results, and when those were stored; which still do, where those lie, and who stores them."""
+    for paid in job.attempts:
+        if paid.paid_at is not None:
+            print_line(f"Attempt {paid.number} paid", f"{format_time(paid.paid_at)} what it could not store is stored")
     debts = [attempt for attempt in job.attempts if attempt.owed]
     if not debts:
         return

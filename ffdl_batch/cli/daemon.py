@@ -17,7 +17,7 @@ from ffdl_batch.domain.scarcity import FILES, of_daemon
 
 if TYPE_CHECKING:
     from ffdl_batch.client.own import OwnSettings
-    from ffdl_batch.domain.views import BackendHealth, Health
+    from ffdl_batch.domain.health import BackendHealth, Health
 
 _NAMES = {"help_option_names": ["-h", "--help"]}
 _PATIENCE_S = 10.0
@@ -149,6 +149,23 @@ def restart(force: bool) -> None:
     with open_client() as client:
         health = client.health()
     click.echo(f"started process {health.pid} on {health.host}")
+
+
+@daemon.command(context_settings=_NAMES)
+def metrics() -> None:
+    """The daemon's figures in Prometheus' text format: jobs, times, recoveries, how long schedulers take.
+
+    Exit code 1: none runs.
+    """
+    from ffdl_batch.client import DaemonUnreachable
+
+    try:
+        with open_client(quiet=True, start=False) as client:
+            click.echo(client.figures(), nl=False)
+    except DaemonUnreachable as error:
+        if error.problem.exit_code == ExitCode.TRY_AGAIN:
+            raise
+        raise Stop(ExitCode.FAILED, "no daemon runs; the next command that needs one starts it") from None
 
 
 def _stop(*, force: bool, starts_another: bool = False) -> str:

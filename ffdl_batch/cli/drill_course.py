@@ -15,7 +15,9 @@ from ffdl_batch.client.errors import WaitTimedOut
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job_state import Cause, JobState
 from ffdl_batch.domain.jobdir import JobDir
-from ffdl_batch.domain.launch import LaunchFileError, Lead, decode
+from ffdl_batch.domain.launch import decode
+from ffdl_batch.domain.limits import Lead
+from ffdl_batch.domain.placeholders import LaunchFileError
 
 if TYPE_CHECKING:
     from ffdl_batch.client import Client

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job_state import TERMINAL, Cause, JobState
-from ffdl_batch.domain.launch import Lead, needed_lead_s
+from ffdl_batch.domain.limits import Lead, needed_lead_s
 from ffdl_batch.domain.views import AttemptView, EventView, JobView
 
 EVENTS = ("halt", "timeout", "preempt", "node-fail")

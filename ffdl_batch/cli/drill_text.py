@@ -5,7 +5,7 @@ from __future__ import annotations
 from ffdl_batch.cli.drill_report import NODE_FAIL, DrillReport
 from ffdl_batch.cli.present import format_time, print_line
 from ffdl_batch.domain.job_state import TERMINAL
-from ffdl_batch.domain.launch import LeadFrom
+from ffdl_batch.domain.limits import LeadFrom
 
 
 def print_report(report: DrillReport) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ffdl_batch.client import Client
     from ffdl_batch.client.submission import Wanted
     from ffdl_batch.domain.spec import JobSpec
-    from ffdl_batch.domain.views import Submission
+    from ffdl_batch.domain.submission import Submission
 
 PREFIX = "drill-"
 CANCEL_S = 20
@@ -79,7 +79,7 @@ def trial_submission(files: Sequence[str], wanted: Wanted) -> Submission:
     What is wrong with the manifest is the daemon's to say. Raises :class:`Stop` where all jobs share one checkpoint
     directory: a trial run would write into it.
     """
-    from ffdl_batch.domain.views import Expected
+    from ffdl_batch.domain.submission import Expected
     from ffdl_batch.manifest import ManifestSource, parse_manifest
 
     (submission,) = build_submissions(files[:1], "", wanted)

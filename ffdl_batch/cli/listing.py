@@ -12,6 +12,7 @@ from ffdl_batch.cli.connection import open_client
 from ffdl_batch.cli.outages import SEEN, tell_outages, tell_trouble
 from ffdl_batch.cli.outcome import complain
 from ffdl_batch.cli.present import format_time, print_json, print_table, read_moment
+from ffdl_batch.domain.numbers import counted
 
 if TYPE_CHECKING:
     from ffdl_batch.domain.views import JobView
@@ -61,7 +62,7 @@ def list_jobs(  # noqa: PLR0913  (one parameter per option)
         outages, trouble = client.outages, client.database_trouble
     jobs = found[:limit]
     if len(found) > limit and is_default:  # one more was asked for, to know
-        complain(f"there are more than {limit} jobs; -l shows more of them, -t and -S choose among them")
+        complain(f"there are more than {counted(limit, 'job')}; -l shows more of them, -t and -S choose among them")
     tell_outages(outages, SEEN, {job.backend for job in jobs if job.ended_at is None})
     tell_trouble(trouble)
     if as_json:

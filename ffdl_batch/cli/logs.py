@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import re
-import sys
-from collections.abc import Iterable, Iterator
-from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ffdl_batch.cli.connection import open_client
+from ffdl_batch.cli.log_lines import LinePrinter, is_terminal, keep_colours, tell_lost
+from ffdl_batch.cli.log_silence import tell_none, tell_wait
 from ffdl_batch.cli.outcome import detachable
-from ffdl_batch.cli.present import format_time, is_colourful, print_json, printable, read_moment
+from ffdl_batch.cli.paging import Page, page_options
+from ffdl_batch.cli.present import print_json, read_moment
 from ffdl_batch.cli.which_attempt import AttemptTeller, LineNames, attempt_option
 
 if TYPE_CHECKING:
-    from ffdl_batch.client import Client
-    from ffdl_batch.domain.views import AttemptChoice, LogLine
+    from ffdl_batch.client import Grep
+    from ffdl_batch.domain.views import AttemptChoice
 
-_COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
+_CONTEXT = click.IntRange(0, 1000)
 _HELP = {"help_option_names": ["-h", "--help"]}
 
 
@@ -33,6 +32,13 @@ _HELP = {"help_option_names": ["-h", "--help"]}
 @click.option("--by-learner", is_flag=True, help="One learner after the other instead of merged.")
 @click.option("-S", "--since", metavar="MOMENT", callback=read_moment, help="Only lines since: 10m, 2027-01-20T12:34.")
 @click.option("-n", "--tail", type=click.IntRange(0), help="Only the last lines, so many of each learner and attempt.")
+@click.option("-g", "--grep", "pattern", metavar="PATTERN", help="Only lines with this regular expression (Python's).")
+@click.option("-i", "--ignore-case", is_flag=True, help="Case does not matter to --grep.")
+@click.option("-v", "--invert-match", is_flag=True, help="The lines without it.")
+@click.option("-F", "--fixed-strings", is_flag=True, help="It is a text, no expression.")
+@click.option("-A", "--after-context", type=_CONTEXT, default=0, help="And so many lines after each.")
+@click.option("-B", "--before-context", type=_CONTEXT, default=0, help="And so many lines before each.")
+@click.option("-C", "--context", type=_CONTEXT, default=0, help="Both.")
 @click.option("--timestamps", is_flag=True, help="The time in front of each line, where it is known.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one line per line.")
 def logs(  # noqa: PLR0913  (one parameter per option)
@@ -44,10 +50,19 @@ def logs(  # noqa: PLR0913  (one parameter per option)
     by_learner: bool,
     since: float | None,
     tail: int | None,
+    pattern: str | None,
+    ignore_case: bool,
+    invert_match: bool,
+    fixed_strings: bool,
+    after_context: int,
+    before_context: int,
+    context: int,
     timestamps: bool,
     as_json: bool,
 ) -> None:
     """The learners' output, while the job runs and after.
+
+    With --grep, -n counts lines that match; with -A, -B or -C, -- stands where lines were left out.
 
     With several learners, each line names its own as [2]; with --attempt all, also its attempt: [attempt 1], or [1.2]
     for learner 2 of attempt 1.
@@ -55,104 +70,55 @@ def logs(  # noqa: PLR0913  (one parameter per option)
 
     if by_learner and follow:
         raise click.UsageError("--by-learner and --follow exclude each other: the first learner's output never ends")
+    before, after = max(before_context, context), max(after_context, context)
+    if pattern is None and (ignore_case or invert_match or fixed_strings or before or after):
+        raise click.UsageError("-i, -v, -F, -A, -B and -C go with --grep")
+    grep = None if pattern is None else _grep(pattern, ignore_case, invert_match, fixed_strings, before, after)
+    is_whole = since is None and tail is None and grep is None
     with open_client() as client, detachable([job_id], f"ffdl logs -f {job_id}"):
         job = client.get(job_id)
         names = LineNames(learner=job.learners > 1 and learner is None, attempt=attempt == "all")
         teller = AttemptTeller(job, attempt)
+        if follow:
+            tell_wait(job)
         wanted = range(1, job.learners + 1) if by_learner and learner is None else [learner]
         for which in wanted:
-            lines = client.logs(
-                job_id, follow=follow, learner=which, since=since, tail=tail, attempt=attempt or teller.shown
+            shown = attempt or teller.shown
+            lines = client.log_texts(
+                job_id, follow=follow, learner=which, since=since, tail=tail, attempt=shown, grep=grep
             )
-            print_lines(teller.listen(lines), names, timestamps=timestamps, as_json=as_json)
+            printer = LinePrinter(names, timestamps=timestamps, as_json=as_json, separate=bool(before or after))
+            told = tell_none(job, lines) if is_whole and which is None and not follow and attempt is None else lines
+            printer.print(teller.listen(tell_lost(told) if is_whole else told))
 
 
-def print_lines(lines: Iterable[LogLine], names: LineNames, *, timestamps: bool, as_json: bool) -> None:
-    """Print as they come; a terminal gets no control characters, a pipe gets the lines as they are."""
-    terminal = is_terminal()
-    for line in lines:
-        if as_json:
-            print_json({"line": line})
-            continue
-        when = f"{format_time(line.at)} " if timestamps else ""
-        click.echo(f"{when}{names.of(line)}{keep_colours(line.line) if terminal else line.line}", color=True)
+def _grep(*values: Any) -> Grep:
+    from ffdl_batch.client import Grep  # late, as the client itself
 
-
-def is_terminal() -> bool:
-    """Whether standard output is a terminal."""
-    return sys.stdout.isatty()
-
-
-def keep_colours(text: str) -> str:
-    """A log line for a terminal: its colours may stay, everything else that steers a terminal goes.
-
-    A carriage return means that what follows overwrote the line (a progress bar): its last stage is shown.
-    """
-    last = text.rstrip("\r").rpartition("\r")[2]
-    if "\x1b" not in last:
-        return printable(last)
-    parts = _COLOUR.split(last)
-    if not is_colourful():
-        return "".join(printable(part) for part in parts[::2])
-    return "".join(part if odd % 2 else printable(part) for odd, part in enumerate(parts)) + "\x1b[0m"
+    return Grep(*values)
 
 
 @click.command(context_settings=_HELP)
 @click.argument("job_id", metavar="ID")
-@click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended, over all attempts.")
+@page_options("line")
 @attempt_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one line per line.")
-@click.option("--pagesize", type=click.IntRange(1), help="At most so many lines; all without it.")
-@click.option("--pos", type=int, default=0, help="First line by number; a negative one counts from the end.")
-@click.option("--since", metavar="MOMENT", callback=read_moment, help="Only lines since; --pos is not looked at then.")
-@click.option("--learner", type=click.IntRange(1), default=1, show_default=True, help="Whose lines.")
-def loglines(  # noqa: PLR0913  (one parameter per option)
-    *,
-    job_id: str,
-    follow: bool,
-    attempt: AttemptChoice,
-    as_json: bool,
-    pagesize: int | None,
-    pos: int,
-    since: float | None,
-    learner: int,
-) -> None:
+def loglines(*, job_id: str, page: Page, attempt: AttemptChoice, as_json: bool) -> None:
     """One learner's output as FfDL prints it: number, time in milliseconds, line.
 
     Each attempt counts from 1. With --attempt all, [attempt N] stands in front, and --pos is of each attempt.
     """
 
-    if follow and (pagesize is not None or pos < 0):
-        raise click.UsageError("--follow goes with neither --pagesize nor a negative --pos")
     names = LineNames(learner=False, attempt=attempt == "all")
     with open_client() as client, detachable([job_id], f"ffdl loglines -f {job_id}"):
         teller = AttemptTeller(client.get(job_id), attempt)
-        page = _page(client, job_id, learner, follow=follow, attempt=attempt, pagesize=pagesize, pos=pos, since=since)
-        for line in teller.listen(page):
+        lines = client.logs(
+            job_id, follow=page.follow, learner=page.learner, since=page.since, tail=page.tail, attempt=attempt
+        )
+        for line in teller.listen(page.cut(lines, lambda line: line.index)):
             if as_json:
                 print_json({"line": line})
             else:
                 milliseconds = "N/A" if line.at is None else str(round(line.at * 1000))
                 text = keep_colours(line.line) if is_terminal() else line.line
                 click.echo(f"{names.of(line)}{line.index} {milliseconds} {text}", color=True)
-
-
-def _page(  # noqa: PLR0913  (FfDL's paging parameters)
-    client: Client,
-    job_id: str,
-    learner: int,
-    *,
-    follow: bool,
-    attempt: AttemptChoice,
-    pagesize: int | None,
-    pos: int,
-    since: float | None,
-) -> Iterator[LogLine]:
-    """FfDL's paging: since wins; pos > 0 starts at that number, pos < 0 so many before the end."""
-    tail = -pos if pos < 0 and since is None else None
-    lines: Iterable[LogLine] = client.logs(
-        job_id, follow=follow, learner=learner, since=since, tail=tail, attempt=attempt
-    )
-    if pos > 0 and since is None:
-        lines = (line for line in lines if line.index >= pos)
-    return iter(islice(lines, pagesize))

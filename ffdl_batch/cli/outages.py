@@ -12,7 +12,7 @@ from ffdl_batch.cli.outcome import complain
 from ffdl_batch.cli.present import format_time, printable
 
 if TYPE_CHECKING:
-    from ffdl_batch.domain.views import BackendHealth, DatabaseTrouble
+    from ffdl_batch.domain.health import BackendHealth, DatabaseTrouble
 
 SEEN = "jobs go on, states are as last seen"
 """For a command that shows jobs."""

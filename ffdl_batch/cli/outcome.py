@@ -120,6 +120,9 @@ def _explain(error: Exception, program: str) -> int:
     if problem is not None:  # a ClientError, without importing the client for commands that never use it
         _say(program, str(error))
         return int(problem.exit_code)
+    if (found := _no_text(error)) is not None:
+        _say(program, f"{found!r} is not UTF-8, and stands in what was given: an argument, a name or a file")
+        return ExitCode.USAGE
     message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     _say(program, f"unexpected error: {message}")
     _say(program, f"this is a defect; FFDL_DEBUG=1 shows where it happened; the daemon's log is {_daemon_log()}")
@@ -138,3 +141,11 @@ def _daemon_log() -> str:
         return str(locate_state_dir(os.environ) / "daemon.log")
     except ClientError:
         return "daemon.log in its state directory"
+
+
+def _no_text(error: Exception) -> bytes | None:
+    """The bytes in question where some were given that are no text: no daemon takes what Python has for them."""
+    if not isinstance(error, UnicodeEncodeError) or error.encoding != "utf-8":
+        return None
+    found = error.object[error.start : error.end]
+    return os.fsencode(found) if all("\udc80" <= one <= "\udcff" for one in found) else None

@@ -40,7 +40,8 @@ def watch_output() -> None:
     """Replace sys.stdout by one whose failures are :class:`OutputLost`.
 
     Where the caller closed descriptor 1 (``>&-``), it is held by something that cannot be written: else the next
-    file or socket would get that number, and output would go there.
+    file or socket would get that number, and output would go there. What the locale's encoding does not have (a curve
+    in Latin-1) becomes a question mark.
     """
     old = sys.stdout
     if old is None:
@@ -52,8 +53,9 @@ def watch_output() -> None:
     if old is None:
         sys.stdout = io.TextIOWrapper(raw, encoding="utf-8")
     else:
+        errors = "replace" if old.errors == "strict" else old.errors
         sys.stdout = io.TextIOWrapper(
-            raw, encoding=old.encoding, errors=old.errors, line_buffering=bool(old.line_buffering)
+            raw, encoding=old.encoding, errors=errors, line_buffering=bool(old.line_buffering)
         )
 
 

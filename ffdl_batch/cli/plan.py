@@ -15,7 +15,12 @@ from ffdl_batch.cli.request import Manner, SbatchLike, collect_options, shared_o
 
 @click.command(cls=SbatchLike, context_settings={"help_option_names": ["-h", "--help"]})
 @shared_options()
-@click.option("--test-only", is_flag=True, help="Also ask the scheduler when the job would start.")
+@click.option(
+    "--test-only",
+    "--server",
+    is_flag=True,
+    help="Also ask the scheduler, or the API server, whether it takes the job, and when it would start.",
+)
 def plan(files: Sequence[str], test_only: bool, **given: Any) -> int:
     """Print what a submission would send: script, files, commands, environment. Sends nothing."""
 

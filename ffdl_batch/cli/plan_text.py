@@ -14,7 +14,7 @@ import click
 from ffdl_batch.cli.outcome import complain
 from ffdl_batch.cli.present import print_json
 from ffdl_batch.cli.request import Manner, build_submissions
-from ffdl_batch.domain.launch import fill
+from ffdl_batch.domain.placeholders import fill
 
 if TYPE_CHECKING:
     from ffdl_batch.client import Client
@@ -55,8 +55,12 @@ def print_plans(  # noqa: PLR0913  (the request, and how to print its answer)
 
 
 def print_plan(view: PlanView, manifest: str) -> None:
-    """The plan in sections, each under a line that a reader can search for."""
+    """The plan in sections, each under a line that a reader can search for; of a backend with an API its objects, as
+    YAML that other programs read."""
     _section(f"plan of {manifest} for backend {view.backend}")
+    if view.objects:
+        _print_objects(view)
+        return
     click.echo(f"network isolation: {view.network or 'none proved'} (asked for: {view.network_requested})")
     if view.submit_argv:
         _section("submit command")
@@ -76,6 +80,14 @@ def print_plan(view: PlanView, manifest: str) -> None:
         if file.text != view.script:
             _section(f"file {file.name} (mode {file.mode:04o})")
             click.echo(file.text, nl=not file.text.endswith("\n"))
+
+
+def _print_objects(view: PlanView) -> None:
+    click.echo(f"# network isolation: {view.network or 'none proved'} (asked for: {view.network_requested})")
+    click.echo("# Sent in this order. Values of secrets, and the model, are put in when it is sent.")
+    for document in view.objects:
+        click.echo("---")
+        click.echo(document, nl=False)
 
 
 def _unescape(text: str) -> str:

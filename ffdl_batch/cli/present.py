@@ -70,11 +70,16 @@ def print_line(label: str, value: str, source: str = "", *, raw: bool = False) -
         click.echo(f"{label + ':' if label else '':<{_LABEL}} {shown}" + (f"  [{printable(source)}]" if source else ""))
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, header: bool = True) -> None:
-    """Left-aligned columns two blanks apart, no blanks at the end; the last column may be any width."""
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], *, header: bool = True, width: int | None = None
+) -> None:
+    """Left-aligned columns two blanks apart, no blanks at the end; the last column is cut where `width` ends."""
     cells = [[printable(cell) for cell in row] for row in rows]
     lines = ([list(columns)] if header else []) + cells
     widths = [max((len(line[i]) for line in lines), default=0) for i in range(len(columns))]
+    if width is not None:
+        widths[-1] = max(len(columns[-1]), width - sum(size + 2 for size in widths[:-1]))
+        lines = [[*line[:-1], line[-1][: widths[-1]]] for line in lines]
     state_column = columns.index("STATE") if "STATE" in columns else -1
     for number, line in enumerate(lines):
         padded = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]

@@ -16,7 +16,7 @@ from ffdl_batch.cli.sbatch_refused import explain_refusal
 
 if TYPE_CHECKING:
     from ffdl_batch.client.submission import Wanted
-    from ffdl_batch.domain.views import Submission
+    from ffdl_batch.domain.submission import Submission
 
 AnyFunction = Callable[..., object]
 _SEVERITY = re.compile(r"(^|: )(warning|note): ")

@@ -17,7 +17,8 @@ from ffdl_batch.cli.present import format_number, format_time, paint_state, prin
 from ffdl_batch.domain.job_state import JobState
 
 if TYPE_CHECKING:
-    from ffdl_batch.domain.views import ArrayView, BackendHealth, JobView
+    from ffdl_batch.domain.health import BackendHealth
+    from ffdl_batch.domain.views import ArrayView, JobView
 
 _RAN = frozenset({JobState.PROCESSING, JobState.STORING, JobState.COMPLETED})
 _SHOWN_SOURCES = ("name", "framework.name", "framework.version", "learners", "cpus", "gpus", "gpu_type", "memory")
@@ -79,6 +80,8 @@ def print_job(job: JobView) -> None:
     print_line("Requested", job.wish if job.wish != "none" else "")
     _print_fault(job)
     print_line("Waiting because", job.pending_reason if job.ended_at is None else "")
+    if job.moving_at is not None:
+        print_line("Moving", job.moving, f"at {format_time(job.moving_at)}")
     if job.uncertain_since is not None:
         print_line("Uncertain since", f"{format_time(job.uncertain_since)} (the scheduler's answer was lost; looking)")
     _print_request(job)
@@ -99,6 +102,9 @@ def _print_fault(job: JobView) -> None:
     if job.error_code not in ("", "000"):
         print_line("Error code", job.error_code)
     print_line("Message", job.message)
+    if job.settled_at is not None:
+        where = job.stored_in or job.results
+        print_line("Settled", f"at {format_time(job.settled_at)}: all is stored{f' in {where}' if where else ''}")
     print_line("What to do", job.cure)
     if job.exit_code is not None:
         print_line("Exit code", str(job.exit_code))
@@ -134,6 +140,7 @@ def _print_place(job: JobView) -> None:
     print_line("Attempt", str(job.attempt))
     print_line("Nodes", job.nodes)
     print_line("Results", job.results, _attempt_of(job, job.results))
+    print_line("Stored in", job.stored_in, job.stored_at)
     print_line("Logs", job.logs, _attempt_of(job, job.logs))
     print_line("Job directory", job.job_dir)
 
@@ -156,7 +163,8 @@ def _print_times(job: JobView) -> None:
 
 
 def _print_sources(job: JobView) -> None:
-    others = {path: source for path, source in job.sources.items() if path not in (*_SHOWN_SOURCES, "batch.network")}
+    shown = (*_SHOWN_SOURCES, "batch.network")
+    others = {path: where for path, where in job.sources.items() if path not in shown and "[" not in path}
     if others:
         click.echo("Other values come from:")
         for path, source in sorted(others.items()):

@@ -28,11 +28,13 @@ from ffdl_batch.cli.request import (
     split_files,
 )
 from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.numbers import counted
 
 if TYPE_CHECKING:
     from ffdl_batch.client import Client
     from ffdl_batch.client.submission import Wanted
-    from ffdl_batch.domain.views import JobView, SubmissionResult
+    from ffdl_batch.domain.submission import SubmissionResult
+    from ffdl_batch.domain.views import JobView
 
 
 @click.command(cls=SbatchLike, context_settings={"help_option_names": ["-h", "--help"]})
@@ -116,7 +118,10 @@ def _report(results: Sequence[SubmissionResult], manifests: Sequence[str], manne
 def _tell_elements(result: SubmissionResult, manner: Manner) -> None:
     """What an array is made of: how many jobs for everybody, each of them for -v."""
     if result.elements:
-        complain(f"{result.id} is an array of {len(result.elements)} jobs; ffdl list --array {result.id} shows them")
+        complain(
+            f"{result.id} is an array of {counted(len(result.elements), 'job')}; "
+            f"ffdl list --array {result.id} shows them"
+        )
     for job_id in result.elements:
         manner.tell(job_id)
 

@@ -5,19 +5,23 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
 from ffdl_batch.cli.outcome import complain
 
 if TYPE_CHECKING:
+    from ffdl_batch.domain.log_text import LogText
     from ffdl_batch.domain.views import AttemptChoice, JobView, LogLine
+
+    Lines = TypeVar("Lines", LogLine, LogText)
 
 _NUMBER = re.compile("[1-9][0-9]{0,8}", re.ASCII)
 
 
-def _read_attempt(ctx: click.Context, param: click.Parameter, value: str | None) -> AttemptChoice:
+def read_attempt(ctx: click.Context, param: click.Parameter, value: str | None) -> AttemptChoice:
+    """The callback of options that choose an attempt."""
     if value is None:
         return None
     if value.lower() == "all":
@@ -30,7 +34,7 @@ def _read_attempt(ctx: click.Context, param: click.Parameter, value: str | None)
 attempt_option = click.option(
     "--attempt",
     metavar="N|all",
-    callback=_read_attempt,
+    callback=read_attempt,
     help="Of this attempt, with -f and those after it; all: of every one in order. By default the newest with output.",
 )
 
@@ -42,7 +46,7 @@ class LineNames:
     learner: bool
     attempt: bool
 
-    def of(self, line: LogLine) -> str:
+    def of(self, line: LogLine | LogText) -> str:
         """What stands in front of the line."""
         if self.attempt:
             return f"[{line.attempt}.{line.learner}] " if self.learner else f"[attempt {line.attempt}] "
@@ -61,7 +65,7 @@ class AttemptTeller:
     asked: AttemptChoice
     shown: int | None = None
 
-    def listen(self, lines: Iterable[LogLine]) -> Iterator[LogLine]:
+    def listen(self, lines: Iterable[Lines]) -> Iterator[Lines]:
         """The lines, as they are."""
         for line in lines:
             if line.attempt and line.attempt != self.shown:

@@ -26,12 +26,14 @@ from ffdl_batch.client.errors import (
     WaitTimedOut,
 )
 from ffdl_batch.client.handle import JobHandle
+from ffdl_batch.client.streams import Grep
 
 __all__ = [
     "ArrayHandle",
     "Client",
     "ClientError",
     "DaemonUnreachable",
+    "Grep",
     "InputUnusable",
     "JobHandle",
     "NotAllowed",

@@ -16,10 +16,14 @@ from urllib.parse import quote
 from ffdl_batch.client.arrays import ArrayHandle, Arrays
 from ffdl_batch.client.errors import RequestRefused, WaitTimedOut
 from ffdl_batch.client.handle import JobHandle
+from ffdl_batch.client.left import Left
 from ffdl_batch.client.listing import JobFilter
+from ffdl_batch.client.log_calls import LogCalls
 from ffdl_batch.client.manifest import read_manifest
+from ffdl_batch.client.measuring import MeasuredCalls
+from ffdl_batch.client.secrets import Secrets
 from ffdl_batch.client.start import Dialling
-from ffdl_batch.client.streams import LONG_POLL_S, LogQuery, iterate_events, iterate_logs
+from ffdl_batch.client.streams import LONG_POLL_S, iterate_events
 from ffdl_batch.client.submission import (
     OptionValue,
     Wanted,
@@ -29,31 +33,20 @@ from ffdl_batch.client.submission import (
     wanted_from_keywords,
 )
 from ffdl_batch.client.wire import REQUEST_TIMEOUT_S, Request, Wire, json_request
+from ffdl_batch.domain.attach import AttachPlan
 from ffdl_batch.domain.codec import CodecError, from_plain, to_plain
 from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.health import BackendHealth, DatabaseTrouble, Health
 from ffdl_batch.domain.job_state import TERMINAL, JobState
-from ffdl_batch.domain.views import (
-    AttemptChoice,
-    BackendHealth,
-    DatabaseTrouble,
-    EventView,
-    Expected,
-    Health,
-    JobView,
-    LogLine,
-    PlanView,
-    Problem,
-    Resume,
-    Submission,
-    SubmissionResult,
-)
+from ffdl_batch.domain.submission import Expected, Submission, SubmissionResult
+from ffdl_batch.domain.views import EventView, JobView, PlanView, Problem, Resume
 
 __all__ = ["Client", "JobFilter", "OptionValue"]
 V = TypeVar("V")
 _TIME_LIMIT = "C203"
 
 
-class Client:
+class Client(MeasuredCalls, LogCalls):
     """Talks to the daemon; starts one where none runs, unless ``start=False``.
 
     Nothing is opened before the first call. One client serves one thread; use it as a context manager, or call
@@ -140,6 +133,16 @@ class Client:
     def arrays(self) -> Arrays:
         """Calls about arrays of jobs."""
         return Arrays(self._wire)
+
+    @property
+    def left(self) -> Left:
+        """Calls about what a job left."""
+        return Left(self._open_wire)
+
+    @property
+    def secrets(self) -> Secrets:
+        """Calls about named secrets."""
+        return Secrets(self._wire)
 
     def submit_many(
         self,
@@ -241,24 +244,6 @@ class Client:
                 message = f"{job_id} is {job.state} after {round(timeout_s, 1):g} s and goes on"
                 raise WaitTimedOut(Problem("000", message, int(ExitCode.TIMEOUT)))
 
-    def logs(
-        self,
-        job_id: str,
-        *,
-        follow: bool = False,
-        learner: int | None = None,
-        since: float | None = None,
-        tail: int | None = None,
-        attempt: AttemptChoice = None,
-    ) -> Iterator[LogLine]:
-        """The learners' lines, merged; with `follow` until the job has ended. Raises UnknownJob at the first line.
-
-        `attempt` is a number, "all" (one after the other, each line says which), or None: the newest attempt of which
-        there is a log. With `follow` the attempts after it come as well. `tail` is of each learner and attempt.
-        """
-        with closing(self._open_wire()) as wire:  # its own connection: other calls may come in between
-            yield from iterate_logs(wire, LogQuery(_safe(job_id), follow, learner, since, tail, attempt))
-
     def events(
         self, job_id: str, *, follow: bool = False, after: int = 0, timeout_s: float | None = None
     ) -> Iterator[EventView]:
@@ -295,6 +280,15 @@ class Client:
     def drill(self, job_id: str, event: str) -> JobView:
         """Play an event on the running attempt: halt, timeout, preempt or node-fail. The job takes it as real."""
         return self._act(job_id, "/drill", {"event": event})
+
+    def attach_plans(self, job_id: str, learner: int | None = None) -> tuple[AttachPlan, ...]:
+        """How to get to a running learner, or to all (a plan for each node): see :mod:`ffdl_batch.client.attach`.
+
+        Raises RequestRefused for a job that is not in PROCESSING, or a learner that does not run.
+        """
+        rest = "/attach" if learner is None else f"/attach?learner={learner}"
+        plans = self._wire.ask(_job_request("GET", job_id, rest)).get("plans", ())
+        return tuple(_read(AttachPlan, plain) for plain in plans)
 
     def _act(self, job_id: str, rest: str, body: object) -> JobView:
         request = json_request("POST", f"/api/v1/jobs/{_safe(job_id)}{rest}", to_plain(body))

@@ -26,8 +26,9 @@ from ffdl_batch.config.locations import (
 )
 from ffdl_batch.domain.codec import CodecError, from_plain
 from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.health import Health
 from ffdl_batch.domain.scarcity import explain_lack
-from ffdl_batch.domain.views import Health, Problem
+from ffdl_batch.domain.views import Problem
 
 ANSWER_S = 10.0
 """How long a daemon that is to be ended may take to say that it must not be."""

@@ -11,9 +11,11 @@ from dataclasses import dataclass, field, replace
 from ffdl_batch.client.errors import InputUnusable
 from ffdl_batch.client.export import ExportError, select_variables
 from ffdl_batch.client.manifest import ManifestText
+from ffdl_batch.client.references import find_references
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.findings import Finding
-from ffdl_batch.domain.views import Expected, Problem, Submission
+from ffdl_batch.domain.submission import Expected, Submission
+from ffdl_batch.domain.views import Problem
 
 OptionValue = str | int | float | bool | None
 _OPTION = re.compile(r"(?<![\w-])--([a-z][a-z-]*)", re.ASCII)
@@ -25,7 +27,7 @@ MAX_REQUEST_BYTES = 8 << 20
 class Wanted:
     """What is the same for every manifest of one command.
 
-    `options` and `environment_options` as in :class:`~ffdl_batch.domain.views.Submission`; `environ` holds the
+    `options` and `environment_options` as in :class:`~ffdl_batch.domain.submission.Submission`; `environ` holds the
     variables that ``--export`` selected. What does not come to `expected` is refused.
     """
 
@@ -90,6 +92,7 @@ def build_submission(manifest: ManifestText, digest: str, wanted: Wanted) -> Sub
         backend=wanted.backend,
         strict=wanted.strict,
         expected=wanted.expected,
+        references=find_references(manifest, os.environ),
     )
 
 
@@ -97,7 +100,8 @@ def cut_into_requests(submissions: Sequence[Submission]) -> Iterator[Sequence[Su
     """Runs of at most 100 submissions and about 8 MiB, in order."""
     start, size = 0, 0
     for index, submission in enumerate(submissions):
-        weight = len(submission.manifest) + sum(len(k) + len(v) for k, v in submission.environ.items()) + 1000
+        carried = (*submission.environ.items(), *submission.references.items())
+        weight = len(submission.manifest) + sum(len(k) + len(v) for k, v in carried) + 1000
         if index > start and (index - start >= MAX_PER_REQUEST or size + weight > MAX_REQUEST_BYTES):
             yield submissions[start:index]
             start, size = index, 0

@@ -62,7 +62,8 @@ class DirectChannel:
 @dataclass(frozen=True, slots=True)
 class Request:
     """One request. `body_size` are the bytes of `body`; `job_id` is for the message when the answer is 404. For
-    `held_s` the daemon may hold its answer back until there is news; None = it answers at once."""
+    `held_s` the daemon may hold its answer back until there is news; None = it answers at once. `accept` are kinds of
+    answers besides the usual ones."""
 
     method: str
     path: str
@@ -72,6 +73,7 @@ class Request:
     job_id: str = ""
     timeout_s: float = REQUEST_TIMEOUT_S
     held_s: float | None = None
+    accept: str = ""
 
     @property
     def longest_s(self) -> float:
@@ -138,12 +140,19 @@ class Wire:
 
     def stream(self, request: Request) -> Iterator[bytes]:
         """The lines of an NDJSON reply without blank ones; raises ConnectionError where it breaks off."""
+        return self._streamed(request, _lines)
+
+    def pieces(self, request: Request) -> Iterator[bytes]:
+        """The bytes of a reply as they come; raises ConnectionError where it breaks off."""
+        return self._streamed(request, lambda response: iter(lambda: response.read1(_BLOCK), b""))
+
+    def _streamed(self, request: Request, read: Callable[[HTTPResponse], Iterator[bytes]]) -> Iterator[bytes]:
         response = self._send(request)
         if response.status >= HTTPStatus.BAD_REQUEST:
             raise refusal(response.status, self._read_whole(response), request)
         whole = False
         try:
-            yield from _lines(response)
+            yield from read(response)
             whole = True
         except (OSError, HTTPException) as error:
             raise ConnectionError(f"the stream broke off: {error}") from error
@@ -173,7 +182,8 @@ class Wire:
         return self._http
 
     def _send_once(self, http: HTTPConnection, request: Request) -> HTTPResponse:
-        headers = {"User-Agent": f"ffdl-client/{__version__}", "Accept": "application/json, application/x-ndjson"}
+        accepted = ", ".join(kind for kind in (request.accept, "application/json", "application/x-ndjson") if kind)
+        headers = {"User-Agent": f"ffdl-client/{__version__}", "Accept": accepted}
         if request.body is not None:
             headers |= {"Content-Type": request.content_type, "Content-Length": str(request.body_size)}
             if not isinstance(request.body, bytes):
@@ -225,7 +235,7 @@ def _name_daemon(connected: socket.socket) -> str:
 
 def _lines(response: HTTPResponse) -> Iterator[bytes]:
     rest = b""
-    while part := response.read1(65536):
+    while part := response.read1(_BLOCK):
         *lines, rest = (rest + part).split(b"\n")
         yield from (line for line in lines if line.strip())
     if rest.strip():

@@ -5,7 +5,18 @@ from __future__ import annotations
 from fastapi import FastAPI
 
 from ffdl_batch import __version__
-from ffdl_batch.daemon import archive_routes, array_routes, errors, job_routes, log_routes
+from ffdl_batch.daemon import (
+    archive_routes,
+    array_routes,
+    attach_routes,
+    errors,
+    job_routes,
+    left_routes,
+    log_routes,
+    measured_routes,
+    outlets,
+    secret_routes,
+)
 from ffdl_batch.daemon.context import Context
 from ffdl_batch.daemon.peer import PeerGate
 from ffdl_batch.services.platform import Platform
@@ -13,6 +24,18 @@ from ffdl_batch.services.platform import Platform
 _DESCRIPTION = """HTTP/1.1 over a Unix socket. The caller is the peer of the socket, by the kernel's word: no header
 and no field of a request changes who asks. Every JSON reply has `schema` at its top; times are seconds since the
 epoch, UTC. Errors are `ErrorReply`; `problem.exit_code` is what a command should end with."""
+
+ROUTES = (
+    archive_routes,
+    array_routes,
+    attach_routes,
+    job_routes,
+    left_routes,
+    log_routes,
+    measured_routes,
+    secret_routes,
+)
+"""Modules with the routes of the API."""
 
 
 def create_app(platform: Platform, context: Context | None = None) -> FastAPI:
@@ -29,8 +52,9 @@ def create_app(platform: Platform, context: Context | None = None) -> FastAPI:
     )
     app.state.context = context
     errors.install(app)
-    for routes in (archive_routes, array_routes, job_routes, log_routes):
+    for routes in ROUTES:
         app.include_router(routes.router, prefix="/api/v1")
+    app.include_router(outlets.router)
     app.add_middleware(errors.BodyLimit)
     # Added last, so it stands first: nobody who may not be here gets any further.
     app.add_middleware(PeerGate, own_uid=platform.uid, admitted=context.note_request)

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, ParamSpec, TypeVar
@@ -16,6 +16,7 @@ from fastapi import Depends, FastAPI
 from starlette.requests import Request
 
 from ffdl_batch.daemon.changes import Changes
+from ffdl_batch.services.figures import Counted, Figures
 from ffdl_batch.services.platform import Caller, Platform
 from ffdl_batch.services.tree import FRESH_S
 
@@ -33,6 +34,8 @@ nobody for longer: then they are answered with what is known."""
 
 LOOK_S = 3.0
 """How often it is asked whether the file system still answers, while a request waits for it."""
+SOON_S = 1.5
+"""How long what only adds to an answer is waited for."""
 
 
 @dataclass(slots=True)
@@ -61,6 +64,10 @@ class Context:
     limits: Limits = field(default_factory=Limits)
     requests: int = 0
     streams: int = 0
+    figures: Figures = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.figures = Figures(self.platform, lambda: Counted(self.started_at, self.requests, self.streams))
 
     def note_request(self) -> None:
         """One more request was let in."""
@@ -130,6 +137,18 @@ async def with_files_through(
                 work.add_done_callback(_forget)
                 raise
     return work.result()
+
+
+async def if_soon(work: Awaitable[T]) -> T | None:
+    """What comes of it within SOON_S; None where it takes longer, and goes on for nobody, or a file system fails."""
+    task = asyncio.ensure_future(work)
+    if not (await asyncio.wait({task}, timeout=SOON_S))[0]:
+        task.add_done_callback(_forget)
+        return None
+    try:
+        return task.result()
+    except OSError:
+        return None
 
 
 def _forget(work: asyncio.Future[T]) -> None:

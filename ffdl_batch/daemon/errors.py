@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = 128 * 1000**2
 _SHOWN = 10
+_SECRETS = "/api/v1/secrets/"
 _SENTENCES = {
     404: "there is no {method} {path} in this interface",
     405: "{method} is not possible on {path}",
@@ -62,7 +63,7 @@ class BodyLimit:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["method"] == "POST":
+        if scope["type"] == "http" and (scope["method"] == "POST" or scope["path"].startswith(_SECRETS)):
             announced = Headers(scope=scope).get("content-length", "0")
             if announced.isdecimal() and int(announced) > MAX_BODY_BYTES:
                 problem = Problem("C101", _SENTENCES[413], ExitCode.BAD_MANIFEST)

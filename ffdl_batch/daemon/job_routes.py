@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -20,6 +19,7 @@ from ffdl_batch.daemon.context import (
     Gate,
     Here,
     check_files,
+    if_soon,
     in_thread,
     with_files,
     with_files_through,
@@ -37,12 +37,15 @@ from ffdl_batch.daemon.replies import (
     SubmitReply,
     SubmitRequest,
 )
+from ffdl_batch.domain.health import Health
 from ffdl_batch.domain.job_state import JobState
-from ffdl_batch.domain.views import Health, JobView, Resume, Submission
+from ffdl_batch.domain.submission import Submission
+from ffdl_batch.domain.views import JobView, Resume
 from ffdl_batch.services.cancel import cancel_job
 from ffdl_batch.services.drill import drill as play
 from ffdl_batch.services.halt import halt_job
 from ffdl_batch.services.learners import learners_of
+from ffdl_batch.services.moving import MOVES, with_moving
 from ffdl_batch.services.planning import plan_submission
 from ffdl_batch.services.platform import Caller
 from ffdl_batch.services.query import database_trouble, get_events, get_job, health, list_jobs
@@ -148,12 +151,14 @@ async def read_jobs(  # noqa: PLR0913, PLR0917 - one parameter per field of the 
 
 @router.get("/jobs/{job_id}", response_model=JobReply, responses=answers(404), operation_id="get")
 async def read_job(job_id: str, here: CaughtUp, caller: Asking) -> PlainReply:
-    """One job. Where it has several learners, with what their controllers wrote of each, if that can be read."""
+    """One job. Where it has several learners, with what their controllers wrote of each, if that can be read; and with
+    what moves to or from its stores."""
     job = await in_thread(here.limits.quick, get_job, here.platform, caller, job_id)
     if job.learners > 1:
-        with contextlib.suppress(OSError):
-            found = await with_files(here, here.limits.quick, learners_of, here.platform, job)
-            job = replace(job, learner_list=found)
+        found = await if_soon(with_files(here, here.limits.quick, learners_of, here.platform, job))
+        job = replace(job, learner_list=found or ())
+    if job.state in MOVES:
+        job = await if_soon(with_files(here, here.limits.quick, with_moving, here.platform, job)) or job
     return PlainReply(_one(here, job))
 
 

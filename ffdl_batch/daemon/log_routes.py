@@ -1,6 +1,6 @@
 """The log stream: lines of JSON for as long as the reader stays. Each stream has a thread of its own.
 
-`read_logs` blocks while nothing is new, so streams share no threads with anything else: fifty followers that wait
+`read_texts` blocks while nothing is new, so streams share no threads with anything else: fifty followers that wait
 hold up nobody. A slow reader holds up only its own thread, by a bounded buffer.
 """
 
@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -21,10 +22,12 @@ from ffdl_batch.daemon.context import Asking, CaughtUp, Context, check_files, in
 from ffdl_batch.daemon.errors import problem_of
 from ffdl_batch.daemon.job_routes import answers
 from ffdl_batch.daemon.peer import peer_of
-from ffdl_batch.daemon.replies import ErrorReply, PlainReply, encode_line
-from ffdl_batch.domain.views import AttemptChoice, LogLine
-from ffdl_batch.services.logs import LogQuery, read_logs
-from ffdl_batch.services.problems import try_again
+from ffdl_batch.daemon.replies import ErrorReply, PlainReply, encode_line, encode_text
+from ffdl_batch.domain.log_text import TEXTS, LogText
+from ffdl_batch.domain.views import AttemptChoice
+from ffdl_batch.services.log_search import MAX_CONTEXT, MAX_PATTERN, Grep
+from ffdl_batch.services.logs import LogQuery, read_texts
+from ffdl_batch.services.problems import Refused, try_again, wrong_usage
 from ffdl_batch.services.tree import FRESH_S
 
 log = logging.getLogger(__name__)
@@ -33,6 +36,9 @@ MAX_STREAMS = 256
 KEEP_ALIVE_S = 5.0
 """A blank line after so long without a line: readers see that the daemon lives, the daemon that readers do."""
 _BUFFER_BYTES = 1 << 20
+_PIECE_BYTES = 1 << 16
+_LINES = "application/x-ndjson"
+_PLACE = re.compile(r"([0-9]{1,9})\.([0-9]{1,9}):([0-9]{1,18})", re.ASCII)
 
 router = APIRouter()
 
@@ -40,8 +46,8 @@ router = APIRouter()
 class LogPump:
     """Runs a blocking iterator of lines in a thread and hands over what has come since the last look."""
 
-    def __init__(self, lines: Iterator[LogLine | None], place: str) -> None:
-        """`place` is the directory below which the lines are read."""
+    def __init__(self, lines: Iterator[bytes | None], place: str) -> None:
+        """`place` is the directory below which the lines are read; they are as they are sent."""
         self._lines, self._place = lines, place
         self._loop = asyncio.get_running_loop()
         self._news = asyncio.Event()
@@ -87,7 +93,7 @@ class LogPump:
         try:
             for line in self._lines:
                 if line is not None:
-                    self._put(encode_line(line))
+                    self._put(line)
                 if self._stopped:
                     break
         except Exception as error:  # the thread's outermost frame
@@ -99,6 +105,8 @@ class LogPump:
                 if not self._stopped:
                     log.exception("a log stream failed")
         finally:
+            if isinstance(self._lines, Generator):
+                self._lines.close()
             self.ended = True
             self._tell()
 
@@ -123,8 +131,9 @@ class LogPump:
     responses={
         200: {
             "description": "One JSON object (`LogLine`) a line; a blank line now and then while nothing is new. "
-            "A stream that ends without its last chunk was broken off by the daemon: ask again.",
-            "content": {"application/x-ndjson": {"schema": {"type": "string"}}},
+            "A stream that ends without its last chunk was broken off by the daemon: ask again. "
+            f"With `Accept: {TEXTS}`, lines that lie side by side and have one time come as one object (`LogText`).",
+            "content": {_LINES: {"schema": {"type": "string"}}, TEXTS: {"schema": {"type": "string"}}},
         },
         **answers(404, 422),
     },
@@ -152,19 +161,69 @@ async def read_log(  # noqa: PLR0913, PLR0917 - one parameter per field of the q
             "newest attempt of which there is a log. With `follow`, the attempts after it come, too."
         ),
     ] = None,
+    grep: Annotated[
+        str | None,
+        Query(
+            max_length=MAX_PATTERN,
+            description="Only lines in which this regular expression of Python's is found; `tail` counts these.",
+        ),
+    ] = None,
+    ignore_case: Annotated[bool, Query(description="With `grep`: case does not matter.")] = False,
+    invert: Annotated[bool, Query(description="With `grep`: the lines in which it is not found.")] = False,
+    fixed: Annotated[bool, Query(description="With `grep`: it is a text, no expression.")] = False,
+    before: Annotated[int, Query(ge=0, le=MAX_CONTEXT, description="With `grep`: so many lines before each, too.")] = 0,
+    after: Annotated[int, Query(ge=0, le=MAX_CONTEXT, description="With `grep`: so many lines after each, too.")] = 0,
+    read: Annotated[
+        list[str] | None,
+        Query(
+            description="`ATTEMPT.LEARNER:END`, once for each learner of one attempt: what lies before that `end` was "
+            "read, and all of the attempts before."
+        ),
+    ] = None,
 ) -> StreamingResponse:
     """Learners' logs."""
     if here.streams >= MAX_STREAMS:
         raise try_again("S210", f"{MAX_STREAMS} logs are being read at once", cure="end some of the readers")
     await check_files(here)
-    query = LogQuery(learner, follow, since, tail, attempt)
-    lines = await in_thread(here.limits.quick, read_logs, here.platform, caller, job_id, query)
-    return StreamingResponse(
-        _stream(LogPump(lines, here.platform.root.path), here, request), media_type="application/x-ndjson"
-    )
+    search = None if grep is None else Grep(grep, ignore_case, invert, fixed, before, after)
+    query = LogQuery(learner, follow, since, tail, attempt, search, _read_places(read or ()))
+    texts = await in_thread(here.limits.quick, read_texts, here.platform, caller, job_id, query)
+    is_bulk = TEXTS in request.headers.get("accept", "")
+    pump = LogPump(_encoded(texts, encode_text if is_bulk else _encode_lines), here.platform.root.path)
+    return StreamingResponse(stream_lines(pump, here, request), media_type=TEXTS if is_bulk else _LINES)
 
 
-async def _stream(pump: LogPump, here: Context, request: Request) -> AsyncIterator[bytes]:
+def _encoded(texts: Iterator[LogText | None], encode: Callable[[LogText], bytes]) -> Iterator[bytes | None]:
+    """What comes before a pause as one piece: each wakes the loop, and is sent for itself."""
+    held = b""
+    try:
+        for text in texts:
+            held += b"" if text is None else encode(text)
+            if text is None or len(held) >= _PIECE_BYTES:
+                yield held or None
+                held = b""
+    except Exception:
+        if held:
+            yield held
+        raise
+    if held:
+        yield held
+
+
+def _encode_lines(text: LogText) -> bytes:
+    return b"".join(map(encode_line, text.lines()))
+
+
+def _read_places(places: Sequence[str]) -> dict[tuple[int, int], int]:
+    """Raises Refused."""
+    found = [_PLACE.fullmatch(place) for place in places]
+    if not all(found):
+        raise wrong_usage("read must be ATTEMPT.LEARNER:END")
+    return {(int(match[1]), int(match[2])): int(match[3]) for match in found if match is not None}
+
+
+async def stream_lines(pump: LogPump, here: Context, request: Request) -> AsyncIterator[bytes]:
+    """What the pump brings, until it ends or the reader goes; blank lines while it brings nothing."""
     here.streams += 1
     stopping = asyncio.ensure_future(_tell_of_stop(here, pump))
     pump.start()
@@ -202,7 +261,7 @@ async def _silence(here: Context, fresh_s: float = FRESH_S) -> bytes:
 
 def _trouble(error: Exception, place: str) -> bytes:
     """The problem that a refusal of the file system below `place` is, as a line; nothing for what is none."""
-    problem = problem_of(error, place)
+    problem = error.problem if isinstance(error, Refused) else problem_of(error, place)
     return b"" if problem is None else bytes(PlainReply(ErrorReply(problem)).body) + b"\n"
 
 

@@ -62,6 +62,7 @@ def log_to(path: Path | None) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.INFO)
-    # uvicorn names a request's failure with its traceback at ERROR; what it says below that is about itself.
-    for name in ("uvicorn", "uvicorn.error", "alembic"):
+    # uvicorn names a request's failure with its traceback at ERROR; what it says below that is about itself. httpx2
+    # says each request to an API server at INFO.
+    for name in ("uvicorn", "uvicorn.error", "alembic", "httpx2"):
         logging.getLogger(name).setLevel(logging.WARNING)

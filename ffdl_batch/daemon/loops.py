@@ -13,6 +13,7 @@ from ffdl_batch.services.debts import DebtPayer
 from ffdl_batch.services.deploy import Deployer
 from ffdl_batch.services.file_troubles import explain
 from ffdl_batch.services.janitor import sweep
+from ffdl_batch.services.job_secrets import forget_secrets
 from ffdl_batch.services.platform import Platform
 from ffdl_batch.services.silence import SilenceKeeper
 from ffdl_batch.services.watch import Watcher
@@ -228,6 +229,7 @@ class Loops:
     def _debts_turn(self) -> float:
         if self._payer.step():
             self._on_change()
+        forget_secrets(self._platform)  # of jobs that have ended, and owe nothing now
         if self._payer.is_waiting:  # for whoever pays now, and may die over it
             return min(DEBTS_EVERY_S, self._platform.settings.lease_s / 4)
         if self._payer.is_paying:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import faulthandler
+import gc
 import os
 import pwd
 import signal
@@ -46,6 +47,7 @@ def _main(arguments: Sequence[str] | None, opener: Opener | None) -> int:
             from ffdl_batch.daemon.dial import dial
 
             return dial(os.environ)
+        gc.disable()  # until the server has made all that stays
         return _serve(options, opener)
     except PlaceRefused as refusal:
         return _end(f"{refusal}" + (f" ({refusal.cure})" if refusal.cure else ""), refusal.exit_code)

@@ -7,29 +7,41 @@ client reads back.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from typing import Annotated, Any
+from dataclasses import dataclass, field
+from typing import Annotated, Any, TypeVar
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 from starlette.responses import Response
 
+from ffdl_batch.domain.attach import AttachPlan
 from ffdl_batch.domain.codec import to_plain
+from ffdl_batch.domain.health import BackendHealth, DatabaseTrouble
+from ffdl_batch.domain.log_text import LogText
+from ffdl_batch.domain.submission import Submission, SubmissionResult
 from ffdl_batch.domain.views import (
     SCHEMA,
     ArrayView,
-    BackendHealth,
-    DatabaseTrouble,
     EventView,
     JobView,
+    LeftView,
     LogLine,
     PlanView,
     Problem,
-    Submission,
-    SubmissionResult,
+    SecretView,
 )
 from ffdl_batch.services.drill import DrillEvent
 
 MAX_SUBMISSIONS = 100
+
+_T = TypeVar("_T")
+_ENCODE = json.JSONEncoder(ensure_ascii=True, separators=(",", ":")).encode
+
+
+def _when_asked(model: type[_T]) -> type[_T]:
+    """Have pydantic look at a class when somebody wants the OpenAPI document: for each reply of each route, that takes
+    as long as half of all else that a daemon does before it listens."""
+    model.__pydantic_config__ = ConfigDict(defer_build=True)  # type: ignore[attr-defined]
+    return model
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +67,14 @@ class DrillRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class SecretRequest:
+    """The value of a secret. No reply has it."""
+
+    value: str = field(repr=False)
+
+
+@_when_asked
+@dataclass(frozen=True, slots=True)
 class ErrorReply:
     """Every refusal and failure."""
 
@@ -62,6 +82,7 @@ class ErrorReply:
     schema: int = SCHEMA
 
 
+@_when_asked
 @dataclass(frozen=True, slots=True)
 class ArchiveReply:
     """`new` is false where the archive was there already."""
@@ -70,6 +91,7 @@ class ArchiveReply:
     schema: int = SCHEMA
 
 
+@_when_asked
 @dataclass(frozen=True, slots=True)
 class SubmitReply:
     """One result per submission, in order; and the backends that do not answer now."""
@@ -79,6 +101,25 @@ class SubmitReply:
     schema: int = SCHEMA
 
 
+@_when_asked
+@dataclass(frozen=True, slots=True)
+class SecretReply:
+    """One secret, without its value."""
+
+    secret: SecretView
+    schema: int = SCHEMA
+
+
+@_when_asked
+@dataclass(frozen=True, slots=True)
+class SecretsReply:
+    """Secrets by name, without their values."""
+
+    secrets: tuple[SecretView, ...]
+    schema: int = SCHEMA
+
+
+@_when_asked
 @dataclass(frozen=True, slots=True)
 class PlanReply:
     """Exactly what would be sent."""
@@ -87,6 +128,7 @@ class PlanReply:
     schema: int = SCHEMA
 
 
+@_when_asked
 @dataclass(frozen=True, slots=True)
 class JobReply:
     """One job; the backends that do not answer now, and the database where it takes nothing."""
@@ -97,6 +139,7 @@ class JobReply:
     schema: int = SCHEMA
 
 
+@_when_asked
 @dataclass(frozen=True, slots=True)
 class ArrayReply:
     """One array of jobs; the backends that do not answer now, and the database where it takes nothing."""
@@ -107,6 +150,7 @@ class ArrayReply:
     schema: int = SCHEMA
 
 
+@_when_asked
 @dataclass(frozen=True, slots=True)
 class JobsReply:
     """Jobs, newest first. `outages` are the backends that do not answer now: of their jobs it is told what was seen
@@ -119,12 +163,31 @@ class JobsReply:
     schema: int = SCHEMA
 
 
+@_when_asked
 @dataclass(frozen=True, slots=True)
 class EventsReply:
     """Changes of state in order; `terminal`: there will be no more."""
 
     events: tuple[EventView, ...]
     terminal: bool
+    schema: int = SCHEMA
+
+
+@_when_asked
+@dataclass(frozen=True, slots=True)
+class LeftReply:
+    """Where something lies that a job left."""
+
+    left: LeftView
+    schema: int = SCHEMA
+
+
+@_when_asked
+@dataclass(frozen=True, slots=True)
+class AttachReply:
+    """One plan per node with learners that were asked for."""
+
+    plans: tuple[AttachPlan, ...]
     schema: int = SCHEMA
 
 
@@ -143,8 +206,21 @@ def problem_reply(problem: Problem, status: int) -> PlainReply:
     return PlainReply(ErrorReply(problem), status_code=status)
 
 
+def encode_text(text: LogText) -> bytes:
+    """Lines in bulk of a log stream, as one line."""
+    plain: dict[str, object] = {"learner": text.learner, "index": text.index, "text": text.text, "at": text.at}
+    plain |= {"attempt": text.attempt, "offset": text.offset, "end": text.end}
+    if text.partial:
+        plain["partial"] = True
+    if text.ends:
+        plain["ends"] = text.ends
+    return _ENCODE(plain).encode("ascii") + b"\n"
+
+
 def encode_line(line: LogLine) -> bytes:
     """One line of a log stream, newline included."""
-    plain = {"learner": line.learner, "index": line.index, "line": line.line, "at": line.at}
-    plain |= {"attempt": line.attempt, "offset": line.offset}
-    return json.dumps(plain, ensure_ascii=True, separators=(",", ":")).encode("ascii") + b"\n"
+    plain: dict[str, object] = {"learner": line.learner, "index": line.index, "line": line.line, "at": line.at}
+    plain |= {"attempt": line.attempt, "offset": line.offset, "end": line.end}
+    if line.partial:
+        plain["partial"] = True
+    return _ENCODE(plain).encode("ascii") + b"\n"

@@ -8,7 +8,8 @@ from collections.abc import Collection
 
 from ffdl_batch.domain.job import Job
 from ffdl_batch.domain.observation import NativeId
-from ffdl_batch.ports.scheduler import AvoidsNodes, InvalidRequest, SchedulerUnreachable
+from ffdl_batch.ports.capabilities import AvoidsNodes
+from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable
 from ffdl_batch.services.platform import Platform
 from ffdl_batch.services.proof import may_ask_of
 

@@ -16,13 +16,13 @@ from pathlib import Path
 
 from ffdl_batch.config import Settings
 from ffdl_batch.domain.breaker import Circuit, Permit, growing_pause
-from ffdl_batch.domain.views import BackendHealth
+from ffdl_batch.domain.health import BackendHealth
+from ffdl_batch.ports.capabilities import KeepsAccounts
 from ffdl_batch.ports.clock import Clock
 from ffdl_batch.ports.registry import AdapterContext, create_adapter
 from ffdl_batch.ports.scheduler import (
     BackendFacts,
     InvalidRequest,
-    KeepsAccounts,
     NotNow,
     NotTaken,
     Scheduler,
@@ -31,6 +31,7 @@ from ffdl_batch.ports.scheduler import (
     SubmissionUncertain,
     TooMany,
 )
+from ffdl_batch.services.latency import Latencies
 from ffdl_batch.services.rooms import Rooms
 from ffdl_batch.services.site_facts import ANEW_PATIENCE_S, SiteFacts
 
@@ -55,6 +56,7 @@ class Adapters:
     def __init__(self, settings: Settings, context: AdapterContext, clock: Clock) -> None:
         self._settings, self._context, self._clock = settings, context, clock
         self.rooms = Rooms(clock)
+        self.latencies = Latencies()
         self._lock = threading.Lock()
         self._made: dict[str, Scheduler] = {}
         self._sites: dict[str, SiteFacts] = {}
@@ -89,7 +91,8 @@ class Adapters:
         scheduler = self.get(name)
         permit = self._enter(name)
         try:
-            yield scheduler
+            with self._timed(name):
+                yield scheduler
         except (TooMany, InvalidRequest):
             self._answered(name, permit)
             raise
@@ -109,6 +112,18 @@ class Adapters:
             self._returned(name, permit)
             raise
         self._answered(name, permit)
+
+    @contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
+        begun, answered = self._clock.monotonic(), False
+        try:
+            yield
+            answered = True
+        except (TooMany, InvalidRequest):
+            answered = True
+            raise
+        finally:
+            self.latencies.observe(name, self._clock.monotonic() - begun, answered=answered)
 
     def may_ask(self, name: str) -> bool:
         """Whether one who asked now would be let through."""

@@ -40,6 +40,9 @@ OWED = "its results and logs are still to be stored"
 _STOPPED = "{}: the scheduler has stopped it; until it lets it run again a halt waits, a cancel does not"
 _LAST_WORD = "the scheduler has ended it ({}); its controllers' last word is waited for"
 _DEVICES = "devices: "
+_METRICS = "metrics: "
+METRICS_TOLD = 10
+"""How many warnings about metrics a job gets."""
 NO_CHECKPOINT = Checkpoint()
 
 
@@ -90,6 +93,7 @@ def change_of(job: Job, verdict: Verdict, known: Known, past: Past, seen: Observ
     columns = _seen_columns(job, seen, waits_for, awaits_word=stays and known.ended)
     columns |= _network_column(job, known)
     warnings = [warning for warning in (verdict.warning, _doubt_devices(job, known)) if warning]
+    warnings += _lost_metrics(job, known)
     if warnings:
         columns["warnings"] = (*job.warnings, *warnings)
     if verdict.move is Move.REQUEUED:
@@ -111,6 +115,14 @@ def _doubt_devices(job: Job, known: Known) -> str:
     first = next((str(message) for message in said if message), "")
     told = any(warning.startswith(_DEVICES) for warning in job.warnings)
     return f"{_DEVICES}{first}" if first and not told else ""
+
+
+def _lost_metrics(job: Job, known: Known) -> list[str]:
+    """What its collectors could not use, as far as the job has not been told."""
+    events = (event for event in known.evidence.events if event.kind is EventKind.METRICS)
+    said = (f"{_METRICS}learner {event.fields.get('learner_id')}: {event.fields.get('message')}" for event in events)
+    told = [warning for warning in job.warnings if warning.startswith(_METRICS)]
+    return [one for one in dict.fromkeys(said) if one not in told][: max(0, METRICS_TOLD - len(told))]
 
 
 def _adopted(job: Job, verdict: Verdict, past: Past, known: Known, columns: dict[str, object]) -> Change:

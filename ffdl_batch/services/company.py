@@ -17,10 +17,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from ffdl_batch.domain.array import chunk_name, mark_of
+from ffdl_batch.domain.array import chunk_name, mark_of, why_elements_wait
 from ffdl_batch.domain.job import Change, Job, JobId
 from ffdl_batch.domain.job_state import JobState, Wish
 from ffdl_batch.domain.observation import NativeId
+from ffdl_batch.ports.capabilities import SubmitsArrays
 from ffdl_batch.ports.scheduler import (
     AccountingUnreachable,
     ArrayPlan,
@@ -32,7 +33,6 @@ from ffdl_batch.ports.scheduler import (
     NotTaken,
     SchedulerUnreachable,
     SubmissionUncertain,
-    SubmitsArrays,
     TooMany,
 )
 from ffdl_batch.services.deployed import may_land_s, queued, refused, turned_away, why_looked_for
@@ -210,7 +210,7 @@ class Company:
                 return [*decided, *((one.job, turned_away(self._platform, one.job, why_full)) for one in rest)]
             if not sent or limit is not None:
                 break
-        why = "the scheduler has no room for more jobs now" if limit is None else _reason(limit)
+        why = "the scheduler has no room for more jobs now" if limit is None else why_elements_wait(limit)
         self._put_off([member.job for member in rest], FULL_PAUSE_S, why)
         return decided
 
@@ -218,7 +218,7 @@ class Company:
         """As many as the array's limit leaves room for, each by itself: the scheduler has some of its elements already,
         and counts each native array for itself."""
         room = max(0, limit - under_way)
-        self._put_off([member.job for member in members[room:]], FULL_PAUSE_S, _reason(limit))
+        self._put_off([member.job for member in members[room:]], FULL_PAUSE_S, why_elements_wait(limit))
         return [one for member in members[:room] for one in self._alone(member.job, member.plan)]
 
     def _send_together(self, members: Sequence[Member]) -> Sequence[Decided]:
@@ -313,10 +313,6 @@ class Company:
 def _array_of(job: Job) -> str:
     assert job.spec.element is not None
     return job.spec.element.array
-
-
-def _reason(limit: int) -> str:
-    return f"{limit} elements of its array run at once, and no more"
 
 
 def limit_of(job: Job) -> int | None:

@@ -130,9 +130,9 @@ class DebtPayer:
         self._others_turn = bool(owed) and not self._turn.take()
         if not owed or self._others_turn:
             return 0
-        paid = [debt for debt in owed if Path(self._directory(debt).paid).exists()]
-        gone = sum(self._platform.store.note_paid(debt.job_id, debt.number) for debt in paid)
-        left = [debt for debt in owed if debt not in paid]
+        paid = {(debt.job_id, debt.number): at for debt in owed if (at := self._paid_at(debt)) is not None}
+        gone = sum(self._platform.store.note_paid(*key, at) for key, at in paid.items())
+        left = [debt for debt in owed if (debt.job_id, debt.number) not in paid]
         self._forget_others(left)
         self._begin_one(left)
         return gone
@@ -204,6 +204,13 @@ class DebtPayer:
     def _forget_others(self, owed: list[Attempt]) -> None:
         left = {(debt.job_id, debt.number) for debt in owed}
         self._tries = {key: tries for key, tries in self._tries.items() if key in left}
+
+    def _paid_at(self, debt: Attempt) -> float | None:
+        """When it was paid, by the file system's clock; None = it is not."""
+        try:
+            return Path(self._directory(debt).paid).stat().st_mtime
+        except FileNotFoundError:
+            return None
 
     def _directory(self, debt: Attempt) -> AttemptDir:
         return self._platform.root.job(debt.job_id).attempt(debt.number)

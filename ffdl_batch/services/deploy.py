@@ -45,6 +45,8 @@ from ffdl_batch.services.duplicates import adopt, retire_earlier, take_back
 from ffdl_batch.services.evidence import claim_owner, read_evidence
 from ffdl_batch.services.file_troubles import explain
 from ffdl_batch.services.in_flight import InFlight
+from ffdl_batch.services.job_secrets import CODE as SECRET_CODE
+from ffdl_batch.services.job_secrets import SecretMissing
 from ffdl_batch.services.materialize import begun_at, mark_begun, materialize, materialize_template, unmark_begun
 from ffdl_batch.services.notes import note
 from ffdl_batch.services.outcomes import Decided, Outcomes, release_all
@@ -275,10 +277,13 @@ class Deployer:
             return ended(self._platform, JobState.FAILED, "S101", str(error))
         except UnknownImage as error:
             return ended(self._platform, JobState.FAILED, "S103", str(error))
-        materialize(self._platform.root, job, plan)
-        self._reached("written")
-        materialize_template(self._platform.root, job, plan_template(self._platform, job, plan))
-        self._reached("template")
+        try:
+            materialize(self._platform.root, job, plan)
+            self._reached("written")
+            materialize_template(self._platform.root, job, plan_template(self._platform, job, plan))
+            self._reached("template")
+        except SecretMissing as error:
+            return ended(self._platform, JobState.FAILED, SECRET_CODE, str(error))
         if job.attempt > 1:
             retire_earlier(self._platform, job)
             self._reached("fenced")

@@ -10,14 +10,8 @@ from ffdl_batch.domain.ending import CANCELLED_BY_OWNER, HALTED_BEFORE
 from ffdl_batch.domain.job import AttemptEnd, Change, Job
 from ffdl_batch.domain.job_state import Cause, JobState, Wish
 from ffdl_batch.domain.observation import NativeId
-from ffdl_batch.ports.scheduler import (
-    CredentialLife,
-    InvalidRequest,
-    LaunchPlan,
-    NoResources,
-    NotNow,
-    SchedulerUnreachable,
-)
+from ffdl_batch.ports.capabilities import CredentialLife
+from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, NoResources, NotNow, SchedulerUnreachable
 from ffdl_batch.services.backends import NotAsked
 from ffdl_batch.services.evidence import read_launch
 from ffdl_batch.services.platform import Platform

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from ffdl_batch.domain.job import Change, Job
 from ffdl_batch.domain.observation import NativeId, Phase
-from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable, Withdraws
+from ffdl_batch.ports.capabilities import Withdraws
+from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable
 from ffdl_batch.services.control import fence_earlier
 from ffdl_batch.services.deployed import queued
 from ffdl_batch.services.evidence import claim_owner

@@ -15,7 +15,8 @@ from ffdl_batch.domain.events import Event, EventKind, FinalRecord, decode_event
 from ffdl_batch.domain.formats import require_known
 from ffdl_batch.domain.jobdir import AttemptDir, Root
 from ffdl_batch.domain.known import LOST_NODE, Evidence, latest_run
-from ffdl_batch.domain.launch import LaunchFile, LaunchFileError, decode
+from ffdl_batch.domain.launch import LaunchFile, decode
+from ffdl_batch.domain.placeholders import LaunchFileError
 from ffdl_batch.domain.silence import Beat
 from ffdl_batch.services.control import read_notes
 from ffdl_batch.services.file_troubles import AWAY

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ffdl_batch.config.images import UnknownImage, known_frameworks, resolve_image
+from ffdl_batch.config.images import UnknownImage, known_frameworks, resolve_image, resolve_oci_image
+from ffdl_batch.config.settings import Settings
 from ffdl_batch.domain.continuation import Checkpoint, Spent
 from ffdl_batch.domain.findings import Finding, Severity
 from ffdl_batch.domain.job import JobId, attempt_token
+from ffdl_batch.domain.launch import LaunchFile
+from ffdl_batch.domain.limits import LogLimits
 from ffdl_batch.domain.quantity import parse_size
-from ffdl_batch.domain.spec import JobSpec
-from ffdl_batch.domain.views import Submission
+from ffdl_batch.domain.remote_stores import stores_with_input
+from ffdl_batch.domain.spec import DataStore, JobSpec
+from ffdl_batch.domain.submission import Submission
+from ffdl_batch.ports.capabilities import HasOwnWords
 from ffdl_batch.ports.scheduler import (
     BackendFacts,
     InvalidRequest,
@@ -25,6 +30,7 @@ from ffdl_batch.ports.scheduler import (
 )
 from ffdl_batch.services.array_dependencies import ArrayDependency
 from ffdl_batch.services.dependencies import strip_dependency
+from ffdl_batch.services.job_secrets import bring_along, missing_secrets, values_at_hand
 from ffdl_batch.services.lead import budget_of, lead_of
 from ffdl_batch.services.platform import Platform
 from ffdl_batch.services.problems import Refused, bad_input, bad_request, try_again, unavailable
@@ -35,7 +41,7 @@ class Candidate:
     """A submission that could run.
 
     `notes` say where we differ from FfDL without harm; a plan shows them, a submission does not repeat them.
-    `secrets` are inline credentials, by name; they go into a 0600 file only.
+    `secrets` are the values that it brings along, by name; they go into a 0600 file only.
     """
 
     spec: JobSpec
@@ -57,6 +63,7 @@ def read_submission(platform: Platform, submission: Submission) -> Candidate:
         memory_bytes=parse_size(settings.default_memory),
         cpus=settings.default_cpus,
         known_frameworks=known_frameworks(settings),
+        own_words=_own_words(platform, name),
     )
     parsed = parse_manifest(
         source,
@@ -70,7 +77,21 @@ def read_submission(platform: Platform, submission: Submission) -> Candidate:
     spec = dataclasses.replace(parsed.spec, manifest_text=parsed.redacted_text)
     warnings = tuple(str(f) for f in parsed.findings if f.severity is Severity.WARNING)
     notes = tuple(str(f) for f in parsed.findings if f.severity is Severity.NOTE)
-    return Candidate(spec, name, warnings, notes, parsed.inline_secrets, submission.manifest_name)
+    spec, secrets, wrong = bring_along(spec, parsed.inline_secrets, submission.references)
+    candidate = Candidate(spec, name, warnings, notes, secrets, submission.manifest_name)
+    wrong += missing_secrets(platform.root, spec, secrets)
+    if wrong:
+        raise bad_input([_located(candidate, finding) for finding in wrong])
+    return candidate
+
+
+def _own_words(platform: Platform, backend: str) -> frozenset[str] | None:
+    """None for a backend that cannot be used, which is said when it is asked for a plan."""
+    try:
+        adapter = platform.adapters.get(backend)
+    except InvalidRequest:
+        return None
+    return adapter.own_words if isinstance(adapter, HasOwnWords) else frozenset()
 
 
 def name_elements(platform: Platform, candidate: Candidate, specs: Sequence[JobSpec]) -> list[Candidate]:
@@ -150,15 +171,40 @@ def _check_data(candidate: Candidate, plan: LaunchPlan) -> None:
 
     A place that only the nodes see is left to them (S302).
     """
-    sources = (*plan.launch.needs_dirs, *(copy.source for copy in plan.launch.copies))
-    for directory in sources:
+    for path, directory in _directories(candidate.spec.data_stores, plan.launch):
         if Path(directory).parent.is_dir() and not Path(directory).exists():
             cure = "correct the data store, or put the data there"
-            finding = Finding(
-                Severity.ERROR, f"data directory {directory} does not exist", cure, path="data_stores", code="C103"
-            )
-            finding = _located(candidate, finding)
+            message = f"data directory {directory} does not exist"
+            finding = _located(candidate, Finding(Severity.ERROR, message, cure, path=path, code="C103"))
             raise bad_request("C103", str(finding), (finding,))
+
+
+def _directories(stores: Sequence[DataStore], launch: LaunchFile) -> Iterator[tuple[str, str]]:
+    """The directories that data come from, and the manifest's field of each."""
+    copied, mounted = (copy.source for copy in launch.copies), iter(launch.needs_dirs)
+    for index in stores_with_input(stores, remote=False):
+        store = stores[index]
+        if store.connection.get("path"):
+            directory = next(copied if store.is_copied else mounted, "")
+            if directory:
+                yield f"data_stores[{index}].training_data.container", directory
+
+
+def check_stores(platform: Platform, candidate: Candidate, plan: LaunchPlan) -> tuple[str, ...]:
+    """Ask the stores of what will be submitted; what is doubtful. Raises :class:`Refused` for what is wrong."""
+    batch = candidate.spec.batch
+    later = bool(batch.dependency or batch.begin or batch.hold)
+    if not plan.launch.fetches and not plan.launch.uploads:
+        return ()
+    secrets = values_at_hand(platform.root, candidate.spec, candidate.secrets)
+    found = [
+        _located(candidate, finding)
+        for finding in platform.store_checks.findings(plan.launch, candidate.spec.data_stores, secrets, later=later)
+    ]
+    wrong = tuple(finding for finding in found if finding.severity is Severity.ERROR)
+    if wrong:
+        raise bad_request(wrong[0].code, "; ".join(map(str, wrong)), wrong)
+    return tuple(map(str, found))
 
 
 def _refusal(candidate: Candidate, error: InvalidRequest) -> Refused:
@@ -184,8 +230,8 @@ def _located(candidate: Candidate, finding: Finding) -> Finding:
     """`finding` with the line of its field, or of the nearest block around it that the manifest has."""
     if finding.file is not None or finding.path is None:
         return finding
-    steps = re.split(r"[.\[]", finding.path)
-    places = (candidate.spec.sources.get(".".join(steps[:n]), "") for n in range(len(steps), 0, -1))
+    ends = [len(finding.path), *(found.start() for found in reversed(list(re.finditer(r"[.\[]", finding.path))))]
+    places = (candidate.spec.sources.get(finding.path[:end], "") for end in ends)
     lines = (int(place.removeprefix("manifest:")) for place in places if place.startswith("manifest:"))
     return dataclasses.replace(finding, file=candidate.manifest_name, line=next(lines, None))
 
@@ -229,11 +275,22 @@ def launch_request(  # noqa: PLR0913 - one value per column of the attempt
         spent=spent or Spent(),
         carry=carry,
         array_dir=platform.root.array(spec.element.array) if spec.element is not None and attempt == 1 else None,
+        logs=_log_limits(platform.settings),
+        cache_dir=platform.settings.cache_dir,
+        cache_bytes=platform.settings.cache_bytes,
+        images_dir=platform.root.images,
+        mounting=platform.settings.data_mount,
     )
 
 
+def _log_limits(settings: Settings) -> LogLimits:
+    return LogLimits(parse_size(settings.log_file_size), settings.log_files, parse_size(settings.log_rate))
+
+
 def _image(platform: Platform, spec: JobSpec, facts: BackendFacts) -> str:
-    return resolve_image(platform.settings, spec.framework) if facts.needs_image else ""
+    if not facts.needs_image:
+        return ""
+    return (resolve_oci_image if facts.pulls_images else resolve_image)(platform.settings, spec.framework)
 
 
 def _no_image(candidate: Candidate, error: UnknownImage) -> Refused:

@@ -16,7 +16,8 @@ from ffdl_batch.domain.known import Evidence, Known, is_last_word
 from ffdl_batch.domain.learners import started_again
 from ffdl_batch.domain.observation import EndCause, NativeId, Observation, Phase
 from ffdl_batch.domain.verdict import Move, Verdict, judge
-from ffdl_batch.ports.scheduler import AvoidsNodes, InvalidRequest, SchedulerUnreachable
+from ffdl_batch.ports.capabilities import AvoidsNodes
+from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable
 from ffdl_batch.services.aftermath import keep_off, let_back, take_away
 from ffdl_batch.services.chain import OWED, Past, change_of, look_back
 from ffdl_batch.services.control import write_control

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ffdl_batch.domain.continuation import Budget, Checkpoint
-from ffdl_batch.domain.launch import Lead, LeadFrom, Limits, needed_lead_s
+from ffdl_batch.domain.limits import Lead, LeadFrom, Limits, needed_lead_s
 from ffdl_batch.domain.spec import JobSpec, Retry
 
 MAX_LEAD_S = 65535

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import heapq
+import math
 import time
-from collections import deque
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from itertools import chain
 
 from ffdl_batch.domain.job import Job
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_batch.domain.log_text import LogText
 from ffdl_batch.domain.views import AttemptChoice, LogLine
 from ffdl_batch.services.log_file import LogReader, has_log
+from ffdl_batch.services.log_search import Grep, Match, Search, check, matching
+from ffdl_batch.services.log_tail import Since, find_tail
 from ffdl_batch.services.platform import Caller, Platform
 from ffdl_batch.services.problems import wrong_usage
 from ffdl_batch.services.query import own_job
 
-POLL_S = 0.25
+POLL_S, LONGEST_POLL_S = 0.25, 1.0
+POLLS_PER_S = 200
+"""All followers together look for news so often at most, as far as LONGEST_POLL_S allows."""
 KEEP_ALIVE_S = 5.0
+FLUSH_S = 1.0
+"""A progress bar's states are shown so often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +35,9 @@ class LogQuery:
     """Which lines: of one learner or all (None), from a time on (seconds since the epoch), the last `tail` of each.
 
     `attempt` is a number, "all", or None: the newest one of which there is a log. With `follow` the attempts after it
-    come as well. `since` and `tail` are for each attempt that there is at the beginning.
+    come as well. `since` and `tail` are for each attempt that there is at the beginning; with `grep`, `tail` counts the
+    lines that match. `after` says how much of the output of each learner of one attempt was read before, by (attempt,
+    learner); of attempts before that one nothing is wanted any more.
     """
 
     learner: int | None = None
@@ -34,10 +45,18 @@ class LogQuery:
     since: float | None = None
     tail: int | None = None
     attempt: AttemptChoice = None
+    grep: Grep | None = None
+    after: Mapping[tuple[int, int], int] = field(default_factory=dict)
 
 
 def read_logs(platform: Platform, caller: Caller, job_id: str, query: LogQuery) -> Iterator[LogLine | None]:
-    """Lines in order; with `follow`, until the job has ended, None meaning "still nothing new".
+    """As :func:`read_texts`, one record a line."""
+    texts = read_texts(platform, caller, job_id, query)
+    return (line for text in texts for line in (text.lines() if text is not None else [None]))
+
+
+def read_texts(platform: Platform, caller: Caller, job_id: str, query: LogQuery) -> Iterator[LogText | None]:
+    """Lines in order; with `follow`, until the job has ended, None meaning "nothing more for now".
 
     Attempts come one after the other, whatever the times of their lines. Raises :class:`Refused` for a learner or an
     attempt that there is not.
@@ -48,6 +67,8 @@ def read_logs(platform: Platform, caller: Caller, job_id: str, query: LogQuery) 
         raise wrong_usage(f"{job.id} has learners 1 to {learners}; there is no learner {query.learner}")
     if isinstance(query.attempt, int) and not 1 <= query.attempt <= job.attempt:
         raise wrong_usage(f"{job.id} has {_attempts(job)}; there is no attempt {query.attempt}")
+    if query.grep is not None:
+        check(query.grep)
     stream = _Stream(platform, job, query)
     return stream.follow() if query.follow else stream.read()
 
@@ -66,46 +87,58 @@ class _Stream:
         self._platform, self._job, self._query = platform, job, query
         self._learners = [query.learner] if query.learner else list(range(1, job.spec.resources.learners + 1))
 
-    def read(self) -> Iterator[LogLine]:
+    def read(self) -> Iterator[LogText]:
         """What is there now."""
         last = self._job.attempt
         first = self._first()
-        for number in range(first, (last if self._query.attempt == "all" else first) + 1):
-            yield from _present(self._open(number), self._query, ended=True)
+        with self._matching() as match:
+            for number in range(first, (last if self._query.attempt == "all" else first) + 1):
+                yield from self._present(_Logs(self._open(number), self._query, match), number, ended=True)
 
-    def follow(self) -> Iterator[LogLine | None]:
+    def follow(self) -> Iterator[LogText | None]:
         """What is there now, and what comes until the job has ended."""
-        yield from self._await_attempt()
-        number, present = self._first(), self._job.attempt
-        while number <= self._job.attempt:
-            readers = self._open(number)
-            query = self._query if number <= present else LogQuery()
-            yield from _present(readers, query, ended=self._is_over(number))
-            yield from self._follow_attempt(number, readers)
-            number += 1
+        with self._platform.looks.following(self._job.id):
+            yield from self._await_attempt()
+            number, present = self._first(), self._job.attempt
+            with self._matching() as match:
+                while number <= self._job.attempt:
+                    query = self._query if number <= present else LogQuery(grep=self._query.grep)
+                    logs = _Logs(self._open(number), query, match)
+                    yield from _and_pause(self._present(logs, number, ended=self._is_over(number)))
+                    yield from self._follow_attempt(number, logs)
+                    number += 1
+
+    def _matching(self) -> AbstractContextManager[Match | None]:
+        return nullcontext() if self._query.grep is None else matching(self._query.grep)
+
+    def _present(self, logs: _Logs, number: int, *, ended: bool) -> Iterator[LogText]:
+        """What is there already of one attempt: of each learner what the query leaves, merged in time order."""
+        newest = max((attempt for attempt, _ in self._query.after), default=0)
+        if number >= newest:
+            logs.begin(number, ended=ended)
+            yield from logs.texts(ended=ended)
 
     def _await_attempt(self) -> Iterator[None]:
         while self._job.attempt == 0 and not self._job.state.is_terminal:
             yield None
-            time.sleep(POLL_S)
+            self._sleep()
             self._look()
 
-    def _follow_attempt(self, number: int, readers: list[LogReader]) -> Iterator[LogLine | None]:
+    def _follow_attempt(self, number: int, logs: _Logs) -> Iterator[LogText | None]:
         """New lines of one attempt until nothing more can come of it. Its last lines are read after that is known."""
-        quiet_since = looked_at = time.monotonic()
+        quiet_since = flushed_at = time.monotonic()
         while not self._is_done(number):
-            for line in _new(readers, ended=self._is_over(number)):
+            flush = time.monotonic() - flushed_at >= FLUSH_S
+            flushed_at = time.monotonic() if flush else flushed_at
+            for text in _and_pause(logs.texts(ended=self._is_over(number), flush=flush)):
                 quiet_since = time.monotonic()
-                yield line
-            now = time.monotonic()
-            if now - quiet_since >= KEEP_ALIVE_S:
-                quiet_since = now
+                yield text
+            if time.monotonic() - quiet_since >= KEEP_ALIVE_S:
+                quiet_since = time.monotonic()
                 yield None
-            time.sleep(POLL_S)
-            if now - looked_at >= 2 * POLL_S:
-                looked_at = now
-                self._look()
-        yield from _new(readers, ended=True)
+            self._sleep()
+            self._look()
+        yield from logs.texts(ended=True)
 
     def _first(self) -> int:
         """The attempt to begin with; 1 where there is none."""
@@ -134,32 +167,57 @@ class _Stream:
     def _open(self, number: int) -> list[LogReader]:
         return [LogReader(self._directory(number), number, learner) for learner in self._learners]
 
+    def _sleep(self) -> None:
+        time.sleep(min(LONGEST_POLL_S, max(POLL_S, self._platform.looks.followers / POLLS_PER_S)))
+
     def _look(self) -> None:
-        self._job = self._platform.store.get(self._job.id) or self._job
+        self._job = self._platform.looks.see(self._job.id, time.monotonic()) or self._job
 
 
-def _new(readers: list[LogReader], *, ended: bool) -> Iterator[LogLine]:
-    """What has come of each learner since the last read."""
-    for reader in readers:
-        yield from reader.lines(ended=ended)
+def _and_pause(texts: Iterator[LogText]) -> Iterator[LogText | None]:
+    """The lines, and None behind them where there are any."""
+    text = None
+    for text in texts:
+        yield text
+    if text is not None:
+        yield None
 
 
-def _present(readers: list[LogReader], query: LogQuery, *, ended: bool) -> Iterator[LogLine]:
-    """What is there already of one attempt: of each learner what `since` and `tail` leave, merged in time order."""
-    for reader in readers:
-        reader.skip(since=query.since, tail=query.tail)
-    logs = [_recent(_timed(reader.lines(ended=ended)), query) for reader in readers]
-    return (line for _, line in heapq.merge(*logs, key=lambda pair: pair[0]))
+class _Logs:
+    """The logs of one attempt's learners, from where the lines begin that are wanted."""
 
+    def __init__(self, readers: list[LogReader], query: LogQuery, match: Match | None) -> None:
+        self._readers, self._query, self._match = readers, query, match
+        self._cuts = [Since(query.since) for _ in readers]
+        self._searches: list[Search] = []
+        self._parts: list[Iterator[LogText]] = []
 
-def _recent(lines: Iterator[tuple[float, LogLine]], query: LogQuery) -> Iterable[tuple[float, LogLine]]:
-    since = ((at, line) for at, line in lines if query.since is None or at >= query.since)
-    return since if query.tail is None else deque(since, maxlen=max(0, query.tail))
+    def begin(self, number: int, *, ended: bool) -> None:
+        """Go there. With a pattern, the last lines that match are looked for from the end of each log."""
+        query, grep = self._query, self._query.grep
+        for reader in self._readers:
+            tail = query.tail if grep is None else None
+            after = query.after.get((number, reader.learner), 0)
+            reader.skip(since=query.since, tail=tail, after=after, ended=ended)
+        if grep is None or self._match is None:
+            return
+        if query.tail is None:
+            self._searches = [Search(grep, self._match) for _ in self._readers]
+            return
+        for reader, since in zip(self._readers, self._cuts, strict=True):
+            found = find_tail(reader, since, grep, self._match, query.tail, ended=ended)
+            self._searches.append(Search(grep, self._match, found.begin))
+            self._parts.append(found.texts(reader))
 
-
-def _timed(lines: Iterator[LogLine]) -> Iterator[tuple[float, LogLine]]:
-    """Lines with a time to order by: their own, else that of the line before (a time never goes back)."""
-    clock = 0.0
-    for line in lines:
-        clock = max(clock, line.at if line.at is not None else clock)
-        yield clock, line
+    def texts(self, *, ended: bool, flush: bool = False) -> Iterator[LogText]:
+        """What has come of each learner since the last read, merged in time order."""
+        flush = flush and self._match is None  # a line is searched when it is whole
+        logs = [reader.texts(ended=ended, flush=flush) for reader in self._readers]
+        if self._parts:
+            logs, self._parts = [chain(*both) for both in zip(self._parts, logs, strict=True)], []
+        logs = [since.cut(log) for since, log in zip(self._cuts, logs, strict=True)]
+        if self._searches:
+            logs = [search.select(log) for search, log in zip(self._searches, logs, strict=True)]
+        if len(logs) == 1:
+            return logs[0]
+        return heapq.merge(*logs, key=lambda text: math.inf if text.at is None else text.at)

@@ -13,6 +13,7 @@ from ffdl_batch.domain.job_state import Wish
 from ffdl_batch.domain.jobdir import ArrayDir, AttemptDir, JobDir, Root
 from ffdl_batch.ports.scheduler import ArrayPlan, LaunchPlan
 from ffdl_batch.services.control import write_control
+from ffdl_batch.services.job_secrets import place_secrets
 from ffdl_batch.services.whole_files import write_whole
 
 
@@ -28,7 +29,7 @@ def exported_environment(root: Root, job: Job) -> dict[str, str]:
 
 
 def materialize(root: Root, job: Job, plan: LaunchPlan) -> None:
-    """Make the job's and the attempt's directories and every planned file; raises OSError.
+    """Make the job's and the attempt's directories and every planned file; raises OSError, and SecretMissing.
 
     Cells and directories that controllers on several nodes look at are made here, once, so that no network file
     system has to notice their appearance.
@@ -39,6 +40,7 @@ def materialize(root: Root, job: Job, plan: LaunchPlan) -> None:
     _place_manifest(root, job)
     _link(Path(root.model(job.model_digest)), Path(job_dir.model_archive))
     _write_files(plan)
+    place_secrets(root, job, attempt)
     # A wish that came after the row was read may be in the cell already: only a wish that we know of is written.
     write_control(root, job, wish=job.wish if job.wish is not Wish.NONE else None)
 
@@ -76,14 +78,17 @@ def empty_chunk(chunk: AttemptDir) -> None:
 
 
 def materialize_template(root: Root, job: Job, plan: LaunchPlan | None) -> None:
-    """Write the files from which a head makes the next attempt, or make sure that there are none; raises OSError."""
-    directory = Path(root.job(job.id).template.path)
+    """Write the files from which a head makes the next attempt, or make sure that there are none; raises OSError,
+    and SecretMissing."""
+    template = root.job(job.id).template
+    directory = Path(template.path)
     if plan is None:
         if directory.exists():
             shutil.rmtree(directory)
         return
     directory.mkdir(mode=0o700, exist_ok=True)
     _write_files(plan)
+    place_secrets(root, job, template)
 
 
 def _write_files(plan: LaunchPlan) -> None:

@@ -7,8 +7,11 @@ from dataclasses import replace
 
 from ffdl_batch.domain.array import ArrayId, chunk_name, expand, is_array
 from ffdl_batch.domain.job import JobId, attempt_token
+from ffdl_batch.domain.numbers import counted
 from ffdl_batch.domain.spec import JobSpec
-from ffdl_batch.domain.views import PlannedFileView, PlanView, Submission
+from ffdl_batch.domain.submission import Submission
+from ffdl_batch.domain.views import PlannedFileView, PlanView
+from ffdl_batch.ports.capabilities import SubmitsArrays, TrialSubmission
 from ffdl_batch.ports.scheduler import (
     ArrayPlan,
     Chunk,
@@ -16,8 +19,6 @@ from ffdl_batch.ports.scheduler import (
     LaunchPlan,
     SchedulerMissing,
     SchedulerUnreachable,
-    SubmitsArrays,
-    TrialSubmission,
 )
 from ffdl_batch.services.intake import Candidate, all_warnings, name_elements, plan_or_refuse, read_submission
 from ffdl_batch.services.platform import Caller, Platform
@@ -48,7 +49,7 @@ def _plan_array(platform: Platform, submission: Submission, candidate: Candidate
     element = elements[0].spec.element
     assert element is not None  # expand has made it
     way = f"{len(native.tasks)} in one native array" if native is not None else "each by itself"
-    note = f"an array of {element.count} jobs, {way}; shown is element {element.index}"
+    note = f"an array of {counted(element.count, 'job')}, {way}; shown is element {element.index}"
     if native is None:
         return replace(view, warnings=(*view.warnings, note))
     files = [PlannedFileView(file.name, file.text, file.mode) for file in native.files]
@@ -86,13 +87,28 @@ def _view(candidate: Candidate, plan: LaunchPlan, sentence: str) -> PlanView:
         script=plan.script,
         submit_argv=plan.submit_argv,
         learner_argv=plan.launch.learner.argv,
-        environment=plan.environment,
+        environment={**plan.environment, **_secrets_of(candidate, plan)},
         files=tuple(PlannedFileView(f.name, f.text, f.mode) for f in plan.files),
         network_requested=candidate.spec.batch.network,
         network=plan.network.level,
         warnings=(*all_warnings(candidate, plan), *candidate.notes),
         trial=sentence,
+        objects=_documents(plan),
     )
+
+
+def _documents(plan: LaunchPlan) -> tuple[str, ...]:
+    if not plan.objects:
+        return ()
+    from ffdl_batch.services.object_text import yaml_documents
+
+    return yaml_documents(plan.objects)
+
+
+def _secrets_of(candidate: Candidate, plan: LaunchPlan) -> dict[str, str]:
+    """The variables that will hold secrets, without their values."""
+    counted = candidate.spec.batch.secrets.items()
+    return {name: value for name, value in counted if name not in plan.launch.learner.protected}
 
 
 def _try(platform: Platform, plan: LaunchPlan) -> str:

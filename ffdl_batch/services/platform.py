@@ -17,6 +17,8 @@ from ffdl_batch.ports.registry import AdapterContext
 from ffdl_batch.services.backends import Adapters
 from ffdl_batch.services.binding import bind_tree, leave_out_earlier, refuse_older, refuse_to_forget
 from ffdl_batch.services.clocks import SharedClock, SteadyClock, file_time
+from ffdl_batch.services.looks import Looks
+from ffdl_batch.services.store_check import StoreChecks
 from ffdl_batch.services.tree import Tree
 from ffdl_batch.store import Store, open_store
 
@@ -35,7 +37,8 @@ class Platform:
 
     `clock` tells the time of what is written into the database, by the database's clock where several daemons share it.
     `file_time` tells it for files in a directory of the tree (see :mod:`ffdl_batch.services.clocks`). `tree` knows
-    whether the tree's file system answers.
+    whether the tree's file system answers. `store_checks` asks data stores at submission. `looks` sees the rows of jobs
+    that are followed.
     """
 
     settings: Settings
@@ -47,10 +50,13 @@ class Platform:
     adapters: Adapters
     owner: str
     file_time: Callable[[str], float] = file_time
+    store_checks: StoreChecks = field(default_factory=StoreChecks)
     tree: Tree = field(init=False)
+    looks: Looks = field(init=False)
 
     def __post_init__(self) -> None:
         self.tree = Tree(self.root)
+        self.looks = Looks(self.store)
 
     def close(self) -> None:
         """Close the database."""

@@ -10,13 +10,17 @@ from collections.abc import Collection, Sequence
 from ffdl_batch import __version__
 from ffdl_batch.domain.array import is_array_id
 from ffdl_batch.domain.continuation import used_up
-from ffdl_batch.domain.faults import Fault
+from ffdl_batch.domain.faults import UNSTORED, Fault
+from ffdl_batch.domain.health import DatabaseTrouble, Health
 from ffdl_batch.domain.job import HistoryEntry, Job, JobId, Overrides, parse_job_id
 from ffdl_batch.domain.job_state import Cause, JobState
 from ffdl_batch.domain.jobdir import JobDir
 from ffdl_batch.domain.network_level import split_network
 from ffdl_batch.domain.quantity import format_time_limit
-from ffdl_batch.domain.views import AttemptView, DatabaseTrouble, EventView, Health, JobView, RestartView
+from ffdl_batch.domain.remote_stores import place_of_results
+from ffdl_batch.domain.staging import StoreKind
+from ffdl_batch.domain.store_urls import say_store_url
+from ffdl_batch.domain.views import AttemptView, EventView, JobView, RestartView
 from ffdl_batch.services.evidence import STILL_ALIVE_S
 from ffdl_batch.services.lead import budget_of
 from ffdl_batch.services.platform import Caller, Platform
@@ -175,7 +179,8 @@ def view_of(platform: Platform, job: Job, history: Sequence[HistoryEntry], attem
     resources = spec.resources
     directory = platform.root.job(job.id)
     ran = _ran(history)
-    fault = Fault(job.error_code, job.message)
+    fault, settled_at = Fault(job.error_code, job.message), _settled_at(job, history)
+    stored_in, stored_at = _store(job)
     saved = any(one.checkpoint.saved_at is not None for one in attempts)
     return JobView(
         id=job.id,
@@ -198,7 +203,12 @@ def view_of(platform: Platform, job: Job, history: Sequence[HistoryEntry], attem
         ended_at=job.ended_at,
         error_code=job.error_code,
         message=job.message,
-        cure=fault.cure(job.id, has_checkpoint=saved, used_up=used_up(budget_of(spec.batch.retry), job.spent)),
+        cure=fault.cure(
+            job.id,
+            has_checkpoint=saved,
+            used_up=used_up(budget_of(spec.batch.retry), job.spent),
+            is_settled=settled_at is not None,
+        ),
         exit_code=job.exit_code,
         exit_signal=job.exit_signal,
         pending_reason=job.pending_reason,
@@ -221,7 +231,17 @@ def view_of(platform: Platform, job: Job, history: Sequence[HistoryEntry], attem
         array=spec.element.array if spec.element is not None else "",
         array_index=spec.element.index if spec.element is not None else None,
         array_values=spec.element.values if spec.element is not None else {},
+        stored_in=stored_in,
+        stored_at=stored_at,
+        settled_at=settled_at,
     )
+
+
+def _settled_at(job: Job, history: Sequence[HistoryEntry]) -> float | None:
+    """When that was stored whose failure is the job's error."""
+    if job.error_code not in UNSTORED:
+        return None
+    return next((entry.at for entry in history if entry.is_payment_of(job.attempt)), None)
 
 
 def _altered(overrides: Overrides) -> dict[str, str]:
@@ -263,6 +283,18 @@ def _results(job: Job, directory: JobDir, ran: Collection[int]) -> str:
     return "" if job.results in own[:-1] else job.results
 
 
+def _store(job: Job) -> tuple[str, str]:
+    """The URL of the store that its results go to, and the store's endpoint where that is not in the URL."""
+    place = place_of_results(job.spec.data_stores, job.id)
+    if place is None:
+        return "", ""
+    address, prefix = place
+    return say_store_url(address, prefix), "" if address.kind in (
+        StoreKind.FSSPEC,
+        StoreKind.HTTP,
+    ) else address.endpoint
+
+
 def _attempt(attempt: Attempt, ran_in: JobDir | None, history: Sequence[HistoryEntry]) -> AttemptView:
     """`ran_in`: the job's directory, if the attempt got as far as its learners. `history` is the job's."""
     checkpoint = attempt.checkpoint
@@ -294,6 +326,7 @@ def _attempt(attempt: Attempt, ran_in: JobDir | None, history: Sequence[HistoryE
         learner_restarts=tuple(
             RestartView(e.at, e.message) for e in history if e.is_learner_restart_of(attempt.number)
         ),
+        paid_at=next((e.at for e in history if e.is_payment_of(attempt.number)), None),
     )
 
 

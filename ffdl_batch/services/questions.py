@@ -9,14 +9,8 @@ from dataclasses import dataclass, field
 from ffdl_batch.domain.breaker import Circuit
 from ffdl_batch.domain.job import Job, JobId
 from ffdl_batch.domain.observation import NativeId, Observation
-from ffdl_batch.ports.scheduler import (
-    DropsTasks,
-    ForgetsJobs,
-    InvalidRequest,
-    LosesJobs,
-    NotNow,
-    SchedulerUnreachable,
-)
+from ffdl_batch.ports.capabilities import DropsTasks, ForgetsJobs, LosesJobs
+from ffdl_batch.ports.scheduler import InvalidRequest, NotNow, SchedulerUnreachable
 from ffdl_batch.services.backends import NotAsked
 from ffdl_batch.services.platform import Platform
 from ffdl_batch.services.wishes import AGAIN_S, Wishes

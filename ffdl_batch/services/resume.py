@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from ffdl_batch.domain.job import Change, Job, Overrides
 from ffdl_batch.domain.job_state import Cause, JobState
 from ffdl_batch.domain.quantity import format_time_limit, parse_time_limit
+from ffdl_batch.domain.secrets import MOVED
 from ffdl_batch.domain.views import JobView, Resume
 from ffdl_batch.ports.scheduler import LaunchPlan
 from ffdl_batch.services.archives import has_archive
-from ffdl_batch.services.intake import Candidate, plan_or_refuse
+from ffdl_batch.services.intake import Candidate, check_stores, plan_or_refuse
+from ffdl_batch.services.job_secrets import CODE, missing_secrets, own_secrets
 from ffdl_batch.services.materialize import exported_environment
 from ffdl_batch.services.platform import Caller, Platform
 from ffdl_batch.services.problems import Refused, bad_request, try_again, wrong_state, wrong_usage
 from ffdl_batch.services.query import detailed, own_job
+from ffdl_batch.services.store_answers import DOUBTS
 from ffdl_batch.services.succession import without_waiting
 
 log = logging.getLogger(__name__)
@@ -25,6 +29,9 @@ log = logging.getLogger(__name__)
 RESUMABLE = frozenset({JobState.HALTED, JobState.FAILED})
 ATTEMPTS = 5
 MAX_GPUS = 1_000_000
+_OVER = (MOVED, *DOUBTS)
+"""In warnings of a submission that are not true of the job any more: its credentials are moved, its stores are asked
+anew."""
 
 
 def resume_job(platform: Platform, caller: Caller, job_id: str, resume: Resume) -> JobView:
@@ -86,20 +93,29 @@ def _check_possible(platform: Platform, job: Job, overrides: Overrides) -> tuple
         message = f"the model archive of {job.id} is no longer in {directory.path} nor in {platform.root.models}"
         raise bad_request("C102", message, cure="submit the job again; it can read its checkpoints from "
                           f"{directory.checkpoints}")  # fmt: skip
-    gone: tuple[str, ...] = ()
+    own = own_secrets(platform.root, job)
+    if missing := missing_secrets(platform.root, job.spec, own):
+        raise bad_request(CODE, "; ".join(one.message for one in missing), cure=missing[0].cure or "")
+    gone = tuple(said for said in job.warnings if any(words in said for words in _OVER))
     if overrides != replace(job.overrides, exclude=()):
         try:
-            gone = _plan(platform, job, job.overrides).warnings
+            gone += _plan(platform, job, _candidate(platform, job, job.overrides, own)).warnings
         except Refused:
             log.info("job %s: what it asked for before cannot be planned any more; its warnings stay", job.id)
-    found = _plan(platform, job, overrides).warnings
+    candidate = _candidate(platform, job, overrides, own)
+    plan = _plan(platform, job, candidate)
+    found = (*plan.warnings, *check_stores(platform, candidate, plan))
     return (*(said for said in job.warnings if said not in gone and said not in found), *found)
 
 
-def _plan(platform: Platform, job: Job, overrides: Overrides) -> LaunchPlan:
-    """The plan of its next attempt with `overrides`. Raises Refused."""
+def _candidate(platform: Platform, job: Job, overrides: Overrides, own: Mapping[str, str]) -> Candidate:
+    """The job as its next attempt would be with `overrides`."""
     spec = without_waiting(platform, job, overrides.apply(job.spec), job.attempt + 1)
-    candidate = Candidate(spec, job.backend, (), (), {}, "manifest.yml")
+    return Candidate(spec, job.backend, (), (), own, "manifest.yml")
+
+
+def _plan(platform: Platform, job: Job, candidate: Candidate) -> LaunchPlan:
+    """The plan of its next attempt. Raises Refused."""
     environ = exported_environment(platform.root, job)
     return plan_or_refuse(platform, candidate, job.id, environ, job.attempt + 1)
 
@@ -107,7 +123,7 @@ def _plan(platform: Platform, job: Job, overrides: Overrides) -> LaunchPlan:
 def _sentence(platform: Platform, job: Job, resume: Resume, overrides: Overrides) -> str:
     altered = []
     if resume.gpus is not None:
-        altered.append(f"{overrides.gpus:g} GPUs per learner")
+        altered.append(f"{overrides.gpus:g} {'GPU' if overrides.gpus == 1 else 'GPUs'} per learner")
     if resume.time is not None and overrides.time_s is not None:
         altered.append(f"time limit {format_time_limit(overrides.time_s)}")
     before, after = job.spec.batch, without_waiting(platform, job, job.spec, job.attempt + 1).batch

@@ -16,7 +16,7 @@ from pathlib import Path
 from ffdl_batch.domain.job import Change, Job, JobId
 from ffdl_batch.domain.job_state import JobState, Wish
 from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.domain.launch import Limits
+from ffdl_batch.domain.limits import Limits
 from ffdl_batch.domain.observation import NativeId, Observation, Phase
 from ffdl_batch.domain.silence import (
     TOLD,
@@ -30,7 +30,8 @@ from ffdl_batch.domain.silence import (
     patience_s,
     quiet,
 )
-from ffdl_batch.ports.scheduler import AvoidsNodes, InvalidRequest, SchedulerUnreachable
+from ffdl_batch.ports.capabilities import AvoidsNodes
+from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable
 from ffdl_batch.services.chain import OWED
 from ffdl_batch.services.control import mark_given_up, newest_run, read_given_up
 from ffdl_batch.services.evidence import beats_of, oldest_heartbeat, read_launch

@@ -11,9 +11,17 @@ from pathlib import Path
 from ffdl_batch.domain.array import MAX_ELEMENTS, expand, is_array, new_array_id
 from ffdl_batch.domain.job import Job, new_job_id
 from ffdl_batch.domain.jobdir import ArrayDir, JobDir
-from ffdl_batch.domain.views import Expected, Submission, SubmissionResult
+from ffdl_batch.domain.submission import Expected, Submission, SubmissionResult
 from ffdl_batch.services.archives import has_archive
-from ffdl_batch.services.intake import Candidate, all_warnings, name_elements, plan_or_refuse, read_submission
+from ffdl_batch.services.intake import (
+    Candidate,
+    all_warnings,
+    check_stores,
+    name_elements,
+    plan_or_refuse,
+    read_submission,
+)
+from ffdl_batch.services.job_secrets import hold
 from ffdl_batch.services.platform import Caller, Platform
 from ffdl_batch.services.problems import Refused, bad_request, try_again
 from ffdl_batch.services.whole_files import write_whole
@@ -108,8 +116,9 @@ def _accept(platform: Platform, submission: Submission, index: int) -> _Accepted
     (candidate,) = name_elements(platform, candidate, [candidate.spec])
     job_id = new_job_id()
     plan = plan_or_refuse(platform, candidate, job_id, submission.environ)
-    _keep_private(platform.root.job(job_id), candidate, submission.environ)
-    warnings = (*candidate.warnings, *plan.warnings)
+    doubts = check_stores(platform, candidate, plan)
+    _keep_private(platform, job_id, platform.root.job(job_id), candidate, submission.environ)
+    warnings = (*candidate.warnings, *plan.warnings, *doubts)
     job = NewJob(
         id=job_id,
         uid=platform.uid,
@@ -121,7 +130,7 @@ def _accept(platform: Platform, submission: Submission, index: int) -> _Accepted
         submitted_at=platform.clock.now(),
         warnings=warnings,
     )
-    told = all_warnings(candidate, plan)
+    told = (*all_warnings(candidate, plan), *doubts)
     return _Accepted(index, [job], SubmissionResult(id=job_id, warnings=told, network=plan.network.level))
 
 
@@ -134,8 +143,9 @@ def _accept_array(platform: Platform, submission: Submission, candidate: Candida
     elements = name_elements(platform, candidate, expand(candidate.spec, array))
     ids = [new_job_id() for _ in elements]
     plan = plan_or_refuse(platform, elements[0], ids[0], submission.environ)
-    _keep_private(platform.root.array(array), candidate, submission.environ)
-    warnings = (*candidate.warnings, *plan.warnings)
+    doubts = check_stores(platform, candidate, plan)
+    _keep_private(platform, array, platform.root.array(array), candidate, submission.environ)
+    warnings = (*candidate.warnings, *plan.warnings, *doubts)
     now = platform.clock.now()
     jobs = [
         NewJob(
@@ -151,17 +161,21 @@ def _accept_array(platform: Platform, submission: Submission, candidate: Candida
         )
         for number, (job_id, element) in enumerate(zip(ids, elements, strict=True))
     ]
-    told = all_warnings(candidate, plan)
+    told = (*all_warnings(candidate, plan), *doubts)
     return _Accepted(index, jobs, SubmissionResult(id=array, warnings=told, network=plan.network.level))
 
 
-def _keep_private(directory: JobDir | ArrayDir, candidate: Candidate, environ: Mapping[str, str]) -> None:
+def _keep_private(
+    platform: Platform, holder: str, directory: JobDir | ArrayDir, candidate: Candidate, environ: Mapping[str, str]
+) -> None:
     """Credentials and exported variables go to files of mode 0600, never into the record; and the manifest of an array
     beside them, so that it is not in the record of each element."""
     kept = {directory.secrets: _json(candidate.secrets), directory.exported: _json(environ)}
     if isinstance(directory, ArrayDir):
         kept[directory.manifest] = candidate.spec.manifest_text
     try:
+        if candidate.secrets:
+            hold(platform.root, holder)
         for path, text in kept.items():
             if text:
                 Path(directory.path).mkdir(mode=0o700, parents=True, exist_ok=True)

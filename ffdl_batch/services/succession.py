@@ -12,6 +12,7 @@ from ffdl_batch.domain.job import Job, Token
 from ffdl_batch.domain.launch import TEMPLATE
 from ffdl_batch.domain.spec import JobSpec
 from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, LaunchRequest
+from ffdl_batch.services.ahead import for_staging, only_staging, stages_ahead
 from ffdl_batch.services.intake import launch_request
 from ffdl_batch.services.materialize import exported_environment
 from ffdl_batch.services.platform import Platform
@@ -24,16 +25,21 @@ def plan_attempt(platform: Platform, job: Job) -> LaunchPlan:
 
     Where nothing is left to run on without the nodes that failed this job, it may run on them again.
     """
-    adapter = platform.adapters.get(job.backend)
     try:
-        return adapter.plan(_request(platform, job, _spec(platform, job)))
+        return _plan(platform, job)
     except InvalidRequest:
         if not job.overrides.exclude:
             raise
-        anywhere = replace(job, overrides=replace(job.overrides, exclude=()))
-        plan = adapter.plan(_request(platform, anywhere, _spec(platform, anywhere)))
+        plan = _plan(platform, replace(job, overrides=replace(job.overrides, exclude=())))
         log.warning("job %s has nowhere to run without %s", job.id, ", ".join(job.overrides.exclude))
         return plan
+
+
+def _plan(platform: Platform, job: Job) -> LaunchPlan:
+    adapter, spec = platform.adapters.get(job.backend), _spec(platform, job)
+    if not stages_ahead(spec, platform.store.attempts(job.id) if job.attempt > 1 else ()):
+        return adapter.plan(_request(platform, job, spec))
+    return only_staging(adapter.plan(_request(platform, job, for_staging(spec))))
 
 
 def plan_template(platform: Platform, job: Job, plan: LaunchPlan) -> LaunchPlan | None:

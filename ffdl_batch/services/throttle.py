@@ -13,9 +13,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from ffdl_batch.domain.array import why_elements_wait
 from ffdl_batch.domain.job import Change, Job, JobId
 from ffdl_batch.domain.job_state import JobState, Wish
-from ffdl_batch.ports.scheduler import SubmitsArrays
+from ffdl_batch.ports.capabilities import SubmitsArrays
 from ffdl_batch.services.platform import Platform
 from ffdl_batch.store import LeasedJob
 
@@ -116,7 +117,7 @@ class Throttle:
         store = self._platform.store
         changes: list[tuple[Job, Change]] = []
         for one in late:
-            reason = f"{self._limit(one.job)} elements of its array run at once, and no more"
+            reason = why_elements_wait(self._limit(one.job))
             if one.job.pending_reason != reason:
                 changes.append((one.job, Change(columns={"pending_reason": reason})))
         if changes:

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from ffdl_batch.domain.job import Job, JobId
 from ffdl_batch.domain.job_state import Wish
 from ffdl_batch.domain.observation import NativeId, Observation, Phase
-from ffdl_batch.ports.scheduler import InvalidRequest, Scheduler, StopsMany, Withdraws
+from ffdl_batch.ports.capabilities import StopsMany, Withdraws
+from ffdl_batch.ports.scheduler import InvalidRequest, Scheduler
 from ffdl_batch.services.control import write_control
 from ffdl_batch.services.platform import Platform
 

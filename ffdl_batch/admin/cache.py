@@ -1,0 +1,60 @@
+"""``ffdl-admin cache``: what root does for all users of a cache, by a timer or in an epilog."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict
+
+import click
+
+from ffdl_batch.admin.ending import Stop
+from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.numbers import counted
+
+_NAMES = {"help_option_names": ["-h", "--help"]}
+
+
+@click.group(context_settings=_NAMES)
+def cache() -> None:
+    """The cache of data sets on this node."""
+
+
+@cache.command(context_settings=_NAMES)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def trim(as_json: bool) -> int:
+    """Bring this node's cache to its limit, and make room for those who want it and have less than an equal share.
+
+    Root does it for all users, as each of them in turn; anybody else for the own part. What is in use stays; least
+    recently used goes first, from who holds most. What each user holds is measured. Parts that do not belong to the
+    user whose number they have are removed by root.
+
+    Exit code 1: more than the limit is in use; 69: no cache is configured, or it is not there.
+    """
+    from ffdl_batch.config import ConfigError, load_settings
+    from ffdl_batch.staging.cache.trim import trim as trim_all
+
+    try:
+        settings = load_settings()
+    except ConfigError as error:
+        raise Stop(ExitCode.BAD_MANIFEST, f"the configuration cannot be used: {error}") from error
+    if not settings.cache_dir:
+        raise Stop(ExitCode.UNAVAILABLE, "no cache is configured: cache_dir is empty")
+    try:
+        done = trim_all(settings.cache_dir, settings.cache_bytes)
+    except FileNotFoundError:
+        raise Stop(
+            ExitCode.UNAVAILABLE, f"there is no directory {settings.cache_dir} on {os.uname().nodename}"
+        ) from None
+    for note in done.notes:
+        click.echo(f"note: {note}", err=True)
+    if as_json:
+        click.echo(json.dumps({"schema": 1, **asdict(done)}))
+    else:
+        over = f"; {done.over} bytes above the limit are in use" if done.over else ""
+        click.echo(
+            f"{counted(done.users, 'user')} {'holds' if done.users == 1 else 'hold'} {done.bytes} bytes; "
+            f"{counted(done.removed, 'entry', 'entries')} of {done.removed_bytes} bytes "
+            f"{'was' if done.removed == 1 else 'were'} removed{over}"
+        )
+    return ExitCode.FAILED if done.over else ExitCode.OK

@@ -1,0 +1,113 @@
+"""Lines of logs on a terminal or in a pipe."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from ffdl_batch.cli.outcome import complain
+from ffdl_batch.cli.present import format_time, is_colourful, printable
+from ffdl_batch.domain.codec import to_plain
+from ffdl_batch.domain.views import SCHEMA
+
+if TYPE_CHECKING:
+    from ffdl_batch.cli.which_attempt import LineNames
+    from ffdl_batch.domain.log_text import LogText
+    from ffdl_batch.domain.views import LogLine
+
+encode_json = json.JSONEncoder(ensure_ascii=True).encode
+_COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
+_AGAIN = "\r\x1b[K"
+"""The terminal's line is written anew."""
+
+
+class LinePrinter:
+    """Prints as they come; a terminal gets no control characters, a pipe gets the lines as they are.
+
+    The pieces of a line stand on one. With `separate`, ``--`` stands where lines of a learner were left out.
+    """
+
+    def __init__(self, names: LineNames, *, timestamps: bool, as_json: bool, separate: bool = False) -> None:
+        self._names, self._timestamps, self._as_json, self._separate = names, timestamps, as_json, separate
+        self._terminal = is_terminal()
+        self._open: tuple[int, int, int] | None = None
+        """The line that the last piece is of, where it goes on."""
+        self._shown: dict[tuple[int, int], int] = {}
+
+    def print(self, texts: Iterable[LogText]) -> None:
+        """All of them."""
+        for text in texts:
+            if self._as_json:
+                click.echo("".join(map(json_line, text.lines())), nl=False)
+            else:
+                self._print(text)
+        if self._open is not None:
+            click.echo()
+
+    def _print(self, text: LogText) -> None:
+        whose = (text.attempt, text.learner, text.index)
+        goes_on = self._open == whose
+        if self._open is not None and not goes_on:
+            click.echo()
+        if self._separate and not goes_on and self._shown and self._is_apart(text):
+            click.echo("--")
+        self._shown[text.attempt, text.learner] = text.index + text.count - 1
+        self._open = whose if text.partial else None
+        when = f"{format_time(text.at)} " if self._timestamps else ""
+        head, shown = f"{when}{self._names.of(text)}", text.text
+        if self._terminal:
+            is_bar = goes_on and "\r" in shown
+            shown = "\n".join(map(keep_colours, shown.split("\n")))
+            first = "" if goes_on and not is_bar else (_AGAIN if is_bar else "") + head
+        else:
+            first = "" if goes_on else head
+        if head and "\n" in shown:
+            shown = shown.replace("\n", f"\n{head}")
+        click.echo(first + shown, nl=not text.partial, color=True)
+
+    def _is_apart(self, text: LogText) -> bool:
+        before = self._shown.get((text.attempt, text.learner))
+        return before is None or text.index > before + 1
+
+
+def json_line(line: LogLine) -> str:
+    """One line of a log as `--json` has it."""
+    return encode_json({"schema": SCHEMA, "line": to_plain(line)}) + "\n"
+
+
+def tell_lost(lines: Iterable[LogText]) -> Iterator[LogText]:
+    """The lines; where the first ones of a learner are not there any more, standard error says so."""
+    seen = set()
+    for line in lines:
+        whose = (line.attempt, line.learner)
+        if whose not in seen:
+            seen.add(whose)
+            if line.index > 1:
+                what = "the first line" if line.index == 2 else f"the first {line.index - 1} lines"
+                gone = f"{what} of learner {line.learner} {'is' if line.index == 2 else 'are'} gone"
+                complain(f"{gone}: its log was too long, or the job itself shortened it")
+        yield line
+
+
+def is_terminal() -> bool:
+    """Whether standard output is a terminal."""
+    return sys.stdout.isatty()
+
+
+def keep_colours(text: str) -> str:
+    """A log line for a terminal: its colours may stay, everything else that steers a terminal goes.
+
+    A carriage return means that what follows overwrote the line (a progress bar): its last stage is shown.
+    """
+    last = text.rstrip("\r").rpartition("\r")[2]
+    if "\x1b" not in last:
+        return printable(last)
+    parts = _COLOUR.split(last)
+    if not is_colourful():
+        return "".join(printable(part) for part in parts[::2])
+    return "".join(part if odd % 2 else printable(part) for odd, part in enumerate(parts)) + "\x1b[0m"

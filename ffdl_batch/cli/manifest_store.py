@@ -1,0 +1,99 @@
+"""A data store of a manifest, as the place of a transfer: what a job reads, or where its results go."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ffdl_batch.cli.outcome import Stop, complain
+from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.findings import Severity
+from ffdl_batch.domain.remote_stores import REMOTE, StoreRefused, place_in
+from ffdl_batch.domain.staging import StoreAddress, StoreKind
+
+if TYPE_CHECKING:
+    from ffdl_batch.client.store_access import Access
+    from ffdl_batch.domain.spec import DataStore
+    from ffdl_batch.manifest import Parsed
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOf:
+    """Which store of which manifest: the only one with data, or that with this id; `results`: its other container."""
+
+    manifest: str
+    store: str = ""
+    results: bool = False
+
+    @property
+    def field(self) -> str:
+        """What the manifest calls the container."""
+        return "training_results" if self.results else "training_data"
+
+
+def place_of_manifest(which: StoreOf, below: str, jobs_dir: Path) -> tuple[Access, str]:
+    """The store with what it is reached by, and the prefix: the container's, and `below` it. Ends the command where the
+    manifest is wrong, and raises ClientError for a secret that is not there."""
+    from ffdl_batch.client.store_access import of_references
+
+    parts = [part for part in below.split("/") if part not in ("", ".")]
+    if ".." in parts or "://" in below:
+        raise click.UsageError(f"{below[:80]!r} is no path below the container that the manifest names")
+    parsed = _parse(which.manifest)
+    store = _choose(parsed, which)
+    container = store.training_results if which.results else store.training_data
+    if store.effective_type not in REMOTE:
+        return of_references(_directory(store, container, which), {}, jobs_dir, os.environ), "/".join(parts)
+    try:
+        address, prefix = place_in(store, container)
+    except StoreRefused as refused:
+        cure = f" ({refused.cure})" if refused.cure else ""
+        raise Stop(ExitCode.BAD_MANIFEST, f"{which.manifest}: {store.id}: {refused.message}{cure}") from None
+    access = of_references(address, parsed.inline_secrets, jobs_dir, os.environ)
+    return access, "/".join(part for part in (prefix, *parts) if part)
+
+
+def _parse(file: str) -> Parsed:
+    from ffdl_batch.manifest import ManifestSource, parse_manifest
+
+    try:
+        text = Path(file).read_bytes()
+    except OSError as error:
+        raise Stop(ExitCode.NO_INPUT, f"{file}: {error.strerror}") from None
+    parsed = parse_manifest(ManifestSource(text, file, str(Path(file).absolute().parent)))
+    if parsed.spec is None:
+        for finding in parsed.findings:
+            if finding.severity is Severity.ERROR:
+                complain(str(finding))
+        raise Stop(ExitCode.BAD_MANIFEST, f"{file} is in error")
+    return parsed
+
+
+def _choose(parsed: Parsed, which: StoreOf) -> DataStore:
+    stores = parsed.spec.data_stores if parsed.spec is not None else ()
+    found = [store for store in stores if store.training_results or not which.results]
+    found = [store for store in found if store.training_data or which.results]
+    if which.store:
+        found = [store for store in found if store.id == which.store]
+    if len(found) == 1:
+        return found[0]
+    ids = ", ".join(store.id for store in found)
+    called = f"a data store {which.store!r}" if which.store else "a data store"
+    why = (
+        f"several have {which.field} ({ids}); choose with --store"
+        if found
+        else f"it has not {called} with {which.field}"
+    )
+    raise Stop(ExitCode.BAD_MANIFEST, f"{which.manifest}: {why}")
+
+
+def _directory(store: DataStore, container: str, which: StoreOf) -> StoreAddress:
+    base = store.connection.get("path", "")
+    if not base:
+        raise Stop(ExitCode.BAD_MANIFEST, f"{which.manifest}: {store.id} names no directory (connection.path)")
+    parts = [part for part in container.split("/") if part not in ("", ".")]
+    return replace(StoreAddress(StoreKind.FILE), container=str(Path(base, *parts)))

@@ -1,0 +1,143 @@
+"""Which store a command means: by URL, or one of a manifest's data stores."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ffdl_batch.cli.config import settings_or_stop
+from ffdl_batch.domain.staging import StoreKind
+
+if TYPE_CHECKING:
+    from ffdl_batch.cli.manifest_store import StoreOf
+    from ffdl_batch.client.store_access import Access
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A store with what it is reached by, and a prefix in it."""
+
+    access: Access
+    prefix: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoreWishes:
+    """What the options say."""
+
+    endpoint: str
+    region: str
+    secrets: Sequence[str]
+    options: Sequence[str]
+    of: StoreOf | None = None
+
+
+def store_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The options that say which store, and with what it is reached; the command gets them as `wishes`."""
+
+    @functools.wraps(command)
+    def wrapped(  # noqa: PLR0913  (one parameter per option)
+        *,
+        endpoint: str,
+        region: str,
+        secrets: Sequence[str],
+        options: Sequence[str],
+        manifest: str | None,
+        store: str,
+        results: bool,
+        **rest: object,
+    ) -> None:
+        of = _store_of(manifest, store, results) if manifest else None
+        if of is None and (store or results):
+            raise click.UsageError("--store and --results are for a store of a --manifest")
+        if of is not None and (endpoint or region or secrets or options):
+            raise click.UsageError("the manifest says where its store is, and names its secrets")
+        command(wishes=StoreWishes(endpoint, region, secrets, options, of), **rest)
+
+    made: Callable[..., None] = wrapped
+    for option in reversed(
+        (
+            click.option(
+                "--endpoint", metavar="URL", default="", help="Where the store is, for s3://, gs:// and swift://."
+            ),
+            click.option("--region", metavar="NAME", default="", help="The store's region."),
+            click.option(
+                "--secret",
+                "secrets",
+                metavar="FIELD=NAME",
+                multiple=True,
+                help="A credential of the store (user_name, password, token ...), and which of your secrets it is.",
+            ),
+            click.option("--manifest", metavar="FILE", help="The data store of this manifest, in place of a URL."),
+            click.option("--store", metavar="ID", default="", help="Which of the manifest's, where there are several."),
+            click.option("--results", is_flag=True, help="Its container of results, in place of that of data."),
+            click.option(
+                "--option", "options", metavar="NAME=VALUE", multiple=True, help="An option of the store, as ca_file."
+            ),
+        )
+    ):
+        made = option(made)
+    return made
+
+
+def _store_of(manifest: str, store: str, results: bool) -> StoreOf:
+    from ffdl_batch.cli.manifest_store import StoreOf
+
+    return StoreOf(manifest, store, results)
+
+
+def choose_store(url: str | None, wishes: StoreWishes) -> Chosen:
+    """The store that a URL names, or a manifest, in which `url` is a path below the container. Raises click.UsageError,
+    and what cannot be read as ClientError."""
+    jobs_dir = Path(settings_or_stop().jobs_dir)
+    if wishes.of is not None:
+        from ffdl_batch.cli.manifest_store import place_of_manifest
+
+        return Chosen(*place_of_manifest(wishes.of, url or "", jobs_dir))
+    if url is None:
+        raise click.UsageError("name a store: by URL, or a manifest's with --manifest")
+    return Chosen(*_by_url(url, wishes, jobs_dir))
+
+
+def _by_url(url: str, wishes: StoreWishes, jobs_dir: Path) -> tuple[Access, str]:
+    from ffdl_batch.client.store_access import access, with_environment
+    from ffdl_batch.domain.store_urls import StoreUrlError, Wishes, read_store_url
+
+    options, secrets = _pairs("--option NAME=VALUE", wishes.options), _pairs("--secret FIELD=NAME", wishes.secrets)
+    try:
+        found = read_store_url(url, Wishes(wishes.endpoint, wishes.region, options, secrets))
+    except StoreUrlError as error:
+        raise click.UsageError(str(error)) from None
+    address = with_environment(found.address, os.environ)
+    if address.kind is StoreKind.SWIFT and not address.endpoint:
+        raise click.UsageError("swift:// says not where the store is: give --endpoint URL, or set OS_AUTH_URL")
+    made = access(address, found.user, secrets, os.environ, jobs_dir)
+    return made, found.prefix
+
+
+def as_source(chosen: Chosen) -> Chosen:
+    """Of a directory of this machine, which may be a file: that is a prefix of the directory around it."""
+    address = chosen.access.address
+    path = Path(address.container, chosen.prefix)
+    if address.kind is not StoreKind.FILE or not path.is_file():
+        return chosen
+    return Chosen(replace(chosen.access, address=replace(address, container=str(path.parent))), path.name)
+
+
+def _pairs(form: str, texts: Sequence[str]) -> Mapping[str, str]:
+    """Of an option that is written in this form."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not (name and equals and value):
+            raise click.UsageError(f"{form.partition(' ')[0]} {name[:60]!r}: write {form}")
+        if name in found:
+            raise click.UsageError(f"{form.partition(' ')[0]} {name[:60]} is given twice")
+        found[name] = value
+    return found

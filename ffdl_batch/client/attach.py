@@ -1,0 +1,314 @@
+"""Commands inside running learners: starts the helper on a learner's node and talks to it.
+
+The helper is a process of the caller's own, on this machine or a job step that srun starts. However this process ends,
+the helper's input ends with it, and the helper ends what it started.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from ffdl_batch.client.errors import RequestRefused
+from ffdl_batch.domain.attach import (
+    BEGIN,
+    CREDIT_BYTES,
+    ERRORS,
+    EXIT,
+    INPUT,
+    INPUT_END,
+    OUTPUT,
+    PIECE_BYTES,
+    PING,
+    PING_S,
+    READY,
+    REFUSED,
+    RUN,
+    SIGNAL,
+    TAKEN,
+    WINDOW,
+    AttachPlan,
+    FrameError,
+    FrameReader,
+    encode_frame,
+)
+from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.views import Problem
+
+READY_S = 90.0
+"""How long a step may take to start: a scheduler that is busy makes it wait."""
+END_S = 15.0
+"""How long the helper may take to end what it started."""
+_FULL_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the helper is to do. `window`: rows and columns of the terminal that a command is to have."""
+
+    argv: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    window: tuple[int, int] | None = None
+    do: str = RUN
+
+
+class Helper:
+    """One started helper. Use it as a context manager: it has ended when the block is left."""
+
+    def __init__(self, plan: AttachPlan) -> None:
+        """Start it. Raises RequestRefused where it cannot run here."""
+        here = os.uname().nodename
+        if plan.host and plan.host != here:
+            _refuse(
+                f"the learners are processes of {plan.host}, and this is {here}",
+                f"run the same command on {plan.host}",
+                ExitCode.UNAVAILABLE,
+            )
+        program = shutil.which(plan.argv[0])
+        if program is None:
+            _refuse(
+                f"there is no {plan.argv[0]} on {here}, by which a command gets to {plan.node or 'the node'}",
+                "run it where the scheduler's commands are",
+                ExitCode.UNAVAILABLE,
+            )
+        self.plan = plan
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the helper
+        self._process = subprocess.Popen(
+            [program, *plan.argv[1:]],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._said,
+            env=_environment(plan, os.environ),
+            start_new_session=True,  # the terminal's signals are ours: srun must not end by them
+        )
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._input, self._output = self._process.stdin.fileno(), self._process.stdout.fileno()
+        self._reader, self._frames = FrameReader(), deque[tuple[str, bytes]]()
+        self._lock, self._over = threading.Lock(), threading.Event()
+        threading.Thread(target=self._ping, name="ping", daemon=True).start()
+
+    def __enter__(self) -> Helper:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        assert self._process.stdin is not None
+        if self._lock.acquire(timeout=_FULL_S):
+            self._process.stdin.close()
+            self._lock.release()
+        else:  # nobody reads what is being sent
+            self._process.kill()
+        try:
+            self._process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        self._said.close()
+
+    @property
+    def descriptor(self) -> int:
+        """Where frames come from; :meth:`take` does not wait when it can be read."""
+        return self._output
+
+    def send(self, kind: str, payload: bytes = b"") -> None:
+        """Send a frame. A helper that has ended takes none; what it said last tells why."""
+        data = encode_frame(kind, payload)
+        with self._lock:
+            if self._over.is_set():
+                return
+            try:
+                while data:
+                    data = data[os.write(self._input, data) :]
+            except BrokenPipeError:
+                return
+
+    def begin(self, wish: Wish) -> dict[str, Any]:
+        """Say what is wanted and wait until the helper has found its learners. Raises RequestRefused."""
+        said = {"do": wish.do, "argv": list(wish.argv), "env": dict(wish.env), "window": wish.window}
+        self.send(BEGIN, json.dumps(said).encode("ascii"))
+        end = time.monotonic() + READY_S
+        while True:
+            left_s = max(0.0, end - time.monotonic())
+            if not self._frames and not select.select([self._output], [], [], left_s)[0]:
+                _refuse(
+                    f"nothing can be started beside the learner within {READY_S:g} s{self._words()}",
+                    "the scheduler may be busy or away; try again",
+                    ExitCode.TRY_AGAIN,
+                )
+            for kind, payload in self.take():
+                if kind == READY:
+                    found = json.loads(payload)
+                    return found if isinstance(found, dict) else {}
+
+    @property
+    def has_frames(self) -> bool:
+        """Whether :meth:`take` has something that was read before."""
+        return bool(self._frames)
+
+    def take(self) -> Iterator[tuple[str, bytes]]:
+        """The next frames, in order; waits where nothing has come. Whoever stops in between gets the others next time.
+        Raises RequestRefused where the helper refuses, or has ended without a last word."""
+        if not self._frames:
+            self._read()
+        while self._frames:
+            kind, payload = self._frames.popleft()
+            if kind == REFUSED:
+                _refuse(payload.decode("utf-8", "replace"))
+            yield kind, payload
+
+    def _read(self) -> None:
+        data = os.read(self._output, 1 << 16)
+        if not data:
+            self._process.wait(END_S)
+            _refuse(f"the connection to the learner broke off{self._words()}", "ffdl show tells how the job is")
+        try:
+            self._frames.extend(self._reader.feed(data))
+        except FrameError as error:
+            _refuse(f"what came from the learner's node is not the helper's: {error}")
+
+    def _words(self) -> str:
+        self._said.seek(0)
+        lines = [line.strip() for line in self._said.read(1 << 16).decode("utf-8", "replace").splitlines()]
+        last = [line for line in lines if line][-3:]
+        return f": {'; '.join(last)}" if last else ""
+
+    def _ping(self) -> None:
+        while not self._over.wait(PING_S):
+            self.send(PING)
+
+
+class Terminal:
+    """Where a command's bytes come from and go to: descriptors of this process."""
+
+    source, target, errors = 0, 1, 2
+
+
+def run(helper: Helper, wish: Wish, window: Callable[[], tuple[int, int]] | None = None) -> int:
+    """Run the wish's command with this process's standard streams; its status, 128 + signal where one ended it.
+
+    INT goes to the command; a second one gives it up (KeyboardInterrupt). `window` tells the size of the terminal,
+    which may change.
+    """
+    helper.begin(wish)
+    with _Signals(helper, window) as signals:
+        return _Pump(helper, signals, reads=wish.do == RUN).run()
+
+
+class _Signals:
+    """INT and WINCH while a command runs; each wakes who waits for bytes."""
+
+    def __init__(self, helper: Helper, window: Callable[[], tuple[int, int]] | None) -> None:
+        self._helper, self._window = helper, window
+        self.wake, self._write = os.pipe()
+        os.set_blocking(self._write, False)
+        os.set_blocking(self.wake, False)
+        self._before: dict[signal.Signals, Any] = {}
+        self._interrupts = 0
+
+    def __enter__(self) -> _Signals:
+        if self._window:
+            self._before = {signal.SIGWINCH: signal.signal(signal.SIGWINCH, lambda *_: None)}
+        else:
+            self._before = {signal.SIGINT: signal.signal(signal.SIGINT, self._interrupt)}
+        self._old = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.set_wakeup_fd(self._old)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        os.close(self.wake)
+        os.close(self._write)
+
+    def _interrupt(self, *_: object) -> None:
+        """The second one ends us wherever we are: nothing may be taken at the other end."""
+        self._interrupts += 1
+        if self._interrupts > 1:
+            raise KeyboardInterrupt
+
+    def handle(self) -> None:
+        """Pass on what came."""
+        for number in os.read(self.wake, 64):
+            if number == signal.SIGINT:
+                self._helper.send(SIGNAL, b"INT")
+            elif number == signal.SIGWINCH and self._window:
+                self._helper.send(WINDOW, json.dumps(self._window()).encode("ascii"))
+
+
+class _Pump:
+    def __init__(self, helper: Helper, signals: _Signals, *, reads: bool) -> None:
+        self._helper, self._signals, self._reads = helper, signals, reads
+        self._credit = CREDIT_BYTES
+
+    def run(self) -> int:
+        while True:
+            poll = select.poll()
+            poll.register(self._helper.descriptor, select.POLLIN)
+            poll.register(self._signals.wake, select.POLLIN)
+            if self._reads and self._credit > 0:
+                poll.register(Terminal.source, select.POLLIN)
+            ready = {descriptor for descriptor, _ in poll.poll(0 if self._helper.has_frames else None)}
+            if self._signals.wake in ready:
+                self._signals.handle()
+            if Terminal.source in ready:
+                self._read_input()
+            if self._helper.has_frames or self._helper.descriptor in ready:
+                status = self._take()
+                if status is not None:
+                    return status
+
+    def _read_input(self) -> None:
+        try:
+            data = os.read(Terminal.source, min(PIECE_BYTES, self._credit))
+        except OSError:  # closed, or a terminal that is gone
+            data = b""
+        if data:
+            self._credit -= len(data)
+            self._helper.send(INPUT, data)
+        else:
+            self._reads = False
+            self._helper.send(INPUT_END)
+
+    def _take(self) -> int | None:
+        for kind, payload in self._helper.take():
+            if kind == OUTPUT:
+                _write(Terminal.target, payload)
+            elif kind == ERRORS:
+                _write(Terminal.errors, payload)
+            elif kind == TAKEN:
+                self._credit += int(payload)
+            elif kind == EXIT:
+                return int(json.loads(payload)["status"])
+        return None
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    try:
+        while data:
+            data = data[os.write(descriptor, data) :]
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        where = {Terminal.target: "standard output", Terminal.errors: "standard error"}.get(descriptor, "the output")
+        _refuse(f"{where} cannot be written: {error.strerror}; the command was ended")
+
+
+def _environment(plan: AttachPlan, environ: Mapping[str, str]) -> dict[str, str]:
+    return {k: v for k, v in environ.items() if k in plan.keep or not k.startswith(plan.unset)}
+
+
+def _refuse(message: str, cure: str = "", code: ExitCode = ExitCode.FAILED) -> NoReturn:
+    raise RequestRefused(Problem("S101", message, int(code), cure=cure))

@@ -1,0 +1,139 @@
+"""Where Prometheus gets the daemon's figures: the socket, a file for node_exporter's textfile collector, and a port.
+
+File and port are off unless the settings name them. Neither counts as use of the daemon, which ends when it is idle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from ffdl_batch.config import Settings
+from ffdl_batch.daemon.context import Here, in_thread
+from ffdl_batch.daemon.job_routes import answers
+from ffdl_batch.daemon.loops import StepThread
+from ffdl_batch.services.exposition import CONTENT_TYPE
+from ffdl_batch.services.figures import Figures
+from ffdl_batch.store import StoreError
+
+log = logging.getLogger(__name__)
+
+FILE_EVERY_S = 30.0
+CONNECTION_S = 5.0
+"""How long one who connects to the port may take; they are served one after the other."""
+ADDRESS = "127.0.0.1"
+
+router = APIRouter()
+
+
+@router.get(
+    "/metrics",
+    operation_id="prometheus",
+    response_class=Response,
+    responses=answers() | {200: {"description": "Prometheus' text format.", "content": {"text/plain": {}}}},
+)
+async def read_figures(here: Here) -> Response:
+    """The daemon's figures, for Prometheus."""
+    text = await in_thread(here.limits.quick, here.figures.text)
+    return Response(text, media_type=None, headers={"Content-Type": CONTENT_TYPE})
+
+
+class Outlets:
+    """The file and the port of one daemon."""
+
+    def __init__(self, settings: Settings, figures: Figures) -> None:
+        self._figures = figures
+        self._file = Path(settings.metrics_textfile) if settings.metrics_textfile else None
+        self._port = settings.metrics_port
+        self._writer = StepThread("figures", self._write, place=settings.metrics_textfile)
+        self._server: HTTPServer | None = None
+        self._said = ""
+
+    def start(self) -> None:
+        """Begin; a port that is taken is told in the log, and the daemon goes on without."""
+        if self._file is not None:
+            self._writer.start()
+        if self._port:
+            try:
+                self._server = _listen(self._port, self._figures)
+            except OSError as error:
+                log.warning("metrics_port %d cannot be had, so nobody is served there: %s", self._port, error)
+                return
+            threading.Thread(target=self._server.serve_forever, name="metrics port", daemon=True).start()
+
+    @property
+    def port(self) -> int:
+        """On which it listens; 0 where it does not."""
+        return int(self._server.server_port) if self._server is not None else 0
+
+    def stop(self) -> None:
+        """End, and take the file away: what is in it would look like a daemon that runs."""
+        self._writer.stop()
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._server = None
+        if self._file is not None:
+            self._writer.join(CONNECTION_S)
+            with contextlib.suppress(OSError):
+                self._file.unlink()
+
+    def _write(self) -> float:
+        """By rename, as the collector wants it, readable for it. Raises StoreError."""
+        assert self._file is not None
+        text, temporary = self._figures.text(), self._file.with_name(f".{self._file.name}.{os.getpid()}")
+        said = ""
+        try:
+            temporary.write_text(text, encoding="utf-8")
+            temporary.chmod(0o644)
+            temporary.replace(self._file)
+        except OSError as error:
+            said = str(error)
+            if said != self._said:
+                log.warning("metrics_textfile cannot be written, and is tried again each %g s: %s", FILE_EVERY_S, said)
+        self._said = said
+        return FILE_EVERY_S
+
+
+def _listen(port: int, figures: Figures) -> HTTPServer:
+    class Handler(BaseHTTPRequestHandler):
+        """GET /metrics and nothing else."""
+
+        timeout = CONNECTION_S
+        server_version, sys_version = "ffdl-submitd", ""
+
+        def do_GET(self) -> None:
+            """The figures."""
+            if self.path.partition("?")[0] != "/metrics":
+                self.send_error(404)
+                return
+            try:
+                body = figures.text().encode("utf-8")
+            except (StoreError, OSError) as error:
+                log.warning("the figures cannot be told: %s", error)
+                self.send_error(503)
+                return
+            self.send_response(200)
+            self.send_header("Content-Type", CONTENT_TYPE)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Scrapes are no news."""
+
+    class LocalServer(HTTPServer):
+        """Whoever breaks off is no news either."""
+
+        def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002
+            """See :class:`socketserver.BaseServer`."""
+            log.debug("a scrape failed", exc_info=True)
+
+    return LocalServer((ADDRESS, port), Handler)

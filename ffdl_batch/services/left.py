@@ -1,0 +1,116 @@
+"""What a job left, or has until now: results, the submitted model, logs, checkpoints; where, and as an archive."""
+
+from __future__ import annotations
+
+import os
+import tarfile
+from collections.abc import Iterator
+from dataclasses import replace
+from enum import StrEnum
+from pathlib import Path
+from typing import BinaryIO
+
+from ffdl_batch.domain.job import Job
+from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_batch.domain.launch import LaunchFile
+from ffdl_batch.domain.numbers import counted
+from ffdl_batch.domain.placeholders import fill
+from ffdl_batch.domain.views import JobView, LeftView
+from ffdl_batch.services.evidence import read_launch
+from ffdl_batch.services.platform import Caller, Platform
+from ffdl_batch.services.problems import wrong_state, wrong_usage
+from ffdl_batch.services.query import detailed, own_job
+from ffdl_batch.staging.tree import Gone, Tree
+
+CHUNK = 1 << 20
+
+
+class LeftKind(StrEnum):
+    """What is asked for."""
+
+    RESULTS = "results"
+    MODEL = "model"
+    LOGS = "logs"
+    CHECKPOINT = "checkpoint"
+
+
+def find_left(platform: Platform, caller: Caller, job_id: str, kind: LeftKind, attempt: int | None) -> LeftView:
+    """Where it lies. Raises Refused where there is nothing (any more), and OSError."""
+    job = own_job(platform, caller, job_id)
+    if attempt is not None and not 1 <= attempt <= job.attempt:
+        raise wrong_usage(f"{job.id} has {counted(job.attempt, 'attempt')}; there is no attempt {attempt}")
+    found = _place(platform, job, kind, attempt)
+    if found.store is not None:
+        return found
+    path = Path(found.directory, found.name)
+    try:
+        if found.name and not path.is_file():
+            raise FileNotFoundError
+        return replace(found, inode=Path(found.directory).stat().st_ino)
+    except FileNotFoundError:
+        raise wrong_state(f"{job.id} has no {kind} (any more): {path} is not there") from None
+
+
+def _place(platform: Platform, job: Job, kind: LeftKind, attempt: int | None) -> LeftView:
+    directory = platform.root.job(job.id)
+    view = LeftView(job.id, kind, job.state, secrets=directory.secrets)
+    if kind is LeftKind.MODEL:
+        path = Path(directory.model_archive)
+        return replace(view, directory=str(path.parent), name=path.name)
+    if not job.state.is_terminal:
+        view = replace(view, is_partial=True, note=f"{job.id} is {job.state}: this is what there is now")
+    shown = detailed(platform, job)
+    number = attempt or max((one.number for one in shown.attempts if one.results), default=0)
+    if not number:
+        raise wrong_state(f"{job.id} is {job.state}, and none of its attempts got as far as its learners")
+    own = directory.attempt(number)
+    view = replace(view, attempt=number)
+    if kind is LeftKind.LOGS:
+        return replace(view, directory=own.logs)
+    launch = read_launch(own)
+    if kind is LeftKind.CHECKPOINT:
+        return replace(view, directory=(launch.checkpoints if launch else "") or directory.checkpoints)
+    return _results(view, shown, own, launch, attempt)
+
+
+def _results(view: LeftView, job: JobView, own: AttemptDir, launch: LaunchFile | None, attempt: int | None) -> LeftView:
+    """Of an attempt that is named, that goes on or whose results are owed: its own directory; else where they were
+    stored."""
+    here = replace(view, directory=own.results)
+    if attempt is not None or view.is_partial:
+        return here
+    if any(one.owed for one in job.attempts if one.number == view.attempt):
+        return replace(here, note="the results could not be stored yet; these are the attempt's own")
+    for upload in launch.uploads if launch is not None else ():
+        if fill(upload.local, {}) == own.results:
+            return replace(view, store=upload.store, prefix=fill(upload.prefix, {}))
+    return replace(view, directory=job.results) if job.results else here
+
+
+def archive_left(left: LeftView) -> Iterator[bytes]:
+    """The files as a tar, each with the size that it had when its turn came; links are left out. Raises OSError."""
+    with Tree(left.directory) as tree:
+        names = [left.name] if left.name else (name for name, _ in tree.files((), lambda _name, _why: None))
+        for name in names:
+            try:
+                file = tree.open_file(tuple(name.split("/")))
+            except Gone:
+                continue
+            with os.fdopen(file, "rb") as reader:
+                yield from _entry(name, reader)
+    yield bytes(2 * tarfile.BLOCKSIZE)
+
+
+def _entry(name: str, reader: BinaryIO) -> Iterator[bytes]:
+    found = os.fstat(reader.fileno())
+    entry = tarfile.TarInfo(name)
+    entry.size, entry.mtime = found.st_size, found.st_mtime
+    yield entry.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+    left = entry.size
+    while left:
+        data = reader.read(min(CHUNK, left))
+        if not data:
+            raise OSError(f"{name} became shorter while it was read")
+        left -= len(data)
+        yield data
+    yield bytes(-entry.size % tarfile.BLOCKSIZE)

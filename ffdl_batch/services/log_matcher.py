@@ -1,0 +1,41 @@
+"""Searches lines for a regular expression: a process of its own, for nothing else can end a search that never ends.
+
+Standard input: the length of the pattern and whether case matters, the pattern; then texts, each with its length before
+it. Standard output: a byte (0 or 1) for each line of a text. A text that takes longer than LIMIT_S of CPU time is this
+process's end. It is run as a file, and imports the standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import signal
+import struct
+import sys
+
+LIMIT_S = 2.0
+MOST_MEMORY = 1 << 30
+HEAD, SIZE = struct.Struct("!I?"), struct.Struct("!I")
+
+
+def main() -> None:
+    """Until standard input ends."""
+    os.nice(10)
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    source, target = sys.stdin.buffer, sys.stdout.buffer
+    length, ignore_case = HEAD.unpack(source.read(HEAD.size))
+    pattern = source.read(length).decode("utf-8", "surrogatepass")
+    signal.setitimer(signal.ITIMER_PROF, LIMIT_S)
+    search = re.compile(pattern, re.IGNORECASE if ignore_case else 0).search
+    while head := source.read(SIZE.size):
+        text = source.read(SIZE.unpack(head)[0]).decode("utf-8", "surrogatepass")
+        signal.setitimer(signal.ITIMER_PROF, LIMIT_S)
+        target.write(bytes(search(line) is not None for line in text.split("\n")))
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        target.flush()
+
+
+if __name__ == "__main__":
+    main()

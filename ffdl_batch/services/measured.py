@@ -1,0 +1,134 @@
+"""What was measured of a job: its metrics, and what its learners used. Files are read when somebody asks."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ffdl_batch.controller.machine.files import open_found
+from ffdl_batch.domain.job import Job
+from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_batch.domain.numbers import counted
+from ffdl_batch.domain.views import AttemptChoice
+from ffdl_batch.services.platform import Caller, Platform
+from ffdl_batch.services.problems import wrong_usage
+from ffdl_batch.services.query import own_job
+
+CHUNK = 256 * 1024
+MAX_LINE = 1 << 20
+"""What is longer is no record of ours, and is passed over."""
+POLL_S, KEEP_ALIVE_S = 0.5, 5.0
+
+Places = Callable[[AttemptDir], list[tuple[int, str]]]
+"""The files of one attempt, each with the number of the learner or node that it is of."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredQuery:
+    """Which lines: of one learner or all (None), of one attempt or all in order; of usage `learner` is not looked at.
+    With `follow` until the job has ended."""
+
+    learner: int | None = None
+    follow: bool = False
+    attempt: AttemptChoice = None
+
+
+def read_metrics(platform: Platform, caller: Caller, job_id: str, query: MeasuredQuery) -> Iterator[bytes | None]:
+    """Lines ``{"learner", "attempt", "record"}`` with the records in FfDL's form, those of one learner in their order;
+    None now and then while nothing comes. Raises :class:`Refused` for a learner or an attempt that there is not.
+    """
+    job = own_job(platform, caller, job_id)
+    learners = job.spec.resources.learners
+    if query.learner is not None and not 1 <= query.learner <= learners:
+        raise wrong_usage(f"{job.id} has learners 1 to {learners}; there is no learner {query.learner}")
+    wanted = [query.learner] if query.learner else list(range(1, learners + 1))
+    places: Places = lambda attempt: [(number, attempt.learner_metrics(number)) for number in wanted]  # noqa: E731
+    return _lines(platform, _checked(job, query), query, places, ("learner", "record"))
+
+
+def read_usage(platform: Platform, caller: Caller, job_id: str, query: MeasuredQuery) -> Iterator[bytes | None]:
+    """Lines ``{"node", "attempt", "sample"}``, see :class:`ffdl_batch.domain.usage.UsageSample`; else as metrics."""
+    job = own_job(platform, caller, job_id)
+    return _lines(platform, _checked(job, query), query, _usage_files, ("node", "sample"))
+
+
+def _checked(job: Job, query: MeasuredQuery) -> Job:
+    if isinstance(query.attempt, int) and not 1 <= query.attempt <= job.attempt:
+        raise wrong_usage(f"{job.id} has {counted(job.attempt, 'attempt')} so far; there is no attempt {query.attempt}")
+    return job
+
+
+def _usage_files(attempt: AttemptDir) -> list[tuple[int, str]]:
+    found = []
+    for path in Path(attempt.metrics).glob("usage-*.jsonl"):
+        number = path.stem.removeprefix("usage-")
+        if number.isdecimal():
+            found.append((int(number), str(path)))
+    return sorted(found)
+
+
+def _lines(
+    platform: Platform, job: Job, query: MeasuredQuery, places: Places, names: tuple[str, str]
+) -> Iterator[bytes | None]:
+    readers: dict[tuple[int, int], _Reader] = {}
+    quiet_since = time.monotonic()
+    while True:
+        is_over = job.state.is_terminal or not query.follow  # known before the files are read
+        for attempt in _attempts(job, query):
+            directory = platform.root.job(job.id).attempt(attempt)
+            for number, path in places(directory):
+                reader = readers.setdefault((attempt, number), _Reader(path))
+                for line in reader.new():
+                    quiet_since = time.monotonic()
+                    yield f'{{"{names[0]}":{number},"attempt":{attempt},"{names[1]}":{line}}}\n'.encode("ascii")
+        if is_over:
+            return
+        if time.monotonic() - quiet_since >= KEEP_ALIVE_S:
+            quiet_since = time.monotonic()
+            yield None
+        time.sleep(POLL_S)
+        job = platform.store.get(job.id) or job
+
+
+def _attempts(job: Job, query: MeasuredQuery) -> list[int]:
+    return [query.attempt] if isinstance(query.attempt, int) else list(range(1, job.attempt + 1))
+
+
+class _Reader:
+    """A file that grows by whole lines of JSON in ASCII."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._offset = 0
+
+    def new(self) -> Iterator[str]:
+        """The lines that have come, but for those that are no JSON objects."""
+        try:
+            file = open_found(self._path)
+        except FileNotFoundError:
+            return
+        with file:
+            while True:
+                file.seek(self._offset)
+                chunk = file.read(CHUNK)
+                whole = chunk[: chunk.rfind(b"\n") + 1]
+                if not whole and len(chunk) == CHUNK:
+                    chunk += file.read(MAX_LINE)
+                    end = chunk.find(b"\n") + 1
+                    whole = chunk[:end] if end else chunk
+                if not whole:
+                    return
+                self._offset += len(whole)
+                for line in whole.splitlines():
+                    if _is_object(line):
+                        yield line.decode("ascii")
+
+
+def _is_object(line: bytes) -> bool:
+    try:
+        return line.isascii() and isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False

@@ -1,0 +1,30 @@
+"""What moves to or from a job's stores while it runs, by the word of its first node."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from ffdl_batch.domain.job import parse_job_id
+from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.domain.views import JobView
+from ffdl_batch.services.platform import Platform
+
+MOVES = frozenset({JobState.DOWNLOADING.value, JobState.PROCESSING.value, JobState.STORING.value})
+"""States in which something may move."""
+MOST_BYTES = 10_000
+
+
+def with_moving(platform: Platform, job: JobView) -> JobView:
+    """`job` with what moves. Raises OSError."""
+    path = platform.root.job(parse_job_id(job.id)).attempt(job.attempt).moving
+    try:
+        with Path(path).open("rb") as file:
+            cell = json.loads(file.read(MOST_BYTES))
+        what, said, at = cell["what"], cell["said"], cell["at"]
+    except (FileNotFoundError, ValueError, TypeError, KeyError):
+        return job
+    if not isinstance(at, (int, float)):
+        return job
+    return replace(job, moving=f"{what}: {said}" if said else str(what), moving_at=float(at))
