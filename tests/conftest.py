@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from tests.postgres import PostgresServer, TurnedServerClock
@@ -20,12 +21,16 @@ POSTGRES = pytest.param("postgresql", marks=pytest.mark.postgres)
 
 
 def pytest_configure() -> None:
-    """A shell starts background commands with SIGINT ignored, nohup with SIGHUP, and so would be every program that a
-    test starts. What has a handler is not ignored there."""
+    """A shell starts background commands with SIGINT and SIGQUIT ignored, nohup with SIGHUP, and so would be every
+    program that a test starts. What has a handler is not ignored there."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
-        signal.signal(signal.SIGHUP, lambda *_: None)
+    for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
+    # How long an example takes says how busy the machine is.
+    settings.register_profile("ffdl", deadline=None)
+    settings.load_profile("ffdl")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

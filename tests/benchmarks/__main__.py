@@ -1,7 +1,8 @@
 """`make bench`: every figure beside the plain tool's, in the same run.
 
-`load` and `recovery` need nothing but this machine; the others, and `recovery --real`, run on the real cluster. Prints
-tables and writes build/bench.json. Judges nothing: aims are printed beside the figures.
+`load`, `logs`, `metrics`, `staging`, `cache`, `kubernetes` and `recovery` need nothing but this machine; the others,
+and `recovery --real`, run on the real cluster. Prints tables and writes build/bench.json. Judges nothing: aims are
+printed beside the figures.
 """
 
 from __future__ import annotations
@@ -19,14 +20,19 @@ from pathlib import Path
 
 from tests.benchmarks.beginning import measure_beginning
 from tests.benchmarks.bench import Bench
+from tests.benchmarks.caching import measure_cache
+from tests.benchmarks.collecting import measure_collectors
 from tests.benchmarks.figures import Figure, table
 from tests.benchmarks.knobs import Knobs
+from tests.benchmarks.kubernetes import measure_kubernetes
 from tests.benchmarks.leftovers import measure_leftovers
 from tests.benchmarks.leftovers_table import Coming, leftovers_table
 from tests.benchmarks.load import measure_load
+from tests.benchmarks.logs import measure_logs
 from tests.benchmarks.recovery import measure_recovery
 from tests.benchmarks.recovery_table import Recovery, recovery_table
 from tests.benchmarks.running import measure_phases, measure_training
+from tests.benchmarks.staging import measure_staging
 from tests.benchmarks.standing import measure_standing
 from tests.benchmarks.submitting import (
     measure_acknowledgement,
@@ -43,6 +49,7 @@ from tests.proof.desk import Desk
 OUTPUT = Path(__file__).resolve().parents[2] / "build" / "bench.json"
 USER = "alice"
 STANDING, LEFTOVERS, LOAD, RECOVERY = "standing", "leftovers", "load", "recovery"
+LOGS, METRICS, STAGING, CACHE, KUBERNETES = "logs", "metrics", "staging", "cache", "kubernetes"
 AT_A_DESK: dict[str, Callable[[Bench], list[Figure]]] = {
     "start": measure_start,
     "submit": measure_one,
@@ -54,7 +61,7 @@ AT_A_DESK: dict[str, Callable[[Bench], list[Figure]]] = {
     "begin": measure_beginning,
     "traffic": measure_traffic,
 }
-NAMES = (*AT_A_DESK, STANDING, LEFTOVERS, LOAD, RECOVERY)
+NAMES = (*AT_A_DESK, STANDING, LEFTOVERS, LOAD, RECOVERY, LOGS, METRICS, STAGING, CACHE, KUBERNETES)
 DATABASES = {"sqlite": ("sqlite",), "postgres": ("postgres",), "both": ("sqlite", "postgres")}
 
 
@@ -93,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _needs_cluster(name: str, knobs: Knobs) -> bool:
-    return knobs.real if name == RECOVERY else name != LOAD
+    return knobs.real if name == RECOVERY else name not in (LOAD, LOGS, METRICS, STAGING, CACHE, KUBERNETES)
 
 
 @contextmanager
@@ -111,6 +118,16 @@ def _ground(with_cluster: bool) -> Iterator[tuple[Cluster | None, Mapping[str, s
 def _measure(cluster: Cluster | None, name: str, knobs: Knobs, results: Results) -> None:
     if name == LOAD:
         results.figures += measure_load(knobs)
+    elif name == LOGS:
+        results.figures += measure_logs(knobs)
+    elif name == METRICS:
+        results.figures += measure_collectors(knobs)
+    elif name == STAGING:
+        results.figures += measure_staging(knobs)
+    elif name == CACHE:
+        results.figures += measure_cache(knobs)
+    elif name == KUBERNETES:
+        results.figures += measure_kubernetes(knobs)
     elif name == RECOVERY:
         results.recoveries += measure_recovery(knobs, cluster if knobs.real else None)
     else:
@@ -147,7 +164,7 @@ def _read(arguments: Sequence[str] | None) -> tuple[list[str], Knobs, Path]:
     parser.add_argument("--trainings", type=int, default=usual.trainings, help="runs of the training, each way")
     parser.add_argument("--sights", type=int, default=usual.sights, help="jobs whose phases are watched")
     parser.add_argument("--live-jobs", type=int, default=usual.live_jobs, help="jobs of `standing`")
-    parser.add_argument("--seconds", type=float, default=usual.seconds, help="how long a daemon at rest is watched")
+    parser.add_argument("--seconds", type=float, default=usual.seconds, help="how long a daemon is watched")
     parser.add_argument(
         "--load", type=_counts, default=usual.load, metavar="N,N", help="live jobs of `load`, one run for each number"
     )
@@ -158,9 +175,19 @@ def _read(arguments: Sequence[str] | None) -> tuple[list[str], Knobs, Path]:
     parser.add_argument("--database", choices=DATABASES, default="sqlite", help="of `load`")
     parser.add_argument("--deaths", type=int, default=usual.deaths, help="kills of each part in `recovery`")
     parser.add_argument("--real", action="store_true", help="`recovery` on the real cluster, too")
-    parser.add_argument("--rounds", type=int, default=usual.rounds, help="runs of each thing in `begin` and `traffic`")
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=usual.rounds,
+        help="runs of each thing in `begin`, `traffic`, `metrics`, `staging` and `cache`",
+    )
     parser.add_argument("--gangs", type=_counts, default=usual.gangs, metavar="N,N", help="learners of `begin`")
     parser.add_argument("--networks", type=int, default=usual.networks, help="jobs of `leftovers`, each way")
+    parser.add_argument("--log-jobs", type=int, default=usual.log_jobs, help="jobs that are followed in `logs`")
+    parser.add_argument("--staged-mib", type=int, default=usual.staged_mib, help="the large file of `staging`")
+    parser.add_argument("--staged-files", type=int, default=usual.staged_files, help="the small files of `staging`")
+    parser.add_argument("--sharing", type=int, default=usual.sharing, help="jobs with the same data set in `cache`")
+    parser.add_argument("--cluster-jobs", type=int, default=usual.cluster_jobs, help="jobs of `kubernetes`")
     parser.add_argument("--output", type=Path, default=OUTPUT, help="where all samples go")
     options = parser.parse_args(arguments)
     for name in options.names:
@@ -183,6 +210,11 @@ def _read(arguments: Sequence[str] | None) -> tuple[list[str], Knobs, Path]:
         rounds=options.rounds,
         gangs=options.gangs,
         networks=options.networks,
+        log_jobs=options.log_jobs,
+        staged_mib=options.staged_mib,
+        staged_files=options.staged_files,
+        sharing=options.sharing,
+        cluster_jobs=options.cluster_jobs,
     )
     trouble = knobs.trouble()
     if trouble:

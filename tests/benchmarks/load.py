@@ -116,7 +116,7 @@ def compare(what: str, before: Moment, after: Moment) -> list[Figure]:
 
 
 def _measure(place: Place, jobs: int, knobs: Knobs, what: str) -> list[Figure]:
-    with _fill(place, jobs, round(jobs * knobs.in_arrays / 100)) as crowd:
+    with fill(place, jobs, round(jobs * knobs.in_arrays / 100)) as crowd:
         time.sleep(knobs.settle_s)
         figures = [
             Figure(what, "accepted", "ffdl", "1/s", [jobs / crowd.accepted_s], ">= 200"),
@@ -158,7 +158,7 @@ def _measure_answers(crowd: Crowd, knobs: Knobs, what: str) -> list[Figure]:
 
 
 @contextlib.contextmanager
-def _fill(place: Place, jobs: int, in_arrays: int) -> Iterator[Crowd]:
+def fill(place: Place, jobs: int, in_arrays: int) -> Iterator[Crowd]:
     """A daemon whose jobs all wait at the scheduler: `in_arrays` of them as elements of arrays, the others alone."""
     slurm = ReadySlurm(place)
     manifest, model = place.add_manifest("load", "true"), place.add_model()

@@ -1,4 +1,5 @@
-"""Two learners on two nodes: the job's own network beside the network between the nodes, in one job, in turns."""
+"""Two learners on two nodes: the job's own network beside the network between the nodes, in one job, in turns; and the
+same with the other mechanism."""
 
 from __future__ import annotations
 
@@ -8,10 +9,12 @@ from collections.abc import Mapping, Sequence
 from tests.benchmarks.bench import PLAIN_NAME, Bench
 from tests.benchmarks.figures import Figure
 from tests.benchmarks.leftovers import MARK
+from tests.cluster.rig import Cluster
+from tests.cluster.wireguard_site import wireguard
 from tests.proof.desk import SOURCE
 
 STREAM_S, ROUND_TRIPS = 2.0, 1000
-WAYS = {"overlay": "overlay", "bare": "bare network"}
+WAYS = ("bare", "overlay")
 _PROBE = f"{SOURCE}/tests/benchmarks/nodeside/probe.py"
 _IMAGE = "/shared/images/custom.sif"
 _MEASURES = {
@@ -30,7 +33,7 @@ round=0
 while [ "$round" -lt "$1" ]; do
     for way in bare overlay; do
         srun --error="$2/traffic/error" sh -eu "$2/traffic-task.sh" "$way" $((5000 + round)) \\
-            >"$2/traffic/$way-$round" || exit 1
+            >"$2/traffic/$3-$way-$round" || exit 1
     done
     round=$((round + 1))
 done
@@ -50,18 +53,37 @@ exec apptainer -q exec --containall --no-home --pwd / --bind {_PROBE}:/probe.py 
 
 def measure_traffic(bench: Bench) -> list[Figure]:
     """Throughput, and round trips, between the same two nodes."""
-    base, rounds = bench.desk.base, bench.knobs.rounds
     files = {"traffic.sh": _JOB, "traffic-task.sh": _TASK, "traffic/README": "what the probes printed\n"}
-    bench.desk.write({f"{base}/{name}": text for name, text in files.items()})
-    argv = ["sbatch", "--wait", f"--job-name={PLAIN_NAME}", f"--comment={MARK}", "traffic.sh", str(rounds), base]
+    bench.desk.write({f"{bench.desk.base}/{name}": text for name, text in files.items()})
+    vxlan = _run(bench, "vxlan")
+    with wireguard(bench.cluster):
+        sealed = _run(bench, "wireguard")
+    samples = {
+        "overlay": vxlan["overlay"],
+        f"overlay, {_wireguard_of(bench.cluster)}": sealed["overlay"],
+        "bare network": {key: [*vxlan["bare"][key], *sealed["bare"][key]] for key in _MEASURES},
+    }
+    return [
+        Figure("traffic", what, who, unit, found[key])
+        for key, (what, unit) in _MEASURES.items()
+        for who, found in samples.items()
+    ]
+
+
+def _run(bench: Bench, name: str) -> Mapping[str, Mapping[str, list[float]]]:
+    """One job; its samples by way."""
+    base, rounds = bench.desk.base, bench.knobs.rounds
+    argv = ["sbatch", "--wait", f"--job-name={PLAIN_NAME}", f"--comment={MARK}", "traffic.sh", str(rounds), base, name]
     if bench.desk.run(*argv, check=False, timeout_s=60.0 + 60.0 * rounds).returncode != 0:
         raise RuntimeError(f"the probes failed: {_said(bench, 'error')}")
-    samples = {way: gather([_said(bench, f"{way}-{number}") for number in range(rounds)]) for way in WAYS}
-    return [
-        Figure("traffic", what, who, unit, samples[way][key])
-        for key, (what, unit) in _MEASURES.items()
-        for way, who in WAYS.items()
-    ]
+    return {way: gather([_said(bench, f"{name}-{way}-{number}") for number in range(rounds)]) for way in WAYS}
+
+
+def _wireguard_of(cluster: Cluster) -> str:
+    """By what the nodes have it."""
+    argv = ["unshare", "--net", "ip", "link", "add", "try", "type", "wireguard"]
+    has_it = cluster.run("n1", argv, check=False).returncode == 0
+    return "WireGuard of the kernel" if has_it else "wireguard-go"
 
 
 def gather(printed: Sequence[str]) -> Mapping[str, list[float]]:

@@ -21,6 +21,7 @@ default = "slurm"
 [backend.slurm]
 credential_life_s = 15
 python = "/opt/ffdl/venv/bin/python"
+staging_python = "/opt/ffdl/venv/bin/python"
 fence_s = 10
 kill_wait_s = 5
 gres_devices = {npu = ["/dev/npu[0-9]*"]}

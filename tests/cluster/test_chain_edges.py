@@ -82,7 +82,7 @@ def place(alice: Person) -> Iterator[str]:
     alice.run("sh", "-c", f"rm -rf {path} && mkdir -p {path}/in {path}/out")
     alice.run("python3", "-c", MANY, f"{path}/in/many", str(FILES))
     yield path
-    alice.run("rm", "-rf", path)
+    alice.run("rm", "-rf", path, timeout_s=600)
 
 
 @pytest.fixture(scope="module")

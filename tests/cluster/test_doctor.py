@@ -40,7 +40,9 @@ def test_a_cluster_that_is_well(cluster: Cluster, alice: Person) -> None:
     partitions = [f"ok     partition {name}: network levels job and egress on all 3 nodes"
                   for name in ("main", "short", "spot", "urgent")]  # fmt: skip
     assert lines[3:7] == partitions
-    assert lines[7:] == [f"ok     node {name}" for name in NODES]
+    assert lines[7] == "ok     staging"
+    assert lines[8].startswith(("ok     data mounts: on all 3 nodes", "note   data mounts: rclone 1.53")), lines[8]
+    assert lines[9:] == [f"ok     node {name}" for name in NODES]
     for node in NODES:
         nothing_left(cluster, node)
     assert doctor(alice)[1] == lines[:7]
@@ -63,11 +65,12 @@ def test_a_compute_node_that_is_asked_itself(cluster: Cluster, alice: Person) ->
 def test_a_node_whose_apptainer_lacks_a_slot_is_named_with_the_file(cluster: Cluster, alice: Person) -> None:
     with slot_missing(cluster, "n3"):
         code, lines = doctor(alice, "--nodes", "all")
-        found = [line for line in lines if not line.startswith("ok ")]
+        found = [line for line in lines if not line.startswith("ok ") and "data mounts" not in line]
         assert code == 1 and found, lines
         assert all(line.startswith("wrong  node n3: it has the feature 'ffdl-") for line in found), found
         assert f"{CONF}: 1 of 32 slots are not listed" in found[0]
-    assert doctor(alice, "--nodes", "n[3]") == (0, [*doctor(alice)[1], "ok     node n3"])
+    code, lines = doctor(alice, "--nodes", "n[3]")
+    assert (code, lines[-1], [line for line in lines if line.startswith("wrong")]) == (0, "ok     node n3", []), lines
     nothing_left(cluster, "n3")
 
 
@@ -83,6 +86,22 @@ def test_a_node_whose_apptainer_makes_no_network_is_named(cluster: Cluster, alic
         assert (code, lines[-1]) == (1, f"wrong  node n3: {said}")
     finally:
         cluster.run("n3", ["sh", "-ec", f"umount {program}; rm {program}.real /run/stub"])
+
+
+def test_a_node_that_does_not_mount_and_one_without_the_epilog_are_named(cluster: Cluster, alice: Person) -> None:
+    hooks = "/etc/slurm/epilog.d"
+    made = f"mkdir /run/epilogs; cp -p {hooks}/00-keep {hooks}/50-ffdl /run/epilogs/; mount --bind /run/epilogs {hooks}"
+    cluster.run("n2", ["mount", "--bind", "/dev/null", "/usr/bin/rclone"])
+    cluster.run("n3", ["sh", "-ec", made])
+    try:
+        code, lines = doctor(alice, "--nodes", "all")
+        found = [line for line in lines if "data mounts" in line]
+        brought = 'rclone is not installed on n2: data are brought there, as data_mount = "auto" has it'
+        assert (code, found[0]) == (0, f"note   data mounts: {brought}"), lines
+        assert found[1].startswith("note   data mounts: Epilog of slurm.conf has no 60-ffdl-mounts on n3: "), lines
+    finally:
+        cluster.run("n2", ["umount", "/usr/bin/rclone"])
+        cluster.run("n3", ["sh", "-ec", f"umount -l {hooks}; rm -r /run/epilogs"])
 
 
 @contextmanager

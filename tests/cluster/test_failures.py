@@ -67,7 +67,7 @@ def failed(alice: Person, slow_jobs: object, small: str) -> dict[str, dict[str, 
     manifests = {
         "exit": alice.manifest("exit", FAILING, STORE.format(path="../failures")),
         "killed": alice.manifest("killed", "echo here; kill -SEGV $$"),
-        "memory": alice.manifest("memory", HUNGRY, memory="64MiB"),
+        "memory": alice.manifest("memory", HUNGRY, memory="128MiB"),
         "second": alice.manifest("second", SECOND_FAILS, learners=2),
         "command": alice.manifest("command", "no-such-program --at-all"),
         "no-bash": image(f"{alice.home}/nobash.sif"),

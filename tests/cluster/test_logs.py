@@ -52,6 +52,12 @@ def follow(alice: Person, job_id: str) -> Follower:
     return follower
 
 
+def first_line(follower: Follower) -> str:
+    """Of the job; the command may have said before that it waits for one."""
+    line = follower.pipe.readline()
+    return follower.pipe.readline() if "has no output yet; waiting for it" in line else line
+
+
 @pytest.fixture(scope="module")
 def followed(cluster: Cluster, alice: Person) -> Iterator[Followed]:
     """Follow a job to its end, and once more only until a Ctrl-C."""
@@ -59,9 +65,9 @@ def followed(cluster: Cluster, alice: Person) -> Iterator[Followed]:
     followers = [follow(alice, job_id), follow(alice, job_id)]
     try:
         whole, short = followers
-        first = whole.pipe.readline()
+        first = first_line(whole)
         state_at_first = alice.until(job_id, {"PROCESSING"}, 10)["state"]
-        short.pipe.readline()
+        first_line(short)
         alice.run("kill", "-INT", str(short.pid))
         detached = short.pipe.read()
         state_after_detach = alice.until(job_id, {"PROCESSING"}, 10)["state"]
@@ -155,3 +161,22 @@ def test_a_job_that_is_not_there(alice: Person) -> None:
         1,
         "ffdl: there is no job training-00000000z (ffdl list shows your jobs)\n",
     )
+
+
+def test_lines_are_searched_where_they_are(alice: Person, followed: Followed) -> None:
+    lines = alice.logs(followed.job_id, "--grep", r"tick (3|7) of \d", "--learner=1").splitlines()
+    assert lines == ["tick 3 of 1", "tick 7 of 1"]
+    lines = alice.logs(followed.job_id, "-F", "-g", "UNFINISHED", "-i", "-B", "1", "--learner=2").splitlines()
+    assert lines == [f"tick {TICKS} of 2", "unfinished"]
+
+
+def test_a_learner_that_prints_without_end_takes_its_room_and_no_more(cluster: Cluster, alice: Person) -> None:
+    """By the defaults: 64 MiB at any speed, and 1 MiB a second from then on."""
+    job_id = alice.start("flood", "yes $(printf '%0120d' 7) | head -c 1000000000; echo; echo the last word; exit 3")
+    job = alice.until(job_id, {"FAILED"}, 60)
+    assert (job["exit_code"], job["log_tail"][-1]) == (3, "the last word")
+    size = int(alice.run("du", "-sb", f"{job['job_dir']}/attempt-1/logs/learner-1").stdout.split()[0])
+    assert 60e6 < size < 120e6, "of 1 GB"
+    assert alice.logs(job_id, "--tail=1") == "the last word\n"
+    told = alice.logs(job_id, "--grep", "left out here").splitlines()
+    assert told and all(line.startswith("[ffdl: ") for line in told)

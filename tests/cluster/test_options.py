@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ffdl_batch.domain.launch import fill
+from ffdl_batch.domain.placeholders import fill
 from ffdl_batch.runtimes.rendezvous import first_port
 from ffdl_batch.services.site_facts import YOUNG_S
 from tests.cluster.people import Person

@@ -63,7 +63,8 @@ def nothing_left(cluster: Cluster, node: str) -> None:
     script = (
         "ls -d /run/ffdl/job-* /run/ffdl/[0-9]* /run/ffdl/slots/* /run/ffdl/locks/[0-9]* 2>/dev/null; "
         "grep /run/ffdl /proc/mounts; nft list tables | grep -vx 'table ip ffdl_node'; "
-        "ip -o link show type vxlan; ip -o link | grep ffdl-out; grep -i ':12b6 ' /proc/net/udp; :"
+        "ip -o link show type vxlan; ip -o link | grep ffdl-; grep -i ':012b ' /proc/net/udp; "
+        "ls /run/wireguard 2>/dev/null; pgrep -x wireguard-go; :"
     )
     while (left := cluster.run(node, ["sh", "-c", script]).stdout) and time.monotonic() < deadline:
         time.sleep(0.2)

@@ -12,7 +12,8 @@ from ffdl_batch.domain.array import chunk_name, expand, mark_of, new_array_id
 from ffdl_batch.domain.job import Token
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.observation import NativeId
-from ffdl_batch.ports.scheduler import ArrayPlan, Chunk, LaunchPlan, SubmitsArrays
+from ffdl_batch.ports.capabilities import SubmitsArrays
+from ffdl_batch.ports.scheduler import ArrayPlan, Chunk, LaunchPlan
 from tests.contract.scheduler_harness import FakeSlurmHarness, Harness
 
 

@@ -18,7 +18,9 @@ from ffdl_batch.controller.machine.processes import all_processes, status_field
 from ffdl_batch.domain.codec import from_plain
 from ffdl_batch.domain.events import Event, EventKind, FinalRecord, decode_events
 from ffdl_batch.domain.jobdir import AttemptDir, JobDir
-from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Limits, Stores, encode, literal
+from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Stores, encode
+from ffdl_batch.domain.limits import Limits
+from ffdl_batch.domain.placeholders import literal
 from ffdl_batch.runtimes.bare import bare_argv
 from ffdl_batch.runtimes.contract import PROTECTED, Layout, Learners, Places, bare_layout, learner_environment
 

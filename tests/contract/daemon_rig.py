@@ -92,6 +92,7 @@ class Site:
             "FFDL_IDLE_EXIT_S": str(self.idle_exit_s),
             "FFDL_WATCH_INTERVAL_S": "0.2",
             "FFDL_DOORBELL_INTERVAL_S": "0.1",
+            "FFDL_DATA_MOUNT": "never",  # whatever this machine can
             **self.more_environment,
         }
 

@@ -40,6 +40,14 @@ class Harness(ABC):
     image = ""
     forgets = False
     has_gateway_faults = False
+    knows_nodes = True
+    """Whether the probe says what nodes there are."""
+    shares_nodes = True
+    """Whether several learners of a job may be on one node, as its controllers see nodes."""
+    begins_next = True
+    """Whether an attempt's head may submit the next one."""
+    sees_tree = True
+    """Whether jobs see the daemon's tree, under its own name."""
 
     def __init__(self, base: Path, settings: Mapping[str, object] | None = None) -> None:
         self.base = base
@@ -62,7 +70,7 @@ class Harness(ABC):
         spec = JobSpec(
             name="contract",
             framework=Framework("custom", "test", command),
-            resources=changes.pop("resources", Resources(cpus=1, memory_bytes=64 * 1024**2)),
+            resources=changes.pop("resources", Resources(cpus=1, memory_bytes=128 * 1024**2)),
             batch=changes.pop("batch", BatchOptions()),
             data_stores=changes.pop("data_stores", ()),
             base_dir=str(self.base),
@@ -85,7 +93,7 @@ class Harness(ABC):
         """What the deployer does before it submits."""
         attempt = Path(plan.attempt_dir.path)
         attempt.mkdir(parents=True, mode=0o700, exist_ok=True)
-        with zipfile.ZipFile(plan.launch.model_archive, "w") as archive:
+        with zipfile.ZipFile(self.archive(plan), "w") as archive:
             archive.writestr("main.py", "print('model')\n")
         for file in plan.files:
             path = attempt / file.name
@@ -152,6 +160,14 @@ class Harness(ABC):
     def await_log(self, plan: LaunchPlan, text: str) -> None:
         """Until the learner wrote it."""
         self.wait(lambda: text in self.log(plan), lambda: f"no {text!r} in {self.log(plan)!r}; {self.diagnosis()}")
+
+    def archive(self, plan: LaunchPlan) -> Path:
+        """The daemon's model archive."""
+        return Path(plan.launch.model_archive)
+
+    def seen_by_job(self, path: str) -> Path:
+        """Where a path of the plan is, as its job sees it."""
+        return Path(path)
 
     def executions(self, attempt: AttemptDir) -> int:
         """How often a learner was started in this attempt."""
@@ -398,4 +414,8 @@ def open_harness(name: str, base: Path) -> Harness:
         return FakeSlurmHarness(base)
     if name in ("slurm-cli", "slurm-pyslurm"):
         return RealSlurmHarness(base, {"gateway": name.removeprefix("slurm-")})
+    if name == "kubernetes":
+        from tests.contract.kubernetes_harness import KubernetesHarness
+
+        return KubernetesHarness(base)
     raise AssertionError(f"the adapter {name} has no harness; write one in {Path(__file__).name}")

@@ -138,7 +138,7 @@ def test_the_zipapp_runs_under_the_oldest_python(run: Rig) -> None:
 def test_the_controller_imports_only_what_the_zipapp_holds() -> None:
     code = (
         "import sys, ffdl_batch.controller.head.head, ffdl_batch.controller.node.entry;"
-        "import ffdl_batch.controller.network.isolate;"
+        "import ffdl_batch.controller.network.isolate, ffdl_batch.controller.attach.serve;"
         "print(*sorted(m for m in sys.modules if m.startswith('ffdl_batch.domain.')))"
     )
     found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True).stdout

@@ -14,7 +14,8 @@ import pytest
 from ffdl_batch.controller.machine.processes import send
 from ffdl_batch.controller.machine.running_time import STOPPED_S
 from ffdl_batch.domain.events import EventKind, Outcome
-from ffdl_batch.domain.launch import Copy, Limits, Succession
+from ffdl_batch.domain.launch import Copy, Succession
+from ffdl_batch.domain.limits import Limits
 from tests.contract.controller_rig import LIMITS, Rig, rig, two_nodes
 
 CATCHES = """

@@ -175,3 +175,53 @@ def test_nothing_of_an_earlier_attempt_is_out_of_sight(desk: Desk) -> None:
         assert (Path(attempt["results"]) / f"result-{number}").read_text() == str(number)
         assert Path(attempt["logs"], "learner-1", "training-log.txt").read_text() == f"begin {number}\nend {number}"
     assert "Traceback" not in desk.site.log
+
+
+CHATTER = """\
+import os, pathlib, sys, time
+
+print("begin", flush=True)
+stop, number = pathlib.Path(sys.argv[1], "stop"), 0
+while not stop.exists():
+    for _ in range(200):
+        number += 1
+        print("line", number, "x" * 80)
+    print("\\r10%\\r20%", end="\\n", flush=True)
+    time.sleep(0.05)
+print("last", number, flush=True)
+"""
+
+
+def test_a_follower_loses_nothing_to_files_that_turn_over_and_a_daemon_that_dies(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "train.py").write_text(CHATTER)
+    environment = {"FFDL_BACKEND": "local", "FFDL_LOG_FILE_SIZE": "100KiB", "FFDL_LOG_FILES": "100"}
+    with site_in(tmp_path, more_environment={**environment, "FFDL_LOG_RATE": "1GiB"}) as site:
+        desk = Desk(site, tmp_path)
+        site.launch(program=PLAIN)
+        until(site.is_served, f"the daemon to answer; its log:\n{site.log}")
+        try:
+            job_id = desk.submit("chatter", f"python3 train.py '{tmp_path}'")
+            follower, heard, told = desk.follow(job_id)
+            desk.await_text(heard, "line 2000 ")
+            for number in (6000, 10_000):
+                os.kill(json.loads((site.state / "daemon.lock").read_text())["pid"], signal.SIGKILL)
+                desk.await_text(heard, f"line {number} ")
+            (tmp_path / "stop").touch()
+            assert follower.wait(LIMIT_S) == 0, told.read_text()
+            lines = [line for line in heard.read_bytes().decode().split("\n") if "%" not in line]
+            count = int(lines[-2].split()[1])
+            expected = [f"line {number} {'x' * 80}" for number in range(1, count + 1)]
+            assert lines == ["begin", *expected, f"last {count}", ""]
+            found = desk.run("logs", job_id, "--grep", r"line (6|10)000 ", "-B", "1").splitlines()
+            assert [line.split()[1] for line in found if line.startswith("line")] == ["5999", "6000", "9999", "10000"]
+            assert desk.run("logs", job_id, "-n", "1") == f"last {count}\n"
+            logs = sorted(path.name for path in Path(desk.show(job_id)["logs"], "learner-1").iterdir())
+            assert len([name for name in logs if name.startswith("training-log.txt")]) > 8
+            done = desk.try_to("logs", job_id, "--grep", "(")
+            assert (done.returncode, "is no regular expression" in done.stderr) == (2, True)
+        finally:
+            for process in desk.followers:
+                process.kill()
+                process.wait()
+            end_jobs(desk)

@@ -321,7 +321,7 @@ def test_a_log_is_streamed_while_it_grows_and_readers_come_and_go(site: Site) ->
     path = f"/api/v1/jobs/{job_id}/logs?follow=true"
     stayer, stays = open_stream(site, path)
     leaver, leaves = open_stream(site, path)
-    first = {"learner": 1, "index": 1, "line": "one", "at": None, "attempt": 1, "offset": 0}
+    first = {"learner": 1, "index": 1, "line": "one", "at": None, "attempt": 1, "offset": 0, "end": 4}
     assert next_line(stays) == first
     assert next_line(leaves)["line"] == "one"
     leaver.close()
@@ -441,6 +441,19 @@ def test_dial_loads_no_web_framework_and_no_database() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_daemon_that_serves_collects_garbage_but_not_what_it_began_with(site: Site) -> None:
+    told = (
+        "import atexit, gc, sys\n"
+        "from ffdl_batch.daemon.main import main\n"
+        "atexit.register(lambda: print('collects', gc.isenabled(), 'leaves out', gc.get_freeze_count() > 10_000))\n"
+        "sys.exit(main())\n"
+    )
+    process = site.start(program=("-c", told))
+    process.send_signal(signal.SIGTERM)
+    assert ended(process) == 0
+    assert "collects True leaves out True" in site.log
 
 
 @ON_EACH_DATABASE

@@ -199,7 +199,7 @@ def test_launch_files_for_slurm_of_the_release_before_are_read_whole(name: str) 
     before = {key: json.loads(succeed(json.dumps(told[key]), str(told["job_id"]), 2)) for key in told}
     for key in ("learner", "stores", "step"):
         assert again[key] == before[key]
-    assert again["host"] == {**before["host"], "allocation": ""}
+    assert again["host"] == {**before["host"], "address": "", "allocation": ""}
 
 
 # ------------------------------------------------------------------------------------------- files of a release to come

@@ -15,11 +15,13 @@ from typing import NoReturn
 import pytest
 
 from ffdl_batch.domain.array import ArrayId, expand
-from ffdl_batch.domain.launch import decode, fill
+from ffdl_batch.domain.launch import decode
 from ffdl_batch.domain.observation import EndCause, NativeId, Phase
+from ffdl_batch.domain.placeholders import fill
 from ffdl_batch.domain.spec import BatchOptions
+from ffdl_batch.ports.capabilities import DropsTasks, StopsMany, SubmitsArrays
 from ffdl_batch.ports.registry import adapter_names
-from ffdl_batch.ports.scheduler import DropsTasks, InvalidRequest, LaunchPlan, StopsMany, SubmitsArrays
+from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan
 from tests.contract.array_rig import Fleet
 from tests.contract.scheduler_harness import Harness, open_harness, real_backends
 

@@ -14,14 +14,8 @@ import pytest
 
 from ffdl_batch.domain.observation import EndCause, NativeId, Phase
 from ffdl_batch.domain.spec import BatchOptions
-from ffdl_batch.ports.scheduler import (
-    ArraysRefused,
-    DropsTasks,
-    ForgetsJobs,
-    SchedulerUnreachable,
-    SubmissionUncertain,
-    TooMany,
-)
+from ffdl_batch.ports.capabilities import DropsTasks, ForgetsJobs
+from ffdl_batch.ports.scheduler import ArraysRefused, SchedulerUnreachable, SubmissionUncertain, TooMany
 from tests.contract.array_rig import Fleet, raw_id
 from tests.contract.scheduler_harness import FakeSlurmHarness
 

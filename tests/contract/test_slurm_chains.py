@@ -11,10 +11,11 @@ from typing import NoReturn
 
 import pytest
 
-from ffdl_batch.domain.launch import fill
 from ffdl_batch.domain.observation import EndCause, NativeId, Phase
+from ffdl_batch.domain.placeholders import fill
 from ffdl_batch.domain.spec import BatchOptions
-from ffdl_batch.ports.scheduler import AvoidsNodes, InvalidRequest, SchedulerUnreachable, Withdraws
+from ffdl_batch.ports.capabilities import AvoidsNodes, Withdraws
+from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable
 from tests.contract.scheduler_harness import FakeSlurmHarness
 
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import random
 import re
+import resource
+import shutil
+import subprocess
 import time
+import types
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.domain.staging import FaultClass, Note, Progress, Retry
+from tests.cache_rig import until
 from tests.fakes.fault_proxy import Rule
 from tests.fakes.s3_server import S3Server
 from tests.staging_rig import MIB, SECRET, StagingRig, rig, s3_server
@@ -150,6 +156,26 @@ def test_parts_may_be_of_any_size(rig: StagingRig, spoiled: bool) -> None:
     assert len(outcome.of(Retry)) == spoiled
 
 
+def test_parts_are_guessed_where_a_store_does_not_tell_them_and_nothing_is_read_twice(
+    rig: StagingRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = random.Random(4).randbytes(17 * MIB)
+    rig.put_in_parts("parts", long[: 8 * MIB], long[8 * MIB : 16 * MIB], long[16 * MIB :])
+    rig.proxy.rules = [Rule("HEAD", "partNumber", status=400)]
+    monkeypatch.setattr("ffdl_batch.staging.verifying.digest_of", None)
+    rig.run(rig.task(part_bytes=4 * MIB))
+    assert rig.files() == {"parts": long}
+    ranges = [asked for method, path, asked in rig.proxy.requests if method == "GET" and path.endswith("/parts")]
+    assert sorted(ranges) == ["bytes=0-8388607", "bytes=16777216-17825791", "bytes=8388608-16777215"]
+
+
+def test_one_checksum_over_many_parts_is_made_while_they_come(rig: StagingRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.put("whole", NOISE)
+    monkeypatch.setattr("ffdl_batch.staging.verifying.digest_of", None)
+    assert rig.run(rig.task()).done.bytes == len(NOISE)
+    assert rig.files() == {"whole": NOISE}
+
+
 class Spoiling:
     """Somebody who stores an object anew, turned round, each time before it is read, as often as told."""
 
@@ -254,7 +280,7 @@ def test_a_missing_library_names_the_extra(rig: StagingRig, monkeypatch: pytest.
 
     monkeypatch.setattr("ffdl_batch.staging.library.importlib.import_module", missing)
     outcome = rig.run(rig.task())
-    assert (outcome.status, outcome.failed.class_, outcome.failed.code) == (69, FaultClass.LIBRARY, "S101")
+    assert (outcome.status, outcome.failed.class_, outcome.failed.code) == (69, FaultClass.LIBRARY, "S306")
     assert "[s3]" in outcome.failed.message
 
 
@@ -266,12 +292,85 @@ def test_a_defect_is_told_without_secrets(rig: StagingRig, monkeypatch: pytest.M
 
     monkeypatch.setattr("ffdl_batch.staging.bringing.Bringing._whole", fail)
     outcome = rig.run(rig.task())
-    assert (outcome.status, outcome.failed.class_, outcome.failed.code) == (70, FaultClass.INTERNAL, "S101")
+    assert (outcome.status, outcome.failed.class_, outcome.failed.code) == (70, FaultClass.INTERNAL, "S306")
     assert "KeyError: '***'" in outcome.failed.message
 
 
 def test_a_task_that_cannot_be_read(rig: StagingRig, tmp_path: Path) -> None:
     rig.proxy.rules = [Rule(status=500)]
     outcome = rig.run(rig.task(state_dir="relative"))
-    assert (outcome.status, outcome.failed.code) == (78, "S101")
+    assert (outcome.status, outcome.failed.code) == (70, "S306")
     assert rig.proxy.requests == []
+
+
+def test_nothing_where_there_may_be_nothing(rig: StagingRig) -> None:
+    task = rig.task(prefix="not-there")
+    assert rig.run(task).failed.class_ is FaultClass.MISSING
+    task = replace(task, transfers=(replace(task.transfers[0], optional=True),))
+    assert rig.run(task).done.files == 0
+    assert rig.run(task, check=True).status == 0
+
+
+def test_another_process_at_work_is_waited_for(rig: StagingRig) -> None:
+    rig.put("a", b"1")
+    rig.state.mkdir()
+    with (rig.state / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert rig.run(rig.task()).failed.class_ is FaultClass.REFUSED
+        waiting = rig.start(rig.task(wait_s=60.0))
+        with pytest.raises(subprocess.TimeoutExpired):
+            waiting.wait(1.0)
+    assert waiting.wait(60) == 0
+    assert rig.files() == {"a": b"1"}
+
+
+def test_another_node_takes_what_is_in_place_by_its_content(rig: StagingRig) -> None:
+    """Its journal knows nothing of it."""
+    whole, parts = NOISE[:MIB], (NOISE[: 5 * MIB], b"the rest")
+    rig.put("a", whole)
+    rig.put("b", b"1")
+    rig.put_in_parts("c", *parts)
+    assert rig.run(rig.task()).done.files == 3
+    shutil.rmtree(rig.state)
+    (rig.local / "b").write_bytes(b"2")
+    done = rig.run(rig.task()).done
+    assert (done.files, done.kept, done.bytes) == (3, 2, 1)
+    assert rig.files() == {"a": whole, "b": b"1", "c": b"".join(parts)}
+
+
+def test_what_is_in_place_needs_no_room(rig: StagingRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "b", "c"):
+        rig.put(name, NOISE[:MIB])
+    assert rig.run(rig.task()).done.files == 3
+    shutil.rmtree(rig.state)
+    real = os.statvfs(rig.local)
+    free = types.SimpleNamespace(f_bavail=3 * MIB // 2, f_frsize=1, f_bsize=real.f_bsize)
+    monkeypatch.setattr(os, "statvfs", lambda _path: free)
+    assert rig.run(rig.task(parallel=1)).done.kept == 3
+    rig.put("d", NOISE[: 2 * MIB])
+    assert rig.run(rig.task(parallel=1)).failed.class_ is FaultClass.FULL
+
+
+def test_only_what_has_moved_is_said_to_be_kept(rig: StagingRig) -> None:
+    rig.put("a", b"1")
+    rig.put("zz", b"2")
+    rig.proxy.rules = [Rule(status=500, path="/zz", times=9)]
+    broken = rig.run(rig.task(tries=2, parallel=1))
+    assert broken.failed.message.endswith("whether the store runs; what has moved is kept for the next try")
+    rig.proxy.rules = [Rule(status=500, times=9)]
+    for outcome in (rig.run(rig.task(state_dir=str(rig.directory / "new"), tries=1)), rig.run(rig.task(), check=True)):
+        assert outcome.failed.message.endswith("check the address and whether the store runs")
+
+
+def test_the_program_has_a_limit_at_which_linux_makes_no_core_at_all(rig: StagingRig) -> None:
+    """Neither a file nor for a program that the site has for them."""
+    rig.put("a", b"1")
+    rig.proxy.rules = [Rule(hang_s=60.0)]
+    process = rig.start(rig.task())
+    try:
+        wanted = "0" if resource.getrlimit(resource.RLIMIT_CORE)[1] == 0 else "1"
+        limits = Path(f"/proc/{process.pid}/limits")
+        until(lambda: re.search(rf"Max core file size +{wanted} +{wanted} ", limits.read_text()), "the limit")
+    finally:
+        process.kill()
+        process.wait()

@@ -61,6 +61,32 @@ def test_without_a_journal_contents_are_compared(rig: StagingRig, size: int) -> 
     assert puts(rig) == []
 
 
+def test_what_others_stored_in_other_parts_is_known(rig: StagingRig) -> None:
+    lay(rig, {"big": NOISE})
+    rig.put_in_parts("job/big", NOISE[: 8 * MIB], NOISE[8 * MIB :])
+    assert rig.run(rig.task(OUT, "job")).done.kept == 1
+    assert puts(rig) == []
+
+
+def test_the_md5_of_what_is_sent_is_signed(rig: StagingRig) -> None:
+    """It stands in for a digest of the body in the signature."""
+    lay(rig, {"small": b"1", "big": NOISE})
+    rig.run(rig.task(OUT, "job"))
+    signed = [
+        by for (method, _, _), by in zip(rig.proxy.requests, rig.proxy.authorizations, strict=True) if method == "PUT"
+    ]
+    assert len(signed) == 4
+    assert all("content-md5;" in by for by in signed)
+
+
+def test_a_small_file_is_one_message(rig: StagingRig) -> None:
+    """Nothing is asked before its body is sent."""
+    lay(rig, {"small": b"1"})
+    rig.run(rig.task(OUT, "job"))
+    assert rig.get("job/small") == b"1"
+    assert rig.proxy.expected == []
+
+
 def test_what_was_stored_later_stays_if_wished(rig: StagingRig) -> None:
     lay(rig, {"late": b"earlier", "mine": b"1"})
     os.utime(rig.local / "late", (1_000_000_000, 1_000_000_000))
@@ -203,3 +229,20 @@ def test_digest_of_a_file_that_ends_early(tmp_path: Path) -> None:
             digest_of(file, 0, 4)
     finally:
         os.close(file)
+
+
+def test_a_name_that_the_store_refuses_does_not_stop_the_others(rig: StagingRig) -> None:
+    """Such a store is the test's own server, whose paths end at a line's end; S3 takes any name in UTF-8."""
+    for name in ("a", "odd\nname", "z"):
+        (rig.local / name).parent.mkdir(parents=True, exist_ok=True)
+        (rig.local / name).write_bytes(name.encode())
+    outcome = rig.run(rig.task(Direction.OUT, "out"))
+    assert sorted(rig.keys()) == ["out/a", "out/z"]
+    assert outcome.failed.class_ is FaultClass.REFUSED
+    assert "key out/odd\\nname: it answered 404 (Not Found); give it another name" in outcome.failed.message
+    (note,) = outcome.of(Note)
+    assert note.why.startswith("out/odd\\nname cannot be stored: it answered 404")
+    again = rig.run(rig.task(Direction.OUT, "out"))
+    assert again.failed.message == outcome.failed.message
+    (rig.local / "odd\nname").unlink()
+    assert rig.run(rig.task(Direction.OUT, "out")).done.kept == 2

@@ -20,7 +20,8 @@ from ffdl_batch.domain.continuation import Budget, Spent
 from ffdl_batch.domain.events import Event, EventKind, FinalRecord, GoesOn, Outcome, decode_events
 from ffdl_batch.domain.job import Token, attempt_token
 from ffdl_batch.domain.jobdir import AttemptDir, JobDir
-from ffdl_batch.domain.launch import Limits, Succession
+from ffdl_batch.domain.launch import Succession
+from ffdl_batch.domain.limits import Limits
 from ffdl_batch.domain.observation import EndCause, NativeId, Phase
 from ffdl_batch.domain.spec import BatchOptions, Checkpoint, Resources
 from ffdl_batch.ports.scheduler import LaunchPlan

@@ -26,7 +26,8 @@ from typing import NoReturn
 
 from ffdl_batch.config import load_settings
 from ffdl_batch.domain.job import Job
-from ffdl_batch.domain.views import Resume, Submission
+from ffdl_batch.domain.submission import Submission
+from ffdl_batch.domain.views import Resume
 from ffdl_batch.services.archives import receive_archive
 from ffdl_batch.services.deploy import Deployer
 from ffdl_batch.services.halt import halt_job

@@ -141,7 +141,7 @@ WITHOUT_CLAIM = textwrap.dedent(f"""\
     from ffdl_batch.controller.learner import orphans
     claim.claim_attempt = lambda attempt, native_id: claim.Claim(1, {{}})
     orphans.living_controller = lambda events: 0
-    orphans.end_learners = lambda events, value: None
+    orphans.end_learners = lambda *what: None
     from ffdl_batch.controller.__main__ import main
     sys.exit(main(sys.argv[at + 1:]))
     """)

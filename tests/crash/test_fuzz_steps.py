@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from ffdl_batch.domain.observation import NativeId
-from ffdl_batch.ports.scheduler import AvoidsNodes, CredentialLife, ForgetsJobs, TrialSubmission, Withdraws
+from ffdl_batch.ports.capabilities import AvoidsNodes, CredentialLife, ForgetsJobs, TrialSubmission, Withdraws
 from ffdl_batch.services import company, deploy, watch
 from ffdl_batch.services.whole_files import write_whole
 from tests.crash.fuzz.diary import Diary

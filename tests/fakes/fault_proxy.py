@@ -50,15 +50,17 @@ class Rule:
 
 
 class FaultProxy:
-    """In front of a server on loopback. Without rules it changes nothing."""
+    """In front of a server on loopback, itself at `address`. Without rules it changes nothing."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, address: str = "127.0.0.1") -> None:
         self.upstream = port
         self.rules: list[Rule] = []
         self.requests: list[tuple[str, str, str]] = []
         """Method, path and Range of each."""
         self.authorizations: list[str] = []
         """What each request says of who asks."""
+        self.expected: list[str] = []
+        """Paths of requests that ask whether they may send their body."""
         self.given: Counter[str] = Counter()
         self.taken: Counter[str] = Counter()
         """Bytes of bodies, by path without query: of answers, and of requests."""
@@ -73,8 +75,8 @@ class FaultProxy:
         class Handler(_Handler):
             front = proxy
 
-        self._server = _Server(("127.0.0.1", 0), Handler)
-        self.endpoint = f"http://127.0.0.1:{self._server.server_address[1]}"
+        self._server = _Server((address, 0), Handler)
+        self.endpoint = f"http://{address}:{self._server.server_address[1]}"
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
         self._thread.start()
 
@@ -117,6 +119,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.front.requests.append((self.command, self.path, self.headers.get("Range", "")))
             self.front.authorizations.append(self.headers.get("Authorization", ""))
             self.front.taken[path] += len(body)
+            if "Expect" in self.headers:
+                self.front.expected.append(path)
         rule = self.front.rule_for(self.command, self.path) or Rule()
         if rule.hang_s:
             self.front.wait(rule.hang_s)

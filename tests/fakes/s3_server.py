@@ -1,4 +1,4 @@
-"""A real S3 server on loopback: moto's, as a process of its own."""
+"""A real S3 server on loopback (or where it is told): moto's, as a process of its own."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ START_S = 60
 _ANYBODY = {"Authorization": "AWS4-HMAC-SHA256 Credential=anybody/20260101/us-east-1/s3/aws4_request"}
 
 
-def free_port() -> int:
-    """A port of loopback on which nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as found:
+def free_port(host: str = "127.0.0.1") -> int:
+    """A port on which nobody listens; OSError where the address is not this machine's."""
+    with socket.create_server((host, 0)) as found:
         return int(found.getsockname()[1])
 
 
 class S3Server:
     """The server. It lets anybody in until :meth:`check_keys`."""
 
-    def __init__(self, log: Path) -> None:
-        self.port = free_port()
-        self.endpoint = f"http://127.0.0.1:{self.port}"
+    def __init__(self, log: Path, host: str = "127.0.0.1") -> None:
+        self._host, self.port = host, free_port(host)
+        self.endpoint = f"http://{host}:{self.port}"
         with log.open("wb") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-W", "ignore", "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)],
+                [sys.executable, "-W", "ignore", "-m", "moto.server", "-H", host, "-p", str(self.port)],
                 stdout=output,
                 stderr=output,
                 env={**os.environ, "MOTO_S3_DEFAULT_MAX_KEYS": "1000"},
@@ -66,7 +66,7 @@ class S3Server:
 
     def put_many(self, bucket: str, objects: Iterable[tuple[str, bytes]]) -> None:
         """Store objects with plain names, quickly."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = http.client.HTTPConnection(self._host, self.port, timeout=60)
         with contextlib.closing(connection):
             for key, data in objects:
                 connection.request("PUT", f"/{bucket}/{key}", body=data, headers=_ANYBODY)

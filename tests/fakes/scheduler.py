@@ -167,7 +167,7 @@ class FakeScheduler:
         return frozenset(ids) & frozenset(self.forgotten)
 
     def was_lost(self, ids: Collection[NativeId]) -> frozenset[NativeId]:
-        """See :class:`ffdl_batch.ports.scheduler.LosesJobs`."""
+        """See :class:`ffdl_batch.ports.capabilities.LosesJobs`."""
         return frozenset(ids) & frozenset(self.lost)
 
     def end(self, native: NativeId, cause: EndCause, at: float, started: float | None = 1.0) -> None:

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 from typing import Any
+
+from tests.fakes.serving import serving
 
 
 @dataclass
@@ -56,10 +57,17 @@ class Swift:
         return sorted(name for name in self.containers[container] if name.startswith(prefix))
 
     def listed(self, container: str, query: dict[str, str]) -> list[dict[str, Any]]:
-        """A page."""
-        names = [name for name in self._below(container, query.get("prefix", "")) if name > query.get("marker", "")]
-        page = []
-        for name in names[: int(query["limit"])]:
+        """A page. With a delimiter what lies below the first one after the prefix is one `subdir`."""
+        prefix, mark = query.get("prefix", ""), query.get("delimiter", "")
+        names = [name for name in self._below(container, prefix) if name > query.get("marker", "")]
+        if mark:
+            cut = [name.partition(mark) for name in (name.removeprefix(prefix) for name in names)]
+            names = list(dict.fromkeys(prefix + first + found for first, found, _ in cut))
+        page: list[dict[str, Any]] = []
+        for name in names[: int(query.get("limit", 10_000))]:
+            if mark and name.endswith(mark):
+                page.append({"subdir": name})
+                continue
             stored, size = self.containers[container][name], len(self.content(container, name))
             found = {"name": name, "bytes": 0 if stored.dynamic else size, "hash": hashlib.md5(stored.data).hexdigest()}
             if stored.parts:
@@ -178,21 +186,15 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def swift_server() -> Iterator[Swift]:
-    """The store on loopback."""
+def swift_server(address: str = "127.0.0.1", port: int = 0) -> Iterator[Swift]:
+    """The store; port 0 = one that is free."""
     made = Swift()
 
     class Handler(_Handler):
         swift = made
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = ThreadingHTTPServer((address, port), Handler)
     server.daemon_threads = True
-    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-    thread.start()
     made.port = server.server_address[1]
-    try:
+    with serving(server):
         yield made
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

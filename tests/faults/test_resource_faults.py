@@ -140,9 +140,9 @@ def test_a_request_that_needs_more_memory_than_there_is_harms_nobody(tmp_path: P
             assert not answer or b"memory" in answer
             told = told or status == 503
         world.wait(world.answers, "the daemon")
-        assert world.job(running).state == "PROCESSING"
         # Address space that was used once comes back in parts (glibc's arenas): here, memory is there again.
         resource.prlimit(world.daemon_pid, resource.RLIMIT_AS, (hard, hard))
+        assert world.job(running).state == "PROCESSING"
         world.tell()
         world.await_ends(running, world.submit())
         # Where it is the parser that finds none, the web server closes the connection with a word of its own.

@@ -9,13 +9,8 @@ import pytest
 
 from ffdl_batch.domain.observation import EndCause, NativeId, Phase
 from ffdl_batch.domain.spec import Resources
-from ffdl_batch.ports.scheduler import (
-    ForgetsJobs,
-    LosesJobs,
-    NotNow,
-    SchedulerMissing,
-    SchedulerUnreachable,
-)
+from ffdl_batch.ports.capabilities import ForgetsJobs, LosesJobs
+from ffdl_batch.ports.scheduler import NotNow, SchedulerMissing, SchedulerUnreachable
 from tests.contract.scheduler_harness import FakeSlurmHarness
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.domain.observation import EndCause, NativeId, Phase
-from ffdl_batch.ports.scheduler import AvoidsNodes, ForgetsJobs, LosesJobs, StopsMany, SubmissionUncertain
+from ffdl_batch.ports.capabilities import AvoidsNodes, ForgetsJobs, LosesJobs, StopsMany
+from ffdl_batch.ports.scheduler import SubmissionUncertain
 from ffdl_slurm.adapter import SlurmScheduler
 from tests.contract.scheduler_harness import FakeSlurmHarness
 from tests.crash.world import WorldOptions

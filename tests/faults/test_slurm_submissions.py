@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.domain.observation import EndCause, NativeId
+from ffdl_batch.ports.capabilities import TrialSubmission
 from ffdl_batch.ports.scheduler import (
     InvalidRequest,
     NotTaken,
@@ -17,7 +18,6 @@ from ffdl_batch.ports.scheduler import (
     SchedulerUnreachable,
     SubmissionUncertain,
     TooMany,
-    TrialSubmission,
 )
 from ffdl_slurm.adapter import SlurmScheduler
 from tests.contract.scheduler_harness import FakeSlurmHarness

@@ -1,4 +1,4 @@
-"""What is installed on nodes, and what the root programs say to nft, ip and bridge there, byte for byte.
+"""What is installed on nodes, and what the root programs say to nft, ip, bridge and wg there, byte for byte.
 
 ``--update-golden`` rewrites them.
 """
@@ -16,12 +16,13 @@ HERE = Path(__file__).parent / "nodes"
 CONFIGS = Path(__file__).resolve().parents[2] / "slurm-configs"
 UNITS = ("ffdl-network.service", "ffdl-network-check.service", "ffdl-network-check.timer")
 HOOKS = tuple(f"{folder}/{name}" for folder in ("prolog.d", "epilog.d") for name in ("00-keep", "50-ffdl"))
-INSTALLED = (*HOOKS, *(f"systemd/{unit}" for unit in UNITS))
+INSTALLED = (*HOOKS, "epilog.d/60-ffdl-mounts", *(f"systemd/{unit}" for unit in UNITS))
 PROGRAM = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
-from ffdl_network import egress, layout, mark, settings
-site, net = settings.load(), "/run/ffdl/3/net"
+from ffdl_network import egress, layout, mark, settings, vxlan, wireguard
+site, net = settings.load()._replace(mechanism=sys.argv[3]), "/run/ffdl/3/net"
+mechanism = {"vxlan": vxlan, "wireguard": wireguard}[site.mechanism]
 wish = mark.read(sys.argv[2], site.mark)
 job = layout.Job(4711, 1000, ("n1", "n2", "n3"), 1, wish.learners)
 underlay = layout.Underlay(("192.0.2.1", "192.0.2.2", "192.0.2.3"), 1500)
@@ -30,13 +31,20 @@ names = tuple((to.host, address) for to in wish.destinations for address in host
 pairs = tuple((address, to.port) for to in wish.destinations for address in hosts[to.host])
 targets = egress.Targets(names, pairs) if wish.destinations else None
 made = {
-    "namespace.nft": layout.inner_rules(job, egress.inner_chains(targets) if targets else ""),
-    "node.nft": layout.guard_rules(job, site, underlay),
-    "device": " ".join(layout.device_argv(job, site, underlay, net)) + "\\n",
-    "namespace.ip": layout.address_lines(job, site),
-    "namespace.bridge": layout.forwarding_lines(job, underlay),
-    "network": layout.facts(job, site, underlay, net, targets.names if targets else None),
+    "namespace.nft": mechanism.inner_rules(job, site, egress.inner_chains(targets) if targets else ""),
+    "node.nft": mechanism.guard_rules(job, site, underlay),
+    "namespace.ip": mechanism.address_lines(job, site),
+    "network": layout.facts(
+        job, site, underlay.inner_mtu(mechanism.OVERHEAD_BYTES), net, targets.names if targets else None
+    ),
 }
+if mechanism is vxlan:
+    made["device"] = " ".join(vxlan.device_argv(job, site, underlay, net)) + "\\n"
+    made["namespace.bridge"] = vxlan.forwarding_lines(job, underlay)
+else:
+    private = [wireguard.private_key(bytes(range(32)), job, rank) for rank in range(3)]
+    made["node.wg"] = wireguard.configuration(job, site, underlay, private[1], ["first=", "own=", "third="])
+    made["node.ip"] = wireguard.moving_lines(3, underlay, net)
 if targets:
     made["node.nft"] += egress.node_rules(job.job_id, 3, site, targets)
     made["way-out.node.ip"] = egress.node_lines(3, site, net)
@@ -44,10 +52,15 @@ if targets:
     made["forwarding.nft"] = egress.forward_rules()
 print(json.dumps(made))
 """
-MARKS = {
-    "job": "ffdl-batch:job/2",
-    "egress": "ffdl-batch:egress/2/data.example.org:443,203.0.113.9:8080 my own words",
+JOB = "ffdl-batch:job/2"
+EGRESS = "ffdl-batch:egress/2/data.example.org:443,203.0.113.9:8080 my own words"
+NETWORKS = {
+    "job": (JOB, "vxlan"),
+    "egress": (EGRESS, "vxlan"),
+    "wireguard-job": (JOB, "wireguard"),
+    "wireguard-egress": (EGRESS, "wireguard"),
 }
+"""The job's comment, and the site's mechanism."""
 
 
 @pytest.fixture(scope="module")
@@ -65,13 +78,13 @@ def test_what_is_installed(rendered: Path, name: str, update_golden: bool) -> No
     _compare(HERE / "installed" / name, (rendered / name).read_text(), update_golden)
 
 
-@pytest.mark.parametrize("level", MARKS)
-def test_a_network(rendered: Path, level: str, update_golden: bool) -> None:
-    argv = [sys.executable, "-I", "-S", "-c", PROGRAM, str(rendered / "libexec"), MARKS[level]]
+@pytest.mark.parametrize("network", NETWORKS)
+def test_a_network(rendered: Path, network: str, update_golden: bool) -> None:
+    argv = [sys.executable, "-I", "-S", "-c", PROGRAM, str(rendered / "libexec"), *NETWORKS[network]]
     made = json.loads(subprocess.run(argv, check=True, capture_output=True, text=True).stdout)
     for name, text in made.items():
-        _compare(HERE / level / name, text, update_golden)
-    assert {path.name for path in (HERE / level).iterdir()} == set(made)
+        _compare(HERE / network / name, text, update_golden)
+    assert {path.name for path in (HERE / network).iterdir()} == set(made)
 
 
 def _compare(path: Path, text: str, update_golden: bool) -> None:

@@ -44,15 +44,22 @@ FACTS = BackendFacts(
     version="26.05.5",
     python="/usr/bin/python3",
     controller=("-I", "-S", "/shared/alice/ffdl/controller/controller-0123456789abcdef.pyz"),
+    staging=("/shared/ffdl/bin/python3", "-I", "-m", "ffdl_batch.staging"),
 )
 ABLE = replace(FACTS, nodes=(replace(FACTS.nodes[0], features=("ffdl-network", "ffdl-egress")),))
 STORE = DataStore(
     "store", StoreType.MOUNT_VOLUME, StoreType.HOST_MOUNT, "digits", "trained", {"path": "/shared/datasets"}
 )
+BUCKETS = DataStore(
+    "s3", StoreType.MOUNT_COS, StoreType.MOUNT_COS, "digits/train", "trained",
+    {"auth_url": "https://s3.example.org", "region": "eu-de", "user_name": "${secret:s3-user_name}",
+     "password": "${secret:s3-password}"},
+)  # fmt: skip
 PLAIN = JobSpec("digits", Framework("custom", "custom.sif", "python3 train.py --epochs 3"), base_dir="/home/alice")
 NASTY = 'it\'s "quoted" $(touch x) `y` %j #z \\ hetjob'
 CASES = {
     "plain": PLAIN,
+    "buckets": replace(PLAIN, data_stores=(BUCKETS,)),
     "two-nodes-with-gpus": replace(
         PLAIN,
         resources=Resources(learners=2, cpus=8, gpus=4, gpu_type="a100", memory_bytes=64 * 1024**3),
@@ -145,8 +152,13 @@ CHAINED: Mapping[str, Any] = {
     "spent": Spent(timeouts=2, gpu_seconds=3600.5),
     "carry": JOB_DIR.attempt(2).results,
 }
+CACHED: Mapping[str, Any] = {
+    "cache_dir": "/var/cache/ffdl", "cache_bytes": 10**12, "image": "docker://registry.example.org/a/b:c",
+}  # fmt: skip
 PLANS: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, object]]] = {
     "plain": ("plain", {}, {}),
+    "buckets": ("buckets", {}, {}),
+    "cached": ("buckets", CACHED, {}),
     "two-nodes-with-gpus": ("two-nodes-with-gpus", CHAINED, {}),
     "every-option": ("every-option", {}, {}),
     "every-option-next": ("every-option", TEMPLATE, {}),

@@ -2,8 +2,9 @@
 
     dying_program.py LIBEXEC prolog|epilog COMMENT POINT
 
-Its points are counted from 0: before and after each program that it runs, and after each step of the prolog. At POINT
-it kills itself, as slurmd's time-out or a crash would; it ends with 0 when it had fewer.
+Its points are counted from 0: before and after each program that it runs, after each step of the prolog, and where one
+that goes on has been started, or is expected to do something. At POINT it kills itself, as slurmd's time-out or a crash
+would; it ends with 0 when it had fewer.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import time
 
 sys.path.insert(0, sys.argv[1])
 
-from ffdl_network import epilog, network, prolog, settings  # type: ignore[import-not-found]
+from ffdl_network import background, epilog, network, prolog, settings, tunnel  # type: ignore[import-not-found]
 
 KIND, COMMENT, POINT = sys.argv[2], sys.argv[3], int(sys.argv[4])
 passed = 0
@@ -42,7 +43,15 @@ def run(argv: list[str], timeout_s: float, text: str | None = None) -> object:
     return said
 
 
-network.run = run
+def wait(*words: object) -> None:
+    """For a program that goes on."""
+    pass_point("waiting")
+    real_wait(*words)
+
+
+real_wait = background._await
+background._await = wait
+network.run = tunnel.run = run
 site = settings.load()
 site.job(int(os.environ["SLURM_JOB_ID"])).mkdir(parents=True, exist_ok=True)
 if KIND == "prolog":

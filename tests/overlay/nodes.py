@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +22,10 @@ from tests.private_mounts import private_mounts
 CONFIGS = Path(__file__).resolve().parents[2] / "slurm-configs"
 PYTHON = [sys.executable, "-I", "-S"]
 UDP_PORT = 299
+SECRET = bytes(range(32))
+WIREGUARD = {"NETWORK_MECHANISM": "wireguard", "NETWORK_WIREGUARD_PROGRAM": "/usr/bin/wireguard-go"}
+"""Values of a site whose kernels may lack it."""
+WIREGUARD_PORTS = range(10000, 26384)
 GROUP = 3000
 ALICE, BOB, STRANGER = (pwd.getpwnam(name).pw_uid for name in ("games", "news", "uucp"))
 """Users that every Debian has: two who may have networks, run with one group for both, and one who may not."""
@@ -36,6 +40,8 @@ class Node:
     name: str
     pid: int
     place: Path
+    own_run: bool = False
+    """Whether it has a /run of its own, where WireGuard programs have their sockets."""
 
     @property
     def run_dir(self) -> Path:
@@ -57,7 +63,8 @@ class Node:
 
     def enter(self, argv: Sequence[str], *, uid: int = 0) -> list[str]:
         """The argv that runs a program on the node."""
-        return ["nsenter", f"--net=/proc/{self.pid}/ns/net", *as_user(argv, uid)]
+        mounts = [f"--mount=/proc/{self.pid}/ns/mnt"] if self.own_run else []
+        return ["nsenter", f"--net=/proc/{self.pid}/ns/net", *mounts, *as_user(argv, uid)]
 
     def run(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, check: bool = True) -> Completed:
         done = subprocess.run(
@@ -104,10 +111,23 @@ class Node:
         tables = self.run(["nft", "list", "tables"]).stdout.splitlines()
         found += [line for line in tables if line != "table ip ffdl_node"]
         found += self.run(["ip", "-o", "link", "show", "type", "vxlan"]).stdout.splitlines()
-        found += [line for line in self.run(["ip", "-o", "link"]).stdout.splitlines() if "ffdl-out" in line]
+        found += [line for line in self.run(["ip", "-o", "link"]).stdout.splitlines() if "ffdl-" in line]
         # The socket of a device lives here even when the device is elsewhere.
-        bound = Path(f"/proc/{self.pid}/net/udp").read_text()
-        return found + [line for line in bound.splitlines() if f":{UDP_PORT:04X} " in line]
+        bound = (line.split()[1] for line in Path(f"/proc/{self.pid}/net/udp").read_text().splitlines()[1:])
+        ports = {int(address.partition(":")[2], 16) for address in bound}
+        found += [str(port) for port in ports if port == UDP_PORT or port in WIREGUARD_PORTS]
+        if self.own_run:
+            found += self.run(["find", "/run", "-name", "*.sock"]).stdout.splitlines()
+        return found + [f"process {pid}" for pid in self.programs()]
+
+    def programs(self) -> list[int]:
+        """WireGuard programs of jobs, by their number."""
+        here, found = Path(f"/proc/{self.pid}/ns/net").readlink(), []
+        for process in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):  # it has ended
+                if (process / "comm").read_text() == "wireguard-go\n" and (process / "ns/net").readlink() == here:
+                    found.append(int(process.name))
+        return found
 
     def sent(self) -> int:
         """How many packets the node's cable has taken from it."""
@@ -135,6 +155,10 @@ def two_nodes(**values: str) -> Iterator[tuple[Node, Node]]:
         stack.callback(shutil.rmtree, place)
         place.chmod(0o755)
         stack.enter_context(private_mounts())
+        # What is mounted there by one who has a /run of its own is seen by all.
+        _run("mount", "--bind", str(place), str(place))
+        stack.callback(_run, "umount", str(place))
+        _run("mount", "--make-shared", str(place))
         nodes = [_make(stack, place, number, values) for number in (1, 2)]
         first, second = (str(node.pid) for node in nodes)
         _run("ip", "link", "add", "eth0", "netns", first, "type", "veth", "peer", "name", "eth0", "netns", second)
@@ -152,11 +176,18 @@ def two_nodes(**values: str) -> Iterator[tuple[Node, Node]]:
 def _make(stack: ExitStack, base: Path, number: int, values: Mapping[str, str]) -> Node:
     place = base / str(number)
     place.mkdir()
-    argv = ["unshare", "--net", "setpriv", "--pdeathsig", "KILL", "sleep", "infinity"]
+    own_run = values.get("NETWORK_MECHANISM") == "wireguard"
+    own = ["--mount", "--propagation=unchanged"] if own_run else []
+    argv = ["unshare", "--net", *own, "setpriv", "--pdeathsig", "KILL", "sleep", "infinity"]
     process = stack.enter_context(subprocess.Popen(argv))
     stack.callback(process.kill)
     _wait_for_exec(process.pid)
-    node = Node(f"10.9.0.{number}", process.pid, place)
+    node = Node(f"10.9.0.{number}", process.pid, place, own_run)
+    if own_run:
+        node.run(["mount", "-t", "tmpfs", "run", "/run"])
+    secret = place / "network.secret"
+    secret.write_bytes(SECRET)
+    secret.chmod(0o600)
     starter = place / "starter-suid"
     shutil.copyfile(shutil.which("true") or "", starter)
     starter.chmod(0o4755)
@@ -168,11 +199,12 @@ def _make(stack: ExitStack, base: Path, number: int, values: Mapping[str, str]) 
         "APPTAINER_CONF": str(place / "apptainer.conf"),
         "APPTAINER_STARTERS": str(starter),
         "NETWORK_GROUPS": "games,news",
+        "NETWORK_SECRET": str(secret),
         **values,
     }
-    own = place / "values.env"
-    own.write_text("".join(f"{name}={value}\n" for name, value in chosen.items()))
-    files = ["--values", str(CONFIGS / "values.env"), "--values", str(own)]
+    site = place / "values.env"
+    site.write_text("".join(f"{name}={value}\n" for name, value in chosen.items()))
+    files = ["--values", str(CONFIGS / "values.env"), "--values", str(site)]
     _run(sys.executable, str(CONFIGS / "render.py"), *files, "--out", str(place / "etc"))
     configure_apptainer(node)
     return node

@@ -6,8 +6,10 @@ import struct
 import subprocess
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import product
 
 import pytest
 
@@ -39,9 +41,9 @@ class Scene:
 
 @pytest.fixture
 def scene(nodes: tuple[Node, Node]) -> Iterator[Scene]:
-    for node in nodes:
-        assert node.prolog(A, LIST, "ffdl-batch:job/2", ALICE) == ""
-        assert node.prolog(B, LIST, "ffdl-batch:job/3", BOB) == ""
+    jobs = ((A, LIST, "ffdl-batch:job/2", ALICE), (B, LIST, "ffdl-batch:job/3", BOB))
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(lambda one: one[0].prolog(*one[1]), product(nodes, jobs))) == [""] * 4
     with ExitStack() as stack:
         yield Scene(nodes, stack)
 

@@ -30,7 +30,7 @@ images_dirs = ["/shared/images"]
 idle_exit_s = 60
 state_dir = "{base}/state"
 jobs_dir = "{base}/jobs"
-
+{site}
 [backend]
 default = "slurm"
 
@@ -45,21 +45,29 @@ class Desk:
     """`user` works in ``~/<name>`` through Slurm's `gateway` (cli or pyslurm). A context: it leaves nothing running.
 
     `path_first` names a directory of the desk that their PATH begins with; the daemon that they start inherits it.
-    `settings` are further lines of the configuration's [backend.slurm].
+    `settings` are further lines of the configuration's [backend.slurm], `site` of what stands before it.
     """
 
     def __init__(
-        self, cluster: Cluster, user: str, name: str, gateway: str, path_first: str = "", *, settings: str = ""
+        self,
+        cluster: Cluster,
+        user: str,
+        name: str,
+        gateway: str,
+        path_first: str = "",
+        *,
+        settings: str = "",
+        site: str = "",
     ) -> None:
         self.cluster, self.user, self.gateway = cluster, user, gateway
-        self.base, self._settings = f"/home/{user}/{name}", settings
+        self.base, self._settings, self._site = f"/home/{user}/{name}", settings, site
         self._path = f"{self.base}/{path_first}:{USER_PATH}" if path_first else USER_PATH
 
     def __enter__(self) -> Desk:
         """Begin with an empty directory; what an interrupted run left is ended first."""
         self.clear()
         shutil.rmtree(self.host_path(self.base), ignore_errors=True)
-        text = _CONFIG.format(base=self.base, gateway=self.gateway, settings=self._settings)
+        text = _CONFIG.format(base=self.base, gateway=self.gateway, settings=self._settings, site=self._site)
         self.write({f"{self.base}/config.toml": text})
         return self
 

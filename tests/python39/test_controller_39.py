@@ -15,6 +15,7 @@ from ffdl_batch.domain.events import EventKind, FinalRecord, Outcome, decode_eve
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.spec import BatchOptions, NetworkLevel
 from tests.contract.controller_rig import Rig
+from tests.contract.pod_rig import PodRig, TinyMirror
 from tests.contract.scheduler_harness import FAKES, FakeSlurmHarness
 from tests.python39.conftest import PYTHON, OldNode
 
@@ -46,6 +47,27 @@ def test_head_and_node_execute_an_attempt(
     assert kinds.count(EventKind.LEARNER_STARTED) == kinds.count(EventKind.LEARNER_ENDED) == 1
     assert "learner 1" in run.log()
     assert (run.store / "out").read_text() == "result\n"
+
+
+def test_a_pod_executes_an_attempt(node: OldNode, zipapp: str, tmp_path: Path) -> None:
+    """Sidecar and shim, without a container around the learner."""
+    pod = PodRig(tmp_path)
+    pod.write('echo result > "$RESULT_DIR/out"; echo "learner $LEARNER_ID"; exit 3', bare=True)
+    given = f"--model {pod.model} --private {pod.private} --wishes {pod.wishes} --message {pod.message}"
+    script = f"""
+{PYTHON} -I -S {zipapp} pod --launch {pod.plan}/launch.json {given} >{tmp_path}/said 2>{tmp_path}/errors &
+controller=$!
+until [ -e {pod.seat}/open ] || ! kill -0 $controller; do sleep 0.1; done
+code=0; setsid --wait /bin/sh {pod.seat}/shim.sh {pod.seat} || code=$?
+kill $controller; wait $controller
+exit $code
+"""
+    code = node.run("/bin/sh", "-c", script)
+    assert code == 3, (node.printed, pod.errors)
+    final = pod.final()
+    assert (final.outcome, final.exit_code, final.stored) == (Outcome.FAILED, 3, True)
+    assert "learner 1" in pod.log()
+    assert TinyMirror().apply(pod.frames()).cells["final.json"] == Path(pod.attempt.final).read_bytes()
 
 
 def test_every_module_of_the_zipapp_can_be_imported(node: OldNode, zipapp: str) -> None:

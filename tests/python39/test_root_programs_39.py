@@ -18,19 +18,21 @@ names = [module.name for module in pkgutil.iter_modules(ffdl_network.__path__)]
 assert len(names) > 15, names
 for name in names:
     importlib.import_module("ffdl_network." + name)
-from ffdl_network import commands, egress, layout, settings
+from ffdl_network import commands, egress, layout, settings, vxlan, wireguard
 site, here = settings.load(), "/proc/self/ns/net"
 job, underlay = layout.Job(7, 1000, ("a", "b"), 0, 2), layout.Underlay(("10.9.0.1", "10.9.0.2"), 1500)
 targets = egress.Targets((("x", "10.0.0.1"),), (("10.0.0.1", 80), ("10.0.0.2", 443)))
 for rules in (
-    layout.inner_rules(job, egress.inner_chains(targets)),
-    layout.guard_rules(job, site, underlay) + egress.node_rules(7, 1, site, targets) + egress.forward_rules(),
+    vxlan.inner_rules(job, site, egress.inner_chains(targets)),
+    wireguard.inner_rules(job, site).replace("table inet ffdl", "table inet ffdl_wg"),
+    wireguard.guard_rules(job, site, underlay),
+    vxlan.guard_rules(job, site, underlay) + egress.node_rules(7, 1, site, targets) + egress.forward_rules(),
 ):
     commands.run(["nft", "-f", "-"], 10, rules)
 commands.run(["ip", "addr", "add", "10.9.0.1/24", "dev", "lo"], 10)
-commands.run(layout.device_argv(job, site, underlay, here), 10)
-commands.run(["ip", "-batch", "-"], 10, layout.address_lines(job, site))
-commands.run(["bridge", "-batch", "-"], 10, layout.forwarding_lines(job, underlay))
+commands.run(vxlan.device_argv(job, site, underlay, here), 10)
+commands.run(["ip", "-batch", "-"], 10, vxlan.address_lines(job, site))
+commands.run(["bridge", "-batch", "-"], 10, vxlan.forwarding_lines(job, underlay))
 commands.run(["ip", "-batch", "-"], 10, egress.node_lines(1, site, here))
 commands.run(["ip", "addr", "flush", "dev", egress.device(1)], 10)  # both ends are in one namespace here
 commands.run(["ip", "-batch", "-"], 10, egress.inside_lines(1, site, targets))

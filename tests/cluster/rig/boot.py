@@ -26,6 +26,7 @@ _DEVICES = {
     "urandom": "1 9",
     "tty": "5 0",
     "fuse": "10 229",
+    "net/tun": "10 200",
 }
 
 
@@ -86,7 +87,7 @@ def _root(layout: NodeLayout) -> list[str]:
 
 
 def _devices(spec: NodeSpec) -> list[str]:
-    lines = ["mount -t tmpfs -o mode=755 dev dev; mkdir dev/pts dev/shm dev/mqueue"]
+    lines = ["mount -t tmpfs -o mode=755 dev dev; mkdir dev/net dev/pts dev/shm dev/mqueue"]
     lines += [f"mknod -m 666 dev/{name} c {number}" for name, number in _DEVICES.items()]
     if spec.role is Role.COMPUTE:
         lines += [f"mknod -m 666 dev/nvidia{index} c {FAKE_MAJOR} {index}" for index in range(GPUS)]

@@ -33,8 +33,10 @@ _REQUIRED = (
     "mariadb-server",
     "squashfs-tools",
     "fuse3",
+    "rclone",
     "iproute2",
     "nftables",
+    "wireguard-tools",
     "procps",
     "python3",
     "python3-venv",
@@ -50,8 +52,8 @@ _REQUIRED = (
     "util-linux",
     "busybox-static",
 )
-# Installed where the suite has them: 20.11 keeps the MySQL plugin in the basic ones, old suites lack squashfuse.
-_OPTIONAL = ("slurm-wlm-mysql-plugin", "squashfuse", "fuse-overlayfs")
+# Installed where the suite has them: 20.11 keeps the MySQL plugin in the basic ones, old suites lack the others.
+_OPTIONAL = ("slurm-wlm-mysql-plugin", "squashfuse", "fuse-overlayfs", "wireguard-go")
 
 _PREPARE = r"""
 printf '#!/bin/sh\nexit 101\n' >/usr/sbin/policy-rc.d; chmod 755 /usr/sbin/policy-rc.d
@@ -134,13 +136,14 @@ def obtain(cache: Path, recipe: Recipe, origin: Origin) -> Layer:
     """The root file system of a recipe, from the cache or built now (about a minute on a fast network)."""
 
     def build(root: Path, log: Path) -> None:
-        _debootstrap(root, log, recipe, origin)
+        debootstrap(root, log, recipe, origin)
         _provision(Chroot(root, log), recipe, origin)
 
     return layers.obtain(cache, f"rootfs-{recipe.suite}", recipe.key, build)
 
 
-def _debootstrap(root: Path, log: Path, recipe: Recipe, origin: Origin) -> None:
+def debootstrap(root: Path, log: Path, recipe: Recipe, origin: Origin) -> None:
+    """The least of a suite."""
     known = Path("/usr/share/debootstrap/scripts") / recipe.suite
     script = [] if known.exists() else [str(known.with_name("sid"))]  # every newer suite installs like sid
     unsigned = ["--no-check-gpg"] if origin.trusted else []
@@ -171,12 +174,16 @@ def _debootstrap(root: Path, log: Path, recipe: Recipe, origin: Origin) -> None:
         ) from error
 
 
-def _provision(chroot: Chroot, recipe: Recipe, origin: Origin) -> None:
-    root = chroot.root
+def connect(root: Path, origin: Origin) -> None:
+    """Let what runs inside reach what this machine reaches."""
     (root / "etc/apt/apt.conf.d/00host").write_text(origin.apt_settings)
     extra = root / "usr/local/share/ca-certificates"
     for certificate in origin.certificates:
         shutil.copy(certificate, extra / certificate.name)
+
+
+def _provision(chroot: Chroot, recipe: Recipe, origin: Origin) -> None:
+    connect(chroot.root, origin)
     env = {
         "SUITE": recipe.suite,
         "MIRROR": origin.mirror,

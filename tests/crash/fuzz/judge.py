@@ -221,6 +221,7 @@ def fault_in_history(state: JobState, attempt: int, history: Sequence[HistoryEnt
     for before, after in pairwise(history):
         if not is_legal(before.state, after.state, Cause(after.cause)):
             return f"entry {after.seq} goes from {before.state} to {after.state} by {after.cause}"
+    for before, after in pairwise(entry for entry in history if entry.cause != Cause.STORED):
         untaken = (before.state, after.state) == (JobState.DEPLOYING, JobState.PENDING)  # the scheduler had no room
         if after.attempt - before.attempt not in ((-1, 0) if untaken else (0, 1)):
             return f"entry {after.seq} is of attempt {after.attempt}, the one before of {before.attempt}"

@@ -170,7 +170,8 @@ class PaidBeforeStored(Mutation):
         def make_hasty(payer: DebtPayer, platform: Platform, start: Start | None = None) -> None:
             def begin(attempt: AttemptDir, last_word: LastWord) -> Payment | None:
                 directory = Path(attempt.path)
-                platform.store.note_paid(directory.parent.name, int(directory.name.rpartition("-")[2]))
+                number = int(directory.name.rpartition("-")[2])
+                platform.store.note_paid(directory.parent.name, number, platform.clock.now())
                 return (start or start_payment)(attempt, last_word)
 
             make(payer, platform, begin)

@@ -22,7 +22,8 @@ from ffdl_batch.client.manifest import read_manifest
 from ffdl_batch.client.submission import Wanted, build_submission
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job_state import TERMINAL, JobState
-from ffdl_batch.domain.views import JobView, SubmissionResult
+from ffdl_batch.domain.submission import SubmissionResult
+from ffdl_batch.domain.views import JobView
 from tests.crash.fuzz.diary import Diary, Note
 from tests.crash.fuzz.habits import DIAL_PAUSE_S, LASTING, SWEEP, SWEPT, Habits, Patient
 

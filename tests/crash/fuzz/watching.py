@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ffdl_batch.daemon import loops
 from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.ports import scheduler as port
+from ffdl_batch.ports import capabilities
 from ffdl_batch.ports.scheduler import Scheduler
 from ffdl_batch.services.debts import DebtPayer, LastWord, Payment, start_payment
 from ffdl_batch.services.deploy import Deployer
@@ -90,7 +90,8 @@ def name_of_transaction(frame: FrameType | None) -> str:
 
 def watch_scheduler(scheduler: Scheduler, reached: Reached) -> Scheduler:
     """`scheduler` with steps around its calls. It has the optional Protocols that the original has, and no others."""
-    protocols = [one for one in vars(port).values() if isinstance(one, type) and getattr(one, "_is_protocol", False)]
+    found = [Scheduler, *vars(capabilities).values()]
+    protocols = [one for one in found if isinstance(one, type) and getattr(one, "_is_protocol", False)]
     named = {name for protocol in protocols for name in vars(protocol) if not name.startswith("_")}
     members: dict[str, Any] = {}
     for name in dir(scheduler):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.proof.isolation.facts import namespace_of, prefix_of, tunnel_of
+from tests.proof.isolation.facts import namespace_of, place_of_wireguard, prefix_of, tunnel_of
 from tests.proof.isolation.stage import Job, Stage
 from tests.proof.isolation.values import ADDRESS, FIRST, SECOND
 
@@ -90,6 +90,13 @@ def silence(stage: Stage, _attacker: Job, _other: Job) -> None:
     stage.cluster.kill(stage.listeners[SECOND])
 
 
+def change_key(stage: Stage, attacker: Job, _other: Job) -> None:
+    """The first node has another key than the attacker's job needs: its learners do not reach each other."""
+    enter, name = place_of_wireguard(stage.cluster, attacker)
+    script = 'wg genkey | wg set "$1" private-key /proc/self/fd/0'
+    stage.cluster.run(FIRST, [*enter, "sh", "-euc", script, "sh", name])
+
+
 BREAKS: dict[str, Callable[[Stage, Job, Job], None]] = {
     "bridge": bridge_networks,
     "vni": take_vni,
@@ -98,5 +105,7 @@ BREAKS: dict[str, Callable[[Stage, Job, Job], None]] = {
     "slot": open_slot,
     "control": silence,
 }
+BREAKS_OF_WIREGUARD: dict[str, Callable[[Stage, Job, Job], None]] = {"key": change_key}
+"""Where the nodes are joined by it."""
 LEVEL = "level"
 """The attacker runs at level host, and is judged by another level's table."""

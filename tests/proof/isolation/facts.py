@@ -76,11 +76,26 @@ def tunnel_of(cluster: Cluster, job: Job) -> Tunnel:
     """A job's network."""
     namespace = namespace_of(cluster, job)
     device, *others = _devices(cluster, FIRST, namespace)
-    peer, *_ = _devices(cluster, SECOND, namespace_of(cluster, job, SECOND))
-    data = device["linkinfo"]["info_data"]
     more = tuple(address["local"] for other in others for address in other["addr_info"])
-    macs = (device["address"], peer["address"])
-    return Tunnel(namespace, data["id"], macs, data["port"], data["port_range"]["low"], more)
+    if _facts_of(cluster, job)["mechanism"].startswith("wireguard"):
+        enter, name = place_of_wireguard(cluster, job)
+        port, key = (
+            cluster.run(FIRST, [*enter, "wg", "show", name, what]).stdout.strip()
+            for what in ("listen-port", "public-key")
+        )
+        return Tunnel(namespace, int(port), int(port), public_key=key, more=more)
+    peer, *_ = _devices(cluster, SECOND, namespace_of(cluster, job, SECOND))
+    data, macs = device["linkinfo"]["info_data"], (device["address"], peer["address"])
+    return Tunnel(namespace, data["port"], data["port_range"]["low"], data["id"], macs, more=more)
+
+
+def place_of_wireguard(cluster: Cluster, job: Job) -> tuple[list[str], str]:
+    """How to enter where wg knows the job's device on the first node, and its name there. A program is asked on the
+    node by the name that the device had first, the kernel in the namespace."""
+    slot = namespace_of(cluster, job).rpartition("/")[0]
+    if cluster.run(FIRST, ["test", "-e", f"{slot}/wireguard"], check=False).returncode == 0:
+        return [], f"ffdl-wg{slot.rpartition('/')[2]}"
+    return ["nsenter", f"--net={slot}/net"], "eth0"
 
 
 def _node_ends(cluster: Cluster, job: Job) -> tuple[str, ...]:
@@ -92,7 +107,7 @@ def _devices(cluster: Cluster, node: str, namespace: str) -> list[dict[str, Any]
     """The interfaces of a namespace but for the loopback one, the tunnel first."""
     listed = json.loads(cluster.run(node, ["nsenter", f"--net={namespace}", "ip", "-d", "-j", "address"]).stdout)
     wires = [one for one in listed if one["ifname"] != "lo"]
-    return sorted(wires, key=lambda one: one.get("linkinfo", {}).get("info_kind") != "vxlan")
+    return sorted(wires, key=lambda one: one["ifname"] != "eth0")
 
 
 def _link_address(cluster: Cluster, node: str) -> str:

@@ -50,6 +50,11 @@ class Shot:
         """The same from elsewhere."""
         return Shot(place, self.kind, {**self.args, **changes})
 
+    @property
+    def bare(self) -> dict[str, Any]:
+        """What a prober is told that another program starts."""
+        return {"id": "", "kind": self.kind, **self.args}
+
 
 @dataclass(frozen=True, slots=True)
 class Hit:
@@ -93,13 +98,20 @@ class Tunnel:
     """The other job's network on the first node: what root sees of it there."""
 
     namespace: str
-    vni: int
-    macs: tuple[str, str]
-    """Those of the two nodes."""
     port: int
     source_port: int
+    vni: int = 0
+    macs: tuple[str, str] = ("", "")
+    """Those of the two nodes. These two are VXLAN's."""
+    public_key: str = ""
+    """Of the first node; WireGuard's."""
     more: tuple[str, ...] = ()
     """Addresses in it beside those of learners: the inner end of level egress."""
+
+    @property
+    def mechanism(self) -> str:
+        """By what the nodes are joined."""
+        return "wireguard" if self.public_key else "vxlan"
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,11 +53,13 @@ class Round:
     level: str
     other: str
     outcomes: Sequence[Outcome]
+    mechanism: str = ""
+    """By what the nodes are joined, where it is not by VXLAN."""
 
     @property
     def name(self) -> str:
         """The column's heading."""
-        return f"{self.level}/{self.other}"
+        return f"{self.level}/{self.other} {self.mechanism}".rstrip()
 
     @property
     def troubles(self) -> list[str]:
@@ -74,7 +76,7 @@ class Round:
 
     def line(self) -> str:
         """The counts."""
-        return f"{self.name:13} {_counts(self.outcomes)}"
+        return f"{self.name:17} {_counts(self.outcomes)}"
 
 
 def holds(rounds: Sequence[Round]) -> bool:
@@ -99,7 +101,7 @@ def report(rounds: Sequence[Round]) -> str:
     lines += ["", *(f"let through, and may be: {name}: {note}" for name, note in notes.items()), ""]
     lines += [found.line() for found in rounds]
     everything = [one for found in rounds for one in found.outcomes]
-    return "\n".join([*lines, f"{'isolation':13} {_counts(everything)}"])
+    return "\n".join([*lines, f"{'isolation':17} {_counts(everything)}"])
 
 
 def _cell(found: Round, name: str) -> str:

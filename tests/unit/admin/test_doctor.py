@@ -129,12 +129,12 @@ def test_all_well_is_0_and_a_line_for_each_thing(site: Site) -> None:
             "ok     slurm",
             "ok     slurm.conf: networks",
             "ok     slurm.conf: GPUs",
-            "ok     partition any: network levels job and egress on all 1 nodes",
+            "ok     partition any: network levels job and egress on its node",
             "ok     partition main: network levels job and egress on all 2 nodes",
             "note   partition plain: no node has the feature 'ffdl-network': no network level job here",
             "note   partition spot: n3 has not the feature 'ffdl-network': network level job needs "
             "--constraint=ffdl-network here",
-            "ok     partition urgent: network levels job and egress on all 1 nodes",
+            "ok     partition urgent: network levels job and egress on its node",
         ],
     )
     assert not (site.place / "calls").exists()
@@ -329,6 +329,25 @@ def test_what_is_wrong_on_a_node_is_said_with_its_name(site: Site, prolog: str, 
     found = site.wrong("--nodes=n1")
     assert found and all(line.startswith("node n1: ") for line in found)
     assert said in " ".join(found)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "said"),
+    [
+        ("mechanism=vxlan", "mechanism=wireguard", "NETWORK_MECHANISM is not the same on all nodes"),
+        ("prefix=10.200", "prefix=10.201", "NETWORK_PREFIX is not the same on all nodes"),
+        ("secret=0a", "secret=0b", "the secret in the file NETWORK_SECRET, of which this is the fingerprint, is not"),
+    ],
+)
+def test_nodes_whose_learners_would_not_meet_are_told_apart(site: Site, first: str, second: str, said: str) -> None:
+    for names, line in ((("n1", "n4"), first), (("n2",), second)):
+        for name in names:
+            site.node(name, f"printf '{CAPABLE}{line}\\n' >$run/capabilities; {MADE}")
+    (found,) = site.wrong("--nodes=n[1-4]")
+    assert found.startswith(f"networks of jobs: {said}")
+    values = [line.partition("=")[2] for line in (first, second)]
+    assert found.endswith(f"({values[0]}: n1, n4; {values[1]}: n2)")
+    assert site.wrong("--nodes=n1,n4") == []
 
 
 def test_a_tree_that_nodes_do_not_see(site: Site) -> None:

@@ -36,13 +36,16 @@ def test_a_job_in_order_has_no_fault() -> None:
 
 
 def test_a_job_that_goes_on_is_in_order() -> None:
-    """Requeued, resumed, cancelled after a halt."""
+    """Requeued (and then what the first attempt owed was stored), resumed, cancelled after a halt."""
     second = [*OVER, AttemptRow(ID, 2, f"{ID}-2", "", None)]
     gone_on = [*HISTORY, HistoryRow(ID, 5, 5.0, "DEPLOYING", 2, "requeued")]
     job = replace(RUNNING, state="DEPLOYING", attempt=2, native_id="")
     assert faults_of(job, gone_on, second, NOW) == []
     resumed = [*ENDS, HistoryRow(ID, 6, 6.0, "PENDING", 1, "resumed")]
     assert faults_of(replace(RUNNING, state="PENDING", native_id=""), resumed, OVER, NOW) == []
+    stored = [*gone_on, HistoryRow(ID, 6, 6.0, "DEPLOYING", 1, "stored")]
+    went_on = [*stored, HistoryRow(ID, 7, 7.0, "QUEUED", 2, "progress")]
+    assert faults_of(replace(job, state="QUEUED"), went_on, second, NOW) == []
     halted = [*HISTORY, HistoryRow(ID, 5, 5.0, "HALTED", 1, "progress")]
     given_up = [*halted, HistoryRow(ID, 6, 6.0, "CANCELLED", 1, "cancelled")]
     assert faults_of(replace(ENDED, state="CANCELLED"), given_up, OVER, NOW) == []

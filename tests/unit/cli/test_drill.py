@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.cli.drill_report import EVENTS
-from ffdl_batch.domain.launch import LaunchFile, LeadFrom, LearnerCommand, Limits, encode
+from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, encode
+from ffdl_batch.domain.limits import LeadFrom, Limits
 from ffdl_batch.domain.views import AttemptView
 from tests.unit.cli.drill_stage import CONFIRMED, IGNORED, JOB, MANIFEST, Silent, Stage
 from tests.unit.cli.programs import FFDL, environment, json_lines, run

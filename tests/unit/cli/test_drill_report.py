@@ -8,7 +8,7 @@ import pytest
 
 from ffdl_batch.cli.drill_report import EVENTS, DrillReport, Played, make_report
 from ffdl_batch.cli.drill_text import print_report
-from ffdl_batch.domain.launch import Lead, LeadFrom, needed_lead_s
+from ffdl_batch.domain.limits import Lead, LeadFrom, needed_lead_s
 from ffdl_batch.domain.views import AttemptView, EventView
 from tests.unit.cli.drill_stage import CONFIRMED, JOB
 from tests.unit.client.fake_daemon import make_job

@@ -11,7 +11,7 @@ import pytest
 
 from ffdl_batch.cli import drill_trial
 from ffdl_batch.cli.request import Manner
-from ffdl_batch.domain.views import Expected, Submission, SubmissionResult
+from ffdl_batch.domain.submission import Expected, Submission, SubmissionResult
 from tests.unit.cli.drill_stage import CONFIRMED, JOB, MANIFEST, Silent, Stage
 from tests.unit.cli.programs import FFDL, environment, run
 from tests.unit.client.fake_daemon import FakeDaemon

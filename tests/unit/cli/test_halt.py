@@ -197,6 +197,22 @@ def test_a_network_level_is_achieved_once_learners_run(
     assert f"\nNetwork {label}: " in run(FFDL, "show", JOB, daemon=jobs).stdout
 
 
+def test_show_names_the_store_that_results_go_to(jobs: FakeDaemon) -> None:
+    assert "Stored in" not in run(FFDL, "show", JOB, daemon=jobs).stdout
+    jobs.jobs[JOB] = make_job(JOB, stored_in=f"s3://kept/out/{JOB}", stored_at="https://s3.example.org")
+    shown = run(FFDL, "show", JOB, daemon=jobs).stdout
+    assert f"\nStored in:           s3://kept/out/{JOB}  [https://s3.example.org]\n" in shown
+
+
+def test_show_says_that_what_could_not_be_stored_is_stored_by_now(jobs: FakeDaemon) -> None:
+    where = f"s3://kept/out/{JOB}"
+    failed = make_job(JOB, state="FAILED", ended_at=T0, error_code="S303", stored_in=where, cure="nothing")
+    jobs.jobs[JOB] = replace(failed, settled_at=T0 + 90, attempts=(replace(FIRST, paid_at=T0 + 90),))
+    shown = run(FFDL, "show", JOB, daemon=jobs, env={"TZ": "UTC"}).stdout
+    assert f"\nSettled:             at 2027-01-15T08:01:30: all is stored in {where}\nWhat to do:" in shown
+    assert "\nAttempt 1 paid:      2027-01-15T08:01:30 what it could not store is stored\n" in shown
+
+
 def test_by_what_a_network_is_made_stands_behind_its_level(jobs: FakeDaemon) -> None:
     jobs.jobs[JOB] = make_job(JOB, state="FAILED", network="job", network_by="vxlan")
     assert "\nNetwork achieved:    job (vxlan)\n" in run(FFDL, "show", JOB, daemon=jobs).stdout

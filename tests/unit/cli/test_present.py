@@ -7,8 +7,16 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from ffdl_batch.cli.logs import keep_colours
-from ffdl_batch.cli.present import format_number, format_time, is_colourful, paint_state, parse_moment, printable
+from ffdl_batch.cli.log_lines import keep_colours
+from ffdl_batch.cli.present import (
+    format_number,
+    format_time,
+    is_colourful,
+    paint_state,
+    parse_moment,
+    print_table,
+    printable,
+)
 
 NOW = datetime(2027, 1, 20, 12, 0).timestamp()
 
@@ -45,6 +53,15 @@ def test_what_is_no_moment(text: str) -> None:
 
 def test_a_name_cannot_steer_the_terminal() -> None:
     assert printable("a\x1b]0;x\x07b\tc\x9b") == "a\ufffd]0;x\ufffdb\tc\ufffd"
+
+
+@pytest.mark.parametrize(("width", "last"), [(None, "python3 train.py"), (16, "python3 t"), (3, "COMMAND")])
+def test_the_last_column_is_cut_where_the_terminal_ends(
+    capsys: pytest.CaptureFixture[str], width: int | None, last: str
+) -> None:
+    print_table(["PID", "COMMAND"], [["12345", "python3 train.py"]], width=width)
+    header, row = capsys.readouterr().out.splitlines()
+    assert header == "PID    COMMAND" and row == f"12345  {'python3 train.py'[: len(last)].rstrip()}"
 
 
 def test_colour_is_for_terminals_only(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,12 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 from ffdl_batch.cli.plan_text import print_plan
 from ffdl_batch.cli.request import Manner
 from ffdl_batch.domain.findings import Finding, Severity
 from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, encode
-from ffdl_batch.domain.views import PlannedFileView, Problem, Submission
+from ffdl_batch.domain.submission import Submission
+from ffdl_batch.domain.views import PlannedFileView, Problem
 from tests.unit.cli.programs import FFDL, FFDL_SUBMIT, environment, json_lines, run
 from tests.unit.client.fake_daemon import FakeDaemon, make_job, make_plan
 
@@ -179,6 +181,14 @@ def test_a_plan_shows_commands_as_they_will_run(capsys: pytest.CaptureFixture[st
     assert "\nexec '{scratch}/w' '${HOME-} {}'\n" in shown
     assert "\nB='{b}'\nC='{{mine}}'\nRANK='{rank}'\n" in shown, "what the user gave is no template"
     assert file == launch
+
+
+def test_a_plan_of_objects_is_yaml_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
+    documents = ("kind: Job\nspec:\n  suspend: true\n", "kind: Secret\n")
+    print_plan(replace(make_plan(Submission("", "", "", "", "")), backend="kubernetes", objects=documents), "m.yml")
+    shown = capsys.readouterr().out
+    assert list(yaml.safe_load_all(shown)) == [{"kind": "Job", "spec": {"suspend": True}}, {"kind": "Secret"}]
+    assert "# network isolation: none (asked for: auto)\n" in shown and "### plan of m.yml" in shown
 
 
 def test_dry_run_as_json_is_the_plan(daemon: FakeDaemon, manifest: Path, model: Path) -> None:

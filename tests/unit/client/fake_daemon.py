@@ -17,20 +17,19 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from ffdl_batch.domain.codec import from_plain, to_plain
+from ffdl_batch.domain.health import BackendHealth, DatabaseTrouble, Health
+from ffdl_batch.domain.log_text import TEXTS, LogText
+from ffdl_batch.domain.submission import Submission, SubmissionResult
 from ffdl_batch.domain.views import (
     SCHEMA,
     ArrayView,
-    BackendHealth,
-    DatabaseTrouble,
     EventView,
-    Health,
     JobView,
+    LeftView,
     LogLine,
     PlannedFileView,
     PlanView,
     Problem,
-    Submission,
-    SubmissionResult,
 )
 
 
@@ -85,6 +84,7 @@ class FakeDaemon:
     """State and faults. `acts` are halts, resumes and drills with their bodies; `on_act` hears of each first.
 
     `elements`: how many jobs each submission is an array of (0 = it is a job). `backend` is where they run.
+    `left` is what jobs left, `files` its tar, of which `files_cut_at` bytes come.
     `hang_ups`: requests to drop without an answer. `refusals`: path prefix → (status, problem).
     """
 
@@ -94,6 +94,10 @@ class FakeDaemon:
     jobs: dict[str, JobView] = field(default_factory=dict)
     events: list[EventView] = field(default_factory=list)
     lines: list[LogLine] = field(default_factory=list)
+    texts: list[LogText] = field(default_factory=list)
+    """What is sent instead of lines to who takes it."""
+    measured: dict[str, list[str]] = field(default_factory=dict)
+    """Lines by the end of the request's path, as ``<id>/metrics``."""
     requests: list[str] = field(default_factory=list)
     batches: list[int] = field(default_factory=list)
     elements: int = 0
@@ -101,6 +105,9 @@ class FakeDaemon:
     hang_up_after_work: bool = False
     break_log_after: int | None = None
     refusals: dict[str, tuple[int, Problem | None]] = field(default_factory=dict)
+    left: LeftView | None = None
+    files: bytes = b""
+    files_cut_at: int | None = None
     refuse_names: frozenset[str] = frozenset()
     acts: list[tuple[str, str, Any]] = field(default_factory=list)
     on_act: Callable[[str, str], None] | None = None
@@ -230,6 +237,16 @@ def _handler(daemon: FakeDaemon) -> type[BaseHTTPRequestHandler]:
                 return
             self.reply({"results": to_plain(results)})
 
+        def left(self, verb: str) -> None:
+            if not verb.endswith("/files"):
+                self.reply({"left": to_plain(daemon.left)})
+                return
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(daemon.files)))
+            self.end_headers()
+            self.wfile.write(daemon.files[: daemon.files_cut_at])
+            self.close_connection = daemon.files_cut_at is not None
+
         def array(self, rest: str) -> None:
             array, _, verb = rest.partition("/")
             for job in list(daemon.jobs.values()):
@@ -254,6 +271,11 @@ def _handler(daemon: FakeDaemon) -> type[BaseHTTPRequestHandler]:
                 self.reply({"events": to_plain([e for e in daemon.events if e.seq > after]), "terminal": terminal})
             elif verb == "logs":
                 self.stream(query)
+            elif verb in ("metrics", "usage"):
+                self.begin_stream()
+                self.send_lines([line.encode() for line in daemon.measured.get(rest, [])])
+            elif verb.startswith("left/"):
+                self.left(verb)
             elif verb == "wait":
                 self.reply({"job": to_plain(daemon.on_wait(job_id) if daemon.on_wait else job)})
             else:
@@ -266,11 +288,18 @@ def _handler(daemon: FakeDaemon) -> type[BaseHTTPRequestHandler]:
                     daemon.jobs[job_id] = replace(daemon.jobs[job_id], wish=wish)
                 self.reply({"job": to_plain(daemon.jobs[job_id])})
 
-        def stream(self, query: dict[str, list[str]]) -> None:
+        def begin_stream(self, kind: str = "application/x-ndjson") -> None:
             self.send_response(200)
-            self.send_header("Content-Type", "application/x-ndjson")
+            self.send_header("Content-Type", kind)
             self.send_header("Transfer-Encoding", "chunked")
             self.end_headers()
+
+        def stream(self, query: dict[str, list[str]]) -> None:
+            if daemon.texts and TEXTS in self.headers["Accept"]:
+                self.begin_stream(TEXTS)
+                self.send_lines([json.dumps(to_plain(text)).encode() for text in daemon.texts])
+                return
+            self.begin_stream()
             lines = [line for line in daemon.lines if str(line.learner) in query.get("learner", [str(line.learner)])]
             if query.get("attempt", ["all"]) != ["all"]:
                 first = int(query["attempt"][0])
@@ -278,13 +307,16 @@ def _handler(daemon: FakeDaemon) -> type[BaseHTTPRequestHandler]:
                 lines = [line for line in lines if first <= line.attempt <= last]
             if "tail" in query:
                 lines = lines[len(lines) - int(query["tail"][0]) :]
+            self.send_lines([json.dumps(to_plain(line)).encode() for line in lines])
+
+        def send_lines(self, lines: list[bytes]) -> None:
             for number, line in enumerate(lines):
                 if number == daemon.break_log_after:
                     daemon.break_log_after = None
                     self.close_connection = True
                     return
                 try:
-                    self.chunk(b"\n" + json.dumps(to_plain(line)).encode() + b"\n")
+                    self.chunk(b"\n" + line + b"\n")
                 except BrokenPipeError:  # the reader has seen enough
                     self.close_connection = True
                     return

@@ -9,7 +9,8 @@ import pytest
 
 from ffdl_batch.client import ArrayHandle, Client, RequestRefused, UnknownJob, WaitTimedOut
 from ffdl_batch.client.listing import JobFilter
-from ffdl_batch.domain.views import Expected, Problem
+from ffdl_batch.domain.submission import Expected
+from ffdl_batch.domain.views import Problem
 from tests.unit.client.fake_daemon import FakeDaemon
 
 

@@ -26,7 +26,8 @@ from ffdl_batch.client.api import JobFilter, job_exit_code
 from ffdl_batch.client.manifest import MAX_BYTES
 from ffdl_batch.client.start import Dialling
 from ffdl_batch.domain.findings import Finding, Severity
-from ffdl_batch.domain.views import EventView, JobView, LogLine, Problem, SubmissionResult
+from ffdl_batch.domain.submission import SubmissionResult
+from ffdl_batch.domain.views import EventView, JobView, LogLine, Problem
 from tests.unit.client.fake_daemon import FakeDaemon, make_job
 
 

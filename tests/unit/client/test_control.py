@@ -19,7 +19,7 @@ from ffdl_batch.client import DaemonUnreachable, RequestRefused
 from ffdl_batch.client.control import find_holder, stop_daemon
 from ffdl_batch.client.own import own_settings
 from ffdl_batch.config.locations import DaemonLock, Holder, this_machine
-from ffdl_batch.domain.views import DatabaseTrouble
+from ffdl_batch.domain.health import DatabaseTrouble
 from tests.unit.client.fake_daemon import FakeDaemon
 
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from ffdl_batch.client import Client, RequestRefused
+from ffdl_batch.client import Client, Grep, RequestRefused
 from ffdl_batch.client.handle import JobHandle
+from ffdl_batch.domain.log_text import LogText
 from ffdl_batch.domain.views import LogLine, Problem
 from tests.unit.client.fake_daemon import FakeDaemon, make_job
 
@@ -78,3 +79,58 @@ def test_a_daemon_that_does_not_name_attempts_is_read_as_before(client: Client, 
     daemon.break_log_after = 2
     assert list(client.logs("a", follow=True)) == daemon.lines
     assert daemon.requests == [f"{LOGS}?follow=true"] * 2
+
+
+def test_a_broken_stream_goes_on_where_it_was(client: Client, daemon: FakeDaemon) -> None:
+    daemon.jobs["a"] = make_job("a", learners=2)
+    daemon.lines = [
+        LogLine(who, n, "x", None, 1, 10 * n, 10 * n + 10, partial=n == 2) for n in (1, 2, 3) for who in (1, 2)
+    ]
+    daemon.break_log_after = 3
+    assert list(client.logs("a", tail=6)) == daemon.lines
+    assert daemon.requests == [f"{LOGS}?tail=6", f"{LOGS}?attempt=1&read=1.1%3A30&read=1.2%3A20"]
+
+
+def test_a_search_that_broke_off_begins_again(client: Client, daemon: FakeDaemon) -> None:
+    """Which neighbours are still to come only a reading from the beginning knows."""
+    daemon.jobs["a"] = make_job("a")
+    daemon.lines = [LogLine(1, n, "x", None, 1, 10 * n, 10 * n + 10) for n in (1, 2, 3)]
+    daemon.break_log_after = 2
+    assert list(client.logs("a", grep=Grep("a|b", ignore_case=True, after=2))) == daemon.lines
+    asked = "grep=a%7Cb&ignore_case=true&after=2"
+    assert daemon.requests == [f"{LOGS}?{asked}", f"{LOGS}?attempt=1&{asked}"]
+
+
+def test_lines_come_in_bulk_from_a_daemon_that_has_them(client: Client, daemon: FakeDaemon) -> None:
+    daemon.jobs["a"] = make_job("a")
+    daemon.texts = [LogText(1, 1, "a\n\u00e4", 5.0, 1, 0, 5), LogText(1, 3, "b\nc", None, 1, 5, 10, ends=(8, 10))]
+    assert list(client.log_texts("a")) == daemon.texts
+    assert [(line.index, line.line, line.at, line.offset, line.end) for line in client.logs("a")] == [
+        (1, "a", 5.0, 0, 2),
+        (2, "\u00e4", 5.0, 2, 5),
+        (3, "b", None, 5, 8),
+        (4, "c", None, 8, 10),
+    ]
+
+
+@pytest.mark.parametrize("broken_after", [1, 2])
+def test_of_lines_that_come_again_otherwise_cut_each_is_shown_once(
+    client: Client, daemon: FakeDaemon, broken_after: int
+) -> None:
+    daemon.jobs["a"] = make_job("a")
+    daemon.texts = [LogText(1, 1, "a\nb", None, 1, 0, 4), LogText(1, 3, "c", None, 1, 4, 6)]
+    daemon.texts += [LogText(1, 4, "d", None, 1, 6, 8)]
+    daemon.break_log_after = broken_after
+    shown = []
+    for text in client.log_texts("a", grep=Grep("x", invert=True)):
+        shown += text.text.split("\n")
+        daemon.texts = [LogText(1, 1, "a\nb\nc\nd", None, 1, 0, 8)]
+    assert shown == ["a", "b", "c", "d"]
+
+
+@pytest.mark.parametrize("ends", [(3,), (3, "4"), 7])
+def test_lines_that_end_elsewhere_are_refused(client: Client, daemon: FakeDaemon, ends: object) -> None:
+    daemon.jobs["a"] = make_job("a")
+    daemon.texts = [LogText(1, 1, "a\nb", None, 1, 0, 4, ends=ends)]  # type: ignore[arg-type]
+    with pytest.raises(RequestRefused, match="a log line that is none"):
+        list(client.logs("a"))

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ffdl_batch.collectors.ledger import Ledger, open_ledger
-from ffdl_batch.collectors.program import EXIT_CANNOT_READ, EXIT_CANNOT_WRITE, EXIT_DONE, MOST_PAUSE_S, Collector, World
+from ffdl_batch.collectors.program import (
+    EXIT_ALONE,
+    EXIT_CANNOT_READ,
+    EXIT_CANNOT_WRITE,
+    EXIT_DONE,
+    MOST_PAUSE_S,
+    Collector,
+    World,
+)
 from ffdl_batch.collectors.source import Harvest, State
 from ffdl_batch.domain.metrics import Measure, MetricRecord
 from tests.unit.collectors.rig import Told, spec_for
@@ -29,6 +38,7 @@ class Script:
         self.told = Told()
         self.stop_at_s = 0.0
         self.poll_takes_s = 0.0
+        self.alone_at_s = 1e9
         self._polls = list(polls)
         self.ledger: Ledger = open_ledger(self.spec.out)[0]
 
@@ -54,7 +64,7 @@ class Script:
         self.stop_at_s = stop_at_s
         if stop_at_s == 0:
             Path(self.spec.stop_file).touch()
-        world = World(lambda: self.now_s, self.sleep, self.said.append)
+        world = World(lambda: self.now_s, self.sleep, self.said.append, lambda: self.now_s >= self.alone_at_s)
         try:
             return Collector(self.spec, self, self.ledger, self.told.notes(), world).run()
         finally:
@@ -71,6 +81,21 @@ def test_it_ends_when_the_stop_file_is_there_and_all_is_read(tmp_path: Path) -> 
     assert script.lines == 4
     assert script.finals == [True, True, True]
     assert script.said == [{"event": "done", "records": 4, "notes": {}}]
+
+
+def test_it_ends_at_once_when_whoever_started_it_is_gone(tmp_path: Path) -> None:
+    script = Script(tmp_path, Harvest([RECORD], False))
+    script.alone_at_s = 3.0
+    assert script.run(stop_at_s=60) == EXIT_ALONE
+    assert script.lines == 1 and script.now_s < 4.0 and script.said == []
+
+
+def test_records_that_fill_their_room_are_the_last(tmp_path: Path) -> None:
+    script = Script(tmp_path, *[Harvest([RECORD], True)] * 50)
+    script.spec = replace(script.spec, max_bytes=300)
+    assert script.run(stop_at_s=60) == EXIT_DONE
+    assert 300 <= Path(script.spec.out).stat().st_size < 600
+    assert script.told.kinds == ["full"] and script.said[-1]["records"] == script.lines
 
 
 def test_pauses_grow_while_nothing_happens_and_the_stop_file_ends_them(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import re
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -13,6 +14,9 @@ import pytest
 
 from ffdl_batch.collectors import limit, regexes
 from ffdl_batch.collectors.regexes import RegexSource
+from ffdl_batch.controller.record.log_files import LogFiles
+from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_batch.domain.limits import LogLimits
 from ffdl_batch.domain.metrics import ExtractionGroup, Measure, MetricRecord
 from tests.unit.collectors.rig import NOW_S, Time, Told, drain, kept, spec_for, texts
 
@@ -37,13 +41,12 @@ class Run:
         self.logs = base / "logs"
         self.logs.mkdir()
         self.time, self.told = Time(), Told()
-        self._groups, self._lookahead = groups, lookahead
+        self.spec = spec_for(self.logs, "regex_extractor", groups, lookahead=lookahead)
         self.source = self.made({})
 
     def made(self, state: object) -> RegexSource:
         assert isinstance(state, dict)
-        spec = spec_for(self.logs, "regex_extractor", self._groups, lookahead=self._lookahead)
-        return RegexSource(spec, self.time, self.told.notes(), state)
+        return RegexSource(self.spec, self.time, self.told.notes(), state)
 
     def write(self, text: str, name: str = "training-log.txt") -> None:
         path = self.logs / name
@@ -175,6 +178,43 @@ def test_meta_says_time_and_sub_run(tmp_path: Path) -> None:
     assert run.told.kinds == ["time:g"]
 
 
+def test_a_record_has_the_time_at_which_its_line_was_printed(tmp_path: Path) -> None:
+    """By the real writer's marks; also where the log was turned over, and after a restart of the collector."""
+    run = Run(tmp_path, LOSS, lookahead=2)
+    attempt = AttemptDir(str(tmp_path))
+    Path(attempt.learner_logs(1)).mkdir()
+    Path(attempt.marks(1)).parent.mkdir()
+    run.spec = replace(
+        run.spec, log_dir=attempt.learner_logs(1), marks=attempt.marks(1), log_files=attempt.log_files(1)
+    )
+    run.source = run.made({})
+    clock = [1_700_000_000.0]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ffdl_batch.controller.record.log_files.time.time", lambda: clock[0])
+        log = LogFiles(attempt.path, 1, LogLimits(file_bytes=80, files=4, bytes_per_s=10**9))
+        found: list[MetricRecord] = []
+        for step in range(8):
+            log.write(f"epoch {step}\nstep {step}: loss=0.{step}\n".encode())
+            clock[0] += 10
+            if step == 5:
+                found += run.found()
+                run.source = run.made(kept(run.source))
+        found += run.found(final=True)
+    assert [record.values["loss"].value for record in found] == [f"0.{step}" for step in range(8)]
+    assert [record.time_ms for record in found] == [1_700_000_000_000 + 10_000 * step for step in range(8)]
+
+
+def test_a_log_whose_writer_left_nothing_has_the_time_of_reading(tmp_path: Path) -> None:
+    run = Run(tmp_path, LOSS)
+    run.spec = replace(run.spec, marks=str(tmp_path / "marks"), log_files=str(tmp_path / "files"))
+    run.source = run.made({})
+    run.write("step 1: loss=0.5\n")
+    assert [record.time_ms for record in run.found()] == [int(NOW_S * 1000)]
+    (tmp_path / "files").write_text("torn")
+    run.write("step 2: loss=0.5\n")
+    assert [record.time_ms for record in run.found()] == [int(NOW_S * 1000)]
+
+
 def test_a_stamp_without_a_year_is_the_last_that_was(tmp_path: Path) -> None:
     group = ExtractionGroup("g", r"%{GLOG_STAMP:at}", time="$at", scalars={"n": Measure("", "1")})
     run = Run(tmp_path, group)
@@ -259,7 +299,7 @@ def test_a_log_that_begins_anew_keeps_nothing_of_the_old_window(tmp_path: Path) 
     assert run.found() == []
     (run.logs / "training-log.txt").write_text("val_acc 2\n")
     assert run.found(final=True) == []
-    assert run.told.kinds == ["truncated"]
+    assert run.told.kinds == ["truncated", "unmatched"]
 
 
 def test_lines_that_the_match_does_not_reach_are_looked_at_anew(tmp_path: Path) -> None:
@@ -305,3 +345,38 @@ def no_timer_is_left() -> Iterator[None]:
     yield
     assert signal.getitimer(signal.ITIMER_VIRTUAL) == (0.0, 0.0)
     assert re.match("a", "a") is not None
+
+
+def test_groups_that_matched_nothing_are_told_at_the_end(tmp_path: Path) -> None:
+    run = Run(tmp_path, LOSS, PAIR, lookahead=1)
+    run.write("loading\nstep 10: loss=0.25\nEpoch 1\n")
+    assert len(run.found()) == 1
+    again = kept(run.source)
+    assert again["lines"] == 2, "the last line is read anew"
+    run.source = run.made(again)
+    run.write("the end\n")
+    assert run.found() == [] and run.told.said == []
+    assert run.found(final=True) == []
+    assert run.told.said == [("unmatched", "group epoch: its regex did not match any of 4 lines of the log")]
+
+
+def test_what_matched_or_had_nothing_to_match_is_not_told(tmp_path: Path) -> None:
+    for name, text in (("a", ""), ("b", "step 10: loss=0.25\n")):
+        (tmp_path / name).mkdir()
+        run = Run(tmp_path / name, LOSS)
+        if text:
+            run.write(text)
+        run.found(final=True)
+        assert run.told.said == []
+    run = Run(tmp_path, LOSS, PAIR)
+    run.write("loss 7\n")
+    run.found(final=True)
+    assert run.told.said == [("unmatched", "groups train, epoch: their regexes did not match the only line of the log")]
+
+
+def test_a_second_learner_that_prints_nothing_of_it_is_no_fault(tmp_path: Path) -> None:
+    run = Run(tmp_path, LOSS)
+    run.write("hello\n")
+    spec = replace(spec_for(run.logs, "regex_extractor", (LOSS,)), learner_id=2)
+    drain(RegexSource(spec, run.time, run.told.notes(), {}), final=True)
+    assert run.told.said == []

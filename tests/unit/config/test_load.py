@@ -9,7 +9,7 @@ import pytest
 
 from ffdl_batch.config import ConfigError, Settings, load_settings
 from ffdl_batch.config.fingerprint import find_differences, take_fingerprints
-from ffdl_batch.config.images import UnknownImage, known_frameworks, resolve_image
+from ffdl_batch.config.images import UnknownImage, known_frameworks, resolve_image, resolve_oci_image
 from ffdl_batch.domain.spec import Framework, ImageLocation, NetworkLevel
 
 
@@ -79,10 +79,14 @@ def test_backend_tables_and_the_default_backend(tmp_path: Path) -> None:
         ("silent_s = true", "silent_s must be a number"),
         ("state_dir = 'relative'", "absolute path"),
         ("default_memory = '8'", "default_memory"),
+        ("log_file_size = '10KB'", "log_file_size must be 65536 bytes at least"),
+        ("log_rate = '1'", "log_rate"),
+        ("log_files = 0", "log_files must be a whole number from 1 to 1000"),
+        ("log_files = true", "log_files must be a whole number from 1 to 1000"),
         ("network_minimum = 'moon'", "one of none, job, egress, host"),
         ("network_minimum = 'auto'", "one of none, job, egress, host"),
         ("= 1", r"ffdl\.toml"),
-        ("[frameworks.x]\nversion = '1'", "table `versions`"),
+        ("[frameworks.x]\nversion = '1'", "tables `versions`"),
         ("[frameworks]\nx = 1", "must be tables"),
         ("images_dirs = 'x'", "list of paths"),
     ],
@@ -102,6 +106,13 @@ def test_errors_name_the_variable(tmp_path: Path, name: str, value: str) -> None
 def test_a_time_that_can_be_switched_off(tmp_path: Path, text: str, seconds: float) -> None:
     assert load(tmp_path, text).silent_s == seconds
     assert load(tmp_path, text, FFDL_SILENT_S="7.5").silent_s == 7.5
+
+
+def test_the_bounds_of_logs(tmp_path: Path) -> None:
+    found = load(tmp_path, "log_rate = '2MB'", FFDL_LOG_FILES="2")
+    assert (found.log_file_size, found.log_files, found.log_rate) == ("64MiB", 2, "2MB")
+    with pytest.raises(ConfigError, match="log_files must be a whole number"):
+        load(tmp_path, "", FFDL_LOG_FILES="many")
 
 
 def test_a_named_file_must_exist(tmp_path: Path) -> None:
@@ -196,3 +207,55 @@ def test_fingerprints_name_what_differs_and_hold_no_value(tmp_path: Path) -> Non
     assert find_differences(load(tmp_path), environ, {}) == ()
     (tmp_path / "sbatch").touch(0o755)
     assert find_differences(load(tmp_path), {"PATH": str(tmp_path)}, taken) == ("backend (sbatch is on the PATH)",)
+
+
+@pytest.mark.parametrize(("text", "size"), [('"500GB"', 500 * 10**9), ("4096", 4096), ("0", 0)])
+def test_the_cache_is_off_by_default_and_has_a_size(tmp_path: Path, text: str, size: int) -> None:
+    assert (load(tmp_path).cache_dir, load(tmp_path).cache_bytes) == ("", 0)
+    found = load(tmp_path, f'cache_dir = "/var/cache/ffdl"\ncache_bytes = {text}\n')
+    assert (found.cache_dir, found.cache_bytes) == ("/var/cache/ffdl", size)
+    assert load(tmp_path, FFDL_CACHE_BYTES=text.strip('"')).cache_bytes == size
+    assert load(tmp_path, 'cache_dir = ""\n').cache_dir == ""
+
+
+def test_whether_nodes_mount(tmp_path: Path) -> None:
+    assert load(tmp_path).data_mount == "auto"
+    assert load(tmp_path, 'data_mount = "never"\n').data_mount == "never"
+    assert load(tmp_path, FFDL_DATA_MOUNT="always").data_mount == "always"
+    with pytest.raises(ConfigError, match=r"ffdl.toml: data_mount must be one of auto, always, never, not 'yes'"):
+        load(tmp_path, 'data_mount = "yes"\n')
+
+
+@pytest.mark.parametrize("value", ["-1", '"many"', "true", "1.5"])
+def test_a_wrong_size_of_the_cache_is_named(tmp_path: Path, value: str) -> None:
+    with pytest.raises(ConfigError, match=r"ffdl.toml: cache_bytes"):
+        load(tmp_path, f"cache_bytes = {value}\n")
+
+
+def test_images_that_clusters_pull(tmp_path: Path) -> None:
+    settings = load(
+        tmp_path,
+        '[frameworks.pytorch.oci]\ndebian = "registry.example.org/pytorch:debian"\n'
+        '[frameworks.custom.oci]\npython-numpy = "numpy:1"\n[frameworks.mxnet.versions]\n"1" = "docker://mx/net:1"\n',
+    )
+    assert resolve_oci_image(settings, framework("pytorch", "debian")) == "registry.example.org/pytorch:debian"
+    assert resolve_oci_image(settings, framework("pytorch", "v0.2")) == "pytorch/pytorch:v0.2"
+    assert resolve_oci_image(settings, framework("custom", "python-numpy")) == "numpy:1"
+    assert resolve_oci_image(settings, framework("custom", "tomcli/pytorch:1")) == "tomcli/pytorch:1"
+    assert resolve_oci_image(settings, framework("mxnet", "1")) == "mx/net:1"
+    mine = Framework("my-image", "v1", "true", image_location=ImageLocation("r.example.org", "team"))
+    assert resolve_oci_image(settings, mine) == "r.example.org/team/my-image:v1"
+
+
+@pytest.mark.parametrize("version", ["mine", "/scratch/mine.sif", "mine.sif", "oras://registry/mine:1"])
+def test_a_file_is_no_image_that_a_cluster_pulls(tmp_path: Path, version: str) -> None:
+    with pytest.raises(UnknownImage, match="not one that Kubernetes can pull") as error:
+        resolve_oci_image(load(tmp_path), framework("custom", version))
+    assert f'"{version}" = "registry/name:tag" in [frameworks.custom.oci]' in str(error.value)
+    with pytest.raises(UnknownImage, match="is not known here"):
+        resolve_oci_image(load(tmp_path), framework("nothing", "1"))
+
+
+def test_a_table_of_images_is_checked(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"frameworks\.pytorch takes tables `versions` and `oci` of texts"):
+        load(tmp_path, "[frameworks.pytorch.oci]\ndebian = 1\n")

@@ -9,7 +9,8 @@ import pytest
 from ffdl_batch.controller.checkpointing.answers import answer, endings_of_run
 from ffdl_batch.controller.head.outcome import conclude
 from ffdl_batch.domain.events import Event, EventKind, Outcome, Scalar
-from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Limits
+from ffdl_batch.domain.launch import LaunchFile, LearnerCommand
+from ffdl_batch.domain.limits import Limits
 
 K = EventKind
 LIMITS = Limits(grace_s=30, lead_s=60, time_s=None)

@@ -18,7 +18,8 @@ from ffdl_batch.controller.record.phases import PhaseFiles
 from ffdl_batch.controller.stores.trees import copy_tree
 from ffdl_batch.domain.events import Event, EventKind, Scalar
 from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.domain.launch import HostVariables, LaunchFile, LearnerCommand, Limits
+from ffdl_batch.domain.launch import HostVariables, LaunchFile, LearnerCommand
+from ffdl_batch.domain.limits import Limits
 
 K = EventKind
 

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,10 +21,13 @@ from ffdl_batch.controller.machine import files
 from ffdl_batch.controller.machine.complaints import MOST_WAITING, Complaints
 from ffdl_batch.controller.machine.handover import Full, Hand
 from ffdl_batch.controller.machine.patience import patiently
+from ffdl_batch.controller.metrics.meter import Meter
 from ffdl_batch.controller.record.journal import Journal
 from ffdl_batch.domain.events import EventKind as K
 from ffdl_batch.domain.events import decode_events
 from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_batch.domain.launch import LaunchFile, LearnerCommand
+from ffdl_batch.domain.metrics import Collecting
 
 
 @pytest.fixture
@@ -292,3 +296,28 @@ def test_a_claim_that_found_no_room_leaves_nothing(tmp_path: Path, monkeypatch: 
     with pytest.raises(OSError, match="no room"):
         claim_attempt(AttemptDir(str(tmp_path)), "7")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_system_that_hangs_costs_metrics_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: threading.Event
+) -> None:
+    reached = threading.Event()
+
+    def hang(_: Meter) -> None:
+        reached.set()
+        held.wait()
+
+    monkeypatch.setattr(Meter, "_prepare", hang)
+    monkeypatch.setattr("ffdl_batch.controller.metrics.meter.LEAST_END_S", 0.05)
+    command = LearnerCommand(("true",), {})
+    launch = LaunchFile("j", 1, "j-1", str(tmp_path), str(tmp_path / "attempt-1"), str(tmp_path / "bell"), command)
+    launch = replace(launch, collectors=("false",), metrics=Collecting("tensorboard"))
+    journal = Journal(str(tmp_path / "events.jsonl"), "node-0")
+    meter = Meter(launch, 0, [1], journal)
+    meter.begin(dict, {})
+    assert reached.wait(10)
+    meter.learner_ended(1)
+    meter.finish(0.05)
+    (told,) = journal.events
+    assert told.kind is K.METRICS and "metrics may be incomplete" in str(told.fields["message"])
+    assert meter.pids == set()

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.controller.head.limit import TimeLimit, deadline, limit_now_s
-from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Limits, Succession
+from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Succession
+from ffdl_batch.domain.limits import Limits
 
 
 def launch(directory: str, limits: Limits) -> LaunchFile:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from ffdl_batch.controller.head.outcome import conclude, exit_status, may_run_again
@@ -66,6 +68,27 @@ STORED = ev(K.STORED, 3.0, learner_id=1)
 def test_conclude(events: list[Event], terminated: bool, outcome: Outcome, code: str) -> None:
     found = conclude(launch(), events, terminated)
     assert (found.outcome, found.error_code) == (outcome, code)
+
+
+LOADED = ev(K.PHASE, phase="load-data", status="ended", exit=0)
+
+
+@pytest.mark.parametrize(
+    ("events", "terminated", "outcome", "code", "interruption"),
+    [
+        ([LOADED], False, Outcome.HALTED, "000", "staged"),
+        ([LOADED], True, Outcome.CANCELLED, "000", ""),
+        ([LOADED, ev(K.FAULT, 3.0, code="S302", message="gone")], False, Outcome.FAILED, "S302", ""),
+        ([ev(K.PHASE, phase="load-data", status="ended", exit=1)], False, Outcome.FAILED, "S106", ""),
+        ([ev(K.PHASE, phase="load-model", status="ended", exit=0)], False, Outcome.FAILED, "S106", ""),
+    ],
+)
+def test_an_attempt_that_only_stages(
+    events: list[Event], terminated: bool, outcome: Outcome, code: str, interruption: str
+) -> None:
+    found = conclude(replace(launch(), only_stages=True), events, terminated)
+    assert (found.outcome, found.error_code, found.interruption) == (outcome, code, interruption)
+    assert conclude(launch(), events, terminated).interruption == ""
 
 
 def test_the_first_failure_is_told() -> None:

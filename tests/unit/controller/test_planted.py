@@ -16,6 +16,7 @@ import pytest
 
 from ffdl_batch.controller.gang.launch_agent import MAIL, NAME, install
 from ffdl_batch.controller.learner.learner import Learner, Start
+from ffdl_batch.controller.learner.output import LogPlace
 from ffdl_batch.controller.machine import files
 from ffdl_batch.controller.machine.files import (
     create_empty,
@@ -37,6 +38,7 @@ from ffdl_batch.controller.stores.trees import copy_tree
 from ffdl_batch.domain.events import Phase
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Stores
+from ffdl_batch.domain.limits import LogLimits
 from ffdl_batch.services.evidence import saved_checkpoint
 from ffdl_batch.services.log_file import LogReader, has_log
 
@@ -105,12 +107,18 @@ class Blind:
 
 @planted
 def test_a_learner_that_is_started_again_gets_a_log_of_its_own(place: Path, outside: Path, plant: Plant) -> None:
-    log = place / "training-log.txt"
+    attempt = AttemptDir(str(place))
+    log = Path(attempt.training_log(1))
+    log.parent.mkdir(parents=True)
+    Path(attempt.events).mkdir()
     plant(log, outside)
     argv = ["/bin/sh", "-c", "echo said"]
-    start = Start(1, argv, {}, str(place), str(log), str(place / ".began-1"), str(place / ".ended-1"))
+    written = LogPlace(str(place), 1, LogLimits(), "mark")
+    start = Start(1, argv, {}, str(place), written, str(place / ".began-1"), str(place / ".ended-1"))
     learner = Learner.spawn(start, RunningTime(), Blind())
     assert learner.process.wait(timeout=20) == 0
+    while not learner.output.has_ended():
+        time.sleep(0.01)
     assert is_as_it_was(outside)
     assert (log.is_symlink(), log.read_text(), stat.S_IMODE(log.stat().st_mode) & 0o600) == (False, "said\n", 0o600)
 
@@ -231,11 +239,10 @@ def test_a_log_that_is_none_is_not_echoed(place: Path, outside: Path, plant: Pla
     read_end, write_end = os.pipe()
     try:
         echo = Echo([str(log)], write_end)
-        echo._at = [(str(log), 0)]
+        echo._logs = {str(log): 0}
         echo.copy()
         log.unlink()
         plant(log, outside)
-        echo._at = [(str(log), 0)]
         echo.copy()
     finally:
         os.close(write_end)

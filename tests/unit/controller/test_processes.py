@@ -1,6 +1,12 @@
-"""What is read of /proc."""
+"""What is read of /proc, and what children get."""
 
 from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
 
 from ffdl_batch.controller.machine.processes import Process, session_members
 
@@ -14,3 +20,25 @@ def test_members_of_a_session_come_parents_first_and_once() -> None:
     found = session_members(900, table)
     assert sorted(found) == [20, 30, 40, 50, 900]
     assert [pid for pid in found if pid != 50] == [900, 40, 30, 20]
+
+
+OF_LIBC = 0b11 << 31
+"""Signals 32 and 33 are glibc's own, which no program can set; posix_spawn (make uses it) has children ignore them."""
+ASKED = """
+import subprocess
+from ffdl_batch.controller.machine.signals import hold_signals, release_signals
+hold_signals()
+subprocess.run(["grep", "-E", "SigIgn|SigBlk", "/proc/self/status"], preexec_fn=release_signals, check=True)
+"""
+
+
+@pytest.mark.parametrize("ignored", [signal.SIGINT, signal.SIGTSTP, signal.SIGTTOU, signal.SIGRTMAX])
+def test_a_child_gets_no_signal_that_is_ignored_or_held(ignored: signal.Signals) -> None:
+    """A shell without job control ignores INT for what it has in the background, a service manager others."""
+
+    def ignore() -> None:
+        signal.signal(ignored, signal.SIG_IGN)
+
+    said = subprocess.run([sys.executable, "-c", ASKED], preexec_fn=ignore, capture_output=True, text=True, check=True)
+    masks = {name: int(mask, 16) for name, mask in (line.split() for line in said.stdout.splitlines())}
+    assert {name: mask & ~OF_LIBC for name, mask in masks.items()} == {"SigBlk:": 0, "SigIgn:": 0}

@@ -12,7 +12,8 @@ from ffdl_batch.controller.gang.ready import Gathering, Standing, Word, _sender_
 from ffdl_batch.controller.machine.processes import boot_id
 from ffdl_batch.controller.record.phases import Ended, PhaseFailed
 from ffdl_batch.domain.events import Event, EventKind, Scalar
-from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Limits
+from ffdl_batch.domain.launch import LaunchFile, LearnerCommand
+from ffdl_batch.domain.limits import Limits
 
 K = EventKind
 LAUNCH = LaunchFile(

@@ -17,7 +17,8 @@ from ffdl_batch.controller.learner.restarts import Restarts, count_restarts, pau
 from ffdl_batch.controller.machine.handover import Hand
 from ffdl_batch.controller.node.services import Services, at_work, is_training_over, left_behind
 from ffdl_batch.domain.events import Event, EventKind, Outcome, Scalar
-from ffdl_batch.domain.launch import RESTART_LEARNER, LaunchFile, LearnerCommand, Limits, Seat
+from ffdl_batch.domain.launch import RESTART_LEARNER, LaunchFile, LearnerCommand, Seat
+from ffdl_batch.domain.limits import Limits
 
 K = EventKind
 SEATS = (Seat(0, "ps", 0, service=True), Seat(0, "worker", 0), Seat(1, "worker", 1))

@@ -11,13 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from ffdl_batch.controller.head import succession
 from ffdl_batch.controller.head.continuing import Chain
 from ffdl_batch.controller.head.outcome import Conclusion
 from ffdl_batch.controller.head.succession import Measured, Refused, kept_environment, next_lead, submit_next
 from ffdl_batch.domain.continuation import Budget, Checkpoint, Spent
 from ffdl_batch.domain.events import FinalRecord, GoesOn, Outcome
 from ffdl_batch.domain.jobdir import AttemptDir, JobDir
-from ffdl_batch.domain.launch import LaunchFile, Lead, LeadFrom, LearnerCommand, Limits, Succession, decode, encode
+from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Succession, decode, encode
+from ffdl_batch.domain.limits import Lead, LeadFrom, Limits
 
 JOB = "training-0a1b2c3d4"
 CONFIRMED = Checkpoint(asked=True, confirmed=True, answered=True, took_s=4.0, saved_at=5.0, newest="c")
@@ -317,3 +319,27 @@ def test_a_played_halt_is_told_as_one(tmp_path: Path, message: str) -> None:
     assert (earnest.interruption, earnest.played, earnest.message) == ("halt", False, "")
     failed = replace(halted, interruption="", outcome=Outcome.FAILED, error_code="C201")
     assert not Chain(drilled(plan(tmp_path / "c"), run=1, drill="halt"), "77").arrange(failed, 0.0, None).played
+
+
+def test_secrets_go_to_the_next_attempt_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A value may hold anything, also what stands for the next attempt in other files."""
+    undumped: list[bool] = []
+    monkeypatch.setattr(succession, "leave_no_dumps", lambda: undumped.append(True))
+    launch = plan(tmp_path)
+    template = JobDir(launch.job_dir).template
+    text = json.dumps({"token": f"{JOB}-next in {template.path}", "key": "a\r\nb"})
+    Path(template.secrets).write_text(text)
+    Path(template.secrets).chmod(0o600)
+    attempt = go(launch)
+    assert Path(attempt.secrets).read_bytes().decode() == text
+    assert Path(attempt.secrets).stat().st_mode & 0o777 == 0o600
+    assert undumped == [True]
+
+
+def test_a_template_without_what_this_attempt_was_given_is_refused(tmp_path: Path) -> None:
+    launch = plan(tmp_path)
+    own = Path(AttemptDir(launch.attempt_dir).secrets)
+    own.parent.mkdir(parents=True)
+    own.write_text("{}")
+    with pytest.raises(Refused, match="holds none of the secrets"):
+        go(launch)

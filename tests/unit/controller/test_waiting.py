@@ -13,7 +13,8 @@ from ffdl_batch.controller.head.waiting import await_earlier, earlier_attempts, 
 from ffdl_batch.controller.machine.processes import identity
 from ffdl_batch.domain.events import Event, EventKind, Scalar, encode_event
 from ffdl_batch.domain.jobdir import AttemptDir, JobDir
-from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Limits, encode
+from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, encode
+from ffdl_batch.domain.limits import Limits
 
 JOB = "training-0a1b2c3d4"
 FAR: dict[str, Scalar] = {"host": "elsewhere", "pid": 7, "boot_id": "b", "start_ticks": 1}

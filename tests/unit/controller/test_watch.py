@@ -12,7 +12,8 @@ import pytest
 from ffdl_batch.controller.machine.running_time import RunningTime
 from ffdl_batch.controller.node import watch as watching
 from ffdl_batch.controller.node.watch import Watch
-from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Limits
+from ffdl_batch.domain.launch import LaunchFile, LearnerCommand
+from ffdl_batch.domain.limits import Limits
 
 
 @pytest.fixture(name="watch")
@@ -97,12 +98,3 @@ def test_a_damaged_or_empty_cell_is_no_order(watch: Watch) -> None:
     Path(watch.attempt.control).write_text("{")
     watch.look()
     assert (watch.stop, watch.fenced) == ({}, "")
-
-
-def test_marks_grow_only_with_the_log(watch: Watch) -> None:
-    log = Path(watch.attempt.training_log(1))
-    log.parent.mkdir(parents=True)
-    for size in (3, 3, 5):
-        log.write_bytes(b"x" * size)
-        watch.look()
-    assert [line.split()[1] for line in Path(watch.attempt.marks(1)).read_text().splitlines()] == ["3", "5"]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from ffdl_batch.daemon import log_routes
 from ffdl_batch.domain.codec import from_plain
 from ffdl_batch.domain.job import Change
 from ffdl_batch.domain.job_state import Cause, JobState
+from ffdl_batch.domain.log_text import TEXTS, LogText
 from ffdl_batch.domain.views import LogLine
 from ffdl_batch.services.deploy import Deployer
 from tests.unit.daemon.conftest import Desk
@@ -37,10 +40,17 @@ def test_attempts_are_chosen_in_the_query(desk: Desk, job_id: str) -> None:
         assert answer.status == 200
         return [from_plain(LogLine, json.loads(line)) for line in answer.body.splitlines() if line]
 
-    one, two = LogLine(1, 1, "one", None, 1, 0), LogLine(1, 2, "two", None, 1, 4)
+    one, two = LogLine(1, 1, "one", None, 1, 0, 4), LogLine(1, 2, "two", None, 1, 4, 8)
     assert lines("") == lines("?attempt=all") == lines("?attempt=1") == [one, two]
     assert lines("?attempt=2") == []
     assert lines("?attempt=1&tail=1") == [two]
+
+
+def test_who_takes_lines_in_bulk_gets_them_so(desk: Desk, job_id: str) -> None:
+    answer = desk.ask("GET", f"/api/v1/jobs/{job_id}/logs", headers={"accept": f"{TEXTS}, application/x-ndjson"})
+    assert answer.status == 200
+    (text,) = [from_plain(LogText, json.loads(line)) for line in answer.body.splitlines() if line]
+    assert text == LogText(1, 1, "one\ntwo", None, 1, 0, 8)
 
 
 @pytest.mark.parametrize(
@@ -55,3 +65,23 @@ def test_attempts_that_there_are_not_are_refused(desk: Desk, job_id: str, word: 
     answer = desk.ask("GET", f"/api/v1/jobs/{job_id}/logs?attempt={word}")
     assert (answer.status, problem(answer).exit_code) == (400, 2)
     assert sentence in problem(answer).message
+
+
+def test_what_comes_before_a_pause_is_sent_at_once() -> None:
+    texts = [LogText(1, n, str(n)) for n in range(1, 5)]
+    came: list[LogText | None] = [None, *texts[:3], None, None, texts[3]]
+    sent = list(log_routes._encoded(iter(came), lambda text: text.text.encode()))
+    assert sent == [None, b"123", None, b"4"]
+    large = list(log_routes._encoded(iter(texts), lambda _: bytes(40_000)))
+    assert [len(piece or b"") for piece in large] == [80_000, 80_000]
+
+
+def test_what_was_read_before_a_failure_is_sent() -> None:
+    def fail() -> Iterator[LogText]:
+        yield LogText(1, 1, "a")
+        raise OSError("gone")
+
+    pieces = log_routes._encoded(fail(), lambda text: text.text.encode())
+    assert next(pieces) == b"a"
+    with pytest.raises(OSError, match="gone"):
+        next(pieces)

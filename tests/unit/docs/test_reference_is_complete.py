@@ -17,6 +17,7 @@ from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.spec import NetworkLevel, StoreType
 from ffdl_batch.manifest.batch_models import BatchBlock, CheckpointBlock, RetryBlock, RoleBlock
 from ffdl_batch.manifest.models import DataStoreBlock, FfdlBlock, FrameworkBlock, ImageLocationBlock
+from ffdl_kubernetes.settings import KubernetesSettings, Profile
 from ffdl_local.settings import LocalSettings
 from ffdl_slurm.settings import SlurmSettings
 from tests.unit.docs.shown import ROOT
@@ -24,7 +25,7 @@ from tests.unit.docs.shown import ROOT
 PAGES = {
     "reference/configuration.md": [
         field.name
-        for table in (Settings, SlurmSettings, LocalSettings)
+        for table in (Settings, SlurmSettings, LocalSettings, KubernetesSettings, Profile)
         for field in dataclasses.fields(table)
         if field.name != "origins"
     ],

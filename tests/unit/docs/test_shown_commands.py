@@ -42,8 +42,13 @@ TOUR = (
     f"ffdl wait {EXAMPLE_ID}",
     f"ffdl show {EXAMPLE_ID}",
     f"ffdl events {EXAMPLE_ID}",
+    f"ffdl metrics {EXAMPLE_ID}",
+    f"ffdl metrics --usage {EXAMPLE_ID}",
+    f"ffdl download {EXAMPLE_ID}",
+    f"ffdl download --model --out submitted {EXAMPLE_ID}",
     f"ffdl cancel {EXAMPLE_ID}",
     "ffdl daemon status",
+    "ffdl daemon metrics",
     "ffdl daemon restart",
     "ffdl daemon stop",
     "ffdl-admin db current",
@@ -183,6 +188,10 @@ def test_the_tour_runs_as_shown(place: Place) -> None:
             assert "accuracy" in done.stdout
         if "show" in command:
             assert "COMPLETED" in done.stdout
+        if "--usage" in command:
+            assert "node 0/memory" in done.stdout
+        if "daemon metrics" in command:
+            assert 'ffdl_jobs{backend="local",state="COMPLETED"} 1\n' in done.stdout
 
 
 def test_the_line_for_cron_makes_a_backup(place: Place) -> None:

@@ -27,7 +27,8 @@ from ffdl_batch.domain.spec import (
     Role,
     StoreType,
 )
-from ffdl_batch.domain.views import AttemptView, Problem, Resume, SubmissionResult
+from ffdl_batch.domain.submission import SubmissionResult
+from ffdl_batch.domain.views import AttemptView, Problem, Resume
 
 TEXT = st.text(max_size=20)
 SPECS = st.builds(

@@ -52,7 +52,7 @@ def test_only_a_requeue_goes_back() -> None:
 
 
 def test_an_end_is_left_by_its_owners_word_alone() -> None:
-    """All pairs of all causes that begin at an end, or that an owner's word allows."""
+    """All pairs of all causes that begin at an end, or that an owner's word allows. Storing late leaves none."""
     ours = (Cause.RESUMED, Cause.CANCELLED)
     legal = {
         (current, target, cause)
@@ -63,4 +63,5 @@ def test_an_end_is_left_by_its_owners_word_alone() -> None:
         (JobState.HALTED, JobState.PENDING, Cause.RESUMED),
         (JobState.FAILED, JobState.PENDING, Cause.RESUMED),
         (JobState.HALTED, JobState.CANCELLED, Cause.CANCELLED),
+        *((end, end, Cause.STORED) for end in TERMINAL),
     }

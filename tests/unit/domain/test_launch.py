@@ -17,16 +17,15 @@ from ffdl_batch.domain.launch import (
     RESTART_LEARNER,
     Copy,
     LaunchFile,
-    LaunchFileError,
     LearnerCommand,
     Seat,
     Succession,
     decode,
     encode,
-    fill,
-    literal,
     succeed,
 )
+from ffdl_batch.domain.placeholders import LaunchFileError, fill, literal
+from ffdl_batch.domain.staging import StoreAddress, StoreKind, Transfer
 
 LAUNCH = LaunchFile(
     job_id="training-000000000",
@@ -38,6 +37,7 @@ LAUNCH = LaunchFile(
     learner=LearnerCommand(("bash", "-c", "x"), {"RANK": "{rank}"}),
     copies=(Copy("/a", "/b"),),
 )
+TRANSFER = Transfer(StoreAddress(StoreKind.S3, container="b", credentials={"user_name": "a-secret"}), "set", "/d")
 
 
 def test_round_trip_is_exact_and_stable() -> None:
@@ -70,6 +70,8 @@ def test_a_launch_file_of_a_newer_release_names_that_release() -> None:
         ({"learner": LearnerCommand(("x",), {"ADDRESS": "tcp://{address}:1"})}, 2),
         ({"learner": LearnerCommand(("x", "--hostname={name}"), {})}, 2),
         ({"learner": LearnerCommand(("x", DEVICE_OPTIONS), {})}, 2),
+        ({"fetches": (TRANSFER,)}, 2),
+        ({"uploads": (TRANSFER,)}, 2),
         ({"format": 2}, 2),
     ],
 )

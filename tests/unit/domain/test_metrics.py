@@ -26,6 +26,7 @@ from ffdl_batch.domain.metrics import (
     float_text,
     kind_of,
     measure,
+    nearest_kind,
     typed,
 )
 
@@ -104,8 +105,29 @@ def test_every_kind_of_ffdls_has_its_collector() -> None:
 
 
 def test_the_name_of_an_image_is_refused_with_the_kinds_there_are() -> None:
-    with pytest.raises(UnknownKind, match=r"'me/extractor:1'.*emetrics_file, file, logger.*tensorboard"):
+    with pytest.raises(
+        UnknownKind, match=r"'me/extractor:1'.*emetrics_file, .*file, log_collector, logger.*tensorboard"
+    ):
         kind_of("me/extractor:1")
+
+
+@pytest.mark.parametrize(
+    ("word", "near"),
+    [
+        ("Tensorboard", "tensorboard"), ("tensorbord", "tensorboard"), ("tensor-board", "tensorboard"),
+        ("regex-extractor", "regex_extractor"), ("regex", "regex_extractor"), ("emetrics_fil", "emetrics_file"),
+        ("emetrics", "emetrics_file"), ("NONE", "none"), ("tensorboard", ""), ("me/tensorboard", ""),
+        ("tensorboard:v2", ""), ("prometheus", ""), ("tb", ""), ("", ""),
+    ],
+)  # fmt: skip
+def test_a_slip_is_known_by_its_likeness(word: str, near: str) -> None:
+    assert nearest_kind(word) == near
+
+
+def test_names_of_ffdls_images_are_what_it_ran() -> None:
+    assert [kind_of(name) for name in ("log_collector", "tensorboard_extract", "emetrics_file_extractor")] == [
+        "none", "tensorboard", "emetrics_file",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

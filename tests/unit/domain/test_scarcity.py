@@ -63,6 +63,7 @@ def test_exceptions_in_a_ring_are_not_followed_for_ever() -> None:
     ("words", "lack"),
     [
         ("Traceback (most recent call last):\n  ...\nMemoryError", MEMORY),
+        ("memory allocation of 4096 bytes failed\nnote: run with `RUST_BACKTRACE=1` environment variable", MEMORY),
         ("OSError: [Errno 23] Too many open files in system", ALL_FILES),
         ("OSError: [Errno 24] Too many open files: '/x'", FILES),
         ("NameError: name 'x' is not defined", ""),

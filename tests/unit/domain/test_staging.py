@@ -62,9 +62,10 @@ def test_a_text_that_is_no_task(text: str) -> None:
 
 LINES: list[Line] = [
     Progress(1, 2, 3, 4, 5.5),
+    Progress(1, 2, 3, 4, 5.5, early=True),
     Retry("why", 1.5),
     Note("what\nelse"),
-    Done(1, 2, 3, 4.5, 1),
+    Done(1, 2, 3, 4.5, 1, 2),
     Failed("S302", "a sentence", FaultClass.FULL),
 ]
 
@@ -97,8 +98,10 @@ def test_failures_have_keys_that_are_documented() -> None:
         (FaultClass.FULL, Direction.IN, "S302"),
         (FaultClass.NETWORK, Direction.IN, "S302"),
         (FaultClass.CREDENTIALS, Direction.OUT, "S303"),
-        (FaultClass.LIBRARY, Direction.OUT, "S101"),
-        (FaultClass.TASK, Direction.IN, "S101"),
+        (FaultClass.LIBRARY, Direction.IN, "S306"),
+        (FaultClass.INTERNAL, Direction.IN, "S306"),
+        (FaultClass.TASK, Direction.IN, "C103"),
+        (FaultClass.INTERNAL, Direction.OUT, "S303"),
     ],
 )
 def test_codes(kind: FaultClass, direction: Direction, code: str) -> None:

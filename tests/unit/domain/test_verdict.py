@@ -144,6 +144,14 @@ def test_an_end_without_final_record_is_the_schedulers(end: EndCause, code: str)
     assert (verdict.steps[-1][0], verdict.error_code) == (JobState.FAILED, code)
 
 
+def test_an_image_that_cannot_be_had_is_no_cancel_of_the_owner_s_and_is_not_tried_again() -> None:
+    observed = seen(Phase.ENDED, EndCause.NO_IMAGE, reason="the image x cannot be had (ErrImagePull)")
+    verdict = judge(known(JobState.QUEUED, observed))
+    assert (verdict.steps[-1][0], verdict.error_code) == (JobState.FAILED, "S105")
+    assert "the image x cannot be had (ErrImagePull)" in verdict.message
+    assert verdict.interruption is None
+
+
 @pytest.mark.parametrize("end", [EndCause.TIMEOUT, EndCause.OUT_OF_MEMORY])
 def test_time_limit_and_memory_win_over_the_learners_exit_code(end: EndCause) -> None:
     verdict = judge(known(JobState.PROCESSING, seen(Phase.ENDED, end), RUN, FAILED))

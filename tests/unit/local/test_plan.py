@@ -12,7 +12,8 @@ from ffdl_batch.domain.array import ArrayId, expand
 from ffdl_batch.domain.continuation import Budget, Spent
 from ffdl_batch.domain.job import JobId, attempt_token
 from ffdl_batch.domain.jobdir import Root
-from ffdl_batch.domain.launch import LeadFrom, Seat, Succession
+from ffdl_batch.domain.launch import Seat, Succession
+from ffdl_batch.domain.limits import LeadFrom
 from ffdl_batch.domain.spec import (
     SITE_DEFAULT,
     BatchOptions,

@@ -17,6 +17,7 @@ from ffdl_batch.domain.spec import (
     Retry,
     Role,
 )
+from ffdl_batch.manifest import Defaults
 from tests.unit.manifest.samples import CORPUS, MINIMAL, errors, notes, parse, read, warnings
 
 
@@ -268,8 +269,6 @@ def test_variables_that_no_learner_can_have_are_refused_before_a_job_waits(name:
 @pytest.mark.parametrize(
     ("batch_text", "words"),
     [
-        ("profile: big", "batch.profile: profiles are not supported yet: this changes nothing"),
-        ("secrets: {TOKEN: '${secret:t}'}", "batch.secrets: not supported yet, and no job is taken with it"),
         ("elastic: {min_gpus: 1}", "batch.elastic: not supported yet, and no job is taken with it"),
         (
             "notify: {webhook: https://h.example}",
@@ -286,14 +285,26 @@ def test_what_is_for_another_backend_is_a_note() -> None:
     parsed = parse(f"{MINIMAL}batch: {{kubernetes: {{priorityClassName: batch}}, slurm: {{args: [--exclusive]}}}}\n")
     assert warnings(parsed) == []
     (line,) = (line for line in notes(parsed) if "batch" in line)
-    assert "batch.kubernetes: this is for Kubernetes, which is not supported yet" in line
+    assert "batch.kubernetes: this is for Kubernetes; other backends leave it alone" in line
 
 
-@pytest.mark.parametrize(("kind", "said"), [("logger", 1), ("none", 0), ("''", 0)])
-def test_metrics_that_nobody_collects_are_a_note(kind: str, said: int) -> None:
+_WORDS = (None, frozenset[str](), frozenset({"kubernetes", "profile"}))
+
+
+def test_what_one_backend_has_a_use_for_is_said_by_what_the_backend_is() -> None:
+    text = f"{MINIMAL}batch: {{profile: big, kubernetes: {{priority_class: high}}}}\n"
+    unknown, without, able = (parse(text, defaults=Defaults(own_words=words)) for words in _WORDS)
+    assert [line for line in notes(unknown) if "profiles are those of the site" in line] and warnings(unknown) == []
+    (line,) = warnings(without)
+    assert "batch.profile: this backend has no profiles: this changes nothing" in line
+    assert [line for line in notes(without) if "batch.kubernetes: this is for Kubernetes" in line]
+    assert [line for line in (*warnings(able), *notes(able)) if "batch." in line] == []
+
+
+@pytest.mark.parametrize("kind", ["logger", "none", "''", "tensorboard", "emetrics_file"])
+def test_metrics_of_all_kinds_are_taken_without_a_word(kind: str) -> None:
     parsed = parse(f"{MINIMAL}evaluation_metrics: {{type: {kind}}}\n")
-    assert warnings(parsed) == []
-    assert sum("metrics are not collected yet" in line for line in notes(parsed)) == said
+    assert [line for line in (*errors(parsed), *warnings(parsed), *notes(parsed)) if "metrics" in line] == []
 
 
 def test_an_empty_block_says_nothing() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.manifest.samples import MINIMAL, parse, warnings
+from ffdl_batch.domain.secrets import image_credentials, uses_of
+from tests.unit.manifest.samples import MINIMAL, errors, parse, warnings
 
 STORE = """\
 # the password is s3cr3t-word, do not tell
@@ -96,7 +97,23 @@ def test_the_token_of_an_image() -> None:
     assert parsed.spec is not None and parsed.spec.framework.image_location is not None
     assert parsed.spec.framework.image_location.registry == "r"
     assert parsed.inline_secrets == {"image-access-token": "tok-tok-tok"}
+    assert parsed.spec.framework.image_location.access_token == "${secret:image-access-token}"
     assert "tok-tok" not in parsed.redacted_text and "tok-tok" not in repr(parsed.spec)
+    (line,) = warnings(parsed)
+    assert "access_token: a credential stands in the manifest; it is moved to a secret at submission" in line
+
+
+def test_the_user_of_an_image_and_references() -> None:
+    text = "name: x\nframework: {{name: a, version: v, command: c, image_location: {{registry: r, {}}}}}\n"
+    parsed = parse(text.format("user_name: planted-user, access_token: '${file:token}'"))
+    assert parsed.spec is not None
+    assert parsed.inline_secrets == {"image-user-name": "planted-user"}
+    assert image_credentials(parsed.spec) == {"user_name": "image-user-name"}, "the file is read at submission"
+    assert [(use.kind, use.path.rpartition(".")[2]) for use in uses_of(parsed.spec)] == [
+        ("secret", "user_name"), ("file", "access_token"),
+    ]  # fmt: skip
+    (wrong,) = errors(parse(text.format("access_token: 'a ${secret:b}'")))
+    assert "a reference is the whole value" in wrong
 
 
 def test_literal_values_under_secrets() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ffdl_batch.domain.secrets import image_credentials, needed_secrets
 from ffdl_batch.manifest import Defaults
 from tests.unit.manifest.samples import FRAMEWORK, MINIMAL, errors, notes, parse, read, warnings
 
@@ -248,11 +249,23 @@ def test_an_image_location_is_an_image_of_ones_own() -> None:
     site = Defaults(known_frameworks={"tensorflow": ("1.5",)})
     parsed = parse(LOCATED.format("my-image", "{registry: r.example.org, namespace: n}"), defaults=site)
     assert parsed.spec is not None and warnings(parsed) == []
-    parsed = parse(LOCATED.format("my-image", "{registry: r.example.org, access_token: t0ken}"), defaults=site)
-    assert warnings(parsed)[0].endswith(
-        "framework.image_location.access_token: the image is pulled with your own login to the registry, not with "
-        "this token (run: apptainer registry login docker://r.example.org)"
-    )
+    parsed = parse(LOCATED.format("my-image", "{registry: r.example.org, user_name: '${env:ME}'}"), defaults=site)
+    assert warnings(parsed) == [
+        "m.yml:2:108: warning: framework.image_location.user_name: there is a user_name and no access_token, so the "
+        "registry is asked as anybody (write access_token: ${secret:NAME}, too)"
+    ]
+
+
+def test_a_custom_image_has_its_registry_in_its_version() -> None:
+    text = LOCATED.replace("'1'", "r.example.org/a/b:1")
+    parsed = parse(text.format("custom", "{access_token: '${secret:mine}'}"))
+    assert parsed.spec is not None
+    assert warnings(parsed) == []
+    assert image_credentials(parsed.spec) == {"password": "mine"}
+    parsed = parse(text.format("tensorflow", "{access_token: '${secret:mine}'}"))
+    assert parsed.spec is not None
+    assert "registry is not set, so this is ignored" in warnings(parsed)[0]
+    assert needed_secrets(parsed.spec) == ()
 
 
 def test_an_image_location_without_registry_means_nothing() -> None:
@@ -295,13 +308,48 @@ def test_metrics_oddities_are_warnings() -> None:
     text = (
         MINIMAL
         + "evaluation_metrics:\n  type: regex_extractor\n  event_types: [a]\n"
-        + "  groups: {g: {scalars: {x: {type: REAL}}}}\n"
+        + "  groups: {g: {regex: '%{FLOAT:loss}', scalars: {x: {type: REAL, value: $loss}}}}\n"
     )
-    lines = "\n".join(warnings(parse(text)))
+    parsed = parse(text)
+    lines = "\n".join(warnings(parsed))
     assert "evaluation_metrics.event_types: this key is not known and is ignored (did you mean eventTypes?)" in lines
     assert "groups.g.meta: FfDL's server fails on a group without meta" in lines
-    assert "groups.g.regex: a group without regex extracts nothing" in lines
-    assert "scalars.x.type: 'REAL' is not a type of value" in lines
+    assert "scalars.x.type: there is no type REAL" in lines
+    assert parsed.spec is not None and errors(parsed) == []
+
+
+@pytest.mark.parametrize(
+    ("metrics", "line", "said"),
+    [
+        ("type: regex_extractor", 4, "groups: regex_extractor without groups finds nothing (write groups)"),
+        ("type: regex_extractor\n  groups:\n    g:\n      regex: '('", 8, "groups.g.regex: is no regular expression"),
+        ("type: regex_extractor\n  groups:\n    g:\n      regex: '%{X:a}'", 8, "there is no macro %{X}"),
+        (
+            "type: regex_extractor\n  groups: {g: {regex: a, scalars: {x: {value: $b}}}}",
+            6,
+            "groups.g.scalars.x.value: the regex has no group b (its groups are: none)",
+        ),
+        ("type: regex_extractor\n  line_lookahead: 1000\n  groups: {}", 6, "1000 lines are not looked at together"),
+    ],
+)
+def test_expressions_that_find_nothing_are_errors_with_their_line(metrics: str, line: int, said: str) -> None:
+    found = errors(parse(f"{MINIMAL}evaluation_metrics:\n  {metrics}\n"))
+    assert [text for text in found if said in text and f":{line}:" in text], found
+
+
+def test_what_ffdl_does_not_look_at_either_is_a_warning() -> None:
+    regex = "type: regex_extractor, groups: {g: {regex: '%{INT:n}', meta: {time: $when}, scalars: {n: {value: $n}}}}"
+    parsed = parse(f"{MINIMAL}evaluation_metrics: {{{regex}}}\n")
+    assert errors(parsed) == [] and "groups.g.meta.time: the regex has no group when" in "\n".join(warnings(parsed))
+    parsed = parse(f"{MINIMAL}evaluation_metrics: {{type: my/image}}\n")
+    assert errors(parsed) == [] and "there is no collector 'my/image'" in "\n".join(warnings(parsed))
+
+
+def test_a_collector_that_is_misspelled_is_an_error_with_its_name() -> None:
+    (said,) = errors(parse(f"{MINIMAL}evaluation_metrics:\n  type: tensorbord\n"))
+    assert "there is no collector 'tensorbord'" in said and "did you mean tensorboard?" in said
+    parsed = parse(f"{MINIMAL}evaluation_metrics: {{type: tensorboard_extract}}\n")
+    assert errors(parsed) == [] and warnings(parsed) == []
 
 
 def test_line_lookahead_default_and_zero() -> None:

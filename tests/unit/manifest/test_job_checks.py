@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.manifest.samples import notes, parse, warnings
+from tests.unit.manifest.samples import MINIMAL, notes, parse, warnings
 
 BEGIN = "name: job\nmemory: 1GB\n"
 
@@ -66,3 +66,37 @@ def test_restarts_of_learners_and_attempts_multiply(batch: str, runs: int) -> No
     found = [one for one in notes(parse(f"{BEGIN}{framework}batch: {batch}\n")) if "retry.failures" in one]
     assert len(found) == bool(runs)
     assert all(f"a learner that always fails runs {runs} times" in one for one in found)
+
+
+@pytest.mark.parametrize(
+    ("kind", "batch", "words"),
+    [
+        ("mount_cos", "{staging: ahead}", ""),
+        ("mount_cos", "{staging: inline, array: 0-3}", ""),
+        ("mount_cos", "{staging: ahead, array: 0-3}", "elements of an array bring their data"),
+        ("inmem_datastore", "{staging: inline}", ""),
+        ("directory", "{staging: ahead}", "nothing to bring ahead"),
+    ],
+)
+def test_where_nothing_is_staged_ahead_is_noted(kind: str, batch: str, words: str) -> None:
+    connection = "{auth_url: 'https://s3.example.org', path: /d}"
+    store = f"data_stores:\n- {{type: {kind}, training_data: {{container: c}}, connection: {connection}}}\n"
+    found = [one for one in notes(parse(f"{MINIMAL}{store}batch: {batch}\n")) if "batch.staging" in one]
+    assert (len(found), words in str(found)) == (1 if words else 0, True), found
+
+
+@pytest.mark.parametrize(
+    ("kind", "batch", "words"),
+    [
+        ("mount_cos", "{mount: always}", ""),
+        ("mount_cos", "{mount: never, staging: ahead}", ""),
+        ("mount_cos", "{mount: always, staging: ahead}", "staged ahead are not mounted"),
+        ("s3_datastore", "{mount: always}", "of a type that is mounted"),
+        ("directory", "{mount: auto}", "of a type that is mounted"),
+    ],
+)
+def test_where_a_word_about_mounts_changes_nothing_is_noted(kind: str, batch: str, words: str) -> None:
+    connection = "{auth_url: 'https://s3.example.org', path: /d}"
+    store = f"data_stores:\n- {{type: {kind}, training_data: {{container: c}}, connection: {connection}}}\n"
+    found = [one for one in notes(parse(f"{MINIMAL}{store}batch: {batch}\n")) if "batch.mount" in one]
+    assert (len(found), words in str(found)) == (1 if words else 0, True), found

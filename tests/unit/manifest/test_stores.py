@@ -138,12 +138,24 @@ def test_a_store_without_id_gets_one() -> None:
 
 
 def test_connection_type_wins_with_a_warning_where_they_differ() -> None:
-    text = "{id: a, type: mount_cos, training_data: {container: c}, connection: {type: s3_datastore, auth_url: u}}"
+    text = (
+        "{id: a, type: mount_cos, training_data: {container: c}, connection: {type: s3_datastore, auth_url: http://u}}"
+    )
     parsed = parse(store(text))
     assert parsed.spec is not None
     assert parsed.spec.data_stores[0].effective_type is StoreType.S3_DATASTORE and parsed.spec.data_stores[0].is_copied
     assert "connection.type s3_datastore wins over type mount_cos" in warnings(parsed)[0]
     assert warnings(parse(store(text.replace("mount_cos", "s3_datastore")))) == []
+
+
+def test_what_fsspec_needs_is_told_at_its_line_and_its_librarys_options_are_let_pass() -> None:
+    text = "{{type: fsspec_datastore, training_data: {{container: c}}, connection: {{{}}}}}"
+    lines = warnings(parse(store(text.format("protocol: s3, account_name: x"))))
+    assert any(
+        line.startswith("m.yml:5:") and "connection.protocol: no job is taken with this" in line for line in lines
+    )
+    parsed = parse(store(text.format('protocol: abfs, account_name: x, account_key: "${secret:k}"')))
+    assert (warnings(parsed), [line for line in notes(parsed) if "account" in line]) == ([], [])
 
 
 def test_connection_values_are_text() -> None:
@@ -216,3 +228,42 @@ def test_placeholders_are_not_called_credentials() -> None:
 def test_values_that_only_resemble_placeholders_are_not_pointed_out() -> None:
     right = RIGHT | {"name": "a <b> c", "password": "${env:MINE}", "user": "${secret:me}", "image": "'a<b'"}
     assert warnings(parse(PLACEHOLDERS.format(**right))) == []
+
+
+def test_what_no_store_can_be_reached_by_is_said_at_its_line() -> None:
+    text = (
+        f"{MINIMAL}data_stores:\n  - type: mount_cos\n    training_data: {{container: c}}\n    connection:\n"
+        "      auth_url: s3.example.org\n"
+    )
+    (line,) = warnings(parse(text))
+    assert line.startswith("m.yml:8:17: warning: data_stores[0].connection.auth_url: no job is taken with this: ")
+    assert "'s3.example.org' is no address of a store (write auth_url: https://HOST[:PORT])" in line
+    sources = read(text).sources
+    assert sources["data_stores[0].connection.auth_url"] == "manifest:8"
+
+
+def test_results_on_a_web_server() -> None:
+    web = "{type: http_datastore, training_data: {container: a}, training_results: {container: b}, connection: %s}"
+    (line,) = errors(parse(store(web % "{auth_url: http://w}")))
+    assert "data_stores[0].training_results: results cannot be stored on a web server" in line
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "severity", "text"),
+    [
+        ("s3_datastore", "pasword", "warning", "did you mean password?"),
+        ("s3_datastore", "key_file", "warning", "of another kind of data store; nobody reads it here (write of path"),
+        ("swift_datastore", "path_style", "warning", "(write of domain_name, project_id, ca_file, timeout_s"),
+        ("mount_cos", "unheard_of", "note", "this key is passed on as it is"),
+        ("mount_cos", "path_style", "", ""),
+        ("fsspec_datastore", "unheard_of", "", ""),
+    ],
+)  # fmt: skip
+def test_keys_that_nobody_reads(kind: str, key: str, severity: str, text: str) -> None:
+    """What FfDL's manifests hold for no purpose is no fault, so all of it is told and nothing refused."""
+    connection = f"{{auth_url: 'https://s3', protocol: sftp, host: h, {key}: 'true'}}"
+    found = parse(store(f"{{id: a, type: {kind}, training_data: {{container: in}}, connection: {connection}}}"))
+    said = {"warning": warnings(found), "note": notes(found)}
+    about = [(name, line) for name, lines in said.items() for line in lines if f"connection.{key}:" in line]
+    assert [name for name, _ in about] == ([severity] if severity else [])
+    assert all(text in line for _, line in about)

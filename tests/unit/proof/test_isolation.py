@@ -27,7 +27,7 @@ from tests.proof.isolation.values import (
 )
 from tests.proof.isolation.verdict import Outcome, Round, holds, report
 
-TUNNEL = Tunnel("/run/ffdl/1/net", 8, ("02:00:00:08:00:00", "02:00:00:08:00:01"), 299, 600)
+TUNNEL = Tunnel("/run/ffdl/1/net", 299, 600, 8, ("02:00:00:08:00:00", "02:00:00:08:00:01"))
 JOB = Facts(
     level="job",
     other="job",
@@ -53,13 +53,15 @@ ROUNDS = {
     "none": replace(JOB, level="none", own_names=("127.0.0.1",)),
     "job": JOB,
     "egress": replace(JOB, level="egress", other="egress", tunnel=EGRESS_TUNNEL, own_ends=("10.201.2.1",)),
+    "wireguard": replace(JOB, tunnel=Tunnel("/run/ffdl/1/net", 10007, 10007, public_key="key=")),
     "host": replace(JOB, level="host"),
     "host/host": replace(JOB, level="host", other="host", tunnel=None),
 }
+FORGED_FRAME = "VXLAN frame from root of a machine, with the address of the job's node"
 ALWAYS_THROUGH = {
     "batch script: slurmctld",
     "slot: apptainer, the same user",
-    "VXLAN frame from root of a machine, with the address of the job's node",
+    FORGED_FRAME,
     "device file of its GPU 1, from a process on the node",
     "socket of a process on n1, in a data store",
     *(f"{name}, the same user" for name in ("environment in /proc", "ptrace", "memory", "kill")),
@@ -89,7 +91,8 @@ def test_every_refusal_has_a_control_of_its_own_kind_and_goal_from_elsewhere(fac
 def test_a_way_that_the_control_does_without_is_shown_to_be_open(facts: Facts) -> None:
     """A program that starts the prober elsewhere, and is not there or may not run, refuses everything."""
     starters = {one.attempt.args["argv"][0] for one in probes(facts) if one.way}
-    assert starters == ({"unshare", "nsenter", "apptainer"} if facts.tunnel else {"unshare"})
+    own = {"sh", "python3"} if facts.tunnel and facts.tunnel.mechanism == "wireguard" else set()
+    assert starters == ({"unshare", "nsenter", "apptainer"} | own if facts.tunnel else {"unshare"})
     for one in probes(facts):
         if one.attempt.kind != "inside" or not one.refuse:
             continue
@@ -127,6 +130,13 @@ def test_what_is_let_through_is_said_why(facts: Facts) -> None:
 @pytest.mark.parametrize("level", ["none", "job"])
 def test_no_network_but_the_own_job_s_is_let_through(level: str) -> None:
     assert through(ROUNDS[level]) == ALWAYS_THROUGH
+
+
+def test_with_wireguard_who_has_no_key_forges_nothing() -> None:
+    assert through(ROUNDS["wireguard"]) == ALWAYS_THROUGH - {FORGED_FRAME}
+    outside = [one for one in probes(ROUNDS["wireguard"]) if one.name.startswith("WireGuard")]
+    assert {one.attempt.place for one in outside} == {"root@n3", PLAIN}
+    assert any("10.77.0.12" in str(one.attempt.args) for one in outside), "the address of the job's node"
 
 
 def test_egress_lets_what_is_named_through_and_no_more() -> None:
@@ -176,6 +186,7 @@ def test_a_refusal_beside_controls_that_came_through_is_as_it_must_be() -> None:
     assert lines[0].split() == ["job/job", "host/job"]
     assert [line.split() for line in lines[1:3]] == [["closed", "refused", "-"], ["open", "through", "through"]]
     assert "let through, and may be: open: it may be" in lines
+    assert Round("job", "job", GOOD, "wireguard").name == "job/job wireguard"
     assert lines[-1].endswith("attempts 3 refused 1 let through 2 controls failed 0 not as it must be 0")
 
 

@@ -62,6 +62,7 @@ def test_options_become_knobs() -> None:
         ("--load=many", "invalid"),
         ("--deaths=0", "at least 1"),
         ("--settle=-1", "below 0"),
+        ("--staged-files=0", "at least 1"),
         ("--in-arrays=101", "percentage"),
     ],
 )

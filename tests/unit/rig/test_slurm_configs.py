@@ -266,7 +266,7 @@ def test_a_working_prolog_leaves_no_error(tmp_path: Path) -> None:
 PROGRAM = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from ffdl_network import commands, hostlist, layout, mark
+from ffdl_network import commands, hostlist, layout, mark, vxlan
 for text in sys.argv[2:]:
     try:
         print(hostlist.expand(text))
@@ -280,7 +280,7 @@ for text in ("m:job/63", "m:job/01", "m:job/1\\n", "m:x", "m:egress/3/a:80,", "m
     except commands.Trouble as error:
         print(str(error)[:15])
 jobs = [layout.Job(number, 1, ("a", "b"), 0, 1) for number in (1, 2**24 - 1, 2**24, 67108863)]
-print([(job.vni, job.mac(249)) for job in jobs])
+print([(vxlan.vni(job), vxlan.mac(job, 249)) for job in jobs])
 """
 
 

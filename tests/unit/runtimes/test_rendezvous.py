@@ -8,7 +8,7 @@ import pytest
 
 from ffdl_batch.domain.gang import lay_on_one, lay_out, members_of
 from ffdl_batch.domain.jobdir import JobDir
-from ffdl_batch.domain.launch import fill
+from ffdl_batch.domain.placeholders import fill
 from ffdl_batch.domain.spec import BatchOptions, Framework, JobSpec, Placement, Resources, Restart, Retry, Role
 from ffdl_batch.runtimes.contract import PROTECTED
 from ffdl_batch.runtimes.layout import RequestRefused, Runtime, Start, Subject, compose_start, refuse_unsupported

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ffdl_batch.domain.gang import Load, Member, lay_on_one
 from ffdl_batch.domain.jobdir import JobDir
-from ffdl_batch.domain.launch import fill
+from ffdl_batch.domain.placeholders import fill
 from ffdl_batch.domain.spec import BatchOptions, DataStore, Framework, JobSpec, NetworkLevel, Resources, StoreType
 from ffdl_batch.runtimes.apptainer import Container, GpuLibraries, NetworkMode, apptainer_argv, mount_text
 from ffdl_batch.runtimes.bare import bare_argv, isolated_argv
@@ -182,7 +182,7 @@ def test_mounted_data_has_to_be_on_the_nodes(image: str, mode: str, needed: tupl
     store = DataStore("d", StoreType.DIRECTORY, StoreType.DIRECTORY, "in", "out", {"path": "bucket", "mode": mode})
     spec = JobSpec("x", Framework("custom", "i", "true"), data_stores=(store,), base_dir="/home/a")
     start = compose_start(Subject("training-0", spec, ALONE, JOB, JOB.attempt(1)), Runtime(image))
-    assert start.needs_dirs == needed
+    assert start.data.needs_dirs == needed
 
 
 @pytest.mark.parametrize("image", ["", "/i.sif"], ids=["bare", "contained"])
@@ -193,13 +193,13 @@ def test_what_no_training_data_names_is_not_copied(image: str, container: str, s
     store = DataStore("d", StoreType.DIRECTORY, StoreType.DIRECTORY, container, "out", connection)
     spec = JobSpec("x", Framework("custom", "i", "true"), data_stores=(store,), base_dir="/home/a")
     start = compose_start(Subject("training-0", spec, ALONE, JOB, JOB.attempt(1)), Runtime(image))
-    assert [copy.source for copy in start.copies] == ([source] if source is not None else [])
-    assert start.stores.results == "/home/a/bucket/out/training-0"
+    assert [copy.source for copy in start.data.copies] == ([source] if source is not None else [])
+    assert start.data.stores.results == "/home/a/bucket/out/training-0"
 
 
 def test_without_a_data_store_nothing_has_to_be_there() -> None:
     spec = JobSpec("x", Framework("custom", "i", "true"))
-    assert compose_start(Subject("training-0", spec, ALONE, JOB, JOB.attempt(1)), Runtime()).needs_dirs == ()
+    assert compose_start(Subject("training-0", spec, ALONE, JOB, JOB.attempt(1)), Runtime()).data.needs_dirs == ()
 
 
 NONE, LEVEL_JOB, LEVEL_EGRESS, HOST = NetworkLevel.NONE, NetworkLevel.JOB, NetworkLevel.EGRESS, NetworkLevel.HOST

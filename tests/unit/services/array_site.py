@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ffdl_batch.domain.job import Job
 from ffdl_batch.domain.job_state import JobState
-from ffdl_batch.domain.views import SubmissionResult
+from ffdl_batch.domain.submission import SubmissionResult
 from ffdl_batch.services.deploy import Deployer
 from ffdl_batch.services.submit import submit
 from tests.fakes.arrays import ArrayScheduler

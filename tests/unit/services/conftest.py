@@ -17,7 +17,7 @@ from ffdl_batch.config import load_settings
 from ffdl_batch.domain.events import Event, EventKind, FinalRecord, Outcome, encode_event
 from ffdl_batch.domain.job import Job
 from ffdl_batch.domain.jobdir import AttemptDir, Root
-from ffdl_batch.domain.views import Submission
+from ffdl_batch.domain.submission import Submission
 from ffdl_batch.ports.registry import AdapterContext
 from ffdl_batch.services.archives import receive_archive
 from ffdl_batch.services.backends import Adapters

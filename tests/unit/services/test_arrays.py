@@ -12,7 +12,7 @@ import pytest
 from ffdl_batch.domain.array import is_array_id
 from ffdl_batch.domain.job_state import JobState, Wish
 from ffdl_batch.domain.observation import NativeId
-from ffdl_batch.domain.views import Expected
+from ffdl_batch.domain.submission import Expected
 from ffdl_batch.services.arrays import get_array, stop_array
 from ffdl_batch.services.janitor import ORPHAN_AGE_S, sweep
 from ffdl_batch.services.planning import plan_submission

@@ -12,9 +12,9 @@ import pytest
 
 from ffdl_batch.config import load_settings
 from ffdl_batch.domain.spec import Framework, JobSpec
+from ffdl_batch.ports.capabilities import AccountingOutage
 from ffdl_batch.ports.registry import AdapterContext
 from ffdl_batch.ports.scheduler import (
-    AccountingOutage,
     BackendFacts,
     InvalidRequest,
     NotNow,

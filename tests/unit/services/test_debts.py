@@ -18,6 +18,7 @@ from ffdl_batch.services.cancel import cancel_job
 from ffdl_batch.services.debts import FIRST_PAUSE_S, PATIENT_TRIES, DebtPayer, LastWord, Payment, start_payment
 from ffdl_batch.services.evidence import STILL_ALIVE_S
 from ffdl_batch.services.fence import TWO_BEATS_S
+from ffdl_batch.services.query import get_events, get_job
 from tests.fakes.head import FakeHead
 from tests.unit.services.conftest import Site
 
@@ -74,6 +75,28 @@ def test_a_debt_is_paid_once_the_controllers_are_silent(site: Site) -> None:
     assert payer.step() == 1
     assert not site.platform.store.attempts(job.id)[0].owed
     assert (payer.is_paying, payer.is_busy()) == (False, False)
+
+
+def test_a_payment_settles_the_error_of_its_job(site: Site) -> None:
+    """The job has failed, and stays so; where its results are, and when they came there, is told."""
+    job = site.deployed("k1")
+    change = Change(((JobState.FAILED, site.clock.now()),), error_code="S303", attempt_end=AttemptEnd(owed=True))
+    assert site.platform.store.apply(job, change) is not None
+    before = get_job(site.platform, site.caller, job.id)
+    assert before.settled_at is None and before.attempts[0].paid_at is None and "check the results store" in before.cure
+    paid = Path(site.attempt(job).paid)
+    paid.parent.mkdir(parents=True, exist_ok=True)
+    paid.write_text("{}")
+    at = site.clock.now() + 60
+    os.utime(paid, (at, at))
+    assert DebtPayer(site.platform, Till().start).step() == 1
+    after = get_job(site.platform, site.caller, job.id)
+    assert (after.state, after.error_code, after.settled_at) == ("FAILED", "S303", at)
+    assert (after.attempts[0].owed, after.attempts[0].paid_at) == (False, at)
+    assert after.cure == "nothing: it is stored by now"
+    events, is_over = get_events(site.platform, site.caller, job.id, 0)
+    assert is_over
+    assert (events[-1].cause, events[-1].message) == ("stored", "what attempt 1 could not store is stored now")
 
 
 def test_controllers_that_said_that_they_end_need_not_be_silent_for_long(site: Site) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ffdl_batch.domain.events import Event, EventKind, Scalar
 from ffdl_batch.domain.observation import NativeId
+from ffdl_batch.services.chain import METRICS_TOLD
 from ffdl_batch.services.evidence import nodes_at_fault
 from ffdl_batch.services.watch import Watcher
 from tests.fakes.head import FakeHead
@@ -40,3 +41,19 @@ def test_a_site_that_confines_no_device_is_a_warning_of_the_job_once(site: Site,
         )
         watcher.step(full=True)
     assert site.job(job.id).warnings == (*job.warnings, "devices: node n1 lets the learners open all")
+
+
+def test_what_keeps_metrics_from_being_collected_is_a_warning_of_the_job_once(site: Site, watcher: Watcher) -> None:
+    job = site.deployed()
+    head = FakeHead(site.platform.root, site.job(job.id), site.clock.now())
+    head.starts()
+    site.scheduler.run(NativeId(head.job.native_id))
+    for number in (1, 2, 2):
+        head.says("node-0", EventKind.METRICS, learner_id=number, message="a line is no JSON")
+        watcher.step(full=True)
+    told = tuple(f"metrics: learner {number}: a line is no JSON" for number in (1, 2))
+    assert site.job(job.id).warnings == (*job.warnings, *told)
+    for number in range(METRICS_TOLD):
+        head.says("node-0", EventKind.METRICS, learner_id=1, message=f"note {number}")
+        watcher.step(full=True)
+    assert len(site.job(job.id).warnings) == len(job.warnings) + METRICS_TOLD

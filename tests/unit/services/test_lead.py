@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ffdl_batch.domain.continuation import Budget, Checkpoint, Spent
 from ffdl_batch.domain.job import AttemptEnd, Change
 from ffdl_batch.domain.job_state import Cause, JobState
-from ffdl_batch.domain.launch import Lead, LeadFrom
+from ffdl_batch.domain.limits import Lead, LeadFrom
 from ffdl_batch.domain.spec import BatchOptions, Framework, JobSpec, Retry
 from ffdl_batch.domain.spec import Checkpoint as Asked
 from ffdl_batch.services.lead import MAX_LEAD_S, budget_of, lead_of

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -213,6 +214,20 @@ def test_a_reader_that_waits_says_so_now_and_then(chain: Chain) -> None:
     chain.acts += [chain.halt, *chain.rest()]
     lines = list(read_logs(chain.site.platform, chain.site.caller, chain.job_id, LogQuery(follow=True)))
     assert lines == [None] * 5, "one in 5 s, of 25 s"
+
+
+@pytest.mark.parametrize(("others", "pause_s"), [(0, 0.25), (49, 0.25), (99, 0.5), (255, 1.0)])
+def test_many_followers_look_for_news_less_often_each(
+    chain: Chain, monkeypatch: pytest.MonkeyPatch, others: int, pause_s: float
+) -> None:
+    with contextlib.ExitStack() as stack:
+        for _ in range(others):
+            stack.enter_context(chain.site.platform.looks.following(chain.job_id))
+        chain.acts = [*[lambda: None] * 10, chain.halt, *chain.rest()]
+        before = len(chain.acts)
+        assert chain.shown(follow=True) == []
+        assert chain.now == pause_s * (before - len(chain.acts))
+    assert chain.site.platform.looks.followers == 0
 
 
 def test_a_job_without_an_attempt_is_waited_for(site: Site, chain: Chain) -> None:

@@ -168,6 +168,24 @@ def test_what_a_submission_would_warn_of_is_said_at_a_resume_too(site: Site) -> 
     assert resume(site, ended(site, site.job(job.id)), gpus=1.0).warnings == job.warnings
 
 
+STORE = """\
+data_stores:
+  - type: directory
+    training_data: {container: set}
+    connection: {path: /, password: planted-word}
+batch: {secrets: {TOKEN: planted-token}}
+"""
+
+
+def test_what_was_said_of_credentials_in_the_manifest_is_over_with_the_submission(site: Site) -> None:
+    site.scheduler.warns = lambda _spec: ["a doubt was not found to be right from here"]
+    job = ended(site, site.accept("k", MANIFEST + STORE + "unheard_of: 1\n"))
+    assert sum("moved to a secret at submission" in said for said in job.warnings) == 2, job.warnings
+    site.scheduler.warns = lambda _spec: []
+    (left,) = resume(site, job).warnings
+    assert "unheard_of" in left
+
+
 def test_an_earlier_request_that_could_not_be_planned_any_more_is_no_obstacle(site: Site) -> None:
     site.scheduler.warns = lambda spec: [f"gpus: {spec.resources.gpus:g} asked for"]
     job = ended(site, site.deployed(), overrides=Overrides(gpus=99.0))

@@ -98,7 +98,8 @@ def test_data_that_are_surely_missing_are_refused_and_data_out_of_sight_are_not(
     assert result.problem is not None
     assert (result.problem.code, result.problem.exit_code) == ("C103", 78)
     assert f"data directory {tmp_path / 'in'} does not exist" in result.problem.message
-    assert "manifest.yml:8" in result.problem.message
+    assert "manifest.yml:10" in result.problem.message
+    assert "data_stores[0].training_data.container" in result.problem.message
     site.scheduler.needs_dirs = ("/only/the/nodes/see/this",)
     (result,) = submit(site.platform, site.caller, [site.submission("b", manifest)])
     assert result.problem is None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ffdl_batch.ports.scheduler import AccountingOutage, AccountingUnreachable, NotNow, SchedulerUnreachable
+from ffdl_batch.ports.capabilities import AccountingOutage
+from ffdl_batch.ports.scheduler import AccountingUnreachable, NotNow, SchedulerUnreachable
 from ffdl_slurm.accounting import LONGEST_PAUSE_S, WANTED_S, Accounting
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.ports.scheduler import SchedulerUnreachable
+from ffdl_batch.runtimes.layout import staging_arguments
 from ffdl_slurm.delivery import deliver_controller, file_system
 
 MOUNTS = """22 1 8:1 / / rw - ext4 /dev/sda1 rw
@@ -46,3 +47,9 @@ def test_a_tree_that_cannot_be_written_is_tried_again_and_ends_no_job(tmp_path: 
     (tmp_path / "controller").write_text("in the way")
     with pytest.raises(SchedulerUnreachable, match="controller cannot be written below"):
         deliver_controller(str(tmp_path), "/opt/python3")
+
+
+def test_the_staging_program_needs_an_installation_that_the_nodes_see(tmp_path: Path) -> None:
+    assert deliver_controller(str(tmp_path), "/opt/python3").staging in ((), staging_arguments(sys.executable))
+    named = deliver_controller(str(tmp_path), "/opt/python3", "/opt/ffdl/bin/python3")
+    assert named.staging == ("/opt/ffdl/bin/python3", "-I", "-m", "ffdl_batch.staging")

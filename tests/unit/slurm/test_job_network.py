@@ -35,7 +35,7 @@ def comment(made: LaunchPlan) -> str | None:
 
 def test_several_learners_get_their_own_network_where_all_nodes_make_them() -> None:
     made = plan(ALL, comment="my run")
-    assert (made.network.requested, made.network.level, made.network.mechanism) == ("auto", "job", "vxlan")
+    assert (made.network.requested, made.network.level, made.network.mechanism) == ("auto", "job", "overlay")
     assert made.network.directory == "/run/ffdl" and made.launch.host.allocation == "SLURM_JOB_ID"
     assert comment(made) == "ffdl-batch:job/1 my run"
     assert made.launch.format == LAUNCH_FORMAT
@@ -143,7 +143,7 @@ def test_egress_needs_its_own_feature() -> None:
         plan(network_only, network=NetworkLevel.EGRESS, egress=EGRESS)
     made = plan(ALL, network=NetworkLevel.EGRESS, egress=(*EGRESS, EGRESS[0]), comment="c")
     assert comment(made) == "ffdl-batch:egress/1/data.example.org:443,192.0.2.7:80 c"
-    assert (made.network.level, made.network.mechanism) == ("egress", "vxlan+nat")
+    assert (made.network.level, made.network.mechanism) == ("egress", "overlay+nat")
     assert plan(ALL, ONE, network=NetworkLevel.EGRESS, egress=EGRESS).launch.names == f"learner-{JOB}"
 
 

@@ -10,7 +10,8 @@ import pytest
 from ffdl_batch.domain.continuation import Budget, Spent
 from ffdl_batch.domain.job import JobId, Token, attempt_token
 from ffdl_batch.domain.jobdir import Root
-from ffdl_batch.domain.launch import TEMPLATE, LeadFrom, decode, succeed
+from ffdl_batch.domain.launch import TEMPLATE, decode, succeed
+from ffdl_batch.domain.limits import LeadFrom
 from ffdl_batch.domain.spec import (
     BatchOptions,
     Checkpoint,

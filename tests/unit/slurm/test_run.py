@@ -11,6 +11,7 @@ import pytest
 
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.ports.scheduler import NotNow
+from ffdl_slurm.commands import beside_argv
 from ffdl_slurm.replies import hold_submission
 from ffdl_slurm.run import CommandTimeout, run_command
 
@@ -57,3 +58,10 @@ def test_the_lock_on_a_submission_is_the_commands_and_not_ours(tmp_path: Path) -
         assert run_command(argv, 60).stdout == ""
         with hold_submission(attempt), pytest.raises(NotNow), hold_submission(attempt):
             pass
+
+
+def test_a_step_beside_the_controllers_counts_nothing_of_the_jobs() -> None:
+    argv = beside_argv("77", 2, ["/opt/python", "attach"])
+    assert argv[0] == "srun"
+    assert {"--jobid=77", "--relative=2", "--overlap", "--mem=0", "--gres=none"} < set(argv)
+    assert argv[-2:] == ["/opt/python", "attach"]

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+import random
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from ffdl_batch.staging.digests import count_of_parts, digest_of, is_md5, part_sizes, parts_etag, ranges
+from ffdl_batch.staging.half import RunningDigest
 from ffdl_batch.staging.stores.store import Item
 
 MIB = 1 << 20
@@ -56,5 +59,47 @@ def test_digests_of_files(tmp_path: Path, name: str, wanted: str) -> None:
         assert digest_of(file, 1, 4, name) == wanted
         with pytest.raises(EOFError):
             digest_of(file, 0, 6, name)
+    finally:
+        os.close(file)
+
+
+def test_a_digest_that_runs_takes_parts_in_any_order_and_reads_each_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = os.urandom(10)
+    (tmp_path / "file").write_bytes(data)
+    file = os.open(tmp_path / "file", os.O_RDONLY)
+    read: list[tuple[int, int]] = []
+    pread = os.pread
+
+    def noted(descriptor: int, size: int, start: int) -> bytes:
+        read.append((start, size))
+        return pread(descriptor, size, start)
+
+    monkeypatch.setattr(os, "pread", noted)
+    try:
+        running = RunningDigest(file, "md5")
+        running.came(4, 8)
+        assert read == []
+        running.came(0, 4)
+        assert read == [(0, 4), (4, 4)]
+        running.came(8, 10)
+        assert running.hexdigest(10) == hashlib.md5(data).hexdigest()
+        assert read == [(0, 4), (4, 4), (8, 2)]
+    finally:
+        os.close(file)
+
+
+def test_a_digest_that_runs_is_the_same_by_many_threads(tmp_path: Path) -> None:
+    data = os.urandom(100_000)
+    (tmp_path / "file").write_bytes(data)
+    file = os.open(tmp_path / "file", os.O_RDONLY)
+    starts = list(range(0, len(data), 100))
+    random.Random(1).shuffle(starts)
+    try:
+        running = RunningDigest(file, "sha256")
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(lambda start: running.came(start, start + 100), starts))
+        assert running.hexdigest(len(data)) == hashlib.sha256(data).hexdigest()
     finally:
         os.close(file)

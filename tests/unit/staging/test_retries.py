@@ -48,6 +48,12 @@ def test_the_last_try_is_a_fault() -> None:
     assert (raised.value.kind, raised.value.key, len(told)) == (FaultClass.NETWORK, "key", 2)
 
 
+def test_one_try_is_not_counted() -> None:
+    with pytest.raises(Fault) as raised:
+        Patience(1, 0.0, lambda _why, _in_s: None, threading.Event()).with_tries(Failing(1))
+    assert raised.value.cause == "for now"
+
+
 def test_nothing_is_tried_once_another_worker_failed() -> None:
     stop = threading.Event()
     stop.set()

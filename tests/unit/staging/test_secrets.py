@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import resource
 from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.staging import FaultClass, StoreAddress, StoreKind
+from ffdl_batch.domain.staging import Direction, FaultClass, StageTask, StoreAddress, StoreKind, Transfer, encode_task
+from ffdl_batch.staging import program
 from ffdl_batch.staging.faults import Fault
 from ffdl_batch.staging.secrets import Secrets, read_secrets
 
@@ -38,5 +40,23 @@ def test_a_file_that_is_none_is_not_shown(tmp_path: Path, text: str) -> None:
     for place in (path, tmp_path / "missing"):
         with pytest.raises(Fault) as raised:
             read_secrets(str(place))
-        assert raised.value.kind is FaultClass.TASK
+        assert raised.value.kind is FaultClass.INTERNAL
         assert VALUE not in str(raised.value)
+
+
+def test_a_program_that_has_them_leaves_no_memory_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its limit is set before it reads them."""
+    limits: list[object] = []
+    monkeypatch.setattr(resource, "setrlimit", lambda what, values: limits.append((what, values[0])))
+
+    def read(_: str) -> Secrets:
+        limits.append("read")
+        return Secrets({})
+
+    monkeypatch.setattr(program, "read_secrets", read)
+    transfer = Transfer(StoreAddress(StoreKind.FILE, container=str(tmp_path)), "", str(tmp_path / "in"))
+    task = StageTask(Direction.IN, (transfer,), str(tmp_path / "state"), str(tmp_path / "secrets.json"))
+    (tmp_path / "task.json").write_text(encode_task(task))
+    with (tmp_path / "said").open("wb") as said:
+        program.run_program(str(tmp_path / "task.json"), check=True, output=said.fileno())
+    assert limits == [(resource.RLIMIT_CORE, 0 if resource.getrlimit(resource.RLIMIT_CORE)[1] == 0 else 1), "read"]

@@ -186,11 +186,32 @@ def test_debts_are_known_until_they_are_paid(store: Store) -> None:
     assert {attempt.job_id for attempt in owed} == {jobs[0].id, jobs[2].id}
     assert len(store.owed_attempts(limit=1)) == 1
     before = store.get(jobs[0].id)
-    assert store.note_paid(jobs[0].id, 1)
-    assert not store.note_paid(jobs[0].id, 1)
-    assert not store.note_paid(jobs[0].id, 2)
+    assert store.note_paid(jobs[0].id, 1, 1020.0)
+    assert not store.note_paid(jobs[0].id, 1, 1020.0)
+    assert not store.note_paid(jobs[0].id, 2, 1020.0)
     assert store.get(jobs[0].id) == before
     assert [attempt.job_id for attempt in store.owed_attempts()] == [jobs[2].id]
+
+
+@pytest.mark.parametrize(("paid", "noted"), [(2000.0, 2000.0), (900.0, 1010.0)])
+def test_a_payment_is_in_the_history_of_a_job_that_has_ended(store: Store, paid: float, noted: float) -> None:
+    """It is no earlier than the end; a wrong clock may say so."""
+    job = processing(store)
+    ended = applied(store, job, Change(((S.FAILED, 1010.0),), error_code="S303", attempt_end=AttemptEnd(owed=True)))
+    assert store.note_paid(job.id, 1, paid)
+    last = store.history(job.id)[-1]
+    assert (last.at, last.state, last.attempt, last.cause) == (noted, S.FAILED, 1, "stored")
+    assert last.message == "what attempt 1 could not store is stored now"
+    assert store.get(job.id) == ended
+    assert not store.note_paid(job.id, 1, paid) and store.history(job.id)[-1] == last
+
+
+def test_a_payment_that_the_jobs_end_waits_for_is_no_event(store: Store) -> None:
+    job = processing(store)
+    storing = applied(store, job, Change(((S.STORING, 1010.0),), attempt_end=AttemptEnd(owed=True)))
+    before = store.history(job.id)
+    assert store.note_paid(storing.id, 1, 2000.0)
+    assert store.history(job.id) == before
 
 
 def test_an_attempts_end_alone_is_a_change(store: Store) -> None:

@@ -95,7 +95,7 @@ def test_a_trouble_lasts_until_rows_are_written_again(tmp_path: Path) -> None:
         with pytest.raises(StoreUnavailable, match="is full: free some space"):
             store.add_jobs([new_job(f"key-{number}") for number in range(200)])
         assert since(store) == 1000.0
-    assert store.get(job.id) == job and not store.note_paid(job.id, 9)
+    assert store.get(job.id) == job and not store.note_paid(job.id, 9, 0.0)
     assert since(store) == 1000.0
     store.set_wish(job.id, Wish.CANCEL)
     assert since(store) is None

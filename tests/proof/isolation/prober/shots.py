@@ -8,13 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from .node import command, device, environ, inside, kill, memory, mknod, ptrace, read
-from .wire import Answer, arp, bind, neighbour, packet, ping, route, tcp, udp, udp6, unix, vxlan
+from .wire import Answer, arp, bind, neighbour, packet, ping, route, tcp, udp, udp6, unix, unsealed, vxlan
 
 AT_ONCE = 24
 KINDS: dict[str, Callable[..., Answer]] = {
     one.__name__: one
     for one in (
-        tcp, unix, udp, udp6, ping, arp, packet, neighbour, route, vxlan, bind,
+        tcp, unix, udp, udp6, ping, arp, packet, neighbour, route, vxlan, unsealed, bind,
         read, environ, device, mknod, ptrace, memory, kill, inside, command,
     )
 }  # fmt: skip

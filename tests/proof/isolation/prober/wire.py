@@ -188,6 +188,19 @@ def vxlan(id: str, host: str, port: int, vni: int, macs: Sequence[str], inner: S
     return False, "sent"
 
 
+def unsealed(id: str, host: str, port: int, inner: Sequence[Any], forged: str, **_: object) -> Answer:
+    """Send a WireGuard data packet whose content nobody has sealed. `inner` and `forged` are as those of `vxlan`."""
+    source, target, inner_port = inner
+    packet = struct.pack("<IIQ", 4, 1, 0) + _ipv4(source, target, 40000, inner_port, id.encode()) + bytes(16)
+    kind, protocol = (socket.SOCK_RAW, socket.IPPROTO_RAW) if forged else (socket.SOCK_DGRAM, 0)
+    with socket.socket(socket.AF_INET, kind, protocol) as out:
+        if forged:
+            out.sendto(_ipv4(forged, host, port, port, packet), (host, 0))
+        else:
+            out.sendto(packet, (host, port))
+    return False, "sent"
+
+
 def bind(port: int, **_: object) -> Answer:
     """Take a UDP port of the node by one of its own addresses, as nobody's socket for all addresses would get it."""
     address = socket.gethostbyname(socket.gethostname())

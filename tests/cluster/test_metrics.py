@@ -1,0 +1,72 @@
+"""Metrics of jobs on the cluster: lines of a log, and event files of the real writer; and what the learners used."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.people import Person
+from tests.unit.collectors.writers import write
+
+REGEX = """\
+evaluation_metrics:
+  type: regex_extractor
+  line_lookahead: 0
+  groups:
+    train:
+      regex: 'step %{INT:step} loss %{FLOAT:loss}'
+      meta: {}
+      scalars: {loss: {type: FLOAT, value: $loss}}
+      etimes: {iteration: {type: INT, value: $step}}
+"""
+LOSSES = "for i in 1 2 3 4 5; do echo step $i loss $LEARNER_ID.$((10 - i)); done; python3 -c 'sum(range(30000000))'"
+EVENTS = 'mkdir -p "$LOG_DIR/tb/test" && cp events.out.tfevents.1 "$LOG_DIR/tb/test/"; sleep 1'
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """Two jobs that have ended."""
+
+    losses: str
+    events: str
+
+
+@pytest.fixture(scope="module")
+def jobs(alice: Person, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jobs]:
+    written: Path = write(tmp_path_factory.mktemp("tb"), [(step, {"accuracy": step / 10}) for step in range(1, 9)])
+    losses = alice.start("losses", LOSSES, extra=REGEX, learners=2)
+    model = alice.model("events", {"train.py": "pass\n"})
+    alice.host_path(f"{model}/events.out.tfevents.1").write_bytes(written.read_bytes())
+    events = alice.submit(alice.manifest("events", EVENTS, "evaluation_metrics: {type: tensorboard}\n"), model)
+    for job_id in (losses, events):
+        shown = alice.finish(job_id)
+        assert (shown["state"], shown["warnings"]) == ("COMPLETED", []), shown
+    yield Jobs(losses, events)
+
+
+def table(alice: Person, *arguments: str) -> list[list[str]]:
+    return [line.split() for line in alice.run("ffdl", "metrics", *arguments).stdout.splitlines()]
+
+
+def test_both_kinds_are_shown_over_each_other(alice: Person, jobs: Jobs) -> None:
+    rows = table(alice, jobs.losses, jobs.events)
+    assert [row[:7] for row in rows[1:]] == [
+        [jobs.events, "test/accuracy", "1", "8", "iteration", "8", "0.8"],
+        [jobs.losses, "train/loss", "1", "5", "iteration", "5", "1.5"],
+        [jobs.losses, "train/loss", "2", "5", "iteration", "5", "2.5"],
+    ]
+
+
+def test_what_the_learners_used_is_known_by_learner_and_by_node(alice: Person, jobs: Jobs) -> None:
+    text = alice.run("ffdl", "metrics", "--usage", "--csv", "-", jobs.losses).stdout
+    rows = list(csv.DictReader(io.StringIO(text)))
+    of_learners = {row["learner"] for row in rows if row["name"] == "memory_bytes" and float(row["number"]) > 0}
+    assert {"1", "2"} <= of_learners
+    assert {row["name"] for row in rows if row["device"] in ("job", "node")} == {
+        "network_received_bytes", "network_sent_bytes",
+    }  # fmt: skip

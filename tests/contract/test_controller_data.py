@@ -1,0 +1,384 @@
+"""Controllers whose data come from a real S3 server and whose results go there, also when something ends on the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.controller.machine.processes import all_processes
+from ffdl_batch.domain.events import EventKind, Outcome
+from ffdl_batch.domain.launch import LaunchFile, Stores
+from ffdl_batch.domain.metrics import Collecting, ExtractionGroup, Measure, decode_record
+from ffdl_batch.domain.staging import StoreAddress, StoreKind, Transfer
+from tests.contract.controller_rig import JOB_ID, LIMITS, Rig, rig, two_nodes
+from tests.fakes.fault_proxy import FaultProxy, Rule
+from tests.fakes.s3_server import S3Server
+from tests.staging_rig import KEY, MIB, SECRET, s3_server
+
+__all__ = ["s3_server"]
+READ = 'cat "$DATA_DIR"/deep/a; echo result > "$RESULT_DIR/model.bin"; echo saved > "$CHECKPOINT_DIR/ckpt"'
+QUICK = replace(LIMITS, upload_s=0.2)
+LOSS = ExtractionGroup("train", "loss %{FLOAT:loss}", scalars={"loss": Measure("FLOAT", "$loss")}, etimes={})
+COLLECTED = {
+    "collectors": (sys.executable, "-m", "ffdl_batch.collectors"),
+    "metrics": Collecting("regex_extractor", (LOSS,), 0),
+}
+MEASURED = f"{JOB_ID}/learner-1/evaluation-metrics.txt"
+
+
+class Site:
+    """A rig, a bucket for data and one for results, and a proxy in front of them."""
+
+    def __init__(self, run: Rig, server: S3Server) -> None:
+        self.run, self.server, self.proxy = run, server, FaultProxy(server.port)
+        name = f"{abs(hash(str(run.base))):x}"
+        self.data, self.results = f"in-{name}", f"out-{name}"
+        for bucket in (self.data, self.results):
+            server.client.create_bucket(Bucket=bucket)
+        Path(run.attempt.secrets).write_text(json.dumps({"the-key": KEY, "the-secret": SECRET}))
+
+    def store(self, bucket: str) -> StoreAddress:
+        keys = {"user_name": "the-key", "password": "the-secret"}
+        options = {"timeout_s": "5"}
+        return StoreAddress(StoreKind.S3, self.proxy.endpoint, "", bucket, options, keys)
+
+    def put(self, key: str, data: bytes) -> None:
+        self.server.client.put_object(Bucket=self.data, Key=key, Body=data)
+
+    def stored(self) -> dict[str, bytes]:
+        """What the bucket of results has, by key."""
+        client = self.server.client
+        keys = [one["Key"] for one in client.list_objects_v2(Bucket=self.results).get("Contents", [])]
+        return {key: client.get_object(Bucket=self.results, Key=key)["Body"].read() for key in keys}
+
+    def write(self, command: str, **changes: object) -> LaunchFile:
+        run = self.run
+        out = self.store(self.results)
+        learner = "{learner_id}"
+        uploads = (
+            Transfer(out, JOB_ID, run.attempt.results),
+            Transfer(out, f"{JOB_ID}/_submitted_code", run.attempt.staging("_submitted_code")),
+            Transfer(out, f"_wml_checkpoints/{JOB_ID}", run.job.checkpoints),
+            Transfer(out, f"{JOB_ID}/learner-{learner}", f"{run.attempt.logs}/learner-{learner}"),
+        )
+        given: dict[str, object] = {
+            "fetches": (Transfer(self.store(self.data), "set", run.attempt.data),),
+            "uploads": uploads,
+            "staging": (sys.executable, "-m", "ffdl_batch.staging"),
+            "stores": Stores(),
+            "limits": QUICK,
+        }
+        os.makedirs(run.job.checkpoints, exist_ok=True)  # noqa: PTH103 - JobDir gives texts
+        return run.write(command, **{**given, **changes})  # type: ignore[arg-type]
+
+    def measured(self) -> list[str]:
+        """The losses that the bucket of results has."""
+        lines = self.stored().get(MEASURED, b"").decode().splitlines()
+        return [decode_record(line).values["loss"].value for line in lines]
+
+    def events(self, kind: EventKind) -> list[dict[str, object]]:
+        return [dict(event.fields) for event in self.run.events() if event.kind is kind]
+
+    def staging_pids(self) -> list[int]:
+        found = []
+        for pid in all_processes():
+            try:
+                words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if b"ffdl_batch.staging" in words and any(str(self.run.base).encode() in word for word in words):
+                found.append(pid)
+        return found
+
+    def last_byte(self) -> bytes:
+        """Of the large file, while it comes."""
+        return b"".join(path.read_bytes()[-1:] for path in Path(self.run.attempt.data).rglob("*.part"))
+
+    def ranges(self) -> list[str]:
+        """What was asked for of the large file."""
+        return [found for method, path, found in self.proxy.requests if method == "GET" and "deep/a" in path]
+
+    def await_staging(self, path: str = "") -> int:
+        """The pid of the program once the store was asked for the path."""
+        self.run.wait(lambda: any(path in asked for _, asked, _ in self.proxy.requests), f"a request for {path}")
+        self.run.wait(lambda: bool(self.staging_pids()), "the staging program")
+        return self.staging_pids()[0]
+
+
+@pytest.fixture(name="site")
+def made(tmp_path: Path, s3_server: S3Server) -> Iterator[Site]:
+    with rig(tmp_path) as run:
+        site = Site(run, s3_server)
+        yield site
+        site.proxy.stop()
+
+
+def test_data_come_and_results_are_where_ffdl_has_them(site: Site) -> None:
+    site.put("set/deep/a", b"the data\n")
+    site.write(READ)
+    assert site.run.run() == 0, site.run.errors
+    assert (site.run.final().outcome, site.run.final().stored) == (Outcome.COMPLETED, True)
+    stored = site.stored()
+    assert set(stored) == {
+        f"{JOB_ID}/model.bin",
+        f"{JOB_ID}/_submitted_code/model.zip",
+        f"_wml_checkpoints/{JOB_ID}/ckpt",
+        f"{JOB_ID}/learner-1/training-log.txt",
+    }
+    assert stored[f"{JOB_ID}/model.bin"] == b"result\n"
+    assert stored[f"{JOB_ID}/learner-1/training-log.txt"].decode() == site.run.log()
+    told, _, rest = site.run.log().partition("the data\n")
+    assert "ffdl: loading data: 1 file, 9 B in " in told
+    assert not rest
+    for path in site.run.base.rglob("*"):
+        if path.is_file() and str(path) != site.run.attempt.secrets:
+            assert SECRET.encode() not in path.read_bytes(), path
+
+
+def test_results_go_out_while_the_learner_runs(site: Site) -> None:
+    site.put("set/deep/a", b"x")
+    site.write(f'{READ}; echo first; while [ ! -e "$RESULT_DIR/go" ]; do sleep 0.05; done; echo second')
+    site.run.start()
+    log = f"{JOB_ID}/learner-1/training-log.txt"
+    site.run.wait(lambda: b"first" in site.stored().get(log, b""), "the log in the store")
+    assert f"{JOB_ID}/model.bin" in site.stored()
+    Path(site.run.attempt.results, "go").touch()
+    assert site.run.await_end() == 0, site.run.errors
+    assert site.stored()[log].endswith(b"first\nsecond\n")
+
+
+def test_what_a_learner_that_failed_has_written_is_stored(site: Site) -> None:
+    site.put("set/deep/a", b"x")
+    site.write(f"{READ}; exit 3")
+    assert site.run.run() == 3
+    assert (site.run.final().error_code, site.run.final().stored) == ("C201", True)
+    assert f"{JOB_ID}/model.bin" in site.stored()
+
+
+def test_a_halt_stores_what_there_is(site: Site) -> None:
+    site.put("set/deep/a", b"x")
+    site.write(f"{READ}; trap 'echo asked; exit 0' USR2; echo ready; while true; do sleep 0.05; done")
+    site.run.start()
+    site.run.wait_for_log("ready")
+    site.run.say("halt")
+    os.kill(site.run.node_pid(), signal.SIGURG)
+    site.run.await_end()
+    assert (site.run.final().outcome, site.run.final().stored) == (Outcome.HALTED, True)
+    assert site.stored()[f"{JOB_ID}/learner-1/training-log.txt"].endswith(b"ready\nasked\n")
+
+
+def test_metrics_go_out_while_the_learner_runs_and_with_what_it_leaves(site: Site) -> None:
+    site.put("set/deep/a", b"x\n")
+    command = f'{READ}; echo loss 0.5; while [ ! -e "$RESULT_DIR/go" ]; do sleep 0.05; done; echo loss 0.25; exit 3'
+    site.write(command, **COLLECTED)
+    site.run.start()
+    site.run.wait(lambda: site.measured() == ["0.5"], "records in the store")
+    assert not Path(site.run.attempt.learner_logs(1), "evaluation-metrics.txt").exists()
+    Path(site.run.attempt.results, "go").touch()
+    assert site.run.await_end() == 3, site.run.errors
+    assert (site.run.final().error_code, site.measured()) == ("C201", ["0.5", "0.25"])
+
+
+def test_metrics_of_a_job_that_was_halted_are_stored(site: Site) -> None:
+    site.put("set/deep/a", b"x\n")
+    command = f"{READ}; trap 'echo loss 0.25; exit 0' USR2; echo loss 0.5; while true; do sleep 0.05; done"
+    site.write(command, **{**COLLECTED, "limits": replace(QUICK, upload_s=600.0)})
+    site.run.start()
+    site.run.wait_for_log("loss 0.5")
+    site.run.say("halt")
+    os.kill(site.run.node_pid(), signal.SIGURG)
+    site.run.await_end()
+    assert (site.run.final().outcome, site.measured()) == (Outcome.HALTED, ["0.5", "0.25"])
+
+
+def test_a_directory_that_takes_nothing_hides_no_other_store(site: Site, tmp_path: Path) -> None:
+    site.put("set/deep/a", b"x\n")
+    blocked = tmp_path / "blocked"
+    blocked.write_text("a file, where a directory is to be\n")
+    site.write(f"{READ}; echo loss 0.5", **COLLECTED, stores=Stores(logs=str(blocked), results=str(blocked)))
+    site.run.run()
+    assert site.run.final().error_code == "S303", site.run.final()
+    assert site.measured() == ["0.5"] and f"{JOB_ID}/model.bin" in site.stored()
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "error"),
+    [(403, "InvalidAccessKeyId", "C103"), (404, "NoSuchBucket", "C103"), (503, "SlowDown", "")],
+)
+def test_a_wrong_store_of_results_is_told_before_anything_is_loaded(
+    site: Site, status: int, code: str, error: str
+) -> None:
+    """One that is only busy is not wrong."""
+    site.put("set/deep/a", b"x")
+    site.proxy.rules.append(Rule("GET", site.results, status=status, code=code, times=2))
+    site.write(READ)
+    site.run.run()
+    assert site.run.final().error_code == (error or "000"), site.run.final()
+    assert (site.run.log() == "") == bool(error)
+    if error:
+        assert "results could not be stored: " in site.run.final().message
+        assert code in site.run.final().message
+        assert not os.path.exists(site.run.attempt.model + "/main.py")  # noqa: PTH110 - AttemptDir gives texts
+
+
+@pytest.mark.parametrize(
+    ("rule", "prefix", "code"),
+    [
+        (Rule("GET", "set/deep/a", status=403, code="AccessDenied"), "set", "C103"),
+        (Rule(), "nothing-there", "C103"),
+    ],
+)
+def test_data_that_cannot_come(site: Site, rule: Rule, prefix: str, code: str) -> None:
+    site.put("set/deep/a", b"x" * 100)
+    site.proxy.rules += [rule] if rule.status else []
+    launch = site.write(READ)
+    site.write(READ, fetches=(replace(launch.fetches[0], prefix=prefix),))
+    site.run.run()
+    assert site.run.final().error_code == code, site.run.final()
+    assert site.data in site.run.final().message
+    assert not site.events(EventKind.LEARNER_STARTED)
+
+
+def test_a_failure_that_passes_is_told_in_the_log(site: Site) -> None:
+    site.put("set/deep/a", b"x")
+    site.proxy.rules.append(Rule("GET", "set/deep/a", status=500, code="InternalError", times=1))
+    site.write(READ)
+    assert site.run.run() == 0, site.run.errors
+    assert "ffdl: loading data: set/deep/a: it answered 500 InternalError" in site.run.log()
+    assert "; tried again" in site.run.log()
+
+
+def hold(site: Site) -> None:
+    """A large file whose parts come slowly."""
+    site.put("set/deep/a", b"y" * (10 * MIB))
+    site.proxy.rules.append(Rule("GET", "deep/a", pause_s=0.02))
+
+
+@pytest.mark.parametrize("wish", ["halt", "cancel"])
+def test_a_wish_ends_loading_at_once(site: Site, wish: str) -> None:
+    hold(site)
+    site.write(READ)
+    site.run.start()
+    pid = site.await_staging("deep/a")
+    site.run.say(wish)
+    site.run.await_end()
+    assert not Path(f"/proc/{pid}").exists()
+    assert not site.staging_pids()
+    assert not site.events(EventKind.LEARNER_STARTED)
+    assert site.run.final().outcome is (Outcome.HALTED if wish == "halt" else Outcome.CANCELLED)
+
+
+def kill_controllers(site: Site, pid: int) -> None:
+    for one in [site.run.node_pid(), *site.run.processes()]:
+        try:
+            if one != pid:
+                os.kill(one, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+
+
+def test_a_run_whose_controllers_were_killed_goes_on_where_it_was(site: Site) -> None:
+    """The program of the killed run is ended first."""
+    hold(site)
+    site.write('wc -c < "$DATA_DIR/deep/a"')
+    site.run.start()
+    pid = site.await_staging("deep/a")
+    site.run.wait(lambda: site.last_byte() == b"y", "the end of the file, which is the shorter part")
+    time.sleep(0.3)  # its digest, and the journal; the other part takes four times as long
+    kill_controllers(site, pid)
+    site.proxy.rules.clear()
+    before = site.ranges()
+    assert len(before) == 2, "a part of 8 MiB and one of 2, at the same time"
+    assert site.run.run() == 0, site.run.errors
+    assert site.ranges()[2:] == [f"bytes=0-{8 * MIB - 1}"]
+    assert str(10 * MIB) in site.run.log()
+    assert not site.staging_pids()
+
+
+def test_a_program_that_is_killed_fails_the_load(site: Site) -> None:
+    hold(site)
+    site.write(READ)
+    site.run.start()
+    os.kill(site.await_staging("deep/a"), signal.SIGKILL)
+    site.run.await_end()
+    assert site.run.final().error_code == "S302"
+    assert "killed by signal 9" in site.run.final().message
+
+
+def test_a_signal_to_all_processes_of_the_job_does_not_end_storing(site: Site) -> None:
+    """Slurm's TERM reaches the program, too."""
+    site.put("set/deep/a", b"x")
+    site.write('head -c 8M /dev/zero > "$RESULT_DIR/big"', limits=replace(LIMITS, kill_wait_s=30))
+    site.proxy.rules.append(Rule("PUT", "big", pause_s=0.02))
+    site.run.start()
+    site.run.wait(lambda: any(m == "PUT" and "big" in p for m, p, _ in site.proxy.requests), "the upload")
+    for pid in (*site.staging_pids(), site.run.node_pid()):
+        os.kill(pid, signal.SIGTERM)
+    site.run.await_end()
+    assert len(site.stored()[f"{JOB_ID}/big"]) == 8_000_000 + 8 * (MIB - 1_000_000), site.run.errors
+    assert any(site.events(EventKind.STORED))
+
+
+def test_what_a_store_refused_is_owed_and_paid_later(site: Site) -> None:
+    site.put("set/deep/a", b"x")
+    site.write(f"{READ}; touch {site.run.base}/over; sleep 0.5")
+    site.run.start()
+    site.run.wait((site.run.base / "over").exists, "the learner's end")
+    away = Rule("", site.results, status=403, code="ExpiredToken")
+    site.proxy.rules.append(away)
+    site.run.await_end()
+    final = site.run.final()
+    assert (final.outcome, final.stored, final.error_code) == (Outcome.FAILED, False, "S303")
+    assert site.run.run("pay") == 74
+    assert not os.path.exists(site.run.attempt.paid)  # noqa: PTH110 - AttemptDir gives texts
+    site.proxy.rules.remove(away)
+    assert site.run.run("pay") == 0, site.run.errors
+    assert os.path.exists(site.run.attempt.paid)  # noqa: PTH110 - AttemptDir gives texts
+    assert site.stored()[f"{JOB_ID}/model.bin"] == b"result\n"
+    assert site.stored()[f"{JOB_ID}/learner-1/training-log.txt"].decode() == site.run.log()
+
+
+def test_an_interpreter_that_is_not_there(site: Site) -> None:
+    site.write(READ, staging=("/not/there",))
+    site.run.run()
+    assert site.run.final().error_code == "S306"
+    assert "cannot start '/not/there'" in site.run.final().message
+
+
+def test_what_all_learners_share_is_sent_by_the_first_node_and_by_whoever_ends_last(site: Site) -> None:
+    """Else each of many nodes would read all of it, to find that it is there."""
+    site.put("set/deep/a", b"x")
+    plain = site.write("true", limits=LIMITS)
+    wait = 'until [ -e "$RESULT_DIR/go" ]; do sleep 0.05; done'
+    command = f'echo $LEARNER_ID > "$RESULT_DIR/of-$LEARNER_ID"; [ $LEARNER_ID = 2 ] || {{ {wait}; }}; echo over'
+    run = site.run
+    two_nodes(run, command, limits=LIMITS, stores=Stores(), fetches=plain.fetches, uploads=plain.uploads,
+              staging=plain.staging)  # fmt: skip
+    run.start()
+    run.wait(lambda: any(e.kind is EventKind.STORED for e in run.events("node-1")), "the second node's end")
+    assert set(site.stored()) == {f"{JOB_ID}/learner-2/training-log.txt"}
+    Path(run.attempt.results, "go").touch()
+    assert run.await_end() == 0, run.errors
+    assert {f"{JOB_ID}/of-1", f"{JOB_ID}/of-2", f"{JOB_ID}/learner-1/training-log.txt"} <= set(site.stored())
+
+
+def test_whoever_ends_last_sends_what_came_after_the_first_node(site: Site) -> None:
+    site.put("set/deep/a", b"x")
+    plain = site.write("true", limits=LIMITS)
+    wait = 'until [ -e "$RESULT_DIR/go" ]; do sleep 0.05; done; echo late > "$RESULT_DIR/late"'
+    run = site.run
+    two_nodes(run, f"[ $LEARNER_ID = 1 ] || {{ {wait}; }}", limits=LIMITS, stores=Stores(), fetches=plain.fetches,
+              uploads=plain.uploads, staging=plain.staging)  # fmt: skip
+    run.start()
+    run.wait(lambda: any(e.kind is EventKind.STORED for e in run.events("node-0")), "the first node's end")
+    Path(run.attempt.results, "go").touch()
+    assert run.await_end() == 0, run.errors
+    assert site.stored()[f"{JOB_ID}/late"] == b"late\n"

@@ -1,0 +1,271 @@
+"""Controllers that mount a real S3 server's bucket by rclone: what learners see, and what is left when parts die."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.controller.machine.mounts import Mounted, own_mounts
+from ffdl_batch.controller.machine.processes import all_processes, descendants
+from ffdl_batch.domain.events import EventKind, Outcome
+from ffdl_batch.domain.launch import LaunchFile
+from ffdl_batch.domain.mounting import Mounts
+from tests.contract.controller_rig import Rig, rig, two_nodes
+from tests.contract.test_controller_data import Site
+from tests.fakes.fault_proxy import Rule
+from tests.fakes.s3_server import S3Server
+from tests.staging_rig import KEY, SECRET, s3_server
+
+__all__ = ["s3_server"]
+LOOK = 'cat "$DATA_DIR/deep/a"; grep -c " $DATA_DIR ro," /proc/self/mountinfo'
+WAIT = (
+    f"{LOOK}; echo begun; "
+    'while [ ! -e "$RESULT_DIR/go" ]; do sleep 0.05; cat "$DATA_DIR/deep/a" >/dev/null || exit 9; done'
+)
+
+
+@pytest.fixture(name="site")
+def made(tmp_path: Path, s3_server: S3Server) -> Iterator[Site]:
+    with rig(tmp_path) as run:
+        site = Site(run, s3_server)
+        Path(run.attempt.event_file("head")).parent.mkdir()  # as a head does, for node controllers without one
+        site.put("set/deep/a", b"the data\n")
+        site.put("set/b", b"b" * 100_000)
+        yield site
+        site.proxy.stop()
+        for left in mounts_of(run):  # a test that failed
+            subprocess.run(["fusermount3", "-u", "-z", left.point], check=False)
+
+
+def mounts_of(run: Rig) -> list[Mounted]:
+    """Mounts below the test's directory, living and dead ones."""
+    return [one for one in own_mounts() if one.point.startswith(str(run.base))]
+
+
+def in_table(run: Rig) -> list[str]:
+    """Lines of the kernel's table that name the test's directory, whoever made them."""
+    return [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if str(run.base) in line]
+
+
+def programs(run: Rig) -> list[int]:
+    """Processes of the test's that hold a mount, or are rclone."""
+    found = []
+    for pid in all_processes():
+        try:
+            words = Path(f"/proc/{pid}/cmdline").read_bytes()
+        except OSError:
+            continue
+        if str(run.base).encode() in words and (b"rclone" in words or b"mount_holder" in words):
+            found.append(pid)
+    return found
+
+
+def rclone_of(run: Rig) -> int:
+    """The program under the holder."""
+    (mount,) = mounts_of(run)
+    return next(pid for pid in descendants(mount.owner.pid, all_processes()) if pid != mount.owner.pid)
+
+
+def write(site: Site, command: str, *, must: bool = False, cache: int = 0, **changes: object) -> LaunchFile:
+    return site.write(command, mounts=Mounts((0,), must, cache), **changes)
+
+
+def how(site: Site) -> list[tuple[object, object]]:
+    return [(one["fetch"], one["how"]) for one in site.events(EventKind.DATA)]
+
+
+def require_nothing_left(run: Rig) -> None:
+    assert in_table(run) == []
+    assert programs(run) == []
+
+
+def clean_path(directory: Path, *without: str) -> str:
+    """A PATH with all that is on the real one, but for some programs."""
+    directory.mkdir()
+    for place in os.environ["PATH"].split(os.pathsep):
+        for program in Path(place).iterdir() if Path(place).is_dir() else ():
+            if program.name not in without and not (directory / program.name).is_symlink():
+                (directory / program.name).symlink_to(program)
+    return str(directory)
+
+
+def test_learners_see_the_bucket_and_nothing_of_it_is_copied(site: Site) -> None:
+    write(site, f'{LOOK}; ls -A "$DATA_DIR"; touch "$DATA_DIR/new" 2>&1; cp "$DATA_DIR/b" "$RESULT_DIR"')
+    assert site.run.run() == 0, site.run.errors + site.run.log()
+    assert (site.run.final().outcome, site.run.final().stored) == (Outcome.COMPLETED, True)
+    log = site.run.log()
+    assert log.startswith(f"ffdl: loading data: {site.data}/set is mounted\nthe data\n1\nb\ndeep\n"), log
+    assert "Read-only file system" in log
+    assert (Path(site.run.attempt.results) / "b").read_bytes() == b"b" * 100_000
+    assert how(site) == [(0, "mounted")]
+    assert list(Path(site.run.attempt.data).iterdir()) == []
+    require_nothing_left(site.run)
+
+
+def test_the_credentials_are_nowhere_but_in_their_file(site: Site, s3_server: S3Server) -> None:
+    write(site, WAIT)
+    site.run.start()
+    site.run.wait_for_log("begun")
+    (mount,) = mounts_of(site.run)
+    for pid in descendants(mount.owner.pid, all_processes()):
+        for name in ("cmdline", "environ"):
+            said = Path(f"/proc/{pid}/{name}").read_bytes()
+            assert SECRET.encode() not in said, (pid, name)
+            assert KEY.encode() not in said, (pid, name)
+    for path in site.run.base.rglob("*"):
+        under = Path(site.run.attempt.data) in path.parents
+        if path.is_file() and not under and str(path) != site.run.attempt.secrets:
+            assert SECRET.encode() not in path.read_bytes(), path
+    # The same search finds it where the program legitimately has it: it reads its configuration from memory.
+    rclone = rclone_of(site.run)
+    texts = [Path(one).read_bytes() for one in Path(f"/proc/{rclone}/fd").iterdir() if "memfd:" in os.readlink(one)]  # noqa: PTH115
+    assert any(SECRET.encode() in text for text in texts)
+    (Path(site.run.attempt.results) / "go").touch()
+    assert site.run.await_end() == 0, site.run.errors
+    require_nothing_left(site.run)
+
+
+def test_what_was_read_is_kept_on_the_node(site: Site) -> None:
+    write(site, f'{LOOK}; for n in 1 2 3; do cat "$DATA_DIR/b" >/dev/null; done', cache=10**9)
+    assert site.run.run() == 0, site.run.errors
+    assert len([1 for method, path, _ in site.proxy.requests if method == "GET" and path.endswith("set/b")]) == 1
+    assert not list(site.run.base.glob("ffdl-*")), "the node's scratch directory"
+
+
+def test_a_program_that_dies_ends_the_job_with_s302(site: Site) -> None:
+    write(site, WAIT)
+    site.run.start()
+    site.run.wait_for_log("begun")
+    os.kill(rclone_of(site.run), signal.SIGKILL)
+    assert site.run.await_end() != 0
+    final = site.run.final()
+    assert (final.outcome, final.error_code) == (Outcome.FAILED, "S302"), final
+    assert "learner 1 lost its data: rclone was killed by signal 9" in final.message
+    assert final.stored, "what it wrote until then"
+    require_nothing_left(site.run)
+
+
+def test_its_holder_may_die_too(site: Site) -> None:
+    write(site, WAIT)
+    site.run.start()
+    site.run.wait_for_log("begun")
+    (mount,) = mounts_of(site.run)
+    os.kill(mount.owner.pid, signal.SIGKILL)
+    assert site.run.await_end() != 0
+    assert site.run.final().error_code == "S302", site.run.final()
+    site.run.wait(lambda: not programs(site.run), "rclone's end")
+    site.run.wait(lambda: not in_table(site.run), "the end of the mount")
+
+
+def test_a_learner_that_outlives_its_controller_keeps_its_data(site: Site) -> None:
+    write(site, f'{WAIT}; echo "still $(cat "$DATA_DIR/deep/a")"')
+    site.run.start("node", FFDL_NODE_RANK="0")
+    site.run.wait_for_log("begun")
+    os.kill(site.run.node_pid(), signal.SIGKILL)
+    site.run.await_end()
+    time.sleep(1.0)  # longer than the holder's look
+    assert len(mounts_of(site.run)) == 1
+    (Path(site.run.attempt.results) / "go").touch()
+    site.run.wait(lambda: "still the data" in site.run.log(), "the learner's last word")
+    site.run.wait(lambda: not in_table(site.run), "the end of the mount")
+    site.run.wait(lambda: not programs(site.run), "the end of its programs")
+
+
+def test_the_next_run_ends_what_a_killed_controller_left_and_mounts_anew(site: Site) -> None:
+    write(site, WAIT)
+    site.run.start("node", FFDL_NODE_RANK="0")
+    site.run.wait_for_log("begun")
+    (before,) = mounts_of(site.run)
+    os.kill(site.run.node_pid(), signal.SIGKILL)
+    site.run.await_end()
+    site.run.start()
+    site.run.wait(lambda: site.run.log().count("begun") == 2, "the next learner")
+    (after,) = mounts_of(site.run)
+    assert after.owner != before.owner
+    (Path(site.run.attempt.results) / "go").touch()
+    assert site.run.await_end() == 0, site.run.errors
+    assert how(site) == [(0, "mounted"), (0, "mounted")]
+    require_nothing_left(site.run)
+
+
+def test_a_dead_mount_is_cleared_by_whoever_comes_next(site: Site) -> None:
+    write(site, WAIT)
+    site.run.start("node", FFDL_NODE_RANK="0")
+    site.run.wait_for_log("begun")
+    (mount,) = mounts_of(site.run)
+    # As a scheduler ends a job: everything at once, and nobody is left to unmount.
+    everything = [site.run.node_pid(), mount.owner.pid, rclone_of(site.run)]
+    for pid in everything:
+        os.kill(pid, signal.SIGSTOP)
+    for pid in everything:
+        os.kill(pid, signal.SIGKILL)
+    site.run.await_end()
+    site.run.wait(lambda: not programs(site.run), "the end of all")
+    with pytest.raises(OSError, match="Transport endpoint is not connected"):
+        os.listdir(mount.point)  # noqa: PTH208
+    site.run.start()
+    site.run.wait(lambda: site.run.log().count("begun") == 2, "the next learner")
+    (Path(site.run.attempt.results) / "go").touch()
+    assert site.run.await_end() == 0, site.run.errors
+    require_nothing_left(site.run)
+
+
+@pytest.mark.parametrize("lacks", ["rclone", "fusermount3"])
+def test_where_the_node_cannot_mount_data_are_brought(site: Site, tmp_path: Path, lacks: str) -> None:
+    programs = {"fusermount3": ("fusermount3", "fusermount")}.get(lacks, (lacks,))
+    path = clean_path(tmp_path / "bin", *programs)
+    write(site, LOOK)
+    assert site.run.run(PATH=path) != 0  # grep finds no mount
+    log = site.run.log()
+    assert (
+        f"ffdl: loading data: {site.data}/set is not mounted: {lacks} is not installed; its data are brought\n" in log
+    )
+    assert "ffdl: loading data: 2 files, " in log
+    assert log.endswith("the data\n0\n")
+    assert how(site) == [(0, "staged")]
+
+
+def test_where_it_must_be_mounted_that_is_s302(site: Site, tmp_path: Path) -> None:
+    write(site, LOOK, must=True)
+    assert site.run.run(PATH=clean_path(tmp_path / "bin", "rclone")) != 0
+    final = site.run.final()
+    assert (final.outcome, final.error_code) == (Outcome.FAILED, "S302")
+    assert f"{site.data}/set cannot be mounted: rclone is not installed" in final.message
+    assert site.run.ended() == []
+
+
+def test_a_program_that_mounts_nothing_is_as_good_as_none(site: Site, tmp_path: Path) -> None:
+    path = Path(clean_path(tmp_path / "bin", "rclone"))
+    broken = path / "rclone"
+    broken.write_text("#!/bin/sh\necho 'no such flag' >&2; exit 3\n")
+    broken.chmod(0o755)
+    write(site, LOOK)
+    site.run.run(PATH=str(path))
+    assert "is not mounted: rclone ended with status 3: no such flag; its data are brought" in site.run.log()
+    assert site.run.log().endswith("the data\n0\n")
+    require_nothing_left(site.run)
+
+
+def test_what_is_wrong_with_the_store_is_told_as_ever(site: Site) -> None:
+    site.proxy.rules.append(Rule("GET", site.data, status=403, code="InvalidAccessKeyId"))
+    write(site, LOOK)
+    assert site.run.run() != 0
+    assert site.run.final().error_code == "C103", site.run.final()
+    require_nothing_left(site.run)
+
+
+def test_each_node_mounts(site: Site) -> None:
+    plain = write(site, "true")
+    two_nodes(site.run, LOOK, limits=plain.limits, stores=plain.stores, fetches=plain.fetches, mounts=plain.mounts,
+              staging=plain.staging)  # fmt: skip
+    assert site.run.run() == 0, site.run.errors
+    for rank in (0, 1):
+        found = [e.fields for e in site.run.events(f"node-{rank}") if e.kind is EventKind.DATA]
+        assert [(one["fetch"], one["how"]) for one in found] == [(0, "mounted")], rank
+    require_nothing_left(site.run)

@@ -1,0 +1,243 @@
+"""Stores of other kinds that nodes mount by rclone, each a real one or the server that staging is tested with."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from ffdl_batch.controller.machine.processes import all_processes, descendants
+from ffdl_batch.controller.stores.mounting import Mounting
+from ffdl_batch.domain.events import EventKind
+from ffdl_batch.domain.mounting import Brought, Mounts
+from ffdl_batch.domain.staging import StoreAddress, StoreKind, Transfer
+from tests.contract.certificates import certificate_for
+from tests.contract.controller_rig import rig
+from tests.contract.test_controller_data import Site
+from tests.contract.test_controller_mounts import LOOK, WAIT, how, mounts_of, rclone_of, require_nothing_left
+from tests.fakes.google_server import Google, google_server
+from tests.fakes.ssh_server import SshServer
+from tests.fakes.swift_server import Stored, Swift, swift_server
+from tests.fakes.tls_front import tls_front
+from tests.staging_rig import s3_server
+
+__all__ = ["s3_server"]
+DATA = b"the data\n"
+
+
+@pytest.fixture(name="site")
+def made(tmp_path: Path, s3_server: object) -> Iterator[Site]:
+    with rig(tmp_path) as run:
+        site = Site(run, s3_server)  # type: ignore[arg-type]
+        Path(run.attempt.event_file("head")).parent.mkdir()
+        site.put("set/deep/a", DATA)
+        yield site
+        site.proxy.stop()
+
+
+@pytest.fixture(scope="module")
+def ssh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshServer]:
+    server = SshServer(tmp_path_factory.mktemp("sshd"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def swift() -> Iterator[Swift]:
+    with swift_server() as server:
+        server.containers["box"] |= {"set/deep/a": Stored(DATA), "set/b": Stored(b"b")}
+        yield server
+
+
+@pytest.fixture
+def google() -> Iterator[Google]:
+    with google_server() as server:
+        server.buckets["box"] |= {"set/deep/a": DATA, "set/b": b"b"}
+        yield server
+
+
+def keep(site: Site, **values: str) -> dict[str, str]:
+    """Have the attempt's file of secrets hold them, each by its field's name; the credentials that name them."""
+    path = Path(site.run.attempt.secrets)
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+    path.chmod(0o600)
+    return {name: name for name in values}
+
+
+def by_v1(site: Site, swift: Swift) -> StoreAddress:
+    keys = keep(site, user_name=swift.user, password=swift.password)
+    return StoreAddress(StoreKind.SWIFT, f"http://127.0.0.1:{swift.port}/auth/v1.0", "", "box", {}, keys)
+
+
+def by_v3(site: Site, swift: Swift) -> StoreAddress:
+    swift.domain, swift.project = "Default", "p-1"
+    options = {"domain_name": "Default", "project_id": "p-1"}
+    return replace(by_v1(site, swift), endpoint=f"http://127.0.0.1:{swift.port}", region="north", options=options)
+
+
+def by_sftp(site: Site, ssh: SshServer) -> StoreAddress:
+    remote = site.run.base / "remote"
+    (remote / "set" / "deep").mkdir(parents=True)
+    (remote / "set" / "deep" / "a").write_bytes(DATA)
+    (remote / "set" / "link").symlink_to("/etc/hostname")
+    options = {"protocol": "sftp", "known_hosts": str(ssh.known_hosts)}
+    keys = keep(site, user_name=ssh.user, private_key=ssh.key.read_text())
+    return StoreAddress(StoreKind.FSSPEC, f"127.0.0.1:{ssh.port}", "", str(remote), options, keys)
+
+
+def write(
+    site: Site, command: str, store: StoreAddress, *, must: bool = True, brought: tuple[Brought, ...] = ()
+) -> None:
+    fetch = Transfer(store, "set", site.run.attempt.data)
+    site.write(command, fetches=(fetch,), mounts=Mounts(() if brought else (0,), must, brought=brought))
+
+
+def require_hidden(site: Site, store: StoreAddress) -> None:
+    """No argument, variable or file has a credential, but for the attempt's file of them. The job waits."""
+    secrets = json.loads(Path(site.run.attempt.secrets).read_text())
+    hidden = {key: secrets[name].split("\n") for key, name in store.credentials.items() if key != "user_name"}
+    values = [lines[len(lines) // 2] for lines in hidden.values()]
+    (mount,) = mounts_of(site.run)
+    for pid in [*descendants(mount.owner.pid, all_processes()), rclone_of(site.run)]:
+        for place in ("cmdline", "environ"):
+            said = Path(f"/proc/{pid}/{place}").read_bytes()
+            assert not [value for value in values if value.encode() in said], (pid, place)
+    for path in site.run.base.rglob("*"):
+        if path.is_file() and Path(site.run.attempt.data) not in path.parents and str(path) != site.run.attempt.secrets:
+            assert not [value for value in values if value.encode() in path.read_bytes()], path
+
+
+def run_and_look(site: Site, store: StoreAddress) -> str:
+    """A job that sees the data in a mount; what it said."""
+    write(site, WAIT, store)
+    site.run.start()
+    site.run.wait_for_log("begun")
+    require_hidden(site, store)
+    (Path(site.run.attempt.results) / "go").touch()
+    assert site.run.await_end() == 0, site.run.errors + site.run.log()
+    assert how(site) == [(0, "mounted")]
+    assert "is mounted\nthe data\n1\nbegun" in site.run.log()
+    require_nothing_left(site.run)
+    return site.run.log()
+
+
+@pytest.mark.parametrize("asked", [by_v1, by_v3])
+def test_swift(site: Site, swift: Swift, asked: Callable[[Site, Swift], StoreAddress]) -> None:
+    run_and_look(site, asked(site, swift))
+
+
+def test_keys_of_googles_store_sign_as_in_s3(site: Site) -> None:
+    store = replace(site.store(site.data), kind=StoreKind.GCS)
+    run_and_look(site, store)
+
+
+def test_an_s3_store_by_tls_with_a_certificate_of_the_sites_own(site: Site, tmp_path: Path) -> None:
+    certificate, key = certificate_for("127.0.0.1", tmp_path)
+    with tls_front(site.server.port, certificate, key) as port:
+        options = {"ca_file": str(certificate), "timeout_s": "5"}
+        store = replace(site.store(site.data), endpoint=f"https://127.0.0.1:{port}", options=options)
+        run_and_look(site, store)
+
+
+def test_sftp(site: Site, ssh: SshServer) -> None:
+    store = by_sftp(site, ssh)
+    assert "mounted\nthe data" in run_and_look(site, store)
+
+
+def test_sftp_with_a_file_that_is_the_key(site: Site, ssh: SshServer) -> None:
+    store = by_sftp(site, ssh)
+    options = {**store.options, "key_file": str(ssh.key)}
+    run_and_look(site, replace(store, options=options, credentials={"user_name": "user_name"}))
+
+
+@pytest.mark.parametrize("in_a_file", [False, True])
+def test_a_key_with_a_passphrase(site: Site, ssh: SshServer, in_a_file: bool) -> None:
+    store, key = by_sftp(site, ssh), site.run.base / "locked"
+    key.write_bytes(ssh.key.read_bytes())
+    key.chmod(0o600)
+    argv = ["ssh-keygen", "-q", "-p", "-P", "", "-N", "planted 'pass' #1", "-f", str(key)]
+    subprocess.run(argv, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    keys = keep(site, user_name=ssh.user, password="planted 'pass' #1")
+    if in_a_file:
+        store = replace(store, options={**store.options, "key_file": str(key)}, credentials=keys)
+    else:
+        store = replace(store, credentials={**keys, **keep(site, private_key=key.read_text())})
+        key.unlink()
+    keep(site, password="another one")
+    why = mounted(site, store)
+    assert why, "it is mounted"
+    assert "another one" not in why
+    keep(site, password="planted 'pass' #1")
+    run_and_look(site, store)
+
+
+def test_links_of_an_sftp_server_are_left_out_as_where_data_are_brought(site: Site, ssh: SshServer) -> None:
+    write(site, 'ls -A "$DATA_DIR"', by_sftp(site, ssh))
+    assert site.run.run() == 0, site.run.errors + site.run.log()
+    assert site.run.log().endswith("is mounted\ndeep\n")
+
+
+def test_a_host_that_is_not_known_is_not_mounted(site: Site, ssh: SshServer, tmp_path: Path) -> None:
+    """The staging program refuses it before; so here is what the mount itself does."""
+    store, other = by_sftp(site, ssh), tmp_path / "other_hosts"
+    SshServer.write_known_hosts(other, Path(f"{ssh.other_key}.pub"), ssh.port)
+    assert "host" in mounted(site, replace(store, options={**store.options, "known_hosts": str(other)}))
+    why = mounted(site, replace(store, options={**store.options, "known_hosts": str(tmp_path / "none")}))
+    assert why == f"no file says which hosts are known: {tmp_path / 'none'}"
+    assert mounted(site, store) == ""
+
+
+def mounted(site: Site, store: StoreAddress) -> str:
+    """Why it is not, by the mount alone; it is gone again afterwards."""
+    fetch = Transfer(store, "set", site.run.attempt.data)
+    Path(fetch.local).mkdir(parents=True, exist_ok=True)
+    launch = site.write("true", fetches=(fetch,), mounts=Mounts((0,)))
+    scratch = site.run.base / "scratch"
+    scratch.mkdir(exist_ok=True)
+    mounting = Mounting(launch, 0, str(scratch))
+    try:
+        why = mounting.mount(0, lambda: None)
+        if not why:
+            assert (Path(fetch.local) / "deep" / "a").read_bytes() == DATA
+        return why
+    finally:
+        mounting.finish()
+        require_nothing_left(site.run)
+
+
+def test_an_account_of_googles_store_asks_for_its_tokens(site: Site, google: Google) -> None:
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    plain = serialization.NoEncryption()
+    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain).decode()
+    told = {"type": "service_account", "client_email": "me@p", "private_key": pem, "token_uri": google.token_url}
+    keys = keep(site, service_account=json.dumps(told, indent=2))
+    assert mounted(site, StoreAddress(StoreKind.GCS, google.endpoint, "", "box", {}, keys)) == ""
+    assert google.given == 1
+
+
+def test_a_token_of_googles_store(site: Site, google: Google) -> None:
+    keys = keep(site, token=google.token)
+    store = StoreAddress(StoreKind.GCS, google.endpoint, "", "box", {}, keys)
+    assert mounted(site, store) == ""
+    google.token = "another"
+    why = mounted(site, store)
+    assert why.startswith("the mounted store cannot be read: "), why
+    assert "planted" not in why
+
+
+def test_a_kind_that_is_never_mounted_is_brought_and_the_event_says_why(site: Site) -> None:
+    fetch = Transfer(site.store(site.data), "set", site.run.attempt.data)
+    brought = (Brought(0, "stores of the protocol ftp are not mounted"),)
+    site.write(f"{LOOK}; true", fetches=(fetch,), mounts=Mounts((), True, brought=brought))
+    assert site.run.run() == 0, site.run.errors
+    (event,) = site.events(EventKind.DATA)
+    said = f"{site.data}/set is not mounted: stores of the protocol ftp are not mounted; its data are brought"
+    assert said in site.run.log()
+    assert (event["how"], event["message"]) == ("staged", said.partition(";")[0])
+    assert site.run.log().endswith("the data\n0\n")

@@ -1,0 +1,112 @@
+"""A job on this machine by a real daemon: what it measured, and the daemon's figures by all their ways."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from ffdl_batch.services.exposition import CONTENT_TYPE
+from tests.contract.daemon_rig import PLAIN, Site, until
+
+MANIFEST = """\
+name: losses
+memory: 100MB
+cpus: 1
+framework: {name: custom, version: any, command: bash train.sh}
+evaluation_metrics:
+  type: regex_extractor
+  line_lookahead: 0
+  groups:
+    train:
+      regex: 'step %{INT:step} loss %{FLOAT:loss}'
+      meta: {}
+      scalars: {loss: {type: FLOAT, value: $loss}}
+      etimes: {iteration: {type: INT, value: $step}}
+"""
+TRAIN = "for i in 1 2 3 4 5; do echo step $i loss 0.$((10 - i)); done; sleep 1\n"
+FFDL = (sys.executable, "-c", "from ffdl_batch.cli.main import main; main()")
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    more = {
+        "FFDL_BACKEND": "local",
+        "FFDL_METRICS_PORT": str(free_port()),
+        "FFDL_METRICS_TEXTFILE": str(tmp_path / "ffdl.prom"),
+        "HOME": str(tmp_path),
+    }
+    made = Site(tmp_path, more_environment=more)
+    yield made
+    made.close()
+
+
+def run(site: Site, *arguments: str) -> str:
+    done = subprocess.run(
+        [*FFDL, *arguments], env=site.environment(), capture_output=True, text=True, timeout=90, check=False
+    )
+    assert done.returncode == 0, done.stderr + site.log
+    return done.stdout
+
+
+def scrape(port: str, path: str = "/metrics") -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=10)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        assert answer.status != 200 or answer.headers["Content-Type"] == CONTENT_TYPE
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()
+
+
+def completed(text: str) -> float:
+    """How many jobs the figures say are COMPLETED."""
+    samples = (one for family in text_string_to_metric_families(text) for one in family.samples)
+    return sum(one.value for one in samples if one.name == "ffdl_jobs" and one.labels["state"] == "COMPLETED")
+
+
+def test_what_a_job_measured_and_what_the_daemon_counts(site: Site, tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "train.sh").write_text(TRAIN)
+    (tmp_path / "manifest.yml").write_text(MANIFEST)
+    daemon = site.start(program=PLAIN)
+    manifest, model = str(tmp_path / "manifest.yml"), str(tmp_path / "model")
+    job_id = run(site, "submit", "--parsable", manifest, model).strip().partition(";")[0]
+    run(site, "wait", job_id)
+    row = next(line.split() for line in run(site, "metrics", job_id).splitlines() if line.startswith("train/loss"))
+    assert row[:7] == ["train/loss", "5", "iteration", "5", "0.5", "0.5", "0.9"]
+    assert "memory" in run(site, "metrics", "--usage", job_id)
+    assert "warning" not in run(site, "show", job_id).lower()
+
+    port, file = site.more_environment["FFDL_METRICS_PORT"], Path(site.more_environment["FFDL_METRICS_TEXTFILE"])
+    assert completed(run(site, "daemon", "metrics")) == 1
+    status, text = scrape(port)
+    assert status == 200 and completed(text) == 1 and job_id not in text
+    assert scrape(port, "/api/v1/jobs")[0] == 404
+    in_file = {family.name for family in text_string_to_metric_families(file.read_text())}
+    assert in_file == {family.name for family in text_string_to_metric_families(text)}
+    assert file.stat().st_mode & 0o777 == 0o644
+    daemon.terminate()
+    assert daemon.wait(timeout=30) == 0
+    assert not file.exists()
+    with pytest.raises(OSError):
+        scrape(port)
+
+
+def test_a_port_that_is_taken_is_a_warning(site: Site) -> None:
+    with socket.create_server(("127.0.0.1", int(site.more_environment["FFDL_METRICS_PORT"]))):
+        site.start(program=PLAIN)
+        assert "so nobody is served there" in until(lambda: "metrics_port" in site.log and site.log, "the warning")
+        assert completed(run(site, "daemon", "metrics")) == 0

@@ -1,0 +1,267 @@
+"""``ffdl data`` against a real S3 server: files go and come, and no credential is anywhere but where it must be."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import resource
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cache_rig import until
+from tests.fakes.fault_proxy import Rule
+from tests.staging_rig import KEY, MIB, SECRET, StagingRig, rig, s3_server
+
+__all__ = ["rig", "s3_server"]
+FFDL = (sys.executable, "-c", "from ffdl_batch.cli.main import main; main()")
+NOISE = random.Random(16).randbytes(2 * MIB + 3)
+TREE = {"big": NOISE, "deep/b c": b"1", "empty": b""}
+LIMIT_S = 60
+
+
+class Person:
+    """Somebody with a shell, keys of the store, and files."""
+
+    def __init__(self, rig: StagingRig) -> None:
+        self.rig, self.directory = rig, rig.directory
+        self.home = self.directory / "home"
+        self.home.mkdir()
+        self.environ = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(self.home),
+            "FFDL_STATE_DIR": str(self.home / "state"),
+            "PYTHONWARNINGS": "error",
+            "AWS_ACCESS_KEY_ID": KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET,
+            "AWS_ENDPOINT_URL": rig.proxy.endpoint,
+        }
+
+    def lay(self, files: dict[str, bytes], where: str = "mine") -> Path:
+        """Files of the person's own."""
+        for name, data in files.items():
+            (self.directory / where / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.directory / where / name).write_bytes(data)
+        return self.directory / where
+
+    def start(self, *words: str | Path, **changes: Any) -> subprocess.Popen[str]:
+        """``ffdl data ...`` in a process group of its own."""
+        options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": self.environ, **changes}
+        argv = [*FFDL, "data", *map(str, words)]
+        return subprocess.Popen(argv, text=True, cwd=self.home, start_new_session=True, **options)
+
+    def run(self, *words: str | Path, code: int = 0, **changes: Any) -> tuple[str, str]:
+        """Its two outputs, once it has ended with that code."""
+        process = self.start(*words, **changes)
+        said = process.communicate(timeout=LIMIT_S)
+        assert process.returncode == code, said
+        return said
+
+    def url(self, prefix: str) -> str:
+        """Of the test's bucket."""
+        return f"s3://{self.rig.bucket}/{prefix}"
+
+
+@pytest.fixture
+def person(rig: StagingRig) -> Person:
+    """Somebody new."""
+    return Person(rig)
+
+
+def found_in(directory: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+def test_a_directory_goes_is_listed_and_comes(person: Person) -> None:
+    source = person.lay(TREE)
+    out, _ = person.run("put", source, person.url("sets/a"))
+    assert out.startswith("3 files stored in ")
+    assert sorted(person.rig.keys()) == [f"sets/a/{name}" for name in sorted(TREE)]
+    out, _ = person.run("put", source, person.url("sets/a"))
+    assert "(0 B moved, 3 were there)" in out
+
+    out, said = person.run("ls", person.url("sets"))
+    assert [line.split(None, 2)[::2] for line in out.splitlines()] == [
+        [str(len(data)), f"a/{name}"] for name, data in sorted(TREE.items())
+    ]
+    assert said == "ffdl: 3 files, 2.1 MB\n"
+    entries = [json.loads(line)["entry"] for line in person.run("ls", "--json", person.url("sets/a"))[0].splitlines()]
+    assert {entry["name"]: entry["size"] for entry in entries} == {name: len(data) for name, data in TREE.items()}
+
+    out, _ = person.run("get", person.url("sets/a"), "--out", person.directory / "back")
+    assert out.startswith("3 files brought in ")
+    assert found_in(person.directory / "back") == TREE
+    done = json.loads(person.run("get", person.url("sets/a"), "--out", person.directory / "back", "--json")[0])
+    assert (done["schema"], done["done"]["kept"], done["done"]["bytes"]) == (1, 3, 0)
+
+
+def test_one_file_goes_and_comes(person: Person) -> None:
+    source = person.lay({"one [1].bin": b"1", "other": b"2"})
+    person.run("put", source / "one [1].bin", person.url("x"))
+    assert person.rig.keys() == ["x/one [1].bin"]
+    person.run("get", person.url("x/one [1].bin"))
+    assert (person.home / "one [1].bin").read_bytes() == b"1"
+
+
+def test_files_of_a_person_are_not_replaced(person: Person) -> None:
+    person.rig.put("set/a", b"theirs")
+    mine = person.lay({"a": b"mine"})
+    _, said = person.run("get", person.url("set"), "--out", mine, code=1)
+    assert "are not what the store has (a)" in said
+    assert "name another directory (--out), or have them replaced (--force)" in said
+    assert found_in(mine) == {"a": b"mine"}
+    person.run("get", person.url("set"), "--out", mine, "--force")
+    assert found_in(mine) == {"a": b"theirs"}
+
+
+@pytest.mark.parametrize("by_secret", [True, False])
+def test_credentials_are_nowhere_but_in_the_two_processes(person: Person, by_secret: bool) -> None:
+    rig, words = person.rig, []
+    keys = rig.server.make_user(f"u{abs(hash(str(rig.directory))):x}")
+    rig.secrets.write_text("")
+    if by_secret:
+        secrets = person.home / "state" / "secrets"
+        secrets.mkdir(parents=True)
+        for name, value in zip(("my-key", "my-secret"), keys, strict=True):
+            (secrets / name).write_text(value)
+        words = ["--secret", "user_name=my-key", "--secret", "password=my-secret"]
+        del person.environ["AWS_ACCESS_KEY_ID"], person.environ["AWS_SECRET_ACCESS_KEY"]
+    else:
+        person.environ |= {"AWS_ACCESS_KEY_ID": keys[0], "AWS_SECRET_ACCESS_KEY": keys[1]}
+    source = person.lay(TREE)
+    rig.server.check_keys(True)
+    try:
+        said = person.run("put", source, person.url("sets"), *words)
+        person.environ |= {"AWS_ACCESS_KEY_ID": "WRONG", "AWS_SECRET_ACCESS_KEY": "wrong"}
+        wrong = person.run("ls", person.url("sets"), code=77)
+    finally:
+        rig.server.check_keys(False)
+    kept = {path: data for path, data in found_in(rig.directory).items() if "/secrets/" not in path}
+    assert any("transfers/" in path for path in kept)
+    for data in (*kept.values(), *(text.encode() for text in (*said, *wrong))):
+        assert keys[1].encode() not in data
+    assert keys[0] in rig.proxy.authorizations[0]
+
+
+def test_a_command_with_credentials_leaves_no_core(person: Person) -> None:
+    """Nor does what it starts; the shell may allow one."""
+    person.rig.put("a", b"1")
+    person.rig.proxy.rules = [Rule(hang_s=60.0)]
+    hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
+    process = person.start("get", person.url(""), "--out", "got", preexec_fn=lambda: _allow_cores(hard))
+    try:
+        limits = Path(f"/proc/{process.pid}/limits")
+        until(lambda: re.search(r"Max core file size +0 ", limits.read_text()), "the limit")
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def _allow_cores(hard: int) -> None:
+    resource.setrlimit(resource.RLIMIT_CORE, (hard, hard))
+
+
+def test_whoever_has_no_credentials_is_told_how_to_give_them(person: Person) -> None:
+    person.rig.proxy.rules = [Rule("GET", status=403, code="AccessDenied")]
+    assert "--secret" not in person.run("ls", person.url("sets"), code=77)[1]
+    del person.environ["AWS_ACCESS_KEY_ID"], person.environ["AWS_SECRET_ACCESS_KEY"]
+    assert "--secret" in person.run("ls", person.url("sets"), code=77)[1]
+    assert person.rig.proxy.authorizations[-1] == ""
+
+
+def test_ctrl_c_leaves_what_the_same_command_goes_on_with(person: Person) -> None:
+    rig = person.rig
+    names = {f"{number:02}": NOISE[:300_000] for number in range(30)}
+    source = person.lay(names)
+    rig.proxy.rules = [Rule("PUT", pause_s=0.05)]
+    process = person.start("put", source, person.url("x"), "-j", "2")
+    deadline = time.monotonic() + LIMIT_S
+    while len(rig.keys()) < 5 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 130
+    assert "the same command goes on" in said
+    stored = len(rig.keys())
+    assert 5 <= stored < 30
+    rig.proxy.rules = []
+    rig.proxy.requests.clear()
+    person.run("put", source, person.url("x"))
+    assert len(rig.keys()) == 30
+    assert len([1 for method, _, _ in rig.proxy.requests if method == "PUT"]) <= 30 - stored
+
+
+def test_a_bar_where_a_person_watches_and_none_elsewhere(person: Person) -> None:
+    source = person.lay({str(number): NOISE[:200_000] for number in range(8)})
+    person.rig.proxy.rules = [Rule("PUT", pause_s=0.1)]
+    ours, theirs = os.openpty()
+    process = person.start("put", source, person.url("x"), "-j", "1", stdout=subprocess.DEVNULL, stderr=theirs)
+    os.close(theirs)
+    seen = b""
+    while process.poll() is None or select.select([ours], [], [], 0)[0]:
+        if select.select([ours], [], [], 0.1)[0]:
+            try:
+                seen += os.read(ours, 65536)
+            except OSError:  # the other end is closed
+                break
+    assert process.wait(LIMIT_S) == 0
+    os.close(ours)
+    assert b"\r[" in seen and b" of 8 files, " in seen
+    assert seen.endswith(b"\r\x1b[K")
+    assert person.run("put", source, person.url("y"))[1] == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "text"),
+    [
+        (("ls", "s3://no-such-bucket-here/a"), 66, "bucket no-such-bucket-here"),
+        (("put", "none", "s3://b/a"), 66, "none is not there"),
+        (("put", ".", "https://web/a"), 2, "nothing can be stored on a web server"),
+        (("get", "s3://b/a", "--out", "/dev/null"), 2, "/dev/null is no directory; name one, or a name that is free"),
+        (("get", "bucket/a"), 2, "write for example s3://BUCKET/PREFIX"),
+        (("ls", "s3://b/a", "--secret", "password"), 2, "write --secret FIELD=NAME"),
+        (("ls", "s3://b/a", "--secret", "pasword=none"), 2, "did you mean password?"),
+        (("put", ".", "s3://b/a", "--option", "ca-file=/x"), 2, "did you mean ca_file?"),
+        (("get", "s3://b/a", "--option", "ca_file=/x", "--option", "ca_file=/y"), 2, "--option ca_file is given twice"),
+        (("ls", "gs://b/a", "--secret", "token=none"), 77, "ffdl secret set none"),
+        (("ls", "swift://c/a"), 2, "give --endpoint URL, or set OS_AUTH_URL"),
+        (("ls", "swift://c/a", "--endpoint", "host:8080"), 2, "'host:8080' is no address of a store; write https://"),
+        (("ls", "zzz://b/a"), 78, "fsspec knows no protocol zzz"),
+    ],
+)
+def test_what_cannot_be_done(person: Person, words: tuple[str, ...], code: int, text: str) -> None:
+    assert text in person.run(*words, code=code)[1].replace("\n", " ")
+
+
+def test_a_directory_is_a_store_and_the_directory_here_has_no_say(person: Person) -> None:
+    source = person.lay(TREE)
+    (person.home / "queue.py").write_text("raise SystemExit('imported')")
+    target = person.directory / "nfs" / "set"
+    person.run("put", source, target.as_uri())
+    assert found_in(target) == TREE
+    person.run("get", (target / "deep" / "b c").as_uri(), "--out", person.directory / "one")
+    assert found_in(person.directory / "one") == {"b c": b"1"}
+
+
+def test_an_odd_name_stops_no_other(person: Person) -> None:
+    """The server of these tests has no paths with line ends in them; S3 has."""
+    mine = person.lay({"a": b"1", "odd\nname": b"2", "z": b"3"})
+    said = person.run("put", mine, person.url("x"), code=1)[1]
+    assert "x/odd\\nname cannot be stored: it answered 404" in said
+    assert "give it another name" in said
+    assert sorted(person.rig.keys()) == ["x/a", "x/z"]
+
+
+def test_a_directory_that_cannot_be_made(person: Person) -> None:
+    person.rig.put("a", b"1")
+    said = person.run("get", person.url(""), "--out", "/proc/nope", code=1)[1]
+    assert "the directory /proc/nope cannot be made on this node; name a directory that can be made" in said
+    assert "bucket and key" not in said

@@ -1,0 +1,186 @@
+"""Jobs whose data are in a bucket and whose results go there: a real daemon, the local backend, a real S3 server."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract import daemon_rig
+from tests.contract.daemon_rig import PLAIN, Site, site_in, until
+from tests.fakes.fault_proxy import FaultProxy, Rule
+from tests.fakes.s3_server import S3Server
+from tests.fakes.ssh_server import SshServer
+from tests.staging_rig import KEY, SECRET, s3_server
+
+__all__ = ["s3_server"]
+MANIFEST = """\
+name: from a bucket
+gpus: 0
+framework:
+  name: custom
+  version: python-numpy
+  command: cat "$DATA_DIR/a"; cat "$DATA_DIR_2/b"; pwd > "$RESULT_DIR/here"; echo 1 > "$CHECKPOINT_DIR/c"
+data_stores:
+  - id: main
+    type: mount_cos
+    training_data: {{container: {bucket}/set}}
+    training_results: {{container: {bucket}/out}}
+    connection: {{auth_url: "{url}", user_name: {key}, password: {secret}}}
+  - id: second
+    type: s3_datastore
+    training_data: {{container: {bucket}/more}}
+    connection: {{auth_url: "{url}", user_name: {key}, password: {secret}}}
+{more}"""
+
+
+@dataclass
+class Data:
+    """A daemon of the local backend, and a bucket behind a proxy."""
+
+    site: Site
+    server: S3Server
+    proxy: FaultProxy
+    bucket: str
+
+    def submit(self, more: str = "", manifest: str = MANIFEST, **values: str) -> dict[str, Any]:
+        """The result of one submission."""
+        given = {"bucket": self.bucket, "url": self.proxy.endpoint, "key": KEY, "secret": SECRET, "more": more}
+        text = MANIFEST.format(**{**given, **values}) if manifest is MANIFEST else manifest
+        archive = daemon_rig.model_zip()
+        digest = hashlib.sha256(archive).hexdigest()
+        assert self.site.ask("PUT", f"/api/v1/archives/{digest}", archive)[0] == 200
+        submission = {**daemon_rig.submission("", digest), "manifest": text}
+        submission["backend"] = "local"
+        status, reply = self.site.ask("POST", "/api/v1/jobs", {"submissions": [submission]})
+        assert status in (200, 400), reply
+        (result,) = reply["results"]
+        return dict(result)
+
+    def job(self, job_id: str) -> dict[str, Any]:
+        """The job now."""
+        return dict(self.site.ask("GET", f"/api/v1/jobs/{job_id}")[1]["job"])
+
+    def ended(self, job_id: str) -> dict[str, Any]:
+        """The job when it has ended."""
+        return dict(until(lambda: (found := self.job(job_id))["ended_at"] and found, "the job's end"))
+
+    def stored(self) -> dict[str, bytes]:
+        client = self.server.client
+        found = [one["Key"] for one in client.list_objects_v2(Bucket=self.bucket, Prefix="out/").get("Contents", [])]
+        return {key: client.get_object(Bucket=self.bucket, Key=key)["Body"].read() for key in found}
+
+
+@pytest.fixture
+def data(tmp_path: Path, s3_server: S3Server) -> Iterator[Data]:
+    bucket = f"jobs-{abs(hash(str(tmp_path))):x}"
+    s3_server.client.create_bucket(Bucket=bucket)
+    for key, content in {"set/a": b"from main\n", "more/b": b"from second\n"}.items():
+        s3_server.client.put_object(Bucket=bucket, Key=key, Body=content)
+    environment = {"FFDL_BACKEND": "local"}
+    with site_in(tmp_path, more_environment=environment) as site:
+        site.start(program=PLAIN)
+        made = Data(site, s3_server, FaultProxy(s3_server.port), bucket)
+        yield made
+        made.proxy.stop()
+
+
+def test_from_the_manifest_to_the_bucket(data: Data) -> None:
+    result = data.submit()
+    assert result["problem"] is None, result
+    job_id = result["id"]
+    job = data.ended(job_id)
+    assert job["state"] == "COMPLETED", job
+    assert (job["stored_in"], job["stored_at"]) == (f"s3://{data.bucket}/out/{job_id}", data.proxy.endpoint)
+    stored = data.stored()
+    assert set(stored) == {
+        f"out/{job_id}/here",
+        f"out/{job_id}/_submitted_code/model.zip",
+        f"out/{job_id}/learner-1/training-log.txt",
+        f"out/_wml_checkpoints/{job_id}/c",
+    }
+    assert stored[f"out/{job_id}/learner-1/training-log.txt"].endswith(b"from main\nfrom second\n")
+    assert not any(SECRET in str(one) for one in (job, result))
+
+
+def test_what_is_mounted_by_the_manifests_word(data: Data) -> None:
+    result = data.submit(more="batch: {mount: always}\n")
+    assert result["problem"] is None, result
+    job = data.ended(result["id"])
+    assert job["state"] == "COMPLETED", job
+    log = data.stored()[f"out/{result['id']}/learner-1/training-log.txt"].decode()
+    assert f"ffdl: loading data: {data.bucket}/set is mounted\n" in log
+    assert log.endswith("from main\nfrom second\n")
+    assert str(data.site.directory) not in Path("/proc/self/mountinfo").read_text()
+
+
+def test_what_is_wrong_is_told_at_submission(data: Data) -> None:
+    for values, words, line in (
+        ({"bucket": "not-there"}, "NoSuchBucket", 10),
+        ({"url": "s3.example.org"}, "'s3.example.org' is no address of a store", 12),
+    ):
+        problem = data.submit(**values)["problem"]
+        assert problem["code"] == "C103", problem
+        assert words in problem["message"]
+        assert problem["findings"][0]["line"] == line, problem
+    data.proxy.rules.append(Rule("GET", data.bucket, status=403, code="InvalidAccessKeyId"))
+    problem = data.submit()["problem"]
+    assert problem["code"] == "C103", problem
+    assert "InvalidAccessKeyId" in problem["message"]
+    assert SECRET not in str(problem)
+
+
+def test_what_moves_is_shown_while_it_does(data: Data) -> None:
+    data.proxy.rules.append(Rule("GET", "set/a", status=503, code="SlowDown", times=3))
+    job_id = data.submit()["id"]
+    job = until(lambda: (found := data.job(job_id))["moving"] and found, "something that moves")
+    assert job["state"] == "DOWNLOADING"
+    assert job["moving"].startswith("loading data: set/a: it answered 503 SlowDown")
+    assert job["submitted_at"] <= job["moving_at"]
+    ended = data.ended(job_id)
+    assert (ended["state"], ended["moving"], ended["moving_at"]) == ("COMPLETED", "", None)
+
+
+BY_SSH = """\
+name: from a host
+gpus: 0
+framework: {{name: custom, version: python-numpy, command: cat "$DATA_DIR/a"; echo 1 > "$RESULT_DIR/b"}}
+data_stores:
+  - type: fsspec_datastore
+    training_data: {{container: sets/one}}
+    training_results: {{container: trained}}
+    connection:
+      protocol: sftp
+      host: "127.0.0.1:{port}"
+      path: "{path}"
+      known_hosts: "{known_hosts}"
+      user_name: "{user}"
+      private_key: {key}
+"""
+
+
+def test_data_and_results_by_fsspec(data: Data, tmp_path: Path) -> None:
+    remote, keys = tmp_path / "remote", tmp_path / "keys"
+    (remote / "sets" / "one").mkdir(parents=True)
+    (remote / "sets" / "one" / "a").write_text("by sftp\n")
+    keys.mkdir()
+    server = SshServer(keys)
+    values = {"port": server.port, "path": remote, "known_hosts": server.known_hosts, "user": server.user}
+    try:
+        problem = data.submit(manifest=BY_SSH.format(**values, key=json.dumps(server.other_key.read_text())))["problem"]
+        assert (problem["code"], problem["findings"][0]["line"]) == ("C103", 9), problem
+        result = data.submit(manifest=BY_SSH.format(**values, key=json.dumps(server.key.read_text())))
+        assert result["problem"] is None, result
+        job = data.ended(result["id"])
+        assert job["state"] == "COMPLETED", job
+        stored = {str(path.relative_to(remote)) for path in remote.rglob("*") if path.is_file()}
+        log = f"trained/{result['id']}/learner-1/training-log.txt"
+        assert {f"trained/{result['id']}/b", log, "sets/one/a"} <= stored
+        assert (remote / log).read_text().endswith("by sftp\n")
+    finally:
+        server.stop()

@@ -1,0 +1,322 @@
+"""Commands inside running learners of the local backend: real daemon, real learners, the command line."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.contract.daemon_rig import LIMIT_S, PLAIN, site_in, until
+from tests.contract.test_daemon_logs import FFDL, Desk, end_jobs
+
+HANG = """\
+import os, sys, time
+
+def stuck_in_the_barrier():
+    print("ready", flush=True)
+    while True:
+        time.sleep(0.05)
+
+stuck_in_the_barrier()
+"""
+MANIFEST = """\
+name: {name}
+framework:
+  name: custom
+  version: python-numpy
+  command: python3 hang.py
+cpus: 1
+memory: 100MB
+learners: {learners}
+batch:
+  network: {network}
+  env: {{COLOUR: "dark blue"}}
+"""
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    base = tmp_path_factory.mktemp("debugging")
+    (base / "model").mkdir()
+    (base / "model" / "hang.py").write_text(HANG)
+    config = base / "ffdl.toml"
+    config.write_text("[backend.local]\nmax_jobs = 4\n")
+    with site_in(base, more_environment={"FFDL_BACKEND": "local", "FFDL_CONFIG": str(config)}) as site:
+        made = Desk(site, base)
+        site.launch(program=PLAIN)
+        until(site.is_served, f"the daemon to answer; its log:\n{site.log}")
+        try:
+            yield made
+        finally:
+            end_jobs(made)
+
+
+def start(desk: Desk, name: str, network: str, learners: int = 1) -> str:
+    """A job all of whose learners hang."""
+    manifest = desk.base / f"{name}.yml"
+    manifest.write_text(MANIFEST.format(name=name, network=network, learners=learners))
+    job_id = desk.run("submit", "--parsable", str(manifest), str(desk.base / "model")).strip()
+    desk.await_state(job_id, "PROCESSING")
+    logs = [Path(desk.show(job_id)["logs"], f"learner-{n}", "training-log.txt") for n in range(1, learners + 1)]
+    until(lambda: all(log.is_file() and "ready" in log.read_text() for log in logs), f"{logs} to say ready")
+    return job_id
+
+
+@pytest.fixture(scope="module")
+def lone(desk: Desk) -> str:
+    """A learner without a network."""
+    return start(desk, "lone", "none")
+
+
+@pytest.fixture(scope="module")
+def pair(desk: Desk) -> str:
+    """Two learners on the host's network."""
+    return start(desk, "pair", "host", 2)
+
+
+def sleepers(seconds: str) -> list[int]:
+    """Living processes that sleep so long."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if (path / "cmdline").read_bytes() == f"sleep\0{seconds}\0".encode():
+                found.append(int(path.name))
+    return found
+
+
+def test_a_command_runs_where_the_learner_is(desk: Desk, lone: str) -> None:
+    job = desk.show(lone)
+    asked = 'readlink /proc/$$/ns/net; pwd; echo "$COLOUR, $LEARNER_ID, $TRAINING_ID"; cat; echo wrong >&2; exit 7'
+    done = subprocess.run(
+        [*FFDL, "exec", lone, "--", "bash", "-c", asked], env=desk.site.environment(), input="from here\n",
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    net, place, *rest = done.stdout.splitlines()
+    assert (done.returncode, done.stderr, rest) == (7, "wrong\n", [f"dark blue, 1, {lone}", "from here"])
+    assert place == f"{Path(job['logs']).parent}/model"
+    (learner,) = [
+        int(path.parent.name)
+        for path in Path("/proc").glob("[0-9]*/cmdline")
+        if path.read_bytes().endswith(b"hang.py\0") and lone.encode() in (path.parent / "environ").read_bytes()
+    ]
+    assert net == str(Path(f"/proc/{learner}/ns/net").readlink()) != str(Path("/proc/self/ns/net").readlink())
+
+
+def test_each_learner_is_entered(desk: Desk, pair: str) -> None:
+    for number in ("1", "2"):
+        assert desk.run("exec", "--learner", number, pair, "--", "printenv", "LEARNER_ID") == f"{number}\n"
+    done = desk.try_to("exec", "--learner", "3", pair, "--", "true")
+    assert (done.returncode, done.stderr) == (2, f"ffdl: {pair} has no learner 3; its learners are 1 to 2\n")
+
+
+def test_large_streams_arrive_whole(desk: Desk, lone: str) -> None:
+    data = os.urandom(3 << 20)
+    done = subprocess.run(
+        [*FFDL, "exec", lone, "--", "bash", "-c", "tee >(sha256sum >&2)"], env=desk.site.environment(), input=data,
+        capture_output=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout == data) == (0, True)
+
+
+def test_a_command_that_does_not_read_ends_all_the_same(desk: Desk, lone: str) -> None:
+    done = subprocess.run(
+        [*FFDL, "exec", lone, "--", "bash", "-c", "exec <&-; kill -KILL $$"], env=desk.site.environment(),
+        input=bytes(1 << 20), capture_output=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (128 + signal.SIGKILL, b"", b"")
+
+
+def test_an_interrupt_goes_to_the_command(desk: Desk, lone: str) -> None:
+    text = "trap 'echo caught; exit 5' INT; echo up; while :; do sleep 0.1; done"
+    argv = [*FFDL, "exec", lone, "--", "bash", "-c", text]
+    with subprocess.Popen(argv, env=desk.site.environment(), stdout=subprocess.PIPE, stdin=subprocess.DEVNULL) as made:
+        assert made.stdout is not None
+        assert made.stdout.readline() == b"up\n"
+        made.send_signal(signal.SIGINT)
+        assert (made.wait(LIMIT_S), made.stdout.read()) == (5, b"caught\n")
+
+
+@pytest.mark.parametrize("way", ["the end of the command", "a killed client", "a second interrupt"])
+def test_nothing_is_left_after(desk: Desk, lone: str, way: str) -> None:
+    seconds = str(8000 + len(way))
+    left = f"trap '' HUP TERM INT; sleep {seconds} & setsid -f sleep {seconds}; echo up; "
+    text = left + ("true" if way == "the end of the command" else f"exec sleep {seconds}")
+    argv = [*FFDL, "exec", lone, "--", "bash", "-c", text]
+    with subprocess.Popen(
+        argv, env=desk.site.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
+    ) as made:
+        assert made.stdout is not None
+        assert made.stdout.readline() == b"up\n"
+        if way == "a killed client":
+            made.kill()
+        elif way == "a second interrupt":
+            made.send_signal(signal.SIGINT)
+            time.sleep(0.3)
+            made.send_signal(signal.SIGINT)
+        code = made.wait(LIMIT_S)
+        assert code == {"the end of the command": 0, "a killed client": -9, "a second interrupt": 130}[way]
+    until(lambda: not sleepers(seconds), f"{sleepers(seconds)} to be gone")
+
+
+def test_a_killed_helper_leaves_nothing(desk: Desk, lone: str) -> None:
+    argv = [*FFDL, "exec", lone, "--", "bash", "-c", "trap '' HUP; echo up; sleep 8100"]
+    with subprocess.Popen(
+        argv, env=desk.site.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
+    ) as made:
+        assert made.stdout is not None and made.stderr is not None
+        assert made.stdout.readline() == b"up\n"
+        (helper,) = [int(pid) for pid in Path(f"/proc/{made.pid}/task/{made.pid}/children").read_text().split()]
+        os.kill(helper, signal.SIGKILL)
+        assert (made.wait(LIMIT_S), b"broke off" in made.stderr.read()) == (1, True)
+    until(lambda: not sleepers("8100"), "what ran in the learner to be gone")
+
+
+def test_a_table_has_every_learner(desk: Desk, pair: str) -> None:
+    said = json.loads(desk.run("top", "--once", "--json", pair))
+    assert [one["learner"] for one in said["learners"]] == [1, 2]
+    for one in said["learners"]:
+        (found,) = [row for row in one["processes"] if row["command"] == "python3 hang.py"]
+        assert (found["memory_bytes"] > 1 << 20, found["gpu_memory_bytes"]) == (True, None)
+        assert not [row for row in one["processes"] if row["name"].startswith("ffdl-")]
+    shown = desk.run("top", "--once", "--learner", "2", pair)
+    assert (shown.count(" python3 hang.py"), shown.count("learner 2 on "), "GPU" in shown) == (2, 1, False)
+    assert shown.count(" bash -c python3 hang.py") == 1 and "_ffdl" not in shown
+
+
+def test_tables_follow_each_other(desk: Desk, lone: str) -> None:
+    with subprocess.Popen(
+        [*FFDL, "top", "--json", "--every", "0.1", lone], env=desk.site.environment(), stdout=subprocess.PIPE
+    ) as made:
+        assert made.stdout is not None
+        tables = [json.loads(made.stdout.readline())["learners"] for _ in range(3)]
+        made.send_signal(signal.SIGINT)
+        assert made.wait(LIMIT_S) == 130
+    assert [len(table) for table in tables] == [1, 1, 1]
+
+
+def test_a_stack_names_the_function_that_hangs(desk: Desk, lone: str, pair: str) -> None:
+    for job_id in (lone, pair):
+        said = desk.run("stack", "--learner", "1", job_id)
+        assert re.search(r"learner 1 on \S+:\n(.*\n)*.*stuck_in_the_barrier \(hang.py:6\)", said), said
+
+
+def test_without_py_spy_the_threads_are_told(desk: Desk, lone: str) -> None:
+    """The interpreter that the helper runs with has none beside it, and PATH has none."""
+    (plan,) = desk.site.ask("GET", f"/api/v1/jobs/{lone}/attach?learner=1")[1]["plans"]
+    argv = ["/usr/bin/env", "PATH=/nowhere", str(Path(sys.base_prefix, "bin", "python3")), *plan["argv"][1:]]
+    code = (
+        "import sys, json; from ffdl_batch.client.attach import *; h = Helper(AttachPlan(tuple(sys.argv[1:]), (1,)))\n"
+    )
+    code += "with h: sys.exit(run(h, Wish(do='stack')))"
+    done = subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "no Python stack: there is no py-spy on " in done.stdout
+    assert re.search(r"  [RS] \(\w+\), 1 threads\n  thread \d+ 'python3': [RS]", done.stdout), done.stdout
+
+
+class Screen:
+    """A person at a terminal who runs one command; `rows` and `columns` are the terminal's."""
+
+    def __init__(self, desk: Desk, *arguments: str, rows: int = 33, columns: int = 101) -> None:
+        self.text = ""
+        self.pid, self._master = pty.fork()
+        if self.pid == 0:
+            os.execvpe(sys.executable, [*FFDL, *arguments], {**desk.site.environment(), "TERM": "vt100"})
+        self.resize(rows, columns)
+
+    def resize(self, rows: int, columns: int) -> None:
+        """As a window manager does."""
+        import fcntl
+        import struct
+        import termios
+
+        fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("4H", rows, columns, 0, 0))
+
+    def type(self, text: str) -> None:
+        """Keys."""
+        os.write(self._master, text.encode())
+
+    def await_text(self, pattern: str) -> re.Match[str]:
+        """Until the screen shows it, behind what was awaited before."""
+        deadline = time.monotonic() + LIMIT_S
+        while time.monotonic() < deadline:
+            found = re.search(pattern, self.text)
+            if found:
+                self.text = self.text[found.end() :]
+                return found
+            if select.select([self._master], [], [], 0.1)[0]:
+                try:
+                    self.text += os.read(self._master, 4096).decode("utf-8", "replace")
+                except OSError:
+                    break
+        raise AssertionError(f"{pattern!r} did not come; the screen shows {self.text!r}")
+
+    def close(self) -> int:
+        """The exit code, once the command has ended."""
+        with contextlib.suppress(OSError):
+            while os.read(self._master, 4096):
+                continue
+        os.close(self._master)
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+    def hang_up(self) -> int:
+        """The terminal goes away."""
+        os.close(self._master)
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+def test_a_shell_has_a_terminal(desk: Desk, pair: str) -> None:
+    screen = Screen(desk, "shell", "--learner", "2", pair)
+    screen.type("echo is $LEARNER_ID $TERM; stty size; tty\n")
+    screen.await_text(r"is 2 vt100\r\n33 101\r\n/dev/pts/\d+\r\n")
+    screen.resize(44, 120)
+    screen.type("stty size\n")
+    screen.await_text(r"44 120\r\n")
+    screen.type("sleep 8200\n")
+    until(lambda: sleepers("8200"), "the shell to sleep")
+    screen.type("\x03")
+    screen.type("echo status $?; exit 9\n")
+    screen.await_text(r"status 130\r\n")
+    assert screen.close() == 9
+
+
+def test_a_terminal_that_goes_away_takes_the_shell_with_it(desk: Desk, lone: str) -> None:
+    screen = Screen(desk, "shell", lone)
+    screen.type("nohup sleep 8300 >/dev/null &\n")
+    screen.type("exec sleep 8300\n")
+    until(lambda: len(sleepers("8300")) == 2, "both to sleep")
+    assert screen.hang_up() != 0
+    until(lambda: not sleepers("8300"), "both to be gone")
+
+
+def test_the_end_of_the_learner_ends_the_command(desk: Desk) -> None:
+    job_id = start(desk, "ending", "none")
+    argv = [*FFDL, "exec", job_id, "--", "bash", "-c", "trap '' HUP; setsid -f sleep 8400; echo up; exec sleep 8400"]
+    with subprocess.Popen(
+        argv, env=desk.site.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
+    ) as made:
+        assert made.stdout is not None and made.stderr is not None
+        assert made.stdout.readline() == b"up\n"
+        desk.run("cancel", job_id)
+        code, said = made.wait(LIMIT_S), made.stderr.read().decode()
+    desk.try_to("wait", "--timeout", "30", job_id)
+    assert desk.show(job_id)["state"] == "CANCELLED"
+    assert (code, said) == (1, "ffdl: learner 1 has ended, and with it what ran in it\n")
+    assert not sleepers("8400")
+    done = desk.try_to("exec", job_id, "--", "true")
+    assert (done.returncode, done.stderr) == (
+        1,
+        f"ffdl: {job_id} is CANCELLED: only a learner that runs can be entered "
+        "(ffdl logs shows what its learners said)\n",
+    )

@@ -1,0 +1,312 @@
+"""The kubelets of the tests' cluster do what kubelets do: what is believed of the adapter rests on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fakes.kubernetes.rig import FakeCluster, cluster, eventually, node
+
+Plain = dict[str, Any]
+CONFINED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, "readOnlyRootFilesystem": True}
+SECURITY = {"runAsNonRoot": True, "runAsUser": 1000, "runAsGroup": 1000, "fsGroup": 1000,
+            "seccompProfile": {"type": "RuntimeDefault"}}  # fmt: skip
+MERGE = "application/merge-patch+json"
+
+
+class Hands:
+    """Pods and Jobs on a cluster."""
+
+    def __init__(self, k8s: FakeCluster) -> None:
+        self.k8s = k8s
+        self.core, self.batch = f"api/v1/namespaces/{k8s.namespace}", f"apis/batch/v1/namespaces/{k8s.namespace}"
+
+    def spec(self, *containers: Plain, inits: tuple[Plain, ...] = (), **more: Any) -> Plain:
+        return {"restartPolicy": "Never", "securityContext": SECURITY, "initContainers": list(inits),
+                "automountServiceAccountToken": False, "containers": list(containers), **more}  # fmt: skip
+
+    def pod(self, name: str, *containers: Plain, meta: Plain | None = None, **more: Any) -> None:
+        """Create one."""
+        plain = {"metadata": {"name": name, **(meta or {})}, "spec": self.spec(*containers, **more)}
+        self.k8s.ask("POST", f"{self.core}/pods", plain)
+
+    def get(self, name: str) -> Plain:
+        return dict(self.k8s.ask("GET", f"{self.core}/pods/{name}"))
+
+    def pods(self) -> list[Plain]:
+        return list(self.k8s.ask("GET", f"{self.core}/pods")["items"])
+
+    def wait(self, name: str, phase: str) -> Plain:
+        eventually(lambda: self.get(name)["status"]["phase"] == phase, f"{name} is {phase}")
+        return self.get(name)
+
+    def log(self, name: str, container: str = "main", query: str = "") -> str:
+        with self.k8s.open("GET", f"{self.core}/pods/{name}/log?container={container}{query}") as answer:
+            return answer.read().decode()
+
+    def await_log(self, name: str, text: str, container: str = "main") -> None:
+        eventually(
+            lambda: self.started(name, container) and text in self.log(name, container), f"{text} in {name}'s log"
+        )
+
+    def started(self, name: str, container: str = "main") -> bool:
+        return "waiting" not in state_of(self.get(name), container)
+
+    def events(self, reason: str) -> list[str]:
+        return [
+            one["message"] for one in self.k8s.ask("GET", f"{self.core}/events")["items"] if one["reason"] == reason
+        ]
+
+
+def state_of(pod: Plain, container: str = "main") -> Plain:
+    status = pod["status"]
+    every = [*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())]
+    return next((dict(one["state"]) for one in every if one["name"] == container), {"waiting": {}})
+
+
+def sh(name: str, script: str, **more: Any) -> Plain:
+    """A container that runs a script."""
+    return {
+        "name": name,
+        "image": "python:3",
+        "command": ["/bin/sh", "-c", script],
+        "securityContext": CONFINED,
+        **more,
+    }
+
+
+def sidecar(script: str, **more: Any) -> Plain:
+    return sh("side", script, restartPolicy="Always", **more)
+
+
+@pytest.fixture
+def hands(tmp_path: Path) -> Iterator[Hands]:
+    kubelet = {"probe_s": 0.1, "backoff_s": 0.2, "sync_s": 0.05, "images": {"missing": ["*/absent:*"]}}
+    with cluster(tmp_path, nodes=[node("n1", cpu="4", memory="4Gi", gpus=1)], kubelet=kubelet) as k8s:
+        yield Hands(k8s)
+
+
+def test_a_container_is_a_process_of_its_own_user_root_and_environment(hands: Hands) -> None:
+    script = """
+    id -u; id -g; id -G; hostname; pwd; echo "$POD $SECRET $(cat /in/deep/key) $(cat /in/whole/other)"
+    touch /x 2>/dev/null || echo read-only; touch /tmp/mine && ls /tmp; ls /root 2>&1 | head -1
+    grep -c . /proc/self/mountinfo >/dev/null && kill -0 1 2>&1 | head -1
+    env | grep -v '^PWD\\|^OLDPWD\\|^_=\\|^SHLVL' | cut -d= -f1 | sort | tr '\\n' ' '
+    echo last words >/dev/termination-log; exit 7
+    """
+    hands.k8s.ask("POST", f"{hands.core}/configmaps", {"metadata": {"name": "plan"}, "data": {"key": "from a map"}})
+    secret = {"metadata": {"name": "private"}, "stringData": {"key": "s3cret", "other": "o"}}
+    hands.k8s.ask("POST", f"{hands.core}/secrets", secret)
+    env = [
+        {"name": "POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+        {"name": "SECRET", "valueFrom": {"secretKeyRef": {"name": "private", "key": "key"}}},
+    ]
+    mounts = [
+        {"name": "plan", "mountPath": "/in/deep", "readOnly": True}, {"name": "private", "mountPath": "/in/whole"},
+        {"name": "tmp", "mountPath": "/tmp", "subPath": "of-main"},
+    ]  # fmt: skip
+    volumes = [
+        {"name": "plan", "configMap": {"name": "plan"}}, {"name": "private", "secret": {"secretName": "private"}},
+        {"name": "tmp", "emptyDir": {}},
+    ]  # fmt: skip
+    hands.pod("one", sh("main", script, env=env, volumeMounts=mounts), volumes=volumes, enableServiceLinks=False)
+    ended = state_of(hands.wait("one", "Failed"))["terminated"]
+    assert (ended["exitCode"], ended["reason"], ended["message"]) == (7, "Error", "last words\n")
+    said = hands.log("one").splitlines()
+    assert said[:6] == ["1000", "1000", "1000", "one", "/", "one s3cret from a map o"]
+    assert said[6:9] == ["read-only", "mine", "ls: cannot open directory '/root': Permission denied"]
+    assert said[-1].split() == [
+        "HOME", "HOSTNAME", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT", "PATH", "POD", "SECRET",
+    ]  # fmt: skip
+
+
+def test_what_it_does_not_know_is_refused(hands: Hands) -> None:
+    with pytest.raises(AssertionError, match=r"does not know, in Pod odd: spec\.hostPID"):
+        hands.pod("odd", sh("main", "true"), hostPID=True)
+    with pytest.raises(AssertionError, match=r"spec\.containers\.main\.livenessProbe\.httpGet"):
+        hands.pod("odd", sh("main", "true", livenessProbe={"httpGet": {"port": 80}}))
+    template = {"spec": hands.spec(sh("main", "true", stdin=True))}
+    job = {"metadata": {"name": "odd"}, "spec": {"template": template}}
+    with pytest.raises(AssertionError, match=r"in Job odd: spec\.containers\.main\.stdin"):
+        hands.k8s.ask("POST", f"{hands.batch}/jobs", job)
+
+
+def test_a_sidecar_is_up_before_the_learner_begins_and_ends_after_it(hands: Hands) -> None:
+    side = sidecar("echo up; sleep 0.3; touch /p/open; trap 'echo told; sleep 0.2; exit 3' TERM; sleep 99 & wait",
+                   startupProbe={"exec": {"command": ["test", "-e", "/p/open"]}, "failureThreshold": 100},
+                   volumeMounts=[{"name": "p", "mountPath": "/p"}])  # fmt: skip
+    volumes = [{"name": "p", "emptyDir": {}}]
+    main = sh("main", "ls /p; ps -e -o args= | grep -c '^sleep 9[9]'; exit 0",
+              volumeMounts=[{"name": "p", "mountPath": "/p"}])  # fmt: skip
+    hands.pod("two", main, inits=(side,), volumes=volumes, shareProcessNamespace=True)
+    pod = hands.wait("two", "Succeeded")
+    assert hands.log("two") == "open\n1\n", "both are in one process namespace"
+    assert hands.log("two", "side") == "up\ntold\n"
+    assert state_of(pod, "side")["terminated"]["exitCode"] == 3
+
+
+def test_a_sidecar_that_ends_is_started_anew_beside_its_learner(hands: Hands) -> None:
+    side = sidecar("n=$(cat /p/n || echo 0); echo $((n+1)) >/p/n; echo run $n; [ $n -gt 0 ] && exec sleep 99",
+                   volumeMounts=[{"name": "p", "mountPath": "/p"}])  # fmt: skip
+    hands.pod("again", sh("main", "sleep 99"), inits=(side,), volumes=[{"name": "p", "emptyDir": {}}])
+    hands.await_log("again", "run 1", "side")
+    (status,) = hands.get("again")["status"]["initContainerStatuses"]
+    assert status["restartCount"] == 1 and "running" in state_of(hands.get("again"))
+    assert "run 0\n" in hands.log("again", "side", "&previous=true")
+
+
+def test_the_hook_comes_first_then_term_then_kill(hands: Hands) -> None:
+    hook = {"preStop": {"exec": {"command": ["/bin/sh", "-c", "echo hook >/proc/1/fd/1; touch /p/hooked"]}}}
+    script = "trap 'echo term; ls /p' TERM; echo up; while :; do sleep 0.05; done"
+    main = sh("main", script, lifecycle=hook, volumeMounts=[{"name": "p", "mountPath": "/p"}])
+    hands.pod("stop", main, volumes=[{"name": "p", "emptyDir": {}}], terminationGracePeriodSeconds=1,
+              meta={"finalizers": ["example.com/read"]})  # fmt: skip
+    hands.await_log("stop", "up")
+    hands.k8s.ask("DELETE", f"{hands.core}/pods/stop")
+    pod = hands.wait("stop", "Failed")
+    assert state_of(pod)["terminated"]["exitCode"] == 137
+    assert hands.log("stop").split() == ["up", "hook", "term", "hooked"]
+    hands.k8s.ask("PATCH", f"{hands.core}/pods/stop", {"metadata": {"finalizers": None}}, content=MERGE)
+    eventually(lambda: not hands.pods(), "the pod is gone once nothing holds it")
+
+
+def test_annotations_come_into_a_pod_that_runs_and_not_into_one_that_is_ended(hands: Hands) -> None:
+    item = {"path": "wish", "fieldRef": {"fieldPath": "metadata.annotations['x/wish']"}}
+    script = 'trap \'\' TERM; l=; while :; do w=$(cat /w/wish); [ "$w" = "$l" ] || echo got $w; l=$w; sleep 0.02; done'
+    main = sh("main", script, volumeMounts=[{"name": "w", "mountPath": "/w", "readOnly": True}])
+    hands.pod("heard", main, volumes=[{"name": "w", "downwardAPI": {"items": [item]}}], terminationGracePeriodSeconds=2,
+              meta={"finalizers": ["example.com/read"]})  # fmt: skip
+    eventually(lambda: hands.get("heard")["status"]["phase"] == "Running", "it runs")
+    for number, ending in enumerate((False, True)):
+        if ending:
+            hands.k8s.ask("DELETE", f"{hands.core}/pods/heard")
+        change = {"metadata": {"annotations": {"x/wish": f"no-{number}"}}}
+        hands.k8s.ask("PATCH", f"{hands.core}/pods/heard", change, content=MERGE)
+        if not ending:
+            hands.await_log("heard", "got no-0")
+    hands.wait("heard", "Failed")
+    assert hands.log("heard") == "got no-0\n"
+
+
+def test_logs_are_followed_with_times_and_from_a_moment_on(hands: Hands) -> None:
+    hands.pod("said", sh("main", "echo one; sleep 1.1; echo two; printf '%s' three; printf '%020000d\\n' 4"))
+    eventually(lambda: hands.started("said"), "it runs")
+    lines = hands.log("said", query="&follow=true&timestamps=true").splitlines()
+    stamps = [line.split(" ", 1)[0] for line in lines]
+    assert [line.split(" ", 1)[1][:5] for line in lines] == ["one", "two", "three"]
+    assert stamps == sorted(stamps) and all(len(stamp) == len("2026-01-01T00:00:00.123456789Z") for stamp in stamps)
+    assert len(lines[2]) > 20_000, "a long line is given whole, however the runtime cut it"
+    assert hands.log("said", query=f"&sinceTime={stamps[1][:19]}Z").startswith("two\nthree")
+
+
+def test_images_that_cannot_be_had_are_waited_for(hands: Hands) -> None:
+    hands.pod("void", sh("main", "echo here", image="example.com/absent:1"))
+    waits = eventually(lambda: state_of(hands.get("void")).get("waiting"), "it waits")
+    eventually(lambda: state_of(hands.get("void"))["waiting"].get("reason") == "ImagePullBackOff", "backed off")
+    assert waits and "not found" in state_of(hands.get("void"))["waiting"]["message"]
+    hands.k8s.do("images", missing=[])
+    hands.wait("void", "Succeeded")
+
+
+def test_memory_deadline_and_pressure_end_a_pod_in_their_own_words(hands: Hands) -> None:
+    for name, limit_s in (("oom", None), ("late", 1), ("evicted", None)):
+        hands.pod(name, sh("main", "echo up; exec sleep 99"), terminationGracePeriodSeconds=1,
+                  activeDeadlineSeconds=limit_s)  # fmt: skip
+    where = {"namespace": hands.k8s.namespace}
+    hands.await_log("oom", "up")
+    hands.k8s.do("out_of_memory", **where, pod="oom", container="main", whole=True)
+    ended = state_of(hands.wait("oom", "Failed"))["terminated"]
+    assert (ended["reason"], ended["exitCode"]) == ("OOMKilled", 137)
+    hands.await_log("evicted", "up")
+    hands.k8s.do("pressure", **where, pod="evicted", message="The node was low on resource: memory.")
+    evicted = hands.wait("evicted", "Failed")
+    target = next(one for one in evicted["status"]["conditions"] if one["type"] == "DisruptionTarget")
+    assert (evicted["status"]["reason"], target["reason"]) == ("Evicted", "TerminationByKubelet")
+    assert hands.wait("late", "Failed")["status"]["reason"] == "DeadlineExceeded"
+
+
+def test_a_directory_that_grows_too_large_is_an_eviction(hands: Hands) -> None:
+    main = sh("main", "head -c 2000000 /dev/zero >/p/x; sleep 99", volumeMounts=[{"name": "p", "mountPath": "/p"}])
+    hands.pod("full", main, volumes=[{"name": "p", "emptyDir": {"sizeLimit": "1Mi"}}])
+    assert 'EmptyDir volume "p" exceeds the limit "1Mi"' in hands.wait("full", "Failed")["status"]["message"]
+
+
+def indexed(hands: Hands, name: str, count: int, script: str, **more: Any) -> None:
+    template = {"spec": hands.spec(sh("main", script), subdomain=name, **more)}
+    spec = {"completionMode": "Indexed", "completions": count, "parallelism": count, "backoffLimit": 0,
+            "template": template}  # fmt: skip
+    hands.k8s.ask("POST", f"{hands.batch}/jobs", {"metadata": {"name": name}, "spec": spec})
+
+
+def headless(hands: Hands, name: str, job: str) -> None:
+    spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {"job-name": job}}
+    hands.k8s.ask("POST", f"{hands.core}/services", {"metadata": {"name": name}, "spec": spec})
+
+
+def test_an_indexed_job_has_pods_with_names_that_are_found(hands: Hands) -> None:
+    headless(hands, "gang", "gang")
+    indexed(
+        hands,
+        "gang",
+        2,
+        """
+    until grep -q gang-1.gang /etc/hosts && grep -q gang-0.gang /etc/hosts; do sleep 0.02; done
+    echo $JOB_COMPLETION_INDEX; until grep -q then.team /etc/hosts; do sleep 0.02; done
+    """,
+    )
+    pods = {one["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"]: one for one in hands.pods()}
+    assert all(one["metadata"]["name"].startswith(f"gang-{index}-") for index, one in pods.items())
+    for index, one in pods.items():
+        hands.await_log(one["metadata"]["name"], f"{index}\n")
+    headless(hands, "then", "gang")
+    eventually(lambda: conditions(job(hands, "gang")).get("Complete"), "it ends")
+    hands.k8s.ask("DELETE", f"{hands.batch}/jobs/gang?propagationPolicy=Background")
+    eventually(lambda: not hands.pods(), "what a Job owns goes with it")
+
+
+def conditions(thing: Plain) -> Plain:
+    return {one["type"]: one for one in thing["status"].get("conditions") or () if one["status"] == "True"}
+
+
+def job(hands: Hands, name: str) -> Plain:
+    return dict(hands.k8s.ask("GET", f"{hands.batch}/jobs/{name}"))
+
+
+def test_a_node_that_is_lost_takes_its_pods_with_it(hands: Hands) -> None:
+    lost = [{"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute",
+             "tolerationSeconds": 0}]  # fmt: skip
+    hands.pod("there", sh("main", "echo up; exec sleep 99"), tolerations=lost, terminationGracePeriodSeconds=1)
+    hands.await_log("there", "up")
+    hands.k8s.do("lose_node", node="n1")
+    pod = eventually(lambda: hands.get("there")["metadata"].get("deletionTimestamp") and hands.get("there"), "deleted")
+    target = next(one for one in pod["status"]["conditions"] if one["type"] == "DisruptionTarget")
+    assert target["reason"] == "DeletionByTaintManager"
+    with pytest.raises(AssertionError, match="connection refused"):
+        hands.log("there")
+    hands.k8s.do("recover_node", node="n1")
+    eventually(lambda: not hands.pods(), "the kubelet that is back ends it")
+
+
+def test_nothing_of_a_cluster_is_left(tmp_path: Path) -> None:
+    with cluster(tmp_path, kubelet={}) as k8s:
+        hands = Hands(k8s)
+        hands.pod("left", sh("main", f"echo up; trap '' TERM; : {tmp_path}; setsid sleep 98 & sleep 97"))
+        hands.await_log("left", "up")
+        inside = [pid for pid in _processes() if str(tmp_path) in _words(pid)]
+        assert inside
+    assert not [pid for pid in inside if Path(f"/proc/{pid}").exists()]
+    assert str(tmp_path / "kubernetes/pods") not in Path("/proc/self/mountinfo").read_text()
+
+
+def _processes() -> list[int]:
+    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit() and int(path.name) > 1]
+
+
+def _words(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,358 @@
+"""The Kubernetes adapter against the tests' API server, without a kubelet: requests, watches, permissions, refusals."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ffdl_batch.domain.continuation import Budget
+from ffdl_batch.domain.job import JobId, attempt_token, new_job_id
+from ffdl_batch.domain.jobdir import Root
+from ffdl_batch.domain.observation import EndCause, NativeId, Observation, Phase
+from ffdl_batch.domain.spec import BatchOptions, Framework, ImageLocation, JobSpec, NetworkLevel, Resources
+from ffdl_batch.ports.registry import AdapterContext
+from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, LaunchRequest, SchedulerError
+from ffdl_batch.ports.tenancy import Tenant
+from ffdl_kubernetes.adapter import KubernetesScheduler, create
+from ffdl_kubernetes.client import MERGE, ClusterClient
+from ffdl_kubernetes.objects.tenant import tenant_objects
+from ffdl_kubernetes.settings import read_settings
+from tests.fakes.kubernetes.rig import FakeCluster, cluster, node
+
+WAIT_S = 30.0
+
+
+class Site:
+    """A cluster, an adapter, and a tree of jobs."""
+
+    def __init__(self, base: Path, k8s: FakeCluster) -> None:
+        self.base, self.k8s, self.root = base, k8s, Root(str(base / "tree"))
+        self.settings: dict[str, object] = {
+            "kubeconfig": str(k8s.kubeconfig), "run_as_user": 1000, "request_timeout_s": 5,
+            "network_policies": "enforced",
+        }  # fmt: skip
+        self.made: list[KubernetesScheduler] = []
+        self.administrator = ClusterClient(read_settings({"kubeconfig": str(k8s.kubeconfig)}))
+        self.scheduler = self.start()
+
+    def start(self, **changes: object) -> KubernetesScheduler:
+        """An adapter as a daemon that was started anew has it."""
+        context = AdapterContext(self.root.path, "alice", 1000)
+        self.made.append(create({**self.settings, **changes}, context))
+        return self.made[-1]
+
+    def plan(self, **changes: Any) -> LaunchPlan:
+        """An attempt of a new job, its files written."""
+        job = JobId(new_job_id())
+        spec = JobSpec(
+            "digits",
+            Framework("custom", "python:3", "python3 train.py"),
+            resources=changes.pop("resources", Resources(cpus=0.5, memory_bytes=256 * 1024**2)),
+            batch=changes.pop("batch", BatchOptions()),
+        )
+        directory = self.root.job(job)
+        request = LaunchRequest(
+            job_id=job, attempt=1, token=attempt_token(job, 1), spec=spec, job_dir=directory,
+            attempt_dir=directory.attempt(1), doorbell=self.root.doorbell, facts=self.scheduler.probe(),
+            image="python:3", user_env={"API_KEY": "planted-value"}, budget=Budget(),
+        )  # fmt: skip
+        plan = self.scheduler.plan(replace(request, **changes))
+        attempt = Path(plan.attempt_dir.path)
+        attempt.mkdir(parents=True, mode=0o700)
+        with zipfile.ZipFile(directory.model_archive, "w") as archive:
+            archive.writestr("train.py", "print('model')\n")
+        for file in plan.files:
+            (attempt / file.name).write_text(file.text)
+        return plan
+
+    def observe(self, native: NativeId) -> Observation | None:
+        return self.scheduler.observe([native]).get(native)
+
+    def wait(self, native: NativeId, until: Callable[[Observation | None], bool]) -> Observation | None:
+        end = time.monotonic() + WAIT_S
+        while not until(seen := self.observe(native)):
+            assert time.monotonic() < end, seen
+            time.sleep(0.05)
+        return seen
+
+    def admin(self) -> ClusterClient:
+        return self.administrator
+
+    def close(self) -> None:
+        self.administrator.close()
+        for one in self.made:
+            one.close()
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    with cluster(tmp_path, nodes=[node("n1", gpus=1)]) as k8s:
+        found = Site(tmp_path, k8s)
+        try:
+            yield found
+        finally:
+            found.close()
+
+
+def test_what_a_site_is(site: Site) -> None:
+    facts = site.scheduler.probe()
+    assert facts.version.startswith("Kubernetes v1.") and facts.partitions[0].name == site.k8s.namespace
+    assert facts.pulls_images
+    assert site.start(network_policies="").probe().network_levels == frozenset({NetworkLevel.HOST})
+
+
+def test_an_attempt_is_a_job_that_owns_all_else(site: Site) -> None:
+    plan = site.plan()
+    native = site.scheduler.submit(plan)
+    assert native == NativeId(plan.token)
+    seen = site.wait(native, lambda one: one is not None and bool(one.nodes))
+    assert seen is not None and (seen.phase, seen.nodes, seen.name) == (Phase.PENDING, "n1", plan.token)
+    admin = site.admin()
+    job = admin.get("Job", plan.token)
+    assert job is not None
+    for kind, name in (("ConfigMap", plan.token), ("ConfigMap", f"{plan.token}-model-0"), ("Secret", plan.token),
+                       ("NetworkPolicy", plan.token)):  # fmt: skip
+        found = admin.get(kind, name)
+        assert found is not None, (kind, name)
+        assert [one["uid"] for one in found["metadata"]["ownerReferences"]] == [job["metadata"]["uid"]]
+
+
+def test_values_of_variables_are_in_the_secret_alone(site: Site) -> None:
+    plan = site.plan()
+    assert "planted-value" not in json.dumps(plan.objects)
+    site.scheduler.submit(plan)
+    assert "planted-value" not in json.dumps(site.admin().get("ConfigMap", plan.token))
+    secret = site.admin().get("Secret", plan.token)
+    assert secret is not None and "environment.json" in secret["data"]
+
+
+def test_an_image_with_credentials_is_pulled_by_a_secret_that_goes_with_the_job(site: Site) -> None:
+    location = ImageLocation("registry.example.org", "team", "", "${secret:hub-user}", "${secret:hub-token}")
+    spec = JobSpec("digits", Framework("pytorch", "2.5", "true", image_location=location))
+    plan = site.plan(spec=spec, image="registry.example.org/team/pytorch:2.5")
+    secrets = {"hub-user": "ada", "hub-token": "planted-token"}
+    Path(plan.attempt_dir.secrets).write_text(json.dumps(secrets))
+    assert "planted-token" not in json.dumps(plan.objects)
+    site.scheduler.submit(plan)
+    secret = site.admin().get("Secret", f"{plan.token}-image")
+    assert secret is not None and secret["type"] == "kubernetes.io/dockerconfigjson"
+    (known,) = json.loads(base64.b64decode(secret["data"][".dockerconfigjson"]))["auths"].items()
+    assert known[0] == "registry.example.org"
+    assert known[1] == {
+        "username": "ada", "password": "planted-token", "auth": base64.b64encode(b"ada:planted-token").decode(),
+    }  # fmt: skip
+    of_pods = site.admin().get("Secret", plan.token)
+    assert of_pods is not None and base64.b64decode(of_pods["data"]["secrets.json"]) == b"{}\n", "no pod has them"
+    job = site.admin().get("Job", plan.token)
+    assert job is not None and job["metadata"]["uid"] == secret["metadata"]["ownerReferences"][0]["uid"]
+    assert job["spec"]["template"]["spec"]["imagePullSecrets"] == [{"name": f"{plan.token}-image"}]
+
+
+def test_a_second_submission_is_the_first_one(site: Site) -> None:
+    plan = site.plan()
+    site.scheduler.submit(plan)
+    uid = (site.admin().get("Job", plan.token) or {})["metadata"]["uid"]
+    assert site.start().submit(plan) == NativeId(plan.token)
+    assert (site.admin().get("Job", plan.token) or {})["metadata"]["uid"] == uid
+
+
+def test_a_daemon_that_died_in_between_leaves_what_the_next_one_completes(site: Site) -> None:
+    plan = site.plan()
+    site.k8s.fault("status", method="POST", path="/secrets", code=500, count=50)
+    with pytest.raises(SchedulerError):
+        site.scheduler.submit(plan)
+    job = site.admin().get("Job", plan.token)
+    assert job is not None and job["spec"]["suspend"]
+    site.k8s.do("clear_faults")
+    successor = site.start()
+    assert successor.find(plan.token, plan.attempt_dir) == {NativeId(plan.token)}
+    job = site.admin().get("Job", plan.token)
+    assert job is not None and not job["spec"]["suspend"]
+    assert site.admin().get("Secret", plan.token) is not None
+
+
+def test_a_lost_answer_is_found(site: Site) -> None:
+    plan = site.plan()
+    assert site.scheduler.find(plan.token, plan.attempt_dir) == frozenset()
+    site.k8s.fault("drop", method="POST", path="/jobs")
+    assert site.scheduler.submit(plan) == NativeId(plan.token)
+    assert site.start().find(plan.token, plan.attempt_dir) == {NativeId(plan.token)}
+
+
+def test_a_server_that_asks_for_patience_gets_it(site: Site) -> None:
+    site.k8s.fault("status", method="POST", path="/jobs", code=429, retry_after=1)
+    assert site.scheduler.submit(site.plan())
+
+
+def test_a_model_that_is_too_large_is_refused_before_anything_is_made(site: Site) -> None:
+    plan = site.plan()
+    small = site.start(model_bytes=10)
+    site.k8s.counts(reset=True)
+    with pytest.raises(InvalidRequest, match=r"ConfigMaps take 10 \(model_bytes\): leave data out of it"):
+        small.submit(plan)
+    assert not [what for what in site.k8s.counts() if what.startswith("create")]
+
+
+def test_somebody_elses_job_is_left_alone(site: Site) -> None:
+    plan = site.plan()
+    other = {**plan.objects[0]}
+    other["metadata"] = {"name": plan.token, "labels": {"ffdl-batch/job": "other"}}
+    site.admin().create(other)
+    with pytest.raises(InvalidRequest, match="somebody else's"):
+        site.scheduler.submit(plan)
+    assert site.admin().get("Job", plan.token) is not None
+
+
+def test_what_is_cancelled_ends_so(site: Site) -> None:
+    plan = site.plan(resources=Resources(gpus=2, cpus=1, memory_bytes=1 << 28))
+    native = site.scheduler.submit(plan)
+    site.wait(native, lambda one: one is not None and bool(one.reason))
+    site.scheduler.cancel(native)
+    site.scheduler.cancel(native)
+    seen = site.wait(native, lambda one: one is not None and one.phase is Phase.ENDED)
+    assert seen is not None and seen.end is EndCause.CANCELLED
+    assert site.start().find(plan.token, plan.attempt_dir) == {native}
+    assert site.admin().get("ConfigMap", plan.token) is None
+
+
+def test_what_never_was_is_forgotten(site: Site) -> None:
+    native = NativeId("training-zzzzzzzzz-1")
+    assert site.scheduler.is_forgotten([native]) == {native}
+    site.scheduler.signal(native, "URG")
+    site.scheduler.cancel(native)
+
+
+@pytest.mark.parametrize(
+    ("resources", "words"),
+    [
+        (Resources(gpus=2, cpus=1, memory_bytes=1 << 28), "Insufficient nvidia.com/gpu"),
+        (Resources(cpus=1, memory_bytes=1 << 50), "Insufficient memory"),
+    ],
+)
+def test_what_finds_no_room_says_for_what(site: Site, resources: Resources, words: str) -> None:
+    native = site.scheduler.submit(site.plan(resources=resources))
+    seen = site.wait(native, lambda one: one is not None and bool(one.reason))
+    assert seen is not None and seen.phase is Phase.PENDING
+    assert seen.reason.startswith("no node has room now: 0/1 nodes are available") and words in seen.reason
+
+
+def make_tenant(site: Site, tenant: Tenant) -> None:
+    client = ClusterClient(read_settings({"kubeconfig": str(site.k8s.kubeconfig), "namespace": tenant.namespace}))
+    for thing in tenant_objects(tenant):
+        client.create(thing)
+    client.close()
+
+
+def test_a_tenants_permissions_suffice_and_its_quota_is_told(site: Site) -> None:
+    make_tenant(site, Tenant("team-a", gpus=0, users=("alice",)))
+    site.settings |= {"kubeconfig": str(site.k8s.kubeconfig_of("alice")), "namespace": "team-a"}
+    site.scheduler = site.start()
+    native = site.scheduler.submit(site.plan(resources=Resources(gpus=1, cpus=1, memory_bytes=1 << 28)))
+    seen = site.wait(native, lambda one: one is not None and bool(one.reason))
+    assert seen is not None and seen.phase is Phase.PENDING
+    assert seen.reason.startswith("quota ffdl-batch-daemon is used up: requests.nvidia.com/gpu=0")
+    runs = site.scheduler.submit(site.plan())
+    site.wait(runs, lambda one: one is not None and bool(one.nodes))
+    site.scheduler.cancel(native)
+    site.wait(native, lambda one: one is not None and one.end is EndCause.CANCELLED)
+
+
+def test_a_stranger_is_told_what_is_missing(site: Site) -> None:
+    plan = site.plan()
+    site.settings |= {"kubeconfig": str(site.k8s.kubeconfig_of("mallory"))}
+    with pytest.raises(SchedulerError, match="needs the permissions of its Role"):
+        site.start().submit(plan)
+
+
+def test_the_server_checks_a_plan_and_makes_nothing(site: Site) -> None:
+    plan = site.plan()
+    assert "takes all 5 objects" in site.scheduler.test_only(plan)
+    assert site.admin().get("Job", plan.token) is None
+
+
+def test_a_watch_that_expires_is_begun_anew(site: Site) -> None:
+    first = site.scheduler.submit(site.plan())
+    site.wait(first, lambda one: one is not None and bool(one.nodes))
+    site.k8s.do("expire")
+    site.k8s.do("close_watches")
+    second = site.scheduler.submit(site.plan())
+    site.wait(second, lambda one: one is not None and bool(one.nodes))
+
+
+def test_a_server_that_is_away_is_no_end(site: Site) -> None:
+    native = site.scheduler.submit(site.plan())
+    site.wait(native, lambda one: one is not None)
+    site.k8s.stop()
+    seen = site.observe(native)
+    assert seen is not None and seen.phase is not Phase.ENDED
+    with pytest.raises(SchedulerError):
+        site.scheduler.find(native.job, site.root.job("training-zzzzzzzzz").attempt(1))  # type: ignore[arg-type]
+
+
+def test_looking_at_jobs_asks_nothing(site: Site) -> None:
+    ids = [site.scheduler.submit(site.plan()) for _ in range(5)]
+    for native in ids:
+        site.wait(native, lambda one: one is not None)
+    site.k8s.counts(reset=True)
+    for _ in range(20):
+        assert len(site.scheduler.observe(ids)) == 5
+    assert {what: count for what, count in site.k8s.counts().items() if not what.startswith("watch")} == {}
+
+
+def lack_image(site: Site, token: str, container: str, seconds: float) -> None:
+    """Its pod has had its node, and waits for an image, for so long."""
+    admin = site.admin()
+    pods, _ = admin.list("Pod", {})
+    (pod,) = [one for one in pods if one["metadata"]["name"].startswith(token)]
+    since = datetime.fromtimestamp(time.time() - seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    waiting = {"waiting": {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "python:3"'}}
+    status = {
+        "name": container, "image": "python:3", "imageID": "-", "ready": False, "restartCount": 0, "state": waiting,
+    }  # fmt: skip
+    conditions = [
+        {"type": kind, "status": "True", "lastTransitionTime": since} for kind in ("PodScheduled", "Initialized")
+    ]
+    where = "containerStatuses" if container == "learner" else "initContainerStatuses"
+    path = f"api/v1/namespaces/{site.k8s.namespace}/pods/{pod['metadata']['name']}/status"
+    body = {"status": {"phase": "Pending", "conditions": conditions, where: [status]}}
+    admin._ask("PATCH", path, body=body, content=MERGE)
+
+
+def remove_pods(site: Site, token: str) -> None:
+    """As the kubelet does when their containers are gone."""
+    admin = site.admin()
+    for pod in admin.list("Pod", {})[0]:
+        if pod["metadata"]["name"].startswith(token):
+            path = f"api/v1/namespaces/{site.k8s.namespace}/pods/{pod['metadata']['name']}"
+            admin._ask("DELETE", path, body={"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0})
+
+
+@pytest.mark.parametrize("container", ["controller", "learner"])
+def test_an_image_that_cannot_be_had_is_waited_for_and_then_is_the_end(site: Site, container: str) -> None:
+    plan = site.plan()
+    native = site.scheduler.submit(plan)
+    site.wait(native, lambda one: one is not None and bool(one.nodes))
+    lack_image(site, plan.token, container, 500)
+    seen = site.wait(native, lambda one: one is not None and bool(one.reason))
+    assert seen is not None and seen.phase is Phase.PENDING, "the patience is 900 s"
+    assert seen.reason == 'the image python:3 cannot be had (ImagePullBackOff): Back-off pulling image "python:3"'
+    lack_image(site, plan.token, container, 1000)
+    site.wait(native, lambda one: one is not None and one.phase is Phase.COMPLETING)
+    remove_pods(site, plan.token)
+    seen = site.wait(native, lambda one: one is not None and one.phase is Phase.ENDED)
+    assert seen is not None and seen.end is EndCause.NO_IMAGE
+    assert seen.reason.startswith("the image python:3 cannot be had")
+    assert site.admin().get("Job", plan.token) is None and site.admin().get("Secret", plan.token) is None
+    again = site.start()
+    assert again.find(plan.token, plan.attempt_dir) == {native}
+    later = again.observe([native])[native]
+    assert later.end is EndCause.NO_IMAGE, "a daemon that was started anew knows it, too"

@@ -1,0 +1,157 @@
+"""The canary against the tests' API server. What its pods find is up to the test: no network is enforced here."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ffdl_batch.domain.spec import BatchOptions, NetworkLevel
+from ffdl_batch.ports.scheduler import InvalidRequest
+from ffdl_kubernetes import canary
+from ffdl_kubernetes.client import ClusterClient
+from ffdl_kubernetes.settings import read_settings
+from tests.contract.test_kubernetes_adapter import Site
+from tests.fakes.kubernetes.rig import cluster, eventually, node
+
+INDEX = "batch.kubernetes.io/job-completion-index"
+ADDRESSES = {"servers-0": "10.0.0.10", "servers-1": "10.0.0.11"}
+Outcome = Callable[[str], dict[str, int]]
+
+
+def enforced(client: str) -> dict[str, int]:
+    return {"10.0.0.10": 3 if client == "clients-0" else 0, "10.0.0.11": 0}
+
+
+def let_through(client: str) -> dict[str, int]:
+    return {"10.0.0.10": 3, "10.0.0.11": 3}
+
+
+class Kubelet:
+    """Gives the canary's pods addresses and last words."""
+
+    def __init__(self, site: Site, outcome: Outcome, namespace: str) -> None:
+        self.site, self.outcome, self.stopped = site, outcome, threading.Event()
+        self.client = ClusterClient(read_settings({"kubeconfig": str(site.k8s.kubeconfig), "namespace": namespace}))
+        self.thread = threading.Thread(target=self.run)
+        self.thread.start()
+
+    def run(self) -> None:
+        while not self.stopped.wait(0.05):
+            for pod in self.client.list("Pod", {"labelSelector": "ffdl-batch/canary"})[0]:
+                meta = pod["metadata"]
+                part = f"{meta['labels']['ffdl-batch/canary-part']}-{meta['labels'][INDEX]}"
+                status: dict[str, Any] = {"phase": "Running", "podIP": ADDRESSES.get(part, "10.0.0.20")}
+                if part.startswith("clients"):
+                    ended = {"exitCode": 0, "reason": "Completed", "message": json.dumps(self.outcome(part))}
+                    one = {"name": "clients", "image": "c", "imageID": "c", "ready": False, "restartCount": 0}
+                    status |= {"phase": "Succeeded", "containerStatuses": [{**one, "state": {"terminated": ended}}]}
+                path = f"api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}/status"
+                if pod.get("status", {}).get("phase") == "Pending":
+                    self.client._ask("PATCH", path, body={"status": status}, content="application/merge-patch+json")
+
+    def stop(self) -> None:
+        self.stopped.set()
+        self.thread.join()
+        self.client.close()
+
+
+@contextlib.contextmanager
+def kubelet(site: Site, outcome: Outcome, namespace: str = "") -> Iterator[None]:
+    found = Kubelet(site, outcome, namespace)
+    try:
+        yield
+    finally:
+        found.stop()
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    monkeypatch.setattr(canary, "POLL_S", 0.05)
+    with cluster(tmp_path, nodes=[node("n1")]) as k8s:
+        found = Site(tmp_path, k8s)
+        found.settings["network_policies"] = ""
+        yield found
+        found.close()
+
+
+def levels(site: Site, **changes: object) -> frozenset[NetworkLevel]:
+    return site.start(**changes).probe().network_levels
+
+
+def test_a_canary_proves_what_is_enforced_once_for_all_daemons(site: Site) -> None:
+    adapter = site.scheduler = site.start()
+    facts = adapter.probe()
+    assert facts.network_levels == {NetworkLevel.HOST} and "nothing is known yet" in facts.warnings[0]
+    with kubelet(site, enforced):
+        eventually(lambda: NetworkLevel.JOB in adapter.probe().network_levels, "the canary is back")
+    assert adapter.probe().warnings == ()
+    eventually(lambda: not site.admin().list("Job", {})[0], "nothing of it is left")
+    site.k8s.counts(reset=True)
+    assert NetworkLevel.NONE in levels(site)
+    assert "create jobs" not in site.k8s.counts()
+    plan = site.plan()
+    assert (plan.network.level, plan.network.mechanism) == ("none", "NetworkPolicy, proved by a canary")
+
+
+def test_where_nothing_is_enforced_a_named_level_is_refused_and_auto_says_host(site: Site) -> None:
+    adapter = site.scheduler = site.start()
+    with kubelet(site, let_through):
+        facts = eventually(
+            lambda: (found := adapter.probe()) and "does not enforce" in found.warnings[0] and found, "back"
+        )
+    assert facts.network_levels == {NetworkLevel.HOST}
+    with pytest.raises(InvalidRequest, match="does not enforce NetworkPolicies"):
+        site.plan(batch=BatchOptions(network=NetworkLevel.JOB))
+    plan = site.plan()
+    assert plan.network.level == "host" and any("does not enforce" in one for one in plan.warnings)
+
+
+def test_a_plan_from_before_is_not_sent(site: Site) -> None:
+    adapter = site.start()
+    with kubelet(site, let_through):
+        eventually(lambda: "does not enforce" in adapter.probe().warnings[0], "it is back")
+    site.scheduler = site.start(network_policies="enforced")
+    plan = site.plan(batch=BatchOptions(network=NetworkLevel.NONE))
+    with pytest.raises(InvalidRequest, match="was planned with a network level that needs them"):
+        adapter.submit(plan)
+    assert site.admin().get("Job", plan.token) is None
+
+
+def test_pods_that_never_run_are_no_proof_and_are_told(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(canary, "LIFE_S", 0.5)
+    site.k8s.do("pause", controller="scheduler")
+    adapter = site.start()
+    adapter.probe()
+    facts = eventually(
+        lambda: (found := adapter.probe()) and "did not run" in found.warnings[0] and found, "it is over"
+    )
+    assert facts.network_levels == {NetworkLevel.HOST}
+    assert not (site.base / "tree" / canary.FILE).exists()
+    assert site.admin().list("Job", {})[0] == []
+
+
+def test_a_proof_is_another_clusters_or_too_old(site: Site) -> None:
+    adapter = site.start()
+    with kubelet(site, enforced):
+        eventually(lambda: NetworkLevel.JOB in adapter.probe().network_levels, "the canary is back")
+    file = site.base / "tree" / canary.FILE
+    known = json.loads(file.read_text())
+    file.write_text(json.dumps({**known, "cluster": "https://elsewhere team-a"}))
+    assert levels(site, canary_interval_s=0) == {NetworkLevel.HOST}
+    file.write_text(json.dumps({**known, "at": known["at"] - 7 * 3600}))
+    assert NetworkLevel.JOB in levels(site)
+    file.write_text(json.dumps({**known, "at": known["at"] - 19 * 3600}))
+    assert levels(site) == {NetworkLevel.HOST}
+
+
+def test_without_permission_it_says_which(site: Site) -> None:
+    adapter = site.start(kubeconfig=str(site.k8s.kubeconfig_of("mallory")))
+    adapter.probe()
+    facts = eventually(lambda: (found := adapter.probe()) and "cannot create" in found.warnings[0] and found, "refused")
+    assert 'User "mallory" cannot create resource "jobs"' in facts.warnings[0]

@@ -1,0 +1,135 @@
+"""What a cluster does to the pods of a job, and what its owner is told of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ffdl_batch.domain.observation import EndCause, NativeId, Phase
+from ffdl_batch.domain.pod import FINALIZER, JOB_LABEL
+from ffdl_batch.domain.spec import BatchOptions, Checkpoint
+from ffdl_batch.ports.scheduler import LaunchPlan
+from tests.contract.kubernetes_harness import IMAGE, KubernetesHarness
+from tests.fakes.kubernetes.rig import eventually
+
+SAVES = "trap 'echo saved; exit 0' USR2; echo up; while :; do sleep 0.05; done"
+QUICK = BatchOptions(checkpoint=Checkpoint(grace_s=5))
+
+
+class World(KubernetesHarness):
+    """The harness, with hands on the cluster."""
+
+    def pods(self) -> list[dict[str, Any]]:
+        """Those of jobs: the probe's own are beside them."""
+        where = f"api/v1/namespaces/{self.k8s.namespace}/pods?labelSelector={JOB_LABEL}"
+        return list(self.k8s.ask("GET", where)["items"])
+
+    def do(self, wish: str, **more: Any) -> None:
+        """To the one pod."""
+        (pod,) = self.pods()
+        self.k8s.do(wish, namespace=self.k8s.namespace, pod=pod["metadata"]["name"], **more)
+
+    def run(self, command: str) -> tuple[NativeId, LaunchPlan]:
+        """A learner that has printed ``up``."""
+        native, plan = self.submit(command, batch=QUICK)
+        self.await_log(plan, "up")
+        return native, plan
+
+    def final(self, plan: LaunchPlan) -> dict[str, Any]:
+        return dict(json.loads(Path(plan.attempt_dir.final).read_text()))
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def test_want_of_memory_is_told_as_such(world: World) -> None:
+    native, plan = world.run("echo up; sleep 600")
+    world.do("out_of_memory", container="learner", whole=True)
+    seen = world.await_end(native)
+    assert (seen.end, seen.exit_code) == (EndCause.OUT_OF_MEMORY, 137), seen
+    assert world.final(plan)["outcome"] == "failed"
+
+
+def test_a_learner_that_the_kernel_killed_for_memory_is_out_of_memory(world: World) -> None:
+    """Not the first process of its container: the cluster sees an exit status alone, the controller the counters."""
+    native, plan = world.run("echo up; sleep 600")
+    world.do("out_of_memory", container="learner", whole=False)
+    assert world.await_end(native).end is EndCause.FAILURE
+    assert world.final(plan)["error_code"] == "C202"
+
+
+def test_an_evicted_pod_writes_its_checkpoint_and_is_a_preemption(world: World) -> None:
+    """A learner that answers ends with status 0, so that the cluster sees a success: the record says what it was."""
+    native, plan = world.run(SAVES)
+    world.do("evict")
+    world.await_end(native)
+    assert "saved" in world.log(plan)
+    assert (world.final(plan)["outcome"], world.final(plan)["interruption"]) == ("halted", "preemption")
+
+
+def test_a_pod_that_is_evicted_without_a_checkpoint_is_a_preemption(world: World) -> None:
+    native, _ = world.submit("sleep 600", batch=QUICK)
+    world.await_observation(native, lambda seen: seen.phase is Phase.RUNNING)
+    world.do("evict")
+    seen = world.await_end(native)
+    assert (seen.end, "EvictionByEvictionAPI" in seen.reason) == (EndCause.PREEMPTED, True), seen
+
+
+def test_a_node_that_throws_a_pod_out_is_a_failure_of_the_node(world: World) -> None:
+    native, _ = world.run("echo up; sleep 600")
+    world.do("pressure", message="The node was low on resource: ephemeral-storage.")
+    seen = world.await_end(native)
+    assert seen.end is EndCause.NODE_FAIL and "low on resource: ephemeral-storage" in seen.reason
+
+
+def test_a_node_that_is_taken_away_is_a_failure_of_the_node(world: World) -> None:
+    native, _ = world.run("echo up; sleep 600")
+    world.k8s.do("lose_node", node="n1")
+    world.k8s.do("delete_node", node="n1")
+    seen = world.await_end(native)
+    assert seen.end is EndCause.NODE_FAIL, seen
+
+
+def test_an_image_that_cannot_be_had_is_waited_for(world: World) -> None:
+    world.k8s.do("images", missing=[IMAGE])
+    native, _ = world.submit("true")
+    seen = world.await_observation(native, lambda one: "cannot be had" in one.reason)
+    assert IMAGE in seen.reason and seen.phase is not Phase.ENDED
+    world.k8s.do("images", missing=[])
+    assert world.await_end(native).end is EndCause.SUCCESS
+
+
+def test_a_controller_that_dies_goes_on_with_its_learner_from_the_checkpoint(world: World) -> None:
+    native, plan = world.run('echo "up $RESUME"; [ "$RESUME" = 0 ] || exit 0; sleep 600')
+    world.do("kill", container="controller")
+    seen = world.await_end(native)
+    assert seen.end is EndCause.SUCCESS, (seen, world.log(plan))
+    assert world.executions(plan.attempt_dir) == 2
+
+
+def test_a_log_that_kubelet_begins_anew_is_whole_in_the_copy(world: World) -> None:
+    command = "echo up; until [ -e $JOB_STATE_DIR/go ]; do sleep 0.05; done; seq 1 3000"
+    native, plan = world.run(command)
+    world.do("rotate", container="controller")
+    (world.seen_by_job(plan.attempt_dir.state) / "go").touch()
+    assert world.await_end(native).end is EndCause.SUCCESS
+    assert world.log(plan) == "up\n" + "".join(f"{number}\n" for number in range(1, 3001))
+
+
+def test_a_pod_is_kept_until_its_last_word_was_read(world: World) -> None:
+    native, _ = world.submit("true")
+    eventually(lambda: [one["status"]["phase"] for one in world.pods()] == ["Succeeded"], "it ends, and nobody looked")
+    (pod,) = world.pods()
+    assert FINALIZER in pod["metadata"]["finalizers"]
+    world.await_end(native)
+    eventually(lambda: not world.pods()[0]["metadata"].get("finalizers"), "the pod is let go")

@@ -1,0 +1,205 @@
+"""Whole jobs on Kubernetes: a real daemon, the tests' cluster with its kubelets, and an S3 server for data and results.
+
+There is no claim, so all that a job brings and leaves goes through stores, and all that is known of it through logs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import signal
+import sys
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract import daemon_rig
+from tests.contract.daemon_rig import PLAIN, Site, site_in, until
+from tests.contract.kubernetes_harness import CONTROLLER_IMAGE, IMAGE, images
+from tests.fakes.kubernetes.rig import FakeCluster, cluster, node
+from tests.fakes.s3_server import S3Server
+from tests.staging_rig import KEY, SECRET, s3_server
+
+__all__ = ["s3_server"]
+MANIFEST = """\
+name: on a cluster
+learners: {learners}
+cpus: 0.1
+memory: 64MiB
+gpus: 0
+framework: {{name: custom, version: test, command: {command}}}
+batch: {{checkpoint: {{grace_s: 20}}}}
+"""
+STORES = """\
+data_stores:
+  - id: main
+    type: s3_datastore
+    training_data: {{container: {bucket}/set}}
+    training_results: {{container: {bucket}/out}}
+    connection: {{auth_url: "{url}", user_name: {key}, password: {secret}}}
+"""
+TRAINING = """
+import os, signal, sys, time
+kept = os.path.join(os.environ["CHECKPOINT_DIR"], "epoch")
+epoch = int(open(kept).read()) if os.path.exists(kept) else 0
+def save(number, frame):
+    with open(kept + ".new", "w") as file:
+        file.write("7")
+    os.replace(kept + ".new", kept)
+    sys.exit(0)
+signal.signal(signal.SIGUSR2, save)
+print("from epoch", epoch, "resumed", os.environ.get("RESUME", "no"), flush=True)
+while epoch == 0:
+    time.sleep(0.05)
+"""
+CONFIG = """\
+[frameworks.custom]
+versions = {{ test = "docker://{image}" }}
+[backend.kubernetes]
+kubeconfig = "{kubeconfig}"
+controller_image = "{controller}"
+python = "{python}"
+run_as_user = 1000
+"""
+
+
+@dataclass
+class World:
+    """A daemon, a cluster and a bucket."""
+
+    site: Site
+    k8s: FakeCluster
+    server: S3Server
+    bucket: str
+
+    def submit(self, command: str, learners: int = 1, stores: str = STORES) -> str:
+        """The id of a new job."""
+        text = (MANIFEST + stores).format(
+            command=_quoted(command), learners=learners, bucket=self.bucket,
+            url=f"http://127.0.0.1:{self.server.port}", key=KEY, secret=SECRET,
+        )  # fmt: skip
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w") as archive:
+            archive.writestr(zipfile.ZipInfo("train.py"), TRAINING)
+        digest = hashlib.sha256(buffer.getvalue()).hexdigest()
+        assert self.site.ask("PUT", f"/api/v1/archives/{digest}", buffer.getvalue())[0] == 200
+        submission = {**daemon_rig.submission("", digest), "manifest": text, "backend": "kubernetes"}
+        status, reply = self.site.ask("POST", "/api/v1/jobs", {"submissions": [submission]})
+        assert status == 200 and reply["results"][0]["problem"] is None, reply
+        return str(reply["results"][0]["id"])
+
+    def job(self, job_id: str) -> dict[str, Any]:
+        return dict(self.site.ask("GET", f"/api/v1/jobs/{job_id}")[1]["job"])
+
+    def await_state(self, job_id: str, *states: str) -> dict[str, Any]:
+        """The job once it is in one of `states`."""
+        try:
+            return dict(until(lambda: (found := self.job(job_id))["state"] in states and found, f"{states}"))
+        except AssertionError as error:
+            raise AssertionError(f"{error}; {self.job(job_id)}; {self.diagnosis()}") from None
+
+    def do(self, job_id: str, what: str) -> None:
+        """Halt, resume or cancel."""
+        status, reply = self.site.ask("POST", f"/api/v1/jobs/{job_id}/{what}", {})
+        assert status == 200, reply
+
+    def log(self, job_id: str, attempt: int = 1, learner: int = 1) -> str:
+        """The daemon's own copy."""
+        path = self.site.state / f"jobs/{job_id}/attempt-{attempt}/logs/learner-{learner}/training-log.txt"
+        return path.read_text() if path.exists() else ""
+
+    def printed(self, job_id: str, attempt: int = 1, learner: int = 1) -> str:
+        """What the learner printed: without what was said of the loading of its data."""
+        lines = self.log(job_id, attempt, learner).splitlines(keepends=True)
+        return "".join(line for line in lines if not line.startswith("ffdl: "))
+
+    def await_log(self, job_id: str, text: str) -> None:
+        until(lambda: text in self.log(job_id), f"{text!r} in the log of {job_id}; {self.diagnosis()}")
+
+    def stored(self, prefix: str) -> dict[str, bytes]:
+        client = self.server.client
+        found = client.list_objects_v2(Bucket=self.bucket, Prefix=prefix).get("Contents", [])
+        return {
+            one["Key"].removeprefix(prefix): client.get_object(Bucket=self.bucket, Key=one["Key"])["Body"].read()
+            for one in found
+        }
+
+    def diagnosis(self) -> str:
+        logs = {path.parent.name: path.read_text()[-1500:] for path in self.k8s.place.rglob("containers/*/*.log")}
+        return f"{self.site.log[-2500:]}; {logs}; {self.k8s.log.read_text()[-1500:]}"
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+@pytest.fixture
+def world(tmp_path: Path, s3_server: S3Server) -> Iterator[World]:
+    bucket = f"pods-{abs(hash(str(tmp_path))):x}"
+    s3_server.client.create_bucket(Bucket=bucket)
+    s3_server.client.put_object(Bucket=bucket, Key="set/a", Body=b"from the store\n")
+    with cluster(tmp_path, nodes=[node("n1", cpu="4")], kubelet=images()) as k8s:
+        config = tmp_path / "ffdl.toml"
+        config.write_text(
+            CONFIG.format(image=IMAGE, kubeconfig=k8s.kubeconfig, controller=CONTROLLER_IMAGE, python=sys.executable)
+        )
+        environment = {"FFDL_BACKEND": "kubernetes", "FFDL_CONFIG": str(config)}
+        with site_in(tmp_path, more_environment=environment) as site:
+            site.start(program=PLAIN)
+            yield World(site, k8s, s3_server, bucket)
+
+
+def test_a_job_comes_and_goes_by_stores_and_a_daemon_that_dies_is_not_missed(world: World) -> None:
+    job_id = world.submit(
+        'cat "$DATA_DIR/a"; echo 42 >"$RESULT_DIR/answer"; until [ -e "$JOB_STATE_DIR/go" ]; do sleep 0.1; done; '
+        "echo over"
+    )
+    world.await_log(job_id, "from the store")
+    world.await_state(job_id, "PROCESSING")
+    daemon = world.site.processes[-1]
+    daemon.send_signal(signal.SIGKILL)
+    daemon.wait()
+    (state,) = world.k8s.place.glob("pods/*/volumes/empty/work/attempt-1/state")
+    (state / "go").touch()
+    world.site.start(program=PLAIN)
+    job = world.await_state(job_id, "COMPLETED", "FAILED")
+    assert job["state"] == "COMPLETED", (job, world.diagnosis())
+    assert world.printed(job_id) == "from the store\nover\n"
+    assert world.stored(f"out/{job_id}/")["answer"] == b"42\n"
+    assert "HTTP Request" not in world.site.log, "the daemon's log is not one of requests to the API server"
+    assert sorted(job["timestamps"], key=job["timestamps"].get) == [
+        "PENDING", "DEPLOYING", "QUEUED", "DOWNLOADING", "PROCESSING", "STORING", "COMPLETED",
+    ]  # fmt: skip
+
+
+def test_a_halted_job_goes_on_from_its_checkpoint(world: World) -> None:
+    job_id = world.submit("exec python3 train.py")
+    world.await_log(job_id, "from epoch 0")
+    world.do(job_id, "halt")
+    world.await_state(job_id, "HALTED", "FAILED", "COMPLETED")
+    world.do(job_id, "resume")
+    job = world.await_state(job_id, "COMPLETED", "FAILED")
+    assert job["state"] == "COMPLETED", (job, world.diagnosis())
+    assert world.printed(job_id, attempt=2).startswith("from epoch 7")
+
+
+def test_a_cancelled_job_ends_and_a_failing_one_has_its_learner_s_status(world: World) -> None:
+    failing, endless = world.submit("echo wrong; exit 3", stores=""), world.submit("echo up; sleep 600", stores="")
+    job = world.await_state(failing, "FAILED", "COMPLETED")
+    assert (job["error_code"], job["exit_code"]) == ("C201", 3), job
+    assert world.printed(failing) == "wrong\n"
+    world.await_log(endless, "up")
+    world.do(endless, "cancel")
+    world.await_state(endless, "CANCELLED")
+
+
+def test_learners_in_several_pods_meet_by_the_daemon_alone(world: World) -> None:
+    command = 'echo "$RANK of $WORLD_SIZE"; getent hosts $MASTER_ADDR >/dev/null && echo found'
+    job_id = world.submit(command, learners=2, stores="")
+    job = world.await_state(job_id, "COMPLETED", "FAILED")
+    assert job["state"] == "COMPLETED", (job, world.diagnosis())
+    assert [world.printed(job_id, learner=number) for number in (1, 2)] == ["0 of 2\nfound\n", "1 of 2\nfound\n"]

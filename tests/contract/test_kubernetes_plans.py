@@ -1,0 +1,134 @@
+"""Plans of jobs for a cluster, as the daemon makes them: what is printed, and what the API server says to it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ffdl_batch.config import load_settings
+from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.jobdir import Root
+from ffdl_batch.domain.submission import Submission
+from ffdl_batch.domain.views import PlanView
+from ffdl_batch.ports.clock import SystemClock
+from ffdl_batch.ports.registry import AdapterContext
+from ffdl_batch.services.backends import Adapters
+from ffdl_batch.services.planning import plan_submission
+from ffdl_batch.services.platform import Caller, Platform
+from ffdl_batch.services.problems import Refused
+from ffdl_batch.store import open_store
+from ffdl_kubernetes.adapter import KubernetesScheduler
+from ffdl_kubernetes.client import ClusterClient
+from ffdl_kubernetes.settings import read_settings
+from tests.fakes.kubernetes.rig import FakeCluster, cluster
+
+MANIFEST = """\
+name: digits
+framework:
+  name: pytorch
+  version: 2.5-cuda
+  command: python3 train.py
+batch:
+  env: {LR: "0.1"}
+  partition: gpu
+  profile: big
+"""
+KINDS = ("Job", "Pod", "ConfigMap", "Secret", "Service", "NetworkPolicy")
+Plan = Callable[..., PlanView]
+
+
+@pytest.fixture
+def k8s(tmp_path: Path) -> Iterator[FakeCluster]:
+    with cluster(tmp_path) as found:
+        yield found
+
+
+@pytest.fixture
+def plan(k8s: FakeCluster, tmp_path: Path) -> Iterator[Plan]:
+    """Plans a manifest with this text, `trial` with the API server's word."""
+    (tmp_path / "ffdl.toml").write_text(
+        f'[backend.kubernetes]\nkubeconfig = "{k8s.kubeconfig}"\nnetwork_policies = "enforced"\nrequest_timeout_s = 5\n'
+        '[backend.kubernetes.profiles.big]\nnode_selector = {pool = "a100"}\n'
+    )
+    settings = load_settings(cwd=tmp_path, environ={"HOME": str(tmp_path), "FFDL_STATE_DIR": str(tmp_path / "state")})
+    clock, root = SystemClock(), Root(settings.jobs_dir)
+    Path(root.path).mkdir(parents=True)
+    store = open_store(settings.database, network_fs=False, clock=clock)
+    adapters = Adapters(settings, AdapterContext(root.path, "alice", os.getuid()), clock)
+    platform = Platform(settings, store, clock, root, "alice", os.getuid(), adapters, owner="test")
+
+    def make(manifest: str = MANIFEST, *, trial: bool = False, environ: dict[str, str] | None = None) -> PlanView:
+        submission = Submission(
+            manifest, "manifest.yml", "/nowhere", "0" * 64, "k", backend="kubernetes", environ=environ or {}
+        )
+        return plan_submission(platform, Caller(os.getuid()), submission, trial=trial)
+
+    yield make
+    backend = adapters.get("kubernetes")
+    assert isinstance(backend, KubernetesScheduler)
+    backend.close()
+    platform.close()
+
+
+def everything(k8s: FakeCluster) -> list[str]:
+    """Kind and name of all that is in the namespace."""
+    client = ClusterClient(read_settings({"kubeconfig": str(k8s.kubeconfig)}))
+    try:
+        return [f"{kind}/{one['metadata']['name']}" for kind in KINDS for one in client.list(kind, {})[0]]
+    finally:
+        client.close()
+
+
+def test_a_plan_is_yaml_of_all_that_is_sent(plan: Plan, k8s: FakeCluster) -> None:
+    before = everything(k8s)
+    view = plan(environ={"TOKEN": "planted-value"})
+    objects: list[Any] = [yaml.safe_load(document) for document in view.objects]
+    assert [one["kind"] for one in objects] == ["Job", "ConfigMap", "Secret", "ConfigMap", "NetworkPolicy"]
+    assert {one["metadata"]["namespace"] for one in objects} == {k8s.namespace}
+    pod = objects[0]["spec"]["template"]["spec"]
+    assert pod["containers"][0]["image"] == "pytorch/pytorch:2.5-cuda"
+    assert pod["nodeSelector"] == {"pool": "a100"}
+    assert not [document for document in view.objects if "planted-value" in document]
+    assert [warning for warning in view.warnings if "batch.partition: means nothing on Kubernetes" in warning]
+    assert not [warning for warning in view.warnings if "profile" in warning and "no profiles" in warning]
+    assert everything(k8s) == before
+
+
+def test_the_server_s_word_is_had_and_nothing_is_made(plan: Plan, k8s: FakeCluster) -> None:
+    before = everything(k8s)
+    k8s.counts(reset=True)
+    assert plan(trial=True).trial == f"the API server takes all 5 objects in namespace {k8s.namespace}; none was made"
+    made = {what: count for what, count in k8s.counts().items() if what.startswith("create")}
+    assert sum(made.values()) == 5, "each object was shown to the server"
+    assert everything(k8s) == before
+
+
+def test_a_rule_of_the_cluster_s_is_told_with_what_to_do(plan: Plan, k8s: FakeCluster) -> None:
+    before = everything(k8s)
+    k8s.do("webhook", plural="jobs", name="images.example.com", message="images come from registry.example.org alone")
+    with pytest.raises(Refused) as caught:
+        plan(trial=True)
+    problem = caught.value.problem
+    assert (problem.code, problem.exit_code) == ("C104", ExitCode.BAD_MANIFEST)
+    assert "images come from registry.example.org alone; these are rules of the cluster's own" in problem.message
+    assert everything(k8s) == before
+
+
+def test_a_quota_that_is_used_up_is_told_with_its_numbers(plan: Plan, k8s: FakeCluster) -> None:
+    client = ClusterClient(read_settings({"kubeconfig": str(k8s.kubeconfig)}))
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "team"}}
+    path = f"api/v1/namespaces/{k8s.namespace}/resourcequotas"
+    client._ask("POST", path, body={**quota, "spec": {"hard": {"count/jobs.batch": "0"}}})
+    client.close()
+    before = everything(k8s)
+    with pytest.raises(Refused) as caught:
+        plan(trial=True)
+    problem = caught.value.problem
+    assert problem.exit_code == ExitCode.TRY_AGAIN
+    assert "quota team of the namespace is used up (count/jobs.batch=0 of count/jobs.batch=0" in problem.message
+    assert everything(k8s) == before

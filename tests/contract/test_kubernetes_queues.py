@@ -1,0 +1,112 @@
+"""Queues of Kueue: the adapter against the tests' API server, with a Workload that says what Kueue would."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ffdl_batch.domain.observation import EndCause, Phase
+from ffdl_batch.domain.spec import Resources
+from ffdl_batch.ports.scheduler import InvalidRequest
+from tests.contract.test_kubernetes_adapter import Site
+from tests.fakes.kubernetes.rig import cluster, eventually, node
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    with cluster(tmp_path, nodes=[node("n1")], kueue=True) as k8s:
+        found = Site(tmp_path, k8s)
+        found.settings["queue"] = "gpus"
+        found.scheduler = found.start()
+        yield found
+        found.close()
+
+
+def say(site: Site, token: str, *conditions: tuple[str, str, str, str]) -> None:
+    """Kueue's Workload of a Job has these conditions from now on."""
+    admin = site.admin()
+    admin.paths["Workload"] = ("apis/kueue.x-k8s.io/v1beta1", "workloads")
+    job = admin.get("Job", token)
+    assert job is not None
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": token, "uid": job["metadata"]["uid"], "controller": True}
+    thing: dict[str, Any] = {
+        "apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "Workload",
+        "metadata": {"name": f"job-{token}", "ownerReferences": [owner]}, "spec": {"queueName": "gpus", "podSets": []},
+    }  # fmt: skip
+    admin.create(thing)
+    listed = [dict(zip(("type", "status", "reason", "message"), one, strict=True)) for one in conditions]
+    path = f"apis/kueue.x-k8s.io/v1beta1/namespaces/{site.k8s.namespace}/workloads/job-{token}/status"
+    admin._ask("PATCH", path, body={"status": {"conditions": listed}}, content="application/merge-patch+json")
+
+
+def suspend(site: Site, token: str, is_suspended: bool) -> None:
+    site.admin().patch("Job", token, {"spec": {"suspend": is_suspended}})
+
+
+def pods_of(site: Site, token: str) -> list[dict[str, Any]]:
+    return site.admin().list("Pod", {"labelSelector": f"batch.kubernetes.io/job-name={token}"})[0]
+
+
+def end_pods(site: Site, token: str) -> None:
+    """What kubelets do to pods that are deleted: their containers end."""
+    for pod in pods_of(site, token):
+        path = f"api/v1/namespaces/{site.k8s.namespace}/pods/{pod['metadata']['name']}/status"
+        site.admin()._ask("PATCH", path, body={"status": {"phase": "Failed"}}, content="application/merge-patch+json")
+
+
+def test_a_job_waits_in_its_queue_and_says_for_what(site: Site) -> None:
+    native = site.scheduler.submit(site.plan())
+    job = site.admin().get("Job", native.job)
+    assert job is not None and job["spec"]["suspend"]
+    assert job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "gpus"
+    say(site, native.job, ("QuotaReserved", "False", "Pending", "insufficient unused quota for cpu"))
+    seen = site.wait(native, lambda one: one is not None and "insufficient" in one.reason)
+    assert seen is not None and seen.phase is Phase.PENDING
+    assert "it starts when others of the queue end" in seen.reason
+    suspend(site, native.job, False)
+    site.wait(native, lambda one: one is not None and bool(one.nodes))
+
+
+def test_a_job_that_ran_and_is_suspended_is_preempted_and_never_started_anew(site: Site) -> None:
+    plan = site.plan()
+    native = site.scheduler.submit(plan)
+    suspend(site, native.job, False)
+    site.wait(native, lambda one: one is not None and bool(one.nodes))
+    claim = Path(plan.attempt_dir.claim_owner)
+    claim.parent.mkdir()
+    claim.write_text("{}")
+    say(site, native.job, ("Evicted", "True", "Preempted", "Preempted to accommodate a workload"))
+    suspend(site, native.job, True)
+    seen = site.wait(native, lambda one: one is not None and one.phase is Phase.COMPLETING)
+    assert seen is not None and seen.end is None
+    end_pods(site, native.job)
+    seen = site.wait(native, lambda one: one is not None and one.phase is Phase.ENDED)
+    assert seen is not None and seen.end is EndCause.PREEMPTED and "another job took its room" in seen.reason
+    eventually(lambda: site.admin().get("Job", native.job) is None, "the Job is deleted")
+    successor = site.start()
+    assert successor.find(plan.token, plan.attempt_dir) == {native}
+    again = successor.observe([native])[native]
+    assert (again.phase, again.end, again.reason) == (Phase.ENDED, EndCause.PREEMPTED, seen.reason)
+
+
+def test_a_job_that_was_taken_back_before_it_ran_waits_again(site: Site) -> None:
+    native = site.scheduler.submit(site.plan())
+    suspend(site, native.job, False)
+    site.wait(native, lambda one: one is not None and bool(one.nodes))
+    suspend(site, native.job, True)
+    seen = site.wait(native, lambda one: one is not None and one.native_state == "Suspended")
+    assert seen is not None and seen.phase is Phase.PENDING
+    assert site.admin().get("Job", native.job) is not None
+
+
+def test_a_queue_without_kueue_is_refused_before_a_job_waits_for_ever(tmp_path: Path) -> None:
+    with cluster(tmp_path) as k8s:
+        site = Site(tmp_path, k8s)
+        with pytest.raises(InvalidRequest, match="the cluster has no Kueue"):
+            site.start(queue="gpus").probe()
+        warnings = site.plan(resources=Resources(learners=2, cpus=1, memory_bytes=1 << 28)).warnings
+        assert any("there is no gang scheduling" in one for one in warnings)
+        site.close()

@@ -1,0 +1,168 @@
+"""What learners print, as whoever reads the pod's log gets it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.domain.events import Outcome
+from ffdl_batch.domain.limits import LogLimits
+from ffdl_batch.domain.pod import LINE_BYTES, PREFIX, FrameKind
+from tests.contract.pod_rig import PodRig, TinyMirror, pods
+
+LOG = "logs/learner-1"
+GARBAGE = """
+import os, sys
+out = sys.stdout.buffer
+out.write(bytes(range(256)) * 40 + "é€😀".encode() * 3000 + b"\\x80" * 9000 + b"\\n")
+out.flush()
+"""
+COUNTING = """
+import time
+for n in range(4000):
+    print(f"line {n:06d}", flush=n % 50 == 0)
+    if n % 50 == 0:
+        time.sleep(0.02)
+"""
+LONG_LINE = "import sys; sys.stdout.write('x' * 10_000_000 + '\\n')"
+
+
+@pytest.fixture
+def pod(tmp_path: Path) -> Iterator[PodRig]:
+    with pods(tmp_path) as made:
+        yield made[0]
+
+
+def whole_log(pod: PodRig) -> bytes:
+    """Over all files of it, oldest first."""
+    directory = Path(pod.attempt.learner_logs(1))
+    names = sorted(
+        directory.glob("training-log.txt*"), key=lambda path: -int(path.suffix[1:] if path.suffix != ".txt" else 0)
+    )
+    return b"".join(path.read_bytes() for path in names)
+
+
+def test_bytes_that_are_no_text_arrive_as_they_are(pod: PodRig) -> None:
+    pod.write("python3 out.py", model={"out.py": GARBAGE})
+    assert pod.run() == (0, 0), pod.log()
+    said = TinyMirror().apply(pod.frames()).files[LOG]
+    assert said == whole_log(pod)
+    assert bytes(range(256)) * 40 in said
+    assert max(map(len, pod.lines)) <= LINE_BYTES
+    assert all(line.isascii() for line in pod.lines)
+
+
+def test_a_line_of_ten_megabytes_arrives_in_lines_that_are_short_enough(pod: PodRig) -> None:
+    pod.write("python3 out.py", model={"out.py": LONG_LINE})
+    assert pod.run() == (0, 0), pod.log()[:1000]
+    assert TinyMirror().apply(pod.frames()).files[LOG] == whole_log(pod)
+    assert len(whole_log(pod)) >= 10_000_001
+    assert max(map(len, pod.lines)) <= LINE_BYTES
+    payload = sum(len(frame.data) for frame in pod.frames() if frame.kind is FrameKind.LOG)
+    overhead = sum(len(line) for line in pod.lines if '"kind":"log"' in line) / payload
+    assert overhead < 1.1, "plain text costs little more than itself"
+
+
+def test_positions_go_on_over_the_files_of_a_log(pod: PodRig) -> None:
+    """The mirror has what the pod's oldest files do not have any more."""
+    program = COUNTING
+    pod.write(
+        "python3 out.py", model={"out.py": program}, logs=LogLimits(file_bytes=8192, files=3, bytes_per_s=1024**2)
+    )
+    assert pod.run() == (0, 0), pod.log()
+    said = TinyMirror().apply(pod.frames()).files[LOG]
+    assert said == "".join(f"line {n:06d}\n" for n in range(4000)).encode()
+    assert len(whole_log(pod)) < len(said)
+
+
+def test_what_is_asked_for_again_is_said_again_from_there(pod: PodRig) -> None:
+    pod.write("seq 1 2000; sleep 300 & echo ready; wait")
+    pod.start()
+    pod.start_learner()
+    pod.wait_for_log("ready")
+    pod.wait(lambda: TinyMirror().apply(pod.frames()).files.get(LOG, b"").endswith(b"ready\n"), "all is said")
+    heard = len(pod.frames())
+    before = TinyMirror()
+    before.files[LOG] = whole_log(pod)[:100]
+    before.files["events/node-0.jsonl"] = b""
+    pod.wish("resend", json.dumps({LOG: 100, "events/node-0.jsonl": 0, "final.json": 0, "no/such": 3}))
+    pod.wait(
+        lambda: (
+            before.apply(pod.frames()[heard:]).files[LOG] == whole_log(pod)
+            and len(before.files["events/node-0.jsonl"]) > 0
+        ),
+        "it is said again",
+    )
+    assert before.files["events/node-0.jsonl"] == Path(pod.attempt.event_file("node-0")).read_bytes()
+
+
+def test_a_copy_goes_on_when_the_controller_was_started_anew(pod: PodRig) -> None:
+    """The learner is killed with its controller, which starts it again in the same container: it may resume."""
+    command = 'echo "run with RESUME=$RESUME"; [ "$RESUME" = 1 ] && exit 0; echo waiting; exec sleep 300'
+    pod.write(command)
+    pod.start()
+    pod.start_learner()
+    pod.wait_for_log("waiting")
+    pod.kill_sidecar()
+    pod.start()
+    assert pod.end() == (0, 0), (pod.log(), pod.errors)
+    assert pod.log() == "run with RESUME=0\nwaiting\nrun with RESUME=1\n"
+    final = pod.final()
+    assert (final.outcome, final.restart) == (Outcome.COMPLETED, 1)
+    runs = [frame.run for frame in pod.frames()]
+    assert sorted(set(runs)) == [1, 2]
+    numbers = [frame.n for frame in pod.frames() if frame.run == 2]
+    assert numbers == list(range(1, len(numbers) + 1))
+    mirror = TinyMirror().apply(pod.frames())
+    assert mirror.files[LOG] == whole_log(pod)
+    assert mirror.files["events/node-0.jsonl"] == Path(pod.attempt.event_file("node-0")).read_bytes()
+
+
+def test_an_end_that_no_controller_saw_is_not_run_again(pod: PodRig) -> None:
+    pod.write('echo once >> "$RESULT_DIR/count"; echo here; while [ ! -e /job/now ]; do sleep 0.05; done')
+    pod.start()
+    pod.start_learner()
+    pod.wait_for_log("here")
+    pod.kill_sidecar()
+    (Path(pod.attempt.state) / "now").touch()
+    pod.wait((Path(pod.attempt.state) / ".ended-1").exists, "the shell's own word")
+    pod.start()
+    assert pod.end() == (0, 0), pod.errors
+    assert pod.final().outcome is Outcome.COMPLETED
+    assert (Path(pod.attempt.results) / "count").read_text() == "once\n"
+
+
+def test_a_head_that_is_killed_is_started_again_and_its_learner_goes_on(pod: PodRig) -> None:
+    pod.write("echo here; while [ ! -e /job/now ]; do sleep 0.05; done; echo through")
+    pod.start()
+    pod.start_learner()
+    pod.wait_for_log("here")
+    owner = json.loads(Path(pod.attempt.claim_owner).read_text())
+    os.kill(owner["pid"], signal.SIGKILL)
+    pod.wait(Path(pod.attempt.run_claim(2)).exists, "the second head")
+    (Path(pod.attempt.state) / "now").touch()
+    assert pod.end() == (0, 0), pod.errors
+    assert pod.log() == "here\nthrough\n"
+    assert pod.final().outcome is Outcome.COMPLETED
+
+
+def test_a_controller_that_is_started_when_all_is_over_only_answers(pod: PodRig) -> None:
+    pod.write("echo here")
+    assert pod.run() == (0, 0)
+    count = len(pod.events("head"))
+    heard = len(pod.frames())
+    pod.start()
+    pod.wait(lambda: any(f.file == "final.json" for f in pod.frames()[heard:]), "the record is said again")
+    assert pod.end_sidecar() == 0
+    assert len(pod.events("head")) == count
+
+
+def test_what_is_no_frame_is_on_standard_error(pod: PodRig) -> None:
+    pod.write("echo here")
+    assert pod.run() == (0, 0)
+    assert all(line.startswith(PREFIX) for line in pod.lines)

@@ -1,0 +1,150 @@
+"""One pod from beginning to end: FfDL's contract in the container, and all that is written said on standard output."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.domain.events import EventKind, Outcome
+from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_batch.domain.limits import LogLimits
+from ffdl_kubernetes.mirror.mirror import Mirror
+from tests.contract.pod_rig import JOB_ID, PodRig, TinyMirror, pods
+
+CONTRACT = """
+set -e
+[ "$PWD" = /job/model-code ]; [ "$MODEL_DIR" = /job/model-code ]; [ -x check.sh ]
+[ "$JOB_STATE_DIR" = /job ]; [ "$LOG_DIR" = /job/logs ]; [ "$LEARNER_ID" = 1 ]; [ "$TRAINING_ID" = {job} ]
+[ "$NICE" = 'a "b" $(c)' ]; [ "$IMAGE_SAYS" = kept ]; ! env | grep -q ^HOSTNAME=; [ "$PYTHONPATH" = "$PWD" ]
+[ -w /tmp ]; [ -d "$DATA_DIR" ]; [ ! -t 0 ]
+echo result > "$RESULT_DIR/out"; echo checkpoint > "$CHECKPOINT_DIR/ckpt"; echo own > "$LOG_DIR/own.txt"
+grep learner-x-0 /etc/hosts; trap
+echo to the log; echo to errors >&2
+"""
+
+
+@pytest.fixture
+def pod(tmp_path: Path) -> Iterator[PodRig]:
+    with pods(tmp_path) as made:
+        yield made[0]
+
+
+def assert_said(pod: PodRig) -> TinyMirror:
+    """Whoever read it all has the files byte for byte."""
+    mirror = TinyMirror().apply(pod.frames())
+    attempt = Path(pod.attempt.path)
+    index = pod.index
+    grown = [f"events/node-{index}.jsonl", *(["events/head.jsonl"] if index == 0 else [])]
+    for name in grown:
+        assert mirror.files[name] == (attempt / name).read_bytes()
+    log = mirror.files.get(f"logs/learner-{index + 1}", b"")
+    assert log == Path(pod.attempt.training_log(index + 1)).read_bytes()
+    if index == 0:
+        assert mirror.cells["final.json"] == (attempt / "final.json").read_bytes()
+        assert mirror.cells["claim/owner.json"] == (attempt / "claim/owner.json").read_bytes()
+    assert not mirror.gaps
+    return mirror
+
+
+def test_a_learner_has_the_contract_and_all_is_said(pod: PodRig) -> None:
+    pod.write("bash -e check.sh", model={"check.sh": CONTRACT.format(job=JOB_ID)}, user_env={"NICE": 'a "b" $(c)'})
+    assert pod.run() == (0, 0), (pod.log(), pod.errors)
+    final = pod.final()
+    assert (final.outcome, final.exit_code, final.stored) == (Outcome.COMPLETED, 0, True)
+    assert final.native_id == f"{JOB_ID}-1"
+    assert "to the log\nto errors\n" in pod.log()
+    assert "trap --" not in pod.log(), "the learner was started with signals ignored"
+    assert (Path(pod.attempt.results) / "out").read_text() == "result\n"
+    assert (Path(pod.job.checkpoints) / "ckpt").read_text() == "checkpoint\n"
+    assert (Path(pod.attempt.learner_logs(1)) / "own.txt").read_text() == "own\n"
+    assert_said(pod)
+    word = json.loads(pod.message.read_text())
+    assert (word["outcome"], word["stored"], word["native_id"]) == ("completed", True, f"{JOB_ID}-1")
+    assert "log_tail" not in word
+    assert not pod.processes(), "something was left behind"
+    assert pod.container_said == ""
+
+
+@pytest.mark.parametrize("code", [1, 3, 137])
+def test_a_learner_s_status_is_the_container_s_and_the_pod_s(pod: PodRig, code: int) -> None:
+    pod.write(f"echo before; exit {code}")
+    assert pod.run() == (code, code), pod.errors
+    final = pod.final()
+    assert (final.outcome, final.exit_code, final.error_code, final.stored) == (Outcome.FAILED, code, "C201", True)
+    assert_said(pod)
+
+
+def test_a_model_that_cannot_be_unpacked_ends_the_pod(pod: PodRig) -> None:
+    pod.write("true")
+    (pod.model / "model.zip.000").write_bytes(b"no archive")
+    code, status = pod.run()
+    assert code == status == 74
+    assert pod.final().error_code == "S301"
+    assert json.loads(pod.message.read_text())["error_code"] == "S301"
+    assert not any(e.kind is EventKind.LEARNER_STARTED for e in pod.events())
+
+
+def test_a_launch_file_that_cannot_be_read_ends_the_pod_with_its_reason(pod: PodRig) -> None:
+    pod.write("true")
+    launch = json.loads((pod.plan / "launch.json").read_text())
+    (pod.plan / "launch.json").write_text(json.dumps({**launch, "learners": "two"}))
+    pod.start()
+    pod.wait(pod.message.exists, "the refusal")
+    assert pod.sidecar is not None
+    assert pod.end_sidecar() == 78
+    assert "launch file is damaged" in json.loads(pod.message.read_text())["error"]
+
+
+def test_an_image_without_bash_is_told_in_words(pod: PodRig, tmp_path: Path) -> None:
+    pod.write("true")
+    pod.hidden = ("/usr/bin/bash", "/bin/bash")
+    code, status = pod.run()
+    assert code == status == 127
+    assert "this image has no bash" in pod.log()
+    final = pod.final()
+    assert final.error_code == "S103", final
+    assert "this image has no bash" in final.message
+
+
+def test_a_learner_that_fails_is_started_again_in_its_container(pod: PodRig) -> None:
+    """`restart: learner` of the manifest."""
+    command = 'echo "start $FFDL_LEARNER_RESTARTS"; [ "$FFDL_LEARNER_RESTARTS" = 1 ] || exit 9'
+    pod.write(command, restart="learner", restarts_max=2)
+    assert pod.run() == (0, 0), (pod.log(), pod.errors)
+    assert pod.log() == "start 0\nstart 1\n"
+    assert pod.final().outcome is Outcome.COMPLETED
+
+
+def holders(pod: PodRig) -> list[Path]:
+    """Files of the pod's own directory with the secret in them."""
+    files = [path for path in pod.pod.rglob("*") if path.is_file()]
+    return [path for path in files if "s3cret" in path.read_text(errors="replace")]
+
+
+def test_secrets_reach_the_learner_and_stay_in_no_file_of_the_seat(pod: PodRig) -> None:
+    pod.write('echo "$TOKEN" | rev; while [ ! -e /job/now ]; do sleep 0.05; done', secrets={"TOKEN": "token"})
+    pod.start()
+    pod.start_learner()
+    pod.wait_for_log("terc3s")
+    pod.wait(lambda: not holders(pod), "no file has it")
+    assert not (pod.seat / "go").exists()
+    (Path(pod.attempt.state) / "now").touch()
+    assert pod.end() == (0, 0)
+    assert not any("s3cret" in line for line in pod.lines)
+
+
+def test_the_daemon_s_copy_is_the_same(pod: PodRig, tmp_path: Path) -> None:
+    """By the code that the daemon runs."""
+    pod.write("seq 1 5000")
+    assert pod.run() == (0, 0)
+    copy = AttemptDir(str(tmp_path / "copy"))
+    Path(copy.path).mkdir()
+    mirror = Mirror(copy, str(tmp_path / "bell"), JOB_ID, 1, LogLimits())
+    for at, frame in enumerate(pod.frames()):
+        mirror.apply(frame, 1000.0 + at, 0)
+    assert mirror.missing == {}
+    for name in ("final.json", "events/head.jsonl", "events/node-0.jsonl", "logs/learner-1/training-log.txt"):
+        assert Path(copy.path, name).read_bytes() == Path(pod.attempt.path, name).read_bytes()

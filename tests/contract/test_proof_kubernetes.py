@@ -1,0 +1,93 @@
+"""`make proof-kubernetes` in a short form, against the tests' cluster, so that it cannot rot; and that it can fail."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.contract.kubernetes_harness import CONTROLLER_IMAGE, images
+from tests.fakes.kubernetes.rig import FakeCluster, cluster, node
+from tests.proof.kubernetes.__main__ import main
+from tests.proof.kubernetes.values import BREAKS
+
+GIVEN = ("--controller-image", CONTROLLER_IMAGE, "--python", sys.executable)
+
+
+@pytest.fixture
+def k8s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
+    kubelet = {**images(), "memory_limits": True}
+    kubelet["images"]["missing"] = ["registry.invalid/*"]
+    with cluster(tmp_path, nodes=[node("n1", cpu="4")], kubelet=kubelet) as found:
+        monkeypatch.setenv("KUBECONFIG", str(found.kubeconfig))
+        yield found
+
+
+def words(said: str) -> dict[str, str]:
+    """Point -> word, of the lines that were printed."""
+    lines = [line for line in said.splitlines() if " s  " in line]
+    return {line.split(" s  ")[1].partition(":")[0]: line.partition("  ")[0] for line in lines}
+
+
+def namespaces(k8s: FakeCluster) -> list[str]:
+    """Those of proofs."""
+    found = [one["metadata"]["name"] for one in k8s.ask("GET", "api/v1/namespaces")["items"]]
+    return [name for name in found if name.startswith("ffdl-proof")]
+
+
+def test_points_are_tried_and_nothing_stays(k8s: FakeCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    only = "permissions,dry run,exit code,results,names,out of memory,policies,unschedulable,deletion"
+    status = main([*GIVEN, "--only", only])
+    said = capsys.readouterr().out
+    assert words(said) == {
+        "tenant": "passed", "permissions": "passed", "dry run": "passed", "results are copied": "passed",
+        "exit code": "passed", "names of pods": "not possible here", "out of memory": "passed", "policies": "passed",
+        "unschedulable": "passed", "deletion": "passed",
+        "nothing is left": "passed",
+    }, said  # fmt: skip
+    assert status == 0 and said.endswith("points 11 passed 10 failed 0 not possible here 1\n")
+    assert "names of pods: the cluster has no DNS: no pod of kube-system has the label k8s-app=kube-dns" in said
+    assert not namespaces(k8s)
+
+
+def test_what_is_not_possible_is_no_pass_where_all_is_demanded(
+    k8s: FakeCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*GIVEN, "--only", "names", "--strict"]) == 1
+    assert words(capsys.readouterr().out)["names of pods"] == "not possible here"
+
+
+def test_a_cluster_that_runs_no_pods_fails_and_is_left_as_it_was(
+    k8s: FakeCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    k8s.do("pause", controller="scheduler")
+    assert main([*GIVEN, "--only", "a job completes", "--patience", "8"]) == 1
+    said = capsys.readouterr().out
+    assert words(said)["a job completes"] == "failed", said
+    assert "not so after 8 s" in said
+    assert not namespaces(k8s)
+
+
+@pytest.mark.parametrize(
+    ("broken", "only", "point"),
+    [
+        ("role", "permissions", "permissions"),
+        ("security", "permissions", "tenant"),
+        ("bytes", "results", "results are copied"),
+        ("image", "a job completes", "a job completes"),
+    ],
+)
+def test_what_is_broken_is_found(
+    k8s: FakeCluster, capsys: pytest.CaptureFixture[str], broken: str, only: str, point: str
+) -> None:
+    assert main([*GIVEN, "--only", only, "--break", broken]) == 1
+    said = capsys.readouterr().out
+    assert words(said)[point] == "failed", said
+    assert not namespaces(k8s)
+
+
+def test_each_way_to_break_it_is_tried_here() -> None:
+    (mark,) = test_what_is_broken_is_found.pytestmark  # type: ignore[attr-defined]
+    assert {one[0] for one in mark.args[1]} == set(BREAKS)

@@ -1,0 +1,317 @@
+"""Secrets through the whole platform with the local backend: where the values are while they are needed, where they
+never are, and that nothing is left."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ffdl_batch.domain.events import EventKind, decode_events
+from ffdl_batch.domain.jobdir import AttemptDir, Root
+from tests.contract.daemon_rig import LIMIT_S, PLAIN, Site, model_zip, site_in, submission, until
+from tests.secret_search import Search, environment_of
+
+TAG = os.urandom(4).hex()
+"""Other runs of these tests on this machine have other values."""
+VALUES = {
+    "hub": f"pl\u00e4nted-hub \"x\" 'y' \\ $HOME %+/?&\nsecond line-6c1f{TAG}",
+    "renewed": f"planted-renewed-93ab{TAG}",
+    "from-env": f"planted-variable-51dd{TAG}",
+    "from-file": f"planted-file-first\nplanted-file-e07c{TAG}",
+    "in-clear": f"planted-in-clear-2b44{TAG}",
+    "unused": f"planted-unused-77aa{TAG}",
+}
+TRAIN = """
+import hashlib, os, signal, sys, time
+def save(*_):
+    open(os.environ["CHECKPOINT_DIR"] + "/step", "w").write("x")
+    sys.exit(0)
+signal.signal(signal.SIGUSR2, save)
+for name in ("HUB", "VARIABLE", "FROM_FILE", "LITERAL"):
+    print(name, hashlib.sha256(os.environ[name].encode()).hexdigest(), flush=True)
+print("up", flush=True)
+while os.environ["FFDL_ATTEMPT"] == "1" or not os.path.exists(sys.argv[1]):
+    time.sleep(0.02)
+"""
+FFDL = (sys.executable, "-c", "from ffdl_batch.cli.main import main; main()")
+SUBMIT = (sys.executable, "-c", "from ffdl_batch.cli.submit import main; main()")
+
+
+@dataclass
+class Desk:
+    """A site, a model and a manifest, and the commands of who sits there; `said` is all that they ever printed."""
+
+    site: Site
+    said: bytes = b""
+    submitted: list[str] = field(default_factory=list)
+
+    def run(self, *argv: str, status: int | None = 0, given: str | None = None, **more: str) -> str:
+        done = subprocess.run(
+            argv, env={**self.site.environment(), **more}, cwd=self.site.directory, timeout=LIMIT_S, check=False,
+            capture_output=True, input=None if given is None else given.encode(),
+            stdin=subprocess.DEVNULL if given is None else None,
+        )  # fmt: skip
+        self.said += done.stdout + done.stderr
+        assert status in (None, done.returncode), done
+        return done.stdout.decode()
+
+    def ffdl(self, *argv: str, **more: Any) -> str:
+        return self.run(*FFDL, *argv, **more)
+
+    def job(self, job_id: str) -> dict[str, Any]:
+        return dict(json.loads(self.ffdl("show", "--json", job_id))["job"])
+
+    @property
+    def root(self) -> Root:
+        return Root(str(self.site.state))
+
+    def attempt(self, job_id: str, number: int) -> AttemptDir:
+        return self.root.job(job_id).attempt(number)
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    with site_in(tmp_path, more_environment={"FFDL_BACKEND": "local"}) as site:
+        site.start(program=PLAIN)
+        (tmp_path / "model").mkdir()
+        (tmp_path / "model" / "train.py").write_text(TRAIN)
+        (tmp_path / "given").mkdir()
+        (tmp_path / "given" / "licence.txt").write_bytes(VALUES["from-file"].encode() + b"\n")
+        made = Desk(site)
+        yield made
+        for job_id in made.submitted:
+            site.ask("POST", f"/api/v1/jobs/{job_id}/cancel")
+            until(lambda: site.ask("GET", f"/api/v1/jobs/{job_id}")[1]["job"]["ended_at"], f"the end of {job_id}")  # noqa: B023
+
+
+def manifest(desk: Desk, name: str, more: str = "") -> str:
+    text = f"""\
+name: {name}
+gpus: 0
+framework:
+  name: custom
+  version: python-numpy
+  command: python3 train.py {desk.site.directory}/release
+data_stores:
+  - id: here
+    type: directory
+    training_results: {{container: out}}
+    connection: {{path: {desk.site.directory}/stored}}
+batch:
+  secrets: {{HUB: "${{secret:hub}}", VARIABLE: "${{env:LICENCE_KEY}}", FROM_FILE: "${{file:given/licence.txt}}",
+            LITERAL: {VALUES["in-clear"]}}}
+{more}"""
+    (desk.site.directory / "stored" / "out").mkdir(parents=True, exist_ok=True)
+    path = desk.site.directory / f"{name}.yml"
+    path.write_text(text)
+    return str(path)
+
+
+def set_all(desk: Desk) -> None:
+    desk.ffdl("secret", "set", "hub", given=VALUES["hub"] + "\n")
+    desk.ffdl("secret", "set", "unused", given=VALUES["unused"])
+
+
+def submitted(desk: Desk, path: str) -> str:
+    said = desk.run(*SUBMIT, "--parsable", path, str(desk.site.directory / "model"), LICENCE_KEY=VALUES["from-env"])
+    desk.submitted.append(said.strip())
+    return desk.submitted[-1]
+
+
+def await_up(desk: Desk, job_id: str, number: int) -> str:
+    log = Path(desk.attempt(job_id, number).training_log(1))
+
+    def up() -> bool:
+        job = desk.site.ask("GET", f"/api/v1/jobs/{job_id}")[1]["job"]
+        assert not job["ended_at"], (job, log.read_text() if log.exists() else "")
+        return log.exists() and "up\n" in log.read_text()
+
+    until(up, f"attempt {number} to say that it is up")
+    return log.read_text()
+
+
+def digests(hub: str) -> str:
+    values = {"HUB": VALUES[hub], "VARIABLE": VALUES["from-env"], "FROM_FILE": VALUES["from-file"]}
+    values["LITERAL"] = VALUES["in-clear"]
+    return "".join(f"{name} {hashlib.sha256(value.encode()).hexdigest()}\n" for name, value in values.items()) + "up\n"
+
+
+def written(desk: Desk) -> dict[str, set[str]]:
+    """What the system wrote that holds a value, by its path in the state directory; nothing elsewhere does, but what
+    this test wrote itself."""
+    site, search = desk.site, Search(VALUES)
+    places = [path for path in site.directory.iterdir() if path.name != "given" and path.suffix != ".yml"]
+    found = search.below(*places)
+    assert all(Path(path).stat().st_mode & 0o777 == 0o600 for path in found), found
+    return {str(Path(path).relative_to(site.state)): names for path, names in found.items()}
+
+
+OWN = {"from-env", "from-file", "in-clear"}
+
+
+def test_where_the_values_are_and_where_they_are_not(desk: Desk) -> None:
+    search, root = Search(VALUES), desk.root
+    set_all(desk)
+    path = manifest(desk, "life", "  retry: {timeouts: 1}\n")
+    desk.ffdl("validate", path)
+    desk.run(*SUBMIT, "--dry-run", path, str(desk.site.directory / "model"), LICENCE_KEY=VALUES["from-env"])
+    job_id = submitted(desk, path)
+    assert await_up(desk, job_id, 1) == digests("hub")
+
+    own, first, template = f"jobs/{job_id}/secrets.json", f"jobs/{job_id}/attempt-1/secrets.json", ""
+    template = f"jobs/{job_id}/attempt-next/secrets.json"
+    store = {"secrets/hub": {"hub"}, "secrets/unused": {"unused"}}
+    assert written(desk) == {**store, own: OWN, first: {"hub", *OWN}, template: {"hub", *OWN}}
+    of_learner = search.in_processes("environ")
+    assert of_learner, "the learner has them"
+    for pid, names in of_learner.items():
+        assert names == {"hub", *OWN}
+        assert (
+            environment_of(pid).get("LEARNER_ID", "1") == "1"
+            and environment_of(pid).get("TRAINING_ID", job_id) == job_id
+        )
+    assert search.in_processes("cmdline") == {}
+    for pid in of_learner:
+        assert re.search("Max core file size +0 ", Path(f"/proc/{pid}/limits").read_text())
+
+    listed = json.loads(desk.ffdl("secret", "list", "--json"))["secrets"]
+    assert [(one["name"], one["jobs"]) for one in listed] == [("hub", 1), ("unused", 0)]
+    desk.ffdl("secret", "rm", "hub", status=1)
+    desk.ffdl("secret", "rm", "unused")
+    desk.ffdl("secret", "rm", "unused", status=1)
+    desk.ffdl("secret", "set", "hub", "--from-file", "-", given=VALUES["renewed"] + "\r\n")
+    assert written(desk) == {
+        "secrets/hub": {"renewed"}, own: OWN, first: {"renewed", *OWN}, template: {"renewed", *OWN},
+    }  # fmt: skip
+
+    desk.site.ask("POST", f"/api/v1/jobs/{job_id}/drill", {"event": "timeout"})
+    assert await_up(desk, job_id, 2) == digests("renewed"), "the attempt that the head made has what is set by then"
+    second = f"jobs/{job_id}/attempt-2/secrets.json"
+    until(lambda: not (desk.site.state / first).exists(), "the first attempt's file to go")
+    assert written(desk) == {
+        "secrets/hub": {"renewed"},
+        own: OWN,
+        second: {"renewed", *OWN},
+        template: {"renewed", *OWN},
+    }
+
+    (desk.site.directory / "release").touch()
+    desk.ffdl("wait", job_id)
+    assert desk.job(job_id)["state"] == "COMPLETED"
+    until(lambda: not list(Path(root.secret_holders).iterdir()), "its secrets to be forgotten")
+    assert written(desk) == {"secrets/hub": {"renewed"}}
+    assert search.in_processes("environ") == {}
+
+    for more in ("logs", "events", "show"):
+        desk.ffdl(more, job_id)
+    for place in ("", f"/{job_id}", f"/{job_id}/events", f"/{job_id}/logs"):
+        desk.said += (
+            json.dumps(desk.site.ask("GET", f"/api/v1/jobs{place}")[1]).encode() if place[-4:] != "logs" else b""
+        )
+    assert search.within(desk.said) == set()
+    assert search.within(b"x" + json.dumps(VALUES).encode()) == set(VALUES), "which finds what is there"
+
+
+def test_what_a_killed_attempt_left_goes_too(desk: Desk) -> None:
+    """All controllers die at once, so that nobody but the daemon can remove anything; the job fails."""
+    set_all(desk)
+    job_id = submitted(desk, manifest(desk, "killed", "  retry: {node_failures: 0, failures: 0}\n"))
+    await_up(desk, job_id, 1)
+    attempt = desk.attempt(job_id, 1)
+    for source in ("head", "node-0"):
+        events = decode_events(Path(attempt.event_file(source)).read_text())
+        pid = [event for event in events if event.kind is EventKind.STARTED][-1].fields["pid"]
+        os.kill(int(pid or 0), signal.SIGKILL)
+    desk.ffdl("wait", job_id, status=None)
+    assert desk.job(job_id)["state"] == "FAILED"
+    until(lambda: not list(Path(desk.root.secret_holders).iterdir()), "its secrets to be forgotten")
+    own = f"jobs/{job_id}/secrets.json"
+    assert written(desk) == {"secrets/hub": {"hub"}, "secrets/unused": {"unused"}, own: OWN}, "a resume needs its own"
+    assert Search(VALUES).in_processes("environ") == {}
+
+
+def test_a_value_is_in_no_answer_and_in_no_line_of_the_log(desk: Desk) -> None:
+    """Requests that are refused hold it, too."""
+    value, search = VALUES["hub"], Search(VALUES)
+    site = desk.site
+    archive = model_zip()
+    digest = hashlib.sha256(archive).hexdigest()
+    site.ask("PUT", f"/api/v1/archives/{digest}", archive)
+    wrong = {**submission("k", digest), "references": {"env:A": value}, "manifest": "name: [", "backend": "local"}
+    odd = {**submission("k", digest), "references": {"env:A": [value]}}
+    requests: list[tuple[str, str, Any]] = [
+        ("PUT", "/api/v1/secrets/hub", {"value": value}),
+        ("PUT", "/api/v1/secrets/..%2fup", {"value": value}),
+        ("PUT", "/api/v1/secrets/.hidden", {"value": value}),
+        ("PUT", "/api/v1/secrets/hub", {"value": [value]}),
+        ("PUT", "/api/v1/secrets/hub", {"valu": value}),
+        ("PUT", "/api/v1/secrets/hub", value),
+        ("PUT", "/api/v1/secrets/hub", json.dumps({"value": value}).encode()[:-1]),
+        ("PUT", "/api/v1/secrets/hub", {"value": value + "\0"}),
+        ("PUT", "/api/v1/secrets/hub", {"value": value * 2000}),
+        ("PUT", "/api/v1/secrets/hub", {"value": value * 40000}),
+        ("POST", "/api/v1/secrets/hub", {"value": value}),
+        ("GET", "/api/v1/secrets", None),
+        ("GET", "/api/v1/secrets/hub", None),
+        ("POST", "/api/v1/jobs", {"submissions": [wrong]}),
+        ("POST", "/api/v1/jobs", {"submissions": [odd]}),
+        ("POST", "/api/v1/plan", {"submission": {**wrong, "manifest": value}}),
+        ("DELETE", "/api/v1/secrets/hub", None),
+    ]
+    answered = [(method, path, *site.ask(method, path, body)) for method, path, body in requests]
+    assert [status for _, _, status, _ in answered] == [
+        200, 404, 400, 400, 400, 400, 400, 400, 400, 400, 405, 200, 405, 200, 400, 422, 200,
+    ], answered  # fmt: skip
+    for method, path, _, reply in answered:
+        assert search.within(json.dumps(reply).encode()) == set(), (method, path, reply)
+    assert search.within(site.log.encode()) == set() and "set the secret hub" in site.log
+    assert written(desk) == {}
+
+
+@pytest.mark.parametrize(
+    ("argv", "given", "status", "words"),
+    [
+        (("set", "n", "planted-1"), "", 2, "the value is no argument"),
+        (("set", "a/b"), "x", 2, "cannot be a secret's name"),
+        (("set", "n"), "", 2, "the value is empty"),
+        (("set", "n"), "x" * 65537, 2, "the value has 65537 bytes"),
+        (("set", "n", "--from-file", "/nowhere"), "", 66, "/nowhere: No such file or directory"),
+        (("rm", "n"), "", 1, "there is no secret 'n'"),
+    ],
+)
+def test_what_the_command_refuses(desk: Desk, argv: tuple[str, ...], given: str, status: int, words: str) -> None:
+    desk.ffdl("secret", *argv, status=status, given=given)
+    assert words in desk.said.decode() and b"planted" not in desk.said
+
+
+def test_a_value_is_asked_for_without_being_shown(desk: Desk) -> None:
+    """On a terminal of its own, as a person has one."""
+    pid, terminal = os.forkpty()
+    if pid == 0:
+        os.chdir(desk.site.directory)
+        os.execve(FFDL[0], [*FFDL, "secret", "set", "typed"], desk.site.environment())
+    shown, answers = b"", [b"planted-typed\n", b"planted-typed\n"]
+    deadline = time.monotonic() + LIMIT_S
+    while time.monotonic() < deadline:
+        try:
+            shown += os.read(terminal, 4096)
+        except OSError:  # it has ended
+            break
+        if answers and shown.count(b": ") > 2 - len(answers):
+            os.write(terminal, answers.pop())
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, shown
+    assert b"planted" not in shown and b"secret typed is set" in shown
+    assert (Path(desk.root.secrets) / "typed").read_text() == "planted-typed"

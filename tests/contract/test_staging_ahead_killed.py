@@ -1,0 +1,132 @@
+"""The attempt that brings data is killed in mid-transfer: a real daemon, the local backend, a real S3 server.
+
+The training begins with whole data or the job says why not, and nothing that was brought in part has a file's name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ffdl_batch.controller.machine.processes import all_processes
+from tests.contract.daemon_rig import PLAIN, until
+from tests.contract.test_data_jobs import Data, data
+from tests.contract.test_staging_ahead import AHEAD, attempts
+from tests.fakes.fault_proxy import Rule
+from tests.staging_rig import MIB, s3_server
+
+__all__ = ["data", "s3_server"]
+BIG = bytes(range(251)) * (3 * MIB // 251)
+DIGEST = hashlib.sha256(BIG).hexdigest()
+CHECK = 'sha256sum <"$DATA_DIR/big"; cat "$DATA_DIR/a"; ls -A "$DATA_DIR"'
+MANIFEST = """\
+name: ahead
+gpus: 0
+framework: {{name: custom, version: python-numpy, command: '{command}'}}
+data_stores:
+  - type: mount_cos
+    training_data: {{container: {bucket}/set}}
+    connection: {{auth_url: "{url}", user_name: anybody, password: anything}}
+"""
+ROLES: dict[str, Callable[[list[str]], bool]] = {
+    "program": lambda words: "ffdl_batch.staging" in words,
+    "node": lambda words: "node" in words and "--launch" in words,
+    "head": lambda words: "head" in words and "--launch" in words,
+}
+
+
+@pytest.fixture(name="slow")
+def made(data: Data) -> Iterator[tuple[Data, str]]:
+    """A job whose first attempt is in the middle of the large file."""
+    data.server.client.put_object(Bucket=data.bucket, Key="set/big", Body=BIG)
+    rule = Rule("GET", "/set/big", pause_s=0.25)
+    data.proxy.rules.append(rule)
+    text = MANIFEST.format(command=CHECK, bucket=data.bucket, url=data.proxy.endpoint)
+    result = data.submit(manifest=text + AHEAD)
+    assert result["problem"] is None, result
+    until(lambda: data.proxy.given[f"/{data.bucket}/set/big"] > MIB // 2, "half a mebibyte of the large file")
+    until(lambda: pids(data, "program"), "the staging program")
+    rule.pause_s = 0.05
+    yield data, result["id"]
+
+
+def pids(data: Data, *roles: str) -> list[int]:
+    """Processes of the rig's that play one of these parts."""
+    found = []
+    for pid in all_processes():
+        try:
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace").split("\0")
+        except OSError:
+            continue
+        ours = any(str(data.site.directory) in word for word in words)
+        if ours and any(ROLES[role](words) for role in roles):
+            found.append(pid)
+    return found
+
+
+def kill(data: Data, *roles: str) -> None:
+    """All of them at once, as a node that loses its power does: none sees another's end."""
+    found = pids(data, *roles)
+    assert found
+    for sign in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in found:
+            os.kill(pid, sign)
+
+
+def files(data: Data, job_id: str) -> dict[str, int]:
+    """Of the job's data, with a file's own name: name and size."""
+    (place,) = {path.parent for path in data.site.directory.rglob(f"jobs/{job_id}/attempt-1")}
+    found = [path for path in (place / "data").rglob("*") if path.is_file() and not path.name.endswith(".part")]
+    return {path.name: path.stat().st_size for path in found}
+
+
+def require_trained(data: Data, job_id: str) -> dict[str, Any]:
+    job = data.ended(job_id)
+    assert job["state"] == "COMPLETED", job
+    (log,) = data.site.directory.rglob(f"{job_id}/attempt-{len(job['attempts'])}/logs/learner-1/training-log.txt")
+    said = log.read_text().splitlines()
+    assert said[-4:] == [f"{DIGEST}  -", "from main", "a", "big"], said
+    return job
+
+
+@pytest.mark.parametrize("roles", [("node",), ("head",), ("program", "node", "head")], ids="+".join)
+def test_the_training_follows_with_whole_data(slow: tuple[Data, str], roles: tuple[str, ...]) -> None:
+    data, job_id = slow
+    kill(data, *roles)
+    assert "big" not in files(data, job_id), "what is not whole has no file's name"
+    job = require_trained(data, job_id)
+    assert attempts(job) == [("node_failure", "S106"), ("staged", "000"), ("", "000")], job
+
+
+def test_a_program_that_is_killed_alone_ends_the_job_with_its_reason(slow: tuple[Data, str]) -> None:
+    """As by a lack of memory, which another try would meet again."""
+    data, job_id = slow
+    kill(data, "program")
+    job = data.ended(job_id)
+    assert (job["state"], attempts(job)) == ("FAILED", [("", "S302")]), job
+    assert "the staging program was killed by signal 9" in str(job), job
+    assert "big" not in files(data, job_id)
+
+
+def test_a_daemon_that_dies_too_finds_the_job_again(slow: tuple[Data, str]) -> None:
+    data, job_id = slow
+    daemon = data.site.processes[-1]
+    daemon.kill()
+    kill(data, "program", "node", "head")
+    daemon.wait()
+    data.site.start(program=PLAIN)
+    assert require_trained(data, job_id)["attempts"]
+
+
+def test_where_the_store_refuses_the_next_one_the_job_ends_before_it_trains(slow: tuple[Data, str]) -> None:
+    data, job_id = slow
+    data.proxy.rules.insert(0, Rule("GET", "/set/big", status=403, code="AccessDenied"))
+    kill(data, "program", "node", "head")
+    job = data.ended(job_id)
+    assert (job["state"], attempts(job)) == ("FAILED", [("node_failure", "S106"), ("", "C103")]), job

@@ -1,0 +1,129 @@
+"""Ten who ask for the same download it once, whatever happens to who fills the cache."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from ffdl_batch.domain.staging import Cached, Note
+from tests.cache_rig import FILES, NOISE, CacheRig, cached, until
+from tests.fakes.fault_proxy import Rule
+from tests.staging_rig import MIB, rig, s3_server
+
+__all__ = ["cached", "rig", "s3_server"]
+
+
+def begun(cached: CacheRig, at_least: int) -> Callable[[], bool]:
+    return lambda: cached.downloads()["set/deep/b.bin"] >= at_least
+
+
+def test_a_filler_that_is_killed_is_followed_by_who_waits_and_what_came_is_kept(cached: CacheRig) -> None:
+    cached.put()
+    slow = Rule("GET", "deep/b.bin", pause_s=0.05)
+    cached.staging.proxy.rules = [slow]
+    filler = cached.start(cached.task(parallel=1))
+    until(begun(cached, 2 * MIB + 65536), "two parts have come")
+    waiting = cached.start(cached.task(parallel=1))
+    until(lambda: waiting.of(Note), "it waits")
+    filler.process.kill()
+    filler.process.wait()
+    slow.pause_s = 0
+    waiting.done()
+    assert waiting.of(Cached)[0].filled
+    assert cached.files(waiting.task) == FILES
+    assert len(NOISE) < cached.downloads()["set/deep/b.bin"] <= len(NOISE) + MIB
+    assert cached.half() == []
+
+
+def test_a_filler_that_hangs_is_replaced_and_harmless_when_it_wakes(cached: CacheRig) -> None:
+    cached.put()
+    slow = Rule("GET", "deep/b.bin", pause_s=0.05)
+    cached.staging.proxy.rules = [slow]
+    hung = cached.start(cached.task(parallel=1, cache={"stale_s": 2.0}))
+    until(begun(cached, MIB), "a part has come")
+    hung.process.send_signal(signal.SIGSTOP)
+    slow.pause_s = 0
+    other = cached.start(cached.task(cache={"stale_s": 2.0}))
+    other.done()
+    assert other.of(Cached)[0].filled
+    hung.process.send_signal(signal.SIGCONT)
+    hung.done()
+    assert cached.files(hung.task) == cached.files(other.task) == FILES
+    assert cached.half() == []
+    assert len(cached.keys()) == 1
+
+
+def test_one_that_waits_for_what_does_not_come_goes_on_alone(cached: CacheRig) -> None:
+    cached.put()
+    cached.staging.proxy.rules = [Rule("GET", "deep/b.bin", times=1, hang_s=60)]
+    filler = cached.start(cached.task(parallel=1))
+    until(lambda: any("deep/b.bin" in path for _, path, _ in cached.staging.proxy.requests), "it asks")
+    task = cached.task(cache={"patience_s": 0.5})
+    done, said, notes = cached.run(task)
+    assert (done.files, said) == (3, [])
+    assert any("the cache is not used: who fills it has brought nothing" in note for note in notes)
+    assert cached.files(task) == FILES
+    filler.process.kill()
+    filler.process.wait()
+
+
+def test_a_store_that_fails_fails_the_job_and_the_next_goes_on(cached: CacheRig) -> None:
+    cached.put()
+    cached.staging.proxy.rules = [Rule("GET", "deep/b.bin", after=2, status=500, code="InternalError")]
+    outcome = cached.staging.run(cached.task(parallel=1, tries=2))
+    assert (outcome.status, outcome.failed.code) == (75, "S302")
+    came = cached.downloads()["set/deep/b.bin"]
+    assert came == 2 * MIB
+    cached.staging.proxy.rules = []
+    task = cached.task()
+    cached.run(task)
+    assert cached.files(task) == FILES
+    assert cached.downloads()["set/deep/b.bin"] == len(NOISE)
+
+
+def test_an_object_that_changes_while_it_is_read_gets_its_own_key(cached: CacheRig) -> None:
+    cached.put()
+    changes = [b"newer"]
+
+    def change(method: str, path: str) -> None:
+        if method == "GET" and path.endswith("/a.txt") and changes:
+            cached.staging.put("set/a.txt", changes.pop())
+
+    cached.staging.proxy.before = change
+    task = cached.task()
+    _, (said,), _ = cached.run(task)
+    assert cached.files(task) == FILES | {"a.txt": b"newer"}
+    assert cached.keys() == [said.key]
+    again = cached.task()
+    assert not cached.run(again)[1][0].filled
+
+
+def test_a_filler_on_another_node_counts_until_its_signs_stop(cached: CacheRig) -> None:
+    cached.put()
+    _, (said,), _ = cached.run(cached.task())
+    shutil.rmtree(Path(said.tree).parent)
+    elsewhere = f"{cached.shelf.root}/filling/{said.key}.there"
+    Path(elsewhere).mkdir()
+    owner = {"host": "elsewhere", "boot": "b", "pid": 17, "token": "there"}
+    Path(cached.shelf.fill_lock(said.key)).write_text(json.dumps(owner))
+    waiting = cached.start(cached.task(cache={"stale_s": 2.0}))
+    until(lambda: waiting.of(Note), "it waits")
+    for beat in range(1, 6):
+        Path(elsewhere, "signs").write_text(json.dumps({"beat": beat, "files": 1}))
+        time.sleep(0.5)
+    assert waiting.process.poll() is None
+    waiting.done()
+    assert [note.why for note in waiting.of(Note)] == ["waits for process 17 on elsewhere, which fills the cache"]
+    assert waiting.of(Cached)[0].filled
+    assert cached.files(waiting.task) == FILES
+    assert cached.half() == [f"{said.key}.there"]
+    os.utime(f"{elsewhere}/signs", (1000, 1000))
+    os.utime(elsewhere, (1000, 1000))
+    cached.put("more")
+    cached.run(cached.task("more"))
+    assert cached.half() == []

@@ -1,0 +1,43 @@
+"""The figures of staging, from the smallest run: both clients move everything, and are compared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.controller.stores.mounting import lacking
+from tests.benchmarks import staging
+from tests.benchmarks.knobs import Knobs
+from tests.benchmarks.staging import MOUNT, measure_staging
+
+SMALLEST = Knobs(rounds=1, staged_mib=1, staged_files=3)
+
+
+def test_each_has_a_figure_for_each_direction_and_load() -> None:
+    figures = measure_staging(SMALLEST)
+    rates = {"one file of 1 MiB": "MiB/s", "3 files of 1000 bytes": "files/s"}
+    both = [
+        (f"{way}, {measure}", who)
+        for way in ("in", "out")
+        for measure in ("whole process", "the client's CPU")
+        for who in ("ffdl", "boto3")
+    ]
+    waits = [("until a learner can begin", who) for who in ("ffdl", "boto3")]
+    mounted = [(way, MOUNT) for way in ("in, whole process", "read again", "until a learner can begin")]
+    wanted = both + waits + (mounted if not lacking() else [])
+    assert {(one.benchmark, one.measure, one.unit, one.who) for one in figures} == {
+        (load, measure, "s" if "CPU" in measure or "until" in measure else rate, who)
+        for load, rate in rates.items()
+        for measure, who in wanted
+    }
+    assert len(figures) == 2 * len(wanted)
+    assert all(len(one.samples) == 1 and one.samples[0] > 0 for one in figures)
+
+
+def test_a_client_that_brings_too_little_has_no_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lazy = tmp_path / "lazy.py"
+    lazy.write_text("")
+    monkeypatch.setattr(staging, "PLAIN", lazy)
+    with pytest.raises(RuntimeError, match="boto3 brought other files"):
+        measure_staging(SMALLEST)

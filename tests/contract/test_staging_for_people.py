@@ -1,0 +1,104 @@
+"""What commands of people ask of staging: listings, single files, and that nothing of theirs is replaced."""
+
+from __future__ import annotations
+
+import glob
+import os
+import random
+
+import pytest
+
+from ffdl_batch.domain.staging import Direction, Entry, FaultClass
+from tests.staging_rig import MIB, Outcome, StagingRig, lines_of, rig, s3_server
+
+__all__ = ["rig", "s3_server"]
+NOISE = random.Random(14).randbytes(6 * MIB + 5)
+OUT = Direction.OUT
+
+
+def listed(rig: StagingRig, prefix: str = "", *only: str) -> Outcome:
+    process = rig.start(rig.task(prefix=prefix, only=only), "--list")
+    return Outcome(process.wait(60), lines_of((rig.directory / "output").read_text()))
+
+
+def test_a_listing_has_names_and_sizes_and_moves_nothing(rig: StagingRig) -> None:
+    for key, data in {"set/a": b"1", "set/deep/b c": b"22", "set/empty/": b"", "other": b"333"}.items():
+        rig.put(key, data)
+    outcome = listed(rig, "set")
+    assert [(entry.name, entry.size) for entry in outcome.of(Entry)] == [("a", 1), ("deep/b c", 2)]
+    assert all(entry.mtime > 1e9 for entry in outcome.of(Entry))
+    assert outcome.done.files == 2
+    assert [entry.name for entry in listed(rig, "set/a").of(Entry)] == ["a"]
+    assert [entry.name for entry in listed(rig, "", "set/deep/*").of(Entry)] == ["set/deep/b c"]
+    assert not rig.local.exists()
+    assert listed(rig, "none").failed.class_ is FaultClass.MISSING
+
+
+@pytest.mark.parametrize("name", ["plain", "odd [1]*?.txt"])
+def test_one_file_goes_without_a_look_at_others(rig: StagingRig, name: str) -> None:
+    (rig.local / "deep").mkdir(parents=True)
+    for other in (name, "other", "deep/c"):
+        (rig.local / other).write_bytes(b"1")
+    task = rig.task(OUT, "here", only=(glob.escape(name),))
+    assert rig.run(task).done.files == 1
+    assert rig.keys() == [f"here/{name}"]
+    assert [path for _, path, _ in rig.proxy.requests if "list-type" in path] == []
+    assert rig.run(task).done.kept == 1
+    elsewhere = rig.task(OUT, "here", only=(glob.escape(name),), state_dir=str(rig.directory / "anew"))
+    assert rig.run(elsewhere).done.kept == 1
+
+
+def test_what_a_person_has_is_not_replaced(rig: StagingRig) -> None:
+    rig.put("set/a", b"theirs")
+    rig.put("set/b", b"theirs")
+    rig.local.mkdir()
+    (rig.local / "a").write_bytes(b"mine!!")
+    kind = rig.task(prefix="set", replaces=False)
+    outcome = rig.run(kind)
+    assert (outcome.status, outcome.failed.class_) == (76, FaultClass.REFUSED)
+    assert "(a)" in outcome.failed.message and "name another directory" in outcome.failed.message
+    assert rig.files() == {"a": b"mine!!"}
+    assert rig.run(rig.task(prefix="set")).done.files == 2
+    assert rig.files() == {"a": b"theirs", "b": b"theirs"}
+
+
+def test_what_was_brought_before_is_replaced(rig: StagingRig) -> None:
+    rig.put("set/a", b"first")
+    task = rig.task(prefix="set", replaces=False)
+    rig.run(task)
+    rig.put("set/a", b"second")
+    assert rig.run(task).done.files == 1
+    assert rig.files() == {"a": b"second"}
+    (rig.local / "a").write_bytes(b"by hand")
+    rig.put("set/a", b"third")
+    assert rig.run(task).failed.class_ is FaultClass.REFUSED
+
+
+def test_what_is_the_same_is_kept_without_a_journal(rig: StagingRig) -> None:
+    rig.put("set/a", b"1")
+    rig.put("set/empty", b"")
+    rig.put_in_parts("set/parts", NOISE[: 5 * MIB], NOISE[5 * MIB :])
+    rig.run(rig.task(prefix="set"))
+    again = rig.task(prefix="set", replaces=False, state_dir=str(rig.directory / "anew"))
+    outcome = rig.run(again).done
+    assert (outcome.kept, outcome.bytes) == (3, 0)
+    with (rig.local / "parts").open("r+b") as file:
+        file.write(b"x")
+    os.utime(rig.local / "parts", (1, 1))
+    third = rig.task(prefix="set", replaces=False, state_dir=str(rig.directory / "third"))
+    assert rig.run(third).failed.class_ is FaultClass.REFUSED
+
+
+def test_a_file_or_link_in_the_place_of_a_directory_stays(rig: StagingRig) -> None:
+    rig.put("set/deep/a", b"1")
+    rig.local.mkdir()
+    elsewhere = rig.directory / "elsewhere"
+    elsewhere.mkdir()
+    (rig.local / "deep").symlink_to(elsewhere)
+    task = rig.task(prefix="set", replaces=False)
+    assert rig.run(task).failed.class_ is FaultClass.REFUSED
+    assert (rig.local / "deep").is_symlink()
+    (rig.local / "deep").unlink()
+    (rig.local / "deep").write_bytes(b"a file")
+    assert rig.run(task).failed.class_ is FaultClass.REFUSED
+    assert rig.files() == {"deep": b"a file"}

@@ -1,0 +1,262 @@
+"""Staging by fsspec: a real SSH server's SFTP, a directory and the memory of this process."""
+
+from __future__ import annotations
+
+import json
+import random
+import socket
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from ffdl_batch.domain.staging import Direction, FaultClass, Retry, StoreAddress, StoreKind
+from ffdl_batch.staging.stores.fsspec import FsspecStore
+from ffdl_batch.staging.stores.sftp import why_unreachable
+from tests.fakes.s3_server import free_port
+from tests.fakes.ssh_server import BreakingWire, SshServer
+from tests.staging_rig import MIB, StagingRig, rig, s3_server
+
+__all__ = ["rig", "s3_server"]
+NOISE = random.Random(12).randbytes(3 * MIB + 9)
+OUT = Direction.OUT
+
+
+@pytest.fixture(scope="module")
+def ssh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshServer]:
+    """One server for the tests of this file."""
+    server = SshServer(tmp_path_factory.mktemp("ssh"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def remote(tmp_path: Path) -> Path:
+    """The directory that the store is."""
+    made = tmp_path / "remote"
+    (made / "set" / "deep [1]*").mkdir(parents=True)
+    (made / "set" / "big").write_bytes(NOISE)
+    (made / "set" / "deep [1]*" / "ü #?.txt").write_bytes(b"1")
+    (made / "set" / "empty").write_bytes(b"")
+    (made / "set" / "link").symlink_to("/etc/passwd")
+    (made / "set" / "round").symlink_to(made)
+    (made / "set-other").write_bytes(b"not of the set")
+    return made
+
+
+NAMES = {"big": NOISE, "deep [1]*/ü #?.txt": b"1", "empty": b""}
+
+
+def sftp(ssh: SshServer, remote: Path, port: int = 0, **options: str) -> StoreAddress:
+    """The directory by SFTP."""
+    given = {"protocol": "sftp", "known_hosts": str(ssh.known_hosts), "key_file": str(ssh.key), "timeout_s": "10"}
+    return StoreAddress(
+        StoreKind.FSSPEC,
+        f"127.0.0.1:{port or ssh.port}",
+        container=str(remote),
+        options={name: value for name, value in {**given, **options}.items() if value},
+        credentials={"user_name": "who"},
+    )
+
+
+@pytest.fixture(params=["sftp", "file"])
+def store(request: pytest.FixtureRequest, ssh: SshServer, rig: StagingRig, remote: Path) -> StoreAddress:
+    """The directory by SFTP, and by fsspec's own files."""
+    rig.secrets.write_text(json.dumps({"who": ssh.user}))
+    if request.param == "sftp":
+        return sftp(ssh, remote)
+    return StoreAddress(StoreKind.FSSPEC, container=str(remote), options={"protocol": "file"})
+
+
+def test_a_tree_comes_in_parts_and_only_once(rig: StagingRig, store: StoreAddress, remote: Path) -> None:
+    task = rig.task(store=store, prefix="set")
+    assert rig.run(task).done.files == 3
+    assert rig.files() == NAMES
+    assert (rig.local / "big").stat().st_mtime == pytest.approx((remote / "set/big").stat().st_mtime, abs=1)
+    assert rig.run(task).done.kept == 3
+    changed = NOISE[::-1] + b"longer"
+    (remote / "set" / "big").write_bytes(changed)
+    again = rig.run(task).done
+    assert (again.kept, again.bytes) == (2, len(changed))
+    assert rig.files()["big"] == changed
+    assert rig.run(rig.task(store=store, prefix="set/big", state_dir=str(rig.directory / "one"))).done.files == 1
+
+
+def test_a_tree_goes_and_only_once(rig: StagingRig, store: StoreAddress, remote: Path) -> None:
+    for name, data in NAMES.items():
+        (rig.local / name).parent.mkdir(parents=True, exist_ok=True)
+        (rig.local / name).write_bytes(data)
+    task = rig.task(OUT, "new/place", store=store)
+    assert rig.run(task).done.files == 3
+    stored = {
+        str(p.relative_to(remote / "new/place")): p.read_bytes() for p in (remote / "new").rglob("*") if p.is_file()
+    }
+    assert stored == NAMES
+    assert rig.run(task).done.kept == 3
+    (rig.local / "big").write_bytes(b"smaller")
+    assert rig.run(task).done.kept == 2
+    assert (remote / "new/place/big").read_bytes() == b"smaller"
+    assert list((remote / "new").rglob(".*")) == []
+
+
+@pytest.mark.parametrize("check", [True, False])
+@pytest.mark.parametrize("prefix", ["none", ""])
+def test_what_is_not_there(rig: StagingRig, store: StoreAddress, prefix: str, check: bool) -> None:
+    where = store if prefix else replace(store, container=f"{store.container}/none")
+    outcome = rig.run(rig.task(store=where, prefix=prefix), check=check)
+    assert (outcome.status, outcome.failed.class_, outcome.failed.code) == (66, FaultClass.MISSING, "C103")
+    assert "none" in outcome.failed.message
+
+
+def test_listings_are_in_the_order_of_keys_and_go_on(rig: StagingRig, store: StoreAddress, remote: Path) -> None:
+    for name in ("a.b", "a/c", "a/d/e", "a0"):
+        (remote / name).parent.mkdir(parents=True, exist_ok=True)
+        (remote / name).write_bytes(b"1")
+    opened = FsspecStore(store, {"user_name": json.loads(rig.secrets.read_text())["who"]})
+    keys = [item.key for page in opened.listing("") for item in page]
+    assert keys == sorted(keys)
+    assert {"a.b", "a/c", "a/d/e", "a0"} < set(keys)
+    for number, key in enumerate(keys):
+        assert [item.key for page in opened.listing("", key) for item in page] == keys[number + 1 :]
+    opened.close()
+
+
+def test_the_memory_of_this_process(rig: StagingRig) -> None:
+    """A store that cannot rename is written directly."""
+    store = StoreAddress(StoreKind.FSSPEC, container="/bucket", options={"protocol": "memory"})
+    memory = fsspec.filesystem("memory")
+    memory.pipe("/bucket/set/big", NOISE)
+    assert rig.run(rig.task(store=store, prefix="set")).done.files == 1
+    assert rig.files() == {"big": NOISE}
+    assert rig.run(rig.task(OUT, "out", store=store, state_dir=str(rig.directory / "o"))).done.files == 1
+    assert memory.find("/bucket") == ["/bucket/out/big", "/bucket/set/big"]
+    assert memory.cat("/bucket/out/big") == NOISE
+    memory.rm("/bucket", recursive=True)
+
+
+UNKNOWN_HOST = (
+    ": its host key is not known yet: {file} has none of {host} port {port}; compare the key that it showed, "
+    "ssh-ed25519 {key}, with what who runs it says; where they are the same run "
+    "`ssh-keyscan -p {port} {host} >> {file}`, or name a file that has it as the store's option known_hosts"
+)
+CHANGED_HOST = (
+    ": DANGER: its host key is not the one of known_hosts: {host} port {port} showed ssh-ed25519 {key}, {known} "
+    "is known; it has a new key, or somebody answers in its place; no credentials were sent to it; ask who runs it, "
+    "and replace the line in known_hosts only where they say so"
+)
+
+
+def fingerprint_of(known_hosts: Path) -> str:
+    """Of the file's only line, as ssh-keygen says it."""
+    said = subprocess.run(["ssh-keygen", "-lf", str(known_hosts)], capture_output=True, text=True, check=True).stdout
+    return said.split()[1]
+
+
+@pytest.mark.parametrize("check", [True, False])
+def test_a_host_that_is_not_known_is_refused(rig: StagingRig, ssh: SshServer, remote: Path, check: bool) -> None:
+    rig.secrets.write_text(json.dumps({"who": ssh.user}))
+    empty = rig.directory / "nobody-known"
+    empty.write_text("")
+    other = rig.directory / "another-key"
+    ssh.write_known_hosts(other, ssh.other_key.with_suffix(".pub"), ssh.port)
+    for known_hosts, said in ((empty, UNKNOWN_HOST), (other, CHANGED_HOST)):
+        outcome = rig.run(rig.task(store=sftp(ssh, remote, known_hosts=str(known_hosts))), check=check)
+        assert (outcome.status, outcome.failed.class_) == (76, FaultClass.REFUSED)
+        shows = {"host": "127.0.0.1", "port": ssh.port, "file": str(empty).replace(ssh.user, "***")}
+        keys = {"key": fingerprint_of(ssh.known_hosts), "known": fingerprint_of(other)}
+        assert outcome.failed.message.endswith(said.format(**shows, **keys))
+        assert outcome.of(Retry) == []
+    assert rig.files() == {}
+    assert empty.read_text() == ""
+    insists = sftp(ssh, remote, known_hosts=str(empty), host_key_policy="auto_add")
+    assert rig.run(rig.task(store=insists), check=check).failed.class_ is FaultClass.REFUSED
+
+
+def test_keys_of_a_user(rig: StagingRig, ssh: SshServer, remote: Path) -> None:
+    rig.secrets.write_text(
+        json.dumps({"who": ssh.user, "key": ssh.key.read_text(), "wrong": ssh.other_key.read_text()})
+    )
+    store = sftp(ssh, remote, key_file="")
+    right = replace(store, credentials={"user_name": "who", "private_key": "key"})
+    assert rig.run(rig.task(store=right, prefix="set")).done.files == 3
+    wrong = replace(store, credentials={"user_name": "who", "private_key": "wrong"})
+    outcome = rig.run(rig.task(store=wrong, prefix="set"))
+    assert (outcome.status, outcome.failed.class_) == (77, FaultClass.CREDENTIALS)
+    assert outcome.of(Retry) == []
+    none = replace(store, credentials={"user_name": "who", "private_key": "who"})
+    assert rig.run(rig.task(store=none)).failed.class_ is FaultClass.CREDENTIALS
+
+
+@pytest.mark.parametrize("direction", list(Direction))
+def test_a_connection_that_breaks_is_made_anew(
+    rig: StagingRig, ssh: SshServer, remote: Path, direction: Direction
+) -> None:
+    rig.secrets.write_text(json.dumps({"who": ssh.user}))
+    wire = BreakingWire(ssh.port, breaks=3, after_bytes=1_500_000)
+    ssh.write_known_hosts(rig.directory / "known", ssh.known_hosts.with_name("host_key.pub"), wire.port)
+    store = sftp(ssh, remote, wire.port, known_hosts=str(rig.directory / "known"))
+    if direction is OUT:
+        rig.local.mkdir()
+        (rig.local / "big").write_bytes(NOISE)
+    outcome = rig.run(rig.task(direction, "set" if direction is Direction.IN else "new", store=store, parallel=1))
+    wire.stop()
+    assert outcome.done.files >= 1
+    assert outcome.of(Retry)
+    assert wire.connections > 1
+    assert (rig.local / "big").read_bytes() == NOISE
+    assert (remote / ("set" if direction is Direction.IN else "new") / "big").read_bytes() == NOISE
+
+
+def test_a_server_that_is_gone(rig: StagingRig, ssh: SshServer, remote: Path) -> None:
+    rig.secrets.write_text(json.dumps({"who": ssh.user}))
+    port = free_port()
+    outcome = rig.run(rig.task(store=sftp(ssh, remote, port), tries=2))
+    assert (outcome.status, outcome.failed.class_) == (75, FaultClass.NETWORK)
+    (told,) = outcome.of(Retry)
+    assert told.why == f"127.0.0.1:{port} refused the connection: nothing listens there"
+    assert outcome.failed.message.endswith("check the address and whether the store runs")
+
+
+def test_a_server_that_is_no_ssh_server(rig: StagingRig, ssh: SshServer, remote: Path) -> None:
+    rig.secrets.write_text(json.dumps({"who": ssh.user}))
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        store = sftp(ssh, remote, port)
+        store = replace(store, options={**store.options, "timeout_s": "1"})
+        outcome = rig.run(rig.task(store=store, tries=1))
+    assert f"127.0.0.1:{port} did not greet as an SSH server does" in outcome.failed.message
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (TimeoutError(), "h:22 did not answer within 5 s"),
+        (
+            socket.gaierror(-2, "Name or service not known"),
+            "h:22: the host's name cannot be looked up (Name or service",
+        ),
+        (OSError(113, "No route to host"), "h:22 cannot be reached: No route to host"),
+        (FileNotFoundError(2, "No such file"), ""),
+        (ValueError("q"), ""),
+    ],
+)
+def test_why_there_is_no_connection(error: Exception, said: str) -> None:
+    why = why_unreachable(error, "h:22", 5.0)
+    assert why.startswith(said) and bool(why) == bool(said)
+
+
+@pytest.mark.parametrize(
+    ("options", "kind"),
+    [
+        ({}, FaultClass.TASK),
+        ({"protocol": "no-such"}, FaultClass.TASK),
+        ({"protocol": "smb"}, FaultClass.LIBRARY),
+        ({"protocol": "sftp"}, FaultClass.TASK),
+    ],
+)
+def test_protocols_that_cannot_be(rig: StagingRig, options: dict[str, str], kind: FaultClass) -> None:
+    store = StoreAddress(StoreKind.FSSPEC, container="x", options=options)
+    assert rig.run(rig.task(store=store)).failed.class_ is kind

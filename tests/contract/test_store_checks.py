@@ -1,0 +1,138 @@
+"""What is known of a job's stores at its submission, from a real S3 server."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+
+import pytest
+
+from ffdl_batch.domain.findings import Finding, Severity
+from ffdl_batch.domain.launch import LaunchFile, LearnerCommand
+from ffdl_batch.domain.spec import DataStore, StoreType
+from ffdl_batch.domain.staging import Transfer
+from ffdl_batch.services.store_check import StoreChecks
+from tests.fakes.fault_proxy import Rule
+from tests.fakes.s3_server import free_port
+from tests.staging_rig import KEY, SECRET, StagingRig, rig, s3_server
+
+__all__ = ["rig", "s3_server"]
+SECRETS = {"the-key": KEY, "the-secret": SECRET}
+MOUNTED = DataStore("one", StoreType.DIRECTORY, StoreType.DIRECTORY, "sets", connection={"path": "/data"})
+STORES = (MOUNTED, DataStore("two", StoreType.MOUNT_COS, StoreType.MOUNT_COS, "b/set", "b/out"))
+"""The manifest's: what is asked is its second."""
+
+
+def launch(rig: StagingRig, prefix: str = "set") -> LaunchFile:
+    """Of a job that reads below the prefix, and stores elsewhere in the bucket."""
+    return LaunchFile(
+        job_id="training-000000000", attempt=1, token="training-000000000-1", job_dir="/j", attempt_dir="/j/attempt-1",
+        doorbell="/d", learner=LearnerCommand((), {}), staging=(sys.executable, "-I", "-m", "ffdl_batch.staging"),
+        fetches=(Transfer(rig.store, prefix, str(rig.local)),),
+        uploads=(Transfer(rig.store, "out/training-000000000", "/j/results"),),
+    )  # fmt: skip
+
+
+def check(checks: StoreChecks, job: LaunchFile, later: bool = False) -> list[Finding]:
+    return list(checks.findings(job, STORES, SECRETS, later=later))
+
+
+def test_stores_that_are_right_are_asked_once(rig: StagingRig) -> None:
+    rig.put("set/a", b"1")
+    checks = StoreChecks()
+    assert check(checks, launch(rig)) == []
+    asked = len(rig.proxy.requests)
+    assert asked == 2
+    other = launch(rig)
+    moved = replace(other.fetches[0], local="/elsewhere")
+    assert check(checks, replace(other, fetches=(moved,))) == []
+    assert len(rig.proxy.requests) == asked
+    (missing,) = check(checks, launch(rig, "not-there"))
+    assert (missing.severity, missing.code) == (Severity.ERROR, "C103")
+    assert missing.path == "data_stores[1].training_data.container"
+    assert "(C103)" in missing.message
+    assert len(rig.proxy.requests) > asked
+
+
+def test_what_is_missing_may_be_made_by_another_job(rig: StagingRig) -> None:
+    (missing,) = check(StoreChecks(), launch(rig, "not-there"), later=True)
+    assert (missing.severity, missing.code) == (Severity.WARNING, "C103")
+    assert "not-there" in missing.message
+
+
+def test_a_container_of_results_that_is_not_there(rig: StagingRig) -> None:
+    rig.put("set/a", b"1")
+    job = launch(rig)
+    elsewhere = replace(job.uploads[0], store=replace(rig.store, container="none"))
+    (found,) = check(StoreChecks(), replace(job, uploads=(elsewhere,)))
+    assert (found.severity, found.code, found.path) == (
+        Severity.ERROR, "C103", "data_stores[1].training_results.container",
+    )  # fmt: skip
+
+
+def test_keys_that_are_wrong_are_told_once(rig: StagingRig) -> None:
+    rig.proxy.rules.append(Rule(status=403, code="SignatureDoesNotMatch"))
+    (found,) = check(StoreChecks(), launch(rig))
+    assert (found.severity, found.code, found.path) == (Severity.ERROR, "C103", "data_stores[1].connection")
+    assert found.message.startswith("the store of data and results cannot be used (C103): s3 store ")
+    assert found.message.endswith("it answered 403 SignatureDoesNotMatch (by rule)"), found.message
+    assert SECRET not in str(found)
+    assert KEY not in str(found)
+
+
+@pytest.mark.parametrize("hangs", [True, False])
+def test_a_store_that_does_not_answer_is_doubtful_and_told_once_and_asked_again(rig: StagingRig, hangs: bool) -> None:
+    if hangs:
+        rig.proxy.rules.append(Rule(hang_s=30))
+    else:
+        rig.store = replace(rig.store, endpoint=f"http://127.0.0.1:{free_port()}")
+    checks = StoreChecks(limit_s=2.0)
+    job = launch(rig)
+    job = replace(job, uploads=(replace(job.uploads[0], store=replace(rig.store, container="another")),))
+    for _ in range(2):
+        (found,) = check(checks, job)
+        assert (found.severity, found.code) == (Severity.WARNING, "S302")
+        assert found.path == "data_stores[1].connection.auth_url"
+        assert f"s3 store {rig.store.endpoint}" in found.message
+        assert ("it did not answer within 2 s" in found.message) is hangs
+
+
+def test_a_disk_that_is_too_small_is_told_as_that(rig: StagingRig) -> None:
+    """The store has an object of more bytes than the machine's disk: the listing says so."""
+    rig.put("set/a", b"1")
+    rig.proxy.edit = lambda path, data: (
+        data.replace(b"<Size>1<", b"<Size>9000000000000000<") if "list" in path else data
+    )
+    (found,) = check(StoreChecks(), launch(rig))
+    assert (found.severity, found.code) == (Severity.WARNING, "S302")
+    assert found.path == "data_stores[1].training_data.container"
+    assert found.message.startswith("there is no room for the data now (S302): ")
+    assert "9000TB are to come, and " in found.message
+    assert f" are free in {rig.directory}" in found.message
+
+
+def test_a_web_server_that_is_no_s3_store(rig: StagingRig) -> None:
+    """Its answer names no code of S3's."""
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, format: str, *args: object) -> None:
+            """Nothing."""
+
+    rig.local.mkdir()
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(rig.local))) as server:
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+        thread.start()
+        rig.store = replace(rig.store, endpoint=f"http://127.0.0.1:{server.server_address[1]}")
+        found = check(StoreChecks(), launch(rig))
+        server.shutdown()
+        thread.join()
+    assert [one.code for one in found] == ["C103"]
+    assert found[0].message.endswith("it answered 404 (Not Found)"), found
+
+
+def test_a_store_whose_secrets_are_elsewhere_is_not_asked(rig: StagingRig) -> None:
+    assert list(StoreChecks().findings(launch(rig), STORES, {}, later=False)) == []
+    assert rig.proxy.requests == []

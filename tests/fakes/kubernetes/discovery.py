@@ -1,0 +1,66 @@
+"""What a client may ask of the server itself: version, groups, kinds."""
+
+from __future__ import annotations
+
+from tests.fakes.kubernetes.kinds import ACCESS_REVIEWS, Obj
+from tests.fakes.kubernetes.routes import Routes, subresources
+
+_VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
+
+
+def discover(path: str, routes: Routes, release: str, address: str) -> Obj | str | None:
+    """The answer to a path that is no object's; text is sent as it is."""
+    parts = tuple(part for part in path.split("/") if part)
+    if parts == ("version",):
+        major, minor = release.split(".")[:2]
+        return {"major": major, "minor": minor, "gitVersion": f"v{major}.{minor}.0", "platform": "linux/amd64"}
+    if parts and parts[0] in ("healthz", "livez", "readyz"):
+        return "ok"
+    if parts == ("api",):
+        where = [{"clientCIDR": "0.0.0.0/0", "serverAddress": address}]
+        return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": where}
+    if parts == ("apis",):
+        groups = sorted({(kind.group, kind.version) for kind in (*routes.kinds, ACCESS_REVIEWS) if kind.group})
+        return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [_group(*one) for one in groups]}
+    if len(parts) == 2 and parts[0] == "apis":
+        known = {kind.group: kind.version for kind in (*routes.kinds, ACCESS_REVIEWS)}
+        found = _group(parts[1], known[parts[1]]) if parts[1] in known else None
+        return {"kind": "APIGroup", "apiVersion": "v1", **found} if found else None
+    if parts[:1] == ("api",) and len(parts) == 2:
+        return _resources(routes, "", parts[1])
+    if parts[:1] == ("apis",) and len(parts) == 3:
+        return _resources(routes, parts[1], parts[2])
+    return None
+
+
+def _group(group: str, version: str) -> Obj:
+    one = {"groupVersion": f"{group}/{version}", "version": version}
+    return {"name": group, "versions": [one], "preferredVersion": one}
+
+
+def _resources(routes: Routes, group: str, version: str) -> Obj | None:
+    listed: list[Obj] = []
+    for kind in (*routes.kinds, ACCESS_REVIEWS):
+        if (kind.group, kind.version) != (group, version):
+            continue
+        verbs = ["create"] if kind is ACCESS_REVIEWS else _VERBS
+        one: Obj = {
+            "name": kind.plural,
+            "singularName": kind.kind.lower(),
+            "namespaced": kind.namespaced,
+            "kind": kind.kind,
+            "verbs": verbs,
+        }
+        if kind.short:
+            one["shortNames"] = list(kind.short)
+        listed.append(one)
+        for part in subresources(kind):
+            verbs = {"log": ["get"], "eviction": ["create"], "token": ["create"]}.get(part, ["get", "patch", "update"])
+            listed.append({
+                "name": f"{kind.plural}/{part}", "singularName": "", "namespaced": kind.namespaced, "kind": kind.kind,
+                "verbs": verbs,
+            })  # fmt: skip
+    if not listed:
+        return None
+    shown = f"{group}/{version}" if group else version
+    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": shown, "resources": listed}

@@ -1,0 +1,1 @@
+"""The kubelets: pods as real processes of this machine. Needs root."""

@@ -1,0 +1,348 @@
+"""The parent of one container (or of the process that holds a pod's process namespace): a process of its own, which
+kubelet tells what to do by lines of JSON and which says what happened by lines of JSON. Standard library alone.
+
+It ends with its parent, and everything in the container ends with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import time
+import traceback
+from typing import Any
+
+from tests.fakes.kubernetes.kubelet import inside
+
+_CHUNK = 64 * 1024
+_LINE = 16 * 1024
+"""Longer lines are cut, as container runtimes do."""
+_OUTPUT = 4096
+_DRAIN_S = 0.3
+_TICK_S = 0.2
+
+
+def say(**said: Any) -> None:
+    os.write(1, json.dumps(said).encode() + b"\n")
+
+
+class Log:
+    """The container's output in the format of CRI, in a file that is rotated when it is full."""
+
+    def __init__(self, file: str, limit: int) -> None:
+        self._file, self._limit, self._rest = file, limit, {"stdout": b"", "stderr": b""}
+        self._descriptor = self._open()
+        self._size = 0
+
+    def _open(self) -> int:
+        return os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
+
+    def add(self, stream: str, data: bytes, *, last: bool = False) -> None:
+        rest = self._rest[stream] + data
+        lines = []
+        while (end := rest.find(b"\n")) >= 0 or len(rest) >= _LINE:
+            if 0 <= end < _LINE:
+                lines.append((b"F", rest[:end]))
+                rest = rest[end + 1 :]
+            else:
+                lines.append((b"P", rest[:_LINE]))
+                rest = rest[_LINE:]
+        if last and rest:
+            lines.append((b"P", rest))
+            rest = b""
+        self._rest[stream] = rest
+        for tag, line in lines:
+            self._write(stream.encode(), tag, line)
+        if lines:
+            say(event="log")
+
+    def _write(self, stream: bytes, tag: bytes, line: bytes) -> None:
+        nanoseconds = time.time_ns()
+        moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(nanoseconds // 10**9))
+        record = b"%s.%09dZ %s %s %s\n" % (moment.encode(), nanoseconds % 10**9, stream, tag, line)
+        if self._size and self._size + len(record) > self._limit:
+            self.rotate()
+        os.write(self._descriptor, record)
+        self._size += len(record)
+
+    def rotate(self) -> None:
+        """Begin a new file; the one before is kept beside it, nobody reads it."""
+        os.close(self._descriptor)
+        os.replace(self._file, self._file + ".old")
+        self._descriptor, self._size = self._open(), 0
+
+
+class Container:
+    """A container that runs."""
+
+    def __init__(self, spec: dict[str, Any]) -> None:
+        self._spec = spec
+        self._log = Log(spec["log"], spec["log_bytes"])
+        self._streams: dict[int, str] = {}
+        self._execs: dict[int, tuple[int, int, float]] = {}
+        self._ended: int | None = None
+        self._oom = False
+        self._commands = b""
+        self.pid = 0
+
+    def start(self) -> str:
+        """Fork and exec; what went wrong, or nothing."""
+        if self._spec["pid_namespace"]:
+            inside.enter(self._spec["pid_namespace"], inside.NEWPID)
+        else:
+            inside.unshare(inside.NEWPID)
+        pipes = {"stdout": os.pipe(), "stderr": os.pipe()}
+        for _, writer in pipes.values():
+            os.fchown(writer, self._spec["user"]["uid"], -1)  # so that it can be opened anew, as /dev/stdout
+        trouble, said = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            self._begin(pipes, said)
+        os.close(said)
+        for name, (reader, writer) in pipes.items():
+            os.close(writer)
+            self._streams[reader] = name
+        text = b""
+        while chunk := os.read(trouble, _CHUNK):
+            text += chunk
+        os.close(trouble)
+        if text:
+            os.waitpid(self.pid, 0)
+        return text.decode(errors="replace")
+
+    def _begin(self, pipes: dict[str, tuple[int, int]], said: int) -> None:
+        try:
+            os.setsid()
+            inside.die_with_parent()
+            inside.make_root(self._spec)
+            empty = os.open("/dev/null", os.O_RDONLY)
+            os.dup2(empty, 0)
+            os.dup2(pipes["stdout"][1], 1)
+            os.dup2(pipes["stderr"][1], 2)
+            self._exec(self._spec["argv"])
+        except BaseException as error:  # noqa: BLE001 - told to the parent, whatever it is
+            plain = isinstance(error, (FileNotFoundError, PermissionError)) and "unknown" in str(error)
+            os.write(said, (str(error) if plain else traceback.format_exc()).encode())
+        os._exit(127)
+
+    def _exec(self, argv: list[str]) -> None:
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(number, signal.SIG_DFL)
+        inside.become(self._spec["user"])
+        os.makedirs(self._spec["cwd"], exist_ok=True)
+        os.chdir(self._spec["cwd"])
+        environment = self._spec["environment"]
+        os.execve(inside.look_up(argv[0], environment.get("PATH", os.defpath)), argv, environment)
+
+    def serve(self) -> None:
+        """Until the container has ended."""
+        self._mounts = _mounts_of(self.pid)
+        say(event="started", pid=self.pid)
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        self._reap()
+        ended_at = 0.0
+        while self._ended is None or (self._streams and time.monotonic() < ended_at + _DRAIN_S):
+            ready, _, _ = select.select([0, reader, *self._streams], [], [], _TICK_S)
+            for descriptor in ready:
+                if descriptor == 0:
+                    self._hear()
+                elif descriptor == reader:
+                    os.read(reader, _CHUNK)
+                elif descriptor in self._streams:
+                    self._copy(descriptor)
+            self._reap()
+            self._limits()
+            if self._ended is not None and not ended_at:
+                ended_at = time.monotonic()
+                self._kill_all()
+        self._drain()
+        for name in ("stdout", "stderr"):
+            self._log.add(name, b"", last=True)
+        say(event="ended", code=self._ended, oom=self._oom)
+
+    def _drain(self) -> None:
+        """What is in the pipes still, whoever holds their other ends."""
+        for descriptor in list(self._streams):
+            os.set_blocking(descriptor, False)
+            with contextlib.suppress(BlockingIOError):
+                while descriptor in self._streams:
+                    self._copy(descriptor)
+
+    def _copy(self, descriptor: int) -> None:
+        data = os.read(descriptor, _CHUNK)
+        if data:
+            self._log.add(self._streams[descriptor], data)
+        else:
+            os.close(descriptor)
+            del self._streams[descriptor]
+
+    def _hear(self) -> None:
+        data = os.read(0, _CHUNK)
+        if not data:
+            self._kill_all()
+            os._exit(1)
+        self._commands += data
+        *lines, self._commands = self._commands.split(b"\n")
+        for line in lines:
+            self._obey(json.loads(line))
+
+    def _obey(self, command: dict[str, Any]) -> None:
+        what = command["do"]
+        if what == "signal" and self._ended is None:
+            os.kill(self.pid, command["signal"])
+        elif what == "kill":
+            self._kill_all()
+        elif what == "exec":
+            self._run(command)
+        elif what == "rotate":
+            self._log.rotate()
+        elif what == "oom":
+            self._out_of_memory(whole=command["whole"])
+
+    def _out_of_memory(self, *, whole: bool) -> None:
+        """The kernel kills for want of memory: the whole container, or its largest process."""
+        found = self._processes()
+        if not whole:
+            found = sorted((pid for pid in found if pid != self.pid), key=_resident)[-1:]
+        self._oom = self._oom or self.pid in found
+        events = self._spec["memory_events"]
+        with open(events, "r+") as file:  # the same file: it is mounted in the container
+            counts = dict(line.split() for line in file)
+            for name in ("oom", "oom_kill"):
+                counts[name] = str(int(counts[name]) + (len(found) if name == "oom_kill" else 1))
+            file.seek(0)
+            file.write("".join(f"{name} {count}\n" for name, count in counts.items()))
+        for pid in found:
+            _kill(pid)
+
+    def _limits(self) -> None:
+        limit = self._spec["memory_limit"]
+        if limit and self._ended is None and sum(_resident(pid) for pid in self._processes()) > limit:
+            self._out_of_memory(whole=True)
+        for pid, (_number, _output, deadline) in self._execs.items():
+            if deadline and time.monotonic() > deadline:
+                _kill(pid)
+
+    def _run(self, command: dict[str, Any]) -> None:
+        """Another process in the container."""
+        output = os.memfd_create("output")
+        pid = os.fork()
+        if pid == 0:
+            try:
+                inside.die_with_parent()
+                inside.enter(f"/proc/{self.pid}/ns/uts", inside.NEWUTS)
+                inside.enter(f"/proc/{self.pid}/ns/mnt", inside.NEWNS)
+                os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
+                os.dup2(output, 1)
+                os.dup2(output, 2)
+                self._exec(command["argv"])
+            except BaseException as error:  # noqa: BLE001 - told to the caller, whatever it is
+                os.write(output, str(error).encode())
+            os._exit(126)
+        seconds = command.get("timeout")
+        self._execs[pid] = (command["id"], output, time.monotonic() + seconds if seconds else 0.0)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            code = os.waitstatus_to_exitcode(status)
+            code = 128 - code if code < 0 else code
+            if pid == self.pid:
+                self._ended = code
+            elif pid in self._execs:
+                number, output, _deadline = self._execs.pop(pid)
+                os.lseek(output, 0, os.SEEK_SET)
+                text = os.read(output, _OUTPUT).decode(errors="replace")
+                os.close(output)
+                say(event="executed", id=number, code=code, output=text)
+
+    def _processes(self) -> list[int]:
+        """All processes of the container: those in its mount namespace."""
+        return [pid for pid in _every_process() if _mounts_of(pid) == self._mounts]
+
+    def _kill_all(self) -> None:
+        """What is left of the container when its first process has ended, as runtimes do."""
+        for pid in self._processes():
+            _kill(pid)
+        if self._ended is None:
+            _kill(self.pid)
+
+
+def _every_process() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def _mounts_of(pid: int) -> str:
+    try:
+        return os.readlink(f"/proc/{pid}/ns/mnt")
+    except OSError:
+        return ""
+
+
+def _resident(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError):
+        return 0
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def hold() -> None:
+    """Hold a process namespace until the parent ends: its process 1 waits for whoever is left to it."""
+    inside.unshare(inside.NEWPID)
+    pid = os.fork()
+    if pid == 0:
+        inside.die_with_parent()
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+        null = os.open("/dev/null", os.O_RDWR)
+        for descriptor in range(3):
+            os.dup2(null, descriptor)
+        while True:
+            try:
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+            except ChildProcessError:
+                pass
+            signal.sigtimedwait([signal.SIGCHLD], 1.0)
+    say(event="started", pid=pid)
+    while os.read(0, _CHUNK):
+        pass
+    _kill(pid)
+
+
+def main() -> None:
+    inside.die_with_parent()
+    spec = b""
+    while b"\n" not in spec:
+        chunk = os.read(0, _CHUNK)
+        if not chunk:
+            return
+        spec += chunk
+    known = json.loads(spec)
+    if known["mode"] == "hold":
+        hold()
+        return
+    container = Container(known)
+    trouble = container.start()
+    if trouble:
+        say(event="failed", message=trouble)
+    else:
+        container.serve()

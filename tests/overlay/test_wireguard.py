@@ -1,0 +1,203 @@
+"""Networks of jobs whose nodes are joined by WireGuard: the kernel's, or a program's where the kernel has none."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.overlay.nodes import ALICE, PYTHON, SECRET, WIREGUARD, Node, pairs
+from tests.overlay.talking import NO_ANSWER, PORT, ask, heard, listening, run_in
+from tests.overlay.test_firewall import firewall, shown
+from tests.overlay.test_reach import (
+    SECOND,
+    A,
+    Scene,
+    scene,
+    test_learners_of_a_job_talk_over_tcp_and_udp_on_and_between_nodes,
+    test_two_jobs_with_the_same_addresses_never_meet,
+)
+from tests.overlay.test_tools import call, other_program
+
+__all__ = [
+    "firewall",
+    "scene",
+    "test_learners_of_a_job_talk_over_tcp_and_udp_on_and_between_nodes",
+    "test_two_jobs_with_the_same_addresses_never_meet",
+]
+VALUES = {**WIREGUARD, "NETWORK_EGRESS_TO": "10.9.0.0/24"}
+JOB = 99
+LIST = "10.9.0.[1-2]"
+UDP = 10000 + JOB
+"""The port of that job's number."""
+KEY = """
+import sys; sys.path.insert(0, sys.argv[1])
+from ffdl_network import layout, wireguard
+job = layout.Job(99, 0, ("10.9.0.1", "10.9.0.2"), 0, 2)
+print(wireguard.private_key(bytes.fromhex(sys.argv[2]), job, int(sys.argv[3])))
+"""
+
+
+def key_of(node: Node, rank: int, secret: bytes = SECRET) -> str:
+    """The private key of a node of the job."""
+    argv = [*PYTHON, "-c", KEY, str(node.libexec), secret.hex(), str(rank)]
+    return subprocess.run(argv, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def public(key: str) -> str:
+    return subprocess.run(["wg", "pubkey"], input=key, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def test_nothing_leaves_the_node_but_for_a_known_learner(scene: Scene) -> None:
+    scene.listen(scene.namespace(A, 1), "learner", SECOND, ALICE)
+    inside, before = scene.namespace(A, 0), scene.nodes[0].sent()
+    for address in ("255.255.255.255", "10.200.255.255"):
+        assert ask(inside, "broadcast", address).startswith(NO_ANSWER)
+    for address in ("10.200.7.1", "10.9.0.2", "8.8.8.8", "224.0.0.1", "fe80::1%eth0", "ff02::1%eth0"):
+        assert ask(inside, "udp", address).startswith(NO_ANSWER)
+    assert scene.nodes[0].sent() == before
+    assert ask(inside, "udp", SECOND) == "learner"
+    assert scene.nodes[0].sent() > before
+    assert run_in(inside, ["ip", "-6", "addr"]) == ""
+    assert "default" not in run_in(inside, ["ip", "route"])
+    assert scene.nodes[0].facts(A)["mechanism"] == "wireguard"
+
+
+def test_packets_as_large_as_the_network_says_pass_uncut(nodes: tuple[Node, Node]) -> None:
+    """With the last byte of it the outer packet has the size of the nodes' network, and no byte more."""
+    for node in nodes:
+        assert node.prolog(JOB, LIST) == ""
+        assert node.facts(JOB)["mtu"] == "1420"
+    before = _cut(nodes[0])
+    with listening(nodes[1].namespace(JOB), "learner", SECOND, ALICE):
+        for size, said in ((1420, "learner"), (1421, "Message too long")):
+            argv = [*PYTHON, "-c", _LARGE, SECOND, str(PORT), str(size - 28)]
+            assert run_in(nodes[0].namespace(JOB), argv).strip() == said
+    assert _cut(nodes[0]) == before
+
+
+_LARGE = """
+import socket, sys
+sender = socket.socket(type=socket.SOCK_DGRAM)
+sender.settimeout(2)
+sender.setsockopt(socket.IPPROTO_IP, 10, 2)  # IP_MTU_DISCOVER, IP_PMTUDISC_DO: never cut it
+try:
+    sender.sendto(b"x" * int(sys.argv[3]), (sys.argv[1], int(sys.argv[2])))
+    print(sender.recv(100).decode())
+except OSError as error:
+    print(error.strerror or error)
+"""
+
+
+def _cut(node: Node) -> str:
+    """How many packets the node has fragmented."""
+    names, values = (line.split() for line in Path(f"/proc/{node.pid}/net/snmp").read_text().splitlines()[:2])
+    return dict(zip(names, values, strict=True))["FragCreates"]
+
+
+def test_nodes_with_another_secret_do_not_talk_and_the_fingerprint_shows_it(nodes: tuple[Node, Node]) -> None:
+    first, second = nodes
+    file = second.place / "network.secret"
+    prints = []
+    for secret in (SECRET[::-1], SECRET):
+        file.write_bytes(secret)
+        for node in nodes:
+            assert node.prolog(JOB, LIST) == ""
+        prints.append([pairs(node.run_dir / "capabilities")["secret"] for node in nodes])
+        with listening(second.namespace(JOB), "learner", SECOND, ALICE) as learner:
+            said = ask(first.namespace(JOB), "udp", SECOND)
+            assert [text for _, text, _ in heard(learner)] == (["who"] if secret == SECRET else []), said
+        for node in nodes:
+            node.epilog(JOB)
+    assert [a == b for a, b in prints] == [False, True]
+    assert all(len(one) == 16 for pair in prints for one in pair)
+
+
+STRANGER = """
+name=$1; key=$2; peer=$3
+ip link add "$name" type wireguard 2>/dev/null || wireguard-go "$name"
+echo "$key" | wg set "$name" private-key /proc/self/fd/0 listen-port "$4" \\
+    peer "$peer" allowed-ips 10.200.1.0/24 endpoint "10.9.0.2:$4"
+ip addr add 10.200.0.1/24 dev "$name"; ip link set "$name" up; ip route replace 10.200.1.0/24 dev "$name"
+"""
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["a key of its own", "the key of a node"])
+def test_who_has_no_key_of_the_job_gets_nothing_in_even_where_the_filter_is_gone(
+    nodes: tuple[Node, Node], own: bool
+) -> None:
+    """Root of another machine, at the address and port of a node: with VXLAN that is enough."""
+    stranger, node = nodes
+    assert node.prolog(JOB, LIST) == ""
+    node.run(["nft", "flush", "ruleset"])
+    key = key_of(node, 0, SECRET if own else bytes(32))
+    with listening(node.namespace(JOB), "learner", SECOND, ALICE) as learner:
+        try:
+            stranger.run(["sh", "-euc", STRANGER, "sh", "strange", key, public(key_of(node, 1)), str(UDP)])
+            said = ask(f"/proc/{stranger.pid}/ns/net", "udp", SECOND)
+        finally:
+            stranger.run(["ip", "link", "del", "strange"])
+        assert (said, [text for _, text, _ in heard(learner)]) == ("learner", ["who"]) if own else (said, [])
+    assert f"the packet filter of job {JOB} was gone" in call(node, "check").stdout
+    deadline = time.monotonic() + 5
+    while stranger.programs() and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def test_no_key_is_in_a_file_or_on_a_command_line(nodes: tuple[Node, Node]) -> None:
+    node = nodes[0]
+    lines = node.place / "lines"
+    with other_program(node, "wg", f'echo "$0 $@" >>{lines}; exec /usr/bin/wg "$@"'):
+        assert node.prolog(JOB, LIST) == ""
+    called = {line.partition("/wg ")[2] for line in lines.read_text().splitlines()}
+    assert called == {"pubkey", "setconf ffdl-wg1 /proc/self/fd/0"}
+    files = [lines, *(path for path in node.run_dir.rglob("*") if path.is_file() and path.name != "net")]
+    told = "".join(path.read_text() for path in files)
+    told += "".join(_line_of(pid) for pid in node.programs())
+    for key in (*(key_of(node, rank) for rank in (0, 1)), SECRET.decode()):
+        assert key not in told
+    assert "PrivateKey" not in told
+
+
+def _line_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_text() + Path(f"/proc/{pid}/environ").read_text()
+
+
+def test_what_wg_refuses_is_said_without_keys(nodes: tuple[Node, Node]) -> None:
+    node = nodes[0]
+    with other_program(node, "wg", 'case "$1" in setconf) cat >&2; exit 1 ;; esac; exec /usr/bin/wg "$@"'):
+        error = node.prolog(JOB, LIST)
+    assert "wg setconf ffdl-wg1 /proc/self/fd/0 ended with 1: [Interface] PrivateKey = ... ListenPort = 10099" in error
+    assert not any(key_of(node, rank) in error for rank in (0, 1))
+
+
+def test_networks_of_jobs_pass_by_the_line_that_is_shown(nodes: tuple[Node, Node], firewall: None) -> None:
+    _, line = shown("ip")
+    assert "udp dport 10000-26383 " in line
+    for passes in (False, True):
+        for node in nodes:
+            assert node.prolog(JOB, LIST) == ""  # anew: who was not answered asks again after five seconds
+        with listening(nodes[1].namespace(JOB), "second", SECOND, ALICE):
+            said = [ask(nodes[0].namespace(JOB), kind, SECOND) for kind in ("tcp", "udp")]
+        assert [text.startswith(NO_ANSWER) for text in said] == [not passes] * 2
+        for node in nodes:
+            node.run(["nft", "add", "rule", "inet", "site", "input", *line.split()])
+
+
+def test_level_egress_goes_out_beside_it(nodes: tuple[Node, Node]) -> None:
+    first, second = nodes
+    for node in nodes:
+        assert node.prolog(JOB, LIST, f"ffdl-batch:egress/2/{second.name}:{PORT}") == ""
+    inside = first.namespace(JOB)
+    assert (first.facts(JOB)["mechanism"], first.facts(JOB)["level"]) == ("wireguard+nat", "egress")
+    with ExitStack() as stack:
+        stack.enter_context(listening(f"/proc/{second.pid}/ns/net", "host", second.name))
+        stack.enter_context(listening(f"/proc/{second.pid}/ns/net", "other port", second.name, port=PORT + 1))
+        stack.enter_context(listening(second.namespace(JOB), "learner", SECOND, ALICE))
+        for kind in ("tcp", "udp"):
+            assert ask(inside, kind, second.name) == "host"
+            assert ask(inside, kind, SECOND) == "learner"
+            assert ask(inside, kind, second.name, PORT + 1).startswith(NO_ANSWER)

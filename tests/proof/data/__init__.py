@@ -1,0 +1,1 @@
+"""`make proof-data`: data in, results out, the cache, secrets and metrics, beside what was planted."""

@@ -1,0 +1,1 @@
+"""The proof on the cluster that KUBECONFIG names."""

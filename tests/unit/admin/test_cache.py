@@ -1,0 +1,126 @@
+"""ffdl-admin cache trim: root brings all users' parts to the limit, by what it measures."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.admin.ending import _guard
+from ffdl_batch.admin.main import ffdl_admin
+from ffdl_batch.staging.cache.locks import lock
+from ffdl_batch.staging.cache.shelf import Shelf, Usage, open_shelf
+from ffdl_batch.staging.cache.trim import acting_as, trim
+from tests.filled_cache import fill
+
+OTHER = 4321
+ROOM = 120_000
+"""What an entry of 100,000 bytes takes on the disk, and a little more."""
+
+
+@pytest.fixture(name="cache")
+def made(tmp_path: Path) -> Path:
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    cache.chmod(0o1777)
+    for above in (tmp_path, *tmp_path.parents):
+        if above.stat().st_uid == os.getuid() and not above.stat().st_mode & 0o001:
+            above.chmod(above.stat().st_mode | 0o011)
+    return cache
+
+
+def names(cache: Path, uid: int) -> list[str]:
+    return sorted(path.name for path in (cache / str(uid) / "entries").iterdir())
+
+
+def give(cache: Path, uid: int) -> None:
+    """Have another user have what we filled."""
+    mine = cache / str(os.getuid())
+    mine.rename(cache / str(uid))
+    for path in (cache / str(uid), *(cache / str(uid)).rglob("*")):
+        os.chown(path, uid, uid, follow_symlinks=False)
+
+
+def test_the_limit_is_kept_and_who_holds_most_gives_what_was_not_used_for_longest(tmp_path: Path, cache: Path) -> None:
+    theirs = [fill(tmp_path, cache, f"theirs{n}", 100_000) for n in range(3)]
+    for age, said in enumerate(theirs):
+        os.utime(said.lock, (1000 + age, 1000 + age))
+    give(cache, OTHER)
+    mine = fill(tmp_path, cache, "mine", 100_000)
+    os.utime(mine.lock, (1, 1))
+    done = trim(str(cache), 3 * ROOM)
+    assert (done.removed, done.over, done.users) == (1, 0, 2)
+    assert names(cache, OTHER) == sorted(said.key for said in theirs[1:])
+    assert names(cache, os.getuid()) == [mine.key]
+    assert 200_000 <= json.loads((cache / str(OTHER) / "usage.json").read_text())["bytes"] < 3 * ROOM
+    assert (cache / str(OTHER) / "usage.json").stat().st_uid == OTHER
+
+
+def test_who_says_that_it_holds_nothing_is_measured(tmp_path: Path, cache: Path) -> None:
+    for n in range(3):
+        record = Path(fill(tmp_path, cache, f"theirs{n}", 100_000).tree).parent / "entry.json"
+        record.write_text(json.dumps({**json.loads(record.read_text()), "room": 1}))
+    Shelf(str(cache), os.getuid()).publish(Usage(0))
+    give(cache, OTHER)
+    assert trim(str(cache), ROOM).removed == 2
+    assert len(names(cache, OTHER)) == 1
+
+
+def test_who_wants_room_and_has_less_gets_it(tmp_path: Path, cache: Path) -> None:
+    for n in range(4):
+        fill(tmp_path, cache, f"theirs{n}", 100_000)
+    give(cache, OTHER)
+    open_shelf(str(cache), os.getuid()).publish(Usage(0, 2 * ROOM, time.time()))
+    assert trim(str(cache), 4 * ROOM).removed == 2
+    open_shelf(str(cache), os.getuid()).publish(Usage(0, 3 * ROOM, time.time()))
+    assert trim(str(cache), 4 * ROOM).removed == 0
+    assert len(names(cache, OTHER)) == 2
+
+
+def test_what_is_in_use_stays_and_the_exit_code_says_so(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = fill(tmp_path, cache, "mine", 100_000)
+    monkeypatch.setenv("FFDL_CACHE_DIR", str(cache))
+    monkeypatch.setenv("FFDL_CACHE_BYTES", "1000")
+    monkeypatch.setattr("sys.argv", ["ffdl-admin", "cache", "trim"])
+    held = lock(said.lock, exclusive=False, wait=True)
+    assert held is not None
+    assert _guard(ffdl_admin, "ffdl-admin") == 1
+    assert "above the limit are in use" in capsys.readouterr().out
+    os.close(held)
+    assert _guard(ffdl_admin, "ffdl-admin") == 0
+    assert "1 entry of" in capsys.readouterr().out
+    assert names(cache, os.getuid()) == []
+    monkeypatch.setenv("FFDL_CACHE_DIR", str(cache / "none"))
+    assert _guard(ffdl_admin, "ffdl-admin") == 69
+
+
+def test_parts_that_belong_to_another_user_and_links_lead_nowhere(tmp_path: Path, cache: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "kept").write_text("1")
+    outside.chmod(0o755)
+    (cache / "77").mkdir()
+    os.chown(cache / "77", OTHER, OTHER)
+    (cache / "78").symlink_to(outside)
+    fill(tmp_path, cache, "theirs", 100_000)
+    give(cache, OTHER)
+    entries = cache / str(OTHER) / "entries"
+    (entries / ("f" * 64)).symlink_to(outside)
+    os.chown(entries / ("f" * 64), OTHER, OTHER, follow_symlinks=False)
+    done = trim(str(cache), 0)
+    assert len(done.notes) == 2
+    assert not (cache / "77").exists()
+    assert not (cache / "78").is_symlink()
+    trim(str(cache), 1)
+    assert (outside / "kept").read_text() == "1"
+
+
+def test_root_works_as_the_user(tmp_path: Path) -> None:
+    with acting_as(OTHER, OTHER):
+        assert (os.geteuid(), os.getegid(), os.getgroups()) == (OTHER, OTHER, [])
+    assert os.geteuid() == os.getuid()

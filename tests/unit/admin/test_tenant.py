@@ -1,0 +1,182 @@
+"""ffdl-admin tenant against the tests' API server: made, made again, differing, somebody else's, forbidden, away."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ffdl_batch.admin.ending import _guard
+from ffdl_batch.admin.main import ffdl_admin
+from ffdl_batch.ports.registry import GROUP
+from ffdl_kubernetes.client import ClusterClient
+from ffdl_kubernetes.settings import read_settings
+from tests.fakes.kubernetes.rig import FakeCluster, cluster
+
+KINDS = ["Namespace", "ResourceQuota", "LimitRange", "NetworkPolicy", "ServiceAccount", "Role", "RoleBinding"]
+WISH = ("--gpus", "8", "--cpus", "64", "--memory", "1TiB", "--storage", "2Ti", "--jobs", "50", "--user", "alice",
+        "--group", "ml", "--service-account", "platform/ffdl-submitd", "--resource", "nvidia.com/mig-1g.10gb=4",
+        "--label", "team=a")  # fmt: skip
+
+
+@dataclass
+class Desk:
+    """An administrator's place."""
+
+    place: Path
+    k8s: FakeCluster
+    capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch
+    clients: list[ClusterClient] = field(default_factory=list)
+
+    def configure(self, kubeconfig: Path | str) -> None:
+        (self.place / "config.toml").write_text(
+            f'[backend.kubernetes]\nkubeconfig = "{kubeconfig}"\nrequest_timeout_s = 5\n'
+        )
+        self.monkeypatch.setenv("FFDL_CONFIG", str(self.place / "config.toml"))
+
+    def run(self, *words: str) -> tuple[int, str, str]:
+        """Exit code, output, errors of ``ffdl-admin tenant``."""
+        self.capsys.readouterr()
+        self.monkeypatch.setattr(sys, "argv", ["ffdl-admin", "tenant", *words])
+        code = _guard(ffdl_admin, "ffdl-admin")
+        said = self.capsys.readouterr()
+        return code, said.out, said.err
+
+    def client(self, namespace: str) -> ClusterClient:
+        settings = read_settings({"kubeconfig": str(self.k8s.kubeconfig), "namespace": namespace})
+        self.clients.append(ClusterClient(settings))
+        return self.clients[-1]
+
+
+def _points(**_: Any) -> Sequence[EntryPoint]:
+    return [
+        EntryPoint("kubernetes", "ffdl_kubernetes.adapter:create", GROUP),
+        EntryPoint("local", "ffdl_local.adapter:create", GROUP),
+    ]
+
+
+@pytest.fixture
+def desk(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+    monkeypatch.setattr("ffdl_batch.ports.registry.entry_points", _points)
+    with cluster(tmp_path) as k8s:
+        found = Desk(tmp_path, k8s, capsys, monkeypatch)
+        found.configure(k8s.kubeconfig)
+        yield found
+        for client in found.clients:
+            client.close()
+
+
+def test_a_tenant_is_made_and_made_again(desk: Desk) -> None:
+    code, out, err = desk.run("create", "team-a", *WISH)
+    assert (code, [line.split()[:2] for line in out.splitlines()]) == (0, [["made", kind] for kind in KINDS])
+    assert 'namespace = "team-a", service_account = "ffdl-batch-learner"' in err
+    found = desk.client("team-a").get("ResourceQuota", "ffdl-batch-daemon")
+    assert found is not None and found["spec"]["hard"] == {
+        "requests.nvidia.com/gpu": "8", "requests.cpu": "64", "requests.memory": str(1 << 40),
+        "requests.storage": str(2 << 40), "count/jobs.batch": "50", "requests.nvidia.com/mig-1g.10gb": "4",
+    }  # fmt: skip
+    account = desk.client("team-a").get("ServiceAccount", "ffdl-batch-learner")
+    assert account is not None and account["automountServiceAccountToken"] is False
+    code, out, _ = desk.run("create", "team-a", *WISH)
+    assert (code, [line.split()[:2] for line in out.splitlines()]) == (0, [["same", kind] for kind in KINDS])
+
+
+def test_amounts_that_are_written_otherwise_are_the_same(desk: Desk) -> None:
+    desk.run("create", "team-a", "--memory", "1TiB")
+    client = desk.client("team-a")
+    client.patch("ResourceQuota", "ffdl-batch-daemon", {"spec": {"hard": {"requests.memory": "1024Gi"}}})
+    assert desk.run("create", "team-a", "--memory", "1TiB")[0] == 0
+
+
+def test_what_differs_is_told_and_changed_on_request_alone(desk: Desk) -> None:
+    desk.run("create", "team-a", "--gpus", "8", "--cpus", "4")
+    code, out, err = desk.run("create", "team-a", "--gpus", "16")
+    differing = next(line for line in out.splitlines() if "ResourceQuota" in line)
+    assert code == 1 and differing.startswith("differs  ResourceQuota ffdl-batch-daemon: ")
+    assert "requests.cpu is 4, wanted not limited" in differing
+    assert "requests.nvidia.com/gpu is 8, wanted 16" in differing and "--update changes it" in err
+    found = desk.client("team-a").get("ResourceQuota", "ffdl-batch-daemon")
+    assert found is not None and found["spec"]["hard"]["requests.nvidia.com/gpu"] == "8"
+    code, out, _ = desk.run("create", "team-a", "--gpus", "16", "--update", "--json")
+    steps = {one["about"].split()[0]: one["done"] for one in json.loads(out)["steps"]}
+    assert code == 0 and steps["ResourceQuota"] == "changed" and steps["Namespace"] == "same"
+    found = desk.client("team-a").get("ResourceQuota", "ffdl-batch-daemon")
+    assert found is not None and found["spec"]["hard"] == {"requests.nvidia.com/gpu": "16"}
+
+
+def test_a_rule_that_somebody_added_is_told(desk: Desk) -> None:
+    desk.run("create", "team-a")
+    client = desk.client("team-a")
+    role = client.get("Role", "ffdl-batch-daemon")
+    assert role is not None
+    role["rules"].append({"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]})
+    client.replace(role)
+    code, out, _ = desk.run("create", "team-a")
+    assert code == 1 and "differs  Role ffdl-batch-daemon: rules is" in out
+
+
+def test_somebody_elses_namespace_is_left_alone_without_adopt(desk: Desk) -> None:
+    client = desk.client("research")
+    client.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "research", "labels": {"own": "x"}}})
+    code, out, err = desk.run("create", "research")
+    assert (code, out) == (1, "") and "Namespace research is there, and not ours" in err and "--adopt" in err
+    assert client.get("LimitRange", "ffdl-batch-daemon") is None
+    code, out, _ = desk.run("create", "research", "--adopt")
+    assert code == 0 and out.startswith("changed  Namespace research: label app.kubernetes.io/managed-by is not there")
+    found = client.get("Namespace", "research")
+    assert found is not None and found["metadata"]["labels"]["own"] == "x"
+    assert found["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
+    assert desk.run("create", "research")[0] == 0
+
+
+def test_what_the_cluster_does_not_let_one_do_is_named(desk: Desk) -> None:
+    desk.configure(desk.k8s.kubeconfig_of("mallory"))
+    code, _, err = desk.run("create", "team-a")
+    assert code == 77 and 'User "mallory" cannot get resource "namespaces"' in err and "--print" in err
+
+
+def test_bad_names_and_amounts(desk: Desk) -> None:
+    for words, said in (
+        (("Team_A",), "is no name of a namespace"),
+        (("kube-extra",), "the cluster's own"),
+        (("a" * 64,), "up to 63"),
+        (("team-a", "--memory", "lots"), "--memory: 'lots' is not a size"),
+        (("team-a", "--resource", "x=much"), "is no amount"),
+        (("team-a", "--label", "x"), "write name=value"),
+        (("team-a", "--service-account", "a/b/c"), "write namespace/name"),
+    ):
+        code, _, err = desk.run("create", *words)
+        assert code == 2 and said in err, (words, err)
+
+
+def test_a_server_that_is_away_is_tried_again_later(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ffdl_kubernetes.client.PAUSE_S", 0.0)
+    desk.k8s.stop()
+    code, _, err = desk.run("create", "team-a")
+    assert code == 75 and "cannot be reached" in err
+    code, _, err = desk.run("create", "team-a", "--backend", "local")
+    assert code == 69 and "the backend 'local' has no tenants" in err
+    desk.configure("/nowhere/config")
+    code, _, err = desk.run("create", "team-a")
+    assert code == 2 and "no cluster is configured in /nowhere/config" in err
+
+
+def test_yaml_needs_no_cluster_and_is_what_is_made(desk: Desk) -> None:
+    desk.run("create", "team-a", *WISH)
+    desk.configure("/nowhere/config")
+    code, out, _ = desk.run("create", "team-a", *WISH, "--print")
+    objects = list(yaml.safe_load_all(out))
+    assert code == 0 and [one["kind"] for one in objects] == KINDS and "&id" not in out
+    client = desk.client("team-a")
+    for one in objects:
+        assert client.get(one["kind"], one["metadata"]["name"]) is not None
+    code, out, _ = desk.run("permissions", "team-a", "--user", "alice")
+    assert code == 0 and [one["kind"] for one in yaml.safe_load_all(out)] == ["Role", "RoleBinding"]

@@ -1,0 +1,139 @@
+"""ffdl cache: what is there, what is in use, and what is removed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.domain.codec import to_plain
+from ffdl_batch.domain.staging import Cached
+from ffdl_batch.staging.cache.locks import lock
+from ffdl_batch.staging.cache.shelf import WANTED_S, Usage
+from tests.filled_cache import fill
+
+
+@pytest.fixture(name="cache")
+def made(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+def ffdl(cache: Path | str, *words: str) -> subprocess.CompletedProcess[str]:
+    env = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "FFDL_CACHE_DIR": str(cache), "FFDL_CACHE_BYTES": "1MB"}
+    argv = [sys.executable, "-c", "from ffdl_batch.entry import ffdl; ffdl()", "cache", *words]
+    return subprocess.run(argv, capture_output=True, text=True, env=env, check=False, timeout=60)
+
+
+@pytest.fixture(name="entries")
+def filled(tmp_path: Path, cache: Path) -> list[Cached]:
+    return [fill(tmp_path, cache, name, size) for name, size in (("first", 5000), ("second", 70_000))]
+
+
+def test_entries_are_listed_with_their_use(cache: Path, entries: list[Cached]) -> None:
+    os.utime(entries[0].lock, (1_800_000_000, 1_800_000_000))
+    held = lock(entries[1].lock, exclusive=False, wait=True)
+    assert held is not None
+    done, plain = ffdl(cache), ffdl(cache, "list", "--json")
+    os.close(held)
+    assert (done.returncode, done.stderr) == (0, "")
+    header, *rows = done.stdout.splitlines()
+    assert header.split("  ")[0] == "KEY"
+    found = {row.split()[0]: row for row in rows}
+    first, second = (found[entry.key[:12]] for entry in entries)
+    assert "file store" in first
+    assert "5kB" in first
+    assert " no " in first
+    assert "70kB" in second
+    assert " yes " in second
+    assert f"{cache} on {os.uname().nodename}" in done.stdout
+    assert "of 1MB, 1 user\n" in done.stdout
+    assert "Wanted" not in done.stdout
+    told = json.loads(plain.stdout)
+    assert (told["users"], told["limit_bytes"], told["share_bytes"]) == (1, 10**6, 10**6)
+    assert {one["key"]: (one["bytes"], one["in_use"]) for one in told["entries"]} == {
+        entries[0].key: (5000, False),
+        entries[1].key: (70_000, True),
+    }
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has a part of another user's")
+def test_what_found_no_room_is_shown_and_who_looks_counts_for_an_equal_share(cache: Path) -> None:
+    """A user of whom nothing is there yet sees the share that they have when they come."""
+    cache.mkdir(mode=0o755)
+    publish(cache, 65534, Usage(900_000, 250_000, time.time()))
+    shown, told = ffdl(cache), json.loads(ffdl(cache, "--json").stdout)
+    assert (told["users"], told["share_bytes"], told["own_bytes"]) == (2, 500_000, 0)
+    assert (told["own_wanted_bytes"], told["others_wanted_bytes"]) == (0, 250_000)
+    assert "250kB by others; who holds more than an equal share gives it" in shown.stdout
+    publish(cache, os.getuid(), Usage(0, 300_000, time.time()))
+    assert "300kB for a job of yours, which went on without the cache" in ffdl(cache).stdout
+    publish(cache, os.getuid(), Usage(0, 300_000, time.time() - 2 * WANTED_S))
+    assert "of yours" not in ffdl(cache).stdout
+
+
+def publish(cache: Path, uid: int, usage: Usage) -> None:
+    """What a user tells the others."""
+    part = cache / str(uid)
+    part.mkdir(mode=0o711, exist_ok=True)
+    file = part / "usage.json"
+    file.write_text(json.dumps(to_plain(usage)))
+    for path in (file, part):
+        os.chown(path, uid, -1)
+
+
+def test_what_is_in_use_is_not_removed(cache: Path, entries: list[Cached]) -> None:
+    held = lock(entries[1].lock, exclusive=False, wait=True)
+    assert held is not None
+    done = ffdl(cache, "rm", "--all")
+    os.close(held)
+    assert done.returncode == 75
+    assert done.stdout == f"{entries[0].key[:12]} removed\n"
+    assert f"in use, and not removed: {entries[1].key[:12]}" in done.stderr
+    assert not Path(entries[0].tree).exists()
+    assert Path(entries[1].tree).exists()
+    assert ffdl(cache, "rm", entries[1].key[:6]).returncode == 0
+    assert not Path(entries[1].tree).exists()
+    assert json.loads((cache / str(os.getuid()) / "usage.json").read_text())["bytes"] == 0
+
+
+def test_verify_reads_all_and_removes_what_is_damaged(cache: Path, entries: list[Cached]) -> None:
+    victim = Path(entries[0].tree) / "file"
+    found = victim.stat()
+    victim.chmod(0o644)
+    victim.write_bytes(b"x" * 5000)
+    os.utime(victim, ns=(found.st_atime_ns, found.st_mtime_ns))
+    done = ffdl(cache, "verify")
+    assert done.returncode == 1
+    assert f"{entries[0].key[:12]} damaged: file has another content; it is removed" in done.stdout
+    assert f"{entries[1].key[:12]} ok" in done.stdout
+    assert not Path(entries[0].tree).exists()
+    assert ffdl(cache, "verify").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("rm",), 2, "or give --all"),
+        (("rm", "--all", "0"), 2, "or give --all"),
+        (("rm", "zz"), 66, "no entry of yours begins with zz"),
+    ],
+)
+def test_wrong_usage(cache: Path, entries: list[Cached], words: tuple[str, ...], code: int, said: str) -> None:
+    done = ffdl(cache, *words)
+    assert done.returncode == code
+    assert said in done.stderr
+
+
+def test_no_cache_is_told(cache: Path) -> None:
+    none = ffdl("")
+    assert (none.returncode, "no cache is configured" in none.stderr) == (69, True)
+    missing = ffdl(cache)
+    assert (missing.returncode, "srun -w NODE ffdl cache" in missing.stderr) == (69, True)
+    cache.mkdir()
+    cache.chmod(0o777)
+    assert ffdl(cache).returncode == 77

@@ -1,0 +1,136 @@
+"""How lines of logs look on a terminal and in a pipe, and what `ffdl logs` asks for."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+import pytest
+
+from ffdl_batch.cli import log_lines
+from ffdl_batch.cli.log_lines import LinePrinter
+from ffdl_batch.cli.present import format_time
+from ffdl_batch.cli.which_attempt import LineNames
+from ffdl_batch.domain.codec import to_plain
+from ffdl_batch.domain.log_text import LogText, text_of
+from ffdl_batch.domain.views import SCHEMA, LogLine
+from tests.unit.cli.programs import FFDL, run
+from tests.unit.client.fake_daemon import FakeDaemon, make_job
+
+JOB = "training-000000001"
+LOGS = f"GET /api/v1/jobs/{JOB}/logs"
+
+
+@pytest.fixture
+def job(daemon: FakeDaemon) -> FakeDaemon:
+    daemon.jobs[JOB] = make_job(JOB, learners=2)
+    return daemon
+
+
+def piece(learner: int, index: int, text: str, *, partial: bool = False) -> LogLine:
+    return LogLine(learner, index, text, None, 1, 0, 0, partial)
+
+
+def printed(capsys: pytest.CaptureFixture[str], lines: list[LogLine], *, separate: bool = False) -> str:
+    names = LineNames(learner=True, attempt=False)
+    LinePrinter(names, timestamps=False, as_json=False, separate=separate).print(map(text_of, lines))
+    return capsys.readouterr().out
+
+
+def test_a_pipe_gets_the_pieces_of_a_line_as_one(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [piece(1, 1, "\r 1%", partial=True), piece(1, 1, "\r 2%", partial=True), piece(1, 1, ""), piece(1, 2, "x")]
+    assert printed(capsys, lines) == "[1] \r 1%\r 2%\n[1] x\n"
+
+
+def test_lines_of_two_learners_are_never_one(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [piece(1, 1, "a", partial=True), piece(2, 1, "b"), piece(1, 1, "c"), piece(2, 2, "d", partial=True)]
+    assert printed(capsys, lines) == "[1] a\n[2] b\n[1] c\n[2] d\n"
+
+
+def test_a_terminal_shows_a_bar_on_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_lines, "is_terminal", lambda: True)
+    lines = [piece(1, 1, "\r 1%\r 2%", partial=True), piece(1, 1, "\r 3%\x1b[2J", partial=True), piece(1, 1, " done")]
+    assert printed(capsys, lines).replace("\ufffd", "?") == "[1]  2%\r\x1b[K[1]  3%?[2J done\n"
+
+
+def test_gaps_between_neighbours_are_marked(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [piece(1, 3, "a"), piece(1, 4, "b"), piece(1, 9, "c"), piece(2, 1, "d"), piece(2, 2, "e")]
+    assert printed(capsys, lines, separate=True) == "[1] a\n[1] b\n--\n[1] c\n--\n[2] d\n[2] e\n"
+
+
+def test_what_is_gone_is_told_where_all_was_wanted(job: FakeDaemon) -> None:
+    job.lines = [piece(1, 7, "a"), piece(2, 1, "b"), piece(1, 8, "c")]
+    done = run(FFDL, "logs", JOB, daemon=job)
+    assert done.stdout == "[1] a\n[2] b\n[1] c\n"
+    assert (
+        done.stderr
+        == "ffdl: the first 6 lines of learner 1 are gone: its log was too long, or the job itself shortened it\n"
+    )
+    assert run(FFDL, "logs", "-n", "2", JOB, daemon=job).stderr == ""
+
+
+def test_what_the_encoding_of_the_locale_lacks_ends_nothing(job: FakeDaemon) -> None:
+    job.lines = [piece(1, 1, "a\u2588"), piece(2, 1, "b")]
+    done = run(FFDL, "logs", JOB, daemon=job, env={"PYTHONIOENCODING": "latin-1"})
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[1] a?\n[2] b\n", "")
+
+
+def test_bytes_that_are_no_text_are_refused(job: FakeDaemon) -> None:
+    for words in (("logs", "-g", "\udcff", JOB), ("show", "\udcff")):
+        done = run(FFDL, *words, daemon=job)
+        assert (done.returncode, done.stdout) == (2, "") and done.stderr.startswith("ffdl: b'\\xff' is not UTF-8")
+
+
+def test_searches_are_the_daemons(job: FakeDaemon) -> None:
+    run(FFDL, "logs", "-g", "a b", "-iv", "-C", "2", "-A", "5", JOB, daemon=job)
+    assert job.requests[-1] == f"{LOGS}?grep=a+b&ignore_case=true&invert=true&before=2&after=5"
+    run(FFDL, "logs", "--grep", "-x", "-F", "-n", "3", JOB, daemon=job)
+    assert job.requests[-1] == f"{LOGS}?tail=3&grep=-x&fixed=true"
+    done = run(FFDL, "logs", "-C", "2", JOB, daemon=job)
+    assert (done.returncode, "go with --grep" in done.stderr) == (2, True)
+
+
+def test_many_lines_are_printed_at_once(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    writes: list[object] = []
+    echo = click.echo
+
+    def counted(message: str, **how: Any) -> None:
+        writes.append(message)
+        echo(message, **how)
+
+    monkeypatch.setattr(click, "echo", counted)
+    text = LogText(1, 1, "\n".join(map(str, range(1000))), 0.0, 1, 0, 3890)
+    for as_json in (False, True):
+        writes.clear()
+        names = LineNames(learner=True, attempt=False)
+        LinePrinter(names, timestamps=True, as_json=as_json).print([text])
+        out = capsys.readouterr().out.splitlines()
+        assert (len(writes), len(out)) == (1, 1000)
+        when = format_time(0.0)
+        if as_json:
+            assert [json.loads(line)["line"]["index"] for line in out] == list(range(1, 1001))
+            assert json.loads(out[1]) == {"schema": SCHEMA, "line": to_plain(list(text.lines())[1])}
+        else:
+            assert out == [f"{when} [1] {number}" for number in range(1000)]
+
+
+def test_neighbours_that_come_together_have_no_gap(capsys: pytest.CaptureFixture[str]) -> None:
+    texts = [
+        LogText(1, 3, "a\nb", None, 1, 0, 4),
+        LogText(1, 5, "c", None, 1, 4, 6),
+        LogText(1, 9, "d", None, 1, 9, 11),
+    ]
+    LinePrinter(LineNames(learner=False, attempt=False), timestamps=False, as_json=False, separate=True).print(texts)
+    assert capsys.readouterr().out == "a\nb\nc\n--\nd\n"
+
+
+def test_a_terminal_gets_no_control_characters_of_any_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_lines, "is_terminal", lambda: True)
+    texts = [LogText(1, 1, "a\x1b[2J\n1%\r2%\nc", None, 1, 0, 13)]
+    LinePrinter(LineNames(learner=True, attempt=False), timestamps=False, as_json=False).print(texts)
+    assert capsys.readouterr().out.replace("\ufffd", "?") == "[1] a?[2J\n[1] 2%\n[1] c\n"

@@ -1,0 +1,79 @@
+"""ffdl top: what its table looks like."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from ffdl_batch.cli import looking
+from ffdl_batch.cli.rows_that_fit import Block, rows_that_fit
+from tests.unit.cli.programs import FFDL, run
+from tests.unit.client.fake_daemon import FakeDaemon
+
+
+def a_learner(number: int, *commands: str) -> dict[str, object]:
+    process: dict[str, object] = {"pid": 4711, "pid_inside": 17, "cpu_percent": 99.5, "memory_bytes": 2_000_000_000}
+    process |= {"gpu_memory_bytes": None, "threads": 8, "state": "R"}
+    processes = [{**process, "command": command} for command in commands]
+    return {"learner": number, "host": "n1", "gpus": [], "processes": processes}
+
+
+@pytest.mark.parametrize("every", ["0", "0s", "0.05"])
+def test_a_pause_that_is_none_is_refused(daemon: FakeDaemon, every: str) -> None:
+    done = run(FFDL, "top", "--every", every, "training-000000001", daemon=daemon)
+    assert done.returncode == 2 and "is not in the range x>=0.1" in done.stderr and daemon.requests == []
+
+
+@pytest.mark.parametrize(("is_terminal", "widest"), [(True, 60), (False, 1044)])
+def test_a_long_command_is_one_line_of_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, is_terminal: bool, widest: int
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
+    monkeypatch.setenv("COLUMNS", "60")
+    looking._print([a_learner(1, "x" * 1000)], [1])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3 and max(map(len, lines)) == widest
+
+
+def test_a_terminal_has_as_many_rows_as_fit(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learners = [a_learner(1, *(f"a{n}" for n in range(20))), a_learner(2, "b0", "b1"), a_learner(3, "c0")]
+
+    def drawn(lines: int) -> list[str]:
+        monkeypatch.setenv("LINES", str(lines))
+        monkeypatch.setenv("COLUMNS", "80")
+        looking._print_screen(learners)
+        return capsys.readouterr().out.splitlines()
+
+    whole = drawn(30)
+    assert len(whole) == 29 and "not shown" not in whole[-1]
+    cut = drawn(29)
+    assert len(cut) == 28
+    assert cut[-1] == "not shown: 2 processes; --learner N or --once shows them"
+    assert [line.split()[-1] for line in cut if line.startswith("4711")] == [f"a{n}" for n in range(18)] + [
+        "b0",
+        "b1",
+        "c0",
+    ]
+    few = drawn(8)
+    assert len(few) == 7
+    assert few[-1] == "not shown, 1 of 3 learners: 21 processes; --learner N or --once shows them"
+
+
+@pytest.mark.parametrize(
+    ("blocks", "height", "shown"),
+    [
+        ([], 10, []),
+        ([(2, 8)], 10, [8]),
+        ([(2, 9)], 10, [7]),
+        ([(2, 5), (3, 50)], 20, [5, 9]),
+        ([(2, 50), (2, 50)], 20, [8, 7]),
+        ([(2, 0), (2, 9)], 9, [0, 4]),
+        ([(2, 9), (2, 9), (2, 9)], 8, [2, 1]),
+        ([(5, 9)], 1, [1]),
+    ],
+)
+def test_rows_are_shared(blocks: list[tuple[int, int]], height: int, shown: list[int]) -> None:
+    assert rows_that_fit([Block(*block) for block in blocks], height) == shown

@@ -1,0 +1,114 @@
+"""Helpers that cannot be started, say nothing, or say something else."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.client import Client, RequestRefused, attach
+from ffdl_batch.client.attach import Helper, Wish, run
+from ffdl_batch.domain.attach import EXIT, READY, AttachPlan, FrameError, FrameReader, encode_frame
+from tests.unit.client.fake_daemon import FakeDaemon, make_job
+
+
+def helper(code: str, **fields: object) -> Helper:
+    """A program of Python's as the helper."""
+    return Helper(AttachPlan((sys.executable, "-c", code), (1,), node="n1", **fields))  # type: ignore[arg-type]
+
+
+def says(*frames: bytes) -> str:
+    """A program that says these frames and waits for its end."""
+    return f"import sys; sys.stdout.buffer.write({b''.join(frames)!r}); sys.stdout.flush(); sys.stdin.read()"
+
+
+def test_frames_come_whole_however_they_are_cut() -> None:
+    data = encode_frame("O", bytes(range(256))) + encode_frame("Z") + encode_frame("P", b"x")
+    for size in (1, 2, 3, 100, len(data)):
+        reader = FrameReader()
+        found = [frame for at in range(0, len(data), size) for frame in reader.feed(data[at : at + size])]
+        assert found == [("O", bytes(range(256))), ("Z", b""), ("P", b"x")]
+
+
+@pytest.mark.parametrize("line", [b"\n", b"OO aa==\n", b"O a\n", b"\xff\n", b"slurmstepd: error: what\n"])
+def test_what_is_no_frame_is_refused(line: bytes) -> None:
+    with pytest.raises(FrameError, match="is no frame"):
+        FrameReader().feed(line)
+
+
+def test_a_helper_of_another_machine_is_not_started() -> None:
+    with pytest.raises(RequestRefused, match="processes of far, and this is") as refused:
+        helper("", host="far")
+    assert refused.value.problem.exit_code == 69
+
+
+def test_a_machine_without_the_program_is_named() -> None:
+    with pytest.raises(
+        RequestRefused, match=r"there is no no-such-srun on .*, by which a command gets to n1"
+    ) as refused:
+        Helper(AttachPlan(("no-such-srun",), (1,), node="n1"))
+    assert refused.value.problem.exit_code == 69
+
+
+def test_the_words_of_a_step_that_does_not_start_are_told() -> None:
+    code = "import sys; sys.stderr.write('srun: error: Unable to create step for job 7: Job is down\\n'); sys.exit(1)"
+    with helper(code) as made, pytest.raises(RequestRefused, match="broke off: srun: error: Unable to create step"):
+        made.begin(Wish(("true",)))
+
+
+def test_a_step_that_waits_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attach, "READY_S", 0.3)
+    code = "import sys; sys.stderr.write('srun: retrying\\n'); sys.stderr.flush(); sys.stdin.read()"
+    with helper(code) as made, pytest.raises(RequestRefused, match=r"within 0\.3 s") as refused:
+        made.begin(Wish(("true",)))
+    assert refused.value.problem.exit_code == 75
+
+
+def test_a_banner_of_the_node_is_shown() -> None:
+    with helper("print('Welcome to n1')") as made, pytest.raises(RequestRefused, match="Welcome to n1"):
+        made.begin(Wish(("true",)))
+
+
+def test_variables_of_the_schedulers_options_do_not_go_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SLURM_JOB_ID", "SLURM_CONF", "OTHER"):
+        monkeypatch.setenv(name, "x")
+    code = "import base64, json, os; said = json.dumps(dict(os.environ)).encode(); "
+    code += "print('R', base64.b64encode(said).decode())"
+    with helper(code, unset=("SLURM_",), keep=("SLURM_CONF",)) as made:
+        found = made.begin(Wish(("true",)))
+    assert ("SLURM_JOB_ID" in found, found["SLURM_CONF"], found["OTHER"]) == (False, "x", "x")
+
+
+def test_a_command_that_reads_nothing_leaves_standard_input_alone(tmp_path: Path) -> None:
+    (tmp_path / "input").write_text("for the next one")
+    status = json.dumps({"status": 4}).encode()
+    with (
+        (tmp_path / "input").open() as file,
+        helper(says(encode_frame(READY, b"{}"), encode_frame(EXIT, status))) as made,
+    ):
+        before = os.dup(0)
+        os.dup2(file.fileno(), 0)
+        try:
+            assert run(made, Wish(do="stack")) == 4
+            assert os.read(0, 100) == b"for the next one"
+        finally:
+            os.dup2(before, 0)
+            os.close(before)
+
+
+def test_plans_are_asked_for(daemon: FakeDaemon) -> None:
+    daemon.jobs["a"] = make_job("a")
+    with Client(daemon.path, start=False) as client:
+        assert client.attach_plans("a", 2) == ()
+    assert daemon.requests == ["GET /api/v1/jobs/a/attach?learner=2"]
+
+
+def test_output_that_cannot_be_written_is_said() -> None:
+    with (
+        Path("/dev/full").open("wb", buffering=0) as full,
+        pytest.raises(RequestRefused, match="cannot be written: No space"),
+    ):
+        attach._write(full.fileno(), b"x")

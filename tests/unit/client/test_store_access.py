@@ -1,0 +1,91 @@
+"""Credentials of commands: the environment, and a person's own secrets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.client.errors import InputUnusable
+from ffdl_batch.client.store_access import access, from_environment, of_job, of_references, with_environment
+from ffdl_batch.domain.staging import StoreAddress, StoreKind
+
+AWS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "planted"}
+BUCKET = StoreAddress(StoreKind.S3, container="b")
+
+
+def test_the_environment_of_each_store(tmp_path: Path) -> None:
+    assert from_environment(StoreKind.S3, AWS) == {"user_name": "key", "password": "planted"}
+    assert from_environment(StoreKind.S3, {**AWS, "AWS_SESSION_TOKEN": "t"})["session_token"] == "t"
+    assert from_environment(StoreKind.S3, {"AWS_ACCESS_KEY_ID": "key"}) == {}
+    assert from_environment(StoreKind.FSSPEC, AWS) == from_environment(StoreKind.HTTP, AWS) == {}
+    swift = {"OS_USERNAME": "ada", "OS_PASSWORD": "planted"}
+    assert from_environment(StoreKind.SWIFT, swift) == {"user_name": "ada", "password": "planted"}
+    (tmp_path / "account.json").write_text("{}")
+    google = {"GOOGLE_APPLICATION_CREDENTIALS": str(tmp_path / "account.json"), "CLOUDSDK_AUTH_ACCESS_TOKEN": "t"}
+    assert from_environment(StoreKind.GCS, google) == {"service_account": "{}"}
+    assert from_environment(StoreKind.GCS, {"CLOUDSDK_AUTH_ACCESS_TOKEN": "t"}) == {"token": "t"}
+    with pytest.raises(InputUnusable, match="GOOGLE_APPLICATION_CREDENTIALS"):
+        from_environment(StoreKind.GCS, {"GOOGLE_APPLICATION_CREDENTIALS": str(tmp_path / "none")})
+
+
+def test_addresses_in_the_environment() -> None:
+    environ = {"AWS_ENDPOINT_URL": "https://all", "AWS_REGION": "eu"}
+    made = with_environment(BUCKET, environ)
+    assert (made.endpoint, made.region) == ("https://all", "eu")
+    assert with_environment(BUCKET, {**environ, "AWS_ENDPOINT_URL_S3": "https://s3"}).endpoint == "https://s3"
+    said = StoreAddress(StoreKind.S3, "https://said", "us")
+    assert with_environment(said, environ) == said
+    swift = with_environment(StoreAddress(StoreKind.SWIFT), {"OS_AUTH_URL": "https://auth/v3", "OS_PROJECT_ID": "p"})
+    assert (swift.endpoint, swift.options) == ("https://auth/v3", {"project_id": "p"})
+    web = StoreAddress(StoreKind.HTTP, "https://web")
+    assert with_environment(web, environ) == web
+
+
+def test_secrets_win_over_the_environment(tmp_path: Path) -> None:
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "secrets" / "my-key").write_text("theirs")
+    made = access(BUCKET, "", {"user_name": "my-key", "password": "my-key"}, AWS, tmp_path)
+    assert made.values == {"user_name": "theirs", "password": "theirs"}
+    assert made.address.credentials == {"user_name": "user_name", "password": "password"}
+    assert "theirs" not in repr(made)
+    named = access(StoreAddress(StoreKind.FSSPEC), "ada", {}, AWS, tmp_path)
+    assert named.values == {"user_name": "ada"}
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\r\n"])
+def test_a_line_end_is_no_part_of_a_file_that_a_manifest_names(tmp_path: Path, end: str) -> None:
+    """As in `ffdl secret set` and at submission."""
+    (tmp_path / "token").write_bytes(f"planted{end}".encode())
+    name = f"file:{tmp_path}/token"
+    made = of_references(StoreAddress(StoreKind.HTTP, credentials={"token": name}), {}, tmp_path, {})
+    assert made.values == {name: "planted"}
+
+
+@pytest.mark.parametrize("name", ["none", "../secrets/x", "", "a/b"])
+def test_a_secret_that_is_not_there(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InputUnusable) as raised:
+        access(BUCKET, "", {"password": name}, {}, tmp_path)
+    assert raised.value.problem.code == "C103"
+
+
+def test_what_a_submission_brought_along_is_gone_with_its_job(tmp_path: Path) -> None:
+    """As long as the job's own file is there, a name that it has not is one of the person's secrets."""
+    bucket = StoreAddress(StoreKind.S3, container="b", credentials={"password": "cos-password"})
+    kept = tmp_path / "secrets.json"
+    with pytest.raises(InputUnusable) as over:
+        of_job(bucket, kept, tmp_path, {})
+    problem = over.value.problem
+    assert problem.message == (
+        "there is no secret cos-password, and what the submission brought along is gone with the job's end"
+    )
+    assert problem.cure == (
+        "set it: ffdl secret set cos-password; or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; "
+        "or take the directory of an attempt: --attempt N"
+    )
+    assert (problem.code, problem.exit_code) == ("C103", 77)
+    kept.write_text('{"other": "planted"}')
+    with pytest.raises(InputUnusable) as lives:
+        of_job(bucket, kept, tmp_path, {})
+    assert lives.value.problem.cure == "set it: ffdl secret set cos-password"
+    assert of_job(bucket, tmp_path / "none", tmp_path, AWS).values == {"user_name": "key", "password": "planted"}

@@ -1,0 +1,318 @@
+"""The helper beside a running learner, with a shell of the contract as the learner."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ffdl_batch.controller.attach import session as sessions
+from ffdl_batch.controller.attach import stacks
+from ffdl_batch.controller.attach.agents import Agent, find_agents, members, read
+from ffdl_batch.controller.attach.glance import Glance, parse_smi
+from ffdl_batch.controller.attach.running import collect
+from ffdl_batch.controller.attach.session import NoSession, start
+from ffdl_batch.controller.machine.processes import all_processes, session_members
+from ffdl_batch.controller.machine.signals import release_signals
+from ffdl_batch.domain.attach import (
+    BEGIN,
+    ERRORS,
+    EXIT,
+    INPUT,
+    INPUT_END,
+    LOOK,
+    OUTPUT,
+    READY,
+    REFUSED,
+    TABLE,
+    FrameReader,
+    encode_frame,
+)
+from ffdl_batch.runtimes.contract import SHELL
+
+JOB = "training-0a1b2c3d4"
+LIMIT_S = 20.0
+
+
+@contextmanager
+def running(place: Path, number: int) -> Iterator[subprocess.Popen[bytes]]:
+    """A learner of attempt 2 that sleeps."""
+    env = {
+        "PATH": os.environ["PATH"], "JOB_STATE_DIR": str(place), "MODEL_DIR": str(place), "TRAINING_ID": JOB,
+        "LEARNER_ID": str(number), "FFDL_ATTEMPT": "2", "TRAINING_COMMAND": "sleep 600", "CUDA_VISIBLE_DEVICES": "0",
+    }  # fmt: skip
+    with subprocess.Popen(list(SHELL), env=env, start_new_session=True, preexec_fn=release_signals) as process:  # noqa: PLW1509
+        try:
+            yield process
+        finally:
+            for pid in session_members(process.pid, all_processes()):
+                os.kill(pid, signal.SIGKILL)
+
+
+def agent_of(number: int) -> Agent:
+    """Its agent, once it is there."""
+    deadline = time.monotonic() + LIMIT_S
+    while number not in (found := find_agents(JOB, 2, [number])):
+        assert time.monotonic() < deadline, "there is no agent"
+        time.sleep(0.01)
+    return found[number]
+
+
+@pytest.fixture(scope="module")
+def learner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[subprocess.Popen[bytes]]:
+    """Learner 3."""
+    with running(tmp_path_factory.mktemp("learner"), 3) as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def agent(learner: subprocess.Popen[bytes]) -> Agent:
+    return agent_of(3)
+
+
+def test_an_agent_is_known_by_its_learners_variables(agent: Agent, learner: subprocess.Popen[bytes]) -> None:
+    assert agent.session == learner.pid
+    assert (find_agents(JOB, 1, [3]), find_agents(JOB, 2, [1, 2]), find_agents("training-other0000", 2, [3])) == (
+        {},
+        {},
+        {},
+    )
+
+
+def test_the_agents_own_processes_are_none_of_the_learners(agent: Agent, learner: subprocess.Popen[bytes]) -> None:
+    found = members(agent, all_processes())
+    assert learner.pid in found
+    assert agent.pid not in found
+
+
+@pytest.mark.parametrize("word", ["", " ", "a b", "'", '"', "$(id)", "`id`", "-n", "\n", "äß€", "\x01\x7f", "*", "{a}"])
+def test_any_word_arrives_as_it_is(agent: Agent, word: str) -> None:
+    status, text = collect(start(agent, ["printf", "%s|", word], {}), LIMIT_S)
+    assert (status, text.decode()) == (0, f"{word}|")
+
+
+def test_signals_are_as_a_program_expects_them(agent: Agent) -> None:
+    """A shell without job control has whatever it starts in the background ignore INT."""
+    status, text = collect(start(agent, ["grep", "SigIgn", "/proc/self/status"], {}), LIMIT_S)
+    assert status == 0
+    assert int(text.split()[1], 16) & ~(0b11 << 31) == 0  # 32 and 33 are glibc's own: make has its children ignore them
+
+
+def test_a_status_is_passed_on_and_variables_too(agent: Agent) -> None:
+    status, text = collect(
+        start(agent, ["bash", "-c", 'echo "$COLOUR$LEARNER_ID"; exit 9'], {"COLOUR": "a'b "}), LIMIT_S
+    )
+    assert (status, text) == (9, b"a'b 3\n")
+
+
+def test_what_is_no_pipe_is_not_written_to(agent: Agent, tmp_path: Path) -> None:
+    """Whoever is in the learner may have put something else in the agent's place."""
+    with (tmp_path / "precious").open("w") as file, pytest.raises(OSError, match="is no pipe"):
+        sessions._open_pipe(os.getpid(), file.fileno(), os.O_WRONLY)
+    assert (tmp_path / "precious").read_text() == ""
+
+
+def test_an_agent_that_does_not_answer_is_said_so(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "START_S", 0.2)
+    os.kill(agent.pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(NoSession, match=r"learner 3 started nothing in 0\.2 s"):
+            start(agent, ["true"], {})
+    finally:
+        os.kill(agent.pid, signal.SIGCONT)
+    with pytest.raises(NoSession, match="cannot be reached"):
+        start(Agent(3, 1 << 22, 1 << 22), ["true"], {})
+
+
+def test_a_table_measures_cpu_between_two_looks(agent: Agent) -> None:
+    first = start(agent, ["bash", "-c", "while :; do :; done"], {})
+    try:
+        look, deadline = Glance(agent), time.monotonic() + LIMIT_S
+        busy: dict[str, Any] = {"cpu_percent": 0.0}
+        while busy["cpu_percent"] == 0:
+            assert time.monotonic() < deadline
+            (busy,) = [row for row in look.look()["processes"] if row["command"].startswith("bash -c while")]
+        assert (busy["threads"], busy["memory_bytes"] > 0, busy["gpu_memory_bytes"]) == (1, True, None)
+    finally:
+        first.kill()
+        first.let_go()
+
+
+def test_the_text_that_starts_a_learner_is_not_its_command(agent: Agent) -> None:
+    commands = [row["command"] for row in Glance(agent).look()["processes"]]
+    assert "sleep 600" in commands and any(one.startswith("bash ") and "sleep 600" in one for one in commands)
+    assert not [one for one in commands if "_ffdl" in one or "FFDL" in one]
+
+
+def test_what_nvidia_smi_prints() -> None:
+    cards = "0, NVIDIA A100-SXM4-40GB, 87, 30211, 40960\n1, NVIDIA A100-SXM4-40GB, [N/A], 4, 40960\n"
+    gpus, use = parse_smi(f"{cards}\n77, 30000\n77, 5\n8, [N/A]\n")
+    assert [(gpu["index"], gpu["busy_percent"], gpu["used_bytes"]) for gpu in gpus] == [
+        ("0", 87, 30211 << 20),
+        ("1", None, 4 << 20),
+    ]
+    assert use == {77: 30005 << 20, 8: 0}
+    assert parse_smi("") == ([], {})
+
+
+def test_why_a_process_cannot_be_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    scope = tmp_path / "ptrace_scope"
+    monkeypatch.setattr(stacks, "YAMA", str(scope))
+    assert stacks._why_refused(os.getpid()) == ""
+    scope.write_text("1\n")
+    assert f"{scope} is 1 on this node" in stacks._why_refused(os.getpid())
+    assert stacks._why_refused(1 << 22) == "; it has ended"
+    scope.write_text("0\n")
+    monkeypatch.setattr(os, "getuid", lambda: 4242)
+    assert "undumpable" in stacks._why_refused(os.getpid())
+
+
+def test_without_stacks_the_threads_are_told(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stacks, "find_program", lambda: "/bin/false")
+    code = "import threading, time; threading.Thread(target=time.sleep, args=(600,)).start(); time.sleep(600)"
+    hanging = start(agent, [sys.executable, "-c", code], {})
+    try:
+        deadline = time.monotonic() + LIMIT_S
+        text, complete = "", True
+        while "2 threads" not in text:
+            assert time.monotonic() < deadline, text
+            text, complete = stacks.dump(agent)
+        assert not complete
+        assert text.startswith(f"learner 3 on {os.uname().nodename}:\nprocess ")
+        assert text.count("  thread ") == 2
+        assert "no Python stack: py-spy says: " in text
+    finally:
+        hanging.kill()
+        hanging.let_go()
+
+
+class Helper:
+    """The helper as a process, spoken to in frames."""
+
+    def __init__(self, *learners: int) -> None:
+        argv = [sys.executable, "-m", "ffdl_batch.controller", "attach", "--job", JOB, "--attempt", "2"]
+        self.process = subprocess.Popen(
+            [*argv, "--learners", ",".join(map(str, learners))], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+
+    def say(self, kind: str, payload: bytes = b"") -> None:
+        self.send(encode_frame(kind, payload))
+
+    def send(self, data: bytes) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(data)
+        self.process.stdin.flush()
+
+    def rest(self) -> list[tuple[str, bytes]]:
+        """All that it says until it ends."""
+        with self.process:
+            assert self.process.stdout is not None
+            return FrameReader().feed(self.process.stdout.read())
+
+
+def test_a_helper_runs_what_it_is_asked_for(agent: Agent) -> None:
+    helper = Helper(3)
+    wish = encode_frame(BEGIN, json.dumps({"do": "run", "argv": ["cat"]}).encode())
+    helper.send(wish + encode_frame(INPUT, b"here\n") + encode_frame(INPUT_END))  # all at once
+    ready, *said = helper.rest()
+    assert (ready[0], json.loads(ready[1])["learners"]) == (READY, [3])
+    assert [(kind, payload) for kind, payload in said if kind == OUTPUT] == [(OUTPUT, b"here\n")]
+    assert (said[-1][0], json.loads(said[-1][1])) == (EXIT, {"status": 0})
+
+
+@pytest.mark.parametrize(
+    ("command", "status", "said"),
+    [
+        ("no-such-command", 127, "no-such-command: command not found"),
+        ("./none", 127, "./none: no such file"),
+        ("/etc", 126, "/etc: is a directory"),
+        ("/etc/passwd", 126, "/etc/passwd: is not executable"),
+    ],
+)
+@pytest.mark.parametrize("window", [None, [24, 80]])
+def test_what_cannot_be_started_is_said_as_a_shell_does(
+    agent: Agent, command: str, status: int, said: str, window: list[int] | None
+) -> None:
+    helper = Helper(3)
+    wish = {"do": "run", "argv": [command, "-x"], **({"window": window} if window else {})}
+    helper.send(encode_frame(BEGIN, json.dumps(wish).encode()))
+    _, *frames = helper.rest()
+    text = b"".join(payload for kind, payload in frames if kind in (OUTPUT, ERRORS))
+    assert text.decode().strip() == f"ffdl exec: {said} in the learner"
+    assert json.loads(frames[-1][1]) == {"status": status}
+
+
+def sleepers(seconds: str, among: Iterable[int] | None = None) -> list[int]:
+    """Living processes that sleep so long."""
+    wanted = f"sleep\0{seconds}\0"
+    return [pid for pid in all_processes() if read(f"/proc/{pid}/cmdline") == wanted and pid in (among or [pid])]
+
+
+def test_a_command_ends_with_its_learners_shell(tmp_path: Path) -> None:
+    """Also where no controller is left that would see to it."""
+    with running(tmp_path, 4) as learner:
+        agent_of(4)
+        helper = Helper(4)
+        helper.say(BEGIN, json.dumps({"do": "run", "argv": ["sleep", "601"]}).encode())
+        assert helper.process.stdout is not None
+        assert helper.process.stdout.readline().startswith(READY.encode())
+        deadline = time.monotonic() + LIMIT_S
+        while not sleepers("601"):
+            assert time.monotonic() < deadline, "the command was not started"
+            time.sleep(0.01)
+        (own,) = sleepers("600", session_members(learner.pid, all_processes()))
+        os.kill(own, signal.SIGTERM)
+        learner.wait(LIMIT_S)
+        (said,) = helper.rest()
+        assert said == (REFUSED, b"learner 4 has ended, and with it what ran in it")
+        assert sleepers("601") == []
+
+
+def test_tables_end_with_the_learner(tmp_path: Path) -> None:
+    with running(tmp_path, 5):
+        agent_of(5)
+        helper = Helper(5)
+        helper.say(BEGIN, json.dumps({"do": "top"}).encode())
+        helper.say(LOOK)
+        assert helper.process.stdout is not None
+        lines = [helper.process.stdout.readline() for _ in range(2)]
+    ((ready, _), (kind, table)) = FrameReader().feed(b"".join(lines))
+    (one,) = json.loads(table)["learners"]
+    assert (ready, kind, one["learner"]) == (READY, TABLE, 5)
+    deadline = time.monotonic() + LIMIT_S
+    while find_agents(JOB, 2, [5]):
+        assert time.monotonic() < deadline, "the agent lives"
+        time.sleep(0.01)
+    helper.say(LOOK)
+    ((kind, text),) = helper.rest()
+    assert (kind, b"no learner of the job runs on " in text) == (REFUSED, True)
+
+
+def test_a_wish_of_a_later_release_is_refused(agent: Agent) -> None:
+    helper = Helper(3)
+    helper.say(BEGIN, json.dumps({"do": "dance"}).encode())
+    (_, (kind, text)) = helper.rest()
+    assert (kind, b"cannot do 'dance'" in text) == (REFUSED, True)
+
+
+def test_a_helper_without_a_command_ends(agent: Agent) -> None:
+    helper = Helper(3)
+    assert helper.process.stdin is not None
+    helper.process.stdin.close()
+    helper.process.stdin = None
+    assert (helper.rest(), helper.process.returncode) == ([], 0)
+
+
+def test_what_is_no_frame_ends_it(agent: Agent) -> None:
+    helper = Helper(3)
+    helper.send(b"GET / HTTP/1.1\n")
+    assert helper.rest() == []

@@ -1,0 +1,210 @@
+"""The files of a log: where each begins, when what was printed, and what is left after whatever happened to them."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.controller.machine.location import module_argv
+from ffdl_batch.controller.record import log_files
+from ffdl_batch.controller.record.log_files import LogFiles
+from ffdl_batch.controller.record.log_tail import tail
+from ffdl_batch.controller.record.log_writer import Writer
+from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_batch.domain.limits import LogLimits
+
+SMALL = LogLimits(file_bytes=1000, files=3, bytes_per_s=10**9)
+
+
+@pytest.fixture
+def attempt(tmp_path: Path) -> AttemptDir:
+    found = AttemptDir(str(tmp_path / "attempt-1"))
+    Path(found.learner_logs(1)).mkdir(parents=True)
+    Path(found.events).mkdir()
+    return found
+
+
+def cell(attempt: AttemptDir) -> list[dict[str, int]]:
+    found: list[dict[str, int]] = json.loads(Path(attempt.log_files(1)).read_text())["files"]
+    return found
+
+
+def names(attempt: AttemptDir) -> list[str]:
+    return sorted(path.name for path in Path(attempt.learner_logs(1)).iterdir())
+
+
+def lines(first: int, last: int) -> bytes:
+    return b"".join(b"%05d\n" % number for number in range(first, last))
+
+
+def test_what_writes_a_log_loads_little() -> None:
+    """It runs once for each learner."""
+    look = "import sys; print(*sorted({'dataclasses', 'inspect', 'ctypes'} & set(sys.modules)))"
+    argv = [*module_argv("ffdl_batch.controller.record.log_writer")]
+    code = argv.index("-c") + 1
+    argv[code] = argv[code].partition("; sys.exit")[0] + f"; {look}"
+    assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout == "\n"
+
+
+def test_files_turn_over_and_the_cell_says_where_each_begins(attempt: AttemptDir) -> None:
+    log = LogFiles(attempt.path, 1, SMALL)
+    for number in range(1000):
+        log.write(lines(number, number + 1))
+    assert names(attempt) == ["training-log.txt", "training-log.txt.1", "training-log.txt.2"]
+    whole = lines(0, 1000)
+    for name, entry in zip(reversed(names(attempt)), cell(attempt), strict=True):
+        path = Path(attempt.learner_logs(1), name)
+        text = path.read_bytes()
+        assert path.stat().st_ino == entry["inode"]
+        assert whole[entry["base"] :].startswith(text) and len(text) <= SMALL.file_bytes + 6
+        assert entry["lines"] == entry["base"] // 6
+    assert log.position == 6000 and text.endswith(b"00999\n")
+
+
+def test_one_write_may_fill_several_files(attempt: AttemptDir) -> None:
+    log = LogFiles(attempt.path, 1, SMALL)
+    log.write(lines(0, 1000))
+    held = b"".join(Path(attempt.learner_logs(1), name).read_bytes() for name in reversed(names(attempt)))
+    assert lines(0, 1000).endswith(held) and len(held) > 2 * 900
+
+
+def test_a_line_without_end_is_cut(attempt: AttemptDir) -> None:
+    log = LogFiles(attempt.path, 1, SMALL)
+    for _ in range(100):
+        log.write(b"x" * 100)
+    sizes = [Path(attempt.learner_logs(1), name).stat().st_size for name in names(attempt)]
+    assert len(sizes) == 3 and max(sizes) <= 1.25 * SMALL.file_bytes
+
+
+def test_a_single_file_is_begun_anew(attempt: AttemptDir) -> None:
+    log = LogFiles(attempt.path, 1, LogLimits(1000, 1, 10**9))
+    log.write(lines(0, 1000))
+    assert names(attempt) == ["training-log.txt"]
+    assert lines(0, 1000).endswith(Path(attempt.training_log(1)).read_bytes())
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_another_process_goes_on_where_one_was_killed(attempt: AttemptDir, seed: int) -> None:
+    dice = random.Random(seed)
+    log, whole = LogFiles(attempt.path, 1, SMALL), b""
+    for number in range(300):
+        text = dice.choice([b"%d\n" % number, b"part", b"x" * 200 + b"\n"])
+        log.write(text)
+        whole += text
+        if dice.random() < 0.1:
+            log = LogFiles(attempt.path, 1, SMALL)
+    assert (log.position, log.lines) == (len(whole), whole.count(b"\n"))
+    newest = cell(attempt)[-1]
+    assert whole[newest["base"] :] == Path(attempt.training_log(1)).read_bytes()
+    assert whole[: newest["base"]].count(b"\n") == newest["lines"]
+
+
+def test_a_log_of_an_earlier_release_is_gone_on_with(attempt: AttemptDir) -> None:
+    Path(attempt.training_log(1)).write_text("one\ntwo\nth")
+    Path(attempt.marks(1)).write_text("100.000 4\n101.0")
+    log = LogFiles(attempt.path, 1, SMALL)
+    log.write(b"ree\n")
+    assert Path(attempt.training_log(1)).read_text() == "one\ntwo\nthree\n"
+    assert (log.position, log.lines) == (14, 3)
+    marks = Path(attempt.marks(1)).read_text().splitlines()
+    assert marks[0] == "100.000 4" and marks[1].split()[1:] == ["10", "2"]
+
+
+def test_marks_come_before_what_they_time_and_no_thicker_than_needed(
+    attempt: AttemptDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(time, "time", lambda: now)
+    log = LogFiles(attempt.path, 1, LogLimits())
+    for at in (1000.0, 1000.01, 1000.02, 1002.0, 1001.0, 1003.0):  # a clock that is set back does not go back here
+        now = at
+        log.write(b"12345\n")
+    marks = [line.split() for line in Path(attempt.marks(1)).read_text().splitlines()]
+    assert marks == [["1000.000", "0", "0"], ["1002.000", "18", "3"], ["1003.000", "30", "5"]]
+    log.write(b"x" * 3 * 1024**2)
+    log.write(b"y")
+    assert Path(attempt.marks(1)).read_text().splitlines()[-1].split()[1] == str(36 + 3 * 1024**2)
+
+
+def test_marks_grow_ever_more_slowly_and_go_with_their_files(
+    attempt: AttemptDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(time, "time", lambda: now)
+    monkeypatch.setattr(log_files, "MARKS_BYTES", 1000)
+    log = LogFiles(attempt.path, 1, LogLimits(file_bytes=10**6, files=2))
+    for _ in range(20_000):
+        now += 0.05
+        log.write(b".")
+    assert Path(attempt.marks(1)).stat().st_size < 10_000
+    log.write(b"\n" + b"x" * 10**6 + b"\n")
+    log.write(b"\n" + b"x" * 10**6 + b"\n")
+    assert Path(attempt.marks(1)).read_bytes().count(b"\n") < 10
+
+
+def test_a_log_that_a_learner_removed_or_emptied_is_made_anew(attempt: AttemptDir) -> None:
+    log = LogFiles(attempt.path, 1, SMALL)
+    log.write(b"one\n")
+    Path(attempt.training_log(1)).unlink()
+    log.look()
+    log.write(b"two\n")
+    assert Path(attempt.training_log(1)).read_text() == "two\n"
+    assert [(entry["base"], entry["lines"]) for entry in cell(attempt)] == [(0, 0), (4, 1)]
+    os.truncate(attempt.training_log(1), 0)
+    log.look()
+    log.write(b"three\n")
+    assert (cell(attempt)[-1]["base"], cell(attempt)[-1]["lines"]) == (8, 2)
+
+
+def test_the_last_lines_reach_into_the_file_before(attempt: AttemptDir) -> None:
+    log = LogFiles(attempt.path, 1, LogLimits(1000, 3, 10**9))
+    log.write(b"".join(b"line %d\n" % number for number in range(200)))
+    assert Path(attempt.training_log(1)).stat().st_size < 1000
+    log.write(b"x" * 970 + b"\nlast\n")
+    assert tail(attempt.training_log(1))[-3:][0] == "line 199"
+    assert len(tail(attempt.training_log(1))) == 20
+
+
+def write_through(attempt: AttemptDir, pieces: list[bytes], limits: LogLimits = SMALL) -> None:
+    """As a learner that prints these."""
+    source, sink = os.pipe()
+    thread = threading.Thread(target=Writer(attempt.path, 1, limits).run, args=(source,))
+    thread.start()
+    for piece in pieces:
+        os.write(sink, piece)
+    os.close(sink)
+    thread.join(20)
+    assert not thread.is_alive()
+    os.close(source)
+
+
+def test_a_disk_that_is_full_stops_nobody_and_is_told(attempt: AttemptDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, refused = LogFiles.write, [b"two\n", b"three\n"]
+
+    def write(log: LogFiles, data: bytes) -> None:
+        if data.endswith(tuple(refused)):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(log, data)
+
+    monkeypatch.setattr(LogFiles, "write", write)
+    writer = Writer(attempt.path, 1, SMALL)
+    for text in (b"one\n", b"two\n", b"three\n", b"four\n"):
+        writer._take(text)
+    said = Path(attempt.training_log(1)).read_text()
+    assert said == "one\n\n[ffdl: 2 lines (0.0 MB) left out here: No space left on device]\nfour\n"
+
+
+def test_a_learner_that_prints_without_end_leaves_so_much(attempt: AttemptDir) -> None:
+    pieces = [lines(0, 10_000)] * 100 + [b"the last word\n"]
+    write_through(attempt, pieces, LogLimits(file_bytes=100_000, files=3, bytes_per_s=50_000))
+    room = sum(path.stat().st_size for path in Path(attempt.learner_logs(1)).iterdir())
+    assert room <= 1.25 * 300_000
+    assert Path(attempt.training_log(1)).read_text().endswith("the last word\n")

@@ -1,0 +1,176 @@
+"""The table of mounts as the controller reads it, and what rclone is told."""
+
+from __future__ import annotations
+
+import configparser
+import io
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.controller.machine import mounts as table
+from ffdl_batch.controller.stores.rclone import config_text, environment, mount_argv
+from ffdl_batch.controller.stores.rclone_readiness import made_ready
+from ffdl_batch.controller.stores.rclone_remotes import NotMountable, remote_of
+from ffdl_batch.domain.mounting import MountOwner, Mounts, read_source
+from ffdl_batch.domain.staging import StoreAddress, StoreKind, Transfer
+
+KEYS = {"user_name": "k", "password": "s"}
+STORE = StoreAddress(StoreKind.S3, "https://s3.example.org", "", "sets", {}, KEYS)
+SECRETS = {"k": "AKIA", "s": "se/cr+et=", "other": "not asked for"}
+
+
+def read(store: StoreAddress, secrets: dict[str, str]) -> dict[str, str]:
+    parser = configparser.RawConfigParser()
+    parser.read_file(io.StringIO(text_of(store, secrets)))
+    return dict(parser["store"])
+
+
+def text_of(store: StoreAddress, secrets: dict[str, str]) -> str:
+    return config_text(remote_of(store, secrets), lambda text: text[::-1])
+
+
+def test_the_configuration_has_what_the_manifest_says_and_nothing_else() -> None:
+    found = read(STORE, SECRETS)
+    assert (found["access_key_id"], found["secret_access_key"]) == ("AKIA", "se/cr+et=")
+    assert (found["endpoint"], found["provider"], found["force_path_style"]) == (STORE.endpoint, "Other", "true")
+    assert found["env_auth"] == "false"
+    assert "not asked for" not in str(found)
+
+
+def test_amazons_own_and_one_that_anybody_may_read() -> None:
+    found = read(StoreAddress(StoreKind.S3, region="eu-west-1", container="sets"), {})
+    assert (found["provider"], found["region"], found["force_path_style"]) == ("AWS", "eu-west-1", "false")
+    assert not {"endpoint", "access_key_id", "secret_access_key"} & found.keys()
+
+
+@pytest.mark.parametrize("value", ["a\nb = c", "a %(b)s", "`a`", ' "a"', "\x00"])
+def test_a_value_that_would_mean_something_else_there_is_not_written(value: str) -> None:
+    with pytest.raises(NotMountable, match="secret_access_key") as caught:
+        text_of(STORE, {**SECRETS, "s": value})
+    assert value not in str(caught.value)
+
+
+def test_no_other_store_and_no_missing_secret() -> None:
+    with pytest.raises(NotMountable, match="stores of the kind http are not mounted"):
+        text_of(StoreAddress(StoreKind.HTTP, "https://a"), {})
+    with pytest.raises(NotMountable, match="no secret s"):
+        text_of(STORE, {"k": "x"})
+
+
+def test_swift_by_both_ways_to_its_tokens() -> None:
+    keys = {"user_name": "k", "password": "s"}
+    first = read(StoreAddress(StoreKind.SWIFT, "https://a/auth/v1.0", "", "box", {}, keys), SECRETS)
+    assert first == {"type": "swift", "env_auth": "false", "key": SECRETS["s"], "auth": "https://a/auth/v1.0",
+                     "auth_version": "1", "user": "AKIA"}  # fmt: skip
+    options = {"domain_name": "Default", "project_id": "p"}
+    third = read(StoreAddress(StoreKind.SWIFT, "https://a", "north", "box", options, keys), SECRETS)
+    assert (third["auth"], third["auth_version"], third["region"]) == ("https://a/v3", "3", "north")
+    assert (third["user"], third["domain"], third["tenant_id"]) == ("AKIA", "Default", "p")
+    by_id = read(StoreAddress(StoreKind.SWIFT, "https://a/v3", "", "box", {}, keys), SECRETS)
+    assert (by_id["auth"], by_id["user_id"]) == ("https://a/v3", "AKIA")
+
+
+def test_sftp_speaks_to_hosts_that_are_known_and_its_password_is_in_rclones_own_form() -> None:
+    options = {"protocol": "sftp", "known_hosts": "/site/hosts"}
+    store = StoreAddress(StoreKind.FSSPEC, "a.example.org:2222", "", "/data", options, KEYS)
+    remote = remote_of(store, SECRETS)
+    assert (remote.known_hosts, remote.needs) == (("/site/hosts",), ("known_hosts_file", "skip_links"))
+    assert not remote.own_key
+    found = read(store, SECRETS)
+    assert (found["host"], found["port"], found["user"]) == ("a.example.org", "2222", "AKIA")
+    assert (found["pass"], found["known_hosts_file"]) == (SECRETS["s"][::-1], "known_hosts")
+
+
+def test_a_key_of_several_lines_is_one_line_and_its_passphrase_is_the_password() -> None:
+    credentials = {"user_name": "k", "private_key": "pem", "password": "s"}
+    store = StoreAddress(StoreKind.FSSPEC, "a", "", "/data", {"protocol": "sftp"}, credentials)
+    found = read(store, {**SECRETS, "pem": "-----BEGIN\nabc\n-----END\n"})
+    assert found["key_pem"] == "-----BEGIN\\nabc\\n-----END\\n"
+    assert found["key_file_pass"] == SECRETS["s"][::-1]
+    assert "pass" not in found
+
+
+def test_what_proves_who_asks_google() -> None:
+    store = StoreAddress(StoreKind.GCS, "", "", "box", {}, KEYS)
+    signed = read(store, SECRETS)
+    assert (signed["type"], signed["endpoint"], signed["region"]) == ("s3", "https://storage.googleapis.com", "auto")
+    assert signed["access_key_id"] == "AKIA"
+    account = remote_of(replace(store, credentials={"service_account": "s"}), {"s": '{"private_key":\n "a\\nb"}'})
+    assert account.settings["service_account_credentials"] == '{"private_key": "a\\nb"}' == account.hidden[0]
+    token = remote_of(replace(store, credentials={"token": "s"}), SECRETS)
+    assert json.loads(token.settings["token"])["access_token"] == SECRETS["s"]
+    assert (token.needs, token.hidden) == ((), (SECRETS["s"],))
+    elsewhere = remote_of(replace(store, endpoint="https://emulator", credentials={"token": "s"}), SECRETS)
+    assert (elsewhere.settings["endpoint"], elsewhere.needs) == ("https://emulator/storage/v1/", ("endpoint",))
+    with pytest.raises(NotMountable, match="is not the text of a key file"):
+        remote_of(replace(store, credentials={"service_account": "s"}), SECRETS)
+
+
+def test_an_rclone_that_would_take_any_host_is_not_asked(tmp_path: Path) -> None:
+    """As 1.53 would, which reads no such setting."""
+    (tmp_path / "rclone").write_text('#!/bin/sh\nprintf "%s\\n" "- Config:      skip_links"\n')
+    (tmp_path / "rclone").chmod(0o755)
+    store = StoreAddress(StoreKind.FSSPEC, "a", "", "/data", {"protocol": "sftp"}, KEYS)
+    environ = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    with pytest.raises(NotMountable, match="it has no known_hosts_file"):
+        made_ready(remote_of(store, SECRETS), str(tmp_path), environ)
+    assert not (tmp_path / "known_hosts").exists()
+
+
+def test_the_argv_names_no_secret_and_writes_nothing() -> None:
+    transfer = Transfer(STORE, "digits/train", "/job/data/1")
+    argv = mount_argv(transfer, Mounts((0,), cache_bytes=7), "ffdl-batch:1:2:3", "/proc/self/fd/3", "/scratch/cache")
+    assert argv[:5] == ["rclone", "mount", "store:sets/digits/train", "/job/data/1", "--read-only"]
+    assert argv[-2:] == ["--vfs-cache-max-size", "7b"]
+    assert "--allow-other" not in argv
+    assert not set(SECRETS.values()) & set(argv)
+    assert "--cache-dir" not in mount_argv(transfer, Mounts((0,)), "s", "c", "")
+
+
+@pytest.mark.parametrize(
+    ("container", "prefix", "place"),
+    [
+        ("/data/", "a", "/data/a"),
+        ("/", "a", "/a"),
+        ("", "a/b", "a/b"),
+        ("sets", "", "sets"),
+        ("in/home", "a", "in/home/a"),
+    ],
+)
+def test_a_directory_of_a_server_is_the_users_own_or_an_absolute_one(container: str, prefix: str, place: str) -> None:
+    transfer = Transfer(replace(STORE, container=container), prefix, "/job/data/1")
+    assert mount_argv(transfer, Mounts((0,)), "s", "c", "")[2] == f"store:{place}"
+
+
+def test_its_environment_has_nothing_that_would_change_how_the_store_is_spoken_to() -> None:
+    given = {"PATH": "/bin", "AWS_PROFILE": "x", "RCLONE_CONFIG_PASS": "y", "HOME": "/home/ada", "https_proxy": "p"}
+    assert environment(given, "/scratch") == {"PATH": "/bin", "https_proxy": "p", "HOME": "/scratch", "LANG": "C"}
+
+
+def test_the_table_is_read_with_odd_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    own = os.getuid()
+    lines = [
+        "27 1 0:2 / / rw - ext4 /dev/sda1 rw",
+        f"64 27 0:39 / /job/a\\040b\\134c ro,nosuid - fuse.rclone ffdl-batch:7:11:22 ro,user_id={own},group_id=0",
+        f"65 27 0:40 / /job/d ro shared:3 - fuse.rclone ffdl-batch:8:12:23 ro,user_id={own}",
+        f"66 27 0:41 / /job/e ro - fuse.rclone ffdl-batch:8:12:23 ro,user_id={own + 1}",
+        f"67 27 0:42 / /job/f ro - fuse.sshfs ada@host: ro,user_id={own}",
+        f"68 27 0:43 / /job/g ro - tmpfs ffdl-batch:8:12:23 rw,user_id={own}",
+    ]
+    file = tmp_path / "mountinfo"
+    file.write_text("".join(f"{line}\n" for line in lines))
+    monkeypatch.setattr(table, "TABLE", str(file))
+    assert table.own_mounts() == [
+        table.Mounted("/job/d", MountOwner("8", 12, 23), own),
+        table.Mounted("/job/a b\\c", MountOwner("7", 11, 22), own),
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "ffdl-batch", "ffdl-batch:1:2", "ffdl-batch:1:x:3", "other:1:2:3", "data:a/b"])
+def test_other_sources_are_none_of_ours(text: str) -> None:
+    assert read_source(text) is None
+    assert read_source(MountOwner("4711_3", 5, 6).source()) == MountOwner("4711_3", 5, 6)

@@ -1,0 +1,37 @@
+"""A learner's output whose reader was killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+from ffdl_batch.controller.learner.output import LogPlace, Output
+from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_batch.domain.limits import LogLimits
+
+LIMIT_S = 20.0
+
+
+def ended(output: Output) -> bool:
+    deadline = time.monotonic() + LIMIT_S
+    while not output.has_ended():
+        assert time.monotonic() < deadline, "the output does not end"
+        time.sleep(0.01)
+    return True
+
+
+def test_what_a_killed_writer_had_not_read_is_written_at_the_end(tmp_path: Path) -> None:
+    attempt = AttemptDir(str(tmp_path))
+    for directory in (attempt.events, attempt.learner_logs(1)):
+        Path(directory).mkdir(parents=True)
+    output = Output(LogPlace(attempt.path, 1, LogLimits(), "mark"))
+    writer = output._writer
+    assert writer is not None
+    os.kill(writer.pid, signal.SIGKILL)
+    writer.wait()
+    os.write(output.write_end, b"growing\n")
+    output.release()
+    assert ended(output)
+    assert Path(attempt.training_log(1)).read_text() == "growing\n"

@@ -1,0 +1,207 @@
+"""Parts of a pod's controller: wishes, the log by position, the last word, the seat."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.controller.learner.seat import Seat
+from ffdl_batch.controller.machine.files import write_cell
+from ffdl_batch.controller.pod.last_word import MOST_BYTES, last_word
+from ffdl_batch.controller.pod.printed import MISSES, Printed
+from ffdl_batch.controller.pod.wishes import Wishes
+from ffdl_batch.domain.events import Event, EventKind, encode_event
+from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Pod
+
+
+class Place:
+    """A pod's directories, and what its wishes came to."""
+
+    def __init__(self, base: Path, index: int = 0, *, apart: bool = True) -> None:
+        self.attempt = AttemptDir(str(base / "attempt-1"))
+        for directory in (Path(self.attempt.events), Path(self.attempt.learner_logs(1)), base / "wishes", base / "pod"):
+            directory.mkdir(parents=True, exist_ok=True)
+        self.wishes_dir = base / "wishes"
+        launch = LaunchFile(
+            "training-a", 1, "training-a-1", str(base), self.attempt.path, str(base / "bell"), LearnerCommand((), {}),
+            learners=2, nodes=2, pod=Pod(str(base / "pod"), apart=apart),
+        )  # fmt: skip
+        self.again: list[dict[str, int]] = []
+        self.signals: list[str] = []
+        self.takes = True
+        self.wishes = Wishes(launch, index, str(self.wishes_dir), lambda w: self.again.append(dict(w)), self.signal)
+
+    def signal(self, name: str) -> bool:
+        if self.takes:
+            self.signals.append(name)
+        return self.takes
+
+    def wish(self, name: str, text: str) -> None:
+        (self.wishes_dir / name).write_text(text)
+        self.wishes.look()
+
+    def stop(self) -> dict[str, object]:
+        path = Path(self.attempt.stop)
+        return json.loads(path.read_text()) if path.exists() else {}
+
+
+def failure(**fields: object) -> str:
+    ended = {"learner_id": 2, "exit_code": 1, "ended_by": "", "asked": "", **fields}
+    return encode_event(Event(1, 1.0, "node-1", EventKind.LEARNER_ENDED, ended))  # type: ignore[arg-type]
+
+
+def siblings(text: str, name: str = "events/node-1.jsonl") -> str:
+    return json.dumps({name: text})
+
+
+def test_a_signal_is_sent_once_also_by_the_next_run(tmp_path: Path) -> None:
+    Place(tmp_path).wish("signal", "3 URG")
+    again = Place(tmp_path)
+    again.wish("signal", "3 URG")
+    again.wish("signal", "2 HUP")
+    again.wish("signal", "4 HUP")
+    assert again.signals == ["HUP"]
+
+
+def test_a_signal_waits_for_a_controller_that_can_take_it(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.takes = False
+    place.wish("signal", "1 URG")
+    place.takes = True
+    place.wishes.look()
+    place.wishes.look()
+    assert place.signals == ["URG"]
+
+
+@pytest.mark.parametrize("text", ["x", "1", "URG 1", "1 ../x", "-1 URG"])
+def test_what_is_no_signal_is_none(tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    place = Place(tmp_path)
+    place.wish("signal", text)
+    place.wishes.look()
+    assert place.signals == []
+    assert capsys.readouterr().err.count("is not obeyed") == 1, "told once"
+
+
+def test_a_damaged_wish_changes_nothing(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    for name in ("control", "siblings", "resend"):
+        place.wish(name, "{")
+    assert not Path(place.attempt.control).exists()
+    assert place.again == []
+
+
+@pytest.mark.parametrize(
+    "name", ["events/node-0.jsonl", "events/head.jsonl", "stop.json", "../../x", "final.json", "events/../x.jsonl"]
+)
+def test_siblings_write_no_file_that_is_this_pod_s_or_none_of_theirs(tmp_path: Path, name: str) -> None:
+    place = Place(tmp_path)
+    place.wish("siblings", siblings("text", name))
+    assert not Path(place.attempt.path, name).exists()
+
+
+def test_another_node_s_failure_ends_this_node_s_learner(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.wish("siblings", siblings(failure()))
+    assert (place.stop()["what"], place.stop()["reason"]) == ("stop", "failure")
+    assert Path(place.attempt.event_file("node-1")).read_text() == failure()
+
+
+@pytest.mark.parametrize(
+    "fields", [{"exit_code": 0}, {"restarted": True}, {"service": True}, {"asked": "halt"}, {"ended_by": "stop"}]
+)
+def test_an_end_that_is_none_of_the_job_s_ends_nobody_else(tmp_path: Path, fields: dict[str, object]) -> None:
+    place = Place(tmp_path)
+    place.wish("siblings", siblings(failure(**fields)))
+    assert place.stop() == {}
+
+
+def test_where_pods_share_a_tree_nothing_is_brought(tmp_path: Path) -> None:
+    place = Place(tmp_path, apart=False)
+    place.wish("siblings", siblings(failure()))
+    assert not Path(place.attempt.event_file("node-1")).exists()
+
+
+def test_a_log_is_read_over_its_files_and_past_what_is_gone(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    attempt, directory = place.attempt, Path(place.attempt.learner_logs(1))
+    files = {"training-log.txt.1": b"b" * 10, "training-log.txt": b"c" * 5}
+    entries, base = [], 100
+    for name, data in files.items():
+        (directory / name).write_bytes(data)
+        entries.append({"inode": (directory / name).stat().st_ino, "base": base, "lines": 0})
+        base += len(data)
+    write_cell(attempt.log_files(1), {"files": entries})
+    printed = Printed(attempt, 1)
+    assert printed.read(0, 100) == (100, b"b" * 10), "what was there is gone"
+    assert printed.read(104, 3) == (104, b"bbb")
+    assert printed.read(104, 100) == (104, b"b" * 6), "no further than the file's end"
+    assert printed.read(110, 100) == (110, b"c" * 5)
+    assert printed.read(115, 100) == (115, b"")
+    (directory / "training-log.txt.1").unlink()
+    found = [printed.read(100, 100) for _ in range(MISSES)]
+    assert found == [(100, b"")] * (MISSES - 1) + [(110, b"c" * 5)], "it may be being renamed; then it is gone"
+
+
+def test_a_link_in_the_place_of_a_log_is_not_followed(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    (tmp_path / "secret").write_text("secret")
+    Path(place.attempt.training_log(1)).symlink_to(tmp_path / "secret")
+    assert Printed(place.attempt, 1).read(0, 100) == (0, b"")
+
+
+def test_the_last_word_fits(tmp_path: Path) -> None:
+    attempt = Place(tmp_path).attempt
+    write_cell(attempt.final, {"outcome": "failed", "message": "é" * 9000, "log_tail": ["x" * 9000], "stored": True})
+    word = last_word(attempt, 0)
+    assert len(word.encode()) <= MOST_BYTES
+    assert json.loads(word)["outcome"] == "failed"
+
+
+def test_the_last_word_of_another_node_is_its_last_events(tmp_path: Path) -> None:
+    attempt = Place(tmp_path).attempt
+    lines = [encode_event(Event(n, 1.0, "node-1", EventKind.FAULT, {"message": "m" * 100})) for n in range(1, 100)]
+    Path(attempt.event_file("node-1")).write_text("".join(lines))
+    word = last_word(attempt, 1)
+    assert len(word) <= MOST_BYTES
+    assert word.endswith(lines[-1]) and word.splitlines()[0] + "\n" in lines
+
+
+@pytest.mark.parametrize("text", ["", "12", "x\n", "0\n", "1\n", "-5\n", "4194305000\n"])
+def test_a_seat_without_a_shim_has_no_processes(tmp_path: Path, text: str) -> None:
+    """Whatever stands in the file: nobody's processes are taken for a learner's."""
+    seat = Seat(str(tmp_path))
+    Path(seat.path).mkdir()
+    Path(seat.file("begun")).write_text(text)
+    from ffdl_batch.controller.machine.processes import all_processes
+
+    assert seat.shim == 0
+    assert seat.members(all_processes()) == []
+    assert seat.process_group() == 0
+
+
+def test_a_shim_that_leads_no_group_has_none_that_is_signalled(tmp_path: Path) -> None:
+    seat = Seat(str(tmp_path))
+    Path(seat.path).mkdir()
+    child = os.fork()
+    if not child:
+        os.read(os.pipe()[0], 1)
+    try:
+        Path(seat.file("begun")).write_text(f"{child}\n")
+        assert seat.shim == child
+        assert seat.process_group() == 0
+    finally:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+    assert seat.shim == 0
+
+
+@pytest.mark.parametrize("line", ["", "id", "id x\n", "id 3"])
+def test_a_word_that_is_not_whole_is_none(tmp_path: Path, line: str) -> None:
+    seat = Seat(str(tmp_path))
+    Path(seat.path).mkdir()
+    Path(seat.file("ended")).write_text(line)
+    assert seat.ended() is None

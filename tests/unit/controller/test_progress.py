@@ -1,0 +1,96 @@
+"""What a person is told of data that move."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.controller.stores.progress import also_beside, into_log, size_text, text_of
+from ffdl_batch.domain.staging import Done, Failed, FaultClass, Line, Note, Progress, Retry
+
+GB = 10**9
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (99_400, "99.4 kB"), (999_600, "1.0 MB"), (151 * GB, "151 GB")],
+)
+def test_sizes(size: int, text: str) -> None:
+    assert size_text(size) == text
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        (
+            Progress(812, 10_000, 12 * GB, 151 * GB, 640e6),
+            "812 of 10000 files, 12.0 GB of 151 GB, 640 MB/s, 4 min left",
+        ),
+        (Progress(0, 1, 0, 90, 1.0), "0 of 1 file, 0 B of 90 B, 1 B/s, 2 min left"),
+        (Progress(0, 1, 0, GB, 1e5), "0 of 1 file, 0 B of 1.0 GB, 100 kB/s, 2 h 47 min left"),
+        (Progress(3, 4, 433, 40 * 10**6, 43.0, early=True), "3 of 4 files, 433 B of 40.0 MB, 43 B/s"),
+        (Progress(1, 1, 5, 5, 0.0), "1 of 1 file, 5 B of 5 B, 0 B/s"),
+        (Progress(0, 0, 0, 0, 0.0), ""),
+        (Retry("x: it answered 503 SlowDown", 2.1), "x: it answered 503 SlowDown; tried again in 2 s"),
+        (Retry("x was changed", 0), "x was changed; tried again"),
+        (Note("y is left out"), "y is left out"),
+        (Done(3, 10**6, 1, 2.0, 2), "3 files, 2 of them were there, 1 left out, 1.0 MB in 2 s, 500 kB/s"),
+        (Done(3, 10, 0, 2.0, 1, 1), "3 files, 1 of them was there, 1 written still, 10 B in 2 s, 5 B/s"),
+        (Done(0, 0, 0, 0.1), "0 files, 0 B in 0 s"),
+        (Failed("S302", "told elsewhere", FaultClass.NETWORK), ""),
+    ],
+)
+def test_one_line_for_a_person(line: Line, text: str) -> None:
+    assert text_of(line) == text
+
+
+def test_lines_are_behind_what_the_log_has_with_their_time(tmp_path: Path) -> None:
+    log, marks = tmp_path / "log", tmp_path / "marks"
+    log.write_text("before\n")
+    tell = into_log(str(log), str(marks), "loading data")
+    tell(Note("a"))
+    tell(Progress(0, 0, 0, 0, 0.0))
+    assert log.read_text() == "before\nffdl: loading data: a\n"
+    (mark,) = marks.read_text().splitlines()
+    assert mark.split()[1] == str(log.stat().st_size)
+
+
+def test_a_log_ends_with_the_reason_why_nothing_came(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    into_log(str(log), str(tmp_path / "marks"), "loading data")(Failed("S302", "no answer", FaultClass.NETWORK))
+    assert log.read_text() == "ffdl: loading data: S302: no answer\n"
+
+
+def test_a_log_that_takes_nothing_stops_nobody(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    into_log(str(tmp_path / "not" / "there"), str(tmp_path / "marks"), "x")(Note("a"))
+    assert "No such file" in capsys.readouterr().err
+
+
+def test_how_far_it_is_lies_beside_until_it_is_over(tmp_path: Path) -> None:
+    cell, heard = tmp_path / "now.json", list[Line]()
+    tell = also_beside(str(cell), "storing", heard.append)
+    tell(Note("a"))
+    assert json.loads(cell.read_text())["said"] == "a"
+    tell(Done(1, 1, 0, 1.0))
+    assert not cell.exists()
+    tell(Done(1, 1, 0, 1.0))
+    assert len(heard) == 3
+
+
+def test_what_is_in_the_way_stays_beside_while_nothing_moves(tmp_path: Path) -> None:
+    cell = tmp_path / "now.json"
+    tell = also_beside(str(cell), "loading data", lambda _line: None)
+
+    def said() -> str:
+        return str(json.loads(cell.read_text())["said"])
+
+    tell(Retry("no answer", 8))
+    tell(Progress(0, 0, 0, 0, 0.0))
+    assert said() == "no answer; tried again in 8 s"
+    tell(Progress(1, 2, 5, 9, 0.0))
+    assert said() == "1 of 2 files, 5 B of 9 B, 0 B/s; no answer; tried again in 8 s"
+    tell(Progress(1, 2, 6, 9, 1.0))
+    tell(Progress(1, 2, 6, 9, 0.0))
+    assert said() == "1 of 2 files, 6 B of 9 B, 0 B/s"

@@ -1,0 +1,119 @@
+"""Secrets of learners: into their environment, and nowhere else."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.controller.learner.environment import EnvironmentRefused, pick_secrets
+from ffdl_batch.controller.machine.files import make_private
+from ffdl_batch.controller.node import seats as seats_module
+from ffdl_batch.controller.node.seats import Seats
+from ffdl_batch.domain.jobdir import AttemptDir, JobDir
+from ffdl_batch.domain.launch import EnvDelivery, LaunchFile, LearnerCommand, needed_format
+
+JOB = "training-0a1b2c3d4"
+
+
+def test_variables_get_the_values_of_their_names() -> None:
+    text = json.dumps({"hub": "h", "key": "k", "other": "o"})
+    assert pick_secrets(text, {"TOKEN": "hub", "KEY": "key", "AGAIN": "hub"}) == {
+        "TOKEN": "h",
+        "KEY": "k",
+        "AGAIN": "h",
+    }
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"hub": 1}', '{"hub": "hunter2'])
+def test_a_value_that_is_not_there_is_told_without_the_others(text: str) -> None:
+    with pytest.raises(EnvironmentRefused, match=r"secrets\.json") as error:
+        pick_secrets(text, {"TOKEN": "hub"})
+    assert "hunter2" not in str(error.value)
+    assert error.value.__cause__ is None and error.value.__suppress_context__ is (text == '{"hub": "hunter2')
+
+
+def seats(tmp_path: Path, delivery: EnvDelivery, **changes: object) -> Seats:
+    attempt = JobDir(str(tmp_path / JOB)).attempt(1)
+    for directory in (attempt.path, attempt.state):
+        Path(directory).mkdir(parents=True)
+    Path(attempt.environment).write_text(json.dumps({"TOKEN": "in-clear", "PLAIN": "p"}))
+    Path(attempt.secrets).write_text(json.dumps({"hub": "it's\nsecret"}))
+    command = LearnerCommand(("x", "{env_file}"), {"LEARNER_ID": "1"}, delivery, protected=("LEARNER_ID",))
+    launch = LaunchFile(
+        JOB, 1, f"{JOB}-1", str(tmp_path / JOB), attempt.path, "/bell", command, scratch_base=str(tmp_path),
+        secrets={"TOKEN": "hub", "LEARNER_ID": "hub"},
+    )  # fmt: skip
+    assert needed_format(launch) == 2
+    found = Seats(launch, AttemptDir(attempt.path).launch, 0)
+    make_private(found.scratch)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def undumped(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    calls: list[bool] = []
+    monkeypatch.setattr(seats_module, "leave_no_dumps", lambda: calls.append(True))
+    return calls
+
+
+def test_a_process_gets_them_in_its_environment(tmp_path: Path, undumped: list[bool]) -> None:
+    start = seats(tmp_path, EnvDelivery.PROCESS).start(1)
+    assert (start.env["TOKEN"], start.env["PLAIN"], start.env["LEARNER_ID"]) == ("it's\nsecret", "p", "1")
+    assert "secret" not in " ".join(start.argv) and undumped
+
+
+def test_a_container_gets_them_by_a_file_that_goes_when_it_was_read(tmp_path: Path) -> None:
+    found = seats(tmp_path, EnvDelivery.FILE)
+    start = found.start(1)
+    file = Path(start.argv[1])
+    assert "it'\"'\"'s\nsecret" in file.read_text() and file.stat().st_mode & 0o777 == 0o600
+    assert "secret" not in repr(start.env)
+    found.hide(2)
+    assert file.exists()
+    found.hide(1)
+    assert not file.exists()
+    found.hide(1)
+    found.start(1)
+    assert file.exists(), "a learner that is started again needs it again"
+
+
+def test_a_file_without_secrets_stays(tmp_path: Path) -> None:
+    found = seats(tmp_path, EnvDelivery.FILE)
+    found.launch = LaunchFile(**{**found.launch.__dict__, "secrets": {}})
+    file = Path(found.start(1).argv[1])
+    found.hide(1)
+    assert file.exists() and "in-clear" in file.read_text()
+
+
+def test_a_process_with_secrets_leaves_no_image_of_its_memory() -> None:
+    """Nor does what it starts; but that may ask for one."""
+    hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
+    look = (
+        "import ctypes, resource, subprocess\n"
+        "from ffdl_batch.controller.machine.dumps import leave_no_dumps\n"
+        "leave_no_dumps()\n"
+        "print(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0), *resource.getrlimit(resource.RLIMIT_CORE), flush=True)\n"
+        "subprocess.run(['sh', '-c', 'ulimit -c'], check=True)\n"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", look], check=True, capture_output=True, text=True, env=dict(os.environ)
+    )
+    assert said.stdout.split() == ["0", "0", str(hard), "0"]
+
+
+def test_what_killed_controllers_of_earlier_attempts_left_is_removed(tmp_path: Path) -> None:
+    found = seats(tmp_path, EnvDelivery.FILE)
+    found.launch = LaunchFile(**{**found.launch.__dict__, "attempt": 3})
+    names = [f"ffdl-{JOB}-{number}-{rank}" for number, rank in ((1, 0), (1, 5), (2, 0), (3, 1), (12, 0))]
+    for name in (*names, "ffdl-training-zzzzzzzzz-1-0"):
+        (tmp_path / name).mkdir(exist_ok=True)
+        (tmp_path / name / "learner-1.env").write_text("TOKEN='x'\n")
+    found.clear_earlier()
+    left = {path.name for path in tmp_path.glob("ffdl-*")}
+    assert left == {f"ffdl-{JOB}-3-1", f"ffdl-{JOB}-12-0", "ffdl-training-zzzzzzzzz-1-0"}

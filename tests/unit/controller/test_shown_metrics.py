@@ -1,0 +1,152 @@
+"""Records beside the log, for whoever stores it; what a learner put there stays."""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.controller.record.phases import PhaseFailed
+from ffdl_batch.controller.stores.measured import show_growing, show_metrics
+from ffdl_batch.controller.stores.storing import do_each, store_logs
+from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Stores
+from ffdl_batch.domain.metrics import Collecting
+
+
+@pytest.fixture
+def attempt(tmp_path: Path) -> AttemptDir:
+    """Two learners that measured something."""
+    made = AttemptDir(str(tmp_path / "attempt-1"))
+    Path(made.metrics).mkdir(parents=True)
+    for number in (1, 2):
+        Path(made.learner_logs(number)).mkdir(parents=True)
+        Path(made.learner_metrics(number)).write_text(f"records {number}\n")
+    return made
+
+
+def launched(attempt: AttemptDir, kind: str = "tensorboard") -> LaunchFile:
+    job = str(Path(attempt.path).parent)
+    launch = LaunchFile("j", 1, "t", job, attempt.path, "/d", LearnerCommand((), {}), learners=2, learners_per_node=2)
+    return replace(launch, metrics=Collecting(kind) if kind else None)
+
+
+def show(attempt: AttemptDir, kind: str = "tensorboard", learners: tuple[int, ...] = (1, 2)) -> None:
+    for number in learners:
+        show_metrics(launched(attempt, kind), number)
+
+
+def shown(attempt: AttemptDir, number: int) -> dict[str, str]:
+    return {path.name: path.read_text() for path in sorted(Path(attempt.learner_logs(number)).iterdir())}
+
+
+@pytest.mark.parametrize("refusal", [None, errno.EPERM, errno.EXDEV])
+def test_each_learner_has_its_records(
+    attempt: AttemptDir, refusal: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(refusal, "no links here")
+
+    if refusal is not None:
+        monkeypatch.setattr(os, "link", refused)
+    for _ in range(2):  # storing is tried again
+        show(attempt)
+        assert shown(attempt, 1) == {"evaluation-metrics.txt": "records 1\n"}
+        assert shown(attempt, 2) == {"evaluation-metrics.txt": "records 2\n"}
+
+
+def test_what_a_learner_has_there_stays(attempt: AttemptDir, tmp_path: Path) -> None:
+    Path(attempt.learner_logs(1), "evaluation-metrics.txt").write_text("mine\n")
+    secret = tmp_path / "secret"
+    secret.write_text("secret\n")
+    Path(attempt.learner_logs(2), "evaluation-metrics.txt").symlink_to(secret)
+    show(attempt)
+    assert shown(attempt, 1)["evaluation-metrics.txt"] == "mine\n"
+    assert Path(attempt.learner_logs(2), "evaluation-metrics.txt").readlink() == secret
+    assert secret.read_text() == "secret\n"
+
+
+def test_records_that_the_learner_wrote_itself_and_jobs_without_metrics_have_none(attempt: AttemptDir) -> None:
+    show(attempt, "emetrics_file")
+    show(attempt, "")
+    assert shown(attempt, 1) == {} == shown(attempt, 2)
+
+
+def test_storing_goes_on_where_it_cannot_be_done(
+    attempt: AttemptDir, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "the disk is full")
+
+    monkeypatch.setattr(os, "link", full)
+    show(attempt)
+    assert shown(attempt, 1) == {} and "is not stored with the log" in capsys.readouterr().err
+    Path(attempt.learner_logs(2)).rmdir()
+    show(attempt, learners=(2,))
+
+
+@pytest.mark.parametrize("refusal", [None, errno.EPERM])
+def test_a_learner_that_runs_has_its_directory_for_itself(
+    attempt: AttemptDir, refusal: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(refusal, "no links here")
+
+    if refusal is not None:
+        monkeypatch.setattr(os, "link", refused)
+    place = show_growing(launched(attempt), 1)
+    assert Path(place, "evaluation-metrics.txt").read_text() == "records 1\n"
+    with Path(attempt.learner_metrics(1)).open("a") as file:
+        file.write("more\n")
+    assert show_growing(launched(attempt), 1) == place
+    assert [path.name for path in Path(place).iterdir()] == ["evaluation-metrics.txt"]
+    assert Path(place, "evaluation-metrics.txt").read_text() == "records 1\nmore\n"
+    assert shown(attempt, 1) == {}
+    Path(attempt.learner_logs(1), "evaluation-metrics.txt").write_text("mine\n")
+    assert show_growing(launched(attempt), 1) == ""
+    assert show_growing(launched(attempt, "emetrics_file"), 2) == "" == show_growing(launched(attempt, ""), 2)
+
+
+def test_a_copy_for_which_there_was_no_room_is_made_anew(attempt: AttemptDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(errno.EPERM, "no links here")
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "the disk is full")
+
+    monkeypatch.setattr(os, "link", refused)
+    with monkeypatch.context() as now:
+        now.setattr(os, "replace", full)
+        show(attempt)
+        assert shown(attempt, 1) == {}
+    show(attempt)
+    assert shown(attempt, 1) == {"evaluation-metrics.txt": "records 1\n"}
+
+
+def test_an_earlier_attempt_that_stored_nothing_has_its_records_too(attempt: AttemptDir, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    store.mkdir()
+    later = AttemptDir(str(tmp_path / "attempt-2"))
+    Path(later.learner_logs(1)).mkdir(parents=True)
+    launch = replace(launched(later), attempt=2, stores=Stores(logs=str(store)))
+    store_logs(launch, [1])
+    found = {str(path.relative_to(store)) for path in store.rglob("*.txt")}
+    assert found == {"learner-1/attempt-1/evaluation-metrics.txt"}
+
+
+def test_a_store_that_fails_keeps_nothing_from_the_others(capsys: pytest.CaptureFixture[str]) -> None:
+    done: list[str] = []
+
+    def fails(error: Exception) -> None:
+        raise error
+
+    works = (lambda: fails(PhaseFailed("S303", "one")), lambda: fails(OSError("two")), lambda: done.append("three"))
+    with pytest.raises(PhaseFailed, match="one"):
+        do_each(works)
+    assert done == ["three"] and "two" in capsys.readouterr().err
+    with pytest.raises(KeyError):
+        do_each([lambda: fails(KeyError("at once")), lambda: done.append("four")])
+    assert done == ["three"]

@@ -1,0 +1,119 @@
+"""The streams of metrics and usage: who may read what, whole lines alone, until the job has ended."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ffdl_batch.domain.job import Change
+from ffdl_batch.domain.job_state import Cause, JobState
+from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_batch.domain.metrics import Measure, MetricRecord, encode_record
+from ffdl_batch.domain.usage import UsageSample, Use, encode_sample
+from ffdl_batch.services import measured
+from ffdl_batch.services.deploy import Deployer
+from ffdl_batch.services.measured import MeasuredQuery, read_metrics
+from ffdl_batch.services.platform import Caller
+from tests.unit.daemon.conftest import Desk
+from tests.unit.daemon.test_routes import problem, submit
+
+
+def line(number: int) -> str:
+    return encode_record(MetricRecord("t", 5, number, "", "g", {}, {"loss": Measure("INT", str(number))}))
+
+
+@pytest.fixture
+def job_id(desk: Desk) -> str:
+    """A job with two attempts, and records in both."""
+    found = str(submit(desk)["id"])
+    Deployer(desk.platform).step()
+    job = desk.platform.store.get(found)
+    assert job is not None
+    change = Change(((JobState.DEPLOYING, desk.platform.clock.now()),), Cause.REQUEUED, succeeded=True)
+    assert desk.platform.store.apply(job, change) is not None
+    for number in (1, 2):
+        attempt = place(desk, found, number)
+        Path(attempt.metrics).mkdir(parents=True)
+        Path(attempt.learner_metrics(1)).write_text(line(number) + line(number + 10))
+        Path(attempt.usage(number)).write_text(encode_sample(UsageSample(number, "n", Use(1.0))))
+    return found
+
+
+def place(desk: Desk, job_id: str, number: int) -> AttemptDir:
+    return desk.platform.root.job(job_id).attempt(number)
+
+
+def lines(desk: Desk, path: str) -> list[dict[str, Any]]:
+    answer = desk.ask("GET", f"/api/v1/jobs/{path}")
+    assert answer.status == 200
+    return [json.loads(text) for text in answer.body.splitlines() if text]
+
+
+def test_records_of_all_attempts_in_ffdls_form(desk: Desk, job_id: str) -> None:
+    found = lines(desk, f"{job_id}/metrics")
+    assert [(one["attempt"], one["learner"], one["record"]["meta"]["rindex"]) for one in found] == [
+        (1, 1, 1), (1, 1, 11), (2, 1, 2), (2, 1, 12),
+    ]  # fmt: skip
+    assert found[0]["record"]["values"] == {"loss": {"type": "INT", "value": "1"}}
+    assert [one["attempt"] for one in lines(desk, f"{job_id}/metrics?attempt=2&learner=1")] == [2, 2]
+
+
+def test_samples_name_their_node(desk: Desk, job_id: str) -> None:
+    Path(place(desk, job_id, 1).metrics, "usage-x.jsonl").write_text("{}\n")
+    found = lines(desk, f"{job_id}/usage")
+    assert [(one["attempt"], one["node"], one["sample"]["node"]["cpu_s"]) for one in found] == [
+        (1, 1, 1.0),
+        (2, 2, 1.0),
+    ]
+    assert [one["attempt"] for one in lines(desk, f"{job_id}/usage?attempt=1")] == [1]
+
+
+@pytest.mark.parametrize(
+    ("query", "sentence"),
+    [("attempt=3", "has 2 attempts so far; there is no attempt 3"), ("learner=2", "there is no learner 2")],
+)
+def test_what_there_is_not_is_refused(desk: Desk, job_id: str, query: str, sentence: str) -> None:
+    answer = desk.ask("GET", f"/api/v1/jobs/{job_id}/metrics?{query}")
+    assert (answer.status, problem(answer).exit_code) == (400, 2) and sentence in problem(answer).message
+    assert desk.ask("GET", "/api/v1/jobs/training-zzzzzzzzz/usage").status == 404
+
+
+def test_torn_lines_wait_and_what_is_none_is_left_out(desk: Desk, job_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measured, "CHUNK", 64)
+    path = Path(place(desk, job_id, 1).learner_metrics(1))
+    path.write_bytes(line(1).encode() + b"\xff\n[1]\nnonsense\n" + line(2).encode() + line(3).encode()[:-9])
+    found = lines(desk, f"{job_id}/metrics?attempt=1")
+    assert [one["record"]["meta"]["rindex"] for one in found] == [1, 2]
+    path.unlink()
+    path.symlink_to("/etc/passwd")
+    assert lines(desk, f"{job_id}/metrics?attempt=1") == []
+
+
+def test_followers_see_what_comes_until_the_job_has_ended(
+    desk: Desk, job_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = Path(place(desk, job_id, 2).learner_metrics(1))
+    rounds = iter(range(10))
+
+    def later(_: float) -> None:
+        number = next(rounds)
+        if number < 2:
+            with path.open("a") as file:
+                file.write(line(20 + number))
+        else:
+            job = desk.platform.store.get(job_id)
+            assert job is not None
+            now = desk.platform.clock.now()
+            desk.platform.store.apply(job, Change(((JobState.CANCELLED, now),), Cause.PROGRESS))
+
+    monkeypatch.setattr("ffdl_batch.services.measured.time.sleep", later)
+    monkeypatch.setattr(measured, "KEEP_ALIVE_S", 0.0)
+    job = desk.platform.store.get(job_id)
+    assert job is not None
+    caller = Caller(job.uid)
+    found = list(read_metrics(desk.platform, caller, job_id, MeasuredQuery(follow=True)))
+    assert [json.loads(one)["record"]["meta"]["rindex"] for one in found if one] == [1, 11, 2, 12, 20, 21]
+    assert None in found

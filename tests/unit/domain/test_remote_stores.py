@@ -1,0 +1,140 @@
+"""How the staging program reaches what a manifest calls a data store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from ffdl_batch.domain.remote_stores import REMOTE, StoreRefused, address_of, place_in, place_of_results
+from ffdl_batch.domain.spec import DataStore, StoreType
+from ffdl_batch.domain.staging import StoreAddress, StoreKind
+
+KEYS = {"user_name": "${secret:s3-user_name}", "password": "${secret:s3-password}"}
+NAMES = {"user_name": "s3-user_name", "password": "s3-password"}
+URL = "https://s3.example.org"
+
+
+def store(kind: StoreType, connection: Mapping[str, str]) -> DataStore:
+    return DataStore("s3", kind, kind, "in", "out", connection)
+
+
+@pytest.mark.parametrize("kind", [StoreType.MOUNT_COS, StoreType.S3_DATASTORE, StoreType.SOFTLAYER_OBJECTSTORE])
+def test_ffdls_object_stores_are_s3(kind: StoreType) -> None:
+    connection = {"auth_url": URL, "region": "eu-de", "name": "n", **KEYS}
+    assert address_of(store(kind, connection)) == StoreAddress(StoreKind.S3, URL, "eu-de", credentials=NAMES)
+
+
+def test_amazons_own_store_needs_no_address_and_an_open_one_no_keys() -> None:
+    assert address_of(store(StoreType.S3_DATASTORE, {"region": "us-east-2"})) == StoreAddress(
+        StoreKind.S3, region="us-east-2"
+    )
+
+
+def test_what_only_ours_may_say_goes_to_the_store() -> None:
+    options = {"path_style": "false", "ca_file": "/etc/ca.pem", "timeout_s": "20"}
+    found = address_of(store(StoreType.MOUNT_COS, {**options, "session_token": "${secret:t}", **KEYS}))
+    assert (found.options, found.credentials) == (options, {**NAMES, "session_token": "t"})
+
+
+@pytest.mark.parametrize(
+    ("kind", "connection"),
+    [
+        (StoreType.SWIFT_DATASTORE, {"auth_url": URL}),
+        (StoreType.SOFTLAYER_OBJECTSTORE, {"auth_url": f"{URL}/auth/v1.0/"}),
+        (StoreType.BLUEMIX_OBJECTSTORE, {"auth_url": f"{URL}/v3"}),
+        (StoreType.BLUEMIX_OBJECTSTORE, {"auth_url": URL, "project_id": "p", "domain_name": "d"}),
+    ],
+)
+def test_stores_whose_address_gives_tokens_are_swifts(kind: StoreType, connection: dict[str, str]) -> None:
+    found = address_of(store(kind, {**connection, **KEYS}))
+    options = {key: connection[key] for key in ("domain_name", "project_id") if key in connection}
+    assert (found.kind, found.endpoint, found.options) == (StoreKind.SWIFT, connection["auth_url"], options)
+
+
+def test_googles_store_and_a_web_server() -> None:
+    google = address_of(store(StoreType.GCS_DATASTORE, {"service_account": "${file:/home/me/key.json}"}))
+    assert google == StoreAddress(StoreKind.GCS, credentials={"service_account": "file:/home/me/key.json"})
+    web = address_of(store(StoreType.HTTP_DATASTORE, {"auth_url": URL, "token": "${env:TOKEN}"}))
+    assert web == StoreAddress(StoreKind.HTTP, URL, credentials={"token": "env:TOKEN"})
+
+
+def test_what_fsspec_speaks_to() -> None:
+    connection = {"protocol": "sftp", "host": "files.example.org:2022", "path": "/srv", "private_key": "${file:/k}"}
+    found = address_of(store(StoreType.FSSPEC_DATASTORE, {**connection, "user_name": "${secret:me}", "timeout_s": "9"}))
+    assert found == StoreAddress(
+        StoreKind.FSSPEC,
+        "files.example.org:2022",
+        container="/srv",
+        options={"protocol": "sftp", "timeout_s": "9"},
+        credentials={"user_name": "me", "private_key": "file:/k"},
+    )
+    connection = {"protocol": "abfs", "account_name": "data", "account_key": "${secret:key}", "type": "", "name": "n"}
+    found = address_of(store(StoreType.FSSPEC_DATASTORE, connection))
+    assert found.options == {"protocol": "abfs", "account_name": "data"}
+    assert (found.endpoint, found.container, found.credentials) == ("", "", {"account_key": "key"})
+
+
+@pytest.mark.parametrize(
+    ("kind", "container", "bucket", "prefix"),
+    [
+        (StoreType.MOUNT_COS, "in", "in", ""),
+        (StoreType.MOUNT_COS, "in/a//b/", "in", "a/b"),
+        (StoreType.GCS_DATASTORE, "in/a", "in", "a"),
+        (StoreType.HTTP_DATASTORE, "sets/mnist.npz", "", "sets/mnist.npz"),
+        (StoreType.FSSPEC_DATASTORE, "sets/./mnist/", "", "sets/mnist"),
+    ],
+)
+def test_a_container_is_a_bucket_and_what_is_below_it(
+    kind: StoreType, container: str, bucket: str, prefix: str
+) -> None:
+    address, found = place_in(store(kind, {"auth_url": URL, "protocol": "ftp"}), container)
+    assert (address.container, found) == (bucket, prefix)
+
+
+@pytest.mark.parametrize(
+    ("kind", "connection", "path", "words"),
+    [
+        (StoreType.INMEM_DATASTORE, {}, "type", "keeps nothing"),
+        (StoreType.SWIFT_DATASTORE, {}, "connection.auth_url", "not set"),
+        (StoreType.HTTP_DATASTORE, {}, "connection.auth_url", "not set"),
+        (StoreType.MOUNT_COS, {"auth_url": "s3.example.org"}, "connection.auth_url", "no address"),
+        (StoreType.MOUNT_COS, {"auth_url": "https://s3:x/"}, "connection.auth_url", "no address"),
+        (StoreType.MOUNT_COS, {"auth_url": "ftp://s3.example.org"}, "connection.auth_url", "no address"),
+        (StoreType.MOUNT_COS, {"auth_url": "https://me@s3.example.org"}, "connection.auth_url", "no address"),
+        (StoreType.MOUNT_COS, {"auth_url": "${secret:s3-auth_url}"}, "connection.auth_url", "name or a password"),
+        (StoreType.MOUNT_COS, {"user_name": "${secret:a}"}, "connection.user_name", "no password"),
+        (StoreType.MOUNT_COS, {"password": "${secret:a}"}, "connection.password", "no user_name"),
+        (StoreType.MOUNT_COS, {"user_name": "me", "password": "${secret:a}"}, "connection.user_name", "no reference"),
+        (StoreType.MOUNT_COS, {"path_style": "yes"}, "connection.path_style", "neither true nor false"),
+        (StoreType.MOUNT_COS, {"ca_file": "ca.pem"}, "connection.ca_file", "not absolute"),
+        (StoreType.FSSPEC_DATASTORE, {}, "connection.protocol", "not set"),
+        (StoreType.FSSPEC_DATASTORE, {"protocol": "sftp://host"}, "connection.protocol", "no protocol"),
+        (StoreType.FSSPEC_DATASTORE, {"protocol": "s3"}, "connection.protocol", "type of store of its own"),
+        (StoreType.FSSPEC_DATASTORE, {"protocol": "sftp"}, "connection.host", "not set"),
+        (StoreType.FSSPEC_DATASTORE, {"protocol": "sftp", "host": "me@h"}, "connection.host", "no host"),
+        (StoreType.FSSPEC_DATASTORE, {"protocol": "ftp", "path": "a/../.."}, "connection.path", "upwards"),
+        (StoreType.FSSPEC_DATASTORE, {"protocol": "ftp", "key_file": "id"}, "connection.key_file", "not absolute"),
+        (StoreType.MOUNT_COS, {"timeout_s": "0"}, "connection.timeout_s", "no number of seconds"),
+    ],
+)
+def test_what_no_store_can_be_reached_by(kind: StoreType, connection: dict[str, str], path: str, words: str) -> None:
+    with pytest.raises(StoreRefused, match=words) as refused:
+        address_of(store(kind, connection))
+    assert refused.value.path == path
+    assert refused.value.cure
+
+
+def test_directories_are_not_spoken_to() -> None:
+    assert frozenset(StoreType) - REMOTE == {StoreType.MOUNT_VOLUME, StoreType.HOST_MOUNT, StoreType.DIRECTORY}
+
+
+def test_where_a_jobs_results_go() -> None:
+    bucket = DataStore("a", StoreType.MOUNT_COS, StoreType.MOUNT_COS, "in", "out/deep", {"auth_url": URL})
+    only_data = DataStore("b", StoreType.MOUNT_COS, StoreType.MOUNT_COS, "in", "", {"auth_url": URL})
+    directory = DataStore("c", StoreType.DIRECTORY, StoreType.DIRECTORY, "", "kept", {"path": "/nfs"})
+    refused = DataStore("d", StoreType.MOUNT_COS, StoreType.MOUNT_COS, "", "out", {"auth_url": "nowhere"})
+    found = place_of_results((only_data, bucket), "training-1")
+    assert found == (StoreAddress(StoreKind.S3, URL, container="out"), "deep/training-1")
+    for stores in ((), (only_data,), (directory,), (refused,)):
+        assert place_of_results(stores, "training-1") is None

@@ -1,0 +1,179 @@
+"""Objects of an attempt: the oldest and newest cluster's own schemas take them, and they say what was asked for."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+from kubernetes_validate import validate
+
+from ffdl_batch.domain.network_level import NetworkLevel
+from ffdl_batch.domain.spec import Egress, Placement
+from ffdl_batch.ports.scheduler import InvalidRequest
+from ffdl_kubernetes.objects.files import PART_BYTES, configuration, model_parts, private
+from ffdl_kubernetes.objects.job import job, release
+from ffdl_kubernetes.objects.names import Plain
+from ffdl_kubernetes.objects.policy import NotAnAddress, policy, service
+from ffdl_kubernetes.objects.template import Mount, PodShape
+from ffdl_kubernetes.settings import KubernetesSettings, parse_toleration, read_settings
+
+ID, TOKEN = "training-0a1b2c3d4", "training-0a1b2c3d4-1"
+SHAPE = PodShape(
+    TOKEN, ID, 1, "registry/pytorch:2.5", ("/bin/sh", "/ffdl-seat/shim.sh"), ("/bin/sh", "-c", "true"),
+    mounts=(Mount("attempt-1/state", "/job"), Mount("sets", "/mnt/data", read_only=True, claim="datasets")),
+    memory_bytes=8 * 1000**3, gpus=2, gpu_type="a100",
+)  # fmt: skip
+PLAIN = KubernetesSettings()
+RICH = read_settings(
+    {
+        "claim": "work", "queue": "team-a", "priority_class": "low", "runtime_class": "nvidia", "scheduler": "gangs",
+        "gpu_types": {"a100": "NVIDIA-A100-SXM4-80GB"}, "node_selector": {"pool": "gpu"}, "image_pull_secrets": ["r"],
+        "tolerations": ["nvidia.com/gpu", "team=a:NoSchedule"], "shm_bytes": 1 << 30,
+    }
+)  # fmt: skip
+RELEASES = ("1.29", "1.37")
+EGRESS = (Egress("192.0.2.7", 443), Egress("2001:db8::/32", 0))
+
+
+def objects(shape: PodShape, settings: KubernetesSettings) -> list[Plain]:
+    found = [
+        job(shape, settings),
+        service(TOKEN, ID, 1),
+        configuration(TOKEN, ID, 1, {"launch.json": "{}"}),
+        private(TOKEN, ID, 1, {"environment.json": "{}"}),
+        *model_parts(TOKEN, ID, 1, b"PK"),
+    ]
+    return found + [policy(TOKEN, ID, 1, level, EGRESS, settings) for level in NetworkLevel if level != "auto"]
+
+
+def template(shape: PodShape, settings: KubernetesSettings = PLAIN) -> Any:
+    return cast("Any", job(shape, settings))["spec"]["template"]["spec"]
+
+
+@pytest.mark.parametrize("settings", [PLAIN, RICH], ids=["plain", "rich"])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        SHAPE,
+        replace(SHAPE, learners=4, placement=Placement.SPREAD, limit_s=3600),
+        replace(SHAPE, learners=4, placement=Placement.PACK, storage_bytes=1 << 30, gres={"example.com/npu": 1}),
+    ],
+    ids=["single", "spread", "packed"],
+)
+@pytest.mark.parametrize("version", RELEASES)
+def test_schemas_take_them(version: str, shape: PodShape, settings: KubernetesSettings) -> None:
+    for one in objects(shape, settings):
+        validate(cast("dict[str, Any]", one), version, strict=True)
+
+
+def test_a_job_is_created_suspended_and_only_the_daemon_retries() -> None:
+    spec = cast("Any", job(replace(SHAPE, learners=3), PLAIN))["spec"]
+    assert (spec["suspend"], spec["backoffLimit"], spec["completions"], spec["parallelism"]) == (True, 0, 3, 3)
+    assert spec["completionMode"] == "Indexed"
+    assert release("") == {"spec": {"suspend": False}}
+    assert release("team-a") == {"metadata": {"labels": {"kueue.x-k8s.io/queue-name": "team-a"}}}
+
+
+def test_pods_are_restricted() -> None:
+    """kubernetes.io, "Pod Security Standards": what the level restricted asks for."""
+    pod = template(SHAPE)
+    assert pod["securityContext"]["runAsNonRoot"] is True and pod["securityContext"]["runAsUser"] > 0
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert (pod["automountServiceAccountToken"], pod["enableServiceLinks"]) == (False, False)
+    for container in (*pod["initContainers"], *pod["containers"]):
+        confined = container["securityContext"]
+        assert (confined["allowPrivilegeEscalation"], confined["readOnlyRootFilesystem"]) == (False, True)
+        assert confined["capabilities"] == {"drop": ["ALL"]}
+    allowed = {"configMap", "downwardAPI", "emptyDir", "persistentVolumeClaim", "projected", "secret"}
+    assert {kind for volume in pod["volumes"] for kind in volume if kind != "name"} <= allowed
+
+
+def test_devices_are_asked_for_by_what_the_site_calls_them() -> None:
+    (learner,) = template(SHAPE, RICH)["containers"]
+    assert learner["resources"]["limits"] == {"memory": "8000000000", "nvidia.com/gpu": "2"}
+    assert template(SHAPE, RICH)["nodeSelector"] == {"pool": "gpu", "nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB"}
+    parts = read_settings({"gpu_resources": {"1g.10gb": "nvidia.com/mig-1g.10gb"}})
+    shape = replace(SHAPE, gpus=1, gpu_type="1g.10gb", gres={"example.com/npu": 3})
+    (learner,) = template(shape, parts)["containers"]
+    assert learner["resources"]["requests"]["nvidia.com/mig-1g.10gb"] == "1"
+    assert learner["resources"]["requests"]["example.com/npu"] == "3"
+    assert "nodeSelector" not in template(shape, parts)
+
+
+def test_the_grace_covers_checkpoint_and_storing() -> None:
+    pod = template(replace(SHAPE, grace_s=100))
+    assert pod["terminationGracePeriodSeconds"] == 100 + PLAIN.store_patience_s + 30
+
+
+def test_directories_are_the_jobs_own_in_a_claim() -> None:
+    def paths(settings: KubernetesSettings) -> dict[str, str]:
+        (learner,) = template(SHAPE, settings)["containers"]
+        return {mount["mountPath"]: mount.get("subPath", "") for mount in learner["volumeMounts"]}
+
+    assert paths(PLAIN)["/job"] == "attempt-1/state"
+    assert paths(RICH)["/job"] == f"jobs/{ID}/attempt-1/state"
+    assert paths(RICH)["/mnt/data"] == paths(PLAIN)["/mnt/data"] == "sets"
+
+
+@pytest.mark.parametrize(
+    ("level", "inward", "outward"),
+    [(NetworkLevel.NONE, 0, 0), (NetworkLevel.JOB, 1, 2), (NetworkLevel.EGRESS, 1, 4), (NetworkLevel.HOST, 1, 1)],
+)
+def test_a_level_is_a_policy(level: NetworkLevel, inward: int, outward: int) -> None:
+    spec = cast("Any", policy(TOKEN, ID, 1, level, EGRESS, PLAIN))["spec"]
+    assert spec["podSelector"]["matchLabels"]["ffdl-batch/job"] == ID
+    assert (len(spec["ingress"]), len(spec["egress"])) == (inward, outward)
+    assert spec["policyTypes"] == ["Ingress", "Egress"]
+
+
+def test_a_name_is_no_address() -> None:
+    with pytest.raises(NotAnAddress, match=r"host\.example"):
+        policy(TOKEN, ID, 1, NetworkLevel.EGRESS, (Egress("host.example.org", 443),), PLAIN)
+
+
+def test_level_host_is_allowed_everything() -> None:
+    spec = cast("Any", policy(TOKEN, ID, 1, NetworkLevel.HOST, (), PLAIN))["spec"]
+    assert (spec["ingress"], spec["egress"]) == ([{}], [{}])
+
+
+@pytest.mark.parametrize("size", [0, 1, PART_BYTES, PART_BYTES + 1, 3 * PART_BYTES])
+def test_a_model_in_parts_is_the_model(size: int) -> None:
+    archive = bytes(number % 251 for number in range(size))
+    parts = [cast("dict[str, str]", part["binaryData"]) for part in model_parts(TOKEN, ID, 1, archive)]
+    names = [name for part in parts for name in part]
+    assert names == sorted(names) == [f"model.zip.{number:03d}" for number in range(max(1, -(-size // PART_BYTES)))]
+    assert b"".join(base64.b64decode(text) for part in parts for text in part.values()) == archive
+
+
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        ({"image": "x"}, "unknown key 'image'; known: canary_interval_s, claim, context"),
+        ({"claim": 3}, "claim is 3; a text is needed"),
+        ({"keep_s": -1}, "keep_s is -1; a count is needed"),
+        ({"tolerations": "x"}, "a list of texts is needed"),
+        ({"volumes": {"data": "claim"}}, "absolute directories are needed"),
+        ({"node_selector": {"a": 1}}, "a table of texts is needed"),
+        ({"image_pull_policy": "Sometimes"}, "choose Always, IfNotPresent, Never"),
+        ({"tolerations": ["a:Never"]}, "write key, key=value or key=value:Effect"),
+        ({"controller_image": ""}, "controller_image is empty"),
+    ],
+)
+def test_settings_that_cannot_be_say_what_would_be_right(raw: dict[str, object], said: str) -> None:
+    with pytest.raises(InvalidRequest, match=r"\[backend\.kubernetes\]") as error:
+        read_settings(raw)
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("gpu", {"key": "gpu", "operator": "Exists"}),
+        ("gpu:NoExecute", {"key": "gpu", "operator": "Exists", "effect": "NoExecute"}),
+        ("gpu=yes:NoSchedule", {"key": "gpu", "operator": "Equal", "value": "yes", "effect": "NoSchedule"}),
+    ],
+)
+def test_tolerations_are_written_as_taints_are(text: str, found: dict[str, str]) -> None:
+    assert parse_toleration(text) == found

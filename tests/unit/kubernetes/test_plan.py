@@ -1,0 +1,121 @@
+"""What a manifest becomes on a cluster, and what is refused or ignored there."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from ffdl_batch.domain.mounting import Mounting
+from ffdl_batch.domain.spec import (
+    BatchOptions,
+    DataStore,
+    Egress,
+    Framework,
+    JobSpec,
+    NetworkLevel,
+    Notify,
+    Staging,
+    StoreType,
+)
+from ffdl_batch.ports.scheduler import InvalidRequest
+from tests.unit.kubernetes.request_rig import PLAIN, plan_of, pod_of
+
+HERE = DataStore("here", StoreType.MOUNT_VOLUME, StoreType.HOST_MOUNT, "digits", "", {"path": "/data"})
+PROFILES: dict[str, object] = {
+    "profiles": {
+        "big": {
+            "node_selector": {"pool": "a100"}, "tolerations": ["gpu=a100:NoSchedule"], "priority_class": "high",
+            "runtime_class": "nvidia",
+        }
+    },
+    "tolerations": ["team=a"], "node_selector": {"zone": "a"}, "priority_class": "low",
+}  # fmt: skip
+
+
+def test_a_profile_says_where_pods_go() -> None:
+    pod = pod_of(plan_of(replace(PLAIN, batch=BatchOptions(profile="big")), PROFILES))
+    assert pod["nodeSelector"] == {"zone": "a", "pool": "a100"}
+    assert [one["key"] for one in pod["tolerations"]] == ["team", "gpu"]
+    assert (pod["priorityClassName"], pod["runtimeClassName"]) == ("high", "nvidia")
+    pod = pod_of(plan_of(settings=PROFILES))
+    assert (pod["nodeSelector"], pod["priorityClassName"]) == ({"zone": "a"}, "low")
+
+
+def test_what_the_manifest_says_of_kubernetes_wins_over_its_profile() -> None:
+    own = {"node_selector": "pool=v100, disk=ssd", "priority_class": "mine"}
+    pod = pod_of(plan_of(replace(PLAIN, batch=BatchOptions(profile="big", kubernetes=own)), PROFILES))
+    assert pod["nodeSelector"] == {"zone": "a", "pool": "v100", "disk": "ssd"}
+    assert (pod["priorityClassName"], pod["runtimeClassName"]) == ("mine", "nvidia")
+
+
+@pytest.mark.parametrize(("settings", "known"), [(PROFILES, "big"), ({}, "none is configured")])
+def test_a_profile_that_is_not_there_is_refused(settings: dict[str, object], known: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"there is no profile 'huge'; known: {known}") as caught:
+        plan_of(replace(PLAIN, batch=BatchOptions(profile="huge")), settings)
+    assert caught.value.findings[0].path == "batch.profile"
+
+
+SLURM_ONLY = BatchOptions(
+    partition="gpu", account="physics", qos="long", constraint="ib", exclude="n3", nodelist="n[1-2]", requeue=True,
+    output="x.txt", priority="TOP", slurm_args=("--exclusive",), mount=Mounting.ALWAYS,
+    notify=Notify("a@example.org", ("END",)),
+)  # fmt: skip
+
+
+def test_words_of_slurm_change_nothing_and_are_told() -> None:
+    plan = plan_of(replace(PLAIN, batch=SLURM_ONLY))
+    assert plan.objects == plan_of().objects
+    told = {warning.partition(":")[0]: warning for warning in plan.warnings}
+    named = ("partition", "account", "qos", "constraint", "exclude", "nodelist", "requeue", "output", "priority")
+    assert {f"batch.{name}" for name in (*named, "slurm", "mount", "notify")} <= set(told)
+    assert told["batch.partition"] == "batch.partition: means nothing on Kubernetes; batch.profile says where pods go"
+
+
+@pytest.mark.parametrize(
+    ("spec", "path", "words"),
+    [
+        (replace(PLAIN, batch=BatchOptions(begin="now+1hour")), "batch.begin", "starts as soon as there is room"),
+        (replace(PLAIN, batch=BatchOptions(dependency="afterok:1")), "batch.dependency", "use Slurm"),
+        (replace(PLAIN, batch=BatchOptions(hold=True)), "batch.hold", "use Slurm"),
+        (replace(PLAIN, batch=BatchOptions(staging=Staging.AHEAD)), "batch.staging", "name a claim"),
+        (replace(PLAIN, batch=BatchOptions(kubernetes={"queue": "a"})), "batch.kubernetes.queue", "known are"),
+        (replace(PLAIN, resources=replace(PLAIN.resources, gpus=0.5)), "gpus", "name a MIG type"),
+        (replace(PLAIN, resources=replace(PLAIN.resources, gres={"npu": 1})), "batch.gres", "gpu_resources = {npu"),
+        (
+            replace(
+                PLAIN,
+                framework=Framework("horovod", "0.13", "python3 x.py"),
+                resources=replace(PLAIN.resources, learners=2),
+            ),
+            "learners",
+            "name a claim on a file system that pods share",
+        ),
+        (
+            replace(PLAIN, batch=BatchOptions(network=NetworkLevel.EGRESS, egress=(Egress("data.example.org", 443),))),
+            "batch.egress",
+            "write its IPv4 address",
+        ),
+        (replace(PLAIN, batch=BatchOptions(elastic={"min_gpus": "1"})), "batch.elastic", "not offered yet"),
+        (replace(PLAIN, data_stores=(HERE,)), "data_stores", "use a data store"),
+    ],
+)
+def test_what_cannot_run_is_refused_with_a_cure(spec: JobSpec, path: str, words: str) -> None:
+    with pytest.raises(InvalidRequest, match=re.escape(words)) as caught:
+        plan_of(spec)
+    assert caught.value.findings[0].path == path
+
+
+def test_a_claim_that_pods_share_is_what_mpi_and_staging_ahead_need() -> None:
+    mpi = replace(
+        PLAIN, framework=Framework("horovod", "0.13", "python3 x.py"), resources=replace(PLAIN.resources, learners=2)
+    )
+    assert plan_of(mpi, {"claim": "work"}).launch.commands
+    assert plan_of(replace(PLAIN, batch=BatchOptions(staging=Staging.AHEAD)), {"claim": "work"})
+
+
+def test_resources_have_the_names_that_nodes_give_them() -> None:
+    spec = replace(PLAIN, resources=replace(PLAIN.resources, gres={"npu:310": 2}))
+    limits = pod_of(plan_of(spec, {"gpu_resources": {"npu:310": "huawei.com/Ascend310"}}))["containers"][0]["resources"]
+    assert limits["limits"]["huawei.com/Ascend310"] == "2"

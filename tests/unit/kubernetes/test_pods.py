@@ -1,0 +1,192 @@
+"""When the end of a Job is told: Jobs and pods are watched apart, and what pods said last takes its time to be read."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ffdl_batch.domain.jobdir import Root
+from ffdl_batch.domain.observation import EndCause, NativeId, Phase
+from ffdl_batch.domain.pod import FINALIZER
+from ffdl_batch.ports.registry import AdapterContext
+from ffdl_kubernetes.adapter import READ_S, KubernetesScheduler, create
+from ffdl_kubernetes.objects.names import CONTROLLER, labels
+from tests.unit.kubernetes.request_rig import JOB
+
+TOKEN = f"{JOB}-1"
+KUBECONFIG = {
+    "apiVersion": "v1", "kind": "Config", "current-context": "c",
+    "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:9"}}],
+    "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u", "namespace": "n"}}],
+    "users": [{"name": "u", "user": {}}],
+}  # fmt: skip
+
+
+def ended_job(condition: str = "Complete", ago_s: float = 0.0, **status: int) -> dict[str, Any]:
+    at = datetime.fromtimestamp(time.time() - ago_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    conditions = [{"type": condition, "status": "True", "lastTransitionTime": at}]
+    return {
+        "metadata": {"name": TOKEN, "labels": labels(JOB, 1), "resourceVersion": "9", "uid": "j"},
+        "spec": {"completions": 1},
+        "status": {"conditions": conditions, **status},
+    }
+
+
+def pod(name: str = "p", finalizers: tuple[str, ...] = (FINALIZER,)) -> dict[str, Any]:
+    """One that ended; its record is in its termination message."""
+    terminated = {"terminated": {"exitCode": 0, "message": json.dumps({"outcome": "completed"})}}
+    return {
+        "metadata": {"name": name, "labels": labels(JOB, 1), "resourceVersion": "5", "finalizers": list(finalizers)},
+        "status": {"phase": "Succeeded", "initContainerStatuses": [{"name": CONTROLLER, "state": terminated}]},
+    }
+
+
+class World:
+    """An adapter whose watches are in the test's hands, and that changes nothing in a cluster."""
+
+    def __init__(self, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (base / "kubeconfig").write_text(json.dumps(KUBECONFIG))
+        settings = {"kubeconfig": str(base / "kubeconfig"), "run_as_user": 1000}
+        self.scheduler: KubernetesScheduler = create(settings, AdapterContext(str(base / "tree"), "alice", 1000))
+        self.final = Path(Root(str(base / "tree")).job(JOB).attempt(1).final)
+        self.pods = self.scheduler._pods
+        self.let_go: list[str] = []
+        monkeypatch.setattr(self.scheduler, "_synced", lambda: None)
+        monkeypatch.setattr(self.pods, "_queue", lambda name, wish: self.let_go.append(name) if not wish else None)
+        monkeypatch.setattr(self.pods._follower, "follow", lambda name: None)
+
+    def listed(self, thing: Mapping[str, Any]) -> None:
+        """The pod watch holds it, and its listener was not told yet."""
+        self.scheduler._watcher.put("Pod", thing)
+
+    def heard(self, thing: Mapping[str, Any]) -> None:
+        self.listed(thing)
+        self.scheduler._heard("ADDED", "Pod", thing)
+
+    def went(self, thing: Mapping[str, Any]) -> None:
+        self.scheduler._watcher._held["Pod"].things.pop(thing["metadata"]["name"])
+        self.scheduler._heard("DELETED", "Pod", thing)
+
+    def ends(self, job: Mapping[str, Any]) -> None:
+        self.scheduler._watcher.put("Job", job)
+
+    def keep_record(self) -> None:
+        self.final.parent.mkdir(parents=True, exist_ok=True)
+        self.final.write_text("{}")
+
+    def seen(self) -> tuple[Phase, EndCause | None]:
+        native = NativeId(TOKEN)
+        found = self.scheduler.observe([native])[native]
+        return found.phase, found.end
+
+
+WAITS, DONE = (Phase.COMPLETING, None), (Phase.ENDED, EndCause.SUCCESS)
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    made = World(tmp_path, monkeypatch)
+    yield made
+    made.scheduler.close()
+
+
+def test_an_end_waits_for_pods_of_which_nothing_was_heard(world: World) -> None:
+    world.ends(ended_job(succeeded=1))
+    assert world.seen() == WAITS
+    world.heard(pod())
+    assert world.seen() == WAITS, "its log is being read"
+    world.pods.silent("p")
+    assert world.final.exists() and world.seen() == DONE
+
+
+def test_an_end_waits_for_the_last_pod_of_a_gang(world: World) -> None:
+    world.ends(ended_job("Failed", succeeded=1, failed=1))
+    world.heard(pod("p", finalizers=()))
+    assert world.seen() == WAITS
+    world.heard(pod("q", finalizers=()))
+    assert world.seen() == (Phase.ENDED, EndCause.FAILURE)
+
+
+def test_an_end_waits_for_a_pod_that_was_listed_and_not_yet_dealt_with(world: World) -> None:
+    world.keep_record()
+    world.ends(ended_job(succeeded=1))
+    world.listed(pod())
+    assert world.seen() == WAITS
+
+
+def test_a_pod_that_was_read_and_went_counts(world: World) -> None:
+    world.ends({**ended_job(), "status": {}})
+    world.heard(pod(finalizers=()))
+    world.went(pod(finalizers=()))
+    world.scheduler._watcher._held["Job"].things.clear()
+    world.ends(ended_job(succeeded=1))
+    assert world.seen() == DONE
+
+
+def test_pods_that_an_earlier_daemon_read_are_not_waited_for(world: World) -> None:
+    world.keep_record()
+    world.ends(ended_job(succeeded=1))
+    assert world.seen() == DONE
+
+
+def test_pods_that_are_never_heard_of_are_awaited_for_a_time(world: World) -> None:
+    world.ends(ended_job(ago_s=READ_S + 5, succeeded=1))
+    assert world.seen() == DONE
+
+
+def test_a_job_that_failed_without_pods_is_told_at_once(world: World) -> None:
+    world.ends(ended_job("Failed"))
+    assert world.seen() == (Phase.ENDED, EndCause.FAILURE)
+
+
+def test_a_job_that_is_being_deleted_waits_for_no_pod(world: World) -> None:
+    job = ended_job("Failed", failed=1)
+    world.ends({**job, "metadata": {**job["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}})
+    assert world.seen() == (Phase.ENDED, EndCause.FAILURE)
+
+
+def test_a_pod_is_read_when_its_record_is_written(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.ends(ended_job(succeeded=1))
+    world.heard(pod())
+    keep, during = world.pods._keep_final, []
+
+    def slow(known: Any, word: Any) -> None:
+        during.append((world.seen(), world.let_go[:]))
+        keep(known, word)
+
+    monkeypatch.setattr(world.pods, "_keep_final", slow)
+    world.pods.silent("p")
+    assert during == [(WAITS, [])]
+    assert (world.seen(), world.let_go) == (DONE, ["p"])
+
+
+def test_a_record_that_cannot_be_written_is_tried_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    later: list[tuple[Any, list[str]]] = []
+
+    class Timer:
+        daemon = False
+
+        def __init__(self, _seconds: float, what: Any, given: list[str]) -> None:
+            later.append((what, given))
+
+        def start(self) -> None:
+            """The test does."""
+
+    monkeypatch.setattr(threading, "Timer", Timer)
+    world.ends(ended_job(succeeded=1))
+    world.heard(pod())
+    world.final.parent.parent.mkdir(parents=True)
+    world.final.parent.write_text("no directory")
+    world.pods.silent("p")
+    assert (world.seen(), world.let_go) == (WAITS, []), "the pod has its record still"
+    world.final.parent.unlink()
+    ((again, given),) = later
+    again(*given)
+    assert (world.seen(), world.let_go, world.final.exists()) == (DONE, ["p"], True)

@@ -1,0 +1,110 @@
+"""The table ``[backend.kubernetes]``: which cluster, whose namespace, what a profile stands for."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.ports.capabilities import ExplainsSettings
+from ffdl_batch.ports.registry import AdapterContext, adapter_names, create_adapter
+from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerMissing
+from ffdl_kubernetes.client import ClusterClient, load_config
+from ffdl_kubernetes.settings import KubernetesSettings, Profile, as_table, read_settings, settle
+
+CONFIG = """\
+apiVersion: v1
+kind: Config
+current-context: one
+clusters:
+- {name: c, cluster: {server: "https://SERVER:6443"}}
+users:
+- {name: u, user: {token: t}}
+contexts:
+- {name: one, context: {cluster: c, user: u, namespace: team-a}}
+- {name: two, context: {cluster: c, user: u, namespace: team-b}}
+"""
+CONTEXT = AdapterContext("/tree", "Ada.Lovelace", 1234)
+
+
+def kubeconfig(path: Path, server: str = "one") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(CONFIG.replace("SERVER", server))
+    return path
+
+
+def test_the_backend_is_one_of_those_that_a_job_may_name() -> None:
+    assert "kubernetes" in adapter_names()
+    adapter = create_adapter("kubernetes", {"namespace": "jobs-{user}"}, CONTEXT)
+    assert isinstance(adapter, ExplainsSettings)
+    assert (adapter.explain()["namespace"], adapter.explain()["run_as_user"]) == ("jobs-ada-lovelace", 1234)
+
+
+def test_pods_are_never_root_s() -> None:
+    assert settle(KubernetesSettings(), "root", 0).run_as_user == 1000
+    assert settle(KubernetesSettings(run_as_user=7), "root", 0).run_as_user == 7
+
+
+def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "lightkube", None)
+    monkeypatch.setitem(sys.modules, "lightkube.config.client_adapter", None)
+    adapter = create_adapter("kubernetes", {"namespace": "jobs"}, CONTEXT)
+    with pytest.raises(SchedulerMissing, match=r"pip install 'ffdl-batch\[kubernetes\]'"):
+        adapter.probe()
+    with pytest.raises(SchedulerMissing):
+        load_config(KubernetesSettings())
+
+
+def test_file_and_context_are_those_that_are_named(tmp_path: Path) -> None:
+    file = kubeconfig(tmp_path / "config")
+    client = ClusterClient(KubernetesSettings(kubeconfig=str(file)))
+    assert (client.config.cluster.server, client.namespace) == ("https://one:6443", "team-a")
+    assert ClusterClient(KubernetesSettings(kubeconfig=str(file), context="two")).namespace == "team-b"
+    with pytest.raises(InvalidRequest, match="Context 'three' not found; name the file"):
+        load_config(KubernetesSettings(kubeconfig=str(file), context="three"))
+    with pytest.raises(InvalidRequest, match="no cluster is configured in /nowhere"):
+        load_config(KubernetesSettings(kubeconfig="/nowhere"))
+
+
+def test_the_environment_comes_before_the_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    with pytest.raises(InvalidRequest, match="no cluster is configured"):
+        load_config(KubernetesSettings())
+    kubeconfig(tmp_path / ".kube" / "config", "home")
+    assert load_config(KubernetesSettings()).cluster.server == "https://home:6443"
+    other = kubeconfig(tmp_path / "other", "other")
+    monkeypatch.setenv("KUBECONFIG", f"{other}:{tmp_path}/missing")
+    assert load_config(KubernetesSettings()).cluster.server == "https://other:6443"
+    monkeypatch.setenv("KUBECONFIG", f"{other}:{other}")
+    with pytest.raises(InvalidRequest, match="several files"):
+        load_config(KubernetesSettings())
+
+
+def test_in_a_cluster_the_pods_service_account_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", "/some/file")
+    with pytest.raises(InvalidRequest, match=r"no cluster is configured in in-cluster: .*serviceaccount/token"):
+        load_config(KubernetesSettings(kubeconfig="in-cluster"))
+
+
+def test_profiles_are_tables() -> None:
+    raw = {"big": {"node_selector": {"pool": "a100"}, "tolerations": ["gpu=a100:NoSchedule"], "priority_class": "high"}}
+    settings = read_settings({"profiles": raw})
+    assert settings.profiles["big"] == Profile({"pool": "a100"}, ("gpu=a100:NoSchedule",), "high")
+    shown = as_table(settings)["profiles"]
+    assert isinstance(shown, dict) and shown["big"]["node_selector"] == {"pool": "a100"}
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        ({"profiles": ["big"]}, r"tables \[backend.kubernetes.profiles.NAME\] are needed"),
+        ({"profiles": {"big": {"nodes": "a"}}}, "profile big has the key 'nodes'; known: node_selector"),
+        ({"profiles": {"big": {"node_selector": "a=b"}}}, "profiles.big.node_selector is 'a=b'; a table of texts"),
+        ({"profiles": {"big": {"tolerations": ["a:Never"]}}}, "toleration 'a:Never'"),
+    ],
+)
+def test_what_is_wrong_is_named(raw: dict[str, object], message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        read_settings(raw)

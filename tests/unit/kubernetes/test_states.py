@@ -1,0 +1,343 @@
+"""Jobs and pods as the API server shows them, and what they come to."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from ffdl_batch.domain.observation import EndCause, Phase
+from ffdl_kubernetes.states import Beside, missing_image, observe
+
+CREATED = "2026-11-20T10:00:00Z"
+
+
+def job(*conditions: dict[str, str], suspend: bool = False, queue: str = "") -> dict[str, Any]:
+    labels = {"kueue.x-k8s.io/queue-name": queue} if queue else {}
+    return {
+        "metadata": {"name": "training-0a1b2c3d4-1", "creationTimestamp": CREATED, "labels": labels},
+        "spec": {"suspend": suspend},
+        "status": {"conditions": [{"status": "True", "lastTransitionTime": CREATED, **one} for one in conditions]},
+    }
+
+
+def pod(index: int = 0, *conditions: dict[str, str], node: str = "", **status: Any) -> dict[str, Any]:
+    return {
+        "metadata": {"name": f"training-0a1b2c3d4-1-{index}-abcde"},
+        "spec": {"nodeName": node} if node else {},
+        "status": {"conditions": [{"status": "True", **one} for one in conditions], **status},
+    }
+
+
+def learner(**state: Any) -> dict[str, Any]:
+    return {"containerStatuses": [{"name": "learner", "image": "pytorch:2.5", "state": state}]}
+
+
+def sidecar(**state: Any) -> dict[str, Any]:
+    return {"initContainerStatuses": [{"name": "controller", "image": "controller", "state": state}]}
+
+
+def test_what_is_not_there_is_nothing() -> None:
+    assert observe(None, []) is None
+
+
+@pytest.mark.parametrize(
+    ("shown", "pods", "refusal", "words"),
+    [
+        (job(suspend=True, queue="team-a"), [], "", "it waits in the queue team-a (Kueue)"),
+        (job(suspend=True), [], "", "it is being created"),
+        (job(), [], "", ""),
+        (
+            job(),
+            [
+                pod(
+                    0,
+                    {
+                        "type": "PodScheduled",
+                        "status": "False",
+                        "message": "0/3 nodes are available: 3 Insufficient gpu.",
+                    },
+                )
+            ],
+            "",
+            "no node has room now: 0/3 nodes are available: 3 Insufficient gpu.; it starts when others end; ask for "
+            "less, if no node has so much",
+        ),
+        (
+            job(),
+            [pod(**learner(waiting={"reason": "ImagePullBackOff", "message": "not found"}))],
+            "",
+            "the image pytorch:2.5 cannot be had (ImagePullBackOff): not found; correct its name, or push it",
+        ),
+        (
+            job(),
+            [],
+            'pods "x" is forbidden: exceeded quota: gpus, requested: requests.nvidia.com/gpu=2, used: '
+            "requests.nvidia.com/gpu=8, limited: requests.nvidia.com/gpu=8",
+            "quota gpus is used up: requests.nvidia.com/gpu=8 of requests.nvidia.com/gpu=8, and "
+            "requests.nvidia.com/gpu=2 is asked for: the job starts when others of the namespace end",
+        ),
+        (job(), [], "denied", "pods are refused: denied"),
+    ],
+)
+def test_what_waits_says_for_what(shown: dict[str, Any], pods: list[Any], refusal: str, words: str) -> None:
+    seen = observe(shown, pods, Beside(refusal))
+    assert seen is not None
+    assert (seen.phase, seen.reason) == (Phase.PENDING, words)
+    assert seen.submitted_at == 1795168800.0 and seen.name == "training-0a1b2c3d4-1"
+
+
+def test_a_sidecar_that_runs_is_a_job_that_runs() -> None:
+    seen = observe(job(), [pod(1, node="n2"), pod(0, node="n1", **sidecar(running={"startedAt": CREATED}))])
+    assert seen is not None
+    assert (seen.phase, seen.nodes, seen.started_at) == (Phase.RUNNING, "n1,n2", 1795168800.0)
+
+
+def test_success() -> None:
+    seen = observe(job({"type": "Complete"}), [])
+    assert seen is not None
+    assert (seen.phase, seen.end, seen.exit_code, seen.ended_at) == (Phase.ENDED, EndCause.SUCCESS, 0, 1795168800.0)
+
+
+FAILED = {"type": "Failed", "reason": "BackoffLimitExceeded", "message": "Job has reached the specified backoff limit"}
+
+
+@pytest.mark.parametrize(
+    ("pods", "end", "code", "words"),
+    [
+        ([pod(**learner(terminated={"exitCode": 3, "reason": "Error"}))], EndCause.FAILURE, 3, "BackoffLimitExceeded"),
+        ([pod(**learner(terminated={"exitCode": 137, "reason": "OOMKilled"}))], EndCause.OUT_OF_MEMORY, 137, "memory"),
+        (
+            [pod(0, {"type": "DisruptionTarget", "reason": "PreemptionByScheduler"})],
+            EndCause.PREEMPTED,
+            None,
+            "Preemption",
+        ),
+        ([pod(0, {"type": "DisruptionTarget", "reason": "DeletionByTaintManager"})], EndCause.NODE_FAIL, None, "Taint"),
+        ([pod(reason="Evicted", message="low on memory")], EndCause.NODE_FAIL, None, "low on memory"),
+        ([pod(reason="DeadlineExceeded")], EndCause.TIMEOUT, None, "deadline"),
+        ([pod(**sidecar(terminated={"exitCode": 1, "reason": "Error"}))], EndCause.FAILURE, 1, "the controller ended"),
+        ([], EndCause.FAILURE, None, "BackoffLimitExceeded"),
+        (
+            [
+                pod(0, **learner(terminated={"exitCode": 143})),
+                pod(1, {"type": "DisruptionTarget", "reason": "DeletionByPodGC"}),
+            ],
+            EndCause.NODE_FAIL,
+            None,
+            "-1-abcde: DeletionByPodGC",
+        ),
+    ],
+)
+def test_failures_have_the_cause_that_says_most(pods: list[Any], end: EndCause, code: int | None, words: str) -> None:
+    seen = observe(job(FAILED), pods)
+    assert seen is not None
+    assert (seen.phase, seen.end, seen.exit_code) == (Phase.ENDED, end, code)
+    assert words in seen.reason
+
+
+def test_what_we_deleted_is_cancelled_when_its_pods_are_gone() -> None:
+    seen = observe(None, [pod(node="n1")], Beside(cancelled=True))
+    assert seen is not None and (seen.phase, seen.end) == (Phase.COMPLETING, None)
+    seen = observe(None, [], Beside(cancelled=True))
+    assert seen is not None and (seen.phase, seen.end) == (Phase.ENDED, EndCause.CANCELLED)
+
+
+def test_what_ends_has_not_ended() -> None:
+    for shown in (job({"type": "FailureTarget"}), job({"type": "SuccessCriteriaMet"})):
+        seen = observe(shown, [])
+        assert seen is not None and seen.phase is Phase.COMPLETING
+
+
+@pytest.mark.parametrize(
+    ("status", "end", "words"),
+    [
+        ({"reason": "NodeLost"}, EndCause.NODE_FAIL, "NodeLost"),
+        ({"reason": "Terminated", "message": "imminent node shutdown"}, EndCause.NODE_FAIL, "imminent node shutdown"),
+        ({"reason": "NodeShutdown"}, EndCause.NODE_FAIL, "NodeShutdown"),
+        (
+            {"reason": "UnexpectedAdmissionError", "message": "no healthy devices"},
+            EndCause.NODE_FAIL,
+            "healthy devices",
+        ),
+        ({"reason": "OutOfcpu"}, EndCause.NODE_FAIL, "OutOfcpu"),
+        ({"reason": "OutOfnvidia.com/gpu"}, EndCause.NODE_FAIL, "gpu"),
+        ({"reason": "NodeAffinity"}, EndCause.NODE_FAIL, "NodeAffinity"),
+        ({"reason": "Preempting", "message": "for a critical pod"}, EndCause.PREEMPTED, "for a critical pod"),
+        (
+            {"reason": "Evicted", "message": "The node was low on resource: ephemeral-storage."},
+            EndCause.NODE_FAIL,
+            "low on resource",
+        ),
+        (
+            {"reason": "Evicted", "message": 'Usage of EmptyDir volume "work" exceeds the limit "1Gi". '},
+            EndCause.FAILURE,
+            "ask for more (storage)",
+        ),
+        (
+            {
+                "reason": "Evicted",
+                "message": "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi",
+            },
+            EndCause.FAILURE,
+            "it wrote more than its storage",
+        ),
+        (
+            sidecar(terminated={"exitCode": 137, "reason": "OOMKilled"}),
+            EndCause.FAILURE,
+            "the controller ended: out of memory",
+        ),
+    ],
+)
+def test_what_nodes_do_to_pods(status: dict[str, Any], end: EndCause, words: str) -> None:
+    seen = observe(job(FAILED), [pod(0, **status)])
+    assert seen is not None and seen.end is end and words in seen.reason
+
+
+@pytest.mark.parametrize(
+    ("reason", "end"),
+    [
+        ("PreemptionByScheduler", EndCause.PREEMPTED),
+        ("EvictionByEvictionAPI", EndCause.PREEMPTED),
+        ("DeletionByTaintManager", EndCause.NODE_FAIL),
+        ("DeletionByPodGC", EndCause.NODE_FAIL),
+        ("TerminationByKubelet", EndCause.NODE_FAIL),
+        ("SomethingNew", EndCause.NODE_FAIL),
+    ],
+)
+def test_disruptions_of_every_kind(reason: str, end: EndCause) -> None:
+    shown = job({"type": "Failed", "reason": "PodFailurePolicy", "message": "matching FailJob rule"})
+    seen = observe(shown, [pod(0, {"type": "DisruptionTarget", "reason": reason, "message": "why"})])
+    assert seen is not None and (seen.end, seen.reason) == (end, f"training-0a1b2c3d4-1-0-abcde: {reason}: why")
+
+
+def test_a_jobs_own_deadline_is_a_time_limit() -> None:
+    seen = observe(job({"type": "Failed", "reason": "DeadlineExceeded"}), [])
+    assert seen is not None and seen.end is EndCause.TIMEOUT
+
+
+def refused(message: str) -> str:
+    seen = observe(job(), [], Beside(f'Error creating: pods "x" is forbidden: {message}'))
+    assert seen is not None and seen.phase is Phase.PENDING
+    return seen.reason
+
+
+@pytest.mark.parametrize(
+    ("message", "advice"),
+    [
+        ('violates PodSecurity "restricted:latest": allowPrivilegeEscalation', "a setting of the site's breaks it"),
+        ("failed quota: q: must specify limits.cpu for: learner", "ffdl-admin tenant create makes one"),
+        ("maximum memory usage per Container is 4Gi, but limit is 8Gi", "the namespace's LimitRange allows"),
+        ("no PriorityClass with name high was found", "correct priority_class"),
+        ('pod rejected: RuntimeClass "gvisor" not found', "correct runtime_class"),
+        ('error looking up service account a/b: serviceaccount "b" not found', "correct service_account"),
+        ("unable to create new content in namespace a because it is being terminated", "cancel the job"),
+    ],
+)
+def test_pods_that_are_refused_wait_and_say_what_to_do(message: str, advice: str) -> None:
+    assert advice in refused(message)
+
+
+@pytest.mark.parametrize(
+    ("message", "advice"),
+    [
+        ("0/3 nodes are available: 3 Insufficient nvidia.com/gpu.", "it starts when others end"),
+        ("0/3 nodes are available: 3 Too many pods.", "it starts when others end"),
+        ("0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector.", "gpu_type, node_selector"),
+        ("0/3 nodes are available: 3 node(s) had untolerated taint {gpu: a100}.", "tolerations"),
+        ('0/3 nodes are available: persistentvolumeclaim "data" not found.', "have the claim made"),
+        ("pod has unbound immediate PersistentVolumeClaims.", "ask who runs the cluster"),
+    ],
+)
+def test_pods_without_a_node_wait_and_say_what_to_do(message: str, advice: str) -> None:
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+    seen = observe(job(), [pod(0, condition)])
+    assert seen is not None and seen.phase is Phase.PENDING
+    assert seen.reason.startswith(f"no node has room now: {message}; ") and advice in seen.reason
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "advice"),
+    [
+        ("ErrImagePull", "pull access denied, repository does not exist or may require authorization", "credentials"),
+        ("ErrImagePull", 'failed to resolve reference "x": not found', "correct its name, or push it"),
+        ("InvalidImageName", "couldn't parse image name: invalid reference format", "correct its name"),
+        ("ErrImageNeverPull", 'Container image "x" is not present with pull policy of Never', "have it on the nodes"),
+        ("ImagePullBackOff", "429 Too Many Requests: toomanyrequests", "it is tried again"),
+        ("RegistryUnavailable", "dial tcp: lookup r on 10.0.0.1: no such host", "nodes do not reach the registry"),
+    ],
+)
+def test_images_that_cannot_be_had_say_what_to_do(reason: str, message: str, advice: str) -> None:
+    seen = observe(job(), [pod(**learner(waiting={"reason": reason, "message": message}))])
+    assert seen is not None and seen.phase is Phase.PENDING
+    assert f"({reason}): {message}; " in seen.reason and advice in seen.reason
+
+
+def test_a_gated_pod_says_so() -> None:
+    seen = observe(job(), [pod(0, {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"})])
+    assert seen is not None and "scheduling gates" in seen.reason
+
+
+def test_a_refusal_that_is_over_is_told_no_longer() -> None:
+    seen = observe(job(), [pod(node="n1")], Beside("exceeded quota: long ago"))
+    assert seen is not None and (seen.phase, seen.reason) == (Phase.PENDING, "")
+
+
+AT = 1_795_000_000.0
+LACKS = {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "x"'}
+
+
+def at(seconds: float) -> str:
+    """As conditions have it."""
+    return datetime.fromtimestamp(AT + seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def test_an_image_is_waited_for_from_when_its_container_was_to_start() -> None:
+    scheduled = {"type": "PodScheduled", "lastTransitionTime": at(10)}
+    initialized = {"type": "Initialized", "lastTransitionTime": at(4000)}
+    assert missing_image([pod(0, scheduled, **sidecar(running={}))]) is None
+    (since, words) = missing_image([pod(0, scheduled, **sidecar(waiting=LACKS))]) or (0.0, "")
+    assert (since, words) == (AT + 10, f"the image controller cannot be had (ImagePullBackOff): {LACKS['message']}")
+    late = pod(0, scheduled, initialized, **sidecar(running={}), **learner(waiting={"reason": "ErrImagePull"}))
+    (since, words) = missing_image([late]) or (0.0, "")
+    assert (since, words) == (AT + 4000, "the image pytorch:2.5 cannot be had (ErrImagePull)"), "data took their time"
+
+
+def test_a_container_that_ran_waits_for_its_image_from_its_end_on() -> None:
+    again = sidecar(waiting=LACKS)
+    again["initContainerStatuses"][0]["lastState"] = {"terminated": {"finishedAt": at(900), "exitCode": 1}}
+    (since, _) = missing_image([pod(0, {"type": "PodScheduled", "lastTransitionTime": at(0)}, **again)]) or (0.0, "")
+    assert since == AT + 900
+
+
+def test_the_longest_wait_of_all_pods_counts() -> None:
+    pods = [
+        pod(number, {"type": "PodScheduled", "lastTransitionTime": at(begun)}, **sidecar(waiting=LACKS))
+        for number, begun in enumerate((50, 20, 80))
+    ]
+    assert (missing_image(pods) or (0.0, ""))[0] == AT + 20
+    assert missing_image([pod(0, **sidecar(waiting=LACKS))]) is None, "it has no node yet"
+
+
+def test_what_was_given_up_for_its_image_has_that_end() -> None:
+    beside = Beside(cancelled=True, no_image="the image x cannot be had (ErrImagePull)")
+    seen = observe(None, [], beside)
+    assert seen is not None and (seen.phase, seen.end) == (Phase.ENDED, EndCause.NO_IMAGE)
+    assert seen.reason == "the image x cannot be had (ErrImagePull)"
+    seen = observe(None, [pod(node="n1")], beside)
+    assert seen is not None and (seen.phase, seen.end) == (Phase.COMPLETING, None)
+
+
+def test_a_job_whose_end_was_asked_for_is_cancelled_whatever_its_pods_came_to() -> None:
+    ended = pod(0, **learner(terminated={"exitCode": 143, "reason": "Error"}))
+    failed = job({"type": "Failed", "reason": "BackoffLimitExceeded"})
+    assert observe(failed, [ended]).end is EndCause.FAILURE  # type: ignore[union-attr]
+    assert observe(failed, [ended], Beside(cancelled=True)).end is EndCause.CANCELLED  # type: ignore[union-attr]
+    done = job({"type": "Complete"})
+    assert observe(done, [], Beside(cancelled=True)).end is EndCause.SUCCESS  # type: ignore[union-attr]
+
+
+def test_a_job_that_a_disruption_ended_is_a_failure_of_the_node_where_its_pods_are_gone() -> None:
+    seen = observe(job({"type": "Failed", "reason": "PodFailurePolicy", "message": "Pod x has condition y"}), [])
+    assert seen is not None and seen.end is EndCause.NODE_FAIL

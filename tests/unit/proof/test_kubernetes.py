@@ -1,0 +1,68 @@
+"""The judge of the proof on Kubernetes: what it says of points, and when it says no."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.proof.kubernetes.__main__ import main, try_point
+from tests.proof.kubernetes.values import Failed, Impossible, Result, Word, holds, summary
+
+PASSED, FAILED, IMPOSSIBLE = (Result("x", word, "seen", 1.25) for word in Word)
+
+
+def test_no_cluster_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    assert main([]) == 1
+    assert capsys.readouterr().err.startswith("proof-kubernetes: KUBECONFIG is not set; ")
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    assert main([]) == 1
+    assert "none, which is no file; " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("results", "loosely", "strictly"),
+    [
+        ([PASSED], True, True),
+        ([PASSED, IMPOSSIBLE], True, False),
+        ([PASSED, FAILED], False, False),
+        ([IMPOSSIBLE], False, False),
+        ([], False, False),
+    ],
+)
+def test_the_verdict(results: list[Result], loosely: bool, strictly: bool) -> None:
+    assert (holds(results, strict=False), holds(results, strict=True)) == (loosely, strictly)
+
+
+def test_the_counts_and_a_line() -> None:
+    assert summary([PASSED, PASSED, IMPOSSIBLE]) == "points 3 passed 2 failed 0 not possible here 1"
+    assert IMPOSSIBLE.line() == "not possible here     1.2 s  x: seen"
+
+
+@pytest.mark.parametrize(
+    ("error", "word", "text"),
+    [
+        (Failed("it is 3\nnot 2"), Word.FAILED, "it is 3 not 2"),
+        (Impossible("no DNS"), Word.IMPOSSIBLE, "no DNS"),
+        (OSError("refused"), Word.FAILED, "OSError: refused"),
+    ],
+)
+def test_a_point_that_raises(error: Exception, word: Word, text: str) -> None:
+    def point() -> str:
+        raise error
+
+    found = try_point("x", point)
+    assert (found.word, found.text) == (word, text)
+
+
+def test_a_point_that_returns() -> None:
+    assert try_point("x", lambda: "seen").word is Word.PASSED
+
+
+def test_points_that_do_not_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--only", "nothing like it"])
+    assert "no point has it in its name" in capsys.readouterr().err

@@ -1,0 +1,68 @@
+"""What follows from a site's secret and a job's number: keys, ports, the fingerprint. Pure functions of libexec."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tests.unit.rig.test_slurm_configs import render, site_values
+
+PROGRAM = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+from ffdl_network import layout, settings, wireguard
+site, secrets = settings.load(), (bytes(32), b"1" * 32, b"1" * 33)
+def key(secret, job_id, nodes, rank):
+    return wireguard.private_key(secret, layout.Job(job_id, 1000, nodes, 0, 2), rank)
+two = ("n1", "n2")
+print(json.dumps({
+    "keys": {
+        "plain": key(secrets[0], 7, two, 0),
+        "again": key(secrets[0], 7, two, 0),
+        "of another secret": key(secrets[1], 7, two, 0),
+        "of another node": key(secrets[0], 7, two, 1),
+        "of another job": key(secrets[0], 8, two, 0),
+        "of other nodes": key(secrets[0], 7, ("n1", "n3"), 0),
+        "of nodes whose names run together": key(secrets[0], 7, ("n1n", "2"), 0),
+        "of a number that runs into the rank": key(secrets[0], 71, two, 0),
+    },
+    "prints": [wireguard.fingerprint(secret) for secret in secrets],
+    "ports": [
+        wireguard.port(layout.Job(number, 1000, two, 0, 2), site) for number in (1, 31, 32, 33, 67108863)
+    ],
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the program printed for a site with 32 ports."""
+    place = tmp_path_factory.mktemp("site")
+    site = site_values(place / "v", ACCOUNTING_STORAGE_HOST="db", NETWORK_WIREGUARD_PORTS="300-331")
+    assert render(place / "out", *site).returncode == 0
+    argv = [sys.executable, "-I", "-S", "-c", PROGRAM, str(place / "out/libexec")]
+    found: dict[str, Any] = json.loads(subprocess.run(argv, check=True, capture_output=True, text=True).stdout)
+    return found
+
+
+def test_each_node_of_each_job_has_a_key_that_others_find_too(told: dict[str, Any]) -> None:
+    keys = told["keys"]
+    assert keys["plain"] == keys.pop("again")
+    assert len(set(keys.values())) == len(keys) == 7
+    for key in keys.values():
+        raw = base64.b64decode(key, validate=True)
+        assert (len(raw), raw[0] & 7, raw[31] & 0xC0) == (32, 0, 0x40)
+
+
+def test_a_fingerprint_tells_secrets_apart(told: dict[str, Any]) -> None:
+    assert len(set(told["prints"])) == 3
+    assert all(len(text) == 16 and int(text, 16) >= 0 for text in told["prints"])
+
+
+def test_ports_come_round(told: dict[str, Any]) -> None:
+    assert told["ports"] == [301, 331, 300, 301, 331]

@@ -1,0 +1,61 @@
+"""What collects metrics on the nodes, by how the controller gets there."""
+
+from __future__ import annotations
+
+import pytest
+
+from ffdl_batch.domain.metrics import ExtractionGroup, Measure
+from ffdl_batch.domain.spec import EvaluationMetrics, Framework, JobSpec, MetricGroup, MetricValue
+from ffdl_batch.runtimes.layout import controller_arguments
+from ffdl_batch.runtimes.metering import Metering, plan_metrics
+
+GROUP = MetricGroup(
+    "%{INT:n} at %{FLOAT:x}", "$when", {"n": MetricValue("int", "$n"), "x": MetricValue("REAL", "$x")}
+)  # fmt: skip
+INSTALLED = controller_arguments("/opt/site-packages")
+
+
+def spec(metrics: EvaluationMetrics) -> JobSpec:
+    return JobSpec("a", Framework("custom", "1", "true"), metrics=metrics)
+
+
+def test_what_the_nodes_see_is_started_from_there() -> None:
+    found = plan_metrics(spec(EvaluationMetrics("tensorboard_extractor")), "/opt/python", INSTALLED)
+    assert found.collectors[:3] == ("/opt/python", "-I", "-c") and found.collectors[-1] == "/opt/site-packages"
+    assert found.metrics is not None and found.metrics.kind == "tensorboard" and found.warnings == ()
+
+
+def test_an_archive_has_no_collectors_but_a_named_interpreter_may() -> None:
+    metrics, archive = spec(EvaluationMetrics("file")), controller_arguments("/jobs/controller.pyz")
+    assert plan_metrics(metrics, "/opt/python", archive).collectors == (
+        "/opt/python",
+        "-I",
+        "-m",
+        "ffdl_batch.collectors",
+    )
+    staging = ("/opt/ffdl/python", "-I", "-m", "ffdl_batch.staging")
+    found = plan_metrics(metrics, "/usr/bin/python3", archive, staging)
+    assert found.collectors == ("/opt/ffdl/python", "-I", "-m", "ffdl_batch.collectors")
+    without = plan_metrics(metrics, "python3", archive)
+    assert (without.collectors, without.metrics) == ((), None) and "do not see this installation" in without.warnings[0]
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    [
+        EvaluationMetrics(),
+        EvaluationMetrics("logger"),
+        EvaluationMetrics("some/image"),
+        EvaluationMetrics("regex_extractor"),
+        EvaluationMetrics("regex_extractor", groups={"g": MetricGroup("(", scalars={"n": MetricValue("INT", "1")})}),
+    ],
+)
+def test_where_there_is_nothing_to_collect_or_no_way_to_nothing_is_planned(metrics: EvaluationMetrics) -> None:
+    assert plan_metrics(spec(metrics), "python3", ("x.pyz",)) == Metering()
+
+
+def test_what_ffdls_extractor_does_not_look_at_keeps_nothing_from_being_collected() -> None:
+    found = plan_metrics(spec(EvaluationMetrics("regex_extractor", groups={"g": GROUP})), "/opt/python", INSTALLED)
+    measures = {"n": Measure("INT", "$n"), "x": Measure("", "$x")}
+    assert found.metrics is not None
+    assert found.metrics.groups == (ExtractionGroup("g", GROUP.regex, "", "", measures),)

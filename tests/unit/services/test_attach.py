@@ -1,0 +1,112 @@
+"""Who gets to which learner, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.domain.events import EventKind as K
+from ffdl_batch.domain.job import Change, Job
+from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.domain.launch import decode, encode
+from ffdl_batch.ports.reach import NodeProgram, Place
+from ffdl_batch.services.attach import plan_attach
+from ffdl_batch.services.deploy import Deployer
+from ffdl_batch.services.platform import Caller
+from ffdl_batch.services.problems import Refused
+from tests.fakes.scheduler import FakeScheduler
+from tests.unit.services.conftest import MANIFEST, Site
+from tests.unit.services.test_learners import Node
+
+
+@dataclass
+class Reaching(FakeScheduler):
+    """A backend with nodes that can be reached."""
+
+    places: list[Place] = field(default_factory=list)
+
+    def beside(self, place: Place, argv: Sequence[str]) -> NodeProgram:
+        self.places.append(place)
+        return NodeProgram(("go", *argv), unset=("X_",))
+
+
+@pytest.fixture
+def scheduler(site: Site) -> Reaching:
+    made = Reaching()
+    site.platform.adapters.use("fake", made)
+    site.scheduler = made
+    return made
+
+
+def processing(site: Site, state: JobState = JobState.PROCESSING) -> Job:
+    """A job of two learners on one node, both started."""
+    accepted = site.accept(manifest=MANIFEST + "learners: 2\n")
+    Deployer(site.platform).step()
+    job = site.job(accepted.id)
+    path = Path(site.attempt(job).launch)
+    path.write_text(encode(replace(decode(path.read_text()), learners=2, learners_per_node=2)))
+    updated = site.platform.store.apply(job, Change(((state, site.clock.now()),)))
+    assert updated is not None
+    return updated
+
+
+def refusal(site: Site, job: Job, learner: int | None = 1, caller: Caller | None = None) -> Refused:
+    with pytest.raises(Refused) as refused:
+        plan_attach(site.platform, caller or site.caller, job.id, learner)
+    return refused.value
+
+
+def test_a_plan_has_what_the_node_needs(site: Site, scheduler: Reaching) -> None:
+    job = processing(site)
+    node = Node(site, job)
+    node.says(K.STARTED, host="n1.site", allocation="77")
+    node.begins(1).begins(2)
+    (plan,) = plan_attach(site.platform, site.caller, job.id, 2)
+    (place,) = scheduler.places
+    assert (place.allocation, place.node_rank, str(place.native_id)) == ("77", 0, job.native_id)
+    assert plan.argv[-7:] == ("attach", "--job", job.id, "--attempt", "1", "--learners", "2")
+    assert (plan.argv[0], plan.learners, plan.node, plan.unset) == ("go", (2,), "n1", ("X_",))
+    (both,) = plan_attach(site.platform, site.caller, job.id, None)
+    assert (both.learners, both.argv[-1]) == ((1, 2), "1,2")
+
+
+def test_a_learner_that_has_ended_is_not_entered(site: Site, scheduler: Reaching) -> None:
+    job = processing(site)
+    Node(site, job).begins(1).begins(2).ends(2, 7)
+    told = refusal(site, job, 2)
+    assert (told.status, told.problem.message, told.problem.cure) == (
+        409,
+        f"learner 2 of {job.id} ended with exit code 7",
+        "running: 1",
+    )
+    (plan,) = plan_attach(site.platform, site.caller, job.id, None)
+    assert plan.learners == (1,)
+    assert (refusal(site, job, 3).status, "learners are 1 to 2" in refusal(site, job, 3).problem.message) == (400, True)
+
+
+def test_a_job_without_a_running_learner_is_not_entered(site: Site, scheduler: Reaching) -> None:
+    job = processing(site)
+    Node(site, job).begins(1).begins(2).ends(2, 7).ends(1, 0)
+    assert refusal(site, job, None).problem.message == f"no learner of {job.id} runs now"
+
+
+@pytest.mark.parametrize("state", [JobState.DOWNLOADING, JobState.STORING, JobState.COMPLETED])
+def test_a_job_that_does_not_train_is_not_entered(site: Site, scheduler: Reaching, state: JobState) -> None:
+    job = processing(site, state)
+    told = refusal(site, job)
+    assert (told.status, told.problem.message) == (409, f"{job.id} is {state}: only a learner that runs can be entered")
+
+
+def test_nobody_else_enters_not_even_an_administrator(site: Site, scheduler: Reaching) -> None:
+    job = processing(site)
+    assert refusal(site, job, caller=Caller(site.caller.uid + 1)).status == 404
+    assert refusal(site, job, caller=Caller(site.caller.uid + 1, is_admin=True)).status == 403
+
+
+def test_a_backend_that_cannot_is_named(site: Site) -> None:
+    job = processing(site)
+    Node(site, job).begins(1).begins(2)
+    assert "the backend fake cannot start anything" in refusal(site, job).problem.message

@@ -1,0 +1,119 @@
+"""Where something lies that a job left."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.domain.job import AttemptEnd, Change, Job
+from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.domain.launch import decode, encode
+from ffdl_batch.domain.placeholders import literal
+from ffdl_batch.domain.staging import StoreAddress, StoreKind, Transfer
+from ffdl_batch.domain.views import LeftView
+from ffdl_batch.services.left import LeftKind, archive_left, find_left
+from ffdl_batch.services.problems import Refused
+from tests.unit.services.conftest import Site
+
+BUCKET = StoreAddress(StoreKind.S3, "https://store", container="b", credentials={"user_name": "k", "password": "s"})
+
+
+@pytest.fixture
+def job(site: Site) -> Job:
+    """One that has run, and whose results go to a store."""
+    made = site.deployed()
+    attempt = site.attempt(made)
+    path = Path(attempt.launch)
+    transfers = (
+        Transfer(BUCKET, "odd{{}}/_wml", literal(site.platform.root.job(made.id).checkpoints)),
+        Transfer(BUCKET, f"odd{{{{}}}}/{made.id}", literal(attempt.results)),
+    )
+    path.write_text(encode(replace(decode(path.read_text()), uploads=transfers)))
+    Path(attempt.results).mkdir(parents=True, exist_ok=True)
+    return made
+
+
+def goes_to(site: Site, job: Job, *states: JobState, owed: bool | None = None) -> None:
+    """Through these states; the last is the attempt's end where `owed` is said."""
+    for state in states:
+        end = AttemptEnd(owed=owed) if owed is not None and state is states[-1] else None
+        now = site.job(job.id)
+        site.clock.tick(1)
+        assert site.platform.store.apply(now, Change(((state, site.clock.now()),), attempt_end=end)) is not None
+
+
+def find(site: Site, job: Job, kind: str = "results", attempt: int | None = None) -> LeftView:
+    return find_left(site.platform, site.caller, job.id, LeftKind(kind), attempt)
+
+
+def test_results_are_in_the_store_once_they_are_stored(site: Site, job: Job) -> None:
+    with pytest.raises(Refused, match="none of its attempts got as far as its learners"):
+        find(site, job)
+    goes_to(site, job, JobState.PROCESSING)
+    running = find(site, job)
+    assert (running.directory, running.is_partial, running.store) == (site.attempt(job).results, True, None)
+    assert running.note == f"{job.id} is PROCESSING: this is what there is now"
+    goes_to(site, job, JobState.STORING, JobState.COMPLETED, owed=False)
+    stored = find(site, job)
+    assert (stored.store, stored.prefix, stored.directory, stored.is_partial) == (
+        BUCKET,
+        f"odd{{}}/{job.id}",
+        "",
+        False,
+    )
+    assert stored.secrets == site.platform.root.job(job.id).secrets
+    named = find(site, job, attempt=1)
+    assert (named.store, named.directory) == (None, site.attempt(job).results)
+
+
+def test_results_that_are_owed_are_the_attempts_own(site: Site, job: Job) -> None:
+    goes_to(site, job, JobState.PROCESSING, JobState.FAILED, owed=True)
+    found = find(site, job)
+    assert (found.directory, found.store) == (site.attempt(job).results, None)
+    assert "could not be stored yet" in found.note
+
+
+def test_the_model_is_there_from_the_beginning(site: Site, job: Job) -> None:
+    found = find(site, job, "model")
+    assert (found.directory, found.name) == (site.platform.root.job(job.id).path, "model.zip")
+    Path(found.directory, found.name).unlink()
+    with pytest.raises(Refused, match="has no model"):
+        find(site, job, "model")
+
+
+def test_logs_and_checkpoints(site: Site, job: Job) -> None:
+    goes_to(site, job, JobState.PROCESSING)
+    Path(site.attempt(job).logs).mkdir(parents=True, exist_ok=True)
+    assert find(site, job, "logs").directory == site.attempt(job).logs
+    Path(site.platform.root.job(job.id).checkpoints).mkdir(parents=True, exist_ok=True)
+    assert find(site, job, "checkpoint").directory == site.platform.root.job(job.id).checkpoints
+    path = Path(site.attempt(job).launch)
+    shared = Path(site.platform.root.path, "shared")
+    shared.mkdir()
+    path.write_text(encode(replace(decode(path.read_text()), checkpoints=str(shared))))
+    assert find(site, job, "checkpoint").directory == str(shared)
+
+
+def test_an_attempt_that_there_is_not(site: Site, job: Job) -> None:
+    with pytest.raises(Refused, match="there is no attempt 2"):
+        find(site, job, attempt=2)
+
+
+def test_an_archive_has_files_alone(tmp_path: Path) -> None:
+    names = {"empty": b"", "deep/ü [1]": b"1" * 513, "block": b"2" * 512, "x" * 200 + "/" + "y" * 200: b"3"}
+    for name, data in names.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(data)
+    (tmp_path / "link").symlink_to("/etc/passwd")
+    (tmp_path / "round").symlink_to(tmp_path)
+    data = b"".join(archive_left(LeftView("j", "results", "COMPLETED", directory=str(tmp_path))))
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        found = {entry.name: archive.extractfile(entry) for entry in archive}
+        assert {name: file.read() for name, file in found.items() if file} == names
+    one = b"".join(archive_left(LeftView("j", "model", "COMPLETED", directory=str(tmp_path), name="block")))
+    with tarfile.open(fileobj=io.BytesIO(one)) as archive:
+        assert archive.getnames() == ["block"]

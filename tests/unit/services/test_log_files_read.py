@@ -1,0 +1,280 @@
+"""Readers of logs whose files turn over, of odd lines, and of lines that a pattern is found in."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.controller.machine.files import open_found
+from ffdl_batch.controller.record.log_files import LogFiles
+from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_batch.domain.limits import LogLimits
+from ffdl_batch.domain.views import LogLine
+from ffdl_batch.services import log_file, log_matcher, log_parts, log_search
+from ffdl_batch.services.log_file import LogReader
+from ffdl_batch.services.log_search import Grep
+from ffdl_batch.services.logs import LogQuery, read_logs
+from ffdl_batch.services.problems import Refused
+from tests.unit.services.conftest import MANIFEST, Site
+
+FOREVER = LogLimits(file_bytes=500, files=1000, bytes_per_s=10**9)
+
+
+class Printing:
+    """A learner's log as its writer writes it, at times of the test's choice."""
+
+    def __init__(self, attempt: AttemptDir, limits: LogLimits, learner: int = 1) -> None:
+        Path(attempt.learner_logs(learner)).mkdir(parents=True)
+        Path(attempt.events).mkdir(exist_ok=True)
+        self.log = LogFiles(attempt.path, learner, limits)
+        self.whole = b""
+
+    def print(self, text: bytes) -> None:
+        self.log.write(text)
+        self.whole += text
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
+    now = [1000.0]
+    monkeypatch.setattr("time.time", lambda: now[0])
+    yield now
+
+
+@pytest.fixture
+def attempt(tmp_path: Path) -> AttemptDir:
+    return AttemptDir(str(tmp_path))
+
+
+def shown(reader: LogReader, *, ended: bool = True) -> list[tuple[int, str]]:
+    return [(line.index, line.line) for line in reader.lines(ended=ended)]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_follower_gets_everything_once_however_files_turn_over(
+    attempt: AttemptDir, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    dice = random.Random(seed)
+    monkeypatch.setattr(log_file, "CHUNK", dice.choice([7, 100, 5000]))
+    learner, reader = Printing(attempt, FOREVER), LogReader(attempt, 1, 1)
+    pieces: list[LogLine] = []
+    for number in range(400):
+        learner.print(dice.choice([b"line %d\n" % number, b"part ", b"\r50%", "ä\n".encode() * 40]))
+        if dice.random() < 0.2:
+            pieces += reader.lines(ended=False, flush=dice.random() < 0.5)
+    pieces += reader.lines(ended=True)
+    assert len(list(Path(attempt.learner_logs(1)).iterdir())) > 5
+    places = [0, *(piece.end for piece in pieces)]
+    assert places[:-1] == [piece.offset for piece in pieces] and places[-1] == len(learner.whole)
+    assert all(learner.whole[: piece.offset].count(b"\n") + 1 == piece.index for piece in pieces)
+    text = "".join(piece.line + ("" if piece.partial else "\n") for piece in pieces)
+    assert text.rstrip("\n") == learner.whole.decode().rstrip("\n")
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_tail_and_a_time_begin_where_a_whole_reading_has_them(
+    attempt: AttemptDir, monkeypatch: pytest.MonkeyPatch, clock: list[float], seed: int
+) -> None:
+    dice = random.Random(seed)
+    monkeypatch.setattr(log_parts, "BLOCK", dice.choice([5, 64, 4096]))
+    monkeypatch.setattr(log_parts, "_NARROW", 64)
+    learner, times = Printing(attempt, LogLimits(500, dice.choice([3, 1000]), 10**9)), []
+    for number in range(300):
+        clock[0] += 1
+        times.append(clock[0])
+        learner.print(b"x" * dice.randrange(9) + b"%d\n" % number)
+    whole = list(LogReader(attempt, 1, 1).lines(ended=True))
+    assert [line.at for line in whole] == times[-len(whole) :]
+    for tail in (0, 1, 2, 50, 299, 300, 1000):
+        reader = LogReader(attempt, 1, 1)
+        reader.skip(tail=tail)
+        assert list(reader.lines(ended=True)) == (whole[-tail:] if tail else [])
+    for since in (0.0, times[0], times[150], times[280], times[-1] + 5):
+        reader = LogReader(attempt, 1, 1)
+        reader.skip(since=since)
+        found = list(reader.lines(ended=True))
+        later = [line for line in whole if line.at is not None and line.at >= since]
+        assert found[len(found) - len(later) :] == later and len(found) <= len(later) + 1
+    for place in (0, 17, 140):
+        reader = LogReader(attempt, 1, 1)
+        reader.skip(after=whole[place].end)
+        assert list(reader.lines(ended=True)) == whole[place + 1 :]
+
+
+def test_a_tail_reads_the_end_alone(attempt: AttemptDir, monkeypatch: pytest.MonkeyPatch, clock: list[float]) -> None:
+    learner = Printing(attempt, LogLimits())
+    for _ in range(20):
+        clock[0] += 1
+        learner.print(b"".join(b"%099d\n" % number for number in range(10_000)))
+    read = 0
+    real = open_found
+
+    def open_counted(path: str) -> object:
+        class Counted:
+            def __init__(self) -> None:
+                self.file = real(path)
+
+            def __enter__(self) -> Counted:
+                return self
+
+            def __exit__(self, *_: object) -> None:
+                self.file.close()
+
+            def __getattr__(self, name: str) -> object:
+                return getattr(self.file, name)
+
+            def read(self, size: int) -> bytes:
+                nonlocal read
+                data = self.file.read(size)
+                read += len(data)
+                return data
+
+        return Counted()
+
+    monkeypatch.setattr(log_parts, "open_found", open_counted)
+    reader = LogReader(attempt, 1, 1)
+    reader.skip(tail=5)
+    assert [line.index for line in reader.lines(ended=True)] == list(range(199_996, 200_001))
+    assert read < 2.5e6, "of 20 MB"
+
+
+def test_who_reads_too_slowly_goes_on_where_the_log_begins_now(attempt: AttemptDir) -> None:
+    learner, reader = Printing(attempt, LogLimits(500, 2, 10**9)), LogReader(attempt, 1, 1)
+    learner.print(b"first\n")
+    assert shown(reader) == [(1, "first")]
+    for number in range(2, 1000):
+        learner.print(b"line %d\n" % number)
+    found = shown(reader)
+    assert found[0][0] > 2 and found == [(index, f"line {index}") for index, _ in found] and found[-1][0] == 999
+
+
+def test_a_file_that_has_the_inode_of_a_removed_one_is_another(
+    attempt: AttemptDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner, reader = Printing(attempt, LogLimits(500, 2, 10**9)), LogReader(attempt, 1, 1)
+    learner.print(b"first\n")
+    assert shown(reader) == [(1, "first")]
+    first = Path(attempt.training_log(1)).stat().st_ino
+    for _ in range(200):  # file systems give the numbers of removed files again
+        learner.print(b"x" * 600 + b"\n")
+        if Path(attempt.training_log(1)).stat().st_ino == first:
+            break
+    learner.print(b"last\n")
+    assert shown(reader)[-1][0] == learner.whole.count(b"\n")
+
+
+def test_no_character_lies_in_two_pieces_and_garbage_is_shown(
+    attempt: AttemptDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_file, "MAX_LINE", 5)
+    learner = Printing(attempt, LogLimits())
+    text = "a€ä𝄞€€𝄞𝄞äöü" * 3
+    learner.print(text.encode() + b"\n\xff\xfe\x80\x80\x80\x80\x80\x80\x80\n\xe2\x82\n")
+    pieces = list(LogReader(attempt, 1, 1).lines(ended=True))
+    lines = ["".join(piece.line for piece in pieces if piece.index == index) for index in (1, 2, 3)]
+    assert lines == [text, "\ufffd" * 9, "\ufffd"]
+    assert [piece.partial for piece in pieces if piece.index == 2] == [True, False]
+
+
+def test_a_line_of_ten_megabytes_comes_in_pieces(attempt: AttemptDir) -> None:
+    learner = Printing(attempt, LogLimits())
+    learner.print(b"x" * 10_000_000 + b"\nnext\n")
+    pieces = list(LogReader(attempt, 1, 1).lines(ended=False))
+    assert max(len(piece.line) for piece in pieces) == log_file.MAX_LINE
+    assert sum(len(piece.line) for piece in pieces if piece.index == 1) == 10_000_000
+    assert (pieces[-1].index, pieces[-1].line) == (2, "next")
+
+
+def test_a_progress_bar_is_shown_as_it_grows(attempt: AttemptDir) -> None:
+    learner, reader = Printing(attempt, LogLimits()), LogReader(attempt, 1, 1)
+    learner.print(b"\r 10%\r 2")
+    assert list(reader.lines(ended=False)) == []
+    (first,) = reader.lines(ended=False, flush=True)
+    assert (first.line, first.partial) == ("\r 10%\r 2", True)
+    learner.print(b"0%\r100%\nplain")
+    (rest,) = reader.lines(ended=False, flush=True)
+    assert (rest.line, rest.partial, rest.index, rest.offset) == ("0%\r100%", False, 1, first.end)
+
+
+def search(site: Site, job_id: str, grep: Grep, **query: object) -> list[str]:
+    asked = LogQuery(grep=grep, **query)  # type: ignore[arg-type]
+    return [line.line for line in read_logs(site.platform, site.caller, job_id, asked) if line is not None]
+
+
+@pytest.fixture
+def job_id(site: Site, clock: list[float]) -> str:
+    """Two learners, whose lines come in turn."""
+    job = site.accept(manifest=MANIFEST + "learners: 2\n")
+    learners = [Printing(site.attempt(job), FOREVER, learner) for learner in (1, 2)]
+    for number in range(1, 101):
+        for learner, log in enumerate(learners, 1):
+            clock[0] += 1
+            log.print(f"{learner}: step {number} Loss={number / 10:.1f}\n".encode())
+    return job.id
+
+
+def test_lines_of_all_learners_come_in_the_order_of_their_times(site: Site, job_id: str) -> None:
+    lines = [line for line in read_logs(site.platform, site.caller, job_id, LogQuery()) if line is not None]
+    assert [line.at for line in lines] == [1001.0 + n for n in range(200)]
+    assert [(line.learner, line.index) for line in lines[:3]] == [(1, 1), (2, 1), (1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("grep", "lines"),
+    [
+        (
+            Grep(r"step (7|8) "),
+            ["1: step 7 Loss=0.7", "2: step 7 Loss=0.7", "1: step 8 Loss=0.8", "2: step 8 Loss=0.8"],
+        ),
+        (Grep("loss=9.9", ignore_case=True), ["1: step 99 Loss=9.9", "2: step 99 Loss=9.9"]),
+        (Grep("loss=9.9"), []),
+        (Grep("LOSS=10.0", ignore_case=True, fixed=True), ["1: step 100 Loss=10.0", "2: step 100 Loss=10.0"]),
+        (Grep("s.ep", fixed=True), []),
+        (Grep(r"step \d\d?\b", invert=True), ["1: step 100 Loss=10.0", "2: step 100 Loss=10.0"]),
+        (Grep("1: step 50 ", before=1, after=2), [f"1: step {n} Loss={n / 10:.1f}" for n in range(49, 53)]),
+        (Grep("1: step (50|52) ", after=1), [f"1: step {n} Loss={n / 10:.1f}" for n in range(50, 54)]),
+    ],
+)
+def test_lines_are_searched(site: Site, job_id: str, grep: Grep, lines: list[str]) -> None:
+    assert search(site, job_id, grep) == lines
+
+
+def test_the_last_lines_that_match(site: Site, job_id: str) -> None:
+    assert search(site, job_id, Grep("step .5 "), tail=2, learner=1) == ["1: step 85 Loss=8.5", "1: step 95 Loss=9.5"]
+    assert search(site, job_id, Grep("step 5"), tail=1) == ["1: step 59 Loss=5.9", "2: step 59 Loss=5.9"]
+    assert search(site, job_id, Grep("step"), since=1199.0) == ["1: step 100 Loss=10.0", "2: step 100 Loss=10.0"]
+
+
+def test_what_was_read_before_is_passed_over(site: Site, job_id: str) -> None:
+    def lines(query: LogQuery) -> list[LogLine]:
+        return [line for line in read_logs(site.platform, site.caller, job_id, query) if line is not None]
+
+    whole = lines(LogQuery())
+    read = {(1, line.learner): line.end for line in whole[:101]}
+    assert lines(LogQuery(after=read)) == whole[101:]
+    assert lines(LogQuery(after={(1, 1): read[1, 1]}, learner=1)) == [line for line in whole[101:] if line.learner == 1]
+    assert lines(LogQuery(after={(2, 1): 0})) == [], "of attempts before nothing is wanted"
+
+
+@pytest.mark.parametrize("pattern", ["(", "[a", "(?P<", "x{2,1}", "(" * 500, "x" * (log_search.MAX_PATTERN + 1)])
+def test_what_is_no_pattern_is_refused_before_anything_is_read(site: Site, job_id: str, pattern: str) -> None:
+    with pytest.raises(Refused) as caught:
+        read_logs(site.platform, site.caller, job_id, LogQuery(grep=Grep(pattern)))
+    assert caught.value.problem.exit_code == 2
+
+
+def test_a_pattern_that_takes_for_ever_is_given_up(
+    site: Site, job_id: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    program = tmp_path / "log_matcher.py"
+    source = Path(log_matcher.__file__).read_text()
+    program.write_text(source.replace("LIMIT_S = 2.0", "LIMIT_S = 0.1"))
+    monkeypatch.setattr(log_search, "_PROGRAM", program)
+    Printing(site.attempt(site.job(job_id)), FOREVER, 3).print(b"a" * 60 + b"\n")
+    monkeypatch.setattr("ffdl_batch.services.logs.own_job", lambda *_: site.job(job_id))
+    reader = LogReader(site.attempt(site.job(job_id)), 1, 3)
+    with log_search.matching(Grep("(a+)+b")) as match, pytest.raises(Refused, match="takes too long"):
+        list(log_search.Search(Grep("(a+)+b"), match).select(reader.texts(ended=True)))

@@ -1,0 +1,57 @@
+"""What stores have answered, as findings."""
+
+from __future__ import annotations
+
+from ffdl_batch.domain.findings import Finding, Severity
+from ffdl_batch.domain.staging import Direction, FaultClass, StoreAddress, StoreKind
+from ffdl_batch.services.store_answers import Answer, Told, findings_of
+
+S3 = StoreAddress(StoreKind.S3, "http://s3", container="sets")
+
+
+def told(kind: FaultClass, message: str = "why", store: int = 0, direction: Direction = Direction.IN) -> Told:
+    return Told(store, direction, S3, Answer(kind, message))
+
+
+def found(*wrong: Told, later: bool = False, runs_here: bool = True) -> list[Finding]:
+    return list(findings_of(wrong, later=later, runs_here=runs_here))
+
+
+def test_a_library_that_is_not_there() -> None:
+    """The nodes run this very installation, or one that may have it."""
+    (here,) = found(told(FaultClass.LIBRARY, "the extra [s3]"))
+    assert (here.severity, here.code, here.path) == (Severity.ERROR, "S306", "data_stores[0].type")
+    (there,) = found(told(FaultClass.LIBRARY, "the extra [s3]"), runs_here=False)
+    assert there.severity is Severity.WARNING
+
+
+def test_each_store_and_each_trouble_is_told_but_a_silence_once() -> None:
+    silent = FaultClass.NETWORK
+    both = found(told(silent), told(silent, "other words", store=2), told(silent, direction=Direction.OUT))
+    assert [one.path for one in both] == ["data_stores[0].connection.auth_url"]
+    assert both[0].message == "the store of data and results was not found to be right from here (S302): why"
+    missing = found(told(FaultClass.MISSING, "no a"), told(FaultClass.MISSING, "no b", direction=Direction.OUT))
+    assert [one.path for one in missing] == [
+        "data_stores[0].training_data.container", "data_stores[0].training_results.container",
+    ]  # fmt: skip
+    assert {one.code for one in missing} == {"C103"}
+
+
+def test_what_is_no_store_s_trouble_is_told_so() -> None:
+    (full,) = found(told(FaultClass.FULL, "9 GB are to come, and 1 GB are free in /scratch"))
+    assert full.message == "there is no room for the data now (S302): 9 GB are to come, and 1 GB are free in /scratch"
+    (later,) = found(told(FaultClass.MISSING), later=True)
+    assert (later.severity, later.code) == (Severity.WARNING, "C103")
+    (wrong,) = found(told(FaultClass.CREDENTIALS), later=True)
+    assert wrong.severity is Severity.ERROR
+    (owed,) = found(told(FaultClass.REFUSED, direction=Direction.OUT))
+    assert (owed.severity, owed.code, owed.path) == (Severity.WARNING, "S303", "data_stores[0].connection")
+
+
+def test_nobody_puts_data_into_a_bucket_of_results() -> None:
+    """It is made; with data beside results in it, these have to be put there."""
+    missing = FaultClass.MISSING
+    (results,) = found(told(missing, direction=Direction.OUT))
+    assert results.cure == "correct the container, or make it"
+    (both,) = found(told(missing), told(missing, direction=Direction.OUT))
+    assert both.cure is not None and both.cure.endswith("put the data there (ffdl data put)")

@@ -1,0 +1,92 @@
+"""Who makes room in a full cache: never who has less than an equal share for who has more."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ffdl_batch.staging.cache.policy import Choice, Held, MaxMinFair, Need
+
+HELD = st.builds(
+    Held,
+    st.sampled_from("abcd"),
+    st.uuids().map(str),
+    st.integers(1, 60),
+    st.integers(0, 20).map(float),
+    st.booleans(),
+)
+NEED = st.builds(Need, st.integers(1, 200), st.sampled_from("abcde"), st.integers(0, 120))
+
+
+def choose(usage: list[Held], need: Need) -> Choice:
+    return MaxMinFair().victims(usage, need)
+
+
+def holdings(usage: list[Held], need: Need) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for held in usage:
+        found[held.tenant] += held.bytes
+    if need.bytes:
+        found[need.tenant] += need.bytes
+    return found
+
+
+@given(st.lists(HELD, max_size=12), NEED)
+def test_only_what_is_free_goes_and_only_as_much_as_is_needed(usage: list[Held], need: Need) -> None:
+    choice = choose(usage, need)
+    assert set(choice.victims) <= {held for held in usage if held.free}
+    assert len(set(choice.victims)) == len(choice.victims)
+    left = holdings(usage, need).total() - sum(held.bytes for held in choice.victims)
+    if choice.enough:
+        assert left <= need.limit_bytes
+        assert all(left + held.bytes > need.limit_bytes for held in choice.victims)
+    else:
+        assert left > need.limit_bytes
+
+
+@given(st.lists(HELD, max_size=12), NEED)
+def test_nobody_below_an_equal_share_gives_to_another(usage: list[Held], need: Need) -> None:
+    holds = holdings(usage, need)
+    share = need.limit_bytes / max(1, len(holds))
+    for held in choose(usage, need).victims:
+        assert held.tenant == need.tenant or holds[held.tenant] > share
+
+
+@given(st.lists(HELD, max_size=12), NEED)
+def test_who_asks_for_no_more_than_an_equal_share_gets_it_where_nothing_is_in_use(
+    usage: list[Held], need: Need
+) -> None:
+    usage = [Held(held.tenant, held.key, held.bytes, held.used_at) for held in usage]
+    holds = holdings(usage, need)
+    assert choose(usage, need).enough or holds[need.tenant] > need.limit_bytes / len(holds)
+
+
+@given(st.lists(HELD, max_size=12), NEED)
+def test_who_asks_gives_itself_before_it_takes_from_one_that_has_less(usage: list[Held], need: Need) -> None:
+    holds = holdings(usage, need)
+    victims = choose(usage, need).victims
+    kept = [held for held in usage if held.tenant == need.tenant and held.free and held not in victims]
+    for held in victims:
+        if held.tenant != need.tenant and holds[held.tenant] < holds[need.tenant]:
+            given_up = sum(v.bytes for v in victims if v.tenant == need.tenant)
+            assert not kept or holds[need.tenant] - given_up <= holds[held.tenant]
+
+
+def test_what_was_not_used_for_longest_goes_first() -> None:
+    usage = [Held("a", "old", 30, 1), Held("a", "new", 30, 3), Held("a", "used", 30, 0, False), Held("b", "b", 10, 0)]
+    assert [held.key for held in choose(usage, Need(100, "a", 20)).victims] == ["old"]
+
+
+def test_one_tenant_cannot_flush_anothers() -> None:
+    usage = [Held("a", f"a{n}", 10, float(n)) for n in range(8)] + [Held("b", "b", 20, 0)]
+    for _ in range(10):
+        choice = choose(usage, Need(100, "a", 40))
+        assert choice.enough
+        assert {held.tenant for held in choice.victims} == {"a"}
+    assert choose(usage, Need(100, "b", 30)).victims == (usage[0], usage[1], usage[2])
+
+
+def test_more_than_there_is_room_for_takes_nothing() -> None:
+    assert choose([Held("a", "a", 10, 0)], Need(100, "a", 101)) == Choice((), False)

@@ -1,0 +1,85 @@
+"""What libraries behind fsspec say of an object, and what their failures are."""
+
+from __future__ import annotations
+
+import base64
+import errno
+import hashlib
+from datetime import UTC, datetime
+
+import pytest
+
+from ffdl_batch.domain.staging import FaultClass
+from ffdl_batch.staging.stores.fsspec import _fault, _item
+from ffdl_batch.staging.stores.store import UNKNOWN
+
+MD5 = hashlib.md5(b"1").digest()
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"md5": MD5.hex()},
+        {"md5Hash": base64.b64encode(MD5).decode()},
+        {"content_settings": {"content_md5": bytearray(MD5)}},
+    ],
+)
+def test_a_checksum_that_the_protocol_has(more: dict[str, object]) -> None:
+    item = _item("a", {"type": "file", "size": 1, "ETag": '"0x8D"', **more})
+    assert item is not None
+    assert (item.etag, item.opaque, item.digests) == ("0x8D", True, {"md5": MD5.hex()})
+
+
+@pytest.mark.parametrize("value", ["", "no digest", b"short", None, 7, base64.b64encode(b"short").decode()])
+def test_what_is_no_checksum(value: object) -> None:
+    item = _item("a", {"type": "file", "size": 1, "md5": value})
+    assert item is not None
+    assert item.digests == {}
+
+
+def test_without_an_etag_it_is_size_and_time() -> None:
+    then = datetime(2026, 1, 2, tzinfo=UTC)
+    made = [_item("a", {"type": "file", "size": size, "mtime": at}) for size in (1, 2) for at in (then, 5.5)]
+    assert len({item.etag for item in made if item}) == 4
+    plain = _item("a", {"type": "file", "size": 1})
+    assert plain is not None
+    assert (plain.etag, plain.mtime) == ("", 0.0)
+    endless = _item("a", {"type": "file", "size": None})
+    assert endless is not None
+    assert (endless.size, endless.ranges) == (UNKNOWN, False)
+    assert _item("a", {"type": "directory", "size": 0}) is None
+    assert _item("a", {"type": "file", "size": 0, "islink": True}) is None
+
+
+class ClientAuthenticationError(Exception):
+    """As a library's own."""
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (PermissionError(errno.EACCES, "no"), FaultClass.CREDENTIALS),
+        (ClientAuthenticationError("no"), FaultClass.CREDENTIALS),
+        (OSError(errno.ENOSPC, "full"), FaultClass.FULL),
+        (OSError(errno.EDQUOT, "full"), FaultClass.FULL),
+        (FileNotFoundError("a"), FaultClass.MISSING),
+        (NotImplementedError(), FaultClass.REFUSED),
+        (ValueError("a wrong option"), FaultClass.REFUSED),
+        (ImportError("smbprotocol"), FaultClass.LIBRARY),
+    ],
+)
+def test_failures_that_no_other_try_ends(error: Exception, kind: FaultClass) -> None:
+    fault = _fault(error, "key")
+    assert fault is not None
+    assert fault.kind is kind
+
+
+class ServiceBusy(Exception):
+    """As a library's own."""
+
+
+@pytest.mark.parametrize(
+    "error", [ConnectionResetError(), TimeoutError(), EOFError(), OSError("Failure"), ServiceBusy()]
+)
+def test_failures_that_may_pass(error: Exception) -> None:
+    assert _fault(error, "key") is None

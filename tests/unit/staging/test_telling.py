@@ -1,0 +1,99 @@
+"""How fast it is said to be."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from ffdl_batch.domain.staging import Done, Progress, read_line
+from ffdl_batch.staging.telling import Teller
+
+MB = 10**6
+
+
+class Watched:
+    """A teller whose clock stands still until it is moved."""
+
+    def __init__(self, read: int, write: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        monkeypatch.setattr("ffdl_batch.staging.telling.time.monotonic", lambda: self.now)
+        self.teller, self._read = Teller(write, str, 10.0), read
+
+    def rate_after(self, seconds: float, moved: int) -> float:
+        """What the line says that is told when so much has moved in the time since the last one."""
+        return self.line_after(seconds, moved).rate
+
+    def line_after(self, seconds: float, moved: int) -> Progress:
+        """The line itself."""
+        self.now += seconds
+        self.teller.moved(moved)
+        self.teller.progress()
+        line = read_line(os.read(self._read, 65536).decode())
+        assert isinstance(line, Progress)
+        return line
+
+    def moved_in_all(self) -> int:
+        """What the last line says."""
+        self.teller.done()
+        line = read_line(os.read(self._read, 65536).decode().splitlines()[-1])
+        assert isinstance(line, Done)
+        return line.bytes
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
+    """One."""
+    read, write = os.pipe()
+    yield Watched(read, write, monkeypatch)
+    os.close(read)
+    os.close(write)
+
+
+def test_parts_that_come_at_once_are_a_steady_rate(watched: Watched) -> None:
+    """A bar is drawn four times in a second, and a part of 8 MB comes each two."""
+    rates = [watched.rate_after(0.25, 8 * MB if n % 8 == 7 else 0) for n in range(160)]
+    assert min(rates[40:]) >= 3.0 * MB
+    assert max(rates[40:]) <= 5.0 * MB
+
+
+def test_lines_each_ten_seconds_have_what_moved_since_the_one_before(watched: Watched) -> None:
+    assert [watched.rate_after(10.0, moved) for moved in (50 * MB, 0, 20 * MB)] == [5.0 * MB, 0.0, 2.0 * MB]
+
+
+def test_what_stands_still_says_so(watched: Watched) -> None:
+    watched.rate_after(1.0, MB)
+    assert watched.rate_after(9.0, 0) == 0.1 * MB
+    assert watched.rate_after(11.0, 0) == 0.0
+
+
+def test_what_is_copied_out_of_the_cache_that_it_filled_counts_once(watched: Watched) -> None:
+    """The rate is of all that moves; the end has each byte once, those of other transfers among them."""
+    before = watched.teller.counted()
+    assert watched.rate_after(10.0, 80 * MB) == 8.0 * MB
+    watched.teller.restore(before)
+    watched.teller.once_more(80 * MB)
+    assert [watched.rate_after(10.0, moved) for moved in (50 * MB, 30 * MB, 5 * MB)] == [5.0 * MB, 3.0 * MB, 0.5 * MB]
+    assert watched.moved_in_all() == 85 * MB
+
+
+def test_what_came_in_an_earlier_run_counts_when_it_is_copied(watched: Watched) -> None:
+    watched.rate_after(1.0, 30 * MB)
+    watched.teller.once_more(30 * MB)
+    watched.rate_after(1.0, 80 * MB)
+    assert watched.moved_in_all() == 80 * MB
+
+
+@pytest.mark.parametrize(("total", "enough"), [(40 * MB, 2 * MB), (150_000 * MB, 8 << 20), (100, 5)])
+def test_few_small_files_do_not_say_how_long_a_large_one_takes(watched: Watched, total: int, enough: int) -> None:
+    """What was there before says nothing of it, either."""
+    watched.teller.expect(4, total)
+    watched.teller.had(total // 2)
+    assert watched.line_after(10.0, 4).left_s is None
+    line = watched.line_after(10.0, enough - 4)
+    assert line.left_s == pytest.approx((total - total // 2 - enough) / line.rate, rel=0.1)
+
+
+def test_a_total_that_is_not_known_yet_has_no_time_left(watched: Watched) -> None:
+    assert watched.line_after(1.0, MB).left_s is None
