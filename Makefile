@@ -17,7 +17,8 @@ CONFORMANCE ?=
 SUITE ?= sid
 
 .PHONY: help python venv venv-run quickstart check lint unit test docs images cluster-up cluster-down conformance \
-	proof-main proof-resume proof-crash proof-isolation bench clean
+	proof-main proof-resume proof-crash proof-isolation proof-data \
+	proof-kubernetes bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
@@ -77,6 +78,12 @@ proof-crash: venv ## daemons killed at every step under a stream of work, KILLS=
 
 proof-isolation: venv ## what a learner can reach at each network level, and of other jobs on its node, with controls
 	@$(BIN)/python -m tests.proof.isolation $(PROOF)
+
+proof-data: venv ## data in through faults, results out, a cache, secrets and metrics: every byte compared
+	@$(BIN)/python -m tests.proof.data $(PROOF)
+
+proof-kubernetes: venv ## jobs, refusals and ends on the cluster that KUBECONFIG names, in a namespace of its own
+	@$(BIN)/python -m tests.proof.kubernetes $(PROOF)
 
 bench: venv ## benchmarks beside the plain tools, measured in the same run
 	@$(BIN)/python -m tests.benchmarks $(BENCH)

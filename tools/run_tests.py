@@ -22,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
+from typing import IO
 from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -34,15 +35,21 @@ ALLOWED_SKIPS: frozenset[str] = frozenset()
 PYTEST_NOTHING_COLLECTED = 5
 # The clusters that are up at once; the first is the one that `make cluster-up` starts, and is used if it is up.
 CLUSTERS = ("ffdl", "ffdl2")
+# As many lanes are through with their tiers, and give their place to second runs of tiers that are not.
+VACANT = threading.Semaphore(0)
+# So few files left are not worth the seconds that a second run needs to collect all tests.
+FEW_FILES = 5
 
 
 @dataclass
 class Tally:
-    """What one tier did. `troubles` are sentences for the end of the run."""
+    """What one tier did. `cpu_s`: seconds of a core, those of processes that were waited for. `troubles` are sentences
+    for the end of the run."""
 
     passed: int = 0
     failed: int = 0
     skipped: int = 0
+    cpu_s: float = 0
     troubles: list[str] = field(default_factory=list)
 
     def add(self, other: Tally) -> None:
@@ -50,6 +57,7 @@ class Tally:
         self.passed += other.passed
         self.failed += other.failed
         self.skipped += other.skipped
+        self.cpu_s += other.cpu_s
         self.troubles += other.troubles
 
     def __str__(self) -> str:
@@ -105,7 +113,7 @@ def main() -> int:
     done = run_lanes(chosen)
     for one in done:
         total.add(one.tally)
-        print(f"{one.name:10} {one.seconds:6.0f} s  {one.tally}")
+        print(f"{one.name:10} {one.seconds:6.0f} s {one.tally.cpu_s:6.0f} s of CPU  {one.tally}")
     for trouble in total.troubles:
         print(f"note: {trouble}")
     print(total, flush=True)
@@ -137,6 +145,7 @@ def run_lane(tiers: list[Tier], *, beside: bool, stop: threading.Event) -> list[
         tally = run_tier(tier, beside=beside)
         done.append(Done(tier.name, time.monotonic() - started, tally))
         say(f"tier {tier.name}: {tally}")
+    VACANT.release()
     return done
 
 
@@ -250,7 +259,9 @@ def run_checks(*commands: list[str]) -> Tally:
     tally = Tally()
     for argv in commands:
         say(" ".join([Path(argv[0]).name, *argv[1:]]))
-        if subprocess.run(argv, cwd=ROOT, check=False).returncode == 0:
+        status, cpu_s = call(argv)
+        tally.cpu_s += cpu_s
+        if status == 0:
             tally.passed += 1
         else:
             tally.failed += 1
@@ -258,27 +269,38 @@ def run_checks(*commands: list[str]) -> Tally:
     return tally
 
 
-def run_cluster() -> Tally:
-    """The tests of the cluster, dealt out by file to one pytest for each of CLUSTERS."""
-    shares = REPORTS / "cluster.shares"
+def run_shares(name: str, *paths: str, runs: list[tuple[str, ...]], later: bool = False) -> Tally:
+    """pytest over those folders as several runs beside each other, to which the files are dealt out. `runs`: the
+    command that starts each. `later`: all but the first begin when a lane is vacant, if files are left then."""
+    shares = REPORTS / f"{name}.shares"
     shutil.rmtree(shares, ignore_errors=True)
     shares.mkdir(parents=True)
-    say(f"what the tests of the clusters print is in {REPORTS.relative_to(ROOT)}/cluster-*.log and shown at the end")
+    say(f"what the tests of tier {name} print is in {REPORTS.relative_to(ROOT)}/{name}-*.log and shown at the end")
+    options = ("-p", "tests.sharing", f"--shares={shares}")
+
+    def left() -> int:
+        return sum(1 for path in paths for _ in (ROOT / path).rglob("test_*.py")) - sum(1 for _ in shares.iterdir())
+
+    def run(number: int, under: tuple[str, ...]) -> Tally:
+        return run_pytest(f"{name}-{number}", *paths, quietly=True, under=under, options=options)
+
+    def run_when_vacant(number: int, under: tuple[str, ...]) -> Tally:
+        while left() > FEW_FILES:
+            if VACANT.acquire(timeout=1.0):
+                try:
+                    return run(number, under) if left() > FEW_FILES else Tally()
+                finally:
+                    VACANT.release()
+        return Tally()
+
     total = Tally()
-    with ThreadPoolExecutor(len(CLUSTERS)) as pool:
-        runs = [
-            pool.submit(
-                run_pytest,
-                f"cluster-{number}",
-                "tests/cluster",
-                quietly=True,
-                under=("env", f"FFDL_TEST_CLUSTER={cluster}"),
-                options=("-p", "tests.sharing", f"--shares={shares}"),
-            )
-            for number, cluster in enumerate(CLUSTERS, 1)
+    with ThreadPoolExecutor(len(runs)) as pool:
+        started = [
+            pool.submit(run_when_vacant if later and number > 1 else run, number, under)
+            for number, under in enumerate(runs, 1)
         ]
-        for run in runs:
-            total.add(run.result())
+        for one in started:
+            total.add(one.result())
     return total
 
 
@@ -296,19 +318,28 @@ def run_pytest(
     argv += ["-o", f"cache_dir=.pytest_cache/{name}", *options, *paths]
     if quietly:
         with log.open("wb") as output:
-            status = subprocess.call(argv, cwd=ROOT, stdout=output, stderr=output)
+            status, cpu_s = call(argv, output)
         print(log.read_text(encoding="utf-8", errors="replace"), flush=True)
     else:
-        status = subprocess.call(argv, cwd=ROOT)
+        status, cpu_s = call(argv)
     if status == PYTEST_NOTHING_COLLECTED:
         return refuse(f"{name} has no tests")
     if not report.is_file():
         return Tally(failed=1, troubles=[f"pytest of {name} left no report (exit status {status})"])
     tally = read_report(report, ci=on_ci())
+    tally.cpu_s = cpu_s
     if status != 0 and not tally.failed:
         tally.failed = 1
         tally.troubles.append(f"pytest of {name} ended with exit status {status}")
     return tally
+
+
+def call(argv: list[str], output: IO[bytes] | None = None) -> tuple[int, float]:
+    """Run it to its end: exit status, and the seconds of a core that it and what it waited for used."""
+    process = subprocess.Popen(argv, cwd=ROOT, stdout=output, stderr=output)
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return process.returncode, used.ru_utime + used.ru_stime
 
 
 def read_report(report: Path, *, ci: bool) -> Tally:
@@ -334,14 +365,21 @@ def say(text: str) -> None:
     print(f"==> {text}", flush=True)
 
 
-def pytest_tier(name: str, lane: Lane, *paths: str) -> Tier:
-    """A tier that is one pytest."""
-    patient = lane is Lane.PATIENT
+def pytest_tier(name: str, lane: Lane, *paths: str, runs: int = 1) -> Tier:
+    """A tier of pytest: one run, and beside other lanes as many as `runs`, once there is a vacancy for them."""
+    under = ("nice", "-n", "10") if lane is Lane.PATIENT else ()
 
     def run(beside: bool) -> Tally:
-        return run_pytest(name, *paths, quietly=beside, under=("nice", "-n", "10") if patient and beside else ())
+        if beside and runs > 1:
+            return run_shares(name, *paths, runs=[under] * runs, later=True)
+        return run_pytest(name, *paths, quietly=beside, under=under if beside else ())
 
     return Tier(name, lane, run)
+
+
+def run_cluster() -> Tally:
+    """The tests of the cluster, one run for each of CLUSTERS."""
+    return run_shares("cluster", "tests/cluster", runs=[("env", f"FFDL_TEST_CLUSTER={one}") for one in CLUSTERS])
 
 
 TIERS = (
@@ -350,11 +388,11 @@ TIERS = (
     Tier("docs", Lane.HOST, lambda _: run_docs()),
     pytest_tier("crash", Lane.HOST, "tests/crash"),
     pytest_tier("overlay", Lane.HOST, "tests/overlay"),
-    pytest_tier("contract", Lane.DAEMONS, "tests/contract"),
+    pytest_tier("contract", Lane.DAEMONS, "tests/contract", runs=2),
     pytest_tier("faults", Lane.FAULTS, "tests/faults"),
     pytest_tier("python39", Lane.CLUSTER, "tests/python39"),
     Tier("cluster", Lane.CLUSTER, lambda _: run_cluster()),
-    pytest_tier("unit", Lane.PATIENT, "tests/unit", "tests/golden"),
+    pytest_tier("unit", Lane.PATIENT, "tests/unit", "tests/golden", runs=2),
 )
 
 if __name__ == "__main__":
