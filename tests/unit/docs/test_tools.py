@@ -12,6 +12,7 @@ from types import ModuleType
 import pytest
 
 from tests.unit.docs.shown import ROOT
+from tools.tally import read_report, refuse
 
 REPORT = """<testsuites><testsuite>
 <testcase classname="a" name="one"/>
@@ -33,9 +34,8 @@ def load(path: str) -> ModuleType:
 
 def test_a_report_is_counted_and_a_skip_fails_on_ci_only(tmp_path: Path) -> None:
     (tmp_path / "r.xml").write_text(REPORT)
-    runner = load("tools/run_tests.py")
-    assert str(runner.read_report(tmp_path / "r.xml", ci=False)) == "1 passed, 1 failed, 1 skipped"
-    assert str(runner.read_report(tmp_path / "r.xml", ci=True)) == "1 passed, 2 failed, 1 skipped"
+    assert str(read_report(tmp_path / "r.xml", ci=False)) == "1 passed, 1 failed, 1 skipped"
+    assert str(read_report(tmp_path / "r.xml", ci=True)) == "1 passed, 2 failed, 1 skipped"
 
 
 @pytest.mark.parametrize(("ci", "failed"), [("", 0), ("false", 0), ("true", 1), ("1", 1)])
@@ -43,7 +43,7 @@ def test_what_cannot_run_fails_on_ci_and_is_named_elsewhere(
     monkeypatch: pytest.MonkeyPatch, ci: str, failed: int
 ) -> None:
     monkeypatch.setenv("CI", ci)
-    tally = load("tools/run_tests.py").refuse("no root")
+    tally = refuse("no root")
     assert (tally.failed, tally.troubles) == (failed, ["no root"])
 
 
