@@ -24,7 +24,7 @@ from enum import Enum
 
 from tools.checks import run_docs, run_lint, run_quickstart
 from tools.packages import install_packages
-from tools.processes import REPORTS, ROOT, say
+from tools.processes import REPORTS, ROOT, compile_sources, prefer_interpreter, say
 from tools.pytest_runs import VACANT, run_pytest, run_shares
 from tools.tally import Tally, refuse
 
@@ -79,6 +79,8 @@ def main() -> int:
     total = Tally()
     if any(tier.name != "lint" for tier in chosen):
         total.add(install_packages())
+        prefer_interpreter()
+        compile_sources()
     done = run_lanes(chosen)
     for one in done:
         total.add(one.tally)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 import zipfile
-from importlib.util import module_from_spec, spec_from_file_location
+from importlib.util import module_from_spec, source_from_cache, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from tests.unit.docs.shown import ROOT
+from tools.processes import compile_sources, prefer_interpreter
 from tools.tally import read_report, refuse
 
 REPORT = """<testsuites><testsuite>
@@ -45,6 +47,29 @@ def test_what_cannot_run_fails_on_ci_and_is_named_elsewhere(
     monkeypatch.setenv("CI", ci)
     tally = refuse("no root")
     assert (tally.failed, tally.troubles) == (failed, ["no root"])
+
+
+def test_programs_under_test_find_compiled_what_they_import(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    for name in ("ffdl_batch", "adapters", "tests/unit"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "module.py").write_text("PLACE = 1\n")
+    (tmp_path / "tests" / "unit" / "test_module.py").write_text("PLACE = 1\n")
+    compile_sources(tmp_path)
+    compiled = [Path(source_from_cache(path)) for path in tmp_path.rglob("*.pyc")]
+    assert {str(path.relative_to(tmp_path)) for path in compiled} == {
+        "ffdl_batch/module.py", "adapters/module.py", "tests/unit/module.py"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("known", [("/shims", "/usr/bin"), ("/usr/bin", str(Path(sys.base_prefix) / "bin"))])
+def test_python3_is_an_interpreter_where_the_path_has_none_of_ours(
+    monkeypatch: pytest.MonkeyPatch, known: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("PATH", os.pathsep.join(known))
+    prefer_interpreter()
+    own = str(Path(sys.base_prefix) / "bin")
+    assert os.environ["PATH"].split(os.pathsep) == [*([] if own in known else [own]), *known]
 
 
 def test_the_mirror_of_an_image_is_the_machines_main_archive(tmp_path: Path) -> None:
