@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ import jsonschema
 import pytest
 import yaml
 
+from ffdl_batch.domain.network_level import NetworkLevel
 from ffdl_batch.manifest import json_schema, literal_paths, starter_manifest
 from tests.unit.manifest.samples import MINIMAL, parse, read
 
@@ -87,9 +89,13 @@ def test_its_commented_parts_are_right_too() -> None:
     )
 
 
-def test_it_offers_only_the_networks_that_there_are() -> None:
+def test_it_names_every_level_of_the_network_as_it_is_written() -> None:
     (line,) = [line for line in starter_manifest("x").splitlines() if "network:" in line]
-    assert "none, job or host" in line and "egress" not in line
+    _, offered, _ = re.split(r"network: | *;", line.replace("HOST:PORT", "data.example.org:443"))
+    words = re.split(r" +# or |, (?![^{]*})", offered)
+    levels = {read(f"{MINIMAL}batch: {{network: {word}}}\n").batch.network for word in words}
+    assert levels == set(NetworkLevel) - {NetworkLevel.AUTO}
+    assert "left out (auto)" in line
 
 
 def test_naming_the_package_imports_no_pydantic() -> None:
