@@ -49,7 +49,6 @@ def read_stores(blocks: list[DataStoreBlock], base_dir: str, log: FindingLog, ta
     stores: list[DataStore] = []
     secrets: dict[str, str] = {}
     ids: dict[str, int] = {}
-    with_input = any(block.training_data is not None for block in blocks)
     for i, block in enumerate(blocks):
         place: Place = ("data_stores", i)
         store_id = block.id or f"store-{i + 1}"
@@ -59,7 +58,7 @@ def read_stores(blocks: list[DataStoreBlock], base_dir: str, log: FindingLog, ta
         store = _read_store(block, store_id, place, log)
         if store is None:
             continue
-        _check_blocks(block, store, place, log, needs_input=not with_input or len(blocks) == 1)
+        _check_blocks(block, store, place, log, is_alone=len(blocks) == 1)
         connection = _place_path(store, base_dir, place, log)
         kind = _kind(store)
         for key in connection:
@@ -113,15 +112,15 @@ def _container(block: ContainerBlock | None, kind: StoreType, place: Place, log:
     return name
 
 
-def _check_blocks(block: DataStoreBlock, store: DataStore, place: Place, log: FindingLog, needs_input: bool) -> None:
+def _check_blocks(block: DataStoreBlock, store: DataStore, place: Place, log: FindingLog, *, is_alone: bool) -> None:
     ours = store.effective_type is StoreType.DIRECTORY
-    if block.training_data is None and (block.training_results is None or (needs_input and not ours)):
+    if block.training_data is None and block.training_results is None:
         log.error(
             (*place, "training_data"),
             "Training input data is not set",
-            "write training_data: {container: NAME}, or delete the whole store if the job reads no data",
+            "write training_data or training_results: {container: NAME}, or delete the whole store",
         )
-    elif block.training_results is None and needs_input:
+    elif block.training_results is None and is_alone:
         log.note((*place, "training_results"), "no place for results is named; they stay in the job's directory")
     if block.connection is None and store.effective_type in _BUCKETS:
         log.error((*place, "connection"), "Data store connection info not set", "write connection: {auth_url: …, …}")

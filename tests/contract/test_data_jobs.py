@@ -108,6 +108,30 @@ def test_from_the_manifest_to_the_bucket(data: Data) -> None:
     assert not any(SECRET in str(one) for one in (job, result))
 
 
+@pytest.mark.parametrize("kind", ["mount_cos", "s3_datastore"])
+def test_a_job_that_reads_nothing_has_its_results_stored(data: Data, kind: str) -> None:
+    text = f"""\
+name: results alone
+gpus: 0
+framework:
+  name: custom
+  version: python-numpy
+  command: ls -A "$DATA_DIR" > "$RESULT_DIR/seen" && pwd > "$RESULT_DIR/here"
+data_stores:
+  - type: {kind}
+    training_results: {{container: {data.bucket}/out}}
+    connection: {{auth_url: "{data.proxy.endpoint}", user_name: {KEY}, password: {SECRET}}}
+"""
+    result = data.submit(manifest=text)
+    assert result["problem"] is None, result
+    job_id = result["id"]
+    job = data.ended(job_id)
+    assert (job["state"], job["stored_in"]) == ("COMPLETED", f"s3://{data.bucket}/out/{job_id}"), job
+    stored = data.stored()
+    assert stored[f"out/{job_id}/seen"] == b""
+    assert f"out/{job_id}/learner-1/training-log.txt" in stored
+
+
 def test_what_is_mounted_by_the_manifests_word(data: Data) -> None:
     result = data.submit(more="batch: {mount: always}\n")
     assert result["problem"] is None, result

@@ -84,6 +84,23 @@ def test_directory_with_another_mode() -> None:
     assert "connection.mode: 'link' is not a mode (write mount or copy)" in line
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "type: mount_cos, connection: {auth_url: 'https://s3.example.org'}",
+        "type: s3_datastore, connection: {region: eu-west-1}",
+        "type: swift_datastore, connection: {auth_url: 'https://id.example.org/v3'}",
+        "type: mount_volume, connection: {type: host_mount, path: /x}",
+    ],
+)
+def test_a_job_that_reads_nothing_may_name_a_store_for_its_results_alone(words: str) -> None:
+    parsed = parse(store(f"{{id: a, {words}, training_results: {{container: out}}}}"))
+    assert [str(found) for found in parsed.findings if "data_stores" in str(found)] == []
+    assert parsed.spec is not None
+    (one,) = parsed.spec.data_stores
+    assert (one.training_data, one.training_results) == ("", "out")
+
+
 def test_a_directory_may_hold_results_only_and_a_block_without_container_is_the_path_itself() -> None:
     (one,) = read(store("{id: d, type: directory, training_results: {}, connection: {path: /x}}")).data_stores
     assert (one.training_data, one.training_results) == ("", ".")
