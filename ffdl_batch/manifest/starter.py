@@ -42,7 +42,7 @@ framework:
 batch:
   time: 10              # minutes; also 2h30m or 1-12:00:00
   # partition: gpu
-  # network: none       # or job, host, {{level: egress, allow: ["HOST:PORT"]}}; left out (auto): the tightest that works
+  # network: none       # or job, host, {{level: egress, allow: ["HOST:PORT"]}}; default (auto): the tightest that works
   # env: {{LEARNING_RATE: 0.1}}
 """
 

@@ -95,7 +95,7 @@ def test_it_names_every_level_of_the_network_as_it_is_written() -> None:
     words = re.split(r" +# or |, (?![^{]*})", offered)
     levels = {read(f"{MINIMAL}batch: {{network: {word}}}\n").batch.network for word in words}
     assert levels == set(NetworkLevel) - {NetworkLevel.AUTO}
-    assert "left out (auto)" in line
+    assert "default (auto)" in line
 
 
 def test_naming_the_package_imports_no_pydantic() -> None:
