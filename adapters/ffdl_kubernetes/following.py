@@ -28,6 +28,8 @@ PAUSE_S = 1.0
 STOP_S = 5.0
 QUIET_S = 60.0
 """The first pause after a refusal doubles up to this."""
+SILENT_S = 200.0
+"""A controller says something each minute: a connection that brings nothing for so long has lost its other end."""
 
 
 class Listener(Protocol):
@@ -147,7 +149,7 @@ class Follower:
             **({"sinceTime": since} if since else {}),
         }
         path = f"api/v1/namespaces/{self._namespace()}/pods/{pod}/log"
-        timeout = httpx2.Timeout(self._settings.request_timeout_s, read=None)
+        timeout = httpx2.Timeout(self._settings.request_timeout_s, read=SILENT_S)
         try:
             async with self._open().stream("GET", path, params=query, timeout=timeout) as reply:
                 if reply.status_code == 404:
@@ -165,10 +167,13 @@ class Follower:
     def _open(self) -> httpx2.AsyncClient:
         if self._client is None:
             import httpx2
-            from lightkube.config.client_adapter import AsyncClient, ConnectionParams
+            from lightkube.config.client_adapter import ConnectionParams
 
             timeout = httpx2.Timeout(self._settings.request_timeout_s)
-            self._client = AsyncClient(load_config(self._settings), ConnectionParams(timeout=timeout))
+            parameters = ConnectionParams(timeout=timeout).httpx_params(load_config(self._settings))
+            # One for each pod that runs, however many; httpx's own limit is 100, and the others would wait.
+            limits = httpx2.Limits(max_connections=None, max_keepalive_connections=0)
+            self._client = httpx2.AsyncClient(**parameters, limits=limits)
         return self._client
 
 

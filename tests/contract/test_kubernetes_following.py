@@ -1,0 +1,110 @@
+"""What pods print is read by one connection each: of very many pods at once, and over connections that died unheard."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.domain.pod import Frame, FrameKind, encode_frame
+from ffdl_kubernetes import following
+from ffdl_kubernetes.following import Follower
+from ffdl_kubernetes.settings import KubernetesSettings
+from tests.fakes.kubernetes.rig import eventually
+from tests.fakes.kubernetes.web import Request, Response, WebServer
+
+PODS = 130
+"""More than an HTTP client opens connections by default."""
+
+
+class Ear:
+    """A listener that keeps what it hears: (pod, number of the line)."""
+
+    def __init__(self) -> None:
+        self.heard: set[tuple[str, int]] = set()
+
+    def said(self, pod: str, frame: Frame, at: float) -> None:
+        self.heard.add((pod, frame.n))
+
+    def silent(self, pod: str) -> None:
+        raise AssertionError(f"{pod} is not silent")
+
+
+def line(number: int) -> bytes:
+    """As kubelet gives it, with its time."""
+    frame = Frame(1, number, FrameKind.APPEND, "events/node-0.jsonl", 0, b"{}\n")
+    return f"2026-01-02T03:04:0{number}.000000000Z {encode_frame(frame)}\n".encode()
+
+
+@contextlib.contextmanager
+def server(logs: Callable[[str, int], AsyncIterator[bytes]]) -> Iterator[str]:
+    """Serves the logs of any pod: `logs` is given its name and how often it was asked for before."""
+    asked: dict[str, int] = {}
+    loop, web = asyncio.new_event_loop(), []
+
+    async def answer(request: Request) -> Response:
+        pod = request.path.split("/")[-2]
+        before = asked.get(pod, 0)
+        asked[pod] = before + 1
+        return Response(200, media="text/plain", stream=logs(pod, before))
+
+    async def start() -> None:
+        web.append(WebServer(answer))
+        await web[0].start()
+
+    loop.run_until_complete(start())
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{web[0].port}"
+    finally:
+        asyncio.run_coroutine_threadsafe(web[0].stop(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+@contextlib.contextmanager
+def follower(place: Path, url: str, ear: Ear) -> Iterator[Follower]:
+    file = place / "kubeconfig"
+    file.write_text(
+        json.dumps({
+            "apiVersion": "v1", "kind": "Config", "current-context": "it",
+            "clusters": [{"name": "it", "cluster": {"server": url}}], "users": [{"name": "it", "user": {}}],
+            "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it", "namespace": "jobs"}}],
+        })
+    )  # fmt: skip
+    found = Follower(KubernetesSettings(kubeconfig=str(file), request_timeout_s=1), lambda: "jobs", ear)
+    try:
+        yield found
+    finally:
+        found.stop()
+
+
+async def one_line(pod: str, before: int) -> AsyncIterator[bytes]:
+    """And then nothing for ever."""
+    yield line(before + 1)
+    await asyncio.Event().wait()
+
+
+def test_all_pods_are_read_at_once_however_many_there_are(tmp_path: Path) -> None:
+    ear, pods = Ear(), [f"pod-{number}" for number in range(PODS)]
+    with server(one_line) as url, follower(tmp_path, url, ear) as found:
+        for pod in pods:
+            found.follow(pod)
+        eventually(lambda: ear.heard == {(pod, 1) for pod in pods}, "each pod's first line was read")
+
+
+def test_a_connection_that_brings_nothing_any_more_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "SILENT_S", 0.2)
+    ear = Ear()
+    with server(one_line) as url, follower(tmp_path, url, ear) as found:
+        found.follow("pod")
+        eventually(lambda: ("pod", 2) in ear.heard, "the log was asked for again")
