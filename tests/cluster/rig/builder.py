@@ -48,7 +48,7 @@ def build(suite: str, checkout: Path, *, fresh: bool = False) -> Built:
     home = donor if row.python is Supply.CARRIED else root
     project = _project(checkout)
     if project is not None:
-        over += _venv(cache, row, home, project)
+        over += _venv(cache, row, home, project, checkout)
     confined = host.cgroup_v1_available()
     if not confined:
         say("this machine has no cgroup v1 controllers: Slurm will confine neither memory nor devices")
@@ -56,12 +56,16 @@ def build(suite: str, checkout: Path, *, fresh: bool = False) -> Built:
     return Built(cache, paths, slurm, python_layers.python_version(home), project, confined)
 
 
-def _venv(cache: Path, row: Suite, home: Layer, project: Project) -> list[Layer]:
-    """The venv for the Python of `home`; with pyslurm where that fits the suite's own Slurm."""
+def _venv(cache: Path, row: Suite, home: Layer, project: Project, checkout: Path) -> list[Layer]:
+    """The venv for the Python of `home`, by which the checkout is compiled too; with pyslurm where that fits the suite's
+    own Slurm."""
     slurm = python_layers.slurm_version(home) if row.python is Supply.OWN else ""
     pyslurm = python_layers.obtain_pyslurm(cache, home, slurm)
     venv = python_layers.obtain_venv(cache, home, pyslurm, project)
-    return [venv] if venv is not None else []
+    if venv is None:
+        return []
+    python_layers.compile_checkout(home, checkout)
+    return [venv]
 
 
 def _forget_rootfs(path: Path) -> None:

@@ -23,6 +23,7 @@ from .layers import Layer
 VENV = "/opt/ffdl/venv"
 SOURCE = "/opt/ffdl/src"
 PYSLURM_VERSION = "25.11.2"
+_COMPILED = ("ffdl_batch", "adapters", "tests")
 _OLDEST_PYTHON = (3, 11)
 _PIP_NAMES = ("index_url", "extra_index_url", "trusted_host", "timeout", "proxy")
 
@@ -155,6 +156,18 @@ def obtain_venv(cache: Path, rootfs: Layer, pyslurm: Layer | None, project: Proj
         Chroot(rootfs.path, log, tuple(binds)).run(_VENV_BUILD, env={**pip_environment(), "VENV": VENV})
 
     return layers.obtain(cache, "venv", key, build)
+
+
+def compile_checkout(rootfs: Layer, checkout: Path) -> None:
+    """Leave the checkout's bytecode for the nodes' Python beside its sources, as an installation would.
+
+    The nodes see the checkout read-only, and people on them may write nothing of root's: every command, daemon,
+    controller and program of a learner would compile for itself what it imports. What was compiled and not edited since
+    is left as it is, and what does not compile whoever imports it says.
+    """
+    folders = " ".join(f"/mnt/{folder}" for folder in _COMPILED)
+    tool = f"python3 -m compileall -q -x /test_ -s /mnt -p {SOURCE} {folders}"
+    Chroot(rootfs.path, Path(os.devnull), ((checkout, "/mnt"),)).output(tool)
 
 
 def write_project_layer(layer: Path, project: Project, python: tuple[int, int]) -> None:
