@@ -41,11 +41,11 @@ def set_secret(context: click.Context, name: str, from_file: str | None, as_json
         raise Stop(ExitCode.USAGE, f"{message}, and it is asked for (and set another one, if it was a value)")
     if why := why_no_name(name):
         raise Stop(ExitCode.USAGE, why)
-    leave_no_dump()
-    value = _value(name, from_file)
-    if why := why_no_value(value):
-        raise Stop(ExitCode.USAGE, why)
     with open_client() as client:
+        leave_no_dump()
+        value = _value(name, from_file)
+        if why := why_no_value(value):
+            raise Stop(ExitCode.USAGE, why)
         found = client.secrets.set(name, value)
     if as_json:
         print_json({"secret": found})

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ffdl_batch.client.dumps import dump_limits, restore_dumps
 from ffdl_batch.client.errors import DaemonUnreachable
 from ffdl_batch.client.locate import SocketPlace, locate_socket
 from ffdl_batch.client.own import own_settings
@@ -65,7 +66,8 @@ def _warn_program(text: str) -> None:
 class Dialling:
     """How to get a connection. `socket_path` and `state_dir` override what the environment says.
 
-    `told` hears, in one line, that the daemon runs with other settings than the caller's.
+    `told` hears, in one line, that the daemon runs with other settings than the caller's. `dumps`: the shell's limits
+    of core dumps, which are a daemon's and its jobs' even where this process has given up its own by then.
     """
 
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
@@ -76,6 +78,7 @@ class Dialling:
     patience_s: float = START_S
     machine: Callable[[], Machine] = this_machine
     told: Callable[[str], None] = _warn_program
+    dumps: tuple[int, int] = field(default_factory=dump_limits)
 
     def dial(self) -> Channel:
         """A connection to a daemon; raises :class:`DaemonUnreachable`, also for a configuration that is wrong."""
@@ -125,6 +128,7 @@ class Dialling:
             raise DaemonUnreachable(f"{self.daemon_argv[0]} cannot be started: {error.strerror}") from error
         finally:
             os.close(log)
+        restore_dumps(process.pid, self.dumps)
         # Reaps the daemon if this process outlives it (a notebook does), so that no zombie stays. Where no thread can
         # be had, a zombie may, and the daemon answers all the same.
         with contextlib.suppress(RuntimeError, MemoryError):
