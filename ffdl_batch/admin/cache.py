@@ -10,7 +10,7 @@ import click
 
 from ffdl_batch.admin.ending import Stop
 from ffdl_batch.domain.exit_codes import ExitCode
-from ffdl_batch.domain.numbers import counted
+from ffdl_batch.domain.numbers import counted, size_text
 
 _NAMES = {"help_option_names": ["-h", "--help"]}
 
@@ -51,10 +51,10 @@ def trim(as_json: bool) -> int:
     if as_json:
         click.echo(json.dumps({"schema": 1, **asdict(done)}))
     else:
-        over = f"; {done.over} bytes above the limit are in use" if done.over else ""
+        over = f"; {size_text(done.over)} above the limit are in use" if done.over else ""
         click.echo(
-            f"{counted(done.users, 'user')} {'holds' if done.users == 1 else 'hold'} {done.bytes} bytes; "
-            f"{counted(done.removed, 'entry', 'entries')} of {done.removed_bytes} bytes "
+            f"{counted(done.users, 'user')} {'holds' if done.users == 1 else 'hold'} {size_text(done.bytes)}; "
+            f"{counted(done.removed, 'entry', 'entries')} of {size_text(done.removed_bytes)} "
             f"{'was' if done.removed == 1 else 'were'} removed{over}"
         )
     return ExitCode.FAILED if done.over else ExitCode.OK

@@ -13,8 +13,7 @@ from ffdl_batch.cli.config import settings_or_stop
 from ffdl_batch.cli.outcome import Stop, complain
 from ffdl_batch.cli.present import format_time, print_json, print_line, print_table
 from ffdl_batch.domain.exit_codes import ExitCode
-from ffdl_batch.domain.numbers import counted
-from ffdl_batch.domain.quantity import format_size
+from ffdl_batch.domain.numbers import counted, size_text
 
 if TYPE_CHECKING:
     from ffdl_batch.staging.cache.room import Seen
@@ -177,7 +176,7 @@ def _show(place: Place, as_json: bool) -> None:
         [
             (
                 seen.key[:_SHORT],
-                format_size(seen.entry.bytes) if seen.entry else "-",
+                size_text(seen.entry.bytes) if seen.entry else "-",
                 str(seen.entry.files) if seen.entry else "-",
                 format_time(seen.used_at or None),
                 "no" if seen.free else "yes",
@@ -187,16 +186,16 @@ def _show(place: Place, as_json: bool) -> None:
         ],
     )
     print_line("Cache", f"{place.directory} on {host}")
-    print_line("Yours", f"{format_size(mine)}; an equal share is {format_size(share)}")
-    print_line("All", f"{format_size(sum(held.values()))} of {format_size(limit)}, {counted(users, 'user')}")
+    print_line("Yours", f"{size_text(mine)}; an equal share is {size_text(share)}")
+    print_line("All", f"{size_text(sum(held.values()))} of {size_text(limit)}, {counted(users, 'user')}")
     if own_wish:
-        print_line("Wanted", f"{format_size(own_wish)} for a job of yours, which went on without the cache")
+        print_line("Wanted", f"{size_text(own_wish)} for a job of yours, which went on without the cache")
     if wanted:
         print_line(
-            "Wanted", f"{format_size(sum(wanted.values()))} by others; who holds more than an equal share gives it"
+            "Wanted", f"{size_text(sum(wanted.values()))} by others; who holds more than an equal share gives it"
         )
     if limit < (place.limit_bytes or 0):
-        complain(f"warning: cache_bytes is {format_size(place.limit_bytes)}, but the file system has no room for that")
+        complain(f"warning: cache_bytes is {size_text(place.limit_bytes)}, but the file system has no room for that")
 
 
 def _plain(seen: Seen) -> dict[str, object]:

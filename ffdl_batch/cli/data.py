@@ -13,10 +13,10 @@ import click
 
 from ffdl_batch.cli.outcome import Detached, Stop, complain
 from ffdl_batch.cli.present import format_time, print_json, printable
-from ffdl_batch.cli.progress import Meter, say_done, say_size
+from ffdl_batch.cli.progress import Meter, say_done
 from ffdl_batch.cli.store_choice import Chosen, StoreWishes, as_source, choose_store, store_options
 from ffdl_batch.domain.exit_codes import ExitCode
-from ffdl_batch.domain.numbers import counted
+from ffdl_batch.domain.numbers import counted, size_text
 from ffdl_batch.domain.staging import Direction, Done, Entry, Line, StoreKind
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def list_(*, source: str | None, wishes: StoreWishes, as_json: bool) -> None:
 
     list_store(chosen.access, chosen.prefix, told)
     if not as_json:
-        complain(f"{counted(found[0], 'file')}, {say_size(found[1])}")
+        complain(f"{counted(found[0], 'file')}, {size_text(found[1])}")
 
 
 def _source(local: Path) -> tuple[Path, tuple[str, ...]]:

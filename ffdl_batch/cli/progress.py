@@ -9,11 +9,10 @@ import click
 
 from ffdl_batch.cli.outcome import complain
 from ffdl_batch.cli.present import printable
-from ffdl_batch.domain.numbers import counted
+from ffdl_batch.domain.numbers import counted, size_text
 from ffdl_batch.domain.staging import Done, Line, Note, Progress, Retry
 
 BAR_EACH_S, LINE_EACH_S = 0.25, 10.0
-_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 _BAR = 24
 
 
@@ -66,36 +65,26 @@ class Meter:
 
 
 def draw_bar(line: Progress) -> str:
-    """``[######......]  52% 1.2 GB of 2.3 GB, 12 of 30 files, 110 MB/s, 10 s left``."""
+    """``[######......]  52% 1.2 GiB of 2.3 GiB, 12 of 30 files, 110 MiB/s, 10 s left``."""
     share = _share(line)
     filled = round(_BAR * share)
     return f"[{'#' * filled}{'.' * (_BAR - filled)}] {int(100 * share):3d}% {rate_line(line)}"
 
 
 def rate_line(line: Progress) -> str:
-    """``1.2 GB of 2.3 GB, 12 of 30 files, 110 MB/s, 10 s left``."""
-    size = f"{say_size(line.bytes)} of {say_size(line.bytes_total)}"
-    text = f"{size}, {line.files} of {counted(line.files_total, 'file')}, {say_size(line.rate)}/s"
+    """``1.2 GiB of 2.3 GiB, 12 of 30 files, 110 MiB/s, 10 s left``."""
+    size = f"{size_text(line.bytes)} of {size_text(line.bytes_total)}"
+    text = f"{size}, {line.files} of {counted(line.files_total, 'file')}, {size_text(line.rate)}/s"
     return text if line.left_s is None else f"{text}, {say_span(line.left_s)} left"
 
 
 def say_done(done: Done, verb: str) -> str:
-    """``30 files (2.3 GB moved, 12 files were there) stored in 21 s``."""
-    moved = f"{say_size(done.bytes)} moved" + (
+    """``30 files (2.3 GiB moved, 12 files were there) stored in 21 s``."""
+    moved = f"{size_text(done.bytes)} moved" + (
         f", {done.kept} {'was' if done.kept == 1 else 'were'} there" if done.kept else ""
     )
     skipped = f", {done.skipped} left out" if done.skipped else ""
     return f"{counted(done.files, 'file')} {verb} in {say_span(done.seconds)} ({moved}{skipped})"
-
-
-def say_size(size: float) -> str:
-    """Three digits and a decimal unit."""
-    number = float(max(size, 0))
-    for unit in _UNITS:
-        if number < 999.5 or unit == _UNITS[-1]:
-            return f"{number:.0f} {unit}" if unit == "B" or number >= 99.95 else f"{number:.3g} {unit}"
-        number /= 1000
-    raise AssertionError("unreachable: the last unit takes all")
 
 
 def say_span(seconds: float) -> str:

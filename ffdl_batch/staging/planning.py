@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from ffdl_batch.domain.quantity import format_size
+from ffdl_batch.domain.numbers import size_text
 from ffdl_batch.domain.staging import FaultClass, StoreKind
 from ffdl_batch.staging.faults import Fault, Passing, Skip, at_store, of_local, shown
 from ffdl_batch.staging.journal import Planned
@@ -150,7 +150,7 @@ def require_free(local: str, needed: int) -> None:
         raise of_local(error, local) from error
     free = found.f_bavail * found.f_frsize
     if needed > free:
-        what = f"{format_size(needed)} are to come, and {format_size(free)} are free in {shown(local)} on this node"
+        what = f"{size_text(needed)} are to come, and {size_text(free)} are free in {shown(local)} on this node"
         raise Fault(FaultClass.FULL, what)
 
 

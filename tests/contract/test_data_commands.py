@@ -92,7 +92,7 @@ def test_a_directory_goes_is_listed_and_comes(person: Person) -> None:
     assert [line.split(None, 2)[::2] for line in out.splitlines()] == [
         [str(len(data)), f"a/{name}"] for name, data in sorted(TREE.items())
     ]
-    assert said == "ffdl: 3 files, 2.1 MB\n"
+    assert said == "ffdl: 3 files, 2 MiB\n"
     entries = [json.loads(line)["entry"] for line in person.run("ls", "--json", person.url("sets/a"))[0].splitlines()]
     assert {entry["name"]: entry["size"] for entry in entries} == {name: len(data) for name, data in TREE.items()}
 

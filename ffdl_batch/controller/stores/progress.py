@@ -8,19 +8,10 @@ import time
 from typing import Callable, Optional, Set
 
 from ffdl_batch.controller.machine.files import open_own, size_of, write_cell
-from ffdl_batch.domain.numbers import counted
+from ffdl_batch.domain.numbers import counted, size_text
 from ffdl_batch.domain.staging import Cached, Done, Failed, Line, Note, Progress, Retry
 
 MOST_NOTES = 1000
-_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
-
-
-def size_text(size: float) -> str:
-    """As ``12.3 GB``."""
-    unit = 0
-    while size >= 999.5 and unit < len(_UNITS) - 1:
-        size, unit = size / 1000, unit + 1
-    return f"{size:.0f} {_UNITS[unit]}" if unit == 0 or size >= 99.5 else f"{size:.1f} {_UNITS[unit]}"
 
 
 def text_of(line: Line) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from ffdl_batch.domain.quantity import format_size
+from ffdl_batch.domain.numbers import size_text
 from ffdl_batch.domain.staging import Cache, FaultClass, Progress
 from ffdl_batch.staging.cache.election import Owner, Right, Signs, Watch, try_for
 from ffdl_batch.staging.cache.entry import Damaged, check, note_checked, read_entry, was_checked_here
@@ -101,7 +101,7 @@ def _fill_by(right: Right, wanted: Wanted, shelf: Shelf, cache: Cache) -> None:
             return
         if not reserve_room(shelf, right.directory, wanted.room, cache.limit_bytes):
             raise Unusable(
-                f"it has no room for {format_size(wanted.room)}; `ffdl cache` on this node says who holds how much"
+                f"it has no room for {size_text(wanted.room)}; `ffdl cache` on this node says who holds how much"
             )
         wanted.fill(right)
     except Fault as fault:

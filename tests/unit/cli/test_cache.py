@@ -46,12 +46,12 @@ def test_entries_are_listed_with_their_use(cache: Path, entries: list[Cached]) -
     found = {row.split()[0]: row for row in rows}
     first, second = (found[entry.key[:12]] for entry in entries)
     assert "file store" in first
-    assert "5kB" in first
+    assert "4.88 KiB" in first
     assert " no " in first
-    assert "70kB" in second
+    assert "68.4 KiB" in second
     assert " yes " in second
     assert f"{cache} on {os.uname().nodename}" in done.stdout
-    assert "of 1MB, 1 user\n" in done.stdout
+    assert "of 977 KiB, 1 user\n" in done.stdout
     assert "Wanted" not in done.stdout
     told = json.loads(plain.stdout)
     assert (told["users"], told["limit_bytes"], told["share_bytes"]) == (1, 10**6, 10**6)
@@ -69,9 +69,9 @@ def test_what_found_no_room_is_shown_and_who_looks_counts_for_an_equal_share(cac
     shown, told = ffdl(cache), json.loads(ffdl(cache, "--json").stdout)
     assert (told["users"], told["share_bytes"], told["own_bytes"]) == (2, 500_000, 0)
     assert (told["own_wanted_bytes"], told["others_wanted_bytes"]) == (0, 250_000)
-    assert "250kB by others; who holds more than an equal share gives it" in shown.stdout
+    assert "244 KiB by others; who holds more than an equal share gives it" in shown.stdout
     publish(cache, os.getuid(), Usage(0, 300_000, time.time()))
-    assert "300kB for a job of yours, which went on without the cache" in ffdl(cache).stdout
+    assert "293 KiB for a job of yours, which went on without the cache" in ffdl(cache).stdout
     publish(cache, os.getuid(), Usage(0, 300_000, time.time() - 2 * WANTED_S))
     assert "of yours" not in ffdl(cache).stdout
 

@@ -7,36 +7,28 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.stores.progress import also_beside, into_log, size_text, text_of
+from ffdl_batch.controller.stores.progress import also_beside, into_log, text_of
 from ffdl_batch.domain.staging import Done, Failed, FaultClass, Line, Note, Progress, Retry
 
-GB = 10**9
-
-
-@pytest.mark.parametrize(
-    ("size", "text"),
-    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (99_400, "99.4 kB"), (999_600, "1.0 MB"), (151 * GB, "151 GB")],
-)
-def test_sizes(size: int, text: str) -> None:
-    assert size_text(size) == text
+MIB, GIB = 1 << 20, 1 << 30
 
 
 @pytest.mark.parametrize(
     ("line", "text"),
     [
         (
-            Progress(812, 10_000, 12 * GB, 151 * GB, 640e6),
-            "812 of 10000 files, 12.0 GB of 151 GB, 640 MB/s, 4 min left",
+            Progress(812, 10_000, 12 * GIB, 151 * GIB, 640 * MIB),
+            "812 of 10000 files, 12 GiB of 151 GiB, 640 MiB/s, 4 min left",
         ),
         (Progress(0, 1, 0, 90, 1.0), "0 of 1 file, 0 B of 90 B, 1 B/s, 2 min left"),
-        (Progress(0, 1, 0, GB, 1e5), "0 of 1 file, 0 B of 1.0 GB, 100 kB/s, 2 h 47 min left"),
-        (Progress(3, 4, 433, 40 * 10**6, 43.0, early=True), "3 of 4 files, 433 B of 40.0 MB, 43 B/s"),
+        (Progress(0, 1, 0, GIB, 102_400), "0 of 1 file, 0 B of 1 GiB, 100 KiB/s, 2 h 55 min left"),
+        (Progress(3, 4, 433, 40 * MIB, 43.0, early=True), "3 of 4 files, 433 B of 40 MiB, 43 B/s"),
         (Progress(1, 1, 5, 5, 0.0), "1 of 1 file, 5 B of 5 B, 0 B/s"),
         (Progress(0, 0, 0, 0, 0.0), ""),
         (Retry("x: it answered 503 SlowDown", 2.1), "x: it answered 503 SlowDown; tried again in 2 s"),
         (Retry("x was changed", 0), "x was changed; tried again"),
         (Note("y is left out"), "y is left out"),
-        (Done(3, 10**6, 1, 2.0, 2), "3 files, 2 of them were there, 1 left out, 1.0 MB in 2 s, 500 kB/s"),
+        (Done(3, MIB, 1, 2.0, 2), "3 files, 2 of them were there, 1 left out, 1 MiB in 2 s, 512 KiB/s"),
         (Done(3, 10, 0, 2.0, 1, 1), "3 files, 1 of them was there, 1 written still, 10 B in 2 s, 5 B/s"),
         (Done(0, 0, 0, 0.1), "0 files, 0 B in 0 s"),
         (Failed("S302", "told elsewhere", FaultClass.NETWORK), ""),

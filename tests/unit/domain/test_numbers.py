@@ -1,4 +1,4 @@
-"""Counts as a person reads them."""
+"""Counts and sizes as a person reads them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from ffdl_batch.controller.stores.progress import text_of
 from ffdl_batch.domain.array import why_elements_wait
-from ffdl_batch.domain.numbers import counted
+from ffdl_batch.domain.numbers import counted, size_text
 from ffdl_batch.domain.staging import Done
 
 
@@ -15,6 +15,18 @@ from ffdl_batch.domain.staging import Done
 )  # fmt: skip
 def test_one_is_no_plural(number: int, text: str) -> None:
     assert counted(number, "file") == text
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (-1, "0 B"), (0, "0 B"), (1023, "1023 B"), (1023.4, "1023 B"), (1023.5, "1 KiB"), (1234, "1.21 KiB"),
+        (102_340, "99.9 KiB"), (102_360, "100 KiB"), (1023 << 20, "1023 MiB"), (1 << 30, "1 GiB"), (3.2e9, "2.98 GiB"),
+        (1 << 50, "1 PiB"), (5000 << 50, "5000 PiB"),
+    ],
+)  # fmt: skip
+def test_sizes_have_three_digits_and_a_unit_of_powers_of_two(size: float, text: str) -> None:
+    assert size_text(size) == text
 
 
 def test_sentences_with_one() -> None:

@@ -70,4 +70,4 @@ def test_what_is_missing_is_said_in_units(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(os, "statvfs", lambda _path: room)
     with pytest.raises(Fault) as raised:
         require_free(str(tmp_path), 1_500_000_000)
-    assert raised.value.cause == f"1.5GB are to come, and 100MB are free in {tmp_path} on this node"
+    assert raised.value.cause == f"1.4 GiB are to come, and 95.4 MiB are free in {tmp_path} on this node"
