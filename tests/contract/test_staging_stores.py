@@ -202,20 +202,39 @@ def test_an_empty_bucket_is_nothing_to_bring(rig: StagingRig) -> None:
     assert rig.run(rig.task()).done.files == 0
 
 
-def test_pythons_own_server(rig: StagingRig, tmp_path: Path) -> None:
-    """One that gives no ETag and no ranges."""
+@pytest.fixture
+def plain(tmp_path: Path) -> Iterator[tuple[StoreAddress, Path]]:
+    """Python's own server, which gives no ETag and no ranges, and the directory that it serves."""
     (tmp_path / "www").mkdir()
-    (tmp_path / "www" / "file").write_bytes(NOISE)
 
     class Quiet(SimpleHTTPRequestHandler):
         def log_message(self, format: str, *args: object) -> None:
             """Nothing."""
 
-    made = Web({})
-    for served in _served(functools.partial(Quiet, directory=str(tmp_path / "www")), made):
-        store = StoreAddress(StoreKind.HTTP, f"http://127.0.0.1:{served.port}")
-        assert rig.run(rig.task(store=store, prefix="file")).done.files == 1
+    for served in _served(functools.partial(Quiet, directory=str(tmp_path / "www")), Web({})):
+        yield StoreAddress(StoreKind.HTTP, f"http://127.0.0.1:{served.port}"), tmp_path / "www"
+
+
+def test_pythons_own_server(rig: StagingRig, plain: tuple[StoreAddress, Path]) -> None:
+    store, directory = plain
+    (directory / "file").write_bytes(NOISE)
+    assert rig.run(rig.task(store=store, prefix="file")).done.files == 1
     assert rig.files() == {"file": NOISE}
+
+
+@pytest.mark.parametrize("check", [True, False])
+@pytest.mark.parametrize("prefix", ["sets", "sets/"])
+def test_the_page_of_a_directory_is_no_data(
+    rig: StagingRig, plain: tuple[StoreAddress, Path], prefix: str, check: bool
+) -> None:
+    """Servers lead on from a directory's name to the page that lists it, which a training would read as its data."""
+    store, directory = plain
+    (directory / "sets").mkdir()
+    (directory / "sets" / "file").write_bytes(NOISE)
+    outcome = rig.run(rig.task(store=store, prefix=prefix), check=check)
+    assert (outcome.status, outcome.failed.class_, outcome.failed.code) == (66, FaultClass.MISSING, "C103")
+    assert "key sets: it is a directory of the web server" in outcome.failed.message
+    assert rig.files() == {}
 
 
 def test_a_directory_comes_and_goes(rig: StagingRig, tmp_path: Path) -> None:

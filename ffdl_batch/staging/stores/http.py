@@ -12,6 +12,8 @@ from ffdl_batch.staging.faults import Fault
 from ffdl_batch.staging.stores.store import UNKNOWN, Item, Sent
 from ffdl_batch.staging.stores.wire import Wire, etag_of, time_of
 
+_DIRECTORY = "it is a directory of the web server, which lists none: what it shows of it is a page for people"
+
 
 class HttpStore:
     """Below one address. Keys are paths, as they are read by people (not percent-encoded)."""
@@ -32,11 +34,13 @@ class HttpStore:
     def head(self, key: str) -> Item | None:
         try:
             with self._wire.ask("HEAD", self._url(key), self._headers, key=key) as answer:
-                headers = answer.headers
+                headers, place = answer.headers, answer.geturl() or ""
         except Fault as fault:
             if fault.kind is FaultClass.MISSING:
                 return None
             raise
+        if urllib.parse.urlsplit(place).path.endswith("/"):  # where servers lead on to from a directory's name
+            raise Fault(FaultClass.MISSING, _DIRECTORY, key, cure="name a file in it")
         size = int(headers["Content-Length"]) if headers.get("Content-Length", "").isdigit() else UNKNOWN
         if headers.get("Content-Encoding", "identity") != "identity":
             size = UNKNOWN
