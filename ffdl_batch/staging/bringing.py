@@ -20,6 +20,7 @@ from ffdl_batch.staging.half import Half
 from ffdl_batch.staging.journal import Planned, Settled, Started
 from ffdl_batch.staging.names import parts_of
 from ffdl_batch.staging.opened import version_of
+from ffdl_batch.staging.sameness import has_time_of
 from ffdl_batch.staging.stores.store import CHUNK_BYTES, UNKNOWN, Item
 from ffdl_batch.staging.tree import Gone, Tree, open_own
 from ffdl_batch.staging.verifying import Verifying
@@ -72,9 +73,10 @@ class Bringing:
             self._whole(planned)
 
     def _is_there(self, planned: Planned) -> bool:
-        """Whether the file is in place: by the journal, or, where that knows nothing of it, by its content."""
+        """Whether the file is in place: by the journal, or, where that knows nothing of it, by its content. Where the
+        store has no ETag it is the journal's file with the size and the time that the object has now."""
         found, item = self._tree.status(parts_of(planned.name)), planned.item
-        if found is None or not item.etag:
+        if found is None or not (item.etag or has_time_of(found, item)):
             return False
         settled = Settled(version_of(found), item.etag)
         if self._run.journal.settled(self._place, planned.name) != settled:

@@ -45,6 +45,11 @@ def require_same(way: Way, tree: Tree) -> None:
             raise Fault(FaultClass.REFUSED, f"{what}; nothing is brought", cure=_CURE)
 
 
+def has_time_of(found: os.stat_result, item: Item) -> bool:
+    """Whether a file has size and time of the object: what is left where a store says no more."""
+    return item.mtime > 0 and found.st_size == item.size and abs(found.st_mtime - item.mtime) < 1e-3
+
+
 def _is_free(tree: Tree, parts: Parts) -> bool:
     """Whether nothing has the name, or stands where one of its directories would be. Raises OSError."""
     for depth in range(1, len(parts) + 1):
@@ -95,4 +100,4 @@ def _has_content(way: Way, file: int, found: os.stat_result, item: Item) -> bool
             return False
     except EOFError:
         return False
-    return item.mtime > 0 and abs(found.st_mtime - item.mtime) < 1e-3
+    return has_time_of(found, item)

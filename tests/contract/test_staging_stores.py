@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
+import os
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -220,6 +221,22 @@ def test_pythons_own_server(rig: StagingRig, plain: tuple[StoreAddress, Path]) -
     (directory / "file").write_bytes(NOISE)
     assert rig.run(rig.task(store=store, prefix="file")).done.files == 1
     assert rig.files() == {"file": NOISE}
+
+
+@pytest.mark.parametrize("replaces", [True, False])
+def test_without_etags_size_and_time_say_what_is_there(
+    rig: StagingRig, plain: tuple[StoreAddress, Path], replaces: bool
+) -> None:
+    store, directory = plain
+    (directory / "file").write_bytes(NOISE)
+    task = rig.task(store=store, prefix="file", replaces=replaces)
+    assert rig.run(task).done.bytes == len(NOISE)
+    again = rig.run(task).done
+    assert (again.files, again.kept, again.bytes) == (1, 1, 0)
+    (directory / "file").write_bytes(NOISE[::-1])
+    os.utime(directory / "file", (1_000_000, 1_000_000))
+    assert rig.run(task).done.bytes == len(NOISE)
+    assert rig.files() == {"file": NOISE[::-1]}
 
 
 @pytest.mark.parametrize("check", [True, False])
