@@ -70,7 +70,7 @@ class Cluster:
         if knobs.kubelet is not None:
             self.registry.admission.checks.append(refuse_unknown)
             self.kubelets = Kubelets(self.registry, conduct_of(knobs.kubelet), Path(knobs.place))
-            self.api.log_of = self.kubelets.log_of
+            self.api.log_of, self.api.execute_in = self.kubelets.log_of, self.kubelets.execute_in
         tls = server_context(Pair(Path(knobs.certificate), Path(knobs.key)), Path(knobs.authority))
         self.web = WebServer(self.api.answer, tls)
         self._tasks: list[asyncio.Task[Any]] = []

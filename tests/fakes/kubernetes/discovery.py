@@ -55,7 +55,9 @@ def _resources(routes: Routes, group: str, version: str) -> Obj | None:
             one["shortNames"] = list(kind.short)
         listed.append(one)
         for part in subresources(kind):
-            verbs = {"log": ["get"], "eviction": ["create"], "token": ["create"]}.get(part, ["get", "patch", "update"])
+            verbs = {
+                "log": ["get"], "eviction": ["create"], "token": ["create"], "exec": ["create", "get"],
+            }.get(part, ["get", "patch", "update"])  # fmt: skip
             listed.append({
                 "name": f"{kind.plural}/{part}", "singularName": "", "namespaced": kind.namespaced, "kind": kind.kind,
                 "verbs": verbs,

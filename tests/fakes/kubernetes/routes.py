@@ -9,7 +9,7 @@ from tests.fakes.kubernetes.refusals import no_such_path, not_allowed
 from tests.fakes.kubernetes.web import Request
 
 _SUBRESOURCES = {
-    "pods": ("log", "status", "eviction"),
+    "pods": ("log", "status", "eviction", "exec"),
     "namespaces": ("status", "finalize"),
     "serviceaccounts": ("token",),
 }
@@ -76,6 +76,8 @@ def _verb(request: Request, name: str, part: str) -> str:
     }  # fmt: skip
     if part in ("eviction", "token"):
         table = {("POST", True): "create"}
+    if part == "exec":
+        table = {("POST", True): "create", ("GET", True): "get"}
     found = table.get((request.method, bool(name)))
     if found is None:
         raise not_allowed()

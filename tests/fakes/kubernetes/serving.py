@@ -7,12 +7,14 @@ import secrets
 import sys
 import traceback
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from typing import Any
 
 import yaml
 
 from tests.fakes.kubernetes.authorization import Authorizer, User, Wanted
 from tests.fakes.kubernetes.discovery import discover
+from tests.fakes.kubernetes.executing import Begin, check, execute
 from tests.fakes.kubernetes.faults import Faults
 from tests.fakes.kubernetes.kinds import ACCESS_REVIEWS, PODS, SERVICE_ACCOUNTS, Obj, clone, name_of, namespace_of
 from tests.fakes.kubernetes.patches import APPLY_PATCH, patched
@@ -23,12 +25,13 @@ from tests.fakes.kubernetes.store import in_json
 from tests.fakes.kubernetes.watching import Lists, Watches, checks_of
 from tests.fakes.kubernetes.web import Request, Response
 
+ExecuteIn = Callable[[Obj, Request], Begin]
 LogOf = Callable[[Obj, Request], AsyncIterator[bytes]]
 
 
 class ApiServer:
-    """Answers requests. `log_of` is the kubelets' part; `evict` that of the eviction API; `counts` are requests by verb
-    and resource."""
+    """Answers requests. `log_of` and `execute_in` are the kubelets' part, `evict` is that of the eviction API;
+    `counts` are requests by verb and resource."""
 
     def __init__(
         self, registry: Registry, authorizer: Authorizer, routes: Routes, lists: Lists, watches: Watches, faults: Faults
@@ -36,6 +39,7 @@ class ApiServer:
         self._registry, self._authorizer, self._routes = registry, authorizer, routes
         self._lists, self._watches, self._faults = lists, watches, faults
         self.log_of: LogOf | None = None
+        self.execute_in: ExecuteIn | None = None
         self.evict: Callable[[Obj], None] | None = None
         self.counts: dict[str, int] = {}
         self.address = ""
@@ -70,11 +74,15 @@ class ApiServer:
             return Response(201, in_json(self._review(user, _decoded(request))))
         wanted = Wanted(route.verb, route.kind.group, route.resource, route.namespace, route.name)
         self._authorizer.demand(user, wanted, route.kind)
+        if route.part == "exec" and route.verb == "get" and self._asks_twice:
+            self._authorizer.demand(user, replace(wanted, verb="create"), route.kind)
         return await self._execute(route, request)
 
     async def _execute(self, route: Route, request: Request) -> Response:
         if route.part == "log":
             return self._log(route, request)
+        if route.part == "exec":
+            return await self._exec(route, request)
         if route.part == "eviction":
             return self._eviction(route)
         if route.part == "token":
@@ -157,6 +165,18 @@ class ApiServer:
         if self.log_of is None:
             raise no_such_path()
         return Response(200, media="text/plain", stream=self.log_of(pod, request))
+
+    @property
+    def _asks_twice(self) -> bool:
+        """Who executes by GET must be allowed `create`, too (1.35: AuthorizePodWebsocketUpgradeCreatePermission)."""
+        return tuple(int(part) for part in self._registry.release.split(".")[:2]) >= (1, 35)
+
+    async def _exec(self, route: Route, request: Request) -> Response:
+        pod = self._registry.get(PODS, route.namespace, route.name)
+        command = check(request)
+        if self.execute_in is None:
+            raise no_such_path()
+        return await execute(request, self._registry.release, command, self.execute_in(pod, request))
 
     def _eviction(self, route: Route) -> Response:
         pod = self._registry.get(PODS, route.namespace, route.name)

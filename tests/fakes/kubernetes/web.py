@@ -19,7 +19,8 @@ BODY_BYTES = 3 * 1024 * 1024
 
 @dataclass
 class Request:
-    """What was asked. `subject` is that of the client's certificate, `drop` whether the answer is to be thrown away."""
+    """What was asked; `pairs` is the query with what is in it several times. `subject` is that of the client's
+    certificate, `drop` whether the answer is to be thrown away."""
 
     method: str
     path: str
@@ -30,6 +31,7 @@ class Request:
     warnings: list[str] = field(default_factory=list)
     drop: bool = False
     reset: bool = False
+    pairs: list[tuple[str, str]] = field(default_factory=list)
 
     def asks(self, name: str) -> bool:
         """Whether a query parameter is true."""
@@ -38,13 +40,15 @@ class Request:
 
 @dataclass
 class Response:
-    """The answer; `stream` is sent in chunks as it comes."""
+    """The answer; `stream` is sent in chunks as it comes. With `upgrade` the connection is another protocol's from then
+    on, which it speaks until it returns."""
 
     status: int
     body: bytes = b""
     media: str = "application/json"
     headers: dict[str, str] = field(default_factory=dict)
     stream: AsyncIterator[bytes] | None = None
+    upgrade: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]] | None = None
 
 
 Answer = Callable[[Request], Awaitable[Response]]
@@ -105,9 +109,9 @@ class WebServer:
                 headers[name.strip().lower()] = value.strip()
         body = await _body(reader, headers)
         parts = urlsplit(target)
+        pairs = parse_qsl(parts.query, keep_blank_values=True)
         request = Request(
-            method, unquote(parts.path), dict(parse_qsl(parts.query, keep_blank_values=True)), headers, body,
-            _subject(writer),
+            method, unquote(parts.path), dict(pairs), headers, body, _subject(writer), pairs=pairs
         )  # fmt: skip
         response = await self._answer(request)
         if request.drop or request.reset:
@@ -118,6 +122,11 @@ class WebServer:
                 filter(None, [response.headers.get("Warning"), f'299 - "{escaped}"'])
             )
         keep = headers.get("connection", "").lower() != "close"
+        if response.upgrade is not None:
+            writer.write(_head(response, {}))
+            await writer.drain()
+            await response.upgrade(reader, writer)
+            return False
         if response.stream is not None:
             await _stream(reader, writer, response)
             return False

@@ -6,10 +6,13 @@ import asyncio
 import ipaddress
 from collections.abc import AsyncIterator
 from pathlib import Path
+from uuid import uuid4
 
+from tests.fakes.kubernetes.executing import Begin, internal
 from tests.fakes.kubernetes.kinds import CONFIG_MAPS, PODS, SECRETS, SERVICES, Obj, key_of, namespace_of
 from tests.fakes.kubernetes.kubelet.conduct import Conduct
-from tests.fakes.kubernetes.kubelet.logs import check_started, read_log, slot_of, unreachable, wanted_of
+from tests.fakes.kubernetes.kubelet.logs import check_started, container_of, read_log, slot_of, unreachable, wanted_of
+from tests.fakes.kubernetes.kubelet.process import Attached, StartFailed
 from tests.fakes.kubernetes.kubelet.worker import Worker
 from tests.fakes.kubernetes.refusals import bad_request
 from tests.fakes.kubernetes.registry import Registry
@@ -88,6 +91,27 @@ class Kubelets:
         previous = request.asks("previous")
         check_started(worker, slot, previous=previous)
         return read_log(worker, slot, wanted, previous=previous)
+
+    def execute_in(self, pod: Obj, request: Request) -> Begin:
+        """The API server's way into a container."""
+        node, key = pod["spec"].get("nodeName", ""), key_of(pod)
+        if not node:
+            raise bad_request(f"pod {key[1]} does not have a host assigned")
+        name = container_of(pod, request)
+
+        async def begin(argv: list[str]) -> Attached:
+            worker = self._workers.get(pod["metadata"]["uid"])
+            if node in self._silent:
+                raise internal(f"error sending request: Post to {node}: dial tcp: connect: connection refused")
+            slot = worker.slot(name) if worker is not None else None
+            if slot is None or slot.running is None:
+                raise internal(f'unable to upgrade connection: container not found ("{name}")')
+            try:
+                return await slot.running.attach(argv, slot.place / f"exec-{uuid4().hex}")
+            except StartFailed as error:
+                raise internal(f"error executing command in container: {error}") from error
+
+        return begin
 
     def _on(self, node: str) -> list[Worker]:
         return [worker for worker in self._workers.values() if worker.pod["spec"]["nodeName"] == node]

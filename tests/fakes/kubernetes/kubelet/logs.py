@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from tests.fakes.kubernetes.kinds import Obj
 from tests.fakes.kubernetes.kubelet.slot import Slot
 from tests.fakes.kubernetes.kubelet.worker import Worker
 from tests.fakes.kubernetes.refusals import Refusal, bad_request
@@ -56,18 +57,22 @@ def _comparable(text: str) -> str:
 
 def slot_of(worker: Worker, request: Request) -> Slot:
     """The container that is asked for; the refusals of the API server."""
-    name, mains, pod = request.query.get("container", ""), worker.mains, worker.key[1]
-    if not name:
-        if len(mains) > 1:
-            listed = " ".join(slot.name for slot in mains)
-            more = " ".join(slot.name for slot in worker.inits)
-            ending = f" or one of the init containers: [{more}]" if more else ""
-            raise bad_request(f"a container name must be specified for pod {pod}, choose one of: [{listed}]{ending}")
-        return mains[0]
-    found = next((slot for slot in worker.slots if slot.name == name), None)
-    if found is None:
-        raise bad_request(f"container {name} is not valid for pod {pod}")
-    return found
+    return worker.slot(container_of(worker.pod, request))
+
+
+def container_of(pod: Obj, request: Request) -> str:
+    """The name of it."""
+    inits = [one["name"] for one in pod["spec"].get("initContainers") or []]
+    mains = [one["name"] for one in pod["spec"]["containers"]]
+    name, of = request.query.get("container", ""), pod["metadata"]["name"]
+    if not name and len(mains) > 1:
+        ending = f" or one of the init containers: [{' '.join(inits)}]" if inits else ""
+        raise bad_request(
+            f"a container name must be specified for pod {of}, choose one of: [{' '.join(mains)}]{ending}"
+        )
+    if name and name not in (*inits, *mains):
+        raise bad_request(f"container {name} is not valid for pod {of}")
+    return name or str(mains[0])
 
 
 def check_started(worker: Worker, slot: Slot, *, previous: bool) -> None:

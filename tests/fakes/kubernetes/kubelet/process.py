@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -44,6 +46,22 @@ class Running(Protocol):
 
     async def execute(self, argv: list[str], timeout: float | None) -> tuple[int, str]: ...
 
+    async def attach(self, argv: list[str], place: Path) -> Attached: ...
+
+
+@dataclass(slots=True)
+class Attached:
+    """Another process in the container, with pipes: `ended` has its status, and why it could not be executed."""
+
+    ended: asyncio.Future[tuple[int, str]]
+    given: asyncio.StreamWriter
+    printed: asyncio.StreamReader
+    complained: asyncio.StreamReader
+
+    def close(self) -> None:
+        """Its input ends, as it does when whoever asked for it has gone; the process itself goes on."""
+        self.given.close()
+
 
 class Process:
     """A container of real processes."""
@@ -53,6 +71,7 @@ class Process:
         self.pid = 0
         self._wake_readers = wake_readers
         self._executed: dict[int, asyncio.Future[tuple[int, str]]] = {}
+        self._executing: dict[int, asyncio.Event] = {}
         self._number = 0
         self._process: asyncio.subprocess.Process | None = None
         self._listener: asyncio.Task[None] | None = None
@@ -83,6 +102,8 @@ class Process:
         while said := await self._line():
             if said["event"] == "log":
                 self._wake_readers()
+            elif said["event"] == "executing":
+                self._executing.pop(said["id"]).set()
             elif said["event"] == "executed":
                 waiting = self._executed.pop(said["id"], None)
                 if waiting is not None and not waiting.done():
@@ -133,6 +154,31 @@ class Process:
         self._send({"do": "exec", "id": self._number, "argv": argv, "timeout": timeout})
         return await waiting
 
+    async def attach(self, argv: list[str], place: Path) -> Attached:
+        """Another process in the container, with pipes in `place`; :class:`StartFailed` where the container ends
+        meanwhile."""
+        self._number += 1
+        number, begun = self._number, asyncio.Event()
+        place.mkdir(parents=True, exist_ok=True)
+        for name in ("in", "out", "err"):
+            os.mkfifo(place / name)
+        held = os.open(place / "in", os.O_RDWR | os.O_NONBLOCK)  # as a writer before there is a reader
+        readers = [os.open(place / name, os.O_RDONLY | os.O_NONBLOCK) for name in ("out", "err")]
+        ended: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
+        self._executed[number], self._executing[number] = ended, begun
+        self._send({"do": "exec", "id": number, "argv": argv, "timeout": None, "streams": str(place)})
+        ended.add_done_callback(lambda _: begun.set())
+        await begun.wait()
+        if number in self._executing:
+            del self._executing[number]
+            for descriptor in (held, *readers):
+                os.close(descriptor)
+            raise StartFailed("the container has ended")
+        writer = os.open(place / "in", os.O_WRONLY | os.O_NONBLOCK)
+        os.close(held)
+        shutil.rmtree(place)
+        return Attached(ended, await _writer(writer), await _reader(readers[0]), await _reader(readers[1]))
+
     async def release(self) -> None:
         """End the parent, and so everything."""
         if self._process is not None and self._process.stdin is not None:
@@ -169,3 +215,22 @@ class Imagined:
 
     async def execute(self, argv: list[str], timeout: float | None) -> tuple[int, str]:
         return 0, ""
+
+    async def attach(self, argv: list[str], place: Path) -> Attached:
+        raise StartFailed("it is imagined")
+
+
+async def _reader(descriptor: int) -> asyncio.StreamReader:
+    reader = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(descriptor, "rb", 0)
+    )
+    return reader
+
+
+async def _writer(descriptor: int) -> asyncio.StreamWriter:
+    loop = asyncio.get_running_loop()
+    transport, protocol = await loop.connect_write_pipe(
+        asyncio.streams.FlowControlMixin, os.fdopen(descriptor, "wb", 0)
+    )
+    return asyncio.StreamWriter(transport, protocol, None, loop)

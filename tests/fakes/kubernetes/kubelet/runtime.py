@@ -16,10 +16,9 @@ import traceback
 from typing import Any
 
 from tests.fakes.kubernetes.kubelet import inside
+from tests.fakes.kubernetes.kubelet.container_log import Log
 
 _CHUNK = 64 * 1024
-_LINE = 16 * 1024
-"""Longer lines are cut, as container runtimes do."""
 _OUTPUT = 4096
 _DRAIN_S = 0.3
 _TICK_S = 0.2
@@ -29,58 +28,12 @@ def say(**said: Any) -> None:
     os.write(1, json.dumps(said).encode() + b"\n")
 
 
-class Log:
-    """The container's output in the format of CRI, in a file that is rotated when it is full."""
-
-    def __init__(self, file: str, limit: int) -> None:
-        self._file, self._limit, self._rest = file, limit, {"stdout": b"", "stderr": b""}
-        self._descriptor = self._open()
-        self._size = 0
-
-    def _open(self) -> int:
-        return os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
-
-    def add(self, stream: str, data: bytes, *, last: bool = False) -> None:
-        rest = self._rest[stream] + data
-        lines = []
-        while (end := rest.find(b"\n")) >= 0 or len(rest) >= _LINE:
-            if 0 <= end < _LINE:
-                lines.append((b"F", rest[:end]))
-                rest = rest[end + 1 :]
-            else:
-                lines.append((b"P", rest[:_LINE]))
-                rest = rest[_LINE:]
-        if last and rest:
-            lines.append((b"P", rest))
-            rest = b""
-        self._rest[stream] = rest
-        for tag, line in lines:
-            self._write(stream.encode(), tag, line)
-        if lines:
-            say(event="log")
-
-    def _write(self, stream: bytes, tag: bytes, line: bytes) -> None:
-        nanoseconds = time.time_ns()
-        moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(nanoseconds // 10**9))
-        record = b"%s.%09dZ %s %s %s\n" % (moment.encode(), nanoseconds % 10**9, stream, tag, line)
-        if self._size and self._size + len(record) > self._limit:
-            self.rotate()
-        os.write(self._descriptor, record)
-        self._size += len(record)
-
-    def rotate(self) -> None:
-        """Begin a new file; the one before is kept beside it, nobody reads it."""
-        os.close(self._descriptor)
-        os.replace(self._file, self._file + ".old")
-        self._descriptor, self._size = self._open(), 0
-
-
 class Container:
     """A container that runs."""
 
     def __init__(self, spec: dict[str, Any]) -> None:
         self._spec = spec
-        self._log = Log(spec["log"], spec["log_bytes"])
+        self._log = Log(spec["log"], spec["log_bytes"], lambda: say(event="log"))
         self._streams: dict[int, str] = {}
         self._execs: dict[int, tuple[int, int, float]] = {}
         self._ended: int | None = None
@@ -231,7 +184,14 @@ class Container:
                 _kill(pid)
 
     def _run(self, command: dict[str, Any]) -> None:
-        """Another process in the container."""
+        """Another process in the container. With `streams`, a directory of pipes, it reads and writes these, and only
+        why it was not executed is told with its end; else all that it prints is."""
+        streams = command.get("streams")
+        try:
+            given = _pipes(streams) if streams else None
+        except OSError as error:  # who asked has gone
+            say(event="executed", id=command["id"], code=126, output=str(error))
+            return
         output = os.memfd_create("output")
         pid = os.fork()
         if pid == 0:
@@ -239,13 +199,18 @@ class Container:
                 inside.die_with_parent()
                 inside.enter(f"/proc/{self.pid}/ns/uts", inside.NEWUTS)
                 inside.enter(f"/proc/{self.pid}/ns/mnt", inside.NEWNS)
-                os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
-                os.dup2(output, 1)
-                os.dup2(output, 2)
+                for number, descriptor in enumerate(given or (os.open("/dev/null", os.O_RDONLY), output, output)):
+                    os.dup2(descriptor, number)
+                if streams:
+                    os.setsid()
                 self._exec(command["argv"])
             except BaseException as error:  # noqa: BLE001 - told to the caller, whatever it is
                 os.write(output, str(error).encode())
             os._exit(126)
+        if given:
+            for descriptor in given:
+                os.close(descriptor)
+            say(event="executing", id=command["id"])
         seconds = command.get("timeout")
         self._execs[pid] = (command["id"], output, time.monotonic() + seconds if seconds else 0.0)
 
@@ -278,6 +243,15 @@ class Container:
             _kill(pid)
         if self._ended is None:
             _kill(self.pid)
+
+
+def _pipes(place: str) -> tuple[int, int, int]:
+    """A process's ends of its pipes; the kubelet has opened the others. Raises OSError where it has closed them."""
+    found = [os.open(f"{place}/in", os.O_RDONLY | os.O_NONBLOCK)]
+    found += [os.open(f"{place}/{name}", os.O_WRONLY | os.O_NONBLOCK) for name in ("out", "err")]
+    for descriptor in found:
+        os.set_blocking(descriptor, True)
+    return found[0], found[1], found[2]
 
 
 def _every_process() -> list[int]:
