@@ -18,7 +18,7 @@ import binascii
 import json
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Dict, Iterator, Mapping, Optional
+from typing import Any, Dict, Iterator, Mapping, Optional, Tuple
 
 PREFIX = "@ffdl "
 LINE_BYTES = 12 * 1024
@@ -91,6 +91,8 @@ class Wish(str, Enum):
     """JSON, file -> offset: from there on the daemon has it not."""
     SIGNAL = "signal"
     """``<number> <name>``: the latest signal that was asked for; each number once."""
+    LOOK = "look"
+    """JSON, :func:`encode_look`: what somebody wants to see of the learners; each id once."""
 
 
 class FrameKind(str, Enum):
@@ -104,6 +106,8 @@ class FrameKind(str, Enum):
     """Bytes of what a learner printed, `offset` counts all that it printed; `file` is ``logs/learner-<n>``."""
     SIZES = "sizes"
     """The snapshot, once a minute: `sizes` of all files that only grow and of logs."""
+    ANSWER = "answer"
+    """What was seen, :func:`encode_answer`; `file` is the look's id. Long ones in parts, as cells."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +124,53 @@ class Frame:
     sizes: Mapping[str, int] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Look:
+    """A wish to see something; `do` is TOP or STACK of :mod:`ffdl_batch.domain.attach`."""
+
+    id: str
+    do: str
+    learners: Tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What was seen: the stacks as `text`, with the `status` of the command, or a `table` as the helper tells it.
+    `refused` says why nothing was."""
+
+    status: int = 0
+    text: str = ""
+    table: Optional[Mapping[str, Any]] = None
+    refused: str = ""
+
+
+def encode_look(look: Look) -> str:
+    """The annotation's value."""
+    return json.dumps({"id": look.id, "do": look.do, "learners": list(look.learners)}, sort_keys=True)
+
+
+def decode_look(text: str) -> Look:
+    """The inverse. Raises ValueError."""
+    plain = json.loads(text)
+    if not isinstance(plain, dict) or not isinstance(plain.get("learners"), list):
+        raise ValueError(f"{text[:100]!r} is no look")
+    return Look(str(plain.get("id", "")), str(plain.get("do", "")), tuple(int(one) for one in plain["learners"]))
+
+
+def encode_answer(answer: Answer) -> bytes:
+    """What is said of it, over all its lines."""
+    plain = {"status": answer.status, "text": answer.text, "table": answer.table, "refused": answer.refused}
+    return json.dumps(plain, separators=(",", ":")).encode("ascii")
+
+
+def decode_answer(data: bytes) -> Answer:
+    """The inverse. Raises ValueError."""
+    plain = json.loads(data)
+    table = plain.get("table")
+    text, refused = str(plain.get("text", "")), str(plain.get("refused", ""))
+    return Answer(int(plain.get("status", 1)), text, table if isinstance(table, dict) else None, refused)
+
+
 def encode_frame(frame: Frame) -> str:
     """The line, without its end."""
     plain: Dict[str, object] = {"run": frame.run, "n": frame.n, "kind": frame.kind.value}
@@ -131,7 +182,7 @@ def encode_frame(frame: Frame) -> str:
             plain["text"] = frame.data.decode("utf-8")
         except UnicodeDecodeError:
             plain["base64"] = base64.b64encode(frame.data).decode("ascii")
-    if frame.kind is FrameKind.CELL:
+    if frame.kind in (FrameKind.CELL, FrameKind.ANSWER):
         plain["size"] = frame.size
     return PREFIX + json.dumps(plain, ensure_ascii=True, separators=(",", ":"))
 

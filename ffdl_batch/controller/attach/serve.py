@@ -27,13 +27,9 @@ def attach(job_id: str, attempt: int, learners: Sequence[int]) -> int:
     peer = Peer()
     try:
         wanted = _await_wish(peer)
-        agents = _await_agents(job_id, attempt, learners)
+        agents = await_agents(job_id, attempt, learners)
         if not agents:
-            named = ", ".join(map(str, learners))
-            peer.refuse(
-                f"learner {named} of attempt {attempt} of {job_id} cannot be entered on {os.uname().nodename}: it has "
-                "ended, what waits in it was killed, or an earlier release of this program started it"
-            )
+            peer.refuse(say_absent(job_id, attempt, learners))
             return EXIT_REFUSED
         peer.tell(READY, {"host": os.uname().nodename, "learners": sorted(agents)})
         return _serve(peer, wanted, [agents[number] for number in sorted(agents)])
@@ -56,7 +52,17 @@ def _await_wish(peer: Peer) -> Dict[str, Any]:
                 return found if isinstance(found, dict) else {}
 
 
-def _await_agents(job_id: str, attempt: int, learners: Sequence[int]) -> Dict[int, Agent]:
+def say_absent(job_id: str, attempt: int, learners: Sequence[int]) -> str:
+    """Why nothing is seen of learners."""
+    named = ", ".join(map(str, learners))
+    return (
+        f"learner {named} of attempt {attempt} of {job_id} cannot be entered on {os.uname().nodename}: it has ended, "
+        "what waits in it was killed, or an earlier release of this program started it"
+    )
+
+
+def await_agents(job_id: str, attempt: int, learners: Sequence[int]) -> Dict[int, Agent]:
+    """Those that are there by then, by learner."""
     end = time.monotonic() + PATIENCE_S
     while True:
         found = find_agents(job_id, attempt, learners)

@@ -78,6 +78,14 @@ class Relay:
                     self._at[name] = min(self._at[name], max(0, offset))
                 self._stamps.pop(name, None)
 
+    def answer(self, look: str, data: bytes) -> None:
+        """Say what somebody wanted to see."""
+        with self._turn:
+            offset = 0
+            for piece in pieces(data):
+                self._say(Frame(self._run, 0, FrameKind.ANSWER, look, offset, piece, len(data)))
+                offset += len(piece)
+
     def look(self) -> bool:
         """One turn; whether there was something to say."""
         with self._turn:

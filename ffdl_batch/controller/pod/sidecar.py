@@ -16,6 +16,7 @@ from ffdl_batch.controller.machine.files import read_text, write_text
 from ffdl_batch.controller.machine.location import own_argv
 from ffdl_batch.controller.machine.processes import lives_here, send
 from ffdl_batch.controller.machine.signals import HANDLED, next_signal
+from ffdl_batch.controller.pod.answers import Answers
 from ffdl_batch.controller.pod.last_word import last_word, leave
 from ffdl_batch.controller.pod.relay import Relay, to_standard_output
 from ffdl_batch.controller.pod.tree import Given
@@ -41,7 +42,8 @@ class Sidecar:
         self._launch, self._index, self._seat, self._run, self._message = launch, index, seat, run, message
         self._attempt = AttemptDir(launch.attempt_dir)
         self._relay = Relay(launch, index, run, to_standard_output)
-        self._wishes = Wishes(launch, index, given.wishes, self._relay.send_again, self._pass_on)
+        self._answers = Answers(launch, index, self._relay.answer)
+        self._wishes = Wishes(launch, index, given.wishes, self._relay.send_again, self._pass_on, self._answers.begin)
         self._child: Optional["subprocess.Popen[bytes]"] = None
         self._restarts = 0
         self._terminated = False

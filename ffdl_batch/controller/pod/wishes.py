@@ -15,7 +15,7 @@ from ffdl_batch.domain.events import HEAD, EventKind, decode_events, node_source
 from ffdl_batch.domain.formats import NewerFormat
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.launch import LaunchFile
-from ffdl_batch.domain.pod import Wish
+from ffdl_batch.domain.pod import Look, Wish, decode_look
 
 SIGNALLED = "signalled"
 """In the pod's directory: the number of the signal that was passed on last."""
@@ -24,8 +24,8 @@ _SIGNAL = re.compile(r"(\d{1,15}) ([A-Z0-9]{1,12})", re.ASCII)
 
 
 class Wishes:
-    """Looked at again and again. `send_again` and `send_signal` are told what is wished of them; the latter says
-    whether it could."""
+    """Looked at again and again. `send_again`, `send_signal` and `show` are told what is wished of them; the last two
+    say whether they could."""
 
     def __init__(
         self,
@@ -34,10 +34,11 @@ class Wishes:
         directory: str,
         send_again: Callable[[Mapping[str, int]], None],
         send_signal: Callable[[str], bool],
+        show: Callable[[Look], bool],
     ) -> None:
         self._launch, self._index, self._directory = launch, index, directory
         self._attempt = AttemptDir(launch.attempt_dir)
-        self._send_again, self._send_signal = send_again, send_signal
+        self._send_again, self._send_signal, self._show = send_again, send_signal, show
         self._signalled = os.path.join(launch.pod.directory if launch.pod else launch.job_dir, SIGNALLED)
         self._seen: Dict[Wish, str] = {}
         self._written: Dict[str, str] = {}
@@ -50,6 +51,7 @@ class Wishes:
             Wish.SIBLINGS: self._siblings,
             Wish.RESEND: self._resend,
             Wish.SIGNAL: self._signal,
+            Wish.LOOK: self._look,
         }
         for wish, obey in steps.items():
             try:
@@ -92,6 +94,9 @@ class Wishes:
         wanted = json.loads(text).items()
         self._send_again({str(name): offset for name, offset in wanted if isinstance(offset, int)})
         return True
+
+    def _look(self, text: str) -> bool:
+        return self._show(decode_look(text))
 
     def _signal(self, text: str) -> bool:
         found = _SIGNAL.fullmatch(text)

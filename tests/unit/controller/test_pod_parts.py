@@ -16,6 +16,7 @@ from ffdl_batch.controller.pod.wishes import Wishes
 from ffdl_batch.domain.events import Event, EventKind, encode_event
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Pod
+from ffdl_batch.domain.pod import Look
 
 
 class Place:
@@ -33,11 +34,18 @@ class Place:
         self.again: list[dict[str, int]] = []
         self.signals: list[str] = []
         self.takes = True
-        self.wishes = Wishes(launch, index, str(self.wishes_dir), lambda w: self.again.append(dict(w)), self.signal)
+        self.looks: list[Look] = []
+        self.wishes = Wishes(
+            launch, index, str(self.wishes_dir), lambda w: self.again.append(dict(w)), self.signal, self.show
+        )
 
     def signal(self, name: str) -> bool:
         if self.takes:
             self.signals.append(name)
+        return self.takes
+
+    def show(self, look: Look) -> bool:
+        self.looks.append(look)
         return self.takes
 
     def wish(self, name: str, text: str) -> None:
