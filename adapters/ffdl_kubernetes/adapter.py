@@ -40,6 +40,7 @@ from ffdl_kubernetes.levels import ISOLATING
 from ffdl_kubernetes.objects.names import placed
 from ffdl_kubernetes.plan import BACKEND, make_plan
 from ffdl_kubernetes.pods import Pods
+from ffdl_kubernetes.reach import Reach
 from ffdl_kubernetes.refusals import explain
 from ffdl_kubernetes.settings import KubernetesSettings, as_table, read_settings, settle
 from ffdl_kubernetes.states import Beside, has_begun, is_finished, is_put_back, missing_image, observe
@@ -69,7 +70,7 @@ def create(settings: Settings, context: AdapterContext) -> KubernetesScheduler:
     return KubernetesScheduler(read_settings(settings), context)
 
 
-class KubernetesScheduler(Administration):
+class KubernetesScheduler(Administration, Reach):
     """See :class:`ffdl_batch.ports.scheduler.Scheduler`."""
 
     def __init__(self, settings: KubernetesSettings, context: AdapterContext) -> None:
@@ -333,10 +334,8 @@ class KubernetesScheduler(Administration):
             raise explain(refused, f"the deletion of Job {token}") from refused
 
     def _bring_control(self, token: str) -> None:
-        if self._watcher.job(token) is None:
-            return
         path = Path(self._attempt(token).control)
-        if path.exists():
+        if self._watcher.job(token) is not None and path.exists():
             self._pods.wish(token, Wish.CONTROL, path.read_text(encoding="utf-8"))
 
     def _job_dir(self, token: str) -> Any:

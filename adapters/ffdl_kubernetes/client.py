@@ -235,8 +235,8 @@ class ClusterClient:
                 if reply.status_code < 400:
                     return dict(reply.json()) if reply.content else {}
                 if reply.status_code != 429 and reply.status_code < 500:
-                    raise _refusal(reply)
-                failure = f"{self._server}: {_refusal(reply)}"
+                    raise refusal_of(reply)
+                failure = f"{self._server}: {refusal_of(reply)}"
                 after = _seconds(reply.headers.get("Retry-After", ""))
                 sent = sent or reply.status_code >= 500
             if attempt < TRIES:
@@ -277,7 +277,7 @@ class _Lines:
         if reply.status_code >= 400:
             reply.read()
             self._reply.__exit__(None, None, None)
-            raise _refusal(reply)
+            raise refusal_of(reply)
         return self._lines(reply)
 
     def _lines(self, reply: httpx2.Response) -> Iterator[str]:
@@ -337,7 +337,7 @@ def _find_config(settings: KubernetesSettings) -> KubeConfig:
     return KubeConfig.from_service_account()
 
 
-def _refusal(reply: httpx2.Response) -> Refused:
+def refusal_of(reply: httpx2.Response) -> Refused:
     """What the Status object says (kubernetes.io, API conventions)."""
     try:
         status = reply.json()

@@ -28,6 +28,7 @@ _WHO = (
     click.option(
         "--service-account", default="", metavar="NAMESPACE/NAME", help="That of a daemon that runs in the cluster."
     ),
+    click.option("--debugging", is_flag=True, help="They may run commands in learners: ffdl exec and ffdl shell."),
 )
 
 
@@ -138,6 +139,7 @@ def _tenant(name: str, wish: Mapping[str, Any]) -> Tenant:
         service_account=wish["service_account"],
         resources=_pairs("--resource", wish.get("resources", ())),
         labels=_pairs("--label", wish.get("labels", ())),
+        debugging=wish["debugging"],
     )
 
 

@@ -22,7 +22,8 @@ class NotOurs(SchedulerError):
 class Tenant:
     """What a tenant may use, None = without limit: `cpus`, `memory_bytes` and `gpus` by all its pods together,
     `storage_bytes` by its claims, `jobs` at a time. `resources` limits others by their names. `users` and `groups` may
-    submit, and so may the service account ``<namespace>/<name>`` of a daemon that runs in the cluster ("" = none)."""
+    submit, and so may the service account ``<namespace>/<name>`` of a daemon that runs in the cluster ("" = none).
+    `debugging`: they may run commands in the pods of their jobs."""
 
     namespace: str
     gpus: int | None = None
@@ -35,6 +36,7 @@ class Tenant:
     storage_bytes: int | None = None
     resources: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
+    debugging: bool = False
 
 
 class Done(StrEnum):

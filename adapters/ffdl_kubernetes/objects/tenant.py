@@ -27,6 +27,9 @@ PERMISSIONS: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
     ("kueue.x-k8s.io", ("workloads",), ("list", "watch")),
 )
 """All that a daemon asks of a namespace: API group, resources, verbs. What Jobs own is deleted by the cluster."""
+DEBUGGING: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (("", ("pods/exec",), ("create", "get")),)
+"""What commands in learners need beside it, where a tenant is to have that: a WebSocket is asked for by `get`, and
+since 1.35 `create` is demanded of it as well (kubernetes/kubernetes#134577)."""
 SECURITY = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn")}
 _RBAC = "rbac.authorization.k8s.io"
 
@@ -62,7 +65,7 @@ def tenant_objects(tenant: Tenant, gpu_resource: str = "nvidia.com/gpu") -> list
 
 def permission_objects(tenant: Tenant) -> list[Plain]:
     """The Role of daemons, and who has it."""
-    found = [role(_where(tenant))]
+    found = [role(_where(tenant), debugging=tenant.debugging)]
     if subjects := _subjects(tenant):
         found.append(
             {
@@ -76,11 +79,11 @@ def permission_objects(tenant: Tenant) -> list[Plain]:
     return found
 
 
-def role(metadata: Mapping[str, object]) -> Plain:
-    """:data:`PERMISSIONS` as an object."""
+def role(metadata: Mapping[str, object], *, debugging: bool = False) -> Plain:
+    """:data:`PERMISSIONS` as an object, with :data:`DEBUGGING` where that is wanted."""
     rules = [
         {"apiGroups": [group], "resources": list(resources), "verbs": list(verbs)}
-        for group, resources, verbs in PERMISSIONS
+        for group, resources, verbs in (*PERMISSIONS, *(DEBUGGING if debugging else ()))
     ]
     return {"apiVersion": f"{_RBAC}/v1", "kind": "Role", "metadata": dict(metadata), "rules": rules}
 

@@ -1,0 +1,90 @@
+"""``python -m ffdl_kubernetes.attach``: starts a program beside the controller of a pod, with this process's streams.
+
+Where commands in pods are not permitted, tables and stacks come by the controller itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ffdl_batch.domain.attach import RUN, FrameError
+from ffdl_batch.ports.scheduler import SchedulerError
+from ffdl_kubernetes.attach.executing import NotStarted, execute
+from ffdl_kubernetes.attach.own import Own, OwnerGone
+from ffdl_kubernetes.attach.wished import Wished
+from ffdl_kubernetes.client import Refused, load_config, require_library
+from ffdl_kubernetes.settings import KubernetesSettings, read_settings
+
+if TYPE_CHECKING:
+    import httpx2
+
+EXIT_GONE, EXIT_REFUSED = 0, 69
+FORBIDDEN = 403
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The exit status of the program there; 69 where it was not started."""
+    parser = argparse.ArgumentParser(prog="ffdl_kubernetes.attach")
+    parser.add_argument("--kubeconfig", required=True)
+    parser.add_argument("--context", default="")
+    parser.add_argument("--namespace", required=True)
+    parser.add_argument("--pod", required=True)
+    parser.add_argument("--timeout", type=int, required=True, metavar="SECONDS", help="of a request")
+    parser.add_argument("program", nargs="+")
+    options = parser.parse_args(arguments)
+    where = {name: getattr(options, name) for name in ("kubeconfig", "context", "namespace")}
+    settings = read_settings({**where, "request_timeout_s": options.timeout})
+    return asyncio.run(_attach(settings, options.pod, options.program))
+
+
+async def _attach(settings: KubernetesSettings, pod: str, program: Sequence[str]) -> int:
+    own = await Own.open()
+    try:
+        wanted = await own.await_begin()
+        async with _client(settings) as client:
+            try:
+                return await execute(client, settings.namespace, pod, program, own)
+            except Refused as refused:
+                if refused.status != FORBIDDEN:
+                    raise
+                if wanted == RUN:
+                    return await own.refuse(_not_permitted(settings.namespace, refused))
+            return await Wished(client, settings.namespace, pod, program, own).serve(wanted)
+    except (SchedulerError, Refused, NotStarted) as error:
+        return await own.refuse(f"the controller in pod {pod} cannot be reached: {error}")
+    except (OwnerGone, FrameError) as error:
+        if str(error):
+            sys.stderr.write(f"ffdl: {error}\n")
+        return EXIT_GONE
+
+
+def _client(settings: KubernetesSettings) -> httpx2.AsyncClient:
+    """Raises InvalidRequest, SchedulerMissing."""
+    require_library()
+    import httpx2
+    from lightkube.config.client_adapter import AsyncClient, ConnectionParams
+
+    made = AsyncClient(load_config(settings), ConnectionParams(timeout=httpx2.Timeout(settings.request_timeout_s)))
+    made.event_hooks = {"response": [_read_refusals]}
+    return made
+
+
+async def _read_refusals(reply: httpx2.Response) -> None:
+    """Before the answer is closed: what was to become another protocol is not read by anybody else."""
+    if reply.status_code >= 400:
+        await reply.aread()
+
+
+def _not_permitted(namespace: str, refused: Refused) -> str:
+    return (
+        f"commands in pods are not permitted in namespace {namespace} ({refused}); who runs the cluster permits them: "
+        f"ffdl-admin tenant create {namespace} --debugging --update. ffdl top and ffdl stack work without"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

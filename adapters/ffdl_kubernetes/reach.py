@@ -1,0 +1,40 @@
+"""How a job's owner starts a program in a pod of a running attempt."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ffdl_batch.ports.reach import NodeProgram, Place
+from ffdl_batch.ports.scheduler import InvalidRequest
+from ffdl_kubernetes.client import load_config
+from ffdl_kubernetes.pods import index_of
+from ffdl_kubernetes.settings import IN_CLUSTER, KubernetesSettings
+from ffdl_kubernetes.watching import Watcher
+
+
+class Reach:
+    """:class:`ffdl_batch.ports.reach.ReachesNodes`."""
+
+    _settings: KubernetesSettings
+    _watcher: Watcher
+
+    def beside(self, place: Place, argv: Sequence[str]) -> NodeProgram:
+        """See the port; the owner's credentials are those of the daemon's kubeconfig. The program runs beside the
+        controller: the pod has one process namespace and one user, so learners are seen from there."""
+        pods = self._watcher.pods_by_token().get(place.native_id.job, ())
+        names = [str(pod["metadata"]["name"]) for pod in pods if index_of(pod) == place.node_rank and _runs(pod)]
+        if not names:
+            raise InvalidRequest(f"pod {place.node_rank} of {place.native_id} does not run")
+        config = load_config(self._settings)
+        where = ["--kubeconfig", IN_CLUSTER]
+        if config.fname is not None:
+            where = ["--kubeconfig", str(config.fname.absolute()), "--context", config.context_name]
+        where += ["--namespace", self._settings.namespace or config.namespace, "--pod", names[-1]]
+        where += ["--timeout", str(self._settings.request_timeout_s)]
+        return NodeProgram((sys.executable, "-I", "-m", "ffdl_kubernetes.attach", *where, "--", *argv))
+
+
+def _runs(pod: Mapping[str, Any]) -> bool:
+    return pod.get("status", {}).get("phase") == "Running" and not pod["metadata"].get("deletionTimestamp")
