@@ -17,7 +17,7 @@ from ffdl_batch.domain.jobdir import AttemptDir, Root
 from ffdl_batch.domain.launch import decode
 from ffdl_batch.domain.limits import LogLimits
 from ffdl_batch.domain.placeholders import LaunchFileError
-from ffdl_batch.domain.pod import ANNOTATIONS, ATTEMPT_LABEL, FINALIZER, JOB_LABEL, Frame, FrameKind, Wish
+from ffdl_batch.domain.pod import ANNOTATIONS, ATTEMPT_LABEL, FINALIZER, JOB_LABEL, Frame, FrameKind, Wish, pack
 from ffdl_batch.ports.scheduler import SchedulerError
 from ffdl_kubernetes.client import STRATEGIC, ClusterClient, Refused
 from ffdl_kubernetes.following import Follower, final_word
@@ -31,7 +31,8 @@ Plain = Mapping[str, Any]
 LOST_S = 60.0
 """A pod that should be gone for so long, by its own grace period, has no kubelet any more."""
 RETRY_S = 5.0
-DELETE = "delete"
+DELETE, GANG = "delete", "gang"
+"""Work for a whole attempt, beside wishes for single pods."""
 _log = logging.getLogger(__name__)
 
 
@@ -47,6 +48,7 @@ class Pods:
         self._read: set[str] = set()
         self._lock = threading.Lock()
         self._work: queue.Queue[tuple[str, str]] = queue.Queue()
+        self._waiting: set[tuple[str, str]] = set()
         self._wishes: dict[tuple[str, Wish], str] = {}
         self._worker: threading.Thread | None = None
 
@@ -65,6 +67,8 @@ class Pods:
                 self._pods.pop(name, None)
                 self._ending.discard(name)
                 self._read.discard(name)
+                for wish in Wish:
+                    self._wishes.pop((name, wish), None)
                 if not any(token_of(one) == token_of(pod) for one in self._pods.values()):
                     self._mirrors.pop(token_of(pod), None)
             self._follower.forget(name)
@@ -113,7 +117,7 @@ class Pods:
         if mirror.missing != before and mirror.missing:
             self._wish(pod, Wish.RESEND, json.dumps(mirror.missing, sort_keys=True))
         if frame.kind is FrameKind.APPEND and frame.file.startswith("events/node-"):
-            self._tell_siblings(token_of(known))
+            self._queue(token_of(known), GANG)
 
     def silent(self, pod: str) -> None:
         """See :class:`ffdl_kubernetes.following.Listener`: read the last word, and let the pod go. A word that cannot
@@ -210,18 +214,19 @@ class Pods:
             self._wish(pod["metadata"]["name"], Wish.CONTROL, path.read_text(encoding="utf-8"))
 
     def _tell_siblings(self, token: str) -> None:
-        """Each pod of a gang gets what the controllers of the others said."""
+        """Each pod of a gang gets what the controllers of all said; its own it leaves alone. Raises OSError."""
         pods = self._of(token)
         if len(pods) < 2:
             return
         attempt = _attempt(self._root, pods[0])
         texts = {}
+        for number in sorted(index_of(pod) for pod in pods):
+            path = Path(attempt.event_file(f"node-{number}"))
+            if path.exists() and (text := path.read_text(encoding="utf-8", errors="replace")):
+                texts[f"events/node-{number}.jsonl"] = text
+        said = pack(json.dumps(texts))
         for pod in pods:
-            path = Path(attempt.event_file(f"node-{index_of(pod)}"))
-            texts[index_of(pod)] = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
-        for pod in pods:
-            others = {f"events/node-{n}.jsonl": text for n, text in texts.items() if n != index_of(pod) and text}
-            self._wish(pod["metadata"]["name"], Wish.SIBLINGS, json.dumps(others, sort_keys=True))
+            self._wish(pod["metadata"]["name"], Wish.SIBLINGS, said)
 
     def _wish(self, pod: str, wish: Wish, value: str) -> None:
         with self._lock:
@@ -230,38 +235,46 @@ class Pods:
             self._wishes[pod, wish] = value
         self._queue(pod, wish.value)
 
-    def _queue(self, pod: str, wish: str) -> None:
-        """`wish` "" = let it go; DELETE: `pod` is an attempt's token."""
+    def _queue(self, name: str, what: str) -> None:
+        """`what` is a wish for the pod `name`, "" = let it go; DELETE and GANG: `name` is an attempt's token. What
+        waits already is done once: a gang's pods say more than could be passed on one by one."""
         with self._lock:
+            if (name, what) in self._waiting:
+                return
+            self._waiting.add((name, what))
             if self._worker is None:
                 self._worker = threading.Thread(target=self._run, name="pods", daemon=True)
                 self._worker.start()
-        self._work.put((pod, wish))
+        self._work.put((name, what))
 
     def _run(self) -> None:
         client = self._make()
         while (job := self._work.get()) != ("", ""):
-            pod, wish = job
+            with self._lock:
+                self._waiting.discard(job)
+            name, what = job
             try:
-                self._do(client, pod, wish)
-            except (Refused, SchedulerError) as error:
-                _log.warning("pod %s cannot be changed: %s; it is tried again", pod, error)
-                timer = threading.Timer(RETRY_S, self._work.put, [job])
+                self._do(client, name, what)
+            except (Refused, SchedulerError, OSError) as error:
+                _log.warning("%s of %s cannot be done: %s; it is tried again", what or "release", name, error)
+                timer = threading.Timer(RETRY_S, self._queue, job)
                 timer.daemon = True
                 timer.start()
         client.close()
 
-    def _do(self, client: ClusterClient, pod: str, wish: str) -> None:
-        if wish == DELETE:
-            client.delete("Job", pod)
-            return
-        if not wish:
+    def _do(self, client: ClusterClient, name: str, what: str) -> None:
+        if what == DELETE:
+            client.delete("Job", name)
+        elif what == GANG:
+            self._tell_siblings(name)
+        elif not what:
             change: dict[str, Any] = {"metadata": {"$deleteFromPrimitiveList/finalizers": [FINALIZER]}}
-            client.patch("Pod", pod, change, STRATEGIC)
-            return
-        with self._lock:
-            value = self._wishes.get((pod, Wish(wish)), "")
-        client.patch("Pod", pod, {"metadata": {"annotations": {f"{ANNOTATIONS}/{wish}": value}}})
+            client.patch("Pod", name, change, STRATEGIC)
+        else:
+            with self._lock:
+                value = self._wishes.get((name, Wish(what)))
+            if value is not None:  # else the pod is gone
+                client.patch("Pod", name, {"metadata": {"annotations": {f"{ANNOTATIONS}/{what}": value}}})
 
 
 def index_of(pod: Plain) -> int:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import zlib
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Dict, Iterator, Mapping, Optional, Tuple
@@ -41,6 +42,11 @@ WISHES_DIR = "/ffdl-in/wishes"
 
 INDEX = "JOB_COMPLETION_INDEX"
 """Variable of an Indexed Job's containers: the pod's number, which is the rank of its node."""
+PLAIN_WISH = 32 * 1024
+"""Characters: longer wishes are packed."""
+PACKED = "zlib:"
+"""What a packed wish begins with; base64 follows."""
+
 RUNS = "runs"
 """In the pod's directory: how often its controller was started."""
 HOSTS = "hosts"
@@ -86,7 +92,7 @@ class Wish(str, Enum):
     CONTROL = "control"
     """The attempt's ``control.json``, as it is."""
     SIBLINGS = "siblings"
-    """What the other pods' controllers said that concerns this one: JSON, file -> text, as events files."""
+    """What the pods' controllers said: JSON, file -> text, as events files; a long one is packed (:func:`pack`)."""
     RESEND = "resend"
     """JSON, file -> offset: from there on the daemon has it not."""
     SIGNAL = "signal"
@@ -212,6 +218,24 @@ def pieces(data: bytes) -> Iterator[bytes]:
             end = _between(data, start, start + max(1, (end - start) // 2))
         yield data[start:end]
         start = end
+
+
+def pack(text: str) -> str:
+    """A wish as an annotation has it: long ones compressed, because all annotations of a pod together have 256 KiB
+    (kubernetes.io, "Annotations")."""
+    if len(text) <= PLAIN_WISH:
+        return text
+    return PACKED + base64.b64encode(zlib.compress(text.encode("utf-8"), 9)).decode("ascii")
+
+
+def unpack(text: str) -> str:
+    """The inverse. Raises ValueError."""
+    if not text.startswith(PACKED):
+        return text
+    try:
+        return zlib.decompress(base64.b64decode(text[len(PACKED) :])).decode("utf-8")
+    except zlib.error as error:
+        raise ValueError(f"it cannot be unpacked: {error}") from error
 
 
 _ROOM = LINE_BYTES - 512

@@ -15,7 +15,7 @@ from ffdl_batch.domain.events import HEAD, EventKind, decode_events, node_source
 from ffdl_batch.domain.formats import NewerFormat
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.launch import LaunchFile
-from ffdl_batch.domain.pod import Look, Wish, decode_look
+from ffdl_batch.domain.pod import Look, Wish, decode_look, unpack
 
 SIGNALLED = "signalled"
 """In the pod's directory: the number of the signal that was passed on last."""
@@ -72,7 +72,7 @@ class Wishes:
         """Where pods share a tree their files say it."""
         if not self._launch.apart:
             return True
-        for name, said in json.loads(text).items():
+        for name, said in json.loads(unpack(text)).items():
             if self._is_anothers(name) and self._written.get(name) != said:
                 write_text(os.path.join(self._attempt.path, name), str(said))
                 self._written[name] = said

@@ -16,7 +16,7 @@ from ffdl_batch.controller.pod.wishes import Wishes
 from ffdl_batch.domain.events import Event, EventKind, encode_event
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Pod
-from ffdl_batch.domain.pod import Look
+from ffdl_batch.domain.pod import PLAIN_WISH, Look, pack
 
 
 class Place:
@@ -98,6 +98,7 @@ def test_a_damaged_wish_changes_nothing(tmp_path: Path) -> None:
     place = Place(tmp_path)
     for name in ("control", "siblings", "resend"):
         place.wish(name, "{")
+    place.wish("siblings", "zlib:eJw=")
     assert not Path(place.attempt.control).exists()
     assert place.again == []
 
@@ -116,6 +117,14 @@ def test_another_node_s_failure_ends_this_node_s_learner(tmp_path: Path) -> None
     place.wish("siblings", siblings(failure()))
     assert (place.stop()["what"], place.stop()["reason"]) == ("stop", "failure")
     assert Path(place.attempt.event_file("node-1")).read_text() == failure()
+
+
+def test_what_a_large_gang_says_is_unpacked(tmp_path: Path) -> None:
+    place, long = Place(tmp_path), failure() + "\n" * PLAIN_WISH
+    text = pack(siblings(long))
+    assert len(text) < PLAIN_WISH
+    place.wish("siblings", text)
+    assert Path(place.attempt.event_file("node-1")).read_text() == long
 
 
 @pytest.mark.parametrize(

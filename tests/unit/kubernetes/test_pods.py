@@ -8,16 +8,18 @@ import time
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from ffdl_batch.domain.jobdir import Root
 from ffdl_batch.domain.observation import EndCause, NativeId, Phase
-from ffdl_batch.domain.pod import FINALIZER
+from ffdl_batch.domain.pod import FINALIZER, Wish, unpack
 from ffdl_batch.ports.registry import AdapterContext
 from ffdl_kubernetes.adapter import READ_S, KubernetesScheduler, create
-from ffdl_kubernetes.objects.names import CONTROLLER, labels
+from ffdl_kubernetes.client import ClusterClient
+from ffdl_kubernetes.objects.names import CONTROLLER, INDEX, labels
+from ffdl_kubernetes.pods import Pods
 from tests.unit.kubernetes.request_rig import JOB
 
 TOKEN = f"{JOB}-1"
@@ -190,3 +192,56 @@ def test_a_record_that_cannot_be_written_is_tried_again(world: World, monkeypatc
     ((again, given),) = later
     again(*given)
     assert (world.seen(), world.let_go, world.final.exists()) == (DONE, ["p"], True)
+
+
+ANNOTATIONS_BYTES = 256 * 1024
+"""Of one object, all together (kubernetes.io, "Annotations")."""
+
+
+def test_what_a_large_gang_says_fits_into_annotations(world: World) -> None:
+    for number in range(150):
+        one = pod(f"p-{number}")
+        one["metadata"]["labels"][INDEX] = str(number)
+        world.heard(one)
+        said = [{"seq": n, "at": time.time(), "kind": "phase", "x_host": f"host-{number}"} for n in range(35)]
+        path = world.final.parent / f"events/node-{number}.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(json.dumps(line) + "\n" for line in said))
+    world.pods._tell_siblings(TOKEN)
+    brought = {value for (_, wish), value in world.pods._wishes.items() if wish is Wish.SIBLINGS}
+    (text,) = brought
+    files = json.loads(unpack(text))
+    assert len(files) == 150 and sum(map(len, files.values())) > ANNOTATIONS_BYTES
+    assert len(text) < ANNOTATIONS_BYTES / 2
+
+
+class SlowServer:
+    """A client whose first request waits; those that it was asked for."""
+
+    def __init__(self) -> None:
+        self.began, self.goes_on = threading.Event(), threading.Event()
+        self.sent: list[str] = []
+
+    def patch(self, kind: str, name: str, change: Mapping[str, Any], content: str = "") -> None:
+        self.began.set()
+        assert self.goes_on.wait(10)
+        self.sent += change["metadata"]["annotations"].values()
+
+    def close(self) -> None: ...
+
+
+def test_wishes_that_wait_for_one_pod_are_one_request(
+    world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    server = SlowServer()
+    pods = Pods(world.scheduler._settings, Root(str(tmp_path / "tree")), lambda: cast(ClusterClient, server))
+    pods.heard("ADDED", pod())
+    pods.wish(TOKEN, Wish.CONTROL, "0")
+    assert server.began.wait(10)
+    for number in range(1, 100):
+        pods.wish(TOKEN, Wish.CONTROL, str(number))
+    server.goes_on.set()
+    pods.stop()
+    assert pods._worker is not None
+    pods._worker.join(10)
+    assert server.sent == ["0", "99"]
