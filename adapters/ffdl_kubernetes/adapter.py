@@ -27,13 +27,16 @@ from ffdl_batch.ports.scheduler import (
     LaunchPlan,
     LaunchRequest,
     PartitionShape,
+    SchedulerError,
     SchedulerUnreachable,
 )
 from ffdl_batch.runtimes.layout import staging_arguments
+from ffdl_kubernetes import marks
 from ffdl_kubernetes.administration import Administration
 from ffdl_kubernetes.canary import Canary, refuse_unproved
 from ffdl_kubernetes.client import ClusterClient, Refused
 from ffdl_kubernetes.discovery import groups
+from ffdl_kubernetes.ending import end_job
 from ffdl_kubernetes.kueue import GROUP as KUEUE
 from ffdl_kubernetes.kueue import Queues
 from ffdl_kubernetes.levels import ISOLATING
@@ -43,23 +46,25 @@ from ffdl_kubernetes.pods import Pods
 from ffdl_kubernetes.reach import Reach
 from ffdl_kubernetes.refusals import explain
 from ffdl_kubernetes.settings import KubernetesSettings, as_table, read_settings, settle
-from ffdl_kubernetes.states import Beside, has_begun, is_finished, is_put_back, missing_image, observe
+from ffdl_kubernetes.states import (
+    Beside,
+    has_begun,
+    is_ending,
+    is_finished,
+    is_over,
+    is_put_back,
+    missing_image,
+    observe,
+)
 from ffdl_kubernetes.submission import is_released, read_objects, send
 from ffdl_kubernetes.watching import Watcher, token_of
 
 OLDEST = (1, 29)
 """Native sidecars are on by default since this release (kubernetes.io, "Sidecar Containers")."""
-CANCELLED = "submit/cancelled"
-"""In the attempt's directory, empty: its controllers were asked to end, and its Job was, or is about to be, deleted by
-us."""
-PREEMPTED = "submit/preempted"
-"""The same, because it had been suspended: why."""
-NO_IMAGE = "submit/no-image"
-"""The same, because an image of it could not be had for too long: which."""
 READ_S = 120.0
 """So long after a Job's end it is told whatever of its pods' logs could not be read."""
 HEARD_S = 10.0
-"""So long after controllers were asked to end, their Job is deleted if it has not ended: kubelet brings changed
+"""So long after controllers were asked to end, their Job is ended if it has not ended by itself: kubelet brings changed
 annotations into a pod within seconds."""
 _log = logging.getLogger(__name__)
 _TOKEN = re.compile(r"(training-[0-9a-z]{9})-(\d+)", re.ASCII)
@@ -178,8 +183,7 @@ class KubernetesScheduler(Administration, Reach):
         except Refused as refused:
             raise explain(refused, f"Job {token}") from refused
         if job is None:
-            marks = (Path(attempt_dir.path, name) for name in (CANCELLED, PREEMPTED, NO_IMAGE))
-            existed = any(mark.exists() for mark in (*marks, Path(attempt_dir.final)))
+            existed = any(marks.is_there(attempt_dir, one) for one in marks.ALL) or Path(attempt_dir.final).exists()
             return frozenset({NativeId(token)}) if existed else frozenset()
         if not is_released(job) and not job["metadata"].get("deletionTimestamp"):
             archive = Path(self._job_dir(token).model_archive)
@@ -200,19 +204,22 @@ class KubernetesScheduler(Administration, Reach):
             # what ended it may be gone already
             found = observe(job, [*present, *gone] if job is not None and is_finished(job) else present, beside)
             if found is not None:
-                seen[native] = self._as_far_as_copied(found, self._pods.has_more(job, present, gone))
+                has_more = self._pods.has_more(job, present, gone)
+                still = job is not None and is_ending(job) and not all(is_over(pod) for pod in present)
+                seen[native] = self._as_far_as_copied(found, has_more=has_more, has_pods=still)
             if found is not None and found.end is EndCause.PREEMPTED and job is not None and is_put_back(job, beside):
-                self._end(token, job, PREEMPTED, found.reason)
-            if job is not None and (why := self._lacks_image(job, pods.get(token, []))):
-                self._end(token, job, NO_IMAGE, why)
+                self._remove(token, job, found.reason)
+            if job is not None and (why := self._lacks_image(job, present)):
+                self._give_up(token, present, why)
         return seen
 
     @staticmethod
-    def _as_far_as_copied(found: Observation, has_more: bool) -> Observation:
-        """An end is told when all that the pods said of it is in the attempt's directory, or has been awaited."""
-        if found.phase is not Phase.ENDED or not has_more:
+    def _as_far_as_copied(found: Observation, *, has_more: bool, has_pods: bool) -> Observation:
+        """An end is told when all that the pods said of it is in the attempt's directory, or has been awaited.
+        `has_pods`: that were asked to end, and have not; up to 1.30 a Job is Failed before they have."""
+        if found.phase is not Phase.ENDED or not (has_more or has_pods):
             return found
-        if found.ended_at is not None and time.time() - found.ended_at > READ_S:
+        if not has_pods and found.ended_at is not None and time.time() - found.ended_at > READ_S:
             return found
         return replace(found, phase=Phase.COMPLETING, end=None, exit_code=None, ended_at=None)
 
@@ -221,40 +228,48 @@ class KubernetesScheduler(Administration, Reach):
     ) -> Beside:
         if _TOKEN.fullmatch(token) is None:
             return Beside(refusal)
-        if job is None:
-            return Beside(
-                cancelled=self._is_cancelled(token),
-                preempted=self._mark(token, PREEMPTED),
-                no_image=self._mark(token, NO_IMAGE),
-            )
-        if is_finished(job):
-            return Beside(cancelled=self._is_cancelled(token))
+        if job is None or is_finished(job):
+            attempt = self._attempt(token)
+            preempted = marks.read(attempt, marks.PREEMPTED) if job is None else ""
+            cancelled, no_image = marks.is_there(attempt, marks.CANCELLED), marks.read(attempt, marks.NO_IMAGE)
+            return Beside(cancelled=cancelled, preempted=preempted, no_image=no_image)
         if not job.get("spec", {}).get("suspend"):
             return Beside(refusal)
         began = is_released(job) and Path(self._attempt(token).claim_owner).exists()
         return Beside(refusal, workloads.get(job["metadata"]["uid"]), began=began)
 
-    def _mark(self, token: str, name: str) -> str:
-        mark = Path(self._attempt(token).path, name)
-        return mark.read_text(encoding="utf-8") if mark.exists() else ""
-
     def _lacks_image(self, job: Mapping[str, Any], pods: Sequence[Mapping[str, Any]]) -> str:
         """Why its pods will not start any more ("" = they may): the patience with the registry is over."""
-        lacking = None if job["metadata"].get("deletionTimestamp") else missing_image(pods)
+        lacking = None if is_ending(job) else missing_image(pods)
         if lacking is None or time.time() < lacking[0] + self._settings.image_patience_s:
             return ""
         return lacking[1]
 
-    def _end(self, token: str, job: Mapping[str, Any], name: str, why: str) -> None:
-        """Delete its Job, and leave in the attempt's directory why: what follows is the daemon's to decide. (A queue
-        would start it anew, without what its pods had; a node would ask for its image for ever.)"""
-        mark = Path(self._attempt(token).path, name)
-        mark.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        mark.write_text(why, encoding="utf-8")
+    def _remove(self, token: str, job: Mapping[str, Any], why: str) -> None:
+        """Delete a Job that was suspended, and has no pods left: its queue would start it anew, without what they
+        had."""
+        marks.leave(self._attempt(token), marks.PREEMPTED, why)
         try:
             self._client.delete("Job", token, str(job["metadata"]["resourceVersion"]))
         except (Refused, SchedulerUnreachable) as error:
             _log.warning("Job %s, which is to end, cannot be deleted: %s; it is tried again", token, error)
+
+    def _give_up(self, token: str, pods: Sequence[Mapping[str, Any]], why: str) -> None:
+        """End a Job whose pods would ask for their image for ever. What follows is the daemon's to decide."""
+        marks.leave(self._attempt(token), marks.NO_IMAGE, why)
+        try:
+            self._finish(token, pods)
+        except SchedulerError as error:
+            _log.warning("Job %s, which lacks an image, cannot be ended: %s; it is tried again", token, error)
+
+    def _finish(self, token: str, pods: Sequence[Mapping[str, Any]]) -> None:
+        """Raises SchedulerError."""
+        try:
+            job = end_job(self._client, token, pods)
+        except Refused as refused:
+            raise explain(refused, f"the end of Job {token}") from refused
+        if job is not None:
+            self._watcher.put("Job", job)
 
     def is_forgotten(self, ids: Collection[NativeId]) -> frozenset[NativeId]:
         """See :class:`ffdl_batch.ports.capabilities.ForgetsJobs`."""
@@ -270,31 +285,36 @@ class KubernetesScheduler(Administration, Reach):
         self._pods.signal(native_id.job, name)
 
     def cancel(self, native_id: NativeId) -> None:
-        """See the port. Controllers that run are asked to end, and the Job is deleted when they have had time to hear
-        it: kubelet brings nothing more into a pod that is being deleted. Its pods then end with their grace."""
+        """See the port. Controllers that run are asked to end, and the Job is ended when they have had time to hear it:
+        kubelet brings nothing more into a pod that is being deleted. Its pods then end with their grace."""
         token = native_id.job
         self._synced()
         job, pods = self._watcher.job(token), self._watcher.pods_by_token().get(token, [])
         if job is None or is_finished(job):
             return
-        asked_s = self._asked_s(token)
+        asked_s = marks.age_s(self._attempt(token), marks.CANCELLED)
         if asked_s is not None and asked_s < HEARD_S:
             return
+        marks.leave(self._attempt(token), marks.CANCELLED)
         if asked_s is not None or not any(has_begun(pod) for pod in pods):
-            self._delete(token)
+            self._finish(token, pods)
             return
-        self._mark_cancelled(token)
         self._bring_control(token)
         self._pods.signal(token, "TERM")
-        self._pods.delete_later(token, HEARD_S, lambda: is_finished(self._watcher.job(token)))
+        self._pods.end_later(token, HEARD_S, lambda: is_finished(self._watcher.job(token)))
 
     def withdraw(self, native_id: NativeId) -> None:
         """See :class:`ffdl_batch.ports.capabilities.Withdraws`. A Job of which a pod has a node has started."""
         token = native_id.job
         self._synced()
         job, pods = self._watcher.job(token), self._watcher.pods_by_token().get(token, [])
-        if job is not None and not any(pod.get("spec", {}).get("nodeName") for pod in pods):
-            self._delete(token, str(job["metadata"]["resourceVersion"]))
+        if job is None or any(pod.get("spec", {}).get("nodeName") for pod in pods):
+            return
+        marks.leave(self._attempt(token), marks.CANCELLED)
+        try:
+            self._client.delete("Job", token, str(job["metadata"]["resourceVersion"]))
+        except Refused as refused:
+            raise explain(refused, f"the deletion of Job {token}") from refused
 
     def close(self) -> None:
         """End the threads and connections."""
@@ -310,28 +330,6 @@ class KubernetesScheduler(Administration, Reach):
             self._queues.start()
         self._watcher.await_sync(self._settings.request_timeout_s)
         self._pods.look_for_lost()
-
-    def _mark_cancelled(self, token: str) -> None:
-        mark = Path(self._attempt(token).path, CANCELLED)
-        mark.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        mark.touch(mode=0o600)
-
-    def _is_cancelled(self, token: str) -> bool:
-        return Path(self._attempt(token).path, CANCELLED).exists()
-
-    def _asked_s(self, token: str) -> float | None:
-        """How long ago the controllers of an attempt were asked to end."""
-        try:
-            return abs(time.time() - Path(self._attempt(token).path, CANCELLED).stat().st_mtime)
-        except FileNotFoundError:
-            return None
-
-    def _delete(self, token: str, version: str = "") -> None:
-        self._mark_cancelled(token)
-        try:
-            self._client.delete("Job", token, version)
-        except Refused as refused:
-            raise explain(refused, f"the deletion of Job {token}") from refused
 
     def _bring_control(self, token: str) -> None:
         path = Path(self._attempt(token).control)

@@ -20,18 +20,19 @@ from ffdl_batch.domain.placeholders import LaunchFileError
 from ffdl_batch.domain.pod import ANNOTATIONS, ATTEMPT_LABEL, FINALIZER, JOB_LABEL, Frame, FrameKind, Wish, pack
 from ffdl_batch.ports.scheduler import SchedulerError
 from ffdl_kubernetes.client import STRATEGIC, ClusterClient, Refused
+from ffdl_kubernetes.ending import end_job
 from ffdl_kubernetes.following import Follower, final_word
 from ffdl_kubernetes.mirror.mirror import Mirror
 from ffdl_kubernetes.objects.names import CONTROLLER, INDEX
 from ffdl_kubernetes.settings import KubernetesSettings
-from ffdl_kubernetes.states import has_begun, is_beyond_reach, number_ended
+from ffdl_kubernetes.states import has_begun, is_beyond_reach, is_over, number_ended
 from ffdl_kubernetes.watching import token_of
 
 Plain = Mapping[str, Any]
 LOST_S = 60.0
 """A pod that should be gone for so long, by its own grace period, has no kubelet any more."""
 RETRY_S = 5.0
-DELETE, GANG = "delete", "gang"
+END, GANG = "end", "gang"
 """Work for a whole attempt, beside wishes for single pods."""
 _log = logging.getLogger(__name__)
 
@@ -80,13 +81,13 @@ class Pods:
             self.silent(name)
             return
         state = _controller_state(pod)
-        if "terminated" in state and _has_ended(pod):  # else it is started anew
+        if "terminated" in state and is_over(pod):  # else it is started anew
             self._follower.ended(name)
         if "running" in state or "terminated" in state or _restarts(pod):
             self._follower.follow(name)
             if is_new:
                 self._bring_control(pod)
-        elif _is_over(pod):  # its controller never ran: there is nothing to be read
+        elif _ends(pod):  # its controller never ran: there is nothing to be read
             self.silent(name)
 
     def look_for_lost(self) -> None:
@@ -192,12 +193,12 @@ class Pods:
             number = max(_number(last), _number(waiting)) + 1
             self._wish(pod["metadata"]["name"], Wish.SIGNAL, f"{number} {name}")
 
-    def delete_later(self, token: str, seconds: float, is_over: Callable[[], bool]) -> None:
-        """Delete the Job of an attempt then, unless it is over."""
+    def end_later(self, token: str, seconds: float, is_over: Callable[[], bool]) -> None:
+        """End the Job of an attempt then, unless it is over."""
 
         def begin() -> None:
             if not is_over():
-                self._queue(token, DELETE)
+                self._queue(token, END)
 
         timer = threading.Timer(seconds, begin)
         timer.daemon = True
@@ -236,7 +237,7 @@ class Pods:
         self._queue(pod, wish.value)
 
     def _queue(self, name: str, what: str) -> None:
-        """`what` is a wish for the pod `name`, "" = let it go; DELETE and GANG: `name` is an attempt's token. What
+        """`what` is a wish for the pod `name`, "" = let it go; END and GANG: `name` is an attempt's token. What
         waits already is done once: a gang's pods say more than could be passed on one by one."""
         with self._lock:
             if (name, what) in self._waiting:
@@ -263,8 +264,8 @@ class Pods:
         client.close()
 
     def _do(self, client: ClusterClient, name: str, what: str) -> None:
-        if what == DELETE:
-            client.delete("Job", name)
+        if what == END:
+            end_job(client, name, self._of(name))
         elif what == GANG:
             self._tell_siblings(name)
         elif not what:
@@ -308,12 +309,8 @@ def _restarts(pod: Plain) -> int:
     return sum(int(one.get("restartCount", 0)) for one in pod.get("status", {}).get("initContainerStatuses") or ())
 
 
-def _is_over(pod: Plain) -> bool:
-    return _has_ended(pod) or bool(pod["metadata"].get("deletionTimestamp"))
-
-
-def _has_ended(pod: Plain) -> bool:
-    return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
+def _ends(pod: Plain) -> bool:
+    return is_over(pod) or bool(pod["metadata"].get("deletionTimestamp"))
 
 
 def _number(text: str) -> int:

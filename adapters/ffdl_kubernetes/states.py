@@ -48,7 +48,8 @@ _BY_REASON = {"DeadlineExceeded": EndCause.TIMEOUT, "PodFailurePolicy": EndCause
 class Beside:
     """What is known of an attempt beside its Job and pods: `refusal` is the message of its latest FailedCreate event,
     `workload` Kueue's. `began`: a controller has claimed it. `cancelled`: we asked for its end; `preempted` (why): its
-    Job was deleted by us, because it had been suspended; `no_image` (why): because an image of it could not be had."""
+    Job was deleted by us, because it had been suspended; `no_image` (why): it was ended by us, because an image of it
+    could not be had."""
 
     refusal: str = ""
     workload: Plain | None = None
@@ -83,8 +84,7 @@ def observe(job: Plain | None, pods: Sequence[Plain], beside: Beside = Beside())
     }
     done = _condition(job, "Complete") or _condition(job, "Failed")
     if done is not None:
-        ended = _ended(done, pods, times)
-        return replace(ended, end=EndCause.CANCELLED) if beside.cancelled and ended.end is EndCause.FAILURE else ended
+        return _as_asked(_ended(done, pods, times), beside, by_us=done.get("reason") == "DeadlineExceeded")
     if (
         _condition(job, "FailureTarget")
         or _condition(job, "SuccessCriteriaMet")
@@ -103,15 +103,29 @@ def observe(job: Plain | None, pods: Sequence[Plain], beside: Beside = Beside())
     return Observation(Phase.PENDING, "Pending", reason=why_pending(pods, refusal), **times)
 
 
+def _as_asked(ended: Observation, beside: Beside, *, by_us: bool) -> Observation:
+    """`by_us`: its deadline was over, and a Job of ours has none but the one that ends it."""
+    if by_us and beside.no_image:
+        return replace(ended, end=EndCause.NO_IMAGE, exit_code=None, reason=beside.no_image)
+    if beside.cancelled and (by_us or ended.end is EndCause.FAILURE):
+        return replace(ended, end=EndCause.CANCELLED)
+    return ended
+
+
 def is_finished(job: Plain | None) -> bool:
     """Whether a Job has ended, or is not there."""
     return job is None or any(_condition(job, kind) is not None for kind in ("Complete", "Failed"))
 
 
+def is_ending(job: Plain) -> bool:
+    """Whether its end was asked for: it is being deleted, or has a deadline (:mod:`ffdl_kubernetes.ending`)."""
+    return bool(job["metadata"].get("deletionTimestamp") or job.get("spec", {}).get("activeDeadlineSeconds"))
+
+
 def number_ended(job: Plain) -> int:
-    """How many pods ended, in the words of a Job that has; 0 for one that is being deleted, as its pods are."""
+    """How many pods ended, in the words of a Job that has; 0 where they were deleted: they go when they are read."""
     status = job.get("status", {})
-    if not is_finished(job) or job["metadata"].get("deletionTimestamp"):
+    if not is_finished(job) or is_ending(job):
         return 0
     return int(status.get("succeeded", 0)) + int(status.get("failed", 0))
 
@@ -119,6 +133,11 @@ def number_ended(job: Plain) -> int:
 def has_begun(pod: Plain) -> bool:
     """Whether its controller runs, and hears what is wished."""
     return any(one.get("name") == CONTROLLER and "running" in one.get("state", {}) for one in _statuses(pod))
+
+
+def is_over(pod: Plain) -> bool:
+    """Whether its containers have ended for good."""
+    return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
 
 
 def is_beyond_reach(pod: Plain) -> bool:

@@ -8,7 +8,6 @@ import time
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from ffdl_batch.ports.registry import AdapterContext
 from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, LaunchRequest, SchedulerError
 from ffdl_batch.ports.tenancy import Tenant
 from ffdl_kubernetes.adapter import KubernetesScheduler, create
-from ffdl_kubernetes.client import MERGE, ClusterClient
+from ffdl_kubernetes.client import ClusterClient
 from ffdl_kubernetes.objects.tenant import tenant_objects
 from ffdl_kubernetes.settings import read_settings
 from tests.fakes.kubernetes.rig import FakeCluster, cluster, node
@@ -212,18 +211,6 @@ def test_somebody_elses_job_is_left_alone(site: Site) -> None:
     assert site.admin().get("Job", plan.token) is not None
 
 
-def test_what_is_cancelled_ends_so(site: Site) -> None:
-    plan = site.plan(resources=Resources(gpus=2, cpus=1, memory_bytes=1 << 28))
-    native = site.scheduler.submit(plan)
-    site.wait(native, lambda one: one is not None and bool(one.reason))
-    site.scheduler.cancel(native)
-    site.scheduler.cancel(native)
-    seen = site.wait(native, lambda one: one is not None and one.phase is Phase.ENDED)
-    assert seen is not None and seen.end is EndCause.CANCELLED
-    assert site.start().find(plan.token, plan.attempt_dir) == {native}
-    assert site.admin().get("ConfigMap", plan.token) is None
-
-
 def test_what_never_was_is_forgotten(site: Site) -> None:
     native = NativeId("training-zzzzzzzzz-1")
     assert site.scheduler.is_forgotten([native]) == {native}
@@ -306,53 +293,3 @@ def test_looking_at_jobs_asks_nothing(site: Site) -> None:
     for _ in range(20):
         assert len(site.scheduler.observe(ids)) == 5
     assert {what: count for what, count in site.k8s.counts().items() if not what.startswith("watch")} == {}
-
-
-def lack_image(site: Site, token: str, container: str, seconds: float) -> None:
-    """Its pod has had its node, and waits for an image, for so long."""
-    admin = site.admin()
-    pods, _ = admin.list("Pod", {})
-    (pod,) = [one for one in pods if one["metadata"]["name"].startswith(token)]
-    since = datetime.fromtimestamp(time.time() - seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    waiting = {"waiting": {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "python:3"'}}
-    status = {
-        "name": container, "image": "python:3", "imageID": "-", "ready": False, "restartCount": 0, "state": waiting,
-    }  # fmt: skip
-    conditions = [
-        {"type": kind, "status": "True", "lastTransitionTime": since} for kind in ("PodScheduled", "Initialized")
-    ]
-    where = "containerStatuses" if container == "learner" else "initContainerStatuses"
-    path = f"api/v1/namespaces/{site.k8s.namespace}/pods/{pod['metadata']['name']}/status"
-    body = {"status": {"phase": "Pending", "conditions": conditions, where: [status]}}
-    admin._ask("PATCH", path, body=body, content=MERGE)
-
-
-def remove_pods(site: Site, token: str) -> None:
-    """As the kubelet does when their containers are gone."""
-    admin = site.admin()
-    for pod in admin.list("Pod", {})[0]:
-        if pod["metadata"]["name"].startswith(token):
-            path = f"api/v1/namespaces/{site.k8s.namespace}/pods/{pod['metadata']['name']}"
-            admin._ask("DELETE", path, body={"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0})
-
-
-@pytest.mark.parametrize("container", ["controller", "learner"])
-def test_an_image_that_cannot_be_had_is_waited_for_and_then_is_the_end(site: Site, container: str) -> None:
-    plan = site.plan()
-    native = site.scheduler.submit(plan)
-    site.wait(native, lambda one: one is not None and bool(one.nodes))
-    lack_image(site, plan.token, container, 500)
-    seen = site.wait(native, lambda one: one is not None and bool(one.reason))
-    assert seen is not None and seen.phase is Phase.PENDING, "the patience is 900 s"
-    assert seen.reason == 'the image python:3 cannot be had (ImagePullBackOff): Back-off pulling image "python:3"'
-    lack_image(site, plan.token, container, 1000)
-    site.wait(native, lambda one: one is not None and one.phase is Phase.COMPLETING)
-    remove_pods(site, plan.token)
-    seen = site.wait(native, lambda one: one is not None and one.phase is Phase.ENDED)
-    assert seen is not None and seen.end is EndCause.NO_IMAGE
-    assert seen.reason.startswith("the image python:3 cannot be had")
-    assert site.admin().get("Job", plan.token) is None and site.admin().get("Secret", plan.token) is None
-    again = site.start()
-    assert again.find(plan.token, plan.attempt_dir) == {native}
-    later = again.observe([native])[native]
-    assert later.end is EndCause.NO_IMAGE, "a daemon that was started anew knows it, too"

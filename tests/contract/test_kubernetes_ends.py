@@ -13,11 +13,12 @@ from ffdl_batch.domain.observation import EndCause, NativeId, Phase
 from ffdl_batch.domain.pod import FINALIZER, JOB_LABEL
 from ffdl_batch.domain.spec import BatchOptions, Checkpoint
 from ffdl_batch.ports.scheduler import LaunchPlan
+from ffdl_kubernetes import adapter
 from tests.contract.kubernetes_harness import IMAGE, KubernetesHarness
 from tests.fakes.kubernetes.rig import eventually
 
 SAVES = "trap 'echo saved; exit 0' USR2; echo up; while :; do sleep 0.05; done"
-QUICK = BatchOptions(checkpoint=Checkpoint(grace_s=5))
+QUICK, SLOW = (BatchOptions(checkpoint=Checkpoint(grace_s=seconds)) for seconds in (5, 300))
 
 
 class World(KubernetesHarness):
@@ -38,6 +39,12 @@ class World(KubernetesHarness):
         native, plan = self.submit(command, batch=QUICK)
         self.await_log(plan, "up")
         return native, plan
+
+    def named(self, plural: str, name: str) -> bool:
+        """Whether there is one of this name."""
+        group = "apis/networking.k8s.io/v1" if plural == "networkpolicies" else "api/v1"
+        found = self.k8s.ask("GET", f"{group}/namespaces/{self.k8s.namespace}/{plural}")["items"]
+        return name in [one["metadata"]["name"] for one in found]
 
     def final(self, plan: LaunchPlan) -> dict[str, Any]:
         return dict(json.loads(Path(plan.attempt_dir.final).read_text()))
@@ -124,6 +131,22 @@ def test_a_log_that_kubelet_begins_anew_is_whole_in_the_copy(world: World) -> No
     (world.seen_by_job(plan.attempt_dir.state) / "go").touch()
     assert world.await_end(native).end is EndCause.SUCCESS
     assert world.log(plan) == "up\n" + "".join(f"{number}\n" for number in range(1, 3001))
+
+
+def test_a_cancelled_job_s_pod_is_isolated_until_it_is_gone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its learner heeds nothing, so that the pod has all of its grace: that is when results are stored."""
+    monkeypatch.setattr(adapter, "HEARD_S", 0.0)
+    native, _ = world.submit("trap '' TERM USR2; echo up; while :; do sleep 0.05; done", batch=SLOW)
+    world.await_observation(native, lambda seen: seen.phase is Phase.RUNNING)
+    eventually(lambda: world.pods()[0]["status"].get("containerStatuses", [{}])[0].get("started"), "the learner runs")
+    world.scheduler.cancel(native)
+    eventually(lambda: world.pods()[0]["metadata"].get("deletionTimestamp"), "its pod is about to end")
+    assert world.named("networkpolicies", native.job), "and is isolated meanwhile"
+    assert world.named("secrets", native.job) and world.scheduler.observe([native])[native].end is None
+    world.do("kill", container="learner")
+    assert world.await_end(native).end is EndCause.CANCELLED
+    eventually(lambda: not world.pods(), "its pod is gone")
+    assert world.scheduler.observe([native])[native].end is EndCause.CANCELLED, "its Job says so from now on"
 
 
 def test_a_pod_is_kept_until_its_last_word_was_read(world: World) -> None:

@@ -68,7 +68,9 @@ class Walk:
         self.queued(NativeId(pair.token))
         self.refused()
         self.adapter.cancel(native)
-        self.await_(lambda: self.admin.get("Job", single.token) is None, "its Job is deleted")
+        self.await_(lambda: self.job(single.token)["spec"].get("activeDeadlineSeconds"), "its Job is ended")
+        self.adapter.cancel(NativeId(pair.token))
+        self.await_(lambda: self.admin.get("Job", pair.token) is None, "one that never began is deleted")
 
     def completed(self, plan: LaunchPlan) -> None:
         """A Job of two learners over which a daemon died is completed by the next one."""
@@ -98,8 +100,7 @@ class Walk:
     def queued(self, native: NativeId) -> None:
         """Kueue says why a Job waits."""
         self.await_(lambda: "queue gpus" in self.seen(native).reason, "it waits in the queue")
-        job = self.admin.get("Job", native.job)
-        assert job is not None
+        job = self.job(native.job)
         self.admin.paths["Workload"] = ("apis/kueue.x-k8s.io/v1beta1", "workloads")
         owner = {"apiVersion": "batch/v1", "kind": "Job", "name": native.job, "uid": job["metadata"]["uid"]}
         workload: dict[str, Any] = {
@@ -116,6 +117,11 @@ class Walk:
         native = self.adapter.submit(self.plans[2])
         self.let_go(native.job)
         self.await_(lambda: self.seen(native).reason.startswith("quota none is used up"), "the quota is told")
+
+    def job(self, token: str) -> dict[str, Any]:
+        found = self.admin.get("Job", token)
+        assert found is not None, token
+        return found
 
     def seen(self, native: NativeId) -> Observation:
         return self.adapter.observe([native])[native]

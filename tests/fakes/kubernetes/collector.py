@@ -1,14 +1,21 @@
-"""Garbage by owner references, what namespaces need and leave, quotas' status, claims."""
+"""Garbage by owner references, what namespaces need and leave, quotas' status, claims.
+
+No order is promised among what one object owned: all of it is deleted at once, whatever holds some of it, in the
+foreground as in the background (kubernetes/kubernetes#121113); `blockOwnerDeletion` only says for what an owner that is
+deleted in the foreground waits. Here pods are the last, which is the order that is worst for them.
+"""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 
 from tests.fakes.kubernetes.admission import quota_status
 from tests.fakes.kubernetes.kinds import (
     CLAIMS,
     CONFIG_MAPS,
     NAMESPACES,
+    PODS,
     QUOTAS,
     SERVICE_ACCOUNTS,
     Kind,
@@ -50,7 +57,7 @@ class Collector:
             self._wake_owner(change.obj, owner)
         if change.what == "DELETED":
             self._uids.discard(uid)
-            for dependent in self._owned.pop(uid, ()):
+            for dependent in _pods_last(self._owned.pop(uid, ())):
                 self.queue.later(dependent, self._delay_s)
         else:
             self._uids.add(uid)
@@ -96,6 +103,7 @@ class Collector:
         if self._ownerless(obj):
             self._registry.delete(kind, *found[1:], Deletion())
             return
+        self._forget_dead_owners(kind, obj)
         finalizers = obj["metadata"].get("finalizers") or []
         if FOREGROUND_FINALIZER in finalizers:
             self._foreground(kind, obj)
@@ -110,14 +118,29 @@ class Collector:
             and not any(owner["uid"] in self._uids for owner in owners)
         )
 
+    def _forget_dead_owners(self, kind: Kind, obj: Obj) -> None:
+        """One that another owner keeps loses its references to those that are gone."""
+        owners = obj["metadata"].get("ownerReferences") or []
+        gone = [owner["uid"] for owner in owners if owner["uid"] not in self._uids]
+        if gone and len(gone) < len(owners):
+            for uid in gone:
+                self._registry.change(kind, *key_of(obj), functools.partial(_disown, uid=uid))
+
     def _foreground(self, kind: Kind, obj: Obj) -> None:
-        left = list(self._owned.get(obj["metadata"]["uid"], ()))
-        for resource, namespace, name in left:
+        uid = obj["metadata"]["uid"]
+        for resource, namespace, name in _pods_last(self._owned.get(uid, ())):
             dependent = self._registry.store.get(self._kinds[resource], namespace, name)
-            if dependent is not None and not dependent["metadata"].get("deletionTimestamp"):
-                self._registry.delete(self._kinds[resource], namespace, name, Deletion())
-        if not any(self._registry.store.get(self._kinds[one[0]], *one[1:]) for one in left):
+            if dependent is None or dependent["metadata"].get("deletionTimestamp") or self._kept(dependent, uid):
+                continue
+            self._registry.delete(self._kinds[resource], namespace, name, Deletion())
+        left = (self._registry.store.get(self._kinds[one[0]], *one[1:]) for one in self._owned.get(uid, ()))
+        if not any(one is not None and _blocks(one, uid) for one in left):
             self._finalized(kind, obj, FOREGROUND_FINALIZER)
+
+    def _kept(self, dependent: Obj, uid: str) -> bool:
+        """Whether another owner keeps it."""
+        owners = dependent["metadata"].get("ownerReferences") or []
+        return any(owner["uid"] != uid and owner["uid"] in self._uids for owner in owners)
 
     def _orphan(self, kind: Kind, obj: Obj) -> None:
         uid = obj["metadata"]["uid"]
@@ -147,6 +170,15 @@ class Collector:
             }  # fmt: skip
 
         self._registry.change(CLAIMS, *key_of(claim), bind)
+
+
+def _pods_last(found: Iterable[Found]) -> list[Found]:
+    return sorted(found, key=lambda one: (one[0] == PODS.resource, one))
+
+
+def _blocks(dependent: Obj, uid: str) -> bool:
+    owners = dependent["metadata"].get("ownerReferences") or []
+    return any(owner["uid"] == uid and owner.get("blockOwnerDeletion") for owner in owners)
 
 
 def _disown(obj: Obj, uid: str) -> None:

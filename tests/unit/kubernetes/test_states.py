@@ -338,6 +338,24 @@ def test_a_job_whose_end_was_asked_for_is_cancelled_whatever_its_pods_came_to() 
     assert observe(done, [], Beside(cancelled=True)).end is EndCause.SUCCESS  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize(
+    ("beside", "end"),
+    [
+        (Beside(cancelled=True), EndCause.CANCELLED),
+        (Beside(no_image="the image x cannot be had"), EndCause.NO_IMAGE),
+        (Beside(), EndCause.TIMEOUT),
+    ],
+)
+@pytest.mark.parametrize("status", [{}, {"reason": "DeadlineExceeded"}])
+def test_a_job_whose_deadline_is_over_was_ended_by_us_where_we_left_a_mark(
+    beside: Beside, end: EndCause, status: dict[str, Any]
+) -> None:
+    over = job({"type": "Failed", "reason": "DeadlineExceeded", "message": "Job was active longer than its deadline"})
+    seen = observe(over, [pod(**status)] if status else [], beside)
+    assert seen is not None and (seen.phase, seen.end) == (Phase.ENDED, end)
+    assert not beside.no_image or seen.reason == beside.no_image
+
+
 def test_a_job_that_a_disruption_ended_is_a_failure_of_the_node_where_its_pods_are_gone() -> None:
     seen = observe(job({"type": "Failed", "reason": "PodFailurePolicy", "message": "Pod x has condition y"}), [])
     assert seen is not None and seen.end is EndCause.NODE_FAIL
