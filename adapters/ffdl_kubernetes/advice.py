@@ -40,6 +40,22 @@ _OF_IMAGES = (
         r"no such host|i/o timeout|connection refused|TLS handshake",
         "nodes do not reach the registry; it is tried again",
     ),
+    (
+        r"",
+        "check its name, and that nodes may pull it (image_pull_secrets)",
+    ),  # kubelet may have said why, and says it no more
+)
+_OF_CONTAINERS = (
+    (
+        r'(secret|configmap) "[^"]*" not found|find key',
+        "it is made with the job: if it stays so, cancel and submit again",
+    ),
+    (
+        r"no such file or directory|executable file not found",
+        "the image lacks a program: learners' images have /bin/sh",
+    ),
+    (r"subPath", "its claim is not as claim or volumes in [backend.kubernetes] say"),
+    (r"", "it is tried again; if it stays so, ask who runs the cluster"),
 )
 
 
@@ -51,6 +67,11 @@ def what_to_do(message: str) -> str:
 def about_image(message: str) -> str:
     """About an image that cannot be had, likewise."""
     return _first(_OF_IMAGES, message)
+
+
+def about_container(message: str) -> str:
+    """About a container that its node cannot make, likewise."""
+    return _first(_OF_CONTAINERS, message)
 
 
 def _first(table: tuple[tuple[str, str], ...], message: str) -> str:

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from ffdl_batch.domain.observation import EndCause, Observation, Phase
-from ffdl_kubernetes.advice import about_image, what_to_do
+from ffdl_kubernetes.advice import about_container, about_image, what_to_do
 from ffdl_kubernetes.kueue import why_evicted, why_queued
 from ffdl_kubernetes.objects.names import CONTROLLER, LEARNER, QUEUE_LABEL
 
@@ -22,10 +22,16 @@ QUOTA = re.compile(
     r"exceeded quota: (?P<name>[^,]+), requested: (?P<asked>.+?), used: (?P<used>.+?), limited: (?P<limit>.+)"
 )
 """A refusal of a ResourceQuota's."""
-_NO_IMAGE = frozenset(
-    {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable"}
-)
-_NOT_MADE = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
+_NO_IMAGE = frozenset({
+    "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable",
+    "ImageInspectError", "SignatureValidationFailed",
+})  # fmt: skip
+_NOT_MADE = frozenset({
+    "CreateContainerConfigError", "CreateContainerError", "RunContainerError", "PreCreateHookError",
+    "PreStartHookError", "PostStartHookError",
+})  # fmt: skip
+"""Reasons of waiting containers (kubelet: `images/types.go`, `kuberuntime/kuberuntime_container.go`; the CRI's
+`errors`)."""
 _PREEMPTED = frozenset({"PreemptionByScheduler", "EvictionByEvictionAPI", "Preempting", "Preempted"})
 """Reasons of DisruptionTarget, and of pods, that say that somebody else wanted the room. Those of other disruptions say
 that the node went, or threw the pod out: DeletionByTaintManager, DeletionByPodGC, TerminationByKubelet."""
@@ -97,7 +103,7 @@ def observe(job: Plain | None, pods: Sequence[Plain], beside: Beside = Beside())
     if job.get("spec", {}).get("suspend"):
         return Observation(Phase.PENDING, "Suspended", reason=_why_suspended(job, beside.workload), **times)
     if any(_runs(pod) for pod in pods):
-        return Observation(Phase.RUNNING, "Running", reason=why_pending(pods), **times)
+        return Observation(Phase.RUNNING, "Running", lacks=why_pending(pods), **times)
     is_short = len(pods) < int(job.get("spec", {}).get("completions", 1))
     refusal = beside.refusal if is_short else ""  # an event stays when what it tells of is over
     return Observation(Phase.PENDING, "Pending", reason=why_pending(pods, refusal), **times)
@@ -209,7 +215,8 @@ def why_pending(pods: Sequence[Plain], refusal: str = "") -> str:
                 why = f"({waiting['reason']}){said}{about_image(message)}"
                 return f"the image {status.get('image', '')} cannot be had {why}"
             if waiting.get("reason") in _NOT_MADE:
-                return f"container {status.get('name', '')} cannot be made ({waiting['reason']}){said}"
+                why = f"({waiting['reason']}){said}{about_container(message)}"
+                return f"container {status.get('name', '')} cannot be made {why}"
             if waiting.get("reason") == "CrashLoopBackOff":
                 return f"container {status.get('name', '')} ends again and again{said}"
     return _in_words(refusal)

@@ -267,7 +267,7 @@ def _seen_columns(job: Job, seen: Observation | None, waits_for: str, *, awaits_
     columns: dict[str, object] = {}
     if seen is None:
         return {"pending_reason": waits_for} if waits_for not in ("", job.pending_reason) else columns
-    reason = waits_for or (seen.reason if seen.phase is Phase.PENDING else "")
+    reason = seen.lacks or waits_for or (seen.reason if seen.phase is Phase.PENDING else "")
     reason = _STOPPED.format(seen.native_state) if seen.phase is Phase.SUSPENDED else reason
     reason = _LAST_WORD.format(seen.native_state) if awaits_word else reason
     if reason != job.pending_reason:

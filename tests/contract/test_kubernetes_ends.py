@@ -110,8 +110,10 @@ def test_a_node_that_is_taken_away_is_a_failure_of_the_node(world: World) -> Non
 def test_an_image_that_cannot_be_had_is_waited_for(world: World) -> None:
     world.k8s.do("images", missing=[IMAGE])
     native, _ = world.submit("true")
-    seen = world.await_observation(native, lambda one: "cannot be had" in one.reason)
-    assert IMAGE in seen.reason and seen.phase is not Phase.ENDED
+    seen = world.await_observation(native, lambda one: "cannot be had" in one.lacks)
+    assert IMAGE in seen.lacks and "correct its name" in seen.lacks and seen.phase is Phase.RUNNING, (
+        "its controller does"
+    )
     world.k8s.do("images", missing=[])
     assert world.await_end(native).end is EndCause.SUCCESS
 

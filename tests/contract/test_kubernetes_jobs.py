@@ -197,6 +197,19 @@ def test_a_cancelled_job_ends_and_a_failing_one_has_its_learner_s_status(world: 
     world.await_state(endless, "CANCELLED")
 
 
+def test_a_learner_s_image_that_is_missing_is_told_while_its_controller_waits(world: World) -> None:
+    """The data are there: the job stays DOWNLOADING, because its learner has not begun."""
+    world.k8s.do("images", missing=[IMAGE])
+    job_id = world.submit("echo up", stores="")
+    until(lambda: "cannot be had" in world.job(job_id)["pending_reason"], f"what it waits for; {world.diagnosis()}")
+    job = world.job(job_id)
+    assert IMAGE in job["pending_reason"] and "correct its name" in job["pending_reason"], job
+    world.await_state(job_id, "DOWNLOADING")
+    world.k8s.do("images", missing=[])
+    job = world.await_state(job_id, "COMPLETED", "FAILED")
+    assert (job["state"], job["pending_reason"]) == ("COMPLETED", ""), (job, world.diagnosis())
+
+
 def test_learners_in_several_pods_meet_by_the_daemon_alone(world: World) -> None:
     command = 'echo "$RANK of $WORLD_SIZE"; getent hosts $MASTER_ADDR >/dev/null && echo found'
     job_id = world.submit(command, learners=2, stores="")

@@ -266,12 +266,34 @@ def test_pods_without_a_node_wait_and_say_what_to_do(message: str, advice: str) 
         ("ErrImageNeverPull", 'Container image "x" is not present with pull policy of Never', "have it on the nodes"),
         ("ImagePullBackOff", "429 Too Many Requests: toomanyrequests", "it is tried again"),
         ("RegistryUnavailable", "dial tcp: lookup r on 10.0.0.1: no such host", "nodes do not reach the registry"),
+        ("ImagePullBackOff", 'Back-off pulling image "x"', "check its name, and that nodes may pull it"),
+        ("ImageInspectError", "failed to inspect", "check its name"),
+        ("SignatureValidationFailed", "no valid signature", "check its name"),
     ],
 )
 def test_images_that_cannot_be_had_say_what_to_do(reason: str, message: str, advice: str) -> None:
     seen = observe(job(), [pod(**learner(waiting={"reason": reason, "message": message}))])
     assert seen is not None and seen.phase is Phase.PENDING
     assert f"({reason}): {message}; " in seen.reason and advice in seen.reason
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "advice"),
+    [
+        ("CreateContainerConfigError", 'secret "x" not found', "cancel and submit again"),
+        ("CreateContainerConfigError", "failed to prepare subPath for volumeMount", "claim or volumes"),
+        ("CreateContainerError", "context deadline exceeded", "ask who runs the cluster"),
+        ("RunContainerError", 'exec: "/bin/sh": stat /bin/sh: no such file or directory', "images have /bin/sh"),
+        ("PostStartHookError", "", "ask who runs the cluster"),
+    ],
+)
+def test_containers_that_cannot_be_made_say_what_to_do(reason: str, message: str, advice: str) -> None:
+    """Also while the sidecar runs: then the job does."""
+    waits = learner(waiting={"reason": reason, "message": message})
+    seen = observe(job(), [pod(**waits)])
+    assert seen is not None and f"container learner cannot be made ({reason})" in seen.reason and advice in seen.reason
+    beside = observe(job(), [pod(**waits, **sidecar(running={"startedAt": CREATED}))])
+    assert beside is not None and (beside.phase, beside.lacks) == (Phase.RUNNING, seen.reason)
 
 
 def test_a_gated_pod_says_so() -> None:
@@ -298,10 +320,12 @@ def test_an_image_is_waited_for_from_when_its_container_was_to_start() -> None:
     initialized = {"type": "Initialized", "lastTransitionTime": at(4000)}
     assert missing_image([pod(0, scheduled, **sidecar(running={}))]) is None
     (since, words) = missing_image([pod(0, scheduled, **sidecar(waiting=LACKS))]) or (0.0, "")
-    assert (since, words) == (AT + 10, f"the image controller cannot be had (ImagePullBackOff): {LACKS['message']}")
+    assert since == AT + 10
+    assert words.startswith(f"the image controller cannot be had (ImagePullBackOff): {LACKS['message']}; ")
     late = pod(0, scheduled, initialized, **sidecar(running={}), **learner(waiting={"reason": "ErrImagePull"}))
     (since, words) = missing_image([late]) or (0.0, "")
-    assert (since, words) == (AT + 4000, "the image pytorch:2.5 cannot be had (ErrImagePull)"), "data took their time"
+    assert since == AT + 4000, "data took their time"
+    assert words.startswith("the image pytorch:2.5 cannot be had (ErrImagePull); ")
 
 
 def test_a_container_that_ran_waits_for_its_image_from_its_end_on() -> None:

@@ -179,6 +179,19 @@ def test_the_reason_for_waiting_is_shown_and_goes(site: Site, watcher: Watcher) 
     assert (site.job(job.id).pending_reason, site.job(job.id).nodes) == ("", "n1")
 
 
+def test_what_a_part_of_a_running_job_lacks_is_shown_and_goes(site: Site, watcher: Watcher) -> None:
+    """Its controller loads data, and its learner's image cannot be had: that is nothing that the head knows of."""
+    job = site.deployed()
+    native, why = NativeId(job.native_id), "the image x cannot be had; correct its name"
+    tell_from_head(site, job, "waits for node 1")
+    site.scheduler.seen[native] = Observation(Phase.RUNNING, "Running", nodes="n1", lacks=why)
+    watcher.step(full=True)
+    assert (site.job(job.id).pending_reason, site.job(job.id).state) == (why, JobState.QUEUED)
+    site.scheduler.seen[native] = Observation(Phase.RUNNING, "Running", nodes="n1")
+    watcher.step(full=True)
+    assert site.job(job.id).pending_reason == "waits for node 1"
+
+
 def tell_from_head(site: Site, job: Job, *messages: str) -> None:
     """What the head would write of what it waits for, and the bell that it would ring."""
     kinds = [Event(1, site.clock.now(), "head", EventKind.CLAIMED, {"native_id": job.native_id, "restart": 0})]
