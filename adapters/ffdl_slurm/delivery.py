@@ -6,10 +6,8 @@ visible too, and so is what lies on a network file system. Everything else is de
 
 from __future__ import annotations
 
-import hashlib
 import subprocess
 import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,8 +20,8 @@ _NETWORK_FILE_SYSTEMS = frozenset(
 )
 # A program, not an import: adapters and controller meet through files and argv only.
 _BUILD = (
-    "import sys, pathlib; sys.path.insert(0, sys.argv[1]); from ffdl_batch.controller.bundle import build_zipapp; "
-    "build_zipapp(pathlib.Path(sys.argv[2]))"
+    "import sys, pathlib; sys.path.insert(0, sys.argv[1]); from ffdl_batch.controller.bundle import place_zipapp; "
+    "print(place_zipapp(pathlib.Path(sys.argv[2])).name)"
 )
 
 
@@ -98,14 +96,8 @@ def file_system(path: str, mountinfo: str) -> str:
 def _write_archive(directory: Path) -> Path:
     """The zipapp of this release, named by its content: a running job's file is never replaced."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # A directory for each build: requests are served by threads, and the first ones of a daemon all come here.
-    with tempfile.TemporaryDirectory(prefix=".building-", dir=directory) as work:
-        built = Path(work) / "controller.pyz"
-        argv = [sys.executable, "-c", _BUILD, str(Path(domain.__file__).resolve().parents[2]), str(built)]
-        ended = subprocess.run(argv, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
-        if ended.returncode != 0:
-            raise OSError(" ".join(ended.stderr.split())[-200:])
-        target = directory / f"controller-{hashlib.sha256(built.read_bytes()).hexdigest()[:16]}.pyz"
-        if not target.exists():
-            built.replace(target)
-    return target
+    argv = [sys.executable, "-c", _BUILD, str(Path(domain.__file__).resolve().parents[2]), str(directory)]
+    ended = subprocess.run(argv, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    if ended.returncode != 0:
+        raise OSError(" ".join(ended.stderr.split())[-200:])
+    return directory / ended.stdout.strip()

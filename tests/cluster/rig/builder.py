@@ -57,8 +57,8 @@ def build(suite: str, checkout: Path, *, fresh: bool = False) -> Built:
 
 
 def _venv(cache: Path, row: Suite, home: Layer, project: Project, checkout: Path) -> list[Layer]:
-    """The venv for the Python of `home`, by which the checkout is compiled too; with pyslurm where that fits the suite's
-    own Slurm."""
+    """The venv for the Python of `home`, which compiles the checkout too; with pyslurm where that fits the suite's own
+    Slurm."""
     slurm = python_layers.slurm_version(home) if row.python is Supply.OWN else ""
     pyslurm = python_layers.obtain_pyslurm(cache, home, slurm)
     venv = python_layers.obtain_venv(cache, home, pyslurm, project)

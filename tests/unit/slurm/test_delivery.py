@@ -36,6 +36,20 @@ def test_a_configured_interpreter_gets_one_file_that_it_can_run(tmp_path: Path) 
     assert "execute an attempt" in ran.stdout
 
 
+def test_what_is_delivered_is_not_built_again(tmp_path: Path) -> None:
+    path = Path(deliver_controller(str(tmp_path), "/opt/python3").controller[-1])
+    before = path.stat()
+    deliver_controller(str(tmp_path), "/opt/python3")
+    assert (path.stat().st_ino, path.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+
+
+def test_the_file_has_bytecode_of_the_interpreter_that_built_it(tmp_path: Path) -> None:
+    path = deliver_controller(str(tmp_path), "/opt/python3").controller[-1]
+    says = "import sys; sys.path.insert(0, sys.argv[1]); from ffdl_batch.controller import node; print(node.__file__)"
+    ran = subprocess.run([sys.executable, "-I", "-S", "-c", says, path], capture_output=True, text=True, check=True)
+    assert ran.stdout == f"{path}/ffdl_batch/controller/node/__init__.pyc\n"
+
+
 def test_threads_of_one_process_may_deliver_at_once(tmp_path: Path) -> None:
     with ThreadPoolExecutor(max_workers=4) as pool:
         delivered = set(pool.map(lambda _: deliver_controller(str(tmp_path), "/opt/python3"), range(4)))
