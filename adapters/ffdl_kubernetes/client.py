@@ -7,27 +7,23 @@ The requests are few and plain, so that what is printed by a dry run is what is 
 from __future__ import annotations
 
 import json
-import os
 import random
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ffdl_batch.ports.scheduler import (
-    InvalidRequest,
     NotTaken,
-    SchedulerMissing,
     SchedulerUnreachable,
     SubmissionUncertain,
 )
-from ffdl_kubernetes.settings import IN_CLUSTER, KubernetesSettings
+from ffdl_kubernetes.connecting import load_config, parameters_of, require_library
+from ffdl_kubernetes.settings import KubernetesSettings
 
 if TYPE_CHECKING:
     import httpx2
-    from lightkube.config.kubeconfig import KubeConfig, SingleConfig
+    from lightkube.config.kubeconfig import SingleConfig
 
 Plain = dict[str, Any]
 
@@ -96,10 +92,8 @@ class ClusterClient:
         if self._http is None:
             require_library()
             import httpx2
-            from lightkube.config.client_adapter import Client, ConnectionParams
 
-            parameters = ConnectionParams(timeout=httpx2.Timeout(self._settings.request_timeout_s))
-            self._http = Client(self.config, parameters)
+            self._http = httpx2.Client(**parameters_of(self.config, self._settings.request_timeout_s))
         return self._http
 
     def close(self) -> None:
@@ -198,7 +192,7 @@ class ClusterClient:
         }  # fmt: skip
         with self._stream(self._path(kind), query, timeout_s + self._settings.request_timeout_s) as lines:
             for line in lines:
-                event = json.loads(line)
+                event = _event(line, self._server)
                 if event["type"] == "ERROR":
                     status = event["object"]
                     if status.get("code") == 410:
@@ -233,7 +227,7 @@ class ClusterClient:
                 failure, after, sent = f"{self._server} did not answer: {error or type(error).__name__}", 0.0, True
             else:
                 if reply.status_code < 400:
-                    return dict(reply.json()) if reply.content else {}
+                    return _answer(reply, self._server)
                 if reply.status_code != 429 and reply.status_code < 500:
                     raise refusal_of(reply)
                 failure = f"{self._server}: {refusal_of(reply)}"
@@ -290,51 +284,18 @@ class _Lines:
         self._reply.__exit__(None, None, None)
 
 
-def require_library() -> None:
-    """Raises SchedulerMissing where the extra is not installed: nothing of it is needed before the first request."""
+def _answer(reply: httpx2.Response, server: str) -> Plain:
     try:
-        import httpx2  # noqa: F401
-        import lightkube.config.client_adapter  # noqa: F401
-    except ImportError as error:
-        raise SchedulerMissing(
-            f"Kubernetes is spoken to by lightkube, which is not installed for {sys.executable} ({error}): "
-            "pip install 'ffdl-batch[kubernetes]'"
-        ) from error
+        return dict(reply.json()) if reply.content else {}
+    except (ValueError, TypeError) as error:
+        raise SchedulerUnreachable(f"{server} answered what is no object of its API: {error}") from error
 
 
-def load_config(settings: KubernetesSettings) -> SingleConfig:
-    """The cluster, user and namespace that the settings choose. Raises InvalidRequest, SchedulerMissing."""
-    require_library()
-    from lightkube.core.exceptions import ConfigError
-
-    where = settings.kubeconfig or "$KUBECONFIG, ~/.kube/config, or a pod's service account"
+def _event(line: str, server: str) -> Plain:
     try:
-        found = _find_config(settings).get(settings.context or None)
-    except (ConfigError, OSError, KeyError) as error:
-        cure = "name the file in kubeconfig and the context in context of [backend.kubernetes]"
-        raise InvalidRequest(f"no cluster is configured in {where}: {error}; {cure}") from error
-    if found is None:
-        raise InvalidRequest(f"{where} names no current context; name one in context of [backend.kubernetes]")
-    return found
-
-
-def _find_config(settings: KubernetesSettings) -> KubeConfig:
-    """As kubectl looks for it, but that files are not merged (kubernetes.io, "Organizing Cluster Access"): what the
-    environment names comes before what a pod is given."""
-    from lightkube.config.kubeconfig import KubeConfig
-
-    if settings.kubeconfig == IN_CLUSTER:
-        return KubeConfig.from_service_account()
-    if settings.kubeconfig:
-        return KubeConfig.from_file(Path(settings.kubeconfig).expanduser())
-    named = [Path(name) for name in os.environ.get("KUBECONFIG", "").split(os.pathsep) if name]
-    there = [path for path in named if path.is_file()]
-    if len(there) > 1:
-        raise InvalidRequest("KUBECONFIG names several files; name one of them in kubeconfig of [backend.kubernetes]")
-    own = Path("~/.kube/config").expanduser()
-    for path in there or named or ([own] if own.is_file() else []):
-        return KubeConfig.from_file(path)
-    return KubeConfig.from_service_account()
+        return dict(json.loads(line))
+    except (ValueError, TypeError) as error:
+        raise SchedulerUnreachable(f"{server} broke off within a line of a watch: {error}") from error
 
 
 def refusal_of(reply: httpx2.Response) -> Refused:

@@ -10,13 +10,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ffdl_batch.domain.pod import Frame, decode_frame
-from ffdl_kubernetes.client import load_config
+from ffdl_batch.ports.scheduler import SchedulerError
+from ffdl_kubernetes.connecting import load_config, parameters_of
 from ffdl_kubernetes.objects.names import CONTROLLER
 from ffdl_kubernetes.settings import KubernetesSettings
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     import httpx2
 
 Plain = Mapping[str, Any]
+_log = logging.getLogger(__name__)
 PAUSE_S = 1.0
 STOP_S = 5.0
 QUIET_S = 60.0
@@ -163,14 +166,15 @@ class Follower:
                         yield stamp, text
         except httpx2.HTTPError as error:
             raise _Broken from error
+        except (SchedulerError, OSError) as error:  # of credentials and their files
+            _log.warning("the log of pod %s cannot be read: %s; it is tried again", pod, error)
+            raise _Broken from error
 
     def _open(self) -> httpx2.AsyncClient:
         if self._client is None:
             import httpx2
-            from lightkube.config.client_adapter import ConnectionParams
 
-            timeout = httpx2.Timeout(self._settings.request_timeout_s)
-            parameters = ConnectionParams(timeout=timeout).httpx_params(load_config(self._settings))
+            parameters = parameters_of(load_config(self._settings), self._settings.request_timeout_s)
             # One for each pod that runs, however many; httpx's own limit is 100, and the others would wait.
             limits = httpx2.Limits(max_connections=None, max_keepalive_connections=0)
             self._client = httpx2.AsyncClient(**parameters, limits=limits)

@@ -142,8 +142,8 @@ class Pods:
             return
         with self._lock:  # not before its word is written: who looks now tells the end
             self._read.add(pod)
-        self._mirror(known).ring()
         self._queue(pod, "")
+        self._mirror(known).ring()
 
     def _keep_final(self, pod: Plain, word: Mapping[str, Any]) -> None:
         """The record of the head, where the copy does not have it: what it printed last may be lost."""

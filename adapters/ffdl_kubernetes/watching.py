@@ -151,6 +151,11 @@ class Watcher:
                 failures += 1
                 self._broke(kind, str(error), lasting=isinstance(error, InvalidRequest))
                 self._stopped.wait(PAUSES_S[min(failures, len(PAUSES_S)) - 1])
+            except OSError as error:  # of who was told: all is listed, and told, again
+                held.version = ""
+                failures += 1
+                self._broke(kind, str(error), lasting=False)
+                self._stopped.wait(PAUSES_S[min(failures, len(PAUSES_S)) - 1])
 
     def _list(self, client: ClusterClient, kind: str) -> None:
         items, version = client.list(kind, self._selectors[kind])

@@ -10,7 +10,8 @@ import pytest
 from ffdl_batch.ports.capabilities import ExplainsSettings
 from ffdl_batch.ports.registry import AdapterContext, adapter_names, create_adapter
 from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerMissing
-from ffdl_kubernetes.client import ClusterClient, load_config
+from ffdl_kubernetes.client import ClusterClient
+from ffdl_kubernetes.connecting import load_config
 from ffdl_kubernetes.settings import KubernetesSettings, Profile, as_table, read_settings, settle
 
 CONFIG = """\

@@ -1,0 +1,183 @@
+"""Which cluster is meant, how connections to it are made, and credentials that a program of the kubeconfig gives.
+
+lightkube's own knows these programs in their beta protocol alone, and tells them nothing of the cluster
+(kubernetes.io, "Authenticating", "client-go credential plugins").
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncGenerator, Generator
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerMissing, SchedulerUnreachable
+from ffdl_kubernetes.settings import IN_CLUSTER, KubernetesSettings
+
+if TYPE_CHECKING:
+    import httpx2
+    from lightkube.config.kubeconfig import KubeConfig, SingleConfig
+
+PROTOCOLS = frozenset(f"client.authentication.k8s.io/{version}" for version in ("v1", "v1beta1"))
+PROGRAM_S = 60.0
+"""So long a program may take: some ask a server of their own."""
+EARLY_S = 10.0
+"""A token is renewed so long before it expires."""
+
+
+def require_library() -> None:
+    """Raises SchedulerMissing where the extra is not installed: nothing of it is needed before the first request."""
+    try:
+        import httpx2  # noqa: F401
+        import lightkube.config.client_adapter  # noqa: F401
+    except ImportError as error:
+        raise SchedulerMissing(
+            f"Kubernetes is spoken to by lightkube, which is not installed for {sys.executable} ({error}): "
+            "pip install 'ffdl-batch[kubernetes]'"
+        ) from error
+
+
+def load_config(settings: KubernetesSettings) -> SingleConfig:
+    """The cluster, user and namespace that the settings choose. Raises InvalidRequest, SchedulerMissing."""
+    require_library()
+    from lightkube.core.exceptions import ConfigError
+
+    where = settings.kubeconfig or "$KUBECONFIG, ~/.kube/config, or a pod's service account"
+    try:
+        found = _find_config(settings).get(settings.context or None)
+    except (ConfigError, OSError, KeyError) as error:
+        cure = "name the file in kubeconfig and the context in context of [backend.kubernetes]"
+        raise InvalidRequest(f"no cluster is configured in {where}: {error}; {cure}") from error
+    if found is None:
+        raise InvalidRequest(f"{where} names no current context; name one in context of [backend.kubernetes]")
+    return found
+
+
+def _find_config(settings: KubernetesSettings) -> KubeConfig:
+    """As kubectl looks for it, but that files are not merged (kubernetes.io, "Organizing Cluster Access"): what the
+    environment names comes before what a pod is given."""
+    from lightkube.config.kubeconfig import KubeConfig
+
+    if settings.kubeconfig == IN_CLUSTER:
+        return KubeConfig.from_service_account()
+    if settings.kubeconfig:
+        return KubeConfig.from_file(Path(settings.kubeconfig).expanduser())
+    named = [Path(name) for name in os.environ.get("KUBECONFIG", "").split(os.pathsep) if name]
+    there = [path for path in named if path.is_file()]
+    if len(there) > 1:
+        raise InvalidRequest("KUBECONFIG names several files; name one of them in kubeconfig of [backend.kubernetes]")
+    own = Path("~/.kube/config").expanduser()
+    for path in there or named or ([own] if own.is_file() else []):
+        return KubeConfig.from_file(path)
+    return KubeConfig.from_service_account()
+
+
+def parameters_of(config: SingleConfig, timeout_s: float) -> dict[str, Any]:
+    """Arguments for a client of httpx. Raises InvalidRequest."""
+    import httpx2
+    from lightkube.config.client_adapter import ConnectionParams
+    from lightkube.core.exceptions import ConfigError
+
+    try:
+        found = ConnectionParams(timeout=httpx2.Timeout(timeout_s)).httpx_params(config)
+    except (ConfigError, OSError) as error:
+        raise InvalidRequest(f"context {config.context_name} of {config.fname} cannot be used: {error}") from error
+    if config.user is not None and config.user.exec is not None and not (config.user.token or config.user.token_file):
+        found["auth"] = as_auth(Program(config))
+    return found
+
+
+class Program:
+    """Asked for a token when there is none, when it expires, and when the server does not take it. One at a time."""
+
+    def __init__(self, config: SingleConfig) -> None:
+        """Raises InvalidRequest for a protocol that is not known here."""
+        assert config.user is not None and config.user.exec is not None
+        self._config, self._said = config, config.user.exec
+        if self._said.apiVersion not in PROTOCOLS:
+            raise InvalidRequest(
+                f"{self._what} speaks {self._said.apiVersion}; known are {', '.join(sorted(PROTOCOLS))}"
+            )
+        self._lock = threading.Lock()
+        self._token, self._expires = "", float("inf")
+
+    @property
+    def _what(self) -> str:
+        return f"the program {self._said.command}, which {self._config.fname} names for credentials,"
+
+    def token(self, refused: str = "") -> str:
+        """Another one than `refused`. Raises InvalidRequest, SchedulerUnreachable."""
+        with self._lock:
+            if not self._token or self._token == refused or time.time() > self._expires - EARLY_S:
+                status = self._ask()
+                self._token, self._expires = str(status["token"]), _epoch(status.get("expirationTimestamp"))
+            return self._token
+
+    def _ask(self) -> dict[str, Any]:
+        said = self._said
+        directory = Path(self._config.fname).parent if self._config.fname else Path()
+        command = str(directory / said.command) if os.sep in said.command else said.command
+        env = {**os.environ, **{one.name: one.value for one in said.env or ()}}
+        env["KUBERNETES_EXEC_INFO"] = json.dumps(self._info())
+        try:
+            done = subprocess.run(
+                [command, *(said.args or ())], env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                errors="replace", timeout=PROGRAM_S, check=False,
+            )  # fmt: skip
+        except (OSError, subprocess.TimeoutExpired) as error:
+            hint = f"; {said.installHint.strip()}" if said.installHint else ""
+            raise SchedulerUnreachable(f"{self._what} cannot be run: {error}{hint}") from error
+        if done.returncode:
+            raise SchedulerUnreachable(f"{self._what} ended with {done.returncode}: {done.stderr.strip()[-500:]}")
+        try:
+            status = json.loads(done.stdout)["status"]
+            if status.get("token"):
+                return dict(status)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise SchedulerUnreachable(f"{self._what} said nothing that can be read: {error}") from error
+        raise InvalidRequest(f"{self._what} gives no token; client certificates of such programs are not supported")
+
+    def _info(self) -> dict[str, Any]:
+        cluster = self._config.cluster
+        told = {"server": cluster.server, "insecure-skip-tls-verify": cluster.insecure}
+        if cluster.certificate_auth_data:
+            told["certificate-authority-data"] = cluster.certificate_auth_data
+        return {
+            "apiVersion": self._said.apiVersion,
+            "kind": "ExecCredential",
+            "spec": {"interactive": False, "cluster": told},
+        }
+
+
+def as_auth(program: Program) -> httpx2.Auth:
+    """The program as httpx asks for it. A class of its own inside: httpx is imported on first use."""
+    import httpx2
+
+    class ByProgram(httpx2.Auth):
+        def sync_auth_flow(self, request: httpx2.Request) -> Generator[httpx2.Request, httpx2.Response, None]:
+            token = program.token()
+            request.headers["Authorization"] = f"Bearer {token}"
+            if (yield request).status_code == httpx2.codes.UNAUTHORIZED:
+                request.headers["Authorization"] = f"Bearer {program.token(refused=token)}"
+                yield request
+
+        async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
+            token = await asyncio.to_thread(program.token)
+            request.headers["Authorization"] = f"Bearer {token}"
+            if (yield request).status_code == httpx2.codes.UNAUTHORIZED:
+                request.headers["Authorization"] = f"Bearer {await asyncio.to_thread(program.token, token)}"
+                yield request
+
+    return ByProgram()
+
+
+def _epoch(stamp: object) -> float:
+    """Of an expirationTimestamp; without one a token is good until it is refused."""
+    return datetime.fromisoformat(stamp).timestamp() if isinstance(stamp, str) else float("inf")

@@ -1,0 +1,161 @@
+"""Credentials that a program of the kubeconfig gives, and watches that go on whatever happens to who is told."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable
+from ffdl_kubernetes import watching
+from ffdl_kubernetes.client import ClusterClient
+from ffdl_kubernetes.settings import KubernetesSettings
+from ffdl_kubernetes.watching import Watcher
+from tests.fakes.kubernetes.rig import FakeCluster, cluster, eventually
+
+PROTOCOL = "client.authentication.k8s.io/v1"
+PROGRAM = """\
+#!/bin/sh
+printf '%s\\n' "$KUBERNETES_EXEC_INFO" >>"$ASKED"
+[ -e "$SAYS" ] || { echo "nobody is logged in" >&2; exit 3; }
+cat "$SAYS"
+"""
+
+
+class Login:
+    """A kubeconfig whose user is known by a program, which lies beside it."""
+
+    def __init__(self, base: Path, k8s: FakeCluster, opened: contextlib.ExitStack, protocol: str = PROTOCOL) -> None:
+        self._asked, self._says, self.k8s = base / "asked", base / "says", k8s
+        self._protocol, self.file = protocol, base / "kubeconfig"
+        self._opened = opened
+        (base / "program").write_text(PROGRAM)
+        (base / "program").chmod(0o700)
+        config = json.loads(k8s.kubeconfig.read_text())
+        names = {"ASKED": self._asked, "SAYS": self._says}
+        env = [{"name": name, "value": str(path)} for name, path in names.items()]
+        program = {"apiVersion": protocol, "command": "./program", "env": env, "interactiveMode": "Never"}
+        config["users"][0]["user"] = {"exec": program}
+        self.file.write_text(json.dumps(config))
+
+    def client(self) -> ClusterClient:
+        found = ClusterClient(KubernetesSettings(kubeconfig=str(self.file), request_timeout_s=5))
+        self._opened.callback(found.close)
+        return found
+
+    def says(self, **status: str) -> None:
+        self._says.write_text(json.dumps({"kind": "ExecCredential", "apiVersion": self._protocol, "status": status}))
+
+    def knows(self, token: str, **status: str) -> None:
+        """The program says a token that the server takes."""
+        self.k8s.do("token", token=token, user="admin", groups=["system:masters"])
+        self.says(token=token, **status)
+
+    @property
+    def asked(self) -> list[Any]:
+        return [json.loads(line) for line in self._asked.read_text().splitlines()]
+
+
+@pytest.fixture
+def k8s(tmp_path: Path) -> Iterator[FakeCluster]:
+    with cluster(tmp_path) as found:
+        yield found
+
+
+@pytest.fixture
+def opened() -> Iterator[contextlib.ExitStack]:
+    """Closes what a test opened."""
+    with contextlib.ExitStack() as found:
+        yield found
+
+
+@pytest.mark.parametrize("version", ["v1", "v1beta1"])
+def test_a_program_is_asked_once_and_told_of_the_cluster(
+    tmp_path: Path, k8s: FakeCluster, opened: contextlib.ExitStack, version: str
+) -> None:
+    login = Login(tmp_path, k8s, opened, f"client.authentication.k8s.io/{version}")
+    login.knows("first")
+    client = login.client()
+    assert client.get("Namespace", k8s.namespace) and client.get("Namespace", "default")
+    (told,) = login.asked
+    assert (told["kind"], told["apiVersion"]) == ("ExecCredential", f"client.authentication.k8s.io/{version}")
+    assert (told["spec"]["interactive"], told["spec"]["cluster"]["server"]) == (False, k8s.url)
+
+
+def test_a_token_is_renewed_when_it_expires_and_when_it_is_refused(
+    tmp_path: Path, k8s: FakeCluster, opened: contextlib.ExitStack
+) -> None:
+    login = Login(tmp_path, k8s, opened)
+    login.knows("first", expirationTimestamp="2026-01-02T03:04:05Z")
+    client = login.client()
+    assert client.get("Namespace", "default")
+    login.knows("second")
+    assert client.get("Namespace", "default")
+    k8s.do("forget_token", token="second")
+    login.knows("third")
+    assert client.get("Namespace", "default")
+    assert len(login.asked) == 3
+
+
+def test_a_program_that_fails_is_quoted_and_asked_again(
+    tmp_path: Path, k8s: FakeCluster, opened: contextlib.ExitStack
+) -> None:
+    login = Login(tmp_path, k8s, opened)
+    client = login.client()
+    with pytest.raises(SchedulerUnreachable, match=r"program .* ended with 3: nobody is logged in"):
+        client.get("Namespace", "default")
+    login.knows("first")
+    assert client.get("Namespace", "default")
+
+
+def test_what_cannot_be_used_is_said(tmp_path: Path, k8s: FakeCluster, opened: contextlib.ExitStack) -> None:
+    login = Login(tmp_path, k8s, opened)
+    login.says(clientCertificateData="...", clientKeyData="...")
+    with pytest.raises(InvalidRequest, match="gives no token; client certificates of such programs"):
+        login.client().get("Namespace", "default")
+    with pytest.raises(InvalidRequest, match=r"speaks example\.com/v7; known are"):
+        Login(tmp_path, k8s, opened, "example.com/v7").client().get("Namespace", "default")
+
+
+def test_what_a_listener_could_not_take_is_told_again(k8s: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "PAUSES_S", (0.05,))
+    told: list[str] = []
+
+    def hear(_what: str, _kind: str, thing: Mapping[str, Any]) -> None:
+        told.append(thing["metadata"]["name"])
+        if told[-1] == "one" and told.count("one") == 1:
+            raise OSError(28, "No space left on device")
+
+    make = {"metadata": {"name": "one"}, "data": {}}
+    k8s.ask("POST", f"api/v1/namespaces/{k8s.namespace}/configmaps", make)
+    settings = KubernetesSettings(kubeconfig=str(k8s.kubeconfig))
+    watcher = Watcher(lambda: ClusterClient(settings), hear, {"ConfigMap": {}})
+    watcher.start()
+    try:
+        eventually(lambda: told.count("one") == 2, "what was not taken is told again")
+        k8s.ask("POST", f"api/v1/namespaces/{k8s.namespace}/configmaps", {**make, "metadata": {"name": "two"}})
+        eventually(lambda: "two" in told, "the watch goes on")
+        watcher.await_sync(5)
+    finally:
+        watcher.stop()
+        k8s.do("close_watches")
+
+
+def test_an_answer_that_is_none_of_an_api_server_s_is_no_end_of_a_watch(
+    k8s: FakeCluster, opened: contextlib.ExitStack
+) -> None:
+    client = ClusterClient(KubernetesSettings(kubeconfig=str(k8s.kubeconfig)))
+    answers = iter(["<html>a proxy's page</html>", '{"type": "ADDED", "object": {"metad'])
+    opened.callback(client.close)
+    client._http = httpx2.Client(
+        transport=httpx2.MockTransport(lambda _: httpx2.Response(200, text=next(answers))), base_url=k8s.url
+    )
+    with pytest.raises(SchedulerUnreachable, match="answered what is no object of its API"):
+        client.version()
+    with pytest.raises(SchedulerUnreachable, match="broke off within a line of a watch"):
+        list(client.watch("Pod", {}, "1", 5))
