@@ -8,7 +8,7 @@ from typing import Any
 
 from ffdl_batch.ports.reach import NodeProgram, Place
 from ffdl_batch.ports.scheduler import InvalidRequest
-from ffdl_kubernetes.client import load_config
+from ffdl_kubernetes.connecting import load_config
 from ffdl_kubernetes.pods import index_of
 from ffdl_kubernetes.settings import IN_CLUSTER, KubernetesSettings
 from ffdl_kubernetes.watching import Watcher

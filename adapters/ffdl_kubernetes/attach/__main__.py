@@ -16,7 +16,8 @@ from ffdl_batch.ports.scheduler import SchedulerError
 from ffdl_kubernetes.attach.executing import NotStarted, execute
 from ffdl_kubernetes.attach.own import Own, OwnerGone
 from ffdl_kubernetes.attach.wished import Wished
-from ffdl_kubernetes.client import Refused, load_config, require_library
+from ffdl_kubernetes.client import Refused
+from ffdl_kubernetes.connecting import load_config, require_library
 from ffdl_kubernetes.settings import KubernetesSettings, read_settings
 
 if TYPE_CHECKING:
