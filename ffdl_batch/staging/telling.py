@@ -35,6 +35,21 @@ class Counts:
     later: int = 0
 
 
+class Pace:
+    """Bytes per second over the last while, from a first moment on."""
+
+    def __init__(self, now: float, passed: int = 0) -> None:
+        self._moments = deque([(now, passed)])
+
+    def at(self, now: float, passed: int) -> float:
+        """When so many bytes have passed in all."""
+        while len(self._moments) > 1 and self._moments[1][0] <= now - RATE_OVER_S:
+            self._moments.popleft()
+        since, before = self._moments[0]
+        self._moments.append((now, passed))
+        return round((passed - before) / max(now - since, 1e-3), 1)
+
+
 class Teller:
     """Counts and says. `scrub` takes secrets out of a text. Calls may come from several threads at once."""
 
@@ -46,8 +61,9 @@ class Teller:
         self._began = time.monotonic()
         self._passed = 0  # bytes that moved, those too that did a second time
         self._once_more = 0
-        self._moments = deque([(self._began, 0)])
+        self._pace = Pace(self._began)
         self._other: Progress | None = None
+        self._other_pace: Pace | None = None
 
     def begin(self) -> None:
         """Say progress from now on."""
@@ -112,8 +128,13 @@ class Teller:
             self._once_more += size
 
     def follow(self, other: Progress | None) -> None:
-        """Tell another process's progress, for which this one waits, in the place of its own."""
+        """Tell another process's progress, for which this one waits, in the place of its own; its rate is what is seen
+        of it."""
         with self._lock:
+            if other is None:
+                self._other_pace = None
+            elif self._other_pace is None:
+                self._other_pace = Pace(time.monotonic(), other.bytes)
             self._other = other
 
     def skip(self, what: str) -> None:
@@ -138,17 +159,15 @@ class Teller:
         """How far it is now."""
         with self._lock:
             now, counts = time.monotonic(), replace(self._counts)
-            while len(self._moments) > 1 and self._moments[1][0] <= now - RATE_OVER_S:
-                self._moments.popleft()
-            since, moved = self._moments[0]
-            rate = (self._passed - moved) / max(now - since, 1e-3)
-            self._moments.append((now, self._passed))
+            rate = self._pace.at(now, self._passed)
             early = self._passed < min(EARLY_SHARE * counts.bytes_total, EARLY_BYTES)
             other = self._other
+            if other is not None and self._other_pace is not None:
+                other = replace(other, rate=self._other_pace.at(now, other.bytes))
         if other is not None:
             self.say(other)
             return
-        self.say(Progress(counts.files, counts.files_total, counts.bytes, counts.bytes_total, round(rate, 1), early))
+        self.say(Progress(counts.files, counts.files_total, counts.bytes, counts.bytes_total, rate, early))
 
     def done(self) -> None:
         """The last line after success."""

@@ -75,6 +75,7 @@ def test_the_second_job_downloads_nothing(site: Cachy, link: bool) -> None:
     assert site.run.run() == 0, site.run.errors
     assert site.downloads() == 1
     assert "come from the cache of this node" in site.run.log()
+    assert "0 B/s" not in site.run.log()
     assert "from the bucket\n" in site.run.log()
 
 

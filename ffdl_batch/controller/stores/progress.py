@@ -15,9 +15,10 @@ MOST_NOTES = 1000
 
 
 def text_of(line: Line) -> str:
-    """One line for a person; "" for what is told elsewhere, and for progress before anything is known."""
+    """One line for a person; "" for what is told elsewhere, for progress before anything is known, and where all is in
+    place, which the end says, or what has come from the cache."""
     if isinstance(line, Progress):
-        return _progress(line) if line.files_total or line.bytes_total else ""
+        return _progress(line) if line.files < line.files_total or line.bytes < line.bytes_total else ""
     if isinstance(line, Retry):
         return f"{line.why}; tried again" + (f" in {line.in_s:.0f} s" if line.in_s >= 1 else "")
     if isinstance(line, Note):

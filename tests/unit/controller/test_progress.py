@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.controller.stores.progress import also_beside, into_log, text_of
-from ffdl_batch.domain.staging import Done, Failed, FaultClass, Line, Note, Progress, Retry
+from ffdl_batch.domain.staging import Cached, Done, Failed, FaultClass, Line, Note, Progress, Retry
 
 MIB, GIB = 1 << 20, 1 << 30
 
@@ -23,7 +23,8 @@ MIB, GIB = 1 << 20, 1 << 30
         (Progress(0, 1, 0, 90, 1.0), "0 of 1 file, 0 B of 90 B, 1 B/s, 2 min left"),
         (Progress(0, 1, 0, GIB, 102_400), "0 of 1 file, 0 B of 1 GiB, 100 KiB/s, 2 h 55 min left"),
         (Progress(3, 4, 433, 40 * MIB, 43.0, early=True), "3 of 4 files, 433 B of 40 MiB, 43 B/s"),
-        (Progress(1, 1, 5, 5, 0.0), "1 of 1 file, 5 B of 5 B, 0 B/s"),
+        (Progress(1, 1, 5, 5, 0.0), ""),
+        (Cached(0, "k", "t", "l", 5, filled=False), "5 B come from the cache of this node"),
         (Progress(0, 0, 0, 0, 0.0), ""),
         (Retry("x: it answered 503 SlowDown", 2.1), "x: it answered 503 SlowDown; tried again in 2 s"),
         (Retry("x was changed", 0), "x was changed; tried again"),

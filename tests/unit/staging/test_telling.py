@@ -85,6 +85,16 @@ def test_what_came_in_an_earlier_run_counts_when_it_is_copied(watched: Watched) 
     assert watched.moved_in_all() == 80 * MB
 
 
+def test_what_another_process_brings_for_this_one_has_the_rate_at_which_it_comes(watched: Watched) -> None:
+    def rate_when(bytes_there: int) -> float:
+        watched.teller.follow(Progress(0, 4, bytes_there, 500 * MB, 0.0))
+        return watched.rate_after(10.0, 0)
+
+    assert [rate_when(size * MB) for size in (100, 150, 150)] == [0.0, 5.0 * MB, 0.0]
+    watched.teller.follow(None)
+    assert rate_when(400 * MB // MB) == 0.0
+
+
 @pytest.mark.parametrize(("total", "enough"), [(40 * MB, 2 * MB), (150_000 * MB, 8 << 20), (100, 5)])
 def test_few_small_files_do_not_say_how_long_a_large_one_takes(watched: Watched, total: int, enough: int) -> None:
     """What was there before says nothing of it, either."""
