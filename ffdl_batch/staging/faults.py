@@ -14,11 +14,18 @@ _CURES = {
     FaultClass.FULL: "make room, or ask for a larger scratch",
     FaultClass.NETWORK: "check the address and whether the store runs",
     FaultClass.CORRUPT: "store the object again, and let nobody write it while it is read",
-    FaultClass.REFUSED: "ask who runs the store or the node",
+    FaultClass.REFUSED: "ask who runs the store or this machine",
     FaultClass.TASK: "correct the store's settings",
     FaultClass.INTERNAL: "the platform is at fault: tell who runs it",
-    FaultClass.LIBRARY: "install the named extra of ffdl-batch on the node",
+    FaultClass.LIBRARY: "install the named extra of ffdl-batch on this machine",
 }
+_CURES_OF_DIRECTORIES = {
+    FaultClass.CREDENTIALS: "check the store's credentials, and that they may use this directory",
+    FaultClass.MISSING: "check the path",
+    FaultClass.CORRUPT: "store the file again, and let nobody write it while it is read",
+    FaultClass.REFUSED: "check who may read and write there",
+}
+"""Of stores that have neither bucket nor keys."""
 KEPT = "what has moved is kept for the next try"
 FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)
 _OF_DIRECTORIES = ("file", "sftp", "ssh", "smb", "ftp")
@@ -27,11 +34,11 @@ SHOWN = 200
 
 
 class Fault(Exception):
-    """The end of the task. `cause` is part of a sentence, and names neither store nor key."""
+    """The end of the task. `cause` is part of a sentence and names neither store nor key; `cure` "" is the usual one."""
 
     def __init__(self, kind: FaultClass, cause: str, key: str = "", cure: str = "") -> None:
         super().__init__(cause)
-        self.kind, self.cause, self.key, self.cure = kind, cause, key, cure or _CURES[kind]
+        self.kind, self.cause, self.key, self.cure = kind, cause, key, cure
         self.store: StoreAddress | None = None
 
     def placed(self) -> str:
@@ -41,7 +48,12 @@ class Fault(Exception):
 
     def sentence(self) -> str:
         """For people: store, bucket, key, cause and cure."""
-        return f"{self.placed()}; {self.cure}"
+        return f"{self.placed()}; {self.cure or self.usual_cure()}"
+
+    def usual_cure(self) -> str:
+        """What helps against faults of this class at such a store."""
+        of_directories = self.store is not None and _protocol(self.store) in _OF_DIRECTORIES
+        return (_CURES_OF_DIRECTORIES.get(self.kind, "") if of_directories else "") or _CURES[self.kind]
 
 
 @contextmanager
@@ -80,13 +92,19 @@ class Stopped(Exception):
 
 def described(store: StoreAddress, key: str = "") -> str:
     """The store for messages."""
-    kind = store.options.get("protocol", "") if store.kind is StoreKind.FSSPEC else store.kind.value
-    parts = [f"{kind} store {store.endpoint}".strip()]
+    kind = _protocol(store)
+    of_directories = kind in _OF_DIRECTORIES
+    is_here = store.kind is StoreKind.FILE and bool(store.container)
+    parts = [] if is_here else [f"{kind} store {store.endpoint}".strip()]
     if store.container:
-        parts.append(f"{'directory' if kind in _OF_DIRECTORIES else 'bucket'} {shown(store.container)}")
+        parts.append(f"{'directory' if of_directories else 'bucket'} {shown(store.container)}")
     if key:
-        parts.append(f"key {shown(key)}")
+        parts.append(f"{'file' if of_directories or store.kind is StoreKind.HTTP else 'key'} {shown(key)}")
     return ", ".join(parts)
+
+
+def _protocol(store: StoreAddress) -> str:
+    return store.options.get("protocol", "") if store.kind is StoreKind.FSSPEC else store.kind.value
 
 
 def shown(name: str) -> str:
@@ -97,5 +115,5 @@ def shown(name: str) -> str:
 
 def of_local(error: OSError, path: str) -> Fault:
     """The fault that a failed call on this machine is."""
-    what = f"{shown(path)} on this node: {error.strerror or error}"
+    what = f"{shown(path)} on this machine: {error.strerror or error}"
     return Fault(FaultClass.FULL if error.errno in FULL_ERRORS else FaultClass.REFUSED, what)

@@ -54,7 +54,7 @@ def plan_out(way: Way, tree: Tree) -> None:
     page: list[_Local] = []
     is_known = _is_known(way)
     with at_store(way.transfer.store):
-        for name, status in tree.files((), lambda path, why: _left_out(way, path, why)):
+        for name, status in tree.files((), lambda path, why: _left_out(way, path, why), run.unread.add):
             if not is_wanted(name, way.transfer.only):
                 continue
             try:
@@ -104,6 +104,9 @@ def _plan_named(way: Way, tree: Tree, names: tuple[str, ...]) -> None:
         except Skip as why:
             _left_out(way, name, str(why))
             continue
+        except OSError as error:
+            run.unread.add(name, error)
+            continue
         _plan_page(way, [_local(name, key, status)], is_known=is_known)
         if is_known:
             continue
@@ -150,7 +153,7 @@ def require_free(local: str, needed: int) -> None:
         raise of_local(error, local) from error
     free = found.f_bavail * found.f_frsize
     if needed > free:
-        what = f"{size_text(needed)} are to come, and {size_text(free)} are free in {shown(local)} on this node"
+        what = f"{size_text(needed)} are to come, and {size_text(free)} are free in {shown(local)} on this machine"
         raise Fault(FaultClass.FULL, what)
 
 

@@ -37,6 +37,7 @@ from ffdl_batch.staging.secrets import Secrets, read_secrets
 from ffdl_batch.staging.sending import Sending
 from ffdl_batch.staging.telling import Teller
 from ffdl_batch.staging.tree import Tree
+from ffdl_batch.staging.unread import Unread
 from ffdl_batch.staging.work import Run, Way, way_of
 from ffdl_batch.staging.workers import Workers
 
@@ -67,7 +68,7 @@ def run_program(path: str, *, check: bool, output: int, lists: bool = False) -> 
         teller.done()
     except Fault as fault:
         if fault.kind is FaultClass.NETWORK and teller.counted().bytes:
-            fault.cure += f"; {KEPT}"
+            fault.cure = f"{fault.cure or fault.usual_cure()}; {KEPT}"
         return _fail(teller, task.direction, fault)
     except Exception as error:  # noqa: BLE001 - the last line says what it was; a trace might hold a secret
         what = f"staging failed by itself: {type(error).__name__}: {error}"
@@ -88,7 +89,7 @@ def _run_of(task: StageTask, secrets: Secrets, teller: Teller) -> Iterator[Run]:
             journal, workers = Journal(task.state_dir, task.direction), Workers(task.parallel, stop)
             try:
                 patience = Patience(task.tries, task.pause_s, teller.retry, stop)
-                yield Run(task, secrets, journal, teller, patience, workers, stop)
+                yield Run(task, secrets, journal, teller, patience, workers, stop, Unread(teller))
             finally:
                 workers.end()
                 journal.close()
@@ -177,7 +178,7 @@ def _tree(transfer: Transfer, *, make: bool) -> Tree:
     try:
         return Tree(transfer.local, make=make)
     except FileNotFoundError:
-        what = f"the directory {shown(transfer.local)} {'cannot be made' if make else 'is not there'} on this node"
+        what = f"the directory {shown(transfer.local)} {'cannot be made' if make else 'is not there'} on this machine"
         kind = FaultClass.REFUSED if make else FaultClass.MISSING
         raise Fault(kind, what, cure="name a directory that can be made, or one that is there") from None
     except OSError as error:
@@ -190,5 +191,6 @@ def _send_all(run: Run, sendings: list[Sending]) -> None:
     run.workers.finish()
     for one in sendings:
         one.require_all()
+    run.unread.require_none()
     for one in sendings:
         one.give_up_left_uploads()

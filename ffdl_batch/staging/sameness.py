@@ -40,7 +40,7 @@ def require_same(way: Way, tree: Tree) -> None:
             named = [*named, shown(planned.name)][:NAMED]
     if count:
         names = ", ".join(named) + (f" and {count - len(named)} more" if count > len(named) else "")
-        what = f"in {shown(tree.root)} on this node there are files that are not what the store has ({names})"
+        what = f"in {shown(tree.root)} on this machine there are files that are not what the store has ({names})"
         with at_store(way.transfer.store):
             raise Fault(FaultClass.REFUSED, f"{what}; nothing is brought", cure=_CURE)
 

@@ -90,7 +90,14 @@ class Sending:
             except Gone:
                 self._run.teller.skip(f"{shown(planned.name)} is left out: it was removed, or is no file any more")
             except OSError as error:
-                raise of_local(error, os.path.join(self._tree.root, planned.name)) from error
+                self._leave_unread(planned.name, error)
+
+    def _leave_unread(self, name: str, error: OSError) -> None:
+        """Raises Fault where it is not about this file."""
+        try:
+            self._run.unread.add(name, error)
+        except OSError:
+            raise of_local(error, os.path.join(self._tree.root, name)) from error
 
     def _put_off(self, fault: Fault) -> None:
         """A store may take other names than this one: it is told, and is the end when they are sent. Raises Fault."""
@@ -258,6 +265,8 @@ class Sending:
                 self._part(file, number)
             except (NoUpload, Written) as why:
                 file.wrong = why
+            except OSError as error:  # in the middle of a file that could be opened: no other part is to go
+                raise of_local(error, os.path.join(self._tree.root, file.name)) from error
         with file.lock:
             file.remaining -= 1
             is_last = not file.remaining

@@ -80,10 +80,16 @@ class Tree:
             return None
         return found if stat.S_ISREG(found.st_mode) else None
 
-    def files(self, above: Parts, left_out: Callable[[str, str], None]) -> Iterator[tuple[str, os.stat_result]]:
-        """Regular files below a directory: names relative to it and status. `left_out` hears of the rest, and why.
+    def files(
+        self,
+        above: Parts,
+        left_out: Callable[[str, str], None],
+        unread: Callable[[str, OSError], None] | None = None,
+    ) -> Iterator[tuple[str, os.stat_result]]:
+        """Regular files below a directory: names relative to it and status. `left_out` hears of the rest, and why, and
+        `unread` of directories that cannot be read.
 
-        Raises OSError; a directory that vanishes is passed over.
+        Raises OSError where nobody hears of it, and what `unread` does; a directory that vanishes is passed over.
         """
         waiting: list[Parts] = [()]
         while waiting:
@@ -92,6 +98,11 @@ class Tree:
                 with self.directory((*above, *parts)) as here:
                     found = _entries(here)
             except Gone:
+                continue
+            except OSError as error:
+                if unread is None:
+                    raise
+                unread("/".join(parts) or ".", error)
                 continue
             folders = []
             for name, status in found:

@@ -17,6 +17,7 @@ from ffdl_batch.staging.stores.s3 import S3Store
 from ffdl_batch.staging.stores.store import Store
 from ffdl_batch.staging.stores.swift import SwiftStore
 from ffdl_batch.staging.telling import Teller
+from ffdl_batch.staging.unread import Unread
 from ffdl_batch.staging.workers import Workers
 
 
@@ -31,6 +32,7 @@ class Run:
     patience: Patience
     workers: Workers
     stop: threading.Event
+    unread: Unread
 
 
 @dataclass(frozen=True, slots=True)

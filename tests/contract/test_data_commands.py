@@ -26,6 +26,9 @@ FFDL = (sys.executable, "-c", "from ffdl_batch.cli.main import main; main()")
 NOISE = random.Random(16).randbytes(2 * MIB + 3)
 TREE = {"big": NOISE, "deep/b c": b"1", "empty": b""}
 LIMIT_S = 60
+_OF_ROOT = "-dac_override,-dac_read_search"
+AS_OTHERS = ("setpriv", f"--inh-caps={_OF_ROOT}", f"--bounding-set={_OF_ROOT}") if os.geteuid() == 0 else ()
+"""Before a command: modes of files count for it."""
 
 
 class Person:
@@ -55,7 +58,7 @@ class Person:
     def start(self, *words: str | Path, **changes: Any) -> subprocess.Popen[str]:
         """``ffdl data ...`` in a process group of its own."""
         options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": self.environ, **changes}
-        argv = [*FFDL, "data", *map(str, words)]
+        argv = [*options.pop("under", ()), *FFDL, "data", *map(str, words)]
         return subprocess.Popen(argv, text=True, cwd=self.home, start_new_session=True, **options)
 
     def run(self, *words: str | Path, code: int = 0, **changes: Any) -> tuple[str, str]:
@@ -260,8 +263,36 @@ def test_an_odd_name_stops_no_other(person: Person) -> None:
     assert sorted(person.rig.keys()) == ["x/a", "x/z"]
 
 
+def test_what_cannot_be_read_stops_no_other(person: Person) -> None:
+    mine = person.lay({"a": b"1", "shut": b"2", "closed/in": b"3", "large": NOISE * 4, "z/z": b"4"})
+    for name in ("shut", "large", "closed"):
+        (mine / name).chmod(0)
+    said = person.run("put", mine, person.url("x"), code=1, under=AS_OTHERS)[1]
+    (mine / "closed").chmod(0o755)
+    assert sorted(person.rig.keys()) == ["x/a", "x/z/z"]
+    for name in ("shut", "large", "closed"):
+        assert f"ffdl: {name} cannot be read: Permission denied\n" in said
+    *_, last = said.splitlines()
+    assert "3 files or directories were not read (" in last
+    assert "all others are stored; make them readable, or leave them out" in last
+    alone = person.run("put", mine / "shut", person.url("y"), code=1, under=AS_OTHERS)[1]
+    assert "1 file or directory was not read (shut: Permission denied)" in alone
+
+
+def test_messages_of_directories_speak_of_files_and_not_of_buckets_or_nodes(person: Person) -> None:
+    mine = person.lay({"a": b"1"})
+    missing = person.run("get", (mine / "none").as_uri(), "--out", "got", code=66)[1]
+    assert f"directory {mine}/none: there is no such directory on this machine; check the path" in missing
+    mine.chmod(0o555)
+    refused = person.run("put", person.lay({"b": b"1"}, "more"), mine.as_uri(), code=1, under=AS_OTHERS)[1]
+    mine.chmod(0o755)
+    assert f"{mine}/b on this machine: Permission denied; check who may read and write there" in refused
+    for said in (missing, refused):
+        assert not re.search(r"\bnode\b|\bbucket\b|\bkey\b|file store", said)
+
+
 def test_a_directory_that_cannot_be_made(person: Person) -> None:
     person.rig.put("a", b"1")
     said = person.run("get", person.url(""), "--out", "/proc/nope", code=1)[1]
-    assert "the directory /proc/nope cannot be made on this node; name a directory that can be made" in said
+    assert "the directory /proc/nope cannot be made on this machine; name a directory that can be made" in said
     assert "bucket and key" not in said

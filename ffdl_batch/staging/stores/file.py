@@ -96,7 +96,7 @@ class FileStore:
         try:
             return Tree(self._root, make=make)
         except (FileNotFoundError, NotADirectoryError):
-            raise Fault(FaultClass.MISSING, "there is no such directory on this node") from None
+            raise Fault(FaultClass.MISSING, "there is no such directory on this machine") from None
         except OSError as error:
             raise of_local(error, self._root) from error
 

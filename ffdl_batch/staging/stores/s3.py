@@ -159,7 +159,7 @@ class S3Store:
             raise Fault(FaultClass.REFUSED, _said(error), arguments.get("Key", "")) from error
         except self._errors.SSLError as error:
             if "CERTIFICATE_VERIFY_FAILED" in str(error):
-                raise Fault(FaultClass.REFUSED, "its certificate is not one that this node trusts") from error
+                raise Fault(FaultClass.REFUSED, "its certificate is not one that this machine trusts") from error
             raise Passing(_said(error)) from error
         except (self._errors.BotoCoreError, OSError) as error:
             raise Passing(_said(error)) from error

@@ -72,7 +72,7 @@ class Wire:
     def _failed(error: Exception) -> Exception:
         cause = getattr(error, "reason", None) or error
         if "CERTIFICATE_VERIFY_FAILED" in str(cause):
-            return Fault(FaultClass.REFUSED, "its certificate is not one that this node trusts")
+            return Fault(FaultClass.REFUSED, "its certificate is not one that this machine trusts")
         if type(error).__name__ in ("LocationParseError", "URLSchemeUnknown", "LocationValueError"):
             return Fault(FaultClass.TASK, "its address cannot be used")
         return Passing(str(cause) or type(cause).__name__)

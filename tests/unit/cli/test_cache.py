@@ -45,7 +45,7 @@ def test_entries_are_listed_with_their_use(cache: Path, entries: list[Cached]) -
     assert header.split("  ")[0] == "KEY"
     found = {row.split()[0]: row for row in rows}
     first, second = (found[entry.key[:12]] for entry in entries)
-    assert "file store" in first
+    assert "directory " in first
     assert "4.88 KiB" in first
     assert " no " in first
     assert "68.4 KiB" in second

@@ -61,7 +61,7 @@ def test_a_full_disk_is_not_the_platforms_fault(tmp_path: Path, monkeypatch: pyt
         last = read_line(said.read().splitlines()[-1])
     assert isinstance(last, Failed)
     assert (last.class_, last.code) == (FaultClass.FULL, "S302")
-    assert last.message == f"{state} on this node: No space left on device; make room, or ask for a larger scratch"
+    assert last.message == f"{state} on this machine: No space left on device; make room, or ask for a larger scratch"
     assert status != 0
 
 
@@ -70,4 +70,4 @@ def test_what_is_missing_is_said_in_units(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(os, "statvfs", lambda _path: room)
     with pytest.raises(Fault) as raised:
         require_free(str(tmp_path), 1_500_000_000)
-    assert raised.value.cause == f"1.4 GiB are to come, and 95.4 MiB are free in {tmp_path} on this node"
+    assert raised.value.cause == f"1.4 GiB are to come, and 95.4 MiB are free in {tmp_path} on this machine"
