@@ -34,7 +34,7 @@ SHOWN = 200
 
 
 class Fault(Exception):
-    """The end of the task. `cause` is part of a sentence and names neither store nor key; `cure` "" is the usual one."""
+    """The end of the task. `cause` is a part of a sentence without store and key; `cure` "" is the usual one."""
 
     def __init__(self, kind: FaultClass, cause: str, key: str = "", cure: str = "") -> None:
         super().__init__(cause)
