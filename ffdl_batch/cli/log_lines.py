@@ -12,15 +12,14 @@ import click
 
 from ffdl_batch.cli.outcome import complain
 from ffdl_batch.cli.present import format_time, is_colourful, printable
-from ffdl_batch.domain.codec import to_plain
 from ffdl_batch.domain.views import SCHEMA
 
 if TYPE_CHECKING:
     from ffdl_batch.cli.which_attempt import LineNames
     from ffdl_batch.domain.log_text import LogText
-    from ffdl_batch.domain.views import LogLine
 
 encode_json = json.JSONEncoder(ensure_ascii=True).encode
+_quoted = json.encoder.encode_basestring_ascii
 _COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
 _AGAIN = "\r\x1b[K"
 """The terminal's line is written anew."""
@@ -43,7 +42,7 @@ class LinePrinter:
         """All of them."""
         for text in texts:
             if self._as_json:
-                click.echo("".join(map(json_line, text.lines())), nl=False)
+                click.echo(json_lines(text), nl=False)
             else:
                 self._print(text)
         if self._open is not None:
@@ -75,9 +74,20 @@ class LinePrinter:
         return before is None or text.index > before + 1
 
 
-def json_line(line: LogLine) -> str:
-    """One line of a log as `--json` has it."""
-    return encode_json({"schema": SCHEMA, "line": to_plain(line)}) + "\n"
+def json_lines(text: LogText) -> str:
+    """Lines of a log as `--json` has them: what each :class:`LogLine` is, with `schema` beside it.
+
+    Millions of lines may come: what all lines of a text share is encoded once, and of each line its text alone.
+    """
+    head = f'{{"schema": {SCHEMA}, "line": {{"learner": {text.learner}, "index": '
+    shared = f', "at": {encode_json(text.at)}, "attempt": {text.attempt}, "offset": '
+    tail = f', "partial": {encode_json(text.partial)}}}}}\n'
+    return "".join(
+        [
+            f'{head}{index}, "line": {_quoted(line)}{shared}{offset}, "end": {end}{tail}'
+            for index, (line, offset, end) in enumerate(text.spans(), text.index)
+        ]
+    )
 
 
 def tell_lost(lines: Iterable[LogText]) -> Iterator[LogText]:

@@ -45,10 +45,16 @@ class LogText:
                 self.learner, self.index, self.text, self.at, self.attempt, self.offset, self.end, self.partial
             )
             return
-        lines, index, offset = self.text.split("\n"), self.index, self.offset
-        for line, end in zip(lines, self.ends or self._ends(lines), strict=True):
+        for index, (line, offset, end) in enumerate(self.spans(), self.index):
             yield LogLine(self.learner, index, line, self.at, self.attempt, offset, end)
-            index, offset = index + 1, end
+
+    def spans(self) -> Iterator[tuple[str, int, int]]:
+        """Of each line its text, and where it begins and ends in all that the learner printed, in bytes."""
+        if "\n" not in self.text:
+            return iter(((self.text, self.offset, self.end),))
+        lines = self.text.split("\n")
+        ends = list(self.ends or self._ends(lines))
+        return zip(lines, (self.offset, *ends[:-1]), ends, strict=True)
 
     def cuts(self, ranges: Iterable[tuple[int, int]]) -> Iterator[LogText]:
         """The lines from one place (from 0) to before another, for each of the ranges; of empty ones nothing."""

@@ -112,18 +112,22 @@ def _measure_nobody(pid: int, logs: Sequence[LogFiles], seconds: float) -> list[
 def _measure_printing(place: Place, pid: int, job_id: str) -> list[Figure]:
     """The whole of a log into a file: processor time of the command, and of the daemon meanwhile."""
     log = str(_attempt(place, job_id) / "logs" / "learner-1" / "training-log.txt")
-    commands = {"ffdl": [str(Path(sys.executable).with_name("ffdl")), "logs", job_id], "cat": ["cat", log]}
+    ours = [str(Path(sys.executable).with_name("ffdl")), "logs", job_id]
+    commands = {"ffdl": ours, "ffdl --json": [*ours, "--json"], "cat": ["cat", log]}
     taken: dict[str, list[float]] = {who: [] for who in commands}
-    sizes = set()
+    sizes, lines = set(), set()
     for _ in range(RUNS):
         for who, argv in commands.items():
             before = _used_s(pid)
             with tempfile.TemporaryFile(dir=place.base) as output:
                 subprocess.run(argv, env=place.environment(), stdout=output, check=True)
-                sizes.add(output.seek(0, os.SEEK_END))
-            taken[who].append(_used_s(pid) - before)
-    if len(sizes) != 1:
-        raise RuntimeError(f"what was printed has {sorted(sizes)} bytes")
+                taken[who].append(_used_s(pid) - before)
+                output.seek(0)
+                lines.add(sum(1 for _ in output))
+                if "--json" not in argv:
+                    sizes.add(output.tell())
+    if len(sizes) != 1 or len(lines) != 1:
+        raise RuntimeError(f"what was printed has {sorted(sizes)} bytes and {sorted(lines)} lines")
     what = f"a log of {sizes.pop() / 1e6:.0f} MB into a file"
     return [Figure(what, "processor time, all processes", who, "s", samples) for who, samples in taken.items()]
 

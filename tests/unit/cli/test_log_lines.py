@@ -134,3 +134,19 @@ def test_a_terminal_gets_no_control_characters_of_any_line(
     texts = [LogText(1, 1, "a\x1b[2J\n1%\r2%\nc", None, 1, 0, 13)]
     LinePrinter(LineNames(learner=True, attempt=False), timestamps=False, as_json=False).print(texts)
     assert capsys.readouterr().out.replace("\ufffd", "?") == "[1] a?[2J\n[1] 2%\n[1] c\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        LogText(1, 1, "alone"),
+        LogText(2, 7, 'a piece "of one\\n" \x1b[1m\r', 12.5, 3, 40, 60, partial=True),
+        LogText(1, 9, 'one\n\n"two"\\\tthree \N{BELL}\x00\x85\u2028x', 1_800_000_000.123456, 2, 100, 138),
+        LogText(1, 3, "\ufffd\nb\r\nc", None, 1, 10, 21, ends=(12, 15, 21)),
+    ],
+)
+def test_json_lines_are_the_records_encoded(text: LogText) -> None:
+    encode = json.JSONEncoder(ensure_ascii=True).encode
+    wanted = [encode({"schema": SCHEMA, "line": to_plain(line)}) for line in text.lines()]
+    assert log_lines.json_lines(text).splitlines() == wanted
+    assert len(wanted) == text.count
