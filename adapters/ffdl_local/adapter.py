@@ -103,6 +103,7 @@ class LocalScheduler:
             needs_image=self._settings.runtime == "apptainer",
             # Each job that waits has a process. Twice as many as can run keep the machine busy.
             elements_at_once=2 * max_jobs(self._settings, node),
+            is_this_machine=True,
         )
 
     def plan(self, request: LaunchRequest) -> LaunchPlan:

@@ -119,7 +119,8 @@ class BackendFacts:
     `needs_image` is false where learners run as plain processes; `pulls_images`: images are references of registries,
     never files. `max_array_size` is one more than the largest index
     of a native array (0 = there are none). `elements_at_once`: how many elements of one array are handed over at the
-    same time, where each of them costs this machine something while it waits (None = all).
+    same time, where each of them costs this machine something while it waits (None = all). `is_this_machine`: jobs run
+    on the machine that asks, and what it does not see is nowhere.
     """
 
     nodes: tuple[NodeShape, ...] = ()
@@ -134,6 +135,7 @@ class BackendFacts:
     pulls_images: bool = False
     max_array_size: int = 0
     elements_at_once: int | None = None
+    is_this_machine: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from ffdl_batch.config.images import UnknownImage, known_frameworks, resolve_image, resolve_oci_image
 from ffdl_batch.config.settings import Settings
 from ffdl_batch.domain.continuation import Checkpoint, Spent
 from ffdl_batch.domain.findings import Finding, Severity
 from ffdl_batch.domain.job import JobId, attempt_token
-from ffdl_batch.domain.launch import LaunchFile
 from ffdl_batch.domain.limits import LogLimits
 from ffdl_batch.domain.quantity import parse_size
-from ffdl_batch.domain.remote_stores import stores_with_input
-from ffdl_batch.domain.spec import DataStore, JobSpec
+from ffdl_batch.domain.spec import JobSpec
 from ffdl_batch.domain.submission import Submission
 from ffdl_batch.ports.capabilities import HasOwnWords
 from ffdl_batch.ports.scheduler import (
@@ -29,6 +26,7 @@ from ffdl_batch.ports.scheduler import (
     SchedulerUnreachable,
 )
 from ffdl_batch.services.array_dependencies import ArrayDependency
+from ffdl_batch.services.data_dirs import missing_dirs
 from ffdl_batch.services.dependencies import strip_dependency
 from ffdl_batch.services.job_secrets import bring_along, missing_secrets, values_at_hand
 from ffdl_batch.services.lead import budget_of, lead_of
@@ -50,6 +48,12 @@ class Candidate:
     notes: tuple[str, ...]
     secrets: Mapping[str, str]
     manifest_name: str
+
+    @property
+    def is_later(self) -> bool:
+        """Whether the job waits for something that may make what it needs."""
+        batch = self.spec.batch
+        return bool(batch.dependency or batch.begin or batch.hold)
 
 
 def read_submission(platform: Platform, submission: Submission) -> Candidate:
@@ -155,7 +159,9 @@ def plan_or_refuse(
                 environ=environ,
             )
             plan = platform.adapters.get(candidate.backend).plan(request)
-            _check_data(candidate, plan)
+            for finding in _missing(platform, candidate, plan):
+                if finding.severity is Severity.ERROR:
+                    raise bad_request(finding.code, str(finding), (finding,))
             return plan
         except UnknownImage as error:
             raise _no_image(candidate, error) from error
@@ -166,45 +172,29 @@ def plan_or_refuse(
     raise AssertionError("unreachable")
 
 
-def _check_data(candidate: Candidate, plan: LaunchPlan) -> None:
-    """Refuse data that are surely missing: the place is visible from here and the directory is not in it.
-
-    A place that only the nodes see is left to them (S302).
-    """
-    for path, directory in _directories(candidate.spec.data_stores, plan.launch):
-        if Path(directory).parent.is_dir() and not Path(directory).exists():
-            cure = "correct the data store, or put the data there"
-            message = f"data directory {directory} does not exist"
-            finding = _located(candidate, Finding(Severity.ERROR, message, cure, path=path, code="C103"))
-            raise bad_request("C103", str(finding), (finding,))
-
-
-def _directories(stores: Sequence[DataStore], launch: LaunchFile) -> Iterator[tuple[str, str]]:
-    """The directories that data come from, and the manifest's field of each."""
-    copied, mounted = (copy.source for copy in launch.copies), iter(launch.needs_dirs)
-    for index in stores_with_input(stores, remote=False):
-        store = stores[index]
-        if store.connection.get("path"):
-            directory = next(copied if store.is_copied else mounted, "")
-            if directory:
-                yield f"data_stores[{index}].training_data.container", directory
+def _missing(platform: Platform, candidate: Candidate, plan: LaunchPlan) -> list[Finding]:
+    """Data directories that are not there."""
+    found = missing_dirs(
+        candidate.spec.data_stores,
+        plan.launch,
+        later=candidate.is_later,
+        is_node=platform.adapters.facts(candidate.backend).is_this_machine,
+    )
+    return [_located(candidate, finding) for finding in found]
 
 
 def check_stores(platform: Platform, candidate: Candidate, plan: LaunchPlan) -> tuple[str, ...]:
     """Ask the stores of what will be submitted; what is doubtful. Raises :class:`Refused` for what is wrong."""
-    batch = candidate.spec.batch
-    later = bool(batch.dependency or batch.begin or batch.hold)
+    missing = tuple(str(finding) for finding in _missing(platform, candidate, plan))
     if not plan.launch.fetches and not plan.launch.uploads:
-        return ()
+        return missing
     secrets = values_at_hand(platform.root, candidate.spec, candidate.secrets)
-    found = [
-        _located(candidate, finding)
-        for finding in platform.store_checks.findings(plan.launch, candidate.spec.data_stores, secrets, later=later)
-    ]
+    asked = platform.store_checks.findings(plan.launch, candidate.spec.data_stores, secrets, later=candidate.is_later)
+    found = [_located(candidate, finding) for finding in asked]
     wrong = tuple(finding for finding in found if finding.severity is Severity.ERROR)
     if wrong:
         raise bad_request(wrong[0].code, "; ".join(map(str, wrong)), wrong)
-    return tuple(map(str, found))
+    return (*missing, *map(str, found))
 
 
 def _refusal(candidate: Candidate, error: InvalidRequest) -> Refused:

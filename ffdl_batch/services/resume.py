@@ -15,6 +15,7 @@ from ffdl_batch.domain.secrets import MOVED
 from ffdl_batch.domain.views import JobView, Resume
 from ffdl_batch.ports.scheduler import LaunchPlan
 from ffdl_batch.services.archives import has_archive
+from ffdl_batch.services.data_dirs import NOT_YET
 from ffdl_batch.services.intake import Candidate, check_stores, plan_or_refuse
 from ffdl_batch.services.job_secrets import CODE, missing_secrets, own_secrets
 from ffdl_batch.services.materialize import exported_environment
@@ -29,7 +30,7 @@ log = logging.getLogger(__name__)
 RESUMABLE = frozenset({JobState.HALTED, JobState.FAILED})
 ATTEMPTS = 5
 MAX_GPUS = 1_000_000
-_OVER = (MOVED, *DOUBTS)
+_OVER = (MOVED, NOT_YET, *DOUBTS)
 """In warnings of a submission that are not true of the job any more: its credentials are moved, its stores are asked
 anew."""
 

@@ -44,6 +44,7 @@ class FakeScheduler:
     credential_life_s: float = 300.0
     max_gpus: float = 4.0
     needs_dirs: tuple[str, ...] = ()
+    is_this_machine: bool = False
     heads_go_on: bool = True
     warns: Callable[[JobSpec], Iterable[str]] = lambda _: ("a warning of the plan",)
     planned: list[LaunchRequest] = field(default_factory=list)
@@ -63,7 +64,7 @@ class FakeScheduler:
 
     def probe(self) -> BackendFacts:
         self._answer()
-        return BackendFacts(version="fake 1", needs_image=False)
+        return BackendFacts(version="fake 1", needs_image=False, is_this_machine=self.is_this_machine)
 
     def plan(self, request: LaunchRequest) -> LaunchPlan:
         self.planned.append(request)

@@ -88,11 +88,16 @@ def test_a_refusal_of_the_backend_names_the_line_of_its_field(site: Site, monkey
     ]
 
 
-def test_data_that_are_surely_missing_are_refused_and_data_out_of_sight_are_not(site: Site, tmp_path: Path) -> None:
-    manifest = MANIFEST + (
+def reads(directory: Path) -> str:
+    """A manifest whose data are `in` of a directory."""
+    return MANIFEST + (
         "data_stores:\n- id: s\n  type: directory\n  training_data: {container: in}\n"
-        f"  connection: {{path: '{tmp_path}'}}\n"
+        f"  connection: {{path: '{directory}'}}\n"
     )
+
+
+def test_data_that_are_surely_missing_are_refused_and_data_out_of_sight_are_not(site: Site, tmp_path: Path) -> None:
+    manifest = reads(tmp_path)
     site.scheduler.needs_dirs = (str(tmp_path / "in"),)
     (result,) = submit(site.platform, site.caller, [site.submission("a", manifest)])
     assert result.problem is not None
@@ -103,6 +108,23 @@ def test_data_that_are_surely_missing_are_refused_and_data_out_of_sight_are_not(
     site.scheduler.needs_dirs = ("/only/the/nodes/see/this",)
     (result,) = submit(site.platform, site.caller, [site.submission("b", manifest)])
     assert result.problem is None
+
+
+def test_nothing_is_out_of_sight_of_a_backend_that_is_this_machine(site: Site, tmp_path: Path) -> None:
+    site.scheduler.is_this_machine, site.scheduler.needs_dirs = True, ("/nobody/sees/this",)
+    (result,) = submit(site.platform, site.caller, [site.submission("a", reads(tmp_path))])
+    assert result.problem is not None
+    assert "data directory /nobody/sees/this does not exist" in result.problem.message
+
+
+def test_data_that_the_job_before_makes_are_a_warning(site: Site, tmp_path: Path) -> None:
+    (first,) = submit(site.platform, site.caller, [site.submission("a")])
+    site.scheduler.needs_dirs = (str(tmp_path / "in"),)
+    waits = reads(tmp_path) + f"batch: {{dependency: 'afterok:{first.id}'}}\n"
+    (result,) = submit(site.platform, site.caller, [site.submission("b", waits)])
+    assert result.problem is None
+    said = f"data directory {tmp_path / 'in'} does not exist yet (C103) (it has to be there when the job starts)"
+    assert [warning for warning in result.warnings if said in warning and "manifest.yml:10" in warning]
 
 
 def test_no_scheduler_is_try_again(site: Site) -> None:
