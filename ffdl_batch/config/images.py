@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from ffdl_batch.config.settings import FrameworkImages, Settings
 from ffdl_batch.domain.spec import Framework
 
 _DOCKER = "docker://"
+_ON_DISKS = ("oci:", "oci-archive:", "docker-archive:", "docker-daemon:")
+"""What Apptainer and skopeo call images that are no registry's; Apptainer 1.4, `apptainer build --help`."""
 
 
 class UnknownImage(ValueError):
@@ -34,11 +37,16 @@ def resolve_image(settings: Settings, framework: Framework) -> str:
         raise UnknownImage(f"framework {framework.name!r} is not known here; known are {known}")
     reference = _reference(framework, images)
     if "://" in reference:
-        return reference
+        return _possible(reference)
+    if reference.startswith(_ON_DISKS):
+        raise UnknownImage(
+            f"image {reference} is not in a registry; make a SIF file of it (apptainer build NAME.sif {reference}) and "
+            "name that by its path"
+        )
     if reference.startswith("/") or reference.endswith(".sif"):
         return _existing(settings, Path(reference))
     if reference == framework.version and ("/" in reference or ":" in reference):  # custom: FfDL's OCI reference
-        return f"docker://{reference}"
+        return _possible(f"{_DOCKER}{reference}")
     found = _in_images_dirs(settings, reference)
     if found is None:
         places = " or ".join(settings.images_dirs) or "no images directory (images_dirs is empty)"
@@ -64,6 +72,19 @@ def resolve_oci_image(settings: Settings, framework: Framework) -> str:
                 f'one by "{framework.version}" = "registry/name:tag" in [frameworks.{framework.name}.oci]'
             )
     return resolve_image(settings, framework).removeprefix(_DOCKER)
+
+
+def _possible(reference: str) -> str:
+    """The reference. Raises :class:`UnknownImage` where no registry can have such a name (distribution/reference)."""
+    if not reference.startswith(_DOCKER):
+        return reference
+    host, slash, name = reference.removeprefix(_DOCKER).partition("@")[0].partition("/")
+    if not (slash and (set(host) & set(".:") or host == "localhost")):
+        name = f"{host}{slash}{name}"
+    name = name.partition(":")[0]
+    if name != name.lower() or re.search(r"\s", reference):
+        raise UnknownImage(f"image {reference} cannot be in a registry: names there have small letters and no blanks")
+    return reference
 
 
 def _reference(framework: Framework, images: FrameworkImages) -> str:

@@ -143,6 +143,8 @@ def test_images(tmp_path: Path) -> None:
     assert resolve_image(settings, framework("custom", "custom.sif")) == sif
     assert resolve_image(settings, framework("custom", "tomcli/pytorch:1")) == "docker://tomcli/pytorch:1"
     assert resolve_image(settings, framework("custom", "oras://x/y")) == "oras://x/y"
+    for plain in ("Host.example.org/net:V1", "localhost/net", "R:5000/a/b", f"a/b@sha256:{'0' * 64}", "ubuntu:22.04"):
+        assert resolve_image(settings, framework("custom", plain)) == f"docker://{plain}"
     assert resolve_image(settings, framework("pytorch", "2.6")) == sif
     assert resolve_image(settings, framework("pytorch", "v0.2")) == "docker://pytorch/pytorch:v0.2"
     assert resolve_image(settings, framework("mxnet", "1")) == "docker://mx/net:1"
@@ -169,6 +171,11 @@ def test_an_image_location_says_which_image_it_is(tmp_path: Path) -> None:
         ("custom", "/no/such.sif", "does not exist"),
         ("custom", "no-such.sif", "is in none of"),
         ("custom", "..", "make images"),
+        ("custom", "oci:/data/layout:v1", "apptainer build NAME.sif oci:/data/layout:v1"),
+        ("custom", "docker-archive:/data/image.tar", "not in a registry"),
+        ("custom", "Team/Net:v1", "small letters"),
+        ("custom", "docker://r.example.org/Team/net", "small letters"),
+        ("custom", "team/my net:v1", "no blanks"),
     ],
 )
 def test_unknown_images_say_what_is_known(tmp_path: Path, name: str, version: str, message: str) -> None:
