@@ -32,6 +32,7 @@ class Web:
     password: str = ""
     has_ranges: bool = True
     has_lengths: bool = True
+    head_status: int = 0
     port: int = 0
 
     def etag(self, path: str) -> str:
@@ -47,7 +48,10 @@ class _Serving(BaseHTTPRequestHandler):
         self._answer(with_body=True)
 
     def do_HEAD(self) -> None:
-        self._answer(with_body=False)
+        if self.web.head_status:
+            self._end(self.web.head_status)
+        else:
+            self._answer(with_body=False)
 
     def _answer(self, with_body: bool) -> None:
         path, web = self.path, self.web
@@ -145,6 +149,18 @@ def test_a_server_without_ranges_and_lengths(rig: StagingRig, web: Web, cut_at: 
     assert outcome.done.files == 1
     assert len(outcome.of(Retry)) == (1 if cut_at > 0 else 0)
     assert rig.files() == {"big": NOISE}
+
+
+@pytest.mark.parametrize("status", [405, 501])
+def test_a_server_that_knows_no_head(rig: StagingRig, web: Web, front: FaultProxy, status: int) -> None:
+    web.head_status = status
+    task = rig.task(store=at(front), prefix="big")
+    assert rig.run(task, check=True).status == 0
+    assert rig.run(task).done.files == 1
+    assert rig.files() == {"big": NOISE}
+    assert rig.run(task).done.kept == 1
+    outcome = rig.run(rig.task(store=at(front), prefix="none"))
+    assert (outcome.status, outcome.failed.class_) == (66, FaultClass.MISSING)
 
 
 def test_a_file_that_is_changed_while_it_is_read(rig: StagingRig, web: Web, front: FaultProxy) -> None:

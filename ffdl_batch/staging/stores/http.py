@@ -14,6 +14,9 @@ from ffdl_batch.staging.stores.wire import Wire, etag_of, time_of
 
 _DIRECTORY = "it is a directory of the web server, which lists none: what it shows of it is a page for people"
 
+_NO_HEAD = (405, 501)
+"""RFC 9110, 15.5.6 and 15.6.2: what servers answer that give files and know no HEAD."""
+
 
 class HttpStore:
     """Below one address. Keys are paths, as they are read by people (not percent-encoded)."""
@@ -33,8 +36,9 @@ class HttpStore:
 
     def head(self, key: str) -> Item | None:
         try:
-            with self._wire.ask("HEAD", self._url(key), self._headers, key=key) as answer:
-                headers, place = answer.headers, answer.geturl() or ""
+            status, headers, place = self._asked("HEAD", key)
+            if status in _NO_HEAD:
+                _, headers, place = self._asked("GET", key)
         except Fault as fault:
             if fault.kind is FaultClass.MISSING:
                 return None
@@ -47,6 +51,12 @@ class HttpStore:
         ranges = size != UNKNOWN and headers.get("Accept-Ranges", "") == "bytes"
         etag, mtime = etag_of(headers), time_of(headers.get("Last-Modified", ""))
         return Item(key, size, etag, mtime, ranges, True, _digests(headers))
+
+    def _asked(self, method: str, key: str) -> tuple[int, Mapping[str, str], str]:
+        """Status, headers and last address of an answer whose body is not read. Raises as :meth:`Wire.ask`."""
+        also = _NO_HEAD if method == "HEAD" else ()
+        with self._wire.ask(method, self._url(key), self._headers, key=key, also=also) as answer:
+            return answer.status, answer.headers, answer.geturl() or ""
 
     def read(self, item: Item, start: int, end: int) -> AbstractContextManager[Iterator[bytes]]:
         return self._wire.read(self._url(item.key), self._headers, item, start, end)
