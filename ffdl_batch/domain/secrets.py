@@ -53,7 +53,7 @@ def why_no_value(value: str) -> str:
     except UnicodeEncodeError:
         return "the value is not text in UTF-8: encode it, with base64 for one"
     if size > MAX_BYTES:
-        return f"the value has {size} bytes, and {MAX_BYTES} are the most: keep it in a file that the training reads"
+        return f"the value has more than {MAX_BYTES} bytes: keep it in a file that the training reads"
     return ""
 
 

@@ -286,7 +286,7 @@ def test_a_value_is_in_no_answer_and_in_no_line_of_the_log(desk: Desk) -> None:
         (("set", "n", "planted-1"), "", 2, "the value is no argument"),
         (("set", "a/b"), "x", 2, "cannot be a secret's name"),
         (("set", "n"), "", 2, "the value is empty"),
-        (("set", "n"), "x" * 65537, 2, "the value has 65537 bytes"),
+        (("set", "n"), "x" * 70000, 2, "the value has more than 65536 bytes"),
         (("set", "n", "--from-file", "/nowhere"), "", 66, "/nowhere: No such file or directory"),
         (("rm", "n"), "", 1, "there is no secret 'n'"),
     ],
