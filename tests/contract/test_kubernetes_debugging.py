@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from ffdl_kubernetes.client import ClusterClient
+from ffdl_kubernetes.objects.tenant import role
+from ffdl_kubernetes.settings import read_settings
 from tests.contract.daemon_rig import PLAIN, site_in, until
 from tests.contract.kubernetes_harness import CONTROLLER_IMAGE, IMAGE, images
 from tests.contract.test_daemon_logs import FFDL, Desk, end_jobs
@@ -90,3 +93,54 @@ def test_a_command_runs_where_the_learner_is(desk: Desk, lone: str) -> None:  # 
         if path.read_bytes().endswith(b"hang.py\0") and lone.encode() in (path.parent / "environ").read_bytes()
     ]
     assert place == str(Path(f"{learner}/ns/mnt").readlink()) != str(Path("/proc/self/ns/mnt").readlink())
+
+
+def as_user(desk: Desk, k8s: FakeCluster, job_id: str, user: str, asked: str, *, debugging: bool) -> tuple[int, str]:
+    """Exit code and words of what a user asks of a helper `h` (Python text) who may do what a daemon may, and with
+    `debugging` what a tenant gets for that."""
+    admin = ClusterClient(read_settings({"kubeconfig": str(k8s.kubeconfig)}))
+    meta = {"name": f"role-of-{user}", "namespace": k8s.namespace}
+    admin.create(role(meta, debugging=debugging))
+    admin.create({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": meta,
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": meta["name"]},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}],
+    })  # fmt: skip
+    admin.close()
+    (plan,) = desk.site.ask("GET", f"/api/v1/jobs/{job_id}/attach?learner=1")[1]["plans"]
+    argv = [str(k8s.kubeconfig_of(user)) if word == str(k8s.kubeconfig) else word for word in plan["argv"]]
+    code = "import sys; from ffdl_batch.client import *; from ffdl_batch.client.attach import *\n"
+    code += "with Helper(AttachPlan(tuple(sys.argv[1:]), (1,))) as h:\n"
+    code += f"    try:\n        {asked}\n    except ClientError as error: sys.exit(str(error))\n"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *argv], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120,
+        check=False,
+    )  # fmt: skip
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_whoever_may_not_is_told_what_is_lacking(desk: Desk, k8s: FakeCluster, lone: str) -> None:  # noqa: F811
+    code, said = as_user(desk, k8s, lone, "bert", "sys.exit(run(h, Wish(('true',))))", debugging=False)
+    assert code == 1
+    assert 'User "bert" cannot get resource "pods/exec"' in said
+    assert f"ffdl-admin tenant create {k8s.namespace} --debugging --update" in said
+
+
+def test_a_tenant_with_debugging_may(desk: Desk, k8s: FakeCluster, lone: str) -> None:  # noqa: F811
+    found = as_user(
+        desk, k8s, lone, "cleo", "sys.exit(run(h, Wish(('bash', '-c', 'echo $LEARNER_ID; exit 4'))))", debugging=True
+    )
+    assert found == (4, "1\n")
+
+
+def test_stacks_come_without_a_command_in_the_pod(desk: Desk, k8s: FakeCluster, lone: str) -> None:  # noqa: F811
+    code, said = as_user(desk, k8s, lone, "dora", "sys.exit(run(h, Wish(do='stack')))", debugging=False)
+    assert (code, "stuck_in_the_barrier (hang.py:6)" in said) == (0, True), said
+
+
+def test_tables_come_without_a_command_in_the_pod(desk: Desk, k8s: FakeCluster, lone: str) -> None:  # noqa: F811
+    looks = (
+        "h.begin(Wish(do='top')); tables = [(h.send('L'), next(h.take()))[1] for _ in 'ab']; print(tables); sys.exit(0)"
+    )
+    code, said = as_user(desk, k8s, lone, "emil", looks, debugging=False)
+    assert (code, said.count('"command": "python3 hang.py"')) == (0, 2), said
