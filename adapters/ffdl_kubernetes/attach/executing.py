@@ -53,7 +53,8 @@ async def execute(client: httpx2.AsyncClient, namespace: str, pod: str, program:
                 path, params=query, subprotocols=[V5, V4], max_message_size_bytes=MESSAGE_BYTES,
                 keepalive_ping_interval_seconds=None,  # owner and helper tell each other that they live
             ) as session:  # fmt: skip
-                return await _Execution(session, own).run()
+                outcome = await _Execution(session, own).run()
+            break
         except WebSocketUpgradeError as error:
             refused = refusal_of(error.response)
             if refused.status not in BUSY or attempt == TRIES:
@@ -61,25 +62,27 @@ async def execute(client: httpx2.AsyncClient, namespace: str, pod: str, program:
         except (httpx2.HTTPError, HTTPXWSException) as error:
             raise SchedulerUnreachable(f"the API server: {error or type(error).__name__}") from error
         await asyncio.sleep(PAUSE_S * attempt)
-    raise AssertionError("not reached")
+    if isinstance(outcome, BaseException):
+        raise outcome
+    return outcome
 
 
 class _Execution:
     def __init__(self, session: AsyncWebSocketSession, own: Own) -> None:
         self._session, self._own = session, own
-        self._status: int | None = None
 
-    async def run(self) -> int:
+    async def run(self) -> int | BaseException:
+        """The exit status, or why there is none: what is raised in a session comes out of it as a group."""
         sending, hearing = asyncio.ensure_future(self._send()), asyncio.ensure_future(self._hear())
         try:
             await asyncio.wait({sending, hearing}, return_when=asyncio.FIRST_COMPLETED)
-            if not hearing.done():
+            if not hearing.done() and self._session.subprotocol == V5:
                 await asyncio.wait({hearing}, timeout=LEAVE_S)
-            return hearing.result() if hearing.done() else 0
         finally:
             for task in (sending, hearing):
                 task.cancel()
-            await asyncio.gather(sending, hearing, return_exceptions=True)
+            _, outcome = await asyncio.gather(sending, hearing, return_exceptions=True)
+        return 0 if isinstance(outcome, asyncio.CancelledError) else outcome
 
     async def _send(self) -> None:
         """Until the owner has gone. A connection that is broken is heard, too."""
@@ -92,8 +95,6 @@ class _Execution:
                 data = await self._own.read()
             if self._session.subprotocol == V5:
                 await self._session.send_bytes(CLOSE_STDIN)
-            else:
-                await self._session.close()
         except HTTPXWSException:
             return
 
