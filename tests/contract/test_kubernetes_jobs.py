@@ -5,6 +5,7 @@ There is no claim, so all that a job brings and leaves goes through stores, and 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import signal
@@ -137,20 +138,26 @@ def _quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
+@contextlib.contextmanager
+def world_in(base: Path, server: S3Server, settings: str = "", **kubelet: Any) -> Iterator[World]:
+    """Their backend has these `settings`, too, and kubelets these knobs."""
+    bucket = f"pods-{abs(hash(str(base))):x}"
+    server.client.create_bucket(Bucket=bucket)
+    server.client.put_object(Bucket=bucket, Key="set/a", Body=b"from the store\n")
+    with cluster(base, nodes=[node("n1", cpu="4")], kubelet={**images(), **kubelet}) as k8s:
+        config = base / "ffdl.toml"
+        names = {"image": IMAGE, "controller": CONTROLLER_IMAGE, "python": sys.executable}
+        config.write_text(CONFIG.format(kubeconfig=k8s.kubeconfig, **names) + settings)
+        environment = {"FFDL_BACKEND": "kubernetes", "FFDL_CONFIG": str(config)}
+        with site_in(base, more_environment=environment) as site:
+            site.start(program=PLAIN)
+            yield World(site, k8s, server, bucket)
+
+
 @pytest.fixture
 def world(tmp_path: Path, s3_server: S3Server) -> Iterator[World]:
-    bucket = f"pods-{abs(hash(str(tmp_path))):x}"
-    s3_server.client.create_bucket(Bucket=bucket)
-    s3_server.client.put_object(Bucket=bucket, Key="set/a", Body=b"from the store\n")
-    with cluster(tmp_path, nodes=[node("n1", cpu="4")], kubelet=images()) as k8s:
-        config = tmp_path / "ffdl.toml"
-        config.write_text(
-            CONFIG.format(image=IMAGE, kubeconfig=k8s.kubeconfig, controller=CONTROLLER_IMAGE, python=sys.executable)
-        )
-        environment = {"FFDL_BACKEND": "kubernetes", "FFDL_CONFIG": str(config)}
-        with site_in(tmp_path, more_environment=environment) as site:
-            site.start(program=PLAIN)
-            yield World(site, k8s, s3_server, bucket)
+    with world_in(tmp_path, s3_server) as found:
+        yield found
 
 
 def test_a_job_comes_and_goes_by_stores_and_a_daemon_that_dies_is_not_missed(world: World) -> None:

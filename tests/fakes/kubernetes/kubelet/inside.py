@@ -7,11 +7,14 @@ those that an image has are seen. All mounts are in a namespace that goes with t
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
+import socket
 import struct
 from typing import Any
 
-NEWNS, NEWUTS, NEWPID = 0x00020000, 0x04000000, 0x20000000
+NEWNS, NEWUTS, NEWPID, NEWNET = 0x00020000, 0x04000000, 0x20000000, 0x40000000
+_SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
 _RDONLY, _NOSUID, _NODEV, _NOEXEC, _REMOUNT, _BIND, _REC, _PRIVATE = 1, 2, 4, 8, 32, 4096, 16384, 1 << 18
 _DETACH = 2
 _PDEATHSIG, _CAPBSET_DROP, _NO_NEW_PRIVS = 1, 24, 38
@@ -61,6 +64,8 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0, data: str = 
 def make_root(spec: dict[str, Any]) -> None:
     """Be in a root of one's own, with all mounts of the container."""
     unshare(NEWNS | NEWUTS)
+    if spec["net_namespace"]:
+        enter(spec["net_namespace"], NEWNET)
     name = spec["hostname"].encode()
     _check(_libc.sethostname(name, len(name)), "sethostname")
     mount("none", "/", flags=_PRIVATE | _REC)
@@ -81,6 +86,13 @@ def make_root(spec: dict[str, Any]) -> None:
     os.rmdir("/.old")
     if spec["readonly_root"]:
         mount("none", "/", flags=_REMOUNT | _BIND | _RDONLY)
+
+
+def leave_network() -> None:
+    """Be in a network of one's own, which has a loopback and nothing else."""
+    unshare(NEWNET)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as anything:
+        fcntl.ioctl(anything, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", _IFF_UP))
 
 
 def _hide(upper: str) -> None:

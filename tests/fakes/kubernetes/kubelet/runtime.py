@@ -278,9 +278,12 @@ def _kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def hold() -> None:
-    """Hold a process namespace until the parent ends: its process 1 waits for whoever is left to it."""
+def hold(*, cut_off: bool) -> None:
+    """Hold a process namespace until the parent ends: its process 1 waits for whoever is left to it. `cut_off`: and a
+    network with nothing in it."""
     inside.unshare(inside.NEWPID)
+    if cut_off:
+        inside.leave_network()
     pid = os.fork()
     if pid == 0:
         inside.die_with_parent()
@@ -312,7 +315,7 @@ def main() -> None:
         spec += chunk
     known = json.loads(spec)
     if known["mode"] == "hold":
-        hold()
+        hold(cut_off=known["cut_off"])
         return
     container = Container(known)
     trouble = container.start()

@@ -15,6 +15,7 @@ from tests.fakes.kubernetes.kubelet.environment import argv_of, environment_of, 
 from tests.fakes.kubernetes.kubelet.hosts import hosts_text
 from tests.fakes.kubernetes.kubelet.mounts import make_counters, mounts_of
 from tests.fakes.kubernetes.kubelet.pod_status import fill
+from tests.fakes.kubernetes.kubelet.policies import is_cut_off
 from tests.fakes.kubernetes.kubelet.process import Imagined, Process, Running
 from tests.fakes.kubernetes.kubelet.slot import Slot
 from tests.fakes.kubernetes.kubelet.volumes import Claims, NotReady, Volumes
@@ -231,7 +232,8 @@ class Worker:
         self.write_hosts()
         if self.pod["spec"].get("shareProcessNamespace") and self._conduct.imagined_s is None:
             self._holder = Process(lambda: None)
-            await self._holder.start({"mode": "hold"})
+            cut_off = self._conduct.policies and is_cut_off(self._registry.store, self.pod)
+            await self._holder.start({"mode": "hold", "cut_off": cut_off})
         self._sandbox = True
         self._write()
 
@@ -271,6 +273,7 @@ class Worker:
         await process.start({
             "mode": "container", "argv": argv, "environment": {"HOME": "/", **environment}, "user": user,
             "cwd": container.get("workingDir") or image.get("cwd") or "/", "hostname": hostname_of(pod),
+            "net_namespace": f"/proc/{self._holder.pid}/ns/net" if self._holder else "",
             "pid_namespace": f"/proc/{self._holder.pid}/ns/pid" if self._holder else "", "stage": str(stage),
             "mounts": self._mounts(slot, environment, counters), "readonly_root": readonly,
             "log": str(slot.log_file()), "log_bytes": self._conduct.log_bytes,
