@@ -90,7 +90,7 @@ def ending_of(known: Known) -> Ending | None:
     if final is None and not known.settled:
         return None
     at = known.when(seen.ended_at if seen else None, final.at if final else None, known.last_sign)
-    if final is not None and final.outcome is Outcome.COMPLETED and final.stored:
+    if final is not None and final.outcome is Outcome.COMPLETED and (final.stored or _stored_later(known, final)):
         return Ending(JobState.COMPLETED, max(final.at, 0.0), exit_code=0, warning=_late_trouble(known))
     if final is None and all_stored(known.evidence.events, known.learners):
         warning = "everything was stored; the head controller left no final record"
@@ -105,8 +105,8 @@ def ending_of(known: Known) -> Ending | None:
 
 def is_store_owed(known: Known) -> bool:
     """Whether the attempt is over and so is its training, but nobody has stored what it left: its controllers were
-    killed over that. Whoever stores it has the last word in the head's place. What somebody else cancelled stays
-    cancelled.
+    killed over that, or could not. Whoever stores it has the last word in the head's place. What somebody else
+    cancelled stays cancelled.
     """
     seen, final = known.observation, known.final
     if not known.ended or known.wish is Wish.CANCEL or known.evidence.paid is not None:
@@ -115,10 +115,16 @@ def is_store_owed(known: Known) -> bool:
         return False
     if final is None and not known.settled:
         return False
+    if final is not None and final.stores_later:
+        return True
     if final is not None and (final.stored or is_last_word(final) or final.goes_on is not GoesOn.NO):
         return False
     events = known.evidence.events
     return is_training_over(events, known.evidence.found, known.learners) and not all_stored(events, known.learners)
+
+
+def _stored_later(known: Known, final: FinalRecord) -> bool:
+    return final.stores_later and known.evidence.paid is not None
 
 
 def why_requeued(known: Known) -> Interruption | None:

@@ -124,6 +124,8 @@ class FinalRecord:
     `interruption` is an :class:`~ffdl_batch.domain.continuation.Interruption` ("" = none), as far as the head can tell;
     `played` says that it was a drill's.
     `spent` is what the chain has used up with this attempt, where the head decided. `gpu_seconds` are this run's.
+    `stores_later`: nothing of the attempt is left to do but to store it, which somebody else does, and has to have done
+    (``paid.json``) before this is its end.
     """
 
     native_id: str
@@ -142,6 +144,7 @@ class FinalRecord:
     goes_on: GoesOn = GoesOn.NO
     spent: Optional[Spent] = None
     gpu_seconds: float = 0.0
+    stores_later: bool = False
     format: int = FORMAT
 
 

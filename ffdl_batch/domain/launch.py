@@ -138,11 +138,15 @@ class Pod:
     """The node controllers run in pods (:mod:`ffdl_batch.domain.pod`), each beside a container with one learner.
 
     `directory` is the pod's own. `apart`: each pod has a tree of jobs of its own, and what the others' controllers said
-    is brought by the platform.
+    is brought by the platform. `cut_off`: stores cannot be reached from here. What is fetched was brought before, and
+    what goes out is stored when the pods are gone, by one that `pays`: it has the attempt's files, starts no learner,
+    and stores.
     """
 
     directory: str
     apart: bool = True
+    cut_off: bool = False
+    pays: bool = False
 
 
 @dataclass(frozen=True)
@@ -277,6 +281,11 @@ class LaunchFile:
     def apart(self) -> bool:
         """Whether no node sees the files of another."""
         return self.pod is not None and self.pod.apart
+
+    @property
+    def cut_off(self) -> bool:
+        """Whether its nodes reach no store."""
+        return self.pod is not None and self.pod.cut_off
 
     @property
     def trainees(self) -> Tuple[int, ...]:

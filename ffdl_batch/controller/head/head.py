@@ -16,6 +16,7 @@ from ffdl_batch.controller.head.continuing import Arrangement, Chain
 from ffdl_batch.controller.head.forgetting import forget_attempt, forget_template
 from ffdl_batch.controller.head.limit import TimeLimit, deadline, limit_now_s
 from ffdl_batch.controller.head.outcome import Conclusion, conclude, exit_status, may_run_again
+from ffdl_batch.controller.head.owing import left_to_others
 from ffdl_batch.controller.head.step import Step, count_events
 from ffdl_batch.controller.head.waiting import await_earlier, earlier_attempts, has_ended, pay_debts, tell_newer
 from ffdl_batch.controller.learner.orphans import end_learners, living_controller, mark, unreported_ends
@@ -119,7 +120,7 @@ class Head:
             journal.append(
                 EventKind.CONTINUED, attempt=arranged.attempt, by=arranged.goes_on.value, message=arranged.message
             )
-        final = self._record(conclusion, arranged)
+        final = left_to_others(self.launch, self._record(conclusion, arranged), self._events)
         forget_template(self.launch, final)
         self._write_final(final, journal)
         journal.append(EventKind.FINAL, outcome=final.outcome.value)

@@ -75,7 +75,7 @@ def _judge(
         return Conclusion(Outcome.HALTED, False, message=words(why), interruption=why.value)
     done = [e for e in trained.values() if learner_status(e) == 0 and not e.fields.get("ended_by")]
     if len(done) == len(launch.trainees) and not (told.reason and (told.fresh or told.signalled)):
-        return _success(stored, fault, terminated)
+        return _success(stored, fault, terminated, later=launch.cut_off)
     failures = sorted((e for e in failing(endings) if not _is_answer(e, told)), key=_told_first)
     own = [e for e in failures if not _lost_its_peers(launch, events, endings, e)]
     if own:
@@ -199,9 +199,10 @@ def _at_limit(
     )
 
 
-def _success(stored: bool, fault: Optional[Event], terminated: bool) -> Conclusion:
-    if stored:
-        return Conclusion(Outcome.COMPLETED, True, exit_code=0)
+def _success(stored: bool, fault: Optional[Event], terminated: bool, *, later: bool) -> Conclusion:
+    """`later`: storing is not this attempt's."""
+    if stored or (later and fault is None):
+        return Conclusion(Outcome.COMPLETED, stored, exit_code=0)
     if terminated and fault is None:
         return Conclusion(Outcome.CANCELLED, False, message="ended from outside before everything was stored")
     message = str(fault.fields.get("message", "")) if fault else "a node controller died while storing"
@@ -288,8 +289,10 @@ def _silence(launch: LaunchFile, events: Sequence[Event], endings: Dict[int, Eve
 
 
 def exit_status(final: FinalRecord) -> int:
-    """What the head exits with: 0 only for work that is done and stored, or halted as asked."""
-    if final.outcome is Outcome.HALTED or (final.outcome is Outcome.COMPLETED and final.stored):
+    """What the head exits with: 0 only for work that is done, and stored or somebody else's to store, or halted as
+    asked."""
+    is_done = final.outcome is Outcome.COMPLETED and (final.stored or final.stores_later)
+    if final.outcome is Outcome.HALTED or is_done:
         return 0
     if final.outcome is Outcome.TIMED_OUT:
         return EXIT_TIMED_OUT

@@ -19,6 +19,7 @@ from ffdl_batch.controller.gang.siblings import read_events
 from ffdl_batch.controller.head.forgetting import remove
 from ffdl_batch.controller.head.head import read_final
 from ffdl_batch.controller.head.outcome import Conclusion, conclude, may_run_again
+from ffdl_batch.controller.head.owing import learners_owed
 from ffdl_batch.controller.learner.orphans import end_learners, unreported_ends
 from ffdl_batch.controller.machine.files import touch, write_cell
 from ffdl_batch.controller.machine.processes import lives_here, read_process
@@ -42,6 +43,9 @@ def pay(launch: LaunchFile, last_word: str = "") -> int:
     `last_word`: whether to write the final record, too, where the head left none ("", WHEN_STORED, ANYWAY).
     """
     attempt = AttemptDir(launch.attempt_dir)
+    if launch.cut_off:
+        sys.stderr.write(f"ffdl-controller: {launch.token}: no store is reached from here\n")
+        return EXIT_PLATFORM
     if os.path.exists(attempt.paid):
         remove(attempt)
         return 0
@@ -77,18 +81,6 @@ def pay(launch: LaunchFile, last_word: str = "") -> int:
         if last_word:
             touch(os.path.join(launch.doorbell, launch.job_id))
     return 0
-
-
-def learners_owed(events: List[Event]) -> List[int]:
-    """Learners that were started and not stored since."""
-    owed = set()
-    for event in events:
-        learner = event.fields.get("learner_id")
-        if isinstance(learner, int) and event.kind in (EventKind.LEARNER_STARTED, EventKind.LEARNER_ENDED):
-            owed.add(learner)
-        elif isinstance(learner, int) and event.kind is EventKind.STORED:
-            owed.discard(learner)
-    return sorted(owed)
 
 
 class _Dead:

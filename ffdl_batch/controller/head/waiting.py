@@ -139,14 +139,15 @@ def _mtime(path: str) -> Optional[float]:
 
 
 def pay_debts(earlier: List[LaunchFile], pause: Pause) -> None:
-    """Have results and logs of older attempts stored that could not be; best effort, each in a process of its own.
+    """Have results and logs of older attempts stored that could not be; best effort, each in a process of its own. What
+    was cut off from stores is the platform's.
 
     Raises what `pause` raises, after ending the process.
     """
     for launch in earlier:
         attempt = AttemptDir(launch.attempt_dir)
         final = read_cell(attempt.final) or {}
-        if os.path.exists(attempt.paid) or final.get("stored") is True:
+        if launch.cut_off or os.path.exists(attempt.paid) or final.get("stored") is True:
             continue
         argv = [*own_argv(), "pay", "--launch", attempt.launch]
         try:

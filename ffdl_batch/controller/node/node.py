@@ -297,7 +297,8 @@ class Node:
             else:
                 sys.stderr.write(f"ffdl-controller: {failed}\n")
             return False
-        for number in self.seats.learner_ids:
+        stored = self.seats.learner_ids if not self.launch.cut_off or not self.launch.uploads else ()
+        for number in stored:  # else whoever stores says so
             self.journal.append(EventKind.STORED, learner_id=number)
         return True
 

@@ -45,6 +45,9 @@ class Relay:
             self._claims, self._last = ["claim/owner.json"], ["stop.json", "paid.json", "final.json"]
         self._growing = [f"metrics/usage-{index}.jsonl", *(f"metrics/learner-{number}.jsonl" for number in own)]
         self._logs = {f"logs/learner-{number}": Printed(self._attempt, number) for number in own}
+        if launch.pod is not None and launch.pod.pays:  # all else was said by who ran the attempt
+            self._events, self._growing, self._logs = [], [], {}
+            self._claims, self._last = [], ["final.json", "paid.json"]
         self._heart = f"events/{node_source(index)}.heartbeat"
         self._at = self._remembered()
         self._stamps: Dict[str, Stamp] = {}

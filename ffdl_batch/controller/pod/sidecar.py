@@ -7,19 +7,21 @@ import signal
 import subprocess
 import sys
 import time
-from typing import Dict, List, Optional
+from contextlib import nullcontext
+from typing import IO, ContextManager, Dict, List, Optional
 
 from ffdl_batch.controller.gang.siblings import read_events
 from ffdl_batch.controller.head.limit import TimeLimit
+from ffdl_batch.controller.head.pay import WHEN_STORED
 from ffdl_batch.controller.learner.seat import Seat, living
 from ffdl_batch.controller.machine.files import read_text, write_text
 from ffdl_batch.controller.machine.location import own_argv
 from ffdl_batch.controller.machine.processes import lives_here, send
 from ffdl_batch.controller.machine.signals import HANDLED, next_signal
 from ffdl_batch.controller.pod.answers import Answers
-from ffdl_batch.controller.pod.last_word import last_word, leave
+from ffdl_batch.controller.pod.last_word import error_word, last_word, leave
 from ffdl_batch.controller.pod.relay import Relay, to_standard_output
-from ffdl_batch.controller.pod.tree import Given
+from ffdl_batch.controller.pod.tree import LAUNCH, Given
 from ffdl_batch.controller.pod.wishes import Wishes
 from ffdl_batch.controller.record.control import RUN
 from ffdl_batch.domain.events import EventKind, node_source
@@ -28,6 +30,8 @@ from ffdl_batch.domain.launch import LaunchFile
 from ffdl_batch.domain.pod import DONE, TERMINATING
 
 TICK_S = 0.2
+SAID = "said"
+"""In the seat: what the child that stores complained of."""
 WARN_AGAIN_S = 5.0
 """A warning is repeated: a head that waits for an earlier attempt, or is being started, hears none."""
 RESTARTS = 3
@@ -41,6 +45,8 @@ class Sidecar:
     def __init__(self, launch: LaunchFile, index: int, given: Given, seat: Seat, run: int, message: str) -> None:
         self._launch, self._index, self._seat, self._run, self._message = launch, index, seat, run, message
         self._attempt = AttemptDir(launch.attempt_dir)
+        self._plan, self._pays = given.plan, launch.pod is not None and launch.pod.pays
+        self._said = seat.file(SAID)
         self._relay = Relay(launch, index, run, to_standard_output)
         self._answers = Answers(launch, index, self._relay.answer)
         self._wishes = Wishes(launch, index, given.wishes, self._relay.send_again, self._pass_on, self._answers.begin)
@@ -60,7 +66,7 @@ class Sidecar:
         else:
             status = self._execute()
             self._relay.drain()
-            leave(self._message, last_word(self._attempt, self._index))
+            leave(self._message, self._last_word(status))
             let_go(self._seat, status)
         while not self._terminated:
             self._take_signals(TICK_S)
@@ -99,14 +105,29 @@ class Sidecar:
 
     def _start(self) -> None:
         """Signals are held back in the child from its first moment: none ends it before it heeds them."""
-        argv = [*own_argv(), *self._command(), "--launch", self._attempt.launch]
+        launch_path = os.path.join(self._plan, LAUNCH) if self._pays else self._attempt.launch
+        argv = [*own_argv(), *self._command(), "--launch", launch_path]
         env = {**os.environ, RUN: str(self._run + self._restarts)}
-        self._child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=2, env=env)
+        with self._complaints() as errors:
+            self._child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=2, stderr=errors, env=env)
         if self._index > 0 and self._launch.apart and self._limit is None:
             self._limit = TimeLimit(self._launch)  # the head's word does not come here
 
     def _command(self) -> List[str]:
+        if self._pays:
+            return ["pay", "--last-word", WHEN_STORED]
         return ["head"] if self._index == 0 else ["node", "--rank", str(self._index)]
+
+    def _complaints(self) -> "ContextManager[Optional[IO[bytes]]]":
+        """Where what the child says goes: of one that stores it is the last word, where it fails."""
+        return open(self._said, "wb") if self._pays else nullcontext()
+
+    def _last_word(self, status: int) -> str:
+        if not self._pays or status == 0:
+            return last_word(self._attempt, self._index)
+        said = read_text(self._said)
+        sys.stderr.write(said)
+        return error_word(status, (said.strip().splitlines() or [f"storing ended with status {status}"])[-1])
 
     def _is_first_at_work(self) -> bool:
         """Where pods share a tree: whether the head has made sure that nothing older writes there."""

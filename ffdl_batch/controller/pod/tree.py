@@ -17,6 +17,7 @@ from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.launch import LaunchFile
 from ffdl_batch.domain.pod import BELL, HOSTS, MODEL_DIR, OUTPUT, PRIVATE_DIR, SHIM, WISHES_DIR
 
+LAUNCH = "launch.json"
 NODE_HOSTS = "/etc/hosts"
 _PART = re.compile(r"model\.zip\.\d{3,}", re.ASCII)
 _BLOCK = 1024**2
@@ -37,11 +38,14 @@ def lay_out(launch: LaunchFile, given: Given, index: int) -> None:
     attempt = AttemptDir(launch.attempt_dir)
     for directory in (launch.job_dir, attempt.path, attempt.events, attempt.logs):
         os.makedirs(directory, mode=0o700, exist_ok=True)
-    write_text(attempt.launch, read_text(os.path.join(given.plan, "launch.json")))
-    for path in (attempt.environment, attempt.secrets):
+    pays = launch.pod is not None and launch.pod.pays
+    for path in (attempt.secrets,) if pays else (attempt.environment, attempt.secrets):
         source = os.path.join(given.private, os.path.basename(path))
         if os.path.exists(source):
             write_text(path, read_text(source))
+    if pays:  # the tree is that of an attempt that is over
+        return
+    write_text(attempt.launch, read_text(os.path.join(given.plan, LAUNCH)))
     _join_model(launch, given.model)
     make_places(launch)
     for number in launch.learners_on(index)[:1]:

@@ -52,8 +52,9 @@ def bring_data(
     wait_s: float = LOCK_S,
 ) -> None:
     """These of what the job reads. What is linked from the cache is held. Another process that brings the same is
-    waited for `wait_s`. Raises StagingFailed, OSError, and what `go_on` raises."""
-    if not fetches:
+    waited for `wait_s`. From where no store is reached, they were brought before. Raises StagingFailed, OSError, and
+    what `go_on` raises."""
+    if not fetches or launch.cut_off:
         return
     task = replace(
         _task(launch, Direction.IN, fetches, JobDir(launch.job_dir).staging),
@@ -194,13 +195,18 @@ def _state(launch: LaunchFile, name: str) -> str:
     return AttemptDir(launch.attempt_dir).staging(name)
 
 
+def _sent(launch: LaunchFile) -> Sequence[Transfer]:
+    """What goes out from here."""
+    return () if launch.cut_off else launch.uploads
+
+
 def _shared(launch: LaunchFile) -> List[Transfer]:
-    return [_filled(one, {}) for one in launch.uploads if LEARNER not in placeholders(one.local)]
+    return [_filled(one, {}) for one in _sent(launch) if LEARNER not in placeholders(one.local)]
 
 
 def _logs(launch: LaunchFile, learner_id: int, *, earlier: bool = False, late: bool = False) -> List[Transfer]:
     found = []
-    for one in launch.uploads:
+    for one in _sent(launch):
         if LEARNER not in placeholders(one.local):
             continue
         made = _filled(one, {LEARNER: str(learner_id)})

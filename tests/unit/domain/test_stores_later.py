@@ -1,0 +1,41 @@
+"""An attempt that reaches no store has ended when somebody else has stored what it left."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ffdl_batch.domain.events import FinalRecord, Outcome
+from ffdl_batch.domain.job_state import JobState, Wish
+from ffdl_batch.domain.known import Known
+from ffdl_batch.domain.verdict import Move, judge
+from tests.unit.domain.test_verdict import ONE, STORES, TWO, at_work, left_with
+
+DONE = FinalRecord("7", Outcome.COMPLETED, 40.0, stored=False, exit_code=0, stores_later=True)
+FAILED = replace(DONE, outcome=Outcome.FAILED, exit_code=3, error_code="C201", message="learner 2 ended with status 3")
+HALTED = replace(DONE, outcome=Outcome.HALTED, exit_code=None, interruption="halt", message="halted")
+
+
+def left(final: FinalRecord, **evidence: Any) -> Known:
+    return left_with(at_work(ONE, TWO, STORES), final=final, **evidence)
+
+
+@pytest.mark.parametrize("final", [DONE, FAILED, HALTED])
+def test_it_is_storing_until_all_is_stored(final: FinalRecord) -> None:
+    verdict = judge(left(final))
+    assert (verdict.move, verdict.steps[-1][0]) == (Move.OWED, JobState.STORING)
+
+
+@pytest.mark.parametrize(
+    ("final", "state", "code"),
+    [(DONE, JobState.COMPLETED, "000"), (FAILED, JobState.FAILED, "C201"), (HALTED, JobState.HALTED, "000")],
+)
+def test_then_it_is_what_its_head_said(final: FinalRecord, state: JobState, code: str) -> None:
+    verdict = judge(left(final, paid=60.0))
+    assert (verdict.move, verdict.steps[-1][0], verdict.error_code) == (Move.ENDED, state, code)
+
+
+def test_a_cancel_waits_for_nothing_to_be_stored() -> None:
+    assert judge(replace(left(DONE), wish=Wish.CANCEL)).steps[-1][0] is JobState.CANCELLED
