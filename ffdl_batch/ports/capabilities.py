@@ -136,6 +136,21 @@ class Withdraws(Protocol):
 
 
 @runtime_checkable
+class StoresApart(Protocol):
+    """A backend that stores what attempts left which were cut off from their stores (``cut_off`` in their launch file),
+    beside them and after their end."""
+
+    def begin_storing(self, token: Token, attempt_dir: AttemptDir) -> None:
+        """Have it stored, soon. Where that goes on already, nothing is begun. Raises what `submit` raises."""
+        ...
+
+    def how_storing_ended(self, token: Token) -> str | None:
+        """None while it goes on; else why it failed, unless ``paid.json`` is in the attempt's directory. Then it may be
+        begun anew. Raises SchedulerUnreachable."""
+        ...
+
+
+@runtime_checkable
 class AvoidsNodes(Protocol):
     """A backend that can keep jobs off certain nodes: only there a node that failed a job is excluded for its next
     attempts. One that has a single node cannot."""

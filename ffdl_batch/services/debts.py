@@ -23,6 +23,7 @@ from ffdl_batch.domain.job import Job, JobId
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.services.fence import fenced_s
+from ffdl_batch.services.payments_apart import PaymentApart, is_apart
 from ffdl_batch.services.platform import Platform
 from ffdl_batch.services.turns import Turn
 from ffdl_batch.store import Attempt
@@ -34,6 +35,8 @@ LONGEST_PAUSE_S = 3600.0
 PATIENT_TRIES = 3
 """Failed tries after which a debt keeps neither a job from ending (it fails, S303) nor the daemon, which tries it again
 in its next life."""
+MOST_APART = 32
+"""Payments at once that a backend makes where the files are."""
 END_S = 5.0
 LOCK, COMPLAINT = ".paying", ".paying.log"
 LEASE = "debts"
@@ -82,7 +85,7 @@ class DebtPayer:
     def __init__(self, platform: Platform, start: Start | None = None) -> None:
         self._platform = platform
         self._start = start or start_payment
-        self._running: _Running | None = None
+        self._running: list[_Running] = []
         self._tries: dict[tuple[JobId, int], _Tries] = {}
         self._turn = Turn(platform, LEASE)
         self._others_turn = False
@@ -96,7 +99,7 @@ class DebtPayer:
     @property
     def is_paying(self) -> bool:
         """Whether a debt is being paid now."""
-        return self._running is not None
+        return bool(self._running)
 
     @property
     def is_waiting(self) -> bool:
@@ -117,13 +120,10 @@ class DebtPayer:
         A payment goes on through a moment without the database. It ends when another daemon's turn has come.
         """
         self._due_in_s = LONGEST_PAUSE_S
-        if self._running is not None:
-            status = self._running.payment.poll()
-            if status is None:
-                self._go_on()
+        if self._running and not self._look():
+            self._go_on()
+            if not self._number_running(apart=True):
                 return 0
-            running, self._running = self._running, None
-            self._finished(running.debt, status)
         owed = self._platform.store.owed_attempts()
         if not owed:
             self._turn.end()
@@ -134,13 +134,27 @@ class DebtPayer:
         gone = sum(self._platform.store.note_paid(*key, at) for key, at in paid.items())
         left = [debt for debt in owed if (debt.job_id, debt.number) not in paid]
         self._forget_others(left)
-        self._begin_one(left)
+        self._begin_some(left)
         return gone
 
     def close(self) -> None:
         """End the payment under way and give the lease back; the next daemon goes on with it. Raises StoreError."""
         self._end_payment()
         self._turn.end()
+
+    def _look(self) -> bool:
+        """After the payments under way; whether one of them is over."""
+        ended = [(one, status) for one in self._running if (status := one.payment.poll()) is not None]
+        self._running = [one for one in self._running if all(one is not other for other, _ in ended)]
+        for one, status in ended:
+            self._finished(one.debt, status)
+        return bool(ended)
+
+    def _number_running(self, *, apart: bool) -> int:
+        return sum(isinstance(one.payment, PaymentApart) is apart for one in self._running)
+
+    def _is_running(self, debt: Attempt) -> bool:
+        return any((one.debt.job_id, one.debt.number) == (debt.job_id, debt.number) for one in self._running)
 
     def _go_on(self) -> None:
         """Keep the lease while a payment is under way, or drop the payment."""
@@ -149,34 +163,45 @@ class DebtPayer:
             self._end_payment()
 
     def _end_payment(self) -> None:
-        if self._running is not None:
-            self._running.payment.end()
-            self._running = None
+        for one in self._running:
+            one.payment.end()
+        self._running = []
 
-    def _begin_one(self, owed: list[Attempt]) -> None:
-        """Begin with the oldest debt that is due."""
+    def _begin_some(self, owed: list[Attempt]) -> None:
+        """Begin with the oldest debt that is due; of those that are paid here one at a time."""
         jobs = {job.id: job for job in self._platform.store.get_many([debt.job_id for debt in owed])}
         over = [debt for debt in owed if debt.job_id in jobs and _is_over(jobs[debt.job_id], debt)]
         now = self._platform.clock.monotonic()
         file_time = self._platform.file_time(self._platform.root.path) if over else 0.0
         for debt in over:
             attempt = self._directory(debt)
-            if now < self._tried(debt).not_before:
+            if now < self._tried(debt).not_before or self._is_running(debt):
                 continue
             try:
                 if wait_s := fenced_s(self._platform, debt, attempt, file_time):
                     self._due_in_s = min(self._due_in_s, wait_s)
                     continue
-                payment = self._start(attempt, self._last_word(jobs[debt.job_id], debt))
+                apart = is_apart(attempt)
+                if self._number_running(apart=apart) >= (MOST_APART if apart else 1):
+                    continue
+                payment = self._begin(debt, attempt, self._last_word(jobs[debt.job_id], debt), apart=apart)
             except OSError as error:
                 log.error("job %s: storing what attempt %d owes cannot begin: %s", debt.job_id, debt.number, error)
                 self._put_off(debt)
                 continue
             if payment is not None:
                 log.info("job %s: storing what attempt %d owes", debt.job_id, debt.number)
-                self._running = _Running(debt, payment)
-                return
+                self._running.append(_Running(debt, payment))
+                continue
             self._put_off(debt)
+
+    def _begin(self, debt: Attempt, attempt: AttemptDir, last_word: LastWord, *, apart: bool) -> Payment | None:
+        """Raises OSError."""
+        if not apart:
+            return self._start(attempt, last_word)
+        payment = PaymentApart(self._platform, debt, attempt, last_word is LastWord.ANYWAY)
+        payment.begin()
+        return payment
 
     def _last_word(self, job: Job, debt: Attempt) -> LastWord:
         if job.state.is_terminal:

@@ -1,0 +1,84 @@
+"""What an attempt owes that was cut off from its stores: its backend stores it, where its files are.
+
+It goes on without a daemon, and is found again by the next one. What it comes to is asked of the backend; only where
+that has failed too often is it given up, and the job ends with what has not been stored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ffdl_batch.controller.head.head import read_final
+from ffdl_batch.controller.machine.files import write_cell
+from ffdl_batch.domain.codec import to_plain
+from ffdl_batch.domain.events import FinalRecord, Outcome
+from ffdl_batch.domain.job import attempt_token
+from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_batch.ports.capabilities import StoresApart
+from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerError, SchedulerUnreachable
+from ffdl_batch.services.evidence import read_launch
+from ffdl_batch.services.platform import Platform
+from ffdl_batch.store import Attempt
+
+NOT_STORED = 74
+
+
+def is_apart(attempt: AttemptDir) -> bool:
+    """Whether it was cut off from its stores."""
+    launch = read_launch(attempt)
+    return launch is not None and launch.cut_off
+
+
+@dataclass(frozen=True, slots=True)
+class PaymentApart:
+    """The payment for `debt`. `is_last`: what comes of it is the attempt's end."""
+
+    platform: Platform
+    debt: Attempt
+    attempt: AttemptDir
+    is_last: bool
+
+    def begin(self) -> None:
+        """Raises OSError."""
+        try:
+            with self.platform.adapters.asking(self.debt.backend) as adapter:
+                if not isinstance(adapter, StoresApart):
+                    raise InvalidRequest(f"{self.debt.backend} stores nothing that it has cut off from its store")
+                adapter.begin_storing(attempt_token(self.debt.job_id, self.debt.number), self.attempt)
+        except SchedulerError as error:
+            self._give_up(str(error))
+            raise OSError(str(error)) from error
+
+    def poll(self) -> int | None:
+        """See :class:`ffdl_batch.services.debts.Payment`."""
+        try:
+            with self.platform.adapters.asking(self.debt.backend) as adapter:
+                assert isinstance(adapter, StoresApart)
+                why = adapter.how_storing_ended(attempt_token(self.debt.job_id, self.debt.number))
+        except (InvalidRequest, SchedulerUnreachable):
+            return None
+        if why is None or Path(self.attempt.paid).exists():
+            return None if why is None else 0
+        self._give_up(why)
+        return NOT_STORED
+
+    def end(self) -> None:
+        """It goes on: whoever comes next finds it."""
+
+    def _give_up(self, why: str) -> None:
+        """Have the attempt end without it, where it waits for nothing else. Raises OSError."""
+        final = read_final(self.attempt)
+        if self.is_last and final is not None and final.stores_later:
+            write_cell(self.attempt.final, to_plain(unstored(final, why)))
+
+
+def unstored(final: FinalRecord, why: str) -> FinalRecord:
+    """The last word on an attempt whose results are not stored."""
+    message = f"results and logs cannot be stored: {why}"
+    kept = replace(final, stores_later=False)
+    if final.outcome is Outcome.COMPLETED:
+        return replace(kept, outcome=Outcome.FAILED, error_code="S303", message=message)
+    if final.outcome is Outcome.HALTED and final.error_code == "000":
+        return replace(kept, error_code="S305", message=f"{final.message}; {message}")
+    return kept
