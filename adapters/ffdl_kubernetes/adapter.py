@@ -56,6 +56,7 @@ from ffdl_kubernetes.states import (
     missing_image,
     observe,
 )
+from ffdl_kubernetes.storing import StoresFromClaims
 from ffdl_kubernetes.submission import is_released, read_objects, send
 from ffdl_kubernetes.watching import Watcher, token_of
 
@@ -75,7 +76,7 @@ def create(settings: Settings, context: AdapterContext) -> KubernetesScheduler:
     return KubernetesScheduler(read_settings(settings), context)
 
 
-class KubernetesScheduler(Administration, Reach):
+class KubernetesScheduler(Administration, Reach, StoresFromClaims):
     """See :class:`ffdl_batch.ports.scheduler.Scheduler`."""
 
     def __init__(self, settings: KubernetesSettings, context: AdapterContext) -> None:

@@ -16,12 +16,12 @@ from ffdl_batch.domain.pod import INDEX, POD_DIR, SHIM, TREE
 from ffdl_batch.domain.secrets import SECRET, image_credentials, secret_variables, uses_of
 from ffdl_batch.domain.spec import JobSpec, Placement
 from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, LaunchRequest, NotYet, PlannedFile
+from ffdl_batch.runtimes.data import without_learners
 from ffdl_batch.runtimes.layout import (
     RequestRefused,
     Runtime,
     Start,
     Subject,
-    choose_network,
     compose_start,
     refusal,
     refuse_unsupported,
@@ -29,14 +29,15 @@ from ffdl_batch.runtimes.layout import (
 )
 from ffdl_batch.runtimes.metering import plan_metrics
 from ffdl_batch.runtimes.pod import SHIM_TEXT, PodMount, pre_stop_argv, shim_argv
+from ffdl_kubernetes.access import Access, choose_access
 from ffdl_kubernetes.intake import hints, pairs, profile_of, refuse, resources_of
-from ffdl_kubernetes.levels import lacking_levels, provable_levels
 from ffdl_kubernetes.objects.files import configuration, hidden, model_place, private, pull_secret
 from ffdl_kubernetes.objects.job import job
-from ffdl_kubernetes.objects.names import Plain, placed
-from ffdl_kubernetes.objects.policy import NotAnAddress, policy, service
-from ffdl_kubernetes.objects.template import ClaimMount, Mount, PodShape
+from ffdl_kubernetes.objects.names import Plain, labels, placed
+from ffdl_kubernetes.objects.policy import NotAnAddress, Ways, policy, service
+from ffdl_kubernetes.objects.template import ClaimMount, Mount, PodShape, for_staging
 from ffdl_kubernetes.settings import KubernetesSettings
+from ffdl_kubernetes.storing import plan_storing
 from ffdl_kubernetes.submission import OBJECTS
 
 BACKEND = "kubernetes"
@@ -65,17 +66,18 @@ def _plan(request: LaunchRequest, settings: KubernetesSettings) -> LaunchPlan:
     if not facts.python:
         raise InvalidRequest("the cluster was never asked what it is; ffdl-submitd has to reach it once")
     gang = _seat(spec)
-    provable = provable_levels(facts.network_levels, settings)
-    network = choose_network(spec, provable, request.minimum_network, lacking_levels(facts))
-    level = NetworkLevel(network.level)
     metering = plan_metrics(spec, facts.python, facts.controller, facts.staging)
     start, launch = _launch(request, settings, gang)
+    access = choose_access(request, settings, start.data)
+    network = access.network
     launch = replace(launch, collectors=metering.collectors, metrics=metering.metrics)
-    launch = replace(launch, network=network)
+    launch = replace(launch, network=network, pod=Pod(POD_DIR, apart=not settings.claim, cut_off=access.cut_off))
+    launch = without_learners(launch) if request.only_stages else launch
     launch = replace(launch, format=needed_format(launch))
     shape = _shape(request, settings, gang, start)
+    shape = for_staging(shape, settings) if request.only_stages else shape
     texts = {"launch.json": encode(launch), SHIM: SHIM_TEXT}
-    objects = _objects(request, settings, shape, texts, level)
+    objects = _objects(request, settings, shape, texts, access)
     user = json.dumps(dict(request.user_env), sort_keys=True, ensure_ascii=False, indent=1) + "\n"
     contract = start.learner.env
     return LaunchPlan(
@@ -87,6 +89,7 @@ def _plan(request: LaunchRequest, settings: KubernetesSettings) -> LaunchPlan:
             PlannedFile("launch.json", texts["launch.json"]),
             PlannedFile("environment.json", user),
             PlannedFile(OBJECTS, json.dumps(objects, indent=1, sort_keys=True) + "\n"),
+            *plan_storing(launch, shape, _private_texts(request), settings, _namespace(request)),
         ),
         objects=tuple(objects),
         environment={
@@ -94,34 +97,47 @@ def _plan(request: LaunchRequest, settings: KubernetesSettings) -> LaunchPlan:
             **{n: v for n, v in contract.items() if n in start.learner.protected or n not in request.user_env},
         },
         network=network,
-        warnings=(*start.data.warnings, *hints(request, settings, start.data), *metering.warnings),
+        warnings=(
+            *start.data.warnings,
+            *access.warnings,
+            *hints(request, settings, start.data),
+            *metering.warnings,
+        ),
     )
 
 
 def _objects(
-    request: LaunchRequest, settings: KubernetesSettings, shape: PodShape, texts: Mapping[str, str], level: NetworkLevel
+    request: LaunchRequest, settings: KubernetesSettings, shape: PodShape, texts: Mapping[str, str], access: Access
 ) -> list[Plain]:
     """In the order in which they are sent, the Job first: it owns the others."""
     token, job_id, attempt = request.token, request.job_id, request.attempt
-    private_texts = {"environment.json": hidden(tuple(request.user_env))}
-    of_image = "framework.image_location."
-    if names := tuple(
-        use.name for use in uses_of(request.spec) if use.kind == SECRET and not use.path.startswith(of_image)
-    ):
-        private_texts["secrets.json"] = hidden(names)
     objects = [
         job(shape, settings),
         configuration(token, job_id, attempt, texts),
-        private(token, job_id, attempt, private_texts),
+        private(token, job_id, attempt, _private_texts(request)),
         model_place(token, job_id, attempt),
-        _policy(request, level, settings),
+        _policy(request, access, settings),
     ]
     if shape.learners > 1:
         objects.append(service(token, job_id, attempt))
     if shape.has_image_secret:
         objects.append(pull_secret(token, job_id, attempt, request.image, image_credentials(request.spec)))
-    namespace = next((one.name for one in request.facts.partitions), "")
+    namespace = _namespace(request)
     return [placed(one, namespace) for one in objects] if namespace else objects
+
+
+def _namespace(request: LaunchRequest) -> str:
+    return next((one.name for one in request.facts.partitions), "")
+
+
+def _private_texts(request: LaunchRequest) -> dict[str, str]:
+    """Files of the Secret, without values."""
+    texts = {"environment.json": hidden(tuple(request.user_env))}
+    of_image = "framework.image_location."
+    names = (use.name for use in uses_of(request.spec) if use.kind == SECRET and not use.path.startswith(of_image))
+    if found := tuple(names):
+        texts["secrets.json"] = hidden(found)
+    return texts
 
 
 def _seat(spec: JobSpec) -> Gang:
@@ -192,7 +208,6 @@ def _launch(request: LaunchRequest, settings: KubernetesSettings, gang: Gang) ->
         checkpoints=start.checkpoints,
         carry=_carried(request, settings),
         secrets=secret_variables(spec),
-        pod=Pod(POD_DIR, apart=not settings.claim),
         written_by=f"{BACKEND} {release()}",
     )
 
@@ -274,9 +289,10 @@ def _claim_of(path: str, settings: KubernetesSettings) -> tuple[str, str, str]:
     raise RequestRefused([refusal("data_stores", message, cure, "C103")])
 
 
-def _policy(request: LaunchRequest, level: NetworkLevel, settings: KubernetesSettings) -> Plain:
+def _policy(request: LaunchRequest, access: Access, settings: KubernetesSettings) -> Plain:
+    ways = Ways(NetworkLevel(access.network.level), request.spec.batch.egress, access.stores)
     try:
-        return policy(request.token, request.job_id, request.attempt, level, request.spec.batch.egress, settings)
+        return policy(request.token, labels(request.job_id, request.attempt), ways, settings)
     except NotAnAddress as error:
         message = f"{error} is a name, and NetworkPolicies know addresses alone"
         raise RequestRefused([refusal("batch.egress", message, "write its IPv4 address")]) from None

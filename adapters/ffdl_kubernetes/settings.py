@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -42,6 +43,9 @@ class KubernetesSettings:
     = the daemon's, or 1000 where that is root). `claim` is a PersistentVolumeClaim of the namespace, in which each job
     has a directory. `volumes` maps directories that manifests name to ``claim`` or ``claim/directory``.
 
+    `store_networks` are networks (CIDR) that hold all data stores, for the policies of pods that only stage (none = the
+    store's own address, or any where it is known by name).
+
     `service_account` is the pods' ("" = the namespace's default one); no pod gets a token of it.
 
     `queue` is the LocalQueue of Kueue. `gpu_resource` is what a GPU is asked by, `gpu_resources` that of a GPU type
@@ -65,6 +69,7 @@ class KubernetesSettings:
     service_account: str = ""
     claim: str = ""
     volumes: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
+    store_networks: tuple[str, ...] = ()
     queue: str = ""
     priority_class: str = ""
     runtime_class: str = ""
@@ -159,6 +164,11 @@ def _check(settings: KubernetesSettings) -> None:
         )
     if not settings.controller_image:
         raise InvalidRequest(f"{_TABLE}: controller_image is empty; name the image built from containers/Dockerfile")
+    for network in settings.store_networks:
+        try:
+            ipaddress.ip_network(network)
+        except ValueError as error:
+            raise InvalidRequest(f"{_TABLE}: store_networks: {error}; write networks like 192.0.2.0/24") from None
     for path in settings.volumes:
         if not path.startswith("/"):
             raise InvalidRequest(f"{_TABLE}: volumes names {path!r}; absolute directories are needed")

@@ -80,9 +80,9 @@ def is_released(job: Plain) -> bool:
     return RELEASED in (job["metadata"].get("annotations") or {})
 
 
-def read_objects(attempt: AttemptDir) -> list[Plain]:
-    """The objects of the plan that was submitted. Raises SchedulerError."""
-    path = Path(attempt.path, OBJECTS)
+def read_objects(attempt: AttemptDir, name: str = OBJECTS) -> list[Plain]:
+    """The objects of the plan that was submitted, or of another in this file. Raises SchedulerError."""
+    path = Path(attempt.path, name)
     try:
         found: list[Plain] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

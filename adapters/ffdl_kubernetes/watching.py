@@ -15,7 +15,7 @@ from typing import Any
 from ffdl_batch.domain.pod import ATTEMPT_LABEL, JOB_LABEL
 from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerError, SchedulerUnreachable
 from ffdl_kubernetes.client import ClusterClient, Expired, Refused
-from ffdl_kubernetes.objects.names import MANAGER, MANAGER_LABEL
+from ffdl_kubernetes.objects.names import MANAGER, MANAGER_LABEL, STORES_LABEL, STORING
 
 Plain = Mapping[str, Any]
 _OURS = {"labelSelector": f"{MANAGER_LABEL}={MANAGER}"}
@@ -199,10 +199,11 @@ class Watcher:
 
 
 def token_of(thing: Plain) -> str:
-    """The attempt that an object of ours belongs to ("" = none)."""
+    """The attempt that an object of ours belongs to ("" = none); with a suffix, where it stores what that left."""
     labels = thing["metadata"].get("labels") or {}
     job, attempt = labels.get(JOB_LABEL, ""), labels.get(ATTEMPT_LABEL, "")
-    return f"{job}-{attempt}" if job and attempt else ""
+    stores = STORING if STORES_LABEL in labels else ""
+    return f"{job}-{attempt}{stores}" if job and attempt else ""
 
 
 def _version(thing: Plain) -> int:

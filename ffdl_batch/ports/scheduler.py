@@ -151,7 +151,8 @@ class LaunchRequest:
     and directory are named with :data:`ffdl_batch.domain.launch.TEMPLATE`; its `attempt` is this one's number plus 1.
     `array_dir` is set for the first attempt of an element of an array. `cache_dir` is the directory of the nodes' cache
     ("" = they have none), `cache_bytes` its size (0 = half of the file system). `images_dir` has the user's images that
-    want credentials, where there is no cache. `mounting` is the site's word; the manifest's counts more.
+    want credentials, where there is no cache. `mounting` is the site's word; the manifest's counts more. `only_stages`:
+    the attempt brings data and starts no learner; `spec` asks for what that needs.
     """
 
     job_id: JobId
@@ -177,6 +178,7 @@ class LaunchRequest:
     cache_bytes: int = 0
     images_dir: str = ""
     mounting: Mounting = Mounting.NEVER
+    only_stages: bool = False
 
 
 @dataclass(frozen=True, slots=True)

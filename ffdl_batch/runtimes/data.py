@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from ffdl_batch.domain.gang import Gang
 from ffdl_batch.domain.jobdir import AttemptDir, JobDir
-from ffdl_batch.domain.launch import Copy, Stores
+from ffdl_batch.domain.launch import Copy, LaunchFile, Stores
 from ffdl_batch.domain.mounting import Brought, Mounting, Mounts, why_brought
 from ffdl_batch.domain.placeholders import literal
 from ffdl_batch.domain.remote_stores import REMOTE, StoreRefused, place_in
@@ -162,6 +162,12 @@ def _with_uploads(subject: Subject, found: Data, store: StoreAddress, above: str
     if (shared and subject.number == 1) or (subject.apart and subject.number > 1):
         fetches = (*fetches, Transfer(store, checkpoints, job.checkpoints, optional=True))
     return replace(found, fetches=fetches, uploads=(*uploads, logs))
+
+
+def without_learners(launch: LaunchFile) -> LaunchFile:
+    """Of an attempt that only brings data. They lie with the job, not in a cache of its node."""
+    fetches = tuple(replace(fetch, link=False) for fetch in launch.fetches)
+    return replace(launch, only_stages=True, fetches=fetches, copies=(), needs_dirs=())
 
 
 CACHE_PER_GPU = 6 * 10**9

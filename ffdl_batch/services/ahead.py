@@ -1,4 +1,5 @@
 """Data that come before the training asks for GPUs (``batch.staging: ahead``): an attempt of its own that only stages.
+So it is, asked or not, where the training's nodes reach no store.
 
 It is the first one, is planned, submitted and followed as every other, and its head submits the training as the next
 attempt. Once one attempt has brought the data none does so again: the training's own ``load-data`` finds them.
@@ -16,6 +17,7 @@ from ffdl_batch.domain.launch import encode
 from ffdl_batch.domain.remote_stores import REMOTE
 from ffdl_batch.domain.spec import JobSpec, Placement, Resources, Restart, Staging
 from ffdl_batch.ports.scheduler import LaunchPlan, PlannedFile
+from ffdl_batch.runtimes.data import without_learners
 from ffdl_batch.store import Attempt
 
 CPUS = 4.0
@@ -37,6 +39,13 @@ def stages_ahead(spec: JobSpec, earlier: Iterable[Attempt]) -> bool:
     return all(attempt.interruption != Interruption.STAGED.value for attempt in earlier)
 
 
+def has_to_stage(plan: LaunchPlan, earlier: Iterable[Attempt]) -> bool:
+    """Whether the data of `plan`, whose nodes reach no store, have still to be brought by an attempt before it."""
+    if not plan.launch.cut_off or not plan.launch.fetches:
+        return False
+    return all(attempt.interruption != Interruption.STAGED.value for attempt in earlier)
+
+
 def for_staging(spec: JobSpec) -> JobSpec:
     """What is asked of the scheduler: one node, few CPUs, no GPU, and else what the training asks for."""
     own = spec.resources
@@ -50,9 +59,8 @@ def for_staging(spec: JobSpec) -> JobSpec:
 
 
 def only_staging(plan: LaunchPlan) -> LaunchPlan:
-    """The plan of an attempt that starts no learner. What it brings lies with the job, not in a cache of its node."""
-    fetches = tuple(replace(fetch, link=False) for fetch in plan.launch.fetches)
-    launch = replace(plan.launch, only_stages=True, fetches=fetches, copies=(), needs_dirs=())
+    """The plan of an attempt that starts no learner."""
+    launch = without_learners(plan.launch)
     name = os.path.basename(plan.attempt_dir.launch)  # noqa: PTH119 - pure, nothing is touched
     files = tuple(PlannedFile(name, encode(launch), f.mode) if f.name == name else f for f in plan.files)
     return replace(plan, launch=launch, files=files)

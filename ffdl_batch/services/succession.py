@@ -12,7 +12,7 @@ from ffdl_batch.domain.job import Job, Token
 from ffdl_batch.domain.launch import TEMPLATE
 from ffdl_batch.domain.spec import JobSpec
 from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, LaunchRequest
-from ffdl_batch.services.ahead import for_staging, only_staging, stages_ahead
+from ffdl_batch.services.ahead import for_staging, has_to_stage, only_staging, stages_ahead
 from ffdl_batch.services.intake import launch_request
 from ffdl_batch.services.materialize import exported_environment
 from ffdl_batch.services.platform import Platform
@@ -37,9 +37,13 @@ def plan_attempt(platform: Platform, job: Job) -> LaunchPlan:
 
 def _plan(platform: Platform, job: Job) -> LaunchPlan:
     adapter, spec = platform.adapters.get(job.backend), _spec(platform, job)
-    if not stages_ahead(spec, platform.store.attempts(job.id) if job.attempt > 1 else ()):
-        return adapter.plan(_request(platform, job, spec))
-    return only_staging(adapter.plan(_request(platform, job, for_staging(spec))))
+    earlier = platform.store.attempts(job.id) if job.attempt > 1 else ()
+    if not stages_ahead(spec, earlier):
+        plan = adapter.plan(_request(platform, job, spec))
+        if not has_to_stage(plan, earlier):
+            return plan
+    staging = replace(_request(platform, job, for_staging(spec)), only_stages=True)
+    return only_staging(adapter.plan(staging))
 
 
 def plan_template(platform: Platform, job: Job, plan: LaunchPlan) -> LaunchPlan | None:

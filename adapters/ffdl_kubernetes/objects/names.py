@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ffdl_batch.domain.pod import ATTEMPT_LABEL, JOB_LABEL
+from ffdl_batch.domain.pod import ANNOTATIONS, ATTEMPT_LABEL, JOB_LABEL
 
 MANAGER_LABEL, MANAGER = "app.kubernetes.io/managed-by", "ffdl-batch"
 INDEX = "batch.kubernetes.io/job-completion-index"
 """Label of the pods of an Indexed Job (since 1.28), and their annotation."""
+STORES_LABEL = f"{ANNOTATIONS}/stores"
+STORING = "-store"
+"""Behind a token: the Job that stores what that attempt left, and all that it owns."""
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 CONTROLLER, LEARNER = "controller", "learner"
 """Names of the containers of a pod."""
@@ -20,6 +23,11 @@ Plain = dict[str, object]
 def labels(job_id: str, attempt: int) -> dict[str, str]:
     """Of every object of the attempt, its pods among them."""
     return {MANAGER_LABEL: MANAGER, JOB_LABEL: job_id, ATTEMPT_LABEL: str(attempt)}
+
+
+def of_storing(found: dict[str, str]) -> dict[str, str]:
+    """The same labels, of what stores what an attempt left: neither its Job nor one of its pods."""
+    return {**found, STORES_LABEL: "true"}
 
 
 def metadata(name: str, job_id: str, attempt: int) -> Plain:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from ffdl_batch.domain.network_level import NetworkLevel
 from ffdl_batch.domain.spec import Egress
 from ffdl_kubernetes.objects.names import Plain, labels, metadata
+from ffdl_kubernetes.places import Place, is_address
 from ffdl_kubernetes.settings import KubernetesSettings
 
 
@@ -15,11 +17,19 @@ class NotAnAddress(ValueError):
     """A policy names addresses; this destination is a name."""
 
 
-def policy(
-    token: str, job_id: str, attempt: int, level: NetworkLevel, egress: Sequence[Egress], settings: KubernetesSettings
-) -> Plain:
-    """At level `host` it allows everything: the tenant's own policy denies what none allows. Raises NotAnAddress."""
-    pods = {"matchLabels": labels(job_id, attempt)}
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """What a level allows. `egress` are the destinations of level `egress`; `stores` are reached at every level."""
+
+    level: NetworkLevel
+    egress: Sequence[Egress] = ()
+    stores: Sequence[Place] = ()
+
+
+def policy(name: str, of_pods: Mapping[str, str], ways: Ways, settings: KubernetesSettings) -> Plain:
+    """For pods with these labels. At level `host` it allows everything: the tenant's own policy denies what none
+    allows. Raises NotAnAddress."""
+    level, pods = ways.level, {"matchLabels": dict(of_pods)}
     inward: list[Plain] = []
     outward: list[Plain] = []
     if level is NetworkLevel.HOST:
@@ -28,11 +38,14 @@ def policy(
         inward.append({"from": [{"podSelector": pods}]})
         outward += [{"to": [{"podSelector": pods}]}, _dns(settings)]
     if level is NetworkLevel.EGRESS:
-        outward += [_destination(one) for one in egress]
+        outward += [_destination(one) for one in ways.egress]
+    if ways.stores and level is not NetworkLevel.HOST:
+        outward += [] if _dns(settings) in outward else [_dns(settings)]
+        outward += [_store(one, settings) for one in ways.stores]
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
-        "metadata": metadata(token, job_id, attempt),
+        "metadata": {"name": name, "labels": dict(of_pods)},
         "spec": {
             "podSelector": pods,
             "policyTypes": ["Ingress", "Egress"],
@@ -61,6 +74,19 @@ def _destination(one: Egress) -> Plain:
         raise NotAnAddress(one.host) from None
     ports = [{"protocol": "TCP", "port": one.port}] if one.port else []
     return {"to": [{"ipBlock": {"cidr": str(network)}}], **({"ports": ports} if ports else {})}
+
+
+def _store(place: Place, settings: KubernetesSettings) -> Plain:
+    """Policies know addresses alone: of a store that has a name, its port is known, unless the site says more."""
+    networks = settings.store_networks or ([_network(place.host)] if is_address(place.host) else [])
+    found: Plain = {"to": [{"ipBlock": {"cidr": network}} for network in networks]} if networks else {}
+    if place.port:
+        found["ports"] = [{"protocol": "TCP", "port": place.port}]
+    return found
+
+
+def _network(address: str) -> str:
+    return str(ipaddress.ip_network(address))
 
 
 def service(token: str, job_id: str, attempt: int) -> Plain:

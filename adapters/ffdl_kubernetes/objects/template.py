@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ffdl_batch.domain.pod import (
     ANNOTATIONS,
@@ -21,7 +21,7 @@ from ffdl_batch.domain.pod import (
 )
 from ffdl_batch.domain.spec import Placement
 from ffdl_kubernetes.objects.files import most_parts
-from ffdl_kubernetes.objects.names import CONTROLLER, LEARNER, Plain, image_secret, labels, model_part
+from ffdl_kubernetes.objects.names import CONTROLLER, LEARNER, Plain, image_secret, labels, model_part, of_storing
 from ffdl_kubernetes.settings import KubernetesSettings, parse_toleration
 
 PROBE_S = 2
@@ -57,7 +57,8 @@ class PodShape:
 
     `limit_s` is how long a pod may run at all (None = without end), `grace_s` how long its learner's checkpoint may
     take. `outside` are directories of claims that the controller works in. `placement` as in the manifest. Labels of
-    nodes and tolerations are added to those of the settings, a class that is named replaces theirs.
+    nodes and tolerations are added to those of the settings, a class that is named replaces theirs. `stores`: it stores
+    what the attempt left.
     """
 
     token: str
@@ -84,6 +85,20 @@ class PodShape:
     priority_class: str = ""
     runtime_class: str = ""
     has_image_secret: bool = False
+    stores: bool = False
+
+
+IDLE_CPUS, IDLE_BYTES = 0.01, 64 * 1024**2
+"""Of a learner's container that only waits for the controller."""
+
+
+def for_staging(shape: PodShape, settings: KubernetesSettings) -> PodShape:
+    """The one pod that moves data and starts no learner: all is done by its controller, whose image the other container
+    has, too."""
+    return replace(
+        shape, image=settings.controller_image, mounts=(), outside=(), learners=1, cpus=IDLE_CPUS,
+        memory_bytes=IDLE_BYTES, gpus=0, gpu_type="", gres={}, has_image_secret=False,
+    )  # fmt: skip
 
 
 def pod_template(shape: PodShape, settings: KubernetesSettings) -> Plain:
@@ -115,7 +130,8 @@ def pod_template(shape: PodShape, settings: KubernetesSettings) -> Plain:
         spec["serviceAccountName"] = settings.service_account
     if names := (*settings.image_pull_secrets, *([image_secret(shape.token)] if shape.has_image_secret else [])):
         spec["imagePullSecrets"] = [{"name": name} for name in names]
-    meta = {"labels": labels(shape.job_id, shape.attempt), "finalizers": [FINALIZER]}
+    own = labels(shape.job_id, shape.attempt)
+    meta = {"labels": of_storing(own) if shape.stores else own, "finalizers": [FINALIZER]}
     return {"metadata": meta, "spec": spec}
 
 

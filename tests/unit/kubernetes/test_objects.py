@@ -14,8 +14,8 @@ from ffdl_batch.domain.spec import Egress, Placement
 from ffdl_batch.ports.scheduler import InvalidRequest
 from ffdl_kubernetes.objects.files import PART_BYTES, configuration, model_parts, private
 from ffdl_kubernetes.objects.job import job, release
-from ffdl_kubernetes.objects.names import Plain
-from ffdl_kubernetes.objects.policy import NotAnAddress, policy, service
+from ffdl_kubernetes.objects.names import Plain, labels
+from ffdl_kubernetes.objects.policy import NotAnAddress, Ways, policy, service
 from ffdl_kubernetes.objects.template import Mount, PodShape
 from ffdl_kubernetes.settings import KubernetesSettings, parse_toleration, read_settings
 
@@ -34,6 +34,7 @@ RICH = read_settings(
     }
 )  # fmt: skip
 RELEASES = ("1.29", "1.37")
+OWN = labels(ID, 1)
 EGRESS = (Egress("192.0.2.7", 443), Egress("2001:db8::/32", 0))
 
 
@@ -45,7 +46,8 @@ def objects(shape: PodShape, settings: KubernetesSettings) -> list[Plain]:
         private(TOKEN, ID, 1, {"environment.json": "{}"}),
         *model_parts(TOKEN, ID, 1, b"PK"),
     ]
-    return found + [policy(TOKEN, ID, 1, level, EGRESS, settings) for level in NetworkLevel if level != "auto"]
+    policies = [policy(TOKEN, OWN, Ways(level, EGRESS), settings) for level in NetworkLevel if level != "auto"]
+    return found + policies
 
 
 def template(shape: PodShape, settings: KubernetesSettings = PLAIN) -> Any:
@@ -122,7 +124,7 @@ def test_directories_are_the_jobs_own_in_a_claim() -> None:
     [(NetworkLevel.NONE, 0, 0), (NetworkLevel.JOB, 1, 2), (NetworkLevel.EGRESS, 1, 4), (NetworkLevel.HOST, 1, 1)],
 )
 def test_a_level_is_a_policy(level: NetworkLevel, inward: int, outward: int) -> None:
-    spec = cast("Any", policy(TOKEN, ID, 1, level, EGRESS, PLAIN))["spec"]
+    spec = cast("Any", policy(TOKEN, OWN, Ways(level, EGRESS), PLAIN))["spec"]
     assert spec["podSelector"]["matchLabels"]["ffdl-batch/job"] == ID
     assert (len(spec["ingress"]), len(spec["egress"])) == (inward, outward)
     assert spec["policyTypes"] == ["Ingress", "Egress"]
@@ -130,11 +132,11 @@ def test_a_level_is_a_policy(level: NetworkLevel, inward: int, outward: int) -> 
 
 def test_a_name_is_no_address() -> None:
     with pytest.raises(NotAnAddress, match=r"host\.example"):
-        policy(TOKEN, ID, 1, NetworkLevel.EGRESS, (Egress("host.example.org", 443),), PLAIN)
+        policy(TOKEN, OWN, Ways(NetworkLevel.EGRESS, (Egress("host.example.org", 443),)), PLAIN)
 
 
 def test_level_host_is_allowed_everything() -> None:
-    spec = cast("Any", policy(TOKEN, ID, 1, NetworkLevel.HOST, (), PLAIN))["spec"]
+    spec = cast("Any", policy(TOKEN, OWN, Ways(NetworkLevel.HOST), PLAIN))["spec"]
     assert (spec["ingress"], spec["egress"]) == ([{}], [{}])
 
 

@@ -1,0 +1,124 @@
+"""What an attempt left that reaches no store from its pods: a Job of its own stores it, from the claim.
+
+It is planned with the attempt, named by the token with a suffix, and belongs to no other Job: it outlives the
+attempt's. Whoever begins it twice finds it; one that failed is deleted before it is begun anew.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ffdl_batch.domain.job import Token
+from ffdl_batch.domain.jobdir import AttemptDir, Root
+from ffdl_batch.domain.launch import LaunchFile, encode
+from ffdl_batch.domain.network_level import NetworkLevel
+from ffdl_batch.domain.observation import EndCause
+from ffdl_batch.domain.pod import SHIM
+from ffdl_batch.ports.scheduler import PlannedFile
+from ffdl_batch.runtimes.pod import SHIM_TEXT
+from ffdl_kubernetes.client import ClusterClient, Refused
+from ffdl_kubernetes.following import final_word
+from ffdl_kubernetes.objects.files import configuration, model_place, private
+from ffdl_kubernetes.objects.job import job
+from ffdl_kubernetes.objects.names import STORING, Plain, labels, of_storing, placed
+from ffdl_kubernetes.objects.policy import Ways, policy
+from ffdl_kubernetes.objects.template import PodShape, for_staging
+from ffdl_kubernetes.places import places_of
+from ffdl_kubernetes.pods import Pods
+from ffdl_kubernetes.refusals import explain
+from ffdl_kubernetes.settings import KubernetesSettings
+from ffdl_kubernetes.states import is_finished, observe
+from ffdl_kubernetes.submission import read_objects, send
+from ffdl_kubernetes.watching import Watcher
+
+OBJECTS = "store-objects.json"
+"""In the attempt's directory: the plan of that Job, where its pods are cut off from stores."""
+
+
+def plan_storing(
+    launch: LaunchFile, shape: PodShape, secrets: Mapping[str, str], settings: KubernetesSettings, namespace: str
+) -> tuple[PlannedFile, ...]:
+    """The file with its objects; none where there is nothing to be stored. `secrets` are files of the Secret, as plans
+    have them."""
+    if not launch.cut_off or not launch.uploads:
+        return ()
+    assert launch.pod is not None
+    told = replace(launch, pod=replace(launch.pod, cut_off=False, pays=True))
+    own = replace(
+        for_staging(shape, settings), token=f"{shape.token}{STORING}", stores=True, limit_s=settings.load_patience_s
+    )
+    objects = _objects(told, own, secrets, settings)
+    text = json.dumps([placed(one, namespace) if namespace else one for one in objects], indent=1, sort_keys=True)
+    return (PlannedFile(OBJECTS, f"{text}\n"),)
+
+
+def _objects(
+    launch: LaunchFile, shape: PodShape, secrets: Mapping[str, str], settings: KubernetesSettings
+) -> list[Plain]:
+    name, of_pods = (shape.token, shape.job_id, shape.attempt), of_storing(labels(shape.job_id, shape.attempt))
+    objects = [
+        job(shape, settings),
+        configuration(*name, {"launch.json": encode(launch), SHIM: SHIM_TEXT}),
+        private(*name, secrets),
+        model_place(*name),
+        policy(shape.token, of_pods, Ways(NetworkLevel.NONE, stores=places_of(launch.uploads)), settings),
+    ]
+    for one in objects:
+        meta: Any = one["metadata"]
+        meta["labels"] = of_pods
+    return objects
+
+
+class StoresFromClaims:
+    """See :class:`ffdl_batch.ports.capabilities.StoresApart`."""
+
+    _settings: KubernetesSettings
+    _client: ClusterClient
+    _root: Root
+    _pods: Pods
+    _watcher: Watcher
+
+    def _synced(self) -> None:
+        raise NotImplementedError
+
+    def begin_storing(self, token: Token, attempt_dir: AttemptDir) -> None:
+        """See the capability."""
+        self._synced()
+        job_id = token.rpartition("-")[0]
+        archive = Path(self._root.job(job_id).model_archive)
+        objects = read_objects(attempt_dir, OBJECTS)
+        self._watcher.put("Job", send(self._client, self._settings, objects, attempt_dir, archive))
+
+    def how_storing_ended(self, token: Token) -> str | None:
+        """See the capability. Asks nobody: the watch has told."""
+        self._synced()
+        name = f"{token}{STORING}"
+        found = self._watcher.job(name)
+        if found is None:
+            return f"Job {name} is gone"
+        pods = self._watcher.pods_by_token().get(name, [])
+        if not is_finished(found) or self._pods.has_more(found, pods, ()):
+            return None
+        why = _why_failed(found, pods)
+        if why:
+            self._delete_failed(name)
+        return why or f"Job {name} ended well, and nobody heard that all is stored"
+
+    def _delete_failed(self, name: str) -> None:
+        try:
+            self._client.delete("Job", name)
+        except Refused as refused:
+            raise explain(refused, f"the deletion of Job {name}") from refused
+
+
+def _why_failed(found: Mapping[str, Any], pods: Sequence[Mapping[str, Any]]) -> str:
+    """What the pod said last, else what the cluster says; "" where the Job has not failed."""
+    seen = observe(found, pods)
+    if seen is None or seen.end is EndCause.SUCCESS:
+        return ""
+    words = (str((final_word(pod) or {}).get("error", "")) for pod in pods)
+    return next(filter(None, words), "") or seen.reason or f"Job {found['metadata']['name']} failed"

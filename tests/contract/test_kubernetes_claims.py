@@ -1,0 +1,141 @@
+"""Jobs that reach no store, on Kubernetes: a real daemon, the tests' cluster, an S3 server, and a claim in between.
+
+The kubelets of these tests give a pod that no NetworkPolicy lets out a network with nothing in it.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.daemon_rig import PLAIN, until
+from tests.contract.kubernetes_harness import CLAIM
+from tests.contract.test_kubernetes_jobs import STORES, World, world_in
+from tests.fakes.s3_server import S3Server
+from tests.staging_rig import s3_server
+
+__all__ = ["s3_server"]
+SETTINGS = f"""
+claim = "{CLAIM}"
+network_policies = "enforced"
+"""
+MERGE = "application/merge-patch+json"
+ORDER = ["PENDING", "DEPLOYING", "QUEUED", "DOWNLOADING", "PROCESSING", "STORING", "COMPLETED"]
+
+
+@pytest.fixture
+def claimed(tmp_path: Path, s3_server: S3Server) -> Iterator[World]:
+    with world_in(tmp_path, s3_server, SETTINGS, claims={CLAIM: str(tmp_path / "claim")}, policies=True) as world:
+        world.k8s.ask("POST", f"api/v1/namespaces/{world.k8s.namespace}/persistentvolumeclaims", {
+            "metadata": {"name": CLAIM},
+            "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}},
+        })  # fmt: skip
+        yield world
+
+
+def ended(world: World, job_id: str) -> dict[str, Any]:
+    job = world.await_state(job_id, "COMPLETED", "FAILED", "HALTED", "CANCELLED")
+    job["attempts"] = [(one["interruption"], one["error_code"]) for one in job["attempts"]]
+    return job
+
+
+def egress_of(world: World, token: str) -> Any:
+    return world.k8s.ask("GET", f"apis/networking.k8s.io/v1/namespaces/{world.k8s.namespace}/networkpolicies/{token}")[
+        "spec"
+    ]["egress"]
+
+
+def test_data_come_by_a_pod_of_their_own_and_the_training_has_no_way_out(claimed: World) -> None:
+    only_data = "".join(line for line in STORES.splitlines(keepends=True) if "training_results" not in line)
+    reach = (
+        "import os, socket; found = socket.socket(); "
+        f"print('reached' if found.connect_ex(('127.0.0.1', {claimed.server.port})) == 0 else 'nothing')"
+    )
+    job_id = claimed.submit(f'cat "$DATA_DIR/a"; python3 -c "{reach}"', stores=only_data)
+    job = ended(claimed, job_id)
+    assert (job["state"], job["attempts"]) == ("COMPLETED", [("staged", "000"), ("", "000")]), (
+        job, claimed.diagnosis(),
+    )  # fmt: skip
+    assert claimed.printed(job_id, attempt=2) == "from the store\nnothing\n"
+    assert sorted(job["timestamps"], key=job["timestamps"].get) == ORDER
+    address = {"to": [{"ipBlock": {"cidr": "127.0.0.1/32"}}]}
+    assert {**address, "ports": [{"protocol": "TCP", "port": claimed.server.port}]} in egress_of(claimed, f"{job_id}-1")
+    assert egress_of(claimed, f"{job_id}-2") == []
+
+
+def attempts_of(world: World, job_id: str) -> list[str]:
+    """Names of the Jobs that were made for it."""
+    found = world.k8s.ask("GET", f"apis/batch/v1/namespaces/{world.k8s.namespace}/jobs")["items"]
+    return sorted(name for one in found if (name := one["metadata"]["name"]).startswith(job_id))
+
+
+def test_results_are_stored_by_a_pod_of_their_own(claimed: World) -> None:
+    job_id = claimed.submit('cat "$DATA_DIR/a"; echo 42 >"$RESULT_DIR/answer"; echo over')
+    job = ended(claimed, job_id)
+    assert (job["state"], job["attempts"]) == ("COMPLETED", [("staged", "000"), ("", "000")]), (
+        job, claimed.diagnosis(),
+    )  # fmt: skip
+    assert sorted(job["timestamps"], key=job["timestamps"].get) == ORDER
+    stored = claimed.stored(f"out/{job_id}/")
+    assert stored["answer"] == b"42\n" and stored["learner-1/training-log.txt"].endswith(b"over\n")
+    assert "_submitted_code/model.zip" in stored
+    assert attempts_of(claimed, job_id) == [f"{job_id}-1", f"{job_id}-2", f"{job_id}-2-store"]
+    assert (egress_of(claimed, f"{job_id}-2"), bool(egress_of(claimed, f"{job_id}-2-store"))) == ([], True)
+
+
+def test_a_daemon_that_dies_finds_who_stores_again(claimed: World) -> None:
+    job_id = claimed.submit(
+        'echo 42 >"$RESULT_DIR/answer"; until [ -e "$JOB_STATE_DIR/go" ]; do sleep 0.1; done; exit 3'
+    )
+    claimed.await_state(job_id, "PROCESSING")
+    claimed.k8s.ask("PATCH", "api/v1/nodes/n1", {"spec": {"unschedulable": True}}, content=MERGE)
+    (state,) = claimed.k8s.place.parent.glob(f"claim/jobs/{job_id}/attempt-2/state")
+    (state / "go").touch()
+    until(lambda: f"{job_id}-2-store" in attempts_of(claimed, job_id), "who stores")
+    assert claimed.job(job_id)["state"] == "STORING"
+    daemon = claimed.site.processes[-1]
+    daemon.send_signal(signal.SIGKILL)
+    daemon.wait()
+    claimed.k8s.ask("PATCH", "api/v1/nodes/n1", {"spec": {"unschedulable": False}}, content=MERGE)
+    claimed.site.start(program=PLAIN)
+    job = ended(claimed, job_id)
+    assert (job["state"], job["error_code"], job["exit_code"]) == ("FAILED", "C201", 3), (job, claimed.diagnosis())
+    assert claimed.stored(f"out/{job_id}/")["answer"] == b"42\n"
+    assert [one for one in attempts_of(claimed, job_id) if one.endswith("-store")] == [f"{job_id}-2-store"]
+
+
+def test_a_halted_job_is_stored_and_goes_on_from_its_checkpoint(claimed: World) -> None:
+    job_id = claimed.submit("exec python3 train.py")
+    until(lambda: "from epoch 0" in claimed.log(job_id, attempt=2), f"the training; {claimed.job(job_id)}")
+    claimed.do(job_id, "halt")
+    assert ended(claimed, job_id)["state"] == "HALTED", (claimed.job(job_id), claimed.diagnosis())
+    assert claimed.stored(f"out/_wml_checkpoints/{job_id}/")["epoch"] == b"7"
+    claimed.do(job_id, "resume")
+    job = claimed.await_state(job_id, "COMPLETED", "FAILED")
+    assert job["state"] == "COMPLETED", (job, claimed.diagnosis())
+    assert claimed.printed(job_id, attempt=3).startswith("from epoch 7")
+    assert not [one for one in job["attempts"] if one["owed"]]
+
+
+def test_what_cannot_be_stored_is_owed_and_stored_later(claimed: World) -> None:
+    """The bucket is away when the learner has ended, and comes back."""
+    job_id = claimed.submit(
+        'echo 42 >"$RESULT_DIR/answer"; until [ -e "$JOB_STATE_DIR/go" ]; do sleep 0.1; done',
+    )
+    claimed.await_state(job_id, "PROCESSING")
+    client, bucket = claimed.server.client, claimed.bucket
+    for one in client.list_objects_v2(Bucket=bucket).get("Contents", []):
+        client.delete_object(Bucket=bucket, Key=one["Key"])
+    client.delete_bucket(Bucket=bucket)
+    (state,) = claimed.k8s.place.parent.glob(f"claim/jobs/{job_id}/attempt-2/state")
+    (state / "go").touch()
+    until(lambda: "could not be stored (exit code 74)" in claimed.site.log, "that it cannot be stored")
+    assert claimed.job(job_id)["state"] == "STORING"
+    client.create_bucket(Bucket=bucket)
+    job = ended(claimed, job_id)
+    assert job["state"] == "COMPLETED", (job, claimed.diagnosis())
+    assert claimed.stored(f"out/{job_id}/")["answer"] == b"42\n"
