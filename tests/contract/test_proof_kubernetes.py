@@ -52,6 +52,11 @@ def test_points_are_tried_and_nothing_stays(k8s: FakeCluster, capsys: pytest.Cap
     assert not namespaces(k8s)
 
 
+def test_data_come_and_go_by_a_claim(k8s: FakeCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*GIVEN, "--only", "by a claim", "--strict", "--claim-class", "any"]) == 0
+    assert words(capsys.readouterr().out)["data by a claim"] == "passed"
+
+
 def test_what_is_not_possible_is_no_pass_where_all_is_demanded(
     k8s: FakeCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -107,7 +107,7 @@ def _read(arguments: Sequence[str] | None, environ: Mapping[str, str]) -> tuple[
     usual = KubernetesSettings()
     parser = argparse.ArgumentParser(
         prog="python -m tests.proof.kubernetes", description=__doc__.partition("\n")[0],
-        epilog=f"Each of the first seven can be given as a variable, too: {VARIABLES}CONTROLLER_IMAGE and so on.",
+        epilog=f"Each of the first eight can be given as a variable, too: {VARIABLES}CONTROLLER_IMAGE and so on.",
     )  # fmt: skip
 
     def add(name: str, default: str, help_text: str) -> None:
@@ -120,6 +120,7 @@ def _read(arguments: Sequence[str] | None, environ: Mapping[str, str]) -> tuple[
     add("python", usual.python, "the interpreter in the controller's image")
     add("uid", "1000", "uid and gid of pods")
     add("store", "", "address of this machine at which pods reach the store that the proof serves; not set: a node's")
+    add("claim-class", "", "StorageClass of a claim, for the point that needs one")
     add("patience", "180", "seconds that anything is waited for")
     parser.add_argument("--only", default="", metavar="TEXT,...", help=f"points with it: {', '.join(POINTS)}")
     parser.add_argument("--strict", action="store_true", help="what is not possible here is a failure")
@@ -131,7 +132,7 @@ def _read(arguments: Sequence[str] | None, environ: Mapping[str, str]) -> tuple[
         parser.error("--uid and --patience are numbers")
     options = Options(
         found.controller_image, found.learner_image or found.controller_image, found.pull_policy, found.python,
-        uid, patience_s, store=found.store, broken=found.broken,
+        uid, patience_s, store=found.store, claim_class=found.claim_class, broken=found.broken,
     )  # fmt: skip
     if options.broken == "image":
         options = replace(options, controller_image=MISSING_IMAGE)

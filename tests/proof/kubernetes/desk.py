@@ -59,8 +59,9 @@ _MODEL = Path(__file__).with_name("meeting.py")
 class Desk:
     """Daemon, store, and what they know. A context: all of it ends with it, but for what is in the cluster."""
 
-    def __init__(self, room: Room, options: Options, base: Path) -> None:
-        self.room, self.options, self._base = room, options, base
+    def __init__(self, room: Room, options: Options, base: Path, more: str = "") -> None:
+        """`more` are lines of ``[backend.kubernetes]``."""
+        self.room, self.options, self._base, self._more = room, options, base, more
         self._stack = ExitStack()
         self.kubeconfig = base / "daemon.kubeconfig"
         self.why_no_store = ""
@@ -76,6 +77,7 @@ class Desk:
                     options=self.options, missing=MISSING_IMAGE, account=ACCOUNT, namespace=self.room.namespace,
                     kubeconfig=self.room.kubeconfig(self.kubeconfig),
                 )
+                + self._more
             )  # fmt: skip
             environment = {"FFDL_BACKEND": "kubernetes", "FFDL_CONFIG": str(config)}
             self.site: Site = self._stack.enter_context(

@@ -10,6 +10,7 @@ from ffdl_batch.ports.tenancy import Done
 from ffdl_kubernetes.client import Refused
 from ffdl_kubernetes.discovery import may
 from ffdl_kubernetes.objects.tenant import DENY_ALL, PERMISSIONS, ROLE, SECURITY
+from tests.proof.kubernetes.claims import by_a_claim
 from tests.proof.kubernetes.desk import BUCKET, Desk
 from tests.proof.kubernetes.room import Room, await_
 from tests.proof.kubernetes.values import MISSING_IMAGE, TOO_MANY_CPUS, Failed, Impossible
@@ -317,6 +318,7 @@ POINTS: Mapping[str, Callable[[Desk], str]] = {
     "dry run": dry_run,
     "a job completes": a_job_completes,
     "results are copied": results_are_copied,
+    "data by a claim": by_a_claim,
     "exit code": a_failure,
     "halt and resume": halt_and_resume,
     "cancel": cancel,

@@ -50,6 +50,7 @@ class Room:
         self.tenant = Tenant(self.namespace, service_account=DAEMON, labels={RUN_LABEL: self.run})
         self.admin = ClusterClient(read_settings({"namespace": self.namespace}))
         self.admin.paths["Node"] = ("api/v1", "nodes")
+        self.admin.paths["PersistentVolumeClaim"] = ("api/v1", "persistentvolumeclaims")
 
     def make(self) -> list[TenantStep]:
         """The tenant, as `ffdl-admin tenant create` makes it, and the daemon's service account."""
@@ -57,6 +58,16 @@ class Room:
         account: dict[str, Any] = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": DAEMON}}
         self.admin.create(account)
         return list(steps)
+
+    def make_claim(self, name: str, storage_class: str) -> None:
+        """For one pod at a time."""
+        wanted: dict[str, Any] = {
+            "accessModes": ["ReadWriteOnce"],
+            "storageClassName": storage_class,
+            "resources": {"requests": {"storage": "1Gi"}},
+        }
+        claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": wanted}
+        self.admin.create(claim)
 
     def kubeconfig(self, file: Path) -> Path:
         """One with a token of the daemon's service account (the API's TokenRequest)."""

@@ -23,7 +23,8 @@ class Word(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Options:
     """`patience_s` bounds each wait. `uid` is that of pods, `python` the interpreter in the controller's image. `store`
-    is the address of this machine at which pods find the store that the proof serves ("" = by the nodes' addresses)."""
+    is the address of this machine at which pods find the store that the proof serves ("" = by the nodes' addresses).
+    `claim_class` is the StorageClass of a claim ("" = none is made)."""
 
     controller_image: str
     learner_image: str
@@ -33,6 +34,7 @@ class Options:
     patience_s: float = 180.0
     image_patience_s: int = 20
     store: str = ""
+    claim_class: str = ""
     broken: str = ""
 
 

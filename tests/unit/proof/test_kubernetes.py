@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from tests.proof.kubernetes.__main__ import main, try_point
-from tests.proof.kubernetes.values import Failed, Impossible, Result, Word, holds, summary
+from tests.proof.kubernetes.claims import by_a_claim
+from tests.proof.kubernetes.desk import Desk
+from tests.proof.kubernetes.values import Failed, Impossible, Options, Result, Word, holds, summary
 
 PASSED, FAILED, IMPOSSIBLE = (Result("x", word, "seen", 1.25) for word in Word)
 
@@ -66,3 +70,9 @@ def test_points_that_do_not_exist(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--only", "nothing like it"])
     assert "no point has it in its name" in capsys.readouterr().err
+
+
+def test_a_point_that_needs_a_claim_is_not_possible_without_a_class() -> None:
+    desk = SimpleNamespace(options=Options("controller", "learner"))
+    found = try_point("x", lambda: by_a_claim(cast("Desk", desk)))
+    assert (found.word, found.text) == (Word.IMPOSSIBLE, "no StorageClass was named: --claim-class NAME")
