@@ -163,11 +163,14 @@ def _moved(asked: Move, *, quiet: bool) -> Done:
 
 @contextmanager
 def resumable() -> Iterator[None]:
-    """Ctrl-C inside says that what has moved stays."""
+    """Ctrl-C inside says that what has moved stays, and as what."""
     try:
         yield
     except KeyboardInterrupt:
-        raise Detached("interrupted; the same command goes on where this one ended") from None
+        raise Detached(
+            "interrupted; the same command goes on where this one ended (until then a file that came in part is called "
+            ".ffdl-*.part)"
+        ) from None
 
 
 def report_done(done: Done, verb: str, *, quiet: bool, as_json: bool, kind: str = "") -> None:

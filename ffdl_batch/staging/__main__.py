@@ -9,6 +9,7 @@ import sys
 from types import FrameType
 
 from ffdl_batch.staging.dumps import leave_no_dump
+from ffdl_batch.staging.half_made import remove_half_made
 
 FOR_LEARNERS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGXCPU)
 """Signals that a scheduler sends to all processes of a job, and that are meant for its learners."""
@@ -42,6 +43,7 @@ def main() -> int:
 
 def _end(number: int, _frame: FrameType | None) -> None:
     """At once: the journal has what is done, and threads may wait for a store that does not answer."""
+    remove_half_made()
     os._exit(128 + number)
 
 

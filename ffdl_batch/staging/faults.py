@@ -19,11 +19,10 @@ _CURES = {
     FaultClass.INTERNAL: "the platform is at fault: tell who runs it",
     FaultClass.LIBRARY: "install the named extra of ffdl-batch on this machine",
 }
-_CURES_OF_DIRECTORIES = {
-    FaultClass.CREDENTIALS: "check the store's credentials, and that they may use this directory",
+_CURES_WITHOUT_BUCKETS = {
+    FaultClass.CREDENTIALS: "check the store's credentials, and what they may read and write there",
     FaultClass.MISSING: "check the path",
     FaultClass.CORRUPT: "store the file again, and let nobody write it while it is read",
-    FaultClass.REFUSED: "check who may read and write there",
 }
 """Of stores that have neither bucket nor keys."""
 KEPT = "what has moved is kept for the next try"
@@ -52,8 +51,10 @@ class Fault(Exception):
 
     def usual_cure(self) -> str:
         """What helps against faults of this class at such a store."""
-        of_directories = self.store is not None and _protocol(self.store) in _OF_DIRECTORIES
-        return (_CURES_OF_DIRECTORIES.get(self.kind, "") if of_directories else "") or _CURES[self.kind]
+        if self.store is not None and self.store.kind is StoreKind.FILE and self.kind is FaultClass.REFUSED:
+            return "check who may read and write there"
+        has_buckets = self.store is None or _protocol(self.store) not in (*_OF_DIRECTORIES, StoreKind.HTTP.value)
+        return _CURES[self.kind] if has_buckets else _CURES_WITHOUT_BUCKETS.get(self.kind, _CURES[self.kind])
 
 
 @contextmanager

@@ -202,6 +202,53 @@ def test_ctrl_c_leaves_what_the_same_command_goes_on_with(person: Person) -> Non
     assert len([1 for method, _, _ in rig.proxy.requests if method == "PUT"]) <= 30 - stored
 
 
+def test_ctrl_c_while_files_come_leaves_whole_ones_and_parts_that_are_gone_on_with(person: Person) -> None:
+    rig, got = person.rig, person.directory / "got"
+    names = {f"{number:02}": NOISE[: 300_000 + number] for number in range(30)}
+    for name, data in names.items():
+        rig.put(f"x/{name}", data)
+    rig.proxy.rules = [Rule("GET", pause_s=0.05)]
+    process = person.start("get", person.url("x"), "--out", got, "-j", "2")
+    until(lambda: got.is_dir() and sum(1 for path in got.iterdir() if path.name in names) >= 3, "three files")
+    os.killpg(process.pid, signal.SIGINT)
+    out, said = process.communicate(timeout=LIMIT_S)
+    assert (process.returncode, out) == (130, "")
+    assert "the same command goes on" in said and ".ffdl-*.part" in said and "Traceback" not in said
+    found = found_in(got)
+    assert {name: data for name, data in found.items() if name in names} == {
+        name: data for name, data in names.items() if name in found
+    }
+    assert all(re.fullmatch(r"\.ffdl-[0-9a-f]{24}\.part", name) for name in found if name not in names)
+    rig.proxy.rules = []
+    person.run("get", person.url("x"), "--out", got)
+    assert found_in(got) == names
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_what_is_half_stored_in_a_directory_is_no_file(person: Person, number: signal.Signals) -> None:
+    """After Ctrl-C there is nothing; whoever is killed leaves a file that is in no listing."""
+    mine, store = person.lay({}), person.directory / "store"
+    mine.mkdir()
+    with (mine / "large").open("wb") as large:
+        large.truncate(512 << 20)
+    process = person.start("put", mine, store.as_uri())
+
+    def half() -> list[Path]:
+        return [path for path in store.glob(".*") if path.stat().st_size]
+
+    try:
+        until(half, "a part of the file")
+    finally:
+        os.killpg(process.pid, number)
+    said = process.communicate(timeout=LIMIT_S)[1]
+    assert "Traceback" not in said
+    assert not (store / "large").exists()
+    if number is signal.SIGINT:
+        assert process.returncode == 130
+        until(lambda: not half(), "the end of the part")
+    assert person.run("ls", store.as_uri()) == ("", "ffdl: 0 files, 0 B\n")
+
+
 def test_a_bar_where_a_person_watches_and_none_elsewhere(person: Person) -> None:
     source = person.lay({str(number): NOISE[:200_000] for number in range(8)})
     person.rig.proxy.rules = [Rule("PUT", pause_s=0.1)]

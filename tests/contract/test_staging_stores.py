@@ -205,7 +205,7 @@ def test_passwords_of_a_web_server(rig: StagingRig, web: Web, front: FaultProxy)
 def test_a_file_that_a_web_server_has_not(rig: StagingRig, front: FaultProxy, check: bool) -> None:
     outcome = rig.run(rig.task(store=at(front), prefix="none"), check=check)
     assert (outcome.status, outcome.failed.class_, outcome.failed.code) == (66, FaultClass.MISSING, "C103")
-    assert "file none" in outcome.failed.message
+    assert "file none: there is no such file; check the path" in outcome.failed.message
 
 
 @pytest.mark.parametrize("check", [True, False])

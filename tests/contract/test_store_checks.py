@@ -110,7 +110,7 @@ def test_a_disk_that_is_too_small_is_told_as_that(rig: StagingRig) -> None:
     assert (found.severity, found.code) == (Severity.WARNING, "S302")
     assert found.path == "data_stores[1].training_data.container"
     assert found.message.startswith("there is no room for the data now (S302): ")
-    assert "8.19 PiB are to come, and " in found.message
+    assert "7.99 PiB are to come, and " in found.message
     assert f" are free in {rig.directory}" in found.message
 
 

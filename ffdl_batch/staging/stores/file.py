@@ -9,12 +9,12 @@ from contextlib import contextmanager
 
 from ffdl_batch.domain.staging import FaultClass, StoreAddress
 from ffdl_batch.staging.faults import Changed, Fault, Skip, of_local
+from ffdl_batch.staging.half_made import half_made
 from ffdl_batch.staging.names import parts_of
 from ffdl_batch.staging.stores.store import CHUNK_BYTES, UNKNOWN, Item, Sent
 from ffdl_batch.staging.tree import Gone, Tree
 
 PAGE = 1000
-SUFFIX = ".ffdl-tmp"
 
 
 class FileStore:
@@ -73,9 +73,12 @@ class FileStore:
 
     def put(self, key: str, sent: Sent) -> str:
         *above, name = parts_of(key)
-        temporary = f".{os.uname().nodename}-{os.getpid()}-{name[:100]}{SUFFIX}"
         try:
-            with self._tree(make=True) as tree, tree.directory(tuple(above), make=True) as directory:
+            with (
+                self._tree(make=True) as tree,
+                tree.directory(tuple(above), make=True) as directory,
+                half_made(directory) as temporary,
+            ):
                 descriptor = os.open(
                     temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o666, dir_fd=directory
                 )
