@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 
@@ -14,6 +15,8 @@ from ffdl_batch.domain.staging import Done, Line, Note, Progress, Retry
 
 BAR_EACH_S, LINE_EACH_S = 0.25, 10.0
 _BAR = 24
+_FIGURE = re.compile(r"\b[0-9]{4,}\b")
+"""What differs between failures for one cause: how many bytes came, or an address."""
 
 
 class Meter:
@@ -23,6 +26,7 @@ class Meter:
         self._quiet = quiet
         self._bar = sys.stderr.isatty() and not quiet
         self._drawn = False
+        self._again: dict[str, int] = {}
 
     @property
     def each_s(self) -> float:
@@ -34,6 +38,7 @@ class Meter:
 
     def __exit__(self, *_: object) -> None:
         self._wipe()
+        self._say_again()
 
     def tell(self, line: Line) -> None:
         """Show one line."""
@@ -44,7 +49,24 @@ class Meter:
         elif isinstance(line, Note):
             self._say(printable(line.why))
         elif isinstance(line, Retry):
-            self._say(printable(f"{line.why}; again in {line.in_s:.0f} s" if line.in_s >= 1 else line.why))
+            self._retry(line)
+
+    def _retry(self, line: Retry) -> None:
+        """Once for each cause; how often it came back is said with the progress. All parts of a file that moves at once
+        fail when the store does."""
+        cause = _FIGURE.sub("…", line.cause)
+        if cause in self._again:
+            self._again[cause] += 1
+            return
+        if cause:
+            self._again[cause] = 0
+        self._say(printable(f"{line.why}; again in {line.in_s:.0f} s" if line.in_s >= 1 else line.why))
+
+    def _say_again(self) -> None:
+        for cause, times in self._again.items():
+            if times:
+                self._say(printable(f"{cause}: {counted(times, 'more time')}"))
+                self._again[cause] = 0
 
     def _show(self, line: Progress) -> None:
         if self._bar:
@@ -53,6 +75,7 @@ class Meter:
             self._drawn = True
         elif line.files < line.files_total or line.bytes < line.bytes_total:
             complain(rate_line(line))
+            self._say_again()
 
     def _say(self, text: str) -> None:
         self._wipe()

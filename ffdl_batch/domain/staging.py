@@ -221,10 +221,12 @@ class Progress:
 
 @dataclass(frozen=True)
 class Retry:
-    """Something failed and is tried again after the pause."""
+    """Something failed and is tried again after the pause. `cause` is `why` without the name of what it befell ("" of
+    older releases): parts and files that move at once fail for the same one."""
 
     why: str
     in_s: float
+    cause: str = ""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
-"""Files in directories that are stores, while they are written: nothing of them is left by whoever is ended by a signal.
+"""Files in directories that are stores, while they are written: nothing of them is left by whom a signal ends.
 
-Their names are those that listings leave out (:data:`ffdl_batch.staging.names.PART_NAME`): what a killed process left is
-no file of anybody's.
+Their names are those that listings leave out (:data:`ffdl_batch.staging.names.PART_NAME`): what a killed process left
+is no file of anybody's.
 """
 
 from __future__ import annotations

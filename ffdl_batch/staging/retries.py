@@ -22,11 +22,12 @@ def pause_s(failed: int, first_s: float, share: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long a failure is borne with. `tell` hears of each try that is to come: why, and in how many seconds."""
+    """How long a failure is borne with. `tell` hears of each try that is to come: why, in how many seconds,
+    and why without the name."""
 
     tries: int
     first_s: float
-    tell: Callable[[str, float], None]
+    tell: Callable[[str, float, str], None]
     stop: threading.Event
 
     def bear(self, failed: int, why: Passing, key: str = "") -> None:
@@ -35,7 +36,7 @@ class Patience:
             count = f" ({failed} tries)" if failed > 1 else ""
             raise Fault(FaultClass.NETWORK, f"{why}{count}", key) from why
         wait_s = pause_s(failed, self.first_s, random.random())  # noqa: S311 - no secret is made of it
-        self.tell(f"{key}: {why}" if key else str(why), wait_s)
+        self.tell(f"{key}: {why}" if key else str(why), wait_s, str(why))
         if self.stop.wait(wait_s):
             raise Stopped from why
 

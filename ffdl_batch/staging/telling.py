@@ -151,9 +151,9 @@ class Teller:
         if count <= MOST_NOTES:
             self.say(Note(what))
 
-    def retry(self, why: str, in_s: float) -> None:
+    def retry(self, why: str, in_s: float, cause: str = "") -> None:
         """Something is tried again."""
-        self.say(Retry(why, round(in_s, 3)))
+        self.say(Retry(why, round(in_s, 3), cause))
 
     def progress(self) -> None:
         """How far it is now."""
@@ -188,6 +188,8 @@ class Teller:
         """One line by one write. Ends the process where nobody reads any more."""
         if isinstance(line, (Retry, Note)):
             line = replace(line, why=self._scrub(line.why))
+        if isinstance(line, Retry):
+            line = replace(line, cause=self._scrub(line.cause))
         if isinstance(line, Failed):
             line = replace(line, message=self._scrub(line.message), cause=self._scrub(line.cause))
         data = write_line(line).encode()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ffdl_batch.cli.progress import draw_bar, rate_line, say_done, say_span
-from ffdl_batch.domain.staging import Done, Progress
+from ffdl_batch.cli.progress import Meter, draw_bar, rate_line, say_done, say_span
+from ffdl_batch.domain.staging import Done, Progress, Retry
 
 
 @pytest.mark.parametrize(
@@ -29,3 +29,22 @@ def test_the_end() -> None:
     assert say_done(Done(3, 1000, 0, 1.0), "stored") == "3 files stored in 1.0 s (1000 B moved)"
     said = say_done(Done(1, 0, 2, 1.0, 1), "brought")
     assert said == "1 file brought in 1.0 s (0 B moved, 1 was there, 2 left out)"
+
+
+def test_a_cause_is_told_once_and_then_how_often_it_came_back(capsys: pytest.CaptureFixture[str]) -> None:
+    with Meter() as meter:
+        for number in range(8):
+            cause = f"the answer ended {123_456 + number} bytes early"
+            meter.tell(Retry(f"big: {cause}", 0.1, cause))
+        meter.tell(Retry("big: no answer", 2.0, "no answer"))
+        meter.tell(Progress(0, 1, 5, 10, 1.0, early=True))
+        meter.tell(Retry("big: no answer", 2.0, "no answer"))
+        meter.tell(Retry("of an older release", 0.0))
+    assert capsys.readouterr().err.splitlines() == [
+        "ffdl: big: the answer ended 123456 bytes early",
+        "ffdl: big: no answer; again in 2 s",
+        "ffdl: 5 B of 10 B, 0 of 1 file, 1 B/s",
+        "ffdl: the answer ended … bytes early: 7 more times",
+        "ffdl: of an older release",
+        "ffdl: no answer: 1 more time",
+    ]

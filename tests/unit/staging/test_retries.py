@@ -32,7 +32,7 @@ class Failing:
 
 
 def patience(told: list[tuple[str, float]], stop: threading.Event | None = None) -> Patience:
-    return Patience(3, 0.0, lambda why, in_s: told.append((why, in_s)), stop or threading.Event())
+    return Patience(3, 0.0, lambda why, in_s, _cause: told.append((why, in_s)), stop or threading.Event())
 
 
 def test_each_try_is_told() -> None:
@@ -50,7 +50,7 @@ def test_the_last_try_is_a_fault() -> None:
 
 def test_one_try_is_not_counted() -> None:
     with pytest.raises(Fault) as raised:
-        Patience(1, 0.0, lambda _why, _in_s: None, threading.Event()).with_tries(Failing(1))
+        Patience(1, 0.0, lambda _why, _in_s, _cause: None, threading.Event()).with_tries(Failing(1))
     assert raised.value.cause == "for now"
 
 
