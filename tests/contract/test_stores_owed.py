@@ -18,7 +18,7 @@ from ffdl_batch.domain.events import EventKind, Outcome, decode_events, node_sou
 from ffdl_batch.domain.jobdir import AttemptDir, Root
 from ffdl_batch.services.evidence import STILL_ALIVE_S
 from tests.contract import daemon_rig
-from tests.contract.controller_rig import Rig, rig
+from tests.contract.controller_rig import JOB_ID, Rig, rig
 from tests.contract.daemon_rig import Site, site_in, until
 
 MANY = 20_000
@@ -75,6 +75,15 @@ def test_what_was_half_stored_by_whoever_was_killed_goes_with_the_payment(run: R
     assert run.run("pay") == 0, run.errors
     assert {name for name in (*left, *others) if (run.store / name).exists()} == set(others)
     assert len(list(run.store.glob("[0-9]*"))) == MANY
+
+
+def test_the_scratch_directory_of_who_was_killed_goes_with_the_payment(run: Rig) -> None:
+    kill_storing(run, 0)
+    own, other = run.base / f"ffdl-{JOB_ID}-1-0", run.base / f"ffdl-{JOB_ID}-10-0"
+    other.mkdir()
+    assert own.is_dir()
+    assert run.run("pay") == 0, run.errors
+    assert (own.exists(), other.exists()) == (False, True)
 
 
 def test_what_a_node_that_is_gone_half_stored_goes_too(run: Rig) -> None:

@@ -1,7 +1,8 @@
 """Stores owed: results and logs that an attempt could not store before it was killed.
 
 Run by the next attempt's head and by the platform, each in a process of its own, after the attempt has ended.
-Idempotent; two at once do no harm. What a newer attempt stored is not replaced.
+Idempotent; two at once do no harm. What a newer attempt stored is not replaced. Where the attempt ran on this machine its
+scratch directory goes, too, which a killed controller could not remove.
 
 An attempt whose head was killed when nothing but storing was left to do has no last word. Who pays for it then has it,
 where the platform says so: how the learners ended is in the files.
@@ -23,6 +24,7 @@ from ffdl_batch.controller.head.owing import learners_owed
 from ffdl_batch.controller.learner.orphans import end_learners, unreported_ends
 from ffdl_batch.controller.machine.files import touch, write_cell
 from ffdl_batch.controller.machine.processes import lives_here, read_process
+from ffdl_batch.controller.machine.scratch import remove_scratch, scratch_of
 from ffdl_batch.controller.record.log_tail import tail
 from ffdl_batch.controller.record.phases import PhaseFailed, PhaseFiles
 from ffdl_batch.controller.stores.storing import clear_stores, do_each, store_logs, store_results
@@ -55,8 +57,10 @@ def pay(launch: LaunchFile, last_word: str = "") -> int:
         if started and lives_here(started[-1].fields):
             sys.stderr.write(f"ffdl-controller: a controller of {launch.token} still runs; nothing is stored yet\n")
             return EXIT_STILL_RUNNING
-    for events in files:
+    for rank, events in enumerate(files):
         end_learners(events)  # who outlived its controller must not write while this is stored
+        if any(one.kind is EventKind.STARTED and one.fields.get("host") == os.uname().nodename for one in events):
+            remove_scratch(scratch_of(launch, rank))
     told = merge(files)
     told += _ends_nobody_saw(launch, told)
     owed = learners_owed(told)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import glob
 import os
-import shutil
 import sys
 from functools import partial
 from typing import Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
@@ -36,6 +34,7 @@ from ffdl_batch.controller.learner.seat import seat_of
 from ffdl_batch.controller.machine.dumps import leave_no_dumps
 from ffdl_batch.controller.machine.files import make_private, read_text, rewrite_text, write_text
 from ffdl_batch.controller.machine.location import controller_path
+from ffdl_batch.controller.machine.scratch import remove_scratch, scratch_of, scratch_of_earlier
 from ffdl_batch.controller.network.job_network import JobNetwork, await_network, check_addresses, has_own
 from ffdl_batch.controller.node.devices import Equipment, equip, inspect, look
 from ffdl_batch.controller.record.control import own_run, restarts
@@ -63,7 +62,7 @@ class Seats:
         self.launch, self.node_rank = launch, node_rank
         self.attempt = AttemptDir(launch.attempt_dir)
         self.learner_ids = list(launch.learners_on(node_rank))
-        self.scratch = os.path.join(launch.scratch_base, f"ffdl-{launch.token}-{node_rank}")
+        self.scratch = scratch_of(launch, node_rank)
         devices = os.environ.get(launch.host.gpus, "") if launch.host.gpus else ""
         wanted = [launch.seat_of(number).gpus for number in self.learner_ids]
         even = placeholder_devices(devices, max(1, len(self.learner_ids)))
@@ -101,12 +100,8 @@ class Seats:
 
     def clear_earlier(self) -> None:
         """Remove what controllers of earlier attempts left on this node when they were killed: none of them lives."""
-        for number in range(1, self.launch.attempt):
-            name = glob.escape(os.path.join(self.launch.scratch_base, f"ffdl-{self.launch.job_id}-{number}-"))
-            for left in glob.glob(f"{name}*"):
-                with contextlib.suppress(OSError):
-                    if os.lstat(left).st_uid == os.geteuid():
-                        shutil.rmtree(left)
+        for left in scratch_of_earlier(self.launch):
+            remove_scratch(left)
 
     def find_network(self, rest: Callable[[], None], now: Callable[[], float]) -> None:
         """Where the job is to have one of its own. `rest` waits a moment. Raises PhaseFailed, and what that raises."""

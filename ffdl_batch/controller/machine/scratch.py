@@ -1,0 +1,28 @@
+"""The directory of an attempt's node controller on its node, for what no other node needs."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+import shutil
+
+from ffdl_batch.domain.launch import LaunchFile
+
+
+def scratch_of(launch: LaunchFile, node_rank: int) -> str:
+    """The controller removes it when it ends; see :func:`remove_scratch` for one that is killed."""
+    return os.path.join(launch.scratch_base, f"ffdl-{launch.token}-{node_rank}")
+
+
+def scratch_of_earlier(launch: LaunchFile) -> "list[str]":
+    """What is here of the job's attempts before this one."""
+    base = os.path.join(launch.scratch_base, f"ffdl-{launch.job_id}")
+    return [left for number in range(1, launch.attempt) for left in glob.glob(f"{glob.escape(base)}-{number}-*")]
+
+
+def remove_scratch(path: str) -> None:
+    """Of a controller of ours that does not live any more; another user's stays, and so does what cannot be removed."""
+    with contextlib.suppress(OSError):
+        if os.lstat(path).st_uid == os.geteuid():
+            shutil.rmtree(path)
