@@ -1,8 +1,8 @@
 """Stores owed: results and logs that an attempt could not store before it was killed.
 
 Run by the next attempt's head and by the platform, each in a process of its own, after the attempt has ended.
-Idempotent; two at once do no harm. What a newer attempt stored is not replaced. Where the attempt ran on this machine its
-scratch directory goes, too, which a killed controller could not remove.
+Idempotent; two at once do no harm. What a newer attempt stored is not replaced. Where the attempt ran on this machine
+its scratch directory goes, too, which a killed controller could not remove.
 
 An attempt whose head was killed when nothing but storing was left to do has no last word. Who pays for it then has it,
 where the platform says so: how the learners ended is in the files.
