@@ -255,9 +255,9 @@ class Bringing:
 
 def bring_planned(way: Way, tree: Tree) -> None:
     """Have all that is planned brought by the workers. Raises what an earlier one did."""
-    bringing = Bringing(way, tree)
+    bringing, directories = Bringing(way, tree), way.run.journal.directories(way.place)
     for planned in way.run.journal.planned(way.place):
-        if way.run.journal.is_directory(way.place, planned.name):
+        if planned.name in directories:
             way.run.teller.skip(f"{shown(planned.item.key)} is left out: it is a directory's name, too")
         else:
             bringing.bring(planned)

@@ -21,6 +21,7 @@ from ffdl_batch.staging.stores.store import Item
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _PAGE = 500
+_NOTHING = "{}"
 _TABLES = """
 PRAGMA locking_mode = EXCLUSIVE;
 PRAGMA journal_mode = WAL;
@@ -117,8 +118,9 @@ class Journal:
                 "SELECT name, key, size, etag, mtime, ranges, opaque, digests FROM plan"
                 " WHERE place = ? AND name > ? ORDER BY name LIMIT ?", place, after, _PAGE,
             )  # fmt: skip
-            for name, key, size, etag, mtime, in_ranges, opaque, digests in rows:
-                item = Item(key, size, etag, mtime, bool(in_ranges), bool(opaque), json.loads(digests))
+            for name, key, size, etag, mtime, in_ranges, opaque, text in rows:
+                digests = {} if text == _NOTHING else json.loads(text)  # listings have none
+                item = Item(key, size, etag, mtime, bool(in_ranges), bool(opaque), digests)
                 yield Planned(name, item)
             if len(rows) < _PAGE:
                 return
@@ -138,12 +140,13 @@ class Journal:
         files, size = self._row("SELECT COUNT(*), TOTAL(MAX(size, 0)) FROM plan") or (0, 0)
         return int(files), int(size)
 
-    def is_directory(self, place: str, name: str) -> bool:
-        """Whether a planned file lies below this name."""
-        found = self._row(
-            "SELECT 1 FROM plan WHERE place = ? AND name > ? AND name < ? LIMIT 1", place, f"{name}/", f"{name}0"
-        )
-        return found is not None
+    def directories(self, place: str) -> frozenset[str]:
+        """Names of planned files below which other planned files lie."""
+        rows = self._rows(
+            "SELECT name FROM plan p WHERE place = ? AND EXISTS (SELECT 1 FROM plan b WHERE b.place = p.place"
+            " AND b.name > p.name || '/' AND b.name < p.name || '0')", place,
+        )  # fmt: skip
+        return frozenset(str(name) for (name,) in rows)
 
     def to_come(self, place: str) -> int:
         """Bytes of planned objects that are not in place as far as is known, without parts that are."""
