@@ -32,7 +32,7 @@ from tests.benchmarks.logs import measure_logs
 from tests.benchmarks.recovery import measure_recovery
 from tests.benchmarks.recovery_table import Recovery, recovery_table
 from tests.benchmarks.running import measure_phases, measure_training
-from tests.benchmarks.staging import measure_staging
+from tests.benchmarks.staging import SERVERS, measure_staging
 from tests.benchmarks.standing import measure_standing
 from tests.benchmarks.submitting import (
     measure_acknowledgement,
@@ -187,6 +187,9 @@ def _read(arguments: Sequence[str] | None) -> tuple[list[str], Knobs, Path]:
     parser.add_argument("--staged-mib", type=int, default=usual.staged_mib, help="the large file of `staging`")
     parser.add_argument("--staged-files", type=int, default=usual.staged_files, help="the small files of `staging`")
     parser.add_argument("--sharing", type=int, default=usual.sharing, help="jobs with the same data set in `cache`")
+    parser.add_argument(
+        "--store-server", choices=sorted(SERVERS), default=usual.store_server, help="what stores for `staging`"
+    )
     parser.add_argument("--cluster-jobs", type=int, default=usual.cluster_jobs, help="jobs of `kubernetes`")
     parser.add_argument("--output", type=Path, default=OUTPUT, help="where all samples go")
     options = parser.parse_args(arguments)
@@ -213,6 +216,7 @@ def _read(arguments: Sequence[str] | None) -> tuple[list[str], Knobs, Path]:
         log_jobs=options.log_jobs,
         staged_mib=options.staged_mib,
         staged_files=options.staged_files,
+        store_server=options.store_server,
         sharing=options.sharing,
         cluster_jobs=options.cluster_jobs,
     )

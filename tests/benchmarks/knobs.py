@@ -10,8 +10,8 @@ class Knobs:
     """The options of the command line. `load` are numbers of live jobs, `in_arrays` the percentage of them that come as
     elements of arrays, `settle_s` how long they are left alone before anything is measured. `gangs` are numbers of
     learners, `networks` is one of jobs that come and go, `log_jobs` one of jobs that are followed. `staged_mib` is the
-    size of the large file of `staging`, `staged_files` the number of small ones, `sharing` that of jobs with one data
-    set in `cache`, `cluster_jobs` that of `kubernetes`."""
+    size of the large file of `staging`, `staged_files` the number of small ones, `store_server` what stores both,
+    `sharing` the number of jobs with one data set in `cache`, `cluster_jobs` that of `kubernetes`."""
 
     repeat: int = 20
     batch: int = 200
@@ -31,6 +31,7 @@ class Knobs:
     log_jobs: int = 100
     staged_mib: int = 64
     staged_files: int = 500
+    store_server: str = "quick"
     sharing: int = 10
     cluster_jobs: int = 500
     real: bool = False

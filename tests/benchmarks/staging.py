@@ -1,9 +1,9 @@
 """Staging: one large file and many small ones, in and out, beside boto3's own transfer and the same server; and what a
 mount of the store gives, where this machine can mount.
 
-Needs neither a cluster nor root. Both programs are whole processes, with as many requests at once. The server is moto's
-on this machine: it takes its share of the processors, so the figures compare, and say little of a network. The client's
-own processor time is beside them.
+Needs neither a cluster nor root. Both programs are whole processes, with as many requests at once. The server is on
+this machine and takes its share of the processors, a small one with the usual `store_server`: so the figures compare,
+and say little of a network. The client's own processor time is beside them.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from tests.benchmarks.figures import Figure
 from tests.benchmarks.knobs import Knobs
 from tests.benchmarks.mounted import Read, mounted, read_all
 from tests.benchmarks.plain_transfer import PARALLEL
-from tests.fakes.s3_server import S3Server
+from tests.fakes.s3_server import QuickServer, S3Server
 
 BUCKET, MIB = "bench", 1 << 20
 SMALL_BYTES = 1000
 MOUNT = "ffdl, mounted"
+SERVERS = {"quick": QuickServer, "moto": S3Server}
 PLAIN = Path(__file__).resolve().parent / "plain_transfer.py"
 
 
@@ -48,7 +49,7 @@ def measure_staging(knobs: Knobs) -> list[Figure]:
     """`rounds` runs of each, in turns; what came and what went is compared once each time."""
     with tempfile.TemporaryDirectory(prefix="ffdl-bench-") as directory:
         base = Path(directory)
-        server = S3Server(base / "server.log")
+        server = SERVERS[knobs.store_server](base / "server.log")
         try:
             return _measure(server, base, knobs)
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,10 @@ from tests.benchmarks.staging import MOUNT, measure_staging
 SMALLEST = Knobs(rounds=1, staged_mib=1, staged_files=3)
 
 
-def test_each_has_a_figure_for_each_direction_and_load() -> None:
-    figures = measure_staging(SMALLEST)
-    rates = {"one file of 1 MiB": "MiB/s", "3 files of 1000 bytes": "files/s"}
+@pytest.mark.parametrize(("server", "mib"), [("quick", 17), ("moto", 1)])
+def test_each_has_a_figure_for_each_direction_and_load(server: str, mib: int) -> None:
+    figures = measure_staging(replace(SMALLEST, store_server=server, staged_mib=mib))
+    rates = {f"one file of {mib} MiB": "MiB/s", "3 files of 1000 bytes": "files/s"}
     both = [
         (f"{way}, {measure}", who)
         for way in ("in", "out")

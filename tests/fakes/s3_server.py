@@ -12,7 +12,7 @@ import time
 import urllib.request
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import botocore.session
 from botocore.config import Config
@@ -30,12 +30,14 @@ def free_port(host: str = "127.0.0.1") -> int:
 class S3Server:
     """The server. It lets anybody in until :meth:`check_keys`."""
 
+    module: ClassVar[str] = "moto.server"
+
     def __init__(self, log: Path, host: str = "127.0.0.1") -> None:
         self._host, self.port = host, free_port(host)
         self.endpoint = f"http://{host}:{self.port}"
         with log.open("wb") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-W", "ignore", "-m", "moto.server", "-H", host, "-p", str(self.port)],
+                [sys.executable, "-W", "ignore", "-m", self.module, "-H", host, "-p", str(self.port)],
                 stdout=output,
                 stderr=output,
                 env={**os.environ, "MOTO_S3_DEFAULT_MAX_KEYS": "1000"},
@@ -96,3 +98,9 @@ class S3Server:
         self.client.close()
         self._process.kill()
         self._process.wait()
+
+
+class QuickServer(S3Server):
+    """One that takes little of the processors, for figures. It knows no keys and no users."""
+
+    module = "tests.fakes.quick_s3"
