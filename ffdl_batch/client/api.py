@@ -11,11 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
-from urllib.parse import quote
 
 from ffdl_batch.client.arrays import ArrayHandle, Arrays
 from ffdl_batch.client.errors import RequestRefused, WaitTimedOut
 from ffdl_batch.client.handle import JobHandle
+from ffdl_batch.client.job_paths import segment
 from ffdl_batch.client.left import Left
 from ffdl_batch.client.listing import JobFilter
 from ffdl_batch.client.log_calls import LogCalls
@@ -252,7 +252,7 @@ class Client(MeasuredCalls, LogCalls):
         Raises WaitTimedOut where nothing happens until `timeout_s` seconds after the first event was asked for.
         """
         with closing(self._open_wire()) as wire:
-            yield from iterate_events(wire, _safe(job_id), follow=follow, after=after, timeout_s=timeout_s)
+            yield from iterate_events(wire, segment(job_id), follow=follow, after=after, timeout_s=timeout_s)
 
     def cancel(self, job_id: str) -> JobView:
         """Ask for the job's end; the answer shows the wish, the end comes later.
@@ -291,7 +291,7 @@ class Client(MeasuredCalls, LogCalls):
         return tuple(_read(AttachPlan, plain) for plain in plans)
 
     def _act(self, job_id: str, rest: str, body: object) -> JobView:
-        request = json_request("POST", f"/api/v1/jobs/{_safe(job_id)}{rest}", to_plain(body))
+        request = json_request("POST", f"/api/v1/jobs/{segment(job_id)}{rest}", to_plain(body))
         return _read(JobView, self._wire.ask(replace(request, job_id=job_id)).get("job"))
 
     def health(self, timeout_s: float = REQUEST_TIMEOUT_S) -> Health:
@@ -327,13 +327,8 @@ def job_exit_code(job: JobView) -> int:
     return job.exit_code or int(ExitCode.FAILED)
 
 
-def _safe(job_id: str) -> str:
-    """The id as one segment of a path, whatever the caller passed."""
-    return quote(job_id, safe="")
-
-
 def _job_request(method: str, job_id: str, rest: str = "", held_s: float | None = None) -> Request:
-    return Request(method, f"/api/v1/jobs/{_safe(job_id)}{rest}", job_id=job_id, held_s=held_s)
+    return Request(method, f"/api/v1/jobs/{segment(job_id)}{rest}", job_id=job_id, held_s=held_s)
 
 
 def _read(kind: type[V], plain: Mapping[str, Any] | object) -> V:

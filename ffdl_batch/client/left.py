@@ -10,6 +10,7 @@ from typing import BinaryIO, cast
 from urllib.parse import quote
 
 from ffdl_batch.client.errors import DaemonUnreachable, RequestRefused
+from ffdl_batch.client.job_paths import segment
 from ffdl_batch.client.wire import STREAM_SILENCE_S, Request, Wire
 from ffdl_batch.domain.codec import CodecError, from_plain
 from ffdl_batch.domain.views import LeftView, Problem
@@ -53,7 +54,7 @@ class Left:
 
 def _path(job_id: str, kind: str, attempt: int | None, rest: str = "") -> str:
     asked = f"?attempt={attempt}" if attempt is not None else ""
-    return f"/api/v1/jobs/{quote(job_id, safe='')}/left/{quote(kind, safe='')}{rest}{asked}"
+    return f"/api/v1/jobs/{segment(job_id)}/left/{quote(kind, safe='')}{rest}{asked}"
 
 
 def _unpack(pieces: _Pieces, into: Path) -> int:

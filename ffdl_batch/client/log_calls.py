@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from contextlib import closing
-from urllib.parse import quote
 
 from ffdl_batch.client.calls import StreamCalls
+from ffdl_batch.client.job_paths import segment
 from ffdl_batch.client.streams import Grep, LogQuery, iterate_texts
 from ffdl_batch.domain.log_text import LogText
 from ffdl_batch.domain.views import AttemptChoice, LogLine
@@ -53,5 +53,5 @@ class LogCalls(StreamCalls):
         """As :meth:`logs`, in bulk: lines that lie side by side and have one time come as one. For large logs."""
         with closing(self._open_wire()) as wire:
             yield from iterate_texts(
-                wire, LogQuery(quote(job_id, safe=""), follow, learner, since, tail, attempt, grep)
+                wire, LogQuery(segment(job_id), follow, learner, since, tail, attempt, grep)
             )

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 from ffdl_batch.client.calls import StreamCalls
+from ffdl_batch.client.job_paths import segment
 from ffdl_batch.client.wire import Request
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class MeasuredCalls(StreamCalls):
         from ffdl_batch.client.measured import MeasuredQuery, iterate_metrics
 
         with closing(self._open_wire()) as wire:
-            query = MeasuredQuery("metrics", quote(job_id, safe=""), follow, learner, attempt)
+            query = MeasuredQuery("metrics", segment(job_id), follow, learner, attempt)
             yield from iterate_metrics(wire, query)
 
     def usage(self, job_id: str, *, follow: bool = False, attempt: AttemptChoice = None) -> Iterator[UsageLine]:
@@ -33,7 +33,7 @@ class MeasuredCalls(StreamCalls):
         from ffdl_batch.client.measured import MeasuredQuery, iterate_usage
 
         with closing(self._open_wire()) as wire:
-            query = MeasuredQuery("usage", quote(job_id, safe=""), follow, None, attempt)
+            query = MeasuredQuery("usage", segment(job_id), follow, None, attempt)
             yield from iterate_usage(wire, query)
 
     def figures(self) -> str:

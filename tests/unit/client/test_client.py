@@ -114,6 +114,17 @@ def test_a_daemon_that_is_slow_to_answer_is_named_once(short_dir: Path, monkeypa
     assert said == [f"the daemon {waits}; waiting up to 0.3 s"]
 
 
+def test_an_empty_id_is_no_job_and_asks_for_nothing_else(client: Client, daemon: FakeDaemon) -> None:
+    """As of a variable of a shell that is not set: the path of the request would be another one."""
+    for ask in (client.get, client.cancel, client.halt, client.resume, client.wait):
+        with pytest.raises(UnknownJob, match="the id is empty"):
+            ask("")
+    for read in (client.metrics, client.usage):
+        with pytest.raises(UnknownJob, match="the id is empty"):
+            next(read(""))
+    assert daemon.acts == []
+
+
 def test_refusals_are_typed_and_carry_the_problem(client: Client, daemon: FakeDaemon) -> None:
     problem = Problem("C101", "the job is not yours", 77, "ask its owner")
     daemon.refusals["/api/v1/jobs/training-000000009"] = (403, problem)
