@@ -41,6 +41,8 @@ def list_in(way: Way, directory: Callable[[str], None]) -> None:
             way.run.journal.plan(way.place, list(_files(way, directory, prefix, page)))
         if not found and must_have_something(way):
             item = single(way)
+            if item.doubt:
+                way.run.teller.note(f"{shown(item.key)} {item.doubt}")
             way.run.journal.plan(way.place, [Planned(item.key.rsplit("/", 1)[-1], item)])
 
 

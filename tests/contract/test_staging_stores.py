@@ -15,7 +15,7 @@ from threading import Thread
 
 import pytest
 
-from ffdl_batch.domain.staging import Direction, FaultClass, Retry, StoreAddress, StoreKind
+from ffdl_batch.domain.staging import Direction, FaultClass, Note, Retry, StoreAddress, StoreKind
 from tests.fakes.fault_proxy import FaultProxy, Rule
 from tests.staging_rig import MIB, StagingRig, rig, s3_server
 
@@ -149,6 +149,21 @@ def test_a_server_without_ranges_and_lengths(rig: StagingRig, web: Web, cut_at: 
     assert outcome.done.files == 1
     assert len(outcome.of(Retry)) == (1 if cut_at > 0 else 0)
     assert rig.files() == {"big": NOISE}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "told"), [("d.npz", "Text/HTML; charset=utf-8", 1), ("d.html", "text/html", 0)]
+)
+def test_what_comes_as_a_page_is_told(
+    rig: StagingRig, web: Web, front: FaultProxy, name: str, kind: str, told: int
+) -> None:
+    web.files[f"/set/{name}"] = b"<html>Please log in</html>"
+    web.headers["Content-Type"] = kind
+    outcome = rig.run(rig.task(store=at(front), prefix=name))
+    assert outcome.done.files == 1
+    assert [note.why for note in outcome.of(Note)] == [
+        f"{name} comes as text/html: a page for people, of a login for one, and maybe not the data"
+    ] * told
 
 
 @pytest.mark.parametrize("status", [405, 501])

@@ -17,6 +17,8 @@ _DIRECTORY = "it is a directory of the web server, which lists none: what it sho
 _NO_HEAD = (405, 501)
 """RFC 9110, 15.5.6 and 15.6.2: what servers answer that give files and know no HEAD."""
 
+_PAGES = (".html", ".htm", ".xhtml")
+
 
 class HttpStore:
     """Below one address. Keys are paths, as they are read by people (not percent-encoded)."""
@@ -50,7 +52,7 @@ class HttpStore:
             size = UNKNOWN
         ranges = size != UNKNOWN and headers.get("Accept-Ranges", "") == "bytes"
         etag, mtime = etag_of(headers), time_of(headers.get("Last-Modified", ""))
-        return Item(key, size, etag, mtime, ranges, True, _digests(headers))
+        return Item(key, size, etag, mtime, ranges, True, _digests(headers), doubt=_doubt(key, headers))
 
     def _asked(self, method: str, key: str) -> tuple[int, Mapping[str, str], str]:
         """Status, headers and last address of an answer whose body is not read. Raises as :meth:`Wire.ask`."""
@@ -69,6 +71,13 @@ class HttpStore:
 
     def _url(self, key: str) -> str:
         return f"{self._base}/{urllib.parse.quote(key.lstrip('/'))}"
+
+
+def _doubt(key: str, headers: Mapping[str, str]) -> str:
+    """Of what comes as a page: servers answer so, with status 200, who wants a login first, or has no such file."""
+    kind = headers.get("Content-Type", "").partition(";")[0].strip().lower()
+    is_page = kind in ("text/html", "application/xhtml+xml") and not key.lower().endswith(_PAGES)
+    return f"comes as {kind}: a page for people, of a login for one, and maybe not the data" if is_page else ""
 
 
 def _digests(headers: Mapping[str, str]) -> dict[str, str]:

@@ -17,6 +17,7 @@ class Item:
 
     `ranges`: parts of it can be asked for. `opaque`: its ETag says nothing about its content. `digests` are
     hexadecimal, by algorithm. `part_bytes` is the size of its first part where it was stored in parts, 0 = unknown.
+    `doubt` is why it may not be what was meant, for a person; "" = nothing speaks for that.
     """
 
     key: str
@@ -27,6 +28,7 @@ class Item:
     opaque: bool = False
     digests: dict[str, str] = field(default_factory=dict)
     part_bytes: int = 0
+    doubt: str = ""
 
 
 @dataclass(frozen=True, slots=True)
