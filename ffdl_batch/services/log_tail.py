@@ -40,17 +40,25 @@ class Since:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Lines that match are shown from `begin` on. They and their neighbours lie in `windows`, and from `last` on."""
+    """Lines that match are shown from `begin` on. They and their neighbours lie in `windows`, and from `last` on. `end`
+    is where the log ended when they were looked for."""
 
     begin: int
     windows: Sequence[Window]
     last: int
+    end: int
 
     def texts(self, reader: LogReader) -> Iterator[LogText]:
         """What lies in the windows; the reader goes on behind them."""
         for window in self.windows:
             yield from _between(reader, window, numbered=True)
         reader.go_to(self.last)
+
+    def texts_until_then(self, reader: LogReader) -> Iterator[LogText]:
+        """All of it, and nothing that came after the look: of a learner that prints that would be more lines than were
+        asked for."""
+        for window in (*self.windows, (self.last, self.end)):
+            yield from _between(reader, window, numbered=True)
 
 
 def find_tail(reader: LogReader, since: Since, grep: Grep, match: Match, tail: int, *, ended: bool) -> Found:
@@ -76,11 +84,11 @@ def find_tail(reader: LogReader, since: Since, grep: Grep, match: Match, tail: i
         high, size = window[0], min(2 * size, LARGEST_WINDOW)
     start = max(low, reader.line_start(begin, grep.before + 1))
     if grep.before or grep.after:
-        return Found(begin, (), start)
+        return Found(begin, (), start, end)
     while windows and windows[-1][1] >= last - NEAR:
         last = windows.pop()[0]
     windows = [(max(start, first), stop) for first, stop in windows if stop > start]
-    return Found(begin, windows, max(start, last))
+    return Found(begin, windows, max(start, last), end)
 
 
 def _first_late(reader: LogReader, since: Since, *, ended: bool) -> int:

@@ -207,13 +207,15 @@ class _Logs:
         for reader, since in zip(self._readers, self._cuts, strict=True):
             found = find_tail(reader, since, grep, self._match, query.tail, ended=ended)
             self._searches.append(Search(grep, self._match, found.begin))
-            self._parts.append(found.texts(reader))
+            self._parts.append(found.texts(reader) if query.follow else found.texts_until_then(reader))
 
     def texts(self, *, ended: bool, flush: bool = False) -> Iterator[LogText]:
         """What has come of each learner since the last read, merged in time order."""
         flush = flush and self._match is None  # a line is searched when it is whole
         logs = [reader.texts(ended=ended, flush=flush) for reader in self._readers]
-        if self._parts:
+        if self._parts and not self._query.follow:
+            logs = self._parts
+        elif self._parts:
             logs, self._parts = [chain(*both) for both in zip(self._parts, logs, strict=True)], []
         logs = [since.cut(log) for since, log in zip(self._cuts, logs, strict=True)]
         if self._searches:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from ffdl_batch.controller.record.log_files import LogFiles
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.limits import LogLimits
 from ffdl_batch.domain.views import LogLine
-from ffdl_batch.services import log_file, log_matcher, log_parts, log_search
+from ffdl_batch.services import log_file, log_matcher, log_parts, log_search, log_tail, logs
 from ffdl_batch.services.log_file import LogReader
 from ffdl_batch.services.log_search import Grep
 from ffdl_batch.services.logs import LogQuery, read_logs
@@ -246,6 +247,28 @@ def test_the_last_lines_that_match(site: Site, job_id: str) -> None:
     assert search(site, job_id, Grep("step .5 "), tail=2, learner=1) == ["1: step 85 Loss=8.5", "1: step 95 Loss=9.5"]
     assert search(site, job_id, Grep("step 5"), tail=1) == ["1: step 59 Loss=5.9", "2: step 59 Loss=5.9"]
     assert search(site, job_id, Grep("step"), since=1199.0) == ["1: step 100 Loss=10.0", "2: step 100 Loss=10.0"]
+
+
+@pytest.mark.parametrize("near", [0, 10**6])
+def test_what_is_printed_while_the_last_lines_are_looked_for_makes_them_no_more(
+    site: Site, clock: list[float], monkeypatch: pytest.MonkeyPatch, near: int
+) -> None:
+    job = site.accept(manifest=MANIFEST)
+    log = Printing(site.attempt(job), FOREVER)
+    for number in range(100):
+        log.print(f"step {number}\n".encode())
+
+    def found(*words: Any, **more: Any) -> log_tail.Found:
+        try:
+            return log_tail.find_tail(*words, **more)
+        finally:
+            log.print(b"step 100\nstep 101\n")
+
+    monkeypatch.setattr(log_tail, "NEAR", near)
+    monkeypatch.setattr(logs, "find_tail", found)
+    assert search(site, job.id, Grep("step"), tail=1) == ["step 99"]
+    assert search(site, job.id, Grep("step 99"), tail=1) == ["step 99"]
+    assert search(site, job.id, Grep("step", before=1), tail=1) == ["step 100", "step 101"]
 
 
 def test_what_was_read_before_is_passed_over(site: Site, job_id: str) -> None:
