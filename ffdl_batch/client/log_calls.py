@@ -52,6 +52,4 @@ class LogCalls(StreamCalls):
     ) -> Generator[LogText]:
         """As :meth:`logs`, in bulk: lines that lie side by side and have one time come as one. For large logs."""
         with closing(self._open_wire()) as wire:
-            yield from iterate_texts(
-                wire, LogQuery(segment(job_id), follow, learner, since, tail, attempt, grep)
-            )
+            yield from iterate_texts(wire, LogQuery(segment(job_id), follow, learner, since, tail, attempt, grep))

@@ -19,8 +19,8 @@ from ffdl_batch.ports.reach import Place, ReachesNodes
 from ffdl_batch.ports.scheduler import BackendFacts, InvalidRequest, SchedulerUnreachable
 from ffdl_batch.services.evidence import read_evidence, read_launch
 from ffdl_batch.services.platform import Caller, Platform
-from ffdl_batch.services.problems import not_allowed, try_again, unavailable, wrong_state, wrong_usage
-from ffdl_batch.services.query import own_job
+from ffdl_batch.services.problems import not_allowed, try_again, unavailable, wrong_state
+from ffdl_batch.services.query import own_job, require_learner
 
 _CURES = {
     JobState.HALTED: "ffdl resume goes on with it",
@@ -71,8 +71,7 @@ def _cure(state: JobState) -> str:
 
 def _choose(job: Job, launch: LaunchFile, learners: Sequence[LearnerView], wanted: int | None) -> dict[int, list[int]]:
     """The learners to be reached, by the rank of their node."""
-    if wanted is not None and not 1 <= wanted <= len(learners):
-        raise wrong_usage(f"{job.id} has no learner {wanted}; its learners are 1 to {len(learners)}")
+    require_learner(job, wanted)
     running = [one for one in learners if one.state == LearnerState.RUNNING]
     if wanted is not None:
         one = learners[wanted - 1]

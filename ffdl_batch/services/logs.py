@@ -20,7 +20,7 @@ from ffdl_batch.services.log_search import Grep, Match, Search, check, matching
 from ffdl_batch.services.log_tail import Since, find_tail
 from ffdl_batch.services.platform import Caller, Platform
 from ffdl_batch.services.problems import wrong_usage
-from ffdl_batch.services.query import own_job
+from ffdl_batch.services.query import own_job, require_learner
 
 POLL_S, LONGEST_POLL_S = 0.25, 1.0
 POLLS_PER_S = 200
@@ -62,9 +62,7 @@ def read_texts(platform: Platform, caller: Caller, job_id: str, query: LogQuery)
     attempt that there is not.
     """
     job = own_job(platform, caller, job_id)
-    learners = job.spec.resources.learners
-    if query.learner is not None and not 1 <= query.learner <= learners:
-        raise wrong_usage(f"{job.id} has learners 1 to {learners}; there is no learner {query.learner}")
+    require_learner(job, query.learner)
     if isinstance(query.attempt, int) and not 1 <= query.attempt <= job.attempt:
         raise wrong_usage(f"{job.id} has {_attempts(job)}; there is no attempt {query.attempt}")
     if query.grep is not None:

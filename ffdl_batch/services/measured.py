@@ -15,7 +15,7 @@ from ffdl_batch.domain.numbers import counted
 from ffdl_batch.domain.views import AttemptChoice
 from ffdl_batch.services.platform import Caller, Platform
 from ffdl_batch.services.problems import wrong_usage
-from ffdl_batch.services.query import own_job
+from ffdl_batch.services.query import own_job, require_learner
 
 CHUNK = 256 * 1024
 MAX_LINE = 1 << 20
@@ -42,8 +42,7 @@ def read_metrics(platform: Platform, caller: Caller, job_id: str, query: Measure
     """
     job = own_job(platform, caller, job_id)
     learners = job.spec.resources.learners
-    if query.learner is not None and not 1 <= query.learner <= learners:
-        raise wrong_usage(f"{job.id} has learners 1 to {learners}; there is no learner {query.learner}")
+    require_learner(job, query.learner)
     wanted = [query.learner] if query.learner else list(range(1, learners + 1))
     places: Places = lambda attempt: [(number, attempt.learner_metrics(number)) for number in wanted]  # noqa: E731
     return _lines(platform, _checked(job, query), query, places, ("learner", "record"))

@@ -32,6 +32,7 @@ from ffdl_batch.services.problems import (
     unknown_array,
     unknown_job,
     whole_array,
+    wrong_usage,
 )
 from ffdl_batch.store import Attempt, StoreError
 
@@ -81,6 +82,14 @@ def own_job(platform: Platform, caller: Caller, job_id: str) -> Job:
     if job is None or not (caller.is_admin or job.uid == caller.uid):
         raise unknown_job(job_id)
     return job
+
+
+def require_learner(job: Job, wanted: int | None) -> None:
+    """Raises :class:`Refused` where the job has no learner of that number; None is no certain one."""
+    count = job.spec.resources.learners
+    if wanted is not None and not 1 <= wanted <= count:
+        has = "one learner" if count == 1 else f"learners 1 to {count}"
+        raise wrong_usage(f"{job.id} has {has}; there is no learner {wanted}")
 
 
 def _whole_id(platform: Platform, caller: Caller, text: str) -> JobId:

@@ -117,7 +117,7 @@ def test_each_learner_is_entered(desk: Desk, pair: str) -> None:
     for number in ("1", "2"):
         assert desk.run("exec", "--learner", number, pair, "--", "printenv", "LEARNER_ID") == f"{number}\n"
     done = desk.try_to("exec", "--learner", "3", pair, "--", "true")
-    assert (done.returncode, done.stderr) == (2, f"ffdl: {pair} has no learner 3; its learners are 1 to 2\n")
+    assert (done.returncode, done.stderr) == (2, f"ffdl: {pair} has learners 1 to 2; there is no learner 3\n")
 
 
 def test_large_streams_arrive_whole(desk: Desk, lone: str) -> None:

@@ -73,7 +73,10 @@ def test_samples_name_their_node(desk: Desk, job_id: str) -> None:
 
 @pytest.mark.parametrize(
     ("query", "sentence"),
-    [("attempt=3", "has 2 attempts so far; there is no attempt 3"), ("learner=2", "there is no learner 2")],
+    [
+        ("attempt=3", "has 2 attempts so far; there is no attempt 3"),
+        ("learner=2", "has one learner; there is no learner 2"),
+    ],
 )
 def test_what_there_is_not_is_refused(desk: Desk, job_id: str, query: str, sentence: str) -> None:
     answer = desk.ask("GET", f"/api/v1/jobs/{job_id}/metrics?{query}")

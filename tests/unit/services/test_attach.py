@@ -84,7 +84,7 @@ def test_a_learner_that_has_ended_is_not_entered(site: Site, scheduler: Reaching
     )
     (plan,) = plan_attach(site.platform, site.caller, job.id, None)
     assert plan.learners == (1,)
-    assert (refusal(site, job, 3).status, "learners are 1 to 2" in refusal(site, job, 3).problem.message) == (400, True)
+    assert (refusal(site, job, 3).status, "has learners 1 to 2" in refusal(site, job, 3).problem.message) == (400, True)
 
 
 def test_a_job_without_a_running_learner_is_not_entered(site: Site, scheduler: Reaching) -> None:
