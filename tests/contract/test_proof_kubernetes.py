@@ -57,6 +57,17 @@ def test_data_come_and_go_by_a_claim(k8s: FakeCluster, capsys: pytest.CaptureFix
     assert words(capsys.readouterr().out)["data by a claim"] == "passed"
 
 
+@pytest.mark.parametrize("debugging", [True, False])
+def test_commands_in_pods_pass_where_they_are_permitted_alone(
+    k8s: FakeCluster, capsys: pytest.CaptureFixture[str], debugging: bool
+) -> None:
+    status = main([*GIVEN, "--only", "permissions,commands,processes", *(["--debugging"] if debugging else [])])
+    said = capsys.readouterr().out
+    found = words(said)
+    assert (status, found["permissions"], found["processes"]) == (0, "passed", "passed"), said
+    assert found["commands"] == ("passed" if debugging else "not possible here"), said
+
+
 def test_what_is_not_possible_is_no_pass_where_all_is_demanded(
     k8s: FakeCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:

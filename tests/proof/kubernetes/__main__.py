@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         results.append(result)
         print(result.line(), flush=True)
 
-    prove(Room(options.patience_s), options, only, tell)
+    prove(Room(options.patience_s, debugging=options.debugging), options, only, tell)
     print(summary(results), flush=True)
     return 0 if holds(results, strict=strict) else 1
 
@@ -123,6 +123,7 @@ def _read(arguments: Sequence[str] | None, environ: Mapping[str, str]) -> tuple[
     add("claim-class", "", "StorageClass of a claim, for the point that needs one")
     add("patience", "180", "seconds that anything is waited for")
     parser.add_argument("--only", default="", metavar="TEXT,...", help=f"points with it: {', '.join(POINTS)}")
+    parser.add_argument("--debugging", action="store_true", help="the tenant may run commands in its pods")
     parser.add_argument("--strict", action="store_true", help="what is not possible here is a failure")
     parser.add_argument("--break", dest="broken", choices=BREAKS, default="", help="break it first: must end with 1")
     found = parser.parse_args(arguments)
@@ -133,6 +134,7 @@ def _read(arguments: Sequence[str] | None, environ: Mapping[str, str]) -> tuple[
     options = Options(
         found.controller_image, found.learner_image or found.controller_image, found.pull_policy, found.python,
         uid, patience_s, store=found.store, claim_class=found.claim_class, broken=found.broken,
+        debugging=found.debugging,
     )  # fmt: skip
     if options.broken == "image":
         options = replace(options, controller_image=MISSING_IMAGE)

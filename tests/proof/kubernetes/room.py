@@ -43,11 +43,11 @@ class Room:
     """A namespace with a name of its own, nothing of which is there before :meth:`make`. Requests are those of the user
     of KUBECONFIG."""
 
-    def __init__(self, patience_s: float) -> None:
+    def __init__(self, patience_s: float, *, debugging: bool = False) -> None:
         self._patience_s = patience_s
         self.run = secrets.token_hex(4)
         self.namespace = f"ffdl-proof-{self.run}"
-        self.tenant = Tenant(self.namespace, service_account=DAEMON, labels={RUN_LABEL: self.run})
+        self.tenant = Tenant(self.namespace, service_account=DAEMON, labels={RUN_LABEL: self.run}, debugging=debugging)
         self.admin = ClusterClient(read_settings({"namespace": self.namespace}))
         self.admin.paths["Node"] = ("api/v1", "nodes")
         self.admin.paths["PersistentVolumeClaim"] = ("api/v1", "persistentvolumeclaims")

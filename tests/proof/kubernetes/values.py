@@ -25,6 +25,7 @@ class Options:
     """`patience_s` bounds each wait. `uid` is that of pods, `python` the interpreter in the controller's image. `store`
     is the address of this machine at which pods find the store that the proof serves ("" = by the nodes' addresses).
     `claim_class` is the StorageClass of a claim ("" = none is made)."""
+    `debugging`: the tenant may run commands in its pods."""
 
     controller_image: str
     learner_image: str
@@ -36,6 +37,7 @@ class Options:
     store: str = ""
     claim_class: str = ""
     broken: str = ""
+    debugging: bool = False
 
 
 @dataclass(frozen=True, slots=True)
