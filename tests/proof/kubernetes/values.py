@@ -24,7 +24,7 @@ class Word(StrEnum):
 class Options:
     """`patience_s` bounds each wait. `uid` is that of pods, `python` the interpreter in the controller's image. `store`
     is the address of this machine at which pods find the store that the proof serves ("" = by the nodes' addresses).
-    `claim_class` is the StorageClass of a claim ("" = none is made)."""
+    `claim_class` is the StorageClass of a claim ("" = none is made).
     `debugging`: the tenant may run commands in its pods."""
 
     controller_image: str

@@ -180,3 +180,16 @@ def test_yaml_needs_no_cluster_and_is_what_is_made(desk: Desk) -> None:
         assert client.get(one["kind"], one["metadata"]["name"]) is not None
     code, out, _ = desk.run("permissions", "team-a", "--user", "alice")
     assert code == 0 and [one["kind"] for one in yaml.safe_load_all(out)] == ["Role", "RoleBinding"]
+
+
+def test_debugging_is_given_and_taken_away_without_naming_the_rest(desk: Desk) -> None:
+    assert desk.run("create", "team-a", *WISH)[0] == 0
+    client, kinds = desk.client("team-a"), ("ResourceQuota", "RoleBinding")
+    before = {kind: client.get(kind, "ffdl-batch-daemon") for kind in kinds}
+    for words, has in ((("--debugging",), True), ((), False)):
+        code, said, _ = desk.run("create", "team-a", *words, "--update")
+        assert (code, "changed  Role ffdl-batch-daemon" in said) == (0, True), said
+        role = client.get("Role", "ffdl-batch-daemon")
+        assert role is not None
+        assert (["pods/exec"] in [rule["resources"] for rule in role["rules"]]) == has
+        assert {kind: client.get(kind, "ffdl-batch-daemon") for kind in kinds} == before

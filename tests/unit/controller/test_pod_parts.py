@@ -16,7 +16,7 @@ from ffdl_batch.controller.pod.wishes import Wishes
 from ffdl_batch.domain.events import Event, EventKind, encode_event
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Pod
-from ffdl_batch.domain.pod import PLAIN_WISH, Look, pack
+from ffdl_batch.domain.pod import PLAIN_WISH, Look, encode_look, pack
 
 
 class Place:
@@ -222,3 +222,15 @@ def test_a_word_that_is_not_whole_is_none(tmp_path: Path, line: str) -> None:
     Path(seat.path).mkdir()
     Path(seat.file("ended")).write_text(line)
     assert seat.ended() is None
+
+
+def test_a_look_is_passed_on_once_and_later_where_another_is_under_way(tmp_path: Path) -> None:
+    place, look = Place(tmp_path), Look("a", "top", (1,))
+    place.takes = False
+    place.wish("look", encode_look(look))
+    place.takes = True
+    place.wishes.look()
+    place.wishes.look()
+    assert place.looks == [look, look]
+    place.wish("look", "no look")
+    assert place.looks == [look, look]

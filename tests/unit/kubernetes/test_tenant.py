@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -46,6 +47,11 @@ def test_who_may_submit() -> None:
 def test_pods_are_held_to_the_restricted_level() -> None:
     assert by_kind(BARE)["Namespace"]["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
     assert by_kind(BARE)["NetworkPolicy"]["spec"] == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
+
+
+def test_commands_in_pods_are_for_tenants_that_are_given_them() -> None:
+    plain, debugging = by_kind(FULL)["Role"]["rules"], by_kind(replace(FULL, debugging=True))["Role"]["rules"]
+    assert debugging == [*plain, {"apiGroups": [""], "resources": ["pods/exec"], "verbs": ["create", "get"]}]
 
 
 def test_nobody_reads_secrets_or_runs_commands_in_pods() -> None:

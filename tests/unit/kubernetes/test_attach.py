@@ -1,0 +1,108 @@
+"""Ways into pods: what is started, what an end means, what the mirror leaves alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_batch.domain.limits import LogLimits
+from ffdl_batch.domain.observation import NativeId
+from ffdl_batch.domain.pod import Frame, FrameKind, Look, decode_look, encode_look
+from ffdl_batch.ports.reach import Place, ReachesNodes
+from ffdl_batch.ports.scheduler import InvalidRequest
+from ffdl_kubernetes.adapter import KubernetesScheduler
+from ffdl_kubernetes.attach.executing import NotStarted, exit_status
+from ffdl_kubernetes.mirror.mirror import Mirror
+from ffdl_kubernetes.objects.names import INDEX
+from ffdl_kubernetes.reach import Reach
+from ffdl_kubernetes.settings import KubernetesSettings
+from tests.fakes.kubernetes.certificates import write_kubeconfig
+
+TOKEN = "training-0a1b2c3d4-1"
+
+
+class Watched:
+    """What the watch has told."""
+
+    def __init__(self, *pods: dict[str, Any]) -> None:
+        self._pods = list(pods)
+
+    def pods_by_token(self) -> dict[str, list[dict[str, Any]]]:
+        return {TOKEN: self._pods}
+
+
+def pod(name: str, index: int, phase: str = "Running", **meta: str) -> dict[str, Any]:
+    return {"metadata": {"name": name, "labels": {INDEX: str(index)}, **meta}, "status": {"phase": phase}}
+
+
+def adapter(tmp_path: Path, *pods: dict[str, Any]) -> Reach:
+    authority = tmp_path / "authority"
+    authority.write_text("nobody is asked")
+    file = write_kubeconfig(tmp_path / "config", "https://127.0.0.1:1", authority, namespace="team-a", token="x")
+    made = Reach()
+    made._settings = KubernetesSettings(kubeconfig=str(file), request_timeout_s=7)
+    made._watcher = Watched(*pods)  # type: ignore[assignment]
+    return made
+
+
+def place(tmp_path: Path, rank: int) -> Place:
+    return Place(NativeId(TOKEN), AttemptDir(str(tmp_path)), "", rank)
+
+
+def test_the_adapter_reaches_nodes() -> None:
+    assert issubclass(KubernetesScheduler, ReachesNodes)
+
+
+def test_the_program_is_the_owner_s_and_runs_in_the_pod_of_the_node(tmp_path: Path) -> None:
+    pods = (pod("a-0", 0), pod("a-1-x", 1, "Failed"), pod("a-1-y", 1))
+    found = adapter(tmp_path, *pods).beside(place(tmp_path, 1), ["python", "attach"])
+    at = found.argv.index("--kubeconfig")
+    assert found.argv[at:] == (
+        "--kubeconfig", str(tmp_path / "config"), "--context", "fake", "--namespace", "team-a", "--pod", "a-1-y",
+        "--timeout", "7", "--", "python", "attach",
+    )  # fmt: skip
+    assert (found.argv[1:4], found.host) == (("-I", "-m", "ffdl_kubernetes.attach"), "")
+
+
+@pytest.mark.parametrize("gone", [pod("a-0", 0, "Succeeded"), pod("a-0", 0, deletionTimestamp="2026-01-01T00:00:00Z")])
+def test_a_pod_that_does_not_run_is_not_reached(tmp_path: Path, gone: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest, match=f"pod 0 of {TOKEN} does not run"):
+        adapter(tmp_path, gone).beside(place(tmp_path, 0), ["python"])
+
+
+def test_ends_as_kubelet_tells_them() -> None:
+    causes = [{"reason": "ExitCode", "message": "137"}]
+    assert exit_status({"status": "Success"}) == 0
+    failure = {"status": "Failure", "reason": "NonZeroExitCode", "details": {"causes": causes}}
+    assert exit_status(failure) == 137
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        ({"status": "Failure", "reason": "InternalError", "message": "error executing command"}, "error executing"),
+        ({"status": "Failure", "reason": "NonZeroExitCode"}, "NonZeroExitCode"),
+        ({}, "nothing"),
+    ],
+)
+def test_what_did_not_run_has_no_status(status: dict[str, Any], said: str) -> None:
+    with pytest.raises(NotStarted, match=said):
+        exit_status(status)
+
+
+def test_a_look_is_read_as_it_was_written() -> None:
+    look = Look("0a", "stack", (1, 3))
+    assert decode_look(encode_look(look)) == look
+    for text in ("[]", "{}", '{"learners": ["x"]}', "x"):
+        with pytest.raises(ValueError):  # noqa: PT011 - of json, int, or ours
+            decode_look(text)
+
+
+def test_answers_are_no_files_of_the_attempt(tmp_path: Path) -> None:
+    """Whoever asked reads them; the daemon leaves them alone."""
+    mirror = Mirror(AttemptDir(str(tmp_path / "attempt-1")), str(tmp_path / "bell"), "training-a", 1, LogLimits())
+    mirror.apply(Frame(1, 1, FrameKind.ANSWER, "final.json", 0, b"{}", 2), 1.0, 0)
+    assert [path.name for path in (tmp_path / "attempt-1").rglob("*") if path.is_file()] == ["node-0.heartbeat"]
