@@ -97,7 +97,7 @@ def test_a_look_is_read_as_it_was_written() -> None:
     look = Look("0a", "stack", (1, 3))
     assert decode_look(encode_look(look)) == look
     for text in ("[]", "{}", '{"learners": ["x"]}', "x"):
-        with pytest.raises(ValueError):  # noqa: PT011 - of json, int, or ours
+        with pytest.raises(ValueError):
             decode_look(text)
 
 
