@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ffdl_batch.controller.head.head import read_final
 from ffdl_batch.controller.machine.files import write_cell
 from ffdl_batch.domain.codec import to_plain
 from ffdl_batch.domain.events import FinalRecord, Outcome
@@ -17,7 +16,7 @@ from ffdl_batch.domain.job import attempt_token
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.ports.capabilities import StoresApart
 from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerError, SchedulerUnreachable
-from ffdl_batch.services.evidence import read_launch
+from ffdl_batch.services.evidence import read_final, read_launch
 from ffdl_batch.services.platform import Platform
 from ffdl_batch.store import Attempt
 

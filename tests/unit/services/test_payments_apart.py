@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.head.head import read_final
 from ffdl_batch.controller.machine.files import write_cell
 from ffdl_batch.domain.codec import to_plain
 from ffdl_batch.domain.events import FinalRecord, Outcome
@@ -17,6 +16,7 @@ from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Pod, encode
 from ffdl_batch.ports.scheduler import TooMany
 from ffdl_batch.services.debts import LONGEST_PAUSE_S, PATIENT_TRIES, DebtPayer
+from ffdl_batch.services.evidence import read_final
 from ffdl_batch.services.payments_apart import unstored
 from tests.unit.services.conftest import Site
 
