@@ -7,13 +7,11 @@ from dataclasses import replace
 import pytest
 
 from ffdl_batch.controller.head.outcome import conclude, exit_status, may_run_again
-from ffdl_batch.controller.head.owing import left_to_others
 from ffdl_batch.controller.learner.learner import first_host, placeholder_devices
 from ffdl_batch.controller.learner.memory import OomCounters, read_counters, was_out_of_memory
 from ffdl_batch.controller.record.journal import Journal
 from ffdl_batch.domain.events import Event, EventKind, FinalRecord, GoesOn, Outcome, Scalar, decode_events
-from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Pod
-from ffdl_batch.domain.staging import StoreAddress, StoreKind, Transfer
+from ffdl_batch.domain.launch import LaunchFile, LearnerCommand
 
 K = EventKind
 
@@ -42,7 +40,6 @@ def ended(learner: int = 1, at: float = 2.0, **fields: Scalar) -> Event:
     )
 
 
-STARTED = ev(K.LEARNER_STARTED, 1.5, learner_id=1)
 STORED = ev(K.STORED, 3.0, learner_id=1)
 
 
@@ -333,37 +330,3 @@ FULL = ev(K.FAULT, 3.0, code="S303", message="no space left")
 def test_what_a_halt_could_not_store_is_said(events: list[Event], outcome: Outcome, code: str, says: bool) -> None:
     found = conclude(launch(), events, False)
     assert (found.outcome, found.error_code, found.message.endswith("; no space left")) == (outcome, code, says)
-
-
-def cut_off() -> LaunchFile:
-    """In a pod that reaches no store, and has something to go there."""
-    store = Transfer(StoreAddress(StoreKind.S3, container="out"), "out", "/j/a/results")
-    return replace(launch(), pod=Pod("/pod", cut_off=True), uploads=(store,))
-
-
-@pytest.mark.parametrize(
-    ("events", "outcome", "later", "status"),
-    [
-        ([STARTED, ended()], Outcome.COMPLETED, True, 0),
-        ([STARTED, ended(exit_code=3)], Outcome.FAILED, True, 3),
-        ([STARTED, ended(ended_by="halt")], Outcome.HALTED, True, 0),
-        ([STARTED, ended(exit_code=143, ended_by="time")], Outcome.TIMED_OUT, True, None),
-        ([STARTED, ended(exit_code=143, ended_by="term")], Outcome.CANCELLED, False, None),
-        ([ev(K.FAULT, 3.0, code="S302", message="gone")], Outcome.FAILED, False, None),
-    ],
-)
-def test_what_reaches_no_store_is_stored_by_others(
-    events: list[Event], outcome: Outcome, later: bool, status: int | None
-) -> None:
-    told = conclude(cut_off(), events, terminated=outcome is Outcome.CANCELLED)
-    assert (told.outcome, told.stored) == (outcome, False)
-    record = FinalRecord("7", told.outcome, 4.0, told.stored, told.exit_code, told.exit_signal, told.error_code)
-    final = left_to_others(cut_off(), record, lambda: events)
-    assert final.stores_later is later
-    assert status is None or exit_status(final) == status
-
-
-def test_where_stores_are_reached_nothing_is_left_to_others() -> None:
-    record = FinalRecord("7", Outcome.FAILED, 4.0, False, error_code="S303")
-    near = replace(cut_off(), pod=Pod("/pod"))
-    assert left_to_others(near, record, lambda: [STARTED, ended()]) == record

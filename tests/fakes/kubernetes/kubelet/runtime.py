@@ -279,8 +279,7 @@ def _kill(pid: int) -> None:
 
 
 def hold(*, cut_off: bool) -> None:
-    """Hold a process namespace until the parent ends: its process 1 waits for whoever is left to it. `cut_off`: and a
-    network with nothing in it."""
+    """Hold a process namespace until the parent ends; its process 1 waits for orphans. `cut_off`: an empty network, too."""
     inside.unshare(inside.NEWPID)
     if cut_off:
         inside.leave_network()
