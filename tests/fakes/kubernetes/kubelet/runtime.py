@@ -279,7 +279,7 @@ def _kill(pid: int) -> None:
 
 
 def hold(*, cut_off: bool) -> None:
-    """Hold a process namespace until the parent ends; its process 1 waits for orphans. `cut_off`: an empty network, too."""
+    """Hold a process namespace, and with `cut_off` an empty network, until the parent ends; process 1 waits for orphans."""
     inside.unshare(inside.NEWPID)
     if cut_off:
         inside.leave_network()
