@@ -31,7 +31,7 @@ from ffdl_batch.runtimes.metering import plan_metrics
 from ffdl_batch.runtimes.pod import SHIM_TEXT, PodMount, pre_stop_argv, shim_argv
 from ffdl_kubernetes.access import Access, choose_access
 from ffdl_kubernetes.intake import hints, pairs, profile_of, refuse, resources_of
-from ffdl_kubernetes.objects.files import configuration, hidden, model_place, private, pull_secret
+from ffdl_kubernetes.objects.files import configuration, hidden, private, pull_secret
 from ffdl_kubernetes.objects.job import job
 from ffdl_kubernetes.objects.names import Plain, labels, placed
 from ffdl_kubernetes.objects.policy import NotAnAddress, Ways, policy, service
@@ -114,10 +114,10 @@ def _objects(
     objects = [
         job(shape, settings),
         configuration(token, job_id, attempt, texts),
-        private(token, job_id, attempt, _private_texts(request)),
-        model_place(token, job_id, attempt),
         _policy(request, access, settings),
     ]
+    if shape.has_private:
+        objects.append(private(token, job_id, attempt, _private_texts(request)))
     if shape.learners > 1:
         objects.append(service(token, job_id, attempt))
     if shape.has_image_secret:
@@ -133,11 +133,15 @@ def _namespace(request: LaunchRequest) -> str:
 def _private_texts(request: LaunchRequest) -> dict[str, str]:
     """Files of the Secret, without values."""
     texts = {"environment.json": hidden(tuple(request.user_env))}
-    of_image = "framework.image_location."
-    names = (use.name for use in uses_of(request.spec) if use.kind == SECRET and not use.path.startswith(of_image))
-    if found := tuple(names):
-        texts["secrets.json"] = hidden(found)
+    if names := _secrets_of(request):
+        texts["secrets.json"] = hidden(names)
     return texts
+
+
+def _secrets_of(request: LaunchRequest) -> tuple[str, ...]:
+    """Names of the secrets that its pods get; those of its image's registry are kubelet's."""
+    uses = (use for use in uses_of(request.spec) if use.kind == SECRET)
+    return tuple(use.name for use in uses if not use.path.startswith("framework.image_location."))
 
 
 def _seat(spec: JobSpec) -> Gang:
@@ -252,6 +256,7 @@ def _shape(request: LaunchRequest, settings: KubernetesSettings, gang: Gang, sta
         priority_class=own.get("priority_class", "") or profile.priority_class,
         runtime_class=own.get("runtime_class", "") or profile.runtime_class,
         has_image_secret="password" in image_credentials(spec),
+        has_private=bool(request.user_env or _secrets_of(request)),
     )
 
 

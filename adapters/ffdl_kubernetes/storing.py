@@ -22,7 +22,7 @@ from ffdl_batch.ports.scheduler import PlannedFile
 from ffdl_batch.runtimes.pod import SHIM_TEXT
 from ffdl_kubernetes.client import ClusterClient, Refused
 from ffdl_kubernetes.following import final_word
-from ffdl_kubernetes.objects.files import configuration, model_place, private
+from ffdl_kubernetes.objects.files import configuration, private
 from ffdl_kubernetes.objects.job import job
 from ffdl_kubernetes.objects.names import STORING, Plain, labels, of_storing, placed
 from ffdl_kubernetes.objects.policy import Ways, policy
@@ -63,8 +63,7 @@ def _objects(
     objects = [
         job(shape, settings),
         configuration(*name, {"launch.json": encode(launch), SHIM: SHIM_TEXT}),
-        private(*name, secrets),
-        model_place(*name),
+        *([private(*name, secrets)] if shape.has_private else []),
         policy(shape.token, of_pods, Ways(NetworkLevel.NONE, stores=places_of(launch.uploads)), settings),
     ]
     for one in objects:

@@ -14,9 +14,10 @@ from ffdl_batch.domain.pod import ANNOTATIONS, ATTEMPT_LABEL, JOB_LABEL
 from ffdl_batch.domain.secrets import from_text, read_reference, to_text
 from ffdl_batch.ports.scheduler import InvalidRequest, NotTaken, SchedulerError, SchedulerUnreachable
 from ffdl_kubernetes.client import ClusterClient, Refused
-from ffdl_kubernetes.objects.files import DOCKER_CONFIG, model_parts, private
+from ffdl_kubernetes.objects.files import DOCKER_CONFIG, configuration, has_room, model_parts, number_of_parts, private
 from ffdl_kubernetes.objects.job import release
 from ffdl_kubernetes.objects.names import image_secret, placed
+from ffdl_kubernetes.objects.template import MODEL, model_volume
 from ffdl_kubernetes.refusals import explain
 from ffdl_kubernetes.settings import KubernetesSettings
 
@@ -38,7 +39,7 @@ def send(
     _check_size(settings, archive)
     first, *others = (placed(one, client.namespace) for one in objects)
     try:
-        job, is_new = client.create(first)
+        job, is_new = client.create(_sized(first, others, archive))
     except Refused as refused:
         raise explain(refused, f"Job {first['metadata']['name']}") from refused
     if not is_new:
@@ -46,7 +47,7 @@ def send(
     if is_released(job):
         return job
     try:
-        for thing in (*_as_planned(others), *_made_here(first, others, attempt, archive)):
+        for thing in (*_as_planned(others), *_made_here(job, others, attempt, archive)):
             _create_owned(client, thing, job)
         found = _release(client, settings, job)
     except InvalidRequest:
@@ -96,6 +97,19 @@ def _let_go(settings: KubernetesSettings) -> dict[str, Any]:
     return change
 
 
+def _sized(job: Plain, others: Sequence[Plain], archive: Path) -> Plain:
+    """The Job as planned, or, with an archive that has no room beside the launch file, with a volume of its parts."""
+    token, size = str(job["metadata"]["name"]), archive.stat().st_size if archive.exists() else 0
+    plan = next(one for one in others if one["kind"] == "ConfigMap")
+    if has_room(plan["data"], size):
+        return job
+    pod = job["spec"]["template"]["spec"]
+    volume = model_volume(token, number_of_parts(size))
+    volumes = [volume if one["name"] == MODEL else one for one in pod["volumes"]]
+    template = {**job["spec"]["template"], "spec": {**pod, "volumes": volumes}}
+    return {**job, "spec": {**job["spec"], "template": template}}
+
+
 def _as_planned(objects: Sequence[Plain]) -> list[Plain]:
     """Those that are sent as they are in the plan: it holds neither values of secrets nor the model."""
     return [one for one in objects if one["kind"] != "Secret" and "binaryData" not in one]
@@ -104,21 +118,36 @@ def _as_planned(objects: Sequence[Plain]) -> list[Plain]:
 def _made_here(job: Plain, objects: Sequence[Plain], attempt: AttemptDir, archive: Path) -> list[Plain]:
     """The others, with values and model."""
     token, job_id = str(job["metadata"]["name"]), job["metadata"]["labels"][JOB_LABEL]
-    number = int(job["metadata"]["labels"][ATTEMPT_LABEL])
+    number, namespace = int(job["metadata"]["labels"][ATTEMPT_LABEL]), str(job["metadata"]["namespace"])
     texts = {}
     for name in PRIVATE:
         path = Path(attempt.path, name)
         if path.exists():
             texts[name] = path.read_text(encoding="utf-8")
     values = from_text(texts.get("secrets.json", "{}"))
-    pulling = [_with_values(one, values) for one in objects if one["metadata"]["name"] == image_secret(token)]
+    made = [_with_values(one, values) for one in objects if one["metadata"]["name"] == image_secret(token)]
     for secret in objects:
-        if values and secret["kind"] == "Secret" and secret["metadata"]["name"] == token:
+        if secret["kind"] != "Secret" or secret["metadata"]["name"] != token:
+            continue
+        if values:
             named = json.loads(secret["stringData"].get("secrets.json", "{}"))
             texts["secrets.json"] = to_text({name: value for name, value in values.items() if name in named})
-    parts = model_parts(token, job_id, number, archive.read_bytes())
-    namespace = job["metadata"]["namespace"]
-    return [*pulling, *(placed(one, namespace) for one in (private(token, job_id, number, texts), *parts))]
+        made.append(placed(private(token, job_id, number, texts), namespace))
+    content = archive.read_bytes()
+    plan = next(one for one in objects if one["kind"] == "ConfigMap")
+    if _has_parts(job):  # the Job that is there decides, whoever made it
+        things = [*model_parts(token, job_id, number, content)]
+        if "binaryData" in plan:
+            things.append(configuration(token, job_id, number, plan["data"], None))
+    else:
+        things = [configuration(token, job_id, number, plan["data"], content)]
+    return [*made, *(placed(one, namespace) for one in things)]
+
+
+def _has_parts(job: Plain) -> bool:
+    token, volumes = job["metadata"]["name"], job["spec"]["template"]["spec"]["volumes"]
+    sources = next(one["projected"]["sources"] for one in volumes if one["name"] == MODEL)
+    return token not in [one["configMap"]["name"] for one in sources]
 
 
 def _with_values(secret: Plain, values: Mapping[str, str]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import copy
 import json
 import time
 import zipfile
@@ -23,6 +24,8 @@ from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, LaunchRequest
 from ffdl_batch.ports.tenancy import Tenant
 from ffdl_kubernetes.adapter import KubernetesScheduler, create
 from ffdl_kubernetes.client import ClusterClient
+from ffdl_kubernetes.objects.files import PART_BYTES
+from ffdl_kubernetes.objects.template import model_volume
 from ffdl_kubernetes.objects.tenant import tenant_objects
 from ffdl_kubernetes.settings import read_settings
 from tests.fakes.kubernetes.rig import FakeCluster, cluster, node
@@ -118,8 +121,7 @@ def test_an_attempt_is_a_job_that_owns_all_else(site: Site) -> None:
     admin = site.admin()
     job = admin.get("Job", plan.token)
     assert job is not None
-    for kind, name in (("ConfigMap", plan.token), ("ConfigMap", f"{plan.token}-model-0"), ("Secret", plan.token),
-                       ("NetworkPolicy", plan.token)):  # fmt: skip
+    for kind, name in (("ConfigMap", plan.token), ("Secret", plan.token), ("NetworkPolicy", plan.token)):
         found = admin.get(kind, name)
         assert found is not None, (kind, name)
         assert [one["uid"] for one in found["metadata"]["ownerReferences"]] == [job["metadata"]["uid"]]
@@ -132,6 +134,41 @@ def test_values_of_variables_are_in_the_secret_alone(site: Site) -> None:
     assert "planted-value" not in json.dumps(site.admin().get("ConfigMap", plan.token))
     secret = site.admin().get("Secret", plan.token)
     assert secret is not None and "environment.json" in secret["data"]
+
+
+def test_a_job_without_variables_needs_three_objects(site: Site) -> None:
+    plan = site.plan(user_env={})
+    site.k8s.counts(reset=True)
+    site.scheduler.submit(plan)
+    asked = {what: count for what, count in site.k8s.counts().items() if what.startswith(("create", "get", "patch"))}
+    assert asked == {"create jobs": 1, "create configmaps": 1, "create networkpolicies": 1, "patch jobs": 1}
+    job = site.admin().get("Job", plan.token)
+    assert job is not None
+    assert "private" not in [one["name"] for one in job["spec"]["template"]["spec"]["volumes"]]
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_a_model_that_has_no_room_beside_the_launch_file_has_configmaps_of_its_own(site: Site, older: bool) -> None:
+    """`older`: the Job was made, and never let go, by a daemon that gave every model ConfigMaps of its own."""
+    plan = site.plan()
+    content = b"x" * (100 if older else 2 * PART_BYTES + 1)
+    Path(site.root.job(plan.launch.job_id).model_archive).write_bytes(content)
+    if older:
+        first: dict[str, Any] = copy.deepcopy(dict(plan.objects[0]))
+        volumes = first["spec"]["template"]["spec"]["volumes"]
+        volumes[[one["name"] for one in volumes].index("model")] = model_volume(plan.token, 1)
+        site.admin().create(first)
+    site.scheduler.submit(plan)
+    job = site.admin().get("Job", plan.token)
+    assert job is not None
+    (model,) = [one for one in job["spec"]["template"]["spec"]["volumes"] if one["name"] == "model"]
+    named = [one["configMap"] for one in model["projected"]["sources"]]
+    assert len(named) == (1 if older else 3) and not any(one.get("optional") for one in named), "pods need all of them"
+    parts = [site.admin().get("ConfigMap", one["name"]) for one in named]
+    joined = b"".join(base64.b64decode(text) for one in parts if one for text in one["binaryData"].values())
+    assert joined == content
+    plain = site.admin().get("ConfigMap", plan.token)
+    assert plain is not None and "launch.json" in plain["data"] and "binaryData" not in plain
 
 
 def test_an_image_with_credentials_is_pulled_by_a_secret_that_goes_with_the_job(site: Site) -> None:
@@ -262,7 +299,7 @@ def test_a_stranger_is_told_what_is_missing(site: Site) -> None:
 
 def test_the_server_checks_a_plan_and_makes_nothing(site: Site) -> None:
     plan = site.plan()
-    assert "takes all 5 objects" in site.scheduler.test_only(plan)
+    assert "takes all 4 objects" in site.scheduler.test_only(plan)
     assert site.admin().get("Job", plan.token) is None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.benchmarks.knobs import Knobs
 from tests.benchmarks.kubernetes import measure_kubernetes
 
-JOBS, OBJECTS = 6, 5
+JOBS, OBJECTS = 6, 3
 
 
 def test_jobs_complete_and_each_costs_the_same_few_calls() -> None:

@@ -18,17 +18,29 @@ DOCKER_HUB = "https://index.docker.io/v1/"
 """What credentials of the registry without a name are kept under (kubernetes.io, "Pull an Image from a Private
 Registry")."""
 DOCKER_CONFIG = ".dockerconfigjson"
+MODEL_KEY = "model.zip.{:03d}"
+"""Of a part of the model archive."""
 
 
-def configuration(token: str, job_id: str, attempt: int, texts: Mapping[str, str]) -> Plain:
-    """The ConfigMap with the launch file and the shim."""
+def configuration(
+    token: str, job_id: str, attempt: int, texts: Mapping[str, str], archive: bytes | None = b""
+) -> Plain:
+    """The ConfigMap with the launch file and the shim, and with the model archive, where there is room (None = it has
+    ConfigMaps of its own). Plans have an empty one."""
+    with_model = {} if archive is None else {"binaryData": {MODEL_KEY.format(0): base64.b64encode(archive).decode()}}
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": metadata(token, job_id, attempt),
         "immutable": True,
         "data": dict(texts),
+        **with_model,
     }
+
+
+def has_room(texts: Mapping[str, str], size: int) -> bool:
+    """Whether one ConfigMap holds these texts and a model archive of `size` bytes."""
+    return sum(len(text.encode()) for text in texts.values()) + size <= PART_BYTES
 
 
 def private(token: str, job_id: str, attempt: int, texts: Mapping[str, str]) -> Plain:
@@ -68,14 +80,9 @@ def registry_of(image: str) -> str:
     return first if slash and (set(first) & set(".:") or first == "localhost") else DOCKER_HUB
 
 
-def model_place(token: str, job_id: str, attempt: int) -> Plain:
-    """The first of :func:`model_parts` as plans have it: empty."""
-    return model_parts(token, job_id, attempt, b"")[0]
-
-
 def model_parts(token: str, job_id: str, attempt: int, archive: bytes) -> list[Plain]:
-    """ConfigMaps with the model archive."""
-    starts = range(0, max(len(archive), 1), PART_BYTES)
+    """ConfigMaps with a model archive that has no room beside the launch file."""
+    starts = range(0, number_of_parts(len(archive)) * PART_BYTES, PART_BYTES)
     return [
         {
             "apiVersion": "v1",
@@ -83,13 +90,13 @@ def model_parts(token: str, job_id: str, attempt: int, archive: bytes) -> list[P
             "metadata": metadata(model_part(token, number), job_id, attempt),
             "immutable": True,
             "binaryData": {
-                f"model.zip.{number:03d}": base64.b64encode(archive[start : start + PART_BYTES]).decode("ascii")
+                MODEL_KEY.format(number): base64.b64encode(archive[start : start + PART_BYTES]).decode("ascii")
             },
         }
         for number, start in enumerate(starts)
     ]
 
 
-def most_parts(model_bytes: int) -> int:
-    """How many ConfigMaps the largest archive needs: the pods' volume names them all, since a plan knows no sizes."""
-    return max(1, -(-model_bytes // PART_BYTES))
+def number_of_parts(size: int) -> int:
+    """How many ConfigMaps an archive of `size` bytes needs."""
+    return max(1, -(-size // PART_BYTES))

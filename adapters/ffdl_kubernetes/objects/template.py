@@ -20,11 +20,13 @@ from ffdl_batch.domain.pod import (
     Wish,
 )
 from ffdl_batch.domain.spec import Placement
-from ffdl_kubernetes.objects.files import most_parts
+from ffdl_kubernetes.objects.files import MODEL_KEY
 from ffdl_kubernetes.objects.names import CONTROLLER, LEARNER, Plain, image_secret, labels, model_part, of_storing
 from ffdl_kubernetes.settings import KubernetesSettings, parse_toleration
 
 PROBE_S = 2
+MODEL = "model"
+"""The volume with the model archive."""
 MARGIN_S = 30
 """Of the time that a pod has to end in, for what is neither a checkpoint nor storing."""
 
@@ -57,8 +59,8 @@ class PodShape:
 
     `limit_s` is how long a pod may run at all (None = without end), `grace_s` how long its learner's checkpoint may
     take. `outside` are directories of claims that the controller works in. `placement` as in the manifest. Labels of
-    nodes and tolerations are added to those of the settings, a class that is named replaces theirs. `stores`: it stores
-    what the attempt left.
+    nodes and tolerations are added to those of the settings, a class that is named replaces theirs. `has_private`: it
+    has variables or secrets. `stores`: it stores what the attempt left.
     """
 
     token: str
@@ -85,6 +87,7 @@ class PodShape:
     priority_class: str = ""
     runtime_class: str = ""
     has_image_secret: bool = False
+    has_private: bool = True
     stores: bool = False
 
 
@@ -202,8 +205,8 @@ def _controller(shape: PodShape, settings: KubernetesSettings) -> Plain:
             {"name": "work", "mountPath": f"{TREE}/jobs/{shape.job_id}", **_below_claim(shape, settings)},
             {"name": "pod", "mountPath": POD_DIR},
             {"name": "plan", "mountPath": PLAN_DIR, "readOnly": True},
-            {"name": "model", "mountPath": MODEL_DIR, "readOnly": True},
-            {"name": "private", "mountPath": PRIVATE_DIR, "readOnly": True},
+            {"name": MODEL, "mountPath": MODEL_DIR, "readOnly": True},
+            *([{"name": "private", "mountPath": PRIVATE_DIR, "readOnly": True}] if shape.has_private else []),
             {"name": "wishes", "mountPath": WISHES_DIR, "readOnly": True},
             {"name": "tmp", "mountPath": "/tmp", "subPath": CONTROLLER},  # noqa: S108 - a volume of the pod's own
             *(_mounted(Mount(one.source, one.target, claim=one.claim), shape, settings) for one in shape.outside),
@@ -257,8 +260,6 @@ def _volumes(shape: PodShape, settings: KubernetesSettings) -> list[Plain]:
     if settings.claim:
         work = {"persistentVolumeClaim": {"claimName": settings.claim}}
     shared_memory = {"medium": "Memory", **({"sizeLimit": str(settings.shm_bytes)} if settings.shm_bytes else {})}
-    numbers = range(most_parts(settings.model_bytes))
-    parts = [{"configMap": {"name": model_part(shape.token, number), "optional": number > 0}} for number in numbers]
     claims = sorted({claim for claim in (*(m.claim for m in shape.mounts), *(m.claim for m in shape.outside)) if claim})
     found: list[Plain] = [
         {"name": "work", **work},
@@ -266,12 +267,23 @@ def _volumes(shape: PodShape, settings: KubernetesSettings) -> list[Plain]:
         {"name": "tmp", "emptyDir": {}},
         {"name": "shm", "emptyDir": shared_memory},
         {"name": "plan", "configMap": {"name": shape.token}},
-        {"name": "model", "projected": {"sources": parts}},
-        {"name": "private", "secret": {"secretName": shape.token, "defaultMode": 0o440}},
+        model_volume(shape.token),
         {"name": "wishes", "downwardAPI": {"items": [_wish(wish) for wish in Wish]}},
     ]
+    if shape.has_private:
+        found.append({"name": "private", "secret": {"secretName": shape.token, "defaultMode": 0o440}})
     found += [{"name": _claim_volume(one), "persistentVolumeClaim": {"claimName": one}} for one in claims]
     return found
+
+
+def model_volume(token: str, parts: int = 0) -> Plain:
+    """The volume with the model archive: of the ConfigMap that has the launch file, too, or of so many `parts`."""
+    key = MODEL_KEY.format(0)
+    sources: list[Plain] = [{"configMap": {"name": model_part(token, number)}} for number in range(parts)]
+    return {
+        "name": MODEL,
+        "projected": {"sources": sources or [{"configMap": {"name": token, "items": [{"key": key, "path": key}]}}]},
+    }
 
 
 def _wish(wish: Wish) -> Plain:
