@@ -36,7 +36,7 @@ def lack_image(site: Site, token: str, container: str, seconds: float) -> None:
     since = datetime.fromtimestamp(time.time() - seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     waiting = {"waiting": {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "python:3"'}}
     status = {
-        "name": container, "image": "python:3", "imageID": "-", "ready": False, "restartCount": 0, "state": waiting,
+        "name": container, "image": "python:3", "imageID": "", "ready": False, "restartCount": 0, "state": waiting,
     }  # fmt: skip
     conditions = [
         {"type": kind, "status": "True", "lastTransitionTime": since} for kind in ("PodScheduled", "Initialized")

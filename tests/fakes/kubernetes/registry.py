@@ -38,11 +38,12 @@ def random_suffix() -> str:
 
 @dataclass
 class Asked:
-    """How a change is asked for."""
+    """How a change is asked for. `guard` refuses what the user may not store."""
 
     dry_run: bool = False
     validation: str = "Warn"
     warnings: list[str] = field(default_factory=list)
+    guard: Callable[[Kind, Obj], None] = lambda kind, obj: None
 
 
 @dataclass
@@ -86,6 +87,7 @@ class Registry:
             obj.pop("status", None)
         if kind.generation:
             metadata["generation"] = 1
+        asked.guard(kind, obj)
         apply_defaults(kind, obj)
         validation.check(kind, obj, None)
         if self.store.get(kind, namespace_of(obj), name_of(obj)) is not None:
@@ -138,6 +140,7 @@ class Registry:
                 why = "no new finalizers can be added if the object is being deleted, found new finalizers "
                 why += str(sorted(more))
                 raise invalid(kind, name_of(obj), [wrong("metadata.finalizers", sorted(more), why)])
+        asked.guard(kind, obj)
         if part != "status":
             apply_defaults(kind, obj)
             validation.check(kind, obj, before)

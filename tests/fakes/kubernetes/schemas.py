@@ -118,7 +118,9 @@ def _walk_map(value: Any, schema: Obj, path: str, release: str, reading: Reading
         else:
             reading.unknown.append(where)
     for key in schema.get("required", ()):
-        if found.get(key) in (None, "") and not (key == "status" or (not path and key in ("metadata", "spec"))):
+        # Of a status nothing says that a text may not be empty: `imageID` is until a container has its image.
+        lacks = found.get(key) is None if path.startswith("status.") else found.get(key) in (None, "")
+        if lacks and not (key == "status" or (not path and key in ("metadata", "spec"))):
             reading.missing.append(required(f"{path}.{key}" if path else key))
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import secrets
 import sys
@@ -15,6 +16,7 @@ import yaml
 from tests.fakes.kubernetes.authorization import Authorizer, User, Wanted
 from tests.fakes.kubernetes.discovery import discover
 from tests.fakes.kubernetes.executing import Begin, check, execute
+from tests.fakes.kubernetes.escalation import Escalation
 from tests.fakes.kubernetes.faults import Faults
 from tests.fakes.kubernetes.kinds import ACCESS_REVIEWS, PODS, SERVICE_ACCOUNTS, Obj, clone, name_of, namespace_of
 from tests.fakes.kubernetes.patches import APPLY_PATCH, patched
@@ -38,6 +40,7 @@ class ApiServer:
     ) -> None:
         self._registry, self._authorizer, self._routes = registry, authorizer, routes
         self._lists, self._watches, self._faults = lists, watches, faults
+        self._escalation = Escalation(registry.store, authorizer)
         self.log_of: LogOf | None = None
         self.execute_in: ExecuteIn | None = None
         self.evict: Callable[[Obj], None] | None = None
@@ -60,7 +63,7 @@ class ApiServer:
             return Response(500, in_json(Refusal(500, "InternalError", f"Internal error occurred: {text}").status))
 
     async def _answer(self, request: Request) -> Response:
-        user = self._authorizer.user_of(request)
+        user = request.user = self._authorizer.user_of(request)
         if request.method == "GET":
             found = discover(request.path, self._routes, self._registry.release, self.address)
             if isinstance(found, str):
@@ -100,11 +103,11 @@ class ApiServer:
         return Response(status, in_json(found))
 
     def _create(self, route: Route, request: Request) -> tuple[int, Obj]:
-        return 201, self._registry.create(route.kind, _place(route), _decoded(request), _asked(request))
+        return 201, self._registry.create(route.kind, _place(route), _decoded(request), self._asked(request))
 
     def _update(self, route: Route, request: Request) -> tuple[int, Obj]:
         return 200, self._registry.update(
-            route.kind, _place(route), route.name, _decoded(request), part=route.part, asked=_asked(request)
+            route.kind, _place(route), route.name, _decoded(request), part=route.part, asked=self._asked(request)
         )
 
     def _patch(self, route: Route, request: Request) -> tuple[int, Obj]:
@@ -119,7 +122,7 @@ class ApiServer:
                     'PatchOptions.meta.k8s.io "" is invalid: fieldManager: Required value: is required for apply patch',
                 )
             if before is None:
-                return 201, self._registry.create(route.kind, _place(route), patch, _asked(request))
+                return 201, self._registry.create(route.kind, _place(route), patch, self._asked(request))
         if before is None:
             raise not_found(route.kind, route.name)
         after = patched(before, patch, media)
@@ -127,7 +130,7 @@ class ApiServer:
         if "resourceVersion" not in (given or {}):
             after["metadata"].pop("resourceVersion", None)
         return 200, self._registry.update(
-            route.kind, _place(route), route.name, after, part=route.part, asked=_asked(request)
+            route.kind, _place(route), route.name, after, part=route.part, asked=self._asked(request)
         )
 
     def _delete(self, route: Route, request: Request) -> tuple[int, Obj]:
@@ -159,6 +162,17 @@ class ApiServer:
             "metadata": metadata,
             "items": items,
         }
+
+    def _asked(self, request: Request) -> Asked:
+        dry = request.query.get("dryRun", "")
+        if dry not in ("", "All"):
+            raise Refusal(
+                422,
+                "Invalid",
+                f'CreateOptions.meta.k8s.io "" is invalid: dryRun: Unsupported value: "{dry}": supported values: "All"',
+            )
+        guard = functools.partial(self._escalation.refuse, request.user)
+        return Asked(dry == "All", request.query.get("fieldValidation") or "Warn", request.warnings, guard)
 
     def _log(self, route: Route, request: Request) -> Response:
         pod = self._registry.get(PODS, route.namespace, route.name)
@@ -221,17 +235,6 @@ def _decoded(request: Request) -> Any:
         return json.loads(request.body)
     except (ValueError, yaml.YAMLError) as error:
         raise bad_request(f"couldn't get version/kind; json parse error: {error}") from None
-
-
-def _asked(request: Request) -> Asked:
-    dry = request.query.get("dryRun", "")
-    if dry not in ("", "All"):
-        raise Refusal(
-            422,
-            "Invalid",
-            f'CreateOptions.meta.k8s.io "" is invalid: dryRun: Unsupported value: "{dry}": supported values: "All"',
-        )
-    return Asked(dry == "All", request.query.get("fieldValidation") or "Warn", request.warnings)
 
 
 def _deletion(request: Request) -> Deletion:

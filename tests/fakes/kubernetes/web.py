@@ -10,6 +10,7 @@ import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 HEAD_BYTES = 64 * 1024
@@ -20,7 +21,7 @@ BODY_BYTES = 3 * 1024 * 1024
 @dataclass
 class Request:
     """What was asked; `pairs` is the query with what is in it several times. `subject` is that of the client's
-    certificate, `drop` whether the answer is to be thrown away."""
+    certificate, `user` who that is to the server, `drop` whether the answer is to be thrown away."""
 
     method: str
     path: str
@@ -32,6 +33,7 @@ class Request:
     drop: bool = False
     reset: bool = False
     pairs: list[tuple[str, str]] = field(default_factory=list)
+    user: Any = None
 
     def asks(self, name: str) -> bool:
         """Whether a query parameter is true."""

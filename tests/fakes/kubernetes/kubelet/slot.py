@@ -276,7 +276,8 @@ class Slot:
         if message:
             state["terminated"]["message"] = message.encode()[:room].decode(errors="ignore")
         return {
-            "name": self.name, "image": self.container["image"], "imageID": f"sha256:{self.container['image']}",
+            "name": self.name, "image": self.container["image"],
+            "imageID": f"sha256:{self.container['image']}" if self.identity else "",
             "state": state, "lastState": self.last, "restartCount": self.restarts,
             "ready": self.ready if "running" in state else self.init and done,
             "started": self.started, **({"containerID": self.identity} if self.identity else {}),
