@@ -16,9 +16,18 @@ from tests.proof.kubernetes.values import BREAKS
 GIVEN = ("--controller-image", CONTROLLER_IMAGE, "--python", sys.executable)
 
 
+DNS = {
+    "metadata": {"name": "coredns", "labels": {"k8s-app": "kube-dns"}},
+    "spec": {
+        "containers": [{"name": "coredns", "image": "registry.example.com/coredns:1", "command": ["sleep", "600"]}]
+    },
+}
+
+
 @pytest.fixture
-def k8s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
-    kubelet = {**images(), "memory_limits": True}
+def k8s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[FakeCluster]:
+    """Parameters are knobs of the kubelets."""
+    kubelet = {**images(), "memory_limits": True, **getattr(request, "param", {})}
     kubelet["images"]["missing"] = ["registry.invalid/*"]
     with cluster(tmp_path, nodes=[node("n1", cpu="4")], kubelet=kubelet) as found:
         monkeypatch.setenv("KUBECONFIG", str(found.kubeconfig))
@@ -73,6 +82,35 @@ def test_what_is_not_possible_is_no_pass_where_all_is_demanded(
 ) -> None:
     assert main([*GIVEN, "--only", "names", "--strict"]) == 1
     assert words(capsys.readouterr().out)["names of pods"] == "not possible here"
+
+
+@pytest.mark.parametrize(
+    ("k8s", "found"),
+    [
+        (
+            {"policies": True},
+            "a canary proved that the cluster's network enforces NetworkPolicies; level none is taken",
+        ),
+        ({"policies": False}, "it let through connections out of a pod that may make none; level none is refused"),
+    ],
+    indirect=["k8s"],
+)
+def test_the_canary_s_own_pods_tell_a_network_that_enforces_from_one_that_does_not(
+    k8s: FakeCluster, capsys: pytest.CaptureFixture[str], found: str
+) -> None:
+    """Real processes: the listeners, and the clients that try to reach them."""
+    assert main([*GIVEN, "--only", "policies"]) == 0
+    said = capsys.readouterr().out
+    assert words(said)["policies"] == "passed" and found in said, said
+
+
+def test_names_of_pods_are_looked_up_where_a_server_of_them_is_ready(
+    k8s: FakeCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    k8s.ask("POST", "api/v1/namespaces/kube-system/pods", DNS)
+    assert main([*GIVEN, "--only", "names"]) == 0
+    said = capsys.readouterr().out
+    assert words(said)["names of pods"] == "passed" and "its Service has both pods" in said, said
 
 
 def test_a_cluster_that_runs_no_pods_fails_and_is_left_as_it_was(

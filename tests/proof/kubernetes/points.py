@@ -199,7 +199,7 @@ def names(desk: Desk) -> str:
     """The headless Service gives pods names."""
     if why := desk.room.why_no_names():
         raise Impossible(why)
-    look = 'import os, socket; name = os.environ["HOSTNAME"].rpartition("-")[0]; print(name)'
+    look = 'import socket; name = socket.gethostname().rpartition("-")[0]; print(name)'
     asked = f"python3 -c '{look}; print(sorted({{one[4][0] for one in socket.getaddrinfo(name, 1)}}))'"
     job_id = desk.submit(desk.manifest(f"sleep 3; {asked}", learners=2))
     desk.await_state(job_id, "COMPLETED")

@@ -21,7 +21,7 @@ class Conduct:
     log_bytes: int = 10 * 1024 * 1024
     memory_limits: bool = False
     policies: bool = False
-    """Whether pods that no NetworkPolicy lets out have a network with nothing in it."""
+    """Whether NetworkPolicies are enforced, as far as :mod:`tests.fakes.kubernetes.kubelet.policies` goes."""
     imagined_s: float | None = None
     """Seconds that each container takes, without processes; None runs them. Sidecars go on until they are ended."""
     imagined_word: str = ""

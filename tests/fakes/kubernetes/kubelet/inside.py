@@ -14,12 +14,13 @@ import struct
 from typing import Any
 
 NEWNS, NEWUTS, NEWPID, NEWNET = 0x00020000, 0x04000000, 0x20000000, 0x40000000
-_SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
 _RDONLY, _NOSUID, _NODEV, _NOEXEC, _REMOUNT, _BIND, _REC, _PRIVATE = 1, 2, 4, 8, 32, 4096, 16384, 1 << 18
 _DETACH = 2
 _PDEATHSIG, _CAPBSET_DROP, _NO_NEW_PRIVS = 1, 24, 38
 _SIGKILL = 9
 _LAST_CAPABILITY = 40
+_SET_FLAGS, _UP = 0x8914, 1
+"""SIOCSIFFLAGS and IFF_UP (<linux/sockios.h>, <linux/if.h>)."""
 _OF_AN_IMAGE = {"bin", "boot", "etc", "lib", "lib32", "lib64", "libx32", "opt", "sbin", "usr", "var"}
 _MODES = {"tmp": 0o1777, "root": 0o711}
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
@@ -61,6 +62,13 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0, data: str = 
     _check(_libc.mount(*arguments), f"mount {kind or 'bind'} {source} at {target}")
 
 
+def cut_off() -> None:
+    """Be in a network of one's own that leads nowhere: its loopback device alone is up."""
+    unshare(NEWNET)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as device:
+        fcntl.ioctl(device, _SET_FLAGS, struct.pack("16sh14x", b"lo", _UP))
+
+
 def make_root(spec: dict[str, Any]) -> None:
     """Be in a root of one's own, with all mounts of the container."""
     unshare(NEWNS | NEWUTS)
@@ -86,13 +94,6 @@ def make_root(spec: dict[str, Any]) -> None:
     os.rmdir("/.old")
     if spec["readonly_root"]:
         mount("none", "/", flags=_REMOUNT | _BIND | _RDONLY)
-
-
-def leave_network() -> None:
-    """Be in a network of one's own, which has a loopback and nothing else."""
-    unshare(NEWNET)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as anything:
-        fcntl.ioctl(anything, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", _IFF_UP))
 
 
 def _hide(upper: str) -> None:

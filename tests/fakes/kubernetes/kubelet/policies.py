@@ -1,29 +1,33 @@
-"""What NetworkPolicies leave of a pod's way out. There are no addresses of pods here: a pod has the machine's network,
-or one of its own with nothing in it.
+"""NetworkPolicies, as far as these kubelets can enforce them: pods share the machine's network, each with an address of
+its own. One that may reach nobody and be reached by nobody has a network with nothing in it; for others nothing is done.
 
-It has none where policies select it for egress and none of them lets it reach an address, by a block or by naming no
-peer. Peers that are pods have no address here, and count for nothing; so do ports.
+Pods of other namespaces that are allowed count for nothing, and so do ports.
 """
 
 from __future__ import annotations
 
-from tests.fakes.kubernetes.kinds import POLICIES, Obj, labels_of, namespace_of
+from tests.fakes.kubernetes.kinds import POLICIES, PODS, Obj, labels_of, name_of, namespace_of
 from tests.fakes.kubernetes.selectors import selector_matches
 from tests.fakes.kubernetes.store import Store
 
 
 def is_cut_off(store: Store, pod: Obj) -> bool:
-    """Whether the pod reaches nothing outside. What any policy allows is allowed (kubernetes.io, "Network
-    Policies")."""
-    found = [
-        policy["spec"]
-        for policy in store.list(POLICIES, namespace_of(pod))
-        if selector_matches(policy["spec"]["podSelector"], labels_of(pod))
-        and "Egress" in policy["spec"].get("policyTypes", ())
-    ]
-    return bool(found) and not any(_leads_out(rule) for spec in found for rule in spec.get("egress") or ())
+    """Whether policies choose the pod for both ways, and none of them allows anybody (kubernetes.io, "Network Policies":
+    rules add up, and an empty list has none)."""
+    specs = [one["spec"] for one in store.list(POLICIES, namespace_of(pod))]
+    chosen = [one for one in specs if selector_matches(one["podSelector"], labels_of(pod))]
+    others = [labels_of(one) for one in store.list(PODS, namespace_of(pod)) if name_of(one) != name_of(pod)]
+    return all(
+        any(way in one["policyTypes"] for one in chosen)
+        and not any(_allows(rule.get(peers) or (), others) for one in chosen for rule in one.get(way.lower()) or ())
+        for way, peers in (("Ingress", "from"), ("Egress", "to"))
+    )
 
 
-def _leads_out(rule: Obj) -> bool:
-    peers = rule.get("to") or ()
-    return not peers or any("ipBlock" in peer for peer in peers)
+def _allows(peers: list[Obj], others: list[dict[str, str]]) -> bool:
+    """Whether a rule with these peers allows anybody; without any it allows all."""
+    return not peers or any("ipBlock" in peer or _is_there(peer, others) for peer in peers)
+
+
+def _is_there(peer: Obj, others: list[dict[str, str]]) -> bool:
+    return "namespaceSelector" not in peer and any(selector_matches(peer["podSelector"], one) for one in others)

@@ -70,6 +70,8 @@ class Container:
         try:
             os.setsid()
             inside.die_with_parent()
+            if self._spec["cut_off"]:
+                inside.cut_off()
             inside.make_root(self._spec)
             empty = os.open("/dev/null", os.O_RDONLY)
             os.dup2(empty, 0)
@@ -282,7 +284,7 @@ def hold(*, cut_off: bool) -> None:
     """Hold a process namespace, and with `cut_off` an empty network, until the parent ends; process 1 waits for orphans."""
     inside.unshare(inside.NEWPID)
     if cut_off:
-        inside.leave_network()
+        inside.cut_off()
     pid = os.fork()
     if pid == 0:
         inside.die_with_parent()

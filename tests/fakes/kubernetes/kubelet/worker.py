@@ -232,10 +232,12 @@ class Worker:
         self.write_hosts()
         if self.pod["spec"].get("shareProcessNamespace") and self._conduct.imagined_s is None:
             self._holder = Process(lambda: None)
-            cut_off = self._conduct.policies and is_cut_off(self._registry.store, self.pod)
-            await self._holder.start({"mode": "hold", "cut_off": cut_off})
+            await self._holder.start({"mode": "hold", "cut_off": self._is_cut_off()})
         self._sandbox = True
         self._write()
+
+    def _is_cut_off(self) -> bool:
+        return self._conduct.policies and is_cut_off(self._registry.store, self.pod)
 
     def write_hosts(self) -> None:
         """The pod's hosts file; kept as one file, because it is mounted."""
@@ -275,6 +277,7 @@ class Worker:
             "cwd": container.get("workingDir") or image.get("cwd") or "/", "hostname": hostname_of(pod),
             "net_namespace": f"/proc/{self._holder.pid}/ns/net" if self._holder else "",
             "pid_namespace": f"/proc/{self._holder.pid}/ns/pid" if self._holder else "", "stage": str(stage),
+            "cut_off": not self._holder and self._is_cut_off(),
             "mounts": self._mounts(slot, environment, counters), "readonly_root": readonly,
             "log": str(slot.log_file()), "log_bytes": self._conduct.log_bytes,
             "memory_events": str(counters / "memory.events"), "memory_limit": int(amount(limit)) if limit else 0,
