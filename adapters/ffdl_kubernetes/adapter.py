@@ -62,8 +62,6 @@ from ffdl_kubernetes.watching import Watcher, token_of
 
 OLDEST = (1, 29)
 """Native sidecars are on by default since this release (kubernetes.io, "Sidecar Containers")."""
-READ_S = 120.0
-"""So long after a Job's end it is told whatever of its pods' logs could not be read."""
 HEARD_S = 10.0
 """So long after controllers were asked to end, their Job is ended if it has not ended by itself: kubelet brings changed
 annotations into a pod within seconds."""
@@ -97,6 +95,7 @@ class KubernetesScheduler(Administration, Reach, StoresFromClaims):
             self._pods.heard(what, thing)
         if what == "DELETED" and kind == "Job":
             self._gone.pop(token_of(thing), None)
+            self._pods.forget(token_of(thing))
         elif what == "DELETED" and kind == "Pod":
             job = self._watcher.job(token_of(thing))
             if job is not None and not job["metadata"].get("deletionTimestamp"):
@@ -207,20 +206,19 @@ class KubernetesScheduler(Administration, Reach, StoresFromClaims):
             if found is not None:
                 has_more = self._pods.has_more(job, present, gone)
                 still = job is not None and is_ending(job) and not all(is_over(pod) for pod in present)
-                seen[native] = self._as_far_as_copied(found, has_more=has_more, has_pods=still)
+                seen[native] = self._as_far_as_copied(token, found, has_more=has_more, has_pods=still)
             if found is not None and found.end is EndCause.PREEMPTED and job is not None and is_put_back(job, beside):
                 self._remove(token, job, found.reason)
             if job is not None and (why := self._lacks_image(job, present)):
                 self._give_up(token, present, why)
         return seen
 
-    @staticmethod
-    def _as_far_as_copied(found: Observation, *, has_more: bool, has_pods: bool) -> Observation:
+    def _as_far_as_copied(self, token: str, found: Observation, *, has_more: bool, has_pods: bool) -> Observation:
         """An end is told when all that the pods said of it is in the attempt's directory, or has been awaited.
         `has_pods`: that were asked to end, and have not; up to 1.30 a Job is Failed before they have."""
         if found.phase is not Phase.ENDED or not (has_more or has_pods):
             return found
-        if not has_pods and found.ended_at is not None and time.time() - found.ended_at > READ_S:
+        if not has_pods and self._pods.is_given_up(token):
             return found
         return replace(found, phase=Phase.COMPLETING, end=None, exit_code=None, ended_at=None)
 

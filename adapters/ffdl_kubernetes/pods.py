@@ -34,6 +34,9 @@ LOST_S = 60.0
 RETRY_S = 5.0
 END, GANG = "end", "gang"
 """Work for a whole attempt, beside wishes for single pods."""
+READ_S, READ_MOST_S = 120.0, 1800.0
+"""So long after this daemon saw a Job's end, and after any pod was read, it is told whatever of its pods could not be;
+and so long at most. A daemon that was away, or has hundreds of pods to read, has not waited in vain."""
 _log = logging.getLogger(__name__)
 
 
@@ -47,6 +50,8 @@ class Pods:
         self._pods: dict[str, Plain] = {}
         self._ending: set[str] = set()
         self._read: set[str] = set()
+        self._read_at = 0.0
+        self._awaited: dict[str, float] = {}
         self._lock = threading.Lock()
         self._work: queue.Queue[tuple[str, str]] = queue.Queue()
         self._waiting: set[tuple[str, str]] = set()
@@ -142,6 +147,7 @@ class Pods:
             return
         with self._lock:  # not before its word is written: who looks now tells the end
             self._read.add(pod)
+            self._read_at = time.monotonic()
         self._queue(pod, "")
         self._mirror(known).ring()
 
@@ -177,6 +183,18 @@ class Pods:
         if job is None or number_ended(job) <= len({*live, *(str(pod["metadata"]["name"]) for pod in gone)}):
             return False
         return not Path(_attempt(self._root, job).final).exists()
+
+    def is_given_up(self, token: str) -> bool:
+        """Whether what pods of an attempt that has ended have to say was waited for in vain."""
+        now = time.monotonic()
+        with self._lock:
+            since = self._awaited.setdefault(token, now)
+            return now - max(since, self._read_at) > READ_S or now - since > READ_MOST_S
+
+    def forget(self, token: str) -> None:
+        """Its Job is gone."""
+        with self._lock:
+            self._awaited.pop(token, None)
 
     # ------------------------------------------------------------------------------------------------- wishes
 

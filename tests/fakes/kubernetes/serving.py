@@ -15,8 +15,8 @@ import yaml
 
 from tests.fakes.kubernetes.authorization import Authorizer, User, Wanted
 from tests.fakes.kubernetes.discovery import discover
-from tests.fakes.kubernetes.executing import Begin, check, execute
 from tests.fakes.kubernetes.escalation import Escalation
+from tests.fakes.kubernetes.executing import Begin, check, execute
 from tests.fakes.kubernetes.faults import Faults
 from tests.fakes.kubernetes.kinds import ACCESS_REVIEWS, PODS, SERVICE_ACCOUNTS, Obj, clone, name_of, namespace_of
 from tests.fakes.kubernetes.patches import APPLY_PATCH, patched

@@ -16,10 +16,10 @@ from ffdl_batch.domain.jobdir import Root
 from ffdl_batch.domain.observation import EndCause, NativeId, Phase
 from ffdl_batch.domain.pod import FINALIZER, Wish, unpack
 from ffdl_batch.ports.registry import AdapterContext
-from ffdl_kubernetes.adapter import READ_S, KubernetesScheduler, create
+from ffdl_kubernetes.adapter import KubernetesScheduler, create
 from ffdl_kubernetes.client import ClusterClient
 from ffdl_kubernetes.objects.names import CONTROLLER, INDEX, labels
-from ffdl_kubernetes.pods import Pods
+from ffdl_kubernetes.pods import READ_MOST_S, READ_S, Pods
 from tests.unit.kubernetes.request_rig import JOB
 
 TOKEN = f"{JOB}-1"
@@ -138,9 +138,34 @@ def test_pods_that_an_earlier_daemon_read_are_not_waited_for(world: World) -> No
     assert world.seen() == DONE
 
 
-def test_pods_that_are_never_heard_of_are_awaited_for_a_time(world: World) -> None:
-    world.ends(ended_job(ago_s=READ_S + 5, succeeded=1))
-    assert world.seen() == DONE
+def test_a_daemon_that_was_away_reads_what_the_pods_have_kept_for_it(world: World) -> None:
+    """An end is an hour old, and nobody has told it."""
+    world.ends(ended_job(ago_s=3600.0, succeeded=1))
+    assert world.seen() == WAITS
+    world.heard(pod())
+    assert world.seen() == WAITS
+    world.pods.silent("p")
+    assert world.final.exists() and world.seen() == DONE
+
+
+@pytest.mark.parametrize(
+    ("since_s", "reads", "seen"),
+    [
+        (READ_S - 60, False, WAITS),
+        (READ_S + 60, False, DONE),
+        (READ_S + 60, True, WAITS),
+        (READ_MOST_S + 60, True, DONE),
+    ],
+)
+def test_pods_of_which_nothing_can_be_read_are_awaited_for_a_time(
+    world: World, since_s: float, reads: bool, seen: tuple[Phase, EndCause | None]
+) -> None:
+    """`reads`: those of others are being read meanwhile."""
+    world.ends(ended_job(succeeded=1))
+    assert world.seen() == WAITS
+    world.pods._awaited[TOKEN] -= since_s
+    world.pods._read_at = time.monotonic() - (0 if reads else since_s)
+    assert world.seen() == seen
 
 
 def test_a_job_that_failed_without_pods_is_told_at_once(world: World) -> None:

@@ -6,7 +6,7 @@ Pods of other namespaces that are allowed count for nothing, and so do ports.
 
 from __future__ import annotations
 
-from tests.fakes.kubernetes.kinds import POLICIES, PODS, Obj, labels_of, name_of, namespace_of
+from tests.fakes.kubernetes.kinds import PODS, POLICIES, Obj, labels_of, name_of, namespace_of
 from tests.fakes.kubernetes.selectors import selector_matches
 from tests.fakes.kubernetes.store import Store
 
