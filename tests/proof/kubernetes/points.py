@@ -293,7 +293,7 @@ def daemon_restart(desk: Desk) -> str:
 
 def deletion(desk: Desk) -> str:
     """Whoever deletes the Job deletes all that was made for it."""
-    job_id = desk.submit(desk.manifest("true", learners=2, more=", env: {KEPT: yes}"))
+    job_id = desk.submit(desk.manifest("true", learners=2, more=", env: {KEPT: here}"))
     desk.await_state(job_id, "COMPLETED")
     token = f"{job_id}-1"
     before = desk.room.owned(token)
