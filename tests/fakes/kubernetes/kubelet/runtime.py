@@ -281,7 +281,7 @@ def _kill(pid: int) -> None:
 
 
 def hold(*, cut_off: bool) -> None:
-    """Hold a process namespace, and with `cut_off` an empty network, until the parent ends; process 1 waits for orphans."""
+    """Hold a process namespace until the parent ends, with `cut_off` an empty network, too. Process 1 reaps orphans."""
     inside.unshare(inside.NEWPID)
     if cut_off:
         inside.cut_off()
