@@ -7,6 +7,7 @@ DIR is empty at first and holds an entry for each file that was taken. The runs'
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,12 @@ import pytest
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The directory by which the runs know of each other."""
     parser.addoption("--shares", type=Path, required=True, help="directory that all runs share, empty at first")
+
+
+def pytest_configure() -> None:
+    """Keep what pytest compiles, whatever PYTHONDONTWRITEBYTECODE says: the next run collects the same files, in half
+    the time."""
+    sys.dont_write_bytecode = False
 
 
 def pytest_runtestloop(session: pytest.Session) -> bool | None:

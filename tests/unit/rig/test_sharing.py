@@ -42,7 +42,7 @@ def run(folder: Path, *names: str, options: tuple[str, ...] = ()) -> subprocess.
     """One of the runs; the files in this order."""
     argv = [sys.executable, "-m", "pytest", "-q", "-p", "tests.sharing", "-p", "no:cacheprovider", "--shares=shares"]
     # The folder's own tests import its conftest; the plugin is this project's.
-    env = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
+    env = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "PYTHONDONTWRITEBYTECODE": "1"}
     return subprocess.run(
         [*argv, *options, "--rootdir=.", *(f"test_{name}.py" for name in names)],
         cwd=folder,
@@ -58,6 +58,12 @@ def test_files_are_taken_in_the_order_given_and_fixtures_end_in_time(folder: Pat
     assert (done.returncode, "6 passed" in done.stdout) == (0, True), done.stdout + done.stderr
     assert (folder / "told").read_text() == "1 2 test_c 1 2 test_a 1 2 test_b end "
     assert sorted(path.name for path in (folder / "shares").iterdir()) == ["test_a.py", "test_b.py", "test_c.py"]
+
+
+def test_what_was_compiled_for_one_run_is_there_for_the_next(folder: Path) -> None:
+    run(folder, "a", "b")
+    compiled = {path.name.partition(".")[0] for path in folder.rglob("*-pytest-*.pyc")}
+    assert compiled >= {"test_a", "test_b"}
 
 
 def test_what_takes_long_on_the_cluster_comes_first_and_is_there() -> None:
