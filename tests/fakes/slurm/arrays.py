@@ -10,7 +10,10 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
+
+TYPE_CHECKING = False  # see the package's docstring
+if TYPE_CHECKING:
+    from typing import Any
 
 
 def read_tasks(text: str) -> tuple[list[int], int]:

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 from tests.fakes.slurm import arrays
 from tests.fakes.slurm.state import (
@@ -28,6 +27,10 @@ from tests.fakes.slurm.state import (
     save,
     update,
 )  # fmt: skip
+
+TYPE_CHECKING = False  # see the package's docstring
+if TYPE_CHECKING:
+    from typing import Any
 
 PROGRAM = Path(__file__).resolve().parents[1] / "bin" / "fake-slurm-job"
 

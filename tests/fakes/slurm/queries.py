@@ -6,10 +6,13 @@ import json
 import os
 import sys
 import time
-from typing import Any
 
 from tests.fakes.slurm import arrays
 from tests.fakes.slurm.state import STATE, begin, complain, load, option, own, spoil
+
+TYPE_CHECKING = False  # see the package's docstring
+if TYPE_CHECKING:
+    from typing import Any
 
 MAX_FED_JOB_ID = 0xFFFFFFFD
 """Of slurm/slurm.h."""

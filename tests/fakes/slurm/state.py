@@ -35,9 +35,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from tests.fakes.slurm import arrays
+
+TYPE_CHECKING = False  # see the package's docstring
+if TYPE_CHECKING:
+    from typing import Any
 
 STATE = Path(os.environ.get("SLURM_CONF", "/nowhere/slurm.conf")).parent
 CONNECT = "Unable to contact slurm controller (connect failure)"

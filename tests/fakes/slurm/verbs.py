@@ -8,11 +8,14 @@ import signal
 import subprocess
 import sys
 import time
-from typing import Any
 
 from tests.fakes.slurm import arrays
 from tests.fakes.slurm.jobs import end_processes, send, spawn, task_pids
 from tests.fakes.slurm.state import ENDED, STATE, begin, complain, load, locked, option, records, save, spoil, update
+
+TYPE_CHECKING = False  # see the package's docstring
+if TYPE_CHECKING:
+    from typing import Any
 
 
 def scontrol() -> int:
