@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 from ffdl_batch.domain.job import Job
 from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.domain.launch import LaunchFile
+from ffdl_batch.domain.launch import LaunchFile, Pod
 from ffdl_batch.domain.numbers import counted
 from ffdl_batch.domain.placeholders import fill
 from ffdl_batch.domain.views import JobView, LeftView
@@ -68,6 +68,8 @@ def _place(platform: Platform, job: Job, kind: LeftKind, attempt: int | None) ->
     if kind is LeftKind.LOGS:
         return replace(view, directory=own.logs)
     launch = read_launch(own)
+    if launch is not None and launch.pod is not None:
+        return _of_pods(view, kind, launch, launch.pod)
     if kind is LeftKind.CHECKPOINT:
         return replace(view, directory=(launch.checkpoints if launch else "") or directory.checkpoints)
     return _results(view, shown, own, launch, attempt)
@@ -85,6 +87,21 @@ def _results(view: LeftView, job: JobView, own: AttemptDir, launch: LaunchFile |
         if fill(upload.local, {}) == own.results:
             return replace(view, store=upload.store, prefix=fill(upload.prefix, {}))
     return replace(view, directory=job.results) if job.results else here
+
+
+def _of_pods(view: LeftView, kind: LeftKind, launch: LaunchFile, pod: Pod) -> LeftView:
+    """Pods have a tree of their own, of which nothing but logs comes here: what they stored is where they stored it."""
+    local = launch.checkpoints if kind is LeftKind.CHECKPOINT else AttemptDir(launch.attempt_dir).results
+    for upload in launch.uploads:
+        if fill(upload.local, {}) == local:
+            return replace(view, store=upload.store, prefix=fill(upload.prefix, {}))
+    if kind is LeftKind.RESULTS and launch.stores.results:
+        return replace(view, directory=launch.stores.results)
+    if pod.apart:
+        where, cure = "go with its pods", "name a data store for training_results, and they are kept there"
+    else:
+        where, cure = f"are in the claim of the cluster, at {local}", "read them in a pod that has the claim"
+    raise wrong_state(f"what {view.job_id} leaves as {kind} does not come here: they {where}", cure=cure)
 
 
 def archive_left(left: LeftView) -> Iterator[bytes]:

@@ -11,7 +11,7 @@ import pytest
 
 from ffdl_batch.domain.job import AttemptEnd, Change, Job
 from ffdl_batch.domain.job_state import JobState
-from ffdl_batch.domain.launch import decode, encode
+from ffdl_batch.domain.launch import Pod, decode, encode
 from ffdl_batch.domain.placeholders import literal
 from ffdl_batch.domain.staging import StoreAddress, StoreKind, Transfer
 from ffdl_batch.domain.views import LeftView
@@ -96,6 +96,38 @@ def test_logs_and_checkpoints(site: Site, job: Job) -> None:
     shared.mkdir()
     path.write_text(encode(replace(decode(path.read_text()), checkpoints=str(shared))))
     assert find(site, job, "checkpoint").directory == str(shared)
+
+
+def in_pods(site: Site, job: Job, *, stored: bool, apart: bool = True) -> None:
+    """As if it had run in pods, whose tree is another one."""
+    path, tree = Path(site.attempt(job).launch), f"/ffdl/jobs/{job.id}"
+    launch = decode(path.read_text())
+    uploads = (Transfer(BUCKET, "_wml", f"{tree}/checkpoints"), Transfer(BUCKET, "mine", f"{tree}/attempt-1/results"))
+    changed = replace(
+        launch, pod=Pod("/ffdl-pod", apart=apart), attempt_dir=f"{tree}/attempt-1", checkpoints=f"{tree}/checkpoints",
+        uploads=uploads if stored else (),
+    )  # fmt: skip
+    path.write_text(encode(changed))
+
+
+def test_what_pods_stored_is_found_in_the_store(site: Site, job: Job) -> None:
+    in_pods(site, job, stored=True)
+    goes_to(site, job, JobState.PROCESSING, JobState.STORING, JobState.COMPLETED, owed=False)
+    assert (find(site, job).store, find(site, job).prefix) == (BUCKET, "mine")
+    assert (find(site, job, "checkpoint").store, find(site, job, "checkpoint").prefix) == (BUCKET, "_wml")
+    Path(site.attempt(job).logs).mkdir(parents=True, exist_ok=True)
+    assert find(site, job, "logs").directory == site.attempt(job).logs
+
+
+@pytest.mark.parametrize(("apart", "where"), [(True, "go with its pods"), (False, "are in the claim of the cluster")])
+@pytest.mark.parametrize("kind", ["results", "checkpoint"])
+def test_what_pods_kept_to_themselves_is_not_given_out_as_nothing(
+    site: Site, job: Job, kind: str, apart: bool, where: str
+) -> None:
+    in_pods(site, job, stored=False, apart=apart)
+    goes_to(site, job, JobState.PROCESSING)
+    with pytest.raises(Refused, match=where):
+        find(site, job, kind)
 
 
 def test_an_attempt_that_there_is_not(site: Site, job: Job) -> None:
