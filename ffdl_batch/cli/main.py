@@ -88,7 +88,7 @@ class LazyGroup(click.Group):
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 def ffdl() -> None:
-    """Deep-learning training jobs from one manifest, on Slurm or on this machine.
+    """Deep-learning training jobs from one manifest, on Slurm, Kubernetes or this machine.
 
     Every command that reads takes --json. Exit codes: 0 done, 1 failed, 2 wrong usage, 66 missing input, 69 something
     needed is not there, 75 try again, 77 not allowed, 78 bad manifest, 124 timed out, 130 interrupted.

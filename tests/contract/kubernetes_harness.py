@@ -7,7 +7,6 @@ is another. What pods write is seen in the claim, and what the adapter copied in
 from __future__ import annotations
 
 import sys
-import sysconfig
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,23 +17,12 @@ from ffdl_batch.ports.registry import AdapterContext, create_adapter
 from ffdl_batch.ports.scheduler import LaunchPlan, LaunchRequest
 from ffdl_kubernetes.adapter import KubernetesScheduler
 from tests.contract.scheduler_harness import Harness
-from tests.fakes.kubernetes.rig import ROOT, cluster, node
+from tests.fakes.kubernetes.checkout import CONTROLLER_IMAGE, IMAGE, images
+from tests.fakes.kubernetes.rig import cluster, node
 
-IMAGE, CONTROLLER_IMAGE = "registry.example.com/learner:1", "registry.example.com/controller:1"
+__all__ = ["CONTROLLER_IMAGE", "IMAGE", "images"]
 CLAIM, DATA = "jobs", ("store", "plain")
 """Claims: the jobs' own, and what manifests name below the test's directory."""
-
-
-def images() -> dict[str, Any]:
-    """Knobs of a kubelet whose images have this checkout, and the interpreter that runs the tests."""
-    python = {sys.prefix, sys.base_prefix, sysconfig.get_path("purelib"), str(Path(sys.executable).resolve().parent)}
-    seen = ("/usr", "/opt", "/bin", "/lib")
-    paths = {str(ROOT), *(path for path in python if not path.startswith(seen))}
-    scripts = str(Path(sys.executable).parent)
-    path = f"{scripts}:/usr/local/bin:/usr/bin:/bin"
-    known = {CONTROLLER_IMAGE: {"user": 1000, "group": 1000, "env": {"PATH": path, "PYTHONDONTWRITEBYTECODE": "1"}}}
-    outer = [one for one in sorted(paths) if not any(one != other and one.startswith(f"{other}/") for other in paths)]
-    return {"image_paths": outer, "images": {"known": known}, "probe_s": 0.1}
 
 
 class KubernetesHarness(Harness):

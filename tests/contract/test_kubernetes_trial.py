@@ -1,0 +1,51 @@
+"""`make trial-kubernetes`: one command starts a cluster, and the commands of docs/kubernetes.md run on it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.kubernetes.rig import ROOT, eventually
+
+PAGE = ROOT / "docs" / "kubernetes.md"
+
+
+@pytest.fixture
+def variables(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """Of a trial that serves."""
+    argv = [sys.executable, "-m", "tests.fakes.kubernetes.trial", "--place", str(tmp_path)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as trial:
+        assert trial.stdout is not None and trial.stdin is not None
+        lines = [trial.stdout.readline() for _ in range(3)]
+        found = dict(line.removeprefix("export ").strip().split("=", 1) for line in lines)
+        assert set(found) == {"KUBECONFIG", "FFDL_CONFIG", "FFDL_STATE_DIR"}
+        yield found
+        trial.stdin.close()
+        assert trial.wait(60) == 0
+
+
+def run(command: str, variables: dict[str, str]) -> str:
+    program, *arguments = shlex.split(command)
+    argv = [str(Path(sys.executable).with_name(program)), *arguments]
+    env = {name: value for name, value in os.environ.items() if not name.startswith("FFDL_")} | variables
+    done = subprocess.run(argv, env=env, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, f"{command}: {done.stderr}"
+    return done.stdout
+
+
+def test_the_commands_of_the_page_run_as_they_stand(variables: dict[str, str]) -> None:
+    shown = re.findall(r"^\$ (ffdl.* --backend kubernetes .*)$", PAGE.read_text(), re.MULTILINE)
+    assert len(shown) == 3
+    first, dry, plan = shown
+    assert "\n---\napiVersion: batch/v1\nkind: Job\n" in run(dry, variables)
+    run(plan, variables)
+    job_id = run(first, variables).split()[-1]
+    eventually(lambda: "step 3" in run(f"ffdl logs {job_id}", variables), "the training prints", 60)
+    run(f"ffdl halt --wait {job_id}", variables)
