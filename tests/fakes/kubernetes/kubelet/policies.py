@@ -1,5 +1,6 @@
-"""NetworkPolicies, as far as these kubelets can enforce them: pods share the machine's network, each with an address of its
-own. One that may reach nobody and be reached by nobody has a network with nothing in it; for others nothing is done.
+"""NetworkPolicies, as far as these kubelets can enforce them: pods share the machine's network, each with an address
+of its own. One that may reach nobody and be reached by nobody has a network with nothing in it; for others nothing is
+done.
 
 Pods of other namespaces that are allowed count for nothing, and so do ports.
 """
