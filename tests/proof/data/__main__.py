@@ -44,9 +44,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if scale.small_files < 40 or scale.sparse_bytes < MIB or scale.sharing < 2:
         parser.error("at least 40 small files, a large one of 1 MiB, and 2 jobs with one data set")
     began = time.monotonic()
+
+    def say(what: str) -> None:
+        print(f"{time.monotonic() - began:6.1f} s  {what}", file=sys.stderr, flush=True)
+
     with Cluster.session() as cluster:
         provide_image(cluster, "custom")
-        with Scene(cluster, scale, options.seed, options.broken or "") as scene:
+        with Scene(cluster, scale, options.seed, options.broken or "", say) as scene:
             scene.run()
             if options.broken in AFTER:
                 AFTER[options.broken](scene)

@@ -7,7 +7,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,8 @@ from tests.cluster.rig import Cluster
 from tests.cluster.rig.rootfs import USERS
 from tests.cluster.rig.topology import COMPUTE_NODES
 from tests.cluster.written import written
-from tests.fakes.fault_proxy import Rule
 from tests.proof.data import comparing
+from tests.proof.data.faults import EXPIRY, faults
 from tests.proof.data.manifests import HUB, KEY, KINDS, PASSWORD, with_data, with_events, with_losses, with_mount
 from tests.proof.data.store import Store
 from tests.proof.data.values import (
@@ -45,33 +45,22 @@ CACHES = {SHARED: ("n1", "n2"), HELD: ("n1",)}
 """The nodes whose jobs share a data set."""
 SOURCE = Path(__file__).resolve().parent / "learner.py"
 STARTS_S, SETTLES_S = 120.0, 60.0
-EXPIRY = "expired credentials"
 MODES = {"always": "mounted", "never": "brought"}
 
 
-def faults() -> list[tuple[str, Rule]]:
-    """Kinds, and rules of the proxy; several of a kind count together."""
-    many, out = f"/{SETS}/{MAIN}/many/", "/copy-"
-    return [
-        ("slow", Rule("GET", f"/{SETS}/{MAIN}/slow", pause_s=0.1)),
-        ("slow", Rule("GET", f"/{SETS}/{SHARED}/deep/b", pause_s=0.02)),
-        ("500 in", Rule("GET", f"{many}00000", times=4, status=500, code="InternalError")),
-        ("503 in", Rule("GET", f"{many}00001", times=3, status=503, code="SlowDown")),
-        ("truncated", Rule("GET", f"{many}00002", times=4, cut_at=7)),
-        ("truncated", Rule("GET", f"/{SETS}/{MAIN}/sparse", times=1, cut_at=300_000)),
-        ("reset in", Rule("GET", f"/{SETS}/{MAIN}/sparse", times=1, cut_at=500_000, reset=True)),
-        ("reset in", Rule("GET", f"{many}00003", times=4, cut_at=3, reset=True)),
-        (EXPIRY, Rule("GET", f"/{SETS}/{EXPIRING}/part-", after=5, status=403, code="ExpiredToken")),
-        ("500 out", Rule("PUT", out, times=3, status=500, code="InternalError")),
-        ("reset out", Rule("PUT", out, times=3, cut_at=0, reset=True)),
-    ]
+Say = Callable[[str], None]
+
+
+def _say_nothing(_what: str) -> None:
+    pass
 
 
 class Scene:
-    """A context. `broken` is what is left out or spoilt beforehand: cache, code, control, faults, set."""
+    """A context. `broken` is what is left out or spoilt beforehand: cache, code, control, faults, set. `say` is told
+    what is done next."""
 
-    def __init__(self, cluster: Cluster, scale: Scale, seed: int, broken: str = "") -> None:
-        self.cluster, self.scale, self.broken = cluster, scale, broken
+    def __init__(self, cluster: Cluster, scale: Scale, seed: int, broken: str = "", say: Say = _say_nothing) -> None:
+        self.cluster, self.scale, self.broken, self._say = cluster, scale, broken, say
         self.sets, self.losses = data_sets(scale, seed), losses(scale, seed)
         tag = os.urandom(6).hex()
         self.values = {
@@ -114,6 +103,7 @@ class Scene:
     def run(self) -> None:
         """All jobs, to their ends; one of them is halted and resumed."""
         self._clear_caches()
+        self._say(f"puts {sum(map(len, self.sets.values()))} files into stores")
         for name, files in self.sets.items():
             self.store.put(SETS, name, files)
         user, password = self.values[KEY], self.values[PASSWORD]
@@ -126,7 +116,9 @@ class Scene:
             argv = ["ffdl", "secret", "set", name]
             self.cluster.run(LOGIN_NODE, argv, user=USER, env=self.desk.environment, cwd=self.desk.base, input=value)
         self._write_models()
+        self._say("submits jobs")
         self._submit()
+        self._say(f"waits for {len(self.ids)} jobs, one of which is halted and resumed")
         self._await_held("holding", STARTS_S)
         self._look_while_held()
         self.desk.run("ffdl", "halt", self.ids[HELD])
@@ -189,10 +181,12 @@ class Scene:
 
     def found(self) -> Found:
         """All of it, as it is now."""
+        self._say("looks for secrets in all that was written")
+        leaks = [*self._leaks, *self.leaks()]
+        self._say("compares what came, results and metrics with what was planted")
         kinds = dict.fromkeys((kind for kind, _ in faults()), 0)
         for (kind, _), times in zip(self.faults, self.store.met(), strict=False):
             kinds[kind] += times
-        leaks = [*self._leaks, *self.leaks()]
         records, strange = self.metrics()
         return Found(
             {name: self._ended(name) for name in self.ids},
