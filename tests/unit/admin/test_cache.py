@@ -94,7 +94,7 @@ def test_what_is_in_use_stays_and_the_exit_code_says_so(
     assert "above the limit are in use" in capsys.readouterr().out
     os.close(held)
     assert _guard(ffdl_admin, "ffdl-admin") == 0
-    assert re.fullmatch(r"1 user holds 0 B; 1 entry of [0-9.]+ KiB was removed\n", capsys.readouterr().out)
+    assert re.fullmatch(r"0 users hold 0 B; 1 entry of [0-9.]+ KiB was removed\n", capsys.readouterr().out)
     assert names(cache, os.getuid()) == []
     monkeypatch.setenv("FFDL_CACHE_DIR", str(cache / "none"))
     assert _guard(ffdl_admin, "ffdl-admin") == 69
