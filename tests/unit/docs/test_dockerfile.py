@@ -14,8 +14,8 @@ from tests.unit.docs.dockerfile import read_dockerfile
 
 ROOT = Path(__file__).parents[3]
 FILE = ROOT / "containers" / "Dockerfile"
-LIBRARIES = ("s3", "gcs", "http", "swift", "fsspec", "sftp", "tensorboard")
-"""Extras of the staging program and of collectors."""
+LIBRARIES = ("s3", "gcs", "http", "swift", "fsspec", "sftp", "tensorboard", "debug")
+"""Extras of the staging program, of collectors and of `ffdl stack`."""
 
 
 def instructions(word: str, stage: int | None = None) -> list[str]:
