@@ -88,7 +88,7 @@ def test_neither_flushes_the_other(cluster: Cluster, tenants: tuple[Tenant, Tena
     assert bob.cache()["share_bytes"] == 2_500_000, "who looks counts"
 
     # All of it is hers. He cannot take it, goes on without, and says what he wants.
-    assert "it has no room for 2" in bob.train("one")
+    assert "it has no room for 1.91 MiB" in bob.train("one")
     assert (bob.holds(), bob.cache()["own_wanted_bytes"] > 2_000_000) == ([], True)
     shown = alice.person.run("ffdl", "cache", node=NODE).stdout
     assert "by others; who holds more than an equal share gives it" in shown

@@ -88,7 +88,7 @@ def test_a_plan_is_yaml_of_all_that_is_sent(plan: Plan, k8s: FakeCluster) -> Non
     before = everything(k8s)
     view = plan(environ={"TOKEN": "planted-value"})
     objects: list[Any] = [yaml.safe_load(document) for document in view.objects]
-    assert [one["kind"] for one in objects] == ["Job", "ConfigMap", "Secret", "ConfigMap", "NetworkPolicy"]
+    assert [one["kind"] for one in objects] == ["Job", "ConfigMap", "NetworkPolicy", "Secret"]
     assert {one["metadata"]["namespace"] for one in objects} == {k8s.namespace}
     pod = objects[0]["spec"]["template"]["spec"]
     assert pod["containers"][0]["image"] == "pytorch/pytorch:2.5-cuda"
@@ -102,9 +102,9 @@ def test_a_plan_is_yaml_of_all_that_is_sent(plan: Plan, k8s: FakeCluster) -> Non
 def test_the_server_s_word_is_had_and_nothing_is_made(plan: Plan, k8s: FakeCluster) -> None:
     before = everything(k8s)
     k8s.counts(reset=True)
-    assert plan(trial=True).trial == f"the API server takes all 5 objects in namespace {k8s.namespace}; none was made"
+    assert plan(trial=True).trial == f"the API server takes all 4 objects in namespace {k8s.namespace}; none was made"
     made = {what: count for what, count in k8s.counts().items() if what.startswith("create")}
-    assert sum(made.values()) == 5, "each object was shown to the server"
+    assert sum(made.values()) == 4, "each object was shown to the server"
     assert everything(k8s) == before
 
 
