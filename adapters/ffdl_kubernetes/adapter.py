@@ -331,8 +331,10 @@ class KubernetesScheduler(Administration, Reach, StoresFromClaims):
         self._pods.look_for_lost()
 
     def _bring_control(self, token: str) -> None:
+        if self._watcher.job(token) is None:
+            return
         path = Path(self._attempt(token).control)
-        if self._watcher.job(token) is not None and path.exists():
+        if path.exists():
             self._pods.wish(token, Wish.CONTROL, path.read_text(encoding="utf-8"))
 
     def _job_dir(self, token: str) -> Any:

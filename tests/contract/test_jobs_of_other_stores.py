@@ -169,7 +169,7 @@ def test_a_web_server_by_tls(data: Data, web: str, tmp_path: Path) -> None:
     [
         ({"password": "another"}, "C103", "401"),
         ({"container": "sets/none"}, "C103", "there is no such file"),
-        ({"ca_file": ""}, "", "its certificate is not one that this node trusts"),
+        ({"ca_file": ""}, "", "its certificate is not one that this machine trusts"),
     ],
 )
 def test_what_is_wrong_with_a_web_server(

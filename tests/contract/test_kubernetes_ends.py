@@ -144,7 +144,7 @@ def test_a_cancelled_job_s_pod_is_isolated_until_it_is_gone(world: World, monkey
     world.scheduler.cancel(native)
     eventually(lambda: world.pods()[0]["metadata"].get("deletionTimestamp"), "its pod is about to end")
     assert world.named("networkpolicies", native.job), "and is isolated meanwhile"
-    assert world.named("secrets", native.job) and world.scheduler.observe([native])[native].end is None
+    assert world.named("configmaps", native.job) and world.scheduler.observe([native])[native].end is None
     world.do("kill", container="learner")
     assert world.await_end(native).end is EndCause.CANCELLED
     eventually(lambda: not world.pods(), "its pod is gone")

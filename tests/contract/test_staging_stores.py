@@ -281,7 +281,7 @@ def test_the_page_of_a_directory_is_no_data(
     (directory / "sets" / "file").write_bytes(NOISE)
     outcome = rig.run(rig.task(store=store, prefix=prefix), check=check)
     assert (outcome.status, outcome.failed.class_, outcome.failed.code) == (66, FaultClass.MISSING, "C103")
-    assert "key sets: it is a directory of the web server" in outcome.failed.message
+    assert "file sets: it is a directory of the web server" in outcome.failed.message
     assert rig.files() == {}
 
 

@@ -119,7 +119,7 @@ def test_credentials_of_a_directory_are_read_by_nobody(site: Site) -> None:
         ({"env:KEY_ID": "x"}, "the file licence.txt cannot be read where the job was submitted"),
         ({"env:KEY_ID": "\n", "file:licence.txt": "x"}, "${env:KEY_ID}: the value is empty"),
         ({"env:KEY_ID": "a\0b", "file:licence.txt": "x"}, "${env:KEY_ID}: the value holds a NUL character"),
-        ({"env:KEY_ID": "x" * 65537, "file:licence.txt": "x"}, "${env:KEY_ID}: the value has 65537 bytes"),
+        ({"env:KEY_ID": "x" * 65537, "file:licence.txt": "x"}, "${env:KEY_ID}: the value has more than 65536 bytes"),
     ],
 )
 def test_what_cannot_be_brought_along_is_refused(kept: Site, references: dict[str, str], words: str) -> None:
