@@ -173,7 +173,8 @@ class KubernetesScheduler(Administration, Reach, StoresFromClaims):
         archive = Path(self._root.job(plan.launch.job_id).model_archive)
         if plan.network.level != NetworkLevel.HOST.value and self._settings.network_policies != "enforced":
             refuse_unproved(self._canary.look())
-        self._watcher.put("Job", send(self._client, self._settings, plan.objects, plan.attempt_dir, archive))
+        objects = read_objects(plan.attempt_dir)
+        self._watcher.put("Job", send(self._client, self._settings, objects, plan.attempt_dir, archive))
         return NativeId(plan.token)
 
     def find(self, token: Token, attempt_dir: AttemptDir) -> frozenset[NativeId]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ffdl_batch.domain.gang import Gang, lay_out, members_of, parts_of
@@ -37,6 +37,7 @@ from ffdl_kubernetes.objects.names import Plain, labels, placed
 from ffdl_kubernetes.objects.policy import NotAnAddress, Ways, policy, service
 from ffdl_kubernetes.objects.template import ClaimMount, Mount, PodShape, for_staging
 from ffdl_kubernetes.settings import KubernetesSettings
+from ffdl_kubernetes.storing import OBJECTS as STORING_OBJECTS
 from ffdl_kubernetes.storing import plan_storing
 from ffdl_kubernetes.submission import OBJECTS
 
@@ -78,6 +79,7 @@ def _plan(request: LaunchRequest, settings: KubernetesSettings) -> LaunchPlan:
     shape = for_staging(shape, settings) if request.only_stages else shape
     texts = {"launch.json": encode(launch), SHIM: SHIM_TEXT}
     objects = _objects(request, settings, shape, texts, access)
+    storing = plan_storing(launch, shape, _private_texts(request), settings, _namespace(request))
     user = json.dumps(dict(request.user_env), sort_keys=True, ensure_ascii=False, indent=1) + "\n"
     contract = start.learner.env
     return LaunchPlan(
@@ -88,10 +90,10 @@ def _plan(request: LaunchRequest, settings: KubernetesSettings) -> LaunchPlan:
         files=(
             PlannedFile("launch.json", texts["launch.json"]),
             PlannedFile("environment.json", user),
-            PlannedFile(OBJECTS, json.dumps(objects, indent=1, sort_keys=True) + "\n"),
-            *plan_storing(launch, shape, _private_texts(request), settings, _namespace(request)),
+            _file(OBJECTS, objects),
+            *([_file(STORING_OBJECTS, storing)] if storing else []),
         ),
-        objects=tuple(objects),
+        objects=(*objects, *storing),
         environment={
             **request.user_env,
             **{n: v for n, v in contract.items() if n in start.learner.protected or n not in request.user_env},
@@ -104,6 +106,10 @@ def _plan(request: LaunchRequest, settings: KubernetesSettings) -> LaunchPlan:
             *metering.warnings,
         ),
     )
+
+
+def _file(name: str, objects: Sequence[Plain]) -> PlannedFile:
+    return PlannedFile(name, json.dumps(objects, indent=1, sort_keys=True) + "\n")
 
 
 def _objects(

@@ -6,7 +6,6 @@ attempt's. Whoever begins it twice finds it; one that failed is deleted before i
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,6 @@ from ffdl_batch.domain.launch import LaunchFile, encode
 from ffdl_batch.domain.network_level import NetworkLevel
 from ffdl_batch.domain.observation import EndCause
 from ffdl_batch.domain.pod import SHIM
-from ffdl_batch.ports.scheduler import PlannedFile
 from ffdl_batch.runtimes.pod import SHIM_TEXT
 from ffdl_kubernetes.client import ClusterClient, Refused
 from ffdl_kubernetes.following import final_word
@@ -41,19 +39,18 @@ OBJECTS = "store-objects.json"
 
 def plan_storing(
     launch: LaunchFile, shape: PodShape, secrets: Mapping[str, str], settings: KubernetesSettings, namespace: str
-) -> tuple[PlannedFile, ...]:
-    """The file with its objects; none where there is nothing to be stored. `secrets` are files of the Secret, as plans
+) -> list[Plain]:
+    """Its objects, the Job first; none where there is nothing to be stored. `secrets` are files of the Secret, as plans
     have them."""
     if not launch.cut_off or not launch.uploads:
-        return ()
+        return []
     assert launch.pod is not None
     told = replace(launch, pod=replace(launch.pod, cut_off=False, pays=True))
     own = replace(
         for_staging(shape, settings), token=f"{shape.token}{STORING}", stores=True, limit_s=settings.load_patience_s
     )
     objects = _objects(told, own, secrets, settings)
-    text = json.dumps([placed(one, namespace) if namespace else one for one in objects], indent=1, sort_keys=True)
-    return (PlannedFile(OBJECTS, f"{text}\n"),)
+    return [placed(one, namespace) for one in objects] if namespace else objects
 
 
 def _objects(
