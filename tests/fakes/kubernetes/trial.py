@@ -43,6 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--kueue", action="store_true", help="the API of Kueue is served")
     options = parser.parse_args(arguments)
     kubelet = images()
+    kubelet["memory_limits"] = True
     kubelet["images"]["missing"] = ["registry.invalid/*"]
     nodes = [node(f"node-{number}", cpu="4", memory="16Gi", gpus=1) for number in range(1, options.nodes + 1)]
     with contextlib.ExitStack() as stack:
