@@ -13,9 +13,11 @@ from dataclasses import fields
 
 from ffdl_batch.config.settings import FrameworkImages, Settings
 
-PER_COMMAND = ("FFDL_BACKEND", "FFDL_STRICT", "FFDL_EXPORT")
+PER_COMMAND = ("FFDL_BACKEND", "FFDL_STRICT", "FFDL_EXPORT", "FFDL_HOST", "FFDL_HOST_PROGRAM")
 """Variables that are defaults of the one command that finds them: they travel with its request, and a daemon that it
 starts does not inherit them."""
+_OF_COMMANDS = ("origins", "host", "host_program")
+"""What is no setting of a daemon."""
 _TABLES = {"frameworks": "framework.", "backends": "backend."}
 
 
@@ -26,7 +28,7 @@ def for_daemon(environ: Mapping[str, str]) -> dict[str, str]:
 
 def take_fingerprints(settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:
     """A digest of each setting. The backend counts as what it comes to: where no file names one, the PATH decides."""
-    values = {field.name: getattr(settings, field.name) for field in fields(settings) if field.name != "origins"}
+    values = {field.name: getattr(settings, field.name) for field in fields(settings) if field.name not in _OF_COMMANDS}
     values["backend"] = settings.effective_backend(environ)[0]
     return {key: _digest(value) for key, value in values.items()}
 

@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from ffdl_batch.config.settings import FrameworkImages, Settings, builtin_frameworks
+from ffdl_batch.domain.fault_policy import NodeRules
 from ffdl_batch.domain.mounting import Mounting
 from ffdl_batch.domain.network_level import NetworkLevel
 
 _PATHS = ("state_dir", "jobs_dir", "metrics_textfile", "cache_dir")
-_TEXTS = ("backend", "database_url", "default_memory", "log_file_size", "log_rate")
+_TEXTS = ("backend", "database_url", "host", "host_program", "default_memory", "log_file_size", "log_rate")
 _SIZES = {"default_memory": 1, "log_file_size": 64 * 1024, "log_rate": 1024, "cache_bytes": 0}
 """Sizes, and the least that each may be."""
 _NUMBERS = {"log_files": (1, 1000), "metrics_port": (0, 65535)}
@@ -29,6 +30,8 @@ _NUMBERS = {"log_files": (1, 1000), "metrics_port": (0, 65535)}
 _SECONDS = ("watch_interval_s", "doorbell_interval_s", "lease_s", "idle_exit_s")
 _SECONDS_OR_OFF = ("silent_s",)
 """Times that are switched off by 0."""
+_TABLES = ("frameworks", "backends", "rates", "notices", "nodes", "fault_policies")
+"""What no variable of the environment can say."""
 
 
 class ConfigError(ValueError):
@@ -50,7 +53,7 @@ def load_settings(*, cwd: Path | None = None, environ: Mapping[str, str] | None 
             _merge(values, origins, key, value, str(path))
     for key in _known():
         name = f"FFDL_{key.upper()}"
-        if env.get(name) and key not in ("frameworks", "backends"):
+        if env.get(name) and key not in _TABLES:
             _merge(values, origins, key, _from_text(key, env[name]), f"environment {name}")
     return _settings(values, origins, env)
 
@@ -118,7 +121,15 @@ def _merge(values: dict[str, Any], origins: dict[str, str], key: str, value: Any
             for field_name in table:
                 origins[f"{key.rstrip('s')}.{name}.{field_name}"] = origin
         return
-    values[key] = value
+    if key in ("nodes", "fault_policies"):
+        _merge_faults(values, key, value, origin)
+    elif key in _READERS:
+        if not isinstance(value, dict):
+            raise ConfigError(f"{origin}: {key} must be a table")
+        values[key] = values.get(key, {}) | value
+        origins.update((f"{key}.{name}", origin) for name in value)
+    else:
+        values[key] = value
     origins[key] = origin
 
 
@@ -144,7 +155,12 @@ def _settings(values: dict[str, Any], origins: dict[str, str], env: Mapping[str,
     state = Path(env.get("XDG_STATE_HOME") or home / ".local" / "state") / "ffdl"
     checked: dict[str, Any] = {"state_dir": str(state)}
     for key, value in values.items():
-        checked[key] = _check(key, value, origins.get(key, key), home)
+        if key in _READERS:
+            checked[key] = _read_table(key, value, origins)
+        elif key == "nodes":
+            checked[key] = NodeRules(**value)
+        else:
+            checked[key] = _check(key, value, origins.get(key, key), home)
     checked.setdefault("jobs_dir", checked["state_dir"])
     checked.setdefault("images_dirs", _default_images(env, home))
     return Settings(**checked, origins=origins)
@@ -229,3 +245,41 @@ def _frameworks(tables: dict[str, Any], origin: str) -> dict[str, FrameworkImage
         old = merged.get(name, FrameworkImages())
         merged[name] = FrameworkImages({**old.versions, **versions}, template or old.template, {**old.oci, **oci})
     return merged
+
+
+def _merge_faults(values: dict[str, Any], key: str, value: Any, origin: str) -> None:
+    """Policies of later files come after those of earlier ones; of node rules the later one wins, key by key."""
+    from ffdl_batch.config.faults import check_names, read_node_rules, read_policies
+
+    try:
+        if key == "fault_policies":
+            values[key] = check_names((*values.get(key, ()), *read_policies(value, origin)), origin)
+            return
+        if not isinstance(value, dict):
+            raise ValueError(f"{origin}: nodes must be a table")
+        values[key] = values.get(key, {}) | read_node_rules(value, origin)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
+def _rates(table: dict[str, Any], origins: Mapping[str, str]) -> object:
+    from ffdl_batch.config.rates import read_rates
+
+    return read_rates(table, origins)
+
+
+def _notices(table: dict[str, Any], origins: Mapping[str, str]) -> object:
+    from ffdl_batch.config.notices import read_notices
+
+    return read_notices(table, origins)
+
+
+_READERS: Mapping[str, Callable[[dict[str, Any], Mapping[str, str]], object]] = {"rates": _rates, "notices": _notices}
+"""Tables of their own, key by key from several files; each reader raises ValueError with file and key."""
+
+
+def _read_table(key: str, table: dict[str, Any], origins: Mapping[str, str]) -> object:
+    try:
+        return _READERS[key](table, origins)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None

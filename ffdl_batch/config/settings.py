@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
+from ffdl_batch.domain.fault_policy import FaultPolicy, NodeRules
 from ffdl_batch.domain.mounting import Mounting
 from ffdl_batch.domain.network_level import NetworkLevel
+from ffdl_batch.domain.notice import NoticeSettings
+from ffdl_batch.domain.rates import Rates
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +56,13 @@ class Settings:
     visible on the nodes. `images_dirs` are searched in order for ``<name>.sif``. An attempt is given up when nothing
     was heard of its controllers for `silent_s` (0 = never). A learner's log is at most `log_files` of `log_file_size`,
     and grows by `log_rate` in a second after the first of them. The daemon's figures are written into
-    `metrics_textfile`, and served on the loopback's `metrics_port`, where these are set. `cache_dir` is each node's
+    `metrics_textfile`, and served on the loopback's `metrics_port`, where these are set. `host` is the login node that
+    commands go to over SSH ("" = they stay here), `host_program` what ffdl is called there. `cache_dir` is each node's
     cache ("" = none), `cache_bytes` what all users may hold in it (0 = half of its file system). `data_mount` says
-    whether nodes mount stores of types that FfDL mounts. `backends` are the adapters' own tables.
+    whether nodes mount stores of types that FfDL mounts. `rates` are the prices that reports reckon with, `notices`
+    says who is told of incidents, `nodes` whether jobs keep off nodes that fail often, and `fault_policies` what a site
+    makes of lines in failed jobs' logs.
+    `backends` are the adapters' own tables.
     `origins` says for every key where its value came from.
     """
 
@@ -79,9 +86,15 @@ class Settings:
     log_rate: str = "1MiB"
     metrics_textfile: str = ""
     metrics_port: int = 0
+    host: str = ""
+    host_program: str = "ffdl"
     cache_dir: str = ""
     cache_bytes: int = 0
     data_mount: Mounting = Mounting.AUTO
+    rates: Rates = field(default_factory=Rates)
+    notices: NoticeSettings = field(default_factory=NoticeSettings)
+    nodes: NodeRules = field(default_factory=NodeRules)
+    fault_policies: tuple[FaultPolicy, ...] = ()
     backends: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     origins: Mapping[str, str] = field(default_factory=dict)
 
@@ -130,5 +143,8 @@ def shown(value: object) -> str:
     if isinstance(value, Mapping):
         return ", ".join(sorted(value)) or "none"
     if isinstance(value, tuple):
-        return ":".join(str(v) for v in value)
+        return ":".join(str(getattr(v, "name", v)) for v in value)
+    if isinstance(value, NodeRules):
+        parts = {part.name: getattr(value, part.name) for part in fields(value)}
+        return ", ".join(f"{name} = {shown(one)}" for name, one in parts.items())
     return str(value)

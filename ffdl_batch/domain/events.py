@@ -55,10 +55,19 @@ class EventKind(str, Enum):
     was not its last end), waited (true where it was to be started again when all were ended)]"""
     METRICS = "metrics"
     """What keeps metrics of a learner from being collected, or some of them [learner_id, message]."""
+    HANG = "hang"
+    """A learner gives no sign of life [learner_id, host, silent_s, idle (it computes nothing either), stack (the end of
+    its stacks), file (where they are as a whole, in its $LOG_DIR; "" = nowhere)]."""
+    PACE = "pace"
+    """How fast a learner is, when that is known first, and when it changed [learner_id, host, step_s (median)]."""
+    HEALTH = "health"
+    """What root's program of the site found on this node [lines: a JSON value each, as the program wrote it down, with
+    `at` (seconds since the epoch), `kind`, `device` ("" = the node) and `text`]."""
     STORED = "stored"
     """Everything of this learner is where it belongs [learner_id]."""
     FAULT = "fault"
-    """[code, message]"""
+    """[code, message, class (where data could not be moved, why: a value of
+    :class:`~ffdl_batch.domain.staging.FaultClass`, else "")]"""
     ASKED = "asked"
     """The learners of this node are asked for a checkpoint [reason = halt | warned | term | time]."""
     CHECKPOINT = "checkpoint"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import NewType
 
 from ffdl_batch.domain.continuation import Checkpoint, Spent
+from ffdl_batch.domain.incident import Incident
 from ffdl_batch.domain.job_state import Cause, JobState, Wish
 from ffdl_batch.domain.spec import JobSpec
 
@@ -181,6 +182,7 @@ class Change:
     somebody else (the head controller) has begun; its row is made with it. `unsent`: the one step is PENDING, because
     the scheduler surely did not take the current attempt; it was none, and its number is the next one's. `restarts`
     are learners that were started again, oldest first: when, and what to say; entries beside those of the steps.
+    `incidents` are of this job; one that is known (attempt and episode) is not written again.
     """
 
     steps: tuple[tuple[JobState, float], ...] = ()
@@ -192,3 +194,4 @@ class Change:
     succeeded: bool = False
     unsent: bool = False
     restarts: tuple[tuple[float, str], ...] = ()
+    incidents: tuple[Incident, ...] = ()

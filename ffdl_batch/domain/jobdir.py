@@ -40,6 +40,7 @@
           model/ data/ results/   $MODEL_DIR, copied data, $RESULT_DIR
           logs/learner-<n>/       $LOG_DIR of one learner, with training-log.txt
           metrics/learner-<n>.jsonl  what the learner said of itself, and .position .spec.json .stop of its collector
+          state/heartbeat-<n>        touched by learner n, where it likes to
           metrics/usage-<n>.jsonl    what the learners of a node used
 """
 
@@ -322,6 +323,10 @@ class AttemptDir:
     def metrics(self) -> str:
         """Directory of what was measured."""
         return self._join("metrics")
+
+    def sign_of_life(self, learner_id: int) -> str:
+        """A file that a learner may touch with each step, when it shows nothing else for long."""
+        return self._join("state", f"heartbeat-{learner_id}")
 
     def learner_metrics(self, learner_id: int) -> str:
         """The records of one learner, in FfDL's form."""

@@ -56,7 +56,8 @@ class LearnerCommand:
     `argv` and the values of `env` may hold placeholders. `env` is FfDL's contract with user code; what the
     user asked for on top (the attempt's ``environment.json``, literal values) wins over it, but never over
     `protected` names. `pass_host` are names (or prefixes ending in ``*``) of the node's environment that the
-    started process keeps; with PROCESS delivery the learner sees them.
+    started process keeps; with PROCESS delivery the learner sees them. `host_values` are variables whose value is
+    that of another one of the node's environment, where the node has it.
     """
 
     argv: Tuple[str, ...]
@@ -65,6 +66,7 @@ class LearnerCommand:
     pass_host: Tuple[str, ...] = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ")
     protected: Tuple[str, ...] = ()
     working_dir: str = "{attempt_dir}"
+    host_values: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -216,7 +218,8 @@ class LaunchFile:
     `command` is that one. `restart` says what follows on the failure of a training learner: "" = the end of the job;
     :data:`RESTART_LEARNER` = it is started again, `restarts_max` times in all on a node, and then the end. `metrics` is
     what collects them from what each learner writes (None = nothing does), by the program whose argv begins with
-    `collectors` and ends with the name of its spec.
+    `collectors` and ends with the name of its spec. `health` is where, on each node, a program of the site's writes
+    down what is wrong with the node ("" = there is none).
     """
 
     job_id: str
@@ -261,6 +264,7 @@ class LaunchFile:
     secrets: Mapping[str, str] = field(default_factory=dict)
     collectors: Tuple[str, ...] = ()
     metrics: Optional[Collecting] = None
+    health: str = ""
     succession: Optional[Succession] = None
     pod: Optional[Pod] = None
     written_by: str = ""

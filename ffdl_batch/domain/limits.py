@@ -35,7 +35,8 @@ class Limits:
 
     `lead_s` is how long before the time limit the warning comes (None = nobody warns), `lead_from` what decided that,
     and `store_s` what storing needs of it. A node controller that was not heard of for `fence_s` has killed its
-    learners. What learners write goes to stores each `upload_s` while they run.
+    learners. What learners write goes to stores each `upload_s` while they run. A learner that gives no sign of life
+    for `hang_s` may hang (0 = nobody looks).
     """
 
     grace_s: int = 60
@@ -47,6 +48,7 @@ class Limits:
     heartbeat_s: float = 10.0
     fence_s: float = 120.0
     upload_s: float = 30.0
+    hang_s: float = 0.0
 
 
 LEAD_MARGIN = 1.5

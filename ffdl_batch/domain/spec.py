@@ -164,6 +164,10 @@ class Checkpoint:
     shared: bool = False
 
 
+HANG_S = 1800
+"""Seconds without a sign of life after which a learner counts as hung; 0 = never."""
+
+
 @dataclass(frozen=True, slots=True)
 class Retry:
     """How often each kind of abnormal end is followed by another attempt; None = the default of
@@ -213,7 +217,8 @@ class BatchOptions:
     `output`, `mail`, `comment` are as sbatch means them; `slurm_args` are further, allow-listed sbatch
     options. `env` holds values for the learner's environment; `secrets` maps a variable to a reference. `mount` None =
     as the site has it. `array` and `sweep` (the variables of each element, a grid already multiplied out) are of the
-    whole array; a job never has them.
+    whole array; a job never has them. `slurm_environment`: learners find Slurm's variables, srun and scontrol on every
+    backend.
     """
 
     time_s: int | None = None
@@ -231,6 +236,7 @@ class BatchOptions:
     env: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict)
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    hang_s: int = HANG_S
     retry: Retry = field(default_factory=Retry)
     restart: Restart = Restart.JOB
     staging: Staging = Staging.INLINE
@@ -251,6 +257,7 @@ class BatchOptions:
     signal: str = ""
     comment: str = ""
     output: str = ""
+    slurm_environment: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -200,10 +200,15 @@ def fault_code(kind: FaultClass, direction: Direction) -> str:
     return "C103" if kind in (FaultClass.CREDENTIALS, FaultClass.MISSING, FaultClass.TASK) else "S302"
 
 
+SMALL_BYTES = 1 << 20
+"""Of a file that costs more for being one than for its bytes."""
+
+
 @dataclass(frozen=True)
 class Progress:
     """How far it is. `files` and `bytes` count what was there before, too; `rate` is of what moves, in bytes/s.
-    `early`: so little has moved that the rate says nothing of the time left."""
+    `early`: so little has moved that the rate says nothing of the time left. `files_rate` is of files that come into
+    their place, in files/s: many small ones take as long as they are many (0 of older releases)."""
 
     files: int
     files_total: int
@@ -211,12 +216,18 @@ class Progress:
     bytes_total: int
     rate: float
     early: bool = False
+    files_rate: float = 0.0
 
     @property
     def left_s(self) -> Optional[float]:
         """How long it takes still; None where nothing is left, or nobody can tell."""
-        rest = self.bytes_total - self.bytes
-        return rest / self.rate if self.rate > 0 and rest > 0 and not self.early else None
+        rest, files = self.bytes_total - self.bytes, self.files_total - self.files
+        if self.early or self.rate <= 0 or rest <= 0:
+            return None
+        by_bytes = rest / self.rate
+        if self.files_rate <= 0 or files <= 0 or max(rest / files, self.rate / self.files_rate) > SMALL_BYTES:
+            return by_bytes
+        return max(by_bytes, files / self.files_rate)
 
 
 @dataclass(frozen=True)

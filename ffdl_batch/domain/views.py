@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Literal
 
 from ffdl_batch.domain.findings import Finding
+from ffdl_batch.domain.incident_view import IncidentRow
 from ffdl_batch.domain.staging import StoreAddress
 
 SCHEMA = 1
@@ -120,15 +121,17 @@ class JobView:
     `network_requested` is the manifest's word, `network` the level ("" before deployment), `network_by` by what its
     learners have it, once they were found in it ("" = they were not yet).
     `results` and `logs` are directories: those of the last attempt whose learners started, or where they are kept
-    for the whole job. `stored_in` is the URL of the store that results go to ("" = they go to none, or to a directory),
-    `stored_at` its endpoint, where the URL does not say it. `settled_at`: when that was stored that could not be, which
-    is the job's error (None = it is not, or not yet). `log_tail` holds the last lines of the learner that failed.
+    for the whole job; `results_note`: where results are, though there is no directory of them here. `stored_in` is the
+    URL of the store that results go to ("" = they go to none, or to a directory), `stored_at` its endpoint, where the
+    URL does not say it. `settled_at`: when that was stored that could not be, which is the job's error (None = it is
+    not, or not yet). `log_tail` holds the last lines of the learner that failed.
     `attempts` is the chain, oldest first; a list of jobs leaves it out. `overrides` are what a resume or a failed node
     altered for the next attempts, in words by manifest key (gpus, batch.time, batch.exclude). `array` is the id of the
     array that the job is element `array_index` of ("" = none), `array_values` what its sweep sets for it.
     `learner_list`, of one job with several learners: those of the last attempt whose learners started; a list of jobs
     leaves it out, and it is empty where the attempt's files cannot be read. `moving` says what moves to or from the
-    job's stores, and how far it was at `moving_at`; likewise left out of lists.
+    job's stores, and how far it was at `moving_at`; likewise left out of lists. So are `incidents`, what went wrong
+    with it, in the order in which it happened.
     """
 
     id: str
@@ -178,6 +181,8 @@ class JobView:
     stored_in: str = ""
     stored_at: str = ""
     settled_at: float | None = None
+    incidents: tuple[IncidentRow, ...] = ()
+    results_note: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,6 +102,7 @@ def _batch(block: BatchBlock) -> spec.BatchOptions:
         env=block.env,
         secrets=block.secrets,
         checkpoint=_checkpoint(block),
+        hang_s=spec.HANG_S if block.health is None or block.health.hang_s is None else block.health.hang_s,
         retry=spec.Retry(**block.retry.model_dump()) if block.retry else spec.Retry(),
         restart=spec.Restart(block.restart),
         staging=spec.Staging(block.staging),
@@ -122,6 +123,7 @@ def _batch(block: BatchBlock) -> spec.BatchOptions:
         signal=block.signal,
         comment=block.comment,
         output=block.output,
+        slurm_environment=bool(block.slurm_environment),
     )
 
 

@@ -147,6 +147,14 @@ class RetryBlock(Block):
     gpu_hours: GpuHours = Field(None, description="GPU-hours of the whole chain, at most; no cap.")
 
 
+class HealthBlock(Block):
+    """When a learner counts as hung."""
+
+    hang_s: CountFromZero = Field(
+        None, description="Seconds without a sign of life, after which its stacks are taken and told; 1800, 0 = never."
+    )
+
+
 class RoleBlock(Block):
     """One role of a distributed job."""
 
@@ -198,6 +206,7 @@ class BatchBlock(Block):
     )
     checkpoint: CheckpointBlock | None = Field(None, description="How checkpoints are asked for.")
     retry: RetryBlock | None = Field(None, description="Further attempts.")
+    health: HealthBlock | None = Field(None, description="When a learner counts as hung.")
     restart: Annotated[str, BeforeValidator(one_of(RESTARTS, "job")), word_schema(*RESTARTS)] = Field(
         "job", description="What a failed learner ends: job, the attempt; learner, itself, and it is started again."
     )
@@ -217,6 +226,9 @@ class BatchBlock(Block):
     elastic: Words = Field({}, description="Bounds of an elastic job.")
     notify: NotifyBlock | None = Field(None, description="Who is told of what.")
     slurm: SlurmBlock | None = Field(None, description="What only Slurm knows.")
+    slurm_environment: Flag = Field(
+        None, description="Learners find SLURM_* variables, srun and scontrol, on every backend; false."
+    )
     kubernetes: Words = Field({}, description="What only Kubernetes knows.")
     nodelist: Label = Field("", description="Nodes to use.")
     exclude: Label = Field("", description="Nodes to avoid.")

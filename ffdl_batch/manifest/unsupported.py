@@ -19,8 +19,6 @@ def note_unsupported(manifest: ManifestBlock, defaults: Defaults, log: FindingLo
     _note_words_of_some(batch, defaults.own_words, log)
     if batch.elastic:
         log.warning(("batch", "elastic"), _TAKEN, _LEAVE)
-    if batch.notify is not None and batch.notify.webhook:
-        log.warning(("batch", "notify", "webhook"), _TAKEN, _LEAVE)
     location = manifest.framework.image_location
     if location is not None and location.email:
         log.note(("framework", "image_location", "email"), "this is recorded only")

@@ -10,7 +10,9 @@ from typing import Protocol, runtime_checkable
 from ffdl_batch.domain.job import Token
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.observation import NativeId
-from ffdl_batch.ports.scheduler import ArrayPlan, Chunk, LaunchPlan
+from ffdl_batch.domain.spec import JobSpec
+from ffdl_batch.domain.waiting import Explanation, Foretold
+from ffdl_batch.ports.scheduler import ArrayPlan, BackendFacts, Chunk, LaunchPlan
 
 
 @runtime_checkable
@@ -135,6 +137,17 @@ class Withdraws(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Storing:
+    """How the storing of what an attempt left goes: `why` it waits, or failed ("" = it goes on). `ended`: it does not
+    go on. `interrupted`: it failed by what says nothing of the store, or of what is to be stored: its place was taken,
+    its node lost, or it never began."""
+
+    why: str = ""
+    ended: bool = False
+    interrupted: bool = False
+
+
 @runtime_checkable
 class StoresApart(Protocol):
     """A backend that stores what attempts left which were cut off from their stores (``cut_off`` in their launch file),
@@ -144,9 +157,9 @@ class StoresApart(Protocol):
         """Have it stored, soon. Where that goes on already, nothing is begun. Raises what `submit` raises."""
         ...
 
-    def how_storing_ended(self, token: Token) -> str | None:
-        """None while it goes on; else why it failed, unless ``paid.json`` is in the attempt's directory. Then it may be
-        begun anew. Raises SchedulerUnreachable."""
+    def how_storing_goes(self, token: Token) -> Storing:
+        """What ended has failed, unless ``paid.json`` is in the attempt's directory; it may be begun anew. Raises
+        SchedulerUnreachable."""
         ...
 
 
@@ -165,9 +178,46 @@ class AvoidsNodes(Protocol):
 
 
 @runtime_checkable
+class KnowsNodes(Protocol):
+    """A backend that knows the names of its nodes."""
+
+    def nodes_of(self, facts: BackendFacts, partition: str) -> frozenset[str]:
+        """Those of a partition ("" = the default one), by what the site was; empty where that is not known. Pure."""
+        ...
+
+
+@runtime_checkable
 class ExplainsSettings(Protocol):
     """A backend that can say what its table of the configuration comes to, for `ffdl config`."""
 
     def explain(self) -> Mapping[str, object]:
         """Every key with its value, defaults included. Touches nothing."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingRequest:
+    """What is asked about: a job in the backend's queue, or (`native_id` None) a request that is not submitted."""
+
+    spec: JobSpec
+    facts: BackendFacts
+    native_id: NativeId | None = None
+
+
+@runtime_checkable
+class ExplainsWaiting(Protocol):
+    """A backend that knows why jobs wait: in values, of which the core makes sentences."""
+
+    def explain_waiting(self, requests: Sequence[WaitingRequest]) -> Sequence[Explanation | None]:
+        """What is known of each of `requests`, in their order; None for a job that is not in the queue. So many round
+        trips for any number of requests. Raises SchedulerUnreachable."""
+        ...
+
+
+@runtime_checkable
+class ForetellsStart(Protocol):
+    """A backend whose scheduler says when a request would start, without taking it."""
+
+    def foretell(self, plan: LaunchPlan) -> Foretold:
+        """The scheduler's answer to a trial. Raises what :class:`TrialSubmission` raises."""
         ...

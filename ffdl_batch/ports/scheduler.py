@@ -200,7 +200,8 @@ class LaunchPlan:
 
     `array_script` is the script of a native array that the attempt can be a task of ("" = it can be none): attempts
     with the same text differ in nothing that the scheduler is told but in their `array_index`. The number of the chunk
-    (see :class:`Chunk`) stands in it as :data:`ffdl_batch.domain.array.UNNUMBERED`.
+    (see :class:`Chunk`) stands in it as :data:`ffdl_batch.domain.array.UNNUMBERED`. `kept_off` says which nodes the
+    platform, not the owner, keeps the attempt off, and why.
     """
 
     backend: str
@@ -216,6 +217,7 @@ class LaunchPlan:
     warnings: tuple[str, ...] = ()
     array_script: str = ""
     array_index: int = 0
+    kept_off: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

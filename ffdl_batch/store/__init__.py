@@ -13,8 +13,10 @@ from ffdl_batch.store.errors import (
     StoreUnavailable,
 )
 from ffdl_batch.store.health import Trouble
+from ffdl_batch.store.incidents import Noticed
 from ffdl_batch.store.records import Attempt, LeasedJob, NewJob
 from ffdl_batch.store.repository import Store, open_store
+from ffdl_batch.store.usage_rows import UsedJob
 
 __all__ = [
     "Attempt",
@@ -24,11 +26,13 @@ __all__ = [
     "DuplicateId",
     "LeasedJob",
     "NewJob",
+    "Noticed",
     "SchemaTooNew",
     "Store",
     "StoreError",
     "StoreUnavailable",
     "Trouble",
+    "UsedJob",
     "kept_copies",
     "open_store",
     "rescued_copies",

@@ -7,17 +7,19 @@ lost during the commit): keys, revisions and tokens make it safe to read again a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import math
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from sqlalchemy.engine import Engine
 
 from ffdl_batch.domain.job import Change, HistoryEntry, Job, JobId
 from ffdl_batch.domain.job_state import JobState, Wish
 from ffdl_batch.ports.clock import Clock, SystemClock
-from ffdl_batch.store import leases, queries, submissions, totals, transitions
+from ffdl_batch.store import incidents, leases, queries, submissions, totals, transitions, usage_rows
 from ffdl_batch.store.database import Database, connect
 from ffdl_batch.store.existing import sqlite_file
 from ffdl_batch.store.health import Trouble
+from ffdl_batch.store.notices import Notices
 from ffdl_batch.store.records import Attempt, JobReader, LeasedJob, NewJob
 from ffdl_batch.store.revisions import bring_up_to_date
 
@@ -61,6 +63,8 @@ class Store:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._reader = JobReader()
+        self.notices = Notices(database)
+        """Who is still to be told of which incident."""
 
     @property
     def engine(self) -> Engine:
@@ -221,6 +225,19 @@ class Store:
         with self._database.reading() as connection:
             return queries.attempts(connection, ids)
 
+    def incidents_of(self, ids: Collection[str]) -> dict[JobId, list[incidents.Noticed]]:
+        """What went wrong with the jobs `ids`, in the order in which it happened."""
+        with self._database.reading() as connection:
+            return incidents.of_jobs(connection, ids)
+
+    def incidents_noticed(
+        self, after: float, until: float = math.inf, uid: int | None = None
+    ) -> list[incidents.Noticed]:
+        """Incidents whose rows were written after `after` and not after `until` (seconds since the epoch, by
+        :meth:`now`), oldest first; with `uid` of that user's jobs."""
+        with self._database.reading() as connection:
+            return incidents.noticed_between(connection, after, until, uid)
+
     def owed_attempts(self, limit: int = 100) -> list[Attempt]:
         """Attempts whose results or logs are still to be stored, oldest first; their jobs may have ended or not."""
         with self._database.reading() as connection:
@@ -320,6 +337,10 @@ class Store:
         """The tree of job directories that the database goes with: `tree`, where it had none so far, or had
         `instead_of`."""
         return leases.bind_tree(self._database, tree, instead_of)
+
+    def used_jobs(self, uid: int | None, since: float, until: float) -> Iterator[list[usage_rows.UsedJob]]:
+        """See :func:`ffdl_batch.store.usage_rows.used_jobs`; nothing is held between two pages."""
+        return usage_rows.used_jobs(self._database, uid, since, until)
 
     def is_idle(self, owner: str) -> bool:
         """Whether no job lives, nothing is owed, and no other daemon than `owner` is at work."""

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-REVISIONS = ("0001", "0002", "0003", "0004")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005")
 """Every revision this release knows, oldest first; a test compares it with the migrations."""
 HEAD = REVISIONS[-1]
 APPLIED = Table(

@@ -16,6 +16,7 @@ from sqlalchemy import (
     Index,
     Integer,
     MetaData,
+    PrimaryKeyConstraint,
     Table,
     Text,
     UniqueConstraint,
@@ -134,6 +135,44 @@ HISTORY = Table(
     Column("cause", Text, nullable=False),
     Column("message", AnyText, nullable=False),
     Column("error_code", AnyText, nullable=False),
+)
+
+INCIDENTS = Table(
+    "incidents",
+    METADATA,
+    Column("job_id", Text, ForeignKey("jobs.id", name="fk_incidents_job_id"), nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("episode", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("at", Double, nullable=False),
+    Column("noticed_at", Double, nullable=False),
+    Column("code", AnyText, nullable=False),
+    Column("message", AnyText, nullable=False),
+    Column("nodes", AnyText, nullable=False),
+    Column("learner", Integer, nullable=False),
+    Column("evidence", Text, nullable=False),
+    Column("lost_gpu_s", Double, nullable=False),
+    PrimaryKeyConstraint("job_id", "attempt", "episode", name="pk_incidents"),
+    Index("ix_incidents_noticed_at", "noticed_at"),
+    Index("ix_incidents_at", "at"),
+)
+
+NOTICES = Table(
+    "notices",
+    METADATA,
+    Column("id", Text, primary_key=True),
+    Column("job_id", Text, ForeignKey("jobs.id", name="fk_notices_job_id"), nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("episode", Text, nullable=False),
+    Column("channel", Text, nullable=False),
+    Column("address", AnyText, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("next_try_at", Double, nullable=False),
+    Column("tries", Integer, nullable=False),
+    Column("sent_at", Double),
+    Column("failure", AnyText, nullable=False),
+    UniqueConstraint("job_id", "attempt", "episode", "channel", "address", name="uq_notices_of"),
+    Index("ix_notices_sent_at_next_try_at", "sent_at", "next_try_at"),
 )
 
 LEASES = Table(

@@ -64,7 +64,7 @@ def apply_many(
             current = locked.get(job.id)
             if current is None or not _is_guarded(current, job, lease_token):
                 continue
-            step = decide(current, change, now)
+            step = replace(decide(current, change, now), incidents=change.incidents, noticed_at=now)
             after = writes.add(current.job, step)
             locked[job.id] = _moved(current, after, step)
             updated.append(after)

@@ -14,8 +14,10 @@ from sqlalchemy import bindparam, delete, insert, update
 from sqlalchemy.engine import Connection
 from sqlalchemy.sql.dml import Update
 
+from ffdl_batch.domain.incident import Incident
 from ffdl_batch.domain.job import HistoryEntry, Job, JobId
 from ffdl_batch.store.errors import StoreError
+from ffdl_batch.store.incidents import add_incidents, incident_row
 from ffdl_batch.store.records import JOB_FIELDS, encode_columns
 from ffdl_batch.store.schema import ATTEMPTS, HISTORY, JOBS
 
@@ -31,7 +33,7 @@ _ATTEMPT, _NO_ATTEMPT = update(ATTEMPTS).where(*_OF_JOB), delete(ATTEMPTS).where
 class Step:
     """What is to be written for one job: the job as it will be, its new history, columns beside, what changes in the
     row of the attempt that it had, and the row of an attempt that begins (none = no attempt begins). `drops_attempt`:
-    the row of the attempt that it had goes."""
+    the row of the attempt that it had goes. `incidents` as they were noticed at `noticed_at`."""
 
     job: Job
     entries: tuple[HistoryEntry, ...] = ()
@@ -39,6 +41,8 @@ class Step:
     attempt_columns: Row = dataclasses.field(default_factory=dict)
     next_attempt: Row = dataclasses.field(default_factory=dict)
     drops_attempt: bool = False
+    incidents: tuple[Incident, ...] = ()
+    noticed_at: float = 0.0
 
 
 class Writes:
@@ -55,9 +59,11 @@ class Writes:
         self._begun: list[Row] = []
         self._dropped: list[Row] = []
         self._history: list[Row] = []
+        self._incidents: list[Row] = []
 
     def add(self, before: Job, step: Step) -> Job:
         """The job as the step leaves it; one that it does not change is left alone, so that its revision stays."""
+        self._incidents += [incident_row(incident, step.noticed_at) for incident in step.incidents]
         changed = {n: getattr(step.job, n) for n in JOB_FIELDS if getattr(step.job, n) != getattr(before, n)}
         if not step.entries and not step.attempt_columns and changed.keys() <= {"updated_at"}:
             return before
@@ -86,6 +92,8 @@ class Writes:
             self._connection.execute(insert(ATTEMPTS), self._begun)
         if self._history:
             self._connection.execute(insert(HISTORY), self._history)
+        if self._incidents:
+            add_incidents(self._connection, self._incidents)
         self._clear()
 
     def _update(self, statement: Update, rows: Iterable[Row]) -> None:

@@ -1,0 +1,40 @@
+"""What an hour of a GPU and of a CPU costs, as a site sets it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+_HOUR_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Prices in `currency`, which is printed as it is and converted by nobody. `gpu_hour` is that of GPUs whose type is
+    not among `gpu_types`, or was not asked for. Types are compared without regard to case."""
+
+    currency: str = ""
+    gpu_hour: float = 0.0
+    cpu_hour: float = 0.0
+    gpu_types: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def is_set(self) -> bool:
+        """Whether anything costs anything. Where nothing does, reports have no column for it."""
+        return bool(self.gpu_hour or self.cpu_hour or any(self.gpu_types.values()))
+
+    def of_gpu(self, gpu_type: str) -> float:
+        """The price of an hour of one GPU of this type ("" = any)."""
+        wanted = gpu_type.lower()
+        return next((price for name, price in self.gpu_types.items() if name.lower() == wanted), self.gpu_hour)
+
+    def cost(self, gpu_seconds: float, cpu_seconds: float, gpu_type: str = "") -> float:
+        """What so much comes to."""
+        return (gpu_seconds * self.of_gpu(gpu_type) + cpu_seconds * self.cpu_hour) / _HOUR_S
+
+    def __str__(self) -> str:
+        if not self.is_set:
+            return "none"
+        prices = [("GPU", self.gpu_hour), ("CPU", self.cpu_hour), *sorted(self.gpu_types.items())]
+        said = ", ".join(f"{name} {price:g}" for name, price in prices if price)
+        return f"{said} {self.currency} an hour" if self.currency else f"{said} an hour"

@@ -1,0 +1,125 @@
+"""What an explanation rests on, in sentences with figures. Pure; times are this machine's local time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from ffdl_batch.domain.numbers import counted
+from ffdl_batch.domain.waiting import (
+    Ahead,
+    Alternative,
+    Blocker,
+    BlockerKind,
+    Explanation,
+    Foretold,
+    Room,
+    WaitHistory,
+)
+from ffdl_batch.domain.waiting_words import span_text
+
+_DAY_S, FAR_S = 86400.0, 366 * 86400.0
+
+
+def evidence_of(known: Explanation, now: float) -> tuple[str, ...]:
+    """One sentence for each thing that is known."""
+    return tuple(_sentences(known, now))
+
+
+def _sentences(known: Explanation, now: float) -> Iterator[str]:
+    for room in known.rooms:
+        yield room_text(room)
+    for one in known.ahead:
+        yield ahead_text(one, now, is_queued=known.reason is not None)
+    for blocker in known.blockers:
+        yield _blocker_text(blocker, now)
+    if known.position is not None:
+        yield f"it is number {known.position} in its queue"
+    if known.factors:
+        parts = ", ".join(f"{factor.name} {factor.value:g}" for factor in known.factors)
+        yield f"its priority of {known.priority or 0:g} is made of: {parts}"
+    for name, figure in known.figures.items():
+        yield f"{name}: {figure}"
+    if known.expected_start is not None:
+        yield f"by the scheduler's own plan it starts {moment_text(known.expected_start, now)}"
+    yield from known.lacks
+
+
+def room_text(room: Room) -> str:
+    """What is free in a partition, and for what that would do."""
+    kind = f" of type {room.gpu_type}" if room.gpu_type else ""
+    where = f" in {room.partition}" if room.partition else ""
+    free = f"{room.gpus_free} of {counted(room.gpus, 'GPU')}{kind}{where} {_are(room.gpus_free)} free"
+    if not room.gpus:
+        free = f"no open node{where} has GPUs{kind}" if room.gpus_each else f"{counted(room.nodes, 'open node')}{where}"
+    each = f"{counted(room.gpus_each, 'GPU')} each" if room.gpus_each else "its share each"
+    have = f"{room.fitting} of {counted(room.nodes, 'node')} {'has' if room.fitting == 1 else 'have'} room for {each}"
+    wants = f"it wants {counted(room.wanted, 'node')}"
+    away = ""
+    if room.away:
+        names = ", ".join(f"{one.name} ({one.state}{f': {one.why}' if one.why else ''})" for one in room.away)
+        away = f"; not to be had: {names}"
+    return f"{free}; {have}, and {wants}{away}"
+
+
+def ahead_text(ahead: Ahead, now: float, *, is_queued: bool) -> str:
+    """Who is before it, and when the first of those that run has to end."""
+    own = f", {ahead.own} of them yours" if ahead.own else ""
+    gpus = f", for {counted(ahead.gpus, 'GPU')}" if ahead.gpus else ""
+    what = "are before it" if is_queued else "wait for room"
+    text = f"in {ahead.partition} {counted(ahead.jobs, 'job')} {what}{own}{gpus}, and {ahead.running} run"
+    if ahead.next_end is not None and now < ahead.next_end < now + FAR_S:
+        text += f"; the first of these reaches its time limit {moment_text(ahead.next_end, now)}"
+    return text
+
+
+def _blocker_text(blocker: Blocker, now: float) -> str:
+    if blocker.kind is BlockerKind.DEPENDENCY:
+        return f"it depends on {blocker.name}"
+    if blocker.kind is BlockerKind.LICENSE:
+        return f"it asks for the licenses {blocker.name}"
+    begins = f" begins {moment_text(blocker.begins, now)}" if blocker.begins is not None else ""
+    ends = f" and ends {moment_text(blocker.ends, now)}" if blocker.ends is not None else ""
+    return f"the reservation {blocker.name}, {blocker.detail},{begins}{ends}".rstrip(",")
+
+
+def history_text(history: WaitHistory) -> str:
+    """Quantiles of own jobs."""
+    median, most, longest = map(span_text, (history.median_s, history.ninth_decile_s, history.longest_s))
+    jobs = f"your last {history.jobs} jobs with {history.shape}"
+    return f"{jobs} waited {median} (median), nine of ten of them at most {most}, and the longest {longest}"
+
+
+def trial_text(trial: Foretold, now: float) -> str:
+    """What a trial of the request as it is came to."""
+    if trial.at is None:
+        return f"asked about it anew, the scheduler says: {trial.said}"
+    start = f"it would start {moment_text(trial.at, now)}, says the scheduler"
+    return f"submitted now, behind what waits, {start}{_ends(trial.ends_others)}"
+
+
+def alternative_text(one: Alternative, now: float) -> str:
+    """How to ask for it, and what is gained."""
+    gain = f", {span_text(one.sooner_s)} sooner" if one.sooner_s is not None else ""
+    when = moment_text(one.at, now) if one.at is not None else "at an unknown time"
+    return f"{one.change} ({one.options}): starts {when}{gain}{_ends(one.ends_others)}"
+
+
+def _ends(others: int) -> str:
+    return f", and would end {counted(others, 'job')} of others for that" if others else ""
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
+
+
+def moment_text(at: float, now: float) -> str:
+    """``now``, ``at 12:34 (in 5 min)``, ``on 2027-01-20 at 12:34``, or that nobody can say."""
+    if at - now > FAR_S:
+        return "when jobs without a time limit have ended, which nobody can say"
+    if at <= now + 1:
+        return "now"
+    clock = time.strftime("%H:%M", time.localtime(at))
+    if at - now < _DAY_S:
+        return f"at {clock} (in {span_text(at - now)})"
+    return f"on {time.strftime('%Y-%m-%d', time.localtime(at))} at {clock}"

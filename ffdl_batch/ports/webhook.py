@@ -1,0 +1,58 @@
+"""Webhooks: one POST with a JSON text, signed where there is a key. The standard library alone.
+
+The signature is that of many senders: ``X-Ffdl-Signature: sha256=`` and the HMAC-SHA256 (RFC 2104) of the body in hex.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import urllib.error
+import urllib.request
+from http.client import HTTPException
+from urllib.parse import urlsplit, urlunsplit
+
+TIMEOUT_S = 20.0
+_ANSWER_BYTES = 300
+_MAY_PASS = frozenset({408, 425, 429}) | frozenset(range(500, 600))
+
+
+class WebhookRefused(Exception):
+    """It was not taken. `may_pass`: it may be later."""
+
+    def __init__(self, message: str, *, may_pass: bool) -> None:
+        super().__init__(message)
+        self.may_pass = may_pass
+
+
+class _StaysHere(urllib.request.HTTPRedirectHandler):
+    """What is told is for the address that was named, and for no other that it points to."""
+
+    def redirect_request(self, *_redirection: object) -> None:
+        """None: the answer itself counts."""
+
+
+def post(address: str, body: bytes, notice_id: str, key: bytes = b"") -> None:
+    """Hand `body` to the web server at `address`; any status from 200 to 299 means that it was taken. Redirections are
+    not followed. Raises WebhookRefused, whose words do not have what the address says after its path."""
+    headers = {"Content-Type": "application/json", "User-Agent": "ffdl-batch", "X-Ffdl-Notice": notice_id}
+    if key:
+        headers["X-Ffdl-Signature"] = "sha256=" + hmac.new(key, body, hashlib.sha256).hexdigest()
+    request = urllib.request.Request(address, body, headers, method="POST")  # noqa: S310 - http and https were checked
+    try:
+        with urllib.request.build_opener(_StaysHere).open(request, timeout=TIMEOUT_S) as answer:
+            answer.read(_ANSWER_BYTES)
+    except urllib.error.HTTPError as error:
+        with error:
+            said = " ".join(error.read(_ANSWER_BYTES).decode("utf-8", "replace").split())
+        message = f"{without_query(address)} answered {error.code} {error.reason}{': ' if said else ''}{said}"
+        raise WebhookRefused(message, may_pass=error.code in _MAY_PASS) from None
+    except (OSError, HTTPException, ValueError) as error:
+        reason = error.reason if isinstance(error, urllib.error.URLError) else error
+        raise WebhookRefused(f"{without_query(address)} cannot be reached: {reason}", may_pass=True) from None
+
+
+def without_query(address: str) -> str:
+    """The address as it may be told: tokens are often in what follows the path, and passwords before the host."""
+    parts = urlsplit(address)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))

@@ -1,0 +1,157 @@
+"""Reading what reports of use need, a page of jobs at a time: three statements for each, whatever the number of jobs.
+
+A page is read as a whole and the connection given back: SQLite has one for everybody, and a server ends transactions
+that wait for whoever reads slowly. Specs are read key by key, which is an eighth of the time that a whole one takes.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import and_, or_, select
+from sqlalchemy.engine import Connection
+
+from ffdl_batch.domain.held import Asked, AttemptRecord, Step
+from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.domain.spec import Staging
+from ffdl_batch.store.database import Database
+from ffdl_batch.store.schema import ATTEMPTS, HISTORY, JOBS
+
+PAGE = 2000 if sqlite3.sqlite_version_info >= (3, 32) else 900
+"""Jobs; as many variables have the statements that follow."""
+_STATES = {state.value: state for state in JobState}
+_AHEAD = Staging.AHEAD.value
+_JOBS = tuple(
+    JOBS.c[name]
+    for name in (
+        "id", "uid", "user", "name", "spec", "state", "backend", "submitted_at", "ended_at", "error_code", "overrides",
+        "array_id",
+    )
+)  # fmt: skip
+_ATTEMPTS = tuple(
+    ATTEMPTS.c[name]
+    for name in (
+        "job_id", "number", "created_at", "native_id", "ended_at", "outcome_code", "interruption", "gpu_seconds",
+        "checkpoint", "token", "backend",
+    )
+)  # fmt: skip
+_HISTORY = tuple(HISTORY.c[name] for name in ("job_id", "at", "state", "attempt", "cause"))
+
+
+@dataclass(frozen=True, slots=True)
+class UsedJob:
+    """A job with all that was recorded of its time. `account` "" = it names none."""
+
+    id: str
+    uid: int
+    user: str
+    name: str
+    array: str
+    state: JobState
+    backend: str
+    submitted_at: float
+    ended_at: float | None
+    error_code: str
+    framework: str
+    version: str
+    account: str
+    gpu_type: str
+    asked: Asked
+    attempts: Mapping[int, AttemptRecord]
+    tokens: Mapping[int, str]
+    backends: Mapping[int, str]
+    steps: tuple[Step, ...]
+
+
+def used_jobs(database: Database, uid: int | None, since: float, until: float) -> Iterator[list[UsedJob]]:
+    """Pages of the jobs that were submitted before `until` and had not ended at `since`, in the order of their
+    submission. `uid` None = everybody's. No connection is held between two pages."""
+    after = (0.0, "")
+    while True:
+        with database.reading() as connection:
+            rows = _jobs(connection, uid, since, until, after)
+            if not rows:
+                return
+            ids = [row[0] for row in rows]
+            attempts = connection.execute(select(*_ATTEMPTS).where(ATTEMPTS.c.job_id.in_(ids))).all()
+            steps = connection.execute(
+                select(*_HISTORY).where(HISTORY.c.job_id.in_(ids)).order_by(HISTORY.c.job_id, HISTORY.c.seq)
+            ).all()
+        yield _made(rows, attempts, steps)
+        after = rows[-1].submitted_at, ids[-1]
+
+
+def _jobs(
+    connection: Connection, uid: int | None, since: float, until: float, after: tuple[float, str]
+) -> Sequence[Any]:
+    """By the index of submissions: by ids, every page would sort all jobs of a user."""
+    at, job_id = after
+    lives = or_(JOBS.c.ended_at.is_(None), JOBS.c.ended_at >= since)
+    is_next = and_(JOBS.c.submitted_at >= at, or_(JOBS.c.submitted_at > at, JOBS.c.id > job_id))
+    query = select(*_JOBS).where(is_next, JOBS.c.submitted_at < until, lives)
+    if uid is not None:
+        query = query.where(JOBS.c.uid == uid)
+    return connection.execute(query.order_by(JOBS.c.submitted_at, JOBS.c.id).limit(PAGE)).all()
+
+
+def _made(jobs: Sequence[Any], attempts: Sequence[Any], steps: Sequence[Any]) -> list[UsedJob]:
+    records: dict[str, dict[int, AttemptRecord]] = {}
+    tokens: dict[str, dict[int, str]] = {}
+    backends: dict[str, dict[int, str]] = {}
+    for job_id, number, created, native, ended, code, why, gpu_seconds, checkpoint, token, backend in attempts:
+        saved = None if checkpoint == "{}" else json.loads(checkpoint).get("saved_at")
+        record = AttemptRecord(number, created, native, ended, code, why, gpu_seconds, saved)
+        records.setdefault(job_id, {})[number] = record
+        tokens.setdefault(job_id, {})[number] = token
+        backends.setdefault(job_id, {})[number] = backend
+    history: dict[str, list[Step]] = {}
+    for job_id, at, state, attempt, cause in steps:
+        history.setdefault(job_id, []).append(Step(at, _STATES[state], attempt, cause))
+    return [
+        _job(row, records.get(row[0], {}), tokens.get(row[0], {}), backends.get(row[0], {}), history.get(row[0], []))
+        for row in jobs
+    ]
+
+
+def _job(
+    row: Any,
+    attempts: Mapping[int, AttemptRecord],
+    tokens: Mapping[int, str],
+    backends: Mapping[int, str],
+    steps: Sequence[Step],
+) -> UsedJob:
+    job_id, uid, user, name, text, state, backend, submitted_at, ended_at, error_code, overrides, array = row
+    spec: dict[str, Any] = json.loads(text)
+    framework, batch = spec["framework"], spec.get("batch", {})
+    altered = {} if overrides == "{}" else json.loads(overrides)
+    return UsedJob(
+        job_id, uid, user, name, array, _STATES[state], backend, submitted_at, ended_at, error_code,
+        framework=framework["name"],
+        version=framework.get("version", ""),
+        account=batch.get("account", ""),
+        gpu_type=spec.get("resources", {}).get("gpu_type", ""),
+        asked=_asked(spec.get("resources", {}), batch, altered.get("gpus"), is_element=bool(array)),
+        attempts=attempts,
+        tokens=tokens,
+        backends=backends,
+        steps=tuple(steps),
+    )  # fmt: skip
+
+
+def _asked(wanted: Mapping[str, Any], batch: Mapping[str, Any], gpus: float | None, *, is_element: bool) -> Asked:
+    """As :func:`ffdl_batch.domain.gang.parts_of` counts; `gpus` is what a resume altered."""
+    each = float(wanted.get("gpus", 0.0) if gpus is None else gpus)
+    cpus, learners = float(wanted.get("cpus", 0.0)), int(wanted.get("learners", 1))
+    ahead = batch.get("staging") == _AHEAD and not is_element
+    roles = batch.get("roles") or {}
+    if not roles:
+        return Asked(learners, each, each * learners, cpus * learners, ahead)
+    parts = [(role.get("learners", 1), role.get("gpus"), role.get("cpus")) for role in roles.values()]
+    devices = [(count, each if own is None else float(own)) for count, own, _ in parts]
+    processors = sum(count * (cpus if own is None else float(own)) for count, _, own in parts)
+    most = max(own for _, own in devices)
+    return Asked(learners, most, sum(count * own for count, own in devices), processors, ahead)
