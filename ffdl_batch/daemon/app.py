@@ -10,12 +10,16 @@ from ffdl_batch.daemon import (
     array_routes,
     attach_routes,
     errors,
+    fault_routes,
     job_routes,
     left_routes,
     log_routes,
     measured_routes,
+    node_routes,
     outlets,
+    report_routes,
     secret_routes,
+    why_routes,
 )
 from ffdl_batch.daemon.context import Context
 from ffdl_batch.daemon.peer import PeerGate
@@ -29,11 +33,15 @@ ROUTES = (
     archive_routes,
     array_routes,
     attach_routes,
+    fault_routes,
     job_routes,
     left_routes,
     log_routes,
     measured_routes,
+    node_routes,
+    report_routes,
     secret_routes,
+    why_routes,
 )
 """Modules with the routes of the API."""
 

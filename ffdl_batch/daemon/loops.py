@@ -14,6 +14,7 @@ from ffdl_batch.services.deploy import Deployer
 from ffdl_batch.services.file_troubles import explain
 from ffdl_batch.services.janitor import sweep
 from ffdl_batch.services.job_secrets import forget_secrets
+from ffdl_batch.services.notices import Notifier
 from ffdl_batch.services.platform import Platform
 from ffdl_batch.services.silence import SilenceKeeper
 from ffdl_batch.services.watch import Watcher
@@ -125,6 +126,8 @@ class Loops:
         self._debts = self._loop("debts", self._debts_turn, first_s=DEBTS_FIRST_S)
         self._keeper = SilenceKeeper(platform)
         self._silence = self._loop("silence", self._silence_turn, first_s=look_every_s(settings.silent_s))
+        self._notifier = Notifier(platform)
+        self._notify = self._loop("notices", self._notifier.step)
         self._poked = threading.Event()
         self._caught_up = threading.Event()
 
@@ -132,8 +135,9 @@ class Loops:
         return StepThread(name, turn, first_s=first_s, place=self._platform.root.path)
 
     def is_busy(self) -> bool:
-        """Whether there is work without a live job: results and logs of ended ones are still to be stored."""
-        return self._payer.is_busy()
+        """Whether there is work without a live job: results and logs of ended ones are still to be stored, or somebody
+        is still to be told of an incident."""
+        return self._payer.is_busy() or self._notifier.is_busy()
 
     def is_caught_up(self) -> bool:
         """Whether the watcher has seen what happened before the daemon's start; `on_change` is called when it has."""
@@ -163,6 +167,7 @@ class Loops:
             ((self._watch, self._listen), self._watcher.close),
             ((self._debts,), self._payer.close),
             ((self._silence,), self._keeper.close),
+            ((self._notify,), self._notifier.close),
         ):
             names = ", ".join(loop.name for loop in loops)
             if any(loop in late for loop in loops):
@@ -174,7 +179,7 @@ class Loops:
                 log.warning("a lease could not be given back (%s) and runs out by itself: %s", names, error)
 
     def _all(self) -> tuple[StepThread, ...]:
-        return (self._deploy, self._watch, self._listen, self._sweep, self._debts, self._silence)
+        return (self._deploy, self._watch, self._listen, self._sweep, self._debts, self._silence, self._notify)
 
     def _deploy_turn(self) -> float:
         if self._deployer_failed:  # nobody else takes what it had leased before the leases are over
@@ -224,6 +229,7 @@ class Loops:
             self._on_change()
         if changed:
             self._deploy.wake()
+            self._notify.wake()  # there may be an incident
             self._debts.wake()  # an attempt may have ended that owes results, or one that has paid
 
     def _debts_turn(self) -> float:

@@ -18,6 +18,7 @@ from ffdl_batch.domain.codec import to_plain
 from ffdl_batch.domain.health import BackendHealth, DatabaseTrouble
 from ffdl_batch.domain.log_text import LogText
 from ffdl_batch.domain.submission import Submission, SubmissionResult
+from ffdl_batch.domain.usage_report import Agreement, UsageReport
 from ffdl_batch.domain.views import (
     SCHEMA,
     ArrayView,
@@ -29,6 +30,7 @@ from ffdl_batch.domain.views import (
     Problem,
     SecretView,
 )
+from ffdl_batch.domain.waiting import Outlook, WhyView
 from ffdl_batch.services.drill import DrillEvent
 
 MAX_SUBMISSIONS = 100
@@ -37,7 +39,7 @@ _T = TypeVar("_T")
 _ENCODE = json.JSONEncoder(ensure_ascii=True, separators=(",", ":")).encode
 
 
-def _when_asked(model: type[_T]) -> type[_T]:
+def when_asked(model: type[_T]) -> type[_T]:
     """Have pydantic look at a class when somebody wants the OpenAPI document: for each reply of each route, that takes
     as long as half of all else that a daemon does before it listens."""
     model.__pydantic_config__ = ConfigDict(defer_build=True)  # type: ignore[attr-defined]
@@ -73,7 +75,7 @@ class SecretRequest:
     value: str = field(repr=False)
 
 
-@_when_asked
+@when_asked
 @dataclass(frozen=True, slots=True)
 class ErrorReply:
     """Every refusal and failure."""
@@ -82,7 +84,7 @@ class ErrorReply:
     schema: int = SCHEMA
 
 
-@_when_asked
+@when_asked
 @dataclass(frozen=True, slots=True)
 class ArchiveReply:
     """`new` is false where the archive was there already."""
@@ -91,7 +93,7 @@ class ArchiveReply:
     schema: int = SCHEMA
 
 
-@_when_asked
+@when_asked
 @dataclass(frozen=True, slots=True)
 class SubmitReply:
     """One result per submission, in order; and the backends that do not answer now."""
@@ -101,7 +103,7 @@ class SubmitReply:
     schema: int = SCHEMA
 
 
-@_when_asked
+@when_asked
 @dataclass(frozen=True, slots=True)
 class SecretReply:
     """One secret, without its value."""
@@ -110,7 +112,7 @@ class SecretReply:
     schema: int = SCHEMA
 
 
-@_when_asked
+@when_asked
 @dataclass(frozen=True, slots=True)
 class SecretsReply:
     """Secrets by name, without their values."""
@@ -119,7 +121,32 @@ class SecretsReply:
     schema: int = SCHEMA
 
 
-@_when_asked
+@dataclass(frozen=True, slots=True)
+class OutlookRequest:
+    """A submission of which it is asked what awaits it."""
+
+    submission: Submission
+
+
+@when_asked
+@dataclass(frozen=True, slots=True)
+class WhyReply:
+    """Why one job waits."""
+
+    why: WhyView
+    schema: int = SCHEMA
+
+
+@when_asked
+@dataclass(frozen=True, slots=True)
+class OutlookReply:
+    """What awaits a submission."""
+
+    outlook: Outlook
+    schema: int = SCHEMA
+
+
+@when_asked
 @dataclass(frozen=True, slots=True)
 class PlanReply:
     """Exactly what would be sent."""
@@ -128,7 +155,7 @@ class PlanReply:
     schema: int = SCHEMA
 
 
-@_when_asked
+@when_asked
 @dataclass(frozen=True, slots=True)
 class JobReply:
     """One job; the backends that do not answer now, and the database where it takes nothing."""
@@ -139,7 +166,7 @@ class JobReply:
     schema: int = SCHEMA
 
 
-@_when_asked
+@when_asked
 @dataclass(frozen=True, slots=True)
 class ArrayReply:
     """One array of jobs; the backends that do not answer now, and the database where it takes nothing."""
@@ -150,7 +177,7 @@ class ArrayReply:
     schema: int = SCHEMA
 
 
-@_when_asked
+@when_asked
 @dataclass(frozen=True, slots=True)
 class JobsReply:
     """Jobs, newest first. `outages` are the backends that do not answer now: of their jobs it is told what was seen
@@ -163,7 +190,7 @@ class JobsReply:
     schema: int = SCHEMA
 
 
-@_when_asked
+@when_asked
 @dataclass(frozen=True, slots=True)
 class EventsReply:
     """Changes of state in order; `terminal`: there will be no more."""
@@ -173,7 +200,7 @@ class EventsReply:
     schema: int = SCHEMA
 
 
-@_when_asked
+@when_asked
 @dataclass(frozen=True, slots=True)
 class LeftReply:
     """Where something lies that a job left."""
@@ -182,7 +209,25 @@ class LeftReply:
     schema: int = SCHEMA
 
 
-@_when_asked
+@when_asked
+@dataclass(frozen=True, slots=True)
+class UsageReply:
+    """Who used what."""
+
+    usage: UsageReport
+    schema: int = SCHEMA
+
+
+@when_asked
+@dataclass(frozen=True, slots=True)
+class AgreementReply:
+    """Our reckoning beside the schedulers' accounting."""
+
+    agreement: Agreement
+    schema: int = SCHEMA
+
+
+@when_asked
 @dataclass(frozen=True, slots=True)
 class AttachReply:
     """One plan per node with learners that were asked for."""

@@ -30,13 +30,12 @@ from ffdl_batch.services.evidence import (
 )
 from ffdl_batch.services.lead import budget_of
 from ffdl_batch.services.materialize import begun_at
+from ffdl_batch.services.owed import OWED, is_told_owed
 
 MAX_EXCLUDED = 8
 """Failed nodes that a job keeps away from, the latest ones: a long list would leave it nowhere to run."""
 
 
-OWED = "its results and logs are still to be stored"
-"""What a job waits for whose training is over and whose controllers were killed before they had stored it all."""
 _STOPPED = "{}: the scheduler has stopped it; until it lets it run again a halt waits, a cancel does not"
 _LAST_WORD = "the scheduler has ended it ({}); its controllers' last word is waited for"
 _DEVICES = "devices: "
@@ -50,7 +49,8 @@ NO_CHECKPOINT = Checkpoint()
 class Past:
     """What an attempt (or one run of it) left. `failed_nodes` are nodes that took it down, `successor_begun` says that
     somebody began to submit the next attempt, `owed` that results or logs are not where they belong yet. `refused` is
-    what nodes said that were not fit for the attempts just before this one, where its own were not either."""
+    what nodes said that were not fit for the attempts just before this one, where its own were not either. `policy` is
+    the site's that found something in its logs, and `stops` that it wants no further attempt."""
 
     checkpoint: Checkpoint = NO_CHECKPOINT
     gpu_seconds: float = 0.0
@@ -58,6 +58,8 @@ class Past:
     successor_begun: bool = False
     owed: bool = False
     refused: tuple[str, ...] = ()
+    policy: str = ""
+    stops: bool = False
 
 
 def look_back(
@@ -78,7 +80,7 @@ def look_back(
         checkpoint = saved_checkpoint(attempt, place or directory.checkpoints)
     return Past(
         checkpoint=checkpoint,
-        gpu_seconds=_gpu_seconds(lambda: _count_gpus(job, attempt), known, final, seen),
+        gpu_seconds=_gpu_seconds(lambda: gpus_of(job, attempt), known, final, seen),
         failed_nodes=_failed_nodes(root, job, known) if verdict.lost_node and avoids_nodes else (),
         successor_begun=begun_at(directory.attempt(job.attempt + 1)) is not None,
         owed=_is_owed(known) and not Path(attempt.paid).exists(),
@@ -133,14 +135,14 @@ def _adopted(job: Job, verdict: Verdict, past: Past, known: Known, columns: dict
         columns["spent"] = asked or _spent(job, verdict.interruption, past, played=verdict.played)
     if past.failed_nodes:
         columns["overrides"] = _avoiding(job, past.failed_nodes)
-    back = AttemptEnd() if job.pending_reason == OWED else None  # its next run stores what this one owes
+    back = AttemptEnd() if is_told_owed(job) else None  # its next run stores what this one owes
     return Change(verdict.steps, verdict.cause, verdict.message, verdict.error_code, columns, back)
 
 
 def _owing(job: Job, verdict: Verdict, known: Known, past: Past, columns: dict[str, object]) -> Change | None:
     """The attempt has ended, and its job will when what it owes is stored: the daemon does that."""
     columns.pop("pending_reason", None)
-    if not verdict.steps and job.pending_reason == OWED:
+    if not verdict.steps and is_told_owed(job):
         return Change(columns=columns) if columns else None
     columns["pending_reason"] = OWED
     end = AttemptEnd("", past.checkpoint, past.gpu_seconds, past.owed, at=_end_of_attempt(known))
@@ -158,6 +160,8 @@ def _succeeded(job: Job, verdict: Verdict, known: Known, past: Past, columns: di
     final = known.final
     told = final.spent if final is not None else None
     columns["spent"] = _most(job.spent, told) if told is not None else _spent(job, why, past, played=verdict.played)
+    if past.policy and past.failed_nodes:
+        columns["overrides"] = _avoiding(job, past.failed_nodes)
     return Change(
         (*verdict.steps, (JobState.DEPLOYING, known.when(final.at if final is not None else None))),
         Cause.REQUEUED,
@@ -183,6 +187,9 @@ def _ended(job: Job, verdict: Verdict, known: Known, past: Past, columns: dict[s
     if why is Interruption.FAILURE and budget.failures == 0:
         return _at_the_end(verdict, verdict.message, columns, _end(verdict, known, past))
     message = _joined(verdict.message, decision.sentence.removeprefix(words(why, played=verdict.played)))
+    if past.stops and decision.goes_on and known.wish is Wish.NONE and not past.successor_begun:
+        message = f"{message}; the site's fault policy {past.policy} stops here"
+        return _at_the_end(verdict, message, columns, _end(verdict, known, past))
     nowhere = _nowhere_else(job, past) if verdict.error_code in UNFIT_NODE and decision.goes_on else ""
     if known.wish is not Wish.NONE or not decision.goes_on or nowhere:
         message = "; ".join(filter(None, (message, nowhere, *past.refused)))
@@ -302,7 +309,7 @@ def _failed_nodes(root: Root, job: Job, known: Known) -> tuple[str, ...]:
     return nodes_at_fault(events) or gone_first(root.job(job.id).attempt(job.attempt), events)
 
 
-def _count_gpus(job: Job, attempt: AttemptDir) -> float:
+def gpus_of(job: Job, attempt: AttemptDir) -> float:
     """Those that the attempt was given: of nodes that roles fill differently some are idle. Raises OSError."""
     asked = count_gpus(job.effective_spec)
     launch = read_launch(attempt) if asked else None

@@ -272,7 +272,7 @@ class Company:
             log.warning("%d elements of %s were not taken: %s", len(jobs), _array_of(jobs[0]), error)
             return [(job, turned_away(self._platform, job, str(error))) for job in jobs]
         except InvalidRequest as error:
-            return [(job, refused(self._platform, error)) for job in jobs]
+            return [(job, refused(self._platform, job, error)) for job in jobs]
         except SubmissionUncertain as error:
             log.warning("%d elements of %s: %s", len(jobs), _array_of(jobs[0]), error)
             change = Change(columns={"uncertain_since": self._platform.clock.now(), "pending_reason": str(error)})

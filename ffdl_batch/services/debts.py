@@ -23,7 +23,8 @@ from ffdl_batch.domain.job import Job, JobId
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.services.fence import fenced_s
-from ffdl_batch.services.payments_apart import PaymentApart, is_apart
+from ffdl_batch.services.owed import Told
+from ffdl_batch.services.payments_apart import INTERRUPTED, NotBegun, PaymentApart, is_apart
 from ffdl_batch.services.platform import Platform
 from ffdl_batch.services.turns import Turn
 from ffdl_batch.store import Attempt
@@ -32,6 +33,8 @@ log = logging.getLogger(__name__)
 
 FIRST_PAUSE_S = 30.0
 LONGEST_PAUSE_S = 3600.0
+LONGEST_INTERRUPTED_S = 600.0
+"""The pause before what a backend could not even begin, or somebody interrupted, is begun anew."""
 PATIENT_TRIES = 3
 """Failed tries after which a debt keeps neither a job from ending (it fails, S303) nor the daemon, which tries it again
 in its next life."""
@@ -69,8 +72,12 @@ Start = Callable[[AttemptDir, LastWord], Payment | None]
 
 @dataclass(slots=True)
 class _Tries:
+    """`why` the latest one failed, or could not begin."""
+
     failed: int = 0
+    interrupted: int = 0
     not_before: float = 0.0
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +97,7 @@ class DebtPayer:
         self._turn = Turn(platform, LEASE)
         self._others_turn = False
         self._due_in_s = LONGEST_PAUSE_S
+        self._told = Told(platform)
 
     @property
     def due_in_s(self) -> float:
@@ -119,6 +127,12 @@ class DebtPayer:
 
         A payment goes on through a moment without the database. It ends when another daemon's turn has come.
         """
+        gone = self._step()
+        if not self._others_turn:
+            self._tell()
+        return gone
+
+    def _step(self) -> int:
         self._due_in_s = LONGEST_PAUSE_S
         if self._running and not self._look():
             self._go_on()
@@ -147,8 +161,14 @@ class DebtPayer:
         ended = [(one, status) for one in self._running if (status := one.payment.poll()) is not None]
         self._running = [one for one in self._running if all(one is not other for other, _ in ended)]
         for one, status in ended:
-            self._finished(one.debt, status)
+            self._finished(one.debt, status, one.payment.why if isinstance(one.payment, PaymentApart) else "")
         return bool(ended)
+
+    def _tell(self) -> None:
+        """Say on jobs what the storing apart of what they left waits for, or why it failed."""
+        reasons = {key: f"{tries.why}; it is tried again" for key, tries in self._tries.items() if tries.why}
+        apart = ((one.debt, one.payment) for one in self._running if isinstance(one.payment, PaymentApart))
+        self._told.tell(reasons | {(debt.job_id, debt.number): payment.why for debt, payment in apart})
 
     def _number_running(self, *, apart: bool) -> int:
         return sum(isinstance(one.payment, PaymentApart) is apart for one in self._running)
@@ -187,9 +207,10 @@ class DebtPayer:
                 payment = self._begin(debt, attempt, self._last_word(jobs[debt.job_id], debt), apart=apart)
             except OSError as error:
                 log.error("job %s: storing what attempt %d owes cannot begin: %s", debt.job_id, debt.number, error)
-                self._put_off(debt)
+                self._put_off(debt, str(error), interrupted=isinstance(error, NotBegun))
                 continue
             if payment is not None:
+                self._tried(debt).why = ""
                 log.info("job %s: storing what attempt %d owes", debt.job_id, debt.number)
                 self._running.append(_Running(debt, payment))
                 continue
@@ -208,20 +229,23 @@ class DebtPayer:
             return LastWord.HEADS
         return LastWord.ANYWAY if self._tried(debt).failed >= PATIENT_TRIES - 1 else LastWord.WHEN_STORED
 
-    def _finished(self, debt: Attempt, status: int) -> None:
+    def _finished(self, debt: Attempt, status: int, why: str) -> None:
         if Path(self._directory(debt).paid).exists():
             return
         log.warning(
             "job %s: what attempt %d owes could not be stored (exit code %d); it is tried again%s",
-            debt.job_id, debt.number, status, _complaint(self._directory(debt)),
+            debt.job_id, debt.number, status, f": {why}" if why else _complaint(self._directory(debt)),
         )  # fmt: skip
-        self._put_off(debt)
+        self._put_off(debt, why, interrupted=status == INTERRUPTED)
 
-    def _put_off(self, debt: Attempt) -> None:
+    def _put_off(self, debt: Attempt, why: str = "", *, interrupted: bool = False) -> None:
+        """`interrupted`: it says nothing about the store, and is no reason to give it up."""
         tries = self._tried(debt)
-        pause = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(tries.failed, 16))
-        tries.failed += 1
-        tries.not_before = self._platform.clock.monotonic() + pause
+        longest = LONGEST_INTERRUPTED_S if interrupted else LONGEST_PAUSE_S
+        pause = min(longest, FIRST_PAUSE_S * 2.0 ** min(tries.failed + tries.interrupted, 16))
+        tries.failed += not interrupted
+        tries.interrupted += interrupted
+        tries.why, tries.not_before = why, self._platform.clock.monotonic() + pause
 
     def _tried(self, debt: Attempt) -> _Tries:
         return self._tries.setdefault((debt.job_id, debt.number), _Tries())

@@ -274,16 +274,16 @@ class Deployer:
         try:
             plan = plan_attempt(self._platform, job)
         except InvalidRequest as error:
-            return ended(self._platform, JobState.FAILED, "S101", str(error))
+            return ended(self._platform, job, JobState.FAILED, "S101", str(error))
         except UnknownImage as error:
-            return ended(self._platform, JobState.FAILED, "S103", str(error))
+            return ended(self._platform, job, JobState.FAILED, "S103", str(error))
         try:
             materialize(self._platform.root, job, plan)
             self._reached("written")
             materialize_template(self._platform.root, job, plan_template(self._platform, job, plan))
             self._reached("template")
         except SecretMissing as error:
-            return ended(self._platform, JobState.FAILED, SECRET_CODE, str(error))
+            return ended(self._platform, job, JobState.FAILED, SECRET_CODE, str(error))
         if job.attempt > 1:
             retire_earlier(self._platform, job)
             self._reached("fenced")
@@ -331,7 +331,7 @@ class Deployer:
     def _refused(self, job: Job, token: str, plan: LaunchPlan, error: InvalidRequest) -> Change | float:
         """The scheduler will not have it: the end, unless it may like it better with the nodes that failed this job."""
         if not job.overrides.exclude:
-            return refused(self._platform, error)
+            return refused(self._platform, job, error)
         log.warning("job %s was refused without %s: %s", job.id, ", ".join(job.overrides.exclude), error)
         unmark_begun(plan.attempt_dir, by=token)
         change = Change(columns={"overrides": replace(job.overrides, exclude=())})

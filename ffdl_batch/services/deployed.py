@@ -14,6 +14,7 @@ from ffdl_batch.ports.capabilities import CredentialLife
 from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, NoResources, NotNow, SchedulerUnreachable
 from ffdl_batch.services.backends import NotAsked
 from ffdl_batch.services.evidence import read_launch
+from ffdl_batch.services.incidents import refusal
 from ffdl_batch.services.platform import Platform
 from ffdl_batch.services.succession import plan_attempt
 
@@ -34,6 +35,8 @@ def queued(platform: Platform, job: Job, native: NativeId, plan: LaunchPlan | No
         "network": (network or launch.network).level,
         "results": launch.stores.results or attempt.results,
     }
+    if plan is not None and (fresh := [one for one in plan.kept_off if one not in job.warnings]):
+        columns["warnings"] = (*job.warnings, *fresh)
     return Change(steps=((JobState.QUEUED, min(at, platform.clock.now())),), columns=columns)
 
 
@@ -72,23 +75,25 @@ def _life_s(platform: Platform, job: Job, at_least_s: float) -> float:
     return max(adapter.credential_life_s if isinstance(adapter, CredentialLife) else 0.0, at_least_s)
 
 
-def ended(platform: Platform, state: JobState, code: str, message: str) -> Change:
+def ended(platform: Platform, job: Job, state: JobState, code: str, message: str) -> Change:
     """It ends here."""
     end = AttemptEnd(Interruption.HALT.value if state is JobState.HALTED else "")
-    return Change(((state, platform.clock.now()),), message=message, error_code=code, attempt_end=end)
+    at = platform.clock.now()
+    incidents = (refusal(job, code, message, at),) if state is JobState.FAILED else ()
+    return Change(((state, at),), message=message, error_code=code, attempt_end=end, incidents=incidents)
 
 
-def refused(platform: Platform, error: InvalidRequest) -> Change:
+def refused(platform: Platform, job: Job, error: InvalidRequest) -> Change:
     """It ends here, because the scheduler will not have it."""
     code = "S100" if isinstance(error, NoResources) else "S101"
-    return ended(platform, JobState.FAILED, code, str(error))
+    return ended(platform, job, JobState.FAILED, code, str(error))
 
 
 def ended_as_wished(platform: Platform, job: Job) -> Change:
     """It ends as its owner wishes; the scheduler never heard of the attempt, so nothing has to be asked for."""
     if job.wish is Wish.CANCEL:
-        return ended(platform, JobState.CANCELLED, "000", f"{CANCELLED_BY_OWNER} before it was deployed")
-    return ended(platform, JobState.HALTED, "000", HALTED_BEFORE)
+        return ended(platform, job, JobState.CANCELLED, "000", f"{CANCELLED_BY_OWNER} before it was deployed")
+    return ended(platform, job, JobState.HALTED, "000", HALTED_BEFORE)
 
 
 def why_looked_for(platform: Platform, job: Job, at_least_s: float = 0.0) -> str:

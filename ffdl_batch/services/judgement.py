@@ -7,8 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ffdl_batch.domain.alarms import alarms
 from ffdl_batch.domain.events import EventKind
+from ffdl_batch.domain.fault_policy import POLICY
 from ffdl_batch.domain.formats import NewerFormat
+from ffdl_batch.domain.incident import Evidence as Line
+from ffdl_batch.domain.incident import Incident
 from ffdl_batch.domain.job import Change, Job
 from ffdl_batch.domain.job_state import JobState, Wish
 from ffdl_batch.domain.jobdir import AttemptDir
@@ -19,13 +23,17 @@ from ffdl_batch.domain.verdict import Move, Verdict, judge
 from ffdl_batch.ports.capabilities import AvoidsNodes
 from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable
 from ffdl_batch.services.aftermath import keep_off, let_back, take_away
-from ffdl_batch.services.chain import OWED, Past, change_of, look_back
+from ffdl_batch.services.chain import Past, change_of, look_back
 from ffdl_batch.services.control import write_control
 from ffdl_batch.services.deployed import sought
 from ffdl_batch.services.duplicates import age
 from ffdl_batch.services.evidence import STILL_ALIVE_S, claim_owner, read_evidence
+from ffdl_batch.services.fault_policies import Policies
+from ffdl_batch.services.incidents import Ends
 from ffdl_batch.services.learners import untold_restarts
 from ffdl_batch.services.leftovers import with_leftovers
+from ffdl_batch.services.lemons import KEPT_OFF
+from ffdl_batch.services.owed import is_told_owed
 from ffdl_batch.services.platform import Platform
 from ffdl_batch.services.remembered import Memories, Memory
 
@@ -37,6 +45,7 @@ QUIET_S = 25.0
 """A node controller that lives is heard of more often than this (Limits.heartbeat_s)."""
 LONG_AGO_S = 600.0
 """Ends that the scheduler dates so far back are not waited for any more: munge lets clocks differ by 300 s."""
+NOWHERE_ELSE = "no other node fits: it may run on nodes that failed often lately"
 DROPPED = Observation(Phase.ENDED, "CANCELLED", EndCause.CANCELLED)
 """What is known of a waiting task that was taken out of its array: no scheduler says when or by whom."""
 
@@ -56,6 +65,8 @@ class Judge:
 
     def __init__(self, platform: Platform, memories: Memories, end_is_near: Callable[[], None]) -> None:
         self._platform, self._memories, self._end_is_near = platform, memories, end_is_near
+        self._policies = Policies(platform.settings.fault_policies)
+        self._ends = Ends(platform.root, self._policies.find)
 
     def judge(self, job: Job, is_forgotten: bool, fresh: bool) -> Judged | None:
         """One job whose files cannot be read or written keeps no other from being watched; it is looked at again."""
@@ -112,11 +123,37 @@ class Judge:
             past = look_back(root, job, known, verdict, seen, avoids_nodes=avoids)
             self._prepare(job, verdict, past)
         change = change_of(job, verdict, known, past, memory.observation)
+        if change is not None and verdict.move is not Move.NONE:
+            change = self._ends.noted(job, known, verdict, past, change)
+            change = self._ruled(job, known, verdict, past, change)
         if verdict.move is Move.NONE and self._has_nowhere_to_run(job, memory):
             change = self._let_back(job, change)
-        if restarts := self._restarts(job, memory, known):
-            change = replace(change or Change(), restarts=restarts)
+        change = self._with_news(job, memory, known, change)
         return Judged(job, change, verdict) if change is not None else None
+
+    def _with_news(self, job: Job, memory: Memory, known: Known, change: Change | None) -> Change | None:
+        """`change` with what happened to learners without ending the attempt."""
+        restarts, raised = self._restarts(job, memory, known), self._alarms(job, memory, known)
+        if not restarts and not raised:
+            return change
+        change = change or Change()
+        return replace(change, restarts=restarts, incidents=(*change.incidents, *raised))
+
+    def _ruled(self, job: Job, known: Known, verdict: Verdict, past: Past, change: Change) -> Change:
+        """`change` as the site's policies want it, which have been asked about this end."""
+        ruling = self._policies.ruling(job)
+        if ruling is None:
+            return change
+        log.warning("job %s: the fault policy %s matches its log", job.id, ruling.policy)
+        nodes = ruling.nodes if ruling.nodes and self._avoids_nodes(job.backend) else ()
+        if verdict.move is Move.REQUEUED and nodes:
+            keep_off(self._platform, job, nodes)
+        failed = tuple(dict.fromkeys((*past.failed_nodes, *nodes)))
+        past = replace(past, failed_nodes=failed, policy=ruling.policy, stops=ruling.stops)
+        ruled = change_of(job, verdict, known, past, self._memories.of(job).observation)
+        said = Line(f"{POLICY}{ruling.policy}", "a line of the log is what it looks for")
+        incidents = tuple(replace(one, evidence=(said, *one.evidence)) for one in change.incidents)
+        return replace(ruled or change, incidents=incidents)
 
     def _restarts(self, job: Job, memory: Memory, known: Known) -> tuple[tuple[float, str], ...]:
         """Learners that were started again, of which the history does not tell yet; it is read where there are any. Of
@@ -129,6 +166,18 @@ class Judge:
         untold = untold_restarts(job, attempt, again, history)
         memory.restarts = len(again) - len(untold)
         return tuple(sorted((known.when(at), message) for at, message in untold))
+
+    def _alarms(self, job: Job, memory: Memory, known: Known) -> tuple[Incident, ...]:
+        """Incidents of an attempt that goes on, of which the database does not have those; it is asked where there are
+        any that are not surely in it."""
+        raised = alarms(job.id, job.attempt, known.evidence.events)
+        if len(raised) == memory.alarms:
+            return ()
+        noticed = self._platform.store.incidents_of([job.id]).get(job.id, [])
+        stored = {(one.incident.attempt, one.incident.episode) for one in noticed}
+        fresh = [one for one in raised if (one.attempt, one.episode) not in stored]
+        memory.alarms = len(raised) - len(fresh)
+        return tuple(replace(one, at=known.when(one.at)) for one in fresh)
 
     def _avoids_nodes(self, backend: str) -> bool:
         """Whether a job can be kept off the node that failed it."""
@@ -147,15 +196,18 @@ class Judge:
     def _has_nowhere_to_run(self, job: Job, memory: Memory) -> bool:
         """Whether it waits for nodes that it is kept off, because they failed it."""
         seen = memory.observation
-        return bool(seen is not None and seen.nowhere and job.overrides.exclude and job.wish is Wish.NONE)
+        if seen is None or not seen.nowhere or job.wish is not Wish.NONE:
+            return False
+        kept_off = any(one.startswith(KEPT_OFF) for one in job.warnings) and NOWHERE_ELSE not in job.warnings
+        return bool(job.overrides.exclude) or kept_off
 
     def _let_back(self, job: Job, change: Change | None) -> Change | None:
         """The nodes that failed it are the only ones that it can run on: better there than nowhere."""
         if not let_back(self._platform, job):
             return change
         nodes = ", ".join(job.overrides.exclude)
-        log.warning("job %s has nowhere to run without %s", job.id, nodes)
-        told = f"no other node fits: it may run on {nodes} again, which failed it before"
+        log.warning("job %s has nowhere to run without %s", job.id, nodes or "nodes that failed often")
+        told = f"no other node fits: it may run on {nodes} again, which failed it before" if nodes else NOWHERE_ELSE
         change = change or Change()
         warnings = (*job.warnings, *([told] if told not in job.warnings else []))
         columns = {**change.columns, "overrides": replace(job.overrides, exclude=()), "warnings": warnings}
@@ -225,7 +277,7 @@ class Judge:
         if self._is_unending(known):
             known = replace(known, unending=True, settled=True)
         said = known.final is not None and is_last_word(known.final)
-        if not known.ended or (said and job.pending_reason != OWED):
+        if not known.ended or (said and not is_told_owed(job)):
             return known
         attempt = self._platform.root.job(job.id).attempt(job.attempt)
         return replace(known, evidence=with_leftovers(attempt, evidence, known))

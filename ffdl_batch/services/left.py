@@ -17,6 +17,7 @@ from ffdl_batch.domain.numbers import counted
 from ffdl_batch.domain.placeholders import fill
 from ffdl_batch.domain.views import JobView, LeftView
 from ffdl_batch.services.evidence import read_launch
+from ffdl_batch.services.kept_by_pods import where_kept
 from ffdl_batch.services.platform import Caller, Platform
 from ffdl_batch.services.problems import wrong_state, wrong_usage
 from ffdl_batch.services.query import detailed, own_job
@@ -60,7 +61,7 @@ def _place(platform: Platform, job: Job, kind: LeftKind, attempt: int | None) ->
     if not job.state.is_terminal:
         view = replace(view, is_partial=True, note=f"{job.id} is {job.state}: this is what there is now")
     shown = detailed(platform, job)
-    number = attempt or max((one.number for one in shown.attempts if one.results), default=0)
+    number = attempt or max((one.number for one in shown.attempts if one.logs), default=0)
     if not number:
         raise wrong_state(f"{job.id} is {job.state}, and none of its attempts got as far as its learners")
     own = directory.attempt(number)
@@ -97,10 +98,7 @@ def _of_pods(view: LeftView, kind: LeftKind, launch: LaunchFile, pod: Pod) -> Le
             return replace(view, store=upload.store, prefix=fill(upload.prefix, {}))
     if kind is LeftKind.RESULTS and launch.stores.results:
         return replace(view, directory=launch.stores.results)
-    if pod.apart:
-        where, cure = "go with its pods", "name a data store for training_results, and they are kept there"
-    else:
-        where, cure = f"are in the claim of the cluster, at {local}", "read them in a pod that has the claim"
+    where, cure = where_kept(pod, local)
     raise wrong_state(f"what {view.job_id} leaves as {kind} does not come here: they {where}", cure=cure)
 
 

@@ -64,6 +64,11 @@ class LogReader:
         """Where the log ends now."""
         return self._parts.end()
 
+    def is_within_line(self) -> bool:
+        """Whether its last line has no newline yet."""
+        _, last = next(self._parts.backwards(self._parts.end()), (0, b""))
+        return bool(last) and not last.endswith(b"\n")
+
     def line_start(self, end: int, newlines: int = 1) -> int:
         """Where the line begins that follows the last but `newlines` newline before `end`; read backwards."""
         begin = 0

@@ -71,7 +71,7 @@ def find_tail(reader: LogReader, since: Since, grep: Grep, match: Match, tail: i
     low = _first_late(reader, since, ended=ended)
     end = reader.end()
     last = max(low, reader.line_start(end))
-    begin = high = end if ended else last
+    begin = high = end = end if ended else last
     windows: list[Window] = []
     size = WINDOW
     while tail > 0 and low < high:

@@ -28,6 +28,8 @@ POLLS_PER_S = 200
 KEEP_ALIVE_S = 5.0
 FLUSH_S = 1.0
 """A progress bar's states are shown so often."""
+GROWS_S = 0.2
+"""A log that has not grown for so long has all of its last line; what is in the middle of one is no line yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +88,18 @@ class _Stream:
         self._learners = [query.learner] if query.learner else list(range(1, job.spec.resources.learners + 1))
 
     def read(self) -> Iterator[LogText]:
-        """What is there now."""
+        """What is there now. The last lines of a log that grows are whole ones, and the state of a progress bar."""
         last = self._job.attempt
         first = self._first()
         with self._matching() as match:
             for number in range(first, (last if self._query.attempt == "all" else first) + 1):
-                yield from self._present(_Logs(self._open(number), self._query, match), number, ended=True)
+                logs = _Logs(self._open(number), self._query, match)
+                if self._query.tail is None or self._is_over(number) or not logs.is_within_line():
+                    yield from self._present(logs, number, ended=True)
+                    continue
+                size = logs.size()
+                time.sleep(GROWS_S)
+                yield from self._present(logs, number, ended=logs.size() == size)
 
     def follow(self) -> Iterator[LogText | None]:
         """What is there now, and what comes until the job has ended."""
@@ -114,7 +122,7 @@ class _Stream:
         newest = max((attempt for attempt, _ in self._query.after), default=0)
         if number >= newest:
             logs.begin(number, ended=ended)
-            yield from logs.texts(ended=ended)
+            yield from logs.texts(ended=ended, flush=not ended and not self._query.follow)
 
     def _await_attempt(self) -> Iterator[None]:
         while self._job.attempt == 0 and not self._job.state.is_terminal:
@@ -189,6 +197,14 @@ class _Logs:
         self._cuts = [Since(query.since) for _ in readers]
         self._searches: list[Search] = []
         self._parts: list[Iterator[LogText]] = []
+
+    def is_within_line(self) -> bool:
+        """Whether one of the logs ends without a newline."""
+        return any(reader.is_within_line() for reader in self._readers)
+
+    def size(self) -> int:
+        """Of all of them, rotated parts included."""
+        return sum(reader.end() for reader in self._readers)
 
     def begin(self, number: int, *, ended: bool) -> None:
         """Go there. With a pattern, the last lines that match are looked for from the end of each log."""

@@ -14,13 +14,18 @@ from ffdl_batch.domain.codec import to_plain
 from ffdl_batch.domain.events import FinalRecord, Outcome
 from ffdl_batch.domain.job import attempt_token
 from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.ports.capabilities import StoresApart
-from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerError, SchedulerUnreachable
+from ffdl_batch.ports.capabilities import StoresApart, Storing
+from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerError, SchedulerUnreachable, SubmissionUncertain
 from ffdl_batch.services.evidence import read_final, read_launch
 from ffdl_batch.services.platform import Platform
 from ffdl_batch.store import Attempt
 
-NOT_STORED = 74
+NOT_STORED, INTERRUPTED = 74, 75
+"""Statuses of payments that ended. The second says nothing about the store: it is begun anew, however often."""
+
+
+class NotBegun(OSError):
+    """The backend takes it later: that says nothing about the store either."""
 
 
 def is_apart(attempt: AttemptDir) -> bool:
@@ -29,22 +34,25 @@ def is_apart(attempt: AttemptDir) -> bool:
     return launch is not None and launch.cut_off
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PaymentApart:
-    """The payment for `debt`. `is_last`: what comes of it is the attempt's end."""
+    """The payment for `debt`. `is_last`: what comes of it is the attempt's end. `why` it waits, or failed."""
 
     platform: Platform
     debt: Attempt
     attempt: AttemptDir
     is_last: bool
+    why: str = ""
 
     def begin(self) -> None:
-        """Raises OSError."""
+        """Raises OSError; NotBegun where it is begun later."""
         try:
             with self.platform.adapters.asking(self.debt.backend) as adapter:
                 if not isinstance(adapter, StoresApart):
                     raise InvalidRequest(f"{self.debt.backend} stores nothing that it has cut off from its store")
                 adapter.begin_storing(attempt_token(self.debt.job_id, self.debt.number), self.attempt)
+        except (SchedulerUnreachable, SubmissionUncertain) as error:
+            raise NotBegun(str(error)) from error
         except SchedulerError as error:
             self._give_up(str(error))
             raise OSError(str(error)) from error
@@ -54,12 +62,21 @@ class PaymentApart:
         try:
             with self.platform.adapters.asking(self.debt.backend) as adapter:
                 assert isinstance(adapter, StoresApart)
-                why = adapter.how_storing_ended(attempt_token(self.debt.job_id, self.debt.number))
-        except (InvalidRequest, SchedulerUnreachable):
+                found = adapter.how_storing_goes(attempt_token(self.debt.job_id, self.debt.number))
+        except (InvalidRequest, SchedulerUnreachable) as error:
+            self.why = str(error)
             return None
-        if why is None or Path(self.attempt.paid).exists():
-            return None if why is None else 0
-        self._give_up(why)
+        return self._after(found)
+
+    def _after(self, found: Storing) -> int | None:
+        self.why = found.why
+        if not found.ended:
+            return None
+        if Path(self.attempt.paid).exists():
+            return 0
+        if found.interrupted:
+            return INTERRUPTED
+        self._give_up(found.why)
         return NOT_STORED
 
     def end(self) -> None:

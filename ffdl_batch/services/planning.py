@@ -21,6 +21,7 @@ from ffdl_batch.ports.scheduler import (
     SchedulerUnreachable,
 )
 from ffdl_batch.services.intake import Candidate, all_warnings, name_elements, plan_or_refuse, read_submission
+from ffdl_batch.services.lemons import Lemons, told, without
 from ffdl_batch.services.platform import Caller, Platform
 from ffdl_batch.services.problems import bad_request, try_again, unavailable
 
@@ -35,12 +36,22 @@ def plan_submission(platform: Platform, caller: Caller, submission: Submission, 
     if is_array(candidate.spec):
         return _plan_array(platform, submission, candidate, trial=trial)
     (candidate,) = name_elements(platform, candidate, [candidate.spec])
+    candidate = _keep_off(platform, candidate)
     plan = plan_or_refuse(platform, candidate, DRY_RUN_ID, submission.environ)
     return _view(candidate, plan, _try(platform, plan) if trial else "")
 
 
+def _keep_off(platform: Platform, candidate: Candidate) -> Candidate:
+    """As the deployer would: off nodes that failed often lately, where the site wants that."""
+    nodes = Lemons.of(platform).for_job(candidate.backend, candidate.spec)
+    if not nodes:
+        return candidate
+    return replace(candidate, spec=without(candidate.spec, nodes), notes=(*candidate.notes, *told(nodes)))
+
+
 def _plan_array(platform: Platform, submission: Submission, candidate: Candidate, *, trial: bool) -> PlanView:
     """The plan of the first element; where the backend has native arrays, with the script of the first of those."""
+    candidate = _keep_off(platform, candidate)
     elements = name_elements(platform, candidate, expand(candidate.spec, DRY_RUN_ARRAY))
     ids = [JobId(f"training-dry{number:06d}") for number in range(len(elements))]
     plan = plan_or_refuse(platform, elements[0], ids[0], submission.environ)

@@ -9,6 +9,7 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ffdl_batch.config import Settings
 from ffdl_batch.domain.jobdir import Root
@@ -20,7 +21,11 @@ from ffdl_batch.services.clocks import SharedClock, SteadyClock, file_time
 from ffdl_batch.services.looks import Looks
 from ffdl_batch.services.store_check import StoreChecks
 from ffdl_batch.services.tree import Tree
+from ffdl_batch.services.trials import Desk
 from ffdl_batch.store import Store, open_store
+
+if TYPE_CHECKING:
+    from ffdl_batch.services.lemons import Lemons
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +43,7 @@ class Platform:
     `clock` tells the time of what is written into the database, by the database's clock where several daemons share it.
     `file_time` tells it for files in a directory of the tree (see :mod:`ffdl_batch.services.clocks`). `tree` knows
     whether the tree's file system answers. `store_checks` asks data stores at submission. `looks` sees the rows of jobs
-    that are followed.
+    that are followed. `desk` puts trials to schedulers. `lemons` knows nodes that fail often, once somebody has asked.
     """
 
     settings: Settings
@@ -51,8 +56,10 @@ class Platform:
     owner: str
     file_time: Callable[[str], float] = file_time
     store_checks: StoreChecks = field(default_factory=StoreChecks)
+    desk: Desk = field(default_factory=Desk)
     tree: Tree = field(init=False)
     looks: Looks = field(init=False)
+    lemons: Lemons | None = None
 
     def __post_init__(self) -> None:
         self.tree = Tree(self.root)

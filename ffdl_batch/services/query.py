@@ -6,6 +6,7 @@ import os
 import re
 import socket
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from ffdl_batch import __version__
 from ffdl_batch.domain.array import is_array_id
@@ -22,6 +23,7 @@ from ffdl_batch.domain.staging import StoreKind
 from ffdl_batch.domain.store_urls import say_store_url
 from ffdl_batch.domain.views import AttemptView, EventView, JobView, RestartView
 from ffdl_batch.services.evidence import STILL_ALIVE_S
+from ffdl_batch.services.kept_by_pods import without_places
 from ffdl_batch.services.lead import budget_of
 from ffdl_batch.services.platform import Caller, Platform
 from ffdl_batch.services.problems import (
@@ -34,6 +36,7 @@ from ffdl_batch.services.problems import (
     whole_array,
     wrong_usage,
 )
+from ffdl_batch.services.reports.faults import incidents_of
 from ffdl_batch.store import Attempt, StoreError
 
 MAX_LISTED = 10_000
@@ -142,8 +145,10 @@ def get_job(platform: Platform, caller: Caller, job_id: str) -> JobView:
 
 
 def detailed(platform: Platform, job: Job) -> JobView:
-    """The job with its history and its chain of attempts."""
-    return view_of(platform, job, platform.store.history(job.id), platform.store.attempts(job.id))
+    """The job with its history, its chain of attempts, and its incidents."""
+    view = view_of(platform, job, platform.store.history(job.id), platform.store.attempts(job.id))
+    view = replace(view, incidents=incidents_of(platform, job))
+    return without_places(platform, job, view)
 
 
 def get_events(platform: Platform, caller: Caller, job_id: str, after: int) -> tuple[list[EventView], bool]:

@@ -14,7 +14,8 @@ class Memory:
     """`observation` is the scheduler's latest word, `missing` how many listings in a row left the attempt out, and
     `missing_since` and `ended_seen_at` when the first one did, or listed it as ended (monotonic). `concluded`: its head
     has said its last word. `requeues` is how often the history says that it was started anew, where that was read, and
-    `restarts` how many of its learners' restarts are surely in it.
+    `restarts` how many of its learners' restarts are surely in it. `alarms` is how many of its incidents that
+    ended nothing surely are in the database.
     `lost`: the scheduler has forgotten the attempt, which nobody ended, or has given its id to another job. `dropped`:
     it was a waiting task, and the scheduler has taken it out of its array. `own` is the latest word that surely was
     about the attempt; `doubtful`: the latest one may be about another job. `is_new`: the attempt got its id under the
@@ -28,6 +29,7 @@ class Memory:
     missing_since: float | None = None
     requeues: int | None = None
     restarts: int = 0
+    alarms: int = 0
     read_once: bool = False
     concluded: bool = False
     lost: bool = False

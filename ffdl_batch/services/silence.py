@@ -32,9 +32,9 @@ from ffdl_batch.domain.silence import (
 )
 from ffdl_batch.ports.capabilities import AvoidsNodes
 from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable
-from ffdl_batch.services.chain import OWED
 from ffdl_batch.services.control import mark_given_up, newest_run, read_given_up
 from ffdl_batch.services.evidence import beats_of, oldest_heartbeat, read_launch
+from ffdl_batch.services.owed import is_told_owed
 from ffdl_batch.services.platform import Platform
 from ffdl_batch.services.proof import is_own, may_ask_of
 from ffdl_batch.services.turns import Turn
@@ -85,7 +85,7 @@ class SilenceKeeper:
             return 0
         changed, running = 0, set[JobId]()
         for backend in store.live_backends():
-            jobs = [job for job in store.live_deployed(backend) if job.state in _RUN and job.pending_reason != OWED]
+            jobs = [job for job in store.live_deployed(backend) if job.state in _RUN and not is_told_owed(job)]
             running |= {job.id for job in jobs}
             changed += self._look_at(backend, jobs) if jobs and self._has_nodes(backend) else 0
         self._seen = {key: seen for key, seen in self._seen.items() if key in running}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,10 +11,12 @@ from ffdl_batch.domain.continuation import Interruption
 from ffdl_batch.domain.ending import LOST
 from ffdl_batch.domain.job import Job, Token
 from ffdl_batch.domain.launch import TEMPLATE
+from ffdl_batch.domain.node_score import NodeScore
 from ffdl_batch.domain.spec import JobSpec
 from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, LaunchRequest
 from ffdl_batch.services.ahead import for_staging, has_to_stage, only_staging, stages_ahead
 from ffdl_batch.services.intake import launch_request
+from ffdl_batch.services.lemons import Lemons, told, without
 from ffdl_batch.services.materialize import exported_environment
 from ffdl_batch.services.platform import Platform
 
@@ -23,8 +26,15 @@ log = logging.getLogger(__name__)
 def plan_attempt(platform: Platform, job: Job) -> LaunchPlan:
     """The plan of the job's current attempt. Raises InvalidRequest, UnknownImage, SchedulerUnreachable.
 
-    Where nothing is left to run on without the nodes that failed this job, it may run on them again.
+    It keeps off nodes that failed often lately, where the site wants that and others are left. Where nothing is left to
+    run on without the nodes that failed this job, it may run on them again.
     """
+    avoided = Lemons.of(platform).for_job(job.backend, job.effective_spec)
+    if avoided:
+        try:
+            return replace(_plan(platform, job, avoided), kept_off=told(avoided))
+        except InvalidRequest:
+            log.warning("job %s has nowhere to run without %s", job.id, ", ".join(one.node for one in avoided))
     try:
         return _plan(platform, job)
     except InvalidRequest:
@@ -35,8 +45,8 @@ def plan_attempt(platform: Platform, job: Job) -> LaunchPlan:
         return plan
 
 
-def _plan(platform: Platform, job: Job) -> LaunchPlan:
-    adapter, spec = platform.adapters.get(job.backend), _spec(platform, job)
+def _plan(platform: Platform, job: Job, avoided: Sequence[NodeScore] = ()) -> LaunchPlan:
+    adapter, spec = platform.adapters.get(job.backend), without(_spec(platform, job), avoided)
     earlier = platform.store.attempts(job.id) if job.attempt > 1 else ()
     if not stages_ahead(spec, earlier):
         plan = adapter.plan(_request(platform, job, spec))
@@ -51,7 +61,10 @@ def plan_template(platform: Platform, job: Job, plan: LaunchPlan) -> LaunchPlan 
     or where it cannot be planned: then the platform goes on."""
     if plan.launch.succession is None:
         return None
-    request = _request(platform, job, _waits_for_nothing(job.effective_spec))
+    spec = _waits_for_nothing(job.effective_spec)
+    if plan.kept_off:
+        spec = without(spec, Lemons.of(platform).for_job(job.backend, spec))
+    request = _request(platform, job, spec)
     request = replace(
         request,
         attempt=job.attempt + 1,

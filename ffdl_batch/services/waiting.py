@@ -23,6 +23,7 @@ from ffdl_batch.services.dependencies import (
     own_trainings,
     read_dependency,
 )
+from ffdl_batch.services.incidents import refusal
 from ffdl_batch.services.platform import Platform
 from ffdl_batch.store import LeasedJob
 
@@ -111,7 +112,8 @@ class Waiting:
             if standing.outlook is Outlook.NEVER:
                 message = f"its dependency can never be satisfied: {standing.sentence}"
                 steps = ((JobState.FAILED, now),)
-                changes.append((job, Change(steps, message=message, error_code=NEVER_CODE)))
+                noted = (refusal(job, NEVER_CODE, message, now),)
+                changes.append((job, Change(steps, message=message, error_code=NEVER_CODE, incidents=noted)))
             elif job.pending_reason != (reason := f"Dependency: {standing.sentence}"):
                 changes.append((job, Change(columns={"pending_reason": reason})))
         written = self._platform.store.apply_many(changes)

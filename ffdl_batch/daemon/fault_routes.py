@@ -1,0 +1,43 @@
+"""The report of faults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from ffdl_batch.daemon.context import Asking, CaughtUp, in_thread
+from ffdl_batch.daemon.job_routes import answers
+from ffdl_batch.daemon.replies import PlainReply, when_asked
+from ffdl_batch.daemon.report_routes import AT_ONCE, AllUsers
+from ffdl_batch.domain.faults_report import FaultsReport
+from ffdl_batch.domain.views import SCHEMA
+from ffdl_batch.services.reports.faults import FaultsAsked, report_faults
+
+router = APIRouter()
+
+
+@when_asked
+@dataclass(frozen=True, slots=True)
+class FaultsReply:
+    """What failed."""
+
+    faults: FaultsReport
+    schema: int = SCHEMA
+
+
+@router.get("/reports/faults", response_model=FaultsReply, responses=answers(422), operation_id="report_faults")
+async def read_faults(
+    here: CaughtUp,
+    caller: Asking,
+    since: Annotated[float, Query(description="The period begins after this.")],
+    until: Annotated[float | None, Query(description="Its end; now by default.")] = None,
+    rows_after: Annotated[
+        float | None, Query(description="Incidents in full begin with those noticed after this; `since` by default.")
+    ] = None,
+    all_users: AllUsers = False,
+) -> PlainReply:
+    """Incidents of a period, what they come to, and how that compares with the period before."""
+    asked = FaultsAsked(since, until, all_users, rows_after)
+    return PlainReply(FaultsReply(await in_thread(AT_ONCE, report_faults, here.platform, caller, asked)))

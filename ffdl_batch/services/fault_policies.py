@@ -1,0 +1,80 @@
+"""Asks the site's policies about the logs of learners that failed: which of them speaks first.
+
+A site's expressions are searched for by the process that searches logs (``log_matcher.py``): one that takes too long
+costs its word, and a line in the daemon's log.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ffdl_batch.domain.classify import LearnerEnd, PolicyHit
+from ffdl_batch.domain.fault_policy import FaultPolicy
+from ffdl_batch.domain.incident import LINE_CHARS, Evidence
+from ffdl_batch.domain.job import Job
+from ffdl_batch.services.log_search import Grep, matching
+from ffdl_batch.services.problems import Refused
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """What a policy says about a job's next attempts: none (`stops`), or none on these `nodes`."""
+
+    policy: str
+    stops: bool = False
+    nodes: tuple[str, ...] = ()
+    notify: tuple[str, ...] = ()
+
+
+class Policies:
+    """The site's, of one watcher's judge."""
+
+    def __init__(self, policies: Sequence[FaultPolicy]) -> None:
+        self._policies = policies
+        self._rulings: dict[str, Ruling] = {}
+
+    def find(self, job: Job, ends: Sequence[LearnerEnd]) -> PolicyHit | None:
+        """What it makes of this end, None where it leaves that to others."""
+        self._rulings.pop(job.id, None)
+        found = find_policy(self._policies, ends)
+        if found is None:
+            return None
+        policy, hit = found
+        nodes = hit.nodes if policy.exclude_node else ()
+        self._rulings[job.id] = Ruling(policy.name, policy.stop_retrying, nodes, policy.notify)
+        return hit if policy.kind else None
+
+    def ruling(self, job: Job) -> Ruling | None:
+        """What was found last about the job, once."""
+        return self._rulings.pop(job.id, None)
+
+
+def find_policy(policies: Sequence[FaultPolicy], ends: Sequence[LearnerEnd]) -> tuple[FaultPolicy, PolicyHit] | None:
+    """The first policy, in the site's order, that a line of the logs matches: of the learner that failed first, its
+    last such line."""
+    for policy in policies:
+        for end in ends:
+            place = _last_match(policy, end)
+            if place is not None:
+                line = end.log[place]
+                said = Evidence(f"learner-{end.learner}", line.text[:LINE_CHARS], line.at)
+                nodes = (end.node,) if end.node else ()
+                return policy, PolicyHit(policy.name, policy.kind, said, end.learner, nodes)
+    return None
+
+
+def _last_match(policy: FaultPolicy, end: LearnerEnd) -> int | None:
+    if not end.log:
+        return None
+    text = "\n".join(line.text.replace("\n", " ") for line in end.log)
+    try:
+        with matching(Grep(policy.match)) as match:
+            places = match(text)
+    except Refused as refused:
+        log.error("the fault policy %s says nothing: %s", policy.name, refused)
+        return None
+    return places[-1] if places else None

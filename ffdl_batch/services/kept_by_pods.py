@@ -1,0 +1,64 @@
+"""Where the files of pods are, which have a tree of their own: nothing but their logs comes to the daemon."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ffdl_batch.domain.job import Job
+from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_batch.domain.launch import LaunchFile, Pod
+from ffdl_batch.domain.views import JobView
+from ffdl_batch.ports.capabilities import StoresApart
+from ffdl_batch.ports.scheduler import InvalidRequest
+from ffdl_batch.services.evidence import read_launch
+from ffdl_batch.services.platform import Platform
+
+
+def where_kept(pod: Pod, local: str) -> tuple[str, str]:
+    """Of what is nowhere but at `local` in pods: where it is, and what to do."""
+    if pod.apart:
+        return "go with its pods", "name a data store for training_results, and they are kept there"
+    return f"are in the claim of the cluster, at {local}", "read them in a pod that has the claim"
+
+
+def without_places(platform: Platform, job: Job, view: JobView) -> JobView:
+    """The job, without directories of results that are not on this machine because its attempts were pods; and, where
+    they went to no store, what became of them. Files are read of jobs of such backends alone, and while their file
+    system answers."""
+    if not _runs_in_pods(platform, job):
+        return view
+    try:
+        platform.tree.check()
+    except OSError:  # with the tree, what could be said is away
+        return view
+    directory = platform.root.job(job.id)
+    launches = {one.number: _launch(directory.attempt(one.number)) for one in view.attempts if one.results}
+    in_pods = {number: launch for number, launch in launches.items() if launch is not None and launch.pod is not None}
+    if not in_pods:
+        return view
+    attempts = tuple(replace(one, results="") if one.number in in_pods else one for one in view.attempts)
+    own = {directory.attempt(number).results: launch for number, launch in in_pods.items()}
+    if view.results not in own:
+        return replace(view, attempts=attempts)
+    note = "" if view.stored_in else _note(own[view.results])
+    return replace(view, attempts=attempts, results="", results_note=note)
+
+
+def _runs_in_pods(platform: Platform, job: Job) -> bool:
+    try:
+        return isinstance(platform.adapters.get(job.backend), StoresApart)
+    except InvalidRequest:  # before it has a backend, and where that is configured no more
+        return False
+
+
+def _launch(attempt: AttemptDir) -> LaunchFile | None:
+    try:
+        return read_launch(attempt)
+    except OSError:  # the tree is away, and with it what could be said
+        return None
+
+
+def _note(launch: LaunchFile) -> str:
+    assert launch.pod is not None
+    where, cure = where_kept(launch.pod, AttemptDir(launch.attempt_dir).results)
+    return f"they {where}; {cure}"

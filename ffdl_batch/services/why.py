@@ -1,0 +1,257 @@
+"""Why a job waits, when it may start, and what would start sooner; of one that does not wait, what it does instead.
+
+Nothing is submitted, and nothing is written. Where the scheduler does not answer, what was known last is told with its
+age.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass, replace
+
+from ffdl_batch.config.images import UnknownImage
+from ffdl_batch.domain.job import Job
+from ffdl_batch.domain.job_state import JobState, Wish
+from ffdl_batch.domain.observation import NativeId
+from ffdl_batch.domain.spec import JobSpec
+from ffdl_batch.domain.submission import Submission
+from ffdl_batch.domain.views import JobView
+from ffdl_batch.domain.waiting import Alternative, Explanation, Foretold, Outlook, WaitHistory, WaitKind, WhyView
+from ffdl_batch.domain.waiting_evidence import evidence_of, history_text, moment_text, trial_text
+from ffdl_batch.domain.waiting_words import actions_of, sentence_of, span_text
+from ffdl_batch.ports.capabilities import ExplainsWaiting, WaitingRequest
+from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, NotNow, SchedulerUnreachable
+from ffdl_batch.services.intake import facts_or_refuse, launch_request, read_submission
+from ffdl_batch.services.planning import DRY_RUN_ID
+from ffdl_batch.services.platform import Caller, Platform
+from ffdl_batch.services.query import detailed, own_job
+from ffdl_batch.services.trials import Base, rank, try_all
+from ffdl_batch.services.variants import plain_request, variants_of
+from ffdl_batch.services.wait_history import wait_history
+
+log = logging.getLogger(__name__)
+_SENT = frozenset({JobState.DEPLOYING, JobState.QUEUED})
+_NO_TRIAL = frozenset(
+    {WaitKind.DEPENDENCY, WaitKind.DEPENDENCY_NEVER, WaitKind.BEGIN_TIME, WaitKind.HELD_BY_USER,
+     WaitKind.HELD_BY_ADMIN, WaitKind.HELD_AFTER_FAILURES, WaitKind.LIMIT, WaitKind.ARRAY_LIMIT}
+)  # fmt: skip
+"""Where room is not what lacks, a trial of the same request would mislead: trials look at room alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What was found out about a request beside its reason."""
+
+    known: Explanation | None = None
+    trial: Foretold | None = None
+    alternatives: tuple[Alternative, ...] = ()
+    history: WaitHistory | None = None
+    stale: str = ""
+
+
+def explain_job(platform: Platform, caller: Caller, job_id: str, *, alternatives: bool = True) -> WhyView:
+    """One job; `alternatives`: the scheduler is also asked what would start sooner. Raises :class:`Refused` for an
+    unknown one."""
+    job = own_job(platform, caller, job_id)
+    view = WhyView(job.id, job.spec.name, job.state.value, job.backend, job.native_id, waits=False, sentence="")
+    if job.state in _SENT and job.native_id:
+        return _explain_queued(platform, job, view, alternatives=alternatives)
+    if job.state in (JobState.PENDING, JobState.DEPLOYING):
+        return _explain_ours(platform, job, view)
+    return _explain_other(detailed(platform, job), view)
+
+
+def look_ahead(platform: Platform, caller: Caller, submission: Submission) -> Outlook:
+    """What awaits a submission. Raises :class:`Refused` for one that would be refused."""
+    candidate = read_submission(platform, submission)
+    facts_or_refuse(platform, candidate.backend)
+    found = _find_out(platform, caller.uid, candidate.spec, candidate.backend, None, alternatives=True)
+    return Outlook(
+        backend=candidate.backend,
+        evidence=_evidence(platform, found),
+        explanation=found.known,
+        trial=found.trial,
+        history=found.history,
+        alternatives=found.alternatives,
+        stale=found.stale,
+    )
+
+
+# --------------------------------------------------------------------------------------------------- jobs that wait
+
+
+def _explain_queued(platform: Platform, job: Job, view: WhyView, *, alternatives: bool) -> WhyView:
+    found = _find_out(platform, job.uid, job.effective_spec, job.backend, job, alternatives=alternatives)
+    known, now = found.known, platform.clock.now()
+    view = replace(
+        view,
+        waits=True,
+        evidence=_evidence(platform, found),
+        explanation=known,
+        trial=found.trial,
+        history=found.history,
+        alternatives=found.alternatives,
+        stale=found.stale,
+    )
+    if known is not None and known.reason is not None:
+        actions = actions_of(known.reason)
+        if found.alternatives:
+            actions = (*actions, "or ask for one of the alternatives, which would start sooner")
+        return replace(view, sentence=sentence_of(known.reason), actions=actions)
+    if found.stale:
+        said = f"; it said last: {job.pending_reason}" if job.pending_reason else ""
+        when = f" {span_text(max(0.0, now - job.updated_at))} ago" if said else ""
+        return replace(view, sentence=f"it is in {job.backend}'s queue, which cannot be asked now{said}{when}")
+    if job.pending_reason and (known is not None or not _explains(platform, job.backend)):
+        return replace(view, sentence=f"{job.backend} says: {job.pending_reason}")
+    gone = f"{job.backend} does not list it as waiting: it is starting, or has just ended; ask again in a few seconds"
+    return replace(view, sentence=gone)
+
+
+def _find_out(
+    platform: Platform, uid: int, spec: JobSpec, backend: str, job: Job | None, *, alternatives: bool
+) -> _Found:
+    known, stale = _ask_backend(platform, spec, backend, job)
+    history = wait_history(platform, uid, spec, backend)
+    has_left = known is None and job is not None and _explains(platform, backend)
+    if stale or has_left or not alternatives:
+        return _Found(known, history=history, stale=stale)
+    trial = None
+    if known is None or known.reason is None or known.reason.kind not in _NO_TRIAL:
+        trial = _try(platform, spec, backend)
+    facts = platform.adapters.facts(backend)
+    answers = try_all(
+        variants_of(spec, facts, known) if trial is not None or (known and known.reason) else [],
+        lambda changed: _plan(platform, changed, backend),
+        lambda plan: platform.desk.ask(platform.adapters, plan, platform.clock.now),
+        time.monotonic,
+    )
+    planned = known.expected_start if known is not None else None
+    tried = trial.at if trial is not None else None
+    if known is not None and known.reason is not None and known.reason.limit is not None:
+        planned = None  # by room alone
+    return _Found(known, trial, rank(answers, Base(planned, tried), platform.clock.now()), history)
+
+
+def _ask_backend(platform: Platform, spec: JobSpec, backend: str, job: Job | None) -> tuple[Explanation | None, str]:
+    """What the backend says, and why that is old or nothing ("" = it is new)."""
+    adapter = platform.adapters.get(backend)
+    if not isinstance(adapter, ExplainsWaiting):
+        return None, ""
+    native = NativeId.parse(job.native_id) if job is not None else None
+    try:
+        request = WaitingRequest(spec, platform.adapters.facts(backend), native)
+        with platform.adapters.asking(backend):
+            (known,) = adapter.explain_waiting([request])
+    except SchedulerUnreachable as error:
+        return _recall(platform, backend, job, error)
+    if job is not None and known is not None:
+        platform.desk.remember(job.id, known)
+    return known, ""
+
+
+def _explains(platform: Platform, backend: str) -> bool:
+    return isinstance(platform.adapters.get(backend), ExplainsWaiting)
+
+
+def _recall(
+    platform: Platform, backend: str, job: Job | None, error: SchedulerUnreachable
+) -> tuple[Explanation | None, str]:
+    known = platform.desk.recall(job.id) if job is not None else None
+    outage = next((one for one in platform.adapters.outages() if one.name == backend), None)
+    now = platform.clock.now()
+    if outage is not None and outage.unreachable_since is not None:
+        why = f"{backend} has not answered for {span_text(now - outage.unreachable_since)}: {outage.detail}"
+    else:
+        why = f"{backend} {'was not asked' if isinstance(error, NotNow) else 'did not answer'}: {error}"
+    age = f"; what follows it said {span_text(now - known.known_at)} ago" if known is not None else ""
+    return known, f"{why}{age}"
+
+
+def _try(platform: Platform, spec: JobSpec, backend: str) -> Foretold | None:
+    """The request as it is, submitted anew."""
+    plan = _plan(platform, plain_request(spec), backend)
+    if plan is None:
+        return None
+    try:
+        return platform.desk.ask(platform.adapters, plan, platform.clock.now)
+    except SchedulerUnreachable as error:
+        log.debug("no trial on %s: %s", backend, error)
+        return None
+
+
+def _plan(platform: Platform, spec: JobSpec, backend: str) -> LaunchPlan | None:
+    """The plan of a trial; None where it could not be submitted either."""
+    try:
+        request = launch_request(platform, spec, backend, DRY_RUN_ID, environ={})
+        return platform.adapters.get(backend).plan(request)
+    except (InvalidRequest, UnknownImage):
+        return None
+
+
+def _evidence(platform: Platform, found: _Found) -> tuple[str, ...]:
+    now = platform.clock.now()
+    said = list(evidence_of(found.known, now)) if found.known is not None else []
+    if found.trial is not None:
+        said.append(trial_text(found.trial, now))
+    if found.history is not None:
+        said.append(history_text(found.history))
+    return tuple(said)
+
+
+# ------------------------------------------------------------------------------------------------ jobs that do not
+
+
+def _explain_ours(platform: Platform, job: Job, view: WhyView) -> WhyView:
+    """It is with us: nobody has handed it over yet."""
+    view, now = replace(view, waits=True), platform.clock.now()
+    outage = next((one for one in platform.adapters.outages() if one.name == job.backend), None)
+    if job.wish is Wish.CANCEL:
+        return replace(view, sentence="it is being cancelled", actions=("nothing",))
+    if outage is not None and outage.unreachable_since is not None:
+        since = span_text(now - outage.unreachable_since)
+        again = f"; it is asked again {moment_text(outage.asked_again_at, now)}" if outage.asked_again_at else ""
+        text = f"it waits here: {job.backend} has not answered for {since} ({outage.detail}){again}"
+        return replace(view, sentence=text, actions=("nothing: it is handed over when the scheduler answers",))
+    if job.uncertain_since is not None:
+        age = span_text(now - job.uncertain_since)
+        text = f"its submission was not answered {age} ago, and the scheduler is searched for it: {job.pending_reason}"
+        return replace(view, sentence=text, actions=("nothing: it is handed over again once it surely is not there",))
+    if job.state is JobState.DEPLOYING:
+        return replace(view, sentence=f"it is being handed over to {job.backend} at this moment", actions=("wait",))
+    if job.pending_reason:
+        text = f"it waits here, and {job.backend} does not have it yet: {job.pending_reason}"
+        return replace(view, sentence=text, actions=(_cure_of(job),))
+    return replace(view, sentence=f"it is about to be handed over to {job.backend}", actions=("wait a few seconds",))
+
+
+def _cure_of(job: Job) -> str:
+    if job.pending_reason.startswith("Dependency"):
+        return "look at what it depends on (ffdl show); where that will not happen, cancel it and submit it without"
+    return "nothing: it is tried again by itself; ffdl events shows how often it was"
+
+
+def _explain_other(job: JobView, view: WhyView) -> WhyView:
+    """It runs, or has ended."""
+    state, at = JobState(job.state), job.timestamps.get(job.state)
+    since = f" since {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(at))}" if at is not None else ""
+    where = f" on {job.nodes}" if job.nodes else ""
+    running = {
+        JobState.DOWNLOADING: f"it has its nodes, and its data are being brought{since}{where}",
+        JobState.PROCESSING: f"it runs{since}{where}",
+        JobState.STORING: f"its learners have ended, and results and logs are being stored{since}{where}",
+    }
+    if state in running:
+        moving = f"; {job.moving}" if job.moving else ""
+        lacks = f"; {job.pending_reason}" if job.pending_reason else ""
+        return replace(view, sentence=f"it does not wait: {running[state]}{moving}{lacks}")
+    if state is JobState.COMPLETED:
+        return replace(view, sentence="it does not wait: it has completed")
+    if state is JobState.HALTED:
+        return replace(view, sentence="it does not wait: it was halted", actions=(f"ffdl resume {job.id}",))
+    if state is JobState.CANCELLED:
+        return replace(view, sentence="it does not wait: it was cancelled")
+    code = f" with {job.error_code}" if job.error_code not in ("", "000") else ""
+    said = f": {job.message}" if job.message else ""
+    return replace(view, sentence=f"it does not wait: it failed{code}{said}", actions=(job.cure,) if job.cure else ())
