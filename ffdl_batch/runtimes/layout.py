@@ -7,7 +7,7 @@ all of them. Pure; refusals are :class:`RequestRefused`, which adapters hand on 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib.metadata import version
 from types import MappingProxyType
@@ -29,6 +29,7 @@ from ffdl_batch.runtimes.bare import bare_argv, isolated_argv
 from ffdl_batch.runtimes.contract import (
     DATA_DIR,
     PROTECTED,
+    SHELL,
     Bind,
     Layout,
     Learners,
@@ -41,6 +42,7 @@ from ffdl_batch.runtimes.data import Data, place_data, plan_mounts
 from ffdl_batch.runtimes.data import Subject as Subject  # noqa: PLC0414 - whoever plans a start names it here
 from ffdl_batch.runtimes.pod import PodMount, learner_mounts, stand_in_argv
 from ffdl_batch.runtimes.rendezvous import Rendezvous, arrange, environment, name_prefix
+from ffdl_batch.runtimes.slurm_environment import SLURM_SHELL, slurm_variables
 
 _UNSEEN = "the nodes do not see this installation, which {} there"
 _SEEN = "put it on a file system that nodes share, or name an interpreter in staging_python"
@@ -74,7 +76,7 @@ class Runtime:
     `staging` starts the staging program on the nodes (empty = they cannot), and `cache` is theirs. `images` is the
     directory of the user's private images where they have none. `pod`: each learner runs in a container of its own
     beside its controller, which `controller` starts; placeholders may be in it. `mounting` is the site's word about
-    mounts.
+    mounts. `host_values`: which of Slurm's variables the nodes themselves have, and under which name.
     """
 
     image: str = ""
@@ -88,6 +90,7 @@ class Runtime:
     images: str = ""
     pod: bool = False
     mounting: Mounting = Mounting.NEVER
+    host_values: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +123,10 @@ def compose_start(subject: Subject, runtime: Runtime) -> Start:
         layout = container_layout(places) if runtime.image else bare_layout(places)
         env = learner_environment(learners, layout)
         env |= environment(subject.spec, subject.gang, rendezvous.ports, layout.job_state_dir)
+        env |= _of_slurm(subject, runtime, layout, env)
         image = "{image}" if cache is not None and cache.image else runtime.image
-        argv = _argv(image, runtime, layout, bool(rendezvous.names))
+        shell = SLURM_SHELL if subject.spec.batch.slurm_environment else SHELL
+        argv = _argv(image, runtime, layout, bool(rendezvous.names), shell)
     except ValueError as error:
         raise RequestRefused([refusal("", str(error))]) from error
     learner = LearnerCommand(
@@ -129,6 +134,7 @@ def compose_start(subject: Subject, runtime: Runtime) -> Start:
         env=env,
         delivery=EnvDelivery.FILE if runtime.image else EnvDelivery.PROCESS,
         protected=(*PROTECTED, *learners.extra, *(name for name in env if name.startswith(f"{DATA_DIR}_"))),
+        host_values=runtime.host_values if subject.spec.batch.slurm_environment else {},
     )
     make_dirs = (*layout.make_dirs, *(literal(fetch.local) for fetch in data.fetches))
     staging = runtime.staging if data.fetches or data.uploads or cache else ()
@@ -184,24 +190,33 @@ _MODES = {
 }
 
 
-def _argv(image: str, runtime: Runtime, layout: Layout, named: bool) -> tuple[str, ...]:
+def _of_slurm(subject: Subject, runtime: Runtime, layout: Layout, env: Mapping[str, str]) -> dict[str, str]:
+    """Slurm's variables, where the manifest wants them, beside those of `env`, which are more to the point."""
+    if not subject.spec.batch.slurm_environment:
+        return {}
+    contained = bool(runtime.image)
+    found = slurm_variables(subject.job_id, subject.spec, subject.gang, layout, contained)
+    return {name: text for name, text in found.items() if name not in env}
+
+
+def _argv(image: str, runtime: Runtime, layout: Layout, named: bool, shell: tuple[str, ...]) -> tuple[str, ...]:
     """`image` is the container's, or stands for it; `named`: the learners have names, which resolve."""
     if runtime.pod:
-        return stand_in_argv(runtime.controller)
-    return _contained(image, runtime, layout, named) if image else _bare(runtime)
+        return stand_in_argv(runtime.controller, shell)
+    return _contained(image, runtime, layout, named, shell) if image else _bare(runtime, shell)
 
 
-def _contained(image: str, runtime: Runtime, layout: Layout, named: bool) -> tuple[str, ...]:
+def _contained(image: str, runtime: Runtime, layout: Layout, named: bool, shell: tuple[str, ...]) -> tuple[str, ...]:
     mode = _MODES.get(runtime.network, NetworkMode.HOST)
-    container = Container(image, layout.binds, mode, runtime.gpus, runtime.devices, runtime.program)
+    container = Container(image, layout.binds, mode, runtime.gpus, runtime.devices, runtime.program, argv=shell)
     if named:
         hosts = Bind("{hosts_file}", "/etc/hosts", read_only=True)
         container = replace(container, binds=(*layout.binds, hosts), hostname="{name}")
     return apptainer_argv(container)
 
 
-def _bare(runtime: Runtime) -> tuple[str, ...]:
-    return isolated_argv(runtime.controller) if runtime.network is NetworkLevel.NONE else bare_argv()
+def _bare(runtime: Runtime, shell: tuple[str, ...]) -> tuple[str, ...]:
+    return isolated_argv(runtime.controller, shell) if runtime.network is NetworkLevel.NONE else bare_argv(shell)
 
 
 def _learners(subject: Subject, rendezvous: Rendezvous) -> Learners:
@@ -277,10 +292,7 @@ def refuse_unsupported(spec: JobSpec) -> None:
     mistakes = [refusal(one.path, one.message, one.cure) for one in find_mistakes(spec)]
     if mistakes:
         raise RequestRefused(mistakes)
-    asked = {
-        "batch.elastic": bool(batch.elastic),
-        "batch.notify.webhook": bool(batch.notify.webhook),
-    }
+    asked = {"batch.elastic": bool(batch.elastic)}
     findings = [refusal(path, f"{path} is not offered yet; leave it out") for path, there in asked.items() if there]
     if findings:
         raise RequestRefused(findings, not_yet=True)

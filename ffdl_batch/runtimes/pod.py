@@ -18,9 +18,7 @@ from ffdl_batch.domain.pod import (
     GO,
     HOSTS,
     INDEX,
-    OPEN,
     OUTPUT,
-    POD_DIR,
     SEAT_DIR,
     SHIM,
     TERMINATING,
@@ -103,11 +101,6 @@ def shim_argv(seat: str = SEAT_DIR) -> tuple[str, ...]:
 def pre_stop_argv(seat: str = SEAT_DIR) -> tuple[str, ...]:
     """The hook of the learner's container."""
     return ("/bin/sh", "-c", PRE_STOP_TEXT, "ffdl-pre-stop", seat)
-
-
-def probe_argv(pod: str = POD_DIR) -> tuple[str, ...]:
-    """The startup probe of the controller's container: true once the learner's may start."""
-    return ("test", "-e", f"{pod}/seat/{OPEN}")
 
 
 def stand_in_argv(controller: tuple[str, ...], shell: tuple[str, ...] = SHELL) -> tuple[str, ...]:

@@ -61,7 +61,7 @@ class Teller:
         self._began = time.monotonic()
         self._passed = 0  # bytes that moved, those too that did a second time
         self._once_more = 0
-        self._pace = Pace(self._began)
+        self._pace, self._files_pace = Pace(self._began), Pace(self._began)
         self._other: Progress | None = None
         self._other_pace: Pace | None = None
 
@@ -160,6 +160,7 @@ class Teller:
         with self._lock:
             now, counts = time.monotonic(), replace(self._counts)
             rate = self._pace.at(now, self._passed)
+            files_rate = self._files_pace.at(now, counts.files - counts.kept)
             early = self._passed < min(EARLY_SHARE * counts.bytes_total, EARLY_BYTES)
             other = self._other
             if other is not None and self._other_pace is not None:
@@ -167,7 +168,7 @@ class Teller:
         if other is not None:
             self.say(other)
             return
-        self.say(Progress(counts.files, counts.files_total, counts.bytes, counts.bytes_total, rate, early))
+        self.say(Progress(counts.files, counts.files_total, counts.bytes, counts.bytes_total, rate, early, files_rate))
 
     def done(self) -> None:
         """The last line after success."""

@@ -7,9 +7,9 @@ import os
 import time
 from typing import Any, Dict, List, Optional, Tuple
 
-from ffdl_batch.controller.attach.agents import Agent, comm, environment, lives, members, read
 from ffdl_batch.controller.attach.running import collect
 from ffdl_batch.controller.attach.session import NoSession, start
+from ffdl_batch.controller.learner.agents import Agent, comm, environment, lives, members, read
 from ffdl_batch.controller.machine.processes import all_processes, status_field
 
 FIRST_S = 0.5

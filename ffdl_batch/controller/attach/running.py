@@ -8,9 +8,9 @@ import select
 import time
 from typing import List, Optional
 
-from ffdl_batch.controller.attach.agents import Agent, lives
 from ffdl_batch.controller.attach.peer import Peer, PeerGone
 from ffdl_batch.controller.attach.session import Session
+from ffdl_batch.controller.learner.agents import Agent, lives
 from ffdl_batch.domain.attach import (
     ERRORS,
     INPUT,

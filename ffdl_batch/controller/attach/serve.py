@@ -9,12 +9,12 @@ import sys
 import time
 from typing import Any, Dict, List, Sequence
 
-from ffdl_batch.controller.attach.agents import Agent, find_agents
 from ffdl_batch.controller.attach.glance import Glance
 from ffdl_batch.controller.attach.peer import Peer, PeerGone
 from ffdl_batch.controller.attach.running import Running
 from ffdl_batch.controller.attach.session import NoSession, start
-from ffdl_batch.controller.attach.stacks import dump
+from ffdl_batch.controller.learner.agents import Agent, find_agents
+from ffdl_batch.controller.learner.stacks import dump
 from ffdl_batch.domain.attach import BEGIN, LOOK, OUTPUT, PIECE_BYTES, READY, RUN, STACK, TABLE, TOP, FrameError
 
 PATIENCE_S = 5.0

@@ -21,7 +21,7 @@ import termios
 import time
 from typing import List, Mapping, Optional, Sequence, Tuple
 
-from ffdl_batch.controller.attach.agents import Agent, children, comm, lives
+from ffdl_batch.controller.learner.agents import Agent, children, comm, lives
 from ffdl_batch.controller.learner.environment import ansi_c
 from ffdl_batch.controller.machine.processes import all_processes, descendants, send, session_members
 

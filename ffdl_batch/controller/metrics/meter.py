@@ -1,4 +1,5 @@
-"""A node controller's thread for all that is measured: it starts and watches collectors, and takes samples.
+"""A node controller's thread for all that is measured: it starts and watches collectors, takes samples, and sees which
+learner hangs.
 
 Nobody waits for it but :meth:`Meter.finish`, for a bounded time: a file system that hangs costs metrics, nothing else.
 """
@@ -14,6 +15,7 @@ from typing import Callable, List, Mapping, Set
 
 from ffdl_batch.controller.metrics.collector import Collector, all_over, make_spec
 from ffdl_batch.controller.metrics.gpus import Gpus
+from ffdl_batch.controller.metrics.health import Health
 from ffdl_batch.controller.metrics.sampler import Sampler, pause_after
 from ffdl_batch.controller.record.journal import Journal
 from ffdl_batch.domain.events import EventKind
@@ -31,13 +33,23 @@ Roots = Callable[[], Mapping[int, int]]
 
 
 class Meter:
-    """Of one run of a node controller; `learner_ids` are those at work. Call :meth:`begin` once they are started."""
+    """Of one run of a node controller; `learner_ids` are those at work, `look` is called again and again. Call
+    :meth:`begin` once they are started."""
 
-    def __init__(self, launch: LaunchFile, node_rank: int, learner_ids: List[int], journal: Journal) -> None:
+    def __init__(
+        self,
+        launch: LaunchFile,
+        node_rank: int,
+        learner_ids: List[int],
+        journal: Journal,
+        look: Callable[[], None] = lambda: None,
+    ) -> None:
         self._attempt, self._journal = AttemptDir(launch.attempt_dir), journal
         specs = [spec for number in learner_ids for spec in (make_spec(launch, number),) if spec is not None]
         self._collectors = [Collector(launch, spec, self._tell) for spec in specs]
+        self._look = look
         self._node_rank, self._in_pod = node_rank, launch.pod is not None
+        self._health = Health(launch, learner_ids, journal)
         self._roots: Roots = dict
         self._ended: Set[int] = set()
         self._finishing = self._given_up = False
@@ -99,6 +111,7 @@ class Meter:
             if now >= next_sample:
                 next_sample = now + pause_after(now - begun)
                 self._try(self._sample)
+                self._try(self._look)
             if finishing and all_over(self._collectors):
                 break
             self._woken.wait(HURRY_TICK_S if finishing else TICK_S)
@@ -107,7 +120,8 @@ class Meter:
             self._try(self._sample)
 
     def _sample(self) -> None:
-        self._sampler.take(self._roots())
+        roots = self._roots()
+        self._health.look(time.monotonic(), roots, self._sampler.take(roots))
 
     def _prepare(self) -> None:
         os.makedirs(self._attempt.metrics, mode=0o700, exist_ok=True)

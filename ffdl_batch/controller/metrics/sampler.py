@@ -38,7 +38,7 @@ class Sampler:
         self._hand = Hand("gpus", most_waiting=1)
         self._last = UsageSample(0.0, "")
 
-    def take(self, roots: Mapping[int, int]) -> None:
+    def take(self, roots: Mapping[int, int]) -> UsageSample:
         """One sample; `roots` are the main processes of the learners that live. Raises OSError."""
         table = all_processes()
         if not self._looked:
@@ -49,7 +49,9 @@ class Sampler:
                 self._hand.begin()
         node = self._cgroup.read() if self._cgroup is not None else None
         sample = UsageSample(time.time(), os.uname().nodename, node, self._trees.read(roots, table), self._read_gpus())
-        self._append(self._with_traffic(sample, roots))
+        sample = self._with_traffic(sample, roots)
+        self._append(sample)
+        return sample
 
     def _read_gpus(self) -> Tuple[GpuUse, ...]:
         if not self._gpus.is_there:

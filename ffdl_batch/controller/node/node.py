@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -11,7 +12,7 @@ from functools import partial
 from typing import Callable, Dict, Optional, Tuple, TypeVar
 
 from ffdl_batch.controller.checkpointing.checkpoints import CheckpointRecord
-from ffdl_batch.controller.checkpointing.requests import STORE_SHARE
+from ffdl_batch.controller.checkpointing.requests import HALT, STORE_SHARE
 from ffdl_batch.controller.gang.ports import await_free, ports_on
 from ffdl_batch.controller.gang.ready import Gathering, Word, own_address
 from ffdl_batch.controller.gang.rendezvous import LOOPBACK
@@ -25,6 +26,7 @@ from ffdl_batch.controller.machine.signals import next_signal
 from ffdl_batch.controller.metrics.meter import END_S, Meter
 from ffdl_batch.controller.node.asking import HURRY_S
 from ffdl_batch.controller.node.attention import Attention
+from ffdl_batch.controller.node.health import Health
 from ffdl_batch.controller.node.seats import Seats
 from ffdl_batch.controller.node.services import SERVICE, at_work, has_trained, left_behind
 from ffdl_batch.controller.node.supervisor import Supervisor
@@ -42,6 +44,7 @@ from ffdl_batch.controller.stores.storing import store_logs, store_results
 from ffdl_batch.domain.events import EventKind, Phase, Scalar
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.launch import LaunchFile
+from ffdl_batch.domain.staging import FaultClass
 
 T = TypeVar("T")
 EXIT_PLATFORM = 74
@@ -52,9 +55,9 @@ class OutOfTime(Exception):
     """Storing has to end because the scheduler's KILL is near; what is missing is owed."""
 
 
-def fail(launch: LaunchFile, node_rank: int, journal: Journal, code: str, message: str) -> int:
+def fail(launch: LaunchFile, node_rank: int, journal: Journal, code: str, message: str, fault_class: str = "") -> int:
     """Say why this node ends, to the other nodes too; the exit code."""
-    journal.append(EventKind.FAULT, code=code, message=message)
+    journal.append(EventKind.FAULT, code=code, message=message, **{"class": fault_class})
     tell_others(launch, node_rank=node_rank)
     return EXIT_PLATFORM
 
@@ -70,7 +73,8 @@ class Node:
         self.siblings = Siblings(launch, node_rank, journal)
         self.watch = Watch(launch, node_rank, self.seats.learner_ids)
         self._terminated_at: Optional[float] = None
-        self._meter = Meter(launch, node_rank, self.seats.learner_ids, journal)
+        self._health = Health(launch.health, journal)
+        self._meter = Meter(launch, node_rank, self.seats.learner_ids, journal, self._health.look_again)
         self._attention = Attention(journal, self.watch, self.phases)
         self._data = NodeData(launch, node_rank, self.seats.scratch, journal)
 
@@ -111,13 +115,16 @@ class Node:
                 self._attention.check()
                 done = self._patiently(self.siblings.ended_of_themselves, self._attention.go_on)
             except PhaseFailed as failed:
-                return fail(self.launch, self.node_rank, self.journal, failed.code, str(failed))
+                self._health.look()
+                return fail(self.launch, self.node_rank, self.journal, failed.code, str(failed), failed.fault_class)
             except Ended as ended:
                 self.journal.append(EventKind.FAULT, code="", message=str(ended), ended_by=ended.reason)
                 return 128 + signal.SIGTERM
             status = self._learners(done)
             self._data.mounting.finish()
+            ended_at = time.time()
             stored = self._store()
+            self._health.await_look(ended_at, lambda: status != 0 and self._may_wait())
             return status or (0 if stored else EXIT_PLATFORM)
         finally:
             self._meter.finish(0.0)
@@ -227,25 +234,28 @@ class Node:
 
     def _phase(self, phase: Phase, work: Callable[[], None], code: str, *, last: bool = True) -> None:
         """One phase with its files and events. `last`: this node is the one that ends the phase for the job."""
-        status, reason = 1, ""
+        status, reason, fault_class = 1, "", ""
         self.journal.append(EventKind.PHASE, phase=phase.value, status="started")
         try:
             note(lambda: self.phases.begin(phase))
             work()
             status = 0
         except PhaseFailed as failed:
-            code, reason = failed.code, str(failed)
+            code, reason, fault_class = failed.code, str(failed), failed.fault_class
         except OutOfTime as error:
             code, reason = "", str(error)
         except (OSError, ModelRefused) as error:
             if isinstance(error, OSError) and error.errno and error.filename is None:  # write(2), for one, names none
                 error.filename = self.attempt.path
             reason = f"{phase.value} on {os.uname().nodename}: {error}"
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+                fault_class = FaultClass.FULL.value
         if last or status:
             note(lambda: self.phases.end(phase, status))
         self.journal.append(EventKind.PHASE, phase=phase.value, status="ended", exit=status)
+        self._health.look()
         if status:
-            raise PhaseFailed(code, reason)
+            raise PhaseFailed(code, reason, fault_class)
 
     # ----------------------------------------------------------------------------------------- learners
 
@@ -272,6 +282,13 @@ class Node:
         self.journal.append(EventKind.PHASE, phase=Phase.LEARNER.value, status="ended", exit=status)
         return status
 
+    def _may_wait(self) -> bool:
+        """A moment's rest when all is stored, unless somebody wished the end. Raises Fenced."""
+        time.sleep(0.2)
+        self._go_on_storing()
+        wished = self.watch.control.wish or self.watch.stop.get("what") == HALT
+        return self._terminated_at is None and not wished
+
     # ------------------------------------------------------------------------------------------ storing
 
     def _store(self) -> bool:
@@ -293,7 +310,9 @@ class Node:
                 failed = failed or error
         if failed is not None:
             if failed.code:
-                self.journal.append(EventKind.FAULT, code=failed.code, message=str(failed))
+                self.journal.append(
+                    EventKind.FAULT, code=failed.code, message=str(failed), **{"class": failed.fault_class}
+                )
             else:
                 sys.stderr.write(f"ffdl-controller: {failed}\n")
             return False

@@ -175,6 +175,7 @@ class Seats:
         command = self.launch.learner
         equipment = self._equipment[self.learner_ids.index(learner_id)]
         contract = {name: fill(text, values) for name, text in command.env.items()}
+        contract.update({to: os.environ[name] for to, name in command.host_values.items() if os.environ.get(name)})
         contract.update(equipment.variables)
         protected = command.protected
         if self.launch.restart == RESTART_LEARNER:

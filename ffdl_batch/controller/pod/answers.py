@@ -9,10 +9,10 @@ import os
 import threading
 from typing import Callable, List
 
-from ffdl_batch.controller.attach.agents import Agent
 from ffdl_batch.controller.attach.glance import Glance
 from ffdl_batch.controller.attach.serve import await_agents, say_absent
-from ffdl_batch.controller.attach.stacks import dump
+from ffdl_batch.controller.learner.agents import Agent
+from ffdl_batch.controller.learner.stacks import dump
 from ffdl_batch.domain.attach import STACK, TOP
 from ffdl_batch.domain.launch import LaunchFile
 from ffdl_batch.domain.pod import Answer, Look, encode_answer

@@ -64,7 +64,7 @@ class Bound:
         del self._kept[:-KEPT_BYTES]
 
     def _note(self, kept_lines: int, kept_bytes: int) -> bytes:
-        text = note(self._lines - kept_lines, self._bytes - kept_bytes, f"more than {self._rate} bytes/s")
+        text = note(self._lines - kept_lines, self._bytes - kept_bytes, f"more than {self._rate} bytes/s (log_rate)")
         begin = b"\n" if self._is_open else b""
         self.is_shut = self._is_open = False
         self._lines = self._bytes = 0

@@ -43,10 +43,10 @@ def last_lines(data: bytes, *, cut: bool = False) -> Tuple[str, ...]:
         lines.pop()
     if cut and len(lines) > 1:
         lines.pop(0)
-    return tuple(_readable(line) for line in lines[-LINES:])
+    return tuple(readable(line) for line in lines[-LINES:])
 
 
-def _readable(line: str) -> str:
+def readable(line: str) -> str:
     """Without terminal escapes; of a progress bar's many states the last; no character that moves a cursor."""
     line = _ESCAPES.sub("", line).rstrip("\r")
     shown = [state for state in line.split("\r") if state.strip()]

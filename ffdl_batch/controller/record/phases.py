@@ -12,11 +12,13 @@ from ffdl_batch.domain.events import Phase
 
 
 class PhaseFailed(Exception):
-    """A phase that cannot be finished: the fault's code and its sentence."""
+    """A phase that cannot be finished: the fault's code and its sentence; where data could not be moved, the value of
+    the :class:`~ffdl_batch.domain.staging.FaultClass` ("" = it was not that)."""
 
-    def __init__(self, code: str, message: str) -> None:
+    def __init__(self, code: str, message: str, fault_class: str = "") -> None:
         super().__init__(message)
         self.code = code
+        self.fault_class = fault_class
 
 
 class Ended(Exception):

@@ -102,7 +102,9 @@ def check_results_store(launch: LaunchFile, node_rank: int, go_on: Callable[[], 
         if failed.kind is FaultClass.NETWORK:
             return
         kind = FaultClass.MISSING if failed.kind in _PLAIN_WRONG else failed.kind
-        raise PhaseFailed(fault_code(kind, Direction.IN), f"results could not be stored: {failed}") from failed
+        raise PhaseFailed(
+            fault_code(kind, Direction.IN), f"results could not be stored: {failed}", failed.fault_class
+        ) from failed
 
 
 def send_results(

@@ -107,7 +107,9 @@ def notes_once(tell: Callable[[Line], None]) -> Callable[[Line], None]:
 
 def also_beside(cell: str, what: str, tell: Callable[[Line], None]) -> Callable[[Line], None]:
     """As `tell`, and for whoever asks how far it is: into a cell, which is gone when it is over. While nothing moves
-    the last retry stays in it, for it says why."""
+    the last retry stays in it, for it says why.
+
+    Before the cell's directory is there nobody asks, and nothing is written."""
     trouble: "list[str]" = []
 
     def both(line: Line) -> None:
@@ -120,7 +122,7 @@ def also_beside(cell: str, what: str, tell: Callable[[Line], None]) -> Callable[
         try:
             if not isinstance(line, (Done, Failed)):
                 said = "; ".join(part for part in (text, *trouble) if part) if isinstance(line, Progress) else text
-                if said:
+                if said and os.path.isdir(os.path.dirname(cell)):
                     write_cell(cell, {"what": what, "said": said, "at": time.time()})
             elif os.path.lexists(cell):
                 os.unlink(cell)

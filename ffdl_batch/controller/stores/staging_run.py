@@ -41,7 +41,7 @@ class StagingFailed(PhaseFailed):
     """What was to be moved was not, by the class of its fault."""
 
     def __init__(self, code: str, message: str, kind: FaultClass) -> None:
-        super().__init__(code, message)
+        super().__init__(code, message, kind.value)
         self.kind = kind
 
 

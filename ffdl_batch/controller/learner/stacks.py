@@ -9,7 +9,7 @@ import subprocess
 import sys
 from typing import List, Tuple
 
-from ffdl_batch.controller.attach.agents import Agent, members, read
+from ffdl_batch.controller.learner.agents import Agent, members, read
 from ffdl_batch.controller.machine.processes import all_processes, status_field
 
 PROGRAM = "py-spy"

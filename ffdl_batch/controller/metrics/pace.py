@@ -1,0 +1,82 @@
+"""How long a learner takes for a step, by what its collector has recorded."""
+
+from __future__ import annotations
+
+import os
+from typing import Dict, List, Optional, Tuple
+
+from ffdl_batch.domain.metrics import MetricRecord, RecordError, decode_record
+
+AXES = ("iteration", "step", "global_step")
+"""Names of the time axes that count steps, the first that is there."""
+TAIL_BYTES = 64 * 1024
+LEAST_INTERVALS = 5
+CHANGED = 0.2
+"""A pace is told again when it differs by this share from what was told."""
+
+
+class Pace:
+    """Of one learner, whose records are in the file `path`."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._told = 0.0
+
+    def news(self) -> Optional[float]:
+        """Seconds a step lately, where that is known and not what was told before. Raises OSError."""
+        now = median(intervals(_tail(self._path)))
+        if now is None or (self._told and abs(now - self._told) <= CHANGED * self._told):
+            return None
+        self._told = now
+        return now
+
+
+def intervals(records: List[MetricRecord]) -> List[float]:
+    """Seconds a step between records that follow each other on one axis of one group. A training that begins anew, or
+    whose clock was set back, gives none there."""
+    last: Dict[Tuple[str, str], Tuple[int, int]] = {}
+    found = []
+    for record in records:
+        place = _step(record)
+        if place is None:
+            continue
+        axis, step = place
+        before = last.get((record.group, axis))
+        last[(record.group, axis)] = (step, record.time_ms)
+        if before is not None and step > before[0] and record.time_ms > before[1]:
+            found.append((record.time_ms - before[1]) / 1000.0 / (step - before[0]))
+    return found
+
+
+def median(values: List[float]) -> Optional[float]:
+    """Of enough of them."""
+    if len(values) < LEAST_INTERVALS:
+        return None
+    return sorted(values)[len(values) // 2]
+
+
+def _step(record: MetricRecord) -> Optional[Tuple[str, int]]:
+    for axis in AXES:
+        measure = record.etimes.get(axis)
+        if measure is not None:
+            return (axis, int(measure.value)) if measure.value.strip().isdecimal() else None
+    return None
+
+
+def _tail(path: str) -> List[MetricRecord]:
+    """The records at the end of a file, without the first, which may be cut."""
+    try:
+        with open(path, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            begins = max(0, size - TAIL_BYTES)
+            file.seek(begins)
+            *lines, _torn = file.read(TAIL_BYTES).split(b"\n")
+    except FileNotFoundError:
+        return []
+    found = []
+    for line in lines[1 if begins else 0 :]:
+        try:
+            found.append(decode_record(line.decode("utf-8", "replace")))
+        except RecordError:  # its collector writes none, but the file is the user's
+            continue
+    return found

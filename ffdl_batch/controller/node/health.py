@@ -1,0 +1,119 @@
+"""What root's program of the site found on this node while the attempt was there: copied into events, for the daemon.
+
+Nothing here looks for anything itself, and nothing is read while nothing new was written down: one stat a minute.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from typing import Callable, List, Set
+
+from ffdl_batch.controller.record.journal import Journal
+from ffdl_batch.domain.events import EventKind
+
+EARLIER_S = 60.0
+"""What was found so long before the attempt came to the node may still be why it ends."""
+PAUSE_S = 60.0
+FINDINGS_MOST = 60
+"""So many findings of one run are told, the first ones."""
+LINE_MOST = 1024
+BYTES_MOST = 1 << 20
+WAIT_MOST_S = 20.0
+_INCIDENTS = ("incidents.1", "incidents")
+_LOOKED = "looked"
+
+
+class Health:
+    """Of one run of a node controller. `directory` is where that program writes ("" = the site has none)."""
+
+    def __init__(self, directory: str, journal: Journal) -> None:
+        self._directory, self._journal = directory, journal
+        self._since = time.time() - EARLIER_S
+        self._told: Set[str] = set()
+        self._seen = (0, 0, 0)
+        self._next_look = 0.0
+        self._at_work = threading.Lock()
+
+    def look_again(self) -> None:
+        """As `look`, once a minute at most."""
+        if time.monotonic() >= self._next_look:
+            self.look()
+
+    def look(self) -> None:
+        """Tell of findings that are new."""
+        if not self._directory:
+            return
+        with self._at_work:
+            self._next_look = time.monotonic() + PAUSE_S
+            try:
+                stat = os.stat(os.path.join(self._directory, "incidents"))
+                seen = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+                if seen == self._seen:
+                    return
+                found = self._new()
+                self._seen = seen
+            except FileNotFoundError:  # nothing has been found since the boot
+                return
+            except OSError as error:
+                sys.stderr.write(f"ffdl-controller: findings about this node cannot be read: {error}\n")
+                self._directory = ""
+                return
+            if found:
+                self._journal.append(EventKind.HEALTH, lines="\n".join(found))
+
+    def await_look(self, ended_at: float, rest: Callable[[], bool]) -> None:
+        """Something ended badly at `ended_at`: what the program finds when it looks next may say why. Waits for that,
+        a few seconds in all, while `rest`, which waits a moment, says so; then tells of it."""
+        waits_s = min(WAIT_MOST_S, self._interval_s() + 1.0)
+        deadline = time.monotonic() + waits_s
+        while waits_s > 1.0 and self._looked_at() <= ended_at and time.monotonic() < deadline and rest():
+            pass
+        self.look()
+
+    def _new(self) -> List[str]:
+        found: List[str] = []
+        for name in _INCIDENTS:
+            for line in _lines(os.path.join(self._directory, name)):
+                if len(self._told) >= FINDINGS_MOST:
+                    return found
+                if line not in self._told and _at(line) >= self._since:
+                    self._told.add(line)
+                    found.append(line)
+        return found
+
+    def _interval_s(self) -> float:
+        """How often the program looks, by its own word; 0.0 = it does not."""
+        try:
+            with open(os.path.join(self._directory, _LOOKED), encoding="ascii") as file:
+                return float(file.read(32)) if self._directory else 0.0
+        except (OSError, ValueError):
+            return 0.0
+
+    def _looked_at(self) -> float:
+        """When it last looked at all that it looks at each time."""
+        try:
+            return os.stat(os.path.join(self._directory, _LOOKED)).st_mtime
+        except OSError:
+            return 0.0
+
+
+def _lines(path: str) -> List[str]:
+    try:
+        with open(path, "rb") as file:
+            text = file.read(BYTES_MOST).decode("utf-8", "replace")
+    except FileNotFoundError:
+        return []
+    return [line for line in text.split("\n")[:-1] if len(line) <= LINE_MOST]
+
+
+def _at(line: str) -> float:
+    """When it was found to have happened; 0.0 where the line is none."""
+    try:
+        at = json.loads(line)["at"]
+    except (ValueError, KeyError, TypeError):
+        return 0.0
+    return float(at) if isinstance(at, (int, float)) else 0.0

@@ -1,0 +1,254 @@
+"""srun and scontrol for scripts written for Slurm, in learners that no step of Slurm can be started in. Constants.
+
+They are bash, which every learner has. srun(1) and scontrol(1) of 26.05 say what is imitated: srun starts its command
+once per task, in this learner alone, and its exit status is the highest of them; ``scontrol show hostnames`` expands a
+list of nodes. What cannot be imitated is refused in a sentence, never passed over.
+"""
+
+from __future__ import annotations
+
+import shlex
+
+SRUN = r"""
+# srun of ffdl_batch: each task in this learner. Options about nodes, binding and accounting mean nothing here.
+die() { printf 'srun: error: %s\n' "$*" >&2; exit 1; }
+ntasks= nodes= per_node= gpus_per_task= chdir= output= error= input= label= kill=${SLURM_KILL_BAD_EXIT:-0}
+exported= mpi=
+take() {  # long name, value
+  case $1 in
+    ntasks) ntasks=$2 ;; nodes) nodes=${2%%-*} ;; ntasks-per-node|tasks-per-node) per_node=$2 ;;
+    gpus-per-task) gpus_per_task=${2##*:} ;; cpus-per-task) export SLURM_CPUS_PER_TASK=$2 ;;
+    chdir) chdir=$2 ;; output) output=$2 ;; error) error=$2 ;; input) input=$2 ;;
+    label) label=1 ;; kill-on-bad-exit) kill=${2:-1} ;; export) exported=$2 ;; mpi) mpi=$2 ;;
+    version) printf 'slurm stand-in of ffdl_batch\n'; exit 0 ;;
+    multi-prog) die "--multi-prog is not offered outside Slurm; start the programs one by one" ;;
+    container-image) printf 'srun: %s is not started; the image of this learner is used\n' "$2" >&2 ;;
+  esac
+}
+while [ $# -gt 0 ]; do
+  word=$1; shift
+  case $word in
+    --) break ;;
+    --*=*) name=${word%%=*}; take "${name#--}" "${word#*=}" ;;
+    --contiguous|--disable-status|--exact|--exclusive|--external|--hold|--immediate|--interactive|--kill-on-bad-exit|\
+--label|--multi-prog|--no-allocate|--no-kill|--overcommit|--overlap|--oversubscribe|--preserve-env|--propagate|--pty|\
+--quiet|--quit-on-interrupt|--reboot|--resv-ports|--send-libs|--spread-job|--stepmgr|--test-only|--unbuffered|\
+--use-min-nodes|--verbose|--version|--whole|--x11|--bcast|--compress|--nice|--no-container-*|--container-remap-root|\
+--container-mount-home|--container-writable|--container-readonly|--container-entrypoint) take "${word#--}" "" ;;
+    --*) [ $# -gt 0 ] || die "$word needs a value"; take "${word#--}" "$1"; shift ;;
+    -?*)
+      letters=${word#-}
+      while [ -n "$letters" ]; do
+        letter=${letters:0:1}; letters=${letters:1}
+        case $letter in
+          l) take label "" ;;
+          K) take kill-on-bad-exit "$letters"; letters= ;;
+          V) take version "" ;;
+          I) letters= ;;
+          E|H|k|O|Q|s|u|v|X|Z) ;;
+          [A-Za-z])
+            value=$letters; letters=
+            if [ -z "$value" ]; then [ $# -gt 0 ] || die "-$letter needs a value"; value=$1; shift; fi
+            value=${value#=}
+            case $letter in
+              n) take ntasks "$value" ;; N) take nodes "$value" ;; c) take cpus-per-task "$value" ;;
+              D) take chdir "$value" ;; o) take output "$value" ;; e) take error "$value" ;; i) take input "$value" ;;
+            esac ;;
+          *) die "-$letter is not an option" ;;
+        esac
+      done ;;
+    *) set -- "$word" "$@"; break ;;
+  esac
+done
+[ $# -gt 0 ] || die "no command given"
+
+# How many tasks: of all learners, and of them those of this one.
+learners=${NUM_LEARNERS:-1} learner=$((${LEARNER_ID:-1} - 1))
+if [ -z "$ntasks" ]; then
+  if [ -n "$per_node" ]; then ntasks=$((per_node * ${nodes:-${SLURM_NNODES:-1}}))
+  elif [ -n "$nodes" ]; then ntasks=$nodes
+  else ntasks=${SLURM_NTASKS:-1}; fi
+fi
+case $ntasks in ''|*[!0-9]*|0) die "$ntasks is not a number of tasks" ;; esac
+first=0 mine=$ntasks
+if [ "$learners" -gt 1 ] && [ "$ntasks" -ge "$learners" ]; then
+  rest=$((ntasks % learners))
+  mine=$((ntasks / learners + (learner < rest)))
+  first=$((ntasks / learners * learner + (learner < rest ? learner : rest)))
+fi
+case $mpi in ''|none|list) ;; *)
+  if [ "$mine" -gt 1 ] && command -v mpirun >/dev/null 2>&1; then
+    exec mpirun -np "$mine" "$@"
+  elif [ "$mine" -gt 1 ]; then
+    printf 'srun: there is no mpirun for --mpi=%s; the tasks are no world of MPI\n' "$mpi" >&2
+  fi ;;
+esac
+[ -z "$chdir" ] || cd -- "$chdir" || die "cannot change into $chdir"
+
+# The environment of the tasks: all of it, unless --export says otherwise.
+if [ -n "$exported" ]; then
+  all= kept=()
+  IFS=, read -r -a words <<<"$exported"
+  for one in "${words[@]}"; do
+    case $one in
+      ALL) all=1 ;; NONE|NIL) ;;
+      *=*) export "${one%%=*}=${one#*=}"; kept+=("${one%%=*}") ;;
+      *) kept+=("$one") ;;
+    esac
+  done
+  if [ -z "$all" ]; then
+    for one in $(compgen -e); do
+      case " ${kept[*]} SLURM_ PATH HOME TMPDIR CUDA_VISIBLE_DEVICES JOB_STATE_DIR LEARNER_ID NUM_LEARNERS " in
+        *" $one "*) ;; *) case $one in SLURM_*) ;; *) unset "$one" ;; esac ;;
+      esac
+    done
+  fi
+fi
+IFS=, read -r -a devices <<<"${CUDA_VISIBLE_DEVICES-}"
+
+named() {  # pattern of a file, task
+  local text=$1
+  text=${text//%j/$SLURM_JOB_ID}; text=${text//%J/$SLURM_JOB_ID.0}
+  text=${text//%A/${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}}; text=${text//%a/${SLURM_ARRAY_TASK_ID-}}
+  text=${text//%x/${SLURM_JOB_NAME-}}; text=${text//%t/$2}
+  text=${text//%n/${SLURM_NODEID:-0}}; text=${text//%N/${SLURMD_NODENAME-}}; text=${text//%s/0}
+  [ "$text" != none ] || text=/dev/null
+  printf %s "$text"
+}
+run() {  # number of the task in this learner; becomes it
+  trap - INT QUIT TERM HUP USR1 USR2
+  local local=$1 rank=$((first + $1)) path
+  shift
+  export SLURM_PROCID=$rank SLURM_LOCALID=$((learners > 1 ? local : rank)) SLURM_NTASKS=$ntasks SLURM_NPROCS=$ntasks
+  export SLURM_STEP_ID=0 SLURM_STEPID=0 SLURM_STEP_NUM_TASKS=$ntasks SLURM_STEP_NUM_NODES=${SLURM_NNODES:-1}
+  export SLURM_STEP_NODELIST=${SLURM_JOB_NODELIST-} SLURM_TASK_PID=$BASHPID
+  if [ -n "$gpus_per_task" ]; then
+    local IFS=,
+    CUDA_VISIBLE_DEVICES="${devices[*]:local * gpus_per_task:gpus_per_task}"
+    export CUDA_VISIBLE_DEVICES SLURM_GPUS_PER_TASK=$gpus_per_task
+    unset IFS
+  fi
+  case $output in ''|all) ;; *)
+    path=$(named "$output" "$rank"); exec >>"$path" || exit 1
+    [ -n "$error" ] || exec 2>&1 ;;
+  esac
+  case $error in ''|all) ;; *) path=$(named "$error" "$rank"); exec 2>>"$path" || exit 1 ;; esac
+  case $input in ''|all) ;; *) path=$(named "$input" "$rank"); exec <"$path" || exit 1 ;; esac
+  exec "$@"
+}
+begin_files() {  # as srun: files begin empty
+  local pattern rank
+  for pattern in "$output" "$error"; do
+    case $pattern in ''|all|none) continue ;; esac
+    for ((rank = first; rank < first + mine; rank++)); do : >"$(named "$pattern" "$rank")" || exit 1; done
+  done
+}
+begin_files
+if [ "$mine" -eq 1 ] && [ -z "$label" ]; then run 0 "$@"; fi
+
+pids=() labels=() worst=0 told=
+tell() { told=1; [ ${#pids[@]} -eq 0 ] || kill -s "$1" "${pids[@]}" 2>/dev/null; }
+for number in INT TERM HUP USR1 USR2; do trap "tell $number" "$number"; done
+exec 3<&0
+mark() { local line; while IFS= read -r line || [ -n "$line" ]; do printf '%s: %s\n' "$1" "$line"; done; }
+for ((task = 0; task < mine; task++)); do
+  if [ "$task" -eq 0 ]; then exec 4<&3; else exec 4</dev/null; fi
+  if [ -n "$label" ]; then
+    exec 5> >(trap '' INT TERM HUP USR1 USR2; mark "$((first + task))"); labels+=($!)
+    (run "$task" "$@") <&4 3<&- 4<&- >&5 2>&1 5>&- &
+    pids+=($!)
+    exec 5>&-
+  else
+    (run "$task" "$@") <&4 3<&- 4<&- &
+    pids+=($!)
+  fi
+done
+exec 3<&- 4<&-
+left=("${pids[@]}")
+while [ ${#left[@]} -gt 0 ]; do
+  told=
+  if [ "$kill" = 0 ]; then
+    wait "${left[0]}"; status=$?
+    while [ -n "$told" ]; do  # a signal came between: perhaps that was its status, and not the task's
+      told=; wait "${left[0]}" 2>/dev/null; again=$?
+      [ "$again" -eq 127 ] || status=$again
+    done
+    left=("${left[@]:1}")
+  else
+    wait -n "${left[@]}"; status=$?
+    [ -z "$told" ] || status=0
+    living=()
+    for pid in "${left[@]}"; do ! kill -0 "$pid" 2>/dev/null || living+=("$pid"); done
+    left=("${living[@]}")
+    [ "$status" -eq 0 ] || [ ${#left[@]} -eq 0 ] || kill -s TERM "${left[@]}" 2>/dev/null
+  fi
+  [ "$status" -le "$worst" ] || worst=$status
+done
+for pid in "${labels[@]}"; do wait "$pid" 2>/dev/null; done
+exit "$worst"
+"""
+
+SCONTROL = r"""
+# scontrol of ffdl_batch: names of learners, and what is known of the job. Nothing is changed by it.
+die() { printf 'scontrol: error: %s\n' "$*" >&2; exit 1; }
+while [ $# -gt 0 ]; do case $1 in -*) shift ;; *) break ;; esac; done
+number() { printf '%s%0*d\n' "$prefix" "${#1}" "$((10#$2))"; }
+expand() {  # one word of a list
+  local word=$1 prefix inside suffix part i
+  case $word in
+    *\[*\]*) ;;
+    *) printf '%s\n' "$word"; return ;;
+  esac
+  prefix=${word%%\[*}; inside=${word#*\[}; suffix=${inside#*\]}; inside=${inside%%\]*}
+  local IFS=,
+  for part in $inside; do
+    case $part in
+      *-*) for ((i = 10#${part%-*}; i <= 10#${part#*-}; i++)); do
+             expand "$(number "${part%-*}" "$i")$suffix"; done ;;
+      *) expand "$prefix$part$suffix" ;;
+    esac
+  done
+}
+hostnames() {
+  local rest=$1 word= letter depth=0 i
+  for ((i = 0; i < ${#rest}; i++)); do
+    letter=${rest:i:1}
+    case $letter in \[) depth=1 ;; \]) depth=0 ;; esac
+    if [ "$letter" = , ] && [ $depth -eq 0 ]; then expand "$word"; word=; else word+=$letter; fi
+  done
+  [ -z "$word" ] || expand "$word"
+}
+case "${1-} ${2-}" in
+  'show hostnames'|'show hostname')
+    list=${3:-${SLURM_JOB_NODELIST-}}
+    [ -n "$list" ] || die "no list of nodes given"
+    hostnames "$list" ;;
+  'show job'|'show jobs'|'show jobid')
+    printf 'JobId=%s JobName=%s\n' "$SLURM_JOB_ID" "$SLURM_JOB_NAME"
+    printf '   Account=%s Partition=%s JobState=RUNNING\n' "${SLURM_JOB_ACCOUNT-}" "${SLURM_JOB_PARTITION-}"
+    printf '   NodeList=%s NumNodes=%s NumTasks=%s\n' "$SLURM_JOB_NODELIST" "$SLURM_NNODES" "$SLURM_NTASKS"
+    printf '   WorkDir=%s\n' "$SLURM_SUBMIT_DIR" ;;
+  requeue*) die "the platform starts the job anew; batch.retry of the manifest says how often" ;;
+  *) die "'$*' is not offered here; what is: show hostnames, show job" ;;
+esac
+"""
+
+_INSTALL = """\
+_ffdl_slurm="$JOB_STATE_DIR/.slurm-$LEARNER_ID"
+if mkdir -p "$_ffdl_slurm"; then
+{programs}
+export PATH="$_ffdl_slurm:$PATH"; fi
+unset _ffdl_slurm"""
+
+
+def _program(name: str, text: str) -> str:
+    """Written beside and renamed: a learner that is started again may still have the one before it running."""
+    place = f'"$_ffdl_slurm/{name}"'
+    return (
+        f'printf "#!%s\\n%s\\n" "$BASH" {shlex.quote(text.strip())} >{place}.new\n'
+        f"chmod 755 {place}.new && mv -f {place}.new {place}"
+    )
+
+
+INSTALLATION = _INSTALL.format(programs="\n".join(_program(n, t) for n, t in (("srun", SRUN), ("scontrol", SCONTROL))))
+"""What a learner's shell runs before the command, where the job asks for Slurm's environment."""
