@@ -1,14 +1,57 @@
-"""The client as the commands use it: what it has to say goes to standard error, once."""
+"""The client as the commands use it: what it has to say goes to standard error, once. And where its daemon is."""
 
 from __future__ import annotations
 
 import functools
+import os
 from typing import TYPE_CHECKING
+
+import click
 
 from ffdl_batch.cli.outcome import complain
 
 if TYPE_CHECKING:
     from ffdl_batch.client import Client
+    from ffdl_batch.client.elsewhere import HostPlace
+    from ffdl_batch.client.keys import Keys
+
+host_option = click.option(
+    "--host", "login_host", metavar="HOST", help="Of this login node, over SSH; its daemon, or one that starts there."
+)
+
+
+def given_host() -> str | None:
+    """What --host says, of this command or of the one before it; None where it was not given."""
+    context = click.get_current_context(silent=True)
+    while context is not None:
+        found = context.params.get("login_host")
+        if isinstance(found, str):
+            return found
+        context = context.parent
+    return None
+
+
+def find_elsewhere() -> HostPlace | None:
+    """The host that commands go to; None for this machine. Raises ClientError for a configuration that is wrong."""
+    from ffdl_batch.client.elsewhere import choose_place
+    from ffdl_batch.client.locate import read_settings
+
+    return choose_place(given_host(), os.environ, read_settings(os.environ))
+
+
+def find_keys() -> Keys:
+    """The person's own secrets, where the daemon has them."""
+    from pathlib import Path
+
+    from ffdl_batch.cli.config import settings_or_stop
+    from ffdl_batch.client.keys import Keys, KeysThere
+
+    place = find_elsewhere()
+    if place is None:
+        return Keys(Path(settings_or_stop().jobs_dir))
+    from ffdl_batch.client.host import connector_of
+
+    return KeysThere(place, connector_of(place.host, os.environ))
 
 
 def open_client(*, quiet: bool = False, start: bool = True) -> Client:
@@ -16,7 +59,7 @@ def open_client(*, quiet: bool = False, start: bool = True) -> Client:
     from ffdl_batch.client import Client
     from ffdl_batch.client.start import Dialling
 
-    return Client(dialling=Dialling(start=start, told=_say_nothing if quiet else _warn))
+    return Client(dialling=Dialling(start=start, told=_say_nothing if quiet else _warn, host=given_host()))
 
 
 @functools.cache  # a command that follows a log has several connections

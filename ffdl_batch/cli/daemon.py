@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ffdl_batch.cli.connection import open_client
-from ffdl_batch.cli.outcome import Stop
+from ffdl_batch.cli.outcome import Stop, complain
 from ffdl_batch.cli.present import format_time, print_json, print_line
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.scarcity import FILES, of_daemon
@@ -166,6 +166,18 @@ def metrics() -> None:
         if error.problem.exit_code == ExitCode.TRY_AGAIN:
             raise
         raise Stop(ExitCode.FAILED, "no daemon runs; the next command that needs one starts it") from None
+
+
+@daemon.command(context_settings=_NAMES)
+def relay() -> None:
+    """Join standard input and output with the daemon's socket; it is started where none runs.
+
+    What `ffdl --host` starts on a login node, over SSH. Nobody else needs it.
+    """
+    from ffdl_batch.client.serve_relay import serve
+    from ffdl_batch.client.start import Dialling
+
+    serve(Dialling(told=lambda text: complain(f"warning: {text}"), host="").dial())
 
 
 def _stop(*, force: bool, starts_another: bool = False) -> str:

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ffdl_batch.cli.config import settings_or_stop
-from ffdl_batch.cli.connection import open_client
+from ffdl_batch.cli.connection import find_elsewhere, find_keys, open_client
 from ffdl_batch.cli.data import read_directory, report_done, resumable
 from ffdl_batch.cli.outcome import complain
 from ffdl_batch.cli.progress import Meter
@@ -116,11 +115,10 @@ def _source(client: Client, left: LeftView, out: Path, meter: Meter) -> Iterator
     words = (left.job_id, left.kind, str(out))
     memory = hashlib.sha256("\0".join(words).encode("utf-8", "surrogateescape")).hexdigest()[:32]
     if left.store is not None:
-        jobs_dir = Path(settings_or_stop().jobs_dir)
-        yield of_job(left.store, Path(left.secrets), jobs_dir, os.environ), left.prefix, memory
+        yield of_job(left.store, Path(left.secrets), find_keys(), os.environ), left.prefix, memory
         return
     directory = StoreAddress(StoreKind.FILE, container=left.directory)
-    if not left.is_partial and _is_seen(left):
+    if not left.is_partial and find_elsewhere() is None and _is_seen(left):
         yield Access(directory, {}), left.name, memory
         return
     sent = transfers_dir(os.environ) / memory / "sent"

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import click
+
 from ffdl_batch.cli.job_options import FLAGS, JOB_OPTIONS
 from ffdl_batch.cli.sbatch_refused import REFUSED
 
@@ -113,8 +115,15 @@ def is_flag_set(value: str | None) -> bool:
 
 
 def absolute_output(pattern: str) -> str:
-    """``--output`` counts from where the command is given, as in sbatch; the daemon stands elsewhere."""
-    return pattern if not pattern or pattern.startswith("/") else os.path.join(Path.cwd(), pattern)  # noqa: PTH118
+    """``--output`` counts from where the command is given, as in sbatch; the daemon stands elsewhere. Raises UsageError
+    where it is another machine's, on which there is no such place."""
+    if not pattern or pattern.startswith("/"):
+        return pattern
+    from ffdl_batch.cli.connection import find_elsewhere
+
+    if (place := find_elsewhere()) is not None:
+        raise click.UsageError(f"--output {pattern}: it is written on {place.host}; name an absolute path there")
+    return os.path.join(Path.cwd(), pattern)  # noqa: PTH118
 
 
 def _take(options: dict[str, str], name: str, value: str | None) -> None:

@@ -7,6 +7,7 @@ from typing import NoReturn
 
 import click
 
+from ffdl_batch.cli.connection import host_option
 from ffdl_batch.cli.outcome import run
 
 VERBS: dict[str, tuple[str, str]] = {
@@ -17,6 +18,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "loglines": ("logs:loglines", "The learners' output by number, as FfDL prints it."),
     "metrics": ("metrics:metrics", "What jobs measured, as a table or curves."),
     "emetrics": ("emetrics:emetrics", "A learner's metrics by record, as FfDL prints them."),
+    "why": ("why:why", "Why a job waits, and what would start sooner."),
     "events": ("events:events", "The changes of a job's state."),
     "download": ("download:download", "What a job left: results, model, logs, checkpoint."),
     "wait": ("wait:wait", "Wait until jobs have ended."),
@@ -30,9 +32,11 @@ VERBS: dict[str, tuple[str, str]] = {
     "shell": ("inside:shell", "A shell inside a running learner."),
     "top": ("looking:top", "The processes of running learners."),
     "stack": ("looking:stack", "Where a learner hangs: its Python stacks."),
+    "report": ("report:report", "Reports: what failed, who used what."),
     "validate": ("validate:validate", "Check manifests; needs no daemon."),
     "plan": ("plan:plan", "What a submission would send."),
     "schema": ("schema:schema", "The manifest's JSON Schema."),
+    "convert": ("convert:convert", "Make a manifest of an sbatch script."),
     "init": ("init:init", "Write a manifest and a model that run as they are."),
     "cache": ("cache:cache", "What this node's cache holds: list, rm, verify."),
     "config": ("config:config", "The configuration, and where each value came from."),
@@ -40,6 +44,9 @@ VERBS: dict[str, tuple[str, str]] = {
     "completion": ("completion:completion", "Completion for bash, zsh or fish."),
     "version": ("version:version", "The version of this program."),
 }
+THERE = ("exec", "shell", "top", "stack", "cache", "config", "daemon")
+"""Verbs that are about the machine on which they are given: with a host they run there."""
+_STAYS = ("daemon", "relay")
 ALIASES = {
     "train": "submit",
     "ls": "list",
@@ -76,6 +83,11 @@ class LazyGroup(click.Group):
 
             near = get_close_matches(args[0], [*VERBS, *ALIASES], n=1)
             ctx.fail(f"there is no command {args[0]!r}" + (f"; did you mean {near[0]}?" if near else ""))
+        if args and args[0] in THERE and tuple(args[:2]) != _STAYS and not {"-h", "--help"} & set(args):
+            from ffdl_batch.cli.there import command_there
+
+            if (elsewhere := command_there(args)) is not None:
+                return args[0], elsewhere, args
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
@@ -87,8 +99,12 @@ class LazyGroup(click.Group):
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-def ffdl() -> None:
+@host_option
+def ffdl(**_: object) -> None:
     """Deep-learning training jobs from one manifest, on Slurm, Kubernetes or this machine.
+
+    With --host (or FFDL_HOST, or `host` in the configuration) they work from a laptop as on that login node:
+    ffdl --host login.example.org list
 
     Every command that reads takes --json. Exit codes: 0 done, 1 failed, 2 wrong usage, 66 missing input, 69 something
     needed is not there, 75 try again, 77 not allowed, 78 bad manifest, 124 timed out, 130 interrupted.

@@ -16,6 +16,7 @@ from ffdl_batch.domain.remote_stores import REMOTE, StoreRefused, place_in
 from ffdl_batch.domain.staging import StoreAddress, StoreKind
 
 if TYPE_CHECKING:
+    from ffdl_batch.client.keys import Keys
     from ffdl_batch.client.store_access import Access
     from ffdl_batch.domain.spec import DataStore
     from ffdl_batch.manifest import Parsed
@@ -35,7 +36,7 @@ class StoreOf:
         return "training_results" if self.results else "training_data"
 
 
-def place_of_manifest(which: StoreOf, below: str, jobs_dir: Path) -> tuple[Access, str]:
+def place_of_manifest(which: StoreOf, below: str, keys: Keys) -> tuple[Access, str]:
     """The store with what it is reached by, and the prefix: the container's, and `below` it. Ends the command where the
     manifest is wrong, and raises ClientError for a secret that is not there."""
     from ffdl_batch.client.store_access import of_references
@@ -47,13 +48,13 @@ def place_of_manifest(which: StoreOf, below: str, jobs_dir: Path) -> tuple[Acces
     store = _choose(parsed, which)
     container = store.training_results if which.results else store.training_data
     if store.effective_type not in REMOTE:
-        return of_references(_directory(store, container, which), {}, jobs_dir, os.environ), "/".join(parts)
+        return of_references(_directory(store, container, which), {}, keys, os.environ), "/".join(parts)
     try:
         address, prefix = place_in(store, container)
     except StoreRefused as refused:
         cure = f" ({refused.cure})" if refused.cure else ""
         raise Stop(ExitCode.BAD_MANIFEST, f"{which.manifest}: {store.id}: {refused.message}{cure}") from None
-    access = of_references(address, parsed.inline_secrets, jobs_dir, os.environ)
+    access = of_references(address, parsed.inline_secrets, keys, os.environ)
     return access, "/".join(part for part in (prefix, *parts) if part)
 
 

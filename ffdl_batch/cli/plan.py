@@ -21,11 +21,12 @@ from ffdl_batch.cli.request import Manner, SbatchLike, collect_options, shared_o
     is_flag=True,
     help="Also ask the scheduler, or the API server, whether it takes the job, and when it would start.",
 )
-def plan(files: Sequence[str], test_only: bool, **given: Any) -> int:
+@click.option("--why", is_flag=True, help="Also say what awaits it: free GPUs, its start, and what would start sooner.")
+def plan(files: Sequence[str], test_only: bool, why: bool, **given: Any) -> int:
     """Print what a submission would send: script, files, commands, environment. Sends nothing."""
 
     manner = Manner(as_json=given["as_json"], quiet=given["quiet"], verbose=given["verbose"])
     wanted = collect_options(given, os.environ, manner)
     manifests, model = split_files(files)
     with open_client(quiet=manner.quiet) as client:
-        return print_plans(client, manifests, model, wanted, trial=test_only, manner=manner, in_full=True)
+        return print_plans(client, manifests, model, wanted, trial=test_only, manner=manner, in_full=True, why=why)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ffdl_batch.client import Client
     from ffdl_batch.client.submission import Wanted
     from ffdl_batch.domain.views import PlanView
+    from ffdl_batch.domain.waiting import Outlook
 
 
 LAUNCH = "launch.json"
@@ -35,6 +36,7 @@ def print_plans(  # noqa: PLR0913  (the request, and how to print its answer)
     trial: bool,
     manner: Manner,
     in_full: bool = False,
+    why: bool = False,
 ) -> int:
     """One plan per manifest. A trial alone prints the scheduler's sentence, on standard error as sbatch does."""
     from ffdl_batch.client.pack import open_model
@@ -47,11 +49,22 @@ def print_plans(  # noqa: PLR0913  (the request, and how to print its answer)
             manner.warn(warning)
         if view.trial:
             complain(view.trial)
+        outlook = client.outlook(submission) if why else None
         if manner.as_json:
-            print_json({"manifest": submission.manifest_name, "plan": view})
+            more = {} if outlook is None else {"outlook": outlook}
+            print_json({"manifest": submission.manifest_name, "plan": view, **more})
         elif in_full or not trial:
             print_plan(view, submission.manifest_name)
+        if outlook is not None and not manner.as_json:
+            _print_outlook(outlook)
     return 0
+
+
+def _print_outlook(outlook: Outlook) -> None:
+    from ffdl_batch.cli.why_text import print_outlook
+
+    _section("what awaits it")
+    print_outlook(outlook)
 
 
 def print_plan(view: PlanView, manifest: str) -> None:

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from typing import IO
 
 import click
 
@@ -31,10 +32,10 @@ _MILLISECONDS_FROM = 10**11
 _LABEL = 20
 
 
-def print_json(fields: Mapping[str, object]) -> None:
-    """One JSON document on one line, with the schema's version in front."""
+def print_json(fields: Mapping[str, object], file: IO[str] | None = None) -> None:
+    """One JSON document on one line, with the schema's version in front; `file` None = standard output."""
     plain = {"schema": SCHEMA, **{key: to_plain(value) for key, value in fields.items()}}
-    click.echo(json.dumps(plain, ensure_ascii=True))
+    click.echo(json.dumps(plain, ensure_ascii=True), file=file)
 
 
 def is_colourful() -> bool:

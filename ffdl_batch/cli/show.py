@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from ffdl_batch.domain.views import ArrayView, JobView
 
 _RAN = frozenset({JobState.PROCESSING, JobState.STORING, JobState.COMPLETED})
+_EVIDENCE = 6
+"""Lines of evidence that are shown of each incident; --json has all that are kept."""
 _SHOWN_SOURCES = ("name", "framework.name", "framework.version", "learners", "cpus", "gpus", "gpu_type", "memory")
 
 
@@ -89,6 +91,7 @@ def print_job(job: JobView) -> None:
     _print_times(job)
     print_learners(job)
     print_attempts(job)
+    _print_incidents(job)
     for warning in job.warnings:
         print_line("Warning", warning)
     _print_sources(job)
@@ -110,6 +113,19 @@ def _print_fault(job: JobView) -> None:
         print_line("Exit code", str(job.exit_code))
     if job.exit_signal is not None:
         print_line("Ended by signal", f"{job.exit_signal}{_signal_name(job.exit_signal)}")
+
+
+def _print_incidents(job: JobView) -> None:
+    """What went wrong, the words that say so, and what helps where that is not said above."""
+    if job.incidents:
+        click.echo("Incidents:")
+    for one in job.incidents:
+        lost = f", {one.lost_gpu_hours:.2f} GPU-hours lost" if one.lost_gpu_hours >= 0.005 else ""
+        nodes = f" on {' '.join(one.nodes)}" if one.nodes else ""
+        where = f"attempt {one.attempt}{nodes}{lost}"
+        click.echo(printable(f"  {format_time(one.at)}  {one.kind}: {one.message} ({where})"))
+        for line in one.evidence[:_EVIDENCE]:
+            click.echo(printable(f"    {line.source}: {line.text}"))
 
 
 def _print_request(job: JobView) -> None:
@@ -139,7 +155,7 @@ def _print_place(job: JobView) -> None:
     print_line("Scheduler's id", job.native_id)
     print_line("Attempt", str(job.attempt))
     print_line("Nodes", job.nodes)
-    print_line("Results", job.results, _attempt_of(job, job.results))
+    print_line("Results", job.results or job.results_note, _attempt_of(job, job.results))
     print_line("Stored in", job.stored_in, job.stored_at)
     print_line("Logs", job.logs, _attempt_of(job, job.logs))
     print_line("Job directory", job.job_dir)

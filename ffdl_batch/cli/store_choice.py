@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ffdl_batch.cli.config import settings_or_stop
+from ffdl_batch.cli.connection import find_keys
 from ffdl_batch.domain.staging import StoreKind
 
 if TYPE_CHECKING:
     from ffdl_batch.cli.manifest_store import StoreOf
+    from ffdl_batch.client.keys import Keys
     from ffdl_batch.client.store_access import Access
 
 
@@ -95,17 +96,17 @@ def _store_of(manifest: str, store: str, results: bool) -> StoreOf:
 def choose_store(url: str | None, wishes: StoreWishes) -> Chosen:
     """The store that a URL names, or a manifest, in which `url` is a path below the container. Raises click.UsageError,
     and what cannot be read as ClientError."""
-    jobs_dir = Path(settings_or_stop().jobs_dir)
+    keys = find_keys()
     if wishes.of is not None:
         from ffdl_batch.cli.manifest_store import place_of_manifest
 
-        return Chosen(*place_of_manifest(wishes.of, url or "", jobs_dir))
+        return Chosen(*place_of_manifest(wishes.of, url or "", keys))
     if url is None:
         raise click.UsageError("name a store: by URL, or a manifest's with --manifest")
-    return Chosen(*_by_url(url, wishes, jobs_dir))
+    return Chosen(*_by_url(url, wishes, keys))
 
 
-def _by_url(url: str, wishes: StoreWishes, jobs_dir: Path) -> tuple[Access, str]:
+def _by_url(url: str, wishes: StoreWishes, keys: Keys) -> tuple[Access, str]:
     from ffdl_batch.client.store_access import access, with_environment
     from ffdl_batch.domain.store_urls import StoreUrlError, Wishes, read_store_url
 
@@ -117,7 +118,7 @@ def _by_url(url: str, wishes: StoreWishes, jobs_dir: Path) -> tuple[Access, str]
     address = with_environment(found.address, os.environ)
     if address.kind is StoreKind.SWIFT and not address.endpoint:
         raise click.UsageError("swift:// says not where the store is: give --endpoint URL, or set OS_AUTH_URL")
-    made = access(address, found.user, secrets, os.environ, jobs_dir)
+    made = access(address, found.user, secrets, os.environ, keys)
     return made, found.prefix
 
 

@@ -15,7 +15,7 @@ import click
 
 from ffdl_batch import __version__
 from ffdl_batch.cli.arrays import is_array
-from ffdl_batch.cli.connection import open_client
+from ffdl_batch.cli.connection import host_option, open_client
 from ffdl_batch.cli.environment import is_flag_set
 from ffdl_batch.cli.outages import KEPT, tell_outages
 from ffdl_batch.cli.outcome import complain, detachable, run
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 @click.command(cls=SbatchLike, context_settings={"help_option_names": ["-h", "--help"]})
 @shared_options()
+@host_option
 @click.option("--parsable", is_flag=True, help="Print the bare id.")
 @click.option("-W", "--wait", is_flag=True, help="Wait for the end and exit with the job's exit code.")
 @click.option("--dry-run", "--dryrun", is_flag=True, help="Print what would be sent, and send nothing.")

@@ -32,6 +32,9 @@ def validate(files: Sequence[str], strict: bool, quiet: bool, as_json: bool) -> 
 
     Resources, images and data are not compared with any site: `ffdl plan FILE MODEL` does that, and sends nothing.
     """
+    from ffdl_batch.client.dumps import leave_no_dump
+
+    leave_no_dump()  # a manifest may have credentials in it
     defaults = _site_defaults()
     code, any_valid = 0, False
     for file in files:

@@ -32,6 +32,7 @@ from ffdl_batch.client.submission import (
     in_keywords,
     wanted_from_keywords,
 )
+from ffdl_batch.client.waiting import WaitingCalls
 from ffdl_batch.client.wire import REQUEST_TIMEOUT_S, Request, Wire, json_request
 from ffdl_batch.domain.attach import AttachPlan
 from ffdl_batch.domain.codec import CodecError, from_plain, to_plain
@@ -46,11 +47,12 @@ V = TypeVar("V")
 _TIME_LIMIT = "C203"
 
 
-class Client(MeasuredCalls, LogCalls):
+class Client(MeasuredCalls, LogCalls, WaitingCalls):
     """Talks to the daemon; starts one where none runs, unless ``start=False``.
 
-    Nothing is opened before the first call. One client serves one thread; use it as a context manager, or call
-    :meth:`close`, to end its connection early. All calls raise :class:`~ffdl_batch.client.ClientError`.
+    With `host` the daemon is that of a login node, over SSH (None: as FFDL_HOST and the configuration say, "": this
+    machine's). Nothing is opened before the first call. One client serves one thread; use it as a context manager, or
+    call :meth:`close`, to end its connection early. All calls raise :class:`~ffdl_batch.client.ClientError`.
     """
 
     def __init__(
@@ -59,12 +61,14 @@ class Client(MeasuredCalls, LogCalls):
         *,
         start: bool = True,
         state_dir: str | Path | None = None,
+        host: str | None = None,
         dialling: Dialling | None = None,
     ) -> None:
         self._dialling = dialling or Dialling(
             socket_path=Path(socket_path).absolute() if socket_path else None,
             state_dir=Path(state_dir).absolute() if state_dir else None,
             start=start,
+            host=host,
         )
         self._wire = self._open_wire()
 

@@ -12,6 +12,7 @@ from ffdl_batch.client.wire import Request
 
 if TYPE_CHECKING:
     from ffdl_batch.client.measured import MetricLine, UsageLine
+    from ffdl_batch.client.reports import Reports
     from ffdl_batch.domain.views import AttemptChoice
 
 
@@ -35,6 +36,13 @@ class MeasuredCalls(StreamCalls):
         with closing(self._open_wire()) as wire:
             query = MeasuredQuery("usage", segment(job_id), follow, None, attempt)
             yield from iterate_usage(wire, query)
+
+    @property
+    def reports(self) -> Reports:
+        """Calls for reports about many jobs."""
+        from ffdl_batch.client.reports import Reports
+
+        return Reports(self._open_wire)
 
     def figures(self) -> str:
         """The daemon's figures in Prometheus' text format."""

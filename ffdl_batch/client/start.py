@@ -18,6 +18,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ffdl_batch.client.dumps import dump_limits, restore_dumps
 from ffdl_batch.client.errors import DaemonUnreachable
@@ -37,6 +38,10 @@ from ffdl_batch.config.locations import (
 )
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.scarcity import explain_lack, find_lack
+
+if TYPE_CHECKING:
+    from ffdl_batch.client.elsewhere import HostPlace
+    from ffdl_batch.config import Settings
 
 DAEMON_ARGV = (sys.executable, "-m", "ffdl_batch.daemon.main", "--personal")
 START_S = 60.0
@@ -66,8 +71,9 @@ def _warn_program(text: str) -> None:
 class Dialling:
     """How to get a connection. `socket_path` and `state_dir` override what the environment says.
 
-    `told` hears, in one line, that the daemon runs with other settings than the caller's. `dumps`: the shell's limits
-    of core dumps, which are a daemon's and its jobs' even where this process has given up its own by then.
+    `host` is a login node whose daemon it is to be, over SSH: None = as the environment and the configuration say, "" =
+    none. `told` hears, in one line, that the daemon runs with other settings than the caller's. `dumps`: the shell's
+    limits of core dumps, which are a daemon's and its jobs' even where this process has given up its own by then.
     """
 
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
@@ -79,10 +85,13 @@ class Dialling:
     machine: Callable[[], Machine] = this_machine
     told: Callable[[str], None] = _warn_program
     dumps: tuple[int, int] = field(default_factory=dump_limits)
+    host: str | None = None
 
     def dial(self) -> Channel:
         """A connection to a daemon; raises :class:`DaemonUnreachable`, also for a configuration that is wrong."""
         own = own_settings(self.environ, self.state_dir)
+        if (elsewhere := self.elsewhere(own.settings)) is not None:
+            return self._reach(elsewhere)
         place = SocketPlace(self.socket_path, named=True) if self.socket_path else locate_socket(own.environ)
         connected: Channel | None = connect(place)
         if connected is None:
@@ -93,6 +102,18 @@ class Dialling:
         if (warning := own.differ_from_daemon(place)) is not None:
             self.told(warning)
         return connected
+
+    def elsewhere(self, settings: Settings) -> HostPlace | None:
+        """The host that was named; a socket or a state directory that was named is this machine's."""
+        from ffdl_batch.client.elsewhere import choose_place
+
+        is_here = self.host is None and (self.socket_path is not None or self.state_dir is not None)
+        return None if is_here else choose_place(self.host, self.environ, settings)
+
+    def _reach(self, place: HostPlace) -> Channel:
+        from ffdl_batch.client.host import connector_of, dial_relay
+
+        return dial_relay(place, connector_of(place.host, self.environ), self.told)
 
     def _find_or_start(self, place: SocketPlace, state_dir: Path) -> Channel:
         lock = _read_or_refuse(state_dir)

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from ffdl_batch.client.dumps import leave_no_dump
 from ffdl_batch.client.errors import InputUnusable
+from ffdl_batch.client.keys import Keys
 from ffdl_batch.domain.exit_codes import ExitCode
-from ffdl_batch.domain.jobdir import Root
 from ffdl_batch.domain.secrets import why_no_name, without_line_end
 from ffdl_batch.domain.staging import StoreAddress, StoreKind
 
@@ -35,14 +35,14 @@ class Access:
 
 
 def access(
-    address: StoreAddress, user: str, named: Mapping[str, str], environ: Mapping[str, str], jobs_dir: Path
+    address: StoreAddress, user: str, named: Mapping[str, str], environ: Mapping[str, str], keys: Keys
 ) -> Access:
     """`named`: field of the credentials → the secret that it is. Without any, the environment counts.
 
     Raises InputUnusable.
     """
     leave_no_dump()
-    fields = {name: read_own_secret(jobs_dir, secret) for name, secret in named.items()}
+    fields = {name: read_own_secret(keys, secret) for name, secret in named.items()}
     if not fields:
         fields = from_environment(address.kind, environ)
     if user:
@@ -50,17 +50,17 @@ def access(
     return Access(replace(address, credentials={name: name for name in fields}), fields)
 
 
-def of_job(address: StoreAddress, secrets_file: Path, jobs_dir: Path, environ: Mapping[str, str]) -> Access:
+def of_job(address: StoreAddress, secrets_file: Path, keys: Keys, environ: Mapping[str, str]) -> Access:
     """A store of a job, whose address names the job's secrets: those of its manifest lie in the job's own file, others
     are the person's. Where they cannot be read, the environment counts. Raises InputUnusable.
     """
     leave_no_dump()
     try:
-        kept = json.loads(secrets_file.read_text(encoding="utf-8"))
+        kept = json.loads(keys.file(secrets_file))
     except (OSError, ValueError):
         kept = {}
     try:
-        return of_references(address, kept if isinstance(kept, dict) else {}, jobs_dir, environ)
+        return of_references(address, kept if isinstance(kept, dict) else {}, keys, environ)
     except InputUnusable as unusable:
         found = from_environment(address.kind, environ)
         if not found and not kept:  # they are removed when the job is over
@@ -76,19 +76,15 @@ def of_job(address: StoreAddress, secrets_file: Path, jobs_dir: Path, environ: M
         return Access(replace(address, credentials={name: name for name in found}), found)
 
 
-def of_references(
-    address: StoreAddress, inline: Mapping[str, str], jobs_dir: Path, environ: Mapping[str, str]
-) -> Access:
+def of_references(address: StoreAddress, inline: Mapping[str, str], keys: Keys, environ: Mapping[str, str]) -> Access:
     """A store of a manifest, whose address names secrets: those that stood in it are in `inline`, ``env:NAME`` and
     ``file:PATH`` lie here, others are the person's. Raises InputUnusable."""
     leave_no_dump()
     names = address.credentials.values()
-    return Access(
-        address, {name: inline[name] if name in inline else _value(name, jobs_dir, environ) for name in names}
-    )
+    return Access(address, {name: inline[name] if name in inline else _value(name, keys, environ) for name in names})
 
 
-def _value(name: str, jobs_dir: Path, environ: Mapping[str, str]) -> str:
+def _value(name: str, keys: Keys, environ: Mapping[str, str]) -> str:
     kind, _, rest = name.partition(":")
     if kind == "env":
         if not environ.get(rest):
@@ -96,7 +92,7 @@ def _value(name: str, jobs_dir: Path, environ: Mapping[str, str]) -> str:
         return environ[rest]
     if kind == "file":
         return without_line_end(_read(Path(rest), "which the manifest names"))
-    return read_own_secret(jobs_dir, name)
+    return read_own_secret(keys, name)
 
 
 def with_environment(address: StoreAddress, environ: Mapping[str, str]) -> StoreAddress:
@@ -132,12 +128,12 @@ def from_environment(kind: StoreKind, environ: Mapping[str, str]) -> dict[str, s
     return {}
 
 
-def read_own_secret(jobs_dir: Path, name: str) -> str:
+def read_own_secret(keys: Keys, name: str) -> str:
     """The value of one of the person's secrets. Raises InputUnusable."""
     if wrong := why_no_name(name):
         raise InputUnusable(wrong, code="C103")
     try:
-        return Path(Root(str(jobs_dir)).secrets, name).read_bytes().decode("utf-8")
+        return keys.own(name).decode("utf-8")
     except FileNotFoundError:
         raise InputUnusable(
             f"there is no secret {name}",

@@ -1,0 +1,98 @@
+"""``ffdl convert --history``: which past jobs would run where, with what loss, and at what price. Asks the scheduler's
+accounting, and no daemon."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ffdl_batch.cli.outcome import Stop
+from ffdl_batch.cli.written_file import writing
+from ffdl_batch.domain.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from ffdl_batch.config import Settings
+    from ffdl_batch.domain.past_job import Fit, PastJob, Place
+    from ffdl_batch.domain.rates import Rates
+
+FORMATS = ("text", "json", "csv", "markdown", "html")
+
+
+def tell_history(
+    *, user: str, account: str, since: float, backends: Sequence[str], form: str, output: str
+) -> int:  # fmt: skip
+    """Ask, judge, and write the report."""
+    from ffdl_batch.cli.config import settings_or_stop
+
+    if user and account:
+        raise click.UsageError("--user and --account: give one of them")
+    settings = settings_or_stop()
+    day = time.strftime("%Y-%m-%d", time.localtime(since))
+    jobs, places = _ask(settings, user, account, day, backends)
+    whose = f"user {user}" if user else f"account {account}" if account else "yours"
+    lines = render(jobs, places, settings.rates, form, whose, day)
+    if output == "-":
+        for line in lines:
+            click.echo(line)
+        return ExitCode.OK
+    with writing(output) as name:
+        Path(name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return ExitCode.OK
+
+
+def _ask(
+    settings: Settings, user: str, account: str, day: str, backends: Sequence[str]
+) -> tuple[Sequence[PastJob], list[Place]]:
+    """The jobs, and all places of the named backends; of none named, those of each that is configured."""
+    from ffdl_batch.ports.history import (
+        HistoryUnknown,
+        KnowsJobs,
+        KnowsPlaces,
+        Period,
+        history_names,
+        open_history,
+    )
+
+    wanted = backends or [name for name in history_names() if name == "slurm" or name in settings.backends]
+    jobs: Sequence[PastJob] | None = None
+    places: list[Place] = []
+    try:
+        for name in wanted:
+            found = open_history(name, settings.backend_settings(name))
+            if isinstance(found, KnowsPlaces):
+                places += found.places()
+        for name in history_names():
+            found = open_history(name, settings.backend_settings(name))
+            if jobs is None and isinstance(found, KnowsJobs):
+                jobs = found.past_jobs(Period(day, user, account))
+    except HistoryUnknown as error:
+        raise Stop(ExitCode.TRY_AGAIN, f"the history cannot be told: {error}") from None
+    if jobs is None:
+        raise Stop(ExitCode.FAILED, "no installed backend keeps a history of jobs")
+    return jobs, places
+
+
+def render(
+    jobs: Sequence[PastJob], places: Sequence[Place], rates: Rates, form: str, whose: str, day: str
+) -> Iterator[str]:
+    """The report's lines in one of FORMATS."""
+    from ffdl_batch.cli.convert_history_report import csv_lines, document_of, plain_of, weigh
+    from ffdl_batch.cli.report_html import html_page
+    from ffdl_batch.cli.report_tables import markdown_lines, text_lines
+
+    weighed: list[tuple[PastJob, Fit]] = weigh(jobs, places)
+    if form == "csv":
+        yield from csv_lines(weighed, rates)
+    elif form == "json":
+        yield json.dumps(plain_of(weighed, places, rates, whose, day), ensure_ascii=True)
+    else:
+        document = document_of(weighed, places, rates, whose, day)
+        if form == "html":
+            yield html_page(document).rstrip("\n")
+        else:
+            yield from markdown_lines(document) if form == "markdown" else text_lines(document)

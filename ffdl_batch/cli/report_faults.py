@@ -1,0 +1,282 @@
+"""``ffdl report faults``."""
+
+from __future__ import annotations
+
+import io
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+import click
+
+from ffdl_batch.cli.connection import open_client
+from ffdl_batch.cli.outcome import Stop
+from ffdl_batch.cli.present import print_json, read_moment
+from ffdl_batch.cli.written_file import check_written, writing
+from ffdl_batch.domain.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from ffdl_batch.domain.faults_report import FaultsReport
+    from ffdl_batch.domain.incident_view import IncidentRow
+    from ffdl_batch.ports.mail import Relay
+
+FORMATS = ("text", "json", "csv", "markdown", "html")
+USERS_ONLY, OURS = 1, 2
+"""Exit codes for monitoring, beside 0: nothing new."""
+_USERS = frozenset({"user", "data"})
+_DAY_S = 86400.0
+_HELP = {"help_option_names": ["-h", "--help"]}
+
+
+@dataclass(frozen=True, slots=True)
+class Mailing:
+    """Whom the report is sent to, by whom, through what."""
+
+    recipients: tuple[str, ...]
+    sender: str
+    relay: Relay
+
+
+def _check_mail(context: click.Context, parameter: click.Parameter, value: Sequence[str]) -> tuple[str, ...]:
+    """The callback of options that hold addresses."""
+    from ffdl_batch.ports.mail import read_address
+
+    try:
+        return tuple(read_address(one.strip()) for text in value for one in text.split(","))
+    except ValueError as error:
+        raise click.BadParameter(str(error), context, parameter) from None
+
+
+def _check_sender(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    return None if value is None else _check_mail(context, parameter, (value,))[0]
+
+
+@click.command(
+    context_settings=_HELP,
+    epilog="Example: ffdl report faults --since 24h --quiet --state-file /var/lib/ffdl/faults.state "
+    "--mail ops@example.org --smtp mail.example.org",
+)
+@click.option("-S", "--since", metavar="MOMENT", callback=read_moment,
+              help="From then on: 24h (which is the default), 7d, 2026-11-01, yesterday.")  # fmt: skip
+@click.option("--until", metavar="MOMENT", callback=read_moment, help="Up to then; up to now by default.")
+@click.option("-a", "--all-users", "--all", "all_users", is_flag=True, help="Everybody's jobs; for administrators.")
+@click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True,
+              help="html is a page that stands alone; csv and json have the new incidents in full.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@click.option("-o", "--output", metavar="FILE", callback=check_written, help="Write it there.")
+@click.option("-q", "--quiet", is_flag=True, help="Say, write and send nothing where nothing is new.")
+@click.option("--state-file", metavar="FILE", callback=check_written,
+              help="What was told is kept there and not told again; written once it was delivered.")  # fmt: skip
+@click.option("--mail", metavar="ADDRESS", multiple=True, callback=_check_mail, help="Send it there; may be repeated.")
+@click.option("--smtp", metavar="HOST[:PORT]", default="localhost", show_default=True,
+              help="The mail relay; STARTTLS is used where it offers that, port 465 is TLS.")  # fmt: skip
+@click.option("--from", "sender", metavar="ADDRESS", callback=_check_sender,
+              help="Who sends it; the user's name at this host by default.")  # fmt: skip
+@click.option("--smtp-login", metavar="FILE", type=click.Path(exists=True, dir_okay=False),
+              help="User and password for the relay, a line each; the file's mode has to be 0600.")  # fmt: skip
+@click.option("--smtp-ca", metavar="FILE", type=click.Path(exists=True, dir_okay=False),
+              help="Certificates that prove the relay's; the system's by default.")  # fmt: skip
+def faults(  # noqa: PLR0913  (one parameter per option)
+    *,
+    since: float | None,
+    until: float | None,
+    all_users: bool,
+    form: str,
+    as_json: bool,
+    output: str | None,
+    quiet: bool,
+    state_file: str | None,
+    mail: tuple[str, ...],
+    smtp: str,
+    sender: str | None,
+    smtp_login: str | None,
+    smtp_ca: str | None,
+) -> int:
+    """What failed: each abnormal end of an attempt as one incident with its cause and the lines that say so; how that
+    compares with the period before; the nodes, users and causes with the most; GPU-hours lost since the last
+    checkpoints.
+
+    Exit codes: 0 nothing new, 1 new incidents of users' code and data only, 2 others among them, 75 not known, because
+    the daemon or the mail relay cannot be asked. An error of the command line is 2, too, with a message and no report.
+    """
+    if as_json and form not in ("text", "json"):
+        raise click.UsageError(f"--json and --format {form} exclude each other")
+    mailing = _mailing(mail, sender, smtp, smtp_login, smtp_ca) if mail else None
+    begin = time.time() - _DAY_S if since is None else since
+    if until is not None and until <= begin:
+        raise click.UsageError("the period is empty: --until has to lie after --since")
+    with ExitStack() as stack:
+        if state_file is not None:
+            from ffdl_batch.cli.report_state import locked
+
+            stack.enter_context(locked(state_file))
+        asked = _Asked(begin, until, state_file, all_users=all_users)
+        return _told_apart(asked, _Form("json" if as_json else form, output, mailing, quiet=quiet))
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    since: float
+    until: float | None
+    state_file: str | None
+    all_users: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    name: str
+    output: str | None
+    mailing: Mailing | None
+    quiet: bool
+
+
+def _told_apart(asked: _Asked, form: _Form) -> int:
+    """An error never ends as an incident does: monitoring could not tell them apart."""
+    from ffdl_batch.client import ClientError
+
+    try:
+        return _tell(asked, form)
+    except ClientError as error:
+        if error.problem.exit_code not in (USERS_ONLY, OURS):
+            raise
+        raise Stop(ExitCode.TRY_AGAIN, str(error)) from error
+    except Stop as error:
+        if error.code not in (USERS_ONLY, OURS):
+            raise
+        raise Stop(ExitCode.TRY_AGAIN, str(error)) from error
+
+
+def _tell(asked: _Asked, form: _Form) -> int:
+    from ffdl_batch.cli.report_state import new_rows, read_told, told_by, write_told
+
+    told = read_told(asked.state_file) if asked.state_file is not None else None
+    after = None if told is None else told.rows_after
+    with open_client(quiet=form.quiet) as client:
+        found = client.reports.faults(asked.since, asked.until, rows_after=after, all_users=asked.all_users)
+    new = new_rows(found, told)
+    if new or not form.quiet:
+        _deliver(found, new, form)
+    if asked.state_file is not None:
+        write_told(asked.state_file, told_by(found, told))
+    return status_of(new)
+
+
+def status_of(new: Sequence[IncidentRow]) -> int:
+    """The exit code for monitoring."""
+    if not new:
+        return ExitCode.OK
+    return USERS_ONLY if all(row.origin in _USERS for row in new) else OURS
+
+
+def _deliver(report: FaultsReport, new: Sequence[IncidentRow], form: _Form) -> None:
+    """To its file, by mail, and where neither is asked for to standard output."""
+    if form.output is not None or form.mailing is None:
+        with _opened(form.output or "-") as file:
+            _write(report, new, form.name, file)
+            file.flush()
+    if form.mailing is not None:
+        _send(report, new, form)
+
+
+@contextmanager
+def _opened(output: str) -> Iterator[IO[str]]:
+    """Standard output, or the file, which appears whole."""
+    with writing(output) as path:
+        if path == "-":
+            yield sys.stdout
+        else:
+            with open(path, "w", encoding="utf-8", newline="") as file:  # noqa: PTH123
+                yield file
+
+
+def _write(report: FaultsReport, new: Sequence[IncidentRow], form: str, file: IO[str]) -> None:
+    if form == "json":
+        from dataclasses import replace
+
+        print_json({"faults": replace(report, rows=tuple(new))}, file)
+        return
+    from ffdl_batch.cli.report_faults_document import CSV_COLUMNS, csv_rows, faults_document
+
+    if form == "csv":
+        from ffdl_batch.cli.report_tables import write_csv
+
+        write_csv(file, CSV_COLUMNS, csv_rows(new))
+        return
+    from ffdl_batch.cli.report_write import write_document
+
+    write_document(faults_document(report, new), form, file)
+
+
+def _mailing(
+    recipients: tuple[str, ...], sender: str | None, smtp: str, login_file: str | None, ca_file: str | None
+) -> Mailing:
+    from ffdl_batch.ports.mail import Login, Relay, read_login, read_relay
+
+    try:
+        host, port = read_relay(smtp)
+        login: Login | None = read_login(Path(login_file)) if login_file is not None else None
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    except OSError as error:
+        raise Stop(ExitCode.NO_INPUT, f"{login_file} cannot be read: {error.strerror}") from error
+    return Mailing(recipients, sender or _own_address(), Relay(host, port, login, ca_file or ""))
+
+
+def _own_address() -> str:
+    """Cron may have told neither a home nor a name: the kernel's word counts."""
+    import os
+    import pwd
+    import socket
+
+    try:
+        name = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        name = f"uid-{os.getuid()}"
+    return f"{name}@{socket.getfqdn()}"
+
+
+def _send(report: FaultsReport, new: Sequence[IncidentRow], form: _Form) -> None:
+    """The report in its form as the mail's text, or beside a text where it is none. Raises Stop."""
+    from email.message import EmailMessage
+    from email.utils import format_datetime, localtime, make_msgid
+
+    from ffdl_batch.ports.mail import MailNotSent, send
+
+    mailing = form.mailing
+    assert mailing is not None
+    message = EmailMessage()
+    message["Subject"] = subject_of(new)
+    message["From"], message["To"] = mailing.sender, ", ".join(mailing.recipients)
+    message["Date"] = format_datetime(localtime())
+    message["Message-ID"] = make_msgid(domain=mailing.sender.partition("@")[2])
+    message["Auto-Submitted"] = "auto-generated"
+    message.set_content(_text(report, new, form.name if form.name in ("text", "markdown") else "text"))
+    if form.name not in ("text", "markdown"):
+        subtype = {"html": "html", "csv": "csv", "json": "plain"}[form.name]
+        message.add_attachment(_text(report, new, form.name), subtype=subtype, filename=f"faults.{form.name}")
+    try:
+        send(mailing.relay, message, mailing.sender, mailing.recipients)
+    except MailNotSent as error:
+        code = ExitCode.TRY_AGAIN if error.may_pass else ExitCode.UNAVAILABLE
+        again = "nothing is taken for told: the next report tells it again"
+        raise Stop(
+            ExitCode.NOT_ALLOWED if error.not_allowed else code, f"the report was not sent: {error}; {again}"
+        ) from error
+
+
+def _text(report: FaultsReport, new: Sequence[IncidentRow], form: str) -> str:
+    file = io.StringIO()
+    _write(report, new, form, file)
+    return file.getvalue()
+
+
+def subject_of(new: Sequence[IncidentRow]) -> str:
+    """What a person reads first."""
+    others = sum(row.origin not in _USERS for row in new)
+    if not new:
+        return "[ffdl] faults: nothing new"
+    return f"[ffdl] faults: {len(new)} new" + (f", {others} not of users" if others else ", all of users")

@@ -1,0 +1,55 @@
+"""Why a job waits, and what awaits a submission, as text."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from ffdl_batch.cli.present import paint_state, print_line, printable
+from ffdl_batch.domain.waiting_evidence import alternative_text, moment_text
+
+if TYPE_CHECKING:
+    from ffdl_batch.domain.waiting import Alternative, Foretold, Outlook, WhyView
+
+
+def print_why(view: WhyView) -> None:
+    """The sentence, what to do, and all that it rests on; what is not known is left out."""
+    print_line("ID", view.job_id, view.name)
+    print_line("State", paint_state(view.state), raw=True)
+    print_line("Why" if view.waits else "Now", view.sentence)
+    print_line("Old news", view.stale)
+    for action in view.actions:
+        print_line("What to do", action)
+    known = view.explanation
+    if known is not None and known.expected_start is not None:
+        print_line("May start", moment_text(known.expected_start, time.time()), "the scheduler's plan")
+    _print_lines("Because", view.evidence)
+    _print_alternatives(view.alternatives, view.trial)
+
+
+def print_outlook(outlook: Outlook) -> None:
+    """The same of what is not submitted yet, as comments that a reader of the plan passes over."""
+    lines = [*outlook.evidence]
+    lines += [f"not asked: {outlook.stale}"] if outlook.stale else []
+    for line in lines or [f"the backend {outlook.backend} says nothing of what waits there"]:
+        click.echo(f"# {printable(line)}")
+    for one in outlook.alternatives:
+        click.echo(f"# sooner: {printable(alternative_text(one, time.time()))}")
+
+
+def _print_lines(title: str, lines: Sequence[str]) -> None:
+    if lines:
+        click.echo(f"{title}:")
+    for line in lines:
+        click.echo(f"  {printable(line)}")
+
+
+def _print_alternatives(found: Sequence[Alternative], trial: Foretold | None) -> None:
+    now = time.time()
+    if found:
+        _print_lines("Would start sooner", [alternative_text(one, now) for one in found])
+    elif trial is not None:
+        click.echo("Nothing that was tried would start sooner.")

@@ -1,0 +1,35 @@
+"""Where a connection goes: ``[USER@]HOST[:PORT]`` or ``ssh://[USER@]HOST[:PORT]``, as on ssh's command line. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.ssh.errors import SshFailed
+
+_FORM = re.compile(
+    r"(?:ssh://)?(?:(?P<user>[^@\s:/\[\]-][^\s/]*)@)?"
+    r"(?:\[(?P<six>[0-9A-Fa-f:.%]+)\]|(?P<host>[A-Za-z0-9_][A-Za-z0-9_.-]*))(?::(?P<port>[0-9]{1,5}))?/?",
+    re.ASCII,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """What was asked for. `user` "" and `port` 0: what the configuration says."""
+
+    host: str
+    user: str = ""
+    port: int = 0
+
+
+def read_destination(text: str) -> Destination:
+    """Raises SshFailed (exit 2) for what is none; no text becomes an option of a program."""
+    found = _FORM.fullmatch(text)
+    port = int(found["port"] or 0) if found else 0
+    if found is None or port > 65535:
+        raise SshFailed(
+            f"{text[:100]!r} is no host", "write HOST, USER@HOST or USER@HOST:PORT", exit_code=ExitCode.USAGE
+        )
+    return Destination(found["six"] or found["host"], found["user"] or "", port)

@@ -1,0 +1,227 @@
+"""How a host is reached, by the user's and the site's configuration of ssh.
+
+``ssh -G`` says it, so that Include, Match and tokens mean here what they mean to ssh. Without an ssh program paramiko
+reads ``~/.ssh/config``, which does less, and says where that is too little. FFDL_SSH names another ssh program,
+FFDL_SSH_CONFIG another file of configuration.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.ssh.destination import Destination
+from ffdl_batch.ssh.errors import SshFailed
+
+ALIVE_INTERVAL_S, ALIVE_COUNT = 15, 3
+"""Where the configuration says nothing (ssh's own: never): a command must not hang on a connection that is gone."""
+CONNECT_S = 15.0
+_ASK_S = 20.0
+_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
+Options = Mapping[str, Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class HostConfig:
+    """What counts for one host. `proxy_jump` are destinations in the order in which they are passed."""
+
+    asked: str
+    hostname: str
+    user: str
+    port: int = 22
+    identity_files: tuple[str, ...] = ()
+    identities_only: bool = False
+    agent: str = ""
+    """The agent's socket; "" = none."""
+    known_hosts: tuple[str, ...] = ()
+    """The first one is the user's own, into which a new key goes."""
+    host_key_alias: str = ""
+    proxy_jump: tuple[str, ...] = ()
+    proxy_command: str = ""
+    batch_mode: bool = False
+    connect_timeout_s: float = CONNECT_S
+    alive_interval_s: int = ALIVE_INTERVAL_S
+    alive_count: int = ALIVE_COUNT
+
+    @property
+    def name(self) -> str:
+        """As it is called in messages."""
+        return f"{self.user}@{self.asked}" + (f":{self.port}" if self.port != 22 else "")
+
+    @property
+    def key_name(self) -> str:
+        """Under which known_hosts has its key (sshd(8), SSH_KNOWN_HOSTS FILE FORMAT)."""
+        host = self.host_key_alias or self.hostname
+        return host if self.port == 22 or self.host_key_alias else f"[{host}]:{self.port}"
+
+
+def read_host(where: Destination, environ: Mapping[str, str]) -> HostConfig:
+    """What ssh would do to get there. Raises SshFailed for a configuration that cannot be read."""
+    ssh = shutil.which(environ.get("FFDL_SSH") or "ssh", path=environ.get("PATH"))
+    options = _by_ssh(ssh, where, environ) if ssh else _by_paramiko(where, environ)
+    return interpret(where, options, environ)
+
+
+def _by_ssh(ssh: str, where: Destination, environ: Mapping[str, str]) -> Options:
+    argv = [ssh, "-G"]
+    argv += ["-F", environ["FFDL_SSH_CONFIG"]] if environ.get("FFDL_SSH_CONFIG") else []
+    argv += ["-l", where.user] if where.user else []
+    argv += ["-p", str(where.port)] if where.port else []
+    try:
+        done = subprocess.run(
+            [*argv, where.host],
+            check=False,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_ASK_S,
+            env=dict(environ),
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise _unusable(f"{ssh} -G {where.host} could not be asked: {error}") from error
+    if done.returncode != 0:
+        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise _unusable(f"{ssh} -G {where.host}: {said[-1] if said else f'exit code {done.returncode}'}")
+    return parse_options(done.stdout.decode("utf-8", "surrogateescape"))
+
+
+def parse_options(text: str) -> Options:
+    """The lines that ``ssh -G`` prints: a keyword in small letters, and its value. Pure."""
+    found: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        keyword, _, value = line.strip().partition(" ")
+        found.setdefault(keyword.lower(), []).append(value)
+    return found
+
+
+def _by_paramiko(where: Destination, environ: Mapping[str, str]) -> Options:
+    import paramiko
+
+    path = Path(environ.get("FFDL_SSH_CONFIG") or _home(environ) / ".ssh" / "config")
+    if not path.is_file():
+        return _named({}, where)
+    try:
+        found = paramiko.SSHConfig.from_path(str(path)).lookup(where.host)
+    except (OSError, paramiko.SSHException, ImportError, ValueError) as error:
+        raise _unusable(f"{path}: {error}") from error
+    if "include" in found:
+        raise _unusable(f"{path} has an Include, which only ssh itself can read")
+    return _named({key: [value] if isinstance(value, str) else list(value) for key, value in found.items()}, where)
+
+
+def _named(options: dict[str, list[str]], where: Destination) -> Options:
+    options |= {"user": [where.user]} if where.user else {}
+    return options | ({"port": [str(where.port)]} if where.port else {})
+
+
+def _unusable(message: str) -> SshFailed:
+    cure = "see ssh_config(5); ssh itself must be able to read it: ssh -G HOST"
+    return SshFailed(f"the configuration of ssh cannot be used: {message}", cure, ExitCode.BAD_MANIFEST)
+
+
+def interpret(where: Destination, options: Options, environ: Mapping[str, str]) -> HostConfig:
+    """The options as values; what they do not say is as in ssh_config(5). Pure but for names of this machine."""
+
+    def first(key: str, default: str = "") -> str:
+        return next((value for value in options.get(key, ()) if value), default)
+
+    home = _home(environ)
+    hostname = first("hostname", where.host)
+    user, port = first("user") or getpass.getuser(), int(first("port", "22"))
+    words = _Words(where.host, hostname, user, port, home, environ)
+    jumps = first("proxyjump", "none")
+    command = first("proxycommand", "none")
+    interval = int(first("serveraliveinterval", "0")) or ALIVE_INTERVAL_S
+    known = [*_split(options.get("userknownhostsfile", ())), *_split(options.get("globalknownhostsfile", ()))]
+    default = (f"{home}/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts")
+    return HostConfig(
+        asked=where.host,
+        hostname=hostname,
+        user=user,
+        port=port,
+        identity_files=tuple(map(words.path, options.get("identityfile") or _default_keys(home))),
+        identities_only=first("identitiesonly") == "yes",
+        agent=_agent(first("identityagent", "SSH_AUTH_SOCK"), words, environ),
+        known_hosts=tuple(words.path(one) for one in known or default if one != "none"),
+        host_key_alias=first("hostkeyalias"),
+        proxy_jump=() if jumps == "none" else tuple(part.strip() for part in jumps.split(",") if part.strip()),
+        proxy_command="" if command == "none" or jumps != "none" else words.fill(command),
+        batch_mode=first("batchmode") == "yes",
+        connect_timeout_s=_seconds(first("connecttimeout", "none")),
+        alive_interval_s=interval,
+        alive_count=int(first("serveralivecountmax", str(ALIVE_COUNT))) or ALIVE_COUNT,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """What tokens of ssh_config(5) stand for."""
+
+    asked: str
+    hostname: str
+    user: str
+    port: int
+    home: Path
+    environ: Mapping[str, str]
+
+    def fill(self, text: str) -> str:
+        """Tokens; one that we do not know is refused, because nobody knows what it was to be."""
+        here = socket.gethostname()
+        known = {
+            "%": "%",
+            "h": self.hostname,
+            "n": self.asked,
+            "p": str(self.port),
+            "r": self.user,
+            "d": str(self.home),
+        }
+        known |= {
+            "l": here,
+            "L": here.partition(".")[0],
+            "u": getpass.getuser(),
+            "i": str(os.getuid()),
+            "k": self.asked,
+        }
+
+        def word(found: re.Match[str]) -> str:
+            if found[1] not in known:
+                raise _unusable(f"the token %{found[1]} in {text!r} is not known here")
+            return known[found[1]]
+
+        return re.sub(r"%(.)", word, text)
+
+    def path(self, text: str) -> str:
+        """Of a file: ``~``, ``${NAME}`` and tokens."""
+        named = re.sub(r"\$\{(\w+)\}", lambda found: self.environ.get(found[1], ""), text.strip('"'))
+        return self.fill(str(self.home) + named[1:] if named.startswith("~/") or named == "~" else named)
+
+
+def _agent(said: str, words: _Words, environ: Mapping[str, str]) -> str:
+    if said == "none":
+        return ""
+    if said == "SSH_AUTH_SOCK":
+        return environ.get("SSH_AUTH_SOCK", "")
+    return environ.get(said[1:], "") if re.fullmatch(r"\$\w+", said) else words.path(said)
+
+
+def _split(values: Iterable[str]) -> list[str]:
+    return [part for value in values for part in value.split()]
+
+
+def _default_keys(home: Path) -> list[str]:
+    return [f"{home}/.ssh/{name}" for name in _KEYS]
+
+
+def _seconds(text: str) -> float:
+    return float(text) if text.isdecimal() and int(text) else CONNECT_S
+
+
+def _home(environ: Mapping[str, str]) -> Path:
+    return Path(environ.get("HOME") or Path.home())

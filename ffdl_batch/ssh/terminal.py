@@ -1,0 +1,86 @@
+"""Asks a person: passphrases, passwords and second factors, on the terminal itself, wherever standard streams lead."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import termios
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Protocol
+
+_MOST = 4096
+
+
+class Person(Protocol):
+    """Somebody who can answer."""
+
+    def ask(self, prompt: str, *, shown: bool = False) -> str:
+        """One line; `shown`: what is typed may be seen. Raises EOFError where nobody answers any more."""
+        ...
+
+    def tell(self, text: str) -> None:
+        """A line that needs no answer."""
+        ...
+
+
+class Terminal:
+    """The controlling terminal of this process."""
+
+    def __init__(self, path: str = "/dev/tty") -> None:
+        """Raises OSError where there is none."""
+        self._descriptor = os.open(path, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+
+    def __del__(self) -> None:
+        with suppress(AttributeError, OSError):
+            os.close(self._descriptor)
+
+    def ask(self, prompt: str, *, shown: bool = False) -> str:
+        """See :class:`Person`. The terminal is as before when this is left, also by Ctrl-C."""
+        with self._quiet(shown=shown):
+            self._write(printable(prompt))
+            data = bytearray()
+            while not data.endswith(b"\n"):
+                more = os.read(self._descriptor, _MOST)
+                if not more:
+                    raise EOFError("the terminal is closed")
+                data += more
+            if not shown:
+                self._write("\n")
+            return data.decode("utf-8", "surrogateescape").rstrip("\r\n")
+
+    def tell(self, text: str) -> None:
+        """See :class:`Person`."""
+        self._write(printable(text.rstrip()) + "\n")
+
+    def _write(self, text: str) -> None:
+        os.write(self._descriptor, text.encode("utf-8", "replace"))
+
+    @contextmanager
+    def _quiet(self, *, shown: bool) -> Iterator[None]:
+        before = termios.tcgetattr(self._descriptor)
+        now = [*before[:3], before[3] | termios.ECHO if shown else before[3] & ~termios.ECHO, *before[4:]]
+
+        def restore() -> None:
+            termios.tcsetattr(self._descriptor, termios.TCSADRAIN, before)
+
+        atexit.register(restore)  # a thread that waits here is not ended by Ctrl-C, which the main thread gets
+        termios.tcsetattr(self._descriptor, termios.TCSAFLUSH, now)
+        try:
+            yield
+        finally:
+            restore()
+            atexit.unregister(restore)
+
+
+def find_person() -> Person | None:
+    """Whoever sits at the terminal; None where there is none (cron, a service)."""
+    try:
+        return Terminal()
+    except OSError:
+        return None
+
+
+def printable(text: str) -> str:
+    """A host's text without what would steer the terminal."""
+    return "".join(one if one.isprintable() or one == "\n" else "?" for one in text)
