@@ -58,6 +58,7 @@ from ffdl_kubernetes.states import (
 )
 from ffdl_kubernetes.storing import StoresFromClaims
 from ffdl_kubernetes.submission import is_released, read_objects, send
+from ffdl_kubernetes.waiting import PodOutlooks
 from ffdl_kubernetes.watching import Watcher, token_of
 
 OLDEST = (1, 29)
@@ -74,7 +75,7 @@ def create(settings: Settings, context: AdapterContext) -> KubernetesScheduler:
     return KubernetesScheduler(read_settings(settings), context)
 
 
-class KubernetesScheduler(Administration, Reach, StoresFromClaims):
+class KubernetesScheduler(Administration, Reach, StoresFromClaims, PodOutlooks):
     """See :class:`ffdl_batch.ports.scheduler.Scheduler`."""
 
     def __init__(self, settings: KubernetesSettings, context: AdapterContext) -> None:
@@ -196,11 +197,11 @@ class KubernetesScheduler(Administration, Reach, StoresFromClaims):
         """See the port. Asks nobody: the watch has told."""
         self._synced()
         pods, refusals, seen = self._watcher.pods_by_token(), self._watcher.refusals(), {}
-        workloads = self._queues.by_owner()
+        workloads, troubles = self._queues.by_owner(), self._watcher.troubles()
         for native in ids:
             token = native.job
             job = self._watcher.job(token)
-            beside = self._beside(token, job, refusals.get(token, ""), workloads)
+            beside = replace(self._beside(token, job, refusals.get(token, ""), workloads), troubles=troubles)
             present, gone = pods.get(token, []), list(self._gone.get(token, {}).values())
             # what ended it may be gone already
             found = observe(job, [*present, *gone] if job is not None and is_finished(job) else present, beside)

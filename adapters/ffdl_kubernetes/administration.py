@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ffdl_batch.domain.mounting import Mounting
 from ffdl_batch.ports.examination import Item
 from ffdl_batch.ports.tenancy import Tenant, TenantStep
 from ffdl_kubernetes import doctor, tenancy
@@ -21,8 +22,8 @@ class Administration:
         """Nothing is touched yet."""
         self._settings, self._client, self._canary = settings, client, canary
 
-    def examine(self, nodes: str) -> Sequence[Item]:
-        """See the port."""
+    def examine(self, nodes: str, _mounting: Mounting = Mounting.AUTO) -> Sequence[Item]:
+        """See the port. Pods mount no stores."""
         return list(doctor.examine(self._client, self._settings, self._canary.kept, nodes))
 
     def tenant_objects(self, tenant: Tenant) -> Sequence[Mapping[str, Any]]:

@@ -1,7 +1,8 @@
 """What can be done about what a cluster says of pods that wait or are refused. Pure.
 
 Sources of the wordings: kube-scheduler's plugins (FailedScheduling), kubelet's image manager, the admission plugins
-LimitRanger, PodSecurity, Priority, ServiceAccount and ResourceQuota.
+LimitRanger, PodSecurity, Priority, ServiceAccount and ResourceQuota, the attach/detach controller, kubelet's volume
+manager and sandboxes.
 """
 
 from __future__ import annotations
@@ -57,6 +58,18 @@ _OF_CONTAINERS = (
     (r"subPath", "its claim is not as claim or volumes in [backend.kubernetes] say"),
     (r"", "it is tried again; if it stays so, ask who runs the cluster"),
 )
+_OF_VOLUMES = (
+    (
+        r"Multi-Attach error",
+        "a volume that one node has at a time is another pod's now: it goes on when that ends; a claim that pods share "
+        "is ReadWriteMany",
+    ),
+    (r'(secret|configmap) "[^"]*" not found|non-existent', "it is made with the job: if it stays so, cancel the job"),
+    (r"list of registered CSI drivers", "its node lacks the storage's driver: ask who runs the cluster"),
+    (r"sandbox", "it is tried again; if it stays so, ask who runs the cluster and its network"),
+    (r"access denied|permission denied", "the storage does not let its node in: ask who runs the cluster"),
+    (r"", "it is tried again; if it stays so, ask who runs the cluster and its storage"),
+)
 
 
 def what_to_do(message: str) -> str:
@@ -72,6 +85,11 @@ def about_image(message: str) -> str:
 def about_container(message: str) -> str:
     """About a container that its node cannot make, likewise."""
     return _first(_OF_CONTAINERS, message)
+
+
+def about_volume(message: str) -> str:
+    """About a volume that a pod waits for, likewise."""
+    return _first(_OF_VOLUMES, message)
 
 
 def _first(table: tuple[tuple[str, str], ...], message: str) -> str:

@@ -148,6 +148,8 @@ class Canary:
             return judge(json.loads(said[FREE]), json.loads(said[BOUND]), *addresses)
         except _NotYet as error:
             return Proof(None, f"the canary's pods did not run in {LIFE_S} s: {error}")
+        except _Ended as error:
+            return Proof(None, f"a pod of the canary that was to listen has ended: {error}")
         except ValueError as error:
             return Proof(None, f"the canary's pods said nothing that can be read: {error}")
         finally:
@@ -166,7 +168,7 @@ class Canary:
     def _await(
         self, client: ClusterClient, name: str, part: str, of: Callable[[Plain], str], end: float
     ) -> dict[int, str]:
-        """What both pods of a part have, by index. Raises _NotYet."""
+        """What both pods of a part have, by index. Raises _NotYet, and what `of` raises."""
         selector = {"labelSelector": f"{CANARY_LABEL}={name},{PART_LABEL}={part}"}
         while True:
             pods, _ = client.list("Pod", selector)
@@ -199,6 +201,10 @@ class _NotYet(Exception):
     pass
 
 
+class _Ended(Exception):
+    pass
+
+
 def refuse_unproved(found: Proof) -> None:
     """A plan that relies on policies is not sent where they are known to do nothing. Raises InvalidRequest."""
     if found.enforced is False:
@@ -211,13 +217,16 @@ def _owner(job: Plain) -> dict[str, object]:
 
 
 def _address(pod: Plain) -> str:
-    """Of a server that runs."""
+    """Of a server that runs. Raises _Ended for one that never will: its Job makes no other."""
     status = pod.get("status", {})
+    if status.get("phase") in ("Failed", "Succeeded"):
+        why = _message(pod) or status.get("message") or status.get("reason") or "nothing is said of why"
+        raise _Ended(f"{pod['metadata']['name']}: {why}")
     return str(status.get("podIP", "")) if status.get("phase") == "Running" else ""
 
 
 def _message(pod: Plain) -> str:
-    """What a client that has ended left."""
+    """What a pod that has ended left."""
     for one in pod.get("status", {}).get("containerStatuses") or ():
         if (ended := one.get("state", {}).get("terminated")) is not None:
             return str(ended.get("message") or f"exit status {ended.get('exitCode')}")

@@ -26,6 +26,12 @@ if TYPE_CHECKING:
     from lightkube.config.kubeconfig import KubeConfig, SingleConfig
 
 PROTOCOLS = frozenset(f"client.authentication.k8s.io/{version}" for version in ("v1", "v1beta1"))
+_OF_CLUSTERS = {
+    "proxy-url": "set HTTPS_PROXY where the daemon runs",
+    "tls-server-name": "write the name that the server's certificate has into server",
+}
+_OF_USERS = dict.fromkeys(("as", "as-uid", "as-groups"), "give the user that is meant its own credentials")
+"""Keys of a kubeconfig that are refused, and what helps (kubernetes.io, "kubeconfig (v1)")."""
 PROGRAM_S = 60.0
 """So long a program may take: some ask a server of their own."""
 EARLY_S = 10.0
@@ -57,7 +63,29 @@ def load_config(settings: KubernetesSettings) -> SingleConfig:
         raise InvalidRequest(f"no cluster is configured in {where}: {error}; {cure}") from error
     if found is None:
         raise InvalidRequest(f"{where} names no current context; name one in context of [backend.kubernetes]")
+    _refuse_unheeded(found)
     return found
+
+
+def _refuse_unheeded(config: SingleConfig) -> None:
+    """What lightkube passes over, so that another server, or another user, would be asked than is meant. Raises
+    InvalidRequest."""
+    if config.fname is None:
+        return
+    import yaml
+
+    plain = yaml.safe_load(Path(config.fname).read_text(encoding="utf-8"))
+    for part, name, keys in (
+        ("cluster", config.context.cluster, _OF_CLUSTERS),
+        ("user", config.context.user, _OF_USERS),
+    ):
+        own = next((one.get(part) or {} for one in plain.get(f"{part}s") or () if one.get("name") == name), {})
+        for key in keys:
+            if own.get(key):
+                raise InvalidRequest(
+                    f"{key} of {part} {name} in {config.fname} is not supported: {keys[key]}, or name another context "
+                    "in context of [backend.kubernetes]"
+                )
 
 
 def _find_config(settings: KubernetesSettings) -> KubeConfig:

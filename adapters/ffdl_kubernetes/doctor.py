@@ -29,6 +29,7 @@ def examine(
         return
     yield Item("API server", Verdict.OK, f"{client.config.cluster.server}, {version}")
     yield _permissions(client, settings)
+    yield _debugging(client)
     yield _policies(settings, proof)
     if settings.queue and GROUP not in served:
         yield Item("gangs", Verdict.WRONG, f"queue is {settings.queue!r}, and the cluster has no Kueue: leave it out")
@@ -54,6 +55,20 @@ def _permissions(client: ClusterClient, settings: KubernetesSettings) -> Item:
         return Item(about, Verdict.OK, "all that a daemon needs")
     cure = f"ffdl-admin tenant permissions {client.namespace} --user NAME prints the role to be given"
     return Item(about, Verdict.WRONG, f"not allowed: {'; '.join(lacking)}; {cure}")
+
+
+def _debugging(client: ClusterClient) -> Item:
+    """Whether commands can be begun in learners: a daemon does without, `top` and `stack` too."""
+    about = f"pods/exec in {client.namespace}"
+    try:
+        lacking = [verb for verb in ("get", "create") if not may(client, verb, "", "pods/exec")]
+    except (SchedulerUnreachable, Refused) as error:
+        return Item(about, Verdict.NOTE, f"the API server does not say whether it is allowed: {error}")
+    if not lacking:
+        return Item(about, Verdict.OK, "allowed: ffdl exec and ffdl shell reach learners")
+    cure = f"ffdl-admin tenant create {client.namespace} --debugging --update gives it"
+    why = f"not allowed ({', '.join(lacking)}): ffdl exec and ffdl shell are refused, ffdl top and stack are slower"
+    return Item(about, Verdict.NOTE, f"{why}; {cure}")
 
 
 def _policies(settings: KubernetesSettings, proof: Callable[[], Proof | None]) -> Item:

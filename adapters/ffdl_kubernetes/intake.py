@@ -97,7 +97,7 @@ def hints(request: LaunchRequest, settings: KubernetesSettings, data: Data) -> I
     if spec.batch.mount is Mounting.ALWAYS:
         yield "batch.mount: pods mount no stores; the data are brought"
     if spec.batch.notify.mail_user or spec.batch.notify.events:
-        yield "batch.notify: means nothing on Kubernetes"
+        yield "batch.notify: Kubernetes sends no mail; incidents are told where the configuration names a mail relay"
     if spec.batch.network is NetworkLevel.AUTO and request.facts.network_levels == {NetworkLevel.HOST}:
         yield from request.facts.warnings
     if spec.resources.learners > 1 and not settings.queue:

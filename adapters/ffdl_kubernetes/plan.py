@@ -75,11 +75,12 @@ def _plan(request: LaunchRequest, settings: KubernetesSettings) -> LaunchPlan:
     launch = replace(launch, network=network, pod=Pod(POD_DIR, apart=not settings.claim, cut_off=access.cut_off))
     launch = without_learners(launch) if request.only_stages else launch
     launch = replace(launch, format=needed_format(launch))
-    shape = _shape(request, settings, gang, start)
+    private_texts = _private_texts(request, cut_off=access.cut_off)
+    shape = replace(_shape(request, settings, gang, start), has_private=bool(private_texts))
     shape = for_staging(shape, settings) if request.only_stages else shape
     texts = {"launch.json": encode(launch), SHIM: SHIM_TEXT}
-    objects = _objects(request, settings, shape, texts, access)
-    storing = plan_storing(launch, shape, _private_texts(request), settings, _namespace(request))
+    objects = _objects(request, settings, shape, texts, private_texts, access)
+    storing = plan_storing(launch, shape, _private_texts(request, cut_off=False), settings, _namespace(request))
     user = json.dumps(dict(request.user_env), sort_keys=True, ensure_ascii=False, indent=1) + "\n"
     contract = start.learner.env
     return LaunchPlan(
@@ -113,7 +114,12 @@ def _file(name: str, objects: Sequence[Plain]) -> PlannedFile:
 
 
 def _objects(
-    request: LaunchRequest, settings: KubernetesSettings, shape: PodShape, texts: Mapping[str, str], access: Access
+    request: LaunchRequest,
+    settings: KubernetesSettings,
+    shape: PodShape,
+    texts: Mapping[str, str],
+    private_texts: Mapping[str, str],
+    access: Access,
 ) -> list[Plain]:
     """In the order in which they are sent, the Job first: it owns the others."""
     token, job_id, attempt = request.token, request.job_id, request.attempt
@@ -122,8 +128,8 @@ def _objects(
         configuration(token, job_id, attempt, texts),
         _policy(request, access, settings),
     ]
-    if shape.has_private:
-        objects.append(private(token, job_id, attempt, _private_texts(request)))
+    if private_texts:
+        objects.append(private(token, job_id, attempt, private_texts))
     if shape.learners > 1:
         objects.append(service(token, job_id, attempt))
     if shape.has_image_secret:
@@ -136,18 +142,23 @@ def _namespace(request: LaunchRequest) -> str:
     return next((one.name for one in request.facts.partitions), "")
 
 
-def _private_texts(request: LaunchRequest) -> dict[str, str]:
-    """Files of the Secret, without values."""
-    texts = {"environment.json": hidden(tuple(request.user_env))}
-    if names := _secrets_of(request):
-        texts["secrets.json"] = hidden(names)
-    return texts
+def _private_texts(request: LaunchRequest, *, cut_off: bool) -> dict[str, str]:
+    """Files of the Secret, without values; none for pods that get neither variables nor secrets."""
+    names = _secrets_of(request, cut_off=cut_off)
+    if not (request.user_env or names):
+        return {}
+    return {
+        "environment.json": hidden(tuple(request.user_env)),
+        **({"secrets.json": hidden(names)} if names else {}),
+    }
 
 
-def _secrets_of(request: LaunchRequest) -> tuple[str, ...]:
-    """Names of the secrets that its pods get; those of its image's registry are kubelet's."""
+def _secrets_of(request: LaunchRequest, *, cut_off: bool) -> tuple[str, ...]:
+    """Names of the secrets that its pods get; those of its image's registry are kubelet's, and those of its stores are
+    for pods that reach them."""
+    others = ("framework.image_location.", *(("data_stores[",) if cut_off else ()))
     uses = (use for use in uses_of(request.spec) if use.kind == SECRET)
-    return tuple(use.name for use in uses if not use.path.startswith("framework.image_location."))
+    return tuple(use.name for use in uses if not use.path.startswith(others))
 
 
 def _seat(spec: JobSpec) -> Gang:
@@ -208,6 +219,7 @@ def _launch(request: LaunchRequest, settings: KubernetesSettings, gang: Gang) ->
             time_s=spec.batch.time_s,
             lead_s=request.lead_s,
             lead_from=request.lead_from,
+            hang_s=float(spec.batch.hang_s),
         ),
         logs=request.logs,
         host=_HOST,
@@ -262,7 +274,6 @@ def _shape(request: LaunchRequest, settings: KubernetesSettings, gang: Gang, sta
         priority_class=own.get("priority_class", "") or profile.priority_class,
         runtime_class=own.get("runtime_class", "") or profile.runtime_class,
         has_image_secret="password" in image_credentials(spec),
-        has_private=bool(request.user_env or _secrets_of(request)),
     )
 
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any
 
 from ffdl_batch.domain.observation import EndCause, Observation, Phase
-from ffdl_kubernetes.advice import about_container, about_image, what_to_do
+from ffdl_kubernetes.advice import about_container, about_image, about_volume, what_to_do
 from ffdl_kubernetes.kueue import why_evicted, why_queued
 from ffdl_kubernetes.objects.names import CONTROLLER, LEARNER, QUEUE_LABEL
 
@@ -40,6 +41,12 @@ _OF_NODES = re.compile(
     r"TopologyAffinityError|Admission.*"
 )
 """Reasons of pods that their nodes ended, or did not take although the scheduler had chosen them."""
+_MORE_MEMORY = "out of memory; give it more (controller_memory_bytes in [backend.kubernetes])"
+_TROUBLES = {
+    "FailedAttachVolume": "a volume of it cannot be attached to its node",
+    "FailedCreatePodSandBox": "its node cannot set the pod up",
+}
+"""Reasons of events, beside those of mounts."""
 _TOO_LARGE = re.compile(
     r"ephemeral(-| local )storage (usage exceeds|limit)|exceeds the limit|EmptyDir volume .* exceeds"
 )
@@ -55,7 +62,7 @@ class Beside:
     """What is known of an attempt beside its Job and pods: `refusal` is the message of its latest FailedCreate event,
     `workload` Kueue's. `began`: a controller has claimed it. `cancelled`: we asked for its end; `preempted` (why): its
     Job was deleted by us, because it had been suspended; `no_image` (why): it was ended by us, because an image of it
-    could not be had."""
+    could not be had. `troubles`: reason and message of the latest event about volumes or network of pods, by name."""
 
     refusal: str = ""
     workload: Plain | None = None
@@ -63,6 +70,7 @@ class Beside:
     cancelled: bool = False
     preempted: str = ""
     no_image: str = ""
+    troubles: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
 def is_put_back(job: Plain, beside: Beside) -> bool:
@@ -102,11 +110,11 @@ def observe(job: Plain | None, pods: Sequence[Plain], beside: Beside = Beside())
         return Observation(phase, "Suspended", end, reason=why_evicted(beside.workload), **times)
     if job.get("spec", {}).get("suspend"):
         return Observation(Phase.PENDING, "Suspended", reason=_why_suspended(job, beside.workload), **times)
-    if any(_runs(pod) for pod in pods):
-        return Observation(Phase.RUNNING, "Running", lacks=why_pending(pods), **times)
+    if any(has_run(pod) for pod in pods):
+        return Observation(Phase.RUNNING, "Running", lacks=why_pending(pods, troubles=beside.troubles), **times)
     is_short = len(pods) < int(job.get("spec", {}).get("completions", 1))
     refusal = beside.refusal if is_short else ""  # an event stays when what it tells of is over
-    return Observation(Phase.PENDING, "Pending", reason=why_pending(pods, refusal), **times)
+    return Observation(Phase.PENDING, "Pending", reason=why_pending(pods, refusal, beside.troubles), **times)
 
 
 def _as_asked(ended: Observation, beside: Beside, *, by_us: bool) -> Observation:
@@ -184,7 +192,7 @@ def _cause(condition: Plain, pods: Iterable[Plain]) -> tuple[EndCause, int | Non
             else:
                 found.append((4, EndCause.FAILURE, ended["exitCode"], ""))
         elif (ended := _terminated(pod, CONTROLLER)) is not None and ended.get("exitCode"):
-            why = "out of memory" if ended.get("reason") == "OOMKilled" else ended.get("reason", "")
+            why = _MORE_MEMORY if ended.get("reason") == "OOMKilled" else ended.get("reason", "")
             words = f"{name}: the controller ended: {why}"
             found.append((3, EndCause.FAILURE, ended["exitCode"], words))
     if not found:
@@ -198,7 +206,9 @@ def _why_suspended(job: Plain, workload: Plain | None) -> str:
     return why_queued(queue, workload) if queue else "it is being created"
 
 
-def why_pending(pods: Sequence[Plain], refusal: str = "") -> str:
+def why_pending(
+    pods: Sequence[Plain], refusal: str = "", troubles: Mapping[str, tuple[str, str]] = MappingProxyType({})
+) -> str:
     """The first pod that has not begun says it: the others wait for the same, or for it."""
     for pod in sorted(pods, key=lambda one: str(one["metadata"]["name"])):
         scheduled = _condition(pod, "PodScheduled", "False")
@@ -218,8 +228,28 @@ def why_pending(pods: Sequence[Plain], refusal: str = "") -> str:
                 why = f"({waiting['reason']}){said}{about_container(message)}"
                 return f"container {status.get('name', '')} cannot be made {why}"
             if waiting.get("reason") == "CrashLoopBackOff":
-                return f"container {status.get('name', '')} ends again and again{said}"
+                return f"container {status.get('name', '')} ends again and again{said}{_of_last_end(status)}"
+        if (trouble := troubles.get(str(pod["metadata"]["name"]))) is not None and _is_bare(pod):
+            return _of_volumes(*trouble)
     return _in_words(refusal)
+
+
+def _of_last_end(status: Plain) -> str:
+    """What ended a container that is started again, where that is known."""
+    last = status.get("lastState", {}).get("terminated") or {}
+    return f"; it was {_MORE_MEMORY}" if last.get("reason") == "OOMKilled" else ""
+
+
+def _is_bare(pod: Plain) -> bool:
+    """Whether it has a node, and neither its volumes nor its network yet (kubernetes.io, "Pod Conditions": it has both
+    with PodReadyToStartContainers)."""
+    begun = _condition(pod, "PodReadyToStartContainers") is not None or has_run(pod)
+    return bool(_spec(pod).get("nodeName")) and not begun and not is_over(pod)
+
+
+def _of_volumes(reason: str, message: str) -> str:
+    what = _TROUBLES.get(reason, "a volume of it cannot be mounted")
+    return f"{what} ({reason}): {message}{about_volume(message)}"
 
 
 def missing_image(pods: Sequence[Plain]) -> tuple[float, str] | None:
@@ -255,7 +285,7 @@ def _in_words(refusal: str) -> str:
     )
 
 
-def _runs(pod: Plain) -> bool:
+def has_run(pod: Plain) -> bool:
     """Whether a container of it runs or ran; a pod whose node was just chosen does not."""
     return any("running" in one.get("state", {}) or "terminated" in one.get("state", {}) for one in _statuses(pod))
 

@@ -17,9 +17,11 @@ from ffdl_batch.domain.launch import LaunchFile, encode
 from ffdl_batch.domain.network_level import NetworkLevel
 from ffdl_batch.domain.observation import EndCause
 from ffdl_batch.domain.pod import SHIM
+from ffdl_batch.ports.capabilities import Storing
 from ffdl_batch.runtimes.pod import SHIM_TEXT
 from ffdl_kubernetes.client import ClusterClient, Refused
 from ffdl_kubernetes.following import final_word
+from ffdl_kubernetes.kueue import Queues
 from ffdl_kubernetes.objects.files import configuration, private
 from ffdl_kubernetes.objects.job import job
 from ffdl_kubernetes.objects.names import STORING, Plain, labels, of_storing, placed
@@ -29,7 +31,7 @@ from ffdl_kubernetes.places import places_of
 from ffdl_kubernetes.pods import Pods
 from ffdl_kubernetes.refusals import explain
 from ffdl_kubernetes.settings import KubernetesSettings
-from ffdl_kubernetes.states import is_finished, observe
+from ffdl_kubernetes.states import Beside, has_run, is_finished, observe
 from ffdl_kubernetes.submission import read_objects, send
 from ffdl_kubernetes.watching import Watcher
 
@@ -47,8 +49,9 @@ def plan_storing(
     assert launch.pod is not None
     told = replace(launch, pod=replace(launch.pod, cut_off=False, pays=True))
     own = replace(
-        for_staging(shape, settings), token=f"{shape.token}{STORING}", stores=True, limit_s=settings.load_patience_s
-    )
+        for_staging(shape, settings), token=f"{shape.token}{STORING}", stores=True, limit_s=settings.load_patience_s,
+        has_private=bool(secrets),
+    )  # fmt: skip
     objects = _objects(told, own, secrets, settings)
     return [placed(one, namespace) for one in objects] if namespace else objects
 
@@ -77,6 +80,8 @@ class StoresFromClaims:
     _root: Root
     _pods: Pods
     _watcher: Watcher
+    _queues: Queues
+    _gone: dict[str, dict[str, Mapping[str, Any]]]
 
     def _synced(self) -> None:
         raise NotImplementedError
@@ -89,20 +94,29 @@ class StoresFromClaims:
         objects = read_objects(attempt_dir, OBJECTS)
         self._watcher.put("Job", send(self._client, self._settings, objects, attempt_dir, archive))
 
-    def how_storing_ended(self, token: Token) -> str | None:
+    def how_storing_goes(self, token: Token) -> Storing:
         """See the capability. Asks nobody: the watch has told."""
         self._synced()
         name = f"{token}{STORING}"
         found = self._watcher.job(name)
         if found is None:
-            return f"Job {name} is gone"
+            return Storing(f"Job {name} is gone", ended=True)
         pods = self._watcher.pods_by_token().get(name, [])
-        if not is_finished(found) or self._pods.has_more(found, pods, ()):
-            return None
-        why = _why_failed(found, pods)
+        if not is_finished(found):
+            return Storing(_why_waiting(found, pods, self._beside_storing(found)))
+        if self._pods.has_more(found, pods, ()):
+            return Storing()
+        why, interrupted = _why_failed(found, [*pods, *self._gone.get(name, {}).values()])
         if why:
             self._delete_failed(name)
-        return why or f"Job {name} ended well, and nobody heard that all is stored"
+        return Storing(
+            why or f"Job {name} ended well, and nobody heard that all is stored", ended=True, interrupted=interrupted
+        )
+
+    def _beside_storing(self, found: Mapping[str, Any]) -> Beside:
+        refusal = self._watcher.refusals().get(str(found["metadata"]["name"]), "")
+        workload = self._queues.by_owner().get(found["metadata"]["uid"])
+        return Beside(refusal, workload, troubles=self._watcher.troubles())
 
     def _delete_failed(self, name: str) -> None:
         try:
@@ -111,10 +125,18 @@ class StoresFromClaims:
             raise explain(refused, f"the deletion of Job {name}") from refused
 
 
-def _why_failed(found: Mapping[str, Any], pods: Sequence[Mapping[str, Any]]) -> str:
-    """What the pod said last, else what the cluster says; "" where the Job has not failed."""
+def _why_waiting(found: Mapping[str, Any], pods: Sequence[Mapping[str, Any]], beside: Beside) -> str:
+    """What its pod waits for, "" where it stores."""
+    seen = observe(found, pods, beside)
+    return (seen.lacks or seen.reason) if seen is not None else ""
+
+
+def _why_failed(found: Mapping[str, Any], pods: Sequence[Mapping[str, Any]]) -> tuple[str, bool]:
+    """What the pod said last, else what the cluster says ("" where the Job has not failed), and whether that is of the
+    cluster's doing: another node, or another hour, may have done."""
     seen = observe(found, pods)
     if seen is None or seen.end is EndCause.SUCCESS:
-        return ""
-    words = (str((final_word(pod) or {}).get("error", "")) for pod in pods)
-    return next(filter(None, words), "") or seen.reason or f"Job {found['metadata']['name']} failed"
+        return "", False
+    said = next(filter(None, (str((final_word(pod) or {}).get("error", "")) for pod in pods)), "")
+    by_cluster = seen.end in (EndCause.PREEMPTED, EndCause.NODE_FAIL) or (bool(pods) and not any(map(has_run, pods)))
+    return said or seen.reason or f"Job {found['metadata']['name']} failed", by_cluster and not said

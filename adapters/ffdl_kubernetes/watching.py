@@ -22,9 +22,16 @@ _OURS = {"labelSelector": f"{MANAGER_LABEL}={MANAGER}"}
 SELECTORS: Mapping[str, Mapping[str, str]] = {
     "Job": _OURS,
     "Pod": _OURS,
-    "Event": {"fieldSelector": "involvedObject.kind=Job,reason=FailedCreate"},
+    "Event": {
+        "fieldSelector": "type=Warning,reason!=Unhealthy,reason!=FailedScheduling,reason!=BackOff,reason!=Failed"
+    },
 }
-"""What is watched. Pods that a quota or a policy refuses are told in events alone."""
+"""What is watched. Pods that a quota or a policy refuses, and volumes that pods wait for, are told in events alone.
+What is left out here is many, and is in the pods' own status."""
+_OF_PODS = frozenset({"FailedAttachVolume", "FailedMount", "FailedMapVolume", "FailedCreatePodSandBox"})
+"""Reasons of events about pods that have a node and do not start."""
+_VAGUE = "timed out waiting for the condition"
+"""kubelet's word on volumes (FailedMount) of which somebody else says what they lack."""
 WATCH_S = 300
 """The server is asked to close a watch after so long: a connection that died silently is noticed by then."""
 STALE_S = 20.0
@@ -111,9 +118,27 @@ class Watcher:
 
     def refusals(self) -> dict[str, str]:
         """Job's name -> why its pods were refused last."""
+        return {
+            one["involvedObject"]["name"]: str(one.get("message", ""))
+            for one in self._events("Job")
+            if one.get("reason") == "FailedCreate"
+        }
+
+    def troubles(self) -> dict[str, tuple[str, str]]:
+        """Pod's name -> reason and message of what its node said last of its volumes or its network; nobody says when
+        that is over."""
+        found: dict[str, tuple[str, str]] = {}
+        for one in self._events("Pod"):
+            name, message = str(one["involvedObject"]["name"]), str(one.get("message", ""))
+            if one.get("reason") in _OF_PODS and not (name in found and _VAGUE in message):
+                found[name] = str(one["reason"]), message
+        return found
+
+    def _events(self, kind: str) -> list[Plain]:
+        """Those about objects of a kind, the latest last."""
         with self._lock:
-            events = sorted(self._held["Event"].things.values(), key=_version)
-        return {one["involvedObject"]["name"]: str(one.get("message", "")) for one in events}
+            events = list(self._held["Event"].things.values())
+        return sorted((one for one in events if one["involvedObject"].get("kind") == kind), key=_version)
 
     def pod(self, name: str) -> Plain | None:
         """One pod, as it was last seen."""

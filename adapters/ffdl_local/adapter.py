@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import fcntl
+import math
 import os
 import platform
 import re
@@ -23,9 +24,11 @@ from pathlib import Path
 from ffdl_batch import domain
 from ffdl_batch.domain.job import Token
 from ffdl_batch.domain.jobdir import AttemptDir, Root
-from ffdl_batch.domain.observation import NativeId, Observation
+from ffdl_batch.domain.observation import NativeId, Observation, Phase
 from ffdl_batch.domain.scarcity import explain_unstarted, find_lack, of_daemon
 from ffdl_batch.domain.spec import NetworkLevel
+from ffdl_batch.domain.waiting import Explanation
+from ffdl_batch.ports.capabilities import WaitingRequest
 from ffdl_batch.ports.reach import NodeProgram, Place
 from ffdl_batch.ports.registry import AdapterContext, Settings
 from ffdl_batch.ports.scheduler import (
@@ -44,8 +47,9 @@ from ffdl_batch.runtimes.layout import controller_arguments, staging_arguments
 from ffdl_local.observing import observe_attempt
 from ffdl_local.plan import BACKEND, make_plan, max_jobs
 from ffdl_local.processes import HEAD, SUPERVISOR, WITHDRAW, node_controller, signal_process
-from ffdl_local.records import EXIT, LOCK, STARTED, STATE, is_held, local_directory, read_record
+from ffdl_local.records import EXIT, JOB_FILE, LOCK, STARTED, STATE, is_held, local_directory, read_record
 from ffdl_local.settings import LocalSettings, read_settings
+from ffdl_local.waiting import explain
 
 _TOKEN = re.compile(r"(training-[0-9a-z]{9})-(\d+)", re.ASCII)
 _START_TIMEOUT_S = 30.0
@@ -174,6 +178,26 @@ class LocalScheduler:
             if observation is not None:
                 seen[native] = observation
         return seen
+
+    def explain_waiting(self, requests: Sequence[WaitingRequest]) -> Sequence[Explanation | None]:
+        """See :class:`ffdl_batch.ports.capabilities.ExplainsWaiting`."""
+        return [self._explain(request) for request in requests]
+
+    def _explain(self, request: WaitingRequest) -> Explanation | None:
+        queue = Path(self._queue)
+        if request.native_id is None:
+            node, each = request.facts.nodes[0], request.spec.resources
+            wanted = math.ceil(each.gpus * each.learners) if node.gpus else 0
+            most = max_jobs(self._settings, node)
+            return explain(
+                queue, "", {"max_jobs": most, "machine_gpus": sum(node.gpus.values()), "gpus": wanted}, False
+            )
+        attempt = self._attempt(request.native_id)
+        seen = observe_attempt(attempt, self._host) if attempt is not None else None
+        job = read_record(Path(attempt.path) / JOB_FILE) if attempt is not None else None
+        if seen is None or seen.phase is not Phase.PENDING or job is None:
+            return None
+        return explain(queue, str(request.native_id), job, True)
 
     def signal(self, native_id: NativeId, signal: str) -> None:
         """See the port."""

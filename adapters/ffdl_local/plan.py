@@ -122,7 +122,7 @@ def _plan(request: LaunchRequest, settings: LocalSettings, queue: str, packages:
         stores=start.data.stores,
         limits=Limits(
             grace_s=spec.batch.checkpoint.grace_s, kill_wait_s=KILL_WAIT_S, time_s=spec.batch.time_s,
-            lead_s=request.lead_s, lead_from=request.lead_from,
+            lead_s=request.lead_s, lead_from=request.lead_from, hang_s=float(spec.batch.hang_s),
         ),
         logs=request.logs,
         network=network,

@@ -11,6 +11,7 @@
 | signal, cancel, withdraw | scancel |
 | avoid | squeue, scontrol update |
 | beside | srun --overlap, by the owner's own process |
+| explain_waiting | squeue, scontrol show node, show partition: :mod:`ffdl_slurm.waiting` |
 | examine | scontrol show config, sinfo, srun: :mod:`ffdl_slurm.doctor` |
 """
 
@@ -32,6 +33,7 @@ from ffdl_batch.domain.jobdir import AttemptDir, Root
 from ffdl_batch.domain.mounting import Mounting
 from ffdl_batch.domain.observation import NativeId, Observation, Phase
 from ffdl_batch.domain.spec import NetworkLevel
+from ffdl_batch.ports.accounts import AccountedRun
 from ffdl_batch.ports.capabilities import AccountingOutage
 from ffdl_batch.ports.examination import Item
 from ffdl_batch.ports.reach import NodeProgram, Place
@@ -46,6 +48,7 @@ from ffdl_batch.ports.scheduler import (
     NotNow,
 )
 from ffdl_slurm.absence import dropped_tasks
+from ffdl_slurm.accounted import runs_of
 from ffdl_slurm.arrays import job_words, plan_array
 from ffdl_slurm.commands import beside_argv
 from ffdl_slurm.delivery import deliver_controller
@@ -53,12 +56,15 @@ from ffdl_slurm.doctor import Doctor
 from ffdl_slurm.gateway import SiteShape, SlurmGateway
 from ffdl_slurm.gateway_cli import CommandLineGateway
 from ffdl_slurm.gateway_pyslurm import PyslurmGateway
+from ffdl_slurm.gateway_ssh import SshGateway, ssh_argv
+from ffdl_slurm.narrowing import names_in
 from ffdl_slurm.parsers import JobRecord
 from ffdl_slurm.plan import BACKEND, make_plan
 from ffdl_slurm.replies import recover_reply
 from ffdl_slurm.run import KEPT, OPTION_VARIABLES, run_command
 from ffdl_slurm.settings import GatewayKind, SlurmSettings, doubt_times, read_settings
 from ffdl_slurm.tasks import Listing, TaskTables, pick
+from ffdl_slurm.waiting import Outlooks
 
 log = logging.getLogger(__name__)
 _DAY_S = 86400
@@ -69,6 +75,8 @@ def create(settings: Settings, context: AdapterContext) -> SlurmScheduler:
     checked = read_settings(settings)
     host = checked.submit_host or socket.gethostname()
     gateway: SlurmGateway
+    if checked.gateway is GatewayKind.SSH:
+        return SlurmScheduler(checked, context, SshGateway(checked.command_timeout_s, checked.host))
     if checked.gateway is GatewayKind.PYSLURM:
         gateway = PyslurmGateway(checked.command_timeout_s, host)
     else:
@@ -76,13 +84,14 @@ def create(settings: Settings, context: AdapterContext) -> SlurmScheduler:
     return SlurmScheduler(checked, context, gateway)
 
 
-class SlurmScheduler:
+class SlurmScheduler(Outlooks):
     """See :class:`ffdl_batch.ports.scheduler.Scheduler`; also TrialSubmission, ForgetsJobs, DropsTasks, CredentialLife,
-    Withdraws, StopsMany, SubmitsArrays, AvoidsNodes, KeepsAccounts, ExplainsSettings, Examines,
-    ReachesNodes."""
+    Withdraws, StopsMany, SubmitsArrays, AvoidsNodes, KeepsAccounts, AccountsForRuns, ExplainsSettings, ExplainsWaiting,
+    ForetellsStart, Examines, ReachesNodes."""
 
     def __init__(self, settings: SlurmSettings, context: AdapterContext, gateway: SlurmGateway) -> None:
         """`gateway` carries every question to Slurm."""
+        super().__init__(gateway, settings)
         self._settings = settings
         self._context = context
         self._gateway = gateway
@@ -107,6 +116,8 @@ class SlurmScheduler:
     def probe(self) -> BackendFacts:
         """See the port. Also delivers the controller into the user's tree where nodes cannot see the package."""
         site = self._gateway.describe_site()
+        if isinstance(self._gateway, SshGateway):
+            self._gateway.check_tree(self._root.path)
         self._tell_doubts(site)
         delivery = deliver_controller(self._context.root, self._settings.python, self._settings.staging_python)
         return BackendFacts(
@@ -124,7 +135,8 @@ class SlurmScheduler:
 
     def examine(self, nodes: str, mounting: Mounting = Mounting.AUTO) -> Sequence[Item]:
         """See :class:`ffdl_batch.ports.examination.Examines`."""
-        return Doctor(self._settings, self._context.root, run_command).examine(nodes, mounting)
+        runner = self._gateway.run if isinstance(self._gateway, SshGateway) else run_command
+        return Doctor(self._settings, self._context.root, runner).examine(nodes, mounting)
 
     def _tell_doubts(self, site: SiteShape) -> None:
         """Into the log, when they are new: they are the site's matter, and no submitter's."""
@@ -223,6 +235,11 @@ class SlurmScheduler:
         """See :class:`ffdl_batch.ports.capabilities.DropsTasks`."""
         return dropped_tasks(self._gateway.list_own_jobs(), ids, self._tables.token_of) if ids else {}
 
+    def accounted_runs(self, attempts: Mapping[NativeId, Token]) -> Mapping[NativeId, Sequence[AccountedRun]] | None:
+        """See :class:`ffdl_batch.ports.accounts.AccountsForRuns`."""
+        records = self._gateway.account_for_runs({native.job for native in attempts}) if attempts else []
+        return None if records is None else runs_of(records, attempts, self._tables.token_of)
+
     def accounting_outage(self) -> AccountingOutage | None:
         """See :class:`ffdl_batch.ports.capabilities.KeepsAccounts`."""
         return self._gateway.accounting_outage()
@@ -251,6 +268,10 @@ class SlurmScheduler:
         """See :class:`ffdl_batch.ports.capabilities.StopsMany`."""
         self._gateway.withdraw(*job_words(ids))
 
+    def nodes_of(self, facts: BackendFacts, partition: str) -> frozenset[str]:
+        """See :class:`ffdl_batch.ports.capabilities.KnowsNodes`."""
+        return names_in(facts, partition or self._settings.partition)
+
     def avoid(self, native_id: NativeId, nodes: Collection[str]) -> None:
         """See :class:`ffdl_batch.ports.capabilities.AvoidsNodes`."""
         if nodes:
@@ -263,8 +284,9 @@ class SlurmScheduler:
     def beside(self, place: Place, argv: Sequence[str]) -> NodeProgram:
         """See :class:`ffdl_batch.ports.reach.ReachesNodes`; srun runs where the owner is."""
         job = place.allocation or str(place.native_id)
+        words, host = beside_argv(job, place.node_rank, argv), self._settings.host
         return NodeProgram(
-            tuple(beside_argv(job, place.node_rank, argv)), unset=OPTION_VARIABLES, keep=tuple(sorted(KEPT))
+            tuple(ssh_argv(host, words) if host else words), unset=OPTION_VARIABLES, keep=tuple(sorted(KEPT))
         )
 
     def close(self) -> None:

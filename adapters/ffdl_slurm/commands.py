@@ -16,6 +16,7 @@ QUEUE_FIELDS = (
     "JobArrayID", "State", "exit_code", "RestartCnt", "SubmitTime", "StartTime", "EndTime", "NodeList", "Reason",
 )  # fmt: skip
 ACCOUNT_FIELDS = ("JobID", "State", "ExitCode", "Submit", "Start", "End", "NodeList", "Reason", "JobName")
+RUN_FIELDS = ("JobID", "State", "ElapsedRaw", "AllocTRES", "JobName")
 SITE_FIELDS = ("%P", "%l", "%c", "%m", "%G", "%f", "%N")
 SEPARATOR = "|"
 # sacct takes its ids in one argument; Linux takes 128 KiB an argument.
@@ -50,6 +51,15 @@ def sacct_by_name_argv(names: str, since: str, uid: int) -> list[str]:
     """The accounting's word on jobs of some names, separated by commas, since a day (YYYY-MM-DD); without a day it
     would be midnight."""
     return ["sacct", *_SACCT, f"--user={uid}", f"--name={names}", f"--starttime={since}"]
+
+
+def sacct_runs_argv(ids: Sequence[str]) -> list[str]:
+    """What the accounting has of every start of these jobs: one that was requeued has a line for each. Whose they are
+    is told by their names."""
+    return [
+        "sacct", "--allocations", "--duplicates", "--parsable2", f"--format={','.join(RUN_FIELDS)}",
+        f"--jobs={','.join(ids)}",
+    ]  # fmt: skip
 
 
 _SACCT = ("--allocations", "--parsable2", f"--format={','.join(ACCOUNT_FIELDS)}")

@@ -5,14 +5,17 @@ Both gateways say the same of one cluster; the contract suite runs over both.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.ports.capabilities import AccountingOutage
 from ffdl_batch.ports.scheduler import NodeShape, PartitionShape
+from ffdl_slurm.accounted import RunRecord
 from ffdl_slurm.parsers import JobRecord, SiteConfig
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,10 @@ class SlurmGateway(Protocol):
         """The accounting's word on all jobs of these names since a day; likewise."""
         ...
 
+    def account_for_runs(self, ids: Collection[str]) -> Sequence[RunRecord] | None:
+        """The accounting's word on every start of these jobs; likewise."""
+        ...
+
     def accounting_outage(self) -> AccountingOutage | None:
         """See :class:`ffdl_batch.ports.capabilities.KeepsAccounts`."""
         ...
@@ -84,6 +91,10 @@ class SlurmGateway(Protocol):
 
     def describe_site(self) -> SiteShape:
         """Nodes, partitions and version. Raises InvalidRequest where Slurm is not installed."""
+        ...
+
+    def query(self, argv: list[str], parse: Callable[[str], T]) -> T:
+        """What `parse` reads in the answer of a command that only asks. One round trip."""
         ...
 
     def close(self) -> None:

@@ -14,6 +14,7 @@ from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.ports.capabilities import AccountingOutage
 from ffdl_batch.ports.scheduler import SchedulerMissing, SchedulerUnreachable, SubmissionUncertain
 from ffdl_slurm import commands, parsers, refusals, replies
+from ffdl_slurm.accounted import RunRecord, parse_runs
 from ffdl_slurm.accounting import Accounting, IdRefused, check_ids
 from ffdl_slurm.gateway import SiteShape
 from ffdl_slurm.parsers import Garbled, JobRecord
@@ -81,32 +82,45 @@ class CommandLineGateway:
 
     def account_for(self, ids: Collection[str]) -> Sequence[JobRecord] | None:
         """See the port."""
-        found: list[JobRecord] = []
+        argv_of: Callable[[Sequence[str]], list[str]] = lambda chunk: commands.sacct_argv(chunk, self._uid())  # noqa: E731
+        return self._account_for_all(ids, argv_of, parsers.parse_sacct)
+
+    def account_for_runs(self, ids: Collection[str]) -> Sequence[RunRecord] | None:
+        """See the port."""
+        return self._account_for_all(ids, commands.sacct_runs_argv, parse_runs)
+
+    def _account_for_all(
+        self, ids: Collection[str], argv_of: Callable[[Sequence[str]], list[str]], parse: Callable[[str], list[T]]
+    ) -> list[T] | None:
+        found: list[T] = []
         for chunk in commands.job_chunks(sorted(ids)):
-            records = self._account_for(chunk)
+            records = self._account_for(chunk, argv_of, parse)
             if records is None:
                 return None
             found += records
         return found
 
-    def _account_for(self, ids: Sequence[str]) -> Sequence[JobRecord] | None:
+    def _account_for(
+        self, ids: Sequence[str], argv_of: Callable[[Sequence[str]], list[str]], parse: Callable[[str], list[T]]
+    ) -> list[T] | None:
         """The accounting's word on `ids`, which fit into one command; none of an id that sacct refuses, which must not
         hide what it would say of the others."""
         try:
-            return self._ask_accounts(commands.sacct_argv(ids, os.getuid()))
+            return self._ask_accounts(argv_of(ids), parse)
         except IdRefused as error:
             if len(ids) == 1:
                 self._log_once(f"sacct about {ids[0]}", f"job {ids[0]} is unknown to the accounting: {error}")
                 return []
         half = len(ids) // 2
-        first, second = self._account_for(ids[:half]), self._account_for(ids[half:])
+        first, second = (self._account_for(part, argv_of, parse) for part in (ids[:half], ids[half:]))
         return None if first is None or second is None else [*first, *second]
 
     def account_for_names(self, names: Sequence[str], since: str) -> Sequence[JobRecord] | None:
         """See the port."""
         found: list[JobRecord] = []
         for chunk in commands.id_chunks(names):
-            records = self._ask_accounts(commands.sacct_by_name_argv(",".join(chunk), since, os.getuid()))
+            argv = commands.sacct_by_name_argv(",".join(chunk), since, self._uid())
+            records = self._ask_accounts(argv, parsers.parse_sacct)
             if records is None:
                 return None
             found += records
@@ -165,8 +179,16 @@ class CommandLineGateway:
         config = self._ask(commands.config_argv(), parsers.parse_config)
         return SiteShape(nodes, partitions, version, config)
 
+    def query(self, argv: list[str], parse: Callable[[str], T]) -> T:
+        """See the port."""
+        return self._ask(argv, parse)
+
     def close(self) -> None:
         """See the port; nothing stays between two calls."""
+
+    def _uid(self) -> int:
+        """Ours, as Slurm knows it."""
+        return os.getuid()
 
     def _ask(self, argv: list[str], parse: Callable[[str], T]) -> T:
         result = self._run(argv)
@@ -191,7 +213,7 @@ class CommandLineGateway:
             self._logged[about] = text
             log.info("%s", text)
 
-    def _ask_accounts(self, argv: list[str]) -> Sequence[JobRecord] | None:
+    def _ask_accounts(self, argv: list[str], parse: Callable[[str], list[T]]) -> list[T] | None:
         with self._accounting.asking():
             try:
                 result = self._run(argv)
@@ -202,7 +224,7 @@ class CommandLineGateway:
             check_ids(result)
             with self._kept(result):
                 refusals.check_accounts(result)
-                return _parse(result, parsers.parse_sacct)
+                return _parse(result, parse)
 
     def _run(self, argv: list[str]) -> CommandResult:
         try:

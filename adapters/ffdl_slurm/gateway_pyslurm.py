@@ -14,20 +14,23 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.ports.capabilities import AccountingOutage
 from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable, SubmissionUncertain
 from ffdl_slurm import commands, refusals, replies
+from ffdl_slurm.accounted import RunRecord
 from ffdl_slurm.gateway import SiteShape
 from ffdl_slurm.gateway_cli import CommandLineGateway
 from ffdl_slurm.parsers import Garbled, JobRecord, JobRow, parse_row
 from ffdl_slurm.run import query_environment, submit_environment
 from ffdl_slurm.said import shorten
+
+T = TypeVar("T")
 
 
 class WorkerLost(Exception):
@@ -92,6 +95,10 @@ class PyslurmGateway:
         """See the port."""
         return self._commands.account_for_names(names, since)
 
+    def account_for_runs(self, ids: Collection[str]) -> Sequence[RunRecord] | None:
+        """See the port."""
+        return self._commands.account_for_runs(ids)
+
     def accounting_outage(self) -> AccountingOutage | None:
         """See the port."""
         return self._commands.accounting_outage()
@@ -124,6 +131,10 @@ class PyslurmGateway:
         with self._lock:
             self._ensure_worker()
         return self._commands.describe_site()
+
+    def query(self, argv: list[str], parse: Callable[[str], T]) -> T:
+        """See the port."""
+        return self._commands.query(argv, parse)
 
     def close(self) -> None:
         """See the port: end the worker."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import reduce
 
 from ffdl_batch.domain.spec import BatchOptions
-from ffdl_batch.ports.scheduler import NodeShape
+from ffdl_batch.ports.scheduler import BackendFacts, NodeShape
 from ffdl_slurm.hostlist import expand
 from ffdl_slurm.parsers import count_nodes
 
@@ -64,3 +64,10 @@ def may_have(constraint: str, features: Sequence[str]) -> bool:
 
 def _join(left: bool, sign: str, right: bool) -> bool:
     return left and right if sign == "&" else left or right
+
+
+def names_in(facts: BackendFacts, partition: str) -> frozenset[str]:
+    """The names of a partition's nodes ("" = the default one's); none where Slurm's list of one cannot be read."""
+    chosen = partition or next((one.name for one in facts.partitions if one.is_default), "")
+    named = [expand(shape.name) for shape in facts.nodes if chosen in shape.partitions]
+    return frozenset().union(*(names or () for names in named)) if all(named) else frozenset()

@@ -24,7 +24,7 @@ ALLOWED_ARGS = frozenset(
         "extra-node-info", "gpu-bind", "gpu-freq", "gres-flags", "hint", "kill-on-invalid-dep", "licenses",
         "mcs-label", "mem-bind", "mincpus", "network", "nice", "no-kill", "ntasks-per-core", "oversubscribe",
         "power", "prefer", "profile", "reboot", "sockets-per-node", "spread-job", "switches", "thread-spec",
-        "threads-per-core", "time-min", "tmp", "use-min-nodes", "wait-all-nodes", "wckey",
+        "threads-per-core", "time-min", "tmp", "tres-bind", "use-min-nodes", "wait-all-nodes", "wckey",
     }
 )
 # fmt: on

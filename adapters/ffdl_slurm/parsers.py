@@ -105,7 +105,7 @@ def _queue_record(line: str) -> JobRecord:
 def parse_sacct(text: str) -> list[JobRecord]:
     """The answer to :func:`ffdl_slurm.commands.sacct_argv`. Raises Garbled."""
     records = []
-    for row in _rows(text, len(ACCOUNT_FIELDS), "sacct", ("JobID", "State")):
+    for row in read_rows(text, len(ACCOUNT_FIELDS), "sacct", ("JobID", "State")):
         number, state, exit_code, submitted, started, ended, nodes, reason, name = row
         records.append(parse_row(JobRow(number, name, state, exit_code, "", submitted, started, ended, nodes, reason)))
     return records
@@ -153,7 +153,7 @@ def parse_row(row: JobRow) -> JobRecord:
     return JobRecord(job, tasks, NativeId.parse(f"{job}_{tasks}") if tasks.isdigit() else None, seen)
 
 
-def _rows(text: str, columns: int, command: str, titles: tuple[str, str]) -> list[list[str]]:
+def read_rows(text: str, columns: int, command: str, titles: tuple[str, str]) -> list[list[str]]:
     """The fields of the lines below the header. Raises Garbled."""
     return [_split(line, columns, command) for line in _lines(text, columns, command, titles)]
 
@@ -214,7 +214,7 @@ def _absent(text: str) -> str:
 def parse_excluded(text: str) -> str | None:
     """The node list that a job excludes ("" = none), of :func:`ffdl_slurm.commands.excluded_argv`; None where the job
     is not listed. Raises Garbled."""
-    rows = _rows(text, len(EXCLUDED_FIELDS), "squeue", ("JOBID", "EXC_NODES"))
+    rows = read_rows(text, len(EXCLUDED_FIELDS), "squeue", ("JOBID", "EXC_NODES"))
     return _absent(rows[0][1]) if rows else None
 
 
@@ -264,7 +264,7 @@ def parse_version(text: str) -> str:
 
 def parse_sinfo(text: str) -> tuple[tuple[NodeShape, ...], tuple[PartitionShape, ...]]:
     """The answer to :func:`ffdl_slurm.commands.sinfo_argv`. Raises Garbled."""
-    rows = _rows(text, len(SITE_FIELDS), "sinfo", ("PARTITION", "TIMELIMIT"))
+    rows = read_rows(text, len(SITE_FIELDS), "sinfo", ("PARTITION", "TIMELIMIT"))
     partitions: dict[str, PartitionShape] = {}
     nodes: dict[str, NodeShape] = {}
     for partition, limit, cpus, memory, gres, features, names in (map(str.strip, row) for row in rows):

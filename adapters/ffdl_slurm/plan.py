@@ -26,6 +26,7 @@ from ffdl_batch.runtimes.layout import (
     release,
 )
 from ffdl_batch.runtimes.metering import plan_metrics
+from ffdl_batch.runtimes.slurm_environment import HOST_VALUES
 from ffdl_slurm.commands import limit_argv, requeue_argv, sbatch_argv, successor_argv
 from ffdl_slurm.devices import gpu_libraries, plan_devices, unknown_files
 from ffdl_slurm.fitting import NodeRequest, fit_request, nodes_of
@@ -84,6 +85,7 @@ def _plan(request: LaunchRequest, settings: SlurmSettings) -> LaunchPlan:
         cache=NodeCache(request.cache_dir, request.cache_bytes) if request.cache_dir else None,
         images=request.images_dir,
         mounting=request.mounting,
+        host_values=HOST_VALUES,
     )
     start = compose_start(
         Subject(
@@ -127,6 +129,7 @@ def _plan(request: LaunchRequest, settings: SlurmSettings) -> LaunchPlan:
         devices=devices,
         checkpoint_signal=spec.batch.checkpoint.signal.removeprefix("SIG"),
         scratch_base=settings.scratch_base,
+        health=f"{settings.network_dir}/health",
         make_dirs=start.make_dirs,
         needs_dirs=start.data.needs_dirs,
         echo_output=bool(spec.batch.output),
@@ -205,6 +208,7 @@ def _limits(request: LaunchRequest, settings: SlurmSettings) -> Limits:
         lead_s=effective_lead_s(request),
         lead_from=request.lead_from,
         fence_s=settings.fence_s,
+        hang_s=float(request.spec.batch.hang_s),
     )
 
 

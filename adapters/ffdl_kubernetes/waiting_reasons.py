@@ -1,0 +1,143 @@
+"""What a cluster says of a Job that waits, as values of the core. Pure.
+
+Sources of the wordings: kube-scheduler's FailedScheduling and the condition PodScheduled, ResourceQuota's admission,
+kubelet's waiting containers, Kueue's Workload (kueue.sigs.k8s.io, "Workload").
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ffdl_batch.domain.waiting import Limit, Reason, WaitKind
+from ffdl_kubernetes.states import QUOTA, why_pending
+
+Plain = Mapping[str, Any]
+_AVAILABLE = re.compile(r"(\d+)/(\d+) nodes are available: ?(.*?)\.?(?: preemption: .*)?$", re.DOTALL)
+_PART = re.compile(r"(\d+) (.+)")
+_OF_PARTS: tuple[tuple[str, WaitKind], ...] = (
+    (r"Insufficient |Too many pods", WaitKind.RESOURCES),
+    (r"untolerated taint", WaitKind.KEPT_FOR_OTHERS),
+    (r"node affinity|node selector|didn't match", WaitKind.WRONG_LABELS),
+    (r"unschedulable|not ready|unreachable", WaitKind.NODES_AWAY),
+    (r"[Pp]ersistent[Vv]olume|volume", WaitKind.VOLUME),
+)
+_RESOURCE = re.compile(r"(?:requests|limits|count)/?\.?(.+)")
+
+
+def read_scheduling(message: str) -> tuple[WaitKind, dict[str, str]]:
+    """What the scheduler says of pods that find no node: the kind, and by reason how many nodes of how many.
+
+    Nodes that lack room are what the pod waits for; where there are none of these, the reason that most nodes give.
+    """
+    match = _AVAILABLE.search(" ".join(message.split()))
+    if match is None:
+        return next((kind for sign, kind in _OF_PARTS if re.search(sign, message)), WaitKind.RESOURCES), {}
+    counts: dict[str, int] = {}
+    for text in re.split(r", (?=\d+ )", match[3]):
+        if (part := _PART.fullmatch(text.strip())) is not None:
+            counts[part[2].strip().rstrip(".")] = int(part[1])
+    figures = {f"nodes with {what}": f"{count} of {match[2]}" for what, count in counts.items()}
+    kinds: dict[WaitKind, int] = {}
+    for what, count in counts.items():
+        kind = next((kind for sign, kind in _OF_PARTS if re.search(sign, what)), WaitKind.RESOURCES)
+        kinds[kind] = kinds.get(kind, 0) + count
+    if not kinds or WaitKind.RESOURCES in kinds:
+        return WaitKind.RESOURCES, figures
+    return max(kinds, key=lambda kind: kinds[kind]), figures
+
+
+def read_quota(refusal: str) -> Limit | None:
+    """The quota that refuses pods, with its figures; None where it is no quota that refuses."""
+    match = QUOTA.search(refusal)
+    if match is None:
+        return None
+    (resource, asked), *more = _amounts(match["asked"])
+    used, most = dict(_amounts(match["used"])), dict(_amounts(match["limit"]))
+    words = f"{_plain(resource)}{f' (and {len(more)} more)' if more else ''}"
+    return Limit(
+        "quota", words, name=match["name"], most=most.get(resource, ""), used=used.get(resource, ""), asked=asked
+    )
+
+
+def _amounts(text: str) -> list[tuple[str, str]]:
+    pairs = [part.partition("=") for part in text.split(",")]
+    return [(name.strip(), amount.strip()) for name, _, amount in pairs]
+
+
+def _plain(resource: str) -> str:
+    match = _RESOURCE.fullmatch(resource)
+    name = match[1] if match is not None else resource
+    return {"nvidia.com/gpu": "GPUs", "amd.com/gpu": "GPUs", "cpu": "CPUs"}.get(name, name)
+
+
+def quota_figures(quotas: Sequence[Plain]) -> dict[str, str]:
+    """What of each quota of the namespace is in use, where it is limited."""
+    found: dict[str, str] = {}
+    for quota in quotas:
+        status = quota.get("status") or {}
+        hard = status.get("hard") or quota.get("spec", {}).get("hard") or {}
+        for resource, most in sorted(hard.items()):
+            used = (status.get("used") or {}).get(resource, "0")
+            found[f"quota {quota['metadata']['name']}, {resource}"] = f"{used} of {most} in use"
+    return found
+
+
+def read_queue(queue: str, workload: Plain | None) -> Reason:
+    """Why a queue of Kueue has not let a Job in."""
+    if workload is None:
+        return Reason(WaitKind.QUEUE, queue)
+    reserved, evicted = _condition(workload, "QuotaReserved"), _condition(workload, "Evicted")
+    said = str(reserved.get("message") or evicted.get("message") or "").strip().rstrip(".")
+    if not workload.get("spec", {}).get("active", True) or reserved.get("reason") == "Inadmissible":
+        return Reason(WaitKind.QUEUE_CLOSED, queue, said)
+    if "maximum capacity" in said:
+        return Reason(WaitKind.IMPOSSIBLE, queue, said)
+    if _condition(workload, "Admitted").get("status") == "True":
+        return Reason(WaitKind.STARTING, queue)
+    return Reason(WaitKind.QUEUE, queue, said)
+
+
+def position_in(queue: str, workload: Plain, workloads: Sequence[Plain]) -> int:
+    """Its place among the Workloads of the namespace that wait in the queue, from 1: by priority, then by age."""
+
+    def place(one: Plain) -> tuple[int, str]:
+        return -int(one.get("spec", {}).get("priority") or 0), str(one["metadata"].get("creationTimestamp", ""))
+
+    waiting = [
+        one
+        for one in workloads
+        if one.get("spec", {}).get("queueName") == queue
+        and one.get("spec", {}).get("active", True)
+        and _condition(one, "QuotaReserved").get("status") != "True"
+        and _condition(one, "Finished").get("status") != "True"
+    ]
+    return 1 + sum(place(one) < place(workload) for one in waiting)
+
+
+def read_pods(pods: Sequence[Plain], refusal: str) -> tuple[Reason, dict[str, str]]:
+    """Why pods that were made, or are refused, do not run; and the figures that this rests on."""
+    for pod in sorted(pods, key=lambda one: str(one["metadata"]["name"])):
+        scheduled = _condition(pod, "PodScheduled")
+        if scheduled.get("status") == "False":
+            word, said = str(scheduled.get("reason", "")), str(scheduled.get("message", ""))
+            if word == "SchedulingGated":
+                return Reason(WaitKind.QUEUE, word, said), {}
+            kind, figures = read_scheduling(said)
+            return Reason(kind, word, said), figures
+    why = why_pending(pods)
+    if why:
+        return Reason(WaitKind.IMAGE if why.startswith("the image") else WaitKind.BROKEN, "", why), {}
+    if refusal:
+        limit = read_quota(refusal)
+        return Reason(WaitKind.LIMIT if limit else WaitKind.REFUSED, "", "" if limit else refusal, limit), {}
+    return Reason(WaitKind.STARTING if pods else WaitKind.UNCONSIDERED), {}
+
+
+def _condition(thing: Plain, kind: str) -> Plain:
+    for one in thing.get("status", {}).get("conditions") or ():
+        if one.get("type") == kind:
+            found: Plain = one
+            return found
+    return {}

@@ -1,0 +1,1 @@
+"""sbatch scripts and manifests, one into the other. Pure; it asks no Slurm."""

@@ -1,0 +1,121 @@
+"""The converter of sbatch scripts (entry point ``sbatch`` of ``ffdl_batch.converters``)."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+
+from ffdl_batch.domain.spec import JobSpec
+from ffdl_batch.ports.conversion import CannotConvert, Conversion, Judged, Origin, Source
+from ffdl_slurm.convert.body import Body, read_body
+from ffdl_slurm.convert.directives import read_directives
+from ffdl_slurm.convert.keys import batch_keys, line_of, resources
+from ffdl_slurm.convert.layout import Layout, read_layout
+from ffdl_slurm.convert.requested import NODES
+from ffdl_slurm.convert.rewriting import compare, write_script
+from ffdl_slurm.convert.verdicts import Options
+
+_WAITS = "sleep infinity"
+_ORDER = {Origin.COMMAND: 0, Origin.ENVIRONMENT: 1, Origin.SCRIPT: 2, Origin.BODY: 3}
+SHIM = "slurm_environment"
+"""The key of `batch:` by which learners find Slurm's variables and srun."""
+
+
+class SbatchConverter:
+    """Reads and writes batch scripts of Slurm."""
+
+    def recognises(self, text: str) -> bool:
+        """sbatch takes what begins with ``#!``."""
+        return text.startswith("#!")
+
+    def convert(self, source: Source) -> Conversion:
+        """The manifest of a script, and what became of each of its directives and lines."""
+        _check_text(source.text)
+        directives = read_directives(source.text, source.options, source.environ)
+        options = Options(directives.given)
+        layout = read_layout(options)
+        if options.get("job-name") and not options.text("job-name"):
+            options.near("job-name", "a job needs a name: the script's is taken")
+        body = read_body(source.text, source.arguments, layout)
+        batch = batch_keys(options, layout)
+        manifest: dict[str, object] = {"name": line_of(options, "job-name") or source.name, **resources(layout)}
+        manifest["framework"] = _framework(source, body)
+        batch |= _of_body(body, layout, batch)
+        _win(batch)
+        manifest["batch"] = batch
+        judged = sorted([*options.judged(), *directives.judged, *body.judged], key=_place)
+        return Conversion(manifest, tuple(judged), body.wrapped, bool(body.launch and body.launch.image))
+
+    def differences(self, source: Source, script: str) -> tuple[str, ...]:
+        """The directives in which `script` differs from `source`."""
+        return compare(read_directives(source.text, source.options, source.environ), read_directives(script))
+
+    def write(self, spec: JobSpec, *, contained: bool = True) -> str:
+        """A script that runs the job by sbatch alone."""
+        return write_script(spec, contained=contained)
+
+
+def create() -> SbatchConverter:
+    """For the entry point."""
+    return SbatchConverter()
+
+
+def _check_text(text: str) -> None:
+    """What sbatch refuses. Raises CannotConvert."""
+    if "\0" in text:
+        line = text.count("\n", 0, text.index("\0")) + 1
+        raise CannotConvert("it has a NUL byte, so it is no script", "give the script itself", line)
+    if "\r\n" in text:
+        line = text.count("\n", 0, text.index("\r\n")) + 1
+        raise CannotConvert("lines end as on DOS, which sbatch refuses", "change that: sed -i 's/\\r$//' FILE", line)
+
+
+def _win(batch: dict[str, object]) -> None:
+    """What the script sets itself wins over what it is given; in a manifest secrets would."""
+    secrets = {
+        name: text for name, text in _texts(batch.get("secrets")).items() if name not in _texts(batch.get("env"))
+    }
+    batch.pop("secrets", None)
+    if secrets:
+        batch["secrets"] = secrets
+
+
+def _place(one: Judged) -> tuple[int, int]:
+    return (_ORDER[one.origin] if not one.line else 2, one.line)
+
+
+def _framework(source: Source, body: Body) -> dict[str, object]:
+    image = body.launch.image if body.launch else ""
+    return {"name": "custom", "version": image or source.image or "custom", "command": _command(source, body)}
+
+
+def _command(source: Source, body: Body) -> str:
+    if body.launch is not None:
+        return "; ".join((*body.setup, body.launch.command))
+    interpreter = source.text.split("\n", 1)[0].removeprefix("#!").strip().split(None, 1)
+    program = interpreter[0].rsplit("/", 1)[-1] if interpreter[:1] in (["/bin/bash"], ["/bin/sh"]) else interpreter[0]
+    name = f"./{source.name}" if source.name.startswith("-") else source.name
+    return shlex.join([program, *(one.strip() for one in interpreter[1:]), name, *source.arguments])
+
+
+def _of_body(body: Body, layout: Layout, batch: Mapping[str, object]) -> dict[str, object]:
+    """What the body needs of `batch:`. A script that starts its own tasks is told on how many nodes."""
+    starts = body.launch is None or body.launch.alone
+    env = {**_texts(batch.get("env")), **body.env, **layout.said}
+    if starts and layout.nodes > 1:
+        env[NODES] = str(layout.nodes)
+    found: dict[str, object] = {SHIM: True}
+    if env:
+        found["env"] = env
+    if layout.nodes > 1 and starts and not body.steps:
+        found["roles"] = {"batch": {"learners": 1}, "node": _idle(layout.nodes - 1)}
+    return found
+
+
+def _texts(value: object) -> dict[str, str]:
+    return dict(value) if isinstance(value, dict) else {}
+
+
+def _idle(count: int) -> dict[str, object]:
+    """Learners whose nodes the first one uses."""
+    return {"learners": count, "service": True, "command": _WAITS}

@@ -1,0 +1,210 @@
+"""What sbatch is told: by the ``#SBATCH`` lines of a script, by its command line and by the environment.
+
+sbatch's own way with the lines, as seen of 26.05: they count until the first line that is neither blank nor a comment;
+a line begins with ``#SBATCH`` in its first column; a ``#`` that is neither quoted nor escaped ends it, also within a
+word; a backslash takes the next letter as it is, within quotes, too; names may be shortened as long as they are the
+only one; what is no option is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ffdl_batch.ports.conversion import CannotConvert, Fate, Judged, Origin
+from ffdl_slurm.convert.options import BY_LETTER, BY_NAME, BY_VARIABLE, SYNONYMS, SbatchName, Takes
+
+_MARK = "#SBATCH"
+_FOREIGN = ("#PBS", "#BSUB")
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """One option as it was given; `value` is "" for one without an argument. `line` is 0 outside the script."""
+
+    option: SbatchName
+    value: str
+    origin: Origin
+    line: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Directives:
+    """What counts, by name, and what became of what does not."""
+
+    given: Mapping[str, Given]
+    judged: tuple[Judged, ...]
+
+
+def read_directives(text: str, options: Sequence[str] = (), environ: Mapping[str, str] | None = None) -> Directives:
+    """All three together: the command line wins over the environment, which wins over the script; of one source the
+    last word counts. Raises CannotConvert for what sbatch refuses."""
+    judged: list[Judged] = []
+    everything = [*_of_script(text, judged), *_of_environment(environ or {}), *_of_command(options)]
+    counting: dict[str, Given] = {}
+    for one in everything:
+        name = SYNONYMS.get(one.option.name, one.option.name)
+        before = counting.pop(name, None)
+        if before is not None:
+            judged.append(_overridden(before, one))
+        counting[name] = one
+    return Directives({one.option.name: one for one in counting.values()}, tuple(judged))
+
+
+def is_directive(line: str) -> bool:
+    """Whether sbatch reads the line, where it has not met a command yet."""
+    return line.startswith(_MARK)
+
+
+def comments_of(text: str) -> Iterable[tuple[int, str]]:
+    """The lines before the first command, with their numbers from 1."""
+    for number, line in enumerate(text.splitlines(), 1):
+        stripped = line.strip()
+        if stripped and not stripped.startswith("#"):
+            return
+        yield number, line
+
+
+def split_line(text: str, line: int) -> list[str]:
+    """The words of what stands behind ``#SBATCH``. Raises CannotConvert for a quote that is not closed."""
+    words: list[str] = []
+    word: list[str] | None = None
+    quote, escaped = "", False
+    for letter in text:
+        if escaped or (quote and letter not in (quote, "\\")):
+            word, escaped = [*(word or []), letter], False
+        elif letter == "\\":
+            escaped, word = True, word or []
+        elif letter == quote:
+            quote = ""
+        elif letter in "\"'":
+            quote, word = letter, word or []
+        elif letter == "#":
+            break
+        elif letter.isspace():
+            if word is not None:
+                words.append("".join(word))
+            word = None
+        else:
+            word = [*(word or []), letter]
+    if quote:
+        raise CannotConvert(f"{quote} is not closed in {text.strip()[:60]!r}", "close it on this line", line)
+    if word is not None:
+        words.append("".join(word) + ("\\" if escaped else ""))
+    return words
+
+
+def read_words(words: Sequence[str], origin: Origin, line: int = 0) -> list[Given]:
+    """Options as getopt_long reads them. Raises CannotConvert for an unknown one, a missing value, and other words."""
+    found: list[Given] = []
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if word.startswith("--") and len(word) > 2:
+            found.append(_long(word, rest, origin, line))
+        elif word.startswith("-") and len(word) > 1 and word != "--":
+            found += _letters(word, rest, origin, line)
+        else:
+            raise CannotConvert(f"sbatch has no option {word!r}", "options begin with - or --", line)
+    return found
+
+
+def _long(word: str, rest: list[str], origin: Origin, line: int) -> Given:
+    name, equals, value = word[2:].partition("=")
+    option = _find(name, line)
+    if option.takes is Takes.NONE and equals:
+        raise CannotConvert(f"--{option.name} takes no value", f"write --{option.name} alone", line)
+    if option.takes is Takes.NEEDED and not equals:
+        value = _value(f"--{option.name}", rest, line)
+        return Given(option, value, origin, line, f"{word} {value}")
+    return Given(option, value, origin, line, word)
+
+
+def _letters(word: str, rest: list[str], origin: Origin, line: int) -> list[Given]:
+    """``-HN2`` and the like: letters without a value may stand together, the last one may have one."""
+    found: list[Given] = []
+    letters = word[1:]
+    while letters:
+        letter, letters = letters[0], letters[1:]
+        option = BY_LETTER.get(letter)
+        if option is None:
+            raise CannotConvert(f"sbatch has no option -{letter}", "see sbatch --help", line)
+        if option.takes is Takes.NONE:
+            found.append(Given(option, "", origin, line, f"-{letter}"))
+            continue
+        attached, letters = letters, ""
+        needed = option.takes is Takes.NEEDED and not attached
+        value = _value(f"-{letter}", rest, line) if needed else attached
+        found.append(Given(option, value, origin, line, f"-{letter} {value}" if needed else f"-{letter}{attached}"))
+    return found
+
+
+def _value(option: str, rest: list[str], line: int) -> str:
+    if not rest or not rest[0]:
+        raise CannotConvert(f"{option} needs a value", f"write one behind {option}", line)
+    return rest.pop(0)
+
+
+def _find(name: str, line: int) -> SbatchName:
+    if name in BY_NAME:
+        return BY_NAME[name]
+    near = sorted(known for known in BY_NAME if name and known.startswith(name))
+    if len(near) == 1:
+        return BY_NAME[near[0]]
+    cure = f"it may be {', '.join(f'--{one}' for one in near)}" if near else "see sbatch --help"
+    raise CannotConvert(f"sbatch has no option --{name}", cure, line)
+
+
+def _of_script(text: str, judged: list[Judged]) -> list[Given]:
+    found: list[Given] = []
+    for number, line in comments_of(text):
+        if line.startswith(_FOREIGN):
+            reason = "only #SBATCH lines are read; write it as one"
+            judged.append(Judged(Origin.SCRIPT, number, line.strip(), Fate.DROPPED, "", reason))
+        if not is_directive(line):
+            continue
+        words = split_line(line.removeprefix(_MARK), number)
+        if words in (["hetjob"], ["packjob"]):
+            raise CannotConvert(
+                "a heterogeneous job is several jobs with resources of their own, which no manifest asks for",
+                "convert each component as a script of its own, or use batch.roles of a manifest",
+                number,
+            )
+        found += read_words(words, Origin.SCRIPT, number)
+    return found
+
+
+def _of_environment(environ: Mapping[str, str]) -> list[Given]:
+    """``SBATCH_*``. A flag counts when it is empty, ``yes`` or a number other than zero (opt.c); a value when it is
+    not empty."""
+    found: list[Given] = []
+    for variable, option in BY_VARIABLE.items():
+        value = environ.get(variable)
+        if value is None:
+            continue
+        text = f"{variable}={value}"
+        if option.takes is Takes.NONE:
+            if value in ("", "yes") or (value.lstrip("-").isdigit() and int(value) != 0):
+                found.append(Given(option, "", Origin.ENVIRONMENT, 0, text))
+        elif value or option.takes is Takes.OPTIONAL:
+            found.append(Given(option, _of_switches(variable, value, environ), Origin.ENVIRONMENT, 0, text))
+    return found
+
+
+def _of_switches(variable: str, value: str, environ: Mapping[str, str]) -> str:
+    """The two variables of ``--switches=COUNT@TIME``."""
+    if variable == "SBATCH_WAIT4SWITCH":
+        return f"{environ.get('SBATCH_REQ_SWITCH', '1')}@{value}"
+    return value
+
+
+def _of_command(options: Sequence[str]) -> list[Given]:
+    if ":" in options:
+        raise CannotConvert("a : begins another component of a heterogeneous job", "convert each by itself")
+    return read_words(options, Origin.COMMAND)
+
+
+def _overridden(before: Given, by: Given) -> Judged:
+    where = f"line {by.line}" if by.line else f"the {by.origin}"
+    return Judged(before.origin, before.line, before.text, Fate.DROPPED, "", f"{where} says {by.text}, which counts")

@@ -1,0 +1,191 @@
+"""What Slurm's accounting remembers of jobs that ran before us, and what the cluster has (entry point ``slurm`` of
+``ffdl_batch.histories``).
+
+sacct(1), 20.11 to 26.05. Fields are parted by a control character, which no name of a job can hold; an answer without
+its header, or a line with another number of fields, is none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TypeVar
+
+from ffdl_batch.domain.past_job import PastJob, Place, Room
+from ffdl_batch.ports.history import HistoryUnknown, Period
+from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable
+from ffdl_slurm.commands import sinfo_argv
+from ffdl_slurm.parsers import Garbled, count_nodes, parse_sinfo
+from ffdl_slurm.run import run_command
+from ffdl_slurm.said import begin
+from ffdl_slurm.settings import SlurmSettings, read_settings
+
+FIELDS = (
+    "JobID", "User", "Account", "Partition", "State", "ElapsedRaw", "TimelimitRaw", "NNodes", "NCPUS", "AllocTRES",
+    "Start", "JobName",
+)  # fmt: skip
+LINE = "SubmitLine"
+"""Since 21.08; tells salloc and srun from sbatch."""
+_PARTED = "\x1f"
+_LONG_S = 600.0
+"""A year of a busy cluster takes slurmdbd minutes."""
+_UNLIMITED = frozenset({"", "UNLIMITED", "Partition_Limit"})
+_JOB = re.compile(r"(\d+)(_\d+|_\[[^\]]*\]?)?(\+\d+)?", re.ASCII)
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGTP]?)", re.ASCII)
+_UNITS = {"": 1 / 1024**2, "K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
+Value = TypeVar("Value")
+_INTERACTIVE = re.compile(r"(?:\S*/)?(?:salloc|srun)\b")
+
+
+def history_argv(period: Period, *, with_line: bool) -> list[str]:
+    """All allocations since that day. Without a user or an account sacct says those of whoever asks."""
+    fields = (*FIELDS[:-1], *([LINE] if with_line else []), FIELDS[-1])
+    argv = [
+        "sacct", "--allocations", "--parsable2", f"--delimiter={_PARTED}", "--noconvert",
+        f"--format={','.join(fields)}", f"--starttime={period.since}", "--endtime=now",
+    ]  # fmt: skip
+    if period.user:
+        argv.append(f"--user={period.user}")
+    if period.account:
+        argv += ["--allusers", f"--accounts={period.account}"]
+    return argv
+
+
+def parse_history(text: str) -> list[PastJob]:
+    """The answer to :func:`history_argv`; jobs that never started are left out. Raises Garbled."""
+    lines = text.split("\n")
+    head = next((at for at, line in enumerate(lines) if line.split(_PARTED)[:2] == ["JobID", "User"]), None)
+    if head is None:
+        raise Garbled(f"sacct printed no table but {begin(text)!r}")
+    names = lines[head].split(_PARTED)
+    rows = _rows(lines[head + 1 :], len(names))
+    jobs = (_job(dict(zip(names, row, strict=True))) for row in rows)
+    return [job for job in jobs if job is not None]
+
+
+def _rows(lines: Sequence[str], width: int) -> Iterator[list[str]]:
+    """A line each, but that the text of a submission may have lines of its own (sbatch --wrap)."""
+    row = ""
+    for line in lines:
+        row = f"{row}\n{line}" if row else line
+        words = row.split(_PARTED)
+        if len(words) > width:
+            raise _torn(words, width)
+        if len(words) == width:
+            yield words
+            row = ""
+    if row:
+        raise _torn(row.split(_PARTED), width)
+
+
+def _torn(words: Sequence[str], width: int) -> Garbled:
+    return Garbled(f"sacct's line {' '.join(words)[:80]!r} has {len(words)} fields, not {width}")
+
+
+def _job(row: Mapping[str, str]) -> PastJob | None:
+    match = _JOB.fullmatch(row["JobID"])
+    if match is None:
+        raise Garbled(f"{row['JobID']!r} is no job of Slurm")
+    if row["Start"] in ("Unknown", "None", "") or not row["AllocTRES"]:
+        return None
+    tres = dict(part.partition("=")[::2] for part in row["AllocTRES"].split(",") if part)
+    typed = [name.split(":", 1)[1] for name in tres if name.startswith("gres/gpu:")]
+    return PastJob(
+        id=row["JobID"],
+        user=row["User"],
+        account=row["Account"],
+        name=row["JobName"],
+        partition=row["Partition"].split(",")[0],
+        state=row["State"].split(" ")[0],
+        elapsed_s=_number(row["ElapsedRaw"]),
+        nodes=_number(row["NNodes"]),
+        cpus=_number(row["NCPUS"]),
+        memory_mib=_memory(tres.get("mem", "")),
+        gpus=_gpus(tres),
+        gpu_type=typed[0] if len(typed) == 1 else "",
+        limit_s=None if row["TimelimitRaw"] in _UNLIMITED else 60 * _number(row["TimelimitRaw"]),
+        started=_moment(row["Start"]),
+        is_array=bool(match[2]),
+        licences=tuple(sorted(name.removeprefix("license/") for name in tres if name.startswith("license/"))),
+        shares=tuple(sorted(name.removeprefix("gres/") for name in tres if name in ("gres/shard", "gres/mps"))),
+        interactive=bool(_INTERACTIVE.match(row.get(LINE, ""))) or row["JobName"] == "interactive",
+        heterogeneous=bool(match[3]),
+    )
+
+
+def _gpus(tres: Mapping[str, str]) -> int:
+    """Sites that account types alone have no sum."""
+    if "gres/gpu" in tres:
+        return _number(tres["gres/gpu"])
+    return sum(_number(count) for name, count in tres.items() if name.startswith("gres/gpu:"))
+
+
+def _moment(text: str) -> str:
+    """Slurm is asked for seconds since the epoch (:func:`ffdl_slurm.run.query_environment`); 20.11 to 26.05 obey."""
+    return datetime.fromtimestamp(int(text), UTC).isoformat() if text.isascii() and text.isdigit() else text
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise Garbled(f"sacct says {text!r} where a number stands")
+    return int(text)
+
+
+def _memory(text: str) -> int:
+    if not text:
+        return 0
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise Garbled(f"sacct says {text!r} where an amount of memory stands")
+    return round(float(match[1]) * _UNITS[match[2]])
+
+
+class SlurmHistory:
+    """Asks sacct and sinfo."""
+
+    def __init__(self, settings: SlurmSettings) -> None:
+        self._settings = settings
+
+    def past_jobs(self, period: Period) -> Sequence[PastJob]:
+        """Jobs that had an allocation. Raises HistoryUnknown."""
+        with_line = LINE in self._asked(["sacct", "--helpformat"]).split()
+        return _read(parse_history, self._asked(history_argv(period, with_line=with_line)))
+
+    def places(self) -> Sequence[Place]:
+        """The partitions. Raises HistoryUnknown."""
+        nodes, partitions = _read(parse_sinfo, self._asked(sinfo_argv()))
+        found = []
+        for one in sorted(partitions, key=lambda shape: (not shape.is_default, shape.name)):
+            rooms = tuple(
+                Room(count_nodes(node.name), node.cpus, node.memory_bytes >> 20, dict(node.gpus))
+                for node in nodes
+                if one.name in node.partitions
+            )
+            types = frozenset(name for room in rooms for name, count in room.gpus.items() if count)
+            found.append(Place(one.name, "slurm", rooms, types, one.max_time_s))
+        return found
+
+    def _asked(self, argv: list[str]) -> str:
+        try:
+            result = run_command(argv, max(_LONG_S, self._settings.command_timeout_s))
+        except SchedulerUnreachable as error:
+            raise HistoryUnknown(str(error)) from error
+        if result.returncode != 0:
+            raise HistoryUnknown(f"{argv[0]} ended with {result.returncode}: {result.said}")
+        return result.stdout
+
+
+def _read(parse: Callable[[str], Value], text: str) -> Value:
+    try:
+        return parse(text)
+    except Garbled as error:
+        raise HistoryUnknown(str(error)) from error
+
+
+def create(settings: Mapping[str, object]) -> SlurmHistory:
+    """For the entry point. Raises HistoryUnknown for a configuration that cannot be."""
+    try:
+        return SlurmHistory(read_settings(settings))
+    except InvalidRequest as error:
+        raise HistoryUnknown(str(error)) from error

@@ -1,0 +1,136 @@
+"""A batch script that runs a manifest's job with Slurm and Apptainer alone (entry point ``slurm`` of
+``ffdl_batch.converters``).
+
+Directories, variables and the way learners find each other are those that a launch file would have
+(:mod:`ffdl_batch.runtimes`), so that training code meets the same contract. Each learner has a node of its own, as the
+platform's default placement has it.
+"""
+
+from __future__ import annotations
+
+from ffdl_batch.domain.array import is_array
+from ffdl_batch.domain.gang import Gang, lay_out, members_of, starts_mpi
+from ffdl_batch.domain.jobdir import JobDir
+from ffdl_batch.domain.remote_stores import StoreRefused
+from ffdl_batch.domain.spec import JobSpec, Placement
+from ffdl_batch.ports.conversion import CannotConvert
+from ffdl_batch.ports.leaving import Leaving, Left, judge_keys
+from ffdl_batch.ports.scheduler import InvalidRequest
+from ffdl_batch.runtimes.contract import container_layout
+from ffdl_batch.runtimes.data import Subject, place_data
+from ffdl_batch.runtimes.rendezvous import slots
+from ffdl_slurm.leaving.learner import cluster_lines, inside_lines, task_lines
+from ffdl_slurm.leaving.options import options_of
+from ffdl_slurm.leaving.shell import JOB, JOB_ID, word
+from ffdl_slurm.leaving.stores import lines_in, lines_out
+from ffdl_slurm.leaving.words import WORDS
+from ffdl_slurm.script import render_option
+from ffdl_slurm.settings import SlurmSettings, read_settings
+
+_FIRST_PORT, _PORTS = 10_000, 20_000
+"""As the platform's: below what Linux gives to outgoing connections."""
+_NAMES = """\
+# The learners' names, as FfDL has them.
+{ cat /etc/hosts
+  for i in "${!HOSTS[@]}"; do
+    printf '%s %s\\n' "$(getent hosts "${HOSTS[i]}" | awk '{ print $1; exit }')" "learner-$TRAINING_ID-$i"
+  done
+} >"$JOB"/hosts"""
+_PLACES = """\
+MODEL=${MODEL:-$SLURM_SUBMIT_DIR}
+JOB=${JOB:-$SLURM_SUBMIT_DIR/$TRAINING_ID}
+APPTAINER=${APPTAINER:-apptainer}
+mkdir -p "$JOB"/state/model-code "$JOB"/state/logs "$JOB"/results "$JOB"/checkpoints "$JOB"/data "$JOB"/logs || exit 1
+HOSTS=($(scontrol show hostnames "$SLURM_JOB_NODELIST"))
+MASTER_ADDR=${HOSTS[0]}"""
+
+
+class SlurmLeaver:
+    """Writes batch scripts."""
+
+    pulls_images = False
+
+    def leave(self, leaving: Leaving) -> Left:
+        """The script, and what became of each key. Raises CannotConvert."""
+        try:
+            text = _script(leaving, read_settings(leaving.settings))
+        except StoreRefused as error:
+            raise CannotConvert(f"{error.path}: {error.message}", error.cure) from None
+        except (InvalidRequest, ValueError) as error:
+            raise CannotConvert(str(error)) from None
+        return Left(text, judge_keys(leaving.spec, WORDS))
+
+
+def create() -> SlurmLeaver:
+    """For the entry point."""
+    return SlurmLeaver()
+
+
+def _script(leaving: Leaving, settings: SlurmSettings) -> str:
+    spec = leaving.spec
+    members = members_of(spec)
+    gang = lay_out(members, Placement.NODE, lambda _: len(members))
+    assert gang is not None  # as many nodes as are asked for
+    job = JobDir(JOB)
+    data = place_data(Subject(JOB_ID, spec, gang, job, job.attempt(1)))
+    layout = container_layout(data.places)
+    tasks = slots(gang) if starts_mpi(spec) else 1
+    mpi = " --mpi=pmix" if tasks > 1 else ""
+    lines = [
+        "#!/bin/bash",
+        *(render_option(option) for option in options_of(spec, gang, tasks, settings)),
+        f"# Made of {_comment(leaving.file)} by ffdl convert. It needs Slurm and Apptainer, and nothing of ffdl_batch.",
+        "# Submit it in the directory of the model. Results, logs and checkpoints lie in $JOB.",
+        *([f"# {_comment(spec.description)}"] if spec.description else []),
+        "set -u",
+        *_head(leaving, gang),
+        *lines_in(data),
+        "",
+        "# Each task is a learner. The first text runs on its node, the second one in its container.",
+        "read -r -d '' LEARNER <<'FFDL_TASK' || :",
+        *task_lines(spec, gang, layout),
+        "FFDL_TASK",
+        "read -r -d '' INSIDE <<'FFDL_INSIDE' || :",
+        *inside_lines(spec, gang, layout, tasks),
+        "FFDL_INSIDE",
+        "export LEARNER INSIDE",
+        f'srun --kill-on-bad-exit=1 --ntasks={gang.nodes * tasks}{mpi} bash -c "$LEARNER"',
+        "status=$?",
+        *lines_out(data),
+        'exit "$status"',
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _comment(text: str) -> str:
+    return " ".join(text.split())[:200]
+
+
+def _head(leaving: Leaving, gang: Gang) -> list[str]:
+    """Where things are, and who the others are."""
+    spec = leaving.spec
+    own = "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" if is_array(spec) else "$SLURM_JOB_ID"
+    lines = [
+        f"TRAINING_ID=training-{own}",
+        *_PLACES.splitlines(),
+        f"MASTER_PORT=$(({_FIRST_PORT} + SLURM_JOB_ID % {_PORTS}))",
+        f"IMAGE=${{IMAGE:-{word(leaving.image, filled=False)}}}",
+        f"LEARNERS={len(gang.members)}",
+        *(f': "${{{name}:?is a secret: set it when you submit}}"' for name in spec.batch.secrets),
+        *_NAMES.splitlines(),
+        *cluster_lines(spec, gang),
+        "export TRAINING_ID MODEL JOB IMAGE APPTAINER MASTER_ADDR MASTER_PORT LEARNERS TF_CLUSTER",
+    ]
+    if is_array(spec):
+        lines.append("export FFDL_ARRAY_ID=array-$SLURM_ARRAY_JOB_ID FFDL_ARRAY_INDEX=$SLURM_ARRAY_TASK_ID")
+    return [*lines, *_sweep(spec)]
+
+
+def _sweep(spec: JobSpec) -> list[str]:
+    if not spec.batch.sweep:
+        return []
+    lines = ["case $SLURM_ARRAY_TASK_ID in  # the variables of each task"]
+    for index, values in enumerate(spec.batch.sweep):
+        said = " ".join(f"{name}={word(value, filled=False)}" for name, value in values.items())
+        lines.append(f"  {index}) export {said} ;;")
+    return [*lines, "esac"]

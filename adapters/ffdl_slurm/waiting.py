@@ -1,0 +1,203 @@
+"""Why jobs wait in Slurm: one look at queue, nodes and partitions, whatever the number of jobs; the rest is asked only
+where a reason calls for it."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from ffdl_batch.domain.waiting import Blocker, BlockerKind, Explanation, Factor, Foretold, Reason, WaitKind
+from ffdl_batch.ports.capabilities import WaitingRequest
+from ffdl_batch.ports.scheduler import LaunchPlan, SchedulerUnreachable
+from ffdl_slurm import waiting_commands as commands
+from ffdl_slurm import waiting_parsers as parsers
+from ffdl_slurm.gateway import SlurmGateway
+from ffdl_slurm.hostlist import expand
+from ffdl_slurm.settings import SlurmSettings
+from ffdl_slurm.trial_answers import parse_trial
+from ffdl_slurm.waiting_limits import Whose, with_figures
+from ffdl_slurm.waiting_parsers import LimitRecord, LiveJob, NodeNow, PartitionNow, ReservationNow
+from ffdl_slurm.waiting_reasons import read_reason
+from ffdl_slurm.waiting_room import Share, ahead_in, room_in, share_of
+
+T = TypeVar("T")
+PICTURE_LIFE_S = 10.0
+"""So long one look at the cluster serves everybody who asks."""
+_OF_RESERVATIONS = frozenset({WaitKind.NODES_AWAY, WaitKind.RESERVATION, WaitKind.RESERVATION_GONE})
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """The cluster at a moment."""
+
+    at: float
+    jobs: Sequence[LiveJob]
+    nodes: Sequence[NodeNow]
+    partitions: Mapping[str, PartitionNow]
+
+
+@dataclass(slots=True)
+class Asked:
+    """What one answer needed beside the picture; `lacks` says what could not be had, and why."""
+
+    reservations: Sequence[ReservationNow] = ()
+    limits: Sequence[LimitRecord] = ()
+    factors: Mapping[str, tuple[float, tuple[Factor, ...]]] = field(default_factory=dict)
+    lacks: list[str] = field(default_factory=list)
+
+
+class WaitingJobs:
+    """One per adapter; safe in every thread. Looks at most once in PICTURE_LIFE_S."""
+
+    def __init__(
+        self,
+        gateway: SlurmGateway,
+        settings: SlurmSettings,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._gateway, self._settings = gateway, settings
+        self._clock, self._monotonic = clock, monotonic
+        self._lock = threading.Lock()
+        self._picture: Picture | None = None
+        self._taken = 0.0
+
+    def explain(self, requests: Sequence[WaitingRequest]) -> list[Explanation | None]:
+        """See :class:`ffdl_batch.ports.capabilities.ExplainsWaiting`."""
+        if not requests:
+            return []
+        picture = self._look()
+        found = [(request, _find(request, picture)) for request in requests]
+        waiting = [job for _, job in found if job is not None and job.pending]
+        asked = self._ask_more(waiting)
+        return [self._one(request, job, picture, asked) for request, job in found]
+
+    def _look(self) -> Picture:
+        with self._lock:  # who comes meanwhile gets the same
+            if self._picture is None or self._monotonic() - self._taken >= PICTURE_LIFE_S:
+                query, at = self._gateway.query, self._clock()
+                jobs = query(commands.live_argv(), parsers.parse_live)
+                nodes = query(commands.nodes_argv(), parsers.parse_nodes)
+                listed = query(commands.partitions_argv(), parsers.parse_partitions)
+                self._picture = Picture(at, jobs, nodes, {one.name: one for one in listed})
+                self._taken = self._monotonic()
+            return self._picture
+
+    def _ask_more(self, waiting: Sequence[LiveJob]) -> Asked:
+        asked, kinds = Asked(), {read_reason(job.reason).kind for job in waiting}
+        if kinds & _OF_RESERVATIONS:
+            found = self._try(commands.reservations_argv(), parsers.parse_reservations, "reservations", asked)
+            asked.reservations = found or ()
+        if WaitKind.LIMIT in kinds:
+            asked.limits = self._try(commands.limits_argv(), parsers.parse_limits, "limits' figures", asked) or ()
+        if numbers := sorted({job.number for job in waiting if job.priority}):
+            asked.factors = self._try(commands.factors_argv(numbers), parsers.parse_factors, "", asked) or {}
+        return asked
+
+    def _try(self, argv: list[str], parse: Callable[[str], T], what: str, asked: Asked) -> T | None:
+        """None where it cannot be had, which is told under the name `what` ("" = many sites have none)."""
+        try:
+            return self._gateway.query(argv, parse)
+        except SchedulerUnreachable as error:
+            if what:
+                asked.lacks.append(f"{what} could not be read: {error}")
+            return None
+
+    def _one(self, request: WaitingRequest, job: LiveJob | None, picture: Picture, asked: Asked) -> Explanation | None:
+        if request.native_id is not None and (job is None or not job.pending):
+            return None
+        partitions = job.partitions if job is not None else self._partitions(request, picture)
+        shares = {name: share_of(request.spec, name, request.facts) for name in partitions}
+        plain = Explanation(
+            known_at=picture.at,
+            partitions=tuple(partitions),
+            rooms=tuple(room_in(name, share, request.spec, picture.nodes) for name, share in shares.items()),
+            ahead=tuple(ahead_in(name, job, _user(), picture.jobs) for name in partitions),
+            figures=_figures(partitions, picture.partitions),
+            lacks=tuple(asked.lacks),
+        )
+        if job is None:
+            return plain
+        reason = read_reason(job.reason)
+        priority, factors = asked.factors.get(job.number, (float(job.priority), ()))
+        return replace(
+            plain,
+            reason=_with_limit(reason, job, shares, asked.limits),
+            priority=priority or float(job.priority) or None,
+            expected_start=job.start if job.start is not None and job.start > picture.at else None,
+            factors=factors,
+            blockers=tuple(_blockers(reason, job, asked.reservations, plain)),
+        )
+
+    def _partitions(self, request: WaitingRequest, picture: Picture) -> tuple[str, ...]:
+        named = request.spec.batch.partition or self._settings.partition
+        if named:
+            return tuple(name for name in named.split(",") if name)
+        return tuple(one.name for one in picture.partitions.values() if one.is_default)
+
+
+def _find(request: WaitingRequest, picture: Picture) -> LiveJob | None:
+    if request.native_id is None:
+        return None
+    return next((job for job in picture.jobs if job.is_job(request.native_id)), None)
+
+
+def _user() -> str:
+    return pwd.getpwuid(os.getuid()).pw_name
+
+
+def _with_limit(reason: Reason, job: LiveJob, shares: Mapping[str, Share], limits: Sequence[LimitRecord]) -> Reason:
+    if reason.limit is None:
+        return reason
+    asked = next((share.asked for share in shares.values()), {})
+    whose = Whose(job.qos, job.account, job.user, os.getuid(), asked)
+    return replace(reason, limit=with_figures(reason.limit, limits, whose))
+
+
+def _blockers(reason: Reason, job: LiveJob, reservations: Sequence[ReservationNow], seen: Explanation) -> list[Blocker]:
+    found: list[Blocker] = []
+    if job.dependency:
+        found.append(Blocker(BlockerKind.DEPENDENCY, job.dependency))
+    if reason.kind is WaitKind.LICENSES and job.licenses:
+        found.append(Blocker(BlockerKind.LICENSE, job.licenses))
+    if reason.kind in _OF_RESERVATIONS:
+        away = {node.name for room in seen.rooms for node in room.away}
+        for one in reservations:
+            nodes = expand(one.nodes) or frozenset[str]()
+            if one.name == job.reservation or not away or away & nodes or "reserv" in reason.detail.lower():
+                found.append(one.as_blocker())
+    return found
+
+
+def _figures(names: Sequence[str], partitions: Mapping[str, PartitionNow]) -> dict[str, str]:
+    """What the partitions allow, where they allow less than all."""
+    found: dict[str, str] = {}
+    for name in names:
+        if (one := partitions.get(name)) is None:
+            continue
+        found |= {f"longest time in {name}": one.max_time} if one.max_time else {}
+        found |= {f"most nodes of one job in {name}": one.max_nodes} if one.max_nodes else {}
+        found |= {f"state of {name}": one.state} if one.state not in ("UP", "") else {}
+        found |= {f"accounts of {name}": one.accounts} if one.accounts else {}
+        found |= {f"QOS of {name}": one.qos} if one.qos else {}
+    return found
+
+
+class Outlooks:
+    """What the adapter says of waiting: ExplainsWaiting and ForetellsStart."""
+
+    def __init__(self, gateway: SlurmGateway, settings: SlurmSettings) -> None:
+        self._queue, self._trials = WaitingJobs(gateway, settings), gateway
+
+    def explain_waiting(self, requests: Sequence[WaitingRequest]) -> Sequence[Explanation | None]:
+        """See :class:`ffdl_batch.ports.capabilities.ExplainsWaiting`."""
+        return self._queue.explain(requests)
+
+    def foretell(self, plan: LaunchPlan) -> Foretold:
+        """See :class:`ffdl_batch.ports.capabilities.ForetellsStart`."""
+        return parse_trial(self._trials.test_only(plan.attempt_dir, plan.script))
