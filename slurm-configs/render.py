@@ -19,11 +19,14 @@ from typing import Iterator, Mapping
 
 EX_CONFIG = 78  # sysexits.h: a configuration error
 HERE = Path(__file__).resolve().parent
-FRAGMENTS = ("slurm.conf.d", "gres.conf", "cgroup.conf", "prolog.d", "epilog.d", "libexec", "systemd")
+FRAGMENTS = ("slurm.conf.d", "gres.conf", "cgroup.conf", "prolog.d", "epilog.d", "libexec", "systemd", "cron")
 sys.dont_write_bytecode = True  # this folder stays as it is
 sys.path.insert(0, str(HERE / "libexec"))
 
-from ffdl_network.values import RULES, wrong_in  # noqa: E402
+from ffdl_health import values as health  # noqa: E402
+from ffdl_network import values as network  # noqa: E402
+
+RULES = {**network.RULES, **health.RULES}
 
 PLACEHOLDER = re.compile(r"@([A-Z][A-Z0-9_]*)@")
 ASSIGNMENT = re.compile(r"([A-Z][A-Z0-9_]*)=(.*)")
@@ -92,12 +95,12 @@ def fill(text: str, values: Mapping[str, Value], where: str, seen: tuple[str, ..
 
 
 def check(values: Mapping[str, Value]) -> None:
-    """Refuse values that no network of jobs can have, all of them at once: on a node they would end jobs."""
+    """Refuse values that the root programs cannot work with, all of them at once: on a node they would end jobs."""
     filled = {name: fill(f"@{name}@", values, values[name].where) for name in RULES if name in values}
     missing = RULES.keys() - filled.keys()
     if missing:
         raise ConfigError(f"values.env:0: {', '.join(sorted(missing))} is not there; is it of an earlier release?")
-    wrong = wrong_in(filled)
+    wrong = [*network.wrong_in(filled), *health.wrong_in(filled)]
     if wrong:
         raise ConfigError("\n".join(f"{values[one.name].where}: {one.text}" for one in wrong))
 

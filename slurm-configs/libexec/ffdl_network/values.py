@@ -29,23 +29,30 @@ class Wrong(NamedTuple):
     text: str
 
 
-class _Rule(NamedTuple):
+class Rule(NamedTuple):
+    """Whether a text fits, and what it must be, in words."""
+
     fits: Callable[[str], bool]
     words: str
 
 
 def wrong_in(values: Mapping[str, str]) -> list[Wrong]:
     """All that is wrong, each value for itself first; values that are right are then held against each other."""
-    alone = [
-        Wrong(name, f"{name} is {values[name]!r}: it must be {rule.words}")
-        for name, rule in RULES.items()
-        if not (_is_plain(values[name]) and rule.fits(values[name]))
-    ]
+    alone = wrong_alone(RULES, values)
     known = {one.name for one in alone}
     return alone + [
         Wrong(name, f"{name} is {values[name]!r}: {words}")
         for name, others, disagree, words in _RELATIONS
         if not known & {name, *others} and disagree(values)
+    ]
+
+
+def wrong_alone(rules: Mapping[str, Rule], values: Mapping[str, str]) -> list[Wrong]:
+    """Those values of `rules` that do not fit."""
+    return [
+        Wrong(name, f"{name} is {values[name]!r}: it must be {rule.words}")
+        for name, rule in rules.items()
+        if not (_is_plain(values[name]) and rule.fits(values[name]))
     ]
 
 
@@ -67,16 +74,18 @@ def _is_plain(text: str) -> bool:
     return text.isprintable() and not set(text) & {'"', "\\"}
 
 
-def _number(least: int, most: int) -> _Rule:
+def whole_number(least: int, most: int) -> Rule:
+    """The rule of a number."""
+
     def fits(text: str) -> bool:
         return text.isascii() and text.isdigit() and len(text) < 10 and least <= int(text) <= most
 
-    return _Rule(fits, f"a whole number from {least} to {most}")
+    return Rule(fits, f"a whole number from {least} to {most}")
 
 
 def _is_prefix(text: str) -> bool:
     words = text.split(".")
-    if len(words) != 2 or not all(_number(0, 255).fits(word) and str(int(word)) == word for word in words):
+    if len(words) != 2 or not all(whole_number(0, 255).fits(word) and str(int(word)) == word for word in words):
         return False
     network = ipaddress.IPv4Network(f"{text}.0.0/16")
     return 0 < int(words[0]) < 224 and not network.is_loopback and not network.is_link_local
@@ -135,42 +144,42 @@ def _is_longer_than_the_whole(values: Mapping[str, str]) -> bool:
     return float(values["NETWORK_COMMAND_TIMEOUT_S"]) > int(values["NETWORK_TIMEOUT_S"])
 
 
-_ABSOLUTE = _Rule(
+_ABSOLUTE = Rule(
     lambda text: _PLACE.fullmatch(text) is not None, "an absolute path of letters, digits and . _ + -, and not / itself"
 )
-_PREFIX = _Rule(_is_prefix, "the first two numbers of addresses of hosts, e.g. 10.200")
-RULES: Mapping[str, _Rule] = {
+_PREFIX = Rule(_is_prefix, "the first two numbers of addresses of hosts, e.g. 10.200")
+RULES: Mapping[str, Rule] = {
     "SLURM_ETC": _ABSOLUTE,
     "FFDL_RUN": _ABSOLUTE,
     "FFDL_LIBEXEC": _ABSOLUTE,
-    "JOB_MARK": _Rule(
+    "JOB_MARK": Rule(
         lambda text: _MARK.fullmatch(text) is not None,
         "letters, digits and . _ : + / -, at least one; without it every job would ask for a network",
     ),
-    "JOB_MARK_SOURCE": _Rule(lambda text: text in ("env", "scontrol"), "env or scontrol"),
+    "JOB_MARK_SOURCE": Rule(lambda text: text in ("env", "scontrol"), "env or scontrol"),
     "NETWORK_PREFIX": _PREFIX,
-    "NETWORK_SLOTS": _number(1, _SLOTS_MOST),
-    "NETWORK_UDP_PORT": _Rule(_number(1, 1023).fits, "a port below 1024, e.g. 299"),
-    "NETWORK_SOURCE_PORTS": _Rule(_is_privileged_range, "two ports below 1024, the smaller one first, e.g. 600-999"),
-    "NETWORK_MECHANISM": _Rule(lambda text: text in MECHANISMS, " or ".join(MECHANISMS)),
-    "NETWORK_WIREGUARD_PROGRAM": _Rule(
+    "NETWORK_SLOTS": whole_number(1, _SLOTS_MOST),
+    "NETWORK_UDP_PORT": Rule(whole_number(1, 1023).fits, "a port below 1024, e.g. 299"),
+    "NETWORK_SOURCE_PORTS": Rule(_is_privileged_range, "two ports below 1024, the smaller one first, e.g. 600-999"),
+    "NETWORK_MECHANISM": Rule(lambda text: text in MECHANISMS, " or ".join(MECHANISMS)),
+    "NETWORK_WIREGUARD_PROGRAM": Rule(
         lambda text: not text or _PLACE.fullmatch(text) is not None, "the absolute path of a program, or nothing"
     ),
-    "NETWORK_WIREGUARD_PORTS": _Rule(_is_range, "two ports, the smaller one first, e.g. 10000-26383"),
+    "NETWORK_WIREGUARD_PORTS": Rule(_is_range, "two ports, the smaller one first, e.g. 10000-26383"),
     "NETWORK_SECRET": _ABSOLUTE,
-    "NETWORK_GROUPS": _Rule(
+    "NETWORK_GROUPS": Rule(
         lambda text: not text or all(word.strip() for word in text.split(",")),
         "names of groups with commas between, or nothing",
     ),
-    "NETWORK_EGRESS_TO": _Rule(
+    "NETWORK_EGRESS_TO": Rule(
         _is_list_of_networks, "IPv4 networks without host bits, with commas between, e.g. 192.0.2.0/24, or nothing"
     ),
     "NETWORK_EGRESS_PREFIX": _PREFIX,
-    "NETWORK_COMMAND_TIMEOUT_S": _Rule(_is_seconds, "a number of seconds greater than 0, e.g. 10"),
-    "NETWORK_TIMEOUT_S": _number(1, 65_000),
-    "PROLOG_EPILOG_TIMEOUT_S": _number(1, 65_534),
+    "NETWORK_COMMAND_TIMEOUT_S": Rule(_is_seconds, "a number of seconds greater than 0, e.g. 10"),
+    "NETWORK_TIMEOUT_S": whole_number(1, 65_000),
+    "PROLOG_EPILOG_TIMEOUT_S": whole_number(1, 65_534),
     "APPTAINER_CONF": _ABSOLUTE,
-    "APPTAINER_STARTERS": _Rule(
+    "APPTAINER_STARTERS": Rule(
         lambda text: _PATTERNS.fullmatch(text) is not None, "absolute paths or patterns, with colons between"
     ),
 }

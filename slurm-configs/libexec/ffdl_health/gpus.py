@@ -1,0 +1,102 @@
+"""What NVIDIA's own program says of the GPUs: errors that they count, pages that they retire, whether all are there.
+
+Counters that grew since the last look are a finding; what they were at the first look is where they begin.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Any, Iterator
+
+from . import bounded
+from .findings import Finding
+
+TIMEOUT_S = 10.0
+PROGRAM = "nvidia-smi"
+_FIELDS = ("pci.bus_id", "ecc.errors.uncorrected.volatile.total", "retired_pages.pending")
+_ROWS = ("gpu_bus_id", "remapped_rows.pending", "remapped_rows.failure")
+_FELL_OFF = 15
+"""nvidia-smi(1), RETURN VALUE: a GPU has fallen off the bus or has otherwise become inaccessible."""
+_LINK = re.compile(r"\s+Link (\d+): (Replay|Recovery|CRC)[A-Za-z ]* Errors?: (\d+)")
+_MANY = 100
+"""Errors of a link that are put right by repeating come now and then; this many between two looks are a sign."""
+
+
+def look(memory: dict[str, Any], timeout_s: float = TIMEOUT_S) -> Iterator[Finding]:
+    """Findings about the GPUs of this node; none where there is no such program. Raises OSError."""
+    if not bounded.is_installed(PROGRAM):
+        return
+    stuck = memory.setdefault("stuck", {})
+    asked = [PROGRAM, f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits"]
+    answer = bounded.ask_once(PROGRAM, asked, timeout_s, stuck)
+    if answer is None:
+        text = f"nvidia-smi did not answer within {timeout_s:g} s: a GPU or its driver hangs"
+        yield Finding(time.time(), "gpu", "", text, badly=True, standing="gpu:hangs")
+        return
+    rows = _rows(answer.text, len(_FIELDS)) if answer.status == 0 else []
+    yield from _missing(answer, len(rows), memory)
+    if not rows:
+        return
+    for device, errors, pending in rows:
+        yield from _grown(memory, "ecc", device, errors)
+        if pending == "Yes":
+            text = "pages are to be retired: the GPU wants a reset"
+            yield Finding(time.time(), "ecc", device, text, standing=f"gpu:{device}:pages")
+    yield from _remapped(stuck, timeout_s)
+    yield from _links(memory, stuck, timeout_s)
+
+
+def _missing(answer: bounded.Answer, count: int, memory: dict[str, Any]) -> Iterator[Finding]:
+    """GPUs that were there at an earlier look. A node without any that has the program is no sick node."""
+    before = int(memory.get("count", 0))
+    memory["count"] = max(before, count)
+    if answer.status == _FELL_OFF or count < before:
+        said = " ".join(answer.text.split())[:200] if answer.status else f"{count} answer"
+        text = f"nvidia-smi saw {before} GPUs before, now: {said}" if before else f"nvidia-smi: {said}"
+        yield Finding(time.time(), "gpu", "", text, badly=True, standing="gpu:missing")
+
+
+def _grown(memory: dict[str, Any], name: str, device: str, told: str) -> Iterator[Finding]:
+    if not told.isdecimal():  # [N/A]: it counts none
+        return
+    counts, now = memory.setdefault(name, {}), int(told)
+    before = counts.get(device, now)
+    counts[device] = now
+    if now > before:
+        text = f"uncorrected ECC errors: {now}, {before} before"
+        yield Finding(time.time(), "ecc", device, text)
+
+
+def _remapped(stuck: dict[str, list[int]], timeout_s: float) -> Iterator[Finding]:
+    asked = [PROGRAM, f"--query-remapped-rows={','.join(_ROWS)}", "--format=csv,noheader"]
+    answer = bounded.ask_once("remapped", asked, timeout_s, stuck)
+    for device, pending, failed in _rows(answer.text, len(_ROWS)) if answer and answer.status == 0 else []:
+        if failed in ("Yes", "1"):
+            text = "rows of its memory could not be remapped: the GPU is to be replaced"
+            yield Finding(time.time(), "ecc", device, text, badly=True, standing=f"gpu:{device}:rows-failed")
+        elif pending in ("Yes", "1"):
+            text = "rows of its memory are to be remapped: the GPU wants a reset"
+            yield Finding(time.time(), "ecc", device, text, standing=f"gpu:{device}:rows")
+
+
+def _links(memory: dict[str, Any], stuck: dict[str, list[int]], timeout_s: float) -> Iterator[Finding]:
+    answer = bounded.ask_once("nvlink", [PROGRAM, "nvlink", "--errorcounters"], timeout_s, stuck)
+    counts, gpu = memory.setdefault("links", {}), ""
+    for line in answer.text.splitlines() if answer and answer.status == 0 else []:
+        if line.startswith("GPU "):
+            gpu = line.partition(":")[0]
+        found = _LINK.match(line)
+        if found is None:
+            continue
+        name, now = f"{gpu} link {found.group(1)} {found.group(2)}", int(found.group(3))
+        before = counts.get(name, now)
+        counts[name] = now
+        if now - before >= (1 if found.group(2) == "Recovery" else _MANY):
+            text = f"{found.group(2)} errors of NVLink {found.group(1)}: {now}, {before} before"
+            yield Finding(time.time(), "nvlink", gpu, text)
+
+
+def _rows(text: str, columns: int) -> list[list[str]]:
+    found = [[cell.strip() for cell in line.split(",")] for line in text.splitlines()]
+    return [row for row in found if len(row) == columns]

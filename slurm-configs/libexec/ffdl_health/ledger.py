@@ -1,0 +1,152 @@
+"""What was found on this node since its boot: `incidents`, a line each, for everybody to read; `state.json`, root's.
+
+A line is there once, also where a run was killed while it wrote: what is to be appended is remembered first, together
+with how long the file is. Two files of BYTES_MOST are kept at most, the older one as `incidents.1`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any, Iterator, Sequence
+
+from .findings import Finding
+
+BYTES_MOST = 256 << 10
+ALIKE_MOST = 10
+"""So many findings of one kind and device are written down at one look; of further ones, how many they were."""
+_FORMAT = 1
+
+
+@contextlib.contextmanager
+def held(place: Path) -> Iterator[bool]:
+    """Whether this is the only look at the node now. Raises OSError."""
+    place.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    place.mkdir(mode=0o755, exist_ok=True)
+    descriptor = os.open(place / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(descriptor)
+
+
+class Ledger:
+    """The two files. Nobody else writes there while it is `held`."""
+
+    def __init__(self, place: Path, boot_id: str) -> None:
+        self._file, self._state_file, self._boot_id = place / "incidents", place / "state.json", boot_id
+        self._state: dict[str, Any] = {"format": _FORMAT, "boot_id": boot_id}
+
+    def load(self) -> None:
+        """What earlier looks of this boot remembered. Of another boot, or of another release, nothing is believed."""
+        try:
+            state = json.loads(self._state_file.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return
+        if isinstance(state, dict) and (state.get("format"), state.get("boot_id")) == (_FORMAT, self._boot_id):
+            self._state = state
+            self._append()
+
+    def memory(self, source: str) -> dict[str, Any]:
+        """What a source remembers; what it changes there is kept with the next `add`."""
+        memory: dict[str, Any] = self._state.setdefault("sources", {}).setdefault(source, {})
+        return memory
+
+    def is_time_for_all(self, pause_s: float) -> bool:
+        """Whether what is not looked at each time was looked at `pause_s` ago or longer. It is from now on."""
+        now = time.clock_gettime(time.CLOCK_BOOTTIME)
+        if now - self._state.get("looked_at_all", -pause_s) < pause_s:
+            return False
+        self._state["looked_at_all"] = now
+        return True
+
+    def note_look(self, interval_s: int, at: float) -> None:
+        """Say to everybody that the kernel's log was read, of which all is found that was logged until `at`."""
+        looked = self._file.with_name("looked")
+        new = looked.with_name(".looked.new")
+        new.write_text(f"{interval_s}\n", encoding="ascii")
+        new.chmod(0o644)
+        os.utime(new, (at, at))
+        new.replace(looked)
+
+    @property
+    def bad(self) -> list[str]:
+        """What was found since the boot that keeps the node from being fit: what lasts, and what happened."""
+        return [*self._state.get("standing_badly", {}).values(), *self._state.get("happened_badly", [])]
+
+    def add(self, source: str, found: Sequence[Finding], *, looked: bool = True) -> list[Finding]:
+        """Write down what is new of `source`; returns that. `looked`: the source was looked at to its end, so what
+        lasts and is not among `found` lasts no longer."""
+        standing = self._state.setdefault("standing", {})
+        before = set(standing.get(source, ()))
+        now = {one.standing for one in found if one.standing}
+        standing[source] = sorted(now if looked else before | now)
+        fresh = bounded([one for one in found if one.standing not in before or not one.standing])
+        badly = self._state.setdefault("standing_badly", {})
+        for key in before - set(standing[source]):
+            badly.pop(key, None)
+        badly.update({one.standing: words(one) for one in found if one.badly and one.standing})
+        happened = [words(one) for one in fresh if one.badly and not one.standing]
+        self._state["happened_badly"] = [*self._state.get("happened_badly", []), *happened][:ALIKE_MOST]
+        self._state["pending"] = "".join(one.line(self._boot_id) for one in fresh)
+        if self._state["pending"] and _size(self._file) >= BYTES_MOST:
+            self._file.replace(self._file.with_name(f"{self._file.name}.1"))
+        self._state["size"] = _size(self._file)
+        self._save()
+        self._append()
+        return fresh
+
+    def _append(self) -> None:
+        """What is still to be appended of what was remembered."""
+        pending = self._state.pop("pending", "").encode()
+        written = _size(self._file) - int(self._state.pop("size", 0))
+        if not pending or not 0 <= written < len(pending):
+            return
+        descriptor = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        try:
+            os.fchmod(descriptor, 0o644)  # whatever the umask
+            os.write(descriptor, pending[written:])
+        finally:
+            os.close(descriptor)
+
+    def _save(self) -> None:
+        new = self._state_file.with_name(f".{self._state_file.name}.new")
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump(self._state, file)
+        new.replace(self._state_file)
+
+
+def bounded(found: Sequence[Finding]) -> list[Finding]:
+    """At most ALIKE_MOST of each kind and device; the last of them says how many more there were."""
+    alike: dict[tuple[str, str], list[Finding]] = {}
+    for one in found:
+        alike.setdefault((one.kind, one.device), []).append(one)
+    kept: list[Finding] = []
+    for group in alike.values():
+        kept += group[:ALIKE_MOST]
+        more = len(group) - ALIKE_MOST
+        if more > 0:
+            kept[-1] = kept[-1]._replace(text=f"{kept[-1].text[:300]} (and {more} more until now)")
+    return sorted(kept, key=lambda one: one.at)
+
+
+def words(finding: Finding) -> str:
+    """A finding in the words of a drain's reason."""
+    return " ".join(f"{finding.kind} {finding.device} {finding.text}".split())[:120]
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0

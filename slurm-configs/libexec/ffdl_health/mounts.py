@@ -1,0 +1,106 @@
+"""Mounts that hang or are stale, local file systems that became read-only, and such as are full.
+
+A file system that hangs keeps who asks it for ever, so only children ask, all at once.
+"""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Iterator, NamedTuple, Sequence
+
+from . import bounded
+from .findings import Finding
+
+TIMEOUT_S = 8.0
+MOUNTS_MOST = 64
+TABLE = "/proc/self/mounts"
+_NETWORKED = frozenset(
+    {"nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "cifs", "smb3", "wekafs", "panfs", "afs", "9p"}
+)
+_LOCAL = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs"})
+_STALE = ("Stale file handle", "Input/output error", "Transport endpoint is not connected", "Host is down")
+
+
+class Mount(NamedTuple):
+    """A line of the table of mounts."""
+
+    source: str
+    place: str
+    kind: str
+    writable: bool
+
+
+def table(path: str = TABLE) -> list[Mount]:
+    """All mounts; of several at one place the uppermost. Raises OSError."""
+    found: dict[str, Mount] = {}
+    for line in Path(path).read_text(encoding="utf-8", errors="replace").splitlines():
+        source, place, kind, options = (_plain(word) for word in line.split(" ")[:4])
+        found[place] = Mount(source, place, kind, "rw" in options.split(","))
+    return list(found.values())
+
+
+def stale(mounts: Sequence[Mount], named: Sequence[str], memory: dict[str, Any]) -> Iterator[Finding]:
+    """Those of `named` places, or of file systems of the network where none is named, that do not answer."""
+    places = list(named) or [one.place for one in mounts if one.kind in _NETWORKED]
+    sources = {one.place: f"{one.source} ({one.kind})" for one in mounts}
+    for place, wrong, _ in _asked(places, "mount", memory):
+        if wrong:
+            text = f"{place}, {sources.get(place, 'not mounted')}: {wrong}"
+            yield Finding(time.time(), "mount", place, text, badly=True, standing=f"mount:{place}")
+
+
+def read_only(mounts: Sequence[Mount], memory: dict[str, Any]) -> Iterator[Finding]:
+    """Local file systems that could be written to at an earlier look, and are mounted read-only now."""
+    known = set(memory.get("writable", ()))
+    for one in mounts:
+        if one.kind not in _LOCAL:
+            continue
+        if one.writable:
+            known.add(one.place)
+        elif one.place in known:
+            text = f"{one.source} on {one.place} ({one.kind}) has become read-only"
+            yield Finding(time.time(), "disk", one.place, text, badly=True, standing=f"read-only:{one.place}")
+    memory["writable"] = sorted(known & {one.place for one in mounts})
+
+
+def full(places: Sequence[str], percent: int, memory: dict[str, Any]) -> Iterator[Finding]:
+    """Those of `places` whose file system is filled to `percent` or more, by blocks or by files."""
+    for place, _, told in _asked(places, "disk", memory):
+        numbers = told.split()
+        if len(numbers) != 4 or not all(one.isdecimal() for one in numbers):
+            continue  # not there, or it hangs: then it is a mount's matter
+        blocks, blocks_free, files, files_free = map(int, numbers)
+        filled = [
+            f"{100 * (whole - free) // whole} % of its {name}"
+            for name, whole, free in (("space", blocks, blocks_free), ("files", files, files_free))
+            if whole and 100 * (whole - free) >= percent * whole
+        ]
+        if filled:
+            text = f"{place} is full: {' and '.join(filled)}"
+            yield Finding(time.time(), "full", place, text, standing=f"full:{place}")
+
+
+def _asked(places: Sequence[str], name: str, memory: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """Of each place what is wrong with it ("" = nothing), and what `stat -f` printed of it."""
+    stuck: dict[str, list[int]] = memory.setdefault("stuck", {})
+
+    def ask(place: str) -> tuple[str, str, str]:
+        argv = ["stat", "-f", "-c", "%b %a %c %d", "--", place]
+        answer = bounded.ask_once(f"{name}:{place}", argv, TIMEOUT_S, stuck)
+        if answer is None:
+            return place, f"does not answer within {TIMEOUT_S:g} s", ""
+        wrong = next((words for words in _STALE if words in answer.text), "") if answer.status else ""
+        return place, wrong, answer.text if answer.status == 0 else ""
+
+    chosen = list(dict.fromkeys(places))[:MOUNTS_MOST]
+    if not chosen:
+        return []
+    with ThreadPoolExecutor(max_workers=len(chosen)) as pool:
+        return list(pool.map(ask, chosen))
+
+
+def _plain(word: str) -> str:
+    """The table writes blanks and the like as octal numbers."""
+    return word.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
