@@ -38,6 +38,7 @@ LONG = (
     "test_examples_resume.py",
     "test_options.py",
     "test_network_level.py",
+    "test_why.py",
 )
 """What takes a minute or more: it comes first where runs share out the files, so that they end at about one time."""
 

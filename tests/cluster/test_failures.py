@@ -184,3 +184,21 @@ def test_no_apptainer_on_the_node(alice: Person, failed: object) -> None:
         other.kill_daemon("TERM")
     assert (job["state"], job["error_code"]) == ("FAILED", "S105"), job
     assert "/nonexistent/apptainer" in job["message"] and job["nodes"] in job["message"]
+
+
+def test_each_failure_is_one_incident_with_its_cause(alice: Person, failed: dict[str, dict[str, Any]]) -> None:
+    kinds = {
+        "exit": "user.exit",
+        "killed": "user.signal",
+        "memory": "user.memory",
+        "second": "user.exit",
+        "command": "user.exit",
+        "no-image": "container.image_missing",
+        "full": "data.disk_full",
+    }
+    found = {name: alice.show(failed[name]["id"])["incidents"] for name in kinds}
+    assert {name: [one["kind"] for one in told] for name, told in found.items()} == {
+        name: [kind] for name, kind in kinds.items()
+    }
+    assert (found["second"][0]["learner"], found["second"][0]["nodes"]) != (0, [])
+    assert all(one["evidence"] for told in found.values() for one in told)

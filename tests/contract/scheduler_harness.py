@@ -28,8 +28,10 @@ from ffdl_batch.domain.spec import BatchOptions, Framework, JobSpec, Resources
 from ffdl_batch.ports.registry import AdapterContext, create_adapter
 from ffdl_batch.ports.scheduler import BackendFacts, LaunchPlan, LaunchRequest, Scheduler
 from ffdl_slurm.adapter import SlurmScheduler
+from tests.login_node import Laptop, LoginNode
 
-WAIT_S = 30.0
+WAIT_S = 90.0
+_PLACES = (str(Path(sys.executable).parent), "/usr/bin", "/bin")
 FAKES = Path(__file__).parents[1] / "fakes" / "bin"
 
 
@@ -361,6 +363,37 @@ class FakeSlurmHarness(Harness):
                 os.environ[name] = value
 
 
+class SlurmOverSshHarness(FakeSlurmHarness):
+    """The same behind a real sshd: here are no commands of Slurm, and there they are after a login alone."""
+
+    def __init__(self, base: Path, settings: Mapping[str, object] | None = None) -> None:
+        profile = {
+            "PATH": os.pathsep.join((str(base / "node" / "home" / "bin"), str(FAKES), *_PLACES)),
+            "SLURM_CONF": str(base / "slurm" / "slurm.conf"),
+            "SBATCH_PARTITION": "of-the-profile",
+        }
+        self.node = LoginNode(base / "node", profile=profile)
+        try:
+            laptop = Laptop(base / "laptop", self.node.config())
+            self._config = os.environ.get("FFDL_SSH_CONFIG")
+            os.environ["FFDL_SSH_CONFIG"] = str(laptop.config)
+            super().__init__(base, {"gateway": "ssh", "host": "login", **(settings or {})})
+            os.environ["PATH"] = self._saved["PATH"] or os.defpath
+        except BaseException:
+            self.node.stop()
+            raise
+
+    def close(self) -> None:
+        """The node too."""
+        if isinstance(self.scheduler, SlurmScheduler):
+            self.scheduler.close()
+        self.node.stop()
+        super().close()
+        os.environ.pop("FFDL_SSH_CONFIG")
+        if self._config is not None:
+            os.environ["FFDL_SSH_CONFIG"] = self._config
+
+
 class RealSlurmHarness(Harness):
     """A real cluster, named by the environment: FFDL_CONTRACT_ROOT (a directory that the nodes see),
     FFDL_CONTRACT_IMAGE (a learner image there), FFDL_CONTRACT_PYTHON (interpreter on the nodes, may be empty)."""
@@ -402,7 +435,7 @@ class RealSlurmHarness(Harness):
 
 
 def real_backends() -> list[str]:
-    """Names of the real clusters to run on: slurm-cli, slurm-pyslurm."""
+    """Names of the real clusters to run on: slurm-cli, slurm-pyslurm, slurm-ssh (by FFDL_CONTRACT_HOST)."""
     return [name for name in os.environ.get("FFDL_CONTRACT_BACKENDS", "").split(",") if name]
 
 
@@ -412,8 +445,11 @@ def open_harness(name: str, base: Path) -> Harness:
         return LocalHarness(base)
     if name == "slurm":
         return FakeSlurmHarness(base)
-    if name in ("slurm-cli", "slurm-pyslurm"):
-        return RealSlurmHarness(base, {"gateway": name.removeprefix("slurm-")})
+    if name == "slurm-over-ssh":
+        return SlurmOverSshHarness(base)
+    if name in ("slurm-cli", "slurm-pyslurm", "slurm-ssh"):
+        host = {"host": os.environ["FFDL_CONTRACT_HOST"]} if name == "slurm-ssh" else {}
+        return RealSlurmHarness(base, {"gateway": name.removeprefix("slurm-"), **host})
     if name == "kubernetes":
         from tests.contract.kubernetes_harness import KubernetesHarness
 

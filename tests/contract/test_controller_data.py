@@ -230,19 +230,20 @@ def test_a_wrong_store_of_results_is_told_before_anything_is_loaded(
 
 
 @pytest.mark.parametrize(
-    ("rule", "prefix", "code"),
+    ("rule", "prefix", "fault_class"),
     [
-        (Rule("GET", "set/deep/a", status=403, code="AccessDenied"), "set", "C103"),
-        (Rule(), "nothing-there", "C103"),
+        (Rule("GET", "set/deep/a", status=403, code="AccessDenied"), "set", "credentials"),
+        (Rule(), "nothing-there", "missing"),
     ],
 )
-def test_data_that_cannot_come(site: Site, rule: Rule, prefix: str, code: str) -> None:
+def test_data_that_cannot_come(site: Site, rule: Rule, prefix: str, fault_class: str) -> None:
     site.put("set/deep/a", b"x" * 100)
     site.proxy.rules += [rule] if rule.status else []
     launch = site.write(READ)
     site.write(READ, fetches=(replace(launch.fetches[0], prefix=prefix),))
     site.run.run()
-    assert site.run.final().error_code == code, site.run.final()
+    assert site.run.final().error_code == "C103", site.run.final()
+    assert [one["class"] for one in site.events(EventKind.FAULT)] == [fault_class]
     assert site.data in site.run.final().message
     assert not site.events(EventKind.LEARNER_STARTED)
 

@@ -63,7 +63,7 @@ def test_a_learner_that_prints_gigabytes_takes_so_much_room_and_ends_as_it_would
     assert all(len(text) <= 1.25 * limits.file_bytes for text in files.values())
     text = b"".join(reversed(files.values()))
     assert text.endswith(f"the last of {printed} lines\n".encode())
-    assert b" left out here: more than 1048576 bytes/s]\n" in text
+    assert b" left out here: more than 1048576 bytes/s (log_rate)]\n" in text
     whole = {b"x" * 127, f"the last of {printed} lines".encode(), b""}
     assert all(line in whole or line.startswith(b"[ffdl: ") for line in text.split(b"\n"))
     assert writers() == []

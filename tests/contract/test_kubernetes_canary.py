@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -33,10 +34,10 @@ def let_through(client: str) -> dict[str, int]:
 
 
 class Kubelet:
-    """Gives the canary's pods addresses and last words."""
+    """Gives the canary's pods addresses and last words; servers are in the phase `servers`."""
 
-    def __init__(self, site: Site, outcome: Outcome, namespace: str) -> None:
-        self.site, self.outcome, self.stopped = site, outcome, threading.Event()
+    def __init__(self, site: Site, outcome: Outcome, namespace: str, servers: str = "Running") -> None:
+        self.site, self.outcome, self.stopped, self.servers = site, outcome, threading.Event(), servers
         self.client = ClusterClient(read_settings({"kubeconfig": str(site.k8s.kubeconfig), "namespace": namespace}))
         self.thread = threading.Thread(target=self.run)
         self.thread.start()
@@ -46,10 +47,13 @@ class Kubelet:
             for pod in self.client.list("Pod", {"labelSelector": "ffdl-batch/canary"})[0]:
                 meta = pod["metadata"]
                 part = f"{meta['labels']['ffdl-batch/canary-part']}-{meta['labels'][INDEX]}"
-                status: dict[str, Any] = {"phase": "Running", "podIP": ADDRESSES.get(part, "10.0.0.20")}
+                status: dict[str, Any] = {"phase": self.servers, "podIP": ADDRESSES.get(part, "10.0.0.20")}
+                one = {"name": "clients", "image": "c", "imageID": "c", "ready": False, "restartCount": 0}
+                if self.servers == "Failed":
+                    ended = {"exitCode": 127, "reason": "Error"}
+                    status["containerStatuses"] = [{**one, "name": "servers", "state": {"terminated": ended}}]
                 if part.startswith("clients"):
                     ended = {"exitCode": 0, "reason": "Completed", "message": json.dumps(self.outcome(part))}
-                    one = {"name": "clients", "image": "c", "imageID": "c", "ready": False, "restartCount": 0}
                     status |= {"phase": "Succeeded", "containerStatuses": [{**one, "state": {"terminated": ended}}]}
                 path = f"api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}/status"
                 if pod.get("status", {}).get("phase") == "Pending":
@@ -62,8 +66,8 @@ class Kubelet:
 
 
 @contextlib.contextmanager
-def kubelet(site: Site, outcome: Outcome, namespace: str = "") -> Iterator[None]:
-    found = Kubelet(site, outcome, namespace)
+def kubelet(site: Site, outcome: Outcome, namespace: str = "", servers: str = "Running") -> Iterator[None]:
+    found = Kubelet(site, outcome, namespace, servers)
     try:
         yield
     finally:
@@ -133,6 +137,17 @@ def test_pods_that_never_run_are_no_proof_and_are_told(site: Site, monkeypatch: 
     )
     assert facts.network_levels == {NetworkLevel.HOST}
     assert not (site.base / "tree" / canary.FILE).exists()
+    assert site.admin().list("Job", {})[0] == []
+
+
+def test_pods_that_end_at_once_are_told_and_not_waited_for(site: Site) -> None:
+    adapter = site.start()
+    adapter.probe()
+    with kubelet(site, enforced, servers="Failed"):
+        facts = eventually(
+            lambda: (found := adapter.probe()) and "has ended" in found.warnings[0] and found, "it is told"
+        )
+    assert re.search(r"-servers-[01]\S*: exit status 127", facts.warnings[0])
     assert site.admin().list("Job", {})[0] == []
 
 

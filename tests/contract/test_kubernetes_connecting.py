@@ -122,6 +122,43 @@ def test_what_cannot_be_used_is_said(tmp_path: Path, k8s: FakeCluster, opened: c
         Login(tmp_path, k8s, opened, "example.com/v7").client().get("Namespace", "default")
 
 
+@pytest.mark.parametrize(
+    ("part", "key", "value", "cure"),
+    [
+        ("cluster", "proxy-url", "http://proxy:3128", "set HTTPS_PROXY where the daemon runs"),
+        ("cluster", "tls-server-name", "other.example.org", "write the name that the server's certificate has"),
+        ("user", "as", "somebody", "its own credentials"),
+    ],
+)
+def test_what_would_be_passed_over_is_refused(
+    tmp_path: Path, k8s: FakeCluster, opened: contextlib.ExitStack, part: str, key: str, value: str, cure: str
+) -> None:
+    config = json.loads(k8s.kubeconfig.read_text())
+    config[f"{part}s"][0][part][key] = value
+    config[f"{part}s"].append({"name": "another", part: {}})
+    file = tmp_path / "kubeconfig"
+    file.write_text(json.dumps(config))
+    client = ClusterClient(KubernetesSettings(kubeconfig=str(file)))
+    opened.callback(client.close)
+    with pytest.raises(InvalidRequest, match=f"{key} of {part} .* is not supported: .*{cure}"):
+        client.version()
+    assert not k8s.counts(reset=True), "nobody was asked"
+
+
+def test_who_asks_too_often_comes_back_later_and_later(k8s: FakeCluster, opened: contextlib.ExitStack) -> None:
+    """A server, or a proxy before it, that does not say when."""
+    client = ClusterClient(KubernetesSettings(kubeconfig=str(k8s.kubeconfig)))
+    opened.callback(client.close)
+    pauses: list[float] = []
+    client._pause = pauses.append
+    k8s.fault("status", method="GET", path="/namespaces", code=429, count=3)
+    assert client.get("Namespace", "default")
+    assert len(pauses) == 3 and 0 < pauses[0] < pauses[1] < pauses[2] <= 4.0
+    k8s.fault("status", method="GET", path="/namespaces", code=429, count=9)
+    with pytest.raises(SchedulerUnreachable, match="has received too many requests"):
+        client.get("Namespace", "default")
+
+
 def test_what_a_listener_could_not_take_is_told_again(k8s: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watching, "PAUSES_S", (0.05,))
     told: list[str] = []

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ffdl_batch.domain.mounting import Mounting
 from ffdl_batch.ports.examination import Examines, Verdict
 from ffdl_batch.ports.scheduler import InvalidRequest
 from ffdl_kubernetes.canary import FILE
@@ -30,7 +31,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 def said(site: Site, **changes: object) -> dict[str, tuple[Verdict, str]]:
     adapter = site.start(**changes)
     assert isinstance(adapter, Examines)
-    return {item.about: (item.verdict, item.text) for item in adapter.examine("")}
+    return {item.about: (item.verdict, item.text) for item in adapter.examine("", Mounting.AUTO)}
 
 
 def test_all_well_and_what_is_not_there(site: Site) -> None:
@@ -38,6 +39,10 @@ def test_all_well_and_what_is_not_there(site: Site) -> None:
     verdict, text = found["API server"]
     assert verdict is Verdict.OK and text.startswith(f"{site.k8s.url}, v1.")
     assert found[f"permissions in {site.k8s.namespace}"] == (Verdict.OK, "all that a daemon needs")
+    assert found[f"pods/exec in {site.k8s.namespace}"] == (
+        Verdict.OK,
+        "allowed: ffdl exec and ffdl shell reach learners",
+    )
     assert (
         found["network policies"][0] is Verdict.NOTE and "no canary has come back yet" in found["network policies"][1]
     )
@@ -54,6 +59,11 @@ def test_what_is_wrong_is_named(site: Site) -> None:
     verdict, text = found[f"permissions in {site.k8s.namespace}"]
     assert verdict is Verdict.WRONG and "not allowed: create, get, list, watch, patch, delete jobs.batch" in text
     assert "create secrets" in text and "ffdl-admin tenant permissions team-vision --user NAME" in text
+    verdict, text = found[f"pods/exec in {site.k8s.namespace}"]
+    assert verdict is Verdict.NOTE and text.startswith(
+        "not allowed (get, create): ffdl exec and ffdl shell are refused"
+    )
+    assert text.endswith("; ffdl-admin tenant create team-vision --debugging --update gives it")
     assert found["network policies"] == (Verdict.WRONG, "they are not")
     assert found["gangs"][0] is Verdict.WRONG and "no Kueue" in found["gangs"][1]
     adapter = site.start()

@@ -24,7 +24,6 @@ from ffdl_batch.domain.spec import (
     Egress,
     Framework,
     NetworkLevel,
-    Notify,
     Placement,
     Resources,
     Role,
@@ -35,7 +34,7 @@ from ffdl_batch.ports.registry import adapter_names
 from ffdl_batch.ports.scheduler import BackendFacts, InvalidRequest, NotYet, SchedulerUnreachable
 from tests.contract.scheduler_harness import Harness, open_harness, real_backends
 
-BACKENDS = real_backends() or list(adapter_names())
+BACKENDS = real_backends() or [*adapter_names(), "slurm-over-ssh"]
 NASTY = {
     "BLANKS": "  two  blanks ",
     "QUOTES": 'it\'s "quoted" `touch canary-a`',
@@ -143,7 +142,6 @@ def test_a_learners_variable_cannot_replace_the_platforms(world: Harness) -> Non
     "batch",
     [
         BatchOptions(elastic={"min": "1"}),
-        BatchOptions(notify=Notify(webhook="https://hooks.example.org/x")),
     ],
 )
 def test_what_is_not_offered_yet_is_refused_with_its_field(world: Harness, batch: BatchOptions) -> None:

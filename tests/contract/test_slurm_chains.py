@@ -14,7 +14,7 @@ import pytest
 from ffdl_batch.domain.observation import EndCause, NativeId, Phase
 from ffdl_batch.domain.placeholders import fill
 from ffdl_batch.domain.spec import BatchOptions
-from ffdl_batch.ports.capabilities import AvoidsNodes, Withdraws
+from ffdl_batch.ports.capabilities import AvoidsNodes, KnowsNodes, Withdraws
 from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable
 from tests.contract.scheduler_harness import FakeSlurmHarness
 
@@ -78,6 +78,22 @@ def test_what_is_excluded_already_stays_excluded(world: FakeSlurmHarness) -> Non
     world.scheduler.avoid(plain, [])
     world.scheduler.avoid(NativeId("999"), ["n1"])
     assert len(world.calls("scontrol")) == before
+
+
+def test_the_nodes_of_a_partition_are_those_that_sinfo_lists(world: FakeSlurmHarness) -> None:
+    """By them the share of a partition is counted that jobs may keep off."""
+    assert isinstance(world.scheduler, KnowsNodes)
+    facts = world.scheduler.probe()
+    names = world.scheduler.nodes_of(facts, "")
+    default = next(one.name for one in facts.partitions if one.is_default)
+    assert names and names == world.scheduler.nodes_of(facts, default)
+    assert not any("[" in name for name in names)
+    asked = len(world.calls("sinfo"))
+    assert world.scheduler.nodes_of(facts, "elsewhere") == frozenset()
+    assert len(world.calls("sinfo")) == asked
+    world.freeze()
+    native, _ = world.submit("true", batch=BatchOptions(exclude=min(names)))
+    assert excluded(world, native) == min(names)
 
 
 def test_a_job_that_runs_cannot_avoid_nodes_any_more(world: FakeSlurmHarness) -> None:

@@ -32,9 +32,9 @@ Subsystem sftp internal-sftp
 
 
 class SshServer:
-    """The server, which lets in the user of this process by the key in `key`."""
+    """The server, which lets in the user of this process by the key in `key`. `more_config`: lines of sshd_config."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, more_config: str = "") -> None:
         program = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
         if program is None:
             raise FileNotFoundError("no sshd is installed: `apt-get install openssh-server`")
@@ -45,13 +45,18 @@ class SshServer:
         self.write_known_hosts(self.known_hosts, directory / "host_key.pub", self.port)
         self.other_key = directory / "other_key"
         config = directory / "sshd_config"
-        config.write_text(_CONFIG.format(port=self.port, directory=directory))
+        config.write_text(_CONFIG.format(port=self.port, directory=directory) + more_config)
         if os.getuid() == 0:
             Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # where sshd of root goes before it knows a user
         self._log = directory / "sshd.log"
         with self._log.open("wb") as log:
             self._process = subprocess.Popen([program, "-D", "-e", "-f", str(config)], stdout=log, stderr=log)
         self._wait()
+
+    @property
+    def pid(self) -> int:
+        """Of the process that listens."""
+        return self._process.pid
 
     @staticmethod
     def write_known_hosts(file: Path, public_key: Path, port: int) -> None:

@@ -14,9 +14,14 @@ import pytest
 
 HERE = Path(__file__).parent / "nodes"
 CONFIGS = Path(__file__).resolve().parents[2] / "slurm-configs"
-UNITS = ("ffdl-network.service", "ffdl-network-check.service", "ffdl-network-check.timer")
+UNITS = (
+    *("ffdl-network.service", "ffdl-network-check.service", "ffdl-network-check.timer"),
+    *("ffdl-health.service", "ffdl-health.timer"),
+)
 HOOKS = tuple(f"{folder}/{name}" for folder in ("prolog.d", "epilog.d") for name in ("00-keep", "50-ffdl"))
-INSTALLED = (*HOOKS, "epilog.d/60-ffdl-mounts", *(f"systemd/{unit}" for unit in UNITS))
+REPORTS = ("cron/ffdl-report-faults", "systemd/ffdl-report-faults.service", "systemd/ffdl-report-faults.timer")
+FILES = ("epilog.d/60-ffdl-mounts", "slurm.conf.d/ffdl.conf")
+INSTALLED = (*HOOKS, *REPORTS, *FILES, *(f"systemd/{unit}" for unit in UNITS))
 PROGRAM = """
 import json, sys
 sys.path.insert(0, sys.argv[1])

@@ -13,11 +13,14 @@ CONFIGS = ROOT / "slurm-configs"
 PROGRAM = """
 import importlib, pkgutil, subprocess, sys
 sys.path.insert(0, sys.argv[1])
-import ffdl_network
-names = [module.name for module in pkgutil.iter_modules(ffdl_network.__path__)]
-assert len(names) > 15, names
-for name in names:
-    importlib.import_module("ffdl_network." + name)
+import ffdl_health, ffdl_network
+for package, least in ((ffdl_network, 15), (ffdl_health, 8)):
+    names = [module.name for module in pkgutil.iter_modules(package.__path__)]
+    assert len(names) > least, names
+    for name in names:
+        importlib.import_module(package.__name__ + "." + name)
+from ffdl_health import program
+assert program.main(["--print"]) == 0
 from ffdl_network import commands, egress, layout, settings, vxlan, wireguard
 site, here = settings.load(), "/proc/self/ns/net"
 job, underlay = layout.Job(7, 1000, ("a", "b"), 0, 2), layout.Underlay(("10.9.0.1", "10.9.0.2"), 1500)

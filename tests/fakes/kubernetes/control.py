@@ -100,6 +100,12 @@ class Control:
         """Names (patterns) that no registry has from now on."""
         self._kubelets.conduct.images.missing[:] = given["missing"]
 
+    async def do_detach(self, given: Given) -> None:
+        """Claims whose volumes cannot be attached to nodes from now on, and why."""
+        detached = self._kubelets.conduct.detached
+        detached.clear()
+        detached.update(given["claims"])
+
     @property
     def _kubelets(self) -> Kubelets:
         assert self._cluster.kubelets is not None, "this cluster has no kubelets: give the knob `kubelet`"

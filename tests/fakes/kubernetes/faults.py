@@ -70,7 +70,7 @@ class Faults:
             request.reset = True
         elif fault.what == "status":
             if fault.code == 429:
-                raise too_many(1 if fault.retry_after is None else fault.retry_after)
+                raise too_many(fault.retry_after)
             message = (
                 fault.message
                 or 'an error on the server ("fault of the test") has prevented the request from succeeding'

@@ -131,6 +131,6 @@ def unsupported_media(known: Sequence[str]) -> Refusal:
     return Refusal(415, "UnsupportedMediaType", message)
 
 
-def too_many(retry_after: int) -> Refusal:
+def too_many(retry_after: int | None) -> Refusal:
     message = "the server has received too many requests and has asked us to try again later"
     return Refusal(429, "TooManyRequests", message, retry_after=retry_after)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
 import sys
 import time
 
 from tests.fakes.slurm import arrays
-from tests.fakes.slurm.state import STATE, begin, complain, load, option, own, spoil
+from tests.fakes.slurm.jobs import read_options
+from tests.fakes.slurm.state import STATE, begin, complain, load, option, own, records, spoil
 
 TYPE_CHECKING = False  # see the package's docstring
 if TYPE_CHECKING:
@@ -38,6 +40,8 @@ def values(record: dict[str, Any]) -> dict[str, str]:
     return {"JobArrayID": shown, "JobID": shown, "State": record["state"], "exit_code": record["exit"],
             "ExitCode": record["exit"], "RestartCnt": str(record["restarts"]), "NodeList": record["nodes"],
             "Reason": record["reason"], "Name": record["name"], "JobName": record["name"], **times,
+            "ElapsedRaw": str(int(max(0, (record["end"] or 0) - (record["start"] or 0)))),
+            "AllocTRES": record.get("tres", "") if record["start"] else "",
             **{f"{k}Time": v for k, v in times.items()}}  # fmt: skip
 
 
@@ -49,6 +53,8 @@ def squeue() -> int:
         return spoiled
     if option("format"):
         return excluded()
+    if "--me" not in sys.argv:
+        return live()
     fields = [part.partition(":0") for part in option("Format").split(",")]
     assert {"--me", "--states=all", "--all", "--array"} <= set(sys.argv), sys.argv
     print("".join(TITLES[name] + suffix for name, _, suffix in fields))
@@ -63,6 +69,29 @@ def squeue() -> int:
             if fault == "half":
                 sys.stdout.flush()
                 return complain("squeue", "slurm_load_jobs error: Zero Bytes were transmitted or received")
+    return 0
+
+
+LIVE_TITLES = {"Partition": "PARTITION", "PriorityLong": "PRIORITY", "UserName": "USER", "NumNodes": "NODES",
+               "TimeLimit": "TIME_LIMIT", "QOS": "QOS", "Account": "ACCOUNT", "Reservation": "RESERVATION",
+               "Dependency": "DEPENDENCY", "tres-per-node": "TRES_PER_NODE", "Licenses": "LICENSES"}  # fmt: skip
+
+
+def live() -> int:
+    """All jobs that wait or run, whoever's; beside those that were submitted the lines of the file `others`."""
+    fields = [part.partition(":0")[0] for part in option("Format").split(",")]
+    print("|".join({**TITLES, **LIVE_TITLES}[name] for name in fields))
+    for record in records("jobs"):
+        if record["state"] in ("PENDING", "RUNNING"):
+            given = read_options((STATE / "jobs" / f"{record['id']}.sh").read_text())
+            more = {"Partition": given.get("partition") or "main", "PriorityLong": str(1000 - int(record["id"])),
+                    "UserName": getpass.getuser(), "NumNodes": given.get("nodes", "1"),
+                    "TimeLimit": given.get("time", "UNLIMITED"), "QOS": given.get("qos", "normal"), "Account": "ffdl",
+                    "Reservation": "(null)", "Dependency": given.get("dependency", "(null)"),
+                    "tres-per-node": given.get("gres", "N/A"), "Licenses": "(null)"}  # fmt: skip
+            print("|".join({**values(record), **more}[name] for name in fields))
+    others = STATE / "others"
+    sys.stdout.write(others.read_text() if others.exists() else "")
     return 0
 
 

@@ -8,6 +8,8 @@ The state directory is where $SLURM_CONF lies (the one variable that the adapter
     faults.json      {"squeue": ["down", …], …}: each entry spoils one call, in order; "x:always" spoils all
     site.json        what sinfo says                    hold       while it exists, accepted jobs stay pending
     accounts/<id>.json   what the accounting says of a job in the place of the truth (null: nothing)
+    others           lines that squeue prints of others' jobs
+    show-node, show-partition, ...    what scontrol shows
     still            while it exists, accepted jobs get no process at all
 
 Faults of all: down, timeout, no_munge, garbage, binary, big, empty, hang, slow=SECONDS, banner (around the answer). Of

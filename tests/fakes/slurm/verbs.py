@@ -27,6 +27,12 @@ def scontrol() -> int:
     if (verb, *words) == ("show", "config"):
         print("Configuration data as of now\nMaxArraySize            = 1001")
         return 0
+    if "show" in words:
+        shown = STATE / f"show-{sys.argv[-1]}"
+        if not shown.exists():
+            return complain("scontrol", f"nothing is known of {sys.argv[-1]}")
+        sys.stdout.write(shown.read_text())
+        return 0
     if verb == "fake-forget":
         path = STATE / "jobs" / f"{words[0]}.json"
         path.rename(STATE / "gone" / path.name)

@@ -8,7 +8,7 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tests.proof.data.values import transformed
+from tests.proof.data.values import digests, transformed
 from tests.proof.data.verdict import Moved
 
 
@@ -25,12 +25,13 @@ def told(name: str, log: str, files: Mapping[str, bytes]) -> Moved:
     return Moved(report["files"], report["bytes"], wrong)
 
 
-def copies(files: Mapping[str, bytes], learners: int) -> dict[str, bytes]:
-    """The results of learners that share out a data set, by their names below the results directory."""
+def copies(files: Mapping[str, bytes], learners: int, shares: int = 0) -> dict[str, bytes]:
+    """The results of learners that share out a data set, by their names below the results directory; of more `shares`
+    than learners some are nobody's."""
     return {
         f"copy-{learner}/{name}": transformed(files[name])
         for learner in range(1, learners + 1)
-        for name in sorted(files)[learner - 1 :: learners]
+        for name in sorted(files)[learner - 1 :: shares or learners]
     }
 
 
@@ -41,6 +42,11 @@ def compare(name: str, wanted: Mapping[str, bytes], stored: Mapping[str, bytes])
     both = sorted(wanted.keys() & stored.keys())
     wrong += [f"{name}: {key} has other bytes" for key in both if stored[key] != wanted[key]]
     return Moved(len(both), sum(len(stored[key]) for key in both), wrong)
+
+
+def model_of(code: bytes, files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """The files of a model that checks this data set."""
+    return {"learner.py": code, "digests.json": json.dumps(digests(files)).encode()}
 
 
 def compare_model(name: str, wanted: Mapping[str, bytes], archive: bytes | None) -> Moved:

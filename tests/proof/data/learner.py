@@ -46,9 +46,9 @@ def check(top: str, wanted: dict[str, list[object]]) -> None:
     print("report", json.dumps(report), flush=True)
 
 
-def copy(top: str, results: str, learner: int, learners: int) -> None:
+def copy(top: str, results: str, learner: int, shares: int) -> None:
     """Each learner makes results of its share."""
-    for name in sorted(names_below(top))[learner - 1 :: learners]:
+    for name in sorted(names_below(top))[learner - 1 :: shares]:
         target = Path(results, f"copy-{learner}", name)
         target.parent.mkdir(parents=True, exist_ok=True)
         with Path(top, name).open("rb") as source, target.open("wb") as file:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.proof.data.values import RESULTS, SETS
+from tests.proof.data.values import EACH, MANY, QUICK_RESULTS, QUICK_SETS, RESULTS, SETS
 
 KINDS = {"s3": "mount_cos", "gcs": "gcs_datastore", "swift": "swift_datastore"}
 """Of stores that nodes mount, by what stands in the manifest."""
@@ -48,15 +48,22 @@ def with_data(
     return f"{job}{store}batch: {{time: 2h{secrets}}}\n"
 
 
+def with_many(endpoint: str) -> str:
+    """A job that reads very many files, and makes results of some, with a store that is quick."""
+    job = _JOB.format(name=MANY, learners=1, command=f"python3 learner.py copy {EACH}")
+    store = _store("s3", endpoint, MANY, f"    training_results: {{container: {QUICK_RESULTS}}}\n", QUICK_SETS)
+    return f"{job}{store}batch: {{time: 2h}}\n"
+
+
 def with_mount(endpoint: str, kind: str, data: str, mode: str) -> str:
     """A job that checks a data set of a store of this kind; `mode` is whether nodes mount it."""
     job = _JOB.format(name=f"{data}-{kind}-{mode}", learners=1, command="python3 learner.py check 1")
     return f"{job}{_store(kind, endpoint, data)}batch: {{time: 2h, mount: {mode}}}\n"
 
 
-def _store(kind: str, endpoint: str, data: str, results: str = "") -> str:
+def _store(kind: str, endpoint: str, data: str, results: str = "", sets: str = SETS) -> str:
     return _STORE.format(
-        type=KINDS[kind], sets=SETS, data=data, results=results, endpoint=endpoint, key=KEY, password=PASSWORD
+        type=KINDS[kind], sets=sets, data=data, results=results, endpoint=endpoint, key=KEY, password=PASSWORD
     )
 
 

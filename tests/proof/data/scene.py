@@ -16,15 +16,28 @@ from tests.cluster.rig import Cluster
 from tests.cluster.rig.rootfs import USERS
 from tests.cluster.rig.topology import COMPUTE_NODES
 from tests.cluster.written import written
-from tests.proof.data import comparing
+from tests.proof.data import comparing, many
 from tests.proof.data.faults import EXPIRY, faults
-from tests.proof.data.manifests import HUB, KEY, KINDS, PASSWORD, with_data, with_events, with_losses, with_mount
+from tests.proof.data.manifests import (
+    HUB,
+    KEY,
+    KINDS,
+    PASSWORD,
+    with_data,
+    with_events,
+    with_losses,
+    with_many,
+    with_mount,
+)
 from tests.proof.data.store import Store
 from tests.proof.data.values import (
     EXPIRING,
     HELD,
     MAIN,
+    MANY,
     MOUNTED,
+    QUICK_RESULTS,
+    QUICK_SETS,
     RESULTS,
     SETS,
     SHARED,
@@ -105,7 +118,7 @@ class Scene:
         self._clear_caches()
         self._say(f"puts {sum(map(len, self.sets.values()))} files into stores")
         for name, files in self.sets.items():
-            self.store.put(SETS, name, files)
+            self.store.put(QUICK_SETS if name == MANY else SETS, name, files)
         user, password = self.values[KEY], self.values[PASSWORD]
         self.store.put_in_swift(user, password, SETS, MOUNTED, self.sets[MOUNTED])
         if self.broken == "set":
@@ -150,6 +163,7 @@ class Scene:
         for number, node in enumerate(nodes):
             names = [f"{SHARED}-{n}" for n in range(number, self.scale.sharing, len(nodes))]
             self._send("-w", node, model=SHARED, **dict.fromkeys(names, shared))
+        self._send(model=MANY, **{MANY: with_many(self.store.quick)})
         self._send(model=EXPIRING, **{EXPIRING: with_data(endpoint, EXPIRING, "check")})
         ends = {kind: self.store.swift if kind == "swift" else endpoint for kind in KINDS}
         stores = {f"{MOUNTED}-{k}-{mode}": with_mount(ends[k], k, MOUNTED, mode) for k in KINDS for mode in MODES}
@@ -200,6 +214,7 @@ class Scene:
             records,
             strange,
             self._mounts(),
+            many.figures(len(self.sets[MANY]), self._shown(MANY)["timestamps"]),
         )
 
     def results(self) -> Moved:
@@ -218,10 +233,11 @@ class Scene:
             f"_wml_checkpoints/{held}/last": b"7",
         }
         seen = comparing.compare("results", wanted, stored)
+        code = SOURCE.read_bytes()
         for name, archive in models.items():
-            model = {"learner.py": SOURCE.read_bytes(), "digests.json": json.dumps(digests(self.sets[name])).encode()}
-            seen += comparing.compare_model(name, model, archive)
-        return seen
+            seen += comparing.compare_model(name, comparing.model_of(code, self.sets[name]), archive)
+        quick = self.store.fetch(QUICK_RESULTS, "")
+        return seen + many.results(self.ids[MANY], self.sets[MANY], self._log(MANY).encode(), quick, code)
 
     def metrics(self) -> tuple[int, list[str]]:
         """How many records `ffdl metrics` has of both jobs, and which of them are not as planted."""

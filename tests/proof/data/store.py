@@ -1,4 +1,5 @@
-"""The store: a real S3 server behind a proxy that fails by rules, in the cluster's network; and a plain client.
+"""The stores: a real S3 server behind a proxy that fails by rules, in the cluster's network, and a quick one beside it
+for very many files; and a plain client.
 
 As a program it runs in the network of the nodes' bridge and takes orders, one JSON value a line. The client goes past
 the proxy.
@@ -19,9 +20,9 @@ from urllib.parse import unquote
 from tests.cluster.rig import Cluster
 from tests.cluster.rig.command import run
 from tests.fakes.fault_proxy import FaultProxy, Rule
-from tests.fakes.s3_server import S3Server
+from tests.fakes.s3_server import QuickServer, S3Server
 from tests.fakes.swift_server import Stored, Swift, swift_server
-from tests.proof.data.values import RESULTS, SETS
+from tests.proof.data.values import QUICK_RESULTS, QUICK_SETS, RESULTS, SETS
 
 ADDRESS = "10.77.0.253"
 """Beside those of the nodes and of the gateway that the proof of isolation makes."""
@@ -34,8 +35,8 @@ class Store:
 
     def __init__(self, cluster: Cluster, directory: Path) -> None:
         self._cluster, self._directory, self._count = cluster, directory, 0
-        self.endpoint = self.swift = ""
-        """What manifests have as `auth_url`, of S3's server and of Swift's."""
+        self.endpoint = self.swift = self.quick = ""
+        """What manifests have as `auth_url`, of S3's server, of Swift's, and of the quick one."""
 
     def __enter__(self) -> Store:
         beyond = self._cluster.fabric.bridge_netns
@@ -46,7 +47,7 @@ class Store:
             argv, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
         )
         try:
-            self.endpoint, self.swift = map(str, self._answer())
+            self.endpoint, self.swift, self.quick = map(str, self._answer())
         except BaseException:
             self.__exit__()
             raise
@@ -60,6 +61,16 @@ class Store:
     def put(self, bucket: str, prefix: str, files: Mapping[str, bytes]) -> None:
         """Store objects."""
         self._ask("put", bucket=bucket, files=self._hand_over(prefix, files))
+
+    def make(self, bucket: str, files: Mapping[str, bytes]) -> None:
+        """A bucket with objects."""
+        self._ask("make", bucket=bucket)
+        for prefix, data in files.items():
+            self.put(bucket, prefix, {"0": data})
+
+    def drop(self, bucket: str) -> None:
+        """The bucket is gone, with its objects."""
+        self._ask("drop", bucket=bucket)
 
     def put_in_swift(self, user: str, password: str, container: str, prefix: str, files: Mapping[str, bytes]) -> None:
         """Have the other server let in this user alone, and hold objects."""
@@ -122,14 +133,32 @@ class _Keeper:
         self.swift = swift
         self.server = S3Server(directory / "server.log")
         self.proxy = FaultProxy(self.server.port, ADDRESS)
-        for bucket in (SETS, RESULTS):
-            self.server.client.create_bucket(Bucket=bucket)
+        self.quick = QuickServer(directory / "quick.log", ADDRESS)
+        for bucket in (SETS, RESULTS, QUICK_SETS, QUICK_RESULTS):
+            self._of(bucket).client.create_bucket(Bucket=bucket)
+
+    def _of(self, bucket: str) -> S3Server:
+        return self.quick if bucket in (QUICK_SETS, QUICK_RESULTS) else self.server
+
+    def stop(self) -> None:
+        """End them."""
+        self.proxy.stop()
+        self.server.stop()
+        self.quick.stop()
 
     def put(self, bucket: str, files: Mapping[str, str]) -> None:
         plain = {key: path for key, path in files.items() if _PLAIN.fullmatch(key)}
-        self.server.put_many(bucket, ((key, Path(path).read_bytes()) for key, path in plain.items()))
+        self._of(bucket).put_many(bucket, ((key, Path(path).read_bytes()) for key, path in plain.items()))
         for key, path in files.items() - plain.items():
-            self.server.client.put_object(Bucket=bucket, Key=key, Body=Path(path).read_bytes())
+            self._of(bucket).client.put_object(Bucket=bucket, Key=key, Body=Path(path).read_bytes())
+
+    def make(self, bucket: str) -> None:
+        self.server.client.create_bucket(Bucket=bucket)
+
+    def drop(self, bucket: str) -> None:
+        for one in self.server.client.list_objects_v2(Bucket=bucket).get("Contents", []):
+            self.server.client.delete_object(Bucket=bucket, Key=one["Key"])
+        self.server.client.delete_bucket(Bucket=bucket)
 
     def put_in_swift(self, user: str, password: str, container: str, files: Mapping[str, str]) -> None:
         self.swift.user, self.swift.password = user, password
@@ -137,7 +166,7 @@ class _Keeper:
         objects |= {key: Stored(Path(path).read_bytes()) for key, path in files.items()}
 
     def fetch(self, bucket: str, prefix: str, directory: str) -> dict[str, str]:
-        pages = self.server.client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
+        pages = self._of(bucket).client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
         paths = {}
         for number, one in enumerate(one for page in pages for one in page.get("Contents", [])):
             path = Path(directory, str(number))
@@ -148,7 +177,7 @@ class _Keeper:
     def alter(self, bucket: str, key: str) -> None:
         data = bytearray(self._read(bucket, key))
         data[len(data) // 2] ^= 1
-        self.server.client.put_object(Bucket=bucket, Key=key, Body=bytes(data))
+        self._of(bucket).client.put_object(Bucket=bucket, Key=key, Body=bytes(data))
 
     def rules(self, rules: Sequence[Mapping[str, Any]]) -> None:
         with self.proxy.lock:
@@ -162,7 +191,7 @@ class _Keeper:
             return {unquote(path): size for path, size in self.proxy.given.items()}
 
     def _read(self, bucket: str, key: str) -> bytes:
-        with self.server.client.get_object(Bucket=bucket, Key=key)["Body"] as body:
+        with self._of(bucket).client.get_object(Bucket=bucket, Key=key)["Body"] as body:
             return bytes(body.read())
 
 
@@ -170,13 +199,13 @@ def _serve(directory: Path) -> None:
     with swift_server(ADDRESS) as swift:
         keeper = _Keeper(directory, swift)
         try:
-            print(json.dumps([keeper.proxy.endpoint, f"http://{ADDRESS}:{swift.port}/auth/v1.0"]), flush=True)
+            ends = [keeper.proxy.endpoint, f"http://{ADDRESS}:{swift.port}/auth/v1.0", keeper.quick.endpoint]
+            print(json.dumps(ends), flush=True)
             for line in sys.stdin:
                 order = json.loads(line)
                 print(json.dumps(getattr(keeper, order.pop("what"))(**order)), flush=True)
         finally:
-            keeper.proxy.stop()
-            keeper.server.stop()
+            keeper.stop()
 
 
 if __name__ == "__main__":

@@ -10,9 +10,15 @@ from dataclasses import dataclass
 MIB = 1 << 20
 SETS, RESULTS = "sets", "trained"
 """The buckets."""
+QUICK_SETS, QUICK_RESULTS = "many-sets", "many-trained"
+"""Those of the quick store."""
 MAIN, EXPIRING, SHARED, HELD, MOUNTED = "main", "expiring", "shared", "held", "mounted"
 """Data sets: with faults between, with credentials that expire, of many jobs, of one that is halted and resumed, in
 stores of several kinds that nodes mount."""
+MANY, EACH = "many", 10
+"""The data set of nothing but small files, and which of them become results: each so-and-so-many-th."""
+MOST_WITH_FAULTS = 2000
+"""Small files of the data set with faults between; a store that checks keys takes its time for each."""
 ODD_NAMES = (
     "with blanks .txt", "\u00fcn\u00ef-\u03a9/\u96ea.bin", "plus+and%25.txt", "quote'and\".txt", "-dash", ".hidden",
     "a&b=c?d.txt", "#hash;semi:colon", "$HOME `id` (x).txt", "deep/er/and/deeper/a",
@@ -39,7 +45,7 @@ def data_sets(scale: Scale, seed: int) -> dict[str, dict[str, bytes]]:
     source = random.Random(seed)
     main = {name: f"{name}\n".encode() * source.randint(1, 50) for name in ODD_NAMES}
     main |= {"empty": b"", "deep/empty too": b"", "slow": source.randbytes(400_000)}
-    main |= {f"many/{number:06d}": source.randbytes(source.randint(20, 900)) for number in range(scale.small_files)}
+    main |= _small(min(scale.small_files, MOST_WITH_FAULTS), source)
     main["sparse"] = _sparse(scale.sparse_bytes, source)
     few = {"a": b"one\n", "empty": b"", "deep/b": source.randbytes(3 * MIB + 17)}
     return {
@@ -48,7 +54,12 @@ def data_sets(scale: Scale, seed: int) -> dict[str, dict[str, bytes]]:
         SHARED: few | {f"many/{number:03d}": source.randbytes(5_000) for number in range(20)},
         HELD: {name: source.randbytes(20_000) for name in ("x", "y/z")},
         MOUNTED: {name: source.randbytes(2_000) for name in ODD_NAMES} | few,
+        MANY: _small(scale.small_files, source),
     }
+
+
+def _small(count: int, source: random.Random) -> dict[str, bytes]:
+    return {f"many/{number:06d}": source.randbytes(source.randint(20, 900)) for number in range(count)}
 
 
 def _sparse(size: int, source: random.Random) -> bytes:

@@ -30,6 +30,16 @@ class Moved:
 
 
 @dataclass(frozen=True, slots=True)
+class Many:
+    """Small files in and out, of a store that is quick, and the seconds that each took."""
+
+    files_in: int = 0
+    in_s: float = 0.0
+    files_out: int = 0
+    out_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Found:
     """What the proof saw."""
 
@@ -51,6 +61,7 @@ class Found:
     """Records that are not as planted."""
     mounts: Mapping[str, bool] = field(default_factory=dict)
     """Kinds of stores, mounted and brought: whether the node did so."""
+    many: Many = Many()
 
     @property
     def mismatches(self) -> int:
@@ -81,6 +92,7 @@ class Found:
             "no faults": self.faults,
             "no data set was cached": self.downloads,
             "no metrics were compared": self.records,
+            "no small files": self.many.files_in,
         }
         return said + [name for name, count in counted.items() if not count]
 
@@ -99,6 +111,8 @@ class Found:
             f"jobs {len(self.jobs)}, ended as they must {right}\n"
             f"faults met: {faults}\n"
             f"files in {self.came.files}, files out {self.went.files}\n"
+            "small files of the project's own quick store (quick_s3, which checks no keys; all else is of moto's): "
+            f"{self.many.files_in} in {self.many.in_s:.1f} s, {self.many.files_out} out {self.many.out_s:.1f} s\n"
             f"stores: {', '.join(name for name, was in self.mounts.items() if was)}\n"
             f"searched for secrets: {self.searched} files, answers and processes; "
             f"found where they must be {controls} of {len(CONTROLS)}\n"

@@ -83,3 +83,16 @@ def test_what_a_manifest_refers_to_is_in_no_core_dump(
                 connection.settimeout(60)
                 assert connection.recv(1), "it asks for something when it has read the manifest"
                 assert not dumped(process)
+
+
+def test_validate_leaves_no_core_dump(cores: Path, tmp_path: Path) -> None:
+    """It waits for a manifest that comes from a pipe, and has set its limits before."""
+    pipe = tmp_path / "manifest.yml"
+    os.mkfifo(pipe)
+    process = subprocess.Popen(
+        [*WITH_CORES, *FFDL, "validate", str(pipe)],
+        env=environment(None, {"HOME": str(tmp_path)}), cwd=cores,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    with process, pipe.open("w"):  # which is open once it reads
+        assert not dumped(process)

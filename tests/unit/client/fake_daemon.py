@@ -31,6 +31,7 @@ from ffdl_batch.domain.views import (
     PlanView,
     Problem,
 )
+from ffdl_batch.domain.waiting import Outlook, WhyView
 
 
 def make_job(job_id: str = "training-000000001", **changes: Any) -> JobView:
@@ -98,6 +99,8 @@ class FakeDaemon:
     """What is sent instead of lines to who takes it."""
     measured: dict[str, list[str]] = field(default_factory=dict)
     """Lines by the end of the request's path, as ``<id>/metrics``."""
+    reports: dict[str, dict[str, Any] | list[str]] = field(default_factory=dict)
+    """Replies, or lines of a stream, by the end of the request's path, as ``usage``."""
     requests: list[str] = field(default_factory=list)
     batches: list[int] = field(default_factory=list)
     elements: int = 0
@@ -116,6 +119,8 @@ class FakeDaemon:
     backend: str = "slurm"
     trouble: DatabaseTrouble | None = None
     on_wait: Callable[[str], JobView] | None = None
+    whys: dict[str, WhyView] = field(default_factory=dict)
+    outlook: Outlook | None = None
     server: ThreadingUnixStreamServer | None = None
     thread: threading.Thread | None = None
 
@@ -205,6 +210,8 @@ def _handler(daemon: FakeDaemon) -> type[BaseHTTPRequestHandler]:
                 asked = json.loads(body)
                 plan = make_plan(from_plain(Submission, asked["submission"]), trial=asked["trial"])
                 self.reply({"plan": to_plain(plan)})
+            elif path == "/api/v1/outlook":
+                self.reply({"outlook": to_plain(daemon.outlook)})
             elif path == "/api/v1/jobs" and self.command == "POST":
                 self.submit(json.loads(body))
             elif path == "/api/v1/jobs":
@@ -212,6 +219,8 @@ def _handler(daemon: FakeDaemon) -> type[BaseHTTPRequestHandler]:
                 self.reply({"jobs": to_plain([j for j in jobs if j.array in query.get("array", [j.array])])})
             elif path.startswith("/api/v1/arrays/"):
                 self.array(path.removeprefix("/api/v1/arrays/"))
+            elif path.startswith("/api/v1/reports/"):
+                self.report(daemon.reports[path.removeprefix("/api/v1/reports/")])
             else:
                 self.job(path.removeprefix("/api/v1/jobs/"), query, body)
 
@@ -269,6 +278,8 @@ def _handler(daemon: FakeDaemon) -> type[BaseHTTPRequestHandler]:
                 after = int(query["after"][0])
                 terminal = job.state in ("COMPLETED", "FAILED", "HALTED", "CANCELLED")
                 self.reply({"events": to_plain([e for e in daemon.events if e.seq > after]), "terminal": terminal})
+            elif verb == "why":
+                self.reply({"why": to_plain(daemon.whys[job_id])})
             elif verb == "logs":
                 self.stream(query)
             elif verb in ("metrics", "usage"):
@@ -287,6 +298,13 @@ def _handler(daemon: FakeDaemon) -> type[BaseHTTPRequestHandler]:
                     wish = "cancel" if daemon.jobs[job_id].wish == "cancel" else verb
                     daemon.jobs[job_id] = replace(daemon.jobs[job_id], wish=wish)
                 self.reply({"job": to_plain(daemon.jobs[job_id])})
+
+        def report(self, found: dict[str, Any] | list[str]) -> None:
+            if isinstance(found, dict):
+                self.reply(found)
+                return
+            self.begin_stream()
+            self.send_lines([line.encode() for line in found])
 
         def begin_stream(self, kind: str = "application/x-ndjson") -> None:
             self.send_response(200)

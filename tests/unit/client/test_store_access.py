@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.client.errors import InputUnusable
+from ffdl_batch.client.keys import Keys
 from ffdl_batch.client.store_access import access, from_environment, of_job, of_references, with_environment
 from ffdl_batch.domain.staging import StoreAddress, StoreKind
 
@@ -45,11 +46,11 @@ def test_addresses_in_the_environment() -> None:
 def test_secrets_win_over_the_environment(tmp_path: Path) -> None:
     (tmp_path / "secrets").mkdir()
     (tmp_path / "secrets" / "my-key").write_text("theirs")
-    made = access(BUCKET, "", {"user_name": "my-key", "password": "my-key"}, AWS, tmp_path)
+    made = access(BUCKET, "", {"user_name": "my-key", "password": "my-key"}, AWS, Keys(tmp_path))
     assert made.values == {"user_name": "theirs", "password": "theirs"}
     assert made.address.credentials == {"user_name": "user_name", "password": "password"}
     assert "theirs" not in repr(made)
-    named = access(StoreAddress(StoreKind.FSSPEC), "ada", {}, AWS, tmp_path)
+    named = access(StoreAddress(StoreKind.FSSPEC), "ada", {}, AWS, Keys(tmp_path))
     assert named.values == {"user_name": "ada"}
 
 
@@ -58,14 +59,14 @@ def test_a_line_end_is_no_part_of_a_file_that_a_manifest_names(tmp_path: Path, e
     """As in `ffdl secret set` and at submission."""
     (tmp_path / "token").write_bytes(f"planted{end}".encode())
     name = f"file:{tmp_path}/token"
-    made = of_references(StoreAddress(StoreKind.HTTP, credentials={"token": name}), {}, tmp_path, {})
+    made = of_references(StoreAddress(StoreKind.HTTP, credentials={"token": name}), {}, Keys(tmp_path), {})
     assert made.values == {name: "planted"}
 
 
 @pytest.mark.parametrize("name", ["none", "../secrets/x", "", "a/b"])
 def test_a_secret_that_is_not_there(tmp_path: Path, name: str) -> None:
     with pytest.raises(InputUnusable) as raised:
-        access(BUCKET, "", {"password": name}, {}, tmp_path)
+        access(BUCKET, "", {"password": name}, {}, Keys(tmp_path))
     assert raised.value.problem.code == "C103"
 
 
@@ -74,7 +75,7 @@ def test_what_a_submission_brought_along_is_gone_with_its_job(tmp_path: Path) ->
     bucket = StoreAddress(StoreKind.S3, container="b", credentials={"password": "cos-password"})
     kept = tmp_path / "secrets.json"
     with pytest.raises(InputUnusable) as over:
-        of_job(bucket, kept, tmp_path, {})
+        of_job(bucket, kept, Keys(tmp_path), {})
     problem = over.value.problem
     assert problem.message == (
         "there is no secret cos-password, and what the submission brought along is gone with the job's end"
@@ -86,6 +87,6 @@ def test_what_a_submission_brought_along_is_gone_with_its_job(tmp_path: Path) ->
     assert (problem.code, problem.exit_code) == ("C103", 77)
     kept.write_text('{"other": "planted"}')
     with pytest.raises(InputUnusable) as lives:
-        of_job(bucket, kept, tmp_path, {})
+        of_job(bucket, kept, Keys(tmp_path), {})
     assert lives.value.problem.cure == "set it: ffdl secret set cos-password"
-    assert of_job(bucket, tmp_path / "none", tmp_path, AWS).values == {"user_name": "key", "password": "planted"}
+    assert of_job(bucket, tmp_path / "none", Keys(tmp_path), AWS).values == {"user_name": "key", "password": "planted"}

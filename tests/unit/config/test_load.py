@@ -89,6 +89,15 @@ def test_backend_tables_and_the_default_backend(tmp_path: Path) -> None:
         ("[frameworks.x]\nversion = '1'", "tables `versions`"),
         ("[frameworks]\nx = 1", "must be tables"),
         ("images_dirs = 'x'", "list of paths"),
+        ("rates = 1", "rates must be a table"),
+        ("[rates]\ngpu_hours = 1", r"ffdl\.toml: rates\.gpu_hours is no key; known are currency, gpu_hour, cpu_hour"),
+        ("[rates]\ngpu_hour = -1", r"ffdl\.toml: rates\.gpu_hour must be the price of an hour, 0 or above, not -1"),
+        ("[rates]\ncpu_hour = true", "rates.cpu_hour must be the price"),
+        ("[rates]\ncpu_hour = nan", "rates.cpu_hour must be the price"),
+        ("[rates]\ncurrency = 3", "rates.currency must be a short text"),
+        ("[rates]\ngpu_types = 3", "rates.gpu_types must be a table of GPU types"),
+        ("[rates]\ngpu_types = { a100 = '3' }", "rates.gpu_types.a100 must be the price"),
+        ("[rates]\ngpu_types = { a100 = 3, A100 = 4 }", "names a GPU type twice"),
     ],
 )
 def test_errors_name_file_and_key(tmp_path: Path, text: str, message: str) -> None:
@@ -196,7 +205,7 @@ def test_the_backend_of_nobodys_choice_is_the_paths(tmp_path: Path) -> None:
 def test_fingerprints_name_what_differs_and_hold_no_value(tmp_path: Path) -> None:
     environ = {"PATH": "/nonexistent"}
     taken = take_fingerprints(load(tmp_path), environ)
-    assert set(taken) == {field.name for field in fields(Settings)} - {"origins"}
+    assert set(taken) == {field.name for field in fields(Settings)} - {"origins", "host", "host_program"}
     assert "sqlite" not in str(taken)
     changed = load(
         tmp_path,
@@ -266,3 +275,27 @@ def test_a_file_is_no_image_that_a_cluster_pulls(tmp_path: Path, version: str) -
 def test_a_table_of_images_is_checked(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"frameworks\.pytorch takes tables `versions` and `oci` of texts"):
         load(tmp_path, "[frameworks.pytorch.oci]\ndebian = 1\n")
+
+
+def test_rates_of_several_files_are_merged_by_key(tmp_path: Path) -> None:
+    (tmp_path / ".config/ffdl").mkdir(parents=True)
+    (tmp_path / ".config/ffdl/config.toml").write_text('[rates]\ncurrency = "EUR"\ngpu_hour = 1\ncpu_hour = 0.5\n')
+    settings = load(tmp_path, "[rates]\ngpu_hour = 2\ngpu_types = { A100 = 3 }\n")
+    rates = settings.rates
+    assert (rates.currency, rates.gpu_hour, rates.cpu_hour) == ("EUR", 2.0, 0.5)
+    assert (rates.of_gpu("a100"), rates.of_gpu("v100"), rates.of_gpu("")) == (3.0, 2.0, 2.0)
+    assert rates.cost(gpu_seconds=7200, cpu_seconds=3600, gpu_type="A100") == 6.5
+    explained = {key: (value, origin) for key, value, origin in settings.explain()}["rates"]
+    assert explained == ("GPU 2, CPU 0.5, A100 3 EUR an hour", str(tmp_path / "ffdl.toml"))
+
+
+def test_without_rates_nothing_costs_anything(tmp_path: Path) -> None:
+    rates = load(tmp_path).rates
+    assert not rates.is_set
+    assert rates.cost(gpu_seconds=3600, cpu_seconds=3600) == 0.0
+    assert str(rates) == "none"
+
+
+def test_other_rates_make_another_fingerprint(tmp_path: Path) -> None:
+    before, after = load(tmp_path), load(tmp_path, "[rates]\ngpu_hour = 2\n")
+    assert find_differences(after, {}, take_fingerprints(before, {})) == (f"rates ({tmp_path / 'ffdl.toml'})",)

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from ffdl_batch.controller.attach import session as sessions
-from ffdl_batch.controller.attach import stacks
-from ffdl_batch.controller.attach.agents import Agent, find_agents, members, read
 from ffdl_batch.controller.attach.glance import Glance, parse_smi
 from ffdl_batch.controller.attach.running import collect
 from ffdl_batch.controller.attach.session import NoSession, start
+from ffdl_batch.controller.learner import stacks
+from ffdl_batch.controller.learner.agents import Agent, find_agents, members, read
 from ffdl_batch.controller.machine.processes import all_processes, session_members
 from ffdl_batch.controller.machine.signals import release_signals
 from ffdl_batch.domain.attach import (

@@ -8,7 +8,7 @@ from ffdl_batch.controller.record.log_bound import KEPT_BYTES, LINE_COST, Bound
 
 RATE, BURST = 1000, 5000
 LINE = b"x" * 199 + b"\n"
-NOTE = re.compile(rb"\[ffdl: (\d+) lines \(\d+\.\d MB\) left out here: more than 1000 bytes/s\]\n")
+NOTE = re.compile(rb"\[ffdl: (\d+) lines \(\d+\.\d MB\) left out here: more than 1000 bytes/s \(log_rate\)\]\n")
 
 
 def notes(written: bytes) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.controller.attach import serve
-from ffdl_batch.controller.attach.agents import Agent
+from ffdl_batch.controller.learner.agents import Agent
 from ffdl_batch.controller.pod import answers
 from ffdl_batch.controller.pod.answers import LONGEST_CHARACTERS, Answers
 from ffdl_batch.controller.pod.relay import Relay

@@ -87,3 +87,16 @@ def test_what_is_in_the_way_stays_beside_while_nothing_moves(tmp_path: Path) -> 
     tell(Progress(1, 2, 6, 9, 1.0))
     tell(Progress(1, 2, 6, 9, 0.0))
     assert said() == "1 of 2 files, 6 B of 9 B, 0 B/s"
+
+
+def test_before_there_is_a_directory_nothing_is_said_and_nothing_complained_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cell = tmp_path / "attempt" / "now.json"
+    tell = also_beside(str(cell), "loading data", lambda _line: None)
+    tell(Progress(0, 1, 0, 9, 1.0))
+    tell(Done(0, 0, 0, 0.0))
+    assert capsys.readouterr().err == "" and not cell.parent.exists()
+    cell.parent.mkdir()
+    tell(Progress(0, 1, 1, 9, 1.0))
+    assert json.loads(cell.read_text())["said"].startswith("0 of 1 file")

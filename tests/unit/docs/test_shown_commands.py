@@ -27,7 +27,12 @@ ALONE = (
     "ffdl validate docs/examples/digits/manifest.yml",
     "ffdl validate --json docs/examples/digits/manifest.yml",
     *(f"ffdl validate docs/examples/distributed/{name}.yml" for name in ("manifest", "torchrun", "mpi")),
+    "ffdl convert docs/examples/sbatch/train.sbatch",
+    "ffdl convert --check --report none docs/examples/sbatch/train.sbatch",
     "ffdl schema",
+    "ffdl convert docs/examples/wml/wml.yml -o manifest.yml",
+    "ffdl convert docs/examples/digits/manifest.yml --to slurm -o digits.sbatch",
+    "ffdl convert docs/examples/distributed/torchrun.yml --to kubernetes -o torchrun.yaml",
     "ffdl config",
     "python3 containers/build.py --list",
     "python3 slurm-configs/render.py --values slurm-configs/values.env --values site.env --overlay slurm-24.11 "
@@ -36,7 +41,9 @@ ALONE = (
 # Run in this order with the local backend; the example's id stands for the job that SUBMIT made.
 TOUR = (
     "ffdl-submit --dry-run docs/examples/digits/manifest.yml docs/examples/digits/model",
+    "ffdl plan --why docs/examples/digits/manifest.yml docs/examples/digits/model",
     SUBMIT,
+    f"ffdl why {EXAMPLE_ID}",
     "ffdl list",
     f"ffdl logs -f {EXAMPLE_ID}",
     f"ffdl wait {EXAMPLE_ID}",
@@ -44,9 +51,18 @@ TOUR = (
     f"ffdl events {EXAMPLE_ID}",
     f"ffdl metrics {EXAMPLE_ID}",
     f"ffdl metrics --usage {EXAMPLE_ID}",
+    "ffdl report usage",
+    "ffdl report usage --since 7d --by framework",
+    "ffdl report usage --month 2026-11 --format html --output november.html",
+    "ffdl report usage --month 2026-11 --format csv --output november.csv",
+    "ffdl report faults",
+    "ffdl report faults --since 7d --format html --output faults.html",
+    "ffdl report faults --since yesterday --format csv --output faults.csv",
     f"ffdl download {EXAMPLE_ID}",
     f"ffdl download --model --out submitted {EXAMPLE_ID}",
     f"ffdl cancel {EXAMPLE_ID}",
+    "ffdl report nodes",
+    "ffdl report nodes --format csv -o nodes.csv",
     "ffdl daemon status",
     "ffdl daemon metrics",
     "ffdl daemon restart",
@@ -188,6 +204,10 @@ def test_the_tour_runs_as_shown(place: Place) -> None:
             assert "accuracy" in done.stdout
         if "show" in command:
             assert "COMPLETED" in done.stdout
+        if "plan --why" in command:
+            assert "### what awaits it\n# " in done.stdout
+        if "ffdl why" in command:
+            assert job_id in done.stdout and ("\nWhy: " in done.stdout or "\nNow: " in done.stdout)
         if "--usage" in command:
             assert "node 0/memory" in done.stdout
         if "daemon metrics" in command:

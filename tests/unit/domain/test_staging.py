@@ -106,3 +106,20 @@ def test_failures_have_keys_that_are_documented() -> None:
 )
 def test_codes(kind: FaultClass, direction: Direction, code: str) -> None:
     assert fault_code(kind, direction) == code
+
+
+@pytest.mark.parametrize(
+    ("line", "left_s"),
+    [
+        (Progress(10, 10, 5, 10, 1.0), 5.0),
+        (Progress(1000, 101_000, 1_000_000, 51_000_000, 50_000.0), 1000.0),
+        (Progress(1000, 101_000, 1_000_000, 51_000_000, 50_000.0, files_rate=50.0), 2000.0),
+        (Progress(1000, 101_000, 1_000_000, 51_000_000, 50_000.0, early=True, files_rate=50.0), None),
+        # Large files were first, and small ones follow: nobody knows how fast those are.
+        (Progress(2, 10_002, 10 << 30, (10 << 30) + 10_000, 1e8, files_rate=0.1), 10_000 / 1e8),
+        (Progress(5, 10, 10, 10, 1.0, files_rate=1.0), None),
+    ],
+)
+def test_many_small_files_take_as_long_as_they_are_many(line: Progress, left_s: float | None) -> None:
+    assert line.left_s == left_s
+    assert read_line(write_line(line)) == line

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -40,6 +41,23 @@ def test_with_a_claim_the_training_reaches_no_store(network: NetworkLevel) -> No
     assert plan.network.level == ("job" if network is NetworkLevel.JOB else "none")
     assert plan.launch.cut_off and plan.launch.fetches and plan.launch.uploads
     assert not [rule for rule in egress(plan) if rule.get("ports") and not is_dns(rule)]
+
+
+def secrets(plan: LaunchPlan, name: str) -> set[str]:
+    """Names of what the pods of a Job get."""
+    objects: list[Any] = list(plan.objects)
+    found = [one for one in objects if one["kind"] == "Secret" and one["metadata"]["name"] == name]
+    return {key for one in found for key in json.loads(one["stringData"].get("secrets.json", "{}"))}
+
+
+@pytest.mark.parametrize("own", [{}, {"HUB": "${secret:hub}"}])
+def test_who_is_cut_off_from_its_stores_gets_none_of_their_secrets(own: dict[str, str]) -> None:
+    plan = plan_of(job(secrets=own), CLAIM)
+    assert secrets(plan, plan.token) == ({"hub"} if own else set())
+    mounts = [one["name"] for one in pod_of(plan)["initContainers"][0]["volumeMounts"]]
+    assert ("private" in mounts) is (bool(own) or bool(plan.launch.secrets))
+    assert {"user", "key"} <= secrets(plan, f"{plan.token}-store"), "who stores has them"
+    assert {"user", "key"} <= secrets(plan_of(job(secrets=own), CLAIM, only_stages=True), plan.token)
 
 
 @pytest.mark.parametrize(

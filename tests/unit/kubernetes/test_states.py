@@ -383,3 +383,60 @@ def test_a_job_whose_deadline_is_over_was_ended_by_us_where_we_left_a_mark(
 def test_a_job_that_a_disruption_ended_is_a_failure_of_the_node_where_its_pods_are_gone() -> None:
     seen = observe(job({"type": "Failed", "reason": "PodFailurePolicy", "message": "Pod x has condition y"}), [])
     assert seen is not None and seen.end is EndCause.NODE_FAIL
+
+
+NAME = "training-0a1b2c3d4-1-0-abcde"
+READY = {"type": "PodReadyToStartContainers"}
+
+
+@pytest.mark.parametrize(
+    ("trouble", "words"),
+    [
+        (
+            ("FailedAttachVolume", 'Multi-Attach error for volume "pvc-1"'),
+            "a volume of it cannot be attached to its node (FailedAttachVolume): "
+            'Multi-Attach error for volume "pvc-1"; '
+            "a volume that one node has at a time is another pod's now: it goes on when that ends; a claim that pods "
+            "share is ReadWriteMany",
+        ),
+        (
+            ("FailedMount", "mount.nfs: access denied by server"),
+            "a volume of it cannot be mounted (FailedMount): mount.nfs: access denied by server; the storage does not "
+            "let its node in: ask who runs the cluster",
+        ),
+        (
+            ("FailedCreatePodSandBox", "failed to setup network for sandbox"),
+            "its node cannot set the pod up (FailedCreatePodSandBox): failed to setup network for sandbox; it is tried "
+            "again; if it stays so, ask who runs the cluster and its network",
+        ),
+    ],
+)
+def test_a_pod_on_a_node_that_has_no_volumes_yet_says_so(trouble: tuple[str, str], words: str) -> None:
+    beside = Beside(troubles={NAME: trouble})
+    waiting = sidecar(waiting={"reason": "PodInitializing"})
+    seen = observe(job(), [pod(0, node="n1", **waiting)], beside)
+    assert seen is not None and (seen.phase, seen.reason) == (Phase.PENDING, words)
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        pod(0, READY, node="n1", **sidecar(waiting={"reason": "PodInitializing"})),
+        pod(0, node="n1", **sidecar(running={"startedAt": CREATED})),
+        pod(0),
+    ],
+)
+def test_an_event_stays_when_what_it_tells_of_is_over(shown: dict[str, Any]) -> None:
+    seen = observe(job(), [shown], Beside(troubles={NAME: ("FailedMount", "x")}))
+    assert seen is not None and (seen.reason, seen.lacks) == ("", "")
+
+
+def test_a_controller_that_has_too_little_memory_again_and_again_says_so() -> None:
+    waiting = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 40s restarting failed container"}}
+    shown = sidecar(**waiting)
+    shown["initContainerStatuses"][0]["lastState"] = {"terminated": {"reason": "OOMKilled", "exitCode": 137}}
+    seen = observe(job(), [pod(0, READY, node="n1", **shown)])
+    assert seen is not None and seen.reason.endswith(
+        "back-off 40s restarting failed container; it was out of memory; give it more (controller_memory_bytes in "
+        "[backend.kubernetes])"
+    )

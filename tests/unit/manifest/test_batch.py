@@ -268,13 +268,7 @@ def test_variables_that_no_learner_can_have_are_refused_before_a_job_waits(name:
 
 @pytest.mark.parametrize(
     ("batch_text", "words"),
-    [
-        ("elastic: {min_gpus: 1}", "batch.elastic: not supported yet, and no job is taken with it"),
-        (
-            "notify: {webhook: https://h.example}",
-            "batch.notify.webhook: not supported yet, and no job is taken with it",
-        ),
-    ],
+    [("elastic: {min_gpus: 1}", "batch.elastic: not supported yet, and no job is taken with it")],
 )
 def test_what_is_not_supported_yet_is_warned_of_at_its_line(batch_text: str, words: str) -> None:
     (line,) = warnings(parse(f"{MINIMAL}batch:\n  {batch_text}\n"))

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.proof.data import comparing
-from tests.proof.data.values import FULL, MAIN, SHORT, data_sets, digests, losses
-from tests.proof.data.verdict import CONTROLS, Ended, Found, Moved
+from tests.proof.data import comparing, many
+from tests.proof.data.values import EACH, FULL, MAIN, MANY, SHORT, data_sets, digests, losses
+from tests.proof.data.verdict import CONTROLS, Ended, Found, Many, Moved
 
 GOOD = Found(
     jobs={"main": Ended(("COMPLETED", "000")), "expiring": Ended(("FAILED", "C103"), ("FAILED", "C103"))},
@@ -23,6 +23,7 @@ GOOD = Found(
     downloads={"shared": [1.0, 1.0]},
     records=40,
     mounts={"s3 mounted": True, "s3 brought": True},
+    many=Many(100, 2.5, 10, 0.5),
 )
 BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "a job failed": ({"jobs": {"main": Ended(("FAILED", "S302"))}}, "main ended as FAILED S302, not COMPLETED 000"),
@@ -57,6 +58,7 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "no mount": ({"mounts": {"s3 mounted": False}}, "a store was not mounted: s3 mounted"),
     "a mount where none was wanted": ({"mounts": {"s3 brought": False}}, "a store was not brought: s3 brought"),
     "no mounts": ({"mounts": {}}, "no store was mounted"),
+    "no small files": ({"many": Many()}, "no small files"),
     "no records": ({"records": 0}, "no metrics were compared"),
 }
 
@@ -64,6 +66,7 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
 def test_a_faultless_run_holds() -> None:
     assert GOOD.troubles() == []
     assert GOOD.holds
+    assert "quick_s3, which checks no keys; all else is of moto's): 100 in 2.5 s, 10 out 0.5 s\n" in GOOD.report()
     assert GOOD.report().splitlines()[-1] == (
         "bytes in 30 bytes out 20 metric records compared 40 mismatches 0 secrets found 0"
     )
@@ -157,3 +160,26 @@ def test_data_sets_have_what_the_proof_is_about(scale: Any) -> None:
     assert digests(main)["empty"] == (0, "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855")
     assert data_sets(scale, 1) == sets != data_sets(scale, 2)
     assert len(losses(scale, 1)) == scale.records
+
+
+def test_of_many_files_each_tenth_becomes_a_result_and_nothing_else() -> None:
+    files = data_sets(SHORT, 1)[MANY]
+    code, log = b"print()", b"report\n"
+    stored = {f"j/{name}": data for name, data in comparing.copies(files, 1, EACH).items()}
+    assert len(stored) == len(files) // EACH
+    stored["j/learner-1/training-log.txt"] = log
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, data in comparing.model_of(code, files).items():
+            archive.writestr(name, data)
+    model = {"j/_submitted_code/model.zip": buffer.getvalue()}
+    assert not many.results("j", files, log, stored | model, code).wrong
+    assert many.results("j", files, log, dict(stored), code).wrong == ["many: no model.zip in the store"]
+    first = min(name for name in stored if "copy-1" in name)
+    (wrong,) = many.results("j", files, log, stored | model | {first: b"else"}, code).wrong
+    assert wrong == f"results of many: {first} has other bytes"
+
+
+def test_seconds_of_many_files_are_those_of_the_jobs_states() -> None:
+    at = {"DOWNLOADING": 10.0, "PROCESSING": 12.5, "STORING": 20.0, "COMPLETED": 20.5}
+    assert many.figures(101, at) == Many(101, 2.5, 11, 0.5)

@@ -110,7 +110,10 @@ def test_rendering_leaves_nothing_beside_the_fragments(tmp_path: Path) -> None:
 
 
 def test_every_value_that_a_hook_or_program_reads_is_checked() -> None:
-    program = "import sys; sys.path.insert(0, sys.argv[1]); from ffdl_network import values; print(*values.RULES)"
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import ffdl_network.values as one, ffdl_health.values as other"
+    )
+    program += "; print(*one.RULES, *other.RULES)"
     argv = [sys.executable, "-I", "-S", "-B", "-c", program, str(CONFIGS / "libexec")]
     checked = set(subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split())
     files = [path for name in ("libexec", "prolog.d", "epilog.d") for path in (CONFIGS / name).rglob("*")]
@@ -217,12 +220,28 @@ def test_systemd_takes_the_units(tmp_path: Path) -> None:
     render(tmp_path / "out", *site_values(tmp_path / "v", ACCOUNTING_STORAGE_HOST="db", **places))
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/ffdl-submitd").symlink_to("/bin/true")
-    units = sorted((tmp_path / "out/systemd").glob("ffdl-network*"))
+    names = ("ffdl-network*", "ffdl-health*")
+    units = sorted(path for name in names for path in (tmp_path / "out/systemd").glob(name))
     assert [unit.name for unit in units] == [
+        "ffdl-health.service",
+        "ffdl-health.timer",
         "ffdl-network-check.service",
         "ffdl-network-check.timer",
         "ffdl-network.service",
     ]
     argv = ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", *map(str, units)]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, env={**os.environ, "LC_ALL": "C"})
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed here")
+def test_systemd_takes_the_units_of_the_report(tmp_path: Path) -> None:
+    render(tmp_path / "out", *site_values(tmp_path / "v", ACCOUNTING_STORAGE_HOST="db", FFDL_BIN=str(tmp_path / "bin")))
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/ffdl").symlink_to("/bin/true")
+    units = sorted(map(str, (tmp_path / "out/systemd").glob("ffdl-report*")))
+    assert len(units) == 2
+    argv = ["systemd-analyze", "verify", "--user", "--man=no", "--recursive-errors=no", *units]
+    environment = {**os.environ, "LC_ALL": "C", "XDG_RUNTIME_DIR": str(tmp_path)}
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=environment)
     assert (done.returncode, done.stderr) == (0, "")

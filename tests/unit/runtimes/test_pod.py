@@ -16,7 +16,6 @@ from ffdl_batch.runtimes.pod import (
     PodMount,
     learner_mounts,
     pre_stop_argv,
-    probe_argv,
     shim_argv,
     stand_in_argv,
 )
@@ -76,7 +75,7 @@ def test_the_stand_in_ends_with_the_learner_s_shell() -> None:
 
 def test_kubelet_replaces_nothing_in_what_it_starts() -> None:
     """It expands $(NAME), and makes $$ one dollar, in commands of containers, hooks and probes."""
-    for argv in (shim_argv(), pre_stop_argv(), probe_argv()):
+    for argv in (shim_argv(), pre_stop_argv()):
         assert not any("$(" in word or "$$" in word for word in argv)
     assert shim_argv() == ("/bin/sh", f"{SEAT_DIR}/shim.sh", SEAT_DIR)
 

@@ -6,6 +6,7 @@ import io
 import tarfile
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -17,6 +18,7 @@ from ffdl_batch.domain.staging import StoreAddress, StoreKind, Transfer
 from ffdl_batch.domain.views import LeftView
 from ffdl_batch.services.left import LeftKind, archive_left, find_left
 from ffdl_batch.services.problems import Refused
+from ffdl_batch.services.query import get_job
 from tests.unit.services.conftest import Site
 
 BUCKET = StoreAddress(StoreKind.S3, "https://store", container="b", credentials={"user_name": "k", "password": "s"})
@@ -128,6 +130,28 @@ def test_what_pods_kept_to_themselves_is_not_given_out_as_nothing(
     goes_to(site, job, JobState.PROCESSING)
     with pytest.raises(Refused, match=where):
         find(site, job, kind)
+
+
+@pytest.mark.parametrize(
+    ("apart", "note"),
+    [
+        (True, "they go with its pods; name a data store for training_results, and they are kept there"),
+        (False, "they are in the claim of the cluster, at /ffdl/jobs/{}/attempt-1/results; read them in a pod "),
+    ],
+)
+def test_a_job_that_ran_in_pods_names_no_directory_of_this_machine(
+    site: Site, job: Job, apart: bool, note: str
+) -> None:
+    goes_to(site, job, JobState.PROCESSING)
+    stores = Mock(spec_set=("begin_storing", "how_storing_goes"))
+    site.scheduler.begin_storing = stores.begin_storing  # type: ignore[attr-defined]
+    site.scheduler.how_storing_goes = stores.how_storing_goes  # type: ignore[attr-defined]
+    before = get_job(site.platform, site.caller, job.id)
+    assert (before.results, before.results_note) == (site.attempt(job).results, "")
+    in_pods(site, job, stored=False, apart=apart)
+    shown = get_job(site.platform, site.caller, job.id)
+    assert (shown.results, [one.results for one in shown.attempts]) == ("", [""])
+    assert shown.results_note.startswith(note.format(job.id)) and shown.logs == site.attempt(job).logs
 
 
 def test_an_attempt_that_there_is_not(site: Site, job: Job) -> None:

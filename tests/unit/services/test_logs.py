@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.services import log_file
+from ffdl_batch.services.log_search import Grep
 from ffdl_batch.services.logs import LogQuery, read_logs
 from ffdl_batch.services.problems import Refused
 from tests.unit.services.conftest import MANIFEST, Site
@@ -83,3 +84,45 @@ def test_a_learner_that_does_not_exist_is_wrong_usage(site: Site) -> None:
     with pytest.raises(Refused, match="no learner 7") as caught:
         read_logs(site.platform, site.caller, job.id, LogQuery(learner=7))
     assert caught.value.problem.exit_code == 2
+
+
+@pytest.mark.parametrize("grep", [None, Grep("l")])
+@pytest.mark.parametrize(
+    ("added", "shown"),
+    [
+        ("", ["two", "hel"]),  # a prompt, or the last words of one that hangs
+        ("lo", ["one", "two"]),
+        ("lo\nwor", ["two", "hello"]),
+    ],
+)
+def test_the_last_lines_of_a_log_that_grows_are_whole(
+    site: Site, monkeypatch: pytest.MonkeyPatch, added: str, shown: list[str], grep: Grep | None
+) -> None:
+    job = site.deployed()
+    log = Path(site.attempt(job).training_log(1))
+    log.parent.mkdir(parents=True)
+    log.write_text("one l\ntwo l\nhel")
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        with log.open("a") as file:
+            file.write(added)
+
+    monkeypatch.setattr("ffdl_batch.services.logs.time.sleep", sleep)
+    query = LogQuery(tail=2, grep=grep)
+    lines = [line.line for line in read_logs(site.platform, site.caller, job.id, query) if line is not None]
+    assert [line.removesuffix(" l") for line in lines] == shown
+    assert len(slept) == 1
+    log.write_text("one\ntwo\n")
+    assert list(read_logs(site.platform, site.caller, job.id, LogQuery(tail=1))) and len(slept) == 1
+
+
+def test_a_progress_bar_that_moves_is_shown_as_it_is(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = site.deployed()
+    log = Path(site.attempt(job).training_log(1))
+    log.parent.mkdir(parents=True)
+    log.write_text("one\n 1%\r 2%")
+    monkeypatch.setattr("ffdl_batch.services.logs.time.sleep", lambda _: log.write_text("one\n 1%\r 2%\r 3%"))
+    lines = [line.line for line in read_logs(site.platform, site.caller, job.id, LogQuery(tail=1)) if line is not None]
+    assert lines == ["one", " 1%\r 2%\r 3%"]

@@ -14,9 +14,11 @@ from ffdl_batch.domain.job import AttemptEnd, Change, Job, Token
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Pod, encode
-from ffdl_batch.ports.scheduler import TooMany
-from ffdl_batch.services.debts import LONGEST_PAUSE_S, PATIENT_TRIES, DebtPayer
+from ffdl_batch.ports.capabilities import Storing
+from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerError, SubmissionUncertain, TooMany
+from ffdl_batch.services.debts import LONGEST_INTERRUPTED_S, LONGEST_PAUSE_S, PATIENT_TRIES, DebtPayer
 from ffdl_batch.services.evidence import read_final
+from ffdl_batch.services.owed import OWED
 from ffdl_batch.services.payments_apart import unstored
 from tests.unit.services.conftest import Site
 
@@ -28,16 +30,16 @@ class Cluster:
     """What the backend of the tests is told, and says."""
 
     begun: list[str] = field(default_factory=list)
-    why: dict[str, str | None] = field(default_factory=dict)
-    is_full: bool = False
+    goes: dict[str, Storing] = field(default_factory=dict)
+    refusal: SchedulerError | None = None
 
     def begin_storing(self, token: Token, _: AttemptDir) -> None:
-        if self.is_full:
-            raise TooMany("quota pods is used up")
+        if self.refusal is not None:
+            raise self.refusal
         self.begun.append(token)
 
-    def how_storing_ended(self, token: Token) -> str | None:
-        return self.why.get(token)
+    def how_storing_goes(self, token: Token) -> Storing:
+        return self.goes.get(token, Storing())
 
 
 @pytest.fixture
@@ -45,7 +47,7 @@ def cluster(site: Site) -> Cluster:
     """The backend can do it."""
     found = Cluster()
     site.scheduler.begin_storing = found.begin_storing  # type: ignore[attr-defined]
-    site.scheduler.how_storing_ended = found.how_storing_ended  # type: ignore[attr-defined]
+    site.scheduler.how_storing_goes = found.how_storing_goes  # type: ignore[attr-defined]
     return found
 
 
@@ -61,7 +63,8 @@ def storing(site: Site, key: str = "k1", *, cut_off: bool = True) -> Job:
     write_cell(attempt.final, to_plain(DONE))
     now = site.clock.now()
     steps = ((JobState.PROCESSING, now), (JobState.STORING, now))
-    assert site.platform.store.apply(job, Change(steps, attempt_end=AttemptEnd(owed=True))) is not None
+    change = Change(steps, columns={"pending_reason": OWED}, attempt_end=AttemptEnd(owed=True))
+    assert site.platform.store.apply(job, change) is not None
     return site.job(job.id)
 
 
@@ -86,11 +89,11 @@ def test_the_next_daemon_begins_it_again_and_the_backend_finds_it(site: Site, cl
     assert cluster.begun == [job.token, job.token]
 
 
-@pytest.mark.parametrize("is_full", [False, True])
-def test_too_many_failures_are_its_end_and_it_is_tried_on(site: Site, cluster: Cluster, is_full: bool) -> None:
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_too_many_failures_are_its_end_and_it_is_tried_on(site: Site, cluster: Cluster, is_refused: bool) -> None:
     job = storing(site)
-    cluster.is_full = is_full
-    cluster.why[job.token] = "the store is away"
+    cluster.refusal = InvalidRequest("a rule forbids it") if is_refused else None
+    cluster.goes[job.token] = Storing("the store is away", ended=True)
     payer = DebtPayer(site.platform)
     for _ in range(2 * PATIENT_TRIES):
         payer.step()
@@ -98,8 +101,47 @@ def test_too_many_failures_are_its_end_and_it_is_tried_on(site: Site, cluster: C
     final = read_final(site.attempt(job))
     assert final is not None
     assert (final.outcome, final.error_code, final.stores_later) == (Outcome.FAILED, "S303", False)
-    assert ("quota pods" if is_full else "the store is away") in final.message
+    assert ("a rule forbids it" if is_refused else "the store is away") in final.message
     assert site.platform.store.attempts(job.id)[0].owed
+
+
+@pytest.mark.parametrize(
+    "refusal", [TooMany("quota pods is used up"), SubmissionUncertain("the connection broke"), None]
+)
+def test_what_says_nothing_of_the_store_is_told_and_never_an_end(
+    site: Site, cluster: Cluster, refusal: SchedulerError | None
+) -> None:
+    """A quota that is used up, an answer that was lost; and a pod that was evicted, again and again."""
+    job = storing(site)
+    cluster.refusal = refusal
+    cluster.goes[job.token] = Storing("pod x: Evicted", ended=True, interrupted=True)
+    payer = DebtPayer(site.platform)
+    for _ in range(4 * PATIENT_TRIES):
+        payer.step()
+        payer.step()
+        site.clock.tick(LONGEST_INTERRUPTED_S)
+    shown = site.job(job.id)
+    why = str(refusal) if refusal is not None else "pod x: Evicted"
+    assert (shown.state, shown.pending_reason) == (JobState.STORING, f"{OWED}: {why}; it is tried again")
+    final = read_final(site.attempt(job))
+    assert final is not None and final.stores_later and payer.is_busy()
+    assert (len(cluster.begun) > PATIENT_TRIES) is (refusal is None)
+
+
+def test_what_its_pod_waits_for_is_told_as_long_as_it_waits(site: Site, cluster: Cluster) -> None:
+    job = storing(site)
+    payer = DebtPayer(site.platform)
+    cluster.goes[job.token] = Storing("no node has room now")
+    payer.step()
+    payer.step()
+    assert site.job(job.id).pending_reason == f"{OWED}: no node has room now"
+    revision = site.job(job.id).revision
+    payer.step()
+    assert site.job(job.id).revision == revision, "nothing is written anew"
+    cluster.goes[job.token] = Storing()
+    DebtPayer(site.platform).step()  # the next daemon, which knows nothing of what was said
+    payer.step()
+    assert site.job(job.id).pending_reason == OWED
 
 
 def test_what_a_halt_left_is_told_beside_the_halt() -> None:

@@ -16,11 +16,11 @@ from ffdl_batch.domain.job_state import JobState, Wish
 from ffdl_batch.domain.observation import EndCause, NativeId, Observation, Phase
 from ffdl_batch.domain.silence import TOLD, GivenUp, look_every_s
 from ffdl_batch.services.cancel import cancel_job
-from ffdl_batch.services.chain import OWED
 from ffdl_batch.services.control import read_control, read_given_up
 from ffdl_batch.services.deploy import Deployer
 from ffdl_batch.services.evidence import STILL_ALIVE_S
 from ffdl_batch.services.halt import halt_job
+from ffdl_batch.services.owed import OWED
 from ffdl_batch.services.silence import SilenceKeeper
 from ffdl_batch.services.watch import SETTLE_S, Watcher
 from tests.fakes.head import FakeHead

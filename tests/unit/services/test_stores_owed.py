@@ -14,13 +14,13 @@ from ffdl_batch.domain.job import Job
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.observation import EndCause, NativeId
 from ffdl_batch.services.cancel import cancel_job
-from ffdl_batch.services.chain import OWED
 from ffdl_batch.services.debts import FIRST_PAUSE_S, PATIENT_TRIES, DebtPayer, LastWord
 from ffdl_batch.services.deploy import Deployer
 from ffdl_batch.services.evidence import STILL_ALIVE_S
 from ffdl_batch.services.fence import TWO_BEATS_S
 from ffdl_batch.services.halt import halt_job
 from ffdl_batch.services.judgement import QUIET_S
+from ffdl_batch.services.owed import OWED
 from ffdl_batch.services.query import get_job
 from ffdl_batch.services.watch import SETTLE_S, Watcher
 from tests.fakes.head import FakeHead

@@ -107,3 +107,13 @@ def test_few_small_files_do_not_say_how_long_a_large_one_takes(watched: Watched,
 
 def test_a_total_that_is_not_known_yet_has_no_time_left(watched: Watched) -> None:
     assert watched.line_after(1.0, MB).left_s is None
+
+
+def test_files_that_come_into_their_place_have_a_rate_of_their_own(watched: Watched) -> None:
+    watched.teller.expect(1000, 1000)
+    watched.teller.kept_all(500, 500)
+    for _ in range(20):
+        watched.teller.finished()
+    line = watched.line_after(2.0, 400)
+    assert (line.files_rate, line.files) == (10.0, 520)
+    assert line.left_s == 48.0, "by its files, not by its bytes"

@@ -31,6 +31,8 @@ class Conduct:
     """Directories of the machine that every image has, too."""
     claims: dict[str, Path] = field(default_factory=dict)
     """Directories of the machine that claims of these names are."""
+    detached: dict[str, str] = field(default_factory=dict)
+    """Claims whose volumes cannot be attached now, and why."""
     token_of: Callable[[str, str], str] = lambda namespace, account: ""
 
 

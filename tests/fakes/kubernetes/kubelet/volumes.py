@@ -25,16 +25,31 @@ _FOLLOWED = ("configMap", "secret", "downwardAPI", "projected")
 class NotReady(Exception):
     """A volume's source is not there (yet)."""
 
+    def told(self) -> tuple[str, str, str]:
+        """Reason, message and source of the event."""
+        return "FailedMount", f"MountVolume.SetUp failed for volume : {self}", "kubelet"
+
+
+class NotAttached(NotReady):
+    """A claim's volume is not at the pod's node (yet)."""
+
+    def told(self) -> tuple[str, str, str]:
+        return "FailedAttachVolume", str(self), "attachdetach-controller"
+
 
 @dataclass(frozen=True)
 class Claims:
-    """Directories of claims: below `place`, but for those of `known`."""
+    """Directories of claims: below `place`, but for those of `known`. `detached`: why volumes of claims cannot be
+    attached."""
 
     place: Path
     known: dict[str, Path]
+    detached: dict[str, str]
 
     def get(self, namespace: str, name: str, group: int | None) -> Path:
-        """The directory, made where it is not there."""
+        """The directory, made where it is not there; :class:`NotReady`."""
+        if why := self.detached.get(name, ""):
+            raise NotAttached(why)
         place = self.known.get(name, self.place / namespace / name)
         if not place.exists():
             place.mkdir(parents=True)

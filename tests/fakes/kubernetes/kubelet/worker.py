@@ -44,7 +44,7 @@ class Worker:
         self._ending, self._news = asyncio.Event(), asyncio.Event()
         self._grace: float = 0.0
         self.tasks: set[asyncio.Task[object]] = set()
-        claims = Claims(place.parent.parent / "claims", conduct.claims)
+        claims = Claims(place.parent.parent / "claims", conduct.claims, conduct.detached)
         self._volumes = Volumes(place / "volumes", registry.store, claims, conduct.token_of)
         policy, spec = pod["spec"]["restartPolicy"], pod["spec"]
         self.inits = [self._slot(one, policy, init=True) for one in spec.get("initContainers") or []]
@@ -222,9 +222,7 @@ class Worker:
                 self._volumes.set_up(self.pod)
                 return
             except NotReady as error:
-                volume = str(error)
-                message = f"MountVolume.SetUp failed for volume : {volume}"
-                self._registry.tell(PODS, self.pod, "FailedMount", message, "kubelet", warning=True)
+                self._registry.tell(PODS, self.pod, *error.told(), warning=True)
                 self._dirty.set()
                 await asyncio.sleep(_MOUNT_RETRY_S)
 

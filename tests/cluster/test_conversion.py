@@ -1,0 +1,75 @@
+"""Scripts for Slurm as they are, jobs that leave, and what the accounting says of the past: on real Slurm."""
+
+from __future__ import annotations
+
+import csv
+import io
+import time
+
+from tests.cluster.people import Person
+from tests.cluster.trainings import attempt_log
+
+WRAPPED = """\
+#!/bin/bash
+#SBATCH --ntasks=2
+set -eu
+echo "job $SLURM_JOB_ID of $SLURM_JOB_PARTITION, $SLURM_NNODES node, on $(scontrol show hostnames)"
+[ "$SLURM_SUBMIT_DIR" = "$PWD" ]; [ "$SLURM_CPUS_PER_TASK" = 1 ]; touch "$TMPDIR/it"
+srun --cpu-bind=none -l bash -c 'echo "task $SLURM_PROCID of $SLURM_NTASKS"'
+"""
+LEAVING = (
+    "python3 -c \"import os; print(os.environ['RANK'], os.environ['WORLD_SIZE'], os.environ['MASTER_ADDR'], "
+    "os.environ['NICE'], os.getcwd())\" && getent hosts $LEARNER_NAME_PREFIX-1 >/dev/null && cat ours.txt && "
+    "echo kept > $RESULT_DIR/kept-$LEARNER_ID && echo $CHECKPOINT_DIR"
+)
+
+
+def test_a_wrapped_script_finds_slurm_inside_its_container(alice: Person) -> None:
+    model = alice.model("wrapped", {"job.sh": WRAPPED})
+    extra = "batch: {slurm_environment: true, env: {SLURM_NTASKS: '2'}}"
+    job = alice.finish(alice.submit(alice.manifest("wrapped", "bash job.sh", extra, cpus=2, gpus=0), model))
+    log = attempt_log(alice, job, 1)
+    assert job["state"] == "COMPLETED", (job["message"], log)
+    assert f"job {job['native_id']} of main, 1 node, on " in log
+    assert sorted(line for line in log.splitlines() if ": task" in line) == ["0: task 0 of 2", "1: task 1 of 2"]
+
+
+def test_a_job_that_leaves_runs_by_sbatch_alone(alice: Person) -> None:
+    model = alice.model("leaving", {"ours.txt": "ours\n"})
+    extra = 'batch: {time: 2m, env: {NICE: "it\'s $HOME"}}'
+    manifest = alice.manifest("leaving", LEAVING, extra, gpus=1, learners=2)
+    script = f"{alice.home}/leaving.sbatch"
+    told = alice.run("ffdl", "convert", manifest, "--to", "slurm", "-o", script).stdout
+    assert f"{manifest}:1: mapped: name -> --job-name" in told
+    env = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
+    done = alice.run("sbatch", "--parsable", "--wait", script, cwd=model, env=env, check=False, timeout_s=180)
+    native = done.stdout.strip()
+    said = alice.run("cat", f"{model}/slurm-{native}.out", check=False).stdout
+    assert done.returncode == 0, (done, said)
+    job = f"{model}/training-{native}"
+    logs = [alice.read(f"{job}/logs/learner-{number}/training-log.txt").splitlines() for number in (1, 2)]
+    assert [log[0].split()[:2] for log in logs] == [["0", "2"], ["1", "2"]]
+    assert {log[0].split()[2] for log in logs} and all("it's $HOME /job/model-code" in log[0] for log in logs)
+    assert all("ours" in log for log in logs)
+    assert alice.run("ls", f"{job}/results").stdout.split() == ["kept-1", "kept-2"]
+    assert alice.run("ls", "-A", f"{job}/state").stdout.count(".said") == 0
+
+
+def test_the_past_is_told_with_a_price(alice: Person) -> None:
+    native = alice.run(
+        "sbatch", "--parsable", "--wait", "--gres=gpu:1", "--job-name==odd", "--wrap", "sleep 2"
+    ).stdout.strip()
+    alice.sacct(native, "State")
+    config = alice.read("~/.config/ffdl/config.toml".replace("~", alice.home))
+    priced = alice.write("~/priced.toml", config + '\n[rates]\ncurrency = "EUR"\ngpu_hour = 3600.0\n')
+    env = {"FFDL_CONFIG": priced}
+    rows: list[dict[str, str]] = []
+    end = time.monotonic() + 30
+    while not rows and time.monotonic() < end:
+        printed = alice.run("ffdl", "convert", "--history", "--since", "today", "--format", "csv", env=env).stdout
+        rows = [row for row in csv.DictReader(io.StringIO(printed)) if row["job"] == native]
+    (row,) = rows
+    assert (row["name"], row["gpus"], row["place"], row["verdict"]) == ("'=odd", "1", "main", "runs")
+    assert float(row["cost"]) == float(row["elapsed_s"]) >= 2
+    told = alice.run("ffdl", "convert", "--history", "--since", "today", env=env).stdout
+    assert "Where they would run" in told and "main" in told

@@ -1,0 +1,39 @@
+"""From outside of the cluster: another host's commands over its sshd, and Slurm's over that of a login node."""
+
+from __future__ import annotations
+
+import subprocess
+
+from tests.cluster.contract_runs import AT_LEAST, count_passed, start_contract
+from tests.cluster.people import Person
+from tests.cluster.rig import Cluster
+
+LAPTOP = ("env", "FFDL_HOST=ctl", "FFDL_HOST_PROGRAM=/opt/ffdl/venv/bin/ffdl", "FFDL_STATE_DIR=/tmp/laptop")
+"""A state directory of its own, which stays empty, and a program that no login's PATH has."""
+
+
+def test_a_job_goes_over_ssh_to_the_daemon_of_the_login_node(bob: Person) -> None:
+    model = bob.model("empty", {"README": "nothing here\n"})
+    manifest = bob.manifest("outside", "echo said on a node; echo 42 > $RESULT_DIR/answer")
+
+    def ask(*words: str) -> str:
+        return bob.run(*LAPTOP, *words, node="login2").stdout
+
+    job_id = ask("ffdl-submit", "--parsable", manifest, model).strip()
+    ask("ffdl", "wait", job_id)
+    assert "said on a node" in ask("ffdl", "logs", job_id)
+    ask("ffdl", "download", job_id, "--out", f"{bob.home}/brought")
+    assert bob.run("sh", "-c", "cat $(find brought -name answer)").stdout == "42\n"
+    assert "on ctl" in ask("ffdl", "daemon", "status")
+    assert bob.run("ls", "/tmp/laptop", node="login2", check=False).returncode != 0
+
+
+def test_the_contract_holds_over_ssh_on_the_real_cluster(cluster: Cluster, alice: Person) -> None:
+    """Every command of Slurm goes to the other login node."""
+    process = start_contract(alice, "slurm-ssh", "/opt/ffdl/venv/bin/python")
+    try:
+        text, _ = process.communicate(timeout=300)
+    finally:
+        cluster.kill(process)
+    done = subprocess.CompletedProcess([], process.returncode, text, "")
+    assert count_passed(done) >= AT_LEAST

@@ -1,0 +1,76 @@
+"""The usage report of real jobs, held against slurmdbd's accounting."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.cluster.people import Person
+
+CLOSE = "8s"
+"""What a run may differ by here: a loaded machine takes seconds to start a head after Slurm has counted the start. Half
+of the GPUs of the longest job are more than that."""
+
+
+@pytest.fixture(scope="module")
+def jobs(alice: Person) -> Iterator[dict[str, str]]:
+    """Jobs that ended in each of the ways in which they hold something, and one that never ran."""
+    ids = {
+        "two": alice.start("usage-two", "sleep 25", learners=2, gpus=1),
+        "failed": alice.start("usage-failed", "sleep 3; exit 3", gpus=1),
+        "requeued": alice.start("usage-requeued", "sleep 8", "--requeue", gpus=1),
+        "never": alice.start("usage-never", "true", "--hold", gpus=1),
+    }
+    running = alice.until(ids["requeued"], {"PROCESSING"})
+    alice.cluster.run("ctl", ["scontrol", "requeue", running["native_id"]])
+    alice.run("ffdl", "cancel", ids["never"])
+    alice.finish_all(list(ids.values()))
+    yield ids
+
+
+def agreement(alice: Person, *options: str) -> tuple[int, dict[str, Any]]:
+    done = alice.run("ffdl", "report", "usage", "--since", "1h", "--check", "--json", *options, check=False)
+    assert done.returncode in (0, 1), done
+    return done.returncode, json.loads(done.stdout)["agreement"]
+
+
+def test_our_reckoning_agrees_with_the_accounting(alice: Person, jobs: dict[str, str]) -> None:
+    for native_id in (alice.show(jobs[name])["native_id"] for name in ("two", "failed", "requeued")):
+        assert alice.sacct(native_id, "State")  # all of it has come there
+    code, found = agreement(alice, "--tolerance", CLOSE)
+    assert (code, found["differing"], found["unknown"]) == (0, 0, 0), found
+    assert found["backends"] == ["slurm"]
+    assert found["compared"] >= 3
+    assert found["theirs_gpu_hours"] > 0
+
+
+def test_what_differs_is_told_with_both_figures(alice: Person, jobs: dict[str, str]) -> None:
+    """Slurm counts whole seconds."""
+    code, found = agreement(alice, "--tolerance", "0s")
+    assert code == 1
+    rows = {row["job"]: row for row in found["rows"]}
+    two = rows[jobs["two"]]
+    assert two["theirs_s"] >= 25
+    assert two["theirs_gpu_s"] == 2 * two["theirs_s"]
+    assert two["ours_gpu_s"] == pytest.approx(2 * two["ours_s"], abs=16)
+
+
+def test_a_requeued_job_counts_with_both_of_its_starts(alice: Person, jobs: dict[str, str]) -> None:
+    native_id = alice.show(jobs["requeued"])["native_id"]
+    argv = ("sacct", "-n", "-X", "-D", "-P", "-j", native_id, "-o", "ElapsedRaw")
+    starts = [int(line) for line in alice.run(*argv).stdout.split()]
+    assert len(starts) == 2, starts
+    assert agreement(alice, "--tolerance", CLOSE)[0] == 0
+    text = alice.run("ffdl", "report", "usage", "--since", "1h", "--format", "csv").stdout
+    rows = {row["job"]: row for row in csv.DictReader(io.StringIO(text))}
+    hours = float(rows[jobs["requeued"]]["gpu_hours"])
+    assert hours * 3600 == pytest.approx(sum(starts), abs=16)
+    assert hours * 3600 > starts[1]
+    assert float(rows[jobs["never"]]["gpu_hours"]) == 0.0
+    assert rows[jobs["never"]]["started"] == ""
+    assert float(rows[jobs["failed"]]["lost_gpu_hours"]) > 0.0

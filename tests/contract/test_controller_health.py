@@ -1,0 +1,122 @@
+"""Node controllers copy what root's program found on their node during their attempt, and wait for its next look where
+a learner failed."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ffdl_batch.controller.node.health import Health
+from ffdl_batch.controller.record.journal import Journal
+from ffdl_batch.domain.events import EventKind
+from tests.contract.controller_rig import Rig
+from tests.contract.controller_rig import rig as running
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    with running(tmp_path) as made:
+        yield made
+
+
+def finding(text: str, at: float | None = None) -> str:
+    body = {
+        "at": time.time() if at is None else at,
+        "kind": "gpu",
+        "device": "0000:3b:00",
+        "text": text,
+        "boot_id": "b",
+    }
+    return json.dumps(body) + "\n"
+
+
+def place(rig: Rig, *lines: str) -> Path:
+    directory = rig.base / "health"
+    directory.mkdir()
+    (directory / "incidents").write_text("".join(lines))
+    return directory
+
+
+def told(rig: Rig) -> list[Mapping[str, Any]]:
+    events = [event for event in rig.events() if event.kind is EventKind.HEALTH]
+    return [json.loads(line) for event in events for line in str(event.fields["lines"]).split("\n")]
+
+
+def texts(rig: Rig) -> list[str]:
+    return [str(one["text"]) for one in told(rig)]
+
+
+def test_findings_of_the_attempts_time_are_told_once(rig: Rig) -> None:
+    long_ago = finding("an hour ago", time.time() - 3600)
+    directory = place(rig, long_ago, finding("half a minute ago", time.time() - 30), "no finding\n")
+    rig.write("sleep 1; echo done", health=str(directory))
+    assert rig.run() == 0
+    assert texts(rig) == ["half a minute ago"]
+    assert told(rig)[0]["device"] == "0000:3b:00"
+
+
+def test_nothing_is_told_where_the_site_has_no_such_program(rig: Rig) -> None:
+    rig.write("echo done", health=str(rig.base / "nowhere"))
+    assert rig.run() == 0
+    assert texts(rig) == []
+    assert "findings" not in (rig.base / "controller.err").read_text()
+
+
+def test_what_is_found_after_a_failure_is_waited_for(rig: Rig) -> None:
+    directory = place(rig)
+    (directory / "looked").write_text("15\n")
+    os.utime(directory / "looked", (1.0, 1.0))
+    rig.write("exit 3", health=str(directory))
+
+    def look() -> None:
+        give_up = time.monotonic() + 40
+        while not any(event.kind is EventKind.STORED for event in rig.events()) and time.monotonic() < give_up:
+            time.sleep(0.05)
+        with (directory / "incidents").open("a") as file:
+            file.write(finding("GPU has fallen off the bus"))
+        (directory / "looked").write_text("15\n")
+
+    program = threading.Thread(target=look)
+    program.start()
+    rig.run()
+    program.join()
+    assert rig.final().exit_code == 3
+    assert texts(rig) == ["GPU has fallen off the bus"]
+
+
+def test_a_second_run_tells_what_is_new_only_and_a_flood_is_bounded(tmp_path: Path) -> None:
+    journal = Journal(str(tmp_path / "node-0.jsonl"), "node-0")
+    directory = tmp_path / "health"
+    directory.mkdir()
+    health = Health(str(directory), journal)
+    health.look()
+    assert journal.events == []
+    (directory / "incidents").write_text("".join(finding(f"number {number}") for number in range(40)))
+    health.look()
+    health.look()
+    (directory / "incidents").rename(directory / "incidents.1")
+    (directory / "incidents").write_text("".join(finding(f"number {number}") for number in range(40, 100)))
+    health.look()
+    lines = [str(event.fields["lines"]).split("\n") for event in journal.events]
+    assert [len(some) for some in lines] == [40, 20]
+    assert len({line for some in lines for line in some}) == 60
+
+
+def test_a_look_is_one_a_minute_at_most_unless_it_is_asked_for(tmp_path: Path) -> None:
+    journal = Journal(str(tmp_path / "node-0.jsonl"), "node-0")
+    directory = tmp_path / "health"
+    directory.mkdir()
+    health = Health(str(directory), journal)
+    health.look_again()
+    (directory / "incidents").write_text(finding("new"))
+    health.look_again()
+    assert journal.events == []
+    health.look()
+    assert len(journal.events) == 1

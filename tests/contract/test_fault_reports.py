@@ -1,0 +1,418 @@
+"""``ffdl report faults`` from a real daemon with the local backend, in an environment as bare as cron's."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import io
+import json
+import re
+import shlex
+import socket
+import socketserver
+import ssl
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from email import message_from_bytes
+from email.message import EmailMessage, Message
+from email.policy import default
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiosmtpd.controller import Controller
+from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
+
+from tests.contract.certificates import certificate_for
+from tests.contract.daemon_rig import PLAIN, REPOSITORY, Site, site_in, until
+
+FFDL = (sys.executable, "-c", "from ffdl_batch.cli.main import main; main()")
+HOSTILE = "<script>alert('x')</script> =HYPERLINK(1) \x1b[31m"
+TRAIN = """\
+import os, signal, sys, time
+how = sys.argv[1]
+while how.startswith("/") and not os.path.exists(how):
+    time.sleep(0.05)
+if how == "exit":
+    sys.exit(7)
+if how == "raise":
+    raise ValueError({hostile!r})
+if how == "signal":
+    os.kill(os.getpid(), signal.SIGSEGV)
+if how == "cuda":
+    raise RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB")
+if how == "full":
+    with open("/dev/full", "w") as file:
+        file.write("x")
+print("done")
+"""
+MANIFEST = """\
+name: faulty
+framework: {{name: custom, version: python-numpy, command: exec python3 train.py {how}}}
+cpus: 1
+memory: 100MB
+{more}"""
+DATA = """\
+data_stores:
+- type: directory
+  training_data: {{container: shards}}
+  connection: {{path: '{base}'}}
+batch: {{dependency: 'afterok:{first}'}}
+"""
+
+
+@dataclass
+class Desk:
+    """A user's place beside a daemon."""
+
+    site: Site
+    base: Path
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Cron's: neither a home nor XDG_*."""
+        return self.site.environment()
+
+    def run(self, *words: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*FFDL, *words],
+            cwd="/",
+            env=environment or self.environment,
+            capture_output=True,
+            text=True,
+            timeout=90,
+            check=False,
+        )
+
+    def ask(self, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        """One command, which ends with that code."""
+        done = self.run(*words)
+        assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}{done.stderr}\n{self.site.log}"
+        return done
+
+    def submit(self, how: str, more: str = "") -> str:
+        path = self.base / "manifest.yml"
+        path.write_text(MANIFEST.format(how=how, more=more))
+        return self.ask("submit", "--parsable", str(path), str(self.base / "model")).stdout.strip()
+
+    def fails(self, how: str, more: str = "") -> str:
+        """A job that has ended; its id."""
+        job_id = self.submit(how, more)
+        self.await_end(job_id)
+        return job_id
+
+    def await_end(self, job_id: str) -> None:
+        until(lambda: self.show(job_id)["ended_at"], f"{job_id} to end")
+
+    def loses_its_data(self) -> str:
+        """A job whose data went while it waited for another one."""
+        (self.base / "shards").mkdir()
+        first = self.submit(str(self.base / "go"))
+        job_id = self.submit("exit", DATA.format(base=self.base, first=first))
+        (self.base / "shards").rmdir()
+        (self.base / "go").touch()
+        self.await_end(job_id)
+        return job_id
+
+    def show(self, job_id: str) -> dict[str, Any]:
+        job: dict[str, Any] = json.loads(self.ask("show", "--json", job_id).stdout)["job"]
+        return job
+
+    def report(self, *words: str, code: int = 1) -> str:
+        return self.ask("report", "faults", *words, code=code).stdout
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "train.py").write_text(TRAIN.format(hostile=HOSTILE))
+    with site_in(tmp_path, more_environment={"FFDL_BACKEND": "local"}) as site:
+        site.launch(program=PLAIN)
+        until(site.is_served, f"the daemon to answer; its log:\n{site.log}")
+        yield Desk(site, tmp_path)
+
+
+@dataclass
+class Mailbox:
+    """What a mail server on loopback took; `refuse` is what it says instead."""
+
+    refuse: str = ""
+    taken: list[Envelope] = field(default_factory=list)
+    logins: list[str] = field(default_factory=list)
+    encrypted: list[bool] = field(default_factory=list)
+
+    async def handle_DATA(self, server: SMTP, session: Session, envelope: Envelope) -> str:  # noqa: N802 - its name
+        if self.refuse:
+            return self.refuse
+        self.encrypted.append(session.ssl is not None)
+        self.taken.append(envelope)
+        return "250 taken"
+
+    def check(self, server: SMTP, session: Session, envelope: Envelope, mechanism: str, data: Any) -> AuthResult:
+        assert isinstance(data, LoginPassword)
+        self.logins.append(data.login.decode())
+        known = data.password == b"s3cret"
+        return AuthResult(success=known, handled=known)
+
+    def message(self, number: int = -1) -> EmailMessage:
+        content = self.taken[number].content
+        assert isinstance(content, bytes)
+        found: Message = message_from_bytes(content, policy=default)
+        assert isinstance(found, EmailMessage)
+        return found
+
+
+class OnAFreePort(Controller):
+    """Asks itself whether it serves where it does."""
+
+    def _trigger_server(self) -> None:
+        assert isinstance(self.server, asyncio.Server)
+        self.port = self.server.sockets[0].getsockname()[1]
+        super()._trigger_server()  # type: ignore[no-untyped-call]
+
+
+@dataclass
+class Server:
+    """A mail server, and what it took."""
+
+    box: Mailbox
+    controller: Controller
+    certificate: Path
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.controller.port}"
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    box = Mailbox()
+    certificate, key = certificate_for("127.0.0.1", tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    controller = OnAFreePort(
+        box, hostname="127.0.0.1", port=0, tls_context=context, authenticator=box.check, auth_require_tls=True
+    )
+    controller.start()
+    try:
+        yield Server(box, controller, certificate)
+    finally:
+        controller.stop(no_assert=True)
+
+
+def test_each_form_tells_what_failed_and_no_line_of_a_log_steers_it(desk: Desk) -> None:
+    assert desk.report(code=0).count("no incidents new") == 1
+    jobs = {how: desk.fails(how) for how in ("exit", "raise", "signal", "cuda", "full")}
+    jobs["data"] = desk.loses_its_data()
+    assert desk.fails("none")
+    found = json.loads(desk.report("--json"))["faults"]
+    kinds = {row["job"]: row["kind"] for row in found["rows"]}
+    assert kinds == {
+        jobs["exit"]: "user.exit",
+        jobs["raise"]: "user.traceback",
+        jobs["signal"]: "user.signal",
+        jobs["cuda"]: "user.cuda_oom",
+        jobs["full"]: "data.disk_full",
+        jobs["data"]: "data.missing",
+    }
+    assert (found["incidents"], found["jobs"], found["left_out"]) == (6, 6, 0)
+    text = desk.report()
+    assert "6 incidents new." in text and jobs["raise"] in text and "\x1b" not in text
+    rows = list(csv.DictReader(io.StringIO(desk.report("--format", "csv"))))
+    assert {row["job"]: row["kind"] for row in rows} == kinds
+    page = desk.report("--format", "html")
+    assert page.startswith("<!doctype html>") and "<script" not in page and "&lt;script&gt;" in page and "<svg" in page
+    assert "\\<script\\>" in desk.report("--format", "markdown")
+    out = desk.base / "page.html"
+    assert desk.report("--format", "html", "--output", str(out)) == ""
+    assert jobs["data"] in out.read_text()
+    shown = desk.show(jobs["raise"])
+    assert [one["kind"] for one in shown["incidents"]] == ["user.traceback"]
+    words = desk.ask("show", jobs["raise"]).stdout
+    assert "user.traceback: learner 1: ValueError: <script>" in words
+
+
+def test_with_a_state_file_nothing_is_told_twice_and_nothing_new_is_silence(desk: Desk) -> None:
+    state = desk.base / "faults.state"
+    cron = ("--since", "24h", "--quiet", "--state-file", str(state))
+    assert desk.report(*cron, code=0) == ""
+    first = desk.fails("exit")
+    assert first in desk.report(*cron)
+    assert [desk.report(*cron, code=0) for _ in range(2)] == ["", ""]
+    second = desk.fails("raise")
+    told = desk.report(*cron)
+    assert second in told and first not in told
+    assert "no incidents new" in desk.report("--state-file", str(state), code=0)
+    assert first in desk.report()  # without one, all of the period are told
+
+
+def test_what_is_older_than_the_period_but_was_not_told_is_told(desk: Desk) -> None:
+    """Cron was off for longer than --since reaches back."""
+    state = desk.base / "faults.state"
+    desk.report("--state-file", str(state), code=0)
+    job = desk.fails("exit")
+    told = json.loads(desk.report("--since", "1s", "--state-file", str(state), "--json"))["faults"]
+    assert [row["job"] for row in told["rows"]] == [job]
+
+
+def test_two_at_once_tell_it_once(desk: Desk) -> None:
+    state = desk.base / "faults.state"
+    job = desk.fails("exit")
+    argv = [*FFDL, "report", "faults", "--quiet", "--state-file", str(state)]
+    both = [
+        subprocess.Popen(argv, cwd="/", env=desk.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    said = [process.communicate(timeout=90) for process in both]
+    assert sorted(process.returncode for process in both) == [0, 1], said
+    assert sum(job in out for out, _ in said) == 1
+
+
+@pytest.mark.parametrize(
+    "damage", ["", "{", "[]", '{"format": 1}', '{"format": 9, "noticed_at": 1, "keys": []}', "\xff"]
+)
+def test_a_damaged_state_file_is_told_and_left_as_it_is(desk: Desk, damage: str) -> None:
+    state = desk.base / "faults.state"
+    state.write_bytes(damage.encode("latin-1"))
+    told = desk.ask("report", "faults", "--quiet", "--state-file", str(state), code=78)
+    assert str(state) in told.stderr and "remove it" in told.stderr
+    assert state.read_bytes() == damage.encode("latin-1")
+
+
+def test_a_mail_has_the_report_and_is_encrypted_where_that_is_offered(desk: Desk, server: Server) -> None:
+    job = desk.fails("raise")
+    mail = ("--mail", "ops@example.org,second@example.org", "--mail", "third@example.org", "--smtp", server.address)
+    assert desk.report(*mail, "--from", "ffdl@example.org") == ""
+    assert server.box.encrypted == [True]
+    assert server.box.taken[0].rcpt_tos == ["ops@example.org", "second@example.org", "third@example.org"]
+    message = server.box.message()
+    assert (message["Subject"], message["From"]) == ("[ffdl] faults: 1 new, all of users", "ffdl@example.org")
+    assert job in message.get_content()
+    desk.report(*mail, "--format", "html")
+    page = next(iter(server.box.message().iter_attachments()))
+    assert (page.get_filename(), page.get_content_type()) == ("faults.html", "text/html")
+    assert "@" in server.box.message()["From"]
+
+
+def test_who_logs_in_wants_proof_and_gives_the_password_to_nobody_else(desk: Desk, server: Server) -> None:
+    desk.fails("exit")
+    login = desk.base / "login"
+    login.write_text("ffdl\ns3cret\n")
+    mail = ("--mail", "ops@example.org", "--smtp", server.address, "--smtp-login", str(login))
+    login.chmod(0o640)
+    assert "chmod 600" in desk.ask("report", "faults", *mail, code=2).stderr
+    login.chmod(0o600)
+    refused = desk.ask("report", "faults", *mail, code=77)
+    assert "does not prove who it is" in refused.stderr
+    assert (server.box.logins, server.box.taken) == ([], [])
+    desk.report(*mail, "--smtp-ca", str(server.certificate))
+    assert (server.box.logins, len(server.box.taken)) == (["ffdl"], 1)
+    login.write_text("ffdl\nwrong\n")
+    told = desk.ask("report", "faults", *mail, "--smtp-ca", str(server.certificate), code=77)
+    assert "535" in told.stderr and "wrong" not in told.stderr
+
+
+@pytest.mark.parametrize(("said", "code"), [("451 try later", 75), ("554 no thanks", 69)])
+def test_what_was_not_delivered_is_told_again(desk: Desk, server: Server, said: str, code: int) -> None:
+    job, state = desk.fails("exit"), desk.base / "faults.state"
+    mail = ("--mail", "ops@example.org", "--smtp", server.address, "--quiet", "--state-file", str(state))
+    server.box.refuse = said
+    told = desk.ask("report", "faults", *mail, code=code)
+    assert said.split(maxsplit=1)[0] in told.stderr
+    assert not state.exists()
+    server.box.refuse = ""
+    desk.report(*mail)
+    assert job in server.box.message().get_content()
+    desk.report(*mail, code=0)
+    assert len(server.box.taken) == 1
+
+
+def test_a_relay_that_is_away_is_75(desk: Desk) -> None:
+    with socket.socket() as held:  # nobody else listens there meanwhile
+        held.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{held.getsockname()[1]}"
+        told = desk.ask("report", "faults", "--mail", "ops@example.org", "--smtp", address, code=75)
+    assert "cannot be reached" in told.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--mail", "ops@example.org\nBcc: all@example.org"),
+        ("--mail", "nobody"),
+        ("--mail", "a@b", "--smtp", "host:0"),
+        ("--mail", "a@b", "--from", "x y@z"),
+        ("--json", "--format", "csv"),
+        ("--until", "2d"),
+        ("--state-file", "/nowhere/state"),
+    ],
+)
+def test_a_wrong_command_line_is_told_before_anybody_is_asked(desk: Desk, words: tuple[str, ...]) -> None:
+    told = desk.ask("report", "faults", *words, code=2)
+    assert told.stdout == ""
+    assert "Error" in told.stderr or "error" in told.stderr or "Usage" in told.stderr
+
+
+def test_cron_starts_the_daemon_itself(desk: Desk) -> None:
+    job = desk.fails("exit")
+    process = desk.site.processes[0]
+    process.terminate()
+    process.wait(60)
+    assert job in desk.report("--since", "1h")
+
+
+def test_a_daemon_that_cannot_be_asked_is_75_and_no_error_is_taken_for_an_incident(desk: Desk) -> None:
+    class HangsUp(socketserver.BaseRequestHandler):
+        """Whoever asks gets no answer."""
+
+    path = desk.base / "mute.sock"
+    with socketserver.UnixStreamServer(str(path), HangsUp) as mute:
+        thread = threading.Thread(target=mute.serve_forever)
+        thread.start()
+        try:
+            environment = {**desk.environment, "FFDL_SOCKET": str(path)}
+            done = desk.run("report", "faults", "--quiet", environment=environment)
+        finally:
+            mute.shutdown()
+            thread.join()
+    assert (done.returncode, done.stdout) == (75, "")
+    assert done.stderr != ""
+    full = desk.ask("report", "faults", "--output", "/dev/full", code=75)
+    assert "/dev/full" in full.stderr
+
+
+def test_the_crontab_does_it_in_crons_environment(desk: Desk, server: Server) -> None:
+    """The line as it is rendered, by cron's shell, with the variables that cron sets."""
+    job, configs = desk.fails("exit"), REPOSITORY / "slurm-configs"
+    values = desk.base / "site.env"
+    relay = f"--smtp {server.address} --from ffdl@example.org"
+    values.write_text(
+        f"ACCOUNTING_STORAGE_HOST=db\nFFDL_BIN={desk.base}\nREPORT_MAIL=ops@example.org\nREPORT_RELAY={relay}\n"
+    )
+    argv = [
+        sys.executable,
+        str(configs / "render.py"),
+        "--values",
+        str(configs / "values.env"),
+        "--values",
+        str(values),
+    ]
+    subprocess.run([*argv, "--out", str(desk.base / "etc")], check=True)
+    (line,) = re.findall(
+        r"^[*]/10(?: [*]){4} (.*)$", (desk.base / "etc/cron/ffdl-report-faults").read_text(), re.MULTILINE
+    )
+    given = " ".join(f"{name}={shlex.quote(value)}" for name, value in desk.environment.items())
+    program = desk.base / "ffdl"  # where a site's daemon listens is in its configuration; here nothing is installed
+    program.write_text(f'#!/bin/sh\nexec env {given} {shlex.join(FFDL)} "$@"\n')
+    program.chmod(0o755)
+    cron = {"HOME": str(desk.base), "LOGNAME": "root", "PATH": "/usr/bin:/bin", "SHELL": "/bin/sh"}
+    ends = [
+        subprocess.run(["/bin/sh", "-c", line], cwd=desk.base, env=cron, capture_output=True, timeout=90, check=False)
+        for _ in range(2)
+    ]
+    assert [(end.returncode, end.stdout, end.stderr) for end in ends] == [(1, b"", b""), (0, b"", b"")]
+    assert len(server.box.taken) == 1
+    assert job in server.box.message().get_body().get_content()  # type: ignore[union-attr]

@@ -1,0 +1,103 @@
+"""Learners that hang or lag behind on the local backend: real daemon, real controllers, real learners."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.domain.incident import Incident
+from ffdl_batch.domain.job import JobId
+from ffdl_batch.store import open_store
+from tests.contract.daemon_rig import PLAIN, site_in, until
+from tests.contract.test_daemon_logs import Desk, end_jobs
+
+HANG = """\
+import time
+
+def stuck_in_the_barrier():
+    print("ready", flush=True)
+    while True:
+        time.sleep(0.5)
+
+stuck_in_the_barrier()
+"""
+LAG = """\
+import os, time
+
+pause = {"1": 0.1, "2": 0.1, "3": 0.5}[os.environ["LEARNER_ID"]]
+for step in range(10_000):
+    time.sleep(pause)
+    print(f"step {step} loss 0.5", flush=True)
+"""
+MANIFEST = """\
+name: {name}
+framework:
+  name: custom
+  version: python-numpy
+  command: python3 {name}.py
+cpus: 1
+memory: 100MB
+learners: {learners}
+evaluation_metrics:
+  type: regex_extractor
+  groups:
+    loss:
+      regex: "step (?P<step>\\\\d+) loss (?P<loss>[0-9.]+)"
+      meta: {{}}
+      scalars:
+        loss: {{type: FLOAT, value: $loss}}
+      etimes:
+        iteration: {{type: INT, value: $step}}
+batch:
+  health: {{hang_s: 5}}
+"""
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    base = tmp_path_factory.mktemp("hangs")
+    (base / "model").mkdir()
+    (base / "model" / "hang.py").write_text(HANG)
+    (base / "model" / "lag.py").write_text(LAG)
+    config = base / "ffdl.toml"
+    config.write_text("[backend.local]\nmax_jobs = 4\n")
+    with site_in(base, more_environment={"FFDL_BACKEND": "local", "FFDL_CONFIG": str(config)}) as site:
+        made = Desk(site, base)
+        site.launch(program=PLAIN)
+        until(site.is_served, f"the daemon to answer; its log:\n{site.log}")
+        try:
+            yield made
+        finally:
+            end_jobs(made)
+
+
+def start(desk: Desk, name: str, learners: int) -> str:
+    manifest = desk.base / f"{name}.yml"
+    manifest.write_text(MANIFEST.format(name=name, learners=learners))
+    return desk.run("submit", "--parsable", str(manifest), str(desk.base / "model")).strip()
+
+
+def incidents(desk: Desk, job_id: str) -> list[Incident]:
+    """As another process reads them."""
+    store = open_store(f"sqlite:///{desk.site.state / 'ffdl.sqlite3'}")
+    try:
+        return [one.incident for one in store.incidents_of([job_id]).get(JobId(job_id), [])]
+    finally:
+        store.close()
+
+
+def test_a_learner_that_hangs_and_one_that_lags_behind_are_told_with_what_shows_it(desk: Desk) -> None:
+    hung, lagging = start(desk, "hang", 1), start(desk, "lag", 3)
+    [hang] = until(lambda: incidents(desk, hung), "the hang to be told")
+    assert (hang.kind, hang.episode, hang.learner, hang.code) == ("user.hang", "hang-1-1", 1, "000")
+    assert "and computes nothing" in hang.message
+    assert any("stuck_in_the_barrier" in line.text for line in hang.evidence)
+    logs = Path(desk.show(hung)["logs"], "learner-1")
+    [stacks] = logs.glob("stacks-*.txt")
+    assert "stuck_in_the_barrier" in stacks.read_text()
+    assert desk.show(hung)["state"] == "PROCESSING"
+    [straggler] = until(lambda: incidents(desk, lagging), "the straggler to be told")
+    assert (straggler.kind, straggler.learner) == ("user.straggler", 3)
+    assert hung != lagging

@@ -1,0 +1,378 @@
+"""Commands from a laptop over a real sshd: what they do to jobs of the node, and what is left when the wire breaks."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ffdl_batch import Client, __version__
+from ffdl_batch.client.elsewhere import HostPlace
+from ffdl_batch.client.keys import KeysThere
+from ffdl_batch.client.start import Dialling
+from ffdl_batch.ssh.connection import Connector
+from tests.contract.daemon_rig import until
+from tests.contract.terminals import answer_prompts
+from tests.fakes.ssh_server import BreakingWire
+from tests.login_node import LIMIT_S, Laptop, LoginNode
+
+TRAIN = """\
+import os, pathlib, sys, time
+
+print("from", os.environ["FROM_HERE"], flush=True)
+pathlib.Path(os.environ["RESULT_DIR"], "weights.bin").write_bytes(os.urandom(1 << 20))
+finish = pathlib.Path(sys.argv[1])
+number = 0
+while not finish.exists():
+    number += 1
+    print("line", number, "x" * 100, flush=True)
+    time.sleep(0.01)
+print("goodbye", flush=True)
+"""
+MANIFEST = """\
+name: far
+framework: {{name: custom, version: python-numpy, command: python3 train.py '{finish}'}}
+cpus: 1
+memory: 100MB
+batch:
+  network: host
+  secrets: {{FROM_HERE: "${{env:OWN_WORD}}"}}
+"""
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoginNode]:
+    found = LoginNode(tmp_path_factory.mktemp("node"), profile={"FFDL_BACKEND": "local", "FFDL_IDLE_EXIT_S": "300"})
+    config = found.home / ".config" / "ffdl" / "config.toml"
+    config.parent.mkdir(parents=True)
+    config.write_text('host = "nowhere.invalid"\n[backend.local]\nmax_jobs = 4\n')  # the relay stays where it is
+    try:
+        yield found
+    finally:
+        found.stop()
+
+
+@pytest.fixture
+def laptop(tmp_path: Path, node: LoginNode) -> Laptop:
+    """With a manifest and a model that the node does not see."""
+    made = Laptop(tmp_path / "laptop", node.config())
+    made.environ["OWN_WORD"] = "the laptop"
+    (made.directory / "model").mkdir()
+    (made.directory / "model" / "train.py").write_text(TRAIN)
+    (made.directory / "manifest.yml").write_text(MANIFEST.format(finish=tmp_path / "finish"))
+    return made
+
+
+def finish(laptop: Laptop) -> None:
+    (laptop.directory.parent / "finish").touch()
+
+
+@pytest.fixture
+def job(laptop: Laptop) -> Iterator[str]:
+    """One that runs; it ends with the test."""
+    done = laptop.run("--parsable", "manifest.yml", "model", program="ffdl-submit")
+    assert done.returncode == 0, done.stderr
+    job_id = done.stdout.strip()
+    try:
+        until(lambda: "from the laptop" in laptop.run("logs", job_id).stdout, "the first line")
+        yield job_id
+    finally:
+        finish(laptop)
+        laptop.run("wait", "--timeout", "60", job_id)
+
+
+def show(laptop: Laptop, job_id: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(laptop.run("show", "--json", job_id).stdout)["job"]
+    return found
+
+
+def test_files_go_along_and_come_back(laptop: Laptop, node: LoginNode, job: str) -> None:
+    finish(laptop)
+    assert laptop.run("wait", "--timeout", "60", job).returncode == 0
+    assert "goodbye" in laptop.run("logs", "--tail", "1", job).stdout
+    done = laptop.run("download", job, "--results", "--model", "--logs", "--out", "here")
+    assert done.returncode == 0, done.stderr
+    left = show(laptop, job)
+    (stored,) = Path(left["results"]).rglob("weights.bin")
+    assert stored.is_relative_to(node.state)
+    (brought,) = (laptop.directory / "here" / "results").rglob("weights.bin")
+    assert brought.read_bytes() == stored.read_bytes()
+    assert (laptop.directory / "here" / "model" / "model.zip").stat().st_size > 100
+    assert any("goodbye" in path.read_text() for path in (laptop.directory / "here" / "logs").rglob("*.txt"))
+    assert laptop.run("events", job).stdout.count("COMPLETED") == 1
+    assert not (laptop.directory / "state").exists()
+
+
+def test_commands_inside_a_learner_run_over_there(laptop: Laptop, job: str) -> None:
+    done = laptop.run("exec", job, "--", "sh", "-c", "cat; echo $FROM_HERE; echo bad >&2; exit 9", text="typed\n")
+    assert (done.returncode, done.stdout, done.stderr) == (9, "typed\nthe laptop\n", "bad\n")
+    large = os.urandom(3 << 20).hex()
+    assert laptop.run("exec", job, "--", "cat", text=large).stdout == large
+    assert "train.py" in laptop.run("top", "--once", "--json", job).stdout
+
+
+def test_a_shell_inside_a_learner_has_this_terminal(laptop: Laptop, job: str) -> None:
+    code, shown = answer_prompts(laptop, ["shell", job], [("/model", "echo $((6*7)) $FROM_HERE; exit 5")], hides=False)
+    assert code == 5 and "42 the laptop" in shown, shown
+    assert shown.endswith("echo is on")
+
+
+def test_ctrl_c_reaches_the_command_over_there_and_a_second_one_gives_it_up(laptop: Laptop, job: str) -> None:
+    """An sshd that has not given its privileges up, as for root, passes no signals on: then the second one counts."""
+    words = ("exec", job, "--", "sh", "-c", "trap 'echo caught; exit 3' INT; echo ready; while :; do sleep 0.05; done")
+    with laptop.start(*words) as process:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGINT)
+        try:
+            out, errors = process.communicate(timeout=5 if os.getuid() == 0 else LIMIT_S)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGINT)
+            out, errors = process.communicate(timeout=LIMIT_S)
+        assert (process.returncode, out) in ((3, "caught\n"), (130, "")), errors
+
+
+def test_ctrl_c_detaches_from_a_log(laptop: Laptop, job: str) -> None:
+    with laptop.start("logs", "-f", job) as process:
+        assert process.stdout is not None and process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=LIMIT_S)
+        assert process.returncode == 130 and f"detached; {job} goes on" in errors and "Traceback" not in errors
+        assert show(laptop, job)["state"] == "PROCESSING"
+
+
+def test_a_log_goes_on_where_the_connection_broke(laptop: Laptop, node: LoginNode, job: str) -> None:
+    wire = BreakingWire(node.server.port, breaks=2, after_bytes=60_000)
+    try:
+        laptop.write_config(node.config(Port=str(wire.port), HostKeyAlias=f"[127.0.0.1]:{node.server.port}"))
+        with laptop.start("logs", "-f", job) as process:
+            lines: list[str] = []
+            assert process.stdout is not None
+            for line in process.stdout:
+                lines.append(line)
+                if wire.connections > 2 and len(lines) % 50 == 0:
+                    finish(laptop)
+            errors = process.communicate(timeout=LIMIT_S)[1]
+            assert process.returncode == 0, errors
+            numbers = [int(line.split("line ")[1].split()[0]) for line in lines if "line " in line]
+            assert numbers == list(range(1, len(numbers) + 1)), "none twice, none left out"
+            assert wire.connections > 2 and "goodbye" in lines[-1]
+    finally:
+        wire.stop()
+
+
+@pytest.mark.parametrize("after_bytes", [6_000, 9_000, 14_000, 24_000])
+def test_a_submission_whose_wire_breaks_is_accepted_once(laptop: Laptop, node: LoginNode, after_bytes: int) -> None:
+    before = {one["id"] for one in jobs(laptop)}
+    wire = BreakingWire(node.server.port, breaks=1, after_bytes=after_bytes)
+    try:
+        laptop.write_config(node.config(Port=str(wire.port), HostKeyAlias=f"[127.0.0.1]:{node.server.port}"))
+        (laptop.directory / "model" / "noise").write_bytes(os.urandom(20_000))
+        done = laptop.run("--parsable", "manifest.yml", "model", program="ffdl-submit")
+        new = {one["id"] for one in jobs(laptop)} - before
+        if done.returncode == 0:
+            assert new == {done.stdout.strip()}
+        else:
+            assert done.returncode == 75 and not new, (done.stderr, new)
+    finally:
+        wire.stop()
+        finish(laptop)
+
+
+def jobs(laptop: Laptop) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(laptop.run("list", "--json").stdout)["jobs"]
+    return found
+
+
+def test_a_daemon_that_is_killed_meanwhile_is_started_anew(laptop: Laptop, node: LoginNode, job: str) -> None:
+    with Client(dialling=Dialling(environ=laptop.environ | {"HOME": os.environ["HOME"]}, host="login")) as client:
+        pid = client.health().pid
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: not Path(f"/proc/{pid}").exists() or _is_zombie(pid), "its end")
+        assert client.health().pid != pid
+        assert client.get(job).state == "PROCESSING"
+
+
+def _is_zombie(pid: int) -> bool:
+    return ") Z " in Path(f"/proc/{pid}/stat").read_text()
+
+
+def test_one_connection_has_many_channels(laptop: Laptop, node: LoginNode, job: str) -> None:
+    wire = BreakingWire(node.server.port, breaks=0, after_bytes=0)
+    try:
+        laptop.write_config(node.config(Port=str(wire.port), HostKeyAlias=f"[127.0.0.1]:{node.server.port}"))
+        program = (
+            "from ffdl_batch import Client\nimport itertools\nclient = Client()\n"
+            f"lines = [client.logs({job!r}, follow=True) for _ in range(3)]\n"
+            "print([len(list(itertools.islice(one, 3))) for one in lines], client.get(%r).state)" % job
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", program], check=False, env=laptop.environ, capture_output=True, text=True, timeout=60
+        )
+        assert done.stdout == "[3, 3, 3] PROCESSING\n", done.stderr
+        assert wire.connections == 1
+    finally:
+        wire.stop()
+
+
+def test_a_relative_output_is_no_place_over_there(laptop: Laptop) -> None:
+    done = laptop.run("-o", "out.%j", "manifest.yml", "model", program="ffdl-submit")
+    assert done.returncode == 2 and "name an absolute path there" in done.stderr
+
+
+def test_an_empty_host_is_this_machine(laptop: Laptop) -> None:
+    done = laptop.run("--host=", "daemon", "status")
+    assert (done.returncode, done.stdout) == (1, "no daemon runs; the next command that needs one starts it\n")
+    done = laptop.run("--host", "", "config", "--json")
+    assert json.loads(done.stdout)["settings"]["state_dir"]["value"] == str(laptop.directory / "state")
+
+
+def test_the_host_of_the_configuration_counts_too(laptop: Laptop, node: LoginNode) -> None:
+    del laptop.environ["FFDL_HOST"]
+    (laptop.directory / ".config" / "ffdl").mkdir(parents=True)
+    (laptop.directory / ".config" / "ffdl" / "config.toml").write_text(
+        f'host = "login"\nhost_program = "{node.bin}/ffdl"\n'
+    )
+    assert laptop.run("daemon", "status").stdout.count(str(node.state)) == 2
+    assert laptop.run("--host", "other.invalid", "list").returncode == 75
+
+
+def test_secrets_are_those_of_the_host(laptop: Laptop, node: LoginNode, tmp_path: Path) -> None:
+    assert laptop.run("secret", "set", "store-key", text="planted\n").returncode == 0
+    assert (node.state / "secrets" / "store-key").read_text() == "planted"
+    place = HostPlace("login")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(os, "environ", laptop.environ)
+        keys = KeysThere(place, Connector("login", laptop.environ))
+        assert keys.own("store-key") == b"planted"
+        with pytest.raises(FileNotFoundError):
+            keys.file(tmp_path / "none")
+    done = laptop.run("data", "get", "https://127.0.0.1:1/x", "--secret", "token=store-key")
+    assert done.returncode == 75, done.stderr
+    done = laptop.run("data", "get", "https://127.0.0.1:1/x", "--secret", "token=none")
+    assert done.returncode == 77 and "there is no secret none" in done.stderr
+    assert laptop.run("secret", "rm", "store-key").returncode == 0
+
+
+class Pretend:
+    """Another ffdl on the node for as long as the block lasts."""
+
+    def __init__(self, node: LoginNode, text: str) -> None:
+        self._path, self._text = node.bin / "ffdl", text
+
+    def __enter__(self) -> None:
+        self._before = self._path.read_text()
+        self._path.write_text(f"#!/bin/sh\n{self._text}\n")
+
+    def __exit__(self, *_: object) -> None:
+        self._path.write_text(self._before)
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "said"),
+    [
+        ("exec /nonexistent/ffdl", 69, "has no ffdl after a login"),
+        ('echo "Error: No such option: --host" >&2; exit 2', 69, f"install {__version__} or later there"),
+        ('echo "ffdl-relay 2 9.9 far"', 69, "speaks otherwise"),
+        ('echo "ffdl: the state directory is closed to you" >&2; exit 77', 77, "login: the state directory is closed"),
+        ('echo "ffdl: no space is left" >&2; exit 75', 75, "login: no space is left"),
+        ("exit 0", 75, "login: exit code 0"),
+        ("kill -9 $$", 75, "login: exit code"),
+    ],
+)
+def test_an_ffdl_that_cannot_relay_is_told_apart(
+    laptop: Laptop, node: LoginNode, text: str, code: int, said: str
+) -> None:
+    with Pretend(node, text):
+        done = laptop.run("list")
+    assert done.returncode == code and said in done.stderr, done.stderr
+
+
+def test_no_ffdl_at_all_says_what_to_do(laptop: Laptop) -> None:
+    laptop.environ["FFDL_HOST_PROGRAM"] = "ffdl-of-another-site"
+    for words in (["list"], ["daemon", "status"]):
+        done = laptop.run(*words)
+        assert done.returncode == 69 and "FFDL_HOST_PROGRAM" in done.stderr and 'gateway = "ssh"' in done.stderr
+
+
+def test_another_release_is_told_and_goes_on(laptop: Laptop, node: LoginNode) -> None:
+    relay = f'{sys.executable} -c "from ffdl_batch.entry import ffdl; ffdl()" "$@" | sed -u "s/{__version__} /0.0.9 /"'
+    with Pretend(node, relay):
+        done = laptop.run("list")
+    assert done.returncode == 0 and "is of release 0.0.9" in done.stderr
+
+
+def test_what_a_login_prints_does_no_harm(laptop: Laptop, node: LoginNode, job: str) -> None:
+    node.write_profile("echo; echo 'Welcome to the cluster'; printf 'no end of line'; echo quota >&2")
+    try:
+        done = laptop.run("show", "--json", job)
+        assert (done.returncode, done.stderr) == (0, "") and json.loads(done.stdout)["job"]["id"] == job
+    finally:
+        node.write_profile("")
+
+
+def test_a_connection_that_falls_silent_is_given_up(laptop: Laptop, node: LoginNode, job: str) -> None:
+    """Nothing is closed: bytes just stop, as in a tunnel."""
+    wire = _Tap(node.server.port)
+    try:
+        laptop.write_config(
+            node.config(
+                Port=str(wire.port),
+                HostKeyAlias=f"[127.0.0.1]:{node.server.port}",
+                ServerAliveInterval="1",
+                ServerAliveCountMax="2",
+            )
+        )
+        with laptop.start("logs", "-f", job) as process:
+            assert process.stdout is not None and process.stdout.readline()
+            wire.is_shut.set()
+            drain = threading.Thread(target=process.stdout.read)
+            drain.start()
+            assert process.wait(LIMIT_S * 2) == 75
+            drain.join()
+            assert process.stderr is not None
+            assert "login" in process.stderr.read()
+    finally:
+        wire.stop()
+
+
+class _Tap(BreakingWire):
+    """A wire that, once shut, carries nothing any more, and refuses newcomers."""
+
+    def __init__(self, port: int) -> None:
+        self.is_shut = threading.Event()
+        super().__init__(port, 0, 0)
+
+    def _join(self, client: Any, server: Any, limit: int) -> None:
+        if self.is_shut.is_set():
+            client.close()
+            server.close()
+            return
+        with client, server:
+            for one, other in ((client, server), (server, client)):
+                threading.Thread(target=self._carry, args=(one, other), daemon=True).start()
+            while not self.is_shut.wait(0.1):
+                pass
+            self._until_over.wait(LIMIT_S * 3)
+
+    _until_over = threading.Event()
+
+    def _carry(self, one: Any, other: Any) -> None:
+        try:
+            while data := one.recv(65536):
+                if self.is_shut.is_set():
+                    return
+                other.sendall(data)
+        except OSError:
+            return
+
+    def stop(self) -> None:
+        self._until_over.set()
+        super().stop()

@@ -1,0 +1,210 @@
+"""How a login node is reached: real sshds on loopback with keys of their own, and whom they let in."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.contract.terminals import answer_prompts
+from tests.fakes.second_factor import SecondFactorServer
+from tests.login_node import Laptop, LoginNode, make_key
+
+CARRIER = """\
+import os, socket, sys, threading
+to = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+up = lambda: [to.sendall(data) for data in iter(lambda: os.read(0, 9999), b"")]
+threading.Thread(target=up, daemon=True).start()
+for data in iter(lambda: to.recv(9999), b""):
+    os.write(1, data)
+"""
+"""It does not end by itself: that is the caller's affair."""
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoginNode]:
+    """One whose backend is itself."""
+    found = LoginNode(tmp_path_factory.mktemp("node"), profile={"FFDL_BACKEND": "local"})
+    try:
+        yield found
+    finally:
+        found.stop()
+
+
+@pytest.fixture
+def laptop(tmp_path: Path, node: LoginNode) -> Laptop:
+    return Laptop(tmp_path / "laptop", node.config())
+
+
+def test_a_command_goes_to_the_daemon_of_the_node(laptop: Laptop, node: LoginNode) -> None:
+    done = laptop.run("list", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (node.state / "daemon.lock").exists()
+    assert not (laptop.directory / "state").exists(), "no daemon here"
+
+
+def test_an_unknown_host_key_is_refused_with_the_command_that_accepts_it(laptop: Laptop, node: LoginNode) -> None:
+    known = laptop.directory / "known"
+    laptop.write_config(node.config(UserKnownHostsFile=str(known)))
+    done = laptop.run("list")
+    assert done.returncode == 77 and "is not known" in done.stderr
+    shown = subprocess.run(
+        ["ssh-keygen", "-lf", str(node.directory / "host_key.pub")], check=True, capture_output=True, text=True
+    ).stdout.split()[1]
+    assert shown in done.stderr, "the fingerprint as ssh-keygen shows it"
+    command = done.stderr.partition("then: ")[2].strip().removesuffix(")")
+    assert command.startswith(f"ssh-keyscan -p {node.server.port} -t ed25519 127.0.0.1 >> {known}")
+    subprocess.run(["sh", "-c", command], check=True, capture_output=True)
+    assert laptop.run("list").returncode == 0
+
+
+def test_a_changed_host_key_is_refused_loudly(laptop: Laptop, node: LoginNode, tmp_path: Path) -> None:
+    make_key(tmp_path / "another")
+    known = tmp_path / "known"
+    node.server.write_known_hosts(known, tmp_path / "another.pub", node.server.port)
+    laptop.write_config(node.config(UserKnownHostsFile=str(known), StrictHostKeyChecking="no"))
+    done = laptop.run("list")
+    assert done.returncode == 77
+    assert "HAS CHANGED" in done.stderr and f"{known}, line 1" in done.stderr and "ssh-keygen -R" in done.stderr
+
+
+def test_hashed_and_revoked_keys_are_understood(laptop: Laptop, node: LoginNode, tmp_path: Path) -> None:
+    known = tmp_path / "known"
+    known.write_text(node.server.known_hosts.read_text())
+    subprocess.run(["ssh-keygen", "-q", "-H", "-f", str(known)], check=True, capture_output=True)
+    laptop.write_config(node.config(UserKnownHostsFile=str(known)))
+    assert laptop.run("list").returncode == 0
+    known.write_text(f"{node.server.known_hosts.read_text()}@revoked * {_public(node)}\n")
+    done = laptop.run("list")
+    assert done.returncode == 77 and "is revoked" in done.stderr
+
+
+def _public(node: LoginNode) -> str:
+    return " ".join((node.directory / "host_key.pub").read_text().split()[:2])
+
+
+def test_a_key_that_is_not_the_users_is_not_let_in(laptop: Laptop, node: LoginNode) -> None:
+    laptop.write_config(node.config(IdentityFile=str(node.server.other_key), IdentityAgent="none"))
+    done = laptop.run("list")
+    assert done.returncode == 77
+    assert "did not let us in: it takes publickey" in done.stderr and str(node.server.other_key) in done.stderr
+
+
+def test_a_host_that_is_away_is_worth_another_try(laptop: Laptop, node: LoginNode) -> None:
+    laptop.write_config(node.config(Port="1"))
+    done = laptop.run("list")
+    assert done.returncode == 75 and "port 1, cannot be reached: Connection refused" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["-oProxyCommand=touch x", "a b", "ho;st", "user@"])
+def test_what_is_no_host_is_wrong_usage(laptop: Laptop, name: str) -> None:
+    done = laptop.run(f"--host={name}", "list")
+    assert done.returncode == 2 and "is no host" in done.stderr
+
+
+def test_a_key_of_the_agent_is_taken(laptop: Laptop, node: LoginNode, tmp_path: Path) -> None:
+    agent = subprocess.Popen(["ssh-agent", "-D", "-a", str(tmp_path / "agent")], stdout=subprocess.DEVNULL)
+    try:
+        while not (tmp_path / "agent").exists():
+            assert agent.poll() is None
+            time.sleep(0.01)
+        environ = {**os.environ, "SSH_AUTH_SOCK": str(tmp_path / "agent")}
+        subprocess.run(["ssh-add", "-q", str(node.server.key)], env=environ, check=True)
+        laptop.write_config(node.config(IdentityFile=str(tmp_path / "none")))
+        assert laptop.run("list").returncode == 77
+        laptop.environ["SSH_AUTH_SOCK"] = environ["SSH_AUTH_SOCK"]
+        assert laptop.run("list").returncode == 0
+    finally:
+        agent.terminate()
+        agent.wait()
+
+
+def test_a_key_with_a_passphrase_is_asked_for_on_the_terminal_alone(
+    laptop: Laptop, node: LoginNode, tmp_path: Path
+) -> None:
+    locked = tmp_path / "locked"
+    locked.write_bytes(node.server.key.read_bytes())
+    locked.chmod(0o600)
+    subprocess.run(["ssh-keygen", "-q", "-p", "-N", "open sesame", "-f", str(locked)], check=True, capture_output=True)
+    laptop.write_config(node.config(IdentityFile=str(locked)))
+    alone = laptop.run("list")
+    assert alone.returncode == 77 and "has a passphrase, and nobody can be asked" in alone.stderr
+    code, shown = answer_prompts(laptop, ["list"], [("Passphrase of", "wrong"), ("Passphrase of", "open sesame")])
+    assert code == 0 and "NAME" in shown and "open sesame" not in shown
+    laptop.write_config(node.config(IdentityFile=str(locked), BatchMode="yes"))
+    code, shown = answer_prompts(laptop, ["list"], [])
+    assert code == 77 and "BatchMode" in shown
+
+
+def test_two_jumps_each_with_a_key_that_is_checked(laptop: Laptop, node: LoginNode, tmp_path: Path) -> None:
+    gates = [LoginNode(tmp_path / name, name) for name in ("gate", "inner")]
+    try:
+        inner = gates[1].config(ProxyJump="gate")
+        laptop.write_config(node.config(ProxyJump="inner"), inner, gates[0].config())
+        assert laptop.run("list").returncode == 0
+        laptop.write_config(node.config(ProxyJump="gate,inner"), gates[1].config(), gates[0].config())
+        assert laptop.run("list").returncode == 0
+        known = tmp_path / "none"
+        laptop.write_config(node.config(ProxyJump="inner"), inner, gates[0].config(UserKnownHostsFile=str(known)))
+        done = laptop.run("list")
+        assert done.returncode == 77 and "@gate" in done.stderr and "is not known" in done.stderr
+        laptop.write_config(node.config(ProxyJump="inner", UserKnownHostsFile=str(known)), inner, gates[0].config())
+        done = laptop.run("list")
+        assert done.returncode == 77 and f">> {known}" in done.stderr and "ssh-keyscan" not in done.stderr
+    finally:
+        for gate in gates:
+            gate.stop()
+
+
+def test_a_circle_of_jumps_is_told(laptop: Laptop, node: LoginNode) -> None:
+    second = node.config(ProxyJump="login").replace("login\n", "second\n", 1)
+    laptop.write_config(node.config(ProxyJump="second"), second)
+    done = laptop.run("list")
+    assert done.returncode == 78 and "in a circle" in done.stderr
+
+
+def test_a_proxy_command_carries_the_connection(laptop: Laptop, node: LoginNode) -> None:
+    (laptop.directory / "carry.py").write_text(CARRIER)
+    laptop.write_config(node.config(ProxyCommand=f"{sys.executable} {laptop.directory}/carry.py %h %p"))
+    assert laptop.run("list").returncode == 0
+
+
+def test_a_second_factor_is_asked_for_on_the_terminal(laptop: Laptop, node: LoginNode, tmp_path: Path) -> None:
+    with SecondFactorServer(tmp_path / "server", node.server.key, code="424242") as server:
+        laptop.write_config(server.config("login"))
+        code, shown = answer_prompts(
+            laptop, ["list"], [("Verification code:", "111111"), ("Verification code:", "424242")]
+        )
+        assert server.passed == ["publickey", "keyboard-interactive"], shown
+        assert "Your token" in shown and "424242" not in shown and "\x1b" not in shown
+        assert code == 75 and "opens no further session" in shown  # it is a door alone: there is no ffdl behind it
+        done = laptop.run("list")
+        assert done.returncode == 77 and "keyboard-interactive" in done.stderr and "no terminal" in done.stderr
+
+
+def test_the_terminal_is_as_before_after_ctrl_c(laptop: Laptop, node: LoginNode, tmp_path: Path) -> None:
+    with SecondFactorServer(tmp_path / "server", node.server.key, code="1") as server:
+        laptop.write_config(server.config("login"))
+        code, shown = answer_prompts(laptop, ["list"], [("Verification code:", None)])
+        assert code == 130 and "interrupted" in shown and shown.endswith("echo is on")
+
+
+def test_a_paramiko_that_is_not_there_is_named(laptop: Laptop, tmp_path: Path) -> None:
+    (tmp_path / "none").mkdir()
+    (tmp_path / "none" / "paramiko.py").write_text("raise ImportError('No module named paramiko')")
+    laptop.environ["PYTHONPATH"] = str(tmp_path / "none")
+    done = laptop.run("list")
+    assert done.returncode == 69 and "pip install 'ffdl-batch[ssh]'" in done.stderr
+
+
+def test_without_an_ssh_program_its_file_is_read_all_the_same(laptop: Laptop, tmp_path: Path) -> None:
+    laptop.environ["FFDL_SSH"] = str(tmp_path / "none")
+    assert laptop.run("list").returncode == 0
+    laptop.config.write_text(f"Include {tmp_path}/more\n" + laptop.config.read_text())
+    done = laptop.run("list")
+    assert done.returncode == 78 and "Include" in done.stderr

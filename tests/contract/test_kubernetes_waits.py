@@ -1,0 +1,127 @@
+"""What a cluster does to pods that have a node, or store what others left, and what the job's owner is told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ffdl_batch.domain.observation import EndCause, Phase
+from ffdl_batch.services.owed import OWED
+from tests.contract.daemon_rig import until
+from tests.contract.kubernetes_harness import CLAIM, CONTROLLER_IMAGE, KubernetesHarness
+from tests.contract.test_kubernetes_claims import MERGE, attempts_of, claimed, ended
+from tests.contract.test_kubernetes_jobs import World
+from tests.staging_rig import s3_server
+
+__all__ = ["claimed", "s3_server"]
+HELD = 'Multi-Attach error for volume "pvc-7" Volume is already used by pod(s) notebook-0'
+WAITS = 'echo 42 >"$RESULT_DIR/answer"; until [ -e "$JOB_STATE_DIR/go" ]; do sleep 0.1; done'
+
+
+@pytest.fixture
+def harness(tmp_path: Path) -> Iterator[KubernetesHarness]:
+    made = KubernetesHarness(tmp_path)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def test_a_volume_that_another_pod_has_is_told_and_waited_for(harness: KubernetesHarness) -> None:
+    harness.k8s.do("detach", claims={CLAIM: HELD})
+    native, _ = harness.submit("true")
+    seen = harness.await_observation(native, lambda one: "FailedAttachVolume" in one.reason)
+    assert seen.phase is Phase.PENDING
+    assert seen.reason.startswith(f"a volume of it cannot be attached to its node (FailedAttachVolume): {HELD}; ")
+    assert "it goes on when that ends" in seen.reason
+    harness.k8s.do("detach", claims={})
+    assert harness.await_end(native).end is EndCause.SUCCESS
+
+
+def cordoned(world: World, closed: bool) -> None:
+    world.k8s.ask("PATCH", "api/v1/nodes/n1", {"spec": {"unschedulable": closed}}, content=MERGE)
+
+
+def without_image(world: World, missing: bool) -> None:
+    world.k8s.do("images", missing=[CONTROLLER_IMAGE] if missing else [])
+
+
+def detached(world: World, away: bool) -> None:
+    world.k8s.do("detach", claims={CLAIM: HELD} if away else {})
+
+
+def full(world: World, refused: bool) -> None:
+    where = f"api/v1/namespaces/{world.k8s.namespace}/resourcequotas"
+    if refused:
+        world.k8s.ask("POST", where, {"metadata": {"name": "small"}, "spec": {"hard": {"pods": "0"}}})
+    else:
+        world.k8s.ask("DELETE", f"{where}/small")
+
+
+def taken(world: World, refused: bool) -> None:
+    """Not even the Job is taken."""
+    where = f"api/v1/namespaces/{world.k8s.namespace}/resourcequotas"
+    if refused:
+        world.k8s.ask("POST", where, {"metadata": {"name": "none"}, "spec": {"hard": {"count/jobs.batch": "1"}}})
+    else:
+        world.k8s.ask("DELETE", f"{where}/none")
+
+
+def go_on(world: World, job_id: str) -> None:
+    """The learner ends."""
+    (state,) = world.k8s.place.parent.glob(f"claim/jobs/{job_id}/attempt-2/state")
+    (state / "go").touch()
+
+
+def told(world: World, job_id: str, words: str) -> dict[str, Any]:
+    until(lambda: words in world.job(job_id)["pending_reason"], f"{words!r}: {world.job(job_id)['pending_reason']!r}")
+    job = world.job(job_id)
+    assert job["state"] == "STORING" and job["pending_reason"].startswith(f"{OWED}: "), job
+    return job
+
+
+@pytest.mark.parametrize(
+    ("obstacle", "words", "action"),
+    [
+        (cordoned, "no node has room now", "unschedulable"),
+        (without_image, "cannot be had", "correct its name"),
+        (detached, "FailedAttachVolume", "it goes on when that ends"),
+        (full, "quota small is used up", "the job starts when others of the namespace end"),
+        (taken, "quota none", "it is tried again"),
+    ],
+)
+def test_what_keeps_results_from_being_stored_is_told_and_waited_for(
+    claimed: World, obstacle: Callable[[World, bool], None], words: str, action: str
+) -> None:
+    job_id = claimed.submit(WAITS)
+    until(lambda: list(claimed.k8s.place.parent.glob(f"claim/jobs/{job_id}/attempt-2/state")), "the training")
+    claimed.await_state(job_id, "PROCESSING")
+    obstacle(claimed, True)
+    go_on(claimed, job_id)
+    job = told(claimed, job_id, words)
+    assert action in job["pending_reason"], job["pending_reason"]
+    obstacle(claimed, False)
+    job = ended(claimed, job_id)
+    assert (job["state"], job["pending_reason"]) == ("COMPLETED", ""), (job, claimed.diagnosis())
+    assert claimed.stored(f"out/{job_id}/")["answer"] == b"42\n"
+
+
+def test_a_pod_that_is_evicted_before_it_has_stored_is_begun_anew(claimed: World) -> None:
+    job_id = claimed.submit(WAITS)
+    claimed.await_state(job_id, "PROCESSING")
+    detached(claimed, True)
+    go_on(claimed, job_id)
+    told(claimed, job_id, "FailedAttachVolume")
+    where = f"api/v1/namespaces/{claimed.k8s.namespace}/pods?labelSelector=batch.kubernetes.io/job-name"
+    (pod,) = claimed.k8s.ask("GET", f"{where}={job_id}-2-store")["items"]
+    claimed.k8s.do("evict", namespace=claimed.k8s.namespace, pod=pod["metadata"]["name"])
+    told(claimed, job_id, "EvictionByEvictionAPI")
+    detached(claimed, False)
+    until(lambda: claimed.site.log.count("storing what attempt 2 owes") == 2, "that it is begun anew")
+    job = ended(claimed, job_id)
+    assert job["state"] == "COMPLETED", (job, claimed.diagnosis())
+    assert claimed.stored(f"out/{job_id}/")["answer"] == b"42\n"
+    assert attempts_of(claimed, job_id)[-1] == f"{job_id}-2-store"

@@ -1,0 +1,73 @@
+"""A script written for Slurm runs unchanged on every backend: variables, srun and scontrol.
+
+With FFDL_CONTRACT_BACKENDS=slurm-cli it runs on a real cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.domain.observation import EndCause
+from ffdl_batch.domain.spec import BatchOptions, Resources
+from ffdl_batch.ports.registry import adapter_names
+from tests.contract.scheduler_harness import Harness, open_harness, real_backends
+
+BACKENDS = real_backends() or list(adapter_names())
+SCRIPT = """\
+#!/bin/bash
+#SBATCH --ntasks=2
+set -eu
+for name in JOB_ID JOBID JOB_NAME NTASKS NPROCS NNODES JOB_NUM_NODES NODEID PROCID LOCALID CPUS_PER_TASK CPUS_ON_NODE \\
+  MEM_PER_NODE JOB_NODELIST SUBMIT_DIR TMPDIR JOB_PARTITION TASKS_PER_NODE; do
+  name=SLURM_$name
+  [ -n "${!name}" ] || { echo "$name is empty"; exit 1; }
+done
+[ "$SLURM_SUBMIT_DIR" = "$MODEL_DIR" ]; [ "$((SLURM_JOB_ID % 10))" -ge 0 ]; [ "$SLURM_JOB_ID" = "$SLURM_JOBID" ]
+[ "$SLURM_JOB_NAME" = contract ]; [ "$SLURM_NTASKS $SLURM_NPROCS $SLURM_TASKS_PER_NODE" = "2 2 2" ]
+[ -d "$SLURM_TMPDIR" ]; touch "$SLURM_TMPDIR/it"
+head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+echo "on $head"
+srun --cpu-bind=none --unbuffered bash -c 'echo "task $SLURM_PROCID of $SLURM_NTASKS"'
+srun -n1 -N1 true
+srun --ntasks 2 bash -c 'exit $((SLURM_PROCID * 3))' || echo "failed with $?"
+echo done
+"""
+
+
+@pytest.fixture(params=BACKENDS)
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
+    """One backend, ready to take jobs."""
+    harness = open_harness(request.param, tmp_path)
+    try:
+        yield harness
+    finally:
+        harness.close()
+
+
+def test_a_wrapped_script_runs_as_it_is(world: Harness) -> None:
+    env = {"SLURM_NTASKS": "2"}
+    command = f"printf %s {shell_octal(SCRIPT)} > job.sh && bash job.sh"
+    batch = BatchOptions(env=env, slurm_environment=True)
+    native, plan = world.submit(command, batch=batch, user_env=env, resources=Resources(cpus=2, memory_bytes=2**27))
+    seen = world.await_end(native)
+    world.await_log(plan, "done\n")
+    log = world.log(plan)
+    assert seen.end is EndCause.SUCCESS, log
+    assert sorted(line for line in log.splitlines() if line.startswith("task")) == ["task 0 of 2", "task 1 of 2"]
+    assert "failed with 3\n" in log
+    assert "\non \n" not in log and "on " in log
+
+
+def test_without_the_key_there_is_no_slurm(world: Harness) -> None:
+    native, plan = world.submit('echo "<${SLURM_JOB_ID-}>"; case $PATH in *.slurm-*) echo bad;; esac; echo done')
+    world.await_end(native)
+    world.await_log(plan, "done\n")
+    assert "<>\n" in world.log(plan) and "bad" not in world.log(plan)
+
+
+def shell_octal(text: str) -> str:
+    """The text as one word of bash: a command has no line breaks."""
+    return "$'" + "".join(f"\\{byte:03o}" for byte in text.encode()) + "'"

@@ -1,0 +1,80 @@
+"""The SSH gateway where the way to the login node is bad: nothing is lost, nothing is sent twice, nobody guesses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable, SubmissionUncertain
+from ffdl_slurm.adapter import SlurmScheduler
+from ffdl_slurm.settings import read_settings
+from tests.contract.scheduler_harness import SlurmOverSshHarness
+
+END_SESSIONS = "kill $(cat /proc/{pid}/task/{pid}/children); sleep 0.5"
+"""An sshd has a process for each connection."""
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[SlurmOverSshHarness]:
+    harness = SlurmOverSshHarness(tmp_path)
+    try:
+        yield harness
+    finally:
+        harness.close()
+
+
+def test_a_connection_that_breaks_after_sbatch_leaves_its_reply(world: SlurmOverSshHarness) -> None:
+    """The shell around sbatch ends all sessions of the node when sbatch has answered."""
+    plan = world.prepare("echo hello")
+    world.node.write_program(
+        "sbatch", f'{_real("sbatch")} "$@"; code=$?; {END_SESSIONS.format(pid=world.node.server.pid)}; exit $code'
+    )
+    with pytest.raises(SubmissionUncertain, match="was lost"):
+        world.scheduler.submit(plan)
+    (native,) = world.scheduler.find(plan.token, plan.attempt_dir)
+    assert world.accepted() == [native.job]
+
+
+def test_nothing_is_sent_where_the_node_is_away(world: SlurmOverSshHarness) -> None:
+    plan = world.prepare("echo hello")
+    assert isinstance(world.scheduler, SlurmScheduler)
+    world.scheduler.close()
+    world.node.server.stop()
+    for _ in range(2):
+        with pytest.raises(SchedulerUnreachable, match="cannot be reached"):
+            world.scheduler.submit(plan)
+    assert world.accepted() == []
+
+
+def test_a_tree_that_the_node_does_not_see_is_refused(world: SlurmOverSshHarness) -> None:
+    world.node.write_program("cat", "echo 'cat: no such file' >&2; exit 1")
+    with pytest.raises(InvalidRequest, match="does not see") as refused:
+        world.scheduler.probe()
+    assert "ffdl --host login" in str(refused.value)
+
+
+def test_banners_of_a_login_are_no_answers(world: SlurmOverSshHarness) -> None:
+    world.node.write_profile("echo 'JOBID|STATE'; echo 12345; echo 'Unable to contact slurm controller' >&2")
+    native, _ = world.submit("true")
+    assert world.accepted() == [native.job]
+    assert world.await_end(native).exit_code == 0
+
+
+def test_options_of_the_profile_over_there_do_not_count(world: SlurmOverSshHarness) -> None:
+    world.submit("true")
+    (call,) = world.calls("sbatch")
+    assert "SBATCH_PARTITION" not in str(call)
+
+
+@pytest.mark.parametrize(
+    ("table", "said"), [({"gateway": "ssh"}, "host is missing"), ({"host": "x"}, "is for gateway")]
+)
+def test_settings_that_make_no_sense(table: dict[str, object], said: str) -> None:
+    with pytest.raises(InvalidRequest, match=said):
+        read_settings(table)
+
+
+def _real(name: str) -> str:
+    return str(Path(__file__).parents[1] / "fakes" / "bin" / name)

@@ -1,0 +1,172 @@
+"""Why jobs wait: the adapters against the executables of a fake Slurm, the tests' API server, and this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ffdl_batch.domain.observation import NativeId
+from ffdl_batch.domain.spec import BatchOptions, Framework, JobSpec, Resources
+from ffdl_batch.domain.waiting import Explanation, WaitKind
+from ffdl_batch.ports.capabilities import ExplainsWaiting, ForetellsStart, WaitingRequest
+from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, SchedulerUnreachable
+from tests.contract.scheduler_harness import FakeSlurmHarness, Harness, LocalHarness
+from tests.contract.test_kubernetes_adapter import Site
+from tests.contract.test_kubernetes_queues import say
+from tests.fakes.kubernetes.rig import cluster, node
+
+NODES = (
+    "NodeName=n1 CPUAlloc=2 CPUTot=8 ActiveFeatures=(null) Gres=gpu:a100:4(S:0-1) GresUsed=gpu:a100:3(IDX:0-2) "
+    "RealMemory=4000 AllocMem=200 State=MIXED Partitions=main\n"
+    "NodeName=n2 CPUAlloc=0 CPUTot=8 ActiveFeatures=(null) Gres=gpu:a100:4(S:0-1) GresUsed=gpu:a100:0(IDX:N/A) "
+    "RealMemory=4000 AllocMem=0 State=DOWN+DRAIN Partitions=main Reason=no power [root@1795476012]\n"
+)
+PARTITIONS = "PartitionName=main AllowAccounts=ALL AllowQos=ALL Default=YES MaxTime=1-00:00:00 State=UP\n"
+OTHERS = (
+    "7|RUNNING|main|5000|bob|None|1795476014|1795476614|1|10:00|normal|ffdl|(null)|(null)|1795476012|gpu:a100:3|"
+    "(null)|x\n"
+)
+
+
+@pytest.fixture
+def slurm(tmp_path: Path) -> Iterator[FakeSlurmHarness]:
+    harness = FakeSlurmHarness(tmp_path, {"command_timeout_s": 5})
+    (harness.state / "show-node").write_text(NODES)
+    (harness.state / "show-partition").write_text(PARTITIONS)
+    (harness.state / "others").write_text(OTHERS)
+    try:
+        yield harness
+    finally:
+        harness.close()
+
+
+def explain(harness: Harness, *asked: tuple[NativeId | None, Resources]) -> list[Explanation | None]:
+    assert isinstance(harness.scheduler, ExplainsWaiting)
+    spec = harness.request().spec
+    requests = [
+        WaitingRequest(replace(spec, resources=resources), harness.facts, native) for native, resources in asked
+    ]
+    return list(harness.scheduler.explain_waiting(requests))
+
+
+ONE = Resources(cpus=1, gpus=2, gpu_type="a100", memory_bytes=128 * 1024**2)
+
+
+def test_slurm_explains_with_one_look_whatever_the_number_of_jobs(slurm: FakeSlurmHarness) -> None:
+    (slurm.state / "hold").touch()
+    natives = [slurm.submit("true", resources=ONE, batch=BatchOptions(hold=held))[0] for held in (True, False)]
+    before = {name: len(slurm.calls(name)) for name in ("squeue", "scontrol")}
+    held, other, none = explain(slurm, (natives[0], ONE), (natives[1], ONE), (NativeId("7"), ONE))
+    assert held is not None and held.reason is not None
+    assert other is not None and other.reason is not None and none is None  # it runs
+    (room,) = other.rooms
+    assert (room.gpus, room.gpus_free, room.fitting, room.wanted, room.gpus_each) == (4, 1, 0, 1, 2)
+    assert [(away.name, away.why) for away in room.away] == [("n2", "no power")]
+    assert other.figures == {"longest time in main": "1-00:00:00"}
+    assert len(slurm.calls("squeue")) == before["squeue"] + 1
+    assert len(slurm.calls("scontrol")) <= before["scontrol"] + 3
+    assert not [call for call in slurm.calls("sbatch") if "--parsable" not in call["argv"]]
+
+
+@pytest.mark.parametrize("fault", ["down", "timeout", "garbage", "empty", "hang"])
+def test_a_slurm_that_does_not_answer_is_unreachable(slurm: FakeSlurmHarness, fault: str) -> None:
+    native, _ = slurm.submit_waiting()
+    slurm.spoil("squeue", fault)
+    with pytest.raises(SchedulerUnreachable):
+        explain(slurm, (native, ONE))
+    assert explain(slurm, (native, ONE))[0] is not None
+
+
+def test_a_trial_tells_the_start_and_submits_nothing(slurm: FakeSlurmHarness) -> None:
+    assert isinstance(slurm.scheduler, ForetellsStart)
+    plan: LaunchPlan = slurm.prepare()
+    accepted = slurm.accepted()
+    told = slurm.scheduler.foretell(plan)
+    assert told.nodes == "n1" and told.at is not None
+    slurm.spoil("sbatch", "refuse")
+    with pytest.raises(InvalidRequest):
+        slurm.scheduler.foretell(plan)
+    assert slurm.accepted() == accepted
+
+
+def test_this_machine_says_who_has_its_slots(tmp_path: Path) -> None:
+    harness = LocalHarness(tmp_path)
+    try:
+        native, _ = harness.submit_waiting()
+        (known, asked) = explain(harness, (native, Resources(cpus=1)), (None, Resources(cpus=1)))
+        assert known is not None and known.reason is not None and known.position == 1
+        assert known.reason.kind is WaitKind.RESOURCES
+        assert asked is not None and asked.reason is None and asked.ahead[0].jobs == 1
+        harness.let_run()
+        harness.await_end(native)
+        assert explain(harness, (native, Resources(cpus=1))) == [None]
+    finally:
+        harness.close()
+
+
+def kubernetes_explains(site: Site, native: NativeId | None) -> Explanation | None:
+    facts = site.scheduler.probe()
+    (known,) = site.scheduler.explain_waiting(
+        [WaitingRequest(JobSpec("x", Framework("custom", "1", "x")), facts, native)]
+    )
+    return known
+
+
+def test_a_cluster_without_room_says_how_many_nodes_lack_what(tmp_path: Path) -> None:
+    with cluster(tmp_path, nodes=[node("n1", gpus=1), node("n2", gpus=1)]) as k8s:
+        site = Site(tmp_path, k8s)
+        try:
+            native = site.scheduler.submit(site.plan(resources=Resources(cpus=0.5, gpus=2, memory_bytes=1 << 28)))
+            site.wait(native, lambda one: one is not None and "Insufficient nvidia.com/gpu" in one.reason)
+            known = kubernetes_explains(site, native)
+            assert known is not None and known.reason is not None
+            assert (known.reason.kind, known.reason.word) == (WaitKind.RESOURCES, "Unschedulable")
+            assert known.figures["nodes with Insufficient nvidia.com/gpu"] == "2 of 2"
+        finally:
+            site.close()
+
+
+def test_a_quota_and_what_of_it_is_in_use(tmp_path: Path) -> None:
+    with cluster(tmp_path, nodes=[node("n1")]) as k8s:
+        site = Site(tmp_path, k8s)
+        try:
+            quota: dict[str, Any] = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"}}
+            site.admin().create({**quota, "spec": {"hard": {"pods": "0"}}})
+            native = site.scheduler.submit(site.plan())
+            site.wait(native, lambda one: one is not None and "quota none is used up" in one.reason)
+            known = kubernetes_explains(site, native)
+            assert known is not None and known.reason is not None and known.reason.limit is not None
+            limit = known.reason.limit
+            assert (limit.owner, limit.name, limit.resource, limit.most, limit.asked) == (
+                "quota",
+                "none",
+                "pods",
+                "0",
+                "1",
+            )
+            assert known.figures["quota none, pods"].endswith("of 0 in use")
+            plain = kubernetes_explains(site, None)
+            assert plain is not None and plain.reason is None and plain.figures == known.figures
+        finally:
+            site.close()
+
+
+def test_a_queue_of_kueue_with_the_place_in_it(tmp_path: Path) -> None:
+    with cluster(tmp_path, nodes=[node("n1")], kueue=True) as k8s:
+        site = Site(tmp_path, k8s)
+        site.settings["queue"] = "gpus"
+        site.scheduler = site.start()
+        try:
+            native = site.scheduler.submit(site.plan())
+            say(site, native.job, ("QuotaReserved", "False", "Pending", "insufficient unused quota for cpu"))
+            site.wait(native, lambda one: one is not None and "insufficient" in one.reason)
+            known = kubernetes_explains(site, native)
+            assert known is not None and known.reason is not None
+            assert (known.reason.kind, known.reason.detail) == (WaitKind.QUEUE, "insufficient unused quota for cpu")
+            assert known.position == 1
+        finally:
+            site.close()

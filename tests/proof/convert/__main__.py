@@ -1,0 +1,94 @@
+"""`make proof-convert`: a corpus of batch scripts, converted and written again, run against commands that only record.
+
+    python -m tests.proof.convert [--only NAME]... [--break WHAT] [--verbose] [--corpus DIRECTORY]
+
+Prints how many directives and lines were mapped, approximated and dropped, and how many scripts are wrong: the original
+and the one made of the manifest differ in argv or environment. Exit status 1 where any is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ffdl_batch.domain.findings import Severity
+from ffdl_batch.domain.spec import JobSpec
+from ffdl_batch.manifest import ManifestSource, parse_manifest
+from ffdl_batch.manifest.writer import write_manifest
+from ffdl_batch.ports.conversion import CannotConvert, Conversion, Fate, Origin, ReadsScripts, Source, WritesScripts
+from ffdl_batch.ports.converters import create_converter
+from tests.proof.convert.breaks import BREAKS, Manifest
+from tests.proof.convert.cases import Case, cases_in, read_cases
+from tests.proof.convert.running import run_script
+from tests.proof.convert.verdict import compare
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Convert, run and compare."""
+    parser = argparse.ArgumentParser(prog="python -m tests.proof.convert", description=__doc__.partition("\n")[0])
+    parser.add_argument("--only", action="append", metavar="NAME", help="of this script of the corpus")
+    parser.add_argument("--break", dest="broken", choices=[*BREAKS], help="make the conversions wrong: must end with 1")
+    parser.add_argument("--verbose", action="store_true", help="name each script")
+    parser.add_argument("--corpus", type=Path, metavar="DIRECTORY", help="other scripts; they run here, with stubs")
+    options = parser.parse_args(arguments)
+    everything = read_cases() if options.corpus is None else cases_in(options.corpus)
+    cases = [case for case in everything if not options.only or case.name in options.only]
+    if not cases:
+        parser.error("there is no such script in the corpus")
+    wrong, counts, wrapped, refused = 0, Counter[Fate](), 0, 0
+    for case in cases:
+        try:
+            conversion, differing = try_case(case, BREAKS.get(options.broken or ""))
+        except CannotConvert as error:
+            if options.corpus is None:
+                raise
+            refused += 1
+            print(f"{case.name}:{error.line}: refused: {error}", file=sys.stderr)
+            continue
+        wrapped += bool(conversion.wrapped)
+        counts.update(one.fate for one in conversion.judged if one.origin is not Origin.BODY)
+        wrong += bool(differing)
+        if options.verbose:
+            print(f"{case.name}: {conversion.wrapped or 'understood'}", file=sys.stderr)
+        for line in differing:
+            print(f"{case.name}: {line}", file=sys.stderr)
+    understood = len(cases) - wrapped - refused
+    told = f", {refused} refused" if refused else ""
+    print(f"{len(cases)} scripts, {understood} understood, {wrapped} run whole{told}")
+    print(", ".join(f"{counts[fate]} directives {fate}" for fate in Fate) + f", {wrong} wrong")
+    return 1 if wrong else 0
+
+
+def try_case(case: Case, breaking: Callable[[Manifest], Manifest] | None = None) -> tuple[Conversion, list[str]]:
+    """The conversion of a script, and what its other self does otherwise."""
+    converter = create_converter("sbatch")
+    assert isinstance(converter, ReadsScripts) and isinstance(converter, WritesScripts)
+    name = f"{Path(case.name).stem}.sbatch"
+    source = Source(case.text, name, case.options, case.arguments, case.environ, "custom")
+    conversion = converter.convert(source)
+    manifest = dict(conversion.manifest) if breaking is None else breaking(dict(conversion.manifest))
+    again = converter.write(spec_of(write_manifest(manifest)), contained=conversion.contained)
+    with tempfile.TemporaryDirectory(prefix="ffdl-convert-") as place:
+        before, after = Path(place, "before"), Path(place, "after")
+        for directory in (before, after):
+            (directory / "work").mkdir(parents=True)
+            (directory / "work" / name).write_text(case.text)
+        first = run_script(before, case.text, name, case.options, case.environ, case.arguments)
+        second = run_script(after, again, name)
+    return conversion, compare(first, second, conversion)
+
+
+def spec_of(text: str) -> JobSpec:
+    """The checked manifest; one that was made has no errors."""
+    parsed = parse_manifest(ManifestSource(text, "<manifest>", "/"))
+    errors = [str(finding) for finding in parsed.findings if finding.severity is Severity.ERROR]
+    assert parsed.spec is not None, errors
+    return parsed.spec
+
+
+if __name__ == "__main__":
+    sys.exit(main())

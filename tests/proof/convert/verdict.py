@@ -1,0 +1,120 @@
+"""Whether what a converted script starts is what the original starts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from ffdl_batch.ports.conversion import Conversion, Fate, Origin
+from tests.proof.convert.running import Ran
+
+QUERIES = frozenset({"scontrol", "hostname", "squeue"})
+"""They change nothing; what they answer shows in what follows."""
+LAUNCHERS = frozenset({"srun", "apptainer", "singularity"})
+"""The platform launches in their place, where the script was understood; what they start is compared."""
+PREPARING = frozenset({"module", "ml", "conda", "nvidia-smi"})
+"""Of several learners each prepares itself, where one shell did that for all."""
+_OF_THE_SHELL = re.compile(
+    r"_|SHLVL|PWD|OLDPWD|BASH_FUNC_.*|STUB_RECORDS|SLURM_STEP.*|SLURM_TRES_PER_TASK|SLURM_NTASKS|SLURM_NPROCS"
+)
+"""SLURM_NTASKS and SLURM_NPROCS are compared apart: srun gives both to what it starts, and sbatch not always."""
+_ADDED = frozenset({"MASTER_ADDR"})
+"""What learners have besides (the contract with user code)."""
+_OF_DIRECTIVES = {
+    "job-name": "SLURM_JOB_NAME",
+    "mem": "SLURM_MEM_PER_NODE", "mem-per-cpu": "SLURM_MEM_PER_CPU", "mem-per-gpu": "SLURM_MEM_PER_GPU",
+    "overcommit": "SLURM_OVERCOMMIT", "ntasks-per-core": "SLURM_NTASKS_PER_CORE",
+    "ntasks-per-socket": "SLURM_NTASKS_PER_SOCKET", "dependency": "SLURM_JOB_DEPENDENCY",
+}  # fmt: skip
+"""Variables of directives that may be dropped, which the report says then."""
+
+Record = Mapping[str, object]
+
+
+def compare(original: Ran, again: Ran, conversion: Conversion) -> list[str]:
+    """What differs, one line for each; none where both start the same."""
+    understood = not conversion.wrapped
+    before = _started(original.records, understood)
+    after = _started(again.records, understood)
+    if original.status != again.status:
+        return [f"exit status {original.status} became {again.status}: {again.said.strip()[-300:]}"]
+    if len(before) != len(after):
+        return [f"{len(before)} programs became {len(after)}: {_names(before)} / {_names(after)}"]
+    told = _told(conversion)
+    wrong: list[str] = []
+    for one, other in zip(before, after, strict=True):
+        old, new = _argv(one), _argv(other)
+        if old != new:
+            wrong.append(f"argv: {' '.join(old)} became {' '.join(new)}")
+        else:
+            wrong += _environments(one, other, told)
+    if understood:
+        wrong += _preparations(original.records, again.records)
+    return wrong
+
+
+def _started(records: Sequence[Record], understood: bool) -> list[Record]:
+    passed = QUERIES | (LAUNCHERS | PREPARING if understood else frozenset())
+    return [record for record in records if record["name"] not in passed]
+
+
+def _names(records: Iterable[Record]) -> str:
+    return " ".join(str(record["name"]) for record in records)
+
+
+def _preparations(before: Sequence[Record], after: Sequence[Record]) -> list[str]:
+    def prepared(records: Sequence[Record]) -> list[object]:
+        found = [(record["name"], record["argv"]) for record in records if record["name"] in PREPARING]
+        return [one for index, one in enumerate(found) if one not in found[:index]]
+
+    old, new = prepared(before), prepared(after)
+    return [] if old == new else [f"preparation: {old} became {new}"]
+
+
+def _told(conversion: Conversion) -> set[str]:
+    """Variables of directives that the report says are not kept."""
+    found = set()
+    for one in conversion.judged:
+        if one.origin is not Origin.BODY and one.fate is not Fate.MAPPED:
+            found |= {variable for name, variable in _OF_DIRECTIVES.items() if _names_option(one.text, name)}
+    return found
+
+
+def _names_option(text: str, name: str) -> bool:
+    letters = {"overcommit": "-O"}
+    variables = {"overcommit": "SBATCH_OVERCOMMIT", "mem": "SBATCH_MEM_PER_NODE", "mem-per-cpu": "SBATCH_MEM_PER_CPU"}
+    return bool(
+        re.match(rf"--{name}(=|\s|$)", text)
+        or text == letters.get(name)
+        or text.startswith(f"{variables.get(name, '-none-')}=")
+    )
+
+
+def _environments(one: Record, other: Record, told: set[str]) -> list[str]:
+    old, new = _plain(one["env"]), _plain(other["env"])
+    wrong = []
+    for name in sorted(old.keys() | new.keys()):
+        if name in told or _OF_THE_SHELL.fullmatch(name) or (name in _ADDED and name not in old):
+            continue
+        if old.get(name) != new.get(name):
+            wrong.append(f"environment of {one['name']}: {name}={old.get(name)!r} became {new.get(name)!r}")
+    for name in ("SLURM_NTASKS", "SLURM_NPROCS"):
+        if name in old and old[name] != new.get(name):
+            wrong.append(f"environment of {one['name']}: {name}={old[name]!r} became {new.get(name)!r}")
+    return wrong
+
+
+def _argv(record: Record) -> list[str]:
+    argv, env = record["argv"], record["env"]
+    assert isinstance(argv, list) and isinstance(env, dict)
+    return [str(record["name"]), *(str(word).replace(_place(env), "PLACE") for word in argv)]
+
+
+def _place(env: Mapping[str, object]) -> str:
+    return str(env["STUB_RECORDS"]).rpartition("/")[0]
+
+
+def _plain(env: object) -> dict[str, str]:
+    """Paths of the two places are one."""
+    assert isinstance(env, dict)
+    return {name: str(value).replace(_place(env), "PLACE") for name, value in env.items()}

@@ -1,0 +1,148 @@
+"""``ffdl convert`` as a process: what it writes, what it says, how it ends."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.unit.cli.programs import FFDL, run
+
+SCRIPT = """\
+#!/bin/bash
+#SBATCH --job-name=mnist -N 2
+#SBATCH --ntasks-per-node=1 --overcommit
+module load cuda
+srun python train.py
+"""
+PIPE = "#!/bin/bash\n#SBATCH -t 5\npython train.py | tee log\n"
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "job.sbatch"
+    path.write_text(SCRIPT)
+    return path
+
+
+def test_the_manifest_is_valid_and_the_report_names_each_line(script: Path, tmp_path: Path) -> None:
+    done = run(FFDL, "convert", "job.sbatch", "-o", "manifest.yml", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [
+        "job.sbatch:2: mapped: --job-name=mnist -> name",
+        "job.sbatch:2: mapped: -N 2 -> learners",
+        "job.sbatch:3: mapped: --ntasks-per-node=1 -> cpus",
+        "job.sbatch:3: dropped: --overcommit (a learner gets the CPUs that it asks for)",
+        "job.sbatch:4: approximated: module load cuda -> framework.command (the image has to have modules and what "
+        "they load, or choose one that has the software: --image)",
+        "job.sbatch:5: mapped: srun python train.py -> framework.command, learners",
+        "4 mapped, 1 approximated, 1 dropped",
+    ]
+    manifest = yaml.safe_load((tmp_path / "manifest.yml").read_text())
+    assert manifest["learners"] == 2
+    assert manifest["framework"] == {
+        "name": "custom", "version": "custom", "command": "module load cuda; python train.py"
+    }  # fmt: skip
+    checked = run(FFDL, "validate", "-Q", "manifest.yml", cwd=tmp_path)
+    assert (checked.returncode, checked.stderr) == (0, "")
+
+
+def test_without_a_file_the_manifest_goes_to_standard_output_and_the_report_to_the_other(script: Path) -> None:
+    done = run(FFDL, "convert", script)
+    assert yaml.safe_load(done.stdout)["name"] == "mnist"
+    assert "4 mapped, 1 approximated, 1 dropped" in done.stderr
+
+
+def test_strict_ends_with_1_where_something_was_dropped(script: Path) -> None:
+    assert run(FFDL, "convert", script, "--strict").returncode == 1
+    script.write_text(SCRIPT.replace(" --overcommit", ""))
+    assert run(FFDL, "convert", script, "--strict").returncode == 0
+
+
+def test_the_report_as_json(script: Path, tmp_path: Path) -> None:
+    done = run(FFDL, "convert", script, "-o", tmp_path / "m.yml", "--report", "json")
+    document = json.loads(done.stdout)
+    assert document["counts"] == {"mapped": 4, "approximated": 1, "dropped": 1}
+    assert document["wrapped"] is None
+    assert [one["line"] for one in document["judged"]] == [2, 2, 3, 3, 4, 5]
+    assert document["judged"][3]["fate"] == "dropped"
+
+
+def test_the_round_trip_shows_what_is_asked_otherwise(script: Path, tmp_path: Path) -> None:
+    done = run(FFDL, "convert", script, "-o", tmp_path / "m.yml", "--report", "none", "--check")
+    assert done.stdout == "- --overcommit\n"
+    script.write_text(SCRIPT.replace(" --overcommit", ""))
+    done = run(FFDL, "convert", script, "-o", tmp_path / "m.yml", "--report", "none", "--check")
+    assert done.stdout == "round trip: the script made of the manifest asks the same\n"
+
+
+def test_options_of_the_command_and_of_the_environment_count(script: Path) -> None:
+    done = run(FFDL, "convert", script, "--options", "-N3 --time=7", env={"SBATCH_QOS": "high"})
+    manifest = yaml.safe_load(done.stdout)
+    assert manifest["learners"] == 3
+    assert {key: manifest["batch"][key] for key in ("time", "qos")} == {"time": "00:07:00", "qos": "high"}
+    assert "job.sbatch:2: dropped: -N 2 (the command line says -N3, which counts)" in done.stderr
+
+
+def test_a_script_that_runs_whole_is_brought_into_the_model_byte_for_byte(script: Path, tmp_path: Path) -> None:
+    script.write_text(PIPE)
+    model = tmp_path / "model"
+    done = run(FFDL, "convert", script, "-o", tmp_path / "m.yml", "--model-dir", model, "--", "-a", "b c")
+    assert done.returncode == 0
+    assert "the script runs whole, as it is: it is given arguments" in done.stdout
+    assert (model / "job.sbatch").read_bytes() == script.read_bytes()
+    command = yaml.safe_load((tmp_path / "m.yml").read_text())["framework"]["command"]
+    assert command == "bash job.sbatch -a 'b c'"
+
+
+def test_another_file_of_that_name_stays_and_no_manifest_is_written(script: Path, tmp_path: Path) -> None:
+    script.write_text(PIPE)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "job.sbatch").write_text("mine\n")
+    done = run(FFDL, "convert", script, "-o", tmp_path / "m.yml", "--model-dir", tmp_path / "model")
+    assert done.returncode == 1
+    assert "job.sbatch is another file; nothing was written" in done.stderr
+    assert (tmp_path / "model" / "job.sbatch").read_text() == "mine\n"
+    assert not (tmp_path / "m.yml").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "code", "said"),
+    [
+        (b"#!/bin/bash\n#SBATCH --nosuch\ntrue\n", 78, ":2: sbatch has no option --nosuch (see sbatch --help)"),
+        (b"#!/bin/bash\n#SBATCH -p a\n#SBATCH hetjob\n", 78, ":3: a heterogeneous job is several jobs"),
+        (b"#!/bin/bash\ntrue\r\n", 78, ":2: lines end as on DOS"),
+        (b"python train.py\n", 78, ":1: it is none of the scripts that are known here"),
+        (b"#!/bin/bash\n\xff\xfe\n", 78, ":2: it is not UTF-8"),
+        (b"#!/bin/bash\nx\0y\n", 78, ":2: it has a NUL byte"),
+    ],
+)
+def test_bad_input_is_refused_with_file_and_line(tmp_path: Path, content: bytes, code: int, said: str) -> None:
+    (tmp_path / "bad.sh").write_bytes(content)
+    done = run(FFDL, "convert", "bad.sh", "-o", "m.yml", cwd=tmp_path)
+    assert done.returncode == code
+    assert f"ffdl: bad.sh{said}" in done.stderr
+    assert not (tmp_path / "m.yml").exists()
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    done = run(FFDL, "convert", "none.sh", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (66, "ffdl: none.sh: No such file or directory\n")
+
+
+def test_a_here_document_is_one_line_of_the_report(script: Path, tmp_path: Path) -> None:
+    script.write_text("#!/bin/bash\ncat <<EOF\na\nb\nEOF\npython x\n")
+    done = run(FFDL, "convert", "job.sbatch", "-o", "m.yml", cwd=tmp_path)
+    assert done.stdout.splitlines() == [
+        "job.sbatch:2: mapped: cat <<EOF a b EOF -> framework.command (it runs as it is)",
+        "job.sbatch:6: mapped: python x -> framework.command (it runs as it is)",
+        "2 mapped, 0 approximated, 0 dropped",
+        "the script runs whole, as it is: line 2 has a here-document",
+    ]
+
+
+def test_standard_input_is_called_job_sh() -> None:
+    done = run(FFDL, "convert", "-", "--report", "none", text=PIPE)
+    assert yaml.safe_load(done.stdout)["framework"]["command"] == "bash job.sh"

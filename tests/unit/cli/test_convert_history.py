@@ -1,0 +1,164 @@
+"""``ffdl convert --history`` against a sacct and a sinfo that print what real ones print."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.cli.convert_history import FORMATS
+
+PARTED = "\x1f"
+HEAD = [
+    "JobID", "User", "Account", "Partition", "State", "ElapsedRaw", "TimelimitRaw", "NNodes", "NCPUS", "AllocTRES",
+    "Start", "SubmitLine", "JobName",
+]  # fmt: skip
+ROWS = [
+    ["11", "ann", "vision", "gpu", "COMPLETED", "7200", "120", "1", "8", "cpu=8,gres/gpu:a100=2,gres/gpu=2,mem=64000M",
+     "2026-11-01T10:00:00", "sbatch a.sh", "=train"],
+    ["12_3", "ann", "vision", "gpu", "FAILED", "360000", "UNLIMITED", "1", "8",
+     "cpu=8,gres/gpu:a100=1,gres/gpu=1,mem=1G", "2026-11-02T10:00:00", "sbatch b.sh", "sweep"],
+    ["13", "ann", "vision", "gpu", "COMPLETED", "3600", "120", "8", "64", "cpu=64,gres/gpu:h100=64,gres/gpu=64,mem=1T",
+     "2026-11-03T10:00:00", "sbatch c.sh", "big"],
+    ["14", "ann", "vision", "cpu", "COMPLETED", "60", "30", "1", "1", "cpu=1,mem=1G", "2026-11-03T10:00:00",
+     "srun --pty bash", "bash"],
+    ["15", "ann", "vision", "gpu", "CANCELLED by 1000", "0", "120", "1", "0", "", "Unknown", "sbatch d.sh", "never"],
+]  # fmt: skip
+SINFO = """\
+PARTITION|TIMELIMIT|CPUS|MEMORY|GRES|AVAIL_FEATURES|NODELIST
+gpu*|1-00:00:00|64|512000|gpu:a100:8(S:0-1)|(null)|g[1-4]
+cpu|infinite|128|256000|(null)|(null)|c[1-16]
+"""
+RATES = '[rates]\ncurrency = "EUR"\ngpu_hour = 2.0\ncpu_hour = 0.5\ngpu_types = { a100 = 3.0 }\n'
+
+
+def invoke(*arguments: str, **env: str) -> tuple[int, str, str]:
+    """The command as a process: exit code, output, complaints."""
+    run = "import sys; from ffdl_batch.cli.main import main; sys.argv[0] = 'ffdl'; main()"
+    argv = [sys.executable, "-c", run, "convert", *arguments]
+    done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=120, env=_environment(env))
+    return done.returncode, done.stdout, done.stderr
+
+
+def _environment(env: dict[str, str]) -> dict[str, str]:
+    return {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", **env}
+
+
+class Site:
+    """A Slurm that remembers, in a directory; `env` is for the command."""
+
+    def __init__(self, base: Path) -> None:
+        self.base, self.bin = base, base / "bin"
+        self.bin.mkdir()
+        self.answer = "\n".join(PARTED.join(row) for row in [HEAD, *ROWS]) + "\n"
+        (base / "config.toml").write_text(RATES)
+        self.env = {
+            "PATH": f"{self.bin}:/usr/bin:/bin", "HOME": str(base), "FFDL_CONFIG": str(base / "config.toml"),
+            "TZ": "UTC",
+        }  # fmt: skip
+        self.write()
+
+    def write(self, sacct_code: int = 0) -> None:
+        (self.base / "sacct.txt").write_text(self.answer)
+        (self.base / "sinfo.txt").write_text(SINFO)
+        self._command("sinfo", f"cat {self.base}/sinfo.txt")
+        self._command(
+            "sacct",
+            f'echo "$@" >>{self.base}/calls; case $* in *helpformat*) echo "JobID SubmitLine"; exit 0;; esac\n'
+            f"cat {self.base}/sacct.txt; [ {sacct_code} = 0 ] || echo 'slurmdbd: no' >&2; exit {sacct_code}",
+        )
+
+    def _command(self, name: str, text: str) -> None:
+        path = self.bin / name
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+def test_the_report_says_where_and_at_what_price(site: Site) -> None:
+    code, out, err = invoke("--history", "--since", "2026-11-01", **site.env)
+    assert (code, err) == (0, "")
+    assert "4 jobs, 168.0 GPU-hours" in out
+    assert "1 would run as they are, 1 with a loss, 2 not." in out
+    # 2 h of 2 A100 and 8 CPUs, 100 h of 1 A100 and 8 CPUs
+    assert f"Those that would run come to {2 * (6 + 4) + 100 * (3 + 4):.2f} EUR" in out
+    assert "gpu: 5 attempts of 1-00:00:00: the training has to write checkpoints" in out
+    assert "it has no GPUs of type h100 (it has a100)" in out
+    assert "a person sat at it" in out
+
+
+def test_sacct_is_asked_for_what_was_wanted(site: Site) -> None:
+    assert invoke("--history", "--account", "vision", "--since", "2026-11-01", **site.env)[0] == 0
+    asked = (site.base / "calls").read_text().splitlines()[-1]
+    assert "--allusers --accounts=vision" in asked and "--starttime=2026-11-01" in asked and "SubmitLine" in asked
+    assert invoke("--history", "--user", "bob", **site.env)[0] == 0
+    assert "--user=bob" in (site.base / "calls").read_text().splitlines()[-1]
+
+
+def test_each_job_is_a_row_for_programs(site: Site) -> None:
+    code, out, _ = invoke("--history", "--since", "2026-11-01", "--format", "csv", **site.env)
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert code == 0 and [row["job"] for row in rows] == ["11", "12_3", "13", "14"]
+    assert rows[0]["name"] == "'=train" and (rows[0]["verdict"], rows[0]["place"], rows[0]["cost"]) == (
+        "runs",
+        "gpu",
+        "20.0",
+    )
+    code, out, _ = invoke("--history", "--since", "2026-11-01", "--format", "json", **site.env)
+    document = json.loads(out)
+    assert document["counts"] == {"runs": 1, "with loss": 1, "does not run": 2}
+    assert document["jobs"][0]["memory_mib"] == 64000 and document["jobs"][2]["memory_mib"] == 1024**2
+
+
+@pytest.mark.parametrize(("form", "begins"), [("markdown", "# Moving past jobs"), ("html", "<!doctype html>")])
+def test_forms_for_people(site: Site, form: str, begins: str) -> None:
+    out = site.base / "report"
+    code, said, _ = invoke("--history", "--since", "2026-11-01", "--format", form, "-o", str(out), **site.env)
+    assert (code, said) == (0, "") and out.read_text().startswith(begins)
+
+
+def test_a_configured_cluster_is_a_place(site: Site) -> None:
+    (site.base / "config.toml").write_text(RATES + '[backend.kubernetes]\ngpu_types = { h100 = "NVIDIA-H100" }\n')
+    code, out, _ = invoke("--history", "--since", "2026-11-01", "--format", "json", **site.env)
+    jobs = {job["job"]: job for job in json.loads(out)["jobs"]}
+    assert code == 0
+    assert (jobs["13"]["place"], jobs["13"]["verdict"]) == ("kubernetes", "with loss")
+    assert jobs["11"]["place"] == "gpu"
+    code, out, _ = invoke(
+        "--history", "--backend", "kubernetes", "--since", "2026-11-01", "--format", "json", **site.env
+    )
+    assert {place["backend"] for place in json.loads(out)["places"]} == {"kubernetes"}
+
+
+def test_a_sacct_that_cannot_be_asked_or_read_is_told(site: Site) -> None:
+    site.write(sacct_code=1)
+    code, out, err = invoke("--history", **site.env)
+    assert (code, out) == (75, "") and "sacct ended with 1" in err
+    site.answer = "Slurm accounting storage is disabled\n"
+    site.write()
+    code, _, err = invoke("--history", **site.env)
+    assert code == 75 and "sacct printed no table but 'Slurm accounting storage is disabled" in err
+    site.answer = PARTED.join(HEAD) + "\n1" + PARTED + "ann\n"
+    site.write()
+    code, _, err = invoke("--history", **site.env)
+    assert code == 75 and "has 2 fields, not 13" in err
+    (site.bin / "sinfo").unlink()
+    code, _, err = invoke("--history", **site.env)
+    assert code == 75 and "sinfo cannot be run" in err
+
+
+def test_a_wrong_call_is_told(site: Site) -> None:
+    assert invoke("--history", "--user", "a", "--account", "b", **site.env)[0] == 2
+    assert invoke("--history", "x.sbatch", **site.env)[0] == 2
+    code, _, err = invoke(**site.env)
+    assert code == 2 and "name the FILE to convert" in err
+    assert set(FORMATS) == {"text", "json", "csv", "markdown", "html"}

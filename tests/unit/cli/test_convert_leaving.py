@@ -1,0 +1,82 @@
+"""``ffdl convert --to`` and manifests of Watson Machine Learning, at the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from ffdl_batch.cli.convert import convert
+from tests.unit.cli.test_convert_history import invoke
+
+MANIFEST = """\
+name: digits
+learners: 2
+cpus: 2
+memory: 1GiB
+framework: {name: custom, version: "registry.example.org/a/b:1", command: "python3 train.py"}
+data_stores:
+  - id: s
+    type: s3_datastore
+    connection: {auth_url: "https://s3.example.org", user_name: AKIA-IN-CLEAR, password: s3cr3t-value}
+    training_data: {container: in}
+batch: {time: 2h, retry: {failures: 3}}
+"""
+WML = """\
+model_definition:
+  framework: {name: tensorflow, version: '1.15'}
+  name: mnist
+  execution: {command: python3 train.py, compute_configuration: {name: k80, nodes: 1}}
+training_data_reference:
+  name: input
+  connection: {endpoint_url: "https://s3.example.org", access_key_id: AKIA-IN-CLEAR, secret_access_key: s3cr3t-value}
+  source: {bucket: in}
+"""
+
+
+@pytest.fixture
+def manifest(tmp_path: Path) -> Path:
+    path = tmp_path / "digits.yml"
+    path.write_text(MANIFEST)
+    return path
+
+
+@pytest.mark.parametrize(("to", "begins"), [("slurm", "#!/bin/bash\n#SBATCH "), ("kubernetes", "# Made of ")])
+def test_each_way_out_is_written_and_told(manifest: Path, tmp_path: Path, to: str, begins: str) -> None:
+    out = tmp_path / "out"
+    code, said, _ = invoke(str(manifest), "--to", to, "-o", str(out))
+    text = out.read_text()
+    assert code == 0 and text.startswith(begins)
+    assert f"{manifest}:1: " in said and "batch.retry" in said and "dropped" in said
+    assert "s3cr3t-value" not in text + said and "AKIA-IN-CLEAR" not in text + said
+
+
+def test_the_report_is_for_programs_too(manifest: Path) -> None:
+    code, out, err = invoke(str(manifest), "--to", "slurm", "--report", "json")
+    assert code == 0 and out.startswith("#!/bin/bash")
+    told = json.loads(err.splitlines()[-1])
+    assert told["counts"]["dropped"] >= 1 and {one["line"] for one in told["judged"]} <= set(range(1, 12))
+
+
+def test_nobody_writes_everything(manifest: Path) -> None:
+    code, _, err = invoke(str(manifest), "--to", "pbs")
+    assert code == 78 and "there is no converter 'pbs'" in err
+
+
+def test_manifests_of_watson_machine_learning_are_read(tmp_path: Path) -> None:
+    source, out = tmp_path / "wml.yml", tmp_path / "manifest.yml"
+    source.write_text(WML)
+    code, said, _ = invoke(str(source), "-o", str(out))
+    text = out.read_text()
+    assert code == 0 and "name: mnist\n" in text and "${secret:wml-data-password}" in text
+    assert "ffdl secret set wml-data-password" in said
+    assert "s3cr3t-value" not in text + said and "AKIA-IN-CLEAR" not in text + said
+    code, _, err = invoke(str(source), "-o", str(out), "--check")
+    assert code == 2 and "nothing writes such scripts again" in err
+
+
+def test_help_has_it_all() -> None:
+    said = CliRunner().invoke(convert, ["--help"]).output
+    assert all(word in said for word in ("--history", "--to FORMAT", "--since TIME", "--account NAME"))

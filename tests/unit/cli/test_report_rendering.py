@@ -1,0 +1,129 @@
+"""What a report looks like: text, Markdown, CSV and HTML; and that no word of a user's steers any of them."""
+
+from __future__ import annotations
+
+import csv
+import io
+from html.parser import HTMLParser
+
+import pytest
+
+from ffdl_batch.cli.report_document import Bars, Cell, Document, Section, Series
+from ffdl_batch.cli.report_html import html_page
+from ffdl_batch.cli.report_tables import (
+    markdown_lines,
+    number_column,
+    table_of,
+    text_column,
+    text_lines,
+    write_csv,
+)
+
+NASTY = "<script>alert(1)</script> | \x1b[31m*_`[x](y)"
+VOID = {"meta", "rect"}
+
+
+def document(name: str = "ada", value: Cell = 12.346) -> Document:
+    table = table_of(
+        "By user", (text_column("USER"), number_column("HOURS", 1)), [(name, value), ("b", None)], "A note."
+    )
+    chart = Bars("Jobs", ("1", name), (Series("ours", (3.0, None)), Series("published", (1.5, 0.0))), "%")
+    return Document(
+        "Use of November", ("Times are local.",), (Section("Hours", ("One.",), (table,), (chart,)), Section("Empty"))
+    )
+
+
+class Page(HTMLParser):
+    """Tags in balance, and what the page holds."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.seen: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+
+def test_text_has_titles_rows_and_numbers_below_each_other() -> None:
+    assert list(text_lines(document())) == [
+        "Use of November",
+        "===============",
+        "Times are local.",
+        "",
+        "Hours",
+        "-----",
+        "One.",
+        "",
+        "By user",
+        "USER  HOURS",
+        "ada    12.3",
+        "b         -",
+        "A note.",
+    ]
+
+
+def test_markdown_is_a_table_with_its_numbers_on_the_right() -> None:
+    lines = list(markdown_lines(document()))
+    assert lines[:3] == ["# Use of November", "", "Times are local."]
+    at = lines.index("| USER | HOURS |")
+    assert lines[at + 1 : at + 4] == ["| --- | ---: |", "| ada | 12.3 |", "| b | - |"]
+
+
+def test_a_page_is_balanced_and_stands_alone() -> None:
+    page = Page(html_page(document()))
+    assert page.open == []
+    tags = {tag for tag, _ in page.seen}
+    assert {"svg", "table", "style"} <= tags
+    assert not tags & {"script", "link", "img", "iframe", "object"}
+    links = [value for _, attributes in page.seen for name, value in attributes.items() if name in ("src", "href")]
+    assert links == []
+    policy = [attributes.get("content") for tag, attributes in page.seen if tag == "meta"]
+    assert "default-src 'none'; style-src 'unsafe-inline'" in policy
+    assert "@media print" in "".join(page.words)
+
+
+def test_a_missing_value_has_no_bar() -> None:
+    bars = [one for tag, one in Page(html_page(document())).seen if tag == "rect" and one["height"] == "10"]
+    widths = [float(one["width"] or 0) for one in bars]
+    assert len(widths) == 2 + 3  # the legend's two, and three values of four
+    assert widths[2:] == [460.0, 230.0, 0.0]
+
+
+def test_nobodys_name_is_markup() -> None:
+    page = Page(html_page(document(NASTY)))
+    assert "script" not in {tag for tag, _ in page.seen}
+    assert "<script>alert(1)</script> | \N{REPLACEMENT CHARACTER}[31m*_`[x](y)" in page.words
+    row = next(line for line in markdown_lines(document(NASTY)) if "alert" in line)
+    assert row == "| \\<script\\>alert(1)\\</script\\> \\| \N{REPLACEMENT CHARACTER}\\[31m\\*\\_\\`\\[x\\](y) | 12.3 |"
+    assert all("\x1b" not in line for line in text_lines(document(NASTY)))
+
+
+@pytest.mark.parametrize("render", [text_lines, markdown_lines])
+def test_a_name_with_a_new_line_stays_in_its_row(render: object) -> None:
+    assert callable(render)
+    assert any("two lines" in line for line in render(document("two\nlines")))
+
+
+@pytest.mark.parametrize(
+    ("cell", "written"),
+    [("=1+1", "'=1+1"), ("@SUM(A1)", "'@SUM(A1)"), ("-x", "'-x"), (-1.5, "-1.5"), (None, ""), ("a,b\n", "a,b\n")],
+)
+def test_no_cell_of_a_csv_is_a_formula(cell: object, written: str) -> None:
+    out = io.StringIO()
+    write_csv(out, ("one", "two"), [(cell, 1)])
+    assert list(csv.reader(io.StringIO(out.getvalue()))) == [["one", "two"], [written, "1"]]

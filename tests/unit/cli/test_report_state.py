@@ -1,0 +1,140 @@
+"""What was told is not told again, whatever becomes visible late; and what ends with which code."""
+
+from __future__ import annotations
+
+import stat
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.cli.outcome import Stop
+from ffdl_batch.cli.report_faults import status_of, subject_of
+from ffdl_batch.cli.report_state import LAG_S, Told, locked, new_rows, read_told, told_by, write_told
+from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.faults_report import FaultsReport
+from ffdl_batch.domain.incident_view import IncidentRow
+from ffdl_batch.ports.mail import MailNotSent, read_address, read_login, read_relay
+
+NOW = 10_000.0
+
+
+def row(noticed_at: float, job: str = "a", kind: str = "user.exit") -> IncidentRow:
+    origin = kind.partition(".")[0]
+    return IncidentRow(job, 1, "end-0", kind, origin, "t", "c", noticed_at, noticed_at, "C201", "m")
+
+
+def report(*rows: IncidentRow, as_of: float = NOW, until: float | None = None) -> FaultsReport:
+    return FaultsReport(0.0, as_of if until is None else until, as_of, 0.0, rows=rows)
+
+
+def test_without_a_file_all_is_new_and_after_it_nothing_is() -> None:
+    first = report(row(NOW - 5000), row(NOW - 10, "b"))
+    assert len(new_rows(first, None)) == 2
+    told = told_by(first, None)
+    assert told == Told(NOW, frozenset({"b/1/end-0"}))
+    later = replace(first, as_of=NOW + 60, until=NOW + 60)
+    assert new_rows(later, told) == ()
+    assert told_by(later, told).keys == {"b/1/end-0"}
+
+
+def test_what_becomes_visible_late_is_told_all_the_same() -> None:
+    told = told_by(report(row(NOW - 10)), None)
+    late = row(NOW - 20, "late")
+    assert new_rows(report(row(NOW - 10), late, as_of=NOW + 60), told) == (late,)
+
+
+def test_keys_go_when_they_are_too_old_to_come_again() -> None:
+    told = told_by(report(row(NOW - 10)), None)
+    assert told_by(report(row(NOW - 10), as_of=NOW + 2 * LAG_S), told).keys == frozenset()
+
+
+def test_a_report_of_the_past_takes_nothing_back() -> None:
+    told = Told(NOW, frozenset({"x/1/end-0"}))
+    assert told_by(report(as_of=NOW + 60, until=NOW - 5000), told) == told
+
+
+def test_a_file_comes_whole_and_is_read_again(tmp_path: Path) -> None:
+    path = str(tmp_path / "state")
+    assert read_told(path) is None
+    told = Told(NOW, frozenset({"a/1/end-0", "b/2/end-1"}))
+    write_told(path, told)
+    assert read_told(path) == told
+    assert [entry.name for entry in tmp_path.iterdir()] == ["state"]
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing_half_made(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    with pytest.raises(Stop, match="will be told again") as raised:
+        write_told(str(tmp_path / "state"), Told(NOW))
+    assert raised.value.code == ExitCode.TRY_AGAIN
+    assert [entry.name for entry in tmp_path.iterdir()] == ["state"]
+
+
+def test_who_holds_the_lock_for_long_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ffdl_batch.cli.report_state.LOCK_S", 0.0)
+    path = str(tmp_path / "state")
+    with locked(path), pytest.raises(Stop, match="another report") as raised, locked(path):
+        raise AssertionError("two at once")
+    assert raised.value.code == ExitCode.TRY_AGAIN
+    with locked(path):
+        assert stat.S_IMODE(Path(f"{path}.lock").stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize(
+    ("kinds", "code", "subject"),
+    [
+        ((), 0, "[ffdl] faults: nothing new"),
+        (("user.exit", "data.missing"), 1, "[ffdl] faults: 2 new, all of users"),
+        (("user.exit", "node.gpu"), 2, "[ffdl] faults: 2 new, 1 not of users"),
+        (("scheduler.preempted",), 2, "[ffdl] faults: 1 new, 1 not of users"),
+        (("container.runtime",), 2, "[ffdl] faults: 1 new, 1 not of users"),
+        (("platform.unknown",), 2, "[ffdl] faults: 1 new, 1 not of users"),
+    ],
+)
+def test_exit_codes_and_subjects(kinds: tuple[str, ...], code: int, subject: str) -> None:
+    rows = [row(NOW, str(number), kind) for number, kind in enumerate(kinds)]
+    assert (status_of(rows), subject_of(rows)) == (code, subject)
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [("localhost", ("localhost", 25)), ("mail.example.org:587", ("mail.example.org", 587)), ("[::1]:25", ("::1", 25))],
+)
+def test_relays(text: str, read: tuple[str, int]) -> None:
+    assert read_relay(text) == read
+
+
+@pytest.mark.parametrize("text", ["", "a:0", "a:65536", "a b", "http://a", ":25", "a\n"])
+def test_what_is_no_relay(text: str) -> None:
+    with pytest.raises(ValueError, match="no mail relay"):
+        read_relay(text)
+
+
+@pytest.mark.parametrize("text", ["", "a", "a@b@c", "a@b\nBcc: c@d", "<a@b>", "a b@c", "ä@b", "a@b,c@d"])
+def test_what_is_no_address(text: str) -> None:
+    with pytest.raises(ValueError, match="no mail address"):
+        read_address(text)
+
+
+@pytest.mark.parametrize("text", ["", "user\n", "user\n\n", "user\npassword\nmore\n"])
+def test_what_is_no_login(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "login"
+    path.write_text(text)
+    path.chmod(0o600)
+    with pytest.raises(ValueError, match="two lines"):
+        read_login(path)
+
+
+def test_a_login_is_shown_to_nobody(tmp_path: Path) -> None:
+    path = tmp_path / "login"
+    path.write_text("ada\ns3cret\n")
+    path.chmod(0o600)
+    assert "s3cret" not in repr(read_login(path))
+    path.chmod(0o644)
+    with pytest.raises(ValueError, match="chmod 600"):
+        read_login(path)
+
+
+def test_mail_that_was_not_sent_says_whether_it_may_pass() -> None:
+    assert (MailNotSent("x").may_pass, MailNotSent("x", may_pass=True).may_pass) == (False, True)

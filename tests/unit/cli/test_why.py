@@ -1,0 +1,99 @@
+"""`ffdl why` and `ffdl plan --why`: what is printed, as a whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.domain.waiting import Alternative, Explanation, Foretold, Outlook, Reason, WaitKind, WhyView
+from tests.unit.cli.programs import FFDL, json_lines, run
+from tests.unit.client.fake_daemon import FakeDaemon, make_job
+
+JOB, OTHER, UNKNOWN = "training-000000001", "training-000000002", "training-zzzzzzzzz"
+ARRAY = "array-000000007"
+T0 = 1_500_000_000.0
+"""Long ago: a start at that time is now."""
+WAITS = WhyView(
+    JOB,
+    "digits",
+    "QUEUED",
+    "slurm",
+    "4711",
+    waits=True,
+    sentence="it is the next one, and waits until what it asks for is free (Resources)",
+    actions=("wait, or ask for less",),
+    evidence=("0 of 8 GPUs in main are free", "in main 0 jobs are before it, and 2 run"),
+    explanation=Explanation(T0, Reason(WaitKind.RESOURCES, "Resources"), expected_start=T0),
+    trial=Foretold("starts", T0),
+    alternatives=(Alternative("partition quick", "--partition=quick", T0, 600.0, 1),),
+)
+RUNS = WhyView(OTHER, "digits", "PROCESSING", "slurm", "4712", waits=False, sentence="it does not wait: it runs on n1")
+SHOWN = f"""\
+ID:                  {JOB}  [digits]
+State:               QUEUED
+Why:                 it is the next one, and waits until what it asks for is free (Resources)
+What to do:          wait, or ask for less
+May start:           now  [the scheduler's plan]
+Because:
+  0 of 8 GPUs in main are free
+  in main 0 jobs are before it, and 2 run
+Would start sooner:
+  partition quick (--partition=quick): starts now, 10 min sooner, and would end 1 job of others for that
+
+ID:                  {OTHER}  [digits]
+State:               PROCESSING
+Now:                 it does not wait: it runs on n1
+"""
+
+
+@pytest.fixture
+def jobs(daemon: FakeDaemon) -> FakeDaemon:
+    daemon.jobs = {job_id: make_job(job_id) for job_id in (JOB, OTHER)}
+    daemon.whys = {JOB: WAITS, OTHER: RUNS}
+    return daemon
+
+
+def test_as_a_whole(jobs: FakeDaemon) -> None:
+    done = run(FFDL, "why", JOB, OTHER, daemon=jobs)
+    assert (done.stdout, done.stderr, done.returncode) == (SHOWN, "", 0)
+
+
+def test_without_alternatives_none_is_asked_for(jobs: FakeDaemon) -> None:
+    run(FFDL, "why", "--no-alternatives", JOB, daemon=jobs)
+    assert f"GET /api/v1/jobs/{JOB}/why?alternatives=false" in jobs.requests
+
+
+def test_json_has_the_values(jobs: FakeDaemon) -> None:
+    first, second = json_lines(run(FFDL, "why", "--json", JOB, OTHER, daemon=jobs).stdout)
+    assert first["why"]["explanation"]["reason"] == {
+        "kind": "resources",
+        "word": "Resources",
+        "detail": "",
+        "limit": None,
+    }
+    assert first["why"]["alternatives"][0]["options"] == "--partition=quick"
+    assert not second["why"]["waits"]
+
+
+def test_a_wrong_id_is_told_and_the_others_are_explained(jobs: FakeDaemon) -> None:
+    done = run(FFDL, "why", UNKNOWN, OTHER, daemon=jobs)
+    assert done.returncode == 66 and f"there is no job {UNKNOWN}" in done.stderr and OTHER in done.stdout
+
+
+def test_of_an_array_the_first_element_that_waits(jobs: FakeDaemon) -> None:
+    jobs.jobs[OTHER] = make_job(OTHER, array=ARRAY, array_index=0)
+    jobs.jobs[JOB] = make_job(JOB, array=ARRAY, array_index=1, state="QUEUED")
+    done = run(FFDL, "why", ARRAY, daemon=jobs)
+    assert JOB in done.stdout and "1 of 2 elements wait" in done.stderr
+
+
+def test_a_plan_says_it_only_when_asked(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
+    daemon.outlook = Outlook("slurm", ("0 of 8 GPUs in main are free",), alternatives=WAITS.alternatives)
+    plain = run(FFDL, "plan", manifest, model, daemon=daemon).stdout
+    assert "awaits" not in plain and "POST /api/v1/outlook" not in daemon.requests
+    shown = run(FFDL, "plan", "--why", manifest, model, daemon=daemon).stdout
+    sooner = "partition quick (--partition=quick): starts now, 10 min sooner, and would end 1 job of others for that"
+    assert shown == f"{plain}### what awaits it\n# 0 of 8 GPUs in main are free\n# sooner: {sooner}\n"
+    (document,) = json_lines(run(FFDL, "plan", "--why", "--json", manifest, model, daemon=daemon).stdout)
+    assert document["outlook"]["evidence"] == ["0 of 8 GPUs in main are free"]

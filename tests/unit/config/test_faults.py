@@ -1,0 +1,99 @@
+"""``[[fault_policies]]`` and ``[nodes]``: read, merged, and refused with file and line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.config.load import ConfigError, load_settings
+from ffdl_batch.config.settings import Settings
+from ffdl_batch.domain.fault_policy import FaultPolicy, NodeRules
+
+GOOD = '[[fault_policies]]\nname = "one"\nmatch = "x+"\nstop_retrying = true\n'
+
+
+def load(tmp_path: Path, text: str) -> Settings:
+    (tmp_path / "ffdl.toml").write_text(text)
+    return load_settings(cwd=tmp_path, environ={"HOME": str(tmp_path)})
+
+
+def test_a_policy_has_what_its_table_says(tmp_path: Path) -> None:
+    text = '[[fault_policies]]\nname = "fabric"\nmatch = "ncclSystemError"\nkind = "node.gpu"\nexclude_node = true\n'
+    settings = load(tmp_path, f'{text}notify = "ops@example.org"\n{GOOD}')
+    assert settings.fault_policies == (
+        FaultPolicy("fabric", "ncclSystemError", "node.gpu", exclude_node=True, notify=("ops@example.org",)),
+        FaultPolicy("one", "x+", stop_retrying=True),
+    )
+    assert ("fault_policies", "fabric:one", str(tmp_path / "ffdl.toml")) in settings.explain()
+
+
+def test_policies_of_several_files_come_one_after_the_other(tmp_path: Path) -> None:
+    user = tmp_path / ".config/ffdl"
+    user.mkdir(parents=True)
+    (user / "config.toml").write_text(GOOD)
+    settings = load(tmp_path, GOOD.replace("one", "two"))
+    assert [policy.name for policy in settings.fault_policies] == ["one", "two"]
+    with pytest.raises(
+        ConfigError, match=r"ffdl\.toml: there are two fault_policies named one; give each its own name"
+    ):
+        load(tmp_path, GOOD)
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ('match = "x"\nkind = "user.x"', "name must be a name of letters, digits"),
+        ('name = "a b"\nmatch = "x"\nkind = "user.x"', "name must be a name of letters, digits"),
+        ('name = "a"\nkind = "user.x"', "match must be a regular expression, not None"),
+        ('name = "a"\nmatch = "("\nkind = "user.x"', "match is no regular expression of Python's"),
+        ('name = "a"\nmatch = "x"\nkind = "theirs.x"', "kind must be origin.word, as node.gpu"),
+        ('name = "a"\nmatch = "x"\nstop_retrying = "yes"', "stop_retrying must be true or false, not 'yes'"),
+        ('name = "a"\nmatch = "x"\nnotify = "nobody"', "notify must be an address or a list of them"),
+        ('name = "a"\nmatch = "x"\nregex = "y"', "regex is no key; known are name, match, kind"),
+        ('name = "a"\nmatch = "x"', "it does nothing; give kind, exclude_node, stop_retrying or notify"),
+    ],
+)
+def test_a_mistake_is_told_with_file_and_line(tmp_path: Path, table: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, f"{GOOD}\n# the second one\n[[fault_policies]]\n{table}\n")
+    assert str(caught.value).startswith(f"{tmp_path}/ffdl.toml:7: fault_policies[2]: ")
+    assert message in str(caught.value)
+
+
+def test_policies_are_tables(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"fault_policies must be tables, \[\[fault_policies\]\]"):
+        load(tmp_path, "fault_policies = 3\n")
+
+
+def test_rules_for_nodes_of_several_files_are_merged_by_key(tmp_path: Path) -> None:
+    user = tmp_path / ".config/ffdl"
+    user.mkdir(parents=True)
+    (user / "config.toml").write_text("[nodes]\nexclude_lemons = true\nhours = 48\n")
+    settings = load(tmp_path, "[nodes]\nhours = 12\n")
+    assert settings.nodes == NodeRules(exclude_lemons=True, hours=12.0)
+    assert load(tmp_path, "").nodes.exclude_lemons
+    shown = {key: value for key, value, _ in settings.explain()}
+    assert shown["nodes"] == "exclude_lemons = true, threshold = 4.0, hours = 12.0, percent = 5.0"
+
+
+def test_nobody_keeps_off_nodes_by_default(tmp_path: Path) -> None:
+    settings = load(tmp_path, "")
+    assert (settings.nodes, settings.fault_policies) == (NodeRules(exclude_lemons=False), ())
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("nodes = 1", "nodes must be a table"),
+        ("[nodes]\nthresholds = 1", r"nodes\.thresholds is no key; known are exclude_lemons, threshold"),
+        ("[nodes]\nexclude_lemons = 1", "exclude_lemons must be true or false, not 1"),
+        ("[nodes]\nthreshold = 0", "threshold must be a number from 0.1"),
+        ("[nodes]\nhours = true", "hours must be a number from 0.1 to 10000"),
+        ("[nodes]\npercent = 51", "percent must be a number from 0 to 50, not 51"),
+        ("[nodes]\npercent = nan", "percent must be a number from 0 to 50"),
+    ],
+)
+def test_a_rule_that_cannot_be_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load(tmp_path, text)

@@ -1,0 +1,53 @@
+"""How long a step takes, by the records of a learner's collector."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.controller.metrics.pace import TAIL_BYTES, Pace, intervals, median
+from ffdl_batch.domain.metrics import Measure, MetricRecord, encode_record
+
+
+def record(step: int, time_ms: int, axis: str = "iteration", group: str = "loss") -> MetricRecord:
+    measure = Measure("INT", str(step))
+    return MetricRecord("training-x", time_ms, step + 1, "", group, {axis: measure}, {"loss": Measure("FLOAT", "0.5")})
+
+
+def test_the_time_between_records_is_divided_by_the_steps() -> None:
+    assert intervals([record(0, 1000), record(10, 3000), record(20, 5000)]) == [0.2, 0.2]
+
+
+def test_groups_are_apart_and_a_new_beginning_or_a_clock_set_back_gives_nothing() -> None:
+    records = [record(5, 1000), record(1, 1500, group="accuracy"), record(6, 3000), record(0, 4000), record(1, 3500)]
+    assert intervals(records) == [2.0]
+
+
+def test_epochs_are_no_steps() -> None:
+    assert intervals([record(1, 1000, "epoch"), record(2, 9000, "epoch")]) == []
+
+
+def test_a_median_needs_enough_of_them() -> None:
+    assert median([1.0, 1.0, 1.0, 1.0]) is None
+    assert median([1.0, 9.0, 2.0, 3.0, 1.0]) == 2.0
+
+
+def test_a_pace_is_news_when_it_is_known_and_when_it_changed(tmp_path: Path) -> None:
+    path = tmp_path / "learner-1.jsonl"
+    pace = Pace(str(path))
+    assert pace.news() is None
+    path.write_text("".join(encode_record(record(step, step * 500)) for step in range(10)) + '{"torn')
+    assert pace.news() == 0.5
+    assert pace.news() is None
+    path.write_text("".join(encode_record(record(step, step * 1500)) for step in range(10)))
+    assert pace.news() == 1.5
+
+
+def test_of_a_long_file_the_end_counts(tmp_path: Path) -> None:
+    path = tmp_path / "learner-1.jsonl"
+    slow = "".join(encode_record(record(step, step * 9000)) for step in range(2000))
+    fast = "".join(encode_record(record(step, 20_000_000 + step * 100)) for step in range(2000, 4000))
+    path.write_text(slow + fast)
+    assert path.stat().st_size > 2 * TAIL_BYTES
+    assert Pace(str(path)).news() == pytest.approx(0.1)

@@ -1,0 +1,49 @@
+"""Incidents that end nothing, by the events of an attempt."""
+
+from __future__ import annotations
+
+from ffdl_batch.domain.alarms import alarms
+from ffdl_batch.domain.events import Event, EventKind, Scalar
+
+
+def event(seq: int, kind: EventKind, **fields: Scalar) -> Event:
+    return Event(seq, 1000.0 + seq, "node-0", kind, fields)
+
+
+def pace(seq: int, learner: int, step_s: float) -> Event:
+    return event(seq, EventKind.PACE, learner_id=learner, host=f"n{learner}", step_s=step_s)
+
+
+def test_a_hang_has_the_end_of_the_stacks_and_where_all_are() -> None:
+    stack = "Thread 1 (idle)\n    wait (threading.py:355)\n    all_reduce (train.py:12)"
+    told = event(
+        3, EventKind.HANG, learner_id=2, host="n1", silent_s=1800.4, idle=True, stack=stack, file="stacks-1800s.txt"
+    )
+    [found] = alarms("training-x", 1, [event(1, EventKind.STARTED), told])
+    assert (found.kind, found.episode, found.learner, found.nodes) == ("user.hang", "hang-2-1", 2, ("n1",))
+    assert (found.at, found.code) == (1003.0, "000")
+    assert found.message == "learner 2 on n1 gave no sign of life for 1800 s, and computes nothing"
+    assert found.evidence[1].text == "all stacks: stacks-1800s.txt in its $LOG_DIR"
+    assert found.evidence[-1].text.endswith("all_reduce (train.py:12)")
+
+
+def test_a_learner_may_hang_again() -> None:
+    again = [event(seq, EventKind.HANG, learner_id=1, host="n1", silent_s=60.0, idle=False) for seq in (1, 2)]
+    assert [one.episode for one in alarms("training-x", 1, again)] == ["hang-1-1", "hang-1-2"]
+
+
+def test_who_takes_longer_than_the_others_is_a_straggler_once() -> None:
+    events = [pace(1, 1, 1.0), pace(2, 2, 1.1), pace(3, 3, 1.9), pace(4, 4, 1.0), pace(5, 3, 2.5)]
+    [found] = alarms("training-x", 1, events)
+    assert (found.kind, found.episode, found.learner, found.nodes) == ("user.straggler", "straggler-3", 3, ("n3",))
+    assert "1.9 s a step, 1.9 times as long as the others (1 s)" in found.message
+
+
+def test_equal_learners_and_a_single_one_have_no_straggler() -> None:
+    assert alarms("training-x", 1, [pace(1, 1, 9.0)]) == []
+    assert alarms("training-x", 1, [pace(1, 1, 1.0), pace(2, 2, 1.4), pace(3, 3, 1.2)]) == []
+
+
+def test_the_slow_one_is_found_though_it_spoke_first() -> None:
+    [found] = alarms("training-x", 1, [pace(1, 1, 3.0), pace(2, 2, 1.0)])
+    assert (found.learner, found.nodes, found.at) == (1, ("n1",), 1002.0)

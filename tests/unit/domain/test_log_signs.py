@@ -1,0 +1,201 @@
+"""What the end of a log says: tracebacks as CPython 3.11 prints them, and what launchers and other ranks add."""
+
+from __future__ import annotations
+
+import pytest
+
+from ffdl_batch.domain.log_signs import AFTERWORDS, Sign, read_signs, tracebacks
+
+PLAIN = """\
+epoch 3 loss 0.31
+Traceback (most recent call last):
+  File "/model/train.py", line 41, in <module>
+    main()
+  File "/model/train.py", line 12, in main
+    lr = table[step]
+         ~~~~~^^^^^^
+KeyError: 4100"""
+CHAINED = """\
+Traceback (most recent call last):
+  File "/model/chain.py", line 3, in load
+    open(path)
+FileNotFoundError: [Errno 2] No such file or directory: '/data/none'
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "/model/chain.py", line 6, in <module>
+    load("/data/none")
+  File "/model/chain.py", line 5, in load
+    raise RuntimeError("no shard could be opened") from error
+RuntimeError: no shard could be opened"""
+GROUP = """\
+  + Exception Group Traceback (most recent call last):
+  |   File "/model/group.py", line 8, in <module>
+  |     raise ExceptionGroup("two workers failed", [ExceptionGroup("inner", errs), KeyError("lr")])
+  | ExceptionGroup: two workers failed (2 sub-exceptions)
+  +-+---------------- 1 ----------------
+    | ExceptionGroup: inner (1 sub-exception)
+    +-+---------------- 1 ----------------
+      | Traceback (most recent call last):
+      |   File "/model/group.py", line 5, in <module>
+      |     f()
+      |   File "/model/group.py", line 2, in f
+      |     raise ValueError("bad shape (3, 4)")
+      | ValueError: bad shape (3, 4)
+      +------------------------------------
+    +---------------- 2 ----------------
+    | KeyError: 'lr'
+    +------------------------------------"""
+NOTE = """\
+Traceback (most recent call last):
+  File "/model/note.py", line 2, in <module>
+    raise e
+ValueError: lr is negative
+see configs/base.yaml"""
+SYNTAX = """\
+Traceback (most recent call last):
+  File "/model/syntax.py", line 1, in <module>
+    exec("x = (1,")
+  File "<string>", line 1
+    x = (1,
+        ^
+SyntaxError: '(' was never closed"""
+TORCHRUN = """\
+[rank0]: Traceback (most recent call last):
+[rank0]:   File "/model/train.py", line 9, in <module>
+[rank0]:     loss = model(batch)
+[rank0]: ValueError: Expected input batch_size (32) to match target batch_size (16).
+[rank1]: Traceback (most recent call last):
+[rank1]:   File "/model/train.py", line 12, in <module>
+[rank1]:     dist.all_reduce(loss)
+[rank1]: torch.distributed.DistBackendError: NCCL error, remote process exited or there was a network error
+W1123 10:00:00.000000 71 torch/distributed/elastic/multiprocessing/api.py:900] Sending process 74 closing signal SIGTERM
+Traceback (most recent call last):
+  File "/usr/local/bin/torchrun", line 8, in <module>
+    sys.exit(main())
+  File "/usr/lib/python3/torch/distributed/launcher/api.py", line 264, in launch_agent
+    raise ChildFailedError(
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+train.py FAILED
+------------------------------------------------------------
+Root Cause (first observed failure):
+  rank      : 0 (local_rank: 0)
+  exitcode  : 1 (pid: 73)
+============================================================"""
+GLOO = """\
+Traceback (most recent call last):
+  File "/model/train.py", line 30, in <module>
+    dist.all_reduce(grad)
+RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.77.0.12]:43422"""
+CUDA = """\
+Traceback (most recent call last):
+  File "/model/train.py", line 9, in <module>
+    out = net(x)
+torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 15.77 GiB"""
+TENSORFLOW = """\
+2026-11-23 10:00:00 I tensorflow/core/common_runtime/bfc_allocator.cc:1083] total memory
+Traceback (most recent call last):
+  File "/model/train.py", line 9, in <module>
+    model.fit(x, y)
+tensorflow.python.framework.errors_impl.ResourceExhaustedError: OOM when allocating tensor with shape[4096,4096]"""
+JAX = """\
+Traceback (most recent call last):
+  File "/model/train.py", line 9, in <module>
+    step(params)
+jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 17179869184 bytes."""
+CPLUSPLUS = "step 10\nterminate: CUDA error: out of memory (cudaErrorMemoryAllocation)\nAborted (core dumped)"
+
+
+def read(text: str) -> Sign | None:
+    return read_signs(text.split("\n"))
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "said"),
+    [
+        (PLAIN, "user.traceback", "KeyError: 4100"),
+        (CHAINED, "user.traceback", "RuntimeError: no shard could be opened"),
+        (
+            GROUP,
+            "user.traceback",
+            "ExceptionGroup: two workers failed (2 sub-exceptions): ValueError: bad shape (3, 4)",
+        ),
+        (NOTE, "user.traceback", "ValueError: lr is negative"),
+        (SYNTAX, "user.traceback", "SyntaxError: '(' was never closed"),
+        (TORCHRUN, "user.traceback", "ValueError: Expected input batch_size (32) to match target batch_size (16)."),
+        (CUDA, "user.cuda_oom", CUDA.rsplit("\n", maxsplit=1)[-1]),
+        (TENSORFLOW, "user.cuda_oom", TENSORFLOW.rsplit("\n", maxsplit=1)[-1]),
+        (JAX, "user.cuda_oom", JAX.rsplit("\n", maxsplit=1)[-1]),
+        (CPLUSPLUS, "user.cuda_oom", "terminate: CUDA error: out of memory (cudaErrorMemoryAllocation)"),
+    ],
+)
+def test_the_last_exception_decides_that_is_no_victims_and_no_launchers(text: str, kind: str, said: str) -> None:
+    sign = read(text)
+    assert sign is not None
+    assert (sign.kind, sign.text, sign.is_victims) == (kind, said, False)
+
+
+@pytest.mark.parametrize(
+    ("last", "kind"),
+    [
+        ("OSError: [Errno 28] No space left on device", "data.disk_full"),
+        ("OSError: [Errno 122] Disk quota exceeded: '/results/x'", "data.disk_full"),
+        ("OSError: [Errno 5] Input/output error: '/data/a'", "node.disk"),
+        ("OSError: [Errno 116] Stale file handle", "node.disk"),
+        ("RuntimeError: CUDA error: uncorrectable ECC error encountered", "node.gpu"),
+        ("botocore.exceptions.NoCredentialsError: Unable to locate credentials", "data.credentials"),
+        (
+            "botocore.exceptions.ClientError: An error occurred (AccessDenied) when calling the GetObject operation",
+            "data.credentials",
+        ),
+        ("botocore.errorfactory.NoSuchBucket: An error occurred (NoSuchBucket) when calling", "data.missing"),
+        ("MemoryError", "user.memory"),
+        ("numpy._core._exceptions._ArrayMemoryError: Unable to allocate 7.28 TiB", "user.memory"),
+        ("RuntimeError: [enforce fail] DefaultCPUAllocator: can't allocate memory: 8 bytes", "user.memory"),
+        ("PermissionError: [Errno 13] Permission denied: '/data'", "user.traceback"),
+        ("KeyboardInterrupt", "user.traceback"),
+    ],
+)
+def test_an_exception_may_name_a_kind_of_its_own(last: str, kind: str) -> None:
+    sign = read(f'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\n{last}')
+    assert sign is not None
+    assert (sign.kind, sign.text, sign.where) == (kind, last, 'File "a.py", line 1, in <module>')
+
+
+def test_who_lost_a_peer_says_so_and_no_more() -> None:
+    sign = read(GLOO)
+    assert sign is not None
+    assert (sign.kind, sign.is_victims) == ("user.traceback", True)
+
+
+@pytest.mark.parametrize("text", ["", "done", "CUDA is fast", "Traceback (most recent call last):", "error: 3\nbye"])
+def test_a_log_that_explains_nothing_says_nothing(text: str) -> None:
+    assert read(text) is None
+
+
+def test_what_was_caught_long_before_the_end_is_no_cause() -> None:
+    later = "\n".join(f"step {number}" for number in range(AFTERWORDS + 1))
+    assert read(f"{PLAIN}\n{later}") is None
+    assert read(f"{CPLUSPLUS}\n{later}") is None
+
+
+def test_memory_of_a_gpu_that_ran_short_once_is_not_what_ended_it() -> None:
+    """A program that makes its batch smaller and goes on fails of something else."""
+    sign = read(f"{CUDA}\nretrying with batch 16\n{PLAIN}")
+    assert sign is not None
+    assert sign.text == "KeyError: 4100"
+
+
+def test_a_chain_is_two_tracebacks_and_a_group_is_one() -> None:
+    assert [one.text.partition(":")[0] for one in tracebacks(CHAINED.split("\n"))] == [
+        "FileNotFoundError",
+        "RuntimeError",
+    ]
+    assert len(tracebacks(GROUP.split("\n"))) == 1
+
+
+@pytest.mark.parametrize("rubbish", ["Traceback (most recent call last):\n" * 2000, "a" * 65536, "| + " * 9000])
+def test_hostile_lines_cost_little(rubbish: str) -> None:
+    assert read(rubbish) is None

@@ -1,0 +1,74 @@
+"""Where a past job would run, and with what loss."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ffdl_batch.domain.past_job import LICENCES, QUEUES, SHARES, PastJob, Place, Room, Verdict, best_fit, judge
+
+JOB = PastJob("1", "ann", "vision", "x", "gpu", "COMPLETED", 3600, nodes=2, cpus=16, memory_mib=64_000, gpus=8,
+              gpu_type="A100", limit_s=7200)  # fmt: skip
+GPU = Place("gpu", "slurm", (Room(4, 64, 512_000, {"a100": 8}), Room(1, 8, 8_000, {"v100": 2})),
+            frozenset({"a100", "v100"}), 86_400)  # fmt: skip
+CLUSTER = Place("kubernetes", "kubernetes", None, frozenset({"a100"}), None, frozenset({SHARES, LICENCES, QUEUES}))
+
+
+def test_amounts_are_of_all_nodes() -> None:
+    assert (JOB.gpu_s, JOB.cpu_s, JOB.each(JOB.gpus), JOB.each(7)) == (28_800, 57_600, 4, 4)
+
+
+def test_what_fits_runs() -> None:
+    assert judge(JOB, GPU).verdict is Verdict.RUNS
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"gpu_type": "h100"}, "no GPUs of type h100"),
+        ({"gpus": 18, "nodes": 2}, "none of its nodes has 8 CPUs, 9 GPUs of type A100 and 31.2 GiB"),
+        ({"cpus": 130}, "none of its nodes"),
+        ({"memory_mib": 2_000_000}, "none of its nodes"),
+        ({"nodes": 5, "gpus": 5}, "5 nodes with"),
+        ({"interactive": True}, "a person sat at it"),
+        ({"heterogeneous": True}, "several jobs that ran as one"),
+    ],
+)
+def test_what_does_not_fit_is_told(changes: dict[str, object], reason: str) -> None:
+    fit = judge(replace(JOB, **changes), GPU)  # type: ignore[arg-type]
+    assert fit.verdict is Verdict.NOT and reason in fit.reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "place", "reason"),
+    [
+        ({"elapsed_s": 200_000}, GPU, "3 attempts of 1-00:00:00"),
+        ({"limit_s": 100_000}, GPU, "the time limit is 1-00:00:00, which was enough"),
+        ({"licences": ("abaqus",), "account": ""}, CLUSTER, "nobody counts licences (abaqus)"),
+        ({}, CLUSTER, "its account and priority are Slurm's"),
+    ],
+)
+def test_losses_are_told(changes: dict[str, object], place: Place, reason: str) -> None:
+    fit = judge(replace(JOB, **changes), place)  # type: ignore[arg-type]
+    assert fit.verdict is Verdict.LOSS and fit.reasons[0].startswith(reason)
+
+
+def test_shares_are_not_everywhere() -> None:
+    shared = replace(JOB, gpus=0, gpu_type="", shares=("shard",))
+    assert judge(shared, CLUSTER).verdict is Verdict.NOT
+    assert judge(shared, GPU).verdict is Verdict.RUNS
+
+
+def test_gpus_without_a_type_may_be_any() -> None:
+    untyped = Place("old", "slurm", (Room(9, 64, 512_000, {"": 4}),), frozenset({""}))
+    assert judge(JOB, untyped).verdict is Verdict.RUNS
+    assert judge(JOB, Place("cpu", "slurm", (Room(9, 64, 512_000),), frozenset())).reasons == ("it has no GPUs",)
+    assert judge(JOB, Place("any", "kubernetes")).verdict is Verdict.RUNS
+
+
+def test_the_best_place_has_no_loss_and_is_where_it_was() -> None:
+    other = replace(GPU, name="spare")
+    found = [best_fit(JOB, places) for places in ([CLUSTER, other, GPU], [CLUSTER, other], [CLUSTER])]
+    assert [fit.place.name if fit else "" for fit in found] == ["gpu", "spare", "kubernetes"]
+    assert best_fit(JOB, []) is None

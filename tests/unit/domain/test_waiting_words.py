@@ -1,0 +1,154 @@
+"""Sentences of why jobs wait: each kind has one, limits are said by their figures, times as people say them."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from ffdl_batch.domain.waiting import (
+    Alternative,
+    Blocker,
+    BlockerKind,
+    Explanation,
+    Factor,
+    Foretold,
+    Limit,
+    Measure,
+    NodeAway,
+    Per,
+    Reason,
+    Room,
+    WaitHistory,
+    WaitKind,
+)
+from ffdl_batch.domain.waiting_evidence import (
+    alternative_text,
+    evidence_of,
+    history_text,
+    moment_text,
+    room_text,
+    trial_text,
+)
+from ffdl_batch.domain.waiting_words import SENTENCES, actions_of, limit_sentence, sentence_of, span_text
+
+NOW = time.mktime((2027, 1, 20, 12, 0, 0, 0, 0, -1))
+
+
+def test_every_kind_has_a_sentence_and_an_action() -> None:
+    assert set(SENTENCES) == set(WaitKind) - {WaitKind.LIMIT}
+    for kind, (sentence, actions) in SENTENCES.items():
+        assert sentence[0].islower() and not sentence.endswith("."), kind
+        assert actions and all(actions), kind
+
+
+def test_the_schedulers_own_words_stand_behind() -> None:
+    reason = Reason(WaitKind.NODES_AWAY, "ReqNodeNotAvail", "UnavailableNodes:n3")
+    assert sentence_of(reason).endswith("(ReqNodeNotAvail: UnavailableNodes:n3)")
+    assert sentence_of(Reason(WaitKind.UNCONSIDERED, "None")).endswith("round")
+
+
+@pytest.mark.parametrize(
+    ("limit", "sentence", "action"),
+    [
+        (
+            Limit("QOS", "GPUs", Per.USER, name="high", most="4", used="3", asked="2"),
+            "the QOS high has used up its GPUs a user: the limit is 4, 3 in use, it asks for 2",
+            "wait until other jobs that count for it end, ask for fewer, or use another qos",
+        ),
+        (
+            Limit("association", "time", Per.JOB, most="01:00:00"),
+            "it asks for more time than its association gives a job: the limit is 01:00:00",
+            "it will never start like this: ask for less, or use another account",
+        ),
+        (
+            Limit("association", "CPUs", Per.ALL, Measure.MINUTES),
+            "its association has used up its minutes of CPUs",
+            "wait until the use of its association is counted anew, use another account or qos, or ask who runs the "
+            "site for more",
+        ),
+        (
+            Limit("QOS", "GPUs", Per.JOB, least=True, most="2"),
+            "its QOS takes no job with so little GPUs: the limit is 2",
+            "ask for at least as much as its QOS wants, or use another one",
+        ),
+    ],
+)
+def test_limits(limit: Limit, sentence: str, action: str) -> None:
+    assert limit_sentence(limit) == sentence
+    assert actions_of(Reason(WaitKind.LIMIT, "x", limit=limit)) == (action,)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(-1, "0 s"), (89, "89 s"), (90, "2 min"), (7200, "2 h"), (9000, "2.5 h"), (200_000, "2 days")]
+)
+def test_spans(seconds: float, text: str) -> None:
+    assert span_text(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("later_s", "text"),
+    [
+        (-100, "now"),
+        (600, "at 12:10 (in 10 min)"),
+        (2 * 86400, "on 2027-01-22 at 12:00"),
+        (1700 * 365 * 86400, "when jobs without a time limit have ended, which nobody can say"),
+    ],
+)
+def test_moments(later_s: float, text: str) -> None:
+    assert moment_text(NOW + later_s, NOW) == text
+
+
+def test_room() -> None:
+    room = Room("main", "v100", 8, 1, 2, 0, 1, 2, (NodeAway("n3", "IDLE+DRAIN", "fan"),))
+    assert room_text(room) == (
+        "1 of 8 GPUs of type v100 in main is free; 0 of 2 nodes have room for 2 GPUs each, and it wants 1 node; not "
+        "to be had: n3 (IDLE+DRAIN: fan)"
+    )
+    assert room_text(Room("main", "h100", 0, 0, 0, 0, 1, 2)).startswith("no open node in main has GPUs of type h100")
+
+
+def test_all_that_is_known_is_said_once() -> None:
+    known = Explanation(
+        NOW,
+        Reason(WaitKind.PRIORITY, "Priority"),
+        priority=1850,
+        expected_start=NOW + 600,
+        position=3,
+        factors=(Factor("age", 250), Factor("partition", 1600)),
+        blockers=(
+            Blocker(BlockerKind.RESERVATION, "maint", "maintenance of n3 (1 nodes)", NOW + 60, NOW + 3660),
+            Blocker(BlockerKind.DEPENDENCY, "afterok:7(unfulfilled)"),
+            Blocker(BlockerKind.LICENSE, "matlab:1"),
+        ),
+        figures={"longest time in short": "00:02:00"},
+        lacks=("limits' figures could not be read: no answer",),
+    )
+    assert evidence_of(known, NOW) == (
+        "the reservation maint, maintenance of n3 (1 nodes), begins now and ends at 13:01 (in 61 min)".replace(
+            "begins now", "begins at 12:01 (in 60 s)"
+        ),
+        "it depends on afterok:7(unfulfilled)",
+        "it asks for the licenses matlab:1",
+        "it is number 3 in its queue",
+        "its priority of 1850 is made of: age 250, partition 1600",
+        "longest time in short: 00:02:00",
+        "by the scheduler's own plan it starts at 12:10 (in 10 min)",
+        "limits' figures could not be read: no answer",
+    )
+
+
+def test_history_trials_and_alternatives() -> None:
+    assert history_text(WaitHistory("4 GPUs and a like time limit", 12, 300, 4000, 9000)) == (
+        "your last 12 jobs with 4 GPUs and a like time limit waited 5 min (median), nine of ten of them at most "
+        "67 min, and the longest 2.5 h"
+    )
+    assert trial_text(Foretold("said", NOW, "n1", 2), NOW) == (
+        "submitted now, behind what waits, it would start now, says the scheduler, and would end 2 jobs of "
+        "others for that"
+    )
+    assert trial_text(Foretold("what it said"), NOW).endswith("says: what it said")
+    one = Alternative("partition quick", "--partition=quick", NOW + 600, 3600)
+    assert (
+        alternative_text(one, NOW) == "partition quick (--partition=quick): starts at 12:10 (in 10 min), 60 min sooner"
+    )

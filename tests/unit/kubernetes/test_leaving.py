@@ -1,0 +1,102 @@
+"""Objects for those who apply them by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+from kubernetes_validate import validate
+
+from ffdl_batch.manifest import ManifestSource, parse_manifest
+from ffdl_batch.ports.conversion import CannotConvert, Fate
+from ffdl_batch.ports.leaving import Leaving, Left, WritesJobs
+from ffdl_kubernetes.leaving import WORDS, KubernetesLeaver
+
+MANIFEST = """\
+name: digits
+learners: 2
+cpus: 2
+gpus: 1
+memory: 1GiB
+framework: {name: custom, version: "registry.example.org/a/b:1", command: "python3 train.py"}
+"""
+RELEASES = ("1.29", "1.37")
+
+
+def leave(text: str = MANIFEST, **settings: object) -> Left:
+    parsed = parse_manifest(ManifestSource(text, "digits.yml", "/home/ann"))
+    assert parsed.spec is not None, parsed.findings
+    leaver = KubernetesLeaver()
+    assert isinstance(leaver, WritesJobs) and leaver.pulls_images
+    return leaver.leave(Leaving(parsed.spec, "digits.yml", "registry.example.org/a/b:1", settings))
+
+
+def objects(left: Left) -> list[Any]:
+    return list(yaml.safe_load_all(left.text))
+
+
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize(
+    "more",
+    [
+        "",
+        "batch: {time: 2h, env: {A: 'yes'}, secrets: {TOKEN: '${secret:hub}'}, network: job}\n",
+        "batch: {sweep: [{LR: 0.1}, {LR: 0.2}]}\n",
+    ],
+)
+def test_kubernetes_takes_every_object(release: str, more: str) -> None:
+    found = objects(leave(MANIFEST + more))
+    assert {"Job", "ConfigMap", "NetworkPolicy", "Service"} <= {one["kind"] for one in found}
+    for one in found:
+        validate(one, release, strict=True)
+
+
+def test_nothing_waits_for_a_daemon() -> None:
+    found = leave(namespace="team")
+    job = next(one for one in objects(found) if one["kind"] == "Job")
+    assert job["spec"]["suspend"] is False
+    assert "finalizers" not in job["spec"]["template"]["metadata"]
+    assert all(one["metadata"]["namespace"] == "team" for one in objects(found))
+    model = f"{job['metadata']['name']}-model"
+    assert f"kubectl create configmap {model} " in found.text
+    volume = next(one for one in job["spec"]["template"]["spec"]["volumes"] if one["name"] == "model")
+    assert volume["projected"]["sources"][0]["configMap"]["name"] == model
+
+
+def test_the_same_manifest_gives_the_same_text_and_another_one_other_names() -> None:
+    assert leave().text == leave().text
+    names = {objects(leave(MANIFEST.replace("digits", name)))[0]["metadata"]["name"] for name in ("a", "b", "digits")}
+    assert len(names) == 3
+
+
+def test_values_of_secrets_are_never_there() -> None:
+    text = MANIFEST + "batch: {env: {A: plain}, secrets: {TOKEN: 'in-clear-here'}}\n"
+    found = leave(text)
+    assert "in-clear-here" not in found.text
+    secret = next(one for one in objects(found) if one["kind"] == "Secret")
+    assert (
+        '"A": "plain"' in secret["stringData"]["environment.json"]
+        and "(not shown)" in secret["stringData"]["secrets.json"]
+    )
+
+
+def test_each_key_is_told() -> None:
+    judged = {one.text: one for one in leave(MANIFEST + "batch: {time: 2h, partition: gpu, hold: true}\n").judged}
+    assert (judged["learners"].fate, judged["learners"].line) == (Fate.MAPPED, 2)
+    assert judged["batch.hold"].fate is Fate.DROPPED
+    assert all(one.reason for one in judged.values() if one.fate is not Fate.MAPPED)
+
+
+def test_every_key_of_the_schema_has_its_word() -> None:
+    from ffdl_batch.manifest.batch_models import BatchBlock, ManifestBlock
+
+    keys = {*ManifestBlock.model_fields, *(f"batch.{name}" for name in BatchBlock.model_fields)} - {"batch"}
+    assert sorted(keys - set(WORDS)) == []
+
+
+def test_what_no_cluster_can_do_is_refused() -> None:
+    with pytest.raises(CannotConvert, match="shares of a GPU"):
+        leave(MANIFEST.replace("gpus: 1", "gpus: 0.5"))
+    with pytest.raises(CannotConvert, match="as many Jobs"):
+        leave(MANIFEST + "batch: {array: 0-2000}\n")

@@ -1,0 +1,110 @@
+"""What a cluster says of pods that wait, as values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ffdl_batch.domain.waiting import Limit, WaitKind
+from ffdl_kubernetes.waiting_reasons import (
+    position_in,
+    quota_figures,
+    read_pods,
+    read_queue,
+    read_quota,
+    read_scheduling,
+)
+
+
+@pytest.mark.parametrize(
+    ("message", "kind", "figures"),
+    [
+        (
+            "0/5 nodes are available: 2 Insufficient nvidia.com/gpu, 3 node(s) had untolerated taint {pool: x}. "
+            "preemption: 0/5 nodes are available: 5 No preemption victims found for incoming pod.",
+            WaitKind.RESOURCES,
+            {"nodes with Insufficient nvidia.com/gpu": "2 of 5",
+             "nodes with node(s) had untolerated taint {pool: x}": "3 of 5"},
+        ),
+        (
+            "0/3 nodes are available: 1 node(s) didn't match Pod's node affinity/selector, 2 node(s) had untolerated "
+            "taint {a: b, c: d}.",
+            WaitKind.KEPT_FOR_OTHERS,
+            {"nodes with node(s) didn't match Pod's node affinity/selector": "1 of 3",
+             "nodes with node(s) had untolerated taint {a: b, c: d}": "2 of 3"},
+        ),
+        (
+            "0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector.",
+            WaitKind.WRONG_LABELS,
+            {"nodes with node(s) didn't match Pod's node affinity/selector": "3 of 3"},
+        ),
+        ("0/1 nodes are available: 1 node(s) were unschedulable.", WaitKind.NODES_AWAY,
+         {"nodes with node(s) were unschedulable": "1 of 1"}),
+        ('persistentvolumeclaim "jobs" not found', WaitKind.VOLUME, {}),
+        ("no nodes available to schedule pods", WaitKind.RESOURCES, {}),
+    ],
+)  # fmt: skip
+def test_pods_that_find_no_node(message: str, kind: WaitKind, figures: dict[str, str]) -> None:
+    assert read_scheduling(message) == (kind, figures)
+
+
+def test_a_quota_with_its_figures() -> None:
+    refusal = (
+        'pods "x" is forbidden: exceeded quota: team, requested: requests.nvidia.com/gpu=2,requests.cpu=1, used: '
+        "requests.nvidia.com/gpu=3,requests.cpu=4, limited: requests.nvidia.com/gpu=4,requests.cpu=4"
+    )
+    assert read_quota(refusal) == Limit("quota", "GPUs (and 1 more)", name="team", most="4", used="3", asked="2")
+    assert read_quota('pods "x" is forbidden: violates PodSecurity') is None
+    thing = {"metadata": {"name": "team"}, "status": {"hard": {"pods": "4"}, "used": {"pods": "3"}}}
+    assert quota_figures([thing]) == {"quota team, pods": "3 of 4 in use"}
+
+
+def workload(name: str, created: str = "", priority: int = 0, **conditions: tuple[str, str, str]) -> dict[str, Any]:
+    told = [{"type": kind, "status": one[0], "reason": one[1], "message": one[2]} for kind, one in conditions.items()]
+    return {
+        "metadata": {"name": name, "creationTimestamp": created},
+        "spec": {"queueName": "gpus", "priority": priority},
+        "status": {"conditions": told},
+    }
+
+
+def test_queues() -> None:
+    short = workload("a", QuotaReserved=("False", "Pending", "insufficient unused quota for nvidia.com/gpu"))
+    reason = read_queue("gpus", short)
+    assert (reason.kind, reason.detail) == (WaitKind.QUEUE, "insufficient unused quota for nvidia.com/gpu")
+    never = workload("a", QuotaReserved=("False", "Pending", "it requires more than the maximum capacity."))
+    assert read_queue("gpus", never).kind is WaitKind.IMPOSSIBLE
+    closed = workload("a", QuotaReserved=("False", "Inadmissible", "ClusterQueue x is inactive"))
+    assert read_queue("gpus", closed).kind is WaitKind.QUEUE_CLOSED
+    assert read_queue("gpus", {**short, "spec": {"active": False}}).kind is WaitKind.QUEUE_CLOSED
+    assert read_queue("gpus", workload("a", Admitted=("True", "", ""))).kind is WaitKind.STARTING
+    assert read_queue("gpus", None).kind is WaitKind.QUEUE
+
+
+def test_the_place_in_a_queue() -> None:
+    mine = workload("mine", "2027-01-20T12:00:00Z")
+    others = [
+        workload("older", "2027-01-20T11:00:00Z"),
+        workload("younger", "2027-01-20T13:00:00Z"),
+        workload("dearer", "2027-01-20T13:00:00Z", 10),
+        workload("runs", "2027-01-20T10:00:00Z", QuotaReserved=("True", "", "")),
+        {**workload("elsewhere", "2027-01-20T10:00:00Z"), "spec": {"queueName": "cpus"}},
+    ]
+    assert position_in("gpus", mine, [mine, *others]) == 3
+
+
+def test_pods_by_what_keeps_them() -> None:
+    scheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+                 "message": "0/1 nodes are available: 1 Insufficient cpu."}  # fmt: skip
+    pod = {"metadata": {"name": "p"}, "status": {"conditions": [scheduled]}}
+    reason, figures = read_pods([pod], "")
+    assert (reason.kind, reason.word) == (WaitKind.RESOURCES, "Unschedulable")
+    assert figures == {"nodes with Insufficient cpu": "1 of 1"}
+    gated = {"metadata": {"name": "p"}, "status": {"conditions": [{**scheduled, "reason": "SchedulingGated"}]}}
+    assert read_pods([gated], "")[0].kind is WaitKind.QUEUE
+    waits = {"name": "learner", "image": "x", "state": {"waiting": {"reason": "ImagePullBackOff"}}}
+    pulling = {"metadata": {"name": "p"}, "status": {"containerStatuses": [waits]}}
+    assert read_pods([pulling], "")[0].kind is WaitKind.IMAGE
+    assert read_pods([], "is forbidden: violates PodSecurity")[0].kind is WaitKind.REFUSED
+    assert read_pods([], "")[0].kind is WaitKind.UNCONSIDERED

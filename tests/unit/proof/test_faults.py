@@ -1,0 +1,61 @@
+"""The judge of the proof of faults: what holds, and each way in which it must not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.proof.faults.verdict import Found, Planted, Told
+
+GOOD = Found(
+    {"a": Planted("exit-0", "user.exit"), "b": Planted("gpu-0", "node.gpu", "n1"), "c": Planted("healthy-0", "")},
+    [Told("a", "user.exit", ("n2",), 3), Told("b", "node.gpu", ("n1",), 1)],
+    {"a": "FAILED", "b": "FAILED", "c": "COMPLETED"},
+)
+
+
+def test_what_was_planted_and_nothing_else_holds() -> None:
+    assert GOOD.holds
+    assert GOOD.troubles() == []
+    assert "kinds planted 2" in GOOD.report()
+    assert "healthy jobs 1 completed without an incident 1" in GOOD.report()
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        (GOOD.told[:1], "planted node.gpu, told nothing"),
+        ([GOOD.told[0], replace(GOOD.told[1], kind="user.exit")], "told user.exit, which was not planted"),
+        ([GOOD.told[0], replace(GOOD.told[1], nodes=("n3",))], "its node.gpu names n3"),
+        ([GOOD.told[0], replace(GOOD.told[1], evidence=0)], "its node.gpu has no evidence"),
+        ([*GOOD.told, Told("c", "user.exit", (), 1)], "healthy, told user.exit"),
+        ([*GOOD.told, Told("a", "user.signal", ("n2",), 1)], "told user.signal, which was not planted"),
+    ],
+)
+def test_each_mistake_is_told(told: list[Told], said: str) -> None:
+    found = replace(GOOD, told=told)
+    assert not found.holds
+    assert any(said in trouble for trouble in found.troubles()), found.troubles()
+
+
+def test_a_healthy_job_that_failed_is_no_success() -> None:
+    found = replace(GOOD, states={**GOOD.states, "c": "FAILED"})
+    assert not found.holds
+    assert found.healthy == (1, 0)
+
+
+def test_two_incidents_for_one_fault_are_one_too_many() -> None:
+    assert not replace(GOOD, told=[*GOOD.told, GOOD.told[0]]).holds
+
+
+def test_nothing_planted_proves_nothing() -> None:
+    assert not Found({}, [], {}).holds
+    assert not Found({"c": GOOD.planted["c"]}, [], {"c": "COMPLETED"}).holds
+
+
+def test_precision_and_recall() -> None:
+    found = replace(GOOD, told=[*GOOD.told, Told("c", "user.exit", (), 1)])
+    [gpu, exited] = found.rows()
+    assert (gpu.kind, gpu.precision, gpu.recall) == ("node.gpu", 1.0, 1.0)
+    assert (exited.kind, exited.precision, exited.recall) == ("user.exit", 0.5, 1.0)

@@ -1,0 +1,222 @@
+"""Slurm's variables and commands in learners of every backend."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.domain.array import ArrayId, expand
+from ffdl_batch.domain.gang import Gang, lay_out, members_of
+from ffdl_batch.domain.jobdir import JobDir
+from ffdl_batch.domain.placeholders import literal
+from ffdl_batch.domain.spec import BatchOptions, Framework, JobSpec, Placement, Resources
+from ffdl_batch.runtimes.contract import SHELL
+from ffdl_batch.runtimes.layout import Runtime, Start, Subject, compose_start
+from ffdl_batch.runtimes.slurm_commands import INSTALLATION
+from ffdl_batch.runtimes.slurm_environment import HOST_VALUES, SLURM_SHELL, job_number, node_names, per_node
+
+ID = "training-0a1b2c3d4"
+JOB = JobDir(f"/s/jobs/{ID}")
+ONE = JobSpec(
+    "digits", Framework("pytorch", "1", "bash job.sh"), resources=Resources(cpus=4, gpus=2),
+    batch=BatchOptions(slurm_environment=True, partition="gpu", account="vision"),
+)  # fmt: skip
+FOUR = replace(ONE, resources=Resources(learners=4, cpus=4, gpus=2))
+
+
+def gang_of(spec: JobSpec, nodes: int) -> Gang:
+    members = members_of(spec)
+    found = lay_out(members, Placement.PACK, lambda load: nodes if load.gpus <= 8 // nodes else 0)
+    assert found is not None
+    return found
+
+
+def start(spec: JobSpec, nodes: int = 1, image: str = "/i.sif", **changes: object) -> Start:
+    subject = Subject(ID, spec, gang_of(spec, nodes), JOB, JOB.attempt(1))
+    return compose_start(subject, Runtime(image, **changes))  # type: ignore[arg-type]
+
+
+def test_a_single_learner_is_a_job_of_one_task() -> None:
+    env = start(ONE).learner.env
+    expected = {
+        "SLURM_JOB_ID": str(job_number(ID)), "SLURM_JOBID": str(job_number(ID)), "SLURM_JOB_NAME": "digits",
+        "SLURM_NTASKS": "1", "SLURM_NPROCS": "1", "SLURM_NNODES": "1", "SLURM_JOB_NUM_NODES": "1",
+        "SLURM_NODEID": "{node_rank}", "SLURM_PROCID": "{rank}", "SLURM_LOCALID": "0", "SLURM_CPUS_PER_TASK": "4",
+        "SLURM_CPUS_ON_NODE": "4", "SLURM_GPUS_ON_NODE": "2", "SLURM_JOB_GPUS": "{gpus}",
+        "SLURM_MEM_PER_NODE": "7630", "SLURM_JOB_NODELIST": "{hostname}", "SLURM_SUBMIT_DIR": "/job/model-code",
+        "SLURM_JOB_PARTITION": "gpu", "SLURM_JOB_ACCOUNT": "vision", "SLURM_TMPDIR": "/tmp", "TMPDIR": "/tmp",
+    }  # fmt: skip
+    assert {name: env.get(name) for name in expected} == expected
+    assert "SLURM_ARRAY_JOB_ID" not in env
+
+
+def test_what_the_manifest_says_of_tasks_is_followed() -> None:
+    asking = replace(ONE, batch=replace(ONE.batch, env={"SLURM_NTASKS": "2"}))
+    env = start(asking).learner.env
+    assert (env["SLURM_NPROCS"], env["SLURM_TASKS_PER_NODE"], env["SLURM_CPUS_PER_TASK"]) == ("2", "2", "2")
+    odd = replace(ONE, batch=replace(ONE.batch, env={"SLURM_NTASKS": "many"}))
+    assert start(odd).learner.env["SLURM_NPROCS"] == "1"
+
+
+def test_learners_that_share_nodes_are_their_tasks() -> None:
+    env = start(FOUR, nodes=2).learner.env
+    assert (env["SLURM_NTASKS"], env["SLURM_NNODES"], env["SLURM_TASKS_PER_NODE"]) == ("4", "2", "2(x2)")
+    assert (env["SLURM_LOCALID"], env["SLURM_GPUS_ON_NODE"], env["SLURM_GPUS"]) == ("{local_index}", "4", "8")
+    assert env["SLURM_JOB_NODELIST"] == f"learner-{ID}-[0,2]"
+    assert start(FOUR, nodes=1, image="").learner.env["SLURM_JOB_NODELIST"] == "{hostname}"
+    assert node_names(ID, gang_of(FOUR, 4)) == f"learner-{ID}-[0,1,2,3]"
+    assert per_node([2, 2, 1]) == "2(x2),1"
+
+
+def test_an_element_knows_its_array() -> None:
+    element = expand(replace(ONE, batch=replace(ONE.batch, array="3-4")), ArrayId("array-1"))[1]
+    env = start(element).learner.env
+    assert (env["SLURM_ARRAY_TASK_ID"], env["SLURM_ARRAY_JOB_ID"]) == ("4", str(job_number("array-1")))
+    assert env["SLURM_JOB_NAME"] == "digits"
+
+
+def test_only_who_asks_gets_it() -> None:
+    without = start(replace(ONE, batch=BatchOptions()), host_values=HOST_VALUES).learner
+    assert not [name for name in without.env if name.startswith("SLURM_")] and without.host_values == {}
+    assert without.argv[-3:] == tuple(literal(part) for part in SHELL)
+    asked = start(ONE, host_values=HOST_VALUES).learner
+    assert asked.host_values == HOST_VALUES
+    assert asked.argv[-3:] == tuple(literal(part) for part in SLURM_SHELL)
+    assert start(ONE, image="").learner.argv == tuple(literal(part) for part in SLURM_SHELL)
+
+
+# -------------------------------------------------------------------------------------------------- commands
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> dict[str, str]:
+    """The environment of a learner in which the commands are installed."""
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "JOB_STATE_DIR": str(tmp_path), "LEARNER_ID": "1"}
+    subprocess.run(["bash", "-c", INSTALLATION], env=env, check=True)
+    ours = f"{tmp_path}/.slurm-1:{env['PATH']}"
+    return {**env, "PATH": ours, "NUM_LEARNERS": "1", "SLURM_JOB_ID": "77", "SLURM_NTASKS": "2", "SLURM_NNODES": "1"}
+
+
+def run(shell: dict[str, str], *argv: str, said: str = "", **more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        argv, check=False, env={**shell, **more}, input=said, capture_output=True, text=True, timeout=30
+    )
+
+
+def lines(done: subprocess.CompletedProcess[str]) -> Sequence[str]:
+    return sorted(done.stdout.splitlines())
+
+
+TELL = "echo $SLURM_PROCID/$SLURM_NTASKS"
+
+
+@pytest.mark.parametrize(
+    ("options", "tasks"),
+    [
+        ((), 2),
+        (("-n3",), 3),
+        (("-n", "3", "-l", "-u"), 3),
+        (("-lun3",), 3),
+        (("--ntasks", "3", "--mpi=none", "--gres", "gpu:1"), 3),
+        (("--nodes=1", "--ntasks-per-node=4", "--kill-on-bad-exit"), 4),
+        (("-N", "1", "--exclusive", "--pty"), 1),
+        (("-N1-2", "-c", "2", "--"), 1),
+    ],
+)
+def test_srun_finds_its_command_and_starts_a_task_each(
+    shell: dict[str, str], options: tuple[str, ...], tasks: int
+) -> None:
+    done = run(shell, "srun", *options, "bash", "-c", TELL)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [line.rpartition(" ")[2] for line in lines(done)] == [f"{rank}/{tasks}" for rank in range(tasks)]
+
+
+def test_srun_hands_on_input_and_the_highest_status(shell: dict[str, str]) -> None:
+    done = run(shell, "srun", "-l", "bash", "-c", "cat; exit $((SLURM_PROCID + 2))", said="to the first\n")
+    assert (done.stdout, done.returncode) == ("0: to the first\n", 3)
+    assert run(shell, "srun", "-n1", "cat", said="alone").stdout == "alone"
+
+
+def test_srun_deals_gpus_and_files(shell: dict[str, str], tmp_path: Path) -> None:
+    done = run(
+        shell, "srun", "--gpus-per-task=2", f"--output={tmp_path}/%j.%t", "--chdir", str(tmp_path), "bash", "-c",
+        "echo $CUDA_VISIBLE_DEVICES; pwd; echo bad >&2", CUDA_VISIBLE_DEVICES="4,5,6,7",
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "")
+    assert (tmp_path / "77.0").read_text() == f"4,5\n{tmp_path}\nbad\n"
+    assert (tmp_path / "77.1").read_text() == f"6,7\n{tmp_path}\nbad\n"
+
+
+def test_srun_exports_what_it_is_told_to(shell: dict[str, str]) -> None:
+    say = ("bash", "-c", 'echo "$A-$B-$SLURM_JOB_ID"')
+    assert run(shell, "srun", "-n1", "--export=ALL,B=2", *say, A="1").stdout == "1-2-77\n"
+    assert run(shell, "srun", "-n1", "--export=B=2", *say, A="1").stdout == "-2-77\n"
+    assert run(shell, "srun", "-n1", "--export=A", *say, A="1", B="2").stdout == "1--77\n"
+
+
+def test_learners_of_a_gang_run_their_own_tasks(shell: dict[str, str]) -> None:
+    seen: list[str] = []
+    for learner in ("1", "2"):
+        done = run(shell, "srun", "-n5", "bash", "-c", TELL, LEARNER_ID=learner, NUM_LEARNERS="2")
+        seen += lines(done)
+    assert seen == [f"{rank}/5" for rank in range(5)]
+
+
+def test_a_failed_task_ends_the_others_where_that_is_asked_for(shell: dict[str, str]) -> None:
+    done = run(shell, "srun", "-K", "-n3", "bash", "-c", "[ $SLURM_PROCID = 1 ] && exit 200; exec sleep 600")
+    assert done.returncode == 200
+
+
+def test_signals_reach_the_tasks(shell: dict[str, str], tmp_path: Path) -> None:
+    wait = 'trap "exit 5" USR1; : > up$SLURM_PROCID; while :; do sleep 0.05; done'
+    with subprocess.Popen(["srun", "bash", "-c", wait], env=shell, cwd=tmp_path) as process:
+        try:
+            end = time.monotonic() + 30
+            while not all((tmp_path / f"up{rank}").exists() for rank in (0, 1)):
+                assert time.monotonic() < end, "the tasks did not start"
+                time.sleep(0.02)
+            process.send_signal(signal.SIGUSR1)
+            assert process.wait(30) == 5
+        finally:
+            process.kill()
+
+
+def test_mpi_programs_are_started_by_mpirun(shell: dict[str, str], tmp_path: Path) -> None:
+    assert "there is no mpirun" in run(shell, "srun", "--mpi=pmix", "true").stderr
+    mpirun = tmp_path / ".slurm-1" / "mpirun"
+    mpirun.write_text('#!/bin/sh\necho "mpirun $*"\n')
+    mpirun.chmod(0o755)
+    assert run(shell, "srun", "--mpi=pmix", "-n4", "./x", "-n1").stdout == "mpirun -np 4 ./x -n1\n"
+
+
+@pytest.mark.parametrize("argv", [(), ("-n", "0", "true"), ("--multi-prog", "x"), ("-n",), ("-n", "x", "true")])
+def test_what_cannot_be_done_is_said(shell: dict[str, str], argv: tuple[str, ...]) -> None:
+    done = run(shell, "srun", *argv)
+    assert done.returncode == 1 and done.stderr.startswith("srun: error: ")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "names"),
+    [
+        ("a", "a"),
+        ("n[08-11]", "n08 n09 n10 n11"),
+        ("n[1,3-4]-ib,m7", "n1-ib n3-ib n4-ib m7"),
+        ("r[1-2]n[a,c]", "r1na r1nc r2na r2nc"),
+    ],
+)
+def test_scontrol_expands_lists_of_nodes(shell: dict[str, str], nodes: str, names: str) -> None:
+    assert run(shell, "scontrol", "show", "hostnames", nodes).stdout.split() == names.split()
+    assert run(shell, "scontrol", "show", "hostname", SLURM_JOB_NODELIST=nodes).stdout.split() == names.split()
+
+
+def test_scontrol_changes_nothing(shell: dict[str, str]) -> None:
+    for words in (("requeue", "77"), ("update", "jobid=77"), ("show", "hostnames")):
+        done = run(shell, "scontrol", *words)
+        assert done.returncode == 1 and done.stderr.startswith("scontrol: error: ")

@@ -1,0 +1,141 @@
+"""Our reckoning beside an accounting's, job by job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from ffdl_batch.domain.job import Token
+from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.domain.observation import NativeId
+from ffdl_batch.domain.spec import Resources
+from ffdl_batch.domain.usage_report import Agreement
+from ffdl_batch.ports.accounts import AccountedRun
+from ffdl_batch.ports.scheduler import AccountingUnreachable
+from ffdl_batch.services.platform import Caller
+from ffdl_batch.services.problems import Refused
+from ffdl_batch.services.reports import agreement
+from ffdl_batch.services.reports.agreement import find_agreement
+from ffdl_batch.services.reports.usage import Period
+from tests.fakes.scheduler import FakeScheduler
+from tests.planted_jobs import PlantedAttempt, PlantedJob, plant
+from tests.unit.services.conftest import Site
+
+P, D, Q = JobState.PENDING, JobState.DEPLOYING, JobState.QUEUED
+PROC, DONE = JobState.PROCESSING, JobState.COMPLETED
+BEGIN, HOUR = 1_700_000_000.0, 3600.0
+
+
+@dataclass
+class Keeping(FakeScheduler):
+    """A scheduler that keeps accounts; `runs` None = this site keeps none."""
+
+    runs: dict[str, Sequence[AccountedRun]] | None = field(default_factory=dict)
+    away: bool = False
+    asked_for: list[dict[NativeId, Token]] = field(default_factory=list)
+
+    def accounted_runs(self, attempts: Mapping[NativeId, Token]) -> Mapping[NativeId, Sequence[AccountedRun]] | None:
+        """See :class:`ffdl_batch.ports.accounts.AccountsForRuns`."""
+        self.asked_for.append(dict(attempts))
+        if self.away:
+            raise AccountingUnreachable("slurmdbd is away", 5.0)
+        if self.runs is None:
+            return None
+        return {native: self.runs[str(native)] for native in attempts if str(native) in self.runs}
+
+
+@pytest.fixture
+def keeping(site: Site) -> Keeping:
+    scheduler = Keeping()
+    site.platform.adapters.use("fake", scheduler)
+    site.clock.at = BEGIN + 10 * HOUR
+    return scheduler
+
+
+def hour(number: int = 1, native: str = "11", end: JobState | None = DONE) -> PlantedJob:
+    """One hour with two GPUs; `end` None = it goes on."""
+    last = [] if end is None else [(BEGIN + HOUR, end, 1)]
+    history = [(BEGIN, P, 0), (BEGIN, D, 1), (BEGIN, Q, 1), (BEGIN, PROC, 1), *last]
+    ended_at = None if end is None else BEGIN + HOUR
+    attempt = PlantedAttempt(native, ended_at, "000", gpu_seconds=0.0 if end is None else 2 * HOUR)
+    return PlantedJob(history, (attempt,), number, resources=Resources(gpus=2.0))
+
+
+def found(site: Site, tolerance_s: float = 30.0) -> Agreement:
+    return find_agreement(site.platform, Caller(1000), Period(BEGIN, BEGIN + 10 * HOUR), tolerance_s)
+
+
+def run(elapsed_s: float, gpus: float | None = 2.0) -> AccountedRun:
+    return AccountedRun(elapsed_s, gpus, 4.0, is_over=True)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "differs"),
+    [
+        ([run(3620.0)], False),
+        ([run(3631.0)], True),
+        ([run(3569.0)], True),
+        ([run(3600.0, 1.0)], True),
+        ([run(3600.0, None)], False),
+        ([run(1000.0), run(2640.0)], False),  # started twice: two tolerances
+        ([], True),
+    ],
+)
+def test_a_job_differs_by_more_than_was_tolerated(
+    site: Site, keeping: Keeping, theirs: list[AccountedRun], differs: bool
+) -> None:
+    plant(site.platform.store.engine, [hour()])
+    keeping.runs = {"11": theirs}
+    said = found(site)
+    assert (said.compared, said.differing, said.unknown) == (1, int(differs), 0)
+    assert [row.job for row in said.rows] == (["training-000000001"] if differs else [])
+    assert said.ours_gpu_hours == pytest.approx(2.0)
+    assert keeping.asked_for == [{NativeId("11"): Token("training-000000001-1")}]
+
+
+def test_what_the_accounting_does_not_have_is_unknown_and_what_runs_is_left_out(site: Site, keeping: Keeping) -> None:
+    plant(site.platform.store.engine, [hour(), hour(2, "12", None), hour(3, "13")])
+    keeping.runs = {"13": [run(3600.0)]}
+    said = found(site)
+    assert (said.compared, said.differing, said.unknown, said.running) == (2, 0, 1, 1)
+    assert [(row.native_ids, row.known, row.theirs_gpu_s) for row in said.rows] == [(("11",), False, None)]
+
+
+def test_parts_of_gpus_are_compared_by_their_time_alone(site: Site, keeping: Keeping) -> None:
+    plant(site.platform.store.engine, [replace(hour(), resources=Resources(gpus=0.5))])
+    keeping.runs = {"11": [run(3600.0, 0.0)]}
+    assert found(site).differing == 0
+
+
+def test_many_jobs_are_asked_for_in_few_questions(
+    site: Site, keeping: Keeping, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agreement, "AT_ONCE", 4)
+    monkeypatch.setattr(agreement, "MOST_ROWS", 3)
+    plant(site.platform.store.engine, [hour(number, str(number)) for number in range(1, 11)])
+    said = found(site)
+    assert [len(asked) for asked in keeping.asked_for] == [4, 4, 2]
+    assert (said.unknown, len(said.rows)) == (10, 3)
+
+
+def test_a_site_without_accounts_is_told(site: Site, keeping: Keeping) -> None:
+    plant(site.platform.store.engine, [hour()])
+    keeping.runs = None
+    said = found(site)
+    assert (said.compared, said.backends, said.without) == (0, (), ("fake",))
+
+
+def test_a_backend_that_accounts_for_nothing_is_told(site: Site) -> None:
+    site.clock.at = BEGIN + 10 * HOUR
+    plant(site.platform.store.engine, [hour()])
+    assert found(site).without == ("fake",)
+
+
+def test_an_accounting_that_is_away_is_told_and_may_be_tried_again(site: Site, keeping: Keeping) -> None:
+    plant(site.platform.store.engine, [hour()])
+    keeping.away = True
+    with pytest.raises(Refused, match="the accounting of fake cannot be compared with: slurmdbd is away") as refused:
+        found(site)
+    assert refused.value.problem.exit_code == 75

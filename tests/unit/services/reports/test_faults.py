@@ -1,0 +1,74 @@
+"""The report of faults on both databases: whose incidents it has, and of when."""
+
+from __future__ import annotations
+
+import pytest
+
+from ffdl_batch.domain.incident import Evidence, Incident
+from ffdl_batch.domain.job import Change, Job
+from ffdl_batch.services.platform import Caller
+from ffdl_batch.services.problems import Refused
+from ffdl_batch.services.query import get_job
+from ffdl_batch.services.reports.faults import FaultsAsked, report_faults
+from tests.unit.services.conftest import Site
+
+HOUR = 3600.0
+LINE = Evidence("learner-1", "boom", 7.0)
+
+
+def note(site: Site, job: Job, episode: str, kind: str = "user.exit") -> float:
+    """An incident now; when that is."""
+    now = site.clock.now()
+    incident = Incident(job.id, 1, episode, kind, now, "C201", "m", ("n1",), 1, (LINE,), 7200.0)
+    assert site.platform.store.apply(site.job(job.id), Change(incidents=(incident,))) is not None
+    return now
+
+
+def test_it_has_what_was_noticed_in_the_period_with_name_and_owner(site: Site) -> None:
+    job = site.deployed()
+    since = site.clock.now()
+    site.clock.tick(HOUR)
+    note(site, job, "end-0", "node.gpu")
+    site.clock.tick(HOUR)
+    until = site.clock.now()
+    site.clock.tick(HOUR)
+    note(site, job, "end-1")
+    report = report_faults(site.platform, site.caller, FaultsAsked(since, until))
+    (row,) = report.rows
+    assert (row.job, row.episode, row.kind, row.name, row.user) == (job.id, "end-0", "node.gpu", "digits", job.user)
+    assert (row.nodes, row.lost_gpu_hours, row.evidence[0].text) == (("n1",), 2.0, "boom")
+    assert (report.since, report.until, report.incidents, report.before) == (since, until, 1, 0)
+    whole = report_faults(site.platform, site.caller, FaultsAsked(since))
+    assert [row.episode for row in whole.rows] == ["end-0", "end-1"]
+    assert whole.until == whole.as_of == pytest.approx(site.clock.now())
+    late = report_faults(site.platform, site.caller, FaultsAsked(until, rows_after=since))
+    assert ([row.episode for row in late.rows], late.incidents) == (["end-0", "end-1"], 1)
+
+
+def test_a_job_shows_its_own(site: Site) -> None:
+    job, other = site.deployed("k1"), site.deployed("k2")
+    note(site, job, "end-0")
+    assert [one.episode for one in get_job(site.platform, site.caller, job.id).incidents] == ["end-0"]
+    assert get_job(site.platform, site.caller, other.id).incidents == ()
+
+
+def test_other_peoples_are_for_administrators(site: Site) -> None:
+    job = site.deployed()
+    since = site.clock.now() - 1
+    note(site, job, "end-0")
+    stranger = Caller(site.caller.uid + 1)
+    assert report_faults(site.platform, stranger, FaultsAsked(since)).rows == ()
+    with pytest.raises(Refused, match="administrators"):
+        report_faults(site.platform, stranger, FaultsAsked(since, all_users=True))
+    admin = Caller(site.caller.uid + 1, is_admin=True)
+    assert report_faults(site.platform, admin, FaultsAsked(since)).rows == ()
+    assert len(report_faults(site.platform, admin, FaultsAsked(since, all_users=True)).rows) == 1
+    own = report_faults(site.platform, site.caller, FaultsAsked(since, all_users=True))
+    assert len(own.rows) == 1  # a personal daemon has its owner's jobs alone
+
+
+@pytest.mark.parametrize("until_h", [-1, 0])
+def test_an_empty_period_is_refused(site: Site, until_h: float) -> None:
+    now = site.clock.now()
+    with pytest.raises(Refused, match="empty"):
+        report_faults(site.platform, site.caller, FaultsAsked(now, now + until_h * HOUR))

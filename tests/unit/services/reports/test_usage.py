@@ -1,0 +1,273 @@
+"""The usage report over planted jobs, on both databases."""
+
+from __future__ import annotations
+
+import errno
+import math
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pytest
+
+from ffdl_batch.domain.held import AttemptRecord, Loss
+from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.domain.rates import Rates
+from ffdl_batch.domain.spec import BatchOptions, Resources, Role
+from ffdl_batch.domain.usage import GpuUse, UsageSample, encode_sample
+from ffdl_batch.domain.usage_report import Group, JobUse, Share, UsageReport, Waste
+from ffdl_batch.services.platform import Caller
+from ffdl_batch.services.problems import Refused
+from ffdl_batch.services.reports import efficiency
+from ffdl_batch.services.reports.usage import Period, job_uses, report_usage
+from ffdl_batch.store import UsedJob, usage_rows
+from tests.planted_jobs import PlantedAttempt, PlantedJob, plant
+from tests.unit.services.conftest import Site
+
+P, D, Q = JobState.PENDING, JobState.DEPLOYING, JobState.QUEUED
+DOWN, PROC, STORE = JobState.DOWNLOADING, JobState.PROCESSING, JobState.STORING
+DONE, FAILED = JobState.COMPLETED, JobState.FAILED
+HOUR = 3600.0
+GPU2 = Resources(learners=2, cpus=4.0, gpus=1.0, gpu_type="A100")
+ADA = Caller(1000)
+
+
+@pytest.fixture
+def begin(site: Site) -> float:
+    """The beginning of the period; the clock stands ten hours later."""
+    begin = 1_700_000_000.0
+    site.clock.at = begin + 10 * HOUR
+    return begin
+
+
+def about(amount: float) -> Any:
+    """The same but for what adding up loses; stands where a number does."""
+    return pytest.approx(amount)
+
+
+def ended(begin: float, number: int = 1, state: JobState = DONE, **values: object) -> PlantedJob:
+    """Waits half an hour, downloads half an hour, processes two hours and stores one."""
+    entries = [(0.0, P, 0), (0.1, D, 1), (0.2, Q, 1), (0.5, DOWN, 1), (1.0, PROC, 1), (3.0, STORE, 1), (4.0, state, 1)]
+    history = [(begin + at * HOUR, which, attempt) for at, which, attempt in entries]
+    attempt = PlantedAttempt("12", ended_at=begin + 4 * HOUR, gpu_seconds=7 * HOUR, outcome_code="000")
+    job = PlantedJob(history, (attempt,), number, resources=GPU2)
+    return replace(job, **values)  # type: ignore[arg-type]
+
+
+def reported(site: Site, since: float, until: float, caller: Caller = ADA, *, all_users: bool = False) -> UsageReport:
+    return report_usage(site.platform, caller, Period(since, until, all_users))
+
+
+def rows(site: Site, since: float, until: float) -> list[JobUse]:
+    return list(job_uses(site.platform, ADA, Period(since, until)))
+
+
+def test_a_job_is_charged_for_what_it_held(site: Site, begin: float) -> None:
+    plant(site.platform.store.engine, [ended(begin, batch=BatchOptions(account="physics"))])
+    found = reported(site, begin, begin + 10 * HOUR)
+    assert (found.jobs, found.submitted, found.attempts, found.running, found.never_ran) == (1, 1, 1, 0, 0)
+    assert (found.gpu_hours, found.cpu_hours) == (about(7.0), about(3.5 * 8))
+    assert found.tenants == (Group("physics", 1, about(7.0), about(28.0), 0.0, 0.0),)
+    assert [group.name for group in (*found.users, *found.frameworks)] == ["ada", "pytorch"]
+    assert found.lost == ()
+    assert found.held == (
+        Waste("held while results were stored", about(2.0), 1),
+        Waste("held while data came", about(1.0), 1),
+    )
+    (use,) = rows(site, begin, begin + 10 * HOUR)
+    assert (use.job, use.account, use.learners, use.gpus_per_learner, use.attempts) == (
+        "training-000000001", "physics", 2, 1.0, 1,
+    )  # fmt: skip
+    assert (use.started_at, use.ended_at, use.queued_s) == (begin + 0.5 * HOUR, begin + 4 * HOUR, 0.5 * HOUR)
+
+
+def test_months_add_up_to_the_whole(site: Site, begin: float) -> None:
+    lost = ended(begin, 2, FAILED, attempts=(PlantedAttempt("1", begin + 4 * HOUR, "C201", "failure", 7 * HOUR),))
+    plant(site.platform.store.engine, [ended(begin), lost])
+    cuts = [begin, begin + 0.7 * HOUR, begin + 2.3 * HOUR, begin + 3.9 * HOUR, begin + 10 * HOUR]
+    parts = [reported(site, since, until) for since, until in pairwise(cuts)]
+    whole = reported(site, cuts[0], cuts[-1])
+    assert whole.lost == (Waste("the learner ended with an error (C201)", about(4.0), 1),)
+    for amount in ("gpu_hours", "cpu_hours"):
+        assert math.fsum(getattr(part, amount) for part in parts) == about(getattr(whole, amount))
+    assert math.fsum(one.gpu_hours for part in parts for one in part.lost) == about(4.0)
+    assert sum(one.count for part in parts for one in part.times) == sum(one.count for one in whole.times) == 6
+    assert [part.submitted for part in parts] == [2, 0, 0, 0]
+
+
+def test_what_runs_counts_up_to_now_and_what_never_ran_counts_nothing(site: Site, begin: float) -> None:
+    running = ended(begin, 1, history=ended(begin).history[:5], attempts=(PlantedAttempt("12"),))
+    waiting = ended(begin, 2, history=ended(begin).history[:3], attempts=(PlantedAttempt("13"),))
+    cancelled = ended(begin, 3, history=[(begin, P, 0), (begin, JobState.CANCELLED, 0)], attempts=())
+    plant(site.platform.store.engine, [running, waiting, cancelled])
+    found = reported(site, begin, begin + 100 * HOUR)
+    assert (found.jobs, found.running, found.never_ran) == (3, 1, 2)
+    assert found.gpu_hours == about(2 * 9.5)
+    assert found.lost == ()
+    assert {one.kind: one.count for one in found.times} == {"queueing": 1, "download": 1, "processing": 0}
+
+
+def test_only_jobs_that_were_there_in_the_period_count(site: Site, begin: float) -> None:
+    resumed = [
+        (begin, P, 0), (begin, D, 1), (begin, PROC, 1), (begin + HOUR, JobState.HALTED, 1),
+        (begin + 8 * HOUR, P, 1, "resumed"), (begin + 8 * HOUR, D, 2), (begin + 8 * HOUR, PROC, 2),
+    ]  # fmt: skip
+    attempts = (PlantedAttempt("1", begin + HOUR), PlantedAttempt("2"))
+    plant(site.platform.store.engine, [ended(begin), ended(begin, 2, history=resumed, attempts=attempts)])
+    assert [use.job for use in rows(site, begin + 3.5 * HOUR, begin + 5 * HOUR)] == ["training-000000001"]
+    assert rows(site, begin + 5 * HOUR, begin + 6 * HOUR) == []
+    assert [use.job for use in rows(site, begin + 9 * HOUR, begin + 10 * HOUR)] == ["training-000000002"]
+    assert rows(site, begin - HOUR, begin) == []
+
+
+def test_the_shapes_of_jobs_stand_beside_the_published_ones(site: Site, begin: float) -> None:
+    roles = {"chief": Role(1, gpus=0.0, cpus=2.0), "worker": Role(3, gpus=2.0)}
+    plant(site.platform.store.engine, [
+        ended(begin, 1, framework="TensorFlow"),
+        ended(begin, 2, batch=BatchOptions(roles=roles), resources=replace(GPU2, learners=4), attempts=()),
+        ended(begin, 3, resources=Resources(cpus=1.0), array="array-000000001", attempts=()),
+        ended(begin, 4, gpus_now=4.0, attempts=()),
+    ])  # fmt: skip
+    found = reported(site, begin, begin + 10 * HOUR)
+    assert found.by_framework[:2] == (Share("pytorch", 3, 75.0, None), Share("tensorflow", 1, 25.0, 69.3))
+    assert [(one.kind, one.count) for one in found.gpus_per_learner] == [
+        ("none", 1), ("1", 2), ("2", 4), ("3 or more", 2),
+    ]  # fmt: skip
+    assert [(one.kind, one.count, one.published) for one in found.learners_per_job] == [
+        ("1", 1, 96.2), ("2", 2, None), ("3 to 4", 1, None),
+    ]  # fmt: skip
+    by_job = {use.job[-1]: use for use in rows(site, begin, begin + 10 * HOUR)}
+    assert by_job["2"].gpu_hours == about(3.5 * 6)
+    assert by_job["2"].cpu_hours == about(3.5 * (2 + 3 * 4))
+    assert by_job["3"].array == "array-000000001"
+    assert by_job["4"].gpu_hours == about(3.5 * 8)
+
+
+def test_costs_are_by_the_rates_of_the_gpu_type(site: Site, begin: float) -> None:
+    rates = Rates("EUR", gpu_hour=1.0, cpu_hour=0.5, gpu_types={"a100": 3.0})
+    site.platform.settings = replace(site.platform.settings, rates=rates)
+    plant(site.platform.store.engine, [ended(begin), ended(begin, 2, resources=replace(GPU2, gpu_type=""))])
+    found = reported(site, begin, begin + 10 * HOUR)
+    assert found.has_costs
+    assert found.currency == "EUR"
+    assert [use.cost for use in rows(site, begin, begin + 10 * HOUR)] == [about(35.0), about(21.0)]
+    assert found.cost == about(56.0)
+
+
+@pytest.mark.parametrize(
+    ("state", "attempt", "cause"),
+    [
+        (FAILED, {"outcome_code": "C201", "interruption": "failure"}, "the learner ended with an error (C201)"),
+        (FAILED, {"outcome_code": "S110", "interruption": "node_failure"}, "node or controller failed"),
+        (FAILED, {"outcome_code": "C203", "interruption": "timeout"}, "time limit"),
+        (JobState.HALTED, {"outcome_code": "000", "interruption": "halt"}, "halted by its owner"),
+        (JobState.CANCELLED, {"outcome_code": "000"}, "cancelled by its owner"),
+        (FAILED, {"outcome_code": "X999"}, "X999"),
+    ],
+)
+def test_lost_work_has_its_cause(
+    site: Site, begin: float, state: JobState, attempt: dict[str, str], cause: str
+) -> None:
+    planted = PlantedAttempt("1", begin + 4 * HOUR, gpu_seconds=7 * HOUR, saved_at=begin + 2.5 * HOUR, **attempt)
+    plant(site.platform.store.engine, [ended(begin, 1, state, attempts=(planted,))])
+    assert reported(site, begin, begin + 10 * HOUR).lost == (Waste(cause, about(1.0), 1),)
+
+
+def test_who_knows_better_names_the_cause(site: Site, begin: float) -> None:
+    class Incidents:
+        def cause_of(self, job: UsedJob, record: AttemptRecord | None, loss: Loss) -> str:
+            assert record is not None
+            return f"{job.id} {record.number} {loss.gpus:g}"
+
+    plant(site.platform.store.engine, [ended(begin, 1, FAILED)])
+    found = report_usage(site.platform, ADA, Period(begin, begin + 10 * HOUR), Incidents())
+    assert [one.cause for one in found.lost] == ["training-000000001 1 2"]
+
+
+def test_others_jobs_are_for_administrators(site: Site, begin: float) -> None:
+    plant(site.platform.store.engine, [ended(begin), ended(begin, 2, uid=1001, user="bob")])
+    assert [group.name for group in reported(site, begin, begin + 10 * HOUR).users] == ["ada"]
+    everybody = reported(site, begin, begin + 10 * HOUR, Caller(0, is_admin=True), all_users=True)
+    assert {group.name for group in everybody.users} == {"ada", "bob"}
+    with pytest.raises(Refused, match="only administrators"):
+        reported(site, begin, begin + 10 * HOUR, all_users=True)
+
+
+def test_an_empty_period_is_refused(site: Site, begin: float) -> None:
+    with pytest.raises(Refused, match="the period is empty"):
+        reported(site, begin, begin)
+
+
+def test_pages_leave_no_job_out_and_hold_no_connection(
+    site: Site, begin: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(usage_rows, "PAGE", 3)
+    plant(site.platform.store.engine, [ended(begin, number) for number in range(1, 11)])
+    seen = []
+    for use in job_uses(site.platform, ADA, Period(begin, begin + 10 * HOUR)):
+        site.platform.store.count_live()  # would wait for ever for the one connection of SQLite
+        seen.append(use.job)
+    assert seen == [f"training-{number:09}" for number in range(1, 11)]
+
+
+# ------------------------------------------------------------------------------------------------ efficiency
+
+
+def sampled(site: Site, number: int, samples: list[tuple[float, list[float | None]]], node: int = 0) -> Path:
+    """What a node controller would have written."""
+    directory = Path(site.platform.root.job(f"training-{number:09}").attempt(1).metrics)
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / f"usage-{node}.jsonl"
+    with path.open("a") as file:
+        for at, shares in samples:
+            gpus = tuple(GpuUse(str(index), 1, used) for index, used in enumerate(shares))
+            file.write(encode_sample(UsageSample(at, "n1", gpus=gpus)))
+    return path
+
+
+def steady(begin: float, seconds: float, shares: list[float | None]) -> list[tuple[float, list[float | None]]]:
+    return [(begin + at, shares) for at in range(0, int(seconds) + 1, 10)]
+
+
+def test_utilisation_is_weighted_by_gpu_time_and_says_what_was_seen(site: Site, begin: float) -> None:
+    plant(site.platform.store.engine, [ended(begin)])
+    sampled(site, 1, steady(begin + HOUR, HOUR, [0.5, 0.0]))
+    seen = reported(site, begin, begin + 10 * HOUR).efficiency
+    assert (seen.gpu_hours, seen.sampled_gpu_hours) == (about(7.0), about(2.0))
+    assert seen.utilisation == about(0.25)
+    assert seen.covered == about(2 / 7)
+    assert seen.idle_gpu_hours == about(1.0)
+
+
+def test_samples_out_of_the_period_and_gaps_count_nothing(site: Site, begin: float) -> None:
+    plant(site.platform.store.engine, [ended(begin)])
+    sampled(site, 1, [*steady(begin + HOUR, 600, [1.0]), (begin + 2 * HOUR, [1.0])])
+    seen = reported(site, begin + HOUR + 300, begin + 10 * HOUR).efficiency
+    assert seen.sampled_gpu_hours * HOUR == about(300 + 3 * 10)
+
+
+def test_what_a_user_writes_among_the_samples_is_no_more_than_was_held(site: Site, begin: float) -> None:
+    plant(site.platform.store.engine, [ended(begin)])
+    path = sampled(site, 1, steady(begin + 0.5 * HOUR, 3.5 * HOUR, [9.0] * 50))
+    path.write_text(path.read_text() + '[]\n{"at": "x"}\n{"at": NaN, "gpus": [{"used": 1}]}\n{"at": 1e400}\nnonsense\n')
+    seen = reported(site, begin, begin + 10 * HOUR).efficiency
+    assert seen.sampled_gpu_hours == about(7.0)
+    assert (seen.utilisation, seen.covered) == (about(1.0), about(1.0))
+
+
+def test_samples_that_took_too_long_are_told(site: Site, begin: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(efficiency, "PATIENCE_S", -1.0)
+    plant(site.platform.store.engine, [ended(begin), ended(begin, 2)])
+    seen = reported(site, begin, begin + 10 * HOUR).efficiency
+    assert (seen.unread, seen.utilisation) == (2, None)
+
+
+def test_a_file_that_cannot_be_read_is_told(site: Site, begin: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    def open_broken(path: str) -> BinaryIO:
+        raise OSError(errno.EIO, "broken", path)
+
+    monkeypatch.setattr(efficiency, "open_found", open_broken)
+    plant(site.platform.store.engine, [ended(begin), ended(begin, 2)])
+    sampled(site, 1, steady(begin + HOUR, 60, [1.0]))
+    assert reported(site, begin, begin + 10 * HOUR).efficiency.unread == 1

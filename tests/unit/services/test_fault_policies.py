@@ -1,0 +1,102 @@
+"""What a site's fault policies do to a job: its incident, its next attempts, and the nodes of these."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.domain.classify import LearnerEnd, Printed
+from ffdl_batch.domain.events import EventKind, Outcome
+from ffdl_batch.domain.fault_policy import FaultPolicy
+from ffdl_batch.domain.job import Job
+from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.domain.observation import EndCause, NativeId
+from ffdl_batch.services.deploy import Deployer
+from ffdl_batch.services.fault_policies import find_policy
+from ffdl_batch.services.watch import SETTLE_S, Watcher
+from tests.fakes.head import FakeHead
+from tests.unit.services.conftest import MANIFEST, Site
+
+NCCL = FaultPolicy("nccl", r"NCCL WARN .* ncclSystemError", "node.gpu", exclude_node=True)
+LICENCE = FaultPolicy("licence", "no licence left", "user.licence", stop_retrying=True)
+
+
+def failed(site: Site, printed: str, *policies: FaultPolicy, retry: str = "failures: 3") -> Job:
+    """A job whose only learner printed that, and ended with 1, on a site with these policies."""
+    site.platform.settings = replace(site.platform.settings, fault_policies=policies)
+    watcher = Watcher(site.platform)
+    job = site.accept(manifest=MANIFEST + f"batch: {{retry: {{{retry}}}}}\n")
+    Deployer(site.platform).step()
+    head = FakeHead(site.platform.root, site.job(job.id), site.clock.now())
+    head.starts()
+    site.scheduler.run(NativeId(head.job.native_id))
+    watcher.step(full=True)
+    log = Path(site.platform.root.job(job.id).attempt(1).training_log(1))
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text(printed)
+    head = FakeHead(site.platform.root, site.job(job.id), site.clock.now())
+    head.says("node-0", EventKind.LEARNER_ENDED, learner_id=1, exit_code=1, ended_by="", asked="", began=True)
+    head.ends(Outcome.FAILED, error_code="C201", message="learner 1 ended with exit code 1", exit_code=1)
+    site.scheduler.end(NativeId(head.job.native_id), EndCause.FAILURE, site.clock.now())
+    watcher.step(full=True)
+    site.clock.tick(SETTLE_S + 1)
+    watcher.step(full=True)
+    return site.job(job.id)
+
+
+def kinds(site: Site, job: Job) -> list[str]:
+    return [one.incident.kind for one in site.platform.store.incidents_of([job.id])[job.id]]
+
+
+def test_a_policy_stops_a_chain_that_would_go_on_and_is_named(site: Site) -> None:
+    job = failed(site, "step 1\nRuntimeError: no licence left for solver\n", NCCL, LICENCE)
+    assert (job.state, job.error_code) == (JobState.FAILED, "C201")
+    assert job.message.endswith("the site's fault policy licence stops here")
+    assert kinds(site, job) == ["user.licence"]
+
+
+def test_a_policy_keeps_the_next_attempts_off_the_node(site: Site) -> None:
+    job = failed(site, "x [0] NCCL WARN Call to ibv_modify_qp failed, ncclSystemError\n", NCCL, LICENCE)
+    assert (job.state, job.overrides.exclude) == (JobState.PENDING, ("n1",))
+    (noticed,) = site.platform.store.incidents_of([job.id])[job.id]
+    assert (noticed.incident.kind, noticed.incident.nodes) == ("node.gpu", ("n1",))
+    assert "policy nccl" in noticed.incident.message
+    Deployer(site.platform).step()
+    assert site.scheduler.planned[-1].spec.batch.exclude == "n1"
+
+
+def test_what_no_policy_matches_goes_on_as_ever(site: Site) -> None:
+    job = failed(site, "ordinary\nValueError: x\n", NCCL, LICENCE)
+    assert (job.state, job.overrides.exclude) == (JobState.PENDING, ())
+    assert "policy" not in job.message
+
+
+def test_a_policy_without_a_kind_leaves_the_kind_to_others(site: Site) -> None:
+    job = failed(site, "no licence left\n", replace(LICENCE, kind=""))
+    assert job.state is JobState.FAILED
+    assert kinds(site, job) == ["user.exit"]
+
+
+def ends(*logs: Sequence[str]) -> list[LearnerEnd]:
+    return [LearnerEnd(n, 1.0, 1, node=f"n{n}", log=[Printed(text) for text in log]) for n, log in enumerate(logs, 1)]
+
+
+def test_the_first_policy_decides_and_the_last_line_is_quoted() -> None:
+    found = find_policy([LICENCE, NCCL], ends(["no licence left 1", "x", "no licence left 2"], ["no licence left 3"]))
+    assert found is not None
+    policy, hit = found
+    assert (policy.name, hit.line.text, hit.learner, hit.nodes) == ("licence", "no licence left 2", 1, ("n1",))
+
+
+def test_an_expression_that_never_ends_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    endless = FaultPolicy("endless", "(a+)+$", "user.exit")
+    found = find_policy([endless, LICENCE], ends(["a" * 40 + "b", "no licence left"]))
+    assert found is not None and found[0] is LICENCE
+    assert "the fault policy endless says nothing: the pattern takes too long" in caplog.text
+
+
+def test_no_log_matches_nothing() -> None:
+    assert find_policy([FaultPolicy("all", ".*", "user.exit")], ends([])) is None

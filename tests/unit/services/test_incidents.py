@@ -1,0 +1,327 @@
+"""Ends of attempts on both databases: which of them leave an incident, which one, and that none comes twice."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.domain.continuation import Checkpoint
+from ffdl_batch.domain.events import EventKind, GoesOn, Outcome
+from ffdl_batch.domain.incident import Incident
+from ffdl_batch.domain.job import Job
+from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.domain.observation import EndCause, NativeId
+from ffdl_batch.ports.scheduler import InvalidRequest, NoResources
+from ffdl_batch.services.cancel import cancel_job
+from ffdl_batch.services.deploy import Deployer
+from ffdl_batch.services.incidents import TAIL_BYTES, TAIL_LINES, read_tail
+from ffdl_batch.services.owed import OWED
+from ffdl_batch.services.watch import SETTLE_S, Watcher
+from tests.fakes.head import FakeHead
+from tests.unit.services.conftest import MANIFEST, Site
+from tests.unit.services.test_chain import accept, end, head_of, running
+
+BOOM = b'Traceback (most recent call last):\n  File "train.py", line 1, in <module>\nValueError: boom\n'
+SPEC = {"exit_code": 1, "error_code": "C201", "message": "learner 1 ended with exit code 1"}
+
+
+def incidents(site: Site, job: Job) -> list[Incident]:
+    found = site.platform.store.incidents_of([job.id]).get(job.id, [])
+    return [one.incident for one in found]
+
+
+def kinds(site: Site, job: Job) -> list[str]:
+    return [one.kind for one in incidents(site, job)]
+
+
+def prints(site: Site, job: Job, text: bytes, learner: int = 1) -> None:
+    log = Path(site.attempt(job).training_log(learner))
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_bytes(text)
+
+
+def fails(site: Site, watcher: Watcher, job: Job, text: bytes = BOOM, **values: object) -> Job:
+    """Its learner ends with 1 after `text`; its head says so, and the scheduler."""
+    head = head_of(site, job)
+    prints(site, job, text)
+    head.says("node-0", EventKind.LEARNER_ENDED, learner_id=1, exit_code=1, ended_by="", asked="")
+    head.ends(Outcome.FAILED, **{**SPEC, **values})
+    site.scheduler.end(NativeId(job.native_id), EndCause.FAILURE, site.clock.now())
+    watcher.step(full=True)
+    return site.job(job.id)
+
+
+def test_a_failure_is_one_incident_with_the_lines_that_say_so(site: Site, watcher: Watcher) -> None:
+    job = site.deployed()
+    running(site, watcher, job)
+    site.clock.tick(90)
+    job = fails(site, watcher, site.job(job.id))
+    assert job.state is JobState.FAILED
+    (found,) = incidents(site, job)
+    assert (found.kind, found.code, found.attempt, found.episode) == ("user.traceback", "C201", 1, "end-0")
+    assert (found.message, found.nodes, found.learner) == ("learner 1: ValueError: boom", ("n1",), 1)
+    assert [one.text for one in found.evidence][2] == "ValueError: boom"
+    assert {one.source for one in found.evidence} == {"learner-1", "controller", "scheduler"}
+    assert found.at == job.ended_at
+    assert found.lost_gpu_s == 90.0  # one GPU, from the learner's start
+
+
+def test_what_was_saved_is_not_lost(site: Site, watcher: Watcher) -> None:
+    job = site.deployed()
+    running(site, watcher, job)
+    site.clock.tick(60)
+    saved = site.clock.now()
+    site.clock.tick(30)
+    job = fails(site, watcher, site.job(job.id), checkpoint=Checkpoint(saved_at=saved, newest="model.pt"))
+    assert [one.lost_gpu_s for one in incidents(site, job)] == [30.0]
+
+
+def test_success_and_what_the_owner_wishes_are_no_incidents(site: Site, watcher: Watcher) -> None:
+    done, stopped = site.deployed("k1"), site.deployed("k2")
+    running(site, watcher, done).ends(Outcome.COMPLETED)
+    running(site, watcher, stopped)
+    cancel_job(site.platform, site.caller, stopped.id)
+    head_of(site, stopped).ends(Outcome.CANCELLED, message="ended from outside")
+    site.scheduler.end(NativeId(done.native_id), EndCause.SUCCESS, site.clock.now())
+    site.scheduler.end(NativeId(stopped.native_id), EndCause.CANCELLED, site.clock.now())
+    watcher.step(full=True)
+    assert [site.job(job.id).state for job in (done, stopped)] == [JobState.COMPLETED, JobState.CANCELLED]
+    assert incidents(site, done) + incidents(site, stopped) == []
+
+
+def test_what_somebody_else_cancels_is_one(site: Site, watcher: Watcher) -> None:
+    job = site.deployed()
+    running(site, watcher, job)
+    end(site, watcher, job, EndCause.CANCELLED)
+    assert (site.job(job.id).state, kinds(site, job)) == (JobState.CANCELLED, ["scheduler.cancelled_by_others"])
+
+
+def test_what_its_owner_cancels_in_the_scheduler_is_none(site: Site, watcher: Watcher) -> None:
+    job = site.deployed()
+    running(site, watcher, job)
+    native = NativeId(job.native_id)
+    site.scheduler.end(native, EndCause.CANCELLED, site.clock.now())
+    site.scheduler.seen[native] = replace(site.scheduler.seen[native], native_state=f"CANCELLED by {job.uid}")
+    watcher.step(full=True)
+    site.clock.tick(SETTLE_S + 1)
+    watcher.step(full=True)
+    assert (site.job(job.id).state, kinds(site, job)) == (JobState.CANCELLED, [])
+
+
+@pytest.mark.parametrize(
+    ("cause", "kind"), [(EndCause.NODE_FAIL, "node.failed"), (EndCause.PREEMPTED, "scheduler.preempted")]
+)
+def test_an_end_that_a_next_attempt_follows_is_one(site: Site, watcher: Watcher, cause: EndCause, kind: str) -> None:
+    job = site.deployed()
+    running(site, watcher, job)
+    end(site, watcher, job, cause)
+    assert site.job(job.id).state is JobState.PENDING
+    (found,) = incidents(site, job)
+    assert (found.kind, found.nodes, found.attempt) == (kind, ("n1",), 1)
+    Deployer(site.platform).step()
+    running(site, watcher, site.job(job.id))
+    end(site, watcher, job, cause)
+    assert [(one.kind, one.attempt) for one in incidents(site, job)] == [(kind, 1), (kind, 2)]
+
+
+def test_a_time_limit_after_which_the_head_goes_on_is_one(site: Site, watcher: Watcher) -> None:
+    job = site.deployed()
+    running(site, watcher, job)
+    site.clock.tick(600)
+    head_of(site, job).goes_on()
+    watcher.step(full=False)
+    (found,) = incidents(site, job)
+    assert (found.kind, found.code, found.attempt, found.lost_gpu_s) == ("scheduler.time_limit", "C203", 1, 0.0)
+
+
+def test_each_run_that_the_scheduler_starts_anew_is_one(site: Site, watcher: Watcher) -> None:
+    job = site.deployed()
+    for restart in range(2):
+        head = head_of(site, job)
+        head.starts(restart)
+        site.scheduler.run(NativeId(job.native_id), restarts=restart)
+        watcher.step(full=True)
+        head.ends(Outcome.CANCELLED, message="ended from outside", restart=restart)
+        site.clock.tick(60)
+        site.scheduler.run(NativeId(job.native_id), restarts=restart + 1)
+        head_of(site, job).starts(restart + 1)
+        watcher.step(full=True)
+        watcher.step(full=True)
+    assert [(one.kind, one.episode) for one in incidents(site, job)] == [
+        ("scheduler.requeued", "end-0"),
+        ("scheduler.requeued", "end-1"),
+    ]
+
+
+def test_a_run_that_asked_to_be_started_anew_at_its_limit_says_so(site: Site, watcher: Watcher) -> None:
+    job = site.deployed()
+    head = running(site, watcher, job)
+    head.ends(Outcome.TIMED_OUT, interruption="timeout", goes_on=GoesOn.REQUEUE, error_code="C203", message="its limit")
+    site.clock.tick(60)
+    site.scheduler.run(NativeId(job.native_id), restarts=1)
+    head_of(site, job).starts(1)
+    watcher.step(full=True)
+    assert [(one.kind, one.code) for one in incidents(site, job)] == [("scheduler.time_limit", "C203")]
+
+
+def test_a_drill_is_none(site: Site, watcher: Watcher) -> None:
+    job = site.deployed()
+    head = running(site, watcher, job)
+    head.ends(Outcome.HALTED, interruption="timeout", played=True, goes_on=GoesOn.PLATFORM, message="a drill played it")
+    site.scheduler.end(NativeId(job.native_id), EndCause.SUCCESS, site.clock.now())
+    watcher.step(full=True)
+    assert (site.job(job.id).state, kinds(site, job)) == (JobState.PENDING, [])
+
+
+def test_controllers_that_die_over_storing_are_one_and_success_after_it_is_none(site: Site, watcher: Watcher) -> None:
+    job = site.deployed()
+    running(site, watcher, job).is_killed_storing()
+    end(site, watcher, job, EndCause.NODE_FAIL)
+    assert site.job(job.id).pending_reason == OWED
+    for _ in range(3):
+        watcher.step(full=True)
+    (found,) = incidents(site, job)
+    assert (found.kind, found.code, found.lost_gpu_s) == ("node.failed", "000", 0.0)
+    head = head_of(site, job)
+    head.stores()
+    Path(site.attempt(job).paid).write_text(json.dumps({"at": site.clock.now()}))
+    head.ends(Outcome.COMPLETED)
+    watcher.step(full=True)
+    assert (site.job(job.id).state, len(incidents(site, job))) == (JobState.COMPLETED, 1)
+
+
+def test_what_cannot_be_stored_in_the_end_is_one_of_its_own(site: Site, watcher: Watcher) -> None:
+    job = site.deployed()
+    running(site, watcher, job).is_killed_storing()
+    end(site, watcher, job, EndCause.FAILURE)
+    head = head_of(site, job)
+    head.ends(Outcome.FAILED, stored=False, error_code="S303", message="results cannot be stored: disk quota exceeded")
+    watcher.step(full=True)
+    assert [(one.kind, one.episode) for one in incidents(site, job)] == [
+        ("platform.controller_died", "end-0"),
+        ("data.disk_full", "stored-0"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "code"),
+    [
+        (NoResources("no such GPU"), "user.resources", "S100"),
+        (InvalidRequest("Invalid account"), "platform.submission", "S101"),
+    ],
+)
+def test_a_refusal_after_the_acceptance_is_one(site: Site, error: InvalidRequest, kind: str, code: str) -> None:
+    job = site.accept()
+    site.scheduler.submit = _raises(error)  # type: ignore[method-assign,assignment]
+    Deployer(site.platform).step()
+    assert site.job(job.id).state is JobState.FAILED
+    (found,) = incidents(site, job)
+    assert (found.kind, found.code, found.message) == (kind, code, str(error))
+
+
+def _raises(error: Exception) -> object:
+    def submit(_plan: object) -> None:
+        raise error
+
+    return submit
+
+
+def test_a_dependency_that_can_never_be_satisfied_is_one(site: Site, watcher: Watcher) -> None:
+    first = site.deployed("k1")
+    manifest = MANIFEST + f"batch: {{dependency: 'afterok:{first.id}'}}\n"
+    second = site.accept("k2", manifest=manifest)
+    running(site, watcher, first)
+    fails(site, watcher, site.job(first.id))
+    Deployer(site.platform).step()
+    assert (site.job(second.id).state, kinds(site, second)) == (JobState.FAILED, ["user.dependency"])
+
+
+def test_what_a_node_says_of_its_health_is_evidence(site: Site, watcher: Watcher) -> None:
+    job = site.deployed()
+    head = running(site, watcher, job)
+    line = json.dumps({"at": site.clock.now(), "kind": "node.gpu", "device": "0000:3b:00", "text": "Xid 79"})
+    head.says("node-0", EventKind.HEALTH, lines=f"{line}\nrubbish\n[]\n{{}}")
+    job = fails(site, watcher, site.job(job.id))
+    (found,) = incidents(site, job)
+    assert (found.kind, found.nodes, found.message) == ("node.gpu", ("n1",), "n1 0000:3b:00: Xid 79")
+
+
+def test_where_data_could_not_be_had_the_class_decides(site: Site, watcher: Watcher) -> None:
+    job = site.deployed()
+    head = running(site, watcher, job)
+    head.says("node-0", EventKind.FAULT, code="S302", message="nothing came", **{"class": "network"})
+    head.ends(Outcome.FAILED, error_code="S302", message="nothing came", stored=False)
+    site.scheduler.end(NativeId(job.native_id), EndCause.FAILURE, site.clock.now())
+    watcher.step(full=True)
+    assert kinds(site, job) == ["data.network"]
+
+
+def test_the_second_writing_of_an_end_is_the_first_one(site: Site, watcher: Watcher) -> None:
+    """A daemon that is killed after the write judges the end again from the same files, if it judges it at all."""
+    job = site.deployed()
+    running(site, watcher, job)
+    end(site, watcher, job, EndCause.NODE_FAIL)
+    again = Watcher(site.platform)
+    again.step(full=True)
+    again.close()
+    assert len(incidents(site, job)) == 1
+
+
+def test_of_several_failures_in_a_chain_each_is_one(site: Site, watcher: Watcher) -> None:
+    job = accept(site, "failures: 1")
+    running(site, watcher, job)
+    fails(site, watcher, site.job(job.id))
+    Deployer(site.platform).step()
+    running(site, watcher, site.job(job.id))
+    assert fails(site, watcher, site.job(job.id)).state is JobState.FAILED
+    assert [(one.kind, one.attempt) for one in incidents(site, job)] == [("user.traceback", 1), ("user.traceback", 2)]
+
+
+def test_an_idle_job_costs_no_look_at_a_log(site: Site, watcher: Watcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = site.deployed()
+    running(site, watcher, job)
+    monkeypatch.setattr("ffdl_batch.services.incidents.read_tail", None)
+    asked = site.scheduler.observe_calls
+    for _ in range(5):
+        watcher.step(full=True)
+    assert site.scheduler.observe_calls == asked + 5
+
+
+def test_the_end_of_a_log_is_bounded_and_steers_nothing(site: Site) -> None:
+    job = site.deployed()
+    prints(site, job, b"".join(b"%d \x1b[31m%s\n" % (n, b"x" * 700) for n in range(2000)))
+    lines = read_tail(site.attempt(job), 1, 1)
+    assert 0 < len(lines) <= min(TAIL_LINES, TAIL_BYTES // 700 + 2)
+    assert lines[-1].text.startswith("1999 xxx")
+    assert all("\x1b" not in line.text and len(line.text) <= 400 for line in lines)
+
+
+def test_a_log_that_cannot_be_read_keeps_no_job_from_ending(site: Site, watcher: Watcher) -> None:
+    job = site.deployed()
+    head = running(site, watcher, job)
+    Path(site.attempt(job).training_log(1)).mkdir(parents=True)
+    head.says("node-0", EventKind.LEARNER_ENDED, learner_id=1, exit_code=1)
+    head.ends(Outcome.FAILED, **SPEC)
+    site.scheduler.end(NativeId(job.native_id), EndCause.FAILURE, site.clock.now())
+    watcher.step(full=True)
+    (found,) = incidents(site, job)
+    assert (site.job(job.id).state, found.kind) == (JobState.FAILED, "user.exit")
+
+
+def test_of_two_learners_the_one_that_lost_its_peer_is_not_the_cause(site: Site, watcher: Watcher) -> None:
+    job = site.deployed()
+    head: FakeHead = running(site, watcher, job)
+    head.says("node-1", EventKind.STARTED, host="n2")
+    prints(site, job, BOOM.replace(b"ValueError: boom", b"RuntimeError: Connection closed by peer [::1]:4711"))
+    prints(site, job, BOOM, learner=2)
+    head.says("node-0", EventKind.LEARNER_ENDED, learner_id=1, exit_code=1)
+    site.clock.tick(1)
+    replace(head, at=site.clock.now()).says("node-1", EventKind.LEARNER_ENDED, learner_id=2, exit_code=1)
+    head.ends(Outcome.FAILED, **SPEC)
+    site.scheduler.end(NativeId(job.native_id), EndCause.FAILURE, site.clock.now())
+    watcher.step(full=True)
+    (found,) = incidents(site, job)
+    assert (found.learner, found.nodes, found.message) == (2, ("n2",), "learner 2: ValueError: boom")

@@ -1,0 +1,243 @@
+"""Whoever is to be told of an incident is, until it was taken, by a real relay and a real web server."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.domain.fault_policy import FaultPolicy
+from ffdl_batch.domain.incident import Evidence, Incident, Origin
+from ffdl_batch.domain.job import Change, Job
+from ffdl_batch.domain.notice import NoticeSettings
+from ffdl_batch.ports.webhook import WebhookRefused, post, without_query
+from ffdl_batch.services.notices import FIRST_PAUSE_S, GIVEN_UP_S, Notifier
+from tests.fakes.mail_server import Relay, mail_relay
+from tests.fakes.serving import serving
+from tests.unit.services.conftest import MANIFEST, Site
+
+ODD = "ValueError: \udcff\r\nBcc: eve@example.org"
+
+
+@dataclass
+class Hook:
+    """A web server that keeps what is posted. `status` is what it answers."""
+
+    address: str = ""
+    status: int = 204
+    location: str = ""
+    posts: list[tuple[str, dict[str, str], bytes]] = field(default_factory=list)
+
+
+@contextmanager
+def web_server() -> Iterator[Hook]:
+    hook = Hook()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            hook.posts.append((self.path, dict(self.headers), body))
+            self.send_response(hook.status)
+            if hook.location:
+                self.send_header("Location", hook.location)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_arguments: object) -> None:
+            """Nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    hook.address = f"http://127.0.0.1:{server.server_address[1]}/hooks/ffdl?token=s3cret"
+    with serving(server):
+        yield hook
+
+
+@pytest.fixture
+def hook() -> Iterator[Hook]:
+    with web_server() as made:
+        yield made
+
+
+@pytest.fixture
+def relay() -> Iterator[Relay]:
+    with mail_relay() as made:
+        yield made
+
+
+def notifier(site: Site, **settings: object) -> Notifier:
+    notices = NoticeSettings(**settings)  # type: ignore[arg-type]
+    return Notifier(replace(site.platform, settings=replace(site.platform.settings, notices=notices)))
+
+
+def happened(site: Site, job: Job, episode: str = "end-0", kind: str = "user.traceback") -> Job:
+    evidence = (Evidence("learner-1", ODD),)
+    one = Incident(job.id, 1, episode, kind, site.clock.now(), "C201", ODD, ("n1",), 1, evidence, 7200.0)
+    after = site.platform.store.apply(site.job(job.id), Change(incidents=(one,)))
+    assert after is not None
+    return after
+
+
+def test_an_incident_is_mailed_and_posted_once_each(site: Site, hook: Hook, relay: Relay) -> None:
+    telling = notifier(
+        site,
+        mail=("ops@example.org",),
+        webhooks=(hook.address,),
+        smtp=f"127.0.0.1:{relay.port}",
+        sender="f@example.org",
+    )
+    job = happened(site, site.accept())
+    telling.step()
+    telling.step()
+    [taken] = relay.taken
+    assert (taken.sender, taken.recipients) == ("f@example.org", ["ops@example.org"])
+    assert taken.message["Subject"] == f"{job.id} (digits): the learner ended with a Python exception"
+    assert taken.message["Bcc"] is None
+    text = taken.message.get_content()
+    assert "What helps: " in text
+    assert "Nodes: n1" in text
+    assert "Work to be done again: 2.00 GPU-hours" in text
+    assert "learner-1: ValueError: ?" in text
+    [(path, headers, body)] = hook.posts
+    told = json.loads(body)
+    assert path == "/hooks/ffdl?token=s3cret"
+    assert (told["schema"], told["id"]) == (1, headers["X-Ffdl-Notice"])
+    assert (told["incident"]["job"], told["incident"]["kind"]) == (job.id, "user.traceback")
+    assert "X-Ffdl-Signature" not in headers
+
+
+def test_a_key_signs_what_webhooks_get(site: Site, hook: Hook, tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_text("a key\n")
+    telling = notifier(site, webhooks=(hook.address,), webhook_key_file=str(key))
+    happened(site, site.accept())
+    telling.step()
+    [(_, headers, body)] = hook.posts
+    assert headers["X-Ffdl-Signature"] == "sha256=" + hmac.new(b"a key", body, hashlib.sha256).hexdigest()
+
+
+def test_only_incidents_of_the_origins_that_were_asked_for_are_told(site: Site, hook: Hook) -> None:
+    telling = notifier(site, webhooks=(hook.address,), origins=(Origin.NODE,))
+    happened(site, happened(site, site.accept()), "end-1", "node.gpu")
+    telling.step()
+    assert [json.loads(body)["incident"]["kind"] for _, _, body in hook.posts] == ["node.gpu"]
+
+
+def test_the_owner_is_told_where_the_manifest_says(site: Site, hook: Hook, relay: Relay) -> None:
+    manifest = MANIFEST + f"batch:\n  notify: {{mail: me@example.org, webhook: '{hook.address}'}}\n"
+    job = site.accept(manifest=manifest)
+    happened(site, job)
+    notifier(site, smtp=f"127.0.0.1:{relay.port}").step()
+    assert [taken.recipients for taken in relay.taken] == [["me@example.org"]]
+    assert len(hook.posts) == 1
+
+
+def test_a_policy_has_addresses_of_its_own(site: Site, hook: Hook) -> None:
+    policies = (
+        FaultPolicy("licence", "no licence", notify=(hook.address,)),
+        FaultPolicy("other", "x", notify=("a@b",)),
+    )
+    telling = notifier(site, origins=(Origin.NODE,))
+    telling._platform = replace(
+        telling._platform, settings=replace(telling._platform.settings, fault_policies=policies)
+    )
+    job = site.accept()
+    spoken = Incident(job.id, 1, "end-0", "user.exit", 1.0, evidence=(Evidence("policy licence", "no licence"),))
+    site.platform.store.apply(job, Change(incidents=(spoken,)))
+    telling.step()
+    assert len(hook.posts) == 1
+    assert site.platform.store.notices.next_due() is None
+
+
+def test_without_a_relay_an_owners_mail_is_the_schedulers(site: Site) -> None:
+    job = site.accept(manifest=MANIFEST + "batch:\n  notify: {mail: me@example.org}\n")
+    happened(site, job)
+    notifier(site).step()
+    assert site.platform.store.notices.next_due() is None
+
+
+def test_what_was_not_taken_is_tried_again_with_the_same_id(site: Site, hook: Hook) -> None:
+    telling = notifier(site, webhooks=(hook.address,))
+    happened(site, site.accept())
+    hook.status = 503
+    assert telling.step() == pytest.approx(FIRST_PAUSE_S, abs=2.0)
+    assert telling.is_busy()
+    telling.step()
+    assert len(hook.posts) == 1  # not before its time
+    site.clock.tick(FIRST_PAUSE_S + 1)
+    hook.status = 200
+    telling.step()
+    site.clock.tick(GIVEN_UP_S / 2)
+    telling.step()
+    ids = [headers["X-Ffdl-Notice"] for _, headers, _ in hook.posts]
+    assert len(ids) == 2
+    assert ids[0] == ids[1]
+    assert not telling.is_busy()
+
+
+def test_a_refusal_is_given_up_and_the_log_says_so_without_the_token(
+    site: Site, hook: Hook, caplog: pytest.LogCaptureFixture
+) -> None:
+    hook.status = 403
+    telling = notifier(site, webhooks=(hook.address,))
+    happened(site, site.accept())
+    with caplog.at_level(logging.ERROR):
+        telling.step()
+    site.clock.tick(GIVEN_UP_S / 2)
+    telling.step()
+    assert len(hook.posts) == 1
+    assert "answered 403" in caplog.text
+    assert "s3cret" not in caplog.text
+
+
+def test_what_a_dead_relay_did_not_take_in_a_day_is_given_up(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    telling = notifier(site, mail=("ops@example.org",), smtp="127.0.0.1:9")
+    happened(site, site.accept())
+    tries = 0
+    for _ in range(60):
+        pause = telling.step()
+        if site.platform.store.notices.next_due() is None:
+            break
+        tries += 1
+        site.clock.tick(pause + 1)
+    assert 20 < tries < 40
+    assert "is not told" in caplog.text
+
+
+def test_a_daemon_that_was_down_tells_of_the_last_day_alone(site: Site, hook: Hook) -> None:
+    job = happened(site, site.accept())
+    site.clock.tick(GIVEN_UP_S + 1)
+    happened(site, job, "end-1")
+    notifier(site, webhooks=(hook.address,)).step()
+    assert [json.loads(body)["incident"]["episode"] for _, _, body in hook.posts] == ["end-1"]
+
+
+def test_another_daemon_on_the_database_tells_nobody_twice(site: Site, hook: Hook) -> None:
+    first = notifier(site, webhooks=(hook.address,))
+    other = Notifier(replace(first._platform, owner="other"))
+    happened(site, site.accept())
+    first.step()
+    other.step()
+    first.close()
+    other.step()
+    assert len(hook.posts) == 1
+
+
+def test_a_redirection_is_not_followed(hook: Hook) -> None:
+    with web_server() as elsewhere:
+        hook.status, hook.location = 307, elsewhere.address
+        with pytest.raises(WebhookRefused, match="answered 307") as refused:
+            post(hook.address, b"{}", "id")
+        assert elsewhere.posts == []
+    assert not refused.value.may_pass
+
+
+def test_an_address_is_told_without_what_is_secret_in_it() -> None:
+    assert without_query("https://me:pw@chat.example.org/hooks/x?token=1#y") == "https://chat.example.org/hooks/x"

@@ -1,0 +1,253 @@
+"""`ffdl why` as a service: what is asked of whom, how often, and what is said of jobs in every state."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from ffdl_batch.domain.job import Change, Job
+from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.domain.observation import NativeId, Observation, Phase
+from ffdl_batch.domain.waiting import Ahead, Explanation, Foretold, Limit, Per, Reason, Room, WaitKind
+from ffdl_batch.ports.capabilities import WaitingRequest
+from ffdl_batch.ports.scheduler import (
+    BackendFacts,
+    InvalidRequest,
+    LaunchPlan,
+    LaunchRequest,
+    NodeShape,
+    PartitionShape,
+    SchedulerUnreachable,
+)
+from ffdl_batch.services.problems import Refused
+from ffdl_batch.services.trials import AT_ONCE, LIFE_S
+from ffdl_batch.services.variants import MOST
+from ffdl_batch.services.why import explain_job, look_ahead
+from tests.fakes.scheduler import FakeScheduler
+from tests.unit.services.conftest import MANIFEST, Site
+
+SHAPES = (
+    NodeShape("n1", 8, 8 << 30, {"v100": 4}, ("main", "quick")),
+    NodeShape("n2", 8, 8 << 30, {"a100": 4}, ("main",)),
+)
+PARTITIONS = (PartitionShape("main", is_default=True), PartitionShape("quick", max_time_s=7200), PartitionShape("cpu"))
+TYPED = MANIFEST.replace("gpus: 1", "gpus: 4\ngpu_type: v100\nbatch: {time: 1h}")
+
+
+@dataclass
+class Seer(FakeScheduler):
+    """Explains and foretells: `reason` is why every job waits, `starts` maps a plan's difference to its start."""
+
+    reason: Reason = field(default_factory=lambda: Reason(WaitKind.RESOURCES, "Resources"))
+    expected_start: float | None = None
+    starts: dict[str, float | None] = field(default_factory=dict)
+    trials: list[str] = field(default_factory=list)
+    at_once: int = 0
+    most_at_once: int = 0
+    explained: int = 0
+    silent: bool = False
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def probe(self) -> BackendFacts:
+        return replace(super().probe(), nodes=SHAPES, partitions=PARTITIONS)
+
+    def plan(self, request: LaunchRequest) -> LaunchPlan:
+        each, batch = request.spec.resources, request.spec.batch
+        what = f"{each.gpus:g} {each.gpu_type} {batch.partition or 'main'} {batch.time_s} {batch.hold or batch.begin}"
+        return replace(super().plan(request), script=what)
+
+    def explain_waiting(self, requests: Sequence[WaitingRequest]) -> Sequence[Explanation | None]:
+        if self.silent:
+            raise SchedulerUnreachable("the controller is away")
+        self.explained += 1
+        room, ahead = Room("main", "v100", 4, 0, 1, 0, 1, 4), Ahead("main", 3, 1, 9, 4, 2)
+        base = Explanation(500.0, partitions=("main",), rooms=(room,), ahead=(ahead,))
+        queued = replace(base, reason=self.reason, expected_start=self.expected_start)
+        return [queued if one.native_id is not None else base for one in requests]
+
+    def foretell(self, plan: LaunchPlan) -> Foretold:
+        with self.lock:
+            self.trials.append(plan.script)
+            self.at_once += 1
+            self.most_at_once = max(self.most_at_once, self.at_once)
+        threading.Event().wait(0.01)
+        with self.lock:
+            self.at_once -= 1
+        at = self.starts.get(plan.script, self.starts.get("", None))
+        if at is None:
+            raise InvalidRequest("no such nodes")
+        return Foretold("starts", at, "n1")
+
+
+@pytest.fixture
+def seer(site: Site) -> Seer:
+    found = Seer()
+    site.platform.adapters.use("fake", found)
+    return found
+
+
+def queued(site: Site, manifest: str = TYPED, key: str = "k1") -> Job:
+    """A job that the scheduler has."""
+    job = site.accept(key, manifest)
+    steps = ((JobState.DEPLOYING, 1.0), (JobState.QUEUED, 2.0))
+    changed = Change(steps, columns={"native_id": "100", "pending_reason": "Resources"})
+    written = site.platform.store.apply(job, changed)
+    assert written is not None
+    return written
+
+
+def test_reason_evidence_and_what_starts_sooner(site: Site, seer: Seer) -> None:
+    now = site.clock.now()
+    seer.expected_start = now + 3600
+    seer.starts = {
+        "": now + 3600,
+        "4 a100 main 3600 ": now,
+        "4 v100 main 1800 ": now + 600,
+        "2 v100 main 3600 ": now + 3590,
+    }
+    view = explain_job(site.platform, site.caller, queued(site).id)
+    assert view.waits and view.sentence.endswith("(Resources)") and not view.stale
+    assert view.trial is not None and view.trial.at == now + 3600
+    assert [(one.options, one.sooner_s) for one in view.alternatives] == [
+        ("--gpus=a100:4", 3600.0), ("--time=00:30:00", 3000.0)]  # fmt: skip
+    said = "\n".join(view.evidence)
+    assert "0 of 4 GPUs of type v100 in main are free" in said
+    assert "in main 3 jobs are before it, 1 of them yours, for 9 GPUs, and 2 run" in said
+    assert not seer.submitted
+
+
+def test_what_waits_in_the_queue_is_in_every_trial_there(site: Site, seer: Seer) -> None:
+    """A trial counts the job itself as before it: what that costs is taken off where the same queue is tried."""
+    now = site.clock.now()
+    seer.expected_start = now + 600
+    seer.starts = {"": now + 1200, "4 a100 main 3600 ": now + 600, "4 v100 quick 3600 ": now + 600}
+    view = explain_job(site.platform, site.caller, queued(site).id)
+    assert [(one.options, one.at, one.sooner_s) for one in view.alternatives] == [("--gpus=a100:4", now, 600.0)]
+
+
+def test_trials_are_few_two_at_a_time_and_remembered_for_a_minute(site: Site, seer: Seer) -> None:
+    seer.starts = {"": site.clock.now() + 60}
+    job = queued(site)
+    explain_job(site.platform, site.caller, job.id)
+    first = len(seer.trials)
+    assert 3 <= first <= MOST + 1 and seer.most_at_once <= AT_ONCE
+    explain_job(site.platform, site.caller, job.id)
+    assert len(seer.trials) == first
+    site.clock.tick(LIFE_S + 1)
+    explain_job(site.platform, site.caller, job.id)
+    assert len(seer.trials) == 2 * first
+
+
+def test_without_alternatives_nothing_is_tried(site: Site, seer: Seer) -> None:
+    view = explain_job(site.platform, site.caller, queued(site).id, alternatives=False)
+    assert not seer.trials and view.sentence and seer.explained == 1
+
+
+@pytest.mark.parametrize("kind", [WaitKind.HELD_BY_USER, WaitKind.DEPENDENCY, WaitKind.BEGIN_TIME])
+def test_where_room_is_not_what_lacks_nothing_is_tried(site: Site, seer: Seer, kind: WaitKind) -> None:
+    seer.reason, seer.starts = Reason(kind, "Word"), {"": 0.0}
+    view = explain_job(site.platform, site.caller, queued(site).id)
+    assert not seer.trials and not view.alternatives and view.trial is None
+
+
+def test_of_a_limit_only_what_keeps_to_it_is_tried(site: Site, seer: Seer) -> None:
+    limit = Limit("QOS", "GPUs", Per.USER, name="high", most="3", used="1", asked="4")
+    seer.reason, seer.starts = Reason(WaitKind.LIMIT, "QOSMaxGRESPerUser", limit=limit), {"": 0.0}
+    seer.expected_start = site.clock.now() + 5
+    view = explain_job(site.platform, site.caller, queued(site).id)
+    assert [one.options for one in view.alternatives] == ["--gpus=v100:2"]
+    assert seer.trials == ["2 v100 main 3600 "]
+
+
+def test_a_scheduler_that_is_away_is_told_with_the_age_of_what_is_known(site: Site, seer: Seer) -> None:
+    job = queued(site)
+    explain_job(site.platform, site.caller, job.id)
+    asked = len(seer.trials)
+    seer.silent = True
+    site.clock.tick(120)
+    view = explain_job(site.platform, site.caller, job.id)
+    assert "the controller is away" in view.stale and "ago" in view.stale
+    assert view.explanation is not None and view.explanation.known_at == 500.0
+    assert len(seer.trials) == asked and site.platform.adapters.is_out("fake")
+    explained = seer.explained
+    explain_job(site.platform, site.caller, job.id)  # left alone by the breaker
+    assert seer.explained == explained
+
+
+def test_of_what_nothing_is_remembered_the_last_word_is_told(site: Site, seer: Seer) -> None:
+    seer.silent = True
+    view = explain_job(site.platform, site.caller, queued(site).id)
+    assert view.explanation is None and "it said last: Resources" in view.sentence
+
+
+def test_a_job_that_nobody_has_handed_over_waits_here(site: Site, seer: Seer) -> None:
+    job = site.accept("k1", TYPED)
+    assert "about to be handed over" in explain_job(site.platform, site.caller, job.id).sentence
+    reason = "Dependency: training-0a1b2c3d4 has not ended"
+    written = site.platform.store.apply(job, Change(columns={"pending_reason": reason}))
+    assert written is not None
+    view = explain_job(site.platform, site.caller, job.id)
+    assert view.waits and view.sentence.endswith(reason) and "ffdl show" in view.actions[0]
+    assert not seer.explained and not seer.trials
+
+
+@pytest.mark.parametrize(
+    ("steps", "columns", "said"),
+    [
+        ([JobState.PROCESSING], {"nodes": "n1"}, "it runs since"),
+        ([JobState.PROCESSING, JobState.COMPLETED], {}, "it has completed"),
+        ([JobState.FAILED], {"message": "out of memory", "error_code": "C201"}, "it failed with C201: out of memory"),
+        ([JobState.CANCELLED], {}, "it was cancelled"),
+        ([JobState.PROCESSING, JobState.HALTED], {}, "it was halted"),
+    ],
+)
+def test_jobs_that_do_not_wait_say_what_they_do(
+    site: Site, seer: Seer, steps: list[JobState], columns: dict[str, object], said: str
+) -> None:
+    moves = tuple((state, 3.0 + number) for number, state in enumerate(steps))
+    plain = {key: value for key, value in columns.items() if key not in ("message", "error_code")}
+    told, code = str(columns.get("message", "")), str(columns.get("error_code", "000"))
+    change = Change(moves, message=told, error_code=code, columns=plain)
+    job = site.platform.store.apply(queued(site), change)
+    assert job is not None
+    view = explain_job(site.platform, site.caller, job.id)
+    assert not view.waits and said in view.sentence and not seer.explained
+
+
+def test_a_job_that_the_scheduler_lists_no_more_as_waiting(
+    site: Site, seer: Seer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(seer, "explain_waiting", lambda requests: [None for _ in requests])
+    job = queued(site)
+    view = explain_job(site.platform, site.caller, job.id)
+    assert "it is starting, or has just ended" in view.sentence and view.explanation is None
+    assert not seer.trials
+
+
+def test_what_awaits_a_submission(site: Site, seer: Seer) -> None:
+    now = site.clock.now()
+    seer.starts = {"": now + 900, "4 v100 quick 3600 ": now}
+    outlook = look_ahead(site.platform, site.caller, site.submission("k", TYPED))
+    assert outlook.trial is not None and outlook.trial.at == now + 900
+    assert [one.options for one in outlook.alternatives] == ["--partition=quick"]
+    assert any("3 jobs wait for room" in line for line in outlook.evidence)
+    assert not seer.submitted and not site.platform.store.list_jobs(uid=site.caller.uid)
+
+
+def test_a_submission_that_would_be_refused_is(site: Site, seer: Seer) -> None:
+    with pytest.raises(Refused):
+        look_ahead(site.platform, site.caller, site.submission("k", "name: [\n"))
+
+
+def test_a_backend_that_explains_nothing_gives_its_own_word(site: Site) -> None:
+    job = queued(site)
+    site.scheduler.seen[job_native(job)] = Observation(Phase.PENDING, "PENDING", reason="Resources")
+    view = explain_job(site.platform, site.caller, job.id)
+    assert view.sentence == "fake says: Resources" and not view.alternatives
+
+
+def job_native(job: Job) -> NativeId:
+    return NativeId.parse(job.native_id)

@@ -1,0 +1,81 @@
+"""What sacct says of starts of jobs."""
+
+from __future__ import annotations
+
+import pytest
+
+from ffdl_batch.domain.job import Token
+from ffdl_batch.domain.observation import NativeId
+from ffdl_batch.ports.accounts import AccountedRun
+from ffdl_slurm.accounted import parse_runs, parse_tres, runs_of
+from ffdl_slurm.commands import sacct_runs_argv
+from ffdl_slurm.parsers import Garbled
+
+HEADER = "JobID|State|ElapsedRaw|AllocTRES|JobName\n"
+GPU2 = "billing=4,cpu=4,gres/gpu:a100=2,gres/gpu=2,mem=16G,node=1"
+
+
+def runs(text: str, **attempts: str) -> dict[str, list[AccountedRun]]:
+    wanted = {NativeId.parse(native.removeprefix("n")): Token(token) for native, token in attempts.items()}
+    found = runs_of(parse_runs(HEADER + text), wanted, lambda name, task: f"{name}-of-{task}" if task else name)
+    return {str(native): one for native, one in found.items()}
+
+
+def test_a_requeued_job_has_a_run_for_each_start() -> None:
+    text = f"7|REQUEUED|100|{GPU2}|training-a-1\n7|COMPLETED|50|{GPU2}|training-a-1\n"
+    assert runs(text, n7="training-a-1")["7"] == [
+        AccountedRun(100.0, 2.0, 4.0, is_over=False),
+        AccountedRun(50.0, 2.0, 4.0, is_over=True),
+    ]
+
+
+def test_an_id_that_was_given_twice_is_told_apart_by_its_name() -> None:
+    text = f"7|COMPLETED|100|{GPU2}|somebody's\n7|COMPLETED|50|{GPU2}|training-a-1\n"
+    assert [run.elapsed_s for run in runs(text, n7="training-a-1")["7"]] == [50.0]
+    assert runs(f"7|COMPLETED|100|{GPU2}|somebody's\n", n7="training-a-1") == {}
+
+
+def test_tasks_are_told_by_the_table_of_their_array() -> None:
+    text = f"7_3|COMPLETED|9|{GPU2}|array-a\n7_[4-9]|PENDING|0||array-a\n"
+    assert [run.gpus for run in runs(text, n7_3="array-a-of-3")["7_3"]] == [2.0]
+
+
+def test_what_never_started_is_known_without_a_run() -> None:
+    assert runs("7|CANCELLED by 0|0||training-a-1\n", n7="training-a-1") == {"7": []}
+
+
+def test_an_accounting_that_counts_no_gpus_says_none() -> None:
+    (run,) = runs("7|COMPLETED|9|cpu=4,mem=1G|training-a-1\n", n7="training-a-1")["7"]
+    assert run.gpus is None
+    both = runs(f"7|COMPLETED|9|cpu=4|training-a-1\n8|COMPLETED|9|{GPU2}|x\n", n7="training-a-1")
+    assert both["7"][0].gpus == 0.0
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("", {}),
+        ("cpu=2,mem=1.5G", {"cpu": 2.0, "mem": 1.5 * 1024**3}),
+        ("gres/gpu:a=b=1,nonsense,x=y", {"gres/gpu:a=b": 1.0}),
+    ],
+)
+def test_tres(text: str, found: dict[str, float]) -> None:
+    assert parse_tres(text) == found
+
+
+def test_gpus_that_are_named_by_their_types_alone_are_added() -> None:
+    (record,) = parse_runs(HEADER + "7|COMPLETED|9|gres/gpu:a=2,gres/gpu:b=1|x\n")
+    assert record.gpus == 3.0
+
+
+@pytest.mark.parametrize("text", ["", "no header\n", HEADER + "7|COMPLETED|soon||x\n", HEADER + "7|COMPL"])
+def test_what_is_no_answer_is_garbled(text: str) -> None:
+    with pytest.raises(Garbled):
+        parse_runs(text)
+
+
+def test_every_start_is_asked_for_and_nobodys_alone() -> None:
+    argv = sacct_runs_argv(["7", "8"])
+    assert "--duplicates" in argv
+    assert "--jobs=7,8" in argv
+    assert not any(word.startswith("--user") for word in argv)

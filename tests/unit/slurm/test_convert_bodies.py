@@ -1,0 +1,179 @@
+"""What is understood of a script's commands, and what makes it run whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from ffdl_batch.ports.conversion import CannotConvert, Conversion, Fate, Origin, Source
+from ffdl_slurm.convert.converter import create
+
+
+def convert(*lines: str, arguments: tuple[str, ...] = (), environ: Mapping[str, str] | None = None) -> Conversion:
+    text = "\n".join(("#!/bin/bash", *lines, ""))
+    return create().convert(Source(text, "job.sh", (), arguments, environ or {}, "base"))
+
+
+def part(conversion: Conversion, name: str) -> Mapping[str, object]:
+    found = conversion.manifest[name]
+    assert isinstance(found, Mapping)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("options", "line", "command", "image"),
+    [
+        ("", "python train.py --lr 0.1", "python train.py --lr 0.1", "base"),
+        ("-N2", "srun python train.py 'a  b' $HOME", "python train.py 'a  b' $HOME", "base"),
+        ("-N2", "A=1 srun -N2 --ntasks 2 -u python x", "A=1 python x", "base"),
+        ("", "exec python x", "python x", "base"),
+        ("", "apptainer exec --nv /a/b.sif python x", "python x", "/a/b.sif"),
+        ("", "singularity -q exec docker://a/b:1 python x", "python x", "docker://a/b:1"),
+        ("-N2", "srun --container-image=nvcr.io#a/b:1 python x", "python x", "docker://nvcr.io/a/b:1"),
+        ("-N2", "srun --container-image a/b:1 python x", "python x", "docker://a/b:1"),
+        ("", "mpirun -np 4 ./solver", "mpirun -np 4 ./solver", "base"),
+        ("-N2", "srun bash -c 'echo $SLURM_PROCID'", "bash -c 'echo $SLURM_PROCID'", "base"),
+    ],
+)
+def test_a_command_that_is_understood(options: str, line: str, command: str, image: str) -> None:
+    found = convert(f"#SBATCH {options}", line)
+    assert found.wrapped == ""
+    assert part(found, "framework") == {"name": "custom", "version": image, "command": command}
+    assert found.contained == (image != "base")
+
+
+@pytest.mark.parametrize(
+    ("options", "lines", "why"),
+    [
+        ("", ["python a.py && python b.py"], "line 3 has a background or conditional command"),
+        ("", ["python a.py | tee x"], "line 3 has a pipe"),
+        ("", ["python a.py > x"], "line 3 has a redirection"),
+        ("", ["cat <<EOF", "x", "EOF", "python a.py"], "line 3 has a here-document"),
+        ("", ["for i in 1 2; do python $i; done"], "line 3"),
+        ("", ["if true", "then python x", "fi"], "line 3: if begins a compound command"),
+        ("", ["python a.py", "python b.py"], "python runs before the last command (line 3)"),
+        ("", ["python -c '", "print(1)'"], "line 3 has a line break within quotes"),
+        ("", ["python x $1"], "it reads the script's arguments"),
+        ("", ["export A=$1", "python x"], "it reads the script's arguments (line 3)"),
+        ("-N2", ["srun python x $SLURM_PROCID"], "$SLURM_PROCID is expanded once"),
+        ("-N2", ["srun python x $(date)"], "a command is substituted once"),
+        ("-N2", ["export PORT=$RANDOM", "srun python x"], "$RANDOM is expanded once"),
+        ("-N2 --ntasks-per-node=4", ["srun python x"], "srun starts 8 tasks on 2"),
+        ("", ["srun --mpi=pmix python x"], "srun's --mpi=pmix"),
+        ("", ["srun -l python x"], "srun's -l"),
+        ("-N2", ["srun -n1 python x"], "srun's -n1 asks"),
+        ("", ["apptainer run a.sif x"], "apptainer run starts what the image says"),
+        ("", ["apptainer exec -B /a a.sif x"], "apptainer's -B changes"),
+        ("", ["apptainer exec $IMAGE x"], "the image $IMAGE is not known"),
+        ("", ["srun --container-image=/a.sqsh x"], "an enroot image"),
+        ("", ["srun --container-image=a srun x"], "it starts srun within another launcher"),
+        ("", ["set -e", "python x"], "set runs before the last command (line 3)"),
+        ("-N2", ["export MASTER_ADDR=$(hostname)", "torchrun x"], "MASTER_ADDR is set, and a command of the first"),
+        ("", [], "it has no command"),
+    ],
+)  # fmt: skip
+def test_what_is_not_understood_runs_whole(options: str, lines: list[str], why: str) -> None:
+    found = convert(f"#SBATCH {options}", *lines)
+    assert why in found.wrapped
+    assert part(found, "framework")["command"] == "bash job.sh"
+
+
+def test_a_wrapped_script_gets_its_arguments_quoted() -> None:
+    assert part(convert("python $1", arguments=("a b", "$x")), "framework")["command"] == "bash job.sh 'a b' '$x'"
+
+
+@pytest.mark.parametrize(
+    ("shebang", "command"),
+    [
+        ("#!/bin/bash -l", "bash -l j.sh"),
+        ("#!/usr/bin/env python3", "/usr/bin/env python3 j.sh"),
+        ("#!/bin/csh", "/bin/csh j.sh"),
+        ("#! /bin/sh", "sh j.sh"),
+    ],
+)
+def test_a_wrapped_script_keeps_its_interpreter(shebang: str, command: str) -> None:
+    found = create().convert(Source(f"{shebang}\n#SBATCH -t 1\nx | y\n", "j.sh"))
+    assert part(found, "framework")["command"] == command
+
+
+def test_variables_go_to_the_manifest_until_something_else_is_done() -> None:
+    found = convert("export A=1 B='x y'", "export C=$A", "module load cuda", "export D=4", "python x")
+    assert part(found, "batch")["env"] == {"A": "1", "B": "x y", "C": "1"}
+    assert part(found, "framework")["command"] == "module load cuda; export D=4; python x"
+
+
+def test_of_one_node_the_name_of_the_host_is_asked_as_the_script_does() -> None:
+    found = convert("export MASTER_ADDR=$(hostname)", "/usr/bin/nvidia-smi", "srun python x")
+    command = part(found, "framework")["command"]
+    assert command == "export MASTER_ADDR=$(hostname); /usr/bin/nvidia-smi; python x"
+
+
+@pytest.mark.parametrize("text", ["0", "0-00:00:00", "UNLIMITED", "infinite"])
+def test_no_time_limit_is_the_sites(text: str) -> None:
+    found = convert(f"#SBATCH --time={text}", "python x")
+    assert "time" not in part(found, "batch")
+    assert found.judged[0].fate is Fate.DROPPED
+
+
+def test_an_empty_name_is_the_scripts() -> None:
+    found = convert("#SBATCH --job-name=   # enter it here", "python x")
+    assert found.manifest["name"] == "job.sh"
+    assert found.judged[0].fate is Fate.APPROXIMATED
+
+
+def test_learners_are_nodes_and_each_has_what_its_node_has() -> None:
+    found = convert("#SBATCH -N 2 --ntasks-per-node=4 -c 6 --gres=gpu:a100:4 --mem-per-cpu=2G", "srun python x | cat")
+    keys = ("learners", "cpus", "gpus", "gpu_type", "memory")
+    assert {key: found.manifest[key] for key in keys} == {
+        "learners": 2, "cpus": 24, "gpus": 4, "gpu_type": "a100", "memory": "48GiB"
+    }  # fmt: skip
+    assert "roles" not in part(found, "batch")
+
+
+def test_a_command_of_the_first_node_alone_leaves_the_others_idle() -> None:
+    found = convert("#SBATCH -N 3 --ntasks-per-node=4", "mpirun -np 12 ./x")
+    roles = part(found, "batch")["roles"]
+    assert roles == {
+        "batch": {"learners": 1}, "node": {"learners": 2, "service": True, "command": "sleep infinity"}
+    }  # fmt: skip
+
+
+def test_each_line_is_judged_once_with_its_number() -> None:
+    found = convert("#SBATCH -t 1", "module load x", "cd $SLURM_SUBMIT_DIR", "python x")
+    assert [(one.origin, one.line, one.fate) for one in found.judged] == [
+        (Origin.SCRIPT, 2, Fate.MAPPED),
+        (Origin.BODY, 3, Fate.APPROXIMATED),
+        (Origin.BODY, 4, Fate.MAPPED),
+        (Origin.BODY, 5, Fate.MAPPED),
+    ]
+
+
+def test_a_name_to_be_exported_is_read_when_the_job_is_submitted() -> None:
+    found = convert("#SBATCH --export=ALL,TOKEN,A=1", "python x", environ={"TOKEN": "xyzzy"})
+    assert part(found, "batch")["secrets"] == {"TOKEN": "${env:TOKEN}"}
+    assert part(found, "batch")["env"] == {"A": "1"}
+    assert "xyzzy" not in str(found)
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("--nodes=x", "'x' is not a number"),
+        ("--nodes=0", "a job needs a node"),
+        ("--time=soon", "not a time limit"),
+        ("--array=a-b", "--array=a-b"),
+        ("--mem=much", "not a memory size"),
+        ("--signal=@", "is no signal"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_line(line: str, why: str) -> None:
+    with pytest.raises(CannotConvert, match=why) as caught:
+        convert("# comment", f"#SBATCH {line}", "python x")
+    assert caught.value.line == 3
+
+
+def test_lines_that_end_as_on_dos_are_refused_as_by_sbatch() -> None:
+    with pytest.raises(CannotConvert, match="DOS") as caught:
+        create().convert(Source("#!/bin/bash\npython x\r\n", "j"))
+    assert caught.value.line == 2

@@ -1,0 +1,99 @@
+"""What sacct says of past jobs, and what sinfo says of the cluster, as values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.domain.past_job import Verdict, judge
+from ffdl_batch.ports.history import HistoryUnknown, KnowsJobs, KnowsPlaces, Period, open_history
+from ffdl_slurm.history import FIELDS, LINE, history_argv, parse_history
+from ffdl_slurm.parsers import Garbled
+
+CAPTURED = (Path(__file__).parent / "sacct-history-26.05.txt").read_text()
+"""Of a real cluster: a job with a GPU, an array, one by srun, two parts of a heterogeneous one, and a failed one."""
+NAMES = (*FIELDS[:-1], LINE, FIELDS[-1])
+PARTED = "\x1f"
+
+
+def printed(*rows: dict[str, str]) -> str:
+    """sacct's answer with these rows; what they leave out is a plain job's."""
+    plain = {
+        "JobID": "7", "User": "ann", "Account": "a", "Partition": "gpu,cpu", "State": "CANCELLED by 0", "NNodes": "2",
+        "ElapsedRaw": "10", "TimelimitRaw": "Partition_Limit", "NCPUS": "8", "AllocTRES": "cpu=8,mem=2G",
+        "Start": "1795479671", LINE: "sbatch x", "JobName": "x",
+    }  # fmt: skip
+    lines = [NAMES, *([{**plain, **row}[name] for name in NAMES] for row in rows)]
+    return "".join(f"{PARTED.join(line)}\n" for line in lines)
+
+
+def test_what_a_real_cluster_printed_is_read() -> None:
+    found = {job.id: job for job in parse_history(CAPTURED)}
+    assert list(found) == ["1", "2_0", "2_1", "4", "5+0", "5+1", "8"]
+    first = found["1"]
+    assert (first.name, first.gpus, first.gpu_type, first.cpus, first.memory_mib) == ("a b|c", 1, "v100", 1, 100)
+    assert (first.limit_s, first.partition, first.account) == (525600 * 60, "main", "ffdl")
+    assert found["2_1"].is_array and found["2_1"].limit_s == 300
+    assert found["4"].interactive and not first.interactive
+    assert found["5+1"].heterogeneous and found["5+1"].limit_s is None
+    assert found["8"].state == "FAILED"
+
+
+def test_odd_answers_are_read() -> None:
+    (job,) = parse_history(f"Welcome to the cluster\n\n{printed({})}")
+    assert (job.state, job.partition, job.limit_s, job.memory_mib) == ("CANCELLED", "gpu", None, 2048)
+    assert job.started == "2026-11-24T00:21:11+00:00"
+    tres = "cpu=8,mem=1.5T,gres/gpu:a100=2,gres/gpu:v100=1,gres/shard=3,license/abaqus=1"
+    (job,) = parse_history(printed({"AllocTRES": tres, LINE: "sbatch --wrap a\nb"}))
+    assert (job.gpus, job.gpu_type, job.shares, job.licences) == (3, "", ("shard",), ("abaqus",))
+    assert parse_history(printed({"Start": "Unknown"})) == []
+    assert parse_history(printed({}, {LINE: "/usr/bin/salloc -n1"}))[1].interactive
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "Slurm accounting storage is disabled\n",
+        printed({})[:-9],
+        printed({"NCPUS": "many"}),
+        printed({"JobID": "x"}),
+    ],
+)
+def test_what_is_no_answer_is_none(text: str) -> None:
+    with pytest.raises(Garbled):
+        parse_history(text)
+
+
+def test_it_is_asked_for_whose_jobs_they_are() -> None:
+    own = history_argv(Period("2026-11-01"), with_line=False)
+    assert LINE not in " ".join(own) and not [word for word in own if word.startswith(("--user", "--acc", "--allu"))]
+    assert history_argv(Period("2026-11-01", account="vision"), with_line=True)[-2:] == [
+        "--allusers", "--accounts=vision"
+    ]  # fmt: skip
+
+
+def test_partitions_are_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sinfo = tmp_path / "sinfo"
+    sinfo.write_text(
+        "#!/bin/sh\ncat <<'X'\nPARTITION|TIMELIMIT|CPUS|MEMORY|GRES|AVAIL_FEATURES|NODELIST\n"
+        "cpu|infinite|64|128000|(null)|(null)|c[1-9]\n"
+        "gpu*|2:00:00|8|4000|gpu:a100:4|(null)|n[1-2]\nX\n"
+    )
+    sinfo.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    history = open_history("slurm", {})
+    assert isinstance(history, KnowsPlaces) and isinstance(history, KnowsJobs)
+    gpu, cpu = history.places()
+    assert (gpu.name, gpu.limit_s, gpu.gpu_types) == ("gpu", 7200, frozenset({"a100"}))
+    assert gpu.rooms is not None and gpu.rooms[0].nodes == 2
+    (job,) = parse_history(printed({"NNodes": "9", "NCPUS": "9"}))
+    assert (judge(job, gpu).verdict, judge(job, cpu).verdict) == (Verdict.NOT, Verdict.RUNS)
+
+
+def test_a_configuration_that_cannot_be_is_told() -> None:
+    with pytest.raises(HistoryUnknown, match="unknown key 'nonsense'"):
+        open_history("slurm", {"nonsense": 1})
+    with pytest.raises(HistoryUnknown, match="keeps no history"):
+        open_history("pbs", {})

@@ -1,0 +1,263 @@
+"""Batch scripts for those who leave: run against stubs, as they are, with nasty values."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ffdl_batch.manifest import ManifestSource, parse_manifest
+from ffdl_batch.ports.conversion import CannotConvert, Fate
+from ffdl_batch.ports.leaving import Leaving, Left, WritesJobs
+from ffdl_slurm.leaving.leaver import SlurmLeaver
+from ffdl_slurm.leaving.words import WORDS
+from ffdl_slurm.script import parse_options
+
+SRUN = """\
+    #!/bin/bash
+    # A task for each of --ntasks; what is behind it is the command.
+    for word; do case $word in --ntasks=*) tasks=${word#*=} ;; --*) ;; *) break ;; esac; shift; done
+    for ((rank = 0; rank < tasks; rank++)); do
+      SLURM_PROCID=$rank SLURM_LOCALID=0 SLURMD_NODENAME=n$rank "$@" & pids+=($!)
+    done
+    worst=0
+    for pid in "${pids[@]}"; do wait "$pid"; status=$?; [ $status -le $worst ] || worst=$status; done
+    exit $worst
+"""
+APPTAINER = """\
+    #!{python}
+    # Runs the command here, with the paths of the host in place of the container's; notes what it was told.
+    import json, os, re, subprocess, sys
+    words, binds, rest = sys.argv[1:], [], []
+    while words:
+        word = words.pop(0)
+        if word == "--bind":
+            binds.append(words.pop(0))
+        elif word in ("--workdir", "--pwd"):
+            words.pop(0)
+        elif not word.startswith("-") and word != "exec":
+            rest = [word, *words]
+            break
+    with open(os.environ["CALLS"], "a") as calls:
+        calls.write(json.dumps({{"image": rest[0], "binds": binds, "argv": sys.argv[1:]}}) + "\\n")
+    pairs = [bind.split(":")[:2] for bind in binds]
+    def mapped(text):
+        for source, target in sorted(pairs, key=lambda pair: -len(pair[1])):
+            text = re.sub(re.escape(target) + r"(?=[/'\\" \\n]|$)", lambda _: source, text)
+        return text
+    env = {{name: os.environ[name] for name in ("PATH", "OUT")}}
+    done = subprocess.run([mapped(word) for word in rest[1:]], env=env)
+    sys.exit(done.returncode if done.returncode >= 0 else 128 - done.returncode)
+"""
+TELL = (
+    "python3 -c \"import json,os;open(os.environ['OUT']+os.environ['RANK'],'w').write(json.dumps(dict(os.environ)))\""
+)
+HEAD = """\
+name: digits
+learners: {learners}
+cpus: 2
+memory: 1GiB
+framework:
+  name: custom
+  version: registry.example.org/a/b:1
+  command: {command}
+"""
+NASTY = {"BLANKS": "  two  ", "QUOTES": 'it\'s "x" `id`', "SUBSTITUTION": "$(id) $HOME", "DASHES": "-x", "UTF": "żółć"}
+
+
+def leave(text: str, **changes: object) -> Left:
+    parsed = parse_manifest(ManifestSource(text, "digits.yml", "/home/ann"))
+    assert parsed.spec is not None, parsed.findings
+    leaver = SlurmLeaver()
+    assert isinstance(leaver, WritesJobs)
+    return leaver.leave(Leaving(parsed.spec, "digits.yml", "/images/a b.sif", **changes))  # type: ignore[arg-type]
+
+
+def manifest(command: str = TELL, learners: int = 1, more: str = "") -> str:
+    return HEAD.format(learners=learners, command=json.dumps(command)) + textwrap.dedent(more)
+
+
+class Site:
+    """Stubs in a directory, and the script's own."""
+
+    def __init__(self, base: Path) -> None:
+        self.base, self.bin, self.home = base, base / "bin", base / "home"
+        self.bin.mkdir()
+        self.home.mkdir()
+        self._write("srun", SRUN)
+        self._write("apptainer", APPTAINER.format(python=sys.executable))
+        self._write("scontrol", "    #!/bin/sh\n    printf '%s\\n' n0 n1 n2\n")
+        self._write("getent", '    #!/bin/sh\n    echo "10.0.0.${2#n} $2"\n')
+
+    def _write(self, name: str, text: str) -> None:
+        path = self.bin / name
+        path.write_text(textwrap.dedent(text))
+        path.chmod(0o755)
+
+    def run(self, script: str, **env: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["bash", "-c", script], check=False, capture_output=True, text=True, timeout=60, cwd=self.home,
+            env={
+                "PATH": f"{self.bin}:{os.environ['PATH']}", "HOME": str(self.base), "OUT": f"{self.base}/out",
+                "CALLS": str(self.base / "calls"), "SLURM_JOB_ID": "77", "SLURM_SUBMIT_DIR": str(self.home),
+                "SLURM_JOB_NODELIST": "n[0-2]", **env,
+            },
+        )  # fmt: skip
+
+    def seen(self, rank: int = 0) -> Mapping[str, str]:
+        found = json.loads((self.base / f"out{rank}").read_text())
+        assert isinstance(found, dict)
+        return found
+
+    def calls(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.base / "calls").read_text().splitlines()]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+def test_the_contract_is_the_same_without_us(site: Site) -> None:
+    made = leave(manifest())
+    done = site.run(made.text)
+    assert (done.returncode, done.stderr) == (0, "")
+    env, job = site.seen(), f"{site.home}/training-77"
+    expected = {
+        "TRAINING_ID": "training-77", "LEARNER_ID": "1", "NUM_LEARNERS": "1", "RANK": "0", "WORLD_SIZE": "1",
+        "MASTER_ADDR": "n0", "MASTER_PORT": "10077", "MODEL_DIR": str(site.home),
+        "CHECKPOINT_DIR": f"{job}/checkpoints", "RESUME": "0", "GPU_COUNT": "0.000000",
+    }  # fmt: skip
+    assert {name: env.get(name) for name in expected} == expected
+    assert env["RESULT_DIR"] == "/mnt/results/dlaas-trained-models/training-77" and env["DATA_DIR"] == f"{job}/data"
+    assert "ffdl_batch" not in "".join(line for line in made.text.splitlines() if not line.startswith("#"))
+    (call,) = site.calls()
+    assert call["image"] == "/images/a b.sif"
+    assert f"{job}/results:{env['RESULT_DIR']}" in call["binds"]
+    assert not list((site.home / "training-77" / "state").glob(".said*")), "variables were left behind"
+
+
+def test_values_pass_as_they_are(site: Site) -> None:
+    lines = "".join(f"    {name}: {json.dumps(value, ensure_ascii=False)}\n" for name, value in NASTY.items())
+    made = leave(manifest() + "batch:\n  secrets: {TOKEN: '${secret:hub}'}\n  env:\n" + lines)
+    assert site.run(made.text).returncode != 0, "a secret that is not set was not missed"
+    done = site.run(made.text, TOKEN="a 'b' $(id)")
+    assert done.returncode == 0, done.stderr
+    assert {name: site.seen()[name] for name in NASTY} == NASTY
+    assert site.seen()["TOKEN"] == "a 'b' $(id)"
+    assert "a 'b'" not in repr(site.calls())
+
+
+def test_learners_know_each_other(site: Site) -> None:
+    roles = """
+    batch:
+      roles:
+        ps: {learners: 1, command: sleep 600}
+        worker: {learners: 2}
+    """
+    done = site.run(leave(manifest(learners=3, more=roles)).text)
+    assert done.returncode == 0, done.stderr
+    config = json.loads(site.seen(2)["TF_CONFIG"])
+    assert config == {
+        "cluster": {"ps": ["n0:10077"], "worker": ["n1:10077", "n2:10077"]}, "task": {"type": "worker", "index": 1}
+    }  # fmt: skip
+    assert (site.seen(1)["FFDL_ROLE"], site.seen(1)["RANK"], site.seen(1)["PET_NNODES"]) == ("worker", "1", "3")
+    hosts = (site.home / "training-77" / "hosts").read_text()
+    assert "10.0.0.2 learner-training-77-2\n" in hosts
+
+
+def test_a_learner_s_status_is_the_job_s(site: Site) -> None:
+    done = site.run(leave(manifest("echo said; exit 3")).text)
+    assert (done.returncode, done.stdout) == (3, "said\n")
+    log = site.home / "training-77" / "logs" / "learner-1" / "training-log.txt"
+    assert log.read_text() == "said\n"
+
+
+def test_directories_are_bound_and_results_go_where_they_belong(site: Site, tmp_path: Path) -> None:
+    data = tmp_path / "shared"
+    (data / "in").mkdir(parents=True)
+    (data / "in" / "x").write_text("input")
+    stores = f"""
+    data_stores:
+      - id: a
+        type: mount_volume
+        connection: {{type: host_mount, path: "{data}"}}
+        training_data: {{container: in}}
+        training_results: {{container: out}}
+    """
+    done = site.run(leave(manifest("cat $DATA_DIR/x; echo made > $RESULT_DIR/y", more=stores)).text)
+    assert (done.returncode, done.stdout) == (0, "input"), done.stderr
+    assert (data / "out" / "training-77" / "y").read_text() == "made\n"
+    assert f"{data}/in:/mnt/data/in:ro" in site.calls()[0]["binds"]
+
+
+def test_stores_with_credentials_are_comments(site: Site) -> None:
+    stores = """
+    data_stores:
+      - id: s
+        type: s3_datastore
+        connection: {auth_url: "https://s3.example.org", user_name: "AKIA", password: "hidden-one"}
+        training_data: {container: in}
+        training_results: {container: out}
+    """
+    text = leave(manifest(more=stores)).text
+    moved = [line for line in text.splitlines() if "s3 sync" in line]
+    assert len(moved) >= 2 and all(line.startswith("# aws --endpoint-url https://s3.example.org ") for line in moved)
+    assert "hidden-one" not in text and "AKIA" not in text
+    assert site.run(text).returncode == 0
+
+
+def test_elements_of_a_sweep_have_their_variables(site: Site) -> None:
+    made = leave(manifest(more="batch: {sweep: [{LR: 0.1}, {LR: 'a b'}]}\n"))
+    assert ("array", "0-1") in [(one.name, one.value) for one in parse_options(made.text)]
+    done = site.run(made.text, SLURM_ARRAY_JOB_ID="70", SLURM_ARRAY_TASK_ID="1")
+    assert done.returncode == 0, done.stderr
+    assert (site.seen()["LR"], site.seen()["FFDL_ARRAY_INDEX"], site.seen()["TRAINING_ID"]) == (
+        "a b", "1", "training-70_1"
+    )  # fmt: skip
+
+
+def test_what_sbatch_is_told() -> None:
+    more = """
+    gpus: 2
+    gpu_type: a100
+    batch: {time: 2h, partition: gpu, account: vision, hold: true, slurm: {args: [--nice=5, --exclusive]}}
+    """
+    made = leave(manifest(learners=2, more=more), settings={"qos": "long"})
+    found = {one.name: one.value for one in parse_options(made.text)}
+    expected = {
+        "job-name": "digits", "nodes": "2", "ntasks": "2", "ntasks-per-node": "1", "cpus-per-task": "2", "mem": "1024M",
+        "gres": "gpu:a100:2", "time": "02:00:00", "partition": "gpu", "account": "vision", "qos": "long", "hold": None,
+        "nice": "5", "exclusive": None, "signal": "USR2@60",
+    }  # fmt: skip
+    assert found == expected
+    assert 'exec --containall --no-home --workdir "$TMP" --nv' in made.text
+
+
+def test_each_key_is_told() -> None:
+    more = "batch: {time: 2h, retry: {failures: 2}, placement: pack, sweep: [{A: 1}]}\n"
+    judged = {one.text: one for one in leave(manifest(more=more)).judged}
+    assert judged["name"].fate is Fate.MAPPED and judged["name"].line == 1
+    assert judged["batch.retry"].fate is Fate.DROPPED and judged["batch.retry"].reason
+    assert judged["batch.placement"].fate is Fate.APPROXIMATED
+    assert all(one.reason for one in judged.values() if one.fate is not Fate.MAPPED)
+
+
+def test_every_key_of_the_schema_has_its_word() -> None:
+    from ffdl_batch.manifest.batch_models import BatchBlock, ManifestBlock
+
+    keys = {*ManifestBlock.model_fields, *(f"batch.{name}" for name in BatchBlock.model_fields)} - {"batch"}
+    assert sorted(keys - set(WORDS)) == []
+
+
+def test_what_cannot_be_expressed_is_refused() -> None:
+    with pytest.raises(CannotConvert, match="two data stores would both"):
+        store = "{id: %s, type: mount_volume, connection: {type: host_mount, path: /d}, training_data: {container: x}}"
+        leave(manifest(more=f"data_stores: [{store % 'a'}, {store % 'b'}]\n"))

@@ -1,0 +1,160 @@
+"""What every supported release printed of jobs that wait is read alike; the files are tests/captured/waiting-*.
+
+They are made by ``python -m tests.captured.capture_waiting``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.domain.waiting import Limit, Per, WaitKind
+from ffdl_slurm import waiting_parsers as parsers
+from ffdl_slurm.parsers import Garbled
+from ffdl_slurm.trial_answers import parse_trial
+from ffdl_slurm.waiting_limits import Whose, with_figures
+from ffdl_slurm.waiting_reasons import read_limit, read_reason
+from ffdl_slurm.waiting_room import ahead_in
+from tests.captured import expected
+
+PLACE = Path(expected.__file__).parent
+ALICE = 2001
+KINDS = {
+    "next": WaitKind.RESOURCES,
+    "behind": WaitKind.PRIORITY,
+    "held": WaitKind.HELD_BY_USER,
+    "later": WaitKind.BEGIN_TIME,
+    "away": WaitKind.NODES_AWAY,
+    "limited": WaitKind.LIMIT,
+    "array": WaitKind.PRIORITY,
+    "long": WaitKind.PARTITION_TIME,
+    "depends": WaitKind.DEPENDENCY,
+}
+
+
+@pytest.fixture(params=expected.RELEASES)
+def captured(request: pytest.FixtureRequest) -> Path:
+    """The files of a release."""
+    return PLACE / f"waiting-{request.param}"
+
+
+def jobs_of(captured: Path) -> dict[str, parsers.LiveJob]:
+    text = (captured / "queue.txt").read_text()
+    names = [line.split("|")[-1] for line in text.splitlines()[1:]]
+    return dict(zip(names, parsers.parse_live(text), strict=True))
+
+
+def test_the_reasons(captured: Path) -> None:
+    jobs = jobs_of(captured)
+    assert {name: read_reason(jobs[name].reason).kind for name in KINDS} == KINDS
+    assert read_reason(jobs["wide"].reason).kind in (WaitKind.NODES_AWAY, WaitKind.RESOURCES, WaitKind.PRIORITY)
+
+
+def test_jobs_with_all_that_counts(captured: Path) -> None:
+    jobs = jobs_of(captured)
+    taken, first, array, wide = jobs["taken-n1"], jobs["next"], jobs["array"], jobs["wide"]
+    assert (taken.pending, taken.gpus, taken.gpu_types, taken.user) == (False, 4, ("v100",), "bob")
+    assert taken.end is not None and taken.start is not None and taken.end - taken.start == 600
+    assert (first.pending, first.gpus, first.limit_s, first.partitions) == (True, 2, 300, ("main",))
+    assert first.start is not None and first.submitted is not None and first.start >= first.submitted
+    assert (array.elements, array.gpus) == (10, 1)
+    assert (wide.nodes, wide.gpus, wide.partitions) == (2, 2, ("main", "short"))
+    assert jobs["depends"].dependency == f"afterok:{first.number}(unfulfilled)"
+    assert jobs["limited"].qos == "high" and jobs["held"].priority == 0
+
+
+def test_who_is_before_whom(captured: Path) -> None:
+    jobs = jobs_of(captured)
+    listed = list(jobs.values())
+    assert ahead_in("main", jobs["next"], "alice", listed).jobs == 0
+    behind = ahead_in("main", jobs["behind"], "alice", listed)
+    assert behind.jobs >= 1 and behind.own == behind.jobs and behind.running == 2
+
+
+def test_nodes(captured: Path) -> None:
+    nodes = {node.name: node for node in parsers.parse_nodes((captured / "nodes.txt").read_text())}
+    assert sorted(nodes) == ["n1", "n2", "n3"]
+    assert [nodes[name].takes_jobs for name in ("n1", "n2", "n3")] == [True, True, False]
+    assert (nodes["n1"].all_gpus("v100"), nodes["n1"].free_gpus("v100"), nodes["n1"].free_gpus("")) == (4, 0, 0)
+    assert (nodes["n3"].all_gpus(""), nodes["n3"].free_gpus("a100"), nodes["n3"].why) == (4, 4, "fan: two words")
+    assert nodes["n1"].cpus_free == 7 and nodes["n1"].memory_free_mib == 3900
+
+
+def test_partitions_and_reservations(captured: Path) -> None:
+    found = {one.name: one for one in parsers.parse_partitions((captured / "partitions.txt").read_text())}
+    assert (found["main"].is_default, found["main"].max_time, found["main"].state) == (True, "", "UP")
+    assert found["short"].max_time == "00:02:00" and not found["short"].is_default
+    (one,) = parsers.parse_reservations((captured / "reservations.txt").read_text())
+    assert (one.name, one.nodes) == ("maint", "n3") and one.begins is not None and one.ends == one.begins + 3600
+    assert one.as_blocker().detail == "maintenance of n3 (1 nodes)"
+
+
+def test_the_figures_of_a_limit(captured: Path) -> None:
+    records = parsers.parse_limits((captured / "limits.txt").read_text())
+    limit = read_limit("QOSMaxGRESPerUser")
+    assert limit is not None
+    found = with_figures(limit, records, Whose("high", "ffdl", "alice", ALICE, {"gres/gpu:v100": 2}))
+    assert found == Limit("QOS", "GPUs", Per.USER, name="high", most="1", used="0", asked="2")
+    without = with_figures(limit, records, Whose("normal", "ffdl", "alice", ALICE, {}))
+    assert without.name == "high"  # the only QOS with such a limit
+
+
+def test_factors_where_the_site_weighs() -> None:
+    """What sprio of a site with priority/multifactor prints; the values of TRES are summed."""
+    header = "JOBID|PRIORITY|SITE|AGE|ASSOC|FAIRSHARE|JOBSIZE|PARTITION|QOS|NICE|TRES\n"
+    found = parsers.parse_factors(header + "7|1850|0|250|0|500|0|1000|0|0|cpu=20,gres/gpu=80\n")
+    priority, parts = found["7"]
+    assert priority == 1850
+    assert {part.name: part.value for part in parts} == {"age": 250, "fairshare": 500, "partition": 1000, "tres": 100}
+
+
+def test_factors_of_the_test_cluster() -> None:
+    """Priorities go by age alone there: sprio has nothing to say, up to 24.11 not even a header."""
+    factors = parsers.parse_factors((PLACE / "waiting-26.05" / "factors.txt").read_text())
+    assert any([part.name for part in parts] == ["nice"] for _, parts in factors.values())
+    for release in ("20.11", "22.05", "24.11"):
+        with pytest.raises(Garbled, match="no header"):
+            parsers.parse_factors((PLACE / f"waiting-{release}" / "factors.txt").read_text())
+
+
+def test_answers_to_trials(captured: Path) -> None:
+    same = parse_trial((captured / "trial-same.txt").read_text())
+    assert same.at is not None and same.nodes and not same.ends_others
+    urgent = parse_trial((captured / "trial-urgent.txt").read_text())
+    assert urgent.ends_others == 1 and urgent.at is not None and urgent.at < same.at
+    away = parse_trial((captured / "trial-away.txt").read_text())
+    assert away.at is None and "not available" in away.said
+
+
+@pytest.mark.parametrize("name", ["queue", "nodes", "partitions", "reservations", "limits", "factors"])
+def test_half_answers_are_no_answers(name: str) -> None:
+    parse = {
+        "queue": parsers.parse_live, "nodes": parsers.parse_nodes, "partitions": parsers.parse_partitions,
+        "reservations": parsers.parse_reservations, "limits": parsers.parse_limits, "factors": parsers.parse_factors,
+    }[name]  # fmt: skip
+    for text in ("", "<html>502 Bad Gateway</html>\n"):
+        with pytest.raises(Garbled):
+            parse(text)
+
+
+@pytest.mark.parametrize(
+    ("state", "pending", "reason"),
+    [
+        ("PENDING", True, "Resources"),
+        ("REQUEUE_HOLD", True, "Resources"),
+        ("SPECIAL_EXIT", True, "Resources"),
+        ("CONFIGURING", True, "Prolog"),
+        ("RUNNING", False, "Resources"),
+        ("SUSPENDED", False, "Resources"),
+    ],
+)
+def test_states_of_jobs_that_live(state: str, pending: bool, reason: str) -> None:
+    text = (PLACE / "waiting-26.05" / "queue.txt").read_text()
+    header, line = text.splitlines()[0], next(one for one in text.splitlines() if one.endswith("|next"))
+    (job,) = parsers.parse_live(f"{header}\n{line.replace('|PENDING|', f'|{state}|')}\n")
+    assert (job.pending, job.reason) == (pending, reason)
+
+
+def test_no_reservations_are_an_answer() -> None:
+    assert parsers.parse_reservations("No reservations in the system\n") == []

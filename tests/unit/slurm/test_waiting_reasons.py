@@ -1,0 +1,93 @@
+"""Every word of Slurm's job reasons has its meaning, a sentence and an action."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.domain.waiting import Limit, Measure, Per, WaitKind
+from ffdl_batch.domain.waiting_words import actions_of, sentence_of
+from ffdl_slurm.waiting_reasons import WORDS as TABLE
+from ffdl_slurm.waiting_reasons import read_limit, read_reason
+from tests.captured import expected
+
+WORDS = (Path(expected.__file__).parent / "job-reasons-26.05.txt").read_text().split()
+"""`jsra` of src/common/job_state_reason.c, release 26.05.3, in its order; two entries have the word of another one."""
+OLDER = ("FrontEndDown", "PowerNotAvail", "PowerReserved", "FeatureNotAvailable", "ReservationBad")
+"""Of earlier releases back to 20.11, that 26.05 has no more."""
+
+
+@pytest.mark.parametrize("word", [*WORDS, *OLDER])
+def test_every_word_is_known_and_has_a_sentence_and_an_action(word: str) -> None:
+    reason = read_reason(word)
+    assert reason.kind is not WaitKind.OTHER
+    assert reason.word == word
+    assert (word in TABLE) != (reason.kind is WaitKind.LIMIT)
+    sentence, actions = sentence_of(reason), actions_of(reason)
+    assert word == "None" or sentence.endswith(f"({word})")
+    assert actions and all(len(action) >= 4 for action in actions)
+
+
+def test_the_list_is_that_of_the_release() -> None:
+    assert len(set(WORDS)) == len(WORDS) == 216 and {"Resources", "QOSMaxGRESPerUser", "MpiPortsBusy"} <= set(WORDS)
+
+
+@pytest.mark.parametrize(
+    ("word", "limit"),
+    [
+        ("QOSMaxGRESPerUser", Limit("QOS", "GPUs or other GRES", Per.USER)),
+        ("QOSGrpGRESRunMinutes", Limit("QOS", "GPUs or other GRES", Per.ALL, Measure.RUN_MINUTES)),
+        ("AssocGrpCPUMinutesLimit", Limit("association", "CPUs", Per.ALL, Measure.MINUTES)),
+        ("AssocGrpCpuLimit", Limit("association", "CPUs", Per.ALL)),
+        ("AssocMaxJobsLimit", Limit("association", "jobs", Per.USER)),
+        ("AssocMaxSubmitJobLimit", Limit("association", "jobs", Per.USER, Measure.SUBMITTED)),
+        ("QOSMaxSubmitJobPerUserLimit", Limit("QOS", "jobs", Per.USER, Measure.SUBMITTED)),
+        ("QOSMaxWallDurationPerJobLimit", Limit("QOS", "time", Per.JOB)),
+        ("AssocMaxCpuMinutesPerJobLimit", Limit("association", "CPUs", Per.JOB, Measure.MINUTES)),
+        ("MaxMemoryPerAccount", Limit("QOS", "memory", Per.ACCOUNT)),
+        ("MaxGRESRunMinsPerUser", Limit("QOS", "GPUs or other GRES", Per.USER, Measure.RUN_MINUTES)),
+        ("QOSMinCpuNotSatisfied", Limit("QOS", "CPUs", Per.JOB, least=True)),
+        ("QOSMinGRES", Limit("QOS", "GPUs or other GRES", Per.JOB, least=True)),
+        ("MaxMemPerLimit", Limit("partition", "memory", Per.NODE)),
+        ("QOSMaxNodePerUserLimit", Limit("QOS", "nodes", Per.USER)),
+        ("AssociationJobLimit", Limit("association", "jobs")),
+    ],
+)
+def test_words_of_limits_are_read_by_their_grammar(word: str, limit: Limit) -> None:
+    assert read_limit(word) == limit
+
+
+@pytest.mark.parametrize("word", ["Resources", "MaxPoweredUpNodes", "", "QOS", "Max", "QOSMaxGRESPerPlanet"])
+def test_other_words_are_no_limits(word: str) -> None:
+    assert read_limit(word) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "word", "detail"),
+    [
+        ("ReqNodeNotAvail, UnavailableNodes:n[1-3]", WaitKind.NODES_AWAY, "ReqNodeNotAvail", "UnavailableNodes:n[1-3]"),
+        (
+            "ReqNodeNotAvail, Reserved for maintenance",
+            WaitKind.NODES_AWAY,
+            "ReqNodeNotAvail",
+            "Reserved for maintenance",
+        ),
+        ("(Priority)", WaitKind.PRIORITY, "Priority", ""),
+        ("RaisedSignal:9(Killed)", WaitKind.ENDED, "RaisedSignal", "9(Killed"),
+        ("launch failed requeued held", WaitKind.HELD_AFTER_FAILURES, "launch failed requeued held", ""),
+        ("(launch_failed_requeued_held)", WaitKind.HELD_AFTER_FAILURES, "launch_failed_requeued_held", ""),
+        ("job requeued in held state", WaitKind.HELD_BY_USER, "job requeued in held state", ""),
+        ("something that a site's plugin says", WaitKind.OTHER, "something that a site's plugin says", ""),
+        ("Priority of the third kind", WaitKind.OTHER, "Priority of the third kind", ""),
+        ("", WaitKind.UNCONSIDERED, "None", ""),
+    ],
+)
+def test_descriptions_and_details(text: str, kind: WaitKind, word: str, detail: str) -> None:
+    reason = read_reason(text)
+    assert (reason.kind, reason.word, reason.detail) == (kind, word, detail)
+
+
+def test_nodes_that_are_kept_for_others() -> None:
+    text = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"
+    assert read_reason(text).kind is WaitKind.NODES_AWAY

@@ -1,0 +1,113 @@
+"""What is asked for, what ssh's configuration makes of it, and which line of known_hosts is about whom."""
+
+from __future__ import annotations
+
+import base64
+import shlex
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.ssh.commands import at_login
+from ffdl_batch.ssh.destination import Destination, read_destination
+from ffdl_batch.ssh.errors import SshFailed
+from ffdl_batch.ssh.host_config import HostConfig, interpret, parse_options
+from ffdl_batch.ssh.host_keys import HostKey, KnownKey, check_host_key, read_lines
+from ffdl_batch.ssh.terminal import printable
+
+KEY = HostKey("ssh-ed25519", b"a key")
+BLOB = base64.b64encode(KEY.blob).decode()
+CONFIG = HostConfig("login", "login.example.org", "ada", known_hosts=("/home/ada/.ssh/known_hosts",))
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("login", Destination("login")),
+        ("ada@login.example.org:2222", Destination("login.example.org", "ada", 2222)),
+        ("ssh://ada@login/", Destination("login", "ada")),
+        ("[2001:db8::1]:22", Destination("2001:db8::1", "", 22)),
+        ("ada@site.org@login", Destination("login", "ada@site.org")),
+    ],
+)
+def test_destinations(text: str, found: Destination) -> None:
+    assert read_destination(text) == found
+
+
+@pytest.mark.parametrize("text", ["", "-oX", "a b", "login:99999", "login:x", "@login", "a;b", "$(id)", "-l@login"])
+def test_what_is_no_destination(text: str) -> None:
+    with pytest.raises(SshFailed) as raised:
+        read_destination(text)
+    assert raised.value.exit_code == 2
+
+
+def test_the_configuration_is_read_as_ssh_prints_it() -> None:
+    options = parse_options(
+        "hostname login3.example.org\nuser ada\nport 2222\nidentityfile ~/.ssh/%r-key\nidentityfile ${KEYS}/two\n"
+        "identitiesonly yes\nproxyjump gate,bob@inner:23\nproxycommand nc %h %p\nuserknownhostsfile /k/one /k/two\n"
+        "globalknownhostsfile /g\nserveraliveinterval 0\nbatchmode yes\nconnecttimeout none\nidentityagent none\n"
+    )
+    found = interpret(Destination("login"), options, {"HOME": "/home/ada", "KEYS": "/keys", "SSH_AUTH_SOCK": "/a"})
+    assert (found.hostname, found.port, found.key_name) == ("login3.example.org", 2222, "[login3.example.org]:2222")
+    assert found.identity_files == ("/home/ada/.ssh/ada-key", "/keys/two") and found.identities_only
+    assert (found.proxy_jump, found.proxy_command) == (("gate", "bob@inner:23"), "")
+    assert found.known_hosts == ("/k/one", "/k/two", "/g")
+    assert found.batch_mode and found.agent == "" and found.alive_interval_s == 15
+
+
+def test_a_token_that_is_not_known_is_refused() -> None:
+    with pytest.raises(SshFailed, match="%C"):
+        interpret(Destination("login"), {"identityfile": ["~/%C"]}, {"HOME": "/h"})
+
+
+@pytest.mark.parametrize(
+    ("names", "is_about"),
+    [
+        ("login.example.org", True),
+        ("LOGIN.example.org,other", True),
+        ("*.example.org", True),
+        ("*.example.org,!login.example.org", False),
+        ("login?example.org", True),
+        ("[login.example.org]:2222", False),
+        ("other", False),
+        ("|1|bm90|aGFzaA==", False),
+    ],
+)
+def test_lines_of_known_hosts(names: str, is_about: bool) -> None:
+    found = list(read_lines(f"# a comment\n\n{names} ssh-ed25519 {BLOB} ada\nbroken\n", "/k", "login.example.org"))
+    assert found == ([KnownKey(KEY, "/k", 3)] if is_about else [])
+
+
+def test_a_port_is_part_of_a_name() -> None:
+    (found,) = read_lines(f"[login]:2222 ssh-ed25519 {BLOB}\n", "/k", "[login]:2222")
+    assert found.key == KEY
+
+
+def test_keys_are_held_against_the_known_ones() -> None:
+    check_host_key(CONFIG, KEY, [KnownKey(KEY, "/k", 1)])
+    other = KnownKey(HostKey("ssh-rsa", b"another"), "/k", 7)
+    with pytest.raises(SshFailed, match="HAS CHANGED") as changed:
+        check_host_key(CONFIG, KEY, [other])
+    assert "/k, line 7" in changed.value.message and "ssh-keygen -R login.example.org" in changed.value.cure
+    with pytest.raises(SshFailed, match="is not known") as unknown:
+        check_host_key(CONFIG, KEY, [])
+    assert "ssh-keyscan -t ed25519 login.example.org >> /home/ada/.ssh/known_hosts" in unknown.value.cure
+    with pytest.raises(SshFailed, match="is revoked"):
+        check_host_key(CONFIG, KEY, [KnownKey(KEY, "/k", 1), KnownKey(KEY, "/k", 2, "@revoked")])
+    assert {unknown.value.exit_code, changed.value.exit_code} == {77}
+
+
+def test_a_command_is_quoted_for_any_shell() -> None:
+    words = ["ffdl", "exec", "it's", "$(id)", "a b"]
+    outer = shlex.split(at_login(words))
+    assert outer[:3] == ["exec", "/bin/sh", "-c"] and shlex.split(outer[4]) == ["exec", *words]
+
+
+def test_a_hosts_text_steers_no_terminal() -> None:
+    assert printable("Code\x1b[2J:\n") == "Code?[2J:\n"
+
+
+def test_without_a_configuration_the_usual_places_count(tmp_path: Path) -> None:
+    found = interpret(Destination("login"), {}, {"HOME": str(tmp_path)})
+    assert found.known_hosts == (f"{tmp_path}/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts")
+    assert f"{tmp_path}/.ssh/id_ed25519" in found.identity_files and found.port == 22
