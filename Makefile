@@ -18,7 +18,7 @@ SUITE ?= sid
 
 .PHONY: help python venv venv-run quickstart check lint unit test docs images cluster-up cluster-down conformance \
 	proof-main proof-resume proof-crash proof-isolation proof-data \
-	proof-kubernetes trial-kubernetes bench clean
+	proof-kubernetes proof-convert proof-faults trial-kubernetes bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
@@ -84,6 +84,9 @@ proof-data: venv ## data in through faults, results out, a cache, secrets and me
 
 proof-kubernetes: venv ## jobs, refusals and ends on the cluster that KUBECONFIG names, in a namespace of its own
 	@$(BIN)/python -m tests.proof.kubernetes $(PROOF)
+
+proof-convert: venv ## a corpus of sbatch scripts, converted and written again: what both start, argv and environment
+	@$(BIN)/python -m tests.proof.convert $(PROOF)
 
 trial-kubernetes: venv ## a cluster of the tests' to try jobs on; prints the variables for another shell, Ctrl-C ends it
 	@$(BIN)/python -m tests.fakes.kubernetes.trial $(TRIAL)
