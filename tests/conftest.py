@@ -51,9 +51,12 @@ def update_golden(request: pytest.FixtureRequest) -> bool:
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
     """One PostgreSQL server for the whole run; tests leave it running."""
+    from ffdl_batch.store import database
     from tests.postgres import running_postgres
 
-    with running_postgres() as server:
+    with running_postgres() as server, pytest.MonkeyPatch.context() as patch:
+        # A test that stands still for seconds, on a machine that does much else, is no daemon that was stopped.
+        patch.setattr(database, "STANDSTILL_S", 60)
         yield server
 
 

@@ -152,7 +152,7 @@ def test_ctrl_c_says_what_becomes_of_the_job(daemon: FakeDaemon) -> None:
         assert process.poll() is None
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert errors.splitlines()[-1] == f"ffdl: detached; {JOB} ends as HALTED; it goes on with: ffdl resume {JOB}"
 
