@@ -10,12 +10,15 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ffdl_batch.config import Settings
 from ffdl_batch.domain.node_score import LOOK_BACK_S, NodeScore, left_out, lemons, score_nodes
 from ffdl_batch.domain.numbers import counted
 from ffdl_batch.domain.spec import JobSpec
 from ffdl_batch.ports.capabilities import AvoidsNodes, KnowsNodes
+from ffdl_batch.ports.clock import Clock
 from ffdl_batch.ports.scheduler import InvalidRequest
-from ffdl_batch.services.platform import Platform
+from ffdl_batch.services.backends import Adapters
+from ffdl_batch.store import Store
 
 FRESH_S = 60.0
 """How long a score is good: each is a walk over the incidents of months."""
@@ -26,34 +29,26 @@ KEPT_OFF = "kept off "
 class Lemons:
     """Of one platform; asked by the threads that deploy."""
 
-    def __init__(self, platform: Platform) -> None:
-        self._platform = platform
+    def __init__(self, settings: Settings, store: Store, adapters: Adapters, clock: Clock) -> None:
+        self._settings, self._store, self._adapters, self._clock = settings, store, adapters, clock
         self._lock = threading.Lock()
         self._known: tuple[float, list[NodeScore]] | None = None
 
-    @classmethod
-    def of(cls, platform: Platform) -> Lemons:
-        """The platform's."""
-        if platform.lemons is None:
-            platform.lemons = cls(platform)
-        return platform.lemons
-
     def scores(self) -> list[NodeScore]:
         """Of all nodes that ever failed a job, as of now; with until when jobs keep off those that they do."""
-        platform = self._platform
-        now = platform.store.now()
-        noticed = platform.store.incidents_noticed(now - LOOK_BACK_S)
+        now = self._store.now()
+        noticed = self._store.incidents_noticed(now - LOOK_BACK_S)
         scores = score_nodes((one.incident for one in noticed), now)
-        bad = {one.node: one.last + platform.settings.nodes.hours * 3600.0 for one in self._bad(scores, now)}
+        bad = {one.node: one.last + self._settings.nodes.hours * 3600.0 for one in self._bad(scores, now)}
         return [replace(one, excluded_until=bad.get(one.node)) for one in scores]
 
     def for_job(self, backend: str, spec: JobSpec) -> list[NodeScore]:
         """The nodes that a job is to keep off now; none that it names itself."""
-        rules = self._platform.settings.nodes
+        rules = self._settings.nodes
         if not rules.exclude_lemons or spec.batch.nodelist:
             return []
         try:
-            adapter = self._platform.adapters.get(backend)
+            adapter = self._adapters.get(backend)
         except InvalidRequest:
             return []
         if not isinstance(adapter, AvoidsNodes) or not isinstance(adapter, KnowsNodes):
@@ -61,18 +56,18 @@ class Lemons:
         found = self._fresh()
         if not found:
             return []
-        names = adapter.nodes_of(self._platform.adapters.facts(backend), spec.batch.partition)
+        names = adapter.nodes_of(self._adapters.facts(backend), spec.batch.partition)
         return left_out(found, names, rules)
 
     def _fresh(self) -> list[NodeScore]:
-        clock = self._platform.clock
         with self._lock:
-            if self._known is None or clock.monotonic() - self._known[0] > FRESH_S:
-                self._known = (clock.monotonic(), [one for one in self.scores() if one.excluded_until is not None])
+            now = self._clock.monotonic()
+            if self._known is None or now - self._known[0] > FRESH_S:
+                self._known = (now, [one for one in self.scores() if one.excluded_until is not None])
             return self._known[1]
 
     def _bad(self, scores: list[NodeScore], now: float) -> list[NodeScore]:
-        return lemons(scores, self._platform.settings.nodes, now)
+        return lemons(scores, self._settings.nodes, now)
 
 
 def without(spec: JobSpec, nodes: Sequence[NodeScore]) -> JobSpec:

@@ -21,7 +21,7 @@ from ffdl_batch.ports.scheduler import (
     SchedulerUnreachable,
 )
 from ffdl_batch.services.intake import Candidate, all_warnings, name_elements, plan_or_refuse, read_submission
-from ffdl_batch.services.lemons import Lemons, told, without
+from ffdl_batch.services.lemons import told, without
 from ffdl_batch.services.platform import Caller, Platform
 from ffdl_batch.services.problems import bad_request, try_again, unavailable
 
@@ -43,7 +43,7 @@ def plan_submission(platform: Platform, caller: Caller, submission: Submission, 
 
 def _keep_off(platform: Platform, candidate: Candidate) -> Candidate:
     """As the deployer would: off nodes that failed often lately, where the site wants that."""
-    nodes = Lemons.of(platform).for_job(candidate.backend, candidate.spec)
+    nodes = platform.lemons.for_job(candidate.backend, candidate.spec)
     if not nodes:
         return candidate
     return replace(candidate, spec=without(candidate.spec, nodes), notes=(*candidate.notes, *told(nodes)))

@@ -9,7 +9,6 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ffdl_batch.config import Settings
 from ffdl_batch.domain.jobdir import Root
@@ -18,14 +17,12 @@ from ffdl_batch.ports.registry import AdapterContext
 from ffdl_batch.services.backends import Adapters
 from ffdl_batch.services.binding import bind_tree, leave_out_earlier, refuse_older, refuse_to_forget
 from ffdl_batch.services.clocks import SharedClock, SteadyClock, file_time
+from ffdl_batch.services.lemons import Lemons
 from ffdl_batch.services.looks import Looks
 from ffdl_batch.services.store_check import StoreChecks
 from ffdl_batch.services.tree import Tree
 from ffdl_batch.services.trials import Desk
 from ffdl_batch.store import Store, open_store
-
-if TYPE_CHECKING:
-    from ffdl_batch.services.lemons import Lemons
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +40,7 @@ class Platform:
     `clock` tells the time of what is written into the database, by the database's clock where several daemons share it.
     `file_time` tells it for files in a directory of the tree (see :mod:`ffdl_batch.services.clocks`). `tree` knows
     whether the tree's file system answers. `store_checks` asks data stores at submission. `looks` sees the rows of jobs
-    that are followed. `desk` puts trials to schedulers. `lemons` knows nodes that fail often, once somebody has asked.
+    that are followed. `desk` puts trials to schedulers. `lemons` knows nodes that fail often.
     """
 
     settings: Settings
@@ -59,11 +56,12 @@ class Platform:
     desk: Desk = field(default_factory=Desk)
     tree: Tree = field(init=False)
     looks: Looks = field(init=False)
-    lemons: Lemons | None = None
+    lemons: Lemons = field(init=False)
 
     def __post_init__(self) -> None:
         self.tree = Tree(self.root)
         self.looks = Looks(self.store)
+        self.lemons = Lemons(self.settings, self.store, self.adapters, self.clock)
 
     def close(self) -> None:
         """Close the database."""

@@ -16,7 +16,7 @@ from ffdl_batch.domain.spec import JobSpec
 from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, LaunchRequest
 from ffdl_batch.services.ahead import for_staging, has_to_stage, only_staging, stages_ahead
 from ffdl_batch.services.intake import launch_request
-from ffdl_batch.services.lemons import Lemons, told, without
+from ffdl_batch.services.lemons import told, without
 from ffdl_batch.services.materialize import exported_environment
 from ffdl_batch.services.platform import Platform
 
@@ -29,7 +29,7 @@ def plan_attempt(platform: Platform, job: Job) -> LaunchPlan:
     It keeps off nodes that failed often lately, where the site wants that and others are left. Where nothing is left to
     run on without the nodes that failed this job, it may run on them again.
     """
-    avoided = Lemons.of(platform).for_job(job.backend, job.effective_spec)
+    avoided = platform.lemons.for_job(job.backend, job.effective_spec)
     if avoided:
         try:
             return replace(_plan(platform, job, avoided), kept_off=told(avoided))
@@ -63,7 +63,7 @@ def plan_template(platform: Platform, job: Job, plan: LaunchPlan) -> LaunchPlan 
         return None
     spec = _waits_for_nothing(job.effective_spec)
     if plan.kept_off:
-        spec = without(spec, Lemons.of(platform).for_job(job.backend, spec))
+        spec = without(spec, platform.lemons.for_job(job.backend, spec))
     request = _request(platform, job, spec)
     request = replace(
         request,

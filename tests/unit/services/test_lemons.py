@@ -32,12 +32,17 @@ class Named(FakeScheduler):
         return frozenset({"n1", "n2", "n3"}) if partition in ("", "main") else frozenset({"n3"})
 
 
+def with_rules(site: Site, rules: NodeRules) -> Site:
+    settings = replace(site.platform.settings, nodes=rules)
+    return replace(site, platform=replace(site.platform, settings=settings))
+
+
 @pytest.fixture
 def site(site: Site) -> Iterator[Site]:
     """With n3 that failed three jobs, n2 that failed one, and rules."""
     site.scheduler = Named(warns=lambda _: ())
     site.platform.adapters.use("fake", site.scheduler)
-    site.platform.settings = replace(site.platform.settings, nodes=NodeRules(exclude_lemons=True))
+    site = with_rules(site, NodeRules(exclude_lemons=True))
     for number, node in enumerate(("n3", "n3", "n3", "n2")):
         job = site.accept(f"earlier-{number}")
         incident = Incident(job.id, 1, "end-0", "node.gpu", site.clock.now(), "S110", nodes=(node,))
@@ -82,7 +87,7 @@ def test_a_day_later_the_node_is_used_again(site: Site) -> None:
 
 
 def test_a_site_that_says_nothing_leaves_no_node_out(site: Site) -> None:
-    site.platform.settings = replace(site.platform.settings, nodes=NodeRules())
+    site = with_rules(site, NodeRules())
     assert site.deployed().warnings == ()
     assert report_nodes(site.platform).threshold is None
 
