@@ -88,6 +88,9 @@ proof-kubernetes: venv ## jobs, refusals and ends on the cluster that KUBECONFIG
 proof-convert: venv ## a corpus of sbatch scripts, converted and written again: what both start, argv and environment
 	@$(BIN)/python -m tests.proof.convert $(PROOF)
 
+proof-faults: venv ## faults of 15 kinds planted among 20 healthy jobs on the real cluster: precision and recall by kind
+	@$(BIN)/python -m tests.proof.faults $(PROOF)
+
 trial-kubernetes: venv ## a cluster of the tests' to try jobs on; prints the variables for another shell, Ctrl-C ends it
 	@$(BIN)/python -m tests.fakes.kubernetes.trial $(TRIAL)
 

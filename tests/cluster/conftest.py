@@ -39,6 +39,7 @@ LONG = (
     "test_options.py",
     "test_network_level.py",
     "test_why.py",
+    "test_proof_faults.py",
 )
 """What takes a minute or more: it comes first where runs share out the files, so that they end at about one time."""
 

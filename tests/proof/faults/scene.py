@@ -67,7 +67,7 @@ FULL, SHORT = Scale(), Scale(1, 4, slow=False)
 
 
 class Scene:
-    """A context. `broken` is spoilt: `deaf`, nobody reads the nodes' logs; `quiet`, the last ones are not planted."""
+    """A context. `broken` is spoilt: `deaf`, nobody reads the nodes' logs; `quiet`, nothing is written into them."""
 
     def __init__(self, cluster: Cluster, scale: Scale, broken: str = "", say: Say = lambda _: None) -> None:
         self.cluster, self.scale, self._broken, self._say = cluster, scale, broken, say
@@ -142,8 +142,6 @@ class Scene:
         self._await_hangs()
         self.desk.run("ffdl", "cancel", *self._hanging)
         self._await_end()
-        if self._broken == "quiet":
-            return
         self._say("waits a minute, so that nodes that get sick now are not blamed for what was before")
         time.sleep(APART_S)
         self._sicken()
@@ -198,7 +196,8 @@ class Scene:
         ids = {what: self._send(what, plant, node=SICK_NODES[what]) for what, plant in SICK.items()}
         for what, jobs in ids.items():
             self._await_log(jobs, "waits")
-            self.cluster.run(SICK_NODES[what], ["sh", "-c", f'echo "$0" >>{LOG}', LINES[what]])
+            if self._broken != "quiet":
+                self.cluster.run(SICK_NODES[what], ["sh", "-c", f'echo "$0" >>{LOG}', LINES[what]])
         for job_id in (one for jobs in ids.values() for one in jobs):
             self.desk.write({f"{self._attempt(job_id)}/model/go": ""})
         self._await_end()

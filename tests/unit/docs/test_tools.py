@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
 import zipfile
 from importlib.util import module_from_spec, source_from_cache, spec_from_file_location
@@ -128,3 +129,13 @@ def test_data_of_another_content_are_noticed() -> None:
 
     with pytest.raises(fetch.FetchError, match="expected is 09f66e6d"):
         fetch.extract(wheel)
+
+
+def test_whatever_the_makefile_calls_a_target_does_something() -> None:
+    """One that is declared, and has no rule, ends with 0, as if it had proved something."""
+    makefile = (ROOT / "Makefile").read_text()
+    declared = re.search(r"^\.PHONY: ((?:.*\\\n)*.*)$", makefile, re.MULTILINE)
+    assert declared is not None
+    heads = re.findall(r"^([a-z -]+):", makefile, re.MULTILINE)
+    rules = {name for names in heads for name in names.split()}
+    assert set(declared[1].replace("\\\n", " ").split()) <= rules
