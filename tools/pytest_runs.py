@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import shutil
 import sys
+import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from tools.processes import REPORTS, ROOT, call, say
 from tools.tally import Tally, on_ci, read_report, refuse
@@ -57,20 +59,25 @@ def run_pytest(
     name: str, *paths: str, quietly: bool, under: tuple[str, ...] = (), options: tuple[str, ...] = ()
 ) -> Tally:
     """pytest over those folders; counted from its report. `quietly`: what it prints is shown at its end. `under`: the
-    command that starts it."""
+    command that starts it. The files of its tests stay where some failed."""
     report, log = REPORTS / f"{name}.xml", REPORTS / f"{name}.log"
     if missing := [path for path in paths if not (ROOT / path).is_dir()]:
         return refuse(f"{name} has no tests: {', '.join(missing)} not found")
     REPORTS.mkdir(parents=True, exist_ok=True)
     report.unlink(missing_ok=True)
     argv = [*under, sys.executable, "-m", "pytest", "-q", f"--junitxml={report}"]
-    argv += ["-o", f"cache_dir=.pytest_cache/{name}", *options, *paths]
+    # A directory of its own: where runs share pytest's, one that begins closes it to the other users whom tests of a run
+    # that goes on let in.
+    place = tempfile.mkdtemp(prefix="tests-")
+    argv += ["-o", f"cache_dir=.pytest_cache/{name}", f"--basetemp={Path(place, 't')}", *options, *paths]
     if quietly:
         with log.open("wb") as output:
             status, cpu_s = call(argv, output)
         print(log.read_text(encoding="utf-8", errors="replace"), flush=True)
     else:
         status, cpu_s = call(argv)
+    if status == 0:
+        shutil.rmtree(place, ignore_errors=True)
     if status == PYTEST_NOTHING_COLLECTED:
         return refuse(f"{name} has no tests")
     if not report.is_file():
