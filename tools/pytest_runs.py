@@ -66,8 +66,8 @@ def run_pytest(
     REPORTS.mkdir(parents=True, exist_ok=True)
     report.unlink(missing_ok=True)
     argv = [*under, sys.executable, "-m", "pytest", "-q", f"--junitxml={report}"]
-    # A directory of its own: where runs share pytest's, one that begins closes it to the other users whom tests of a run
-    # that goes on let in.
+    # A directory of its own: where runs share pytest's, one that begins closes it to other users, whom tests of a run
+    # that goes on had let in.
     place = tempfile.mkdtemp(prefix="tests-")
     argv += ["-o", f"cache_dir=.pytest_cache/{name}", f"--basetemp={Path(place, 't')}", *options, *paths]
     if quietly:
