@@ -51,6 +51,8 @@ PAGE = 500
 TRIES = 4
 PAUSE_S = 0.5
 LONGEST_PAUSE_S = 10.0
+TAKEN = "TAKEN"
+"""What a watch says first; no word of the API server's."""
 
 
 class Refused(Exception):
@@ -182,7 +184,8 @@ class ClusterClient:
     def watch(
         self, kind: str, selectors: Mapping[str, str], version: str, timeout_s: int
     ) -> Iterator[tuple[str, Plain]]:
-        """Changes since `version`: (ADDED | MODIFIED | DELETED | BOOKMARK, object), until the server closes.
+        """First (:data:`TAKEN`, {}), when the server watches; then changes since `version`: (ADDED | MODIFIED |
+        DELETED | BOOKMARK, object), until the server closes.
 
         Raises Expired, Refused, SchedulerUnreachable.
         """
@@ -191,6 +194,7 @@ class ClusterClient:
             "timeoutSeconds": str(timeout_s),
         }  # fmt: skip
         with self._stream(self._path(kind), query, timeout_s + self._settings.request_timeout_s) as lines:
+            yield TAKEN, {}
             for line in lines:
                 event = _event(line, self._server)
                 if event["type"] == "ERROR":
@@ -308,4 +312,4 @@ def refusal_of(reply: httpx2.Response) -> Refused:
 
 
 def _seconds(text: str) -> float:
-    return float(text) if text.isdigit() else 0.0
+    return float(text) if text.isdecimal() else 0.0

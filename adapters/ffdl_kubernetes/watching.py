@@ -6,6 +6,7 @@ everything is listed again. Bookmarks keep the version young where nothing happe
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -14,10 +15,11 @@ from typing import Any
 
 from ffdl_batch.domain.pod import ATTEMPT_LABEL, JOB_LABEL
 from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerError, SchedulerUnreachable
-from ffdl_kubernetes.client import ClusterClient, Expired, Refused
+from ffdl_kubernetes.client import TAKEN, ClusterClient, Expired, Refused
 from ffdl_kubernetes.objects.names import MANAGER, MANAGER_LABEL, STORES_LABEL, STORING
 
 Plain = Mapping[str, Any]
+_log = logging.getLogger(__name__)
 _OURS = {"labelSelector": f"{MANAGER_LABEL}={MANAGER}"}
 SELECTORS: Mapping[str, Mapping[str, str]] = {
     "Job": _OURS,
@@ -37,17 +39,26 @@ WATCH_S = 300
 STALE_S = 20.0
 """After a watch broke and did not come back for so long, nobody knows what is in the cluster."""
 PAUSES_S = (0.2, 1.0, 5.0)
+SHORT_S = 1.0
+"""A server, or a proxy before it, that closes watches sooner than this is not asked again at once."""
 
 
 @dataclass
 class Held:
-    """What is known of one kind, by name."""
+    """What is known of one kind, by name. `taken_at` is when the server took the last watch; one that broke sooner than
+    SHORT_S after that has mended nothing."""
 
     things: dict[str, Plain] = field(default_factory=dict)
     version: str = ""
     synced: bool = False
     broken_at: float | None = None
+    taken_at: float | None = None
     why: str = ""
+
+    @property
+    def is_mended(self) -> bool:
+        """Whether a watch is there, for now at least."""
+        return self.broken_at is None or self.taken_at is not None
 
 
 class Watcher:
@@ -89,7 +100,8 @@ class Watcher:
             for kind, held in self._held.items():
                 if not held.synced:
                     raise SchedulerUnreachable(f"{kind}s cannot be listed: {held.why or 'no answer yet'}")
-                if held.broken_at is not None and time.monotonic() - held.broken_at > STALE_S:
+                broken_at = None if held.is_mended else held.broken_at
+                if broken_at is not None and time.monotonic() - broken_at > STALE_S:
                     raise SchedulerUnreachable(f"{kind}s cannot be watched: {held.why}")
 
     def job(self, token: str) -> Plain | None:
@@ -168,18 +180,24 @@ class Watcher:
             try:
                 if not held.version:
                     self._list(client, kind)
+                begun = time.monotonic()
                 self._watch(client, kind)
                 failures = 0
+                self._stopped.wait(max(0.0, begun + SHORT_S - time.monotonic()))
             except Expired:
                 held.version = ""
+                self._stopped.wait(PAUSES_S[0])
             except (Refused, SchedulerError) as error:
                 failures += 1
                 self._broke(kind, str(error), lasting=isinstance(error, InvalidRequest))
                 self._stopped.wait(PAUSES_S[min(failures, len(PAUSES_S)) - 1])
-            except OSError as error:  # of who was told: all is listed, and told, again
+            except Exception as error:  # noqa: BLE001 - of who was told: all is listed, and told, again
+                # A thread that ended would leave what it knew as if it were true for ever.
+                if not isinstance(error, OSError):
+                    _log.exception("what the cluster says of %ss was not understood; they are listed again", kind)
                 held.version = ""
                 failures += 1
-                self._broke(kind, str(error), lasting=False)
+                self._broke(kind, str(error) or type(error).__name__, lasting=False)
                 self._stopped.wait(PAUSES_S[min(failures, len(PAUSES_S)) - 1])
 
     def _list(self, client: ClusterClient, kind: str) -> None:
@@ -200,6 +218,11 @@ class Watcher:
         """Until the server closes."""
         held = self._held[kind]
         for what, thing in client.watch(kind, self._selectors[kind], held.version, WATCH_S):
+            if what == TAKEN:  # all that happened meanwhile comes now; where nothing did, nothing comes for long
+                with self._lock:
+                    held.taken_at, held.synced = time.monotonic(), True
+                    self._lock.notify_all()
+                continue
             held.version = str(thing["metadata"]["resourceVersion"])
             with self._lock:
                 held.broken_at = None
@@ -219,8 +242,10 @@ class Watcher:
             held = self._held[kind]
             held.why = why
             held.synced = held.synced and not lasting
-            if held.broken_at is None:
-                held.broken_at = time.monotonic()
+            now, taken_at = time.monotonic(), held.taken_at
+            if held.broken_at is None or (taken_at is not None and now - taken_at >= SHORT_S):
+                held.broken_at = now
+            held.taken_at = None
 
 
 def token_of(thing: Plain) -> str:

@@ -183,6 +183,34 @@ def test_what_a_listener_could_not_take_is_told_again(k8s: FakeCluster, monkeypa
         k8s.do("close_watches")
 
 
+def test_a_watch_that_was_taken_again_is_whole_though_nothing_happens(
+    k8s: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "PAUSES_S", (0.05,))
+    monkeypatch.setattr(watching, "STALE_S", 0.0)
+    settings = KubernetesSettings(kubeconfig=str(k8s.kubeconfig))
+    watcher = Watcher(lambda: ClusterClient(settings), lambda *_: None, {"ConfigMap": {}})
+    watcher.start()
+    watcher.await_sync(5)
+    try:
+        k8s.fault("status", method="GET", path=r"configmaps\?watch", code=429, count=2)
+        k8s.do("close_watches")
+        with pytest.raises(SchedulerUnreachable, match=r"ConfigMaps cannot be watched: .*too many requests"):
+            eventually(lambda: watcher.await_sync(0), "the break is seen", 5)
+
+        def is_whole() -> bool:
+            try:
+                watcher.await_sync(0)
+            except SchedulerUnreachable:
+                return False
+            return True
+
+        eventually(is_whole, "the watch is whole again before anything is told", 5)
+    finally:
+        watcher.stop()
+        k8s.do("close_watches")
+
+
 def test_an_answer_that_is_none_of_an_api_server_s_is_no_end_of_a_watch(
     k8s: FakeCluster, opened: contextlib.ExitStack
 ) -> None:

@@ -1,12 +1,15 @@
-"""What is known of events."""
+"""What is known of events, and of watches that break."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, cast
 
 import pytest
 
-from ffdl_kubernetes.client import ClusterClient
+from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable
+from ffdl_kubernetes import watching
+from ffdl_kubernetes.client import TAKEN, ClusterClient, Expired
 from ffdl_kubernetes.watching import Watcher
 
 
@@ -43,3 +46,93 @@ def test_a_kubelet_that_only_waits_does_not_hide_who_says_why(watcher: Watcher) 
     watcher.put("Event", event(2, "Pod", "a-0", "FailedMount", vague))
     watcher.put("Event", event(3, "Pod", "b-0", "FailedMount", vague))
     assert watcher.troubles() == {"a-0": ("FailedAttachVolume", "Multi-Attach error"), "b-0": ("FailedMount", vague)}
+
+
+Watch = Callable[[], Iterator[tuple[str, dict[str, Any]]]]
+
+
+class Scripted:
+    """A server with nothing in it, whose watches go one by one as they are given; the last one ends the watcher."""
+
+    def __init__(self, *watches: Watch) -> None:
+        self._watches, self.lists, self.pauses = list(watches), 0, list[float]()
+        self.watcher = Watcher(lambda: cast(ClusterClient, self), lambda *_: None, {"Pod": {}})
+        self.watcher._stopped.wait = self.pauses.append  # type: ignore[method-assign, assignment]
+
+    def list(self, *_: object) -> tuple[list[Any], str]:
+        self.lists += 1
+        return [], "7"
+
+    def watch(self, *_: object) -> Iterator[tuple[str, dict[str, Any]]]:
+        if len(self._watches) == 1:
+            self.watcher.stop()
+        return self._watches.pop(0)()
+
+    def close(self) -> None:
+        pass
+
+    def go(self) -> None:
+        self.watcher._run("Pod")
+
+
+def closes() -> Iterator[tuple[str, dict[str, Any]]]:
+    yield TAKEN, {}
+
+
+def breaks() -> Iterator[tuple[str, dict[str, Any]]]:
+    yield TAKEN, {}
+    raise SchedulerUnreachable("a proxy's page")
+
+
+def is_refused() -> Iterator[tuple[str, dict[str, Any]]]:
+    yield from ()
+    raise InvalidRequest("nobody is logged in")
+
+
+def test_a_server_that_closes_watches_at_once_is_not_asked_again_at_once() -> None:
+    server = Scripted(closes, closes, closes)
+    server.go()
+    assert len(server.pauses) == 3 and all(0.5 < pause <= watching.SHORT_S for pause in server.pauses)
+
+
+def test_a_version_that_is_forgotten_again_and_again_is_no_reason_to_hurry() -> None:
+    def expires() -> Iterator[tuple[str, dict[str, Any]]]:
+        yield from ()
+        raise Expired
+
+    server = Scripted(expires, expires, closes)
+    server.go()
+    assert server.lists == 3 and server.pauses[:2] == [watching.PAUSES_S[0]] * 2
+
+
+def test_a_watch_that_is_taken_and_breaks_at_once_has_mended_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "STALE_S", 0.0)
+    server = Scripted(breaks, breaks)
+    server.go()
+    with pytest.raises(SchedulerUnreachable, match="Pods cannot be watched: a proxy's page"):
+        server.watcher.await_sync(0)
+
+
+def test_credentials_that_are_back_are_enough() -> None:
+    seen: list[str] = []
+
+    def quiet() -> Iterator[tuple[str, dict[str, Any]]]:
+        with pytest.raises(SchedulerUnreachable, match="nobody is logged in"):
+            server.watcher.await_sync(0)
+        yield TAKEN, {}
+        server.watcher.await_sync(0)
+        seen.append("whole")
+
+    server = Scripted(closes, is_refused, quiet)
+    server.go()
+    assert seen == ["whole"] and server.lists == 1
+
+
+def test_what_is_not_understood_is_listed_again_and_ends_no_thread() -> None:
+    def strange() -> Iterator[tuple[str, dict[str, Any]]]:
+        yield TAKEN, {}
+        yield "ADDED", {"metadata": {}}
+
+    server = Scripted(strange, closes)
+    server.go()
+    assert server.lists == 2
