@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -23,10 +23,11 @@ class _Pace(NamedTuple):
 def alarms(job_id: str, attempt: int, events: Sequence[Event]) -> list[Incident]:
     """Those of an attempt's events, in their order. The same events, and some more, begin with the same incidents.
 
-    A learner is called a straggler once. `lost_gpu_s` is 0: whether work is lost is told by the end.
+    A learner is called a straggler once. Learners that are silent at the same time are one incident, of the one that
+    was told first. `lost_gpu_s` is 0: whether work is lost is told by the end.
     """
     found: list[Incident] = []
-    hangs: Counter[int] = Counter()
+    hangs, still_until = 0, -math.inf
     paces: dict[int, _Pace] = {}
     slow: set[int] = set()
     for event in events:
@@ -34,18 +35,28 @@ def alarms(job_id: str, attempt: int, events: Sequence[Event]) -> list[Incident]
         if event.kind not in ALARMS or not isinstance(learner, int):
             continue
         if event.kind is EventKind.HANG:
-            hangs[learner] += 1
-            found.append(_hang(job_id, attempt, event, learner, hangs[learner]))
+            is_another = event.at - _number(event, "silent_s") >= still_until
+            still_until = max(still_until, event.at)
+            if is_another:
+                hangs += 1
+                found.append(_hang(job_id, attempt, event, learner, hangs))
             continue
-        step_s = event.fields.get("step_s")
-        if not isinstance(step_s, (int, float)) or step_s <= 0:
+        step_s = _number(event, "step_s")
+        if step_s <= 0 or not event.fields.get("steady", True):
+            paces.pop(learner, None)
             continue
-        paces[learner] = _Pace(float(step_s), str(event.fields.get("host") or ""))
+        paces[learner] = _Pace(step_s, str(event.fields.get("host") or ""))
         for one in sorted(paces.keys() - slow):
             if (usual := _usual(paces, one)) and paces[one].step_s > SLOW * usual:
                 slow.add(one)
                 found.append(_straggler(job_id, attempt, event.at, one, paces[one], usual))
     return found
+
+
+def _number(event: Event, field: str) -> float:
+    """0 where it is none: what a file of the user's has may be anything."""
+    value = event.fields.get(field)
+    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else 0.0
 
 
 def _usual(paces: dict[int, _Pace], learner: int) -> float:
@@ -55,7 +66,7 @@ def _usual(paces: dict[int, _Pace], learner: int) -> float:
 
 
 def _hang(job_id: str, attempt: int, event: Event, learner: int, number: int) -> Incident:
-    host, silent_s = str(event.fields.get("host") or ""), float(event.fields.get("silent_s") or 0.0)
+    host, silent_s = str(event.fields.get("host") or ""), _number(event, "silent_s")
     how = "and computes nothing" if event.fields.get("idle") else "though it computes, after steady signs before"
     message = f"learner {learner} on {host} gave no sign of life for {silent_s:.0f} s, {how}"
     source = f"learner-{learner}"
@@ -64,7 +75,7 @@ def _hang(job_id: str, attempt: int, event: Event, learner: int, number: int) ->
     if event.fields.get("file"):
         evidence.insert(1, Evidence("controller", f"all stacks: {event.fields['file']} in its $LOG_DIR", event.at))
     return Incident(
-        job_id, attempt, f"hang-{learner}-{number}", HANG, event.at,
+        job_id, attempt, f"hang-{number}", HANG, event.at,
         message=message, nodes=(host,) if host else (), learner=learner, evidence=tuple(evidence),
     )  # fmt: skip
 

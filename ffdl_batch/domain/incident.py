@@ -56,7 +56,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """`episode` tells incidents of one attempt apart: ``end-0`` (the end of its run after no requeue), ``hang-1-2``...
+    """`episode` tells incidents of one attempt apart: ``end-0`` (the end of its run after no requeue), ``hang-2``...
     A second incident of the same job, attempt and episode is the first one.
 
     `at` is when it happened, in seconds since the epoch; `code` the error code that the job got (``000``: it ended

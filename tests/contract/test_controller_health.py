@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ffdl_batch.controller.node.health import Health
+from ffdl_batch.controller.node.health import FINDINGS_MOST, Health
 from ffdl_batch.controller.record.journal import Journal
 from ffdl_batch.domain.events import EventKind
 from tests.contract.controller_rig import Rig
@@ -120,3 +120,22 @@ def test_a_look_is_one_a_minute_at_most_unless_it_is_asked_for(tmp_path: Path) -
     assert journal.events == []
     health.look()
     assert len(journal.events) == 1
+
+
+def test_what_was_found_about_an_end_is_told_after_however_much_noise(tmp_path: Path) -> None:
+    journal = Journal(str(tmp_path / "node-0.jsonl"), "node-0")
+    directory = tmp_path / "health"
+    directory.mkdir()
+    health = Health(str(directory), journal)
+    now = time.time()
+    noise = "".join(finding(f"number {number}", now + number) for number in range(FINDINGS_MOST))
+    (directory / "incidents").write_text(noise)
+    health.look()
+    later = finding("an hour later", now + 3600.0) + finding("GPU has fallen off the bus", now + 7200.0)
+    (directory / "incidents").write_text(noise + later)
+    health.look()
+    assert len(journal.events) == 1
+    health.await_look(now + 7190.0, lambda: False)
+    health.await_look(now + 7190.0, lambda: False)
+    [last] = [json.loads(str(event.fields["lines"])) for event in journal.events[1:]]
+    assert last["text"] == "GPU has fallen off the bus"

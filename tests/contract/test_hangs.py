@@ -91,7 +91,7 @@ def incidents(desk: Desk, job_id: str) -> list[Incident]:
 def test_a_learner_that_hangs_and_one_that_lags_behind_are_told_with_what_shows_it(desk: Desk) -> None:
     hung, lagging = start(desk, "hang", 1), start(desk, "lag", 3)
     [hang] = until(lambda: incidents(desk, hung), "the hang to be told")
-    assert (hang.kind, hang.episode, hang.learner, hang.code) == ("user.hang", "hang-1-1", 1, "000")
+    assert (hang.kind, hang.episode, hang.learner, hang.code) == ("user.hang", "hang-1", 1, "000")
     assert "and computes nothing" in hang.message
     assert any("stuck_in_the_barrier" in line.text for line in hang.evidence)
     logs = Path(desk.show(hung)["logs"], "learner-1")

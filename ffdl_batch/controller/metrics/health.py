@@ -20,6 +20,8 @@ PACE_FIRST_S, PACE_EVERY_S = 10.0, 60.0
 """How soon the records of learners are looked at, and how often at last; the pause doubles between."""
 STACK_LINES, STACK_CHARS = 20, 4000
 """How much of the stacks an event holds."""
+HANGS_MOST = 10
+"""So many hangs of a learner are told: one that is silent for long again and again may be meant to be."""
 
 
 class Health:
@@ -30,27 +32,34 @@ class Health:
         trains = [number for number in learner_ids if not launch.seat_of(number).service]
         hang_s = launch.limits.hang_s
         self._pulses: Dict[int, Pulse] = {number: Pulse(hang_s) for number in trains} if hang_s else {}
+        self._hangs = dict.fromkeys(trains, 0)
         has_records = launch.metrics is not None and len(launch.seats) > 1
         paths = {number: self._attempt.learner_metrics(number) for number in trains}
         self._paces: Dict[int, Pace] = {number: Pace(path) for number, path in paths.items()} if has_records else {}
         self._next_pace, self._pause_s = 0.0, PACE_FIRST_S
 
     def look(self, now: float, roots: Mapping[int, int], sample: UsageSample) -> None:
-        """At `now`, of a clock that does not go back, learners `roots` live, and use what the sample says. Raises
-        OSError."""
+        """At `now`, of a clock that does not go back and stands still while all here is stopped, learners `roots` live,
+        and use what the sample says. Raises OSError."""
         for learner, pulse in self._pulses.items():
             use = sample.learners.get(str(learner))
             if learner in roots and use is not None:
                 silence = pulse.feel(now, shown_by(self._signs(learner)), use.cpu_s)
-                if silence is not None:
+                if silence is not None and self._hangs[learner] < HANGS_MOST:
+                    self._hangs[learner] += 1
                     self._tell_hang(learner, silence)
         if now >= self._next_pace:
             self._next_pace, self._pause_s = now + self._pause_s, min(2 * self._pause_s, PACE_EVERY_S)
             for learner, pace in self._paces.items():
-                step_s = pace.news()
-                if step_s is not None:
-                    host = os.uname().nodename
-                    self._journal.append(EventKind.PACE, learner_id=learner, host=host, step_s=round(step_s, 6))
+                step = pace.news()
+                if step is not None:
+                    self._journal.append(
+                        EventKind.PACE,
+                        learner_id=learner,
+                        host=os.uname().nodename,
+                        step_s=round(step.step_s, 6),
+                        steady=step.steady,
+                    )
 
     def _signs(self, learner: int) -> List[str]:
         attempt = self._attempt

@@ -43,11 +43,13 @@ class Meter:
         learner_ids: List[int],
         journal: Journal,
         look: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`clock` says how long a learner is silent: one that stands still while the job is suspended."""
         self._attempt, self._journal = AttemptDir(launch.attempt_dir), journal
         specs = [spec for number in learner_ids for spec in (make_spec(launch, number),) if spec is not None]
         self._collectors = [Collector(launch, spec, self._tell) for spec in specs]
-        self._look = look
+        self._look, self._clock = look, clock
         self._node_rank, self._in_pod = node_rank, launch.pod is not None
         self._health = Health(launch, learner_ids, journal)
         self._roots: Roots = dict
@@ -121,7 +123,7 @@ class Meter:
 
     def _sample(self) -> None:
         roots = self._roots()
-        self._health.look(time.monotonic(), roots, self._sampler.take(roots))
+        self._health.look(self._clock(), roots, self._sampler.take(roots))
 
     def _prepare(self) -> None:
         os.makedirs(self._attempt.metrics, mode=0o700, exist_ok=True)

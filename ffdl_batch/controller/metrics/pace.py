@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Dict, List, Optional, Tuple
+from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from ffdl_batch.domain.metrics import MetricRecord, RecordError, decode_record
 
@@ -13,6 +13,16 @@ TAIL_BYTES = 64 * 1024
 LEAST_INTERVALS = 5
 CHANGED = 0.2
 """A pace is told again when it differs by this share from what was told."""
+TOLD_MOST = 50
+"""How often it is told: each time is an event, and the daemon reads all events of a node at each look."""
+
+
+class Step(NamedTuple):
+    """Seconds a step; 0 = it changes too often to be told any more. `steady`: it is the first that is known, or was the
+    same at the look before, so that all others looked meanwhile. Who is not steady is compared with nobody."""
+
+    step_s: float
+    steady: bool
 
 
 class Pace:
@@ -20,15 +30,20 @@ class Pace:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._told = 0.0
+        self._told, self._steady, self._left = 0.0, True, TOLD_MOST
 
-    def news(self) -> Optional[float]:
-        """Seconds a step lately, where that is known and not what was told before. Raises OSError."""
-        now = median(intervals(_tail(self._path)))
-        if now is None or (self._told and abs(now - self._told) <= CHANGED * self._told):
+    def news(self) -> Optional[Step]:
+        """The pace lately, where it is known and not what was told before. Raises OSError."""
+        now = median(intervals(_tail(self._path))) if self._left else None
+        if now is None:
             return None
-        self._told = now
-        return now
+        is_as_told = bool(self._told) and abs(now - self._told) <= CHANGED * self._told
+        if is_as_told and self._steady:
+            return None
+        self._steady = is_as_told or not self._told
+        self._told = self._told if is_as_told else now
+        self._left -= 1
+        return Step(now, self._steady) if self._left else Step(0.0, steady=False)
 
 
 def intervals(records: List[MetricRecord]) -> List[float]:

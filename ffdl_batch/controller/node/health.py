@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 import time
-from typing import Callable, List, Set
+from typing import Callable, List, Optional, Set
 
 from ffdl_batch.controller.record.journal import Journal
 from ffdl_batch.domain.events import EventKind
@@ -19,7 +19,7 @@ EARLIER_S = 60.0
 """What was found so long before the attempt came to the node may still be why it ends."""
 PAUSE_S = 60.0
 FINDINGS_MOST = 60
-"""So many findings of one run are told, the first ones."""
+"""So many findings of one run are told, the first ones; and so many more of the time about its end."""
 LINE_MOST = 1024
 BYTES_MOST = 1 << 20
 WAIT_MOST_S = 20.0
@@ -43,8 +43,9 @@ class Health:
         if time.monotonic() >= self._next_look:
             self.look()
 
-    def look(self) -> None:
-        """Tell of findings that are new."""
+    def look(self, ended_at: Optional[float] = None) -> None:
+        """Tell of findings that are new. Something ended badly at `ended_at` (None = nothing did): what was found about
+        that time is told, however much was told before."""
         if not self._directory:
             return
         with self._at_work:
@@ -52,9 +53,9 @@ class Health:
             try:
                 stat = os.stat(os.path.join(self._directory, "incidents"))
                 seen = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
-                if seen == self._seen:
+                if seen == self._seen and (ended_at is None or len(self._told) < FINDINGS_MOST):
                     return
-                found = self._new()
+                found = self._new(ended_at)
                 self._seen = seen
             except FileNotFoundError:  # nothing has been found since the boot
                 return
@@ -72,18 +73,23 @@ class Health:
         deadline = time.monotonic() + waits_s
         while waits_s > 1.0 and self._looked_at() <= ended_at and time.monotonic() < deadline and rest():
             pass
-        self.look()
+        self.look(ended_at)
 
-    def _new(self) -> List[str]:
+    def _new(self, ended_at: Optional[float]) -> List[str]:
         found: List[str] = []
         for name in _INCIDENTS:
             for line in _lines(os.path.join(self._directory, name)):
-                if len(self._told) >= FINDINGS_MOST:
-                    return found
-                if line not in self._told and _at(line) >= self._since:
+                at = _at(line)
+                if line not in self._told and at >= self._since and self._has_room(at, ended_at):
                     self._told.add(line)
                     found.append(line)
         return found
+
+    def _has_room(self, at: float, ended_at: Optional[float]) -> bool:
+        if len(self._told) < FINDINGS_MOST:
+            return True
+        is_near = ended_at is not None and abs(at - ended_at) <= EARLIER_S
+        return is_near and len(self._told) < 2 * FINDINGS_MOST
 
     def _interval_s(self) -> float:
         """How often the program looks, by its own word; 0.0 = it does not."""

@@ -74,7 +74,8 @@ class Node:
         self.watch = Watch(launch, node_rank, self.seats.learner_ids)
         self._terminated_at: Optional[float] = None
         self._health = Health(launch.health, journal)
-        self._meter = Meter(launch, node_rank, self.seats.learner_ids, journal, self._health.look_again)
+        again, clock = self._health.look_again, self.watch.clock.now
+        self._meter = Meter(launch, node_rank, self.seats.learner_ids, journal, again, clock)
         self._attention = Attention(journal, self.watch, self.phases)
         self._data = NodeData(launch, node_rank, self.seats.scratch, journal)
 
@@ -115,7 +116,7 @@ class Node:
                 self._attention.check()
                 done = self._patiently(self.siblings.ended_of_themselves, self._attention.go_on)
             except PhaseFailed as failed:
-                self._health.look()
+                self._health.look(time.time())
                 return fail(self.launch, self.node_rank, self.journal, failed.code, str(failed), failed.fault_class)
             except Ended as ended:
                 self.journal.append(EventKind.FAULT, code="", message=str(ended), ended_by=ended.reason)

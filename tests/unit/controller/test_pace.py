@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.metrics.pace import TAIL_BYTES, Pace, intervals, median
+from ffdl_batch.controller.metrics.pace import TAIL_BYTES, TOLD_MOST, Pace, Step, intervals, median
 from ffdl_batch.domain.metrics import Measure, MetricRecord, encode_record
 
 
@@ -38,10 +38,25 @@ def test_a_pace_is_news_when_it_is_known_and_when_it_changed(tmp_path: Path) -> 
     pace = Pace(str(path))
     assert pace.news() is None
     path.write_text("".join(encode_record(record(step, step * 500)) for step in range(10)) + '{"torn')
-    assert pace.news() == 0.5
+    assert pace.news() == Step(0.5, steady=True)
     assert pace.news() is None
     path.write_text("".join(encode_record(record(step, step * 1500)) for step in range(10)))
-    assert pace.news() == 1.5
+    assert pace.news() == Step(1.5, steady=False)
+    assert pace.news() == Step(1.5, steady=True)
+    assert pace.news() is None
+
+
+def test_a_pace_that_never_settles_is_told_no_more(tmp_path: Path) -> None:
+    """Each telling stands in a file that the daemon reads whole."""
+    path = tmp_path / "learner-1.jsonl"
+    pace = Pace(str(path))
+    told = []
+    for number in range(3 * TOLD_MOST):
+        path.write_text("".join(encode_record(record(n, n * (100 + 400 * (number % 2)))) for n in range(10)))
+        told.append(pace.news())
+    assert len([one for one in told if one is not None]) == TOLD_MOST
+    assert told[TOLD_MOST - 1] == Step(0.0, steady=False)
+    assert not any(told[TOLD_MOST:])
 
 
 def test_of_a_long_file_the_end_counts(tmp_path: Path) -> None:
@@ -50,4 +65,5 @@ def test_of_a_long_file_the_end_counts(tmp_path: Path) -> None:
     fast = "".join(encode_record(record(step, 20_000_000 + step * 100)) for step in range(2000, 4000))
     path.write_text(slow + fast)
     assert path.stat().st_size > 2 * TAIL_BYTES
-    assert Pace(str(path)).news() == pytest.approx(0.1)
+    news = Pace(str(path)).news()
+    assert news is not None and news.step_s == pytest.approx(0.1)

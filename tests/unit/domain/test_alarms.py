@@ -10,8 +10,12 @@ def event(seq: int, kind: EventKind, **fields: Scalar) -> Event:
     return Event(seq, 1000.0 + seq, "node-0", kind, fields)
 
 
-def pace(seq: int, learner: int, step_s: float) -> Event:
-    return event(seq, EventKind.PACE, learner_id=learner, host=f"n{learner}", step_s=step_s)
+def pace(seq: int, learner: int, step_s: float, *, steady: bool = True) -> Event:
+    return event(seq, EventKind.PACE, learner_id=learner, host=f"n{learner}", step_s=step_s, steady=steady)
+
+
+def hang(seq: int, learner: int, silent_s: Scalar) -> Event:
+    return event(seq, EventKind.HANG, learner_id=learner, host=f"n{learner}", silent_s=silent_s, idle=False)
 
 
 def test_a_hang_has_the_end_of_the_stacks_and_where_all_are() -> None:
@@ -20,7 +24,7 @@ def test_a_hang_has_the_end_of_the_stacks_and_where_all_are() -> None:
         3, EventKind.HANG, learner_id=2, host="n1", silent_s=1800.4, idle=True, stack=stack, file="stacks-1800s.txt"
     )
     [found] = alarms("training-x", 1, [event(1, EventKind.STARTED), told])
-    assert (found.kind, found.episode, found.learner, found.nodes) == ("user.hang", "hang-2-1", 2, ("n1",))
+    assert (found.kind, found.episode, found.learner, found.nodes) == ("user.hang", "hang-1", 2, ("n1",))
     assert (found.at, found.code) == (1003.0, "000")
     assert found.message == "learner 2 on n1 gave no sign of life for 1800 s, and computes nothing"
     assert found.evidence[1].text == "all stacks: stacks-1800s.txt in its $LOG_DIR"
@@ -28,8 +32,38 @@ def test_a_hang_has_the_end_of_the_stacks_and_where_all_are() -> None:
 
 
 def test_a_learner_may_hang_again() -> None:
-    again = [event(seq, EventKind.HANG, learner_id=1, host="n1", silent_s=60.0, idle=False) for seq in (1, 2)]
-    assert [one.episode for one in alarms("training-x", 1, again)] == ["hang-1-1", "hang-1-2"]
+    again = [hang(100, 1, 60.0), hang(400, 1, 60.0)]
+    assert [(one.episode, one.at) for one in alarms("training-x", 1, again)] == [("hang-1", 1100.0), ("hang-2", 1400.0)]
+
+
+def test_learners_that_stand_still_at_one_time_are_one_incident() -> None:
+    """A collective operation that never ends has all of them, and nobody wants 64 mails of it."""
+    together = [hang(100, 3, 60.0), hang(103, 1, 60.0), hang(109, 2, 60.0), hang(160, 4, 60.0)]
+    [found] = alarms("training-x", 1, together)
+    assert (found.learner, found.nodes, found.at) == (3, ("n3",), 1100.0)
+    assert [one.episode for one in alarms("training-x", 1, [*together, hang(300, 1, 60.0)])] == ["hang-1", "hang-2"]
+
+
+def test_what_is_no_number_ends_nothing() -> None:
+    """Events are in files that are the user's."""
+    [found] = alarms("training-x", 1, [hang(1, 1, "long")])
+    assert "no sign of life for 0 s" in found.message
+    assert alarms("training-x", 1, [pace(1, 1, float("nan")), pace(2, 2, 1.0), pace(3, 3, float("inf"))]) == []
+
+
+def test_all_that_become_slower_at_one_time_have_no_straggler() -> None:
+    """Nodes look a minute apart: what one tells is compared when the others have looked, too."""
+    before = [pace(1, 1, 1.0), pace(2, 2, 1.0), pace(3, 3, 1.0)]
+    changed = [pace(70, 1, 3.0, steady=False), pace(80, 2, 3.0, steady=False), pace(120, 3, 3.0, steady=False)]
+    settled = [pace(130, 1, 3.0), pace(140, 2, 3.0), pace(180, 3, 3.0)]
+    assert alarms("training-x", 1, [*before, *changed, *settled]) == []
+
+
+def test_who_alone_becomes_slower_is_a_straggler_once_that_lasts() -> None:
+    before = [pace(1, 1, 1.0), pace(2, 2, 1.0), pace(3, 3, 1.0), pace(70, 1, 3.0, steady=False)]
+    assert alarms("training-x", 1, before) == []
+    [found] = alarms("training-x", 1, [*before, pace(130, 1, 3.0)])
+    assert (found.learner, found.at) == (1, 1130.0)
 
 
 def test_who_takes_longer_than_the_others_is_a_straggler_once() -> None:
