@@ -9,6 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from ffdl_batch.config.notices import is_web_address
 from ffdl_batch.domain.fault_policy import FaultPolicy, NodeRules
 from ffdl_batch.domain.incident_kinds import is_kind_name
 
@@ -65,8 +66,12 @@ def _policy(table: Mapping[str, Any], place: str) -> FaultPolicy:
         need(isinstance(table.get(key, False), bool), key, "true or false")
     listed = [notify] if isinstance(notify, str) else notify
     addresses = listed if isinstance(listed, list) else []
-    is_right = all(isinstance(one, str) and _ADDRESS.fullmatch(one) for one in addresses)
-    need(is_right and (listed is None or isinstance(listed, list)), "notify", "an address or a list of them")
+    is_right = all(isinstance(one, str) and (_ADDRESS.fullmatch(one) or is_web_address(one)) for one in addresses)
+    need(
+        is_right and (listed is None or isinstance(listed, list)),
+        "notify",
+        "an address (mail, webhook) or a list of them",
+    )
     if not (kind or table.get("exclude_node") or table.get("stop_retrying") or listed):
         raise ValueError(f"{place}: it does nothing; give kind, exclude_node, stop_retrying or notify")
     return FaultPolicy(

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ffdl_batch.config import Settings
+from ffdl_batch.domain.incident import Origin
 from ffdl_batch.domain.node_score import LOOK_BACK_S, NodeScore, left_out, lemons, score_nodes
 from ffdl_batch.domain.numbers import counted
 from ffdl_batch.domain.spec import JobSpec
@@ -37,7 +38,7 @@ class Lemons:
     def scores(self) -> list[NodeScore]:
         """Of all nodes that ever failed a job, as of now; with until when jobs keep off those that they do."""
         now = self._store.now()
-        noticed = self._store.incidents_noticed(now - LOOK_BACK_S)
+        noticed = self._store.incidents_noticed(now - LOOK_BACK_S, origin=Origin.NODE)
         scores = score_nodes((one.incident for one in noticed), now)
         bad = {one.node: one.last + self._settings.nodes.hours * 3600.0 for one in self._bad(scores, now)}
         return [replace(one, excluded_until=bad.get(one.node)) for one in scores]

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from email.message import EmailMessage
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from ffdl_batch.config.notices import is_web_address
 from ffdl_batch.domain.codec import to_plain
@@ -45,6 +46,8 @@ AT_ONCE = 50
 NEVER_S = 3600.0
 HEADER_CHARS = 250
 """A subject is one line: programs that sort mail do not all read folded ones. RFC 5322 allows 998."""
+SLOW_S = 5.0
+"""Who did not take a notice, and took so long for that, is not tried again in the same step."""
 STAYS_S = 60.0
 """A daemon without jobs stays for a try that comes so soon."""
 
@@ -116,6 +119,8 @@ class Notifier:
                 yield Channel.WEBHOOK, address
             elif settings.notices.smtp:
                 yield Channel.MAIL, address
+            else:
+                log.error("%s is not told of %s: notices.smtp names no mail relay", address, incident.job_id)
 
     def _owners(self, job: Job) -> Iterable[tuple[Channel, str]]:
         """What the job's manifest asks for. Where no relay is configured, mail is the scheduler's alone."""
@@ -128,10 +133,23 @@ class Notifier:
 
     def _send_all(self, due: Sequence[Notice]) -> None:
         rows = self._rows(due)
+        slow: dict[str, str] = {}
         for notice in due:
-            row = rows.get((notice.job_id, notice.attempt, notice.episode))
-            if row is not None:
-                self._send(notice, row)
+            if not self._turn.take():  # this took so long that another daemon goes on
+                return
+            row, place = rows[notice.job_id, notice.attempt, notice.episode], self._place(notice)
+            if place in slow:
+                self._failed(notice, row, slow[place], may_pass=True)
+                continue
+            began = self._platform.clock.monotonic()
+            failure = self._send(notice, row)
+            if failure and self._platform.clock.monotonic() - began >= SLOW_S:
+                slow[place] = failure
+
+    def _place(self, notice: Notice) -> str:
+        """Who has to take it: the relay, or a web server."""
+        is_mail = notice.channel is Channel.MAIL
+        return self._platform.settings.notices.smtp if is_mail else f"//{urlsplit(notice.address).netloc}"
 
     def _rows(self, due: Sequence[Notice]) -> dict[tuple[str, int, str], IncidentRow]:
         found = self._platform.store.incidents_of({notice.job_id for notice in due})
@@ -139,8 +157,8 @@ class Notifier:
         noticed = [one for several in found.values() for one in several if _key(one) in wanted]
         return dict(zip(map(_key, noticed), incident_rows(self._platform, noticed), strict=True))
 
-    def _send(self, notice: Notice, row: IncidentRow) -> None:
-        store, now = self._platform.store, self._platform.store.now()
+    def _send(self, notice: Notice, row: IncidentRow) -> str:
+        """Why it was not taken ("" = it was)."""
         try:
             if notice.channel is Channel.MAIL:
                 self._mail(notice, row)
@@ -151,8 +169,13 @@ class Notifier:
         except (OSError, ValueError) as error:  # a file of the configuration
             failure, may_pass = str(error), True
         else:
-            store.notices.settle(notice, now)
-            return
+            self._platform.store.notices.settle(notice, self._platform.store.now())
+            return ""
+        self._failed(notice, row, failure, may_pass)
+        return failure
+
+    def _failed(self, notice: Notice, row: IncidentRow, failure: str, may_pass: bool) -> None:
+        store, now = self._platform.store, self._platform.store.now()
         pause = min(FIRST_PAUSE_S * 2.0**notice.tries, LONGEST_PAUSE_S)
         where = notice.address if notice.channel is Channel.MAIL else without_query(notice.address)
         if may_pass and now + pause - row.noticed_at < GIVEN_UP_S:

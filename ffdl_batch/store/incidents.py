@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import insert, select
 from sqlalchemy.engine import Connection
 
-from ffdl_batch.domain.incident import LINE_CHARS, LINES, Evidence, Incident
+from ffdl_batch.domain.incident import LINE_CHARS, LINES, Evidence, Incident, Origin
 from ffdl_batch.domain.job import JobId
 from ffdl_batch.store.queries import chunks
 from ffdl_batch.store.schema import INCIDENTS, JOBS
@@ -62,14 +62,17 @@ def add_incidents(connection: Connection, rows: Sequence[Row]) -> None:
 
 
 def noticed_between(
-    connection: Connection, after: float, until: float = math.inf, uid: int | None = None
+    connection: Connection, after: float, until: float = math.inf, uid: int | None = None, origin: Origin | None = None
 ) -> list[Noticed]:
-    """Those whose rows were written after `after` and not after `until`, in that order; with `uid` of one user."""
+    """Those whose rows were written after `after` and not after `until`, in that order; with `uid` of one user, with
+    `origin` from there alone."""
     query = select(*_COLUMNS).where(INCIDENTS.c.noticed_at > after)
     if until != math.inf:
         query = query.where(INCIDENTS.c.noticed_at <= until)
     if uid is not None:
         query = query.join(JOBS, JOBS.c.id == INCIDENTS.c.job_id).where(JOBS.c.uid == uid)
+    if origin is not None:
+        query = query.where(INCIDENTS.c.kind.startswith(f"{origin.value}.", autoescape=True))
     return [_noticed(row) for row in connection.execute(query.order_by(INCIDENTS.c.noticed_at, *_KEY))]
 
 

@@ -8,6 +8,7 @@ from sqlalchemy import func, insert, select, update
 
 from ffdl_batch.domain.notice import Channel, Notice
 from ffdl_batch.store.database import Database
+from ffdl_batch.store.queries import chunks
 from ffdl_batch.store.schema import NOTICES
 
 _KEY = (NOTICES.c.job_id, NOTICES.c.attempt, NOTICES.c.episode, NOTICES.c.channel, NOTICES.c.address)
@@ -27,7 +28,11 @@ class Notices:
         if not ids:
             return 0
         with self._database.writing() as connection:
-            known = {tuple(row) for row in connection.execute(select(*_KEY).where(NOTICES.c.job_id.in_(ids)))}
+            known = {
+                tuple(row)
+                for chunk in chunks(ids)
+                for row in connection.execute(select(*_KEY).where(NOTICES.c.job_id.in_(chunk)))
+            }
             fresh = {_key(notice): notice for notice in wanted if _key(notice) not in known}
             if fresh:
                 now = self._database.now(connection)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 from sqlalchemy.engine import Engine
 
+from ffdl_batch.domain.incident import Origin
 from ffdl_batch.domain.job import Change, HistoryEntry, Job, JobId
 from ffdl_batch.domain.job_state import JobState, Wish
 from ffdl_batch.ports.clock import Clock, SystemClock
@@ -231,12 +232,12 @@ class Store:
             return incidents.of_jobs(connection, ids)
 
     def incidents_noticed(
-        self, after: float, until: float = math.inf, uid: int | None = None
+        self, after: float, until: float = math.inf, uid: int | None = None, origin: Origin | None = None
     ) -> list[incidents.Noticed]:
         """Incidents whose rows were written after `after` and not after `until` (seconds since the epoch, by
-        :meth:`now`), oldest first; with `uid` of that user's jobs."""
+        :meth:`now`), oldest first; with `uid` of that user's jobs, with `origin` from there alone."""
         with self._database.reading() as connection:
-            return incidents.noticed_between(connection, after, until, uid)
+            return incidents.noticed_between(connection, after, until, uid, origin)
 
     def owed_attempts(self, limit: int = 100) -> list[Attempt]:
         """Attempts whose results or logs are still to be stored, oldest first; their jobs may have ended or not."""

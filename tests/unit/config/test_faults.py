@@ -20,9 +20,15 @@ def load(tmp_path: Path, text: str) -> Settings:
 
 def test_a_policy_has_what_its_table_says(tmp_path: Path) -> None:
     text = '[[fault_policies]]\nname = "fabric"\nmatch = "ncclSystemError"\nkind = "node.gpu"\nexclude_node = true\n'
-    settings = load(tmp_path, f'{text}notify = "ops@example.org"\n{GOOD}')
+    settings = load(tmp_path, f'{text}notify = ["ops@example.org", "https://chat.example.org/x"]\n{GOOD}')
     assert settings.fault_policies == (
-        FaultPolicy("fabric", "ncclSystemError", "node.gpu", exclude_node=True, notify=("ops@example.org",)),
+        FaultPolicy(
+            "fabric",
+            "ncclSystemError",
+            "node.gpu",
+            exclude_node=True,
+            notify=("ops@example.org", "https://chat.example.org/x"),
+        ),
         FaultPolicy("one", "x+", stop_retrying=True),
     )
     assert ("fault_policies", "fabric:one", str(tmp_path / "ffdl.toml")) in settings.explain()
@@ -49,7 +55,10 @@ def test_policies_of_several_files_come_one_after_the_other(tmp_path: Path) -> N
         ('name = "a"\nmatch = "("\nkind = "user.x"', "match is no regular expression of Python's"),
         ('name = "a"\nmatch = "x"\nkind = "theirs.x"', "kind must be origin.word, as node.gpu"),
         ('name = "a"\nmatch = "x"\nstop_retrying = "yes"', "stop_retrying must be true or false, not 'yes'"),
-        ('name = "a"\nmatch = "x"\nnotify = "nobody"', "notify must be an address or a list of them"),
+        (
+            'name = "a"\nmatch = "x"\nnotify = "nobody"',
+            "notify must be an address (mail, webhook) or a list of them",
+        ),
         ('name = "a"\nmatch = "x"\nregex = "y"', "regex is no key; known are name, match, kind"),
         ('name = "a"\nmatch = "x"', "it does nothing; give kind, exclude_node, stop_retrying or notify"),
     ],

@@ -156,6 +156,17 @@ def test_a_policy_has_addresses_of_its_own(site: Site, hook: Hook) -> None:
     assert site.platform.store.notices.next_due() is None
 
 
+def test_a_policys_mail_that_no_relay_takes_is_told_in_the_log(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    telling = notifier(site)
+    settings = replace(telling._platform.settings, fault_policies=(FaultPolicy("licence", "x", notify=("a@b.org",)),))
+    telling._platform = replace(telling._platform, settings=settings)
+    job = site.accept()
+    spoken = Incident(job.id, 1, "end-0", "user.exit", 1.0, evidence=(Evidence("policy licence", "x"),))
+    site.platform.store.apply(job, Change(incidents=(spoken,)))
+    telling.step()
+    assert f"a@b.org is not told of {job.id}: notices.smtp names no mail relay" in caplog.text
+
+
 def test_without_a_relay_an_owners_mail_is_the_schedulers(site: Site) -> None:
     job = site.accept(manifest=MANIFEST + "batch:\n  notify: {mail: me@example.org}\n")
     happened(site, job)
@@ -227,6 +238,37 @@ def test_another_daemon_on_the_database_tells_nobody_twice(site: Site, hook: Hoo
     other.step()
     first.close()
     other.step()
+    assert len(hook.posts) == 1
+
+
+def test_a_server_that_hangs_keeps_nobody_else_waiting(site: Site, hook: Hook, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is tried once a step, however many notices it is to get."""
+    asked: list[str] = []
+
+    def hang(address: str, body: bytes, notice_id: str, key: bytes = b"") -> None:
+        asked.append(address)
+        if "tarpit" in address:
+            site.clock.tick(20.0)
+            raise WebhookRefused("it cannot be reached: timed out", may_pass=True)
+        post(address, body, notice_id, key)
+
+    monkeypatch.setattr("ffdl_batch.services.notices.post", hang)
+    telling = notifier(site, webhooks=("http://tarpit.example.org/a", "http://tarpit.example.org/b", hook.address))
+    happened(site, happened(site, site.accept()), "end-1")
+    telling.step()
+    assert len([one for one in asked if "tarpit" in one]) == 1
+    assert len(hook.posts) == 2
+    assert telling.step() > 0.0
+
+
+def test_who_has_lost_the_turn_while_telling_leaves_the_rest_to_others(
+    site: Site, hook: Hook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    telling = notifier(site, webhooks=(hook.address,))
+    happened(site, happened(site, site.accept()), "end-1")
+    turns = iter([True, True, False])
+    monkeypatch.setattr(telling._turn, "take", lambda: next(turns))
+    telling.step()
     assert len(hook.posts) == 1
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ffdl_batch.domain.incident import LINE_CHARS, LINES, Evidence, Incident
+from ffdl_batch.domain.incident import LINE_CHARS, LINES, Evidence, Incident, Origin
 from ffdl_batch.domain.job import Change, Job
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.store import Store
@@ -32,9 +32,9 @@ def test_the_same_episode_is_written_once(store: Store) -> None:
     job = add_job(store)
     twice = Change(incidents=(incident(job), incident(job, message="again")))
     job = applied(store, job, twice)
-    applied(store, job, Change(incidents=(incident(job, message="later"), incident(job, "hang-1-1", at=50.0))))
+    applied(store, job, Change(incidents=(incident(job, message="later"), incident(job, "hang-1", at=50.0))))
     found = [(one.incident.episode, one.incident.message) for one in store.incidents_of([job.id])[job.id]]
-    assert found == [("hang-1-1", ODD), ("end-0", ODD)]
+    assert found == [("hang-1", ODD), ("end-0", ODD)]
 
 
 def test_an_incident_of_a_change_that_came_too_late_is_not_written(store: Store) -> None:
@@ -55,6 +55,8 @@ def test_a_report_asks_for_what_was_noticed_since_the_last_one(store: Store, clo
     assert [one.incident.job_id for one in store.incidents_noticed(0.0, between)] == [first.id]
     assert store.incidents_noticed(0.0, uid=first.uid + 1) == []
     assert len(store.incidents_noticed(0.0, uid=first.uid)) == 2
+    applied(store, first, Change(incidents=(incident(first, "end-1", kind="node.gpu"),)))
+    assert [one.incident.kind for one in store.incidents_noticed(0.0, origin=Origin.NODE)] == ["node.gpu"]
 
 
 def test_evidence_is_bounded(store: Store) -> None:
