@@ -56,25 +56,27 @@ class Policies:
 def find_policy(policies: Sequence[FaultPolicy], ends: Sequence[LearnerEnd]) -> tuple[FaultPolicy, PolicyHit] | None:
     """The first policy, in the site's order, that a line of the logs matches: of the learner that failed first, its
     last such line."""
-    for policy in policies:
-        for end in ends:
-            place = _last_match(policy, end)
-            if place is not None:
-                line = end.log[place]
-                said = Evidence(f"learner-{end.learner}", line.text[:LINE_CHARS], line.at)
-                nodes = (end.node,) if end.node else ()
-                return policy, PolicyHit(policy.name, policy.kind, said, end.learner, nodes)
+    logs = [end for end in ends if end.log]
+    for policy in policies if logs else ():
+        found = _first_match(policy, logs)
+        if found is not None:
+            end, place = found
+            line = end.log[place]
+            said = Evidence(f"learner-{end.learner}", line.text[:LINE_CHARS], line.at)
+            nodes = (end.node,) if end.node else ()
+            return policy, PolicyHit(policy.name, policy.kind, said, end.learner, nodes)
     return None
 
 
-def _last_match(policy: FaultPolicy, end: LearnerEnd) -> int | None:
-    if not end.log:
-        return None
-    text = "\n".join(line.text.replace("\n", " ") for line in end.log)
+def _first_match(policy: FaultPolicy, ends: Sequence[LearnerEnd]) -> tuple[LearnerEnd, int] | None:
+    """The first learner with a line that it matches, and the last such line. One process searches all logs: an
+    expression that takes too long is asked once an end, not once a learner."""
     try:
         with matching(Grep(policy.match)) as match:
-            places = match(text)
+            for end in ends:
+                places = match("\n".join(line.text.replace("\n", " ") for line in end.log))
+                if places:
+                    return end, places[-1]
     except Refused as refused:
         log.error("the fault policy %s says nothing: %s", policy.name, refused)
-        return None
-    return places[-1] if places else None
+    return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.observation import EndCause, NativeId
 from ffdl_batch.services.deploy import Deployer
 from ffdl_batch.services.fault_policies import find_policy
+from ffdl_batch.services.log_search import Grep, Match, matching
 from ffdl_batch.services.watch import SETTLE_S, Watcher
 from tests.fakes.head import FakeHead
 from tests.unit.services.conftest import MANIFEST, Site
@@ -96,6 +98,24 @@ def test_an_expression_that_never_ends_says_nothing(caplog: pytest.LogCaptureFix
     found = find_policy([endless, LICENCE], ends(["a" * 40 + "b", "no licence left"]))
     assert found is not None and found[0] is LICENCE
     assert "the fault policy endless says nothing: the pattern takes too long" in caplog.text
+
+
+def test_an_expression_costs_its_limit_once_however_many_learners_failed(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The watcher waits for it, and with it all other jobs."""
+    asked: list[Grep] = []
+
+    def counted(grep: Grep) -> AbstractContextManager[Match]:
+        asked.append(grep)
+        return matching(grep)
+
+    monkeypatch.setattr("ffdl_batch.services.fault_policies.matching", counted)
+    endless = FaultPolicy("endless", "(a+)+$", "user.exit")
+    many = ends(*(["a" * 40 + "b"] for _ in range(8)))
+    assert find_policy([endless], many) is None
+    assert len(asked) == 1
+    assert caplog.text.count("says nothing") == 1
 
 
 def test_no_log_matches_nothing() -> None:
