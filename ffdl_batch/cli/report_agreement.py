@@ -39,7 +39,9 @@ def _sentences(found: Agreement, tolerance_s: float) -> tuple[str, ...]:
         f"{found.differing} differ by more than {span(tolerance_s)} a run, {found.unknown} are unknown to it. "
         "Whole jobs are compared, not their parts in the period."
     )
-    said.append(f"GPU-hours: {found.ours_gpu_hours:.3f} ours, {found.theirs_gpu_hours:.3f} theirs.")
+    hours = f"GPU-hours: {found.ours_gpu_hours:.3f} ours, {found.theirs_gpu_hours:.3f} theirs"
+    part = "" if found.gpus_counted == found.compared else f", of the {found.gpus_counted} whose GPUs it counts"
+    said.append(f"{hours}{part}.")
     if found.running:
         said.append(f"{counted(found.running, 'job')} left out: they have not ended.")
     shown = found.differing + found.unknown
@@ -52,7 +54,8 @@ def _row(row: AgreementRow) -> tuple[Cell, ...]:
     theirs = row.theirs_s if row.known else None
     difference = None
     if row.known:
-        difference = row.ours_gpu_s - row.theirs_gpu_s if row.theirs_gpu_s else row.ours_s - row.theirs_s
+        has_gpus = row.theirs_gpu_s is not None and (row.theirs_gpu_s or row.ours_gpu_s)
+        difference = row.ours_gpu_s - (row.theirs_gpu_s or 0.0) if has_gpus else row.ours_s - row.theirs_s
     word = "" if row.known else "unknown there"
     ids = ",".join(row.native_ids)
     return (row.job, ids, row.runs, row.ours_s, theirs, row.ours_gpu_s, row.theirs_gpu_s, difference, word)

@@ -188,8 +188,9 @@ class AgreementRow:
 @dataclass(frozen=True, slots=True)
 class Agreement:
     """`rows` are the jobs that differ or that the accounting does not have, the largest difference first (no more than
-    are worth printing), of `compared` ones. `running` were left out. `backends` are those that keep accounts,
-    `without` those of our jobs that do not."""
+    are worth printing), of `compared` ones. `running` were left out. GPU-hours are those of the `gpus_counted` jobs
+    that the accounting knows and counts GPUs of, on both sides. `backends` are those that keep accounts, `without`
+    those of our jobs that do not."""
 
     compared: int
     differing: int
@@ -200,6 +201,7 @@ class Agreement:
     rows: tuple[AgreementRow, ...] = ()
     backends: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
+    gpus_counted: int = 0
 
 
 def distribution(kind: str, times: Sequence[float]) -> Distribution:

@@ -179,6 +179,7 @@ def test_without_samples_nothing_is_said_of_utilisation(told: FakeDaemon) -> Non
         (Agreement(2, 0, 0, 1, 4.0, 4.0, backends=("slurm",)), 0, "1 job left out"),
         (Agreement(2, 1, 0, 0, 4.0, 3.0, backends=("slurm",)), 1, "1 differ by more than 30 s a run"),
         (Agreement(2, 0, 1, 0, 4.0, 3.0, backends=("slurm",)), 1, "1 are unknown to it"),
+        (Agreement(2, 0, 1, 0, 4.0, 4.0, backends=("slurm",), gpus_counted=1), 1, "theirs, of the 1 whose GPUs it"),
         (Agreement(0, 0, 0, 0, 0.0, 0.0, without=("local",)), 69, "No accounts are kept by local"),
         (Agreement(0, 0, 0, 0, 0.0, 0.0), 0, "There is nothing to compare with."),
     ],

@@ -91,7 +91,9 @@ def test_a_job_differs_by_more_than_was_tolerated(
     said = found(site)
     assert (said.compared, said.differing, said.unknown) == (1, int(differs), 0)
     assert [row.job for row in said.rows] == (["training-000000001"] if differs else [])
-    assert said.ours_gpu_hours == pytest.approx(2.0)
+    is_counted = all(one.gpus is not None for one in theirs)
+    assert said.gpus_counted == int(is_counted)
+    assert said.ours_gpu_hours == pytest.approx(2.0 if is_counted else 0.0)
     assert keeping.asked_for == [{NativeId("11"): Token("training-000000001-1")}]
 
 
@@ -100,6 +102,7 @@ def test_what_the_accounting_does_not_have_is_unknown_and_what_runs_is_left_out(
     keeping.runs = {"13": [run(3600.0)]}
     said = found(site)
     assert (said.compared, said.differing, said.unknown, said.running) == (2, 0, 1, 1)
+    assert (said.ours_gpu_hours, said.theirs_gpu_hours, said.gpus_counted) == (2.0, 2.0, 1)  # of the same jobs
     assert [(row.native_ids, row.known, row.theirs_gpu_s) for row in said.rows] == [(("11",), False, None)]
 
 
