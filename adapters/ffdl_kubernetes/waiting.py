@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ffdl_batch.domain.waiting import Explanation, WaitKind
@@ -39,7 +39,8 @@ class PodOutlooks(ABC):
         self._synced()
         quotas, lacks = _quotas(self._make)
         plain = Explanation(known_at=time.time(), figures=quotas, lacks=lacks)
-        pods, refusals, workloads = self._watcher.pods_by_token(), self._watcher.refusals(), self._queues.by_owner()
+        pods, workloads = self._watcher.pods_by_token(), self._queues.by_owner()
+        refusals, troubles = self._watcher.refusals(), self._watcher.troubles()
         found: list[Explanation | None] = []
         for request in requests:
             token = request.native_id.job if request.native_id is not None else ""
@@ -49,14 +50,23 @@ class PodOutlooks(ABC):
             elif job is None or is_finished(job) or is_ending(job):
                 found.append(None)
             else:
-                found.append(_explain(job, pods.get(token, []), refusals.get(token, ""), workloads, plain))
+                told = Told(pods.get(token, []), refusals.get(token, ""), troubles)
+                found.append(_explain(job, told, workloads, plain))
         return found
 
 
-def _explain(
-    job: Plain, pods: Sequence[Plain], refusal: str, workloads: Mapping[str, Plain], plain: Explanation
-) -> Explanation | None:
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What there is of a Job beside itself: its pods, why more were refused, and what nodes said of any pods."""
+
+    pods: Sequence[Plain]
+    refusal: str
+    troubles: Mapping[str, tuple[str, str]]
+
+
+def _explain(job: Plain, told: Told, workloads: Mapping[str, Plain], plain: Explanation) -> Explanation | None:
     """One Job; None where it does not wait any more."""
+    pods = told.pods
     queue = str(job["metadata"].get("labels", {}).get(QUEUE_LABEL) or "")
     if job.get("spec", {}).get("suspend"):
         if not queue:
@@ -69,7 +79,7 @@ def _explain(
         return None
     waiting = [pod for pod in pods if not has_begun(pod)]
     is_short = len(pods) < int(job.get("spec", {}).get("completions", 1))
-    reason, figures = read_pods(waiting, refusal if is_short else "")
+    reason, figures = read_pods(waiting, told.refusal if is_short else "", told.troubles)
     return replace(plain, reason=reason, figures={**figures, **plain.figures})
 
 

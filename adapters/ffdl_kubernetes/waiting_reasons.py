@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
-from ffdl_batch.domain.waiting import Limit, Reason, WaitKind
-from ffdl_kubernetes.states import QUOTA, why_pending
+from ffdl_batch.domain.waiting import Limit, Per, Reason, WaitKind
+from ffdl_kubernetes.quotas import QUOTA, amounts, never_given
+from ffdl_kubernetes.states import why_pending
 
 Plain = Mapping[str, Any]
 _AVAILABLE = re.compile(r"(\d+)/(\d+) nodes are available: ?(.*?)\.?(?: preemption: .*)?$", re.DOTALL)
@@ -53,17 +55,18 @@ def read_quota(refusal: str) -> Limit | None:
     match = QUOTA.search(refusal)
     if match is None:
         return None
-    (resource, asked), *more = _amounts(match["asked"])
-    used, most = dict(_amounts(match["used"])), dict(_amounts(match["limit"]))
-    words = f"{_plain(resource)}{f' (and {len(more)} more)' if more else ''}"
+    asked, used, most = amounts(match["asked"]), amounts(match["used"]), amounts(match["limit"])
+    never = never_given(match)
+    resource, *more = never or list(asked)
     return Limit(
-        "quota", words, name=match["name"], most=most.get(resource, ""), used=used.get(resource, ""), asked=asked
+        "quota",
+        f"{_plain(resource)}{f' (and {len(more)} more)' if more else ''}",
+        per=Per.JOB if never else Per.ALL,  # whoever else uses it
+        name=match["name"],
+        most=most.get(resource, ""),
+        used=used.get(resource, ""),
+        asked=asked[resource],
     )
-
-
-def _amounts(text: str) -> list[tuple[str, str]]:
-    pairs = [part.partition("=") for part in text.split(",")]
-    return [(name.strip(), amount.strip()) for name, _, amount in pairs]
 
 
 def _plain(resource: str) -> str:
@@ -116,8 +119,11 @@ def position_in(queue: str, workload: Plain, workloads: Sequence[Plain]) -> int:
     return 1 + sum(place(one) < place(workload) for one in waiting)
 
 
-def read_pods(pods: Sequence[Plain], refusal: str) -> tuple[Reason, dict[str, str]]:
-    """Why pods that were made, or are refused, do not run; and the figures that this rests on."""
+def read_pods(
+    pods: Sequence[Plain], refusal: str, troubles: Mapping[str, tuple[str, str]] = MappingProxyType({})
+) -> tuple[Reason, dict[str, str]]:
+    """Why pods that were made, or are refused, do not run; and the figures that this rests on. `troubles`: reason and
+    message of what nodes said of volumes and networks of pods, by their names."""
     for pod in sorted(pods, key=lambda one: str(one["metadata"]["name"])):
         scheduled = _condition(pod, "PodScheduled")
         if scheduled.get("status") == "False":
@@ -126,9 +132,10 @@ def read_pods(pods: Sequence[Plain], refusal: str) -> tuple[Reason, dict[str, st
                 return Reason(WaitKind.QUEUE, word, said), {}
             kind, figures = read_scheduling(said)
             return Reason(kind, word, said), figures
-    why = why_pending(pods)
-    if why:
+    if why := why_pending(pods):
         return Reason(WaitKind.IMAGE if why.startswith("the image") else WaitKind.BROKEN, "", why), {}
+    if why := why_pending(pods, troubles=troubles):
+        return Reason(WaitKind.VOLUME if why.startswith("a volume") else WaitKind.BROKEN, "", why), {}
     if refusal:
         limit = read_quota(refusal)
         return Reason(WaitKind.LIMIT if limit else WaitKind.REFUSED, "", "" if limit else refusal, limit), {}

@@ -25,7 +25,7 @@ def explain(queue: Path, token: str, job: Mapping[str, Any], waits: bool) -> Exp
     room = Room(_PLACE, "", machine, machine - gpus_busy, 1, int(free > 0 and machine - gpus_busy >= wanted), 1, wanted)
     reason = None
     if waits:
-        reason = Reason(WaitKind.PRIORITY if before else WaitKind.RESOURCES, "slots")
+        reason = Reason(WaitKind.TURN if before else WaitKind.RESOURCES)
     return Explanation(
         known_at=time.time(),
         reason=reason,

@@ -33,6 +33,7 @@ from ffdl_slurm import commands, refusals, replies
 from ffdl_slurm.gateway_cli import CommandLineGateway
 from ffdl_slurm.run import KEPT, OPTION_VARIABLES, CommandResult, CommandTimeout
 from ffdl_slurm.said import LONG, shorten
+from ffdl_slurm.trial_answers import in_local_time
 
 if TYPE_CHECKING:
     import paramiko
@@ -42,6 +43,8 @@ _NOT_FOUND = 127
 _MARK = "ffdl-begins-"
 _QUERY = "LC_ALL=C SLURM_TIME_FORMAT=%s SLURM_BITSTR_LEN=0; export LC_ALL SLURM_TIME_FORMAT SLURM_BITSTR_LEN"
 _SUBMIT = "LC_ALL=C; export LC_ALL"
+_TRIAL = "LC_ALL=C SLURM_TIME_FORMAT=%s; export LC_ALL SLURM_TIME_FORMAT"
+"""The login node may be in another time zone."""
 _REPLIED = (
     'd={directory}; e=$(mktemp "$d/complaint.XXXXXX") || exit 75; o=$({command} 2>"$e"); c=$?; '
     'printf "%s\\n" "$o" >>"$d/{reply}"; cat "$e" >>"$d/{complaint}"; '
@@ -94,15 +97,13 @@ class SshGateway(CommandLineGateway):
                 file.flush()
                 argv = commands.test_only_argv(file.name)
                 try:
-                    result = self._run_script(
-                        self._open(), argv, f"{_SUBMIT}; exec {shlex.join(argv)}", self._timeout_s
-                    )
+                    result = self._run_script(self._open(), argv, f"{_TRIAL}; exec {shlex.join(argv)}", self._timeout_s)
                 except (CommandTimeout, _Lost) as error:
                     raise SchedulerUnreachable(str(error)) from error
         except OSError as error:
             raise NotNow(f"{place} cannot be written: {error.strerror}; it is tried again") from error
         refusals.check_trial(result)
-        return shorten(result.text, LONG).removeprefix("sbatch: ")
+        return in_local_time(shorten(result.text, LONG)).removeprefix("sbatch: ")
 
     def check_tree(self, root: str) -> None:
         """Whether the login node sees our tree, by a file that nobody can guess. Raises InvalidRequest, NotNow."""

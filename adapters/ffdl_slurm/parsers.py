@@ -318,9 +318,10 @@ def parse_other_gres(text: str) -> dict[str, int]:
 
 
 def _parse_gres(text: str) -> dict[tuple[str, str], int]:
-    """Counts of ``name[:type][:no_consume][:count]`` by name and type; MIG types begin with a digit (``1g.10gb``)."""
+    """Counts of ``name[:type][:no_consume][:count]`` by name and type; MIG types begin with a digit (``1g.10gb``).
+    What is in use of GRES without a type is printed with the type ``(null)``."""
     found: dict[tuple[str, str], int] = {}
-    for part in re.sub(r"\([^)]*\)", "", text).split(","):
+    for part in re.sub(r"\([^)]*\)", "", text.replace(":(null)", "")).split(","):
         plain = part.strip().replace(":no_consume", "")
         match = re.fullmatch(r"([A-Za-z_][^:]*)(?::([^:]+))??(?::(\d+)([kKmMgG]?))?", plain)
         if match is not None:

@@ -28,6 +28,7 @@ from ffdl_slurm.waiting_room import Share, ahead_in, room_in, share_of
 T = TypeVar("T")
 PICTURE_LIFE_S = 10.0
 """So long one look at the cluster serves everybody who asks."""
+_MOST_RESERVATIONS = 8
 _OF_RESERVATIONS = frozenset({WaitKind.NODES_AWAY, WaitKind.RESERVATION, WaitKind.RESERVATION_GONE})
 
 
@@ -117,7 +118,7 @@ class WaitingJobs:
             known_at=picture.at,
             partitions=tuple(partitions),
             rooms=tuple(room_in(name, share, request.spec, picture.nodes) for name, share in shares.items()),
-            ahead=tuple(ahead_in(name, job, _user(), picture.jobs) for name in partitions),
+            ahead=tuple(ahead_in(name, job, job.user if job else _user(), picture.jobs) for name in partitions),
             figures=_figures(partitions, picture.partitions),
             lacks=tuple(asked.lacks),
         )
@@ -131,7 +132,7 @@ class WaitingJobs:
             priority=priority or float(job.priority) or None,
             expected_start=job.start if job.start is not None and job.start > picture.at else None,
             factors=factors,
-            blockers=tuple(_blockers(reason, job, asked.reservations, plain)),
+            blockers=tuple(_blockers(reason, job, asked.reservations, picture.nodes)),
         )
 
     def _partitions(self, request: WaitingRequest, picture: Picture) -> tuple[str, ...]:
@@ -159,18 +160,21 @@ def _with_limit(reason: Reason, job: LiveJob, shares: Mapping[str, Share], limit
     return replace(reason, limit=with_figures(reason.limit, limits, whose))
 
 
-def _blockers(reason: Reason, job: LiveJob, reservations: Sequence[ReservationNow], seen: Explanation) -> list[Blocker]:
+def _blockers(
+    reason: Reason, job: LiveJob, reservations: Sequence[ReservationNow], nodes: Sequence[NodeNow]
+) -> list[Blocker]:
+    """Reservations are its own, and those of nodes of its partitions: the next few."""
     found: list[Blocker] = []
     if job.dependency:
         found.append(Blocker(BlockerKind.DEPENDENCY, job.dependency))
     if reason.kind is WaitKind.LICENSES and job.licenses:
         found.append(Blocker(BlockerKind.LICENSE, job.licenses))
     if reason.kind in _OF_RESERVATIONS:
-        away = {node.name for room in seen.rooms for node in room.away}
-        for one in reservations:
-            nodes = expand(one.nodes) or frozenset[str]()
-            if one.name == job.reservation or not away or away & nodes or "reserv" in reason.detail.lower():
-                found.append(one.as_blocker())
+        there = {node.name for node in nodes if set(node.partitions) & set(job.partitions)}
+        own = job.reservation.split(",")
+        near = [one for one in reservations if one.name in own or there & (expand(one.nodes) or frozenset[str]())]
+        near.sort(key=lambda one: (one.name not in own, one.begins or 0.0))
+        found += [one.as_blocker() for one in near[:_MOST_RESERVATIONS]]
     return found
 
 

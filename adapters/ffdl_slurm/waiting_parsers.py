@@ -36,7 +36,7 @@ _TAKES_NONE = (
     "FUTURE",
     "POWERING_DOWN",
 )
-"""Parts of a node's state in which it starts no job; RESERVED is another reservation's."""
+"""Parts of a node's state in which it starts no job; of RESERVED it depends on the job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,10 +177,18 @@ class NodeNow:
         """Whether it may be given a job now."""
         return not any(word in self.state for word in _TAKES_NONE)
 
+    def is_kept_from(self, reservation: str) -> bool:
+        """Whether all of it is another reservation's than those that a request names ("" = none). Releases that do not
+        say whose it is are believed to mean the request's."""
+        if "RESERVED" not in self.state:
+            return False
+        named = reservation.split(",") if reservation else []
+        return not named or bool(self.reservation and self.reservation not in named)
+
     def free_gpus(self, gpu_type: str) -> int:
-        """Of a type, "" = of all."""
-        types = [gpu_type] if gpu_type else list(self.gpus)
-        return sum(max(0, self.gpus.get(kind, 0) - self.gpus_used.get(kind, 0)) for kind in types)
+        """Of a type, "" = of all. Which are used may be told by types where the node's own line has none."""
+        used = self.gpus_used.get(gpu_type, 0) if gpu_type else sum(self.gpus_used.values())
+        return max(0, self.all_gpus(gpu_type) - used)
 
     def all_gpus(self, gpu_type: str) -> int:
         """How many it has of them."""

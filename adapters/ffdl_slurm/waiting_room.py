@@ -68,7 +68,13 @@ def room_in(partition: str, share: Share, spec: JobSpec, nodes: Sequence[NodeNow
         and (not spec.batch.nodelist or named is None or node.name in named)
         and may_have(spec.batch.constraint, node.features)
     ]
-    open_ = [node for node in suited if node.takes_jobs]
+    open_: list[NodeNow] = []
+    away: list[NodeAway] = []
+    for node in suited:
+        if node.takes_jobs and not node.is_kept_from(spec.batch.reservation):
+            open_.append(node)
+        else:
+            away.append(_away(node))
     return Room(
         partition=partition,
         gpu_type=share.gpu_type,
@@ -78,8 +84,13 @@ def room_in(partition: str, share: Share, spec: JobSpec, nodes: Sequence[NodeNow
         fitting=sum(_holds(node, share) for node in open_),
         wanted=share.nodes,
         gpus_each=share.gpus,
-        away=tuple(NodeAway(node.name, node.state, node.why) for node in suited if not node.takes_jobs)[:_MOST_AWAY],
+        away=tuple(away[:_MOST_AWAY]),
+        away_more=len(away[_MOST_AWAY:]),
     )
+
+
+def _away(node: NodeNow) -> NodeAway:
+    return NodeAway(node.name, node.state, node.why or (f"reservation {node.reservation}" if node.reservation else ""))
 
 
 def _holds(node: NodeNow, share: Share) -> bool:
@@ -113,4 +124,9 @@ def _is_before(other: LiveJob, mine: LiveJob) -> bool:
     """Equal priorities go by age (slurmctld's sort by job id)."""
     if other.priority != mine.priority:
         return other.priority > mine.priority
-    return int(other.number) < int(mine.number)
+    return _age(other) < _age(mine)
+
+
+def _age(job: LiveJob) -> tuple[int, ...]:
+    """Of ``12``, or ``12+1``, a part of a heterogeneous job."""
+    return tuple(int(number) for number in job.number.split("+"))

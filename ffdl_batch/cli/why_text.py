@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ffdl_batch.cli.present import paint_state, print_line, printable
-from ffdl_batch.domain.waiting_evidence import alternative_text, moment_text
+from ffdl_batch.domain.waiting_evidence import alternative_text, evidence_of, moment_text
 
 if TYPE_CHECKING:
     from ffdl_batch.domain.waiting import Alternative, Foretold, Outlook, WhyView
@@ -26,18 +26,23 @@ def print_why(view: WhyView) -> None:
     known = view.explanation
     if known is not None and known.expected_start is not None:
         print_line("May start", moment_text(known.expected_start, time.time()), "the scheduler's plan")
-    _print_lines("Because", view.evidence)
+    _print_lines("Because", _evidence(view))
     _print_alternatives(view.alternatives, view.trial)
 
 
 def print_outlook(outlook: Outlook) -> None:
     """The same of what is not submitted yet, as comments that a reader of the plan passes over."""
-    lines = [*outlook.evidence]
+    lines = [*_evidence(outlook)]
     lines += [f"not asked: {outlook.stale}"] if outlook.stale else []
     for line in lines or [f"the backend {outlook.backend} says nothing of what waits there"]:
         click.echo(f"# {printable(line)}")
     for one in outlook.alternatives:
         click.echo(f"# sooner: {printable(alternative_text(one, time.time()))}")
+
+
+def _evidence(view: WhyView | Outlook) -> Sequence[str]:
+    """Told anew by this machine's clock: the daemon's may be in another time zone."""
+    return evidence_of(view.explanation, view.trial, view.history, time.time()) or view.evidence
 
 
 def _print_lines(title: str, lines: Sequence[str]) -> None:

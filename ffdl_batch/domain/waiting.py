@@ -16,6 +16,8 @@ class WaitKind(StrEnum):
     RESOURCES = "resources"
     PRIORITY = "priority"
     """Others are before it."""
+    TURN = "turn"
+    """Others are before it, and whoever came first starts first, whatever is asked for."""
     DEPENDENCY = "dependency"
     DEPENDENCY_NEVER = "dependency_never"
     BEGIN_TIME = "begin_time"
@@ -116,7 +118,14 @@ class Limit:
     @property
     def passes(self) -> bool:
         """Whether it is met because others run: alone, the job would keep to it."""
-        return self.per not in (Per.JOB, Per.NODE) and not self.least
+        if self.most.isdecimal() and self.asked.isdecimal() and int(self.asked) > int(self.most):
+            return False
+        return self.is_shared and not self.least
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether what other jobs use counts for it."""
+        return self.per not in (Per.JOB, Per.NODE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +151,8 @@ class NodeAway:
 class Room:
     """What nodes of a partition have free now for a request: `gpus_free` of `gpus` of `gpu_type` ("" = of any) on the
     `nodes` that take jobs. The request wants `wanted` nodes with `gpus_each` GPUs each, and `fitting` of them could
-    take their share at this moment. `away` are nodes that would do and take none."""
+    take their share at this moment. `away` are nodes that would do and take none, `away_more` how many more there are
+    of these."""
 
     partition: str
     gpu_type: str
@@ -153,6 +163,7 @@ class Room:
     wanted: int
     gpus_each: int
     away: tuple[NodeAway, ...] = ()
+    away_more: int = 0
 
 
 @dataclass(frozen=True, slots=True)

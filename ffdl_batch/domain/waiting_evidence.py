@@ -21,9 +21,16 @@ from ffdl_batch.domain.waiting_words import span_text
 _DAY_S, FAR_S = 86400.0, 366 * 86400.0
 
 
-def evidence_of(known: Explanation, now: float) -> tuple[str, ...]:
+def evidence_of(
+    known: Explanation | None, trial: Foretold | None, history: WaitHistory | None, now: float
+) -> tuple[str, ...]:
     """One sentence for each thing that is known."""
-    return tuple(_sentences(known, now))
+    said = list(_sentences(known, now)) if known is not None else []
+    if trial is not None:
+        said.append(trial_text(trial, now))
+    if history is not None:
+        said.append(history_text(history))
+    return tuple(said)
 
 
 def _sentences(known: Explanation, now: float) -> Iterator[str]:
@@ -58,7 +65,7 @@ def room_text(room: Room) -> str:
     away = ""
     if room.away:
         names = ", ".join(f"{one.name} ({one.state}{f': {one.why}' if one.why else ''})" for one in room.away)
-        away = f"; not to be had: {names}"
+        away = f"; not to be had: {names}{f' and {room.away_more} more' if room.away_more else ''}"
     return f"{free}; {have}, and {wants}{away}"
 
 

@@ -18,6 +18,10 @@ SENTENCES: dict[WaitKind, tuple[str, tuple[str, ...]]] = {
         "jobs with more priority are before it",
         ("wait, or ask for what fits into a gap: fewer GPUs or a shorter time let it start before them",),
     ),
+    WaitKind.TURN: (
+        "jobs that came before it wait as well, and start before it",
+        ("wait: jobs start in the order in which they came here, whatever they ask for",),
+    ),
     WaitKind.DEPENDENCY: (
         "it waits for other jobs that it depends on",
         ("look at those jobs; where one will not happen, cancel this one and submit it without the dependency",),
@@ -170,7 +174,7 @@ def actions_of(reason: Reason) -> tuple[str, ...]:
     limit = reason.limit
     if limit.least:
         return (f"ask for at least as much as {_owner(limit)} wants, or use another one",)
-    if limit.measure is Measure.MINUTES and limit.passes:
+    if limit.measure is Measure.MINUTES and limit.is_shared:
         anew = f"wait until the use of {_owner(limit)} is counted anew"
         return (f"{anew}, use another account or qos, or {_ASK_SITE} for more",)
     if limit.passes:

@@ -118,7 +118,7 @@ def _within(limit: Limit, spec: JobSpec) -> Iterator[Variant]:
         return
     if not re.fullmatch(r"\d+", limit.most):
         return
-    used = int(limit.used) if limit.passes and limit.used.isdigit() else 0
+    used = int(limit.used) if limit.is_shared and limit.used.isdigit() else 0
     left, plain, resources = int(limit.most) - used, plain_request(spec), spec.resources
     yield from _fewer_gpus(plain, left // resources.learners)
     if resources.gpus:

@@ -18,7 +18,7 @@ from ffdl_batch.domain.spec import JobSpec
 from ffdl_batch.domain.submission import Submission
 from ffdl_batch.domain.views import JobView
 from ffdl_batch.domain.waiting import Alternative, Explanation, Foretold, Outlook, WaitHistory, WaitKind, WhyView
-from ffdl_batch.domain.waiting_evidence import evidence_of, history_text, moment_text, trial_text
+from ffdl_batch.domain.waiting_evidence import evidence_of, moment_text
 from ffdl_batch.domain.waiting_words import actions_of, sentence_of, span_text
 from ffdl_batch.ports.capabilities import ExplainsWaiting, WaitingRequest
 from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, NotNow, SchedulerUnreachable
@@ -191,13 +191,7 @@ def _plan(platform: Platform, spec: JobSpec, backend: str) -> LaunchPlan | None:
 
 
 def _evidence(platform: Platform, found: _Found) -> tuple[str, ...]:
-    now = platform.clock.now()
-    said = list(evidence_of(found.known, now)) if found.known is not None else []
-    if found.trial is not None:
-        said.append(trial_text(found.trial, now))
-    if found.history is not None:
-        said.append(history_text(found.history))
-    return tuple(said)
+    return evidence_of(found.known, found.trial, found.history, platform.clock.now())
 
 
 # ------------------------------------------------------------------------------------------------ jobs that do not

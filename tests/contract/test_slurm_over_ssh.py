@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,6 +61,20 @@ def test_banners_of_a_login_are_no_answers(world: SlurmOverSshHarness) -> None:
     native, _ = world.submit("true")
     assert world.accepted() == [native.job]
     assert world.await_end(native).exit_code == 0
+
+
+def test_a_trial_tells_the_moment_wherever_the_node_is(world: SlurmOverSshHarness) -> None:
+    at = 1_796_083_200
+    world.node.write_program(
+        "sbatch",
+        f'start=$(TZ=Asia/Tokyo date -d @{at} "+${{SLURM_TIME_FORMAT:-%Y-%m-%dT%H:%M:%S}}")\n'
+        'echo "sbatch: Job 9 to start at $start using 4 processors on nodes n1 in partition main" >&2',
+    )
+    plan = world.prepare("true")
+    assert isinstance(world.scheduler, SlurmScheduler)
+    assert world.scheduler.foretell(plan).at == at
+    shown = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(at))
+    assert f"to start at {shown} using" in world.scheduler.test_only(plan)
 
 
 def test_options_of_the_profile_over_there_do_not_count(world: SlurmOverSshHarness) -> None:

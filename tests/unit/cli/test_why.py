@@ -6,7 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.waiting import Alternative, Explanation, Foretold, Outlook, Reason, WaitKind, WhyView
+from ffdl_batch.domain.waiting import (
+    Ahead,
+    Alternative,
+    Explanation,
+    Foretold,
+    Outlook,
+    Reason,
+    Room,
+    WaitKind,
+    WhyView,
+)
 from tests.unit.cli.programs import FFDL, json_lines, run
 from tests.unit.client.fake_daemon import FakeDaemon, make_job
 
@@ -23,8 +33,14 @@ WAITS = WhyView(
     waits=True,
     sentence="it is the next one, and waits until what it asks for is free (Resources)",
     actions=("wait, or ask for less",),
-    evidence=("0 of 8 GPUs in main are free", "in main 0 jobs are before it, and 2 run"),
-    explanation=Explanation(T0, Reason(WaitKind.RESOURCES, "Resources"), expected_start=T0),
+    evidence=("by the scheduler's own plan it starts at 03:40, where the daemon is",),
+    explanation=Explanation(
+        T0,
+        Reason(WaitKind.RESOURCES, "Resources"),
+        expected_start=T0,
+        rooms=(Room("main", "", 8, 0, 2, 0, 1, 2),),
+        ahead=(Ahead("main", 0, 0, 0, 0, 2),),
+    ),
     trial=Foretold("starts", T0),
     alternatives=(Alternative("partition quick", "--partition=quick", T0, 600.0, 1),),
 )
@@ -36,8 +52,10 @@ Why:                 it is the next one, and waits until what it asks for is fre
 What to do:          wait, or ask for less
 May start:           now  [the scheduler's plan]
 Because:
-  0 of 8 GPUs in main are free
+  0 of 8 GPUs in main are free; 0 of 2 nodes have room for 2 GPUs each, and it wants 1 node
   in main 0 jobs are before it, and 2 run
+  by the scheduler's own plan it starts now
+  submitted now, behind what waits, it would start now, says the scheduler
 Would start sooner:
   partition quick (--partition=quick): starts now, 10 min sooner, and would end 1 job of others for that
 

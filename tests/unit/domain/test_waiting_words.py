@@ -57,6 +57,11 @@ def test_the_schedulers_own_words_stand_behind() -> None:
             "wait until other jobs that count for it end, ask for fewer, or use another qos",
         ),
         (
+            Limit("QOS", "GPUs", Per.USER, name="high", most="1", used="0", asked="2"),
+            "it asks for more GPUs than the QOS high gives a user: the limit is 1, 0 in use, it asks for 2",
+            "it will never start like this: ask for less, or use another qos",
+        ),
+        (
             Limit("association", "time", Per.JOB, most="01:00:00"),
             "it asks for more time than its association gives a job: the limit is 01:00:00",
             "it will never start like this: ask for less, or use another account",
@@ -105,6 +110,8 @@ def test_room() -> None:
         "1 of 8 GPUs of type v100 in main is free; 0 of 2 nodes have room for 2 GPUs each, and it wants 1 node; not "
         "to be had: n3 (IDLE+DRAIN: fan)"
     )
+    more = Room("main", "v100", 8, 1, 2, 0, 1, 2, (NodeAway("n3", "DOWN"),), 40)
+    assert room_text(more).endswith("; not to be had: n3 (DOWN) and 40 more")
     assert room_text(Room("main", "h100", 0, 0, 0, 0, 1, 2)).startswith("no open node in main has GPUs of type h100")
 
 
@@ -124,7 +131,10 @@ def test_all_that_is_known_is_said_once() -> None:
         figures={"longest time in short": "00:02:00"},
         lacks=("limits' figures could not be read: no answer",),
     )
-    assert evidence_of(known, NOW) == (
+    trial, history = Foretold("said", NOW + 1200), WaitHistory("1 GPUs", 12, 300, 4000, 9000)
+    assert evidence_of(None, None, None, NOW) == ()
+    assert evidence_of(known, trial, history, NOW)[-2:] == (trial_text(trial, NOW), history_text(history))
+    assert evidence_of(known, None, None, NOW) == (
         "the reservation maint, maintenance of n3 (1 nodes), begins now and ends at 13:01 (in 61 min)".replace(
             "begins now", "begins at 12:01 (in 60 s)"
         ),

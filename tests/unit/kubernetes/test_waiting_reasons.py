@@ -55,6 +55,9 @@ def test_a_quota_with_its_figures() -> None:
         "requests.nvidia.com/gpu=3,requests.cpu=4, limited: requests.nvidia.com/gpu=4,requests.cpu=4"
     )
     assert read_quota(refusal) == Limit("quota", "GPUs (and 1 more)", name="team", most="4", used="3", asked="2")
+    never = read_quota(refusal.replace("requests.cpu=1,", "requests.cpu=5,"))
+    assert never is not None and not never.passes
+    assert (never.resource, never.most, never.asked) == ("CPUs", "4", "5")
     assert read_quota('pods "x" is forbidden: violates PodSecurity') is None
     thing = {"metadata": {"name": "team"}, "status": {"hard": {"pods": "4"}, "used": {"pods": "3"}}}
     assert quota_figures([thing]) == {"quota team, pods": "3 of 4 in use"}
@@ -106,5 +109,11 @@ def test_pods_by_what_keeps_them() -> None:
     waits = {"name": "learner", "image": "x", "state": {"waiting": {"reason": "ImagePullBackOff"}}}
     pulling = {"metadata": {"name": "p"}, "status": {"containerStatuses": [waits]}}
     assert read_pods([pulling], "")[0].kind is WaitKind.IMAGE
+    placed = {"metadata": {"name": "p"}, "spec": {"nodeName": "n1"}, "status": {"phase": "Pending"}}
+    troubles = {"p": ("FailedMount", 'secret "keys" not found')}
+    reason, _ = read_pods([placed], "", troubles)
+    assert reason.kind is WaitKind.VOLUME and 'FailedMount): secret "keys" not found' in reason.detail
+    assert read_pods([placed], "", {"p": ("FailedCreatePodSandBox", "no address")})[0].kind is WaitKind.BROKEN
+    assert read_pods([placed], "")[0].kind is WaitKind.STARTING
     assert read_pods([], "is forbidden: violates PodSecurity")[0].kind is WaitKind.REFUSED
     assert read_pods([], "")[0].kind is WaitKind.UNCONSIDERED

@@ -26,7 +26,7 @@ def test_who_holds_the_slots_and_who_is_before(tmp_path: Path) -> None:
         assert (room.gpus, room.gpus_free, room.fitting) == (4, 1, 0)
         assert known.figures == {"jobs at once on this machine": "1 of 2 run"}
         behind = explain(tmp_path, "training-ccccccccc-1", JOB, True)
-        assert behind.reason is not None and behind.reason.kind is WaitKind.PRIORITY
+        assert behind.reason is not None and behind.reason.kind is WaitKind.TURN  # nothing lets it overtake
         assert (behind.position, behind.ahead[0].jobs) == (2, 1)
         asked = explain(tmp_path, "", JOB, False)
         assert asked.reason is None and asked.ahead[0].jobs == 2

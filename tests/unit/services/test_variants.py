@@ -75,6 +75,7 @@ def test_what_it_waits_for_beside_room_is_taken_off() -> None:
         (Limit("QOS", "GPUs", Per.USER, most="6", used="4"), ["--gpus=v100:1", "--learners=1"]),
         (Limit("QOS", "GPUs", Per.JOB, most="4", used="99"), ["--gpus=v100:2", "--learners=1"]),
         (Limit("QOS", "GPUs", Per.USER, most="4", used="4"), []),
+        (Limit("QOS", "GPUs", Per.USER, most="5", used="4", asked="8"), []),  # more than it gives, and others run
         (Limit("QOS", "CPUs", Per.USER, most="4", used="0"), []),
         (Limit("QOS", "GPUs", Per.ALL, Measure.RUN_MINUTES, most="4"), []),
         (Limit("QOS", "GPUs", Per.USER), []),

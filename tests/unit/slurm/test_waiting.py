@@ -14,9 +14,11 @@ from ffdl_batch.domain.waiting import BlockerKind, Explanation, WaitKind
 from ffdl_batch.ports.capabilities import WaitingRequest
 from ffdl_batch.ports.scheduler import BackendFacts, SchedulerUnreachable
 from ffdl_slurm import waiting_commands as commands
+from ffdl_slurm import waiting_parsers as parsers
 from ffdl_slurm.parsers import parse_sinfo
 from ffdl_slurm.settings import SlurmSettings
 from ffdl_slurm.waiting import PICTURE_LIFE_S, WaitingJobs
+from ffdl_slurm.waiting_room import Share, ahead_in, room_in
 from tests.captured import expected
 
 T = TypeVar("T")
@@ -176,3 +178,57 @@ def test_commands_only_ask() -> None:
             ("scontrol", "show"),
             ("scontrol", "assoc_mgr"),
         )
+
+
+def test_gpus_without_a_type_are_in_use_too() -> None:
+    """`scontrol --details show node` gives them the type `(null)`, or types that the node's own line leaves out."""
+    line = "NodeName=n1 CPUTot=8 Gres=gpu:4(S:0-1) GresUsed={} RealMemory=4000 State=MIXED Partitions=main\n"
+    for used in ("gpu:(null):3(IDX:0-2)", "gpu:3(IDX:0-2)", "gpu:a100:3(IDX:0-2)"):
+        (node,) = parsers.parse_nodes(line.format(used))
+        assert (node.all_gpus(""), node.free_gpus("")) == (4, 1), used
+
+
+def test_parts_of_heterogeneous_jobs_are_before_or_behind_as_others() -> None:
+    header = "JOBID|STATE|" + "|".join(commands.LIVE_FIELDS[2:]) + "|NAME\n"
+    row = "{}|PENDING|main|1|bob|Priority|N/A|N/A|1|5:00|normal|ffdl|(null)|(null)|1|N/A|(null)|x\n"
+    jobs = parsers.parse_live(header + "".join(row.format(number) for number in ("12+0", "12+1", "13", "14+0")))
+    assert ahead_in("main", jobs[2], "bob", jobs).jobs == 2
+
+
+@pytest.mark.parametrize(
+    ("reservation", "told", "room"), [("", "ours", 0), ("others", "ours", 0), ("ours,x", "ours", 4), ("ours", "", 4)]
+)
+def test_nodes_that_are_reserved_have_room_for_their_reservation_alone(reservation: str, told: str, room: int) -> None:
+    name = f" ReservationName={told}" if told else ""
+    (node,) = parsers.parse_nodes(
+        f"NodeName=n1 CPUTot=8 Gres=gpu:a100:4 RealMemory=4000 State=IDLE+RESERVED Partitions=main{name}\n"
+    )
+    spec = request("", "a100", 1, reservation=reservation).spec
+    found = room_in("main", Share(1, 1, "a100", 1, 100), spec, [node])
+    assert found.gpus_free == room
+    assert [one.why for one in found.away] == ([] if room else ["reservation ours"])
+
+
+def test_of_many_nodes_that_are_away_the_number_is_told() -> None:
+    lines = (f"NodeName=n{number} CPUTot=8 RealMemory=4000 State=DOWN Partitions=main\n" for number in range(50))
+    found = room_in("main", Share(1, 0, "", 1, 100), request("", "", 0).spec, parsers.parse_nodes("".join(lines)))
+    assert (len(found.away), found.away_more) == (8, 42)
+
+
+def test_own_jobs_are_told_by_the_jobs_own_user(waiting: WaitingJobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever works from outside may have another name there."""
+    monkeypatch.setattr("ffdl_slurm.waiting._user", lambda: "somebody")
+    (ahead,) = one(waiting, request("behind")).ahead
+    assert (ahead.jobs, ahead.own) == (1, 1)
+
+
+def test_only_reservations_of_nodes_that_it_could_have_are_told(
+    waiting: WaitingJobs, office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = (CAPTURED / "reservations.txt").read_text().splitlines()[0]
+    others = [first.replace("maint", f"r{number}", 1).replace("Nodes=n3", "Nodes=elsewhere1") for number in range(20)]
+    near = [first.replace("maint", f"s{number}", 1) for number in range(20)]
+    whole, plain = parsers.parse_reservations("\n".join([*others, *near]) + "\n"), office.query
+    monkeypatch.setattr(office, "query", lambda argv, parse: whole if argv[-1] == "reservation" else plain(argv, parse))
+    named = [blocker.name for blocker in one(waiting, request("away", "a100", 1)).blockers]
+    assert len(named) == 8 and all(name.startswith("s") for name in named)
