@@ -9,7 +9,7 @@ import re
 
 from ffdl_batch.ports.scheduler import InvalidRequest, NotTaken, SchedulerError, SchedulerUnreachable, TooMany
 from ffdl_kubernetes.client import Refused
-from ffdl_kubernetes.states import QUOTA
+from ffdl_kubernetes.quotas import QUOTA, never_given
 
 _BY_RULES = re.compile(r"denied the request|denied request|violates PodSecurity")
 _NO_NAMESPACE = re.compile(r'namespaces "(?P<name>[^"]+)" not found')
@@ -39,6 +39,11 @@ def _forbidden(message: str, said: str, what: str) -> SchedulerError:
         match = QUOTA.search(message)
         if match is None:
             return TooMany(said)
+        if never_given(match):
+            return TooMany(
+                f"{what} is not taken: quota {match['name']} of the namespace never has so much ({match['asked']} is "
+                f"asked for, of {match['limit']}); have it made larger"
+            )
         return TooMany(
             f"{what} is not taken now: quota {match['name']} of the namespace is used up ({match['used']} of "
             f"{match['limit']}, and {match['asked']} is asked for); it is tried again when others of the namespace end"

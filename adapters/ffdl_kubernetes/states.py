@@ -16,13 +16,10 @@ from ffdl_batch.domain.observation import EndCause, Observation, Phase
 from ffdl_kubernetes.advice import about_container, about_image, about_volume, what_to_do
 from ffdl_kubernetes.kueue import why_evicted, why_queued
 from ffdl_kubernetes.objects.names import CONTROLLER, LEARNER, QUEUE_LABEL
+from ffdl_kubernetes.quotas import QUOTA, amounts, never_given
 
 Plain = Mapping[str, Any]
 
-QUOTA = re.compile(
-    r"exceeded quota: (?P<name>[^,]+), requested: (?P<asked>.+?), used: (?P<used>.+?), limited: (?P<limit>.+)"
-)
-"""A refusal of a ResourceQuota's."""
 _NO_IMAGE = frozenset({
     "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable",
     "ImageInspectError", "SignatureValidationFailed",
@@ -279,6 +276,10 @@ def _in_words(refusal: str) -> str:
     match = QUOTA.search(refusal)
     if match is None:
         return f"pods are refused: {refusal}{what_to_do(refusal)}"
+    if never := never_given(match):
+        asked, most = amounts(match["asked"]), amounts(match["limit"])
+        of = ", ".join(f"{name}={asked[name]} is asked for, and it has {most[name]}" for name in never)
+        return f"quota {match['name']} never has so much: {of}: ask for less, or for a larger quota"
     return (
         f"quota {match['name']} is used up: {match['used']} of {match['limit']}, and {match['asked']} is asked for: "
         "the job starts when others of the namespace end"

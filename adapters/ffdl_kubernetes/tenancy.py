@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable
@@ -13,18 +12,12 @@ from ffdl_batch.ports.tenancy import Done, NotOurs, NotPermitted, Tenant, Tenant
 from ffdl_kubernetes.client import ClusterClient, Refused
 from ffdl_kubernetes.objects.names import MANAGER, MANAGER_LABEL
 from ffdl_kubernetes.objects.tenant import permission_objects, tenant_objects
+from ffdl_kubernetes.quotas import amount
 from ffdl_kubernetes.settings import KubernetesSettings
 
 Plain = Mapping[str, Any]
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
 _ACCOUNT = re.compile(r"([a-z0-9-]+/)?[a-z0-9]([-a-z0-9.]*[a-z0-9])?", re.ASCII)
-_UNITS = {
-    "": Decimal(1),
-    **{unit: Decimal(10) ** power for unit, power in zip("num", (-9, -6, -3), strict=True)},
-    **{unit: Decimal(1000) ** power for power, unit in enumerate("kMGTPE", 1)},
-    **{f"{unit}i": Decimal(1024) ** power for power, unit in enumerate("KMGTPE", 1)},
-}
-_QUANTITY = re.compile(r"([+-]?[0-9.]+(?:e[+-]?[0-9]+)?)([a-zA-Z]{0,2})", re.ASCII)
 _WHOLE = ("spec", "rules", "subjects", "roleRef", "automountServiceAccountToken")
 """What is compared of an object beside its labels."""
 
@@ -88,6 +81,8 @@ def differences(found: Plain, wanted: Plain) -> Iterator[str]:
         if part in wanted and not _same(wanted[part], found.get(part), exact=part != "spec"):
             if part == "spec" and "hard" in wanted[part]:
                 yield from _of_quota(wanted[part]["hard"], (found.get(part) or {}).get("hard") or {})
+            elif isinstance(wanted[part], list) and isinstance(found.get(part), list):
+                yield from _of_list(part, wanted[part], found[part])
             else:
                 yield f"{part} is {_shown(found.get(part))}, wanted {_shown(wanted[part])}"
 
@@ -96,6 +91,16 @@ def _of_quota(wanted: Plain, found: Plain) -> Iterator[str]:
     for name in sorted({*wanted, *found}):
         if not _same(wanted.get(name), found.get(name), exact=True):
             yield f"{name} is {found.get(name, 'not limited')}, wanted {wanted.get(name, 'not limited')}"
+
+
+def _of_list(part: str, wanted: Sequence[Any], found: Sequence[Any]) -> Iterator[str]:
+    lacks, more = [one for one in wanted if one not in found], [one for one in found if one not in wanted]
+    if lacks:
+        yield f"{part} lacks {', '.join(map(_shown, lacks))}"
+    if more:
+        yield f"{part} has beside what is wanted {', '.join(map(_shown, more))}"
+    if not lacks and not more:
+        yield f"{part} is in another order, or has something twice"
 
 
 def _same(wanted: Any, found: Any, *, exact: bool) -> bool:
@@ -113,17 +118,6 @@ def _same(wanted: Any, found: Any, *, exact: bool) -> bool:
             and all(_same(*pair, exact=exact) for pair in zip(wanted, found, strict=True))
         )
     return bool(wanted == found) or (amount(wanted) is not None and amount(wanted) == amount(found))
-
-
-def amount(text: object) -> Decimal | None:
-    """A quantity as a number (kubernetes.io, "Quantity"); None for what is none."""
-    match = _QUANTITY.fullmatch(text) if isinstance(text, str) else None
-    if match is None or match[2] not in _UNITS:
-        return None
-    try:
-        return Decimal(match[1]) * _UNITS[match[2]]
-    except InvalidOperation:
-        return None
 
 
 def _updated(found: Plain, wanted: Plain) -> Plain:

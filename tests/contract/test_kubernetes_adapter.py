@@ -283,7 +283,7 @@ def test_a_tenants_permissions_suffice_and_its_quota_is_told(site: Site) -> None
     native = site.scheduler.submit(site.plan(resources=Resources(gpus=1, cpus=1, memory_bytes=1 << 28)))
     seen = site.wait(native, lambda one: one is not None and bool(one.reason))
     assert seen is not None and seen.phase is Phase.PENDING
-    assert seen.reason.startswith("quota ffdl-batch-daemon is used up: requests.nvidia.com/gpu=0")
+    assert seen.reason.startswith("quota ffdl-batch-daemon never has so much: requests.nvidia.com/gpu=1 is asked for")
     runs = site.scheduler.submit(site.plan())
     site.wait(runs, lambda one: one is not None and bool(one.nodes))
     site.scheduler.cancel(native)

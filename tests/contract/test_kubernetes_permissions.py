@@ -15,7 +15,8 @@ import yaml
 import ffdl_kubernetes
 from ffdl_batch.domain.observation import NativeId, Observation
 from ffdl_batch.domain.pod import FINALIZER
-from ffdl_batch.domain.spec import NetworkLevel, Resources
+from ffdl_batch.domain.spec import Framework, JobSpec, NetworkLevel, Resources
+from ffdl_batch.ports.capabilities import WaitingRequest
 from ffdl_batch.ports.scheduler import LaunchPlan, SchedulerError
 from ffdl_batch.ports.tenancy import Tenant
 from ffdl_kubernetes.client import ClusterClient
@@ -116,7 +117,10 @@ class Walk:
         self.admin.create({**quota, "spec": {"hard": {"pods": "0"}}})
         native = self.adapter.submit(self.plans[2])
         self.let_go(native.job)
-        self.await_(lambda: self.seen(native).reason.startswith("quota none is used up"), "the quota is told")
+        self.await_(lambda: self.seen(native).reason.startswith("quota none never has so much"), "the quota is told")
+        asked = WaitingRequest(JobSpec("x", Framework("custom", "1", "x")), self.adapter.probe(), native)
+        (known,) = self.adapter.explain_waiting([asked])
+        assert known is not None and not known.lacks and "quota none, pods" in known.figures
 
     def job(self, token: str) -> dict[str, Any]:
         found = self.admin.get("Job", token)

@@ -130,5 +130,8 @@ def test_a_quota_that_is_used_up_is_told_with_its_numbers(plan: Plan, k8s: FakeC
         plan(trial=True)
     problem = caught.value.problem
     assert problem.exit_code == ExitCode.TRY_AGAIN
-    assert "quota team of the namespace is used up (count/jobs.batch=0 of count/jobs.batch=0" in problem.message
+    assert (
+        "quota team of the namespace never has so much (count/jobs.batch=1 is asked for, of count/jobs.batch=0"
+        in problem.message
+    )
     assert everything(k8s) == before

@@ -89,7 +89,7 @@ def told(world: World, job_id: str, words: str) -> dict[str, Any]:
         (cordoned, "no node has room now", "unschedulable"),
         (without_image, "cannot be had", "correct its name"),
         (detached, "FailedAttachVolume", "it goes on when that ends"),
-        (full, "quota small is used up", "the job starts when others of the namespace end"),
+        (full, "quota small never has so much", "for a larger quota"),
         (taken, "quota none", "it is tried again"),
     ],
 )

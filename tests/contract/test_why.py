@@ -137,7 +137,7 @@ def test_a_quota_and_what_of_it_is_in_use(tmp_path: Path) -> None:
             quota: dict[str, Any] = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"}}
             site.admin().create({**quota, "spec": {"hard": {"pods": "0"}}})
             native = site.scheduler.submit(site.plan())
-            site.wait(native, lambda one: one is not None and "quota none is used up" in one.reason)
+            site.wait(native, lambda one: one is not None and "quota none never has so much" in one.reason)
             known = kubernetes_explains(site, native)
             assert known is not None and known.reason is not None and known.reason.limit is not None
             limit = known.reason.limit

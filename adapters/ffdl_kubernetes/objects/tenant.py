@@ -24,6 +24,7 @@ PERMISSIONS: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
     ("", ("secrets",), ("create",)),
     ("networking.k8s.io", ("networkpolicies",), ("create", "get")),
     ("", ("events",), ("list", "watch")),
+    ("", ("resourcequotas",), ("list",)),
     ("kueue.x-k8s.io", ("workloads",), ("list", "watch")),
 )
 """All that a daemon asks of a namespace: API group, resources, verbs. What Jobs own is deleted by the cluster."""

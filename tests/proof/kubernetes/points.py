@@ -241,7 +241,7 @@ def quota(desk: Desk) -> str:
         await_(counted, "the quota is counted", desk.options.patience_s)
         job_id = desk.submit(desk.manifest("true"))
         with desk.cancelled(job_id):
-            reason = desk.await_reason(job_id, "quota proof is used up")
+            reason = desk.await_reason(job_id, "quota proof never has so much")
             state = desk.job(job_id)["state"]
             demand(state == "QUEUED", f"it is {state}")
     finally:

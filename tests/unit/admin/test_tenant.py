@@ -120,7 +120,7 @@ def test_a_rule_that_somebody_added_is_told(desk: Desk) -> None:
     role["rules"].append({"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]})
     client.replace(role)
     code, out, _ = desk.run("create", "team-a")
-    assert code == 1 and "differs  Role ffdl-batch-daemon: rules is" in out
+    assert code == 1 and "differs  Role ffdl-batch-daemon: rules has beside what is wanted {" in out
 
 
 def test_somebody_elses_namespace_is_left_alone_without_adopt(desk: Desk) -> None:

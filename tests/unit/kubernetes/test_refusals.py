@@ -19,6 +19,7 @@ QUOTA = (
     [
         (401, "Unauthorized", SchedulerUnreachable, "log in again"),
         (403, QUOTA, TooMany, "quota team of the namespace is used up (count/jobs.batch=4 of count/jobs.batch=4, and"),
+        (403, QUOTA.replace("=4", "=0"), TooMany, "never has so much (count/jobs.batch=1 is asked for, of count/jobs"),
         (403, "exceeded quota in words of another release", TooMany, "exceeded quota in words"),
         (403, 'admission webhook "p.example.com" denied the request: no latest', InvalidRequest, "or ask who runs"),
         (403, "ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no", InvalidRequest, "the cluster's own"),

@@ -78,6 +78,14 @@ def test_what_is_not_there_is_nothing() -> None:
             "quota gpus is used up: requests.nvidia.com/gpu=8 of requests.nvidia.com/gpu=8, and "
             "requests.nvidia.com/gpu=2 is asked for: the job starts when others of the namespace end",
         ),
+        (
+            job(),
+            [],
+            'pods "x" is forbidden: exceeded quota: small, requested: requests.cpu=70100m,requests.memory=1Gi, used: '
+            "requests.cpu=0,requests.memory=1Gi, limited: requests.cpu=64,requests.memory=1Gi",
+            "quota small never has so much: requests.cpu=70100m is asked for, and it has 64: ask for less, or for a "
+            "larger quota",
+        ),
         (job(), [], "denied", "pods are refused: denied"),
     ],
 )
