@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from ffdl_kubernetes.client import ClusterClient
+from ffdl_kubernetes.settings import KubernetesSettings
 from tests.fakes.kubernetes.rig import ROOT, eventually
 
 PAGE = ROOT / "docs" / "kubernetes.md"
@@ -23,9 +25,10 @@ def variables(tmp_path: Path) -> Iterator[dict[str, str]]:
     argv = [sys.executable, "-m", "tests.fakes.kubernetes.trial", "--place", str(tmp_path)]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as trial:
         assert trial.stdout is not None and trial.stdin is not None
-        lines = [trial.stdout.readline() for _ in range(3)]
+        lines = [trial.stdout.readline() for _ in range(7)]
         found = dict(line.removeprefix("export ").strip().split("=", 1) for line in lines)
-        assert set(found) == {"KUBECONFIG", "FFDL_CONFIG", "FFDL_STATE_DIR"}
+        proof = {f"FFDL_PROOF_{name}" for name in ("CONTROLLER_IMAGE", "LEARNER_IMAGE", "PYTHON", "CLAIM_CLASS")}
+        assert set(found) == {"KUBECONFIG", "FFDL_CONFIG", "FFDL_STATE_DIR", *proof}
         yield found
         trial.stdin.close()
         assert trial.wait(60) == 0
@@ -49,3 +52,18 @@ def test_the_commands_of_the_page_run_as_they_stand(variables: dict[str, str]) -
     job_id = run(first, variables).split()[-1]
     eventually(lambda: "step 3" in run(f"ffdl logs {job_id}", variables), "the training prints", 60)
     run(f"ffdl halt --wait {job_id}", variables)
+
+
+def test_it_serves_in_the_background_until_it_is_told_to_end(tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "tests.fakes.kubernetes.trial", "--place", str(tmp_path)]
+    with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, cwd=ROOT) as trial:
+        assert trial.stdout is not None
+        kubeconfig = trial.stdout.readline().strip().partition("=")[2]
+        client = ClusterClient(KubernetesSettings(kubeconfig=kubeconfig))
+        served = client.raw("GET", "openapi/v3")["paths"]["apis/batch/v1"]["serverRelativeURL"]
+        paths = client.raw("GET", served.removeprefix("/"))["paths"]
+        checked = paths["/apis/batch/v1/namespaces/{namespace}/jobs/{name}"]["patch"]["parameters"]
+        assert "fieldValidation" in {one["name"] for one in checked}, "kubectl would want schemas"
+        client.close()
+        trial.terminate()
+        assert trial.wait(60) == 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.fakes.kubernetes.kinds import ACCESS_REVIEWS, Obj
+from tests.fakes.kubernetes.kinds import ACCESS_REVIEWS, Kind, Obj
 from tests.fakes.kubernetes.routes import Routes, subresources
 
 _VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
@@ -16,12 +16,18 @@ def discover(path: str, routes: Routes, release: str, address: str) -> Obj | str
         return {"major": major, "minor": minor, "gitVersion": f"v{major}.{minor}.0", "platform": "linux/amd64"}
     if parts and parts[0] in ("healthz", "livez", "readyz"):
         return "ok"
+    if parts[:2] == ("openapi", "v3"):
+        return _schemas(routes, "/".join(parts[2:]))
     if parts == ("api",):
         where = [{"clientCIDR": "0.0.0.0/0", "serverAddress": address}]
         return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": where}
     if parts == ("apis",):
         groups = sorted({(kind.group, kind.version) for kind in (*routes.kinds, ACCESS_REVIEWS) if kind.group})
         return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [_group(*one) for one in groups]}
+    return _in_group(parts, routes)
+
+
+def _in_group(parts: tuple[str, ...], routes: Routes) -> Obj | None:
     if len(parts) == 2 and parts[0] == "apis":
         known = {kind.group: kind.version for kind in (*routes.kinds, ACCESS_REVIEWS)}
         found = _group(parts[1], known[parts[1]]) if parts[1] in known else None
@@ -31,6 +37,28 @@ def discover(path: str, routes: Routes, release: str, address: str) -> Obj | str
     if parts[:1] == ("apis",) and len(parts) == 3:
         return _resources(routes, parts[1], parts[2])
     return None
+
+
+def _schemas(routes: Routes, which: str) -> Obj | None:
+    """No schema, but that the server itself checks fields: who knows that (kubectl) asks for no schema."""
+    served: dict[str, list[Kind]] = {}
+    for kind in routes.kinds:
+        served.setdefault(f"apis/{kind.group}/{kind.version}" if kind.group else f"api/{kind.version}", []).append(kind)
+    if not which:
+        return {"paths": {name: {"serverRelativeURL": f"/openapi/v3/{name}"} for name in served}}
+    if which not in served:
+        return None
+    checked = [
+        {"name": name, "in": "query", "schema": {"type": "string", "uniqueItems": True}}
+        for name in ("dryRun", "fieldManager", "fieldValidation")
+    ]
+    paths: Obj = {}
+    for kind in served[which]:
+        place = "/namespaces/{namespace}" if kind.namespaced else ""
+        meant = {"group": kind.group, "version": kind.version, "kind": kind.kind}
+        patch = {"parameters": checked, "responses": {}, "x-kubernetes-group-version-kind": meant}
+        paths[f"/{which}{place}/{kind.plural}/{{name}}"] = {"patch": patch}
+    return {"openapi": "3.0.0", "info": {"title": "Kubernetes", "version": "v3"}, "paths": paths}
 
 
 def _group(group: str, version: str) -> Obj:

@@ -2,8 +2,9 @@
 
     python -m tests.fakes.kubernetes.trial [--place DIR] [--nodes N] [--kueue]
 
-Prints the variables that a shell needs, and serves until standard input ends or Ctrl-C comes. Its kubelets run pods as
-processes that see this machine's programs; every image is there but those of registry.invalid. kubectl works, too.
+Prints the variables that a shell needs, and serves until Ctrl-C or SIGTERM comes, or the pipe that is its standard
+input ends. Its kubelets run pods as processes that see this machine's programs; every image is there but those of
+registry.invalid. kubectl works, too.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -51,10 +54,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         k8s = stack.enter_context(cluster(place, nodes=nodes, kubelet=kubelet, kueue=options.kueue))
         variables = configure(place, k8s)
         stack.callback(_stop_daemon, variables)
-        print("".join(f"export {name}={value}\n" for name, value in variables.items()), end="", flush=True)
+        told = variables | proof_variables()
         with contextlib.suppress(KeyboardInterrupt):
-            sys.stdin.read()
+            signal.signal(signal.SIGTERM, signal.default_int_handler)
+            print("".join(f"export {name}={value}\n" for name, value in told.items()), end="", flush=True)
+            _until_told()
     return 0
+
+
+def _until_told() -> None:
+    """For ever, or until a pipe ends. A terminal is not read: who does that in the background is stopped."""
+    if not stat.S_ISFIFO(os.fstat(sys.stdin.fileno()).st_mode):
+        while True:
+            signal.pause()
+    sys.stdin.read()
 
 
 def configure(place: Path, k8s: FakeCluster) -> dict[str, str]:
@@ -64,6 +77,17 @@ def configure(place: Path, k8s: FakeCluster) -> dict[str, str]:
         CONFIG.format(image=IMAGE, kubeconfig=k8s.kubeconfig, controller=CONTROLLER_IMAGE, python=sys.executable)
     )
     return {"KUBECONFIG": str(k8s.kubeconfig), "FFDL_CONFIG": str(config), "FFDL_STATE_DIR": str(place / "state")}
+
+
+def proof_variables() -> dict[str, str]:
+    """What `make proof-kubernetes` is told of this cluster."""
+    told = {
+        "CONTROLLER_IMAGE": CONTROLLER_IMAGE,
+        "LEARNER_IMAGE": IMAGE,
+        "PYTHON": sys.executable,
+        "CLAIM_CLASS": "any",
+    }
+    return {f"FFDL_PROOF_{name}": value for name, value in told.items()}
 
 
 def _stop_daemon(variables: dict[str, str]) -> None:
