@@ -21,12 +21,17 @@ from ffdl_batch.cli.request import Manner, SbatchLike, collect_options, shared_o
     is_flag=True,
     help="Also ask the scheduler, or the API server, whether it takes the job, and when it would start.",
 )
-@click.option("--why", is_flag=True, help="Also say what awaits it: free GPUs, its start, and what would start sooner.")
-def plan(files: Sequence[str], test_only: bool, why: bool, **given: Any) -> int:
-    """Print what a submission would send: script, files, commands, environment. Sends nothing."""
+@click.option(
+    "--why/--no-why",
+    default=None,
+    help="Say what awaits it: free GPUs, its start, and what would start sooner. So it is by default for one manifest.",
+)
+def plan(files: Sequence[str], test_only: bool, why: bool | None, **given: Any) -> int:
+    """Print what a submission would send (script, files, commands, environment), and what awaits it. Sends nothing."""
 
     manner = Manner(as_json=given["as_json"], quiet=given["quiet"], verbose=given["verbose"])
     wanted = collect_options(given, os.environ, manner)
     manifests, model = split_files(files)
+    why = len(manifests) == 1 if why is None else why
     with open_client(quiet=manner.quiet) as client:
         return print_plans(client, manifests, model, wanted, trial=test_only, manner=manner, in_full=True, why=why)

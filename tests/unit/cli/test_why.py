@@ -1,4 +1,4 @@
-"""`ffdl why` and `ffdl plan --why`: what is printed, as a whole."""
+"""`ffdl why` and `ffdl plan`: what is printed, as a whole."""
 
 from __future__ import annotations
 
@@ -106,12 +106,19 @@ def test_of_an_array_the_first_element_that_waits(jobs: FakeDaemon) -> None:
     assert JOB in done.stdout and "1 of 2 elements wait" in done.stderr
 
 
-def test_a_plan_says_it_only_when_asked(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
+def test_a_plan_of_one_manifest_says_it(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
     daemon.outlook = Outlook("slurm", ("0 of 8 GPUs in main are free",), alternatives=WAITS.alternatives)
-    plain = run(FFDL, "plan", manifest, model, daemon=daemon).stdout
+    plain = run(FFDL, "plan", "--no-why", manifest, model, daemon=daemon).stdout
     assert "awaits" not in plain and "POST /api/v1/outlook" not in daemon.requests
-    shown = run(FFDL, "plan", "--why", manifest, model, daemon=daemon).stdout
+    shown = run(FFDL, "plan", manifest, model, daemon=daemon).stdout
     sooner = "partition quick (--partition=quick): starts now, 10 min sooner, and would end 1 job of others for that"
     assert shown == f"{plain}### what awaits it\n# 0 of 8 GPUs in main are free\n# sooner: {sooner}\n"
-    (document,) = json_lines(run(FFDL, "plan", "--why", "--json", manifest, model, daemon=daemon).stdout)
+    (document,) = json_lines(run(FFDL, "plan", "--json", manifest, model, daemon=daemon).stdout)
     assert document["outlook"]["evidence"] == ["0 of 8 GPUs in main are free"]
+
+
+def test_plans_of_several_manifests_say_it_when_asked(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
+    daemon.outlook = Outlook("slurm", ("0 of 8 GPUs in main are free",))
+    assert "awaits" not in run(FFDL, "plan", manifest, manifest, model, daemon=daemon).stdout
+    shown = run(FFDL, "plan", "--why", manifest, manifest, model, daemon=daemon).stdout
+    assert shown.count("### what awaits it\n# 0 of 8 GPUs in main are free\n") == 2

@@ -211,7 +211,7 @@ def _handler(daemon: FakeDaemon) -> type[BaseHTTPRequestHandler]:
                 plan = make_plan(from_plain(Submission, asked["submission"]), trial=asked["trial"])
                 self.reply({"plan": to_plain(plan)})
             elif path == "/api/v1/outlook":
-                self.reply({"outlook": to_plain(daemon.outlook)})
+                self.reply({"outlook": to_plain(daemon.outlook or Outlook("slurm"))})
             elif path == "/api/v1/jobs" and self.command == "POST":
                 self.submit(json.loads(body))
             elif path == "/api/v1/jobs":

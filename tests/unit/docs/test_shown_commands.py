@@ -41,7 +41,7 @@ ALONE = (
 # Run in this order with the local backend; the example's id stands for the job that SUBMIT made.
 TOUR = (
     "ffdl-submit --dry-run docs/examples/digits/manifest.yml docs/examples/digits/model",
-    "ffdl plan --why docs/examples/digits/manifest.yml docs/examples/digits/model",
+    "ffdl plan docs/examples/digits/manifest.yml docs/examples/digits/model",
     SUBMIT,
     f"ffdl why {EXAMPLE_ID}",
     "ffdl list",
