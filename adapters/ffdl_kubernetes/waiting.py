@@ -13,8 +13,9 @@ from ffdl_batch.ports.capabilities import WaitingRequest
 from ffdl_kubernetes.client import ClusterClient, Refused
 from ffdl_kubernetes.kueue import Queues
 from ffdl_kubernetes.objects.names import QUEUE_LABEL
+from ffdl_kubernetes.settings import KubernetesSettings
 from ffdl_kubernetes.states import has_begun, is_ending, is_finished
-from ffdl_kubernetes.waiting_reasons import position_in, quota_figures, read_pods, read_queue
+from ffdl_kubernetes.waiting_reasons import position_in, queue_figures, quota_figures, read_pods, read_queue
 from ffdl_kubernetes.watching import Watcher
 
 Plain = Mapping[str, Any]
@@ -23,6 +24,7 @@ Plain = Mapping[str, Any]
 class PodOutlooks(ABC):
     """The adapter's ExplainsWaiting; it has no trial that tells a start."""
 
+    _settings: KubernetesSettings
     _watcher: Watcher
     _queues: Queues
 
@@ -46,7 +48,8 @@ class PodOutlooks(ABC):
             token = request.native_id.job if request.native_id is not None else ""
             job = self._watcher.job(token) if token else None
             if not token:
-                found.append(plain)
+                before = queue_figures(self._settings.queue, list(workloads.values()))
+                found.append(replace(plain, figures={**before, **plain.figures}))
             elif job is None or is_finished(job) or is_ending(job):
                 found.append(None)
             else:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from ffdl_batch.domain.numbers import counted
 from ffdl_batch.domain.waiting import Limit, Per, Reason, WaitKind
 from ffdl_kubernetes.quotas import QUOTA, amounts, never_given
 from ffdl_kubernetes.states import why_pending
@@ -108,7 +109,19 @@ def position_in(queue: str, workload: Plain, workloads: Sequence[Plain]) -> int:
     def place(one: Plain) -> tuple[int, str]:
         return -int(one.get("spec", {}).get("priority") or 0), str(one["metadata"].get("creationTimestamp", ""))
 
-    waiting = [
+    return 1 + sum(place(one) < place(workload) for one in _waiting_in(queue, workloads))
+
+
+def queue_figures(queue: str, workloads: Sequence[Plain]) -> dict[str, str]:
+    """How many of the namespace wait in the queue that a request would come into; "" is none."""
+    if not queue:
+        return {}
+    count = len(_waiting_in(queue, workloads))
+    return {f"queue {queue}": f"{counted(count, 'job')} of the namespace {'waits' if count == 1 else 'wait'} in it"}
+
+
+def _waiting_in(queue: str, workloads: Sequence[Plain]) -> list[Plain]:
+    return [
         one
         for one in workloads
         if one.get("spec", {}).get("queueName") == queue
@@ -116,7 +129,6 @@ def position_in(queue: str, workload: Plain, workloads: Sequence[Plain]) -> int:
         and _condition(one, "QuotaReserved").get("status") != "True"
         and _condition(one, "Finished").get("status") != "True"
     ]
-    return 1 + sum(place(one) < place(workload) for one in waiting)
 
 
 def read_pods(

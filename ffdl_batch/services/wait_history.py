@@ -24,10 +24,19 @@ def wait_history(platform: Platform, uid: int, spec: JobSpec, backend: str) -> W
     """Of `uid`'s jobs of the last DAYS; None where there are too few. Two queries."""
     since = platform.clock.now() - DAYS * 86400
     jobs = platform.store.list_jobs(uid=uid, since=since, limit=_LOOKED_AT)
-    alike = [job for job in jobs if job.backend == backend and are_alike(job.effective_spec, spec)]
+    alike = [
+        job
+        for job in jobs
+        if job.backend == backend and waits_for_room(job.effective_spec) and are_alike(job.effective_spec, spec)
+    ]
     histories = platform.store.histories([job.id for job in alike])
     waits = [wait for job in alike for wait in waits_of(histories.get(job.id, ()))]
     return summarise(waits, shape_of(spec))
+
+
+def waits_for_room(spec: JobSpec) -> bool:
+    """Whether its time in the queue tells how long room is waited for."""
+    return not (spec.batch.begin or spec.batch.hold or spec.batch.dependency)
 
 
 def are_alike(one: JobSpec, other: JobSpec) -> bool:
@@ -50,7 +59,8 @@ def shape_of(spec: JobSpec) -> str:
     each = spec.resources
     kind = f" of type {each.gpu_type}" if each.gpu_type else ""
     where = f" in partition {spec.batch.partition}" if spec.batch.partition else ""
-    return f"{each.gpus * each.learners:g} GPUs{kind}{where} and a like time limit"
+    gpus = each.gpus * each.learners
+    return f"{gpus:g} {'GPU' if gpus == 1 else 'GPUs'}{kind}{where} and a like time limit"
 
 
 def waits_of(history: Iterable[HistoryEntry]) -> list[float]:

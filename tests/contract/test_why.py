@@ -168,5 +168,7 @@ def test_a_queue_of_kueue_with_the_place_in_it(tmp_path: Path) -> None:
             assert known is not None and known.reason is not None
             assert (known.reason.kind, known.reason.detail) == (WaitKind.QUEUE, "insufficient unused quota for cpu")
             assert known.position == 1
+            asked = kubernetes_explains(site, None)
+            assert asked is not None and asked.figures == {"queue gpus": "1 job of the namespace waits in it"}
         finally:
             site.close()

@@ -9,6 +9,7 @@ import pytest
 from ffdl_batch.domain.waiting import Limit, WaitKind
 from ffdl_kubernetes.waiting_reasons import (
     position_in,
+    queue_figures,
     quota_figures,
     read_pods,
     read_queue,
@@ -95,6 +96,8 @@ def test_the_place_in_a_queue() -> None:
         {**workload("elsewhere", "2027-01-20T10:00:00Z"), "spec": {"queueName": "cpus"}},
     ]
     assert position_in("gpus", mine, [mine, *others]) == 3
+    assert queue_figures("gpus", [mine, *others]) == {"queue gpus": "4 jobs of the namespace wait in it"}
+    assert queue_figures("", [mine]) == {}
 
 
 def test_pods_by_what_keeps_them() -> None:

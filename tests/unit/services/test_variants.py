@@ -12,7 +12,7 @@ from ffdl_batch.domain.spec import BatchOptions, Framework, JobSpec, Resources, 
 from ffdl_batch.domain.waiting import Explanation, Limit, Measure, Per, Reason, WaitKind
 from ffdl_batch.ports.scheduler import BackendFacts, NodeShape, PartitionShape
 from ffdl_batch.services.variants import MOST, variants_of
-from ffdl_batch.services.wait_history import FEWEST, are_alike, summarise, waits_of
+from ffdl_batch.services.wait_history import FEWEST, are_alike, shape_of, summarise, waits_for_room, waits_of
 
 FACTS = BackendFacts(
     nodes=(
@@ -95,6 +95,14 @@ def test_a_like_shape() -> None:
     assert not are_alike(one, spec(4, "v100", 2, time_s=7300))
     assert not are_alike(one, spec(4, "v100", 2))
     assert not are_alike(one, replace(one, batch=replace(one.batch, partition="big")))
+    assert shape_of(one) == "8 GPUs of type v100 and a like time limit"
+    assert shape_of(spec(1)) == "1 GPU and a like time limit"
+
+
+def test_what_waits_for_something_else_tells_nothing_of_room() -> None:
+    assert waits_for_room(spec(4))
+    for batch in ({"begin": "now+8hours"}, {"hold": True}, {"dependency": "afterok:1"}):
+        assert not waits_for_room(spec(4, **batch))
 
 
 def history(*rows: tuple[JobState, float]) -> list[HistoryEntry]:
