@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import re
 import signal as signals
-import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -41,6 +40,7 @@ from ffdl_kubernetes.kueue import GROUP as KUEUE
 from ffdl_kubernetes.kueue import Queues
 from ffdl_kubernetes.levels import ISOLATING
 from ffdl_kubernetes.objects.names import placed
+from ffdl_kubernetes.patience import lacks_image
 from ffdl_kubernetes.plan import BACKEND, make_plan
 from ffdl_kubernetes.pods import Pods
 from ffdl_kubernetes.reach import Reach
@@ -53,7 +53,6 @@ from ffdl_kubernetes.states import (
     is_finished,
     is_over,
     is_put_back,
-    missing_image,
     observe,
 )
 from ffdl_kubernetes.storing import StoresFromClaims
@@ -211,8 +210,8 @@ class KubernetesScheduler(Administration, Reach, StoresFromClaims, PodOutlooks):
                 seen[native] = self._as_far_as_copied(token, found, has_more=has_more, has_pods=still)
             if found is not None and found.end is EndCause.PREEMPTED and job is not None and is_put_back(job, beside):
                 self._remove(token, job, found.reason)
-            if job is not None and (why := self._lacks_image(job, present)):
-                self._give_up(token, present, why)
+            if job is not None and not is_ending(job) and _TOKEN.fullmatch(token):
+                self._judge_images(token, present)
         return seen
 
     def _as_far_as_copied(self, token: str, found: Observation, *, has_more: bool, has_pods: bool) -> Observation:
@@ -239,13 +238,6 @@ class KubernetesScheduler(Administration, Reach, StoresFromClaims, PodOutlooks):
         began = is_released(job) and Path(self._attempt(token).claim_owner).exists()
         return Beside(refusal, workloads.get(job["metadata"]["uid"]), began=began)
 
-    def _lacks_image(self, job: Mapping[str, Any], pods: Sequence[Mapping[str, Any]]) -> str:
-        """Why its pods will not start any more ("" = they may): the patience with the registry is over."""
-        lacking = None if is_ending(job) else missing_image(pods)
-        if lacking is None or time.time() < lacking[0] + self._settings.image_patience_s:
-            return ""
-        return lacking[1]
-
     def _remove(self, token: str, job: Mapping[str, Any], why: str) -> None:
         """Delete a Job that was suspended, and has no pods left: its queue would start it anew, without what they
         had."""
@@ -255,9 +247,13 @@ class KubernetesScheduler(Administration, Reach, StoresFromClaims, PodOutlooks):
         except (Refused, SchedulerUnreachable) as error:
             _log.warning("Job %s, which is to end, cannot be deleted: %s; it is tried again", token, error)
 
-    def _give_up(self, token: str, pods: Sequence[Mapping[str, Any]], why: str) -> None:
+    def _judge_images(self, token: str, pods: Sequence[Mapping[str, Any]]) -> None:
         """End a Job whose pods would ask for their image for ever. What follows is the daemon's to decide."""
-        marks.leave(self._attempt(token), marks.NO_IMAGE, why)
+        attempt = self._attempt(token)
+        why = lacks_image(pods, attempt, self._settings.image_patience_s)
+        if not why:
+            return
+        marks.leave(attempt, marks.NO_IMAGE, why)
         try:
             self._finish(token, pods)
         except SchedulerError as error:

@@ -89,7 +89,7 @@ def observe(job: Plain | None, pods: Sequence[Plain], beside: Beside = Beside())
         return Observation(phase, "Deleted", None if pods else cause, reason=reason, nodes=nodes)
     times: dict[str, Any] = {
         "submitted_at": _epoch(job["metadata"].get("creationTimestamp")),
-        "started_at": _started(pods),
+        "started_at": started(pods),
         "name": str(job["metadata"]["name"]),
         "nodes": nodes,
     }
@@ -291,7 +291,8 @@ def has_run(pod: Plain) -> bool:
     return any("running" in one.get("state", {}) or "terminated" in one.get("state", {}) for one in _statuses(pod))
 
 
-def _started(pods: Iterable[Plain]) -> float | None:
+def started(pods: Iterable[Plain]) -> float | None:
+    """When the first container of them began (epoch)."""
     times = []
     for pod in pods:
         for status in _statuses(pod):

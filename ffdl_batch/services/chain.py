@@ -235,8 +235,11 @@ def _at_the_end(verdict: Verdict, message: str, columns: dict[str, object], end:
 
 
 def _joined(message: str, detail: str) -> str:
-    """The message with the detail behind it, unless the head has said that already."""
-    return message if detail in message else message + detail
+    """The message with the detail behind it, without what the head has said already."""
+    if detail in message:
+        return message
+    ends = (at for at in range(1, len(detail)) if detail.startswith("; ", at))
+    return message + detail[max((at for at in ends if message.endswith(detail[:at])), default=0) :]
 
 
 def _end(verdict: Verdict, known: Known, past: Past, why: Interruption | None = None) -> AttemptEnd:

@@ -32,7 +32,11 @@ def without_places(platform: Platform, job: Job, view: JobView) -> JobView:
     except OSError:  # with the tree, what could be said is away
         return view
     directory = platform.root.job(job.id)
-    launches = {one.number: _launch(directory.attempt(one.number)) for one in view.attempts if one.results}
+    # An attempt that never got to its learners has none, and is the last one of the job all the same.
+    named = [
+        one.number for one in view.attempts if one.results or directory.attempt(one.number).results == view.results
+    ]
+    launches = {number: _launch(directory.attempt(number)) for number in named}
     in_pods = {number: launch for number, launch in launches.items() if launch is not None and launch.pod is not None}
     if not in_pods:
         return view

@@ -542,6 +542,15 @@ def test_what_another_kind_of_node_failure_said_is_not_repeated(site: Site, watc
     assert after.message == "no network on n2; no checkpoint was saved; batch.retry.node_failures allows 1"
 
 
+def test_what_the_head_said_of_the_checkpoint_is_not_repeated(site: Site, watcher: Watcher) -> None:
+    job = site.deployed()
+    head = running(site, watcher, job)
+    said = "the time limit of 600 s was reached; no checkpoint was saved"
+    head.ends(Outcome.TIMED_OUT, error_code="C203", message=said, interruption="timeout")
+    end(site, watcher, job, EndCause.FAILURE)
+    assert site.job(job.id).message == f"{said}; it would start from the same point again, so the chain ends here"
+
+
 @pytest.mark.parametrize("code", ["S107", "S108"])
 def test_who_names_the_nodes_gets_no_others(site: Site, watcher: Watcher, code: str) -> None:
     job = site.accept(manifest=MANIFEST + "batch: {nodelist: n1}\n")

@@ -154,6 +154,17 @@ def test_a_job_that_ran_in_pods_names_no_directory_of_this_machine(
     assert shown.results_note.startswith(note.format(job.id)) and shown.logs == site.attempt(job).logs
 
 
+def test_a_job_in_pods_whose_learners_never_began_names_no_directory_either(site: Site, job: Job) -> None:
+    stores = Mock(spec_set=("begin_storing", "how_storing_goes"))
+    site.scheduler.begin_storing = stores.begin_storing  # type: ignore[attr-defined]
+    site.scheduler.how_storing_goes = stores.how_storing_goes  # type: ignore[attr-defined]
+    in_pods(site, job, stored=False)
+    for states in ((), (JobState.DOWNLOADING,), (JobState.FAILED,)):
+        goes_to(site, job, *states)
+        shown = get_job(site.platform, site.caller, job.id)
+        assert shown.results == "" and shown.results_note.startswith("they go with its pods"), shown.state
+
+
 def test_an_attempt_that_there_is_not(site: Site, job: Job) -> None:
     with pytest.raises(Refused, match="there is no attempt 2"):
         find(site, job, attempt=2)
