@@ -131,7 +131,7 @@ class Watcher:
     def refusals(self) -> dict[str, str]:
         """Job's name -> why its pods were refused last."""
         return {
-            one["involvedObject"]["name"]: str(one.get("message", ""))
+            one["involvedObject"]["name"]: _said(one)
             for one in self._events("Job")
             if one.get("reason") == "FailedCreate"
         }
@@ -141,7 +141,7 @@ class Watcher:
         that is over."""
         found: dict[str, tuple[str, str]] = {}
         for one in self._events("Pod"):
-            name, message = str(one["involvedObject"]["name"]), str(one.get("message", ""))
+            name, message = str(one["involvedObject"]["name"]), _said(one)
             if one.get("reason") in _OF_PODS and not (name in found and _VAGUE in message):
                 found[name] = str(one["reason"]), message
         return found
@@ -254,6 +254,11 @@ def token_of(thing: Plain) -> str:
     job, attempt = labels.get(JOB_LABEL, ""), labels.get(ATTEMPT_LABEL, "")
     stores = STORING if STORES_LABEL in labels else ""
     return f"{job}-{attempt}{stores}" if job and attempt else ""
+
+
+def _said(event: Plain) -> str:
+    """Its message; recorders that join many events say so before it (client-go, `events_cache.go`)."""
+    return str(event.get("message", "")).removeprefix("(combined from similar events): ")
 
 
 def _version(thing: Plain) -> int:

@@ -40,6 +40,21 @@ def test_events_of_jobs_and_of_pods_are_told_apart(watcher: Watcher) -> None:
     assert watcher.troubles() == {"a-0": ("FailedMount", "no such export")}
 
 
+def test_events_that_are_told_many_times_are_one_word(watcher: Watcher) -> None:
+    """A series grows in place, and recorders join what differs in names alone (client-go, `events_cache.go`)."""
+    first = event(10, "Job", "a", "FailedCreate", "Error creating: pods is forbidden")
+    series = {"count": 12, "lastObservedTime": "2026-11-24T13:00:00.000000Z"}
+    watcher.put("Event", first)
+    watcher.put("Event", event(11, "Job", "a", "FailedCreate", "another"))
+    watcher.put("Event", {**first, "metadata": {**first["metadata"], "resourceVersion": "12"}, "series": series})
+    assert watcher.refusals() == {"a": "Error creating: pods is forbidden"}
+    joined = "(combined from similar events): MountVolume.SetUp failed"
+    watcher.put("Event", event(13, "Pod", "a-0", "FailedMount", joined))
+    watcher.put("Event", event(14, "Job", "a", "FailedCreate", "(combined from similar events): Error creating: x"))
+    assert watcher.troubles() == {"a-0": ("FailedMount", "MountVolume.SetUp failed")}
+    assert watcher.refusals() == {"a": "Error creating: x"}
+
+
 def test_a_kubelet_that_only_waits_does_not_hide_who_says_why(watcher: Watcher) -> None:
     vague = "Unable to attach or mount volumes: unmounted volumes=[work]: timed out waiting for the condition"
     watcher.put("Event", event(1, "Pod", "a-0", "FailedAttachVolume", "Multi-Attach error"))
