@@ -113,6 +113,9 @@ def _take(place: Place, node: Scalar, made: _Made) -> None:
         _of_model(rest, path, value, node, made)
     elif head == "execution":
         _of_model(path, path, value, node, made)
+    elif head in (_DATA, _RESULTS) and len(place) > 1 and isinstance(place[1], int) and place[1] > 0:
+        why = "a job has one input and one place for results: the first of the list"
+        _tell(made, node, path, value, Fate.DROPPED, "", why)
     elif head in (_DATA, _RESULTS):
         _of_store(head, rest, path, value, node, made)
     else:

@@ -10,15 +10,17 @@ from __future__ import annotations
 import shlex
 
 SRUN = r"""
-# srun of ffdl_batch: each task in this learner. Options about nodes, binding and accounting mean nothing here.
+# srun of ffdl_batch: each task in this learner. Options about binding and accounting mean nothing here.
 die() { printf 'srun: error: %s\n' "$*" >&2; exit 1; }
 ntasks= nodes= per_node= gpus_per_task= chdir= output= error= input= label= kill=${SLURM_KILL_BAD_EXIT:-0}
+nodelist= exclude=
 exported= mpi=
 take() {  # long name, value
   case $1 in
     ntasks) ntasks=$2 ;; nodes) nodes=${2%%-*} ;; ntasks-per-node|tasks-per-node) per_node=$2 ;;
     gpus-per-task) gpus_per_task=${2##*:} ;; cpus-per-task) export SLURM_CPUS_PER_TASK=$2 ;;
     chdir) chdir=$2 ;; output) output=$2 ;; error) error=$2 ;; input) input=$2 ;;
+    nodelist) nodelist=$2 ;; exclude) exclude=$2 ;;
     label) label=1 ;; kill-on-bad-exit) kill=${2:-1} ;; export) exported=$2 ;; mpi) mpi=$2 ;;
     version) printf 'slurm stand-in of ffdl_batch\n'; exit 0 ;;
     multi-prog) die "--multi-prog is not offered outside Slurm; start the programs one by one" ;;
@@ -52,6 +54,7 @@ while [ $# -gt 0 ]; do
             value=${value#=}
             case $letter in
               n) take ntasks "$value" ;; N) take nodes "$value" ;; c) take cpus-per-task "$value" ;;
+              w) take nodelist "$value" ;; x) take exclude "$value" ;;
               D) take chdir "$value" ;; o) take output "$value" ;; e) take error "$value" ;; i) take input "$value" ;;
             esac ;;
           *) die "-$letter is not an option" ;;
@@ -64,12 +67,36 @@ done
 
 # How many tasks: of all learners, and of them those of this one.
 learners=${NUM_LEARNERS:-1} learner=$((${LEARNER_ID:-1} - 1))
+scontrol=${0%/*}/scontrol hosts=()
+[ "$learners" -eq 1 ] || read -r -d '' -a hosts < <("$scontrol" show hostnames 2>/dev/null)
 if [ -z "$ntasks" ]; then
   if [ -n "$per_node" ]; then ntasks=$((per_node * ${nodes:-${SLURM_NNODES:-1}}))
   elif [ -n "$nodes" ]; then ntasks=$nodes
   else ntasks=${SLURM_NTASKS:-1}; fi
 fi
 case $ntasks in ''|*[!0-9]*|0) die "$ntasks is not a number of tasks" ;; esac
+
+# Where each node has a learner, and each learner runs the script: a step that names nodes is of their learners alone.
+# Who asks one node for its name or address has the same answer in all of them, one that leads there.
+if [ ${#hosts[@]} -gt 1 ] && [ ${#hosts[@]} -eq "$learners" ]; then
+  if [ -n "$nodelist$exclude" ]; then
+    left_out=" $([ -z "$exclude" ] || "$scontrol" show hostnames "$exclude" | tr '\n' ' ')" step=() place=
+    for one in $("$scontrol" show hostnames ${nodelist:+"$nodelist"}); do
+      case $left_out in *" $one "*) continue ;; esac
+      [ "$one" != "${SLURMD_NODENAME-}" ] || place=${#step[@]}
+      step+=("$one")
+    done
+    hosts=("${step[@]}") learners=${#step[@]} learner=$place
+  fi
+  if [ "$ntasks" -eq 1 ] && [ "${1##*/}" = hostname ] && [ $# -le 2 ] && [ ${#hosts[@]} -gt 0 ]; then
+    answer=$hosts
+    case ${2-} in -i|--ip-address|-I|--all-ip-addresses)
+      read -r answer _ < <(getent hosts "$hosts" 2>/dev/null) || answer=$hosts ;;
+    esac
+    printf '%s\n' "$answer"; exit 0
+  fi
+  [ -n "$learner" ] || { printf 'srun: nothing is started here, but on %s\n' "${hosts[*]}" >&2; exit 0; }
+fi
 first=0 mine=$ntasks
 if [ "$learners" -gt 1 ] && [ "$ntasks" -ge "$learners" ]; then
   rest=$((ntasks % learners))
@@ -233,10 +260,21 @@ case "${1-} ${2-}" in
 esac
 """
 
+BEGIN = """\
+unset BASH_ENV
+RANDOM=${SLURM_JOB_ID:-1}
+hostname() { srun -N1 -n1 hostname "$@"; }"""
+"""What a script that all learners run begins with, so that they agree on what Slurm would find out once, on the first
+node: a random number, as of a rendezvous, and where that is. What the script starts is not told."""
 _INSTALL = """\
 _ffdl_slurm="$JOB_STATE_DIR/.slurm-$LEARNER_ID"
 if mkdir -p "$_ffdl_slurm"; then
 {programs}
+printf '%s\\n' {begin} >"$_ffdl_slurm/begin"
+case ${{NUM_LEARNERS:-1}}:${{TRAINING_COMMAND-}} in
+  1:*|*:'bash -c'*) ;;
+  *:'bash '*) export BASH_ENV=${{BASH_ENV-$_ffdl_slurm/begin}} ;;
+esac
 export PATH="$_ffdl_slurm:$PATH"; fi
 unset _ffdl_slurm"""
 
@@ -250,5 +288,7 @@ def _program(name: str, text: str) -> str:
     )
 
 
-INSTALLATION = _INSTALL.format(programs="\n".join(_program(n, t) for n, t in (("srun", SRUN), ("scontrol", SCONTROL))))
+INSTALLATION = _INSTALL.format(
+    programs="\n".join(_program(n, t) for n, t in (("srun", SRUN), ("scontrol", SCONTROL))), begin=shlex.quote(BEGIN)
+)
 """What a learner's shell runs before the command, where the job asks for Slurm's environment."""

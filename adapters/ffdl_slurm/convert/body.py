@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from ffdl_batch.domain.variables import why_refused
 from ffdl_batch.ports.conversion import Fate, Judged, Origin
-from ffdl_slurm.convert.launch import Launch, NotUnderstood, check_same, literal, read_launch
+from ffdl_slurm.convert.launch import Launch, NotUnderstood, check_same, literal, read_launch, reads_arguments
 from ffdl_slurm.convert.layout import Layout
 from ffdl_slurm.convert.shell import Line, Word, lines_of
 
@@ -82,7 +82,9 @@ def read_body(text: str, arguments: Sequence[str], layout: Layout) -> Body:
         _check_master(launch, reading)
     except NotUnderstood as error:
         number = f" (line {error.args[1]})" if len(error.args) > 1 else ""
-        return Body(tuple(_as_it_is(line) for line in lines), wrapped=f"{error.args[0]}{number}", steps=_steps(lines))
+        steps = _steps(lines)
+        judged = tuple(_as_it_is(line, everywhere=steps and layout.nodes > 1) for line in lines)
+        return Body(judged, wrapped=f"{error.args[0]}{number}", steps=steps)
     reading.judged.append(_judge_launch(lines[-1], launch))
     return Body(
         tuple(reading.judged), launch, tuple(reading.setup), reading.env, master=reading.master, steps=_steps(lines)
@@ -98,7 +100,7 @@ def _why_whole(interpreter: Sequence[str], arguments: Sequence[str], lines: Sequ
         return "it has no command"
     for line in lines:
         if line.why:
-            has = ":" if " begins " in line.why or line.why.startswith("no ") else " has"
+            has = ":" if " begins " in f"{line.why} " or line.why.startswith("no ") else " has"
             return f"line {line.number}{has} {line.why}"
     return ""
 
@@ -112,7 +114,7 @@ def _prepare(line: Line, reading: _Reading) -> None:
     if name == "export" or all(_ASSIGNMENT.fullmatch(word.raw) for word in line.words):
         _assign(line, reading, exported=name == "export")
         return
-    if any(re.search(r"\$\{?[0-9@*#]", word.live) for word in line.words):
+    if any(reads_arguments(word.live) for word in line.words):
         raise NotUnderstood("it reads the script's arguments", line.number)
     rule = _RULES.get((name or "").rsplit("/", 1)[-1])
     if rule is None:
@@ -206,7 +208,7 @@ def _check_value(word: Word, reading: _Reading, number: int) -> None:
         check_same(word.live, reading.layout)
     except NotUnderstood as error:
         raise NotUnderstood(str(error), number) from None
-    if re.search(r"\$\{?[0-9@*#]", word.live):
+    if reads_arguments(word.live):
         raise NotUnderstood("it reads the script's arguments", number)
 
 
@@ -224,15 +226,29 @@ def _judge_launch(line: Line, launch: Launch) -> Judged:
     return Judged(Origin.BODY, line.number, line.text, fate, to, "; ".join(launch.approximations))
 
 
-def _as_it_is(line: Line) -> Judged:
-    """A line of a script that runs whole."""
+def _as_it_is(line: Line, *, everywhere: bool) -> Judged:
+    """A line of a script that runs whole; `everywhere`: in each learner, which starts its own tasks of a step."""
     for pattern, reason in _REMARKS:
         if pattern.search(line.text):
             return Judged(Origin.BODY, line.number, line.text, Fate.APPROXIMATED, "framework.command", reason)
+    if everywhere and not _SAME_EVERYWHERE.match(line.text):
+        reason = "each learner runs it as it is, where Slurm would on the first node alone"
+        return Judged(Origin.BODY, line.number, line.text, Fate.APPROXIMATED, "framework.command", reason)
     return Judged(Origin.BODY, line.number, line.text, Fate.MAPPED, "framework.command", "it runs as it is")
 
 
+_SAME_EVERYWHERE = re.compile(
+    r"((export|set|unset|ulimit|umask|cd|trap|echo|wait|exit|if|then|else|elif|fi|for|while|until|do|done|case|esac|function"
+    r"|shopt|local|declare)\b|\[\[?|[{})]|[\w.:-]+\s*\(\s*\)|[A-Za-z_]\w*\+?=)(?![^\n]*(\$\([^(]|`|\$\{?S?RANDOM))",
+    re.ASCII,
+)
+"""Lines of which all learners make the same."""
+
+
 _REMARKS: Sequence[tuple[re.Pattern[str], str]] = (
+    (re.compile(r"\bscontrol\s+requeue"), "it is refused: the platform starts a job anew; batch.retry says how often"),
+    (re.compile(r"\bscontrol\s+(update|hold|release|suspend|resume|top|notify)\b"),
+     "it asks Slurm, which learners cannot reach"),
     (re.compile(r"\b(sbatch|salloc|scancel|squeue|sacct|sinfo)\b"), "it asks Slurm, which learners cannot reach"),
     (re.compile(r"(^|[\s;&|(/])(apptainer|singularity|docker|podman|enroot)\s"),
      "it runs as it is, and the image has to have that program and its containers"),

@@ -10,7 +10,9 @@ from ffdl_batch.ports.conversion import CannotConvert, Conversion, Judged, Origi
 from ffdl_slurm.convert.body import Body, read_body
 from ffdl_slurm.convert.directives import read_directives
 from ffdl_slurm.convert.keys import batch_keys, line_of, resources
+from ffdl_slurm.convert.launch import NotUnderstood, pyxis_image
 from ffdl_slurm.convert.layout import Layout, read_layout
+from ffdl_slurm.convert.plugins import IMAGE
 from ffdl_slurm.convert.requested import NODES
 from ffdl_slurm.convert.rewriting import compare, write_script
 from ffdl_slurm.convert.verdicts import Options
@@ -39,7 +41,7 @@ class SbatchConverter:
         body = read_body(source.text, source.arguments, layout)
         batch = batch_keys(options, layout)
         manifest: dict[str, object] = {"name": line_of(options, "job-name") or source.name, **resources(layout)}
-        manifest["framework"] = _framework(source, body)
+        manifest["framework"] = _framework(source, body, _image_of(options))
         batch |= _of_body(body, layout, batch)
         _win(batch)
         manifest["batch"] = batch
@@ -48,7 +50,8 @@ class SbatchConverter:
 
     def differences(self, source: Source, script: str) -> tuple[str, ...]:
         """The directives in which `script` differs from `source`."""
-        return compare(read_directives(source.text, source.options, source.environ), read_directives(script))
+        before = read_directives(source.text, source.options, source.environ)
+        return compare(before, read_directives(script), source.name)
 
     def write(self, spec: JobSpec, *, contained: bool = True) -> str:
         """A script that runs the job by sbatch alone."""
@@ -84,9 +87,19 @@ def _place(one: Judged) -> tuple[int, int]:
     return (_ORDER[one.origin] if not one.line else 2, one.line)
 
 
-def _framework(source: Source, body: Body) -> dict[str, object]:
+def _framework(source: Source, body: Body, named: str) -> dict[str, object]:
     image = body.launch.image if body.launch else ""
-    return {"name": "custom", "version": image or source.image or "custom", "command": _command(source, body)}
+    return {"name": "custom", "version": image or named or source.image or "custom", "command": _command(source, body)}
+
+
+def _image_of(options: Options) -> str:
+    """The image that Pyxis would start the script in."""
+    text = options.text(IMAGE)
+    try:
+        return pyxis_image(text) if text else ""
+    except NotUnderstood as error:
+        options.drop(IMAGE, f"{error.args[0]}; name one by --image")
+        return ""
 
 
 def _command(source: Source, body: Body) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from ffdl_batch.ports.conversion import CannotConvert, Fate, Judged, Origin
 from ffdl_slurm.convert.options import BY_LETTER, BY_NAME, BY_VARIABLE, SYNONYMS, SbatchName, Takes
+from ffdl_slurm.convert.plugins import FORMER, PLUGINS
 
 _MARK = "#SBATCH"
 _FOREIGN = ("#PBS", "#BSUB")
@@ -106,7 +107,8 @@ def read_words(words: Sequence[str], origin: Origin, line: int = 0) -> list[Give
         elif word.startswith("-") and len(word) > 1 and word != "--":
             found += _letters(word, rest, origin, line)
         else:
-            raise CannotConvert(f"sbatch has no option {word!r}", "options begin with - or --", line)
+            cure = "options begin with - or --, a value with blanks stands in quotes, and none stands around ="
+            raise CannotConvert(f"sbatch has no option {word!r}", cure, line)
     return found
 
 
@@ -149,10 +151,14 @@ def _value(option: str, rest: list[str], line: int) -> str:
 def _find(name: str, line: int) -> SbatchName:
     if name in BY_NAME:
         return BY_NAME[name]
+    if name in PLUGINS:
+        return PLUGINS[name]
     near = sorted(known for known in BY_NAME if name and known.startswith(name))
     if len(near) == 1:
         return BY_NAME[near[0]]
     cure = f"it may be {', '.join(f'--{one}' for one in near)}" if near else "see sbatch --help"
+    if name in FORMER:
+        cure = f"it is --{FORMER[name]} now"
     raise CannotConvert(f"sbatch has no option --{name}", cure, line)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ffdl_slurm.convert.layout import Layout
-from ffdl_slurm.convert.shell import Word
+from ffdl_slurm.convert.shell import Word, expanded
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=", re.ASCII)
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})", re.ASCII)
@@ -72,13 +72,13 @@ def read_launch(text: str, words: Sequence[Word], layout: Layout, known: Mapping
         image = _container(rest, known, approximations)
     if _name(rest[0]) in ("srun", "sbatch", "salloc", "apptainer", "singularity", "docker", "podman", "enroot"):
         raise NotUnderstood(f"it starts {_name(rest[0])} within another launcher")
-    if layout.nodes > 1 and started:
-        check_same(text, layout)
+    for word in words if started else ():
+        check_same(word.live, layout)
     if started and layout.ntasks != layout.nodes:
         raise NotUnderstood(
             f"srun starts {layout.ntasks} tasks on {layout.nodes} of its nodes, and a node has one learner"
         )
-    if any(_POSITIONAL.search(word.live) for word in words):
+    if any(reads_arguments(word.live) for word in words):
         raise NotUnderstood("it reads the script's arguments")
     command = (assigned + text[rest[0].start :]).strip()
     return Launch(command, image, layout.nodes > 1 and not started, by, {}, tuple(approximations))
@@ -95,14 +95,19 @@ def _take_assignments(rest: list[Word]) -> str:
     return "".join(f"{one} " for one in taken)
 
 
+def reads_arguments(live: str) -> bool:
+    """Whether the shell expands an argument of the script in it; ``$(awk '{print $1}')`` has one of awk's."""
+    return bool(_POSITIONAL.search(expanded(live)))
+
+
 def check_same(live: str, layout: Layout) -> None:
     """Raises NotUnderstood for a text of which each learner would make something else than the batch script does."""
     if layout.nodes == 1:
         return
-    found = _PER_TASK.search(re.sub(r"'[^']*'", "", live))
+    found = _PER_TASK.search(expanded(live))
     if found:
         raise NotUnderstood(f"${found[1]} is expanded once, on the first node, and differs between learners")
-    if re.search(r"\$\((?!\()|`", re.sub(r"'[^']*'", "", live)):
+    if re.search(r"\$\((?!\()|`", live):
         raise NotUnderstood("a command is substituted once, on the first node")
 
 
@@ -160,7 +165,7 @@ def _srun(rest: list[Word], layout: Layout, known: Mapping[str, str]) -> str:
             continue
         value = _needed(f"--{name}", value, rest, known)
         if name == "container-image":
-            image = _pyxis(value)
+            image = pyxis_image(value)
         else:
             _check_srun(name, value, layout, word)
     return image
@@ -197,8 +202,8 @@ def _check_srun(name: str, value: str, layout: Layout, word: Word) -> None:
         raise NotUnderstood(f"srun's {word.raw} asks for what is not the same for a learner")
 
 
-def _pyxis(value: str) -> str:
-    """enroot's ``[USER@][REGISTRY#]IMAGE[:TAG]`` as Apptainer names it."""
+def pyxis_image(value: str) -> str:
+    """enroot's ``[USER@][REGISTRY#]IMAGE[:TAG]`` as Apptainer names it. Raises NotUnderstood."""
     if value.startswith(("/", "./")):
         raise NotUnderstood("an enroot image (squashfs) is none that learners can run in")
     if value.startswith(_IMAGES):

@@ -39,8 +39,12 @@ def read_layout(options: Options) -> Layout:
     wanted = _tres_per_task(options)
     nodes, ntasks = _nodes(options), options.count("ntasks")
     per_node = options.count("ntasks-per-node", "tasks-per-node")
+    ntasks = ntasks or _tasks_of_gpus(options)
     if nodes is None:
-        nodes = _nodes_of_tasks(options, ntasks, per_node)
+        nodes = _nodes_of_gpus(options) or _nodes_of_tasks(options, ntasks, per_node)
+    elif ntasks and ntasks < nodes:
+        options.near("nodes", f"sbatch takes no more nodes than there are tasks: {ntasks}")
+        nodes = ntasks
     gres = _gres(options)
     gpus, gpu_type = _gpus(options, nodes, gres.pop("gpu", 0), gres)
     if per_node is None:
@@ -70,7 +74,7 @@ def _said(options: Options, ntasks: int) -> Mapping[str, str]:
         text = options.text(name) or (options.text("tasks-per-node") if name == "ntasks-per-node" else "")
         if text:
             said[variable] = str(parse_slurm_memory(text) // _MIB) if name in OF_MEMORY else text
-    if said.keys() & {"SLURM_NTASKS_PER_NODE", "SLURM_NTASKS_PER_GPU"}:
+    if said.keys() & {"SLURM_NTASKS_PER_NODE", "SLURM_NTASKS_PER_GPU"} or _tasks_of_gpus(options):
         said["SLURM_NTASKS"] = str(ntasks)
     return said
 
@@ -92,6 +96,25 @@ def _nodes(options: Options) -> int | None:
 def _thousands(one: Given, text: str) -> int:
     factor = {"k": 1024, "m": 1024**2}.get(text[-1:].lower(), 1)
     return whole(one, text[:-1] if factor > 1 else text) * factor
+
+
+def _count_of(options: Options, name: str) -> int:
+    one = options.get(name)
+    return sum(_typed_counts(one).values()) if one is not None else 0
+
+
+def _tasks_of_gpus(options: Options) -> int | None:
+    """--gpus with --gpus-per-task says how many tasks there are (sbatch(1), --gpus-per-task)."""
+    total, each = _count_of(options, "gpus"), _count_of(options, "gpus-per-task")
+    return total // each if total and each and options.get("ntasks") is None else None
+
+
+def _nodes_of_gpus(options: Options) -> int:
+    """--gpus with --gpus-per-node says how many nodes there are; --gpus alone leaves it to Slurm."""
+    total, each = _count_of(options, "gpus"), _count_of(options, "gpus-per-node")
+    if total > 1 and not each and options.get("ntasks-per-node") is None and options.get("tasks-per-node") is None:
+        options.near("gpus", "Slurm takes them of as many nodes as it likes; here all are of one")
+    return math.ceil(total / each) if total and each else 0
 
 
 def _nodes_of_tasks(options: Options, ntasks: int | None, per_node: int | None) -> int:
@@ -173,7 +196,8 @@ def _tres_per_task(options: Options) -> dict[str, object]:
         kind, _, count = item.strip().replace("=", ":").rpartition(":")
         name, _, gpu_type = kind.removeprefix("gres/").partition(":")
         if one is None or name not in ("cpu", "gpu"):
-            options.near("tres-per-task", f"{name or item} is not counted by task; ask for it by --gres")
+            by = "--mem" if name == "mem" else "--gres"
+            options.near("tres-per-task", f"{name or item} is not counted by task; ask for it by {by}")
         else:
             wanted[name] = whole(one, count)
             wanted.update({"type": gpu_type} if gpu_type else {})

@@ -37,17 +37,19 @@ def write_script(spec: JobSpec, *, contained: bool) -> str:
     return "\n".join(["#!/bin/bash", *lines, "", *exports, *_commands(spec, contained), ""])
 
 
-def compare(before: Directives, after: Directives) -> tuple[str, ...]:
-    """The options that count in one of them alone, or with another value."""
+def compare(before: Directives, after: Directives, name: str) -> tuple[str, ...]:
+    """The options that count in one of them alone, or with another value. `name` is the first script's, after which
+    sbatch names a job that has no other name."""
     old = {name: one.value for name, one in before.given.items()}
     new = {name: one.value for name, one in after.given.items()}
     lines = []
-    for name in [*old, *(name for name in new if name not in old)]:
-        default = _DEFAULTS.get(name)
-        if _plain(name, old.get(name, default)) == _plain(name, new.get(name, default)):
+    defaults = {**_DEFAULTS, "job-name": name}
+    for option in [*old, *(option for option in new if option not in old)]:
+        default = defaults.get(option)
+        if _plain(option, old.get(option, default)) == _plain(option, new.get(option, default)):
             continue
-        lines += [f"- {_shown(name, side[name])}" for side in (old,) if name in side]
-        lines += [f"+ {_shown(name, side[name])}" for side in (new,) if name in side]
+        lines += [f"- {_shown(option, side[option])}" for side in (old,) if option in side]
+        lines += [f"+ {_shown(option, side[option])}" for side in (new,) if option in side]
     return tuple(lines)
 
 

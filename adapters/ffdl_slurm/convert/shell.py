@@ -15,7 +15,11 @@ _COMPOUND = frozenset(
 )
 _META = {"|": "a pipe", ";": "several commands", "&": "a background or conditional command", "(": "a sub-shell",
          ")": "a sub-shell", "<": "a redirection", ">": "a redirection"}  # fmt: skip
+_SINGLE = re.compile(r"(\\.|\"(?:[^\"\\]|\\.)*\")|'[^']*'", re.DOTALL)
 _EXPANDS = frozenset("*?[{~")
+_FUNCTION = re.compile(r"function\s|[\w.:-]+\s*\(\s*\)")
+_COMPOUND_BEGINS = re.compile(r"(if|for|while|until|case|select|time|\[\[)(?=\s|$)|(\(\()")
+_ARRAY = re.compile(r"[A-Za-z_]\w*\+?=$", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,11 @@ def read_line(number: int, text: str) -> Line:
     """The words of one command, or why it is none that is simple."""
     words: list[Word] = []
     position = 0
+    if _FUNCTION.match(text):
+        return Line(number, text, (), "a function begins there")
+    begun = _COMPOUND_BEGINS.match(text)
+    if begun:
+        return Line(number, text, (), f"{begun[0]} begins a compound command")
     while position < len(text):
         letter = text[position]
         if letter.isspace():
@@ -179,7 +188,7 @@ def _word(text: str, start: int) -> tuple[Word | None, int, str]:
             live.append(text[position:end])
             literal, position = False, end
         elif letter in _META:
-            return None, position, _META[letter]
+            return None, position, _why_not(text, start, position)
         else:
             literal = literal and letter not in _EXPANDS
             cooked.append(letter)
@@ -187,6 +196,23 @@ def _word(text: str, start: int) -> tuple[Word | None, int, str]:
             position += 1
     raw = text[start:position]
     return Word(raw, start, "".join(cooked) if literal else None, "".join(live)), position, ""
+
+
+def expanded(live: str) -> str:
+    """Of a word's live text what the shell expands: within substitutions single quotes keep it from that."""
+    found, position = [], 0
+    while position < len(live):
+        end = _substitution(live, position) if live[position] == "`" or live.startswith("$(", position) else 0
+        found.append(_SINGLE.sub(lambda match: match[1] or "", live[position:end]) if end else live[position])
+        position = end or position + 1
+    return "".join(found)
+
+
+def _why_not(text: str, start: int, position: int) -> str:
+    letter = text[position]
+    if letter == "(" and _ARRAY.fullmatch(text[start:position]):
+        return "an array"
+    return _META["&" if text.startswith("||", position) else letter]
 
 
 def _double(text: str, position: int) -> tuple[int, str, bool]:

@@ -65,6 +65,13 @@ LETTERS = {
     "p": "partition",
     "q": "qos", "Q": "quiet", "t": "time", "v": "verbose", "V": "version", "W": "wait",
 }  # fmt: skip
+PLUGINS = (
+    "container-image=", "container-mounts=", "container-workdir=", "container-name=", "container-save=",
+    "container-env=", "container-mount-home", "no-container-mount-home", "container-remap-root",
+    "no-container-remap-root", "container-writable", "container-readonly", "container-entrypoint",
+    "no-container-entrypoint", "image=", "module=", "volume=", "environment=", "uenv=", "view=", "beeond=",
+)  # fmt: skip
+"""Options of plugins that scripts have; what they would do is not done here."""
 VARIABLES = {
     "NTASKS": "ntasks", "NTASKS_PER_NODE": "ntasks-per-node", "NTASKS_PER_GPU": "ntasks-per-gpu",
     "NTASKS_PER_CORE": "ntasks-per-core", "NTASKS_PER_SOCKET": "ntasks-per-socket", "CPUS_PER_TASK": "cpus-per-task",
@@ -96,7 +103,7 @@ def options_of(script: str, given: Sequence[str], environ: Mapping[str, str]) ->
             break
         if line.startswith("#SBATCH"):
             words += shlex.split(line.removeprefix("#SBATCH"), comments=True)
-    kinds = option_names()
+    kinds = option_names() | {name.removesuffix("="): "=" if name.endswith("=") else "" for name in PLUGINS}
     found = _read(words, kinds)
     variables = json.loads((HERE / "variables.json").read_text())
     for variable, name in variables.items():
@@ -144,9 +151,12 @@ def run_script(
     place: Path, script: str, name: str, given: Sequence[str] = (), environ: Mapping[str, str] | None = None,
     arguments: Sequence[str] = (),
 ) -> Ran:  # fmt: skip
-    """Run `script` in `place`, a directory of its own that stays empty but for what a job finds."""
+    """Run `script` in `place`, a directory of its own that stays empty but for what a job finds. A program that bash
+    does not find is a stub, too."""
     work, programs = place / "work", place / "bin"
     _furnish(work, programs)
+    stub = f"{sys.executable} -I -S {HERE / 'stub.py'}"
+    (place / "unknown.sh").write_text(f'command_not_found_handle() {{ {stub} "$@"; }}\n')
     spooled, records = place / "slurm_script", place / "records"
     spooled.write_text(script)
     spooled.chmod(0o700)
@@ -157,6 +167,7 @@ def run_script(
         "HOME": str(place / "home"),
         "USER": "alice",
         "STUB_RECORDS": str(records),
+        "BASH_ENV": str(place / "unknown.sh"),
         **slurm_environment(options, name, work),
     }
     done = subprocess.run(
@@ -199,10 +210,16 @@ def slurm_environment(options: Mapping[str, str], name: str, work: Path) -> dict
     nodes = int(options.get("nodes", "0").split("-")[0].split(",")[0])
     per_node = int(options.get("ntasks-per-node", 0))
     ntasks = int(options.get("ntasks", 0))
+    count = {name: int(options[name].split(":")[-1]) for name in options if name.startswith("gpus")}
+    if not ntasks and "gpus" in count and count.get("gpus-per-task"):
+        ntasks = count["gpus"] // count["gpus-per-task"]
+    if not nodes and "gpus" in count and count.get("gpus-per-node"):
+        nodes = -(-count["gpus"] // count["gpus-per-node"])
     nodes = nodes or (-(-ntasks // per_node) if per_node and ntasks else 1)
+    nodes = min(nodes, ntasks) if ntasks else nodes
     found = {f"SLURM_{variable}": options[option] for variable, option in VARIABLES.items() if option in options}
     gpus = _gpus(options, nodes, per_node or -(-ntasks // nodes) or 1)
-    if per_node or "ntasks-per-gpu" in options:
+    if per_node or "ntasks-per-gpu" in options or ("gpus" in options and "gpus-per-task" in options):
         found["SLURM_NTASKS"] = str(ntasks or nodes * (per_node or gpus * int(options["ntasks-per-gpu"])))
     if "SLURM_NTASKS" in found:
         found["SLURM_NPROCS"] = found["SLURM_NTASKS"]
@@ -271,8 +288,9 @@ def _tres(options: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def _mebibytes(text: str) -> int:
-    factor = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2}.get(text[-1].upper(), 0)
-    return int(int(text[:-1]) * factor) if factor else int(text)
+    letters = text.strip().upper().removesuffix("B")
+    factor = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2}.get(letters[-1], 0)
+    return int(int(letters[:-1]) * factor) if factor else int(letters)
 
 
 def _indexes(text: str) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from ffdl_batch.ports.conversion import Conversion, Fate, Origin
 from tests.proof.convert.running import Ran
@@ -18,6 +19,8 @@ _OF_THE_SHELL = re.compile(
     r"_|SHLVL|PWD|OLDPWD|BASH_FUNC_.*|STUB_RECORDS|SLURM_STEP.*|SLURM_TRES_PER_TASK|SLURM_NTASKS|SLURM_NPROCS"
 )
 """SLURM_NTASKS and SLURM_NPROCS are compared apart: srun gives both to what it starts, and sbatch not always."""
+_OWN = re.compile(r"PLACE/slurm_script|(\./)?[^/]*\.sbatch")
+"""The script itself, as an interpreter is given it: Slurm runs a copy in its spool directory."""
 _ADDED = frozenset({"MASTER_ADDR"})
 """What learners have besides (the contract with user code)."""
 _OF_DIRECTIVES = {
@@ -31,23 +34,27 @@ _OF_DIRECTIVES = {
 Record = Mapping[str, object]
 
 
-def compare(original: Ran, again: Ran, conversion: Conversion) -> list[str]:
-    """What differs, one line for each; none where both start the same."""
+def compare(original: Ran, again: Ran, conversion: Conversion, repeated: Ran | None = None) -> list[str]:
+    """What differs, one line for each; none where both start the same. `repeated`: the original once more; where it
+    is other than itself (a random number, a time, a process id), the rest of the text has to be the same."""
     understood = not conversion.wrapped
     before = _started(original.records, understood)
     after = _started(again.records, understood)
+    once_more = _started(repeated.records, understood) if repeated is not None else before
+    if len(once_more) != len(before):
+        once_more = before
     if original.status != again.status:
         return [f"exit status {original.status} became {again.status}: {again.said.strip()[-300:]}"]
     if len(before) != len(after):
         return [f"{len(before)} programs became {len(after)}: {_names(before)} / {_names(after)}"]
     told = _told(conversion)
     wrong: list[str] = []
-    for one, other in zip(before, after, strict=True):
-        old, new = _argv(one), _argv(other)
-        if old != new:
+    for one, other, third in zip(before, after, once_more, strict=True):
+        old, new, same = _argv(one), _argv(other), _argv(third)
+        if len(old) != len(new) or not all(map(_alike, old, new, same if len(same) == len(old) else old)):
             wrong.append(f"argv: {' '.join(old)} became {' '.join(new)}")
         else:
-            wrong += _environments(one, other, told)
+            wrong += _environments(one, other, third, told)
     if understood:
         wrong += _preparations(original.records, again.records)
     return wrong
@@ -90,13 +97,28 @@ def _names_option(text: str, name: str) -> bool:
     )
 
 
-def _environments(one: Record, other: Record, told: set[str]) -> list[str]:
-    old, new = _plain(one["env"]), _plain(other["env"])
+def _alike(old: str, new: str, repeated: str) -> bool:
+    """The same, but for what the original itself has otherwise each time."""
+    if old in (new, repeated):
+        return old == new
+    parts = [re.split(r"(\w+)", text) for text in (old, new, repeated)]
+    return len({len(one) for one in parts}) == 1 and all(a in (b, c) or a != c for a, b, c in zip(*parts, strict=True))
+
+
+def in_order(ran: Ran) -> Ran:
+    """As if what ran beside each other had run one after the other."""
+    return replace(
+        ran, records=tuple(sorted(ran.records, key=lambda record: (_argv(record), str(_plain(record["env"])))))
+    )
+
+
+def _environments(one: Record, other: Record, third: Record, told: set[str]) -> list[str]:
+    old, new, same = _plain(one["env"]), _plain(other["env"]), _plain(third["env"])
     wrong = []
     for name in sorted(old.keys() | new.keys()):
         if name in told or _OF_THE_SHELL.fullmatch(name) or (name in _ADDED and name not in old):
             continue
-        if old.get(name) != new.get(name):
+        if name not in old or name not in new or not _alike(old[name], new[name], same.get(name, old[name])):
             wrong.append(f"environment of {one['name']}: {name}={old.get(name)!r} became {new.get(name)!r}")
     for name in ("SLURM_NTASKS", "SLURM_NPROCS"):
         if name in old and old[name] != new.get(name):
@@ -107,7 +129,8 @@ def _environments(one: Record, other: Record, told: set[str]) -> list[str]:
 def _argv(record: Record) -> list[str]:
     argv, env = record["argv"], record["env"]
     assert isinstance(argv, list) and isinstance(env, dict)
-    return [str(record["name"]), *(str(word).replace(_place(env), "PLACE") for word in argv)]
+    words = [str(word).replace(_place(env), "PLACE") for word in argv]
+    return [str(record["name"]), *("SCRIPT" if _OWN.fullmatch(word) else word for word in words)]
 
 
 def _place(env: Mapping[str, object]) -> str:

@@ -140,3 +140,16 @@ def test_a_training_without_a_command_is_refused() -> None:
         convert("model_definition: {framework: {name: tensorflow}}\n")
     with pytest.raises(CannotConvert, match="leave --check out"):
         WmlReader().differences(Source("", "x"), "")
+
+
+def test_of_a_list_of_inputs_the_first_counts_and_the_others_are_told() -> None:
+    before, mark, after = WML.partition("training_data_reference:\n")
+    block, _, rest = after.partition("training_results_reference:")
+    lines = [f"  {line}" for line in block.splitlines()]
+    first = "\n".join(["  - " + lines[0].strip(), *lines[1:]])
+    second = first.replace("digits-in", "more").replace("name: input", "name: second")
+    found = convert(f"{before}{mark}{first}\n{second}\ntraining_results_reference:{rest}")
+    assert found.manifest["data_stores"] == convert(WML).manifest["data_stores"]
+    assert told(found, "training_data_reference[0].source.bucket").fate is Fate.MAPPED
+    dropped = told(found, "training_data_reference[1].source.bucket")
+    assert dropped.fate is Fate.DROPPED and "the first of the list" in dropped.reason

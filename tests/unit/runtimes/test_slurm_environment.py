@@ -169,6 +169,58 @@ def test_learners_of_a_gang_run_their_own_tasks(shell: dict[str, str]) -> None:
     assert seen == [f"{rank}/5" for rank in range(5)]
 
 
+def of_three(learner: int) -> dict[str, str]:
+    """A learner on each of three nodes."""
+    return {
+        "LEARNER_ID": str(learner + 1), "NUM_LEARNERS": "3", "SLURM_NTASKS": "3", "SLURM_NNODES": "3",
+        "SLURM_JOB_NODELIST": "gang-[0-2]", "SLURMD_NODENAME": f"gang-{learner}",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "tasks"),
+    [
+        (("-N1", "-n1", "-w", "gang-1"), [[], ["0/1"], []]),
+        (("--nodes=2", "--nodelist=gang-[1,2]"), [[], ["0/2"], ["1/2"]]),
+        (("-N2", "-x", "gang-1"), [["0/2"], [], ["1/2"]]),
+        (("-n3", "-w", "elsewhere"), [[], [], []]),
+        ((), [["0/3"], ["1/3"], ["2/3"]]),
+    ],
+)
+def test_a_step_that_names_nodes_runs_there(
+    shell: dict[str, str], options: tuple[str, ...], tasks: Sequence[Sequence[str]]
+) -> None:
+    done = [run(shell, "srun", *options, "bash", "-c", TELL, **of_three(learner)) for learner in range(3)]
+    assert [one.returncode for one in done] == [0, 0, 0]
+    assert [lines(one) for one in done] == tasks
+    assert all("nothing is started here" in one.stderr for one in done if not one.stdout)
+
+
+def test_all_learners_find_the_same_first_node(shell: dict[str, str], tmp_path: Path) -> None:
+    """As the usual script for several nodes does, by a step, by its own hostname, and by a random number."""
+    (tmp_path / ".slurm-1" / "getent").write_text('#!/bin/sh\n[ "$2" != gang-1 ] || echo "10.0.0.1  gang-1"\n')
+    (tmp_path / ".slurm-1" / "getent").chmod(0o755)
+    script = tmp_path / "job.sh"
+    script.write_text(
+        "echo $(srun --nodes=1 --ntasks=1 -w gang-1 hostname --ip-address) $(srun -n1 -N1 hostname -I) $(hostname -s)\n"
+        "echo $RANDOM ${BASH_ENV-gone}; bash -c 'echo $BASH_VERSION $RANDOM' >/dev/null\n"
+    )
+    said = []
+    for learner in range(3):
+        env = {**shell, **of_three(learner), "LEARNER_ID": "1", "TRAINING_COMMAND": "bash job.sh"}
+        done = run(env, "bash", "-c", f"{INSTALLATION}\nbash {script}")
+        assert done.stderr == ""
+        said.append(done.stdout.splitlines())
+    assert said[0][0] == "10.0.0.1 gang-0 gang-0" and said[0][1].endswith(" gone")
+    assert said[1:] == said[:1] * 2
+
+
+@pytest.mark.parametrize(("learners", "command"), [("1", "bash job.sh"), ("3", "bash -c true"), ("3", "python x.py")])
+def test_other_commands_begin_as_ever(shell: dict[str, str], learners: str, command: str) -> None:
+    env = {**shell, "NUM_LEARNERS": learners, "TRAINING_COMMAND": command}
+    assert run(env, "bash", "-c", f"{INSTALLATION}\necho =${{BASH_ENV-}}=").stdout == "==\n"
+
+
 def test_a_failed_task_ends_the_others_where_that_is_asked_for(shell: dict[str, str]) -> None:
     done = run(shell, "srun", "-K", "-n3", "bash", "-c", "[ $SLURM_PROCID = 1 ] && exit 200; exec sleep 600")
     assert done.returncode == 200

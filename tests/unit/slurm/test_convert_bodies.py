@@ -48,6 +48,13 @@ def test_a_command_that_is_understood(options: str, line: str, command: str, ima
     [
         ("", ["python a.py && python b.py"], "line 3 has a background or conditional command"),
         ("", ["python a.py | tee x"], "line 3 has a pipe"),
+        ("", ["cd x || exit 1", "python a.py"], "line 3 has a background or conditional command"),
+        ("", ["nodes=(a b)", "python a.py"], "line 3 has an array"),
+        ("", ["stop() {", "  exit 1", "}", "python a.py"], "line 3: a function begins there"),
+        ("", ["function stop {", "  exit 1", "}", "python a.py"], "line 3: a function begins there"),
+        ("", ["if true; then python x; fi"], "line 3: if begins a compound command"),
+        ("-N2", ["""srun python x --name "of '$SLURM_PROCID'\""""], "$SLURM_PROCID is expanded once"),
+        ("", ["""python x --name "of '$1'\""""], "it reads the script's arguments"),
         ("", ["python a.py > x"], "line 3 has a redirection"),
         ("", ["cat <<EOF", "x", "EOF", "python a.py"], "line 3 has a here-document"),
         ("", ["for i in 1 2; do python $i; done"], "line 3"),
@@ -77,6 +84,32 @@ def test_what_is_not_understood_runs_whole(options: str, lines: list[str], why: 
     found = convert(f"#SBATCH {options}", *lines)
     assert why in found.wrapped
     assert part(found, "framework")["command"] == "bash job.sh"
+
+
+def test_what_a_substitution_quotes_is_no_argument_of_the_script() -> None:
+    found = convert("#SBATCH --array=1-9", "rate=$(echo 1 2 | awk '{print $1}')", "python x --lr $rate")
+    assert found.wrapped == ""
+    assert part(found, "framework")["command"] == "rate=$(echo 1 2 | awk '{print $1}'); python x --lr $rate"
+
+
+def test_what_each_learner_of_a_wrapped_script_does_again_is_told() -> None:
+    body = ("prepare", "A=1", "if [ $A ]; then", "B=$(date)", "fi", "scontrol requeue $SLURM_JOB_ID", "srun x")
+    alone, several = convert("#SBATCH -N1", *body), convert("#SBATCH -N2", *body)
+    assert alone.wrapped and several.wrapped
+    fates = [[one.fate is Fate.MAPPED for one in found.judged[1:6]] for found in (alone, several)]
+    assert fates == [[True, True, True, True, True], [False, True, True, False, True]]
+    assert "the platform starts a job anew" in several.judged[6].reason
+
+
+def test_pyxis_as_a_directive_names_the_image() -> None:
+    found = convert("#SBATCH --container-image=nvcr.io/a/b:1 --container-mounts=/d:/d", "python x")
+    assert part(found, "framework")["version"] == "docker://nvcr.io/a/b:1"
+    assert [(one.fate, one.to) for one in found.judged[:2]] == [
+        (Fate.APPROXIMATED, "framework.version"), (Fate.DROPPED, "")
+    ]  # fmt: skip
+    squashed = convert("#SBATCH --container-image=/d/x.sqsh", "python x")
+    assert part(squashed, "framework")["version"] == "base"
+    assert (squashed.judged[0].fate, "--image" in squashed.judged[0].reason) == (Fate.DROPPED, True)
 
 
 def test_a_wrapped_script_gets_its_arguments_quoted() -> None:
@@ -129,6 +162,24 @@ def test_learners_are_nodes_and_each_has_what_its_node_has() -> None:
         "learners": 2, "cpus": 24, "gpus": 4, "gpu_type": "a100", "memory": "48GiB"
     }  # fmt: skip
     assert "roles" not in part(found, "batch")
+
+
+@pytest.mark.parametrize(
+    ("options", "learners", "cpus", "gpus", "near"),
+    [
+        ("--gpus=8 --gpus-per-node=4 --cpus-per-gpu=3", 2, 12, 4, ""),
+        ("-N2 --gpus=8 --gpus-per-task=1 -c 6", 2, 24, 4, ""),
+        ("--gpus=8 --gpus-per-node=4 --gpus-per-task=2 -c 6", 2, 12, 4, ""),
+        ("--gpus=h100:8", 1, 1, 8, "--gpus=h100:8"),
+        ("-N4 -n2 --gres=gpu:1", 2, 1, 1, "-N4"),
+    ],
+)
+def test_what_follows_from_counts_of_gpus_and_tasks(
+    options: str, learners: int, cpus: int, gpus: int, near: str
+) -> None:
+    found = convert(f"#SBATCH {options}", "python x")
+    assert [found.manifest[name] for name in ("learners", "cpus", "gpus")] == [learners, cpus, gpus]
+    assert [one.text for one in found.judged if one.fate is Fate.APPROXIMATED] == ([near] if near else [])
 
 
 def test_a_command_of_the_first_node_alone_leaves_the_others_idle() -> None:

@@ -10,6 +10,7 @@ from ffdl_batch.manifest.slurm_words import SLURM_ARGS
 from ffdl_batch.ports.conversion import Fate
 from ffdl_slurm.convert.directives import read_directives
 from ffdl_slurm.convert.options import ARGS, BY_LETTER, BY_NAME, BY_VARIABLE, TABLE, SbatchName, Takes
+from ffdl_slurm.convert.plugins import FORMER, PLUGINS
 from ffdl_slurm.options import ALLOWED_ARGS
 from tests.proof.convert.cases import read_cases, variables
 from tests.proof.convert.running import LETTERS, option_names
@@ -55,9 +56,16 @@ def test_the_corpus_of_the_proof_has_every_option_every_letter_and_every_variabl
         letters |= {word[1] for word in words if word.startswith("-") and not word.startswith("--")}
         names |= {row.name for row in TABLE for word in words if word.split("=")[0].split(" ")[0] == f"--{row.name}"}
         given |= {name for name in case.environ if name.startswith("SBATCH_")}
-    assert names == set(BY_NAME)
+    assert names - PLUGINS.keys() == set(BY_NAME)
     assert letters == set(BY_LETTER)
     assert given | {"SBATCH_NO_REQUEUE", "SBATCH_MEM_PER_GPU"} == set(BY_VARIABLE)
+
+
+def test_options_of_plugins_are_none_of_sbatchs_and_are_documented() -> None:
+    assert not PLUGINS.keys() & BY_NAME.keys() and not FORMER.keys() & BY_NAME.keys()
+    assert {*FORMER.values()} <= BY_NAME.keys()
+    assert {name for name in PLUGINS if not any(f"`--{name}`" in line for line in PAGE)} == set()
+    assert all(row.fate is not Fate.MAPPED and row.reason for row in PLUGINS.values())
 
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
