@@ -82,6 +82,8 @@ def srun(argv: list[str]) -> int:
     asked, rest = {}, list(argv)
     while rest and rest[0].startswith("-"):
         word = rest.pop(0)
+        if word == "--":
+            break
         if word.startswith("--"):
             name, equals, value = word[2:].partition("=")
             asked[name] = value if equals or name in SRUN_FLAGS else rest.pop(0)
