@@ -17,6 +17,7 @@ from ffdl_batch.client.elsewhere import HostPlace
 from ffdl_batch.client.errors import DaemonUnreachable
 from ffdl_batch.client.host import no_program, unreachable
 from ffdl_batch.ssh.channels import interrupt, lost_errors
+from ffdl_batch.ssh.commands import at_login
 from ffdl_batch.ssh.connection import Connector
 from ffdl_batch.ssh.errors import SshFailed
 
@@ -48,13 +49,33 @@ def run_there(place: HostPlace, connector: Connector, words: Sequence[str], *, w
             errors.start()
             _copy(channel.recv, _STDOUT)
             errors.join()
-        return _end(place, channel)
+        code = _end(place, channel)
     except BrokenPipeError:
         raise
     except lost_errors() as error:
         raise DaemonUnreachable(f"the connection to {place.host} was lost: {error}", "try again") from error
     finally:
         channel.close()
+    if code == _NOT_FOUND and not _finds_program(place, connector):  # else it is the command's own
+        raise no_program(place, "the shell says so")
+    return code
+
+
+def _finds_program(place: HostPlace, connector: Connector) -> bool:
+    """Whether the host's user has ffdl after a login."""
+    look = at_login(["/bin/sh", "-c", 'command -v "$1"', "sh", place.program])
+    try:
+        with connector.session() as channel:
+            channel.settimeout(_ASK_S)
+            channel.exec_command(look)
+            channel.shutdown_write()
+            while channel.recv(_BLOCK):
+                continue
+            return _end(place, channel) == 0
+    except SshFailed as error:
+        raise unreachable(error) from error
+    except lost_errors() as error:
+        raise DaemonUnreachable(f"the connection to {place.host} was lost: {error}", "try again") from error
 
 
 def ask_there(place: HostPlace, connector: Connector, words: Sequence[str]) -> str:
@@ -64,18 +85,21 @@ def ask_there(place: HostPlace, connector: Connector, words: Sequence[str]) -> s
         channel.settimeout(_ASK_S)
         channel.exec_command(place.command(*words))
         channel.shutdown_write()
-        said = b""
+        answer = b""
         while data := channel.recv(_BLOCK):
-            said += data
+            answer += data
         code = _end(place, channel)
     except SshFailed as error:
         raise unreachable(error) from error
     except lost_errors() as error:
         raise DaemonUnreachable(f"the connection to {place.host} was lost: {error}", "try again") from error
+    if code == _NOT_FOUND:
+        raise no_program(place, "the shell says so")
     if code:
-        last = channel.recv_stderr(_BLOCK).decode("utf-8", "replace").strip().splitlines()[-1:]
-        raise DaemonUnreachable(f"{place.host}: {' '.join((place.program, *words))} ended with {code}: {last}")
-    return said.decode("utf-8", "replace")
+        last = channel.recv_stderr(_BLOCK).decode("utf-8", "replace").strip().splitlines()
+        said = last[-1] if last else "it said nothing"
+        raise DaemonUnreachable(f"{place.host}: {' '.join((place.program, *words))} ended with {code}: {said}")
+    return answer.decode("utf-8", "replace")
 
 
 def _end(place: HostPlace, channel: paramiko.Channel) -> int:
@@ -83,8 +107,6 @@ def _end(place: HostPlace, channel: paramiko.Channel) -> int:
     code = int(channel.recv_exit_status())
     if code < 0 and not transport.is_active():
         raise DaemonUnreachable(f"the connection to {place.host} was lost", "try again; jobs go on")
-    if code == _NOT_FOUND:
-        raise no_program(place, "the shell says so")
     return code if code >= 0 else 1
 
 
@@ -117,6 +139,9 @@ class _Sending:
         signal.signal(*self._before)
         os.write(self._write, b"\0")
         self._thread.join(1.0)
+        if not self._thread.is_alive():
+            os.close(self._wake)
+            os.close(self._write)
 
     def _note(self, number: int, _frame: object) -> None:
         """The second INT ends us wherever we are: nothing may be taken at the other end."""

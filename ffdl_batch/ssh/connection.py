@@ -7,6 +7,7 @@ given up when none comes: then every channel of it ends, and whoever waits hears
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 _BANNER_S = 30.0
 _CHANNEL_S = 60.0
 _MOST_JUMPS = 8
+_NOWHERE = logging.NullHandler()
+"""Where nobody has set a log up, the library's lines, tracebacks among them, would go to standard error."""
 
 
 class Connector:
@@ -99,6 +102,7 @@ def load_library() -> None:
         raise SshFailed(
             f"SSH needs a library that is not there: {error}", "pip install 'ffdl-batch[ssh]'", ExitCode.UNAVAILABLE
         ) from error
+    logging.getLogger("paramiko").addHandler(_NOWHERE)
 
 
 def _open_chain(host: str, environ: Mapping[str, str], person: Person | None) -> _Chain:
@@ -136,26 +140,30 @@ def _reach(
 def _through(
     chain: _Chain, config: HostConfig, environ: Mapping[str, str], person: Person | None, passed: set[str]
 ) -> paramiko.Channel:
-    import paramiko
-
     before: paramiko.Transport | None = None
+    last = ""
     for jump in config.proxy_jump:
         hop = read_host(read_destination(jump), environ)
         if before is None:
             before = _reach(chain, hop, environ, person, passed)
         else:
-            before = _log_in(chain, _tunnel(before, hop), hop, person, is_behind=True)
+            before = _log_in(chain, _tunnel(before, last, hop), hop, person, is_behind=True)
+        last = jump
     assert before is not None
+    return _tunnel(before, last, config)
+
+
+def _tunnel(before: paramiko.Transport, jump: str, to: HostConfig) -> paramiko.Channel:
+    """Raises SshFailed."""
+    import paramiko
+
     try:
-        return _tunnel(before, config)
-    except paramiko.SSHException as error:
-        raise SshFailed(f"{config.proxy_jump[-1]} does not reach {config.hostname}: {error}", "try again") from error
-
-
-def _tunnel(before: paramiko.Transport, to: HostConfig) -> paramiko.Channel:
-    return before.open_channel(
-        "direct-tcpip", (to.hostname, to.port), ("127.0.0.1", 0), timeout=to.connect_timeout_s + _BANNER_S
-    )
+        return before.open_channel(
+            "direct-tcpip", (to.hostname, to.port), ("127.0.0.1", 0), timeout=to.connect_timeout_s + _BANNER_S
+        )
+    except (paramiko.SSHException, EOFError, OSError) as error:
+        why = str(error) or type(error).__name__
+        raise SshFailed(f"{jump} does not reach {to.hostname}, port {to.port}: {why}", "try again") from error
 
 
 def _log_in(

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.ssh.errors import SshFailed
 
+_SHELLS = r"\x00-\x1f\x7f'\"`$\\;&<>|(){}"
+"""What no user's name has (as ssh's own `valid_ruser`): a ProxyCommand with %r is a line for a shell."""
 _FORM = re.compile(
-    r"(?:ssh://)?(?:(?P<user>[^@\s:/\[\]-][^\s/]*)@)?"
+    rf"(?:ssh://)?(?:(?P<user>[^@\s:/\[\]{_SHELLS}-][^\s/{_SHELLS}]*)@)?"
     r"(?:\[(?P<six>[0-9A-Fa-f:.%]+)\]|(?P<host>[A-Za-z0-9_][A-Za-z0-9_.-]*))(?::(?P<port>[0-9]{1,5}))?/?",
     re.ASCII,
 )

@@ -16,12 +16,14 @@ from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.numbers import counted
 from ffdl_batch.ssh.errors import SshFailed
 from ffdl_batch.ssh.host_config import HostConfig
+from ffdl_batch.ssh.host_keys import HostKey
 from ffdl_batch.ssh.terminal import Person
 
 if TYPE_CHECKING:
     import paramiko
 
 _KEY, _ANSWERS, _PASSWORD = "publickey", "keyboard-interactive", "password"
+_PUBLIC = ("ssh-", "ecdsa-", "sk-")
 _AGENT = "SSH_AUTH_SOCK"
 _TRIES = 3
 _PERSON_S = 300.0
@@ -36,6 +38,7 @@ class Login:
         self._transport, self._config = transport, config
         self._person = None if config.batch_mode else person
         self._tried: list[str] = []
+        self._offered: set[bytes] = set()
         self._allowed: Sequence[str] = ()
 
     def perform(self) -> None:
@@ -76,8 +79,9 @@ class Login:
         if _KEY not in self._allowed:
             return False
         for name, key in self._keys():
-            if name in self._tried:
+            if key.asbytes() in self._offered and key.public_blob is None:
                 continue
+            self._offered.add(key.asbytes())
             self._tried.append(name)
             try:
                 return self._note(self._transport.auth_publickey(self._config.user, key))
@@ -90,8 +94,9 @@ class Login:
         return False
 
     def _keys(self) -> Iterator[tuple[str, paramiko.PKey]]:
-        files = [Path(name) for name in self._config.identity_files if Path(name).is_file()]
-        yield from self._of_agent(files)
+        named = [Path(name) for name in self._config.identity_files]
+        yield from self._of_agent(named)
+        files = [file for file in named if file.is_file() and not _blob_in(file)]
         locked: list[Path] = []
         for file in files:
             key = self._read(file, None)
@@ -102,7 +107,8 @@ class Login:
             else:
                 yield str(file), key
         for file in locked:
-            yield from self._unlocked(file)
+            if _public_blob(file) not in self._offered:  # the agent had it: nobody is asked for what is refused already
+                yield from self._unlocked(file)
 
     def _of_agent(self, files: Sequence[Path]) -> Iterator[tuple[str, paramiko.PKey]]:
         """The keys that the configuration names come first; with IdentitiesOnly they are all."""
@@ -110,7 +116,7 @@ class Login:
         keys = _agent_keys(self._config.agent)
         for key in sorted(keys, key=lambda one: one.asbytes() not in named):
             if key.asbytes() in named or not self._config.identities_only:
-                yield f"a key of the agent ({key.get_name()})", key
+                yield f"a key of the agent ({HostKey(key.get_name(), key.asbytes()).fingerprint})", key
 
     def _unlocked(self, file: Path) -> Iterator[tuple[str, paramiko.PKey]]:
         if self._person is None:
@@ -202,11 +208,16 @@ class Login:
 
 
 def _public_blob(file: Path) -> bytes:
-    """Of the public half beside a key's file; b"" where there is none."""
+    """Of the public half beside a key's file, which may be all that is here, or that the file is; b"" without one."""
+    return _blob_in(Path(f"{file}.pub")) or _blob_in(file)
+
+
+def _blob_in(file: Path) -> bytes:
+    """Of a file with a public key; b"" of another, or of none."""
     try:
-        words = Path(f"{file}.pub").read_text(encoding="utf-8").split()
-        return base64.b64decode(words[1])
-    except (OSError, ValueError, IndexError):
+        kind, blob = file.read_text(encoding="utf-8").split()[:2]
+        return base64.b64decode(blob) if kind.startswith(_PUBLIC) else b""
+    except (OSError, ValueError):
         return b""
 
 

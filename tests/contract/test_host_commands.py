@@ -114,6 +114,8 @@ def test_files_go_along_and_come_back(laptop: Laptop, node: LoginNode, job: str)
 def test_commands_inside_a_learner_run_over_there(laptop: Laptop, job: str) -> None:
     done = laptop.run("exec", job, "--", "sh", "-c", "cat; echo $FROM_HERE; echo bad >&2; exit 9", text="typed\n")
     assert (done.returncode, done.stdout, done.stderr) == (9, "typed\nthe laptop\n", "bad\n")
+    done = laptop.run("exec", job, "--", "sh", "-c", "exit 127")
+    assert (done.returncode, done.stderr) == (127, ""), "it is the command that was not found, not ffdl"
     large = os.urandom(3 << 20).hex()
     assert laptop.run("exec", job, "--", "cat", text=large).stdout == large
     assert "train.py" in laptop.run("top", "--once", "--json", job).stdout

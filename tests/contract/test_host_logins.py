@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -101,6 +103,22 @@ def test_a_host_that_is_away_is_worth_another_try(laptop: Laptop, node: LoginNod
     assert done.returncode == 75 and "port 1, cannot be reached: Connection refused" in done.stderr
 
 
+@pytest.mark.parametrize("greeting", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n" * 300, b"SSH-1.0-old\r\n"])
+def test_what_is_no_ssh_server_is_told_in_a_line(laptop: Laptop, node: LoginNode, greeting: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(greeting)
+
+        threading.Thread(target=answer, daemon=True).start()
+        laptop.write_config(node.config(Port=str(server.getsockname()[1])))
+        done = laptop.run("list")
+    assert done.returncode == 75 and "no SSH connection to" in done.stderr
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+
+
 @pytest.mark.parametrize("name", ["-oProxyCommand=touch x", "a b", "ho;st", "user@"])
 def test_what_is_no_host_is_wrong_usage(laptop: Laptop, name: str) -> None:
     done = laptop.run(f"--host={name}", "list")
@@ -119,6 +137,15 @@ def test_a_key_of_the_agent_is_taken(laptop: Laptop, node: LoginNode, tmp_path: 
         assert laptop.run("list").returncode == 77
         laptop.environ["SSH_AUTH_SOCK"] = environ["SSH_AUTH_SOCK"]
         assert laptop.run("list").returncode == 0
+        subprocess.run(["ssh-add", "-q", "-D"], env=environ, check=True)
+        for key in (node.server.other_key, node.server.key):
+            subprocess.run(["ssh-add", "-q", str(key)], env=environ, check=True)
+        assert laptop.run("list").returncode == 0, "the second of two keys of one kind"
+        public = tmp_path / "mine.pub"
+        public.write_text(Path(f"{node.server.key}.pub").read_text())
+        for name in (public, tmp_path / "mine"):
+            laptop.write_config(node.config(IdentityFile=str(name), IdentitiesOnly="yes"))
+            assert laptop.run("list").returncode == 0, "the public half is here, and the other in the agent"
     finally:
         agent.terminate()
         agent.wait()
@@ -149,6 +176,11 @@ def test_two_jumps_each_with_a_key_that_is_checked(laptop: Laptop, node: LoginNo
         assert laptop.run("list").returncode == 0
         laptop.write_config(node.config(ProxyJump="gate,inner"), gates[1].config(), gates[0].config())
         assert laptop.run("list").returncode == 0
+        for config in (node.config(ProxyJump="gate", Port="1"), node.config(ProxyJump="gate,inner")):
+            laptop.write_config(config, gates[1].config(Port="1"), gates[0].config())
+            done = laptop.run("list")
+            assert done.returncode == 75 and "gate does not reach 127.0.0.1" in done.stderr, done.stderr
+            assert len(done.stderr.splitlines()) == 1, done.stderr
         known = tmp_path / "none"
         laptop.write_config(node.config(ProxyJump="inner"), inner, gates[0].config(UserKnownHostsFile=str(known)))
         done = laptop.run("list")

@@ -34,7 +34,25 @@ def test_destinations(text: str, found: Destination) -> None:
     assert read_destination(text) == found
 
 
-@pytest.mark.parametrize("text", ["", "-oX", "a b", "login:99999", "login:x", "@login", "a;b", "$(id)", "-l@login"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "-oX",
+        "a b",
+        "login:99999",
+        "login:x",
+        "@login",
+        "a;b",
+        "$(id)",
+        "-l@login",
+        "$(id)@login",
+        "a;b@login",
+        "`id`@login",
+        "a'b@login",
+        "a\\@login",
+    ],
+)
 def test_what_is_no_destination(text: str) -> None:
     with pytest.raises(SshFailed) as raised:
         read_destination(text)
