@@ -59,6 +59,7 @@ from ffdl_kubernetes.storing import StoresFromClaims
 from ffdl_kubernetes.submission import is_released, read_objects, send
 from ffdl_kubernetes.waiting import PodOutlooks
 from ffdl_kubernetes.watching import Watcher, token_of
+from ffdl_kubernetes.whereabouts import elsewhere, remember
 
 OLDEST = (1, 29)
 """Native sidecars are on by default since this release (kubernetes.io, "Sidecar Containers")."""
@@ -174,6 +175,7 @@ class KubernetesScheduler(Administration, Reach, StoresFromClaims, PodOutlooks):
         if plan.network.level != NetworkLevel.HOST.value and self._settings.network_policies != "enforced":
             refuse_unproved(self._canary.look())
         objects = read_objects(plan.attempt_dir)
+        remember(plan.attempt_dir, self._client)
         self._watcher.put("Job", send(self._client, self._settings, objects, plan.attempt_dir, archive))
         return NativeId(plan.token)
 
@@ -184,6 +186,8 @@ class KubernetesScheduler(Administration, Reach, StoresFromClaims, PodOutlooks):
         except Refused as refused:
             raise explain(refused, f"Job {token}") from refused
         if job is None:
+            if words := elsewhere(attempt_dir, self._client):
+                raise SchedulerUnreachable(words)
             existed = any(marks.is_there(attempt_dir, one) for one in marks.ALL) or Path(attempt_dir.final).exists()
             return frozenset({NativeId(token)}) if existed else frozenset()
         if not is_released(job) and not job["metadata"].get("deletionTimestamp"):
@@ -204,6 +208,8 @@ class KubernetesScheduler(Administration, Reach, StoresFromClaims, PodOutlooks):
             present, gone = pods.get(token, []), list(self._gone.get(token, {}).values())
             # what ended it may be gone already
             found = observe(job, [*present, *gone] if job is not None and is_finished(job) else present, beside)
+            if found is None and (words := self._elsewhere(token)):
+                seen[native] = Observation(Phase.UNKNOWN, "Elsewhere", lacks=words)
             if found is not None:
                 has_more = self._pods.has_more(job, present, gone)
                 still = job is not None and is_ending(job) and not all(is_over(pod) for pod in present)
@@ -287,6 +293,8 @@ class KubernetesScheduler(Administration, Reach, StoresFromClaims, PodOutlooks):
         token = native_id.job
         self._synced()
         job, pods = self._watcher.job(token), self._watcher.pods_by_token().get(token, [])
+        if job is None and self._elsewhere(token):
+            marks.leave(self._attempt(token), marks.CANCELLED)
         if job is None or is_finished(job):
             return
         asked_s = marks.age_s(self._attempt(token), marks.CANCELLED)
@@ -340,6 +348,9 @@ class KubernetesScheduler(Administration, Reach, StoresFromClaims, PodOutlooks):
         if match is None:
             raise InvalidRequest(f"{token!r} is no attempt's token")
         return self._root.job(match[1])
+
+    def _elsewhere(self, token: str) -> str:
+        return elsewhere(self._attempt(token), self._client) if _TOKEN.fullmatch(token) else ""
 
     def _attempt(self, token: str) -> AttemptDir:
         found: AttemptDir = self._job_dir(token).attempt(int(token.rpartition("-")[2]))

@@ -13,6 +13,8 @@ PREEMPTED = "submit/preempted"
 """Its Job was, or is about to be, deleted by us, because it had been suspended: why."""
 NO_IMAGE = "submit/no-image"
 """Its Job was, or is about to be, ended by us, because an image of it could not be had for too long: which."""
+SENT_TO = "submit/cluster"
+"""Where it was, or is about to be, sent to: no word about its end."""
 ALL = (CANCELLED, PREEMPTED, NO_IMAGE)
 
 

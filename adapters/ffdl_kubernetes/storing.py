@@ -18,6 +18,7 @@ from ffdl_batch.domain.network_level import NetworkLevel
 from ffdl_batch.domain.observation import EndCause
 from ffdl_batch.domain.pod import SHIM
 from ffdl_batch.ports.capabilities import Storing
+from ffdl_batch.ports.scheduler import SchedulerUnreachable
 from ffdl_batch.runtimes.pod import SHIM_TEXT
 from ffdl_kubernetes.client import ClusterClient, Refused
 from ffdl_kubernetes.following import final_word
@@ -34,6 +35,7 @@ from ffdl_kubernetes.settings import KubernetesSettings
 from ffdl_kubernetes.states import Beside, has_run, is_finished, observe
 from ffdl_kubernetes.submission import read_objects, send
 from ffdl_kubernetes.watching import Watcher
+from ffdl_kubernetes.whereabouts import elsewhere
 
 OBJECTS = "store-objects.json"
 """In the attempt's directory: the plan of that Job, where its pods are cut off from stores."""
@@ -89,6 +91,8 @@ class StoresFromClaims:
     def begin_storing(self, token: Token, attempt_dir: AttemptDir) -> None:
         """See the capability."""
         self._synced()
+        if words := elsewhere(attempt_dir, self._client):
+            raise SchedulerUnreachable(words)
         job_id = token.rpartition("-")[0]
         archive = Path(self._root.job(job_id).model_archive)
         objects = read_objects(attempt_dir, OBJECTS)
@@ -100,6 +104,9 @@ class StoresFromClaims:
         name = f"{token}{STORING}"
         found = self._watcher.job(name)
         if found is None:
+            attempt = self._root.job(token.rpartition("-")[0]).attempt(int(token.rpartition("-")[2]))
+            if words := elsewhere(attempt, self._client):
+                return Storing(words)
             return Storing(f"Job {name} is gone", ended=True)
         pods = self._watcher.pods_by_token().get(name, [])
         if not is_finished(found):

@@ -322,6 +322,25 @@ def test_a_server_that_is_away_is_no_end(site: Site) -> None:
         site.scheduler.find(native.job, site.root.job("training-zzzzzzzzz").attempt(1))  # type: ignore[arg-type]
 
 
+def test_a_job_of_another_cluster_or_namespace_is_not_forgotten(site: Site) -> None:
+    """A daemon that was started anew finds another current context in the kubeconfig: what it does not see may run."""
+    plan = site.plan()
+    native = site.scheduler.submit(plan)
+    make_tenant(site, Tenant("team-b"))
+    site.scheduler = site.start(namespace="team-b")
+    seen = site.wait(native, lambda one: one is not None)
+    assert seen is not None and seen.phase is Phase.UNKNOWN
+    assert f"{site.k8s.url}, namespace {site.k8s.namespace}" in seen.lacks and "namespace team-b" in seen.lacks
+    assert site.scheduler.is_forgotten([native]) == frozenset()
+    with pytest.raises(SchedulerError, match="was sent to"):
+        site.scheduler.find(plan.token, plan.attempt_dir)
+    site.scheduler.cancel(native)
+    seen = site.observe(native)
+    assert seen is not None and seen.end is EndCause.CANCELLED, "its owner has given it up"
+    site.scheduler = site.start()
+    assert site.wait(native, lambda one: one is not None and one.phase is Phase.PENDING)
+
+
 def test_looking_at_jobs_asks_nothing(site: Site) -> None:
     ids = [site.scheduler.submit(site.plan()) for _ in range(5)]
     for native in ids:

@@ -1,0 +1,32 @@
+"""Which cluster and namespace an attempt was sent to.
+
+A daemon that is started anew may find another current context in the kubeconfig, or another namespace in its
+configuration: what it does not see there is not gone.
+"""
+
+from __future__ import annotations
+
+from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_kubernetes import marks
+from ffdl_kubernetes.client import ClusterClient
+
+
+def remember(attempt: AttemptDir, client: ClusterClient) -> None:
+    """Before anything of it is sent. Raises OSError."""
+    marks.leave(attempt, marks.SENT_TO, _here(client))
+
+
+def elsewhere(attempt: AttemptDir, client: ClusterClient) -> str:
+    """Why an attempt that this cluster does not show may be there all the same ("" = it is not). Of one that its owner
+    has cancelled nothing more is expected."""
+    sent_to, here = marks.read(attempt, marks.SENT_TO), _here(client)
+    if sent_to in ("", here) or marks.is_there(attempt, marks.CANCELLED):
+        return ""
+    return (
+        f"it was sent to {sent_to}, and this daemon asks {here}: name that context and namespace in "
+        "[backend.kubernetes] and restart the daemon, or cancel the job if that cluster is gone"
+    )
+
+
+def _here(client: ClusterClient) -> str:
+    return f"{client.config.cluster.server}, namespace {client.namespace}"
