@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import time
 from collections.abc import AsyncGenerator, Generator
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerMissing, SchedulerUnreachable
 from ffdl_kubernetes.settings import IN_CLUSTER, KubernetesSettings
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     import httpx2
     from lightkube.config.kubeconfig import KubeConfig, SingleConfig
 
+_log = logging.getLogger(__name__)
 PROTOCOLS = frozenset(f"client.authentication.k8s.io/{version}" for version in ("v1", "v1beta1"))
 _OF_CLUSTERS = {
     "proxy-url": "set HTTPS_PROXY where the daemon runs",
@@ -117,9 +119,52 @@ def parameters_of(config: SingleConfig, timeout_s: float) -> dict[str, Any]:
         found = ConnectionParams(timeout=httpx2.Timeout(timeout_s)).httpx_params(config)
     except (ConfigError, OSError) as error:
         raise InvalidRequest(f"context {config.context_name} of {config.fname} cannot be used: {error}") from error
-    if config.user is not None and config.user.exec is not None and not (config.user.token or config.user.token_file):
+    user = config.user
+    if user is None or user.token_file:  # which lightkube reads anew
+        return found
+    if user.token:
+        found["auth"] = as_auth(Written(config))
+    elif user.exec is not None:
         found["auth"] = as_auth(Program(config))
     return found
+
+
+class Tokens(Protocol):
+    """Where tokens come from."""
+
+    def token(self, refused: str = "") -> str:
+        """Another one than `refused`, where there is one."""
+        ...
+
+
+class Written:
+    """A token that stands in the kubeconfig: looked up anew when the server does not take it, in the same context, and
+    for the same server alone. Who logs in again need not restart the daemon."""
+
+    def __init__(self, config: SingleConfig) -> None:
+        """Nothing is read yet."""
+        assert config.user is not None and config.user.token
+        self._config, self._token = config, config.user.token
+
+    def token(self, refused: str = "") -> str:
+        """See :class:`Tokens`. A file that cannot be read now leaves the one that is known."""
+        if refused == self._token and self._config.fname is not None:
+            self._token = self._look_up(Path(self._config.fname)) or self._token
+        return self._token
+
+    def _look_up(self, path: Path) -> str:
+        import yaml
+        from lightkube.config.kubeconfig import KubeConfig
+        from lightkube.core.exceptions import ConfigError
+
+        try:
+            found = KubeConfig.from_file(path).get(self._config.context_name)
+        except (ConfigError, OSError, KeyError, TypeError, yaml.YAMLError) as error:
+            _log.warning("%s, in which another token may stand, cannot be read: %s", path, error)
+            return ""
+        if found is None or found.user is None or found.cluster.server != self._config.cluster.server:
+            return ""
+        return found.user.token or ""
 
 
 class Program:
@@ -184,8 +229,8 @@ class Program:
         }
 
 
-def as_auth(program: Program) -> httpx2.Auth:
-    """The program as httpx asks for it. A class of its own inside: httpx is imported on first use."""
+def as_auth(program: Tokens) -> httpx2.Auth:
+    """Where tokens come from as httpx asks for it. A class of its own inside: httpx is imported on first use."""
     import httpx2
 
     class ByProgram(httpx2.Auth):

@@ -13,7 +13,7 @@ import pytest
 
 from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable
 from ffdl_kubernetes import watching
-from ffdl_kubernetes.client import ClusterClient
+from ffdl_kubernetes.client import ClusterClient, Refused
 from ffdl_kubernetes.settings import KubernetesSettings
 from ffdl_kubernetes.watching import Watcher
 from tests.fakes.kubernetes.rig import FakeCluster, cluster, eventually
@@ -100,6 +100,34 @@ def test_a_token_is_renewed_when_it_expires_and_when_it_is_refused(
     login.knows("third")
     assert client.get("Namespace", "default")
     assert len(login.asked) == 3
+
+
+def test_who_logs_in_again_need_not_restart_anything(
+    tmp_path: Path, k8s: FakeCluster, opened: contextlib.ExitStack
+) -> None:
+    """A login writes another token into the kubeconfig, and perhaps another current context."""
+    file, config = tmp_path / "kubeconfig", json.loads(k8s.kubeconfig.read_text())
+
+    def logs_in(token: str, server: str = k8s.url) -> None:
+        config["users"][0]["user"], config["clusters"][0]["cluster"]["server"] = {"token": token}, server
+        file.write_text(json.dumps(config))
+
+    for token in ("first", "second"):
+        k8s.do("token", token=token, user="admin", groups=["system:masters"])
+    logs_in("first")
+    client = ClusterClient(KubernetesSettings(kubeconfig=str(file), request_timeout_s=5))
+    opened.callback(client.close)
+    assert client.get("Namespace", "default")
+    k8s.do("forget_token", token="first")
+    with pytest.raises(Refused, match="Unauthorized"):
+        client.get("Namespace", "default")
+    config["contexts"].append({"name": "other", "context": {"cluster": "none", "user": "none"}})
+    config["current-context"] = "other"
+    logs_in("second", "https://elsewhere.example.org")
+    with pytest.raises(Refused, match="Unauthorized"):
+        client.get("Namespace", "default")  # what is meant for another server is not shown to this one
+    logs_in("second")
+    assert client.get("Namespace", "default")
 
 
 def test_a_program_that_fails_is_quoted_and_asked_again(
