@@ -13,11 +13,19 @@ from ffdl_batch.cli.outcome import complain
 if TYPE_CHECKING:
     from ffdl_batch.client import Client
     from ffdl_batch.client.elsewhere import HostPlace
+    from ffdl_batch.client.errors import NoProgramThere
     from ffdl_batch.client.keys import Keys
 
 host_option = click.option(
     "--host", "login_host", metavar="HOST", help="Of this login node, over SSH; its daemon, or one that starts there."
 )
+
+
+def no_program_there() -> type[NoProgramThere]:
+    """For an `except`: imported where something was raised, and not before."""
+    from ffdl_batch.client.errors import NoProgramThere
+
+    return NoProgramThere
 
 
 def given_host() -> str | None:

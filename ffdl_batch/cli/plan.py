@@ -10,7 +10,7 @@ import click
 
 from ffdl_batch.cli.connection import open_client
 from ffdl_batch.cli.plan_text import print_plans
-from ffdl_batch.cli.request import Manner, SbatchLike, collect_options, shared_options, split_files
+from ffdl_batch.cli.request import Manner, SbatchLike, build_submissions, collect_options, shared_options, split_files
 
 
 @click.command(cls=SbatchLike, context_settings={"help_option_names": ["-h", "--help"]})
@@ -33,5 +33,6 @@ def plan(files: Sequence[str], test_only: bool, why: bool | None, **given: Any) 
     wanted = collect_options(given, os.environ, manner)
     manifests, model = split_files(files)
     why = len(manifests) == 1 if why is None else why
+    submissions = build_submissions(manifests, "", wanted)
     with open_client(quiet=manner.quiet) as client:
-        return print_plans(client, manifests, model, wanted, trial=test_only, manner=manner, in_full=True, why=why)
+        return print_plans(client, submissions, model, trial=test_only, manner=manner, in_full=True, why=why)

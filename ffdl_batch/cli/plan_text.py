@@ -13,12 +13,12 @@ import click
 
 from ffdl_batch.cli.outcome import complain
 from ffdl_batch.cli.present import print_json
-from ffdl_batch.cli.request import Manner, build_submissions
+from ffdl_batch.cli.request import Manner
 from ffdl_batch.domain.placeholders import fill
 
 if TYPE_CHECKING:
     from ffdl_batch.client import Client
-    from ffdl_batch.client.submission import Wanted
+    from ffdl_batch.domain.submission import Submission
     from ffdl_batch.domain.views import PlanView
     from ffdl_batch.domain.waiting import Outlook
 
@@ -29,9 +29,8 @@ _NAME = re.compile(r"\w+")
 
 def print_plans(  # noqa: PLR0913  (the request, and how to print its answer)
     client: Client,
-    manifests: Sequence[str],
+    submissions: Sequence[Submission],
     model: str,
-    wanted: Wanted,
     *,
     trial: bool,
     manner: Manner,
@@ -39,11 +38,13 @@ def print_plans(  # noqa: PLR0913  (the request, and how to print its answer)
     why: bool = False,
 ) -> int:
     """One plan per manifest. A trial alone prints the scheduler's sentence, on standard error as sbatch does."""
+    from dataclasses import replace
+
     from ffdl_batch.client.pack import open_model
 
     with open_model(Path(model)) as archive:
         digest = archive.digest
-    for submission in build_submissions(manifests, digest, wanted):
+    for submission in (replace(one, archive=digest) for one in submissions):
         view = client.plan_submission(submission, trial=trial)
         for warning in view.warnings:
             manner.warn(warning)

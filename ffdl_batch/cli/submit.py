@@ -15,7 +15,7 @@ import click
 
 from ffdl_batch import __version__
 from ffdl_batch.cli.arrays import is_array
-from ffdl_batch.cli.connection import host_option, open_client
+from ffdl_batch.cli.connection import host_option, no_program_there, open_client
 from ffdl_batch.cli.environment import is_flag_set
 from ffdl_batch.cli.outages import KEPT, tell_outages
 from ffdl_batch.cli.outcome import complain, detachable, run
@@ -32,8 +32,7 @@ from ffdl_batch.domain.numbers import counted
 
 if TYPE_CHECKING:
     from ffdl_batch.client import Client
-    from ffdl_batch.client.submission import Wanted
-    from ffdl_batch.domain.submission import SubmissionResult
+    from ffdl_batch.domain.submission import Submission, SubmissionResult
     from ffdl_batch.domain.views import JobView
 
 
@@ -56,17 +55,31 @@ def submit(files: Sequence[str], dry_run: bool, test_only: bool, **given: Any) -
     manner = _manner(given)
     wanted = collect_options(given, os.environ, manner)
     manifests, model = split_files(files)
-    with open_client(quiet=manner.quiet) as client:
-        if dry_run or test_only:
-            from ffdl_batch.cli.plan_text import print_plans
+    submissions = build_submissions(manifests, "", wanted)
+    try:
+        with open_client(quiet=manner.quiet) as client:
+            if dry_run or test_only:
+                from ffdl_batch.cli.plan_text import print_plans
 
-            return print_plans(client, manifests, model, wanted, trial=test_only, manner=manner)
-        results = _submit(client, manifests, model, wanted, manner)
-        code = _report(results, manifests, manner)
-        if not manner.quiet:
-            tell_outages(client.outages, KEPT, {result.backend for result in results if result.id})
-        ids = [result.id for result in results if result.id]
-        return max(code, _wait(client, ids, manner)) if manner.wait and ids else code
+                return print_plans(client, submissions, model, trial=test_only, manner=manner)
+            return _submit_all(client, submissions, manifests, model, manner)
+    except no_program_there() as error:
+        if test_only:
+            raise
+        from ffdl_batch.cli.host_submit import submit_there
+
+        return submit_there(error, submissions, model, manner, dry_run=dry_run)
+
+
+def _submit_all(
+    client: Client, submissions: Sequence[Submission], manifests: Sequence[str], model: str, manner: Manner
+) -> int:
+    results = _submit(client, submissions, model, manner)
+    code = _report(results, manifests, manner)
+    if not manner.quiet:
+        tell_outages(client.outages, KEPT, {result.backend for result in results if result.id})
+    ids = [result.id for result in results if result.id]
+    return max(code, _wait(client, ids, manner)) if manner.wait and ids else code
 
 
 def _manner(given: Mapping[str, Any]) -> Manner:
@@ -81,11 +94,10 @@ def _manner(given: Mapping[str, Any]) -> Manner:
 
 
 def _submit(
-    client: Client, manifests: Sequence[str], model: str, wanted: Wanted, manner: Manner
+    client: Client, submissions: Sequence[Submission], model: str, manner: Manner
 ) -> Sequence[SubmissionResult]:
     from dataclasses import replace
 
-    submissions = build_submissions(manifests, "", wanted)
     digest = client.upload(Path(model), manner.tell)
     manner.tell(f"sending {len(submissions)} submissions")
     return client.send([replace(submission, archive=digest) for submission in submissions])

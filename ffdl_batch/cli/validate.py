@@ -35,7 +35,7 @@ def validate(files: Sequence[str], strict: bool, quiet: bool, as_json: bool) -> 
     from ffdl_batch.client.dumps import leave_no_dump
 
     leave_no_dump()  # a manifest may have credentials in it
-    defaults = _site_defaults()
+    defaults = site_defaults()
     code, any_valid = 0, False
     for file in files:
         try:
@@ -81,7 +81,7 @@ def _check(data: bytes, file: str, defaults: Defaults, *, strict: bool) -> tuple
     return parse_manifest(ManifestSource(data, name, base_dir), defaults=defaults, strict=strict).findings
 
 
-def _site_defaults() -> Defaults:
+def site_defaults() -> Defaults:
     """What the daemon of this user would take for what a manifest leaves out."""
     from ffdl_batch.cli.config import settings_or_stop
     from ffdl_batch.config.images import known_frameworks

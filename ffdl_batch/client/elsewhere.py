@@ -11,6 +11,8 @@ from ffdl_batch.ssh.commands import at_login
 if TYPE_CHECKING:
     from ffdl_batch.config import Settings
 
+PROGRAM = "ffdl"
+"""What it is called where nobody says otherwise."""
 HERE = "--host="
 """What every command over there is given: a configuration of that host may name a host, too, and it stays there."""
 
@@ -20,7 +22,7 @@ class HostPlace:
     """A host, and what ffdl is called there."""
 
     host: str
-    program: str = "ffdl"
+    program: str = PROGRAM
 
     def command(self, *words: str) -> str:
         """The line for its shell that runs one of its commands."""

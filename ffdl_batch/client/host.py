@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from ffdl_batch import __version__
-from ffdl_batch.client.elsewhere import HostPlace
-from ffdl_batch.client.errors import DaemonUnreachable
+from ffdl_batch.client.elsewhere import PROGRAM, HostPlace
+from ffdl_batch.client.errors import DaemonUnreachable, NoProgramThere
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.ssh.channels import lost_errors
 from ffdl_batch.ssh.connection import Connector
@@ -30,6 +30,7 @@ GREETING = "ffdl-relay"
 FORMAT = 1
 _FIRST_WORD_S = 100.0
 """A shell's login, Python from a network file system, and a daemon that starts."""
+_ENDS_WITHIN_S = 10.0
 _MOST_BANNER = 1 << 16
 _BLOCK = 1 << 16
 _WORDS_BYTES = 1 << 13
@@ -152,7 +153,7 @@ class _Greeting:
             return _lost(place.host, EOFError("the connection ended"))
         if not self._channel.closed and not self._channel.eof_received:
             return DaemonUnreachable(f"what {place.host} prints at login hides ffdl's answer", "see your shell's start")
-        code = self._channel.recv_exit_status()
+        code = self._channel.recv_exit_status() if self._channel.status_event.wait(_ENDS_WITHIN_S) else -1
         said = self._said() or [line for line in data.decode("utf-8", "replace").splitlines() if line.strip()]
         own = [line.removeprefix("ffdl: ") for line in said if line.startswith("ffdl: ")]
         last = (own or said or [f"exit code {code}"])[-1]
@@ -168,13 +169,14 @@ class _Greeting:
         return DaemonUnreachable(f"{place.host}: {last}", "", known)
 
 
-def no_program(place: HostPlace, last: str) -> DaemonUnreachable:
+def no_program(place: HostPlace, last: str) -> NoProgramThere:
     """Of a host that finds no ffdl."""
-    return DaemonUnreachable(
+    return NoProgramThere(
+        place.host,
         f"{place.host} has no {place.program} after a login: {last}",
         "install ffdl_batch there; or say where it is: FFDL_HOST_PROGRAM, host_program in the configuration; or let a "
         'daemon here use that Slurm: gateway = "ssh" in [backend.slurm]',
-        ExitCode.UNAVAILABLE,
+        is_named=place.program != PROGRAM,
     )
 
 

@@ -19,20 +19,26 @@ _GIVEN = re.compile(r"manifest:(\d+)")
 @dataclass(frozen=True, slots=True)
 class Leaving:
     """A job that is to run without us. `file` is what the manifest is called, `image` what it runs in, and `settings`
-    are the backend's, as the configuration has them."""
+    are the backend's, as the configuration has them. `secrets_file` is a file beside the script that exports the values
+    of secrets ("" = whoever submits it exports them), `model` the directory beside it that the model is in ("" = its
+    own)."""
 
     spec: JobSpec
     file: str
     image: str
     settings: Mapping[str, object] = field(default_factory=dict)
+    secrets_file: str = ""
+    model: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """The text of a script or of objects, and what became of each key of the manifest."""
+    """The text of a script or of objects, and what became of each key of the manifest. `undone` are stores whose data
+    nobody moves before the text is completed."""
 
     text: str
     judged: tuple[Judged, ...]
+    undone: tuple[str, ...] = ()
 
 
 @runtime_checkable

@@ -8,6 +8,9 @@ platform's default placement has it.
 
 from __future__ import annotations
 
+import shlex
+from typing import TYPE_CHECKING
+
 from ffdl_batch.domain.array import is_array
 from ffdl_batch.domain.gang import Gang, lay_out, members_of, starts_mpi
 from ffdl_batch.domain.jobdir import JobDir
@@ -22,10 +25,14 @@ from ffdl_batch.runtimes.rendezvous import slots
 from ffdl_slurm.leaving.learner import cluster_lines, inside_lines, task_lines
 from ffdl_slurm.leaving.options import options_of
 from ffdl_slurm.leaving.shell import JOB, JOB_ID, word
-from ffdl_slurm.leaving.stores import lines_in, lines_out
+from ffdl_slurm.leaving.stores import lines_in, lines_out, undone
 from ffdl_slurm.leaving.words import WORDS
 from ffdl_slurm.script import render_option
 from ffdl_slurm.settings import SlurmSettings, read_settings
+
+if TYPE_CHECKING:
+    from ffdl_batch.ssh.connection import Connector
+    from ffdl_slurm.leaving.there import SlurmThere
 
 _FIRST_PORT, _PORTS = 10_000, 20_000
 """As the platform's: below what Linux gives to outgoing connections."""
@@ -37,7 +44,6 @@ _NAMES = """\
   done
 } >"$JOB"/hosts"""
 _PLACES = """\
-MODEL=${MODEL:-$SLURM_SUBMIT_DIR}
 JOB=${JOB:-$SLURM_SUBMIT_DIR/$TRAINING_ID}
 APPTAINER=${APPTAINER:-apptainer}
 mkdir -p "$JOB"/state/model-code "$JOB"/state/logs "$JOB"/results "$JOB"/checkpoints "$JOB"/data "$JOB"/logs || exit 1
@@ -53,12 +59,18 @@ class SlurmLeaver:
     def leave(self, leaving: Leaving) -> Left:
         """The script, and what became of each key. Raises CannotConvert."""
         try:
-            text = _script(leaving, read_settings(leaving.settings))
+            text, unmoved = _script(leaving, read_settings(leaving.settings))
         except StoreRefused as error:
             raise CannotConvert(f"{error.path}: {error.message}", error.cure) from None
         except (InvalidRequest, ValueError) as error:
             raise CannotConvert(str(error)) from None
-        return Left(text, judge_keys(leaving.spec, WORDS))
+        return Left(text, judge_keys(leaving.spec, WORDS), unmoved)
+
+    def open_there(self, host: str, connector: Connector) -> SlurmThere:
+        """See :class:`ffdl_batch.ports.there.WorksThere`."""
+        from ffdl_slurm.leaving.there import SlurmThere
+
+        return SlurmThere(host, connector)
 
 
 def create() -> SlurmLeaver:
@@ -66,7 +78,7 @@ def create() -> SlurmLeaver:
     return SlurmLeaver()
 
 
-def _script(leaving: Leaving, settings: SlurmSettings) -> str:
+def _script(leaving: Leaving, settings: SlurmSettings) -> tuple[str, tuple[str, ...]]:
     spec = leaving.spec
     members = members_of(spec)
     gang = lay_out(members, Placement.NODE, lambda _: len(members))
@@ -99,7 +111,7 @@ def _script(leaving: Leaving, settings: SlurmSettings) -> str:
         *lines_out(data),
         'exit "$status"',
     ]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n", undone(data)
 
 
 def _comment(text: str) -> str:
@@ -112,10 +124,12 @@ def _head(leaving: Leaving, gang: Gang) -> list[str]:
     own = "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" if is_array(spec) else "$SLURM_JOB_ID"
     lines = [
         f"TRAINING_ID=training-{own}",
+        f"MODEL=${{MODEL:-$SLURM_SUBMIT_DIR{'/' if leaving.model else ''}{leaving.model}}}",
         *_PLACES.splitlines(),
         f"MASTER_PORT=$(({_FIRST_PORT} + SLURM_JOB_ID % {_PORTS}))",
         f"IMAGE=${{IMAGE:-{word(leaving.image, filled=False)}}}",
         f"LEARNERS={len(gang.members)}",
+        *([f'. "$SLURM_SUBMIT_DIR"/{shlex.quote(leaving.secrets_file)} || exit 1'] if leaving.secrets_file else []),
         *(f': "${{{name}:?is a secret: set it when you submit}}"' for name in spec.batch.secrets),
         *_NAMES.splitlines(),
         *cluster_lines(spec, gang),

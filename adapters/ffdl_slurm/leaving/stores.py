@@ -28,16 +28,35 @@ def lines_out(data: Data) -> list[str]:
         target = word(data.stores.results, filled=False)
         lines.append(f'mkdir -p {target} && cp -a "$JOB"/results/. {target}/ || status=1')
     for send in data.uploads:
-        if "{learner_id}" in send.local or send.local.endswith("_submitted_code"):
-            continue  # logs and the model stay in $JOB
+        if _stays(send):
+            continue
         lines += _moved(send, word(send.local), "results", inward=False)
     return lines
+
+
+def undone(data: Data) -> tuple[str, ...]:
+    """Stores whose lines are comments until somebody completes them."""
+    moved = [(one, True) for one in data.fetches]
+    moved += [(one, False) for one in data.uploads if not _stays(one)]
+    found = (f"{one.store.kind.value} {one.store.endpoint} {one.store.container}" for one, inward in moved
+             if one.store.kind is not StoreKind.FILE and not _is_open(one, inward=inward))  # fmt: skip
+    return tuple(dict.fromkeys(" ".join(text.split()) for text in found))
+
+
+def _stays(send: Transfer) -> bool:
+    """Logs and the model stay in $JOB."""
+    return "{learner_id}" in send.local or send.local.endswith("_submitted_code")
+
+
+def _is_open(transfer: Transfer, *, inward: bool) -> bool:
+    """Whether anybody gets it by its address alone."""
+    return transfer.store.kind is StoreKind.HTTP and inward and not transfer.store.credentials
 
 
 def _moved(transfer: Transfer, local: str, what: str, *, inward: bool) -> list[str]:
     store = transfer.store
     prefix = transfer.prefix.replace("{{", "{").replace("}}", "}")
-    if store.kind is StoreKind.HTTP and inward and not store.credentials:
+    if _is_open(transfer, inward=inward):
         url = f"{store.endpoint.rstrip('/')}/{prefix.lstrip('/')}"
         return [f"(cd {local} && curl -fsSLO --retry 3 {shlex.quote(url)}) || exit 1"]
     if store.kind is StoreKind.FILE:

@@ -134,6 +134,7 @@ def accept(script: str, options: dict[str, str]) -> str:
         counter.write_text(str(int(job) + 1 + len(tasks)))
         (STATE / "jobs" / f"{job}.sh").write_text(script)
         (STATE / "jobs" / f"{job}.env").write_text(json.dumps(dict(os.environ)))
+        (STATE / "jobs" / f"{job}.dir").write_text(str(Path.cwd()))
         record = {"id": job, "name": options.get("job-name", "sbatch"), "state": "PENDING", "reason": "None",
                   "exit": "0:0", "submit": int(time.time()), "start": 0, "end": 0, "nodes": "", "restarts": 0,
                   "options": options, "excluded": options.get("exclude", ""), "runner": 0}  # fmt: skip
@@ -170,6 +171,7 @@ def run_job(job: str) -> None:
     env = json.loads((STATE / "jobs" / f"{batch}.env").read_text())
     if "array" in record:
         env |= {"SLURM_ARRAY_JOB_ID": batch, "SLURM_ARRAY_TASK_ID": record["task"]}
+    env["SLURM_SUBMIT_DIR"] = (STATE / "jobs" / f"{batch}.dir").read_text()
     env |= {"SLURM_JOB_ID": job, "SLURM_NODEID": "0", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_NNODES": options["nodes"],
             **end_time(options.get("time", ""))}  # fmt: skip
     if run:
@@ -178,7 +180,7 @@ def run_job(job: str) -> None:
     output = re.sub("%([%jAa])", lambda m: patterns[m[1]], options["output"])
     with Path(output).open("ab") as out:
         process = subprocess.Popen(
-            ["/bin/sh", str(STATE / "jobs" / f"{batch}.sh")],
+            [*interpreter(batch), str(STATE / "jobs" / f"{batch}.sh")],
             stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=env, cwd=options["chdir"], start_new_session=True,
         )  # fmt: skip
     update(job, state="RUNNING", reason="None", start=int(time.time()), nodes="n1", pid=process.pid, split=True)
@@ -188,6 +190,12 @@ def run_job(job: str) -> None:
         return  # it was requeued, and this run's end is nobody's business
     update(job, state="COMPLETED" if code == 0 else "FAILED", exit=text, end=int(time.time()),
            reason="None" if code == 0 else "NonZeroExitCode")  # fmt: skip
+
+
+def interpreter(batch: str) -> list[str]:
+    """What the script's first line names."""
+    first = (STATE / "jobs" / f"{batch}.sh").read_text().partition("\n")[0]
+    return first.removeprefix("#!").split()
 
 
 def take_turn(job: str) -> bool:

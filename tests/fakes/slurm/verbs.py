@@ -27,7 +27,7 @@ def scontrol() -> int:
     if (verb, *words) == ("show", "config"):
         print("Configuration data as of now\nMaxArraySize            = 1001")
         return 0
-    if "show" in words:
+    if "show" in (verb, *words):
         shown = STATE / f"show-{sys.argv[-1]}"
         if not shown.exists():
             return complain("scontrol", f"nothing is known of {sys.argv[-1]}")

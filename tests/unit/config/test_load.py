@@ -205,7 +205,7 @@ def test_the_backend_of_nobodys_choice_is_the_paths(tmp_path: Path) -> None:
 def test_fingerprints_name_what_differs_and_hold_no_value(tmp_path: Path) -> None:
     environ = {"PATH": "/nonexistent"}
     taken = take_fingerprints(load(tmp_path), environ)
-    assert set(taken) == {field.name for field in fields(Settings)} - {"origins", "host", "host_program"}
+    assert set(taken) == {field.name for field in fields(Settings)} - {"origins", "host", "host_dir", "host_program"}
     assert "sqlite" not in str(taken)
     changed = load(
         tmp_path,
