@@ -91,8 +91,6 @@ def jobs(alice: Person, place: str) -> Mapping[str, str]:
     mounted = STORE.format(type="mount_volume", connection=f'{{type: host_mount, path: "{place}"}}')
     author = f'python3 -c "{MANY}" $RESULT_DIR/many {FILES}'
     manifests = {
-        "limited": alice.manifest("limited", PATIENT, retry("timeouts: 1")),
-        "capped": alice.manifest("capped", PATIENT, retry("gpu_hours: 0.0001")),
         "storing": alice.manifest("storing", author, mounted + QUICK),
         "cancelled": alice.manifest("cancelled", STUBBORN_AUTHOR, mounted + LONG),
         "preempted": alice.manifest("preempted", STUBBORN_AUTHOR, mounted + LONG),
@@ -130,8 +128,9 @@ def test_a_halt_while_data_are_copied(alice: Person, place: str) -> None:
     assert alice.logs(job_id) == f"{FILES}\n"
 
 
-def test_budgets_end_a_chain_and_a_resume_fills_them(alice: Person, jobs: Mapping[str, str]) -> None:
-    limited, capped = jobs["limited"], jobs["capped"]
+def test_budgets_end_a_chain_and_a_resume_fills_them(alice: Person) -> None:
+    limited = alice.start("limited", PATIENT, extra=retry("timeouts: 1"))
+    capped = alice.start("capped", PATIENT, extra=retry("gpu_hours: 0.0001"))
     warn_attempt(alice, limited, 1)
     warn_attempt(alice, capped, 1)
     warn_attempt(alice, limited, 2)

@@ -28,6 +28,30 @@ def test_a_job_goes_over_ssh_to_the_daemon_of_the_login_node(bob: Person) -> Non
     assert bob.run("ls", "/tmp/laptop", node="login2", check=False).returncode != 0
 
 
+def test_a_login_node_without_ffdl_runs_the_job_by_slurms_own_commands(bob: Person) -> None:
+    """No login's PATH has our programs; the model and the results go over SSH, and the image is the host's."""
+    model = bob.model("code", {"train.py": "print('said on a node', flush=True)\n"})
+    manifest = bob.manifest("plain", "python3 train.py; echo 42 > $RESULT_DIR/answer")
+    laptop = ("env", "FFDL_HOST=ctl", "FFDL_STATE_DIR=/tmp/laptop")
+
+    def ask(*words: str) -> str:
+        return bob.run(*laptop, *words, node="login2").stdout
+
+    job_id = ask("ffdl-submit", "--parsable", manifest, model).strip()
+    ask("ffdl", "wait", "--timeout=120", job_id)
+    assert "said on a node" in ask("ffdl", "logs", job_id)
+    assert "COMPLETED" in ask("ffdl", "show", job_id) and job_id in ask("ffdl", "list")
+    ask("ffdl", "download", job_id, "--results", "--out", f"{bob.home}/plainly")
+    assert bob.run("sh", "-c", "cat $(find plainly -name answer)").stdout == "42\n"
+    long = bob.manifest("long", "echo begin; sleep 600")
+    job_id = ask("ffdl-submit", "--parsable", long, model).strip()
+    ask("ffdl", "cancel", job_id)
+    assert bob.run(*laptop, "ffdl", "wait", "--timeout=60", job_id, node="login2", check=False).returncode != 0
+    assert "CANCELLED" in ask("ffdl", "show", job_id)
+    assert job_id not in bob.run("squeue", "-h", "-o", "%A").stdout.split()
+    assert bob.run("ls", "/tmp/laptop", node="login2", check=False).returncode != 0, "a daemon was begun here"
+
+
 def test_the_contract_holds_over_ssh_on_the_real_cluster(cluster: Cluster, alice: Person) -> None:
     """Every command of Slurm goes to the other login node."""
     process = start_contract(alice, "slurm-ssh", "/opt/ffdl/venv/bin/python")
