@@ -4,13 +4,15 @@ The order of evidence; the first that speaks decides:
 
 1. A policy of the site.
 2. What ended the attempt from outside and is nobody's fault on a node: preemption, the time limit, a cancel, a requeue.
-3. A node: lines of its health within a minute of the end, then the scheduler's and the controllers' words.
+3. A node: lines of its health within a minute of the end, then the scheduler's and the controllers' words, then what
+   lasts there since earlier, where the words of the end are those of one who met just that (node_findings).
 4. Container and image; data and stores; the network; what else has an error code of its own.
 5. Memory, by the kernel's count; what the learner printed; its signal; its exit code.
 
 Of several learners the one that failed first decides, unless its log only tells that a peer was gone: clocks of nodes
 differ, and a learner that loses its peer fails a moment after it. What a learner prints is its owner's claim. It may
-classify this one incident, and never counts against a node: such an incident names none.
+classify this one incident, and never counts against a node: such an incident names none. Only what root has found on
+the node, and what such words then confirm, does.
 """
 
 from __future__ import annotations
@@ -21,12 +23,11 @@ from dataclasses import dataclass, field
 from ffdl_batch.domain.continuation import Interruption
 from ffdl_batch.domain.incident import LINE_CHARS, LINES, Evidence, Incident, Origin
 from ffdl_batch.domain.incident_kinds import KINDS, UNKNOWN, kind_of
-from ffdl_batch.domain.log_signs import Sign, read_signs
+from ffdl_batch.domain.log_signs import AFTERWORDS, Raised, Sign, read_signs
 from ffdl_batch.domain.naming import say_end
+from ffdl_batch.domain.node_findings import HEALTH_S, HealthLine, explains, nodes_kind
 from ffdl_batch.domain.observation import EndCause, Observation
 
-HEALTH_S = 60.0
-"""A finding about a node speaks for the end of an attempt that ended so soon before or after it."""
 STORES = frozenset({"S303", "S305", "S306"})
 """Error codes of work that was done: only storing it failed."""
 _AROUND = 6
@@ -71,31 +72,18 @@ _DATA_WORDS = (
 )
 """What a message of a store's failure says of its class, where nobody told the class."""
 _LEARNERS_OWN = frozenset({"C201", "C202"})
+_ON_NODES = frozenset({"C103", "S103", "S105", "S301", "S302", "S303", "S305", "S306"})
+"""Error codes of what controllers do on nodes with files: their message has the system's words."""
+_LASTING = 5
+"""So many findings that last are evidence, also where they explain nothing."""
+_MORE = 12
+"""CUDA and NCCL say in so many lines what an exception of theirs is about."""
 _OUTSIDE: dict[EndCause, str] = {
     EndCause.PREEMPTED: "scheduler.preempted",
     EndCause.TIMEOUT: "scheduler.time_limit",
     EndCause.REVOKED: "scheduler.ended",
     EndCause.NO_IMAGE: "container.image_missing",
 }
-_FINDINGS = {
-    "xid": "node.gpu",
-    "sxid": "node.gpu",
-    "ecc": "node.gpu",
-    "nvlink": "node.gpu",
-    "gpu": "node.gpu",
-    "disk": "node.disk",
-    "ext4": "node.disk",
-    "xfs": "node.disk",
-    "nfs": "node.disk",
-    "io": "node.disk",
-    "mount": "node.disk",
-    "memory": "node.memory_error",
-    "mce": "node.memory_error",
-    "edac": "node.memory_error",
-    "clock": "node.clock",
-    "slurmd": "node.slurmd",
-}
-"""Kinds of findings of a node's health to those of incidents; a finding may also have a kind's whole name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,17 +108,6 @@ class LearnerEnd:
 
 
 @dataclass(frozen=True, slots=True)
-class HealthLine:
-    """One finding about a node, by root's program there. `device` is what it is about ("" = the node)."""
-
-    node: str
-    at: float
-    kind: str
-    text: str
-    device: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class PolicyHit:
     """A policy of the site whose expression a line of the log matched."""
 
@@ -149,7 +126,7 @@ class Ended:
     what could not be moved. `why` is what interrupted it (None = a failure that no next attempt follows), `seen` the
     scheduler's word, None where it has none. `requeued`: the scheduler started it anew by itself, `cancelled`: somebody
     cancelled it there. `nodes` are all of the attempt's, `failed_nodes` those that took it down, `silent`: nothing was
-    heard of them. `learners` are those that failed of themselves, first ones first.
+    heard of them. `learners` are those that failed of themselves, first ones first. `has_gpus`: it was given some.
     """
 
     job_id: str
@@ -169,6 +146,7 @@ class Ended:
     learners: Sequence[LearnerEnd] = ()
     health: Sequence[HealthLine] = ()
     lost_gpu_s: float = 0.0
+    has_gpus: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,9 +169,9 @@ class _Cause:
 
 def classify(ended: Ended, policy: PolicyHit | None = None) -> Incident:
     """The one incident that this end is."""
-    found = _by_policy(policy) or _outside(ended) or _by_node(ended) or _by_code(ended) or _by_learner(ended)
-    found = found or _Found(UNKNOWN)
-    evidence = (*found.evidence, *_words(ended))
+    found = _by_policy(policy) or _outside(ended) or _by_node(ended) or _by_lasting(ended)
+    found = found or _by_code(ended) or _by_learner(ended) or _Found(UNKNOWN)
+    evidence = (*found.evidence, *_words(ended), *_lasting(ended, found.kind))
     return Incident(
         ended.job_id,
         ended.attempt,
@@ -207,13 +185,6 @@ def classify(ended: Ended, policy: PolicyHit | None = None) -> Incident:
         tuple(dict.fromkeys(evidence))[:LINES],
         0.0 if ended.code in STORES else ended.lost_gpu_s,
     )
-
-
-def nodes_kind(finding: str) -> str:
-    """The kind of incident that a finding of a node's health is, "" where it is none."""
-    if finding in KINDS and KINDS[finding].origin is Origin.NODE:
-        return finding
-    return _FINDINGS.get(finding, "")
 
 
 def _by_policy(hit: PolicyHit | None) -> _Found | None:
@@ -242,15 +213,13 @@ def _outside(ended: Ended) -> _Found | None:
 
 
 def _by_node(ended: Ended) -> _Found | None:
-    read = [(line, nodes_kind(line.kind)) for line in ended.health if abs(line.at - ended.at) <= HEALTH_S]
-    near = [(line, kind) for line, kind in read if kind]
+    now = [line for line in ended.health if not line.lasts and abs(line.at - ended.at) <= HEALTH_S]
+    near = [(line, kind) for line in now if (kind := nodes_kind(line.kind))]
     if near:
         heaviest = max(near, key=lambda one: KINDS[one[1]].weight)[1]
         told = [line for line, kind in near if kind == heaviest]
-        lines = tuple(Evidence(f"health {line.node}", line.text, line.at) for line in told)
-        device = f" {told[0].device}" if told[0].device else ""
         nodes = tuple(dict.fromkeys(line.node for line in told))
-        return _Found(heaviest, f"{told[0].node}{device}: {told[0].text}", lines, nodes)
+        return _Found(heaviest, told[0].sentence, tuple(line.evidence for line in told), nodes)
     end = ended.seen.end if ended.seen is not None else None
     if ended.code == "S108":
         return _Found("node.devices", nodes=ended.failed_nodes or ended.nodes)
@@ -261,6 +230,60 @@ def _by_node(ended: Ended) -> _Found | None:
     if ended.requeued and ended.why is Interruption.NODE_FAILURE and ended.code in ("000", "S106"):
         return _Found("node.failed", nodes=ended.failed_nodes or _only(ended.nodes))
     return None
+
+
+def _by_lasting(ended: Ended) -> _Found | None:
+    """What has lasted on the node since earlier, where the end's own words tell of just that."""
+    last = [line for line in ended.health if line.lasts and line.at <= ended.at + HEALTH_S]
+    if not last:
+        return None
+    there: tuple[str, ...]
+    words: tuple[str, ...]
+    quoted: tuple[Evidence, ...] = ()
+    learner = 0
+    if ended.code in _ON_NODES:
+        there, words = _named(ended), (ended.message,)
+    elif (cause := _cause(ended.learners)) is not None and ended.code != "C202":
+        there, words = _only((cause.end.node,)), _last_words(cause)
+        quoted, learner = _quoted(cause.end, cause.sign), cause.end.learner
+    else:
+        return None
+    guilty = [line for line in last if line.node in there and explains(line, words, has_gpus=ended.has_gpus)]
+    if not guilty:
+        return None
+    heaviest = max((nodes_kind(line.kind) for line in guilty), key=lambda kind: KINDS[kind].weight)
+    told = [line for line in guilty if nodes_kind(line.kind) == heaviest]
+    lines = tuple(line.evidence for line in told[:_LASTING])
+    return _Found(heaviest, told[0].sentence, (*lines, *quoted), (told[0].node,), learner)
+
+
+def _named(ended: Ended) -> tuple[str, ...]:
+    """The nodes that the message names; of an attempt that has one, that."""
+    words = {word.strip(".,:;()'\"") for word in ended.message.split()}
+    return tuple(node for node in ended.nodes if node in words) or _only(ended.nodes)
+
+
+def _last_words(cause: _Cause) -> tuple[str, ...]:
+    """What the learner said of its end: its last exception, or where it has none its last lines. Nothing where that
+    has a cause of its own: no memory, no room, no access, a peer that was gone."""
+    end, sign = cause.end, cause.sign
+    if end.out_of_memory:
+        return ()
+    lines = tuple(line.text for line in end.log)
+    if sign is None or not _is_its_end(end, sign) or Raised(sign.text, sign.line).is_launchers:
+        return lines[-AFTERWORDS:]
+    if sign.is_victims or sign.kind not in ("user.traceback", "node.gpu", "node.disk"):
+        return ()
+    goes_on = any(word in sign.text.lower() for word in ("cuda", "nccl", "nvml"))
+    return (sign.text, *lines[sign.line + 1 : sign.line + 1 + _MORE]) if goes_on else (sign.text,)
+
+
+def _lasting(ended: Ended, kind: str) -> tuple[Evidence, ...]:
+    """What lasts on the nodes, for people to judge; of no use where the scheduler ended it."""
+    if kind_of(kind).origin is Origin.SCHEDULER:
+        return ()
+    last = sorted((line for line in ended.health if line.lasts), key=lambda line: not line.drains)
+    return tuple(line.evidence for line in last[:_LASTING])
 
 
 def _only(nodes: tuple[str, ...]) -> tuple[str, ...]:

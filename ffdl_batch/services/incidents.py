@@ -12,14 +12,16 @@ from dataclasses import replace
 from typing import Any
 
 from ffdl_batch.controller.record.log_tail import readable
-from ffdl_batch.domain.classify import Ended, HealthLine, LearnerEnd, PolicyHit, Printed, classify
+from ffdl_batch.domain.classify import Ended, LearnerEnd, PolicyHit, Printed, classify
 from ffdl_batch.domain.continuation import Interruption
 from ffdl_batch.domain.events import Event, EventKind
+from ffdl_batch.domain.gang import count_gpus
 from ffdl_batch.domain.incident import Incident
 from ffdl_batch.domain.job import Change, Job
 from ffdl_batch.domain.job_state import JobState, Wish
 from ffdl_batch.domain.jobdir import AttemptDir, Root
 from ffdl_batch.domain.known import Known, latest_run
+from ffdl_batch.domain.node_findings import HealthLine
 from ffdl_batch.domain.observation import EndCause, Observation
 from ffdl_batch.domain.verdict import Move, Verdict
 from ffdl_batch.services.chain import Past, gpus_of
@@ -38,7 +40,9 @@ HOSTS = 64
 """Nodes that an incident names at most."""
 HEALTH = "health"
 """The kind of event by which a node controller tells what root's program found on its node: `lines`, a JSON value each
-with `at`, `kind`, `device` and `text`."""
+with `at`, `kind`, `device` and `text`; what lasts since `at` `lasts`, and `drains` where the node is unfit with it."""
+LATEST = 1e11
+"""In seconds since the epoch: no finding is younger, and every machine can tell such a time."""
 _DIED = "S106"
 _NOT_STORED = frozenset({"S303", "S305", "S306"})
 _CODES = {
@@ -128,6 +132,7 @@ def _describe(job: Job, attempt: AttemptDir, known: Known, verdict: Verdict, pas
         learners=_with_logs(attempt, job.attempt, _failures(events, hosts, known)),
         health=_health(events, hosts),
         lost_gpu_s=0.0 if is_owed or was_owed else _lost(job, attempt, events, past, at),
+        has_gpus=count_gpus(job.effective_spec) > 0,
     )
 
 
@@ -220,11 +225,10 @@ def _finding(text: str, node: str) -> HealthLine | None:
         body: Any = json.loads(text)
     except ValueError:
         return None
-    if not isinstance(body, dict) or not isinstance(at := body.get("at"), (int, float)):
+    if not isinstance(body, dict) or not isinstance(at := body.get("at"), (int, float)) or not 0 <= at <= LATEST:
         return None
-    return HealthLine(
-        node, float(at), str(body.get("kind", "")), str(body.get("text", "")), str(body.get("device", ""))
-    )
+    kind, said, device = (str(body.get(name, "")) for name in ("kind", "text", "device"))
+    return HealthLine(node, float(at), kind, said, device, body.get("lasts") is True, body.get("drains") is True)
 
 
 def _lost(job: Job, attempt: AttemptDir, events: Iterable[Event], past: Past, at: float) -> float:

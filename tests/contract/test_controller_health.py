@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ffdl_batch.controller.node.health import FINDINGS_MOST, Health
+from ffdl_batch.controller.node.health import BOOT_ID, FINDINGS_MOST, LASTING_MOST, Health
 from ffdl_batch.controller.record.journal import Journal
 from ffdl_batch.domain.events import EventKind
 from tests.contract.controller_rig import Rig
@@ -35,6 +35,13 @@ def finding(text: str, at: float | None = None) -> str:
         "boot_id": "b",
     }
     return json.dumps(body) + "\n"
+
+
+def lasting(text: str, boot_id: str = "") -> str:
+    """A line of what lasts, for a day by now."""
+    body = json.loads(finding(text, time.time() - 86400.0))
+    boot_id = boot_id or Path(BOOT_ID).read_text().strip()
+    return json.dumps({**body, "boot_id": boot_id, "lasts": True, "drains": True}) + "\n"
 
 
 def place(rig: Rig, *lines: str) -> Path:
@@ -135,7 +142,60 @@ def test_what_was_found_about_an_end_is_told_after_however_much_noise(tmp_path: 
     (directory / "incidents").write_text(noise + later)
     health.look()
     assert len(journal.events) == 1
-    health.await_look(now + 7190.0, lambda: False)
-    health.await_look(now + 7190.0, lambda: False)
+    health.await_look(now + 7190.0, True, lambda: False)
+    health.await_look(now + 7190.0, True, lambda: False)
     [last] = [json.loads(str(event.fields["lines"])) for event in journal.events[1:]]
     assert last["text"] == "GPU has fallen off the bus"
+
+
+@pytest.mark.parametrize(("script", "expected"), [("exit 3", ["off the bus"]), ("echo done", [])])
+def test_what_lasts_since_long_before_is_told_where_a_learner_failed(
+    rig: Rig, script: str, expected: list[str]
+) -> None:
+    directory = place(rig)
+    (directory / "lasting").write_text(lasting("off the bus") + lasting("of another boot", "b") + "rubbish\n[]\n")
+    (directory / "looked").write_text("0\n")
+    rig.write(script, health=str(directory))
+    rig.run()
+    assert texts(rig) == expected
+    assert all(one["lasts"] and one["at"] < time.time() - 80000 for one in told(rig))
+
+
+def test_what_lasts_is_told_where_the_model_could_not_be_loaded(rig: Rig) -> None:
+    directory = place(rig)
+    (directory / "lasting").write_text(lasting("stale"))
+    (directory / "looked").write_text("0\n")
+    rig.write("echo done", health=str(directory), model_archive=str(rig.base / "nowhere.zip"))
+    assert rig.run() != 0
+    assert texts(rig) == ["stale"]
+
+
+def test_what_began_about_the_end_is_told_as_that_alone(tmp_path: Path) -> None:
+    journal = Journal(str(tmp_path / "node-0.jsonl"), "node-0")
+    directory, now = tmp_path / "health", time.time()
+    directory.mkdir()
+    (directory / "looked").write_text("15\n")
+    (directory / "incidents").write_text(finding("off the bus", now))
+    (directory / "lasting").write_text(json.dumps({**json.loads(lasting("off the bus")), "at": now}) + "\n")
+    Health(str(directory), journal).look(now + 5.0, failed=True)
+    assert len(str(journal.events[0].fields["lines"]).split("\n")) == 1
+
+
+def test_what_lasts_is_told_once_bounded_and_only_while_somebody_looks(tmp_path: Path) -> None:
+    journal = Journal(str(tmp_path / "node-0.jsonl"), "node-0")
+    directory = tmp_path / "health"
+    directory.mkdir()
+    health, now = Health(str(directory), journal), time.time()
+    (directory / "lasting").write_text("".join(lasting(f"number {number}") for number in range(LASTING_MOST + 5)))
+    health.look(now, failed=True)
+    assert journal.events == []  # nobody looks here: who knows whether it lasts still
+    (directory / "looked").write_text("15\n")
+    os.utime(directory / "looked", (now - 3600.0, now - 3600.0))
+    health.look(now, failed=True)
+    assert journal.events == []
+    os.utime(directory / "looked")
+    health.look(now)
+    assert journal.events == []  # nothing failed
+    health.look(now, failed=True)
+    (told,) = [str(event.fields["lines"]).split("\n") for event in journal.events]
+    assert [json.loads(line)["text"] for line in told] == [f"number {number}" for number in range(LASTING_MOST)]

@@ -116,7 +116,7 @@ class Node:
                 self._attention.check()
                 done = self._patiently(self.siblings.ended_of_themselves, self._attention.go_on)
             except PhaseFailed as failed:
-                self._health.look(time.time())
+                self._health.look(time.time(), failed=True)
                 return fail(self.launch, self.node_rank, self.journal, failed.code, str(failed), failed.fault_class)
             except Ended as ended:
                 self.journal.append(EventKind.FAULT, code="", message=str(ended), ended_by=ended.reason)
@@ -125,7 +125,8 @@ class Node:
             self._data.mounting.finish()
             ended_at = time.time()
             stored = self._store()
-            self._health.await_look(ended_at, lambda: status != 0 and self._may_wait())
+            is_bad = status != 0 or not stored
+            self._health.await_look(ended_at, is_bad, lambda: status != 0 and self._may_wait())
             return status or (0 if stored else EXIT_PLATFORM)
         finally:
             self._meter.finish(0.0)

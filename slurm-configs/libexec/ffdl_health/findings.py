@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 TEXT_MOST = 400
 DEVICE_MOST = 80
@@ -22,13 +22,21 @@ class Finding(NamedTuple):
     standing: str = ""
 
     def line(self, boot_id: str) -> str:
-        """As it stands in the file of incidents, with the line's end. The text is one line, whatever was logged."""
+        """As it stands in the file of incidents, with the line's end."""
+        return line_of(self.told(boot_id))
+
+    def told(self, boot_id: str) -> dict[str, Any]:
+        """What is told of it. The text is one line, whatever was logged."""
         text = " ".join(self.text.split())
-        told = {
+        return {
             "at": round(self.at, 3),
             "kind": self.kind,
             "device": self.device[:DEVICE_MOST],
             "text": "".join(letter for letter in text if letter.isprintable())[:TEXT_MOST],
             "boot_id": boot_id,
         }
-        return json.dumps(told, separators=(",", ":")) + "\n"
+
+
+def line_of(told: dict[str, Any]) -> str:
+    """What is told as a line, with its end."""
+    return json.dumps(told, separators=(",", ":")) + "\n"

@@ -1,7 +1,9 @@
-"""What was found on this node since its boot: `incidents`, a line each, for everybody to read; `state.json`, root's.
+"""What was found on this node since its boot: `incidents`, a line each, and `lasting`, what lasts now, for everybody to
+read; `state.json`, root's.
 
-A line is there once, also where a run was killed while it wrote: what is to be appended is remembered first, together
-with how long the file is. Two files of BYTES_MOST are kept at most, the older one as `incidents.1`.
+A line of `incidents` is there once, also where a run was killed while it wrote: what is to be appended is remembered
+first, together with how long the file is. Two files of BYTES_MOST are kept at most, the older one as `incidents.1`.
+`lasting` is replaced as a whole when something begins to last or is over, and follows from what is remembered.
 """
 
 from __future__ import annotations
@@ -14,11 +16,13 @@ import time
 from pathlib import Path
 from typing import Any, Iterator, Sequence
 
-from .findings import Finding
+from .findings import Finding, line_of
 
 BYTES_MOST = 256 << 10
 ALIKE_MOST = 10
 """So many findings of one kind and device are written down at one look; of further ones, how many they were."""
+LASTING_MOST = 64
+"""So many lines `lasting` has at most; what the node is not fit with comes first."""
 _FORMAT = 1
 
 
@@ -40,21 +44,24 @@ def held(place: Path) -> Iterator[bool]:
 
 
 class Ledger:
-    """The two files. Nobody else writes there while it is `held`."""
+    """These files. Nobody else writes there while it is `held`."""
 
     def __init__(self, place: Path, boot_id: str) -> None:
         self._file, self._state_file, self._boot_id = place / "incidents", place / "state.json", boot_id
+        self._lasting_file = place / "lasting"
         self._state: dict[str, Any] = {"format": _FORMAT, "boot_id": boot_id}
 
     def load(self) -> None:
-        """What earlier looks of this boot remembered. Of another boot, or of another release, nothing is believed."""
+        """What earlier looks of this boot remembered. Of another boot, or of another release, nothing is believed, and
+        nothing lasts until it is found again. Raises OSError."""
         try:
             state = json.loads(self._state_file.read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            return
+            state = None
         if isinstance(state, dict) and (state.get("format"), state.get("boot_id")) == (_FORMAT, self._boot_id):
             self._state = state
             self._append()
+        self._publish()
 
     def memory(self, source: str) -> dict[str, Any]:
         """What a source remembers; what it changes there is kept with the next `add`."""
@@ -92,18 +99,39 @@ class Ledger:
         standing[source] = sorted(now if looked else before | now)
         fresh = bounded([one for one in found if one.standing not in before or not one.standing])
         badly = self._state.setdefault("standing_badly", {})
+        lasting = self._state.setdefault("lasting", {})
         for key in before - set(standing[source]):
             badly.pop(key, None)
+            lasting.pop(key, None)
         badly.update({one.standing: words(one) for one in found if one.badly and one.standing})
-        happened = [words(one) for one in fresh if one.badly and not one.standing]
-        self._state["happened_badly"] = [*self._state.get("happened_badly", []), *happened][:ALIKE_MOST]
+        for one in found:
+            if one.standing:  # as it was when it began
+                lasting.setdefault(one.standing, self._lasting_words(one))
+        happened = [one for one in fresh if one.badly and not one.standing]
+        self._remember("happened_badly", [words(one) for one in happened])
+        self._remember("lasts_until_reboot", [self._lasting_words(one) for one in happened])
         self._state["pending"] = "".join(one.line(self._boot_id) for one in fresh)
         if self._state["pending"] and _size(self._file) >= BYTES_MOST:
             self._file.replace(self._file.with_name(f"{self._file.name}.1"))
         self._state["size"] = _size(self._file)
         self._save()
         self._append()
+        self._publish()
         return fresh
+
+    def _remember(self, name: str, happened: list[Any]) -> None:
+        self._state[name] = [*self._state.get(name, []), *happened][:ALIKE_MOST]
+
+    def _lasting_words(self, one: Finding) -> dict[str, Any]:
+        return {**one.told(self._boot_id), "lasts": True, "drains": one.badly}
+
+    def _publish(self) -> None:
+        """Say to everybody what lasts: since when, in the words of when it began."""
+        told = [*self._state.get("lasting", {}).values(), *self._state.get("lasts_until_reboot", [])]
+        told.sort(key=lambda one: (not one["drains"], one["at"]))
+        text = "".join(line_of(one) for one in told[:LASTING_MOST])
+        if text != _text(self._lasting_file):
+            _replace(self._lasting_file, text, 0o644)
 
     def _append(self) -> None:
         """What is still to be appended of what was remembered."""
@@ -119,11 +147,7 @@ class Ledger:
             os.close(descriptor)
 
     def _save(self) -> None:
-        new = self._state_file.with_name(f".{self._state_file.name}.new")
-        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(self._state, file)
-        new.replace(self._state_file)
+        _replace(self._state_file, json.dumps(self._state), 0o600)
 
 
 def bounded(found: Sequence[Finding]) -> list[Finding]:
@@ -143,6 +167,23 @@ def bounded(found: Sequence[Finding]) -> list[Finding]:
 def words(finding: Finding) -> str:
     """A finding in the words of a drain's reason."""
     return " ".join(f"{finding.kind} {finding.device} {finding.text}".split())[:120]
+
+
+def _replace(path: Path, text: str, mode: int) -> None:
+    """Write a file as a whole, in place of the one that is there."""
+    new = path.with_name(f".{path.name}.new")
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        os.fchmod(file.fileno(), mode)  # whatever the umask
+        file.write(text)
+    new.replace(path)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return ""
 
 
 def _size(path: Path) -> int:

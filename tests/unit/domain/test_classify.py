@@ -7,19 +7,17 @@ from dataclasses import replace
 import pytest
 
 from ffdl_batch.domain.classify import (
-    HEALTH_S,
     Ended,
-    HealthLine,
     LearnerEnd,
     PolicyHit,
     Printed,
     classify,
-    nodes_kind,
 )
 from ffdl_batch.domain.continuation import Interruption
 from ffdl_batch.domain.faults import FAULTS
 from ffdl_batch.domain.incident import LINE_CHARS, LINES, Evidence, Origin
 from ffdl_batch.domain.incident_kinds import KINDS, UNKNOWN, is_kind_name, kind_of
+from ffdl_batch.domain.node_findings import HEALTH_S, HealthLine, nodes_kind
 from ffdl_batch.domain.observation import EndCause, Observation, Phase
 
 AT = 1000.0

@@ -249,6 +249,19 @@ def test_what_a_node_says_of_its_health_is_evidence(site: Site, watcher: Watcher
     assert (found.kind, found.nodes, found.message) == ("node.gpu", ("n1",), "n1 0000:3b:00: Xid 79")
 
 
+def test_what_lasts_on_a_node_since_yesterday_counts_against_it(site: Site, watcher: Watcher) -> None:
+    job = site.deployed()
+    head = running(site, watcher, job)
+    line = {"at": site.clock.now() - 86400.0, "kind": "gpu", "text": "Xid 79", "lasts": True, "drains": True}
+    odd = ['{"at": 1e400}', '{"at": NaN}', f'{{"at": 1{"0" * 400}}}', '{"at": -1}']
+    head.says("node-0", EventKind.HEALTH, lines="\n".join([json.dumps(line), *odd]))
+    job = fails(
+        site, watcher, site.job(job.id), BOOM.replace(b"ValueError: boom", b"RuntimeError: No CUDA GPUs are available")
+    )
+    (found,) = incidents(site, job)
+    assert (found.kind, found.nodes) == ("node.gpu", ("n1",))
+
+
 def test_where_data_could_not_be_had_the_class_decides(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     head = running(site, watcher, job)

@@ -1,0 +1,154 @@
+"""What lasts on a node since long before is blamed for ends that tell of just that, and for no others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ffdl_batch.domain.classify import Ended, LearnerEnd, PolicyHit, Printed, classify
+from ffdl_batch.domain.continuation import Interruption
+from ffdl_batch.domain.incident import Evidence, Origin
+from ffdl_batch.domain.node_findings import HealthLine
+
+AT = 500_000.0
+DAY_S = 86_400.0
+GPU = HealthLine("n1", AT - DAY_S, "gpu", "Xid 79, GPU has fallen off the bus", "0000:3b:00", lasts=True, drains=True)
+MOUNT = replace(GPU, kind="mount", text="/shared, nas:/x (nfs): Stale file handle", device="/shared")
+DISK = replace(GPU, kind="disk", text="/dev/sdb on /scratch (ext4) has become read-only", device="/scratch")
+ROOT = replace(DISK, device="/")
+HEAD = ("Traceback (most recent call last):", '  File "a.py", line 1, in <module>')
+NO_GPU = "RuntimeError: No CUDA GPUs are available"
+STALE = "OSError: [Errno 116] Stale file handle: '/shared/a'"
+
+
+def ended(*lines: str, finding: HealthLine = GPU, code: int | None = 1, signal: int | None = None) -> Ended:
+    log = tuple(Printed(line, AT - 1) for line in lines)
+    end = LearnerEnd(1, AT, code, signal, node="n1", log=log)
+    return Ended("training-a", 1, "end-0", AT, "C201", nodes=("n1", "n2"), learners=(end,), health=(finding,))
+
+
+def raised(sentence: str, finding: HealthLine, *more: str) -> Ended:
+    return ended(*HEAD, sentence, *more, finding=finding)
+
+
+@pytest.mark.parametrize(
+    ("kind", "end"),
+    [
+        ("node.gpu", raised(NO_GPU, GPU)),
+        ("node.gpu", raised("RuntimeError: CUDA error: invalid device ordinal", GPU)),
+        ("node.gpu", raised("RuntimeError: CUDA error: uncorrectable ECC error encountered", replace(GPU, kind="ecc"))),
+        (
+            "node.gpu",
+            raised(
+                "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:1",
+                GPU,
+                "ncclUnhandledCudaError: Call to CUDA function failed.",
+                "Last error:",
+                "Cuda failure 100 'no CUDA-capable device is detected'",
+            ),
+        ),
+        ("node.gpu", ended("E0000 failed call to cuInit: CUDA_ERROR_NO_DEVICE")),
+        ("node.gpu", ended("what(): CUDA error: unknown error", code=None, signal=6)),
+        ("node.gpu", raised("subprocess.CalledProcessError: it failed", GPU, "GPU has fallen off the bus")),
+        ("node.disk", raised(STALE, MOUNT)),
+        ("node.disk", ended("cat: /shared/a: Input/output error", finding=MOUNT)),
+        ("node.disk", raised("OSError: [Errno 30] Read-only file system: '/scratch/tmp/x'", DISK)),
+        ("node.disk", ended("touch: cannot touch '/scratch/x': Read-only file system", finding=DISK)),
+        ("node.disk", raised("OSError: [Errno 107] Transport endpoint is not connected: '/shared'", MOUNT)),
+    ],
+)
+def test_an_end_that_tells_of_just_that_is_the_nodes(kind: str, end: Ended) -> None:
+    incident = classify(end)
+    assert (incident.kind, incident.nodes, incident.learner) == (kind, ("n1",), 1)
+    assert "lasts since 1970-01-0" in incident.message
+    assert incident.evidence[0].source == "health n1"
+    assert "learner-1" in {one.source for one in incident.evidence}
+
+
+@pytest.mark.parametrize(
+    ("kind", "end"),
+    [
+        ("user.exit", ended("done", code=3)),
+        ("user.signal", ended("done", code=None, signal=11)),
+        ("user.traceback", raised("ValueError: boom", GPU)),
+        ("user.traceback", raised("ValueError: boom", GPU, "Exception ignored: no CUDA-capable device is detected")),
+        ("user.traceback", raised("RuntimeError: CUDA error: device-side assert triggered", GPU)),
+        ("user.traceback", raised("RuntimeError: CUDA error: an illegal memory access was encountered", GPU)),
+        ("user.traceback", raised("AssertionError: Torch not compiled with CUDA enabled", GPU)),
+        ("user.traceback", raised("RuntimeError: CUDA error: unknown error; Connection closed by peer", GPU)),
+        ("user.cuda_oom", raised("torch.OutOfMemoryError: CUDA out of memory.", GPU)),
+        ("data.disk_full", raised("OSError: [Errno 28] No space left on device: '/scratch/x'", DISK)),
+        ("user.traceback", raised("FileNotFoundError: [Errno 2] No such file or directory: '/shared/a'", MOUNT)),
+        ("user.traceback", raised("OSError: [Errno 30] Read-only file system: '/opt/x'", DISK)),
+        ("user.traceback", raised("OSError: [Errno 30] Read-only file system: '/scratch2/x'", DISK)),
+        ("user.traceback", raised("OSError: [Errno 30] Read-only file system: '/opt/x'", ROOT)),
+        ("user.traceback", raised("OSError: [Errno 107] Transport endpoint is not connected", MOUNT)),
+        ("user.traceback", raised(NO_GPU, MOUNT)),
+        ("user.traceback", replace(raised(NO_GPU, GPU), has_gpus=False)),
+        ("user.traceback", raised(NO_GPU, replace(GPU, node="n2"))),
+        ("user.traceback", raised(NO_GPU, replace(GPU, drains=False))),
+        ("user.traceback", raised(NO_GPU, replace(GPU, kind="memory"))),
+        ("user.traceback", raised(NO_GPU, replace(GPU, at=AT + 90.0))),
+        ("user.memory", replace(raised(NO_GPU, GPU), code="C202")),
+    ],
+)
+def test_any_other_end_stays_what_it_is_and_has_the_finding_as_evidence(kind: str, end: Ended) -> None:
+    incident = classify(end)
+    assert incident.kind == kind
+    assert "lasts since" not in incident.message
+    assert end.health[0].evidence in incident.evidence
+
+
+def test_the_learner_that_failed_first_of_its_own_must_have_been_there() -> None:
+    end = raised(NO_GPU, GPU)
+    other = LearnerEnd(2, AT - 5, 1, node="n2", log=tuple(Printed(line) for line in (*HEAD, "ValueError: boom")))
+    assert classify(replace(end, learners=(other, *end.learners))).kind == "user.traceback"
+    victim = replace(other, log=tuple(Printed(line) for line in (*HEAD, "RuntimeError: Connection closed by peer")))
+    assert classify(replace(end, learners=(victim, *end.learners))).nodes == ("n1",)
+
+
+def test_what_the_scheduler_or_a_policy_says_goes_before() -> None:
+    end = raised(NO_GPU, GPU)
+    for why in (Interruption.TIMEOUT, Interruption.PREEMPTION):
+        incident = classify(replace(end, why=why))
+        assert incident.origin is Origin.SCHEDULER
+        assert not [one for one in incident.evidence if one.source.startswith("health")]
+    assert classify(replace(end, cancelled=True)).origin is Origin.SCHEDULER
+    assert classify(end, PolicyHit("own", "user.own", Evidence("learner-1", "x"))).kind == "user.own"
+
+
+def test_a_finding_that_lasts_is_none_of_the_minute_about_the_end() -> None:
+    """It would speak for any end otherwise; what began just now is told as a finding of now as well."""
+    assert classify(ended("done", code=3, finding=replace(GPU, at=AT - 10))).kind == "user.exit"
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "nodes", "kind"),
+    [
+        ("S302", "the data on node n1 cannot be read: [Errno 116] Stale file handle: '/shared'", ("n1", "n2"), "node"),
+        ("S303", "store-results on n1: [Errno 5] Input/output error", ("n1", "n2"), "node"),
+        ("S303", "store-results: [Errno 5] Input/output error", ("n1",), "node"),
+        ("S105", "the image cannot be opened: Stale file handle", ("n1",), "node"),
+        ("S302", "the data on node n2 cannot be read: [Errno 116] Stale file handle", ("n1", "n2"), "data"),
+        ("S302", "[Errno 116] Stale file handle", ("n1", "n2"), "data"),
+        ("S302", "data directory /shared/d does not exist on node n1", ("n1",), "data"),
+        ("S106", "a controller died: Input/output error", ("n1",), "platform"),
+    ],
+)
+def test_what_controllers_met_on_the_node_counts_as_well(
+    code: str, message: str, nodes: tuple[str, ...], kind: str
+) -> None:
+    end = Ended("training-a", 1, "end-0", AT, code, message, nodes=nodes, health=(MOUNT,))
+    incident = classify(end)
+    assert incident.origin is Origin(kind)
+    if kind == "node":
+        assert (incident.kind, incident.nodes) == ("node.disk", ("n1",))
+
+
+def test_evidence_of_what_lasts_is_bounded_and_begins_with_what_drains() -> None:
+    clocks = tuple(replace(GPU, kind="clock", text=f"off by {number} s", drains=False) for number in range(9))
+    incident = classify(replace(ended("done", code=3), health=(*clocks, GPU)))
+    told = [one.text for one in incident.evidence if one.source == "health n1"]
+    assert len(told) == 5
+    assert told[0] == GPU.evidence.text
