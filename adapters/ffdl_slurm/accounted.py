@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ffdl_batch.domain.job import Token
 from ffdl_batch.domain.observation import NativeId, Phase
 from ffdl_batch.ports.accounts import AccountedRun
-from ffdl_slurm.commands import RUN_FIELDS
-from ffdl_slurm.parsers import Garbled, JobRow, parse_row, read_rows
+from ffdl_slurm.commands import RUN_FIELDS, SEPARATOR
+from ffdl_slurm.parsers import Garbled, JobRow, parse_row, read_lines
+from ffdl_slurm.said import begin
 
+_BEGINS = re.compile(r"\s*\d+(?:_(?:\d+|\[[^\]|]*\]?))?(?:\+\d+)?\s*\|", re.ASCII)
+"""A job's id before a separator: what begins otherwise goes on with a name that has line breaks."""
 _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)([KMGTP]?)", re.ASCII)
+_DIGITS_MOST = 15
 _UNITS = {"": 1.0, "K": 1024.0, "M": 1024.0**2, "G": 1024.0**3, "T": 1024.0**4, "P": 1024.0**5}
 
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """One start of a job or task. `tres` is what was allocated, by Slurm's names (empty = it never was)."""
+    """One start of a job or task. `tres` is what was allocated, by Slurm's names (empty = it never was). `unread`: why
+    the row cannot be read, of which then nothing but the id, and the name where it is not "", is known."""
 
     native: NativeId
     name: str
     elapsed_s: float
     tres: Mapping[str, float]
     is_over: bool
+    unread: str = ""
 
     @property
     def gpus(self) -> float | None:
@@ -37,17 +43,55 @@ class RunRecord:
 
 def parse_runs(text: str) -> list[RunRecord]:
     """The answer to :func:`ffdl_slurm.commands.sacct_runs_argv`; what never started is left out, but for its record
-    without time. Raises Garbled."""
-    found = []
-    for number, state, elapsed, tres, name in read_rows(text, len(RUN_FIELDS), "sacct", ("JobID", "State")):
-        record = parse_row(JobRow(number, name, state))
-        if record.native is None:  # tasks that nobody started yet
-            continue
-        if not elapsed.strip().isdecimal():
-            raise Garbled(f"sacct printed {elapsed!r} for the seconds of job {number}")
-        is_over = record.observation.phase is Phase.ENDED
-        found.append(RunRecord(record.native, record.name, float(elapsed), parse_tres(tres), is_over))
+    without time. A row that is odd is a record that says why. Raises Garbled for what is no answer, or has no row that
+    can be read."""
+    rows = list(_rows(read_lines(text, len(RUN_FIELDS), "sacct", ("JobID", "State"))))
+    read = [(row, _record(row)) for row in rows]
+    found = [record for _, record in read if record is not None]
+    if rows and all(record is not None and record.unread for _, record in read):
+        raise Garbled(f"of sacct's rows none can be read; the first: {found[0].unread}")
     return found
+
+
+def _rows(lines: Sequence[str]) -> Iterator[str]:
+    """The text of each row: the name of somebody's job, which comes last, may have line breaks. Raises Garbled."""
+    row = ""
+    for line in lines:
+        if _BEGINS.match(line):
+            if row:
+                yield row
+            row = line
+        elif row:
+            row = f"{row}\n{line}"
+        else:
+            raise Garbled(f"sacct printed {begin(line)!r} among its rows")
+    if row:
+        yield row
+
+
+def _record(row: str) -> RunRecord | None:
+    """None for tasks that nobody started yet. Raises Garbled where nobody can tell whose it is."""
+    fields = row.split(SEPARATOR, len(RUN_FIELDS) - 1)
+    number, *_ = fields
+    named = fields[-1] if len(fields) == len(RUN_FIELDS) else ""
+    record = parse_row(JobRow(number, named, fields[1]))
+    if record.native is None:
+        return None
+    if len(fields) < len(RUN_FIELDS):
+        return _unread(record.native, "", f"sacct printed {begin(row)!r} among its rows")
+    _, _, elapsed, tres, _ = fields
+    if not elapsed.strip().isdecimal() or len(elapsed) > _DIGITS_MOST:
+        return _unread(record.native, record.name, f"sacct printed {begin(elapsed)!r} for the seconds of job {number}")
+    amounts = parse_tres(tres)
+    for part in tres.strip().split(","):
+        name = part.rpartition("=")[0]
+        if name.partition(":")[0] == "gres/gpu" and name not in amounts:
+            return _unread(record.native, record.name, f"sacct printed {begin(part)!r} for the GPUs of job {number}")
+    return RunRecord(record.native, record.name, float(elapsed), amounts, record.observation.phase is Phase.ENDED)
+
+
+def _unread(native: NativeId, name: str, why: str) -> RunRecord:
+    return RunRecord(native, name, 0.0, {}, is_over=False, unread=why)
 
 
 def parse_tres(text: str) -> dict[str, float]:
@@ -64,15 +108,21 @@ def runs_of(
     records: Sequence[RunRecord], attempts: Mapping[NativeId, Token], token_of: Callable[[str, str | None], str]
 ) -> dict[NativeId, list[AccountedRun]]:
     """The starts of each attempt. What has its id by another name is another's: a controller that crashed may have
-    given an id twice. Where no record names a GPU the accounting does not count them (AccountingStorageTRES)."""
+    given an id twice. Where no record names a GPU the accounting does not count them (AccountingStorageTRES). Of an
+    attempt with a row that cannot be read the accounting tells too little: it is left out."""
     counts_gpus = any(record.gpus is not None for record in records)
     found: dict[NativeId, list[AccountedRun]] = {}
+    unread: set[NativeId] = set()
     for record in records:
         native = record.native
+        if native in attempts and record.unread and not record.name:
+            unread.add(native)
         if native not in attempts or token_of(record.name, native.task) != attempts[native]:
             continue
+        if record.unread:
+            unread.add(native)
         runs = found.setdefault(native, [])
         if record.tres or record.elapsed_s:
             gpus = (record.gpus or 0.0) if counts_gpus else None
             runs.append(AccountedRun(record.elapsed_s, gpus, record.tres.get("cpu"), record.is_over))
-    return found
+    return {native: runs for native, runs in found.items() if native not in unread}

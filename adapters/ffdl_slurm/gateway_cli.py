@@ -87,7 +87,11 @@ class CommandLineGateway:
 
     def account_for_runs(self, ids: Collection[str]) -> Sequence[RunRecord] | None:
         """See the port."""
-        return self._account_for_all(ids, commands.sacct_runs_argv, parse_runs)
+        records = self._account_for_all(ids, commands.sacct_runs_argv, parse_runs)
+        for record in records or ():
+            if record.unread:
+                self._log_once(f"the run of {record.native}", f"a row of the accounting is left out: {record.unread}")
+        return records
 
     def _account_for_all(
         self, ids: Collection[str], argv_of: Callable[[Sequence[str]], list[str]], parse: Callable[[str], list[T]]

@@ -1,8 +1,8 @@
 """What Slurm's accounting remembers of jobs that ran before us, and what the cluster has (entry point ``slurm`` of
 ``ffdl_batch.histories``).
 
-sacct(1), 20.11 to 26.05. Fields are parted by a control character, which no name of a job can hold; an answer without
-its header, or a line with another number of fields, is none.
+sacct(1), 20.11 to 26.05. Fields are parted by a control character, and the job's name, which may hold anything, comes
+last. An answer without its header is none. A row that cannot be read is told, and the others are read all the same.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TypeVar
 
-from ffdl_batch.domain.past_job import PastJob, Place, Room
+from ffdl_batch.domain.numbers import counted
+from ffdl_batch.domain.past_job import PastJob, PastJobs, Place, Room, Unread
 from ffdl_batch.ports.history import HistoryUnknown, Period
 from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable
 from ffdl_slurm.commands import sinfo_argv
@@ -28,6 +29,9 @@ FIELDS = (
 LINE = "SubmitLine"
 """Since 21.08; tells salloc and srun from sbatch."""
 _PARTED = "\x1f"
+_KNOWN_FIRST = FIELDS.index("Start")
+"""So many parting characters, and a job's id, are before what may have line breaks: a line with both begins a row."""
+_DIGITS_MOST = 15
 _LONG_S = 600.0
 """A year of a busy cluster takes slurmdbd minutes."""
 _UNLIMITED = frozenset({"", "UNLIMITED", "Partition_Limit"})
@@ -52,43 +56,76 @@ def history_argv(period: Period, *, with_line: bool) -> list[str]:
     return argv
 
 
-def parse_history(text: str) -> list[PastJob]:
-    """The answer to :func:`history_argv`; jobs that never started are left out. Raises Garbled."""
+def parse_history(text: str) -> PastJobs:
+    """The answer to :func:`history_argv`; jobs that never started are left out, and a row that is odd is among those
+    that are unread. Raises Garbled for what is no table, broke off, or has no row that can be read."""
     lines = text.split("\n")
     head = next((at for at, line in enumerate(lines) if line.split(_PARTED)[:2] == ["JobID", "User"]), None)
     if head is None:
         raise Garbled(f"sacct printed no table but {begin(text)!r}")
+    if lines.pop():
+        raise Garbled(f"sacct's answer broke off in {begin(lines[-1] if lines else text)!r}")
     names = lines[head].split(_PARTED)
-    rows = _rows(lines[head + 1 :], len(names))
-    jobs = (_job(dict(zip(names, row, strict=True))) for row in rows)
-    return [job for job in jobs if job is not None]
+    jobs: list[PastJob] = []
+    unread: list[Unread] = []
+    rows = list(_rows(lines[head + 1 :], len(names)))
+    for row in rows:
+        try:
+            job = _job(_fields(names, row))
+        except Garbled as error:
+            unread.append(Unread(_told(row), str(error)))
+            continue
+        jobs += [job] if job is not None else []
+    if unread and len(unread) == len(rows):
+        raise Garbled(f"of {counted(len(rows), 'row')} of sacct's none can be read; the first: {unread[0].why}")
+    return PastJobs(tuple(jobs), tuple(unread))
 
 
-def _rows(lines: Sequence[str], width: int) -> Iterator[list[str]]:
-    """A line each, but that the text of a submission may have lines of its own (sbatch --wrap)."""
-    row = ""
+def _rows(lines: Sequence[str], width: int) -> Iterator[str]:
+    """The text of each row. It may have several lines: the text of a submission (sbatch --wrap) and a job's name have
+    what line breaks they were given. A row that is torn ends where the next one begins."""
+    row: list[str] = []
+    parted = 0
     for line in lines:
-        row = f"{row}\n{line}" if row else line
-        words = row.split(_PARTED)
-        if len(words) > width:
-            raise _torn(words, width)
-        if len(words) == width:
-            yield words
-            row = ""
+        here = line.count(_PARTED)
+        is_whole, is_next = here >= width - 1, here >= _KNOWN_FIRST and _is_job(line)
+        goes_on = here == 0 if parted >= width - 1 else not is_next
+        if row and (is_whole or not goes_on):
+            yield "\n".join(row)
+            row, parted = [], 0
+        row.append(line)
+        parted += here
     if row:
-        raise _torn(row.split(_PARTED), width)
+        yield "\n".join(row)
 
 
-def _torn(words: Sequence[str], width: int) -> Garbled:
-    return Garbled(f"sacct's line {' '.join(words)[:80]!r} has {len(words)} fields, not {width}")
+def _fields(names: Sequence[str], row: str) -> dict[str, str]:
+    """By their names; the last field is the job's name, which may hold anything. Raises Garbled."""
+    words = row.split(_PARTED, len(names) - 1)
+    if len(words) < len(names):
+        raise Garbled(f"sacct's line {begin(row.replace(_PARTED, ' '))!r} has {len(words)} fields, not {len(names)}")
+    return dict(zip(names, words, strict=True))
+
+
+def _is_job(row: str) -> bool:
+    return _JOB.fullmatch(row.partition(_PARTED)[0]) is not None
+
+
+def _told(row: str) -> str:
+    return row.partition(_PARTED)[0] if _is_job(row) else begin(row.replace(_PARTED, " "))
 
 
 def _job(row: Mapping[str, str]) -> PastJob | None:
     match = _JOB.fullmatch(row["JobID"])
     if match is None:
-        raise Garbled(f"{row['JobID']!r} is no job of Slurm")
-    if row["Start"] in ("Unknown", "None", "") or not row["AllocTRES"]:
+        raise Garbled(f"{begin(row['JobID'])!r} is no job of Slurm")
+    has_started = row["Start"] not in ("Unknown", "None", "")
+    if row["ElapsedRaw"] in ("0", "") and not (has_started and row["AllocTRES"]):
         return None
+    if not row["AllocTRES"]:
+        raise Garbled(
+            f"it ran for {_number(row, 'ElapsedRaw')} s, and sacct does not say with what (AllocTRES is empty)"
+        )
     tres = dict(part.partition("=")[::2] for part in row["AllocTRES"].split(",") if part)
     typed = [name.split(":", 1)[1] for name in tres if name.startswith("gres/gpu:")]
     return PastJob(
@@ -98,14 +135,14 @@ def _job(row: Mapping[str, str]) -> PastJob | None:
         name=row["JobName"],
         partition=row["Partition"].split(",")[0],
         state=row["State"].split(" ")[0],
-        elapsed_s=_number(row["ElapsedRaw"]),
-        nodes=_number(row["NNodes"]),
-        cpus=_number(row["NCPUS"]),
+        elapsed_s=_number(row, "ElapsedRaw"),
+        nodes=_number(row, "NNodes"),
+        cpus=_number(row, "NCPUS"),
         memory_mib=_memory(tres.get("mem", "")),
         gpus=_gpus(tres),
         gpu_type=typed[0] if len(typed) == 1 else "",
-        limit_s=None if row["TimelimitRaw"] in _UNLIMITED else 60 * _number(row["TimelimitRaw"]),
-        started=_moment(row["Start"]),
+        limit_s=None if row["TimelimitRaw"] in _UNLIMITED else 60 * _number(row, "TimelimitRaw"),
+        started=_moment(row["Start"]) if has_started else "",
         is_array=bool(match[2]),
         licences=tuple(sorted(name.removeprefix("license/") for name in tres if name.startswith("license/"))),
         shares=tuple(sorted(name.removeprefix("gres/") for name in tres if name in ("gres/shard", "gres/mps"))),
@@ -117,18 +154,24 @@ def _job(row: Mapping[str, str]) -> PastJob | None:
 def _gpus(tres: Mapping[str, str]) -> int:
     """Sites that account types alone have no sum."""
     if "gres/gpu" in tres:
-        return _number(tres["gres/gpu"])
-    return sum(_number(count) for name, count in tres.items() if name.startswith("gres/gpu:"))
+        return _number(tres, "gres/gpu")
+    return sum(_number(tres, name) for name in tres if name.startswith("gres/gpu:"))
 
 
 def _moment(text: str) -> str:
     """Slurm is asked for seconds since the epoch (:func:`ffdl_slurm.run.query_environment`); 20.11 to 26.05 obey."""
-    return datetime.fromtimestamp(int(text), UTC).isoformat() if text.isascii() and text.isdigit() else text
-
-
-def _number(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
-        raise Garbled(f"sacct says {text!r} where a number stands")
+        return text
+    try:
+        return datetime.fromtimestamp(int(text), UTC).isoformat()
+    except (ValueError, OverflowError, OSError) as error:
+        raise Garbled(f"sacct says {begin(text)!r} where the time of its start stands") from error
+
+
+def _number(row: Mapping[str, str], name: str) -> int:
+    text = row[name]
+    if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS_MOST):
+        raise Garbled(f"sacct says {begin(text)!r} where the number for {name} stands")
     return int(text)
 
 
@@ -137,7 +180,7 @@ def _memory(text: str) -> int:
         return 0
     match = _SIZE.fullmatch(text)
     if match is None:
-        raise Garbled(f"sacct says {text!r} where an amount of memory stands")
+        raise Garbled(f"sacct says {begin(text)!r} where an amount of memory stands")
     return round(float(match[1]) * _UNITS[match[2]])
 
 
@@ -147,8 +190,8 @@ class SlurmHistory:
     def __init__(self, settings: SlurmSettings) -> None:
         self._settings = settings
 
-    def past_jobs(self, period: Period) -> Sequence[PastJob]:
-        """Jobs that had an allocation. Raises HistoryUnknown."""
+    def past_jobs(self, period: Period) -> PastJobs:
+        """Jobs that had an allocation, and rows that cannot be read. Raises HistoryUnknown."""
         with_line = LINE in self._asked(["sacct", "--helpformat"]).split()
         return _read(parse_history, self._asked(history_argv(period, with_line=with_line)))
 

@@ -92,7 +92,7 @@ class JobRow:
 
 def parse_squeue(text: str) -> list[JobRecord]:
     """The answer to :func:`ffdl_slurm.commands.squeue_argv`. Raises Garbled."""
-    return [_queue_record(line) for line in _lines(text, _QUEUE_COLUMNS, "squeue", ("JOBID", "STATE"))]
+    return [_queue_record(line) for line in read_lines(text, _QUEUE_COLUMNS, "squeue", ("JOBID", "STATE"))]
 
 
 @lru_cache(maxsize=32_768)  # few lines change from one listing to the next; one that did not is the same record
@@ -155,10 +155,10 @@ def parse_row(row: JobRow) -> JobRecord:
 
 def read_rows(text: str, columns: int, command: str, titles: tuple[str, str]) -> list[list[str]]:
     """The fields of the lines below the header. Raises Garbled."""
-    return [_split(line, columns, command) for line in _lines(text, columns, command, titles)]
+    return [_split(line, columns, command) for line in read_lines(text, columns, command, titles)]
 
 
-def _lines(text: str, columns: int, command: str, titles: tuple[str, str]) -> list[str]:
+def read_lines(text: str, columns: int, command: str, titles: tuple[str, str]) -> list[str]:
     """Lines below the header. More than one cluster prints more than one header, each after a CLUSTER: line."""
     lines: list[str] = []
     seen_header = False

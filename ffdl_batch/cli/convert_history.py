@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ffdl_batch.cli.outcome import Stop
+from ffdl_batch.cli.outcome import Stop, complain
 from ffdl_batch.cli.written_file import writing
 from ffdl_batch.domain.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from ffdl_batch.config import Settings
-    from ffdl_batch.domain.past_job import Fit, PastJob, Place
+    from ffdl_batch.domain.past_job import PastJobs, Place, Unread
     from ffdl_batch.domain.rates import Rates
 
 FORMATS = ("text", "json", "csv", "markdown", "html")
+_SHOWN = 5
+"""So many rows that could not be read are named on standard error; the report has more of them, JSON all."""
 
 
 def tell_history(
@@ -33,21 +35,36 @@ def tell_history(
         raise click.UsageError("--user and --account: give one of them")
     settings = settings_or_stop()
     day = time.strftime("%Y-%m-%d", time.localtime(since))
-    jobs, places = _ask(settings, user, account, day, backends)
+    past, places = _ask(settings, user, account, day, backends)
     whose = f"user {user}" if user else f"account {account}" if account else "yours"
-    lines = render(jobs, places, settings.rates, form, whose, day)
+    lines = render(past, places, settings.rates, form, (whose, day))
     if output == "-":
         for line in lines:
             click.echo(line)
-        return ExitCode.OK
-    with writing(output) as name:
-        Path(name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    else:
+        with writing(output) as name:
+            Path(name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    _tell_unread(past.unread)
     return ExitCode.OK
+
+
+def _tell_unread(unread: Sequence[Unread]) -> None:
+    """What the report leaves out, on standard error."""
+    from ffdl_batch.cli.convert_history_report import unread_sentence
+    from ffdl_batch.cli.present import printable
+
+    if not unread:
+        return
+    complain(f"warning: {unread_sentence(unread)}")
+    for one in unread[:_SHOWN]:
+        complain(f"warning: {printable(one.row)}: {printable(one.why)}".replace("\n", " "))
+    if len(unread) > _SHOWN:
+        complain(f"warning: and {len(unread) - _SHOWN} more; --format json names them all")
 
 
 def _ask(
     settings: Settings, user: str, account: str, day: str, backends: Sequence[str]
-) -> tuple[Sequence[PastJob], list[Place]]:
+) -> tuple[PastJobs, list[Place]]:
     """The jobs, and all places of the named backends; of none named, those of each that is configured."""
     from ffdl_batch.ports.history import (
         HistoryUnknown,
@@ -59,7 +76,7 @@ def _ask(
     )
 
     wanted = backends or [name for name in history_names() if name == "slurm" or name in settings.backends]
-    jobs: Sequence[PastJob] | None = None
+    past: PastJobs | None = None
     places: list[Place] = []
     try:
         for name in wanted:
@@ -68,30 +85,30 @@ def _ask(
                 places += found.places()
         for name in history_names():
             found = open_history(name, settings.backend_settings(name))
-            if jobs is None and isinstance(found, KnowsJobs):
-                jobs = found.past_jobs(Period(day, user, account))
+            if past is None and isinstance(found, KnowsJobs):
+                past = found.past_jobs(Period(day, user, account))
     except HistoryUnknown as error:
         raise Stop(ExitCode.TRY_AGAIN, f"the history cannot be told: {error}") from None
-    if jobs is None:
+    if past is None:
         raise Stop(ExitCode.FAILED, "no installed backend keeps a history of jobs")
-    return jobs, places
+    return past, places
 
 
 def render(
-    jobs: Sequence[PastJob], places: Sequence[Place], rates: Rates, form: str, whose: str, day: str
-) -> Iterator[str]:
-    """The report's lines in one of FORMATS."""
-    from ffdl_batch.cli.convert_history_report import csv_lines, document_of, plain_of, weigh
+    past: PastJobs, places: Sequence[Place], rates: Rates, form: str, about: tuple[str, str]
+) -> Iterator[str]:  # fmt: skip
+    """The report's lines in one of FORMATS. `about` is whose jobs, and since which day."""
+    from ffdl_batch.cli.convert_history_report import Weighed, csv_lines, document_of, plain_of, weigh
     from ffdl_batch.cli.report_html import html_page
     from ffdl_batch.cli.report_tables import markdown_lines, text_lines
 
-    weighed: list[tuple[PastJob, Fit]] = weigh(jobs, places)
+    weighed = Weighed(weigh(past.jobs, places), past.unread, *about)
     if form == "csv":
-        yield from csv_lines(weighed, rates)
+        yield from csv_lines(weighed.rows, rates)
     elif form == "json":
-        yield json.dumps(plain_of(weighed, places, rates, whose, day), ensure_ascii=True)
+        yield json.dumps(plain_of(weighed, places, rates), ensure_ascii=True)
     else:
-        document = document_of(weighed, places, rates, whose, day)
+        document = document_of(weighed, places, rates)
         if form == "html":
             yield html_page(document).rstrip("\n")
         else:

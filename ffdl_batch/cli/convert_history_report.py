@@ -5,16 +5,17 @@ from __future__ import annotations
 import io
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from ffdl_batch.cli.present import printable
 from ffdl_batch.cli.report_document import Cell, Column, Document, Section, Table
 from ffdl_batch.cli.report_tables import write_csv
 from ffdl_batch.domain.numbers import counted
-from ffdl_batch.domain.past_job import Fit, PastJob, Place, Verdict, best_fit, judge
+from ffdl_batch.domain.past_job import Fit, PastJob, Place, Unread, Verdict, best_fit, judge
 from ffdl_batch.domain.rates import Rates
 from ffdl_batch.domain.views import SCHEMA
 
-Weighed = Sequence[tuple[PastJob, Fit]]
+Rows = Sequence[tuple[PastJob, Fit]]
 _NOWHERE = Place("-", "-")
 _HOUR_S = 3600
 _KINDS = 40
@@ -23,6 +24,16 @@ _CSV = (
     "job", "user", "account", "name", "partition", "state", "started", "nodes", "cpus", "gpus", "gpu_type",
     "memory_mib", "elapsed_s", "gpu_hours", "cpu_hours", "cost", "currency", "place", "verdict", "reasons",
 )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Weighed:
+    """Each job with its best place; what could not be read; whose jobs, and since which day."""
+
+    rows: Rows
+    unread: Sequence[Unread]
+    whose: str
+    day: str
 
 
 def weigh(jobs: Sequence[PastJob], places: Sequence[Place]) -> list[tuple[PastJob, Fit]]:
@@ -36,18 +47,28 @@ def cost_of(job: PastJob, rates: Rates) -> float:
     return rates.cost(job.gpu_s, job.cpu_s, job.gpu_type)
 
 
-def document_of(weighed: Weighed, places: Sequence[Place], rates: Rates, whose: str, day: str) -> Document:
+def unread_sentence(unread: Sequence[Unread]) -> str:
+    """How many rows of the accounting are in no figure."""
+    are = "is" if len(unread) == 1 else "are"
+    rows = counted(len(unread), "row")
+    return f"{rows} of the accounting could not be read and {are} in none of the figures; tell who runs the accounting."
+
+
+def document_of(weighed: Weighed, places: Sequence[Place], rates: Rates) -> Document:
     """For people."""
-    counts = {verdict: sum(fit.verdict is verdict for _, fit in weighed) for verdict in Verdict}
-    jobs = [job for job, _ in weighed]
+    rows = weighed.rows
+    counts = {verdict: sum(fit.verdict is verdict for _, fit in rows) for verdict in Verdict}
+    jobs = [job for job, _ in rows]
     about = [
-        f"Jobs: {whose}, since {day}.",
+        f"Jobs: {weighed.whose}, since {weighed.day}.",
         f"{counted(len(jobs), 'job')}, {_hours(sum(job.gpu_s for job in jobs))} GPU-hours, "
         f"{_hours(sum(job.cpu_s for job in jobs))} CPU-hours.",
         f"{counts[Verdict.RUNS]} would run as they are, {counts[Verdict.LOSS]} with a loss, {counts[Verdict.NOT]} not.",
     ]
+    if weighed.unread:
+        about.append(unread_sentence(weighed.unread))
     if rates.is_set:
-        total = sum(cost_of(job, rates) for job, fit in weighed if fit.verdict is not Verdict.NOT)
+        total = sum(cost_of(job, rates) for job, fit in rows if fit.verdict is not Verdict.NOT)
         about.append(f"Those that would run come to {total:.2f} {rates.currency} (rates: {rates}).")
     else:
         about.append("No prices are set; [rates] of the configuration has them.")
@@ -57,9 +78,10 @@ def document_of(weighed: Weighed, places: Sequence[Place], rates: Rates, whose: 
         tuple(about),
         (
             Section("Where they would run", tables=(_by_place(jobs, places, rates),)),
-            Section("Kinds of jobs", tables=(_by_kind(weighed, rates),)),
-            Section("Losses", tables=(_by_reason(weighed, Verdict.LOSS),)),
-            Section("What would not run", tables=(_by_reason(weighed, Verdict.NOT),)),
+            Section("Kinds of jobs", tables=(_by_kind(rows, rates),)),
+            Section("Losses", tables=(_by_reason(rows, Verdict.LOSS),)),
+            Section("What would not run", tables=(_by_reason(rows, Verdict.NOT),)),
+            Section("Rows that could not be read", tables=(_unread(weighed.unread),)),
         ),
     )
 
@@ -83,7 +105,7 @@ def _by_place(jobs: Sequence[PastJob], places: Sequence[Place], rates: Rates) ->
     return Table("", _with_price(columns, rates), tuple(rows), "Each place is taken as if it were the only one.")
 
 
-def _by_kind(weighed: Weighed, rates: Rates) -> Table:
+def _by_kind(weighed: Rows, rates: Rates) -> Table:
     kinds: dict[tuple[str, str, str, str], list[PastJob]] = defaultdict(list)
     for job, fit in weighed:
         kinds[job.partition, _shape(job), fit.place.name, str(fit.verdict)].append(job)
@@ -103,7 +125,7 @@ def _by_kind(weighed: Weighed, rates: Rates) -> Table:
     return Table("", _with_price(columns, rates), tuple(rows), note)
 
 
-def _by_reason(weighed: Weighed, verdict: Verdict) -> Table:
+def _by_reason(weighed: Rows, verdict: Verdict) -> Table:
     found: dict[str, list[PastJob]] = defaultdict(list)
     for job, fit in weighed:
         if fit.verdict is verdict:
@@ -112,6 +134,13 @@ def _by_reason(weighed: Weighed, verdict: Verdict) -> Table:
     ranked = sorted(found.items(), key=lambda one: (-len(one[1]), one[0]))
     rows = tuple((reason, float(len(jobs)), _hours_of(jobs), jobs[0].id) for reason, jobs in ranked)
     return Table("", (Column("why"), Column("jobs", 0), Column("GPU-hours", 1), Column("for example")), rows)
+
+
+def _unread(unread: Sequence[Unread]) -> Table:
+    rows = tuple((one.row, one.why) for one in unread[:_KINDS])
+    rest = len(unread) - _KINDS
+    note = f"{counted(rest, 'further row')} not shown; --format json has every one." if rest > 0 else ""
+    return Table("", (Column("job"), Column("why")), rows, note)
 
 
 def _shape(job: PastJob) -> str:
@@ -137,7 +166,7 @@ def _hours(seconds: int) -> str:
     return f"{seconds / _HOUR_S:.1f}"
 
 
-def csv_lines(weighed: Weighed, rates: Rates) -> Iterator[str]:
+def csv_lines(weighed: Rows, rates: Rates) -> Iterator[str]:
     """A row for each job, with a head."""
     rows = [_row(job, fit, rates) for job, fit in weighed]
     buffer = io.StringIO()
@@ -174,13 +203,14 @@ def _row(job: PastJob, fit: Fit, rates: Rates) -> dict[str, object]:
     }
 
 
-def plain_of(weighed: Weighed, places: Sequence[Place], rates: Rates, whose: str, day: str) -> dict[str, object]:
+def plain_of(weighed: Weighed, places: Sequence[Place], rates: Rates) -> dict[str, object]:
     """One document for programs."""
     return {
         "schema": SCHEMA,
-        "jobs_of": whose,
-        "since": day,
+        "jobs_of": weighed.whose,
+        "since": weighed.day,
         "places": [{"name": place.name, "backend": place.backend, "limit_s": place.limit_s} for place in places],
-        "counts": {str(verdict): sum(fit.verdict is verdict for _, fit in weighed) for verdict in Verdict},
-        "jobs": [{**_row(job, fit, rates), "reasons": list(fit.reasons)} for job, fit in weighed],
+        "counts": {str(verdict): sum(fit.verdict is verdict for _, fit in weighed.rows) for verdict in Verdict},
+        "jobs": [{**_row(job, fit, rates), "reasons": list(fit.reasons)} for job, fit in weighed.rows],
+        "unread": [{"row": one.row, "why": one.why} for one in weighed.unread],
     }

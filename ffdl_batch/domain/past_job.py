@@ -54,6 +54,22 @@ class PastJob:
 
 
 @dataclass(frozen=True, slots=True)
+class Unread:
+    """A row of the accounting that is no job to us: `row` is its job's id, or how it begins."""
+
+    row: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class PastJobs:
+    """All jobs that have run, as far as their rows could be read."""
+
+    jobs: Sequence[PastJob]
+    unread: Sequence[Unread] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Room:
     """Nodes that are alike: how many, and what each has. None = not known. `gpus` maps a type ("" = untyped) to the
     number on a node."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Protocol, runtime_checkable
 
-from ffdl_batch.domain.past_job import PastJob, Place
+from ffdl_batch.domain.past_job import PastJobs, Place
 
 GROUP = "ffdl_batch.histories"
 
@@ -29,8 +29,8 @@ class HistoryUnknown(Exception):
 class KnowsJobs(Protocol):
     """A scheduler with an accounting."""
 
-    def past_jobs(self, period: Period) -> Sequence[PastJob]:
-        """Jobs that have run. Raises HistoryUnknown."""
+    def past_jobs(self, period: Period) -> PastJobs:
+        """Jobs that have run, and rows that cannot be read: one odd row hides no other. Raises HistoryUnknown."""
         ...
 
 

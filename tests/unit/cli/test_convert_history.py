@@ -156,6 +156,36 @@ def test_a_sacct_that_cannot_be_asked_or_read_is_told(site: Site) -> None:
     assert code == 75 and "sinfo cannot be run" in err
 
 
+def test_rows_that_cannot_be_read_are_told_and_counted(site: Site) -> None:
+    odd = [[f"2{number}", *ROWS[0][1:5], "-1\x1b[2J", *ROWS[0][6:]] for number in range(7)]
+    rows = "\n".join(PARTED.join(row) for row in [HEAD, ROWS[0], *odd, *ROWS[1:]])
+    site.answer = rows.replace("sweep", "s\nw") + "\n"
+    site.write()
+    code, out, err = invoke("--history", "--since", "2026-11-01", **site.env)
+    assert code == 0
+    assert "4 jobs, 168.0 GPU-hours" in out
+    assert "7 rows of the accounting could not be read and are in none of the figures" in out
+    assert "Rows that could not be read" in out
+    assert "ffdl: warning: 7 rows of the accounting could not be read" in err
+    assert "ffdl: warning: 20: sacct says" in err
+    assert "ffdl: warning: and 2 more; --format json names them all" in err
+    assert "\x1b" not in out + err
+    code, out, err = invoke("--history", "--since", "2026-11-01", "--format", "json", **site.env)
+    document = json.loads(out)
+    assert [one["row"] for one in document["unread"]] == [f"2{number}" for number in range(7)]
+    assert len(document["jobs"]) == 4
+    code, out, err = invoke("--history", "--since", "2026-11-01", "--format", "csv", **site.env)
+    assert (code, len(list(csv.DictReader(io.StringIO(out))))) == (0, 4)
+    assert "7 rows" in err
+
+
+def test_names_that_are_no_text_keep_no_report(site: Site) -> None:
+    (site.base / "sacct.txt").write_bytes(site.answer.encode().replace(b"sweep", b"sw\xff\xfe"))
+    code, out, err = invoke("--history", "--since", "2026-11-01", "--format", "csv", **site.env)
+    assert (code, err) == (0, "")
+    assert len(list(csv.DictReader(io.StringIO(out)))) == 4
+
+
 def test_a_wrong_call_is_told(site: Site) -> None:
     assert invoke("--history", "--user", "a", "--account", "b", **site.env)[0] == 2
     assert invoke("--history", "x.sbatch", **site.env)[0] == 2

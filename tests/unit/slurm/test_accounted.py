@@ -68,6 +68,49 @@ def test_gpus_that_are_named_by_their_types_alone_are_added() -> None:
     assert record.gpus == 3.0
 
 
+GOOD = f"6|COMPLETED|50|{GPU2}|training-b-1\n"
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        f"7|COMPLETED|soon|{GPU2}|training-a-1\n",
+        f"7|COMPLETED|-5|{GPU2}|training-a-1\n",
+        f"7|COMPLETED||{GPU2}|training-a-1\n",
+        f"7|COMPLETED|{'9' * 5000}|{GPU2}|training-a-1\n",
+        "7|COMPLETED|5|cpu=4,gres/gpu=N/A|training-a-1\n",
+        "7|COMPL\n",
+        f"7|REQUEUED|100|{GPU2}|training-a-1\n7|COMPLETED|soon|{GPU2}|training-a-1\n",
+    ],
+)
+def test_an_attempt_with_a_row_that_is_odd_is_unknown_and_no_other_one(row: str) -> None:
+    assert list(runs(row + GOOD, n6="training-b-1", n7="training-a-1")) == ["6"]
+    assert [record.native for record in parse_runs(HEADER + row + GOOD) if record.unread] == [NativeId("7")]
+
+
+def test_odd_rows_of_somebody_elses_job_by_the_same_id_are_nobodys() -> None:
+    text = f"7|COMPLETED|soon||somebody's\n7|COMPLETED|50|{GPU2}|training-a-1\n"
+    assert [run.elapsed_s for run in runs(text, n7="training-a-1")["7"]] == [50.0]
+    text = f"7|COMPLETED|9|{GPU2}|some\nbody|s|a|b|c|d\n7|COMPLETED|50|{GPU2}|training-a-1\n"
+    assert [run.elapsed_s for run in runs(text, n7="training-a-1")["7"]] == [50.0]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "7_[4-9%2]|PENDING|0||training-a-1\n",
+        "7_[4,6,...|PENDING|0||training-a-1\n",
+        f"9+1|COMPLETED|5|{GPU2}|x\n",
+        "9|COMPLETED|5|energy=x,=,new:thing,cpu=2|x\n",
+        f"9|NEVER_HEARD_OF|5|{GPU2}|x\n",
+        f"9|COMPLETED|5|{GPU2}|\n",
+    ],
+)
+def test_rows_that_are_merely_unusual_keep_nothing(row: str) -> None:
+    assert [run.elapsed_s for run in runs(row + GOOD, n6="training-b-1")["6"]] == [50.0]
+    assert not [record for record in parse_runs(HEADER + row + GOOD) if record.unread]
+
+
 @pytest.mark.parametrize("text", ["", "no header\n", HEADER + "7|COMPLETED|soon||x\n", HEADER + "7|COMPL"])
 def test_what_is_no_answer_is_garbled(text: str) -> None:
     with pytest.raises(Garbled):

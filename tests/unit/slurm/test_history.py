@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.past_job import Verdict, judge
+from ffdl_batch.domain.past_job import PastJob, Verdict, judge
 from ffdl_batch.ports.history import HistoryUnknown, KnowsJobs, KnowsPlaces, Period, open_history
 from ffdl_slurm.history import FIELDS, LINE, history_argv, parse_history
 from ffdl_slurm.parsers import Garbled
@@ -28,8 +28,14 @@ def printed(*rows: dict[str, str]) -> str:
     return "".join(f"{PARTED.join(line)}\n" for line in lines)
 
 
+def jobs_of(text: str) -> list[PastJob]:
+    past = parse_history(text)
+    assert past.unread == ()
+    return list(past.jobs)
+
+
 def test_what_a_real_cluster_printed_is_read() -> None:
-    found = {job.id: job for job in parse_history(CAPTURED)}
+    found = {job.id: job for job in parse_history(CAPTURED).jobs}
     assert list(found) == ["1", "2_0", "2_1", "4", "5+0", "5+1", "8"]
     first = found["1"]
     assert (first.name, first.gpus, first.gpu_type, first.cpus, first.memory_mib) == ("a b|c", 1, "v100", 1, 100)
@@ -41,14 +47,14 @@ def test_what_a_real_cluster_printed_is_read() -> None:
 
 
 def test_odd_answers_are_read() -> None:
-    (job,) = parse_history(f"Welcome to the cluster\n\n{printed({})}")
+    (job,) = jobs_of(f"Welcome to the cluster\n\n{printed({})}")
     assert (job.state, job.partition, job.limit_s, job.memory_mib) == ("CANCELLED", "gpu", None, 2048)
     assert job.started == "2026-11-24T00:21:11+00:00"
     tres = "cpu=8,mem=1.5T,gres/gpu:a100=2,gres/gpu:v100=1,gres/shard=3,license/abaqus=1"
-    (job,) = parse_history(printed({"AllocTRES": tres, LINE: "sbatch --wrap a\nb"}))
+    (job,) = jobs_of(printed({"AllocTRES": tres, LINE: "sbatch --wrap a\nb"}))
     assert (job.gpus, job.gpu_type, job.shares, job.licences) == (3, "", ("shard",), ("abaqus",))
-    assert parse_history(printed({"Start": "Unknown"})) == []
-    assert parse_history(printed({}, {LINE: "/usr/bin/salloc -n1"}))[1].interactive
+    assert jobs_of(printed({"Start": "Unknown", "ElapsedRaw": "0"})) == []
+    assert jobs_of(printed({}, {LINE: "/usr/bin/salloc -n1"}))[1].interactive
 
 
 @pytest.mark.parametrize(
@@ -64,6 +70,68 @@ def test_odd_answers_are_read() -> None:
 def test_what_is_no_answer_is_none(text: str) -> None:
     with pytest.raises(Garbled):
         parse_history(text)
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        ({"NCPUS": "many"}, "'many' where the number for NCPUS stands"),
+        ({"NNodes": ""}, "'' where the number for NNodes stands"),
+        ({"ElapsedRaw": "-5"}, "'-5' where the number for ElapsedRaw stands"),
+        ({"ElapsedRaw": "9" * 5000}, "where the number for ElapsedRaw stands"),
+        ({"TimelimitRaw": "Unknown"}, "'Unknown' where the number for TimelimitRaw stands"),
+        ({"AllocTRES": "cpu=8,mem=lots"}, "'lots' where an amount of memory stands"),
+        ({"AllocTRES": "cpu=8,gres/gpu=N/A"}, "'N/A' where the number for gres/gpu stands"),
+        ({"AllocTRES": ""}, "it ran for 10 s, and sacct does not say with what"),
+        ({"Start": "9" * 30}, "where the time of its start stands"),
+    ],
+)
+def test_a_row_that_is_odd_is_told_and_hides_no_other(row: dict[str, str], why: str) -> None:
+    past = parse_history(printed({"JobID": "6"}, {"JobID": "7", **row}, {"JobID": "8"}))
+    assert [job.id for job in past.jobs] == ["6", "8"]
+    (unread,) = past.unread
+    assert unread.row == "7"
+    assert why in unread.why
+    assert len(unread.why) < 300
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"JobName": "a|b"},
+        {"JobName": "a\nb"},
+        {"JobName": "\na\n\n"},
+        {"JobName": "a\x1fb"},
+        {"JobName": ""},
+        {"JobName": "\ufffd\x07"},
+        {LINE: "sbatch --wrap 'a\n7\n\nb'"},
+        {LINE: ""},
+        {"AllocTRES": "cpu=8,energy=1,fs/disk=x,new:thing,bb/a=3G,=,mem=1G"},
+        {"Partition": ""},
+        {"User": "", "Account": "", "State": ""},
+        {"JobID": "123_[4-9%2]"},
+        {"JobID": "123_[4,6,..."},
+        {"JobID": "123+0"},
+        {"Start": "Unknown"},
+        {"Start": "2026-11-24T00:21:11"},
+    ],
+)
+def test_what_is_merely_unusual_is_read(row: dict[str, str]) -> None:
+    first, job, last = jobs_of(printed({"JobID": "6"}, {"JobID": "7", **row}, {"JobID": "8"}))
+    assert (first.id, job.id, last.id) == ("6", row.get("JobID", "7"), "8")
+    assert job.name == row.get("JobName", "x")
+
+
+def test_rows_that_are_torn_end_where_the_next_one_begins() -> None:
+    head, *rows = printed({"JobID": "6"}, {"JobID": "7"}, {"JobID": "8"}).splitlines()
+    torn = PARTED.join(rows[1].split(PARTED)[:5])
+    past = parse_history("\n".join([head, rows[0], torn, rows[2], ""]))
+    assert [job.id for job in past.jobs] == ["6", "8"]
+    assert [(one.row, "has 5 fields, not 13" in one.why) for one in past.unread] == [("7", True)]
+    foreign = rows[1].replace("7", "x", 1)
+    past = parse_history("\n".join([head, torn, foreign, rows[2], ""]))
+    assert [job.id for job in past.jobs] == ["8"]
+    assert [one.why for one in past.unread][1] == "'x' is no job of Slurm"
 
 
 def test_it_is_asked_for_whose_jobs_they_are() -> None:
@@ -88,7 +156,7 @@ def test_partitions_are_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     gpu, cpu = history.places()
     assert (gpu.name, gpu.limit_s, gpu.gpu_types) == ("gpu", 7200, frozenset({"a100"}))
     assert gpu.rooms is not None and gpu.rooms[0].nodes == 2
-    (job,) = parse_history(printed({"NNodes": "9", "NCPUS": "9"}))
+    (job,) = jobs_of(printed({"NNodes": "9", "NCPUS": "9"}))
     assert (judge(job, gpu).verdict, judge(job, cpu).verdict) == (Verdict.NOT, Verdict.RUNS)
 
 
