@@ -10,6 +10,7 @@ from ffdl_batch.domain.spec import JobSpec, NetworkLevel, Staging
 from ffdl_batch.ports.scheduler import LaunchRequest
 from ffdl_batch.runtimes.data import Data
 from ffdl_batch.runtimes.layout import RequestRefused, refusal
+from ffdl_batch.runtimes.slurm_steps import takes_steps
 from ffdl_kubernetes.settings import KubernetesSettings, Profile
 
 _WITHOUT_MEANING = (
@@ -104,6 +105,11 @@ def hints(request: LaunchRequest, settings: KubernetesSettings, data: Data) -> I
         yield (
             "there is no gang scheduling: the learners start one by one, and may wait for each other while they hold "
             "what others wait for; a queue of Kueue (queue in [backend.kubernetes]) starts them together"
+        )
+    if not settings.claim and takes_steps(spec):
+        yield (
+            "each learner runs the script, and its srun starts its own tasks: steps reach other pods by files that all "
+            "see; name a claim in [backend.kubernetes]"
         )
     stored = any(store.training_results for store in spec.data_stores)
     if not settings.claim and not stored:

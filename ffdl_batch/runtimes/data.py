@@ -28,7 +28,7 @@ MODEL_STORE = os.path.join(SUBMITTED, "model.zip")  # noqa: PTH118 - a name, not
 class Subject:
     """The attempt that is planned, number `number`. `failures`: how many failed attempts its chain may have.
     `results_store` is where the site has all results stored ("" = it does not say). `apart`: it sees no files of the
-    job's attempts before it."""
+    job's attempts before it, nor a learner those of another."""
 
     job_id: str
     spec: JobSpec

@@ -195,7 +195,7 @@ def _of_slurm(subject: Subject, runtime: Runtime, layout: Layout, env: Mapping[s
     if not subject.spec.batch.slurm_environment:
         return {}
     contained = bool(runtime.image)
-    found = slurm_variables(subject.job_id, subject.spec, subject.gang, layout, contained)
+    found = slurm_variables(subject.job_id, subject.spec, subject.gang, layout, contained, subject.apart)
     return {name: text for name, text in found.items() if name not in env}
 
 

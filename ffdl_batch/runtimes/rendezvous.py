@@ -22,6 +22,7 @@ from ffdl_batch.domain.gang import LAUNCHER, WORKER, Gang, starts_mpi
 from ffdl_batch.domain.launch import RESTART_LEARNER
 from ffdl_batch.domain.spec import JobSpec, Restart
 from ffdl_batch.runtimes.contract import command_text
+from ffdl_batch.runtimes.slurm_steps import takes_steps
 
 HOST_FILE, HYDRA_HOST_FILE, LAUNCH_AGENT = ".hostfile", ".machinefile", ".launch-agent"
 """In $JOB_STATE_DIR, where node controllers write them."""
@@ -101,8 +102,10 @@ def environment(spec: JobSpec, gang: Gang, ports: int, state_dir: str) -> dict[s
         found |= {"LOCAL_WORLD_SIZE": "1", "NODE_RANK": "{node_rank}", "NNODES": "1"}
         return found | (_OVERSUBSCRIBED if starts_mpi(spec) and slots(gang) > 1 else {})
     found |= {"LOCAL_WORLD_SIZE": "{local_world_size}", "NODE_RANK": "{machine_rank}", "NNODES": "{machines}"}
-    found |= _of_frameworks(gang, ports)
     found |= _of_launchers(state_dir, slots(gang))
+    if takes_steps(spec):  # a script for Slurm says itself how its tasks meet, and a program outside srun is alone
+        return found
+    found |= _of_frameworks(gang, ports)
     if not starts_mpi(spec):
         # TensorFlow's estimators take the cluster in TF_CONFIG for theirs, Horovod or not.
         found["TF_CONFIG"] = "{tf_config}"

@@ -1,16 +1,20 @@
 """srun and scontrol for scripts written for Slurm, in learners that no step of Slurm can be started in. Constants.
 
 They are bash, which every learner has. srun(1) and scontrol(1) of 26.05 say what is imitated: srun starts its command
-once per task, in this learner alone, and its exit status is the highest of them; ``scontrol show hostnames`` expands a
-list of nodes. What cannot be imitated is refused in a sentence, never passed over.
+once per task, and its exit status is the highest of them; ``scontrol show hostnames`` expands a list of nodes. What
+cannot be imitated is refused in a sentence, never passed over. srun starts the tasks of its own learner; where the
+first learner alone runs the script it sends the others theirs (:mod:`ffdl_batch.runtimes.slurm_steps`).
 """
 
 from __future__ import annotations
 
 import shlex
 
-SRUN = r"""
-# srun of ffdl_batch: each task in this learner. Options about binding and accounting mean nothing here.
+from ffdl_batch.runtimes.slurm_steps import CHOOSE, SEND, SENT, TAKE_STEPS, TAKES
+
+_OPTIONS = r"""
+# srun of ffdl_batch: tasks in the learners of the job. Options about binding and accounting mean nothing here.
+given=("$@")
 die() { printf 'srun: error: %s\n' "$*" >&2; exit 1; }
 ntasks= nodes= per_node= gpus_per_task= chdir= output= error= input= label= kill=${SLURM_KILL_BAD_EXIT:-0}
 nodelist= exclude=
@@ -66,7 +70,7 @@ done
 [ $# -gt 0 ] || die "no command given"
 
 # How many tasks: of all learners, and of them those of this one.
-learners=${NUM_LEARNERS:-1} learner=$((${LEARNER_ID:-1} - 1))
+learners=${NUM_LEARNERS:-1} learner=$((${LEARNER_ID:-1} - 1)) members=() others=() pids=() as_nodes=0
 scontrol=${0%/*}/scontrol hosts=()
 [ "$learners" -eq 1 ] || read -r -d '' -a hosts < <("$scontrol" show hostnames 2>/dev/null)
 if [ -z "$ntasks" ]; then
@@ -75,10 +79,18 @@ if [ -z "$ntasks" ]; then
   else ntasks=${SLURM_NTASKS:-1}; fi
 fi
 case $ntasks in ''|*[!0-9]*|0) die "$ntasks is not a number of tasks" ;; esac
-
+"""
+_PLACE = r"""
+# Where the first learner alone runs the script: its srun sends the others of a step what is theirs.
+if [ -n "${_FFDL_PART-}" ]; then
+  read -r ntasks learners learner as_nodes step_nodes step_list <<<"$_FFDL_PART"
+elif [ -n "${FFDL_STEPS-}" ] && [ "$learners" -gt 1 ]; then
+  choose
+  learners=${#members[@]} learner=$(place_of "$learner")
+  for ((place = 0; place < learners; place++)); do [ "$place" = "$learner" ] || others+=("$place"); done
 # Where each node has a learner, and each learner runs the script: a step that names nodes is of their learners alone.
 # Who asks one node for its name or address has the same answer in all of them, one that leads there.
-if [ ${#hosts[@]} -gt 1 ] && [ ${#hosts[@]} -eq "$learners" ]; then
+elif [ ${#hosts[@]} -gt 1 ] && [ ${#hosts[@]} -eq "$learners" ]; then
   if [ -n "$nodelist$exclude" ]; then
     left_out=" $([ -z "$exclude" ] || "$scontrol" show hostnames "$exclude" | tr '\n' ' ')" step=() place=
     for one in $("$scontrol" show hostnames ${nodelist:+"$nodelist"}); do
@@ -103,14 +115,24 @@ if [ "$learners" -gt 1 ] && [ "$ntasks" -ge "$learners" ]; then
   mine=$((ntasks / learners + (learner < rest)))
   first=$((ntasks / learners * learner + (learner < rest ? learner : rest)))
 fi
+[ -n "$learner" ] || first=0 mine=0
+[ "$as_nodes" = 0 ] || [ -z "$learner" ] || export SLURM_NODEID=$learner
 case $mpi in ''|none|list) ;; *)
-  if [ "$mine" -gt 1 ] && command -v mpirun >/dev/null 2>&1; then
+  # Over several learners mpirun finds them by itself.
+  if [ ${#others[@]} -gt 0 ] && [ "$ntasks" -gt 1 ] && command -v mpirun >/dev/null 2>&1; then
+    [ "$learners" -eq "$NUM_LEARNERS" ] || die "--mpi=$mpi is offered on all nodes of the job, not on some"
+    export OMPI_MCA_rmaps_base_oversubscribe=true PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
+    exec mpirun -np "$ntasks" "$@"
+  elif [ "$mine" -gt 1 ] && command -v mpirun >/dev/null 2>&1; then
     exec mpirun -np "$mine" "$@"
   elif [ "$mine" -gt 1 ]; then
     printf 'srun: there is no mpirun for --mpi=%s; the tasks are no world of MPI\n' "$mpi" >&2
   fi ;;
 esac
+[ ${#others[@]} -eq 0 ] || compose
 [ -z "$chdir" ] || cd -- "$chdir" || die "cannot change into $chdir"
+part=${_FFDL_PART:+1}
+unset _FFDL_PART
 
 # The environment of the tasks: all of it, unless --export says otherwise.
 if [ -n "$exported" ]; then
@@ -125,7 +147,8 @@ if [ -n "$exported" ]; then
   done
   if [ -z "$all" ]; then
     for one in $(compgen -e); do
-      case " ${kept[*]} SLURM_ PATH HOME TMPDIR CUDA_VISIBLE_DEVICES JOB_STATE_DIR LEARNER_ID NUM_LEARNERS " in
+      case " ${kept[*]} SLURM_ PATH HOME TMPDIR CUDA_VISIBLE_DEVICES JOB_STATE_DIR LEARNER_ID NUM_LEARNERS \
+LEARNER_NAME_PREFIX FFDL_STEPS FFDL_REQUEST " in
         *" $one "*) ;; *) case $one in SLURM_*) ;; *) unset "$one" ;; esac ;;
       esac
     done
@@ -147,8 +170,9 @@ run() {  # number of the task in this learner; becomes it
   local local=$1 rank=$((first + $1)) path
   shift
   export SLURM_PROCID=$rank SLURM_LOCALID=$((learners > 1 ? local : rank)) SLURM_NTASKS=$ntasks SLURM_NPROCS=$ntasks
-  export SLURM_STEP_ID=0 SLURM_STEPID=0 SLURM_STEP_NUM_TASKS=$ntasks SLURM_STEP_NUM_NODES=${SLURM_NNODES:-1}
-  export SLURM_STEP_NODELIST=${SLURM_JOB_NODELIST-} SLURM_TASK_PID=$BASHPID
+  export SLURM_STEP_ID=0 SLURM_STEPID=0 SLURM_STEP_NUM_TASKS=$ntasks SLURM_TASK_PID=$BASHPID
+  export SLURM_NNODES=${step_nodes:-${SLURM_NNODES:-1}} SLURM_STEP_NODELIST=${step_list-${SLURM_JOB_NODELIST-}}
+  export SLURM_STEP_NUM_NODES=$SLURM_NNODES
   if [ -n "$gpus_per_task" ]; then
     local IFS=,
     CUDA_VISIBLE_DEVICES="${devices[*]:local * gpus_per_task:gpus_per_task}"
@@ -164,18 +188,28 @@ run() {  # number of the task in this learner; becomes it
   exec "$@"
 }
 begin_files() {  # as srun: files begin empty
-  local pattern rank
+  local pattern rank count
   for pattern in "$output" "$error"; do
-    case $pattern in ''|all|none) continue ;; esac
-    for ((rank = first; rank < first + mine; rank++)); do : >"$(named "$pattern" "$rank")" || exit 1; done
+    count=$mine
+    case $pattern in
+      ''|all|none) continue ;;
+      *%[tnN]*) ;;
+      *) [ -z "$part" ] || continue; count=1 ;;  # one for all: whoever sends the step begins it
+    esac
+    for ((rank = first; rank < first + count; rank++)); do : >"$(named "$pattern" "$rank")" || exit 1; done
   done
 }
 begin_files
-if [ "$mine" -eq 1 ] && [ -z "$label" ]; then run 0 "$@"; fi
+if [ "$mine" -eq 1 ] && [ -z "$label" ] && [ ${#others[@]} -eq 0 ]; then run 0 "$@"; fi
 
-pids=() labels=() worst=0 told=
-tell() { told=1; [ ${#pids[@]} -eq 0 ] || kill -s "$1" "${pids[@]}" 2>/dev/null; }
+tasks=() labels=() worst=0 told=
+tell() {
+  told=1
+  [ ${#tasks[@]} -eq 0 ] || kill -s "$1" "${tasks[@]}" 2>/dev/null
+  [ ${#others[@]} -eq 0 ] || signal_others "$1"
+}
 for number in INT TERM HUP USR1 USR2; do trap "tell $number" "$number"; done
+[ ${#others[@]} -eq 0 ] || send
 exec 3<&0
 mark() { local line; while IFS= read -r line || [ -n "$line" ]; do printf '%s: %s\n' "$1" "$line"; done; }
 for ((task = 0; task < mine; task++)); do
@@ -183,11 +217,11 @@ for ((task = 0; task < mine; task++)); do
   if [ -n "$label" ]; then
     exec 5> >(trap '' INT TERM HUP USR1 USR2; mark "$((first + task))"); labels+=($!)
     (run "$task" "$@") <&4 3<&- 4<&- >&5 2>&1 5>&- &
-    pids+=($!)
+    pids+=($!) tasks+=($!)
     exec 5>&-
   else
     (run "$task" "$@") <&4 3<&- 4<&- &
-    pids+=($!)
+    pids+=($!) tasks+=($!)
   fi
 done
 exec 3<&- 4<&-
@@ -212,9 +246,11 @@ while [ ${#left[@]} -gt 0 ]; do
   [ "$status" -le "$worst" ] || worst=$status
 done
 for pid in "${labels[@]}"; do wait "$pid" 2>/dev/null; done
+[ ${#others[@]} -eq 0 ] || finish
 exit "$worst"
 """
 
+SRUN = f"{_OPTIONS}{CHOOSE}{SEND}{_PLACE}"
 SCONTROL = r"""
 # scontrol of ffdl_batch: names of learners, and what is known of the job. Nothing is changed by it.
 die() { printf 'scontrol: error: %s\n' "$*" >&2; exit 1; }
@@ -271,8 +307,8 @@ _ffdl_slurm="$JOB_STATE_DIR/.slurm-$LEARNER_ID"
 if mkdir -p "$_ffdl_slurm"; then
 {programs}
 printf '%s\\n' {begin} >"$_ffdl_slurm/begin"
-case ${{NUM_LEARNERS:-1}}:${{TRAINING_COMMAND-}} in
-  1:*|*:'bash -c'*) ;;
+case ${{NUM_LEARNERS:-1}}${{{sent}-}}:${{TRAINING_COMMAND-}} in
+  1:*|*sent:*|*:'bash -c'*) ;;
   *:'bash '*) export BASH_ENV=${{BASH_ENV-$_ffdl_slurm/begin}} ;;
 esac
 export PATH="$_ffdl_slurm:$PATH"; fi
@@ -289,6 +325,8 @@ def _program(name: str, text: str) -> str:
 
 
 INSTALLATION = _INSTALL.format(
-    programs="\n".join(_program(n, t) for n, t in (("srun", SRUN), ("scontrol", SCONTROL))), begin=shlex.quote(BEGIN)
+    programs="\n".join(_program(n, t) for n, t in (("srun", SRUN), ("scontrol", SCONTROL), (TAKES, TAKE_STEPS))),
+    begin=shlex.quote(BEGIN),
+    sent=SENT,
 )
 """What a learner's shell runs before the command, where the job asks for Slurm's environment."""

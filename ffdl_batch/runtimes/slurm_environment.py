@@ -17,6 +17,7 @@ from ffdl_batch.domain.spec import JobSpec
 from ffdl_batch.runtimes.contract import SHELL, Layout
 from ffdl_batch.runtimes.rendezvous import name_prefix
 from ffdl_batch.runtimes.slurm_commands import INSTALLATION
+from ffdl_batch.runtimes.slurm_steps import SENT, takes_steps
 
 _SAME = (
     "SLURM_JOB_ID", "SLURM_JOB_PARTITION", "SLURM_JOB_ACCOUNT", "SLURM_JOB_QOS", "SLURM_JOB_UID",
@@ -46,8 +47,11 @@ def job_number(job_id: str) -> int:
     return zlib.crc32(job_id.encode()) % 0x03FF_FFFE + 1
 
 
-def slurm_variables(job_id: str, spec: JobSpec, gang: Gang, layout: Layout, contained: bool) -> dict[str, str]:
-    """Texts with placeholders; `contained`: names of learners resolve, where they have any."""
+def slurm_variables(
+    job_id: str, spec: JobSpec, gang: Gang, layout: Layout, contained: bool, apart: bool = False
+) -> dict[str, str]:
+    """Texts with placeholders; `contained`: names of learners resolve, where they have any. `apart`: they share no
+    files, and no step can be sent to them."""
     batch, number = spec.batch, str(job_number(job_id))
     tasks = _tasks(spec, gang)
     alone = len(gang.members) == 1
@@ -86,6 +90,8 @@ def slurm_variables(job_id: str, spec: JobSpec, gang: Gang, layout: Layout, cont
             "SLURM_GPUS": str(gang.load.devices * gang.nodes),
             "SLURM_JOB_GPUS": "{gpus}",
         }
+    if takes_steps(spec) and not alone and not apart:
+        found[SENT] = "sent"
     if spec.element is not None:
         found["SLURM_ARRAY_JOB_ID"] = str(job_number(spec.element.array))
     return found | _MPI | (_HYDRA_ALONE if alone else {})

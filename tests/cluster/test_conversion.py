@@ -34,6 +34,35 @@ def test_a_wrapped_script_finds_slurm_inside_its_container(alice: Person) -> Non
     assert sorted(line for line in log.splitlines() if ": task" in line) == ["0: task 0 of 2", "1: task 1 of 2"]
 
 
+SENDING = """\
+#!/bin/bash
+#SBATCH --job-name=sending --nodes=2 --ntasks-per-node=2 --cpus-per-task=1 --mem=512M
+echo "once on $(hostname)"; export STAMP=$RANDOM
+nodes=($(scontrol show hostnames "$SLURM_JOB_NODELIST"))
+srun --nodes=1 --ntasks=1 -w "${nodes[1]}" bash -c 'echo "second: $SLURMD_NODENAME $SLURM_NODEID $(hostname)"'
+srun -l bash -c 'echo "task $SLURM_LOCALID of node $SLURM_NODEID: $STAMP $LEARNER_ID"' | tee tasks.txt
+srun bash -c 'exit $SLURM_PROCID' || echo "failed with $?"
+echo "stamp $STAMP"
+"""
+
+
+def test_the_first_learner_runs_a_wrapped_script_and_sends_the_others_their_tasks(alice: Person) -> None:
+    model = alice.model("sending", {"job.sh": SENDING})
+    converted = f"{alice.home}/sending.yml"
+    alice.run("ffdl", "convert", f"{model}/job.sh", "--image", "python-numpy", "-o", converted)
+    job = alice.finish(alice.submit(converted, model))
+    log = attempt_log(alice, job, 1)
+    assert job["state"] == "COMPLETED", (job["message"], log)
+    names = [f"learner-{job['id']}-{rank}" for rank in (0, 1)]
+    assert log.count("once on ") == 1 and f"once on {names[0]}\n" in log
+    assert f"second: {names[1]} 0 {names[1]}\n" in log and "failed with 3\n" in log
+    (stamp,) = [line.split()[1] for line in log.splitlines() if line.startswith("stamp")]
+    assert sorted(line for line in log.splitlines() if ": task" in line) == [
+        f"{rank}: task {rank % 2} of node {rank // 2}: {stamp} {rank // 2 + 1}" for rank in range(4)
+    ]
+    assert "once on" not in attempt_log(alice, job, 1, learner=2)
+
+
 def test_a_job_that_leaves_runs_by_sbatch_alone(alice: Person) -> None:
     model = alice.model("leaving", {"ours.txt": "ours\n"})
     extra = 'batch: {time: 2m, env: {NICE: "it\'s $HOME"}}'

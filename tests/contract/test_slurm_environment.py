@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.domain.observation import EndCause
-from ffdl_batch.domain.spec import BatchOptions, Resources
+from ffdl_batch.domain.spec import BatchOptions, Resources, Role
 from ffdl_batch.ports.registry import adapter_names
 from tests.contract.scheduler_harness import Harness, open_harness, real_backends
 
@@ -59,6 +59,40 @@ def test_a_wrapped_script_runs_as_it_is(world: Harness) -> None:
     assert sorted(line for line in log.splitlines() if line.startswith("task")) == ["task 0 of 2", "task 1 of 2"]
     assert "failed with 3\n" in log
     assert "\non \n" not in log and "on " in log
+
+
+ONCE = """\
+#!/bin/bash
+set -u
+echo "outside ${BASH_ENV-} $(ls -A once | wc -l)"; : >"once/$LEARNER_ID"; export CHOSEN=$RANDOM
+srun -l bash -c 'echo "task $SLURM_PROCID of $SLURM_NTASKS in $LEARNER_ID chose $CHOSEN"' >tasks.txt
+echo "chosen $CHOSEN"; cat tasks.txt
+srun -n2 bash -c 'exit $((SLURM_PROCID * 3))' || echo "failed with $?"
+srun bash -c 'trap "exit 5" USR1; : >"once/up$SLURM_PROCID"; while :; do sleep 0.1; done' &
+until [ -e once/up0 ] && [ -e once/up1 ]; do sleep 0.1; done
+kill -USR1 $!; wait $!; echo "signalled: $?"
+srun sleep 600 &
+echo done
+exit STATUS
+"""
+
+
+@pytest.mark.parametrize(("status", "end"), [(0, EndCause.SUCCESS), (7, EndCause.FAILURE)])
+def test_the_first_learner_alone_runs_a_script_that_sends_its_steps(world: Harness, status: int, end: EndCause) -> None:
+    text = ONCE.replace("STATUS", str(status))
+    command = f"mkdir -p once && printf %s {shell_octal(text)} > job.sh && bash job.sh"
+    roles = {"batch": Role(1), "node": Role(1, command="take-steps bash job.sh")}
+    batch = BatchOptions(slurm_environment=True, roles=roles)
+    resources = Resources(learners=2, cpus=1, memory_bytes=2**27)
+    native, plan = world.submit(command, batch=batch, resources=resources)
+    seen = world.await_end(native)
+    log = world.log(plan)
+    assert (seen.end, "done\n" in log) == (end, True), log
+    assert "outside  0\n" in log
+    (chosen,) = [line.split()[1] for line in log.splitlines() if line.startswith("chosen")]
+    tasks = sorted(line for line in log.splitlines() if ": task" in line)
+    assert tasks == [f"{rank}: task {rank} of 2 in {rank + 1} chose {chosen}" for rank in range(2)]
+    assert "failed with 3\n" in log and "signalled: 5\n" in log
 
 
 def test_without_the_key_there_is_no_slurm(world: Harness) -> None:

@@ -82,9 +82,8 @@ def read_body(text: str, arguments: Sequence[str], layout: Layout) -> Body:
         _check_master(launch, reading)
     except NotUnderstood as error:
         number = f" (line {error.args[1]})" if len(error.args) > 1 else ""
-        steps = _steps(lines)
-        judged = tuple(_as_it_is(line, everywhere=steps and layout.nodes > 1) for line in lines)
-        return Body(judged, wrapped=f"{error.args[0]}{number}", steps=steps)
+        judged = tuple(_as_it_is(line, layout) for line in lines)
+        return Body(judged, wrapped=f"{error.args[0]}{number}", steps=_steps(lines))
     reading.judged.append(_judge_launch(lines[-1], launch))
     return Body(
         tuple(reading.judged), launch, tuple(reading.setup), reading.env, master=reading.master, steps=_steps(lines)
@@ -226,25 +225,20 @@ def _judge_launch(line: Line, launch: Launch) -> Judged:
     return Judged(Origin.BODY, line.number, line.text, fate, to, "; ".join(launch.approximations))
 
 
-def _as_it_is(line: Line, *, everywhere: bool) -> Judged:
-    """A line of a script that runs whole; `everywhere`: in each learner, which starts its own tasks of a step."""
+def _as_it_is(line: Line, layout: Layout) -> Judged:
+    """A line of a script that runs whole, in the first learner."""
     for pattern, reason in _REMARKS:
         if pattern.search(line.text):
-            return Judged(Origin.BODY, line.number, line.text, Fate.APPROXIMATED, "framework.command", reason)
-    if everywhere and not _SAME_EVERYWHERE.match(line.text):
-        reason = "each learner runs it as it is, where Slurm would on the first node alone"
-        return Judged(Origin.BODY, line.number, line.text, Fate.APPROXIMATED, "framework.command", reason)
+            why = _SENT if reason == _STEP and layout.nodes > 1 else reason
+            return Judged(Origin.BODY, line.number, line.text, Fate.APPROXIMATED, "framework.command", why)
     return Judged(Origin.BODY, line.number, line.text, Fate.MAPPED, "framework.command", "it runs as it is")
 
 
-_SAME_EVERYWHERE = re.compile(
-    r"((export|set|unset|ulimit|umask|cd|trap|echo|wait|exit|if|then|else|elif|fi|for|while|until|do|done|case|esac|function"
-    r"|shopt|local|declare)\b|\[\[?|[{})]|[\w.:-]+\s*\(\s*\)|[A-Za-z_]\w*\+?=)(?![^\n]*(\$\([^(]|`|\$\{?S?RANDOM))",
-    re.ASCII,
+_STEP = "srun of the learner starts its tasks: batch.slurm_environment"
+_SENT = (
+    "srun of the first learner sends the others their tasks: batch.slurm_environment, take-steps; on Kubernetes that "
+    "needs a claim, and without one each pod runs the whole script and starts its own tasks"
 )
-"""Lines of which all learners make the same."""
-
-
 _REMARKS: Sequence[tuple[re.Pattern[str], str]] = (
     (re.compile(r"\bscontrol\s+requeue"), "it is refused: the platform starts a job anew; batch.retry says how often"),
     (re.compile(r"\bscontrol\s+(update|hold|release|suspend|resume|top|notify)\b"),
@@ -254,7 +248,7 @@ _REMARKS: Sequence[tuple[re.Pattern[str], str]] = (
      "it runs as it is, and the image has to have that program and its containers"),
     (re.compile(r"^\s*(module|ml)\b"), f"it runs as it is; {_MODULES}"),
     (re.compile(r"^\s*(source|\.|conda|mamba|micromamba)\s"), f"it runs as it is; {_ENVIRONMENT}"),
-    (re.compile(r"\bsrun\b"), "srun of the learner starts its tasks: batch.slurm_environment"),
+    (re.compile(r"\bsrun\b"), _STEP),
     (re.compile(r"\bSLURM_\w+"), "the learner's variables of Slurm: batch.slurm_environment"),
 )  # fmt: skip
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from ffdl_batch.domain.spec import JobSpec
 from ffdl_batch.ports.conversion import CannotConvert, Conversion, Judged, Origin, Source
+from ffdl_batch.runtimes.slurm_steps import TAKES
 from ffdl_slurm.convert.body import Body, read_body
 from ffdl_slurm.convert.directives import read_directives
 from ffdl_slurm.convert.keys import batch_keys, line_of, resources
@@ -42,7 +43,7 @@ class SbatchConverter:
         batch = batch_keys(options, layout)
         manifest: dict[str, object] = {"name": line_of(options, "job-name") or source.name, **resources(layout)}
         manifest["framework"] = _framework(source, body, _image_of(options))
-        batch |= _of_body(body, layout, batch)
+        batch |= _of_body(source, body, layout, batch)
         _win(batch)
         manifest["batch"] = batch
         judged = sorted([*options.judged(), *directives.judged, *body.judged], key=_place)
@@ -111,17 +112,18 @@ def _command(source: Source, body: Body) -> str:
     return shlex.join([program, *(one.strip() for one in interpreter[1:]), name, *source.arguments])
 
 
-def _of_body(body: Body, layout: Layout, batch: Mapping[str, object]) -> dict[str, object]:
+def _of_body(source: Source, body: Body, layout: Layout, batch: Mapping[str, object]) -> dict[str, object]:
     """What the body needs of `batch:`. A script that starts its own tasks is told on how many nodes."""
     starts = body.launch is None or body.launch.alone
+    command = f"{TAKES} {_command(source, body)}" if body.launch is None and body.steps else _WAITS
     env = {**_texts(batch.get("env")), **body.env, **layout.said}
     if starts and layout.nodes > 1:
         env[NODES] = str(layout.nodes)
     found: dict[str, object] = {SHIM: True}
     if env:
         found["env"] = env
-    if layout.nodes > 1 and starts and not body.steps:
-        found["roles"] = {"batch": {"learners": 1}, "node": _idle(layout.nodes - 1)}
+    if layout.nodes > 1 and starts:
+        found["roles"] = {"batch": {"learners": 1}, "node": _others(layout.nodes - 1, command)}
     return found
 
 
@@ -129,6 +131,6 @@ def _texts(value: object) -> dict[str, str]:
     return dict(value) if isinstance(value, dict) else {}
 
 
-def _idle(count: int) -> dict[str, object]:
-    """Learners whose nodes the first one uses."""
-    return {"learners": count, "service": True, "command": _WAITS}
+def _others(count: int, command: str) -> dict[str, object]:
+    """Learners whose nodes the first one uses. No service are those that run the script where no steps reach them."""
+    return {"learners": count, **({"service": True} if command == _WAITS else {}), "command": command}

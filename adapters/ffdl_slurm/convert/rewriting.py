@@ -10,6 +10,7 @@ from ffdl_batch.domain.quantity import format_time_limit, parse_slurm_memory, pa
 from ffdl_batch.domain.spec import SITE_DEFAULT, JobSpec, Placement
 from ffdl_batch.ports.conversion import CannotConvert, Origin
 from ffdl_batch.ports.scheduler import InvalidRequest
+from ffdl_batch.runtimes.slurm_steps import TAKES
 from ffdl_slurm.convert.directives import Directives, read_words
 from ffdl_slurm.convert.layout import Layout, read_layout
 from ffdl_slurm.convert.requested import NODES, OF_CPUS, OF_GPUS, OF_MEMORY, OPTION_OF
@@ -173,7 +174,7 @@ def _commands(spec: JobSpec, contained: bool) -> list[str]:
     """The command of the first learner alone where the others only wait, or where it starts its tasks itself; else that
     of each learner, in one step."""
     command, count = spec.framework.command.strip(), spec.resources.learners
-    busy = [role for role in spec.batch.roles.values() if not role.service]
+    busy = [one for one in spec.batch.roles.values() if not one.service and not one.command.startswith(f"{TAKES} ")]
     if len(busy) > 1 or (busy and busy[0].learners > 1):
         raise CannotConvert("its roles are several programs, and a step of srun is one", "write a script for each")
     container = _container(spec) if contained else ""

@@ -8,7 +8,8 @@ the command prints goes to the log of the learner that runs it.
 A request is ``<id>.run``, ``<id>.taken`` when somebody runs it, ``<id>.status`` when it has ended, and ``<id>.stop``
 when whoever asked is told to end. All that the command started is ended then. A plain ``sh`` cannot give it a process
 group (dash has no job control without a terminal), so it carries FFDL_REQUEST, which /proc shows. What it leaves when
-it ends by itself goes on, as with ssh: daemons of MPI do so.
+it ends by itself goes on, as with ssh: daemons of MPI do so. ``.agent-<name>`` has the process id of who serves, as its
+learner sees it: its environment is what programs of that learner begin with.
 
 Names appear by rename, and are looked for by reading the directory: over NFS a name that was missed once may seem
 absent for half a minute, a directory that is read is fresh (nfs(5), close-to-open).
@@ -89,6 +90,7 @@ obey() {
 
 serve() {
     box=$mail/$1
+    printf '%s\n' "$$" >"${0%/*}/.agent-$1"
     turns=0
     while [ -d "$box" ]; do
         for request in "$box"/*.run; do

@@ -16,6 +16,7 @@ from ffdl_batch.domain.spec import (
     JobSpec,
     NetworkLevel,
     Notify,
+    Role,
     Staging,
     StoreType,
 )
@@ -113,6 +114,17 @@ def test_a_claim_that_pods_share_is_what_mpi_and_staging_ahead_need() -> None:
     )
     assert plan_of(mpi, {"claim": "work"}).launch.commands
     assert plan_of(replace(PLAIN, batch=BatchOptions(staging=Staging.AHEAD)), {"claim": "work"})
+
+
+def test_where_pods_share_no_files_each_runs_a_script_of_steps_and_that_is_told() -> None:
+    roles = {"batch": Role(1), "node": Role(1, command="take-steps bash job.sh")}
+    taking = replace(
+        PLAIN, resources=replace(PLAIN.resources, learners=2), batch=BatchOptions(slurm_environment=True, roles=roles)
+    )
+    alone, shared = plan_of(taking), plan_of(taking, {"claim": "work"})
+    told = [any("each learner runs the script" in one for one in plan.warnings) for plan in (alone, shared)]
+    assert told == [True, False]
+    assert ["FFDL_STEPS" in plan.launch.learner.env for plan in (alone, shared)] == [False, True]
 
 
 def test_resources_have_the_names_that_nodes_give_them() -> None:

@@ -16,7 +16,7 @@ from ffdl_batch.domain.array import ArrayId, expand
 from ffdl_batch.domain.gang import Gang, lay_out, members_of
 from ffdl_batch.domain.jobdir import JobDir
 from ffdl_batch.domain.placeholders import literal
-from ffdl_batch.domain.spec import BatchOptions, Framework, JobSpec, Placement, Resources
+from ffdl_batch.domain.spec import BatchOptions, Framework, JobSpec, Placement, Resources, Role
 from ffdl_batch.runtimes.contract import SHELL
 from ffdl_batch.runtimes.layout import Runtime, Start, Subject, compose_start
 from ffdl_batch.runtimes.slurm_commands import INSTALLATION
@@ -90,6 +90,19 @@ def test_only_who_asks_gets_it() -> None:
     assert asked.host_values == HOST_VALUES
     assert asked.argv[-3:] == tuple(literal(part) for part in SLURM_SHELL)
     assert start(ONE, image="").learner.argv == tuple(literal(part) for part in SLURM_SHELL)
+
+
+def test_learners_that_take_steps_are_told_so_where_they_share_files() -> None:
+    roles = {"batch": Role(1), "node": Role(3, command="take-steps bash job.sh")}
+    taking = replace(FOUR, batch=replace(FOUR.batch, roles=roles))
+    env = start(taking, nodes=4).learner.env
+    assert env["FFDL_STEPS"] == "sent"
+    assert not [name for name in env if name == "TF_CONFIG" or name.startswith(("PET_", "JAX_"))]
+    apart = Subject(ID, taking, gang_of(taking, 4), JOB, JOB.attempt(1), apart=True)
+    assert "FFDL_STEPS" not in compose_start(apart, Runtime("/i.sif")).learner.env
+    for other in (FOUR, replace(taking, batch=replace(taking.batch, slurm_environment=False))):
+        env = start(other, nodes=4).learner.env
+        assert "FFDL_STEPS" not in env and "PET_NNODES" in env
 
 
 # -------------------------------------------------------------------------------------------------- commands

@@ -92,13 +92,19 @@ def test_what_a_substitution_quotes_is_no_argument_of_the_script() -> None:
     assert part(found, "framework")["command"] == "rate=$(echo 1 2 | awk '{print $1}'); python x --lr $rate"
 
 
-def test_what_each_learner_of_a_wrapped_script_does_again_is_told() -> None:
+def test_the_first_learner_alone_runs_a_wrapped_script_and_the_others_take_its_steps() -> None:
     body = ("prepare", "A=1", "if [ $A ]; then", "B=$(date)", "fi", "scontrol requeue $SLURM_JOB_ID", "srun x")
     alone, several = convert("#SBATCH -N1", *body), convert("#SBATCH -N2", *body)
     assert alone.wrapped and several.wrapped
     fates = [[one.fate is Fate.MAPPED for one in found.judged[1:6]] for found in (alone, several)]
-    assert fates == [[True, True, True, True, True], [False, True, True, False, True]]
+    assert fates == [[True] * 5] * 2
     assert "the platform starts a job anew" in several.judged[6].reason
+    assert "starts its tasks" in alone.judged[7].reason
+    assert "on Kubernetes that needs a claim" in several.judged[7].reason
+    assert "roles" not in part(alone, "batch")
+    assert part(several, "batch")["roles"] == {
+        "batch": {"learners": 1}, "node": {"learners": 1, "command": "take-steps bash job.sh"}
+    }  # fmt: skip
 
 
 def test_pyxis_as_a_directive_names_the_image() -> None:
@@ -161,7 +167,9 @@ def test_learners_are_nodes_and_each_has_what_its_node_has() -> None:
     assert {key: found.manifest[key] for key in keys} == {
         "learners": 2, "cpus": 24, "gpus": 4, "gpu_type": "a100", "memory": "48GiB"
     }  # fmt: skip
-    assert "roles" not in part(found, "batch")
+    assert part(found, "batch")["roles"] == {
+        "batch": {"learners": 1}, "node": {"learners": 1, "command": "take-steps bash job.sh"}
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
