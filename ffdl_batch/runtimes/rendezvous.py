@@ -22,7 +22,7 @@ from ffdl_batch.domain.gang import LAUNCHER, WORKER, Gang, starts_mpi
 from ffdl_batch.domain.launch import RESTART_LEARNER
 from ffdl_batch.domain.spec import JobSpec, Restart
 from ffdl_batch.runtimes.contract import command_text
-from ffdl_batch.runtimes.slurm_steps import takes_steps
+from ffdl_batch.runtimes.slurm_steps import runs_alone
 
 HOST_FILE, HYDRA_HOST_FILE, LAUNCH_AGENT = ".hostfile", ".machinefile", ".launch-agent"
 """In $JOB_STATE_DIR, where node controllers write them."""
@@ -103,7 +103,7 @@ def environment(spec: JobSpec, gang: Gang, ports: int, state_dir: str) -> dict[s
         return found | (_OVERSUBSCRIBED if starts_mpi(spec) and slots(gang) > 1 else {})
     found |= {"LOCAL_WORLD_SIZE": "{local_world_size}", "NODE_RANK": "{machine_rank}", "NNODES": "{machines}"}
     found |= _of_launchers(state_dir, slots(gang))
-    if takes_steps(spec):  # a script for Slurm says itself how its tasks meet, and a program outside srun is alone
+    if runs_alone(spec):  # it says itself how its tasks meet; a torchrun that is told of others would wait for them
         return found
     found |= _of_frameworks(gang, ports)
     if not starts_mpi(spec):

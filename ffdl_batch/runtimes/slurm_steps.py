@@ -26,6 +26,12 @@ def takes_steps(spec: JobSpec) -> bool:
     )
 
 
+def runs_alone(spec: JobSpec) -> bool:
+    """Whether a script for Slurm runs in the first learner alone, while the others take its steps or just wait."""
+    waits = spec.batch.slurm_environment and any(role.service for role in spec.batch.roles.values())
+    return waits or takes_steps(spec)
+
+
 TAKE_STEPS = r"""
 # take-steps of ffdl_batch: waits for steps of the first learner until that has done its script, "$@". The agent that
 # takes them was started beside it. Where they cannot come, it is the script that runs here.

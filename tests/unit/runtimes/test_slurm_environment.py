@@ -105,6 +105,16 @@ def test_learners_that_take_steps_are_told_so_where_they_share_files() -> None:
         assert "FFDL_STEPS" not in env and "PET_NNODES" in env
 
 
+def test_a_launcher_whose_fellows_just_wait_is_not_told_of_them() -> None:
+    """torchrun without --nnodes would wait for those that sleep."""
+    roles = {"batch": Role(1), "node": Role(3, service=True, command="sleep infinity")}
+    alone = replace(FOUR, batch=replace(FOUR.batch, roles=roles))
+    env = start(alone, nodes=4).learner.env
+    assert not [name for name in env if name == "TF_CONFIG" or name.startswith(("PET_", "JAX_"))]
+    served = replace(alone, batch=replace(alone.batch, slurm_environment=False))
+    assert "PET_NNODES" in start(served, nodes=4).learner.env
+
+
 # -------------------------------------------------------------------------------------------------- commands
 
 
