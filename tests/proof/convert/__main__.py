@@ -26,8 +26,8 @@ from ffdl_batch.ports.conversion import CannotConvert, Conversion, Fate, Origin,
 from ffdl_batch.ports.converters import create_converter
 from tests.proof.convert.breaks import BREAKS, Manifest
 from tests.proof.convert.cases import Case, cases_in, read_cases
-from tests.proof.convert.running import run_script
-from tests.proof.convert.verdict import compare, in_order
+from tests.proof.convert.running import TOOLS, run_script
+from tests.proof.convert.verdict import compare
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -38,10 +38,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--verbose", action="store_true", help="name each script")
     parser.add_argument("--corpus", type=Path, metavar="DIRECTORY", help="other scripts; they run here, with stubs")
     options = parser.parse_args(arguments)
+    if options.corpus is not None and not options.corpus.is_dir():
+        print(f"{parser.prog}: {options.corpus} is no directory: give one with batch scripts", file=sys.stderr)
+        return 2
     everything = read_cases() if options.corpus is None else cases_in(options.corpus)
     cases = [case for case in everything if not options.only or case.name in options.only]
     if not cases:
-        parser.error("there is no such script in the corpus")
+        where = options.corpus or "the corpus"
+        lacks = (
+            f"no script {', '.join(options.only)}" if options.only else "no file that begins with #! and has #SBATCH"
+        )
+        print(f"{parser.prog}: {where} has {lacks}", file=sys.stderr)
+        return 2
     wrong, counts, wrapped, refused, not_run = 0, Counter[Fate](), 0, 0, 0
     for case in cases:
         try:
@@ -88,18 +96,20 @@ def try_case(case: Case, breaking: Callable[[Manifest], Manifest] | None = None)
             (directory / "work" / name).write_text(case.text)
         first = run_script(before, case.text, name, case.options, case.environ, case.arguments)
         second = run_script(after, again, name)
-        if _BESIDE.search(case.text):
-            first, second = in_order(first), in_order(second)
-        wrong = compare(first, second, conversion)
+        beside = bool(_BESIDE.search(case.text))
+        wrong = compare(first, second, conversion, beside=beside)
         if wrong:
             third = run_script(once_more, case.text, name, case.options, case.environ, case.arguments)
-            third = in_order(third) if _BESIDE.search(case.text) else third
-            wrong = compare(first, second, conversion, third)
+            wrong = compare(first, second, conversion, third, beside=beside)
     return conversion, wrong
 
 
-_BESIDE = re.compile(r"(?<![&>|])&[ \t]*(?:$|[;#)])|\bcoproc\b", re.MULTILINE)
-"""What runs in the background ends in any order."""
+_BESIDE = re.compile(
+    r"(?<![&<>|\\])&(?=\s|[;#)}]|$)"  # in the background, also within a line: & done
+    r"|\bcoproc\b|[<>]\(|\bxargs\b.*\s(?:-P|--max-procs)"
+    rf"|(?<!\|)\|&?[ \t]*(?!(?:{'|'.join(TOOLS)})\b)\w"  # a pipe to what is a stub here
+)
+"""What runs at the same time as others begins in any order."""
 
 
 def spec_of(text: str) -> JobSpec:

@@ -66,8 +66,8 @@ def main() -> int:
 
 def record(name: str, argv: list[str]) -> None:
     line = json.dumps({"name": name, "argv": argv, "env": dict(os.environ)})
-    with Path(os.environ["STUB_RECORDS"]).open("a", encoding="utf-8") as file:
-        file.write(line + "\n")
+    with Path(os.environ["STUB_RECORDS"]).open("ab", buffering=0) as file:  # whole, also where others write
+        file.write(f"{line}\n".encode())
 
 
 def scontrol(argv: list[str]) -> int:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ffdl_batch.ports.conversion import Conversion, Fate, Origin
 from tests.proof.convert.running import Ran
@@ -34,9 +33,12 @@ _OF_DIRECTIVES = {
 Record = Mapping[str, object]
 
 
-def compare(original: Ran, again: Ran, conversion: Conversion, repeated: Ran | None = None) -> list[str]:
+def compare(
+    original: Ran, again: Ran, conversion: Conversion, repeated: Ran | None = None, *, beside: bool = False
+) -> list[str]:
     """What differs, one line for each; none where both start the same. `repeated`: the original once more; where it
-    is other than itself (a random number, a time, a process id), the rest of the text has to be the same."""
+    is other than itself (a random number, a time, a process id), the rest of the text has to be the same. `beside`:
+    programs run at the same time, so that their order says nothing: each needs a like of its own, anywhere."""
     understood = not conversion.wrapped
     before = _started(original.records, understood)
     after = _started(again.records, understood)
@@ -48,16 +50,66 @@ def compare(original: Ran, again: Ran, conversion: Conversion, repeated: Ran | N
     if len(before) != len(after):
         return [f"{len(before)} programs became {len(after)}: {_names(before)} / {_names(after)}"]
     told = _told(conversion)
+    if beside:
+        once_more = _nearest(before, once_more)
+        after = _matched(before, after, lambda old, new: not _differing(before[old], after[new], once_more[old], told))
     wrong: list[str] = []
     for one, other, third in zip(before, after, once_more, strict=True):
-        old, new, same = _argv(one), _argv(other), _argv(third)
-        if len(old) != len(new) or not all(map(_alike, old, new, same if len(same) == len(old) else old)):
-            wrong.append(f"argv: {' '.join(old)} became {' '.join(new)}")
-        else:
-            wrong += _environments(one, other, third, told)
+        wrong += _differing(one, other, third, told)
     if understood:
         wrong += _preparations(original.records, again.records)
     return wrong
+
+
+def _differing(one: Record, other: Record, third: Record, told: set[str]) -> list[str]:
+    old, new, same = _argv(one), _argv(other), _argv(third)
+    if len(old) != len(new) or not all(map(_alike, old, new, same if len(same) == len(old) else old)):
+        return [f"argv: {' '.join(old)} became {' '.join(new)}"]
+    return _environments(one, other, third, told)
+
+
+def _matched(before: Sequence[Record], after: Sequence[Record], fits: Callable[[int, int], bool]) -> list[Record]:
+    """`after` in the order of `before`: as many as possible lie where they fit, the others where they are nearest."""
+    likes = [[new for new in range(len(after)) if fits(old, new)] for old in range(len(before))]
+    taken: dict[int, int] = {}
+
+    def place(old: int, tried: set[int]) -> bool:
+        for new in likes[old]:
+            if new not in tried:
+                tried.add(new)
+                if new not in taken or place(taken[new], tried):
+                    taken[new] = old
+                    return True
+        return False
+
+    for old in range(len(before)):
+        place(old, set())
+    found = {old: after[new] for new, old in taken.items()}
+    lonely = [old for old in range(len(before)) if old not in found]
+    rest = _nearest([before[old] for old in lonely], [after[new] for new in range(len(after)) if new not in taken])
+    found |= dict(zip(lonely, rest, strict=True))
+    return [found[old] for old in range(len(before))]
+
+
+def _nearest(before: Sequence[Record], others: Sequence[Record]) -> list[Record]:
+    """`others` in the order of `before`, the closest pairs first."""
+    pairs = sorted(
+        (_distance(one, other), old, new) for old, one in enumerate(before) for new, other in enumerate(others)
+    )
+    found: dict[int, int] = {}
+    for _, old, new in pairs:
+        if old not in found and new not in found.values():
+            found[old] = new
+    return [others[found[old]] for old in range(len(before))]
+
+
+def _distance(one: Record, other: Record) -> tuple[int, int]:
+    """How many words, and how many variables, are others."""
+    old, new = _argv(one), _argv(other)
+    words = sum(a != b for a, b in zip(old, new, strict=False)) + abs(len(old) - len(new)) * 100
+    mine, its = _plain(one["env"]), _plain(other["env"])
+    names = (name for name in mine.keys() | its.keys() if not _OF_THE_SHELL.fullmatch(name))
+    return words, sum(mine.get(name) != its.get(name) for name in names)
 
 
 def _started(records: Sequence[Record], understood: bool) -> list[Record]:
@@ -102,14 +154,7 @@ def _alike(old: str, new: str, repeated: str) -> bool:
     if old in (new, repeated):
         return old == new
     parts = [re.split(r"(\w+)", text) for text in (old, new, repeated)]
-    return len({len(one) for one in parts}) == 1 and all(a in (b, c) or a != c for a, b, c in zip(*parts, strict=True))
-
-
-def in_order(ran: Ran) -> Ran:
-    """As if what ran beside each other had run one after the other."""
-    return replace(
-        ran, records=tuple(sorted(ran.records, key=lambda record: (_argv(record), str(_plain(record["env"])))))
-    )
+    return len({len(one) for one in parts}) == 1 and all(a == b or a != c for a, b, c in zip(*parts, strict=True))
 
 
 def _environments(one: Record, other: Record, third: Record, told: set[str]) -> list[str]:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
+from ffdl_batch.ports.conversion import Conversion
 from tests.proof.convert.__main__ import main
 from tests.proof.convert.breaks import BREAKS
+from tests.proof.convert.running import Ran
+from tests.proof.convert.verdict import compare
 
 SHORT = ("assignments", "exports", "heredoc", "mpirun-nodes", "pyxis", "quoting", "srun-two-nodes", "tasks-on-a-node")
 
@@ -28,3 +34,70 @@ def test_a_conversion_that_was_made_wrong_is_found(broken: str, capsys: pytest.C
     said = capsys.readouterr()
     assert said.out.splitlines()[1].endswith(", 1 wrong")
     assert said.err.startswith("pyxis: ")
+
+
+WHOLE = Conversion({}, (), wrapped="line 4 runs something in the background")
+
+
+def _ran(*calls: tuple[str, str], place: str = "/a") -> Ran:
+    """Steps of `python t.py WORD` on a node, as their stubs recorded them."""
+    records: tuple[dict[str, object], ...] = tuple(
+        {
+            "name": "python",
+            "argv": ["t.py", word],
+            "env": {"STUB_RECORDS": f"{place}/records", "SLURM_NODEID": node},
+        }
+        for word, node in calls
+    )
+    return Ran(records, 0, "")
+
+
+STEPS = [(word, node) for word in "123" for node in "01"]
+
+
+def test_what_runs_at_the_same_time_may_begin_in_any_order() -> None:
+    first = _ran(*STEPS)
+    for again in (STEPS[::-1], STEPS[3:] + STEPS[:3]):
+        assert compare(first, _ran(*again, place="/b"), WHOLE, beside=True) == []
+        assert compare(first, _ran(*again, place="/b"), WHOLE) != []
+
+
+@pytest.mark.parametrize(
+    ("again", "said"),
+    [
+        (STEPS[:-1], "6 programs became 5"),
+        ([*STEPS[:-1], ("2", "1")], "argv: python t.py 3 became python t.py 2"),
+        ([*STEPS[:-1], ("4", "1")], "argv: python t.py 3 became python t.py 4"),
+        ([*STEPS[:-1], ("3", "0")], "environment of python: SLURM_NODEID='1' became '0'"),
+    ],
+)
+def test_a_missing_or_another_call_in_the_background_is_wrong(again: list[tuple[str, str]], said: str) -> None:
+    first, third = _ran(*STEPS), _ran(*STEPS[::-1], place="/c")
+    (told,) = compare(first, _ran(*again[::-1], place="/b"), WHOLE, third, beside=True)
+    assert told.startswith(said)
+
+
+def test_a_random_word_in_the_background_is_no_difference_and_a_lost_status_is() -> None:
+    first, third = _ran(("seed=17", "0"), ("x", "0")), _ran(("x", "0"), ("seed=93", "0"), place="/c")
+    again = _ran(("x", "0"), ("seed=5", "0"), place="/b")
+    assert compare(first, again, WHOLE, third, beside=True) == []
+    assert compare(first, _ran(("x", "0"), ("sneed=5", "0"), place="/b"), WHOLE, third, beside=True) != []
+    assert compare(first, replace(again, status=1), WHOLE, third, beside=True) != []
+
+
+def test_steps_in_the_background_on_two_nodes_are_no_difference(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(_only("background-nodes", "background-steps")) == 0
+    assert main([*_only("background-nodes"), "--break", "environment"]) == 1
+    assert ", 1 wrong" in capsys.readouterr().out
+
+
+def test_a_directory_that_is_not_there_or_has_no_script_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--corpus", "/nope"]) == 2
+    assert main(["--corpus", str(tmp_path)]) == 2
+    assert main(["--only", "nope"]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert said[0].endswith(": /nope is no directory: give one with batch scripts")
+    assert said[1].endswith(f": {tmp_path} has no file that begins with #! and has #SBATCH")
+    assert said[2].endswith(": the corpus has no script nope")
