@@ -14,8 +14,8 @@ from typing import TypeVar
 
 from ffdl_batch.domain.numbers import counted
 from ffdl_batch.domain.past_job import PastJob, PastJobs, Place, Room, Unread
-from ffdl_batch.ports.history import HistoryUnknown, Period
-from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable
+from ffdl_batch.ports.history import HistoryMissing, HistoryUnknown, Period
+from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerMissing, SchedulerUnreachable
 from ffdl_slurm.commands import sinfo_argv
 from ffdl_slurm.parsers import Garbled, count_nodes, parse_sinfo
 from ffdl_slurm.run import run_command
@@ -212,6 +212,8 @@ class SlurmHistory:
     def _asked(self, argv: list[str]) -> str:
         try:
             result = run_command(argv, max(_LONG_S, self._settings.command_timeout_s))
+        except SchedulerMissing as error:
+            raise HistoryMissing(str(error)) from error
         except SchedulerUnreachable as error:
             raise HistoryUnknown(str(error)) from error
         if result.returncode != 0:

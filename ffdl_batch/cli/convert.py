@@ -26,6 +26,17 @@ _MOST = 4 << 20
 _DEFAULT_IMAGE = "custom"
 
 
+def _check_to(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """The callback of --to."""
+    if value is not None:
+        from ffdl_batch.ports.converters import writer_names
+
+        if value not in (known := writer_names()):
+            message = f"{value[:60]!r} is nothing that can be written: {', '.join(known) or 'no writer is installed'}"
+            raise click.BadParameter(message, context, parameter)
+    return value
+
+
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("file", metavar="FILE", required=False)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGUMENT]...")
@@ -40,7 +51,7 @@ _DEFAULT_IMAGE = "custom"
 )
 @click.option("--check", is_flag=True, help="Make a script of the manifest again, and show what it asks otherwise.")
 @click.option("--strict", is_flag=True, help="Exit with 1 where something was dropped.")
-@click.option("--to", metavar="FORMAT", help="Of a manifest: slurm, kubernetes, or sbatch.")
+@click.option("--to", metavar="FORMAT", callback=_check_to, help="Of a manifest: slurm, kubernetes, or sbatch.")
 @click.option("--history", is_flag=True, help="In place of FILE: past jobs, and where they would run.")
 @click.option("--user", default="", metavar="NAME", help="--history: jobs of NAME; without it, your own.")
 @click.option("--account", default="", metavar="NAME", help="--history: jobs of all users of an account.")
@@ -145,7 +156,7 @@ def _split(options: str) -> tuple[str, ...]:
 def _convert(source: Source, file: str) -> tuple[ReadsScripts, Conversion]:
     """By the converter that knows such texts. What is wrong with one is told with its line."""
     from ffdl_batch.ports.conversion import CannotConvert, ReadsScripts
-    from ffdl_batch.ports.converters import converter_names, create_converter
+    from ffdl_batch.ports.converters import converter_names, create_converter, writer_names
 
     for name in converter_names():
         converter = create_converter(name)
@@ -156,6 +167,8 @@ def _convert(source: Source, file: str) -> tuple[ReadsScripts, Conversion]:
                 raise Stop(ExitCode.BAD_MANIFEST, f"{_place(file, error.line)}: {error}") from None
     known = ", ".join(converter_names()) or "none is installed"
     message = f"{file}:1: it is none of the scripts that are known here ({known}); sbatch's begin with #!"
+    if writers := writer_names():
+        message += f"; of a manifest, say what to make: --to {'|'.join(writers)}"
     raise Stop(ExitCode.BAD_MANIFEST, message)
 
 

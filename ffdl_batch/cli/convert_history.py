@@ -67,6 +67,7 @@ def _ask(
 ) -> tuple[PastJobs, list[Place]]:
     """The jobs, and all places of the named backends; of none named, those of each that is configured."""
     from ffdl_batch.ports.history import (
+        HistoryMissing,
         HistoryUnknown,
         KnowsJobs,
         KnowsPlaces,
@@ -87,6 +88,8 @@ def _ask(
             found = open_history(name, settings.backend_settings(name))
             if past is None and isinstance(found, KnowsJobs):
                 past = found.past_jobs(Period(day, user, account))
+    except HistoryMissing as error:
+        raise Stop(ExitCode.UNAVAILABLE, f"the history cannot be told: {error}") from None
     except HistoryUnknown as error:
         raise Stop(ExitCode.TRY_AGAIN, f"the history cannot be told: {error}") from None
     if past is None:

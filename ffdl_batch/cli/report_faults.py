@@ -106,7 +106,10 @@ def faults(  # noqa: PLR0913  (one parameter per option)
     if as_json and form not in ("text", "json"):
         raise click.UsageError(f"--json and --format {form} exclude each other")
     mailing = _mailing(mail, sender, smtp, smtp_login, smtp_ca) if mail else None
-    begin = time.time() - _DAY_S if since is None else since
+    now = time.time()
+    begin = now - _DAY_S if since is None else since
+    if begin >= now:
+        raise click.UsageError("the period is empty: --since has to lie before now")
     if until is not None and until <= begin:
         raise click.UsageError("the period is empty: --until has to lie after --since")
     with ExitStack() as stack:

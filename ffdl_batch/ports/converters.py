@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib.metadata import entry_points
 
-from ffdl_batch.ports.conversion import CannotConvert
+from ffdl_batch.ports.conversion import CannotConvert, WritesScripts
+from ffdl_batch.ports.leaving import WritesJobs
 
 GROUP = "ffdl_batch.converters"
 Factory = Callable[[], object]
@@ -14,6 +15,11 @@ Factory = Callable[[], object]
 def converter_names() -> tuple[str, ...]:
     """Names of the installed converters, sorted: those of the formats that they read or write."""
     return tuple(sorted({point.name for point in entry_points(group=GROUP)}))
+
+
+def writer_names() -> tuple[str, ...]:
+    """Those of them that write, sorted: what can be made of a manifest."""
+    return tuple(name for name in converter_names() if isinstance(create_converter(name), WritesJobs | WritesScripts))
 
 
 def create_converter(name: str) -> object:

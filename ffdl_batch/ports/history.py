@@ -25,6 +25,10 @@ class HistoryUnknown(Exception):
     """It cannot be asked, or what it says cannot be read; the message says what was tried and what to do."""
 
 
+class HistoryMissing(HistoryUnknown):
+    """What would have to be asked is not there at all, so that trying again does not help."""
+
+
 @runtime_checkable
 class KnowsJobs(Protocol):
     """A scheduler with an accounting."""
@@ -50,10 +54,10 @@ def history_names() -> tuple[str, ...]:
 
 def open_history(name: str, settings: Mapping[str, object]) -> object:
     """What the backend `name` knows, under its own table of the configuration; what that is is asked for with
-    isinstance. Raises HistoryUnknown."""
+    isinstance. Raises HistoryUnknown, and HistoryMissing where no backend of that name knows anything."""
     for point in entry_points(group=GROUP):
         if point.name == name:
             found: object = point.load()(settings)
             return found
     known = ", ".join(history_names()) or "none is installed"
-    raise HistoryUnknown(f"the backend {name!r} keeps no history; known: {known}")
+    raise HistoryMissing(f"the backend {name!r} keeps no history; known: {known}")

@@ -347,6 +347,8 @@ def test_a_relay_that_is_away_is_75(desk: Desk) -> None:
         ("--mail", "a@b", "--from", "x y@z"),
         ("--json", "--format", "csv"),
         ("--until", "2d"),
+        ("--since", "2999-01-01"),
+        ("--since", "2999-01-01", "--until", "2999-01-02"),
         ("--state-file", "/nowhere/state"),
     ],
 )

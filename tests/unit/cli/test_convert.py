@@ -111,6 +111,12 @@ def test_another_file_of_that_name_stays_and_no_manifest_is_written(script: Path
 @pytest.mark.parametrize(
     ("content", "code", "said"),
     [
+        (
+            b"name: a\n",
+            78,
+            ":1: it is none of the scripts that are known here (kubernetes, sbatch, slurm, wml); sbatch's "
+            "begin with #!; of a manifest, say what to make: --to kubernetes|sbatch|slurm\n",
+        ),
         (b"#!/bin/bash\n#SBATCH --nosuch\ntrue\n", 78, ":2: sbatch has no option --nosuch (see sbatch --help)"),
         (b"#!/bin/bash\n#SBATCH -p a\n#SBATCH hetjob\n", 78, ":3: a heterogeneous job is several jobs"),
         (b"#!/bin/bash\ntrue\r\n", 78, ":2: lines end as on DOS"),

@@ -151,9 +151,18 @@ def test_a_sacct_that_cannot_be_asked_or_read_is_told(site: Site) -> None:
     site.write()
     code, _, err = invoke("--history", **site.env)
     assert code == 75 and "has 2 fields, not 13" in err
-    (site.bin / "sinfo").unlink()
-    code, _, err = invoke("--history", **site.env)
-    assert code == 75 and "sinfo cannot be run" in err
+
+
+@pytest.mark.parametrize("program", ["sacct", "sinfo"])
+def test_without_slurm_trying_again_does_not_help(site: Site, program: str) -> None:
+    (site.bin / program).unlink()
+    code, out, err = invoke("--history", **site.env)
+    assert (code, out) == (69, "") and f"{program} cannot be run" in err
+
+
+def test_a_backend_that_keeps_no_history_is_told(site: Site) -> None:
+    code, out, err = invoke("--history", "--backend", "local", **site.env)
+    assert (code, out) == (69, "") and "the backend 'local' keeps no history; known: kubernetes, slurm" in err
 
 
 def test_rows_that_cannot_be_read_are_told_and_counted(site: Site) -> None:

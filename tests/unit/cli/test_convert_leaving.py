@@ -60,9 +60,10 @@ def test_the_report_is_for_programs_too(manifest: Path) -> None:
     assert told["counts"]["dropped"] >= 1 and {one["line"] for one in told["judged"]} <= set(range(1, 12))
 
 
-def test_nobody_writes_everything(manifest: Path) -> None:
-    code, _, err = invoke(str(manifest), "--to", "pbs")
-    assert code == 78 and "there is no converter 'pbs'" in err
+@pytest.mark.parametrize("to", ["pbs", "wml"])
+def test_nobody_writes_everything(manifest: Path, to: str) -> None:
+    code, out, err = invoke(str(manifest), "--to", to)
+    assert (code, out) == (2, "") and f"'{to}' is nothing that can be written: kubernetes, sbatch, slurm" in err
 
 
 def test_manifests_of_watson_machine_learning_are_read(tmp_path: Path) -> None:
