@@ -55,8 +55,10 @@ class DirectChannel:
     connection: socket.socket
 
     def close(self) -> None:
-        """See :class:`Channel`."""
-        self.connection.close()
+        """See :class:`Channel`. Also under a reply that is still held, as by a command that was interrupted."""
+        number = self.connection.detach()
+        if number != -1:
+            os.close(number)
 
 
 @dataclass(frozen=True, slots=True)

@@ -349,3 +349,13 @@ def test_the_backend_of_the_environment_is_this_programs_default(
 )
 def test_a_time_limit_is_124_whoever_ended_the_learner(changes: dict[str, Any], code: int) -> None:
     assert job_exit_code(make_job(state="FAILED", **changes)) == code
+
+
+def test_a_connection_is_closed_although_its_reply_is_still_held() -> None:
+    """An interrupted command's frames hold it, and a socket only ends with all that is made of it."""
+    ours, theirs = socket.socketpair()
+    theirs.settimeout(5)
+    with ours.makefile("rb"), theirs:
+        wire.DirectChannel(ours).close()
+        assert theirs.recv(1) == b""
+    wire.DirectChannel(ours).close()
