@@ -258,10 +258,12 @@ def _hints(spec: JobSpec, contained: bool) -> tuple[str, ...]:
     asked = {f"batch.{name}": getattr(spec.batch, name) for name in _WITHOUT_MEANING}
     asked |= {
         "batch.gres": spec.resources.gres,
-        "batch.notify": spec.batch.notify.mail_user or spec.batch.notify.events,
         "storage": spec.resources.storage_bytes,
     }
     ignored = [f"{path}: means nothing on this machine" for path, given in asked.items() if given]
+    if spec.batch.notify.mail_user or spec.batch.notify.events:
+        ignored.append("batch.notify: no scheduler sends mail here; incidents are told where the configuration names a "
+                       "mail relay")  # fmt: skip
     literal = [path for path in _CONTAINER_PATHS if path in spec.framework.command]
     if literal and not contained:
         ignored.append(

@@ -18,7 +18,6 @@ CSV_COLUMNS = (
 """Stable: new ones come at the end, none changes its meaning."""
 MOST_SHOWN = 200
 MOST_EXPLAINED = 25
-LINES_EACH = 6
 
 
 def faults_document(report: FaultsReport, new: Sequence[IncidentRow]) -> Document:
@@ -86,10 +85,7 @@ def _cures(rows: Iterable[IncidentRow]) -> Table:
 def _evidence(rows: Sequence[IncidentRow]) -> Iterator[Table]:
     columns = (text_column("SOURCE"), text_column("WHEN"), text_column("LINE"))
     for row in rows[-MOST_EXPLAINED:]:
-        lines = [
-            (said.source, format_time(said.at) if said.at is not None else "", said.text)
-            for said in row.evidence[:LINES_EACH]
-        ]
+        lines = [(said.source, format_time(said.at) if said.at is not None else "", said.text) for said in row.evidence]
         yield table_of(f"{_attempt(row)}: {row.kind}", columns, lines)
 
 

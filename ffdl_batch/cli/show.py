@@ -15,6 +15,7 @@ from ffdl_batch.cli.outages import SEEN, tell_outages, tell_trouble
 from ffdl_batch.cli.outcome import complain
 from ffdl_batch.cli.present import format_number, format_time, paint_state, print_json, print_line, printable
 from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.domain.numbers import counted
 
 if TYPE_CHECKING:
     from ffdl_batch.domain.health import BackendHealth
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 _RAN = frozenset({JobState.PROCESSING, JobState.STORING, JobState.COMPLETED})
 _EVIDENCE = 6
-"""Lines of evidence that are shown of each incident; --json has all that are kept."""
+"""Lines of evidence that are shown of each incident but the last, of which all are."""
 _SHOWN_SOURCES = ("name", "framework.name", "framework.version", "learners", "cpus", "gpus", "gpu_type", "memory")
 
 
@@ -124,8 +125,11 @@ def _print_incidents(job: JobView) -> None:
         nodes = f" on {' '.join(one.nodes)}" if one.nodes else ""
         where = f"attempt {one.attempt}{nodes}{lost}"
         click.echo(printable(f"  {format_time(one.at)}  {one.kind}: {one.message} ({where})"))
-        for line in one.evidence[:_EVIDENCE]:
+        shown = one.evidence if one is job.incidents[-1] else one.evidence[:_EVIDENCE]
+        for line in shown:
             click.echo(printable(f"    {line.source}: {line.text}"))
+        if left := len(one.evidence) - len(shown):
+            click.echo(f"    and {counted(left, 'line')} more: ffdl show --json {job.id}")
 
 
 def _print_request(job: JobView) -> None:

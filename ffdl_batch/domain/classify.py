@@ -354,7 +354,7 @@ def _quoted(end: LearnerEnd, sign: Sign | None) -> tuple[Evidence, ...]:
     source = f"learner-{end.learner}"
     last = sign.line + 1 if sign is not None else len(end.log)
     lines = end.log[max(0, last - _AROUND) : last]
-    return tuple(Evidence(source, line.text, line.at) for line in lines)
+    return tuple(Evidence(source, line.text, line.at) for line in lines if line.text.strip())
 
 
 def _words(ended: Ended) -> tuple[Evidence, ...]:

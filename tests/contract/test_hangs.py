@@ -94,6 +94,8 @@ def test_a_learner_that_hangs_and_one_that_lags_behind_are_told_with_what_shows_
     assert (hang.kind, hang.episode, hang.learner, hang.code) == ("user.hang", "hang-1", 1, "000")
     assert "and computes nothing" in hang.message
     assert any("stuck_in_the_barrier" in line.text for line in hang.evidence)
+    for words in (("show", hung), ("report", "faults"), ("report", "faults", "--format", "html")):
+        assert "stuck_in_the_barrier" in desk.try_to(*words).stdout, words
     logs = Path(desk.show(hung)["logs"], "learner-1")
     [stacks] = logs.glob("stacks-*.txt")
     assert "stuck_in_the_barrier" in stacks.read_text()
