@@ -245,7 +245,8 @@ _REMARKS: Sequence[tuple[re.Pattern[str], str]] = (
      "it asks Slurm, which learners cannot reach"),
     (re.compile(r"\b(sbatch|salloc|scancel|squeue|sacct|sinfo)\b"), "it asks Slurm, which learners cannot reach"),
     (re.compile(r"(^|[\s;&|(/])(apptainer|singularity|docker|podman|enroot)\s"),
-     "it runs as it is, and the image has to have that program and its containers"),
+     "it runs as it is; a container in that of the learner likely does not start: name the image by --image, and take "
+     "what starts one out of the line"),
     (re.compile(r"^\s*(module|ml)\b"), f"it runs as it is; {_MODULES}"),
     (re.compile(r"^\s*(source|\.|conda|mamba|micromamba)\s"), f"it runs as it is; {_ENVIRONMENT}"),
     (re.compile(r"\bsrun\b"), _STEP),

@@ -9,6 +9,7 @@ from ffdl_batch.domain.spec import JobSpec
 from ffdl_batch.ports.conversion import CannotConvert, Conversion, Judged, Origin, Source
 from ffdl_batch.runtimes.slurm_steps import TAKES
 from ffdl_slurm.convert.body import Body, read_body
+from ffdl_slurm.convert.containers import Containers, read_containers
 from ffdl_slurm.convert.directives import read_directives
 from ffdl_slurm.convert.keys import batch_keys, line_of, resources
 from ffdl_slurm.convert.launch import NotUnderstood, pyxis_image
@@ -16,6 +17,7 @@ from ffdl_slurm.convert.layout import Layout, read_layout
 from ffdl_slurm.convert.plugins import IMAGE
 from ffdl_slurm.convert.requested import NODES
 from ffdl_slurm.convert.rewriting import compare, write_script
+from ffdl_slurm.convert.shell import lines_of
 from ffdl_slurm.convert.verdicts import Options
 
 _WAITS = "sleep infinity"
@@ -42,11 +44,15 @@ class SbatchConverter:
         body = read_body(source.text, source.arguments, layout)
         batch = batch_keys(options, layout)
         manifest: dict[str, object] = {"name": line_of(options, "job-name") or source.name, **resources(layout)}
-        manifest["framework"] = _framework(source, body, _image_of(options))
+        named = _image_of(options, body.launch.image if body.launch else "")
+        containers = (
+            read_containers(list(lines_of(source.text, 2)), named, source.image) if body.wrapped else Containers()
+        )
+        manifest["framework"] = _framework(source, body, named or containers.image)
         batch |= _of_body(source, body, layout, batch)
         _win(batch)
         manifest["batch"] = batch
-        judged = sorted([*options.judged(), *directives.judged, *body.judged], key=_place)
+        judged = sorted([*options.judged(), *directives.judged, *body.judged, *containers.judged], key=_place)
         return Conversion(manifest, tuple(judged), body.wrapped, bool(body.launch and body.launch.image))
 
     def differences(self, source: Source, script: str) -> tuple[str, ...]:
@@ -93,14 +99,17 @@ def _framework(source: Source, body: Body, named: str) -> dict[str, object]:
     return {"name": "custom", "version": image or named or source.image or "custom", "command": _command(source, body)}
 
 
-def _image_of(options: Options) -> str:
-    """The image that Pyxis would start the script in."""
+def _image_of(options: Options, started: str) -> str:
+    """The image that Pyxis would start the script in; `started` is the one that its command names."""
     text = options.text(IMAGE)
     try:
-        return pyxis_image(text) if text else ""
+        image = pyxis_image(text) if text else ""
     except NotUnderstood as error:
         options.drop(IMAGE, f"{error.args[0]}; name one by --image")
         return ""
+    if image and started and image != started:
+        options.drop(IMAGE, f"the command names {started}, which counts: a learner has one image")
+    return image
 
 
 def _command(source: Source, body: Body) -> str:

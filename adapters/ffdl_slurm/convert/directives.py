@@ -17,6 +17,7 @@ from ffdl_slurm.convert.plugins import FORMER, PLUGINS
 
 _MARK = "#SBATCH"
 _FOREIGN = ("#PBS", "#BSUB")
+_CUT = "sbatch takes the rest of the line for a comment, as # begins one within a word, too: write \\#"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +68,13 @@ def comments_of(text: str) -> Iterable[tuple[int, str]]:
         yield number, line
 
 
-def split_line(text: str, line: int) -> list[str]:
-    """The words of what stands behind ``#SBATCH``. Raises CannotConvert for a quote that is not closed."""
+def split_line(text: str, line: int) -> tuple[list[str], str]:
+    """The words of what stands behind ``#SBATCH``, and what a ``#`` within one of them cut off ("" = nothing). Raises
+    CannotConvert for a quote that is not closed."""
     words: list[str] = []
     word: list[str] | None = None
-    quote, escaped = "", False
-    for letter in text:
+    quote, escaped, cut = "", False, ""
+    for position, letter in enumerate(text):
         if escaped or (quote and letter not in (quote, "\\")):
             word, escaped = [*(word or []), letter], False
         elif letter == "\\":
@@ -82,6 +84,7 @@ def split_line(text: str, line: int) -> list[str]:
         elif letter in "\"'":
             quote, word = letter, word or []
         elif letter == "#":
+            cut = text[position:].rstrip() if word is not None else ""
             break
         elif letter.isspace():
             if word is not None:
@@ -93,7 +96,7 @@ def split_line(text: str, line: int) -> list[str]:
         raise CannotConvert(f"{quote} is not closed in {text.strip()[:60]!r}", "close it on this line", line)
     if word is not None:
         words.append("".join(word) + ("\\" if escaped else ""))
-    return words
+    return words, cut
 
 
 def read_words(words: Sequence[str], origin: Origin, line: int = 0) -> list[Given]:
@@ -170,7 +173,9 @@ def _of_script(text: str, judged: list[Judged]) -> list[Given]:
             judged.append(Judged(Origin.SCRIPT, number, line.strip(), Fate.DROPPED, "", reason))
         if not is_directive(line):
             continue
-        words = split_line(line.removeprefix(_MARK), number)
+        words, cut = split_line(line.removeprefix(_MARK), number)
+        if cut:
+            judged.append(Judged(Origin.SCRIPT, number, cut, Fate.DROPPED, "", _CUT))
         if words in (["hetjob"], ["packjob"]):
             raise CannotConvert(
                 "a heterogeneous job is several jobs with resources of their own, which no manifest asks for",

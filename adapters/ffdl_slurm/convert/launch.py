@@ -26,6 +26,7 @@ _SRUN_LETTERS = {
 }
 _SRUN_FLAGS = frozenset({"unbuffered", "exact", "overlap", "no-container-mount-home"})
 _SRUN_MAY = frozenset({"kill-on-bad-exit"})
+_BINDING = frozenset({"cpu-bind", "gpu-bind", "mem-bind", "accel-bind", "tres-bind", "hint", "distribution"})
 _IMAGES = ("docker://", "oras://", "library://", "shub://", "https://")
 _QUIET = frozenset({"-q", "--quiet", "-s", "--silent"})
 _CONTAINED = frozenset({"-c", "-C", "--contain", "--containall", "--no-home"})
@@ -61,7 +62,7 @@ def read_launch(text: str, words: Sequence[Word], layout: Layout, known: Mapping
     started = _name(rest[0]) == "srun"
     if started:
         by = "srun"
-        image = _srun(rest, layout, known)
+        image = _srun(rest, layout, known, approximations)
     if not rest:
         raise NotUnderstood("srun has no command")
     program = _name(rest[0])
@@ -150,7 +151,7 @@ def _needed(name: str, value: str | None, rest: list[Word], known: Mapping[str, 
     return found
 
 
-def _srun(rest: list[Word], layout: Layout, known: Mapping[str, str]) -> str:
+def _srun(rest: list[Word], layout: Layout, known: Mapping[str, str], approximations: list[str]) -> str:
     """Takes srun and its options away; the image that Pyxis would start, "" for none."""
     rest.pop(0)
     image = ""
@@ -166,6 +167,8 @@ def _srun(rest: list[Word], layout: Layout, known: Mapping[str, str]) -> str:
         value = _needed(f"--{name}", value, rest, known)
         if name == "container-image":
             image = pyxis_image(value)
+        elif name in _BINDING:
+            approximations.append(f"--{name}={value}: a learner has what its task gets, and binds nothing")
         else:
             _check_srun(name, value, layout, word)
     return image

@@ -11,12 +11,12 @@ from ffdl_slurm.convert.options import SbatchName, Takes
 
 IMAGE = "container-image"
 _PYXIS = "Pyxis is not asked: learners run in the manifest's image, and see no directory of the node"
-_MOUNTS = "learners see no directory of the node: name what they read and write under data_stores"
+MOUNTS = "learners see no directory of the node: name what they read and write under data_stores"
 _SHIFTER = "Shifter is not asked: name the image by --image, as docker://REPOSITORY/NAME:TAG"
 _VIEW = "the plugin is not asked: the image has to have this environment, or choose one that has the software: --image"
 _NAMED = {
-    "container-mounts": _MOUNTS, "container-workdir": _PYXIS, "container-name": _PYXIS, "container-save": _PYXIS,
-    "container-env": _PYXIS, "image": _SHIFTER, "module": _SHIFTER, "volume": _MOUNTS, "environment": _VIEW,
+    "container-mounts": MOUNTS, "container-workdir": _PYXIS, "container-name": _PYXIS, "container-save": _PYXIS,
+    "container-env": _PYXIS, "image": _SHIFTER, "module": _SHIFTER, "volume": MOUNTS, "environment": _VIEW,
     "uenv": _VIEW, "view": _VIEW, "beeond": "no file system is made for the job: --tmp asks for room on the node",
 }  # fmt: skip
 _FLAGS = (

@@ -95,6 +95,20 @@ def read_line(number: int, text: str) -> Line:
     return Line(number, text, tuple(words))
 
 
+def words_from(text: str, position: int) -> list[Word]:
+    """The words of a command from there on, up to what ends it: a line break, a pipe, a redirection, a comment."""
+    words: list[Word] = []
+    while position < len(text) and text[position] not in "\n#":
+        if text[position].isspace():
+            position += 1
+            continue
+        word, position, why = _word(text, position)
+        if why or word is None:
+            break
+        words.append(word)
+    return words
+
+
 def unfinished(text: str) -> bool:
     """Whether a quote or a substitution is open at its end."""
     return _scan(text) != ""

@@ -96,6 +96,20 @@ def test_a_flag_of_the_environment(value: str, counts: bool) -> None:
     assert ("spread-job" in found) == counts
 
 
+@pytest.mark.parametrize(
+    ("line", "cut"),
+    [
+        ("--container-image=nvcr.io#nvidia/pytorch:24.01-py3 ", ["#nvidia/pytorch:24.01-py3"]),
+        (r"--container-image=nvcr.io\#nvidia/pytorch:24.01-py3", []),
+        ("--container-image='nvcr.io#nvidia/pytorch' # comment", []),
+    ],
+)
+def test_what_a_comment_within_a_word_cuts_off_is_told(line: str, cut: list[str]) -> None:
+    found = read_directives(f"#!/bin/sh\n#SBATCH {line}\n")
+    assert [one.text for one in found.judged] == cut
+    assert all((one.line, one.fate) == (2, Fate.DROPPED) and r"write \#" in one.reason for one in found.judged)
+
+
 def test_lines_of_other_systems_are_told() -> None:
     found = read_directives("#!/bin/sh\n#PBS -l nodes=2\n#SBATCH -p a\n")
     assert [(one.line, one.fate) for one in found.judged] == [(2, Fate.DROPPED)]

@@ -1,0 +1,182 @@
+"""Containers that the commands of a script name which runs whole: what srun asks Pyxis for, and what Apptainer binds.
+
+A learner runs in one image. The script's own srun starts no other there (:mod:`ffdl_batch.runtimes.slurm_commands`), so
+that whatever is asked for is either the manifest's image, or told as lost.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ffdl_batch.ports.conversion import Fate, Judged, Origin
+from ffdl_slurm.convert.launch import NotUnderstood, literal, pyxis_image
+from ffdl_slurm.convert.options import Takes
+from ffdl_slurm.convert.plugins import IMAGE, MOUNTS, PLUGINS
+from ffdl_slurm.convert.shell import Line, Word, words_from
+
+_SRUN = re.compile(r"(?<![\w.-])srun(?=\s)")
+_CONTAINER = re.compile(r"(?<![\w.-])(?:apptainer|singularity)(?=\s)")
+_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.ASCII | re.DOTALL)
+_KEPT_OPTIONS = re.compile(r"\s*(?:(?:export|declare|readonly|local)\s+)?(?:\w+\+?=|--container-)")
+_IN_TEXT = re.compile(r"--container-[a-z-]+(?:[=\s]+[^\s\"'()-][^\s\"'()]*)?")
+_ALONE = frozenset({
+    "bcast", "compress", "contiguous", "disable-status", "exact", "exclusive", "external", "help", "hold", "immediate",
+    "interactive", "kill-on-bad-exit", "label", "multi-prog", "nice", "no-allocate", "no-kill", "overcommit", "overlap",
+    "oversubscribe", "preserve-env", "propagate", "pty", "quiet", "quit-on-interrupt", "reboot", "resv-ports",
+    "send-libs", "spread-job", "stepmgr", "test-only", "unbuffered", "usage", "use-min-nodes", "verbose", "version",
+    "whole", "x11",
+})  # fmt: skip
+"""srun's options whose value, if they have one, stands behind ``=`` (srun(1) of 26.05)."""
+_LETTERS_ALONE = frozenset("EHIKOQVXZhklsuv")
+_AS_LEARNERS = frozenset({"no-container-mount-home"})
+_BINDS = frozenset({"-B", "--bind", "--mount"})
+_NOT_ASKED = "custom"
+"""The manifest's word for no image in particular."""
+
+
+@dataclass(frozen=True, slots=True)
+class Containers:
+    """`image`: what all of them name, "" where that is none or several. `judged`: what became of each option."""
+
+    image: str = ""
+    judged: tuple[Judged, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """An option at a line; `value` None where it is not known before the script runs."""
+
+    line: int
+    name: str
+    value: str | None
+    text: str
+
+
+def read_containers(lines: Sequence[Line], directive: str, given: str) -> Containers:
+    """`directive` is the image that ``#SBATCH`` names, `given` the one of the command line: both go before."""
+    known = _variables(lines)
+    asked = [one for line in lines for one in _asked(line, known)]
+    images = [(one, *_image(one)) for one in asked if one.name == IMAGE]
+    several = sorted({image for _, image, _ in images if image})
+    before = directive or ("" if given == _NOT_ASKED else given)
+    sure = len(several) == 1 and all(image for _, image, _ in images)
+    taken = before or (several[0] if sure else "")
+    judged = [_judge_image(one, image, why, taken, directive, several) for one, image, why in images]
+    judged += [_dropped(one) for one in asked if one.name not in (IMAGE, *_AS_LEARNERS)]
+    return Containers("" if before else taken, tuple(judged))
+
+
+def _judge_image(one: _Asked, image: str, why: str, taken: str, directive: str, several: Sequence[str]) -> Judged:
+    to = "framework.version"
+    if image and image == taken:
+        reason = "the whole script runs in it, pulled by Apptainer in place of enroot"
+        return Judged(Origin.BODY, one.line, one.text, Fate.APPROXIMATED, to, reason)
+    if directive:
+        reason = f"the whole script runs in {directive}, which #SBATCH names, and a learner has one image"
+    elif taken:
+        reason = f"the whole script runs in {taken}, which --image names"
+        return Judged(Origin.BODY, one.line, one.text, Fate.APPROXIMATED, to, reason)
+    elif why:
+        reason = f"{why}; name an image by --image"
+    elif len(several) > 1:
+        reason = f"the script names {' and '.join(several)}; a learner has one image: name one that has all by --image"
+    else:
+        reason = "another srun names an image that is not known, and a learner has one: name it by --image"
+    return Judged(Origin.BODY, one.line, one.text, Fate.DROPPED, "", reason)
+
+
+def _dropped(one: _Asked) -> Judged:
+    reason = MOUNTS if one.name in _BINDS else PLUGINS[one.name].reason
+    return Judged(Origin.BODY, one.line, one.text, Fate.DROPPED, "", reason)
+
+
+def _image(one: _Asked) -> tuple[str, str]:
+    """The image, or "" and why there is none."""
+    if one.value is None:
+        return "", "the image is not known before the script runs"
+    try:
+        return pyxis_image(one.value), ""
+    except NotUnderstood as error:
+        return "", str(error)
+
+
+def _variables(lines: Sequence[Line]) -> Mapping[str, str]:
+    """Values of the variables that the script sets once, to what is sure."""
+    known: dict[str, str] = {}
+    text = "\n".join(line.text for line in lines)
+    for line in lines:
+        for word in line.words:
+            match = _ASSIGNMENT.fullmatch(word.raw)
+            if match is None and word.raw not in ("export", "readonly"):
+                break
+            if match is None or len(re.findall(rf"\b{match[1]}\+?=", text)) != 1:
+                continue
+            value = _value(word, match[2], known)
+            if value is not None:
+                known[match[1]] = value
+    return known
+
+
+def _value(word: Word, raw: str, known: Mapping[str, str]) -> str | None:
+    """What stands behind the first ``=`` of a word, `raw` as it stands there."""
+    if word.value is not None:
+        return word.value.partition("=")[2]
+    return literal(replace(word, raw=raw), known)
+
+
+def _asked(line: Line, known: Mapping[str, str]) -> Iterator[_Asked]:
+    text = line.text.replace("\\\n", " ")
+    for match in _SRUN.finditer(text):
+        yield from _of_srun(line.number, words_from(text, match.end()), known)
+    for match in _CONTAINER.finditer(text):
+        yield from _of_apptainer(line.number, words_from(text, match.end()))
+    if _KEPT_OPTIONS.match(text) and not _SRUN.search(text):
+        for found in _IN_TEXT.finditer(text):
+            name, _, raw = re.sub(r"[=\s]+", "=", found[0], count=1).removeprefix("--").partition("=")
+            if name in PLUGINS:
+                value = literal(Word(raw, 0, None if "$" in raw else raw, raw), known) if raw else None
+                yield _Asked(line.number, name, value, found[0])
+
+
+def _of_srun(number: int, words: Sequence[Word], known: Mapping[str, str]) -> Iterator[_Asked]:
+    """Options that plugins add to srun. A word that is expanded may be options as well, and is passed over."""
+    rest = list(words)
+    while rest and rest[0].raw[:1] in ("-", "$", '"') and rest[0].raw != "--":
+        word = rest.pop(0)
+        option, equals, raw = word.raw.partition("=")
+        if not word.raw.startswith("-"):
+            if not word.raw.startswith(("$", '"$')):
+                return
+            continue
+        name = option.removeprefix("--")
+        row = PLUGINS.get(name) if option.startswith("--") else None
+        value, text = _value(word, raw, known), word.raw
+        alone = bool(equals) or (row.takes is Takes.NONE if row else _stands_alone(option))
+        if not alone and rest:
+            value, text = literal(rest[0], known), f"{word.raw} {rest[0].raw}"
+            rest.pop(0)
+        if row:
+            yield _Asked(number, name, value, text)
+
+
+def _stands_alone(option: str) -> bool:
+    if option.startswith("--"):
+        return option.removeprefix("--") in _ALONE
+    return len(option) > 2 or option[1:] in _LETTERS_ALONE
+
+
+def _of_apptainer(number: int, words: Sequence[Word]) -> Iterator[_Asked]:
+    """Directories that are bound; options end where a word stands that is neither one nor an option's value."""
+    raws = [word.raw for word in words]
+    verb = next((index for index, raw in enumerate(raws) if not raw.startswith("-")), len(raws))
+    if raws[verb : verb + 1] not in (["exec"], ["run"], ["shell"], ["test"]):
+        return
+    ended = False
+    for index, raw in enumerate(raws[verb + 1 :], verb + 1):
+        option, equals, _ = raw.partition("=")
+        follows = raws[index - 1].startswith("-") and "=" not in raws[index - 1]
+        ended = ended or not (raw.startswith("-") or follows)
+        if not ended and option in _BINDS:
+            yield _Asked(number, option, None, raw if equals else " ".join(raws[index : index + 2]))

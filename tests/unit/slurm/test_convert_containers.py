@@ -1,0 +1,116 @@
+"""Containers that commands ask for in scripts that run whole: the manifest's image, or told as lost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from ffdl_batch.ports.conversion import Conversion, Fate, Source
+from ffdl_slurm.convert.converter import create
+
+_NGC = "nvcr.io#nvidia/pytorch:24.01-py3"
+_PULLED = "docker://nvcr.io/nvidia/pytorch:24.01-py3"
+
+
+def convert(*lines: str, image: str = "custom", shebang: str = "#!/bin/bash") -> Conversion:
+    return create().convert(Source("\n".join((shebang, *lines, "")), "job.sh", image=image))
+
+
+def image_of(conversion: Conversion) -> object:
+    framework = conversion.manifest["framework"]
+    assert isinstance(framework, Mapping)
+    return framework["version"]
+
+
+def options(conversion: Conversion) -> list[tuple[int, Fate, str]]:
+    """Those that are told by themselves; a line of the script that is one runs as it is."""
+    return [
+        (one.line, one.fate, one.text)
+        for one in conversion.judged
+        if one.text.startswith("-") and one.to != "framework.command"
+    ]
+
+
+def test_the_image_of_all_steps_is_the_manifests_and_mounts_are_dropped() -> None:
+    found = convert(
+        f"srun --container-image={_NGC} --container-mounts=/data:/data python3 x --container-name=y | tee log"
+    )
+    assert found.wrapped == "line 2 has a pipe"
+    assert image_of(found) == _PULLED
+    assert options(found) == [
+        (2, Fate.APPROXIMATED, f"--container-image={_NGC}"),
+        (2, Fate.DROPPED, "--container-mounts=/data:/data"),
+    ]
+    reasons = [one.reason for one in found.judged[-2:]]
+    assert "the whole script runs in it" in reasons[0] and "data_stores" in reasons[1]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["IMG=a/b:1", 'srun -n 1 --container-image="${IMG}" python x | tee y'],
+        ["export IMG=a/b:1", "srun --ntasks 1 -l --container-image $IMG \\", "  python x > y"],
+        [
+            "N=$(srun -N1 hostname)",
+            "srun $MORE --container-image=a/b:1 python x",
+            "srun --container-image=a/b:1 python y",
+        ],
+        ["ARGS=(", "  --container-image=a/b:1", ")", 'srun "${ARGS[@]}" python x'],
+        ["IMG=a/b:1", 'ARGS="--container-image=$IMG"', "srun $ARGS python x | cat"],
+        ["for i in 1 2; do", "  srun --container-image=a/b:1 python $i", "done"],
+        ["srun --container-image=a/b:1 bash <<EOF", "python x", "EOF"],
+    ],
+)
+def test_ways_to_name_the_same_image(lines: list[str]) -> None:
+    found = convert(*lines)
+    assert found.wrapped
+    assert image_of(found) == "docker://a/b:1"
+    assert {one[1] for one in options(found)} == {Fate.APPROXIMATED}
+
+
+@pytest.mark.parametrize(
+    ("lines", "version", "reason"),
+    [
+        (["srun --container-image=a x | y", "srun --container-image=b x"], "custom", "names docker://a and docker://b"),
+        (["#SBATCH --container-image=a", "srun --container-image=b x | y"], "docker://a", "#SBATCH names"),
+        (["srun --container-image=$1 x"], "custom", "not known before the script runs; name an image by --image"),
+        (["A=x", "A=y", "srun --container-image=$A x | y"], "custom", "not known before the script runs"),
+        (["srun --container-image=/a.sqsh x | y"], "custom", "an enroot image"),
+    ],
+)
+def test_an_image_that_no_learner_has_is_dropped(lines: list[str], version: str, reason: str) -> None:
+    found = convert(*lines)
+    assert image_of(found) == version
+    lost = [one for one in found.judged if one.fate is Fate.DROPPED]
+    assert lost and all(reason in one.reason for one in lost)
+
+
+def test_the_command_line_names_one_for_all() -> None:
+    found = convert("srun --container-image=a x | y", "srun --container-image=$B x", image="docker://c")
+    assert image_of(found) == "docker://c"
+    assert [one[1] for one in options(found)] == [Fate.APPROXIMATED] * 2
+
+
+def test_an_image_of_the_directives_that_the_command_overrides_is_told() -> None:
+    found = convert("#SBATCH --container-image=a", "srun --container-image=b python x")
+    assert (found.wrapped, image_of(found)) == ("", "docker://b")
+    assert options(found) == [(2, Fate.DROPPED, "--container-image=a")]
+
+
+@pytest.mark.parametrize("program", ["apptainer", "singularity"])
+def test_binds_of_a_container_within_the_learners_are_dropped(program: str) -> None:
+    found = convert(f"srun {program} exec --nv -B /a:/b --bind=/c x.sif python -B y | tee log")
+    assert options(found) == [(2, Fate.DROPPED, "-B /a:/b"), (2, Fate.DROPPED, "--bind=/c")]
+    assert "likely does not start: name the image by --image" in found.judged[0].reason
+
+
+def test_a_script_of_another_shell_names_its_image_too() -> None:
+    assert image_of(convert("srun --container-image=a/b:1 x", shebang="#!/bin/zsh")) == "docker://a/b:1"
+
+
+@pytest.mark.parametrize("option", ["--cpu-bind=none", "--cpu-bind none", "--distribution=block"])
+def test_binding_is_no_reason_to_run_whole(option: str) -> None:
+    found = convert(f"srun {option} python x")
+    assert found.wrapped == ""
+    assert (found.judged[0].fate, "binds nothing" in found.judged[0].reason) == (Fate.APPROXIMATED, True)
