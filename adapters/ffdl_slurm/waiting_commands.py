@@ -11,6 +11,7 @@ from ffdl_slurm.commands import SEPARATOR
 LIVE_FIELDS = (
     "JobArrayID", "State", "Partition", "PriorityLong", "UserName", "Reason", "StartTime", "EndTime", "NumNodes",
     "TimeLimit", "QOS", "Account", "Reservation", "Dependency", "SubmitTime", "tres-per-node", "Licenses",
+    "tres-alloc", "tres-per-job", "tres-per-task", "tres-per-socket", "NumTasks", "Sockets",
 )  # fmt: skip
 FACTORS = {
     "%Y": "PRIORITY", "%S": "SITE", "%A": "AGE", "%B": "ASSOC", "%F": "FAIRSHARE", "%J": "JOBSIZE", "%P": "PARTITION",

@@ -18,6 +18,7 @@ from ffdl_slurm.parsers import Garbled, count_nodes, parse_gpus, parse_time
 from ffdl_slurm.said import begin
 from ffdl_slurm.states import interpret_state
 from ffdl_slurm.waiting_commands import FACTORS, LIVE_FIELDS
+from ffdl_slurm.waiting_gpus import gpus_of
 
 _KEY = re.compile(r"(?:^|\s)([A-Za-z][\w/()]*)=")
 _ABSENT = frozenset({"", "(null)", "N/A", "None", "n/a"})
@@ -89,9 +90,8 @@ def _live(line: str) -> LiveJob:
         raise Garbled(f"squeue printed {begin(line)!r} among its rows")
     row = dict(zip((*LIVE_FIELDS, "Name"), map(str.strip, fields), strict=True))
     number, _, tasks = row["JobArrayID"].partition("_")
-    tres = row["tres-per-node"].replace("gres/", "").replace("gres:", "")
-    gpus = parse_gpus(tres) if tres not in _ABSENT else {}
     nodes = int(re.match(r"\d*", row["NumNodes"])[0] or 1)  # type: ignore[index]  # an empty match is one
+    gpus, gpu_types = gpus_of(row, nodes)
     word, meaning = interpret_state(row["State"])
     pending = meaning.phase is Phase.PENDING
     return LiveJob(
@@ -111,8 +111,8 @@ def _live(line: str) -> LiveJob:
         reservation=_absent(row["Reservation"]),
         dependency=_absent(row["Dependency"]),
         submitted=parse_time(row["SubmitTime"]),
-        gpus=nodes * sum(gpus.values()),
-        gpu_types=tuple(sorted(gpus)),
+        gpus=gpus,
+        gpu_types=gpu_types,
         licenses=_absent(row["Licenses"]),
         elements=max(1, sum(map(len, _ranges(tasks)))),
     )

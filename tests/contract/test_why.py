@@ -28,7 +28,7 @@ NODES = (
 PARTITIONS = "PartitionName=main AllowAccounts=ALL AllowQos=ALL Default=YES MaxTime=1-00:00:00 State=UP\n"
 OTHERS = (
     "7|RUNNING|main|5000|bob|None|1795476014|1795476614|1|10:00|normal|ffdl|(null)|(null)|1795476012|gpu:a100:3|"
-    "(null)|x\n"
+    "(null)|N/A|N/A|N/A|N/A|1|*|x\n"
 )
 
 

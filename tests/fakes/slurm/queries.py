@@ -74,7 +74,9 @@ def squeue() -> int:
 
 LIVE_TITLES = {"Partition": "PARTITION", "PriorityLong": "PRIORITY", "UserName": "USER", "NumNodes": "NODES",
                "TimeLimit": "TIME_LIMIT", "QOS": "QOS", "Account": "ACCOUNT", "Reservation": "RESERVATION",
-               "Dependency": "DEPENDENCY", "tres-per-node": "TRES_PER_NODE", "Licenses": "LICENSES"}  # fmt: skip
+               "Dependency": "DEPENDENCY", "tres-per-node": "TRES_PER_NODE", "Licenses": "LICENSES",
+               "tres-alloc": "TRES_ALLOC", "tres-per-job": "TRES_PER_JOB", "tres-per-task": "TRES_PER_TASK",
+               "tres-per-socket": "TRES_PER_SOCKET", "NumTasks": "TASKS", "Sockets": "SOCKETS_PER_NODE"}  # fmt: skip
 
 
 def live() -> int:
@@ -88,7 +90,9 @@ def live() -> int:
                     "UserName": getpass.getuser(), "NumNodes": given.get("nodes", "1"),
                     "TimeLimit": given.get("time", "UNLIMITED"), "QOS": given.get("qos", "normal"), "Account": "ffdl",
                     "Reservation": "(null)", "Dependency": given.get("dependency", "(null)"),
-                    "tres-per-node": given.get("gres", "N/A"), "Licenses": "(null)"}  # fmt: skip
+                    "tres-per-node": given.get("gres", "N/A"), "Licenses": "(null)", "tres-alloc": "N/A",
+                    "tres-per-job": "N/A", "tres-per-task": "N/A", "tres-per-socket": "N/A", "NumTasks": "1",
+                    "Sockets": "*"}  # fmt: skip
             print("|".join({**values(record), **more}[name] for name in fields))
     others = STATE / "others"
     sys.stdout.write(others.read_text() if others.exists() else "")

@@ -20,6 +20,7 @@ from ffdl_slurm.settings import SlurmSettings
 from ffdl_slurm.waiting import PICTURE_LIFE_S, WaitingJobs
 from ffdl_slurm.waiting_room import Share, ahead_in, room_in
 from tests.captured import expected
+from tests.captured.queues import queue_text
 
 T = TypeVar("T")
 PLACE = Path(expected.__file__).parent
@@ -42,7 +43,7 @@ class Office:
             raise SchedulerUnreachable(f"{argv[0]} gave no answer")
         names = {"squeue": "queue", "node": "nodes", "partition": "partitions", "reservation": "reservations",
                  "flags=qos,assoc": "limits", "sprio": "factors"}  # fmt: skip
-        return parse((CAPTURED / f"{names[what]}.txt").read_text())
+        return parse(queue_text(CAPTURED) if what == "squeue" else (CAPTURED / f"{names[what]}.txt").read_text())
 
 
 @pytest.fixture
@@ -188,9 +189,38 @@ def test_gpus_without_a_type_are_in_use_too() -> None:
         assert (node.all_gpus(""), node.free_gpus("")) == (4, 1), used
 
 
+NO_GPUS = {"tres-per-node": "N/A", "tres-alloc": "cpu=4,mem=8G,node=2", "tres-per-job": "N/A", "tres-per-task": "N/A",
+           "tres-per-socket": "N/A", "NumTasks": "4", "Sockets": "*"}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("said", "gpus", "types"),
+    [
+        ({}, 0, ()),
+        ({"tres-per-job": "gpu:8"}, 8, ("",)),  # 20.11
+        ({"tres-per-job": "gres:gpu:a100:8", "tres-per-node": "gres:gpu:a100:4"}, 8, ("a100",)),  # 22.05
+        ({"tres-per-node": "gres/gpu:4"}, 8, ("",)),
+        ({"tres-per-task": "cpu=2,gres/gpu=1"}, 4, ("",)),  # 24.11 and later
+        ({"tres-per-task": "gres:gpu:v100:1"}, 4, ("v100",)),
+        ({"tres-per-socket": "gres/gpu:2", "Sockets": "2"}, 8, ("",)),
+        ({"tres-per-node": "gres/shard:4"}, 0, ()),
+        ({"tres-per-job": "gpu:8", "tres-alloc": "cpu=4,node=2,gres/gpu=6,gres/gpu:a100=6"}, 6, ("",)),
+        ({"tres-alloc": "cpu=4,node=2,gres/gpu:a100=2,gres/gpu:v100=1"}, 3, ("a100", "v100")),
+    ],
+)
+def test_gpus_are_counted_by_whatever_option_they_were_asked_for(
+    said: dict[str, str], gpus: int, types: tuple[str, ...]
+) -> None:
+    header = "JOBID|STATE|" + "|".join(commands.LIVE_FIELDS[2:]) + "|NAME\n"
+    row = dict(zip(commands.LIVE_FIELDS, ["7", "PENDING", "main", "1", "bob", "Priority", *["N/A"] * 99], strict=False))
+    row |= {"NumNodes": "2", **NO_GPUS, **said}
+    (job,) = parsers.parse_live(header + "|".join([*row.values(), "x"]) + "\n")
+    assert (job.gpus, job.gpu_types) == (gpus, types)
+
+
 def test_parts_of_heterogeneous_jobs_are_before_or_behind_as_others() -> None:
     header = "JOBID|STATE|" + "|".join(commands.LIVE_FIELDS[2:]) + "|NAME\n"
-    row = "{}|PENDING|main|1|bob|Priority|N/A|N/A|1|5:00|normal|ffdl|(null)|(null)|1|N/A|(null)|x\n"
+    row = "{}|PENDING|main|1|bob|Priority|N/A|N/A|1|5:00|normal|ffdl|(null)|(null)|1|N/A|(null)|N/A|N/A|N/A|N/A|1|*|x\n"
     jobs = parsers.parse_live(header + "".join(row.format(number) for number in ("12+0", "12+1", "13", "14+0")))
     assert ahead_in("main", jobs[2], "bob", jobs).jobs == 2
 

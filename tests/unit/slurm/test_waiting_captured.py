@@ -17,6 +17,7 @@ from ffdl_slurm.waiting_limits import Whose, with_figures
 from ffdl_slurm.waiting_reasons import read_limit, read_reason
 from ffdl_slurm.waiting_room import ahead_in
 from tests.captured import expected
+from tests.captured.queues import queue_text
 
 PLACE = Path(expected.__file__).parent
 ALICE = 2001
@@ -40,7 +41,7 @@ def captured(request: pytest.FixtureRequest) -> Path:
 
 
 def jobs_of(captured: Path) -> dict[str, parsers.LiveJob]:
-    text = (captured / "queue.txt").read_text()
+    text = queue_text(captured)
     names = [line.split("|")[-1] for line in text.splitlines()[1:]]
     return dict(zip(names, parsers.parse_live(text), strict=True))
 
@@ -150,7 +151,7 @@ def test_half_answers_are_no_answers(name: str) -> None:
     ],
 )
 def test_states_of_jobs_that_live(state: str, pending: bool, reason: str) -> None:
-    text = (PLACE / "waiting-26.05" / "queue.txt").read_text()
+    text = queue_text(PLACE / "waiting-26.05")
     header, line = text.splitlines()[0], next(one for one in text.splitlines() if one.endswith("|next"))
     (job,) = parsers.parse_live(f"{header}\n{line.replace('|PENDING|', f'|{state}|')}\n")
     assert (job.pending, job.reason) == (pending, reason)
