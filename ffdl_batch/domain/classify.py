@@ -18,7 +18,7 @@ the node, and what such words then confirm, does.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ffdl_batch.domain.continuation import Interruption
 from ffdl_batch.domain.incident import LINE_CHARS, LINES, Evidence, Incident, Origin
@@ -127,6 +127,7 @@ class Ended:
     scheduler's word, None where it has none. `requeued`: the scheduler started it anew by itself, `cancelled`: somebody
     cancelled it there. `nodes` are all of the attempt's, `failed_nodes` those that took it down, `silent`: nothing was
     heard of them. `learners` are those that failed of themselves, first ones first. `has_gpus`: it was given some.
+    `refused`: the scheduler answered that it will never take such a request.
     """
 
     job_id: str
@@ -147,6 +148,7 @@ class Ended:
     health: Sequence[HealthLine] = ()
     lost_gpu_s: float = 0.0
     has_gpus: bool = True
+    refused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +245,7 @@ def _by_lasting(ended: Ended) -> _Found | None:
     learner = 0
     if ended.code in _ON_NODES:
         there, words = _named(ended), (ended.message,)
-    elif (cause := _cause(ended.learners)) is not None and ended.code != "C202":
+    elif (cause := _cause(ended)) is not None and ended.code != "C202":
         there, words = _only((cause.end.node,)), _last_words(cause)
         quoted, learner = _quoted(cause.end, cause.sign), cause.end.learner
     else:
@@ -297,6 +299,8 @@ def _by_code(ended: Ended) -> _Found | None:
     end = ended.seen.end if ended.seen is not None else None
     if ended.code == "S105" and end is EndCause.NO_IMAGE:
         return _Found("container.image_missing")
+    if ended.code == "S101" and ended.refused:
+        return _Found("user.request")
     kind = _BY_CODE[ended.code]
     if ended.code in _DATA_CODES:
         kind = _BY_CLASS.get(ended.fault_class) or _by_words(ended.message, kind)
@@ -311,7 +315,7 @@ def _by_words(message: str, otherwise: str) -> str:
 
 
 def _by_learner(ended: Ended) -> _Found | None:
-    cause = _cause(ended.learners)
+    cause = _cause(ended)
     if cause is None:
         if ended.code == "C202":
             return _Found("user.memory")
@@ -341,12 +345,19 @@ def _is_its_end(end: LearnerEnd, sign: Sign) -> bool:
     return not (sign.kind == "user.traceback" and end.exit_code in (134, 135, 136, 137, 139))
 
 
-def _cause(learners: Sequence[LearnerEnd]) -> _Cause | None:
+def _cause(ended: Ended) -> _Cause | None:
     """The first learner that failed of its own, not because a peer was gone; where all say that, the first."""
-    read = [_Cause(end, read_signs([line.text for line in end.log])) for end in learners]
+    read = [_Cause(end, _sign(end, has_gpus=ended.has_gpus)) for end in ended.learners]
     starved = [one for one in read if one.end.out_of_memory]
     own = [one for one in read if one.sign is None or not one.sign.is_victims]
     return next(iter([*starved, *own, *read]), None)
+
+
+def _sign(end: LearnerEnd, *, has_gpus: bool) -> Sign | None:
+    """What its log says. Who was given no GPU knows nothing of one that failed, whatever its exceptions say."""
+    sign = read_signs([line.text for line in end.log])
+    is_of_gpu = sign is not None and sign.kind == "node.gpu"
+    return replace(sign, kind="user.traceback") if sign is not None and is_of_gpu and not has_gpus else sign
 
 
 def _quoted(end: LearnerEnd, sign: Sign | None) -> tuple[Evidence, ...]:

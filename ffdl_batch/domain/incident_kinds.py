@@ -29,6 +29,11 @@ _TABLE = (
         "user.resources", "no node has what was asked for", "ask for fewer GPUs, CPUs or less memory, or elsewhere"
     ),
     IncidentKind(
+        "user.request",
+        "the scheduler refuses what the job asks for",
+        "read the scheduler's message, correct the request, and submit again",
+    ),
+    IncidentKind(
         "user.dependency", "what the job waits for cannot happen", "ffdl show the job that it waits for; submit again"
     ),
     IncidentKind(

@@ -22,9 +22,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """What a policy says about a job's next attempts: none (`stops`), or none on these `nodes`."""
+    """What a policy says about a job's next attempts: none (`stops`), or none on these `nodes`. `match` is its
+    expression, which a line of the log matched."""
 
     policy: str
+    match: str
     stops: bool = False
     nodes: tuple[str, ...] = ()
     notify: tuple[str, ...] = ()
@@ -45,7 +47,7 @@ class Policies:
             return None
         policy, hit = found
         nodes = hit.nodes if policy.exclude_node else ()
-        self._rulings[job.id] = Ruling(policy.name, policy.stop_retrying, nodes, policy.notify)
+        self._rulings[job.id] = Ruling(policy.name, policy.match, policy.stop_retrying, nodes, policy.notify)
         return hit if policy.kind else None
 
     def ruling(self, job: Job) -> Ruling | None:

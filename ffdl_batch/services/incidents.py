@@ -74,7 +74,7 @@ class Ends:
 
 def refusal(job: Job, code: str, message: str, at: float) -> Incident:
     """The incident of a job that was accepted, and ends because it cannot be submitted."""
-    return classify(Ended(job.id, job.attempt, f"refused-{job.revision}", at, code, message))
+    return classify(Ended(job.id, job.attempt, f"refused-{job.revision}", at, code, message, refused=True))
 
 
 def _is_abnormal(job: Job, known: Known, verdict: Verdict, change: Change) -> bool:

@@ -11,8 +11,8 @@ from ffdl_batch.domain.alarms import alarms
 from ffdl_batch.domain.events import EventKind
 from ffdl_batch.domain.fault_policy import POLICY
 from ffdl_batch.domain.formats import NewerFormat
+from ffdl_batch.domain.incident import LINE_CHARS, Incident
 from ffdl_batch.domain.incident import Evidence as Line
-from ffdl_batch.domain.incident import Incident
 from ffdl_batch.domain.job import Change, Job
 from ffdl_batch.domain.job_state import JobState, Wish
 from ffdl_batch.domain.jobdir import AttemptDir
@@ -151,7 +151,7 @@ class Judge:
         failed = tuple(dict.fromkeys((*past.failed_nodes, *nodes)))
         past = replace(past, failed_nodes=failed, policy=ruling.policy, stops=ruling.stops)
         ruled = change_of(job, verdict, known, past, self._memories.of(job).observation)
-        said = Line(f"{POLICY}{ruling.policy}", "a line of the log is what it looks for")
+        said = Line(f"{POLICY}{ruling.policy}", f"a line of the log is what it looks for: {ruling.match}"[:LINE_CHARS])
         incidents = tuple(replace(one, evidence=(said, *one.evidence)) for one in change.incidents)
         return replace(ruled or change, incidents=incidents)
 

@@ -60,4 +60,4 @@ def test_a_refusal_of_slurms_after_the_acceptance_is_one(office: Office) -> None
     office.spoil("sbatch", "refuse:always")
     job_id = office.accept(STAYS)
     assert office.until(job_id, "FAILED")["error_code"] in {"S100", "S101"}
-    assert [one["kind"] for one in incidents(office, job_id)] in (["platform.submission"], ["user.resources"])
+    assert [one["kind"] for one in incidents(office, job_id)] in (["user.request"], ["user.resources"])

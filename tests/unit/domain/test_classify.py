@@ -70,6 +70,7 @@ CASES: list[tuple[str, Ended]] = [
     ("user.memory", replace(BASE, code="C202", seen=seen(EndCause.OUT_OF_MEMORY))),
     ("user.model", replace(BASE, code="S301", message="load-model on n1: not a zip file")),
     ("user.resources", replace(BASE, code="S100")),
+    ("user.request", replace(BASE, code="S101", refused=True)),
     ("user.dependency", replace(BASE, code="C105")),
     ("data.credentials", staged("credentials", "C103")),
     ("data.credentials", replace(BASE, code="C103", message="the secret s3-key is not there any more")),
@@ -185,6 +186,15 @@ def test_what_a_learner_prints_never_counts_against_a_node(words: str) -> None:
     incident = classify(replace(OWN, learners=(learner(1, AT, 1, *TRACE[:2], words),)))
     assert incident.origin is Origin.NODE
     assert incident.nodes == ()
+
+
+@pytest.mark.parametrize(
+    "words", ["RuntimeError: CUDA error: uncorrectable ECC error", "E: GPU has fallen off the bus"]
+)
+def test_who_was_given_no_gpu_is_no_witness_of_one(words: str) -> None:
+    end = replace(OWN, learners=(learner(1, AT, 1, *TRACE[:2], words),), has_gpus=False)
+    assert classify(end).kind == "user.traceback"
+    assert classify(replace(end, has_gpus=True)).kind == "node.gpu"
 
 
 def test_of_several_nodes_none_is_blamed_that_nobody_named() -> None:

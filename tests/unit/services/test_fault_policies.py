@@ -66,6 +66,8 @@ def test_a_policy_keeps_the_next_attempts_off_the_node(site: Site) -> None:
     (noticed,) = site.platform.store.incidents_of([job.id])[job.id]
     assert (noticed.incident.kind, noticed.incident.nodes) == ("node.gpu", ("n1",))
     assert "policy nccl" in noticed.incident.message
+    (said,) = (one.text for one in noticed.incident.evidence if one.source == "policy nccl")
+    assert said == f"a line of the log is what it looks for: {NCCL.match}"
     Deployer(site.platform).step()
     assert site.scheduler.planned[-1].spec.batch.exclude == "n1"
 

@@ -10,7 +10,7 @@ import pytest
 
 from ffdl_batch.domain.continuation import Checkpoint
 from ffdl_batch.domain.events import EventKind, GoesOn, Outcome
-from ffdl_batch.domain.incident import Incident
+from ffdl_batch.domain.incident import Incident, Origin
 from ffdl_batch.domain.job import Job
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.observation import EndCause, NativeId
@@ -210,7 +210,7 @@ def test_what_cannot_be_stored_in_the_end_is_one_of_its_own(site: Site, watcher:
     ("error", "kind", "code"),
     [
         (NoResources("no such GPU"), "user.resources", "S100"),
-        (InvalidRequest("Invalid account"), "platform.submission", "S101"),
+        (InvalidRequest("Invalid account"), "user.request", "S101"),
     ],
 )
 def test_a_refusal_after_the_acceptance_is_one(site: Site, error: InvalidRequest, kind: str, code: str) -> None:
@@ -220,6 +220,7 @@ def test_a_refusal_after_the_acceptance_is_one(site: Site, error: InvalidRequest
     assert site.job(job.id).state is JobState.FAILED
     (found,) = incidents(site, job)
     assert (found.kind, found.code, found.message) == (kind, code, str(error))
+    assert found.origin is Origin.USER  # monitoring wakes nobody for it
 
 
 def _raises(error: Exception) -> object:
