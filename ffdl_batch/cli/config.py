@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from ffdl_batch.config import Settings
 
 
+WIDEST = 48
+"""Columns of a value: one that is longer moves the others' origins nowhere."""
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """One setting: its value, the same for people, and where it came from."""
@@ -38,7 +42,7 @@ def config(as_json: bool) -> None:
     if as_json:
         print_json({"settings": {row.key: {"value": row.value, "origin": row.origin} for row in rows}})
     else:
-        print_table(("KEY", "VALUE", "ORIGIN"), [(row.key, row.text, row.origin) for row in rows])
+        print_table(("KEY", "VALUE", "ORIGIN"), [(row.key, row.text, row.origin) for row in rows], widest=WIDEST)
     _warn_of_daemon()
 
 

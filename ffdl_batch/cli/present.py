@@ -72,12 +72,20 @@ def print_line(label: str, value: str, source: str = "", *, raw: bool = False) -
 
 
 def print_table(
-    columns: Sequence[str], rows: Iterable[Sequence[str]], *, header: bool = True, width: int | None = None
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    header: bool = True,
+    width: int | None = None,
+    widest: int | None = None,
 ) -> None:
-    """Left-aligned columns two blanks apart, no blanks at the end; the last column is cut where `width` ends."""
+    """Left-aligned columns two blanks apart, no blanks at the end; the last column is cut where `width` ends. No column
+    is made wider than `widest`: what is longer is whole, and what follows it stands further to the right."""
     cells = [[printable(cell) for cell in row] for row in rows]
     lines = ([list(columns)] if header else []) + cells
     widths = [max((len(line[i]) for line in lines), default=0) for i in range(len(columns))]
+    if widest is not None:
+        widths = [min(size, widest) for size in widths]
     if width is not None:
         widths[-1] = max(len(columns[-1]), width - sum(size + 2 for size in widths[:-1]))
         lines = [[*line[:-1], line[-1][: widths[-1]]] for line in lines]

@@ -59,7 +59,7 @@ FAULTS: dict[str, FaultKind] = {
         _platform(
             "S105",
             "the container runtime failed",
-            "check Apptainer on the named node, or the image that the cluster pulls",
+            "look at what the message quotes, on the node or of the image that it names",
         ),
         _platform(
             "S107",

@@ -90,7 +90,9 @@ _TABLE = (
         "container.image_missing", "the image is missing or cannot be used", "check the image's name, or build it again"
     ),
     IncidentKind(
-        "container.runtime", "the container runtime failed", "check Apptainer on the node that the message names"
+        "container.runtime",
+        "the container runtime failed",
+        "look at what the message quotes, on the node or of the image that it names",
     ),
     IncidentKind("platform.controller_died", "a controller died", _OURS),
     IncidentKind(

@@ -181,7 +181,8 @@ def _log_in(
         offered = transport.get_remote_server_key()
     except (paramiko.SSHException, EOFError, OSError) as error:
         raise SshFailed(
-            f"no SSH connection to {config.name}: {str(error) or 'the host closed it'}", "try again later; try: ssh -v"
+            f"no SSH connection to {config.name}: {str(error) or 'the host closed it'}",
+            f"try again later, or see what ssh itself says: {config.command} -v",
         ) from error
     check_host_key(config, HostKey(offered.get_name(), offered.asbytes()), known, is_behind=is_behind)
     Login(transport, config, person).perform()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import getpass
 import os
 import re
+import shlex
 import shutil
 import socket
 import subprocess
@@ -50,6 +51,15 @@ class HostConfig:
     connect_timeout_s: float = CONNECT_S
     alive_interval_s: int = ALIVE_INTERVAL_S
     alive_count: int = ALIVE_COUNT
+    config_file: str = ""
+    """The file that was named instead of ssh's own; "" = none."""
+
+    @property
+    def command(self) -> str:
+        """How a person gets there with ssh itself."""
+        file = f"-F {shlex.quote(self.config_file)} " if self.config_file else ""
+        port = f"-p {self.port} " if self.port != 22 else ""
+        return f"ssh {file}{port}{shlex.quote(f'{self.user}@{self.asked}')}"
 
     @property
     def name(self) -> str:
@@ -156,6 +166,7 @@ def interpret(where: Destination, options: Options, environ: Mapping[str, str]) 
         batch_mode=first("batchmode") == "yes",
         connect_timeout_s=_seconds(first("connecttimeout", "none")),
         alive_interval_s=interval,
+        config_file=environ.get("FFDL_SSH_CONFIG", ""),
         alive_count=int(first("serveralivecountmax", str(ALIVE_COUNT))) or ALIVE_COUNT,
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import os
+import socket
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +30,9 @@ _TRIES = 3
 _PERSON_S = 300.0
 """How long a person may take to find the phone with the code."""
 _HOST_S = 60.0
+_AGENT_S = 10.0
+_LIST_KEYS = b"\0\0\0\1\x0b"
+"""SSH_AGENTC_REQUEST_IDENTITIES of the agent's protocol (draft-miller-ssh-agent), with its length before it."""
 
 
 class Login:
@@ -113,6 +117,13 @@ class Login:
     def _of_agent(self, files: Sequence[Path]) -> Iterator[tuple[str, paramiko.PKey]]:
         """The keys that the configuration names come first; with IdentitiesOnly they are all."""
         named = {blob for file in files if (blob := _public_blob(file))}
+        try:
+            _knock(self._config.agent)
+        except TimeoutError:
+            self._tried.append(f"the agent at {self._config.agent} (no answer within {_AGENT_S:g} s)")
+            return
+        except OSError:  # it is away
+            return
         keys = _agent_keys(self._config.agent)
         for key in sorted(keys, key=lambda one: one.asbytes() not in named):
             if key.asbytes() in named or not self._config.identities_only:
@@ -202,7 +213,7 @@ class Login:
         return SshFailed(
             f"{self._config.name} did not let us in: it takes {wants}; {tried if self._tried else 'no key was found'}"
             f"{then}{alone}",
-            f"try: ssh {self._config.user}@{self._config.asked}; keys with a passphrase are best in an agent (ssh-add)",
+            f"try: {self._config.command}; keys with a passphrase are best in an agent (ssh-add)",
             ExitCode.NOT_ALLOWED,
         )
 
@@ -219,6 +230,18 @@ def _blob_in(file: Path) -> bytes:
         return base64.b64decode(blob) if kind.startswith(_PUBLIC) else b""
     except (OSError, ValueError):
         return b""
+
+
+def _knock(socket_path: str) -> None:
+    """Ask the agent for its keys, and wait for the first byte: the library that reads them would wait for ever. Raises
+    TimeoutError, OSError."""
+    if not socket_path:
+        return
+    with socket.socket(socket.AF_UNIX) as asking:
+        asking.settimeout(_AGENT_S)
+        asking.connect(socket_path)
+        asking.sendall(_LIST_KEYS)
+        asking.recv(1)
 
 
 def _agent_keys(socket_path: str) -> Sequence[paramiko.PKey]:

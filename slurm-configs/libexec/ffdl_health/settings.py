@@ -44,6 +44,8 @@ _SITE = {
 
 def load() -> Settings:
     """The values of this site. ValueError names all that are not what they should be."""
+    if any(text.startswith("@") for text in _SITE.values()):
+        raise ValueError(f"{__file__} has no values of a site: run what render.py has made of it (docs/node-health.md)")
     wrong = values.wrong_in(_SITE)
     if wrong:
         told = "; ".join(f"{__file__}: {one.text}" for one in wrong)

@@ -39,7 +39,15 @@ Tell = Callable[[Result], None]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the proof."""
+    """Run the proof; 130 where somebody interrupts it. What it made is deleted by then, unless that was interrupted."""
+    try:
+        return _run(arguments)
+    except KeyboardInterrupt:
+        print("proof-kubernetes: interrupted", file=sys.stderr)
+        return 130
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     options, only, strict = _read(arguments, os.environ)
     named = os.environ.get("KUBECONFIG", "")
     if not Path(named).is_file():

@@ -64,6 +64,16 @@ def test_the_last_column_is_cut_where_the_terminal_ends(
     assert header == "PID    COMMAND" and row == f"12345  {'python3 train.py'[: len(last)].rstrip()}"
 
 
+def test_one_long_value_widens_no_other_line(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [["a", "x" * 300, "site"], ["b", "short", "default"]]
+    print_table(["KEY", "VALUE", "ORIGIN"], rows, widest=10)
+    assert capsys.readouterr().out.splitlines() == [
+        "KEY  VALUE       ORIGIN",
+        f"a    {'x' * 300}  site",
+        "b    short       default",
+    ]
+
+
 def test_colour_is_for_terminals_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)

@@ -27,6 +27,19 @@ def test_no_cluster_is_told(
     assert "none, which is no file; " in capsys.readouterr().err
 
 
+def test_whoever_interrupts_it_sees_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    (tmp_path / "config").touch()
+    monkeypatch.setattr("tests.proof.kubernetes.__main__.Room", interrupted)
+    assert main([]) == 130
+    assert capsys.readouterr().err == "proof-kubernetes: interrupted\n"
+
+
 @pytest.mark.parametrize(
     ("results", "loosely", "strictly"),
     [

@@ -455,6 +455,13 @@ def test_printing_touches_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+def test_a_copy_without_a_sites_values_says_so_in_one_sentence() -> None:
+    argv = [str(CONFIGS / "libexec" / "health"), "--print"]
+    done = subprocess.run([sys.executable, "-IS", *argv], capture_output=True, text=True, check=False)
+    assert done.stderr.endswith("has no values of a site: run what render.py has made of it (docs/node-health.md)\n")
+    assert len(done.stderr.splitlines()) == 1 and "HEALTH_" not in done.stderr
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [

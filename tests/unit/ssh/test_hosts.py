@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -129,3 +130,20 @@ def test_without_a_configuration_the_usual_places_count(tmp_path: Path) -> None:
     found = interpret(Destination("login"), {}, {"HOME": str(tmp_path)})
     assert found.known_hosts == (f"{tmp_path}/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts")
     assert f"{tmp_path}/.ssh/id_ed25519" in found.identity_files and found.port == 22
+
+
+@pytest.mark.parametrize(
+    ("config", "command"),
+    [
+        (CONFIG, "ssh ada@login"),
+        (replace(CONFIG, port=2222), "ssh -p 2222 ada@login"),
+        (replace(CONFIG, port=2222, config_file="/tmp/my site"), "ssh -F '/tmp/my site' -p 2222 ada@login"),
+    ],
+)
+def test_what_a_person_is_told_to_try_goes_to_the_same_place(config: HostConfig, command: str) -> None:
+    assert config.command == command
+
+
+def test_the_configuration_that_was_named_is_known() -> None:
+    environ = {"HOME": "/home/ada", "FFDL_SSH_CONFIG": "/tmp/site"}
+    assert interpret(Destination("login", "ada"), {}, environ).config_file == "/tmp/site"
