@@ -7,12 +7,14 @@ command that the script is about. Everything else is wrapped, never changed.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from ffdl_batch.domain.variables import why_refused
 from ffdl_batch.ports.conversion import Fate, Judged, Origin
-from ffdl_slurm.convert.launch import Launch, NotUnderstood, check_same, literal, read_launch, reads_arguments
+from ffdl_slurm.convert.executed import executed
+from ffdl_slurm.convert.expansion import Known, defaults_in, expand, literal, sets_default, why_default
+from ffdl_slurm.convert.launch import Launch, NotUnderstood, check_same, read_launch, reads_arguments
 from ffdl_slurm.convert.layout import Layout
 from ffdl_slurm.convert.shell import Line, Word, lines_of
 
@@ -25,6 +27,7 @@ _MASTER = re.compile(
 _HOME = re.compile(r"cd (\"?\$\{?SLURM_SUBMIT_DIR\}?\"?|\"?\$PWD\"?|\.)/?")
 _MODULES = "the image has to have modules and what they load, or choose one that has the software: --image"
 _ENVIRONMENT = "the image has to have this environment, or choose one that has the software: --image"
+_DIRECTORY = "the directory has to be there for learners, which see their image"
 _HARMLESS = frozenset({"echo", "date", "hostname", "pwd", "printf", "whoami", "uname", "nvidia-smi", "mkdir"})
 _KEPT = frozenset({"ulimit", "umask", "true", ":"})
 _SOURCING = frozenset({"source", ".", "conda", "mamba", "micromamba", "pyenv", "spack"})
@@ -53,16 +56,15 @@ class _Reading:
     judged: list[Judged] = field(default_factory=list)
     setup: list[str] = field(default_factory=list)
     env: dict[str, str] = field(default_factory=dict)
-    known: dict[str, str] = field(default_factory=dict)
-    exported: set[str] = field(default_factory=set)
+    known: dict[str, str | None] = field(default_factory=dict)
     master: bool = False
 
     def judge(self, line: Line, fate: Fate, to: str, reason: str = "") -> None:
         self.judged.append(Judged(Origin.BODY, line.number, line.text, fate, to, reason))
 
 
-def read_body(text: str, arguments: Sequence[str], layout: Layout) -> Body:
-    """The commands of a script whose first line is its shebang."""
+def read_body(text: str, arguments: Sequence[str], layout: Layout, given: Known) -> Body:
+    """The commands of a script whose first line is its shebang. `given` are the variables that sbatch exports to it."""
     interpreter = text.split("\n", 1)[0].removeprefix("#!").split()
     if not interpreter or interpreter[0].rsplit("/", 1)[-1] not in _SHELLS:
         if interpreter[1:2] and interpreter[0].endswith("/env") and interpreter[1] in _SHELLS and len(interpreter) == 2:
@@ -72,7 +74,7 @@ def read_body(text: str, arguments: Sequence[str], layout: Layout) -> Body:
             return Body(_whole_file(text, whose), wrapped=f"it is a program of {whose}")
     lines = list(lines_of(text, 2))
     why = _why_whole(interpreter, arguments, lines)
-    reading = _Reading(layout)
+    reading = _Reading(layout, known=dict(given))
     try:
         if why:
             raise NotUnderstood(why)
@@ -82,7 +84,7 @@ def read_body(text: str, arguments: Sequence[str], layout: Layout) -> Body:
         _check_master(launch, reading)
     except NotUnderstood as error:
         number = f" (line {error.args[1]})" if len(error.args) > 1 else ""
-        judged = tuple(_as_it_is(line, layout) for line in lines)
+        judged = tuple(_as_they_are(lines, layout, given))
         return Body(judged, wrapped=f"{error.args[0]}{number}", steps=_steps(lines))
     reading.judged.append(_judge_launch(lines[-1], launch))
     return Body(
@@ -133,7 +135,14 @@ def _source(line: Line, reading: _Reading) -> None:
 
 
 def _shell_word(line: Line, reading: _Reading) -> None:
-    _keep(line, reading, Fate.MAPPED, "")
+    """``unset``, and ``:`` with the defaults that it gives to variables."""
+    names = list(defaults_in(line.text, reading.known))
+    for word in line.words[1:]:
+        reading.known |= {word.value: None} if word.value and word.value.isidentifier() else {}
+        found = sets_default(word)
+        if found is not None and reading.known.get(found[0], "") == "":
+            reading.known[found[0]] = expand(found[1], reading.known)
+    _keep(line, reading, Fate.APPROXIMATED if names else Fate.MAPPED, why_default(names) if names else "")
 
 
 def _change(line: Line, reading: _Reading) -> None:
@@ -141,7 +150,7 @@ def _change(line: Line, reading: _Reading) -> None:
     if where is not None and not where.startswith(("/", "~")):
         _keep(line, reading, Fate.MAPPED, "")
         return
-    _keep(line, reading, Fate.APPROXIMATED, "the directory has to be there for learners, which see their image")
+    _keep(line, reading, Fate.APPROXIMATED, _DIRECTORY)
 
 
 def _print(line: Line, reading: _Reading) -> None:
@@ -172,7 +181,8 @@ def _assign(line: Line, reading: _Reading, *, exported: bool) -> None:
     words = line.words[1:] if exported else line.words
     if not words or any(word.raw.startswith("-") for word in words):
         raise NotUnderstood("export has options", line.number)
-    values: dict[str, str] = {}
+    names = list(defaults_in(line.text, reading.known))
+    values: dict[str, str] | None = {}
     for word in words:
         match = _ASSIGNMENT.fullmatch(word.raw)
         first = reading.layout.nodes > 1 and match is not None and _MASTER.fullmatch(match[2].strip('"'))
@@ -184,18 +194,18 @@ def _assign(line: Line, reading: _Reading, *, exported: bool) -> None:
             return
         _check_value(word, reading, line.number)
         value = literal(word, reading.known)
+        if match is not None:
+            reading.known[match[1]] = None if value is None else value.partition("=")[2]
         if match is None or value is None:
-            values = {}
-            reading.known.pop(match[1] if match else "", None)
-            break
-        values[match[1]] = value.partition("=")[2]
-    reading.known.update(values)
-    early = exported and not reading.setup and values and not any(map(why_refused, values))
-    if early and all(name not in reading.env and name not in _TOLD for name in values):
+            values = None
+        elif values is not None:
+            values[match[1]] = value.partition("=")[2]
+    early = exported and not names and not reading.setup and values and not any(map(why_refused, values))
+    if early and values and all(name not in reading.env and name not in _TOLD for name in values):
         reading.env.update(values)
         reading.judge(line, Fate.MAPPED, "batch.env")
         return
-    _keep(line, reading, Fate.MAPPED, "")
+    _keep(line, reading, Fate.APPROXIMATED if names else Fate.MAPPED, why_default(names) if names else "")
 
 
 _TOLD = frozenset({"PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "HOME", "USER", "SHELL", "IFS", "BASH_ENV", "ENV"})
@@ -225,10 +235,22 @@ def _judge_launch(line: Line, launch: Launch) -> Judged:
     return Judged(Origin.BODY, line.number, line.text, fate, to, "; ".join(launch.approximations))
 
 
-def _as_it_is(line: Line, layout: Layout) -> Judged:
-    """A line of a script that runs whole, in the first learner."""
+def _as_they_are(lines: Sequence[Line], layout: Layout, given: Known) -> Iterator[Judged]:
+    """The lines of a script that runs whole, in the first learner."""
+    before: dict[str, str | None] = dict(given)
+    for line, text in zip(lines, executed(lines), strict=True):
+        names = list(defaults_in(line.text, before))
+        before |= dict.fromkeys(match[1] for match in _SETS.finditer(text))
+        one = _as_it_is(line, text, layout)
+        if names:
+            reason = "; ".join([one.reason] * (one.fate is not Fate.MAPPED) + [why_default(names)])
+            one = replace(one, fate=Fate.APPROXIMATED, reason=reason)
+        yield one
+
+
+def _as_it_is(line: Line, ran: str, layout: Layout) -> Judged:
     for pattern, reason in _REMARKS:
-        if pattern.search(line.text):
+        if pattern.search(line.text if pattern is _VARIABLES else ran):
             why = _SENT if reason == _STEP and layout.nodes > 1 else reason
             return Judged(Origin.BODY, line.number, line.text, Fate.APPROXIMATED, "framework.command", why)
     return Judged(Origin.BODY, line.number, line.text, Fate.MAPPED, "framework.command", "it runs as it is")
@@ -239,6 +261,8 @@ _SENT = (
     "srun of the first learner sends the others their tasks: batch.slurm_environment, take-steps; on Kubernetes that "
     "needs a claim, and without one each pod runs the whole script and starts its own tasks"
 )
+_VARIABLES = re.compile(r"\bSLURM_\w+")
+_SETS = re.compile(r"(?<![\w$-])(\w+)\+?:?=")
 _REMARKS: Sequence[tuple[re.Pattern[str], str]] = (
     (re.compile(r"\bscontrol\s+requeue"), "it is refused: the platform starts a job anew; batch.retry says how often"),
     (re.compile(r"\bscontrol\s+(update|hold|release|suspend|resume|top|notify)\b"),
@@ -249,13 +273,15 @@ _REMARKS: Sequence[tuple[re.Pattern[str], str]] = (
      "what starts one out of the line"),
     (re.compile(r"^\s*(module|ml)\b"), f"it runs as it is; {_MODULES}"),
     (re.compile(r"^\s*(source|\.|conda|mamba|micromamba)\s"), f"it runs as it is; {_ENVIRONMENT}"),
+    (re.compile(r"(^|[;&|(]\s*)eval\s+\S*(\$\(|`)\S*(conda|mamba)\s"), f"it runs as it is; {_ENVIRONMENT}"),
     (re.compile(r"\bsrun\b"), _STEP),
-    (re.compile(r"\bSLURM_\w+"), "the learner's variables of Slurm: batch.slurm_environment"),
+    (re.compile(r"^\s*(cd|pushd)\s+\"?(/|~|\$\{?HOME\b)"), f"it runs as it is; {_DIRECTORY}"),
+    (_VARIABLES, "the learner's variables of Slurm: batch.slurm_environment"),
 )  # fmt: skip
 
 
 def _steps(lines: Sequence[Line]) -> bool:
-    return any(re.search(r"(?<![\w./-])srun\b", line.text) for line in lines)
+    return any(re.search(r"(?<![\w./-])srun\b", text) for text in executed(lines))
 
 
 def _whole_file(text: str, whose: str) -> tuple[Judged, ...]:

@@ -1,4 +1,5 @@
-"""Containers that the commands of a script name which runs whole: what srun asks Pyxis for, and what Apptainer binds.
+"""Containers that the commands of a script name which runs whole: what srun asks Pyxis for, and what other programs
+start and bind.
 
 A learner runs in one image. The script's own srun starts no other there (:mod:`ffdl_batch.runtimes.slurm_commands`), so
 that whatever is asked for is either the manifest's image, or told as lost.
@@ -7,18 +8,24 @@ that whatever is asked for is either the manifest's image, or told as lost.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ffdl_batch.ports.conversion import Fate, Judged, Origin
-from ffdl_slurm.convert.launch import NotUnderstood, literal, pyxis_image
+from ffdl_slurm.convert.container_programs import started_in, variables_in
+from ffdl_slurm.convert.executed import executed
+from ffdl_slurm.convert.expansion import Known, expand, literal, sets_default
+from ffdl_slurm.convert.launch import NotUnderstood, pyxis_image
 from ffdl_slurm.convert.options import Takes
 from ffdl_slurm.convert.plugins import IMAGE, MOUNTS, PLUGINS
 from ffdl_slurm.convert.shell import Line, Word, words_from
 
 _SRUN = re.compile(r"(?<![\w.-])srun(?=\s)")
-_CONTAINER = re.compile(r"(?<![\w.-])(?:apptainer|singularity)(?=\s)")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.ASCII | re.DOTALL)
+_SETS = re.compile(
+    r"(?<![\w$-])(\w+)(?:\[[^]\s]*\])?(?:\+|:)?=|\b(?:for|select|read|unset|mapfile|getopts\s+\S+|printf\s+-v)\s+(?:-\w+\s+)*(\w+)"
+)
+"""Where a variable is set, in whatever way."""
 _KEPT_OPTIONS = re.compile(r"\s*(?:(?:export|declare|readonly|local)\s+)?(?:\w+\+?=|--container-)")
 _IN_TEXT = re.compile(r"--container-[a-z-]+(?:[=\s]+[^\s\"'()-][^\s\"'()]*)?")
 _ALONE = frozenset({
@@ -31,7 +38,9 @@ _ALONE = frozenset({
 """srun's options whose value, if they have one, stands behind ``=`` (srun(1) of 26.05)."""
 _LETTERS_ALONE = frozenset("EHIKOQVXZhklsuv")
 _AS_LEARNERS = frozenset({"no-container-mount-home"})
-_BINDS = frozenset({"-B", "--bind", "--mount"})
+_STARTED = "started"
+"""A container that the script starts itself, among what it asks for."""
+_MOUNT = "mount"
 _NOT_ASKED = "custom"
 """The manifest's word for no image in particular."""
 
@@ -54,17 +63,19 @@ class _Asked:
     text: str
 
 
-def read_containers(lines: Sequence[Line], directive: str, given: str) -> Containers:
-    """`directive` is the image that ``#SBATCH`` names, `given` the one of the command line: both go before."""
-    known = _variables(lines)
-    asked = [one for line in lines for one in _asked(line, known)]
+def read_containers(lines: Sequence[Line], directive: str, given: str, told: Known) -> Containers:
+    """`directive` is the image that ``#SBATCH`` names, `given` the one of the command line: both go before. `told` are
+    the variables and arguments that the script is given."""
+    known = _variables(lines, told)
+    asked = [one for line, text in zip(lines, executed(lines), strict=True) for one in _asked(line, text, known)]
     images = [(one, *_image(one)) for one in asked if one.name == IMAGE]
     several = sorted({image for _, image, _ in images if image})
     before = directive or ("" if given == _NOT_ASKED else given)
     sure = len(several) == 1 and all(image for _, image, _ in images)
     taken = before or (several[0] if sure else "")
     judged = [_judge_image(one, image, why, taken, directive, several) for one, image, why in images]
-    judged += [_dropped(one) for one in asked if one.name not in (IMAGE, *_AS_LEARNERS)]
+    judged += [_judge_started(one, taken) for one in asked if one.name == _STARTED]
+    judged += [_dropped(one) for one in asked if one.name not in (IMAGE, _STARTED, *_AS_LEARNERS)]
     return Containers("" if before else taken, tuple(judged))
 
 
@@ -87,9 +98,33 @@ def _judge_image(one: _Asked, image: str, why: str, taken: str, directive: str, 
     return Judged(Origin.BODY, one.line, one.text, Fate.DROPPED, "", reason)
 
 
-def _dropped(one: _Asked) -> Judged:
-    reason = MOUNTS if one.name in _BINDS else PLUGINS[one.name].reason
+def _judge_started(one: _Asked, taken: str) -> Judged:
+    """Learners have Apptainer around them and not within, so that what an own container would give is lost, unless the
+    command line names an image in its place."""
+    if taken:
+        reason = f"the whole script runs in {taken}: take what starts a container out of the line"
+        return Judged(Origin.BODY, one.line, one.text, Fate.APPROXIMATED, "framework.version", reason)
+    reason = "learners start no container of their own: name the image by --image"
     return Judged(Origin.BODY, one.line, one.text, Fate.DROPPED, "", reason)
+
+
+def _dropped(one: _Asked) -> Judged:
+    reason = MOUNTS if one.name == _MOUNT else PLUGINS[one.name].reason
+    return Judged(Origin.BODY, one.line, one.text, Fate.DROPPED, "", reason)
+
+
+def judge_variables(lines: Sequence[Line]) -> tuple[Judged, ...]:
+    """Of what is set for Apptainer, whether the script is understood or not: nobody reads it."""
+    return tuple(
+        Judged(Origin.BODY, line.number, shown, Fate.DROPPED, "", _why_unread(name))
+        for line, text in zip(lines, executed(lines), strict=True)
+        for name, shown in variables_in(text)
+    )
+
+
+def _why_unread(name: str) -> str:
+    _, of_container, variable = name.partition("ENV_")
+    return f"learners do not have it as {variable}: write that into batch.env" if of_container else MOUNTS
 
 
 def _image(one: _Asked) -> tuple[str, str]:
@@ -102,36 +137,39 @@ def _image(one: _Asked) -> tuple[str, str]:
         return "", str(error)
 
 
-def _variables(lines: Sequence[Line]) -> Mapping[str, str]:
-    """Values of the variables that the script sets once, to what is sure."""
-    known: dict[str, str] = {}
+def _variables(lines: Sequence[Line], told: Known) -> Known:
+    """Values of the variables that the script sets once, to what is sure, or that it is told."""
     text = "\n".join(line.text for line in lines)
+    known: dict[str, str | None] = {match[1] or match[2]: None for match in _SETS.finditer(text)}
+    own = {name: told[name] for name in known if name in told}
+    known |= {name: value for name, value in told.items() if name not in known}
     for line in lines:
         for word in line.words:
             match = _ASSIGNMENT.fullmatch(word.raw)
-            if match is None and word.raw not in ("export", "readonly"):
+            default = sets_default(word) if line.words[0].raw == ":" else None
+            if match is None and default is None and word.raw not in ("export", "readonly", ":"):
                 break
-            if match is None or len(re.findall(rf"\b{match[1]}\+?=", text)) != 1:
-                continue
-            value = _value(word, match[2], known)
-            if value is not None:
-                known[match[1]] = value
+            name, raw = (match[1], match[2]) if match else default or ("", "")
+            if name and len(re.findall(rf"\b{name}\+?:?=", text)) == 1 and name in known:
+                before = {other: value for other, value in known.items() if other != name}
+                known[name] = expand(raw, before | ({name: own[name]} if name in own else {}))
     return known
 
 
-def _value(word: Word, raw: str, known: Mapping[str, str]) -> str | None:
+def _value(word: Word, raw: str, known: Known) -> str | None:
     """What stands behind the first ``=`` of a word, `raw` as it stands there."""
     if word.value is not None:
         return word.value.partition("=")[2]
     return literal(replace(word, raw=raw), known)
 
 
-def _asked(line: Line, known: Mapping[str, str]) -> Iterator[_Asked]:
-    text = line.text.replace("\\\n", " ")
+def _asked(line: Line, text: str, known: Known) -> Iterator[_Asked]:
     for match in _SRUN.finditer(text):
         yield from _of_srun(line.number, words_from(text, match.end()), known)
-    for match in _CONTAINER.finditer(text):
-        yield from _of_apptainer(line.number, words_from(text, match.end()))
+    for one in started_in(text):
+        image = f" {one.image.raw}" if one.image else ""
+        yield _Asked(line.number, _STARTED, None, one.how + image)
+        yield from (_Asked(line.number, _MOUNT, None, mount) for mount in one.mounts)
     if _KEPT_OPTIONS.match(text) and not _SRUN.search(text):
         for found in _IN_TEXT.finditer(text):
             name, _, raw = re.sub(r"[=\s]+", "=", found[0], count=1).removeprefix("--").partition("=")
@@ -140,7 +178,7 @@ def _asked(line: Line, known: Mapping[str, str]) -> Iterator[_Asked]:
                 yield _Asked(line.number, name, value, found[0])
 
 
-def _of_srun(number: int, words: Sequence[Word], known: Mapping[str, str]) -> Iterator[_Asked]:
+def _of_srun(number: int, words: Sequence[Word], known: Known) -> Iterator[_Asked]:
     """Options that plugins add to srun. A word that is expanded may be options as well, and is passed over."""
     rest = list(words)
     while rest and rest[0].raw[:1] in ("-", "$", '"') and rest[0].raw != "--":
@@ -165,18 +203,3 @@ def _stands_alone(option: str) -> bool:
     if option.startswith("--"):
         return option.removeprefix("--") in _ALONE
     return len(option) > 2 or option[1:] in _LETTERS_ALONE
-
-
-def _of_apptainer(number: int, words: Sequence[Word]) -> Iterator[_Asked]:
-    """Directories that are bound; options end where a word stands that is neither one nor an option's value."""
-    raws = [word.raw for word in words]
-    verb = next((index for index, raw in enumerate(raws) if not raw.startswith("-")), len(raws))
-    if raws[verb : verb + 1] not in (["exec"], ["run"], ["shell"], ["test"]):
-        return
-    ended = False
-    for index, raw in enumerate(raws[verb + 1 :], verb + 1):
-        option, equals, _ = raw.partition("=")
-        follows = raws[index - 1].startswith("-") and "=" not in raws[index - 1]
-        ended = ended or not (raw.startswith("-") or follows)
-        if not ended and option in _BINDS:
-            yield _Asked(number, option, None, raw if equals else " ".join(raws[index : index + 2]))

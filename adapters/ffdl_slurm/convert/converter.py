@@ -9,13 +9,13 @@ from ffdl_batch.domain.spec import JobSpec
 from ffdl_batch.ports.conversion import CannotConvert, Conversion, Judged, Origin, Source
 from ffdl_batch.runtimes.slurm_steps import TAKES
 from ffdl_slurm.convert.body import Body, read_body
-from ffdl_slurm.convert.containers import Containers, read_containers
+from ffdl_slurm.convert.containers import Containers, judge_variables, read_containers
 from ffdl_slurm.convert.directives import read_directives
 from ffdl_slurm.convert.keys import batch_keys, line_of, resources
 from ffdl_slurm.convert.launch import NotUnderstood, pyxis_image
 from ffdl_slurm.convert.layout import Layout, read_layout
 from ffdl_slurm.convert.plugins import IMAGE
-from ffdl_slurm.convert.requested import NODES
+from ffdl_slurm.convert.requested import NODES, TASKS
 from ffdl_slurm.convert.rewriting import compare, write_script
 from ffdl_slurm.convert.shell import lines_of
 from ffdl_slurm.convert.verdicts import Options
@@ -41,18 +41,20 @@ class SbatchConverter:
         layout = read_layout(options)
         if options.get("job-name") and not options.text("job-name"):
             options.near("job-name", "a job needs a name: the script's is taken")
-        body = read_body(source.text, source.arguments, layout)
         batch = batch_keys(options, layout)
+        given = {**_texts(batch.get("env")), **dict.fromkeys(_texts(batch.get("secrets")))}
+        arguments = {str(number): text for number, text in enumerate(source.arguments, 1)}
+        lines = list(lines_of(source.text, 2))
+        body = read_body(source.text, source.arguments, layout, given)
         manifest: dict[str, object] = {"name": line_of(options, "job-name") or source.name, **resources(layout)}
         named = _image_of(options, body.launch.image if body.launch else "")
-        containers = (
-            read_containers(list(lines_of(source.text, 2)), named, source.image) if body.wrapped else Containers()
-        )
+        containers = read_containers(lines, named, source.image, given | arguments) if body.wrapped else Containers()
         manifest["framework"] = _framework(source, body, named or containers.image)
         batch |= _of_body(source, body, layout, batch)
         _win(batch)
         manifest["batch"] = batch
-        judged = sorted([*options.judged(), *directives.judged, *body.judged, *containers.judged], key=_place)
+        told = (*options.judged(), *directives.judged, *body.judged, *containers.judged, *judge_variables(lines))
+        judged = sorted(told, key=_place)
         return Conversion(manifest, tuple(judged), body.wrapped, bool(body.launch and body.launch.image))
 
     def differences(self, source: Source, script: str) -> tuple[str, ...]:
@@ -126,6 +128,8 @@ def _of_body(source: Source, body: Body, layout: Layout, batch: Mapping[str, obj
     starts = body.launch is None or body.launch.alone
     command = f"{TAKES} {_command(source, body)}" if body.launch is None and body.steps else _WAITS
     env = {**_texts(batch.get("env")), **body.env, **layout.said}
+    if body.launch is not None and body.launch.by.startswith("srun") and layout.nodes == 1:
+        env.setdefault(TASKS, "1")
     if starts and layout.nodes > 1:
         env[NODES] = str(layout.nodes)
     found: dict[str, object] = {SHIM: True}

@@ -6,11 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ffdl_slurm.convert.expansion import Known, defaults_in, literal, why_default
 from ffdl_slurm.convert.layout import Layout
 from ffdl_slurm.convert.shell import Word, expanded
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=", re.ASCII)
-_VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})", re.ASCII)
 _PER_TASK = re.compile(
     r"\$\{?(SLURM_(PROCID|NODEID|LOCALID|TASK_PID|STEP\w*|JOB_GPUS|GPUS_ON_NODE|SUBMIT_HOST)|SLURMD_NODENAME|HOSTNAME|"
     r"HOST|RANDOM|SECONDS|EPOCH\w*|CUDA_VISIBLE_DEVICES|PWD|OLDPWD|TMPDIR|SLURM_TMPDIR|LINENO|BASHPID|\$|!|\?)"
@@ -21,6 +21,7 @@ _SRUN_LETTERS = {
     "n": "ntasks",
     "c": "cpus-per-task",
     "G": "gpus",
+    "m": "distribution",
     "u": "unbuffered",
     "K": "kill-on-bad-exit",
 }
@@ -49,7 +50,7 @@ class Launch:
     approximations: tuple[str, ...] = ()
 
 
-def read_launch(text: str, words: Sequence[Word], layout: Layout, known: Mapping[str, str]) -> Launch:
+def read_launch(text: str, words: Sequence[Word], layout: Layout, known: Known) -> Launch:
     """`text` is the line, `known` are the values of the script's variables. Raises NotUnderstood."""
     rest = list(words)
     assigned = _take_assignments(rest)
@@ -81,6 +82,9 @@ def read_launch(text: str, words: Sequence[Word], layout: Layout, known: Mapping
         )
     if any(reads_arguments(word.live) for word in words):
         raise NotUnderstood("it reads the script's arguments")
+    names = list(defaults_in(text, known))
+    if names:
+        approximations.append(why_default(names))
     command = (assigned + text[rest[0].start :]).strip()
     return Launch(command, image, layout.nodes > 1 and not started, by, {}, tuple(approximations))
 
@@ -112,23 +116,7 @@ def check_same(live: str, layout: Layout) -> None:
         raise NotUnderstood("a command is substituted once, on the first node")
 
 
-def literal(word: Word, known: Mapping[str, str]) -> str | None:
-    """What the word becomes, where that is sure: variables of `known` alone are expanded."""
-    if word.value is not None:
-        return word.value
-    text = word.raw
-    if text.startswith('"') and text.endswith('"') and text.count('"') == 2:
-        text = text[1:-1]
-    if re.search(r"[\"'`\\*?\[{~]", _VARIABLE.sub("", text)) or "$(" in text:
-        return None
-    names = [match[1] or match[2] for match in _VARIABLE.finditer(text)]
-    if "$" in _VARIABLE.sub("", text) or not all(name in known for name in names):
-        return None
-    value = _VARIABLE.sub(lambda match: known[match[1] or match[2]], text)
-    return None if re.search(r"\s", value) and not word.raw.startswith('"') else value
-
-
-def _option(rest: list[Word], known: Mapping[str, str]) -> tuple[str, str | None, Word]:
+def _option(rest: list[Word], known: Known) -> tuple[str, str | None, Word]:
     """The next word as an option: its name with dashes, and its value where ``=`` joins one to it."""
     word = rest.pop(0)
     text = literal(word, known)
@@ -140,7 +128,7 @@ def _option(rest: list[Word], known: Mapping[str, str]) -> tuple[str, str | None
     return text, None, word
 
 
-def _needed(name: str, value: str | None, rest: list[Word], known: Mapping[str, str]) -> str:
+def _needed(name: str, value: str | None, rest: list[Word], known: Known) -> str:
     if value is not None:
         return value
     if not rest:
@@ -151,7 +139,7 @@ def _needed(name: str, value: str | None, rest: list[Word], known: Mapping[str, 
     return found
 
 
-def _srun(rest: list[Word], layout: Layout, known: Mapping[str, str], approximations: list[str]) -> str:
+def _srun(rest: list[Word], layout: Layout, known: Known, approximations: list[str]) -> str:
     """Takes srun and its options away; the image that Pyxis would start, "" for none."""
     rest.pop(0)
     image = ""
@@ -217,7 +205,7 @@ def pyxis_image(value: str) -> str:
     return f"docker://{registry}/{name}" if sharp else f"docker://{value}"
 
 
-def _container(rest: list[Word], known: Mapping[str, str], approximations: list[str]) -> str:
+def _container(rest: list[Word], known: Known, approximations: list[str]) -> str:
     """Takes ``apptainer exec OPTIONS IMAGE`` away; the image."""
     program = _name(rest.pop(0))
     while rest and rest[0].value in _QUIET:

@@ -6,8 +6,10 @@ option that sets them.
 
 from __future__ import annotations
 
+TASKS = "SLURM_NTASKS"
+"""srun says it to what it starts, sbatch only where it was asked for."""
 OPTION_OF: dict[str, str] = {
-    "SLURM_NTASKS": "ntasks",
+    TASKS: "ntasks",
     "SLURM_NTASKS_PER_NODE": "ntasks-per-node",
     "SLURM_NTASKS_PER_GPU": "ntasks-per-gpu",
     "SLURM_NTASKS_PER_CORE": "ntasks-per-core",

@@ -19,7 +19,7 @@ from ffdl_slurm.script import SbatchOption, render_option
 
 _MIB = 1024**2
 _FROM_SHELL = re.compile(r"\$\{env:(\w+)\}", re.ASCII)
-_DEFAULTS = {"nodes": "1", "cpus-per-task": "1"}
+_DEFAULTS = {"nodes": "1", "ntasks": "1", "cpus-per-task": "1"}
 """What sbatch takes for options that are not given, where the job has one task."""
 _MASTER = 'export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
 

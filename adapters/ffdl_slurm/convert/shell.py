@@ -16,6 +16,7 @@ _COMPOUND = frozenset(
 _META = {"|": "a pipe", ";": "several commands", "&": "a background or conditional command", "(": "a sub-shell",
          ")": "a sub-shell", "<": "a redirection", ">": "a redirection"}  # fmt: skip
 _SINGLE = re.compile(r"(\\.|\"(?:[^\"\\]|\\.)*\")|'[^']*'", re.DOTALL)
+_BRACES = re.compile(r"\\.|\$\{|\}", re.DOTALL)
 _EXPANDS = frozenset("*?[{~")
 _FUNCTION = re.compile(r"function\s|[\w.:-]+\s*\(\s*\)")
 _COMPOUND_BEGINS = re.compile(r"(if|for|while|until|case|select|time|\[\[)(?=\s|$)|(\(\()")
@@ -43,6 +44,15 @@ class Line:
     why: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Heredoc:
+    """`stripped`: tabs before its lines are taken away. `quoted`: nothing is expanded in it."""
+
+    delimiter: str
+    stripped: bool
+    quoted: bool
+
+
 def lines_of(text: str, first: int = 1) -> Iterator[Line]:
     """The commands below line `first`, without blank lines and comments."""
     lines = text.split("\n")
@@ -53,9 +63,9 @@ def lines_of(text: str, first: int = 1) -> Iterator[Line]:
         while (unfinished(whole) or _continues(whole)) and index < len(lines):
             whole = whole[:-1] + lines[index] if _continues(whole) else f"{whole}\n{lines[index]}"
             index += 1
-        delimiters = _heredocs(whole)
-        if delimiters:
-            index = _behind(lines, index, delimiters)
+        documents = heredocs_of(whole)
+        if documents:
+            index = _behind(lines, index, documents)
             yield Line(number, "\n".join(lines[number - 1 : index]), (), "a here-document")
             continue
         stripped = whole.strip()
@@ -153,8 +163,8 @@ def _scan(text: str) -> str:
     return stack[-1] if stack else ""
 
 
-def _heredocs(text: str) -> list[tuple[str, bool]]:
-    """Delimiters of the here-documents that begin in the text, and whether tabs before them are taken away."""
+def heredocs_of(text: str) -> list[Heredoc]:
+    """The here-documents that begin in the text."""
     if "<<" not in text:
         return []
     found = []
@@ -164,17 +174,18 @@ def _heredocs(text: str) -> list[tuple[str, bool]]:
             continue
         if _in_comment(before) or "((" in before.rsplit("\n", 1)[-1]:
             continue
-        found.append((match[2] or match[3] or match[4], bool(match[1])))
+        quoted = match[4] is None or "\\" in match[0]
+        found.append(Heredoc(match[2] or match[3] or match[4], bool(match[1]), quoted))
     return found
 
 
-def _behind(lines: list[str], index: int, delimiters: list[tuple[str, bool]]) -> int:
+def _behind(lines: list[str], index: int, documents: list[Heredoc]) -> int:
     """The index of the line behind all of them; the end of the script where one is not closed."""
-    for delimiter, stripped in delimiters:
+    for one in documents:
         while index < len(lines):
-            line = lines[index].lstrip("\t") if stripped else lines[index]
+            line = lines[index].lstrip("\t") if one.stripped else lines[index]
             index += 1
-            if line == delimiter:
+            if line == one.delimiter:
                 break
     return index
 
@@ -198,7 +209,7 @@ def _word(text: str, start: int) -> tuple[Word | None, int, str]:
             cooked.append(text[position + 1 : position + 2])
             position += 2
         elif letter in "$`":
-            end = _substitution(text, position)
+            end = end_of_substitution(text, position)
             live.append(text[position:end])
             literal, position = False, end
         elif letter in _META:
@@ -216,7 +227,7 @@ def expanded(live: str) -> str:
     """Of a word's live text what the shell expands: within substitutions single quotes keep it from that."""
     found, position = [], 0
     while position < len(live):
-        end = _substitution(live, position) if live[position] == "`" or live.startswith("$(", position) else 0
+        end = end_of_substitution(live, position) if live[position] == "`" or live.startswith("$(", position) else 0
         found.append(_SINGLE.sub(lambda match: match[1] or "", live[position:end]) if end else live[position])
         position = end or position + 1
     return "".join(found)
@@ -239,15 +250,15 @@ def _double(text: str, position: int) -> tuple[int, str, bool]:
             position += 2
         elif letter in "$`":
             plain = False
-            position = _substitution(text, position)
+            position = end_of_substitution(text, position)
         else:
             cooked.append(letter)
             position += 1
     return position, "".join(cooked), plain
 
 
-def _substitution(text: str, position: int) -> int:
-    """Behind a ``$NAME``, ``${…}``, ``$(…)`` or `` `…` ``."""
+def end_of_substitution(text: str, position: int) -> int:
+    """Where a ``$NAME``, ``${…}``, ``$(…)`` or `` `…` `` ends."""
     if text[position] == "`":
         end = text.find("`", position + 1)
         return len(text) if end < 0 else end + 1
@@ -257,7 +268,11 @@ def _substitution(text: str, position: int) -> int:
                 return end
         return len(text)
     if text.startswith("${", position):
-        end = text.find("}", position)
-        return len(text) if end < 0 else end + 1
+        depth = 0
+        for match in _BRACES.finditer(text, position):
+            depth += {"${": 1, "}": -1}.get(match[0], 0)
+            if not depth:
+                return match.end()
+        return len(text)
     match = re.compile(r"\$(\w+|.|$)").match(text, position)
     return match.end() if match else position + 1

@@ -142,6 +142,33 @@ def test_variables_go_to_the_manifest_until_something_else_is_done() -> None:
     assert part(found, "framework")["command"] == "module load cuda; export D=4; python x"
 
 
+def test_a_default_counts_and_is_told_as_what_the_submitting_shell_may_not_change() -> None:
+    found = convert(
+        "#SBATCH --export=ALL,GIVEN=5",
+        "IMAGE=${IMAGE:-a/b:1}",
+        'export EPOCHS="${EPOCHS:-3}" GIVEN=${GIVEN:-1}',
+        "export PYTHONPATH=${PYTHONPATH:-}:src",
+        ': "${LR:=0.1}"',
+        'srun --container-image="${IMAGE}" python x --lr $LR --seed ${SEED-1}',
+    )
+    assert (found.wrapped, part(found, "framework")["version"]) == ("", "docker://a/b:1")
+    assert part(found, "batch")["env"] == {"GIVEN": "5", "SLURM_NTASKS": "1"}
+    told = {one.line: one.reason.partition(" of ")[0] for one in found.judged if "submitting shell" in one.reason}
+    assert told == {3: "IMAGE", 4: "EPOCHS", 6: "LR", 7: "SEED"}
+    assert all(one.fate is Fate.APPROXIMATED for one in found.judged if one.line in told)
+
+
+def test_a_default_of_what_the_script_sets_is_no_default() -> None:
+    found = convert("IMAGE=a/b:1", "IMAGE=${IMAGE:-c/d:1}", "srun --container-image=$IMAGE python x")
+    assert part(found, "framework")["version"] == "docker://a/b:1"
+    assert [one.fate for one in found.judged] == [Fate.MAPPED] * 3
+
+
+def test_what_a_script_that_runs_whole_takes_from_this_place_is_told() -> None:
+    found = convert("cd /lustre/work", 'eval "$(conda shell.bash hook)"', "A=${A:-1}", "python x | cat")
+    assert [one.fate is Fate.APPROXIMATED for one in found.judged] == [True, True, True, False]
+
+
 def test_of_one_node_the_name_of_the_host_is_asked_as_the_script_does() -> None:
     found = convert("export MASTER_ADDR=$(hostname)", "/usr/bin/nvidia-smi", "srun python x")
     command = part(found, "framework")["command"]

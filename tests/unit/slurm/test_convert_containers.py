@@ -60,6 +60,11 @@ def test_the_image_of_all_steps_is_the_manifests_and_mounts_are_dropped() -> Non
         ["IMG=a/b:1", 'ARGS="--container-image=$IMG"', "srun $ARGS python x | cat"],
         ["for i in 1 2; do", "  srun --container-image=a/b:1 python $i", "done"],
         ["srun --container-image=a/b:1 bash <<EOF", "python x", "EOF"],
+        ["IMG=${IMG:-a/b:1}", 'srun --container-image="$IMG" x | y'],
+        [': "${IMG:=a/b:1}"', "srun --container-image=$IMG x | y"],
+        ['readonly IMG="${OTHER-"a/b:1"}"', "srun --container-image=$IMG x | y"],
+        ["TAG=1", "srun --container-image=${IMG:-a/b:${TAG}} x | y"],
+        ["srun --container-image=${1:-a/b:1} x | y"],
     ],
 )
 def test_ways_to_name_the_same_image(lines: list[str]) -> None:
@@ -77,6 +82,10 @@ def test_ways_to_name_the_same_image(lines: list[str]) -> None:
         (["srun --container-image=$1 x"], "custom", "not known before the script runs; name an image by --image"),
         (["A=x", "A=y", "srun --container-image=$A x | y"], "custom", "not known before the script runs"),
         (["srun --container-image=/a.sqsh x | y"], "custom", "an enroot image"),
+        (["A=x", "if b; then A=y; fi", "srun --container-image=${A:-z} x"], "custom", "not known before"),
+        (["read -r A < f", "srun --container-image=${A:-z} x"], "custom", "not known before the script runs"),
+        (["srun --container-image=${SLURM_X:-z} x | y"], "custom", "not known before the script runs"),
+        (["#SBATCH --export=A", "srun --container-image=${A:-z} x | y"], "custom", "not known before"),
     ],
 )
 def test_an_image_that_no_learner_has_is_dropped(lines: list[str], version: str, reason: str) -> None:
@@ -103,13 +112,58 @@ def test_binds_of_a_container_within_the_learners_are_dropped(program: str) -> N
     found = convert(f"srun {program} exec --nv -B /a:/b --bind=/c x.sif python -B y | tee log")
     assert options(found) == [(2, Fate.DROPPED, "-B /a:/b"), (2, Fate.DROPPED, "--bind=/c")]
     assert "likely does not start: name the image by --image" in found.judged[0].reason
+    assert (found.judged[1].text, found.judged[1].fate) == (f"{program} exec x.sif", Fate.DROPPED)
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (
+            "docker run --rm -it -v $PWD:/w --gpus all --mount type=bind,src=/a,dst=/b img:1 python -v x",
+            ["docker run img:1", "-v $PWD:/w", "--mount type=bind,src=/a,dst=/b"],
+        ),
+        ("podman run --volume=/a:/b -v/c:/d img python", ["podman run img", "--volume=/a:/b", "-v/c:/d"]),
+        ("enroot start --rw -m /a:/b --mount /c:/d pt x", ["enroot start pt", "-m /a:/b", "--mount /c:/d"]),
+        ("srun singularity --silent run -B /a --nv x.sif", ["singularity run x.sif", "-B /a"]),
+        ("apptainer pull x.sif docker://a/b", []),
+        ("pip install docker apptainer", []),
+        ("module load singularity/3", []),
+        ("echo apptainer exec -B /a:/b x.sif", []),
+    ],
+)
+def test_what_a_script_starts_and_mounts_itself_is_dropped(line: str, told: list[str]) -> None:
+    found = convert(f"{line} | cat")
+    assert [one.text for one in found.judged if one.fate is Fate.DROPPED] == told
+
+
+def test_an_image_of_the_command_line_stands_for_the_containers_that_a_script_starts() -> None:
+    found = convert("apptainer exec x.sif python y | cat", image="docker://c")
+    assert found.judged[-1].fate is Fate.APPROXIMATED
+    assert "runs in docker://c: take what starts a container out" in found.judged[-1].reason
+
+
+@pytest.mark.parametrize("name", ["APPTAINER_BIND", "SINGULARITY_BIND", "APPTAINER_BINDPATH", "SINGULARITY_BINDPATH"])
+@pytest.mark.parametrize("last", ["apptainer exec /x.sif python y", "python x | cat"])
+def test_what_apptainer_would_bind_by_a_variable_is_told(name: str, last: str) -> None:
+    found = convert(f'export {name}="/scratch,/data:/mnt"', last)
+    lost = [(one.line, one.text) for one in found.judged if "data_stores" in one.reason]
+    assert lost == [(2, f'{name}="/scratch,/data:/mnt"')]
+
+
+def test_a_variable_for_the_container_alone_is_told() -> None:
+    found = convert("export APPTAINERENV_DEBUG=1", "apptainer exec /x.sif python y")
+    assert [one.reason for one in found.judged if one.fate is Fate.DROPPED] == [
+        "learners do not have it as DEBUG: write that into batch.env"
+    ]
 
 
 def test_a_script_of_another_shell_names_its_image_too() -> None:
     assert image_of(convert("srun --container-image=a/b:1 x", shebang="#!/bin/zsh")) == "docker://a/b:1"
 
 
-@pytest.mark.parametrize("option", ["--cpu-bind=none", "--cpu-bind none", "--distribution=block"])
+@pytest.mark.parametrize(
+    "option", ["--cpu-bind=none", "--cpu-bind none", "--distribution=block", "-m block", "-mblock:cyclic"]
+)
 def test_binding_is_no_reason_to_run_whole(option: str) -> None:
     found = convert(f"srun {option} python x")
     assert found.wrapped == ""
