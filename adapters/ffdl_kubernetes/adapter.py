@@ -45,6 +45,7 @@ from ffdl_kubernetes.plan import BACKEND, make_plan
 from ffdl_kubernetes.pods import Pods
 from ffdl_kubernetes.reach import Reach
 from ffdl_kubernetes.refusals import explain
+from ffdl_kubernetes.room.look import Look
 from ffdl_kubernetes.settings import KubernetesSettings, as_table, read_settings, settle
 from ffdl_kubernetes.states import (
     Beside,
@@ -87,9 +88,14 @@ class KubernetesScheduler(Administration, Reach, StoresFromClaims, PodOutlooks):
         self._watcher = Watcher(self._make, self._heard)
         self._gone: dict[str, dict[str, Mapping[str, Any]]] = {}
         self._queues = Queues(self._make)
+        self._look = Look(self._make)
 
     def _make(self) -> ClusterClient:
         return ClusterClient(self._settings)
+
+    @property
+    def _namespace(self) -> str:
+        return self._client.namespace
 
     def _heard(self, what: str, kind: str, thing: Mapping[str, Any]) -> None:
         if kind == "Pod":

@@ -11,6 +11,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from ffdl_batch.ports.scheduler import (
@@ -41,8 +42,12 @@ PATHS = {
     "ServiceAccount": ("api/v1", "serviceaccounts"),
     "Role": ("apis/rbac.authorization.k8s.io/v1", "roles"),
     "RoleBinding": ("apis/rbac.authorization.k8s.io/v1", "rolebindings"),
+    "ClusterRole": ("apis/rbac.authorization.k8s.io/v1", "clusterroles"),
+    "ClusterRoleBinding": ("apis/rbac.authorization.k8s.io/v1", "clusterrolebindings"),
 }
-"""Kind -> group and version, and name in paths. All but Namespaces are in a namespace."""
+"""Kind -> group and version, and name in paths."""
+_OF_THE_CLUSTER = frozenset({"Namespace", "ClusterRole", "ClusterRoleBinding"})
+"""All others are in a namespace."""
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 """The one that can take an item out of a list, whatever else is in it."""
@@ -51,6 +56,7 @@ PAGE = 500
 TRIES = 4
 PAUSE_S = 0.5
 LONGEST_PAUSE_S = 10.0
+_ALL: Mapping[str, str] = MappingProxyType({})
 TAKEN = "TAKEN"
 """What a watch says first; no word of the API server's."""
 
@@ -172,13 +178,25 @@ class ClusterClient:
     def list(self, kind: str, selectors: Mapping[str, str]) -> tuple[list[Plain], str]:
         """All objects that `selectors` (labelSelector, fieldSelector) choose, and the version to watch from."""
         items: list[Plain] = []
+        version = ""
+        for page in self._pages(self._path(kind), selectors):
+            items += page.get("items") or []
+            version = str(page["metadata"]["resourceVersion"])
+        return items, version
+
+    def items(self, path: str, selectors: Mapping[str, str] = _ALL) -> Iterator[Plain]:
+        """All objects under a path, of kinds that :data:`PATHS` has not; no more than a page is held at a time."""
+        for page in self._pages(path, selectors):
+            yield from page.get("items") or []
+
+    def _pages(self, path: str, selectors: Mapping[str, str]) -> Iterator[Plain]:
         query = {**selectors, "limit": str(PAGE)}
         while True:
-            page = self._ask("GET", self._path(kind), query=query)
-            items += page.get("items") or []
+            page = self._ask("GET", path, query=query)
+            yield page
             go_on = page["metadata"].get("continue")
             if not go_on:
-                return items, str(page["metadata"]["resourceVersion"])
+                return
             query["continue"] = go_on
 
     def watch(
@@ -208,7 +226,7 @@ class ClusterClient:
 
     def _path(self, kind: str, name: str = "") -> str:
         group, plural = self.paths[kind]
-        where = "" if kind == "Namespace" else f"namespaces/{self.namespace}/"
+        where = "" if kind in _OF_THE_CLUSTER else f"namespaces/{self.namespace}/"
         return f"{group}/{where}{plural}" + (f"/{name}" if name else "")
 
     def _ask(

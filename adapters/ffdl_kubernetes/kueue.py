@@ -19,6 +19,7 @@ from ffdl_kubernetes.watching import Watcher
 Plain = Mapping[str, Any]
 GROUP = "kueue.x-k8s.io"
 KIND = "Workload"
+_OLDEST = "v1beta1"
 NATIVE_GROUP, NATIVE_VERSIONS = "scheduling.k8s.io", ("v1alpha1", "v1alpha2")
 """Of the scheduler's own gangs: Workloads since 1.35, PodGroups since 1.36; alpha, and off unless switched on."""
 _EVICTED = {
@@ -56,6 +57,10 @@ class Queues:
         seen = self._watcher.things(KIND).values()
         return {owner["uid"]: one for one in seen for owner in one["metadata"].get("ownerReferences") or ()}
 
+    def group(self) -> str:
+        """The path of Kueue's API, of the version that is served."""
+        return f"apis/{GROUP}/{self._version or _OLDEST}"
+
     def _prepared(self) -> ClusterClient:
         """A client that knows the version of Workloads that is served."""
         client = self._make()
@@ -65,7 +70,7 @@ class Queues:
                     self._version = (groups(client).get(GROUP) or ("",))[0]
                 except (Refused, SchedulerError):
                     self._version = ""  # the watch fails likewise, and tries again
-            client.paths[KIND] = (f"apis/{GROUP}/{self._version or 'v1beta1'}", "workloads")
+            client.paths[KIND] = (self.group(), "workloads")
         return client
 
 

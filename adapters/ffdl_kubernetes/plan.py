@@ -7,14 +7,13 @@ import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ffdl_batch.domain.gang import Gang, lay_out, members_of, parts_of
+from ffdl_batch.domain.gang import Gang
 from ffdl_batch.domain.jobdir import Root
 from ffdl_batch.domain.launch import HostVariables, LaunchFile, Pod, encode, needed_format
 from ffdl_batch.domain.limits import Limits
 from ffdl_batch.domain.network_level import NetworkLevel
 from ffdl_batch.domain.pod import INDEX, POD_DIR, SHIM, TREE
 from ffdl_batch.domain.secrets import SECRET, image_credentials, secret_variables, uses_of
-from ffdl_batch.domain.spec import JobSpec, Placement
 from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, LaunchRequest, NotYet, PlannedFile
 from ffdl_batch.runtimes.data import without_learners
 from ffdl_batch.runtimes.layout import (
@@ -30,21 +29,19 @@ from ffdl_batch.runtimes.layout import (
 from ffdl_batch.runtimes.metering import plan_metrics
 from ffdl_batch.runtimes.pod import SHIM_TEXT, PodMount, pre_stop_argv, shim_argv
 from ffdl_kubernetes.access import Access, choose_access
-from ffdl_kubernetes.intake import hints, pairs, profile_of, refuse, resources_of
+from ffdl_kubernetes.intake import hints, refuse
 from ffdl_kubernetes.objects.files import configuration, hidden, private, pull_secret
 from ffdl_kubernetes.objects.job import job
 from ffdl_kubernetes.objects.names import Plain, labels, placed
 from ffdl_kubernetes.objects.policy import NotAnAddress, Ways, policy, service
 from ffdl_kubernetes.objects.template import ClaimMount, Mount, PodShape, for_staging
 from ffdl_kubernetes.settings import KubernetesSettings
+from ffdl_kubernetes.shape import KILL_WAIT_S, asked_shape, seats_of
 from ffdl_kubernetes.storing import OBJECTS as STORING_OBJECTS
 from ffdl_kubernetes.storing import plan_storing
 from ffdl_kubernetes.submission import OBJECTS
 
 BACKEND = "kubernetes"
-KILL_WAIT_S = 30
-DEADLINE_MARGIN_S = 300
-"""A pod may live so much longer than its training may run: kubelet's deadline is for controllers that are stuck."""
 _HOST = HostVariables(native_id="FFDL_NATIVE_ID", node_rank=INDEX, gpus="", address="FFDL_POD_IP")
 
 
@@ -66,7 +63,7 @@ def _plan(request: LaunchRequest, settings: KubernetesSettings) -> LaunchPlan:
         raise RequestRefused([refusal("framework", message, "name one in [frameworks] of the configuration", "S103")])
     if not facts.python:
         raise InvalidRequest("the cluster was never asked what it is; ffdl-submitd has to reach it once")
-    gang = _seat(spec)
+    gang = seats_of(spec)
     metering = plan_metrics(spec, facts.python, facts.controller, facts.staging)
     start, launch = _launch(request, settings, gang)
     access = choose_access(request, settings, start.data)
@@ -76,7 +73,7 @@ def _plan(request: LaunchRequest, settings: KubernetesSettings) -> LaunchPlan:
     launch = without_learners(launch) if request.only_stages else launch
     launch = replace(launch, format=needed_format(launch))
     private_texts = _private_texts(request, cut_off=access.cut_off)
-    shape = replace(_shape(request, settings, gang, start), has_private=bool(private_texts))
+    shape = replace(_shape(request, settings, start), has_private=bool(private_texts))
     shape = for_staging(shape, settings) if request.only_stages else shape
     texts = {"launch.json": encode(launch), SHIM: SHIM_TEXT}
     objects = _objects(request, settings, shape, texts, private_texts, access)
@@ -161,19 +158,6 @@ def _secrets_of(request: LaunchRequest, *, cut_off: bool) -> tuple[str, ...]:
     return tuple(use.name for use in uses if not use.path.startswith(others))
 
 
-def _seat(spec: JobSpec) -> Gang:
-    """Each learner has a pod, which is a node of one learner to its controller."""
-    shares = [part for part in parts_of(spec) if part.gpus != int(part.gpus)]
-    if shares:
-        message = f"{shares[0].gpus:g} GPUs: shares of a GPU are not offered here"
-        cure = "ask for whole GPUs, or name a MIG type in gpu_type"
-        raise RequestRefused([refusal(shares[0].path("gpus"), message, cure, "C104")], not_yet=True)
-    members = members_of(spec)
-    gang = lay_out(members, Placement.NODE, lambda _: len(members))
-    assert gang is not None  # as many nodes as are asked for
-    return gang
-
-
 def _launch(request: LaunchRequest, settings: KubernetesSettings, gang: Gang) -> tuple[Start, LaunchFile]:
     """In the words of a pod: its own tree, at its own place."""
     spec, facts = request.spec, request.facts
@@ -242,14 +226,9 @@ def _carried(request: LaunchRequest, settings: KubernetesSettings) -> str:
     return f"{Root(TREE).job(request.job_id).path}/{request.carry.removeprefix(below)}"
 
 
-def _shape(request: LaunchRequest, settings: KubernetesSettings, gang: Gang, start: Start) -> PodShape:
-    spec = request.spec
-    most = gang.load
-    own, profile = spec.batch.kubernetes, profile_of(spec, settings)
-    time_s = spec.batch.time_s
-    grace_s = spec.batch.checkpoint.grace_s + KILL_WAIT_S
-    outside = _outside(start, settings)
-    return PodShape(
+def _shape(request: LaunchRequest, settings: KubernetesSettings, start: Start) -> PodShape:
+    return replace(
+        asked_shape(request.spec, settings),
         token=request.token,
         job_id=request.job_id,
         attempt=request.attempt,
@@ -257,23 +236,8 @@ def _shape(request: LaunchRequest, settings: KubernetesSettings, gang: Gang, sta
         shim=shim_argv(),
         pre_stop=pre_stop_argv(),
         mounts=tuple(_mount(one, settings) for one in start.pod_mounts),
-        outside=outside,
-        learners=len(gang.members),
-        cpus=max(part.cpus for part in parts_of(spec)),
-        memory_bytes=max(part.memory_bytes for part in parts_of(spec)),
-        gpus=most.gpus,
-        gpu_type=spec.resources.gpu_type,
-        gres=resources_of(spec, settings),
-        storage_bytes=spec.resources.storage_bytes,
-        uid=settings.run_as_user,
-        grace_s=grace_s,
-        limit_s=None if time_s is None else time_s + grace_s + settings.load_patience_s + DEADLINE_MARGIN_S,
-        placement=spec.batch.placement,
-        node_selector={**profile.node_selector, **pairs(own.get("node_selector", ""))},
-        tolerations=profile.tolerations,
-        priority_class=own.get("priority_class", "") or profile.priority_class,
-        runtime_class=own.get("runtime_class", "") or profile.runtime_class,
-        has_image_secret="password" in image_credentials(spec),
+        outside=_outside(start, settings),
+        has_image_secret="password" in image_credentials(request.spec),
     )
 
 

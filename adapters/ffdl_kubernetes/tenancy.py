@@ -11,7 +11,7 @@ from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable
 from ffdl_batch.ports.tenancy import Done, NotOurs, NotPermitted, Tenant, TenantStep
 from ffdl_kubernetes.client import ClusterClient, Refused
 from ffdl_kubernetes.objects.names import MANAGER, MANAGER_LABEL
-from ffdl_kubernetes.objects.tenant import permission_objects, tenant_objects
+from ffdl_kubernetes.objects.tenant import ROLE, node_binding, permission_objects, tenant_objects
 from ffdl_kubernetes.quotas import amount
 from ffdl_kubernetes.settings import KubernetesSettings
 
@@ -39,9 +39,22 @@ def create_tenant(tenant: Tenant, settings: KubernetesSettings, *, adopt: bool, 
     objects = objects_of(tenant, settings)
     client = ClusterClient(replace(settings, namespace=tenant.namespace))
     try:
-        return [_make(client, one, adopt=adopt, update=update or (adopt and at == 0)) for at, one in enumerate(objects)]
+        made = [_make(client, one, adopt=adopt, update=update or (adopt and at == 0)) for at, one in enumerate(objects)]
+        if tenant.nodes and (subjects := _those_there(client, objects)):
+            made.append(_make(client, node_binding(tenant.namespace, subjects), adopt=adopt, update=update))
+        return made
     finally:
         client.close()
+
+
+def _those_there(client: ClusterClient, objects: Sequence[Plain]) -> Sequence[Plain]:
+    """Who has the Role already, where nobody was named."""
+    if any(one["kind"] == "RoleBinding" for one in objects):
+        return ()
+    try:
+        return (client.get("RoleBinding", ROLE) or {}).get("subjects") or ()
+    except Refused as refused:
+        raise _explain(refused, f"RoleBinding {ROLE}") from refused
 
 
 def _make(client: ClusterClient, wanted: Plain, *, adopt: bool, update: bool) -> TenantStep:

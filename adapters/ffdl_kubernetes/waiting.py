@@ -1,36 +1,52 @@
-"""Why Jobs wait in a cluster: from what the watch has told, with one question about quotas for any number of them."""
+"""Why Jobs wait in a cluster, and what would start sooner: from what the watch has told, with one look at quotas, nodes
+and queue for any number of them."""
 
 from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ffdl_batch.domain.waiting import Explanation, WaitKind
+from ffdl_batch.domain.observation import NativeId
+from ffdl_batch.domain.spec import JobSpec
+from ffdl_batch.domain.waiting import Explanation, Foretold, WaitKind
 from ffdl_batch.ports.capabilities import WaitingRequest
-from ffdl_kubernetes.client import ClusterClient, Refused
+from ffdl_batch.ports.scheduler import LaunchPlan
+from ffdl_batch.runtimes.layout import RequestRefused
 from ffdl_kubernetes.kueue import Queues
+from ffdl_kubernetes.objects.job import job as job_of
 from ffdl_kubernetes.objects.names import QUEUE_LABEL
+from ffdl_kubernetes.room import trials
+from ffdl_kubernetes.room.cluster_now import ClusterNow
+from ffdl_kubernetes.room.evidence import ahead_of, gpus_by_type, room_for, types_of
+from ffdl_kubernetes.room.fitting import Wish, wish_of
+from ffdl_kubernetes.room.look import Look
+from ffdl_kubernetes.room.queue_room import QueueNow, figures_of
 from ffdl_kubernetes.settings import KubernetesSettings
+from ffdl_kubernetes.shape import asked_shape
 from ffdl_kubernetes.states import has_begun, is_ending, is_finished
 from ffdl_kubernetes.waiting_reasons import position_in, queue_figures, quota_figures, read_pods, read_queue
 from ffdl_kubernetes.watching import Watcher
 
 Plain = Mapping[str, Any]
+_NOT_ROOM = frozenset({WaitKind.IMAGE, WaitKind.VOLUME, WaitKind.BROKEN, WaitKind.STARTING})
+"""Where pods have their nodes: what nodes have free says nothing any more."""
 
 
 class PodOutlooks(ABC):
-    """The adapter's ExplainsWaiting; it has no trial that tells a start."""
+    """The adapter's ExplainsWaiting and ForetellsStart."""
 
     _settings: KubernetesSettings
     _watcher: Watcher
     _queues: Queues
+    _look: Look
 
+    @property
     @abstractmethod
-    def _make(self) -> ClusterClient:
-        """A client of its own."""
+    def _namespace(self) -> str:
+        """Where the jobs are."""
 
     @abstractmethod
     def _synced(self) -> None:
@@ -39,23 +55,63 @@ class PodOutlooks(ABC):
     def explain_waiting(self, requests: Sequence[WaitingRequest]) -> Sequence[Explanation | None]:
         """See :class:`ffdl_batch.ports.capabilities.ExplainsWaiting`."""
         self._synced()
-        quotas, lacks = _quotas(self._make)
-        plain = Explanation(known_at=time.time(), figures=quotas, lacks=lacks)
         pods, workloads = self._watcher.pods_by_token(), self._queues.by_owner()
         refusals, troubles = self._watcher.refusals(), self._watcher.troubles()
+        quotas, lacks = self._look.quotas()
+        cluster, plain = self._look.cluster(), Explanation(time.time(), figures=quota_figures(quotas), lacks=lacks)
         found: list[Explanation | None] = []
         for request in requests:
             token = request.native_id.job if request.native_id is not None else ""
             job = self._watcher.job(token) if token else None
             if not token:
                 before = queue_figures(self._settings.queue, list(workloads.values()))
-                found.append(replace(plain, figures={**before, **plain.figures}))
+                known: Explanation | None = replace(plain, figures={**before, **plain.figures})
+                wish = _wish_of(request.spec, self._settings)
             elif job is None or is_finished(job) or is_ending(job):
-                found.append(None)
+                known, wish = None, None
             else:
                 told = Told(pods.get(token, []), refusals.get(token, ""), troubles)
-                found.append(_explain(job, told, workloads, plain))
+                known, wish = _explain(job, told, workloads, plain), _as_made(job, told.pods)
+            found.append(self._with_room(known, wish, request.spec, cluster, token) if known is not None else None)
         return found
+
+    def foretell(self, plan: LaunchPlan, instead_of: NativeId | None = None) -> Foretold | None:
+        """See :class:`ffdl_batch.ports.capabilities.ForetellsStart`: counted here, for no scheduler tells."""
+        self._synced()
+        token = instead_of.job if instead_of is not None else ""
+        own_job, own_pods = self._watcher.job(token), self._watcher.pods_by_token().get(token, [])
+        job = next(one for one in plan.objects if one["kind"] == "Job")
+        wish = wish_of(job)
+        wish = wish.beside({}, _as_made(own_job, own_pods).tolerations) if own_job is not None else wish
+        there = trials.There(
+            cluster=self._look.cluster(),
+            quotas=self._look.quotas()[0],
+            queue=self._queue_now(),
+            own_job=own_job,
+            own_pods=own_pods,
+        )
+        return trials.foretell(plan.objects, wish, there, time.time(), token)
+
+    def _queue_now(self) -> QueueNow | None:
+        return self._look.queue(self._settings.queue, self._queues.group()) if self._settings.queue else None
+
+    def _with_room(
+        self, known: Explanation, wish: Wish | None, spec: JobSpec, cluster: ClusterNow, token: str
+    ) -> Explanation:
+        """What nodes and queue have left, beside why it waits."""
+        if wish is None or (known.reason is not None and known.reason.kind in _NOT_ROOM):
+            return known
+        queue = self._queue_now()
+        figures, lacks = dict(known.figures), (*known.lacks, *cluster.lacks)
+        if queue is not None:
+            figures, lacks = {**figures_of(queue), **figures}, (*lacks, *queue.lacks)
+        known = replace(known, lacks=lacks, gpu_types=types_of(cluster, self._settings))
+        if not cluster.knows_pods:
+            return replace(known, figures={**gpus_by_type(cluster.nodes, self._settings), **figures})
+        mine = tuple(one for one in cluster.holders if token and one.token == token)
+        room = room_for(wish, spec.resources.gpu_type, cluster, self._settings, token)
+        ahead = ahead_of(wish, cluster, self._settings, self._namespace, mine)
+        return replace(known, figures=figures, rooms=(room,), ahead=(ahead,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +142,15 @@ def _explain(job: Plain, told: Told, workloads: Mapping[str, Plain], plain: Expl
     return replace(plain, reason=reason, figures={**figures, **plain.figures})
 
 
-def _quotas(make: Callable[[], ClusterClient]) -> tuple[dict[str, str], tuple[str, ...]]:
-    """What of the namespace's quotas is in use, and why that could not be read."""
-    client = make()
+def _wish_of(spec: JobSpec, settings: KubernetesSettings) -> Wish | None:
+    """None for a request that would be refused."""
     try:
-        return quota_figures(client.list("ResourceQuota", {})[0]), ()
-    except Refused as refused:
-        return {}, (f"quotas could not be read: {refused}",)
-    finally:
-        client.close()
+        return wish_of(job_of(asked_shape(spec, settings), settings))
+    except RequestRefused:
+        return None
+
+
+def _as_made(job: Plain, pods: Sequence[Plain]) -> Wish:
+    """What the Job asks for, and what the cluster's own rules let its pods tolerate beside that."""
+    wish = wish_of(job)
+    return wish.beside({}, pods[0].get("spec", {}).get("tolerations") or ()) if pods else wish

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from ffdl_batch.domain.observation import NativeId
 from ffdl_batch.domain.waiting import Blocker, BlockerKind, Explanation, Factor, Foretold, Reason, WaitKind
 from ffdl_batch.ports.capabilities import WaitingRequest
 from ffdl_batch.ports.scheduler import LaunchPlan, SchedulerUnreachable
@@ -202,6 +203,6 @@ class Outlooks:
         """See :class:`ffdl_batch.ports.capabilities.ExplainsWaiting`."""
         return self._queue.explain(requests)
 
-    def foretell(self, plan: LaunchPlan) -> Foretold:
-        """See :class:`ffdl_batch.ports.capabilities.ForetellsStart`."""
+    def foretell(self, plan: LaunchPlan, instead_of: NativeId | None = None) -> Foretold:  # noqa: ARG002
+        """See :class:`ffdl_batch.ports.capabilities.ForetellsStart`. Slurm counts what waits in its own way."""
         return parse_trial(self._trials.test_only(plan.attempt_dir, plan.script))

@@ -28,6 +28,7 @@ _WHO = (
     click.option(
         "--service-account", default="", metavar="NAMESPACE/NAME", help="That of a daemon that runs in the cluster."
     ),
+    click.option("--nodes", is_flag=True, help="ffdl why may look at nodes, and at everybody's pods on them."),
     click.option("--debugging", is_flag=True, help="They may run commands in learners: ffdl exec and ffdl shell."),
 )
 
@@ -140,6 +141,7 @@ def _tenant(name: str, wish: Mapping[str, Any]) -> Tenant:
         resources=_pairs("--resource", wish.get("resources", ())),
         labels=_pairs("--label", wish.get("labels", ())),
         debugging=wish["debugging"],
+        nodes=wish["nodes"],
     )
 
 

@@ -152,7 +152,8 @@ class Room:
     """What nodes of a partition have free now for a request: `gpus_free` of `gpus` of `gpu_type` ("" = of any) on the
     `nodes` that take jobs. The request wants `wanted` nodes with `gpus_each` GPUs each, and `fitting` of them could
     take their share at this moment. `away` are nodes that would do and take none, `away_more` how many more there are
-    of these."""
+    of these. Where several learners may share a node, `wanted` counts learners, of which `learners_fitting` have room
+    (None = nodes are wanted)."""
 
     partition: str
     gpu_type: str
@@ -164,13 +165,14 @@ class Room:
     gpus_each: int
     away: tuple[NodeAway, ...] = ()
     away_more: int = 0
+    learners_fitting: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
     """Who is before it in a partition: `jobs` that wait with a higher priority, or the same and longer, of which `own`
     are the user's; `gpus` is what they ask for together. `waiting` and `running` are all jobs there. `next_end` is when
-    the first running one reaches its time limit."""
+    the first running one reaches its time limit. `counts` is what all these numbers count."""
 
     partition: str
     jobs: int
@@ -179,6 +181,7 @@ class Ahead:
     waiting: int
     running: int
     next_end: float | None = None
+    counts: str = "job"
 
 
 class BlockerKind(StrEnum):
@@ -213,7 +216,8 @@ class Explanation:
     """What a backend knows of one request that waits, or would. `reason` None = the request is not in the queue.
 
     `expected_start` is the scheduler's own estimate. `position` is the place in a queue that tells it, from 1.
-    `known_at` is when the backend said all this. `lacks` says what could not be found out, and why.
+    `known_at` is when the backend said all this. `lacks` says what could not be found out, and why. `gpu_types` are
+    those that could be asked for, where the facts of the backend do not say.
     """
 
     known_at: float
@@ -228,17 +232,20 @@ class Explanation:
     blockers: tuple[Blocker, ...] = ()
     figures: Mapping[str, str] = field(default_factory=dict)
     lacks: tuple[str, ...] = ()
+    gpu_types: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Foretold:
-    """What a scheduler answers to a trial: when and where a request would start. `ends_others`: so many jobs it would
-    end for that. `said` is the answer itself."""
+    """What is answered to a trial: when and where a request would start. `ends_others`: so many jobs it would end for
+    that. `said` is the answer itself. `counted`: no scheduler says so, it was counted from what is free and from time
+    limits, and somebody else may take that."""
 
     said: str
     at: float | None = None
     nodes: str = ""
     ends_others: int = 0
+    counted: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,19 +62,24 @@ def room_text(room: Room) -> str:
     each = f"{counted(room.gpus_each, 'GPU')} each" if room.gpus_each else "its share each"
     have = f"{room.fitting} of {counted(room.nodes, 'node')} {'has' if room.fitting == 1 else 'have'} room for {each}"
     wants = f"it wants {counted(room.wanted, 'node')}"
+    if room.learners_fitting is not None:
+        have = f"there is room for {room.learners_fitting} of {counted(room.wanted, 'learner')} with {each}"
+        wants = f"on {counted(room.fitting, 'node')} of {room.nodes}"
     away = ""
     if room.away:
         names = ", ".join(f"{one.name} ({one.state}{f': {one.why}' if one.why else ''})" for one in room.away)
         away = f"; not to be had: {names}{f' and {room.away_more} more' if room.away_more else ''}"
-    return f"{free}; {have}, and {wants}{away}"
+    return f"{free}; {have}{' ' if room.learners_fitting is not None else ', and '}{wants}{away}"
 
 
 def ahead_text(ahead: Ahead, now: float, *, is_queued: bool) -> str:
     """Who is before it, and when the first of those that run has to end."""
     own = f", {ahead.own} of them yours" if ahead.own else ""
     gpus = f", for {counted(ahead.gpus, 'GPU')}" if ahead.gpus else ""
-    what = "are before it" if is_queued else "wait for room"
-    text = f"in {ahead.partition} {counted(ahead.jobs, 'job')} {what}{own}{gpus}, and {ahead.running} run"
+    one = ahead.jobs == 1
+    what = ("is before it" if one else "are before it") if is_queued else ("waits for room" if one else "wait for room")
+    runs = f"{ahead.running} {'runs' if ahead.running == 1 else 'run'}"
+    text = f"in {ahead.partition} {counted(ahead.jobs, ahead.counts)} {what}{own}{gpus}, and {runs}"
     if ahead.next_end is not None and now < ahead.next_end < now + FAR_S:
         text += f"; the first of these reaches its time limit {moment_text(ahead.next_end, now)}"
     return text
@@ -99,10 +104,20 @@ def history_text(history: WaitHistory) -> str:
 
 def trial_text(trial: Foretold, now: float) -> str:
     """What a trial of the request as it is came to."""
+    if trial.counted:
+        return _counted_text(trial, now)
     if trial.at is None:
         return f"asked about it anew, the scheduler says: {trial.said}"
     start = f"it would start {moment_text(trial.at, now)}, says the scheduler"
     return f"submitted now, behind what waits, {start}{_ends(trial.ends_others)}"
+
+
+def _counted_text(trial: Foretold, now: float) -> str:
+    if trial.at is None:
+        return trial.said
+    if trial.at <= now + 1:
+        return f"by what is free it could start now: {trial.said}"
+    return f"by the time limits of what runs it could start {moment_text(trial.at, now)}: {trial.said}"
 
 
 def alternative_text(one: Alternative, now: float) -> str:

@@ -216,8 +216,12 @@ class ExplainsWaiting(Protocol):
 
 @runtime_checkable
 class ForetellsStart(Protocol):
-    """A backend whose scheduler says when a request would start, without taking it."""
+    """A backend that can say when a request would start, without taking it."""
 
-    def foretell(self, plan: LaunchPlan) -> Foretold:
-        """The scheduler's answer to a trial. Raises what :class:`TrialSubmission` raises."""
+    def foretell(self, plan: LaunchPlan, instead_of: NativeId | None = None) -> Foretold | None:
+        """The answer to a trial; None where nobody can say. `instead_of` is the job that waits in whose place the
+        request would be: where the backend counts by itself, what that one holds counts as free.
+
+        Raises what :class:`TrialSubmission` raises.
+        """
         ...

@@ -23,7 +23,8 @@ class Tenant:
     """What a tenant may use, None = without limit: `cpus`, `memory_bytes` and `gpus` by all its pods together,
     `storage_bytes` by its claims, `jobs` at a time. `resources` limits others by their names. `users` and `groups` may
     submit, and so may the service account ``<namespace>/<name>`` of a daemon that runs in the cluster ("" = none).
-    `debugging`: they may run commands in the pods of their jobs."""
+    `debugging`: they may run commands in the pods of their jobs. `nodes`: their daemons may see the nodes, and the pods
+    of all that are on them."""
 
     namespace: str
     gpus: int | None = None
@@ -37,6 +38,7 @@ class Tenant:
     resources: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     debugging: bool = False
+    nodes: bool = False
 
 
 class Done(StrEnum):

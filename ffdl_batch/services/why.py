@@ -117,14 +117,14 @@ def _find_out(
     has_left = known is None and job is not None and _explains(platform, backend)
     if stale or has_left or not alternatives:
         return _Found(known, history=history, stale=stale)
-    trial = None
+    trial, native = None, _native(job)
     if known is None or known.reason is None or known.reason.kind not in _NO_TRIAL:
-        trial = _try(platform, spec, backend)
+        trial = _try(platform, spec, backend, native)
     facts = platform.adapters.facts(backend)
     answers = try_all(
         variants_of(spec, facts, known) if trial is not None or (known and known.reason) else [],
         lambda changed: _plan(platform, changed, backend),
-        lambda plan: platform.desk.ask(platform.adapters, plan, platform.clock.now),
+        lambda plan: platform.desk.ask(platform.adapters, plan, platform.clock.now, native),
         time.monotonic,
     )
     planned = known.expected_start if known is not None else None
@@ -139,9 +139,8 @@ def _ask_backend(platform: Platform, spec: JobSpec, backend: str, job: Job | Non
     adapter = platform.adapters.get(backend)
     if not isinstance(adapter, ExplainsWaiting):
         return None, ""
-    native = NativeId.parse(job.native_id) if job is not None else None
     try:
-        request = WaitingRequest(spec, platform.adapters.facts(backend), native)
+        request = WaitingRequest(spec, platform.adapters.facts(backend), _native(job))
         with platform.adapters.asking(backend):
             (known,) = adapter.explain_waiting([request])
     except SchedulerUnreachable as error:
@@ -149,6 +148,10 @@ def _ask_backend(platform: Platform, spec: JobSpec, backend: str, job: Job | Non
     if job is not None and known is not None:
         platform.desk.remember(job.id, known)
     return known, ""
+
+
+def _native(job: Job | None) -> NativeId | None:
+    return NativeId.parse(job.native_id) if job is not None else None
 
 
 def _explains(platform: Platform, backend: str) -> bool:
@@ -169,13 +172,13 @@ def _recall(
     return known, f"{why}{age}"
 
 
-def _try(platform: Platform, spec: JobSpec, backend: str) -> Foretold | None:
+def _try(platform: Platform, spec: JobSpec, backend: str, native: NativeId | None) -> Foretold | None:
     """The request as it is, submitted anew."""
     plan = _plan(platform, plain_request(spec), backend)
     if plan is None:
         return None
     try:
-        return platform.desk.ask(platform.adapters, plan, platform.clock.now)
+        return platform.desk.ask(platform.adapters, plan, platform.clock.now, native)
     except SchedulerUnreachable as error:
         log.debug("no trial on %s: %s", backend, error)
         return None

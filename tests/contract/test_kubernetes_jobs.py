@@ -29,7 +29,7 @@ __all__ = ["s3_server"]
 MANIFEST = """\
 name: on a cluster
 learners: {learners}
-cpus: 0.1
+cpus: {cpus}
 memory: 64MiB
 gpus: 0
 framework: {{name: custom, version: test, command: {command}}}
@@ -77,10 +77,10 @@ class World:
     server: S3Server
     bucket: str
 
-    def submit(self, command: str, learners: int = 1, stores: str = STORES) -> str:
+    def submit(self, command: str, learners: int = 1, stores: str = STORES, cpus: float = 0.1) -> str:
         """The id of a new job."""
         text = (MANIFEST + stores).format(
-            command=_quoted(command), learners=learners, bucket=self.bucket,
+            command=_quoted(command), learners=learners, cpus=cpus, bucket=self.bucket,
             url=f"http://127.0.0.1:{self.server.port}", key=KEY, secret=SECRET,
         )  # fmt: skip
         buffer = io.BytesIO()

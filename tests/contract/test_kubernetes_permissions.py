@@ -120,7 +120,10 @@ class Walk:
         self.await_(lambda: self.seen(native).reason.startswith("quota none never has so much"), "the quota is told")
         asked = WaitingRequest(JobSpec("x", Framework("custom", "1", "x")), self.adapter.probe(), native)
         (known,) = self.adapter.explain_waiting([asked])
-        assert known is not None and not known.lacks and "quota none, pods" in known.figures
+        assert known is not None and "quota none, pods" in known.figures
+        assert {text.partition(" is not known")[0] for text in known.lacks} == {
+            "what nodes have free", "what the queue gpus has left",
+        }  # fmt: skip
 
     def job(self, token: str) -> dict[str, Any]:
         found = self.admin.get("Job", token)

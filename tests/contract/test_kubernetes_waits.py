@@ -13,10 +13,10 @@ from ffdl_batch.services.owed import OWED
 from tests.contract.daemon_rig import until
 from tests.contract.kubernetes_harness import CLAIM, CONTROLLER_IMAGE, KubernetesHarness
 from tests.contract.test_kubernetes_claims import MERGE, attempts_of, claimed, ended
-from tests.contract.test_kubernetes_jobs import World
+from tests.contract.test_kubernetes_jobs import World, world
 from tests.staging_rig import s3_server
 
-__all__ = ["claimed", "s3_server"]
+__all__ = ["claimed", "s3_server", "world"]
 HELD = 'Multi-Attach error for volume "pvc-7" Volume is already used by pod(s) notebook-0'
 WAITS = 'echo 42 >"$RESULT_DIR/answer"; until [ -e "$JOB_STATE_DIR/go" ]; do sleep 0.1; done'
 
@@ -125,3 +125,19 @@ def test_a_pod_that_is_evicted_before_it_has_stored_is_begun_anew(claimed: World
     assert job["state"] == "COMPLETED", (job, claimed.diagnosis())
     assert claimed.stored(f"out/{job_id}/")["answer"] == b"42\n"
     assert attempts_of(claimed, job_id)[-1] == f"{job_id}-2-store"
+
+
+def test_a_daemon_says_what_would_start_sooner_on_its_cluster(world: World) -> None:
+    """The node has 4 CPUs, and each of two learners wants 3."""
+    job_id = world.submit("true", learners=2, stores="", cpus=3)
+    until(lambda: "Insufficient cpu" in world.job(job_id)["pending_reason"], "it finds no room")
+    status, reply = world.site.ask("GET", f"/api/v1/jobs/{job_id}/why")
+    assert status == 200
+    why = reply["why"]
+    (room,), (alternative,) = why["explanation"]["rooms"], why["alternatives"]
+    assert (room["learners_fitting"], room["wanted"], room["nodes"]) == (1, 2, 1)
+    assert (
+        "even if nothing else ran, the nodes that take such pods now have room for 1 of 2 learners" in why["evidence"]
+    )
+    assert alternative["options"] == "--learners=1" and alternative["at"] is not None
+    assert "or ask for one of the alternatives, which would start sooner" in why["actions"]

@@ -86,6 +86,7 @@ def test_a_trial_tells_the_start_and_submits_nothing(slurm: FakeSlurmHarness) ->
     plan: LaunchPlan = slurm.prepare()
     accepted = slurm.accepted()
     told = slurm.scheduler.foretell(plan)
+    assert told is not None
     assert told.nodes == "n1" and told.at is not None
     slurm.spoil("sbatch", "refuse")
     with pytest.raises(InvalidRequest):

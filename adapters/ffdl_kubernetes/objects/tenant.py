@@ -6,7 +6,7 @@ The policy denies everything in both directions, names (DNS) included: what a jo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ffdl_batch.ports.tenancy import Tenant
 from ffdl_kubernetes.objects.names import MANAGER, MANAGER_LABEL, Plain
@@ -15,8 +15,11 @@ ROLE = "ffdl-batch-daemon"
 """The name of the Role, and of what else there is one of in a namespace."""
 ACCOUNT = "ffdl-batch-learner"
 """The service account of pods: it may do nothing, and no pod gets a token of it."""
+NODE_ROLE = "ffdl-batch-nodes"
+"""The ClusterRole of tenants that may see what nodes have free."""
 DENY_ALL = "ffdl-batch-deny-all"
-PERMISSIONS: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
+Permissions = tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]
+PERMISSIONS: Permissions = (
     ("batch", ("jobs",), ("create", "get", "list", "watch", "patch", "delete")),
     ("", ("pods",), ("list", "watch", "patch")),
     ("", ("pods/log",), ("get",)),
@@ -28,9 +31,15 @@ PERMISSIONS: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
     ("kueue.x-k8s.io", ("workloads",), ("list", "watch")),
 )
 """All that a daemon asks of a namespace: API group, resources, verbs. What Jobs own is deleted by the cluster."""
-DEBUGGING: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (("", ("pods/exec",), ("create", "get")),)
+DEBUGGING: Permissions = (("", ("pods/exec",), ("create", "get")),)
 """What commands in learners need beside it, where a tenant is to have that: a WebSocket is asked for by `get`, and
 since 1.35 `create` is demanded of it as well (kubernetes/kubernetes#134577)."""
+NODES: Permissions = (
+    ("", ("nodes", "pods"), ("list",)),
+    ("kueue.x-k8s.io", ("localqueues", "clusterqueues"), ("get",)),
+    ("kueue.x-k8s.io", ("resourceflavors",), ("list",)),
+)
+"""What `ffdl why` looks at in the whole cluster, where a tenant is to have that: who holds what of the nodes."""
 SECURITY = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn")}
 _RBAC = "rbac.authorization.k8s.io"
 
@@ -65,27 +74,44 @@ def tenant_objects(tenant: Tenant, gpu_resource: str = "nvidia.com/gpu") -> list
 
 
 def permission_objects(tenant: Tenant) -> list[Plain]:
-    """The Role of daemons, and who has it."""
-    found = [role(_where(tenant), debugging=tenant.debugging)]
-    if subjects := _subjects(tenant):
-        found.append(
-            {
-                "apiVersion": f"{_RBAC}/v1",
-                "kind": "RoleBinding",
-                "metadata": _where(tenant),
-                "roleRef": {"apiGroup": _RBAC, "kind": "Role", "name": ROLE},
-                "subjects": subjects,
-            }
-        )
+    """The Role of daemons, and who has it; what they may see of the whole cluster is a role of its own."""
+    found, subjects = [role(_where(tenant), debugging=tenant.debugging)], _subjects(tenant)
+    if subjects:
+        found.append(_binding("Role", _where(tenant), ROLE, subjects))
+    if tenant.nodes:
+        where: Plain = {"name": NODE_ROLE, "labels": {MANAGER_LABEL: MANAGER}}
+        found.append({"apiVersion": f"{_RBAC}/v1", "kind": "ClusterRole", "metadata": where, "rules": _rules(NODES)})
+        if subjects:
+            found.append(node_binding(tenant.namespace, subjects))
     return found
+
+
+def node_binding(namespace: str, subjects: Sequence[Mapping[str, object]]) -> Plain:
+    """Who of a tenant may see the nodes."""
+    where: Plain = {"name": f"{NODE_ROLE}-{namespace}", "labels": {MANAGER_LABEL: MANAGER}}
+    return _binding("ClusterRole", where, NODE_ROLE, subjects)
+
+
+def _binding(kind: str, metadata: Plain, name: str, subjects: Sequence[Mapping[str, object]]) -> Plain:
+    return {
+        "apiVersion": f"{_RBAC}/v1",
+        "kind": f"{kind}Binding",
+        "metadata": metadata,
+        "roleRef": {"apiGroup": _RBAC, "kind": kind, "name": name},
+        "subjects": list(subjects),
+    }
+
+
+def _rules(permissions: Permissions) -> list[Plain]:
+    return [
+        {"apiGroups": [group], "resources": list(resources), "verbs": list(verbs)}
+        for group, resources, verbs in permissions
+    ]
 
 
 def role(metadata: Mapping[str, object], *, debugging: bool = False) -> Plain:
     """:data:`PERMISSIONS` as an object, with :data:`DEBUGGING` where that is wanted."""
-    rules = [
-        {"apiGroups": [group], "resources": list(resources), "verbs": list(verbs)}
-        for group, resources, verbs in (*PERMISSIONS, *(DEBUGGING if debugging else ()))
-    ]
+    rules = _rules((*PERMISSIONS, *(DEBUGGING if debugging else ())))
     return {"apiVersion": f"{_RBAC}/v1", "kind": "Role", "metadata": dict(metadata), "rules": rules}
 
 

@@ -193,3 +193,17 @@ def test_debugging_is_given_and_taken_away_without_naming_the_rest(desk: Desk) -
         assert role is not None
         assert (["pods/exec"] in [rule["resources"] for rule in role["rules"]]) == has
         assert {kind: client.get(kind, "ffdl-batch-daemon") for kind in kinds} == before
+
+
+def test_nodes_are_shown_to_those_who_are_there_without_naming_them(desk: Desk) -> None:
+    assert desk.run("create", "team-a", *WISH)[0] == 0
+    client = desk.client("team-a")
+    binding = client.get("RoleBinding", "ffdl-batch-daemon")
+    assert binding is not None and client.get("ClusterRole", "ffdl-batch-nodes") is None
+    code, said, _ = desk.run("create", "team-a", "--nodes", "--update")
+    assert code == 0 and "made     ClusterRoleBinding ffdl-batch-nodes-team-a" in said, said
+    cluster_role, nodes = client.get("ClusterRole", "ffdl-batch-nodes"), "ffdl-batch-nodes-team-a"
+    found = client.get("ClusterRoleBinding", nodes)
+    assert cluster_role is not None and found is not None and found["subjects"] == binding["subjects"]
+    assert {verb for rule in cluster_role["rules"] for verb in rule["verbs"]} == {"get", "list"}
+    assert "ClusterRoleBinding" in desk.run("permissions", "team-b", "--user", "ada", "--nodes")[1]

@@ -18,7 +18,7 @@ FULL = Tenant(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("tenant", [BARE, FULL], ids=["bare", "full"])
+@pytest.mark.parametrize("tenant", [BARE, FULL, replace(FULL, nodes=True)], ids=["bare", "full", "nodes"])
 @pytest.mark.parametrize("version", ["1.29", "1.37"])
 def test_schemas_take_them(tenant: Tenant, version: str) -> None:
     for one in tenant_objects(tenant):
