@@ -44,6 +44,10 @@ LONG = (
 """What takes a minute or more: it comes first where runs share out the files, so that they end at about one time."""
 
 
+LIMIT_S = 1500
+"""What takes two minutes on two cores with nothing beside may take ten where all tiers run at once on slower ones."""
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Everything here needs the cluster."""
     if config.getoption("shares", None):
@@ -52,7 +56,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if here in item.path.parents:
             item.add_marker(pytest.mark.cluster)
-            item.add_marker(pytest.mark.timeout(420))
+            item.add_marker(pytest.mark.timeout(LIMIT_S))
 
 
 def turn(name: str) -> int:

@@ -43,7 +43,7 @@ class Person:
         check: bool = True,
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
-        timeout_s: float = 120.0,
+        timeout_s: float = 300.0,
     ) -> Completed:
         """One command."""
         return self.cluster.run(
@@ -107,14 +107,14 @@ class Person:
         job: dict[str, Any] = json.loads(self.run("ffdl", "show", "--json", job_id).stdout)["job"]
         return job
 
-    def finish(self, job_id: str, timeout_s: float = 180.0) -> dict[str, Any]:
+    def finish(self, job_id: str, timeout_s: float = 600.0) -> dict[str, Any]:
         """Wait for the end and show it."""
         began = time.monotonic()
         self.run("ffdl", "wait", f"--timeout={timeout_s}", job_id, check=False, timeout_s=timeout_s + 60)
         left = max(1.0, timeout_s - (time.monotonic() - began))  # a daemon that is killed may end the waiting early
         return self.until(job_id, {"COMPLETED", "FAILED", "HALTED", "CANCELLED"}, left)
 
-    def finish_all(self, job_ids: Sequence[str], timeout_s: float = 180.0) -> list[dict[str, Any]]:
+    def finish_all(self, job_ids: Sequence[str], timeout_s: float = 600.0) -> list[dict[str, Any]]:
         """Wait for the end of all of them and show them, in order."""
         argv = ["ffdl", "wait", f"--timeout={timeout_s}", *job_ids]
         waited = self.run(*argv, check=False, timeout_s=timeout_s + 60)
@@ -123,7 +123,7 @@ class Person:
         assert all(job["ended_at"] for job in jobs), (waited, [(job["id"], job["state"]) for job in jobs])
         return jobs
 
-    def until(self, job_id: str, states: set[str], timeout_s: float = 120.0) -> dict[str, Any]:
+    def until(self, job_id: str, states: set[str], timeout_s: float = 400.0) -> dict[str, Any]:
         """Wait until the job is in one of `states`; fails when it has ended in another."""
         deadline = time.monotonic() + timeout_s
         while (asked := time.monotonic()) < deadline:

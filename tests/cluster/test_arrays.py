@@ -43,7 +43,7 @@ def elements(alice: Person, array: str) -> list[dict[str, Any]]:
 
 def finish(alice: Person, array: str) -> list[dict[str, Any]]:
     """Its jobs once all have ended."""
-    alice.run("ffdl", "wait", "--timeout=240", array, check=False, timeout_s=300)
+    alice.run("ffdl", "wait", "--timeout=600", array, check=False, timeout_s=660)
     jobs = elements(alice, array)
     assert all(job["ended_at"] for job in jobs), [(job["id"], job["state"], job["message"]) for job in jobs]
     return jobs

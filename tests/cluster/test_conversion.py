@@ -71,7 +71,7 @@ def test_a_job_that_leaves_runs_by_sbatch_alone(alice: Person) -> None:
     told = alice.run("ffdl", "convert", manifest, "--to", "slurm", "-o", script).stdout
     assert f"{manifest}:1: mapped: name -> --job-name" in told
     env = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
-    done = alice.run("sbatch", "--parsable", "--wait", script, cwd=model, env=env, check=False, timeout_s=180)
+    done = alice.run("sbatch", "--parsable", "--wait", script, cwd=model, env=env, check=False, timeout_s=600)
     native = done.stdout.strip()
     said = alice.run("cat", f"{model}/slurm-{native}.out", check=False).stdout
     assert done.returncode == 0, (done, said)

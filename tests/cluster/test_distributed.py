@@ -22,6 +22,8 @@ FFDL_MPI = '\n[frameworks.pytorchmpi]\nversions = { debian = "/shared/images/pyt
 NODE_MEMORY_SHARE = {"memory: 1GiB": "memory: 1700MiB"}
 """Two learners on a node: the nodes have 4000 MiB."""
 SHORTER = {"train.py\n": "train.py --steps 50\n"}
+PATIENCE_S = 1200
+"""Of jobs that take two minutes on two cores with nothing beside."""
 AT_HOST = {"placement: pack": "placement: pack\n  network: host"}
 ON_HOSTS = "learners on the nodes' network"
 ALONE = {"learners: 4": "learners: 1", "placement: pack": "placement: node"}
@@ -144,7 +146,7 @@ def trained(runner: Person) -> Mapping[str, Mapping[str, Any]]:
     )
     assert command in text
     ids["torchrun's own"] = runner.submit(runner.write("~/manifests/static.yml", text), static)
-    return dict(zip(ids, runner.finish_all(list(ids.values()), timeout_s=300), strict=True))
+    return dict(zip(ids, runner.finish_all(list(ids.values()), timeout_s=PATIENCE_S), strict=True))
 
 
 def _three(name: str, command: str, extra: str) -> Callable[[Person], str]:
@@ -191,7 +193,7 @@ SMALL: Mapping[str, Callable[[Person], str]] = {
 def small(runner: Person) -> Mapping[str, Mapping[str, Any]]:
     """Jobs that are short: most of what each takes is waiting for Slurm, so they wait together."""
     ids = {name: submit(runner) for name, submit in SMALL.items()}
-    return dict(zip(ids, runner.finish_all(list(ids.values()), timeout_s=300), strict=True))
+    return dict(zip(ids, runner.finish_all(list(ids.values()), timeout_s=PATIENCE_S), strict=True))
 
 
 def _losses(person: Person, job: Mapping[str, Any]) -> tuple[int, list[float]]:

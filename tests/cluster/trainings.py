@@ -87,7 +87,7 @@ def is_gapless(events: Sequence[Mapping[str, Any]]) -> bool:
     return bool(events) and [event["seq"] for event in events] == list(range(1, len(events) + 1))
 
 
-def until_logged(alice: Person, job_id: str, text: str, attempt: int = 1, timeout_s: float = 60.0) -> None:
+def until_logged(alice: Person, job_id: str, text: str, attempt: int = 1, timeout_s: float = 240.0) -> None:
     """Wait until a learner of that attempt wrote a line that begins with `text`."""
     path = f"{alice.state}/jobs/{job_id}/attempt-{attempt}/logs/learner-*/training-log.txt"
     script = f"for i in $(seq {int(timeout_s * 10)}); do grep -qs '^{text}' {path} && exit 0; sleep 0.1; done; exit 1"

@@ -17,7 +17,7 @@ def run(
     *,
     env: Mapping[str, str] | None = None,
     input_text: str | None = None,
-    timeout_s: float = 60.0,
+    timeout_s: float = 180.0,
     check: bool = True,
 ) -> subprocess.CompletedProcess[str]:
     """Run to the end and return the output; a failure that is not allowed becomes a RigError with the last lines."""

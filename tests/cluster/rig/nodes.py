@@ -19,7 +19,7 @@ from .errors import RigError
 from .processes import Process, wait_gone
 from .topology import COMPUTE_NODES, NETWORK_PREFIX, NODES, NodeSpec
 
-_BOOT_TIMEOUT_S = 20.0
+_BOOT_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
