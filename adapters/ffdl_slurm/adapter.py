@@ -53,7 +53,7 @@ from ffdl_slurm.arrays import job_words, plan_array
 from ffdl_slurm.commands import beside_argv
 from ffdl_slurm.delivery import deliver_controller
 from ffdl_slurm.doctor import Doctor
-from ffdl_slurm.gateway import SiteShape, SlurmGateway
+from ffdl_slurm.gateway import RowsUnread, SiteShape, SlurmGateway
 from ffdl_slurm.gateway_cli import CommandLineGateway
 from ffdl_slurm.gateway_pyslurm import PyslurmGateway
 from ffdl_slurm.gateway_ssh import SshGateway, ssh_argv
@@ -199,16 +199,24 @@ class SlurmScheduler(Outlooks):
         """See the port."""
         if not ids:
             return {}
-        seen = pick(self._gateway.list_own_jobs(), ids)
+        try:
+            seen = pick(self._gateway.list_own_jobs(), ids)
+        except RowsUnread as error:  # which the log was told of; each that is not listed may be what the row is about
+            seen = pick(error.records, ids, whole=False)
+            return {native: self._called_by_token(native, record.observation) for native, record in seen.items()}
         missing = [native for native in ids if native not in seen]
         if missing:
-            try:
-                accounted = self._gateway.account_for({native.job for native in missing}) or ()
-            except AccountingUnreachable as error:  # which the log was told of
-                log.debug("%d jobs are unknown for now: %s", len(missing), error)
-                accounted = ()
-            seen |= pick(_ended(accounted), missing)
+            seen |= self._ended_by_accounts(missing)
         return {native: self._called_by_token(native, record.observation) for native, record in seen.items()}
+
+    def _ended_by_accounts(self, missing: Collection[NativeId]) -> dict[NativeId, JobRecord]:
+        try:
+            return pick(_ended(self._gateway.account_for({native.job for native in missing}) or ()), missing)
+        except RowsUnread as error:
+            return pick(_ended(error.records), missing, whole=False)
+        except AccountingUnreachable as error:  # which the log was told of
+            log.debug("%d jobs are unknown for now: %s", len(missing), error)
+            return {}
 
     def _called_by_token(self, native: NativeId, seen: Observation) -> Observation:
         token = self._tables.token_of(seen.name, native.task)

@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.ports.capabilities import AccountingOutage
-from ffdl_batch.ports.scheduler import NodeShape, PartitionShape
+from ffdl_batch.ports.scheduler import NodeShape, NotNow, PartitionShape
 from ffdl_slurm.accounted import RunRecord
 from ffdl_slurm.parsers import JobRecord, SiteConfig
 
@@ -28,8 +28,18 @@ class SiteShape:
     config: SiteConfig
 
 
+class RowsUnread(NotNow):
+    """A list of jobs is whole but for rows that cannot be read; `records` are the others. Who asks what is there may
+    use them; that a job is not there does not follow from them."""
+
+    def __init__(self, message: str, records: Sequence[JobRecord]) -> None:
+        super().__init__(message)
+        self.records = tuple(records)
+
+
 class SlurmGateway(Protocol):
-    """Slurm, as this user. All methods raise SchedulerUnreachable where Slurm does not answer in full."""
+    """Slurm, as this user. All methods raise SchedulerUnreachable where Slurm does not answer in full; lists of jobs
+    RowsUnread."""
 
     def submit(self, attempt: AttemptDir) -> str:
         """Submit the script of the attempt, or of an array's chunk; the job id. The reply is also left in the

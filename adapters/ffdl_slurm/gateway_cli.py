@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.ports.capabilities import AccountingOutage
@@ -16,10 +16,11 @@ from ffdl_batch.ports.scheduler import SchedulerMissing, SchedulerUnreachable, S
 from ffdl_slurm import commands, parsers, refusals, replies
 from ffdl_slurm.accounted import RunRecord, parse_runs
 from ffdl_slurm.accounting import Accounting, IdRefused, check_ids
-from ffdl_slurm.gateway import SiteShape
-from ffdl_slurm.parsers import Garbled, JobRecord
+from ffdl_slurm.gateway import RowsUnread, SiteShape
+from ffdl_slurm.parsers import Garbled, JobRecord, OddRows
 from ffdl_slurm.run import CommandResult, CommandTimeout, run_command, submit_environment
 from ffdl_slurm.said import LONG, SHORT, begin, clean, shorten
+from ffdl_slurm.sinfo import parse_sinfo
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -97,11 +98,19 @@ class CommandLineGateway:
         self, ids: Collection[str], argv_of: Callable[[Sequence[str]], list[str]], parse: Callable[[str], list[T]]
     ) -> list[T] | None:
         found: list[T] = []
+        unread: list[RowsUnread] = []
         for chunk in commands.job_chunks(sorted(ids)):
-            records = self._account_for(chunk, argv_of, parse)
+            try:
+                records = self._account_for(chunk, argv_of, parse)
+            except RowsUnread as error:
+                unread.append(error)
+                found += cast("tuple[T, ...]", error.records)  # only rows of jobs are told so
+                continue
             if records is None:
                 return None
             found += records
+        if unread:
+            raise RowsUnread(str(unread[0]), cast("list[JobRecord]", found)) from unread[0]
         return found
 
     def _account_for(
@@ -178,7 +187,7 @@ class CommandLineGateway:
 
     def describe_site(self) -> SiteShape:
         """See the port."""
-        nodes, partitions = self._ask(commands.sinfo_argv(), parsers.parse_sinfo)
+        nodes, partitions = self._ask(commands.sinfo_argv(), parse_sinfo)
         version = parsers.parse_version(self._run(commands.version_argv()).stdout)
         config = self._ask(commands.config_argv(), parsers.parse_config)
         return SiteShape(nodes, partitions, version, config)
@@ -205,6 +214,9 @@ class CommandLineGateway:
         """Put all that a query said that was no answer into the log, once, where its message has a part of it."""
         try:
             yield
+        except RowsUnread as error:
+            self._log_once(f"rows of {result.argv[0]}", f"left out: {error}")
+            raise
         except SchedulerUnreachable:
             whole, command = result.text[:_MAX_LOGGED], result.argv[0]
             if len(clean(whole)) > SHORT:
@@ -228,7 +240,11 @@ class CommandLineGateway:
             check_ids(result)
             with self._kept(result):
                 refusals.check_accounts(result)
-                return _parse(result, parse)
+                try:
+                    return _parse(result, parse)
+                except RowsUnread as error:  # the accounting has answered
+                    unread = error
+        raise unread
 
     def _run(self, argv: list[str]) -> CommandResult:
         try:
@@ -244,6 +260,8 @@ def _words(jobs: Sequence[str]) -> str:
 def _parse(result: CommandResult, parse: Callable[[str], T]) -> T:
     try:
         return parse(result.stdout)
+    except OddRows as error:
+        raise RowsUnread(f"{Path(result.argv[0]).name}: {begin(str(error), _MAX_WHY)}", error.records) from error
     except (Garbled, ValueError) as error:
         why = begin(str(error), _MAX_WHY)
         raise SchedulerUnreachable(f"the answer of {Path(result.argv[0]).name} cannot be read: {why}") from error

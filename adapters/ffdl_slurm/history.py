@@ -17,10 +17,11 @@ from ffdl_batch.domain.past_job import PastJob, PastJobs, Place, Room, Unread
 from ffdl_batch.ports.history import HistoryMissing, HistoryUnknown, Period
 from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerMissing, SchedulerUnreachable
 from ffdl_slurm.commands import sinfo_argv
-from ffdl_slurm.parsers import Garbled, count_nodes, parse_sinfo
+from ffdl_slurm.parsers import Garbled, count_nodes
 from ffdl_slurm.run import run_command
 from ffdl_slurm.said import begin
 from ffdl_slurm.settings import SlurmSettings, read_settings
+from ffdl_slurm.sinfo import parse_sinfo_rows
 
 FIELDS = (
     "JobID", "User", "Account", "Partition", "State", "ElapsedRaw", "TimelimitRaw", "NNodes", "NCPUS", "AllocTRES",
@@ -197,8 +198,8 @@ class SlurmHistory:
 
     def places(self) -> Sequence[Place]:
         """The partitions. Raises HistoryUnknown."""
-        nodes, partitions = _read(parse_sinfo, self._asked(sinfo_argv()))
-        found = []
+        nodes, partitions, odd = _read(parse_sinfo_rows, self._asked(sinfo_argv()))
+        found: list[Place] = []
         for one in sorted(partitions, key=lambda shape: (not shape.is_default, shape.name)):
             rooms = tuple(
                 Room(count_nodes(node.name), node.cpus, node.memory_bytes >> 20, dict(node.gpus))
@@ -206,7 +207,8 @@ class SlurmHistory:
                 if one.name in node.partitions
             )
             types = frozenset(name for room in rooms for name, count in room.gpus.items() if count)
-            found.append(Place(one.name, "slurm", rooms, types, one.max_time_s))
+            unread = tuple(Unread(row, why) for row, why in odd if not found)  # told once, whosever nodes they are
+            found.append(Place(one.name, "slurm", rooms, types, one.max_time_s, unread=unread))
         return found
 
     def _asked(self, argv: list[str]) -> str:

@@ -10,20 +10,18 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from ffdl_batch.domain.numbers import counted
 from ffdl_batch.domain.observation import EndCause, NativeId, Observation, Phase
-from ffdl_batch.domain.quantity import parse_time_limit
-from ffdl_batch.ports.scheduler import NodeShape, PartitionShape
-from ffdl_slurm.commands import ACCOUNT_FIELDS, EXCLUDED_FIELDS, QUEUE_FIELDS, SEPARATOR, SITE_FIELDS, is_job_id
+from ffdl_slurm.commands import ACCOUNT_FIELDS, EXCLUDED_FIELDS, QUEUE_FIELDS, SEPARATOR, is_job_id
 from ffdl_slurm.said import begin
 from ffdl_slurm.states import has_nowhere_to_run, interpret_state, is_held_for_good
 
 _PARSABLE_ID = re.compile(r"(\d+)(?:;[^\s;]+)?", re.ASCII)
 _JOB_ID = re.compile(r"(\d+)(?:_(?:(\d+)|\[([^\]]*)\]?))?(?:\+\d+)?")
-_MIB = 1024**2
 _QUEUE_COLUMNS = len(QUEUE_FIELDS) + 1
 
 
@@ -74,6 +72,15 @@ def _read_ranges(text: str) -> tuple[range, ...]:
     return tuple(found)
 
 
+class OddRows(Garbled):
+    """An answer that is whole but for rows that cannot be read. `records` are those of the others; nobody may conclude
+    from them that a job is not there: an odd row may be its."""
+
+    def __init__(self, message: str, records: Sequence[JobRecord]) -> None:
+        super().__init__(message)
+        self.records = tuple(records)
+
+
 @dataclass(frozen=True, slots=True)
 class JobRow:
     """One job as printed: every field is text, "" where the command does not know it."""
@@ -91,24 +98,43 @@ class JobRow:
 
 
 def parse_squeue(text: str) -> list[JobRecord]:
-    """The answer to :func:`ffdl_slurm.commands.squeue_argv`. Raises Garbled."""
-    return [_queue_record(line) for line in read_lines(text, _QUEUE_COLUMNS, "squeue", ("JOBID", "STATE"))]
+    """The answer to :func:`ffdl_slurm.commands.squeue_argv`. Raises Garbled, OddRows."""
+    return _read_all(read_lines(text, _QUEUE_COLUMNS, "squeue", ("JOBID", "STATE")), _queue_record)
+
+
+def _read_all(lines: Sequence[str], read: Callable[[str], JobRecord]) -> list[JobRecord]:
+    """What `read` makes of each line. Raises OddRows, and Garbled where all are odd."""
+    found: list[JobRecord] = []
+    odd: list[Garbled] = []
+    for line in lines:
+        try:
+            found.append(read(line))
+        except Garbled as error:
+            odd.append(error)
+    if odd and not found:
+        raise odd[0]
+    if odd:
+        raise OddRows(f"{counted(len(odd), 'row')} among {len(lines)} cannot be read; the first: {odd[0]}", found)
+    return found
 
 
 @lru_cache(maxsize=32_768)  # few lines change from one listing to the next; one that did not is the same record
 def _queue_record(line: str) -> JobRecord:
-    row = _split(line, _QUEUE_COLUMNS, "squeue")
+    row = split_row(line, _QUEUE_COLUMNS, "squeue")
     number, state, exit_code, restarts, submitted, started, ended, nodes, reason, name = row
     return parse_row(JobRow(number, name, state, exit_code, restarts, submitted, started, ended, nodes, reason))
 
 
 def parse_sacct(text: str) -> list[JobRecord]:
-    """The answer to :func:`ffdl_slurm.commands.sacct_argv`. Raises Garbled."""
-    records = []
-    for row in read_rows(text, len(ACCOUNT_FIELDS), "sacct", ("JobID", "State")):
-        number, state, exit_code, submitted, started, ended, nodes, reason, name = row
-        records.append(parse_row(JobRow(number, name, state, exit_code, "", submitted, started, ended, nodes, reason)))
-    return records
+    """The answer to :func:`ffdl_slurm.commands.sacct_argv`. Raises Garbled, OddRows."""
+    return _read_all(read_lines(text, len(ACCOUNT_FIELDS), "sacct", ("JobID", "State")), _account_record)
+
+
+def _account_record(line: str) -> JobRecord:
+    number, state, exit_code, submitted, started, ended, nodes, reason, name = split_row(
+        line, len(ACCOUNT_FIELDS), "sacct"
+    )
+    return parse_row(JobRow(number, name, state, exit_code, "", submitted, started, ended, nodes, reason))
 
 
 # slurmstepd that cannot open a batch script's files ends with ESLURMD_IO_ERROR (4021, slurm/slurm_errno.h;
@@ -155,7 +181,7 @@ def parse_row(row: JobRow) -> JobRecord:
 
 def read_rows(text: str, columns: int, command: str, titles: tuple[str, str]) -> list[list[str]]:
     """The fields of the lines below the header. Raises Garbled."""
-    return [_split(line, columns, command) for line in read_lines(text, columns, command, titles)]
+    return [split_row(line, columns, command) for line in read_lines(text, columns, command, titles)]
 
 
 def read_lines(text: str, columns: int, command: str, titles: tuple[str, str]) -> list[str]:
@@ -178,7 +204,8 @@ def _is_header(fields: Sequence[str], columns: int, titles: tuple[str, str]) -> 
     return len(fields) == columns and (fields[0].strip(), fields[1].strip()) == titles
 
 
-def _split(line: str, columns: int, command: str) -> list[str]:
+def split_row(line: str, columns: int, command: str) -> list[str]:
+    """The fields of a line; the last one has what separators are left. Raises Garbled."""
     fields = line.split(SEPARATOR, columns - 1)
     if len(fields) < columns:
         raise Garbled(f"{command} printed {begin(line)!r} among its rows")
@@ -209,6 +236,11 @@ def parse_time(text: str) -> float | None:
 def _absent(text: str) -> str:
     text = text.strip()
     return "" if text in ("None", "(null)", "None assigned", "Unknown", "N/A", "n/a") else text
+
+
+def words_of(text: str) -> list[str]:
+    """Of a list with commas."""
+    return [word for word in _absent(text).split(",") if word]
 
 
 def parse_excluded(text: str) -> str | None:
@@ -262,30 +294,6 @@ def parse_version(text: str) -> str:
 # ------------------------------------------------------------------------------------------------ the site
 
 
-def parse_sinfo(text: str) -> tuple[tuple[NodeShape, ...], tuple[PartitionShape, ...]]:
-    """The answer to :func:`ffdl_slurm.commands.sinfo_argv`. Raises Garbled."""
-    rows = read_rows(text, len(SITE_FIELDS), "sinfo", ("PARTITION", "TIMELIMIT"))
-    partitions: dict[str, PartitionShape] = {}
-    nodes: dict[str, NodeShape] = {}
-    for partition, limit, cpus, memory, gres, features, names in (map(str.strip, row) for row in rows):
-        name = partition.rstrip("*")
-        partitions[name] = PartitionShape(name, partition.endswith("*"), _limit(limit))
-        if not names:
-            continue
-        known = nodes[names].partitions if names in nodes else ()
-        # A trailing + says that the group holds bigger nodes too.
-        nodes[names] = NodeShape(
-            names,
-            int(cpus.rstrip("+")),
-            int(memory.rstrip("+")) * _MIB,
-            parse_gpus(gres),
-            (*known, name),
-            tuple(word for word in _absent(features).split(",") if word),
-            parse_other_gres(gres),
-        )
-    return tuple(nodes.values()), tuple(partitions.values())
-
-
 def count_nodes(names: str) -> int:
     """How many nodes Slurm's list ``n[01-16,20],m1`` or ``r[1-2]n[1-4]`` names; a range that is none counts once."""
     return sum(
@@ -297,13 +305,6 @@ def count_nodes(names: str) -> int:
 def _span(text: str) -> int:
     match = re.fullmatch(r"(\d+)-(\d+)", text, re.ASCII)
     return max(1, int(match[2]) - int(match[1]) + 1) if match else 1
-
-
-def _limit(text: str) -> int | None:
-    try:
-        return parse_time_limit(text)
-    except ValueError:
-        return None
 
 
 def parse_gpus(text: str) -> dict[str, int]:

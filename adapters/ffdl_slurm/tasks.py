@@ -17,8 +17,8 @@ _KEPT = 256
 """Tables in memory; each has some thousand lines at most."""
 
 
-def pick(records: Sequence[JobRecord], ids: Collection[NativeId]) -> dict[NativeId, JobRecord]:
-    """The records about `ids`.
+def pick(records: Sequence[JobRecord], ids: Collection[NativeId], *, whole: bool = True) -> dict[NativeId, JobRecord]:
+    """The records about `ids`. Not `whole`: there are others, which could not be read.
 
     A record of one task goes before one of a range. The tasks of an array that were cancelled while they waited may be
     left as one record under the array's own id, without their numbers (seen on 26.05): it is about all tasks that no
@@ -35,7 +35,7 @@ def pick(records: Sequence[JobRecord], ids: Collection[NativeId]) -> dict[Native
     for record in records:
         if record.native is None:
             found.update((native, record) for native in record.native_ids(tasks.get(record.job, ())))
-    for record in records:
+    for record in records if whole else ():
         if record.tasks is None and record.observation.phase is Phase.ENDED:
             for task in tasks.get(record.job, ()):
                 found.setdefault(NativeId(record.job, task), record)

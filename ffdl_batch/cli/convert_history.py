@@ -30,6 +30,7 @@ def tell_history(
 ) -> int:  # fmt: skip
     """Ask, judge, and write the report."""
     from ffdl_batch.cli.config import settings_or_stop
+    from ffdl_batch.cli.present import printable
 
     if user and account:
         raise click.UsageError("--user and --account: give one of them")
@@ -45,6 +46,8 @@ def tell_history(
         with writing(output) as name:
             Path(name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     _tell_unread(past.unread)
+    for odd in (one for place in places for one in place.unread):
+        complain(f"warning: nodes are left out, a row of which cannot be read: {printable(odd.why)}".replace("\n", " "))
     return ExitCode.OK
 
 

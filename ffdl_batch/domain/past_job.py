@@ -83,7 +83,8 @@ class Room:
 @dataclass(frozen=True, slots=True)
 class Place:
     """Somewhere jobs can be sent: a partition, a profile. `rooms` None = its nodes are not known; `gpu_types` None =
-    any type may be there. `limit_s` None = unlimited. `lacks` names what jobs never have there."""
+    any type may be there. `limit_s` None = unlimited. `lacks` names what jobs never have there. `unread` is what could
+    not be read of its nodes, which count for nothing then."""
 
     name: str
     backend: str
@@ -91,6 +92,7 @@ class Place:
     gpu_types: frozenset[str] | None = None
     limit_s: int | None = None
     lacks: frozenset[str] = frozenset()
+    unread: tuple[Unread, ...] = ()
 
 
 SHARES, LICENCES, QUEUES = "shares", "licences", "queues"

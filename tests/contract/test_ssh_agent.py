@@ -26,7 +26,7 @@ class Host:
 def refused(agent: Path) -> str:
     config = HostConfig("login", "login.example.org", "ada", 2222, agent=str(agent))
     with pytest.raises(SshFailed) as raised:
-        Login(Host(), config, None).perform()  # type: ignore[arg-type]
+        Login(Host(), config, None).perform()
     assert "try: ssh -p 2222 ada@login;" in str(raised.value.cure)
     return str(raised.value)
 

@@ -65,6 +65,8 @@ def squeue() -> int:
             if fault == "cut":
                 sys.stdout.write(line[: len(line) // 2])
                 return 0
+            if fault == "odd":
+                line, fault = line.rpartition("|")[0], ""
             print(line)
             if fault == "half":
                 sys.stdout.flush()

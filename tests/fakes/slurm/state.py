@@ -13,8 +13,8 @@ The state directory is where $SLURM_CONF lies (the one variable that the adapter
     still            while it exists, accepted jobs get no process at all
 
 Faults of all: down, timeout, no_munge, garbage, binary, big, empty, hang, slow=SECONDS, banner (around the answer). Of
-squeue: half (the end is missing, and it says so); of squeue and sacct: cut (the end is missing, in mid-line, and all
-is well).
+squeue: half (the end is missing, and it says so), odd (the first row lacks a field); of squeue and sacct: cut (the end
+is missing, in mid-line, and all is well).
 Of sbatch beside them: refuse[=text], lose_reply, untrusted (the reply), hang (after accepting), silent, twice, busy
 (accepted at the second try), late[=SECONDS] (accepted so long after the time-out was told), wrapped=NUMBER (accepted,
 and what stands before sbatch greets and prints another number). What is listed of others'

@@ -165,6 +165,13 @@ def test_a_backend_that_keeps_no_history_is_told(site: Site) -> None:
     assert (code, out) == (69, "") and "the backend 'local' keeps no history; known: kubernetes, slurm" in err
 
 
+def test_an_odd_row_of_nodes_is_told_and_hides_no_other(site: Site) -> None:
+    (site.base / "sinfo.txt").write_text(f"{SINFO}gpu*|1-00:00:00|64\n")
+    code, out, err = invoke("--history", "--since", "2026-11-01", **site.env)
+    assert (code, "4 jobs, 168.0 GPU-hours" in out) == (0, True)
+    assert "ffdl: warning: nodes are left out, a row of which cannot be read: sinfo printed 'gpu*|1-00" in err
+
+
 def test_rows_that_cannot_be_read_are_told_and_counted(site: Site) -> None:
     odd = [[f"2{number}", *ROWS[0][1:5], "-1\x1b[2J", *ROWS[0][6:]] for number in range(7)]
     rows = "\n".join(PARTED.join(row) for row in [HEAD, ROWS[0], *odd, *ROWS[1:]])

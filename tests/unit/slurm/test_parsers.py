@@ -11,18 +11,19 @@ from hypothesis import strategies as st
 from ffdl_batch.domain.observation import EndCause, NativeId, Phase
 from ffdl_slurm.parsers import (
     Garbled,
+    OddRows,
     count_nodes,
     parse_excluded,
     parse_exit,
     parse_gpus,
     parse_other_gres,
     parse_sacct,
-    parse_sinfo,
     parse_squeue,
     parse_submission,
     parse_time,
     parse_version,
 )
+from ffdl_slurm.sinfo import parse_sinfo, parse_sinfo_rows
 
 QUEUE = "JOBID|STATE|EXIT_CODE|RESTART_COUNT|SUBMIT_TIME|START_TIME|END_TIME|NODELIST|REASON|NAME\n"
 ACCOUNT = "JobID|State|ExitCode|Submit|Start|End|NodeList|Reason|JobName\n"
@@ -65,6 +66,17 @@ def test_half_answers_are_no_answers(text: str) -> None:
 def test_no_text_without_header_lists_nothing_quietly(text: str) -> None:
     with pytest.raises(Garbled):
         parse_squeue(text)
+
+
+def test_an_odd_row_hides_no_other_and_is_no_whole_answer() -> None:
+    good = "7|RUNNING|0:0|0|1|1|1|n1|None|x\n"
+    for odd in ("8|RUNNING|0:0|0|1\n", "x|RUNNING|0:0|0|1|1|1|n1|None|x\n", "of a name with line breaks\n"):
+        with pytest.raises(OddRows, match="1 row among 2 cannot be read") as raised:
+            parse_squeue(QUEUE + odd + good)
+        assert [record.job for record in raised.value.records] == ["7"]
+    with pytest.raises(OddRows) as raised:
+        parse_sacct(ACCOUNT + "9|COMPLETED|0:0||||n1|None|t\n10|COMPLETED\n")
+    assert [record.job for record in raised.value.records] == ["9"]
 
 
 def test_a_name_may_hold_what_python_takes_for_a_line_break() -> None:
@@ -180,6 +192,17 @@ def test_sites() -> None:
         ("n[1-2]", 8, 4000 * 1024**2, {"a100": 4, "v100": 2}, ("main", "long"), ("ffdl-network", "avx")),
         ("c1", 64, 256000 * 1024**2, {}, ("cpu",), ()),
     ]
+
+
+def test_an_odd_row_of_nodes_hides_no_other_from_who_only_looks() -> None:
+    header = "PARTITION|TIMELIMIT|CPUS|MEMORY|GRES|AVAIL_FEATURES|NODELIST\n"
+    good = "main*|infinite|8|4000|(null)|(null)|n1\n"
+    for odd in ("main*|infinite|8|n2\n", "main*|infinite|many|4000|(null)|(null)|n2\n"):
+        nodes, partitions, unread = parse_sinfo_rows(header + odd + good)
+        assert ([one.name for one in nodes], [one.name for one in partitions], len(unread)) == (["n1"], ["main"], 1)
+        for text, parse in ((header + odd + good, parse_sinfo), (header + odd, parse_sinfo_rows)):
+            with pytest.raises(Garbled, match="sinfo printed"):
+                parse(text)
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from ffdl_batch.ports.capabilities import WaitingRequest
 from ffdl_batch.ports.scheduler import BackendFacts, SchedulerUnreachable
 from ffdl_slurm import waiting_commands as commands
 from ffdl_slurm import waiting_parsers as parsers
-from ffdl_slurm.parsers import parse_sinfo
 from ffdl_slurm.settings import SlurmSettings
+from ffdl_slurm.sinfo import parse_sinfo
 from ffdl_slurm.waiting import PICTURE_LIFE_S, WaitingJobs
 from ffdl_slurm.waiting_room import Share, ahead_in, room_in
 from tests.captured import expected
