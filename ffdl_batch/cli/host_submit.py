@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import click
 
 from ffdl_batch.cli.outcome import Stop, complain
+from ffdl_batch.cli.outpost import Outpost, image_of, open_outpost, values_of
 from ffdl_batch.cli.present import print_json
 from ffdl_batch.cli.request import Manner
-from ffdl_batch.cli.without_ffdl import Outpost, image_of, open_outpost, values_of
 from ffdl_batch.domain.exit_codes import ExitCode
 
 if TYPE_CHECKING:

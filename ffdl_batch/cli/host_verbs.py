@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from ffdl_batch.cli.outcome import Stop, complain, detachable
+from ffdl_batch.cli.outpost import Outpost
 from ffdl_batch.cli.present import format_time, print_json, print_line, print_table, printable
-from ffdl_batch.cli.without_ffdl import Outpost
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.numbers import counted
 from ffdl_batch.domain.observation import EndCause, Observation, Phase
