@@ -11,10 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from ffdl_batch.domain.numbers import counted
 from ffdl_batch.domain.observation import NativeId
 from ffdl_batch.domain.waiting import Blocker, BlockerKind, Explanation, Factor, Foretold, Reason, WaitKind
 from ffdl_batch.ports.capabilities import WaitingRequest
-from ffdl_batch.ports.scheduler import LaunchPlan, SchedulerUnreachable
+from ffdl_batch.ports.scheduler import LaunchPlan, NotNow, SchedulerUnreachable
 from ffdl_slurm import waiting_commands as commands
 from ffdl_slurm import waiting_parsers as parsers
 from ffdl_slurm.gateway import SlurmGateway
@@ -22,7 +23,8 @@ from ffdl_slurm.hostlist import expand
 from ffdl_slurm.settings import SlurmSettings
 from ffdl_slurm.trial_answers import parse_trial
 from ffdl_slurm.waiting_limits import Whose, with_figures
-from ffdl_slurm.waiting_parsers import LimitRecord, LiveJob, NodeNow, PartitionNow, ReservationNow
+from ffdl_slurm.waiting_parsers import LimitRecord, NodeNow, PartitionNow, ReservationNow
+from ffdl_slurm.waiting_queue import LiveJob, parse_live
 from ffdl_slurm.waiting_reasons import read_reason
 from ffdl_slurm.waiting_room import Share, ahead_in, room_in, share_of
 
@@ -39,6 +41,7 @@ class Picture:
 
     at: float
     jobs: Sequence[LiveJob]
+    unread: Sequence[str]
     nodes: Sequence[NodeNow]
     partitions: Mapping[str, PartitionNow]
 
@@ -75,18 +78,23 @@ class WaitingJobs:
             return []
         picture = self._look()
         found = [(request, _find(request, picture)) for request in requests]
+        if picture.unread and any(job is None and request.native_id is not None for request, job in found):
+            raise NotNow(f"a row of squeue's cannot be read, which may be the job's: {picture.unread[0]!r}")
         waiting = [job for _, job in found if job is not None and job.pending]
         asked = self._ask_more(waiting)
+        if picture.unread:
+            rows = counted(len(picture.unread), "row")
+            asked.lacks.append(f"{rows} of squeue's could not be read, and {picture.unread[0]!r} counts nowhere")
         return [self._one(request, job, picture, asked) for request, job in found]
 
     def _look(self) -> Picture:
         with self._lock:  # who comes meanwhile gets the same
             if self._picture is None or self._monotonic() - self._taken >= PICTURE_LIFE_S:
                 query, at = self._gateway.query, self._clock()
-                jobs = query(commands.live_argv(), parsers.parse_live)
+                live = query(commands.live_argv(), parse_live)
                 nodes = query(commands.nodes_argv(), parsers.parse_nodes)
                 listed = query(commands.partitions_argv(), parsers.parse_partitions)
-                self._picture = Picture(at, jobs, nodes, {one.name: one for one in listed})
+                self._picture = Picture(at, live.jobs, live.unread, nodes, {one.name: one for one in listed})
                 self._taken = self._monotonic()
             return self._picture
 

@@ -10,21 +10,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ffdl_batch.domain.observation import NativeId, Phase
-from ffdl_batch.domain.quantity import parse_time_limit
 from ffdl_batch.domain.waiting import Blocker, BlockerKind, Factor
 from ffdl_slurm.commands import SEPARATOR
 from ffdl_slurm.parsers import Garbled, count_nodes, parse_gpus, parse_time
 from ffdl_slurm.said import begin
-from ffdl_slurm.states import interpret_state
-from ffdl_slurm.waiting_commands import FACTORS, LIVE_FIELDS
-from ffdl_slurm.waiting_gpus import gpus_of
+from ffdl_slurm.waiting_commands import FACTORS
 
 _KEY = re.compile(r"(?:^|\s)([A-Za-z][\w/()]*)=")
 _ABSENT = frozenset({"", "(null)", "N/A", "None", "n/a"})
-_COLUMNS = len(LIVE_FIELDS) + 1
-_HAS_NODES, _PREPARED = frozenset({"CONFIGURING", "POWER_UP_NODE"}), "Prolog"
-"""States of a job whose nodes are being prepared, for which Slurm gives no reason, and the one that fits."""
 _TAKES_NONE = (
     "DOWN",
     "DRAIN",
@@ -40,102 +33,8 @@ _TAKES_NONE = (
 """Parts of a node's state in which it starts no job; of RESERVED it depends on the job."""
 
 
-@dataclass(frozen=True, slots=True)
-class LiveJob:
-    """A job that waits or runs. `number` is its id, or its array's, and `tasks` which elements it is, as they are
-    printed ("" = none); `elements` is how many. `gpus` is what one asks for or has, of `gpu_types` ("" = of any)."""
-
-    number: str
-    tasks: str
-    pending: bool
-    partitions: tuple[str, ...]
-    priority: int
-    user: str
-    reason: str
-    start: float | None
-    end: float | None
-    nodes: int
-    limit_s: int | None
-    qos: str
-    account: str
-    reservation: str
-    dependency: str
-    submitted: float | None
-    gpus: int
-    gpu_types: tuple[str, ...]
-    licenses: str
-    elements: int = 1
-
-    def is_job(self, native: NativeId) -> bool:
-        """Whether it is this job, or this one is among its elements."""
-        if self.number != native.job or bool(self.tasks) != (native.task is not None):
-            return False
-        return native.task is None or any(int(native.task) in one for one in _ranges(self.tasks))
-
-
-def parse_live(text: str) -> list[LiveJob]:
-    """The answer to :func:`ffdl_slurm.waiting_commands.live_argv`. Raises Garbled."""
-    lines = text.split("\n")
-    start = next((n for n, line in enumerate(lines) if line.startswith(f"JOBID{SEPARATOR}STATE{SEPARATOR}")), None)
-    if start is None:
-        raise Garbled(f"squeue printed no header but {begin(text)!r}")
-    if not text.endswith("\n"):
-        raise Garbled("squeue ended in the middle of a line")
-    return [_live(line) for line in lines[start + 1 :] if line.strip()]
-
-
-def _live(line: str) -> LiveJob:
-    fields = line.split(SEPARATOR, _COLUMNS - 1)
-    if len(fields) < _COLUMNS:
-        raise Garbled(f"squeue printed {begin(line)!r} among its rows")
-    row = dict(zip((*LIVE_FIELDS, "Name"), map(str.strip, fields), strict=True))
-    number, _, tasks = row["JobArrayID"].partition("_")
-    nodes = int(re.match(r"\d*", row["NumNodes"])[0] or 1)  # type: ignore[index]  # an empty match is one
-    gpus, gpu_types = gpus_of(row, nodes)
-    word, meaning = interpret_state(row["State"])
-    pending = meaning.phase is Phase.PENDING
-    return LiveJob(
-        number=number,
-        tasks=tasks,
-        pending=pending,
-        partitions=tuple(name for name in row["Partition"].split(",") if name),
-        priority=int(row["PriorityLong"]) if row["PriorityLong"].isdigit() else 0,
-        user=row["UserName"],
-        reason=_PREPARED if word in _HAS_NODES else row["Reason"],
-        start=parse_time(row["StartTime"]),
-        end=parse_time(row["EndTime"]),
-        nodes=nodes,
-        limit_s=_limit(row["TimeLimit"]),
-        qos=_absent(row["QOS"]),
-        account=_absent(row["Account"]),
-        reservation=_absent(row["Reservation"]),
-        dependency=_absent(row["Dependency"]),
-        submitted=parse_time(row["SubmitTime"]),
-        gpus=gpus,
-        gpu_types=gpu_types,
-        licenses=_absent(row["Licenses"]),
-        elements=max(1, sum(map(len, _ranges(tasks)))),
-    )
-
-
-def _ranges(tasks: str) -> list[range]:
-    """The elements that ``[0-9:3,12%2]`` or ``7`` names."""
-    found = []
-    for part in tasks.strip("[]").partition("%")[0].split(","):
-        match = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", part)
-        if match is not None:
-            found.append(range(int(match[1]), int(match[2] or match[1]) + 1, int(match[3] or 1)))
-    return found
-
-
-def _limit(text: str) -> int | None:
-    try:
-        return parse_time_limit(text)
-    except ValueError:  # UNLIMITED, NOT_SET, Partition_Limit
-        return None
-
-
-def _absent(text: str) -> str:
+def absent(text: str) -> str:
+    """ "" for Slurm's words for nothing."""
     return "" if text.strip() in _ABSENT else text.strip()
 
 
@@ -205,14 +104,14 @@ def _node(record: Mapping[str, str]) -> NodeNow:
     return NodeNow(
         name=record["NodeName"],
         state=record.get("State", "UNKNOWN").upper(),
-        partitions=tuple(_absent(record.get("Partitions", "")).split(",")),
+        partitions=tuple(absent(record.get("Partitions", "")).split(",")),
         cpus_free=max(0, total - int(record.get("CPUAlloc") or 0)),
         memory_free_mib=max(0, int(record.get("RealMemory") or 0) - int(record.get("AllocMem") or 0)),
-        gpus=parse_gpus(_absent(record.get("Gres", ""))),
-        gpus_used=parse_gpus(_absent(record.get("GresUsed", ""))),
-        features=tuple(filter(None, _absent(record.get("ActiveFeatures", "")).split(","))),
-        why=re.sub(r"\s*\[[^\]]*\]$", "", _absent(record.get("Reason", ""))),
-        reservation=_absent(record.get("ReservationName", "")),
+        gpus=parse_gpus(absent(record.get("Gres", ""))),
+        gpus_used=parse_gpus(absent(record.get("GresUsed", ""))),
+        features=tuple(filter(None, absent(record.get("ActiveFeatures", "")).split(","))),
+        why=re.sub(r"\s*\[[^\]]*\]$", "", absent(record.get("Reason", ""))),
+        reservation=absent(record.get("ReservationName", "")),
     )
 
 
@@ -248,11 +147,11 @@ def parse_partitions(text: str) -> list[PartitionNow]:
 
 
 def _unbounded(text: str) -> str:
-    return "" if text in ("UNLIMITED", "INFINITE") else _absent(text)
+    return "" if text in ("UNLIMITED", "INFINITE") else absent(text)
 
 
 def _everybody(text: str) -> str:
-    return "" if text == "ALL" else _absent(text)
+    return "" if text == "ALL" else absent(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,10 +177,10 @@ def parse_reservations(text: str) -> list[ReservationNow]:
     return [
         ReservationNow(
             name=record["ReservationName"],
-            nodes=_absent(record.get("Nodes", "")),
+            nodes=absent(record.get("Nodes", "")),
             begins=parse_time(record.get("StartTime", "")),
             ends=parse_time(record.get("EndTime", "")),
-            flags=tuple(filter(None, _absent(record.get("Flags", "")).split(","))),
+            flags=tuple(filter(None, absent(record.get("Flags", "")).split(","))),
         )
         for record in _records(text, "ReservationName", "scontrol")
     ]

@@ -13,7 +13,8 @@ from ffdl_batch.runtimes.layout import RequestRefused
 from ffdl_slurm.fitting import fit_request
 from ffdl_slurm.hostlist import expand
 from ffdl_slurm.narrowing import may_have
-from ffdl_slurm.waiting_parsers import LiveJob, NodeNow
+from ffdl_slurm.waiting_parsers import NodeNow
+from ffdl_slurm.waiting_queue import LiveJob
 from ffdl_slurm.waiting_reasons import read_reason
 
 _MIB = 1024**2

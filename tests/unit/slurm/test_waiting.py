@@ -12,12 +12,13 @@ from ffdl_batch.domain.observation import NativeId
 from ffdl_batch.domain.spec import BatchOptions, Framework, JobSpec, Resources
 from ffdl_batch.domain.waiting import BlockerKind, Explanation, WaitKind
 from ffdl_batch.ports.capabilities import WaitingRequest
-from ffdl_batch.ports.scheduler import BackendFacts, SchedulerUnreachable
+from ffdl_batch.ports.scheduler import BackendFacts, NotNow, SchedulerUnreachable
 from ffdl_slurm import waiting_commands as commands
 from ffdl_slurm import waiting_parsers as parsers
 from ffdl_slurm.settings import SlurmSettings
 from ffdl_slurm.sinfo import parse_sinfo
 from ffdl_slurm.waiting import PICTURE_LIFE_S, WaitingJobs
+from ffdl_slurm.waiting_queue import parse_live
 from ffdl_slurm.waiting_room import Share, ahead_in, room_in
 from tests.captured import expected
 from tests.captured.queues import queue_text
@@ -34,6 +35,7 @@ class Office:
     def __init__(self) -> None:
         self.asked: list[tuple[str, ...]] = []
         self.silent: set[str] = set()
+        self.more = ""
         self.now = 0.0
 
     def query(self, argv: list[str], parse: Callable[[str], T]) -> T:
@@ -43,7 +45,9 @@ class Office:
             raise SchedulerUnreachable(f"{argv[0]} gave no answer")
         names = {"squeue": "queue", "node": "nodes", "partition": "partitions", "reservation": "reservations",
                  "flags=qos,assoc": "limits", "sprio": "factors"}  # fmt: skip
-        return parse(queue_text(CAPTURED) if what == "squeue" else (CAPTURED / f"{names[what]}.txt").read_text())
+        return parse(
+            queue_text(CAPTURED) + self.more if what == "squeue" else (CAPTURED / f"{names[what]}.txt").read_text()
+        )
 
 
 @pytest.fixture
@@ -151,6 +155,20 @@ def test_a_request_that_is_not_submitted_has_no_reason(waiting: WaitingJobs, off
     assert "sprio" not in [argv[0] for argv in office.asked]
 
 
+def test_an_odd_row_is_told_and_counts_nowhere(waiting: WaitingJobs, office: Office) -> None:
+    office.more = "999|PENDING|main\nmore of a name\n"
+    known = one(waiting, request("next"))
+    assert known.reason is not None and known.reason.kind is WaitKind.RESOURCES
+    assert known.lacks == ("1 row of squeue's could not be read, and '999|PENDING|main' counts nowhere",)
+    with pytest.raises(NotNow, match="a row of squeue's cannot be read, which may be the job's"):
+        waiting.explain([WaitingRequest(request().spec, facts(), NativeId("999"))])
+
+
+def test_a_name_with_line_breaks_is_no_odd_row(waiting: WaitingJobs, office: Office) -> None:
+    office.more = "of a name\nwith|line breaks\n"
+    assert one(waiting, request("next")).lacks == ()
+
+
 @pytest.mark.parametrize("name", ["taken-n1", ""])
 def test_a_job_that_does_not_wait_is_none(waiting: WaitingJobs, name: str) -> None:
     native = NativeId(number_of(name)) if name else NativeId("999999")
@@ -214,14 +232,14 @@ def test_gpus_are_counted_by_whatever_option_they_were_asked_for(
     header = "JOBID|STATE|" + "|".join(commands.LIVE_FIELDS[2:]) + "|NAME\n"
     row = dict(zip(commands.LIVE_FIELDS, ["7", "PENDING", "main", "1", "bob", "Priority", *["N/A"] * 99], strict=False))
     row |= {"NumNodes": "2", **NO_GPUS, **said}
-    (job,) = parsers.parse_live(header + "|".join([*row.values(), "x"]) + "\n")
+    (job,) = parse_live(header + "|".join([*row.values(), "x"]) + "\n").jobs
     assert (job.gpus, job.gpu_types) == (gpus, types)
 
 
 def test_parts_of_heterogeneous_jobs_are_before_or_behind_as_others() -> None:
     header = "JOBID|STATE|" + "|".join(commands.LIVE_FIELDS[2:]) + "|NAME\n"
     row = "{}|PENDING|main|1|bob|Priority|N/A|N/A|1|5:00|normal|ffdl|(null)|(null)|1|N/A|(null)|N/A|N/A|N/A|N/A|1|*|x\n"
-    jobs = parsers.parse_live(header + "".join(row.format(number) for number in ("12+0", "12+1", "13", "14+0")))
+    jobs = parse_live(header + "".join(row.format(number) for number in ("12+0", "12+1", "13", "14+0"))).jobs
     assert ahead_in("main", jobs[2], "bob", jobs).jobs == 2
 
 

@@ -14,6 +14,7 @@ from ffdl_slurm import waiting_parsers as parsers
 from ffdl_slurm.parsers import Garbled
 from ffdl_slurm.trial_answers import parse_trial
 from ffdl_slurm.waiting_limits import Whose, with_figures
+from ffdl_slurm.waiting_queue import LiveJob, parse_live
 from ffdl_slurm.waiting_reasons import read_limit, read_reason
 from ffdl_slurm.waiting_room import ahead_in
 from tests.captured import expected
@@ -40,10 +41,10 @@ def captured(request: pytest.FixtureRequest) -> Path:
     return PLACE / f"waiting-{request.param}"
 
 
-def jobs_of(captured: Path) -> dict[str, parsers.LiveJob]:
+def jobs_of(captured: Path) -> dict[str, LiveJob]:
     text = queue_text(captured)
     names = [line.split("|")[-1] for line in text.splitlines()[1:]]
-    return dict(zip(names, parsers.parse_live(text), strict=True))
+    return dict(zip(names, parse_live(text).jobs, strict=True))
 
 
 def test_the_reasons(captured: Path) -> None:
@@ -131,7 +132,7 @@ def test_answers_to_trials(captured: Path) -> None:
 @pytest.mark.parametrize("name", ["queue", "nodes", "partitions", "reservations", "limits", "factors"])
 def test_half_answers_are_no_answers(name: str) -> None:
     parse = {
-        "queue": parsers.parse_live, "nodes": parsers.parse_nodes, "partitions": parsers.parse_partitions,
+        "queue": parse_live, "nodes": parsers.parse_nodes, "partitions": parsers.parse_partitions,
         "reservations": parsers.parse_reservations, "limits": parsers.parse_limits, "factors": parsers.parse_factors,
     }[name]  # fmt: skip
     for text in ("", "<html>502 Bad Gateway</html>\n"):
@@ -153,7 +154,7 @@ def test_half_answers_are_no_answers(name: str) -> None:
 def test_states_of_jobs_that_live(state: str, pending: bool, reason: str) -> None:
     text = queue_text(PLACE / "waiting-26.05")
     header, line = text.splitlines()[0], next(one for one in text.splitlines() if one.endswith("|next"))
-    (job,) = parsers.parse_live(f"{header}\n{line.replace('|PENDING|', f'|{state}|')}\n")
+    (job,) = parse_live(f"{header}\n{line.replace('|PENDING|', f'|{state}|')}\n").jobs
     assert (job.pending, job.reason) == (pending, reason)
 
 
