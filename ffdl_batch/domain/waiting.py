@@ -103,7 +103,8 @@ class Measure(StrEnum):
 class Limit:
     """A limit that a job meets. `owner` is what it belongs to (QOS, association, quota, ...), `name` its name ("" = not
     known), `resource` what is limited, in words. Figures are texts as the backend has them, "" where it does not say:
-    `most` is the limit, `used` what of it is in use, `asked` what the job asks for. `least`: it is a lower bound."""
+    `most` is the limit, `used` what of it is in use, `asked` what the job asks for; of a resource ``time`` in minutes.
+    `least`: it is a lower bound."""
 
     owner: str
     resource: str

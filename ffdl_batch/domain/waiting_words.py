@@ -191,8 +191,9 @@ def limit_sentence(limit: Limit) -> str:
         Measure.SUBMITTED: f"{limit.resource}, waiting ones included",
     }[limit.measure]
     per = {Per.ALL: "", Per.JOB: " a job", Per.NODE: " a node", Per.USER: " a user", Per.ACCOUNT: " an account"}
-    figures = [f"the limit is {limit.most}"] if limit.most else []
-    figures += [f"{limit.used} in use"] if limit.used else []
+    unit = " min" if limit.resource == "time" else ""
+    figures = [f"the limit is {limit.most}{unit}"] if limit.most else []
+    figures += [f"{limit.used}{unit} in use"] if limit.used else []
     figures += [f"it asks for {limit.asked}"] if limit.asked else []
     told = f": {', '.join(figures)}" if figures else ""
     if limit.least:

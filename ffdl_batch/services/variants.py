@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from ffdl_batch.domain.quantity import format_time_limit
 from ffdl_batch.domain.spec import JobSpec
-from ffdl_batch.domain.waiting import Explanation, Limit, Measure, WaitKind
+from ffdl_batch.domain.waiting import Explanation, Limit, Measure, Per, WaitKind
 from ffdl_batch.ports.scheduler import BackendFacts, PartitionShape
 
 MOST = 7
@@ -88,9 +88,14 @@ def _shorter(spec: JobSpec) -> Iterator[Variant]:
     times = _LONGEST_PARTS_S if limit is None else (limit // 2, limit // 4)
     for time_s in (one // 60 * 60 for one in times):
         if time_s >= SHORTEST_S:
-            changed = replace(spec, batch=replace(spec.batch, time_s=time_s))
-            shown = format_time_limit(time_s)
-            yield Variant(f"time limit {shown}", f"--time={shown}", changed)
+            yield from _for_a_time(spec, time_s)
+
+
+def _for_a_time(spec: JobSpec, time_s: int) -> Iterator[Variant]:
+    if time_s and (spec.batch.time_s is None or time_s < spec.batch.time_s):
+        shown = format_time_limit(time_s)
+        changed = replace(spec, batch=replace(spec.batch, time_s=time_s))
+        yield Variant(f"time limit {shown}", f"--time={shown}", changed)
 
 
 def _fewer_gpus(spec: JobSpec, most: int | None = None) -> Iterator[Variant]:
@@ -113,10 +118,13 @@ def _fewer_learners(spec: JobSpec, most: int | None = None) -> Iterator[Variant]
 
 
 def _within(limit: Limit, spec: JobSpec) -> Iterator[Variant]:
-    """What a limit of GPUs leaves, where its figures are known; anything else would meet the limit as well."""
-    if limit.measure is not Measure.AMOUNT or limit.least or not limit.resource.startswith("GPUs"):
+    """What a limit of GPUs, or of a job's time, leaves, where its figures are known; anything else would meet the limit
+    as well."""
+    if limit.measure is not Measure.AMOUNT or limit.least or not re.fullmatch(r"\d+", limit.most):
         return
-    if not re.fullmatch(r"\d+", limit.most):
+    if limit.resource == "time" and limit.per is Per.JOB:
+        yield from _for_a_time(plain_request(spec), int(limit.most) * 60)
+    if not limit.resource.startswith("GPUs"):
         return
     used = int(limit.used) if limit.is_shared and limit.used.isdigit() else 0
     left, plain, resources = int(limit.most) - used, plain_request(spec), spec.resources

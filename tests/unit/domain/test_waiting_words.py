@@ -62,8 +62,8 @@ def test_the_schedulers_own_words_stand_behind() -> None:
             "it will never start like this: ask for less, or use another qos",
         ),
         (
-            Limit("association", "time", Per.JOB, most="01:00:00"),
-            "it asks for more time than its association gives a job: the limit is 01:00:00",
+            Limit("association", "time", Per.JOB, most="60"),
+            "it asks for more time than its association gives a job: the limit is 60 min",
             "it will never start like this: ask for less, or use another account",
         ),
         (

@@ -56,6 +56,16 @@ def test_without_a_time_limit_a_limit_is_tried() -> None:
     assert options(spec(1, "", partition="cpu,quick,big")) == ["--partition=main", "--time=04:00:00", "--time=01:00:00"]
 
 
+def test_over_a_limit_of_a_job_s_time_what_it_gives_is_tried() -> None:
+    def with_limit(most: str, per: Per = Per.JOB) -> Explanation:
+        return Explanation(0.0, Reason(WaitKind.LIMIT, limit=Limit("QOS", "time", per, most=most)))
+
+    assert options(spec(1, time_s=7200), with_limit("60")) == ["--time=01:00:00"]
+    assert options(spec(1), with_limit("5")) == ["--time=00:05:00"]
+    assert options(spec(1, time_s=7200), with_limit("")) == []
+    assert options(spec(1, time_s=7200), with_limit("60", Per.ALL)) == []
+
+
 def test_roles_are_left_as_they_are() -> None:
     assert not [
         one for one in options(spec(4, "", 2, roles={"ps": Role()})) if one.startswith(("--gpus", "--learners"))
