@@ -27,8 +27,10 @@ def leave_to(to: str, spec: JobSpec, file: str, report: str, *, err: bool) -> st
         if not isinstance(converter, WritesJobs):
             return None
         settings = settings_or_stop()
-        image = _image(settings, spec.framework, pulled=converter.pulls_images)
+        image, why = _image(settings, spec.framework, pulled=converter.pulls_images)
         left = converter.leave(Leaving(spec, file, image, settings.backend_settings(to)))
+        if why and image in left.text:
+            click.echo(f"ffdl: warning: {why}; the text names {image}, which you replace", err=True)
     except CannotConvert as error:
         raise Stop(ExitCode.BAD_MANIFEST, f"{file}: {error}") from None
     told = Conversion({}, left.judged)
@@ -37,13 +39,13 @@ def leave_to(to: str, spec: JobSpec, file: str, report: str, *, err: bool) -> st
     return left.text
 
 
-def _image(settings: Settings, framework: Framework, *, pulled: bool) -> str:
-    """What the site's configuration has for the framework; where it has nothing, a name that is to be replaced."""
+def _image(settings: Settings, framework: Framework, *, pulled: bool) -> tuple[str, str]:
+    """What the site's configuration has for the framework, and ""; where it has nothing, a name that is to be replaced,
+    and why."""
     from ffdl_batch.config.images import UnknownImage, resolve_image, resolve_oci_image
 
     try:
-        return resolve_oci_image(settings, framework) if pulled else resolve_image(settings, framework)
+        return resolve_oci_image(settings, framework) if pulled else resolve_image(settings, framework), ""
     except UnknownImage as error:
         name = f"{framework.name}:{framework.version}" if pulled else f"{framework.name}-{framework.version}.sif"
-        click.echo(f"ffdl: warning: {error}; the text names {name}, which you replace", err=True)
-        return name
+        return name, str(error)

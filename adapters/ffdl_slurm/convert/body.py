@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from ffdl_batch.domain.variables import why_refused
 from ffdl_batch.ports.conversion import Fate, Judged, Origin
+from ffdl_batch.runtimes.contract import PROTECTED
 from ffdl_slurm.convert.executed import executed
 from ffdl_slurm.convert.expansion import Known, defaults_in, expand, literal, sets_default, why_default
 from ffdl_slurm.convert.launch import Launch, NotUnderstood, check_same, read_launch, reads_arguments
@@ -208,8 +209,10 @@ def _assign(line: Line, reading: _Reading, *, exported: bool) -> None:
     _keep(line, reading, Fate.APPROXIMATED if names else Fate.MAPPED, why_default(names) if names else "")
 
 
-_TOLD = frozenset({"PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "HOME", "USER", "SHELL", "IFS", "BASH_ENV", "ENV"})
-"""Variables that the platform adds to, or that its own shell would obey: they are set in the command."""
+_TOLD = frozenset(
+    {"PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "HOME", "USER", "SHELL", "IFS", "BASH_ENV", "ENV", *PROTECTED}
+)
+"""Variables that the platform adds to or sets itself, or that its own shell would obey: they are set in the command."""
 
 
 def _check_value(word: Word, reading: _Reading, number: int) -> None:

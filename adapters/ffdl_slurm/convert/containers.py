@@ -18,6 +18,7 @@ from ffdl_slurm.convert.expansion import Known, expand, literal, sets_default
 from ffdl_slurm.convert.launch import NotUnderstood, pyxis_image
 from ffdl_slurm.convert.options import Takes
 from ffdl_slurm.convert.plugins import IMAGE, MOUNTS, PLUGINS
+from ffdl_slurm.convert.requested import NO_IMAGE
 from ffdl_slurm.convert.shell import Line, Word, words_from
 
 _SRUN = re.compile(r"(?<![\w.-])srun(?=\s)")
@@ -41,8 +42,6 @@ _AS_LEARNERS = frozenset({"no-container-mount-home"})
 _STARTED = "started"
 """A container that the script starts itself, among what it asks for."""
 _MOUNT = "mount"
-_NOT_ASKED = "custom"
-"""The manifest's word for no image in particular."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +69,7 @@ def read_containers(lines: Sequence[Line], directive: str, given: str, told: Kno
     asked = [one for line, text in zip(lines, executed(lines), strict=True) for one in _asked(line, text, known)]
     images = [(one, *_image(one)) for one in asked if one.name == IMAGE]
     several = sorted({image for _, image, _ in images if image})
-    before = directive or ("" if given == _NOT_ASKED else given)
+    before = directive or ("" if given == NO_IMAGE else given)
     sure = len(several) == 1 and all(image for _, image, _ in images)
     taken = before or (several[0] if sure else "")
     judged = [_judge_image(one, image, why, taken, directive, several) for one, image, why in images]

@@ -42,7 +42,7 @@ class SbatchConverter:
         if options.get("job-name") and not options.text("job-name"):
             options.near("job-name", "a job needs a name: the script's is taken")
         batch = batch_keys(options, layout)
-        given = {**_texts(batch.get("env")), **dict.fromkeys(_texts(batch.get("secrets")))}
+        given = {**layout.said, **_texts(batch.get("env")), **dict.fromkeys(_texts(batch.get("secrets")))}
         arguments = {str(number): text for number, text in enumerate(source.arguments, 1)}
         lines = list(lines_of(source.text, 2))
         body = read_body(source.text, source.arguments, layout, given)
@@ -130,7 +130,7 @@ def _of_body(source: Source, body: Body, layout: Layout, batch: Mapping[str, obj
     env = {**_texts(batch.get("env")), **body.env, **layout.said}
     if body.launch is not None and body.launch.by.startswith("srun") and layout.nodes == 1:
         env.setdefault(TASKS, "1")
-    if starts and layout.nodes > 1:
+    if starts and (layout.nodes > 1 or body.steps):
         env[NODES] = str(layout.nodes)
     found: dict[str, object] = {SHIM: True}
     if env:

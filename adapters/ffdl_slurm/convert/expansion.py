@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
+from ffdl_batch.runtimes.contract import PROTECTED
+from ffdl_slurm.convert.requested import OPTION_OF
 from ffdl_slurm.convert.shell import Word, end_of_substitution
 
 Known = Mapping[str, str | None]
@@ -17,6 +19,11 @@ _OF_THE_JOB = re.compile(r"SLURM\w*|CUDA_VISIBLE_DEVICES|HOST|HOSTNAME|HOME|LOGN
 """Variables that a batch script has without setting them, so that no default of theirs is sure to count."""
 _PATHS = re.compile(r"\w*PATH", re.ASCII)
 """Nobody gives a job such a variable to choose something; scripts add to it, and write a default for ``set -u``."""
+LEARNERS_OWN = frozenset(PROTECTED) | {
+    "MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "NNODES",
+    "GPU_COUNT",
+}  # fmt: skip
+"""Variables that every learner has (the contract with user code)."""
 _SPLITS = re.compile(r"[\s*?\[]")
 
 
@@ -70,7 +77,7 @@ def _variable(text: str, known: Known) -> str | None:
     if name in known or operator is None:
         value = known.get(name)
         return value if value is None or value or operator in (None, "-", "=") else expand_default(match[3], known)
-    return None if _OF_THE_JOB.fullmatch(name) else expand_default(match[3], known)
+    return None if name in LEARNERS_OWN or _OF_THE_JOB.fullmatch(name) else expand_default(match[3], known)
 
 
 def expand_default(text: str, known: Known) -> str | None:
@@ -86,16 +93,28 @@ def sets_default(word: Word) -> tuple[str, str] | None:
 
 
 def defaults_in(text: str, known: Known) -> Iterator[str]:
-    """Variables that whoever submits may set, and for which the text has a default, each once."""
+    """Variables with a default in the text, each once, that a learner may have otherwise than the script: by whoever
+    submits, or from the platform."""
     seen = set(known)
     for match in _DEFAULT.finditer(text):
         name = match[1]
-        if name not in seen and not _OF_THE_JOB.fullmatch(name) and not _PATHS.fullmatch(name):
+        of_the_job = _OF_THE_JOB.fullmatch(name) and name not in OPTION_OF
+        if name not in seen and not of_the_job and not _PATHS.fullmatch(name):
             seen.add(name)
             yield name
 
 
-def why_default(names: list[str]) -> str:
+def why_default(names: Sequence[str]) -> str:
     """What is said of a line that has such defaults."""
-    which = ", ".join(names)
-    return f"{which} of the submitting shell does not reach learners: the default counts, unless batch.env sets it"
+    has = [name for name in names if name in LEARNERS_OWN or name in OPTION_OF]
+    others = [name for name in names if name not in has]
+    reasons = []
+    if has:
+        reasons.append(f"learners have {' and '.join(has)} from the platform: the default does not count")
+    if others:
+        them = "them" if len(others) > 1 else "it"
+        reasons.append(
+            f"learners do not have {' and '.join(others)} of the submitting shell: the default counts, unless "
+            f"batch.env sets {them}"
+        )
+    return "; ".join(reasons)

@@ -9,6 +9,7 @@ from ffdl_batch.domain.array import read_indexes
 from ffdl_batch.domain.quantity import format_size, format_time_limit, parse_time_limit
 from ffdl_batch.domain.variables import why_refused
 from ffdl_batch.ports.conversion import CannotConvert, Fate
+from ffdl_batch.runtimes.contract import PROTECTED
 from ffdl_slurm.convert.directives import Given
 from ffdl_slurm.convert.layout import Layout
 from ffdl_slurm.convert.options import ARGS
@@ -169,7 +170,7 @@ def _export(options: Options) -> dict[str, object]:
         name, equals, value = item.partition("=")
         if item.upper() in ("ALL", "NONE", "NIL"):
             continue
-        if why_refused(name):
+        if why_refused(name) or (equals and name in PROTECTED):
             left.append(name)
         elif equals:
             env[name] = value

@@ -15,7 +15,7 @@ _PER_TASK = re.compile(
     r"\$\{?(SLURM_(PROCID|NODEID|LOCALID|TASK_PID|STEP\w*|JOB_GPUS|GPUS_ON_NODE|SUBMIT_HOST)|SLURMD_NODENAME|HOSTNAME|"
     r"HOST|RANDOM|SECONDS|EPOCH\w*|CUDA_VISIBLE_DEVICES|PWD|OLDPWD|TMPDIR|SLURM_TMPDIR|LINENO|BASHPID|\$|!|\?)"
 )
-_POSITIONAL = re.compile(r"\$(\{?[0-9@*#])")
+_POSITIONAL = re.compile(r"\$(\{?[0-9@*]|#|\{#[0-9@*}])")
 _SRUN_LETTERS = {
     "N": "nodes",
     "n": "ntasks",
@@ -83,6 +83,8 @@ def read_launch(text: str, words: Sequence[Word], layout: Layout, known: Known) 
     if any(reads_arguments(word.live) for word in words):
         raise NotUnderstood("it reads the script's arguments")
     names = list(defaults_in(text, known))
+    if layout.nodes > 1 and "MASTER_ADDR" in names:
+        raise NotUnderstood("MASTER_ADDR has a default, and learners have one of their own")
     if names:
         approximations.append(why_default(names))
     command = (assigned + text[rest[0].start :]).strip()

@@ -6,6 +6,9 @@ option that sets them.
 
 from __future__ import annotations
 
+from ffdl_batch.domain.spec import JobSpec
+from ffdl_batch.runtimes.slurm_steps import takes_steps
+
 TASKS = "SLURM_NTASKS"
 """srun says it to what it starts, sbatch only where it was asked for."""
 OPTION_OF: dict[str, str] = {
@@ -27,6 +30,16 @@ OPTION_OF: dict[str, str] = {
 """Variable → long option."""
 NODES = "SLURM_NNODES"
 """In `batch.env`: the command is a script that starts its own tasks on so many nodes."""
+NO_IMAGE = "custom"
+"""The manifest's word for no image in particular."""
 OF_GPUS = frozenset({"gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket", "tres-per-task"})
 OF_CPUS = frozenset({"cpus-per-task", "cpus-per-gpu", "tres-per-task"})
 OF_MEMORY = frozenset({"mem-per-cpu", "mem-per-gpu"})
+
+
+def starts_steps(spec: JobSpec) -> bool:
+    """Whether the command starts steps by an srun of its own, or runs on several nodes and in no image."""
+    if not spec.batch.slurm_environment:
+        return False
+    nodes, image = spec.batch.env.get(NODES), spec.framework.version
+    return takes_steps(spec) or (nodes is not None and (nodes == "1" or image == NO_IMAGE))

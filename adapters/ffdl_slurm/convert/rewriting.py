@@ -13,7 +13,7 @@ from ffdl_batch.ports.scheduler import InvalidRequest
 from ffdl_batch.runtimes.slurm_steps import TAKES
 from ffdl_slurm.convert.directives import Directives, read_words
 from ffdl_slurm.convert.layout import Layout, read_layout
-from ffdl_slurm.convert.requested import NODES, OF_CPUS, OF_GPUS, OF_MEMORY, OPTION_OF
+from ffdl_slurm.convert.requested import NO_IMAGE, NODES, OF_CPUS, OF_GPUS, OF_MEMORY, OPTION_OF, starts_steps
 from ffdl_slurm.convert.verdicts import Options
 from ffdl_slurm.script import SbatchOption, render_option
 
@@ -27,15 +27,20 @@ _MASTER = 'export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | 
 def write_script(spec: JobSpec, *, contained: bool) -> str:
     """The script. Raises CannotConvert for what it cannot say."""
     try:
-        lines = [render_option(option) for option in _options(spec)]
+        lines = [render_option(option) for option in asked_for(spec)]
     except InvalidRequest as error:
         raise CannotConvert(str(error)) from None
-    exports = [
+    contained = contained and not starts_steps(spec) and spec.framework.version != NO_IMAGE
+    return "\n".join(["#!/bin/bash", *lines, "", *exports_of(spec), *_commands(spec, contained), ""])
+
+
+def exports_of(spec: JobSpec) -> list[str]:
+    """Lines for the variables that no option sets."""
+    return [
         f"export {name}={shlex.quote(text)}"
         for name, text in spec.batch.env.items()
         if name not in OPTION_OF and name != NODES
     ]
-    return "\n".join(["#!/bin/bash", *lines, "", *exports, *_commands(spec, contained), ""])
 
 
 def compare(before: Directives, after: Directives, name: str) -> tuple[str, ...]:
@@ -72,7 +77,8 @@ def _shown(name: str, value: str) -> str:
     return f"--{name}={value}" if value else f"--{name}"
 
 
-def _options(spec: JobSpec) -> list[SbatchOption]:
+def asked_for(spec: JobSpec) -> list[SbatchOption]:
+    """What sbatch is asked for. Raises CannotConvert for secrets that are kept elsewhere."""
     batch = spec.batch
     pairs: dict[str, str] = {
         "job-name": spec.name,

@@ -269,10 +269,10 @@ def end_of_substitution(text: str, position: int) -> int:
         return len(text)
     if text.startswith("${", position):
         depth = 0
-        for match in _BRACES.finditer(text, position):
-            depth += {"${": 1, "}": -1}.get(match[0], 0)
+        for brace in _BRACES.finditer(text, position):
+            depth += {"${": 1, "}": -1}.get(brace[0], 0)
             if not depth:
-                return match.end()
+                return brace.end()
         return len(text)
     match = re.compile(r"\$(\w+|.|$)").match(text, position)
     return match.end() if match else position + 1

@@ -22,6 +22,7 @@ from ffdl_batch.ports.scheduler import InvalidRequest
 from ffdl_batch.runtimes.contract import container_layout
 from ffdl_batch.runtimes.data import Subject, place_data
 from ffdl_batch.runtimes.rendezvous import slots
+from ffdl_slurm.leaving import own_steps
 from ffdl_slurm.leaving.learner import cluster_lines, inside_lines, task_lines
 from ffdl_slurm.leaving.options import options_of
 from ffdl_slurm.leaving.shell import JOB, JOB_ID, word
@@ -43,8 +44,8 @@ _NAMES = """\
     printf '%s %s\\n' "$(getent hosts "${HOSTS[i]}" | awk '{ print $1; exit }')" "learner-$TRAINING_ID-$i"
   done
 } >"$JOB"/hosts"""
+_JOB = ("JOB=${JOB:-$SLURM_SUBMIT_DIR/$TRAINING_ID}",)
 _PLACES = """\
-JOB=${JOB:-$SLURM_SUBMIT_DIR/$TRAINING_ID}
 APPTAINER=${APPTAINER:-apptainer}
 mkdir -p "$JOB"/state/model-code "$JOB"/state/logs "$JOB"/results "$JOB"/checkpoints "$JOB"/data "$JOB"/logs || exit 1
 HOSTS=($(scontrol show hostnames "$SLURM_JOB_NODELIST"))
@@ -64,7 +65,8 @@ class SlurmLeaver:
             raise CannotConvert(f"{error.path}: {error.message}", error.cure) from None
         except (InvalidRequest, ValueError) as error:
             raise CannotConvert(str(error)) from None
-        return Left(text, judge_keys(leaving.spec, WORDS), unmoved)
+        words = {**WORDS, **own_steps.WORDS} if own_steps.starts_steps(leaving.spec) else WORDS
+        return Left(text, judge_keys(leaving.spec, words), unmoved)
 
     def open_there(self, host: str, connector: Connector) -> SlurmThere:
         """See :class:`ffdl_batch.ports.there.WorksThere`."""
@@ -80,6 +82,8 @@ def create() -> SlurmLeaver:
 
 def _script(leaving: Leaving, settings: SlurmSettings) -> tuple[str, tuple[str, ...]]:
     spec = leaving.spec
+    if own_steps.starts_steps(spec):
+        return _script_of_steps(leaving, settings), ()
     members = members_of(spec)
     gang = lay_out(members, Placement.NODE, lambda _: len(members))
     assert gang is not None  # as many nodes as are asked for
@@ -91,9 +95,7 @@ def _script(leaving: Leaving, settings: SlurmSettings) -> tuple[str, tuple[str, 
     lines = [
         "#!/bin/bash",
         *(render_option(option) for option in options_of(spec, gang, tasks, settings)),
-        f"# Made of {_comment(leaving.file)} by ffdl convert. It needs Slurm and Apptainer, and nothing of ffdl_batch.",
-        "# Submit it in the directory of the model. Results, logs and checkpoints lie in $JOB.",
-        *([f"# {_comment(spec.description)}"] if spec.description else []),
+        *_comments(leaving, "Slurm and Apptainer", "Results, logs and checkpoints lie"),
         "set -u",
         *_head(leaving, gang),
         *lines_in(data),
@@ -114,6 +116,29 @@ def _script(leaving: Leaving, settings: SlurmSettings) -> tuple[str, tuple[str, 
     return "\n".join(lines) + "\n", undone(data)
 
 
+def _script_of_steps(leaving: Leaving, settings: SlurmSettings) -> str:
+    lines = [
+        "#!/bin/bash",
+        *(render_option(option) for option in own_steps.options_of(leaving.spec, settings)),
+        *_comments(leaving, "Slurm", "The log lies"),
+        *_own(leaving),
+        *_JOB,
+        'mkdir -p "$JOB"/logs/learner-1 || exit 1',
+        *_secrets(leaving),
+        *_sweep(leaving.spec),
+        *own_steps.run_lines(leaving),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _comments(leaving: Leaving, needed: str, where: str) -> list[str]:
+    return [
+        f"# Made of {_comment(leaving.file)} by ffdl convert. It needs {needed}, and nothing of ffdl_batch.",
+        f"# Submit it in the directory of the model. {where} in $JOB.",
+        *([f"# {_comment(leaving.spec.description)}"] if leaving.spec.description else []),
+    ]
+
+
 def _comment(text: str) -> str:
     return " ".join(text.split())[:200]
 
@@ -121,16 +146,14 @@ def _comment(text: str) -> str:
 def _head(leaving: Leaving, gang: Gang) -> list[str]:
     """Where things are, and who the others are."""
     spec = leaving.spec
-    own = "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" if is_array(spec) else "$SLURM_JOB_ID"
     lines = [
-        f"TRAINING_ID=training-{own}",
-        f"MODEL=${{MODEL:-$SLURM_SUBMIT_DIR{'/' if leaving.model else ''}{leaving.model}}}",
+        *_own(leaving),
+        *_JOB,
         *_PLACES.splitlines(),
         f"MASTER_PORT=$(({_FIRST_PORT} + SLURM_JOB_ID % {_PORTS}))",
         f"IMAGE=${{IMAGE:-{word(leaving.image, filled=False)}}}",
         f"LEARNERS={len(gang.members)}",
-        *([f'. "$SLURM_SUBMIT_DIR"/{shlex.quote(leaving.secrets_file)} || exit 1'] if leaving.secrets_file else []),
-        *(f': "${{{name}:?is a secret: set it when you submit}}"' for name in spec.batch.secrets),
+        *_secrets(leaving),
         *_NAMES.splitlines(),
         *cluster_lines(spec, gang),
         "export TRAINING_ID MODEL JOB IMAGE APPTAINER MASTER_ADDR MASTER_PORT LEARNERS TF_CLUSTER",
@@ -138,6 +161,22 @@ def _head(leaving: Leaving, gang: Gang) -> list[str]:
     if is_array(spec):
         lines.append("export FFDL_ARRAY_ID=array-$SLURM_ARRAY_JOB_ID FFDL_ARRAY_INDEX=$SLURM_ARRAY_TASK_ID")
     return [*lines, *_sweep(spec)]
+
+
+def _own(leaving: Leaving) -> list[str]:
+    own = "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" if is_array(leaving.spec) else "$SLURM_JOB_ID"
+    return [
+        f"TRAINING_ID=training-{own}",
+        f"MODEL=${{MODEL:-$SLURM_SUBMIT_DIR{'/' if leaving.model else ''}{leaving.model}}}",
+    ]
+
+
+def _secrets(leaving: Leaving) -> list[str]:
+    file = leaving.secrets_file
+    return [
+        *([f'. "$SLURM_SUBMIT_DIR"/{shlex.quote(file)} || exit 1'] if file else []),
+        *(f': "${{{name}:?is a secret: set it when you submit}}"' for name in leaving.spec.batch.secrets),
+    ]
 
 
 def _sweep(spec: JobSpec) -> list[str]:

@@ -39,7 +39,7 @@ def options_of(spec: JobSpec, gang: Gang, tasks_per_node: int, settings: SlurmSe
         "mail-type": ",".join(batch.notify.events),
         "comment": batch.comment,
         "output": batch.output,
-        "array": _array(spec),
+        "array": array_of(spec),
     }
     flags = {"hold": batch.hold, "requeue": batch.requeue is True, "no-requeue": batch.requeue is False}
     found = [SbatchOption(name, value) for name, value in pairs.items() if value]
@@ -61,7 +61,8 @@ def _signal(spec: JobSpec) -> str:
     return f"{spec.batch.checkpoint.signal}@{lead_s}"
 
 
-def _array(spec: JobSpec) -> str:
+def array_of(spec: JobSpec) -> str:
+    """The manifest's array, or that of its sweep; "" of a job that is none."""
     if spec.batch.array:
         return spec.batch.array
     return f"0-{len(spec.batch.sweep) - 1}" if spec.batch.sweep else ""
@@ -69,7 +70,7 @@ def _array(spec: JobSpec) -> str:
 
 def indexes_of(spec: JobSpec) -> str:
     """The tasks of an array in sbatch's words; "" of a job that is none."""
-    text = _array(spec)
+    text = array_of(spec)
     return join_indexes(read_indexes(text).values) if text else ""
 
 

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 
 import pytest
 
+from ffdl_batch.manifest.writer import write_manifest
 from ffdl_batch.ports.conversion import CannotConvert, Conversion, Fate, Origin, Source
 from ffdl_slurm.convert.converter import create
+from tests.proof.convert.__main__ import spec_of
 
 
 def convert(*lines: str, arguments: tuple[str, ...] = (), environ: Mapping[str, str] | None = None) -> Conversion:
@@ -153,7 +155,11 @@ def test_a_default_counts_and_is_told_as_what_the_submitting_shell_may_not_chang
     )
     assert (found.wrapped, part(found, "framework")["version"]) == ("", "docker://a/b:1")
     assert part(found, "batch")["env"] == {"GIVEN": "5", "SLURM_NTASKS": "1"}
-    told = {one.line: one.reason.partition(" of ")[0] for one in found.judged if "submitting shell" in one.reason}
+    told = {
+        one.line: one.reason.partition(" of ")[0].split()[-1]
+        for one in found.judged
+        if "submitting shell" in one.reason
+    }
     assert told == {3: "IMAGE", 4: "EPOCHS", 6: "LR", 7: "SEED"}
     assert all(one.fate is Fate.APPROXIMATED for one in found.judged if one.line in told)
 
@@ -263,3 +269,50 @@ def test_lines_that_end_as_on_dos_are_refused_as_by_sbatch() -> None:
     with pytest.raises(CannotConvert, match="DOS") as caught:
         create().convert(Source("#!/bin/bash\npython x\r\n", "j"))
     assert caught.value.line == 2
+
+
+def test_variables_that_the_platform_sets_are_set_by_the_command() -> None:
+    found = convert("export DATA_DIR=/data LR=1", "export CHECKPOINT_DIR=ckpt", "python x")
+    assert part(found, "framework")["command"] == "export DATA_DIR=/data LR=1; export CHECKPOINT_DIR=ckpt; python x"
+    assert "env" not in part(found, "batch")
+    lost = convert("#SBATCH --export=ALL,DATA_DIR=/data", "python x")
+    assert (lost.judged[0].fate, "DATA_DIR cannot be given" in lost.judged[0].reason) == (Fate.APPROXIMATED, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "default", "told"),
+    [
+        ("", "DATA_DIR:-/data", True),
+        ("", "SLURM_CPUS_PER_TASK:-4", True),
+        ("-c 4", "SLURM_CPUS_PER_TASK:-4", False),
+        ("", "SLURM_JOB_ID:-0", False),
+        ("", "SLURM_ARRAY_TASK_ID:-0", False),
+    ],
+)
+def test_a_default_that_never_counts_is_told(options: str, default: str, told: bool) -> None:
+    found = convert(f"#SBATCH -t 1 {options}", f"python x ${{{default}}}").judged[-1]
+    assert ("the default does not count" in found.reason) == told
+    assert found.fate is (Fate.APPROXIMATED if told else Fate.MAPPED)
+
+
+def test_lengths_are_no_arguments() -> None:
+    assert convert("NAME=abc", "LENGTH=${#NAME}", "python x $LENGTH").wrapped == ""
+    assert convert("python x ${#}").wrapped == convert("python x $#").wrapped == "it reads the script's arguments"
+
+
+@pytest.mark.parametrize(
+    ("options", "line", "image", "written"),
+    [
+        ("-N2", "srun python x | cat", "docker://a/b:1", "bash job.sh"),
+        ("-N1", "srun python x | cat", "docker://a/b:1", "bash job.sh"),
+        ("-N1", "python x | cat", "docker://a/b:1", "apptainer exec docker://a/b:1 bash -c 'bash job.sh'"),
+        ("-N1", "python x", "custom", "python x"),
+        ("-N2", "torchrun x", "custom", "torchrun x"),
+    ],
+)
+def test_who_leaves_has_a_container_where_one_was_named_and_no_step_is_started_in_it(
+    options: str, line: str, image: str, written: str
+) -> None:
+    converter = create()
+    found = converter.convert(Source(f"#!/bin/bash\n#SBATCH {options}\n{line}\n", "job.sh", image=image))
+    assert converter.write(spec_of(write_manifest(found.manifest))).splitlines()[-1] == written

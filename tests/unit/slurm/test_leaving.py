@@ -261,3 +261,57 @@ def test_what_cannot_be_expressed_is_refused() -> None:
     with pytest.raises(CannotConvert, match="two data stores would both"):
         store = "{id: %s, type: mount_volume, connection: {type: host_mount, path: /d}, training_data: {container: x}}"
         leave(manifest(more=f"data_stores: [{store % 'a'}, {store % 'b'}]\n"))
+
+
+STEPS = """\
+name: digits
+learners: 3
+cpus: 8
+gpus: 4
+framework: {name: custom, version: "docker://a/b:1", command: bash job.sh}
+batch:
+  slurm_environment: true
+  env: {SLURM_NTASKS_PER_NODE: "4", SLURM_CPUS_PER_TASK: "2", SLURM_NNODES: "3", A: "it's"}
+  secrets: {TOKEN: "${secret:hub}"}
+  roles:
+    batch: {learners: 1}
+    node: {learners: 2, command: take-steps bash job.sh}
+"""
+
+
+def test_a_script_that_starts_its_own_steps_runs_once_on_the_first_node(site: Site) -> None:
+    made = leave(STEPS, settings={"partition": "gpu", "account": "vision"})
+    found = {one.name: one.value for one in parse_options(made.text)}
+    assert found == {
+        "job-name": "digits", "nodes": "3", "ntasks-per-node": "4", "cpus-per-task": "2", "gres": "gpu:4",
+        "partition": "gpu", "account": "vision",
+    }  # fmt: skip
+    (site.home / "job.sh").write_text('echo "$A $TOKEN"; srun --ntasks=2 sh -c "echo task \\$SLURM_PROCID"; exit 3\n')
+    done = site.run(made.text, TOKEN="x y")
+    assert (done.returncode, done.stderr) == (3, "")
+    assert sorted(done.stdout.splitlines()) == ["it's x y", "task 0", "task 1"]
+    assert (site.home / "training-77/logs/learner-1/training-log.txt").read_text() == done.stdout
+    assert "take-steps" not in made.text and not (site.base / "calls").exists()
+    fates = {one.text: one.fate for one in made.judged}
+    assert (fates["framework.version"], fates["framework.command"]) == (Fate.DROPPED, Fate.MAPPED)
+
+
+def test_the_signals_of_the_batch_script_reach_a_script_that_starts_its_own_steps(site: Site) -> None:
+    (site.home / "job.sh").write_text(
+        "trap 'echo caught; exit 4' USR1\nkill -s USR1 $PPID\nsleep 20 >/dev/null 2>&1 & wait\n"
+    )
+    done = site.run(leave(STEPS).text, TOKEN="x")
+    assert (done.returncode, done.stdout) == (4, "caught\n")
+
+
+@pytest.mark.parametrize(
+    ("changed", "contained"),
+    [
+        (("learners: 3", "learners: 3"), False),
+        (('version: "docker://a/b:1"', "version: custom"), False),
+        (("take-steps bash job.sh", "sleep infinity"), True),
+        (("slurm_environment: true", "slurm_environment: false"), True),
+    ],
+)
+def test_images_are_of_those_that_start_no_steps(changed: tuple[str, str], contained: bool) -> None:
+    assert ("$APPTAINER" in leave(STEPS.replace(*changed)).text) == contained
