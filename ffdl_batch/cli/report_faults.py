@@ -20,6 +20,7 @@ from ffdl_batch.cli.written_file import check_written, writing
 from ffdl_batch.domain.exit_codes import ExitCode
 
 if TYPE_CHECKING:
+    from ffdl_batch.cli.report_state import Told
     from ffdl_batch.domain.faults_report import FaultsReport
     from ffdl_batch.domain.incident_view import IncidentRow
     from ffdl_batch.ports.mail import Relay
@@ -157,12 +158,13 @@ def _tell(asked: _Asked, form: _Form) -> int:
     from ffdl_batch.cli.report_state import new_rows, read_told, told_by, write_told
 
     told = read_told(asked.state_file) if asked.state_file is not None else None
-    after = None if told is None else told.rows_after
+    after = None if told is None or told.is_empty else told.rows_after
     with open_client(quiet=form.quiet) as client:
         found = client.reports.faults(asked.since, asked.until, rows_after=after, all_users=asked.all_users)
     new = new_rows(found, told)
     if new or not form.quiet:
         _deliver(found, new, form)
+        _mail(found, told, asked.state_file, form)
     if asked.state_file is not None:
         write_told(asked.state_file, told_by(found, told))
     return status_of(new)
@@ -176,13 +178,37 @@ def status_of(new: Sequence[IncidentRow]) -> int:
 
 
 def _deliver(report: FaultsReport, new: Sequence[IncidentRow], form: _Form) -> None:
-    """To its file, by mail, and where neither is asked for to standard output."""
+    """To its file, and where neither that nor mail is asked for to standard output."""
     if form.output is not None or form.mailing is None:
         with _opened(form.output or "-") as file:
             _write(report, new, form.name, file)
             file.flush()
-    if form.mailing is not None:
-        _send(report, new, form)
+
+
+def _mail(report: FaultsReport, told: Told | None, state_file: str | None, form: _Form) -> None:
+    """To each what is new to that one: some may have taken a mail that others did not. Raises Stop, and remembers who
+    took it."""
+    from ffdl_batch.cli.report_state import new_rows, told_in_part, told_to, write_told
+
+    if form.mailing is None:
+        return
+    groups: dict[tuple[IncidentRow, ...], list[str]] = {}
+    for one in form.mailing.recipients:
+        groups.setdefault(new_rows(report, told_to(told, one)), []).append(one)
+    taken: list[str] = []
+    unsent: Unsent | None = None
+    for rows, recipients in groups.items():
+        if not rows and form.quiet:
+            continue
+        try:
+            _send(report, rows, form, recipients)
+            taken += recipients
+        except Unsent as error:
+            taken, unsent = [*taken, *error.taken], error
+    if unsent is not None and taken and state_file is not None:
+        write_told(state_file, told_in_part(report, told, taken))
+    if unsent is not None:
+        raise unsent
 
 
 @contextmanager
@@ -242,8 +268,16 @@ def _own_address() -> str:
     return f"{name}@{socket.getfqdn()}"
 
 
-def _send(report: FaultsReport, new: Sequence[IncidentRow], form: _Form) -> None:
-    """The report in its form as the mail's text, or beside a text where it is none. Raises Stop."""
+class Unsent(Stop):
+    """The mail was not taken for all; `taken` have it."""
+
+    def __init__(self, code: int, message: str, taken: Sequence[str]) -> None:
+        super().__init__(code, message)
+        self.taken = tuple(taken)
+
+
+def _send(report: FaultsReport, new: Sequence[IncidentRow], form: _Form, recipients: Sequence[str]) -> None:
+    """The report in its form as the mail's text, or beside a text where it is none. Raises Unsent."""
     from email.message import EmailMessage
     from email.utils import format_datetime, localtime, make_msgid
 
@@ -253,7 +287,7 @@ def _send(report: FaultsReport, new: Sequence[IncidentRow], form: _Form) -> None
     assert mailing is not None
     message = EmailMessage()
     message["Subject"] = subject_of(new)
-    message["From"], message["To"] = mailing.sender, ", ".join(mailing.recipients)
+    message["From"], message["To"] = mailing.sender, ", ".join(recipients)
     message["Date"] = format_datetime(localtime())
     message["Message-ID"] = make_msgid(domain=mailing.sender.partition("@")[2])
     message["Auto-Submitted"] = "auto-generated"
@@ -262,13 +296,14 @@ def _send(report: FaultsReport, new: Sequence[IncidentRow], form: _Form) -> None
         subtype = {"html": "html", "csv": "csv", "json": "plain"}[form.name]
         message.add_attachment(_text(report, new, form.name), subtype=subtype, filename=f"faults.{form.name}")
     try:
-        send(mailing.relay, message, mailing.sender, mailing.recipients)
+        send(mailing.relay, message, mailing.sender, recipients)
     except MailNotSent as error:
         code = ExitCode.TRY_AGAIN if error.may_pass else ExitCode.UNAVAILABLE
         again = "nothing is taken for told: the next report tells it again"
-        raise Stop(
-            ExitCode.NOT_ALLOWED if error.not_allowed else code, f"the report was not sent: {error}; {again}"
-        ) from error
+        if error.taken:
+            again = f"{', '.join(error.taken)} took it; the next report tells it again to who did not"
+        code = ExitCode.NOT_ALLOWED if error.not_allowed else code
+        raise Unsent(code, f"the report was not sent: {error}; {again}", error.taken) from error
 
 
 def _text(report: FaultsReport, new: Sequence[IncidentRow], form: str) -> str:

@@ -6,9 +6,9 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ffdl_batch.cli.outcome import Stop
@@ -30,11 +30,18 @@ class Told:
 
     noticed_at: float
     keys: frozenset[str] = frozenset()
+    ahead: Mapping[str, Told] = field(default_factory=dict)
+    """What was told to those who took a mail that others did not, by their addresses."""
 
     @property
     def rows_after(self) -> float:
         """What may be new was noticed after this."""
         return self.noticed_at - LAG_S
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was told to all."""
+        return self.noticed_at <= 0
 
 
 def new_rows(report: FaultsReport, told: Told | None) -> tuple[IncidentRow, ...]:
@@ -48,10 +55,21 @@ def told_by(report: FaultsReport, told: Told | None) -> Told:
     """What was told, once this report is delivered; never less than before."""
     until = min(report.until, report.as_of)
     if told is not None and told.noticed_at > until:
-        return told
+        return replace(told, ahead={})
     recent = {row.key for row in report.rows if row.noticed_at > until - LAG_S}
     kept = told.keys if told is not None and told.noticed_at > until - LAG_S else frozenset()
     return Told(until, frozenset(recent | kept))
+
+
+def told_in_part(report: FaultsReport, told: Told | None, taken: Collection[str]) -> Told:
+    """What was told where only those of `taken` took the mail: to all as much as before, and to these all of it."""
+    before = told or Told(0.0)
+    return replace(before, ahead={**before.ahead, **{one: told_by(report, told_to(told, one)) for one in taken}})
+
+
+def told_to(told: Told | None, who: str) -> Told | None:
+    """What was told to this one."""
+    return told.ahead.get(who, told) if told is not None else None
 
 
 @contextmanager
@@ -91,8 +109,12 @@ def read_told(path: str) -> Told | None:
         keys = body["keys"]
         if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
             raise TypeError
-        return Told(float(body["noticed_at"]), frozenset(keys))
-    except (ValueError, KeyError, TypeError) as error:
+        ahead = {
+            str(who): Told(float(one["noticed_at"]), frozenset(one["keys"]))
+            for who, one in body.get("ahead", {}).items()
+        }
+        return Told(float(body["noticed_at"]), frozenset(keys), ahead)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _unusable(path, "it is damaged") from error
 
 
@@ -104,7 +126,9 @@ def _unusable(path: str, why: str) -> Stop:
 def write_told(path: str, told: Told) -> None:
     """Beside, then in its place. Raises Stop."""
     beside = f"{path}.{os.getpid()}.part"
+    ahead = {who: {"noticed_at": one.noticed_at, "keys": sorted(one.keys)} for who, one in told.ahead.items()}
     body = {"format": FORMAT, "noticed_at": told.noticed_at, "keys": sorted(told.keys)}
+    body |= {"ahead": ahead} if ahead else {}
     try:
         with open(beside, "w", encoding="utf-8") as file:  # noqa: PTH123
             json.dump(body, file)

@@ -1,7 +1,7 @@
 """Mail by SMTP: one message to a relay, encrypted where the relay offers that, and always where it is logged in to.
 
 The standard library alone. What the relay said is told; a message was taken for everybody, or :class:`MailNotSent` is
-raised.
+raised, which says for whom it was taken all the same.
 """
 
 from __future__ import annotations
@@ -24,11 +24,13 @@ _REFUSED_LOGIN = (530, 534, 535, 538)
 
 
 class MailNotSent(Exception):
-    """`may_pass`: it may work later. `not_allowed`: the relay refuses who asks."""
+    """`may_pass`: it may work later. `not_allowed`: the relay refuses who asks. `taken`: these recipients have it."""
 
-    def __init__(self, message: str, *, may_pass: bool = False, not_allowed: bool = False) -> None:
+    def __init__(
+        self, message: str, *, may_pass: bool = False, not_allowed: bool = False, taken: Sequence[str] = ()
+    ) -> None:
         super().__init__(message)
-        self.may_pass, self.not_allowed = may_pass, not_allowed
+        self.may_pass, self.not_allowed, self.taken = may_pass, not_allowed, tuple(taken)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,7 @@ def send(relay: Relay, message: EmailMessage, sender: str, recipients: Sequence[
     except (smtplib.SMTPException, OSError) as error:
         raise MailNotSent(f"{where} cannot be reached: {error}", may_pass=True) from error
     if refused:
-        raise _not_taken(where, refused)
+        raise _not_taken(where, refused, [one for one in recipients if one not in refused])
 
 
 def _connected(relay: Relay) -> smtplib.SMTP:
@@ -138,10 +140,10 @@ def _context(relay: Relay) -> ssl.SSLContext:
     return context
 
 
-def _not_taken(where: str, refused: dict[str, tuple[int, bytes]]) -> MailNotSent:
+def _not_taken(where: str, refused: dict[str, tuple[int, bytes]], taken: Sequence[str] = ()) -> MailNotSent:
     said = "; ".join(f"{address}: {code} {_text(text)}" for address, (code, text) in sorted(refused.items()))
     may_pass = all(code in _TRANSIENT for code, _ in refused.values())
-    return MailNotSent(f"{where} does not take the mail for {said}", may_pass=may_pass)
+    return MailNotSent(f"{where} does not take the mail for {said}", may_pass=may_pass, taken=taken)
 
 
 def _text(said: bytes | str) -> str:

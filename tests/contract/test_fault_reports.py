@@ -140,9 +140,18 @@ class Mailbox:
     """What a mail server on loopback took; `refuse` is what it says instead."""
 
     refuse: str = ""
+    unknown: frozenset[str] = frozenset()
     taken: list[Envelope] = field(default_factory=list)
     logins: list[str] = field(default_factory=list)
     encrypted: list[bool] = field(default_factory=list)
+
+    async def handle_RCPT(  # noqa: N802 - its name
+        self, server: SMTP, session: Session, envelope: Envelope, address: str, options: list[str]
+    ) -> str:
+        if address in self.unknown:
+            return "550 no such user"
+        envelope.rcpt_tos.append(address)
+        return "250 OK"
 
     async def handle_DATA(self, server: SMTP, session: Session, envelope: Envelope) -> str:  # noqa: N802 - its name
         if self.refuse:
@@ -328,6 +337,27 @@ def test_what_was_not_delivered_is_told_again(desk: Desk, server: Server, said: 
     assert job in server.box.message().get_content()
     desk.report(*mail, code=0)
     assert len(server.box.taken) == 1
+
+
+def test_who_took_a_mail_gets_it_once_though_another_is_refused(desk: Desk, server: Server) -> None:
+    first, state = desk.fails("exit"), desk.base / "faults.state"
+    to = ("--mail", "ops@example.org,gone@example.org", "--smtp", server.address)
+    mail = (*to, "--quiet", "--state-file", str(state))
+    server.box.unknown = frozenset({"gone@example.org"})
+    told = desk.ask("report", "faults", *mail, code=69)
+    assert "550 no such user; ops@example.org took it; the next report tells it again to who did not" in told.stderr
+    desk.ask("report", "faults", *mail, code=69)
+    assert [one.rcpt_tos for one in server.box.taken] == [["ops@example.org"]]
+    second = desk.fails("exit")
+    desk.ask("report", "faults", *mail, code=69)
+    text = server.box.message().get_content()
+    assert second in text and first not in text
+    server.box.unknown = frozenset()
+    desk.report(*mail)
+    text = server.box.message().get_content()
+    assert server.box.taken[-1].rcpt_tos == ["gone@example.org"] and first in text and second in text
+    desk.report(*mail, code=0)
+    assert len(server.box.taken) == 3
 
 
 def test_a_relay_that_is_away_is_75(desk: Desk) -> None:
