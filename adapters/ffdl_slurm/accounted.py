@@ -109,20 +109,21 @@ def runs_of(
 ) -> dict[NativeId, list[AccountedRun]]:
     """The starts of each attempt. What has its id by another name is another's: a controller that crashed may have
     given an id twice. Where no record names a GPU the accounting does not count them (AccountingStorageTRES). Of an
-    attempt with a row that cannot be read the accounting tells too little: it is left out."""
+    attempt with a row that cannot be read the accounting tells too little: it has that alone."""
     counts_gpus = any(record.gpus is not None for record in records)
     found: dict[NativeId, list[AccountedRun]] = {}
-    unread: set[NativeId] = set()
+    unread: dict[NativeId, str] = {}
     for record in records:
         native = record.native
         if native in attempts and record.unread and not record.name:
-            unread.add(native)
+            unread.setdefault(native, record.unread)
         if native not in attempts or token_of(record.name, native.task) != attempts[native]:
             continue
         if record.unread:
-            unread.add(native)
+            unread.setdefault(native, record.unread)
         runs = found.setdefault(native, [])
         if record.tres or record.elapsed_s:
             gpus = (record.gpus or 0.0) if counts_gpus else None
             runs.append(AccountedRun(record.elapsed_s, gpus, record.tres.get("cpu"), record.is_over))
-    return {native: runs for native, runs in found.items() if native not in unread}
+    told = {native: [AccountedRun(0.0, None, None, is_over=False, unread=why)] for native, why in unread.items()}
+    return {**found, **told}

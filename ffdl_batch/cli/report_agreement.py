@@ -12,7 +12,7 @@ from ffdl_batch.domain.numbers import counted
 from ffdl_batch.domain.usage_report import Agreement, AgreementRow
 
 CSV_COLUMNS = (
-    "job", "native_ids", "runs", "ours_s", "theirs_s", "ours_gpu_s", "theirs_gpu_s", "known", "differs",
+    "job", "native_ids", "runs", "ours_s", "theirs_s", "ours_gpu_s", "theirs_gpu_s", "known", "differs", "why",
 )  # fmt: skip
 
 
@@ -56,7 +56,7 @@ def _row(row: AgreementRow) -> tuple[Cell, ...]:
     if row.known:
         has_gpus = row.theirs_gpu_s is not None and (row.theirs_gpu_s or row.ours_gpu_s)
         difference = row.ours_gpu_s - (row.theirs_gpu_s or 0.0) if has_gpus else row.ours_s - row.theirs_s
-    word = "" if row.known else "unknown there"
+    word = "" if row.known else f"unknown: {row.why}" if row.why else "unknown there"
     ids = ",".join(row.native_ids)
     return (row.job, ids, row.runs, row.ours_s, theirs, row.ours_gpu_s, row.theirs_gpu_s, difference, word)
 
@@ -66,7 +66,7 @@ def write_agreement_csv(file: IO[str], found: Agreement) -> None:
     rows = (
         (row.job, " ".join(row.native_ids), row.runs, f"{row.ours_s:.3f}", f"{row.theirs_s:.3f}",
          f"{row.ours_gpu_s:.3f}", None if row.theirs_gpu_s is None else f"{row.theirs_gpu_s:.3f}",
-         str(row.known).lower(), str(row.differs).lower())
+         str(row.known).lower(), str(row.differs).lower(), row.why)
         for row in found.rows
     )  # fmt: skip
     write_csv(file, CSV_COLUMNS, rows)

@@ -172,7 +172,7 @@ class UsageReport:
 class AgreementRow:
     """One job by our reckoning and by the scheduler's accounting, over all runs that have ended. GPU-seconds are None
     where the accounting counts no GPUs. `differs`: by more than was tolerated. `known` is false where the accounting
-    does not have it."""
+    does not have it, or what it has cannot be read: `why`."""
 
     job: str
     native_ids: tuple[str, ...]
@@ -183,6 +183,7 @@ class AgreementRow:
     theirs_gpu_s: float | None
     known: bool
     differs: bool
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from ffdl_batch.services.problems import try_again
 from ffdl_batch.services.reports.usage import Period, Used, used_in
 
 MOST_ROWS = 1000
+NOT_THERE = "the accounting has nothing by this id and name"
 AT_ONCE = 2000
 """Attempts in one question."""
 
@@ -121,7 +122,10 @@ def _row(job: str, attempts: Sequence[_Ours], theirs: Answers, tolerance_s: floa
     runs = [run for one in attempts for run in one.runs]
     answers = [theirs.get((one.backend, one.native_id)) for one in attempts]
     accounted = [run for answer in answers for run in answer or ()]
-    known = all(answer is not None for answer in answers)
+    why = next((run.unread for run in accounted if run.unread), "")
+    if not why and any(answer is None for answer in answers):
+        why = NOT_THERE
+    known = not why
     ours_s, theirs_s = sum(run.length_s for run in runs), sum(run.elapsed_s for run in accounted)
     ours_gpu_s = sum(run.gpus * run.length_s for run in runs)
     counted = all(run.gpus is not None for run in accounted) and not any(one.shares_gpus for one in attempts)
@@ -132,7 +136,7 @@ def _row(job: str, attempts: Sequence[_Ours], theirs: Answers, tolerance_s: floa
     if theirs_gpu_s is not None:
         differs = differs or abs(ours_gpu_s - theirs_gpu_s) > tolerance_s * count * max(1.0, most)
     ids = tuple(str(one.native_id) for one in attempts)
-    return AgreementRow(job, ids, len(runs), ours_s, theirs_s, ours_gpu_s, theirs_gpu_s, known, differs)
+    return AgreementRow(job, ids, len(runs), ours_s, theirs_s, ours_gpu_s, theirs_gpu_s, known, differs, why)
 
 
 def _size(row: AgreementRow) -> tuple[float, float]:

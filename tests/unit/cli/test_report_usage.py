@@ -192,6 +192,11 @@ def test_check_tells_by_its_exit_code(daemon: FakeDaemon, found: Agreement, code
     assert (done.returncode, said in done.stdout) == (code, True), done.stdout
     assert ("training-000000001" in done.stdout) is bool(found.differing)
     assert float(asked(daemon)["tolerance_s"][0]) == 30.0
+    if found.unknown:
+        odd = AgreementRow("training-000000002", ("8",), 1, 9.0, 0.0, 9.0, None, known=False, differs=False, why="gone")
+        daemon.reports["usage/agreement"] = {"agreement": to_plain(replace(found, rows=(odd,)))}
+        assert "unknown: gone" in run(FFDL, "report", "usage", "--check", daemon=daemon, env=BERLIN).stdout
+        daemon.reports["usage/agreement"] = {"agreement": to_plain(found)}
     as_csv = run(FFDL, "report", "usage", "--check", "--format", "csv", daemon=daemon)
     assert as_csv.stdout.startswith("job,native_ids,runs,ours_s,theirs_s")
     assert len(as_csv.stdout.splitlines()) == 1 + len(found.rows)

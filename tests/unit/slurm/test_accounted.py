@@ -84,7 +84,10 @@ GOOD = f"6|COMPLETED|50|{GPU2}|training-b-1\n"
     ],
 )
 def test_an_attempt_with_a_row_that_is_odd_is_unknown_and_no_other_one(row: str) -> None:
-    assert list(runs(row + GOOD, n6="training-b-1", n7="training-a-1")) == ["6"]
+    found = runs(row + GOOD, n6="training-b-1", n7="training-a-1")
+    (odd,) = found.pop("7")
+    assert odd.unread.startswith("sacct printed ") and (odd.elapsed_s, odd.gpus, odd.is_over) == (0.0, None, False)
+    assert list(found) == ["6"] and not any(one.unread for one in found["6"])
     assert [record.native for record in parse_runs(HEADER + row + GOOD) if record.unread] == [NativeId("7")]
 
 

@@ -106,6 +106,17 @@ def test_what_the_accounting_does_not_have_is_unknown_and_what_runs_is_left_out(
     assert [(row.native_ids, row.known, row.theirs_gpu_s) for row in said.rows] == [(("11",), False, None)]
 
 
+def test_why_a_job_is_unknown_is_told(site: Site, keeping: Keeping) -> None:
+    plant(site.platform.store.engine, [hour(), hour(2, "12")])
+    keeping.runs = {"12": [AccountedRun(0.0, None, None, is_over=False, unread="sacct printed '-1' for the seconds")]}
+    said = found(site)
+    assert (said.compared, said.differing, said.unknown) == (2, 0, 2)
+    assert {row.native_ids[0]: row.why for row in said.rows} == {
+        "11": "the accounting has nothing by this id and name",
+        "12": "sacct printed '-1' for the seconds",
+    }
+
+
 def test_parts_of_gpus_are_compared_by_their_time_alone(site: Site, keeping: Keeping) -> None:
     plant(site.platform.store.engine, [replace(hour(), resources=Resources(gpus=0.5))])
     keeping.runs = {"11": [run(3600.0, 0.0)]}
