@@ -15,6 +15,7 @@ from ffdl_batch.ports.conversion import Fate, Judged, Origin
 from ffdl_batch.runtimes.contract import PROTECTED
 from ffdl_slurm.convert.executed import executed
 from ffdl_slurm.convert.expansion import Known, defaults_in, expand, literal, sets_default, why_default
+from ffdl_slurm.convert.foreign import with_foreign
 from ffdl_slurm.convert.launch import Launch, NotUnderstood, check_same, read_launch, reads_arguments
 from ffdl_slurm.convert.layout import Layout
 from ffdl_slurm.convert.shell import Line, Word, lines_of
@@ -85,12 +86,11 @@ def read_body(text: str, arguments: Sequence[str], layout: Layout, given: Known)
         _check_master(launch, reading)
     except NotUnderstood as error:
         number = f" (line {error.args[1]})" if len(error.args) > 1 else ""
-        judged = tuple(_as_they_are(lines, layout, given))
+        judged = tuple(with_foreign(list(_as_they_are(lines, layout, given)), lines, given))
         return Body(judged, wrapped=f"{error.args[0]}{number}", steps=_steps(lines))
     reading.judged.append(_judge_launch(lines[-1], launch))
-    return Body(
-        tuple(reading.judged), launch, tuple(reading.setup), reading.env, master=reading.master, steps=_steps(lines)
-    )
+    judged = tuple(with_foreign(reading.judged, lines, given))
+    return Body(judged, launch, tuple(reading.setup), reading.env, master=reading.master, steps=_steps(lines))
 
 
 def _why_whole(interpreter: Sequence[str], arguments: Sequence[str], lines: Sequence[Line]) -> str:
