@@ -15,13 +15,20 @@ def groups(client: ClusterClient) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def may(client: ClusterClient, verb: str, group: str, resource: str) -> bool:
-    """Whether the user may do it in the client's namespace (a subresource behind a slash), as the server says.
+def may(client: ClusterClient, verb: str, group: str, resource: str, *, everywhere: bool = False) -> bool:
+    """Whether the user may do it in the client's namespace, or in all of the cluster (a subresource behind a slash), as
+    the server says.
 
     Raises Refused, SchedulerUnreachable.
     """
     plural, _, part = resource.partition("/")
-    asked = {"namespace": client.namespace, "verb": verb, "group": group, "resource": plural, "subresource": part}
+    asked = {
+        "namespace": "" if everywhere else client.namespace,
+        "verb": verb,
+        "group": group,
+        "resource": plural,
+        "subresource": part,
+    }
     review = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SelfSubjectAccessReview",

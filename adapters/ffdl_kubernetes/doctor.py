@@ -10,9 +10,10 @@ from ffdl_kubernetes.canary import Proof
 from ffdl_kubernetes.client import ClusterClient, Refused
 from ffdl_kubernetes.discovery import groups, may
 from ffdl_kubernetes.kueue import GROUP, says_of_gangs
-from ffdl_kubernetes.objects.tenant import PERMISSIONS
+from ffdl_kubernetes.objects.tenant import NODES, PERMISSIONS
 from ffdl_kubernetes.settings import KubernetesSettings
 
+_NODES = "nodes of the cluster"
 _POLICIES = "network policies"
 
 
@@ -30,6 +31,7 @@ def examine(
     yield Item("API server", Verdict.OK, f"{client.config.cluster.server}, {version}")
     yield _permissions(client, settings)
     yield _debugging(client)
+    yield _nodes(client, settings)
     yield _policies(settings, proof)
     if settings.queue and GROUP not in served:
         yield Item("gangs", Verdict.WRONG, f"queue is {settings.queue!r}, and the cluster has no Kueue: leave it out")
@@ -69,6 +71,27 @@ def _debugging(client: ClusterClient) -> Item:
     cure = f"ffdl-admin tenant create {client.namespace} --debugging --update gives it"
     why = f"not allowed ({', '.join(lacking)}): ffdl exec and ffdl shell are refused, ffdl top and stack are slower"
     return Item(about, Verdict.NOTE, f"{why}; {cure}")
+
+
+def _nodes(client: ClusterClient, settings: KubernetesSettings) -> Item:
+    """Whether it is seen what nodes have free: jobs run without."""
+    lacking = []
+    try:
+        for group, resources, verbs in NODES:
+            if group != GROUP or settings.queue:
+                lacking += [
+                    f"{verb} {resource}"
+                    for resource in resources
+                    for verb in verbs
+                    if not may(client, verb, group, resource, everywhere=True)
+                ]
+    except (SchedulerUnreachable, Refused) as error:
+        return Item(_NODES, Verdict.NOTE, f"the API server does not say whether they are seen: {error}")
+    if not lacking:
+        return Item(_NODES, Verdict.OK, "seen: ffdl why says what they have free, and what would start sooner")
+    cure = f"ffdl-admin tenant create {client.namespace} --nodes --update gives it"
+    why = f"not allowed ({', '.join(lacking)}): ffdl why does not say what they have free, nor what would start sooner"
+    return Item(_NODES, Verdict.NOTE, f"{why}; {cure}")
 
 
 def _policies(settings: KubernetesSettings, proof: Callable[[], Proof | None]) -> Item:

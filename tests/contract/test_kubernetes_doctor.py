@@ -43,6 +43,7 @@ def test_all_well_and_what_is_not_there(site: Site) -> None:
         Verdict.OK,
         "allowed: ffdl exec and ffdl shell reach learners",
     )
+    assert found["nodes of the cluster"][0] is Verdict.OK
     assert (
         found["network policies"][0] is Verdict.NOTE and "no canary has come back yet" in found["network policies"][1]
     )
@@ -64,6 +65,9 @@ def test_what_is_wrong_is_named(site: Site) -> None:
         "not allowed (get, create): ffdl exec and ffdl shell are refused"
     )
     assert text.endswith("; ffdl-admin tenant create team-vision --debugging --update gives it")
+    verdict, text = found["nodes of the cluster"]
+    assert verdict is Verdict.NOTE and text.startswith("not allowed (list nodes, list pods, get localqueues, ")
+    assert text.endswith("; ffdl-admin tenant create team-vision --nodes --update gives it")
     assert found["network policies"] == (Verdict.WRONG, "they are not")
     assert found["gangs"][0] is Verdict.WRONG and "no Kueue" in found["gangs"][1]
     adapter = site.start()
