@@ -254,11 +254,14 @@ def _as_they_are(lines: Sequence[Line], layout: Layout, given: Known) -> Iterato
 def _as_it_is(line: Line, ran: str, layout: Layout) -> Judged:
     for pattern, reason in _REMARKS:
         if pattern.search(line.text if pattern is _VARIABLES else ran):
+            if reason == _SUBMITS:
+                return Judged(Origin.BODY, line.number, line.text, Fate.DROPPED, "", reason)
             why = _SENT if reason == _STEP and layout.nodes > 1 else reason
             return Judged(Origin.BODY, line.number, line.text, Fate.APPROXIMATED, "framework.command", why)
     return Judged(Origin.BODY, line.number, line.text, Fate.MAPPED, "framework.command", "it runs as it is")
 
 
+_SUBMITS = "learners cannot submit to Slurm: submit that job yourself, after this one by its batch.dependency"
 _STEP = "srun of the learner starts its tasks: batch.slurm_environment"
 _SENT = (
     "srun of the first learner sends the others their tasks: batch.slurm_environment, take-steps; on Kubernetes that "
@@ -270,7 +273,8 @@ _REMARKS: Sequence[tuple[re.Pattern[str], str]] = (
     (re.compile(r"\bscontrol\s+requeue"), "it is refused: the platform starts a job anew; batch.retry says how often"),
     (re.compile(r"\bscontrol\s+(update|hold|release|suspend|resume|top|notify)\b"),
      "it asks Slurm, which learners cannot reach"),
-    (re.compile(r"\b(sbatch|salloc|scancel|squeue|sacct|sinfo)\b"), "it asks Slurm, which learners cannot reach"),
+    (re.compile(r"(?<![\w./-])(sbatch|salloc)(?![\w.-])"), _SUBMITS),
+    (re.compile(r"(?<![\w./-])(scancel|squeue|sacct|sinfo)(?![\w.-])"), "it asks Slurm, which learners cannot reach"),
     (re.compile(r"(^|[\s;&|(/])(apptainer|singularity|docker|podman|enroot)\s"),
      "it runs as it is; a container in that of the learner likely does not start: name the image by --image, and take "
      "what starts one out of the line"),

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ffdl_slurm.convert.container_programs import started_in
 from ffdl_slurm.convert.expansion import Known, defaults_in, literal, why_default
 from ffdl_slurm.convert.layout import Layout
 from ffdl_slurm.convert.shell import Word, expanded
@@ -82,13 +83,18 @@ def read_launch(text: str, words: Sequence[Word], layout: Layout, known: Known) 
         )
     if any(reads_arguments(word.live) for word in words):
         raise NotUnderstood("it reads the script's arguments")
+    approximations += _of_defaults(text, layout, known)
+    command = (assigned + text[rest[0].start :]).strip()
+    if any(True for _ in started_in(command)):
+        raise NotUnderstood(f"{_name(rest[0])} starts a container of its own")
+    return Launch(command, image, layout.nodes > 1 and not started, by, {}, tuple(approximations))
+
+
+def _of_defaults(text: str, layout: Layout, known: Known) -> list[str]:
     names = list(defaults_in(text, known))
     if layout.nodes > 1 and "MASTER_ADDR" in names:
         raise NotUnderstood("MASTER_ADDR has a default, and learners have one of their own")
-    if names:
-        approximations.append(why_default(names))
-    command = (assigned + text[rest[0].start :]).strip()
-    return Launch(command, image, layout.nodes > 1 and not started, by, {}, tuple(approximations))
+    return [why_default(names)] if names else []
 
 
 def _name(word: Word) -> str:

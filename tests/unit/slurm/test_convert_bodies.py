@@ -73,6 +73,8 @@ def test_a_command_that_is_understood(options: str, line: str, command: str, ima
         ("", ["srun -l python x"], "srun's -l"),
         ("-N2", ["srun -n1 python x"], "srun's -n1 asks"),
         ("", ["apptainer run a.sif x"], "apptainer run starts what the image says"),
+        ("", ["mpirun -np 4 apptainer exec a.sif x"], "mpirun starts a container of its own"),
+        ("", ["srun bash -c 'docker run a x'"], "bash starts a container of its own"),
         ("", ["apptainer exec -B /a a.sif x"], "apptainer's -B changes"),
         ("", ["apptainer exec $IMAGE x"], "the image $IMAGE is not known"),
         ("", ["srun --container-image=/a.sqsh x"], "an enroot image"),
@@ -293,6 +295,12 @@ def test_a_default_that_never_counts_is_told(options: str, default: str, told: b
     found = convert(f"#SBATCH -t 1 {options}", f"python x ${{{default}}}").judged[-1]
     assert ("the default does not count" in found.reason) == told
     assert found.fate is (Fate.APPROXIMATED if told else Fate.MAPPED)
+
+
+def test_a_job_that_a_script_submits_is_dropped() -> None:
+    found = convert("cp $0 old.sbatch", "next=$(sbatch --parsable next.sh) && echo sbatch", "squeue --me | cat")
+    assert [one.fate for one in found.judged] == [Fate.MAPPED, Fate.DROPPED, Fate.APPROXIMATED]
+    assert "batch.dependency" in found.judged[1].reason
 
 
 def test_lengths_are_no_arguments() -> None:
