@@ -113,6 +113,8 @@ def test_a_dependency_a_begin_time_and_a_hold(alice: Person, crowd: list[str]) -
     assert found["explanation"]["expected_start"] > time.time() + 3600
     found = why(alice, held, "JobHeldUser")
     assert "on hold, by you" in found["sentence"] and found["trial"] is None
+    alice.run("ffdl", "cancel", depends, later, held)
+    alice.run("scancel", native)  # without a time limit: whoever asks when it is over hears of the next century
 
 
 def test_nodes_that_are_drained_are_named_with_the_sites_reason(cluster: Cluster, alice: Person) -> None:
@@ -123,8 +125,10 @@ def test_nodes_that_are_drained_are_named_with_the_sites_reason(cluster: Cluster
         room = found["explanation"]["rooms"][0]
         assert [(one["name"], one["why"]) for one in room["away"]] == [("n3", "fan is broken")]
     finally:
+        alice.run("ffdl", "cancel", job)
+        alice.finish(job)
         cluster.scontrol("update", "NodeName=n3", "State=RESUME")
-    alice.run("ffdl", "cancel", job)
+    until(lambda: cluster.run("ctl", ["sinfo", "-h", "-n", "n3", "-o", "%T"]).stdout.split()[:1] == ["idle"])
 
 
 def test_a_plan_says_what_awaits_it(alice: Person, crowd: list[str]) -> None:
@@ -134,7 +138,7 @@ def test_a_plan_says_what_awaits_it(alice: Person, crowd: list[str]) -> None:
     shown = alice.run("ffdl", "plan", "--json", *options, manifest, model).stdout
     outlook = json.loads(shown)["outlook"]
     assert outlook["explanation"]["rooms"][0]["gpus_free"] == 0
-    assert "--gpus=a100:2" in [one["options"] for one in outlook["alternatives"]]
+    assert "--gpus=a100:2" in [one["options"] for one in outlook["alternatives"]], outlook
     plain = alice.run("ffdl", "plan", "--no-why", "--json", *options, manifest, model).stdout
     assert "outlook" not in json.loads(plain)
 
