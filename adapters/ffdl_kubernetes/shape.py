@@ -50,6 +50,7 @@ def asked_shape(spec: JobSpec, settings: KubernetesSettings) -> PodShape:
         uid=settings.run_as_user,
         grace_s=grace_s,
         limit_s=None if time_s is None else time_s + grace_s + settings.load_patience_s + DEADLINE_MARGIN_S,
+        time_s=time_s,
         placement=spec.batch.placement,
         node_selector={**profile.node_selector, **pairs(own.get("node_selector", ""))},
         tolerations=profile.tolerations,

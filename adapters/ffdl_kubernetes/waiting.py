@@ -11,7 +11,7 @@ from typing import Any
 
 from ffdl_batch.domain.observation import NativeId
 from ffdl_batch.domain.spec import JobSpec
-from ffdl_batch.domain.waiting import Explanation, Foretold, WaitKind
+from ffdl_batch.domain.waiting import Explanation, Foretold, Limit, Per, WaitKind
 from ffdl_batch.ports.capabilities import WaitingRequest
 from ffdl_batch.ports.scheduler import LaunchPlan
 from ffdl_batch.runtimes.layout import RequestRefused
@@ -20,14 +20,22 @@ from ffdl_kubernetes.objects.job import job as job_of
 from ffdl_kubernetes.objects.names import QUEUE_LABEL
 from ffdl_kubernetes.room import trials
 from ffdl_kubernetes.room.cluster_now import ClusterNow
-from ffdl_kubernetes.room.evidence import ahead_of, gpus_by_type, room_for, types_of
+from ffdl_kubernetes.room.evidence import ahead_of, gpus_by_type, room_for, shortage_of, too_much, types_of
 from ffdl_kubernetes.room.fitting import Wish, wish_of
 from ffdl_kubernetes.room.look import Look
 from ffdl_kubernetes.room.queue_room import QueueNow, figures_of
+from ffdl_kubernetes.room.quota_room import never
 from ffdl_kubernetes.settings import KubernetesSettings
 from ffdl_kubernetes.shape import asked_shape
 from ffdl_kubernetes.states import has_begun, is_ending, is_finished
-from ffdl_kubernetes.waiting_reasons import position_in, queue_figures, quota_figures, read_pods, read_queue
+from ffdl_kubernetes.waiting_reasons import (
+    plain_name,
+    position_in,
+    queue_figures,
+    quota_figures,
+    read_pods,
+    read_queue,
+)
 from ffdl_kubernetes.watching import Watcher
 
 Plain = Mapping[str, Any]
@@ -71,7 +79,7 @@ class PodOutlooks(ABC):
                 known, wish = None, None
             else:
                 told = Told(pods.get(token, []), refusals.get(token, ""), troubles)
-                known, wish = _explain(job, told, workloads, plain), _as_made(job, told.pods)
+                known, wish = _explain(job, told, workloads, plain, quotas), _as_made(job, told.pods)
             found.append(self._with_room(known, wish, request.spec, cluster, token) if known is not None else None)
         return found
 
@@ -110,8 +118,12 @@ class PodOutlooks(ABC):
             return replace(known, figures={**gpus_by_type(cluster.nodes, self._settings), **figures})
         mine = tuple(one for one in cluster.holders if token and one.token == token)
         room = room_for(wish, spec.resources.gpu_type, cluster, self._settings, token)
-        ahead = ahead_of(wish, cluster, self._settings, self._namespace, mine)
-        return replace(known, figures=figures, rooms=(room,), ahead=(ahead,))
+        ahead = ahead_of(wish, cluster, self._namespace, mine, token)
+        reason = known.reason
+        if reason is not None and reason.kind is WaitKind.NO_ROOM and (detail := too_much(wish, cluster)):
+            reason = replace(reason, kind=WaitKind.TOO_MUCH, detail=detail)
+        figures = {**shortage_of(wish, cluster, token), **figures}
+        return replace(known, reason=reason, figures=figures, rooms=(room,), ahead=(ahead,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +135,9 @@ class Told:
     troubles: Mapping[str, tuple[str, str]]
 
 
-def _explain(job: Plain, told: Told, workloads: Mapping[str, Plain], plain: Explanation) -> Explanation | None:
+def _explain(
+    job: Plain, told: Told, workloads: Mapping[str, Plain], plain: Explanation, quotas: Sequence[Plain]
+) -> Explanation | None:
     """One Job; None where it does not wait any more."""
     pods = told.pods
     queue = str(job["metadata"].get("labels", {}).get(QUEUE_LABEL) or "")
@@ -139,6 +153,10 @@ def _explain(job: Plain, told: Told, workloads: Mapping[str, Plain], plain: Expl
     waiting = [pod for pod in pods if not has_begun(pod)]
     is_short = len(pods) < int(job.get("spec", {}).get("completions", 1))
     reason, figures = read_pods(waiting, told.refusal if is_short else "", told.troubles)
+    if reason.limit is not None and (found := never(job, reason.limit.name, quotas)) is not None:
+        resource, most, asked = found
+        limit = Limit("quota", plain_name(resource), Per.JOB, name=reason.limit.name, most=most, asked=asked)
+        reason = replace(reason, limit=limit)
     return replace(plain, reason=reason, figures={**figures, **plain.figures})
 
 

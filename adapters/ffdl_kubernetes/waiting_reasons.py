@@ -13,17 +13,18 @@ from typing import Any
 
 from ffdl_batch.domain.numbers import counted
 from ffdl_batch.domain.waiting import Limit, Per, Reason, WaitKind
-from ffdl_kubernetes.quotas import QUOTA, amounts, never_given
+from ffdl_kubernetes.quotas import QUOTA, amount, amounts, never_given
+from ffdl_kubernetes.room.amounts import amount_text
 from ffdl_kubernetes.states import why_pending
 
 Plain = Mapping[str, Any]
 _AVAILABLE = re.compile(r"(\d+)/(\d+) nodes are available: ?(.*?)\.?(?: preemption: .*)?$", re.DOTALL)
 _PART = re.compile(r"(\d+) (.+)")
 _OF_PARTS: tuple[tuple[str, WaitKind], ...] = (
-    (r"Insufficient |Too many pods", WaitKind.RESOURCES),
+    (r"Insufficient |Too many pods", WaitKind.NO_ROOM),
     (r"untolerated taint", WaitKind.KEPT_FOR_OTHERS),
     (r"node affinity|node selector|didn't match", WaitKind.WRONG_LABELS),
-    (r"unschedulable|not ready|unreachable", WaitKind.NODES_AWAY),
+    (r"unschedulable|not ready|unreachable", WaitKind.NODES_CLOSED),
     (r"[Pp]ersistent[Vv]olume|volume", WaitKind.VOLUME),
 )
 _RESOURCE = re.compile(r"(?:requests|limits|count)/?\.?(.+)")
@@ -36,19 +37,24 @@ def read_scheduling(message: str) -> tuple[WaitKind, dict[str, str]]:
     """
     match = _AVAILABLE.search(" ".join(message.split()))
     if match is None:
-        return next((kind for sign, kind in _OF_PARTS if re.search(sign, message)), WaitKind.RESOURCES), {}
+        return next((kind for sign, kind in _OF_PARTS if re.search(sign, message)), WaitKind.NO_ROOM), {}
     counts: dict[str, int] = {}
     for text in re.split(r", (?=\d+ )", match[3]):
         if (part := _PART.fullmatch(text.strip())) is not None:
             counts[part[2].strip().rstrip(".")] = int(part[1])
-    figures = {f"nodes with {what}": f"{count} of {match[2]}" for what, count in counts.items()}
+    figures = {_of_nodes(what): f"{count} of {match[2]}" for what, count in counts.items()}
     kinds: dict[WaitKind, int] = {}
     for what, count in counts.items():
-        kind = next((kind for sign, kind in _OF_PARTS if re.search(sign, what)), WaitKind.RESOURCES)
+        kind = next((kind for sign, kind in _OF_PARTS if re.search(sign, what)), WaitKind.NO_ROOM)
         kinds[kind] = kinds.get(kind, 0) + count
-    if not kinds or WaitKind.RESOURCES in kinds:
-        return WaitKind.RESOURCES, figures
+    if not kinds or WaitKind.NO_ROOM in kinds:
+        return WaitKind.NO_ROOM, figures
     return max(kinds, key=lambda kind: kinds[kind]), figures
+
+
+def _of_nodes(what: str) -> str:
+    plain = what.removeprefix("node(s) ")
+    return f"nodes that {plain}" if plain != what else f"nodes with {what}"
 
 
 def read_quota(refusal: str) -> Limit | None:
@@ -61,7 +67,7 @@ def read_quota(refusal: str) -> Limit | None:
     resource, *more = never or list(asked)
     return Limit(
         "quota",
-        f"{_plain(resource)}{f' (and {len(more)} more)' if more else ''}",
+        f"{plain_name(resource)}{f' (and {len(more)} more)' if more else ''}",
         per=Per.JOB if never else Per.ALL,  # whoever else uses it
         name=match["name"],
         most=most.get(resource, ""),
@@ -70,7 +76,7 @@ def read_quota(refusal: str) -> Limit | None:
     )
 
 
-def _plain(resource: str) -> str:
+def plain_name(resource: str) -> str:
     match = _RESOURCE.fullmatch(resource)
     name = match[1] if match is not None else resource
     return {"nvidia.com/gpu": "GPUs", "amd.com/gpu": "GPUs", "cpu": "CPUs"}.get(name, name)
@@ -84,8 +90,14 @@ def quota_figures(quotas: Sequence[Plain]) -> dict[str, str]:
         hard = status.get("hard") or quota.get("spec", {}).get("hard") or {}
         for resource, most in sorted(hard.items()):
             used = (status.get("used") or {}).get(resource, "0")
-            found[f"quota {quota['metadata']['name']}, {resource}"] = f"{used} of {most} in use"
+            shown = f"{_shown(resource, used)} of {_shown(resource, most)} in use"
+            found[f"quota {quota['metadata']['name']}, {resource}"] = shown
     return found
+
+
+def _shown(resource: str, text: str) -> str:
+    known = amount(text)
+    return text if known is None else amount_text(resource, known)
 
 
 def read_queue(queue: str, workload: Plain | None) -> Reason:
@@ -143,7 +155,7 @@ def read_pods(
             if word == "SchedulingGated":
                 return Reason(WaitKind.QUEUE, word, said), {}
             kind, figures = read_scheduling(said)
-            return Reason(kind, word, said), figures
+            return Reason(kind, word, "" if figures else said), figures
     if why := why_pending(pods):
         return Reason(WaitKind.IMAGE if why.startswith("the image") else WaitKind.BROKEN, "", why), {}
     if why := why_pending(pods, troubles=troubles):

@@ -77,6 +77,8 @@ TERMINATING = "terminating"
 
 ANNOTATIONS = "ffdl-batch"
 """Prefix of our labels, annotations and finalizers."""
+TIME_LIMIT = f"{ANNOTATIONS}/time-limit-s"
+"""The annotation of a pod with what its job may run for: its own deadline is much later."""
 JOB_LABEL = f"{ANNOTATIONS}/job"
 ATTEMPT_LABEL = f"{ANNOTATIONS}/attempt"
 FINALIZER = f"{ANNOTATIONS}/final-word"

@@ -63,8 +63,9 @@ def room_text(room: Room) -> str:
     have = f"{room.fitting} of {counted(room.nodes, 'node')} {'has' if room.fitting == 1 else 'have'} room for {each}"
     wants = f"it wants {counted(room.wanted, 'node')}"
     if room.learners_fitting is not None:
-        have = f"there is room for {room.learners_fitting} of {counted(room.wanted, 'learner')} with {each}"
-        wants = f"on {counted(room.fitting, 'node')} of {room.nodes}"
+        have = f"there is room for {room.learners_fitting} of {counted(room.wanted, 'learner')}"
+        have += f" with {each}" if room.gpus_each else ""
+        wants = f"on {room.fitting} of {counted(room.nodes, 'open node')}"
     away = ""
     if room.away:
         names = ", ".join(f"{one.name} ({one.state}{f': {one.why}' if one.why else ''})" for one in room.away)

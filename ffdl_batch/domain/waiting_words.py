@@ -129,6 +129,18 @@ SENTENCES: dict[WaitKind, tuple[str, tuple[str, ...]]] = {
         (f"look at the job's log and its directory; where nothing is wrong there, {_ASK_SITE}",),
     ),
     WaitKind.ENDED: ("its run has ended, and the scheduler is putting it back into the queue", ("wait",)),
+    WaitKind.NO_ROOM: (
+        "no node has room for it now",
+        ("wait until others end, or ask for less: fewer GPUs, CPUs or learners, less memory, another type",),
+    ),
+    WaitKind.TOO_MUCH: (
+        "the nodes that are there have not so much, even when nothing else runs",
+        ("cancel it, and ask for less; or wait, where the cluster grows by itself",),
+    ),
+    WaitKind.NODES_CLOSED: (
+        "the nodes that it could have take nothing now: they are cordoned or not ready",
+        ("wait until they are back, or ask who runs the cluster",),
+    ),
     WaitKind.KEPT_FOR_OTHERS: (
         "nodes are kept for others: they have taints that it does not tolerate",
         ("name a profile that tolerates them, or have tolerations set in [backend.kubernetes]",),
@@ -178,8 +190,8 @@ def actions_of(reason: Reason) -> tuple[str, ...]:
         anew = f"wait until the use of {_owner(limit)} is counted anew"
         return (f"{anew}, use another account or qos, or {_ASK_SITE} for more",)
     if limit.passes:
-        return (f"wait until other jobs that count for it end, ask for fewer, or use another {_other(limit)}",)
-    return (f"it will never start like this: ask for less, or use another {_other(limit)}",)
+        return (f"wait until other jobs that count for it end, ask for fewer, or {_elsewhere(limit)}",)
+    return (f"it will never start like this: ask for less, or {_elsewhere(limit)}",)
 
 
 def limit_sentence(limit: Limit) -> str:
@@ -205,6 +217,12 @@ def limit_sentence(limit: Limit) -> str:
 
 def _owner(limit: Limit) -> str:
     return f"the {limit.owner} {limit.name}" if limit.name else f"its {limit.owner}"
+
+
+def _elsewhere(limit: Limit) -> str:
+    if limit.owner == "quota":
+        return "ask who runs the cluster for a larger quota"
+    return f"use another {_other(limit)}"
 
 
 def _other(limit: Limit) -> str:

@@ -32,6 +32,7 @@ from ffdl_batch.services.wait_history import wait_history
 
 log = logging.getLogger(__name__)
 _SENT = frozenset({JobState.DEPLOYING, JobState.QUEUED})
+_HAS_NODES = frozenset({JobState.DOWNLOADING, JobState.PROCESSING, JobState.STORING})
 _NO_TRIAL = frozenset(
     {WaitKind.DEPENDENCY, WaitKind.DEPENDENCY_NEVER, WaitKind.BEGIN_TIME, WaitKind.HELD_BY_USER,
      WaitKind.HELD_BY_ADMIN, WaitKind.HELD_AFTER_FAILURES, WaitKind.LIMIT, WaitKind.ARRAY_LIMIT}
@@ -57,6 +58,15 @@ def explain_job(platform: Platform, caller: Caller, job_id: str, *, alternatives
     view = WhyView(job.id, job.spec.name, job.state.value, job.backend, job.native_id, waits=False, sentence="")
     if job.state in _SENT and job.native_id:
         return _explain_queued(platform, job, view, alternatives=alternatives)
+    if job.wish is Wish.CANCEL and job.state in _HAS_NODES:
+        return replace(view, sentence="it does not wait: it is being cancelled", actions=("nothing",))
+    if job.state is JobState.DOWNLOADING and job.native_id and job.effective_spec.resources.learners > 1:
+        partly = _explain_queued(platform, job, view, alternatives=alternatives)
+        reason = partly.explanation.reason if partly.explanation is not None else None
+        if reason is not None and reason.kind is not WaitKind.STARTING:
+            return replace(
+                partly, sentence=f"some of its learners have their nodes, and others wait: {partly.sentence}"
+            )
     if job.state in (JobState.PENDING, JobState.DEPLOYING):
         return _explain_ours(platform, job, view)
     return _explain_other(detailed(platform, job), view)
@@ -97,7 +107,7 @@ def _explain_queued(platform: Platform, job: Job, view: WhyView, *, alternatives
     if known is not None and known.reason is not None:
         actions = actions_of(known.reason)
         if found.alternatives:
-            actions = (*actions, "or ask for one of the alternatives, which would start sooner")
+            actions = (*actions, "or cancel it, and ask for one of the alternatives, which would start sooner")
         return replace(view, sentence=sentence_of(known.reason), actions=actions)
     if found.stale:
         said = f"; it said last: {job.pending_reason}" if job.pending_reason else ""

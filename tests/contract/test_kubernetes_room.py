@@ -15,6 +15,7 @@ from ffdl_batch.domain.observation import NativeId
 from ffdl_batch.domain.spec import BatchOptions, Framework, JobSpec, Resources
 from ffdl_batch.domain.waiting import Explanation, Foretold
 from ffdl_batch.domain.waiting_evidence import evidence_of
+from ffdl_batch.domain.waiting_words import actions_of
 from ffdl_batch.ports.capabilities import ForetellsStart, WaitingRequest
 from ffdl_batch.ports.tenancy import Tenant
 from ffdl_kubernetes.client import ClusterClient
@@ -90,11 +91,11 @@ def test_who_has_the_gpus_and_what_starts_sooner_which_then_does(site: Site) -> 
     assert (room.gpu_type, room.gpus, room.gpus_free, room.gpus_each) == ("a100", 2, 0, 2)
     assert (room.learners_fitting, room.wanted, [one.name for one in room.away]) == (0, 1, ["a2"])
     assert (ahead.jobs, ahead.running, ahead.counts) == (0, 1, "pod")
-    assert ahead.next_end is not None and now + 3600 < ahead.next_end < now + 12 * 3600
+    assert ahead.next_end is not None and now + 3500 < ahead.next_end < now + 3700
     assert known.gpu_types == ("a100", "v100") and not known.lacks
     said = evidence_of(known, None, None, now)
     assert said[0] == (
-        "0 of 2 GPUs of type a100 are free; there is room for 0 of 1 learner with 2 GPUs each on 0 nodes of 1; "
+        "0 of 2 GPUs of type a100 are free; there is room for 0 of 1 learner with 2 GPUs each on 0 of 1 open node; "
         "not to be had: a2 (kept for others by the taint team)"
     )
     assert said[1].startswith("in the cluster 0 pods are before it, and 1 runs; the first of these reaches its time")
@@ -134,6 +135,20 @@ def test_a_quota_leaves_room_in_the_place_of_the_job_that_waits(site: Site) -> N
     assert instead is not None and instead.nodes == "v1"
     more = foretold(site, replace(V100, gpus=4), native)
     assert more is not None and more.at is None
+
+
+def test_what_several_learners_together_never_get_of_a_quota(site: Site) -> None:
+    """One pod would fit, and so says its refusal."""
+    quota: dict[str, Any] = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "gpus"}}
+    site.admin().create({**quota, "spec": {"hard": {f"requests.{GPU}": "3"}}})
+    two = replace(V100, learners=2)
+    native = site.scheduler.submit(site.plan(resources=two, batch=HOUR))
+    site.wait(native, lambda one: one is not None and "quota gpus" in one.reason)
+    known = explained(site, native, two)
+    assert known.reason is not None and known.reason.limit is not None
+    limit = known.reason.limit
+    assert (limit.resource, limit.most, limit.asked, limit.passes) == ("GPUs", "3", "4", False)
+    assert "it will never start like this" in actions_of(known.reason)[0]
 
 
 def queue_objects(k8s: FakeCluster, reserved: int) -> None:

@@ -131,13 +131,19 @@ def test_a_daemon_says_what_would_start_sooner_on_its_cluster(world: World) -> N
     """The node has 4 CPUs, and each of two learners wants 3."""
     job_id = world.submit("true", learners=2, stores="", cpus=3)
     until(lambda: "Insufficient cpu" in world.job(job_id)["pending_reason"], "it finds no room")
+    world.await_state(job_id, "DOWNLOADING")  # one of them has its node
     status, reply = world.site.ask("GET", f"/api/v1/jobs/{job_id}/why")
     assert status == 200
     why = reply["why"]
     (room,), (alternative,) = why["explanation"]["rooms"], why["alternatives"]
     assert (room["learners_fitting"], room["wanted"], room["nodes"]) == (1, 2, 1)
+    assert why["waits"] and why["sentence"].startswith("some of its learners have their nodes, and others wait: ")
+    assert "empty they have room for 1 of 2 learners; one node has at most 4 CPUs" in why["sentence"]
     assert (
         "even if nothing else ran, the nodes that take such pods now have room for 1 of 2 learners" in why["evidence"]
     )
     assert alternative["options"] == "--learners=1" and alternative["at"] is not None
-    assert "or ask for one of the alternatives, which would start sooner" in why["actions"]
+    assert "or cancel it, and ask for one of the alternatives, which would start sooner" in why["actions"]
+    world.do(job_id, "cancel")
+    assert "it is being cancelled" in world.site.ask("GET", f"/api/v1/jobs/{job_id}/why")[1]["why"]["sentence"]
+    world.await_state(job_id, "CANCELLED")

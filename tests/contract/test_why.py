@@ -125,7 +125,8 @@ def test_a_cluster_without_room_says_how_many_nodes_lack_what(tmp_path: Path) ->
             site.wait(native, lambda one: one is not None and "Insufficient nvidia.com/gpu" in one.reason)
             known = kubernetes_explains(site, native)
             assert known is not None and known.reason is not None
-            assert (known.reason.kind, known.reason.word) == (WaitKind.RESOURCES, "Unschedulable")
+            assert (known.reason.kind, known.reason.word) == (WaitKind.TOO_MUCH, "Unschedulable")
+            assert "empty they have room for 0 of 1 learner; one node has at most 1 GPU, 8 CPUs" in known.reason.detail
             assert known.figures["nodes with Insufficient nvidia.com/gpu"] == "2 of 2"
         finally:
             site.close()

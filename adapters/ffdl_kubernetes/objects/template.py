@@ -15,6 +15,7 @@ from ffdl_batch.domain.pod import (
     POD_DIR,
     PRIVATE_DIR,
     SEAT_DIR,
+    TIME_LIMIT,
     TREE,
     WISHES_DIR,
     Wish,
@@ -57,10 +58,10 @@ class ClaimMount:
 class PodShape:
     """What the pods of an attempt differ in from those of others. Amounts are those of each learner.
 
-    `limit_s` is how long a pod may run at all (None = without end), `grace_s` how long its learner's checkpoint may
-    take. `outside` are directories of claims that the controller works in. `placement` as in the manifest. Labels of
-    nodes and tolerations are added to those of the settings, a class that is named replaces theirs. `has_private`: it
-    has variables or secrets. `stores`: it stores what the attempt left.
+    `limit_s` is how long a pod may run at all (None = without end), `time_s` how long its training may, `grace_s` how
+    long its learner's checkpoint may take. `outside` are directories of claims that the controller works in.
+    `placement` as in the manifest. Labels of nodes and tolerations are added to those of the settings, a class that is
+    named replaces theirs. `has_private`: it has variables or secrets. `stores`: it stores what the attempt left.
     """
 
     token: str
@@ -81,6 +82,7 @@ class PodShape:
     uid: int = 1000
     grace_s: int = 60
     limit_s: int | None = None
+    time_s: int | None = None
     placement: Placement = Placement.NODE
     node_selector: Mapping[str, str] = field(default_factory=dict)
     tolerations: tuple[str, ...] = ()
@@ -100,7 +102,7 @@ def for_staging(shape: PodShape, settings: KubernetesSettings) -> PodShape:
     has, too."""
     return replace(
         shape, image=settings.controller_image, mounts=(), outside=(), learners=1, cpus=IDLE_CPUS,
-        memory_bytes=IDLE_BYTES, gpus=0, gpu_type="", gres={}, has_image_secret=False,
+        memory_bytes=IDLE_BYTES, gpus=0, gpu_type="", gres={}, has_image_secret=False, time_s=None,
     )  # fmt: skip
 
 
@@ -134,7 +136,9 @@ def pod_template(shape: PodShape, settings: KubernetesSettings) -> Plain:
     if names := (*settings.image_pull_secrets, *([image_secret(shape.token)] if shape.has_image_secret else [])):
         spec["imagePullSecrets"] = [{"name": name} for name in names]
     own = labels(shape.job_id, shape.attempt)
-    meta = {"labels": of_storing(own) if shape.stores else own, "finalizers": [FINALIZER]}
+    meta: Plain = {"labels": of_storing(own) if shape.stores else own, "finalizers": [FINALIZER]}
+    if shape.time_s is not None:
+        meta["annotations"] = {TIME_LIMIT: str(shape.time_s)}
     return {"metadata": meta, "spec": spec}
 
 

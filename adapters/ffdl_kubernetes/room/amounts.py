@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from typing import Any
 
+from ffdl_batch.domain.numbers import size_text
 from ffdl_kubernetes.quotas import amount
 
 Plain = Mapping[str, Any]
@@ -46,6 +47,13 @@ def asked_of(pod: Plain, *, limits: bool = False) -> dict[str, Decimal]:
     running = added([sidecars, *(_of_container(one, limits=limits) for one in pod.get("containers") or ())])
     whole = _of_container(pod, limits=limits)
     return added([{**_larger(running, beginning), **whole}, read_amounts(pod.get("overhead"))])
+
+
+def amount_text(resource: str, value: Decimal) -> str:
+    """For a person: bytes as KiB, MiB, ..., and all else as it is counted."""
+    if resource.endswith(("memory", "storage")):
+        return size_text(float(value))
+    return f"{value.normalize():f}"
 
 
 def _of_container(one: Plain, *, limits: bool) -> dict[str, Decimal]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+from ffdl_batch.domain.pod import TIME_LIMIT
 from ffdl_kubernetes.room.amounts import Amounts, asked_of, read_amounts
 from ffdl_kubernetes.watching import token_of
 
@@ -74,6 +75,8 @@ def read_holder(thing: Plain) -> Holder | None:
     if status.get("phase") in ("Succeeded", "Failed"):
         return None
     begun, limit = moment(status.get("startTime")), spec.get("activeDeadlineSeconds")
+    training = str((meta.get("annotations") or {}).get(TIME_LIMIT, ""))
+    limit = int(training) if training.isdecimal() else limit
     until = begun + float(limit) if begun is not None and isinstance(limit, int) else None
     if (leaves := moment(meta.get("deletionTimestamp"))) is not None:
         until = leaves if until is None else min(until, leaves)

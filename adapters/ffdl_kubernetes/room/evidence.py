@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from decimal import Decimal
 
+from ffdl_batch.domain.numbers import counted
 from ffdl_batch.domain.waiting import Ahead, NodeAway, Room
-from ffdl_kubernetes.room.amounts import NOTHING
-from ffdl_kubernetes.room.cluster_now import ClusterNow, Holder, Node
+from ffdl_kubernetes.room.amounts import NOTHING, Amounts, amount_text
+from ffdl_kubernetes.room.cluster_now import PODS, ClusterNow, Holder, Node
 from ffdl_kubernetes.room.fitting import (
     Wish,
     free_of,
@@ -56,17 +57,19 @@ def room_for(wish: Wish, gpu_type: str, cluster: ClusterNow, settings: Kubernete
 
 
 def ahead_of(
-    wish: Wish, cluster: ClusterNow, settings: KubernetesSettings, namespace: str, mine: tuple[Holder, ...] = ()
+    wish: Wish, cluster: ClusterNow, namespace: str, mine: tuple[Holder, ...] = (), without: str = ""
 ) -> Ahead:
-    """Pods of anybody that wait for a node and may get what it waits for before it; `mine` are the pods of the Job that
-    is asked about (none = it is not there yet: all that wait are before it)."""
-    gpu = gpu_of(wish, settings)
-    wanting = [one for one in cluster.holders if not gpu or one.amounts.get(gpu, NOTHING) > 0]
+    """Pods of anybody that wait for a node and want what is short for this request, and those that hold it; `mine` are
+    the pods of the Job that is asked about (none = it is not there yet: all that wait are before it)."""
+    nodes = open_nodes(wish, cluster)
+    short = _short(wish, cluster, nodes, without)
+    wanting = [one for one in cluster.holders if any(one.amounts.get(name, NOTHING) > 0 for name in short)]
     own = min(((-one.priority, one.since) for one in mine), default=None)
-    waiting = [one for one in wanting if not one.node and one not in mine]
+    waiting = [one for one in wanting if not one.node and one.until is None and one not in mine]
     before = [one for one in waiting if own is None or (-one.priority, one.since) < own]
-    open_names = {node.name for node in open_nodes(wish, cluster)}
-    running = [one for one in wanting if one.node in open_names]
+    names = {node.name for node in nodes}
+    running = [one for one in wanting if one.node in names and one not in mine]
+    gpu = next((name for name in short if name.endswith("/gpu")), "")
     return Ahead(
         partition=CLUSTER,
         jobs=len(before),
@@ -77,6 +80,62 @@ def ahead_of(
         next_end=min((one.until for one in running if one.until is not None), default=None),
         counts="pod",
     )
+
+
+def _short(wish: Wish, cluster: ClusterNow, nodes: Sequence[Node], without: str) -> list[str]:
+    """Resources of which no open node has enough free for one of its pods; all that it asks for where it is not one by
+    itself."""
+    asked = [name for name, amount in wish.each.items() if amount > 0 and name != PODS]
+    there = holders_on(nodes, cluster, without)
+    free = [free_of(node, there[node.name]) for node in nodes]
+    short = [name for name in asked if all(left.get(name, NOTHING) < wish.each[name] for left in free)]
+    return short or asked
+
+
+def shortage_of(wish: Wish, cluster: ClusterNow, without: str = "") -> dict[str, str]:
+    """What each learner asks for and what a node has free at most, where not all of them have room."""
+    nodes = open_nodes(wish, cluster)
+    there = holders_on(nodes, cluster, without)
+    free = [free_of(node, there[node.name]) for node in nodes]
+    if not nodes or sum(places(left, wish.each) for left in free) >= wish.pods:
+        return {}
+    names = [name for name, amount in wish.each.items() if amount > 0 and name != PODS]
+    most = {name: max(*(left.get(name, NOTHING) for left in free), NOTHING) for name in names}
+    return {
+        "each learner asks for, with its controller": amounts_text({name: wish.each[name] for name in names}),
+        "the most that one open node has free": amounts_text(most),
+    }
+
+
+def too_much(wish: Wish, cluster: ClusterNow) -> str:
+    """How far the nodes that take such pods are from holding it when they are empty ("" = they hold it, or there are
+    none)."""
+    nodes = open_nodes(wish, cluster)
+    ever = sum(places(node.amounts, wish.each) for node in nodes)
+    if not nodes or ever >= wish.pods:
+        return ""
+    names = [name for name, amount in wish.each.items() if amount > 0 and name != PODS]
+    largest = {name: max(node.amounts.get(name, NOTHING) for node in nodes) for name in names}
+    room = f"empty they have room for {ever} of {counted(wish.pods, 'learner')}"
+    return f"{room}; one node has at most {amounts_text(largest)}, and each learner asks for " + amounts_text(
+        {name: wish.each[name] for name in names}
+    )
+
+
+def amounts_text(amounts: Amounts) -> str:
+    """``1 GPU, 2 CPUs, 512 MiB of memory``."""
+    return ", ".join(_one_amount(name, amounts[name]) for name in sorted(amounts, key=_place))
+
+
+def _one_amount(name: str, amount: Decimal) -> str:
+    shown = amount_text(name, amount)
+    what = {"cpu": "CPU", "memory": "of memory", "ephemeral-storage": "of disk"}.get(name, name)
+    what = "GPU" if name.endswith("/gpu") else what
+    return f"{shown} {what}{'s' if what.endswith('PU') and amount != 1 else ''}"
+
+
+def _place(name: str) -> tuple[bool, bool, str]:
+    return not name.endswith("/gpu"), name != "cpu", name
 
 
 def types_of(cluster: ClusterNow, settings: KubernetesSettings) -> tuple[str, ...]:

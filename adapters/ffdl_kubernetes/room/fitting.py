@@ -16,6 +16,8 @@ from ffdl_kubernetes.room.amounts import NOTHING, Amounts, asked_of
 from ffdl_kubernetes.room.cluster_now import PODS, ClusterNow, Holder, Node
 
 Plain = Mapping[str, Any]
+SOON_S = 30.0
+"""What is overdue, or is ending, still holds what it has: for about so long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,7 @@ def find_room(wish: Wish, cluster: ClusterNow, now: float, without: str = "") ->
         _give(free[holder.node], holder.amounts, 1)
         held[holder.node] = places(free[holder.node], wish.each)
         if sum(held.values()) >= wish.pods:
-            return Found(max(now, until), _chosen(held, wish.pods), ever)
+            return Found(max(now + SOON_S, until), _chosen(held, wish.pods), ever)
     return Found(None, ever=ever)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-from ffdl_kubernetes.room.amounts import NOTHING, Amounts, added, asked_of, read_amounts
+from ffdl_kubernetes.room.amounts import NOTHING, Amounts, added, amount_text, asked_of, read_amounts
 
 Plain = Mapping[str, Any]
 _PLURALS = {
@@ -36,9 +36,23 @@ def lacking(objects: Sequence[Plain], quotas: Sequence[Plain], freed: Amounts) -
         for name, most in sorted(hard.items()):
             left = most - used.get(name, NOTHING) + freed.get(name, NOTHING)
             if need.get(name, NOTHING) > left:
-                shown = f"{max(left, NOTHING).normalize():f} {name} left of {most.normalize():f}"
-                return f"quota {quota['metadata']['name']} has {shown}"
+                shown = f"{amount_text(name, max(left, NOTHING))} {name} left of {amount_text(name, most)}"
+                fate = "it would never start" if need[name] > most else "it would wait until others end"
+                asked = amount_text(name, need[name])
+                return f"quota {quota['metadata']['name']} has {shown}, and it asks for {asked}: {fate}"
     return ""
+
+
+def never(job: Plain, name: str, quotas: Sequence[Plain]) -> tuple[str, str, str] | None:
+    """What of the quota `name` the pods of a Job together never get, whoever else uses it (of one pod it may have
+    enough): resource, what the quota has, what the Job asks for."""
+    need = needs_of([{**job, "kind": "Job"}])
+    for quota in quotas:
+        hard = read_amounts((quota.get("status") or {}).get("hard") or quota.get("spec", {}).get("hard"))
+        for resource, most in sorted(hard.items()):
+            if quota["metadata"]["name"] == name and need.get(resource, NOTHING) > most:
+                return resource, amount_text(resource, most), amount_text(resource, need[resource])
+    return None
 
 
 def needs_of(objects: Sequence[Plain]) -> dict[str, Decimal]:

@@ -87,6 +87,8 @@ class NodeLifecycle:
         return [pod for pod in self._registry.store.each(PODS) if pod["spec"].get("nodeName") == node]
 
     def _hear(self, change: Change) -> None:
+        if change.kind is PODS and change.what != "DELETED" and _is_left_over(change.obj):
+            self.queue.add(key_of(change.obj))
         if change.kind is NODES and change.what == "DELETED":
             for pod in self._on(name_of(change.obj)):
                 self.queue.add(key_of(pod))
@@ -96,7 +98,10 @@ class NodeLifecycle:
         if pod is None:
             return
         node = pod["spec"].get("nodeName", "")
-        if self._registry.store.get(NODES, "", node) is None:
+        if not node:
+            if _is_left_over(pod):
+                self._registry.change(PODS, *key_of(pod), lambda one: one["status"].update(phase="Failed"))
+        elif self._registry.store.get(NODES, "", node) is None:
             self._collect(pod)
         elif node in self._lost and not pod["metadata"].get("deletionTimestamp"):
             self._wait_out(pod, self._lost[node])
@@ -133,6 +138,13 @@ class NodeLifecycle:
         self._registry.change(PODS, *key_of(pod), fail)
         if self._registry.store.get(PODS, *key_of(pod)) is not None:
             self._registry.delete(PODS, *key_of(pod), Deletion(grace=0))
+
+
+def _is_left_over(pod: Obj) -> bool:
+    """Deleted before it had a node: no kubelet ends it, and the pod garbage collector does (podgc,
+    `gcUnscheduledTerminating`)."""
+    over = pod["status"].get("phase") in ("Succeeded", "Failed")
+    return bool(pod["metadata"].get("deletionTimestamp")) and not pod["spec"].get("nodeName") and not over
 
 
 def _unready(pod: Obj) -> None:

@@ -24,26 +24,26 @@ from ffdl_kubernetes.waiting_reasons import (
         (
             "0/5 nodes are available: 2 Insufficient nvidia.com/gpu, 3 node(s) had untolerated taint {pool: x}. "
             "preemption: 0/5 nodes are available: 5 No preemption victims found for incoming pod.",
-            WaitKind.RESOURCES,
+            WaitKind.NO_ROOM,
             {"nodes with Insufficient nvidia.com/gpu": "2 of 5",
-             "nodes with node(s) had untolerated taint {pool: x}": "3 of 5"},
+             "nodes that had untolerated taint {pool: x}": "3 of 5"},
         ),
         (
             "0/3 nodes are available: 1 node(s) didn't match Pod's node affinity/selector, 2 node(s) had untolerated "
             "taint {a: b, c: d}.",
             WaitKind.KEPT_FOR_OTHERS,
-            {"nodes with node(s) didn't match Pod's node affinity/selector": "1 of 3",
-             "nodes with node(s) had untolerated taint {a: b, c: d}": "2 of 3"},
+            {"nodes that didn't match Pod's node affinity/selector": "1 of 3",
+             "nodes that had untolerated taint {a: b, c: d}": "2 of 3"},
         ),
         (
             "0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector.",
             WaitKind.WRONG_LABELS,
-            {"nodes with node(s) didn't match Pod's node affinity/selector": "3 of 3"},
+            {"nodes that didn't match Pod's node affinity/selector": "3 of 3"},
         ),
-        ("0/1 nodes are available: 1 node(s) were unschedulable.", WaitKind.NODES_AWAY,
-         {"nodes with node(s) were unschedulable": "1 of 1"}),
+        ("0/1 nodes are available: 1 node(s) were unschedulable.", WaitKind.NODES_CLOSED,
+         {"nodes that were unschedulable": "1 of 1"}),
         ('persistentvolumeclaim "jobs" not found', WaitKind.VOLUME, {}),
-        ("no nodes available to schedule pods", WaitKind.RESOURCES, {}),
+        ("no nodes available to schedule pods", WaitKind.NO_ROOM, {}),
     ],
 )  # fmt: skip
 def test_pods_that_find_no_node(message: str, kind: WaitKind, figures: dict[str, str]) -> None:
@@ -105,7 +105,7 @@ def test_pods_by_what_keeps_them() -> None:
                  "message": "0/1 nodes are available: 1 Insufficient cpu."}  # fmt: skip
     pod = {"metadata": {"name": "p"}, "status": {"conditions": [scheduled]}}
     reason, figures = read_pods([pod], "")
-    assert (reason.kind, reason.word) == (WaitKind.RESOURCES, "Unschedulable")
+    assert (reason.kind, reason.word) == (WaitKind.NO_ROOM, "Unschedulable")
     assert figures == {"nodes with Insufficient cpu": "1 of 1"}
     gated = {"metadata": {"name": "p"}, "status": {"conditions": [{**scheduled, "reason": "SchedulingGated"}]}}
     assert read_pods([gated], "")[0].kind is WaitKind.QUEUE

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ffdl_batch.domain.pod import TIME_LIMIT
 from ffdl_kubernetes.room.amounts import asked_of
 from ffdl_kubernetes.room.cluster_now import ClusterNow, Holder, Node, read_holder, read_node
-from ffdl_kubernetes.room.fitting import Found, Wish, find_room, is_tolerated, kept_off
+from ffdl_kubernetes.room.fitting import SOON_S, Found, Wish, find_room, is_tolerated, kept_off
 from ffdl_kubernetes.room.trials import There, foretell
 
 NOW = 1000.0
@@ -42,7 +43,7 @@ def wish(pods: int = 1, gpus: int = 2, **selector: str) -> Wish:
         (wish(pods=3), (holder("a", 1), holder("b", 1)), Found(None, (), 4)),
         (wish(pods=3), (holder("a", 1, 1600), holder("b", 1)), Found(1600, ("a", "b"), 4)),
         (wish(), (holder("a", 3, 1600), holder("b", 3, 1300)), Found(1300, ("b",), 4)),
-        (wish(), (holder("a", 3, 900), holder("b", 4)), Found(NOW, ("a",), 4)),  # it is overdue
+        (wish(), (holder("a", 3, 900), holder("b", 4)), Found(NOW + SOON_S, ("a",), 4)),  # it is overdue
         (wish(gpus=4), (holder("a", 1), holder("b", 1, token="own")), Found(None, (), 2)),
         (wish(gpus=8), (), Found(None, (), 0)),
         (wish(), (holder("", 9), holder("elsewhere", 9)), Found(NOW, ("a",), 4)),
@@ -94,7 +95,7 @@ def test_it_is_what_one_finds_who_waits_and_places_pod_after_pod(
     holders = tuple(holder(f"n{at % len(sizes)}", count, until) for at, count, until in held)
 
     def has_room(at: float) -> bool:
-        present = [one for one in holders if one.until is None or one.until > at]
+        present = [one for one in holders if one.until is None or one.until > at or at == NOW]
         free = {one.name: dict(one.amounts) for one in nodes}
         for one in present:
             for name, amount in one.amounts.items():
@@ -107,7 +108,8 @@ def test_it_is_what_one_finds_who_waits_and_places_pod_after_pod(
                 fit[0][name] -= amount
         return True
 
-    moments = sorted({NOW, *(float(until) for _, _, until in held if until is not None and until > NOW)})
+    ends = (max(NOW + SOON_S, until) for _, _, until in held if until is not None)
+    moments = sorted({NOW, *map(float, ends)})
     expected = next((moment for moment in moments if has_room(moment)), None)
     assert find_room(wish(pods, gpus), ClusterNow(NOW, nodes, holders), NOW).at == expected
 
@@ -135,6 +137,8 @@ def test_a_node_and_a_pod_of_the_api() -> None:
     going = {**pod, "metadata": {**pod["metadata"], "deletionTimestamp": "1970-01-01T00:01:30Z"}}
     assert (leaves := read_holder(going)) is not None and leaves.until == 90.0
     assert read_holder({**pod, "status": {"phase": "Succeeded"}}) is None
+    ours = {**pod, "metadata": {**pod["metadata"], "annotations": {TIME_LIMIT: "20"}}}
+    assert (limited := read_holder(ours)) is not None and limited.until == 80.0
 
 
 def container(cpu: str, **more: Any) -> dict[str, Any]:

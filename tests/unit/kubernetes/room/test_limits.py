@@ -10,7 +10,7 @@ import pytest
 from ffdl_kubernetes.room.cluster_now import ClusterNow
 from ffdl_kubernetes.room.fitting import Wish
 from ffdl_kubernetes.room.queue_room import QueueNow, admit, figures_of
-from ffdl_kubernetes.room.quota_room import lacking, needs_of
+from ffdl_kubernetes.room.quota_room import lacking, needs_of, never
 from ffdl_kubernetes.room.trials import There, foretell
 
 GPU = "nvidia.com/gpu"
@@ -38,15 +38,23 @@ def test_what_a_request_counts_for() -> None:
     [
         ({f"requests.{GPU}": "2"}, {}, {}, ""),
         ({f"requests.{GPU}": "3"}, {f"requests.{GPU}": "2"}, {},
-         f"quota q has 1 requests.{GPU} left of 3"),
+         f"quota q has 1 requests.{GPU} left of 3, and it asks for 2: it would wait until others end"),
         ({f"requests.{GPU}": "3"}, {f"requests.{GPU}": "2"}, {f"requests.{GPU}": Decimal(2)}, ""),
-        ({"cpu": "3500m"}, {}, {}, "quota q has 3.5 cpu left of 3.5"),
-        ({"limits.memory": "1Gi"}, {"limits.memory": "2Gi"}, {}, "quota q has 0 limits.memory left of 1073741824"),
+        ({"cpu": "3500m"}, {}, {}, "quota q has 3.5 cpu left of 3.5, and it asks for 4: it would never start"),
+        ({"limits.memory": "1Gi"}, {"limits.memory": "2Gi"}, {},
+         "quota q has 0 B limits.memory left of 1 GiB, and it asks for 2 GiB: it would never start"),
         ({"count/cronjobs.batch": "0"}, {}, {}, ""),
     ],
 )  # fmt: skip
 def test_what_a_quota_leaves(hard: dict[str, str], used: dict[str, str], freed: dict[str, Decimal], said: str) -> None:
     assert lacking(objects(), [quota(hard, used)], freed) == said
+
+
+def test_what_all_pods_together_never_get_is_told_of_the_job() -> None:
+    quotas = [quota({"pods": "1"}) | {"metadata": {"name": "other"}}, quota({"requests.cpu": "3", "pods": "9"})]
+    (job, *_) = objects(2)
+    assert never(job, "q", quotas) == ("requests.cpu", "3", "4")
+    assert never(objects(1)[0], "q", quotas) is None
 
 
 @pytest.mark.parametrize(
