@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.command_lines import command_lines
 from tests.contract.daemon_rig import LIMIT_S, PLAIN, site_in, until
 from tests.contract.test_daemon_logs import FFDL, Desk, end_jobs
 
@@ -106,9 +107,9 @@ def test_a_command_runs_where_the_learner_is(desk: Desk, lone: str) -> None:
     assert (done.returncode, done.stderr, rest) == (7, "wrong\n", [f"dark blue, 1, {lone}", "from here"])
     assert place == f"{Path(job['logs']).parent}/model"
     (learner,) = [
-        int(path.parent.name)
-        for path in Path("/proc").glob("[0-9]*/cmdline")
-        if path.read_bytes().endswith(b"hang.py\0") and lone.encode() in (path.parent / "environ").read_bytes()
+        int(process.name)
+        for process, line in command_lines()
+        if line.endswith(b"hang.py\0") and lone.encode() in (process / "environ").read_bytes()
     ]
     assert net == str(Path(f"/proc/{learner}/ns/net").readlink()) != str(Path("/proc/self/ns/net").readlink())
 

@@ -15,6 +15,7 @@ import pytest
 from ffdl_kubernetes.client import ClusterClient
 from ffdl_kubernetes.objects.tenant import role
 from ffdl_kubernetes.settings import read_settings
+from tests.command_lines import command_lines
 from tests.contract.daemon_rig import PLAIN, site_in, until
 from tests.contract.kubernetes_harness import CONTROLLER_IMAGE, IMAGE, images
 from tests.contract.test_daemon_logs import FFDL, Desk, end_jobs
@@ -88,9 +89,9 @@ def test_a_command_runs_where_the_learner_is(desk: Desk, lone: str) -> None:  # 
     place, *rest = done.stdout.splitlines()
     assert rest == ["/job/model-code", f"dark blue, 1, {lone}", "from here"]
     (learner,) = [
-        path.parent
-        for path in Path("/proc").glob("[0-9]*/cmdline")
-        if path.read_bytes().endswith(b"hang.py\0") and lone.encode() in (path.parent / "environ").read_bytes()
+        process
+        for process, line in command_lines()
+        if line.endswith(b"hang.py\0") and lone.encode() in (process / "environ").read_bytes()
     ]
     assert place == str(Path(f"{learner}/ns/mnt").readlink()) != str(Path("/proc/self/ns/mnt").readlink())
 

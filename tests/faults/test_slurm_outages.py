@@ -123,9 +123,11 @@ def test_a_slow_slurm_makes_neither_the_commands_slow_nor_the_questions_many(off
     office.spoil_all("")
 
 
-def test_a_submission_that_hangs_is_told_on_its_job_and_on_those_behind_it(office: Office) -> None:
+def test_a_submission_that_hangs_is_told_on_its_job_and_on_those_behind_it(make_office: MakeOffice) -> None:
+    office = make_office(WorldOptions(timeout_s=90.0))
+    office.start()
     office.until(office.accept(""), "COMPLETED")
-    office.spoil("sbatch", "slow=15")
+    office.spoil("sbatch", "slow=30")
     first = office.accept("")
     office.until(first, "DEPLOYING")
     second = office.accept("")
@@ -140,6 +142,7 @@ def test_a_submission_that_hangs_is_told_on_its_job_and_on_those_behind_it(offic
         first: "it was submitted more than 5 s ago, and the scheduler has not answered yet",
         second: "it waits for the scheduler, which has not answered a submission before it",
     }
+    office.spoil("sbatch", "")
     for job_id in (first, second):
         job = office.until(job_id, "COMPLETED", "FAILED")
         assert (job["state"], job["attempt"], job["pending_reason"]) == ("COMPLETED", 1, "")
