@@ -76,10 +76,11 @@ def is_served(cluster: Cluster, node: str) -> bool:
 
     Slurm 20.11 may go on calling it mixed when its last job has ended.
     """
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 180
     argv = ["sinfo", "-h", "-p", "main", "-n", node, "-o", "%T"]
     while (state := cluster.run("ctl", argv).stdout.strip()) == "completing" and time.monotonic() < deadline:
         time.sleep(0.2)
+    print(f"{node} is {state}")  # what a failure shows
     return state in {"idle", "mixed", "allocated"}
 
 
