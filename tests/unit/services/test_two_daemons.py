@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -169,12 +170,22 @@ class StoppedInSubmit:
         return self._submit(plan)
 
 
+def get_on(deployer: Deployer) -> int:
+    """Steps until one of them got on with a job, which the first need not: PostgreSQL skips a row on which the stopped
+    daemon's own thread writes at that moment that the scheduler has not answered."""
+    for _ in range(100):
+        if done := deployer.step():
+            return done
+        time.sleep(0.02)
+    return 0
+
+
 def deploy_by_other(site: Site) -> None:
     """Long enough for the lease and for the scheduler's credential to be over."""
     lease_ends(site)
     Deployer(other(site)).step()
     site.clock.at = max(site.clock.at, *(_marks(site) or [0.0])) + site.scheduler.credential_life_s + 1
-    assert Deployer(other(site)).step() == 1
+    assert get_on(Deployer(other(site))) == 1
 
 
 def _marks(site: Site) -> list[float]:
@@ -198,7 +209,7 @@ def test_a_late_submission_that_the_other_daemon_has_found_is_the_job(site: Site
 
     def adopt() -> None:
         lease_ends(site)
-        assert Deployer(other(site)).step() == 1
+        assert get_on(Deployer(other(site))) == 1
 
     def submit_then_stop(plan: LaunchPlan) -> NativeId:
         native = type(site.scheduler).submit(site.scheduler, plan)
@@ -241,7 +252,7 @@ def test_a_late_refusal_leaves_the_mark_of_the_other_daemons_submission(site: Si
         lease_ends(site)
         site.clock.at = max(site.clock.at, *_marks(site)) + site.scheduler.credential_life_s + 1
         with pytest.raises(Killed):
-            Deployer(other(site), die).step()
+            get_on(Deployer(other(site), die))
         assert len(site.scheduler.submitted) == 1
         site.scheduler.down = True
 

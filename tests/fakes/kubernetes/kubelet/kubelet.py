@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from uuid import uuid4
@@ -19,7 +20,8 @@ from tests.fakes.kubernetes.registry import Registry
 from tests.fakes.kubernetes.store import Change
 from tests.fakes.kubernetes.web import Request
 
-_FIRST_ADDRESS = ipaddress.ip_address("127.10.0.2")
+_FIRST_ADDRESS = ipaddress.ip_address("127.16.0.2") + os.getpid() % 2048 * 4096
+"""Of the pods of this process: the nodes are one machine, and pods of another cluster on it listen at fixed ports."""
 
 
 class Kubelets:
