@@ -10,7 +10,7 @@ from ffdl_kubernetes.canary import Proof
 from ffdl_kubernetes.client import ClusterClient, Refused
 from ffdl_kubernetes.discovery import groups, may
 from ffdl_kubernetes.kueue import GROUP, says_of_gangs
-from ffdl_kubernetes.objects.tenant import NODES, PERMISSIONS
+from ffdl_kubernetes.objects.tenant import NODES, PERMISSIONS, Permissions
 from ffdl_kubernetes.settings import KubernetesSettings
 
 _NODES = "nodes of the cluster"
@@ -42,15 +42,8 @@ def examine(
 
 def _permissions(client: ClusterClient, settings: KubernetesSettings) -> Item:
     about = f"permissions in {client.namespace}"
-    lacking = []
     try:
-        for group, resources, verbs in PERMISSIONS:
-            if group == GROUP and not settings.queue:
-                continue
-            for resource in resources:
-                verbs_lacking = [verb for verb in verbs if not may(client, verb, group, resource)]
-                if verbs_lacking:
-                    lacking.append(f"{', '.join(verbs_lacking)} {resource}{f'.{group}' if group else ''}")
+        lacking = _lacking(client, PERMISSIONS, settings)
     except (SchedulerUnreachable, Refused) as error:
         return Item(about, Verdict.NOTE, f"the API server does not say them: {error}")
     if not lacking:
@@ -75,23 +68,30 @@ def _debugging(client: ClusterClient) -> Item:
 
 def _nodes(client: ClusterClient, settings: KubernetesSettings) -> Item:
     """Whether it is seen what nodes have free: jobs run without."""
-    lacking = []
     try:
-        for group, resources, verbs in NODES:
-            if group != GROUP or settings.queue:
-                lacking += [
-                    f"{verb} {resource}"
-                    for resource in resources
-                    for verb in verbs
-                    if not may(client, verb, group, resource, everywhere=True)
-                ]
+        lacking = _lacking(client, NODES, settings, everywhere=True)
     except (SchedulerUnreachable, Refused) as error:
         return Item(_NODES, Verdict.NOTE, f"the API server does not say whether they are seen: {error}")
     if not lacking:
         return Item(_NODES, Verdict.OK, "seen: ffdl why says what they have free, and what would start sooner")
     cure = f"ffdl-admin tenant create {client.namespace} --nodes --update gives it"
-    why = f"not allowed ({', '.join(lacking)}): ffdl why does not say what they have free, nor what would start sooner"
+    why = f"not allowed ({'; '.join(lacking)}): ffdl why does not say what they have free, nor what would start sooner"
     return Item(_NODES, Verdict.NOTE, f"{why}; {cure}")
+
+
+def _lacking(
+    client: ClusterClient, needed: Permissions, settings: KubernetesSettings, *, everywhere: bool = False
+) -> list[str]:
+    """What of `needed` is not allowed, verbs and what they are for. Raises SchedulerUnreachable, Refused."""
+    found = []
+    for group, resources, verbs in needed:
+        if group == GROUP and not settings.queue:
+            continue
+        for resource in resources:
+            denied = [verb for verb in verbs if not may(client, verb, group, resource, everywhere=everywhere)]
+            if denied:
+                found.append(f"{', '.join(denied)} {resource}{f'.{group}' if group else ''}")
+    return found
 
 
 def _policies(settings: KubernetesSettings, proof: Callable[[], Proof | None]) -> Item:

@@ -20,8 +20,8 @@ from ffdl_kubernetes.objects.job import job as job_of
 from ffdl_kubernetes.objects.names import QUEUE_LABEL
 from ffdl_kubernetes.room import trials
 from ffdl_kubernetes.room.cluster_now import ClusterNow
-from ffdl_kubernetes.room.evidence import ahead_of, gpus_by_type, room_for, shortage_of, too_much, types_of
-from ffdl_kubernetes.room.fitting import Wish, wish_of
+from ffdl_kubernetes.room.evidence import ahead_of, gpu_of, gpus_by_type, room_for, shortage_of, too_much, types_of
+from ffdl_kubernetes.room.fitting import Wish, opening_for, wish_of
 from ffdl_kubernetes.room.look import Look
 from ffdl_kubernetes.room.queue_room import QueueNow, figures_of
 from ffdl_kubernetes.room.quota_room import never
@@ -110,19 +110,20 @@ class PodOutlooks(ABC):
         if wish is None or (known.reason is not None and known.reason.kind in _NOT_ROOM):
             return known
         queue = self._queue_now()
-        figures, lacks = dict(known.figures), (*known.lacks, *cluster.lacks)
+        figures, lacks = dict(known.figures), (*known.lacks, *filter(None, [cluster.lacks]))
         if queue is not None:
             figures, lacks = {**figures_of(queue), **figures}, (*lacks, *queue.lacks)
         known = replace(known, lacks=lacks, gpu_types=types_of(cluster, self._settings))
-        if not cluster.knows_pods:
+        if cluster.lacks:
             return replace(known, figures={**gpus_by_type(cluster.nodes, self._settings), **figures})
         mine = tuple(one for one in cluster.holders if token and one.token == token)
-        room = room_for(wish, spec.resources.gpu_type, cluster, self._settings, token)
-        ahead = ahead_of(wish, cluster, self._namespace, mine, token)
+        opening = opening_for(wish, cluster, token)
+        room = room_for(opening, spec.resources.gpu_type, cluster, self._settings)
+        ahead = ahead_of(opening, cluster, self._namespace, gpu_of(wish, self._settings), mine)
         reason = known.reason
-        if reason is not None and reason.kind is WaitKind.NO_ROOM and (detail := too_much(wish, cluster)):
+        if reason is not None and reason.kind is WaitKind.NO_ROOM and (detail := too_much(opening)):
             reason = replace(reason, kind=WaitKind.TOO_MUCH, detail=detail)
-        figures = {**shortage_of(wish, cluster, token), **figures}
+        figures = {**shortage_of(opening), **figures}
         return replace(known, reason=reason, figures=figures, rooms=(room,), ahead=(ahead,))
 
 

@@ -54,7 +54,7 @@ def _site(rows: Sequence[Sequence[str]]) -> tuple[tuple[NodeShape, ...], tuple[P
             _amount(memory, names) * _MIB,
             parse_gpus(gres),
             (*known, name),
-            tuple(word for word in words_of(features)),
+            tuple(words_of(features)),
             parse_other_gres(gres),
         )
     return tuple(nodes.values()), tuple(partitions.values())

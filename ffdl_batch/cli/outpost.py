@@ -32,6 +32,7 @@ class Outpost:
 
 
 def refusal(host: str, what: str) -> Stop:
+    """That `what` was asked for of a host without the program, and what can be had there."""
     return Stop(
         ExitCode.UNAVAILABLE,
         f"{what} needs ffdl_batch on {host}, which has none (install it there, or say where it is: FFDL_HOST_PROGRAM). "

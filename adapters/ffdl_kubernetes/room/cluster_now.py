@@ -46,15 +46,13 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class ClusterNow:
-    """What there was at `known_at`. `knows_nodes` and `knows_pods`: whether they could be listed, and `lacks` why
-    not."""
+    """What there was at `known_at`. `lacks` = why nodes, or who holds what of them, could not be listed ("" = both
+    were)."""
 
     known_at: float
     nodes: tuple[Node, ...] = ()
     holders: tuple[Holder, ...] = ()
-    knows_nodes: bool = True
-    knows_pods: bool = True
-    lacks: tuple[str, ...] = ()
+    lacks: str = ""
 
 
 def read_node(thing: Plain) -> Node:

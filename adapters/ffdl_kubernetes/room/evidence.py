@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from decimal import Decimal
 
 from ffdl_batch.domain.numbers import counted
 from ffdl_batch.domain.waiting import Ahead, NodeAway, Room
 from ffdl_kubernetes.room.amounts import NOTHING, Amounts, amount_text
-from ffdl_kubernetes.room.cluster_now import PODS, ClusterNow, Holder, Node
-from ffdl_kubernetes.room.fitting import (
-    Wish,
-    free_of,
-    has_labels,
-    holders_on,
-    kept_off,
-    open_nodes,
-    places,
-)
+from ffdl_kubernetes.room.cluster_now import ClusterNow, Holder, Node
+from ffdl_kubernetes.room.fitting import Opening, Wish, has_labels, kept_off, places
 from ffdl_kubernetes.settings import KubernetesSettings
 
 _MOST_AWAY = 8
@@ -31,50 +23,44 @@ def gpu_of(wish: Wish, settings: KubernetesSettings) -> str:
     return next((name for name in known if wish.each.get(name, NOTHING) > 0), "")
 
 
-def room_for(wish: Wish, gpu_type: str, cluster: ClusterNow, settings: KubernetesSettings, without: str = "") -> Room:
-    """What the nodes have free for it now. `gpu_type` as the manifest has it ("" = any); `without` as in
-    :func:`ffdl_kubernetes.room.fitting.find_room`."""
+def room_for(opening: Opening, gpu_type: str, cluster: ClusterNow, settings: KubernetesSettings) -> Room:
+    """What the nodes have free for it now. `gpu_type` as the manifest has it ("" = any)."""
+    wish = opening.wish
     gpu = gpu_of(wish, settings)
-    suited = [node for node in cluster.nodes if has_labels(node, wish) and _count(node.amounts.get(gpu), gpu)]
-    nodes = [node for node in suited if not kept_off(node, wish)]
-    there = holders_on(nodes, cluster, without)
-    free = {node.name: free_of(node, there[node.name]) for node in nodes}
-    held = [places(left, wish.each) for left in free.values()]
+    nodes = [node for node in opening.nodes if not gpu or _gpus(node.amounts, gpu)]
+    held = [places(opening.free[node.name], wish.each) for node in nodes]
+    suited = (node for node in cluster.nodes if has_labels(node, wish) and (not gpu or _gpus(node.amounts, gpu)))
     away = [NodeAway(node.name, why) for node in suited if (why := kept_off(node, wish))]
     return Room(
         partition="",
         gpu_type=gpu_type if gpu else "",
-        gpus=sum(_count(node.amounts.get(gpu), gpu) for node in nodes) if gpu else 0,
-        gpus_free=sum(max(0, _count(left.get(gpu), gpu)) for left in free.values()) if gpu else 0,
+        gpus=sum(_gpus(node.amounts, gpu) for node in nodes),
+        gpus_free=sum(max(0, _gpus(opening.free[node.name], gpu)) for node in nodes),
         nodes=len(nodes),
         fitting=sum(count > 0 for count in held),
         wanted=wish.pods,
-        gpus_each=_count(wish.each.get(gpu), gpu) if gpu else 0,
+        gpus_each=_gpus(wish.each, gpu),
         away=tuple(away[:_MOST_AWAY]),
         away_more=len(away[_MOST_AWAY:]),
         learners_fitting=min(wish.pods, sum(held)),
     )
 
 
-def ahead_of(
-    wish: Wish, cluster: ClusterNow, namespace: str, mine: tuple[Holder, ...] = (), without: str = ""
-) -> Ahead:
-    """Pods of anybody that wait for a node and want what is short for this request, and those that hold it; `mine` are
-    the pods of the Job that is asked about (none = it is not there yet: all that wait are before it)."""
-    nodes = open_nodes(wish, cluster)
-    short = _short(wish, cluster, nodes, without)
+def ahead_of(opening: Opening, cluster: ClusterNow, namespace: str, gpu: str, mine: tuple[Holder, ...] = ()) -> Ahead:
+    """Pods of anybody that wait for a node and want what is short for this request, and those that hold it; `gpu` is
+    the resource by which it asks for GPUs, and `mine` are the pods of the Job that is asked about (none = it is not
+    there yet: all that wait are before it)."""
+    short = _short(opening)
     wanting = [one for one in cluster.holders if any(one.amounts.get(name, NOTHING) > 0 for name in short)]
     own = min(((-one.priority, one.since) for one in mine), default=None)
     waiting = [one for one in wanting if not one.node and one.until is None and one not in mine]
     before = [one for one in waiting if own is None or (-one.priority, one.since) < own]
-    names = {node.name for node in nodes}
-    running = [one for one in wanting if one.node in names and one not in mine]
-    gpu = next((name for name in short if name.endswith("/gpu")), "")
+    running = [one for one in wanting if one.node in opening.free and one not in mine]
     return Ahead(
         partition=CLUSTER,
         jobs=len(before),
         own=sum(one.namespace == namespace for one in before),
-        gpus=int(sum((one.amounts.get(gpu, NOTHING) for one in before), NOTHING)) if gpu else 0,
+        gpus=sum(_gpus(one.amounts, gpu) for one in before) if gpu in short else 0,
         waiting=len(waiting),
         running=len(running),
         next_end=min((one.until for one in running if one.until is not None), default=None),
@@ -82,44 +68,40 @@ def ahead_of(
     )
 
 
-def _short(wish: Wish, cluster: ClusterNow, nodes: Sequence[Node], without: str) -> list[str]:
+def _short(opening: Opening) -> list[str]:
     """Resources of which no open node has enough free for one of its pods; all that it asks for where it is not one by
     itself."""
-    asked = [name for name, amount in wish.each.items() if amount > 0 and name != PODS]
-    there = holders_on(nodes, cluster, without)
-    free = [free_of(node, there[node.name]) for node in nodes]
-    short = [name for name in asked if all(left.get(name, NOTHING) < wish.each[name] for left in free)]
-    return short or asked
+    asked = opening.wish.resources
+    short = [
+        name
+        for name, amount in asked.items()
+        if all(left.get(name, NOTHING) < amount for left in opening.free.values())
+    ]
+    return short or list(asked)
 
 
-def shortage_of(wish: Wish, cluster: ClusterNow, without: str = "") -> dict[str, str]:
+def shortage_of(opening: Opening) -> dict[str, str]:
     """What each learner asks for and what a node has free at most, where not all of them have room."""
-    nodes = open_nodes(wish, cluster)
-    there = holders_on(nodes, cluster, without)
-    free = [free_of(node, there[node.name]) for node in nodes]
-    if not nodes or sum(places(left, wish.each) for left in free) >= wish.pods:
+    if not opening.nodes or sum(opening.pods_now().values()) >= opening.wish.pods:
         return {}
-    names = [name for name, amount in wish.each.items() if amount > 0 and name != PODS]
-    most = {name: max(*(left.get(name, NOTHING) for left in free), NOTHING) for name in names}
+    asked = opening.wish.resources
+    most = {name: max(*(left.get(name, NOTHING) for left in opening.free.values()), NOTHING) for name in asked}
     return {
-        "each learner asks for, with its controller": amounts_text({name: wish.each[name] for name in names}),
+        "each learner asks for, with its controller": amounts_text(asked),
         "the most that one open node has free": amounts_text(most),
     }
 
 
-def too_much(wish: Wish, cluster: ClusterNow) -> str:
+def too_much(opening: Opening) -> str:
     """How far the nodes that take such pods are from holding it when they are empty ("" = they hold it, or there are
     none)."""
-    nodes = open_nodes(wish, cluster)
-    ever = sum(places(node.amounts, wish.each) for node in nodes)
-    if not nodes or ever >= wish.pods:
+    wish, ever = opening.wish, opening.pods_ever()
+    if not opening.nodes or ever >= wish.pods:
         return ""
-    names = [name for name, amount in wish.each.items() if amount > 0 and name != PODS]
-    largest = {name: max(node.amounts.get(name, NOTHING) for node in nodes) for name in names}
+    asked = wish.resources
+    largest = {name: max(node.amounts.get(name, NOTHING) for node in opening.nodes) for name in asked}
     room = f"empty they have room for {ever} of {counted(wish.pods, 'learner')}"
-    return f"{room}; one node has at most {amounts_text(largest)}, and each learner asks for " + amounts_text(
-        {name: wish.each[name] for name in names}
-    )
+    return f"{room}; one node has at most {amounts_text(largest)}, and each learner asks for {amounts_text(asked)}"
 
 
 def amounts_text(amounts: Amounts) -> str:
@@ -145,9 +127,13 @@ def types_of(cluster: ClusterNow, settings: KubernetesSettings) -> tuple[str, ..
     found = {
         by_label.get(node.labels[settings.gpu_label], node.labels[settings.gpu_label])
         for node in open_
-        if settings.gpu_label in node.labels and _has(node, settings.gpu_resource)
+        if settings.gpu_label in node.labels and _gpus(node.amounts, settings.gpu_resource)
     }
-    found |= {name for name, resource in settings.gpu_resources.items() if any(_has(node, resource) for node in open_)}
+    found |= {
+        name
+        for name, resource in settings.gpu_resources.items()
+        if any(_gpus(node.amounts, resource) for node in open_)
+    }
     return tuple(sorted(found))
 
 
@@ -155,16 +141,12 @@ def gpus_by_type(nodes: Iterable[Node], settings: KubernetesSettings) -> dict[st
     """How many GPUs there are, where nobody may know how many are free."""
     found: dict[str, int] = {}
     for node in nodes:
-        if not node.closed and (count := _count(node.amounts.get(settings.gpu_resource), settings.gpu_resource)):
+        if not node.closed and (count := _gpus(node.amounts, settings.gpu_resource)):
             kind = node.labels.get(settings.gpu_label, "")
             found[kind] = found.get(kind, 0) + count
     return {f"GPUs{f' of type {kind}' if kind else ''} in the cluster": str(found[kind]) for kind in sorted(found)}
 
 
-def _has(node: Node, resource: str) -> bool:
-    return node.amounts.get(resource, NOTHING) > 0
-
-
-def _count(amount: Decimal | None, resource: str) -> int:
-    """GPUs of a node; 1 where none are asked for, so that each node counts."""
-    return int(amount or 0) if resource else 1
+def _gpus(amounts: Amounts, resource: str) -> int:
+    """`resource` may be "": none are asked for."""
+    return int(amounts.get(resource, NOTHING))

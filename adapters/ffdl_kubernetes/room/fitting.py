@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
-from ffdl_kubernetes.room.amounts import NOTHING, Amounts, asked_of
+from ffdl_kubernetes.room.amounts import NOTHING, Amounts, added, asked_of
 from ffdl_kubernetes.room.cluster_now import PODS, ClusterNow, Holder, Node
 
 Plain = Mapping[str, Any]
@@ -31,9 +31,12 @@ class Wish:
 
     def beside(self, labels: Mapping[str, str], tolerations: Iterable[Plain] = ()) -> Wish:
         """The same, with more labels asked for and more tolerated."""
-        return replace(
-            self, selector={**self.selector, **labels}, tolerations=(*self.tolerations, *tolerations)
-        )  # fmt: skip
+        return replace(self, selector={**self.selector, **labels}, tolerations=(*self.tolerations, *tolerations))
+
+    @property
+    def resources(self) -> dict[str, Decimal]:
+        """What each asks for of what people ask for: not its own place among the pods of a node."""
+        return {name: amount for name, amount in self.each.items() if amount > 0 and name != PODS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,17 +84,34 @@ def is_tolerated(taint: Plain, tolerations: Sequence[Plain]) -> bool:
     return False
 
 
-def open_nodes(wish: Wish, cluster: ClusterNow) -> list[Node]:
-    """Nodes that would take such pods, if they had room."""
-    return [node for node in cluster.nodes if has_labels(node, wish) and not kept_off(node, wish)]
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """The nodes that would take a request's pods if they had room, and by node who holds something of it and what that
+    leaves free."""
+
+    wish: Wish
+    nodes: tuple[Node, ...]
+    holders: Mapping[str, tuple[Holder, ...]]
+    free: Mapping[str, Amounts]
+
+    def pods_now(self) -> dict[str, int]:
+        """For how many of the pods each node has room, by its name."""
+        return {name: places(left, self.wish.each) for name, left in self.free.items()}
+
+    def pods_ever(self) -> int:
+        """For how many of them all nodes have room together when they are empty."""
+        return sum(places(node.amounts, self.wish.each) for node in self.nodes)
 
 
-def free_of(node: Node, holders: Iterable[Holder]) -> dict[str, Decimal]:
-    """What `holders`, who are on it, leave of the node."""
-    free = dict(node.amounts)
-    for holder in holders:
-        _give(free, holder.amounts, -1)
-    return free
+def opening_for(wish: Wish, cluster: ClusterNow, without: str = "") -> Opening:
+    """Where the request's pods may go. `without`: the attempt whose place they would take."""
+    nodes = tuple(node for node in cluster.nodes if has_labels(node, wish) and not kept_off(node, wish))
+    there: dict[str, list[Holder]] = {node.name: [] for node in nodes}
+    for holder in cluster.holders:
+        if holder.node in there and not (without and holder.token == without):
+            there[holder.node].append(holder)
+    free = {node.name: _less(node.amounts, (holder.amounts for holder in there[node.name])) for node in nodes}
+    return Opening(wish, nodes, {name: tuple(here) for name, here in there.items()}, free)
 
 
 def places(free: Amounts, each: Amounts) -> int:
@@ -100,32 +120,21 @@ def places(free: Amounts, each: Amounts) -> int:
     return max(0, min((int(left // amount) for left, amount in asked), default=0))
 
 
-def find_room(wish: Wish, cluster: ClusterNow, now: float, without: str = "") -> Found:
+def find_room(opening: Opening, now: float) -> Found:
     """When all pods of the request have room at once: now, or when enough of what runs there has reached its time
-    limit, if nobody takes it before. `without`: the attempt whose place the request would take."""
-    nodes = open_nodes(wish, cluster)
-    there = holders_on(nodes, cluster, without)
-    free = {node.name: free_of(node, there[node.name]) for node in nodes}
-    held = {name: places(left, wish.each) for name, left in free.items()}
-    ever = sum(places(node.amounts, wish.each) for node in nodes)
-    if sum(held.values()) >= wish.pods:
-        return Found(now, _chosen(held, wish.pods), ever)
-    ending = ((one.until, one) for here in there.values() for one in here if one.until is not None)
+    limit, if nobody takes it before."""
+    each, pods, ever = opening.wish.each, opening.wish.pods, opening.pods_ever()
+    held = opening.pods_now()
+    if sum(held.values()) >= pods:
+        return Found(now, _chosen(held, pods), ever)
+    free = dict(opening.free)
+    ending = ((one.until, one) for here in opening.holders.values() for one in here if one.until is not None)
     for until, holder in sorted(ending, key=lambda pair: pair[0]):
-        _give(free[holder.node], holder.amounts, 1)
-        held[holder.node] = places(free[holder.node], wish.each)
-        if sum(held.values()) >= wish.pods:
-            return Found(max(now + SOON_S, until), _chosen(held, wish.pods), ever)
+        free[holder.node] = added((free[holder.node], holder.amounts))
+        held[holder.node] = places(free[holder.node], each)
+        if sum(held.values()) >= pods:
+            return Found(max(now + SOON_S, until), _chosen(held, pods), ever)
     return Found(None, ever=ever)
-
-
-def holders_on(nodes: Sequence[Node], cluster: ClusterNow, without: str = "") -> dict[str, list[Holder]]:
-    """Who holds something of each of `nodes`, by its name."""
-    there: dict[str, list[Holder]] = {node.name: [] for node in nodes}
-    for holder in cluster.holders:
-        if holder.node in there and not (without and holder.token == without):
-            there[holder.node].append(holder)
-    return there
 
 
 def _chosen(held: Mapping[str, int], pods: int) -> tuple[str, ...]:
@@ -140,6 +149,6 @@ def _chosen(held: Mapping[str, int], pods: int) -> tuple[str, ...]:
     return tuple(sorted(fill()))
 
 
-def _give(free: dict[str, Decimal], amounts: Amounts, sign: int) -> None:
-    for name, amount in amounts.items():
-        free[name] = free.get(name, NOTHING) + sign * amount
+def _less(amounts: Amounts, taken: Iterable[Amounts]) -> dict[str, Decimal]:
+    gone = added(taken)
+    return {name: amounts.get(name, NOTHING) - gone.get(name, NOTHING) for name in {**amounts, **gone}}

@@ -30,60 +30,49 @@ class Look:
     def __init__(self, make: Callable[[], ClusterClient], clock: Callable[[], float] = time.time) -> None:
         self._make, self._clock = make, clock
         self._lock = threading.Lock()
-        self._cluster: ClusterNow | None = None
-        self._queues: dict[str, tuple[float, QueueNow]] = {}
-        self._quotas: tuple[float, tuple[Plain, ...], tuple[str, ...]] = (0.0, (), ())
+        self._known: dict[str, tuple[float, Any]] = {}
 
     def cluster(self) -> ClusterNow:
         """Nodes and pods. Raises SchedulerUnreachable."""
-        with self._lock:
-            known = self._cluster
-            if known is None or not 0 <= self._clock() - known.known_at < LIFE_S:
-                known = self._cluster = self._asked(_cluster)
-            return known
+        return self._asked("cluster", LIFE_S, lambda client: _cluster(client, self._clock()))
 
     def quotas(self) -> tuple[tuple[Plain, ...], tuple[str, ...]]:
         """The quotas of the namespace, and why they could not be read. Raises SchedulerUnreachable."""
-        with self._lock:
-            if not 0 <= self._clock() - self._quotas[0] < QUOTA_LIFE_S:
-                found, lacks = self._asked(_quotas)
-                self._quotas = self._clock(), found, lacks
-            return self._quotas[1:]
+        return self._asked("quotas", QUOTA_LIFE_S, _quotas)
 
     def queue(self, name: str, group: str) -> QueueNow:
         """What is behind a LocalQueue of the namespace; `group`: Kueue's, with its version. Raises
         SchedulerUnreachable."""
-        with self._lock:
-            at, known = self._queues.get(name, (0.0, QueueNow()))
-            if not 0 <= self._clock() - at < LIFE_S:
-                known = self._asked(lambda client, _: _queue(client, name, group))
-                self._queues[name] = self._clock(), known
-            return known
+        return self._asked(f"queue {name}", LIFE_S, lambda client: _queue(client, name, group))
 
-    def _asked(self, ask: Callable[[ClusterClient, float], _T]) -> _T:
-        client = self._make()
-        try:
-            return ask(client, self._clock())
-        finally:
-            client.close()
+    def _asked(self, what: str, life_s: float, ask: Callable[[ClusterClient], _T]) -> _T:
+        """What `ask` answered when it was asked last, at most `life_s` ago."""
+        with self._lock:
+            at, known = self._known.get(what, (float("-inf"), None))
+            if not 0 <= self._clock() - at < life_s:
+                client = self._make()
+                try:
+                    at, known = self._clock(), ask(client)
+                finally:
+                    client.close()
+                self._known[what] = at, known
+            answer: _T = known
+            return answer
 
 
 def _cluster(client: ClusterClient, now: float) -> ClusterNow:
-    lacks: list[str] = []
     try:
         nodes = tuple(read_node(one) for one in client.items("api/v1/nodes"))
     except Refused as refused:
-        return ClusterNow(now, knows_nodes=False, knows_pods=False, lacks=(_lack("nodes", client, refused),))
+        return ClusterNow(now, lacks=_lack("nodes", client, refused))
     try:
         found = map(read_holder, client.items("api/v1/pods", {"fieldSelector": _PRESENT}))
-        holders = tuple(one for one in found if one is not None)
+        return ClusterNow(now, nodes, tuple(one for one in found if one is not None))
     except Refused as refused:
-        lacks.append(_lack("pods of all namespaces", client, refused))
-        return ClusterNow(now, nodes, knows_pods=False, lacks=tuple(lacks))
-    return ClusterNow(now, nodes, holders)
+        return ClusterNow(now, nodes, lacks=_lack("pods of all namespaces", client, refused))
 
 
-def _quotas(client: ClusterClient, _: float) -> tuple[tuple[Plain, ...], tuple[str, ...]]:
+def _quotas(client: ClusterClient) -> tuple[tuple[Plain, ...], tuple[str, ...]]:
     try:
         return tuple(client.list("ResourceQuota", {})[0]), ()
     except Refused as refused:

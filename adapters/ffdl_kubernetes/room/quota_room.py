@@ -19,21 +19,15 @@ _PLURALS = {
     "Service": ("services", "count/services"),
     "NetworkPolicy": ("count/networkpolicies.networking.k8s.io",),
 }
-_OWN = {"Terminating": True, "NotTerminating": False, "BestEffort": False, "NotBestEffort": True}
 
 
 def lacking(objects: Sequence[Plain], quotas: Sequence[Plain], freed: Amounts) -> str:
     """What keeps `objects` from being made, in words ("" = nothing). `freed` is what the Job gives back whose place
     they take, under the names that quotas have."""
     need = needs_of(objects)
-    job = next((one for one in objects if one["kind"] == "Job"), None)
-    for quota in quotas:
-        if job is not None and not _is_for(quota, job["spec"]["template"]["spec"]):
-            continue
-        status = quota.get("status") or {}
-        hard = read_amounts(status.get("hard") or quota.get("spec", {}).get("hard"))
-        used = read_amounts(status.get("used"))
-        for name, most in sorted(hard.items()):
+    for quota in _for(objects, quotas):
+        used = read_amounts((quota.get("status") or {}).get("used"))
+        for name, most in _hard(quota):
             left = most - used.get(name, NOTHING) + freed.get(name, NOTHING)
             if need.get(name, NOTHING) > left:
                 shown = f"{amount_text(name, max(left, NOTHING))} {name} left of {amount_text(name, most)}"
@@ -46,24 +40,28 @@ def lacking(objects: Sequence[Plain], quotas: Sequence[Plain], freed: Amounts) -
 def never(job: Plain, name: str, quotas: Sequence[Plain]) -> tuple[str, str, str] | None:
     """What of the quota `name` the pods of a Job together never get, whoever else uses it (of one pod it may have
     enough): resource, what the quota has, what the Job asks for."""
-    need = needs_of([{**job, "kind": "Job"}])
-    for quota in quotas:
-        hard = read_amounts((quota.get("status") or {}).get("hard") or quota.get("spec", {}).get("hard"))
-        for resource, most in sorted(hard.items()):
-            if quota["metadata"]["name"] == name and need.get(resource, NOTHING) > most:
+    objects = [{**job, "kind": "Job"}]
+    need = needs_of(objects)
+    for quota in _for(objects, [one for one in quotas if one["metadata"]["name"] == name]):
+        for resource, most in _hard(quota):
+            if need.get(resource, NOTHING) > most:
                 return resource, amount_text(resource, most), amount_text(resource, need[resource])
     return None
 
 
 def needs_of(objects: Sequence[Plain]) -> dict[str, Decimal]:
-    """What they count for, under the names that quotas have."""
-    counted = [{name: Decimal(1)} for one in objects for name in _PLURALS.get(str(one["kind"]), ())]
+    """What they and their pods count for, under the names that quotas have."""
     pods: list[dict[str, Decimal]] = []
     for one in objects:
         if one["kind"] == "Job":
             count, spec = Decimal(int(one["spec"].get("completions") or 1)), one["spec"]["template"]["spec"]
             pods.append({name: value * count for name, value in needs_of_pod(spec).items()})
-    return added([*counted, *pods])
+    return added([counts_of(objects), *pods])
+
+
+def counts_of(objects: Sequence[Plain]) -> dict[str, Decimal]:
+    """What they themselves count for, without pods."""
+    return added({name: Decimal(1)} for one in objects for name in _PLURALS.get(str(one["kind"]), ()))
 
 
 def needs_of_pod(spec: Plain) -> dict[str, Decimal]:
@@ -79,12 +77,19 @@ def needs_of_pod(spec: Plain) -> dict[str, Decimal]:
     }
 
 
+def _hard(quota: Plain) -> list[tuple[str, Decimal]]:
+    """Resource and the most of it, in order."""
+    return sorted(read_amounts((quota.get("status") or {}).get("hard") or quota.get("spec", {}).get("hard")).items())
+
+
+def _for(objects: Sequence[Plain], quotas: Sequence[Plain]) -> list[Plain]:
+    """The quotas that count `objects`, which are of one job."""
+    job = next((one for one in objects if one["kind"] == "Job"), None)
+    return [one for one in quotas if job is None or _is_for(one, job["spec"]["template"]["spec"])]
+
+
 def _is_for(quota: Plain, pod: Plain) -> bool:
     """Whether the quota counts such pods. Those of a priority are taken as if it did: a class may have a default."""
-    for scope in quota.get("spec", {}).get("scopes") or ():
-        counts = _OWN.get(str(scope), True)
-        if scope in ("Terminating", "NotTerminating"):
-            counts = (pod.get("activeDeadlineSeconds") is not None) is (scope == "Terminating")
-        if not counts:
-            return False
-    return True
+    ends_itself = pod.get("activeDeadlineSeconds") is not None
+    counts = {"Terminating": ends_itself, "NotTerminating": not ends_itself, "BestEffort": False}
+    return all(counts.get(str(scope), True) for scope in quota.get("spec", {}).get("scopes") or ())

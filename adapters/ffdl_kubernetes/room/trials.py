@@ -11,9 +11,9 @@ from ffdl_batch.domain.numbers import counted
 from ffdl_batch.domain.waiting import Foretold
 from ffdl_kubernetes.room.amounts import added
 from ffdl_kubernetes.room.cluster_now import ClusterNow
-from ffdl_kubernetes.room.fitting import Wish, find_room
+from ffdl_kubernetes.room.fitting import Wish, find_room, opening_for
 from ffdl_kubernetes.room.queue_room import QueueNow, admit
-from ffdl_kubernetes.room.quota_room import lacking, needs_of, needs_of_pod
+from ffdl_kubernetes.room.quota_room import counts_of, lacking, needs_of_pod
 
 Plain = Mapping[str, Any]
 _SHOWN = 4
@@ -40,9 +40,9 @@ def foretell(objects: Sequence[Plain], wish: Wish, there: There, now: float, tok
         if admission.obstacle:
             return None if there.queue.cluster_queue is None else Foretold(admission.obstacle, counted=True)
         wish = wish.beside(admission.labels, admission.tolerations)
-    if not (there.cluster.knows_nodes and there.cluster.knows_pods):
+    if there.cluster.lacks:
         return None
-    found = find_room(wish, there.cluster, now, token)
+    found = find_room(opening_for(wish, there.cluster, token), now)
     if found.at is None:
         return Foretold(_never(wish, found.ever), counted=True)
     shown = ", ".join(found.nodes[:_SHOWN]) + (f" and {len(found.nodes) - _SHOWN} more" if found.nodes[_SHOWN:] else "")
@@ -56,16 +56,7 @@ def _freed(objects: Sequence[Plain], there: There) -> dict[str, Decimal]:
     if there.own_job is None:
         return {}
     present = [pod for pod in there.own_pods if pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")]
-    return added(
-        [
-            needs_of([one for one in objects if one["kind"] != "Job"]),
-            _JOB,
-            *(needs_of_pod(pod["spec"]) for pod in present),
-        ]
-    )
-
-
-_JOB = {"count/jobs.batch": Decimal(1)}
+    return added([counts_of(objects), *(needs_of_pod(pod["spec"]) for pod in present)])
 
 
 def _never(wish: Wish, ever: int) -> str:

@@ -217,6 +217,21 @@ def test_jobs_that_do_not_wait_say_what_they_do(
     assert not view.waits and said in view.sentence and not seer.explained
 
 
+@pytest.mark.parametrize(
+    ("learners", "waits"),
+    [("learners: 2", True), ("batch: {roles: {chief: {learners: 1}, worker: {learners: 1}}}", True), ("learners: 1", False)],
+)
+def test_a_job_of_which_some_learners_have_their_nodes_waits(
+    site: Site, seer: Seer, learners: str, waits: bool
+) -> None:
+    job = queued(site, f"{MANIFEST}\n{learners}\n")
+    assert site.platform.store.apply(job, Change(((JobState.DOWNLOADING, 3.0),)))
+    seer.reason = Reason(WaitKind.NO_ROOM, "Insufficient cpu")
+    view = explain_job(site.platform, site.caller, job.id, alternatives=False)
+    assert view.waits is waits
+    assert view.sentence.startswith("some of its learners have their nodes, and others wait: ") is waits
+
+
 def test_a_job_that_the_scheduler_lists_no_more_as_waiting(
     site: Site, seer: Seer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

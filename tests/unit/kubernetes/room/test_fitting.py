@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ffdl_batch.domain.pod import TIME_LIMIT
 from ffdl_kubernetes.room.amounts import asked_of
 from ffdl_kubernetes.room.cluster_now import ClusterNow, Holder, Node, read_holder, read_node
-from ffdl_kubernetes.room.fitting import SOON_S, Found, Wish, find_room, is_tolerated, kept_off
+from ffdl_kubernetes.room.fitting import SOON_S, Found, Wish, find_room, is_tolerated, kept_off, opening_for
 from ffdl_kubernetes.room.trials import There, foretell
 
 NOW = 1000.0
@@ -50,13 +50,13 @@ def wish(pods: int = 1, gpus: int = 2, **selector: str) -> Wish:
     ],
 )
 def test_when_there_is_room(asked: Wish, holders: tuple[Holder, ...], found: Found) -> None:
-    assert find_room(asked, ClusterNow(NOW, (node("a"), node("b")), holders), NOW) == found
+    assert find_room(opening_for(asked, ClusterNow(NOW, (node("a"), node("b")), holders)), NOW) == found
 
 
 def test_what_the_job_itself_holds_is_free_for_another_request_in_its_place() -> None:
     there = ClusterNow(NOW, (node("a"),), (holder("a", 4, token="training-1-1"),))
-    assert find_room(wish(), there, NOW).at is None
-    assert find_room(wish(), there, NOW, "training-1-1") == Found(NOW, ("a",), 2)
+    assert find_room(opening_for(wish(), there), NOW).at is None
+    assert find_room(opening_for(wish(), there, "training-1-1"), NOW) == Found(NOW, ("a",), 2)
 
 
 def test_nodes_with_other_labels_taints_or_none_that_are_open_are_none() -> None:
@@ -64,9 +64,9 @@ def test_nodes_with_other_labels_taints_or_none_that_are_open_are_none() -> None
         node("other", labels={"gpu": "v100"}), node("closed", labels={"gpu": "a100"}, closed="cordoned"),
         node("kept", labels={"gpu": "a100"}, taints=({"key": "team", "value": "x", "effect": "NoSchedule"},)),
     )  # fmt: skip
-    assert find_room(wish(gpu="a100"), ClusterNow(NOW, nodes), NOW) == Found(None, (), 0)
+    assert find_room(opening_for(wish(gpu="a100"), ClusterNow(NOW, nodes)), NOW) == Found(None, (), 0)
     tolerant = wish(gpu="a100").beside({}, [{"key": "team", "operator": "Exists"}])
-    assert find_room(tolerant, ClusterNow(NOW, nodes), NOW).nodes == ("kept",)
+    assert find_room(opening_for(tolerant, ClusterNow(NOW, nodes)), NOW).nodes == ("kept",)
     assert kept_off(nodes[1], tolerant) == "cordoned" and "taint team" in kept_off(nodes[2], wish())
 
 
@@ -111,7 +111,7 @@ def test_it_is_what_one_finds_who_waits_and_places_pod_after_pod(
     ends = (max(NOW + SOON_S, until) for _, _, until in held if until is not None)
     moments = sorted({NOW, *map(float, ends)})
     expected = next((moment for moment in moments if has_room(moment)), None)
-    assert find_room(wish(pods, gpus), ClusterNow(NOW, nodes, holders), NOW).at == expected
+    assert find_room(opening_for(wish(pods, gpus), ClusterNow(NOW, nodes, holders)), NOW).at == expected
 
 
 def test_a_node_and_a_pod_of_the_api() -> None:
@@ -164,7 +164,7 @@ def test_what_a_pod_asks_for(spec: dict[str, Any], cpu: str | None) -> None:
 
 
 def test_where_nodes_are_not_known_nobody_foretells() -> None:
-    there = There(ClusterNow(NOW, knows_nodes=False, knows_pods=False))
+    there = There(ClusterNow(NOW, lacks="may not"))
     assert foretell([], wish(), there, NOW, "") is None
     known = There(ClusterNow(NOW, (node("a"),)))
     assert (found := foretell([], wish(pods=3), known, NOW, "")) is not None

@@ -70,10 +70,10 @@ def test_quotas_of_other_pods_do_not_count(scope: str, limit: int | None, counts
 def test_the_pods_in_whose_place_it_would_be_give_their_share_back() -> None:
     own = {"spec": POD, "status": {"phase": "Pending"}}
     asked, hard, used = objects(1), {f"requests.{GPU}": "2"}, {f"requests.{GPU}": "2"}
-    plain = There(ClusterNow(0.0, knows_nodes=False), [quota(hard, used)])
+    plain = There(ClusterNow(0.0, lacks="may not"), [quota(hard, used)])
     found = foretell(asked, Wish(1, {}, {}), plain, 0.0, "")
     assert found is not None and found.at is None and "quota q has 0" in found.said
-    instead = There(ClusterNow(0.0, knows_nodes=False), [quota(hard, used)], own_job={}, own_pods=[own])
+    instead = There(ClusterNow(0.0, lacks="may not"), [quota(hard, used)], own_job={}, own_pods=[own])
     assert foretell(asked, Wish(1, {}, {}), instead, 0.0, "t") is None  # and of nodes nobody knows
 
 
