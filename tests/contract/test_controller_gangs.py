@@ -312,6 +312,7 @@ def test_a_halt_asks_services_too_and_waits_for_those_that_answer(
     serve(run, service, "exec python3 main.py", limits=dataclasses.replace(LIMITS, grace_s=20))
     head = run.start()
     run.wait(lambda: "up" in said(run, 2) and (not saves or "up" in said(run, 1)), "worker and service")
+    run.wait(lambda: bool(of_kind(run, EventKind.LEARNER_STARTED)), "that the service is begun, which says nothing")
     asked_at = time.monotonic()
     run.say("halt")
     assert head.wait(timeout=30) == 0, run.errors
