@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Builds learner images from the definition files beside it, by ``apptainer build``.
 
-    build.py [--apptainer PROGRAM] [--out DIR] [--mirror URL] [--suite NAME] [--in-setup] [--force] [--list] [NAME ...]
+    build.py [--apptainer PROGRAM] [--out DIR] [--mirror URL] [--suite NAME] [--mksquashfs-args TEXT] [--in-setup]
+             [--force] [--list] [NAME ...]
 
 Needs Apptainer >= 1.2 (templates in definitions), debootstrap, root and a Debian mirror; no container registry. The
 mirror is the one that this machine's apt uses. An image whose recipe did not change is not built again:
@@ -82,7 +83,8 @@ def main(arguments: list[str] | None = None) -> int:
             raise BuildError("this machine's apt names no Debian mirror; give one: --mirror URL", 2)
         out = options.out.resolve()
         out.mkdir(parents=True, exist_ok=True)
-        builder = Builder(out, options.apptainer, options.suite, mirror, options.in_setup or not has_all_capabilities())
+        in_setup = options.in_setup or not has_all_capabilities()
+        builder = Builder(out, options.apptainer, options.suite, mirror, in_setup, options.mksquashfs_args)
         for definition in chosen:
             builder.build(definition, force=options.force)
     except BuildError as error:
@@ -102,6 +104,12 @@ def read_options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path("build/images"), help="where <name>.sif goes")
     parser.add_argument("--mirror", default="", help="Debian mirror (default: that of this machine's apt)")
     parser.add_argument("--suite", default=DEFAULT_SUITE, help=f"Debian suite of the images (default {DEFAULT_SUITE})")
+    parser.add_argument(
+        "--mksquashfs-args",
+        default="",
+        metavar="TEXT",
+        help="passed on by apptainer >= 1.4; with '-Xcompression-level 1' packing is much faster, the image larger",
+    )
     parser.add_argument("--in-setup", action="store_true", help="run %%post and %%test by chroot, not by Apptainer")
     parser.add_argument("--force", action="store_true", help="build again even when up to date")
     parser.add_argument("--list", action="store_true", help="say which images are built here and which are not")
@@ -151,13 +159,15 @@ def parse_deb822(text: str) -> list[tuple[str, str, str]]:
 
 @dataclass(frozen=True)
 class Builder:
-    """Where images go and by what they are made. `in_setup`: see :func:`move_to_setup`."""
+    """Where images go and by what they are made. `in_setup`: see :func:`move_to_setup`; `packing`: what apptainer
+    passes on to mksquashfs."""
 
     out: Path
     apptainer: str
     suite: str
     mirror: str
     in_setup: bool
+    packing: str = ""
 
     def build(self, definition: Definition, *, force: bool) -> None:
         """One image, unless it is there and its recipe is the same. Whole or not at all."""
@@ -181,6 +191,8 @@ class Builder:
         log = self.out / f"{definition.name}.log"
         argv = [self.apptainer, "build", "--force"]
         argv += ["--build-arg", f"SUITE={self.suite}", "--build-arg", f"MIRROR={self.mirror}"]
+        if self.packing:
+            argv += ["--mksquashfs-args", self.packing]
         with tempfile.TemporaryDirectory(prefix="ffdl-image-") as folder, log.open("wb") as output:
             source = definition.path
             if self.in_setup:

@@ -117,6 +117,20 @@ def test_an_image_of_the_same_recipe_is_not_built_again(capsys: pytest.CaptureFi
     assert "/nonexistent/apptainer is not installed" in capsys.readouterr().err
 
 
+def test_what_packs_an_image_is_passed_on_as_it_was_given(tmp_path: Path) -> None:
+    for program in ("apptainer", "debootstrap"):
+        (tmp_path / program).write_text('#!/bin/sh\nprintf "%s\\n" "$@" >"$(dirname "$0")/asked"\nexit 1\n')
+        (tmp_path / program).chmod(0o755)
+    build = load("containers/build.py")
+    builder = build.Builder(tmp_path, str(tmp_path / "apptainer"), "sid", "http://m/debian", False, "-comp gzip -b 1M")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+        with pytest.raises(build.BuildError, match="could not build custom"):
+            builder.build(build.Definition.read(ROOT / "containers" / "custom.def"), force=False)
+    asked = (tmp_path / "asked").read_text().splitlines()
+    assert asked[asked.index("--mksquashfs-args") + 1] == "-comp gzip -b 1M"
+
+
 def test_data_of_another_content_are_noticed() -> None:
     fetch = load("docs/examples/digits/fetch_data.py")
 

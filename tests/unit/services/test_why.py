@@ -219,7 +219,11 @@ def test_jobs_that_do_not_wait_say_what_they_do(
 
 @pytest.mark.parametrize(
     ("learners", "waits"),
-    [("learners: 2", True), ("batch: {roles: {chief: {learners: 1}, worker: {learners: 1}}}", True), ("learners: 1", False)],
+    [
+        ("learners: 2", True),
+        ("batch: {roles: {chief: {learners: 1}, worker: {learners: 1}}}", True),
+        ("learners: 1", False),
+    ],
 )
 def test_a_job_of_which_some_learners_have_their_nodes_waits(
     site: Site, seer: Seer, learners: str, waits: bool
