@@ -38,13 +38,7 @@ def print_plans(  # noqa: PLR0913  (the request, and how to print its answer)
     why: bool = False,
 ) -> int:
     """One plan per manifest. A trial alone prints the scheduler's sentence, on standard error as sbatch does."""
-    from dataclasses import replace
-
-    from ffdl_batch.client.pack import open_model
-
-    with open_model(Path(model)) as archive:
-        digest = archive.digest
-    for submission in (replace(one, archive=digest) for one in submissions):
+    for submission in _with_model(submissions, model):
         view = client.plan_submission(submission, trial=trial)
         for warning in view.warnings:
             manner.warn(warning)
@@ -59,6 +53,31 @@ def print_plans(  # noqa: PLR0913  (the request, and how to print its answer)
         if outlook is not None and not manner.as_json:
             _print_outlook(outlook)
     return 0
+
+
+def print_outlooks(client: Client, submissions: Sequence[Submission], model: str, *, manner: Manner) -> int:
+    """What awaits each manifest, without its plan."""
+    from ffdl_batch.cli.why_text import print_outlook
+
+    for submission in _with_model(submissions, model):
+        outlook = client.outlook(submission)
+        if manner.as_json:
+            print_json({"manifest": submission.manifest_name, "outlook": outlook})
+            continue
+        if len(submissions) > 1:
+            _section(f"what awaits {submission.manifest_name}")
+        print_outlook(outlook, mark="")
+    return 0
+
+
+def _with_model(submissions: Sequence[Submission], model: str) -> Sequence[Submission]:
+    """As they would be sent: each names its model's archive."""
+    from dataclasses import replace
+
+    from ffdl_batch.client.pack import open_model
+
+    with open_model(Path(model)) as archive:
+        return [replace(one, archive=archive.digest) for one in submissions]
 
 
 def _print_outlook(outlook: Outlook) -> None:

@@ -33,14 +33,14 @@ def print_why(view: WhyView) -> None:
     _print_alternatives(view.alternatives, view.trial)
 
 
-def print_outlook(outlook: Outlook) -> None:
-    """The same of what is not submitted yet, as comments that a reader of the plan passes over."""
+def print_outlook(outlook: Outlook, mark: str = "# ") -> None:
+    """The same of what is not submitted yet; behind a plan as comments, which its reader passes over."""
     lines = [*_evidence(outlook)]
     lines += [f"not asked: {outlook.stale}"] if outlook.stale else []
     for line in lines or [f"the backend {outlook.backend} says nothing of what waits there"]:
-        click.echo(f"# {printable(line)}")
+        click.echo(f"{mark}{printable(line)}")
     for one in outlook.alternatives:
-        click.echo(f"# sooner: {printable(alternative_text(one, time.time()))}")
+        click.echo(f"{mark}sooner: {printable(alternative_text(one, time.time()))}")
 
 
 def _evidence(view: WhyView | Outlook) -> Sequence[str]:

@@ -40,6 +40,10 @@ _NO_TRIAL = frozenset(
 """Where room is not what lacks, a trial of the same request would mislead: trials look at room alone."""
 
 
+_NEW_S = 15.0
+"""For so long a scheduler may not show yet what it has taken."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Found:
     """What was found out about a request beside its reason."""
@@ -115,8 +119,12 @@ def _explain_queued(platform: Platform, job: Job, view: WhyView, *, alternatives
         return replace(view, sentence=f"it is in {job.backend}'s queue, which cannot be asked now{said}{when}")
     if job.pending_reason and (known is not None or not _explains(platform, job.backend)):
         return replace(view, sentence=f"{job.backend} says: {job.pending_reason}")
-    gone = f"{job.backend} does not list it as waiting: it is starting, or has just ended; ask again in a few seconds"
-    return replace(view, sentence=gone)
+    since_s = now - job.updated_at
+    if job.state is JobState.QUEUED and 0 <= since_s < _NEW_S:
+        said = f"{job.backend} has taken it {span_text(since_s)} ago, and does not list it as waiting yet, or no more"
+    else:
+        said = f"{job.backend} does not list it as waiting: it is starting, or has just ended"
+    return replace(view, sentence=f"{said}; ask again in a few seconds")
 
 
 def _find_out(

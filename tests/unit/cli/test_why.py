@@ -117,6 +117,23 @@ def test_a_plan_of_one_manifest_says_it(daemon: FakeDaemon, manifest: Path, mode
     assert document["outlook"]["evidence"] == ["0 of 8 GPUs in main are free"]
 
 
+def test_what_awaits_a_manifest_is_had_without_its_plan(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
+    daemon.outlook = Outlook("slurm", ("0 of 8 GPUs in main are free",))
+    alone = run(FFDL, "plan", "--only-why", manifest, model, daemon=daemon)
+    assert (alone.returncode, alone.stdout) == (0, "0 of 8 GPUs in main are free\n")
+    assert "POST /api/v1/plan" not in daemon.requests
+    (document,) = json_lines(run(FFDL, "plan", "--only-why", "--json", manifest, model, daemon=daemon).stdout)
+    assert set(document) == {"schema", "manifest", "outlook"}
+    several = run(FFDL, "plan", "--only-why", manifest, manifest, model, daemon=daemon).stdout
+    assert several == 2 * f"### what awaits {manifest}\n0 of 8 GPUs in main are free\n"
+
+
+@pytest.mark.parametrize("option", ["--test-only", "--no-why"])
+def test_what_awaits_alone_goes_with_no_plan(daemon: FakeDaemon, manifest: Path, model: Path, option: str) -> None:
+    done = run(FFDL, "plan", "--only-why", option, manifest, model, daemon=daemon)
+    assert done.returncode == 2 and f"leave out {option}" in done.stderr
+
+
 def test_plans_of_several_manifests_say_it_when_asked(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
     daemon.outlook = Outlook("slurm", ("0 of 8 GPUs in main are free",))
     assert "awaits" not in run(FFDL, "plan", manifest, manifest, model, daemon=daemon).stdout

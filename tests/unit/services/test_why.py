@@ -241,6 +241,11 @@ def test_a_job_that_the_scheduler_lists_no_more_as_waiting(
 ) -> None:
     monkeypatch.setattr(seer, "explain_waiting", lambda requests: [None for _ in requests])
     job = queued(site)
+    site.clock.at = job.updated_at + 10
+    assert "has taken it 10 s ago, and does not list it as waiting yet, or no more; ask again" in (
+        explain_job(site.platform, site.caller, job.id).sentence
+    )
+    site.clock.tick(10)
     view = explain_job(site.platform, site.caller, job.id)
     assert "it is starting, or has just ended" in view.sentence and view.explanation is None
     assert not seer.trials
