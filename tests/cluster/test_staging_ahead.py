@@ -94,6 +94,7 @@ def test_what_brings_the_data_is_killed_at_once_and_the_training_still_begins_wi
         job_id = alice.start("killed-ahead", 'wc -c <"$DATA_DIR/deep/a"', extra=extra, gpus=1)
         data = f"{alice.state}/jobs/{job_id}/data"
         wait_until(lambda: ".part" in alice.run("find", data, "-name", "*.part", check=False).stdout, "the transfer")
+        wait_until(lambda: alice.show(job_id)["nodes"], "the daemon to know where that is")
         node = alice.show(job_id)["nodes"]
         alice.run("kill", "-KILL", *controllers(alice, job_id, node), node=node, check=False)
         assert alice.run("find", data, "-name", "a").stdout == ""
