@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.domain.staging import Cached, Note, Progress
+from ffdl_batch.staging.cache.election import Right, try_for
+from ffdl_batch.staging.cache.shelf import Shelf
 from ffdl_batch.staging.program import run_program
 from tests.cache_rig import FILES, NOISE, CacheRig, Job, cached, until
 from tests.fakes.s3_server import S3Server
@@ -96,6 +98,29 @@ def test_ten_jobs_download_once(cached: CacheRig) -> None:
         assert cached.files(job.task) == FILES
     assert [job.of(Cached)[0].filled for job in jobs].count(True) == 1
     assert cached.downloads() == Counter({f"set/{name}": len(data) for name, data in FILES.items() if data})
+
+
+def test_who_comes_as_another_one_is_through_has_filled_nothing(
+    cached: CacheRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The entry gets its place after it is looked for, and before the right to fill it is asked for."""
+    cached.put()
+    cached.run(cached.task())
+    (key,) = cached.keys()
+    entry, aside = Path(cached.shelf.entry(key)), cached.directory / "aside"
+    entry.rename(aside)
+
+    def late(shelf: Shelf, key: str) -> Right | None:
+        right = try_for(shelf, key)
+        aside.rename(entry)
+        return right
+
+    monkeypatch.setattr("ffdl_batch.staging.cache.obtain.try_for", late)
+    task = cached.task()
+    _, (line,), _ = cached.run(task)
+    assert (line.filled, cached.files(task)) == (False, FILES)
+    assert cached.downloads() == Counter({f"set/{name}": len(data) for name, data in FILES.items() if data})
+    assert cached.half() == []
 
 
 def sees_who_fills(job: Job) -> bool:

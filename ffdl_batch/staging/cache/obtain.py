@@ -40,17 +40,17 @@ class Wanted:
 def obtain(wanted: Wanted, shelf: Shelf, cache: Cache, held: ExitStack) -> bool:
     """Take the entry, which is filled where it is missing. Whether this process filled it. Raises what filling
     does, Unusable, OSError."""
-    filled, watch = 0, Watch(shelf, wanted.key, cache.stale_s)
+    rights, filled, watch = 0, False, Watch(shelf, wanted.key, cache.stale_s)
     told: Owner | None = None
     while not _take(wanted, shelf, held):
         right = try_for(shelf, wanted.key)
         if right is not None:
             wanted.teller.follow(None)
-            filled += 1
-            if filled > FILLINGS:
+            rights += 1
+            if rights > FILLINGS:
                 right.release(keep=False)
                 raise Unusable("what was filled is not as it was when it is looked at")
-            _fill_by(right, wanted, shelf, cache)
+            filled = _fill_by(right, wanted, shelf, cache) or filled
             continue
         owner, signs = watch.look()
         if owner is not None and owner != told:
@@ -60,7 +60,7 @@ def obtain(wanted: Wanted, shelf: Shelf, cache: Cache, held: ExitStack) -> bool:
         if watch.rested_s() > cache.patience_s:
             raise Unusable(f"who fills it has brought nothing for {cache.patience_s:.0f} s")
         time.sleep(POLL_S)
-    return filled > 0
+    return filled
 
 
 def _take(wanted: Wanted, shelf: Shelf, held: ExitStack) -> bool:
@@ -93,17 +93,18 @@ def _take(wanted: Wanted, shelf: Shelf, held: ExitStack) -> bool:
     return False
 
 
-def _fill_by(right: Right, wanted: Wanted, shelf: Shelf, cache: Cache) -> None:
-    """Unless it has been filled meanwhile. Raises what filling does, Unusable, OSError."""
+def _fill_by(right: Right, wanted: Wanted, shelf: Shelf, cache: Cache) -> bool:
+    """Unless it has been filled meanwhile: whether it had not. Raises what filling does, Unusable, OSError."""
     keep = False
     try:
         if os.path.isdir(shelf.entry(wanted.key)):
-            return
+            return False
         if not reserve_room(shelf, right.directory, wanted.room, cache.limit_bytes):
             raise Unusable(
                 f"it has no room for {size_text(wanted.room)}; `ffdl cache` on this node says who holds how much"
             )
         wanted.fill(right)
+        return True
     except Fault as fault:
         keep = fault.kind in HALF_IS_KEPT
         raise
