@@ -25,13 +25,13 @@ def start_contract(person: Person, gateway: str, python: str) -> subprocess.Pope
         "PYTHONDONTWRITEBYTECODE": "1",
     }
     argv = ["/opt/ffdl/venv/bin/python", "-m", "pytest", "-p", "no:cacheprovider", "-rs", "-q",
-            "--rootdir=/opt/ffdl/src", f"--basetemp={person.home}/contract-tmp/{gateway}", SUITE]  # fmt: skip
+            "-o", "verbosity_assertions=2", "--rootdir=/opt/ffdl/src", f"--basetemp={person.home}/contract-tmp/{gateway}", SUITE]  # fmt: skip
     return person.popen(*argv, env=env)
 
 
 def count_passed(done: subprocess.CompletedProcess[str]) -> int:
     """How many tests passed; fails where one did not, was skipped, or warned."""
-    assert done.returncode == 0, done.stdout[-6000:]
+    assert done.returncode == 0, done.stdout[-20000:]
     counted = re.search(r"^(\d+) passed in ", done.stdout, re.MULTILINE)
     assert counted is not None, f"something was skipped or warned about: {done.stdout[-2000:]}"
     return int(counted[1])
