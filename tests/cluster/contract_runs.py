@@ -25,7 +25,8 @@ def start_contract(person: Person, gateway: str, python: str) -> subprocess.Pope
         "PYTHONDONTWRITEBYTECODE": "1",
     }
     argv = ["/opt/ffdl/venv/bin/python", "-m", "pytest", "-p", "no:cacheprovider", "-rs", "-q",
-            "-o", "verbosity_assertions=2", "--rootdir=/opt/ffdl/src", f"--basetemp={person.home}/contract-tmp/{gateway}", SUITE]  # fmt: skip
+            "-o", "verbosity_assertions=2",
+            "--rootdir=/opt/ffdl/src", f"--basetemp={person.home}/contract-tmp/{gateway}", SUITE]  # fmt: skip
     return person.popen(*argv, env=env)
 
 
