@@ -282,8 +282,13 @@ def test_a_shell_has_a_terminal(desk: Desk, pair: str) -> None:
     screen.type("echo is $LEARNER_ID $TERM; stty size; tty\n")
     screen.await_text(r"is 2 vt100\r\n33 101\r\n/dev/pts/\d+\r\n")
     screen.resize(44, 120)
-    screen.type("stty size\n")
-    screen.await_text(r"44 120\r\n")
+
+    def is_resized() -> bool:
+        """A terminal's size and what is typed in it come by two ways, of which either may be the faster one."""
+        screen.type("stty size\n")
+        return screen.await_text(r"(\d+ \d+)\r\n")[1] == "44 120"
+
+    until(is_resized, "the shell to have the new size")
     screen.type("sleep 8200\n")
     until(lambda: sleepers("8200"), "the shell to sleep")
     screen.type("\x03")
