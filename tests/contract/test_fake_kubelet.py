@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -290,6 +293,28 @@ def test_a_node_that_is_lost_takes_its_pods_with_it(hands: Hands) -> None:
     eventually(lambda: not hands.pods(), "the kubelet that is back ends it")
 
 
+def test_the_end_of_a_container_is_that_of_no_other(hands: Hands, tmp_path: Path) -> None:
+    """Who ends what is left of it comes late, when another container's mounts may have been given its number."""
+    with subprocess.Popen(["unshare", "--ipc", "cat"], stdin=subprocess.PIPE) as lower:
+        # Two dollars stand for one in a command.
+        hands.pod("early", sh("main", f"echo up; : {tmp_path}; kill -STOP $$$$"), shareProcessNamespace=True)
+        hands.await_log("early", "up")
+    assert lower.returncode == 0  # its number is free, too: the next container's process namespace has it
+    (first,) = [pid for pid in _processes() if f": {tmp_path};" in _words(pid)]
+    parent = int(_stat(first)[1])
+    os.kill(parent, signal.SIGSTOP)
+    try:
+        os.kill(first, signal.SIGKILL)
+        eventually(lambda: _stat(first)[0] == "Z", "the first has ended, and nobody noticed")
+        hands.pod("late", sh("main", "echo up; sleep 1; echo through"))
+        hands.await_log("late", "up")
+    finally:
+        os.kill(parent, signal.SIGCONT)
+    hands.wait("early", "Failed")
+    hands.wait("late", "Succeeded")
+    assert hands.log("late") == "up\nthrough\n"
+
+
 def test_nothing_of_a_cluster_is_left(tmp_path: Path) -> None:
     with cluster(tmp_path, kubelet={}) as k8s:
         hands = Hands(k8s)
@@ -303,6 +328,11 @@ def test_nothing_of_a_cluster_is_left(tmp_path: Path) -> None:
 
 def _processes() -> list[int]:
     return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit() and int(path.name) > 1]
+
+
+def _stat(pid: int) -> list[str]:
+    """State, parent and what follows in /proc/PID/stat."""
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
 
 
 def _words(pid: int) -> str:

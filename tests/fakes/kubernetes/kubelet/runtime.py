@@ -22,6 +22,8 @@ _CHUNK = 64 * 1024
 _OUTPUT = 4096
 _DRAIN_S = 0.3
 _TICK_S = 0.2
+_ROOTED = b"\0"
+"""Said by what will be a container when it has its mounts."""
 
 
 def say(**said: Any) -> None:
@@ -39,6 +41,7 @@ class Container:
         self._ended: int | None = None
         self._oom = False
         self._commands = b""
+        self._namespace = -1
         self.pid = 0
 
     def start(self) -> str:
@@ -51,28 +54,37 @@ class Container:
         for _, writer in pipes.values():
             os.fchown(writer, self._spec["user"]["uid"], -1)  # so that it can be opened anew, as /dev/stdout
         trouble, said = os.pipe()
+        go, goes = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
-            self._begin(pipes, said)
+            self._begin(pipes, said, go)
         os.close(said)
         for name, (reader, writer) in pipes.items():
             os.close(writer)
             self._streams[reader] = name
-        text = b""
+        text = os.read(trouble, len(_ROOTED))
+        if text == _ROOTED:
+            # Open for as long as this parent lives: a namespace's number is the next one's as soon as nobody has it.
+            self._namespace = os.open(f"/proc/{self.pid}/ns/mnt", os.O_RDONLY)
+            os.write(goes, b"\n")
+            text = b""
         while chunk := os.read(trouble, _CHUNK):
             text += chunk
-        os.close(trouble)
+        for descriptor in (trouble, go, goes):
+            os.close(descriptor)
         if text:
             os.waitpid(self.pid, 0)
         return text.decode(errors="replace")
 
-    def _begin(self, pipes: dict[str, tuple[int, int]], said: int) -> None:
+    def _begin(self, pipes: dict[str, tuple[int, int]], said: int, go: int) -> None:
         try:
             os.setsid()
             inside.die_with_parent()
             if self._spec["cut_off"]:
                 inside.cut_off()
             inside.make_root(self._spec)
+            os.write(said, _ROOTED)
+            os.read(go, 1)
             empty = os.open("/dev/null", os.O_RDONLY)
             os.dup2(empty, 0)
             os.dup2(pipes["stdout"][1], 1)
@@ -95,7 +107,6 @@ class Container:
 
     def serve(self) -> None:
         """Until the container has ended."""
-        self._mounts = _mounts_of(self.pid)
         say(event="started", pid=self.pid)
         reader, writer = os.pipe()
         os.set_blocking(writer, False)
@@ -237,7 +248,8 @@ class Container:
 
     def _processes(self) -> list[int]:
         """All processes of the container: those in its mount namespace."""
-        return [pid for pid in _every_process() if _mounts_of(pid) == self._mounts]
+        own = os.readlink(f"/proc/self/fd/{self._namespace}")
+        return [pid for pid in _every_process() if _mounts_of(pid) == own]
 
     def _kill_all(self) -> None:
         """What is left of the container when its first process has ended, as runtimes do."""
