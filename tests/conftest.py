@@ -1,5 +1,5 @@
-"""What all tests share: databases, the switch that rewrites golden files, and a Ctrl-C that reaches the programs under
-test.
+"""What all tests share: databases, a store of objects, the switch that rewrites golden files, and a Ctrl-C that reaches
+the programs under test.
 
 A test that asks for `database_url` runs on SQLite and on PostgreSQL.
 """
@@ -15,6 +15,7 @@ import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
+    from tests.fakes.s3_server import S3Server
     from tests.postgres import PostgresServer, TurnedServerClock
 
 POSTGRES = pytest.param("postgresql", marks=pytest.mark.postgres)
@@ -46,6 +47,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def update_golden(request: pytest.FixtureRequest) -> bool:
     """Whether golden files are rewritten."""
     return bool(request.config.getoption("--update-golden"))
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """One server for all tests of a run: they have buckets of their own."""
+    from tests.fakes.s3_server import S3Server
+
+    server = S3Server(tmp_path_factory.mktemp("s3") / "log")
+    yield server
+    server.stop()
 
 
 @pytest.fixture(scope="session")

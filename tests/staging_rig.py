@@ -33,14 +33,6 @@ SECRET, KEY = "planted-Secret/Key+0123456789", "PLANTEDACCESSKEY0001"
 MIB = 1 << 20
 
 
-@pytest.fixture(scope="session")
-def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    """One server for all tests of a run."""
-    server = S3Server(tmp_path_factory.mktemp("s3") / "log")
-    yield server
-    server.stop()
-
-
 @dataclass(frozen=True)
 class Outcome:
     """What one run of the program came to."""

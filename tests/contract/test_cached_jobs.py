@@ -11,9 +11,7 @@ from tests.contract.daemon_rig import PLAIN, site_in
 from tests.contract.test_data_jobs import Data
 from tests.fakes.fault_proxy import FaultProxy
 from tests.fakes.s3_server import S3Server
-from tests.staging_rig import s3_server
 
-__all__ = ["s3_server"]
 JOBS = 10
 
 

@@ -24,9 +24,8 @@ from tests.contract.test_controller_data import Site
 from tests.contract.test_staging_images import ImageRig
 from tests.fakes.registry import PASSWORD, USER
 from tests.fakes.s3_server import S3Server
-from tests.staging_rig import KEY, SECRET, s3_server
+from tests.staging_rig import KEY, SECRET
 
-__all__ = ["s3_server"]
 SLOW = 'cat "$DATA_DIR/a"; while [ ! -e "$CHECKPOINT_DIR/go" ]; do sleep 0.1; done'
 
 

@@ -21,9 +21,8 @@ from ffdl_batch.domain.staging import StoreAddress, StoreKind, Transfer
 from tests.contract.controller_rig import JOB_ID, LIMITS, Rig, rig, two_nodes
 from tests.fakes.fault_proxy import FaultProxy, Rule
 from tests.fakes.s3_server import S3Server
-from tests.staging_rig import KEY, MIB, SECRET, s3_server
+from tests.staging_rig import KEY, MIB, SECRET
 
-__all__ = ["s3_server"]
 READ = 'cat "$DATA_DIR"/deep/a; echo result > "$RESULT_DIR/model.bin"; echo saved > "$CHECKPOINT_DIR/ckpt"'
 QUICK = replace(LIMITS, upload_s=0.2)
 LOSS = ExtractionGroup("train", "loss %{FLOAT:loss}", scalars={"loss": Measure("FLOAT", "$loss")}, etimes={})

@@ -20,9 +20,8 @@ from tests.contract.controller_rig import Rig, rig, two_nodes
 from tests.contract.test_controller_data import Site
 from tests.fakes.fault_proxy import Rule
 from tests.fakes.s3_server import S3Server
-from tests.staging_rig import KEY, SECRET, s3_server
+from tests.staging_rig import KEY, SECRET
 
-__all__ = ["s3_server"]
 LOOK = 'cat "$DATA_DIR/deep/a"; grep -c " $DATA_DIR ro," /proc/self/mountinfo'
 WAIT = (
     f"{LOOK}; echo begun; "

@@ -22,19 +22,18 @@ from tests.contract.controller_rig import rig
 from tests.contract.test_controller_data import Site
 from tests.contract.test_controller_mounts import LOOK, WAIT, how, mounts_of, rclone_of, require_nothing_left
 from tests.fakes.google_server import Google, google_server
+from tests.fakes.s3_server import S3Server
 from tests.fakes.ssh_server import SshServer
 from tests.fakes.swift_server import Stored, Swift, swift_server
 from tests.fakes.tls_front import tls_front
-from tests.staging_rig import s3_server
 
-__all__ = ["s3_server"]
 DATA = b"the data\n"
 
 
 @pytest.fixture(name="site")
-def made(tmp_path: Path, s3_server: object) -> Iterator[Site]:
+def made(tmp_path: Path, s3_server: S3Server) -> Iterator[Site]:
     with rig(tmp_path) as run:
-        site = Site(run, s3_server)  # type: ignore[arg-type]
+        site = Site(run, s3_server)
         Path(run.attempt.event_file("head")).parent.mkdir()
         site.put("set/deep/a", DATA)
         yield site

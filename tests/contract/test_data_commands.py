@@ -19,9 +19,9 @@ import pytest
 
 from tests.cache_rig import until
 from tests.fakes.fault_proxy import Rule
-from tests.staging_rig import KEY, MIB, SECRET, StagingRig, rig, s3_server
+from tests.staging_rig import KEY, MIB, SECRET, StagingRig, rig
 
-__all__ = ["rig", "s3_server"]
+__all__ = ["rig"]
 FFDL = (sys.executable, "-c", "from ffdl_batch.cli.main import main; main()")
 NOISE = random.Random(16).randbytes(2 * MIB + 3)
 TREE = {"big": NOISE, "deep/b c": b"1", "empty": b""}

@@ -16,9 +16,8 @@ from tests.contract.daemon_rig import PLAIN, Site, site_in, until
 from tests.fakes.fault_proxy import FaultProxy, Rule
 from tests.fakes.s3_server import S3Server
 from tests.fakes.ssh_server import SshServer
-from tests.staging_rig import KEY, SECRET, s3_server
+from tests.staging_rig import KEY, SECRET
 
-__all__ = ["s3_server"]
 MANIFEST = """\
 name: from a bucket
 gpus: 0

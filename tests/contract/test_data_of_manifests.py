@@ -8,9 +8,9 @@ import pytest
 
 from tests.contract.test_data_commands import Person, found_in, person
 from tests.fakes.ssh_server import SshServer
-from tests.staging_rig import KEY, SECRET, StagingRig, rig, s3_server
+from tests.staging_rig import KEY, SECRET, StagingRig, rig
 
-__all__ = ["person", "rig", "s3_server"]
+__all__ = ["person", "rig"]
 HEAD = "name: a\nframework: {name: custom, version: x, command: python3 train.py}\ndata_stores:\n"
 STORE = """\
 - id: {id}

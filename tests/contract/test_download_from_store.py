@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.domain.views import LeftView
-from tests.staging_rig import KEY, SECRET, StagingRig, rig, s3_server
+from tests.staging_rig import KEY, SECRET, StagingRig, rig
 from tests.unit.cli.programs import FFDL, environment
 from tests.unit.client.fake_daemon import FakeDaemon, make_job
 
-__all__ = ["rig", "s3_server"]
+__all__ = ["rig"]
 JOB = "training-000000001"
 
 

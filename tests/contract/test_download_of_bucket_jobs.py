@@ -8,9 +8,9 @@ from pathlib import Path
 
 from tests.contract.test_data_jobs import Data, data
 from tests.contract.test_download import FFDL, found_in
-from tests.staging_rig import KEY, SECRET, s3_server
+from tests.staging_rig import KEY, SECRET
 
-__all__ = ["data", "s3_server"]
+__all__ = ["data"]
 
 KEYS = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
 

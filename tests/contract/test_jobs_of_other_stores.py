@@ -17,9 +17,8 @@ from tests.contract.certificates import certificate_for
 from tests.contract.test_data_jobs import Data, data
 from tests.contract.test_staging_gcs import Office, account, office
 from tests.fakes.swift_server import Stored, Swift, swift_server
-from tests.staging_rig import s3_server
 
-__all__ = ["data", "office", "s3_server"]
+__all__ = ["data", "office"]
 COMMAND = (
     'find "$DATA_DIR" -type f | wc -l; cat "$DATA_DIR/a"; echo 1 > "$RESULT_DIR/here"; echo 2 > "$CHECKPOINT_DIR/c"'
 )

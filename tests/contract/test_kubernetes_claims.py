@@ -16,9 +16,7 @@ from tests.contract.daemon_rig import PLAIN, until
 from tests.contract.kubernetes_harness import CLAIM
 from tests.contract.test_kubernetes_jobs import STORES, World, world_in
 from tests.fakes.s3_server import S3Server
-from tests.staging_rig import s3_server
 
-__all__ = ["s3_server"]
 SETTINGS = f"""
 claim = "{CLAIM}"
 network_policies = "enforced"

@@ -23,9 +23,8 @@ from tests.contract.daemon_rig import PLAIN, Site, site_in, until
 from tests.contract.kubernetes_harness import CONTROLLER_IMAGE, IMAGE, images
 from tests.fakes.kubernetes.rig import FakeCluster, cluster, node
 from tests.fakes.s3_server import S3Server
-from tests.staging_rig import KEY, SECRET, s3_server
+from tests.staging_rig import KEY, SECRET
 
-__all__ = ["s3_server"]
 MANIFEST = """\
 name: on a cluster
 learners: {learners}

@@ -14,9 +14,8 @@ from tests.contract.daemon_rig import until
 from tests.contract.kubernetes_harness import CLAIM, CONTROLLER_IMAGE, KubernetesHarness
 from tests.contract.test_kubernetes_claims import MERGE, attempts_of, claimed, ended
 from tests.contract.test_kubernetes_jobs import World, world
-from tests.staging_rig import s3_server
 
-__all__ = ["claimed", "s3_server", "world"]
+__all__ = ["claimed", "world"]
 HELD = 'Multi-Attach error for volume "pvc-7" Volume is already used by pod(s) notebook-0'
 WAITS = 'echo 42 >"$RESULT_DIR/answer"; until [ -e "$JOB_STATE_DIR/go" ]; do sleep 0.1; done'
 

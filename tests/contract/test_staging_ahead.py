@@ -11,9 +11,8 @@ import pytest
 from tests.contract.daemon_rig import until
 from tests.contract.test_data_jobs import Data, data
 from tests.fakes.fault_proxy import Rule
-from tests.staging_rig import s3_server
 
-__all__ = ["data", "s3_server"]
+__all__ = ["data"]
 AHEAD = "batch: {staging: ahead}\n"
 
 

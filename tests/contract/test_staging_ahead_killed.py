@@ -19,9 +19,9 @@ from tests.contract.daemon_rig import PLAIN, until
 from tests.contract.test_data_jobs import Data, data
 from tests.contract.test_staging_ahead import AHEAD, attempts
 from tests.fakes.fault_proxy import Rule
-from tests.staging_rig import MIB, s3_server
+from tests.staging_rig import MIB
 
-__all__ = ["data", "s3_server"]
+__all__ = ["data"]
 BIG = bytes(range(251)) * (3 * MIB // 251)
 DIGEST = hashlib.sha256(BIG).hexdigest()
 CHECK = 'sha256sum <"$DATA_DIR/big"; cat "$DATA_DIR/a"; ls -A "$DATA_DIR"'

@@ -18,9 +18,9 @@ from ffdl_batch.staging.cache.shelf import Shelf
 from ffdl_batch.staging.program import run_program
 from tests.cache_rig import FILES, NOISE, CacheRig, Job, cached, until
 from tests.fakes.s3_server import S3Server
-from tests.staging_rig import MIB, lines_of, rig, s3_server
+from tests.staging_rig import MIB, lines_of, rig
 
-__all__ = ["cached", "rig", "s3_server"]
+__all__ = ["cached", "rig"]
 
 
 @pytest.mark.parametrize("link", [True, False])

@@ -15,9 +15,9 @@ from ffdl_batch.staging.cache.locks import lock
 from ffdl_batch.staging.cache.room import discard, entries
 from ffdl_batch.staging.cache.shelf import Shelf, Usage
 from tests.cache_rig import FILES, NOISE, CacheRig, cached
-from tests.staging_rig import MIB, rig, s3_server
+from tests.staging_rig import MIB, rig
 
-__all__ = ["cached", "rig", "s3_server"]
+__all__ = ["cached", "rig"]
 
 
 @pytest.mark.parametrize("damage", ["content", "gone", "added", "link", "record", "list"])

@@ -13,9 +13,9 @@ from pathlib import Path
 from ffdl_batch.domain.staging import Cached, Note
 from tests.cache_rig import FILES, NOISE, CacheRig, cached, until
 from tests.fakes.fault_proxy import Rule
-from tests.staging_rig import MIB, rig, s3_server
+from tests.staging_rig import MIB, rig
 
-__all__ = ["cached", "rig", "s3_server"]
+__all__ = ["cached", "rig"]
 
 
 def begun(cached: CacheRig, at_least: int) -> Callable[[], bool]:

@@ -9,9 +9,9 @@ import random
 import pytest
 
 from ffdl_batch.domain.staging import Direction, Entry, FaultClass
-from tests.staging_rig import MIB, Outcome, StagingRig, lines_of, rig, s3_server
+from tests.staging_rig import MIB, Outcome, StagingRig, lines_of, rig
 
-__all__ = ["rig", "s3_server"]
+__all__ = ["rig"]
 NOISE = random.Random(14).randbytes(6 * MIB + 5)
 OUT = Direction.OUT
 

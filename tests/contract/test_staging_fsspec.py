@@ -18,9 +18,9 @@ from ffdl_batch.staging.stores.fsspec import FsspecStore
 from ffdl_batch.staging.stores.sftp import why_unreachable
 from tests.fakes.s3_server import free_port
 from tests.fakes.ssh_server import BreakingWire, SshServer
-from tests.staging_rig import MIB, StagingRig, rig, s3_server
+from tests.staging_rig import MIB, StagingRig, rig
 
-__all__ = ["rig", "s3_server"]
+__all__ = ["rig"]
 NOISE = random.Random(12).randbytes(3 * MIB + 9)
 OUT = Direction.OUT
 

@@ -12,9 +12,9 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from ffdl_batch.domain.staging import Direction, FaultClass, Retry, StoreAddress, StoreKind
-from tests.staging_rig import StagingRig, rig, s3_server
+from tests.staging_rig import StagingRig, rig
 
-__all__ = ["rig", "s3_server"]
+__all__ = ["rig"]
 TOKEN = "planted-bearer-token"
 
 

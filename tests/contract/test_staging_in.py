@@ -22,9 +22,9 @@ from ffdl_batch.domain.staging import FaultClass, Note, Progress, Retry
 from tests.cache_rig import until
 from tests.fakes.fault_proxy import Rule
 from tests.fakes.s3_server import S3Server
-from tests.staging_rig import MIB, SECRET, StagingRig, rig, s3_server
+from tests.staging_rig import MIB, SECRET, StagingRig, rig
 
-__all__ = ["rig", "s3_server"]
+__all__ = ["rig"]
 NOISE = random.Random(7).randbytes(5 * MIB + 321)
 
 MANY = int(os.environ.get("FFDL_TEST_STAGED_FILES", "2000"))

@@ -13,9 +13,9 @@ import pytest
 from ffdl_batch.domain.staging import Direction, FaultClass, Note, Progress, Retry
 from ffdl_batch.staging.digests import digest_of
 from tests.fakes.fault_proxy import Rule
-from tests.staging_rig import MIB, StagingRig, rig, s3_server
+from tests.staging_rig import MIB, StagingRig, rig
 
-__all__ = ["rig", "s3_server"]
+__all__ = ["rig"]
 NOISE = random.Random(8).randbytes(12 * MIB + 77)
 OUT = Direction.OUT
 

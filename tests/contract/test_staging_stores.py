@@ -17,9 +17,9 @@ import pytest
 
 from ffdl_batch.domain.staging import Direction, FaultClass, Note, Retry, StoreAddress, StoreKind
 from tests.fakes.fault_proxy import FaultProxy, Rule
-from tests.staging_rig import MIB, StagingRig, rig, s3_server
+from tests.staging_rig import MIB, StagingRig, rig
 
-__all__ = ["rig", "s3_server"]
+__all__ = ["rig"]
 NOISE = random.Random(10).randbytes(3 * MIB + 9)
 
 

@@ -13,9 +13,9 @@ from ffdl_batch.domain.staging import Direction, FaultClass, Retry, StoreAddress
 from ffdl_batch.staging.stores import swift_token
 from tests.fakes.fault_proxy import FaultProxy, Rule
 from tests.fakes.swift_server import Stored, Swift, swift_server
-from tests.staging_rig import MIB, StagingRig, rig, s3_server
+from tests.staging_rig import MIB, StagingRig, rig
 
-__all__ = ["rig", "s3_server"]
+__all__ = ["rig"]
 NOISE = random.Random(11).randbytes(12 * MIB + 3)
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from ffdl_batch.domain.staging import Direction, Note, Progress, StoreAddress, StoreKind
 from tests.contract.test_staging_out import lay
-from tests.staging_rig import MIB, StagingRig, rig, s3_server
+from tests.staging_rig import MIB, StagingRig, rig
 
-__all__ = ["rig", "s3_server"]
+__all__ = ["rig"]
 RESTING = 10.0
 LONG_AGO = 1_700_000_000
 NOISE = random.Random(8).randbytes(12 * MIB + 77)

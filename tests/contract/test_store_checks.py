@@ -17,9 +17,9 @@ from ffdl_batch.domain.staging import Transfer
 from ffdl_batch.services.store_check import StoreChecks
 from tests.fakes.fault_proxy import Rule
 from tests.fakes.s3_server import free_port
-from tests.staging_rig import KEY, SECRET, StagingRig, rig, s3_server
+from tests.staging_rig import KEY, SECRET, StagingRig, rig
 
-__all__ = ["rig", "s3_server"]
+__all__ = ["rig"]
 SECRETS = {"the-key": KEY, "the-secret": SECRET}
 MOUNTED = DataStore("one", StoreType.DIRECTORY, StoreType.DIRECTORY, "sets", connection={"path": "/data"})
 STORES = (MOUNTED, DataStore("two", StoreType.MOUNT_COS, StoreType.MOUNT_COS, "b/set", "b/out"))

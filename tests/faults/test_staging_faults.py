@@ -18,9 +18,9 @@ import pytest
 from ffdl_batch.domain.staging import Direction, Done, Failed, FaultClass, Note, Progress, Retry
 from tests.fakes.fault_proxy import Rule
 from tests.private_mounts import SmallDisk
-from tests.staging_rig import KEY, MIB, SECRET, StagingRig, rig, s3_server
+from tests.staging_rig import KEY, MIB, SECRET, StagingRig, rig
 
-__all__ = ["rig", "s3_server"]
+__all__ = ["rig"]
 NOISE = random.Random(9).randbytes(6 * MIB + 5)
 PASSING = {
     "an error of the store": Rule("GET", "/big", times=2, status=500, code="InternalError"),
