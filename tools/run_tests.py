@@ -172,7 +172,7 @@ TIERS = (
     Tier("docs", Lane.HOST, lambda _: run_docs()),
     pytest_tier("crash", Lane.HOST, "tests/crash"),
     pytest_tier("overlay", Lane.HOST, "tests/overlay"),
-    pytest_tier("contract", Lane.DAEMONS, "tests/contract", runs=2),
+    pytest_tier("contract", Lane.DAEMONS, "tests/contract", runs=4),
     pytest_tier("faults", Lane.FAULTS, "tests/faults"),
     pytest_tier("python39", Lane.CLUSTER, "tests/python39"),
     Tier("cluster", Lane.CLUSTER, lambda _: run_cluster()),
