@@ -13,6 +13,7 @@ from pathlib import Path
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from ffdl_batch.domain.scarcity import MEMORY
 from ffdl_batch.store.beside import rescued_copies
 from ffdl_batch.store.filesystem import why_unwritable
 
@@ -106,6 +107,12 @@ _LOCK_IOERRS = frozenset(
         sqlite3.SQLITE_IOERR_CHECKRESERVEDLOCK,
     }
 )
+_MEMORY_IOERRS = {
+    sqlite3.SQLITE_IOERR_NOMEM: MEMORY,
+    sqlite3.SQLITE_IOERR_SHMMAP: "its -shm file cannot be mapped into memory: raise the limit (ulimit -v); where there "
+    "is no limit, keep the database on a file system that maps files",
+}
+"""I/O errors that are none of a disk's."""
 _DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
 _TOO_MANY = "the server has no connection left: raise max_connections or end other clients"
@@ -165,6 +172,8 @@ def _of_sqlite(cause: sqlite3.Error, place: str, *, in_transaction: bool) -> Sto
     code = getattr(cause, "sqlite_errorcode", None)
     if code in _LOCK_IOERRS:
         return StoreUnavailable(f"the database {place} cannot be used: {_SQLITE_LOCKS}")
+    if code in _MEMORY_IOERRS:
+        return StoreUnavailable(f"the database {place} cannot be used: {_MEMORY_IOERRS[code]}")
     primary = code & 0xFF if isinstance(code, int) else None
     refusal = why_unwritable(Path(place)) if primary in _UNCLEAR else None
     if refusal is not None and refusal.errno in _REFUSALS:

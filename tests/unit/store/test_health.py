@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import sqlite3
+import subprocess
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -61,6 +64,28 @@ def test_what_is_no_more_than_an_error_to_sqlite_is_asked_of_the_file_system(
     said = translate(OperationalError("INSERT", None, cause), "/home/ada/jobs.db")
     assert isinstance(said, StoreUnavailable)
     assert str(said) == f"the database /home/ada/jobs.db cannot be used: {told}"
+
+
+def test_what_cannot_be_mapped_is_no_error_of_a_disk(tmp_path: Path) -> None:
+    """SQLite calls it an I/O error, and a process that may have no more memory has it."""
+    script = """
+import resource, sqlite3, sys
+from ffdl_batch.store.errors import translate
+connection = sqlite3.connect(sys.argv[1])
+pages = int(open("/proc/self/statm").read().split()[0])
+resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize(),) * 2)
+try:
+    connection.execute("SELECT * FROM sqlite_master")
+except sqlite3.OperationalError as error:
+    print(error.sqlite_errorname, translate(error, sys.argv[1]))
+"""
+    file = tmp_path / "jobs.db"
+    with contextlib.closing(sqlite3.connect(file)) as made:
+        made.execute("PRAGMA journal_mode = wal")
+    done = subprocess.run([sys.executable, "-c", script, file], capture_output=True, text=True, check=True)
+    name, _, said = done.stdout.partition(" ")
+    assert name == "SQLITE_IOERR_SHMMAP", done
+    assert said.startswith(f"the database {file} cannot be used: ") and "(ulimit -v)" in said
 
 
 def test_what_a_directory_refuses_is_found_out_and_nothing_is_left_in_it(open_directory: Path) -> None:
