@@ -27,6 +27,7 @@ from ffdl_kubernetes.objects.names import CONTROLLER, INDEX
 from ffdl_kubernetes.settings import KubernetesSettings
 from ffdl_kubernetes.states import has_begun, is_beyond_reach, is_over, number_ended
 from ffdl_kubernetes.watching import token_of
+from ffdl_kubernetes.whereabouts import was_sent
 
 Plain = Mapping[str, Any]
 LOST_S = 60.0
@@ -66,7 +67,10 @@ class Pods:
     # ------------------------------------------------------------------------------------- what the watch tells
 
     def heard(self, what: str, pod: Plain) -> None:
-        """A pod that came, changed or went."""
+        """A pod that came, changed or went. Several daemons may share the namespace, and see each other's: what another
+        one has sent is neither copied nor let go here."""
+        if not was_sent(_attempt(self._root, pod)):
+            return
         name = str(pod["metadata"]["name"])
         if what == "DELETED":
             with self._lock:

@@ -16,6 +16,11 @@ def remember(attempt: AttemptDir, client: ClusterClient) -> None:
     marks.leave(attempt, marks.SENT_TO, _here(client))
 
 
+def was_sent(attempt: AttemptDir) -> bool:
+    """Whether anything of it was, or is about to be, sent to any cluster by the daemon of this tree."""
+    return marks.is_there(attempt, marks.SENT_TO)
+
+
 def elsewhere(attempt: AttemptDir, client: ClusterClient) -> str:
     """Why an attempt that this cluster does not show may be there all the same ("" = it is not). Of one that its owner
     has cancelled nothing more is expected."""

@@ -12,12 +12,13 @@ import signal
 import sys
 import zipfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ffdl_batch.domain.pod import FINALIZER
 from tests.contract import daemon_rig
 from tests.contract.daemon_rig import PLAIN, Site, site_in, until
 from tests.contract.kubernetes_harness import CONTROLLER_IMAGE, IMAGE, images
@@ -128,6 +129,11 @@ class World:
             for one in found
         }
 
+    def pods(self, job_id: str) -> list[dict[str, Any]]:
+        """As the API server has them."""
+        query = f"labelSelector=ffdl-batch/job%3D{job_id}"
+        return list(self.k8s.ask("GET", f"api/v1/namespaces/{self.k8s.namespace}/pods?{query}")["items"])
+
     def diagnosis(self) -> str:
         logs = {path.parent.name: path.read_text()[-1500:] for path in self.k8s.place.rglob("containers/*/*.log")}
         return f"{self.site.log[-2500:]}; {logs}; {self.k8s.log.read_text()[-1500:]}"
@@ -143,14 +149,20 @@ def world_in(base: Path, server: S3Server, settings: str = "", **kubelet: Any) -
     bucket = f"pods-{abs(hash(str(base))):x}"
     server.client.create_bucket(Bucket=bucket)
     server.client.put_object(Bucket=bucket, Key="set/a", Body=b"from the store\n")
-    with cluster(base, nodes=[node("n1", cpu="4")], kubelet={**images(), **kubelet}) as k8s:
-        config = base / "ffdl.toml"
-        names = {"image": IMAGE, "controller": CONTROLLER_IMAGE, "python": sys.executable}
-        config.write_text(CONFIG.format(kubeconfig=k8s.kubeconfig, **names) + settings)
-        environment = {"FFDL_BACKEND": "kubernetes", "FFDL_CONFIG": str(config)}
-        with site_in(base, more_environment=environment) as site:
-            site.start(program=PLAIN)
-            yield World(site, k8s, server, bucket)
+    knobs = {**images(), **kubelet}
+    with cluster(base, nodes=[node("n1", cpu="4")], kubelet=knobs) as k8s, daemon_in(base, k8s, settings) as site:
+        yield World(site, k8s, server, bucket)
+
+
+@contextlib.contextmanager
+def daemon_in(base: Path, k8s: FakeCluster, settings: str = "") -> Iterator[Site]:
+    """One that sends its jobs to that cluster."""
+    config = base / "ffdl.toml"
+    names = {"image": IMAGE, "controller": CONTROLLER_IMAGE, "python": sys.executable}
+    config.write_text(CONFIG.format(kubeconfig=k8s.kubeconfig, **names) + settings)
+    with site_in(base, more_environment={"FFDL_BACKEND": "kubernetes", "FFDL_CONFIG": str(config)}) as site:
+        site.start(program=PLAIN)
+        yield site
 
 
 @pytest.fixture
@@ -180,6 +192,31 @@ def test_a_job_comes_and_goes_by_stores_and_a_daemon_that_dies_is_not_missed(wor
     assert sorted(job["timestamps"], key=job["timestamps"].get) == [
         "PENDING", "DEPLOYING", "QUEUED", "DOWNLOADING", "PROCESSING", "STORING", "COMPLETED",
     ]  # fmt: skip
+
+
+def test_daemons_that_share_a_namespace_leave_each_other_s_jobs_alone(world: World, tmp_path: Path) -> None:
+    """One is away while its job ends; the other one, which has a job then and sees both, is no heir."""
+    mine = world.submit("echo mine", stores="")
+    until(lambda: world.pods(mine), "its pod")
+    daemon = world.site.processes[-1]
+    daemon.send_signal(signal.SIGKILL)
+    daemon.wait()
+    until(lambda: [one["status"]["phase"] for one in world.pods(mine)] == ["Succeeded"], "its end")
+    (tmp_path / "other").mkdir()
+    with daemon_in(tmp_path / "other", world.k8s) as site:
+        other = replace(world, site=site)
+        theirs = other.submit("echo theirs", stores="")
+        assert other.await_state(theirs, "COMPLETED", "FAILED")["state"] == "COMPLETED", other.diagnosis()
+        assert [path.name for path in (site.state / "jobs").iterdir() if path.name.startswith("training-")] == [theirs]
+        (pod,) = world.pods(mine)
+        assert pod["metadata"]["finalizers"] == [FINALIZER], "it is the only proof"
+        site.processes[-1].terminate()
+        site.processes[-1].wait()
+        site.start(program=PLAIN)
+        assert other.job(theirs)["state"] == "COMPLETED"
+    world.site.start(program=PLAIN)
+    assert world.await_state(mine, "COMPLETED", "FAILED")["state"] == "COMPLETED", world.diagnosis()
+    assert world.printed(mine) == "mine\n"
 
 
 def test_a_halted_job_goes_on_from_its_checkpoint(world: World) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -16,6 +17,7 @@ from ffdl_batch.domain.jobdir import Root
 from ffdl_batch.domain.observation import EndCause, NativeId, Phase
 from ffdl_batch.domain.pod import FINALIZER, Wish, unpack
 from ffdl_batch.ports.registry import AdapterContext
+from ffdl_kubernetes import marks
 from ffdl_kubernetes.adapter import KubernetesScheduler, create
 from ffdl_kubernetes.client import ClusterClient
 from ffdl_kubernetes.objects.names import CONTROLLER, INDEX, labels
@@ -57,7 +59,9 @@ class World:
         (base / "kubeconfig").write_text(json.dumps(KUBECONFIG))
         settings = {"kubeconfig": str(base / "kubeconfig"), "run_as_user": 1000}
         self.scheduler: KubernetesScheduler = create(settings, AdapterContext(str(base / "tree"), "alice", 1000))
-        self.final = Path(Root(str(base / "tree")).job(JOB).attempt(1).final)
+        attempt = Root(str(base / "tree")).job(JOB).attempt(1)
+        self.final = Path(attempt.final)
+        marks.leave(attempt, marks.SENT_TO, "https://cluster, namespace team")
         self.pods = self.scheduler._pods
         self.let_go: list[str] = []
         monkeypatch.setattr(self.scheduler, "_synced", lambda: None)
@@ -209,11 +213,11 @@ def test_a_record_that_cannot_be_written_is_tried_again(world: World, monkeypatc
     monkeypatch.setattr(threading, "Timer", Timer)
     world.ends(ended_job(succeeded=1))
     world.heard(pod())
-    world.final.parent.parent.mkdir(parents=True)
-    world.final.parent.write_text("no directory")
+    in_the_way = world.final.with_name(f"{world.final.name}.{os.getpid()}.tmp")
+    in_the_way.mkdir()
     world.pods.silent("p")
     assert (world.seen(), world.let_go) == (WAITS, []), "the pod has its record still"
-    world.final.parent.unlink()
+    in_the_way.rmdir()
     ((again, given),) = later
     again(*given)
     assert (world.seen(), world.let_go, world.final.exists()) == (DONE, ["p"], True)
@@ -270,3 +274,18 @@ def test_wishes_that_wait_for_one_pod_are_one_request(
     assert pods._worker is not None
     pods._worker.join(10)
     assert server.sent == ["0", "99"]
+
+
+def test_pods_that_another_daemon_sent_are_neither_copied_nor_let_go(world: World) -> None:
+    foreign = pod("theirs")
+    foreign["metadata"]["labels"] = labels("training-another01", 1)
+    world.heard(foreign)
+    world.pods.silent("theirs")
+    lost = {**foreign, "metadata": {**foreign["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}}
+    world.heard(lost)
+    world.pods.look_for_lost()
+    assert world.let_go == []
+    assert not Path(Root(world.scheduler._root.path).job("training-another01").path).exists()
+    world.heard(pod("mine"))
+    world.pods.silent("mine")
+    assert world.let_go == ["mine"]
