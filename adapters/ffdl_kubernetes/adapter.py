@@ -6,6 +6,7 @@ look (:mod:`ffdl_kubernetes.pods`); so all that a daemon knows of a job is in th
 
 from __future__ import annotations
 
+import functools
 import logging
 import re
 import signal as signals
@@ -36,6 +37,7 @@ from ffdl_kubernetes.canary import Canary, refuse_unproved
 from ffdl_kubernetes.client import ClusterClient, Refused
 from ffdl_kubernetes.discovery import groups
 from ffdl_kubernetes.ending import end_job
+from ffdl_kubernetes.kept import sent_with_room
 from ffdl_kubernetes.kueue import GROUP as KUEUE
 from ffdl_kubernetes.kueue import Queues
 from ffdl_kubernetes.levels import ISOLATING
@@ -182,7 +184,8 @@ class KubernetesScheduler(Administration, Reach, StoresFromClaims, PodOutlooks):
             refuse_unproved(self._canary.look())
         objects = read_objects(plan.attempt_dir)
         remember(plan.attempt_dir, self._client)
-        self._watcher.put("Job", send(self._client, self._settings, objects, plan.attempt_dir, archive))
+        begin = functools.partial(send, self._client, self._settings, objects, plan.attempt_dir, archive)
+        self._watcher.put("Job", sent_with_room(begin, self._client, self._watcher, self._root))
         return NativeId(plan.token)
 
     def find(self, token: Token, attempt_dir: AttemptDir) -> frozenset[NativeId]:

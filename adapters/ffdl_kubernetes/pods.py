@@ -17,7 +17,7 @@ from ffdl_batch.domain.jobdir import AttemptDir, Root
 from ffdl_batch.domain.launch import decode
 from ffdl_batch.domain.limits import LogLimits
 from ffdl_batch.domain.placeholders import LaunchFileError
-from ffdl_batch.domain.pod import ANNOTATIONS, ATTEMPT_LABEL, FINALIZER, JOB_LABEL, Frame, FrameKind, Wish, pack
+from ffdl_batch.domain.pod import ANNOTATIONS, FINALIZER, JOB_LABEL, Frame, FrameKind, Wish, pack
 from ffdl_batch.ports.scheduler import SchedulerError
 from ffdl_kubernetes.client import STRATEGIC, ClusterClient, Refused
 from ffdl_kubernetes.ending import end_job
@@ -27,7 +27,7 @@ from ffdl_kubernetes.objects.names import CONTROLLER, INDEX
 from ffdl_kubernetes.settings import KubernetesSettings
 from ffdl_kubernetes.states import has_begun, is_beyond_reach, is_over, number_ended
 from ffdl_kubernetes.watching import token_of
-from ffdl_kubernetes.whereabouts import was_sent
+from ffdl_kubernetes.whereabouts import attempt_of, was_sent
 
 Plain = Mapping[str, Any]
 LOST_S = 60.0
@@ -69,7 +69,7 @@ class Pods:
     def heard(self, what: str, pod: Plain) -> None:
         """A pod that came, changed or went. Several daemons may share the namespace, and see each other's: what another
         one has sent is neither copied nor let go here."""
-        if not was_sent(_attempt(self._root, pod)):
+        if not was_sent(attempt_of(pod, self._root)):
             return
         name = str(pod["metadata"]["name"])
         if what == "DELETED":
@@ -157,7 +157,7 @@ class Pods:
 
     def _keep_final(self, pod: Plain, word: Mapping[str, Any]) -> None:
         """The record of the head, where the copy does not have it: what it printed last may be lost."""
-        path = Path(_attempt(self._root, pod).final)
+        path = Path(attempt_of(pod, self._root).final)
         if path.exists():
             return
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -170,7 +170,7 @@ class Pods:
         token = token_of(pod)
         with self._lock:
             if token not in self._mirrors:
-                job_id, attempt = pod["metadata"]["labels"][JOB_LABEL], _attempt(self._root, pod)
+                job_id, attempt = pod["metadata"]["labels"][JOB_LABEL], attempt_of(pod, self._root)
                 learners, limits = _from_launch(attempt)
                 self._mirrors[token] = Mirror(attempt, self._root.doorbell, job_id, learners, limits)
             return self._mirrors[token]
@@ -186,7 +186,7 @@ class Pods:
             return True
         if job is None or number_ended(job) <= len({*live, *(str(pod["metadata"]["name"]) for pod in gone)}):
             return False
-        return not Path(_attempt(self._root, job).final).exists()
+        return not Path(attempt_of(job, self._root).final).exists()
 
     def is_given_up(self, token: str) -> bool:
         """Whether what pods of an attempt that has ended have to say was waited for in vain."""
@@ -232,7 +232,7 @@ class Pods:
 
     def _bring_control(self, pod: Plain) -> None:
         """What was wished before the pod was there."""
-        path = Path(_attempt(self._root, pod).control)
+        path = Path(attempt_of(pod, self._root).control)
         if path.exists():
             self._wish(pod["metadata"]["name"], Wish.CONTROL, path.read_text(encoding="utf-8"))
 
@@ -241,7 +241,7 @@ class Pods:
         pods = self._of(token)
         if len(pods) < 2:
             return
-        attempt = _attempt(self._root, pods[0])
+        attempt = attempt_of(pods[0], self._root)
         texts = {}
         for number in sorted(index_of(pod) for pod in pods):
             path = Path(attempt.event_file(f"node-{number}"))
@@ -304,11 +304,6 @@ def index_of(pod: Plain) -> int:
     """Its completion index."""
     meta = pod["metadata"]
     return int((meta.get("labels") or {}).get(INDEX) or (meta.get("annotations") or {}).get(INDEX) or 0)
-
-
-def _attempt(root: Root, thing: Plain) -> AttemptDir:
-    labels = thing["metadata"]["labels"]
-    return root.job(labels[JOB_LABEL]).attempt(int(labels[ATTEMPT_LABEL]))
 
 
 def _from_launch(attempt: AttemptDir) -> tuple[int, LogLimits]:

@@ -9,10 +9,15 @@ import re
 
 from ffdl_batch.ports.scheduler import InvalidRequest, NotTaken, SchedulerError, SchedulerUnreachable, TooMany
 from ffdl_kubernetes.client import Refused
-from ffdl_kubernetes.quotas import QUOTA, never_given
+from ffdl_kubernetes.quotas import QUOTA, amounts, never_given
 
 _BY_RULES = re.compile(r"denied the request|denied request|violates PodSecurity")
+_JOBS = "count/jobs.batch"
 _NO_NAMESPACE = re.compile(r'namespaces "(?P<name>[^"]+)" not found')
+
+
+class TooManyJobs(TooMany):
+    """A quota of Jobs is used up: those that have ended count as long as they are kept."""
 
 
 def explain(refused: Refused, what: str) -> SchedulerError:
@@ -44,10 +49,13 @@ def _forbidden(message: str, said: str, what: str) -> SchedulerError:
                 f"{what} is not taken: quota {match['name']} of the namespace never has so much ({match['asked']} is "
                 f"asked for, of {match['limit']}); have it made larger"
             )
-        return TooMany(
+        used_up = (
             f"{what} is not taken now: quota {match['name']} of the namespace is used up ({match['used']} of "
-            f"{match['limit']}, and {match['asked']} is asked for); it is tried again when others of the namespace end"
+            f"{match['limit']}, and {match['asked']} is asked for); it is tried again"
         )
+        if _JOBS in amounts(match["asked"]):
+            return TooManyJobs(f"{used_up} when Jobs of the namespace are gone: one that has ended counts until then")
+        return TooMany(f"{used_up} when others of the namespace end")
     if _BY_RULES.search(message):
         cure = "change in the manifest or in [backend.kubernetes] what they name, or ask who runs the cluster"
         return InvalidRequest(f"{said}; these are rules of the cluster's own: {cure}")

@@ -123,6 +123,12 @@ def _as_asked(ended: Observation, beside: Beside, *, by_us: bool) -> Observation
     return ended
 
 
+def ended_at(job: Plain) -> float | None:
+    """When a Job ended (epoch); None where it has not."""
+    conditions = (_condition(job, kind) for kind in ("Complete", "Failed"))
+    return next((_epoch(one.get("lastTransitionTime")) for one in conditions if one is not None), None)
+
+
 def is_finished(job: Plain | None) -> bool:
     """Whether a Job has ended, or is not there."""
     return job is None or any(_condition(job, kind) is not None for kind in ("Complete", "Failed"))

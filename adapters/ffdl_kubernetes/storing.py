@@ -6,6 +6,7 @@ attempt's. Whoever begins it twice finds it; one that failed is deleted before i
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from ffdl_batch.ports.scheduler import SchedulerUnreachable
 from ffdl_batch.runtimes.pod import SHIM_TEXT
 from ffdl_kubernetes.client import ClusterClient, Refused
 from ffdl_kubernetes.following import final_word
+from ffdl_kubernetes.kept import sent_with_room
 from ffdl_kubernetes.kueue import Queues
 from ffdl_kubernetes.objects.files import configuration, private
 from ffdl_kubernetes.objects.job import job
@@ -96,7 +98,8 @@ class StoresFromClaims:
         job_id = token.rpartition("-")[0]
         archive = Path(self._root.job(job_id).model_archive)
         objects = read_objects(attempt_dir, OBJECTS)
-        self._watcher.put("Job", send(self._client, self._settings, objects, attempt_dir, archive))
+        begin = functools.partial(send, self._client, self._settings, objects, attempt_dir, archive)
+        self._watcher.put("Job", sent_with_room(begin, self._client, self._watcher, self._root))
 
     def how_storing_goes(self, token: Token) -> Storing:
         """See the capability. Asks nobody: the watch has told."""

@@ -1,4 +1,4 @@
-"""Which cluster and namespace an attempt was sent to.
+"""Where an attempt's directory is, and which cluster and namespace it was sent to.
 
 A daemon that is started anew may find another current context in the kubeconfig, or another namespace in its
 configuration: what it does not see there is not gone.
@@ -6,9 +6,19 @@ configuration: what it does not see there is not gone.
 
 from __future__ import annotations
 
-from ffdl_batch.domain.jobdir import AttemptDir
+from collections.abc import Mapping
+from typing import Any
+
+from ffdl_batch.domain.jobdir import AttemptDir, Root
+from ffdl_batch.domain.pod import ATTEMPT_LABEL, JOB_LABEL
 from ffdl_kubernetes import marks
 from ffdl_kubernetes.client import ClusterClient
+
+
+def attempt_of(thing: Mapping[str, Any], root: Root) -> AttemptDir:
+    """The directory of the attempt that an object of ours belongs to; there is none where another daemon sent it."""
+    labels = thing["metadata"]["labels"]
+    return root.job(labels[JOB_LABEL]).attempt(int(labels[ATTEMPT_LABEL]))
 
 
 def remember(attempt: AttemptDir, client: ClusterClient) -> None:

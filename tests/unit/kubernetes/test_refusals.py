@@ -6,7 +6,7 @@ import pytest
 
 from ffdl_batch.ports.scheduler import InvalidRequest, NotTaken, SchedulerError, SchedulerUnreachable, TooMany
 from ffdl_kubernetes.client import Refused
-from ffdl_kubernetes.refusals import explain
+from ffdl_kubernetes.refusals import TooManyJobs, explain
 
 QUOTA = (
     'jobs.batch "t-1" is forbidden: exceeded quota: team, requested: count/jobs.batch=1, used: count/jobs.batch=4, '
@@ -18,7 +18,9 @@ QUOTA = (
     ("status", "message", "kind", "words"),
     [
         (401, "Unauthorized", SchedulerUnreachable, "log in again"),
-        (403, QUOTA, TooMany, "quota team of the namespace is used up (count/jobs.batch=4 of count/jobs.batch=4, and"),
+        (403, QUOTA, TooManyJobs, "when Jobs of the namespace are gone: one that has ended counts until then"),
+        (403, QUOTA.replace("jobs.batch", "configmaps"), TooMany, "it is tried again when others of the namespace end"),
+        (403, QUOTA, TooManyJobs, "quota team of the namespace is used up (count/jobs.batch=4 of count/jobs.batch=4,"),
         (403, QUOTA.replace("=4", "=0"), TooMany, "never has so much (count/jobs.batch=1 is asked for, of count/jobs"),
         (403, "exceeded quota in words of another release", TooMany, "exceeded quota in words"),
         (403, 'admission webhook "p.example.com" denied the request: no latest', InvalidRequest, "or ask who runs"),

@@ -1,0 +1,73 @@
+"""A quota of Jobs counts those that have ended: they are kept for a while, and go where another one is wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.domain.observation import EndCause
+from ffdl_kubernetes import kept
+from ffdl_kubernetes.adapter import KubernetesScheduler
+from ffdl_kubernetes.refusals import TooManyJobs
+from tests.contract.kubernetes_harness import KubernetesHarness
+
+
+class Full(KubernetesHarness):
+    """With a quota of so many Jobs."""
+
+    def give(self, jobs: int) -> None:
+        quota = {"metadata": {"name": "jobs"}, "spec": {"hard": {"count/jobs.batch": str(jobs)}}}
+        self.k8s.ask("POST", f"api/v1/namespaces/{self.k8s.namespace}/resourcequotas", quota)
+
+    def there(self) -> list[str]:
+        items = self.k8s.ask("GET", f"apis/batch/v1/namespaces/{self.k8s.namespace}/jobs")["items"]
+        return sorted(one["metadata"]["name"] for one in items)
+
+    def await_spare(self) -> None:
+        """Until a Job could go: its pods are let go a moment after its end is told."""
+        assert isinstance(self.scheduler, KubernetesScheduler)
+        watcher = self.scheduler._watcher
+        self.wait(lambda: bool(kept.spare_jobs(watcher, self.root)), lambda: f"{watcher.jobs()}")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[Full]:
+    found = Full(tmp_path)
+    yield found
+    found.close()
+
+
+def test_an_ended_job_makes_room_for_the_next_one(world: Full, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.give(2)
+    first, _ = world.submit("echo first")
+    assert world.await_end(first).end is EndCause.SUCCESS
+    second, running = world.submit("echo up; sleep 600")
+    world.await_log(running, "up")
+    with pytest.raises(TooManyJobs, match="one that has ended counts until then"):
+        world.submit("echo third")
+    assert world.there() == sorted([first.job, second.job]), "it ended just now"
+    monkeypatch.setattr(kept, "SETTLED_S", 0.0)
+    world.await_spare()
+    third, plan = world.submit("echo third")
+    assert world.there() == sorted([second.job, third.job])
+    assert world.await_end(third).end is EndCause.SUCCESS
+    assert world.log(plan) == "third\n"
+    world.scheduler.cancel(second)
+
+
+@pytest.mark.parametrize("missing", ["record", "mark"])
+def test_what_is_not_known_to_be_read_and_ours_stays(
+    world: Full, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    monkeypatch.setattr(kept, "SETTLED_S", 0.0)
+    world.give(1)
+    first, plan = world.submit("echo first")
+    world.await_end(first)
+    world.await_spare()
+    attempt = plan.attempt_dir
+    Path(attempt.final if missing == "record" else Path(attempt.path, "submit/cluster")).unlink()
+    with pytest.raises(TooManyJobs):
+        world.submit("echo second")
+    assert world.there() == [first.job]
