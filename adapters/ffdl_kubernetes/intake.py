@@ -56,9 +56,9 @@ def resources_of(spec: JobSpec, settings: KubernetesSettings) -> dict[str, int]:
     found: dict[str, int] = {}
     for name, count in spec.resources.gres.items():
         resource = settings.gpu_resources.get(name, name)
-        if "/" not in resource:
+        if "/" not in resource or ":" in resource:
             message = f"nodes of Kubernetes have no resource {resource!r}: their names are like example.com/npu"
-            cure = f"say which one it is: gpu_resources = {{{name} = ...}} in [backend.kubernetes]"
+            cure = f"write its whole name, or say which it is: gpu_resources = {{{name} = ...}} in [backend.kubernetes]"
             raise RequestRefused([refusal("batch.gres", message, cure, "C104")])
         found[resource] = found.get(resource, 0) + count
     return found

@@ -23,7 +23,8 @@ _DEPENDENCIES = frozenset(
 )
 _MIG_PROFILE = re.compile(r"\d+g\.", re.ASCII)
 """How the type of a MIG device begins, as 1g.10gb: it is no count."""
-_GRES_NAME = re.compile(r"[A-Za-z_][\w.-]*(:\w[\w.-]*)?", re.ASCII)
+_GRES_NAME = re.compile(r"(?:[a-z0-9-]+(?:\.[a-z0-9-]+)+/)?[A-Za-z_][\w.-]*(:\w[\w.-]*)?", re.ASCII)
+"""Slurm's names, and Kubernetes' names of extended resources: ``example.com/npu``."""
 
 SLURM_ARGS = frozenset(
     {

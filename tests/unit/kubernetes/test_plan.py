@@ -84,6 +84,7 @@ def test_words_of_slurm_change_nothing_and_are_told() -> None:
         (replace(PLAIN, batch=BatchOptions(kubernetes={"queue": "a"})), "batch.kubernetes.queue", "known are"),
         (replace(PLAIN, resources=replace(PLAIN.resources, gpus=0.5)), "gpus", "name a MIG type"),
         (replace(PLAIN, resources=replace(PLAIN.resources, gres={"npu": 1})), "batch.gres", "gpu_resources = {npu"),
+        (replace(PLAIN, resources=replace(PLAIN.resources, gres={"a.b/npu:x": 1})), "batch.gres", "its whole name"),
         (
             replace(
                 PLAIN,

@@ -148,6 +148,13 @@ def test_network_levels(level: NetworkLevel) -> None:
         assert batch(f"{{network: {level}}}").network is level
 
 
+@pytest.mark.parametrize("text", ["example.com/npu:2", "{example.com/npu: 2}", "{example.com/npu: '2'}"])
+def test_extended_resources_of_kubernetes_go_by_their_whole_names(text: str) -> None:
+    assert read(f"{MINIMAL}batch: {{gres: {text if text[0] == '{' else repr(text)}}}\n").resources.gres == {
+        "example.com/npu": 2
+    }
+
+
 @pytest.mark.parametrize(
     ("text", "part"),
     [
@@ -205,7 +212,19 @@ def test_network_levels(level: NetworkLevel) -> None:
         ("{gres: {'npu ': 1}}", "'npu ' is not the name of a resource"),
         *(
             (f"{{gres: '{wrong}'}}", f"batch.gres: '{wrong}' is not a generic resource")
-            for wrong in (":3", "npu:", "npu:-1", "npu:a:b:2", "npu::2", "none:2:3:x", "-npu:1", "n@u:1")
+            for wrong in (
+                ":3",
+                "npu:",
+                "npu:-1",
+                "npu:a:b:2",
+                "npu::2",
+                "none:2:3:x",
+                "-npu:1",
+                "n@u:1",
+                "gres/gpu:1",
+                "/npu:1",
+                "a.b/:1",
+            )
         ),
         ("{gres: ':3'}", "m.yml:4:15: error: batch.gres: ':3' is not a generic resource (write name[:type]:count"),
         ("{gres: 'npu:1.5'}", "batch.gres: '1.5' is not a count of a resource"),
