@@ -230,6 +230,18 @@ def test_a_halted_job_goes_on_from_its_checkpoint(world: World) -> None:
     assert world.printed(job_id, attempt=2).startswith("from epoch 7")
 
 
+def test_what_is_gone_with_a_pod_is_not_owed(world: World) -> None:
+    """Nobody but that pod had its files."""
+    job_id = world.submit('echo "begun $FFDL_ATTEMPT"; until [ "$FFDL_ATTEMPT" = 2 ]; do sleep 0.1; done', stores="")
+    world.await_log(job_id, "begun 1")
+    (pod,) = world.pods(job_id)
+    path = f"api/v1/namespaces/{world.k8s.namespace}/pods/{pod['metadata']['name']}"
+    world.k8s.ask("DELETE", path, {"gracePeriodSeconds": 0})
+    job = world.await_state(job_id, "COMPLETED", "FAILED")
+    assert (job["state"], [one["owed"] for one in job["attempts"]]) == ("COMPLETED", [False, False]), job
+    assert "owes" not in world.site.log
+
+
 def test_a_cancelled_job_ends_and_a_failing_one_has_its_learner_s_status(world: World) -> None:
     failing, endless = world.submit("echo wrong; exit 3", stores=""), world.submit("echo up; sleep 600", stores="")
     job = world.await_state(failing, "FAILED", "COMPLETED")
