@@ -53,6 +53,7 @@ STRATEGIC = "application/strategic-merge-patch+json"
 """The one that can take an item out of a list, whatever else is in it."""
 PAGE = 500
 """Objects of one page of a list (what kubectl asks for)."""
+UNAUTHORIZED = 401
 TRIES = 4
 PAUSE_S = 0.5
 LONGEST_PAUSE_S = 10.0
@@ -244,7 +245,7 @@ class ClusterClient:
             try:
                 reply = self._client.request(method, path, params=query, content=data, headers=headers)
             except httpx2.ConnectError as error:
-                failure, after = f"{self._server} cannot be reached: {error}", 0.0
+                failure, after = f"{self._server} cannot be reached: {error}{self._cure(error)}", 0.0
             except httpx2.HTTPError as error:
                 failure, after, sent = f"{self._server} did not answer: {error or type(error).__name__}", 0.0, True
             else:
@@ -264,6 +265,12 @@ class ClusterClient:
 
     def _stream(self, path: str, query: Mapping[str, str], timeout_s: float) -> AbstractContextManager[Iterator[str]]:
         return _Lines(self._client, self._server, path, query, timeout_s)
+
+    def _cure(self, error: Exception) -> str:
+        """What helps where its certificate is not believed; waiting does not."""
+        if "CERTIFICATE_VERIFY_FAILED" not in str(error):
+            return ""
+        return f"; correct certificate-authority of cluster {self.config.context.cluster} in {self.config.fname}"
 
     @property
     def _server(self) -> str:
@@ -324,7 +331,10 @@ def refusal_of(reply: httpx2.Response) -> Refused:
     """What the Status object says (kubernetes.io, API conventions)."""
     try:
         status = reply.json()
-        return Refused(reply.status_code, str(status.get("reason", "")), str(status.get("message", "")))
+        message = str(status.get("message", ""))
+        if reply.status_code == UNAUTHORIZED:
+            message = f"{message}; the credentials of the kubeconfig do not count, or not any more: log in again"
+        return Refused(reply.status_code, str(status.get("reason", "")), message)
     except (ValueError, AttributeError):
         return Refused(reply.status_code, "", " ".join(reply.text.split())[:300])
 

@@ -10,7 +10,9 @@ from ffdl_kubernetes.canary import Proof
 from ffdl_kubernetes.client import ClusterClient, Refused
 from ffdl_kubernetes.discovery import groups, may
 from ffdl_kubernetes.kueue import GROUP, says_of_gangs
+from ffdl_kubernetes.objects.names import placed
 from ffdl_kubernetes.objects.tenant import NODES, PERMISSIONS, Permissions
+from ffdl_kubernetes.refusals import explain
 from ffdl_kubernetes.settings import KubernetesSettings
 
 _NODES = "nodes of the cluster"
@@ -47,9 +49,23 @@ def _permissions(client: ClusterClient, settings: KubernetesSettings) -> Item:
     except (SchedulerUnreachable, Refused) as error:
         return Item(about, Verdict.NOTE, f"the API server does not say them: {error}")
     if not lacking:
-        return Item(about, Verdict.OK, "all that a daemon needs")
+        missing = _refused_trial(client)
+        return Item(about, Verdict.WRONG if missing else Verdict.OK, missing or "all that a daemon needs")
     cure = f"ffdl-admin tenant permissions {client.namespace} --user NAME prints the role to be given"
     return Item(about, Verdict.WRONG, f"not allowed: {'; '.join(lacking)}; {cure}")
+
+
+def _refused_trial(client: ClusterClient) -> str:
+    """Why the namespace does not take a small object; "" where it does. Permissions are had for one that is not there,
+    too."""
+    small = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "ffdl-batch-doctor"}, "data": {}}
+    try:
+        client.create(placed(small, client.namespace), dry_run=True)
+    except Refused as refused:
+        return str(explain(refused, "a ConfigMap"))
+    except SchedulerUnreachable as error:
+        return str(error)
+    return ""
 
 
 def _debugging(client: ClusterClient) -> Item:

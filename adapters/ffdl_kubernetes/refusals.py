@@ -24,7 +24,7 @@ def explain(refused: Refused, what: str) -> SchedulerError:
     """The error of the port that it is. `what` was asked for."""
     said = f"{what} was refused ({refused.status} {refused.reason}): {refused}"
     if refused.status == 401:
-        return SchedulerUnreachable(f"{said}; the credentials of the kubeconfig do not count any more: log in again")
+        return SchedulerUnreachable(said)
     if refused.status == 403:
         return _forbidden(str(refused), said, what)
     if refused.status == 413:

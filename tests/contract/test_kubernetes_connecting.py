@@ -119,15 +119,28 @@ def test_who_logs_in_again_need_not_restart_anything(
     opened.callback(client.close)
     assert client.get("Namespace", "default")
     k8s.do("forget_token", token="first")
-    with pytest.raises(Refused, match="Unauthorized"):
+    with pytest.raises(Refused, match="Unauthorized; the credentials of the kubeconfig do not count"):
         client.get("Namespace", "default")
     config["contexts"].append({"name": "other", "context": {"cluster": "none", "user": "none"}})
     config["current-context"] = "other"
     logs_in("second", "https://elsewhere.example.org")
-    with pytest.raises(Refused, match="Unauthorized"):
+    with pytest.raises(Refused, match="Unauthorized; the credentials of the kubeconfig do not count"):
         client.get("Namespace", "default")  # what is meant for another server is not shown to this one
     logs_in("second")
     assert client.get("Namespace", "default")
+
+
+def test_a_certificate_that_is_not_believed_is_told_with_what_to_correct(
+    tmp_path: Path, k8s: FakeCluster, opened: contextlib.ExitStack
+) -> None:
+    file, config = tmp_path / "kubeconfig", json.loads(k8s.kubeconfig.read_text())
+    del config["clusters"][0]["cluster"]["certificate-authority-data"]
+    file.write_text(json.dumps(config))
+    client = ClusterClient(KubernetesSettings(kubeconfig=str(file), request_timeout_s=5))
+    opened.callback(client.close)
+    name = config["clusters"][0]["name"]
+    with pytest.raises(SchedulerUnreachable, match=f"; correct certificate-authority of cluster {name} in {file}"):
+        client.version()
 
 
 def test_a_program_that_fails_is_quoted_and_asked_again(

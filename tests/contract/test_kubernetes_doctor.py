@@ -52,6 +52,11 @@ def test_all_well_and_what_is_not_there(site: Site) -> None:
     assert site.admin().list("Job", {})[0] == []
 
 
+def test_a_namespace_that_is_not_there_is_told_though_all_is_allowed_in_it(site: Site) -> None:
+    verdict, text = said(site, namespace="team-none")["permissions in team-none"]
+    assert verdict is Verdict.WRONG and "no namespace team-none: have it made (ffdl-admin tenant create" in text
+
+
 def test_what_is_wrong_is_named(site: Site) -> None:
     (site.base / "tree").mkdir()
     known = {"enforced": False, "text": "they are not", "cluster": f"{site.k8s.url} {site.k8s.namespace}", "at": 1.0}
