@@ -121,6 +121,11 @@ class KubernetesScheduler(Administration, Reach, StoresFromClaims, PodOutlooks):
         return frozenset({"kubernetes", "profile"})
 
     @property
+    def model_bytes(self) -> int:
+        """See :class:`ffdl_batch.ports.capabilities.LimitsModels`: ConfigMaps carry models."""
+        return self._settings.model_bytes
+
+    @property
     def credential_life_s(self) -> float:
         """See :class:`ffdl_batch.ports.capabilities.CredentialLife`: an API server ends requests after a minute."""
         return 60.0 + self._settings.request_timeout_s

@@ -35,6 +35,16 @@ class HasOwnWords(Protocol):
 
 
 @runtime_checkable
+class LimitsModels(Protocol):
+    """A backend that brings models to its nodes by a way that is narrow."""
+
+    @property
+    def model_bytes(self) -> int:
+        """The largest model archive that it takes."""
+        ...
+
+
+@runtime_checkable
 class SubmitsArrays(Protocol):
     """A backend whose scheduler takes equal jobs as one native array."""
 

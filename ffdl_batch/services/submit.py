@@ -12,6 +12,8 @@ from ffdl_batch.domain.array import MAX_ELEMENTS, expand, is_array, new_array_id
 from ffdl_batch.domain.job import Job, new_job_id
 from ffdl_batch.domain.jobdir import ArrayDir, JobDir
 from ffdl_batch.domain.submission import Expected, Submission, SubmissionResult
+from ffdl_batch.ports.capabilities import LimitsModels
+from ffdl_batch.ports.scheduler import InvalidRequest
 from ffdl_batch.services.archives import has_archive
 from ffdl_batch.services.intake import (
     Candidate,
@@ -108,6 +110,7 @@ def _accept(platform: Platform, submission: Submission, index: int) -> _Accepted
     candidate = read_submission(platform, submission)
     if not has_archive(platform, submission.archive):
         raise bad_request("C102", "the model archive was not sent", cure="submit again")
+    _check_model(platform, candidate.backend, submission.archive)
     if is_array(candidate.spec):
         return _accept_array(platform, submission, candidate, index)
     if submission.expected is Expected.ARRAY:
@@ -132,6 +135,18 @@ def _accept(platform: Platform, submission: Submission, index: int) -> _Accepted
     )
     told = (*all_warnings(candidate, plan), *doubts)
     return _Accepted(index, [job], SubmissionResult(id=job_id, warnings=told, network=plan.network.level))
+
+
+def _check_model(platform: Platform, backend: str, digest: str) -> None:
+    """Whether the backend takes a model of this size. One that cannot be used is told of with the plan."""
+    try:
+        adapter = platform.adapters.get(backend)
+    except InvalidRequest:
+        return
+    size = Path(platform.root.model(digest)).stat().st_size
+    if isinstance(adapter, LimitsModels) and size > adapter.model_bytes:
+        message = f"the model archive has {size} bytes, and {backend} takes {adapter.model_bytes} (model_bytes)"
+        raise bad_request("C102", message, cure="leave data out of it, and put them into a data store")
 
 
 def _accept_array(platform: Platform, submission: Submission, candidate: Candidate, index: int) -> _Accepted:

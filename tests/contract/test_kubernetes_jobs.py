@@ -86,12 +86,18 @@ class World:
         buffer = io.BytesIO()
         with zipfile.ZipFile(buffer, "w") as archive:
             archive.writestr(zipfile.ZipInfo("train.py"), TRAINING)
-        digest = hashlib.sha256(buffer.getvalue()).hexdigest()
-        assert self.site.ask("PUT", f"/api/v1/archives/{digest}", buffer.getvalue())[0] == 200
-        submission = {**daemon_rig.submission("", digest), "manifest": text, "backend": "kubernetes"}
+        result = self.send(text, buffer.getvalue())
+        assert result["problem"] is None, result
+        return str(result["id"])
+
+    def send(self, manifest: str, model: bytes) -> dict[str, Any]:
+        """What the daemon answers to it."""
+        digest = hashlib.sha256(model).hexdigest()
+        assert self.site.ask("PUT", f"/api/v1/archives/{digest}", model)[0] == 200
+        submission = {**daemon_rig.submission("", digest), "manifest": manifest, "backend": "kubernetes"}
         status, reply = self.site.ask("POST", "/api/v1/jobs", {"submissions": [submission]})
-        assert status == 200 and reply["results"][0]["problem"] is None, reply
-        return str(reply["results"][0]["id"])
+        assert status == 200, reply
+        return dict(reply["results"][0])
 
     def job(self, job_id: str) -> dict[str, Any]:
         return dict(self.site.ask("GET", f"/api/v1/jobs/{job_id}")[1]["job"])
@@ -228,6 +234,18 @@ def test_a_halted_job_goes_on_from_its_checkpoint(world: World) -> None:
     job = world.await_state(job_id, "COMPLETED", "FAILED")
     assert job["state"] == "COMPLETED", (job, world.diagnosis())
     assert world.printed(job_id, attempt=2).startswith("from epoch 7")
+
+
+def test_a_model_that_is_too_large_is_not_accepted(tmp_path: Path, s3_server: S3Server) -> None:
+    with world_in(tmp_path, s3_server, "model_bytes = 1000\n") as world:
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w") as archive:
+            archive.writestr(zipfile.ZipInfo("data"), b"x" * 1000)
+        text = MANIFEST.format(command="'true'", learners=1, cpus=0.1)
+        size, problem = len(buffer.getvalue()), world.send(text, buffer.getvalue())["problem"]
+        assert problem["code"] == "C102", problem
+        assert problem["message"] == f"the model archive has {size} bytes, and kubernetes takes 1000 (model_bytes)"
+        assert world.site.ask("GET", "/api/v1/jobs")[1]["jobs"] == []
 
 
 def test_what_is_gone_with_a_pod_is_not_owed(world: World) -> None:
