@@ -7,6 +7,7 @@ from dataclasses import replace
 from ffdl_batch.domain.job import Job
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.launch import LaunchFile, Pod
+from ffdl_batch.domain.pod import TREE
 from ffdl_batch.domain.views import JobView
 from ffdl_batch.ports.capabilities import StoresApart
 from ffdl_batch.ports.scheduler import InvalidRequest
@@ -15,10 +16,11 @@ from ffdl_batch.services.platform import Platform
 
 
 def where_kept(pod: Pod, local: str) -> tuple[str, str]:
-    """Of what is nowhere but at `local` in pods: where it is, and what to do."""
+    """Of what is nowhere but at `local` in pods: where it is, and what to do. A claim has the tree at its top."""
     if pod.apart:
         return "go with its pods", "name a data store for training_results, and they are kept there"
-    return f"are in the claim of the cluster, at {local}", "read them in a pod that has the claim"
+    below = local.removeprefix(f"{TREE}/")
+    return f"are in the cluster's claim (claim of [backend.kubernetes]), at {below}", "read them in a pod that has it"
 
 
 def without_places(platform: Platform, job: Job, view: JobView) -> JobView:

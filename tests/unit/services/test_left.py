@@ -121,7 +121,7 @@ def test_what_pods_stored_is_found_in_the_store(site: Site, job: Job) -> None:
     assert find(site, job, "logs").directory == site.attempt(job).logs
 
 
-@pytest.mark.parametrize(("apart", "where"), [(True, "go with its pods"), (False, "are in the claim of the cluster")])
+@pytest.mark.parametrize(("apart", "where"), [(True, "go with its pods"), (False, "are in the cluster's claim")])
 @pytest.mark.parametrize("kind", ["results", "checkpoint"])
 def test_what_pods_kept_to_themselves_is_not_given_out_as_nothing(
     site: Site, job: Job, kind: str, apart: bool, where: str
@@ -136,7 +136,10 @@ def test_what_pods_kept_to_themselves_is_not_given_out_as_nothing(
     ("apart", "note"),
     [
         (True, "they go with its pods; name a data store for training_results, and they are kept there"),
-        (False, "they are in the claim of the cluster, at /ffdl/jobs/{}/attempt-1/results; read them in a pod "),
+        (
+            False,
+            "they are in the cluster's claim (claim of [backend.kubernetes]), at jobs/{}/attempt-1/results; read them in ",
+        ),
     ],
 )
 def test_a_job_that_ran_in_pods_names_no_directory_of_this_machine(
