@@ -138,7 +138,7 @@ def test_what_pods_kept_to_themselves_is_not_given_out_as_nothing(
         (True, "they go with its pods; name a data store for training_results, and they are kept there"),
         (
             False,
-            "they are in the cluster's claim (claim of [backend.kubernetes]), at jobs/{}/attempt-1/results; read them in ",
+            "they are in the cluster's claim (claim of [backend.kubernetes]), at jobs/{}/attempt-1/results;",
         ),
     ],
 )
