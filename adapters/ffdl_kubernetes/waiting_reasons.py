@@ -13,6 +13,7 @@ from typing import Any
 
 from ffdl_batch.domain.numbers import counted
 from ffdl_batch.domain.waiting import Limit, Per, Reason, WaitKind
+from ffdl_kubernetes.advice import what_to_do
 from ffdl_kubernetes.quotas import QUOTA, amount, amounts, never_given
 from ffdl_kubernetes.room.amounts import amount_text
 from ffdl_kubernetes.states import why_pending
@@ -47,7 +48,9 @@ def read_scheduling(message: str) -> tuple[WaitKind, dict[str, str]]:
     for what, count in counts.items():
         kind = next((kind for sign, kind in _OF_PARTS if re.search(sign, what)), WaitKind.NO_ROOM)
         kinds[kind] = kinds.get(kind, 0) + count
-    if not kinds or WaitKind.NO_ROOM in kinds:
+    if not kinds:  # said of the pod, and of no node
+        return next((kind for sign, kind in _OF_PARTS if re.search(sign, match[3])), WaitKind.NO_ROOM), figures
+    if WaitKind.NO_ROOM in kinds:
         return WaitKind.NO_ROOM, figures
     return max(kinds, key=lambda kind: kinds[kind]), figures
 
@@ -155,14 +158,15 @@ def read_pods(
             if word == "SchedulingGated":
                 return Reason(WaitKind.QUEUE, word, said), {}
             kind, figures = read_scheduling(said)
-            return Reason(kind, word, "" if figures else said), figures
+            return Reason(kind, word, "" if figures else f"{said}{what_to_do(said)}"), figures
     if why := why_pending(pods):
         return Reason(WaitKind.IMAGE if why.startswith("the image") else WaitKind.BROKEN, "", why), {}
     if why := why_pending(pods, troubles=troubles):
         return Reason(WaitKind.VOLUME if why.startswith("a volume") else WaitKind.BROKEN, "", why), {}
     if refusal:
-        limit = read_quota(refusal)
-        return Reason(WaitKind.LIMIT if limit else WaitKind.REFUSED, "", "" if limit else refusal, limit), {}
+        if (limit := read_quota(refusal)) is not None:
+            return Reason(WaitKind.LIMIT, limit=limit), {}
+        return Reason(WaitKind.REFUSED, "", f"{refusal}{what_to_do(refusal)}"), {}
     return Reason(WaitKind.STARTING if pods else WaitKind.UNCONSIDERED), {}
 
 

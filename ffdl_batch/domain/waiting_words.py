@@ -162,7 +162,10 @@ SENTENCES: dict[WaitKind, tuple[str, tuple[str, ...]]] = {
         "a volume that it needs is not there, or bound to other nodes",
         (f"correct claim or volumes in the settings, or {_ASK_SITE}",),
     ),
-    WaitKind.REFUSED: ("its pods are refused by a rule of the cluster", (_ASK_SITE,)),
+    WaitKind.REFUSED: (
+        "its pods are refused by a rule of the cluster",
+        (f"correct what the rule names, or {_ASK_SITE}",),
+    ),
     WaitKind.OURS: ("it waits here, and no scheduler has it yet", ("wait",)),
     WaitKind.OTHER: (
         "the scheduler gives a reason that this release does not know",

@@ -35,7 +35,8 @@ _SENT = frozenset({JobState.DEPLOYING, JobState.QUEUED})
 _HAS_NODES = frozenset({JobState.DOWNLOADING, JobState.PROCESSING, JobState.STORING})
 _NO_TRIAL = frozenset(
     {WaitKind.DEPENDENCY, WaitKind.DEPENDENCY_NEVER, WaitKind.BEGIN_TIME, WaitKind.HELD_BY_USER,
-     WaitKind.HELD_BY_ADMIN, WaitKind.HELD_AFTER_FAILURES, WaitKind.LIMIT, WaitKind.ARRAY_LIMIT}
+     WaitKind.HELD_BY_ADMIN, WaitKind.HELD_AFTER_FAILURES, WaitKind.LIMIT, WaitKind.ARRAY_LIMIT, WaitKind.IMAGE,
+     WaitKind.VOLUME, WaitKind.BROKEN, WaitKind.REFUSED}
 )  # fmt: skip
 """Where room is not what lacks, a trial of the same request would mislead: trials look at room alone."""
 

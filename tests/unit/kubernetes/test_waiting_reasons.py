@@ -43,6 +43,8 @@ from ffdl_kubernetes.waiting_reasons import (
         ("0/1 nodes are available: 1 node(s) were unschedulable.", WaitKind.NODES_CLOSED,
          {"nodes that were unschedulable": "1 of 1"}),
         ('persistentvolumeclaim "jobs" not found', WaitKind.VOLUME, {}),
+        ('0/2 nodes are available: persistentvolumeclaim "jobs" not found. preemption: 0/2 nodes are available: 2 '
+         "Preemption is not helpful for scheduling.", WaitKind.VOLUME, {}),
         ("no nodes available to schedule pods", WaitKind.NO_ROOM, {}),
     ],
 )  # fmt: skip
@@ -119,4 +121,6 @@ def test_pods_by_what_keeps_them() -> None:
     assert read_pods([placed], "", {"p": ("FailedCreatePodSandBox", "no address")})[0].kind is WaitKind.BROKEN
     assert read_pods([placed], "")[0].kind is WaitKind.STARTING
     assert read_pods([], "is forbidden: violates PodSecurity")[0].kind is WaitKind.REFUSED
+    refused = read_pods([], "is forbidden: no PriorityClass with name gold was found")[0]
+    assert refused.detail.endswith("was found; correct priority_class")
     assert read_pods([], "")[0].kind is WaitKind.UNCONSIDERED
