@@ -89,9 +89,10 @@ def ending_of(known: Known) -> Ending | None:
         return _held(known) if known.held and known.wish is Wish.NONE else None
     if final is None and not known.settled:
         return None
+    stored_at = known.evidence.paid or 0.0 if final is not None and final.stores_later else 0.0
     at = known.when(seen.ended_at if seen else None, final.at if final else None, known.last_sign)
     if final is not None and final.outcome is Outcome.COMPLETED and (final.stored or _stored_later(known, final)):
-        return Ending(JobState.COMPLETED, max(final.at, 0.0), exit_code=0, warning=_late_trouble(known))
+        return Ending(JobState.COMPLETED, max(final.at, stored_at), exit_code=0, warning=_late_trouble(known))
     if final is None and all_stored(known.evidence.events, known.learners):
         warning = "everything was stored; the head controller left no final record"
         return Ending(JobState.COMPLETED, at, exit_code=0, warning=warning)
@@ -100,7 +101,8 @@ def ending_of(known: Known) -> Ending | None:
     if is_store_owed(known):
         return None
     ending = _given_up(known, _of_itself(known, at))
-    return _halted(known, ending) if known.wish is Wish.HALT else ending
+    ending = _halted(known, ending) if known.wish is Wish.HALT else ending
+    return replace(ending, at=max(ending.at, stored_at))
 
 
 def is_store_owed(known: Known) -> bool:

@@ -32,9 +32,9 @@ def test_it_is_storing_until_all_is_stored(final: FinalRecord) -> None:
     ("final", "state", "code"),
     [(DONE, JobState.COMPLETED, "000"), (FAILED, JobState.FAILED, "C201"), (HALTED, JobState.HALTED, "000")],
 )
-def test_then_it_is_what_its_head_said(final: FinalRecord, state: JobState, code: str) -> None:
+def test_then_it_is_what_its_head_said_and_ends_there(final: FinalRecord, state: JobState, code: str) -> None:
     verdict = judge(left(final, paid=60.0))
-    assert (verdict.move, verdict.steps[-1][0], verdict.error_code) == (Move.ENDED, state, code)
+    assert (verdict.move, verdict.steps[-1], verdict.error_code) == (Move.ENDED, (state, 60.0), code)
 
 
 def test_a_cancel_waits_for_nothing_to_be_stored() -> None:
