@@ -16,7 +16,7 @@ from ffdl_kubernetes.objects.names import STORING
 from ffdl_kubernetes.refusals import TooManyJobs
 from ffdl_kubernetes.states import ended_at
 from ffdl_kubernetes.watching import Watcher
-from ffdl_kubernetes.whereabouts import attempt_of, was_sent
+from ffdl_kubernetes.whereabouts import attempt_of, is_ours
 
 Plain = Mapping[str, Any]
 _log = logging.getLogger(__name__)
@@ -56,8 +56,7 @@ def spare_jobs(watcher: Watcher, root: Root) -> list[Plain]:
 def _is_done_with(name: str, job: Plain, pods: Sequence[Plain], root: Root) -> bool:
     """Whether all that it, and its pods, had to say is in the attempt's directory."""
     unread = any(FINALIZER in (one["metadata"].get("finalizers") or ()) for one in pods)
-    if unread or job["metadata"].get("deletionTimestamp"):
+    if unread or job["metadata"].get("deletionTimestamp") or not is_ours(job, root):
         return False
     attempt = attempt_of(job, root)
-    record = attempt.paid if name.endswith(STORING) else attempt.final
-    return was_sent(attempt) and Path(record).exists()
+    return Path(attempt.paid if name.endswith(STORING) else attempt.final).exists()

@@ -27,7 +27,7 @@ from ffdl_kubernetes.objects.names import CONTROLLER, INDEX
 from ffdl_kubernetes.settings import KubernetesSettings
 from ffdl_kubernetes.states import has_begun, is_beyond_reach, is_over, number_ended
 from ffdl_kubernetes.watching import token_of
-from ffdl_kubernetes.whereabouts import attempt_of, was_sent
+from ffdl_kubernetes.whereabouts import attempt_of, is_ours
 
 Plain = Mapping[str, Any]
 LOST_S = 60.0
@@ -69,7 +69,7 @@ class Pods:
     def heard(self, what: str, pod: Plain) -> None:
         """A pod that came, changed or went. Several daemons may share the namespace, and see each other's: what another
         one has sent is neither copied nor let go here."""
-        if not was_sent(attempt_of(pod, self._root)):
+        if not is_ours(pod, self._root):
             return
         name = str(pod["metadata"]["name"])
         if what == "DELETED":

@@ -26,9 +26,12 @@ def remember(attempt: AttemptDir, client: ClusterClient) -> None:
     marks.leave(attempt, marks.SENT_TO, _here(client))
 
 
-def was_sent(attempt: AttemptDir) -> bool:
-    """Whether anything of it was, or is about to be, sent to any cluster by the daemon of this tree."""
-    return marks.is_there(attempt, marks.SENT_TO)
+def is_ours(thing: Mapping[str, Any], root: Root) -> bool:
+    """Whether the daemon of this tree has sent, or is about to send, the attempt that an object belongs to."""
+    labels = thing["metadata"].get("labels") or {}
+    if not labels.get(JOB_LABEL) or not labels.get(ATTEMPT_LABEL, "").isdecimal():
+        return False
+    return marks.is_there(attempt_of(thing, root), marks.SENT_TO)
 
 
 def elsewhere(attempt: AttemptDir, client: ClusterClient) -> str:

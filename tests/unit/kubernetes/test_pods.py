@@ -15,12 +15,12 @@ import pytest
 
 from ffdl_batch.domain.jobdir import Root
 from ffdl_batch.domain.observation import EndCause, NativeId, Phase
-from ffdl_batch.domain.pod import FINALIZER, Wish, unpack
+from ffdl_batch.domain.pod import ATTEMPT_LABEL, FINALIZER, JOB_LABEL, Wish, unpack
 from ffdl_batch.ports.registry import AdapterContext
 from ffdl_kubernetes import marks
 from ffdl_kubernetes.adapter import KubernetesScheduler, create
 from ffdl_kubernetes.client import ClusterClient
-from ffdl_kubernetes.objects.names import CONTROLLER, INDEX, labels
+from ffdl_kubernetes.objects.names import CONTROLLER, INDEX, MANAGER, MANAGER_LABEL, labels
 from ffdl_kubernetes.pods import READ_MOST_S, READ_S, Pods
 from tests.unit.kubernetes.request_rig import JOB
 
@@ -289,3 +289,13 @@ def test_pods_that_another_daemon_sent_are_neither_copied_nor_let_go(world: Worl
     world.heard(pod("mine"))
     world.pods.silent("mine")
     assert world.let_go == ["mine"]
+
+
+@pytest.mark.parametrize("others", [{}, {JOB_LABEL: JOB}, {JOB_LABEL: JOB, ATTEMPT_LABEL: "first"}])
+def test_pods_that_belong_to_no_attempt_are_passed_over(world: World, others: dict[str, str]) -> None:
+    """Somebody gave theirs the label by which ours are watched."""
+    foreign = pod("theirs")
+    foreign["metadata"]["labels"] = {MANAGER_LABEL: MANAGER, **others}
+    world.heard(foreign)
+    world.went(foreign)
+    assert world.let_go == []
