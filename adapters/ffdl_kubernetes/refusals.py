@@ -26,7 +26,7 @@ def explain(refused: Refused, what: str) -> SchedulerError:
     if refused.status == 401:
         return SchedulerUnreachable(said)
     if refused.status == 403:
-        return _forbidden(str(refused), said, what)
+        return _forbidden(str(refused), said)
     if refused.status == 413:
         return InvalidRequest(f"{said}; it is larger than the cluster takes: leave data out of the model")
     if refused.status in (400, 422):
@@ -39,18 +39,18 @@ def explain(refused: Refused, what: str) -> SchedulerError:
     return NotTaken(said)
 
 
-def _forbidden(message: str, said: str, what: str) -> SchedulerError:
+def _forbidden(message: str, said: str) -> SchedulerError:
     if "exceeded quota" in message:
         match = QUOTA.search(message)
         if match is None:
             return TooMany(said)
         if never_given(match):
             return TooMany(
-                f"{what} is not taken: quota {match['name']} of the namespace never has so much ({match['asked']} is "
+                f"no such Job is taken: quota {match['name']} of the namespace never has so much ({match['asked']} is "
                 f"asked for, of {match['limit']}); have it made larger"
             )
         used_up = (
-            f"{what} is not taken now: quota {match['name']} of the namespace is used up ({match['used']} of "
+            f"no further Job is taken now: quota {match['name']} of the namespace is used up ({match['used']} of "
             f"{match['limit']}, and {match['asked']} is asked for); it is tried again"
         )
         if _JOBS in amounts(match["asked"]):

@@ -149,9 +149,10 @@ def _explain(
         reason = read_queue(queue, workload)
         place = position_in(queue, workload, list(workloads.values())) if workload is not None else None
         return replace(plain, reason=reason, position=place if reason.kind is WaitKind.QUEUE else None)
-    if pods and all(has_begun(pod) for pod in pods):
-        return None
     waiting = [pod for pod in pods if not has_begun(pod)]
+    if pods and not waiting:  # their controllers run, and bring data; learners' containers may still not be had
+        reason, _ = read_pods(pods, "")
+        return None if reason.kind is WaitKind.STARTING else replace(plain, reason=reason)
     is_short = len(pods) < int(job.get("spec", {}).get("completions", 1))
     reason, figures = read_pods(waiting, told.refusal if is_short else "", told.troubles)
     if reason.limit is not None and (found := never(job, reason.limit.name, quotas)) is not None:

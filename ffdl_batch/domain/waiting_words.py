@@ -164,7 +164,7 @@ SENTENCES: dict[WaitKind, tuple[str, tuple[str, ...]]] = {
     ),
     WaitKind.REFUSED: (
         "its pods are refused by a rule of the cluster",
-        (f"correct what the rule names, or {_ASK_SITE}",),
+        ("correct what the rule names; where it is the cluster's own, ask who runs it",),
     ),
     WaitKind.OURS: ("it waits here, and no scheduler has it yet", ("wait",)),
     WaitKind.OTHER: (

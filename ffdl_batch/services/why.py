@@ -39,8 +39,8 @@ _NO_TRIAL = frozenset(
      WaitKind.VOLUME, WaitKind.BROKEN, WaitKind.REFUSED}
 )  # fmt: skip
 """Where room is not what lacks, a trial of the same request would mislead: trials look at room alone."""
-
-
+_OF_LEARNERS = frozenset({WaitKind.IMAGE, WaitKind.BROKEN})
+"""What keeps learners that have their nodes."""
 _NEW_S = 15.0
 """For so long a scheduler may not show yet what it has taken."""
 
@@ -65,16 +65,28 @@ def explain_job(platform: Platform, caller: Caller, job_id: str, *, alternatives
         return _explain_queued(platform, job, view, alternatives=alternatives)
     if job.wish is Wish.CANCEL and job.state in _HAS_NODES:
         return replace(view, sentence="it does not wait: it is being cancelled", actions=("nothing",))
-    if job.state is JobState.DOWNLOADING and job.native_id and job.effective_spec.resources.learners > 1:
-        partly = _explain_queued(platform, job, view, alternatives=alternatives)
-        reason = partly.explanation.reason if partly.explanation is not None else None
-        if reason is not None and reason.kind is not WaitKind.STARTING:
-            return replace(
-                partly, sentence=f"some of its learners have their nodes, and others wait: {partly.sentence}"
-            )
+    if job.state is JobState.DOWNLOADING and job.native_id and (
+        partly := _explain_partly(platform, job, view, alternatives=alternatives)
+    ):
+        return partly
     if job.state in (JobState.PENDING, JobState.DEPLOYING):
         return _explain_ours(platform, job, view)
     return _explain_other(detailed(platform, job), view)
+
+
+def _explain_partly(platform: Platform, job: Job, view: WhyView, *, alternatives: bool) -> WhyView | None:
+    """A job that has nodes, where some of its learners wait for theirs, or what they run cannot be had; None where
+    neither is so."""
+    is_gang = job.effective_spec.resources.learners > 1
+    if not is_gang and not job.pending_reason:
+        return None
+    partly = _explain_queued(platform, job, view, alternatives=alternatives and is_gang)
+    reason = partly.explanation.reason if partly.explanation is not None else None
+    if reason is not None and reason.kind in _OF_LEARNERS:
+        return replace(partly, sentence=f"its data are being brought, but {partly.sentence}")
+    if reason is None or reason.kind is WaitKind.STARTING or not is_gang:
+        return None
+    return replace(partly, sentence=f"some of its learners have their nodes, and others wait: {partly.sentence}")
 
 
 def look_ahead(platform: Platform, caller: Caller, submission: Submission) -> Outlook:

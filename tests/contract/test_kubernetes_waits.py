@@ -11,7 +11,7 @@ import pytest
 from ffdl_batch.domain.observation import EndCause, Phase
 from ffdl_batch.services.owed import OWED
 from tests.contract.daemon_rig import until
-from tests.contract.kubernetes_harness import CLAIM, CONTROLLER_IMAGE, KubernetesHarness
+from tests.contract.kubernetes_harness import CLAIM, CONTROLLER_IMAGE, IMAGE, KubernetesHarness
 from tests.contract.test_kubernetes_claims import MERGE, attempts_of, claimed, ended
 from tests.contract.test_kubernetes_jobs import World, world
 
@@ -146,3 +146,16 @@ def test_a_daemon_says_what_would_start_sooner_on_its_cluster(world: World) -> N
     world.do(job_id, "cancel")
     assert "it is being cancelled" in world.site.ask("GET", f"/api/v1/jobs/{job_id}/why")[1]["why"]["sentence"]
     world.await_state(job_id, "CANCELLED")
+
+
+def test_why_tells_of_a_learner_s_image_while_data_are_brought(world: World) -> None:
+    world.k8s.do("images", missing=[IMAGE])
+    job_id = world.submit("true")
+    until(lambda: "cannot be had" in world.job(job_id)["pending_reason"], "that an image is missing")
+    status, reply = world.site.ask("GET", f"/api/v1/jobs/{job_id}/why")
+    why = reply["why"]
+    assert (status, why["waits"], why["alternatives"]) == (200, True, [])
+    assert why["sentence"].startswith(f"its data are being brought, but its image cannot be had (the image {IMAGE} ")
+    assert "correct its name" in why["sentence"]
+    world.k8s.do("images", missing=[])
+    assert ended(world, job_id)["state"] == "COMPLETED", world.diagnosis()

@@ -236,6 +236,18 @@ def test_a_job_of_which_some_learners_have_their_nodes_waits(
     assert view.sentence.startswith("some of its learners have their nodes, and others wait: ") is waits
 
 
+def test_a_learner_whose_image_cannot_be_had_while_data_are_brought(site: Site, seer: Seer) -> None:
+    job = queued(site, MANIFEST)
+    lacks = Change(((JobState.DOWNLOADING, 3.0),), columns={"pending_reason": "the image x cannot be had"})
+    assert site.platform.store.apply(job, lacks)
+    seer.reason = Reason(WaitKind.IMAGE, "", "the image x cannot be had; correct its name, or push it")
+    view = explain_job(site.platform, site.caller, job.id)
+    assert view.waits and view.sentence.startswith("its data are being brought, but its image cannot be had (")
+    assert view.actions and not seer.trials
+    seer.reason = Reason(WaitKind.STARTING)
+    assert explain_job(site.platform, site.caller, job.id).sentence.startswith("it does not wait: it has its nodes")
+
+
 def test_a_job_that_the_scheduler_lists_no_more_as_waiting(
     site: Site, seer: Seer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
