@@ -28,13 +28,14 @@ from ffdl_batch.ports.scheduler import (
     LaunchRequest,
     PartitionShape,
     SchedulerError,
+    SchedulerMissing,
     SchedulerUnreachable,
 )
 from ffdl_batch.runtimes.layout import staging_arguments
 from ffdl_kubernetes import marks
 from ffdl_kubernetes.administration import Administration
 from ffdl_kubernetes.canary import Canary, refuse_unproved
-from ffdl_kubernetes.client import ClusterClient, Refused
+from ffdl_kubernetes.client import UNAUTHORIZED, ClusterClient, Refused
 from ffdl_kubernetes.discovery import groups
 from ffdl_kubernetes.ending import end_job
 from ffdl_kubernetes.kept import sent_with_room
@@ -139,7 +140,8 @@ class KubernetesScheduler(Administration, Reach, StoresFromClaims, PodOutlooks):
         try:
             version = self._client.version()
         except Refused as refused:
-            raise SchedulerUnreachable(f"the API server does not say its version: {refused}") from refused
+            kind = SchedulerMissing if refused.status == UNAUTHORIZED else SchedulerUnreachable
+            raise kind(f"the API server does not say its version: {refused}") from refused
         release = re.match(r"v(\d+)\.(\d+)", version)
         if release and (int(release[1]), int(release[2])) < OLDEST:
             raise InvalidRequest(f"the cluster is {version}, and controllers need native sidecars: 1.29 or later")

@@ -86,12 +86,12 @@ class Canary:
         self._last: Proof | None = None
 
     def kept(self) -> Proof | None:
-        """The last word of a canary of this cluster, by whichever process. Asks nobody. Raises InvalidRequest."""
+        """The last word of a canary of this cluster, by whichever process. Asks nobody. Raises SchedulerMissing."""
         client = self._make()
         return self._read(f"{client.config.cluster.server} {client.namespace}")
 
     def look(self) -> Proof:
-        """What is known now. Begins a canary where one is due; nobody waits for it. Raises InvalidRequest."""
+        """What is known now. Begins a canary where one is due; nobody waits for it. Raises SchedulerMissing."""
         client = self._make()
         cluster = f"{client.config.cluster.server} {client.namespace}"
         now, interval = time.time(), self._settings.canary_interval_s

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ffdl_batch.ports.scheduler import (
     NotTaken,
+    SchedulerMissing,
     SchedulerUnreachable,
     SubmissionUncertain,
 )
@@ -86,7 +87,7 @@ class ClusterClient:
 
     @property
     def config(self) -> SingleConfig:
-        """The chosen context. Raises InvalidRequest that names file and context."""
+        """The chosen context. Raises SchedulerMissing that names file and context."""
         if self._config is None:
             self._config = load_config(self._settings)
         return self._config
@@ -245,7 +246,9 @@ class ClusterClient:
             try:
                 reply = self._client.request(method, path, params=query, content=data, headers=headers)
             except httpx2.ConnectError as error:
-                failure, after = f"{self._server} cannot be reached: {error}{self._cure(error)}", 0.0
+                failure, after = f"{self._server} cannot be reached: {error}", 0.0
+                if "CERTIFICATE_VERIFY_FAILED" in failure:  # waiting does not help
+                    raise SchedulerMissing(f"{failure}; {self._certificate_cure}") from error
             except httpx2.HTTPError as error:
                 failure, after, sent = f"{self._server} did not answer: {error or type(error).__name__}", 0.0, True
             else:
@@ -266,11 +269,9 @@ class ClusterClient:
     def _stream(self, path: str, query: Mapping[str, str], timeout_s: float) -> AbstractContextManager[Iterator[str]]:
         return _Lines(self._client, self._server, path, query, timeout_s)
 
-    def _cure(self, error: Exception) -> str:
-        """What helps where its certificate is not believed; waiting does not."""
-        if "CERTIFICATE_VERIFY_FAILED" not in str(error):
-            return ""
-        return f"; correct certificate-authority of cluster {self.config.context.cluster} in {self.config.fname}"
+    @property
+    def _certificate_cure(self) -> str:
+        return f"correct certificate-authority of cluster {self.config.context.cluster} in {self.config.fname}"
 
     @property
     def _server(self) -> str:

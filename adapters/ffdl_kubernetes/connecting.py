@@ -19,7 +19,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerMissing, SchedulerUnreachable
+from ffdl_batch.ports.scheduler import SchedulerMissing
 from ffdl_kubernetes.settings import IN_CLUSTER, KubernetesSettings
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def require_library() -> None:
 
 
 def load_config(settings: KubernetesSettings) -> SingleConfig:
-    """The cluster, user and namespace that the settings choose. Raises InvalidRequest, SchedulerMissing."""
+    """The cluster, user and namespace that the settings choose. Raises SchedulerMissing."""
     require_library()
     from lightkube.core.exceptions import ConfigError
 
@@ -62,16 +62,16 @@ def load_config(settings: KubernetesSettings) -> SingleConfig:
         found = _find_config(settings).get(settings.context or None)
     except (ConfigError, OSError, KeyError) as error:
         cure = "name the file in kubeconfig and the context in context of [backend.kubernetes]"
-        raise InvalidRequest(f"no cluster is configured in {where}: {error}; {cure}") from error
+        raise SchedulerMissing(f"no cluster is configured in {where}: {error}; {cure}") from error
     if found is None:
-        raise InvalidRequest(f"{where} names no current context; name one in context of [backend.kubernetes]")
+        raise SchedulerMissing(f"{where} names no current context; name one in context of [backend.kubernetes]")
     _refuse_unheeded(found)
     return found
 
 
 def _refuse_unheeded(config: SingleConfig) -> None:
     """What lightkube passes over, so that another server, or another user, would be asked than is meant. Raises
-    InvalidRequest."""
+    SchedulerMissing."""
     if config.fname is None:
         return
     import yaml
@@ -84,7 +84,7 @@ def _refuse_unheeded(config: SingleConfig) -> None:
         own = next((one.get(part) or {} for one in plain.get(f"{part}s") or () if one.get("name") == name), {})
         for key in keys:
             if own.get(key):
-                raise InvalidRequest(
+                raise SchedulerMissing(
                     f"{key} of {part} {name} in {config.fname} is not supported: {keys[key]}, or name another context "
                     "in context of [backend.kubernetes]"
                 )
@@ -102,7 +102,7 @@ def _find_config(settings: KubernetesSettings) -> KubeConfig:
     named = [Path(name) for name in os.environ.get("KUBECONFIG", "").split(os.pathsep) if name]
     there = [path for path in named if path.is_file()]
     if len(there) > 1:
-        raise InvalidRequest("KUBECONFIG names several files; name one of them in kubeconfig of [backend.kubernetes]")
+        raise SchedulerMissing("KUBECONFIG names several files; name one of them in kubeconfig of [backend.kubernetes]")
     own = Path("~/.kube/config").expanduser()
     for path in there or named or ([own] if own.is_file() else []):
         return KubeConfig.from_file(path)
@@ -110,7 +110,7 @@ def _find_config(settings: KubernetesSettings) -> KubeConfig:
 
 
 def parameters_of(config: SingleConfig, timeout_s: float) -> dict[str, Any]:
-    """Arguments for a client of httpx. Raises InvalidRequest."""
+    """Arguments for a client of httpx. Raises SchedulerMissing."""
     import httpx2
     from lightkube.config.client_adapter import ConnectionParams
     from lightkube.core.exceptions import ConfigError
@@ -118,7 +118,7 @@ def parameters_of(config: SingleConfig, timeout_s: float) -> dict[str, Any]:
     try:
         found = ConnectionParams(timeout=httpx2.Timeout(timeout_s)).httpx_params(config)
     except (ConfigError, OSError) as error:
-        raise InvalidRequest(f"context {config.context_name} of {config.fname} cannot be used: {error}") from error
+        raise SchedulerMissing(f"context {config.context_name} of {config.fname} cannot be used: {error}") from error
     user = config.user
     if user is None or user.token_file:  # which lightkube reads anew
         return found
@@ -171,11 +171,11 @@ class Program:
     """Asked for a token when there is none, when it expires, and when the server does not take it. One at a time."""
 
     def __init__(self, config: SingleConfig) -> None:
-        """Raises InvalidRequest for a protocol that is not known here."""
+        """Raises SchedulerMissing for a protocol that is not known here."""
         assert config.user is not None and config.user.exec is not None
         self._config, self._said = config, config.user.exec
         if self._said.apiVersion not in PROTOCOLS:
-            raise InvalidRequest(
+            raise SchedulerMissing(
                 f"{self._what} speaks {self._said.apiVersion}; known are {', '.join(sorted(PROTOCOLS))}"
             )
         self._lock = threading.Lock()
@@ -186,7 +186,7 @@ class Program:
         return f"the program {self._said.command}, which {self._config.fname} names for credentials,"
 
     def token(self, refused: str = "") -> str:
-        """Another one than `refused`. Raises InvalidRequest, SchedulerUnreachable."""
+        """Another one than `refused`. Raises SchedulerMissing."""
         with self._lock:
             if not self._token or self._token == refused or time.time() > self._expires - EARLY_S:
                 status = self._ask()
@@ -206,16 +206,16 @@ class Program:
             )  # fmt: skip
         except (OSError, subprocess.TimeoutExpired) as error:
             hint = f"; {said.installHint.strip()}" if said.installHint else ""
-            raise SchedulerUnreachable(f"{self._what} cannot be run: {error}{hint}") from error
+            raise SchedulerMissing(f"{self._what} cannot be run: {error}{hint}") from error
         if done.returncode:
-            raise SchedulerUnreachable(f"{self._what} ended with {done.returncode}: {done.stderr.strip()[-500:]}")
+            raise SchedulerMissing(f"{self._what} ended with {done.returncode}: {done.stderr.strip()[-500:]}")
         try:
             status = json.loads(done.stdout)["status"]
             if status.get("token"):
                 return dict(status)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise SchedulerUnreachable(f"{self._what} said nothing that can be read: {error}") from error
-        raise InvalidRequest(f"{self._what} gives no token; client certificates of such programs are not supported")
+            raise SchedulerMissing(f"{self._what} said nothing that can be read: {error}") from error
+        raise SchedulerMissing(f"{self._what} gives no token; client certificates of such programs are not supported")
 
     def _info(self) -> dict[str, Any]:
         cluster = self._config.cluster

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from ffdl_batch.ports.scheduler import InvalidRequest, NotTaken, SchedulerError, SchedulerUnreachable, TooMany
+from ffdl_batch.ports.scheduler import InvalidRequest, NotTaken, SchedulerError, SchedulerMissing, TooMany
 from ffdl_kubernetes.client import Refused
 from ffdl_kubernetes.quotas import QUOTA, amounts, never_given
 
@@ -24,7 +24,7 @@ def explain(refused: Refused, what: str) -> SchedulerError:
     """The error of the port that it is. `what` was asked for."""
     said = f"{what} was refused ({refused.status} {refused.reason}): {refused}"
     if refused.status == 401:
-        return SchedulerUnreachable(said)
+        return SchedulerMissing(said)
     if refused.status == 403:
         return _forbidden(str(refused), said)
     if refused.status == 413:

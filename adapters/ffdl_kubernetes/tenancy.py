@@ -143,7 +143,7 @@ def _updated(found: Plain, wanted: Plain) -> Plain:
 def _explain(refused: Refused, about: str) -> Exception:
     said = f"{about}: the API server refused it ({refused.status} {refused.reason}): {refused}"
     if refused.status == 401:
-        return NotPermitted(f"{said}; the credentials of the kubeconfig do not count any more")
+        return NotPermitted(said)
     if refused.status == 403:
         return NotPermitted(f"{said}; a tenant is made by somebody who may do that, or from --print")
     if refused.status == 409:

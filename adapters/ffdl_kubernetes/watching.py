@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ffdl_batch.domain.pod import ATTEMPT_LABEL, JOB_LABEL
-from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerError, SchedulerUnreachable
-from ffdl_kubernetes.client import TAKEN, ClusterClient, Expired, Refused
+from ffdl_batch.ports.scheduler import SchedulerError, SchedulerMissing, SchedulerUnreachable
+from ffdl_kubernetes.client import TAKEN, UNAUTHORIZED, ClusterClient, Expired, Refused
 from ffdl_kubernetes.objects.names import MANAGER, MANAGER_LABEL, STORES_LABEL, STORING
 
 Plain = Mapping[str, Any]
@@ -54,6 +54,7 @@ class Held:
     broken_at: float | None = None
     taken_at: float | None = None
     why: str = ""
+    kind: type[SchedulerUnreachable] = SchedulerUnreachable
 
     @property
     def is_mended(self) -> bool:
@@ -99,10 +100,10 @@ class Watcher:
             self._lock.wait_for(lambda: all(held.synced for held in self._held.values()), timeout_s)
             for kind, held in self._held.items():
                 if not held.synced:
-                    raise SchedulerUnreachable(f"{kind}s cannot be listed: {held.why or 'no answer yet'}")
+                    raise held.kind(f"{kind}s cannot be listed: {held.why or 'no answer yet'}")
                 broken_at = None if held.is_mended else held.broken_at
                 if broken_at is not None and time.monotonic() - broken_at > STALE_S:
-                    raise SchedulerUnreachable(f"{kind}s cannot be watched: {held.why}")
+                    raise held.kind(f"{kind}s cannot be watched: {held.why}")
 
     def job(self, token: str) -> Plain | None:
         """The Job of an attempt, as it was last seen."""
@@ -189,7 +190,7 @@ class Watcher:
                 self._stopped.wait(PAUSES_S[0])
             except (Refused, SchedulerError) as error:
                 failures += 1
-                self._broke(kind, str(error), lasting=isinstance(error, InvalidRequest))
+                self._broke(kind, str(error), missing=isinstance(error, SchedulerMissing) or _is_unknown(error))
                 self._stopped.wait(PAUSES_S[min(failures, len(PAUSES_S)) - 1])
             except Exception as error:  # noqa: BLE001 - of who was told: all is listed, and told, again
                 # A thread that ended would leave what it knew as if it were true for ever.
@@ -197,7 +198,7 @@ class Watcher:
                     _log.exception("what the cluster says of %ss was not understood; they are listed again", kind)
                 held.version = ""
                 failures += 1
-                self._broke(kind, str(error) or type(error).__name__, lasting=False)
+                self._broke(kind, str(error) or type(error).__name__)
                 self._stopped.wait(PAUSES_S[min(failures, len(PAUSES_S)) - 1])
 
     def _list(self, client: ClusterClient, kind: str) -> None:
@@ -237,15 +238,21 @@ class Watcher:
         with self._lock:
             held.broken_at = None
 
-    def _broke(self, kind: str, why: str, *, lasting: bool) -> None:
+    def _broke(self, kind: str, why: str, *, missing: bool = False) -> None:
+        """`missing`: what it is asked with is wrong."""
         with self._lock:
             held = self._held[kind]
-            held.why = why
-            held.synced = held.synced and not lasting
+            held.why, held.kind = why, SchedulerMissing if missing else SchedulerUnreachable
+            held.synced = held.synced and not missing
             now, taken_at = time.monotonic(), held.taken_at
             if held.broken_at is None or (taken_at is not None and now - taken_at >= SHORT_S):
                 held.broken_at = now
             held.taken_at = None
+
+
+def _is_unknown(error: Exception) -> bool:
+    """Whether the server does not know who asks."""
+    return isinstance(error, Refused) and error.status == UNAUTHORIZED
 
 
 def token_of(thing: Plain) -> str:

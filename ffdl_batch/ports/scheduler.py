@@ -45,7 +45,8 @@ class SchedulerUnreachable(SchedulerError):
 
 
 class SchedulerMissing(SchedulerUnreachable):
-    """This machine has no such scheduler, or not now: a file system may be away."""
+    """This machine has no such scheduler, or not now: a file system may be away, or credentials count no more. The
+    message says what lacks; to wait helps only whoever has somebody mend it."""
 
 
 class NotNow(SchedulerUnreachable):

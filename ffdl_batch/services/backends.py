@@ -135,6 +135,12 @@ class Adapters:
         with self._lock:
             return self._circuit(name).is_open
 
+    def lacks(self, name: str) -> str:
+        """What somebody has to mend before it can be asked, "" where only time is needed."""
+        with self._lock:
+            circuit = self._circuit(name)
+        return circuit.cause if circuit.is_open and circuit.is_missing else ""
+
     def wait_s(self, name: str) -> float:
         """Seconds until the scheduler may be asked again."""
         with self._lock:

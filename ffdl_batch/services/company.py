@@ -35,7 +35,7 @@ from ffdl_batch.ports.scheduler import (
     SubmissionUncertain,
     TooMany,
 )
-from ffdl_batch.services.deployed import may_land_s, queued, refused, turned_away, why_looked_for
+from ffdl_batch.services.deployed import may_land_s, queued, refused, turned_away, why_looked_for, why_not_now
 from ffdl_batch.services.evidence import claim_owner
 from ffdl_batch.services.materialize import (
     begun_at,
@@ -295,7 +295,7 @@ class Company:
 
     def _unreachable(self, jobs: Sequence[Job], error: SchedulerUnreachable) -> None:
         log.warning("%d jobs are put off: %s", len(jobs), error)
-        self._put_off(jobs, PAUSE_S, f"the scheduler does not answer: {error}")
+        self._put_off(jobs, PAUSE_S, why_not_now(error))
 
     def _put_off(self, jobs: Collection[Job], pause_s: float, reason: str = "") -> None:
         """Give the leases back; `reason` is said on those jobs that do not say it yet."""

@@ -11,7 +11,14 @@ from ffdl_batch.domain.job import AttemptEnd, Change, Job
 from ffdl_batch.domain.job_state import Cause, JobState, Wish
 from ffdl_batch.domain.observation import NativeId
 from ffdl_batch.ports.capabilities import CredentialLife
-from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, NoResources, NotNow, SchedulerUnreachable
+from ffdl_batch.ports.scheduler import (
+    InvalidRequest,
+    LaunchPlan,
+    NoResources,
+    NotNow,
+    SchedulerMissing,
+    SchedulerUnreachable,
+)
 from ffdl_batch.services.backends import NotAsked
 from ffdl_batch.services.evidence import read_launch
 from ffdl_batch.services.incidents import refusal
@@ -106,6 +113,7 @@ def why_looked_for(platform: Platform, job: Job, at_least_s: float = 0.0) -> str
 def why_not_now(error: SchedulerUnreachable) -> str:
     """Why a job waits that the scheduler could not be asked about. A scheduler that is left alone is told of elsewhere,
     and by what it said."""
-    if isinstance(error, NotAsked):
+    if isinstance(error, NotAsked) and not isinstance(error, SchedulerMissing):
         return "the scheduler does not answer"
-    return str(error) if isinstance(error, NotNow) else f"the scheduler does not answer: {error}"
+    is_told = isinstance(error, (NotNow, SchedulerMissing))  # it says itself what lacks
+    return str(error) if is_told else f"the scheduler does not answer: {error}"

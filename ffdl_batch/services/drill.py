@@ -10,6 +10,7 @@ from ffdl_batch.domain.observation import NativeId
 from ffdl_batch.domain.views import JobView
 from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable
 from ffdl_batch.services.control import Drill, read_drill, write_control
+from ffdl_batch.services.deployed import why_not_now
 from ffdl_batch.services.halt import halt_job
 from ffdl_batch.services.platform import Caller, Platform
 from ffdl_batch.services.problems import Refused, bad_request, try_again, wrong_state, wrong_usage
@@ -89,7 +90,7 @@ def _signal(platform: Platform, job: Job, signal: str) -> None:
                 scheduler.signal(NativeId.parse(job.native_id), signal)
     except SchedulerUnreachable as error:
         write_control(platform.root, job, drill=Drill.NONE)
-        raise try_again("S200", f"the scheduler does not answer, nothing was played: {error}") from error
+        raise try_again("S200", f"nothing was played: {why_not_now(error)}") from error
     except InvalidRequest as error:
         write_control(platform.root, job, drill=Drill.NONE)
         raise bad_request("S101", f"the scheduler refused the signal {signal}: {error}", error.findings) from error

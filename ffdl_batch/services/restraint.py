@@ -47,7 +47,7 @@ def choose_held(adapters: Adapters, jobs: Sequence[Job]) -> list[Held]:
         name, spec = job.backend, job.effective_spec
         if adapters.is_out(name):
             waits_for: tuple[str, ...] = (name,)
-            wait_s, reason = adapters.wait_s(name), f"{name} does not answer; it is asked again"
+            wait_s, reason = adapters.wait_s(name), adapters.lacks(name) or f"{name} does not answer; it is asked again"
             may_go = adapters.may_ask(name)
         elif job.state is JobState.PENDING and (reason := adapters.rooms.why_full(name, spec)):
             waits_for, wait_s = adapters.rooms.kind(name, spec), adapters.rooms.wait_s(name, spec)

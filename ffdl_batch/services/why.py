@@ -65,8 +65,10 @@ def explain_job(platform: Platform, caller: Caller, job_id: str, *, alternatives
         return _explain_queued(platform, job, view, alternatives=alternatives)
     if job.wish is Wish.CANCEL and job.state in _HAS_NODES:
         return replace(view, sentence="it does not wait: it is being cancelled", actions=("nothing",))
-    if job.state is JobState.DOWNLOADING and job.native_id and (
-        partly := _explain_partly(platform, job, view, alternatives=alternatives)
+    if (
+        job.state is JobState.DOWNLOADING
+        and job.native_id
+        and (partly := _explain_partly(platform, job, view, alternatives=alternatives))
     ):
         return partly
     if job.state in (JobState.PENDING, JobState.DEPLOYING):
@@ -240,6 +242,9 @@ def _explain_ours(platform: Platform, job: Job, view: WhyView) -> WhyView:
     if outage is not None and outage.unreachable_since is not None:
         since = span_text(now - outage.unreachable_since)
         again = f"; it is asked again {moment_text(outage.asked_again_at, now)}" if outage.asked_again_at else ""
+        if lacks := platform.adapters.lacks(job.backend):
+            mended = "have that mended: it is handed over then"
+            return replace(view, sentence=f"it waits here: {lacks}{again}", actions=(mended,))
         text = f"it waits here: {job.backend} has not answered for {since} ({outage.detail}){again}"
         return replace(view, sentence=text, actions=("nothing: it is handed over when the scheduler answers",))
     if job.uncertain_since is not None:

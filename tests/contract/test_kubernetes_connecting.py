@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable
+from ffdl_batch.ports.scheduler import SchedulerMissing, SchedulerUnreachable
 from ffdl_kubernetes import watching
 from ffdl_kubernetes.client import ClusterClient, Refused
 from ffdl_kubernetes.settings import KubernetesSettings
@@ -139,7 +139,7 @@ def test_a_certificate_that_is_not_believed_is_told_with_what_to_correct(
     client = ClusterClient(KubernetesSettings(kubeconfig=str(file), request_timeout_s=5))
     opened.callback(client.close)
     name = config["clusters"][0]["name"]
-    with pytest.raises(SchedulerUnreachable, match=f"; correct certificate-authority of cluster {name} in {file}"):
+    with pytest.raises(SchedulerMissing, match=f"; correct certificate-authority of cluster {name} in {file}"):
         client.version()
 
 
@@ -148,7 +148,7 @@ def test_a_program_that_fails_is_quoted_and_asked_again(
 ) -> None:
     login = Login(tmp_path, k8s, opened)
     client = login.client()
-    with pytest.raises(SchedulerUnreachable, match=r"program .* ended with 3: nobody is logged in"):
+    with pytest.raises(SchedulerMissing, match=r"program .* ended with 3: nobody is logged in"):
         client.get("Namespace", "default")
     login.knows("first")
     assert client.get("Namespace", "default")
@@ -157,9 +157,9 @@ def test_a_program_that_fails_is_quoted_and_asked_again(
 def test_what_cannot_be_used_is_said(tmp_path: Path, k8s: FakeCluster, opened: contextlib.ExitStack) -> None:
     login = Login(tmp_path, k8s, opened)
     login.says(clientCertificateData="...", clientKeyData="...")
-    with pytest.raises(InvalidRequest, match="gives no token; client certificates of such programs"):
+    with pytest.raises(SchedulerMissing, match="gives no token; client certificates of such programs"):
         login.client().get("Namespace", "default")
-    with pytest.raises(InvalidRequest, match=r"speaks example\.com/v7; known are"):
+    with pytest.raises(SchedulerMissing, match=r"speaks example\.com/v7; known are"):
         Login(tmp_path, k8s, opened, "example.com/v7").client().get("Namespace", "default")
 
 
@@ -181,7 +181,7 @@ def test_what_would_be_passed_over_is_refused(
     file.write_text(json.dumps(config))
     client = ClusterClient(KubernetesSettings(kubeconfig=str(file)))
     opened.callback(client.close)
-    with pytest.raises(InvalidRequest, match=f"{key} of {part} .* is not supported: .*{cure}"):
+    with pytest.raises(SchedulerMissing, match=f"{key} of {part} .* is not supported: .*{cure}"):
         client.version()
     assert not k8s.counts(reset=True), "nobody was asked"
 

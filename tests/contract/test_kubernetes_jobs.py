@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+import json
 import signal
 import sys
 import zipfile
@@ -198,6 +199,31 @@ def test_a_job_comes_and_goes_by_stores_and_a_daemon_that_dies_is_not_missed(wor
     assert sorted(job["timestamps"], key=job["timestamps"].get) == [
         "PENDING", "DEPLOYING", "QUEUED", "DOWNLOADING", "PROCESSING", "STORING", "COMPLETED",
     ]  # fmt: skip
+
+
+def test_credentials_and_a_kubeconfig_that_are_away_cost_no_job(world: World) -> None:
+    """Somebody has to log in again, and a home directory is away when the daemon begins anew."""
+    first = world.submit("echo first", stores="")
+    assert world.await_state(first, "COMPLETED", "FAILED")["state"] == "COMPLETED", world.diagnosis()
+    token = json.loads(world.k8s.kubeconfig.read_text())["users"][0]["user"]["token"]
+    world.k8s.do("forget_token", token=token)
+    job_id = world.submit("echo second", stores="")
+    until(lambda: "log in again" in world.job(job_id)["pending_reason"], "that it says what lacks")
+    assert "does not answer" not in world.job(job_id)["pending_reason"], world.job(job_id)
+    daemon = world.site.processes[-1]
+    daemon.send_signal(signal.SIGKILL)
+    daemon.wait()
+    away = world.k8s.kubeconfig.rename(world.k8s.kubeconfig.with_suffix(".away"))
+    world.site.start(program=PLAIN)
+    until(lambda: "no cluster is configured" in world.job(job_id)["pending_reason"], "that it says what lacks now")
+    assert world.job(job_id)["state"] in ("PENDING", "DEPLOYING"), world.job(job_id)
+    why = world.site.ask("GET", f"/api/v1/jobs/{job_id}/why")[1]["why"]
+    assert why["sentence"].startswith("it waits here: no cluster is configured in "), why
+    assert why["actions"] == ["have that mended: it is handed over then"]
+    away.rename(world.k8s.kubeconfig)
+    world.k8s.do("token", token=token, user="admin", groups=["system:masters"])
+    assert world.await_state(job_id, "COMPLETED", "FAILED")["state"] == "COMPLETED", world.diagnosis()
+    assert world.printed(job_id) == "second\n"
 
 
 def test_daemons_that_share_a_namespace_leave_each_other_s_jobs_alone(world: World, tmp_path: Path) -> None:

@@ -166,7 +166,7 @@ def test_a_server_that_is_away_is_tried_again_later(desk: Desk, monkeypatch: pyt
     assert code == 69 and "the backend 'local' has no tenants" in err
     desk.configure("/nowhere/config")
     code, _, err = desk.run("create", "team-a")
-    assert code == 2 and "no cluster is configured in /nowhere/config" in err
+    assert code == 69 and "no cluster is configured in /nowhere/config" in err
 
 
 def test_yaml_needs_no_cluster_and_is_what_is_made(desk: Desk) -> None:

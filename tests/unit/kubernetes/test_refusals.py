@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ffdl_batch.ports.scheduler import InvalidRequest, NotTaken, SchedulerError, SchedulerUnreachable, TooMany
+from ffdl_batch.ports.scheduler import InvalidRequest, NotTaken, SchedulerError, SchedulerMissing, TooMany
 from ffdl_kubernetes.client import Refused
 from ffdl_kubernetes.refusals import TooManyJobs, explain
 
@@ -17,7 +17,7 @@ QUOTA = (
 @pytest.mark.parametrize(
     ("status", "message", "kind", "words"),
     [
-        (401, "Unauthorized; log in again", SchedulerUnreachable, "log in again"),
+        (401, "Unauthorized; log in again", SchedulerMissing, "log in again"),
         (403, QUOTA, TooManyJobs, "when Jobs of the namespace are gone: one that has ended counts until then"),
         (403, QUOTA.replace("jobs.batch", "configmaps"), TooMany, "it is tried again when others of the namespace end"),
         (403, QUOTA, TooManyJobs, "quota team of the namespace is used up (count/jobs.batch=4 of count/jobs.batch=4,"),

@@ -62,16 +62,16 @@ def test_file_and_context_are_those_that_are_named(tmp_path: Path) -> None:
     client = ClusterClient(KubernetesSettings(kubeconfig=str(file)))
     assert (client.config.cluster.server, client.namespace) == ("https://one:6443", "team-a")
     assert ClusterClient(KubernetesSettings(kubeconfig=str(file), context="two")).namespace == "team-b"
-    with pytest.raises(InvalidRequest, match="Context 'three' not found; name the file"):
+    with pytest.raises(SchedulerMissing, match="Context 'three' not found; name the file"):
         load_config(KubernetesSettings(kubeconfig=str(file), context="three"))
-    with pytest.raises(InvalidRequest, match="no cluster is configured in /nowhere"):
+    with pytest.raises(SchedulerMissing, match="no cluster is configured in /nowhere"):
         load_config(KubernetesSettings(kubeconfig="/nowhere"))
 
 
 def test_the_environment_comes_before_the_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("KUBECONFIG", raising=False)
-    with pytest.raises(InvalidRequest, match="no cluster is configured"):
+    with pytest.raises(SchedulerMissing, match="no cluster is configured"):
         load_config(KubernetesSettings())
     kubeconfig(tmp_path / ".kube" / "config", "home")
     assert load_config(KubernetesSettings()).cluster.server == "https://home:6443"
@@ -79,13 +79,13 @@ def test_the_environment_comes_before_the_home_directory(tmp_path: Path, monkeyp
     monkeypatch.setenv("KUBECONFIG", f"{other}:{tmp_path}/missing")
     assert load_config(KubernetesSettings()).cluster.server == "https://other:6443"
     monkeypatch.setenv("KUBECONFIG", f"{other}:{other}")
-    with pytest.raises(InvalidRequest, match="several files"):
+    with pytest.raises(SchedulerMissing, match="several files"):
         load_config(KubernetesSettings())
 
 
 def test_in_a_cluster_the_pods_service_account_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBECONFIG", "/some/file")
-    with pytest.raises(InvalidRequest, match=r"no cluster is configured in in-cluster: .*serviceaccount/token"):
+    with pytest.raises(SchedulerMissing, match=r"no cluster is configured in in-cluster: .*serviceaccount/token"):
         load_config(KubernetesSettings(kubeconfig="in-cluster"))
 
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable
+from ffdl_batch.ports.scheduler import SchedulerMissing, SchedulerUnreachable
 from ffdl_kubernetes import watching
 from ffdl_kubernetes.client import TAKEN, ClusterClient, Expired
 from ffdl_kubernetes.watching import Watcher
@@ -101,7 +101,7 @@ def breaks() -> Iterator[tuple[str, dict[str, Any]]]:
 
 def is_refused() -> Iterator[tuple[str, dict[str, Any]]]:
     yield from ()
-    raise InvalidRequest("nobody is logged in")
+    raise SchedulerMissing("nobody is logged in")
 
 
 def test_a_server_that_closes_watches_at_once_is_not_asked_again_at_once() -> None:
