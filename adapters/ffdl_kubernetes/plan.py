@@ -91,7 +91,7 @@ def _plan(request: LaunchRequest, settings: KubernetesSettings) -> LaunchPlan:
             _file(OBJECTS, objects),
             *([_file(STORING_OBJECTS, storing)] if storing else []),
         ),
-        objects=(*objects, *storing),
+        objects=(*objects, *(storing if access.cut_off else ())),
         environment={
             **request.user_env,
             **{n: v for n, v in contract.items() if n in start.learner.protected or n not in request.user_env},

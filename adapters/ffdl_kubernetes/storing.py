@@ -1,4 +1,4 @@
-"""What an attempt left that reaches no store from its pods: a Job of its own stores it, from the claim.
+"""What an attempt left in the claim, because its pods reach no store or were lost: a Job of its own stores it.
 
 It is planned with the attempt, named by the token with a suffix, and belongs to no other Job: it outlives the
 attempt's. Whoever begins it twice finds it; one that failed is deleted before it is begun anew.
@@ -40,7 +40,7 @@ from ffdl_kubernetes.watching import Watcher
 from ffdl_kubernetes.whereabouts import elsewhere
 
 OBJECTS = "store-objects.json"
-"""In the attempt's directory: the plan of that Job, where its pods are cut off from stores."""
+"""In the attempt's directory: the plan of that Job, where a claim keeps what pods leave."""
 
 
 def plan_storing(
@@ -48,13 +48,15 @@ def plan_storing(
 ) -> list[Plain]:
     """Its objects, the Job first; none where there is nothing to be stored. `secrets` are files of the Secret, as plans
     have them."""
-    if not launch.cut_off or not launch.uploads:
-        return []
     assert launch.pod is not None
+    if launch.pod.apart or not launch.stores_elsewhere:
+        return []
     told = replace(launch, pod=replace(launch.pod, cut_off=False, pays=True))
+    places = [f"{place}/" for place in (launch.stores.results, launch.stores.logs, launch.stores.model) if place]
+    outside = tuple(one for one in shape.outside if any(place.startswith(f"{one.target}/") for place in places))
     own = replace(
         for_staging(shape, settings), token=f"{shape.token}{STORING}", stores=True, limit_s=settings.load_patience_s,
-        has_private=bool(secrets),
+        has_private=bool(secrets), outside=outside,
     )  # fmt: skip
     objects = _objects(told, own, secrets, settings)
     return [placed(one, namespace) for one in objects] if namespace else objects

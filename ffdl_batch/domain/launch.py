@@ -292,6 +292,11 @@ class LaunchFile:
         return self.pod is not None and self.pod.cut_off
 
     @property
+    def stores_elsewhere(self) -> bool:
+        """Whether anything of it goes elsewhere than into its own directory."""
+        return bool(self.uploads or self.stores.results or self.stores.logs or self.stores.model)
+
+    @property
     def trainees(self) -> Tuple[int, ...]:
         """The learners whose end is the job's: all but the services."""
         return tuple(number for number in range(1, self.learners + 1) if not self.seat_of(number).service)

@@ -160,8 +160,8 @@ class Storing:
 
 @runtime_checkable
 class StoresApart(Protocol):
-    """A backend that stores what attempts left which were cut off from their stores (``cut_off`` in their launch file),
-    beside them and after their end."""
+    """A backend that stores, after their end, what attempts left whose files are not on this machine (``pod`` in their
+    launch file): those that were cut off from their stores, and those that were lost before they had stored."""
 
     def begin_storing(self, token: Token, attempt_dir: AttemptDir) -> None:
         """Have it stored, soon. Where that goes on already, nothing is begun. Raises what `submit` raises."""

@@ -83,7 +83,7 @@ def look_back(
         gpu_seconds=_gpu_seconds(lambda: gpus_of(job, attempt), known, final, seen),
         failed_nodes=_failed_nodes(root, job, known) if verdict.lost_node and avoids_nodes else (),
         successor_begun=begun_at(directory.attempt(job.attempt + 1)) is not None,
-        owed=_is_owed(known) and not Path(attempt.paid).exists() and not _went_with_its_pods(attempt, verdict),
+        owed=_is_owed(known) and not Path(attempt.paid).exists() and not _has_nothing_to_store(attempt, verdict),
         refused=_refused_before(root, job) if verdict.error_code in UNFIT_NODE else (),
     )
 
@@ -337,10 +337,10 @@ def _gpu_seconds(
     return count() * max(0.0, ended - began)
 
 
-def _went_with_its_pods(attempt: AttemptDir, verdict: Verdict) -> bool:
-    """Whether nothing is left that could be stored: each pod had a tree of its own, and they are gone."""
+def _has_nothing_to_store(attempt: AttemptDir, verdict: Verdict) -> bool:
+    """Of pods that are gone: whether each had a tree of its own, which is gone too, or all stays in the claim's."""
     launch = read_launch(attempt) if verdict.move is not Move.OWED else None
-    return launch is not None and launch.apart
+    return launch is not None and launch.pod is not None and (launch.apart or not launch.stores_elsewhere)
 
 
 def _is_owed(known: Known) -> bool:

@@ -1,4 +1,5 @@
-"""What an attempt owes that was cut off from its stores: its backend stores it, where its files are.
+"""What an attempt owes whose files are not on this machine, or that was cut off from its stores: its backend stores it,
+where they are.
 
 It goes on without a daemon, and is found again by the next one. What it comes to is asked of the backend; only where
 that has failed too often is it given up, and the job ends with what has not been stored.
@@ -29,9 +30,9 @@ class NotBegun(OSError):
 
 
 def is_apart(attempt: AttemptDir) -> bool:
-    """Whether it was cut off from its stores."""
+    """Whether its files are elsewhere: it was pods."""
     launch = read_launch(attempt)
-    return launch is not None and launch.cut_off
+    return launch is not None and launch.pod is not None
 
 
 @dataclass(slots=True)

@@ -5,6 +5,8 @@ The kubelets of these tests give a pod that no NetworkPolicy lets out a network 
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,13 +27,21 @@ MERGE = "application/merge-patch+json"
 ORDER = ["PENDING", "DEPLOYING", "QUEUED", "DOWNLOADING", "PROCESSING", "STORING", "COMPLETED"]
 
 
-@pytest.fixture
-def claimed(tmp_path: Path, s3_server: S3Server) -> Iterator[World]:
-    with world_in(tmp_path, s3_server, SETTINGS, claims={CLAIM: str(tmp_path / "claim")}, policies=True) as world:
+@contextlib.contextmanager
+def claimed_in(base: Path, server: S3Server, nodes: int = 1) -> Iterator[World]:
+    """A cluster whose nodes all have the claim."""
+    claims = {CLAIM: str(base / "claim")}
+    with world_in(base, server, SETTINGS, nodes=nodes, claims=claims, policies=True) as world:
         world.k8s.ask("POST", f"api/v1/namespaces/{world.k8s.namespace}/persistentvolumeclaims", {
             "metadata": {"name": CLAIM},
             "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}},
         })  # fmt: skip
+        yield world
+
+
+@pytest.fixture
+def claimed(tmp_path: Path, s3_server: S3Server) -> Iterator[World]:
+    with claimed_in(tmp_path, s3_server) as world:
         yield world
 
 
@@ -137,3 +147,33 @@ def test_what_cannot_be_stored_is_owed_and_stored_later(claimed: World) -> None:
     job = ended(claimed, job_id)
     assert job["state"] == "COMPLETED", (job, claimed.diagnosis())
     assert claimed.stored(f"out/{job_id}/")["answer"] == b"42\n"
+
+
+@pytest.fixture
+def two_nodes(tmp_path: Path, s3_server: S3Server) -> Iterator[World]:
+    with claimed_in(tmp_path, s3_server, nodes=2) as world:
+        yield world
+
+
+@pytest.mark.parametrize("stores", [STORES, ""], ids=["a store", "none"])
+def test_what_a_lost_node_left_in_a_claim_is_stored_from_there(two_nodes: World, stores: str) -> None:
+    """Its pod reached the store itself, and would have stored it; the claim is not where the daemon is."""
+    job_id = two_nodes.submit(
+        'echo 42 >"$RESULT_DIR/answer"; exec sleep 600', stores=stores, batch="network: host, retry: {node_failures: 0}"
+    )
+    two_nodes.await_state(job_id, "PROCESSING")
+    until(lambda: list(two_nodes.k8s.place.parent.rglob("answer")), "the result")
+    (pod,) = two_nodes.pods(job_id)
+    two_nodes.k8s.do("lose_node", node=pod["spec"]["nodeName"])
+    for beat in two_nodes.site.state.glob(f"jobs/{job_id}/attempt-1/events/*"):
+        os.utime(beat, (1_000_000_000, 1_000_000_000))  # a controller that was heard of just now may still store
+    two_nodes.k8s.do("delete_node", node=pod["spec"]["nodeName"])
+    job = ended(two_nodes, job_id)
+    assert job["state"] == "FAILED" and job["attempts"][-1][0] == "node_failure", (job, two_nodes.diagnosis())
+    if not stores:  # it stays where it is
+        assert not any(one["owed"] for one in two_nodes.job(job_id)["attempts"])
+        return
+    until(lambda: "answer" in two_nodes.stored(f"out/{job_id}/"), f"what it left; {two_nodes.diagnosis()}")
+    assert two_nodes.stored(f"out/{job_id}/")["answer"] == b"42\n"
+    until(lambda: not any(one["owed"] for one in two_nodes.job(job_id)["attempts"]), "that nothing is owed")
+    assert attempts_of(two_nodes, job_id) == [f"{job_id}-1", f"{job_id}-1-store"]

@@ -34,7 +34,7 @@ cpus: {cpus}
 memory: 64MiB
 gpus: 0
 framework: {{name: custom, version: test, command: {command}}}
-batch: {{checkpoint: {{grace_s: 20}}}}
+batch: {{checkpoint: {{grace_s: 20}}{batch}}}
 """
 STORES = """\
 data_stores:
@@ -78,10 +78,11 @@ class World:
     server: S3Server
     bucket: str
 
-    def submit(self, command: str, learners: int = 1, stores: str = STORES, cpus: float = 0.1) -> str:
-        """The id of a new job."""
+    def submit(self, command: str, learners: int = 1, stores: str = STORES, cpus: float = 0.1, batch: str = "") -> str:
+        """The id of a new job. `batch`: more of that part of the manifest."""
         text = (MANIFEST + stores).format(
             command=_quoted(command), learners=learners, cpus=cpus, bucket=self.bucket,
+            batch=f", {batch}" if batch else "",
             url=f"http://127.0.0.1:{self.server.port}", key=KEY, secret=SECRET,
         )  # fmt: skip
         buffer = io.BytesIO()
@@ -151,13 +152,14 @@ def _quoted(text: str) -> str:
 
 
 @contextlib.contextmanager
-def world_in(base: Path, server: S3Server, settings: str = "", **kubelet: Any) -> Iterator[World]:
+def world_in(base: Path, server: S3Server, settings: str = "", nodes: int = 1, **kubelet: Any) -> Iterator[World]:
     """Their backend has these `settings`, too, and kubelets these knobs."""
     bucket = f"pods-{abs(hash(str(base))):x}"
     server.client.create_bucket(Bucket=bucket)
     server.client.put_object(Bucket=bucket, Key="set/a", Body=b"from the store\n")
     knobs = {**images(), **kubelet}
-    with cluster(base, nodes=[node("n1", cpu="4")], kubelet=knobs) as k8s, daemon_in(base, k8s, settings) as site:
+    machines = [node(f"n{number}", cpu="4") for number in range(1, nodes + 1)]
+    with cluster(base, nodes=machines, kubelet=knobs) as k8s, daemon_in(base, k8s, settings) as site:
         yield World(site, k8s, server, bucket)
 
 
