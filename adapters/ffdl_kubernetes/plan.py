@@ -42,7 +42,9 @@ from ffdl_kubernetes.storing import plan_storing
 from ffdl_kubernetes.submission import OBJECTS
 
 BACKEND = "kubernetes"
-_HOST = HostVariables(native_id="FFDL_NATIVE_ID", node_rank=INDEX, gpus="", address="FFDL_POD_IP")
+_HOST = HostVariables(
+    native_id="FFDL_NATIVE_ID", node_rank=INDEX, gpus="", address="FFDL_POD_IP", machine="FFDL_NODE_NAME"
+)
 
 
 def make_plan(request: LaunchRequest, settings: KubernetesSettings) -> LaunchPlan:
@@ -69,7 +71,8 @@ def _plan(request: LaunchRequest, settings: KubernetesSettings) -> LaunchPlan:
     access = choose_access(request, settings, start.data)
     network = access.network
     launch = replace(launch, collectors=metering.collectors, metrics=metering.metrics)
-    launch = replace(launch, network=network, pod=Pod(POD_DIR, apart=not settings.claim, cut_off=access.cut_off))
+    pod = Pod(POD_DIR, apart=not settings.claim, cut_off=access.cut_off, claims=_claims(start, settings))
+    launch = replace(launch, network=network, pod=pod)
     launch = without_learners(launch) if request.only_stages else launch
     launch = replace(launch, format=needed_format(launch))
     private_texts = _private_texts(request, cut_off=access.cut_off)
@@ -246,6 +249,12 @@ def _mount(one: PodMount, settings: KubernetesSettings) -> Mount:
         return Mount(one.sub_path, one.target, one.read_only, volume=one.volume, per_pod=one.per_pod)
     claim, below, _ = _claim_of(one.sub_path, settings)
     return Mount(below, one.target, one.read_only, claim=claim)
+
+
+def _claims(start: Start, settings: KubernetesSettings) -> dict[str, str]:
+    """Those of `volumes` that the manifest's directories are in."""
+    tops = {one.target for one in _outside(start, settings)}
+    return {top: claim for top, claim in settings.volumes.items() if top.rstrip("/") in tops}
 
 
 def _outside(start: Start, settings: KubernetesSettings) -> tuple[ClaimMount, ...]:

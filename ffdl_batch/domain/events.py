@@ -103,6 +103,11 @@ class Event:
     kind: EventKind
     fields: Mapping[str, Scalar] = field(default_factory=dict)
 
+    @property
+    def machine(self) -> str:
+        """Of a controller that has begun: the name of the machine that it is on. A pod's host has another name."""
+        return str(self.fields.get("machine") or self.fields.get("host") or "")
+
 
 class Outcome(str, Enum):
     """How an attempt ended, by the head's word."""

@@ -124,7 +124,8 @@ class Network:
 class HostVariables:
     """Names of the node's environment variables that carry the scheduler's facts ("" = there is none). `allocation` is
     the number under which root programs of the site know the job on its nodes; for a task of an array it is not its
-    `native_id`. `address` is where the others reach this node, where that is told."""
+    `native_id`. `address` is where the others reach this node, where that is told, and `machine` what the node is
+    called, where its host has another name."""
 
     native_id: str = "FFDL_NATIVE_ID"
     restart_count: str = ""
@@ -133,6 +134,7 @@ class HostVariables:
     gpus: str = "CUDA_VISIBLE_DEVICES"
     allocation: str = ""
     address: str = ""
+    machine: str = ""
 
 
 @dataclass(frozen=True)
@@ -142,13 +144,23 @@ class Pod:
     `directory` is the pod's own. `apart`: each pod has a tree of jobs of its own, and what the others' controllers said
     is brought by the platform. `cut_off`: stores cannot be reached from here. What is fetched was brought before, and
     what goes out is stored when the pods are gone, by one that `pays`: it has the attempt's files, starts no learner,
-    and stores.
+    and stores. `claims`: directories that pods have from claims of the cluster, each as ``claim/path in it``.
     """
 
     directory: str
     apart: bool = True
     cut_off: bool = False
     pays: bool = False
+    claims: Mapping[str, str] = field(default_factory=dict)
+
+    def claimed(self, path: str) -> str:
+        """In words, where it is in which claim; "" where it is in none of `claims`."""
+        for top in sorted(self.claims, key=len, reverse=True):
+            if f"{path}/".startswith(f"{top.rstrip('/')}/"):
+                claim, _, base = self.claims[top].partition("/")
+                below = "/".join(filter(None, (base.strip("/"), path[len(top.rstrip("/")) :].strip("/"))))
+                return f"in the cluster's claim {claim}, at {below or 'its top'}"
+        return ""
 
 
 @dataclass(frozen=True)

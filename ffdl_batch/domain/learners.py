@@ -68,7 +68,7 @@ def hosts_of(events: Sequence[Event]) -> dict[str, str]:
 
 
 def _host(event: Event) -> str:
-    return str(event.fields.get("host") or "").partition(".")[0]
+    return event.machine.partition(".")[0]
 
 
 def learner_list(launch: LaunchFile, events: Sequence[Event], *, is_over: bool) -> tuple[LearnerView, ...]:

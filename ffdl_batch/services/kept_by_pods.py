@@ -23,6 +23,14 @@ def where_kept(pod: Pod, local: str) -> tuple[str, str]:
     return f"are in the cluster's claim (claim of [backend.kubernetes]), at {below}", "read them in a pod that has it"
 
 
+def where_stored(launch: LaunchFile) -> tuple[str, str]:
+    """Of results that pods put into a directory of theirs, by the path that they have for it: where that is, and what
+    to do. This machine may have the same directory, and may have another one of that name."""
+    assert launch.pod is not None
+    place = launch.pod.claimed(launch.stores.results)
+    return f"are {place}" if place else "are in the cluster", "read them in a pod that has it"
+
+
 def without_places(platform: Platform, job: Job, view: JobView) -> JobView:
     """The job, without directories of results that are not on this machine because its attempts were pods; and, where
     they went to no store, what became of them. Files are read of jobs of such backends alone, and while their file
@@ -44,6 +52,12 @@ def without_places(platform: Platform, job: Job, view: JobView) -> JobView:
         return view
     attempts = tuple(replace(one, results="") if one.number in in_pods else one for one in view.attempts)
     own = {directory.attempt(number).results: launch for number, launch in in_pods.items()}
+    outside = {launch.stores.results: launch for launch in in_pods.values() if launch.stores.results}
+    if view.results in outside:
+        where, cure = where_stored(outside[view.results])
+        return replace(
+            view, attempts=attempts, results="", results_note=f"{view.results} of the pods: they {where}; {cure}"
+        )
     if view.results not in own:
         return replace(view, attempts=attempts)
     note = "" if view.stored_in else _note(own[view.results])

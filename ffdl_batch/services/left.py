@@ -17,7 +17,7 @@ from ffdl_batch.domain.numbers import counted
 from ffdl_batch.domain.placeholders import fill
 from ffdl_batch.domain.views import JobView, LeftView
 from ffdl_batch.services.evidence import read_launch
-from ffdl_batch.services.kept_by_pods import where_kept
+from ffdl_batch.services.kept_by_pods import where_kept, where_stored
 from ffdl_batch.services.platform import Caller, Platform
 from ffdl_batch.services.problems import wrong_state, wrong_usage
 from ffdl_batch.services.query import detailed, own_job
@@ -96,9 +96,11 @@ def _of_pods(view: LeftView, kind: LeftKind, launch: LaunchFile, pod: Pod) -> Le
     for upload in launch.uploads:
         if fill(upload.local, {}) == local:
             return replace(view, store=upload.store, prefix=fill(upload.prefix, {}))
-    if kind is LeftKind.RESULTS and launch.stores.results:
-        return replace(view, directory=launch.stores.results)
     where, cure = where_kept(pod, local)
+    if kind is LeftKind.RESULTS and launch.stores.results:
+        if Path(launch.stores.results).is_dir():
+            return replace(view, directory=launch.stores.results)
+        where, cure = where_stored(launch)
     raise wrong_state(f"what {view.job_id} leaves as {kind} does not come here: they {where}", cure=cure)
 
 

@@ -28,10 +28,10 @@ ORDER = ["PENDING", "DEPLOYING", "QUEUED", "DOWNLOADING", "PROCESSING", "STORING
 
 
 @contextlib.contextmanager
-def claimed_in(base: Path, server: S3Server, nodes: int = 1) -> Iterator[World]:
-    """A cluster whose nodes all have the claim."""
+def claimed_in(base: Path, server: S3Server, settings: str = "", nodes: int = 1) -> Iterator[World]:
+    """A cluster whose nodes all have the claim; its backend has these `settings`, too."""
     claims = {CLAIM: str(base / "claim")}
-    with world_in(base, server, SETTINGS, nodes=nodes, claims=claims, policies=True) as world:
+    with world_in(base, server, SETTINGS + settings, nodes=nodes, claims=claims, policies=True) as world:
         world.k8s.ask("POST", f"api/v1/namespaces/{world.k8s.namespace}/persistentvolumeclaims", {
             "metadata": {"name": CLAIM},
             "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}},
@@ -177,3 +177,35 @@ def test_what_a_lost_node_left_in_a_claim_is_stored_from_there(two_nodes: World,
     assert two_nodes.stored(f"out/{job_id}/")["answer"] == b"42\n"
     until(lambda: not any(one["owed"] for one in two_nodes.job(job_id)["attempts"]), "that nothing is owed")
     assert attempts_of(two_nodes, job_id) == [f"{job_id}-1", f"{job_id}-1-store"]
+
+
+DIRECTORY = """\
+data_stores:
+  - id: here
+    type: mount_volume
+    training_data: {{container: set}}
+    training_results: {{container: out}}
+    connection: {{type: host_mount, path: /lab/data}}
+"""
+
+
+def test_directories_that_pods_have_are_told_by_their_claim(tmp_path: Path, s3_server: S3Server) -> None:
+    """This machine has no such directory, and may have another one of that name."""
+    volumes = f'volumes = {{ "/lab" = "{CLAIM}/projects" }}'
+    with claimed_in(tmp_path, s3_server, volumes) as world:
+        job_id = world.submit("true", stores=DIRECTORY)
+        job = ended(world, job_id)
+        assert (job["state"], job["error_code"]) == ("FAILED", "S302"), (job, world.diagnosis())
+        place = f"in the cluster's claim {CLAIM}, at projects/data"
+        assert f"data directory /lab/data/set ({place}/set) does not exist on node n1" in job["message"]
+        for name in ("set", "out"):
+            (world.k8s.place.parent / "claim/projects/data" / name).mkdir(parents=True, exist_ok=True)
+        job_id = world.submit('echo 42 >"$RESULT_DIR/answer"', stores=DIRECTORY, learners=2)
+        job = ended(world, job_id)
+        assert job["state"] == "COMPLETED", (job, world.diagnosis())
+        (answer,) = (world.k8s.place.parent / "claim/projects/data/out").rglob("answer")
+        assert answer.read_text() == "42\n" and job["results"] == ""
+        note = f"/lab/data/out/{job_id} of the pods: they are {place}/out/{job_id}; read them in a pod that has it"
+        assert job["results_note"] == note
+        shown = world.job(job_id)
+        assert [one["node"] for one in shown["learner_list"]] == ["n1", "n1"], shown

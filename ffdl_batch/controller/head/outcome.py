@@ -59,7 +59,7 @@ def _place(launch: LaunchFile, events: Sequence[Event], found: Conclusion) -> st
     if found.error_code not in ("C201", "C202"):
         return found.message
     source = node_source(launch.seat_of(found.learner_id).node)
-    hosts = [str(e.fields.get("host") or "") for e in events if e.kind is EventKind.STARTED and e.source == source]
+    hosts = [e.machine for e in events if e.kind is EventKind.STARTED and e.source == source]
     name = name_learner(launch, found.learner_id, hosts[-1] if hosts else "")
     return found.message.replace(f"learner {found.learner_id} ", f"{name} ", 1)
 
@@ -283,7 +283,7 @@ def _told_by_all(events: Sequence[Event], faults: Sequence[Event]) -> str:
 def _silence(launch: LaunchFile, events: Sequence[Event], endings: Dict[int, Event]) -> str:
     missing: List[int] = [n for n in range(1, launch.learners + 1) if n not in endings]
     nodes = sorted({launch.seat_of(n).node for n in missing})
-    hosts = {e.source: str(e.fields.get("host", "?")) for e in events if e.kind is EventKind.STARTED}
+    hosts = {e.source: e.machine or "?" for e in events if e.kind is EventKind.STARTED}
     names = [f"{n} ({hosts[f'node-{n}']})" if f"node-{n}" in hosts else f"{n} (never started)" for n in nodes]
     return f"the controller of node {', '.join(names)} died without a word; its learners' ends are not known"
 

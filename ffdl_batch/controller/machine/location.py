@@ -1,4 +1,4 @@
-"""Where this controller's code is, so that it can start another one of itself."""
+"""Where this controller is: its machine, and its code, so that it can start another one of itself."""
 
 from __future__ import annotations
 
@@ -6,9 +6,16 @@ import os
 import sys
 from typing import List
 
+from ffdl_batch.domain.launch import LaunchFile
+
 _START = (
     "import sys; sys.path.insert(0, sys.argv.pop(1)); from ffdl_batch.controller.__main__ import main; sys.exit(main())"
 )
+
+
+def machine_of(launch: LaunchFile) -> str:
+    """What this node is called."""
+    return os.environ.get(launch.host.machine, "") or os.uname().nodename
 
 
 def controller_path() -> str:

@@ -8,6 +8,7 @@ import traceback
 
 from ffdl_batch.controller.learner.orphans import end_controller, end_learners, living_controller, mark, marked_sessions
 from ffdl_batch.controller.learner.seat import spared
+from ffdl_batch.controller.machine.location import machine_of
 from ffdl_batch.controller.machine.patience import patiently
 from ffdl_batch.controller.machine.processes import all_processes, descendants, identity
 from ffdl_batch.controller.machine.signals import hold_signals
@@ -37,7 +38,8 @@ def run_node(launch: LaunchFile, launch_path: str, node_rank: int) -> int:
         end_controller(before, launch.limits.kill_wait_s + 5.0)
         journal = _open_journal(launch, attempt, journal.source)
     allocation = os.environ.get(launch.host.allocation, "") if launch.host.allocation else ""
-    journal.append(EventKind.STARTED, **identity(os.getpid()), run=own_run(os.environ), allocation=allocation)
+    where = {"machine": machine_of(launch)} if launch.host.machine else {}
+    journal.append(EventKind.STARTED, **identity(os.getpid()), **where, run=own_run(os.environ), allocation=allocation)
     journal.load_ballast()
     try:
         end_learners(journal.earlier, mark(launch.token, node_rank), spared(launch))

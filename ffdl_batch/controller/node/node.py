@@ -21,6 +21,7 @@ from ffdl_batch.controller.learner.orphans import unreported_ends
 from ffdl_batch.controller.learner.restarts import restarts_left
 from ffdl_batch.controller.learner.seat import await_container
 from ffdl_batch.controller.machine.files import create_empty, make_private
+from ffdl_batch.controller.machine.location import machine_of
 from ffdl_batch.controller.machine.patience import patiently
 from ffdl_batch.controller.machine.signals import next_signal
 from ffdl_batch.controller.metrics.meter import END_S, Meter
@@ -187,7 +188,7 @@ class Node:
         try:
             self._patiently(lambda: find_data(self.launch), self._attention.go_on)
         except OSError as error:
-            raise PhaseFailed("S302", f"the data on node {os.uname().nodename} cannot be read: {error}") from error
+            raise PhaseFailed("S302", f"the data on node {machine_of(self.launch)} cannot be read: {error}") from error
 
     def _await(self, phase: Phase) -> None:
         while True:

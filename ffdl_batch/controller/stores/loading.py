@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Callable, Sequence
 
+from ffdl_batch.controller.machine.location import machine_of
 from ffdl_batch.controller.machine.patience import is_passing
 from ffdl_batch.controller.record.phases import PhaseFailed
 from ffdl_batch.controller.stores.model import unpack
@@ -64,4 +65,6 @@ def _find(launch: LaunchFile, paths: Sequence[str]) -> None:
             if is_passing(error, launch.attempt_dir):
                 raise
             what = f"cannot be read ({error.strerror})"
-        raise PhaseFailed("S302", f"data directory {path} {what} on node {os.uname().nodename}")
+        claimed = launch.pod.claimed(path) if launch.pod is not None else ""
+        where = f" ({claimed})" if claimed else ""
+        raise PhaseFailed("S302", f"data directory {path}{where} {what} on node {machine_of(launch)}")

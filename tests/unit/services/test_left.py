@@ -12,7 +12,7 @@ import pytest
 
 from ffdl_batch.domain.job import AttemptEnd, Change, Job
 from ffdl_batch.domain.job_state import JobState
-from ffdl_batch.domain.launch import Pod, decode, encode
+from ffdl_batch.domain.launch import Pod, Stores, decode, encode
 from ffdl_batch.domain.placeholders import literal
 from ffdl_batch.domain.staging import StoreAddress, StoreKind, Transfer
 from ffdl_batch.domain.views import LeftView
@@ -155,6 +155,30 @@ def test_a_job_that_ran_in_pods_names_no_directory_of_this_machine(
     shown = get_job(site.platform, site.caller, job.id)
     assert (shown.results, [one.results for one in shown.attempts]) == ("", [""])
     assert shown.results_note.startswith(note.format(job.id)) and shown.logs == site.attempt(job).logs
+
+
+def test_what_pods_put_into_a_directory_of_theirs_is_told_by_its_claim(site: Site, job: Job, tmp_path: Path) -> None:
+    goes_to(site, job, JobState.PROCESSING)
+    stores = Mock(spec_set=("begin_storing", "how_storing_goes"))
+    site.scheduler.begin_storing = stores.begin_storing  # type: ignore[attr-defined]
+    site.scheduler.how_storing_goes = stores.how_storing_goes  # type: ignore[attr-defined]
+    in_pods(site, job, stored=False, apart=False)
+    path, out = Path(site.attempt(job).launch), str(tmp_path / "data/out/mine")
+    launch = decode(path.read_text())
+    assert launch.pod is not None
+    pod = replace(launch.pod, claims={str(tmp_path): "other", str(tmp_path / "data"): "shared/base"})
+    path.write_text(encode(replace(launch, pod=pod, stores=Stores(results=out))))
+    site.platform.store.apply(site.job(job.id), Change(columns={"results": out}))
+    where = "are in the cluster's claim shared, at base/out/mine"
+    shown = get_job(site.platform, site.caller, job.id)
+    assert (shown.results, shown.results_note.split("; ")) == (
+        "", [f"{out} of the pods: they {where}", "read them in a pod that has it"],
+    )  # fmt: skip
+    goes_to(site, job, JobState.STORING, JobState.COMPLETED, owed=False)
+    with pytest.raises(Refused, match=where):
+        find(site, job)
+    Path(out).mkdir(parents=True)  # this machine has the same directory
+    assert find(site, job).directory == out
 
 
 def test_a_job_in_pods_whose_learners_never_began_names_no_directory_either(site: Site, job: Job) -> None:
