@@ -17,6 +17,10 @@ from ffdl_kubernetes.settings import KubernetesSettings
 
 Plain = Mapping[str, Any]
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
+_PART, _NAME = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", r"[A-Za-z0-9]([-\w.]{0,61}[A-Za-z0-9])?"
+_LABEL_KEY = re.compile(rf"({_PART}(\.{_PART})*/)?{_NAME}", re.ASCII)
+_LABEL_VALUE = re.compile(rf"({_NAME})?", re.ASCII)
+"""kubernetes.io, "Labels and Selectors"."""
 _ACCOUNT = re.compile(r"([a-z0-9-]+/)?[a-z0-9]([-a-z0-9.]*[a-z0-9])?", re.ASCII)
 _WHOLE = ("spec", "rules", "subjects", "roleRef", "automountServiceAccountToken")
 """What is compared of an object beside its labels."""
@@ -161,6 +165,12 @@ def _check(tenant: Tenant) -> None:
         raise InvalidRequest(f"{name}: names with kube- are the cluster's own")
     if tenant.service_account and not _ACCOUNT.fullmatch(tenant.service_account):
         raise InvalidRequest(f"{tenant.service_account!r} is no service account; write namespace/name")
+    for key, value in tenant.labels.items():
+        if not (_LABEL_KEY.fullmatch(key) and _LABEL_VALUE.fullmatch(value)):
+            raise InvalidRequest(
+                f"{key}={value} is no label: names are like example.com/team or team, values up to 63 letters, digits, "
+                "hyphens, dots and underscores within"
+            )
     for resource, text in tenant.resources.items():
         if amount(text) is None:
             raise InvalidRequest(f"{resource}={text}: {text!r} is no amount; write a number, or one with Mi, Gi, ...")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ffdl_batch.domain.array import ArrayId, chunk_name, expand, is_array
@@ -20,7 +20,15 @@ from ffdl_batch.ports.scheduler import (
     SchedulerMissing,
     SchedulerUnreachable,
 )
-from ffdl_batch.services.intake import Candidate, all_warnings, name_elements, plan_or_refuse, read_submission
+from ffdl_batch.services.ahead import for_staging, has_to_stage, only_staging, stages_ahead
+from ffdl_batch.services.intake import (
+    Candidate,
+    all_warnings,
+    launch_request,
+    name_elements,
+    plan_or_refuse,
+    read_submission,
+)
 from ffdl_batch.services.lemons import told, without
 from ffdl_batch.services.platform import Caller, Platform
 from ffdl_batch.services.problems import bad_request, try_again, unavailable
@@ -37,8 +45,19 @@ def plan_submission(platform: Platform, caller: Caller, submission: Submission, 
         return _plan_array(platform, submission, candidate, trial=trial)
     (candidate,) = name_elements(platform, candidate, [candidate.spec])
     candidate = _keep_off(platform, candidate)
-    plan = plan_or_refuse(platform, candidate, DRY_RUN_ID, submission.environ)
+    plan = _with_staging(platform, candidate, DRY_RUN_ID, submission.environ)
     return _view(candidate, plan, _try(platform, plan) if trial else "")
+
+
+def _with_staging(platform: Platform, candidate: Candidate, job_id: JobId, environ: Mapping[str, str]) -> LaunchPlan:
+    """The plan of the training; objects of an attempt that brings the data before it come first."""
+    plan = plan_or_refuse(platform, candidate, job_id, environ)
+    if not plan.objects or not (has_to_stage(plan, ()) or stages_ahead(candidate.spec, ())):
+        return plan
+    request = launch_request(platform, for_staging(candidate.spec), candidate.backend, job_id, environ=environ)
+    first = platform.adapters.get(candidate.backend).plan(replace(request, only_stages=True))
+    training = plan_or_refuse(platform, candidate, job_id, environ, attempt=2)
+    return replace(training, objects=(*only_staging(first).objects, *training.objects), warnings=plan.warnings)
 
 
 def _keep_off(platform: Platform, candidate: Candidate) -> Candidate:
@@ -54,7 +73,7 @@ def _plan_array(platform: Platform, submission: Submission, candidate: Candidate
     candidate = _keep_off(platform, candidate)
     elements = name_elements(platform, candidate, expand(candidate.spec, DRY_RUN_ARRAY))
     ids = [JobId(f"training-dry{number:06d}") for number in range(len(elements))]
-    plan = plan_or_refuse(platform, elements[0], ids[0], submission.environ)
+    plan = _with_staging(platform, elements[0], ids[0], submission.environ)
     view = _view(elements[0], plan, _try(platform, plan) if trial else "")
     native = _plan_native(platform, candidate.backend, plan, ids, [element.spec for element in elements])
     element = elements[0].spec.element

@@ -49,10 +49,17 @@ def k8s(tmp_path: Path) -> Iterator[FakeCluster]:
 
 
 @pytest.fixture
-def plan(k8s: FakeCluster, tmp_path: Path) -> Iterator[Plan]:
+def claim() -> str:
+    """Of the backend's settings."""
+    return ""
+
+
+@pytest.fixture
+def plan(k8s: FakeCluster, tmp_path: Path, claim: str) -> Iterator[Plan]:
     """Plans a manifest with this text, `trial` with the API server's word."""
     (tmp_path / "ffdl.toml").write_text(
         f'[backend.kubernetes]\nkubeconfig = "{k8s.kubeconfig}"\nnetwork_policies = "enforced"\nrequest_timeout_s = 5\n'
+        f'claim = "{claim}"\n'
         '[backend.kubernetes.profiles.big]\nnode_selector = {pool = "a100"}\n'
     )
     settings = load_settings(cwd=tmp_path, environ={"HOME": str(tmp_path), "FFDL_STATE_DIR": str(tmp_path / "state")})
@@ -134,4 +141,25 @@ def test_a_quota_that_is_used_up_is_told_with_its_numbers(plan: Plan, k8s: FakeC
         "quota team of the namespace never has so much (count/jobs.batch=1 is asked for, of count/jobs.batch=0"
         in problem.message
     )
+    assert everything(k8s) == before
+
+
+STORED = """\
+data_stores:
+  - id: main
+    type: s3_datastore
+    training_data: {container: sets}
+    training_results: {container: out}
+    connection: {auth_url: "http://192.0.2.7:9000", user_name: key, password: secret}
+"""
+
+
+@pytest.mark.parametrize("claim", ["jobs"])
+def test_the_job_that_brings_the_data_is_sent_first(plan: Plan, k8s: FakeCluster) -> None:
+    before = everything(k8s)
+    view = plan(MANIFEST + STORED, trial=True)
+    objects: list[Any] = [yaml.safe_load(document) for document in view.objects]
+    jobs = [one["metadata"]["name"] for one in objects if one["kind"] == "Job"]
+    assert jobs == ["training-dryrun000-1", "training-dryrun000-2", "training-dryrun000-2-store"]
+    assert view.trial.startswith(f"the API server takes all {len(objects)} objects in namespace {k8s.namespace}")
     assert everything(k8s) == before

@@ -50,7 +50,7 @@ def policy(name: str, of_pods: Mapping[str, str], ways: Ways, settings: Kubernet
             "podSelector": pods,
             "policyTypes": ["Ingress", "Egress"],
             "ingress": inward,
-            "egress": outward,
+            "egress": [rule for number, rule in enumerate(outward) if rule not in outward[:number]],
         },
     }
 

@@ -164,10 +164,17 @@ def _kind(launch: LaunchFile, reason: str, told: Answer, deadline: Optional[floa
     return Interruption.PREEMPTION if deadline - told.asked_at > usual_s else Interruption.TIMEOUT
 
 
+def _saved(launch: LaunchFile, checkpoint: Checkpoint) -> str:
+    """The checkpoint in words, and what becomes of it where nothing keeps it."""
+    said = describe(checkpoint)
+    is_lost = launch.apart and not launch.uploads and checkpoint.confirmed
+    return f"{said}, and gone with its pod: no store and no claim keeps it" if is_lost else said
+
+
 def _halted(
     launch: LaunchFile, endings: Dict[int, Event], fault: Optional[Event], stored: bool, told: Answer
 ) -> Conclusion:
-    message = f"{words(Interruption.HALT)}; {describe(told.checkpoint)}"
+    message = f"{words(Interruption.HALT)}; {_saved(launch, told.checkpoint)}"
     deaf = sorted(n for n, e in endings.items() if e.fields.get("ended_by") == HALT and not e.fields.get("waited"))
     if deaf:
         who = f"learner{'s' if len(deaf) > 1 else ''} {', '.join(map(str, deaf))}"
@@ -185,7 +192,7 @@ def _at_limit(
 ) -> Conclusion:
     """The allocation was about to end, or did: HALTED where a learner reacted, else it was ended at the limit."""
     if told.reacted or kind is Interruption.PREEMPTION:
-        message = f"{words(kind)}; {describe(told.checkpoint)}"
+        message = f"{words(kind)}; {_saved(launch, told.checkpoint)}"
         return Conclusion(Outcome.HALTED, stored, message=message, interruption=kind.value)
     limit = launch.limits.time_s
     return Conclusion(
@@ -194,7 +201,7 @@ def _at_limit(
         min((n for n, e in endings.items() if e.fields.get("ended_by") in LIMITS), default=0),
         error_code="C203",
         message=f"{words(kind) if limit is None else f'the time limit of {limit} s was reached'}; "
-        f"{describe(told.checkpoint)}",
+        f"{_saved(launch, told.checkpoint)}",
         interruption=kind.value,
     )
 

@@ -151,6 +151,9 @@ def test_bad_names_and_amounts(desk: Desk) -> None:
         (("team-a", "--memory", "lots"), "--memory: 'lots' is not a size"),
         (("team-a", "--resource", "x=much"), "is no amount"),
         (("team-a", "--label", "x"), "write name=value"),
+        (("team-a", "--print", "--label", "a b=c"), "a b=c is no label"),
+        (("team-a", "--label", "a=b c"), "a=b c is no label"),
+        (("team-a", "--label", "A.example.com/a=b"), "is no label"),
         (("team-a", "--service-account", "a/b/c"), "write namespace/name"),
     ):
         code, _, err = desk.run("create", *words)

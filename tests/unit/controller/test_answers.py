@@ -9,7 +9,7 @@ import pytest
 from ffdl_batch.controller.checkpointing.answers import answer, endings_of_run
 from ffdl_batch.controller.head.outcome import conclude
 from ffdl_batch.domain.events import Event, EventKind, Outcome, Scalar
-from ffdl_batch.domain.launch import LaunchFile, LearnerCommand
+from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Pod
 from ffdl_batch.domain.limits import Limits
 
 K = EventKind
@@ -102,7 +102,16 @@ def test_a_confirmed_checkpoint_is_told_in_full() -> None:
     found = conclude(launch(), [*started(), asked("warned"), ended(asked="warned"), CONFIRMED, STORED], False)
     told = found.checkpoint
     assert (told.confirmed, told.answered, told.took_s, told.saved_at, told.newest) == (True, True, 1.0, 2.5, "c.pt")
-    assert "checkpoint confirmed after 1.0 s" in found.message
+    assert found.message.endswith("checkpoint confirmed after 1.0 s")
+
+
+def test_a_checkpoint_that_goes_with_its_pod_is_told_so() -> None:
+    in_pod = replace(launch(), pod=Pod("/ffdl-pod"))
+    events = [*started(), asked("halt"), ended(asked="halt"), CONFIRMED, STORED]
+    gone = "checkpoint confirmed after 1.0 s, and gone with its pod: no store and no claim keeps it"
+    assert conclude(in_pod, events, False).message.endswith(gone)
+    in_claim = replace(in_pod, pod=Pod("/ffdl-pod", apart=False))
+    assert conclude(in_claim, events, False).message.endswith("confirmed after 1.0 s")
 
 
 @pytest.mark.parametrize(

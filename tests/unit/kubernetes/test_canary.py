@@ -110,7 +110,7 @@ def test_a_level_that_is_named_and_not_proved_is_refused() -> None:
 def test_what_is_achieved_says_who_proved_it() -> None:
     plan = plan_of(facts=UNPROVED)
     assert (plan.network.level, "it is shut" in plan.warnings) == ("host", True)
-    assert plan.network.mechanism == "none; NetworkPolicies are not proved to be enforced"
+    assert plan.network.mechanism == "none; no canary proved that NetworkPolicies are enforced"
     assert plan_of().network.mechanism == "NetworkPolicy, proved by a canary"
     said = plan_of(settings={"network_policies": "enforced"}).network
     assert (said.level, said.mechanism) == ("none", "NetworkPolicy, as the site says")

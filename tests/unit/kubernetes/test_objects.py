@@ -17,6 +17,7 @@ from ffdl_kubernetes.objects.job import job, release
 from ffdl_kubernetes.objects.names import Plain, labels
 from ffdl_kubernetes.objects.policy import NotAnAddress, Ways, policy, service
 from ffdl_kubernetes.objects.template import Mount, PodShape
+from ffdl_kubernetes.places import Place
 from ffdl_kubernetes.settings import KubernetesSettings, parse_toleration, read_settings
 
 ID, TOKEN = "training-0a1b2c3d4", "training-0a1b2c3d4-1"
@@ -128,6 +129,13 @@ def test_a_level_is_a_policy(level: NetworkLevel, inward: int, outward: int) -> 
     assert spec["podSelector"]["matchLabels"]["ffdl-batch/job"] == ID
     assert (len(spec["ingress"]), len(spec["egress"])) == (inward, outward)
     assert spec["policyTypes"] == ["Ingress", "Egress"]
+
+
+def test_what_is_allowed_twice_stands_there_once() -> None:
+    ways = Ways(NetworkLevel.EGRESS, (Egress("192.0.2.7", 443),), (Place("192.0.2.7", 443), Place("192.0.2.8", 443)))
+    rules = cast("Any", policy(TOKEN, OWN, ways, PLAIN))["spec"]["egress"]
+    to = [block["cidr"] for rule in rules for one in rule["to"] if (block := one.get("ipBlock"))]
+    assert to == ["192.0.2.7/32", "192.0.2.8/32"]
 
 
 def test_a_name_is_no_address() -> None:
