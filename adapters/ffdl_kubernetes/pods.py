@@ -13,6 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from ffdl_batch.domain.events import HEAD, EventKind, decode_events
 from ffdl_batch.domain.jobdir import AttemptDir, Root
 from ffdl_batch.domain.launch import decode
 from ffdl_batch.domain.limits import LogLimits
@@ -126,7 +127,7 @@ class Pods:
             return
         if mirror.missing != before and mirror.missing:
             self._wish(pod, Wish.RESEND, json.dumps(mirror.missing, sort_keys=True))
-        if frame.kind is FrameKind.APPEND and frame.file.startswith("events/node-"):
+        if frame.kind is FrameKind.APPEND and frame.file.startswith("events/"):
             self._queue(token_of(known), GANG)
 
     def silent(self, pod: str) -> None:
@@ -237,7 +238,8 @@ class Pods:
             self._wish(pod["metadata"]["name"], Wish.CONTROL, path.read_text(encoding="utf-8"))
 
     def _tell_siblings(self, token: str) -> None:
-        """Each pod of a gang gets what the controllers of all said; its own it leaves alone. Raises OSError."""
+        """Each pod of a gang gets what the controllers of all said, and the head when that is its last word; its own it
+        leaves alone. Raises OSError."""
         pods = self._of(token)
         if len(pods) < 2:
             return
@@ -247,6 +249,9 @@ class Pods:
             path = Path(attempt.event_file(f"node-{number}"))
             if path.exists() and (text := path.read_text(encoding="utf-8", errors="replace")):
                 texts[f"events/node-{number}.jsonl"] = text
+        head = Path(attempt.event_file(HEAD))
+        if head.exists() and any(event.kind is EventKind.FINAL for event in decode_events(head.read_text("utf-8"))):
+            texts[f"events/{HEAD}.jsonl"] = head.read_text(encoding="utf-8")
         said = pack(json.dumps(texts))
         for pod in pods:
             self._wish(pod["metadata"]["name"], Wish.SIBLINGS, said)

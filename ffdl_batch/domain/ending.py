@@ -111,7 +111,7 @@ def is_store_owed(known: Known) -> bool:
     cancelled stays cancelled.
     """
     seen, final = known.observation, known.final
-    if not known.ended or known.wish is Wish.CANCEL or known.evidence.paid is not None:
+    if not known.ended or known.wish is Wish.CANCEL or known.evidence.paid is not None or not known.evidence.storable:
         return False
     if seen is not None and seen.end is EndCause.CANCELLED and known.evidence.given_up is None:
         return False

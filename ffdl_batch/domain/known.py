@@ -32,7 +32,8 @@ class Evidence:
 
     `found` has the status of each learner whose end no controller saw, by its number, and `found_at` is when the last
     of these ended, by the file system's clock; `paid` is when everything was stored that the attempt owed when it ended
-    (None = it was not). They are read of attempts alone that have ended."""
+    (None = it was not). `storable` is whether what it left is somewhere from where it can be stored, and is to be. They
+    are read of attempts alone that have ended."""
 
     events: Sequence[Event] = ()
     final: FinalRecord | None = None
@@ -41,6 +42,7 @@ class Evidence:
     found: Mapping[int, int] = field(default_factory=dict)
     found_at: float | None = None
     paid: float | None = None
+    storable: bool = True
     given_up: GivenUp | None = None
 
 

@@ -29,6 +29,7 @@ from ffdl_batch.services.evidence import (
     saved_checkpoint,
 )
 from ffdl_batch.services.lead import budget_of
+from ffdl_batch.services.leftovers import is_storable
 from ffdl_batch.services.materialize import begun_at
 from ffdl_batch.services.owed import OWED, is_told_owed
 
@@ -83,7 +84,7 @@ def look_back(
         gpu_seconds=_gpu_seconds(lambda: gpus_of(job, attempt), known, final, seen),
         failed_nodes=_failed_nodes(root, job, known) if verdict.lost_node and avoids_nodes else (),
         successor_begun=begun_at(directory.attempt(job.attempt + 1)) is not None,
-        owed=_is_owed(known) and not Path(attempt.paid).exists() and not _has_nothing_to_store(attempt, verdict),
+        owed=_is_owed(known) and not Path(attempt.paid).exists() and is_storable(attempt),
         refused=_refused_before(root, job) if verdict.error_code in UNFIT_NODE else (),
     )
 
@@ -335,12 +336,6 @@ def _gpu_seconds(
     if known.evidence.given_up is not None:
         ended = min(ended, known.evidence.given_up.since)
     return count() * max(0.0, ended - began)
-
-
-def _has_nothing_to_store(attempt: AttemptDir, verdict: Verdict) -> bool:
-    """Of pods that are gone: whether each had a tree of its own, which is gone too, or all stays in the claim's."""
-    launch = read_launch(attempt) if verdict.move is not Move.OWED else None
-    return launch is not None and launch.pod is not None and (launch.apart or not launch.stores_elsewhere)
 
 
 def _is_owed(known: Known) -> bool:

@@ -311,6 +311,28 @@ def test_a_learner_s_image_that_is_missing_is_told_while_its_controller_waits(wo
     assert (job["state"], job["pending_reason"]) == ("COMPLETED", ""), (job, world.diagnosis())
 
 
+def test_a_learner_that_fails_in_another_pod_than_the_head_s_is_told_as_it_is(world: World) -> None:
+    """Its Job ends the pods of the others at once, and a pod that is being ended hears no word of the daemon's."""
+    job_id = world.submit('[ "$LEARNER_ID" = 1 ] || exit 4; exec sleep 600', learners=2, stores="")
+    job = world.await_state(job_id, "FAILED", "COMPLETED")
+    assert (job["state"], job["error_code"], job["exit_code"]) == ("FAILED", "C201", 4), (job, world.diagnosis())
+    assert "learner 2" in job["message"] and not job["attempts"][0]["owed"], job
+
+
+def test_learners_that_fail_while_the_daemon_is_away_are_told_as_they_are(world: World) -> None:
+    """Nobody was there when they ended: the head hears of the other learner when the daemon is back."""
+    job_id = world.submit('until [ -e "$JOB_STATE_DIR/go" ]; do sleep 0.1; done; exit 6', learners=2, stores="")
+    until(lambda: len([one for one in world.pods(job_id) if one["status"]["phase"] == "Running"]) == 2, "its pods")
+    daemon = world.site.processes[-1]
+    daemon.send_signal(signal.SIGKILL)
+    daemon.wait()
+    for state in world.k8s.place.glob("pods/*/volumes/empty/work/attempt-1/state"):
+        (state / "go").touch()
+    world.site.start(program=PLAIN)
+    job = world.await_state(job_id, "FAILED", "COMPLETED")
+    assert (job["state"], job["exit_code"]) == ("FAILED", 6), (job, world.diagnosis())
+
+
 def test_learners_in_several_pods_meet_by_the_daemon_alone(world: World) -> None:
     command = 'echo "$RANK of $WORLD_SIZE"; getent hosts $MASTER_ADDR >/dev/null && echo found'
     job_id = world.submit(command, learners=2, stores="")

@@ -24,7 +24,7 @@ from ffdl_batch.controller.pod.relay import Relay, to_standard_output
 from ffdl_batch.controller.pod.tree import LAUNCH, Given
 from ffdl_batch.controller.pod.wishes import Wishes
 from ffdl_batch.controller.record.control import RUN
-from ffdl_batch.domain.events import EventKind, node_source
+from ffdl_batch.domain.events import HEAD, EventKind, node_source
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.launch import LaunchFile
 from ffdl_batch.domain.pod import DONE, TERMINATING
@@ -37,6 +37,10 @@ WARN_AGAIN_S = 5.0
 RESTARTS = 3
 """How often a controller that was killed is started again. A head finds its node controller, and goes on."""
 EXIT_PLATFORM = 74
+HEARD_S = 60.0
+"""For so long at most a pod whose learner failed stays there, until the head has said its last word. When the first pod
+of a Job fails the Job ends the others, and to pods that are being ended kubelet brings no wish any more: the head would
+never hear how this learner ended."""
 
 
 class Sidecar:
@@ -67,6 +71,8 @@ class Sidecar:
             status = self._execute()
             self._relay.drain()
             leave(self._message, self._last_word(status))
+            if status and self._index > 0 and self._launch.apart:
+                self._await_head()
             let_go(self._seat, status)
         while not self._terminated:
             self._take_signals(TICK_S)
@@ -133,6 +139,21 @@ class Sidecar:
         """Where pods share a tree: whether the head has made sure that nothing older writes there."""
         try:
             return any(event.kind is EventKind.STARTED for event in read_events(self._attempt, node_source(0)))
+        except OSError:
+            return False
+
+    def _await_head(self) -> None:
+        """Until the head has said all, or this pod is being ended."""
+        end = time.monotonic() + HEARD_S
+        while time.monotonic() < end and not self._terminated and not self._head_has_ended():
+            if os.path.exists(self._seat.file(TERMINATING)):
+                return
+            self._take_signals(TICK_S)
+            self._wishes.look()
+
+    def _head_has_ended(self) -> bool:
+        try:
+            return any(event.kind is EventKind.FINAL for event in read_events(self._attempt, HEAD))
         except OSError:
             return False
 
